@@ -1,0 +1,20 @@
+# hayloft_library(NAME SOURCES... ) makes the library of one folder: target hayloft_NAME, alias hayloft::NAME.
+# A folder's library may link only the folders below it: offload <- index <- gpu <- runtime.
+add_library(hayloft_options INTERFACE)
+target_compile_options(hayloft_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor
+                       $<$<BOOL:${HAYLOFT_WARNINGS_AS_ERRORS}>:-Werror>)
+if(HAYLOFT_SANITIZE)
+  target_compile_options(hayloft_options INTERFACE -fsanitize=${HAYLOFT_SANITIZE} -fno-omit-frame-pointer
+                         -fno-sanitize-recover=all)
+  target_link_options(hayloft_options INTERFACE -fsanitize=${HAYLOFT_SANITIZE})
+endif()
+
+function(hayloft_library name)
+  add_library(hayloft_${name} STATIC ${ARGN})
+  add_library(hayloft::${name} ALIAS hayloft_${name})
+  set_target_properties(hayloft_${name} PROPERTIES EXPORT_NAME ${name})
+  target_compile_features(hayloft_${name} PUBLIC cxx_std_20)
+  target_include_directories(hayloft_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+                             $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/hayloft>)
+  target_link_libraries(hayloft_${name} PRIVATE $<BUILD_INTERFACE:hayloft_options>)
+endfunction()

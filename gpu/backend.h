@@ -1,0 +1,186 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "index/search.h"
+#include "offload/store.h"
+#include "offload/threads.h"
+
+// The seam between the runtime and whatever computes. Coarse verbs over device memory, in stream order; no CUDA in
+// sight. Unless said otherwise pointers are to device memory (on the CPU backend: ordinary memory), matrices are
+// row-major, activations are f32, and nothing is synchronised except by synchronize() and the copies to the host.
+namespace hayloft::gpu {
+
+enum class DType : std::uint8_t { f32, f16, bf16 };
+inline int bytes_of(DType type) {
+  return type == DType::f32 ? 4 : 2;
+}
+
+// An order of execution. Default-constructed: the backend's own order; the CPU backend runs everything at once, in
+// program order.
+struct Stream {
+  void* handle = nullptr;
+};
+
+class Backend;
+
+// Owns device memory; frees it on the stream it was allocated on. Movable, empty when default-constructed or moved
+// from.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Backend* backend, void* data, std::uint64_t bytes, Stream stream);
+  Buffer(Buffer&& other) noexcept;
+  Buffer& operator=(Buffer&& other) noexcept;
+  ~Buffer();
+
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+  std::uint64_t bytes() const { return bytes_; }
+  explicit operator bool() const { return data_ != nullptr; }
+
+ private:
+  Backend* backend_ = nullptr;
+  void* data_ = nullptr;
+  std::uint64_t bytes_ = 0;
+  Stream stream_;
+};
+
+// A weight matrix [rows][cols], row-major; y = x W^T maps cols inputs to rows outputs.
+struct Matrix {
+  const void* data = nullptr;
+  DType type = DType::f32;
+  int rows = 0;
+  int cols = 0;
+};
+
+// Rotary position embedding, half-split layout: component i pairs with i + d/2. angle = position *
+// inverse_frequency[i].
+struct Rope {
+  const float* inverse_frequency = nullptr;  // f32 [d / 2]
+};
+
+// The newest tokens of one layer, dense on the device: f16 rows [Hkv][capacity][2 d], K then V, exactly the store's row
+// format. Slots [first, first + tokens) are live; slot `first` holds absolute position `position`.
+struct TailView {
+  f16* rows = nullptr;
+  std::int64_t capacity = 0;  // slots per head
+  std::int64_t first = 0;
+  std::int64_t tokens = 0;
+  std::int64_t position = 0;
+};
+
+// All of one layer's cache. Global layers: the store holds [0, store.tokens) and the tail follows on. Sliding-window
+// layers: the store is empty and the tail is all there is.
+struct CacheView {
+  int kv_heads = 0;
+  int head_dim = 0;
+  offload::LayerView store;
+  TailView tail;
+
+  std::int64_t tokens() const { return tail.position + tail.tokens; }  // absolute length of the sequence so far
+};
+
+// Step 1 of SparQ and its selection (arXiv 2312.04985, section 4 and appendix B), over store and tail.
+struct SparqSelect {
+  int rank = 0;            // r
+  int k = 0;               // positions to take from the store's [0, limit)
+  std::int64_t limit = 0;  // positions at and after limit are attended anyway
+  index::GroupRule rule = index::GroupRule::softmax;
+};
+
+// Exact inner-product top-k over the store's [0, limit), searched near the memory.
+struct ExactSelect {
+  int k = 0;
+  std::int64_t limit = 0;
+  index::GroupRule rule = index::GroupRule::softmax;
+  index::SelectPer per = index::SelectPer::query_head;
+  bool faiss = false;  // Faiss' flat index instead of the own kernel; per query head only
+};
+
+// What one decode query attends to: the union of lists of positions, of ranges of the store (disjoint from the lists
+// and from each other), and the whole tail from `tail_begin` (an absolute position; the tail's own start or later).
+struct Attended {
+  const std::int32_t* positions = nullptr;  // [lists][k], ascending
+  int lists = 0;                            // 0, Hkv or Hq
+  int k = 0;
+  struct Range {
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+  };
+  Range ranges[2];
+  std::int64_t tail_begin = 0;
+  const float* alpha = nullptr;  // [Hq]: y = alpha * y + (1 - alpha) * mean of V over every token; null: y as it is
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual std::string name() const = 0;         // "cpu", "cuda"
+  virtual std::string description() const = 0;  // the device in words, one line
+  virtual const offload::Threads& threads() const = 0;
+
+  // Memory. allocate throws Error when the device budget is exhausted; contents are undefined.
+  virtual Stream stream() = 0;
+  virtual Buffer allocate(std::uint64_t bytes, Stream stream) = 0;
+  virtual void to_device(void* device, const void* host, std::uint64_t bytes, Stream stream) = 0;
+  virtual void to_host(void* host, const void* device, std::uint64_t bytes, Stream stream) = 0;  // done on return
+  virtual void copy(void* to, const void* from, std::uint64_t bytes,
+                    Stream stream) = 0;  // device to device, may overlap
+  virtual void synchronize(Stream stream) = 0;
+
+  // Dense algebra, T tokens at a time.
+  virtual void embed(const Matrix& table, const std::int32_t* tokens /* [T] host */, int T, float* out /* [T][cols] */,
+                     Stream stream) = 0;
+  // y [T][w.rows] = x [T][w.cols] W^T + bias [w.rows] (bias may be null)
+  virtual void matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream stream) = 0;
+  // y = x / sqrt(mean(x^2) + eps) * weight, over each of `rows` rows of n; x and y may be the same. weight f32 [n].
+  virtual void rms_norm(const float* x, int rows, int n, const float* weight, float eps, float* y, Stream stream) = 0;
+  virtual void add(float* y, const float* x, std::int64_t n, Stream stream) = 0;           // y += x
+  virtual void silu_mul(float* gate, const float* up, std::int64_t n, Stream stream) = 0;  // gate = silu(gate) * up
+  // In place on x [T][heads][d]; token t is at absolute position `position + t`.
+  virtual void rope(float* x, int T, int heads, int d, std::int64_t position, const Rope& rope, Stream stream) = 0;
+
+  // The cache. k and v are f32 [T][Hkv][d]; they are rounded to f16 and written behind the tail's live slots. The
+  // caller sees to it that capacity suffices and adds T to the view's tokens afterwards.
+  virtual void append(const CacheView& cache, const float* k, const float* v, int T, Stream stream) = 0;
+  // Transposes the tail's oldest `tokens` rows into one host block, laid out by `layout`. Done when the stream has
+  // reached it.
+  virtual void spill(const CacheView& cache, int tokens, const offload::BlockLayout& layout, std::byte* block,
+                     Stream stream) = 0;
+
+  // Attention, scale 1/sqrt(d). Outputs are f32 [.][Hq][d].
+  // Prefill: T queries, the last of which sits at the cache's last position; each attends to every position up to its
+  // own, of which `window` > 0 keeps the last `window` (its own included).
+  virtual void attend_causal(const CacheView& cache, const float* q, int T, int query_heads, std::int64_t window,
+                             float* out, Stream stream) = 0;
+  // Decode, one token: q f32 [Hq][d], already in the cache.
+  virtual void attend(const CacheView& cache, const float* q, int query_heads, const Attended& what, float* out,
+                      Stream stream) = 0;
+  // positions i32 [Hkv][k], ascending; alpha f32 [Hq], the softmax mass of everything attended (selected, at or after
+  // limit, tail), in the approximate scores.
+  virtual void select_sparq(const CacheView& cache, const float* q, int query_heads, const SparqSelect& args,
+                            std::int32_t* positions, float* alpha, Stream stream) = 0;
+  // positions i32 [Hkv or Hq][k], ascending.
+  virtual void select_exact(const CacheView& cache, const float* q, int query_heads, const ExactSelect& args,
+                            std::int32_t* positions, Stream stream) = 0;
+
+ protected:
+  friend class Buffer;
+  virtual void release(void* data, std::uint64_t bytes, Stream stream) noexcept = 0;
+};
+
+// The reference and the default. Its device memory is ordinary memory, without a budget of its own.
+std::unique_ptr<Backend> make_cpu_backend(const offload::Threads& threads);
+
+// Throws Error saying why when this build or this machine has no CUDA device.
+std::unique_ptr<Backend> make_cuda_backend(const offload::Threads& threads);
+
+}  // namespace hayloft::gpu

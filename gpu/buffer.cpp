@@ -1,0 +1,29 @@
+#include <utility>
+
+#include "gpu/backend.h"
+
+namespace hayloft::gpu {
+
+Buffer::Buffer(Backend* backend, void* data, std::uint64_t bytes, Stream stream)
+    : backend_(backend), data_(data), bytes_(bytes), stream_(stream) {}
+
+Buffer::Buffer(Buffer&& other) noexcept
+    : backend_(std::exchange(other.backend_, nullptr)),
+      data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      stream_(other.stream_) {}
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  Buffer taken(std::move(other));
+  std::swap(backend_, taken.backend_);
+  std::swap(data_, taken.data_);
+  std::swap(bytes_, taken.bytes_);
+  std::swap(stream_, taken.stream_);
+  return *this;
+}
+
+Buffer::~Buffer() {
+  if (data_) backend_->release(data_, bytes_, stream_);
+}
+
+}  // namespace hayloft::gpu

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "offload/topology.h"
+
+namespace hayloft::offload {
+
+class Arena;
+
+// Owns a piece of an arena's memory and gives it back when destroyed. Movable, empty when default-constructed or moved
+// from.
+class Extent {
+ public:
+  Extent() = default;
+  Extent(Extent&& other) noexcept;
+  Extent& operator=(Extent&& other) noexcept;
+  ~Extent();
+
+  std::byte* data() const { return data_; }
+  std::uint64_t bytes() const { return bytes_; }
+  explicit operator bool() const { return data_ != nullptr; }
+
+ private:
+  friend class Arena;
+  Extent(std::shared_ptr<class ArenaState> state, std::byte* data, std::uint64_t bytes);
+  std::shared_ptr<class ArenaState> state_;  // the arena's memory outlives its last extent
+  std::byte* data_ = nullptr;
+  std::uint64_t bytes_ = 0;
+};
+
+// Told about memory as it is committed and before it is released, in whole chunks; a device backend pins it here.
+class ChunkListener {
+ public:
+  virtual ~ChunkListener() = default;
+  virtual void committed(std::byte* data,
+                         std::uint64_t bytes) = 0;  // may throw Error: the allocation then fails with it
+  virtual void releasing(std::byte* data, std::uint64_t bytes) noexcept = 0;
+};
+
+struct ArenaOptions {
+  std::uint64_t budget_bytes = 0;               // 0: Topology::available_bytes() at construction, less a tenth
+  std::string budget_option = "--host-memory";  // what an out-of-budget error tells the user to change
+  std::uint64_t chunk_bytes = std::uint64_t{1}
+                              << 30;  // memory is committed in chunks of at most this; never above 64 GiB
+  std::shared_ptr<ChunkListener> listener;
+};
+
+// Budgeted host memory for K and V. Reserves address space, commits it chunk by chunk (1 GiB or 2 MiB pages where the
+// system has free ones, else transparent huge pages), and hands out page-aligned, zeroed extents. Thread-safe.
+class Arena {
+ public:
+  static constexpr std::uint64_t alignment = 4096;
+
+  explicit Arena(const Topology& topology, ArenaOptions options = {});
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  // Throws Error, saying what was asked, what is left and which option to change, when the budget or the system's
+  // memory is exhausted; nothing is lost and smaller requests may still succeed. bytes is rounded up to `alignment`.
+  Extent allocate(std::uint64_t bytes);
+
+  std::uint64_t budget_bytes() const;
+  std::uint64_t used_bytes() const;
+  std::uint64_t peak_bytes() const;
+
+ private:
+  std::shared_ptr<class ArenaState> state_;
+};
+
+}  // namespace hayloft::offload

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "offload/half.h"
+
+namespace hayloft::offload {
+
+// How the key columns (the mirror of K that selection reads) are stored. Integer formats carry one f16 scale per 64
+// tokens.
+enum class ColumnFormat : std::uint8_t { f16, int8, int4 };
+
+const char* name(ColumnFormat format);
+
+struct StoreShape {
+  int layers = 0;           // global layers only; sliding-window layers never reach the store
+  int kv_heads = 0;         // Hkv
+  int head_dim = 0;         // d, a multiple of 8 up to 256
+  int block_tokens = 4096;  // B, a power of two, at least 16
+  ColumnFormat columns = ColumnFormat::f16;
+
+  friend bool operator==(const StoreShape&, const StoreShape&) = default;
+};
+
+// Where things lie in one block. A block holds B tokens of one layer, head after head; per head:
+//   rows       f16 [B][2 d]   token-major, K row then V row
+//   columns    [d][B]         component-major, in the column format
+//   scales     f16 [d][max(1, B / 64)]   integer formats only
+//   value_sum  f32 [d]        sum of V over the block's tokens
+// All offsets are in bytes; each part starts at a multiple of 64. A block is the unit of allocation, sharing and
+// checksums.
+struct BlockLayout {
+  static constexpr int scale_tokens = 64;
+
+  BlockLayout() = default;
+  explicit BlockLayout(const StoreShape& shape);  // throws Error on a shape out of range
+
+  int kv_heads = 0;
+  int head_dim = 0;
+  int block_tokens = 0;
+  ColumnFormat columns = ColumnFormat::f16;
+
+  std::uint64_t row_bytes = 0;     // one token's [K | V]: 4 d
+  std::uint64_t column_bytes = 0;  // one component over B tokens
+  std::uint64_t scale_bytes = 0;   // the scales of one component, 0 for f16
+
+  std::uint64_t columns_offset = 0;
+  std::uint64_t scales_offset = 0;
+  std::uint64_t value_sum_offset = 0;
+  std::uint64_t head_bytes = 0;   // stride from head to head
+  std::uint64_t block_bytes = 0;  // kv_heads * head_bytes
+
+  const f16* rows(const std::byte* block, int head) const {
+    return reinterpret_cast<const f16*>(block + static_cast<std::uint64_t>(head) * head_bytes);
+  }
+  const std::byte* column(const std::byte* block, int head, int component) const {
+    return block + static_cast<std::uint64_t>(head) * head_bytes + columns_offset +
+           static_cast<std::uint64_t>(component) * column_bytes;
+  }
+  const f16* scales(const std::byte* block, int head, int component) const {
+    return reinterpret_cast<const f16*>(block + static_cast<std::uint64_t>(head) * head_bytes + scales_offset +
+                                        static_cast<std::uint64_t>(component) * scale_bytes);
+  }
+  const float* value_sum(const std::byte* block, int head) const {
+    return reinterpret_cast<const float*>(block + static_cast<std::uint64_t>(head) * head_bytes + value_sum_offset);
+  }
+};
+
+}  // namespace hayloft::offload

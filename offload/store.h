@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "offload/arena.h"
+#include "offload/layout.h"
+
+namespace hayloft::offload {
+
+// What a kernel needs to read one layer. A view: valid until the store it came from appends to that layer or dies.
+struct LayerView {
+  const BlockLayout* layout = nullptr;
+  std::span<const std::byte* const> blocks;  // one base pointer per block
+  std::int64_t tokens = 0;                   // held in the blocks; a multiple of B unless the layer is sealed
+  std::span<const float> value_sum;          // f32 [Hkv][d], sum of V over all `tokens`
+
+  int block_of(std::int64_t position) const { return static_cast<int>(position / layout->block_tokens); }
+  const f16* row(int head, std::int64_t position) const {  // [K | V], 2 d elements
+    const std::int64_t slot = position & (layout->block_tokens - 1);
+    return layout->rows(blocks[block_of(position)], head) + slot * 2 * layout->head_dim;
+  }
+};
+
+// A block that is being written: every head's rows, columns, scales and value sum must be filled before commit.
+class BlockWriter {
+ public:
+  std::byte* data() const { return memory_.data(); }  // BlockLayout::block_bytes, zeroed
+
+ private:
+  friend class Store;
+  Extent memory_;
+};
+
+// The append-only K/V store: for each (global layer, KV head) a sequence of immutable blocks of B tokens. Stores are
+// cheap to fork: a fork shares every block written so far and appends its own. Blocks live as long as any store holds
+// them; the arena may be destroyed earlier. Reading is thread-safe; appending to a layer needs that layer to itself.
+class Store {
+ public:
+  Store(Arena& arena, const StoreShape& shape);  // throws Error on a shape out of range
+
+  Store fork() const;
+
+  const StoreShape& shape() const { return shape_; }
+  const BlockLayout& layout() const { return *layout_; }
+  LayerView layer(int layer) const;
+  std::int64_t tokens(int layer) const;
+
+  // Memory for the next block of any layer. Throws Error when the arena's budget is exhausted; the store is then
+  // unchanged.
+  BlockWriter start_block();
+
+  // Appends a filled block of `tokens` tokens (1..B) to `layer` and adds its value sums. A block of fewer than B tokens
+  // seals the layer: appending to it again is a programmer's mistake.
+  void commit(int layer, BlockWriter block, int tokens);
+
+  std::uint64_t bytes() const;  // of all blocks this store refers to, shared ones included
+
+ private:
+  struct Layer {
+    std::vector<std::shared_ptr<const Extent>> owners;
+    std::vector<const std::byte*> blocks;
+    std::int64_t tokens = 0;
+    std::vector<float> value_sum;
+  };
+  Arena* arena_;
+  StoreShape shape_;
+  std::shared_ptr<const BlockLayout> layout_;
+  std::vector<Layer> layers_;
+};
+
+// Fills one head of a block from token-major rows: copies the rows, transposes K into the columns, sums V (in double,
+// in token order, so the result does not depend on threads). `rows` is f16 [tokens][2 d] with `stride` elements from
+// token to token. Columns past `tokens` stay zero.
+void fill_block(const BlockLayout& layout, std::byte* block, int head, const f16* rows, std::int64_t stride,
+                int tokens);
+
+}  // namespace hayloft::offload
