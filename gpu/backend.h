@@ -104,8 +104,9 @@ struct ExactSelect {
   bool faiss = false;  // Faiss' flat index instead of the own kernel; per query head only
 };
 
-// What one decode query attends to: the union of lists of positions, of ranges of the store (disjoint from the lists
-// and from each other), and the whole tail from `tail_begin` (an absolute position; the tail's own start or later).
+// What one decode query attends to: lists of positions in the store, and ranges of absolute positions that may lie in
+// the store, in the tail or across both. Ranges are disjoint from each other and from the lists; an empty one is
+// ignored. A range that ends at CacheView::tokens() takes in the whole tail.
 struct Attended {
   const std::int32_t* positions = nullptr;  // [lists][k], ascending
   int lists = 0;                            // 0, Hkv or Hq
@@ -115,7 +116,6 @@ struct Attended {
     std::int64_t end = 0;
   };
   Range ranges[2];
-  std::int64_t tail_begin = 0;
   const float* alpha = nullptr;  // [Hq]: y = alpha * y + (1 - alpha) * mean of V over every token; null: y as it is
 };
 
@@ -145,6 +145,8 @@ class Backend {
   virtual void rms_norm(const float* x, int rows, int n, const float* weight, float eps, float* y, Stream stream) = 0;
   virtual void add(float* y, const float* x, std::int64_t n, Stream stream) = 0;           // y += x
   virtual void silu_mul(float* gate, const float* up, std::int64_t n, Stream stream) = 0;  // gate = silu(gate) * up
+  // *flag = min(*flag, tag) if any of x [n] is NaN or infinite.
+  virtual void flag_nonfinite(const float* x, std::int64_t n, std::int32_t tag, std::int32_t* flag, Stream stream) = 0;
   // In place on x [T][heads][d]; token t is at absolute position `position + t`.
   virtual void rope(float* x, int T, int heads, int d, std::int64_t position, const Rope& rope, Stream stream) = 0;
 
