@@ -1,0 +1,141 @@
+#include "runtime/cache.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace hayloft::runtime {
+namespace {
+
+offload::StoreShape store_shape(const ModelConfig& config, const CacheOptions& options) {
+  return {config.global_layers(), config.kv_heads, config.head_dim, options.block_tokens, options.columns};
+}
+
+}  // namespace
+
+Cache::Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& config, const CacheOptions& options)
+    : backend_(&backend),
+      options_(options),
+      kv_heads_(config.kv_heads),
+      head_dim_(config.head_dim),
+      store_(arena, store_shape(config, options)),
+      tails_(static_cast<std::size_t>(config.layers)) {
+  int global = 0;
+  for (int layer = 0; layer < config.layers; ++layer) {
+    Tail& tail = tails_[static_cast<std::size_t>(layer)];
+    tail.window = config.sliding_window[static_cast<std::size_t>(layer)];
+    if (tail.window == 0) tail.store_layer = global++;
+  }
+}
+
+Cache::Cache(const Cache& other, offload::Store store)
+    : backend_(other.backend_),
+      options_(other.options_),
+      kv_heads_(other.kv_heads_),
+      head_dim_(other.head_dim_),
+      store_(std::move(store)),
+      tails_(other.tails_.size()),
+      tokens_(other.tokens_) {
+  for (std::size_t layer = 0; layer < tails_.size(); ++layer) {
+    const Tail& from = other.tails_[layer];
+    Tail& to = tails_[layer];
+    to.window = from.window;
+    to.store_layer = from.store_layer;
+    to.position = from.position;
+    if (from.tokens == 0) continue;
+    to.rows = backend_->allocate(from.rows.bytes(), backend_->stream());
+    to.capacity = from.capacity;
+    to.first = from.first;
+    to.tokens = from.tokens;
+    const std::uint64_t row_bytes = 4 * static_cast<std::uint64_t>(head_dim_);
+    for (int head = 0; head < kv_heads_; ++head) {  // the live slots only
+      const std::uint64_t offset = static_cast<std::uint64_t>(head * from.capacity + from.first) * row_bytes;
+      backend_->copy(to.rows.as<std::byte>() + offset, from.rows.as<std::byte>() + offset,
+                     static_cast<std::uint64_t>(from.tokens) * row_bytes, backend_->stream());
+    }
+  }
+}
+
+Cache Cache::fork() const {
+  return Cache(*this, store_.fork());
+}
+
+gpu::CacheView Cache::view(int layer, std::int64_t pending) const {
+  const Tail& tail = tails_[static_cast<std::size_t>(layer)];
+  gpu::CacheView view;
+  view.kv_heads = kv_heads_;
+  view.head_dim = head_dim_;
+  if (tail.store_layer >= 0) view.store = store_.layer(tail.store_layer);
+  view.tail = {tail.rows.as<f16>(), tail.capacity, tail.first, tail.tokens + pending, tail.position};
+  return view;
+}
+
+void Cache::append(int layer, const float* k, const float* v, int T) {
+  make_room(tails_[static_cast<std::size_t>(layer)], T);
+  backend_->append(view(layer), k, v, T, backend_->stream());
+}
+
+void Cache::make_room(Tail& tail, int T) {
+  if (tail.window > 0 && tail.tokens > tail.window) {  // what has left the window is forgotten
+    const std::int64_t surplus = tail.tokens - tail.window;
+    tail.first += surplus;
+    tail.position += surplus;
+    tail.tokens -= surplus;
+  }
+  if (tail.first + tail.tokens + T <= tail.capacity) return;
+  // Twice what is live: the rows then move once per `needed` appended tokens, not at every token. A global layer's tail
+  // never holds more than a block and the window besides what is being appended.
+  const std::int64_t needed = tail.tokens + T;
+  const std::int64_t steady = tail.window > 0 ? tail.window : options_.block_tokens + options_.window;
+  resize(tail, std::max(needed, std::min(2 * needed, steady + std::max<std::int64_t>(T, steady))));
+}
+
+void Cache::resize(Tail& tail, std::int64_t capacity) const {
+  const std::uint64_t row_bytes = 4 * static_cast<std::uint64_t>(head_dim_);
+  const gpu::Stream stream = backend_->stream();
+  const bool grow = capacity > tail.capacity;
+  gpu::Buffer fresh;
+  if (grow) fresh = backend_->allocate(static_cast<std::uint64_t>(kv_heads_ * capacity) * row_bytes, stream);
+  const std::int64_t stride = grow ? capacity : tail.capacity;
+  auto* to = grow ? fresh.as<std::byte>() : tail.rows.as<std::byte>();
+  for (int head = 0; head < kv_heads_ && tail.tokens > 0; ++head) {
+    backend_->copy(
+        to + static_cast<std::uint64_t>(head * stride) * row_bytes,
+        tail.rows.as<std::byte>() + static_cast<std::uint64_t>(head * tail.capacity + tail.first) * row_bytes,
+        static_cast<std::uint64_t>(tail.tokens) * row_bytes, stream);
+  }
+  if (grow) {
+    tail.rows = std::move(fresh);
+    tail.capacity = capacity;
+  }
+  tail.first = 0;
+}
+
+void Cache::commit(int T) {
+  for (Tail& tail : tails_) tail.tokens += T;
+  tokens_ += T;
+  for (int layer = 0; layer < static_cast<int>(tails_.size()); ++layer) spill(layer);
+}
+
+void Cache::spill(int layer) {
+  Tail& tail = tails_[static_cast<std::size_t>(layer)];
+  if (tail.store_layer < 0) return;
+  const int B = options_.block_tokens;
+  while (tail.tokens >= B + options_.window) {
+    offload::BlockWriter block = store_.start_block();
+    backend_->spill(view(layer), B, store_.layout(), block.data(), backend_->stream());
+    backend_->synchronize(backend_->stream());
+    store_.commit(tail.store_layer, std::move(block), B);
+    spilled_bytes_ += store_.layout().block_bytes;
+    tail.first += B;
+    tail.tokens -= B;
+    tail.position += B;
+  }
+}
+
+std::uint64_t Cache::device_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const Tail& tail : tails_) bytes += tail.rows.bytes();
+  return bytes;
+}
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "gpu/backend.h"
+#include "offload/store.h"
+#include "runtime/config.h"
+
+namespace hayloft::runtime {
+
+struct CacheOptions {
+  int block_tokens = 4096;  // B
+  offload::ColumnFormat columns = offload::ColumnFormat::f16;
+  std::int64_t window = 256;  // tokens that stay in the tail even when a whole block is full
+};
+
+// The K/V of one sequence: for each global layer blocks in the store and a tail on the device; for each sliding-window
+// layer its window on the device and nothing else. Appending is in two steps, so that an error halfway through the
+// layers loses nothing: append(layer) writes behind the live tokens of a layer, commit() makes them live in all layers
+// at once and spills full blocks. Not thread-safe; forks may be used from different threads.
+class Cache {
+ public:
+  Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& config, const CacheOptions& options);
+
+  // Shares the blocks, copies the tails.
+  Cache fork() const;
+
+  // `pending` tokens appended but not yet committed are included.
+  gpu::CacheView view(int layer, std::int64_t pending = 0) const;
+
+  // Writes k, v (f32 [T][Hkv][d], device) behind the layer's live tokens, making room first.
+  void append(int layer, const float* k, const float* v, int T);
+  void commit(int T);
+
+  std::int64_t tokens() const { return tokens_; }
+  const CacheOptions& options() const { return options_; }
+  std::uint64_t host_bytes() const { return store_.bytes(); }
+  std::uint64_t device_bytes() const;
+  std::uint64_t spilled_bytes() const { return spilled_bytes_; }  // by this cache itself, rows and columns
+
+ private:
+  struct Tail {
+    gpu::Buffer rows;
+    std::int64_t capacity = 0;
+    std::int64_t first = 0;
+    std::int64_t tokens = 0;
+    std::int64_t position = 0;
+    std::int64_t window = 0;  // sliding-window layers: how many tokens stay; 0 for global layers
+    int store_layer = -1;     // global layers
+  };
+  Cache(const Cache& other, offload::Store store);
+  void make_room(Tail& tail, int T);
+  void resize(Tail& tail, std::int64_t capacity) const;
+  void spill(int layer);
+
+  gpu::Backend* backend_;
+  CacheOptions options_;
+  int kv_heads_;
+  int head_dim_;
+  offload::Store store_;
+  std::vector<Tail> tails_;  // [layers]
+  std::int64_t tokens_ = 0;
+  std::uint64_t spilled_bytes_ = 0;
+};
+
+}  // namespace hayloft::runtime

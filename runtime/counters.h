@@ -1,0 +1,58 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "gpu/backend.h"
+
+namespace hayloft::runtime {
+
+// Where bytes are read. `link`: from host memory to the compute backend (PCIe on a GPU; on the CPU backend the same
+// bytes, over the memory bus). `near`: by a search that runs beside the memory and sends only positions on. `device`:
+// the tail.
+enum class Place : std::uint8_t { link, near, device };
+enum class Kind : std::uint8_t { columns, scales, rows, dense, spill };
+inline constexpr int place_count = 3;
+inline constexpr int kind_count = 5;
+const char* name(Place place);
+const char* name(Kind kind);
+
+// The two ledgers of decoding. Elements are counted as the papers do, wherever they lie; bytes as the layout really
+// costs. Sums over KV heads and global layers; not thread-safe.
+struct Counters {
+  std::uint64_t elements = 0;
+  std::uint64_t positions_scored = 0;  // per KV head
+  std::uint64_t rows_fetched = 0;      // [K | V] rows read, from store or tail, per list
+  std::array<std::array<std::uint64_t, kind_count>, place_count> bytes{};
+
+  std::uint64_t& at(Place place, Kind kind) {
+    return bytes[static_cast<std::size_t>(place)][static_cast<std::size_t>(kind)];
+  }
+  std::uint64_t total(Place place) const;
+
+  Counters& operator+=(const Counters& other);
+};
+
+// One equation each; per KV head, for one decode step. S tokens of context (the newest included), k attended, d head
+// dimension.
+inline std::uint64_t dense_elements(std::uint64_t S, std::uint64_t d) {
+  return 2 * S * d + 2 * d;
+}
+inline std::uint64_t sparq_elements(std::uint64_t S, std::uint64_t r, std::uint64_t k, std::uint64_t d) {
+  return S * r + 2 * k * d + 4 * d;  // SparQ, section 4: approximate scores, rows, and q, k, v, mean value
+}
+inline std::uint64_t window_elements(std::uint64_t k, std::uint64_t d) {
+  return 2 * k * d + 2 * d;
+}
+inline std::uint64_t topk_elements(std::uint64_t S, std::uint64_t k, std::uint64_t d) {
+  return S * d + 2 * k * d + 2 * d;
+}
+
+// Adds the bytes of reading the rows of `what` from `cache`: lists and ranges in the store over the link, the rest on
+// the device. Store rows count as `kind`. Returns the rows read of each place.
+void count_rows(Counters& counters, const gpu::CacheView& cache, const gpu::Attended& what, Kind kind);
+
+// Adds the bytes of reading `columns` columns of every block of every head, with their scales.
+void count_columns(Counters& counters, const gpu::CacheView& cache, int columns, Place place);
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,60 @@
+#include <algorithm>
+
+#include "runtime/method.h"
+
+// SparQ Attention (arXiv 2312.04985, section 4 and appendix B): r columns of K choose k positions, whose rows are
+// fetched; the mean value stands in for the rest.
+namespace hayloft::runtime {
+namespace {
+
+class Sparq : public Method {
+ public:
+  using Method::Method;
+
+  std::int64_t window(std::int64_t tokens) const override {
+    return options_.window ? std::min(*options_.window, tokens) : options_.k.of(tokens) / 4;
+  }
+
+  void attend(const Step& step, const float* q, float* out) const override {
+    const std::int64_t S = step.tokens();
+    const std::int64_t w = window(S);
+    gpu::SparqSelect select;
+    select.rank = options_.rank;
+    select.rule = options_.rule;
+    select.limit = std::min(step.cache.store.tokens, S - w);
+    select.k = static_cast<int>(std::min(std::max<std::int64_t>(0, options_.k.of(S) - w), select.limit));
+
+    gpu::Attended what;
+    what.lists = step.kv_heads();
+    what.k = select.k;
+    what.ranges[0] = {select.limit, S};
+    std::int32_t* positions = positions_for(step, static_cast<std::int64_t>(what.lists) * what.k);
+    float* alpha = alpha_for(step);
+    step.backend.select_sparq(step.cache, q, step.query_heads, select, positions, alpha, step.stream);
+    what.positions = positions;
+    if (options_.mean_value) what.alpha = alpha;
+    step.backend.attend(step.cache, q, step.query_heads, what, out, step.stream);
+
+    count_columns(step.counters, step.cache, select.rank, Place::link);
+    count_rows(step.counters, step.cache, what, Kind::rows);
+    const auto heads = static_cast<std::uint64_t>(step.kv_heads());
+    const auto attended = static_cast<std::uint64_t>(select.k + S - select.limit);
+    step.counters.positions_scored += heads * static_cast<std::uint64_t>(S);
+    step.counters.elements +=
+        heads * sparq_elements(static_cast<std::uint64_t>(S), static_cast<std::uint64_t>(select.rank), attended,
+                               static_cast<std::uint64_t>(step.head_dim()));
+    record(step, what);
+    if (step.trace) {
+      step.trace->alpha.resize(static_cast<std::size_t>(step.query_heads));
+      step.backend.to_host(step.trace->alpha.data(), alpha, step.trace->alpha.size() * sizeof(float), step.stream);
+    }
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Method> make_sparq(const MethodOptions& options) {
+  return std::make_unique<Sparq>(options);
+}
+
+}  // namespace hayloft::runtime

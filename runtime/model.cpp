@@ -1,0 +1,154 @@
+#include "runtime/model.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "offload/error.h"
+
+namespace hayloft::runtime {
+
+// Pieces of the workspace, all f32; see the shapes.
+struct Model::Activations {
+  float* hidden;  // [T][hidden]
+  float* normed;  // [T][hidden]
+  float* q;       // [T][Hq d]
+  float* k;       // [T][Hkv d]
+  float* v;       // [T][Hkv d]
+  float* mixed;   // [T][Hq d], what attention returns
+  float* gate;    // [T][intermediate]
+  float* up;      // [T][intermediate]
+  float* delta;   // [T][hidden], added to the residual stream
+};
+
+Model::Model(const std::filesystem::path& directory, gpu::Backend& backend)
+    : config_(read_config(directory)), backend_(&backend), weights_(load_weights(directory, config_, backend)) {}
+
+Model::Activations Model::prepare(Workspace& workspace, int T) const {
+  const std::int64_t hidden = config_.hidden_size;
+  const std::int64_t query = static_cast<std::int64_t>(config_.query_heads) * config_.head_dim;
+  const std::int64_t kv = static_cast<std::int64_t>(config_.kv_heads) * config_.head_dim;
+  const std::int64_t widths[] = {
+      hidden, hidden, query, kv, kv, query, config_.intermediate_size, config_.intermediate_size, hidden};
+  if (T > workspace.capacity) {
+    std::int64_t width = 0;
+    for (const std::int64_t w : widths) width += w;
+    workspace.memory = {};
+    workspace.memory = backend_->allocate(
+        static_cast<std::uint64_t>(width) * static_cast<std::uint64_t>(T) * sizeof(float), backend_->stream());
+    workspace.capacity = T;
+  }
+  float* pieces[std::size(widths)];
+  float* next = workspace.memory.as<float>();
+  for (std::size_t i = 0; i < std::size(widths); ++i) {
+    pieces[i] = next;
+    next += widths[i] * workspace.capacity;
+  }
+  return {pieces[0], pieces[1], pieces[2], pieces[3], pieces[4], pieces[5], pieces[6], pieces[7], pieces[8]};
+}
+
+std::vector<float> Model::forward(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, Want want,
+                                  const Attending& attending) const {
+  if (tokens.empty()) return {};
+  for (const std::int32_t token : tokens) {
+    if (token < 0 || token >= config_.vocab_size) {
+      fail("token id {} is outside the model's vocabulary of {}: model and tokenizer do not belong together", token,
+           config_.vocab_size);
+    }
+  }
+  const int T = static_cast<int>(tokens.size());
+  const std::int64_t H = config_.hidden_size;
+  const gpu::Stream stream = backend_->stream();
+  const Activations act = prepare(workspace, T);
+  constexpr std::int32_t no_layer = std::numeric_limits<std::int32_t>::max();
+  if (!workspace.flag) workspace.flag = backend_->allocate(sizeof(std::int32_t), stream);
+  backend_->to_device(workspace.flag.as<void>(), &no_layer, sizeof no_layer, stream);
+
+  backend_->embed(weights_.embedding, tokens.data(), T, act.hidden, stream);
+  int rows = T;  // how many of the newest positions are still needed
+  for (int layer = 0; layer < config_.layers; ++layer) {
+    if (layer + 1 == config_.layers && want != Want::all) rows = want == Want::none ? 0 : 1;
+    attention(layer, cache, workspace, act, T, rows, attending);
+    if (rows > 0) mlp(layer, act, act.hidden + (T - rows) * H, rows);
+    backend_->flag_nonfinite(act.hidden + (T - rows) * H, rows * H, layer, workspace.flag.as<std::int32_t>(), stream);
+  }
+
+  std::vector<float> logits;
+  if (rows > 0) {
+    const std::size_t count = static_cast<std::size_t>(rows) * static_cast<std::size_t>(config_.vocab_size);
+    if (workspace.logits.bytes() < count * sizeof(float))
+      workspace.logits = backend_->allocate(count * sizeof(float), stream);
+    backend_->rms_norm(act.hidden + (T - rows) * H, rows, config_.hidden_size, weights_.final_norm,
+                       config_.rms_norm_eps, act.normed, stream);
+    backend_->matmul(act.normed, rows, weights_.output, nullptr, workspace.logits.as<float>(), stream);
+    backend_->flag_nonfinite(workspace.logits.as<float>(), static_cast<std::int64_t>(count), config_.layers,
+                             workspace.flag.as<std::int32_t>(), stream);
+    logits.resize(count);
+    backend_->to_host(logits.data(), workspace.logits.as<float>(), count * sizeof(float), stream);
+  }
+  std::int32_t bad_layer = no_layer;
+  backend_->to_host(&bad_layer, workspace.flag.as<void>(), sizeof bad_layer, stream);
+  if (bad_layer != no_layer) {
+    const std::string where = bad_layer == config_.layers ? "the logits" : fmt::format("layer {}", bad_layer);
+    fail("NaN or infinity in {} at position {}: the weights are damaged, or overflow 16-bit K/V", where,
+         cache.tokens() + T - 1);
+  }
+  cache.commit(T);
+  return logits;
+}
+
+// The residual stream of the newest `rows` positions gains the layer's attention; K and V of all T enter the cache.
+void Model::attention(int layer, Cache& cache, Workspace& workspace, const Activations& act, int T, int rows,
+                      const Attending& attending) const {
+  const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
+  const int d = config_.head_dim;
+  const std::int64_t H = config_.hidden_size;
+  const std::int64_t position = cache.tokens();
+  const gpu::Stream stream = backend_->stream();
+  const gpu::Rope rope{weights_.inverse_frequency};
+  const bool rotated = config_.rope[static_cast<std::size_t>(layer)];
+
+  backend_->rms_norm(act.hidden, T, config_.hidden_size, w.attention_norm, config_.rms_norm_eps, act.normed, stream);
+  backend_->matmul(act.normed, T, w.k, w.k_bias, act.k, stream);
+  backend_->matmul(act.normed, T, w.v, w.v_bias, act.v, stream);
+  if (w.k_norm) backend_->rms_norm(act.k, T * config_.kv_heads, d, w.k_norm, config_.rms_norm_eps, act.k, stream);
+  if (rotated) backend_->rope(act.k, T, config_.kv_heads, d, position, rope, stream);
+  cache.append(layer, act.k, act.v, T);
+  if (rows == 0) return;
+
+  backend_->matmul(act.normed + (T - rows) * H, rows, w.q, w.q_bias, act.q, stream);
+  if (w.q_norm) backend_->rms_norm(act.q, rows * config_.query_heads, d, w.q_norm, config_.rms_norm_eps, act.q, stream);
+  if (rotated) backend_->rope(act.q, rows, config_.query_heads, d, position + T - rows, rope, stream);
+
+  const gpu::CacheView view = cache.view(layer, T);
+  const std::int64_t window = config_.sliding_window[static_cast<std::size_t>(layer)];
+  if (attending.method && T == 1 && window == 0) {
+    Counters unread;
+    StepTrace trace;
+    const Step step{*backend_,
+                    stream,
+                    view,
+                    config_.query_heads,
+                    workspace.scratch,
+                    attending.counters ? *attending.counters : unread,
+                    attending.observe ? &trace : nullptr};
+    attending.method->attend(step, act.q, act.mixed);
+    if (attending.observe) attending.observe(layer, view, act.q, trace);
+  } else {
+    backend_->attend_causal(view, act.q, rows, config_.query_heads, window, act.mixed, stream);
+  }
+  backend_->matmul(act.mixed, rows, w.o, w.o_bias, act.delta, stream);
+  backend_->add(act.hidden + (T - rows) * H, act.delta, rows * H, stream);
+}
+
+void Model::mlp(int layer, const Activations& act, float* hidden, int rows) const {
+  const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
+  const gpu::Stream stream = backend_->stream();
+  backend_->rms_norm(hidden, rows, config_.hidden_size, w.mlp_norm, config_.rms_norm_eps, act.normed, stream);
+  backend_->matmul(act.normed, rows, w.gate, w.gate_bias, act.gate, stream);
+  backend_->matmul(act.normed, rows, w.up, w.up_bias, act.up, stream);
+  backend_->silu_mul(act.gate, act.up, static_cast<std::int64_t>(rows) * config_.intermediate_size, stream);
+  backend_->matmul(act.gate, rows, w.down, w.down_bias, act.delta, stream);
+  backend_->add(hidden, act.delta, static_cast<std::int64_t>(rows) * config_.hidden_size, stream);
+}
+
+}  // namespace hayloft::runtime

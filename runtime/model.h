@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "gpu/backend.h"
+#include "runtime/cache.h"
+#include "runtime/config.h"
+#include "runtime/method.h"
+#include "runtime/weights.h"
+
+namespace hayloft::runtime {
+
+// Which positions' logits are wanted. `none` lets the last layer stop at K and V: nothing later needs the rest.
+enum class Want : std::uint8_t { none, last, all };
+
+// Device memory for the activations of up to T tokens. Grows on demand; one per session.
+struct Workspace {
+  gpu::Buffer memory;
+  gpu::Buffer logits;
+  gpu::Buffer flag;  // i32: the first layer with a NaN or an infinity
+  MethodScratch scratch;
+  int capacity = 0;
+};
+
+// How the global layers attend when one token is decoded, and what they report. Null method: exactly.
+struct Attending {
+  const Method* method = nullptr;
+  Counters* counters = nullptr;
+  // Called after each global layer of a decode step when set; the trace is reused from layer to layer.
+  std::function<void(int layer, const gpu::CacheView& cache, const float* q, const StepTrace& trace)> observe;
+};
+
+// A decoder-only transformer on one backend. Immutable and thread-safe after construction: sequences bring their own
+// cache and workspace.
+class Model {
+ public:
+  // Reads DIR's config.json and weights. Throws Error.
+  Model(const std::filesystem::path& directory, gpu::Backend& backend);
+
+  const ModelConfig& config() const { return config_; }
+  gpu::Backend& backend() const { return *backend_; }
+  std::uint64_t weight_bytes() const { return weights_.bytes; }
+
+  // Runs `tokens` behind what is in the cache and adds their K and V to it. With one token and a method, global layers
+  // attend by that method, else exactly. Returns the logits wanted: [0], [1][vocab] or [T][vocab]. If it throws, the
+  // cache is as before. Throws Error naming the layer when a NaN or an infinity appears.
+  std::vector<float> forward(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, Want want,
+                             const Attending& attending = {}) const;
+
+ private:
+  struct Activations;
+  Activations prepare(Workspace& workspace, int T) const;
+  void attention(int layer, Cache& cache, Workspace& workspace, const Activations& act, int T, int rows,
+                 const Attending& attending) const;
+  void mlp(int layer, const Activations& act, float* hidden, int rows) const;
+
+  ModelConfig config_;
+  gpu::Backend* backend_;
+  Weights weights_;
+};
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,48 @@
+#include "runtime/session.h"
+
+#include <algorithm>
+
+#include "offload/error.h"
+
+namespace hayloft::runtime {
+
+Session::Session(const Model& model, offload::Arena& arena, const SessionOptions& options)
+    : model_(&model), options_(options), cache_(model.backend(), arena, model.config(), options.cache) {
+  if (options.chunk_tokens < 1) fail("--batch {}: a chunk of prefill needs at least one token", options.chunk_tokens);
+}
+
+Session::Session(const Session& other, Cache cache)
+    : model_(other.model_), options_(other.options_), cache_(std::move(cache)) {}
+
+Session Session::fork() const {
+  return Session(*this, cache_.fork());
+}
+
+void Session::append(std::span<const std::int32_t> tokens, const PrefillProgress& progress) {
+  for (std::size_t done = 0; done < tokens.size();) {
+    const std::size_t T = std::min(tokens.size() - done, static_cast<std::size_t>(options_.chunk_tokens));
+    model_->forward(cache_, workspace_, tokens.subspan(done, T), Want::none);
+    done += T;
+    if (progress) progress(static_cast<std::int64_t>(done), static_cast<std::int64_t>(tokens.size()));
+  }
+}
+
+std::vector<float> Session::step(std::int32_t token, const Method& method) {
+  const Attending attending{&method, &counters_, observer_};
+  std::vector<float> logits = model_->forward(cache_, workspace_, {&token, 1}, Want::last, attending);
+  ++steps_;
+  return logits;
+}
+
+std::vector<float> Session::score(std::span<const std::int32_t> tokens) {
+  std::vector<float> logits;
+  for (std::size_t done = 0; done < tokens.size();) {
+    const std::size_t T = std::min(tokens.size() - done, static_cast<std::size_t>(options_.chunk_tokens));
+    const std::vector<float> chunk = model_->forward(cache_, workspace_, tokens.subspan(done, T), Want::all);
+    logits.insert(logits.end(), chunk.begin(), chunk.end());
+    done += T;
+  }
+  return logits;
+}
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "offload/arena.h"
+#include "runtime/cache.h"
+#include "runtime/method.h"
+#include "runtime/model.h"
+
+namespace hayloft::runtime {
+
+struct SessionOptions {
+  CacheOptions cache;
+  int chunk_tokens = 2048;  // prefill this many tokens at a time
+};
+
+// Told after each chunk of a prefill how many tokens are done. Throw to stop: the chunks so far stay in the session.
+using PrefillProgress = std::function<void(std::int64_t done, std::int64_t total)>;
+
+// One sequence being read or generated. Forks share the context they have in common, without copying it: prefill a book
+// once, ask each question in a fork. Not thread-safe; different sessions may run on different threads. The model and
+// the arena must outlive it.
+class Session {
+ public:
+  Session(const Model& model, offload::Arena& arena, const SessionOptions& options = {});
+
+  Session fork() const;
+
+  // Prefill: adds the tokens, attending exactly, chunk by chunk. No logits: the last token of a prompt goes through
+  // step().
+  void append(std::span<const std::int32_t> tokens, const PrefillProgress& progress = {});
+
+  // Decodes one token: adds it and returns the logits of what follows, [vocab]. Global layers attend by `method`.
+  std::vector<float> step(std::int32_t token, const Method& method);
+
+  // Adds the tokens and returns all their logits, [T][vocab], attending exactly.
+  std::vector<float> score(std::span<const std::int32_t> tokens);
+
+  std::int64_t tokens() const { return cache_.tokens(); }
+  const Cache& cache() const { return cache_; }
+  const Counters& counters() const { return counters_; }  // of the steps of this session
+  std::int64_t steps() const { return steps_; }
+
+  // Called in each step for each global layer; costs a copy to the host, so for measurement only.
+  void observe(decltype(Attending::observe) observer) { observer_ = std::move(observer); }
+
+ private:
+  Session(const Session& other, Cache cache);
+
+  const Model* model_;
+  SessionOptions options_;
+  Cache cache_;
+  Workspace workspace_;
+  Counters counters_;
+  std::int64_t steps_ = 0;
+  decltype(Attending::observe) observer_;
+};
+
+}  // namespace hayloft::runtime
