@@ -12,6 +12,14 @@ offload::StoreShape store_shape(const ModelConfig& config, const CacheOptions& o
 
 }  // namespace
 
+std::uint64_t host_bytes(const ModelConfig& config, const CacheOptions& options, std::int64_t tokens) {
+  const offload::BlockLayout layout(store_shape(config, options));
+  const std::int64_t blocks = std::max<std::int64_t>(0, tokens - options.window) / options.block_tokens;
+  const std::uint64_t aligned =
+      (layout.block_bytes + offload::Arena::alignment - 1) / offload::Arena::alignment * offload::Arena::alignment;
+  return aligned * static_cast<std::uint64_t>(blocks) * static_cast<std::uint64_t>(config.global_layers());
+}
+
 Cache::Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& config, const CacheOptions& options)
     : backend_(&backend),
       options_(options),
@@ -111,25 +119,36 @@ void Cache::resize(Tail& tail, std::int64_t capacity) const {
 }
 
 void Cache::commit(int T) {
-  for (Tail& tail : tails_) tail.tokens += T;
+  // All the memory first: an exhausted budget must leave every layer as it was.
+  std::vector<offload::BlockWriter> blocks;
+  for (const Tail& tail : tails_) {
+    for (int i = full_blocks(tail, T); i > 0; --i) blocks.push_back(store_.start_block());
+  }
+  auto next = blocks.begin();
+  for (std::size_t layer = 0; layer < tails_.size(); ++layer) {
+    Tail& tail = tails_[layer];
+    const int full = full_blocks(tail, T);
+    tail.tokens += T;
+    for (int i = 0; i < full; ++i) spill(static_cast<int>(layer), std::move(*next++));
+  }
   tokens_ += T;
-  for (int layer = 0; layer < static_cast<int>(tails_.size()); ++layer) spill(layer);
 }
 
-void Cache::spill(int layer) {
+int Cache::full_blocks(const Tail& tail, int T) const {
+  if (tail.store_layer < 0) return 0;
+  return static_cast<int>(std::max<std::int64_t>(0, tail.tokens + T - options_.window) / options_.block_tokens);
+}
+
+void Cache::spill(int layer, offload::BlockWriter block) {
   Tail& tail = tails_[static_cast<std::size_t>(layer)];
-  if (tail.store_layer < 0) return;
   const int B = options_.block_tokens;
-  while (tail.tokens >= B + options_.window) {
-    offload::BlockWriter block = store_.start_block();
-    backend_->spill(view(layer), B, store_.layout(), block.data(), backend_->stream());
-    backend_->synchronize(backend_->stream());
-    store_.commit(tail.store_layer, std::move(block), B);
-    spilled_bytes_ += store_.layout().block_bytes;
-    tail.first += B;
-    tail.tokens -= B;
-    tail.position += B;
-  }
+  backend_->spill(view(layer), B, store_.layout(), block.data(), backend_->stream());
+  backend_->synchronize(backend_->stream());
+  store_.commit(tail.store_layer, std::move(block), B);
+  spilled_bytes_ += store_.layout().block_bytes;
+  tail.first += B;
+  tail.tokens -= B;
+  tail.position += B;
 }
 
 std::uint64_t Cache::device_bytes() const {

@@ -15,6 +15,9 @@ struct CacheOptions {
   std::int64_t window = 256;  // tokens that stay in the tail even when a whole block is full
 };
 
+// Host memory that the store takes for a sequence of `tokens`.
+std::uint64_t host_bytes(const ModelConfig& config, const CacheOptions& options, std::int64_t tokens);
+
 // The K/V of one sequence: for each global layer blocks in the store and a tail on the device; for each sliding-window
 // layer its window on the device and nothing else. Appending is in two steps, so that an error halfway through the
 // layers loses nothing: append(layer) writes behind the live tokens of a layer, commit() makes them live in all layers
@@ -52,7 +55,8 @@ class Cache {
   Cache(const Cache& other, offload::Store store);
   void make_room(Tail& tail, int T);
   void resize(Tail& tail, std::int64_t capacity) const;
-  void spill(int layer);
+  int full_blocks(const Tail& tail, int T) const;  // that T more tokens would fill beyond the window
+  void spill(int layer, offload::BlockWriter block);
 
   gpu::Backend* backend_;
   CacheOptions options_;

@@ -28,8 +28,10 @@ void Session::append(std::span<const std::int32_t> tokens, const PrefillProgress
 }
 
 std::vector<float> Session::step(std::int32_t token, const Method& method) {
+  const std::uint64_t spilled = cache_.spilled_bytes();
   const Attending attending{&method, &counters_, observer_};
   std::vector<float> logits = model_->forward(cache_, workspace_, {&token, 1}, Want::last, attending);
+  counters_.at(Place::link, Kind::spill) += cache_.spilled_bytes() - spilled;
   ++steps_;
   return logits;
 }

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <span>
+
+namespace hayloft::runtime {
+
+struct SamplerOptions {
+  float temperature = 0;  // 0: greedy
+  int top_k = 0;          // 0: off
+  float top_p = 1;        // 1: off
+  float min_p = 0;        // 0: off; drop tokens less likely than min_p times the likeliest
+  std::uint64_t seed = 1;
+};
+
+// Picks the next token from logits: temperature, then top-k, top-p and min-p, each on what the one before left. The
+// same seed and logits give the same tokens on every machine. Not thread-safe.
+class Sampler {
+ public:
+  explicit Sampler(const SamplerOptions& options);  // throws Error naming the option out of range
+
+  std::int32_t sample(std::span<const float> logits /* [vocab] */);  // ties go to the smaller token id
+
+ private:
+  SamplerOptions options_;
+  std::mt19937_64 random_;
+};
+
+}  // namespace hayloft::runtime
