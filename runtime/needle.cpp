@@ -1,0 +1,243 @@
+#include "runtime/needle.h"
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+
+#include "offload/error.h"
+#include "offload/format.h"
+#include "runtime/haystack.h"
+#include "runtime/recall.h"
+#include "runtime/words.h"
+
+namespace hayloft::runtime {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+constexpr int answer_tokens = 12;      // at most: one digit a token, a space, and what ends the number
+constexpr int smallest_context = 256;  // tokens: room for the opening and a needle
+
+struct Needle {
+  double depth;  // percent
+  std::string key;
+  std::string digits;
+
+  std::string sentence() const { return fmt::format("The special magic number for {} is {}.", key, digits); }
+  std::string question() const {
+    return fmt::format("\nWhat is the special magic number for {0}? The special magic number for {0} is", key);
+  }
+};
+
+std::string_view pick_line(std::string_view text, std::mt19937_64& random) {
+  const auto count = static_cast<std::uint64_t>(std::count(text.begin(), text.end(), '\n'));
+  for (std::uint64_t skip = draw(random, count); skip > 0; --skip) text.remove_prefix(text.find('\n') + 1);
+  return text.substr(0, text.find('\n'));
+}
+
+std::vector<Needle> make_needles(int depths, std::mt19937_64& random) {
+  std::vector<Needle> needles;
+  std::set<std::string> keys;
+  while (static_cast<int>(needles.size()) < depths) {
+    Needle needle;
+    needle.depth = depths == 1 ? 50.0 : 100.0 * static_cast<double>(needles.size()) / (depths - 1);
+    needle.key = fmt::format("{} {}", pick_line(words::adjectives, random), pick_line(words::nouns, random));
+    needle.digits = fmt::format("{}", 100000 + draw(random, 900000));
+    if (keys.insert(needle.key).second) needles.push_back(std::move(needle));
+  }
+  return needles;
+}
+
+// Filler sentences drawn as they are needed, kept for the next try at the right length.
+class Filler {
+ public:
+  explicit Filler(std::unique_ptr<SentenceSource> source) : source_(std::move(source)) {}
+
+  const std::string& sentence(std::size_t i) {
+    while (sentences_.size() <= i) sentences_.push_back(source_->next());
+    return sentences_[i];
+  }
+
+ private:
+  std::unique_ptr<SentenceSource> source_;
+  std::vector<std::string> sentences_;
+};
+
+// At least `bytes` bytes of filler with the needles between its sentences. The first `opening` bytes stay free of
+// needles.
+std::string text_with_needles(Filler& filler, const std::vector<Needle>& needles, std::size_t bytes,
+                              std::size_t opening) {
+  std::string text;
+  text.reserve(bytes + needles.size() * 80 + 512);
+  auto add = [&](const std::string& sentence) {
+    if (!text.empty()) text += ' ';
+    text += sentence;
+  };
+  std::size_t written = 0;
+  auto next = needles.begin();
+  for (std::size_t i = 0; written < bytes; ++i) {
+    const double depth = 100.0 * static_cast<double>(written) / static_cast<double>(bytes);
+    for (; next != needles.end() && written >= opening && next->depth <= depth; ++next) add(next->sentence());
+    add(filler.sentence(i));
+    written += filler.sentence(i).size() + 1;
+  }
+  for (; next != needles.end(); ++next) add(next->sentence());
+  return text;
+}
+
+// Exactly `length` tokens, begun with whatever the tokenizer puts before a text. Whole sentences rarely add up to that,
+// so the text is made a little too long and starts in the middle of its opening.
+std::vector<std::int32_t> make_context(const Tokenizer& tokenizer, Filler& filler, const std::vector<Needle>& needles,
+                                       std::int64_t length) {
+  std::vector<std::int32_t> context = tokenizer.encode("", true);
+  const std::int64_t wanted = length - static_cast<std::int64_t>(context.size());
+  std::int64_t bytes = 3 * wanted;
+  for (int attempt = 0; attempt < 16; ++attempt) {
+    const std::int64_t opening = std::min<std::int64_t>(1000, bytes / 4);
+    const std::vector<std::int32_t> tokens = tokenizer.encode(
+        text_with_needles(filler, needles, static_cast<std::size_t>(bytes), static_cast<std::size_t>(opening)), false);
+    const double bytes_per_token = static_cast<double>(bytes) / static_cast<double>(tokens.size());
+    const std::int64_t surplus = static_cast<std::int64_t>(tokens.size()) - wanted;
+    const auto most = static_cast<std::int64_t>(0.8 * static_cast<double>(opening) / bytes_per_token);
+    if (surplus >= 0 && surplus <= most) {
+      context.insert(context.end(), tokens.begin() + surplus, tokens.end());
+      return context;
+    }
+    bytes += static_cast<std::int64_t>(bytes_per_token * static_cast<double>(most / 2 - surplus));
+    if (bytes < 400) break;
+  }
+  fail("--ctx-size {}: too short for {} needles; use a longer context or fewer --depths", length, needles.size());
+}
+
+// Exactly the digits the model answers with, after leading white space; more or fewer than asked for is a miss. Where
+// it answers with something else, that text.
+std::string read_answer(const std::string& text) {
+  const std::size_t begin = text.find_first_not_of(" \n\t");
+  if (begin == std::string::npos) return "";
+  const std::size_t end = text.find_first_not_of("0123456789", begin);
+  if (end == begin) return text.substr(begin);
+  return text.substr(begin, end == std::string::npos ? end : end - begin);
+}
+
+bool answer_ended(const std::string& text) {
+  const std::size_t begin = text.find_first_of("0123456789");
+  return begin != std::string::npos && text.find_first_not_of("0123456789", begin) != std::string::npos;
+}
+
+class Run {
+ public:
+  Run(const Model& model, const Tokenizer& tokenizer, offload::Arena& arena, const NeedleOptions& options,
+      const NeedleHooks& hooks)
+      : model_(model), tokenizer_(tokenizer), arena_(arena), options_(options), hooks_(hooks) {
+    if (options.ctx_sizes.empty()) fail("--ctx-size: name at least one context length");
+    if (options.methods.empty()) fail("--attn: name at least one attention method");
+    if (options.depths < 1) fail("--depths {}: at least one needle is needed", options.depths);
+    for (const MethodOptions& method : options.methods)
+      methods_.push_back(make_method(method, model.config().head_dim));
+    for (const std::int64_t length : options.ctx_sizes) {
+      if (length < smallest_context) fail("--ctx-size {}: needs at least {} tokens", length, smallest_context);
+      const std::uint64_t needed = host_bytes(model.config(), options.session.cache, length);
+      const std::uint64_t left = arena.budget_bytes() - arena.used_bytes();
+      if (needed > left) {
+        fail("--ctx-size {}: needs {} of host memory for K and V, and {} are left; lower it or raise --host-memory",
+             length, offload::format_bytes(needed), offload::format_bytes(left));
+      }
+    }
+  }
+
+  std::vector<NeedleRow> run() {
+    for (const std::int64_t length : options_.ctx_sizes) {
+      std::mt19937_64 random(options_.seed + static_cast<std::uint64_t>(length));
+      const std::vector<Needle> needles = make_needles(options_.depths, random);
+      Filler filler(options_.haystack.empty() ? make_grammar(random()) : make_text(options_.haystack));
+      if (options_.one_needle) {
+        for (const Needle& needle : needles) ask_in_context(filler, {needle}, length);
+      } else {
+        ask_in_context(filler, needles, length);
+      }
+    }
+    return std::move(rows_);
+  }
+
+ private:
+  void ask_in_context(Filler& filler, const std::vector<Needle>& needles, std::int64_t length) {
+    if (hooks_.context_started) hooks_.context_started(length);
+    const std::vector<std::int32_t> context_tokens = make_context(tokenizer_, filler, needles, length);
+    const Clock::time_point start = Clock::now();
+    Session context(model_, arena_, options_.session);
+    context.append(context_tokens, hooks_.prefill);
+    const double prefill_seconds = seconds_since(start);
+    for (const auto& method : methods_) {
+      for (const Needle& needle : needles) {
+        NeedleRow row = ask(context, *method, needle);
+        row.prefill_seconds = prefill_seconds;
+        if (hooks_.row) hooks_.row(row);
+        rows_.push_back(std::move(row));
+      }
+    }
+  }
+
+  NeedleRow ask(const Session& context, const Method& method, const Needle& needle) {
+    const std::int64_t length = context.tokens();
+    NeedleRow row;
+    row.attn = method.options();
+    row.tokens = length;
+    row.depth = needle.depth;
+    row.expected = needle.digits;
+    row.window = method.window(length);
+    row.k = method.recall_k(length);
+
+    Session session = context.fork();
+    double recall_sum = 0;
+    std::int64_t recall_count = 0;
+    double observing_seconds = 0;
+    if (row.k > 0) {
+      const index::SelectPer per = method.options().per.value_or(
+          method.options().name == "topk" ? index::SelectPer::query_head : index::SelectPer::kv_head);
+      session.observe([&, per](int, const gpu::CacheView& cache, const float* q, const StepTrace& trace) {
+        const Clock::time_point start = Clock::now();
+        recall_sum += recall(model_.backend(), cache, q, model_.config().query_heads, trace, row.k, per);
+        ++recall_count;
+        observing_seconds += seconds_since(start);
+      });
+    }
+    const std::vector<std::int32_t> question = tokenizer_.encode(needle.question(), false);
+    session.append(std::span(question).first(question.size() - 1));
+    const Clock::time_point start = Clock::now();
+    std::int32_t token = question.back();
+    std::vector<std::int32_t> answer;
+    while (static_cast<int>(answer.size()) < answer_tokens && !answer_ended(tokenizer_.decode(answer))) {
+      const std::vector<float> logits = session.step(token, method);
+      token = static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+      answer.push_back(token);
+    }
+    const double steps = static_cast<double>(session.steps());
+    row.decode_ms_per_token = (seconds_since(start) - observing_seconds) * 1000 / steps;
+    row.link_bytes_per_token = static_cast<double>(session.counters().total(Place::link)) / steps;
+    row.near_bytes_per_token = static_cast<double>(session.counters().total(Place::near)) / steps;
+    if (recall_count > 0) row.recall = recall_sum / static_cast<double>(recall_count);
+    row.answer = read_answer(tokenizer_.decode(answer));
+    row.hit = row.answer == row.expected;
+    return row;
+  }
+
+  const Model& model_;
+  const Tokenizer& tokenizer_;
+  offload::Arena& arena_;
+  const NeedleOptions& options_;
+  const NeedleHooks& hooks_;
+  std::vector<std::unique_ptr<Method>> methods_;
+  std::vector<NeedleRow> rows_;
+};
+
+}  // namespace
+
+std::vector<NeedleRow> run_needle(const Model& model, const Tokenizer& tokenizer, offload::Arena& arena,
+                                  const NeedleOptions& options, const NeedleHooks& hooks) {
+  return Run(model, tokenizer, arena, options, hooks).run();
+}
+
+}  // namespace hayloft::runtime
