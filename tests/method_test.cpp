@@ -1,0 +1,57 @@
+#include "runtime/method.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "offload/error.h"
+
+namespace hayloft::runtime {
+namespace {
+
+std::string message_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Method, OptionsBehindTheNameOverrideTheDefaults) {
+  MethodOptions defaults;
+  defaults.rank = 8;
+  const MethodOptions options = parse_method("sparq:k=256:window=32", defaults);
+  EXPECT_EQ(options.name, "sparq");
+  EXPECT_EQ(options.rank, 8);
+  EXPECT_EQ(options.k.count, 256);
+  EXPECT_EQ(options.window, 32);
+  EXPECT_EQ(parse_method("topk:k=1%", defaults).k.of(1 << 20), 10486);  // ceil of 1% of 1M
+}
+
+TEST(Method, AnUnknownNameOrKeyIsAnErrorThatListsTheKnownOnes) {
+  EXPECT_NE(message_of([] { parse_method("sparse", {}); }).find("dense, sparq, topk, window"), std::string::npos);
+  EXPECT_NE(message_of([] { parse_method("sparq:rank=3", {}); }).find("unknown option 'rank'"), std::string::npos);
+}
+
+TEST(Method, ValuesOutOfRangeAreErrorsThatNameTheOption) {
+  auto make = [](std::string_view text) { return message_of([&] { make_method(parse_method(text, {}), 64); }); };
+  EXPECT_NE(make("sparq:r=65").find("--attn-r 65"), std::string::npos);
+  EXPECT_NE(make("sparq:r=0").find("--attn-r 0"), std::string::npos);
+  EXPECT_NE(make("sparq:k=16:window=17").find("--attn-window 17"), std::string::npos);
+  EXPECT_NE(make("window:window=0:sinks=0").find("nothing to attend"), std::string::npos);
+  EXPECT_NE(make("topk:k=0").find("k 0"), std::string::npos);
+  EXPECT_NE(make("topk:k=0%").find("k 0%"), std::string::npos);
+  EXPECT_NE(make("topk:k=101%").find("101%"), std::string::npos);
+  EXPECT_EQ(make("sparq:r=64"), "");
+}
+
+TEST(Method, TheLocalWindowOfSparqIsAQuarterOfKUnlessGiven) {
+  EXPECT_EQ(make_method(parse_method("sparq:k=128", {}), 64)->window(1 << 20), 32);
+  EXPECT_EQ(make_method(parse_method("sparq:k=128:window=0", {}), 64)->window(1 << 20), 0);
+  EXPECT_EQ(make_method(parse_method("topk:k=128", {}), 64)->window(1 << 20), 0);
+  EXPECT_EQ(make_method(parse_method("window:k=128:sinks=4", {}), 64)->window(1 << 20), 124);
+}
+
+}  // namespace
+}  // namespace hayloft::runtime
