@@ -11,13 +11,16 @@ namespace hayloft::offload {
 // tokens.
 enum class ColumnFormat : std::uint8_t { f16, int8, int4 };
 
-const char* name(ColumnFormat format);
+const char* name(ColumnFormat format);  // "f16", "int8", "int4"
+
+// The one place that knows which formats can be written: throws Error for the others. Layouts exist for all of them.
+void require_available(ColumnFormat format);
 
 struct StoreShape {
   int layers = 0;           // global layers only; sliding-window layers never reach the store
   int kv_heads = 0;         // Hkv
   int head_dim = 0;         // d, a multiple of 8 up to 256
-  int block_tokens = 4096;  // B, a power of two, at least 16
+  int block_tokens = 4096;  // B, a power of two, 16 to 2^20
   ColumnFormat columns = ColumnFormat::f16;
 
   friend bool operator==(const StoreShape&, const StoreShape&) = default;

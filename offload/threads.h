@@ -11,7 +11,7 @@ namespace hayloft::offload {
 class Threads {
  public:
   // count: worker threads including the caller; 0 takes the processors this process may run on (affinity, cgroup
-  // quota).
+  // quota). More than there are processors are allowed.
   explicit Threads(int count = 0);
   ~Threads();
   Threads(const Threads&) = delete;
@@ -19,8 +19,10 @@ class Threads {
 
   int count() const;
 
-  // Runs body(begin, end) over disjoint pieces of [0, n), each of at least `grain` items except the last. Returns when
-  // all are done; the first exception thrown by a piece is rethrown.
+  // Runs body(begin, end) over the pieces [0, grain), [grain, 2 grain), ... of [0, n), the last of which may be
+  // shorter. The pieces do not depend on count(), so a result merged piece by piece in order does not either; a piece
+  // should be worth some microseconds. Returns when all are done. The first exception thrown by a piece is rethrown,
+  // and pieces not yet begun are dropped. With one thread or one piece the caller runs everything itself.
   void parallel_for(std::int64_t n, std::int64_t grain,
                     const std::function<void(std::int64_t begin, std::int64_t end)>& body) const;
 
