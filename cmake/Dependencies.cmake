@@ -1,37 +1,16 @@
-# Every library comes from the system. A missing one is named together with the Debian package that brings it.
+# What the libraries link. Used by the build and, installed beside it, by hayloftConfig.cmake: static libraries hand
+# their dependencies on to whoever links them.
+include(${CMAKE_CURRENT_LIST_DIR}/Need.cmake)
+
 find_package(Threads REQUIRED)
-
-macro(hayloft_need package debian)
-  find_package(${package} ${ARGN} QUIET)
-  if(NOT ${package}_FOUND)
-    message(FATAL_ERROR "hayloft needs ${package}. On Debian or Ubuntu: apt-get install ${debian}")
-  endif()
-endmacro()
-
 hayloft_need(PkgConfig pkg-config)
-
-macro(hayloft_need_module target module debian)
-  pkg_check_modules(${target} QUIET IMPORTED_TARGET ${module})
-  if(NOT ${target}_FOUND)
-    message(FATAL_ERROR "hayloft needs ${module}. On Debian or Ubuntu: apt-get install ${debian}")
-  endif()
-endmacro()
-
-hayloft_need(OpenMP g++)  # Faiss' package configuration expects it to be found first
+hayloft_need(OpenMP libomp-dev COMPONENTS CXX)  # before faiss, whose package uses its target; g++ has its own
 hayloft_need(faiss libfaiss-dev CONFIG)
 hayloft_need(TBB libtbb-dev CONFIG)
 hayloft_need(fmt libfmt-dev CONFIG)
-hayloft_need(CLI11 libcli11-dev CONFIG)
-hayloft_need(nlohmann_json nlohmann-json3-dev CONFIG)
 hayloft_need_module(HWY libhwy libhwy-dev)
 hayloft_need_module(HWLOC hwloc libhwloc-dev)
 hayloft_need_module(OPENBLAS openblas libopenblas-dev)
 hayloft_need_module(PCRE2 libpcre2-8 libpcre2-dev)
 hayloft_need_module(UTF8PROC libutf8proc libutf8proc-dev)
 hayloft_need_module(CAIRO cairo libcairo2-dev)
-if(HAYLOFT_BUILD_TESTS)
-  hayloft_need(GTest libgtest-dev)
-endif()
-if(HAYLOFT_BUILD_BENCH)
-  hayloft_need(benchmark libbenchmark-dev CONFIG)
-endif()

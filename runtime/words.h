@@ -1,0 +1,12 @@
+#pragma once
+
+#include <string_view>
+
+namespace hayloft::runtime::words {
+
+// Word lists for needle keys and the grammar haystack, one lower-case word a line, sorted, no word twice. Embedded from
+// runtime/words/*.txt when the library is built.
+extern const std::string_view adjectives;
+extern const std::string_view nouns;
+
+}  // namespace hayloft::runtime::words
