@@ -36,12 +36,17 @@ class BlockWriter {
 
 // The append-only K/V store: for each (global layer, KV head) a sequence of immutable blocks of B tokens. Stores are
 // cheap to fork: a fork shares every block written so far and appends its own. Blocks live as long as any store holds
-// them; the arena may be destroyed earlier. Reading is thread-safe; appending to a layer needs that layer to itself.
+// them; the arena may be destroyed earlier, and only start_block needs it. Reading is thread-safe; appending to a layer
+// needs that layer to itself, fork the whole store. A layer index out of range, an empty block, a wrong number of
+// tokens or a sealed layer is a programmer's mistake: std::logic_error.
 class Store {
  public:
-  Store(Arena& arena, const StoreShape& shape);  // throws Error on a shape out of range
+  // Throws Error on a shape out of range or a column format that cannot be written yet.
+  Store(Arena& arena, const StoreShape& shape);
+  Store(Store&&) = default;
+  Store& operator=(Store&&) = default;
 
-  Store fork() const;
+  Store fork() const;  // takes no block memory
 
   const StoreShape& shape() const { return shape_; }
   const BlockLayout& layout() const { return *layout_; }
@@ -53,7 +58,7 @@ class Store {
   BlockWriter start_block();
 
   // Appends a filled block of `tokens` tokens (1..B) to `layer` and adds its value sums. A block of fewer than B tokens
-  // seals the layer: appending to it again is a programmer's mistake.
+  // seals the layer: appending to it again is a programmer's mistake. A commit that throws changes nothing.
   void commit(int layer, BlockWriter block, int tokens);
 
   std::uint64_t bytes() const;  // of all blocks this store refers to, shared ones included
@@ -63,8 +68,12 @@ class Store {
     std::vector<std::shared_ptr<const Extent>> owners;
     std::vector<const std::byte*> blocks;
     std::int64_t tokens = 0;
-    std::vector<float> value_sum;
+    std::vector<double> exact_sum;  // [Hkv][d], of the blocks' value sums
+    std::vector<float> value_sum;   // exact_sum, rounded once
   };
+  Store(const Store&) = default;  // what fork() does
+  std::size_t index(int layer) const;
+
   Arena* arena_;
   StoreShape shape_;
   std::shared_ptr<const BlockLayout> layout_;
@@ -72,8 +81,10 @@ class Store {
 };
 
 // Fills one head of a block from token-major rows: copies the rows, transposes K into the columns, sums V (in double,
-// in token order, so the result does not depend on threads). `rows` is f16 [tokens][2 d] with `stride` elements from
-// token to token. Columns past `tokens` stay zero.
+// in token order, so the result depends neither on threads nor on the processor). `rows` is f16 [tokens][2 d] with
+// `stride` elements from token to token; it may be the block's own rows. tokens is 0..B; rows and columns past it stay
+// as they are, zero in a fresh block. Thread-safe for different heads. Throws Error on a column format that cannot be
+// written yet.
 void fill_block(const BlockLayout& layout, std::byte* block, int head, const f16* rows, std::int64_t stride,
                 int tokens);
 

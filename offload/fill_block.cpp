@@ -1,0 +1,135 @@
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "offload/error.h"
+#include "offload/store.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "offload/fill_block.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace hayloft::offload::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+#if HWY_TARGET != HWY_SCALAR
+// Eight components of eight tokens, one 16-byte vector each, turned on their side: three rounds of interleaving the
+// vectors that lie half the square apart.
+HWY_INLINE void transpose_square(const std::uint16_t* from, std::int64_t stride, std::uint16_t* to,
+                                 std::int64_t column) {
+  const hn::Full128<std::uint16_t> d;
+  using V = hn::Vec<decltype(d)>;
+  V a0 = hn::LoadU(d, from), a1 = hn::LoadU(d, from + stride);
+  V a2 = hn::LoadU(d, from + 2 * stride), a3 = hn::LoadU(d, from + 3 * stride);
+  V a4 = hn::LoadU(d, from + 4 * stride), a5 = hn::LoadU(d, from + 5 * stride);
+  V a6 = hn::LoadU(d, from + 6 * stride), a7 = hn::LoadU(d, from + 7 * stride);
+  for (int round = 0; round < 3; ++round) {
+    const V b0 = hn::InterleaveLower(d, a0, a4), b1 = hn::InterleaveUpper(d, a0, a4);
+    const V b2 = hn::InterleaveLower(d, a1, a5), b3 = hn::InterleaveUpper(d, a1, a5);
+    const V b4 = hn::InterleaveLower(d, a2, a6), b5 = hn::InterleaveUpper(d, a2, a6);
+    const V b6 = hn::InterleaveLower(d, a3, a7), b7 = hn::InterleaveUpper(d, a3, a7);
+    a0 = b0, a1 = b1, a2 = b2, a3 = b3, a4 = b4, a5 = b5, a6 = b6, a7 = b7;
+  }
+  hn::StoreU(a0, d, to);
+  hn::StoreU(a1, d, to + column);
+  hn::StoreU(a2, d, to + 2 * column);
+  hn::StoreU(a3, d, to + 3 * column);
+  hn::StoreU(a4, d, to + 4 * column);
+  hn::StoreU(a5, d, to + 5 * column);
+  hn::StoreU(a6, d, to + 6 * column);
+  hn::StoreU(a7, d, to + 7 * column);
+}
+
+#endif
+
+// columns[c * column + t] = from[t * stride + c] for `tokens` tokens and `components` (a multiple of 8) components.
+void transpose(const std::uint16_t* from, std::int64_t stride, int tokens, int components, std::uint16_t* columns,
+               std::int64_t column) {
+  int whole = 0;
+#if HWY_TARGET != HWY_SCALAR  // which has no vectors to interleave
+  whole = tokens / 8 * 8;
+  for (int c = 0; c < components; c += 8) {
+    for (int t = 0; t < whole; t += 8)
+      transpose_square(from + t * stride + c, stride, columns + c * column + t, column);
+  }
+#endif
+  for (int t = whole; t < tokens; ++t) {
+    for (int c = 0; c < components; ++c) columns[c * column + t] = from[t * stride + c];
+  }
+}
+
+// f16 to f32, exactly, infinities and NaN included, whatever the target has for it.
+template <class DF, class VU>
+HWY_INLINE hn::Vec<DF> widen(DF df, VU bits) {
+  const hn::RebindToUnsigned<DF> du;
+  const hn::RebindToSigned<DF> di;
+  const auto magnitude = hn::And(bits, hn::Set(du, 0x7fffu));
+  const auto shifted = hn::ShiftLeft<13>(magnitude);
+  const auto normal = hn::BitCast(df, hn::Add(shifted, hn::Set(du, 112u << 23)));
+  const auto special = hn::BitCast(df, hn::Or(shifted, hn::Set(du, 0x7f800000u)));
+  const auto subnormal = hn::Mul(hn::ConvertTo(df, hn::BitCast(di, magnitude)), hn::Set(df, 0x1p-24f));
+  const auto is_subnormal = hn::RebindMask(df, hn::Lt(hn::BitCast(di, magnitude), hn::Set(di, 0x400)));
+  const auto is_special = hn::RebindMask(df, hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, 0x7bff)));
+  const auto value = hn::IfThenElse(is_subnormal, subnormal, hn::IfThenElse(is_special, special, normal));
+  const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(du, 0x8000u)));
+  return hn::Or(value, hn::BitCast(df, sign));
+}
+
+// sum[c] += from[t * stride + c], token by token.
+void add_values(const std::uint16_t* from, std::int64_t stride, int tokens, int components, double* sum) {
+  const hn::CappedTag<double, 8> dd;
+  const hn::Rebind<float, decltype(dd)> df;
+  const hn::RebindToUnsigned<decltype(df)> du;
+  const hn::Rebind<std::uint16_t, decltype(dd)> dh;
+  const int lanes = static_cast<int>(hn::Lanes(dd));  // divides 8
+  for (int t = 0; t < tokens; ++t) {
+    for (int c = 0; c < components; c += lanes) {
+      const auto value = widen(df, hn::PromoteTo(du, hn::LoadU(dh, from + t * stride + c)));
+      hn::StoreU(hn::Add(hn::LoadU(dd, sum + c), hn::PromoteTo(dd, value)), dd, sum + c);
+    }
+  }
+}
+
+}  // namespace hayloft::offload::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace hayloft::offload {
+HWY_EXPORT(transpose);
+HWY_EXPORT(add_values);
+
+void fill_block(const BlockLayout& layout, std::byte* block, int head, const f16* rows, std::int64_t stride,
+                int tokens) {
+  require_available(layout.columns);
+  if (head < 0 || head >= layout.kv_heads || tokens < 0 || tokens > layout.block_tokens) {
+    throw std::logic_error(fmt::format("fill_block: head {} of {}, {} tokens in a block of {}", head, layout.kv_heads,
+                                       tokens, layout.block_tokens));
+  }
+  const int d = layout.head_dim;
+  std::byte* const base = block + static_cast<std::uint64_t>(head) * layout.head_bytes;
+  auto* const own_rows = reinterpret_cast<f16*>(base);
+  auto* const columns = reinterpret_cast<std::uint16_t*>(base + layout.columns_offset);
+  double sum[256] = {};
+
+  // A tile of 64 tokens stays in the first-level cache from copying to summing and fills whole lines of the columns.
+  constexpr int tile = 64;
+  for (int first = 0; first < tokens; first += tile) {
+    const int count = std::min(tile, tokens - first);
+    const f16* const from = rows + first * stride;
+    for (int t = 0; t < count; ++t) {
+      f16* const to = own_rows + static_cast<std::int64_t>(first + t) * 2 * d;
+      if (to != from + t * stride) std::memcpy(to, from + t * stride, layout.row_bytes);
+    }
+    const auto* const bits = reinterpret_cast<const std::uint16_t*>(from);
+    HWY_DYNAMIC_DISPATCH(transpose)(bits, stride, count, d, columns + first, layout.block_tokens);
+    HWY_DYNAMIC_DISPATCH(add_values)(bits + d, stride, count, d, sum);
+  }
+
+  auto* const value_sum = reinterpret_cast<float*>(base + layout.value_sum_offset);
+  for (int c = 0; c < d; ++c) value_sum[c] = static_cast<float>(sum[c]);
+}
+
+}  // namespace hayloft::offload
+#endif

@@ -1,0 +1,53 @@
+#include "offload/pages.h"
+
+#include <sys/mman.h>
+
+#include <bit>
+
+namespace hayloft::offload {
+namespace {
+
+constexpr std::uint64_t transparent_huge_page = std::uint64_t{2} << 20;
+
+std::byte* map_anonymous(std::uint64_t bytes, int flags) {
+  void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+  return data == MAP_FAILED ? nullptr : static_cast<std::byte*>(data);
+}
+
+// Older kernels align a mapping to 4 KiB only, which costs a huge page at either end: map more and trim.
+std::byte* map_aligned(std::uint64_t bytes) {
+  const std::uint64_t slack = transparent_huge_page;
+  std::byte* const data = map_anonymous(bytes + slack, 0);
+  if (!data) return map_anonymous(bytes, 0);
+  const std::uint64_t before = (slack - reinterpret_cast<std::uintptr_t>(data) % slack) % slack;
+  if (before > 0) munmap(data, before);
+  if (before < slack) munmap(data + before + bytes, slack - before);
+  return data + before;
+}
+
+}  // namespace
+
+Pages map_pages(std::uint64_t bytes, std::uint64_t limit, const std::vector<std::uint64_t>& page_bytes) noexcept {
+  for (const std::uint64_t page : page_bytes) {
+    const std::uint64_t whole = (bytes + page - 1) / page * page;
+    if (whole > limit) continue;
+    // Without MAP_NORESERVE the kernel sets the pages aside now and refuses now if there are too few.
+    if (std::byte* data = map_anonymous(whole, MAP_HUGETLB | (std::countr_zero(page) << MAP_HUGE_SHIFT))) {
+      return {data, whole, true};
+    }
+  }
+  std::byte* const data = bytes >= transparent_huge_page ? map_aligned(bytes) : map_anonymous(bytes, 0);
+  if (!data) return {};
+  if (bytes >= transparent_huge_page) madvise(data, bytes, MADV_HUGEPAGE);  // a wish; kernels without it refuse
+  return {data, bytes, false};
+}
+
+void unmap_pages(const Pages& pages) noexcept {
+  if (pages.data) munmap(pages.data, pages.bytes);
+}
+
+bool drop_pages(std::byte* data, std::uint64_t bytes) noexcept {
+  return madvise(data, bytes, MADV_DONTNEED) == 0;
+}
+
+}  // namespace hayloft::offload

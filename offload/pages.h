@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace hayloft::offload {
+
+// Memory taken from the system. Page-aligned, zeroed, readable and writable.
+struct Pages {
+  std::byte* data = nullptr;
+  std::uint64_t bytes = 0;
+  bool explicit_huge = false;  // from the kernel's pools of huge pages, not ordinary pages
+};
+
+// Maps at least `bytes` and at most `limit` bytes (bytes <= limit, both multiples of 4096): whole huge pages of the
+// first size in `page_bytes` that fits the limit and has enough of them free; else ordinary pages, exactly `bytes`,
+// aligned for transparent huge pages and marked to want them. Empty, with errno set, when the system refuses.
+Pages map_pages(std::uint64_t bytes, std::uint64_t limit, const std::vector<std::uint64_t>& page_bytes) noexcept;
+
+void unmap_pages(const Pages& pages) noexcept;
+
+// Gives ordinary pages back to the system while keeping their addresses; they read as zero afterwards. False if the
+// system refuses, with the contents unchanged.
+bool drop_pages(std::byte* data, std::uint64_t bytes) noexcept;
+
+}  // namespace hayloft::offload

@@ -1,0 +1,83 @@
+#include "offload/store.h"
+
+#include <stdexcept>
+#include <utility>
+
+#include "offload/error.h"
+
+namespace hayloft::offload {
+
+Store::Store(Arena& arena, const StoreShape& shape)
+    : arena_(&arena), shape_(shape), layout_(std::make_shared<BlockLayout>(shape)) {
+  require_available(shape.columns);
+  const std::size_t sums = static_cast<std::size_t>(shape.kv_heads) * static_cast<std::size_t>(shape.head_dim);
+  layers_.resize(static_cast<std::size_t>(shape.layers));
+  for (Layer& layer : layers_) {
+    layer.exact_sum.assign(sums, 0.0);
+    layer.value_sum.assign(sums, 0.0f);
+  }
+}
+
+Store Store::fork() const {
+  return *this;
+}
+
+std::size_t Store::index(int layer) const {
+  if (layer < 0 || layer >= shape_.layers) {
+    throw std::logic_error(fmt::format("Store: layer {} of a store of {}", layer, shape_.layers));
+  }
+  return static_cast<std::size_t>(layer);
+}
+
+LayerView Store::layer(int layer) const {
+  const Layer& of = layers_[index(layer)];
+  return {layout_.get(), of.blocks, of.tokens, of.value_sum};
+}
+
+std::int64_t Store::tokens(int layer) const {
+  return layers_[index(layer)].tokens;
+}
+
+BlockWriter Store::start_block() {
+  BlockWriter block;
+  block.memory_ = arena_->allocate(layout_->block_bytes);
+  return block;
+}
+
+void Store::commit(int layer, BlockWriter block, int tokens) {
+  Layer& to = layers_[index(layer)];
+  if (!block.memory_ || block.memory_.bytes() < layout_->block_bytes) {
+    throw std::logic_error("Store::commit: the block was not started by a store of this shape");
+  }
+  if (tokens < 1 || tokens > shape_.block_tokens) {
+    throw std::logic_error(fmt::format("Store::commit: {} tokens in a block of {}", tokens, shape_.block_tokens));
+  }
+  if (to.tokens % shape_.block_tokens != 0) {
+    throw std::logic_error(fmt::format("Store::commit: layer {} is sealed at {} tokens", layer, to.tokens));
+  }
+
+  // All that can throw comes first, so that a failure leaves the layer as it was.
+  const std::byte* const data = block.data();
+  auto owner = std::make_shared<const Extent>(std::move(block.memory_));
+  if (to.owners.size() == to.owners.capacity()) to.owners.reserve(2 * to.owners.size() + 1);
+  to.blocks.push_back(data);
+  to.owners.push_back(std::move(owner));
+  to.tokens += tokens;
+
+  for (int head = 0; head < shape_.kv_heads; ++head) {
+    const float* const sum = layout_->value_sum(data, head);
+    const std::size_t first = static_cast<std::size_t>(head) * static_cast<std::size_t>(shape_.head_dim);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(shape_.head_dim); ++i) {
+      to.exact_sum[first + i] += static_cast<double>(sum[i]);
+      to.value_sum[first + i] = static_cast<float>(to.exact_sum[first + i]);
+    }
+  }
+}
+
+std::uint64_t Store::bytes() const {
+  std::uint64_t bytes = 0;
+  for (const Layer& layer : layers_) bytes += layer.blocks.size() * layout_->block_bytes;
+  return bytes;
+}
+
+}  // namespace hayloft::offload
