@@ -1,0 +1,25 @@
+# cmake --install: libraries and headers for find_package(hayloft), the program, and the bundled model.
+include(CMakePackageConfigHelpers)
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/hayloft)
+
+foreach(folder offload index gpu runtime)
+  install(TARGETS hayloft_${folder} EXPORT hayloftTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  # Headers keep their folder, since they include each other as "offload/store.h". What a folder's subfolders and
+  # *-inl.h files hold is its own business.
+  file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.h)
+  list(FILTER headers EXCLUDE REGEX "-inl\\.h$")
+  install(FILES ${headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/hayloft/${folder})
+endforeach()
+
+install(EXPORT hayloftTargets NAMESPACE hayloft:: DESTINATION ${package_dir})
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/hayloftConfig.cmake.in
+                              ${PROJECT_BINARY_DIR}/hayloftConfig.cmake INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/hayloftConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/hayloftConfig.cmake ${PROJECT_BINARY_DIR}/hayloftConfigVersion.cmake
+              ${PROJECT_SOURCE_DIR}/cmake/Dependencies.cmake ${PROJECT_SOURCE_DIR}/cmake/Need.cmake
+        DESTINATION ${package_dir})
+
+install(TARGETS hayloft RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/needle-model/model/
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/hayloft/needle-model OPTIONAL)
