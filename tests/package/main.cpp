@@ -1,4 +1,5 @@
-// Uses the lowest and the highest library of the package: a store with one block, and a tokenizer that reads from memory.
+// Uses the lowest and the highest library of the package: a store with one block, and a tokenizer that reads from
+// memory.
 #include <cstdio>
 #include <exception>
 #include <string_view>
