@@ -32,6 +32,7 @@ struct ColumnSearch {
 // Lists are the Hkv KV heads or the Hq query heads, by ColumnSearch::per. Ties break towards the smaller position.
 struct SearchResult {
   std::int32_t* positions = nullptr;  // out: [lists][k], ascending; always full
+  // All three may be null when nobody asks for them: lists per query head, and GroupRule::logits, then skip the softmax.
   // In: (max, sum of exp(s - max)) over positions outside the store, (-infinity, 0) for none. Out: over those and the
   // store.
   float* max = nullptr;  // [Hq]

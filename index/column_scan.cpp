@@ -1,0 +1,213 @@
+#include "index/column_scan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "index/column_scores.h"
+
+namespace hayloft::index {
+namespace {
+
+constexpr float infinity = std::numeric_limits<float>::infinity();
+constexpr std::int64_t piece_bytes = 1 << 20;  // of columns; long enough to hide what starting a piece costs
+
+// The tiles the guess is made from: the first and the last, where attention likes to gather, and up to 16 between.
+std::vector<std::int64_t> sample_tiles(std::int64_t tiles) {
+  std::vector<std::int64_t> sample{0};
+  const std::int64_t between = std::min<std::int64_t>(16, tiles / 32);
+  for (std::int64_t i = 1; i <= between; ++i) sample.push_back(i * tiles / (between + 1));
+  if (tiles > 1) sample.push_back(tiles - 1);
+  return sample;
+}
+
+class Scanner {
+ public:
+  Scanner(const offload::LayerView& view, const ColumnSearch& search, const offload::Threads& threads,
+          ColumnScan& scan)
+      : view_(view), search_(search), threads_(threads), scan_(scan), sampled_(static_cast<std::size_t>(scan.tiles)) {}
+
+  void run(const float* start_max, const float* start_sum) {
+    const std::int64_t kv_heads = view_.layout->kv_heads;
+    if (scan_.tile_sums) {
+      std::fill_n(scan_.guesses.get(), search_.query_heads, -infinity);
+      const std::vector<std::int64_t> sample = sample_tiles(scan_.tiles);
+      const auto count = static_cast<std::int64_t>(sample.size());
+      threads_.parallel_for(kv_heads * count, 1, [&](std::int64_t begin, std::int64_t end) {
+        Worker worker(*this);
+        for (std::int64_t i = begin; i < end; ++i) {
+          worker.tile(static_cast<int>(i / count), sample[static_cast<std::size_t>(i % count)]);
+        }
+      });
+      for (int h = 0; h < search_.query_heads; ++h) {
+        scan_.guesses[static_cast<std::size_t>(h)] = guess(h, sample, start_max[h], start_sum[h]);
+      }
+      for (const std::int64_t t : sample) sampled_[static_cast<std::size_t>(t)] = true;
+    }
+    const std::int64_t tile_bytes = std::int64_t{search_.rank} * scan_.tile * static_cast<std::int64_t>(sizeof(f16));
+    const std::int64_t total = kv_heads * scan_.tiles;
+    const std::int64_t fair = total / (4 * threads_.count());
+    threads_.parallel_for(total, std::clamp<std::int64_t>(piece_bytes / tile_bytes, 1, std::max<std::int64_t>(1, fair)),
+                          [&](std::int64_t begin, std::int64_t end) {
+                            Worker worker(*this);
+                            for (std::int64_t i = begin; i < end; ++i) {
+                              if (sampled_[static_cast<std::size_t>(i % scan_.tiles)]) continue;
+                              worker.tile(static_cast<int>(i / scan_.tiles), i % scan_.tiles);
+                            }
+                          });
+  }
+
+ private:
+  // One thread's scratch.
+  class Worker {
+   public:
+    explicit Worker(const Scanner& scanner)
+        : scanner_(scanner), scan_(scanner.scan_), stride_(ColumnScores::stride(scan_.group)) {
+      const auto group = static_cast<std::size_t>(scan_.group);
+      scores_ = hwy::AllocateAligned<float>(group * static_cast<std::size_t>(stride_));
+      scratch_ = hwy::AllocateAligned<float>(group * 16);
+      references_.resize(group);
+      sums_.resize(group);
+      combined_ = hwy::AllocateAligned<float>(static_cast<std::size_t>(scan_.tile));
+    }
+
+    void tile(int head, std::int64_t index) {
+      const int group = scan_.group;
+      const int first = head * group;
+      const std::int64_t begin = index * scan_.tile;
+      const std::int64_t end = std::min(begin + scan_.tile, scanner_.view_.tokens);
+      const std::int64_t subtile = begin / subtile_tokens;
+      const int n = static_cast<int>((end - begin + subtile_tokens - 1) / subtile_tokens) * subtile_tokens;
+      float* scores = scores_.get();
+      ColumnScores(scanner_.view_, scanner_.search_, head, first, group).score(begin, end, scores);
+
+      for (int h = 0; h < group; ++h) {
+        float* maxima = scan_.head_maxima.get() + (first + h) * scan_.subtile_stride + subtile;
+        scan_.tile_maxima[at(first + h, index)] =
+            subtile_maxima(scores + static_cast<std::ptrdiff_t>(h) * stride_, n, maxima);
+      }
+      float* group_maxima = scan_.group_maxima ? scan_.group_maxima.get() + head * scan_.subtile_stride + subtile : nullptr;
+      const bool logits = scanner_.search_.rule == GroupRule::logits;
+      if (scan_.tile_sums) {
+        for (int h = 0; h < group; ++h) {
+          references_[static_cast<std::size_t>(h)] =
+              std::max(scan_.guesses[static_cast<std::size_t>(first + h)], scan_.tile_maxima[at(first + h, index)]);
+        }
+        exp_sums(scores, stride_, group, n, references_.data(), scratch_.get(), sums_.data(),
+                 logits ? nullptr : group_maxima);
+        for (int h = 0; h < group; ++h) {
+          scan_.tile_references[at(first + h, index)] = references_[static_cast<std::size_t>(h)];
+          scan_.tile_sums[at(first + h, index)] = sums_[static_cast<std::size_t>(h)];
+        }
+      }
+      if (group_maxima != nullptr && logits) {
+        group_scores(GroupScore::logits, scores, stride_, group, n, nullptr, combined_.get());
+        subtile_maxima(combined_.get(), n, group_maxima);
+      }
+    }
+
+   private:
+    std::size_t at(int query_head, std::int64_t tile) const {
+      return static_cast<std::size_t>(query_head * scan_.tiles + tile);
+    }
+
+    const Scanner& scanner_;
+    ColumnScan& scan_;
+    int stride_;
+    hwy::AlignedFreeUniquePtr<float[]> scores_;    // [g][stride]
+    hwy::AlignedFreeUniquePtr<float[]> scratch_;   // [g][16]
+    hwy::AlignedFreeUniquePtr<float[]> combined_;  // [tile]
+    std::vector<float> references_;                // [g]
+    std::vector<float> sums_;                      // [g]
+  };
+
+  // The first and the last tile count once, the others stand for all between; the largest of these counts once too,
+  // for it may be the one place that matters.
+  float guess(int query_head, const std::vector<std::int64_t>& sample, float start_max, float start_sum) const {
+    const float* maxima = scan_.tile_references.get() + query_head * scan_.tiles;
+    const float* sums = scan_.tile_sums.get() + query_head * scan_.tiles;
+    double max = start_max;
+    for (const std::int64_t t : sample) max = std::max<double>(max, maxima[t]);
+    if (!std::isfinite(max)) return -infinity;
+    const auto share = [&](std::int64_t t) { return sums[t] * std::exp(maxima[t] - max); };
+    double sum = start_sum > 0 ? start_sum * std::exp(start_max - max) : 0.0;
+    sum += share(sample.front());
+    if (sample.size() > 1) sum += share(sample.back());
+    if (sample.size() > 2) {
+      double most = 0;
+      double between = 0;
+      for (std::size_t i = 1; i + 1 < sample.size(); ++i) {
+        most = std::max(most, share(sample[i]));
+        between += share(sample[i]);
+      }
+      const auto count = static_cast<double>(sample.size() - 2);
+      const auto stand_for = static_cast<double>(scan_.tiles - 2);
+      sum += count > 1 ? most + (between - most) / (count - 1) * (stand_for - 1) : between * stand_for;
+    }
+    const auto result = static_cast<float>(max + std::log(sum));
+    return std::isfinite(result) ? result : -infinity;
+  }
+
+  const offload::LayerView& view_;
+  const ColumnSearch& search_;
+  const offload::Threads& threads_;
+  ColumnScan& scan_;
+  std::vector<bool> sampled_;
+};
+
+}  // namespace
+
+ColumnScan::State ColumnScan::state(int query_head) const {
+  const auto row = static_cast<std::size_t>(query_head) * static_cast<std::size_t>(tiles);
+  const float* maxima = tile_maxima.get() + row;
+  const float* references = tile_references.get() + row;
+  const float* sums = tile_sums.get() + row;
+  float max = -infinity;
+  for (std::int64_t t = 0; t < tiles; ++t) max = std::max(max, maxima[t]);
+  // Nearly every tile has the guess for its reference: one exp for all of those.
+  const float usual = guesses[static_cast<std::size_t>(query_head)];
+  double usual_sum = 0;
+  double sum = 0;
+  for (std::int64_t t = 0; t < tiles; ++t) {
+    if (references[t] == usual) {
+      usual_sum += sums[t];
+    } else {
+      sum += sums[t] * std::exp(static_cast<double>(references[t]) - max);
+    }
+  }
+  if (usual_sum != 0) sum += usual_sum * std::exp(static_cast<double>(usual) - max);
+  return {max, sum};
+}
+
+ColumnScan scan_columns(const offload::LayerView& view, const ColumnSearch& search, const offload::Threads& threads,
+                        bool with_softmax, const float* start_max, const float* start_sum) {
+  ColumnScan scan;
+  const int kv_heads = view.layout->kv_heads;
+  scan.group = search.query_heads / kv_heads;
+  scan.tile = ColumnScores::tile_tokens(scan.group);
+  scan.tiles = (view.tokens + scan.tile - 1) / scan.tile;
+  scan.subtiles = (view.tokens + subtile_tokens - 1) / subtile_tokens;
+  scan.subtile_stride = (scan.subtiles + 63) / 64 * 64;
+  const auto query_heads = static_cast<std::size_t>(search.query_heads);
+  const auto row = static_cast<std::size_t>(scan.subtile_stride);
+  const auto tile_row = static_cast<std::size_t>(scan.tiles);
+  scan.head_maxima = hwy::AllocateAligned<float>(query_heads * row);
+  if (search.per == SelectPer::kv_head && scan.group > 1) {
+    scan.group_maxima = hwy::AllocateAligned<float>(static_cast<std::size_t>(kv_heads) * row);
+  }
+  scan.tile_maxima = hwy::AllocateAligned<float>(query_heads * tile_row);
+  if (with_softmax) {
+    scan.tile_references = hwy::AllocateAligned<float>(query_heads * tile_row);
+    scan.tile_sums = hwy::AllocateAligned<float>(query_heads * tile_row);
+    scan.guesses = hwy::AllocateAligned<float>(query_heads);
+  }
+  for (std::size_t h = 0; h < query_heads; ++h) {
+    float* maxima = scan.head_maxima.get() + h * row;
+    std::fill(maxima + scan.subtiles, maxima + row, -infinity);
+  }
+  if (scan.tiles > 0) Scanner(view, search, threads, scan).run(start_max, start_sum);
+  return scan;
+}
+
+}  // namespace hayloft::index

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <hwy/aligned_allocator.h>
+
+#include <cstdint>
+
+#include "index/search.h"
+
+namespace hayloft::index {
+
+// What one pass over the chosen columns leaves behind: maxima by which the second pass finds the few places worth
+// looking at again, and each query head's softmax in partial sums per tile. No logit is kept. A sum belongs to one tile
+// and tiles are added in their order, so nothing depends on the number of threads.
+struct ColumnScan {
+  int group = 1;                    // g
+  int tile = 0;                     // tokens
+  std::int64_t tiles = 0;           // of the view's tokens
+  std::int64_t subtiles = 0;        // of the view's tokens, the last one perhaps partial
+  std::int64_t subtile_stride = 0;  // elements from head to head, a multiple of 64
+
+  // [Hq][subtile_stride] the largest logit of each subtile.
+  hwy::AlignedFreeUniquePtr<float[]> head_maxima;
+  // [Hkv][subtile_stride] the largest summed logit (GroupRule::logits), or the largest sum over the group of
+  // exp(s - reference) with the tile's references (GroupRule::softmax). Null where lists are per query head or g = 1.
+  hwy::AlignedFreeUniquePtr<float[]> group_maxima;
+
+  // [Hq][tiles]; sums and references are null when the caller wants no softmax and the rule needs none.
+  hwy::AlignedFreeUniquePtr<float[]> tile_maxima;
+  hwy::AlignedFreeUniquePtr<float[]> tile_references;  // at least the tile's maximum
+  hwy::AlignedFreeUniquePtr<float[]> tile_sums;        // sum of exp(s - reference)
+  // [Hq] log-sum-exp over everything as guessed from a sample of the tiles; the reference of every other tile that has
+  // no logit above it. References that are the same everywhere and near the truth keep group_maxima comparable.
+  hwy::AlignedFreeUniquePtr<float[]> guesses;
+
+  // (max, sum of exp(s - max)) of query head h over the view's tokens, from the partial sums.
+  struct State {
+    float max;
+    double sum;
+  };
+  State state(int query_head) const;
+};
+
+// with_softmax: keep the partial sums. start_max and start_sum [Hq] are the states over the positions outside the
+// store, for the guess.
+ColumnScan scan_columns(const offload::LayerView& view, const ColumnSearch& search, const offload::Threads& threads,
+                        bool with_softmax, const float* start_max, const float* start_sum);
+
+}  // namespace hayloft::index

@@ -1,0 +1,36 @@
+#pragma once
+
+#include "index/column_kernels.h"
+#include "index/search.h"
+
+// The chosen columns of one KV head as search_columns walks them: in tiles of a fixed number of tokens that start at
+// its multiples, whatever the block size.
+namespace hayloft::index {
+
+class ColumnScores {
+ public:
+  // Query heads [first, first + heads) of KV head `head`. The view and the search must outlive it.
+  ColumnScores(const offload::LayerView& view, const ColumnSearch& search, int head, int first, int heads);
+
+  // Tokens per tile: the scores of all query heads stay in the first-level cache.
+  static int tile_tokens(int heads);
+  // Floats from one query head's scores to the next. Not a power of two: those would compete for the same cache sets.
+  static int stride(int heads) { return tile_tokens(heads) + 80; }
+
+  // scores[h][t - begin] for t in [begin, end), which lies in one tile; begin is a multiple of 64. Up to the next
+  // multiple of 64 past `end` the scores are -infinity.
+  void score(std::int64_t begin, std::int64_t end, float* scores) const;
+  // Asks for the tokens [begin, end) of one tile to be brought near.
+  void prefetch(std::int64_t begin, std::int64_t end) const;
+
+  const HeadQuery& query() const { return query_; }
+
+ private:
+  ColumnRun run_at(std::int64_t position) const;  // of the block that holds it; first is null past the end
+
+  const offload::LayerView& view_;
+  int head_;
+  HeadQuery query_;
+};
+
+}  // namespace hayloft::index
