@@ -5,6 +5,7 @@
 // clang-format off
 #include <hwy/foreach_target.h>
 // clang-format on
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -148,8 +149,8 @@ float subtile_maxima(const float* scores, int n, float* maxima) {
 }
 
 // e^x = 2^n 2^f with n = round(x log2 e); 2^f on [-1/2, 1/2] by the polynomial of degree 5 that has the least relative
-// error (9.2e-8) among those with 2^0 = 1 exactly; 1.7e-7 after rounding. Adding `shift` rounds to an integer and leaves
-// n + 127 in the low bits, which become the exponent of 2^n.
+// error (9.2e-8) among those with 2^0 = 1 exactly; 1.7e-7 after rounding. Adding `shift` rounds to an integer and
+// leaves n + 127 in the low bits, which become the exponent of 2^n.
 HWY_INLINE Vec exp_nonpositive(D d, Vec x) {
   const hn::Rebind<std::int32_t, D> integers;
   const Vec shift = hn::Set(d, 0x1.8p23f + 127.0f);

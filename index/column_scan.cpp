@@ -24,8 +24,7 @@ std::vector<std::int64_t> sample_tiles(std::int64_t tiles) {
 
 class Scanner {
  public:
-  Scanner(const offload::LayerView& view, const ColumnSearch& search, const offload::Threads& threads,
-          ColumnScan& scan)
+  Scanner(const offload::LayerView& view, const ColumnSearch& search, const offload::Threads& threads, ColumnScan& scan)
       : view_(view), search_(search), threads_(threads), scan_(scan), sampled_(static_cast<std::size_t>(scan.tiles)) {}
 
   void run(const float* start_max, const float* start_sum) {
@@ -40,8 +39,8 @@ class Scanner {
           worker.tile(static_cast<int>(i / count), sample[static_cast<std::size_t>(i % count)]);
         }
       });
-      for (int h = 0; h < search_.query_heads; ++h) {
-        scan_.guesses[static_cast<std::size_t>(h)] = guess(h, sample, start_max[h], start_sum[h]);
+      for (int first = 0; first < search_.query_heads; first += scan_.group) {
+        guess_group(first, sample, start_max + first, start_sum + first);
       }
       for (const std::int64_t t : sample) sampled_[static_cast<std::size_t>(t)] = true;
     }
@@ -87,7 +86,8 @@ class Scanner {
         scan_.tile_maxima[at(first + h, index)] =
             subtile_maxima(scores + static_cast<std::ptrdiff_t>(h) * stride_, n, maxima);
       }
-      float* group_maxima = scan_.group_maxima ? scan_.group_maxima.get() + head * scan_.subtile_stride + subtile : nullptr;
+      float* group_maxima =
+          scan_.group_maxima ? scan_.group_maxima.get() + head * scan_.subtile_stride + subtile : nullptr;
       const bool logits = scanner_.search_.rule == GroupRule::logits;
       if (scan_.tile_sums) {
         for (int h = 0; h < group; ++h) {
@@ -122,16 +122,34 @@ class Scanner {
     std::vector<float> sums_;                      // [g]
   };
 
+  // All guesses of a group are lowered alike until the largest logit of the sample is near one of them, so that exp has
+  // something to work with even where nearly all of the softmax lies outside the store.
+  void guess_group(int first, const std::vector<std::int64_t>& sample, const float* start_max, const float* start_sum) {
+    double top = -infinity;
+    std::vector<double> log_sums;
+    for (int h = 0; h < scan_.group; ++h) {
+      const float* maxima = scan_.tile_maxima.get() + (first + h) * scan_.tiles;
+      double max = -infinity;
+      for (const std::int64_t t : sample) max = std::max<double>(max, maxima[t]);
+      log_sums.push_back(guess_log_sum(first + h, sample, start_max[h], start_sum[h]));
+      top = std::max(top, max - log_sums.back());
+    }
+    for (int h = 0; h < scan_.group; ++h) {
+      const auto guess = static_cast<float>(log_sums[static_cast<std::size_t>(h)] + top);
+      scan_.guesses[static_cast<std::size_t>(first + h)] = std::isfinite(guess) ? guess : -infinity;
+    }
+  }
+
   // The first and the last tile count once, the others stand for all between; the largest of these counts once too,
   // for it may be the one place that matters.
-  float guess(int query_head, const std::vector<std::int64_t>& sample, float start_max, float start_sum) const {
-    const float* maxima = scan_.tile_references.get() + query_head * scan_.tiles;
+  double guess_log_sum(int query_head, const std::vector<std::int64_t>& sample, float start_max,
+                       float start_sum) const {
+    const float* references = scan_.tile_references.get() + query_head * scan_.tiles;
     const float* sums = scan_.tile_sums.get() + query_head * scan_.tiles;
     double max = start_max;
-    for (const std::int64_t t : sample) max = std::max<double>(max, maxima[t]);
-    if (!std::isfinite(max)) return -infinity;
-    const auto share = [&](std::int64_t t) { return sums[t] * std::exp(maxima[t] - max); };
-    double sum = start_sum > 0 ? start_sum * std::exp(start_max - max) : 0.0;
+    for (const std::int64_t t : sample) max = std::max<double>(max, references[t]);
+    const auto share = [&](std::int64_t t) { return sums[t] * std::exp(references[t] - max); };
+    double sum = start_sum != 0 ? start_sum * std::exp(start_max - max) : 0.0;
     sum += share(sample.front());
     if (sample.size() > 1) sum += share(sample.back());
     if (sample.size() > 2) {
@@ -145,8 +163,7 @@ class Scanner {
       const auto stand_for = static_cast<double>(scan_.tiles - 2);
       sum += count > 1 ? most + (between - most) / (count - 1) * (stand_for - 1) : between * stand_for;
     }
-    const auto result = static_cast<float>(max + std::log(sum));
-    return std::isfinite(result) ? result : -infinity;
+    return max + std::log(sum);
   }
 
   const offload::LayerView& view_;
@@ -158,26 +175,28 @@ class Scanner {
 
 }  // namespace
 
-ColumnScan::State ColumnScan::state(int query_head) const {
+ColumnScan::State ColumnScan::state(int query_head, State outside) const {
   const auto row = static_cast<std::size_t>(query_head) * static_cast<std::size_t>(tiles);
   const float* maxima = tile_maxima.get() + row;
   const float* references = tile_references.get() + row;
   const float* sums = tile_sums.get() + row;
-  float max = -infinity;
+  float max = outside.max;
   for (std::int64_t t = 0; t < tiles; ++t) max = std::max(max, maxima[t]);
+  const auto share = [&](double sum, float reference) {
+    return sum == 0 ? 0 : sum * std::exp(static_cast<double>(reference) - max);
+  };
   // Nearly every tile has the guess for its reference: one exp for all of those.
-  const float usual = guesses[static_cast<std::size_t>(query_head)];
-  double usual_sum = 0;
-  double sum = 0;
+  const float guess = guesses[static_cast<std::size_t>(query_head)];
+  double guessed = 0;
+  double sum = share(outside.sum, outside.max);
   for (std::int64_t t = 0; t < tiles; ++t) {
-    if (references[t] == usual) {
-      usual_sum += sums[t];
+    if (references[t] == guess) {
+      guessed += sums[t];
     } else {
-      sum += sums[t] * std::exp(static_cast<double>(references[t]) - max);
+      sum += share(sums[t], references[t]);
     }
   }
-  if (usual_sum != 0) sum += usual_sum * std::exp(static_cast<double>(usual) - max);
-  return {max, sum};
+  return {max, sum + share(guessed, guess)};
 }
 
 ColumnScan scan_columns(const offload::LayerView& view, const ColumnSearch& search, const offload::Threads& threads,
@@ -206,7 +225,7 @@ ColumnScan scan_columns(const offload::LayerView& view, const ColumnSearch& sear
     float* maxima = scan.head_maxima.get() + h * row;
     std::fill(maxima + scan.subtiles, maxima + row, -infinity);
   }
-  if (scan.tiles > 0) Scanner(view, search, threads, scan).run(start_max, start_sum);
+  Scanner(view, search, threads, scan).run(start_max, start_sum);
   return scan;
 }
 

@@ -28,20 +28,21 @@ struct ColumnScan {
   hwy::AlignedFreeUniquePtr<float[]> tile_maxima;
   hwy::AlignedFreeUniquePtr<float[]> tile_references;  // at least the tile's maximum
   hwy::AlignedFreeUniquePtr<float[]> tile_sums;        // sum of exp(s - reference)
-  // [Hq] log-sum-exp over everything as guessed from a sample of the tiles; the reference of every other tile that has
-  // no logit above it. References that are the same everywhere and near the truth keep group_maxima comparable.
+  // [Hq] log-sum-exp over everything as guessed from a sample of the tiles, less a number that the group shares: the
+  // reference of every other tile that has no logit above it. References that are the same everywhere and near the
+  // truth keep group_maxima comparable.
   hwy::AlignedFreeUniquePtr<float[]> guesses;
 
-  // (max, sum of exp(s - max)) of query head h over the view's tokens, from the partial sums.
-  struct State {
+  struct State {  // (max, sum of exp(s - max))
     float max;
     double sum;
   };
-  State state(int query_head) const;
+  // The state of a query head over the view's tokens and what lies outside of them.
+  State state(int query_head, State outside) const;
 };
 
 // with_softmax: keep the partial sums. start_max and start_sum [Hq] are the states over the positions outside the
-// store, for the guess.
+// store, for the guess. The view holds at least one token.
 ColumnScan scan_columns(const offload::LayerView& view, const ColumnSearch& search, const offload::Threads& threads,
                         bool with_softmax, const float* start_max, const float* start_sum);
 

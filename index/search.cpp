@@ -40,44 +40,48 @@ void check(const offload::LayerView& view, const ColumnSearch& search) {
 // The second pass over one list: finds the subtiles that can still hold a winner and scores them again.
 class ListSelector {
  public:
-  // Query heads [first, first + heads), which share a list. log_sums [heads] as for SubtileBounds.
-  ListSelector(const offload::LayerView& view, const ColumnSearch& search, const ColumnScan& scan, int first, int heads,
-               std::span<const double> log_sums)
+  // Query heads [first, first + heads), which share a list.
+  ListSelector(const offload::LayerView& view, const ColumnSearch& search, const ColumnScan& scan, int first, int heads)
       : search_(search),
+        scan_(scan),
         tokens_(view.tokens),
+        first_(first),
         heads_(heads),
         tile_(ColumnScores::tile_tokens(heads)),
         stride_(ColumnScores::stride(heads)),
         columns_(view, search, first / scan.group, first, heads),
-        bounds_(scan, search.rule, first, heads, log_sums, search.limit),
         scores_(hwy::AllocateAligned<float>(static_cast<std::size_t>(heads) * static_cast<std::size_t>(stride_))),
         combined_(hwy::AllocateAligned<float>(static_cast<std::size_t>(tile_))),
-        scratch_(hwy::AllocateAligned<float>(static_cast<std::size_t>(heads) * 16)) {}
+        scratch_(hwy::AllocateAligned<float>(static_cast<std::size_t>(heads) * 16)),
+        logits_row_(padded(std::max(search.k, 1))),
+        logits_(hwy::AllocateAligned<float>(static_cast<std::size_t>(heads) * static_cast<std::size_t>(logits_row_))) {
+    std::fill_n(logits_.get(), heads_ * logits_row_, -infinity);
+  }
 
-  // positions [k], ascending. Unless mass is null, mass[h] = sum of exp(s - max[h]) over them and over
-  // [limit, tokens).
-  void select(std::int32_t* positions, const float* max, float* mass) {
+  // positions [k], ascending. log_sums [heads] as for SubtileBounds.
+  void select(std::span<const double> log_sums, std::int32_t* positions) {
+    if (search_.k == 0) return;
+    const SubtileBounds bounds(scan_, search_.rule, first_, heads_, log_sums, search_.limit);
     // A subtile that the limit cuts may owe its maximum to a position past it.
     const auto whole = static_cast<std::size_t>(search_.limit / subtile_tokens);
-    const float least = kth_largest(bounds_.lower().first(whole), search_.k);
+    const float least = kth_largest(bounds.lower().first(whole), search_.k);
     TopPositions top(search_.k, heads_, least);
-    for (Stretch s = next_stretch(0, least); s.begin < s.end;) {
-      const Stretch next = next_stretch(s.end, least);
+    for (Stretch s = next_stretch(bounds.upper(), least, 0); s.begin < s.end;) {
+      const Stretch next = next_stretch(bounds.upper(), least, s.end);
       columns_.prefetch(next.begin, std::min(next.end, next.begin + subtile_tokens));
-      offer(s, top);
+      offer(s, bounds.offsets(), top);
       s = next;
     }
-    const std::int64_t row = padded(search_.k);
-    auto logits = hwy::AllocateAligned<float>(static_cast<std::size_t>(heads_) * static_cast<std::size_t>(row));
-    std::fill_n(logits.get(), static_cast<std::int64_t>(heads_) * row, -infinity);
-    top.finish(positions, logits.get(), row);
-    if (mass == nullptr) return;
+    top.finish(positions, logits_.get(), logits_row_);
+  }
 
+  // mass[h] = sum of exp(s - max[h]) over the selected positions and over [limit, tokens).
+  void weigh(const float* max, float* mass) {
     std::vector<double> sums(static_cast<std::size_t>(heads_));
     for (int h = 0; h < heads_; ++h) {
-      for (std::int64_t i = 0; i < row; i += tile_) {
-        add_exp_sums(logits.get() + h * row + i, 1, static_cast<int>(std::min<std::int64_t>(tile_, row - i)), max + h,
-                     sums.data() + h);
+      for (std::int64_t i = 0; i < logits_row_; i += tile_) {
+        const std::int64_t n = std::min<std::int64_t>(tile_, logits_row_ - i);
+        add_exp_sums(logits_.get() + h * logits_row_ + i, 1, static_cast<int>(n), max + h, sums.data() + h);
       }
     }
     for (std::int64_t t = search_.limit / subtile_tokens * subtile_tokens; t < tokens_;) {
@@ -101,8 +105,7 @@ class ListSelector {
   static std::int64_t padded(std::int64_t n) { return (n + subtile_tokens - 1) / subtile_tokens * subtile_tokens; }
 
   // The next subtiles, as many as are neighbours within a tile, that can hold a score of at least `least`.
-  Stretch next_stretch(std::int64_t from, float least) const {
-    const std::span<const float> upper = bounds_.upper();
+  Stretch next_stretch(std::span<const float> upper, float least, std::int64_t from) const {
     const auto subtiles = static_cast<std::int64_t>(upper.size());
     const auto hopeless = [&](std::int64_t i) { return upper[static_cast<std::size_t>(i)] < least; };  // not so for NaN
     std::int64_t i = (from + subtile_tokens - 1) / subtile_tokens;
@@ -114,14 +117,13 @@ class ListSelector {
     return {begin * subtile_tokens, std::min(i * subtile_tokens, search_.limit)};
   }
 
-  void offer(const Stretch& s, TopPositions& top) {
+  void offer(const Stretch& s, std::span<const float> offsets, TopPositions& top) {
     const int n = static_cast<int>(s.end - s.begin);
     columns_.score(s.begin, s.end, scores_.get());
     const float* ranked = scores_.get();
     if (heads_ > 1) {
-      const bool softmax = !bounds_.offsets().empty();
-      group_scores(softmax ? GroupScore::softmax : GroupScore::logits, scores_.get(), stride_, heads_,
-                   static_cast<int>(padded(n)), bounds_.offsets().data(), combined_.get());
+      group_scores(offsets.empty() ? GroupScore::logits : GroupScore::softmax, scores_.get(), stride_, heads_,
+                   static_cast<int>(padded(n)), offsets.data(), combined_.get());
       ranked = combined_.get();
     }
     top.offer(s.begin, n, ranked, scores_.get(), stride_);
@@ -134,34 +136,29 @@ class ListSelector {
   }
 
   const ColumnSearch& search_;
+  const ColumnScan& scan_;
   std::int64_t tokens_;
+  int first_;
   int heads_;
   int tile_;
   int stride_;
   ColumnScores columns_;
-  SubtileBounds bounds_;
   hwy::AlignedFreeUniquePtr<float[]> scores_;    // [heads][stride]
   hwy::AlignedFreeUniquePtr<float[]> combined_;  // [tile]
   hwy::AlignedFreeUniquePtr<float[]> scratch_;   // [heads][16]
+  std::int64_t logits_row_;
+  hwy::AlignedFreeUniquePtr<float[]> logits_;  // [heads][logits_row] of the selected positions, -infinity beyond them
 };
-
-// Adds the store's softmax to the caller's and returns the log-sum-exp of both.
-double merge_state(const ColumnScan::State& store, float& max, float& sum) {
-  const float outside_max = max;
-  const double outside_sum = sum;
-  max = std::max(outside_max, store.max);
-  double total = 0;
-  if (outside_sum != 0) total += outside_sum * std::exp(static_cast<double>(outside_max) - max);
-  if (store.sum != 0) total += store.sum * std::exp(static_cast<double>(store.max) - max);
-  sum = static_cast<float>(total);
-  return max + std::log(total);
-}
 
 }  // namespace
 
 void search_columns(const offload::LayerView& view, const ColumnSearch& search, const offload::Threads& threads,
                     const SearchResult& result) {
   check(view, search);
+  if (view.tokens == 0) {
+    if (result.mass != nullptr) std::fill_n(result.mass, search.query_heads, 0.0f);
+    return;
+  }
   const int group = search.query_heads / view.layout->kv_heads;
   const bool shared = search.per == SelectPer::kv_head;
   const bool softmax_scores = shared && group > 1 && search.rule == GroupRule::softmax;
@@ -183,11 +180,14 @@ void search_columns(const offload::LayerView& view, const ColumnSearch& search, 
     for (std::int64_t list = begin; list < end; ++list) {
       const auto first = static_cast<std::size_t>(list * heads);
       for (std::size_t h = 0; with_softmax && h < log_sums.size(); ++h) {
-        log_sums[h] = merge_state(scan.state(static_cast<int>(first + h)), max[first + h], sum[first + h]);
+        const ColumnScan::State state = scan.state(static_cast<int>(first + h), {max[first + h], sum[first + h]});
+        max[first + h] = state.max;
+        sum[first + h] = static_cast<float>(state.sum);
+        log_sums[h] = state.max + std::log(state.sum);
       }
-      ListSelector selector(view, search, scan, static_cast<int>(first), heads, log_sums);
-      selector.select(result.positions + list * search.k, max.data() + first,
-                      result.mass != nullptr ? result.mass + first : nullptr);
+      ListSelector selector(view, search, scan, static_cast<int>(first), heads);
+      selector.select(log_sums, result.positions + list * search.k);
+      if (result.mass != nullptr) selector.weigh(max.data() + first, result.mass + first);
     }
   });
   if (result.max != nullptr) {
@@ -207,7 +207,8 @@ void score_columns(const offload::LayerView& view, const ColumnSearch& search, i
     const std::int64_t stop = std::min(end, (t / tile + 1) * tile);
     columns.score(t, stop, scores.get());
     for (int h = 0; h < group; ++h) {
-      std::copy_n(scores.get() + static_cast<std::ptrdiff_t>(h) * stride, stop - t, out + h * (end - begin) + (t - begin));
+      std::copy_n(scores.get() + static_cast<std::ptrdiff_t>(h) * stride, stop - t,
+                  out + h * (end - begin) + (t - begin));
     }
     t = stop;
   }

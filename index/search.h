@@ -32,9 +32,9 @@ struct ColumnSearch {
 // Lists are the Hkv KV heads or the Hq query heads, by ColumnSearch::per. Ties break towards the smaller position.
 struct SearchResult {
   std::int32_t* positions = nullptr;  // out: [lists][k], ascending; always full
-  // All three may be null when nobody asks for them: lists per query head, and GroupRule::logits, then skip the softmax.
-  // In: (max, sum of exp(s - max)) over positions outside the store, (-infinity, 0) for none. Out: over those and the
-  // store.
+  // All three may be null when nobody asks for them: lists per query head, and GroupRule::logits, then skip the
+  // softmax. In: (max, sum of exp(s - max)) over positions outside the store, (-infinity, 0) for none. Out: over those
+  // and the store.
   float* max = nullptr;  // [Hq]
   float* sum = nullptr;  // [Hq]
   // Out: sum of exp(s - max) over the selected positions of the head's list and over [limit, view.tokens), so that mass

@@ -40,8 +40,9 @@ SubtileBounds::SubtileBounds(const ColumnScan& scan, GroupRule rule, int first, 
   }
 }
 
-// The softmax of query head h is exp(s - log_sums[h]). All of the group are scaled by one factor that brings the largest
-// near 1: the order stays, and nothing underflows only because what dominates lies outside the store or past the limit.
+// The softmax of query head h is exp(s - log_sums[h]). All of the group are scaled by one factor that brings the
+// largest near 1: the order stays, and nothing underflows only because what dominates lies outside the store or past
+// the limit.
 void SubtileBounds::choose_offsets(const ColumnScan& scan, int first, std::span<const double> log_sums) {
   double top = -infinity;
   for (std::size_t h = 0; h < log_sums.size(); ++h) {
@@ -75,8 +76,8 @@ void SubtileBounds::bound_by_group(const ColumnScan& scan, int first, int heads)
       most = std::max(most, r);
     }
     for (const std::int64_t end = std::min(i + per_tile, subtiles_); i < end; ++i) {
-      const float low = std::max(lower_store_[static_cast<std::size_t>(i)] * (1 - margin),
-                                 (sums[i] * (1 - margin) - floor) * least);
+      const float low =
+          std::max(lower_store_[static_cast<std::size_t>(i)] * (1 - margin), (sums[i] * (1 - margin) - floor) * least);
       const float high = std::min(upper_store_[static_cast<std::size_t>(i)], sums[i] * most) * (1 + margin) + floor;
       lower_store_[static_cast<std::size_t>(i)] = low;
       upper_store_[static_cast<std::size_t>(i)] = high;

@@ -21,8 +21,8 @@ class TopPositions {
   // from call to call. NaN is dropped.
   void offer(std::int64_t begin, int n, const float* scores, const float* logits, int stride);
 
-  // positions [k], ascending, and their logits [heads][row]. Where NaN left fewer than k, the smallest positions that are
-  // missing are taken, with NaN for logits. Leaves the collection empty.
+  // positions [k], ascending, and their logits [heads][row]. Where NaN left fewer than k, the smallest positions that
+  // are missing are taken, with NaN for logits. Leaves the collection empty.
   void finish(std::int32_t* positions, float* logits, std::int64_t row);
 
  private:

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "index/search.h"
+#include "offload/layout.h"
+#include "offload/store.h"
+
+namespace hayloft::testing {
+
+// One layer of a store, made by hand: keys come from a function, values are zero.
+class HandmadeLayer {
+ public:
+  using Key = std::function<float(int head, std::int64_t position, int component)>;
+
+  HandmadeLayer(const offload::StoreShape& shape, std::int64_t tokens, const Key& key)
+      : layout_(shape), value_sum_(static_cast<std::size_t>(shape.kv_heads * shape.head_dim)) {
+    const std::int64_t block = shape.block_tokens;
+    for (std::int64_t start = 0; start < tokens; start += block) {
+      // Blocks start at multiples of 64, as the arena's do.
+      auto& memory = memory_.emplace_back(layout_.block_bytes / sizeof(Line) + 1);
+      auto* base = reinterpret_cast<std::byte*>(memory.data());
+      for (int head = 0; head < shape.kv_heads; ++head) {
+        for (int c = 0; c < shape.head_dim; ++c) {
+          for (std::int64_t t = start; t < std::min(tokens, start + block); ++t) {
+            const f16 value = to_f16(key(head, t, c));
+            std::memcpy(base + (layout_.column(base, head, c) - base) + (t - start) * 2, &value, sizeof value);
+            std::memcpy(base + (reinterpret_cast<const std::byte*>(layout_.rows(base, head)) - base) +
+                            ((t - start) * 2 * shape.head_dim + c) * 2,
+                        &value, sizeof value);
+          }
+        }
+      }
+      blocks_.push_back(base);
+    }
+    view_.layout = &layout_;
+    view_.blocks = blocks_;
+    view_.tokens = tokens;
+    view_.value_sum = value_sum_;
+  }
+  HandmadeLayer(const HandmadeLayer&) = delete;
+  HandmadeLayer& operator=(const HandmadeLayer&) = delete;
+
+  const offload::LayerView& view() const { return view_; }
+
+ private:
+  struct alignas(64) Line {
+    std::byte bytes[64] = {};
+  };
+  offload::BlockLayout layout_;
+  std::vector<std::vector<Line>> memory_;
+  std::vector<const std::byte*> blocks_;
+  std::vector<float> value_sum_;
+  offload::LayerView view_;
+};
+
+// Normally distributed keys, the same for the same seed whatever the block size.
+inline HandmadeLayer::Key normal_keys(unsigned seed, float scale = 1.0f) {
+  return [=](int head, std::int64_t position, int component) {
+    std::minstd_rand engine(seed + static_cast<unsigned>(head * 7919 + position * 256 + component + 1) * 2654435761u);
+    engine.discard(2);
+    return scale * std::normal_distribution<float>()(engine);
+  };
+}
+
+}  // namespace hayloft::testing
