@@ -1,0 +1,69 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "gpu/backend.h"
+
+// The pieces every attention verb of the CPU backend is made of.
+namespace hayloft::gpu {
+
+// What one query head has seen of part of the sequence: weighted = sum over its positions of exp(s - max) v, and
+// sum = sum of exp(s - max). The attention over that part is weighted / sum. Nothing seen yet: max = -infinity,
+// sum = 0, weighted all zero.
+struct AttentionState {
+  float* weighted = nullptr;  // f32 [head_dim], not owned
+  float max = -std::numeric_limits<float>::infinity();
+  float sum = 0;
+};
+
+// The factor that moves a sum of exp(s - from) to a sum of exp(s - to); `to` is at least `from`. A part that has seen
+// nothing counts for nothing, even when the other has seen nothing either.
+inline float rescale(float from, float to) {
+  return from == to ? 1.0f : std::exp(from - to);
+}
+
+// Log-sum-exp merge of (max, sum) alone, for normalisers without an output.
+inline void merge_sums(float& max, float& sum, float other_max, float other_sum) {
+  const float merged = other_max > max || std::isnan(other_max) ? other_max : max;
+  sum = sum * rescale(max, merged) + other_sum * rescale(other_max, merged);
+  max = merged;
+}
+
+// Takes `from` into `into`: the state over the union of two disjoint parts. The order of merges decides the rounding,
+// so callers merge in an order that does not depend on threads.
+inline void merge_states(AttentionState& into, const AttentionState& from, int head_dim) {
+  const float before = into.max;
+  merge_sums(into.max, into.sum, from.max, from.sum);
+  const float keep = rescale(before, into.max);
+  const float take = rescale(from.max, into.max);
+  for (int i = 0; i < head_dim; ++i) into.weighted[i] = into.weighted[i] * keep + from.weighted[i] * take;
+}
+
+// out = weighted / sum; zeros where nothing was attended. weighted and out may be the same.
+inline void finish_state(const AttentionState& state, int head_dim, float* out) {
+  const float scale = state.sum == 0 ? 0.0f : 1 / state.sum;
+  for (int i = 0; i < head_dim; ++i) out[i] = state.weighted[i] * scale;
+}
+
+// The [K | V] row of an absolute position, in the store or in the tail.
+inline const f16* row_of(const CacheView& cache, int head, std::int64_t position) {
+  if (position < cache.store.tokens) return cache.store.row(head, position);
+  const std::int64_t slot = cache.tail.first + position - cache.tail.position;
+  return cache.tail.rows + (head * cache.tail.capacity + slot) * 2 * cache.head_dim;
+}
+
+// The oldest position that the cache still holds: 0 with a store, else where the tail begins.
+inline std::int64_t first_position(const CacheView& cache) {
+  return cache.store.tokens > 0 ? 0 : cache.tail.position;
+}
+
+// Head dimensions are padded to this many floats in scratch, so that kernels store whole vectors.
+inline constexpr int kPadFloats = 16;
+inline int padded(int head_dim) {
+  return (head_dim + kPadFloats - 1) / kPadFloats * kPadFloats;
+}
+
+}  // namespace hayloft::gpu

@@ -1,0 +1,168 @@
+#include "gpu/cpu/causal.h"
+
+#include <cblas.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "gpu/cpu/attention.h"
+#include "gpu/cpu/decode.h"
+#include "gpu/cpu/elementwise.h"
+#include "gpu/cpu/rows.h"
+#include "gpu/cpu/scratch.h"
+
+namespace hayloft::gpu {
+namespace {
+
+constexpr int kQueryRows = 256;            // rows of a block's matrix: tokens times the group's query heads
+constexpr int kTileKeys = 256;             // keys per tile
+constexpr std::int64_t kSplitKeys = 4096;  // the least a segment of keys holds
+constexpr std::int64_t kWantedTasks = 64;  // with fewer blocks than this, a block's keys are split into segments
+
+// T queries against everything they may see, as a grid of (KV head, block of tokens, segment of keys).
+class CausalAttention {
+ public:
+  CausalAttention(const CacheView& cache, const float* q, int T, int query_heads, std::int64_t window, float* out)
+      : cache_(cache), q_(q), out_(out), tokens_(T), query_heads_(query_heads), window_(window) {
+    group_ = query_heads / cache.kv_heads;
+    block_tokens_ = std::max(1, kQueryRows / group_);
+    blocks_ = (T + block_tokens_ - 1) / block_tokens_;
+    const std::int64_t tasks = static_cast<std::int64_t>(cache.kv_heads) * blocks_;
+    const std::int64_t visible = window > 0 ? std::min(cache.tokens(), window + block_tokens_) : cache.tokens();
+    segments_ = std::max<std::int64_t>(1, std::min(kWantedTasks / tasks, visible / kSplitKeys));
+    if (segments_ > 1) {
+      const std::size_t states = static_cast<std::size_t>(segments_) * T * query_heads;
+      weighted_.resize(states * cache.head_dim);
+      max_.resize(states);
+      sum_.resize(states);
+    }
+  }
+
+  void run(const offload::Threads& threads) {
+    const std::int64_t per_head = static_cast<std::int64_t>(blocks_) * segments_;
+    threads.parallel_for(cache_.kv_heads * per_head, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::int64_t in_head = i % per_head;
+        attend_block(static_cast<int>(i / per_head), static_cast<int>(in_head / segments_), in_head % segments_);
+      }
+    });
+    if (segments_ == 1) return;
+    threads.parallel_for(static_cast<std::int64_t>(tokens_) * query_heads_, 64,
+                         [&](std::int64_t begin, std::int64_t end) { merge_segments(begin, end); });
+  }
+
+ private:
+  void attend_block(int head, int block, std::int64_t segment) {
+    const int d = cache_.head_dim;
+    const int t0 = block * block_tokens_;
+    const int block_tokens = std::min(block_tokens_, tokens_ - t0);
+    const int rows = block_tokens * group_;
+    float* queries = scratch(static_cast<std::size_t>(rows) * (2 * d + kTileKeys + 2) + kTileKeys * 2 * d);
+    float* s = queries;  // first, because its rows want alignment
+    queries = s + static_cast<std::int64_t>(rows) * kTileKeys;
+    float* weighted = queries + static_cast<std::int64_t>(rows) * d;
+    float* keys = weighted + static_cast<std::int64_t>(rows) * d;  // [tile][2 d]: K then V, like the cache's rows
+    float* max = keys + static_cast<std::int64_t>(kTileKeys) * 2 * d;
+    float* sum = max + rows;
+
+    load_queries(head, t0, block_tokens, queries);
+    std::fill_n(weighted, static_cast<std::int64_t>(rows) * d, 0.0f);
+    std::fill_n(max, rows, AttentionState{}.max);
+    std::fill_n(sum, rows, 0.0f);
+
+    const std::int64_t first = cache_.tokens() - tokens_ + t0;  // the first query's position
+    const std::int64_t oldest = first_position(cache_);
+    const std::int64_t lowest = window_ > 0 ? std::max(oldest, first - window_ + 1) : oldest;
+    const std::int64_t keys_end = first + block_tokens;
+    const std::int64_t share = (keys_end - lowest + segments_ - 1) / segments_;
+    const std::int64_t from = std::min(lowest + segment * share, keys_end);
+    const std::int64_t to = std::min(from + share, keys_end);
+    for (std::int64_t k0 = from; k0 < to; k0 += kTileKeys) {
+      const int n = static_cast<int>(std::min<std::int64_t>(kTileKeys, to - k0));
+      for (int i = 0; i < n; ++i) widen(row_of(cache_, head, k0 + i), DType::f16, 2 * d, keys + i * 2 * d);
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, n, d, 1, queries, d, keys, 2 * d, 0, s, kTileKeys);
+      const std::int64_t visible_from = window_ > 0 ? first - window_ + 1 - k0 : -cache_.tokens() - tokens_;
+      softmax_tile({s, rows, n, kTileKeys, group_, visible_from, first + 1 - k0, weighted, d, max, sum});
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, d, n, 1, s, kTileKeys, keys + d, 2 * d, 1, weighted,
+                  d);
+    }
+    store_states(head, t0, rows, segment, weighted, max, sum);
+  }
+
+  // Row m of a block is token m / g, query head m % g of the group; scaled by 1 / sqrt(d).
+  void load_queries(int head, int t0, int block_tokens, float* to) const {
+    const int d = cache_.head_dim;
+    const float scale = static_cast<float>(1 / std::sqrt(static_cast<double>(d)));
+    for (int t = 0; t < block_tokens; ++t) {
+      const float* from = q_ + query_index(head, t0 + t) * d;
+      for (int i = 0; i < group_ * d; ++i) *to++ = from[i] * scale;
+    }
+  }
+
+  void store_states(int head, int t0, int rows, std::int64_t segment, float* weighted, const float* max,
+                    const float* sum) {
+    const int d = cache_.head_dim;
+    for (int m = 0; m < rows; ++m) {
+      const std::int64_t at = query_index(head, t0 + m / group_) + m % group_;
+      const AttentionState state{weighted + static_cast<std::int64_t>(m) * d, max[m], sum[m]};
+      if (segments_ == 1) {
+        finish_state(state, d, out_ + at * d);
+      } else {
+        const std::int64_t slot = segment * tokens_ * query_heads_ + at;
+        std::copy_n(state.weighted, d, weighted_.begin() + slot * d);
+        max_[slot] = state.max;
+        sum_[slot] = state.sum;
+      }
+    }
+  }
+
+  void merge_segments(std::int64_t begin, std::int64_t end) {
+    const int d = cache_.head_dim;
+    for (std::int64_t at = begin; at < end; ++at) {
+      AttentionState merged{weighted_.data() + at * d, max_[at], sum_[at]};
+      for (std::int64_t segment = 1; segment < segments_; ++segment) {
+        const std::int64_t slot = segment * tokens_ * query_heads_ + at;
+        merge_states(merged, {weighted_.data() + slot * d, max_[slot], sum_[slot]}, d);
+      }
+      finish_state(merged, d, out_ + at * d);
+    }
+  }
+
+  // Index of a token's first query head of `head` in [T][Hq].
+  std::int64_t query_index(int head, int token) const {
+    return static_cast<std::int64_t>(token) * query_heads_ + head * group_;
+  }
+
+  const CacheView& cache_;
+  const float* q_;
+  float* out_;
+  int tokens_;
+  int query_heads_;
+  std::int64_t window_;
+  int group_ = 1;
+  int block_tokens_ = 1;
+  int blocks_ = 0;
+  std::int64_t segments_ = 1;
+  std::vector<float> weighted_;  // [segments][T][Hq][d], only when keys are split
+  std::vector<float> max_;       // [segments][T][Hq]
+  std::vector<float> sum_;
+};
+
+}  // namespace
+
+void attend_causal_cpu(const CacheView& cache, const float* q, int T, int query_heads, std::int64_t window, float* out,
+                       const offload::Threads& threads) {
+  if (T <= 0) return;
+  if (T == 1) {  // a decode step: it streams the rows instead of widening them
+    const std::int64_t end = cache.tokens();
+    const std::int64_t oldest = first_position(cache);
+    Attended all;
+    all.ranges[0] = {window > 0 ? std::max(oldest, end - window) : oldest, end};
+    return attend_cpu(cache, q, query_heads, all, out, threads);
+  }
+  CausalAttention(cache, q, T, query_heads, window, out).run(threads);
+}
+
+}  // namespace hayloft::gpu

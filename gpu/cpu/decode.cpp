@@ -1,0 +1,143 @@
+#include "gpu/cpu/decode.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "gpu/cpu/attention.h"
+#include "gpu/cpu/rows.h"
+
+namespace hayloft::gpu {
+namespace {
+
+constexpr std::int64_t kRangeRows = 1024;  // rows of a range per piece: half a megabyte at d = 128
+constexpr std::int64_t kListRows = 128;    // gathered rows per piece
+constexpr std::int64_t kMeanRows = 1024;   // tail rows per partial sum of values
+
+// Rows for the query heads [query, query + queries), all of one KV head: positions [begin, end), or the entries
+// [begin, end) of a list of positions.
+struct Piece {
+  int head;
+  int query;
+  int queries;
+  const std::int32_t* list;  // null: a range
+  std::int64_t begin;
+  std::int64_t end;
+  std::int64_t state;  // index of its first query head's state
+};
+
+std::vector<Piece> plan(const CacheView& cache, int query_heads, const Attended& what) {
+  const int group = query_heads / cache.kv_heads;
+  std::vector<Piece> pieces;
+  std::int64_t states = 0;
+  const auto cut = [&](Piece piece, std::int64_t end, std::int64_t rows) {
+    for (; piece.begin < end; piece.begin += rows) {
+      piece.end = std::min(piece.begin + rows, end);
+      piece.state = states;
+      states += piece.queries;
+      pieces.push_back(piece);
+    }
+  };
+  for (int head = 0; head < cache.kv_heads; ++head) {
+    for (const Attended::Range& range : what.ranges) {
+      cut({head, head * group, group, nullptr, range.begin, 0, 0}, range.end, kRangeRows);
+    }
+    if (what.lists == cache.kv_heads) {
+      cut({head, head * group, group, what.positions + static_cast<std::int64_t>(head) * what.k, 0, 0, 0}, what.k,
+          kListRows);
+    } else if (what.lists == query_heads) {
+      for (int query = head * group; query < (head + 1) * group; ++query) {
+        cut({head, query, 1, what.positions + static_cast<std::int64_t>(query) * what.k, 0, 0, 0}, what.k, kListRows);
+      }
+    }
+  }
+  return pieces;
+}
+
+// The mean of V over every token of the store and the tail, f32 [Hkv][d] (SparQ's mean value, arXiv 2312.04985,
+// section 4). The store keeps its sum; the tail is added up here.
+std::vector<float> mean_values(const CacheView& cache, const offload::Threads& threads) {
+  const int d = cache.head_dim;
+  const std::int64_t parts = (cache.tail.tokens + kMeanRows - 1) / kMeanRows;
+  std::vector<double> sums(static_cast<std::size_t>(cache.kv_heads * parts * d));
+  threads.parallel_for(cache.kv_heads * parts, 1, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<const f16*> rows(kMeanRows);
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t first = i % parts * kMeanRows;
+      const std::int64_t n = std::min(kMeanRows, cache.tail.tokens - first);
+      for (std::int64_t row = 0; row < n; ++row) {
+        rows[row] = row_of(cache, static_cast<int>(i / parts), cache.tail.position + first + row);
+      }
+      add_values(rows.data(), n, d, sums.data() + i * d);
+    }
+  });
+  const std::int64_t tokens = cache.store.tokens + cache.tail.tokens;
+  std::vector<float> mean(static_cast<std::size_t>(cache.kv_heads * d));
+  for (int head = 0; head < cache.kv_heads; ++head) {
+    for (int i = 0; i < d; ++i) {
+      double sum = cache.store.tokens > 0 ? cache.store.value_sum[head * d + i] : 0.0;
+      for (std::int64_t part = 0; part < parts; ++part) sum += sums[(head * parts + part) * d + i];
+      mean[head * d + i] = tokens > 0 ? static_cast<float>(sum / static_cast<double>(tokens)) : 0.0f;
+    }
+  }
+  return mean;
+}
+
+}  // namespace
+
+void attend_cpu(const CacheView& cache, const float* q, int query_heads, const Attended& what, float* out,
+                const offload::Threads& threads) {
+  const int d = cache.head_dim;
+  const int stride = padded(d);
+  const int group = query_heads / cache.kv_heads;
+  std::vector<float> scaled(static_cast<std::size_t>(query_heads * stride));
+  const float scale = static_cast<float>(1 / std::sqrt(static_cast<double>(d)));
+  for (int h = 0; h < query_heads; ++h) {
+    for (int i = 0; i < d; ++i) scaled[h * stride + i] = q[h * d + i] * scale;
+  }
+
+  const std::vector<Piece> pieces = plan(cache, query_heads, what);
+  const std::int64_t states = pieces.empty() ? 0 : pieces.back().state + pieces.back().queries;
+  const auto weighted = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(states * stride));
+  std::vector<float> max(static_cast<std::size_t>(states), AttentionState{}.max);
+  std::vector<float> sum(static_cast<std::size_t>(states));
+  threads.parallel_for(static_cast<std::int64_t>(pieces.size()), 1, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<const f16*> rows(std::max(kRangeRows, kListRows));
+    for (std::int64_t i = begin; i < end; ++i) {
+      const Piece& piece = pieces[i];
+      for (std::int64_t at = piece.begin; at < piece.end; ++at) {
+        rows[at - piece.begin] = row_of(cache, piece.head, piece.list ? piece.list[at] : at);
+      }
+      float* values = weighted.get() + piece.state * stride;
+      std::fill_n(values, piece.queries * stride, 0.0f);
+      attend_rows(rows.data(), piece.end - piece.begin,
+                  {scaled.data() + piece.query * stride, piece.queries, d, stride, values, max.data() + piece.state,
+                   sum.data() + piece.state});
+    }
+  });
+
+  const std::vector<float> mean = what.alpha ? mean_values(cache, threads) : std::vector<float>();
+  threads.parallel_for(cache.kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
+    std::fill(out + begin * group * d, out + end * group * d, 0.0f);
+    std::vector<AttentionState> merged(static_cast<std::size_t>(query_heads));
+    for (int h = 0; h < query_heads; ++h) merged[h].weighted = out + h * d;
+    for (const Piece& piece : pieces) {
+      if (piece.head < begin || piece.head >= end) continue;
+      for (int i = 0; i < piece.queries; ++i) {
+        const std::int64_t state = piece.state + i;
+        merge_states(merged[piece.query + i], {weighted.get() + state * stride, max[state], sum[state]}, d);
+      }
+    }
+    for (std::int64_t h = begin * group; h < end * group; ++h) {
+      float* y = out + h * d;
+      finish_state(merged[h], d, y);
+      if (!what.alpha) continue;
+      const float alpha = what.alpha[h];
+      const float* v = mean.data() + h / group * d;
+      for (int i = 0; i < d; ++i) y[i] = alpha * y[i] + (1 - alpha) * v[i];
+    }
+  });
+}
+
+}  // namespace hayloft::gpu

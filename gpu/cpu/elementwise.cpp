@@ -1,0 +1,152 @@
+#include "gpu/cpu/elementwise.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "gpu/cpu/elementwise.cpp"
+#include <hwy/foreach_target.h>  // must come before highway.h
+#include <hwy/highway.h>
+
+#include "gpu/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace hayloft::gpu::HWY_NAMESPACE {
+
+// body(i, part): `part` elements from i on, a whole vector except at the end.
+template <class Body>
+HWY_INLINE void for_each_vector(F32 d, std::int64_t n, const Body& body) {
+  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  std::int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) body(i, static_cast<std::size_t>(lanes));
+  if (i < n) body(i, static_cast<std::size_t>(n - i));
+}
+
+template <class T>
+HWY_INLINE F32Vec load_up_to(F32 d, const T* p, std::size_t part) {
+  return part == hn::Lanes(d) ? load(d, p) : load_part(d, p, part);
+}
+
+template <class T>
+void widen_typed(const T* from, std::int64_t n, float* to) {
+  const F32 d;
+  for_each_vector(d, n, [&](std::int64_t i, std::size_t part) HWY_ATTR {
+    store_part(d, load_up_to(d, from + i, part), part, to + i);
+  });
+}
+
+void widen_simd(const void* from, DType type, std::int64_t n, float* to) {
+  switch (type) {
+    case DType::f32:
+      return widen_typed(static_cast<const float*>(from), n, to);
+    case DType::f16:
+      return widen_typed(static_cast<const f16*>(from), n, to);
+    case DType::bf16:
+      return widen_typed(static_cast<const bf16*>(from), n, to);
+  }
+}
+
+void narrow_simd(const float* from, std::int64_t n, f16* to) {
+  const F32 d;
+  for_each_vector(d, n, [&](std::int64_t i, std::size_t part) HWY_ATTR {
+    store_part(d, load_up_to(d, from + i, part), part, to + i);
+  });
+}
+
+void rms_norm_row_simd(const float* x, int n, const float* weight, float eps, float* y) {
+  const F32 d;
+  auto squares = hn::Zero(d);
+  for_each_vector(d, n, [&](std::int64_t i, std::size_t part) HWY_ATTR {
+    const auto v = load_up_to(d, x + i, part);
+    squares = hn::MulAdd(v, v, squares);
+  });
+  const float mean = hn::GetLane(hn::SumOfLanes(d, squares)) / static_cast<float>(n);
+  const auto scale = hn::Set(d, 1 / std::sqrt(mean + eps));
+  for_each_vector(d, n, [&](std::int64_t i, std::size_t part) HWY_ATTR {
+    const auto v = hn::Mul(load_up_to(d, x + i, part), scale);
+    store_part(d, hn::Mul(v, load_up_to(d, weight + i, part)), part, y + i);
+  });
+}
+
+void add_to_simd(float* y, const float* x, std::int64_t n) {
+  const F32 d;
+  for_each_vector(d, n, [&](std::int64_t i, std::size_t part) HWY_ATTR {
+    store_part(d, hn::Add(load_up_to(d, y + i, part), load_up_to(d, x + i, part)), part, y + i);
+  });
+}
+
+void silu_mul_to_simd(float* gate, const float* up, std::int64_t n) {
+  const F32 d;
+  const auto one = hn::Set(d, 1.0f);
+  for_each_vector(d, n, [&](std::int64_t i, std::size_t part) HWY_ATTR {
+    const auto x = load_up_to(d, gate + i, part);
+    // exp(-|x|) never overflows: for x < 0 the sigmoid is e / (1 + e) instead of 1 / (1 + e).
+    const auto e = exp_bounded(d, hn::Neg(hn::Abs(x)));
+    const auto numerator = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one);
+    const auto silu = hn::Mul(x, hn::Div(numerator, hn::Add(one, e)));
+    store_part(d, hn::Mul(silu, load_up_to(d, up + i, part)), part, gate + i);
+  });
+}
+
+bool any_nonfinite_simd(const float* x, std::int64_t n) {
+  const F32 d;
+  // x - x is zero for finite x and NaN otherwise, and a NaN survives every addition.
+  auto sum = hn::Zero(d);
+  for_each_vector(d, n, [&](std::int64_t i, std::size_t part) HWY_ATTR {
+    const auto v = load_up_to(d, x + i, part);
+    sum = hn::Add(sum, hn::Sub(v, v));
+  });
+  return hn::GetLane(hn::SumOfLanes(d, sum)) != 0;
+}
+
+void rotate_head_simd(float* x, int half, const float* cosine, const float* sine) {
+  const F32 d;
+  for_each_vector(d, half, [&](std::int64_t i, std::size_t part) HWY_ATTR {
+    const auto c = load_up_to(d, cosine + i, part);
+    const auto s = load_up_to(d, sine + i, part);
+    const auto a = load_up_to(d, x + i, part);
+    const auto b = load_up_to(d, x + half + i, part);
+    store_part(d, hn::Sub(hn::Mul(a, c), hn::Mul(b, s)), part, x + i);
+    store_part(d, hn::Add(hn::Mul(b, c), hn::Mul(a, s)), part, x + half + i);
+  });
+}
+
+}  // namespace hayloft::gpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace hayloft::gpu {
+
+HWY_EXPORT(widen_simd);
+HWY_EXPORT(narrow_simd);
+HWY_EXPORT(rms_norm_row_simd);
+HWY_EXPORT(add_to_simd);
+HWY_EXPORT(silu_mul_to_simd);
+HWY_EXPORT(any_nonfinite_simd);
+HWY_EXPORT(rotate_head_simd);
+
+void widen(const void* from, DType type, std::int64_t n, float* to) {
+  HWY_DYNAMIC_DISPATCH(widen_simd)(from, type, n, to);
+}
+void narrow(const float* from, std::int64_t n, f16* to) {
+  HWY_DYNAMIC_DISPATCH(narrow_simd)(from, n, to);
+}
+void rms_norm_row(const float* x, int n, const float* weight, float eps, float* y) {
+  HWY_DYNAMIC_DISPATCH(rms_norm_row_simd)(x, n, weight, eps, y);
+}
+void add_to(float* y, const float* x, std::int64_t n) {
+  HWY_DYNAMIC_DISPATCH(add_to_simd)(y, x, n);
+}
+void silu_mul_to(float* gate, const float* up, std::int64_t n) {
+  HWY_DYNAMIC_DISPATCH(silu_mul_to_simd)(gate, up, n);
+}
+bool any_nonfinite(const float* x, std::int64_t n) {
+  return HWY_DYNAMIC_DISPATCH(any_nonfinite_simd)(x, n);
+}
+void rotate_head(float* x, int half, const float* cosine, const float* sine) {
+  HWY_DYNAMIC_DISPATCH(rotate_head_simd)(x, half, cosine, sine);
+}
+
+}  // namespace hayloft::gpu
+#endif

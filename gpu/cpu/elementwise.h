@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/backend.h"
+
+// SIMD loops over activations: single-threaded, called from the parallel verbs on pieces of their work.
+namespace hayloft::gpu {
+
+// n elements of any dtype to f32, exactly.
+void widen(const void* from, DType type, std::int64_t n, float* to);
+
+// n floats to f16, rounded to nearest even.
+void narrow(const float* from, std::int64_t n, f16* to);
+
+// y = x / sqrt(mean(x^2) + eps) * weight over one row of n; x and y may be the same.
+void rms_norm_row(const float* x, int n, const float* weight, float eps, float* y);
+
+void add_to(float* y, const float* x, std::int64_t n);           // y += x
+void silu_mul_to(float* gate, const float* up, std::int64_t n);  // gate = gate / (1 + exp(-gate)) * up
+bool any_nonfinite(const float* x, std::int64_t n);
+
+// Rotates one head: components i and i + half by the angle with the given cosines and sines, f32 [half].
+void rotate_head(float* x, int half, const float* cosine, const float* sine);
+
+}  // namespace hayloft::gpu

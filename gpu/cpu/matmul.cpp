@@ -1,0 +1,127 @@
+#include "gpu/cpu/matmul.h"
+
+#include <cblas.h>
+
+#include <algorithm>
+#include <cstddef>
+
+#include "gpu/cpu/elementwise.h"
+#include "gpu/cpu/scratch.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "gpu/cpu/matmul.cpp"
+#include <hwy/foreach_target.h>  // must come before highway.h
+#include <hwy/highway.h>
+
+#include "gpu/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace hayloft::gpu::HWY_NAMESPACE {
+
+// y [T][stride] for the weight rows [begin, end), four at a time against all T tokens.
+template <class T>
+void stream_rows(const float* x, int tokens, const T* weights, int cols, int begin, int end, float* y, int stride) {
+  const F32 d;
+  const std::size_t n = static_cast<std::size_t>(cols);
+  int row = begin;
+  for (; row + 4 <= end; row += 4) {
+    const T* four[4];
+    for (int i = 0; i < 4; ++i) four[i] = weights + static_cast<std::size_t>(row + i) * n;
+    dot_four(d, four, x, tokens, n, n, y + row, static_cast<std::size_t>(stride));
+  }
+  for (; row < end; ++row) {
+    const T* same[4];
+    for (int i = 0; i < 4; ++i) same[i] = weights + static_cast<std::size_t>(row) * n;
+    for (int t = 0; t < tokens; ++t) {
+      HWY_ALIGN float out[4];
+      dot_four<1>(d, same, x + t * n, n, n, out, 4);
+      y[static_cast<std::size_t>(t) * stride + row] = out[0];
+    }
+  }
+}
+
+void stream_matmul_simd(const float* x, int tokens, const Matrix& w, int begin, int end, float* y) {
+  switch (w.type) {
+    case DType::f32:
+      return stream_rows(x, tokens, static_cast<const float*>(w.data), w.cols, begin, end, y, w.rows);
+    case DType::f16:
+      return stream_rows(x, tokens, static_cast<const f16*>(w.data), w.cols, begin, end, y, w.rows);
+    case DType::bf16:
+      return stream_rows(x, tokens, static_cast<const bf16*>(w.data), w.cols, begin, end, y, w.rows);
+  }
+}
+
+}  // namespace hayloft::gpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace hayloft::gpu {
+namespace {
+
+HWY_EXPORT(stream_matmul_simd);
+
+constexpr int kStreamTokens = 8;  // up to here the weights' way through memory outweighs the arithmetic
+
+// BLAS panels: an f32 panel of weights is 1 MiB at most and stays in the second-level cache while the tokens pass.
+constexpr int kPanelRows = 128;
+constexpr int kPanelCols = 2048;
+constexpr int kPanelTokens = 512;
+
+void add_bias(const float* bias, int T, int rows, int begin, int end, float* y) {
+  for (int t = 0; t < T; ++t) add_to(y + static_cast<std::int64_t>(t) * rows + begin, bias + begin, end - begin);
+}
+
+void stream_matmul(const float* x, int T, const Matrix& w, const float* bias, float* y,
+                   const offload::Threads& threads) {
+  // A piece reads at least 64 KiB of weights, so that small matrices do not pay for waking a thread.
+  const std::int64_t row_bytes = std::max<std::int64_t>(1, static_cast<std::int64_t>(w.cols) * bytes_of(w.type));
+  const std::int64_t grain = std::max<std::int64_t>(1, (64 << 10) / (4 * row_bytes));
+  threads.parallel_for((w.rows + 3) / 4, grain, [&](std::int64_t begin, std::int64_t end) {
+    const int first = static_cast<int>(4 * begin);
+    const int last = static_cast<int>(std::min<std::int64_t>(4 * end, w.rows));
+    HWY_DYNAMIC_DISPATCH(stream_matmul_simd)(x, T, w, first, last, y);
+    if (bias) add_bias(bias, T, w.rows, first, last, y);
+  });
+}
+
+// One panel: tokens [t0, t1) by weight rows [r0, r1).
+void multiply_panel(const float* x, const Matrix& w, const float* bias, int t0, int t1, int r0, int r1, float* y) {
+  float* out = y + static_cast<std::int64_t>(t0) * w.rows + r0;
+  for (int c0 = 0; c0 < w.cols; c0 += kPanelCols) {
+    const int cols = std::min(kPanelCols, w.cols - c0);
+    const std::int64_t start = static_cast<std::int64_t>(r0) * w.cols + c0;
+    const float* panel = static_cast<const float*>(w.data) + start;
+    int stride = w.cols;
+    if (w.type != DType::f32) {
+      float* converted = scratch(static_cast<std::size_t>(kPanelRows) * kPanelCols);
+      for (int row = 0; row < r1 - r0; ++row) {
+        const std::int64_t at = start + static_cast<std::int64_t>(row) * w.cols;
+        widen(static_cast<const std::byte*>(w.data) + at * bytes_of(w.type), w.type, cols, converted + row * cols);
+      }
+      panel = converted;
+      stride = cols;
+    }
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, t1 - t0, r1 - r0, cols, 1,
+                x + static_cast<std::int64_t>(t0) * w.cols + c0, w.cols, panel, stride, c0 ? 1 : 0, out, w.rows);
+  }
+  if (bias) add_bias(bias, t1 - t0, w.rows, r0, r1, out - r0);
+}
+
+}  // namespace
+
+void matmul_cpu(const float* x, int T, const Matrix& w, const float* bias, float* y, const offload::Threads& threads) {
+  if (T <= 0 || w.rows <= 0) return;
+  if (T <= kStreamTokens) return stream_matmul(x, T, w, bias, y, threads);
+  const std::int64_t panels = (w.rows + kPanelRows - 1) / kPanelRows;
+  const std::int64_t blocks = (T + kPanelTokens - 1) / kPanelTokens;
+  threads.parallel_for(panels * blocks, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t task = begin; task < end; ++task) {
+      const int r0 = static_cast<int>(task / blocks) * kPanelRows;
+      const int t0 = static_cast<int>(task % blocks) * kPanelTokens;
+      multiply_panel(x, w, bias, t0, std::min(t0 + kPanelTokens, T), r0, std::min(r0 + kPanelRows, w.rows), y);
+    }
+  });
+}
+
+}  // namespace hayloft::gpu
+#endif

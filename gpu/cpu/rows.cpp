@@ -1,0 +1,255 @@
+#include "gpu/cpu/rows.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+
+#include "gpu/cpu/attention.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "gpu/cpu/rows.cpp"
+#include <hwy/cache_control.h>
+#include <hwy/foreach_target.h>  // must come before highway.h
+#include <hwy/highway.h>
+
+#include "gpu/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace hayloft::gpu::HWY_NAMESPACE {
+
+// Rows whose scores are held at once. A tile's rows stay in the first-level cache between the pass over K and the one
+// over V: 32 rows of d = 128 are 16 KiB.
+constexpr int kTile = 32;
+constexpr int kMaxQueries = 64;  // query heads a tile's score buffer has room for; larger groups come in slices
+
+HWY_INLINE void prefetch_row(const f16* row, std::size_t bytes) {
+  for (std::size_t offset = 0; offset < bytes; offset += 64) {
+    hwy::Prefetch(reinterpret_cast<const std::byte*>(row) + offset);
+  }
+}
+
+// scores[query][row] of up to kTile rows; while the K halves are read the next tile's rows are prefetched.
+HWY_INLINE void score_tile(F32 d, const f16* const* rows, int n, int ahead, const QueryGroup& group, float* scores) {
+  const std::size_t row_bytes = sizeof(f16) * 2 * static_cast<std::size_t>(group.head_dim);
+  for (int row = 0; row < n; row += 4) {
+    for (int i = row; i < std::min(row + 4, ahead); ++i) prefetch_row(rows[n + i], row_bytes);
+    // The last four may be fewer: the last row stands in, and its surplus scores are never read.
+    const f16* four[4];
+    for (int i = 0; i < 4; ++i) four[i] = rows[std::min(row + i, n - 1)];
+    dot_four(d, four, group.q, group.queries, static_cast<std::size_t>(group.stride),
+             static_cast<std::size_t>(group.head_dim), scores + row, kTile);
+  }
+}
+
+// Replaces n scores by exp(s - max) under the running maximum, and returns the factor by which everything summed so
+// far must shrink.
+HWY_INLINE float softmax_step(F32 d, float* scores, int n, float& max, float& sum) {
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  const auto lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
+  const auto at = [&](int i) {
+    const auto s = hn::LoadU(d, scores + i);
+    return i + lanes <= n ? s : hn::IfThenElse(hn::FirstN(d, static_cast<std::size_t>(n - i)), s, lowest);
+  };
+  auto largest = lowest;
+  for (int i = 0; i < n; i += lanes) largest = hn::Max(largest, at(i));
+  const float grown = std::max(max, hn::GetLane(hn::MaxOfLanes(d, largest)));
+  const float keep = rescale(max, grown);
+  auto total = hn::Zero(d);
+  for (int i = 0; i < n; i += lanes) {
+    const auto p = exp_bounded(d, hn::Sub(at(i), hn::Set(d, grown)));
+    total = hn::Add(total, p);
+    hn::StoreU(p, d, scores + i);
+  }
+  max = grown;
+  sum = sum * keep + hn::GetLane(hn::SumOfLanes(d, total));
+  return keep;
+}
+
+// weighted[query][component] += sum over rows of p[query][row] * V[row][component], for Q query heads and a strip of
+// up to `Vectors` vectors of components.
+template <int Q, int Vectors>
+HWY_INLINE void weigh_strip(F32 d, const f16* const* rows, int n, const float* p, std::size_t offset, std::size_t part,
+                            float* weighted, std::size_t stride) {
+  const std::size_t lanes = hn::Lanes(d);
+  F32Vec sum[Q][Vectors];
+  for (int q = 0; q < Q; ++q)
+    for (int v = 0; v < Vectors; ++v) sum[q][v] = hn::LoadU(d, weighted + q * stride + v * lanes);
+  for (int row = 0; row < n; ++row) {
+    F32Vec value[Vectors];
+    for (int v = 0; v < Vectors; ++v) {
+      const f16* from = rows[row] + offset + v * lanes;
+      value[v] = part == lanes ? load(d, from) : load_part(d, from, part);
+    }
+    for (int q = 0; q < Q; ++q) {
+      const auto weight = hn::Set(d, p[q * kTile + row]);
+      for (int v = 0; v < Vectors; ++v) sum[q][v] = hn::MulAdd(weight, value[v], sum[q][v]);
+    }
+  }
+  for (int q = 0; q < Q; ++q)
+    for (int v = 0; v < Vectors; ++v) hn::StoreU(sum[q][v], d, weighted + q * stride + v * lanes);
+}
+
+template <int Q>
+HWY_INLINE void weigh_values(F32 d, const f16* const* rows, int n, const float* p, std::size_t head_dim,
+                             float* weighted, std::size_t stride) {
+  const std::size_t lanes = hn::Lanes(d);
+  std::size_t i = 0;
+  for (; i + 2 * lanes <= head_dim; i += 2 * lanes) {
+    weigh_strip<Q, 2>(d, rows, n, p, head_dim + i, lanes, weighted + i, stride);
+  }
+  for (; i < head_dim; i += lanes) {
+    weigh_strip<Q, 1>(d, rows, n, p, head_dim + i, std::min(lanes, head_dim - i), weighted + i, stride);
+  }
+}
+
+void attend_slice(const f16* const* rows, std::int64_t n, const QueryGroup& group) {
+  const F32 d;
+  HWY_ALIGN float scores[kMaxQueries * kTile];
+  const std::size_t stride = static_cast<std::size_t>(group.stride);
+  const std::size_t head_dim = static_cast<std::size_t>(group.head_dim);
+  for (std::int64_t done = 0; done < n; done += kTile) {
+    const int here = static_cast<int>(std::min<std::int64_t>(kTile, n - done));
+    const int ahead = static_cast<int>(std::min<std::int64_t>(kTile, n - done - here));
+    const f16* const* tile = rows + done;
+    score_tile(d, tile, here, ahead, group, scores);
+    for (int q = 0; q < group.queries; ++q) {
+      const float keep = softmax_step(d, scores + q * kTile, here, group.max[q], group.sum[q]);
+      float* weighted = group.weighted + q * stride;
+      if (keep != 1) {
+        for (std::size_t i = 0; i < stride; i += hn::Lanes(d)) {
+          hn::StoreU(hn::Mul(hn::LoadU(d, weighted + i), hn::Set(d, keep)), d, weighted + i);
+        }
+      }
+    }
+    int q = 0;
+    for (; q + kQueriesAtOnce <= group.queries; q += kQueriesAtOnce) {
+      weigh_values<kQueriesAtOnce>(d, tile, here, scores + q * kTile, head_dim, group.weighted + q * stride, stride);
+    }
+    for (; q < group.queries; ++q) {
+      weigh_values<1>(d, tile, here, scores + q * kTile, head_dim, group.weighted + q * stride, stride);
+    }
+  }
+}
+
+void sum_slice(const f16* const* rows, std::int64_t n, const QueryGroup& group) {
+  const F32 d;
+  HWY_ALIGN float scores[kMaxQueries * kTile];
+  for (std::int64_t done = 0; done < n; done += kTile) {
+    const int here = static_cast<int>(std::min<std::int64_t>(kTile, n - done));
+    score_tile(d, rows + done, here, 0, group, scores);
+    for (int q = 0; q < group.queries; ++q) softmax_step(d, scores + q * kTile, here, group.max[q], group.sum[q]);
+  }
+}
+
+// Runs `slice` over at most kMaxQueries query heads at a time.
+template <class Slice>
+void in_slices(const QueryGroup& group, const Slice& slice) {
+  for (int q = 0; q < group.queries; q += kMaxQueries) {
+    QueryGroup part = group;
+    part.q += q * group.stride;
+    part.queries = std::min(kMaxQueries, group.queries - q);
+    if (part.weighted) part.weighted += q * group.stride;
+    part.max += q;
+    part.sum += q;
+    slice(part);
+  }
+}
+
+void attend_rows_simd(const f16* const* rows, std::int64_t n, const QueryGroup& group) {
+  in_slices(group, [&](const QueryGroup& part) { attend_slice(rows, n, part); });
+}
+
+void sum_rows_simd(const f16* const* rows, std::int64_t n, const QueryGroup& group) {
+  in_slices(group, [&](const QueryGroup& part) { sum_slice(rows, n, part); });
+}
+
+void add_values_simd(const f16* const* rows, std::int64_t n, int head_dim, double* total) {
+  const F32 d;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  HWY_ALIGN float eight[HWY_MAX_BYTES / sizeof(float)];
+  for (std::int64_t done = 0; done < n; done += 8) {
+    const std::int64_t end = std::min(done + 8, n);
+    for (int i = 0; i < head_dim; i += lanes) {
+      const int part = std::min(lanes, head_dim - i);
+      auto sum = hn::Zero(d);
+      for (std::int64_t row = done; row < end; ++row) {
+        const f16* from = rows[row] + head_dim + i;
+        sum = hn::Add(sum, part == lanes ? load(d, from) : load_part(d, from, static_cast<std::size_t>(part)));
+      }
+      hn::Store(sum, d, eight);
+      for (int lane = 0; lane < part; ++lane) total[i + lane] += eight[lane];
+    }
+  }
+}
+
+void softmax_tile_simd(const ScoreTile& tile) {
+  const F32 d;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  const auto lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
+  const auto iota = hn::Iota(d, 0.0f);
+  for (int m = 0; m < tile.rows; ++m) {
+    float* s = tile.s + static_cast<std::int64_t>(m) * tile.stride;
+    const std::int64_t token = m / tile.queries;
+    const int begin = static_cast<int>(std::clamp<std::int64_t>(tile.begin + token, 0, tile.columns));
+    const int end = static_cast<int>(std::clamp<std::int64_t>(tile.end + token, begin, tile.columns));
+    // Whole vectors that hold no key of this row are zero without being looked at.
+    const int from = begin / lanes * lanes;
+    const int to = begin == end ? from : (end + lanes - 1) / lanes * lanes;
+    for (int i = 0; i < from; i += lanes) hn::Store(hn::Zero(d), d, s + i);
+    for (int i = to; i < tile.stride; i += lanes) hn::Store(hn::Zero(d), d, s + i);
+    if (from == to) continue;
+    auto largest = lowest;
+    for (int i = from; i < to; i += lanes) {
+      auto v = hn::Load(d, s + i);
+      if (i < begin || i + lanes > end) {
+        const auto index = hn::Add(iota, hn::Set(d, static_cast<float>(i)));
+        const auto inside = hn::And(hn::Ge(index, hn::Set(d, static_cast<float>(begin))),
+                                    hn::Lt(index, hn::Set(d, static_cast<float>(end))));
+        v = hn::IfThenElse(inside, v, lowest);
+        hn::Store(v, d, s + i);
+      }
+      largest = hn::Max(largest, v);
+    }
+    const float grown = std::max(tile.max[m], hn::GetLane(hn::MaxOfLanes(d, largest)));
+    const float keep = rescale(tile.max[m], grown);
+    auto total = hn::Zero(d);
+    for (int i = from; i < to; i += lanes) {
+      const auto p = exp_bounded(d, hn::Sub(hn::Load(d, s + i), hn::Set(d, grown)));
+      total = hn::Add(total, p);
+      hn::Store(p, d, s + i);
+    }
+    tile.max[m] = grown;
+    tile.sum[m] = tile.sum[m] * keep + hn::GetLane(hn::SumOfLanes(d, total));
+    if (keep != 1) {
+      float* weighted = tile.weighted + static_cast<std::int64_t>(m) * tile.head_dim;
+      for (int i = 0; i < tile.head_dim; ++i) weighted[i] *= keep;
+    }
+  }
+}
+
+}  // namespace hayloft::gpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace hayloft::gpu {
+
+HWY_EXPORT(attend_rows_simd);
+HWY_EXPORT(sum_rows_simd);
+HWY_EXPORT(add_values_simd);
+HWY_EXPORT(softmax_tile_simd);
+
+void attend_rows(const f16* const* rows, std::int64_t n, const QueryGroup& group) {
+  HWY_DYNAMIC_DISPATCH(attend_rows_simd)(rows, n, group);
+}
+void sum_rows(const f16* const* rows, std::int64_t n, const QueryGroup& group) {
+  HWY_DYNAMIC_DISPATCH(sum_rows_simd)(rows, n, group);
+}
+void add_values(const f16* const* rows, std::int64_t n, int head_dim, double* total) {
+  HWY_DYNAMIC_DISPATCH(add_values_simd)(rows, n, head_dim, total);
+}
+void softmax_tile(const ScoreTile& tile) {
+  HWY_DYNAMIC_DISPATCH(softmax_tile_simd)(tile);
+}
+
+}  // namespace hayloft::gpu
+#endif

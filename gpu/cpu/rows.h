@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+
+#include "offload/half.h"
+
+// Attention over rows of the cache, one KV head at a time: SIMD kernels, single-threaded, called from the parallel
+// verbs. Rows are f16 [K | V] of 2 d elements and are named by pointers, so that blocks, tail and gathered positions
+// look alike.
+namespace hayloft::gpu {
+
+// g query heads of one KV head and what they have seen so far.
+struct QueryGroup {
+  const float* q = nullptr;   // f32 [g][stride], already divided by sqrt(d)
+  int queries = 0;            // g
+  int head_dim = 0;           // d
+  int stride = 0;             // padded(d): floats from query head to query head, in q and weighted
+  float* weighted = nullptr;  // f32 [g][stride]; AttentionState, one per query head
+  float* max = nullptr;       // f32 [g]
+  float* sum = nullptr;       // f32 [g]
+};
+
+// Online softmax over n rows, each read once: brings the group's states up to date with them. Rows ahead are
+// prefetched, the order of `rows` is the order of accumulation.
+void attend_rows(const f16* const* rows, std::int64_t n, const QueryGroup& group);
+
+// Brings (max, sum) of the group up to date with the scores of n rows' keys; `weighted` is not used.
+void sum_rows(const f16* const* rows, std::int64_t n, const QueryGroup& group);
+
+// total [d] += sum of V over n rows, in double except that neighbours are first added up in f32, eight at a time.
+void add_values(const f16* const* rows, std::int64_t n, int head_dim, double* total);
+
+// One tile of prefill's scores: s f32 [rows][stride], of which `columns` are keys, `columns` <= stride and stride a
+// multiple of 16. Row m belongs to token m / queries, the first of which attends to tile columns [begin, end); each
+// further token's bounds lie one later. Replaces s by exp(s - max), zero outside the bounds and up to stride, and
+// rescales the states' weighted sums [rows][head_dim] where a maximum grows.
+struct ScoreTile {
+  float* s = nullptr;
+  int rows = 0;
+  int columns = 0;
+  int stride = 0;
+  int queries = 0;  // rows per token
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  float* weighted = nullptr;
+  int head_dim = 0;
+  float* max = nullptr;  // f32 [rows]
+  float* sum = nullptr;  // f32 [rows]
+};
+void softmax_tile(const ScoreTile& tile);
+
+}  // namespace hayloft::gpu

@@ -1,0 +1,225 @@
+// Vector building blocks shared by the CPU kernels. Included once per SIMD target by foreach_target.h.
+#if defined(HAYLOFT_GPU_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HAYLOFT_GPU_CPU_SIMD_INL_H_
+#undef HAYLOFT_GPU_CPU_SIMD_INL_H_
+#else
+#define HAYLOFT_GPU_CPU_SIMD_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "offload/half.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace hayloft::gpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// At most 16 lanes, so that scratch rows padded to 16 floats hold whole vectors.
+using F32 = hn::CappedTag<float, 16>;
+using F32Vec = hn::Vec<F32>;
+
+// Vectors of query heads that a kernel keeps accumulators for at once: 32 registers allow four, 16 allow two.
+inline constexpr int kQueriesAtOnce = HWY_MAX_BYTES >= 64 ? 4 : 2;
+
+// x86 below AVX2 and the scalar target emulate f16 in Highway without infinities and without rounding; the
+// integer versions here agree with to_float and to_f16 bit for bit.
+#undef HAYLOFT_EMULATE_F16
+#if (HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2) || HWY_TARGET == HWY_EMU128 || HWY_TARGET == HWY_SCALAR
+#define HAYLOFT_EMULATE_F16 1
+#else
+#define HAYLOFT_EMULATE_F16 0
+#endif
+
+using Bits16 = hn::Vec<hn::Rebind<std::uint16_t, F32>>;
+
+HWY_INLINE F32Vec widen_f16(F32 d, Bits16 bits) {
+#if HAYLOFT_EMULATE_F16
+  const hn::RebindToUnsigned<F32> du;
+  const auto wide = hn::PromoteTo(du, bits);
+  const auto magnitude = hn::And(wide, hn::Set(du, 0x7fffu));
+  const auto sign = hn::ShiftLeft<16>(hn::And(wide, hn::Set(du, 0x8000u)));
+  // Moved to f32's exponent field, a half is its value times 2^-112, subnormals included.
+  const auto scaled = hn::Mul(hn::BitCast(d, hn::ShiftLeft<13>(magnitude)), hn::Set(d, 0x1p112f));
+  const auto special = hn::Gt(magnitude, hn::Set(du, 0x7bffu));
+  const auto infinite = hn::IfThenElseZero(special, hn::Set(du, 0x7f800000u));
+  return hn::BitCast(d, hn::Or(hn::Or(hn::BitCast(du, scaled), infinite), sign));
+#else
+  return hn::PromoteTo(d, hn::BitCast(hn::Rebind<hwy::float16_t, F32>(), bits));
+#endif
+}
+
+HWY_INLINE Bits16 narrow_f16(F32 d, F32Vec x) {
+#if HAYLOFT_EMULATE_F16
+  const hn::RebindToUnsigned<F32> du;
+  const hn::RebindToSigned<F32> di;
+  const hn::Rebind<std::uint16_t, F32> d16;
+  const auto bits = hn::BitCast(du, x);
+  const auto magnitude = hn::And(bits, hn::Set(du, 0x7fffffffu));
+  const auto sign = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 0x8000u));
+  const auto below = [&](std::uint32_t bound) {
+    return hn::RebindMask(du, hn::Lt(hn::BitCast(di, magnitude), hn::Set(di, static_cast<std::int32_t>(bound))));
+  };
+  const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(du, 1u));
+  const auto rounded = hn::Add(hn::Add(magnitude, hn::Set(du, 0xfffu)), odd);
+  const auto normal = hn::ShiftRight<13>(hn::Sub(rounded, hn::Set(du, 0x38000000u)));
+  const auto aligned = hn::BitCast(du, hn::Add(hn::BitCast(d, magnitude), hn::Set(d, 0.5f)));
+  const auto subnormal = hn::Sub(aligned, hn::Set(du, 0x3f000000u));
+  const auto finite = hn::IfThenElse(below(0x38800000u), subnormal, normal);
+  const auto special = hn::IfThenElse(below(0x7f800001u), hn::Set(du, 0x7c00u), hn::Set(du, 0x7e00u));
+  return hn::DemoteTo(d16, hn::BitCast(di, hn::Or(hn::IfThenElse(below(0x477ff000u), finite, special), sign)));
+#else
+  (void)d;
+  return hn::BitCast(hn::Rebind<std::uint16_t, F32>(), hn::DemoteTo(hn::Rebind<hwy::float16_t, F32>(), x));
+#endif
+}
+
+HWY_INLINE Bits16 load_bits(const void* p) {
+  return hn::LoadU(hn::Rebind<std::uint16_t, F32>(), static_cast<const std::uint16_t*>(p));
+}
+
+// Lanes(d) consecutive elements, widened to f32.
+HWY_INLINE F32Vec load(F32 d, const float* p) {
+  return hn::LoadU(d, p);
+}
+HWY_INLINE F32Vec load(F32 d, const f16* p) {
+  return widen_f16(d, load_bits(p));
+}
+HWY_INLINE F32Vec load(F32 d, const bf16* p) {
+  const hn::RebindToUnsigned<F32> du;
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, load_bits(p))));
+}
+
+// The first n < Lanes(d) elements, zeros behind; nothing past them is read.
+template <class T>
+HWY_INLINE F32Vec load_part(F32 d, const T* p, std::size_t n) {
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+  if constexpr (sizeof(T) == 2) {
+    const hn::Rebind<std::uint16_t, F32> d16;
+    const auto bits = hn::MaskedLoad(hn::FirstN(d16, n), d16, reinterpret_cast<const std::uint16_t*>(p));
+    if constexpr (std::is_same_v<T, f16>) return widen_f16(d, bits);
+    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(hn::RebindToUnsigned<F32>(), bits)));
+  } else {
+    return hn::MaskedLoad(hn::FirstN(d, n), d, p);
+  }
+#else
+  HWY_ALIGN T padded[HWY_MAX_BYTES / sizeof(float)] = {};
+  std::memcpy(padded, p, n * sizeof(T));
+  return load(d, padded);
+#endif
+}
+
+// The first n <= Lanes(d) lanes of x to p, rounded to nearest even; nothing past them is written.
+HWY_INLINE void store_part(F32 d, F32Vec x, std::size_t n, float* p) {
+  if (n == hn::Lanes(d)) return hn::StoreU(x, d, p);
+  HWY_ALIGN float whole[HWY_MAX_BYTES / sizeof(float)];
+  hn::Store(x, d, whole);
+  std::memcpy(p, whole, n * sizeof(float));
+}
+HWY_INLINE void store_part(F32 d, F32Vec x, std::size_t n, f16* p) {
+  const hn::Rebind<std::uint16_t, F32> d16;
+  const auto bits = narrow_f16(d, x);
+  if (n == hn::Lanes(d)) return hn::StoreU(bits, d16, reinterpret_cast<std::uint16_t*>(p));
+  HWY_ALIGN std::uint16_t whole[HWY_MAX_BYTES / sizeof(float)];
+  hn::StoreU(bits, d16, whole);
+  std::memcpy(static_cast<void*>(p), whole, n * sizeof(f16));
+}
+
+// exp(x) for x <= 88: relative error below 2e-7 where the result is a normal number, 0 below, NaN for NaN. A softmax
+// never asks for more, and hwy/contrib's Exp would turn a NaN score into a zero weight.
+HWY_INLINE F32Vec exp_bounded(F32 d, F32Vec x) {
+  const hn::RebindToSigned<F32> di;
+  const auto n = hn::Round(hn::Mul(x, hn::Set(d, 1.44269504f)));
+  // ln 2 in two parts, the first short enough that n times it is exact.
+  auto r = hn::NegMulAdd(n, hn::Set(d, 0.693145751953125f), x);
+  r = hn::NegMulAdd(n, hn::Set(d, 1.42860677e-6f), r);
+  // (exp(r) - 1 - r) / r^2, interpolated at the Chebyshev nodes of [-ln 2 / 2, ln 2 / 2]: relative error 1e-8.
+  auto poly = hn::Set(d, 0.0013926213f);
+  poly = hn::MulAdd(poly, r, hn::Set(d, 0.0083632031f));
+  poly = hn::MulAdd(poly, r, hn::Set(d, 0.0416665561f));
+  poly = hn::MulAdd(poly, r, hn::Set(d, 0.1666657627f));
+  poly = hn::MulAdd(poly, r, hn::Set(d, 0.5f));
+  const auto y = hn::MulAdd(hn::Mul(r, r), poly, hn::Add(r, hn::Set(d, 1.0f)));
+  const auto power = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127))));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.0f)), hn::Mul(y, power));
+}
+
+#if HWY_TARGET == HWY_SCALAR
+HWY_INLINE void store_sums(F32, F32Vec v0, F32Vec v1, F32Vec v2, F32Vec v3, float* out) {
+  out[0] = hn::GetLane(v0);
+  out[1] = hn::GetLane(v1);
+  out[2] = hn::GetLane(v2);
+  out[3] = hn::GetLane(v3);
+}
+#else
+template <class D>
+HWY_INLINE hn::Vec<hn::CappedTag<float, 4>> fold_blocks(D d, hn::Vec<D> v) {
+  if constexpr (hn::MaxLanes(D()) <= 4) {
+    return v;
+  } else {
+    const hn::Half<D> half;
+    return fold_blocks(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  }
+}
+
+// The sums of the lanes of four vectors, to out[0..3].
+HWY_INLINE void store_sums(F32 d, F32Vec v0, F32Vec v1, F32Vec v2, F32Vec v3, float* out) {
+  const hn::Repartition<std::uint64_t, F32> d64;
+  const auto v01 = hn::Add(hn::InterleaveLower(d, v0, v1), hn::InterleaveUpper(d, v0, v1));
+  const auto v23 = hn::Add(hn::InterleaveLower(d, v2, v3), hn::InterleaveUpper(d, v2, v3));
+  const auto lower = hn::InterleaveLower(d64, hn::BitCast(d64, v01), hn::BitCast(d64, v23));
+  const auto upper = hn::InterleaveUpper(d64, hn::BitCast(d64, v01), hn::BitCast(d64, v23));
+  const auto sums = hn::Add(hn::BitCast(d, lower), hn::BitCast(d, upper));
+  hn::StoreU(fold_blocks(d, sums), hn::CappedTag<float, 4>(), out);
+}
+#endif
+
+// Inner products of four rows with Q vectors of n elements: out[q * out_stride + row].
+template <int Q, class T>
+HWY_INLINE void dot_four(F32 d, const T* const* rows, const float* x, std::size_t x_stride, std::size_t n, float* out,
+                         std::size_t out_stride) {
+  const std::size_t lanes = hn::Lanes(d);
+  F32Vec sum[Q][4];
+  for (int q = 0; q < Q; ++q)
+    for (int row = 0; row < 4; ++row) sum[q][row] = hn::Zero(d);
+  std::size_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    F32Vec w[4];
+    for (int row = 0; row < 4; ++row) w[row] = load(d, rows[row] + i);
+    for (int q = 0; q < Q; ++q) {
+      const auto xs = load(d, x + q * x_stride + i);
+      for (int row = 0; row < 4; ++row) sum[q][row] = hn::MulAdd(w[row], xs, sum[q][row]);
+    }
+  }
+  if (i < n) {
+    F32Vec w[4];
+    for (int row = 0; row < 4; ++row) w[row] = load_part(d, rows[row] + i, n - i);
+    for (int q = 0; q < Q; ++q) {
+      const auto xs = load_part(d, x + q * x_stride + i, n - i);
+      for (int row = 0; row < 4; ++row) sum[q][row] = hn::MulAdd(w[row], xs, sum[q][row]);
+    }
+  }
+  for (int q = 0; q < Q; ++q) {
+    store_sums(d, sum[q][0], sum[q][1], sum[q][2], sum[q][3], out + q * out_stride);
+  }
+}
+
+// The same for any number of vectors, a few at a time.
+template <class T>
+HWY_INLINE void dot_four(F32 d, const T* const* rows, const float* x, int vectors, std::size_t x_stride, std::size_t n,
+                         float* out, std::size_t out_stride) {
+  int q = 0;
+  for (; q + kQueriesAtOnce <= vectors; q += kQueriesAtOnce) {
+    dot_four<kQueriesAtOnce>(d, rows, x + q * x_stride, x_stride, n, out + q * out_stride, out_stride);
+  }
+  for (; q < vectors; ++q) dot_four<1>(d, rows, x + q * x_stride, x_stride, n, out + q * out_stride, out_stride);
+}
+
+}  // namespace hayloft::gpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
