@@ -99,4 +99,15 @@ std::int64_t parse_count(std::string_view text) {
   return static_cast<std::int64_t>(count);
 }
 
+std::string format_count(std::int64_t count) {
+  std::string_view prefixes = "kMGT";
+  std::string unit;
+  while (count != 0 && count % 1024 == 0 && !prefixes.empty()) {
+    count /= 1024;
+    unit = prefixes.substr(0, 1);
+    prefixes.remove_prefix(1);
+  }
+  return fmt::format("{}{}", count, unit);
+}
+
 }  // namespace hayloft

@@ -19,4 +19,7 @@ std::uint64_t parse_bytes(std::string_view text);
 // `text` and how to write it.
 std::int64_t parse_count(std::string_view text);
 
+// As short as parse_count reads it back: 65536 is "64k", 1048576 "1M", 5000 "5000".
+std::string format_count(std::int64_t count);
+
 }  // namespace hayloft

@@ -1,0 +1,202 @@
+#include "runtime/needle_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "offload/format.h"
+#include "runtime/tokenizer.h"
+
+namespace hayloft::runtime {
+namespace {
+
+// What a method did at one context length.
+struct Group {
+  std::string method;
+  std::int64_t tokens = 0;
+  int asked = 0;
+  int found = 0;
+  double recall = 0;  // sums, as all that follow
+  int recalls = 0;
+  double prefill_seconds = 0;
+  double decode_ms = 0;
+  double link_bytes = 0;
+  double near_bytes = 0;
+
+  void add(const NeedleRow& row) {
+    ++asked;
+    found += row.hit;
+    if (row.recall) {
+      recall += *row.recall;
+      ++recalls;
+    }
+    prefill_seconds += row.prefill_seconds;
+    decode_ms += row.decode_ms_per_token;
+    link_bytes += row.link_bytes_per_token;
+    near_bytes += row.near_bytes_per_token;
+  }
+};
+
+// In the order the methods and contexts were first met.
+std::vector<Group> group_rows(const std::vector<NeedleRow>& rows) {
+  std::vector<Group> groups;
+  for (const NeedleRow& row : rows) {
+    const std::string method = method_label(row.attn);
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const Group& candidate) {
+      return candidate.method == method && candidate.tokens == row.tokens;
+    });
+    if (group == groups.end()) group = groups.insert(groups.end(), Group{method, row.tokens});
+    group->add(row);
+  }
+  return groups;
+}
+
+std::string rounded_bytes(double bytes) {
+  return format_bytes(static_cast<std::uint64_t>(std::max(0.0, bytes) + 0.5));
+}
+
+// A model may answer anything at all: made safe for one line of a terminal.
+std::string one_line(const std::string& text) {
+  constexpr std::size_t most_bytes = 24;
+  Utf8Stream stream;
+  std::string line = stream.push(std::string_view(text).substr(0, most_bytes));
+  if (text.size() <= most_bytes) line += stream.finish();
+  std::replace_if(
+      line.begin(), line.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
+  return text.size() <= most_bytes ? line : line + "...";
+}
+
+std::string depth_label(double depth) {
+  return fmt::format("{:.3g}%", depth);
+}
+
+using Table = std::vector<std::vector<std::string>>;  // the first line is the heading
+
+// The first column to the left, figures to the right.
+std::string aligned(const Table& table) {
+  std::vector<std::size_t> widths(table.front().size());
+  for (const auto& line : table) {
+    for (std::size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
+  }
+  std::string text;
+  const auto add = [&](const std::vector<std::string>& line) {
+    text += fmt::format("{:<{}}", line[0], widths[0]);
+    for (std::size_t i = 1; i < line.size(); ++i) text += fmt::format("  {:>{}}", line[i], widths[i]);
+    text += '\n';
+  };
+  add(table.front());
+  std::vector<std::string> rule;
+  for (const std::size_t width : widths) rule.emplace_back(width, '-');
+  add(rule);
+  std::for_each(table.begin() + 1, table.end(), add);
+  return text;
+}
+
+nlohmann::ordered_json row_json(const NeedleRow& row) {
+  const bool dense = row.attn.name == "dense";
+  nlohmann::ordered_json json;
+  json["attn"] = row.attn.name;
+  json["r"] = row.attn.name == "sparq" ? nlohmann::ordered_json(row.attn.rank) : nullptr;
+  json["k"] = dense ? nullptr : nlohmann::ordered_json(row.k);
+  json["window"] = dense ? nullptr : nlohmann::ordered_json(row.window);
+  json["tokens"] = row.tokens;
+  json["depth"] = row.depth;
+  json["expected"] = row.expected;
+  json["answer"] = row.answer;
+  json["hit"] = row.hit;
+  json["prefill_seconds"] = row.prefill_seconds;
+  json["decode_ms_per_token"] = row.decode_ms_per_token;
+  json["link_bytes_per_token"] = row.link_bytes_per_token;
+  json["near_bytes_per_token"] = row.near_bytes_per_token;
+  json["recall"] = row.recall ? nlohmann::ordered_json(*row.recall) : nullptr;
+  return json;
+}
+
+}  // namespace
+
+std::string method_label(const MethodOptions& method) {
+  std::string label = method.name;
+  if (method.name == "dense") return label;
+  if (method.name == "sparq") label += fmt::format(" r={}", method.rank);
+  if (method.name != "window" || !method.window) label += fmt::format(" k={}", method.k.text());
+  if (method.window) label += fmt::format(" w={}", *method.window);
+  if (method.name == "window" && method.sinks != MethodOptions{}.sinks) label += fmt::format(" s={}", method.sinks);
+  return label;
+}
+
+std::string needle_line(const NeedleRow& row) {
+  std::string line =
+      fmt::format("  {:<20} depth {:>5}  {} {}", method_label(row.attn), depth_label(row.depth), row.expected,
+                  row.hit ? "found " : fmt::format("missed, answered '{}'", one_line(row.answer)));
+  if (row.recall) line += fmt::format("  recall {:.3f}", *row.recall);
+  return line + fmt::format("  {:.1f} ms/token", row.decode_ms_per_token);
+}
+
+std::string needle_summary(const NeedleReport& report) {
+  Table table{{"attention", "context", "found", "recall", "prefill s", "decode ms/token", "link/token", "near/token"}};
+  for (const Group& group : group_rows(report.rows)) {
+    const double n = group.asked;
+    table.push_back({group.method, format_count(group.tokens), fmt::format("{}/{}", group.found, group.asked),
+                     group.recalls > 0 ? fmt::format("{:.3f}", group.recall / group.recalls) : "-",
+                     fmt::format("{:.1f}", group.prefill_seconds / n), fmt::format("{:.2f}", group.decode_ms / n),
+                     rounded_bytes(group.link_bytes / n), rounded_bytes(group.near_bytes / n)});
+  }
+  return aligned(table);
+}
+
+std::string needle_json(const NeedleReport& report) {
+  nlohmann::ordered_json json;
+  json["schema"] = "hayloft.needle/1";
+  json["model"] = report.model;
+  json["device"] = report.device;
+  json["seed"] = report.seed;
+  json["rows"] = nlohmann::ordered_json::array();
+  for (const NeedleRow& row : report.rows) json["rows"].push_back(row_json(row));
+  // An answer may end in the middle of a character, and a folder's name may be anything.
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+Heatmap needle_heatmap(const NeedleReport& report) {
+  std::set<std::int64_t> contexts;
+  std::set<double> depths;
+  std::vector<std::string> methods;
+  for (const NeedleRow& row : report.rows) {
+    contexts.insert(row.tokens);
+    depths.insert(row.depth);
+    const std::string method = method_label(row.attn);
+    if (std::find(methods.begin(), methods.end(), method) == methods.end()) methods.push_back(method);
+  }
+  Heatmap heatmap;
+  heatmap.title = "Needle in a haystack";
+  heatmap.subtitle = fmt::format("{}, {}, seed {}", one_line(report.model), report.device, report.seed);
+  heatmap.x_label = "context length (tokens)";
+  heatmap.y_label = "needle depth";
+  heatmap.legend = "needles found";
+  for (const std::int64_t tokens : contexts) heatmap.columns.push_back(format_count(tokens));
+  for (const double depth : depths) heatmap.rows.push_back(depth_label(depth));
+  for (const std::string& method : methods) {
+    std::vector<Group> cells(contexts.size() * depths.size());
+    std::vector<Group> columns(contexts.size());
+    for (const NeedleRow& row : report.rows) {
+      if (method_label(row.attn) != method) continue;
+      const auto column = static_cast<std::size_t>(std::distance(contexts.begin(), contexts.find(row.tokens)));
+      const auto line = static_cast<std::size_t>(std::distance(depths.begin(), depths.find(row.depth)));
+      cells[line * contexts.size() + column].add(row);
+      columns[column].add(row);
+    }
+    HeatmapPanel panel;
+    panel.title = method;
+    for (const Group& column : columns) panel.notes.push_back(fmt::format("{}/{}", column.found, column.asked));
+    for (const Group& cell : cells) {
+      panel.values.push_back(cell.asked > 0 ? std::optional(static_cast<double>(cell.found) / cell.asked)
+                                            : std::nullopt);
+    }
+    heatmap.panels.push_back(std::move(panel));
+  }
+  return heatmap;
+}
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/heatmap.h"
+#include "runtime/needle.h"
+
+// What a needle run has to say, for people (lines, a table, a picture) and for programs (JSON).
+namespace hayloft::runtime {
+
+struct NeedleReport {
+  std::string model;   // a name, not a path
+  std::string device;  // the backend's name
+  std::uint64_t seed = 0;
+  std::vector<NeedleRow> rows;  // in the order asked
+};
+
+// "dense", "sparq r=16 k=128", "topk k=32", "window k=128": distinct for methods that differ in what a run compares.
+std::string method_label(const MethodOptions& method);
+
+std::string needle_line(const NeedleRow& row);           // one question, one line, no newline
+std::string needle_summary(const NeedleReport& report);  // a table, one line per method and context
+std::string needle_json(const NeedleReport& report);     // schema hayloft.needle/1
+Heatmap needle_heatmap(const NeedleReport& report);      // a panel per method: depth by context, share found
+
+}  // namespace hayloft::runtime
