@@ -27,11 +27,12 @@ class Tokenizer {
   // (BOS and the like). Text of any length, in time linear in it.
   std::vector<std::int32_t> encode(std::string_view text, bool special = true) const;
 
-  // The bytes of the tokens, joined; special tokens are left out unless asked for. Not always whole UTF-8 (see
-  // Utf8Stream).
-  std::string decode(const std::vector<std::int32_t>& tokens, bool special = false) const;
+  // The bytes of the tokens, joined; special tokens are left out unless asked for, ids that are no token always. Not
+  // always whole UTF-8 (see Utf8Stream). continued: the tokens follow others, so the space that a SentencePiece-style
+  // tokenizer takes from the beginning of a text stays; decoding piece by piece gives the same bytes as all at once.
+  std::string decode(const std::vector<std::int32_t>& tokens, bool special = false, bool continued = false) const;
 
-  std::int32_t vocab_size() const;
+  std::int32_t vocab_size() const;                  // the largest id plus one
   std::int32_t token(std::string_view text) const;  // id of a vocabulary entry or added token, -1 if there is none
 
  private:

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace hayloft::runtime {
+
+// tokenizer.json files write their patterns for Oniguruma (Ruby syntax, Unicode classes). This rewrites what PCRE2
+// would read differently: \s \w \h and their complements, nested classes, \uXXXX, {n,m}+ (a repeat there, not
+// possessive),
+// {,n} and the (?m) flag. Throws Error naming `where` for class intersections and negated nested classes.
+std::string oniguruma_to_pcre2(std::string_view pattern, const std::string& where);
+
+// A compiled pattern. Immutable and thread-safe; the state of a search is in a Matcher.
+class Regex {
+ public:
+  enum class Syntax { oniguruma, literal };
+
+  // `where` (file and field) begins every message. Throws Error if the pattern does not compile.
+  Regex(std::string_view pattern, Syntax syntax, std::string where);
+  ~Regex();
+  Regex(Regex&&) noexcept;
+  Regex& operator=(Regex&&) noexcept;
+
+  // Searches of one thread. The Regex outlives it.
+  class Matcher {
+   public:
+    explicit Matcher(const Regex& regex);
+    ~Matcher();
+    Matcher(Matcher&&) noexcept;
+    Matcher& operator=(Matcher&&) noexcept;
+
+    // The leftmost match in text (valid UTF-8) that begins at `from` or later; text before `from` is seen by
+    // lookbehinds. Throws Error if the pattern backtracks beyond all measure.
+    bool find(std::string_view text, std::size_t from, std::size_t& begin, std::size_t& end);
+
+    // Calls span(begin, end, is_match) for each match and each stretch between matches, in order; together they are
+    // the whole text. Stretches are not empty, matches may be. An empty match right behind a match does not count.
+    template <class Span>
+    void spans(std::string_view text, Span&& span) {
+      std::size_t done = 0, from = 0, begin = 0, end = 0;
+      bool matched = false;
+      while (from <= text.size() && find(text, from, begin, end)) {
+        if (begin == end && matched && begin == done) {
+          from = after(text, begin);
+          continue;
+        }
+        if (done < begin) span(done, begin, false);
+        span(begin, end, true);
+        matched = true;
+        done = end;
+        from = begin == end ? after(text, end) : end;
+      }
+      if (done < text.size()) span(done, text.size(), false);
+    }
+
+   private:
+    static std::size_t after(std::string_view text, std::size_t at);
+
+    struct State;
+    std::unique_ptr<State> state_;
+  };
+
+ private:
+  struct Code;
+  std::unique_ptr<Code> code_;
+};
+
+// text with every match replaced by `content`, which is taken literally.
+std::string replace_all(std::string_view text, const Regex& regex, std::string_view content);
+
+}  // namespace hayloft::runtime
