@@ -1,4 +1,4 @@
-#include "bundled_model.h"
+#include "examples/hayloft/bundled_model.h"
 
 #include "offload/error.h"
 
