@@ -3,12 +3,17 @@ include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/hayloft)
 
+# The public headers; the rest of a folder is its own business. tests/package compiles each of them alone, as installed.
+set(offload_headers arena.h cgroup.h error.h format.h half.h layout.h store.h threads.h topology.h)
+set(index_headers search.h)
+set(gpu_headers backend.h)
+set(runtime_headers cache.h config.h counters.h haystack.h method.h model.h needle.h recall.h safetensors.h sampler.h
+    session.h tokenizer.h weights.h words.h)
+
 foreach(folder offload index gpu runtime)
   install(TARGETS hayloft_${folder} EXPORT hayloftTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-  # Headers keep their folder, since they include each other as "offload/store.h". What a folder's subfolders and
-  # *-inl.h files hold is its own business.
-  file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.h)
-  list(FILTER headers EXCLUDE REGEX "-inl\\.h$")
+  # Headers keep their folder, since they include each other as "offload/store.h".
+  list(TRANSFORM ${folder}_headers PREPEND ${PROJECT_SOURCE_DIR}/${folder}/ OUTPUT_VARIABLE headers)
   install(FILES ${headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/hayloft/${folder})
 endforeach()
 

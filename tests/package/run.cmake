@@ -8,7 +8,8 @@ function(run)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
   if(NOT status EQUAL 0)
     list(JOIN ARGN " " command)
-    message(FATAL_ERROR "${command}\n${output}")
+    message(NOTICE "${output}")  # not in the error, which CMake would break into lines anew
+    message(FATAL_ERROR "failed: ${command}")
   endif()
 endfunction()
 
