@@ -1,0 +1,30 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <initializer_list>
+#include <string>
+
+#include "offload/error.h"
+
+namespace hayloft::test {
+
+// Succeeds when `action` throws an Error of one line that holds every one of `parts`: the file, the field, the reason.
+template <class Action>
+testing::AssertionResult refuses(Action&& action, std::initializer_list<std::string> parts) {
+  try {
+    action();
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    if (message.find('\n') != std::string::npos) return testing::AssertionFailure() << "not one line: " << message;
+    for (const std::string& part : parts) {
+      if (message.find(part) == std::string::npos) {
+        return testing::AssertionFailure() << "\"" << part << "\" is not in: " << message;
+      }
+    }
+    return testing::AssertionSuccess() << message;
+  }
+  return testing::AssertionFailure() << "no Error was thrown";
+}
+
+}  // namespace hayloft::test
