@@ -12,6 +12,8 @@ template <class... Cases>
 struct Overloaded : Cases... {
   using Cases::operator()...;
 };
+template <class... Cases>
+Overloaded(Cases...) -> Overloaded<Cases...>;  // clang 14, which builds the fuzz targets, does not deduce it yet
 
 std::string_view strip(std::string_view text, bool left, bool right) {
   while (left && !text.empty()) {
