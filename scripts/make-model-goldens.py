@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+"""Writes tests/golden/models: small random checkpoints and the logits Hugging Face transformers gives for them.
+
+Needs torch, transformers and safetensors (this script does, the build and the tests do not). Everything follows from
+the seed, so a second run with the same versions changes nothing:
+
+    scripts/make-model-goldens.py [NAME ...]
+
+Each folder NAME holds a checkpoint in Hugging Face's layout, golden.json (token ids, seed, versions) and
+logits.safetensors: `logits` f32 [T, vocab], of a run in float32 with eager attention over all T tokens at once.
+"""
+
+import json
+import pathlib
+import shutil
+import sys
+import zlib
+
+import safetensors.torch
+import torch
+import transformers
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent / "tests" / "golden" / "models"
+SEED = 20240917
+TOKENS = 96
+
+# Every case differs from the others in what it can break: head dimension, group size, dtype, sharding, tying, biases.
+SHAPE = {
+    "vocab_size": 128,
+    "hidden_size": 48,
+    "intermediate_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-5,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": None,
+}
+
+CASES = {
+    # head dimension 8 of 6 heads, group size 3
+    "llama": {"model_type": "llama", "head_dim": 8, "hidden_size": 36, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+    # every frequency band of the scaling is met: wavelengths from 6 to 200,000 against 16 to 64; biases everywhere
+    "llama-llama3": {
+        "model_type": "llama",
+        "head_dim": 16,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "attention_bias": True,
+        "mlp_bias": True,
+        "tie_word_embeddings": True,
+        "rope_parameters": {
+            "rope_type": "llama3",
+            "rope_theta": 500000.0,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+        "_dtype": torch.float16,
+    },
+    # bf16 in two shards, the older spelling of the RoPE fields
+    "llama-linear-sharded": {
+        "model_type": "llama",
+        "head_dim": 24,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "tie_word_embeddings": False,
+        "rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
+        "_dtype": torch.bfloat16,
+        "_shards": 2,
+        "_older_rope": True,
+    },
+    "mistral-sliding": {
+        "model_type": "mistral",
+        "head_dim": 16,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "sliding_window": 24,
+        "_dtype": torch.float16,
+    },
+    "qwen2": {
+        "model_type": "qwen2",
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "tie_word_embeddings": True,
+        "num_hidden_layers": 2,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
+        "_dtype": torch.float16,
+    },
+    "qwen2-sliding": {
+        "model_type": "qwen2",
+        "num_attention_heads": 6,
+        "num_key_value_heads": 3,
+        "num_hidden_layers": 4,
+        "use_sliding_window": True,
+        "sliding_window": 20,
+        "max_window_layers": 2,
+        "_dtype": torch.bfloat16,
+    },
+    # head dimension 24 where hidden_size / heads is 8: q is wider than the residual
+    "qwen3": {
+        "model_type": "qwen3",
+        "head_dim": 24,
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 2,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
+    },
+    # the shape of the needle model: sliding-window layers with RoPE, global layers without
+    "smollm3": {
+        "model_type": "smollm3",
+        "num_hidden_layers": 4,
+        "use_sliding_window": True,
+        "sliding_window": 16,
+        "no_rope_layers": [1, 1, 0, 0],
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 20000.0},
+        "_dtype": torch.bfloat16,
+    },
+}
+
+
+def randomise(model, generator):
+    """Weights under which every part shows in the logits: attention neither flat nor one-hot, norms away from one."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if "norm" in name:
+                parameter.copy_(1.0 + 0.3 * noise)
+            elif name.endswith(".bias"):
+                parameter.copy_(0.3 * noise)
+            elif "embed_tokens" in name or "lm_head" in name:
+                parameter.copy_(0.5 * noise)
+            else:
+                parameter.copy_(noise * 1.5 / parameter.shape[1] ** 0.5)
+
+
+def write_checkpoint(folder, model, config, case):
+    dtype = case.get("_dtype", torch.float32)
+    tensors = {name: tensor.to(dtype).contiguous() for name, tensor in model.state_dict().items()}
+    if config["tie_word_embeddings"]:
+        tensors.pop("lm_head.weight", None)
+    shards = case.get("_shards", 1)
+    if shards == 1:
+        safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    else:
+        names = sorted(tensors)
+        weight_map = {}
+        for shard in range(shards):
+            file = f"model-{shard + 1:05d}-of-{shards:05d}.safetensors"
+            part = {name: tensors[name] for name in names[shard::shards]}
+            safetensors.torch.save_file(part, folder / file, metadata={"format": "pt"})
+            weight_map.update({name: file for name in part})
+        size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+        index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(weight_map.items()))}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
+    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+
+
+def config_fields(config, case):
+    """What save_pretrained would write, less what has no bearing on the result."""
+    fields = {**config.to_dict(), "architectures": [type(config).__name__.replace("Config", "ForCausalLM")]}
+    for name in ("_name_or_path", "transformers_version", "dtype", "output_hidden_states", "return_dict", "id2label",
+                 "label2id", "problem_type", "chunk_size_feed_forward", "is_encoder_decoder", "output_attentions"):
+        fields.pop(name, None)
+    fields["torch_dtype"] = str(case.get("_dtype", torch.float32)).removeprefix("torch.")
+    if case.get("_older_rope"):
+        rope = dict(fields.pop("rope_parameters"))
+        fields["rope_theta"] = rope.pop("rope_theta")
+        fields["rope_scaling"] = rope
+    return fields
+
+
+def make(name, case):
+    # Each case has a seed of its own, so that adding one does not change the others.
+    seed = SEED + zlib.crc32(name.encode()) % 100000
+    generator = torch.Generator().manual_seed(seed)
+    fields = {**SHAPE, **{key: value for key, value in case.items() if not key.startswith("_")}}
+    config = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
+    config._attn_implementation = "eager"
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    randomise(model, generator)
+    tokens = torch.randint(0, config.vocab_size, (1, TOKENS), generator=generator)
+
+    folder = ROOT / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    write_checkpoint(folder, model, config_fields(config, case), case)
+
+    # Logits come from the checkpoint as it was written: its config.json and its rounded weights.
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    with torch.no_grad():
+        logits = model.eval()(tokens, use_cache=False).logits[0]
+    safetensors.torch.save_file({"logits": logits.contiguous()}, folder / "logits.safetensors")
+    golden = {"seed": seed, "transformers": transformers.__version__, "torch": torch.__version__.split("+")[0],
+              "tokens": tokens[0].tolist()}
+    (folder / "golden.json").write_text(json.dumps(golden) + "\n")
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    print(f"{name}: {size / 1024:.0f} KiB, logits' standard deviation {logits.std():.2f}")
+
+
+def main():
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    for name in sys.argv[1:] or CASES:
+        make(name, CASES[name])
+
+
+if __name__ == "__main__":
+    main()
