@@ -48,7 +48,7 @@ struct ArenaOptions {
   std::uint64_t budget_bytes = 0;                      // 0: Topology::available_bytes() at construction, less a tenth
   std::string budget_option = "--host-memory";         // what an out-of-budget error tells the user to change
   std::uint64_t chunk_bytes = std::uint64_t{1} << 30;  // of memory committed at a time; never above 64 GiB
-  std::shared_ptr<ChunkListener> listener;
+  std::shared_ptr<ChunkListener> listener = nullptr;
 };
 
 // Budgeted host memory for K and V. Commits memory chunk by chunk (1 GiB or 2 MiB pages where the system has free

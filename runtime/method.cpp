@@ -25,7 +25,7 @@ const Entry& find(std::string_view name) {
 }
 
 int parse_int(std::string_view text, std::string_view option) {
-  const std::int64_t value = offload::parse_count(text);
+  const std::int64_t value = parse_count(text);
   if (value > std::numeric_limits<int>::max()) fail("{} {}: too large", option, text);
   return static_cast<int>(value);
 }
@@ -52,7 +52,7 @@ Budget parse_budget(std::string_view text, std::string_view option) {
     }
     return {0, percent / 100};
   }
-  const std::int64_t count = offload::parse_count(text);
+  const std::int64_t count = parse_count(text);
   if (count < 1) fail("{} {}: at least one position must be attended", option, text);
   return {count, 0};
 }
@@ -101,9 +101,9 @@ MethodOptions parse_method(std::string_view text, const MethodOptions& defaults)
     } else if (key == "k") {
       options.k = parse_budget(value, option);
     } else if (key == "window") {
-      options.window = offload::parse_count(value);
+      options.window = parse_count(value);
     } else if (key == "sinks") {
-      options.sinks = offload::parse_count(value);
+      options.sinks = parse_count(value);
     } else {
       fail("--attn {}: unknown option '{}'; one of r, k, window, sinks, written as {}:k=128", text, key, options.name);
     }

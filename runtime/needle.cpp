@@ -143,7 +143,7 @@ class Run {
       const std::uint64_t left = arena.budget_bytes() - arena.used_bytes();
       if (needed > left) {
         fail("--ctx-size {}: needs {} of host memory for K and V, and {} are left; lower it or raise --host-memory",
-             length, offload::format_bytes(needed), offload::format_bytes(left));
+             length, format_bytes(needed), format_bytes(left));
       }
     }
   }
