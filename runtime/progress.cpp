@@ -14,6 +14,7 @@ namespace {
 
 constexpr double refresh_seconds = 0.1;
 constexpr double log_seconds = 15;
+constexpr double log_rest_seconds = 1;  // what is over in no time needs no log
 constexpr int bar_cells = 24;
 
 std::string bar(std::int64_t done, std::int64_t total) {
@@ -62,7 +63,9 @@ void Progress::update(std::int64_t done) {
     on_screen_ = true;
   } else {
     const std::int64_t tenths = 10 * done / total_;
-    if (tenths == shown_tenths_ && now - shown_at_ < log_seconds) return;
+    const double since = now - shown_at_;
+    if (since < log_rest_seconds && !(over && shown_tenths_ > 0)) return;
+    if (tenths == shown_tenths_ && since < log_seconds) return;
     shown_tenths_ = tenths;
     sink_.write(fmt::format("{}: {}\n", what_, figures(done, now - start_)));
   }

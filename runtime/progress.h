@@ -17,8 +17,8 @@ struct ProgressSink {
 ProgressSink stderr_progress();
 
 // Progress of one piece of long work, with its rate and the time left. Cheap enough to be told about every step: a
-// terminal is refreshed ten times a second; a log gets a line for every tenth of the work and, where that takes longer,
-// every 15 seconds. Not thread-safe.
+// terminal is refreshed ten times a second; a log gets a line for every tenth of the work, at
+// most one a second, and one every 15 seconds where a tenth takes longer. Not thread-safe.
 class Progress {
  public:
   Progress(ProgressSink sink, std::string what, std::string unit, std::int64_t total);

@@ -42,6 +42,16 @@ TEST(Progress, ALogGetsALineAfterFifteenSecondsOfLittleProgress) {
   EXPECT_EQ(recorder.take(), "prefill: 15 of 1000 tokens (1%), 1 tokens/s, 16:25 left\n");
 }
 
+TEST(Progress, WorkThatIsOverWithinASecondLeavesNoTraceInALog) {
+  Recorder recorder;
+  Progress progress(recorder.sink(false), "prefill", "tokens", 1000);
+  for (int done = 100; done <= 1000; done += 100) {
+    recorder.now += 0.05;
+    progress.update(done);
+  }
+  EXPECT_EQ(recorder.take(), "");
+}
+
 TEST(Progress, TheLastLineOfALogSaysHowLongItTook) {
   Recorder recorder;
   Progress progress(recorder.sink(false), "prefill", "tokens", 1000);

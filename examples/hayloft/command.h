@@ -1,0 +1,23 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+namespace hayloft::cli {
+
+// A subcommand: it puts its options on its CLI::App when made, and is asked to do its work once they are parsed.
+class Command {
+ public:
+  virtual ~Command() = default;
+
+  // Looks at everything typed as a whole. What it throws is wrong usage: exit code 2.
+  virtual void check() = 0;
+  // Throws Error (exit code 1) or Interrupted.
+  virtual void run() = 0;
+};
+
+std::unique_ptr<Command> make_needle_command(CLI::App& app);
+std::unique_ptr<Command> make_attend_command(CLI::App& app);
+std::unique_ptr<Command> make_generate_command(CLI::App& app);
+
+}  // namespace hayloft::cli

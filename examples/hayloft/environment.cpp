@@ -1,0 +1,74 @@
+#include "environment.h"
+
+#include "offload/error.h"
+#include "offload/format.h"
+
+namespace hayloft::cli {
+namespace {
+
+std::unique_ptr<gpu::Backend> make_backend(const MachineOptions& options, const offload::Threads& threads) {
+  if (options.device == "cpu") return gpu::make_cpu_backend(threads);
+  if (options.device == "cuda") return gpu::make_cuda_backend(threads);
+  try {
+    return gpu::make_cuda_backend(threads);
+  } catch (const Error& error) {
+    if (options.verbose) fmt::print(stderr, "no CUDA device is used: {}\n", error.what());
+    return gpu::make_cpu_backend(threads);
+  }
+}
+
+offload::ArenaOptions arena_options(const MachineOptions& options) {
+  offload::ArenaOptions arena;
+  arena.budget_bytes = options.host_memory;
+  return arena;
+}
+
+}  // namespace
+
+Environment::Environment(const MachineOptions& options)
+    : threads(options.threads),
+      backend(make_backend(options, threads)),
+      arena(std::make_unique<offload::Arena>(topology, arena_options(options))) {
+  if (!options.verbose) return;
+  fmt::print(stderr, "machine: {}\ndevice: {}, {} threads\nhost memory for keys and values: {}\n", topology.describe(),
+             backend->description(), threads.count(), format_bytes(arena->budget_bytes()));
+}
+
+Environment::Environment(const MachineOptions& options, const std::filesystem::path& model_directory)
+    : Environment(options) {
+  tokenizer = std::make_unique<runtime::Tokenizer>(model_directory);
+  model = std::make_unique<runtime::Model>(model_directory, *backend);
+  arena = std::make_unique<offload::Arena>(topology, arena_options(options));
+  if (!options.verbose) return;
+  const runtime::ModelConfig& config = model->config();
+  fmt::print(stderr, "model: {}, {} layers ({} global), {} query heads, {} KV heads of {}, weights {}\n",
+             config.architecture, config.layers, config.global_layers(), config.query_heads, config.kv_heads,
+             config.head_dim, format_bytes(model->weight_bytes()));
+}
+
+std::filesystem::path bundled_model() {
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
+  const std::filesystem::path model = (program.parent_path() / HAYLOFT_MODEL_FROM_PROGRAM).lexically_normal();
+  if (!std::filesystem::exists(model / "config.json")) {
+    fail("the needle model is not at {}, where it was installed; name a model directory with -m", model.string());
+  }
+  return model;
+}
+
+std::string model_name(const std::filesystem::path& directory) {
+  const std::filesystem::path path = std::filesystem::absolute(directory).lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
+std::string list_devices() {
+  const offload::Threads threads;
+  std::string text = fmt::format("cpu   {}\n", gpu::make_cpu_backend(threads)->description());
+  try {
+    text += fmt::format("cuda  {}\n", gpu::make_cuda_backend(threads)->description());
+  } catch (const Error& error) {
+    text += fmt::format("cuda  none: {}\n", error.what());
+  }
+  return text;
+}
+
+}  // namespace hayloft::cli

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "gpu/backend.h"
+#include "offload/arena.h"
+#include "offload/threads.h"
+#include "offload/topology.h"
+#include "options.h"
+#include "runtime/model.h"
+#include "runtime/tokenizer.h"
+
+namespace hayloft::cli {
+
+// What the machine options stand for, built in the order that later parts need earlier ones.
+struct Environment {
+  // Without a model: what `attend` needs.
+  explicit Environment(const MachineOptions& options);
+  // The memory for keys and values is counted after the weights have taken theirs. Throws Error.
+  Environment(const MachineOptions& options, const std::filesystem::path& model_directory);
+
+  offload::Topology topology;
+  offload::Threads threads;
+  std::unique_ptr<gpu::Backend> backend;
+  std::unique_ptr<runtime::Tokenizer> tokenizer;
+  std::unique_ptr<runtime::Model> model;
+  std::unique_ptr<offload::Arena> arena;
+};
+
+// The needle model that comes with the program. Throws Error when it is not where it was installed.
+std::filesystem::path bundled_model();
+
+// The last part of a model directory's path.
+std::string model_name(const std::filesystem::path& directory);
+
+// What --device can name, and what this machine has of it: one line each.
+std::string list_devices();
+
+}  // namespace hayloft::cli

@@ -1,0 +1,105 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
+
+#include "command.h"
+#include "environment.h"
+#include "interrupt.h"
+#include "offload/error.h"
+#include "text_output.h"
+
+// The program: subcommands, exit codes (0 done, 1 an error, 2 wrong usage, 130 interrupted), one line per error.
+namespace hayloft::cli {
+namespace {
+
+constexpr const char* examples = R"(Examples:
+  hayloft needle --ctx-size 64k,256k --attn dense,sparq --plot needle.png
+  hayloft generate -m models/Llama-3.2-1B -f book.txt -n 256 --attn sparq
+  hayloft attend --in qkv.safetensors --out y.safetensors --attn topk --attn-k 64
+  hayloft needle --help)";
+
+constexpr int error_exit = 1;
+constexpr int usage_exit = 2;
+constexpr int interrupted_exit = 130;  // 128 + SIGINT, as shells count
+
+int report(std::string message, int exit_code) {
+  std::replace(message.begin(), message.end(), '\n', ' ');
+  fmt::print(stderr, "hayloft: {}\n", message);
+  return exit_code;
+}
+
+struct Program {
+  CLI::App app{"hayloft: million-token contexts with keys and values in host memory"};
+  bool list_devices = false;
+  std::map<CLI::App*, std::unique_ptr<Command>> commands;
+
+  Program() {
+    app.footer(examples);
+    app.set_version_flag("--version", "hayloft " HAYLOFT_VERSION);
+    app.add_flag("--list-devices", list_devices, "Show what --device can name here");
+    app.require_subcommand(0, 1);
+    const auto add = [&](const char* name, const char* help, auto make) {
+      CLI::App* const subcommand = app.add_subcommand(name, help);
+      commands[subcommand] = make(*subcommand);
+    };
+    add("needle", "Needle in a haystack, over methods, context lengths and depths", make_needle_command);
+    add("attend", "One attention method on the tensors of a file", make_attend_command);
+    add("generate", "Text that goes on from a prompt", make_generate_command);
+  }
+
+  // Null when the command line asked for nothing but --list-devices.
+  Command* parse(int argc, char** argv) {
+    app.parse(argc, argv);
+    if (list_devices) return nullptr;
+    const std::vector<CLI::App*> chosen = app.get_subcommands();
+    if (chosen.empty()) fail("a subcommand is needed: needle, attend or generate");
+    Command* const command = commands.at(chosen.front()).get();
+    command->check();
+    return command;
+  }
+
+  int wrong_usage(const std::string& message) const {
+    const std::vector<CLI::App*> chosen = app.get_subcommands();
+    const std::string subcommand = chosen.empty() ? "" : chosen.front()->get_name() + " ";
+    return report(fmt::format("{} (see hayloft {}--help)", message, subcommand), usage_exit);
+  }
+};
+
+int run(int argc, char** argv) {
+  Program program;
+  Command* command = nullptr;
+  try {
+    command = program.parse(argc, argv);
+  } catch (const CLI::Success& asked) {  // --help, --version
+    return program.app.exit(asked);
+  } catch (const CLI::ParseError& error) {
+    return program.wrong_usage(error.what());
+  } catch (const Error& error) {
+    return program.wrong_usage(error.what());
+  }
+  if (!command) {
+    print(list_devices());
+    return 0;
+  }
+  command->run();
+  return 0;
+}
+
+}  // namespace
+}  // namespace hayloft::cli
+
+int main(int argc, char** argv) {
+  using namespace hayloft::cli;
+  catch_interrupts();
+  try {
+    return run(argc, argv);
+  } catch (const Interrupted& stopped) {
+    return report(stopped.what(), interrupted_exit);
+  } catch (const std::bad_alloc&) {
+    return report("the system has no memory left", error_exit);
+  } catch (const std::exception& error) {
+    return report(error.what(), error_exit);
+  }
+}

@@ -1,0 +1,155 @@
+#include "options.h"
+
+#include <limits>
+
+#include "offload/format.h"
+
+namespace hayloft::cli {
+namespace {
+
+std::int64_t read_count(const std::string& option, const std::string& text) {
+  try {
+    return parse_count(text);
+  } catch (const Error& error) {
+    fail("{}: {}", option, error.what());
+  }
+}
+
+}  // namespace
+
+int read_int(const std::string& option, const std::string& text, int least) {
+  const std::int64_t value = read_count(option, text);
+  constexpr int most = std::numeric_limits<int>::max();
+  if (value < least || value > most) fail("{} {}: must be between {} and {}", option, text, least, most);
+  return static_cast<int>(value);
+}
+
+std::uint64_t read_bytes(const std::string& option, const std::string& text) {
+  try {
+    return parse_bytes(text);
+  } catch (const Error& error) {
+    fail("{}: {}", option, error.what());
+  }
+}
+
+std::int64_t context_length(const std::string& text) {
+  return read_int("--ctx-size", text);
+}
+
+void add_machine_options(CLI::App& app, MachineOptions& options) {
+  add_choice<std::string>(app, "--device", {{"auto", "auto"}, {"cpu", "cpu"}, {"cuda", "cuda"}},
+                          "What computes; auto takes a CUDA device where there is one",
+                          [&](std::string device) { options.device = std::move(device); })
+      ->default_str("auto");
+  add_text(
+      app, "-t,--threads", "N", [&](const std::string& text) { options.threads = read_int("--threads", text, 0); },
+      "Threads; 0 takes every processor this process may use")
+      ->default_str("0");
+  add_text(
+      app, "--host-memory", "BYTES",
+      [&](const std::string& text) {
+        options.host_memory = read_bytes("--host-memory", text);
+        if (options.host_memory == 0) fail("--host-memory {}: must be above 0", text);
+      },
+      "Memory for keys and values, as in 16GiB [what is free, less a tenth]");
+  add_text(
+      app, "--block-tokens", "N",
+      [&](const std::string& text) { options.block_tokens = read_int("--block-tokens", text); },
+      "Tokens per block of the store, a power of two from 16")
+      ->default_str("4096");
+  app.add_flag("-v,--verbose", options.verbose, "Say on standard error what is used");
+  for (const char* name : {"--device", "--threads", "--host-memory", "--block-tokens", "--verbose"}) {
+    app.get_option(name)->group("Machine");
+  }
+}
+
+void add_attention_options(CLI::App& app, AttentionOptions& options, std::vector<std::string> default_attn) {
+  using index::GroupRule;
+  using index::SelectPer;
+  runtime::MethodOptions& defaults = options.defaults;
+  options.attn = std::move(default_attn);
+  app.add_option("--attn", options.attn,
+                 "dense, sparq, topk, window; options of its own behind colons, as in sparq:r=8:k=256; "
+                 "a comma list, may be repeated")
+      ->type_name("METHOD,...")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->capture_default_str();
+  add_text(
+      app, "--attn-r", "R", [&](const std::string& text) { defaults.rank = read_int("--attn-r", text); },
+      "sparq: components of the query that are compared with every key")
+      ->default_str("16");
+  add_text(
+      app, "--attn-k", "K",
+      [&](const std::string& text) {
+        try {
+          defaults.k = runtime::parse_budget(text, "--attn-k");
+        } catch (const Error& error) {
+          const std::string message = error.what();
+          fail("{}{}", message.rfind("--attn-k", 0) == 0 ? "" : "--attn-k: ", message);
+        }
+      },
+      "Positions attended, the window counted in: a number or a share of the context, as in 1%")
+      ->default_str("128");
+  add_text(
+      app, "--attn-window", "W", [&](const std::string& text) { defaults.window = read_int("--attn-window", text, 0); },
+      "Newest positions that are always attended [sparq: k/4, topk: 0, window: k less the sinks]");
+  add_text(
+      app, "--attn-sinks", "S", [&](const std::string& text) { defaults.sinks = read_int("--attn-sinks", text, 0); },
+      "window: first positions that are always attended")
+      ->default_str("4");
+  add_choice<bool>(app, "--mean-value", {{"on", true}, {"off", false}},
+                   "sparq: the mean value stands in for what was not fetched",
+                   [&](bool on) { defaults.mean_value = on; })
+      ->default_str("on");
+  add_choice<GroupRule>(app, "--attn-group", {{"softmax", GroupRule::softmax}, {"logits", GroupRule::logits}},
+                        "How the query heads of a group rank positions together: by their summed softmaxes or logits",
+                        [&](GroupRule rule) { defaults.rule = rule; })
+      ->default_str("softmax");
+  add_choice<SelectPer>(app, "--attn-select", {{"kv-head", SelectPer::kv_head}, {"query-head", SelectPer::query_head}},
+                        "topk: one selection per KV head or per query head", [&](SelectPer per) { defaults.per = per; })
+      ->default_str("query-head");
+  add_choice<bool>(app, "--topk-engine", {{"own", false}, {"faiss", true}}, "topk: which search finds the positions",
+                   [&](bool faiss) { defaults.faiss = faiss; })
+      ->default_str("own");
+  for (const char* name : {"--attn", "--attn-r", "--attn-k", "--attn-window", "--attn-sinks", "--mean-value",
+                           "--attn-group", "--attn-select", "--topk-engine"}) {
+    app.get_option(name)->group("Attention");
+  }
+}
+
+std::vector<runtime::MethodOptions> AttentionOptions::methods() const {
+  std::vector<runtime::MethodOptions> methods;
+  for (const std::string& item : attn) methods.push_back(runtime::parse_method(item, defaults));
+  return methods;
+}
+
+runtime::MethodOptions AttentionOptions::one_method(const char* subcommand) const {
+  const std::vector<runtime::MethodOptions> all = methods();
+  if (all.size() != 1) fail("--attn: {} takes one method, and {} are given", subcommand, all.size());
+  return all.front();
+}
+
+void add_sampling_options(CLI::App& app, runtime::SamplerOptions& options) {
+  app.add_option("--temp", options.temperature, "Temperature; 0 takes the likeliest token")->type_name("T");
+  app.add_option("--top-k", options.top_k, "Sample among the K likeliest tokens; 0 is off")->type_name("K");
+  app.add_option("--top-p", options.top_p, "Sample among the likeliest tokens that reach this share; 1 is off")
+      ->type_name("P");
+  app.add_option("--min-p", options.min_p, "Drop tokens less likely than this times the likeliest; 0 is off")
+      ->type_name("P");
+  app.add_option("-s,--seed", options.seed, "The same seed gives the same text")->type_name("N");
+  for (const char* name : {"--temp", "--top-k", "--top-p", "--min-p", "--seed"}) {
+    app.get_option(name)->take_last()->capture_default_str()->group("Sampling");
+  }
+}
+
+void add_batch_option(CLI::App& app, runtime::SessionOptions& options) {
+  add_text(
+      app, "-b,--batch,--batch-size", "N",
+      [&](const std::string& text) { options.chunk_tokens = read_int("--batch", text); },
+      "Tokens of the prompt read at a time")
+      ->default_str("2048")
+      ->group("Machine");
+}
+
+}  // namespace hayloft::cli

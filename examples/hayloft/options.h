@@ -1,0 +1,70 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "offload/error.h"
+#include "runtime/method.h"
+#include "runtime/sampler.h"
+#include "runtime/session.h"
+
+// The options that several subcommands share, and the ways of reading a value. What is typed wrong throws Error or
+// CLI::ParseError while the command line is being parsed.
+namespace hayloft::cli {
+
+struct MachineOptions {
+  int threads = 0;                // 0: all processors this process may use
+  std::string device = "auto";    // auto, cpu, cuda
+  std::uint64_t host_memory = 0;  // bytes for K and V; 0: what is free, less a tenth
+  int block_tokens = 4096;
+  bool verbose = false;
+};
+void add_machine_options(CLI::App& app, MachineOptions& options);
+
+struct AttentionOptions {
+  std::vector<std::string> attn;
+  runtime::MethodOptions defaults;  // what the items of --attn start from
+
+  std::vector<runtime::MethodOptions> methods() const;
+  // Throws Error when several are given to a subcommand that takes one.
+  runtime::MethodOptions one_method(const char* subcommand) const;
+};
+void add_attention_options(CLI::App& app, AttentionOptions& options, std::vector<std::string> default_attn);
+
+void add_sampling_options(CLI::App& app, runtime::SamplerOptions& options);
+void add_batch_option(CLI::App& app, runtime::SessionOptions& options);
+
+// A context length: parse_count's notation, at least 1, and few enough for positions of 32 bits.
+std::int64_t context_length(const std::string& text);
+
+// An option whose text `read` turns into a value. Given twice, the last one counts.
+template <class Read>
+CLI::Option* add_text(CLI::App& app, const std::string& names, const std::string& type, Read read,
+                      const std::string& help) {
+  return app.add_option_function<std::string>(names, read, help)->type_name(type)->take_last();
+}
+
+// One of a few words, each standing for a value.
+template <class T>
+CLI::Option* add_choice(CLI::App& app, const std::string& name, std::vector<std::pair<std::string, T>> choices,
+                        const std::string& help, std::function<void(T)> choose) {
+  std::string words;
+  for (const auto& [word, value] : choices) words += (words.empty() ? "" : "|") + word;
+  const auto read = [=](const std::string& text) {
+    for (const auto& [word, value] : choices) {
+      if (text == word) return choose(value);
+    }
+    fail("{} {}: must be one of {}", name, text, words);
+  };
+  return add_text(app, name, words, read, help);
+}
+
+// parse_count and parse_bytes with the option's name in what they throw; counts within [least, most].
+int read_int(const std::string& option, const std::string& text, int least = 1);
+std::uint64_t read_bytes(const std::string& option, const std::string& text);
+
+}  // namespace hayloft::cli
