@@ -1,13 +1,13 @@
 #include <fmt/format.h>
 
-#include "command.h"
-#include "environment.h"
-#include "interrupt.h"
+#include "examples/hayloft/command.h"
+#include "examples/hayloft/environment.h"
+#include "examples/hayloft/interrupt.h"
+#include "examples/hayloft/options.h"
+#include "examples/hayloft/text_output.h"
 #include "offload/output_file.h"
-#include "options.h"
 #include "runtime/attend_file.h"
 #include "runtime/progress.h"
-#include "text_output.h"
 
 // hayloft attend: one method on the tensors of a file.
 namespace hayloft::cli {

@@ -1,4 +1,4 @@
-#include "environment.h"
+#include "examples/hayloft/environment.h"
 
 #include "offload/error.h"
 #include "offload/format.h"
@@ -44,15 +44,6 @@ Environment::Environment(const MachineOptions& options, const std::filesystem::p
   fmt::print(stderr, "model: {}, {} layers ({} global), {} query heads, {} KV heads of {}, weights {}\n",
              config.architecture, config.layers, config.global_layers(), config.query_heads, config.kv_heads,
              config.head_dim, format_bytes(model->weight_bytes()));
-}
-
-std::filesystem::path bundled_model() {
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
-  const std::filesystem::path model = (program.parent_path() / HAYLOFT_MODEL_FROM_PROGRAM).lexically_normal();
-  if (!std::filesystem::exists(model / "config.json")) {
-    fail("the needle model is not at {}, where it was installed; name a model directory with -m", model.string());
-  }
-  return model;
 }
 
 std::string model_name(const std::filesystem::path& directory) {

@@ -4,11 +4,11 @@
 #include <memory>
 #include <string>
 
+#include "examples/hayloft/options.h"
 #include "gpu/backend.h"
 #include "offload/arena.h"
 #include "offload/threads.h"
 #include "offload/topology.h"
-#include "options.h"
 #include "runtime/model.h"
 #include "runtime/tokenizer.h"
 
@@ -28,9 +28,6 @@ struct Environment {
   std::unique_ptr<runtime::Model> model;
   std::unique_ptr<offload::Arena> arena;
 };
-
-// The needle model that comes with the program. Throws Error when it is not where it was installed.
-std::filesystem::path bundled_model();
 
 // The last part of a model directory's path.
 std::string model_name(const std::filesystem::path& directory);

@@ -3,16 +3,16 @@
 #include <iostream>
 #include <iterator>
 
-#include "command.h"
-#include "environment.h"
-#include "interrupt.h"
+#include "examples/hayloft/command.h"
+#include "examples/hayloft/environment.h"
+#include "examples/hayloft/interrupt.h"
+#include "examples/hayloft/options.h"
+#include "examples/hayloft/text_output.h"
 #include "offload/error.h"
 #include "offload/format.h"
-#include "options.h"
 #include "runtime/progress.h"
 #include "runtime/sampler.h"
 #include "runtime/session.h"
-#include "text_output.h"
 
 // hayloft generate: text from a prompt, streamed.
 namespace hayloft::cli {

@@ -1,4 +1,4 @@
-#include "interrupt.h"
+#include "examples/hayloft/interrupt.h"
 
 #include <csignal>
 

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <map>
 
-#include "command.h"
-#include "environment.h"
-#include "interrupt.h"
+#include "examples/hayloft/command.h"
+#include "examples/hayloft/environment.h"
+#include "examples/hayloft/interrupt.h"
+#include "examples/hayloft/text_output.h"
 #include "offload/error.h"
-#include "text_output.h"
 
 // The program: subcommands, exit codes (0 done, 1 an error, 2 wrong usage, 130 interrupted), one line per error.
 namespace hayloft::cli {

@@ -2,16 +2,17 @@
 #include <optional>
 #include <sstream>
 
-#include "command.h"
-#include "environment.h"
-#include "interrupt.h"
+#include "examples/hayloft/bundled_model.h"
+#include "examples/hayloft/command.h"
+#include "examples/hayloft/environment.h"
+#include "examples/hayloft/interrupt.h"
+#include "examples/hayloft/options.h"
+#include "examples/hayloft/text_output.h"
 #include "offload/error.h"
 #include "offload/format.h"
 #include "offload/output_file.h"
-#include "options.h"
 #include "runtime/needle_report.h"
 #include "runtime/progress.h"
-#include "text_output.h"
 
 // hayloft needle: the scaling run, method by context length by depth.
 namespace hayloft::cli {
@@ -32,6 +33,7 @@ class NeedleCommand : public Command {
     app.add_option("-m,--model", model_, "Model directory, Hugging Face layout [the bundled needle model]")
         ->type_name("DIR")
         ->take_last();
+    options_.ctx_sizes = {64 * 1024};
     add_text(
         app, "-c,--ctx-size", "TOKENS,...", [this](const std::string& text) { read_lengths(text); },
         "Context lengths, as in 4096,64k,1M")
@@ -130,7 +132,7 @@ class NeedleCommand : public Command {
   std::string plot_;
   AttentionOptions attention_;
   MachineOptions machine_;
-  runtime::NeedleOptions options_{.ctx_sizes = {64 * 1024}};
+  runtime::NeedleOptions options_;
 
   std::FILE* table_ = stdout;  // standard error when the JSON takes standard output
   runtime::NeedleReport report_;

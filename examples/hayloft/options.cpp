@@ -1,4 +1,4 @@
-#include "options.h"
+#include "examples/hayloft/options.h"
 
 #include <limits>
 

@@ -1,4 +1,4 @@
-#include "text_output.h"
+#include "examples/hayloft/text_output.h"
 
 #include <cerrno>
 #include <cstdio>
