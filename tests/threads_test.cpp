@@ -88,19 +88,43 @@ TEST(Threads, NestedCallsFinishAndCoverEverything) {
   for (const auto& row : visits) EXPECT_EQ(row, std::vector<int>(50, 1));
 }
 
-TEST(Threads, AThreadWaitingInANestedCallStartsNoOuterPiece) {
+TEST(Threads, AThreadWaitingForItsOwnPiecesTakesNoOthers) {
   const Threads threads(3);
-  static thread_local int depth = 0;
-  std::atomic<bool> entered_twice = false;
-  threads.parallel_for(200, 1, [&](std::int64_t, std::int64_t) {
-    if (depth++ > 0) entered_twice = true;
-    threads.parallel_for(8, 1, [&](std::int64_t begin, std::int64_t) {
+  static thread_local bool in_a_call = false;
+  std::mutex mutex;
+  std::condition_variable changed;
+  int begun = 0;
+  bool other_call_done = false;
+  std::atomic<bool> strayed = false;
+
+  // Another thread's call, made while this thread waits with nothing of its own left to do.
+  std::thread other([&] {
+    {
+      std::unique_lock lock(mutex);
+      changed.wait(lock, [&] { return begun == 2; });
+    }
+    threads.parallel_for(200, 1, [&](std::int64_t begin, std::int64_t) {
+      if (in_a_call) strayed = true;
       volatile std::int64_t work = begin;
-      for (int i = 0; i < 2000; ++i) work = work + i;
+      for (int i = 0; i < 20'000; ++i) work = work + i;
     });
-    --depth;
+    const std::lock_guard lock(mutex);
+    other_call_done = true;
+    changed.notify_all();
   });
-  EXPECT_FALSE(entered_twice);
+
+  in_a_call = true;
+  const std::thread::id caller = std::this_thread::get_id();
+  threads.parallel_for(2, 1, [&](std::int64_t, std::int64_t) {
+    std::unique_lock lock(mutex);
+    ++begun;
+    changed.notify_all();
+    changed.wait(lock, [&] { return begun == 2; });
+    if (std::this_thread::get_id() != caller) changed.wait(lock, [&] { return other_call_done; });
+  });
+  in_a_call = false;
+  other.join();
+  EXPECT_FALSE(strayed);
 }
 
 TEST(Threads, SeveralThreadsMayCallAtOnce) {
