@@ -31,7 +31,7 @@ int main(int argc, char** argv) try {
   const auto backend = gpu::make_cpu_backend(threads);
   const runtime::Model model(argv[1], *backend);
   const runtime::Tokenizer tokenizer(argv[1]);
-  const auto sparq = runtime::make_method({.name = "sparq", .rank = 16, .k = {128}}, model.config().head_dim);
+  const auto sparq = runtime::make_method(runtime::parse_method("sparq:r=16:k=128", {}), model.config().head_dim);
   offload::Arena arena(topology);
 
   runtime::Session text(model, arena);
