@@ -101,7 +101,7 @@ std::int64_t parse_count(std::string_view text) {
 
 std::string format_count(std::int64_t count) {
   std::string_view prefixes = "kMGT";
-  std::string unit;
+  std::string_view unit;
   while (count != 0 && count % 1024 == 0 && !prefixes.empty()) {
     count /= 1024;
     unit = prefixes.substr(0, 1);

@@ -36,8 +36,8 @@ class BlockWriter {
 
 // The append-only K/V store: for each (global layer, KV head) a sequence of immutable blocks of B tokens. Stores are
 // cheap to fork: a fork shares every block written so far and appends its own. Blocks live as long as any store holds
-// them; the arena may be destroyed earlier, and only start_block needs it. Reading is thread-safe; appending to a layer
-// needs that layer to itself, fork the whole store. A layer index out of range, an empty block, a wrong number of
+// them; the arena may be destroyed earlier, and only start_block needs it. Reading is thread-safe; nobody else may use
+// a layer while it is appended to, nor fork the store. A layer index out of range, an empty block, a wrong number of
 // tokens or a sealed layer is a programmer's mistake: std::logic_error.
 class Store {
  public:

@@ -185,5 +185,16 @@ TEST(Format, CountsAreWholeNumbersWithBinaryShorthand) {
   }
 }
 
+TEST(Format, CountsAreWrittenAsShortAsTheyAreReadBack) {
+  EXPECT_EQ(format_count(0), "0");
+  EXPECT_EQ(format_count(5000), "5000");
+  EXPECT_EQ(format_count(65536), "64k");
+  EXPECT_EQ(format_count(1048576), "1M");
+  EXPECT_EQ(format_count(1048577), "1048577");
+  for (const std::int64_t count : {std::int64_t{1}, std::int64_t{1536}, std::int64_t{3} << 30, std::int64_t{1} << 62}) {
+    EXPECT_EQ(parse_count(format_count(count)), count);
+  }
+}
+
 }  // namespace
 }  // namespace hayloft

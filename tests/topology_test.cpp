@@ -1,5 +1,6 @@
 #include "offload/topology.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <unistd.h>
@@ -72,7 +73,7 @@ TEST(Topology, AnAffinityMaskBoundsTheProcessors) {
 // A made-up /proc/self and the groups it points to.
 class CgroupTest : public testing::Test {
  protected:
-  CgroupTest() : root_(fs::path(testing::TempDir()) / ("hayloft-cgroup-" + std::to_string(getpid()))) {
+  CgroupTest() : root_(fs::path(testing::TempDir()) / fmt::format("hayloft-cgroup-{}", getpid())) {
     fs::remove_all(root_);
     fs::create_directories(root_ / "proc");
   }
@@ -83,8 +84,9 @@ class CgroupTest : public testing::Test {
     std::ofstream(root_ / file) << text;
   }
   void mount_v2(const std::string& root) {
-    write("proc/mountinfo", "23 22 0:21 / /proc rw - proc proc rw\n31 23 0:27 " + root + " " + (root_ / "v2").string() +
-                                " rw,nosuid shared:9 - cgroup2 cgroup2 rw\n");
+    write("proc/mountinfo", fmt::format("23 22 0:21 / /proc rw - proc proc rw\n"
+                                        "31 23 0:27 {} {} rw,nosuid shared:9 - cgroup2 cgroup2 rw\n",
+                                        root, (root_ / "v2").string()));
   }
   Cgroup cgroup() const { return Cgroup(root_ / "proc"); }
 
@@ -152,9 +154,10 @@ TEST_F(CgroupTest, AGroupOutsideTheMountIsReadAtTheMountsRoot) {
 
 TEST_F(CgroupTest, TheFirstVersionsControllersAreReadFromTheirOwnMounts) {
   write("proc/cgroup", "5:cpu,cpuacct:/job\n4:memory:/job\n0::/\n");
-  write("proc/mountinfo", "32 31 0:28 / " + (root_ / "cpu").string() + " rw - cgroup cgroup rw,cpu,cpuacct\n" +
-                              "33 31 0:29 / " + (root_ / "memory").string() + " rw - cgroup cgroup rw,memory\n" +
-                              "34 31 0:30 / " + (root_ / "v2").string() + " rw - cgroup2 cgroup2 rw\n");
+  write("proc/mountinfo", fmt::format("32 31 0:28 / {0}/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
+                                      "33 31 0:29 / {0}/memory rw - cgroup cgroup rw,memory\n"
+                                      "34 31 0:30 / {0}/v2 rw - cgroup2 cgroup2 rw\n",
+                                      root_.string()));
   write("cpu/cpu.cfs_quota_us", "-1\n");
   write("cpu/cpu.cfs_period_us", "100000\n");
   write("cpu/job/cpu.cfs_quota_us", "150000\n");
