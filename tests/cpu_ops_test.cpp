@@ -144,7 +144,7 @@ TEST_F(CpuOps, ConversionToF16RoundsLikeItsScalarOracle) {
 TEST_F(CpuOps, MatmulEqualsTheOracleForEveryDtypeAndNumberOfTokens) {
   for (const auto type : {gpu::DType::f32, gpu::DType::f16, gpu::DType::bf16}) {
     const TypedMatrix w(type, 131, 136, 1);
-    for (const int T : {1, 2, 3, 8, 9, 17, 64, 500}) expect_product(w, T, T % 2 == 1);
+    for (const int T : {1, 2, 3, 8, 17, 64, 65, 500}) expect_product(w, T, T % 2 == 1);
   }
 }
 
@@ -153,7 +153,7 @@ TEST_F(CpuOps, MatmulEqualsTheOracleForEveryShape) {
     for (const int rows : {1, 3, 4, 257}) {
       for (const int cols : {1, 7, 8, 100, 2050}) {
         const TypedMatrix w(type, rows, cols, 2);
-        for (const int T : {1, 5, 20}) expect_product(w, T, true);
+        for (const int T : {1, 7, 70}) expect_product(w, T, true);
       }
     }
   }
@@ -163,7 +163,7 @@ TEST_F(CpuOps, MatmulEqualsTheOracleOnEveryInstructionSet) {
   for_each_target([&] {
     for (const auto type : {gpu::DType::f32, gpu::DType::f16, gpu::DType::bf16}) {
       const TypedMatrix w(type, 37, 90, 3);
-      for (const int T : {1, 4, 7, 12}) expect_product(w, T, true);
+      for (const int T : {1, 4, 7, 70}) expect_product(w, T, true);
     }
   });
 }

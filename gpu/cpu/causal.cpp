@@ -16,8 +16,9 @@
 namespace hayloft::gpu {
 namespace {
 
-constexpr int kQueryRows = 256;            // rows of a block's matrix: tokens times the group's query heads
-constexpr int kTileKeys = 256;             // keys per tile
+constexpr int kQueryRows = 256;  // rows of a block's matrix: tokens times the group's query heads
+constexpr int kBandTokens = 32;  // a block of a short window: its tile spans window + block keys, mostly masked
+constexpr int kTileKeys = 256;   // keys per tile
 constexpr std::int64_t kSplitKeys = 4096;  // the least a segment of keys holds
 constexpr std::int64_t kWantedTasks = 64;  // with fewer blocks than this, a block's keys are split into segments
 
@@ -28,6 +29,9 @@ class CausalAttention {
       : cache_(cache), q_(q), out_(out), tokens_(T), query_heads_(query_heads), window_(window) {
     group_ = query_heads / cache.kv_heads;
     block_tokens_ = std::max(1, kQueryRows / group_);
+    if (window > 0)
+      block_tokens_ =
+          static_cast<int>(std::min<std::int64_t>(block_tokens_, std::max<std::int64_t>(window, kBandTokens)));
     blocks_ = (T + block_tokens_ - 1) / block_tokens_;
     const std::int64_t tasks = static_cast<std::int64_t>(cache.kv_heads) * blocks_;
     const std::int64_t visible = window > 0 ? std::min(cache.tokens(), window + block_tokens_) : cache.tokens();

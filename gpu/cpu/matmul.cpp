@@ -23,18 +23,19 @@ template <class T>
 void stream_rows(const float* x, int tokens, const T* weights, int cols, int begin, int end, float* y, int stride) {
   const F32 d;
   const std::size_t n = static_cast<std::size_t>(cols);
+  NoPrefetch none;  // the weights are read in order, which the processor sees by itself
   int row = begin;
   for (; row + 4 <= end; row += 4) {
     const T* four[4];
     for (int i = 0; i < 4; ++i) four[i] = weights + static_cast<std::size_t>(row + i) * n;
-    dot_four(d, four, x, tokens, n, n, y + row, static_cast<std::size_t>(stride));
+    dot_four(d, four, x, tokens, n, n, y + row, static_cast<std::size_t>(stride), none);
   }
   for (; row < end; ++row) {
     const T* same[4];
     for (int i = 0; i < 4; ++i) same[i] = weights + static_cast<std::size_t>(row) * n;
     for (int t = 0; t < tokens; ++t) {
       HWY_ALIGN float out[4];
-      dot_four<1>(d, same, x + t * n, n, n, out, 4);
+      dot_four<1>(d, same, x + t * n, n, n, out, 4, none);
       y[static_cast<std::size_t>(t) * stride + row] = out[0];
     }
   }
@@ -60,7 +61,11 @@ namespace {
 
 HWY_EXPORT(stream_matmul_simd);
 
-constexpr int kStreamTokens = 8;  // up to here the weights' way through memory outweighs the arithmetic
+// Reading the weights as they are beats widening them for BLAS while the tokens' inputs stay in the second-level cache,
+// and always when they are very few.
+bool streams(int T, int cols) {
+  return T <= 8 || (T <= 64 && static_cast<std::int64_t>(T) * cols <= 256 << 10);
+}
 
 // BLAS panels: an f32 panel of weights is 1 MiB at most and stays in the second-level cache while the tokens pass.
 constexpr int kPanelRows = 128;
@@ -111,7 +116,7 @@ void multiply_panel(const float* x, const Matrix& w, const float* bias, int t0, 
 
 void matmul_cpu(const float* x, int T, const Matrix& w, const float* bias, float* y, const offload::Threads& threads) {
   if (T <= 0 || w.rows <= 0) return;
-  if (T <= kStreamTokens) return stream_matmul(x, T, w, bias, y, threads);
+  if (streams(T, w.cols)) return stream_matmul(x, T, w, bias, y, threads);
   const std::int64_t panels = (w.rows + kPanelRows - 1) / kPanelRows;
   const std::int64_t blocks = (T + kPanelTokens - 1) / kPanelTokens;
   threads.parallel_for(panels * blocks, 1, [&](std::int64_t begin, std::int64_t end) {

@@ -22,22 +22,41 @@ namespace hayloft::gpu::HWY_NAMESPACE {
 constexpr int kTile = 32;
 constexpr int kMaxQueries = 64;  // query heads a tile's score buffer has room for; larger groups come in slices
 
-HWY_INLINE void prefetch_row(const f16* row, std::size_t bytes) {
-  for (std::size_t offset = 0; offset < bytes; offset += 64) {
-    hwy::Prefetch(reinterpret_cast<const std::byte*>(row) + offset);
-  }
-}
+// Asks for rows to be brought near, line by line in their order and a little at a time: all at once they would fill
+// the core's few slots for pending lines and stall it.
+class RowPrefetch {
+ public:
+  RowPrefetch(const f16* const* rows, int n, int head_dim)
+      : row_(rows), end_(rows + n), row_bytes_(sizeof(f16) * 2 * static_cast<std::size_t>(head_dim)) {}
 
-// scores[query][row] of up to kTile rows; while the K halves are read the next tile's rows are prefetched.
-HWY_INLINE void score_tile(F32 d, const f16* const* rows, int n, int ahead, const QueryGroup& group, float* scores) {
-  const std::size_t row_bytes = sizeof(f16) * 2 * static_cast<std::size_t>(group.head_dim);
+  HWY_INLINE void lines(int count) {
+    for (int i = 0; i < count && row_ != end_; ++i) {
+      hwy::Prefetch(reinterpret_cast<const std::byte*>(*row_) + offset_);
+      offset_ += 64;
+      if (offset_ >= row_bytes_) {
+        offset_ = 0;
+        ++row_;
+      }
+    }
+  }
+
+ private:
+  const f16* const* row_;
+  const f16* const* end_;
+  std::size_t offset_ = 0;
+  std::size_t row_bytes_;
+};
+
+// scores[query][row] of up to kTile rows.
+template <class Prefetch>
+HWY_INLINE void score_tile(F32 d, const f16* const* rows, int n, const QueryGroup& group, float* scores,
+                           Prefetch& prefetch) {
   for (int row = 0; row < n; row += 4) {
-    for (int i = row; i < std::min(row + 4, ahead); ++i) prefetch_row(rows[n + i], row_bytes);
     // The last four may be fewer: the last row stands in, and its surplus scores are never read.
     const f16* four[4];
     for (int i = 0; i < 4; ++i) four[i] = rows[std::min(row + i, n - 1)];
     dot_four(d, four, group.q, group.queries, static_cast<std::size_t>(group.stride),
-             static_cast<std::size_t>(group.head_dim), scores + row, kTile);
+             static_cast<std::size_t>(group.head_dim), scores + row, kTile, prefetch);
   }
 }
 
@@ -67,14 +86,15 @@ HWY_INLINE float softmax_step(F32 d, float* scores, int n, float& max, float& su
 
 // weighted[query][component] += sum over rows of p[query][row] * V[row][component], for Q query heads and a strip of
 // up to `Vectors` vectors of components.
-template <int Q, int Vectors>
+template <int Q, int Vectors, class Prefetch>
 HWY_INLINE void weigh_strip(F32 d, const f16* const* rows, int n, const float* p, std::size_t offset, std::size_t part,
-                            float* weighted, std::size_t stride) {
+                            float* weighted, std::size_t stride, Prefetch& prefetch) {
   const std::size_t lanes = hn::Lanes(d);
   F32Vec sum[Q][Vectors];
   for (int q = 0; q < Q; ++q)
     for (int v = 0; v < Vectors; ++v) sum[q][v] = hn::LoadU(d, weighted + q * stride + v * lanes);
   for (int row = 0; row < n; ++row) {
+    if (HWY_MAX_BYTES >= 64) prefetch.lines(1);  // smaller vectors make more steps over K, which then prefetch it all
     F32Vec value[Vectors];
     for (int v = 0; v < Vectors; ++v) {
       const f16* from = rows[row] + offset + v * lanes;
@@ -89,16 +109,16 @@ HWY_INLINE void weigh_strip(F32 d, const f16* const* rows, int n, const float* p
     for (int v = 0; v < Vectors; ++v) hn::StoreU(sum[q][v], d, weighted + q * stride + v * lanes);
 }
 
-template <int Q>
+template <int Q, class Prefetch>
 HWY_INLINE void weigh_values(F32 d, const f16* const* rows, int n, const float* p, std::size_t head_dim,
-                             float* weighted, std::size_t stride) {
+                             float* weighted, std::size_t stride, Prefetch& prefetch) {
   const std::size_t lanes = hn::Lanes(d);
   std::size_t i = 0;
   for (; i + 2 * lanes <= head_dim; i += 2 * lanes) {
-    weigh_strip<Q, 2>(d, rows, n, p, head_dim + i, lanes, weighted + i, stride);
+    weigh_strip<Q, 2>(d, rows, n, p, head_dim + i, lanes, weighted + i, stride, prefetch);
   }
   for (; i < head_dim; i += lanes) {
-    weigh_strip<Q, 1>(d, rows, n, p, head_dim + i, std::min(lanes, head_dim - i), weighted + i, stride);
+    weigh_strip<Q, 1>(d, rows, n, p, head_dim + i, std::min(lanes, head_dim - i), weighted + i, stride, prefetch);
   }
 }
 
@@ -111,7 +131,8 @@ void attend_slice(const f16* const* rows, std::int64_t n, const QueryGroup& grou
     const int here = static_cast<int>(std::min<std::int64_t>(kTile, n - done));
     const int ahead = static_cast<int>(std::min<std::int64_t>(kTile, n - done - here));
     const f16* const* tile = rows + done;
-    score_tile(d, tile, here, ahead, group, scores);
+    RowPrefetch next(tile + here, ahead, group.head_dim);
+    score_tile(d, tile, here, group, scores, next);
     for (int q = 0; q < group.queries; ++q) {
       const float keep = softmax_step(d, scores + q * kTile, here, group.max[q], group.sum[q]);
       float* weighted = group.weighted + q * stride;
@@ -121,13 +142,9 @@ void attend_slice(const f16* const* rows, std::int64_t n, const QueryGroup& grou
         }
       }
     }
-    int q = 0;
-    for (; q + kQueriesAtOnce <= group.queries; q += kQueriesAtOnce) {
-      weigh_values<kQueriesAtOnce>(d, tile, here, scores + q * kTile, head_dim, group.weighted + q * stride, stride);
-    }
-    for (; q < group.queries; ++q) {
-      weigh_values<1>(d, tile, here, scores + q * kTile, head_dim, group.weighted + q * stride, stride);
-    }
+    for_each_run(group.queries, [&](auto run, int q) HWY_ATTR {
+      weigh_values<run()>(d, tile, here, scores + q * kTile, head_dim, group.weighted + q * stride, stride, next);
+    });
   }
 }
 
@@ -136,7 +153,8 @@ void sum_slice(const f16* const* rows, std::int64_t n, const QueryGroup& group) 
   HWY_ALIGN float scores[kMaxQueries * kTile];
   for (std::int64_t done = 0; done < n; done += kTile) {
     const int here = static_cast<int>(std::min<std::int64_t>(kTile, n - done));
-    score_tile(d, rows + done, here, 0, group, scores);
+    NoPrefetch none;
+    score_tile(d, rows + done, here, group, scores, none);
     for (int q = 0; q < group.queries; ++q) softmax_step(d, scores + q * kTile, here, group.max[q], group.sum[q]);
   }
 }

@@ -178,16 +178,22 @@ HWY_INLINE void store_sums(F32 d, F32Vec v0, F32Vec v1, F32Vec v2, F32Vec v3, fl
 }
 #endif
 
-// Inner products of four rows with Q vectors of n elements: out[q * out_stride + row].
-template <int Q, class T>
+struct NoPrefetch {
+  HWY_INLINE void lines(int) {}
+};
+
+// Inner products of four rows with Q vectors of n elements: out[q * out_stride + row]. Between the steps of the sum,
+// `prefetch` is asked for two cache lines of whatever is read next.
+template <int Q, class T, class Prefetch>
 HWY_INLINE void dot_four(F32 d, const T* const* rows, const float* x, std::size_t x_stride, std::size_t n, float* out,
-                         std::size_t out_stride) {
+                         std::size_t out_stride, Prefetch& prefetch) {
   const std::size_t lanes = hn::Lanes(d);
   F32Vec sum[Q][4];
   for (int q = 0; q < Q; ++q)
     for (int row = 0; row < 4; ++row) sum[q][row] = hn::Zero(d);
   std::size_t i = 0;
   for (; i + lanes <= n; i += lanes) {
+    prefetch.lines(2);
     F32Vec w[4];
     for (int row = 0; row < 4; ++row) w[row] = load(d, rows[row] + i);
     for (int q = 0; q < Q; ++q) {
@@ -208,15 +214,24 @@ HWY_INLINE void dot_four(F32 d, const T* const* rows, const float* x, std::size_
   }
 }
 
-// The same for any number of vectors, a few at a time.
-template <class T>
-HWY_INLINE void dot_four(F32 d, const T* const* rows, const float* x, int vectors, std::size_t x_stride, std::size_t n,
-                         float* out, std::size_t out_stride) {
+// Cuts n query heads (or tokens) into runs that fit the registers: body(integral_constant<int, Q>, first).
+template <class Body>
+HWY_INLINE void for_each_run(int n, const Body& body) {
   int q = 0;
-  for (; q + kQueriesAtOnce <= vectors; q += kQueriesAtOnce) {
-    dot_four<kQueriesAtOnce>(d, rows, x + q * x_stride, x_stride, n, out + q * out_stride, out_stride);
+  if constexpr (kQueriesAtOnce == 4) {
+    for (; q + 4 <= n; q += 4) body(std::integral_constant<int, 4>(), q);
   }
-  for (; q < vectors; ++q) dot_four<1>(d, rows, x + q * x_stride, x_stride, n, out + q * out_stride, out_stride);
+  for (; q + 2 <= n; q += 2) body(std::integral_constant<int, 2>(), q);
+  if (q < n) body(std::integral_constant<int, 1>(), q);
+}
+
+// dot_four for any number of vectors.
+template <class T, class Prefetch>
+HWY_INLINE void dot_four(F32 d, const T* const* rows, const float* x, int vectors, std::size_t x_stride, std::size_t n,
+                         float* out, std::size_t out_stride, Prefetch& prefetch) {
+  for_each_run(vectors, [&](auto run, int q) HWY_ATTR {
+    dot_four<run()>(d, rows, x + q * x_stride, x_stride, n, out + q * out_stride, out_stride, prefetch);
+  });
 }
 
 }  // namespace hayloft::gpu::HWY_NAMESPACE
