@@ -24,8 +24,10 @@ const std::string* Bpe::text(TokenId id) const {
   return text.empty() ? nullptr : &text;
 }
 
-TokenId Bpe::symbol(std::string_view character, bool first, bool last) const {
-  if ((first || prefix_.empty()) && (!last || suffix_.empty())) return find(character);
+TokenId Bpe::symbol(char32_t code, std::string_view character, bool first, bool last) const {
+  if ((first || prefix_.empty()) && (!last || suffix_.empty())) {
+    return code < characters_.size() ? characters_[code] : find(character);
+  }
   std::string decorated = first ? std::string() : prefix_;
   decorated += character;
   if (last) decorated += suffix_;
@@ -49,11 +51,11 @@ void Bpe::append_symbols(std::string_view word, std::vector<TokenId>& symbols) c
     unknown = 0;
   };
   for (std::size_t at = 0; at < word.size();) {
-    const std::size_t length = utf8_at(word, at).length;
-    const std::string_view character = word.substr(at, length);
+    const Utf8Char next = utf8_at(word, at);
+    const std::string_view character = word.substr(at, next.length);
     const bool first = at == 0;
-    at += length;
-    const TokenId known = symbol(character, first, at == word.size());
+    at += next.length;
+    const TokenId known = symbol(next.code, character, first, at == word.size());
     if (known >= 0) {
       flush();
       symbols.push_back(known);

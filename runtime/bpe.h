@@ -62,7 +62,7 @@ class Bpe {
 
   bool longer_than_a_symbol(std::string_view text) const;
   TokenId find_or_fail(std::string_view text, std::size_t merge, const Field& merges) const;
-  TokenId symbol(std::string_view character, bool first, bool last) const;
+  TokenId symbol(char32_t code, std::string_view character, bool first, bool last) const;
   void append_symbols(std::string_view word, std::vector<TokenId>& symbols) const;
   bool append_byte_tokens(std::string_view character, std::vector<TokenId>& symbols) const;
 
@@ -73,8 +73,9 @@ class Bpe {
 
   std::vector<std::string> texts_;                     // by id; an id that is not in use has an empty text
   std::unordered_map<std::string_view, TokenId> ids_;  // keys view texts_
-  std::array<TokenId, 256> letters_;                   // the symbol of each byte (byte level), -1 if there is none
-  std::array<TokenId, 256> bytes_;                     // <0x00> to <0xFF>, -1 if there is none
+  std::vector<TokenId> characters_;   // the symbol of each character of the basic plane, -1 if there is none
+  std::array<TokenId, 256> letters_;  // the symbol of each byte (byte level), -1 if there is none
+  std::array<TokenId, 256> bytes_;    // <0x00> to <0xFF>, -1 if there is none
 
   std::size_t merge_count_ = 0;
   MergeTable merges_;

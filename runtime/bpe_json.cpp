@@ -9,10 +9,7 @@
 namespace hayloft::runtime {
 namespace {
 
-std::size_t merge_capacity(const Field& model) {
-  const auto merges = model.find("merges");
-  return merges && merges->value().is_array() ? merges->value().size() : 0;
-}
+constexpr char32_t kBasicPlane = 0x10000;
 
 void check_type(const Field& model) {
   const std::string type = model.text("type", "BPE");  // early files leave it out
@@ -31,8 +28,7 @@ void check_type(const Field& model) {
 
 }  // namespace
 
-Bpe::Bpe(const Field& model, bool byte_level)
-    : byte_level_(byte_level), merges_(merge_capacity(model)), joints_(merge_capacity(model)) {
+Bpe::Bpe(const Field& model, bool byte_level) : byte_level_(byte_level) {
   check_type(model);
   ignore_merges_ = model.flag("ignore_merges", false);
   fuse_unknown_ = model.flag("fuse_unk", false);
@@ -42,10 +38,7 @@ Bpe::Bpe(const Field& model, bool byte_level)
   segmentable_ = prefix_.empty() && suffix_.empty();
 
   read_vocabulary(model.at("vocab"));
-  if (const auto unknown = model.find("unk_token")) {
-    unknown_ = find(unknown->text());
-    // The reference looks for it only when it needs it, so files exist whose unk_token is an added token alone.
-  }
+  if (const auto unknown = model.find("unk_token")) unknown_ = find(unknown->text());
   for (int byte = 0; byte < 256; ++byte) {
     letters_[byte] = find(byte_letter(static_cast<std::uint8_t>(byte)));
     bytes_[byte] = find(fmt::format("<0x{:02X}>", byte));
@@ -60,6 +53,7 @@ void Bpe::read_vocabulary(const Field& vocab) {
   for (const auto& [text, id] : entries.items()) {
     largest = std::max(largest, Field(id, vocab.file(), vocab.path() + "['" + text + "']").token_id());
   }
+  characters_.assign(kBasicPlane, -1);
   texts_.resize(static_cast<std::size_t>(largest + 1));
   ids_.reserve(entries.size());
   for (const auto& [text, value] : entries.items()) {
@@ -71,6 +65,8 @@ void Bpe::read_vocabulary(const Field& vocab) {
     }
     slot = text;
     ids_.emplace(slot, id);
+    const Utf8Char first = utf8_at(text, 0);
+    if (first.length == text.size() && first.code < kBasicPlane) characters_[first.code] = id;
   }
 }
 

@@ -1,23 +1,37 @@
 #include "runtime/bpe_merges.h"
 
 #include <algorithm>
-#include <bit>
 #include <functional>
 
 #include "offload/error.h"
 
 namespace hayloft::runtime {
 
-MergeTable::MergeTable(std::size_t merges)
-    : entries_(std::bit_ceil(merges * 2 + 2), Entry{kNone, {}}),
-      mask_(entries_.size() - 1),
-      shift_(64 - std::countr_zero(entries_.size())) {}
+MergeTable::MergeTable() {
+  resize(1 << 10);
+}
 
-void MergeTable::set(TokenId left, TokenId right, Merge merge) {
-  const std::uint64_t key = pack(left, right);
+MergeTable::Entry& MergeTable::entry(std::uint64_t key) {
   std::size_t at = slot(key);
   while (entries_[at].key != key && entries_[at].key != kNone) at = (at + 1) & mask_;
-  entries_[at] = {key, merge};
+  return entries_[at];
+}
+
+void MergeTable::resize(std::size_t slots) {
+  std::vector<Entry> old(slots);
+  old.swap(entries_);
+  mask_ = slots - 1;
+  for (const Entry& kept : old) {
+    if (kept.key != kNone) entry(kept.key) = kept;
+  }
+}
+
+void MergeTable::set(TokenId left, TokenId right, Merge merge) {
+  if ((used_ + 1) * 2 > entries_.size()) resize(entries_.size() * 2);
+  const std::uint64_t key = pack(left, right);
+  Entry& place = entry(key);
+  if (place.key == kNone) ++used_;
+  place = {key, merge};
 }
 
 void Merger::rank_pair(std::uint32_t at) {

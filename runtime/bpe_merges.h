@@ -14,11 +14,11 @@ using TokenId = std::int32_t;
 class MergeTable {
  public:
   struct Merge {
-    std::uint32_t rank;  // smaller joins first
-    TokenId joined;
+    std::uint32_t rank = 0;  // smaller joins first
+    TokenId joined = 0;
   };
 
-  explicit MergeTable(std::size_t merges);
+  MergeTable();
 
   // Joining left and right gives `joined` at `rank`; the pair's earlier entry is replaced.
   void set(TokenId left, TokenId right, Merge merge);
@@ -32,20 +32,21 @@ class MergeTable {
   }
 
  private:
+  static constexpr std::uint64_t kNone = ~std::uint64_t{0};  // no pair of non-negative ids packs to it
   struct Entry {
-    std::uint64_t key;
+    std::uint64_t key = kNone;
     Merge merge;
   };
-  static constexpr std::uint64_t kNone = ~std::uint64_t{0};  // no pair of non-negative ids packs to it
-
   static std::uint64_t pack(TokenId left, TokenId right) {
     return static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32 | static_cast<std::uint32_t>(right);
   }
-  std::size_t slot(std::uint64_t key) const { return (key * 0x9E3779B97F4A7C15) >> shift_ & mask_; }
+  std::size_t slot(std::uint64_t key) const { return (key * 0x9E3779B97F4A7C15) >> 32 & mask_; }
+  Entry& entry(std::uint64_t key);  // of the key, or the free one where it belongs
+  void resize(std::size_t slots);
 
-  std::vector<Entry> entries_;  // at most half of them in use
-  std::size_t mask_;
-  int shift_;
+  std::vector<Entry> entries_;  // a power of two, at most half of them in use
+  std::size_t used_ = 0;
+  std::size_t mask_ = 0;
 };
 
 // Byte-pair encoding of one word (Sennrich et al., arXiv 1508.07909): joins the pair of smallest rank, the leftmost of

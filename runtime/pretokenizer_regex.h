@@ -69,6 +69,6 @@ class Regex {
 };
 
 // text with every match replaced by `content`, which is taken literally.
-std::string replace_all(std::string_view text, const Regex& regex, std::string_view content);
+std::string replace_all(std::string_view text, Regex::Matcher& matcher, std::string_view content);
 
 }  // namespace hayloft::runtime

@@ -2,8 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
-#include <iterator>
-#include <optional>
+#include <system_error>
 #include <utility>
 
 #include "offload/error.h"
@@ -24,7 +23,13 @@ std::string read_file(const std::filesystem::path& path) {
   if (!file) {
     fail("{}: cannot be opened; a model directory holds its tokenizer as tokenizer.json", path.string());
   }
-  std::string bytes(std::istreambuf_iterator<char>(file), {});
+  std::string bytes;
+  std::error_code unknown_size;  // then it is read all the same
+  const auto size = std::filesystem::file_size(path, unknown_size);
+  if (!unknown_size) bytes.reserve(size);
+  for (char block[1 << 16]; file.read(block, sizeof block), file.gcount() > 0;) {
+    bytes.append(block, static_cast<std::size_t>(file.gcount()));
+  }
   if (file.bad()) fail("{}: reading failed after {} bytes", path.string(), bytes.size());
   return bytes;
 }

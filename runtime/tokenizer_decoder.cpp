@@ -84,7 +84,8 @@ void Decoder::run(const Fuse&, Tokens& tokens, bool) {
 }
 
 void Decoder::run(const Replace& step, Tokens& tokens, bool) {
-  for (std::string& token : tokens) token = replace_all(token, step.pattern, step.content);
+  Regex::Matcher matcher(step.pattern);
+  for (std::string& token : tokens) token = replace_all(token, matcher, step.content);
 }
 
 void Decoder::run(const Strip& step, Tokens& tokens, bool continued) {

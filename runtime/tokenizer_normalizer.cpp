@@ -66,7 +66,10 @@ std::string Normalizer::run(const Step& step, std::string text) {
                           if (!text.empty()) text.insert(0, prepend.content);
                           return std::move(text);
                         },
-                        [&](const Replace& replace) { return replace_all(text, replace.pattern, replace.content); },
+                        [&](const Replace& replace) {
+                          Regex::Matcher matcher(replace.pattern);
+                          return replace_all(text, matcher, replace.content);
+                        },
                     },
                     step);
 }
