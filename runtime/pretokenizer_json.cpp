@@ -11,6 +11,8 @@ namespace {
 // GPT-2's split (openai/gpt-2, encoder.py), which the ByteLevel step carries within itself: contractions, words,
 // numbers and punctuation, each with the space before it, and white space.
 constexpr std::string_view kGpt2Split = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+// The Whitespace step's \w is that of Rust's regex crate, which has the zero-width joiners.
+constexpr std::string_view kWordOrSymbols = R"([\w\x{200C}\x{200D}]+|[^\w\s\x{200C}\x{200D}]+)";
 constexpr std::string_view kPunctuation = R"([\p{P}!-/:-@\x5B-`{-~])";
 
 }  // namespace
@@ -67,7 +69,7 @@ void PreTokenizer::read_step(const Field& field) {
     const bool individual = field.flag("individual_digits", false);
     add_split("\\p{N}", kRegex, individual ? Behavior::isolated : Behavior::contiguous, false, field);
   } else if (type == "Whitespace") {
-    add_split("\\w+|[^\\w\\s]+", kRegex, Behavior::removed, true, field);
+    add_split(kWordOrSymbols, kRegex, Behavior::removed, true, field);
   } else if (type == "WhitespaceSplit") {
     add_split("\\s", kRegex, Behavior::removed, false, field);
   } else if (type == "Punctuation") {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -9,19 +10,51 @@
 namespace hayloft::runtime {
 namespace {
 
-// Contents of a character class. PCRE2's \s also takes U+180E, and its \w (10.42) leaves marks out.
+// Contents of character classes. PCRE2's \s also takes U+180E, and its \w (10.42) leaves marks out.
 constexpr std::string_view kSpace =
     "\\t-\\r\\x{20}\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}";
 constexpr std::string_view kWord =
     "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}"
     "\\x{1F170}-\\x{1F189}";
+// Outside a class Oniguruma's \w has the superscripts and fractions of Latin-1 too.
+constexpr std::string_view kLatin1Word = "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}";
 constexpr std::string_view kHexDigit = "0-9A-Fa-f";
+
+// The POSIX brackets that PCRE2 reads differently.
+constexpr std::pair<std::string_view, std::string_view> kPosix[] = {
+    {"[:alpha:]", "\\p{Alphabetic}"},
+    {"[:alnum:]", "\\p{Alphabetic}\\p{Nd}"},
+    {"[:punct:]", "\\p{P}\\p{S}"},
+    {"[:space:]", kSpace},
+    {"[:word:]", kWord},
+};
+
+// Properties with names of more than two letters that are not scripts. To PCRE2 a bare script also means characters
+// that the script shares with others (\p{Han} the ideographic full stop), to Oniguruma only its own.
+constexpr std::string_view kNoScripts[] = {
+    "Any",
+    "Alphabetic",
+    "Uppercase",
+    "Lowercase",
+    "White_Space",
+    "Emoji",
+    "Emoji_Presentation",
+    "Emoji_Modifier",
+    "Extended_Pictographic",
+    "Ideographic",
+    "Math",
+    "Dash",
+};
 
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 bool is_hex(char c) {
   return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+}
+template <class List, class Value>
+bool contains(const List& list, const Value& value) {
+  return std::find(std::begin(list), std::end(list), value) != std::end(list);
 }
 
 class Translator {
@@ -66,9 +99,31 @@ class Translator {
     if (in_class) {
       out_.append(contents);
     } else {
-      out_.append(negated ? "[^" : "[").append(contents).append("]");
+      const std::string_view more = contents == kWord ? kLatin1Word : "";
+      out_.append(negated ? "[^" : "[").append(contents).append(more).append("]");
     }
     at_ += 2;
+  }
+
+  // \p{...}, at_ on the backslash and close on the brace.
+  void property(std::size_t close) {
+    std::string_view name = in_.substr(at_ + 3, close - at_ - 3);
+    const bool negated = name.substr(0, 1) == "^";
+    if (negated) name.remove_prefix(1);
+    const bool script = name.size() > 2 && !contains(kNoScripts, name);
+    out_.append(in_.substr(at_, 3)).append(negated ? "^" : "").append(script ? "sc:" : "").append(name).append("}");
+    at_ = close + 1;
+  }
+
+  void posix_bracket() {
+    for (const auto& [name, contents] : kPosix) {
+      if (!next_is(name)) continue;
+      out_.append(contents);
+      at_ += name.size();
+      return;
+    }
+    const std::size_t close = in_.find(":]", at_);
+    copy(close == std::string_view::npos ? 1 : close + 2 - at_);
   }
 
   void escape(bool in_class) {
@@ -85,10 +140,9 @@ class Translator {
         return;
       }
     }
-    const bool braced =
-        (c == 'p' || c == 'P' || c == 'x' || c == 'k' || c == 'g') && at_ + 2 < in_.size() && in_[at_ + 2] == '{';
+    const bool braced = contains(std::string_view("pPxkg"), c) && at_ + 2 < in_.size() && in_[at_ + 2] == '{';
     const std::size_t close = braced ? in_.find('}', at_) : std::string_view::npos;
-    if (close != std::string_view::npos) return copy(close + 1 - at_);
+    if (close != std::string_view::npos) return c == 'p' || c == 'P' ? property(close) : copy(close + 1 - at_);
     copy(1);
     if (at_ < in_.size()) copy(utf8_at(in_, at_).length);
   }
@@ -99,8 +153,7 @@ class Translator {
     do {
       const char c = in_[at_];
       if (c == '[' && depth > 0 && next_is("[:")) {
-        const std::size_t close = in_.find(":]", at_);
-        copy(close == std::string_view::npos ? 1 : close + 2 - at_);
+        posix_bracket();
       } else if (c == '[') {
         if (++depth > 1) {
           if (next_is("[^")) fail("{}: a negated class within a class is not supported: {}", where_, in_);
