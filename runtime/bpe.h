@@ -31,8 +31,8 @@ class Bpe {
   template <class Known>
   const std::string* unreachable(Known&& known) const {
     if (merge_count_ > 0) return nullptr;
-    for (const auto& [text, id] : ids_) {
-      if (longer_than_a_symbol(text) && !known(text)) return &texts_[static_cast<std::size_t>(id)];
+    for (const std::string& text : texts_) {
+      if (!text.empty() && longer_than_a_symbol(text) && !known(text)) return &text;
     }
     return nullptr;
   }

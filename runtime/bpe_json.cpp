@@ -14,7 +14,7 @@ constexpr char32_t kBasicPlane = 0x10000;
 void check_type(const Field& model) {
   const std::string type = model.text("type", "BPE");  // early files leave it out
   if (type != "BPE") {
-    fail("{}: a tokenizer of type {} is not supported, only BPE is", model.where(), type);
+    fail("{}: a tokenizer of type {} is not supported, only BPE is", model.where(), printable(type));
   }
   if (!model.find("merges")) {
     fail("{}: the tokenizer has no merges (field 'merges' is missing); convert the model's tokenizer again",
@@ -51,7 +51,7 @@ void Bpe::read_vocabulary(const Field& vocab) {
   const auto& entries = vocab.object();
   TokenId largest = -1;
   for (const auto& [text, id] : entries.items()) {
-    largest = std::max(largest, Field(id, vocab.file(), vocab.path() + "['" + text + "']").token_id());
+    largest = std::max(largest, Field(id, vocab.file(), vocab.path() + "['" + printable(text) + "']").token_id());
   }
   characters_.assign(kBasicPlane, -1);
   texts_.resize(static_cast<std::size_t>(largest + 1));
@@ -61,7 +61,7 @@ void Bpe::read_vocabulary(const Field& vocab) {
     const auto id = value.get<TokenId>();
     std::string& slot = texts_[static_cast<std::size_t>(id)];
     if (!slot.empty()) {
-      fail("{}: '{}' and '{}' have the same id {}", vocab.where(), slot, text, id);
+      fail("{}: '{}' and '{}' have the same id {}", vocab.where(), printable(slot), printable(text), id);
     }
     slot = text;
     ids_.emplace(slot, id);
@@ -79,7 +79,7 @@ void Bpe::read_merges(const Field& merges) {
       const std::size_t space = text.find(' ');
       if (text.substr(0, 8) == "#version") continue;  // merges.txt files begin with such a line
       if (space == std::string_view::npos || text.find(' ', space + 1) != std::string_view::npos) {
-        fail("{}[{}]: '{}' is not two tokens with a space between", merges.where(), index, text);
+        fail("{}[{}]: '{}' is not two tokens with a space between", merges.where(), index, printable(text));
       }
       add_merge(text.substr(0, space), text.substr(space + 1), index, merges);
     } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
@@ -94,7 +94,7 @@ void Bpe::read_merges(const Field& merges) {
 
 TokenId Bpe::find_or_fail(std::string_view text, std::size_t merge, const Field& merges) const {
   const TokenId id = find(text);
-  if (id < 0) fail("{}[{}]: '{}' is not in the vocabulary", merges.where(), merge, text);
+  if (id < 0) fail("{}[{}]: '{}' is not in the vocabulary", merges.where(), merge, printable(text));
   return id;
 }
 
@@ -102,7 +102,8 @@ void Bpe::add_merge(std::string_view left, std::string_view right, std::size_t i
   const TokenId left_id = find_or_fail(left, index, merges);
   const TokenId right_id = find_or_fail(right, index, merges);
   if (right.substr(0, prefix_.size()) != prefix_) {
-    fail("{}[{}]: '{}' lacks the prefix '{}' of what continues a word", merges.where(), index, right, prefix_);
+    fail("{}[{}]: '{}' lacks the prefix '{}' of what continues a word", merges.where(), index, printable(right),
+         printable(prefix_));
   }
   const std::string joined = std::string(left).append(right.substr(prefix_.size()));
   const TokenId joined_id = find_or_fail(joined, index, merges);

@@ -30,7 +30,7 @@ PreTokenizer::Behavior PreTokenizer::read_behavior(const Field& field) {
   if (name == "MergedWithPrevious") return Behavior::merged_with_previous;
   if (name == "MergedWithNext") return Behavior::merged_with_next;
   if (name == "Contiguous") return Behavior::contiguous;
-  fail("{}: unknown behavior '{}'", field.where(), name);
+  fail("{}: unknown behavior '{}'", field.where(), printable(name));
 }
 
 void PreTokenizer::add_split(std::string_view pattern, Regex::Syntax syntax, Behavior behavior, bool invert,
@@ -44,7 +44,7 @@ void PreTokenizer::add_metaspace(const Field& field) {
   if (replacement.empty()) fail("{}.replacement: must not be empty", field.where());
   const std::string scheme = field.text("prepend_scheme", field.flag("add_prefix_space", true) ? "always" : "never");
   if (scheme != "always" && scheme != "first" && scheme != "never") {
-    fail("{}.prepend_scheme: unknown scheme '{}'", field.where(), scheme);
+    fail("{}.prepend_scheme: unknown scheme '{}'", field.where(), printable(scheme));
   }
   steps_.emplace_back(Metaspace{replacement, scheme == "always"  ? Scheme::always
                                              : scheme == "first" ? Scheme::first
@@ -81,7 +81,7 @@ void PreTokenizer::read_step(const Field& field) {
   } else if (type == "CharDelimiterSplit") {
     add_split(field.at("delimiter").text(), Regex::Syntax::literal, Behavior::removed, false, field);
   } else {
-    fail("{}: a pre-tokenizer of type '{}' is not supported", field.where(), type);
+    fail("{}: a pre-tokenizer of type '{}' is not supported", field.where(), printable(type));
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include "offload/error.h"
 #include "runtime/pretokenizer_regex.h"
+#include "runtime/tokenizer_json.h"
 #include "runtime/unicode.h"
 
 namespace hayloft::runtime {
@@ -156,7 +157,7 @@ class Translator {
         posix_bracket();
       } else if (c == '[') {
         if (++depth > 1) {
-          if (next_is("[^")) fail("{}: a negated class within a class is not supported: {}", where_, in_);
+          if (next_is("[^")) fail("{}: a negated class within a class is not supported: {}", where_, printable(in_));
           ++at_;
         } else {
           copy(next_is("[^") ? 2 : 1);
@@ -173,7 +174,7 @@ class Translator {
       } else if (c == '\\') {
         escape(/*in_class=*/true);
       } else if (next_is("&&")) {
-        fail("{}: the intersection of classes (&&) is not supported: {}", where_, in_);
+        fail("{}: the intersection of classes (&&) is not supported: {}", where_, printable(in_));
       } else {
         copy(utf8_at(in_, at_).length);
       }

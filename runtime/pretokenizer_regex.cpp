@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "offload/error.h"
+#include "runtime/tokenizer_json.h"
 #include "runtime/unicode.h"
 
 namespace hayloft::runtime {
@@ -67,7 +68,8 @@ Regex::Regex(std::string_view pattern, Syntax syntax, std::string where) {
   CompiledPattern compiled(
       pcre2_compile(units(translated), translated.size(), options, &error, &offset, context.get()));
   if (!compiled) {
-    fail("{}: pattern does not compile: {} (at byte {} of '{}')", where, pcre2_message(error), offset, translated);
+    fail("{}: pattern does not compile: {} (at byte {} of '{}')", where, pcre2_message(error), offset,
+         printable(translated));
   }
   const bool jit = pcre2_jit_compile(compiled.get(), PCRE2_JIT_COMPLETE) == 0;
   code_ = std::make_unique<Code>(Code{std::move(compiled), jit, std::move(where)});

@@ -37,8 +37,10 @@ std::string read_file(const std::filesystem::path& path) {
 nlohmann::json parse(std::string_view json, const std::string& name) {
   try {
     return nlohmann::json::parse(json);
-  } catch (const nlohmann::json::exception& error) {
-    fail("{}: not valid JSON: {}", name, error.what());
+  } catch (const nlohmann::json::parse_error& error) {
+    fail("{}: not JSON: what is at byte {} does not fit", name, error.byte);
+  } catch (const nlohmann::json::exception& error) {  // a number that no double holds
+    fail("{}: not JSON: {}", name, printable(error.what()));
   }
 }
 
@@ -64,7 +66,7 @@ struct Tokenizer::Impl {
       fail(
           "{}: the tokenizer has no merges (model.merges is empty), yet entries such as '{}' that need them; convert "
           "the model's tokenizer again",
-          document.where(), *lost);
+          document.where(), printable(*lost));
     }
   }
 

@@ -61,7 +61,7 @@ Decoder::Step Decoder::read_step(const Field& field) {
     return Metaspace{field.text("replacement", "\u2581"), prepended};
   }
   if (type == "BPEDecoder") return WordSuffix{field.text("suffix", "</w>")};
-  fail("{}: a decoder of type '{}' is not supported", field.where(), type);
+  fail("{}: a decoder of type '{}' is not supported", field.where(), printable(type));
 }
 
 void Decoder::run(const ByteLevel&, Tokens& tokens, bool) {

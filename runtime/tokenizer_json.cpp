@@ -22,7 +22,7 @@ void flatten(const Field& component, std::string_view list_key, int depth, std::
 }  // namespace
 
 Field Field::child(const nlohmann::json& value, std::string_view key) const {
-  return Field(value, *file_, path_.empty() ? std::string(key) : fmt::format("{}.{}", path_, key));
+  return Field(value, *file_, path_.empty() ? printable(key) : fmt::format("{}.{}", path_, printable(key)));
 }
 
 void Field::wrong_type(std::string_view expected) const {
@@ -31,7 +31,7 @@ void Field::wrong_type(std::string_view expected) const {
 
 Field Field::at(std::string_view key) const {
   if (auto found = find(key)) return *found;
-  fail("{}: field '{}' is missing", where(), key);
+  fail("{}: field '{}' is missing", where(), printable(key));
 }
 
 std::optional<Field> Field::find(std::string_view key) const {

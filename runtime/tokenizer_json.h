@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "offload/error.h"
+#include "runtime/json_file.h"
 
 namespace hayloft::runtime {
 

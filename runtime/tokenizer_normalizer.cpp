@@ -53,7 +53,7 @@ Normalizer::Step Normalizer::read_step(const Field& field) {
   if (type == "StripAccents") return Replace{Regex("\\p{M}", Regex::Syntax::oniguruma, field.where()), ""};
   if (type == "Prepend") return Prepend{field.at("prepend").text()};
   if (type == "Replace") return Replace{read_pattern(field.at("pattern")), field.at("content").text()};
-  fail("{}: a normalizer of type '{}' is not supported", field.where(), type);
+  fail("{}: a normalizer of type '{}' is not supported", field.where(), printable(type));
 }
 
 std::string Normalizer::run(const Step& step, std::string text) {

@@ -41,7 +41,7 @@ Template::Template(const Field& post_processor) {
       around.before = {read_pair(step.at("cls"))};
       around.after = {read_pair(step.at("sep"))};
     } else if (type != "ByteLevel") {  // which only corrects offsets
-      fail("{}: a post-processor of type '{}' is not supported", step.where(), type);
+      fail("{}: a post-processor of type '{}' is not supported", step.where(), printable(type));
     }
     before.insert(before.begin(), around.before.begin(), around.before.end());
     after.insert(after.end(), around.after.begin(), around.after.end());
