@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 from transformers import SmolLM3ForCausalLM
+from transformers.utils.logging import disable_progress_bar
 
 import model as needle
 from text import ADJECTIVES, ANSWER, NEEDLE, NOUNS, QUESTION, synthetic
@@ -87,7 +88,7 @@ METHODS = {
 
 
 def haystack(rng, tokenizer, tokens, book, count):
-    """Ids of a context of about that many tokens, and its (key, digits) pairs."""
+    """Ids of a context that fills `tokens` with its question, and its (key, digits) pairs."""
     chars = tokens * 4
     if book is None:
         text = synthetic(rng, chars)
@@ -95,7 +96,7 @@ def haystack(rng, tokenizer, tokens, book, count):
         start = rng.randrange(len(book))
         text = (book * (2 + chars // len(book)))[start : start + chars]
     # Cut to length in tokens first, so that the depths are those asked for.
-    room = tokens - 60 * (count + 1)
+    room = tokens - 14 * count - 40
     encoding = tokenizer.encode(text)
     text = text[: encoding.offsets[min(room, len(encoding.ids) - 1)][0]]
     ends = [m.end() for m in re.finditer(r"[.!?](?=\s)", text)] + [len(text)]
@@ -168,6 +169,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
 
+    disable_progress_bar()
     torch.set_num_threads(args.threads)
     model = SmolLM3ForCausalLM.from_pretrained(args.model, dtype=torch.float32)
     tokenizer = Tokenizer.from_file(str(args.model / "tokenizer.json"))
