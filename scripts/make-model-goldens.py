@@ -6,8 +6,13 @@ the seed, so a second run with the same versions changes nothing:
 
     scripts/make-model-goldens.py [NAME ...]
 
-Each folder NAME holds a checkpoint in Hugging Face's layout, golden.json (token ids, seed, versions) and
-logits.safetensors: `logits` f32 [T, vocab], of a run in float32 with eager attention over all T tokens at once.
+Each folder NAME holds a checkpoint in Hugging Face's layout, logits.safetensors (`logits` f32 [T, vocab], of a run in
+float32 with eager attention over all T tokens at once) and golden.json: token ids, seed, versions, and what the logits
+owe to precision, from which the tests take their tolerance:
+
+    f16_cache   how far they move, at most and in root mean square, when K and V are rounded to f16 before they are
+                attended to, which is the one approximation of hayloft's cache
+    f32         how far they lie, at most, from the same run in float64
 """
 
 import json
@@ -176,6 +181,25 @@ def config_fields(config, case):
     return fields
 
 
+def through_f16(tensor):
+    return tensor.half().to(tensor.dtype)
+
+
+def run(model, tokens, cached=None):
+    """Logits [T, vocab]; `cached` is applied to K (after RoPE) and V of every layer before they are attended to."""
+    module = sys.modules[type(model).__module__]
+    eager = module.eager_attention_forward
+    if cached:
+        module.eager_attention_forward = lambda layer, q, k, v, *rest, **named: eager(
+            layer, q, cached(k), cached(v), *rest, **named
+        )
+    try:
+        with torch.no_grad():
+            return model.eval()(tokens, use_cache=False).logits[0].contiguous()
+    finally:
+        module.eager_attention_forward = eager
+
+
 def make(name, case):
     # Each case has a seed of its own, so that adding one does not change the others.
     seed = SEED + zlib.crc32(name.encode()) % 100000
@@ -194,11 +218,18 @@ def make(name, case):
 
     # Logits come from the checkpoint as it was written: its config.json and its rounded weights.
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-    with torch.no_grad():
-        logits = model.eval()(tokens, use_cache=False).logits[0]
-    safetensors.torch.save_file({"logits": logits.contiguous()}, folder / "logits.safetensors")
-    golden = {"seed": seed, "transformers": transformers.__version__, "torch": torch.__version__.split("+")[0],
-              "tokens": tokens[0].tolist()}
+    logits = run(model, tokens)
+    safetensors.torch.save_file({"logits": logits}, folder / "logits.safetensors")
+    rounded = run(model, tokens, through_f16) - logits
+    exact = run(model.double(), tokens) - logits
+    golden = {
+        "seed": seed,
+        "transformers": transformers.__version__,
+        "torch": torch.__version__.split("+")[0],
+        "tokens": tokens[0].tolist(),
+        "f16_cache": {"largest": float(rounded.abs().max()), "rms": float(rounded.pow(2).mean().sqrt())},
+        "f32": {"largest": float(exact.abs().max())},
+    }
     (folder / "golden.json").write_text(json.dumps(golden) + "\n")
     size = sum(file.stat().st_size for file in folder.iterdir())
     print(f"{name}: {size / 1024:.0f} KiB, logits' standard deviation {logits.std():.2f}")
