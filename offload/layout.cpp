@@ -15,7 +15,7 @@ void check_shape(const StoreShape& shape) {
   const auto in_range = [](const char* what, int value, int low, int high) {
     if (value < low || value > high) fail("store shape: {} is {}, must be {} to {}", what, value, low, high);
   };
-  in_range("layers", shape.layers, 1, 1 << 16);
+  in_range("layers", shape.layers, 0, 1 << 16);  // none: every layer of the model slides
   in_range("kv_heads", shape.kv_heads, 1, 1 << 16);
   in_range("head_dim", shape.head_dim, 8, 256);
   in_range("block_tokens", shape.block_tokens, 16, 1 << 20);

@@ -101,9 +101,9 @@ TEST(BlockLayout, PointersLandWhereTheOffsetsSay) {
 
 TEST(BlockLayout, AShapeOutOfRangeIsAnErrorThatNamesFieldAndValue) {
   StoreShape none = shape_of(1, 64, 64);
-  none.layers = 0;
+  none.layers = -1;
   const std::vector<std::pair<StoreShape, std::string>> cases = {
-      {none, "layers is 0"},
+      {none, "layers is -1"},
       {shape_of(0, 64, 64), "kv_heads is 0"},
       {shape_of(-1, 64, 64), "kv_heads is -1"},
       {shape_of(1, 0, 64), "head_dim is 0"},
