@@ -7,29 +7,29 @@
 namespace hayloft::cli {
 namespace {
 
-std::int64_t read_count(const std::string& option, const std::string& text) {
+// What `read` returns. The message of what it throws begins with the option's name.
+template <class Read>
+auto named(const std::string& option, Read read) {
   try {
-    return parse_count(text);
+    return read();
   } catch (const Error& error) {
-    fail("{}: {}", option, error.what());
+    const std::string message = error.what();
+    if (message.rfind(option, 0) == 0) throw;
+    fail("{}: {}", option, message);
   }
 }
 
 }  // namespace
 
 int read_int(const std::string& option, const std::string& text, int least) {
-  const std::int64_t value = read_count(option, text);
+  const std::int64_t value = named(option, [&] { return parse_count(text); });
   constexpr int most = std::numeric_limits<int>::max();
   if (value < least || value > most) fail("{} {}: must be between {} and {}", option, text, least, most);
   return static_cast<int>(value);
 }
 
 std::uint64_t read_bytes(const std::string& option, const std::string& text) {
-  try {
-    return parse_bytes(text);
-  } catch (const Error& error) {
-    fail("{}: {}", option, error.what());
-  }
+  return named(option, [&] { return parse_bytes(text); });
 }
 
 std::int64_t context_length(const std::string& text) {
@@ -69,8 +69,7 @@ void add_attention_options(CLI::App& app, AttentionOptions& options, std::vector
   runtime::MethodOptions& defaults = options.defaults;
   options.attn = std::move(default_attn);
   app.add_option("--attn", options.attn,
-                 "dense, sparq, topk, window; options of its own behind colons, as in sparq:r=8:k=256; "
-                 "a comma list, may be repeated")
+                 "dense, sparq, topk, window; with options of its own as sparq:r=8:k=256; may be repeated")
       ->type_name("METHOD,...")
       ->delimiter(',')
       ->allow_extra_args(false)
@@ -82,12 +81,7 @@ void add_attention_options(CLI::App& app, AttentionOptions& options, std::vector
   add_text(
       app, "--attn-k", "K",
       [&](const std::string& text) {
-        try {
-          defaults.k = runtime::parse_budget(text, "--attn-k");
-        } catch (const Error& error) {
-          const std::string message = error.what();
-          fail("{}{}", message.rfind("--attn-k", 0) == 0 ? "" : "--attn-k: ", message);
-        }
+        defaults.k = named("--attn-k", [&] { return runtime::parse_budget(text, "--attn-k"); });
       },
       "Positions attended, the window counted in: a number or a share of the context, as in 1%")
       ->default_str("128");
@@ -120,7 +114,9 @@ void add_attention_options(CLI::App& app, AttentionOptions& options, std::vector
 
 std::vector<runtime::MethodOptions> AttentionOptions::methods() const {
   std::vector<runtime::MethodOptions> methods;
-  for (const std::string& item : attn) methods.push_back(runtime::parse_method(item, defaults));
+  for (const std::string& item : attn) {
+    methods.push_back(named("--attn", [&] { return runtime::parse_method(item, defaults); }));
+  }
   return methods;
 }
 

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "tests/temporary_folder.h"
+
+// The program as a user runs it: arguments in, exit code and two streams out.
+namespace hayloft::test {
+
+struct Outcome {
+  int exit_code = -1;  // -1: it was ended by a signal
+  std::string out;
+  std::string err;
+};
+
+class Program {
+ public:
+  // Starts it; its streams go to files of its own.
+  explicit Program(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), HAYLOFT_PROGRAM);
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, out().c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, err().c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (posix_spawn(&pid_, HAYLOFT_PROGRAM, &actions, nullptr, argv.data(), environ) != 0) pid_ = -1;
+    posix_spawn_file_actions_destroy(&actions);
+  }
+  ~Program() {
+    if (pid_ > 0) {
+      ::kill(pid_, SIGKILL);
+      ::waitpid(pid_, nullptr, 0);
+    }
+  }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  Outcome wait() {
+    int status = 0;
+    ::waitpid(pid_, &status, 0);
+    pid_ = -1;
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, contents(out()), contents(err())};
+  }
+
+  void interrupt() const { ::kill(pid_, SIGINT); }
+
+ private:
+  std::string out() const { return folder_ / "stdout"; }
+  std::string err() const { return folder_ / "stderr"; }
+  static std::string contents(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+  TemporaryFolder folder_;
+  pid_t pid_ = -1;
+};
+
+inline Outcome run_program(std::vector<std::string> arguments) {
+  return Program(std::move(arguments)).wait();
+}
+
+// Succeeds when the program printed nothing but one line on standard error that holds every one of `parts`, and ended
+// with this code.
+inline ::testing::AssertionResult refused_with(const Outcome& outcome, int exit_code,
+                                               const std::vector<std::string>& parts) {
+  if (outcome.exit_code != exit_code) {
+    return ::testing::AssertionFailure() << "exit code " << outcome.exit_code << ", not " << exit_code << ": "
+                                         << outcome.err;
+  }
+  if (!outcome.out.empty()) return ::testing::AssertionFailure() << "on standard output: " << outcome.out;
+  if (outcome.err.rfind("hayloft: ", 0) != 0 || outcome.err.find('\n') + 1 != outcome.err.size()) {
+    return ::testing::AssertionFailure() << "not one line of hayloft: " << outcome.err;
+  }
+  for (const std::string& part : parts) {
+    if (outcome.err.find(part) == std::string::npos) {
+      return ::testing::AssertionFailure() << "\"" << part << "\" is not in: " << outcome.err;
+    }
+  }
+  return ::testing::AssertionSuccess() << outcome.err;
+}
+
+}  // namespace hayloft::test
