@@ -1,0 +1,74 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "offload/snapshot.h"
+
+namespace hayloft::offload {
+
+// The system calls that change a file, with their results and errno; tests put failures in their place.
+struct SnapshotCalls {
+  std::function<ssize_t(int descriptor, const void* data, std::size_t bytes, off_t offset)> write;  // pwrite
+  std::function<int(int descriptor)> sync;                                                          // fdatasync
+  std::function<int(int descriptor, off_t bytes)> resize;                                           // ftruncate
+};
+SnapshotCalls system_calls();
+
+// Writes a context so that a crash at any moment leaves its last checkpoint. Use:
+//
+//   auto writer = SnapshotWriter::create("CTX.hay.part", description);    or open_to_append(path), which continues from
+//   for (...) writer.checkpoint(store, tokens, tails);                    writer.snapshot()
+//   writer.finish("CTX.hay");
+//
+// The file is locked while the writer lives. Throws Error naming the file, the cause, what is kept and what to do;
+// after one thrown by checkpoint() the same checkpoint may be tried again, unless it was syncing that failed: the
+// system may then have dropped what it could not write, and every later call throws. Not thread-safe.
+class SnapshotWriter {
+ public:
+  // A new file, with a first checkpoint of no tokens. A file that exists is refused, unless `overwrite` or nothing but
+  // an interrupted create() wrote it.
+  static SnapshotWriter create(const std::filesystem::path& path, const SnapshotDescription& description,
+                               bool overwrite = false, SnapshotCalls calls = system_calls());
+
+  // Continues a file, finished or not, from its last checkpoint.
+  static SnapshotWriter open_to_append(const std::filesystem::path& path, SnapshotCalls calls = system_calls());
+
+  // True when `path` holds a context that open_to_append() could continue, false when there is no file or only what an
+  // interrupted create() left; create() then succeeds. Any other file: throws Error as Snapshot::open does.
+  static bool resumable(const std::filesystem::path& path);
+
+  SnapshotWriter(SnapshotWriter&&) noexcept;
+  SnapshotWriter& operator=(SnapshotWriter&&) noexcept;
+  ~SnapshotWriter();  // what is not in a checkpoint is lost
+
+  // The last checkpoint, opened. (Snapshot::open would find the file locked.)
+  Snapshot snapshot() const;
+
+  std::int64_t token_count() const;  // of the last checkpoint
+  std::uint64_t file_bytes() const;
+
+  // Makes this the state of the file. The store and the tokens (all of them) must continue those of the last
+  // checkpoint: only what is new is written, besides the tails, one per model layer, which are written each time.
+  // Returns when all of it is on the disk. A store of another shape, fewer blocks or tokens than before, or tails that
+  // do not end where the tokens end are a programmer's mistake: std::logic_error.
+  void checkpoint(const Store& store, std::span<const std::int32_t> tokens, std::span<const TailImage> tails);
+
+  // Marks the last checkpoint complete and gives the file its name, replacing a file that has it. The writer is closed.
+  void finish(const std::filesystem::path& final_path);
+
+ private:
+  SnapshotWriter(std::shared_ptr<const SnapshotFile> file, std::shared_ptr<const SnapshotState> state,
+                 SnapshotCalls calls);
+
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace hayloft::offload
