@@ -20,7 +20,7 @@ from transformers import SmolLM3ForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 import model as needle
-from text import ADJECTIVES, NOUNS, Filler, Stage, draw_sample, train_tokenizer
+from text import ADJECTIVES, END_OF_TEXT, NOUNS, Filler, Stage, draw_sample, train_tokenizer
 
 CURRICULUM = [
     Stage(0, 2, 2, words=1, bare=True),
@@ -76,6 +76,12 @@ def save(model, tokenizer, out: Path) -> None:
     config = json.loads(path.read_text()) | {"rope_theta": needle.ROPE_THETA}
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     tokenizer.save(str(out / "tokenizer.json"))
+    for_transformers = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": END_OF_TEXT,
+        "clean_up_tokenization_spaces": False,
+    }
+    (out / "tokenizer_config.json").write_text(json.dumps(for_transformers, indent=2) + "\n")
 
 
 def check_against_transformers(model, tokenizer) -> None:
