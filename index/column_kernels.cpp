@@ -25,146 +25,288 @@ using Vec = hn::Vec<D>;
 using Half = hwy::float16_t;
 
 constexpr int lane_count = HWY_LANES(float) < 16 ? HWY_LANES(float) : 16;
-// Vectors of tokens that share one broadcast weight: four columns of them, their sums and the weight stay in registers.
-constexpr int unroll = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
+constexpr int registers = HWY_TARGET <= HWY_AVX3 ? 32 : 16;
+constexpr int cache_line = 64;  // bytes
+constexpr float infinity = std::numeric_limits<float>::infinity();
+
+// Columns added in one pass over a tile: their keys stay in registers while all query heads use them. One at a time
+// would spend its time on the sums; more at once would be too many streams for the memory.
 constexpr int columns_per_pass = 4;
 
-// Adds `count` columns to the scores of every query head, for `vectors` vectors of tokens from t on. A pass over the
-// first columns starts the sums.
+// Vectors of tokens that share one broadcast weight.
+constexpr int unroll = registers == 32 ? 4 : 2;
+
+// Asks for the columns of the run at hand and of the next one in the order they will be read, a subtile of one pass at
+// a time: an even pace keeps the memory busy while the processor computes, exponentials included. (Left to itself the
+// processor looks ahead some hundred instructions, less than one subtile.) Into the second-level cache, since the first
+// is full of scores.
+class Lookahead {
+ public:
+  // `lead` passes of the current run have been asked for already.
+  Lookahead(const HeadQuery& query, const std::byte* current, const std::byte* next, int tokens, int lead)
+      : query_(query),
+        run_(current),
+        next_(next),
+        bytes_(tokens / subtile_tokens * subtile_bytes),
+        column_(lead * columns_per_pass) {
+    if (bytes_ == 0) run_ = next_ = nullptr;
+    start_pass();
+  }
+
+  // Adds to how much may be asked for, in 256ths of a subtile of a pass, and asks for it.
+  HWY_INLINE void advance(int credit) {
+    for (credit_ += credit; credit_ > 0; credit_ -= 256) {
+      for (const std::byte* column : pass_) {
+        __builtin_prefetch(column + at_, 0, 2);
+        __builtin_prefetch(column + at_ + cache_line, 0, 2);
+      }
+      at_ += subtile_bytes;
+      if (at_ < bytes_) continue;
+      column_ += columns_per_pass;
+      start_pass();
+    }
+  }
+
+ private:
+  static constexpr int subtile_bytes = subtile_tokens * static_cast<int>(sizeof(Half));
+
+  HWY_NOINLINE void start_pass() {
+    at_ = 0;
+    if (column_ >= query_.rank) {
+      run_ = next_;
+      next_ = nullptr;
+      column_ = 0;
+    }
+    if (run_ == nullptr) return;  // the last pass again: what is near already costs next to nothing
+    for (int c = 0; c < columns_per_pass; ++c) {
+      pass_[c] = run_ + query_.offsets[std::min(column_ + c, query_.rank - 1)];
+    }
+  }
+
+  const HeadQuery& query_;
+  const std::byte* run_;
+  const std::byte* next_;
+  std::ptrdiff_t bytes_;
+  int column_;
+  int credit_ = 0;
+  std::ptrdiff_t at_ = 0;
+  const std::byte* pass_[columns_per_pass] = {};
+};
+
+// Adds `count` columns to the scores of every query head, for `vectors` vectors of tokens from t on. The first pass
+// starts the sums.
 template <int count, int vectors, bool first>
-HWY_INLINE void add_columns(const Half* const* columns, const float* weights, int rank, int heads, int t, float* scores,
-                            int stride) {
+HWY_INLINE void add_columns(const Half* const* columns, const float* HWY_RESTRICT weights, int rank, int heads,
+                            float* HWY_RESTRICT scores, std::ptrdiff_t stride) {
   const D d;
   const hn::Rebind<Half, D> half;
   Vec x[count][vectors];
   for (int c = 0; c < count; ++c) {
-    for (int v = 0; v < vectors; ++v) {
-      x[c][v] = hn::PromoteTo(d, hn::LoadU(half, columns[c] + t + v * lane_count));
-    }
+    for (int v = 0; v < vectors; ++v) x[c][v] = hn::PromoteTo(d, hn::LoadU(half, columns[c] + v * lane_count));
   }
-  for (int h = 0; h < heads; ++h) {
-    float* HWY_RESTRICT row = scores + static_cast<std::ptrdiff_t>(h) * stride + t;
-    const float* HWY_RESTRICT weight = weights + static_cast<std::ptrdiff_t>(h) * rank;
+  for (int h = 0; h < heads; ++h, weights += rank, scores += stride) {
     Vec sum[vectors];
-    const Vec w0 = hn::Set(d, weight[0]);
+    const Vec w0 = hn::Set(d, weights[0]);
     for (int v = 0; v < vectors; ++v) {
-      sum[v] = first ? hn::Mul(x[0][v], w0) : hn::MulAdd(x[0][v], w0, hn::Load(d, row + v * lane_count));
+      sum[v] = first ? hn::Mul(x[0][v], w0) : hn::MulAdd(x[0][v], w0, hn::Load(d, scores + v * lane_count));
     }
     for (int c = 1; c < count; ++c) {
-      const Vec w = hn::Set(d, weight[c]);
+      const Vec w = hn::Set(d, weights[c]);
       for (int v = 0; v < vectors; ++v) sum[v] = hn::MulAdd(x[c][v], w, sum[v]);
     }
-    for (int v = 0; v < vectors; ++v) hn::Store(sum[v], d, row + v * lane_count);
+    for (int v = 0; v < vectors; ++v) hn::Store(sum[v], d, scores + v * lane_count);
   }
-}
-
-// One pass over up to four columns; `ahead` are the columns of the pass after this one.
-template <int count, bool first>
-HWY_INLINE void column_pass(const Half* const* columns, const Half* const* ahead, int ahead_count, const float* weights,
-                            int rank, int heads, int tokens, float* scores, int stride) {
-  int t = 0;
-  for (; t + subtile_tokens <= tokens; t += subtile_tokens) {
-    for (int c = 0; c < ahead_count; ++c) {
-      hwy::Prefetch(ahead[c] + t);
-      hwy::Prefetch(ahead[c] + t + subtile_tokens / 2);
-    }
-    for (int u = 0; u < subtile_tokens; u += unroll * lane_count) {
-      add_columns<count, unroll, first>(columns, weights, rank, heads, t + u, scores, stride);
-    }
-  }
-  for (; t < tokens; t += lane_count) {
-    add_columns<count, 1, first>(columns, weights, rank, heads, t, scores, stride);
-  }
-}
-
-template <bool first>
-HWY_INLINE void column_pass(int count, const Half* const* columns, const Half* const* ahead, int ahead_count,
-                            const float* weights, int rank, int heads, int tokens, float* scores, int stride) {
-  switch (count) {
-    case 1:
-      return column_pass<1, first>(columns, ahead, ahead_count, weights, rank, heads, tokens, scores, stride);
-    case 2:
-      return column_pass<2, first>(columns, ahead, ahead_count, weights, rank, heads, tokens, scores, stride);
-    case 3:
-      return column_pass<3, first>(columns, ahead, ahead_count, weights, rank, heads, tokens, scores, stride);
-    default:
-      return column_pass<4, first>(columns, ahead, ahead_count, weights, rank, heads, tokens, scores, stride);
-  }
-}
-
-// Pointers to up to four columns of a run, from the j-th chosen component on.
-HWY_INLINE int gather_columns(const HeadQuery& query, const ColumnRun& run, int j, const Half** columns) {
-  if (run.first == nullptr) return 0;
-  const int count = std::min(columns_per_pass, query.rank - j);
-  for (int c = 0; c < count; ++c) {
-    columns[c] = reinterpret_cast<const Half*>(run.first + query.components[j + c] * run.column_bytes);
-  }
-  return count;
-}
-
-void score_run(const HeadQuery& query, const ColumnRun& run, const ColumnRun& next, int tokens, float* scores,
-               int stride) {
-  const Half* columns[columns_per_pass];
-  const Half* ahead[columns_per_pass];
-  int count = gather_columns(query, run, 0, columns);
-  for (int j = 0; j < query.rank; j += columns_per_pass) {
-    const bool last = j + columns_per_pass >= query.rank;
-    const int ahead_count =
-        last ? gather_columns(query, next, 0, ahead) : gather_columns(query, run, j + columns_per_pass, ahead);
-    if (j == 0) {
-      column_pass<true>(count, columns, ahead, ahead_count, query.weights, query.rank, query.heads, tokens, scores,
-                        stride);
-    } else {
-      column_pass<false>(count, columns, ahead, ahead_count, query.weights + j, query.rank, query.heads, tokens, scores,
-                         stride);
-    }
-    std::copy(ahead, ahead + ahead_count, columns);
-    count = ahead_count;
-  }
-}
-
-void prefetch_run(const HeadQuery& query, const ColumnRun& run, int tokens) {
-  for (int j = 0; j < query.rank; ++j) {
-    const auto* column = reinterpret_cast<const Half*>(run.first + query.components[j] * run.column_bytes);
-    for (int t = 0; t < tokens; t += subtile_tokens / 2) hwy::Prefetch(column + t);
-  }
-}
-
-HWY_INLINE Vec subtile_maximum(const float* scores) {
-  const D d;
-  Vec most = hn::Load(d, scores);
-  for (int t = lane_count; t < subtile_tokens; t += lane_count) most = hn::Max(most, hn::Load(d, scores + t));
-  return most;
-}
-
-float subtile_maxima(const float* scores, int n, float* maxima) {
-  const D d;
-  Vec all = hn::Set(d, -std::numeric_limits<float>::infinity());
-  for (int t = 0; t < n; t += subtile_tokens) {
-    const Vec most = subtile_maximum(scores + t);
-    maxima[t / subtile_tokens] = hn::GetLane(hn::MaxOfLanes(d, most));
-    all = hn::Max(all, most);
-  }
-  return hn::GetLane(hn::MaxOfLanes(d, all));
 }
 
 // e^x = 2^n 2^f with n = round(x log2 e); 2^f on [-1/2, 1/2] by the polynomial of degree 5 that has the least relative
-// error (9.2e-8) among those with 2^0 = 1 exactly; 1.7e-7 after rounding. Adding `shift` rounds to an integer and
-// leaves n + 127 in the low bits, which become the exponent of 2^n.
-HWY_INLINE Vec exp_nonpositive(D d, Vec x) {
-  const hn::Rebind<std::int32_t, D> integers;
-  const Vec shift = hn::Set(d, 0x1.8p23f + 127.0f);
+// error (9.2e-8) among those with 2^0 = 1 exactly; 1.7e-7 after rounding. Adding `shift` rounds to an integer.
+HWY_INLINE Vec exp(D d, Vec x) {
   const Vec log2e = hn::Set(d, 0x1.715476p0f);
+  const Vec shift = hn::Set(d, 0x1.8p23f + 127.0f);
   x = hn::Max(hn::Set(d, -87.0f), x);  // in this order x86 keeps a NaN
   const Vec shifted = hn::MulAdd(x, log2e, shift);
-  const Vec f = hn::MulSub(x, log2e, hn::Sub(shifted, shift));
-  const Vec power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(integers, shifted)));
+  const Vec n = hn::Sub(shifted, shift);
+  const Vec f = hn::MulSub(x, log2e, n);
   Vec p = hn::MulAdd(hn::Set(d, 0x1.5bba14p-10f), f, hn::Set(d, 0x1.3cea88p-7f));
   p = hn::MulAdd(p, f, hn::Set(d, 0x1.c6b752p-5f));
   p = hn::MulAdd(p, f, hn::Set(d, 0x1.ebf9bcp-3f));
   p = hn::MulAdd(p, f, hn::Set(d, 0x1.62e42ap-1f));
   p = hn::MulAdd(p, f, hn::Set(d, 1.0f));
-  return hn::Mul(p, power);
+#if HWY_TARGET == HWY_AVX3
+  return Vec{_mm512_scalef_ps(p.raw, n.raw)};  // one instruction, on either port, for the three below
+#else
+  // The low bits of `shifted` are n + 127, the exponent of 2^n.
+  const hn::Rebind<std::int32_t, D> integers;
+  return hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(integers, shifted))));
+#endif
+}
+
+HWY_INLINE float largest(const float* scores) {
+  const D d;
+  Vec most = hn::Load(d, scores);
+  for (int t = lane_count; t < subtile_tokens; t += lane_count) most = hn::Max(most, hn::Load(d, scores + t));
+  return hn::GetLane(hn::MaxOfLanes(d, most));
+}
+
+// Adds a subtile's exponentials to the sums; returns the largest sum over the group.
+HWY_INLINE float add_exponentials(const float* scores, int stride, int heads, const TileNotes& notes) {
+  const D d;
+  Vec most = hn::Zero(d);
+  for (int t = 0; t < subtile_tokens; t += 2 * lane_count) {
+    Vec group0 = hn::Zero(d);
+    Vec group1 = hn::Zero(d);
+    for (int h = 0; h < heads; ++h) {
+      const float* row = scores + static_cast<std::ptrdiff_t>(h) * stride + t;
+      float* sums = notes.sums + h * 16;
+      const Vec reference = hn::Set(d, notes.references[h]);
+      const Vec e0 = exp(d, hn::Sub(hn::Load(d, row), reference));
+      const Vec e1 = exp(d, hn::Sub(hn::Load(d, row + lane_count), reference));
+      group0 = hn::Add(group0, e0);
+      group1 = hn::Add(group1, e1);
+      hn::Store(hn::Add(hn::Load(d, sums), hn::Add(e0, e1)), d, sums);
+    }
+    most = hn::Max(most, hn::Max(group0, group1));
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, most));
+}
+
+HWY_INLINE float largest_sum(const float* scores, int stride, int heads) {
+  const D d;
+  Vec most = hn::Set(d, -infinity);
+  for (int t = 0; t < subtile_tokens; t += lane_count) {
+    Vec sum = hn::Load(d, scores + t);
+    for (int h = 1; h < heads; ++h) {
+      sum = hn::Add(sum, hn::Load(d, scores + static_cast<std::ptrdiff_t>(h) * stride + t));
+    }
+    most = hn::Max(most, sum);
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, most));
+}
+
+HWY_INLINE void note_subtile(const float* scores, int stride, int heads, int index, const TileNotes& notes) {
+  for (int h = 0; h < heads; ++h) {
+    notes.head_maxima[h * notes.maxima_stride + index] = largest(scores + static_cast<std::ptrdiff_t>(h) * stride);
+  }
+  if (notes.group_maxima != nullptr && notes.group_score == GroupScore::logits) {
+    notes.group_maxima[index] = largest_sum(scores, stride, heads);
+  }
+  if (notes.references != nullptr) {
+    const float most = add_exponentials(scores, stride, heads, notes);
+    if (notes.group_maxima != nullptr && notes.group_score == GroupScore::softmax) notes.group_maxima[index] = most;
+  }
+}
+
+void take_notes(const float* scores, int stride, int heads, int n, const TileNotes& notes) {
+  for (int t = 0; t < n; t += subtile_tokens) note_subtile(scores + t, stride, heads, t / subtile_tokens, notes);
+}
+
+// One pass over a run.
+struct RunPass {
+  const HeadQuery& query;
+  const Half* columns[columns_per_pass];
+  const Half* after[columns_per_pass];  // of the pass to come
+  const float* weights;                 // of the first column, [heads][query.rank]
+  int tokens;
+  float* scores;
+  std::ptrdiff_t stride;
+  const TileNotes* notes;  // null before the last pass
+  Lookahead& lookahead;
+  int pass_credit;
+  int note_credit;
+};
+
+template <int count, bool first>
+HWY_NOINLINE void run_pass(const RunPass& shared) {
+  const RunPass pass = shared;  // a copy that no store can change
+  const int rank = pass.query.rank;
+  const int heads = pass.query.heads;
+  for (int t = 0; t < pass.tokens; t += subtile_tokens) {
+    pass.lookahead.advance(pass.pass_credit);
+    for (const Half* column : pass.after) {
+      hwy::Prefetch(column + t);
+      hwy::Prefetch(column + t + subtile_tokens / 2);
+    }
+    const Half* columns[count];
+    for (int c = 0; c < count; ++c) columns[c] = pass.columns[c] + t;
+    float* scores = pass.scores + t;
+    if (pass.tokens - t >= subtile_tokens) {
+      for (int u = 0; u < subtile_tokens; u += unroll * lane_count) {
+        add_columns<count, unroll, first>(columns, pass.weights, rank, heads, scores + u, pass.stride);
+        for (const Half*& column : columns) column += unroll * lane_count;
+      }
+    } else {
+      const int end = (pass.tokens - t + 15) / 16 * 16;
+      for (int u = 0; u < end; u += lane_count) {
+        add_columns<count, 1, first>(columns, pass.weights, rank, heads, scores + u, pass.stride);
+        for (const Half*& column : columns) column += lane_count;
+      }
+    }
+    if (pass.notes == nullptr) continue;
+    for (int h = 0; h < heads && pass.tokens - t < subtile_tokens; ++h) {
+      std::fill(scores + h * pass.stride + (pass.tokens - t), scores + h * pass.stride + subtile_tokens, -infinity);
+    }
+    pass.lookahead.advance(pass.note_credit);
+    note_subtile(scores, static_cast<int>(pass.stride), heads, t / subtile_tokens, *pass.notes);
+  }
+}
+
+template <bool first>
+HWY_INLINE void run_pass(int count, const RunPass& pass) {
+  switch (count) {
+    case 1:
+      return run_pass<1, first>(pass);
+    case 2:
+      return run_pass<2, first>(pass);
+    case 3:
+      return run_pass<3, first>(pass);
+    default:
+      return run_pass<4, first>(pass);
+  }
+}
+
+void score_run(const HeadQuery& query, const std::byte* first, const std::byte* next, int tokens, float* scores,
+               int stride, const TileNotes* notes) {
+  // The lookahead keeps the pace of the computation: what a pass over a subtile costs, and what its notes do, in
+  // instructions, decides how much is asked for meanwhile. So when the last notes are taken it is a share of a run
+  // ahead of the reads to come, and some passes more.
+  const int passes = (query.rank + columns_per_pass - 1) / columns_per_pass;
+  const int pass_cost = 16 * query.heads + 32;
+  const int note_cost = notes == nullptr ? 0 : (notes->references == nullptr ? 12 : 76) * query.heads;
+  const int pass_credit = 256 * passes * pass_cost / (passes * pass_cost + note_cost);
+  const int note_credit = 256 * passes - passes * pass_credit;
+  const int lead = std::min(passes, (note_credit + 255) / 256 + 1);
+  Lookahead lookahead(query, first, next, tokens, lead);
+
+  RunPass pass{query, {}, {}, query.weights, tokens, scores, stride, nullptr, lookahead, pass_credit, note_credit};
+  const auto columns_of = [&query](const std::byte* run, int j, const Half** columns) HWY_ATTR {
+    for (int c = 0; c < columns_per_pass; ++c) {
+      columns[c] = reinterpret_cast<const Half*>(run + query.offsets[std::min(j + c, query.rank - 1)]);
+    }
+  };
+  columns_of(first, 0, pass.columns);
+  for (int j = 0; j < query.rank; j += columns_per_pass) {
+    const bool last = j + columns_per_pass >= query.rank;
+    if (!last) {
+      columns_of(first, j + columns_per_pass, pass.after);
+    } else if (next != nullptr) {
+      columns_of(next, 0, pass.after);
+    }
+    pass.weights = query.weights + j;
+    pass.notes = last ? notes : nullptr;
+    const int count = std::min(columns_per_pass, query.rank - j);
+    if (j == 0) {
+      run_pass<true>(count, pass);
+    } else {
+      run_pass<false>(count, pass);
+    }
+    std::copy(pass.after, pass.after + columns_per_pass, pass.columns);
+  }
+}
+
+void prefetch_run(const HeadQuery& query, const std::byte* first, int tokens) {
+  for (int j = 0; j < query.rank; ++j) {
+    for (int t = 0; t < tokens; t += subtile_tokens / 2) hwy::Prefetch(first + query.offsets[j] + t * sizeof(Half));
+  }
 }
 
 void group_scores(GroupScore kind, const float* scores, int stride, int heads, int n, const float* reference,
@@ -172,42 +314,14 @@ void group_scores(GroupScore kind, const float* scores, int stride, int heads, i
   const D d;
   for (int t = 0; t < n; t += lane_count) {
     Vec sum = hn::Load(d, scores + t);
-    if (kind == GroupScore::softmax) sum = exp_nonpositive(d, hn::Sub(sum, hn::Set(d, reference[0])));
+    if (kind == GroupScore::softmax) sum = exp(d, hn::Sub(sum, hn::Set(d, reference[0])));
     for (int h = 1; h < heads; ++h) {
       Vec s = hn::Load(d, scores + static_cast<std::ptrdiff_t>(h) * stride + t);
-      if (kind == GroupScore::softmax) s = exp_nonpositive(d, hn::Sub(s, hn::Set(d, reference[h])));
+      if (kind == GroupScore::softmax) s = exp(d, hn::Sub(s, hn::Set(d, reference[h])));
       sum = hn::Add(sum, s);
     }
     hn::Store(sum, d, out + t);
   }
-}
-
-void exp_sums(const float* scores, int stride, int heads, int n, const float* reference, float* scratch, float* sums,
-              float* group_maxima) {
-  const D d;
-  for (int h = 0; h < heads; ++h) hn::Store(hn::Zero(d), d, scratch + h * lane_count);
-  for (int t = 0; t < n; t += subtile_tokens) {
-    Vec most = hn::Zero(d);
-    for (int u = t; u < t + subtile_tokens; u += unroll * lane_count) {
-      Vec group[unroll];
-      for (int v = 0; v < unroll; ++v) group[v] = hn::Zero(d);
-      for (int h = 0; h < heads; ++h) {
-        const float* row = scores + static_cast<std::ptrdiff_t>(h) * stride + u;
-        const Vec r = hn::Set(d, reference[h]);
-        Vec e[unroll];
-        for (int v = 0; v < unroll; ++v) {
-          e[v] = exp_nonpositive(d, hn::Sub(hn::Load(d, row + v * lane_count), r));
-          group[v] = hn::Add(group[v], e[v]);
-        }
-        Vec sum = hn::Add(e[0], e[1]);
-        if constexpr (unroll == 4) sum = hn::Add(sum, hn::Add(e[2], e[3]));
-        hn::Store(hn::Add(hn::Load(d, scratch + h * lane_count), sum), d, scratch + h * lane_count);
-      }
-      for (int v = 0; v < unroll; ++v) most = hn::Max(most, group[v]);
-    }
-    if (group_maxima != nullptr) group_maxima[t / subtile_tokens] = hn::GetLane(hn::MaxOfLanes(d, most));
-  }
-  for (int h = 0; h < heads; ++h) sums[h] = hn::GetLane(hn::SumOfLanes(d, hn::Load(d, scratch + h * lane_count)));
 }
 
 void softmax_bounds(const float* maxima, std::int64_t stride, int heads, std::int64_t n, const float* offset,
@@ -217,7 +331,7 @@ void softmax_bounds(const float* maxima, std::int64_t stride, int heads, std::in
     Vec most = hn::Zero(d);
     Vec sum = hn::Zero(d);
     for (int h = 0; h < heads; ++h) {
-      const Vec e = exp_nonpositive(d, hn::Sub(hn::Load(d, maxima + h * stride + i), hn::Set(d, offset[h])));
+      const Vec e = exp(d, hn::Sub(hn::Load(d, maxima + h * stride + i), hn::Set(d, offset[h])));
       most = hn::Max(most, e);
       sum = hn::Add(sum, e);
     }
@@ -235,32 +349,26 @@ namespace hayloft::index {
 
 HWY_EXPORT(score_run);
 HWY_EXPORT(prefetch_run);
-HWY_EXPORT(subtile_maxima);
+HWY_EXPORT(take_notes);
 HWY_EXPORT(group_scores);
-HWY_EXPORT(exp_sums);
 HWY_EXPORT(softmax_bounds);
 
-void score_run(const HeadQuery& query, const ColumnRun& run, const ColumnRun& next, int tokens, float* scores,
-               int stride) {
-  HWY_DYNAMIC_DISPATCH(score_run)(query, run, next, tokens, scores, stride);
+void score_run(const HeadQuery& query, const std::byte* first, const std::byte* next, int tokens, float* scores,
+               int stride, const TileNotes* notes) {
+  HWY_DYNAMIC_DISPATCH(score_run)(query, first, next, tokens, scores, stride, notes);
 }
 
-void prefetch_run(const HeadQuery& query, const ColumnRun& run, int tokens) {
-  HWY_DYNAMIC_DISPATCH(prefetch_run)(query, run, tokens);
+void prefetch_run(const HeadQuery& query, const std::byte* first, int tokens) {
+  HWY_DYNAMIC_DISPATCH(prefetch_run)(query, first, tokens);
 }
 
-float subtile_maxima(const float* scores, int n, float* maxima) {
-  return HWY_DYNAMIC_DISPATCH(subtile_maxima)(scores, n, maxima);
+void take_notes(const float* scores, int stride, int heads, int n, const TileNotes& notes) {
+  HWY_DYNAMIC_DISPATCH(take_notes)(scores, stride, heads, n, notes);
 }
 
 void group_scores(GroupScore kind, const float* scores, int stride, int heads, int n, const float* reference,
                   float* out) {
   HWY_DYNAMIC_DISPATCH(group_scores)(kind, scores, stride, heads, n, reference, out);
-}
-
-void exp_sums(const float* scores, int stride, int heads, int n, const float* reference, float* scratch, float* sums,
-              float* group_maxima) {
-  HWY_DYNAMIC_DISPATCH(exp_sums)(scores, stride, heads, n, reference, scratch, sums, group_maxima);
 }
 
 void softmax_bounds(const float* maxima, std::int64_t stride, int heads, std::int64_t n, const float* offset,

@@ -12,29 +12,11 @@ inline constexpr int subtile_tokens = 64;
 
 // What one KV head's query heads multiply with.
 struct HeadQuery {
-  const std::int32_t* components = nullptr;  // [rank]
-  const float* weights = nullptr;            // [heads][rank]
+  const std::int64_t* offsets = nullptr;  // [rank] bytes from component 0 to each chosen one, in a block
+  const float* weights = nullptr;         // [heads][rank]
   int rank = 0;
   int heads = 0;
 };
-
-// Consecutive tokens of one block: component c of the first of them is the f16 at first + c * column_bytes.
-struct ColumnRun {
-  const std::byte* first = nullptr;
-  std::int64_t column_bytes = 0;
-};
-
-// scores[h][t] = sum_j weights[h][j] * K[t][components[j]] for t in [0, tokens); tokens is a multiple of 16. One fused
-// (or, without FMA, rounded) multiply-add per component in the order of j, whatever the length and the alignment of the
-// run, so two calls that cover a token agree bit for bit. Meanwhile fetches the start of `next` (first may be null).
-void score_run(const HeadQuery& query, const ColumnRun& run, const ColumnRun& next, int tokens, float* scores,
-               int stride);
-
-// Asks for `tokens` tokens of every column of the run to be brought near.
-void prefetch_run(const HeadQuery& query, const ColumnRun& run, int tokens);
-
-// maxima[i] = max of scores[64 i, 64 i + 64); returns the largest. n is a multiple of 64.
-float subtile_maxima(const float* scores, int n, float* maxima);
 
 // How a group's scores become one.
 enum class GroupScore : std::uint8_t {
@@ -42,18 +24,37 @@ enum class GroupScore : std::uint8_t {
   softmax,  // sum_h exp(scores[h][t] - reference[h])
 };
 
-// out[t] of the above for t in [0, n), n a multiple of 64; out may be scores itself. The same arithmetic for every t.
+// What to note about the scores of one tile, subtile by subtile. Pointers are to the tile's first.
+struct TileNotes {
+  float* head_maxima = nullptr;    // [heads][maxima_stride] the largest of each head's scores
+  std::int64_t maxima_stride = 0;  //
+  float* group_maxima = nullptr;   // the largest group score; null: not wanted
+  GroupScore group_score = GroupScore::logits;
+  const float* references = nullptr;  // [heads]; null: no sums, and no group maxima of softmax
+  float* sums = nullptr;              // [heads][16] parts of sum_t exp(scores[h][t] - reference[h]), to be added up
+};
+
+// scores[h][t] = sum_j weights[h][j] * K[t][j-th component] for t in [0, tokens), a run of consecutive tokens of one
+// block whose first token's component 0 is at `first`; up to the next multiple of 64 they become -infinity if there are
+// notes to take. One fused (or, without FMA, rounded) multiply-add per component in the order of j, whatever the length
+// and the alignment of the run: two calls that cover a token agree bit for bit. Reads whole vectors of 16 tokens.
+// Meanwhile brings the run of as many tokens at `next` near, unless null.
+void score_run(const HeadQuery& query, const std::byte* first, const std::byte* next, int tokens, float* scores,
+               int stride, const TileNotes* notes);
+
+// Asks for `tokens` tokens of every chosen column of a run to be brought near.
+void prefetch_run(const HeadQuery& query, const std::byte* first, int tokens);
+
+// Takes the notes of score_run on scores [heads][stride] of n tokens, a multiple of 64.
+//
+// exp has a relative error below 2e-7 + 2^-23 |x| (the polynomial, then the rounding of the difference and of its
+// product with log2 e) and is held at exp(-87) below x = -87; above x = 80 the result means nothing. NaN gives NaN. A
+// part of a sum is a chain of one addition per subtile.
+void take_notes(const float* scores, int stride, int heads, int n, const TileNotes& notes);
+
+// out[t] = the group score of t, for t in [0, n), n a multiple of 64. The same arithmetic for every t.
 void group_scores(GroupScore kind, const float* scores, int stride, int heads, int n, const float* reference,
                   float* out);
-
-// sums[h] = sum_t exp(scores[h][t] - reference[h]) for t in [0, n), n a multiple of 64, and, unless group_maxima is
-// null, group_maxima[i] = max over the subtile of sum_h exp(scores[h][t] - reference[h]). scratch is f32 [heads][16],
-// aligned to 64 bytes.
-//
-// exp here has a relative error below 2e-7 + 2^-23 |x| (the polynomial, then the rounding of the difference and of its
-// product with log2 e) and is held at exp(-87) below x = -87; x must not exceed 80. NaN gives NaN.
-void exp_sums(const float* scores, int stride, int heads, int n, const float* reference, float* scratch, float* sums,
-              float* group_maxima);
 
 // Bounds, one per subtile, of the group's softmax score sum_h exp(s_h - offset[h]) by its heads' maxima alone:
 // lower[i] = max_h exp(maxima[h][i] - offset[h]), upper[i] = sum_h of the same, to exp's accuracy. maxima has `stride`

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <optional>
 #include <vector>
 
 #include "index/column_scores.h"
@@ -58,68 +60,79 @@ class Scanner {
   }
 
  private:
+  // How far above its guess a tile's maximum may lie before the tile takes its own maximum for the reference: exp's
+  // relative error grows with the distance.
+  static constexpr float trusted_excess = 8;
+
   // One thread's scratch.
   class Worker {
    public:
-    explicit Worker(const Scanner& scanner)
-        : scanner_(scanner), scan_(scanner.scan_), stride_(ColumnScores::stride(scan_.group)) {
+    explicit Worker(const Scanner& scanner) : scanner_(scanner), scan_(scanner.scan_) {
       const auto group = static_cast<std::size_t>(scan_.group);
-      scores_ = hwy::AllocateAligned<float>(group * static_cast<std::size_t>(stride_));
-      scratch_ = hwy::AllocateAligned<float>(group * 16);
+      scores_ = hwy::AllocateAligned<float>(group * static_cast<std::size_t>(ColumnScores::stride(scan_.group)));
+      sums_ = hwy::AllocateAligned<float>(group * 16);
       references_.resize(group);
-      sums_.resize(group);
-      combined_ = hwy::AllocateAligned<float>(static_cast<std::size_t>(scan_.tile));
     }
 
     void tile(int head, std::int64_t index) {
-      const int group = scan_.group;
-      const int first = head * group;
+      if (head != head_) {
+        columns_.emplace(scanner_.view_, scanner_.search_, head, head * scan_.group, scan_.group);
+        head_ = head;
+      }
+      const int first = head * scan_.group;
       const std::int64_t begin = index * scan_.tile;
       const std::int64_t end = std::min(begin + scan_.tile, scanner_.view_.tokens);
       const std::int64_t subtile = begin / subtile_tokens;
-      const int n = static_cast<int>((end - begin + subtile_tokens - 1) / subtile_tokens) * subtile_tokens;
-      float* scores = scores_.get();
-      ColumnScores(scanner_.view_, scanner_.search_, head, first, group).score(begin, end, scores);
-
-      for (int h = 0; h < group; ++h) {
-        float* maxima = scan_.head_maxima.get() + (first + h) * scan_.subtile_stride + subtile;
-        scan_.tile_maxima[at(first + h, index)] =
-            subtile_maxima(scores + static_cast<std::ptrdiff_t>(h) * stride_, n, maxima);
-      }
-      float* group_maxima =
-          scan_.group_maxima ? scan_.group_maxima.get() + head * scan_.subtile_stride + subtile : nullptr;
+      const auto subtiles = static_cast<int>((end - begin + subtile_tokens - 1) / subtile_tokens);
+      TileNotes notes;
+      notes.head_maxima = scan_.head_maxima.get() + first * scan_.subtile_stride + subtile;
+      notes.maxima_stride = scan_.subtile_stride;
+      if (scan_.group_maxima) notes.group_maxima = scan_.group_maxima.get() + head * scan_.subtile_stride + subtile;
       const bool logits = scanner_.search_.rule == GroupRule::logits;
-      if (scan_.tile_sums) {
-        for (int h = 0; h < group; ++h) {
-          references_[static_cast<std::size_t>(h)] =
-              std::max(scan_.guesses[static_cast<std::size_t>(first + h)], scan_.tile_maxima[at(first + h, index)]);
-        }
-        exp_sums(scores, stride_, group, n, references_.data(), scratch_.get(), sums_.data(),
-                 logits ? nullptr : group_maxima);
-        for (int h = 0; h < group; ++h) {
-          scan_.tile_references[at(first + h, index)] = references_[static_cast<std::size_t>(h)];
-          scan_.tile_sums[at(first + h, index)] = sums_[static_cast<std::size_t>(h)];
-        }
+      notes.group_score = logits ? GroupScore::logits : GroupScore::softmax;
+      const float* guesses = scan_.guesses.get() + first;
+      const bool guessed =
+          scan_.tile_sums && std::all_of(guesses, guesses + scan_.group, [](float g) { return g > -infinity; });
+      if (guessed) set_references(notes, guesses);
+      columns_->score(begin, end, scores_.get(), &notes);
+
+      bool near = guessed;
+      for (int h = 0; h < scan_.group; ++h) {
+        const float* maxima = notes.head_maxima + h * notes.maxima_stride;
+        float most = -infinity;
+        for (int i = 0; i < subtiles; ++i) most = std::max(most, maxima[i]);
+        scan_.tile_maxima[at(first + h, index)] = most;
+        references_[static_cast<std::size_t>(h)] = most;
+        near = near && most - guesses[h] <= trusted_excess;
       }
-      if (group_maxima != nullptr && logits) {
-        group_scores(GroupScore::logits, scores, stride_, group, n, nullptr, combined_.get());
-        subtile_maxima(combined_.get(), n, group_maxima);
+      if (!scan_.tile_sums) return;
+      if (!near) {
+        set_references(notes, references_.data());
+        take_notes(scores_.get(), ColumnScores::stride(scan_.group), scan_.group, subtiles * subtile_tokens, notes);
+      }
+      for (int h = 0; h < scan_.group; ++h) {
+        scan_.tile_references[at(first + h, index)] = notes.references[h];
+        scan_.tile_sums[at(first + h, index)] = std::accumulate(sums_.get() + h * 16, sums_.get() + h * 16 + 16, 0.0f);
       }
     }
 
    private:
+    void set_references(TileNotes& notes, const float* references) {
+      notes.references = references;
+      notes.sums = sums_.get();
+      std::fill_n(sums_.get(), scan_.group * 16, 0.0f);
+    }
     std::size_t at(int query_head, std::int64_t tile) const {
       return static_cast<std::size_t>(query_head * scan_.tiles + tile);
     }
 
     const Scanner& scanner_;
     ColumnScan& scan_;
-    int stride_;
-    hwy::AlignedFreeUniquePtr<float[]> scores_;    // [g][stride]
-    hwy::AlignedFreeUniquePtr<float[]> scratch_;   // [g][16]
-    hwy::AlignedFreeUniquePtr<float[]> combined_;  // [tile]
-    std::vector<float> references_;                // [g]
-    std::vector<float> sums_;                      // [g]
+    int head_ = -1;
+    std::optional<ColumnScores> columns_;        // of head_
+    hwy::AlignedFreeUniquePtr<float[]> scores_;  // [g][stride]
+    hwy::AlignedFreeUniquePtr<float[]> sums_;    // [g][16]
+    std::vector<float> references_;              // [g]
   };
 
   // All guesses of a group are lowered alike until the largest logit of the sample is near one of them, so that exp has

@@ -26,10 +26,10 @@ struct ColumnScan {
 
   // [Hq][tiles]; sums and references are null when the caller wants no softmax and the rule needs none.
   hwy::AlignedFreeUniquePtr<float[]> tile_maxima;
-  hwy::AlignedFreeUniquePtr<float[]> tile_references;  // at least the tile's maximum
-  hwy::AlignedFreeUniquePtr<float[]> tile_sums;        // sum of exp(s - reference)
+  hwy::AlignedFreeUniquePtr<float[]> tile_references;
+  hwy::AlignedFreeUniquePtr<float[]> tile_sums;  // sum of exp(s - reference)
   // [Hq] log-sum-exp over everything as guessed from a sample of the tiles, less a number that the group shares: the
-  // reference of every other tile that has no logit above it. References that are the same everywhere and near the
+  // reference of every other tile that has no logit far above it. References that are the same everywhere and near the
   // truth keep group_maxima comparable.
   hwy::AlignedFreeUniquePtr<float[]> guesses;
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <vector>
+
 #include "index/column_kernels.h"
 #include "index/search.h"
 
@@ -11,6 +13,8 @@ class ColumnScores {
  public:
   // Query heads [first, first + heads) of KV head `head`. The view and the search must outlive it.
   ColumnScores(const offload::LayerView& view, const ColumnSearch& search, int head, int first, int heads);
+  ColumnScores(const ColumnScores&) = delete;
+  ColumnScores& operator=(const ColumnScores&) = delete;
 
   // Tokens per tile: the scores of all query heads stay in the first-level cache.
   static int tile_tokens(int heads);
@@ -18,18 +22,17 @@ class ColumnScores {
   static int stride(int heads) { return tile_tokens(heads) + 80; }
 
   // scores[h][t - begin] for t in [begin, end), which lies in one tile; begin is a multiple of 64. Up to the next
-  // multiple of 64 past `end` the scores are -infinity.
-  void score(std::int64_t begin, std::int64_t end, float* scores) const;
+  // multiple of 64 past `end` the scores are -infinity. Unless null, notes are taken of the subtiles.
+  void score(std::int64_t begin, std::int64_t end, float* scores, const TileNotes* notes = nullptr) const;
   // Asks for the tokens [begin, end) of one tile to be brought near.
   void prefetch(std::int64_t begin, std::int64_t end) const;
 
-  const HeadQuery& query() const { return query_; }
-
  private:
-  ColumnRun run_at(std::int64_t position) const;  // of the block that holds it; first is null past the end
+  const std::byte* run_at(std::int64_t position) const;  // component 0 of that token; null past the end
 
   const offload::LayerView& view_;
   int head_;
+  std::vector<std::int64_t> offsets_;
   HeadQuery query_;
 };
 

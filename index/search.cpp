@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "index/column_scan.h"
@@ -52,6 +53,7 @@ class ListSelector {
         columns_(view, search, first / scan.group, first, heads),
         scores_(hwy::AllocateAligned<float>(static_cast<std::size_t>(heads) * static_cast<std::size_t>(stride_))),
         combined_(hwy::AllocateAligned<float>(static_cast<std::size_t>(tile_))),
+        maxima_(hwy::AllocateAligned<float>(static_cast<std::size_t>(heads * (tile_ / subtile_tokens)))),
         scratch_(hwy::AllocateAligned<float>(static_cast<std::size_t>(heads) * 16)),
         logits_row_(padded(std::max(search.k, 1))),
         logits_(hwy::AllocateAligned<float>(static_cast<std::size_t>(heads) * static_cast<std::size_t>(logits_row_))) {
@@ -81,7 +83,7 @@ class ListSelector {
     for (int h = 0; h < heads_; ++h) {
       for (std::int64_t i = 0; i < logits_row_; i += tile_) {
         const std::int64_t n = std::min<std::int64_t>(tile_, logits_row_ - i);
-        add_exp_sums(logits_.get() + h * logits_row_ + i, 1, static_cast<int>(n), max + h, sums.data() + h);
+        add_exponentials(logits_.get() + h * logits_row_ + i, 1, static_cast<int>(n), max + h, sums.data() + h);
       }
     }
     for (std::int64_t t = search_.limit / subtile_tokens * subtile_tokens; t < tokens_;) {
@@ -90,7 +92,7 @@ class ListSelector {
       for (int h = 0; h < heads_ && t < search_.limit; ++h) {
         std::fill_n(scores_.get() + static_cast<std::ptrdiff_t>(h) * stride_, search_.limit - t, -infinity);
       }
-      add_exp_sums(scores_.get(), heads_, static_cast<int>(padded(end - t)), max, sums.data());
+      add_exponentials(scores_.get(), heads_, static_cast<int>(padded(end - t)), max, sums.data());
       t = end;
     }
     std::copy(sums.begin(), sums.end(), mass);
@@ -129,10 +131,18 @@ class ListSelector {
     top.offer(s.begin, n, ranked, scores_.get(), stride_);
   }
 
-  void add_exp_sums(const float* scores, int heads, int n, const float* max, double* sums) {
-    std::vector<float> partial(static_cast<std::size_t>(heads));
-    exp_sums(scores, stride_, heads, n, max, scratch_.get(), partial.data(), nullptr);
-    for (int h = 0; h < heads; ++h) sums[h] += partial[static_cast<std::size_t>(h)];
+  // Adds sum of exp(s - max[h]) over n tokens, a multiple of 64.
+  void add_exponentials(const float* scores, int heads, int n, const float* max, double* sums) {
+    TileNotes notes;
+    notes.head_maxima = maxima_.get();
+    notes.maxima_stride = tile_ / subtile_tokens;
+    notes.references = max;
+    notes.sums = scratch_.get();
+    std::fill_n(scratch_.get(), heads * 16, 0.0f);
+    take_notes(scores, stride_, heads, n, notes);
+    for (int h = 0; h < heads; ++h) {
+      sums[h] += std::accumulate(scratch_.get() + h * 16, scratch_.get() + h * 16 + 16, 0.0f);
+    }
   }
 
   const ColumnSearch& search_;
@@ -145,6 +155,7 @@ class ListSelector {
   ColumnScores columns_;
   hwy::AlignedFreeUniquePtr<float[]> scores_;    // [heads][stride]
   hwy::AlignedFreeUniquePtr<float[]> combined_;  // [tile]
+  hwy::AlignedFreeUniquePtr<float[]> maxima_;    // [heads][subtiles of a tile]
   hwy::AlignedFreeUniquePtr<float[]> scratch_;   // [heads][16]
   std::int64_t logits_row_;
   hwy::AlignedFreeUniquePtr<float[]> logits_;  // [heads][logits_row] of the selected positions, -infinity beyond them

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <benchmark/benchmark.h>
+
+#include <cstdint>
+
+#include "offload/store.h"
+#include "offload/threads.h"
+
+// What the benchmarks share. Everything is made when first asked for and kept until the program ends.
+namespace hayloft::bench {
+
+inline constexpr std::int64_t context_lengths[] = {std::int64_t{1} << 16, std::int64_t{1} << 18, std::int64_t{1} << 20};
+
+const offload::Threads& threads();
+offload::Arena& arena();
+
+// The best read bandwidth of this machine's memory seen in this run, bytes per second: all threads add up 1 GiB.
+// Measured at the first call and again at every later one, so that neighbours who slow down one moment do not flatter
+// the next benchmark.
+double read_ceiling();
+
+// Counters bytes (per iteration), bytes per second and ceiling_fraction, the share of read_ceiling(), for a benchmark
+// that reads `bytes` in each iteration.
+void report_bytes(benchmark::State& state, double bytes);
+
+// The columns of 1M tokens of random keys, 4 KV heads of dimension 128: 1 GiB, more than the caches hold. Shorter
+// contexts are cut from it one after the other, so that by the time one comes back it has left the caches.
+class ColumnStore {
+ public:
+  static constexpr int kv_heads = 4;
+  static constexpr int head_dim = 128;
+  static constexpr std::int64_t capacity = std::int64_t{1} << 20;
+
+  static const ColumnStore& instance();
+
+  // `tokens` divides the capacity. Views have columns but no rows.
+  offload::LayerView view(std::int64_t tokens, std::int64_t turn) const;
+
+ private:
+  ColumnStore();
+  offload::BlockLayout layout_;
+  offload::Extent memory_;
+  std::vector<const std::byte*> blocks_;
+};
+
+}  // namespace hayloft::bench

@@ -1,0 +1,24 @@
+#include <benchmark/benchmark.h>
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "bench/common.h"
+#include "offload/error.h"
+#include "offload/topology.h"
+
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  try {
+    benchmark::AddCustomContext("machine", hayloft::offload::Topology().describe());
+    benchmark::AddCustomContext("threads", fmt::format("{}", hayloft::bench::threads().count()));
+    benchmark::AddCustomContext("read_ceiling_GBps", fmt::format("{:.1f}", hayloft::bench::read_ceiling() / 1e9));
+    benchmark::RunSpecifiedBenchmarks();
+  } catch (const hayloft::Error& error) {
+    fmt::print(stderr, "hayloft_bench: {}\n", error.what());
+    return 1;
+  }
+  benchmark::Shutdown();
+  return 0;
+}

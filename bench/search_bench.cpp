@@ -1,0 +1,127 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "bench/common.h"
+#include "index/search.h"
+#include "index/top_positions.h"
+
+namespace hayloft::bench {
+namespace {
+
+// A decode step's query: random, then its r largest components by the group's sum of magnitudes, as SparQ takes them.
+struct Query {
+  Query(int group, int rank, std::mt19937& engine) {
+    constexpr int d = ColumnStore::head_dim;
+    std::normal_distribution<float> normal;
+    for (int head = 0; head < ColumnStore::kv_heads; ++head) {
+      std::vector<float> q(static_cast<std::size_t>(group * d));
+      for (float& x : q) x = normal(engine);
+      std::vector<float> magnitude(d);
+      for (std::size_t i = 0; i < q.size(); ++i) magnitude[i % d] += std::abs(q[i]);
+      std::vector<std::int32_t> order(d);
+      std::iota(order.begin(), order.end(), 0);
+      std::sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+        return magnitude[static_cast<std::size_t>(a)] > magnitude[static_cast<std::size_t>(b)];
+      });
+      std::sort(order.begin(), order.begin() + rank);
+      components.insert(components.end(), order.begin(), order.begin() + rank);
+      const float unit = 1 / std::sqrt(static_cast<float>(rank));
+      for (int h = 0; h < group; ++h) {
+        for (int j = 0; j < rank; ++j) {
+          weights.push_back(unit * q[static_cast<std::size_t>(h * d + order[static_cast<std::size_t>(j)])]);
+        }
+      }
+    }
+  }
+  std::vector<std::int32_t> components;
+  std::vector<float> weights;
+};
+
+std::vector<Query> random_queries(int group, int rank) {
+  std::mt19937 engine(1);
+  std::vector<Query> queries;
+  for (int i = 0; i < 61; ++i) queries.emplace_back(group, rank, engine);
+  return queries;
+}
+
+// Each iteration searches all KV heads of one layer for a new query, in another part of the store where S is short.
+void search(benchmark::State& state, int group, int rank, std::int64_t tokens, index::GroupRule rule,
+            index::SelectPer per, bool with_softmax) {
+  constexpr int k = 128;
+  const ColumnStore& store = ColumnStore::instance();
+  const std::vector<Query> queries = random_queries(group, rank);
+  const int query_heads = group * ColumnStore::kv_heads;
+  const auto heads = static_cast<std::size_t>(query_heads);
+  std::vector<std::int32_t> positions(heads * k);
+  std::vector<float> mass(heads);
+  std::int64_t turn = 0;
+  for (auto _ : state) {
+    const Query& query = queries[static_cast<std::size_t>(turn) % queries.size()];
+    std::vector<float> max(heads, -std::numeric_limits<float>::infinity());
+    std::vector<float> sum(heads);
+    const index::ColumnSearch search{query_heads, rank, query.components.data(), query.weights.data(), tokens - 32, k,
+                                     rule,        per};
+    index::search_columns(store.view(tokens, turn), search, threads(),
+                          {positions.data(), with_softmax ? max.data() : nullptr, with_softmax ? sum.data() : nullptr,
+                           with_softmax ? mass.data() : nullptr});
+    benchmark::DoNotOptimize(positions.data());
+    ++turn;
+  }
+  report_bytes(state, static_cast<double>(rank) * static_cast<double>(tokens) * 2 * ColumnStore::kv_heads);
+}
+
+// SparQ step 1 and its selection, g = 4.
+void sparq_scan(benchmark::State& state, index::GroupRule rule) {
+  search(state, 4, static_cast<int>(state.range(1)), state.range(0), rule, index::SelectPer::kv_head, true);
+}
+void column_scan(benchmark::State& state) {
+  sparq_scan(state, index::GroupRule::softmax);
+}
+void column_scan_logits(benchmark::State& state) {
+  sparq_scan(state, index::GroupRule::logits);
+}
+
+// The k keys with the largest inner product for every query head.
+void exact_knn(benchmark::State& state) {
+  search(state, static_cast<int>(state.range(1)), ColumnStore::head_dim, state.range(0), index::GroupRule::softmax,
+         index::SelectPer::query_head, false);
+}
+
+// The k best of S scores, by themselves.
+void select_top(benchmark::State& state) {
+  constexpr int k = 128;
+  const std::int64_t tokens = state.range(0);
+  std::mt19937 engine(1);
+  std::normal_distribution<float> normal;
+  std::vector<float> scores(static_cast<std::size_t>(tokens));
+  for (float& s : scores) s = normal(engine);
+  std::vector<std::int32_t> positions(k);
+  for (auto _ : state) {
+    index::TopPositions top(k, 0, index::kth_largest(scores, k));
+    top.offer(0, static_cast<int>(tokens), scores.data(), nullptr, 0);
+    top.finish(positions.data(), nullptr, 0);
+    benchmark::DoNotOptimize(positions.data());
+  }
+  report_bytes(state, static_cast<double>(tokens) * sizeof(float));
+}
+
+void every_length(benchmark::internal::Benchmark* b, const char* name, std::initializer_list<std::int64_t> values) {
+  b->Unit(benchmark::kMillisecond)->UseRealTime()->ArgNames({"S", name});
+  for (const std::int64_t tokens : context_lengths) {
+    for (const std::int64_t value : values) b->Args({tokens, value});
+  }
+}
+
+BENCHMARK(column_scan)->Apply([](auto* b) { every_length(b, "r", {8, 16, 32, 64}); });
+BENCHMARK(column_scan_logits)->Apply([](auto* b) { every_length(b, "r", {16}); });
+BENCHMARK(exact_knn)->Apply([](auto* b) { every_length(b, "g", {1, 4, 8}); });
+BENCHMARK(select_top)->Unit(benchmark::kMicrosecond)->UseRealTime()->ArgName("S")->Apply([](auto* b) {
+  for (const std::int64_t tokens : context_lengths) b->Arg(tokens);
+});
+
+}  // namespace
+}  // namespace hayloft::bench
