@@ -120,25 +120,26 @@ HWY_INLINE void add_columns(const Half* const* columns, const float* HWY_RESTRIC
 
 // e^x = 2^n 2^f with n = round(x log2 e); 2^f on [-1/2, 1/2] by the polynomial of degree 5 that has the least relative
 // error (9.2e-8) among those with 2^0 = 1 exactly; 1.7e-7 after rounding. Adding `shift` rounds to an integer.
-HWY_INLINE Vec exp(D d, Vec x) {
-  const Vec log2e = hn::Set(d, 0x1.715476p0f);
-  const Vec shift = hn::Set(d, 0x1.8p23f + 127.0f);
+template <class Tag, class V = hn::Vec<Tag>>
+HWY_INLINE V exp(Tag d, V x) {
+  const V log2e = hn::Set(d, 0x1.715476p0f);
+  const V shift = hn::Set(d, 0x1.8p23f + 127.0f);
   x = hn::Max(hn::Set(d, -87.0f), x);  // in this order x86 keeps a NaN
-  const Vec shifted = hn::MulAdd(x, log2e, shift);
-  const Vec n = hn::Sub(shifted, shift);
-  const Vec f = hn::MulSub(x, log2e, n);
-  Vec p = hn::MulAdd(hn::Set(d, 0x1.5bba14p-10f), f, hn::Set(d, 0x1.3cea88p-7f));
+  const V shifted = hn::MulAdd(x, log2e, shift);
+  const V n = hn::Sub(shifted, shift);
+  const V f = hn::MulSub(x, log2e, n);
+  V p = hn::MulAdd(hn::Set(d, 0x1.5bba14p-10f), f, hn::Set(d, 0x1.3cea88p-7f));
   p = hn::MulAdd(p, f, hn::Set(d, 0x1.c6b752p-5f));
   p = hn::MulAdd(p, f, hn::Set(d, 0x1.ebf9bcp-3f));
   p = hn::MulAdd(p, f, hn::Set(d, 0x1.62e42ap-1f));
   p = hn::MulAdd(p, f, hn::Set(d, 1.0f));
 #if HWY_TARGET == HWY_AVX3
-  return Vec{_mm512_scalef_ps(p.raw, n.raw)};  // one instruction, on either port, for the three below
-#else
-  // The low bits of `shifted` are n + 127, the exponent of 2^n.
-  const hn::Rebind<std::int32_t, D> integers;
-  return hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(integers, shifted))));
+  // One instruction, on either port, for the three below.
+  if constexpr (sizeof(V) == 64) return V{_mm512_scalef_ps(p.raw, n.raw)};
 #endif
+  // The low bits of `shifted` are n + 127, the exponent of 2^n.
+  const hn::Rebind<std::int32_t, Tag> integers;
+  return hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(integers, shifted))));
 }
 
 HWY_INLINE float largest(const float* scores) {
@@ -324,19 +325,29 @@ void group_scores(GroupScore kind, const float* scores, int stride, int heads, i
   }
 }
 
-void softmax_bounds(const float* maxima, std::int64_t stride, int heads, std::int64_t n, const float* offset,
-                    float* lower, float* upper) {
-  const D d;
-  for (std::int64_t i = 0; i < n; i += lane_count) {
-    Vec most = hn::Zero(d);
-    Vec sum = hn::Zero(d);
+void softmax_bounds(const float* maxima, std::int64_t stride, int heads, const float* sums, std::int64_t n,
+                    const float* offset, const SoftmaxRatio* ratios, int per_tile, float* lower, float* upper) {
+  // Two computations of one score differ by the errors of exp (1.1e-5 at |x| = 87, twice), of adding the group (2^-24
+  // for each query head, twice) and of scaling: together less than this for any group up to 500. Neither follows exp
+  // below exp(-87) = 1.65e-38.
+  constexpr float margin = 1e-4f;
+  const hn::CappedTag<float, 4> d;  // no vector spans two tiles
+  const float floor = 1.7e-38f * static_cast<float>(heads);
+  const int step = static_cast<int>(hn::Lanes(d));
+  for (std::int64_t i = 0; i < n; i += step) {
+    auto most = hn::Zero(d);
+    auto sum = hn::Zero(d);
     for (int h = 0; h < heads; ++h) {
-      const Vec e = exp(d, hn::Sub(hn::Load(d, maxima + h * stride + i), hn::Set(d, offset[h])));
+      const auto e = exp(d, hn::Sub(hn::Load(d, maxima + h * stride + i), hn::Set(d, offset[h])));
       most = hn::Max(most, e);
       sum = hn::Add(sum, e);
     }
-    hn::Store(most, d, lower + i);
-    hn::Store(sum, d, upper + i);
+    const SoftmaxRatio ratio = ratios[i / per_tile];
+    const auto noted = hn::Load(d, sums + i);
+    const auto low = hn::Mul(hn::MulSub(noted, hn::Set(d, 1 - margin), hn::Set(d, floor)), hn::Set(d, ratio.least));
+    const auto high = hn::Min(sum, hn::Mul(noted, hn::Set(d, ratio.most)));
+    hn::Store(hn::Max(hn::Mul(most, hn::Set(d, 1 - margin)), low), d, lower + i);
+    hn::Store(hn::MulAdd(high, hn::Set(d, 1 + margin), hn::Set(d, floor)), d, upper + i);
   }
 }
 
@@ -371,9 +382,9 @@ void group_scores(GroupScore kind, const float* scores, int stride, int heads, i
   HWY_DYNAMIC_DISPATCH(group_scores)(kind, scores, stride, heads, n, reference, out);
 }
 
-void softmax_bounds(const float* maxima, std::int64_t stride, int heads, std::int64_t n, const float* offset,
-                    float* lower, float* upper) {
-  HWY_DYNAMIC_DISPATCH(softmax_bounds)(maxima, stride, heads, n, offset, lower, upper);
+void softmax_bounds(const float* maxima, std::int64_t stride, int heads, const float* sums, std::int64_t n,
+                    const float* offset, const SoftmaxRatio* ratios, int per_tile, float* lower, float* upper) {
+  HWY_DYNAMIC_DISPATCH(softmax_bounds)(maxima, stride, heads, sums, n, offset, ratios, per_tile, lower, upper);
 }
 
 }  // namespace hayloft::index

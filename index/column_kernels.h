@@ -56,10 +56,17 @@ void take_notes(const float* scores, int stride, int heads, int n, const TileNot
 void group_scores(GroupScore kind, const float* scores, int stride, int heads, int n, const float* reference,
                   float* out);
 
-// Bounds, one per subtile, of the group's softmax score sum_h exp(s_h - offset[h]) by its heads' maxima alone:
-// lower[i] = max_h exp(maxima[h][i] - offset[h]), upper[i] = sum_h of the same, to exp's accuracy. maxima has `stride`
-// elements from head to head; all arrays are readable and writable up to n rounded up to a multiple of 64.
-void softmax_bounds(const float* maxima, std::int64_t stride, int heads, std::int64_t n, const float* offset,
-                    float* lower, float* upper);
+// Bounds of the group's softmax score sum_h exp(s_h - offset[h]) in each of n subtiles, from two sides: its heads'
+// maxima alone give max_h and sum_h of exp(maxima[h][i] - offset[h]), and a sum over the group that was noted with
+// other references gives that sum times the smallest and the largest ratio of the weights, ratios[i / per_tile] =
+// {least, most}. Taken together and widened by what rounding may do. maxima has `stride` elements from head to head;
+// maxima, sums, lower and upper are aligned and readable and writable up to n rounded up to a multiple of 64. per_tile
+// is a multiple of 4.
+struct SoftmaxRatio {
+  float least;
+  float most;
+};
+void softmax_bounds(const float* maxima, std::int64_t stride, int heads, const float* sums, std::int64_t n,
+                    const float* offset, const SoftmaxRatio* ratios, int per_tile, float* lower, float* upper);
 
 }  // namespace hayloft::index

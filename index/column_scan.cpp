@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "index/column_scores.h"
@@ -15,48 +16,43 @@ namespace {
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr std::int64_t piece_bytes = 1 << 20;  // of columns; long enough to hide what starting a piece costs
 
-// The tiles the guess is made from: the first and the last, where attention likes to gather, and up to 16 between.
-std::vector<std::int64_t> sample_tiles(std::int64_t tiles) {
-  std::vector<std::int64_t> sample{0};
-  const std::int64_t between = std::min<std::int64_t>(16, tiles / 32);
-  for (std::int64_t i = 1; i <= between; ++i) sample.push_back(i * tiles / (between + 1));
-  if (tiles > 1) sample.push_back(tiles - 1);
-  return sample;
+// The guess is made from stretches of this many tokens.
+constexpr std::int64_t sample_tokens = 256;
+
+// Where they start: the first and the last, where attention likes to gather, and up to 16 between.
+std::vector<std::int64_t> sample_starts(std::int64_t tokens) {
+  const std::int64_t stretches = (tokens + sample_tokens - 1) / sample_tokens;
+  const std::int64_t between = std::min<std::int64_t>(16, stretches / 32);
+  std::vector<std::int64_t> starts{0};
+  for (std::int64_t i = 1; i <= between; ++i) starts.push_back(i * stretches / (between + 1) * sample_tokens);
+  if (stretches > 1) starts.push_back((stretches - 1) * sample_tokens);
+  return starts;
 }
 
 class Scanner {
  public:
   Scanner(const offload::LayerView& view, const ColumnSearch& search, const offload::Threads& threads, ColumnScan& scan)
-      : view_(view), search_(search), threads_(threads), scan_(scan), sampled_(static_cast<std::size_t>(scan.tiles)) {}
+      : view_(view), search_(search), threads_(threads), scan_(scan) {}
 
-  void run(const float* start_max, const float* start_sum) {
-    const std::int64_t kv_heads = view_.layout->kv_heads;
-    if (scan_.tile_sums) {
-      std::fill_n(scan_.guesses.get(), search_.query_heads, -infinity);
-      const std::vector<std::int64_t> sample = sample_tiles(scan_.tiles);
-      const auto count = static_cast<std::int64_t>(sample.size());
-      threads_.parallel_for(kv_heads * count, 1, [&](std::int64_t begin, std::int64_t end) {
-        Worker worker(*this);
-        for (std::int64_t i = begin; i < end; ++i) {
-          worker.tile(static_cast<int>(i / count), sample[static_cast<std::size_t>(i % count)]);
-        }
-      });
-      for (int first = 0; first < search_.query_heads; first += scan_.group) {
-        guess_group(first, sample, start_max + first, start_sum + first);
+  void guess(const float* start_max, const float* start_sum) {
+    const std::vector<std::int64_t> starts = sample_starts(view_.tokens);
+    threads_.parallel_for(view_.layout->kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
+      Worker worker(*this);
+      for (std::int64_t head = begin; head < end; ++head) {
+        worker.guess(static_cast<int>(head), starts, start_max, start_sum);
       }
-      for (const std::int64_t t : sample) sampled_[static_cast<std::size_t>(t)] = true;
-    }
+    });
+  }
+
+  void run() {
     const std::int64_t tile_bytes = std::int64_t{search_.rank} * scan_.tile * static_cast<std::int64_t>(sizeof(f16));
-    const std::int64_t total = kv_heads * scan_.tiles;
-    const std::int64_t fair = total / (4 * threads_.count());
-    threads_.parallel_for(total, std::clamp<std::int64_t>(piece_bytes / tile_bytes, 1, std::max<std::int64_t>(1, fair)),
-                          [&](std::int64_t begin, std::int64_t end) {
-                            Worker worker(*this);
-                            for (std::int64_t i = begin; i < end; ++i) {
-                              if (sampled_[static_cast<std::size_t>(i % scan_.tiles)]) continue;
-                              worker.tile(static_cast<int>(i / scan_.tiles), i % scan_.tiles);
-                            }
-                          });
+    const std::int64_t total = view_.layout->kv_heads * scan_.tiles;
+    const std::int64_t fair = std::max<std::int64_t>(1, total / (4 * threads_.count()));
+    const std::int64_t grain = std::clamp<std::int64_t>(piece_bytes / tile_bytes, 1, fair);
+    threads_.parallel_for(total, grain, [&](std::int64_t begin, std::int64_t end) {
+      Worker worker(*this);
+      for (std::int64_t i = begin; i < end; ++i) worker.tile(static_cast<int>(i / scan_.tiles), i % scan_.tiles);
+    });
   }
 
  private:
@@ -74,11 +70,39 @@ class Scanner {
       references_.resize(group);
     }
 
-    void tile(int head, std::int64_t index) {
-      if (head != head_) {
-        columns_.emplace(scanner_.view_, scanner_.search_, head, head * scan_.group, scan_.group);
-        head_ = head;
+    // Sets the guesses of the KV head's query heads.
+    void guess(int head, const std::vector<std::int64_t>& starts, const float* start_max, const float* start_sum) {
+      go_to(head);
+      const int first = head * scan_.group;
+      const auto count = static_cast<std::int64_t>(starts.size());
+      std::vector<ColumnScan::State> states(static_cast<std::size_t>(scan_.group * count));  // [g][count]
+      const auto end_of = [&](std::int64_t i) {
+        return std::min(starts[static_cast<std::size_t>(i)] + sample_tokens, scanner_.view_.tokens);
+      };
+      for (std::int64_t i = 0; i < count; ++i) {
+        const std::int64_t begin = starts[static_cast<std::size_t>(i)];
+        const auto subtiles = static_cast<int>((end_of(i) - begin + subtile_tokens - 1) / subtile_tokens);
+        if (i + 1 < count) columns_->prefetch(starts[static_cast<std::size_t>(i + 1)], end_of(i + 1));
+        std::vector<float> maxima(static_cast<std::size_t>(scan_.group * subtiles));
+        TileNotes notes;
+        notes.head_maxima = maxima.data();
+        notes.maxima_stride = subtiles;
+        columns_->score(begin, end_of(i), scores_.get(), &notes);
+        for (int h = 0; h < scan_.group; ++h) {
+          references_[static_cast<std::size_t>(h)] =
+              *std::max_element(maxima.begin() + h * subtiles, maxima.begin() + (h + 1) * subtiles);
+        }
+        set_references(notes, references_.data());
+        take_notes(scores_.get(), ColumnScores::stride(scan_.group), scan_.group, subtiles * subtile_tokens, notes);
+        for (int h = 0; h < scan_.group; ++h) {
+          states[static_cast<std::size_t>(h * count + i)] = {references_[static_cast<std::size_t>(h)], sum(h)};
+        }
       }
+      guess_group(first, states, count, start_max + first, start_sum + first);
+    }
+
+    void tile(int head, std::int64_t index) {
+      go_to(head);
       const int first = head * scan_.group;
       const std::int64_t begin = index * scan_.tile;
       const std::int64_t end = std::min(begin + scan_.tile, scanner_.view_.tokens);
@@ -112,11 +136,17 @@ class Scanner {
       }
       for (int h = 0; h < scan_.group; ++h) {
         scan_.tile_references[at(first + h, index)] = notes.references[h];
-        scan_.tile_sums[at(first + h, index)] = std::accumulate(sums_.get() + h * 16, sums_.get() + h * 16 + 16, 0.0f);
+        scan_.tile_sums[at(first + h, index)] = sum(h);
       }
     }
 
    private:
+    void go_to(int head) {
+      if (head == head_) return;
+      columns_.emplace(scanner_.view_, scanner_.search_, head, head * scan_.group, scan_.group);
+      head_ = head;
+    }
+    float sum(int h) const { return std::accumulate(sums_.get() + h * 16, sums_.get() + h * 16 + 16, 0.0f); }
     void set_references(TileNotes& notes, const float* references) {
       notes.references = references;
       notes.sums = sums_.get();
@@ -124,6 +154,47 @@ class Scanner {
     }
     std::size_t at(int query_head, std::int64_t tile) const {
       return static_cast<std::size_t>(query_head * scan_.tiles + tile);
+    }
+
+    // All guesses of a group are lowered alike until the largest logit of the sample is near one of them, so that exp
+    // has something to work with even where nearly all of the softmax lies outside the store.
+    void guess_group(int first, const std::vector<ColumnScan::State>& states, std::int64_t count,
+                     const float* start_max, const float* start_sum) {
+      std::vector<double> log_sums;
+      double top = -infinity;
+      for (int h = 0; h < scan_.group; ++h) {
+        const std::span<const ColumnScan::State> sample(states.data() + h * count, static_cast<std::size_t>(count));
+        float max = -infinity;
+        for (const ColumnScan::State& s : sample) max = std::max(max, s.max);
+        log_sums.push_back(guess_log_sum(sample, std::max(max, start_max[h]), start_max[h], start_sum[h]));
+        top = std::max(top, max - log_sums.back());
+      }
+      for (int h = 0; h < scan_.group; ++h) {
+        const auto guess = static_cast<float>(log_sums[static_cast<std::size_t>(h)] + top);
+        scan_.guesses[static_cast<std::size_t>(first + h)] = std::isfinite(guess) ? guess : -infinity;
+      }
+    }
+
+    // The first and the last stretch count once, the others stand for all between; the largest of these counts once
+    // too, for it may be the one place that matters.
+    double guess_log_sum(std::span<const ColumnScan::State> sample, double max, double start_max,
+                         double start_sum) const {
+      const auto share = [max](const ColumnScan::State& s) { return s.sum * std::exp(s.max - max); };
+      double sum = start_sum != 0 ? start_sum * std::exp(start_max - max) : 0.0;
+      sum += share(sample.front());
+      if (sample.size() > 1) sum += share(sample.back());
+      if (sample.size() > 3) {
+        double most = 0;
+        double between = 0;
+        for (const ColumnScan::State& s : sample.subspan(1, sample.size() - 2)) {
+          most = std::max(most, share(s));
+          between += share(s);
+        }
+        const auto rest = static_cast<double>(sample.size() - 3);
+        const double stretches = static_cast<double>(scanner_.view_.tokens) / sample_tokens;
+        sum += most + (between - most) / rest * (stretches - 3);
+      }
+      return max + std::log(sum);
     }
 
     const Scanner& scanner_;
@@ -135,55 +206,10 @@ class Scanner {
     std::vector<float> references_;              // [g]
   };
 
-  // All guesses of a group are lowered alike until the largest logit of the sample is near one of them, so that exp has
-  // something to work with even where nearly all of the softmax lies outside the store.
-  void guess_group(int first, const std::vector<std::int64_t>& sample, const float* start_max, const float* start_sum) {
-    double top = -infinity;
-    std::vector<double> log_sums;
-    for (int h = 0; h < scan_.group; ++h) {
-      const float* maxima = scan_.tile_maxima.get() + (first + h) * scan_.tiles;
-      double max = -infinity;
-      for (const std::int64_t t : sample) max = std::max<double>(max, maxima[t]);
-      log_sums.push_back(guess_log_sum(first + h, sample, start_max[h], start_sum[h]));
-      top = std::max(top, max - log_sums.back());
-    }
-    for (int h = 0; h < scan_.group; ++h) {
-      const auto guess = static_cast<float>(log_sums[static_cast<std::size_t>(h)] + top);
-      scan_.guesses[static_cast<std::size_t>(first + h)] = std::isfinite(guess) ? guess : -infinity;
-    }
-  }
-
-  // The first and the last tile count once, the others stand for all between; the largest of these counts once too,
-  // for it may be the one place that matters.
-  double guess_log_sum(int query_head, const std::vector<std::int64_t>& sample, float start_max,
-                       float start_sum) const {
-    const float* references = scan_.tile_references.get() + query_head * scan_.tiles;
-    const float* sums = scan_.tile_sums.get() + query_head * scan_.tiles;
-    double max = start_max;
-    for (const std::int64_t t : sample) max = std::max<double>(max, references[t]);
-    const auto share = [&](std::int64_t t) { return sums[t] * std::exp(references[t] - max); };
-    double sum = start_sum != 0 ? start_sum * std::exp(start_max - max) : 0.0;
-    sum += share(sample.front());
-    if (sample.size() > 1) sum += share(sample.back());
-    if (sample.size() > 2) {
-      double most = 0;
-      double between = 0;
-      for (std::size_t i = 1; i + 1 < sample.size(); ++i) {
-        most = std::max(most, share(sample[i]));
-        between += share(sample[i]);
-      }
-      const auto count = static_cast<double>(sample.size() - 2);
-      const auto stand_for = static_cast<double>(scan_.tiles - 2);
-      sum += count > 1 ? most + (between - most) / (count - 1) * (stand_for - 1) : between * stand_for;
-    }
-    return max + std::log(sum);
-  }
-
   const offload::LayerView& view_;
   const ColumnSearch& search_;
   const offload::Threads& threads_;
   ColumnScan& scan_;
-  std::vector<bool> sampled_;
 };
 
 }  // namespace
@@ -238,7 +264,9 @@ ColumnScan scan_columns(const offload::LayerView& view, const ColumnSearch& sear
     float* maxima = scan.head_maxima.get() + h * row;
     std::fill(maxima + scan.subtiles, maxima + row, -infinity);
   }
-  Scanner(view, search, threads, scan).run(start_max, start_sum);
+  Scanner scanner(view, search, threads, scan);
+  if (with_softmax) scanner.guess(start_max, start_sum);
+  scanner.run();
   return scan;
 }
 

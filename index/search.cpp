@@ -68,11 +68,18 @@ class ListSelector {
     const auto whole = static_cast<std::size_t>(search_.limit / subtile_tokens);
     const float least = kth_largest(bounds.lower().first(whole), search_.k);
     TopPositions top(search_.k, heads_, least);
-    for (Stretch s = next_stretch(bounds.upper(), least, 0); s.begin < s.end;) {
-      const Stretch next = next_stretch(bounds.upper(), least, s.end);
-      columns_.prefetch(next.begin, std::min(next.end, next.begin + subtile_tokens));
-      offer(s, bounds.offsets(), top);
-      s = next;
+    std::vector<Stretch> stretches;
+    for (Stretch s = next_stretch(bounds.upper(), least, 0); s.begin < s.end;
+         s = next_stretch(bounds.upper(), least, s.end)) {
+      stretches.push_back(s);
+    }
+    constexpr std::size_t ahead = 3;
+    for (std::size_t i = 0; i < stretches.size(); ++i) {
+      if (i + ahead < stretches.size()) {
+        const Stretch& s = stretches[i + ahead];
+        columns_.prefetch(s.begin, std::min(s.end, s.begin + subtile_tokens));
+      }
+      offer(stretches[i], bounds.offsets(), top);
     }
     top.finish(positions, logits_.get(), logits_row_);
   }

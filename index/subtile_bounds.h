@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "index/column_kernels.h"
 #include "index/column_scan.h"
 
 namespace hayloft::index {
@@ -27,7 +28,7 @@ class SubtileBounds {
 
  private:
   void choose_offsets(const ColumnScan& scan, int first, std::span<const double> log_sums);
-  void bound_by_group(const ColumnScan& scan, int first, int heads);
+  std::vector<SoftmaxRatio> tile_ratios(const ColumnScan& scan, int first) const;
 
   std::span<const float> lower_;
   std::span<const float> upper_;
