@@ -49,12 +49,14 @@ class Lookahead {
         next_(next),
         bytes_(tokens / subtile_tokens * subtile_bytes),
         column_(lead * columns_per_pass) {
-    if (bytes_ == 0) run_ = next_ = nullptr;
-    start_pass();
+    // A subtile or two are asked for at once, by prefetch_run.
+    if (bytes_ <= 2 * subtile_bytes) bytes_ = 0;
+    if (bytes_ > 0) start_pass();
   }
 
   // Adds to how much may be asked for, in 256ths of a subtile of a pass, and asks for it.
   HWY_INLINE void advance(int credit) {
+    if (bytes_ == 0) return;
     for (credit_ += credit; credit_ > 0; credit_ -= 256) {
       for (const std::byte* column : pass_) {
         __builtin_prefetch(column + at_, 0, 2);
@@ -142,24 +144,55 @@ HWY_INLINE V exp(Tag d, V x) {
   return hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(integers, shifted))));
 }
 
-HWY_INLINE float largest(const float* scores) {
+HWY_INLINE Vec lane_maxima(const float* scores) {
   const D d;
   Vec most = hn::Load(d, scores);
   for (int t = lane_count; t < subtile_tokens; t += lane_count) most = hn::Max(most, hn::Load(d, scores + t));
-  return hn::GetLane(hn::MaxOfLanes(d, most));
+  return most;
+}
+
+// The largest score of the subtile for each query head.
+HWY_INLINE void note_maxima(const float* scores, std::ptrdiff_t stride, int heads, int index, const TileNotes& notes) {
+  const D d;
+  int h = 0;
+#if HWY_TARGET != HWY_SCALAR
+  // Four heads share the steps that fold a vector into one number.
+  for (; h + 4 <= heads; h += 4) {
+    const hn::Repartition<double, D> pairs;
+    const float* row = scores + h * stride;
+    const Vec v0 = lane_maxima(row);
+    const Vec v1 = lane_maxima(row + stride);
+    const Vec v2 = lane_maxima(row + 2 * stride);
+    const Vec v3 = lane_maxima(row + 3 * stride);
+    const auto v01 = hn::BitCast(pairs, hn::Max(hn::InterleaveLower(d, v0, v1), hn::InterleaveUpper(d, v0, v1)));
+    const auto v23 = hn::BitCast(pairs, hn::Max(hn::InterleaveLower(d, v2, v3), hn::InterleaveUpper(d, v2, v3)));
+    Vec all = hn::Max(hn::BitCast(d, hn::InterleaveLower(pairs, v01, v23)),
+                      hn::BitCast(d, hn::InterleaveUpper(pairs, v01, v23)));  // four heads in every block of 128 bits
+    if constexpr (lane_count >= 8) all = hn::Max(all, hn::ConcatLowerUpper(d, all, all));
+    if constexpr (lane_count == 16) all = hn::Max(all, hn::SwapAdjacentBlocks(all));
+    HWY_ALIGN float maxima[lane_count];
+    hn::Store(all, d, maxima);
+    for (int i = 0; i < 4; ++i) notes.head_maxima[(h + i) * notes.maxima_stride + index] = maxima[i];
+  }
+#endif
+  for (; h < heads; ++h) {
+    notes.head_maxima[h * notes.maxima_stride + index] =
+        hn::GetLane(hn::MaxOfLanes(d, lane_maxima(scores + h * stride)));
+  }
 }
 
 // Adds a subtile's exponentials to the sums; returns the largest sum over the group.
-HWY_INLINE float add_exponentials(const float* scores, int stride, int heads, const TileNotes& notes) {
+HWY_INLINE float add_exponentials(const float* scores, std::ptrdiff_t stride, int heads, const TileNotes& notes) {
   const D d;
+  const float* HWY_RESTRICT references = notes.references;
   Vec most = hn::Zero(d);
   for (int t = 0; t < subtile_tokens; t += 2 * lane_count) {
     Vec group0 = hn::Zero(d);
     Vec group1 = hn::Zero(d);
-    for (int h = 0; h < heads; ++h) {
-      const float* row = scores + static_cast<std::ptrdiff_t>(h) * stride + t;
-      float* sums = notes.sums + h * 16;
-      const Vec reference = hn::Set(d, notes.references[h]);
+    const float* row = scores + t;
+    float* HWY_RESTRICT sums = notes.sums;
+    for (int h = 0; h < heads; ++h, row += stride, sums += 16) {
+      const Vec reference = hn::Set(d, references[h]);
       const Vec e0 = exp(d, hn::Sub(hn::Load(d, row), reference));
       const Vec e1 = exp(d, hn::Sub(hn::Load(d, row + lane_count), reference));
       group0 = hn::Add(group0, e0);
@@ -184,10 +217,8 @@ HWY_INLINE float largest_sum(const float* scores, int stride, int heads) {
   return hn::GetLane(hn::MaxOfLanes(d, most));
 }
 
-HWY_INLINE void note_subtile(const float* scores, int stride, int heads, int index, const TileNotes& notes) {
-  for (int h = 0; h < heads; ++h) {
-    notes.head_maxima[h * notes.maxima_stride + index] = largest(scores + static_cast<std::ptrdiff_t>(h) * stride);
-  }
+HWY_NOINLINE void note_subtile(const float* scores, int stride, int heads, int index, const TileNotes& notes) {
+  note_maxima(scores, stride, heads, index, notes);
   if (notes.group_maxima != nullptr && notes.group_score == GroupScore::logits) {
     notes.group_maxima[index] = largest_sum(scores, stride, heads);
   }
@@ -306,7 +337,8 @@ void score_run(const HeadQuery& query, const std::byte* first, const std::byte* 
 
 void prefetch_run(const HeadQuery& query, const std::byte* first, int tokens) {
   for (int j = 0; j < query.rank; ++j) {
-    for (int t = 0; t < tokens; t += subtile_tokens / 2) hwy::Prefetch(first + query.offsets[j] + t * sizeof(Half));
+    for (int t = 0; t < tokens; t += subtile_tokens / 2)
+      __builtin_prefetch(first + query.offsets[j] + t * sizeof(Half), 0, 2);
   }
 }
 

@@ -1,11 +1,14 @@
 #include "index/column_scan.h"
 
+#include <hwy/aligned_allocator.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "index/column_scores.h"
@@ -28,6 +31,25 @@ std::vector<std::int64_t> sample_starts(std::int64_t tokens) {
   if (stretches > 1) starts.push_back((stretches - 1) * sample_tokens);
   return starts;
 }
+
+// A thread's memory from one scan to the next: fresh pages for every scan would cost as much as reading a tenth of
+// them.
+class Scratch {
+ public:
+  explicit Scratch(std::size_t floats) {
+    thread_local hwy::AlignedFreeUniquePtr<float[]> memory;
+    thread_local std::size_t capacity = 0;
+    if (capacity < floats) {
+      memory = hwy::AllocateAligned<float>(floats);
+      capacity = floats;
+    }
+    next_ = memory.get();
+  }
+  float* take(std::size_t floats) { return std::exchange(next_, next_ + floats); }
+
+ private:
+  float* next_;
+};
 
 class Scanner {
  public:
@@ -65,7 +87,7 @@ class Scanner {
    public:
     explicit Worker(const Scanner& scanner) : scanner_(scanner), scan_(scanner.scan_) {
       const auto group = static_cast<std::size_t>(scan_.group);
-      scores_ = hwy::AllocateAligned<float>(group * static_cast<std::size_t>(ColumnScores::stride(scan_.group)));
+      scores_ = hwy::AllocateAligned<float>(group * static_cast<std::size_t>(ColumnScores::stride(scan_.tile)));
       sums_ = hwy::AllocateAligned<float>(group * 16);
       references_.resize(group);
     }
@@ -93,7 +115,7 @@ class Scanner {
               *std::max_element(maxima.begin() + h * subtiles, maxima.begin() + (h + 1) * subtiles);
         }
         set_references(notes, references_.data());
-        take_notes(scores_.get(), ColumnScores::stride(scan_.group), scan_.group, subtiles * subtile_tokens, notes);
+        take_notes(scores_.get(), ColumnScores::stride(scan_.tile), scan_.group, subtiles * subtile_tokens, notes);
         for (int h = 0; h < scan_.group; ++h) {
           states[static_cast<std::size_t>(h * count + i)] = {references_[static_cast<std::size_t>(h)], sum(h)};
         }
@@ -109,12 +131,12 @@ class Scanner {
       const std::int64_t subtile = begin / subtile_tokens;
       const auto subtiles = static_cast<int>((end - begin + subtile_tokens - 1) / subtile_tokens);
       TileNotes notes;
-      notes.head_maxima = scan_.head_maxima.get() + first * scan_.subtile_stride + subtile;
+      notes.head_maxima = scan_.head_maxima + first * scan_.subtile_stride + subtile;
       notes.maxima_stride = scan_.subtile_stride;
-      if (scan_.group_maxima) notes.group_maxima = scan_.group_maxima.get() + head * scan_.subtile_stride + subtile;
+      if (scan_.group_maxima) notes.group_maxima = scan_.group_maxima + head * scan_.subtile_stride + subtile;
       const bool logits = scanner_.search_.rule == GroupRule::logits;
       notes.group_score = logits ? GroupScore::logits : GroupScore::softmax;
-      const float* guesses = scan_.guesses.get() + first;
+      const float* guesses = scan_.guesses + first;
       const bool guessed =
           scan_.tile_sums && std::all_of(guesses, guesses + scan_.group, [](float g) { return g > -infinity; });
       if (guessed) set_references(notes, guesses);
@@ -132,7 +154,7 @@ class Scanner {
       if (!scan_.tile_sums) return;
       if (!near) {
         set_references(notes, references_.data());
-        take_notes(scores_.get(), ColumnScores::stride(scan_.group), scan_.group, subtiles * subtile_tokens, notes);
+        take_notes(scores_.get(), ColumnScores::stride(scan_.tile), scan_.group, subtiles * subtile_tokens, notes);
       }
       for (int h = 0; h < scan_.group; ++h) {
         scan_.tile_references[at(first + h, index)] = notes.references[h];
@@ -143,7 +165,7 @@ class Scanner {
    private:
     void go_to(int head) {
       if (head == head_) return;
-      columns_.emplace(scanner_.view_, scanner_.search_, head, head * scan_.group, scan_.group);
+      columns_.emplace(scanner_.view_, scanner_.search_, head, head * scan_.group, scan_.group, scan_.tile);
       head_ = head;
     }
     float sum(int h) const { return std::accumulate(sums_.get() + h * 16, sums_.get() + h * 16 + 16, 0.0f); }
@@ -216,9 +238,9 @@ class Scanner {
 
 ColumnScan::State ColumnScan::state(int query_head, State outside) const {
   const auto row = static_cast<std::size_t>(query_head) * static_cast<std::size_t>(tiles);
-  const float* maxima = tile_maxima.get() + row;
-  const float* references = tile_references.get() + row;
-  const float* sums = tile_sums.get() + row;
+  const float* maxima = tile_maxima + row;
+  const float* references = tile_references + row;
+  const float* sums = tile_sums + row;
   float max = outside.max;
   for (std::int64_t t = 0; t < tiles; ++t) max = std::max(max, maxima[t]);
   const auto share = [&](double sum, float reference) {
@@ -243,25 +265,25 @@ ColumnScan scan_columns(const offload::LayerView& view, const ColumnSearch& sear
   ColumnScan scan;
   const int kv_heads = view.layout->kv_heads;
   scan.group = search.query_heads / kv_heads;
-  scan.tile = ColumnScores::tile_tokens(scan.group);
+  scan.tile = ColumnScores::tile_tokens(scan.group, search.rank);
   scan.tiles = (view.tokens + scan.tile - 1) / scan.tile;
   scan.subtiles = (view.tokens + subtile_tokens - 1) / subtile_tokens;
   scan.subtile_stride = (scan.subtiles + 63) / 64 * 64;
   const auto query_heads = static_cast<std::size_t>(search.query_heads);
   const auto row = static_cast<std::size_t>(scan.subtile_stride);
   const auto tile_row = static_cast<std::size_t>(scan.tiles);
-  scan.head_maxima = hwy::AllocateAligned<float>(query_heads * row);
-  if (search.per == SelectPer::kv_head && scan.group > 1) {
-    scan.group_maxima = hwy::AllocateAligned<float>(static_cast<std::size_t>(kv_heads) * row);
-  }
-  scan.tile_maxima = hwy::AllocateAligned<float>(query_heads * tile_row);
+  const bool grouped = search.per == SelectPer::kv_head && scan.group > 1;
+  Scratch scratch((query_heads + static_cast<std::size_t>(kv_heads)) * row + query_heads * (3 * tile_row + 1));
+  scan.head_maxima = scratch.take(query_heads * row);
+  if (grouped) scan.group_maxima = scratch.take(static_cast<std::size_t>(kv_heads) * row);
+  scan.tile_maxima = scratch.take(query_heads * tile_row);
   if (with_softmax) {
-    scan.tile_references = hwy::AllocateAligned<float>(query_heads * tile_row);
-    scan.tile_sums = hwy::AllocateAligned<float>(query_heads * tile_row);
-    scan.guesses = hwy::AllocateAligned<float>(query_heads);
+    scan.tile_references = scratch.take(query_heads * tile_row);
+    scan.tile_sums = scratch.take(query_heads * tile_row);
+    scan.guesses = scratch.take(query_heads);
   }
   for (std::size_t h = 0; h < query_heads; ++h) {
-    float* maxima = scan.head_maxima.get() + h * row;
+    float* maxima = scan.head_maxima + h * row;
     std::fill(maxima + scan.subtiles, maxima + row, -infinity);
   }
   Scanner scanner(view, search, threads, scan);

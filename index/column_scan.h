@@ -1,7 +1,5 @@
 #pragma once
 
-#include <hwy/aligned_allocator.h>
-
 #include <cstdint>
 
 #include "index/search.h"
@@ -10,7 +8,8 @@ namespace hayloft::index {
 
 // What one pass over the chosen columns leaves behind: maxima by which the second pass finds the few places worth
 // looking at again, and each query head's softmax in partial sums per tile. No logit is kept. A sum belongs to one tile
-// and tiles are added in their order, so nothing depends on the number of threads.
+// and tiles are added in their order, so nothing depends on the number of threads. Lives in the calling thread's
+// scratch memory until that thread scans again.
 struct ColumnScan {
   int group = 1;                    // g
   int tile = 0;                     // tokens
@@ -19,19 +18,19 @@ struct ColumnScan {
   std::int64_t subtile_stride = 0;  // elements from head to head, a multiple of 64
 
   // [Hq][subtile_stride] the largest logit of each subtile.
-  hwy::AlignedFreeUniquePtr<float[]> head_maxima;
+  float* head_maxima = nullptr;
   // [Hkv][subtile_stride] the largest summed logit (GroupRule::logits), or the largest sum over the group of
   // exp(s - reference) with the tile's references (GroupRule::softmax). Null where lists are per query head or g = 1.
-  hwy::AlignedFreeUniquePtr<float[]> group_maxima;
+  float* group_maxima = nullptr;
 
   // [Hq][tiles]; sums and references are null when the caller wants no softmax and the rule needs none.
-  hwy::AlignedFreeUniquePtr<float[]> tile_maxima;
-  hwy::AlignedFreeUniquePtr<float[]> tile_references;
-  hwy::AlignedFreeUniquePtr<float[]> tile_sums;  // sum of exp(s - reference)
+  float* tile_maxima = nullptr;
+  float* tile_references = nullptr;
+  float* tile_sums = nullptr;  // sum of exp(s - reference)
   // [Hq] log-sum-exp over everything as guessed from a sample of the tiles, less a number that the group shares: the
   // reference of every other tile that has no logit far above it. References that are the same everywhere and near the
   // truth keep group_maxima comparable.
-  hwy::AlignedFreeUniquePtr<float[]> guesses;
+  float* guesses = nullptr;
 
   struct State {  // (max, sum of exp(s - max))
     float max;

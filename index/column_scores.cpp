@@ -12,8 +12,9 @@ std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
 
 }  // namespace
 
-ColumnScores::ColumnScores(const offload::LayerView& view, const ColumnSearch& search, int head, int first, int heads)
-    : view_(view), head_(head) {
+ColumnScores::ColumnScores(const offload::LayerView& view, const ColumnSearch& search, int head, int first, int heads,
+                           int tile)
+    : view_(view), head_(head), tile_(tile) {
   const std::int32_t* components = search.components + static_cast<std::ptrdiff_t>(head) * search.rank;
   for (int j = 0; j < search.rank; ++j) {
     offsets_.push_back(components[j] * static_cast<std::int64_t>(view.layout->column_bytes));
@@ -21,8 +22,10 @@ ColumnScores::ColumnScores(const offload::LayerView& view, const ColumnSearch& s
   query_ = {offsets_.data(), search.weights + static_cast<std::ptrdiff_t>(first) * search.rank, search.rank, heads};
 }
 
-int ColumnScores::tile_tokens(int heads) {
-  return heads <= 8 ? 1024 : heads <= 16 ? 512 : 256;
+int ColumnScores::tile_tokens(int group, int rank) {
+  // Where the sums are a small part of the work, longer runs of the columns are worth a fuller cache.
+  if (group <= 4 && rank >= 64) return 2048;
+  return group <= 8 ? 1024 : group <= 16 ? 512 : 256;
 }
 
 const std::byte* ColumnScores::run_at(std::int64_t position) const {
@@ -34,7 +37,7 @@ const std::byte* ColumnScores::run_at(std::int64_t position) const {
 }
 
 void ColumnScores::score(std::int64_t begin, std::int64_t end, float* scores, const TileNotes* notes) const {
-  const int row = stride(query_.heads);
+  const int row = stride(tile_);
   const std::int64_t block = view_.layout->block_tokens;
   const std::int64_t run = end - begin;
   if (run <= block - (begin & (block - 1))) {

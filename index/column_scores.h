@@ -12,14 +12,14 @@ namespace hayloft::index {
 class ColumnScores {
  public:
   // Query heads [first, first + heads) of KV head `head`. The view and the search must outlive it.
-  ColumnScores(const offload::LayerView& view, const ColumnSearch& search, int head, int first, int heads);
+  ColumnScores(const offload::LayerView& view, const ColumnSearch& search, int head, int first, int heads, int tile);
   ColumnScores(const ColumnScores&) = delete;
   ColumnScores& operator=(const ColumnScores&) = delete;
 
-  // Tokens per tile: the scores of all query heads stay in the first-level cache.
-  static int tile_tokens(int heads);
+  // Tokens per tile for a group of query heads: its scores stay in the first-level cache.
+  static int tile_tokens(int group, int rank);
   // Floats from one query head's scores to the next. Not a power of two: those would compete for the same cache sets.
-  static int stride(int heads) { return tile_tokens(heads) + 80; }
+  static int stride(int tile) { return tile + 80; }
 
   // scores[h][t - begin] for t in [begin, end), which lies in one tile; begin is a multiple of 64. Up to the next
   // multiple of 64 past `end` the scores are -infinity. Unless null, notes are taken of the subtiles.
@@ -32,6 +32,7 @@ class ColumnScores {
 
   const offload::LayerView& view_;
   int head_;
+  int tile_;
   std::vector<std::int64_t> offsets_;
   HeadQuery query_;
 };

@@ -1,5 +1,7 @@
 #include "index/search.h"
 
+#include <hwy/aligned_allocator.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -48,9 +50,9 @@ class ListSelector {
         tokens_(view.tokens),
         first_(first),
         heads_(heads),
-        tile_(ColumnScores::tile_tokens(heads)),
-        stride_(ColumnScores::stride(heads)),
-        columns_(view, search, first / scan.group, first, heads),
+        tile_(scan.tile),
+        stride_(ColumnScores::stride(scan.tile)),
+        columns_(view, search, first / scan.group, first, heads, scan.tile),
         scores_(hwy::AllocateAligned<float>(static_cast<std::size_t>(heads) * static_cast<std::size_t>(stride_))),
         combined_(hwy::AllocateAligned<float>(static_cast<std::size_t>(tile_))),
         maxima_(hwy::AllocateAligned<float>(static_cast<std::size_t>(heads * (tile_ / subtile_tokens)))),
@@ -217,9 +219,9 @@ void search_columns(const offload::LayerView& view, const ColumnSearch& search, 
 void score_columns(const offload::LayerView& view, const ColumnSearch& search, int head, std::int64_t begin,
                    std::int64_t end, float* out) {
   const int group = search.query_heads / view.layout->kv_heads;
-  const int tile = ColumnScores::tile_tokens(group);
-  const int stride = ColumnScores::stride(group);
-  const ColumnScores columns(view, search, head, head * group, group);
+  const int tile = ColumnScores::tile_tokens(group, search.rank);
+  const int stride = ColumnScores::stride(tile);
+  const ColumnScores columns(view, search, head, head * group, group, tile);
   const auto scores = hwy::AllocateAligned<float>(static_cast<std::size_t>(group) * static_cast<std::size_t>(stride));
   for (std::int64_t t = begin; t < end;) {
     const std::int64_t stop = std::min(end, (t / tile + 1) * tile);

@@ -17,18 +17,18 @@ SubtileBounds::SubtileBounds(const ColumnScan& scan, GroupRule rule, int first, 
                              std::span<const double> log_sums, std::int64_t limit)
     : subtiles_((limit + subtile_tokens - 1) / subtile_tokens) {
   const auto count = static_cast<std::size_t>(subtiles_);
-  const float* head_maxima = scan.head_maxima.get() + first * scan.subtile_stride;
+  const float* head_maxima = scan.head_maxima + first * scan.subtile_stride;
   if (heads == 1) {
     lower_ = upper_ = {head_maxima, count};
   } else if (rule == GroupRule::logits) {
-    lower_ = upper_ = {scan.group_maxima.get() + first / scan.group * scan.subtile_stride, count};
+    lower_ = upper_ = {scan.group_maxima + first / scan.group * scan.subtile_stride, count};
   } else {
     choose_offsets(scan, first, log_sums);
     const std::vector<SoftmaxRatio> ratios = tile_ratios(scan, first);
     lower_store_ = hwy::AllocateAligned<float>(static_cast<std::size_t>(scan.subtile_stride));
     upper_store_ = hwy::AllocateAligned<float>(static_cast<std::size_t>(scan.subtile_stride));
     softmax_bounds(head_maxima, scan.subtile_stride, heads,
-                   scan.group_maxima.get() + first / scan.group * scan.subtile_stride, subtiles_, offsets_.data(),
+                   scan.group_maxima + first / scan.group * scan.subtile_stride, subtiles_, offsets_.data(),
                    ratios.data(), scan.tile / subtile_tokens, lower_store_.get(), upper_store_.get());
     lower_ = {lower_store_.get(), count};
     upper_ = {upper_store_.get(), count};
@@ -44,8 +44,8 @@ void SubtileBounds::choose_offsets(const ColumnScan& scan, int first, std::span<
   double top = -infinity;
   for (std::size_t h = 0; h < log_sums.size(); ++h) {
     const std::int64_t query_head = first + static_cast<std::int64_t>(h);
-    const float* tiles = scan.tile_maxima.get() + query_head * scan.tiles;
-    const float* subtiles = scan.head_maxima.get() + query_head * scan.subtile_stride;
+    const float* tiles = scan.tile_maxima + query_head * scan.tiles;
+    const float* subtiles = scan.head_maxima + query_head * scan.subtile_stride;
     float max = -infinity;
     for (std::int64_t t = 0; t < whole_tiles; ++t) max = std::max(max, tiles[t]);
     for (std::int64_t i = whole_tiles * per_tile; i < subtiles_; ++i) max = std::max(max, subtiles[i]);
