@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <vector>
 
 #include "bench/bandwidth.h"
 #include "offload/topology.h"
@@ -20,15 +19,9 @@ offload::Arena& arena() {
 }
 
 double read_ceiling() {
-  constexpr std::uint64_t bytes = std::uint64_t{1} << 30;
-  static const offload::Extent buffer = [] {
-    offload::Extent extent = arena().allocate(bytes);
-    std::memset(extent.data(), 1, extent.bytes());
-    return extent;
-  }();
   static double best = 0;
   const int passes = best == 0 ? 20 : 4;
-  best = std::max(best, measure_read_bandwidth({buffer.data(), bytes}, threads(), passes));
+  best = std::max(best, measure_read_bandwidth(ColumnStore::instance().memory(), threads(), passes));
   return best;
 }
 

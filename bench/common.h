@@ -2,7 +2,10 @@
 
 #include <benchmark/benchmark.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "offload/store.h"
 #include "offload/threads.h"
@@ -33,6 +36,8 @@ class ColumnStore {
   static constexpr std::int64_t capacity = std::int64_t{1} << 20;
 
   static const ColumnStore& instance();
+
+  std::span<const std::byte> memory() const { return {memory_.data(), memory_.bytes()}; }
 
   // `tokens` divides the capacity. Views have columns but no rows.
   offload::LayerView view(std::int64_t tokens, std::int64_t turn) const;
