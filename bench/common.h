@@ -2,6 +2,7 @@
 
 #include <benchmark/benchmark.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -23,9 +24,19 @@ offload::Arena& arena();
 // the next benchmark.
 double read_ceiling();
 
-// Counters bytes (per iteration), bytes per second and ceiling_fraction, the share of read_ceiling(), for a benchmark
-// that reads `bytes` in each iteration.
-void report_bytes(benchmark::State& state, double bytes);
+// Sets the counters of a benchmark that read `bytes` in each iteration and took `seconds` in all: bytes, GBps and
+// ceiling_fraction, the share of read_ceiling().
+void report_bytes(benchmark::State& state, double bytes, double seconds);
+
+// Runs body(turn) for each iteration of a benchmark that reads `bytes` in each, and sets those counters.
+template <class Body>
+void read_repeatedly(benchmark::State& state, double bytes, const Body& body) {
+  std::int64_t turn = 0;
+  const auto start = std::chrono::steady_clock::now();
+  for (auto _ : state) body(turn++);
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  report_bytes(state, bytes, elapsed.count());
+}
 
 // The columns of 1M tokens of random keys, 4 KV heads of dimension 128: 1 GiB, more than the caches hold. Shorter
 // contexts are cut from it one after the other, so that by the time one comes back it has left the caches.

@@ -58,8 +58,8 @@ void search(benchmark::State& state, int group, int rank, std::int64_t tokens, i
   const auto heads = static_cast<std::size_t>(query_heads);
   std::vector<std::int32_t> positions(heads * k);
   std::vector<float> mass(heads);
-  std::int64_t turn = 0;
-  for (auto _ : state) {
+  const double bytes = static_cast<double>(rank) * static_cast<double>(tokens) * sizeof(f16) * ColumnStore::kv_heads;
+  read_repeatedly(state, bytes, [&](std::int64_t turn) {
     const Query& query = queries[static_cast<std::size_t>(turn) % queries.size()];
     std::vector<float> max(heads, -std::numeric_limits<float>::infinity());
     std::vector<float> sum(heads);
@@ -69,9 +69,7 @@ void search(benchmark::State& state, int group, int rank, std::int64_t tokens, i
                           {positions.data(), with_softmax ? max.data() : nullptr, with_softmax ? sum.data() : nullptr,
                            with_softmax ? mass.data() : nullptr});
     benchmark::DoNotOptimize(positions.data());
-    ++turn;
-  }
-  report_bytes(state, static_cast<double>(rank) * static_cast<double>(tokens) * 2 * ColumnStore::kv_heads);
+  });
 }
 
 // SparQ step 1 and its selection, g = 4.
@@ -100,13 +98,12 @@ void select_top(benchmark::State& state) {
   std::vector<float> scores(static_cast<std::size_t>(tokens));
   for (float& s : scores) s = normal(engine);
   std::vector<std::int32_t> positions(k);
-  for (auto _ : state) {
+  read_repeatedly(state, static_cast<double>(tokens) * sizeof(float), [&](std::int64_t) {
     index::TopPositions top(k, 0, index::kth_largest(scores, k));
     top.offer(0, static_cast<int>(tokens), scores.data(), nullptr, 0);
     top.finish(positions.data(), nullptr, 0);
     benchmark::DoNotOptimize(positions.data());
-  }
-  report_bytes(state, static_cast<double>(tokens) * sizeof(float));
+  });
 }
 
 void every_length(benchmark::internal::Benchmark* b, const char* name, std::initializer_list<std::int64_t> values) {

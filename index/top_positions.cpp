@@ -15,19 +15,25 @@ constexpr float infinity = std::numeric_limits<float>::infinity();
 float kth_largest(std::span<const float> values, std::int64_t k) {
   constexpr std::size_t group = 16;
   const std::size_t groups = values.size() / group;
-  float bound = -infinity;
-  // k groups whose maxima reach the bound hold k values that do. With fewer than 2 k groups the bound sorts out little.
+  std::vector<float> high;  // all that may be among the k largest
+  const auto take = [&high](float v, float bound) {
+    if (v >= bound) high.push_back(v);
+  };
+  // k groups whose maxima reach a bound hold k values that do. With fewer than 2 k groups the bound sorts out little.
   if (groups >= static_cast<std::size_t>(2 * k)) {
     std::vector<float> maxima(groups, -infinity);
     for (std::size_t j = 0; j < group; ++j) {
       const float* row = values.data() + j * groups;  // a group's values lie far apart, so that this loop is SIMD
       for (std::size_t i = 0; i < groups; ++i) maxima[i] = row[i] > maxima[i] ? row[i] : maxima[i];
     }
-    bound = kth_largest(maxima, k);
-  }
-  std::vector<float> high;
-  for (const float v : values) {
-    if (v >= bound) high.push_back(v);
+    const float bound = kth_largest(maxima, k);
+    for (std::size_t i = 0; i < groups; ++i) {
+      if (maxima[i] < bound) continue;
+      for (std::size_t j = 0; j < group; ++j) take(values[j * groups + i], bound);
+    }
+    for (const float v : values.subspan(group * groups)) take(v, bound);
+  } else {
+    for (const float v : values) take(v, -infinity);
   }
   if (high.size() < static_cast<std::size_t>(k)) return -infinity;
   const auto kth = high.begin() + (k - 1);
