@@ -18,7 +18,8 @@ namespace {
   fail("{}: cannot be written: {}", path.string(), std::generic_category().message(cause));
 }
 
-// One name per file of this process, so that two writers never share a temporary file.
+}  // namespace
+
 std::filesystem::path temporary_name(const std::filesystem::path& target) {
   static std::atomic<unsigned> count{0};
   return target.parent_path() /
@@ -31,8 +32,6 @@ void sync_folder(const std::filesystem::path& folder) noexcept {
   ::fsync(descriptor);
   ::close(descriptor);
 }
-
-}  // namespace
 
 OutputFile::OutputFile(const std::filesystem::path& path) : path_(path) {
   std::error_code error;

@@ -35,4 +35,9 @@ class OutputFile {
 // nothing behind.
 void require_writable(const std::filesystem::path& path);
 
+// For others who replace a file whole. A name in the folder of `target` that no other writer uses:
+std::filesystem::path temporary_name(const std::filesystem::path& target);
+// and what makes a rename in `folder` last, as far as the system can:
+void sync_folder(const std::filesystem::path& folder) noexcept;
+
 }  // namespace hayloft::offload

@@ -64,8 +64,8 @@ using SnapshotProgress = std::function<void(std::uint64_t bytes, std::uint64_t t
 std::string content_digest(std::span<const std::int32_t> tokens, std::span<const LayerView> layers,
                            std::span<const TailImage> tails, const SnapshotProgress& progress = {});
 
-class SnapshotFile;   // an open file
-class SnapshotState;  // what the file's last checkpoint says
+class SnapshotFile;    // an open file
+struct SnapshotState;  // what the file's last checkpoint says
 
 // An opened context, immutable. Movable; a moved-from one may only be destroyed or assigned to. Thread-safe. Stores
 // taken from it keep the file mapped for as long as they live. Throws Error, naming the file and what is wrong with it:
@@ -77,8 +77,8 @@ class Snapshot {
     unfinished  // take it as of its last checkpoint, too
   };
 
-  // Maps the file and checks all that later reading trusts. Does not read blocks, tokens or tails. Waits for no one: a
-  // file that is being written is refused, but once open, it may be appended to.
+  // Maps the file and checks all that later reading trusts. Does not read blocks, tokens or tails. A file that is being
+  // written opens as of its last checkpoint; once it has been appended to, tail() may have to refuse.
   static Snapshot open(const std::filesystem::path& path, Accept accept = Accept::complete);
 
   Snapshot(Snapshot&&) noexcept;

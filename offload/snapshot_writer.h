@@ -27,28 +27,25 @@ SnapshotCalls system_calls();
 //   for (...) writer.checkpoint(store, tokens, tails);                    writer.snapshot()
 //   writer.finish("CTX.hay");
 //
-// The file is locked while the writer lives. Throws Error naming the file, the cause, what is kept and what to do;
-// after one thrown by checkpoint() the same checkpoint may be tried again, unless it was syncing that failed: the
-// system may then have dropped what it could not write, and every later call throws. Not thread-safe.
+// The file is locked against other writers while the writer lives; readers do not mind it. Throws Error naming the
+// file, the cause, what is kept and what to do; after one thrown by checkpoint() the same checkpoint may be tried
+// again, unless it was syncing that failed: the system may then have dropped what it could not write, and every later
+// call throws. Not thread-safe.
 class SnapshotWriter {
  public:
-  // A new file, with a first checkpoint of no tokens. A file that exists is refused, unless `overwrite` or nothing but
-  // an interrupted create() wrote it.
+  // A new file, with a first checkpoint of no tokens; it appears whole or not at all. A file that exists is refused
+  // unless `overwrite`.
   static SnapshotWriter create(const std::filesystem::path& path, const SnapshotDescription& description,
                                bool overwrite = false, SnapshotCalls calls = system_calls());
 
   // Continues a file, finished or not, from its last checkpoint.
   static SnapshotWriter open_to_append(const std::filesystem::path& path, SnapshotCalls calls = system_calls());
 
-  // True when `path` holds a context that open_to_append() could continue, false when there is no file or only what an
-  // interrupted create() left; create() then succeeds. Any other file: throws Error as Snapshot::open does.
-  static bool resumable(const std::filesystem::path& path);
-
   SnapshotWriter(SnapshotWriter&&) noexcept;
   SnapshotWriter& operator=(SnapshotWriter&&) noexcept;
   ~SnapshotWriter();  // what is not in a checkpoint is lost
 
-  // The last checkpoint, opened. (Snapshot::open would find the file locked.)
+  // The last checkpoint, opened: where to continue.
   Snapshot snapshot() const;
 
   std::int64_t token_count() const;  // of the last checkpoint
@@ -64,10 +61,9 @@ class SnapshotWriter {
   void finish(const std::filesystem::path& final_path);
 
  private:
-  SnapshotWriter(std::shared_ptr<const SnapshotFile> file, std::shared_ptr<const SnapshotState> state,
-                 SnapshotCalls calls);
+  struct Impl;
+  explicit SnapshotWriter(std::unique_ptr<Impl> impl);
 
-  class Impl;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -1,5 +1,6 @@
 #include "offload/store.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
 
@@ -15,6 +16,29 @@ Store::Store(Arena& arena, const StoreShape& shape)
   for (Layer& layer : layers_) {
     layer.exact_sum.assign(sums, 0.0);
     layer.value_sum.assign(sums, 0.0f);
+  }
+}
+
+Store::Store(Arena& arena, const StoreShape& shape, const std::shared_ptr<const void>& owner,
+             std::vector<AdoptedLayer> layers)
+    : Store(arena, shape) {
+  if (layers.size() != layers_.size()) {
+    throw std::logic_error(fmt::format("Store: {} adopted layers for a store of {}", layers.size(), layers_.size()));
+  }
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    AdoptedLayer& from = layers[i];
+    Layer& to = layers_[i];
+    const std::int64_t blocks = (from.tokens + shape.block_tokens - 1) / shape.block_tokens;
+    if (from.blocks.size() != static_cast<std::size_t>(blocks) || from.value_sum.size() != to.exact_sum.size()) {
+      throw std::logic_error(fmt::format("Store: layer {} adopts {} blocks and {} value sums for {} tokens", i,
+                                         from.blocks.size(), from.value_sum.size(), from.tokens));
+    }
+    to.owners.assign(from.blocks.size(), owner);
+    to.blocks = std::move(from.blocks);
+    to.tokens = from.tokens;
+    to.exact_sum = std::move(from.value_sum);
+    std::transform(to.exact_sum.begin(), to.exact_sum.end(), to.value_sum.begin(),
+                   [](double sum) { return static_cast<float>(sum); });
   }
 }
 
@@ -36,6 +60,10 @@ LayerView Store::layer(int layer) const {
 
 std::int64_t Store::tokens(int layer) const {
   return layers_[index(layer)].tokens;
+}
+
+std::span<const double> Store::exact_value_sum(int layer) const {
+  return layers_[index(layer)].exact_sum;
 }
 
 BlockWriter Store::start_block() {

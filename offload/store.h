@@ -34,6 +34,13 @@ class BlockWriter {
   Extent memory_;
 };
 
+// Blocks that lie in memory of someone else, such as a mapped file, for one layer of a new store.
+struct AdoptedLayer {
+  std::vector<const std::byte*> blocks;  // in order; all but the last full
+  std::int64_t tokens = 0;               // in them; a multiple of B unless the layer is sealed
+  std::vector<double> value_sum;         // [Hkv][d], what adding up the blocks' value sums in order gives
+};
+
 // The append-only K/V store: for each (global layer, KV head) a sequence of immutable blocks of B tokens. Stores are
 // cheap to fork: a fork shares every block written so far and appends its own. Blocks live as long as any store holds
 // them; the arena may be destroyed earlier, and only start_block needs it. Reading is thread-safe; nobody else may use
@@ -43,6 +50,11 @@ class Store {
  public:
   // Throws Error on a shape out of range or a column format that cannot be written yet.
   Store(Arena& arena, const StoreShape& shape);
+
+  // A store that begins with blocks it does not copy, nor read. They stay as they are while `owner`, which every block
+  // shares, lives; those appended come from the arena. `layers` has one entry per layer of the shape.
+  Store(Arena& arena, const StoreShape& shape, const std::shared_ptr<const void>& owner,
+        std::vector<AdoptedLayer> layers);
   Store(Store&&) = default;
   Store& operator=(Store&&) = default;
 
@@ -52,6 +64,7 @@ class Store {
   const BlockLayout& layout() const { return *layout_; }
   LayerView layer(int layer) const;
   std::int64_t tokens(int layer) const;
+  std::span<const double> exact_value_sum(int layer) const;  // [Hkv][d], of which a view has the f32
 
   // Memory for the next block of any layer. Throws Error when the arena's budget is exhausted; the store is then
   // unchanged.
@@ -65,7 +78,7 @@ class Store {
 
  private:
   struct Layer {
-    std::vector<std::shared_ptr<const Extent>> owners;
+    std::vector<std::shared_ptr<const void>> owners;  // of the blocks
     std::vector<const std::byte*> blocks;
     std::int64_t tokens = 0;
     std::vector<double> exact_sum;  // [Hkv][d], of the blocks' value sums
