@@ -30,8 +30,8 @@ Environment::Environment(const MachineOptions& options)
       backend(make_backend(options, threads)),
       arena(std::make_unique<offload::Arena>(topology, arena_options(options))) {
   if (!options.verbose) return;
-  fmt::print(stderr, "machine: {}\ndevice: {}, {} threads\nhost memory for keys and values: {}\n", topology.describe(),
-             backend->description(), threads.count(), format_bytes(arena->budget_bytes()));
+  fmt::print(stderr, "machine: {}\ndevice: {}\nhost memory for keys and values: {}\n", topology.describe(),
+             backend->description(), format_bytes(arena->budget_bytes()));
 }
 
 Environment::Environment(const MachineOptions& options, const std::filesystem::path& model_directory)
