@@ -5,10 +5,10 @@
 // clang-format off
 #include <hwy/foreach_target.h>
 // clang-format on
-#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 #include "index/column_kernels.h"
@@ -56,8 +56,7 @@ class Lookahead {
 
   // Adds to how much may be asked for, in 256ths of a subtile of a pass, and asks for it.
   HWY_INLINE void advance(int credit) {
-    if (bytes_ == 0) return;
-    for (credit_ += credit; credit_ > 0; credit_ -= 256) {
+    for (credit_ += credit; credit_ > 0 && bytes_ > 0; credit_ -= 256) {
       for (const std::byte* column : pass_) {
         __builtin_prefetch(column + at_, 0, 2);
         __builtin_prefetch(column + at_ + cache_line, 0, 2);
@@ -79,7 +78,10 @@ class Lookahead {
       next_ = nullptr;
       column_ = 0;
     }
-    if (run_ == nullptr) return;  // the last pass again: what is near already costs next to nothing
+    if (run_ == nullptr) {
+      bytes_ = 0;
+      return;
+    }
     for (int c = 0; c < columns_per_pass; ++c) {
       pass_[c] = run_ + query_.offsets[std::min(column_ + c, query_.rank - 1)];
     }
@@ -151,33 +153,59 @@ HWY_INLINE Vec lane_maxima(const float* scores) {
   return most;
 }
 
-// The largest score of the subtile for each query head.
+// out[i] = the largest lane of v[i], i < count, of four vectors.
+HWY_INLINE void fold_maxima(const Vec* v, int count, float* out, std::int64_t stride) {
+#if HWY_TARGET == HWY_SCALAR
+  for (int i = 0; i < count; ++i) out[i * stride] = hn::GetLane(v[i]);
+#else
+  const D d;
+  const hn::Repartition<double, D> pairs;
+  const auto v01 = hn::BitCast(pairs, hn::Max(hn::InterleaveLower(d, v[0], v[1]), hn::InterleaveUpper(d, v[0], v[1])));
+  const auto v23 = hn::BitCast(pairs, hn::Max(hn::InterleaveLower(d, v[2], v[3]), hn::InterleaveUpper(d, v[2], v[3])));
+  Vec all = hn::Max(hn::BitCast(d, hn::InterleaveLower(pairs, v01, v23)),
+                    hn::BitCast(d, hn::InterleaveUpper(pairs, v01, v23)));  // all four in every block of 128 bits
+  if constexpr (lane_count >= 8) all = hn::Max(all, hn::ConcatLowerUpper(d, all, all));
+  if constexpr (lane_count == 16) all = hn::Max(all, hn::SwapAdjacentBlocks(all));
+  HWY_ALIGN float maxima[lane_count];
+  hn::Store(all, d, maxima);
+  for (int i = 0; i < count; ++i) out[i * stride] = maxima[i];
+#endif
+}
+
+// The largest score of the subtile for each query head; if wanted, its place and the largest of the others.
 HWY_INLINE void note_maxima(const float* scores, std::ptrdiff_t stride, int heads, int index, const TileNotes& notes) {
   const D d;
-  int h = 0;
-#if HWY_TARGET != HWY_SCALAR
-  // Four heads share the steps that fold a vector into one number.
-  for (; h + 4 <= heads; h += 4) {
-    const hn::Repartition<double, D> pairs;
-    const float* row = scores + h * stride;
-    const Vec v0 = lane_maxima(row);
-    const Vec v1 = lane_maxima(row + stride);
-    const Vec v2 = lane_maxima(row + 2 * stride);
-    const Vec v3 = lane_maxima(row + 3 * stride);
-    const auto v01 = hn::BitCast(pairs, hn::Max(hn::InterleaveLower(d, v0, v1), hn::InterleaveUpper(d, v0, v1)));
-    const auto v23 = hn::BitCast(pairs, hn::Max(hn::InterleaveLower(d, v2, v3), hn::InterleaveUpper(d, v2, v3)));
-    Vec all = hn::Max(hn::BitCast(d, hn::InterleaveLower(pairs, v01, v23)),
-                      hn::BitCast(d, hn::InterleaveUpper(pairs, v01, v23)));  // four heads in every block of 128 bits
-    if constexpr (lane_count >= 8) all = hn::Max(all, hn::ConcatLowerUpper(d, all, all));
-    if constexpr (lane_count == 16) all = hn::Max(all, hn::SwapAdjacentBlocks(all));
-    HWY_ALIGN float maxima[lane_count];
-    hn::Store(all, d, maxima);
-    for (int i = 0; i < 4; ++i) notes.head_maxima[(h + i) * notes.maxima_stride + index] = maxima[i];
-  }
-#endif
-  for (; h < heads; ++h) {
-    notes.head_maxima[h * notes.maxima_stride + index] =
-        hn::GetLane(hn::MaxOfLanes(d, lane_maxima(scores + h * stride)));
+  const Vec none = hn::Set(d, -infinity);
+  for (int first = 0; first < heads; first += 4) {
+    const int count = std::min(4, heads - first);
+    const float* rows = scores + first * stride;
+    float* maxima = notes.head_maxima + first * notes.maxima_stride + index;
+    Vec v[4] = {none, none, none, none};
+    for (int h = 0; h < count; ++h) v[h] = lane_maxima(rows + h * stride);
+    fold_maxima(v, count, maxima, notes.maxima_stride);
+    if (notes.seconds == nullptr) continue;
+    bool single[4] = {};
+    for (int h = 0; h < count; ++h) {
+      const Vec most = hn::Set(d, maxima[h * notes.maxima_stride]);
+      std::uint64_t places = 0;
+      v[h] = none;
+      for (int t = 0; t < subtile_tokens; t += lane_count) {
+        const Vec s = hn::Load(d, rows + h * stride + t);
+        const auto equal = hn::Eq(s, most);
+        std::uint8_t bits[8] = {};
+        hn::StoreMaskBits(d, equal, bits);
+        places |= (std::uint64_t{bits[0]} | std::uint64_t{bits[1]} << 8) << t;
+        v[h] = hn::Max(v[h], hn::IfThenElse(equal, none, s));
+      }
+      single[h] = std::has_single_bit(places);
+      notes.places[(first + h) * notes.maxima_stride + index] =
+          static_cast<std::uint8_t>(std::min(std::countr_zero(places), subtile_tokens - 1));
+    }
+    float* seconds = notes.seconds + first * notes.maxima_stride + index;
+    fold_maxima(v, count, seconds, notes.maxima_stride);
+    for (int h = 0; h < count; ++h) {
+      if (!single[h]) seconds[h * notes.maxima_stride] = infinity;  // equals, or NaN
+    }
   }
 }
 
@@ -236,8 +264,7 @@ void take_notes(const float* scores, int stride, int heads, int n, const TileNot
 struct RunPass {
   const HeadQuery& query;
   const Half* columns[columns_per_pass];
-  const Half* after[columns_per_pass];  // of the pass to come
-  const float* weights;                 // of the first column, [heads][query.rank]
+  const float* weights;  // of the first column, [heads][query.rank]
   int tokens;
   float* scores;
   std::ptrdiff_t stride;
@@ -254,10 +281,6 @@ HWY_NOINLINE void run_pass(const RunPass& shared) {
   const int heads = pass.query.heads;
   for (int t = 0; t < pass.tokens; t += subtile_tokens) {
     pass.lookahead.advance(pass.pass_credit);
-    for (const Half* column : pass.after) {
-      hwy::Prefetch(column + t);
-      hwy::Prefetch(column + t + subtile_tokens / 2);
-    }
     const Half* columns[count];
     for (int c = 0; c < count; ++c) columns[c] = pass.columns[c] + t;
     float* scores = pass.scores + t;
@@ -309,29 +332,17 @@ void score_run(const HeadQuery& query, const std::byte* first, const std::byte* 
   const int lead = std::min(passes, (note_credit + 255) / 256 + 1);
   Lookahead lookahead(query, first, next, tokens, lead);
 
-  RunPass pass{query, {}, {}, query.weights, tokens, scores, stride, nullptr, lookahead, pass_credit, note_credit};
-  const auto columns_of = [&query](const std::byte* run, int j, const Half** columns) HWY_ATTR {
-    for (int c = 0; c < columns_per_pass; ++c) {
-      columns[c] = reinterpret_cast<const Half*>(run + query.offsets[std::min(j + c, query.rank - 1)]);
-    }
-  };
-  columns_of(first, 0, pass.columns);
+  RunPass pass{query, {}, query.weights, tokens, scores, stride, nullptr, lookahead, pass_credit, note_credit};
   for (int j = 0; j < query.rank; j += columns_per_pass) {
-    const bool last = j + columns_per_pass >= query.rank;
-    if (!last) {
-      columns_of(first, j + columns_per_pass, pass.after);
-    } else if (next != nullptr) {
-      columns_of(next, 0, pass.after);
-    }
-    pass.weights = query.weights + j;
-    pass.notes = last ? notes : nullptr;
     const int count = std::min(columns_per_pass, query.rank - j);
+    for (int c = 0; c < count; ++c) pass.columns[c] = reinterpret_cast<const Half*>(first + query.offsets[j + c]);
+    pass.weights = query.weights + j;
+    pass.notes = j + count == query.rank ? notes : nullptr;
     if (j == 0) {
       run_pass<true>(count, pass);
     } else {
       run_pass<false>(count, pass);
     }
-    std::copy(pass.after, pass.after + columns_per_pass, pass.columns);
   }
 }
 
@@ -357,16 +368,18 @@ void group_scores(GroupScore kind, const float* scores, int stride, int heads, i
   }
 }
 
-void softmax_bounds(const float* maxima, std::int64_t stride, int heads, const float* sums, std::int64_t n,
-                    const float* offset, const SoftmaxRatio* ratios, int per_tile, float* lower, float* upper) {
+// For tag d, none of whose vectors spans two tiles.
+template <class Tag>
+HWY_INLINE void bound_subtiles(Tag d, const float* maxima, std::int64_t stride, int heads, const float* sums,
+                               std::int64_t n, const float* offset, const SoftmaxRatio* ratios, int per_tile,
+                               float* lower, float* upper) {
   // Two computations of one score differ by the errors of exp (1.1e-5 at |x| = 87, twice), of adding the group (2^-24
   // for each query head, twice) and of scaling: together less than this for any group up to 500. Neither follows exp
   // below exp(-87) = 1.65e-38.
   constexpr float margin = 1e-4f;
-  const hn::CappedTag<float, 4> d;  // no vector spans two tiles
-  const float floor = 1.7e-38f * static_cast<float>(heads);
-  const int step = static_cast<int>(hn::Lanes(d));
-  for (std::int64_t i = 0; i < n; i += step) {
+  const auto floor = hn::Set(d, 1.7e-38f * static_cast<float>(heads));
+  const auto less = hn::Set(d, 1 - margin);
+  for (std::int64_t i = 0; i < n; i += static_cast<std::int64_t>(hn::Lanes(d))) {
     auto most = hn::Zero(d);
     auto sum = hn::Zero(d);
     for (int h = 0; h < heads; ++h) {
@@ -376,10 +389,19 @@ void softmax_bounds(const float* maxima, std::int64_t stride, int heads, const f
     }
     const SoftmaxRatio ratio = ratios[i / per_tile];
     const auto noted = hn::Load(d, sums + i);
-    const auto low = hn::Mul(hn::MulSub(noted, hn::Set(d, 1 - margin), hn::Set(d, floor)), hn::Set(d, ratio.least));
+    const auto low = hn::Mul(hn::MulSub(noted, less, floor), hn::Set(d, ratio.least));
     const auto high = hn::Min(sum, hn::Mul(noted, hn::Set(d, ratio.most)));
-    hn::Store(hn::Max(hn::Mul(most, hn::Set(d, 1 - margin)), low), d, lower + i);
-    hn::Store(hn::MulAdd(high, hn::Set(d, 1 + margin), hn::Set(d, floor)), d, upper + i);
+    hn::Store(hn::Max(hn::Mul(most, less), low), d, lower + i);
+    hn::Store(hn::MulAdd(high, hn::Set(d, 1 + margin), floor), d, upper + i);
+  }
+}
+
+void softmax_bounds(const float* maxima, std::int64_t stride, int heads, const float* sums, std::int64_t n,
+                    const float* offset, const SoftmaxRatio* ratios, int per_tile, float* lower, float* upper) {
+  if (per_tile % lane_count == 0) {
+    bound_subtiles(D(), maxima, stride, heads, sums, n, offset, ratios, per_tile, lower, upper);
+  } else {
+    bound_subtiles(hn::CappedTag<float, 4>(), maxima, stride, heads, sums, n, offset, ratios, per_tile, lower, upper);
   }
 }
 

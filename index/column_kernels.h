@@ -26,9 +26,13 @@ enum class GroupScore : std::uint8_t {
 
 // What to note about the scores of one tile, subtile by subtile. Pointers are to the tile's first.
 struct TileNotes {
-  float* head_maxima = nullptr;    // [heads][maxima_stride] the largest of each head's scores
-  std::int64_t maxima_stride = 0;  //
-  float* group_maxima = nullptr;   // the largest group score; null: not wanted
+  float* head_maxima = nullptr;  // [heads][maxima_stride] the largest of each head's scores
+  std::int64_t maxima_stride = 0;
+  // [heads][maxima_stride] the largest of the other scores, infinity where several are the largest, and where in the
+  // subtile the largest is. Null: not wanted.
+  float* seconds = nullptr;
+  std::uint8_t* places = nullptr;
+  float* group_maxima = nullptr;  // the largest group score; null: not wanted
   GroupScore group_score = GroupScore::logits;
   const float* references = nullptr;  // [heads]; null: no sums, and no group maxima of softmax
   float* sums = nullptr;              // [heads][16] parts of sum_t exp(scores[h][t] - reference[h]), to be added up

@@ -133,6 +133,10 @@ class Scanner {
       TileNotes notes;
       notes.head_maxima = scan_.head_maxima + first * scan_.subtile_stride + subtile;
       notes.maxima_stride = scan_.subtile_stride;
+      if (scan_.head_seconds != nullptr) {
+        notes.seconds = scan_.head_seconds + first * scan_.subtile_stride + subtile;
+        notes.places = scan_.head_places + first * scan_.subtile_stride + subtile;
+      }
       if (scan_.group_maxima) notes.group_maxima = scan_.group_maxima + head * scan_.subtile_stride + subtile;
       const bool logits = scanner_.search_.rule == GroupRule::logits;
       notes.group_score = logits ? GroupScore::logits : GroupScore::softmax;
@@ -273,9 +277,14 @@ ColumnScan scan_columns(const offload::LayerView& view, const ColumnSearch& sear
   const auto row = static_cast<std::size_t>(scan.subtile_stride);
   const auto tile_row = static_cast<std::size_t>(scan.tiles);
   const bool grouped = search.per == SelectPer::kv_head && scan.group > 1;
-  Scratch scratch((query_heads + static_cast<std::size_t>(kv_heads)) * row + query_heads * (3 * tile_row + 1));
+  Scratch scratch((3 * query_heads + static_cast<std::size_t>(kv_heads)) * row + query_heads * (3 * tile_row + 1));
   scan.head_maxima = scratch.take(query_heads * row);
-  if (grouped) scan.group_maxima = scratch.take(static_cast<std::size_t>(kv_heads) * row);
+  if (grouped) {
+    scan.group_maxima = scratch.take(static_cast<std::size_t>(kv_heads) * row);
+  } else {
+    scan.head_seconds = scratch.take(query_heads * row);
+    scan.head_places = reinterpret_cast<std::uint8_t*>(scratch.take(query_heads * row / sizeof(float)));
+  }
   scan.tile_maxima = scratch.take(query_heads * tile_row);
   if (with_softmax) {
     scan.tile_references = scratch.take(query_heads * tile_row);

@@ -19,6 +19,10 @@ struct ColumnScan {
 
   // [Hq][subtile_stride] the largest logit of each subtile.
   float* head_maxima = nullptr;
+  // [Hq][subtile_stride] of lists per query head: the largest of the subtile's other logits, infinity where several are
+  // the largest, and where in the subtile the largest is. Nearly always that is all there is to know.
+  float* head_seconds = nullptr;
+  std::uint8_t* head_places = nullptr;
   // [Hkv][subtile_stride] the largest summed logit (GroupRule::logits), or the largest sum over the group of
   // exp(s - reference) with the tile's references (GroupRule::softmax). Null where lists are per query head or g = 1.
   float* group_maxima = nullptr;

@@ -77,11 +77,16 @@ class ListSelector {
     }
     constexpr std::size_t ahead = 3;
     for (std::size_t i = 0; i < stretches.size(); ++i) {
-      if (i + ahead < stretches.size()) {
+      if (i + ahead < stretches.size() && !stretches[i + ahead].single) {
         const Stretch& s = stretches[i + ahead];
         columns_.prefetch(s.begin, std::min(s.end, s.begin + subtile_tokens));
       }
-      offer(stretches[i], bounds.offsets(), top);
+      if (stretches[i].single) {
+        const float score = bounds.upper()[static_cast<std::size_t>(stretches[i].begin / subtile_tokens)];
+        top.offer(stretches[i].begin, 1, &score, &score, 1);
+      } else {
+        offer(stretches[i], bounds.offsets(), top);
+      }
     }
     top.finish(positions, logits_.get(), logits_row_);
   }
@@ -108,24 +113,38 @@ class ListSelector {
   }
 
  private:
-  struct Stretch {  // positions of one tile; empty at the end
+  // Positions of one tile, or the only one of its subtile that may be chosen. Empty at the end.
+  struct Stretch {
     std::int64_t begin;
     std::int64_t end;
+    bool single = false;
   };
 
   static std::int64_t padded(std::int64_t n) { return (n + subtile_tokens - 1) / subtile_tokens * subtile_tokens; }
 
-  // The next subtiles, as many as are neighbours within a tile, that can hold a score of at least `least`.
+  // What may hold a score of at least `least` from position `from` on: a position that the scan has placed, or as many
+  // subtiles as are neighbours within a tile.
   Stretch next_stretch(std::span<const float> upper, float least, std::int64_t from) const {
     const auto subtiles = static_cast<std::int64_t>(upper.size());
     const auto hopeless = [&](std::int64_t i) { return upper[static_cast<std::size_t>(i)] < least; };  // not so for NaN
     std::int64_t i = (from + subtile_tokens - 1) / subtile_tokens;
     while (i < subtiles && hopeless(i)) ++i;
+    if (i == subtiles) return {0, 0};
+    if (has_one(i, least)) {
+      const std::int64_t position = i * subtile_tokens + scan_.head_places[first_ * scan_.subtile_stride + i];
+      return {position, position + 1, true};
+    }
     const std::int64_t per_tile = tile_ / subtile_tokens;
     const std::int64_t last = std::min(subtiles, (i / per_tile + 1) * per_tile);
     const std::int64_t begin = i;
-    while (i < last && !hopeless(i)) ++i;
+    while (i < last && !hopeless(i) && !has_one(i, least)) ++i;
     return {begin * subtile_tokens, std::min(i * subtile_tokens, search_.limit)};
+  }
+
+  // Only the largest of the subtile's scores reaches `least`. Not known of a subtile that the limit cuts.
+  bool has_one(std::int64_t subtile, float least) const {
+    return scan_.head_seconds != nullptr && (subtile + 1) * subtile_tokens <= search_.limit &&
+           scan_.head_seconds[first_ * scan_.subtile_stride + subtile] < least;
   }
 
   void offer(const Stretch& s, std::span<const float> offsets, TopPositions& top) {
