@@ -37,7 +37,8 @@ struct SnapshotDescription {
   friend bool operator==(const SnapshotDescription&, const SnapshotDescription&) = default;
 };
 
-// The tail of one model layer, as a view: tokens [position, position + tokens), which end where the context ends.
+// The tail of one model layer, as a view: tokens [position, position + tokens). All tails end at the same token, up to
+// which the context has keys and values; the tokens behind it are kept as ids only.
 struct TailImage {
   int store_layer = -1;       // of a global layer, which then holds [0, position); -1 for a sliding-window layer
   std::int64_t position = 0;  // of the first row

@@ -157,8 +157,11 @@ void read_tails(ByteReader& in, const SnapshotHeader& header, const BlockLayout&
     tail.offset = in.get<std::uint64_t>();
     tail.checksum = in.get<std::uint64_t>();
     check_tokens("a tail of", tail.tokens, header.tokens);
-    if (tail.position != header.tokens - tail.tokens) {
-      fail("the tail of model layer {} ends at {} of {} tokens", index, tail.position, header.tokens);
+    if (tail.position < 0 || tail.position > header.tokens - tail.tokens) {
+      fail("the tail of model layer {} from {} on ends behind the {} tokens", index, tail.position, header.tokens);
+    }
+    if (index > 0 && tail.position + tail.tokens != metadata.tails[0].position + metadata.tails[0].tokens) {
+      fail("the tails of model layers 0 and {} do not end at the same token", index);
     }
     const std::uint64_t bytes = tail_bytes(layout, tail.tokens);
     if (tail.offset < free_from || !header.areas[static_cast<std::size_t>(header.area())].holds({tail.offset, bytes})) {

@@ -210,9 +210,10 @@ struct SnapshotWriter::Impl {
       mistake(fmt::format("{} tails for {} layers", tails.size(), description.model_layers));
     }
     int store_layer = 0;
+    const std::int64_t end = tails.front().position + tails.front().tokens;
     for (const TailImage& tail : tails) {
       const bool global = tail.store_layer != -1;
-      if (tail.tokens < 0 || tail.position + tail.tokens != count || tail.position < 0 ||
+      if (tail.tokens < 0 || tail.position + tail.tokens != end || end > count || tail.position < 0 ||
           tail.rows.size_bytes() != tail_bytes(state->layout, tail.tokens)) {
         mistake(fmt::format("a tail of tokens {} to {} in {} elements, of {} tokens", tail.position,
                             tail.position + tail.tokens, tail.rows.size(), count));

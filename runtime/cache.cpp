@@ -1,16 +1,14 @@
 #include "runtime/cache.h"
 
 #include <algorithm>
-#include <bit>
+
+#include "offload/error.h"
 
 namespace hayloft::runtime {
-namespace {
 
 offload::StoreShape store_shape(const ModelConfig& config, const CacheOptions& options) {
   return {config.global_layers(), config.kv_heads, config.head_dim, options.block_tokens, options.columns};
 }
-
-}  // namespace
 
 std::uint64_t host_bytes(const ModelConfig& config, const CacheOptions& options, std::int64_t tokens) {
   const offload::BlockLayout layout(store_shape(config, options));
@@ -61,6 +59,49 @@ Cache::Cache(const Cache& other, offload::Store store)
                      static_cast<std::uint64_t>(from.tokens) * row_bytes, backend_->stream());
     }
   }
+}
+
+Cache::Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& config, const CacheOptions& options,
+             const offload::Snapshot& snapshot)
+    : Cache(backend, arena, config, options) {
+  if (snapshot.description().shape != store_.shape() || snapshot.description().model_layers != config.layers) {
+    fail("{}: its layers, heads or block size are not those of this model and these options", snapshot.path().string());
+  }
+  store_ = snapshot.store(arena);
+  const gpu::Stream stream = backend_->stream();
+  for (int layer = 0; layer < config.layers; ++layer) {
+    const offload::SnapshotTail saved = snapshot.tail(layer);
+    Tail& tail = tails_[static_cast<std::size_t>(layer)];
+    if (saved.store_layer != tail.store_layer) {
+      fail("{}: layer {} is {} there, and {} in this model", snapshot.path().string(), layer,
+           saved.store_layer < 0 ? "sliding-window" : "global", tail.store_layer < 0 ? "sliding-window" : "global");
+    }
+    tail.position = saved.position;
+    tail.tokens = tail.capacity = saved.tokens;
+    tokens_ = saved.position + saved.tokens;
+    if (saved.tokens == 0) continue;
+    tail.rows = backend_->allocate(saved.rows.size() * sizeof(f16), stream);
+    backend_->to_device(tail.rows.as<void>(), saved.rows.data(), saved.rows.size() * sizeof(f16), stream);
+    backend_->synchronize(stream);  // the rows are about to go
+  }
+}
+
+std::vector<offload::SnapshotTail> Cache::tails() const {
+  std::vector<offload::SnapshotTail> images;
+  for (const Tail& tail : tails_) {
+    // A sliding-window layer may still hold a little more than its window.
+    const std::int64_t surplus = tail.window > 0 ? std::max<std::int64_t>(0, tail.tokens - tail.window) : 0;
+    offload::SnapshotTail image{tail.store_layer, tail.position + surplus, tail.tokens - surplus, {}};
+    const std::int64_t per_head = image.tokens * 2 * head_dim_;
+    image.rows.resize(static_cast<std::size_t>(kv_heads_ * per_head));
+    for (int head = 0; head < kv_heads_ && image.tokens > 0; ++head) {
+      backend_->to_host(image.rows.data() + head * per_head,
+                        tail.rows.as<f16>() + (head * tail.capacity + tail.first + surplus) * 2 * head_dim_,
+                        static_cast<std::uint64_t>(per_head) * sizeof(f16), backend_->stream());
+    }
+    images.push_back(std::move(image));
+  }
+  return images;
 }
 
 Cache Cache::fork() const {

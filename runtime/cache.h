@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "gpu/backend.h"
+#include "offload/snapshot.h"
 #include "offload/store.h"
 #include "runtime/config.h"
 
@@ -14,6 +15,8 @@ struct CacheOptions {
   offload::ColumnFormat columns = offload::ColumnFormat::f16;
   std::int64_t window = 256;  // tokens that stay in the tail even when a whole block is full
 };
+
+offload::StoreShape store_shape(const ModelConfig& config, const CacheOptions& options);
 
 // Host memory that the store takes for a sequence of `tokens`.
 std::uint64_t host_bytes(const ModelConfig& config, const CacheOptions& options, std::int64_t tokens);
@@ -26,8 +29,17 @@ class Cache {
  public:
   Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& config, const CacheOptions& options);
 
+  // What a snapshot holds: its store and the tail of every layer. Throws Error when they do not fit the model: other
+  // heads, a sliding window where there should be none.
+  Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& config, const CacheOptions& options,
+        const offload::Snapshot& snapshot);
+
   // Shares the blocks, copies the tails.
   Cache fork() const;
+
+  // The tail of every layer, copied to the host, for a snapshot.
+  std::vector<offload::SnapshotTail> tails() const;
+  const offload::Store& store() const { return store_; }
 
   // `pending` tokens appended but not yet committed are included.
   gpu::CacheView view(int layer, std::int64_t pending = 0) const;

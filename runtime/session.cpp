@@ -5,11 +5,26 @@
 #include "offload/error.h"
 
 namespace hayloft::runtime {
+namespace {
+
+SessionOptions with_shape_of(SessionOptions options, const offload::Snapshot& snapshot) {
+  options.cache.block_tokens = snapshot.description().shape.block_tokens;
+  options.cache.columns = snapshot.description().shape.columns;
+  return options;
+}
+
+}  // namespace
 
 Session::Session(const Model& model, offload::Arena& arena, const SessionOptions& options)
     : model_(&model), options_(options), cache_(model.backend(), arena, model.config(), options.cache) {
   if (options.chunk_tokens < 1) fail("--batch {}: a chunk of prefill needs at least one token", options.chunk_tokens);
 }
+
+Session::Session(const Model& model, offload::Arena& arena, const SessionOptions& options,
+                 const offload::Snapshot& snapshot)
+    : model_(&model),
+      options_(with_shape_of(options, snapshot)),
+      cache_(model.backend(), arena, model.config(), options_.cache, snapshot) {}
 
 Session::Session(const Session& other, Cache cache)
     : model_(other.model_), options_(other.options_), cache_(std::move(cache)) {}

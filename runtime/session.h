@@ -28,6 +28,10 @@ class Session {
  public:
   Session(const Model& model, offload::Arena& arena, const SessionOptions& options = {});
 
+  // Goes on where a snapshot ends; its blocks stay in the file and are shared. Block size and column format are the
+  // snapshot's. Throws Error when it does not fit the model.
+  Session(const Model& model, offload::Arena& arena, const SessionOptions& options, const offload::Snapshot& snapshot);
+
   Session fork() const;
 
   // Prefill: adds the tokens, attending exactly, chunk by chunk. No logits: the last token of a prompt goes through

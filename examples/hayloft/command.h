@@ -19,5 +19,8 @@ class Command {
 std::unique_ptr<Command> make_needle_command(CLI::App& app);
 std::unique_ptr<Command> make_attend_command(CLI::App& app);
 std::unique_ptr<Command> make_generate_command(CLI::App& app);
+std::unique_ptr<Command> make_ingest_command(CLI::App& app);
+std::unique_ptr<Command> make_ask_command(CLI::App& app);
+std::unique_ptr<Command> make_inspect_command(CLI::App& app);
 
 }  // namespace hayloft::cli

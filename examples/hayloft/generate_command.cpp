@@ -1,15 +1,16 @@
 #include <chrono>
-#include <fstream>
-#include <iostream>
-#include <iterator>
+#include <optional>
 
 #include "examples/hayloft/command.h"
+#include "examples/hayloft/decoding.h"
 #include "examples/hayloft/environment.h"
 #include "examples/hayloft/interrupt.h"
 #include "examples/hayloft/options.h"
-#include "examples/hayloft/text_output.h"
+#include "examples/hayloft/saved_context.h"
+#include "examples/hayloft/text_input.h"
 #include "offload/error.h"
 #include "offload/format.h"
+#include "runtime/ingest.h"
 #include "runtime/progress.h"
 #include "runtime/sampler.h"
 #include "runtime/session.h"
@@ -29,48 +30,13 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-std::string read_prompt(const std::string& path) {
-  std::ostringstream text;
-  if (path == "-") {
-    text << std::cin.rdbuf();
-    return text.str();
-  }
-  if (std::filesystem::is_directory(path)) fail("--file {}: this is a folder", path);
-  std::ifstream file(path, std::ios::binary);
-  if (!file) fail("--file {}: cannot be read: {}", path, std::generic_category().message(errno));
-  text << file.rdbuf();
-  if (file.bad()) fail("--file {}: cannot be read to its end", path);
-  return text.str();
-}
-
-// Text of tokens one by one. A tokenizer may treat the beginning of a text in its own way (SentencePiece drops its
-// space), so each token is decoded behind the one before it.
-class TextStream {
- public:
-  TextStream(const runtime::Tokenizer& tokenizer, std::int32_t last_of_prompt)
-      : tokenizer_(tokenizer), previous_(last_of_prompt) {}
-
-  std::string push(std::int32_t token) {
-    const std::string before = tokenizer_.decode({previous_});
-    const std::string both = tokenizer_.decode({previous_, token});
-    previous_ = token;
-    return utf8_.push(std::string_view(both).substr(std::min(before.size(), both.size())));
-  }
-  std::string finish() { return utf8_.finish(); }
-
- private:
-  const runtime::Tokenizer& tokenizer_;
-  std::int32_t previous_;
-  runtime::Utf8Stream utf8_;
-};
-
 class GenerateCommand : public Command {
  public:
   explicit GenerateCommand(CLI::App& app) {
     app.footer(examples);
-    app.add_option("-m,--model", model_, "Model directory, Hugging Face layout")
-        ->type_name("DIR")
-        ->required()
+    app.add_option("-m,--model", model_, "Model directory, Hugging Face layout")->type_name("DIR")->take_last();
+    app.add_option("--context", saved_, "A context that hayloft ingest made, to go on behind")
+        ->type_name("CTX.hay")
         ->take_last();
     CLI::Option* const prompt = app.add_option("-p,--prompt", prompt_, "The text to go on from")->type_name("TEXT");
     CLI::Option* const file =
@@ -92,25 +58,32 @@ class GenerateCommand : public Command {
 
   void check() override {
     if (prompt_.empty() && file_.empty()) fail("a prompt is needed: --prompt TEXT or --file FILE");
+    if (model_.empty() && saved_.empty())
+      fail("a model is needed: --model DIR, or --context CTX.hay, which knows its own");
     method_ = attention_.one_method("generate");
     session_.cache.block_tokens = machine_.block_tokens;
     runtime::Sampler sampler(sampling_);  // names the option that is out of range
   }
 
   void run() override {
-    const std::string text = file_.empty() ? prompt_ : read_prompt(file_);
-    const Environment environment(machine_, model_);
+    const std::string text = file_.empty() ? prompt_ : read_text("--file", file_);
+    std::optional<offload::Snapshot> snapshot;
+    if (!saved_.empty()) snapshot.emplace(offload::Snapshot::open(saved_));
+    const std::filesystem::path directory = snapshot ? model_of(*snapshot, model_) : std::filesystem::path(model_);
+    const Environment environment(machine_, directory);
     const std::unique_ptr<runtime::Method> method = runtime::make_method(method_, environment.model->config().head_dim);
-    const std::vector<std::int32_t> prompt = environment.tokenizer->encode(text);
+    const std::vector<std::int32_t> prompt = environment.tokenizer->encode(text, !snapshot);
     if (prompt.empty()) fail("the prompt is empty: there is nothing to go on from");
     check_room(environment, static_cast<std::int64_t>(prompt.size()));
 
-    runtime::Session session(*environment.model, *environment.arena, session_);
+    const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
+    runtime::Session session = snapshot ? open_context(source, *environment.arena, *snapshot, session_)
+                                        : runtime::Session(*environment.model, *environment.arena, session_);
     const Clock::time_point start = Clock::now();
     read(session, std::span(prompt).first(prompt.size() - 1));
     prefill_seconds_ = seconds_since(start);
     try {
-      decode(environment, session, *method, prompt.back());
+      decode_and_print(environment, session, *method, sampling_, prompt.back(), predict_, done_);
     } catch (const Interrupted&) {
       summarise(session, prompt.size());
       throw;
@@ -145,39 +118,14 @@ class GenerateCommand : public Command {
     });
   }
 
-  void decode(const Environment& environment, runtime::Session& session, const runtime::Method& method,
-              std::int32_t token) {
-    const std::vector<std::int32_t>& ends = environment.model->config().eos_tokens;
-    runtime::Sampler sampler(sampling_);
-    TextStream stream(*environment.tokenizer, token);
-    for (generated_ = 0; generated_ < predict_; ++generated_) {
-      check_interrupted();
-      const Clock::time_point start = Clock::now();
-      token = sampler.sample(session.step(token, method));
-      decode_seconds_ += seconds_since(start);
-      if (std::find(ends.begin(), ends.end(), token) != ends.end()) break;
-      print(stream.push(token));
-    }
-    print(stream.finish() + "\n");
-  }
-
   void summarise(const runtime::Session& session, std::size_t prompt) const {
     std::string line = fmt::format("\nprompt: {} tokens", prompt);
     if (prompt > 1) line += fmt::format(", {:.0f} tokens/s", static_cast<double>(prompt - 1) / prefill_seconds_);
-    line += fmt::format("\ngenerated: {} tokens", generated_);
-    if (session.steps() > 0) {
-      const auto steps = static_cast<std::uint64_t>(session.steps());
-      line += fmt::format(", {:.2f} ms/token\nread per token:", decode_seconds_ * 1000 / static_cast<double>(steps));
-      for (int place = 0; place < runtime::place_count; ++place) {
-        const auto which = static_cast<runtime::Place>(place);
-        line += fmt::format("{} {} {}", place > 0 ? "," : "", runtime::name(which),
-                            format_bytes(session.counters().total(which) / steps));
-      }
-    }
-    fmt::print(stderr, "{}\n", line);
+    fmt::print(stderr, "{}\n{}\n", line, decode_summary(session, done_));
   }
 
   std::string model_;
+  std::string saved_;
   std::string prompt_;
   std::string file_;
   int predict_ = 128;
@@ -189,8 +137,7 @@ class GenerateCommand : public Command {
   runtime::MethodOptions method_;
 
   double prefill_seconds_ = 0;
-  double decode_seconds_ = 0;
-  int generated_ = 0;
+  Decoded done_;
 };
 
 }  // namespace

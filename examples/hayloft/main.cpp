@@ -17,6 +17,8 @@ namespace {
 constexpr const char* examples = R"(Examples:
   hayloft needle --ctx-size 64k,256k --attn dense,sparq --plot needle.png
   hayloft generate -m models/Llama-3.2-1B -f book.txt -n 256 --attn sparq
+  hayloft ingest -m models/Llama-3.2-1B -f book.txt --save book.hay
+  hayloft ask book.hay -p "Who is the captain?"
   hayloft attend --in qkv.safetensors --out y.safetensors --attn topk --attn-k 64
   hayloft needle --help)";
 
@@ -47,6 +49,9 @@ struct Program {
     add("needle", "Needle in a haystack, over methods, context lengths and depths", make_needle_command);
     add("attend", "One attention method on the tensors of a file", make_attend_command);
     add("generate", "Text that goes on from a prompt", make_generate_command);
+    add("ingest", "Read a long text once and save it as a context", make_ingest_command);
+    add("ask", "Ask a saved context questions", make_ask_command);
+    add("inspect", "What a saved context holds, and whether it is sound", make_inspect_command);
   }
 
   // Null when the command line asked for nothing but --list-devices.
@@ -54,7 +59,7 @@ struct Program {
     app.parse(argc, argv);
     if (list_devices) return nullptr;
     const std::vector<CLI::App*> chosen = app.get_subcommands();
-    if (chosen.empty()) fail("a subcommand is needed: needle, attend or generate");
+    if (chosen.empty()) fail("a subcommand is needed: needle, attend, generate, ingest, ask or inspect");
     Command* const command = commands.at(chosen.front()).get();
     command->check();
     return command;

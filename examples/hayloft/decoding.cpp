@@ -1,0 +1,69 @@
+#include "examples/hayloft/decoding.h"
+
+#include <algorithm>
+#include <chrono>
+#include <string_view>
+
+#include "examples/hayloft/interrupt.h"
+#include "examples/hayloft/text_output.h"
+#include "offload/format.h"
+#include "runtime/tokenizer.h"
+
+namespace hayloft::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Text of tokens one by one. A tokenizer may treat the beginning of a text in its own way (SentencePiece drops its
+// space), so each token is decoded behind the one before it.
+class TextStream {
+ public:
+  TextStream(const runtime::Tokenizer& tokenizer, std::int32_t last_of_prompt)
+      : tokenizer_(tokenizer), previous_(last_of_prompt) {}
+
+  std::string push(std::int32_t token) {
+    const std::string before = tokenizer_.decode({previous_});
+    const std::string both = tokenizer_.decode({previous_, token});
+    previous_ = token;
+    return utf8_.push(std::string_view(both).substr(std::min(before.size(), both.size())));
+  }
+  std::string finish() { return utf8_.finish(); }
+
+ private:
+  const runtime::Tokenizer& tokenizer_;
+  std::int32_t previous_;
+  runtime::Utf8Stream utf8_;
+};
+
+}  // namespace
+
+void decode_and_print(const Environment& environment, runtime::Session& session, const runtime::Method& method,
+                      const runtime::SamplerOptions& sampling, std::int32_t token, int most, Decoded& done) {
+  const std::vector<std::int32_t>& ends = environment.model->config().eos_tokens;
+  runtime::Sampler sampler(sampling);
+  TextStream stream(*environment.tokenizer, token);
+  for (done = {}; done.tokens < most; ++done.tokens) {
+    check_interrupted();
+    const Clock::time_point start = Clock::now();
+    token = sampler.sample(session.step(token, method));
+    done.seconds += std::chrono::duration<double>(Clock::now() - start).count();
+    if (std::find(ends.begin(), ends.end(), token) != ends.end()) break;
+    print(stream.push(token));
+  }
+  print(stream.finish() + "\n");
+}
+
+std::string decode_summary(const runtime::Session& session, const Decoded& done) {
+  std::string line = fmt::format("generated: {} tokens", done.tokens);
+  if (session.steps() == 0) return line;
+  const auto steps = static_cast<std::uint64_t>(session.steps());
+  line += fmt::format(", {:.2f} ms/token\nread per token:", done.seconds * 1000 / static_cast<double>(steps));
+  for (int place = 0; place < runtime::place_count; ++place) {
+    const auto which = static_cast<runtime::Place>(place);
+    line += fmt::format("{} {} {}", place > 0 ? "," : "", runtime::name(which),
+                        format_bytes(session.counters().total(which) / steps));
+  }
+  return line;
+}
+
+}  // namespace hayloft::cli

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "examples/hayloft/environment.h"
+#include "runtime/sampler.h"
+#include "runtime/session.h"
+
+// Generating text from a session and printing it as it comes.
+namespace hayloft::cli {
+
+struct Decoded {
+  int tokens = 0;  // generated, the end-of-text token not counted
+  double seconds = 0;
+};
+
+// Decodes from `token`, the last of the prompt and not yet in the session, until an end-of-text token or `most` tokens,
+// and prints the text to standard output. `done` is kept up to date, also when Interrupted is thrown.
+void decode_and_print(const Environment& environment, runtime::Session& session, const runtime::Method& method,
+                      const runtime::SamplerOptions& sampling, std::int32_t token, int most, Decoded& done);
+
+// "generated: N tokens, X ms/token" and the bytes read per token by place.
+std::string decode_summary(const runtime::Session& session, const Decoded& done);
+
+}  // namespace hayloft::cli

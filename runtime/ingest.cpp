@@ -1,0 +1,143 @@
+#include "runtime/ingest.h"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <exception>
+
+#include "offload/error.h"
+#include "runtime/fingerprint.h"
+
+namespace hayloft::runtime {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// The chunk size is part of what a context is: chunks of another size round differently.
+constexpr std::string_view chunk_key = "chunk_tokens=";
+
+int chunk_of(const offload::Snapshot& snapshot) {
+  const std::string& note = snapshot.description().note;
+  int chunk = 0;
+  if (note.starts_with(chunk_key)) {
+    std::from_chars(note.data() + chunk_key.size(), note.data() + note.size(), chunk);
+  }
+  if (chunk < 1) fail("{}: does not say by which chunks it was read; make it anew", snapshot.path().string());
+  return chunk;
+}
+
+SessionOptions by_the_chunks_of(const offload::Snapshot& snapshot, SessionOptions options) {
+  options.chunk_tokens = chunk_of(snapshot);
+  return options;
+}
+
+void checkpoint(offload::SnapshotWriter& writer, const Session& session, std::span<const std::int32_t> tokens) {
+  const std::vector<offload::SnapshotTail> tails = session.cache().tails();
+  std::vector<offload::TailImage> images;
+  for (const offload::SnapshotTail& tail : tails) images.push_back(tail.image());
+  writer.checkpoint(session.cache().store(), tokens, images);
+}
+
+// Reads what `tokens` have beyond the session, chunk by chunk, with checkpoints; then finishes the file.
+IngestResult read_on(offload::SnapshotWriter writer, Session session, const std::vector<std::int32_t>& tokens,
+                     const std::filesystem::path& path, int chunk, const IngestOptions& options,
+                     const PrefillProgress& progress) {
+  IngestResult result;
+  result.tokens = static_cast<std::int64_t>(tokens.size());
+  result.resumed_from = session.tokens();
+  const std::int64_t whole = result.tokens / chunk * chunk;
+  const Clock::time_point start = Clock::now();
+  Clock::time_point saved = start;
+  while (session.tokens() < whole) {
+    session.append(
+        std::span(tokens).subspan(static_cast<std::size_t>(session.tokens()), static_cast<std::size_t>(chunk)));
+    const auto done = std::span(tokens).first(static_cast<std::size_t>(session.tokens()));
+    if (seconds_since(saved) >= options.checkpoint_seconds) {
+      checkpoint(writer, session, done);
+      saved = Clock::now();
+    }
+    try {
+      if (progress) progress(session.tokens(), result.tokens);
+    } catch (...) {
+      if (writer.token_count() < session.tokens()) checkpoint(writer, session, done);
+      throw;
+    }
+  }
+  result.seconds = seconds_since(start);
+  result.read = session.tokens() - result.resumed_from;
+  checkpoint(writer, session, tokens);
+  result.file_bytes = writer.file_bytes();
+  writer.finish(path);
+  return result;
+}
+
+void require_same_beginning(const std::vector<std::int32_t>& saved, const std::vector<std::int32_t>& tokens,
+                            const std::string& file) {
+  const auto [at, other] = std::mismatch(saved.begin(), saved.end(), tokens.begin(), tokens.end());
+  if (at == saved.end()) return;
+  fail("{}: holds another text, different from token {} on, of an interrupted run; finish that one or remove the file",
+       file, at - saved.begin());
+}
+
+}  // namespace
+
+offload::ModelIdentity ModelSource::identity() const {
+  std::string name = std::filesystem::weakly_canonical(directory).string();
+  if (name.size() > 255) name.erase(0, name.size() - 255);
+  return {fingerprint(directory), name};
+}
+
+IngestResult ingest(const ModelSource& source, offload::Arena& arena, std::string_view text,
+                    const std::filesystem::path& path, const IngestOptions& options, const PrefillProgress& progress) {
+  const std::vector<std::int32_t> tokens = source.tokenizer.encode(text);
+  if (tokens.empty()) fail("there is no text to read into {}", path.string());
+  std::error_code error;
+  if (std::filesystem::exists(path, error)) {
+    fail("{}: exists already; choose another name, remove it, or go on with it by --append", path.string());
+  }
+  std::filesystem::path part = path;
+  part += ".part";
+  if (!std::filesystem::exists(part, error)) {
+    const int chunk = options.session.chunk_tokens;
+    const offload::SnapshotDescription description{source.identity(),
+                                                   store_shape(source.model.config(), options.session.cache),
+                                                   source.model.config().layers, fmt::format("{}{}", chunk_key, chunk)};
+    return read_on(offload::SnapshotWriter::create(part, description), Session(source.model, arena, options.session),
+                   tokens, path, chunk, options, progress);
+  }
+  offload::SnapshotWriter writer = offload::SnapshotWriter::open_to_append(part);
+  const offload::Snapshot snapshot = writer.snapshot();
+  snapshot.require_model(source.identity());
+  require_same_beginning(snapshot.tokens(), tokens, part.string());
+  return read_on(std::move(writer), Session(source.model, arena, by_the_chunks_of(snapshot, options.session), snapshot),
+                 tokens, path, chunk_of(snapshot), options, progress);
+}
+
+IngestResult append_to(const ModelSource& source, offload::Arena& arena, std::string_view text,
+                       const std::filesystem::path& path, const IngestOptions& options,
+                       const PrefillProgress& progress) {
+  offload::SnapshotWriter writer = offload::SnapshotWriter::open_to_append(path);
+  const offload::Snapshot snapshot = writer.snapshot();
+  snapshot.require_model(source.identity());
+  const std::vector<std::int32_t> saved = snapshot.tokens();
+  std::vector<std::int32_t> tokens(saved.begin(), saved.begin() + snapshot.finished_tokens());
+  const std::vector<std::int32_t> more = source.tokenizer.encode(text, false);
+  tokens.insert(tokens.end(), more.begin(), more.end());
+  require_same_beginning(saved, tokens, path.string());
+  return read_on(std::move(writer), Session(source.model, arena, by_the_chunks_of(snapshot, options.session), snapshot),
+                 tokens, path, chunk_of(snapshot), options, progress);
+}
+
+Session open_context(const ModelSource& source, offload::Arena& arena, const offload::Snapshot& snapshot,
+                     const SessionOptions& options) {
+  snapshot.require_model(source.identity());
+  Session session(source.model, arena, by_the_chunks_of(snapshot, options), snapshot);
+  const std::vector<std::int32_t> tokens = snapshot.tokens();
+  session.append(std::span(tokens).subspan(static_cast<std::size_t>(session.tokens())));
+  return session;
+}
+
+}  // namespace hayloft::runtime

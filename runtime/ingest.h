@@ -1,0 +1,55 @@
+#pragma once
+
+#include <filesystem>
+#include <string_view>
+
+#include "offload/snapshot_writer.h"
+#include "runtime/session.h"
+#include "runtime/tokenizer.h"
+
+// Long texts, read once and saved: CTX.hay. Only whole chunks of a text are read into K and V; the ids of the tokens
+// behind the last one are saved as they are and read when the context is opened. So a context is the same, bit for bit,
+// whether it was made in one go, in pieces, or resumed after an interruption.
+namespace hayloft::runtime {
+
+struct IngestOptions {
+  SessionOptions session;
+  double checkpoint_seconds =
+      5;  // a checkpoint after the first chunk that ends this long after the last; 0: after each
+};
+
+struct IngestResult {
+  std::int64_t tokens = 0;        // in the context
+  std::int64_t resumed_from = 0;  // tokens that an interrupted run had read already
+  std::int64_t read = 0;          // tokens read into K and V by this run
+  double seconds = 0;             // of reading
+  std::uint64_t file_bytes = 0;
+};
+
+// A model, where it lies and what it is: what contexts are checked against.
+struct ModelSource {
+  const Model& model;
+  const Tokenizer& tokenizer;
+  std::filesystem::path directory;
+  offload::ModelIdentity identity() const;
+};
+
+// Reads `text` into a new context at `path`. It grows under the name PATH.part; when that is there already, left by an
+// interrupted run on the same text, it is continued. Throws Error; and whatever `progress` throws, after a checkpoint.
+// `path` itself appears only when it is complete.
+IngestResult ingest(const ModelSource& source, offload::Arena& arena, std::string_view text,
+                    const std::filesystem::path& path, const IngestOptions& options,
+                    const PrefillProgress& progress = {});
+
+// Goes on with an existing context. Interrupted, the context is as before until the same append is run again to its
+// end.
+IngestResult append_to(const ModelSource& source, offload::Arena& arena, std::string_view text,
+                       const std::filesystem::path& path, const IngestOptions& options,
+                       const PrefillProgress& progress = {});
+
+// A session at the end of a saved context: the mapped blocks, the tails, and the tokens behind the last chunk read now.
+// Throws Error when the context belongs to another model.
+Session open_context(const ModelSource& source, offload::Arena& arena, const offload::Snapshot& snapshot,
+                     const SessionOptions& options);
+
+}  // namespace hayloft::runtime
