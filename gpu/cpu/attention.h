@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -50,7 +51,13 @@ inline void finish_state(const AttentionState& state, int head_dim, float* out) 
 
 // The [K | V] row of an absolute position, in the store or in the tail.
 inline const f16* row_of(const CacheView& cache, int head, std::int64_t position) {
-  if (position < cache.store.tokens) return cache.store.row(head, position);
+  if (position < cache.store.tokens) {
+    // As LayerView::row, without its division: this runs once per row attended.
+    const offload::BlockLayout& layout = *cache.store.layout;
+    const std::int64_t block = position >> std::countr_zero(static_cast<unsigned>(layout.block_tokens));
+    const std::int64_t slot = position & (layout.block_tokens - 1);
+    return layout.rows(cache.store.blocks[static_cast<std::size_t>(block)], head) + slot * 2 * cache.head_dim;
+  }
   const std::int64_t slot = cache.tail.first + position - cache.tail.position;
   return cache.tail.rows + (head * cache.tail.capacity + slot) * 2 * cache.head_dim;
 }

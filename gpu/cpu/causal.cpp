@@ -29,9 +29,8 @@ class CausalAttention {
       : cache_(cache), q_(q), out_(out), tokens_(T), query_heads_(query_heads), window_(window) {
     group_ = query_heads / cache.kv_heads;
     block_tokens_ = std::max(1, kQueryRows / group_);
-    if (window > 0)
-      block_tokens_ =
-          static_cast<int>(std::min<std::int64_t>(block_tokens_, std::max<std::int64_t>(window, kBandTokens)));
+    if (window > 0 && window < block_tokens_)
+      block_tokens_ = std::min(block_tokens_, std::max(static_cast<int>(window), kBandTokens));
     blocks_ = (T + block_tokens_ - 1) / block_tokens_;
     const std::int64_t tasks = static_cast<std::int64_t>(cache.kv_heads) * blocks_;
     const std::int64_t visible = window > 0 ? std::min(cache.tokens(), window + block_tokens_) : cache.tokens();

@@ -8,7 +8,6 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "gpu/cpu/rows.cpp"
-#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>  // must come before highway.h
 #include <hwy/highway.h>
 
@@ -22,8 +21,9 @@ namespace hayloft::gpu::HWY_NAMESPACE {
 constexpr int kTile = 32;
 constexpr int kMaxQueries = 64;  // query heads a tile's score buffer has room for; larger groups come in slices
 
-// Asks for rows to be brought near, line by line in their order and a little at a time: all at once they would fill
-// the core's few slots for pending lines and stall it.
+// Asks for rows to be brought into the second-level cache, line by line in their order and a little at a time: all at
+// once they would fill the core's few slots for pending lines and stall it. The second level, because it keeps many
+// more lines pending than the first.
 class RowPrefetch {
  public:
   RowPrefetch(const f16* const* rows, int n, int head_dim)
@@ -31,7 +31,7 @@ class RowPrefetch {
 
   HWY_INLINE void lines(int count) {
     for (int i = 0; i < count && row_ != end_; ++i) {
-      hwy::Prefetch(reinterpret_cast<const std::byte*>(*row_) + offset_);
+      __builtin_prefetch(reinterpret_cast<const std::byte*>(*row_) + offset_, 0, 2);
       offset_ += 64;
       if (offset_ >= row_bytes_) {
         offset_ = 0;
@@ -60,21 +60,24 @@ HWY_INLINE void score_tile(F32 d, const f16* const* rows, int n, const QueryGrou
   }
 }
 
-// Replaces n scores by exp(s - max) under the running maximum, and returns the factor by which everything summed so
-// far must shrink.
-HWY_INLINE float softmax_step(F32 d, float* scores, int n, float& max, float& sum) {
+// Replaces scores [begin, end) by exp(s - max) under the running maximum, the other lanes of the vectors they lie in by
+// zero, and returns the factor by which everything summed so far must shrink.
+HWY_INLINE float softmax_step(F32 d, float* scores, int begin, int end, float& max, float& sum) {
   const int lanes = static_cast<int>(hn::Lanes(d));
+  const int from = begin / lanes * lanes;
   const auto lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
-  const auto at = [&](int i) {
-    const auto s = hn::LoadU(d, scores + i);
-    return i + lanes <= n ? s : hn::IfThenElse(hn::FirstN(d, static_cast<std::size_t>(n - i)), s, lowest);
+  const auto at = [&](int i) HWY_ATTR {
+    auto s = hn::LoadU(d, scores + i);
+    if (i + lanes > end) s = hn::IfThenElse(hn::FirstN(d, static_cast<std::size_t>(end - i)), s, lowest);
+    if (i < begin) s = hn::IfThenElse(hn::FirstN(d, static_cast<std::size_t>(begin - i)), lowest, s);
+    return s;
   };
   auto largest = lowest;
-  for (int i = 0; i < n; i += lanes) largest = hn::Max(largest, at(i));
+  for (int i = from; i < end; i += lanes) largest = hn::Max(largest, at(i));
   const float grown = std::max(max, hn::GetLane(hn::MaxOfLanes(d, largest)));
   const float keep = rescale(max, grown);
   auto total = hn::Zero(d);
-  for (int i = 0; i < n; i += lanes) {
+  for (int i = from; i < end; i += lanes) {
     const auto p = exp_bounded(d, hn::Sub(at(i), hn::Set(d, grown)));
     total = hn::Add(total, p);
     hn::StoreU(p, d, scores + i);
@@ -82,6 +85,11 @@ HWY_INLINE float softmax_step(F32 d, float* scores, int n, float& max, float& su
   max = grown;
   sum = sum * keep + hn::GetLane(hn::SumOfLanes(d, total));
   return keep;
+}
+
+HWY_INLINE void shrink(float* values, int n, float factor) {
+  if (factor == 1) return;
+  for (int i = 0; i < n; ++i) values[i] *= factor;
 }
 
 // weighted[query][component] += sum over rows of p[query][row] * V[row][component], for Q query heads and a strip of
@@ -134,13 +142,8 @@ void attend_slice(const f16* const* rows, std::int64_t n, const QueryGroup& grou
     RowPrefetch next(tile + here, ahead, group.head_dim);
     score_tile(d, tile, here, group, scores, next);
     for (int q = 0; q < group.queries; ++q) {
-      const float keep = softmax_step(d, scores + q * kTile, here, group.max[q], group.sum[q]);
-      float* weighted = group.weighted + q * stride;
-      if (keep != 1) {
-        for (std::size_t i = 0; i < stride; i += hn::Lanes(d)) {
-          hn::StoreU(hn::Mul(hn::LoadU(d, weighted + i), hn::Set(d, keep)), d, weighted + i);
-        }
-      }
+      const float keep = softmax_step(d, scores + q * kTile, 0, here, group.max[q], group.sum[q]);
+      shrink(group.weighted + q * stride, group.stride, keep);
     }
     for_each_run(group.queries, [&](auto run, int q) HWY_ATTR {
       weigh_values<run()>(d, tile, here, scores + q * kTile, head_dim, group.weighted + q * stride, stride, next);
@@ -155,7 +158,7 @@ void sum_slice(const f16* const* rows, std::int64_t n, const QueryGroup& group) 
     const int here = static_cast<int>(std::min<std::int64_t>(kTile, n - done));
     NoPrefetch none;
     score_tile(d, rows + done, here, group, scores, none);
-    for (int q = 0; q < group.queries; ++q) softmax_step(d, scores + q * kTile, here, group.max[q], group.sum[q]);
+    for (int q = 0; q < group.queries; ++q) softmax_step(d, scores + q * kTile, 0, here, group.max[q], group.sum[q]);
   }
 }
 
@@ -174,11 +177,11 @@ void in_slices(const QueryGroup& group, const Slice& slice) {
 }
 
 void attend_rows_simd(const f16* const* rows, std::int64_t n, const QueryGroup& group) {
-  in_slices(group, [&](const QueryGroup& part) { attend_slice(rows, n, part); });
+  in_slices(group, [&](const QueryGroup& part) HWY_ATTR { attend_slice(rows, n, part); });
 }
 
 void sum_rows_simd(const f16* const* rows, std::int64_t n, const QueryGroup& group) {
-  in_slices(group, [&](const QueryGroup& part) { sum_slice(rows, n, part); });
+  in_slices(group, [&](const QueryGroup& part) HWY_ATTR { sum_slice(rows, n, part); });
 }
 
 void add_values_simd(const f16* const* rows, std::int64_t n, int head_dim, double* total) {
@@ -203,45 +206,19 @@ void add_values_simd(const f16* const* rows, std::int64_t n, int head_dim, doubl
 void softmax_tile_simd(const ScoreTile& tile) {
   const F32 d;
   const int lanes = static_cast<int>(hn::Lanes(d));
-  const auto lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
-  const auto iota = hn::Iota(d, 0.0f);
   for (int m = 0; m < tile.rows; ++m) {
     float* s = tile.s + static_cast<std::int64_t>(m) * tile.stride;
     const std::int64_t token = m / tile.queries;
     const int begin = static_cast<int>(std::clamp<std::int64_t>(tile.begin + token, 0, tile.columns));
     const int end = static_cast<int>(std::clamp<std::int64_t>(tile.end + token, begin, tile.columns));
-    // Whole vectors that hold no key of this row are zero without being looked at.
-    const int from = begin / lanes * lanes;
-    const int to = begin == end ? from : (end + lanes - 1) / lanes * lanes;
-    for (int i = 0; i < from; i += lanes) hn::Store(hn::Zero(d), d, s + i);
-    for (int i = to; i < tile.stride; i += lanes) hn::Store(hn::Zero(d), d, s + i);
-    if (from == to) continue;
-    auto largest = lowest;
-    for (int i = from; i < to; i += lanes) {
-      auto v = hn::Load(d, s + i);
-      if (i < begin || i + lanes > end) {
-        const auto index = hn::Add(iota, hn::Set(d, static_cast<float>(i)));
-        const auto inside = hn::And(hn::Ge(index, hn::Set(d, static_cast<float>(begin))),
-                                    hn::Lt(index, hn::Set(d, static_cast<float>(end))));
-        v = hn::IfThenElse(inside, v, lowest);
-        hn::Store(v, d, s + i);
-      }
-      largest = hn::Max(largest, v);
+    if (begin == end) {
+      std::fill_n(s, tile.stride, 0.0f);
+      continue;
     }
-    const float grown = std::max(tile.max[m], hn::GetLane(hn::MaxOfLanes(d, largest)));
-    const float keep = rescale(tile.max[m], grown);
-    auto total = hn::Zero(d);
-    for (int i = from; i < to; i += lanes) {
-      const auto p = exp_bounded(d, hn::Sub(hn::Load(d, s + i), hn::Set(d, grown)));
-      total = hn::Add(total, p);
-      hn::Store(p, d, s + i);
-    }
-    tile.max[m] = grown;
-    tile.sum[m] = tile.sum[m] * keep + hn::GetLane(hn::SumOfLanes(d, total));
-    if (keep != 1) {
-      float* weighted = tile.weighted + static_cast<std::int64_t>(m) * tile.head_dim;
-      for (int i = 0; i < tile.head_dim; ++i) weighted[i] *= keep;
-    }
+    const float keep = softmax_step(d, s, begin, end, tile.max[m], tile.sum[m]);
+    std::fill(s, s + begin / lanes * lanes, 0.0f);
+    std::fill(s + (end + lanes - 1) / lanes * lanes, s + tile.stride, 0.0f);
+    shrink(tile.weighted + static_cast<std::int64_t>(m) * tile.head_dim, tile.head_dim, keep);
   }
 }
 

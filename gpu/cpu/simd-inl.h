@@ -61,7 +61,7 @@ HWY_INLINE Bits16 narrow_f16(F32 d, F32Vec x) {
   const auto bits = hn::BitCast(du, x);
   const auto magnitude = hn::And(bits, hn::Set(du, 0x7fffffffu));
   const auto sign = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 0x8000u));
-  const auto below = [&](std::uint32_t bound) {
+  const auto below = [&](std::uint32_t bound) HWY_ATTR {
     return hn::RebindMask(du, hn::Lt(hn::BitCast(di, magnitude), hn::Set(di, static_cast<std::int32_t>(bound))));
   };
   const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(du, 1u));
