@@ -81,13 +81,10 @@ template <class Step>
 void decode(benchmark::State& state, std::int64_t tokens, double bytes, const Step& step) {
   const AttentionStore& store = AttentionStore::instance();
   std::vector<float> y(query_heads * head_dim);
-  std::int64_t turn = 0;
-  for (auto _ : state) {
+  read_repeatedly(state, bytes, [&](std::int64_t turn) {
     step(store.view(tokens, turn), store.query(turn), y.data());
     benchmark::DoNotOptimize(y.data());
-    ++turn;
-  }
-  report_bytes(state, bytes);
+  });
 }
 
 void row_gather(benchmark::State& state) {

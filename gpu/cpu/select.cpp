@@ -130,17 +130,20 @@ void select_exact_cpu(const CacheView& cache, const float* q, int query_heads, c
   std::vector<float> weights(static_cast<std::size_t>(query_heads * d));
   for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = q[i] * scale;
 
-  // Only a sum of softmaxes needs the tail: it weighs each query head by its own normaliser.
+  // Only a sum of softmaxes needs normalisers, and the tail's part in them.
   Normaliser all(query_heads);
+  index::SearchResult result;
+  result.positions = positions;
   if (args.per == index::SelectPer::kv_head && args.rule == index::GroupRule::softmax) {
     std::vector<float> aligned(static_cast<std::size_t>(query_heads * stride));
     for (int h = 0; h < query_heads; ++h) std::copy_n(weights.data() + h * d, d, aligned.data() + h * stride);
     all = sum_tail(cache, aligned, query_heads, threads);
+    result.max = all.max.data();
+    result.sum = all.sum.data();
   }
-  std::vector<float> mass(static_cast<std::size_t>(query_heads));
   index::search_columns(cache.store,
                         {query_heads, d, components.data(), weights.data(), args.limit, args.k, args.rule, args.per},
-                        threads, {positions, all.max.data(), all.sum.data(), mass.data()});
+                        threads, result);
 }
 
 }  // namespace hayloft::gpu
