@@ -1,0 +1,167 @@
+#include "runtime/ingest.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <stdexcept>
+
+#include "offload/error.h"
+#include "runtime/haystack.h"
+#include "tests/refusal.h"
+#include "tests/temporary_folder.h"
+
+namespace hayloft::runtime {
+namespace {
+
+const std::filesystem::path needle_model = std::filesystem::path(HAYLOFT_SOURCE_DIR) / "examples/needle-model/model";
+
+struct Stopped : std::exception {};
+
+class IngestTest : public testing::Test {
+ protected:
+  IngestTest() {
+    options.session.cache.block_tokens = 32;
+    options.session.cache.window = 16;
+    options.session.chunk_tokens = 48;
+    options.checkpoint_seconds = 0;
+    const auto grammar = make_grammar(3);
+    for (int i = 0; i < 60; ++i) text += grammar->next() + " ";
+    text += "The special magic number for brave harbor is 482913. ";
+    for (int i = 0; i < 40; ++i) text += grammar->next() + " ";
+  }
+
+  std::string digest(const std::filesystem::path& path) const {
+    const offload::Snapshot snapshot = offload::Snapshot::open(path);
+    snapshot.verify();
+    return snapshot.content_digest();
+  }
+
+  std::string one_go() {
+    const std::filesystem::path path = folder.path() / "one.hay";
+    ingest(source, arena, text, path, options);
+    return digest(path);
+  }
+
+  std::vector<float> answer(Session session) const {
+    const auto question = tokenizer.encode("\nThe special magic number for brave harbor is", false);
+    session.append(std::span(question).first(question.size() - 1));
+    return session.step(question.back(), *make_method(parse_method("dense", {}), model.config().head_dim));
+  }
+
+  test::TemporaryFolder folder;
+  offload::Topology topology;
+  offload::Threads threads{2};
+  std::unique_ptr<gpu::Backend> backend = gpu::make_cpu_backend(threads);
+  offload::Arena arena{topology, {.budget_bytes = 256 << 20}};
+  Tokenizer tokenizer{needle_model};
+  Model model{needle_model, *backend};
+  ModelSource source{model, tokenizer, needle_model};
+  IngestOptions options;
+  std::string text;
+};
+
+TEST_F(IngestTest, AnInterruptedRunGoesOnAndEndsInTheSameContextBitForBit) {
+  const std::string expected = one_go();
+  const std::filesystem::path path = folder.path() / "resumed.hay";
+  int runs = 0;
+  for (bool finished = false; !finished; ++runs) {
+    ASSERT_LT(runs, 100);
+    int chunks = 0;
+    try {
+      const IngestResult result = ingest(source, arena, text, path, options, [&](std::int64_t, std::int64_t) {
+        if (++chunks == 3) throw Stopped();
+      });
+      EXPECT_GT(result.resumed_from, 0);
+      finished = true;
+    } catch (const Stopped&) {
+      EXPECT_FALSE(std::filesystem::exists(path)) << "an unfinished context has its final name";
+    }
+  }
+  EXPECT_GT(runs, 5);
+  EXPECT_EQ(digest(path), expected);
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "resumed.hay.part"));
+}
+
+TEST_F(IngestTest, AppendingTheRestEndsInTheSameContextBitForBit) {
+  const std::string expected = one_go();
+  // Cut between sentences, where the tokenizer would cut as well.
+  for (const std::size_t near : {std::size_t{1}, text.size() / 3, text.size() / 2, text.size() - 40}) {
+    const std::size_t cut = text.find(". ", near) + 1;
+    const std::filesystem::path path = folder.path() / fmt::format("appended-{}.hay", cut);
+    ingest(source, arena, std::string_view(text).substr(0, cut), path, options);
+    append_to(source, arena, std::string_view(text).substr(cut), path, options);
+    EXPECT_EQ(digest(path), expected) << "cut at byte " << cut;
+  }
+}
+
+TEST_F(IngestTest, AnInterruptedAppendGoesOnAndIsRefusedUntilThen) {
+  const std::string expected = one_go();
+  const std::size_t cut = text.find(". ", text.size() / 3) + 1;
+  const std::filesystem::path path = folder.path() / "appended.hay";
+  ingest(source, arena, std::string_view(text).substr(0, cut), path, options);
+  int chunks = 0;
+  EXPECT_THROW(append_to(source, arena, std::string_view(text).substr(cut), path, options,
+                         [&](std::int64_t, std::int64_t) {
+                           if (++chunks == 4) throw Stopped();
+                         }),
+               Stopped);
+  EXPECT_TRUE(test::refuses([&] { offload::Snapshot::open(path); }, {"appended.hay"}));
+  EXPECT_TRUE(test::refuses([&] { append_to(source, arena, " Something else.", path, options); }, {"another text"}));
+  append_to(source, arena, std::string_view(text).substr(cut), path, options);
+  EXPECT_EQ(digest(path), expected);
+}
+
+TEST_F(IngestTest, AReopenedContextAnswersAsTheSessionThatWasNeverSaved) {
+  const std::filesystem::path path = folder.path() / "saved.hay";
+  ingest(source, arena, text, path, options);
+  Session fresh(model, arena, options.session);
+  fresh.append(tokenizer.encode(text));
+  const offload::Snapshot snapshot = offload::Snapshot::open(path);
+  const Session reopened = open_context(source, arena, snapshot, {});
+  EXPECT_EQ(reopened.tokens(), fresh.tokens());
+  EXPECT_EQ(answer(reopened.fork()), answer(fresh.fork()));
+}
+
+TEST_F(IngestTest, SessionsOnASavedContextTakeNoMemoryForItsBlocks) {
+  const std::filesystem::path path = folder.path() / "saved.hay";
+  ingest(source, arena, text, path, options);
+  const std::uint64_t before = arena.used_bytes();
+  const offload::Snapshot snapshot = offload::Snapshot::open(path);
+  const Session context = open_context(source, arena, snapshot, {});
+  std::vector<Session> sessions;
+  for (int i = 0; i < 10; ++i) sessions.push_back(context.fork());
+  // Reading the last tokens may fill a block of its own, shared by all ten.
+  EXPECT_LE(arena.used_bytes() - before, 2 * host_bytes(model.config(), sessions[0].cache().options(), 32 + 256));
+}
+
+TEST_F(IngestTest, AContextOfAnotherModelIsRefusedByName) {
+  const std::filesystem::path path = folder.path() / "saved.hay";
+  ingest(source, arena, text, path, options);
+  const std::filesystem::path other = folder.path() / "other-model";
+  std::filesystem::copy(needle_model, other);
+  std::fstream weights(other / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+  weights.seekp(-1, std::ios::end);
+  weights.put('\x55');
+  weights.close();
+  const ModelSource changed{model, tokenizer, other};
+  const offload::Snapshot snapshot = offload::Snapshot::open(path);
+  EXPECT_TRUE(test::refuses([&] { open_context(changed, arena, snapshot, {}); }, {"saved.hay", "other-model"}));
+}
+
+TEST_F(IngestTest, NothingThatExistsIsOverwritten) {
+  const std::filesystem::path path = folder.path() / "saved.hay";
+  ingest(source, arena, text, path, options);
+  EXPECT_TRUE(test::refuses([&] { ingest(source, arena, text, path, options); }, {"saved.hay", "exists", "--append"}));
+  int chunks = 0;
+  const std::filesystem::path other = folder.path() / "other.hay";
+  EXPECT_THROW(ingest(source, arena, text, other, options,
+                      [&](std::int64_t, std::int64_t) {
+                        if (++chunks == 2) throw Stopped();
+                      }),
+               Stopped);
+  EXPECT_TRUE(test::refuses([&] { ingest(source, arena, "Quite another text. " + text, other, options); },
+                            {"other.hay.part", "another text"}));
+}
+
+}  // namespace
+}  // namespace hayloft::runtime
