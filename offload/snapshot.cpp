@@ -68,6 +68,9 @@ std::int64_t Snapshot::token_count() const {
 std::int64_t Snapshot::finished_tokens() const {
   return state_->header.finished_tokens;
 }
+std::int64_t Snapshot::cached_tokens() const {
+  return state_->metadata.cached_tokens();
+}
 std::int64_t Snapshot::stored_tokens(int store_layer) const {
   return state_->metadata.layers.at(static_cast<std::size_t>(store_layer)).tokens;
 }

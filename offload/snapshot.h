@@ -91,6 +91,7 @@ class Snapshot {
   bool complete() const;
   std::int64_t token_count() const;      // as of the last checkpoint
   std::int64_t finished_tokens() const;  // as of the last time it was complete: where an interrupted append began
+  std::int64_t cached_tokens() const;    // those that have K and V here: where all tails end. Others are yet to be read
   std::int64_t stored_tokens(int store_layer) const;
   std::uint64_t file_bytes() const;  // up to the last checkpoint
 
@@ -98,7 +99,8 @@ class Snapshot {
   void require_model(const ModelIdentity& model) const;
 
   std::vector<std::int32_t> tokens() const;  // reads them and checks their checksums
-  SnapshotTail tail(int model_layer) const;  // reads it and checks its checksum
+  // Reads it and checks its checksum. In a context without cached tokens, the tails do not know their store layers: -1.
+  SnapshotTail tail(int model_layer) const;
 
   // A store whose first blocks are the mapped ones, which take nothing from the arena's budget; what is appended or
   // forked comes from `arena`. Throws Error on a column format that this program cannot use.
@@ -113,8 +115,6 @@ class Snapshot {
  private:
   friend class SnapshotWriter;
   Snapshot(std::shared_ptr<const SnapshotFile> file, std::shared_ptr<const SnapshotState> state);
-
-  std::vector<LayerView> layers() const;
 
   struct Mapping;
   std::shared_ptr<const SnapshotFile> file_;

@@ -75,7 +75,8 @@ std::string content_digest(std::span<const std::int32_t> tokens, std::span<const
   }
   digest.add(static_cast<std::int64_t>(tails.size()));
   for (const TailImage& tail : tails) {
-    for (const std::int64_t number : {std::int64_t{tail.store_layer}, tail.position, tail.tokens}) digest.add(number);
+    digest.add(tail.position);
+    digest.add(tail.tokens);
     digest.add(tail.rows.data(), tail.rows.size_bytes());
   }
   return digest.hex();

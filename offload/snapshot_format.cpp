@@ -157,11 +157,11 @@ void read_tails(ByteReader& in, const SnapshotHeader& header, const BlockLayout&
     tail.offset = in.get<std::uint64_t>();
     tail.checksum = in.get<std::uint64_t>();
     check_tokens("a tail of", tail.tokens, header.tokens);
-    if (tail.position < 0 || tail.position > header.tokens - tail.tokens) {
-      fail("the tail of model layer {} from {} on ends behind the {} tokens", index, tail.position, header.tokens);
-    }
-    if (index > 0 && tail.position + tail.tokens != metadata.tails[0].position + metadata.tails[0].tokens) {
-      fail("the tails of model layers 0 and {} do not end at the same token", index);
+    check_tokens("a tail behind", tail.position, header.tokens - tail.tokens);
+    metadata.tails.push_back(tail);
+    if (tail.position + tail.tokens != metadata.cached_tokens()) {
+      fail("the tail of model layer {} ends at token {}, another at {}", index, tail.position + tail.tokens,
+           metadata.cached_tokens());
     }
     const std::uint64_t bytes = tail_bytes(layout, tail.tokens);
     if (tail.offset < free_from || !header.areas[static_cast<std::size_t>(header.area())].holds({tail.offset, bytes})) {
@@ -177,9 +177,9 @@ void read_tails(ByteReader& in, const SnapshotHeader& header, const BlockLayout&
         fail("model layer {} has {} tokens in the store and a tail from {} on", index, stored, tail.position);
       }
     }
-    metadata.tails.push_back(tail);
   }
-  if (next_store_layer != header.description.shape.layers) {
+  const bool empty = next_store_layer == 0 && metadata.cached_tokens() == 0;  // before the first real checkpoint
+  if (next_store_layer != header.description.shape.layers && !empty) {
     fail("{} of {} layers of the store have a tail", next_store_layer, header.description.shape.layers);
   }
 }

@@ -76,7 +76,9 @@ struct SavedTail {  // f16 [Hkv][tokens][2 d]
 struct SnapshotMetadata {
   std::vector<SavedTokens> segments;
   std::vector<SavedLayer> layers;  // of the store
-  std::vector<SavedTail> tails;    // of the model
+  std::vector<SavedTail> tails;    // of the model, at least one
+
+  std::int64_t cached_tokens() const { return tails.front().position + tails.front().tokens; }
 };
 
 struct SnapshotState {

@@ -209,23 +209,26 @@ struct SnapshotWriter::Impl {
     if (tails.size() != static_cast<std::size_t>(description.model_layers)) {
       mistake(fmt::format("{} tails for {} layers", tails.size(), description.model_layers));
     }
+    const std::int64_t cached = tails.front().position + tails.front().tokens;
+    if (cached < state->metadata.cached_tokens() || cached > count) {
+      mistake(
+          fmt::format("tails that end at token {} of {}, after {}", cached, count, state->metadata.cached_tokens()));
+    }
     int store_layer = 0;
-    const std::int64_t end = tails.front().position + tails.front().tokens;
     for (const TailImage& tail : tails) {
-      const bool global = tail.store_layer != -1;
-      if (tail.tokens < 0 || tail.position + tail.tokens != end || end > count || tail.position < 0 ||
+      if (tail.tokens < 0 || tail.position < 0 || tail.position + tail.tokens != cached ||
           tail.rows.size_bytes() != tail_bytes(state->layout, tail.tokens)) {
-        mistake(fmt::format("a tail of tokens {} to {} in {} elements, of {} tokens", tail.position,
-                            tail.position + tail.tokens, tail.rows.size(), count));
+        mistake(fmt::format("a tail of tokens {} to {} in {} elements, among others that end at {}", tail.position,
+                            tail.position + tail.tokens, tail.rows.size(), cached));
       }
-      if (global &&
-          (tail.store_layer != store_layer || store_layer >= store.shape().layers ||
-           store.tokens(store_layer) != tail.position ||
-           store.tokens(store_layer) < state->metadata.layers[static_cast<std::size_t>(store_layer)].tokens)) {
+      if (tail.store_layer == -1) continue;
+      if (tail.store_layer != store_layer || store_layer >= store.shape().layers ||
+          store.tokens(store_layer) != tail.position ||
+          store.tokens(store_layer) < state->metadata.layers[static_cast<std::size_t>(store_layer)].tokens) {
         mistake(fmt::format("a tail from token {} on does not continue layer {} of the store", tail.position,
                             tail.store_layer));
       }
-      store_layer += global;
+      ++store_layer;
     }
     if (store_layer != store.shape().layers) mistake("layers of the store without a tail");
   }
@@ -261,9 +264,7 @@ SnapshotWriter SnapshotWriter::create(const std::filesystem::path& path, const S
       static_cast<std::size_t>(description.shape.kv_heads) * static_cast<std::size_t>(description.shape.head_dim);
   first.metadata.layers.assign(static_cast<std::size_t>(description.shape.layers),
                                SavedLayer{0, {}, std::vector<double>(sums)});
-  std::vector<TailImage> tails(static_cast<std::size_t>(description.model_layers));
-  for (int layer = 0; layer < description.shape.layers; ++layer)
-    tails[static_cast<std::size_t>(layer)].store_layer = layer;
+  const std::vector<TailImage> tails(static_cast<std::size_t>(description.model_layers));
 
   const std::filesystem::path temporary = temporary_name(target);
   auto impl = std::make_unique<Impl>(SnapshotFile::create(path, temporary), target, std::move(calls));

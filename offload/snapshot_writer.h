@@ -52,9 +52,10 @@ class SnapshotWriter {
   std::uint64_t file_bytes() const;
 
   // Makes this the state of the file. The store and the tokens (all of them) must continue those of the last
-  // checkpoint: only what is new is written, besides the tails, one per model layer, which are written each time.
-  // Returns when all of it is on the disk. A store of another shape, fewer blocks or tokens than before, or tails that
-  // do not all end at one of the tokens are a programmer's mistake: std::logic_error.
+  // checkpoint: only what is new is written, besides the tails, one per model layer, which are written each time. The
+  // tails may end before the tokens do: the rest is yet to be read. Returns when all of it is on the disk. A store of
+  // another shape, fewer blocks or tokens than before, or tails that do not fit them are a programmer's mistake:
+  // std::logic_error.
   void checkpoint(const Store& store, std::span<const std::int32_t> tokens, std::span<const TailImage> tails);
 
   // Marks the last checkpoint complete and gives the file its name, replacing a file that has it. The writer is closed.

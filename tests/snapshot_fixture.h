@@ -41,7 +41,10 @@ class SmallContext {
   }
   SmallContext(offload::Arena& arena, const offload::Snapshot& saved)
       : store_(saved.store(arena)), tokens_(saved.tokens()) {
-    for (int layer = 0; layer < kModelLayers; ++layer) tails_.push_back(saved.tail(layer));
+    for (int layer = 0; layer < kModelLayers; ++layer) {
+      tails_.push_back(saved.tail(layer));
+      tails_.back().store_layer = store_layer(layer);
+    }
   }
 
   void grow_to(std::int64_t tokens) {
