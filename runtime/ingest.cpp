@@ -51,6 +51,7 @@ IngestResult read_on(offload::SnapshotWriter writer, Session session, const std:
   const std::int64_t whole = result.tokens / chunk * chunk;
   const Clock::time_point start = Clock::now();
   Clock::time_point saved = start;
+  if (progress) progress(session.tokens(), result.tokens);
   while (session.tokens() < whole) {
     session.append(
         std::span(tokens).subspan(static_cast<std::size_t>(session.tokens()), static_cast<std::size_t>(chunk)));

@@ -40,11 +40,12 @@ std::string clock_time(double seconds) {
   return fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
 
-Progress::Progress(ProgressSink sink, std::string what, std::string unit, std::int64_t total)
+Progress::Progress(ProgressSink sink, std::string what, std::string unit, std::int64_t total, std::int64_t begun)
     : sink_(std::move(sink)),
       what_(std::move(what)),
       unit_(std::move(unit)),
       total_(std::max<std::int64_t>(1, total)),
+      begun_(begun),
       start_(sink_.seconds()),
       shown_at_(start_) {}
 
@@ -74,8 +75,8 @@ void Progress::update(std::int64_t done) {
 
 std::string Progress::figures(std::int64_t done, double elapsed) const {
   std::string text = fmt::format("{} of {} {} ({}%)", done, total_, unit_, 100 * done / total_);
-  if (done == 0 || elapsed <= 0) return text;
-  const double rate = static_cast<double>(done) / elapsed;
+  if (done <= begun_ || elapsed <= 0) return text;
+  const double rate = static_cast<double>(done - begun_) / elapsed;
   text += rate < 10 ? fmt::format(", {:.2g} {}/s", rate, unit_) : fmt::format(", {:.0f} {}/s", rate, unit_);
   if (done == total_) return text + fmt::format(", took {}", clock_time(elapsed));
   return text + fmt::format(", {} left", clock_time(static_cast<double>(total_ - done) / rate));

@@ -21,7 +21,8 @@ ProgressSink stderr_progress();
 // most one a second, and one every 15 seconds where a tenth takes longer. Not thread-safe.
 class Progress {
  public:
-  Progress(ProgressSink sink, std::string what, std::string unit, std::int64_t total);
+  // begun: how much of `total` was done before, by an earlier run; it does not count for the rate.
+  Progress(ProgressSink sink, std::string what, std::string unit, std::int64_t total, std::int64_t begun = 0);
   ~Progress();  // takes an unfinished line off the terminal
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -36,6 +37,7 @@ class Progress {
   std::string what_;
   std::string unit_;
   std::int64_t total_;
+  std::int64_t begun_;
   double start_;  // on the sink's clock, as is shown_at_
   double shown_at_;
   std::int64_t shown_tenths_ = 0;  // of the work, told to the log so far

@@ -18,7 +18,8 @@ struct SessionOptions {
   int chunk_tokens = 2048;  // prefill this many tokens at a time
 };
 
-// Told after each chunk of a prefill how many tokens are done. Throw to stop: the chunks so far stay in the session.
+// Told after each chunk of a prefill (and by ingest before the first) how many tokens are done. Throw to stop: the
+// chunks so far stay.
 using PrefillProgress = std::function<void(std::int64_t done, std::int64_t total)>;
 
 // One sequence being read or generated. Forks share the context they have in common, without copying it: prefill a book

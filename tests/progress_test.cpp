@@ -52,6 +52,14 @@ TEST(Progress, WorkThatIsOverWithinASecondLeavesNoTraceInALog) {
   EXPECT_EQ(recorder.take(), "");
 }
 
+TEST(Progress, WhatAnEarlierRunHasDoneDoesNotCountForTheRate) {
+  Recorder recorder;
+  Progress progress(recorder.sink(false), "ingest", "tokens", 1000, 400);
+  recorder.now += 2;
+  progress.update(600);
+  EXPECT_EQ(recorder.take(), "ingest: 600 of 1000 tokens (60%), 100 tokens/s, 0:04 left\n");
+}
+
 TEST(Progress, TheLastLineOfALogSaysHowLongItTook) {
   Recorder recorder;
   Progress progress(recorder.sink(false), "prefill", "tokens", 1000);

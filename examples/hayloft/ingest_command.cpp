@@ -61,7 +61,7 @@ class IngestCommand : public Command {
     std::optional<runtime::Progress> progress;
     std::int64_t reached = 0;
     const auto show = [&](std::int64_t done, std::int64_t total) {
-      if (!progress) progress.emplace(runtime::stderr_progress(), "ingest", "tokens", total);
+      if (!progress) progress.emplace(runtime::stderr_progress(), "ingest", "tokens", total, done);
       progress->update(reached = done);
       check_interrupted();
     };
