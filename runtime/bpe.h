@@ -21,6 +21,8 @@ class Bpe {
   // byte_level: words are encoded as bytes, for which the vocabulary has the letters of GPT-2's byte alphabet; without
   // it words are UTF-8. Throws Error naming the field that is missing, damaged or not supported.
   Bpe(const Field& model, bool byte_level);
+  Bpe(const Bpe&) = delete;  // its index views its own texts
+  Bpe& operator=(const Bpe&) = delete;
 
   TokenId find(std::string_view text) const;                            // -1 if there is none
   const std::string* text(TokenId id) const;                            // nullptr if there is none

@@ -29,7 +29,8 @@ class Tokenizer {
 
   // The bytes of the tokens, joined; special tokens are left out unless asked for, ids that are no token always. Not
   // always whole UTF-8 (see Utf8Stream). continued: the tokens follow others, so the space that a SentencePiece-style
-  // tokenizer takes from the beginning of a text stays; decoding piece by piece gives the same bytes as all at once.
+  // tokenizer takes from the beginning of a text stays. Byte-level and SentencePiece-style tokenizers so decode piece
+  // by piece to the same bytes as all at once.
   std::string decode(const std::vector<std::int32_t>& tokens, bool special = false, bool continued = false) const;
 
   std::int32_t vocab_size() const;                  // the largest id plus one
