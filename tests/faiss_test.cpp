@@ -94,12 +94,17 @@ TEST(FaissFlatSearch, FindsTheSameAsTheOwnKernel) {
 }
 
 TEST(FaissFlatSearch, TiesGoToTheSmallerPositions) {
-  // Sixteen different keys, over and over: whichever of equals Faiss keeps, the answer is the smallest of them.
+  // Sixteen different keys, over and over: whichever of equals Faiss keeps, the answer is the smallest of them. Blocks
+  // longer than k, for which Faiss has two ways of keeping the best, by a heap below k = 100 and by partitions above.
   const auto normal = normal_keys(3);
-  const HandmadeLayer layer({.layers = 1, .kv_heads = 1, .head_dim = 32, .block_tokens = 128}, 3000,
-                            [&](int, std::int64_t t, int c) { return normal(0, t * 5 % 16, c); });
-  const Engines engines(layer, 2, 4);
-  for (const int k : {1, 7, 100, 187, 188, 189, 1500}) EXPECT_EQ(engines.faiss(2990, k), engines.own(2990, k));
+  for (const int block : {128, 2048}) {
+    const HandmadeLayer layer({.layers = 1, .kv_heads = 1, .head_dim = 32, .block_tokens = block}, 9000,
+                              [&](int, std::int64_t t, int c) { return normal(0, t * 5 % 16, c); });
+    const Engines engines(layer, 2, 4);
+    for (const int k : {1, 7, 99, 100, 130, 562, 563, 564, 1900, 4500}) {
+      EXPECT_EQ(engines.faiss(8990, k), engines.own(8990, k)) << "k " << k << ", B " << block;
+    }
+  }
 }
 
 TEST(FaissFlatSearch, RefusesWhatIsOutOfRange) {
