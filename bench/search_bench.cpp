@@ -72,15 +72,19 @@ void search(benchmark::State& state, int group, int rank, std::int64_t tokens, i
   });
 }
 
-// SparQ step 1 and its selection, g = 4.
-void sparq_scan(benchmark::State& state, index::GroupRule rule) {
-  search(state, 4, static_cast<int>(state.range(1)), state.range(0), rule, index::SelectPer::kv_head, true);
+// SparQ step 1 and its selection, g = 4: by the sum of softmaxes, by the sum of logits, and the latter without the
+// softmax that only mean-value reallocation needs.
+void sparq_scan(benchmark::State& state, index::GroupRule rule, bool with_softmax) {
+  search(state, 4, static_cast<int>(state.range(1)), state.range(0), rule, index::SelectPer::kv_head, with_softmax);
 }
 void column_scan(benchmark::State& state) {
-  sparq_scan(state, index::GroupRule::softmax);
+  sparq_scan(state, index::GroupRule::softmax, true);
 }
 void column_scan_logits(benchmark::State& state) {
-  sparq_scan(state, index::GroupRule::logits);
+  sparq_scan(state, index::GroupRule::logits, true);
+}
+void column_scan_positions(benchmark::State& state) {
+  sparq_scan(state, index::GroupRule::logits, false);
 }
 
 // The k keys with the largest inner product for every query head.
@@ -115,6 +119,7 @@ void every_length(benchmark::internal::Benchmark* b, const char* name, std::init
 
 BENCHMARK(column_scan)->Apply([](auto* b) { every_length(b, "r", {8, 16, 32, 64}); });
 BENCHMARK(column_scan_logits)->Apply([](auto* b) { every_length(b, "r", {16}); });
+BENCHMARK(column_scan_positions)->Apply([](auto* b) { every_length(b, "r", {16}); });
 BENCHMARK(exact_knn)->Apply([](auto* b) { every_length(b, "g", {1, 4, 8}); });
 BENCHMARK(select_top)->Unit(benchmark::kMicrosecond)->UseRealTime()->ArgName("S")->Apply([](auto* b) {
   for (const std::int64_t tokens : context_lengths) b->Arg(tokens);
