@@ -17,9 +17,12 @@
 #include <vector>
 
 #include "offload/error.h"
+#include "tests/refusal.h"
 
 namespace hayloft::offload {
 namespace {
+
+using test::message_of;
 
 constexpr std::uint64_t KiB = std::uint64_t{1} << 10;
 constexpr std::uint64_t MiB = std::uint64_t{1} << 20;
@@ -68,16 +71,6 @@ bool all_zero(const Extent& extent) {
 
 void scribble(const Extent& extent) {
   std::memset(extent.data(), 0x5a, extent.bytes());
-}
-
-template <class Action>
-std::string message_of(Action action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "(no Error)";
 }
 
 TEST_F(ArenaTest, ExtentsAreWholePagesZeroedAndApart) {

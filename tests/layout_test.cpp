@@ -16,9 +16,12 @@
 
 #include "offload/error.h"
 #include "offload/store.h"
+#include "tests/refusal.h"
 
 namespace hayloft::offload {
 namespace {
+
+using test::message_of;
 
 StoreShape shape_of(int kv_heads, int d, int B, ColumnFormat columns = ColumnFormat::f16) {
   StoreShape shape;
@@ -28,15 +31,6 @@ StoreShape shape_of(int kv_heads, int d, int B, ColumnFormat columns = ColumnFor
   shape.block_tokens = B;
   shape.columns = columns;
   return shape;
-}
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "(no Error)";
 }
 
 TEST(BlockLayout, AnEightHeadBlockOf128ComponentsIsJustOver25MiB) {

@@ -9,6 +9,17 @@
 
 namespace hayloft::test {
 
+// The message of the Error that `action` throws; "(no Error)" when it throws none.
+template <class Action>
+std::string message_of(Action&& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "(no Error)";
+}
+
 // Succeeds when `action` throws an Error of one line that holds every one of `parts`: the file, the field, the reason.
 template <class Action>
 ::testing::AssertionResult refuses(Action&& action, std::initializer_list<std::string> parts) {

@@ -14,9 +14,12 @@
 #include <vector>
 
 #include "offload/error.h"
+#include "tests/refusal.h"
 
 namespace hayloft::offload {
 namespace {
+
+using test::message_of;
 
 constexpr std::uint64_t MiB = std::uint64_t{1} << 20;
 
@@ -53,15 +56,6 @@ class StoreTest : public testing::Test {
     store.commit(layer, std::move(block), tokens);
   }
 };
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "(no Error)";
-}
 
 TEST_F(StoreTest, AnEmptyStoreHoldsNothing) {
   const Store store(arena_, shape_of(2, 3, 16, 16));
