@@ -267,7 +267,7 @@ SnapshotSlot decode_slot(std::span<const std::byte> bytes) {
 void check_header(const SnapshotHeader& header) {
   const SnapshotDescription& description = header.description;
   const BlockLayout layout(description.shape);
-  if (description.model_layers < description.shape.layers || description.model_layers > 1 << 16) {
+  if (description.model_layers < std::max(1, description.shape.layers) || description.model_layers > 1 << 16) {
     fail("a model of {} layers for a store of {}", description.model_layers, description.shape.layers);
   }
   check_tokens("a context of", header.tokens, most_tokens);

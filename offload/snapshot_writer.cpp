@@ -23,7 +23,7 @@ std::uint64_t aligned(std::uint64_t bytes) {
 }
 
 void check_description(const std::filesystem::path& path, const SnapshotDescription& description) {
-  if (description.model_layers < description.shape.layers) {
+  if (description.model_layers < std::max(1, description.shape.layers)) {
     throw std::logic_error(fmt::format("SnapshotWriter: a model of {} layers for a store of {}",
                                        description.model_layers, description.shape.layers));
   }

@@ -216,6 +216,22 @@ TEST_F(SnapshotTest, ALayerSealedByAShortBlockIsSavedAsItIs) {
   EXPECT_EQ(snapshot.content_digest(), content_digest(tokens, {&view, 1}, tails));
 }
 
+TEST_F(SnapshotTest, AModelThatSlidesEverywhereHasTailsOnly) {
+  SnapshotDescription description = small_description();
+  description.shape.layers = 0;
+  description.model_layers = 1;
+  const std::vector<std::int32_t> tokens(9, 3);
+  const std::vector<f16> rows(4 * test::kHeads * 2 * test::kDim, to_f16(0.5f));
+  const std::vector<TailImage> tails = {{-1, 5, 4, rows}};
+  SnapshotWriter writer = SnapshotWriter::create(folder_ / "ctx.part", description);
+  writer.checkpoint(Store(arena_, description.shape), tokens, tails);
+  const Snapshot snapshot = writer.snapshot();
+  snapshot.verify();
+  EXPECT_EQ(snapshot.tail(0).rows, rows);
+  EXPECT_EQ(snapshot.store(arena_).bytes(), 0u);
+  EXPECT_EQ(snapshot.content_digest(), content_digest(tokens, {}, tails));
+}
+
 TEST_F(SnapshotTest, TwoWritersDoNotMeet) {
   const auto part = folder_ / "ctx.part";
   std::optional<SnapshotWriter> writer(SnapshotWriter::create(part, small_description()));
@@ -321,8 +337,11 @@ TEST_F(SnapshotTest, MistakesOfTheProgrammerAreCaughtAndChangeNothing) {
   tails[1].rows = tails[1].rows.first(1);
   EXPECT_THROW(writer.checkpoint(context.store(), context.tokens(), tails), std::logic_error);
   SnapshotDescription description = small_description();
-  description.model_layers = 1;
-  EXPECT_THROW(SnapshotWriter::create(folder_ / "b.part", description), std::logic_error);
+  for (const int layers : {1, 0}) {
+    description.model_layers = layers;
+    EXPECT_THROW(SnapshotWriter::create(folder_ / "b.part", description), std::logic_error);
+    description.shape.layers = 0;
+  }
 
   EXPECT_EQ(bytes_of(part), before);
   EXPECT_EQ(writer.token_count(), 50);
