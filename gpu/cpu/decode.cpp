@@ -11,7 +11,7 @@
 namespace hayloft::gpu {
 namespace {
 
-constexpr std::int64_t kRangeRows = 1024;  // rows of a range per piece: half a megabyte at d = 128
+constexpr std::int64_t kRangeRows = 2048;  // rows of a range per piece: a megabyte at d = 128
 constexpr std::int64_t kListRows = 128;    // gathered rows per piece
 constexpr std::int64_t kMeanRows = 1024;   // tail rows per partial sum of values
 
