@@ -1,6 +1,7 @@
 #include "runtime/cache.h"
 
 #include <algorithm>
+#include <map>
 
 #include "offload/error.h"
 
@@ -16,6 +17,58 @@ std::uint64_t host_bytes(const ModelConfig& config, const CacheOptions& options,
   const std::uint64_t aligned =
       (layout.block_bytes + offload::Arena::alignment - 1) / offload::Arena::alignment * offload::Arena::alignment;
   return aligned * static_cast<std::uint64_t>(blocks) * static_cast<std::uint64_t>(config.global_layers());
+}
+
+void TailSlots::drop(std::int64_t oldest) {
+  first += oldest;
+  position += oldest;
+  tokens -= oldest;
+}
+
+void TailSlots::forget() {
+  if (window > 0 && tokens > window) drop(tokens - window);
+}
+
+std::int64_t TailSlots::capacity_for(int T, const CacheOptions& options) const {
+  // Twice what is live: the rows then move once per `needed` appended tokens, not at every token. A global layer's tail
+  // never holds more than a block and the window besides what is being appended.
+  const std::int64_t needed = tokens + T;
+  const std::int64_t steady = window > 0 ? window : options.block_tokens + options.window;
+  return std::max({capacity, needed, std::min(2 * needed, steady + std::max<std::int64_t>(T, steady))});
+}
+
+int TailSlots::full_blocks(int T, const CacheOptions& options) const {
+  if (window > 0) return 0;
+  return static_cast<int>(std::max<std::int64_t>(0, tokens + T - options.window) / options.block_tokens);
+}
+
+TailSlots tail_after(const CacheOptions& options, std::int64_t window, std::int64_t tokens, int chunk) {
+  TailSlots tail;
+  tail.window = window;
+  for (std::int64_t done = 0; done < tokens; done += chunk) {
+    const int T = static_cast<int>(std::min<std::int64_t>(chunk, tokens - done));
+    tail.forget();
+    if (!tail.has_room(T)) {
+      tail.capacity = tail.capacity_for(T, options);
+      tail.first = 0;
+    }
+    const int full = tail.full_blocks(T, options);
+    tail.tokens += T;
+    tail.drop(static_cast<std::int64_t>(full) * options.block_tokens);
+  }
+  return tail;
+}
+
+std::uint64_t tail_bytes(const ModelConfig& config, const CacheOptions& options, std::int64_t tokens, int chunk) {
+  std::map<std::int64_t, std::int64_t> capacity;  // by window: layers of a kind are alike
+  std::int64_t slots = 0;
+  for (const std::int64_t window : config.sliding_window) {
+    const auto [known, fresh] = capacity.try_emplace(window);
+    if (fresh) known->second = tail_after(options, window, tokens, chunk).capacity;
+    slots += known->second;
+  }
+  const std::uint64_t row_bytes = offload::BlockLayout(store_shape(config, options)).row_bytes;
+  return static_cast<std::uint64_t>(slots) * static_cast<std::uint64_t>(config.kv_heads) * row_bytes;
 }
 
 Cache::Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& config, const CacheOptions& options)
@@ -124,18 +177,8 @@ void Cache::append(int layer, const float* k, const float* v, int T) {
 }
 
 void Cache::make_room(Tail& tail, int T) {
-  if (tail.window > 0 && tail.tokens > tail.window) {  // what has left the window is forgotten
-    const std::int64_t surplus = tail.tokens - tail.window;
-    tail.first += surplus;
-    tail.position += surplus;
-    tail.tokens -= surplus;
-  }
-  if (tail.first + tail.tokens + T <= tail.capacity) return;
-  // Twice what is live: the rows then move once per `needed` appended tokens, not at every token. A global layer's tail
-  // never holds more than a block and the window besides what is being appended.
-  const std::int64_t needed = tail.tokens + T;
-  const std::int64_t steady = tail.window > 0 ? tail.window : options_.block_tokens + options_.window;
-  resize(tail, std::max(needed, std::min(2 * needed, steady + std::max<std::int64_t>(T, steady))));
+  tail.forget();
+  if (!tail.has_room(T)) resize(tail, tail.capacity_for(T, options_));
 }
 
 void Cache::resize(Tail& tail, std::int64_t capacity) const {
@@ -163,21 +206,16 @@ void Cache::commit(int T) {
   // All the memory first: an exhausted budget must leave every layer as it was.
   std::vector<offload::BlockWriter> blocks;
   for (const Tail& tail : tails_) {
-    for (int i = full_blocks(tail, T); i > 0; --i) blocks.push_back(store_.start_block());
+    for (int i = tail.full_blocks(T, options_); i > 0; --i) blocks.push_back(store_.start_block());
   }
   auto next = blocks.begin();
   for (std::size_t layer = 0; layer < tails_.size(); ++layer) {
     Tail& tail = tails_[layer];
-    const int full = full_blocks(tail, T);
+    const int full = tail.full_blocks(T, options_);
     tail.tokens += T;
     for (int i = 0; i < full; ++i) spill(static_cast<int>(layer), std::move(*next++));
   }
   tokens_ += T;
-}
-
-int Cache::full_blocks(const Tail& tail, int T) const {
-  if (tail.store_layer < 0) return 0;
-  return static_cast<int>(std::max<std::int64_t>(0, tail.tokens + T - options_.window) / options_.block_tokens);
 }
 
 void Cache::spill(int layer, offload::BlockWriter block) {
@@ -187,9 +225,7 @@ void Cache::spill(int layer, offload::BlockWriter block) {
   backend_->synchronize(backend_->stream());
   store_.commit(tail.store_layer, std::move(block), B);
   spilled_bytes_ += store_.layout().block_bytes;
-  tail.first += B;
-  tail.tokens -= B;
-  tail.position += B;
+  tail.drop(B);
 }
 
 std::uint64_t Cache::device_bytes() const {

@@ -21,6 +21,27 @@ offload::StoreShape store_shape(const ModelConfig& config, const CacheOptions& o
 // Host memory that the store takes for a sequence of `tokens`.
 std::uint64_t host_bytes(const ModelConfig& config, const CacheOptions& options, std::int64_t tokens);
 
+// The slots of one layer's tail, without the memory behind them: how it grows, forgets and spills.
+struct TailSlots {
+  std::int64_t capacity = 0;
+  std::int64_t first = 0;
+  std::int64_t tokens = 0;
+  std::int64_t position = 0;
+  std::int64_t window = 0;  // sliding-window layers: how many tokens stay; 0 for global layers
+
+  void drop(std::int64_t oldest);  // `oldest` tokens have left the tail
+  void forget();                   // what has left a sliding window
+  bool has_room(int T) const { return first + tokens + T <= capacity; }
+  std::int64_t capacity_for(int T, const CacheOptions& options) const;  // when there is no room
+  int full_blocks(int T, const CacheOptions& options) const;            // that T more tokens would fill
+};
+
+// What the tail of one layer (window 0: global) has become when `tokens` have been appended, `chunk` at a time.
+TailSlots tail_after(const CacheOptions& options, std::int64_t window, std::int64_t tokens, int chunk);
+
+// Device memory that the tails take then; equals Cache::device_bytes().
+std::uint64_t tail_bytes(const ModelConfig& config, const CacheOptions& options, std::int64_t tokens, int chunk);
+
 // The K/V of one sequence: for each global layer blocks in the store and a tail on the device; for each sliding-window
 // layer its window on the device and nothing else. Appending is in two steps, so that an error halfway through the
 // layers loses nothing: append(layer) writes behind the live tokens of a layer, commit() makes them live in all layers
@@ -55,19 +76,13 @@ class Cache {
   std::uint64_t spilled_bytes() const { return spilled_bytes_; }  // by this cache itself, rows and columns
 
  private:
-  struct Tail {
+  struct Tail : TailSlots {
     gpu::Buffer rows;
-    std::int64_t capacity = 0;
-    std::int64_t first = 0;
-    std::int64_t tokens = 0;
-    std::int64_t position = 0;
-    std::int64_t window = 0;  // sliding-window layers: how many tokens stay; 0 for global layers
-    int store_layer = -1;     // global layers
+    int store_layer = -1;  // global layers
   };
   Cache(const Cache& other, offload::Store store);
   void make_room(Tail& tail, int T);
   void resize(Tail& tail, std::int64_t capacity) const;
-  int full_blocks(const Tail& tail, int T) const;  // that T more tokens would fill beyond the window
   void spill(int layer, offload::BlockWriter block);
 
   gpu::Backend* backend_;

@@ -57,7 +57,8 @@ void count_columns(Counters& counters, const gpu::CacheView& cache, int columns,
                                         static_cast<std::uint64_t>(layout.block_tokens);
   const std::uint64_t runs = static_cast<std::uint64_t>(cache.kv_heads) * static_cast<std::uint64_t>(columns);
   counters.at(place, Kind::columns) += runs * share_of_column;
-  counters.at(place, Kind::scales) += runs * layout.scale_bytes * cache.store.blocks.size();
+  const auto blocks = static_cast<std::uint64_t>((cache.store.tokens + layout.block_tokens - 1) / layout.block_tokens);
+  counters.at(place, Kind::scales) += runs * layout.scale_bytes * blocks;
 }
 
 }  // namespace hayloft::runtime

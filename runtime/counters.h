@@ -49,7 +49,8 @@ inline std::uint64_t topk_elements(std::uint64_t S, std::uint64_t k, std::uint64
 }
 
 // Adds the bytes of reading the rows of `what` from `cache`: lists and ranges in the store over the link, the rest on
-// the device. Store rows count as `kind`. Returns the rows read of each place.
+// the device. Store rows count as `kind`. Of `cache` only the shape and the number of tokens are looked at, never a
+// block, so that a step can be counted before it is made; as in count_columns.
 void count_rows(Counters& counters, const gpu::CacheView& cache, const gpu::Attended& what, Kind kind);
 
 // Adds the bytes of reading `columns` columns of every block of every head, with their scales.

@@ -12,16 +12,27 @@ class Dense : public Method {
   std::int64_t recall_k(std::int64_t) const override { return 0; }
 
   void attend(const Step& step, const float* q, float* out) const override {
-    gpu::Attended what;
-    what.ranges[0] = {0, step.tokens()};
+    const gpu::Attended what = attended(step.cache);
     step.backend.attend(step.cache, q, step.query_heads, what, out, step.stream);
-
-    count_rows(step.counters, step.cache, what, Kind::dense);
-    const auto S = static_cast<std::uint64_t>(step.tokens());
-    const auto heads = static_cast<std::uint64_t>(step.kv_heads());
-    step.counters.positions_scored += heads * S;
-    step.counters.elements += heads * dense_elements(S, static_cast<std::uint64_t>(step.head_dim()));
+    step.counters += count(step.cache, step.query_heads);
     record(step, what);
+  }
+
+  Counters count(const gpu::CacheView& cache, int) const override {
+    Counters counters;
+    count_rows(counters, cache, attended(cache), Kind::dense);
+    const auto S = static_cast<std::uint64_t>(cache.tokens());
+    const auto heads = static_cast<std::uint64_t>(cache.kv_heads);
+    counters.positions_scored = heads * S;
+    counters.elements = heads * dense_elements(S, static_cast<std::uint64_t>(cache.head_dim));
+    return counters;
+  }
+
+ private:
+  static gpu::Attended attended(const gpu::CacheView& cache) {
+    gpu::Attended what;
+    what.ranges[0] = {0, cache.tokens()};
+    return what;
   }
 };
 

@@ -16,19 +16,31 @@ class Window : public Method {
   }
 
   void attend(const Step& step, const float* q, float* out) const override {
-    const std::int64_t S = step.tokens();
+    const gpu::Attended what = attended(step.cache);
+    step.backend.attend(step.cache, q, step.query_heads, what, out, step.stream);
+    step.counters += count(step.cache, step.query_heads);
+    record(step, what);
+  }
+
+  Counters count(const gpu::CacheView& cache, int) const override {
+    const gpu::Attended what = attended(cache);
+    Counters counters;
+    count_rows(counters, cache, what, Kind::rows);
+    const auto k = static_cast<std::uint64_t>(what.ranges[0].end + what.ranges[1].end - what.ranges[1].begin);
+    const auto heads = static_cast<std::uint64_t>(cache.kv_heads);
+    counters.positions_scored = heads * k;
+    counters.elements = heads * window_elements(k, static_cast<std::uint64_t>(cache.head_dim));
+    return counters;
+  }
+
+ private:
+  gpu::Attended attended(const gpu::CacheView& cache) const {
+    const std::int64_t S = cache.tokens();
     const std::int64_t recent = S - window(S);
     gpu::Attended what;
     what.ranges[0] = {0, std::min(options_.sinks, recent)};
     what.ranges[1] = {recent, S};
-    step.backend.attend(step.cache, q, step.query_heads, what, out, step.stream);
-
-    count_rows(step.counters, step.cache, what, Kind::rows);
-    const auto k = static_cast<std::uint64_t>(what.ranges[0].end + S - recent);
-    const auto heads = static_cast<std::uint64_t>(step.kv_heads());
-    step.counters.positions_scored += heads * k;
-    step.counters.elements += heads * window_elements(k, static_cast<std::uint64_t>(step.head_dim()));
-    record(step, what);
+    return what;
   }
 };
 

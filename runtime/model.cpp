@@ -1,11 +1,34 @@
 #include "runtime/model.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "offload/error.h"
 
 namespace hayloft::runtime {
+namespace {
+
+// Floats per token of the pieces of Activations, in their order.
+std::array<std::int64_t, 9> activation_widths(const ModelConfig& config) {
+  const std::int64_t hidden = config.hidden_size;
+  const std::int64_t inner = config.intermediate_size;
+  const std::int64_t query = static_cast<std::int64_t>(config.query_heads) * config.head_dim;
+  const std::int64_t kv = static_cast<std::int64_t>(config.kv_heads) * config.head_dim;
+  return {hidden, hidden, query, kv, kv, query, inner, inner, hidden};
+}
+
+std::uint64_t activation_bytes(const ModelConfig& config, int T) {
+  std::int64_t floats = 0;
+  for (const std::int64_t width : activation_widths(config)) floats += width;
+  return static_cast<std::uint64_t>(floats) * static_cast<std::uint64_t>(T) * sizeof(float);
+}
+
+}  // namespace
+
+std::uint64_t workspace_bytes(const ModelConfig& config, int T) {
+  return activation_bytes(config, T) + static_cast<std::uint64_t>(config.vocab_size) * sizeof(float);
+}
 
 // Pieces of the workspace, all f32; see the shapes.
 struct Model::Activations {
@@ -24,20 +47,13 @@ Model::Model(const std::filesystem::path& directory, gpu::Backend& backend)
     : config_(read_config(directory)), backend_(&backend), weights_(load_weights(directory, config_, backend)) {}
 
 Model::Activations Model::prepare(Workspace& workspace, int T) const {
-  const std::int64_t hidden = config_.hidden_size;
-  const std::int64_t query = static_cast<std::int64_t>(config_.query_heads) * config_.head_dim;
-  const std::int64_t kv = static_cast<std::int64_t>(config_.kv_heads) * config_.head_dim;
-  const std::int64_t widths[] = {
-      hidden, hidden, query, kv, kv, query, config_.intermediate_size, config_.intermediate_size, hidden};
+  const auto widths = activation_widths(config_);
   if (T > workspace.capacity) {
-    std::int64_t width = 0;
-    for (const std::int64_t w : widths) width += w;
     workspace.memory = {};
-    workspace.memory = backend_->allocate(
-        static_cast<std::uint64_t>(width) * static_cast<std::uint64_t>(T) * sizeof(float), backend_->stream());
+    workspace.memory = backend_->allocate(activation_bytes(config_, T), backend_->stream());
     workspace.capacity = T;
   }
-  float* pieces[std::size(widths)];
+  float* pieces[std::tuple_size_v<decltype(widths)>];
   float* next = workspace.memory.as<float>();
   for (std::size_t i = 0; i < std::size(widths); ++i) {
     pieces[i] = next;

@@ -26,6 +26,9 @@ struct Workspace {
   int capacity = 0;
 };
 
+// What a workspace takes once up to T tokens have gone through it and one token's logits have been asked for.
+std::uint64_t workspace_bytes(const ModelConfig& config, int T);
+
 // How the global layers attend when one token is decoded, and what they report. Null method: exactly.
 struct Attending {
   const Method* method = nullptr;

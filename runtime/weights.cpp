@@ -67,11 +67,17 @@ class Checkpoint {
   std::map<std::string, const TensorView*> found_;
 };
 
-// Takes tensors from the checkpoint to the device, or only counts their bytes when there is no device.
+std::uint64_t matrix_bytes(const gpu::Matrix& matrix) {
+  return static_cast<std::uint64_t>(matrix.rows) * static_cast<std::uint64_t>(matrix.cols) *
+         static_cast<std::uint64_t>(gpu::bytes_of(matrix.type));
+}
+
+// Takes tensors from the checkpoint to the device, or only counts their bytes when there is no device. Without a
+// checkpoint, too, it counts what one with matrices of `type` would hold.
 class Uploader {
  public:
-  Uploader(const Checkpoint& checkpoint, gpu::Backend* backend, Weights& weights)
-      : checkpoint_(checkpoint), backend_(backend), weights_(weights) {
+  Uploader(const Checkpoint* checkpoint, gpu::DType type, gpu::Backend* backend, Weights& weights)
+      : checkpoint_(checkpoint), type_(type), backend_(backend), weights_(weights) {
     if (backend_) stream_ = backend_->stream();
   }
 
@@ -82,21 +88,26 @@ class Uploader {
   }
 
   gpu::Matrix matrix(const std::string& name, int rows, int cols) {
-    const TensorView& tensor = checkpoint_.at(name, {rows, cols});
+    if (!checkpoint_) {
+      weights_.bytes += matrix_bytes({nullptr, type_, rows, cols});
+      return {nullptr, type_, rows, cols};
+    }
+    const TensorView& tensor = checkpoint_->at(name, {rows, cols});
     gpu::DType type = gpu::DType::f32;
     if (tensor.dtype == "F16") {
       type = gpu::DType::f16;
     } else if (tensor.dtype == "BF16") {
       type = gpu::DType::bf16;
     } else if (tensor.dtype != "F32") {
-      fail("{}: tensor {} has dtype {}; it must be F32, F16 or BF16", checkpoint_.path(), name, tensor.dtype);
+      fail("{}: tensor {} has dtype {}; it must be F32, F16 or BF16", checkpoint_->path(), name, tensor.dtype);
     }
     return {upload(tensor.data.data(), tensor.data.size()), type, rows, cols};
   }
 
   const float* vector(const std::string& name, int n) {
-    const TensorView& tensor = checkpoint_.at(name, {n});
-    return values(to_f32(tensor, name + " of " + checkpoint_.path()));
+    if (!checkpoint_) return values(std::vector<float>(static_cast<std::size_t>(n)));
+    const TensorView& tensor = checkpoint_->at(name, {n});
+    return values(to_f32(tensor, name + " of " + checkpoint_->path()));
   }
 
   const float* values(std::vector<float> x) {
@@ -114,12 +125,23 @@ class Uploader {
     return device;
   }
 
-  const Checkpoint& checkpoint_;
+  const Checkpoint* checkpoint_;
+  gpu::DType type_;
   gpu::Backend* backend_;
   Weights& weights_;
   gpu::Stream stream_;
   std::deque<std::vector<float>> staged_;  // copies to the device may still read them until finish()
 };
+
+WeightSizes sizes_of(const Weights& weights) {
+  WeightSizes sizes{weights.bytes, matrix_bytes(weights.output)};
+  for (const LayerWeights& w : weights.layers) {
+    for (const gpu::Matrix& matrix : {w.q, w.k, w.v, w.o, w.gate, w.up, w.down}) {
+      sizes.bytes_per_step += matrix_bytes(matrix);
+    }
+  }
+  return sizes;
+}
 
 LayerWeights layer_weights(const std::string& prefix, const ModelConfig& config, Uploader& uploader) {
   const int hidden = config.hidden_size;
@@ -158,10 +180,10 @@ LayerWeights layer_weights(const std::string& prefix, const ModelConfig& config,
   return layer;
 }
 
-Weights take_weights(const std::filesystem::path& directory, const ModelConfig& config, gpu::Backend* backend) {
-  const Checkpoint checkpoint(directory);
+// `checkpoint` may be null when there is no backend; `type` is that of its matrices then.
+Weights take_weights(const Checkpoint* checkpoint, gpu::DType type, const ModelConfig& config, gpu::Backend* backend) {
   Weights weights;
-  Uploader uploader(checkpoint, backend, weights);
+  Uploader uploader(checkpoint, type, backend, weights);
   weights.embedding = uploader.matrix("model.embed_tokens.weight", config.vocab_size, config.hidden_size);
   for (int i = 0; i < config.layers; ++i) {
     weights.layers.push_back(layer_weights(fmt::format("model.layers.{}.", i), config, uploader));
@@ -177,11 +199,21 @@ Weights take_weights(const std::filesystem::path& directory, const ModelConfig& 
 }  // namespace
 
 Weights load_weights(const std::filesystem::path& directory, const ModelConfig& config, gpu::Backend& backend) {
-  return take_weights(directory, config, &backend);
+  const Checkpoint checkpoint(directory);
+  return take_weights(&checkpoint, {}, config, &backend);
 }
 
 std::uint64_t weight_bytes(const std::filesystem::path& directory) {
-  return take_weights(directory, read_config(directory), nullptr).bytes;
+  return weight_sizes(directory).bytes;
+}
+
+WeightSizes weight_sizes(const std::filesystem::path& directory) {
+  const Checkpoint checkpoint(directory);
+  return sizes_of(take_weights(&checkpoint, {}, read_config(directory), nullptr));
+}
+
+WeightSizes weight_sizes(const ModelConfig& config, gpu::DType type) {
+  return sizes_of(take_weights(nullptr, type, config, nullptr));
 }
 
 }  // namespace hayloft::runtime

@@ -44,4 +44,12 @@ Weights load_weights(const std::filesystem::path& directory, const ModelConfig& 
 // What load_weights will take, from the file headers alone.
 std::uint64_t weight_bytes(const std::filesystem::path& directory);
 
+struct WeightSizes {
+  std::uint64_t bytes = 0;           // in memory
+  std::uint64_t bytes_per_step = 0;  // of matrices that a decoded token is multiplied with
+};
+WeightSizes weight_sizes(const std::filesystem::path& directory);
+// Of a model that is not there, with its matrices in `type`.
+WeightSizes weight_sizes(const ModelConfig& config, gpu::DType type);
+
 }  // namespace hayloft::runtime

@@ -52,6 +52,8 @@ struct Program {
     add("ingest", "Read a long text once and save it as a context", make_ingest_command);
     add("ask", "Ask a saved context questions", make_ask_command);
     add("inspect", "What a saved context holds, and whether it is sound", make_inspect_command);
+    add("plan", "What a run will take, in memory and time per token", make_plan_command);
+    add("link", "What this machine's memory gives: the profile that plan reads", make_link_command);
   }
 
   // Null when the command line asked for nothing but --list-devices.
@@ -59,7 +61,7 @@ struct Program {
     app.parse(argc, argv);
     if (list_devices) return nullptr;
     const std::vector<CLI::App*> chosen = app.get_subcommands();
-    if (chosen.empty()) fail("a subcommand is needed: needle, attend, generate, ingest, ask or inspect");
+    if (chosen.empty()) fail("a subcommand is needed: needle, attend, generate, ingest, ask, inspect, plan or link");
     Command* const command = commands.at(chosen.front()).get();
     command->check();
     return command;

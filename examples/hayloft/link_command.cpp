@@ -1,0 +1,133 @@
+#include <cstdio>
+
+#include "examples/hayloft/command.h"
+#include "examples/hayloft/environment.h"
+#include "examples/hayloft/interrupt.h"
+#include "examples/hayloft/options.h"
+#include "examples/hayloft/text_output.h"
+#include "offload/error.h"
+#include "offload/format.h"
+#include "offload/output_file.h"
+#include "runtime/profile.h"
+
+// hayloft link: what this machine's memory gives, as a table and as the profile that plan reads.
+namespace hayloft::cli {
+namespace {
+
+constexpr const char* examples = R"(Examples:
+  hayloft link
+      measure for about ten seconds and keep the profile where plan looks for it
+  hayloft link --footprint 4GiB --seconds 30 --format csv
+  hayloft link -t 1 --profile one-thread.json --json -)";
+
+constexpr const char* skipped =
+    "skipped: host to device, device to host and mapped reads over PCIe: this build has no CUDA backend\n";
+
+enum class Format : std::uint8_t { md, csv };
+
+class LinkCommand : public Command {
+ public:
+  explicit LinkCommand(CLI::App& app) {
+    app.footer(examples);
+    add_text(
+        app, "-t,--threads", "N",
+        [this](const std::string& text) { machine_.threads = read_int("--threads", text, 0); },
+        "Threads; 0 takes every processor this process may use")
+        ->default_str("0");
+    add_text(
+        app, "--footprint", "BYTES",
+        [this](const std::string& text) { options_.footprint_bytes = read_bytes("--footprint", text); },
+        "Memory to measure over, 64MiB at least [1GiB, or a quarter of what is free]");
+    app.add_option("--seconds", options_.seconds, "About how long to measure")
+        ->type_name("S")
+        ->check(CLI::Range(0.1, 3600.0))
+        ->take_last()
+        ->capture_default_str();
+    app.add_option("--profile", profile_, "Where to keep the profile [hayloft/profile.json in the user's cache folder]")
+        ->type_name("FILE")
+        ->take_last();
+    add_choice<Format>(app, "--format", {{"md", Format::md}, {"csv", Format::csv}}, "How to print the rates",
+                       [this](Format format) { format_ = format; })
+        ->default_str("md");
+    app.add_option("--json", json_, "Write the profile here, too; - is standard output")
+        ->type_name("FILE|-")
+        ->take_last();
+  }
+
+  void check() override {
+    machine_.device = "cpu";
+    if (options_.footprint_bytes != 0 && options_.footprint_bytes < (std::uint64_t{64} << 20)) {
+      fail("--footprint {}: must be at least 64MiB, to be more than small caches hold",
+           format_bytes(options_.footprint_bytes));
+    }
+  }
+
+  void run() override {
+    const TextOutput json(json_);
+    json.check();
+    const std::filesystem::path path =
+        profile_.empty() ? runtime::default_profile_path() : std::filesystem::path(profile_);
+    if (!profile_.empty()) offload::require_writable(path);
+
+    const Environment environment(machine_);
+    const runtime::MachineProfile profile =
+        runtime::measure_profile(*environment.backend, *environment.arena, environment.topology, options_,
+                                 [](const std::string&) { check_interrupted(); });
+    runtime::write_profile(profile, path);
+    if (!json.to_stdout()) print(format_ == Format::md ? markdown(profile) : csv(profile));
+    json.write(runtime::profile_json(profile));
+    std::fputs(skipped, stderr);
+    fmt::print(stderr, "profile: {}\n", path.string());
+  }
+
+ private:
+  // Calls row(what, head dimension or 0, group or 0, rate, unit) for every figure.
+  template <class Row>
+  static void each(const runtime::MachineProfile& profile, const Row& row) {
+    row("near-memory read", 0, 0, profile.near_read, "GB/s");
+    row("weights, one token", 0, 0, profile.weight_stream, "GB/s");
+    row("weights, many tokens", 0, 0, profile.matmul, "GFLOP/s");
+    row("overhead of a layer", 0, 0, profile.layer_overhead_us, "us");
+    for (const runtime::AttentionRates& rates : profile.attention) {
+      row("column scan, r=16", rates.head_dim, rates.group, rates.column_scan, "GB/s");
+      row("exact scan", rates.head_dim, rates.group, rates.exact_scan, "GB/s");
+      row("row gather", rates.head_dim, rates.group, rates.row_gather, "GB/s");
+      row("dense", rates.head_dim, rates.group, rates.dense, "GB/s");
+      row("tail", rates.head_dim, rates.group, rates.tail, "GB/s");
+      row("tail, sparq", rates.head_dim, rates.group, rates.sparq_tail, "GB/s");
+    }
+  }
+
+  static std::string markdown(const runtime::MachineProfile& profile) {
+    std::string text = fmt::format("{}; {} threads, over {}\n\n| what | head dimension | group | rate | |\n",
+                                   profile.machine, profile.threads, format_bytes(profile.footprint_bytes));
+    text += "|---|---:|---:|---:|---|\n";
+    const auto size = [](int n) { return n ? fmt::format("{}", n) : std::string(); };
+    each(profile, [&](const char* what, int d, int group, double rate, const char* unit) {
+      text += fmt::format("| {} | {} | {} | {:.4g} | {} |\n", what, size(d), size(group), rate, unit);
+    });
+    return text;
+  }
+
+  static std::string csv(const runtime::MachineProfile& profile) {
+    std::string text = "what,head_dim,group,rate,unit\n";
+    each(profile, [&](const char* what, int d, int group, double rate, const char* unit) {
+      text += fmt::format("\"{}\",{},{},{:.6g},{}\n", what, d, group, rate, unit);
+    });
+    return text;
+  }
+
+  MachineOptions machine_;
+  runtime::ProfileOptions options_;
+  std::string profile_;
+  std::string json_;
+  Format format_ = Format::md;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_link_command(CLI::App& app) {
+  return std::make_unique<LinkCommand>(app);
+}
+
+}  // namespace hayloft::cli

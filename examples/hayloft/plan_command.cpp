@@ -1,0 +1,133 @@
+#include <cstdio>
+#include <optional>
+#include <sstream>
+
+#include "examples/hayloft/command.h"
+#include "examples/hayloft/options.h"
+#include "examples/hayloft/text_output.h"
+#include "offload/arena.h"
+#include "offload/error.h"
+#include "offload/format.h"
+#include "offload/topology.h"
+#include "runtime/plan.h"
+
+// hayloft plan: what a run will take and how long a token, before anything is allocated.
+namespace hayloft::cli {
+namespace {
+
+constexpr const char* examples = R"(Examples:
+  hayloft plan -m models/Llama-3.2-1B --ctx-size 256k,1M
+  hayloft plan --shape 32,32,8,128 --ctx-size 1M --attn dense,sparq:r=16:k=512 --host-memory 64GiB
+  hayloft link --profile here.json && hayloft plan -m DIR --profile here.json --json -)";
+
+class PlanCommand : public Command {
+ public:
+  explicit PlanCommand(CLI::App& app) {
+    app.footer(examples);
+    app.add_option("-m,--model", model_, "Model directory, Hugging Face layout")->type_name("DIR")->take_last();
+    add_text(
+        app, "--shape", "LAYERS,HEADS,KV-HEADS,HEAD-DIM", [this](const std::string& text) { read_shape(text); },
+        "The shape of a model that is not there, instead of -m");
+    add_size(app, "--hidden", shape_.hidden, "With --shape [heads times head-dim]");
+    add_size(app, "--intermediate", shape_.intermediate, "With --shape [3.5 times hidden]");
+    add_size(app, "--vocab", shape_.vocab, "With --shape [128256]");
+    add_text(
+        app, "-c,--ctx-size", "TOKENS,...", [this](const std::string& text) { read_lengths(text); },
+        "Context lengths, as in 4096,64k,1M")
+        ->default_str("1M");
+    app.add_option("--profile", profile_, "Machine profile [the one that hayloft link keeps]")
+        ->type_name("FILE")
+        ->take_last();
+    app.add_option("--json", json_, "Write the plan as JSON; - is standard output")->type_name("FILE|-")->take_last();
+    add_attention_options(app, attention_, {"dense", "sparq", "topk", "window"});
+    add_machine_options(app, machine_);
+    add_batch_option(app, request_.session);
+  }
+
+  void check() override {
+    if (model_.empty() == (shape_.layers == 0)) fail("plan needs a model: either -m DIR or --shape");
+    if (machine_.device == "cuda") fail("--device cuda: plan knows the CPU backend only");
+    request_.methods = attention_.methods();
+    request_.session.cache.block_tokens = machine_.block_tokens;
+    if (!model_.empty()) return;
+    request_.config = runtime::config_of_shape(shape_);
+    for (const runtime::MethodOptions& method : request_.methods) {
+      runtime::make_method(method, request_.config.head_dim);
+    }
+  }
+
+  void run() override {
+    const TextOutput json(json_);
+    json.check();
+    if (model_.empty()) {
+      request_.weights = runtime::weight_sizes(request_.config, gpu::DType::f16);
+    } else {
+      request_.config = runtime::read_config(model_);
+      request_.weights = runtime::weight_sizes(model_);
+    }
+    const offload::Topology topology;
+    request_.available_bytes = topology.available_bytes();
+    const std::uint64_t weights = std::min(request_.weights.bytes, request_.available_bytes);
+    // As the commands have it: the budget is taken from what is free once the weights are there, less a tenth.
+    request_.host_budget = machine_.host_memory ? machine_.host_memory : (request_.available_bytes - weights) / 10 * 9;
+
+    const std::optional<runtime::MachineProfile> profile = read_profile();
+    std::vector<runtime::Plan> plans;
+    for (const std::int64_t tokens : lengths_) {
+      request_.tokens = tokens;
+      plans.push_back(runtime::make_plan(request_, profile ? &*profile : nullptr));
+      if (!json.to_stdout()) print((plans.size() > 1 ? "\n" : "") + runtime::plan_table(plans.back()));
+    }
+    json.write(runtime::plan_json(plans));
+  }
+
+ private:
+  static void add_size(CLI::App& app, const std::string& option, std::int64_t& size, const std::string& help) {
+    add_text(
+        app, option, "N", [option, &size](const std::string& text) { size = read_int(option, text); }, help);
+  }
+
+  std::optional<runtime::MachineProfile> read_profile() const {
+    if (!profile_.empty()) return runtime::read_profile(profile_);
+    const std::filesystem::path path = runtime::default_profile_path();
+    std::error_code error;
+    if (std::filesystem::exists(path, error)) return runtime::read_profile(path);
+    fmt::print(stderr, "no machine profile at {}: no times; hayloft link measures one\n", path.string());
+    return std::nullopt;
+  }
+
+  void read_shape(const std::string& text) {
+    std::vector<std::int64_t> sizes;
+    std::istringstream items(text);
+    for (std::string item; std::getline(items, item, ',');) sizes.push_back(read_int("--shape", item));
+    if (sizes.size() != 4) fail("--shape {}: is written as layers,heads,kv-heads,head-dim", text);
+    shape_.layers = sizes[0];
+    shape_.heads = sizes[1];
+    shape_.kv_heads = sizes[2];
+    shape_.head_dim = sizes[3];
+  }
+
+  void read_lengths(const std::string& text) {
+    lengths_.clear();
+    std::istringstream items(text);
+    for (std::string item; std::getline(items, item, ',');) lengths_.push_back(context_length(item));
+    if (lengths_.empty()) fail("--ctx-size: name at least one context length");
+  }
+
+  std::string model_;
+  std::string profile_;
+  std::string json_;
+  runtime::ShapeOptions shape_;
+  std::vector<std::int64_t> lengths_{std::int64_t{1} << 20};
+  AttentionOptions attention_;
+  MachineOptions machine_;
+  runtime::PlanRequest request_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_plan_command(CLI::App& app) {
+  return std::make_unique<PlanCommand>(app);
+}
+
+}  // namespace hayloft::cli

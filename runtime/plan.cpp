@@ -1,0 +1,176 @@
+#include "runtime/plan.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "offload/error.h"
+#include "offload/format.h"
+#include "offload/snapshot_format.h"
+#include "runtime/cache.h"
+
+namespace hayloft::runtime {
+namespace {
+
+constexpr std::int64_t longest = std::numeric_limits<std::int32_t>::max();
+
+std::uint64_t pages(std::uint64_t bytes) {
+  return (bytes + offload::snapshot_alignment - 1) / offload::snapshot_alignment * offload::snapshot_alignment;
+}
+
+// At most: checkpoints leave areas behind that are no larger than twice the last, which has half as much again as it
+// needs. The metadata of blocks is a few bytes each and counts as a page per thousand tokens.
+std::uint64_t saved_bytes(const PlanRequest& request, const offload::BlockLayout& layout, std::uint64_t store) {
+  std::uint64_t tails = 0;
+  for (const std::int64_t window : request.config.sliding_window) {
+    TailSlots tail = tail_after(request.session.cache, window, request.tokens, request.session.chunk_tokens);
+    tail.forget();
+    tails += offload::tail_bytes(layout, tail.tokens);
+  }
+  const auto tokens = static_cast<std::uint64_t>(request.tokens);
+  return offload::snapshot_header_bytes + store + pages(tokens * sizeof(std::int32_t)) + pages(3 * tails) +
+         pages(tokens);
+}
+
+PlanMemory plan_memory(const PlanRequest& request) {
+  const CacheOptions& options = request.session.cache;
+  const offload::BlockLayout layout(store_shape(request.config, options));
+  PlanMemory memory;
+  const std::uint64_t store = host_bytes(request.config, options, request.tokens);
+  const std::uint64_t stored = static_cast<std::uint64_t>(
+      tail_after(options, 0, request.tokens, request.session.chunk_tokens).position / options.block_tokens);
+  memory.columns = stored * static_cast<std::uint64_t>(request.config.global_layers()) *
+                   static_cast<std::uint64_t>(layout.kv_heads) * static_cast<std::uint64_t>(layout.head_dim) *
+                   (layout.column_bytes + layout.scale_bytes);
+  memory.rows = store - memory.columns;
+  memory.tails = tail_bytes(request.config, options, request.tokens, request.session.chunk_tokens);
+  memory.workspace = workspace_bytes(
+      request.config, static_cast<int>(std::min<std::int64_t>(request.session.chunk_tokens, request.tokens)));
+  memory.weights = request.weights.bytes;
+  memory.saved = saved_bytes(request, layout, store);
+  return memory;
+}
+
+// The caches of a step that decodes one token behind the context: of a layer with that window.
+gpu::CacheView cache_of_step(const PlanRequest& request, const offload::BlockLayout& layout, std::int64_t window) {
+  TailSlots tail = tail_after(request.session.cache, window, request.tokens, request.session.chunk_tokens);
+  tail.forget();
+  gpu::CacheView cache;
+  cache.kv_heads = layout.kv_heads;
+  cache.head_dim = layout.head_dim;
+  cache.store.layout = &layout;
+  if (window == 0) cache.store.tokens = tail.position;
+  cache.tail.position = tail.position;
+  cache.tail.tokens = tail.tokens + 1;
+  return cache;
+}
+
+double milliseconds(std::uint64_t bytes, double gigabytes_per_second) {
+  return static_cast<double>(bytes) / gigabytes_per_second / 1e6;
+}
+
+PlanTime predict(const PlanRequest& request, const offload::BlockLayout& layout, const PlannedMethod& method,
+                 const MachineProfile& profile) {
+  const ModelConfig& config = request.config;
+  const AttentionRates rates = profile.rates(config.head_dim, config.group_size());
+  const bool sparq = method.attn.name == "sparq";
+  // A list per query head serves one query per row.
+  const bool alone = method.attn.name == "topk" && method.attn.per != index::SelectPer::kv_head;
+  const auto bytes = [&](Place place, Kind kind) {
+    return method.counters.bytes[static_cast<std::size_t>(place)][static_cast<std::size_t>(kind)];
+  };
+  PlanTime ms;
+  ms.search = milliseconds(bytes(Place::link, Kind::columns) + bytes(Place::link, Kind::scales), rates.column_scan) +
+              milliseconds(bytes(Place::near, Kind::columns) + bytes(Place::near, Kind::scales), rates.exact_scan);
+  ms.rows = milliseconds(bytes(Place::link, Kind::rows),
+                         alone ? profile.rates(config.head_dim, 1).row_gather : rates.row_gather);
+  ms.dense = milliseconds(bytes(Place::link, Kind::dense), rates.dense);
+  ms.tail = milliseconds(bytes(Place::device, Kind::rows), sparq ? rates.sparq_tail : rates.tail);
+  for (const std::int64_t window : config.sliding_window) {
+    if (window == 0) continue;
+    Counters counters;
+    const gpu::CacheView cache = cache_of_step(request, layout, window);
+    gpu::Attended what;
+    what.ranges[0] = {std::max(cache.tail.position, cache.tokens() - window), cache.tokens()};
+    count_rows(counters, cache, what, Kind::rows);
+    ms.tail += milliseconds(counters.total(Place::device), rates.tail);
+  }
+  ms.weights = milliseconds(request.weights.bytes_per_step, profile.weight_stream);
+  ms.fixed = config.layers * profile.layer_overhead_us / 1000;
+  return ms;
+}
+
+std::string shortfall(const PlanRequest& request, const PlanMemory& memory) {
+  const std::uint64_t others = memory.total() - memory.store();
+  if (others > request.available_bytes) {
+    return fmt::format(
+        "weights, tails and workspace need {}, and this machine has {} to give; take a smaller model or a machine with "
+        "{} more",
+        format_bytes(others), format_bytes(request.available_bytes), format_bytes(others - request.available_bytes));
+  }
+  const std::uint64_t left = request.available_bytes - others;
+  const std::uint64_t most = std::min(request.host_budget, left);
+  if (memory.store() <= most) return "";
+  const std::int64_t fitting = longest_context(request.config, request.session.cache, most);
+  const std::string remedy = memory.store() <= left
+                                 ? fmt::format("raise --host-memory to {} bytes", memory.store())
+                                 : fmt::format("it takes a machine with {} more", format_bytes(memory.store() - left));
+  return fmt::format(
+      "keys and values of {} tokens need {} of host memory, and there are {}; {}, or lower --ctx-size to {}",
+      request.tokens, format_bytes(memory.store()), format_bytes(most), remedy, fitting);
+}
+
+}  // namespace
+
+std::int64_t longest_context(const ModelConfig& config, const CacheOptions& options, std::uint64_t bytes) {
+  const std::uint64_t step = host_bytes(config, options, options.window + options.block_tokens);  // a block per layer
+  if (step == 0) return longest;
+  const std::uint64_t blocks = bytes / step;
+  const auto B = static_cast<std::uint64_t>(options.block_tokens);
+  if (blocks >= static_cast<std::uint64_t>(longest) / B) return longest;
+  return std::min(longest, options.window + static_cast<std::int64_t>((blocks + 1) * B) - 1);
+}
+
+Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
+  const offload::BlockLayout layout(store_shape(request.config, request.session.cache));
+  Plan plan;
+  plan.tokens = request.tokens;
+  plan.memory = plan_memory(request);
+  plan.host_budget = request.host_budget;
+  plan.shortfall = shortfall(request, plan.memory);
+  const gpu::CacheView cache = cache_of_step(request, layout, 0);
+  for (const MethodOptions& options : request.methods) {
+    PlannedMethod method{options, {}, std::nullopt};
+    const Counters layer = make_method(options, request.config.head_dim)->count(cache, request.config.query_heads);
+    for (int i = request.config.global_layers(); i > 0; --i) method.counters += layer;
+    if (profile) method.ms = predict(request, layout, method, *profile);
+    plan.methods.push_back(std::move(method));
+  }
+  return plan;
+}
+
+ModelConfig config_of_shape(const ShapeOptions& shape) {
+  const auto checked = [](const char* name, std::int64_t value, std::int64_t most) {
+    if (value < 1 || value > most) fail("--shape: {} {} must be between 1 and {}", name, value, most);
+    return static_cast<int>(value);
+  };
+  ModelConfig config;
+  config.architecture = "shape";
+  config.layers = checked("layers", shape.layers, 4096);
+  config.query_heads = checked("heads", shape.heads, 4096);
+  config.kv_heads = checked("kv-heads", shape.kv_heads, shape.heads);
+  config.head_dim = checked("head-dim", shape.head_dim, 256);
+  if (shape.heads % shape.kv_heads != 0) {
+    fail("--shape: heads {} is not a multiple of kv-heads {}", shape.heads, shape.kv_heads);
+  }
+  if (shape.head_dim % 8 != 0) fail("--shape: head-dim {} must be a multiple of 8 up to 256", shape.head_dim);
+  const std::int64_t hidden = shape.hidden ? shape.hidden : shape.heads * shape.head_dim;
+  config.hidden_size = checked("hidden", hidden, 1 << 22);
+  config.intermediate_size = checked("intermediate", shape.intermediate ? shape.intermediate : hidden * 7 / 2, 1 << 24);
+  config.vocab_size = checked("vocab", shape.vocab ? shape.vocab : 128256, 1 << 24);
+  config.sliding_window.assign(static_cast<std::size_t>(config.layers), 0);
+  config.rope.assign(static_cast<std::size_t>(config.layers), true);
+  config.inverse_frequency.resize(static_cast<std::size_t>(config.head_dim / 2));
+  return config;
+}
+
+}  // namespace hayloft::runtime

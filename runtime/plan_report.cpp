@@ -1,0 +1,103 @@
+#include <nlohmann/json.hpp>
+
+#include "offload/error.h"
+#include "offload/format.h"
+#include "runtime/plan.h"
+
+// A plan as people and as programs read it.
+namespace hayloft::runtime {
+namespace {
+
+struct Term {
+  const char* name;
+  double PlanTime::*ms;
+};
+constexpr Term terms[] = {{"search", &PlanTime::search}, {"rows", &PlanTime::rows},       {"dense", &PlanTime::dense},
+                          {"tail", &PlanTime::tail},     {"weights", &PlanTime::weights}, {"fixed", &PlanTime::fixed}};
+
+std::uint64_t bytes_read(const Counters& counters) {
+  return counters.total(Place::link) + counters.total(Place::near) + counters.total(Place::device);
+}
+
+// What matters of a method's options, as --attn takes it.
+std::string label(const MethodOptions& attn) {
+  if (attn.name == "dense") return attn.name;
+  std::string text = attn.name;
+  if (attn.name == "sparq") text += fmt::format(":r={}", attn.rank);
+  return text + ":k=" + attn.k.text();
+}
+
+}  // namespace
+
+std::string plan_table(const Plan& plan) {
+  const PlanMemory& memory = plan.memory;
+  std::string text =
+      fmt::format("context {} ({} tokens)\n\n| memory | bytes |\n|---|---:|\n", format_count(plan.tokens), plan.tokens);
+  const auto row = [&](const char* what, std::uint64_t bytes) {
+    text += fmt::format("| {} | {} |\n", what, format_bytes(bytes));
+  };
+  row("host: rows of K and V", memory.rows);
+  row("host: columns of K", memory.columns);
+  row("tails", memory.tails);
+  row("workspace", memory.workspace);
+  row("weights", memory.weights);
+  row("**in memory**", memory.total());
+  row("budget for rows and columns", plan.host_budget);
+  row("disk, when saved: at most", memory.saved);
+  text += plan.shortfall.empty() ? "\nIt fits.\n" : fmt::format("\nIt does not fit: {}.\n", plan.shortfall);
+
+  text += "\n| method | read per token |";
+  std::string rule = "\n|---|---:|";
+  const bool timed = !plan.methods.empty() && plan.methods.front().ms;
+  if (timed) {
+    for (const Term& term : terms) text += fmt::format(" {} |", term.name), rule += "---:|";
+    text += " **ms per token** |";
+    rule += "---:|";
+  }
+  text += rule + "\n";
+  for (const PlannedMethod& method : plan.methods) {
+    text += fmt::format("| {} | {} |", label(method.attn), format_bytes(bytes_read(method.counters)));
+    if (timed) {
+      for (const Term& term : terms) text += fmt::format(" {:.3f} |", (*method.ms).*term.ms);
+      text += fmt::format(" {:.3f} |", method.ms->total());
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+std::string plan_json(const std::vector<Plan>& plans) {
+  nlohmann::ordered_json report = {{"schema", "hayloft.plan/1"}, {"plans", nlohmann::ordered_json::array()}};
+  for (const Plan& plan : plans) {
+    nlohmann::ordered_json entry = {
+        {"tokens", plan.tokens},
+        {"bytes",
+         {{"host_rows", plan.memory.rows},
+          {"host_columns", plan.memory.columns},
+          {"tails", plan.memory.tails},
+          {"workspace", plan.memory.workspace},
+          {"weights", plan.memory.weights},
+          {"total", plan.memory.total()},
+          {"host_budget", plan.host_budget},
+          {"saved_at_most", plan.memory.saved}}},
+        {"fits", plan.shortfall.empty()},
+        {"shortfall", plan.shortfall},
+        {"methods", nlohmann::ordered_json::array()},
+    };
+    for (const PlannedMethod& method : plan.methods) {
+      nlohmann::ordered_json times;  // null without a profile
+      if (method.ms) {
+        for (const Term& term : terms) times[term.name] = (*method.ms).*term.ms;
+        times["total"] = method.ms->total();
+      }
+      entry["methods"].push_back({{"attn", label(method.attn)},
+                                  {"bytes_per_token", bytes_read(method.counters)},
+                                  {"elements_per_token", method.counters.elements},
+                                  {"ms_per_token", times}});
+    }
+    report["plans"].push_back(std::move(entry));
+  }
+  return report.dump(2) + "\n";
+}
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,154 @@
+#include "runtime/profile.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "offload/error.h"
+#include "offload/output_file.h"
+#include "runtime/json_file.h"
+
+namespace hayloft::runtime {
+namespace {
+
+constexpr const char* schema = "hayloft.profile/1";
+
+struct RateField {
+  const char* name;
+  double AttentionRates::*rate;
+};
+constexpr RateField rate_fields[] = {
+    {"column_scan_GBps", &AttentionRates::column_scan},
+    {"exact_scan_GBps", &AttentionRates::exact_scan},
+    {"row_gather_GBps", &AttentionRates::row_gather},
+    {"dense_GBps", &AttentionRates::dense},
+    {"tail_GBps", &AttentionRates::tail},
+    {"sparq_tail_GBps", &AttentionRates::sparq_tail},
+};
+
+AttentionRates read_rates(const nlohmann::json& entry, const std::string& where) {
+  const JsonFields fields(entry, where);
+  AttentionRates rates;
+  rates.head_dim = static_cast<int>(fields.integer("head_dim", 8, 256));
+  rates.group = static_cast<int>(fields.integer("group", 1, 4096));
+  for (const RateField& field : rate_fields) rates.*field.rate = fields.positive(field.name);
+  return rates;
+}
+
+std::optional<double> read_optional(const JsonFields& fields, const char* name) {
+  if (fields.is_null(name)) return std::nullopt;
+  return fields.positive(name);
+}
+
+// How far apart two sizes are, the same for half and for double.
+double distance(int a, int b) {
+  return std::fabs(std::log2(static_cast<double>(a) / b));
+}
+
+}  // namespace
+
+AttentionRates MachineProfile::rates(int head_dim, int group) const {
+  if (attention.empty()) fail("the machine profile has no rates of attention; measure again with hayloft link");
+  int nearest = attention.front().head_dim;
+  for (const AttentionRates& rates : attention) {
+    if (distance(rates.head_dim, head_dim) < distance(nearest, head_dim)) nearest = rates.head_dim;
+  }
+  const AttentionRates* below = nullptr;  // the measured groups on both sides
+  const AttentionRates* above = nullptr;
+  for (const AttentionRates& rates : attention) {
+    if (rates.head_dim != nearest) continue;
+    if (rates.group <= group && (!below || rates.group > below->group)) below = &rates;
+    if (rates.group >= group && (!above || rates.group < above->group)) above = &rates;
+  }
+  if (!below) below = above;
+  if (!above) above = below;
+  AttentionRates result = *below;
+  result.head_dim = head_dim;
+  result.group = group;
+  if (above->group == below->group) {
+    // Past the largest group every query head costs what it costs there.
+    const double share = std::min(1.0, static_cast<double>(below->group) / group);
+    for (const RateField& field : rate_fields) result.*field.rate *= share;
+    return result;
+  }
+  const double weight = static_cast<double>(group - below->group) / (above->group - below->group);
+  for (const RateField& field : rate_fields) {
+    result.*field.rate = 1 / ((1 - weight) / (below->*field.rate) + weight / (above->*field.rate));
+  }
+  return result;
+}
+
+std::string profile_json(const MachineProfile& profile) {
+  const auto or_null = [](const std::optional<double>& rate) {
+    return rate ? nlohmann::ordered_json(*rate) : nlohmann::ordered_json();
+  };
+  nlohmann::ordered_json json = {
+      {"schema", schema},
+      {"machine", profile.machine},
+      {"device", profile.device},
+      {"threads", profile.threads},
+      {"footprint_bytes", profile.footprint_bytes},
+      {"near_read_GBps", profile.near_read},
+      {"weight_stream_GBps", profile.weight_stream},
+      {"matmul_GFLOPps", profile.matmul},
+      {"layer_overhead_us", profile.layer_overhead_us},
+      {"link_to_device_GBps", or_null(profile.link_to_device)},
+      {"link_to_host_GBps", or_null(profile.link_to_host)},
+  };
+  for (const AttentionRates& rates : profile.attention) {
+    nlohmann::ordered_json entry = {{"head_dim", rates.head_dim}, {"group", rates.group}};
+    for (const RateField& field : rate_fields) entry[field.name] = rates.*field.rate;
+    json["attention"].push_back(std::move(entry));
+  }
+  return json.dump(2) + "\n";
+}
+
+MachineProfile read_profile(const std::filesystem::path& path) {
+  const nlohmann::json json = read_json_file(path);
+  const JsonFields fields(json, path.string());
+  if (fields.text("schema") != schema) fields.refuse("schema", *fields.find("schema"), fmt::format("\"{}\"", schema));
+  MachineProfile profile;
+  profile.machine = fields.text("machine");
+  profile.device = fields.text("device");
+  if (profile.device != "cpu" && profile.device != "cuda") {
+    fields.refuse("device", *fields.find("device"), "\"cpu\" or \"cuda\"");
+  }
+  profile.threads = static_cast<int>(fields.integer("threads", 1, 1 << 20));
+  profile.footprint_bytes = static_cast<std::uint64_t>(fields.integer("footprint_bytes", 1, std::int64_t{1} << 62));
+  profile.near_read = fields.positive("near_read_GBps");
+  profile.weight_stream = fields.positive("weight_stream_GBps");
+  profile.matmul = fields.positive("matmul_GFLOPps");
+  profile.layer_overhead_us = fields.positive("layer_overhead_us");
+  profile.link_to_device = read_optional(fields, "link_to_device_GBps");
+  profile.link_to_host = read_optional(fields, "link_to_host_GBps");
+  const nlohmann::json* list = fields.find("attention");
+  if (!list) fail("{}: the field attention is missing", path.string());
+  if (!list->is_array() || list->empty()) fields.refuse("attention", *list, "a list of at least one object of rates");
+  for (std::size_t i = 0; i < list->size(); ++i) {
+    profile.attention.push_back(read_rates((*list)[i], fmt::format("{}: attention[{}]", path.string(), i)));
+  }
+  return profile;
+}
+
+void write_profile(const MachineProfile& profile, const std::filesystem::path& path) {
+  std::error_code error;
+  if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
+  offload::OutputFile file(path);  // says what is wrong with the folder, if anything
+  file.write(profile_json(profile));
+  file.commit();
+}
+
+std::filesystem::path default_profile_path() {
+  const auto folder = [](const char* name) -> std::filesystem::path {
+    const char* value = std::getenv(name);
+    // The XDG rules: a relative path is as good as none.
+    return value && value[0] == '/' ? value : "";
+  };
+  if (const auto cache = folder("XDG_CACHE_HOME"); !cache.empty()) return cache / "hayloft" / "profile.json";
+  if (const auto home = folder("HOME"); !home.empty()) return home / ".cache" / "hayloft" / "profile.json";
+  fail("neither XDG_CACHE_HOME nor HOME says where machine profiles are kept; name one with --profile FILE");
+}
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpu/backend.h"
+#include "offload/arena.h"
+#include "offload/topology.h"
+
+// What a machine gives, measured by `hayloft link` and read by the planner (docs/plan.md). Rates are bytes read as
+// the counters count them, over time; GB = 10^9 bytes.
+namespace hayloft::runtime {
+
+// How fast attention goes, for heads of one dimension shared by a group of query heads. The arithmetic grows with the
+// group, so reading alone does not say it.
+struct AttentionRates {
+  int head_dim = 0;
+  int group = 0;
+  double column_scan = 0;  // GB/s: SparQ's step 1 and its selection, rank 16
+  double exact_scan = 0;   // GB/s: the top-k of each query head over all columns
+  double row_gather = 0;   // GB/s: attention to scattered rows
+  double dense = 0;        // GB/s: attention to all rows in order
+  double tail = 0;         // GB/s: attention to a tail of 4096 tokens
+  double sparq_tail = 0;   // GB/s: the same with what SparQ needs of it besides, its scores and its mean value
+};
+
+struct MachineProfile {
+  std::string machine;  // in words
+  std::string device;   // Backend::name()
+  int threads = 0;
+  std::uint64_t footprint_bytes = 0;  // over which the rates were measured
+
+  double near_read = 0;                  // GB/s, all threads together
+  double weight_stream = 0;              // GB/s of f16 weights, one token at a time
+  double matmul = 0;                     // GFLOP/s, many tokens at a time
+  double layer_overhead_us = 0;          // a layer of a decode step when its matrices are next to nothing
+  std::optional<double> link_to_device;  // GB/s; none without a device of its own
+  std::optional<double> link_to_host;
+  std::vector<AttentionRates> attention;  // at least one
+
+  // For heads that were not measured: those of the nearest dimension, the time per byte interpolated over the group.
+  AttentionRates rates(int head_dim, int group) const;
+};
+
+struct ProfileOptions {
+  std::uint64_t footprint_bytes = 0;  // 0: 1 GiB, or a quarter of the arena's budget if that is less
+  double seconds = 10;                // about how long to measure
+};
+
+// Told what is being measured, before it is.
+using ProfileProgress = std::function<void(const std::string& what)>;
+
+// Medians of repeated runs after a warm-up, over memory of the arena that no cache should hold at once. Throws Error
+// when the memory is not to be had.
+MachineProfile measure_profile(gpu::Backend& backend, offload::Arena& arena, const offload::Topology& topology,
+                               const ProfileOptions& options = {}, const ProfileProgress& progress = {});
+
+// JSON, schema "hayloft.profile/1".
+std::string profile_json(const MachineProfile& profile);
+// Throws Error naming the file and the field that is missing or wrong.
+MachineProfile read_profile(const std::filesystem::path& path);
+// Whole or not at all, in a folder that is made if need be. Throws Error.
+void write_profile(const MachineProfile& profile, const std::filesystem::path& path);
+
+// $XDG_CACHE_HOME/hayloft/profile.json, else ~/.cache/hayloft/profile.json. Throws Error when neither is set.
+std::filesystem::path default_profile_path();
+
+}  // namespace hayloft::runtime

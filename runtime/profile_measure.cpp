@@ -1,0 +1,296 @@
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <span>
+
+#include "offload/error.h"
+#include "offload/read_memory.h"
+#include "runtime/profile.h"
+
+// The measurements behind a machine profile: each verb of decoding by itself, over memory that holds noise.
+namespace hayloft::runtime {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kv_heads = 2;
+constexpr int rank = 16;
+constexpr int list_rows = 512;     // of a gather, per list
+constexpr int top_k = 32;          // of an exact search, per query head
+constexpr int sparq_k = 96;        // what sparq takes from the store by default: 128, a quarter of it in the window
+constexpr int tail_tokens = 4096;  // what a tail holds on average, at the default block size
+constexpr int turns = 16;          // different queries and places that a measurement cycles through
+constexpr int slices = 8;          // the footprint is read an eighth at a time
+constexpr std::uint64_t smallest_footprint = std::uint64_t{64} << 20;
+constexpr std::uint64_t usual_footprint = std::uint64_t{1} << 30;
+constexpr int measured_dims[] = {64, 128};
+constexpr int measured_groups[] = {1, 2, 4, 8};
+constexpr int measurements = 6 * 8 + 4;
+
+double gigabytes(double bytes, double seconds) {
+  return bytes / seconds / 1e9;
+}
+
+std::vector<float> normal(std::size_t count, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> distribution;
+  std::vector<float> values(count);
+  for (float& x : values) x = distribution(random);
+  return values;
+}
+
+class Measurement {
+ public:
+  Measurement(gpu::Backend& backend, offload::Arena& arena, const ProfileOptions& options, ProfileProgress progress)
+      : backend_(backend),
+        progress_(std::move(progress)),
+        seconds_(options.seconds / measurements),
+        memory_(arena.allocate(footprint(arena, options))) {
+    fill();
+  }
+
+  MachineProfile run() {
+    MachineProfile profile;
+    profile.device = backend_.name();
+    profile.threads = backend_.threads().count();
+    profile.footprint_bytes = memory_.bytes();
+    say("memory");
+    const std::span<const std::byte> all(memory_.data(), memory_.bytes());
+    profile.near_read = gigabytes(static_cast<double>(offload::bytes_read(all.size())),
+                                  median([&](int) { sink_ = sink_ + offload::read_memory(all, backend_.threads()); }));
+    say("matrices");
+    measure_matrices(profile);
+    profile.layer_overhead_us = layer_seconds() * 1e6;
+    for (const int d : measured_dims) {
+      for (const int group : measured_groups) {
+        say(fmt::format("attention, head dimension {}, group {}", d, group));
+        profile.attention.push_back(attention(d, group));
+      }
+    }
+    return profile;
+  }
+
+ private:
+  static std::uint64_t footprint(const offload::Arena& arena, const ProfileOptions& options) {
+    const std::uint64_t wanted =
+        options.footprint_bytes ? options.footprint_bytes : std::min(usual_footprint, arena.budget_bytes() / 4);
+    return std::max(wanted, smallest_footprint);
+  }
+
+  // Normal numbers everywhere: whatever part of a block is read, it is finite and of the size of keys and values.
+  void fill() {
+    const std::vector<float> numbers = normal(1 << 16, 1);
+    std::vector<f16> noise(numbers.size());
+    std::transform(numbers.begin(), numbers.end(), noise.begin(), [](float x) { return to_f16(x); });
+    noise_ = std::move(noise);
+    constexpr std::uint64_t piece = std::uint64_t{1} << 20;
+    constexpr std::size_t run = 64;  // every 64 numbers are from another place in the noise
+    const auto pieces = static_cast<std::int64_t>((memory_.bytes() + piece - 1) / piece);
+    backend_.threads().parallel_for(pieces, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        std::minstd_rand random(static_cast<std::uint32_t>(i) + 1);
+        const std::uint64_t from = static_cast<std::uint64_t>(i) * piece;
+        const std::uint64_t to = std::min(from + piece, memory_.bytes());
+        for (std::uint64_t at = from; at < to; at += run * sizeof(f16)) {
+          std::memcpy(memory_.data() + at, noise_.data() + random() % (noise_.size() - run), run * sizeof(f16));
+        }
+      }
+    });
+  }
+
+  void say(const std::string& what) const {
+    if (progress_) progress_(what);
+  }
+
+  // The median time of run(turn), after one that is not counted. A neighbour on the machine makes some runs slow, and
+  // at least three show which.
+  template <class Run>
+  double median(const Run& run) {
+    run(0);
+    backend_.synchronize(stream_);
+    std::vector<double> times;
+    const Clock::time_point start = Clock::now();
+    for (int turn = 1;
+         times.size() < 3 || (Clock::now() - start < std::chrono::duration<double>(seconds_) && times.size() < 10000);
+         ++turn) {
+      const Clock::time_point before = Clock::now();
+      run(turn);
+      backend_.synchronize(stream_);
+      times.push_back(std::chrono::duration<double>(Clock::now() - before).count());
+    }
+    std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
+    return std::max(times[times.size() / 2], 1e-9);
+  }
+
+  template <class T>
+  gpu::Buffer on_device(std::span<const T> host) {
+    gpu::Buffer buffer = backend_.allocate(host.size_bytes(), stream_);
+    backend_.to_device(buffer.as<void>(), host.data(), host.size_bytes(), stream_);
+    backend_.synchronize(stream_);
+    return buffer;
+  }
+  gpu::Buffer floats(std::size_t count) { return on_device(std::span<const float>(normal(count, 2))); }
+
+  void measure_matrices(MachineProfile& profile) {
+    constexpr int side = 2048;
+    const std::uint64_t bytes = std::uint64_t{2} * side * side;
+    const std::uint64_t count = std::clamp<std::uint64_t>(memory_.bytes() / 4 / bytes, 1, 32);
+    const gpu::Buffer weights = on_device(std::span<const std::byte>(memory_.data(), count * bytes));
+    constexpr int many = 256;  // tokens
+    const gpu::Buffer x = floats(static_cast<std::size_t>(many) * side);
+    const gpu::Buffer y = floats(static_cast<std::size_t>(many) * side);
+    const auto matrix = [&](int turn) {
+      const std::uint64_t at = static_cast<std::uint64_t>(turn) % count * bytes;
+      return gpu::Matrix{weights.as<std::byte>() + at, gpu::DType::f16, side, side};
+    };
+    const auto multiply = [&](int T) {
+      return median(
+          [&](int turn) { backend_.matmul(x.as<float>(), T, matrix(turn), nullptr, y.as<float>(), stream_); });
+    };
+    profile.weight_stream = gigabytes(static_cast<double>(bytes), multiply(1));
+    profile.matmul = 2.0 * many * side * side / multiply(many) / 1e9;
+  }
+
+  // The verbs of a sliding-window layer for one token, at sizes where nothing but calling them takes time.
+  double layer_seconds() {
+    constexpr int n = 64;
+    constexpr int window = 32;
+    const gpu::Buffer x = floats(n);
+    const gpu::Buffer y = floats(n);
+    const gpu::Buffer ones = on_device(std::span<const float>(std::vector<float>(n, 1.0f)));
+    const gpu::Buffer weights = on_device(std::span<const f16>(noise_.data(), n * n));
+    const gpu::Buffer rows = on_device(std::span<const f16>(noise_.data(), 2 * (window + 1) * n));
+    const gpu::Buffer flag = on_device(std::span<const std::int32_t>(std::vector<std::int32_t>(1)));
+    const gpu::Matrix w{weights.as<void>(), gpu::DType::f16, n, n};
+    gpu::CacheView cache;
+    cache.kv_heads = 1;
+    cache.head_dim = n;
+    cache.tail = {rows.as<f16>(), window + 1, 0, window, 0};
+    return median([&](int) {
+      for (int norm = 0; norm < 2; ++norm) {
+        backend_.rms_norm(x.as<float>(), 1, n, ones.as<float>(), 1e-6f, y.as<float>(), stream_);
+      }
+      for (int product = 0; product < 7; ++product) {
+        backend_.matmul(x.as<float>(), 1, w, nullptr, y.as<float>(), stream_);
+      }
+      for (int rotated = 0; rotated < 2; ++rotated) {
+        backend_.rope(y.as<float>(), 1, 1, n, window, {ones.as<float>()}, stream_);
+      }
+      backend_.append(cache, y.as<float>(), y.as<float>(), 1, stream_);
+      backend_.attend_causal(cache, x.as<float>(), 1, 1, window, y.as<float>(), stream_);
+      backend_.silu_mul(y.as<float>(), x.as<float>(), n, stream_);
+      backend_.add(y.as<float>(), x.as<float>(), n, stream_);
+      backend_.add(y.as<float>(), x.as<float>(), n, stream_);
+      backend_.flag_nonfinite(x.as<float>(), n, 0, flag.as<std::int32_t>(), stream_);
+    });
+  }
+
+  AttentionRates attention(int d, int group) {
+    const offload::BlockLayout layout({1, kv_heads, d, 4096, offload::ColumnFormat::f16});
+    std::vector<const std::byte*> blocks;
+    for (std::uint64_t at = 0; at + layout.block_bytes <= memory_.bytes(); at += layout.block_bytes) {
+      blocks.push_back(memory_.data() + at);
+    }
+    const std::vector<float> sums(static_cast<std::size_t>(kv_heads * d));
+    const auto view = [&](std::size_t first, std::size_t count) {
+      gpu::CacheView cache;
+      cache.kv_heads = kv_heads;
+      cache.head_dim = d;
+      cache.store.layout = &layout;
+      cache.store.blocks = std::span(blocks).subspan(first, count);
+      cache.store.tokens = static_cast<std::int64_t>(count) * layout.block_tokens;
+      cache.store.value_sum = sums;
+      cache.tail.position = cache.store.tokens;
+      return cache;
+    };
+    const std::size_t part = std::max<std::size_t>(1, blocks.size() / slices);
+    const auto slice = [&](int turn) {
+      return view(static_cast<std::size_t>(turn) % (blocks.size() / part) * part, part);
+    };
+    const int query_heads = kv_heads * group;
+    const gpu::Buffer queries = floats(static_cast<std::size_t>(turns * query_heads * d));
+    const gpu::Buffer out = floats(static_cast<std::size_t>(query_heads * d));
+    const auto q = [&](int turn) { return queries.as<float>() + turn % turns * query_heads * d; };
+
+    // Positions enough for every selection here, and the alpha behind them.
+    const std::int64_t everything = view(0, blocks.size()).store.tokens;
+    std::mt19937 random(3);
+    std::vector<std::int32_t> lists(static_cast<std::size_t>(turns * kv_heads * list_rows));
+    for (auto list = lists.begin(); list != lists.end(); list += list_rows) {
+      std::generate(list, list + list_rows,
+                    [&] { return static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(everything)); });
+      std::sort(list, list + list_rows);
+    }
+    const gpu::Buffer gathered = on_device(std::span<const std::int32_t>(lists));
+    const gpu::Buffer selected = floats(static_cast<std::size_t>(query_heads * std::max(top_k, sparq_k)));
+    const gpu::Buffer alpha = floats(static_cast<std::size_t>(query_heads));
+    const gpu::Buffer tail_rows = on_device(std::span<const f16>(
+        reinterpret_cast<const f16*>(memory_.data()), static_cast<std::size_t>(kv_heads) * tail_tokens * 2 * d));
+    gpu::CacheView tail = view(0, 0);
+    tail.tail = {tail_rows.as<f16>(), tail_tokens, 0, tail_tokens, 0};
+    const auto attend_all = [&](const gpu::CacheView& cache, int turn, const float* mean_share) {
+      gpu::Attended what;
+      what.ranges[0] = {0, cache.tokens()};
+      what.alpha = mean_share;
+      backend_.attend(cache, q(turn), query_heads, what, out.as<float>(), stream_);
+    };
+
+    AttentionRates rates{d, group};
+    const double slice_tokens = static_cast<double>(slice(0).store.tokens) * kv_heads;
+    rates.column_scan =
+        gigabytes(slice_tokens * rank * sizeof(f16), median([&](int turn) {
+                    const gpu::CacheView cache = slice(turn);
+                    backend_.select_sparq(cache, q(turn), query_heads,
+                                          {rank, sparq_k, cache.store.tokens, index::GroupRule::softmax},
+                                          selected.as<std::int32_t>(), alpha.as<float>(), stream_);
+                  }));
+    rates.exact_scan =
+        gigabytes(slice_tokens * d * sizeof(f16), median([&](int turn) {
+                    const gpu::CacheView cache = slice(turn);
+                    gpu::ExactSelect select;
+                    select.k = top_k;
+                    select.limit = cache.store.tokens;
+                    backend_.select_exact(cache, q(turn), query_heads, select, selected.as<std::int32_t>(), stream_);
+                  }));
+    rates.row_gather = gigabytes(
+        static_cast<double>(kv_heads) * list_rows * static_cast<double>(layout.row_bytes), median([&](int turn) {
+          gpu::Attended what;
+          what.positions = gathered.as<std::int32_t>() + turn % turns * kv_heads * list_rows;
+          what.lists = kv_heads;
+          what.k = list_rows;
+          backend_.attend(view(0, blocks.size()), q(turn), query_heads, what, out.as<float>(), stream_);
+        }));
+    rates.dense = gigabytes(slice_tokens * static_cast<double>(layout.row_bytes),
+                            median([&](int turn) { attend_all(slice(turn), turn, nullptr); }));
+    const double tail_bytes = static_cast<double>(kv_heads) * tail_tokens * static_cast<double>(layout.row_bytes);
+    rates.tail = gigabytes(tail_bytes, median([&](int turn) { attend_all(tail, turn, nullptr); }));
+    rates.sparq_tail =
+        gigabytes(tail_bytes, median([&](int turn) {
+                    backend_.select_sparq(tail, q(turn), query_heads, {rank, 0, 0, index::GroupRule::softmax},
+                                          selected.as<std::int32_t>(), alpha.as<float>(), stream_);
+                    attend_all(tail, turn, alpha.as<float>());
+                  }));
+    return rates;
+  }
+
+  gpu::Backend& backend_;
+  ProfileProgress progress_;
+  double seconds_;  // per measurement
+  offload::Extent memory_;
+  std::vector<f16> noise_;
+  gpu::Stream stream_ = backend_.stream();
+  volatile std::uint64_t sink_ = 0;  // keeps the reads
+};
+
+}  // namespace
+
+MachineProfile measure_profile(gpu::Backend& backend, offload::Arena& arena, const offload::Topology& topology,
+                               const ProfileOptions& options, const ProfileProgress& progress) {
+  MachineProfile profile = Measurement(backend, arena, options, progress).run();
+  profile.machine = topology.describe();
+  return profile;
+}
+
+}  // namespace hayloft::runtime

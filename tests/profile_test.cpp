@@ -1,0 +1,144 @@
+#include "runtime/profile.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/refusal.h"
+#include "tests/temporary_folder.h"
+
+namespace hayloft::runtime {
+namespace {
+
+MachineProfile some_profile() {
+  MachineProfile profile;
+  profile.machine = "a machine";
+  profile.device = "cpu";
+  profile.threads = 2;
+  profile.footprint_bytes = 1 << 30;
+  profile.near_read = 20.5;
+  profile.weight_stream = 10;
+  profile.matmul = 100;
+  profile.layer_overhead_us = 12;
+  profile.attention = {{64, 1, 8, 6, 2, 12, 30, 15}, {64, 4, 4, 3, 1, 6, 15, 5}, {128, 4, 5, 4, 3, 9, 20, 10}};
+  return profile;
+}
+
+class ProfileFile : public testing::Test {
+ protected:
+  std::string path() const { return folder_ / "profile.json"; }
+  void write(const std::string& text) const { std::ofstream(path(), std::ios::binary) << text; }
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(ProfileFile, ComesBackAsItWasWritten) {
+  MachineProfile profile = some_profile();
+  write_profile(profile, path());
+  EXPECT_EQ(profile_json(read_profile(path())), profile_json(profile));
+  EXPECT_FALSE(read_profile(path()).link_to_device);
+  profile.link_to_device = 25;
+  write_profile(profile, path());
+  EXPECT_EQ(read_profile(path()).link_to_device, 25);
+}
+
+TEST_F(ProfileFile, MakesTheFolderItGoesTo) {
+  const std::filesystem::path deep = std::filesystem::path(folder_ / "a") / "b" / "profile.json";
+  write_profile(some_profile(), deep);
+  EXPECT_EQ(read_profile(deep).threads, 2);
+}
+
+TEST_F(ProfileFile, EveryMissingOrWrongFieldIsNamed) {
+  const nlohmann::json whole = nlohmann::json::parse(profile_json(some_profile()));
+  for (const auto& [name, value] : whole.items()) {
+    nlohmann::json damaged = whole;
+    const bool link = name.rfind("link", 0) == 0;
+    if (!link) {  // which may be absent only as null
+      damaged.erase(name);
+      write(damaged.dump());
+      EXPECT_TRUE(test::refuses([&] { read_profile(path()); }, {path(), name}));
+    }
+    damaged[name] = nlohmann::json::object();
+    write(damaged.dump());
+    EXPECT_TRUE(test::refuses([&] { read_profile(path()); }, {path(), name}));
+    if (!value.is_number()) continue;
+    damaged[name] = -1;
+    write(damaged.dump());
+    EXPECT_TRUE(test::refuses([&] { read_profile(path()); }, {path(), name, "-1"}));
+  }
+  for (const auto& [name, value] : whole["attention"][1].items()) {
+    nlohmann::json damaged = whole;
+    damaged["attention"][1][name] = 0;
+    write(damaged.dump());
+    EXPECT_TRUE(test::refuses([&] { read_profile(path()); }, {path(), "attention[1]", name}));
+  }
+}
+
+TEST_F(ProfileFile, OtherSchemasAndEmptyListsAreRefused) {
+  nlohmann::json json = nlohmann::json::parse(profile_json(some_profile()));
+  json["attention"] = nlohmann::json::array();
+  write(json.dump());
+  EXPECT_TRUE(test::refuses([&] { read_profile(path()); }, {"attention"}));
+  json["schema"] = "hayloft.profile/2";
+  write(json.dump());
+  EXPECT_TRUE(test::refuses([&] { read_profile(path()); }, {"schema", "hayloft.profile/2", "hayloft.profile/1"}));
+  write("{");
+  EXPECT_TRUE(test::refuses([&] { read_profile(path()); }, {path(), "JSON"}));
+}
+
+TEST(Rates, AreThoseMeasuredWhereTheyWere) {
+  const AttentionRates rates = some_profile().rates(64, 4);
+  EXPECT_EQ(rates.dense, 6);
+  EXPECT_EQ(rates.sparq_tail, 5);
+}
+
+TEST(Rates, BetweenGroupsTheTimePerByteIsInterpolated) {
+  // A third of the way from 1 to 4: 2/3 of 1/12 and 1/3 of 1/6 second per GB.
+  EXPECT_DOUBLE_EQ(some_profile().rates(64, 2).dense, 1 / (2.0 / 3 / 12 + 1.0 / 3 / 6));
+}
+
+TEST(Rates, PastTheLargestGroupEveryQueryHeadCostsTheSame) {
+  EXPECT_DOUBLE_EQ(some_profile().rates(64, 8).dense, 3);
+}
+
+TEST(Rates, OfOtherHeadDimensionsAreThoseOfTheNearest) {
+  EXPECT_EQ(some_profile().rates(256, 4).dense, 9);
+  EXPECT_EQ(some_profile().rates(80, 4).dense, 6);
+}
+
+TEST(MeasuredProfile, IsFiniteCompleteAndWithinTheFootprint) {
+  const offload::Topology topology;
+  const offload::Threads threads(2);
+  const auto backend = gpu::make_cpu_backend(threads);
+  offload::Arena arena(topology, {.budget_bytes = 128 << 20});
+  int steps = 0;
+  // Each measurement ends after its three runs.
+  const MachineProfile profile = measure_profile(*backend, arena, topology, {.footprint_bytes = 64 << 20, .seconds = 0},
+                                                 [&](const std::string&) { ++steps; });
+  EXPECT_GT(steps, 0);
+  EXPECT_EQ(profile.device, "cpu");
+  EXPECT_EQ(profile.threads, 2);
+  EXPECT_FALSE(profile.link_to_device);
+  EXPECT_EQ(profile.footprint_bytes, std::uint64_t{64} << 20);
+  EXPECT_EQ(arena.peak_bytes(), profile.footprint_bytes);
+  EXPECT_EQ(arena.used_bytes(), 0u);
+  for (const AttentionRates& rates : profile.attention) {
+    for (const double rate :
+         {rates.column_scan, rates.exact_scan, rates.row_gather, rates.dense, rates.tail, rates.sparq_tail}) {
+      EXPECT_TRUE(std::isfinite(rate) && rate > 0) << rates.head_dim << " " << rates.group;
+    }
+  }
+}
+
+TEST(MeasuredProfile, SaysWhenTheMemoryIsNotToBeHad) {
+  const offload::Topology topology;
+  const offload::Threads threads(1);
+  const auto backend = gpu::make_cpu_backend(threads);
+  offload::Arena arena(topology, {.budget_bytes = 16 << 20});
+  EXPECT_TRUE(test::refuses([&] { measure_profile(*backend, arena, topology); }, {"--host-memory"}));
+}
+
+}  // namespace
+}  // namespace hayloft::runtime
