@@ -1,0 +1,47 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tests/program.h"
+#include "tests/temporary_folder.h"
+
+// hayloft link and hayloft plan as a user runs them.
+namespace hayloft {
+namespace {
+
+using test::Outcome;
+using test::refused_with;
+using test::run_program;
+
+TEST(LinkAndPlan, TheProfileOfOneGivesTheOtherItsTimes) {
+  const test::TemporaryFolder folder;
+  const std::string profile = folder / "profile.json";
+  const Outcome measured =
+      run_program({"link", "--seconds", "0.1", "--footprint", "64MiB", "--format", "csv", "--profile", profile});
+  EXPECT_EQ(measured.exit_code, 0) << measured.err;
+  EXPECT_EQ(measured.out.rfind("what,head_dim,group,rate,unit\n", 0), 0u) << measured.out;
+  EXPECT_NE(measured.err.find("skipped"), std::string::npos) << measured.err;
+
+  const Outcome planned = run_program({"plan", "--shape", "32,32,8,128", "--ctx-size", "64k,1M", "--attn",
+                                       "dense,sparq:k=512", "--profile", profile, "--json", "-"});
+  EXPECT_EQ(planned.exit_code, 0) << planned.err;
+  const nlohmann::json json = nlohmann::json::parse(planned.out);
+  ASSERT_EQ(json["plans"].size(), 2u);
+  EXPECT_EQ(json["plans"][1]["methods"][1]["attn"], "sparq:r=16:k=512");
+  EXPECT_GT(json["plans"][1]["methods"][0]["ms_per_token"]["dense"], 0);
+}
+
+TEST(LinkAndPlan, WrongUsageIsRefused) {
+  const test::TemporaryFolder folder;
+  EXPECT_TRUE(refused_with(run_program({"plan"}), 2, {"-m", "--shape"}));
+  EXPECT_TRUE(refused_with(run_program({"plan", "--shape", "32,32,8"}), 2, {"--shape 32,32,8", "head-dim"}));
+  EXPECT_TRUE(
+      refused_with(run_program({"plan", "--shape", "32,32,8,128", "--attn", "sparq:r=200"}), 2, {"200", "128"}));
+  EXPECT_TRUE(refused_with(run_program({"link", "--footprint", "1MiB"}), 2, {"--footprint", "64MiB"}));
+  EXPECT_TRUE(refused_with(run_program({"plan", "--shape", "32,32,8,128", "--profile", folder / "none.json"}), 1,
+                           {"none.json"}));
+}
+
+}  // namespace
+}  // namespace hayloft
