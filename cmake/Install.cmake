@@ -4,7 +4,8 @@ include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/hayloft)
 
 # The public headers; the rest of a folder is its own business. tests/package compiles each of them alone, as installed.
-set(offload_headers arena.h cgroup.h error.h format.h half.h layout.h snapshot.h snapshot_writer.h store.h threads.h topology.h)
+set(offload_headers arena.h cgroup.h error.h format.h half.h layout.h snapshot.h snapshot_writer.h store.h threads.h
+    topology.h)
 set(index_headers search.h)
 set(gpu_headers backend.h)
 set(runtime_headers cache.h config.h counters.h haystack.h method.h model.h needle.h recall.h safetensors.h sampler.h

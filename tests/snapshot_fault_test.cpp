@@ -296,6 +296,48 @@ TEST_F(SnapshotFaultTest, ADiskThatFailsAtAnyWriteOrSyncKeepsACheckpoint) {
   }
 }
 
+TEST_F(SnapshotFaultTest, AnAppendThatFailsAfterAFinishThatFailedKeepsWhatWasThere) {
+  for (int first = 0; first < 6; ++first) {
+    for (int second = 0; second < 40; ++second) {
+      SCOPED_TRACE(fmt::format("call {}, then call {}", first, second));
+      std::filesystem::remove(part_);
+      std::filesystem::remove(final_);
+      int left = 0;
+      const auto fails = [&] {
+        errno = EIO;
+        return left-- == 0;
+      };
+      SnapshotCalls calls;
+      calls.write = [&](int descriptor, const void* data, std::size_t bytes, off_t offset) -> ssize_t {
+        return fails() ? -1 : ::pwrite(descriptor, data, bytes, offset);
+      };
+      calls.sync = [&](int) { return fails() ? -1 : 0; };
+      calls.resize = [&](int descriptor, off_t bytes) { return fails() ? -1 : ::ftruncate(descriptor, bytes); };
+
+      left = -1;
+      {
+        SnapshotWriter writer = SnapshotWriter::create(part_, small_description(), false, calls);
+        SmallContext context(arena_);
+        for (const std::int64_t tokens : {kStep, 2 * kStep}) {
+          context.grow_to(tokens);
+          context.save(writer);
+        }
+        left = first;
+        EXPECT_THROW(writer.finish(final_), Error);
+      }
+      EXPECT_EQ(expect_whole(part_), 2 * kStep);
+      left = second;
+      std::int64_t saved = 2 * kStep;
+      try {
+        complete(SnapshotWriter::open_to_append(part_, calls), [&](std::int64_t tokens) { saved = tokens; });
+      } catch (const Error&) {
+        EXPECT_GE(expect_whole(part_), saved);
+      }
+      if (HasFailure()) return;
+    }
+  }
+}
+
 TEST_F(SnapshotFaultTest, AfterAFailedSyncTheWriterWritesNoMore) {
   int syncs = 0;
   SnapshotCalls calls = system_calls();
