@@ -82,6 +82,15 @@ TEST_F(IngestTest, AnInterruptedRunGoesOnAndEndsInTheSameContextBitForBit) {
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "resumed.hay.part"));
 }
 
+TEST_F(IngestTest, ARunThatDiedBeforeItsFirstCheckpointCanBeRunAgain) {
+  const std::filesystem::path path = folder.path() / "early.hay";
+  EXPECT_THROW(ingest(source, arena, text, path, options, [](std::int64_t, std::int64_t) { throw Stopped(); }),
+               Stopped);
+  ASSERT_TRUE(std::filesystem::exists(folder.path() / "early.hay.part"));
+  ingest(source, arena, text, path, options);
+  EXPECT_EQ(digest(path), one_go());
+}
+
 TEST_F(IngestTest, AppendingTheRestEndsInTheSameContextBitForBit) {
   const std::string expected = one_go();
   // Cut between sentences, where the tokenizer would cut as well.
