@@ -30,7 +30,12 @@ std::uint64_t sum_words(const std::uint64_t* words, std::size_t bytes) {
     c = hn::Add(c, hn::LoadU(d, words + i + 2 * lanes));
     e = hn::Add(e, hn::LoadU(d, words + i + 3 * lanes));
   }
-  return hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(a, b), hn::Add(c, e))));
+  // Not SumOfLanes: g++ 12 reduces 512-bit vectors in signed arithmetic, whose overflow is undefined.
+  HWY_ALIGN std::uint64_t parts[HWY_MAX_BYTES / sizeof(std::uint64_t)];
+  hn::Store(hn::Add(hn::Add(a, b), hn::Add(c, e)), d, parts);
+  std::uint64_t total = 0;
+  for (std::size_t i = 0; i < lanes; ++i) total += parts[i];
+  return total;
 }
 
 }  // namespace HWY_NAMESPACE

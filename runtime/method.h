@@ -75,8 +75,8 @@ class Method {
   const MethodOptions& options() const { return options_; }
   virtual std::int64_t window(std::int64_t tokens) const = 0;  // w at this length
   virtual void attend(const Step& step, const float* q, float* out) const = 0;
-  // What attend() adds to the step's counters. Looks at the cache's shape and its numbers of tokens only, so the planner
-  // counts steps of caches that do not exist.
+  // What attend() adds to the step's counters. Looks at the cache's shape and its numbers of tokens only, so the
+  // planner counts steps of caches that do not exist.
   virtual Counters count(const gpu::CacheView& cache, int query_heads) const = 0;
 
   // How many of the true top-k a perfect method of this kind would fetch: what recall is measured against. 0: makes no
