@@ -119,6 +119,17 @@ struct Attended {
   const float* alpha = nullptr;  // [Hq]: y = alpha * y + (1 - alpha) * mean of V over every token; null: y as it is
 };
 
+// Which of the positions up to its own a prefill query keeps: the last `window`, its own included, and the first
+// `sinks` of the sequence as far as the cache still holds them; window 0 keeps them all. With sinks this is
+// StreamingLLM (arXiv 2309.17453) and LM-Infinite (arXiv 2308.16137) without their shift of positions: keys are rotated
+// at their absolute positions when they enter the cache and stay so, hence distances reach the length of the sequence.
+struct CausalWindow {
+  std::int64_t window = 0;
+  std::int64_t sinks = 0;
+
+  CausalWindow(std::int64_t last = 0, std::int64_t first = 0) : window(last), sinks(first) {}
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -159,9 +170,9 @@ class Backend {
                      Stream stream) = 0;
 
   // Attention, scale 1/sqrt(d). Outputs are f32 [.][Hq][d].
-  // Prefill: T queries, the last of which sits at the cache's last position; each attends to every position up to its
-  // own, of which `window` > 0 keeps the last `window` (its own included).
-  virtual void attend_causal(const CacheView& cache, const float* q, int T, int query_heads, std::int64_t window,
+  // Prefill: T queries, the last of which sits at the cache's last position; each attends to the positions up to its
+  // own that `window` keeps. Reads T * (window + sinks) rows at most.
+  virtual void attend_causal(const CacheView& cache, const float* q, int T, int query_heads, const CausalWindow& window,
                              float* out, Stream stream) = 0;
   // Decode, one token: q f32 [Hq][d], already in the cache.
   virtual void attend(const CacheView& cache, const float* q, int query_heads, const Attended& what, float* out,

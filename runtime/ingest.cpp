@@ -1,12 +1,12 @@
 #include "runtime/ingest.h"
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <exception>
 
 #include "offload/error.h"
 #include "runtime/fingerprint.h"
+#include "runtime/reading_note.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -16,21 +16,11 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// The chunk size is part of what a context is: chunks of another size round differently.
-constexpr std::string_view chunk_key = "chunk_tokens=";
-
-int chunk_of(const offload::Snapshot& snapshot) {
-  const std::string& note = snapshot.description().note;
-  int chunk = 0;
-  if (note.starts_with(chunk_key)) {
-    std::from_chars(note.data() + chunk_key.size(), note.data() + note.size(), chunk);
-  }
-  if (chunk < 1) fail("{}: does not say by which chunks it was read; make it anew", snapshot.path().string());
-  return chunk;
-}
-
-SessionOptions by_the_chunks_of(const offload::Snapshot& snapshot, SessionOptions options) {
-  options.chunk_tokens = chunk_of(snapshot);
+// How the context was read so far, and so goes on.
+SessionOptions as_read(const offload::Snapshot& snapshot, SessionOptions options) {
+  const ReadingNote note = read_note(snapshot.description().note, snapshot.path().string());
+  options.chunk_tokens = note.chunk_tokens;
+  options.prefill = note.prefill;
   return options;
 }
 
@@ -103,9 +93,9 @@ IngestResult ingest(const ModelSource& source, offload::Arena& arena, std::strin
   part += ".part";
   if (!std::filesystem::exists(part, error)) {
     const int chunk = options.session.chunk_tokens;
-    const offload::SnapshotDescription description{source.identity(),
-                                                   store_shape(source.model.config(), options.session.cache),
-                                                   source.model.config().layers, fmt::format("{}{}", chunk_key, chunk)};
+    const offload::SnapshotDescription description{
+        source.identity(), store_shape(source.model.config(), options.session.cache), source.model.config().layers,
+        write_note({chunk, options.session.prefill})};
     return read_on(offload::SnapshotWriter::create(part, description), Session(source.model, arena, options.session),
                    tokens, path, chunk, options, progress);
   }
@@ -113,8 +103,9 @@ IngestResult ingest(const ModelSource& source, offload::Arena& arena, std::strin
   const offload::Snapshot snapshot = writer.snapshot();
   snapshot.require_model(source.identity());
   require_same_beginning(snapshot.tokens(), tokens, part.string());
-  return read_on(std::move(writer), Session(source.model, arena, by_the_chunks_of(snapshot, options.session), snapshot),
-                 tokens, path, chunk_of(snapshot), options, progress);
+  const SessionOptions reading = as_read(snapshot, options.session);
+  return read_on(std::move(writer), Session(source.model, arena, reading, snapshot), tokens, path, reading.chunk_tokens,
+                 options, progress);
 }
 
 IngestResult append_to(const ModelSource& source, offload::Arena& arena, std::string_view text,
@@ -128,16 +119,18 @@ IngestResult append_to(const ModelSource& source, offload::Arena& arena, std::st
   const std::vector<std::int32_t> more = source.tokenizer.encode(text, false);
   tokens.insert(tokens.end(), more.begin(), more.end());
   require_same_beginning(saved, tokens, path.string());
-  return read_on(std::move(writer), Session(source.model, arena, by_the_chunks_of(snapshot, options.session), snapshot),
-                 tokens, path, chunk_of(snapshot), options, progress);
+  const SessionOptions reading = as_read(snapshot, options.session);
+  return read_on(std::move(writer), Session(source.model, arena, reading, snapshot), tokens, path, reading.chunk_tokens,
+                 options, progress);
 }
 
 Session open_context(const ModelSource& source, offload::Arena& arena, const offload::Snapshot& snapshot,
                      const SessionOptions& options) {
   snapshot.require_model(source.identity());
-  Session session(source.model, arena, by_the_chunks_of(snapshot, options), snapshot);
+  Session session(source.model, arena, as_read(snapshot, options), snapshot);
   const std::vector<std::int32_t> tokens = snapshot.tokens();
   session.append(std::span(tokens).subspan(static_cast<std::size_t>(session.tokens())));
+  session.set_prefill(options.prefill);
   return session;
 }
 

@@ -9,7 +9,9 @@
 
 // Long texts, read once and saved: CTX.hay. Only whole chunks of a text are read into K and V; the ids of the tokens
 // behind the last one are saved as they are and read when the context is opened. So a context is the same, bit for bit,
-// whether it was made in one go, in pieces, or resumed after an interruption.
+// whether it was made in one go, in pieces, or resumed after an interruption. It is always read
+// in the way it was begun: by chunks of the same size, attending by the same kind of prefill, which it notes down
+// (runtime/reading_note.h).
 namespace hayloft::runtime {
 
 struct IngestOptions {
@@ -47,8 +49,9 @@ IngestResult append_to(const ModelSource& source, offload::Arena& arena, std::st
                        const std::filesystem::path& path, const IngestOptions& options,
                        const PrefillProgress& progress = {});
 
-// A session at the end of a saved context: the mapped blocks, the tails, and the tokens behind the last chunk read now.
-// Throws Error when the context belongs to another model.
+// A session at the end of a saved context: the mapped blocks, the tails, and the tokens behind the last chunk read now,
+// as the context was. What is appended to it attends by options.prefill. Throws Error when the context belongs to
+// another model.
 Session open_context(const ModelSource& source, offload::Arena& arena, const offload::Snapshot& snapshot,
                      const SessionOptions& options);
 

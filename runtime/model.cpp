@@ -149,8 +149,11 @@ void Model::attention(int layer, Cache& cache, Workspace& workspace, const Activ
                     attending.observe ? &trace : nullptr};
     attending.method->attend(step, act.q, act.mixed);
     if (attending.observe) attending.observe(layer, view, act.q, trace);
-  } else {
+  } else if (window > 0) {
     backend_->attend_causal(view, act.q, rows, config_.query_heads, window, act.mixed, stream);
+  } else {
+    attend_prefill(*backend_, view, act.q, rows, config_.query_heads, attending.prefill, workspace.scratch, act.mixed,
+                   stream);
   }
   backend_->matmul(act.mixed, rows, w.o, w.o_bias, act.delta, stream);
   backend_->add(act.hidden + (T - rows) * H, act.delta, rows * H, stream);

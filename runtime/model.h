@@ -10,6 +10,7 @@
 #include "runtime/cache.h"
 #include "runtime/config.h"
 #include "runtime/method.h"
+#include "runtime/prefill.h"
 #include "runtime/weights.h"
 
 namespace hayloft::runtime {
@@ -29,12 +30,14 @@ struct Workspace {
 // What a workspace takes once up to T tokens have gone through it and one token's logits have been asked for.
 std::uint64_t workspace_bytes(const ModelConfig& config, int T);
 
-// How the global layers attend when one token is decoded, and what they report. Null method: exactly.
+// How the global layers attend, and what they report: one token by `method`, where there is one, and everything else by
+// `prefill`.
 struct Attending {
   const Method* method = nullptr;
   Counters* counters = nullptr;
   // Called after each global layer of a decode step when set; the trace is reused from layer to layer.
   std::function<void(int layer, const gpu::CacheView& cache, const float* q, const StepTrace& trace)> observe;
+  PrefillOptions prefill = {};
 };
 
 // A decoder-only transformer on one backend. Immutable and thread-safe after construction: sequences bring their own
@@ -48,8 +51,8 @@ class Model {
   gpu::Backend& backend() const { return *backend_; }
   std::uint64_t weight_bytes() const { return weights_.bytes; }
 
-  // Runs `tokens` behind what is in the cache and adds their K and V to it. With one token and a method, global layers
-  // attend by that method, else exactly. Returns the logits wanted: [0], [1][vocab] or [T][vocab]. If it throws, the
+  // Runs `tokens` behind what is in the cache and adds their K and V to it. Global layers attend
+  // as `attending` says. Returns the logits wanted: [0], [1][vocab] or [T][vocab]. If it throws, the
   // cache is as before. Throws Error naming the layer when a NaN or an infinity appears.
   std::vector<float> forward(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, Want want,
                              const Attending& attending = {}) const;

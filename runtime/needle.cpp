@@ -191,6 +191,7 @@ class Run {
     row.k = method.recall_k(length);
 
     Session session = context.fork();
+    session.set_prefill({});  // the question attends exactly, like its last token by `dense`
     double recall_sum = 0;
     std::int64_t recall_count = 0;
     double observing_seconds = 0;

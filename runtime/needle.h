@@ -13,7 +13,7 @@
 #include "runtime/tokenizer.h"
 
 // Needle in a haystack: six digits hidden under a two-word key in a long text, asked for at its end. Every length is
-// prefilled once; every question is a session forked from that context.
+// prefilled once, by SessionOptions::prefill; every question is a session forked from that context and is read exactly.
 namespace hayloft::runtime {
 
 struct NeedleOptions {

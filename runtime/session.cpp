@@ -13,17 +13,21 @@ SessionOptions with_shape_of(SessionOptions options, const offload::Snapshot& sn
   return options;
 }
 
+SessionOptions checked(SessionOptions options) {
+  if (options.chunk_tokens < 1) fail("--batch {}: a chunk of prefill needs at least one token", options.chunk_tokens);
+  check_prefill(options.prefill);
+  return options;
+}
+
 }  // namespace
 
 Session::Session(const Model& model, offload::Arena& arena, const SessionOptions& options)
-    : model_(&model), options_(options), cache_(model.backend(), arena, model.config(), options.cache) {
-  if (options.chunk_tokens < 1) fail("--batch {}: a chunk of prefill needs at least one token", options.chunk_tokens);
-}
+    : model_(&model), options_(checked(options)), cache_(model.backend(), arena, model.config(), options.cache) {}
 
 Session::Session(const Model& model, offload::Arena& arena, const SessionOptions& options,
                  const offload::Snapshot& snapshot)
     : model_(&model),
-      options_(with_shape_of(options, snapshot)),
+      options_(checked(with_shape_of(options, snapshot))),
       cache_(model.backend(), arena, model.config(), options_.cache, snapshot) {}
 
 Session::Session(const Session& other, Cache cache)
@@ -34,12 +38,19 @@ Session Session::fork() const {
 }
 
 void Session::append(std::span<const std::int32_t> tokens, const PrefillProgress& progress) {
+  Attending attending;
+  attending.prefill = options_.prefill;
   for (std::size_t done = 0; done < tokens.size();) {
     const std::size_t T = std::min(tokens.size() - done, static_cast<std::size_t>(options_.chunk_tokens));
-    model_->forward(cache_, workspace_, tokens.subspan(done, T), Want::none);
+    model_->forward(cache_, workspace_, tokens.subspan(done, T), Want::none, attending);
     done += T;
     if (progress) progress(static_cast<std::int64_t>(done), static_cast<std::int64_t>(tokens.size()));
   }
+}
+
+void Session::set_prefill(const PrefillOptions& prefill) {
+  check_prefill(prefill);
+  options_.prefill = prefill;
 }
 
 std::vector<float> Session::step(std::int32_t token, const Method& method) {

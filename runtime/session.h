@@ -10,12 +10,14 @@
 #include "runtime/cache.h"
 #include "runtime/method.h"
 #include "runtime/model.h"
+#include "runtime/prefill.h"
 
 namespace hayloft::runtime {
 
 struct SessionOptions {
   CacheOptions cache;
   int chunk_tokens = 2048;  // prefill this many tokens at a time
+  PrefillOptions prefill;
 };
 
 // Told after each chunk of a prefill (and by ingest before the first) how many tokens are done. Throw to stop: the
@@ -35,9 +37,13 @@ class Session {
 
   Session fork() const;
 
-  // Prefill: adds the tokens, attending exactly, chunk by chunk. No logits: the last token of a prompt goes through
-  // step().
+  // Prefill: adds the tokens chunk by chunk, attending as SessionOptions::prefill says. No logits: the last token of a
+  // prompt goes through step().
   void append(std::span<const std::int32_t> tokens, const PrefillProgress& progress = {});
+
+  // How append() attends from now on: a question may be read in another way than the context it is put to. Throws
+  // Error.
+  void set_prefill(const PrefillOptions& prefill);
 
   // Decodes one token: adds it and returns the logits of what follows, [vocab]. Global layers attend by `method`.
   std::vector<float> step(std::int32_t token, const Method& method);

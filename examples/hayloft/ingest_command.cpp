@@ -41,7 +41,7 @@ class IngestCommand : public Command {
         ->take_last()
         ->capture_default_str();
     add_machine_options(app, machine_);
-    add_batch_option(app, options_.session);
+    add_prefill_options(app, options_.session);
   }
 
   void check() override {

@@ -139,13 +139,40 @@ void add_sampling_options(CLI::App& app, runtime::SamplerOptions& options) {
   }
 }
 
-void add_batch_option(CLI::App& app, runtime::SessionOptions& options) {
+void add_prefill_options(CLI::App& app, runtime::SessionOptions& options) {
+  using Kind = runtime::PrefillOptions::Kind;
+  runtime::PrefillOptions& prefill = options.prefill;
+  add_choice<Kind>(
+      app, "--prefill", {{"exact", Kind::exact}, {"window", Kind::window}, {"topk", Kind::topk}},
+      "What the prompt's tokens attend to: everything before them, or their window and the sinks, or their "
+      "window and the best positions before it",
+      [&](Kind kind) { prefill.kind = kind; })
+      ->default_str("exact");
+  add_text(
+      app, "--prefill-window", "W",
+      [&](const std::string& text) { prefill.window = read_int("--prefill-window", text); },
+      "window, topk: newest positions that are always attended")
+      ->default_str("4096");
+  add_text(
+      app, "--prefill-sinks", "S",
+      [&](const std::string& text) { prefill.sinks = read_int("--prefill-sinks", text, 0); },
+      "window: first positions that are always attended")
+      ->default_str("4");
+  add_text(
+      app, "--prefill-k", "K",
+      [&](const std::string& text) {
+        prefill.k = named("--prefill-k", [&] { return runtime::parse_budget(text, "--prefill-k"); });
+      },
+      "topk: positions attended besides the window: a number or a share of the context, as in 1%")
+      ->default_str("1024");
   add_text(
       app, "-b,--batch,--batch-size", "N",
       [&](const std::string& text) { options.chunk_tokens = read_int("--batch", text); },
       "Tokens of the prompt read at a time")
-      ->default_str("2048")
-      ->group("Machine");
+      ->default_str("2048");
+  for (const char* name : {"--prefill", "--prefill-window", "--prefill-sinks", "--prefill-k", "--batch"}) {
+    app.get_option(name)->group("Prefill");
+  }
 }
 
 }  // namespace hayloft::cli

@@ -36,7 +36,7 @@ struct AttentionOptions {
 void add_attention_options(CLI::App& app, AttentionOptions& options, std::vector<std::string> default_attn);
 
 void add_sampling_options(CLI::App& app, runtime::SamplerOptions& options);
-void add_batch_option(CLI::App& app, runtime::SessionOptions& options);
+void add_prefill_options(CLI::App& app, runtime::SessionOptions& options);  // --prefill and its own, --batch
 
 // A context length: parse_count's notation, at least 1, and few enough for positions of 32 bits.
 std::int64_t context_length(const std::string& text);

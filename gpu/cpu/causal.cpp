@@ -22,18 +22,28 @@ constexpr int kTileKeys = 256;   // keys per tile
 constexpr std::int64_t kSplitKeys = 4096;  // the least a segment of keys holds
 constexpr std::int64_t kWantedTasks = 64;  // with fewer blocks than this, a block's keys are split into segments
 
+// Where the sinks end that a windowed query sees beside its window; where the cache begins when there are none.
+std::int64_t sinks_end(const CacheView& cache, const CausalWindow& keep) {
+  const std::int64_t oldest = first_position(cache);
+  return keep.window > 0 ? std::clamp(keep.sinks, oldest, cache.tokens()) : oldest;
+}
+
 // T queries against everything they may see, as a grid of (KV head, block of tokens, segment of keys).
 class CausalAttention {
  public:
-  CausalAttention(const CacheView& cache, const float* q, int T, int query_heads, std::int64_t window, float* out)
-      : cache_(cache), q_(q), out_(out), tokens_(T), query_heads_(query_heads), window_(window) {
+  CausalAttention(const CacheView& cache, const float* q, int T, int query_heads, const CausalWindow& keep, float* out)
+      : cache_(cache), q_(q), out_(out), tokens_(T), query_heads_(query_heads), window_(keep.window) {
+    const std::int64_t window = keep.window;
+    oldest_ = first_position(cache);
+    sinks_end_ = sinks_end(cache, keep);
     group_ = query_heads / cache.kv_heads;
     block_tokens_ = std::max(1, kQueryRows / group_);
     if (window > 0 && window < block_tokens_)
       block_tokens_ = std::min(block_tokens_, std::max(static_cast<int>(window), kBandTokens));
     blocks_ = (T + block_tokens_ - 1) / block_tokens_;
     const std::int64_t tasks = static_cast<std::int64_t>(cache.kv_heads) * blocks_;
-    const std::int64_t visible = window > 0 ? std::min(cache.tokens(), window + block_tokens_) : cache.tokens();
+    const std::int64_t visible =
+        window > 0 ? std::min(cache.tokens(), sinks_end_ - oldest_ + window + block_tokens_) : cache.tokens();
     segments_ = std::max<std::int64_t>(1, std::min(kWantedTasks / tasks, visible / kSplitKeys));
     if (segments_ > 1) {
       const std::size_t states = static_cast<std::size_t>(segments_) * T * query_heads;
@@ -76,21 +86,29 @@ class CausalAttention {
     std::fill_n(sum, rows, 0.0f);
 
     const std::int64_t first = cache_.tokens() - tokens_ + t0;  // the first query's position
-    const std::int64_t oldest = first_position(cache_);
-    const std::int64_t lowest = window_ > 0 ? std::max(oldest, first - window_ + 1) : oldest;
     const std::int64_t keys_end = first + block_tokens;
-    const std::int64_t share = (keys_end - lowest + segments_ - 1) / segments_;
-    const std::int64_t from = std::min(lowest + segment * share, keys_end);
-    const std::int64_t to = std::min(from + share, keys_end);
-    for (std::int64_t k0 = from; k0 < to; k0 += kTileKeys) {
-      const int n = static_cast<int>(std::min<std::int64_t>(kTileKeys, to - k0));
-      for (int i = 0; i < n; ++i) widen(row_of(cache_, head, k0 + i), DType::f16, 2 * d, keys + i * 2 * d);
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, n, d, 1, queries, d, keys, 2 * d, 0, s, kTileKeys);
-      const std::int64_t visible_from = window_ > 0 ? first - window_ + 1 - k0 : -cache_.tokens() - tokens_;
-      softmax_tile({s, rows, n, kTileKeys, group_, visible_from, first + 1 - k0, weighted, d, max, sum});
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, d, n, 1, s, kTileKeys, keys + d, 2 * d, 1, weighted,
-                  d);
-    }
+    const auto attend_keys = [&](std::int64_t from, std::int64_t to, bool windowed) {
+      for (std::int64_t k0 = from; k0 < to; k0 += kTileKeys) {
+        const int n = static_cast<int>(std::min<std::int64_t>(kTileKeys, to - k0));
+        for (int i = 0; i < n; ++i) widen(row_of(cache_, head, k0 + i), DType::f16, 2 * d, keys + i * 2 * d);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, n, d, 1, queries, d, keys, 2 * d, 0, s, kTileKeys);
+        const std::int64_t visible_from = windowed ? first - window_ + 1 - k0 : -cache_.tokens() - tokens_;
+        softmax_tile({s, rows, n, kTileKeys, group_, visible_from, first + 1 - k0, weighted, d, max, sum});
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, d, n, 1, s, kTileKeys, keys + d, 2 * d, 1,
+                    weighted, d);
+      }
+    };
+    // Sinks are seen whatever the window, so they come apart from the keys behind them; in the first blocks the two
+    // touch. A segment is its share of the sinks and the keys behind them, one after the other.
+    const std::int64_t sinks_end = std::min(sinks_end_, keys_end);
+    const std::int64_t lowest = window_ > 0 ? std::max(sinks_end, first - window_ + 1) : oldest_;
+    const std::int64_t sinks = sinks_end - oldest_;
+    const std::int64_t count = sinks + keys_end - lowest;
+    const std::int64_t share = (count + segments_ - 1) / segments_;
+    const std::int64_t from = std::min(segment * share, count);
+    const std::int64_t to = std::min(from + share, count);
+    attend_keys(oldest_ + from, oldest_ + std::min(to, sinks), false);
+    attend_keys(lowest + std::max<std::int64_t>(0, from - sinks), lowest + to - sinks, window_ > 0);
     store_states(head, t0, rows, segment, weighted, max, sum);
   }
 
@@ -143,7 +161,9 @@ class CausalAttention {
   float* out_;
   int tokens_;
   int query_heads_;
-  std::int64_t window_;
+  std::int64_t window_;     // 0: every position up to the query's own
+  std::int64_t oldest_;     // the oldest position there is
+  std::int64_t sinks_end_;  // sinks are [oldest_, sinks_end_)
   int group_ = 1;
   int block_tokens_ = 1;
   int blocks_ = 0;
@@ -155,14 +175,16 @@ class CausalAttention {
 
 }  // namespace
 
-void attend_causal_cpu(const CacheView& cache, const float* q, int T, int query_heads, std::int64_t window, float* out,
-                       const offload::Threads& threads) {
+void attend_causal_cpu(const CacheView& cache, const float* q, int T, int query_heads, const CausalWindow& window,
+                       float* out, const offload::Threads& threads) {
   if (T <= 0) return;
   if (T == 1) {  // a decode step: it streams the rows instead of widening them
     const std::int64_t end = cache.tokens();
     const std::int64_t oldest = first_position(cache);
     Attended all;
-    all.ranges[0] = {window > 0 ? std::max(oldest, end - window) : oldest, end};
+    const std::int64_t sinks = sinks_end(cache, window);
+    all.ranges[0] = {oldest, sinks};
+    all.ranges[1] = {window.window > 0 ? std::max(sinks, end - window.window) : sinks, end};
     return attend_cpu(cache, q, query_heads, all, out, threads);
   }
   CausalAttention(cache, q, T, query_heads, window, out).run(threads);

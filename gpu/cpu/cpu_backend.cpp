@@ -130,8 +130,8 @@ class CpuBackend final : public Backend {
     });
   }
 
-  void attend_causal(const CacheView& cache, const float* q, int T, int query_heads, std::int64_t window, float* out,
-                     Stream) override {
+  void attend_causal(const CacheView& cache, const float* q, int T, int query_heads, const CausalWindow& window,
+                     float* out, Stream) override {
     attend_causal_cpu(cache, q, T, query_heads, window, out, threads_);
   }
   void attend(const CacheView& cache, const float* q, int query_heads, const Attended& what, float* out,
