@@ -153,6 +153,7 @@ std::string needle_json(const NeedleReport& report) {
   json["model"] = report.model;
   json["device"] = report.device;
   json["seed"] = report.seed;
+  json["prefill"] = report.prefill;
   json["rows"] = nlohmann::ordered_json::array();
   for (const NeedleRow& row : report.rows) json["rows"].push_back(row_json(row));
   // An answer may end in the middle of a character, and a folder's name may be anything.

@@ -14,7 +14,8 @@ struct NeedleReport {
   std::string model;   // a name, not a path
   std::string device;  // the backend's name
   std::uint64_t seed = 0;
-  std::vector<NeedleRow> rows;  // in the order asked
+  std::vector<NeedleRow> rows;    // in the order asked
+  std::string prefill = "exact";  // prefill_label of how the contexts were read
 };
 
 // "dense", "sparq r=16 k=128", "topk k=32", "window k=128": distinct for methods that differ in what a run compares.

@@ -28,7 +28,6 @@ struct PrefillOptions {
   std::int64_t window = 4096;  // w, the query's own position counted in
   std::int64_t sinks = 4;      // s, of `window`
   Budget k{1024, 0};           // k, of `topk`: besides the window; a share is one of p + 1
-
 };
 
 const char* name(PrefillOptions::Kind kind);

@@ -23,10 +23,10 @@ using hayloft::testing::RandomCache;
 using hayloft::testing::range;
 
 PrefillOptions windowed(std::int64_t window, std::int64_t sinks) {
-  return {Kind::window, window, sinks, {}};
+  return {.kind = Kind::window, .window = window, .sinks = sinks};
 }
 PrefillOptions topk(std::int64_t window, Budget k) {
-  return {Kind::topk, window, 0, k};
+  return {.kind = Kind::topk, .window = window, .k = k};
 }
 
 // The sets of runtime/prefill.h, written down once more in the plainest way.

@@ -244,6 +244,23 @@ TEST_F(ProgramTest, GenerateReadsItsPromptFromAFile) {
   EXPECT_TRUE(refused_with(run_program({"generate", "-m", model, "-f", at("no.txt")}), 1, {at("no.txt")}));
 }
 
+TEST_F(ProgramTest, PrefillIsChosenAndRefusedByItsOptions) {
+  const std::string model = make_model("llama");
+  const auto generate = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"generate", "-m", model, "-p", "the hay the hay the hay the hay", "-n", "12"});
+    return run_program(more);
+  };
+  const Outcome exact = generate({});
+  ASSERT_EQ(exact.exit_code, 0) << exact.err;
+  EXPECT_EQ(generate({"--prefill", "exact"}).out, exact.out);
+  EXPECT_EQ(generate({"--prefill", "window", "--prefill-window", "64"}).out, exact.out) << "it covers the prompt";
+  EXPECT_EQ(generate({"--prefill", "topk", "--prefill-k", "100%"}).out, exact.out);
+  EXPECT_NE(generate({"--prefill", "window", "--prefill-window", "1", "--prefill-sinks", "0"}).out, exact.out);
+  EXPECT_TRUE(refused_with(generate({"--prefill", "magic"}), 2, {"--prefill magic", "exact|window|topk"}));
+  EXPECT_TRUE(refused_with(generate({"--prefill-window", "0"}), 2, {"--prefill-window 0"}));
+  EXPECT_TRUE(refused_with(generate({"--prefill-k", "0%"}), 2, {"--prefill-k 0%"}));
+}
+
 TEST_F(ProgramTest, ModelsThatCannotBeReadAreRefused) {
   const auto generate = [&](const fs::path& model) {
     return run_program({"generate", "-m", model, "-p", "the hay", "-n", "2"});

@@ -77,7 +77,11 @@ class NeedleCommand : public Command {
     table_ = json.to_stdout() ? stderr : stdout;
 
     const Environment environment(machine_, directory);
-    report_ = {model_name(directory), environment.backend->name(), options_.seed, {}};
+    report_ = {model_name(directory),
+               environment.backend->name(),
+               options_.seed,
+               {},
+               runtime::prefill_label(options_.session.prefill)};
     try {
       runtime::run_needle(*environment.model, *environment.tokenizer, *environment.arena, options_, hooks());
     } catch (const Interrupted&) {
