@@ -17,7 +17,7 @@ namespace hayloft::runtime {
 struct SessionOptions {
   CacheOptions cache;
   int chunk_tokens = 2048;  // prefill this many tokens at a time
-  PrefillOptions prefill;
+  PrefillOptions prefill = {};
 };
 
 // Told after each chunk of a prefill (and by ingest before the first) how many tokens are done. Throw to stop: the
