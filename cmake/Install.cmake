@@ -8,8 +8,8 @@ set(offload_headers arena.h cgroup.h error.h format.h half.h layout.h snapshot.h
     topology.h)
 set(index_headers search.h)
 set(gpu_headers backend.h)
-set(runtime_headers cache.h config.h counters.h haystack.h method.h model.h needle.h recall.h safetensors.h sampler.h
-    session.h tokenizer.h weights.h words.h)
+set(runtime_headers cache.h config.h counters.h haystack.h method.h model.h needle.h prefill.h recall.h safetensors.h
+    sampler.h session.h tokenizer.h weights.h words.h)
 
 foreach(folder offload index gpu runtime)
   install(TARGETS hayloft_${folder} EXPORT hayloftTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
