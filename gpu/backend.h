@@ -130,6 +130,13 @@ struct CausalWindow {
   CausalWindow(std::int64_t last = 0, std::int64_t first = 0) : window(last), sinks(first) {}
 };
 
+// Device memory of a backend that has a budget for it; all zero where it is ordinary memory.
+struct DeviceMemory {
+  std::uint64_t budget_bytes = 0;
+  std::uint64_t used_bytes = 0;
+  std::uint64_t peak_bytes = 0;  // the most that used_bytes has been
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -137,6 +144,11 @@ class Backend {
   virtual std::string name() const = 0;         // "cpu", "cuda"
   virtual std::string description() const = 0;  // the device in words, one line
   virtual const offload::Threads& threads() const = 0;
+
+  // Arenas whose memory the device is to read in place are made with this listener, which pins what they commit; null
+  // where that makes no sense.
+  virtual std::shared_ptr<offload::ChunkListener> pinning() { return nullptr; }
+  virtual DeviceMemory memory() const { return {}; }
 
   // Memory. allocate throws Error when the device budget is exhausted; contents are undefined.
   virtual Stream stream() = 0;
@@ -193,7 +205,21 @@ class Backend {
 // The reference and the default. Its device memory is ordinary memory, without a budget of its own.
 std::unique_ptr<Backend> make_cpu_backend(const offload::Threads& threads);
 
+// How columns of K come over the link: read in place by the multiprocessors, by the copy engine, or by both at once.
+enum class Link : std::uint8_t { automatic, sm, copy, both };
+
+// Where K and V lie on the host: pinned, so that the device reads them in place; in pageable memory, passing through a
+// small pinned ring (`staged`); or mapped from the file they were saved to, passing through the ring as well (`mmap`).
+// `automatic` pins what can be pinned and stages otherwise.
+enum class KvHost : std::uint8_t { automatic, pinned, staged, mmap };
+
+struct CudaOptions {
+  std::uint64_t memory_bytes = 0;  // budget of device memory, --gpu-memory; 0: what is free, less a reserve
+  Link link = Link::automatic;
+  KvHost kv_host = KvHost::automatic;
+};
+
 // Throws Error saying why when this build or this machine has no CUDA device.
-std::unique_ptr<Backend> make_cuda_backend(const offload::Threads& threads);
+std::unique_ptr<Backend> make_cuda_backend(const offload::Threads& threads, const CudaOptions& options = {});
 
 }  // namespace hayloft::gpu

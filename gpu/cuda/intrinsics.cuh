@@ -1,0 +1,107 @@
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "offload/half.h"
+
+// Everything in the kernels that is an instruction of the machine rather than C++, behind names. The kernels use these
+// and CUDA's own words (__global__, __shared__, threadIdx, __syncthreads ...) and nothing else, so that the same
+// source compiles against the shim in tests/simt, which has a file of this name of its own and comes first in the
+// include path there. A warp is 32 threads; the warp functions are called by all of them, converged.
+namespace hayloft::gpu::cuda {
+
+inline constexpr int kWarp = 32;
+inline constexpr unsigned kFullWarp = 0xffffffffu;
+
+__device__ inline float widen(f16 x) {
+  return __half2float(__ushort_as_half(x.bits));
+}
+__device__ inline f16 narrow(float x) {  // to nearest even; overflow becomes infinity
+  return {__half_as_ushort(__float2half_rn(x))};
+}
+__device__ inline float widen(bf16 x) {
+  return __uint_as_float(static_cast<unsigned>(x.bits) << 16);
+}
+// Two f16 in one word, the first in the low half.
+__device__ inline float2 widen_pair(unsigned bits) {
+  return __half22float2(*reinterpret_cast<const __half2*>(&bits));
+}
+
+// Loads of 16 aligned bytes: through the caches; and past L1 without staying in it, for host memory and for what is
+// read once.
+__device__ inline uint4 load16(const void* address) {
+  return *static_cast<const uint4*>(address);
+}
+__device__ inline uint4 load16_once(const void* address) {
+  uint4 x;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "l"(address));
+  return x;
+}
+__device__ inline void store16(void* address, uint4 x) {
+  *static_cast<uint4*>(address) = x;
+}
+
+template <class T>
+__device__ inline T shuffle(T x, int lane) {  // the value that `lane` holds
+  return __shfl_sync(kFullWarp, x, lane);
+}
+template <class T>
+__device__ inline T shuffle_xor(T x, int mask) {
+  return __shfl_xor_sync(kFullWarp, x, mask);
+}
+template <class T>
+__device__ inline T shuffle_up(T x, int delta) {  // the value `delta` lanes below; its own in the lowest lanes
+  return __shfl_up_sync(kFullWarp, x, delta);
+}
+__device__ inline unsigned ballot(bool p) {
+  return __ballot_sync(kFullWarp, p);
+}
+__device__ inline void warp_barrier() {
+  __syncwarp();
+}
+
+// Return what was there before.
+template <class T>
+__device__ inline T atomic_add(T* address, T x) {
+  return atomicAdd(address, x);
+}
+template <class T>
+__device__ inline T atomic_min(T* address, T x) {
+  return atomicMin(address, x);
+}
+template <class T>
+__device__ inline T atomic_max(T* address, T x) {
+  return atomicMax(address, x);
+}
+// Writes before this are seen by whoever sees a write after it, in the whole device.
+__device__ inline void device_fence() {
+  __threadfence();
+}
+
+__device__ inline float fast_exp(float x) {  // relative error about 2 ulp + |x| / 2 ulp; 0 for -infinity
+  return __expf(x);
+}
+__device__ inline int count_bits(unsigned x) {
+  return __popc(x);
+}
+__device__ inline int leading_zeros(unsigned x) {
+  return __clz(static_cast<int>(x));
+}
+__device__ inline unsigned bits_of(float x) {
+  return __float_as_uint(x);
+}
+__device__ inline float float_of(unsigned bits) {
+  return __uint_as_float(bits);
+}
+
+// The block's dynamic shared memory, 16-byte aligned; as many bytes as the launch asked for.
+__device__ inline unsigned char* dynamic_shared() {
+  extern __shared__ __align__(16) unsigned char memory[];
+  return memory;
+}
+
+}  // namespace hayloft::gpu::cuda
