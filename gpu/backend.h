@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -214,9 +215,13 @@ enum class Link : std::uint8_t { automatic, sm, copy, both };
 enum class KvHost : std::uint8_t { automatic, pinned, staged, mmap };
 
 struct CudaOptions {
-  std::uint64_t memory_bytes = 0;  // budget of device memory, --gpu-memory; 0: what is free, less a reserve
+  // Budget of device memory, --gpu-memory: everything that this process takes of it, what CUDA itself needs included.
+  // 0: what is free, less a reserve.
+  std::uint64_t memory_bytes = 0;
   Link link = Link::automatic;
   KvHost kv_host = KvHost::automatic;
+  // Told, once, what the user should know and did not ask for: memory that could not be pinned. Null: nobody wants to.
+  std::function<void(const std::string&)> say = nullptr;
 };
 
 // Throws Error saying why when this build or this machine has no CUDA device.

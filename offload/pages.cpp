@@ -1,6 +1,9 @@
 #include "offload/pages.h"
 
+#include <linux/mempolicy.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <bit>
 
@@ -40,6 +43,15 @@ Pages map_pages(std::uint64_t bytes, std::uint64_t limit, const std::vector<std:
   if (!data) return {};
   if (bytes >= transparent_huge_page) madvise(data, bytes, MADV_HUGEPAGE);  // a wish; kernels without it refuse
   return {data, bytes, false};
+}
+
+void prefer_node(std::byte* data, std::uint64_t bytes, int node) noexcept {
+  constexpr int word = 64;
+  unsigned long nodes[16] = {};  // a bit per node
+  if (node < 0 || node >= 16 * word) return;
+  nodes[node / word] = 1ul << (node % word);
+  // libc has no name for the call. It takes the number of bits, counted as one more than there are.
+  syscall(SYS_mbind, data, bytes, MPOL_PREFERRED, nodes, 16ul * word + 1, 0u);
 }
 
 void unmap_pages(const Pages& pages) noexcept {

@@ -18,6 +18,10 @@ struct Pages {
 // aligned for transparent huge pages and marked to want them. Empty, with errno set, when the system refuses.
 Pages map_pages(std::uint64_t bytes, std::uint64_t limit, const std::vector<std::uint64_t>& page_bytes) noexcept;
 
+// Wishes that pages of [data, data + bytes) not yet touched be taken from the memory of a NUMA node (its OS index) as
+// long as that has some. Nothing happens where the system has no say in it.
+void prefer_node(std::byte* data, std::uint64_t bytes, int node) noexcept;
+
 void unmap_pages(const Pages& pages) noexcept;
 
 // Gives ordinary pages back to the system while keeping their addresses; they read as zero afterwards. False if the

@@ -3,14 +3,16 @@
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
 
+#include <cstdint>
 #include <source_location>
 
 // The one door for results of the CUDA runtime and of cuBLAS.
 namespace hayloft::gpu::cuda {
 
-// Throw Error with the call's place, CUDA's name and text for what happened, and what to do where that is known (out of
-// memory, a lost device, a driver that is too old).
-void check(cudaError_t result, const char* call, std::source_location where = std::source_location::current());
+// Throw Error with what happened, what to do where that is known (out of memory, a lost device, a driver that is too
+// old), CUDA's name for it, the call and its place. `bytes`, when not 0, is what the call asked for.
+void check(cudaError_t result, const char* call, std::uint64_t bytes = 0,
+           std::source_location where = std::source_location::current());
 void check(cublasStatus_t result, const char* call, std::source_location where = std::source_location::current());
 
 }  // namespace hayloft::gpu::cuda

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <span>
 
 #include "gpu/backend.h"
@@ -15,6 +16,8 @@ class DeviceArena;  // budgeted device memory, gpu/cuda/device_arena.cuh
 class HostPins;     // host memory that the device reads in place, gpu/cuda/host_pins.cuh
 class StoreTables;  // block tables on the device, gpu/cuda/store_tables.cuh
 class StagingRing;  // a little pinned memory that pageable memory passes through, gpu/cuda/staging.cuh
+class Crossing;     // one stream waiting for another, below
+struct Cublas;      // gpu/cuda/cublas.cuh
 
 struct Context {
   int device = 0;
@@ -24,14 +27,30 @@ struct Context {
 
   cudaStream_t compute = nullptr;  // what Backend::stream() is
   cudaStream_t copies = nullptr;   // host to device
-  cudaStream_t spills = nullptr;   // device to host
-  cublasHandle_t cublas = nullptr;
 
   DeviceArena* arena = nullptr;
   HostPins* pins = nullptr;
   StoreTables* tables = nullptr;
   StagingRing* staging = nullptr;
+  Crossing* crossing = nullptr;
+  Cublas* cublas = nullptr;
   const offload::Threads* threads = nullptr;
+};
+
+// One event serves for all orderings: a stream that waits for it waits for what was recorded when the wait was queued,
+// whatever is recorded later. Thread-safe.
+class Crossing {
+ public:
+  Crossing();
+  ~Crossing();
+  Crossing(const Crossing&) = delete;
+  Crossing& operator=(const Crossing&) = delete;
+
+  void order(cudaStream_t before, cudaStream_t after);
+
+ private:
+  std::mutex mutex_;
+  cudaEvent_t event_ = nullptr;
 };
 
 // Device memory for the length of a verb: allocated and freed in stream order, so that freeing it while kernels that
@@ -67,9 +86,13 @@ Scratch<T>::~Scratch() {
   free_scratch(*context_, data_, bytes_, stream_);
 }
 
+// Host memory to the device. The memory may be changed or freed on return; little of it travels with the commands of
+// the stream, so that nobody waits, and for more the caller waits until it is there.
+void upload(const Context& context, void* device, const void* host, std::uint64_t bytes, cudaStream_t stream);
+
 // The store as kernels see it. Every block must be pinned (else std::logic_error: staged stores are read by copies from
-// the host, see pinned()). Uploads the table only when it is not the one uploaded last for this layer. Valid until the
-// next call with another view of the same layer, in stream order. Thread-safe.
+// the host, see pinned()). The table is uploaded the first time that a view is seen and kept for many views to come. A
+// store without blocks has null tables. Thread-safe.
 DeviceStore on_device(const Context& context, const offload::LayerView& view, cudaStream_t stream);
 
 // Whether the device can read all blocks of the view in place. When it cannot, rows and columns are gathered by host

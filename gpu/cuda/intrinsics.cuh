@@ -28,6 +28,9 @@ __device__ inline float widen(bf16 x) {
 __device__ inline float2 widen_pair(unsigned bits) {
   return __half22float2(*reinterpret_cast<const __half2*>(&bits));
 }
+__device__ inline unsigned narrow_pair(float low, float high) {
+  return narrow(low).bits | static_cast<unsigned>(narrow(high).bits) << 16;
+}
 
 // Loads of 16 aligned bytes: through the caches; and past L1 without staying in it, for host memory and for what is
 // read once.
@@ -84,6 +87,10 @@ __device__ inline void device_fence() {
 
 __device__ inline float fast_exp(float x) {  // relative error about 2 ulp + |x| / 2 ulp; 0 for -infinity
   return __expf(x);
+}
+// sin(pi x) and cos(pi x), each within 2 units in the last place.
+__device__ inline void sin_cos_pi(float x, float* sine, float* cosine) {
+  sincospif(x, sine, cosine);
 }
 __device__ inline int count_bits(unsigned x) {
   return __popc(x);

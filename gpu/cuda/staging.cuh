@@ -29,6 +29,8 @@ class StagingRing {
   void release(cudaStream_t stream);
 
  private:
+  void close() noexcept;
+
   std::mutex mutex_;
   std::uint64_t piece_bytes_;
   std::byte* memory_ = nullptr;

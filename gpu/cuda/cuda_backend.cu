@@ -1,0 +1,241 @@
+#include <algorithm>
+#include <memory>
+#include <sstream>
+#include <utility>
+
+#include "gpu/cuda/cublas.cuh"
+#include "gpu/cuda/device_arena.cuh"
+#include "gpu/cuda/host_pins.cuh"
+#include "gpu/cuda/refuse.h"
+#include "gpu/cuda/staging.cuh"
+#include "gpu/cuda/store_tables.cuh"
+#include "gpu/cuda/verbs.cuh"
+#include "offload/format.h"
+
+namespace hayloft::gpu {
+namespace cuda {
+namespace {
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+// What CUDA takes of the device before anything is allocated, its context, the kernels and cuBLAS' code, is between a
+// quarter and half a gigabyte on the devices known to us, and cannot be asked for.
+constexpr std::uint64_t kContextBytes = 640 * kMiB;
+constexpr std::uint64_t kLeastBytes = 1024 * kMiB;    // of --gpu-memory
+constexpr std::uint64_t kSpareBytes = 256 * kMiB;     // left to others when nobody says how much to take
+constexpr std::uint64_t kWorkspaceBytes = 32 * kMiB;  // as NVIDIA advises for its largest devices
+constexpr std::uint64_t kPieceBytes = 8 * kMiB;       // of the staging ring: long enough for the link's full rate
+constexpr int kPieces = 4;
+constexpr std::uint64_t kMoveBytes = 4 * kMiB;  // of an overlapping copy at a time
+
+class OwnedStream {
+ public:
+  OwnedStream() { HAYLOFT_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+  ~OwnedStream() { cudaStreamDestroy(stream_); }
+  OwnedStream(const OwnedStream&) = delete;
+  OwnedStream& operator=(const OwnedStream&) = delete;
+  operator cudaStream_t() const { return stream_; }  // NOLINT(google-explicit-constructor): it is one
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+int attribute(cudaDeviceAttr which, int device) {
+  int value = 0;
+  HAYLOFT_CUDA(cudaDeviceGetAttribute(&value, which, device));
+  return value;
+}
+
+// The first of the devices that CUDA_VISIBLE_DEVICES leaves.
+int open_device() {
+  int count = 0;
+  HAYLOFT_CUDA(cudaGetDeviceCount(&count));
+  if (count == 0) check(cudaErrorNoDevice, "cudaGetDeviceCount");
+  constexpr int device = 0;
+  HAYLOFT_CUDA(cudaSetDevice(device));
+  if (!attribute(cudaDevAttrMemoryPoolsSupported, device) || !attribute(cudaDevAttrCanMapHostMemory, device)) {
+    refuse(
+        "--device cuda: this device, or its driver, has no memory pools or cannot map host memory, as some virtual "
+        "GPUs; use --device cpu");
+  }
+  return device;
+}
+
+std::uint64_t arena_budget(std::uint64_t asked) {
+  std::size_t free = 0, total = 0;
+  HAYLOFT_CUDA(cudaMemGetInfo(&free, &total));  // with the context counted as taken
+  if (asked == 0) return free - std::min<std::uint64_t>(kSpareBytes, free / 8);
+  if (asked < kLeastBytes) {
+    refuse("--gpu-memory ", format_bytes(asked), ": must be at least ", format_bytes(kLeastBytes),
+           ", of which CUDA itself takes up to ", format_bytes(kContextBytes));
+  }
+  if (asked - kContextBytes > free) {
+    refuse("--gpu-memory ", format_bytes(asked), ": the device has ", format_bytes(free), " free of ",
+           format_bytes(total), "; lower it, or end what else uses the device");
+  }
+  return asked - kContextBytes;
+}
+
+std::string describe(int device, std::uint64_t budget) {
+  cudaDeviceProp properties{};
+  HAYLOFT_CUDA(cudaGetDeviceProperties(&properties, device));
+  std::ostringstream text;
+  text << properties.name << ", compute capability " << properties.major << "." << properties.minor << ", "
+       << properties.multiProcessorCount << " multiprocessors, " << format_bytes(properties.totalGlobalMem)
+       << ", of which " << format_bytes(budget) << " may be used";
+  return text.str();
+}
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(const offload::Threads& threads, const CudaOptions& options)
+      : threads_(threads),
+        device_(open_device()),
+        arena_(device_, arena_budget(options.memory_bytes)),
+        pins_(std::make_shared<HostPins>(options.kv_host, device_, threads, options.say)),
+        staging_(kPieceBytes, kPieces),
+        context_(context(options)),
+        workspace_(context_, kWorkspaceBytes, compute_),
+        cublas_(compute_, workspace_, kWorkspaceBytes),
+        tables_(context_) {}
+  ~CudaBackend() override {  // what is still queued may use anything below
+    cudaStreamSynchronize(copies_);
+    cudaStreamSynchronize(compute_);
+  }
+
+  std::string name() const override { return "cuda"; }
+  std::string description() const override { return describe(device_, arena_.budget_bytes()); }
+  const offload::Threads& threads() const override { return threads_; }
+
+  std::shared_ptr<offload::ChunkListener> pinning() override { return pins_; }
+  DeviceMemory memory() const override { return {arena_.budget_bytes(), arena_.used_bytes(), arena_.peak_bytes()}; }
+
+  Stream stream() override { return {compute_}; }
+
+  Buffer allocate(std::uint64_t bytes, Stream stream) override {
+    return Buffer(this, arena_.allocate(bytes, on(stream)), bytes, stream);
+  }
+  void to_device(void* device, const void* host, std::uint64_t bytes, Stream stream) override {
+    upload(context_, device, host, bytes, on(stream));
+  }
+  void to_host(void* host, const void* device, std::uint64_t bytes, Stream stream) override {
+    if (bytes == 0) return;
+    check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, on(stream)), "cudaMemcpyAsync", bytes);
+    synchronize(stream);
+  }
+  void copy(void* to, const void* from, std::uint64_t bytes, Stream stream) override {
+    const auto target = reinterpret_cast<std::uintptr_t>(to), source = reinterpret_cast<std::uintptr_t>(from);
+    const std::uint64_t distance = target < source ? source - target : target - source;
+    if (bytes == 0 || distance == 0) return;
+    if (distance >= bytes) return queue_copy(to, from, bytes, on(stream));
+    // CUDA leaves open what an overlapping copy does. By way of a third place, piece by piece, each before its source
+    // is overwritten.
+    const std::uint64_t most = std::min(bytes, kMoveBytes);
+    const Scratch<std::byte> between(context_, static_cast<std::int64_t>(most), on(stream));
+    for (std::uint64_t done = 0; done < bytes;) {
+      const std::uint64_t part = std::min(most, bytes - done);
+      const std::uint64_t at = target < source ? done : bytes - done - part;
+      queue_copy(between, static_cast<const std::byte*>(from) + at, part, on(stream));
+      queue_copy(static_cast<std::byte*>(to) + at, between, part, on(stream));
+      done += part;
+    }
+  }
+  void synchronize(Stream stream) override { HAYLOFT_CUDA(cudaStreamSynchronize(on(stream))); }
+
+  void embed(const Matrix& table, const std::int32_t* tokens, int T, float* out, Stream stream) override {
+    cuda::embed(context_, table, tokens, T, out, on(stream));
+  }
+  void matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream stream) override {
+    cuda::matmul(context_, x, T, w, bias, y, on(stream));
+  }
+  void rms_norm(const float* x, int rows, int n, const float* weight, float eps, float* y, Stream stream) override {
+    cuda::rms_norm(context_, x, rows, n, weight, eps, y, on(stream));
+  }
+  void add(float* y, const float* x, std::int64_t n, Stream stream) override {
+    cuda::add(context_, y, x, n, on(stream));
+  }
+  void silu_mul(float* gate, const float* up, std::int64_t n, Stream stream) override {
+    cuda::silu_mul(context_, gate, up, n, on(stream));
+  }
+  void flag_nonfinite(const float* x, std::int64_t n, std::int32_t tag, std::int32_t* flag, Stream stream) override {
+    cuda::flag_nonfinite(context_, x, n, tag, flag, on(stream));
+  }
+  void rope(float* x, int T, int heads, int d, std::int64_t position, const Rope& rope, Stream stream) override {
+    cuda::rope(context_, x, T, heads, d, position, rope, on(stream));
+  }
+
+  void append(const CacheView& cache, const float* k, const float* v, int T, Stream stream) override {
+    cuda::append(context_, cache, k, v, T, on(stream));
+  }
+  void spill(const CacheView& cache, int tokens, const offload::BlockLayout& layout, std::byte* block,
+             Stream stream) override {
+    cuda::spill(context_, cache, tokens, layout, block, on(stream));
+  }
+  void attend_causal(const CacheView& cache, const float* q, int T, int query_heads, const CausalWindow& window,
+                     float* out, Stream stream) override {
+    cuda::attend_causal(context_, cache, q, T, query_heads, window, out, on(stream));
+  }
+  void attend(const CacheView& cache, const float* q, int query_heads, const Attended& what, float* out,
+              Stream stream) override {
+    cuda::attend(context_, cache, q, query_heads, what, out, on(stream));
+  }
+  void select_sparq(const CacheView& cache, const float* q, int query_heads, const SparqSelect& args,
+                    std::int32_t* positions, float* alpha, Stream stream) override {
+    cuda::select_sparq(context_, cache, q, query_heads, args, positions, alpha, on(stream));
+  }
+  void select_exact(const CacheView& cache, const float* q, int query_heads, const ExactSelect& args,
+                    std::int32_t* positions, Stream stream) override {
+    cuda::select_exact(context_, cache, q, query_heads, args, positions, on(stream));
+  }
+
+ private:
+  Context context(const CudaOptions& options) {
+    Context context;
+    context.device = device_;
+    context.multiprocessors = attribute(cudaDevAttrMultiProcessorCount, device_);
+    context.shared_bytes = static_cast<unsigned>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device_));
+    context.link = options.link == Link::automatic ? Link::sm : options.link;
+    context.compute = compute_;
+    context.copies = copies_;
+    context.arena = &arena_;
+    context.pins = pins_.get();
+    context.tables = &tables_;
+    context.staging = &staging_;
+    context.crossing = &crossing_;
+    context.cublas = &cublas_;
+    context.threads = &threads_;
+    return context;
+  }
+
+  cudaStream_t on(Stream stream) const { return stream.handle ? native(stream) : compute_; }
+
+  static void queue_copy(void* to, const void* from, std::uint64_t bytes, cudaStream_t stream) {
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync", bytes);
+  }
+
+  void release(void* data, std::uint64_t bytes, Stream stream) noexcept override {
+    arena_.free(data, bytes, on(stream));
+  }
+
+  // In the order in which later ones need earlier ones.
+  const offload::Threads& threads_;
+  const int device_;
+  OwnedStream compute_;
+  OwnedStream copies_;
+  Crossing crossing_;
+  DeviceArena arena_;
+  const std::shared_ptr<HostPins> pins_;  // shared with the arenas that pin through it, which may live longer
+  StagingRing staging_;
+  const Context context_;
+  const Scratch<std::byte> workspace_;
+  Cublas cublas_;
+  StoreTables tables_;
+};
+
+}  // namespace
+}  // namespace cuda
+
+std::unique_ptr<Backend> make_cuda_backend(const offload::Threads& threads, const CudaOptions& options) {
+  return std::make_unique<cuda::CudaBackend>(threads, options);
+}
+
+}  // namespace hayloft::gpu

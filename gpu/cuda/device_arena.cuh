@@ -1,0 +1,43 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "gpu/cuda/check.cuh"
+
+namespace hayloft::gpu::cuda {
+
+// All device memory of a backend, within a budget. Allocated and freed in stream order from a pool of CUDA's own: a
+// piece freed on a stream may be handed out again at once for work queued later on that stream, and for other streams
+// once an event orders them. The pool keeps up to the budget instead of giving it back at every synchronisation.
+// Thread-safe. Every piece must be freed before the arena dies.
+class DeviceArena {
+ public:
+  static constexpr std::uint64_t alignment = 512;  // of addresses; sizes are rounded up to it
+
+  DeviceArena(int device, std::uint64_t budget_bytes);
+  ~DeviceArena();
+  DeviceArena(const DeviceArena&) = delete;
+  DeviceArena& operator=(const DeviceArena&) = delete;
+
+  // Never null; 0 bytes take `alignment`. Throws Error, saying what was asked, what is left and which option to change,
+  // when the budget is exhausted or the device has less than that; nothing is lost then.
+  void* allocate(std::uint64_t bytes, cudaStream_t stream);
+  // `bytes` as given to allocate().
+  void free(void* data, std::uint64_t bytes, cudaStream_t stream) noexcept;
+
+  std::uint64_t budget_bytes() const { return budget_; }
+  std::uint64_t used_bytes() const { return used_; }
+  std::uint64_t peak_bytes() const { return peak_; }
+
+ private:
+  void take(std::uint64_t bytes);
+
+  const std::uint64_t budget_;
+  cudaMemPool_t pool_ = nullptr;
+  std::atomic<std::uint64_t> used_ = 0;
+  std::atomic<std::uint64_t> peak_ = 0;
+};
+
+}  // namespace hayloft::gpu::cuda

@@ -1,0 +1,93 @@
+#include <cctype>
+#include <fstream>
+#include <mutex>
+
+#include "gpu/cuda/host_pins.cuh"
+#include "gpu/cuda/refuse.h"
+#include "offload/format.h"
+#include "offload/pages.h"
+
+namespace hayloft::gpu::cuda {
+namespace {
+
+constexpr std::uint64_t kPage = 4096;
+constexpr std::uint64_t kTouchBytes = std::uint64_t{32} << 20;  // per piece of parallel work
+
+// From sysfs, which says -1 where there is one node only.
+int node_of(int device) {
+  char bus[32] = {};
+  if (cudaDeviceGetPCIBusId(bus, sizeof bus, device) != cudaSuccess) {
+    cudaGetLastError();
+    return -1;
+  }
+  for (char& c : bus) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  int node = -1;
+  std::ifstream(std::string("/sys/bus/pci/devices/") + bus + "/numa_node") >> node;
+  return node;
+}
+
+}  // namespace
+
+HostPins::HostPins(KvHost mode, int device, const offload::Threads& threads,
+                   std::function<void(const std::string&)> say)
+    : mode_(mode), node_(node_of(device)), threads_(threads), say_(std::move(say)) {}
+
+HostPins::~HostPins() {
+  for (const auto& [data, pin] : pins_) cudaHostUnregister(const_cast<std::byte*>(data));
+}
+
+void HostPins::committed(std::byte* data, std::uint64_t bytes) {
+  if (mode_ != KvHost::automatic && mode_ != KvHost::pinned) return;
+  if (const std::shared_lock lock(mutex_); refused_) return;
+  if (node_ >= 0) offload::prefer_node(data, bytes, node_);
+  // Fresh pages are zero and stay so. Writing them from all threads is what takes the time of pinning.
+  const auto pieces = static_cast<std::int64_t>((bytes + kTouchBytes - 1) / kTouchBytes);
+  threads_.parallel_for(pieces, 1, [&](std::int64_t begin, std::int64_t end) {
+    const std::uint64_t last = std::min(bytes, static_cast<std::uint64_t>(end) * kTouchBytes);
+    for (std::uint64_t at = static_cast<std::uint64_t>(begin) * kTouchBytes; at < last; at += kPage) {
+      *static_cast<volatile std::byte*>(data + at) = std::byte{0};
+    }
+  });
+  const cudaError_t result = cudaHostRegister(data, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable);
+  if (result == cudaSuccess) {
+    void* device = nullptr;
+    const cudaError_t mapped = cudaHostGetDevicePointer(&device, data, 0);
+    if (mapped != cudaSuccess) cudaHostUnregister(data);
+    check(mapped, "cudaHostGetDevicePointer");
+    const std::unique_lock lock(mutex_);
+    pins_.emplace(data, Pin{bytes, static_cast<std::byte*>(device)});
+    generation_++;
+    return;
+  }
+  cudaGetLastError();
+  const std::string what = std::string("the system refuses to pin ") + format_bytes(bytes) +
+                           " of host memory for keys and values (" + cudaGetErrorName(result) + ")";
+  if (mode_ == KvHost::pinned) {
+    refuse("--kv-host pinned: ", what,
+           "; raise the limit of locked memory, lower the context, or use --kv-host staged");
+  }
+  {
+    const std::unique_lock lock(mutex_);
+    refused_ = true;
+  }
+  if (say_) say_(what + ": what is not pinned is copied through a small pinned buffer, which is slower");
+}
+
+void HostPins::releasing(std::byte* data, std::uint64_t) noexcept {
+  const std::unique_lock lock(mutex_);
+  if (pins_.erase(data) == 0) return;
+  generation_++;
+  cudaHostUnregister(data);
+}
+
+const std::byte* HostPins::on_device(const std::byte* data, std::uint64_t bytes) const {
+  const std::shared_lock lock(mutex_);
+  auto pin = pins_.upper_bound(data);
+  if (pin == pins_.begin()) return nullptr;
+  --pin;
+  const auto offset = static_cast<std::uint64_t>(data - pin->first);
+  if (offset >= pin->second.bytes || bytes > pin->second.bytes - offset) return nullptr;
+  return pin->second.device + offset;
+}
+
+}  // namespace hayloft::gpu::cuda

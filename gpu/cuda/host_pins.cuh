@@ -1,0 +1,51 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <shared_mutex>
+#include <string>
+
+#include "gpu/backend.h"
+#include "gpu/cuda/check.cuh"
+
+namespace hayloft::gpu::cuda {
+
+// Host memory that the device reads in place. As an arena's listener it pins every chunk the arena commits: touched in
+// parallel first, on the NUMA node of the device, because the driver alone takes about five times as long to do both.
+// Thread-safe.
+class HostPins : public offload::ChunkListener {
+ public:
+  // With KvHost::automatic, a refusal is told once to `say`, and from then on nothing more is pinned: most of K and V
+  // would have to be staged anyhow. With KvHost::pinned it is an Error. Otherwise nothing is ever pinned.
+  HostPins(KvHost mode, int device, const offload::Threads& threads, std::function<void(const std::string&)> say);
+  ~HostPins() override;
+
+  void committed(std::byte* data, std::uint64_t bytes) override;
+  void releasing(std::byte* data, std::uint64_t bytes) noexcept override;
+
+  // Grows whenever memory is pinned or given up: what on_device() said at another count may be out of date.
+  std::uint64_t generation() const { return generation_; }
+
+  // Where the device sees [data, data + bytes), or null when not all of it is pinned. bytes > 0.
+  const std::byte* on_device(const std::byte* data, std::uint64_t bytes) const;
+
+ private:
+  struct Pin {
+    std::uint64_t bytes;
+    std::byte* device;
+  };
+
+  const KvHost mode_;
+  const int node_;  // NUMA node of the device, OS index; -1 when the machine has one or does not tell
+  const offload::Threads& threads_;
+  const std::function<void(const std::string&)> say_;
+  std::atomic<std::uint64_t> generation_ = 0;
+  mutable std::shared_mutex mutex_;  // guards all below
+  std::map<const std::byte*, Pin> pins_;
+  bool refused_ = false;
+};
+
+}  // namespace hayloft::gpu::cuda

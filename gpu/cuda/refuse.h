@@ -1,0 +1,20 @@
+#pragma once
+
+#include <sstream>
+#include <string>
+
+// Errors for files that nvcc compiles: it cannot evaluate fmt's compile-time check of formats, so offload/error.h stays
+// out of them.
+namespace hayloft::gpu::cuda {
+
+[[noreturn]] void throw_error(const std::string& message);  // hayloft::Error
+
+// Throws Error with the parts written one after another.
+template <class... Parts>
+[[noreturn]] void refuse(const Parts&... parts) {
+  std::ostringstream message;
+  (message << ... << parts);
+  throw_error(message.str());
+}
+
+}  // namespace hayloft::gpu::cuda

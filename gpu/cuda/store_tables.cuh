@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "gpu/cuda/context.cuh"
+
+namespace hayloft::gpu::cuda {
+
+// The tables of block addresses and the value sums that kernels read, in device memory, kept from call to call: a layer
+// changes once per block of tokens only. A table is found by what the view says, not by where it lies, so copies of a
+// store share it; and it never changes, so another session's view of the same blocks cannot disturb kernels that are
+// yet to be queued. Thread-safe.
+class StoreTables {
+ public:
+  explicit StoreTables(const Context& context) : context_(context) {}
+  ~StoreTables();
+  StoreTables(const StoreTables&) = delete;
+  StoreTables& operator=(const StoreTables&) = delete;
+
+  bool pinned(const offload::LayerView& view);  // cuda::pinned()
+
+  // cuda::on_device(). The table stays for another kTables - 1 views and is then freed in stream order.
+  DeviceStore find(const offload::LayerView& view, cudaStream_t stream);
+
+ private:
+  static constexpr std::size_t kTables = 2048;  // 16 sessions of 128 layers
+
+  struct Table {
+    std::vector<const std::byte*> blocks;  // on the host
+    std::vector<float> value_sum;
+    std::uint64_t generation = UINT64_MAX;    // HostPins', when the next one was found out
+    std::vector<const std::byte*> on_device;  // of the blocks; empty when not all of them are pinned
+    void* memory = nullptr;                   // the addresses, then the value sums; null until a kernel wants it
+    cudaStream_t stream = nullptr;            // that used it last
+  };
+  using Tables = std::list<Table>;  // the one used last comes first
+
+  Table& look_up(const offload::LayerView& view);
+  void locate(Table& table, const offload::LayerView& view);
+  void upload(Table& table, cudaStream_t stream);
+  void release(Table& table) noexcept;
+
+  const Context& context_;
+  std::mutex mutex_;  // guards all below
+  Tables tables_;
+  std::unordered_multimap<const std::byte*, Tables::iterator>
+      by_last_block_;  // which tells even versions of a layer apart
+};
+
+}  // namespace hayloft::gpu::cuda
