@@ -1,0 +1,107 @@
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <source_location>
+
+#include "offload/half.h"
+#include "simt/kernel.h"
+
+// The shim's half of gpu/cuda/intrinsics.cuh: the same names with the same meaning, in C++.
+namespace hayloft::gpu::cuda {
+
+inline constexpr int kWarp = 32;
+inline constexpr unsigned kFullWarp = 0xffffffffu;
+
+inline float widen(f16 x) {
+  return to_float(x);
+}
+inline f16 narrow(float x) {
+  return to_f16(x);
+}
+inline float widen(bf16 x) {
+  return to_float(x);
+}
+inline float2 widen_pair(unsigned bits) {
+  return {to_float(f16{static_cast<std::uint16_t>(bits)}), to_float(f16{static_cast<std::uint16_t>(bits >> 16)})};
+}
+
+// A misaligned address is caught by the undefined-behaviour sanitizer.
+inline uint4 load16(const void* address) {
+  return *static_cast<const uint4*>(address);
+}
+inline uint4 load16_once(const void* address) {
+  return *static_cast<const uint4*>(address);
+}
+inline void store16(void* address, uint4 x) {
+  *static_cast<uint4*>(address) = x;
+}
+
+template <class T>
+T shuffle(T x, int lane, std::source_location where = std::source_location::current()) {
+  return simt::exchange(x, "shuffle", where).template value<T>(lane % kWarp);
+}
+template <class T>
+T shuffle_xor(T x, int mask, std::source_location where = std::source_location::current()) {
+  const simt::Lanes lanes = simt::exchange(x, "shuffle_xor", where);
+  return lanes.template value<T>((lanes.lane ^ mask) % kWarp);
+}
+template <class T>
+T shuffle_up(T x, int delta, std::source_location where = std::source_location::current()) {
+  const simt::Lanes lanes = simt::exchange(x, "shuffle_up", where);
+  return lanes.lane < delta ? x : lanes.template value<T>(lanes.lane - delta);
+}
+inline unsigned ballot(bool p, std::source_location where = std::source_location::current()) {
+  const simt::Lanes lanes = simt::exchange(p, "ballot", where);
+  unsigned bits = 0;
+  for (int i = 0; i < kWarp; ++i) {
+    if ((lanes.existing >> i & 1u) != 0 && lanes.value<bool>(i)) bits |= 1u << i;
+  }
+  return bits;
+}
+inline void warp_barrier(std::source_location where = std::source_location::current()) {
+  simt::exchange(nullptr, 0, "warp_barrier", where);
+}
+
+// A fiber runs undisturbed between its barriers, so that a plain read and write is atomic.
+template <class T>
+T atomic_add(T* address, T x) {
+  const T before = *address;
+  *address = static_cast<T>(before + x);
+  return before;
+}
+template <class T>
+T atomic_min(T* address, T x) {
+  const T before = *address;
+  *address = std::min(before, x);
+  return before;
+}
+template <class T>
+T atomic_max(T* address, T x) {
+  const T before = *address;
+  *address = std::max(before, x);
+  return before;
+}
+inline void device_fence() {}
+
+inline float fast_exp(float x) {
+  return std::exp(x);
+}
+inline int count_bits(unsigned x) {
+  return std::popcount(x);
+}
+inline int leading_zeros(unsigned x) {
+  return std::countl_zero(x);
+}
+inline unsigned bits_of(float x) {
+  return std::bit_cast<unsigned>(x);
+}
+inline float float_of(unsigned bits) {
+  return std::bit_cast<float>(bits);
+}
+
+inline unsigned char* dynamic_shared() {
+  return simt::dynamic_shared();
+}
+
+}  // namespace hayloft::gpu::cuda

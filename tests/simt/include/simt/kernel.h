@@ -1,0 +1,66 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <source_location>
+#include <type_traits>
+
+#include "simt/vectors.h"
+
+// What a kernel's source says, as C++. Each CUDA thread is a fiber of one processor thread, so that the words below need
+// no locks; tests/simt/machine.h runs the fibers.
+#define __global__
+#define __device__
+#define __host__
+#define __constant__ static
+#define __shared__ static  // blocks run one after another
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __align__(n) alignas(n)
+
+// Of the thread that is running.
+inline uint3 threadIdx{};
+inline uint3 blockIdx{};
+inline dim3 blockDim;
+inline dim3 gridDim;
+inline constexpr int warpSize = 32;
+
+namespace hayloft::simt {
+
+// The values that the lanes of a warp brought to a warp function.
+struct Lanes {
+  static constexpr std::size_t slot_bytes = 16;
+  const std::byte* slots;  // [32][slot_bytes]; all bits set for a lane that does not exist
+  unsigned existing;       // bit per lane
+  int lane;                // of the caller
+
+  template <class T>
+  T value(int i) const {
+    T x;
+    std::memcpy(&x, slots + static_cast<std::size_t>(i) * slot_bytes, sizeof x);
+    return x;
+  }
+};
+
+// Waits until every thread of the block is at this very call. A launch in which some never come ends with an error.
+void block_barrier(std::source_location where);
+
+// Waits until every lane of the warp (the last one may have fewer than 32) is at this very call.
+Lanes exchange(const void* value, std::size_t bytes, const char* what, std::source_location where);
+
+template <class T>
+Lanes exchange(const T& x, const char* what, std::source_location where) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= Lanes::slot_bytes);
+  return exchange(&x, sizeof x, what, where);
+}
+
+unsigned char* dynamic_shared();
+
+}  // namespace hayloft::simt
+
+inline void __syncthreads(std::source_location where = std::source_location::current()) {
+  hayloft::simt::block_barrier(where);
+}

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+
+namespace hayloft::simt {
+
+enum class Place : std::uint8_t { pageable, pinned, device };
+
+// Who owns which addresses. Device memory comes from the heap, between the address sanitizer's red zones, and is
+// poisoned except while open: only the operations of streams open it.
+class Memory {
+ public:
+  // Device memory, aligned as CUDA's. It is usable (when open) from begin() on. Returns null past `limit` bytes in all.
+  void* allocate(std::size_t bytes, std::uint64_t limit);
+  void begin(void* data);
+  bool release(void* data);  // false: not the beginning of an allocation
+
+  bool pin(void* data, std::size_t bytes, bool owned);  // false: overlaps what is pinned
+  bool unpin(void* data, bool owned);                   // false: not the beginning of such a piece
+
+  // Where all of [data, data + bytes) lies. Throws std::out_of_range when it begins in device or pinned memory and ends
+  // outside.
+  Place place(const void* data, std::size_t bytes) const;
+
+  void open();
+  void close();
+
+  std::uint64_t device_bytes() const { return device_bytes_; }
+  std::uint64_t pinned_bytes() const { return pinned_bytes_; }
+  std::uint64_t peak_device_bytes() const { return peak_device_bytes_; }
+
+ private:
+  struct Piece {
+    std::size_t bytes = 0;
+    bool usable = true;
+    bool owned = false;  // pinned memory that CUDA allocated
+  };
+  using Pieces = std::map<std::uintptr_t, Piece>;
+  static const Pieces::value_type* find(const Pieces& pieces, std::uintptr_t address);
+
+  Pieces device_;
+  Pieces pinned_;
+  std::uint64_t device_bytes_ = 0;
+  std::uint64_t peak_device_bytes_ = 0;
+  std::uint64_t pinned_bytes_ = 0;
+  int opened_ = 0;
+};
+
+}  // namespace hayloft::simt

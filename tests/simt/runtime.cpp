@@ -1,0 +1,219 @@
+#include "tests/simt/runtime.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <iterator>
+#include <stdexcept>
+
+namespace hayloft::simt {
+namespace {
+
+constexpr std::size_t most_queued = 4096;  // operations of one stream
+
+// Errors after which the real runtime's context is lost.
+bool lasting(cudaError_t error) {
+  switch (error) {
+    case cudaErrorECCUncorrectable:
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorContextIsDestroyed:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorLaunchFailure:
+      return true;
+    default:
+      return false;
+  }
+}
+
+std::uint64_t seed_from_environment() {
+  const char* text = std::getenv("HAYLOFT_SIMT_SEED");
+  return text ? std::strtoull(text, nullptr, 10) : 1;
+}
+
+}  // namespace
+
+// Never destroyed: static objects of a test may free device memory at the very end.
+Runtime& Runtime::instance() {
+  static Runtime& runtime = []() -> Runtime& {
+    auto& made = *new Runtime;
+    made.reset(seed_from_environment());
+    return made;
+  }();
+  return runtime;
+}
+
+int Runtime::fault(const char* function) {
+  const std::int64_t call = ++calls[function];
+  const auto found = faults.find(std::pair(std::string(function), call));
+  return found == faults.end() ? 0 : found->second;
+}
+
+cudaError_t Runtime::enter(const char* function) {
+  const auto error = static_cast<cudaError_t>(fault(function));
+  if (in_host_function) return cudaErrorNotPermitted;
+  return sticky != cudaSuccess ? sticky : error;
+}
+
+cublasStatus_t Runtime::enter_cublas(const char* function) {
+  const auto error = static_cast<cublasStatus_t>(fault(function));
+  return sticky != cudaSuccess ? CUBLAS_STATUS_EXECUTION_FAILED : error;
+}
+
+void Runtime::note(cudaError_t error) {
+  if (error == cudaSuccess || error == cudaErrorNotReady) return;
+  last_error = error;
+  if (lasting(error) && sticky == cudaSuccess) {
+    sticky = error;
+    drop_queues();
+  }
+}
+
+void Runtime::kernel_failed(const std::string& message) {
+  failure = message;
+  fmt::print(stderr, "simt: {} (seed {})\n", message, seed);
+  note(cudaErrorLaunchFailure);
+}
+
+void Runtime::queue(cudaStream_t stream, std::function<void()> run) {
+  stream->queue.push_back({std::move(run), nullptr});
+  const Opened opened(memory);
+  while (stream->queue.size() > most_queued && run_one()) {
+  }
+}
+
+bool Runtime::runnable(cudaStream_t stream) const {
+  return !stream->queue.empty() && (!stream->queue.front().after || stream->queue.front().after->done);
+}
+
+// Mostly the stream of last time: one that runs far ahead of the others, or stays far behind, shows more than fair turns
+// would.
+cudaStream_t Runtime::pick() {
+  if (favourite_ && runnable(favourite_) && random() % 4 != 0) return favourite_;
+  std::vector<cudaStream_t> able;
+  std::copy_if(order_.begin(), order_.end(), std::back_inserter(able), [&](cudaStream_t s) { return runnable(s); });
+  if (!able.empty()) favourite_ = able[random() % able.size()];
+  return able.empty() ? nullptr : favourite_;
+}
+
+bool Runtime::run_one() {
+  const cudaStream_t stream = pick();
+  if (!stream) return false;
+  const Operation operation = std::move(stream->queue.front());
+  stream->queue.pop_front();
+  if (operation.run) operation.run();
+  return true;
+}
+
+cudaError_t Runtime::wait(const std::function<bool()>& done) {
+  const Opened opened(memory);
+  while (sticky == cudaSuccess && !done()) {
+    // Streams wait only for what was recorded before, so that something can always run.
+    if (!run_one()) throw std::logic_error("simt: waiting for what nobody has queued");
+  }
+  return sticky;
+}
+
+cudaError_t Runtime::wait(cudaStream_t stream) {
+  return wait([&] { return stream->queue.empty(); });
+}
+
+cudaError_t Runtime::wait_all(bool blocking_only) {
+  return wait([&] {
+    return std::all_of(order_.begin(), order_.end(),
+                       [&](cudaStream_t s) { return s->queue.empty() || (blocking_only && !s->blocking); });
+  });
+}
+
+cudaStream_t Runtime::create_stream(bool blocking) {
+  auto stream = std::make_unique<CUstream_st>();
+  stream->blocking = blocking;
+  order_.push_back(stream.get());
+  const cudaStream_t handle = stream.get();
+  streams_[handle] = std::move(stream);
+  return handle;
+}
+
+void Runtime::destroy_stream(cudaStream_t stream) {
+  if (favourite_ == stream) favourite_ = nullptr;
+  std::erase(order_, stream);
+  streams_.erase(stream);
+}
+
+void Runtime::drop_queues() {
+  for (const cudaStream_t stream : order_) stream->queue.clear();
+}
+
+void Runtime::reset(std::uint64_t new_seed) {
+  wait_all(false);
+  drop_queues();
+  device = {};
+  seed = new_seed;
+  random.seed(new_seed);
+  last_error = sticky = cudaSuccess;
+  failure.clear();
+  calls.clear();
+  faults.clear();
+  host_waits = 0;
+  launches.clear();
+  favourite_ = nullptr;
+}
+
+void reset(std::uint64_t seed) {
+  Runtime& runtime = Runtime::instance();
+  const std::lock_guard lock(runtime.mutex);
+  runtime.reset(seed);
+}
+void reset() {
+  reset(seed_from_environment());
+}
+std::uint64_t seed() {
+  return Runtime::instance().seed;
+}
+Device& device() {
+  return Runtime::instance().device;
+}
+
+void fail_call(std::string_view function, int n, cudaError_t error) {
+  Runtime& runtime = Runtime::instance();
+  const std::lock_guard lock(runtime.mutex);
+  runtime.faults[{std::string(function), runtime.calls[std::string(function)] + n}] = error;
+}
+void fail_call(std::string_view function, int n, cublasStatus_t error) {
+  fail_call(function, n, static_cast<cudaError_t>(error));
+}
+
+std::string kernel_failure() {
+  Runtime& runtime = Runtime::instance();
+  const std::lock_guard lock(runtime.mutex);
+  return runtime.failure;
+}
+std::int64_t calls(std::string_view function) {
+  Runtime& runtime = Runtime::instance();
+  const std::lock_guard lock(runtime.mutex);
+  const auto found = runtime.calls.find(function);
+  return found == runtime.calls.end() ? 0 : found->second;
+}
+std::int64_t host_waits() {
+  Runtime& runtime = Runtime::instance();
+  const std::lock_guard lock(runtime.mutex);
+  return runtime.host_waits;
+}
+std::uint64_t device_bytes() {
+  Runtime& runtime = Runtime::instance();
+  const std::lock_guard lock(runtime.mutex);
+  return runtime.memory.device_bytes();
+}
+std::uint64_t pinned_bytes() {
+  Runtime& runtime = Runtime::instance();
+  const std::lock_guard lock(runtime.mutex);
+  return runtime.memory.pinned_bytes();
+}
+
+}  // namespace hayloft::simt

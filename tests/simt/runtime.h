@@ -1,0 +1,117 @@
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "tests/simt/control.h"
+#include "tests/simt/memory.h"
+
+// The state behind the API. The functions of cuda_runtime.h and cublas_v2.h enter through api(), which locks it.
+namespace hayloft::simt {
+
+// One cudaEventRecord: done when its stream has come past it.
+struct Record {
+  bool done = false;
+  double milliseconds = 0;  // when, on the runtime's own clock
+};
+
+struct Operation {
+  std::function<void()> run;      // may be empty
+  std::shared_ptr<Record> after;  // runs only when this is done; null: at any time
+};
+
+}  // namespace hayloft::simt
+
+struct CUstream_st {
+  std::deque<hayloft::simt::Operation> queue;
+  bool blocking = false;  // with respect to the legacy default stream
+};
+
+struct CUevent_st {
+  std::shared_ptr<hayloft::simt::Record> latest;
+  bool timing = true;
+};
+
+namespace hayloft::simt {
+
+class Runtime {
+ public:
+  static Runtime& instance();
+
+  // Counts the call; what it fails with before it has begun: an injected fault or a sticky error.
+  cudaError_t enter(const char* function);
+  cublasStatus_t enter_cublas(const char* function);
+  void note(cudaError_t error);  // for cudaGetLastError, and to be kept for good where it is of that kind
+
+  // An operation behind all others of the stream.
+  void queue(cudaStream_t stream, std::function<void()> run);
+  // Runs operations of any streams until `done`. Returns the sticky error.
+  cudaError_t wait(const std::function<bool()>& done);
+  cudaError_t wait(cudaStream_t stream);  // until its queue is empty
+  cudaError_t wait_all(bool blocking_only);
+  bool run_one();  // false: none can run
+
+  bool known(cudaStream_t stream) const { return stream && streams_.count(stream) > 0; }
+  cudaStream_t create_stream(bool blocking);
+  void destroy_stream(cudaStream_t stream);
+
+  void reset(std::uint64_t seed);
+  void kernel_failed(const std::string& message);
+
+  std::recursive_mutex mutex;
+  Memory memory;
+  Device device;
+  std::uint64_t seed = 1;
+  std::mt19937_64 random{1};
+  cudaError_t last_error = cudaSuccess;
+  cudaError_t sticky = cudaSuccess;
+  std::string failure;
+  std::map<std::string, std::int64_t, std::less<>> calls;
+  std::map<std::pair<std::string, std::int64_t>, int, std::less<>> faults;  // (function, call) to error
+  std::int64_t host_waits = 0;
+  std::unordered_map<const void*, std::int64_t> launches;      // by kernel
+  std::unordered_map<const void*, std::size_t> shared_limits;  // by kernel, once raised
+  bool in_host_function = false;
+
+ private:
+  bool runnable(cudaStream_t stream) const;
+  cudaStream_t pick();
+  int fault(const char* function);
+  void drop_queues();
+
+  std::map<cudaStream_t, std::unique_ptr<CUstream_st>> streams_;
+  std::vector<cudaStream_t> order_;   // of creation: seeds mean the same in every process
+  cudaStream_t favourite_ = nullptr;  // runs ahead until the dice fall otherwise
+};
+
+template <class Body>
+cudaError_t api(const char* function, Body&& body) {
+  Runtime& runtime = Runtime::instance();
+  const std::lock_guard lock(runtime.mutex);
+  cudaError_t error = runtime.enter(function);
+  if (error == cudaSuccess) error = body(runtime);
+  runtime.note(error);
+  return error;
+}
+
+// Device memory may be touched while this lives.
+class Opened {
+ public:
+  explicit Opened(Memory& memory) : memory_(memory) { memory_.open(); }
+  ~Opened() { memory_.close(); }
+  Opened(const Opened&) = delete;
+  Opened& operator=(const Opened&) = delete;
+
+ private:
+  Memory& memory_;
+};
+
+}  // namespace hayloft::simt
