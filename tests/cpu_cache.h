@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "gpu/backend.h"
@@ -33,14 +35,16 @@ struct CacheShape {
   std::int64_t position = 0;  // of the tail's first token when nothing is stored
   std::uint32_t seed = 1;
   float key_scale = 1;
+  offload::ColumnFormat columns = offload::ColumnFormat::f16;
 };
 
 class RandomCache {
  public:
-  explicit RandomCache(const CacheShape& shape)
+  // With a listener (a backend's pinning()) the store lies in chunks small enough to be several.
+  explicit RandomCache(const CacheShape& shape, std::shared_ptr<offload::ChunkListener> listener = nullptr)
       : shape_(shape),
-        arena_(topology_, budget()),
-        store_(arena_, {1, shape.kv_heads, shape.head_dim, shape.block_tokens, offload::ColumnFormat::f16}) {
+        arena_(topology_, budget(std::move(listener))),
+        store_(arena_, {1, shape.kv_heads, shape.head_dim, shape.block_tokens, shape.columns}) {
     const std::size_t row = 2 * static_cast<std::size_t>(shape.head_dim);
     const std::int64_t tokens = shape.stored + shape.tail;
     std::mt19937 random(shape.seed);
@@ -77,6 +81,8 @@ class RandomCache {
     return view;
   }
 
+  const std::vector<f16>& tail_rows() const { return tail_; }  // [Hkv][capacity][2 d], dead slots included
+
   const CacheShape& shape() const { return shape_; }
   std::int64_t first() const { return shape_.stored > 0 ? 0 : shape_.position; }
   std::int64_t tokens() const { return first() + shape_.stored + shape_.tail; }
@@ -93,9 +99,11 @@ class RandomCache {
  private:
   static constexpr std::int64_t dead_slots = 3;
 
-  static offload::ArenaOptions budget() {
+  static offload::ArenaOptions budget(std::shared_ptr<offload::ChunkListener> listener) {
     offload::ArenaOptions options;
     options.budget_bytes = std::uint64_t{2} << 30;
+    if (listener) options.chunk_bytes = std::uint64_t{1} << 20;
+    options.listener = std::move(listener);
     return options;
   }
 

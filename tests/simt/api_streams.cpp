@@ -102,7 +102,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     auto record = std::make_shared<Record>();
     event->latest = record;
     runtime.queue(stream, [record] {
-      record->milliseconds = now_milliseconds();
+      record->milliseconds = hayloft::simt::now_milliseconds();
       record->done = true;
     });
     return cudaSuccess;

@@ -25,6 +25,9 @@ inline float widen(bf16 x) {
 inline float2 widen_pair(unsigned bits) {
   return {to_float(f16{static_cast<std::uint16_t>(bits)}), to_float(f16{static_cast<std::uint16_t>(bits >> 16)})};
 }
+inline unsigned narrow_pair(float low, float high) {
+  return to_f16(low).bits | static_cast<unsigned>(to_f16(high).bits) << 16;
+}
 
 // A misaligned address is caught by the undefined-behaviour sanitizer.
 inline uint4 load16(const void* address) {
@@ -86,6 +89,11 @@ inline void device_fence() {}
 
 inline float fast_exp(float x) {
   return std::exp(x);
+}
+inline void sin_cos_pi(float x, float* sine, float* cosine) {
+  constexpr double pi = 3.14159265358979323846;
+  *sine = static_cast<float>(std::sin(pi * x));
+  *cosine = static_cast<float>(std::cos(pi * x));
 }
 inline int count_bits(unsigned x) {
   return std::popcount(x);
