@@ -28,6 +28,37 @@ inline dim3 blockDim;
 inline dim3 gridDim;
 inline constexpr int warpSize = 32;
 
+// CUDA's own min and max, for two of one type, and the functions of <cmath> that only CUDA has.
+#define HAYLOFT_SIMT_MIN_MAX(type)          \
+  inline type min(type a, type b) {         \
+    return b < a ? b : a;                   \
+  }                                         \
+  inline type max(type a, type b) {         \
+    return a < b ? b : a;                   \
+  }
+HAYLOFT_SIMT_MIN_MAX(int)
+HAYLOFT_SIMT_MIN_MAX(unsigned)
+HAYLOFT_SIMT_MIN_MAX(long)
+HAYLOFT_SIMT_MIN_MAX(unsigned long)
+HAYLOFT_SIMT_MIN_MAX(long long)
+HAYLOFT_SIMT_MIN_MAX(unsigned long long)
+#undef HAYLOFT_SIMT_MIN_MAX
+inline float min(float a, float b) {
+  return std::fmin(a, b);
+}
+inline float max(float a, float b) {
+  return std::fmax(a, b);
+}
+inline double min(double a, double b) {
+  return std::fmin(a, b);
+}
+inline double max(double a, double b) {
+  return std::fmax(a, b);
+}
+inline float rsqrtf(float x) {
+  return 1 / std::sqrt(x);
+}
+
 namespace hayloft::simt {
 
 // The values that the lanes of a warp brought to a warp function.
