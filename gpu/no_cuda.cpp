@@ -1,10 +1,15 @@
 #include "gpu/backend.h"
+#include "gpu/link.h"
 #include "offload/error.h"
 
 namespace hayloft::gpu {
 
 std::unique_ptr<Backend> make_cuda_backend(const offload::Threads&, const CudaOptions&) {
   fail("--device cuda: this build of hayloft has no CUDA backend; use --device cpu");
+}
+
+LinkReport measure_link(const offload::Topology&, const offload::Threads&, const LinkOptions&, const LinkProgress&) {
+  fail("--device cuda: this build of hayloft has no CUDA backend, so there is no link to measure; use --device cpu");
 }
 
 }  // namespace hayloft::gpu

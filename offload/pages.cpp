@@ -58,6 +58,10 @@ void unmap_pages(const Pages& pages) noexcept {
   if (pages.data) munmap(pages.data, pages.bytes);
 }
 
+void want_small_pages(std::byte* data, std::uint64_t bytes) noexcept {
+  madvise(data, bytes, MADV_NOHUGEPAGE);
+}
+
 bool drop_pages(std::byte* data, std::uint64_t bytes) noexcept {
   return madvise(data, bytes, MADV_DONTNEED) == 0;
 }

@@ -24,6 +24,9 @@ void prefer_node(std::byte* data, std::uint64_t bytes, int node) noexcept;
 
 void unmap_pages(const Pages& pages) noexcept;
 
+// Wishes for pages of 4 KiB where the system would rather give large ones; for memory not yet touched.
+void want_small_pages(std::byte* data, std::uint64_t bytes) noexcept;
+
 // Gives ordinary pages back to the system while keeping their addresses; they read as zero afterwards. False if the
 // system refuses, with the contents unchanged.
 bool drop_pages(std::byte* data, std::uint64_t bytes) noexcept;

@@ -96,6 +96,8 @@ std::string profile_json(const MachineProfile& profile) {
       {"layer_overhead_us", profile.layer_overhead_us},
       {"link_to_device_GBps", or_null(profile.link_to_device)},
       {"link_to_host_GBps", or_null(profile.link_to_host)},
+      {"link_columns_sm_GBps", or_null(profile.link_columns_sm)},
+      {"link_columns_copy_GBps", or_null(profile.link_columns_copy)},
   };
   for (const AttentionRates& rates : profile.attention) {
     nlohmann::ordered_json entry = {{"head_dim", rates.head_dim}, {"group", rates.group}};
@@ -123,6 +125,8 @@ MachineProfile read_profile(const std::filesystem::path& path) {
   profile.layer_overhead_us = fields.positive("layer_overhead_us");
   profile.link_to_device = read_optional(fields, "link_to_device_GBps");
   profile.link_to_host = read_optional(fields, "link_to_host_GBps");
+  profile.link_columns_sm = read_optional(fields, "link_columns_sm_GBps");
+  profile.link_columns_copy = read_optional(fields, "link_columns_copy_GBps");
   const nlohmann::json* list = fields.find("attention");
   if (!list) fail("{}: the field attention is missing", path.string());
   if (!list->is_array() || list->empty()) fields.refuse("attention", *list, "a list of at least one object of rates");

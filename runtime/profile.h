@@ -40,7 +40,9 @@ struct MachineProfile {
   double layer_overhead_us = 0;          // a layer of a decode step when its matrices are next to nothing
   std::optional<double> link_to_device;  // GB/s; none without a device of its own
   std::optional<double> link_to_host;
-  std::vector<AttentionRates> attention;  // at least one
+  std::optional<double> link_columns_sm;    // GB/s of f16 column runs read by the multiprocessors,
+  std::optional<double> link_columns_copy;  // and by the copy engine: what --link auto decides by
+  std::vector<AttentionRates> attention;    // at least one
 
   // For heads that were not measured: those of the nearest dimension, the time per byte interpolated over the group.
   AttentionRates rates(int head_dim, int group) const;

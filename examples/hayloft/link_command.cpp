@@ -1,4 +1,6 @@
-#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
 
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/environment.h"
@@ -8,9 +10,10 @@
 #include "offload/error.h"
 #include "offload/format.h"
 #include "offload/output_file.h"
+#include "runtime/link_report.h"
 #include "runtime/profile.h"
 
-// hayloft link: what this machine's memory gives, as a table and as the profile that plan reads.
+// hayloft link: what this machine's memory and the link to its GPU give, as tables and as the profile that plan reads.
 namespace hayloft::cli {
 namespace {
 
@@ -20,8 +23,7 @@ constexpr const char* examples = R"(Examples:
   hayloft link --footprint 4GiB --seconds 30 --format csv
   hayloft link -t 1 --profile one-thread.json --json -)";
 
-constexpr const char* skipped =
-    "skipped: host to device, device to host and mapped reads over PCIe: this build has no CUDA backend\n";
+constexpr std::uint64_t least_link_footprint = std::uint64_t{64} << 20;
 
 enum class Format : std::uint8_t { md, csv };
 
@@ -29,15 +31,14 @@ class LinkCommand : public Command {
  public:
   explicit LinkCommand(CLI::App& app) {
     app.footer(examples);
-    add_text(
-        app, "-t,--threads", "N",
-        [this](const std::string& text) { machine_.threads = read_int("--threads", text, 0); },
-        "Threads; 0 takes every processor this process may use")
-        ->default_str("0");
+    add_machine_options(app, machine_);
     add_text(
         app, "--footprint", "BYTES",
         [this](const std::string& text) { options_.footprint_bytes = read_bytes("--footprint", text); },
-        "Memory to measure over, 64MiB at least [1GiB, or a quarter of what is free]");
+        "Memory to measure the verbs of decoding over, 64MiB at least [1GiB, or a quarter of what is free]");
+    add_text(
+        app, "--link-footprint", "BYTES,...", [this](const std::string& text) { read_footprints(text); },
+        "Host memory to measure the link to a GPU over [1, 4, 16 and 64GiB, as far as half of what is free reaches]");
     app.add_option("--seconds", options_.seconds, "About how long to measure")
         ->type_name("S")
         ->check(CLI::Range(0.1, 3600.0))
@@ -55,7 +56,6 @@ class LinkCommand : public Command {
   }
 
   void check() override {
-    machine_.device = "cpu";
     if (options_.footprint_bytes != 0 && options_.footprint_bytes < (std::uint64_t{64} << 20)) {
       fail("--footprint {}: must be at least 64MiB, to be more than small caches hold",
            format_bytes(options_.footprint_bytes));
@@ -70,17 +70,48 @@ class LinkCommand : public Command {
     if (!profile_.empty()) offload::require_writable(path);
 
     const Environment environment(machine_);
-    const runtime::MachineProfile profile =
+    runtime::MachineProfile profile =
         runtime::measure_profile(*environment.backend, *environment.arena, environment.topology, options_,
                                  [](const std::string&) { check_interrupted(); });
+    std::optional<gpu::LinkReport> link;
+    if (environment.backend->name() == "cuda") {
+      link = gpu::measure_link(environment.topology, environment.threads, link_options_,
+                               [](const std::string&) { check_interrupted(); });
+      runtime::note_link(*link, profile);
+    }
     runtime::write_profile(profile, path);
-    if (!json.to_stdout()) print(format_ == Format::md ? markdown(profile) : csv(profile));
-    json.write(runtime::profile_json(profile));
-    std::fputs(skipped, stderr);
+    if (!json.to_stdout()) {
+      const bool table = format_ == Format::md;
+      print(table ? markdown(profile) : csv(profile));
+      if (link) print("\n" + (table ? runtime::link_table(*link) : runtime::link_csv(*link)));
+    }
+    json.write(whole_json(profile, link));
+    if (!link) {
+      fmt::print(stderr, "skipped: host to device, device to host, column streams and row gathers over the link: {}\n",
+                 "no GPU is used (hayloft --list-devices says why)");
+    }
     fmt::print(stderr, "profile: {}\n", path.string());
   }
 
  private:
+  void read_footprints(const std::string& text) {
+    link_options_.footprints.clear();
+    std::istringstream items(text);
+    for (std::string item; std::getline(items, item, ',');) {
+      const std::uint64_t bytes = read_bytes("--link-footprint", item);
+      if (bytes < least_link_footprint) fail("--link-footprint {}: must be at least 64MiB", item);
+      link_options_.footprints.push_back(bytes);
+    }
+    if (link_options_.footprints.empty()) fail("--link-footprint: name at least one");
+  }
+
+  // The profile, and beside its fields what was measured of the link.
+  static std::string whole_json(const runtime::MachineProfile& profile, const std::optional<gpu::LinkReport>& link) {
+    nlohmann::ordered_json json = nlohmann::ordered_json::parse(runtime::profile_json(profile));
+    if (link) json.update(nlohmann::ordered_json::parse(runtime::link_json(*link)));
+    return json.dump(2) + "\n";
+  }
+
   // Calls row(what, head dimension or 0, group or 0, rate, unit) for every figure.
   template <class Row>
   static void each(const runtime::MachineProfile& profile, const Row& row) {
@@ -119,6 +150,7 @@ class LinkCommand : public Command {
 
   MachineOptions machine_;
   runtime::ProfileOptions options_;
+  gpu::LinkOptions link_options_;
   std::string profile_;
   std::string json_;
   Format format_ = Format::md;

@@ -1,0 +1,502 @@
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "gpu/cuda/check.cuh"
+#include "gpu/cuda/launch.cuh"
+#include "gpu/cuda/link_kernels.cuh"
+#include "gpu/cuda/pcie.h"
+#include "gpu/cuda/refuse.h"
+#include "gpu/link.h"
+#include "offload/format.h"
+#include "offload/pages.h"
+
+// The protocol is nvbandwidth's: memory on a known NUMA node, the stream held by a gate until everything is queued, a
+// warm-up, events around the work, the payload checked, the median reported.
+namespace hayloft::gpu {
+namespace cuda {
+namespace {
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
+constexpr std::uint64_t kUnit = sizeof(uint4);
+constexpr std::uint64_t kCopyBytes = 256 * kMiB;  // of a whole copy, at most
+constexpr std::uint64_t kPieceBytes = 64 * kMiB;  // gathered by one measurement, about
+constexpr std::uint64_t kPinBytes = 64 * kGiB;    // of one registration: drivers fail on much larger ones
+constexpr int kRepeats = 7;
+constexpr int kBlockTokens = 4096;  // the store's default block, of which a column run is one component
+constexpr int kColumns = 128;       // components of a key
+constexpr int kRank = 16;           // of which step 1 of SparQ reads this many
+constexpr int kHops = 2000;
+constexpr int kRowBytes[] = {128, 256, 512, 1024};
+constexpr int kMostCopies = 512;  // behind a gate: a full queue would wait for a gate that nobody can open any more
+
+// Host memory of one kind of page on one node, pinned, holding the pattern.
+class PinnedRegion {
+ public:
+  PinnedRegion(std::uint64_t bytes, std::uint64_t page_bytes, int node, const offload::Threads& threads)
+      : bytes_(bytes) {
+    const bool huge = page_bytes > 4096;
+    pages_ = offload::map_pages(bytes, huge ? (bytes + page_bytes - 1) / page_bytes * page_bytes : bytes,
+                                huge ? std::vector<std::uint64_t>{page_bytes} : std::vector<std::uint64_t>{});
+    if (!pages_.data || pages_.explicit_huge != huge) {
+      offload::unmap_pages(pages_);
+      refuse("the system has no ", format_bytes(bytes), " in pages of ", format_bytes(page_bytes));
+    }
+    if (!huge) offload::want_small_pages(pages_.data, pages_.bytes);
+    if (node >= 0) offload::prefer_node(pages_.data, pages_.bytes, node);
+    fill(threads);
+    for (std::uint64_t at = 0; at < pages_.bytes; at += kPinBytes) {
+      const std::uint64_t part = std::min(kPinBytes, pages_.bytes - at);
+      const cudaError_t result = cudaHostRegister(pages_.data + at, part, cudaHostRegisterMapped);
+      if (result != cudaSuccess) {
+        cudaGetLastError();
+        release();
+        refuse("the system refuses to pin ", format_bytes(bytes), " (", cudaGetErrorName(result), ")");
+      }
+      pinned_ += part;
+    }
+    void* device = nullptr;
+    const cudaError_t mapped = cudaHostGetDevicePointer(&device, pages_.data, 0);
+    if (mapped != cudaSuccess) release();
+    check(mapped, "cudaHostGetDevicePointer");
+    device_ = static_cast<uint4*>(device);
+  }
+  ~PinnedRegion() { release(); }
+  PinnedRegion(const PinnedRegion&) = delete;
+  PinnedRegion& operator=(const PinnedRegion&) = delete;
+
+  std::byte* host() const { return pages_.data; }
+  uint4* device() const { return device_; }
+  std::uint64_t bytes() const { return bytes_; }
+
+  // Puts the pattern back after something else was written over it.
+  void fill(const offload::Threads& threads) const {
+    const auto pieces = static_cast<std::int64_t>((bytes_ + kMiB - 1) / kMiB);
+    threads.parallel_for(pieces, 8, [&](std::int64_t begin, std::int64_t end) {
+      const std::uint64_t last = std::min(bytes_, static_cast<std::uint64_t>(end) * kMiB) / sizeof(unsigned);
+      auto* words = reinterpret_cast<unsigned*>(pages_.data);
+      for (std::uint64_t i = static_cast<std::uint64_t>(begin) * kMiB / sizeof(unsigned); i < last; ++i) {
+        words[i] = link_word(i);
+      }
+    });
+  }
+
+ private:
+  void release() noexcept {
+    for (std::uint64_t at = 0; at < pinned_; at += kPinBytes) cudaHostUnregister(pages_.data + at);
+    offload::unmap_pages(pages_);
+  }
+
+  std::uint64_t bytes_;
+  std::uint64_t pinned_ = 0;
+  offload::Pages pages_;
+  uint4* device_ = nullptr;
+};
+
+// Plain device memory: the benchmark is no part of a run's budget.
+template <class T>
+class DeviceArray {
+ public:
+  explicit DeviceArray(std::uint64_t count) {
+    check(cudaMalloc(reinterpret_cast<void**>(&data_), count * sizeof(T)), "cudaMalloc", count * sizeof(T));
+  }
+  ~DeviceArray() { cudaFree(data_); }
+  DeviceArray(const DeviceArray&) = delete;
+  DeviceArray& operator=(const DeviceArray&) = delete;
+  operator T*() const { return data_; }  // NOLINT(google-explicit-constructor): a pointer wherever one is wanted
+
+ private:
+  T* data_ = nullptr;
+};
+
+// Holds a stream until it is opened: what is queued behind it starts at once, not as fast as the host queues it.
+class Gate {
+ public:
+  explicit Gate(cudaStream_t stream) { HAYLOFT_CUDA(cudaLaunchHostFunc(stream, wait, &open_)); }
+  void open() { open_.store(true, std::memory_order_release); }
+
+ private:
+  static void CUDART_CB wait(void* open) {
+    while (!static_cast<std::atomic<bool>*>(open)->load(std::memory_order_acquire)) std::this_thread::yield();
+  }
+  std::atomic<bool> open_ = false;
+};
+
+class LinkBench {
+ public:
+  LinkBench(const offload::Topology& topology, const offload::Threads& threads, const LinkOptions& options,
+            const LinkProgress& progress)
+      : topology_(topology), threads_(threads), options_(options), progress_(progress), wrong_(1) {
+    HAYLOFT_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    HAYLOFT_CUDA(cudaStreamCreateWithFlags(&other_, cudaStreamNonBlocking));
+    HAYLOFT_CUDA(cudaEventCreate(&start_));
+    HAYLOFT_CUDA(cudaEventCreate(&stop_));
+    HAYLOFT_CUDA(cudaEventCreateWithFlags(&joined_, cudaEventDisableTiming));
+  }
+  ~LinkBench() {
+    cudaEventDestroy(start_);
+    cudaEventDestroy(stop_);
+    cudaEventDestroy(joined_);
+    cudaStreamDestroy(stream_);
+    cudaStreamDestroy(other_);
+  }
+  LinkBench(const LinkBench&) = delete;
+  LinkBench& operator=(const LinkBench&) = delete;
+
+  LinkReport run() {
+    describe();
+    const std::vector<std::uint64_t> footprints = usable_footprints();
+    // Whole copies for every kind of page and node, at the smallest footprint; the rest on ordinary pages of the
+    // device's own node, at every footprint.
+    for (const std::uint64_t page : page_kinds()) {
+      for (const int node : nodes()) {
+        attempt(page, node, footprints.front(), [&](const PinnedRegion& region) { whole_copies(region); });
+      }
+    }
+    for (const std::uint64_t footprint : footprints) {
+      attempt(4096, report_.node, footprint, [&](const PinnedRegion& region) {
+        if (footprint != footprints.front()) whole_copies(region);
+        column_runs(region);
+        row_gathers(region);
+        latency(region);
+      });
+    }
+    return std::move(report_);
+  }
+
+ private:
+  static std::string version(int number) {
+    return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
+  }
+
+  static int attribute(cudaDeviceAttr which, int device) {
+    int value = 0;
+    HAYLOFT_CUDA(cudaDeviceGetAttribute(&value, which, device));
+    return value;
+  }
+
+  void describe() {
+    int count = 0, driver = 0, runtime = 0, device = 0;
+    HAYLOFT_CUDA(cudaGetDeviceCount(&count));
+    if (count == 0) check(cudaErrorNoDevice, "cudaGetDeviceCount");
+    HAYLOFT_CUDA(cudaGetDevice(&device));
+    HAYLOFT_CUDA(cudaDriverGetVersion(&driver));
+    HAYLOFT_CUDA(cudaRuntimeGetVersion(&runtime));
+    cudaDeviceProp properties{};
+    HAYLOFT_CUDA(cudaGetDeviceProperties(&properties, device));
+    report_.device = std::string(properties.name) + ", " + format_bytes(properties.totalGlobalMem);
+    report_.driver = version(driver);
+    report_.runtime = version(runtime);
+    multiprocessors_ = attribute(cudaDevAttrMultiProcessorCount, device);
+    char bus[32] = {};
+    HAYLOFT_CUDA(cudaDeviceGetPCIBusId(bus, sizeof bus, device));
+    const PcieLink link = pcie_link(bus);
+    report_.generation = link.generation;
+    report_.lanes = link.lanes;
+    report_.node = link.node;
+  }
+
+  std::vector<std::uint64_t> usable_footprints() {
+    // Half of what is free: pinned memory cannot be taken back by the system while it is measured.
+    const std::uint64_t most = topology_.available_bytes() / 2;
+    std::vector<std::uint64_t> wanted = options_.footprints;
+    if (wanted.empty()) wanted = {kGiB, 4 * kGiB, 16 * kGiB, 64 * kGiB};
+    std::vector<std::uint64_t> usable;
+    for (const std::uint64_t footprint : wanted) {
+      if (footprint <= most) {
+        usable.push_back(footprint);
+      } else {
+        skip("footprint " + format_bytes(footprint), "half of the free memory is " + format_bytes(most));
+      }
+    }
+    if (usable.empty()) {
+      usable.push_back(std::max(most / (2 * kMiB), std::uint64_t{1}) * 2 * kMiB);
+    }
+    return usable;
+  }
+
+  std::vector<std::uint64_t> page_kinds() {
+    std::vector<std::uint64_t> kinds{4096};
+    for (const std::uint64_t page : {2 * kMiB, kGiB}) {
+      const auto& pools = topology_.huge_pages();
+      const bool kept =
+          std::any_of(pools.begin(), pools.end(), [&](const auto& pool) { return pool.page_bytes == page; });
+      if (kept) {
+        kinds.push_back(page);
+      } else {
+        skip("pages of " + format_bytes(page), "the system keeps none free");
+      }
+    }
+    return kinds;
+  }
+
+  std::vector<int> nodes() const {
+    std::vector<int> all;
+    for (const offload::NumaNode& node : topology_.nodes()) {
+      if (node.memory_bytes > 0 && topology_.nodes().size() > 1) all.push_back(node.os_index);
+    }
+    if (all.empty()) all.push_back(report_.node);
+    return all;
+  }
+
+  void skip(const std::string& what, const std::string& why) { report_.skipped.push_back(what + ": " + why); }
+
+  template <class Measure>
+  void attempt(std::uint64_t page, int node, std::uint64_t footprint, const Measure& measure) {
+    std::string what = format_bytes(footprint) + " in pages of " + format_bytes(page);
+    if (node >= 0) what += " on node " + std::to_string(node);
+    if (progress_) progress_(what);
+    std::unique_ptr<PinnedRegion> region;
+    try {
+      region = std::make_unique<PinnedRegion>(footprint, page, node, threads_);
+    } catch (const std::exception& error) {
+      return skip(what, error.what());
+    }
+    like_ = {};
+    like_.page_bytes = page;
+    like_.node = node;
+    like_.footprint_bytes = footprint;
+    measure(*region);
+  }
+
+  void add(const char* test, const char* engine, double value, const char* unit = "GB/s", int piece = 0,
+           const char* order = "") {
+    LinkFigure figure = like_;
+    figure.test = test;
+    figure.engine = engine;
+    figure.piece_bytes = piece;
+    figure.order = order;
+    figure.value = value;
+    figure.unit = unit;
+    report_.figures.push_back(std::move(figure));
+  }
+
+  // Median seconds of work(turn), queued behind a gate on stream_; what it puts on other_ is joined.
+  template <class Work>
+  double seconds(const Work& work) {
+    std::vector<double> times;
+    for (int turn = 0; turn <= kRepeats; ++turn) {
+      Gate gate(stream_);
+      HAYLOFT_CUDA(cudaEventRecord(start_, stream_));
+      HAYLOFT_CUDA(cudaStreamWaitEvent(other_, start_, 0));
+      work(turn);
+      HAYLOFT_CUDA(cudaEventRecord(joined_, other_));
+      HAYLOFT_CUDA(cudaStreamWaitEvent(stream_, joined_, 0));
+      HAYLOFT_CUDA(cudaEventRecord(stop_, stream_));
+      gate.open();
+      HAYLOFT_CUDA(cudaStreamSynchronize(stream_));
+      float ms = 0;
+      HAYLOFT_CUDA(cudaEventElapsedTime(&ms, start_, stop_));
+      if (turn > 0) times.push_back(std::max(static_cast<double>(ms) * 1e-3, 1e-9));  // the first warms up
+    }
+    std::sort(times.begin(), times.end());
+    return times[times.size() / 2];
+  }
+
+  static double gigabytes(std::uint64_t bytes, double time) { return static_cast<double>(bytes) / time / 1e9; }
+
+  Shape grid() const { return {dim3(static_cast<unsigned>(multiprocessors_) * 8), dim3(kLinkThreads)}; }
+
+  void clear_wrong() { HAYLOFT_CUDA(cudaMemsetAsync(wrong_, 0, sizeof(unsigned), stream_)); }
+  void require_right(const char* test) {
+    unsigned wrong = 0;
+    HAYLOFT_CUDA(cudaMemcpyAsync(&wrong, wrong_, sizeof wrong, cudaMemcpyDeviceToHost, stream_));
+    HAYLOFT_CUDA(cudaStreamSynchronize(stream_));
+    if (wrong)
+      refuse("link: ", wrong, " words arrived changed in ", test, ": do not trust this machine's memory or link");
+  }
+
+  void whole_copies(const PinnedRegion& region) {
+    const std::uint64_t bytes = std::min(kCopyBytes, region.bytes());
+    const auto units = static_cast<std::int64_t>(bytes / kUnit);
+    const auto places = static_cast<int>(region.bytes() / bytes);
+    DeviceArray<uint4> buffer(static_cast<std::uint64_t>(units));
+    const auto at = [&](int turn) { return static_cast<std::uint64_t>(turn % places) * bytes; };
+    const auto check_arrived = [&](const char* test) {
+      clear_wrong();
+      launch("link_check", link_check, grid(), stream_, buffer, units, at(kRepeats) / kUnit, wrong_);
+      require_right(test);
+    };
+
+    double time = seconds([&](int turn) {
+      HAYLOFT_CUDA(cudaMemcpyAsync(buffer, region.host() + at(turn), bytes, cudaMemcpyHostToDevice, stream_));
+    });
+    check_arrived("host_to_device_memcpy_ce");
+    add("host_to_device_memcpy_ce", "ce", gigabytes(bytes, time));
+
+    HAYLOFT_CUDA(cudaMemsetAsync(buffer, 0, bytes, stream_));
+    time = seconds([&](int turn) {
+      launch("link_copy", link_copy, grid(), stream_, region.device() + at(turn) / kUnit, buffer, units);
+    });
+    check_arrived("host_to_device_memcpy_sm");
+    add("host_to_device_memcpy_sm", "sm", gigabytes(bytes, time));
+
+    HAYLOFT_CUDA(cudaMemsetAsync(buffer, 0, bytes, stream_));
+    const std::int64_t half = units / 2;
+    const std::uint64_t half_bytes = static_cast<std::uint64_t>(half) * kUnit;
+    time = seconds([&](int turn) {
+      HAYLOFT_CUDA(cudaMemcpyAsync(buffer + half, region.host() + at(turn) + half_bytes, bytes - half_bytes,
+                                   cudaMemcpyHostToDevice, other_));
+      launch("link_copy", link_copy, grid(), stream_, region.device() + at(turn) / kUnit, buffer, half);
+    });
+    check_arrived("host_to_device_both");
+    add("host_to_device_both", "both", gigabytes(bytes, time));
+
+    device_to_host(region, buffer, bytes, "device_to_host_memcpy_ce", "ce", [&](std::byte* to) {
+      HAYLOFT_CUDA(cudaMemcpyAsync(to, buffer, bytes, cudaMemcpyDeviceToHost, stream_));
+    });
+    device_to_host(region, buffer, bytes, "device_to_host_memcpy_sm", "sm", [&](std::byte* to) {
+      launch("link_copy", link_copy, grid(), stream_, buffer, region.device() + (to - region.host()) / kUnit, units);
+    });
+    region.fill(threads_);
+  }
+
+  // Writes another stretch of the pattern than the one that lies there, so that a copy that did nothing is found.
+  template <class Copy>
+  void device_to_host(const PinnedRegion& region, uint4* buffer, std::uint64_t bytes, const char* test,
+                      const char* engine, const Copy& copy) {
+    constexpr std::uint64_t elsewhere = 77;
+    launch("link_fill", link_fill, grid(), stream_, buffer, static_cast<std::int64_t>(bytes / kUnit), elsewhere);
+    const double time = seconds([&](int) { copy(region.host()); });
+    const auto* words = reinterpret_cast<const unsigned*>(region.host());
+    for (std::uint64_t i = 0; i < bytes / sizeof(unsigned); i += 1021) {
+      if (words[i] != link_word(elsewhere * 4 + i)) refuse("link: words arrived changed in ", test);
+    }
+    add(test, engine, gigabytes(bytes, time));
+    region.fill(threads_);
+  }
+
+  // Reads the pieces at `starts` (in units) by the multiprocessors.
+  double gather(const PinnedRegion& region, const std::vector<std::int64_t>& starts, std::uint64_t piece,
+                const char* test) {
+    const auto count = static_cast<std::int64_t>(starts.size());
+    DeviceArray<std::int64_t> device(starts.size());
+    HAYLOFT_CUDA(
+        cudaMemcpyAsync(device, starts.data(), starts.size() * sizeof(std::int64_t), cudaMemcpyHostToDevice, stream_));
+    clear_wrong();
+    int shift = 0;
+    while ((kUnit << shift) < piece) ++shift;
+    const double time = seconds([&](int) {
+      launch("link_gather", link_gather, grid(), stream_, region.device(), device, count, shift, wrong_);
+    });
+    require_right(test);
+    return gigabytes(starts.size() * piece, time);
+  }
+
+  // The r chosen columns of every block of keys in the footprint, as the store lays them out.
+  void column_runs(const PinnedRegion& region) {
+    struct Format {
+      const char* test;
+      int bits;
+    };
+    constexpr Format formats[] = {{"column_stream_f16", 16}, {"column_stream_int8", 8}, {"column_stream_int4", 4}};
+    for (const Format& format : formats) {
+      const std::uint64_t run = static_cast<std::uint64_t>(kBlockTokens) * format.bits / 8;
+      // A head's rows and columns lie behind one another, so blocks are this far apart.
+      const std::uint64_t block = static_cast<std::uint64_t>(kBlockTokens) * kColumns * 4 + kColumns * run;
+      const std::uint64_t blocks = region.bytes() / block;
+      if (blocks == 0) return skip("column streams", "the footprint is smaller than a block");
+      const std::uint64_t wanted = std::min(blocks, std::max<std::uint64_t>(1, kPieceBytes / (kRank * run)));
+      std::mt19937 random(1);
+      std::vector<std::int64_t> starts;
+      for (std::uint64_t i = 0; i < wanted; ++i) {
+        const std::uint64_t base = i * (blocks / wanted) * block;
+        std::vector<int> components(kColumns);
+        std::iota(components.begin(), components.end(), 0);
+        std::shuffle(components.begin(), components.end(), random);
+        std::sort(components.begin(), components.begin() + kRank);
+        for (int j = 0; j < kRank; ++j) {
+          starts.push_back(static_cast<std::int64_t>((base + static_cast<std::uint64_t>(components[j]) * run) / kUnit));
+        }
+      }
+      add(format.test, "sm", gather(region, starts, run, format.test), "GB/s", static_cast<int>(run));
+
+      const std::size_t copies = std::min<std::size_t>(starts.size(), kMostCopies);
+      DeviceArray<uint4> buffer(copies * run / kUnit);
+      const double time = seconds([&](int) {
+        for (std::size_t i = 0; i < copies; ++i) {
+          HAYLOFT_CUDA(cudaMemcpyAsync(buffer + i * run / kUnit, region.host() + starts[i] * kUnit, run,
+                                       cudaMemcpyHostToDevice, stream_));
+        }
+      });
+      clear_wrong();
+      for (std::size_t i = 0; i < copies; i += copies / 16 + 1) {
+        launch("link_check", link_check, grid(), stream_, buffer + i * run / kUnit,
+               static_cast<std::int64_t>(run / kUnit), static_cast<std::uint64_t>(starts[i]), wrong_);
+      }
+      require_right(format.test);
+      add(format.test, "ce", gigabytes(copies * run, time), "GB/s", static_cast<int>(run));
+    }
+  }
+
+  void row_gathers(const PinnedRegion& region) {
+    for (const int row : kRowBytes) {
+      const std::uint64_t rows = region.bytes() / static_cast<std::uint64_t>(row);
+      const std::uint64_t count = std::min(rows, kPieceBytes / static_cast<std::uint64_t>(row));
+      std::mt19937_64 random(2);
+      std::vector<std::int64_t> starts(count);
+      for (std::int64_t& start : starts) {
+        start = static_cast<std::int64_t>(random() % rows * (static_cast<std::uint64_t>(row) / kUnit));
+      }
+      add("row_gather", "sm", gather(region, starts, static_cast<std::uint64_t>(row), "row_gather"), "GB/s", row,
+          "random");
+      std::sort(starts.begin(), starts.end());
+      add("row_gather", "sm", gather(region, starts, static_cast<std::uint64_t>(row), "row_gather"), "GB/s", row,
+          "ascending");
+    }
+  }
+
+  // One small fetch after another, each naming the next, all over the footprint.
+  void latency(const PinnedRegion& region) {
+    const std::uint64_t units = std::min<std::uint64_t>(region.bytes() / kUnit, ~0u);
+    std::mt19937_64 random(3);
+    std::vector<unsigned> chain(kHops + 1);
+    for (unsigned& unit : chain) unit = static_cast<unsigned>(random() % units);
+    // A unit met twice would close the chain early; the last writer wins, so follow it here as the kernel will.
+    auto* words = reinterpret_cast<unsigned*>(region.host());
+    for (int i = 0; i < kHops; ++i) words[static_cast<std::uint64_t>(chain[i]) * 4] = chain[i + 1];
+    unsigned expected = chain[0];
+    for (int i = 0; i < kHops; ++i) expected = words[static_cast<std::uint64_t>(expected) * 4];
+
+    const double time = seconds([&](int) {
+      launch("link_chase", link_chase, {dim3(1), dim3(1)}, stream_, region.device(), chain[0], kHops, wrong_);
+    });
+    unsigned end = 0;
+    HAYLOFT_CUDA(cudaMemcpyAsync(&end, wrong_, sizeof end, cudaMemcpyDeviceToHost, stream_));
+    HAYLOFT_CUDA(cudaStreamSynchronize(stream_));
+    for (int i = 0; i < kHops; ++i) {
+      words[static_cast<std::uint64_t>(chain[i]) * 4] = link_word(static_cast<std::uint64_t>(chain[i]) * 4);
+    }
+    if (end != expected) refuse("link: a fetch arrived changed in host_device_latency_sm");
+    add("host_device_latency_sm", "sm", time / kHops * 1e9, "ns", static_cast<int>(kUnit), "random");
+  }
+
+  const offload::Topology& topology_;
+  const offload::Threads& threads_;
+  const LinkOptions& options_;
+  const LinkProgress& progress_;
+  LinkReport report_;
+  LinkFigure like_;  // what the figures of one region share
+  int multiprocessors_ = 1;
+  DeviceArray<unsigned> wrong_;
+  cudaStream_t stream_ = nullptr;
+  cudaStream_t other_ = nullptr;
+  cudaEvent_t start_ = nullptr;
+  cudaEvent_t stop_ = nullptr;
+  cudaEvent_t joined_ = nullptr;
+};
+
+}  // namespace
+}  // namespace cuda
+
+LinkReport measure_link(const offload::Topology& topology, const offload::Threads& threads, const LinkOptions& options,
+                        const LinkProgress& progress) {
+  return cuda::LinkBench(topology, threads, options, progress).run();
+}
+
+}  // namespace hayloft::gpu

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "offload/threads.h"
+#include "offload/topology.h"
+
+// What the link between host memory and a GPU really gives. No CUDA in sight: without it measure_link() throws.
+namespace hayloft::gpu {
+
+struct LinkOptions {
+  std::vector<std::uint64_t> footprints;  // of host memory that is read; empty: 1, 4, 16 and 64 GiB as memory allows
+};
+
+// One figure: the median of several runs after a warm-up, every payload checked.
+struct LinkFigure {
+  std::string test;                 // nvbandwidth's testcase name where it means the same
+  std::string engine;               // "ce": the copy engine; "sm": the multiprocessors; "both"
+  std::uint64_t page_bytes = 4096;  // of host memory; 2 MiB and 1 GiB are the system's explicit huge pages
+  int node = -1;                    // NUMA node of the memory, as the system counts; -1: there is one
+  std::uint64_t footprint_bytes = 0;
+  int piece_bytes = 0;  // contiguous bytes of a column run or of a row; 0: everything in one piece
+  std::string order;    // of rows: "ascending" or "random"
+  double value = 0;
+  std::string unit;  // "GB/s" (10^9 bytes that arrived), "ns"
+};
+
+struct LinkReport {
+  std::string device;  // in words
+  std::string driver;  // CUDA version that the driver speaks, as in 13.0
+  std::string runtime;
+  int generation = 0;  // of PCIe, and its lanes, at their most; 0: not known
+  int lanes = 0;
+  int node = -1;  // NUMA node the device is attached to
+  std::vector<LinkFigure> figures;
+  std::vector<std::string> skipped;  // what could not be measured, and why
+};
+
+// Told what is being measured, before it is.
+using LinkProgress = std::function<void(const std::string& what)>;
+
+// Takes the largest footprint of host memory, and up to 1.5 GiB of the device's, and gives both back. Throws Error when
+// there is no device, no memory, or a payload arrives changed.
+LinkReport measure_link(const offload::Topology& topology, const offload::Threads& threads,
+                        const LinkOptions& options = {}, const LinkProgress& progress = {});
+
+// GB/s of data that PCIe of this generation and width can carry at most, each way, before protocol overhead.
+double pcie_rate(int generation, int lanes);
+
+}  // namespace hayloft::gpu

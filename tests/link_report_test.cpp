@@ -1,0 +1,66 @@
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/link_report.h"
+
+// What hayloft link prints of a measured link.
+namespace hayloft::runtime {
+namespace {
+
+gpu::LinkReport report() {
+  gpu::LinkReport report;
+  report.device = "A GPU, 16.0 GiB";
+  report.driver = "13.0";
+  report.runtime = "13.0";
+  report.generation = 4;
+  report.lanes = 16;
+  const std::uint64_t GiB = std::uint64_t{1} << 30;
+  report.figures = {
+      {"host_to_device_memcpy_ce", "ce", 4096, -1, GiB, 0, "", 25.5, "GB/s"},
+      {"host_to_device_memcpy_ce", "ce", 4096, -1, 4 * GiB, 0, "", 24.5, "GB/s"},
+      {"host_to_device_memcpy_sm", "sm", 4096, -1, 4 * GiB, 0, "", 23, "GB/s"},
+      {"device_to_host_memcpy_ce", "ce", 4096, -1, 4 * GiB, 0, "", 26, "GB/s"},
+      {"column_stream_f16", "sm", 4096, -1, 4 * GiB, 8192, "", 22, "GB/s"},
+      {"column_stream_f16", "ce", 4096, -1, 4 * GiB, 8192, "", 7, "GB/s"},
+      {"row_gather", "sm", 4096, -1, 4 * GiB, 512, "random", 18, "GB/s"},
+      {"host_to_device_memcpy_ce", "ce", 2 << 20, -1, 4 * GiB, 0, "", 99, "GB/s"},
+      {"host_device_latency_sm", "sm", 4096, -1, 4 * GiB, 16, "random", 1250, "ns"},
+  };
+  report.skipped = {"pages of 1.0 GiB: the system keeps none free"};
+  return report;
+}
+
+TEST(LinkReport, TheProfileTakesTheBestRatesAtTheLargestFootprintOnOrdinaryPages) {
+  MachineProfile profile;
+  note_link(report(), profile);
+  EXPECT_EQ(profile.link_to_device, 24.5);
+  EXPECT_EQ(profile.link_to_host, 26);
+  EXPECT_EQ(profile.link_columns_sm, 22);
+  EXPECT_EQ(profile.link_columns_copy, 7);
+}
+
+TEST(LinkReport, SharedTestcasesHaveTheShapeOfNvbandwidth) {
+  const nlohmann::json json = nlohmann::json::parse(link_json(report()));
+  EXPECT_EQ(json["link"]["figures"].size(), 9u);
+  const nlohmann::json& testcases = json["nvbandwidth"]["testcases"];
+  EXPECT_EQ(testcases[0]["name"], "host_to_device_memcpy_ce");
+  EXPECT_EQ(testcases[0]["status"], "Passed");
+  EXPECT_EQ(testcases[0]["bandwidth_matrix"][0][0], "25.50");
+  EXPECT_EQ(testcases[3]["name"], "device_to_host_memcpy_sm");
+  EXPECT_EQ(testcases[3]["status"], "Waived") << "nobody measured it";
+  EXPECT_EQ(testcases[4]["sum"], 1250);
+}
+
+TEST(LinkReport, TablesNameEveryFigureAndWhatWasSkipped) {
+  const std::string table = link_table(report());
+  EXPECT_NE(table.find("PCIe 4 x16, 31.5 GB/s each way"), std::string::npos) << table;
+  EXPECT_NE(table.find("| row_gather | sm | 4.0 KiB |  | 4.0 GiB | 512 B | random | 18 | GB/s |"), std::string::npos)
+      << table;
+  EXPECT_NE(table.find("skipped: pages of 1.0 GiB"), std::string::npos) << table;
+  const std::string csv = link_csv(report());
+  EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 10);
+}
+
+}  // namespace
+}  // namespace hayloft::runtime
