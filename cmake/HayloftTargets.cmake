@@ -2,7 +2,7 @@
 # A folder's library may link only the folders below it: offload <- index <- gpu <- runtime.
 add_library(hayloft_options INTERFACE)
 target_compile_options(hayloft_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor
-                       $<$<BOOL:${HAYLOFT_WARNINGS_AS_ERRORS}>:-Werror>)
+                       $<$<AND:$<BOOL:${HAYLOFT_WARNINGS_AS_ERRORS}>,$<NOT:$<COMPILE_LANGUAGE:CUDA>>>:-Werror>)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # g++ 12 sees overlapping copies inside std::string where there are none (GCC bug 105651).
   target_compile_options(hayloft_options INTERFACE -Wno-restrict)

@@ -7,7 +7,7 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/hayloft)
 set(offload_headers arena.h cgroup.h error.h format.h half.h layout.h snapshot.h snapshot_writer.h store.h threads.h
     topology.h)
 set(index_headers search.h)
-set(gpu_headers backend.h)
+set(gpu_headers backend.h no_device.h)
 set(runtime_headers cache.h config.h counters.h haystack.h method.h model.h needle.h prefill.h recall.h safetensors.h
     sampler.h session.h tokenizer.h weights.h words.h)
 

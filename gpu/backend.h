@@ -224,7 +224,8 @@ struct CudaOptions {
   std::function<void(const std::string&)> say = nullptr;
 };
 
-// Throws Error saying why when this build or this machine has no CUDA device.
+// Throws Error saying why when there is no CUDA device that can be used as asked; NoDevice (gpu/no_device.h) when this
+// build or this machine has none at all. threads must outlive the backend and the arenas that pin through it.
 std::unique_ptr<Backend> make_cuda_backend(const offload::Threads& threads, const CudaOptions& options = {});
 
 }  // namespace hayloft::gpu

@@ -1,11 +1,11 @@
 #include "gpu/backend.h"
 #include "gpu/link.h"
-#include "offload/error.h"
+#include "gpu/no_device.h"
 
 namespace hayloft::gpu {
 
 std::unique_ptr<Backend> make_cuda_backend(const offload::Threads&, const CudaOptions&) {
-  fail("--device cuda: this build of hayloft has no CUDA backend; use --device cpu");
+  throw NoDevice("--device cuda: this build of hayloft has no CUDA backend; use --device cpu");
 }
 
 LinkReport measure_link(const offload::Topology&, const offload::Threads&, const LinkOptions&, const LinkProgress&) {

@@ -204,29 +204,34 @@ void Cache::resize(Tail& tail, std::int64_t capacity) const {
 }
 
 void Cache::commit(int T) {
-  // All the memory first: an exhausted budget must leave every layer as it was.
-  std::vector<offload::BlockWriter> blocks;
-  for (const Tail& tail : tails_) {
-    for (int i = tail.full_blocks(T, options_); i > 0; --i) blocks.push_back(store_.start_block());
+  // All that can fail comes first and changes nothing: the memory, then filling it, for which the device is waited for
+  // once.
+  struct Spill {
+    int layer;
+    offload::BlockWriter block;
+  };
+  const int B = options_.block_tokens;
+  std::vector<Spill> spills;
+  for (int layer = 0; layer < static_cast<int>(tails_.size()); ++layer) {
+    gpu::CacheView oldest = view(layer, T);
+    for (int i = tails_[static_cast<std::size_t>(layer)].full_blocks(T, options_); i > 0; --i) {
+      spills.push_back({layer, store_.start_block()});
+      backend_->spill(oldest, B, store_.layout(), spills.back().block.data(), backend_->stream());
+      oldest.tail.first += B;
+      oldest.tail.position += B;
+      oldest.tail.tokens -= B;
+    }
   }
-  auto next = blocks.begin();
-  for (std::size_t layer = 0; layer < tails_.size(); ++layer) {
-    Tail& tail = tails_[layer];
-    const int full = tail.full_blocks(T, options_);
-    tail.tokens += T;
-    for (int i = 0; i < full; ++i) spill(static_cast<int>(layer), std::move(*next++));
+  if (!spills.empty()) backend_->synchronize(backend_->stream());
+
+  for (Tail& tail : tails_) tail.tokens += T;
+  for (Spill& spill : spills) {
+    Tail& tail = tails_[static_cast<std::size_t>(spill.layer)];
+    store_.commit(tail.store_layer, std::move(spill.block), B);
+    spilled_bytes_ += store_.layout().block_bytes;
+    tail.drop(B);
   }
   tokens_ += T;
-}
-
-void Cache::spill(int layer, offload::BlockWriter block) {
-  Tail& tail = tails_[static_cast<std::size_t>(layer)];
-  const int B = options_.block_tokens;
-  backend_->spill(view(layer), B, store_.layout(), block.data(), backend_->stream());
-  backend_->synchronize(backend_->stream());
-  store_.commit(tail.store_layer, std::move(block), B);
-  spilled_bytes_ += store_.layout().block_bytes;
-  tail.drop(B);
 }
 
 std::uint64_t Cache::device_bytes() const {

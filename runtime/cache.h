@@ -83,7 +83,6 @@ class Cache {
   Cache(const Cache& other, offload::Store store);
   void make_room(Tail& tail, int T);
   void resize(Tail& tail, std::int64_t capacity) const;
-  void spill(int layer, offload::BlockWriter block);
 
   gpu::Backend* backend_;
   CacheOptions options_;

@@ -1,5 +1,6 @@
 #include "examples/hayloft/environment.h"
 
+#include "gpu/no_device.h"
 #include "offload/error.h"
 #include "offload/format.h"
 
@@ -8,18 +9,26 @@ namespace {
 
 std::unique_ptr<gpu::Backend> make_backend(const MachineOptions& options, const offload::Threads& threads) {
   if (options.device == "cpu") return gpu::make_cpu_backend(threads);
-  if (options.device == "cuda") return gpu::make_cuda_backend(threads);
+  gpu::CudaOptions cuda = options.cuda;
+  cuda.say = [](const std::string& what) { fmt::print(stderr, "note: {}\n", what); };
+  if (options.device == "cuda") return gpu::make_cuda_backend(threads, cuda);
   try {
-    return gpu::make_cuda_backend(threads);
+    return gpu::make_cuda_backend(threads, cuda);
+  } catch (const gpu::NoDevice& none) {
+    if (options.verbose) fmt::print(stderr, "no CUDA device is used: {}\n", none.what());
   } catch (const Error& error) {
-    if (options.verbose) fmt::print(stderr, "no CUDA device is used: {}\n", error.what());
-    return gpu::make_cpu_backend(threads);
+    // There is one. Who has said how to use it wants to know; anyone else is served by the CPU meanwhile.
+    if (cuda.memory_bytes != 0) throw;
+    fmt::print(stderr, "note: the CUDA device is not used: {}\n", error.what());
   }
+  return gpu::make_cpu_backend(threads);
 }
 
-offload::ArenaOptions arena_options(const MachineOptions& options) {
+// Memory that the device reads in place is pinned as the arena commits it.
+offload::ArenaOptions arena_options(const MachineOptions& options, gpu::Backend& backend) {
   offload::ArenaOptions arena;
   arena.budget_bytes = options.host_memory;
+  arena.listener = backend.pinning();
   return arena;
 }
 
@@ -28,7 +37,7 @@ offload::ArenaOptions arena_options(const MachineOptions& options) {
 Environment::Environment(const MachineOptions& options)
     : threads(options.threads),
       backend(make_backend(options, threads)),
-      arena(std::make_unique<offload::Arena>(topology, arena_options(options))) {
+      arena(std::make_unique<offload::Arena>(topology, arena_options(options, *backend))) {
   if (!options.verbose) return;
   fmt::print(stderr, "machine: {}\ndevice: {}\nhost memory for keys and values: {}\n", topology.describe(),
              backend->description(), format_bytes(arena->budget_bytes()));
@@ -38,7 +47,7 @@ Environment::Environment(const MachineOptions& options, const std::filesystem::p
     : Environment(options) {
   tokenizer = std::make_unique<runtime::Tokenizer>(model_directory);
   model = std::make_unique<runtime::Model>(model_directory, *backend);
-  arena = std::make_unique<offload::Arena>(topology, arena_options(options));
+  arena = std::make_unique<offload::Arena>(topology, arena_options(options, *backend));
   if (!options.verbose) return;
   const runtime::ModelConfig& config = model->config();
   fmt::print(stderr, "model: {}, {} layers ({} global), {} query heads, {} KV heads of {}, weights {}\n",

@@ -42,6 +42,29 @@ void add_machine_options(CLI::App& app, MachineOptions& options) {
                           [&](std::string device) { options.device = std::move(device); })
       ->default_str("auto");
   add_text(
+      app, "--gpu-memory", "BYTES",
+      [&](const std::string& text) {
+        options.cuda.memory_bytes = read_bytes("--gpu-memory", text);
+        if (options.cuda.memory_bytes == 0) fail("--gpu-memory {}: must be above 0", text);
+      },
+      "cuda: memory of the device that may be used, as in 16GiB [what is free, less a reserve]");
+  add_choice<gpu::KvHost>(
+      app, "--kv-host",
+      {{"auto", gpu::KvHost::automatic},
+       {"pinned", gpu::KvHost::pinned},
+       {"staged", gpu::KvHost::staged},
+       {"mmap", gpu::KvHost::mmap}},
+      "cuda: how keys and values lie in host memory: pinned, so that the device reads them in place; "
+      "copied through a small pinned buffer; or the same from the file they were saved to",
+      [&](gpu::KvHost kv_host) { options.cuda.kv_host = kv_host; })
+      ->default_str("auto");
+  add_choice<gpu::Link>(
+      app, "--link",
+      {{"auto", gpu::Link::automatic}, {"sm", gpu::Link::sm}, {"copy", gpu::Link::copy}, {"both", gpu::Link::both}},
+      "cuda: how columns of keys come over the link: read by the multiprocessors, by the copy engine, or by both",
+      [&](gpu::Link link) { options.cuda.link = link; })
+      ->default_str("auto");
+  add_text(
       app, "-t,--threads", "N", [&](const std::string& text) { options.threads = read_int("--threads", text, 0); },
       "Threads; 0 takes every processor this process may use")
       ->default_str("0");
@@ -58,7 +81,8 @@ void add_machine_options(CLI::App& app, MachineOptions& options) {
       "Tokens per block of the store, a power of two from 16")
       ->default_str("4096");
   app.add_flag("-v,--verbose", options.verbose, "Say on standard error what is used");
-  for (const char* name : {"--device", "--threads", "--host-memory", "--block-tokens", "--verbose"}) {
+  for (const char* name : {"--device", "--gpu-memory", "--kv-host", "--link", "--threads", "--host-memory",
+                           "--block-tokens", "--verbose"}) {
     app.get_option(name)->group("Machine");
   }
 }

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpu/backend.h"
 #include "offload/error.h"
 #include "runtime/method.h"
 #include "runtime/sampler.h"
@@ -19,6 +20,7 @@ namespace hayloft::cli {
 struct MachineOptions {
   int threads = 0;                // 0: all processors this process may use
   std::string device = "auto";    // auto, cpu, cuda
+  gpu::CudaOptions cuda;          // what of it `--device cuda` takes
   std::uint64_t host_memory = 0;  // bytes for K and V; 0: what is free, less a tenth
   int block_tokens = 4096;
   bool verbose = false;

@@ -76,8 +76,11 @@ void check(cudaError_t result, const char* call, std::uint64_t bytes, std::sourc
   if (result == cudaSuccess) return;
   cudaGetLastError();  // an error that passes must not be found again by the next call
   const char* what_to_do = advice(result);
-  refuse("CUDA: ", what_to_do ? what_to_do : cudaGetErrorString(result), " (", cudaGetErrorName(result), " in ", call,
-         bytes ? " of " + format_bytes(bytes) : "", ", ", place(where), ")");
+  const std::string message = std::string("CUDA: ") + (what_to_do ? what_to_do : cudaGetErrorString(result)) + " (" +
+                              cudaGetErrorName(result) + " in " + call + (bytes ? " of " + format_bytes(bytes) : "") +
+                              ", " + place(where) + ")";
+  if (result == cudaErrorNoDevice || result == cudaErrorInsufficientDriver) throw_no_device(message);
+  throw_error(message);
 }
 
 void check(cublasStatus_t result, const char* call, std::source_location where) {

@@ -9,8 +9,9 @@
 // The one door for results of the CUDA runtime and of cuBLAS.
 namespace hayloft::gpu::cuda {
 
-// Throw Error with what happened, what to do where that is known (out of memory, a lost device, a driver that is too
-// old), CUDA's name for it, the call and its place. `bytes`, when not 0, is what the call asked for.
+// Throw Error (NoDevice when there is none, or no driver for it) with what happened, what to do where that is known
+// (out of memory, a lost device, a driver that is too old), CUDA's name for it, the call and its place. `bytes`, when
+// not 0, is what the call asked for.
 void check(cudaError_t result, const char* call, std::uint64_t bytes = 0,
            std::source_location where = std::source_location::current());
 void check(cublasStatus_t result, const char* call, std::source_location where = std::source_location::current());

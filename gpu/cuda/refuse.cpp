@@ -1,11 +1,14 @@
 #include "gpu/cuda/refuse.h"
 
-#include "offload/error.h"
+#include "gpu/no_device.h"
 
 namespace hayloft::gpu::cuda {
 
 void throw_error(const std::string& message) {
   throw Error(message);
+}
+void throw_no_device(const std::string& message) {
+  throw NoDevice(message);
 }
 
 }  // namespace hayloft::gpu::cuda

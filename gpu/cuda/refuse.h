@@ -7,7 +7,8 @@
 // out of them.
 namespace hayloft::gpu::cuda {
 
-[[noreturn]] void throw_error(const std::string& message);  // hayloft::Error
+[[noreturn]] void throw_error(const std::string& message);      // hayloft::Error
+[[noreturn]] void throw_no_device(const std::string& message);  // gpu::NoDevice
 
 // Throws Error with the parts written one after another.
 template <class... Parts>
