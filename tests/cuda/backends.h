@@ -12,8 +12,8 @@
 #include "offload/threads.h"
 #include "tests/cpu_cache.h"
 
-// The CUDA backend beside the CPU backend, which is its oracle. These tests are compiled twice: against CUDA, where they
-// are skipped without a device, and against the runtime of tests/simt.
+// The CUDA backend beside the CPU backend, which is its oracle. These tests are compiled twice: against CUDA, where
+// they are skipped without a device, and against the runtime of tests/simt.
 namespace hayloft::testing {
 
 inline const offload::Threads& threads() {

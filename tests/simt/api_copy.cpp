@@ -101,8 +101,8 @@ cudaError_t cudaMemcpyBatchAsync(void* const* to, const void* const* from, const
       return cudaErrorInvalidValue;
     }
     for (std::size_t i = 0; i < count; ++i) {
-      const auto error =
-          hayloft::simt::copy_in_order(runtime, to[i], from[i], {bytes[i], 1, bytes[i], bytes[i]}, cudaMemcpyDefault, stream);
+      const auto error = hayloft::simt::copy_in_order(runtime, to[i], from[i], {bytes[i], 1, bytes[i], bytes[i]},
+                                                      cudaMemcpyDefault, stream);
       if (error != cudaSuccess) return error;
     }
     return cudaSuccess;

@@ -164,8 +164,9 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transa, cub
                             int k, const void* alpha, const void* A, cudaDataType type_a, int lda, const void* B,
                             cudaDataType type_b, int ldb, const void* beta, void* C, cudaDataType type_c, int ldc,
                             cublasComputeType_t compute, cublasGemmAlgo_t) {
-  const Product product{m, n, k, 0, 0, {A, type_a, transa != CUBLAS_OP_N, lda}, {B, type_b, transb != CUBLAS_OP_N, ldb},
-                        C, type_c, ldc, 0, 0, 0, 1};
+  const Product product{
+      m,   n, k, 0, 0, {A, type_a, transa != CUBLAS_OP_N, lda}, {B, type_b, transb != CUBLAS_OP_N, ldb}, C, type_c,
+      ldc, 0, 0, 0, 1};
   return hayloft::simt::queue_product("cublasGemmEx", handle, static_cast<const float*>(alpha),
                                       static_cast<const float*>(beta), product, compute);
 }
@@ -176,8 +177,20 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation
                                           long long stride_b, const void* beta, void* C, cudaDataType type_c, int ldc,
                                           long long stride_c, int batch, cublasComputeType_t compute,
                                           cublasGemmAlgo_t) {
-  const Product product{m, n, k, 0, 0, {A, type_a, transa != CUBLAS_OP_N, lda}, {B, type_b, transb != CUBLAS_OP_N, ldb},
-                        C, type_c, ldc, stride_a, stride_b, stride_c, batch};
+  const Product product{m,
+                        n,
+                        k,
+                        0,
+                        0,
+                        {A, type_a, transa != CUBLAS_OP_N, lda},
+                        {B, type_b, transb != CUBLAS_OP_N, ldb},
+                        C,
+                        type_c,
+                        ldc,
+                        stride_a,
+                        stride_b,
+                        stride_c,
+                        batch};
   return hayloft::simt::queue_product("cublasGemmStridedBatchedEx", handle, static_cast<const float*>(alpha),
                                       static_cast<const float*>(beta), product, compute);
 }

@@ -136,8 +136,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
     }
     if (!start->latest->done || !end->latest->done) return cudaErrorNotReady;
     // Never zero, of which rates would be infinite.
-    *milliseconds =
-        static_cast<float>(std::max(end->latest->milliseconds - start->latest->milliseconds, 1e-3));
+    *milliseconds = static_cast<float>(std::max(end->latest->milliseconds - start->latest->milliseconds, 1e-3));
     return cudaSuccess;
   });
 }

@@ -25,7 +25,8 @@ struct GivenStack {
 };
 
 std::byte* map_stack(std::size_t bytes) {
-  void* memory = mmap(nullptr, bytes + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory =
+      mmap(nullptr, bytes + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED || mprotect(memory, page, PROT_NONE) != 0) throw std::bad_alloc();
   return static_cast<std::byte*>(memory) + page;
 }
@@ -33,15 +34,16 @@ std::byte* map_stack(std::size_t bytes) {
 }  // namespace
 
 Fiber::Fiber() : stack_(map_stack(stack_bytes)) {
-  inside_ = boost::context::fiber(std::allocator_arg, GivenStack{stack_, stack_bytes}, [this](boost::context::fiber&& outside) {
-    outside_ = std::move(outside);
-    entered();
-    for (;;) {
-      (*job_)();
-      suspend();
-    }
-    return std::move(outside_);
-  });
+  inside_ = boost::context::fiber(std::allocator_arg, GivenStack{stack_, stack_bytes},
+                                  [this](boost::context::fiber&& outside) {
+                                    outside_ = std::move(outside);
+                                    entered();
+                                    for (;;) {
+                                      (*job_)();
+                                      suspend();
+                                    }
+                                    return std::move(outside_);
+                                  });
 }
 
 void Fiber::entered() {

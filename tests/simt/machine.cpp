@@ -220,8 +220,9 @@ std::string Machine::stuck() const {
     if (!first) first = threads_[i].get();
   }
   if (!first) return {};
-  return fmt::format("divergent barrier: {} of {} threads wait for ever and {} have returned, in block {}; thread {} waits at {}",
-                     waiting, count_, returned, text(blockIdx), text(first->index), first->site.text());
+  return fmt::format(
+      "divergent barrier: {} of {} threads wait for ever and {} have returned, in block {}; thread {} waits at {}",
+      waiting, count_, returned, text(blockIdx), text(first->index), first->site.text());
 }
 
 // Never destroyed: fibers live until the process ends.

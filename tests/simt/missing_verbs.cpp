@@ -5,8 +5,8 @@
 // Stand-ins until the last verb has landed; then this file goes. A verb's own definition comes before these.
 namespace hayloft::gpu::cuda {
 
-#define HAYLOFT_MISSING(name, ...)                                \
-  __attribute__((weak)) void name(__VA_ARGS__) {                  \
+#define HAYLOFT_MISSING(name, ...)                              \
+  __attribute__((weak)) void name(__VA_ARGS__) {                \
     throw std::logic_error("no " #name " on the CUDA backend"); \
   }
 HAYLOFT_MISSING(attend, const Context&, const CacheView&, const float*, int, const Attended&, float*, cudaStream_t)

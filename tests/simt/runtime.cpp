@@ -92,8 +92,8 @@ bool Runtime::runnable(cudaStream_t stream) const {
   return !stream->queue.empty() && (!stream->queue.front().after || stream->queue.front().after->done);
 }
 
-// Mostly the stream of last time: one that runs far ahead of the others, or stays far behind, shows more than fair turns
-// would.
+// Mostly the stream of last time: one that runs far ahead of the others, or stays far behind, shows more than fair
+// turns would.
 cudaStream_t Runtime::pick() {
   if (favourite_ && runnable(favourite_) && random() % 4 != 0) return favourite_;
   std::vector<cudaStream_t> able;

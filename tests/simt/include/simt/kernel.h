@@ -9,8 +9,8 @@
 
 #include "simt/vectors.h"
 
-// What a kernel's source says, as C++. Each CUDA thread is a fiber of one processor thread, so that the words below need
-// no locks; tests/simt/machine.h runs the fibers.
+// What a kernel's source says, as C++. Each CUDA thread is a fiber of one processor thread, so that the words below
+// need no locks; tests/simt/machine.h runs the fibers.
 #define __global__
 #define __device__
 #define __host__
@@ -29,12 +29,12 @@ inline dim3 gridDim;
 inline constexpr int warpSize = 32;
 
 // CUDA's own min and max, for two of one type, and the functions of <cmath> that only CUDA has.
-#define HAYLOFT_SIMT_MIN_MAX(type)          \
-  inline type min(type a, type b) {         \
-    return b < a ? b : a;                   \
-  }                                         \
-  inline type max(type a, type b) {         \
-    return a < b ? b : a;                   \
+#define HAYLOFT_SIMT_MIN_MAX(type)  \
+  inline type min(type a, type b) { \
+    return b < a ? b : a;           \
+  }                                 \
+  inline type max(type a, type b) { \
+    return a < b ? b : a;           \
   }
 HAYLOFT_SIMT_MIN_MAX(int)
 HAYLOFT_SIMT_MIN_MAX(unsigned)

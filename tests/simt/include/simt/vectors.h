@@ -1,27 +1,27 @@
 #pragma once
 
 // CUDA's small vector types, as plain C++ and with CUDA's alignment.
-#define HAYLOFT_SIMT_VECTORS(name, type, align2, align4) \
-  struct name##1 {                                       \
-    type x;                                              \
-  };                                                     \
-  struct alignas(align2) name##2 {                       \
-    type x, y;                                           \
-  };                                                     \
-  struct name##3 {                                       \
-    type x, y, z;                                        \
-  };                                                     \
-  struct alignas(align4) name##4 {                       \
-    type x, y, z, w;                                     \
-  };                                                     \
-  inline name##2 make_##name##2(type x, type y) {        \
-    return {x, y};                                       \
-  }                                                      \
-  inline name##3 make_##name##3(type x, type y, type z) { \
-    return {x, y, z};                                    \
-  }                                                      \
+#define HAYLOFT_SIMT_VECTORS(name, type, align2, align4)          \
+  struct name##1 {                                                \
+    type x;                                                       \
+  };                                                              \
+  struct alignas(align2) name##2 {                                \
+    type x, y;                                                    \
+  };                                                              \
+  struct name##3 {                                                \
+    type x, y, z;                                                 \
+  };                                                              \
+  struct alignas(align4) name##4 {                                \
+    type x, y, z, w;                                              \
+  };                                                              \
+  inline name##2 make_##name##2(type x, type y) {                 \
+    return {x, y};                                                \
+  }                                                               \
+  inline name##3 make_##name##3(type x, type y, type z) {         \
+    return {x, y, z};                                             \
+  }                                                               \
   inline name##4 make_##name##4(type x, type y, type z, type w) { \
-    return {x, y, z, w};                                 \
+    return {x, y, z, w};                                          \
   }
 
 HAYLOFT_SIMT_VECTORS(char, signed char, 2, 4)
