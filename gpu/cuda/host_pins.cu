@@ -1,8 +1,7 @@
-#include <cctype>
-#include <fstream>
 #include <mutex>
 
 #include "gpu/cuda/host_pins.cuh"
+#include "gpu/cuda/pcie.h"
 #include "gpu/cuda/refuse.h"
 #include "offload/format.h"
 #include "offload/pages.h"
@@ -13,17 +12,13 @@ namespace {
 constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kTouchBytes = std::uint64_t{32} << 20;  // per piece of parallel work
 
-// From sysfs, which says -1 where there is one node only.
 int node_of(int device) {
   char bus[32] = {};
   if (cudaDeviceGetPCIBusId(bus, sizeof bus, device) != cudaSuccess) {
     cudaGetLastError();
     return -1;
   }
-  for (char& c : bus) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  int node = -1;
-  std::ifstream(std::string("/sys/bus/pci/devices/") + bus + "/numa_node") >> node;
-  return node;
+  return pcie_link(bus).node;
 }
 
 }  // namespace

@@ -32,9 +32,7 @@ static __global__ void link_copy(const uint4* from, uint4* to, std::int64_t coun
   std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   for (; i + (kLinkLoads - 1) * threads < count; i += kLinkLoads * threads) {
     uint4 x[kLinkLoads];
-#pragma unroll
     for (int j = 0; j < kLinkLoads; ++j) x[j] = load16_once(from + i + j * threads);
-#pragma unroll
     for (int j = 0; j < kLinkLoads; ++j) store16(to + i + j * threads, x[j]);
   }
   for (; i < count; i += threads) store16(to + i, load16_once(from + i));
@@ -72,13 +70,11 @@ static __global__ void link_gather(const uint4* data, const std::int64_t* starts
        i += kLinkLoads * threads) {
     std::int64_t at[kLinkLoads];
     uint4 x[kLinkLoads];
-#pragma unroll
     for (int j = 0; j < kLinkLoads; ++j) {
       const std::int64_t unit = i + j * threads;
       at[j] = unit < units ? starts[unit >> piece_shift] + (unit & mask) : -1;
       if (at[j] >= 0) x[j] = load16_once(data + at[j]);
     }
-#pragma unroll
     for (int j = 0; j < kLinkLoads; ++j) {
       if (at[j] >= 0) errors += link_errors(x[j], static_cast<std::uint64_t>(at[j]));
     }

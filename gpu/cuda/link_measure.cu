@@ -31,7 +31,7 @@ constexpr int kRepeats = 7;
 constexpr int kBlockTokens = 4096;  // the store's default block, of which a column run is one component
 constexpr int kColumns = 128;       // components of a key
 constexpr int kRank = 16;           // of which step 1 of SparQ reads this many
-constexpr int kHops = 2000;
+constexpr int kHops = 2000;         // of one latency measurement: once around the chain
 constexpr int kRowBytes[] = {128, 256, 512, 1024};
 constexpr int kMostCopies = 512;  // behind a gate: a full queue would wait for a gate that nobody can open any more
 
@@ -121,7 +121,7 @@ class Gate {
   void open() { open_.store(true, std::memory_order_release); }
 
  private:
-  static void CUDART_CB wait(void* open) {
+  static void wait(void* open) {
     while (!static_cast<std::atomic<bool>*>(open)->load(std::memory_order_acquire)) std::this_thread::yield();
   }
   std::atomic<bool> open_ = false;
@@ -454,14 +454,16 @@ class LinkBench {
   // One small fetch after another, each naming the next, all over the footprint.
   void latency(const PinnedRegion& region) {
     const std::uint64_t units = std::min<std::uint64_t>(region.bytes() / kUnit, ~0u);
+    // A closed chain of one unit in each of equal slices of the footprint, the slices in random order.
+    const std::uint64_t slice = units / kHops;
     std::mt19937_64 random(3);
-    std::vector<unsigned> chain(kHops + 1);
-    for (unsigned& unit : chain) unit = static_cast<unsigned>(random() % units);
-    // A unit met twice would close the chain early; the last writer wins, so follow it here as the kernel will.
+    std::vector<unsigned> chain(kHops);
+    for (std::size_t i = 0; i < chain.size(); ++i) chain[i] = static_cast<unsigned>(i * slice + random() % slice);
+    std::shuffle(chain.begin(), chain.end(), random);
     auto* words = reinterpret_cast<unsigned*>(region.host());
-    for (int i = 0; i < kHops; ++i) words[static_cast<std::uint64_t>(chain[i]) * 4] = chain[i + 1];
-    unsigned expected = chain[0];
-    for (int i = 0; i < kHops; ++i) expected = words[static_cast<std::uint64_t>(expected) * 4];
+    for (std::size_t i = 0; i < chain.size(); ++i) {
+      words[std::uint64_t{chain[i]} * 4] = chain[(i + 1) % chain.size()];
+    }
 
     const double time = seconds([&](int) {
       launch("link_chase", link_chase, {dim3(1), dim3(1)}, stream_, region.device(), chain[0], kHops, wrong_);
@@ -469,10 +471,8 @@ class LinkBench {
     unsigned end = 0;
     HAYLOFT_CUDA(cudaMemcpyAsync(&end, wrong_, sizeof end, cudaMemcpyDeviceToHost, stream_));
     HAYLOFT_CUDA(cudaStreamSynchronize(stream_));
-    for (int i = 0; i < kHops; ++i) {
-      words[static_cast<std::uint64_t>(chain[i]) * 4] = link_word(static_cast<std::uint64_t>(chain[i]) * 4);
-    }
-    if (end != expected) refuse("link: a fetch arrived changed in host_device_latency_sm");
+    for (const unsigned unit : chain) words[std::uint64_t{unit} * 4] = link_word(std::uint64_t{unit} * 4);
+    if (end != chain[0]) refuse("link: a fetch arrived changed in host_device_latency_sm");
     add("host_device_latency_sm", "sm", time / kHops * 1e9, "ns", static_cast<int>(kUnit), "random");
   }
 
