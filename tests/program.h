@@ -20,6 +20,7 @@ namespace hayloft::test {
 
 struct Outcome {
   int exit_code = -1;  // -1: it was ended by a signal
+  int signal = 0;      // that one
   std::string out;
   std::string err;
 };
@@ -53,10 +54,22 @@ class Program {
     int status = 0;
     ::waitpid(pid_, &status, 0);
     pid_ = -1;
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, contents(out()), contents(err())};
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, WIFSIGNALED(status) ? WTERMSIG(status) : 0, contents(out()),
+            contents(err())};
   }
 
   void interrupt() const { ::kill(pid_, SIGINT); }
+
+  bool running() const {
+    siginfo_t ended{};
+    return ::waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid == 0;
+  }
+
+  // Ends it wherever it is, unless it has ended by itself: Outcome::signal says which.
+  Outcome kill() {
+    ::kill(pid_, SIGKILL);
+    return wait();
+  }
 
  private:
   std::string out() const { return folder_ / "stdout"; }
