@@ -53,6 +53,7 @@ struct Program {
     add("ask", "Ask a saved context questions", make_ask_command);
     add("inspect", "What a saved context holds, and whether it is sound", make_inspect_command);
     add("plan", "What a run will take, in memory and time per token", make_plan_command);
+    add("bench", "What attention costs per token at the shape of a model, over noise", make_bench_command);
     add("link", "What this machine's memory gives: the profile that plan reads", make_link_command);
   }
 
@@ -61,7 +62,8 @@ struct Program {
     app.parse(argc, argv);
     if (list_devices) return nullptr;
     const std::vector<CLI::App*> chosen = app.get_subcommands();
-    if (chosen.empty()) fail("a subcommand is needed: needle, attend, generate, ingest, ask, inspect, plan or link");
+    if (chosen.empty())
+      fail("a subcommand is needed: needle, attend, generate, ingest, ask, inspect, plan, bench or link");
     Command* const command = commands.at(chosen.front()).get();
     command->check();
     return command;
