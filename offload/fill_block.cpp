@@ -3,12 +3,15 @@
 #include <stdexcept>
 
 #include "offload/error.h"
+#include "offload/quantise.h"
 #include "offload/store.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "offload/fill_block.cpp"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
+
+#include "offload/half-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace hayloft::offload::HWY_NAMESPACE {
@@ -60,23 +63,6 @@ void transpose(const std::uint16_t* from, std::int64_t stride, int tokens, int c
   }
 }
 
-// f16 to f32, exactly, infinities and NaN included, whatever the target has for it.
-template <class DF, class VU>
-HWY_INLINE hn::Vec<DF> widen(DF df, VU bits) {
-  const hn::RebindToUnsigned<DF> du;
-  const hn::RebindToSigned<DF> di;
-  const auto magnitude = hn::And(bits, hn::Set(du, 0x7fffu));
-  const auto shifted = hn::ShiftLeft<13>(magnitude);
-  const auto normal = hn::BitCast(df, hn::Add(shifted, hn::Set(du, 112u << 23)));
-  const auto special = hn::BitCast(df, hn::Or(shifted, hn::Set(du, 0x7f800000u)));
-  const auto subnormal = hn::Mul(hn::ConvertTo(df, hn::BitCast(di, magnitude)), hn::Set(df, 0x1p-24f));
-  const auto is_subnormal = hn::RebindMask(df, hn::Lt(hn::BitCast(di, magnitude), hn::Set(di, 0x400)));
-  const auto is_special = hn::RebindMask(df, hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, 0x7bff)));
-  const auto value = hn::IfThenElse(is_subnormal, subnormal, hn::IfThenElse(is_special, special, normal));
-  const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(du, 0x8000u)));
-  return hn::Or(value, hn::BitCast(df, sign));
-}
-
 // sum[c] += from[t * stride + c], token by token.
 void add_values(const std::uint16_t* from, std::int64_t stride, int tokens, int components, double* sum) {
   const hn::CappedTag<double, 8> dd;
@@ -102,7 +88,6 @@ HWY_EXPORT(add_values);
 
 void fill_block(const BlockLayout& layout, std::byte* block, int head, const f16* rows, std::int64_t stride,
                 int tokens) {
-  require_available(layout.columns);
   if (head < 0 || head >= layout.kv_heads || tokens < 0 || tokens > layout.block_tokens) {
     throw std::logic_error(fmt::format("fill_block: head {} of {}, {} tokens in a block of {}", head, layout.kv_heads,
                                        tokens, layout.block_tokens));
@@ -110,11 +95,12 @@ void fill_block(const BlockLayout& layout, std::byte* block, int head, const f16
   const int d = layout.head_dim;
   std::byte* const base = block + static_cast<std::uint64_t>(head) * layout.head_bytes;
   auto* const own_rows = reinterpret_cast<f16*>(base);
-  auto* const columns = reinterpret_cast<std::uint16_t*>(base + layout.columns_offset);
+  std::byte* const columns = base + layout.columns_offset;
   double sum[256] = {};
+  alignas(64) f16 keys[256 * BlockLayout::scale_tokens];  // [d][tile], turned, where they are quantised next
 
   // A tile of 64 tokens stays in the first-level cache from copying to summing and fills whole lines of the columns.
-  constexpr int tile = 64;
+  constexpr int tile = BlockLayout::scale_tokens;
   for (int first = 0; first < tokens; first += tile) {
     const int count = std::min(tile, tokens - first);
     const f16* const from = rows + first * stride;
@@ -123,7 +109,16 @@ void fill_block(const BlockLayout& layout, std::byte* block, int head, const f16
       if (to != from + t * stride) std::memcpy(to, from + t * stride, layout.row_bytes);
     }
     const auto* const bits = reinterpret_cast<const std::uint16_t*>(from);
-    HWY_DYNAMIC_DISPATCH(transpose)(bits, stride, count, d, columns + first, layout.block_tokens);
+    if (layout.columns == ColumnFormat::f16) {
+      auto* const to = reinterpret_cast<std::uint16_t*>(columns) + first;
+      HWY_DYNAMIC_DISPATCH(transpose)(bits, stride, count, d, to, layout.block_tokens);
+    } else {
+      if (count < tile) std::memset(keys, 0, static_cast<std::size_t>(d) * tile * sizeof(f16));
+      HWY_DYNAMIC_DISPATCH(transpose)(bits, stride, count, d, reinterpret_cast<std::uint16_t*>(keys), tile);
+      const std::uint64_t offset = static_cast<std::uint64_t>(first) * layout.column_bytes / layout.block_tokens;
+      quantise_subtile(layout, keys, d, columns + offset,
+                       base + layout.scales_offset + static_cast<std::uint64_t>(first / tile) * sizeof(f16));
+    }
     HWY_DYNAMIC_DISPATCH(add_values)(bits + d, stride, count, d, sum);
   }
 

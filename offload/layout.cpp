@@ -55,10 +55,6 @@ const char* name(ColumnFormat format) {
   return "unknown";
 }
 
-void require_available(ColumnFormat format) {
-  if (format != ColumnFormat::f16) fail("column format {} is not available yet; use f16", name(format));
-}
-
 BlockLayout::BlockLayout(const StoreShape& shape)
     : kv_heads(shape.kv_heads), head_dim(shape.head_dim), block_tokens(shape.block_tokens), columns(shape.columns) {
   check_shape(shape);

@@ -7,14 +7,14 @@
 
 namespace hayloft::offload {
 
-// How the key columns (the mirror of K that selection reads) are stored. Integer formats carry one f16 scale per 64
-// tokens.
+// How the key columns (the mirror of K that selection reads) are stored. An integer format holds a level per token, and
+// a key is about level * scale, with one f16 scale per 64 tokens (one in all where B < 64); quantise.h defines both.
+//   int8  a byte per token, two's complement, -127 to 127
+//   int4  half a byte per token, two's complement, -7 to 7: byte i of a column holds token 2i in its low nibble and
+//         token 2i + 1 in its high one
 enum class ColumnFormat : std::uint8_t { f16, int8, int4 };
 
 const char* name(ColumnFormat format);  // "f16", "int8", "int4"
-
-// The one place that knows which formats can be written: throws Error for the others. Layouts exist for all of them.
-void require_available(ColumnFormat format);
 
 struct StoreShape {
   int layers = 0;           // global layers only; sliding-window layers never reach the store
@@ -29,7 +29,7 @@ struct StoreShape {
 // Where things lie in one block. A block holds B tokens of one layer, head after head; per head:
 //   rows       f16 [B][2 d]   token-major, K row then V row
 //   columns    [d][B]         component-major, in the column format
-//   scales     f16 [d][max(1, B / 64)]   integer formats only
+//   scales     f16 [d][max(1, B / 64)]   integer formats only; scale i is that of tokens [64 i, 64 i + 64)
 //   value_sum  f32 [d]        sum of V over the block's tokens
 // All offsets are in bytes; each part starts at a multiple of 64. A block is the unit of allocation, sharing and
 // checksums.

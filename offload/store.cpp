@@ -10,7 +10,6 @@ namespace hayloft::offload {
 
 Store::Store(Arena& arena, const StoreShape& shape)
     : arena_(&arena), shape_(shape), layout_(std::make_shared<BlockLayout>(shape)) {
-  require_available(shape.columns);
   const std::size_t sums = static_cast<std::size_t>(shape.kv_heads) * static_cast<std::size_t>(shape.head_dim);
   layers_.resize(static_cast<std::size_t>(shape.layers));
   for (Layer& layer : layers_) {

@@ -48,7 +48,7 @@ struct AdoptedLayer {
 // tokens or a sealed layer is a programmer's mistake: std::logic_error.
 class Store {
  public:
-  // Throws Error on a shape out of range or a column format that cannot be written yet.
+  // Throws Error on a shape out of range.
   Store(Arena& arena, const StoreShape& shape);
 
   // A store that begins with blocks it does not copy, nor read. They stay as they are while `owner`, which every block
@@ -93,11 +93,11 @@ class Store {
   std::vector<Layer> layers_;
 };
 
-// Fills one head of a block from token-major rows: copies the rows, transposes K into the columns, sums V (in double,
-// in token order, so the result depends neither on threads nor on the processor). `rows` is f16 [tokens][2 d] with
-// `stride` elements from token to token; it may be the block's own rows. tokens is 0..B; rows and columns past it stay
-// as they are, zero in a fresh block. Thread-safe for different heads. Throws Error on a column format that cannot be
-// written yet.
+// Fills one head of a block from token-major rows: copies the rows, transposes K into the columns (quantised as
+// quantise.h says), sums V (in double, in token order). The result depends neither on threads nor on the processor, to
+// the bit. `rows` is f16 [tokens][2 d] with `stride` elements from token to token; it may be the block's own rows.
+// tokens is 0..B; rows, columns and scales past it stay as they are, zero in a fresh block, but for integer columns the
+// last 64 tokens that share a scale are filled up with zeros. Thread-safe for different heads.
 void fill_block(const BlockLayout& layout, std::byte* block, int head, const f16* rows, std::int64_t stride,
                 int tokens);
 

@@ -32,6 +32,17 @@ TEST(LinkAndPlan, TheProfileOfOneGivesTheOtherItsTimes) {
   EXPECT_GT(json["plans"][1]["methods"][0]["ms_per_token"]["dense"], 0);
 }
 
+TEST(Bench, TimesTheMethodsOverEachColumnFormat) {
+  const Outcome done = run_program({"bench", "--shape", "2,4,2,32", "--ctx-size", "1000", "--block-tokens", "64",
+                                    "--attn", "dense,sparq:k=64", "--seconds", "0.01", "--json", "-"});
+  EXPECT_EQ(done.exit_code, 0) << done.err;
+  const nlohmann::json json = nlohmann::json::parse(done.out);
+  ASSERT_EQ(json["rows"].size(), 2u);
+  EXPECT_GT(json["rows"][1]["verb_ms"]["select_sparq"], 0);
+  EXPECT_TRUE(refused_with(run_program({"bench", "--shape", "2,4,3,32"}), 2, {"--shape", "4", "3"}));
+  EXPECT_TRUE(refused_with(run_program({"bench", "--columns", "int3"}), 2, {"--columns int3", "int4"}));
+}
+
 TEST(LinkAndPlan, WrongUsageIsRefused) {
   const test::TemporaryFolder folder;
   EXPECT_TRUE(refused_with(run_program({"plan"}), 2, {"-m", "--shape"}));

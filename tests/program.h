@@ -20,15 +20,18 @@ namespace hayloft::test {
 
 struct Outcome {
   int exit_code = -1;  // -1: it was ended by a signal
+  int signal = 0;      // that one
   std::string out;
   std::string err;
 };
 
 class Program {
  public:
-  // Starts it; its streams go to files of its own.
-  explicit Program(std::vector<std::string> arguments) {
+  // Starts it; its streams go to files of its own. `shell`: what a shell does before it turns into the program, as in
+  // "ulimit -v 100000".
+  explicit Program(std::vector<std::string> arguments, const std::string& shell = "") {
     arguments.insert(arguments.begin(), HAYLOFT_PROGRAM);
+    if (!shell.empty()) arguments.insert(arguments.begin(), {"/bin/sh", "-c", shell + R"( && exec "$0" "$@")"});
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
@@ -37,7 +40,7 @@ class Program {
     posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, out().c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, err().c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    if (posix_spawn(&pid_, HAYLOFT_PROGRAM, &actions, nullptr, argv.data(), environ) != 0) pid_ = -1;
+    if (posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), environ) != 0) pid_ = -1;
     posix_spawn_file_actions_destroy(&actions);
   }
   ~Program() {
@@ -53,10 +56,22 @@ class Program {
     int status = 0;
     ::waitpid(pid_, &status, 0);
     pid_ = -1;
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, contents(out()), contents(err())};
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, WIFSIGNALED(status) ? WTERMSIG(status) : 0, contents(out()),
+            contents(err())};
   }
 
   void interrupt() const { ::kill(pid_, SIGINT); }
+
+  bool running() const {
+    siginfo_t ended{};
+    return ::waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid == 0;
+  }
+
+  // Ends it wherever it is, unless it has ended by itself: Outcome::signal says which.
+  Outcome kill() {
+    ::kill(pid_, SIGKILL);
+    return wait();
+  }
 
  private:
   std::string out() const { return folder_ / "stdout"; }
@@ -70,8 +85,8 @@ class Program {
   pid_t pid_ = -1;
 };
 
-inline Outcome run_program(std::vector<std::string> arguments) {
-  return Program(std::move(arguments)).wait();
+inline Outcome run_program(std::vector<std::string> arguments, const std::string& shell = "") {
+  return Program(std::move(arguments), shell).wait();
 }
 
 // Succeeds when the program printed nothing but one line on standard error that holds every one of `parts`, and ended

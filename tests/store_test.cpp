@@ -236,15 +236,5 @@ TEST_F(StoreTest, AnExhaustedBudgetLeavesTheStoreAsItWasAndNamesTheOption) {
   EXPECT_TRUE(std::equal(sum.begin(), sum.end(), store.layer(0).value_sum.begin()));
 }
 
-TEST_F(StoreTest, ColumnFormatsThatCannotBeWrittenYetAreRefused) {
-  StoreShape shape = shape_of(1, 1, 64, 64);
-  shape.columns = ColumnFormat::int8;
-  EXPECT_NE(message_of([&] { Store(arena_, shape); }).find("column format int8 is not available yet"),
-            std::string::npos);
-  shape.columns = ColumnFormat::int4;
-  EXPECT_NE(message_of([&] { Store(arena_, shape); }).find("column format int4 is not available yet"),
-            std::string::npos);
-}
-
 }  // namespace
 }  // namespace hayloft::offload

@@ -1,7 +1,10 @@
 #include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 
 #include "examples/hayloft/command.h"
@@ -53,6 +56,7 @@ struct Program {
     add("ask", "Ask a saved context questions", make_ask_command);
     add("inspect", "What a saved context holds, and whether it is sound", make_inspect_command);
     add("plan", "What a run will take, in memory and time per token", make_plan_command);
+    add("bench", "What attention costs per token at the shape of a model, over noise", make_bench_command);
     add("link", "What this machine's memory gives: the profile that plan reads", make_link_command);
   }
 
@@ -61,7 +65,8 @@ struct Program {
     app.parse(argc, argv);
     if (list_devices) return nullptr;
     const std::vector<CLI::App*> chosen = app.get_subcommands();
-    if (chosen.empty()) fail("a subcommand is needed: needle, attend, generate, ingest, ask, inspect, plan or link");
+    if (chosen.empty())
+      fail("a subcommand is needed: needle, attend, generate, ingest, ask, inspect, plan, bench or link");
     Command* const command = commands.at(chosen.front()).get();
     command->check();
     return command;
@@ -94,18 +99,34 @@ int run(int argc, char** argv) {
   return 0;
 }
 
+// OpenBLAS starts threads when it is loaded, one for every other processor with 128 MiB of address space each. Nothing
+// here uses them; but where the process has a limit, they take much of it, and one that is denied its memory tries for
+// ever and keeps the process from ending. Only the environment tells it not to, before it is loaded: so start again.
+void forbid_blas_threads(char** argv) {
+  const auto limited = [](auto resource) {
+    rlimit limit{};
+    return ::getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  };
+  if (!limited(RLIMIT_AS) && !limited(RLIMIT_DATA)) return;
+  if (std::getenv("OPENBLAS_NUM_THREADS") || ::setenv("OPENBLAS_NUM_THREADS", "1", 0) != 0) return;
+  ::execv("/proc/self/exe", argv);  // returns when it cannot: then on with the threads
+}
+
 }  // namespace
 }  // namespace hayloft::cli
 
 int main(int argc, char** argv) {
   using namespace hayloft::cli;
+  forbid_blas_threads(argv);
   catch_interrupts();
   try {
     return run(argc, argv);
   } catch (const Interrupted& stopped) {
     return report(stopped.what(), interrupted_exit);
   } catch (const std::bad_alloc&) {
-    return report("the system has no memory left", error_exit);
+    return report(
+        "the system has no memory left for this process; raise its limit (ulimit -v, ulimit -d) or lower the context",
+        error_exit);
   } catch (const std::exception& error) {
     return report(error.what(), error_exit);
   }

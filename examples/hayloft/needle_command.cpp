@@ -1,6 +1,5 @@
 #include <cstdio>
 #include <optional>
-#include <sstream>
 
 #include "examples/hayloft/bundled_model.h"
 #include "examples/hayloft/command.h"
@@ -35,7 +34,8 @@ class NeedleCommand : public Command {
         ->take_last();
     options_.ctx_sizes = {64 * 1024};
     add_text(
-        app, "-c,--ctx-size", "TOKENS,...", [this](const std::string& text) { read_lengths(text); },
+        app, "-c,--ctx-size", "TOKENS,...",
+        [this](const std::string& text) { options_.ctx_sizes = context_lengths(text); },
         "Context lengths, as in 4096,64k,1M")
         ->default_str("64k");
     add_text(
@@ -100,12 +100,6 @@ class NeedleCommand : public Command {
   }
 
  private:
-  void read_lengths(const std::string& text) {
-    options_.ctx_sizes.clear();
-    std::istringstream items(text);
-    for (std::string item; std::getline(items, item, ',');) options_.ctx_sizes.push_back(context_length(item));
-  }
-
   runtime::NeedleHooks hooks() {
     runtime::NeedleHooks hooks;
     hooks.context_started = [this](std::int64_t tokens) {

@@ -1,6 +1,7 @@
 #include "examples/hayloft/options.h"
 
 #include <limits>
+#include <sstream>
 
 #include "offload/format.h"
 
@@ -34,6 +35,35 @@ std::uint64_t read_bytes(const std::string& option, const std::string& text) {
 
 std::int64_t context_length(const std::string& text) {
   return read_int("--ctx-size", text);
+}
+
+std::vector<std::int64_t> context_lengths(const std::string& text) {
+  std::vector<std::int64_t> lengths;
+  std::istringstream items(text);
+  for (std::string item; std::getline(items, item, ',');) lengths.push_back(context_length(item));
+  if (lengths.empty()) fail("--ctx-size: name at least one context length");
+  return lengths;
+}
+
+runtime::ShapeOptions read_shape(const std::string& text) {
+  std::vector<std::int64_t> sizes;
+  std::istringstream items(text);
+  for (std::string item; std::getline(items, item, ',');) sizes.push_back(read_int("--shape", item));
+  if (sizes.size() != 4) fail("--shape {}: is written as layers,heads,kv-heads,head-dim", text);
+  runtime::ShapeOptions shape;
+  shape.layers = sizes[0];
+  shape.heads = sizes[1];
+  shape.kv_heads = sizes[2];
+  shape.head_dim = sizes[3];
+  return shape;
+}
+
+offload::ColumnFormat column_format(const std::string& text) {
+  using offload::ColumnFormat;
+  for (const ColumnFormat format : {ColumnFormat::f16, ColumnFormat::int8, ColumnFormat::int4}) {
+    if (text == offload::name(format)) return format;
+  }
+  fail("--columns {}: must be one of f16, int8, int4", text);
 }
 
 void add_machine_options(CLI::App& app, MachineOptions& options) {

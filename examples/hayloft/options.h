@@ -10,6 +10,7 @@
 #include "gpu/backend.h"
 #include "offload/error.h"
 #include "runtime/method.h"
+#include "runtime/plan.h"
 #include "runtime/sampler.h"
 #include "runtime/session.h"
 
@@ -42,6 +43,13 @@ void add_prefill_options(CLI::App& app, runtime::SessionOptions& options);  // -
 
 // A context length: parse_count's notation, at least 1, and few enough for positions of 32 bits.
 std::int64_t context_length(const std::string& text);
+std::vector<std::int64_t> context_lengths(const std::string& text);  // one at least, with commas between them
+
+// --shape: LAYERS,HEADS,KV-HEADS,HEAD-DIM.
+runtime::ShapeOptions read_shape(const std::string& text);
+
+// The columns of K: f16, int8 or int4.
+offload::ColumnFormat column_format(const std::string& text);
 
 // An option whose text `read` turns into a value. Given twice, the last one counts.
 template <class Read>

@@ -1,6 +1,5 @@
 #include <cstdio>
 #include <optional>
-#include <sstream>
 
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/options.h"
@@ -26,13 +25,20 @@ class PlanCommand : public Command {
     app.footer(examples);
     app.add_option("-m,--model", model_, "Model directory, Hugging Face layout")->type_name("DIR")->take_last();
     add_text(
-        app, "--shape", "LAYERS,HEADS,KV-HEADS,HEAD-DIM", [this](const std::string& text) { read_shape(text); },
+        app, "--shape", "LAYERS,HEADS,KV-HEADS,HEAD-DIM",
+        [this](const std::string& text) {
+          const runtime::ShapeOptions given = read_shape(text);
+          shape_.layers = given.layers;
+          shape_.heads = given.heads;
+          shape_.kv_heads = given.kv_heads;
+          shape_.head_dim = given.head_dim;
+        },
         "The shape of a model that is not there, instead of -m");
     add_size(app, "--hidden", shape_.hidden, "With --shape [heads times head-dim]");
     add_size(app, "--intermediate", shape_.intermediate, "With --shape [3.5 times hidden]");
     add_size(app, "--vocab", shape_.vocab, "With --shape [128256]");
     add_text(
-        app, "-c,--ctx-size", "TOKENS,...", [this](const std::string& text) { read_lengths(text); },
+        app, "-c,--ctx-size", "TOKENS,...", [this](const std::string& text) { lengths_ = context_lengths(text); },
         "Context lengths, as in 4096,64k,1M")
         ->default_str("1M");
     app.add_option("--profile", profile_, "Machine profile [the one that hayloft link keeps]")
@@ -94,24 +100,6 @@ class PlanCommand : public Command {
     if (std::filesystem::exists(path, error)) return runtime::read_profile(path);
     fmt::print(stderr, "no machine profile at {}: no times; hayloft link measures one\n", path.string());
     return std::nullopt;
-  }
-
-  void read_shape(const std::string& text) {
-    std::vector<std::int64_t> sizes;
-    std::istringstream items(text);
-    for (std::string item; std::getline(items, item, ',');) sizes.push_back(read_int("--shape", item));
-    if (sizes.size() != 4) fail("--shape {}: is written as layers,heads,kv-heads,head-dim", text);
-    shape_.layers = sizes[0];
-    shape_.heads = sizes[1];
-    shape_.kv_heads = sizes[2];
-    shape_.head_dim = sizes[3];
-  }
-
-  void read_lengths(const std::string& text) {
-    lengths_.clear();
-    std::istringstream items(text);
-    for (std::string item; std::getline(items, item, ',');) lengths_.push_back(context_length(item));
-    if (lengths_.empty()) fail("--ctx-size: name at least one context length");
   }
 
   std::string model_;

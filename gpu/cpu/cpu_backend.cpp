@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "gpu/backend.h"
+#include "gpu/cpu/blas_memory.h"
 #include "gpu/cpu/causal.h"
 #include "gpu/cpu/decode.h"
 #include "gpu/cpu/elementwise.h"
@@ -32,6 +33,7 @@ class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(const offload::Threads& threads) : threads_(threads) {
     openblas_set_num_threads(1);  // the threads around it are ours
+    take_blas_memory(threads.count());
   }
 
   std::string name() const override { return "cpu"; }

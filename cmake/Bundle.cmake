@@ -1,0 +1,34 @@
+# cpack -G TGZ: one folder that runs on another x86-64 Linux with at least this system's glibc. It holds the program, the
+# bundled model, the CUDA tests, the benchmarks, scripts/gpu-check and every shared library they need but glibc itself and
+# what belongs to the machine's GPU. Not part of cmake --install.
+if(NOT PROJECT_IS_TOP_LEVEL OR HAYLOFT_SANITIZE)
+  return()
+endif()
+
+set(bundle_libraries lib/hayloft)
+get_property(bundle_programs GLOBAL PROPERTY HAYLOFT_BUNDLE_PROGRAMS)  # beside the program itself
+foreach(program hayloft ${bundle_programs})
+  # DT_RPATH, not DT_RUNPATH: it also serves the libraries' own needs, so they are taken along as they are.
+  target_link_options(${program} PRIVATE -Wl,--disable-new-dtags)
+  set_target_properties(${program} PROPERTIES INSTALL_RPATH "$ORIGIN/../${bundle_libraries}")
+  install(TARGETS ${program} RUNTIME_DEPENDENCY_SET hayloft_bundle RUNTIME DESTINATION bin COMPONENT bundle
+          EXCLUDE_FROM_ALL)
+endforeach()
+install(RUNTIME_DEPENDENCY_SET hayloft_bundle
+        PRE_EXCLUDE_REGEXES "^ld-linux" "^lib(c|m|dl|rt|pthread|resolv|util)\\.so" "^libcuda\\.so" "^libcublas" "^libnv"
+        LIBRARY DESTINATION ${bundle_libraries} COMPONENT bundle EXCLUDE_FROM_ALL)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/needle-model/model/ DESTINATION share/hayloft/needle-model
+        COMPONENT bundle EXCLUDE_FROM_ALL)
+install(PROGRAMS ${PROJECT_SOURCE_DIR}/scripts/gpu-check DESTINATION bin COMPONENT bundle EXCLUDE_FROM_ALL)
+install(FILES ${PROJECT_SOURCE_DIR}/README.md DESTINATION share/doc/hayloft COMPONENT bundle EXCLUDE_FROM_ALL)
+
+set(CPACK_GENERATOR TGZ)
+set(CPACK_PACKAGE_FILE_NAME hayloft-${PROJECT_VERSION}-linux-${CMAKE_SYSTEM_PROCESSOR})
+set(CPACK_PACKAGE_VENDOR hayloft)
+set(CPACK_COMPONENTS_ALL bundle)
+set(CPACK_COMPONENTS_GROUPING ALL_COMPONENTS_IN_ONE)
+set(CPACK_ARCHIVE_COMPONENT_INSTALL ON)
+set(CPACK_COMPONENT_INCLUDE_TOPLEVEL_DIRECTORY ON)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_THREADS 0)
+include(CPack)

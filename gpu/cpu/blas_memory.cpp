@@ -1,0 +1,54 @@
+#include "gpu/cpu/blas_memory.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+#include "offload/error.h"
+#include "offload/format.h"
+
+// How OpenBLAS itself takes a buffer and gives it back to its pool; exported, in no header. Weak: a build of it without
+// them, or another BLAS, allocates when it likes.
+extern "C" {
+__attribute__((weak)) void* blas_memory_alloc(int position);
+__attribute__((weak)) void blas_memory_free(void* buffer);
+}
+
+namespace hayloft::gpu {
+namespace {
+
+constexpr std::uint64_t buffer_bytes = std::uint64_t{128} << 20;  // the largest of the builds that are packaged
+constexpr std::uint64_t stack_bytes = std::uint64_t{8} << 20;     // of a worker that is yet to be started
+constexpr std::uint64_t margin_bytes = std::uint64_t{32} << 20;   // so that an error can still be told
+
+}  // namespace
+
+void take_blas_memory(int threads) {
+  static std::mutex mutex;
+  static int taken = 0;
+  const std::lock_guard lock(mutex);
+  if (threads <= taken || !blas_memory_alloc || !blas_memory_free) return;
+
+  // Where all of it fits in one piece, each buffer does.
+  const auto more = static_cast<std::uint64_t>(threads - taken);
+  const std::uint64_t bytes = more * (buffer_bytes + stack_bytes) + margin_bytes;
+  void* const room = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED) {
+    fail(
+        "the system refused {} of address space ({}), of which matrix products and the stack take {} for each of {} "
+        "threads; raise the process' limit (ulimit -v, ulimit -d) or lower --threads",
+        format_bytes(bytes), std::strerror(errno), format_bytes(buffer_bytes + stack_bytes), more);
+  }
+  munmap(room, bytes);
+
+  std::vector<void*> buffers(static_cast<std::size_t>(threads));  // all at once, since a free one is given out again
+  for (void*& buffer : buffers) buffer = blas_memory_alloc(0);
+  for (void* buffer : buffers) blas_memory_free(buffer);
+  taken = threads;
+}
+
+}  // namespace hayloft::gpu
