@@ -1,0 +1,104 @@
+#include <cublas_v2.h>
+
+#include <random>
+
+#include "offload/half.h"
+#include "tests/simt/stream_fixture.h"
+
+// Matrix products of the cuBLAS double, against sums written out.
+namespace hayloft::simt {
+namespace {
+
+class CublasTest : public StreamTest {
+ protected:
+  void SetUp() override {
+    StreamTest::SetUp();
+    ASSERT_EQ(cublasCreate(&handle), CUBLAS_STATUS_SUCCESS);
+    ASSERT_EQ(cublasSetStream(handle, stream), CUBLAS_STATUS_SUCCESS);
+  }
+  void TearDown() override {
+    cublasDestroy(handle);
+    StreamTest::TearDown();
+  }
+
+  // Small integers: sums are exact in every type.
+  static std::vector<float> integers(std::size_t n, unsigned seed) {
+    std::mt19937 random(seed);
+    std::vector<float> values(n);
+    for (float& value : values) value = static_cast<float>(static_cast<int>(random() % 7) - 3);
+    return values;
+  }
+  template <class T>
+  T* uploaded(const std::vector<T>& values) {
+    T* data = on_device<T>(values.size());
+    cudaMemcpyAsync(data, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice, stream);
+    return data;
+  }
+
+  cublasHandle_t handle = nullptr;
+};
+
+constexpr int m = 3, n = 4, k = 5;
+
+TEST_F(CublasTest, MultipliesColumnMajorMatricesInEitherOrientation) {
+  const float alpha = 2, beta = -1;
+  for (const bool ta : {false, true}) {
+    for (const bool tb : {false, true}) {
+      const int lda = (ta ? k : m) + 1, ldb = (tb ? n : k) + 2, ldc = m + 3;
+      const auto a = integers(static_cast<std::size_t>(lda * (ta ? m : k)), 1);
+      const auto b = integers(static_cast<std::size_t>(ldb * (tb ? k : n)), 2);
+      const auto c = integers(static_cast<std::size_t>(ldc * n), 3);
+      auto expected = c;
+      for (int j = 0; j < n; ++j) {
+        for (int i = 0; i < m; ++i) {
+          float sum = 0;
+          for (int l = 0; l < k; ++l) {
+            sum += a[static_cast<std::size_t>(ta ? l + i * lda : i + l * lda)] *
+                   b[static_cast<std::size_t>(tb ? j + l * ldb : l + j * ldb)];
+          }
+          auto& element = expected[static_cast<std::size_t>(i + j * ldc)];
+          element = alpha * sum + beta * element;
+        }
+      }
+      float* out = uploaded(c);
+      EXPECT_EQ(cublasGemmEx(handle, ta ? CUBLAS_OP_T : CUBLAS_OP_N, tb ? CUBLAS_OP_T : CUBLAS_OP_N, m, n, k, &alpha,
+                             uploaded(a), CUDA_R_32F, lda, uploaded(b), CUDA_R_32F, ldb, &beta, out, CUDA_R_32F, ldc,
+                             CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+                CUBLAS_STATUS_SUCCESS);
+      EXPECT_EQ(to_host(out, c.size()), expected) << ta << tb;
+    }
+  }
+}
+
+TEST_F(CublasTest, ABatchStepsByItsStridesAndSixteenBitInputsAddUpInF32) {
+  const float alpha = 1, beta = 0;
+  constexpr int batch = 2;
+  std::vector<bf16> a(batch * m * k), b(batch * k * n);
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] = {static_cast<std::uint16_t>(i < a.size() / 2 ? 0x3f80 : 0x4000)};
+  for (bf16& x : b) x = {0x4049};               // 3.140625
+  auto* out = on_device<float>(batch * m * n);  // NaN, which beta = 0 must not read
+  EXPECT_EQ(cublasGemmStridedBatchedEx(handle, CUBLAS_OP_N, CUBLAS_OP_N, m, n, k, &alpha, uploaded(a), CUDA_R_16BF, m,
+                                       m * k, uploaded(b), CUDA_R_16BF, k, k * n, &beta, out, CUDA_R_32F, m, m * n,
+                                       batch, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+            CUBLAS_STATUS_SUCCESS);
+  const auto values = to_host(out, batch * m * n);
+  EXPECT_EQ(values.front(), 5 * 3.140625f);
+  EXPECT_EQ(values.back(), 10 * 3.140625f);
+}
+
+TEST_F(CublasTest, ArgumentsThatCannotBeAreRefused) {
+  const float one = 1, zero = 0;
+  auto* data = on_device<float>(100);
+  const auto product = [&](int lda, cudaDataType type_b, cublasComputeType_t compute) {
+    return cublasGemmEx(handle, CUBLAS_OP_N, CUBLAS_OP_N, m, n, k, &one, data, CUDA_R_32F, lda, data, type_b, k, &zero,
+                        data, CUDA_R_32F, m, compute, CUBLAS_GEMM_DEFAULT);
+  };
+  EXPECT_EQ(product(m - 1, CUDA_R_32F, CUBLAS_COMPUTE_32F), CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_EQ(product(m, CUDA_R_16F, CUBLAS_COMPUTE_32F), CUBLAS_STATUS_NOT_SUPPORTED);
+  EXPECT_EQ(product(m, CUDA_R_32F, CUBLAS_COMPUTE_16F), CUBLAS_STATUS_NOT_SUPPORTED);
+  fail_call("cublasGemmEx", 1, CUBLAS_STATUS_INTERNAL_ERROR);
+  EXPECT_EQ(product(m, CUDA_R_32F, CUBLAS_COMPUTE_32F), CUBLAS_STATUS_INTERNAL_ERROR);
+}
+
+}  // namespace
+}  // namespace hayloft::simt

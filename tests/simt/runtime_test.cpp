@@ -1,0 +1,345 @@
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "gpu/cuda/launch.cuh"
+#include "tests/simt/stream_fixture.h"
+
+// The CUDA runtime's double: asynchrony, memory, limits and faults.
+namespace hayloft::simt {
+namespace {
+
+using gpu::cuda::launch;
+
+__global__ void write_value(int* out, int value) {
+  *out = value;
+}
+__global__ void copy_value(int* out, const int* in) {
+  *out = *in;
+}
+template <int n>
+__global__ void idle() {}
+
+using RuntimeTest = StreamTest;
+
+// --- asynchrony
+
+TEST_F(RuntimeTest, NothingRunsBeforeSomebodyWaits) {
+  int* out = pinned<int>(1);
+  *out = 1;
+  launch("write_value", write_value, {1, 1}, stream, out, 2);
+  EXPECT_EQ(*out, 1);
+  EXPECT_EQ(cudaStreamQuery(other), cudaSuccess);  // which runs one operation, here the only one
+  EXPECT_EQ(*out, 2);
+}
+
+TEST_F(RuntimeTest, AMissingEventShowsForSomeSeeds) {
+  int* value = on_device<int>(1);
+  int* out = on_device<int>(1);
+  cudaEvent_t written = nullptr;
+  cudaEventCreateWithFlags(&written, cudaEventDisableTiming);
+  const auto right = [&](bool with_event) {
+    return right_for(20, [&] {
+      launch("write_value", write_value, {1, 1}, other, value, 0);
+      cudaDeviceSynchronize();
+      launch("write_value", write_value, {1, 1}, other, value, 7);
+      if (with_event) {
+        cudaEventRecord(written, other);
+        cudaStreamWaitEvent(stream, written);
+      }
+      launch("copy_value", copy_value, {1, 1}, stream, out, value);
+      const bool is = to_host(out, 1)[0] == 7;
+      cudaDeviceSynchronize();
+      return is;
+    });
+  };
+  EXPECT_EQ(right(true), 20);
+  EXPECT_GT(right(false), 0);
+  EXPECT_LT(right(false), 20);
+  cudaEventDestroy(written);
+}
+
+TEST_F(RuntimeTest, AWaitIsForWhatWasRecordedBeforeIt) {
+  int* value = pinned<int>(1);
+  cudaEvent_t event = nullptr;
+  cudaEventCreate(&event);
+  EXPECT_EQ(cudaStreamWaitEvent(stream, event), cudaSuccess);  // never recorded: nothing to wait for
+  const int overtaken = right_for(20, [&] {
+    *value = 0;
+    cudaEventRecord(event, other);
+    cudaStreamWaitEvent(stream, event);
+    launch("write_value", write_value, {1, 1}, other, value, 1);
+    cudaEventRecord(event, other);  // not what the stream waits for
+    cudaStreamSynchronize(stream);
+    const bool before = *value == 0;
+    cudaDeviceSynchronize();
+    return before;
+  });
+  EXPECT_GT(overtaken, 0);
+  cudaEventDestroy(event);
+}
+
+TEST_F(RuntimeTest, PinnedMemoryIsReadWhenTheCopyRunsAndPageableMemoryAtTheCall) {
+  int* device = on_device<int>(1);
+  const auto copied = [&](int* source) {
+    *source = 1;
+    cudaMemcpyAsync(device, source, sizeof(int), cudaMemcpyHostToDevice, stream);
+    *source = 2;  // too early for pinned memory
+    return to_host(device, 1)[0];
+  };
+  int pageable = 0;
+  EXPECT_EQ(copied(pinned<int>(1)), 2);
+  EXPECT_EQ(copied(&pageable), 1);
+  alignas(4096) static int registered[1024];
+  ASSERT_EQ(cudaHostRegister(registered, sizeof registered, cudaHostRegisterMapped), cudaSuccess);
+  EXPECT_EQ(copied(registered + 5), 2);
+  EXPECT_EQ(cudaHostUnregister(registered), cudaSuccess);
+  EXPECT_EQ(copied(registered + 5), 1);
+}
+
+TEST_F(RuntimeTest, CopiesToPageableMemoryWaitAndThoseToPinnedMemoryDoNot) {
+  int* device = on_device<int>(1);
+  int* to = pinned<int>(1);
+  *to = 0;
+  launch("write_value", write_value, {1, 1}, stream, device, 3);
+  cudaMemcpyAsync(to, device, sizeof(int), cudaMemcpyDeviceToHost, stream);
+  EXPECT_EQ(*to, 0);
+  EXPECT_EQ(host_waits(), 0);
+  int pageable = 0;
+  cudaMemcpyAsync(&pageable, device, sizeof(int), cudaMemcpyDeviceToHost, stream);
+  EXPECT_EQ(pageable, 3);
+  EXPECT_EQ(*to, 3);
+  EXPECT_EQ(host_waits(), 1);
+}
+
+TEST_F(RuntimeTest, RowsAreCopiedAtTheirPitches) {
+  std::vector<int> source(4 * 5);
+  std::iota(source.begin(), source.end(), 0);
+  int* device = on_device<int>(4 * 3);
+  EXPECT_EQ(cudaMemcpy2DAsync(device, 3 * sizeof(int), source.data() + 1, 5 * sizeof(int), 3 * sizeof(int), 4,
+                              cudaMemcpyHostToDevice, stream),
+            cudaSuccess);
+  EXPECT_EQ(to_host(device, 12), (std::vector<int>{1, 2, 3, 6, 7, 8, 11, 12, 13, 16, 17, 18}));
+  EXPECT_EQ(cudaMemcpy2DAsync(device, 2 * sizeof(int), source.data(), 5 * sizeof(int), 3 * sizeof(int), 4,
+                              cudaMemcpyHostToDevice, stream),
+            cudaErrorInvalidValue);
+}
+
+TEST_F(RuntimeTest, ABatchOfCopiesIsMade) {
+  const std::vector<int> source{1, 2, 3, 4};
+  int* device = on_device<int>(4);
+  void* to[] = {device + 2, device};
+  const void* from[] = {source.data(), source.data() + 2};
+  const std::size_t bytes[] = {2 * sizeof(int), 2 * sizeof(int)};
+  cudaMemcpyAttributes attributes{};
+  attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+  std::size_t first = 0;
+  EXPECT_EQ(cudaMemcpyBatchAsync(to, from, bytes, 2, &attributes, &first, 1, stream), cudaSuccess);
+  EXPECT_EQ(to_host(device, 4), (std::vector<int>{3, 4, 1, 2}));
+}
+
+TEST_F(RuntimeTest, AHostFunctionRunsInOrderAndMayNotCallCuda) {
+  struct Seen {
+    int* value;
+    int at_call = 0;
+    cudaError_t result = cudaSuccess;
+  } seen{pinned<int>(1)};
+  launch("write_value", write_value, {1, 1}, stream, seen.value, 4);
+  cudaLaunchHostFunc(
+      stream,
+      [](void* data) {
+        auto& here = *static_cast<Seen*>(data);
+        here.at_call = *here.value;
+        here.result = cudaDeviceSynchronize();
+      },
+      &seen);
+  launch("write_value", write_value, {1, 1}, stream, seen.value, 5);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  EXPECT_EQ(seen.at_call, 4);
+  EXPECT_EQ(seen.result, cudaErrorNotPermitted);
+}
+
+TEST_F(RuntimeTest, EventsTellTimeOnceTheyAreDone) {
+  cudaEvent_t begin = nullptr, end = nullptr;
+  cudaEventCreate(&begin);
+  cudaEventCreate(&end);
+  cudaEventRecord(begin, stream);
+  cudaEventRecord(end, stream);
+  float milliseconds = 0;
+  EXPECT_EQ(cudaEventElapsedTime(&milliseconds, begin, end), cudaErrorNotReady);
+  EXPECT_EQ(cudaEventSynchronize(end), cudaSuccess);
+  EXPECT_EQ(cudaEventElapsedTime(&milliseconds, begin, end), cudaSuccess);
+  EXPECT_GT(milliseconds, 0);
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+}
+
+TEST_F(RuntimeTest, AVeryLongQueueIsWorkedOff) {
+  int* out = pinned<int>(1);
+  for (int i = 0; i < 5000; ++i) launch("write_value", write_value, {1, 1}, stream, out, i);
+  EXPECT_GE(*out, 5000 - 4096 - 1);
+  cudaStreamSynchronize(stream);
+  EXPECT_EQ(*out, 4999);
+}
+
+// --- memory
+
+TEST_F(RuntimeTest, DeviceMemoryEndsWhereTheDeviceDoes) {
+  device().memory_bytes = device_bytes() + 1000;
+  void* first = nullptr;
+  void* second = nullptr;
+  ASSERT_EQ(cudaMallocAsync(&first, 800, stream), cudaSuccess);
+  EXPECT_EQ(cudaMallocAsync(&second, 800, stream), cudaErrorMemoryAllocation);
+  EXPECT_EQ(cudaFreeAsync(first, stream), cudaSuccess);
+  EXPECT_EQ(cudaMallocAsync(&second, 800, stream), cudaSuccess);
+  std::size_t free = 0, total = 0;
+  EXPECT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+  EXPECT_EQ(free, 200u);
+  EXPECT_EQ(total, device().memory_bytes);
+  EXPECT_EQ(cudaFreeAsync(second, stream), cudaSuccess);
+}
+
+TEST_F(RuntimeTest, RegistrationHasALimitAndNoOverlaps) {
+  alignas(4096) static std::byte memory[8192];
+  device().registrable_bytes = pinned_bytes() + 4096;
+  EXPECT_EQ(cudaHostRegister(memory, 8192, cudaHostRegisterMapped), cudaErrorMemoryAllocation);
+  EXPECT_EQ(cudaHostRegister(memory, 4096, cudaHostRegisterMapped), cudaSuccess);
+  device().registrable_bytes = pinned_bytes() + 8192;
+  EXPECT_EQ(cudaHostRegister(memory + 2048, 4096, cudaHostRegisterMapped), cudaErrorHostMemoryAlreadyRegistered);
+  void* mapped = nullptr;
+  EXPECT_EQ(cudaHostGetDevicePointer(&mapped, memory + 100, 0), cudaSuccess);
+  EXPECT_EQ(mapped, memory + 100);
+  EXPECT_EQ(cudaHostGetDevicePointer(&mapped, memory + 5000, 0), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaHostUnregister(memory + 100), cudaErrorHostMemoryNotRegistered);
+  EXPECT_EQ(cudaHostUnregister(memory), cudaSuccess);
+  EXPECT_EQ(cudaHostUnregister(memory), cudaErrorHostMemoryNotRegistered);
+}
+
+TEST_F(RuntimeTest, CopiesMustFitTheirMemory) {
+  int* device = on_device<int>(4);
+  std::vector<int> host(8);
+  const auto copy = [&](void* to, const void* from, std::size_t n, cudaMemcpyKind kind) {
+    return cudaMemcpyAsync(to, from, n * sizeof(int), kind, stream);
+  };
+  EXPECT_EQ(copy(device, host.data(), 4, cudaMemcpyHostToDevice), cudaSuccess);
+  EXPECT_EQ(copy(device, host.data(), 5, cudaMemcpyHostToDevice), cudaErrorInvalidValue);
+  EXPECT_EQ(copy(host.data() + 4, host.data(), 4, cudaMemcpyHostToDevice), cudaErrorInvalidValue);
+  EXPECT_EQ(copy(device, host.data(), 4, cudaMemcpyDeviceToDevice), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaMemcpyAsync(device, host.data(), 4, cudaMemcpyHostToDevice, nullptr), cudaErrorInvalidResourceHandle);
+}
+
+using RuntimeDeathTest = RuntimeTest;
+
+TEST_F(RuntimeDeathTest, TheHostMayNotTouchDeviceMemory) {
+  int* data = on_device<int>(1);
+  EXPECT_DEATH(*data = 1, "use-after-poison");
+  launch("write_value", write_value, {1, 1}, stream, data, 1);
+  cudaStreamSynchronize(stream);
+  EXPECT_DEATH(*data = 1, "use-after-poison");
+}
+
+TEST_F(RuntimeDeathTest, MemoryLivesInStreamOrder) {
+  int* data = nullptr;
+  const auto write_on = [&](cudaStream_t where) {
+    launch("write_value", write_value, {1, 1}, where, data, 1);
+    cudaStreamSynchronize(where);
+  };
+  ASSERT_EQ(cudaMallocAsync(&data, sizeof(int), stream), cudaSuccess);
+  // Without an event some seed runs the kernel before the allocation.
+  const auto use_early = [&] {
+    cudaMallocAsync(&data, sizeof(int), stream);
+    write_on(other);
+    return true;
+  };
+  EXPECT_DEATH(right_for(20, use_early), "use-after-poison");
+  write_on(stream);
+  cudaFreeAsync(data, stream);
+  EXPECT_DEATH(write_on(stream), "use-after-free");
+  cudaStreamSynchronize(stream);
+}
+
+TEST_F(RuntimeDeathTest, FreedDeviceMemoryIsGone) {
+  void* data = nullptr;
+  cudaMalloc(&data, 4);
+  cudaFree(data);
+  const auto use = [&] {
+    launch("write_value", write_value, {1, 1}, stream, static_cast<int*>(data), 1);
+    cudaStreamSynchronize(stream);
+  };
+  EXPECT_DEATH(use(), "use-after-free");
+  EXPECT_EQ(cudaFree(data), cudaErrorInvalidValue);
+}
+
+// --- limits, faults and counts
+
+TEST_F(RuntimeTest, LaunchesThatADeviceRefusesFail) {
+  const auto launched = [&](dim3 blocks, dim3 threads, std::size_t shared = 0) {
+    cudaLaunchConfig_t config{};
+    config.gridDim = blocks;
+    config.blockDim = threads;
+    config.dynamicSmemBytes = shared;
+    config.stream = stream;
+    return cudaLaunchKernelEx(&config, idle<1>);
+  };
+  EXPECT_EQ(launched(1, 1024), cudaSuccess);
+  EXPECT_EQ(launched(1, 1025), cudaErrorInvalidConfiguration);
+  EXPECT_EQ(launched(1, dim3(32, 33)), cudaErrorInvalidConfiguration);
+  EXPECT_EQ(launched(1, dim3(1, 1, 65)), cudaErrorInvalidConfiguration);
+  EXPECT_EQ(launched(0, 32), cudaErrorInvalidConfiguration);
+  EXPECT_EQ(launched(dim3(1, 65536), 32), cudaErrorInvalidConfiguration);
+  EXPECT_EQ(launched(1, 32, 48 << 10), cudaSuccess);
+  EXPECT_EQ(launched(1, 32, (48 << 10) + 1), cudaErrorInvalidValue);
+  const auto allow = [](int bytes) {
+    return cudaFuncSetAttribute(idle<1>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  };
+  EXPECT_EQ(allow((227 << 10) + 1), cudaErrorInvalidValue);
+  EXPECT_EQ(allow(64 << 10), cudaSuccess);
+  EXPECT_EQ(launched(1, 32, 64 << 10), cudaSuccess);
+  cudaLaunchConfig_t config{};
+  config.stream = nullptr;
+  EXPECT_EQ(cudaLaunchKernelEx(&config, idle<1>), cudaErrorInvalidResourceHandle);
+}
+
+TEST_F(RuntimeTest, ChosenCallsFail) {
+  fail_call("cudaMalloc", 2, cudaErrorMemoryAllocation);
+  int* first = on_device<int>(1);
+  EXPECT_NE(first, nullptr);
+  void* second = nullptr;
+  EXPECT_EQ(cudaMalloc(&second, 4), cudaErrorMemoryAllocation);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorMemoryAllocation);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  EXPECT_NE(on_device<int>(1), nullptr);
+  EXPECT_EQ(calls("cudaMalloc"), 3);
+}
+
+TEST_F(RuntimeTest, ALostDeviceStaysLost) {
+  fail_call("cudaStreamSynchronize", 1, cudaErrorECCUncorrectable);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorECCUncorrectable);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorECCUncorrectable);
+  void* data = nullptr;
+  EXPECT_EQ(cudaMalloc(&data, 4), cudaErrorECCUncorrectable);
+}
+
+TEST_F(RuntimeTest, AMachineWithoutADeviceSaysSo) {
+  device().count = 0;
+  int count = -1;
+  EXPECT_EQ(cudaGetDeviceCount(&count), cudaErrorNoDevice);
+  EXPECT_EQ(count, 0);
+}
+
+TEST_F(RuntimeTest, LaunchesAndWaitsAreCounted) {
+  launch("idle", idle<1>, {1, 1}, stream);
+  launch("idle", idle<1>, {1, 1}, other);
+  launch("idle", idle<2>, {1, 1}, other);
+  EXPECT_EQ(launches(), 3);
+  EXPECT_EQ(launches("idle"), 3);
+  EXPECT_EQ(launches("idle<1>"), 2);
+  EXPECT_EQ(launches("no such kernel"), 0);
+  EXPECT_EQ(host_waits(), 0);
+  cudaDeviceSynchronize();
+  cudaStreamSynchronize(stream);
+  EXPECT_EQ(host_waits(), 2);
+}
+
+}  // namespace
+}  // namespace hayloft::simt
