@@ -1,9 +1,9 @@
 #include <memory>
 #include <utility>
 
-#include "tests/simt/kernel_names.h"
 #include "tests/simt/machine.h"
 #include "tests/simt/runtime.h"
+#include "tests/simt/symbols.h"
 
 // Kernels.
 namespace hayloft::simt {
@@ -31,7 +31,7 @@ cudaError_t queue_kernel(const cudaLaunchConfig_t& config, const void* kernel, s
     const Grid grid{config.gridDim, config.blockDim, config.dynamicSmemBytes};
     runtime.queue(config.stream, [&runtime, grid, kernel, body = std::move(body)] {
       const std::string failure = run_grid(grid, body, runtime.random);
-      if (!failure.empty()) runtime.kernel_failed(kernel_name(kernel) + ": " + failure);
+      if (!failure.empty()) runtime.kernel_failed(function_name(kernel) + ": " + failure);
     });
     return cudaSuccess;
   });
@@ -46,7 +46,7 @@ std::int64_t launches(std::string_view kernel) {
   const std::lock_guard lock(runtime.mutex);
   std::int64_t count = 0;
   for (const auto& [address, n] : runtime.launches) {
-    if (kernel.empty() || kernel_name(address).find(kernel) != std::string::npos) count += n;
+    if (kernel.empty() || function_name(address).find(kernel) != std::string::npos) count += n;
   }
   return count;
 }

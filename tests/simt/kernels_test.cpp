@@ -6,6 +6,7 @@
 #include "gpu/cuda/launch.cuh"
 #include "gpu/cuda/warp.cuh"
 #include "tests/simt/stream_fixture.h"
+#include "tests/simt/symbols.h"
 
 // Kernels on the shim: what works on a device works, and what must not be done is an error.
 namespace hayloft::simt {
@@ -126,7 +127,6 @@ __global__ void reverse(int* out, bool wait) {
   values[threadIdx.x] = static_cast<int>(threadIdx.x);
   if (wait) __syncthreads();
   out[threadIdx.x] = values[63 - threadIdx.x];
-  values[threadIdx.x] = -1;
 }
 
 TEST_F(KernelsTest, AMissingBarrierShows) {
@@ -143,16 +143,26 @@ TEST_F(KernelsTest, AMissingBarrierShows) {
   EXPECT_EQ(right(false), 0);
 }
 
-__global__ void read_dynamic(std::uint32_t* out) {
-  auto* memory = reinterpret_cast<std::uint32_t*>(gpu::cuda::dynamic_shared());
-  out[blockIdx.x] = memory[0];
-  memory[0] = 7;
+__global__ void read_shared(std::uint32_t* out) {
+  __shared__ std::uint32_t fixed[3];
+  auto* dynamic = reinterpret_cast<std::uint32_t*>(gpu::cuda::dynamic_shared());
+  out[2 * blockIdx.x] = fixed[1];
+  out[2 * blockIdx.x + 1] = dynamic[0];
+  fixed[1] = dynamic[0] = 7;
 }
 
-TEST_F(KernelsTest, DynamicSharedMemoryHoldsNoNumbersInAnyBlock) {
-  auto* out = on_device<std::uint32_t>(3);
-  launch("read_dynamic", read_dynamic, {3, 1, 16}, stream, out);
-  EXPECT_EQ(to_host(out, 3), std::vector<std::uint32_t>(3, 0xffffffffu));
+TEST_F(KernelsTest, SharedMemoryHoldsNoNumbersWhenABlockBegins) {
+  auto* out = on_device<std::uint32_t>(6);
+  launch("read_shared", read_shared, {3, 1, 16}, stream, out);
+  EXPECT_EQ(to_host(out, 6), std::vector<std::uint32_t>(6, 0xffffffffu));
+}
+
+// GCC guards no variable of an inline function or of a template with external linkage.
+TEST_F(KernelsTest, AccessesPastSharedVariablesWillBeReported) {
+  EXPECT_FALSE(shared_variables().empty());
+  for (const SharedVariable& variable : shared_variables()) {
+    EXPECT_TRUE(variable.guarded) << variable.name << ": put its function into an unnamed namespace of the .cu file";
+  }
 }
 
 // --- errors

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/simt/fiber.h"
+#include "tests/simt/symbols.h"
 
 namespace hayloft::simt {
 namespace {
@@ -123,6 +124,7 @@ std::string Machine::run(const Grid& grid, const std::function<void()>& kernel, 
   for (const uint3 block : blocks) {
     blockIdx = block;
     std::memset(shared_.get(), 0xff, grid.shared_bytes);  // NaN
+    for (const SharedVariable& variable : shared_variables()) std::memset(variable.data, 0xff, variable.bytes);
     run_block();
     if (!failure_.empty()) break;
   }

@@ -9,7 +9,7 @@
 
 // The machine that kernels run on: one fiber per CUDA thread of a block, blocks one after another. The order of the
 // blocks, and of the threads between barriers, is drawn from a seeded generator, so that a barrier that is missing
-// shows as a wrong result. Used by one processor thread at a time.
+// shows as a wrong result. Shared memory is full of NaN when a block begins. Used by one processor thread at a time.
 namespace hayloft::simt {
 
 struct Grid {

@@ -15,11 +15,13 @@
 #define __device__
 #define __host__
 #define __constant__ static
-#define __shared__ static  // blocks run one after another
+// Blocks run one after another. The mark in its name is how the machine finds the variable, to fill it with NaN before
+// each block.
+#define __shared__ static __attribute__((abi_tag("simt_shared")))
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __forceinline__ inline __attribute__((always_inline))
-#define __align__(n) alignas(n)
+#define __align__(n) __attribute__((aligned(n)))
 
 // Of the thread that is running.
 inline uint3 threadIdx{};

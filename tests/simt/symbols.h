@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+// What the program's own symbol table says; a stripped program has none.
+namespace hayloft::simt {
+
+// The demangled name of a function; its address when the table has none.
+std::string function_name(const void* function);
+
+// A variable that a kernel declares __shared__.
+struct SharedVariable {
+  std::byte* data;
+  std::size_t bytes;
+  std::string name;  // demangled
+  bool guarded;      // between red zones of the address sanitizer
+};
+const std::vector<SharedVariable>& shared_variables();
+
+}  // namespace hayloft::simt
