@@ -117,10 +117,10 @@ class Decode {
   const Attended& what_;
   cudaStream_t stream_;
   int query_heads_;
-  bool stored_;      // whether there is a store
-  bool in_place_;    // whether kernels may read it
-  AttendRows base_;  // with the rows that kernels read where they lie
-  int parts_ = 0;    // of base_
+  bool stored_;                        // whether there is a store
+  bool in_place_;                      // whether kernels may read it
+  AttendRows base_;                    // with the rows that kernels read where they lie
+  int parts_ = 0;                      // of base_
   Attended::Range streamed_[2];        // in the store, brought to the device in chunks
   std::int64_t streamed_rows_ = 0;     // of the longer
   std::int64_t staged_list_rows_ = 0;  // of each list, when host threads gather them
@@ -229,9 +229,8 @@ void Decode::merge(float* out) const {
       mean.stored = base_.store.value_sum;
     } else if (stored_) {
       sent.emplace(context_, head_values, stream_);
-      HAYLOFT_CUDA(cudaMemcpyAsync(sent->data(), cache_.store.value_sum.data(),
-                                   static_cast<std::size_t>(head_values) * sizeof(float), cudaMemcpyHostToDevice,
-                                   stream_));
+      upload(context_, sent->data(), cache_.store.value_sum.data(),
+             static_cast<std::uint64_t>(head_values) * sizeof(float), stream_);
       mean.stored = *sent;
     }
   }

@@ -35,7 +35,6 @@ static __global__ void __launch_bounds__(kMaxHeadDim / 2)
   const int n = tokens - begin < kMeanRows ? static_cast<int>(tokens - begin) : kMeanRows;
   const f16* row = tail.row(head, tail.position + begin, d) + d;
   float2 sum{0.0f, 0.0f};
-#pragma unroll 8
   for (int i = 0; i < n; ++i, row += 2 * d) {
     const float2 v = widen_pair(reinterpret_cast<const unsigned*>(row)[pair]);
     sum.x += v.x;
@@ -65,18 +64,15 @@ static __global__ void __launch_bounds__(kMergeThreads)
 
   float sum = 0;
   float total[components] = {};
-#pragma unroll 2
   for (int slot = warp; slot < states.slots; slot += kMergeWarps) {
     const float factor = rescale(states.max[first + slot], max);
     sum += states.sum[first + slot] * factor;
     const float* const from = states.weighted + (first + slot) * d;
-#pragma unroll
     for (int j = 0; j < components; ++j) {
       const int i = lane + j * kWarp;
       if (i < d) total[j] += from[i] * factor;
     }
   }
-#pragma unroll
   for (int j = 0; j < components; ++j) weighted[warp][lane + j * kWarp] = total[j];
   if (lane == 0) sums[warp] = sum;
   __syncthreads();

@@ -73,7 +73,8 @@ void RowStream::lists(const std::int32_t* positions, int lists, int k, const Use
   };
   for (std::int64_t begin = 0; begin < k; begin += chunk_rows(lists)) {
     const std::int64_t to = std::min<std::int64_t>(begin + chunk_rows(lists), k);
-    chunk(begin, to, [&](f16* rows) { stage(lists, begin, to, row, rows); }, use);
+    chunk(
+        begin, to, [&](f16* rows) { stage(lists, begin, to, row, rows); }, use);
   }
 }
 

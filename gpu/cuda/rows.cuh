@@ -77,12 +77,10 @@ template <int Units>
 __device__ inline void fetch_rows(const f16* const* addresses, int n, int head_dim, unsigned char* tile) {
   const int row_units = head_dim / 4;
   uint4 staged[Units];
-#pragma unroll
   for (int u = 0; u < Units; ++u) {
     const int unit = u * kRowThreads + static_cast<int>(threadIdx.x);
     if (unit < n * row_units) staged[u] = load16_once(addresses[unit / row_units] + unit % row_units * 8);
   }
-#pragma unroll
   for (int u = 0; u < Units; ++u) {
     const int unit = u * kRowThreads + static_cast<int>(threadIdx.x);
     if (unit < n * row_units) {
@@ -93,9 +91,9 @@ __device__ inline void fetch_rows(const f16* const* addresses, int n, int head_d
 }
 
 // Heads: query heads per warp; warp w has the block's heads w, w + 4, ... Strips: pairs of components per lane, at
-// least d / 64.
+// least d / 64. The least number of blocks per multiprocessor is what ptxas reaches without spilling registers.
 template <int Heads, int Strips>
-__global__ void __launch_bounds__(kRowThreads) attend_rows(const AttendRows a) {
+__global__ void __launch_bounds__(kRowThreads, Heads* Strips <= 2 ? 4 : 2) attend_rows(const AttendRows a) {
   const int d = a.head_dim;
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % kWarp;
@@ -105,7 +103,6 @@ __global__ void __launch_bounds__(kRowThreads) attend_rows(const AttendRows a) {
   int block = static_cast<int>(blockIdx.x);
   int slot = a.first_slot;
   RowPart part = a.parts[0];
-#pragma unroll
   for (int p = 1; p < kRowParts; ++p) {
     if (block >= part.blocks()) {
       block -= part.blocks();
@@ -138,14 +135,12 @@ __global__ void __launch_bounds__(kRowThreads) attend_rows(const AttendRows a) {
   float max[Heads];
   float sum[Heads];
   float2 weighted[Heads][Strips];
-#pragma unroll
   for (int h = 0; h < Heads; ++h) {
     const int head = warp + h * kRowWarps;
     const bool resumed = a.resume && head < queries;
     const std::int64_t state = static_cast<std::int64_t>(first_query + head) * a.states.slots + slot;
     max[h] = resumed ? a.states.max[state] : -INFINITY;
     sum[h] = resumed ? a.states.sum[state] : 0.0f;
-#pragma unroll
     for (int s = 0; s < Strips; ++s) {
       const int pair = lane + s * kWarp;
       weighted[h][s] = resumed && pair < d / 2 ? reinterpret_cast<const float2*>(a.states.weighted + state * d)[pair]
@@ -170,14 +165,12 @@ __global__ void __launch_bounds__(kRowThreads) attend_rows(const AttendRows a) {
     if (warp < queries) {
       // Scores: a lane per row. Heads that the group does not have score the last one's query again; nobody looks.
       float2 score[Heads];
-#pragma unroll
       for (int h = 0; h < Heads; ++h) score[h] = {0.0f, 0.0f};
       const bool live = lane < n;
       const unsigned char* const key = tile + static_cast<std::size_t>(live ? lane : 0) * row_pitch(d);
       for (int c = 0; c < d; c += 8) {
         const uint4 packed = load16(key + c * 2);
         const float2 k[4] = {widen_pair(packed.x), widen_pair(packed.y), widen_pair(packed.z), widen_pair(packed.w)};
-#pragma unroll
         for (int h = 0; h < Heads; ++h) {
           const int head = warp + h * kRowWarps;
           const float4* const x = reinterpret_cast<const float4*>(q + (head < queries ? head : queries - 1) * d + c);
@@ -189,7 +182,6 @@ __global__ void __launch_bounds__(kRowThreads) attend_rows(const AttendRows a) {
       }
       // Softmax over the tile's rows under the running maximum.
       float* const weight = weights + warp * Heads * kTileRows;
-#pragma unroll
       for (int h = 0; h < Heads; ++h) {
         const float s = live ? score[h].x + score[h].y : -INFINITY;
         const float grown = fmaxf(max[h], warp_max(s));
@@ -198,7 +190,6 @@ __global__ void __launch_bounds__(kRowThreads) attend_rows(const AttendRows a) {
         weight[h * kTileRows + lane] = p;
         max[h] = grown;
         sum[h] = sum[h] * keep + warp_sum(p);
-#pragma unroll
         for (int s2 = 0; s2 < Strips; ++s2) {
           weighted[h][s2].x *= keep;
           weighted[h][s2].y *= keep;
@@ -206,15 +197,12 @@ __global__ void __launch_bounds__(kRowThreads) attend_rows(const AttendRows a) {
       }
       warp_barrier();
       // Weighted values: lanes share out a row's components.
-#pragma unroll 4
       for (int row = 0; row < n; ++row) {
         const unsigned* const value =
             reinterpret_cast<const unsigned*>(tile + static_cast<std::size_t>(row) * row_pitch(d) + d * 2);
-#pragma unroll
         for (int s = 0; s < Strips; ++s) {
           const int pair = lane + s * kWarp;
           const float2 v = pair < d / 2 ? widen_pair(value[pair]) : float2{0.0f, 0.0f};
-#pragma unroll
           for (int h = 0; h < Heads; ++h) {
             const float p = weight[h * kTileRows + row];
             weighted[h][s].x += p * v.x;
@@ -226,12 +214,10 @@ __global__ void __launch_bounds__(kRowThreads) attend_rows(const AttendRows a) {
     __syncthreads();
   }
 
-#pragma unroll
   for (int h = 0; h < Heads; ++h) {
     const int head = warp + h * kRowWarps;
     if (head >= queries) continue;
     const std::int64_t state = static_cast<std::int64_t>(first_query + head) * a.states.slots + slot;
-#pragma unroll
     for (int s = 0; s < Strips; ++s) {
       const int pair = lane + s * kWarp;
       if (pair < d / 2) reinterpret_cast<float2*>(a.states.weighted + state * d)[pair] = weighted[h][s];
