@@ -205,19 +205,18 @@ TEST_F(Decode, NothingAttendedIsZeroOrTheMean) {
   expect_alike(*cuda, cache, heads, what, {}, {0.0f, 0.5f, 1.0f, 0.25f});
 }
 
-// What is left of the budget is so little that buffers hold some 50 rows per head: ranges and lists take many chunks.
+// All but 256 KiB of the budget is taken, so that buffers hold some 50 rows per head: ranges and lists take many
+// chunks.
 TEST_F(Decode, LongRangesAndStagedListsPassThroughSmallBuffers) {
   const Heads heads{2, 2, 64};
-  for (const bool staged : {false, true}) {
+  const std::unique_ptr<gpu::Backend> small = make_cuda({.memory_bytes = std::uint64_t{1} << 30});
+  const gpu::DeviceMemory memory = small->memory();
+  const gpu::Buffer taken = small->allocate(memory.budget_bytes - memory.used_bytes - (256 << 10), small->stream());
+  for (const SharedCache::Host host : {SharedCache::Host::pinned, SharedCache::Host::pageable}) {
+    SharedCache cache(*small, {.kv_heads = 2, .head_dim = 64, .block_tokens = 16, .stored = 400, .tail = 9, .seed = 13},
+                      host);
     for (const int lists : {0, 2, 4}) {
-      SCOPED_TRACE(fmt::format("{}, {} lists", staged ? "staged" : "pinned", lists));
-      gpu::CudaOptions options;
-      options.kv_host = staged ? gpu::KvHost::staged : gpu::KvHost::pinned;
-      options.memory_bytes = cuda->memory().used_bytes + (std::uint64_t{256} << 10);
-      const std::unique_ptr<gpu::Backend> small = make_cuda(options);
-      SharedCache cache(*small,
-                        {.kv_heads = 2, .head_dim = 64, .block_tokens = 16, .stored = 400, .tail = 9, .seed = 13},
-                        staged ? SharedCache::Host::pageable : SharedCache::Host::pinned);
+      SCOPED_TRACE(fmt::format("{}, {} lists", host == SharedCache::Host::pinned ? "pinned" : "staged", lists));
       gpu::Attended what;
       what.lists = lists;
       what.k = lists > 0 ? 100 : 0;
