@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <mutex>
 
 #include "gpu/cuda/host_pins.cuh"

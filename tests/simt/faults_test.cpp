@@ -1,0 +1,136 @@
+#include "gpu/no_device.h"
+#include "offload/arena.h"
+#include "offload/error.h"
+#include "tests/cuda/backends.h"
+#include "tests/refusal.h"
+#include "tests/simt/control.h"
+
+// What the CUDA backend makes of a machine that fails.
+namespace hayloft::testing {
+namespace {
+
+using test::refuses;
+
+constexpr std::uint64_t MiB = std::uint64_t{1} << 20;
+
+class FaultsTest : public ::testing::Test {
+ protected:
+  void SetUp() override { simt::reset(); }
+  void TearDown() override { simt::reset(); }
+
+  static offload::ArenaOptions pinned_by(gpu::Backend& backend) {
+    offload::ArenaOptions options;
+    options.budget_bytes = 64 * MiB;
+    options.chunk_bytes = 4 * MiB;
+    options.listener = backend.pinning();
+    return options;
+  }
+
+  offload::Topology topology;
+};
+
+TEST_F(FaultsTest, AMachineWithoutADeviceOrADriverIsToldFromOneThatFails) {
+  simt::fail_call("cudaGetDeviceCount", 1, cudaErrorInsufficientDriver);
+  EXPECT_TRUE(refuses([] { make_cuda(); }, {"driver is missing or too old", "--device cpu"}));
+  simt::fail_call("cudaGetDeviceCount", 1, cudaErrorNoDevice);
+  EXPECT_TRUE(refuses([] { make_cuda(); }, {"no NVIDIA GPU", "CUDA_VISIBLE_DEVICES"}));
+  simt::device().count = 0;
+  EXPECT_THROW(make_cuda(), gpu::NoDevice);
+  simt::reset();
+  simt::fail_call("cudaSetDevice", 1, cudaErrorDevicesUnavailable);
+  try {
+    make_cuda();
+    FAIL() << "nothing was thrown";
+  } catch (const gpu::NoDevice&) {
+    FAIL() << "there is a device";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("another process has the device"), std::string::npos);
+  }
+}
+
+TEST_F(FaultsTest, ABackendThatCannotBeMadeGivesBackWhatItTook) {
+  const std::uint64_t before = simt::device_bytes(), pinned_before = simt::pinned_bytes();
+  for (const char* call : {"cudaMemPoolCreate", "cudaHostAlloc", "cudaEventCreateWithFlags", "cublasCreate",
+                           "cudaStreamCreateWithFlags", "cudaMallocFromPoolAsync"}) {
+    SCOPED_TRACE(call);
+    simt::reset();
+    if (std::string(call) == "cublasCreate") {
+      simt::fail_call(call, 1, CUBLAS_STATUS_NOT_INITIALIZED);
+    } else {
+      simt::fail_call(call, 1, cudaErrorInvalidValue);
+    }
+    EXPECT_THROW(make_cuda(), Error);
+    EXPECT_EQ(simt::device_bytes(), before);
+    EXPECT_EQ(simt::pinned_bytes(), pinned_before);
+  }
+}
+
+TEST_F(FaultsTest, ADeviceThatHasLessThanItsBudgetIsAskedTwiceAndThenRefused) {
+  const auto cuda = make_cuda();
+  const std::uint64_t used = cuda->memory().used_bytes;
+  simt::fail_call("cudaMallocFromPoolAsync", 1, cudaErrorMemoryAllocation);
+  EXPECT_NO_THROW(cuda->allocate(MiB, cuda->stream()));  // what lay idle in the pool was given back
+  simt::fail_call("cudaMallocFromPoolAsync", 1, cudaErrorMemoryAllocation);
+  simt::fail_call("cudaMallocFromPoolAsync", 2, cudaErrorMemoryAllocation);
+  EXPECT_TRUE(refuses([&] { cuda->allocate(MiB, cuda->stream()); }, {"no memory left", "lower --gpu-memory", "1 MiB"}));
+  EXPECT_EQ(cuda->memory().used_bytes, used);
+  EXPECT_NO_THROW(cuda->allocate(MiB, cuda->stream()));
+}
+
+TEST_F(FaultsTest, ALostDeviceIsSaidToBeLostAndSavedFilesToBeIntact) {
+  auto cuda = make_cuda();
+  const gpu::Buffer x = upload(*cuda, std::vector<float>(10));
+  simt::fail_call("cudaLaunchKernelEx", 1, cudaErrorECCUncorrectable);
+  EXPECT_TRUE(refuses([&] { cuda->add(x.as<float>(), x.as<float>(), 10, cuda->stream()); },
+                      {"lost", "saved files are intact", "cudaErrorECCUncorrectable in add", ", gpu/cuda/launch.cuh"}));
+  EXPECT_TRUE(refuses([&] { cuda->synchronize(cuda->stream()); }, {"lost"}));
+}
+
+TEST_F(FaultsTest, PinningThatIsRefusedIsSaidOnceAndTheRestIsNotPinned) {
+  std::vector<std::string> said;
+  const auto cuda = make_cuda({.say = [&](const std::string& what) { said.push_back(what); }});
+  offload::Arena arena(topology, pinned_by(*cuda));
+  const offload::Extent first = arena.allocate(4 * MiB);
+  EXPECT_TRUE(said.empty());
+  simt::fail_call("cudaHostRegister", 1, cudaErrorMemoryAllocation);
+  const offload::Extent second = arena.allocate(4 * MiB);
+  ASSERT_EQ(said.size(), 1u);
+  for (const char* part : {"refuses to pin 4 MiB", "cudaErrorMemoryAllocation", "slower"}) {
+    EXPECT_NE(said[0].find(part), std::string::npos) << said[0];
+  }
+  const std::int64_t calls = simt::calls("cudaHostRegister");
+  const offload::Extent third = arena.allocate(4 * MiB);
+  EXPECT_EQ(simt::calls("cudaHostRegister"), calls);
+  EXPECT_EQ(said.size(), 1u);
+}
+
+TEST_F(FaultsTest, PinningThatIsDemandedAndRefusedIsAnError) {
+  const auto cuda = make_cuda({.kv_host = gpu::KvHost::pinned});
+  offload::Arena arena(topology, pinned_by(*cuda));
+  simt::fail_call("cudaHostRegister", 1, cudaErrorNotPermitted);
+  EXPECT_TRUE(refuses([&] { arena.allocate(MiB); }, {"--kv-host pinned", "4 MiB", "--kv-host staged"}));
+  EXPECT_EQ(arena.used_bytes(), 0u);
+  EXPECT_NO_THROW(arena.allocate(MiB));
+}
+
+TEST_F(FaultsTest, NothingIsPinnedWhenNobodyWantsIt) {
+  for (const auto kv_host : {gpu::KvHost::staged, gpu::KvHost::mmap}) {
+    const auto cuda = make_cuda({.kv_host = kv_host});
+    offload::Arena arena(topology, pinned_by(*cuda));
+    const offload::Extent extent = arena.allocate(MiB);
+    EXPECT_EQ(simt::calls("cudaHostRegister"), 0);
+  }
+}
+
+TEST_F(FaultsTest, PinnedMemoryIsGivenUpWithItsArenaAlsoAfterTheBackend) {
+  auto cuda = make_cuda();
+  const std::uint64_t before = simt::pinned_bytes();
+  auto arena = std::make_unique<offload::Arena>(topology, pinned_by(*cuda));
+  const offload::Extent extent = arena->allocate(MiB);
+  EXPECT_EQ(simt::pinned_bytes(), before + 4 * MiB);
+  cuda.reset();
+  arena.reset();
+}
+
+}  // namespace
+}  // namespace hayloft::testing
