@@ -111,7 +111,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, SpillTest,
                                            Spilled{8, 32, ColumnFormat::int4}, Spilled{128, 256, ColumnFormat::int4}),
                          [](const auto& shape) {
                            return std::string(offload::name(shape.param.columns)) + "_d" +
-                                  std::to_string(shape.param.head_dim) + "_B" + std::to_string(shape.param.block_tokens);
+                                  std::to_string(shape.param.head_dim) + "_B" +
+                                  std::to_string(shape.param.block_tokens);
                          });
 
 }  // namespace

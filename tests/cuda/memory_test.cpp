@@ -24,25 +24,25 @@ TEST_F(MemoryTest, TheBudgetHoldsAndItsErrorSaysWhatToDo) {
   const gpu::DeviceMemory before = backend->memory();
   EXPECT_LE(before.budget_bytes, 1024 * MiB);
   EXPECT_GE(before.budget_bytes, 256 * MiB);  // a small model fits into the least there may be
-  const gpu::Buffer some = backend->allocate(100 * MiB, backend->stream());
-  EXPECT_EQ(backend->memory().used_bytes, before.used_bytes + 100 * MiB);
+  const gpu::Buffer some = backend->allocate(10 * MiB, backend->stream());
+  EXPECT_EQ(backend->memory().used_bytes, before.used_bytes + 10 * MiB);
   try {
-    backend->allocate(before.budget_bytes - before.used_bytes - 99 * MiB, backend->stream());
+    backend->allocate(before.budget_bytes - before.used_bytes - 9 * MiB, backend->stream());
     FAIL() << "more than the budget was given";
   } catch (const Error& error) {
     const std::string message = error.what();
     for (const char* part : {"asked for", "left", "--gpu-memory"}) EXPECT_NE(message.find(part), std::string::npos);
   }
-  EXPECT_EQ(backend->memory().used_bytes, before.used_bytes + 100 * MiB);
+  EXPECT_EQ(backend->memory().used_bytes, before.used_bytes + 10 * MiB);
   EXPECT_THROW(backend->allocate(UINT64_MAX, backend->stream()), Error);
 }
 
 TEST_F(MemoryTest, FreedMemoryIsThereAgainAndThePeakIsKept) {
   const auto backend = make_cuda({.memory_bytes = 1024 * MiB});
   const std::uint64_t before = backend->memory().used_bytes;
-  for (int i = 0; i < 10; ++i) backend->allocate(200 * MiB, backend->stream());
+  for (int i = 0; i < 10; ++i) backend->allocate(20 * MiB, backend->stream());
   EXPECT_EQ(backend->memory().used_bytes, before);
-  EXPECT_EQ(backend->memory().peak_bytes, before + 200 * MiB);
+  EXPECT_EQ(backend->memory().peak_bytes, before + 20 * MiB);
 }
 
 TEST_F(MemoryTest, ABudgetThatCannotWorkIsRefused) {

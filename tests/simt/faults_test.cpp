@@ -72,7 +72,8 @@ TEST_F(FaultsTest, ADeviceThatHasLessThanItsBudgetIsAskedTwiceAndThenRefused) {
   EXPECT_NO_THROW(cuda->allocate(MiB, cuda->stream()));  // what lay idle in the pool was given back
   simt::fail_call("cudaMallocFromPoolAsync", 1, cudaErrorMemoryAllocation);
   simt::fail_call("cudaMallocFromPoolAsync", 2, cudaErrorMemoryAllocation);
-  EXPECT_TRUE(refuses([&] { cuda->allocate(MiB, cuda->stream()); }, {"no memory left", "lower --gpu-memory", "1 MiB"}));
+  EXPECT_TRUE(
+      refuses([&] { cuda->allocate(MiB, cuda->stream()); }, {"no memory left", "lower --gpu-memory", "1.0 MiB"}));
   EXPECT_EQ(cuda->memory().used_bytes, used);
   EXPECT_NO_THROW(cuda->allocate(MiB, cuda->stream()));
 }
@@ -84,6 +85,7 @@ TEST_F(FaultsTest, ALostDeviceIsSaidToBeLostAndSavedFilesToBeIntact) {
   EXPECT_TRUE(refuses([&] { cuda->add(x.as<float>(), x.as<float>(), 10, cuda->stream()); },
                       {"lost", "saved files are intact", "cudaErrorECCUncorrectable in add", ", gpu/cuda/launch.cuh"}));
   EXPECT_TRUE(refuses([&] { cuda->synchronize(cuda->stream()); }, {"lost"}));
+  simt::reset();  // or nothing could be given back
 }
 
 TEST_F(FaultsTest, PinningThatIsRefusedIsSaidOnceAndTheRestIsNotPinned) {
@@ -95,7 +97,7 @@ TEST_F(FaultsTest, PinningThatIsRefusedIsSaidOnceAndTheRestIsNotPinned) {
   simt::fail_call("cudaHostRegister", 1, cudaErrorMemoryAllocation);
   const offload::Extent second = arena.allocate(4 * MiB);
   ASSERT_EQ(said.size(), 1u);
-  for (const char* part : {"refuses to pin 4 MiB", "cudaErrorMemoryAllocation", "slower"}) {
+  for (const char* part : {"refuses to pin 4.0 MiB", "cudaErrorMemoryAllocation", "slower"}) {
     EXPECT_NE(said[0].find(part), std::string::npos) << said[0];
   }
   const std::int64_t calls = simt::calls("cudaHostRegister");
@@ -108,7 +110,7 @@ TEST_F(FaultsTest, PinningThatIsDemandedAndRefusedIsAnError) {
   const auto cuda = make_cuda({.kv_host = gpu::KvHost::pinned});
   offload::Arena arena(topology, pinned_by(*cuda));
   simt::fail_call("cudaHostRegister", 1, cudaErrorNotPermitted);
-  EXPECT_TRUE(refuses([&] { arena.allocate(MiB); }, {"--kv-host pinned", "4 MiB", "--kv-host staged"}));
+  EXPECT_TRUE(refuses([&] { arena.allocate(MiB); }, {"--kv-host pinned", "4.0 MiB", "--kv-host staged"}));
   EXPECT_EQ(arena.used_bytes(), 0u);
   EXPECT_NO_THROW(arena.allocate(MiB));
 }
