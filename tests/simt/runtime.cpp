@@ -83,8 +83,9 @@ void Runtime::kernel_failed(const std::string& message) {
 
 void Runtime::queue(cudaStream_t stream, std::function<void()> run) {
   stream->queue.push_back({std::move(run), nullptr});
+  if (stream->queue.size() <= most_queued) return;
   const Opened opened(memory);
-  while (stream->queue.size() > most_queued && run_one()) {
+  while (stream->queue.size() > most_queued / 2 && run_one()) {
   }
 }
 
