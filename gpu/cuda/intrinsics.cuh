@@ -44,6 +44,17 @@ __device__ inline uint4 load16_once(const void* address) {
                : "l"(address));
   return x;
 }
+// The same for 8 and 4 aligned bytes.
+__device__ inline uint2 load8_once(const void* address) {
+  uint2 x;
+  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "l"(address));
+  return x;
+}
+__device__ inline unsigned load4_once(const void* address) {
+  unsigned x;
+  asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(x) : "l"(address));
+  return x;
+}
 __device__ inline void store16(void* address, uint4 x) {
   *static_cast<uint4*>(address) = x;
 }

@@ -1,0 +1,249 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "gpu/cuda/device_store.cuh"
+#include "gpu/cuda/warp.cuh"
+
+// The one pass over the chosen columns. Bound by the link the columns come over, so it does everything that needs no
+// second look while it is there: scores all query heads of the KV head, and notes each one's softmax per chunk.
+//
+// A link of 1 to 2 us and 25 to 55 GB/s needs 50 to 100 KB on the way at any time. A lane asks for 8 consecutive tokens
+// of 8 components before it uses the first of them: 4 KiB (f16), 2 KiB (int8) or 1 KiB (int4) a warp, so that a few
+// warps on every multiprocessor are several times what is needed. A warp's request is 512, 256 or 128 contiguous bytes.
+namespace hayloft::gpu::cuda {
+
+inline constexpr int kLaneTokens = 8;                       // tokens per lane: 16 bytes of f16
+inline constexpr int kChunkTokens = kWarp * kLaneTokens;    // tokens per warp and step, and per note
+inline constexpr int kScanThreads = 128;
+inline constexpr int kTileScales = 64;                      // scales per component and tile: one line of 128 bytes
+inline constexpr int kMaxGroup = 16;                        // query heads that one pass scores
+
+// Where columns are read from: the blocks of the store, or one long block into which the chosen columns of one KV head
+// have been gathered. Offsets are in bytes. Every lane's tokens lie in one block because blocks have at least 16.
+struct ColumnSource {
+  const std::byte* const* blocks = nullptr;  // addresses; null: one block at `base`
+  const std::byte* base = nullptr;
+  std::int64_t first = 0;   // position of the first block's first token
+  int block_shift = 0;      // log2 of tokens per block
+  bool gathered = false;    // column j is the j-th chosen one, rather than component j of K
+  std::uint64_t head_bytes = 0;
+  std::uint64_t columns_offset = 0;
+  std::uint64_t column_bytes = 0;
+  std::uint64_t scales_offset = 0;
+  std::uint64_t scale_bytes = 0;
+  int scale_shift = 6;  // log2 of tokens per scale
+
+  __device__ const std::byte* head(std::int64_t position, int kv_head) const {
+    const std::byte* block = blocks ? blocks[(position - first) >> block_shift] : base;
+    return block + static_cast<std::uint64_t>(kv_head) * head_bytes;
+  }
+  __device__ std::int64_t slot(std::int64_t position) const {
+    return (position - first) & ((std::int64_t{1} << block_shift) - 1);
+  }
+};
+
+// What is scored, and where the results go. Heads are those of one batch: blockIdx.y = 0 is KV head `first_head`.
+struct ColumnScan {
+  const std::int32_t* components = nullptr;  // [Hkv][r]
+  const float* weights = nullptr;            // [Hq][r]
+  int rank = 0;
+  int group = 0;
+  int first_head = 0;       // of the batch's arrays below
+  int head = 0;             // KV head of blockIdx.y = 0
+  std::int64_t begin = 0;   // positions; a multiple of the tile
+  std::int64_t end = 0;     // a multiple of kChunkTokens, or the store's end
+  float* logits = nullptr;  // [batch Hq][stride], -infinity from the store's end to the chunk's
+  std::int64_t stride = 0;
+  float* chunk_max = nullptr;  // [batch Hq][chunk_stride] the largest logit of each chunk
+  float* chunk_sum = nullptr;  // [batch Hq][chunk_stride] its sum of exp(s - chunk_max)
+  std::int64_t chunk_stride = 0;
+};
+
+__host__ __device__ constexpr std::int64_t tile_tokens(int scale_shift) {
+  return std::int64_t{kTileScales} << scale_shift;
+}
+
+// Eight tokens of a column: how they are loaded, and what they are as floats. Integer levels times their scale have at
+// most 19 bits and so are exact.
+template <offload::ColumnFormat format>
+struct Eight;
+
+template <>
+struct Eight<offload::ColumnFormat::f16> {
+  using Bits = uint4;
+  static constexpr int bytes = 16;
+  static __device__ Bits load(const std::byte* address) { return load16_once(address); }
+  static __device__ void widen_to(const Bits& bits, float, float* x) {
+    const unsigned words[4] = {bits.x, bits.y, bits.z, bits.w};
+    for (int i = 0; i < 4; ++i) {
+      const float2 pair = widen_pair(words[i]);
+      x[2 * i] = pair.x;
+      x[2 * i + 1] = pair.y;
+    }
+  }
+};
+
+template <>
+struct Eight<offload::ColumnFormat::int8> {
+  using Bits = uint2;
+  static constexpr int bytes = 8;
+  static __device__ Bits load(const std::byte* address) { return load8_once(address); }
+  static __device__ void widen_to(const Bits& bits, float scale, float* x) {
+    for (int i = 0; i < 8; ++i) {
+      const unsigned word = i < 4 ? bits.x : bits.y;
+      x[i] = static_cast<float>(static_cast<int>(word << (24 - 8 * (i % 4))) >> 24) * scale;
+    }
+  }
+};
+
+template <>
+struct Eight<offload::ColumnFormat::int4> {
+  using Bits = unsigned;
+  static constexpr int bytes = 4;
+  static __device__ Bits load(const std::byte* address) { return load4_once(address); }
+  static __device__ void widen_to(const Bits& bits, float scale, float* x) {
+    for (int i = 0; i < 8; ++i) x[i] = static_cast<float>(static_cast<int>(bits << (28 - 4 * i)) >> 28) * scale;
+  }
+};
+
+// Dynamic shared memory of scan_columns: weights f32 [r][G], offsets u32 [r], scales f16 [r][kTileScales].
+template <offload::ColumnFormat format, int G>
+constexpr unsigned scan_shared_bytes(int rank) {
+  const unsigned scales = format == offload::ColumnFormat::f16 ? 0 : kTileScales * sizeof(f16);
+  return static_cast<unsigned>(rank) * (G * sizeof(float) + sizeof(unsigned) + scales);
+}
+
+// s[h][i] = sum over the chosen components, in their order, of weight times the lane's i-th token: one fused
+// multiply-add each. `scale_of` is the lane's scale in each component's row of kTileScales.
+template <offload::ColumnFormat format, int G>
+__device__ inline void score_lane(const std::byte* column, const float* weights, const unsigned* offsets,
+                                  const f16* scale_of, int rank, float (&s)[G][kLaneTokens]) {
+  using Tokens = Eight<format>;
+  constexpr int ahead = G > 8 ? 4 : 8;  // more would not fit the registers
+  for (int j = 0; j < rank; j += ahead) {
+    typename Tokens::Bits bits[ahead] = {};
+    for (int u = 0; u < ahead; ++u) {
+      if (j + u < rank) bits[u] = Tokens::load(column + offsets[j + u]);
+    }
+    for (int u = 0; u < ahead; ++u) {
+      if (j + u < rank) {
+        float x[kLaneTokens];
+        const float scale = format == offload::ColumnFormat::f16 ? 1.0f : widen(scale_of[(j + u) * kTileScales]);
+        Tokens::widen_to(bits[u], scale, x);
+        for (int h = 0; h < G; ++h) {
+          const float weight = weights[(j + u) * G + h];
+          for (int i = 0; i < kLaneTokens; ++i) s[h][i] = fmaf(weight, x[i], s[h][i]);
+        }
+      }
+    }
+  }
+}
+
+// Grid: tiles (as many blocks as are useful, each takes every gridDim.x-th), KV heads, and pieces of G query heads of
+// the group. G is the group size rounded up to a power of two; heads beyond the group have zero weights.
+template <offload::ColumnFormat format, int G>
+__global__ __launch_bounds__(kScanThreads) void scan_columns(ColumnSource source, ColumnScan scan) {
+  constexpr bool scaled = format != offload::ColumnFormat::f16;
+  constexpr float infinity = __builtin_inff();
+  float* weights = reinterpret_cast<float*>(dynamic_shared());
+  unsigned* offsets = reinterpret_cast<unsigned*>(weights + scan.rank * G);
+  f16* scales = reinterpret_cast<f16*>(offsets + scan.rank);
+  const int head = scan.head + static_cast<int>(blockIdx.y);
+  const int first = static_cast<int>(blockIdx.z) * G;  // of the group
+  const int heads = scan.group - first < G ? scan.group - first : G;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+
+  const std::int32_t* components = scan.components + static_cast<std::int64_t>(head) * scan.rank;
+  for (int j = threadIdx.x; j < scan.rank; j += kScanThreads) {
+    offsets[j] = static_cast<unsigned>((source.gathered ? j : components[j]) * source.column_bytes);
+    for (int h = 0; h < G; ++h) {
+      const std::int64_t query_head = static_cast<std::int64_t>(head) * scan.group + first + h;
+      weights[j * G + h] = h < heads ? scan.weights[query_head * scan.rank + j] : 0.0f;
+    }
+  }
+  __syncthreads();
+
+  const std::int64_t tile = tile_tokens(source.scale_shift);
+  const int source_head = source.gathered ? 0 : head;
+  const std::int64_t row = static_cast<std::int64_t>(head - scan.first_head) * scan.group + first;
+  for (std::int64_t start = scan.begin + blockIdx.x * tile; start < scan.end; start += gridDim.x * tile) {
+    const std::int64_t stop = start + tile < scan.end ? start + tile : scan.end;
+    if (scaled) {
+      __syncthreads();  // the last tile's scales are still in use
+      for (int i = threadIdx.x; i < scan.rank * kTileScales; i += kScanThreads) {
+        const int j = i / kTileScales;
+        const std::int64_t position = start + (static_cast<std::int64_t>(i % kTileScales) << source.scale_shift);
+        if (position < stop) {
+          const std::byte* column = source.head(position, source_head) + source.scales_offset +
+                                    (source.gathered ? j : components[j]) * source.scale_bytes;
+          scales[i] = reinterpret_cast<const f16*>(column)[source.slot(position) >> source.scale_shift];
+        }
+      }
+      __syncthreads();
+    }
+    for (std::int64_t chunk = start + warp * kChunkTokens; chunk < stop; chunk += kScanThreads / kWarp * kChunkTokens) {
+      const std::int64_t position = chunk + lane * kLaneTokens;
+      float s[G][kLaneTokens] = {};
+      if (position < stop) {
+        const std::byte* column = source.head(position, source_head) + source.columns_offset +
+                                  source.slot(position) / kLaneTokens * Eight<format>::bytes;
+        score_lane<format, G>(column, weights, offsets, scales + ((position - start) >> source.scale_shift), scan.rank,
+                              s);
+      }
+      for (int h = 0; h < G; ++h) {
+        if (h >= heads) break;
+        float max = -infinity;
+        for (int i = 0; i < kLaneTokens; ++i) {
+          if (position + i >= stop) s[h][i] = -infinity;
+          max = fmaxf(max, s[h][i]);
+        }
+        max = warp_max(max);
+        float sum = 0;
+        for (int i = 0; i < kLaneTokens; ++i) sum += s[h][i] == -infinity ? 0.0f : expf(s[h][i] - max);
+        sum = warp_sum(sum);
+        if (lane == 0) {
+          const std::int64_t note = (row + h) * scan.chunk_stride + chunk / kChunkTokens;
+          scan.chunk_max[note] = max;
+          scan.chunk_sum[note] = sum;
+        }
+        float* out = scan.logits + (row + h) * scan.stride + position;
+        for (int i = 0; i < kLaneTokens; i += 4) {
+          store16(out + i, {bits_of(s[h][i]), bits_of(s[h][i + 1]), bits_of(s[h][i + 2]), bits_of(s[h][i + 3])});
+        }
+      }
+    }
+  }
+}
+
+inline constexpr int kTailThreads = kChunkTokens;
+
+// The tail's part of the softmax, in notes of kChunkTokens rows like the scan's: note i of a query head goes to
+// chunk_max and chunk_sum [batch Hq][chunk_stride] + i. Grid: chunks of the tail, KV heads of the batch. Rows are in
+// device memory, so nothing is gained by care: one row per thread.
+__global__ __launch_bounds__(kTailThreads) void sum_tail(TailView tail, int head_dim, ColumnScan scan) {
+  __shared__ float scratch[kTailThreads / kWarp + 1];
+  constexpr float infinity = __builtin_inff();
+  const int head = scan.head + static_cast<int>(blockIdx.y);
+  const std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * kTailThreads + threadIdx.x;
+  const std::int32_t* components = scan.components + static_cast<std::int64_t>(head) * scan.rank;
+  const f16* key = tail.rows + (head * tail.capacity + tail.first + token) * 2 * head_dim;
+  for (int h = 0; h < scan.group; ++h) {
+    const float* weights = scan.weights + (static_cast<std::int64_t>(head) * scan.group + h) * scan.rank;
+    float s = token < tail.tokens ? 0 : -infinity;
+    if (token < tail.tokens) {
+      for (int j = 0; j < scan.rank; ++j) s = fmaf(weights[j], widen(key[components[j]]), s);
+    }
+    const float max = block_max(s, scratch);
+    const float sum = block_sum(s == -infinity ? 0.0f : expf(s - max), scratch);
+    if (threadIdx.x == 0) {
+      const std::int64_t note =
+          (static_cast<std::int64_t>(head - scan.first_head) * scan.group + h) * scan.chunk_stride + blockIdx.x;
+      scan.chunk_max[note] = max;
+      scan.chunk_sum[note] = sum;
+    }
+  }
+}
+
+}  // namespace hayloft::gpu::cuda

@@ -1,0 +1,286 @@
+#include <algorithm>
+#include <bit>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "gpu/cuda/column_copy.cuh"
+#include "gpu/cuda/column_scan.cuh"
+#include "gpu/cuda/components.cuh"
+#include "gpu/cuda/group_scores.cuh"
+#include "gpu/cuda/top_positions.cuh"
+#include "gpu/cuda/verbs.cuh"
+
+// SparQ's step 1 and its selection. Device memory that it reads and writes, beside the r columns that come over the
+// link: the scan writes Hq f32 per position while it waits for the link; then one pass reads those and writes Hkv keys,
+// and the passes of the selection read the keys of the chunks that matter, at most all of them four times. At 1M tokens,
+// Hq = 32, Hkv = 8, k = 1024: 128 MiB read and 32 MiB written by the first, 32 MiB read by the others together (a fourth
+// of the chunks, four times), 8 MiB of notes and tallies: 200 MiB, 0.7 ms at 300 GB/s, where the r = 16 f16 columns are
+// 256 MiB, 10.7 ms at 25 GB/s.
+namespace hayloft::gpu::cuda {
+namespace {
+
+static_assert(kChunkKeys == kChunkTokens);
+
+// What logits and keys may take, (g + 1) * 4 bytes per position and KV head: as many KV heads at a time as fit, one at
+// least. All 8 of a Llama-3-8B up to 1.6M tokens, 3 at a time at 4M.
+constexpr std::uint64_t kBatchBytes = std::uint64_t{256} << 20;
+
+// With Link::both, tokens read in place for each token copied.
+constexpr std::int64_t kInPlacePerCopied = 1;
+
+ColumnSource in_place(const DeviceStore& store) {
+  ColumnSource source;
+  source.blocks = store.blocks;
+  source.block_shift = store.block_shift;
+  source.head_bytes = store.head_bytes;
+  source.columns_offset = store.columns_offset;
+  source.column_bytes = store.column_bytes;
+  source.scales_offset = store.scales_offset;
+  source.scale_bytes = store.scale_bytes;
+  source.scale_shift = std::min(store.block_shift, 6);
+  return source;
+}
+
+template <offload::ColumnFormat format, int G>
+void launch_scan(const Context& context, const ColumnSource& source, const ColumnScan& scan, int heads,
+                 cudaStream_t stream) {
+  constexpr int blocks_per_multiprocessor = 8;
+  const auto kernel = scan_columns<format, G>;
+  const unsigned shared = scan_shared_bytes<format, G>(scan.rank);
+  if (shared > 48 * 1024) allow_shared("scan_columns", kernel, shared);
+  const std::int64_t tile = tile_tokens(source.scale_shift);
+  const std::int64_t tiles = (scan.end - scan.begin + tile - 1) / tile;
+  const std::int64_t useful = std::max(1, blocks_per_multiprocessor * context.multiprocessors / heads);
+  const dim3 grid(static_cast<unsigned>(std::min(tiles, useful)), static_cast<unsigned>(heads),
+                  blocks_for(scan.group, G));
+  launch("scan_columns", kernel, {grid, kScanThreads, shared}, stream, source, scan);
+}
+
+template <offload::ColumnFormat format>
+void launch_scan(const Context& context, const ColumnSource& source, const ColumnScan& scan, int heads,
+                 cudaStream_t stream) {
+  const int group = scan.group;
+  if (group == 1) return launch_scan<format, 1>(context, source, scan, heads, stream);
+  if (group == 2) return launch_scan<format, 2>(context, source, scan, heads, stream);
+  if (group <= 4) return launch_scan<format, 4>(context, source, scan, heads, stream);
+  if (group <= 8) return launch_scan<format, 8>(context, source, scan, heads, stream);
+  return launch_scan<format, 16>(context, source, scan, heads, stream);
+}
+
+// One call of the verb: the choice of components for all heads, then everything else for as many KV heads at a time as
+// fit the scratch memory.
+class SparqSelector {
+ public:
+  SparqSelector(const Context& context, const CacheView& cache, const float* q, int query_heads,
+                const SparqSelect& args, cudaStream_t stream)
+      : context_(context),
+        cache_(cache),
+        args_(args),
+        stream_(stream),
+        group_(query_heads / cache.kv_heads),
+        store_chunks_(blocks_for(cache.store.tokens, kChunkTokens)),
+        tail_chunks_(blocks_for(cache.tail.tokens, kChunkTokens)),
+        heads_at_once_(heads_that_fit()),
+        components_(context, std::int64_t{cache.kv_heads} * args.rank, stream),
+        weights_(context, std::int64_t{query_heads} * args.rank, stream),
+        logits_(context, heads_at_once_ * group_ * stride(), stream),
+        notes_(context, 2 * heads_at_once_ * group_ * note_stride(), stream),
+        softmax_(context, heads_at_once_ * group_, stream),
+        keys_(context, heads_at_once_ * stride(), stream),
+        key_chunk_max_(context, heads_at_once_ * note_stride(), stream),
+        tallies_(context, heads_at_once_ * note_stride(), stream),
+        histograms_(context, kLevels * heads_at_once_ * kBins, stream),
+        cuts_(context, heads_at_once_, stream) {
+    launch("choose_components", choose_components,
+           {static_cast<unsigned>(cache.kv_heads), kComponentThreads}, stream, q, group_, cache.head_dim, args.rank,
+           components_, weights_);
+    scan_.components = components_;
+    scan_.weights = weights_;
+    scan_.rank = args.rank;
+    scan_.group = group_;
+    scan_.logits = logits_;
+    scan_.stride = stride();
+    scan_.chunk_max = notes_;
+    scan_.chunk_sum = notes_ + heads_at_once_ * group_ * note_stride();
+    scan_.chunk_stride = note_stride();
+    const bool staged = !pinned(context, cache.store);
+    if (!staged && context.link != Link::copy) store_ = on_device(context, cache.store, stream);
+    if (staged || context.link != Link::sm) {
+      fetch_components();
+      slabs_.emplace(context, cache.store, host_components_, args.rank, staged, stream);
+    }
+    in_place_per_copied_ = !slabs_ ? 1 : !staged && context.link == Link::both ? kInPlacePerCopied : 0;
+  }
+
+  void run(std::int32_t* positions, float* alpha) {
+    for (int first = 0; first < cache_.kv_heads; first += heads_at_once_) {
+      const int heads = std::min(heads_at_once_, cache_.kv_heads - first);
+      scan(first, heads);
+      select(heads, positions + static_cast<std::int64_t>(first) * args_.k);
+      launch("weigh_selection", weigh_selection, {static_cast<unsigned>(heads * group_), kSelectThreads}, stream_,
+             logits(), softmax_, positions + static_cast<std::int64_t>(first) * args_.k, args_.k, args_.limit,
+             cache_.store.tokens, alpha + static_cast<std::int64_t>(first) * group_);
+    }
+  }
+
+ private:
+  std::int64_t stride() const { return store_chunks_ * kChunkTokens; }
+  std::int64_t note_stride() const { return store_chunks_ + tail_chunks_; }
+
+  int heads_that_fit() const {
+    const std::uint64_t each = static_cast<std::uint64_t>(stride()) * sizeof(float) * static_cast<unsigned>(group_ + 1);
+    return static_cast<int>(std::clamp<std::uint64_t>(kBatchBytes / each, 1, static_cast<unsigned>(cache_.kv_heads)));
+  }
+
+  Logits logits() const {
+    return {logits_,     stride(), scan_.chunk_max, scan_.chunk_sum, note_stride(), store_chunks_,
+            tail_chunks_, group_};
+  }
+
+  void fetch_components() {
+    host_components_.resize(static_cast<std::size_t>(cache_.kv_heads * args_.rank));
+    HAYLOFT_CUDA(cudaMemcpyAsync(host_components_.data(), components_.data(),
+                                 host_components_.size() * sizeof(std::int32_t), cudaMemcpyDeviceToHost, stream_));
+    HAYLOFT_CUDA(cudaStreamSynchronize(stream_));
+  }
+
+  // Logits and notes of KV heads [first, first + heads).
+  void scan(int first, int heads) {
+    scan_.first_head = first;
+    if (!slabs_) {
+      scan_range(in_place(store_), {first, 0, cache_.store.tokens}, heads);
+    } else {
+      scan_slabs(first, heads);
+    }
+    ColumnScan tail = scan_;
+    tail.head = first;
+    tail.chunk_max += store_chunks_;
+    tail.chunk_sum += store_chunks_;
+    launch("sum_tail", sum_tail, {dim3(static_cast<unsigned>(tail_chunks_), static_cast<unsigned>(heads)), kTailThreads},
+           stream_, cache_.tail, cache_.head_dim, tail);
+  }
+
+  void scan_range(const ColumnSource& source, const ColumnRange& range, int heads) {
+    ColumnScan scan = scan_;
+    scan.head = range.head;
+    scan.begin = range.begin;
+    scan.end = range.end;
+    const auto launch_as = [&](auto format) {
+      launch_scan<format()>(context_, source, scan, heads, stream_);
+    };
+    using offload::ColumnFormat;
+    switch (cache_.store.layout->columns) {
+      case ColumnFormat::f16:
+        return launch_as(std::integral_constant<ColumnFormat, ColumnFormat::f16>());
+      case ColumnFormat::int8:
+        return launch_as(std::integral_constant<ColumnFormat, ColumnFormat::int8>());
+      case ColumnFormat::int4:
+        return launch_as(std::integral_constant<ColumnFormat, ColumnFormat::int4>());
+    }
+  }
+
+  // The columns come in slabs, with Link::both some of the slabs' turns are read in place: while a slab is being copied
+  // the multiprocessors read the ones before and after it.
+  void scan_slabs(int first, int heads) {
+    std::vector<ColumnRange> copied;
+    std::vector<std::pair<std::size_t, ColumnRange>> here;  // before which of the copied ones
+    std::int64_t turn = 0;
+    for (int head = first; head < first + heads; ++head) {
+      for (std::int64_t begin = 0; begin < cache_.store.tokens; begin += slabs_->tokens(), ++turn) {
+        const ColumnRange range{head, begin, std::min(begin + slabs_->tokens(), cache_.store.tokens)};
+        if (turn % (1 + in_place_per_copied_) == 0) {
+          copied.push_back(range);
+        } else {
+          here.emplace_back(copied.size(), range);
+        }
+      }
+    }
+    slabs_->fetch(copied[0]);
+    auto next_here = here.begin();
+    for (std::size_t i = 0; i < copied.size(); ++i) {
+      const ColumnSource source = slabs_->ready();
+      if (i + 1 < copied.size()) slabs_->fetch(copied[i + 1]);
+      for (; next_here != here.end() && next_here->first <= i + 1; ++next_here) {
+        scan_range(in_place(store_), next_here->second, 1);
+      }
+      scan_range(source, copied[i], 1);
+    }
+  }
+
+  unsigned* histogram(int level) const { return histograms_ + static_cast<std::int64_t>(level) * heads_at_once_ * kBins; }
+
+  // Blocks per list for passes over chunks: enough to fill the device several times, few enough that merging their
+  // histograms costs little.
+  dim3 pass_grid(int lists) const {
+    const std::int64_t blocks = (args_.limit + kChunkKeys * (kSelectThreads / kWarp) - 1) /
+                                (kChunkKeys * (kSelectThreads / kWarp));
+    const std::int64_t useful = std::max(1, 4 * context_.multiprocessors / lists);
+    return dim3(static_cast<unsigned>(std::min(blocks, useful)), static_cast<unsigned>(lists));
+  }
+
+  void select(int lists, std::int32_t* positions) {
+    const auto all = static_cast<unsigned>(lists);
+    const std::int64_t chunks = (args_.limit + kChunkKeys - 1) / kChunkKeys;
+    launch("normalise", normalise, {all, kSelectThreads}, stream_, logits(), chunks, softmax_);
+    if (args_.k == 0) return;
+    HAYLOFT_CUDA(cudaMemsetAsync(histograms_, 0,
+                                 static_cast<std::uint64_t>(kLevels) * static_cast<unsigned>(heads_at_once_) * kBins *
+                                     sizeof(unsigned),
+                                 stream_));
+    const bool sum_logits = group_ == 1 || args_.rule == index::GroupRule::logits;
+    const Shape pass{pass_grid(lists), kSelectThreads};
+    const Keys keys{keys_, key_chunk_max_, stride(), note_stride(), args_.limit};
+    launch("rank_positions", rank_positions, pass, stream_, logits(), softmax_, sum_logits, args_.limit, keys_,
+           key_chunk_max_, histogram(0));
+    launch("narrow_cut", narrow_cut, {all, kSelectThreads}, stream_, histogram(0), 0, args_.k, cuts_);
+    for (int level = 1; level < kLevels; ++level) {
+      launch("refine_histogram", refine_histogram, pass, stream_, keys, level, cuts_, histogram(level));
+      launch("narrow_cut", narrow_cut, {all, kSelectThreads}, stream_, histogram(level), level, args_.k, cuts_);
+    }
+    launch("tally_chunks", tally_chunks, pass, stream_, keys, cuts_, tallies_);
+    launch("add_up_tallies", add_up_tallies, {all, kSelectThreads}, stream_, chunks, note_stride(), tallies_);
+    launch("write_positions", write_positions, pass, stream_, keys, cuts_, tallies_, args_.k, positions);
+  }
+
+  const Context& context_;
+  const CacheView& cache_;
+  const SparqSelect& args_;
+  cudaStream_t stream_;
+  int group_;
+  std::int64_t store_chunks_;
+  std::int64_t tail_chunks_;
+  int heads_at_once_;
+
+  Scratch<std::int32_t> components_;  // [Hkv][r]
+  Scratch<float> weights_;            // [Hq][r]
+  // For the heads of one batch:
+  Scratch<float> logits_;             // [heads g][stride]
+  Scratch<float> notes_;              // [2][heads g][note_stride]: largest, sum
+  Scratch<HeadSoftmax> softmax_;      // [heads g]
+  Scratch<unsigned> keys_;            // [heads][stride]
+  Scratch<unsigned> key_chunk_max_;   // [heads][note_stride]
+  Scratch<Tally> tallies_;            // [heads][note_stride]
+  Scratch<unsigned> histograms_;      // [kLevels][heads][kBins]
+  Scratch<Cut> cuts_;                 // [heads]
+
+  ColumnScan scan_;
+  DeviceStore store_;  // where columns are read in place
+  std::vector<std::int32_t> host_components_;
+  std::optional<ColumnSlabs> slabs_;
+  std::int64_t in_place_per_copied_ = 0;
+};
+
+}  // namespace
+
+void select_sparq(const Context& context, const CacheView& cache, const float* q, int query_heads,
+                  const SparqSelect& args, std::int32_t* positions, float* alpha, cudaStream_t stream) {
+  if (cache.store.tokens == 0) {  // nothing to select from
+    launch("attend_all", attend_all, {blocks_for(query_heads, kSelectThreads), kSelectThreads}, stream, query_heads,
+           alpha);
+    return;
+  }
+  SparqSelector(context, cache, q, query_heads, args, stream).run(positions, alpha);
+}
+
+}  // namespace hayloft::gpu::cuda
