@@ -54,6 +54,11 @@ Normaliser sum_tail(const CacheView& cache, const std::vector<float>& weights, i
   return tail;
 }
 
+// Of exact logits.
+float exact_scale(int head_dim) {
+  return static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)));
+}
+
 }  // namespace
 
 void sparq_components(const float* q, int queries, int head_dim, int rank, std::int32_t* components) {
@@ -113,37 +118,42 @@ void select_sparq_cpu(const CacheView& cache, const float* q, int query_heads, c
   }
 }
 
-void select_exact_cpu(const CacheView& cache, const float* q, int query_heads, const ExactSelect& args,
-                      std::int32_t* positions, const offload::Threads& threads) {
+void search_exact(const offload::LayerView& store, const float* q, int query_heads, const ExactSelect& args,
+                  float* tail_max, float* tail_sum, std::int32_t* positions, const offload::Threads& threads) {
   if (args.k == 0) return;
   if (args.faiss) {
     if (args.per != index::SelectPer::query_head) {
       fail("--topk-engine faiss selects per query head only; use --topk-engine own to select per KV head");
     }
-    return index::faiss_flat_search(cache.store, q, query_heads, args.limit, args.k, threads, positions);
+    return index::faiss_flat_search(store, q, query_heads, args.limit, args.k, threads, positions);
+  }
+  const int d = store.layout->head_dim;
+  std::vector<std::int32_t> components(static_cast<std::size_t>(store.layout->kv_heads * d));
+  for (std::size_t i = 0; i < components.size(); ++i) components[i] = static_cast<std::int32_t>(i) % d;
+  std::vector<float> weights(q, q + static_cast<std::ptrdiff_t>(query_heads) * d);
+  for (float& weight : weights) weight *= exact_scale(d);
+  index::SearchResult result;
+  result.positions = positions;
+  result.max = tail_max;
+  result.sum = tail_sum;
+  index::search_columns(store,
+                        {query_heads, d, components.data(), weights.data(), args.limit, args.k, args.rule, args.per},
+                        threads, result);
+}
+
+void select_exact_cpu(const CacheView& cache, const float* q, int query_heads, const ExactSelect& args,
+                      std::int32_t* positions, const offload::Threads& threads) {
+  if (!needs_tail_softmax(args)) {
+    return search_exact(cache.store, q, query_heads, args, nullptr, nullptr, positions, threads);
   }
   const int d = cache.head_dim;
   const int stride = padded(d);
-  const float scale = static_cast<float>(1 / std::sqrt(static_cast<double>(d)));
-  std::vector<std::int32_t> components(static_cast<std::size_t>(cache.kv_heads * d));
-  for (std::size_t i = 0; i < components.size(); ++i) components[i] = static_cast<std::int32_t>(i) % d;
-  std::vector<float> weights(static_cast<std::size_t>(query_heads * d));
-  for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = q[i] * scale;
-
-  // Only a sum of softmaxes needs normalisers, and the tail's part in them.
-  Normaliser all(query_heads);
-  index::SearchResult result;
-  result.positions = positions;
-  if (args.per == index::SelectPer::kv_head && args.rule == index::GroupRule::softmax) {
-    std::vector<float> aligned(static_cast<std::size_t>(query_heads * stride));
-    for (int h = 0; h < query_heads; ++h) std::copy_n(weights.data() + h * d, d, aligned.data() + h * stride);
-    all = sum_tail(cache, aligned, query_heads, threads);
-    result.max = all.max.data();
-    result.sum = all.sum.data();
+  std::vector<float> aligned(static_cast<std::size_t>(query_heads * stride));
+  for (int h = 0; h < query_heads; ++h) {
+    for (int i = 0; i < d; ++i) aligned[h * stride + i] = q[h * d + i] * exact_scale(d);
   }
-  index::search_columns(cache.store,
-                        {query_heads, d, components.data(), weights.data(), args.limit, args.k, args.rule, args.per},
-                        threads, result);
+  Normaliser tail = sum_tail(cache, aligned, query_heads, threads);
+  search_exact(cache.store, q, query_heads, args, tail.max.data(), tail.sum.data(), positions, threads);
 }
 
 }  // namespace hayloft::gpu

@@ -20,4 +20,15 @@ void select_sparq_cpu(const CacheView& cache, const float* q, int query_heads, c
 void select_exact_cpu(const CacheView& cache, const float* q, int query_heads, const ExactSelect& args,
                       std::int32_t* positions, const offload::Threads& threads);
 
+// The softmax of q . K / sqrt(d) over the tail, for each query head its largest logit and the sum of exp(s - max): all
+// that select_exact needs of the tail, and only where this is true.
+inline bool needs_tail_softmax(const ExactSelect& args) {
+  return args.k > 0 && args.per == index::SelectPer::kv_head && args.rule == index::GroupRule::softmax && !args.faiss;
+}
+
+// Backend::select_exact with everything in host memory, for a device that has computed what it needs of the tail:
+// tail_max and tail_sum [Hq] where needs_tail_softmax(), else null. They are overwritten.
+void search_exact(const offload::LayerView& store, const float* q, int query_heads, const ExactSelect& args,
+                  float* tail_max, float* tail_sum, std::int32_t* positions, const offload::Threads& threads);
+
 }  // namespace hayloft::gpu

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "gpu/cuda/components.cuh"
 #include "gpu/cuda/device_store.cuh"
 #include "gpu/cuda/warp.cuh"
 
@@ -14,11 +15,10 @@
 // warps on every multiprocessor are several times what is needed. A warp's request is 512, 256 or 128 contiguous bytes.
 namespace hayloft::gpu::cuda {
 
-inline constexpr int kLaneTokens = 8;                       // tokens per lane: 16 bytes of f16
-inline constexpr int kChunkTokens = kWarp * kLaneTokens;    // tokens per warp and step, and per note
+inline constexpr int kLaneTokens = kChunkTokens / kWarp;  // tokens per lane; 16 bytes of f16
 inline constexpr int kScanThreads = 128;
-inline constexpr int kTileScales = 64;                      // scales per component and tile: one line of 128 bytes
-inline constexpr int kMaxGroup = 16;                        // query heads that one pass scores
+inline constexpr int kTileScales = 64;  // scales per component and tile: one line of 128 bytes
+static_assert(kLaneTokens == 8);
 
 // Where columns are read from: the blocks of the store, or one long block into which the chosen columns of one KV head
 // have been gathered. Offsets are in bytes. Every lane's tokens lie in one block because blocks have at least 16.
@@ -56,9 +56,7 @@ struct ColumnScan {
   std::int64_t end = 0;     // a multiple of kChunkTokens, or the store's end
   float* logits = nullptr;  // [batch Hq][stride], -infinity from the store's end to the chunk's
   std::int64_t stride = 0;
-  float* chunk_max = nullptr;  // [batch Hq][chunk_stride] the largest logit of each chunk
-  float* chunk_sum = nullptr;  // [batch Hq][chunk_stride] its sum of exp(s - chunk_max)
-  std::int64_t chunk_stride = 0;
+  Notes notes;  // [batch Hq][notes.stride]
 };
 
 __host__ __device__ constexpr std::int64_t tile_tokens(int scale_shift) {
@@ -204,44 +202,15 @@ __global__ __launch_bounds__(kScanThreads) void scan_columns(ColumnSource source
         for (int i = 0; i < kLaneTokens; ++i) sum += s[h][i] == -infinity ? 0.0f : expf(s[h][i] - max);
         sum = warp_sum(sum);
         if (lane == 0) {
-          const std::int64_t note = (row + h) * scan.chunk_stride + chunk / kChunkTokens;
-          scan.chunk_max[note] = max;
-          scan.chunk_sum[note] = sum;
+          const std::int64_t note = (row + h) * scan.notes.stride + chunk / kChunkTokens;
+          scan.notes.max[note] = max;
+          scan.notes.sum[note] = sum;
         }
         float* out = scan.logits + (row + h) * scan.stride + position;
         for (int i = 0; i < kLaneTokens; i += 4) {
           store16(out + i, {bits_of(s[h][i]), bits_of(s[h][i + 1]), bits_of(s[h][i + 2]), bits_of(s[h][i + 3])});
         }
       }
-    }
-  }
-}
-
-inline constexpr int kTailThreads = kChunkTokens;
-
-// The tail's part of the softmax, in notes of kChunkTokens rows like the scan's: note i of a query head goes to
-// chunk_max and chunk_sum [batch Hq][chunk_stride] + i. Grid: chunks of the tail, KV heads of the batch. Rows are in
-// device memory, so nothing is gained by care: one row per thread.
-__global__ __launch_bounds__(kTailThreads) void sum_tail(TailView tail, int head_dim, ColumnScan scan) {
-  __shared__ float scratch[kTailThreads / kWarp + 1];
-  constexpr float infinity = __builtin_inff();
-  const int head = scan.head + static_cast<int>(blockIdx.y);
-  const std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * kTailThreads + threadIdx.x;
-  const std::int32_t* components = scan.components + static_cast<std::int64_t>(head) * scan.rank;
-  const f16* key = tail.rows + (head * tail.capacity + tail.first + token) * 2 * head_dim;
-  for (int h = 0; h < scan.group; ++h) {
-    const float* weights = scan.weights + (static_cast<std::int64_t>(head) * scan.group + h) * scan.rank;
-    float s = token < tail.tokens ? 0 : -infinity;
-    if (token < tail.tokens) {
-      for (int j = 0; j < scan.rank; ++j) s = fmaf(weights[j], widen(key[components[j]]), s);
-    }
-    const float max = block_max(s, scratch);
-    const float sum = block_sum(s == -infinity ? 0.0f : expf(s - max), scratch);
-    if (threadIdx.x == 0) {
-      const std::int64_t note =
-          (static_cast<std::int64_t>(head - scan.first_head) * scan.group + h) * scan.chunk_stride + blockIdx.x;
-      scan.chunk_max[note] = max;
-      scan.chunk_sum[note] = sum;
     }
   }
 }

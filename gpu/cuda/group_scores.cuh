@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "gpu/cuda/components.cuh"
 #include "gpu/cuda/top_positions.cuh"
 #include "gpu/cuda/warp.cuh"
 
@@ -20,9 +21,7 @@ struct HeadSoftmax {
 struct Logits {
   const float* logits = nullptr;
   std::int64_t stride = 0;
-  const float* chunk_max = nullptr;  // [batch Hq][chunk_stride]: the store's chunks, then the tail's
-  const float* chunk_sum = nullptr;
-  std::int64_t chunk_stride = 0;
+  Notes notes;  // [batch Hq][notes.stride]: the store's chunks, then the tail's
   std::int64_t store_chunks = 0;
   std::int64_t tail_chunks = 0;
   int group = 0;
@@ -39,10 +38,10 @@ __global__ __launch_bounds__(kSelectThreads) void normalise(Logits in, std::int6
   out += static_cast<std::int64_t>(blockIdx.x) * in.group;
   const std::int64_t chunks = in.store_chunks + in.tail_chunks;
   for (int h = 0; h < in.group; ++h) {
-    const std::int64_t row = (static_cast<std::int64_t>(blockIdx.x) * in.group + h) * in.chunk_stride;
+    const std::int64_t row = (static_cast<std::int64_t>(blockIdx.x) * in.group + h) * in.notes.stride;
     float max = -infinity, reach = -infinity;
     for (std::int64_t c = threadIdx.x; c < chunks; c += kSelectThreads) {
-      const float x = in.chunk_max[row + c];
+      const float x = in.notes.max[row + c];
       max = fmaxf(max, x);
       if (c < selectable) reach = fmaxf(reach, x);
     }
@@ -50,8 +49,8 @@ __global__ __launch_bounds__(kSelectThreads) void normalise(Logits in, std::int6
     reach = block_max(reach, scratch);
     float store = 0, tail = 0;
     for (std::int64_t c = threadIdx.x; c < chunks; c += kSelectThreads) {
-      const float x = in.chunk_max[row + c];
-      const float part = x == max ? in.chunk_sum[row + c] : in.chunk_sum[row + c] * expf(x - max);
+      const float x = in.notes.max[row + c];
+      const float part = x == max ? in.notes.sum[row + c] : in.notes.sum[row + c] * expf(x - max);
       (c < in.store_chunks ? store : tail) += part;
     }
     store = block_sum(store, scratch);
@@ -106,7 +105,7 @@ __global__ __launch_bounds__(kSelectThreads) void rank_positions(Logits in, cons
       const unsigned other = shuffle_xor(most, mask);
       most = most > other ? most : other;
     }
-    if (lane == 0) key_chunk_max[list * in.chunk_stride + chunk] = most;
+    if (lane == 0) key_chunk_max[list * in.notes.stride + chunk] = most;
   }
   merge_bins(bins, histogram + list * kBins);
 }

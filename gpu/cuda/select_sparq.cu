@@ -79,8 +79,8 @@ class SparqSelector {
         args_(args),
         stream_(stream),
         group_(query_heads / cache.kv_heads),
-        store_chunks_(blocks_for(cache.store.tokens, kChunkTokens)),
-        tail_chunks_(blocks_for(cache.tail.tokens, kChunkTokens)),
+        store_chunks_(chunks_of(cache.store.tokens)),
+        tail_chunks_(chunks_of(cache.tail.tokens)),
         heads_at_once_(heads_that_fit()),
         components_(context, std::int64_t{cache.kv_heads} * args.rank, stream),
         weights_(context, std::int64_t{query_heads} * args.rank, stream),
@@ -92,18 +92,14 @@ class SparqSelector {
         tallies_(context, heads_at_once_ * note_stride(), stream),
         histograms_(context, kLevels * heads_at_once_ * kBins, stream),
         cuts_(context, heads_at_once_, stream) {
-    launch("choose_components", choose_components,
-           {static_cast<unsigned>(cache.kv_heads), kComponentThreads}, stream, q, group_, cache.head_dim, args.rank,
-           components_, weights_);
+    choose_components(q, cache.kv_heads, group_, cache.head_dim, args.rank, components_, weights_, stream);
     scan_.components = components_;
     scan_.weights = weights_;
     scan_.rank = args.rank;
     scan_.group = group_;
     scan_.logits = logits_;
     scan_.stride = stride();
-    scan_.chunk_max = notes_;
-    scan_.chunk_sum = notes_ + heads_at_once_ * group_ * note_stride();
-    scan_.chunk_stride = note_stride();
+    scan_.notes = {notes_, notes_ + heads_at_once_ * group_ * note_stride(), note_stride()};
     const bool staged = !pinned(context, cache.store);
     if (!staged && context.link != Link::copy) store_ = on_device(context, cache.store, stream);
     if (staged || context.link != Link::sm) {
@@ -134,8 +130,7 @@ class SparqSelector {
   }
 
   Logits logits() const {
-    return {logits_,     stride(), scan_.chunk_max, scan_.chunk_sum, note_stride(), store_chunks_,
-            tail_chunks_, group_};
+    return {logits_, stride(), scan_.notes, store_chunks_, tail_chunks_, group_};
   }
 
   void fetch_components() {
@@ -153,12 +148,9 @@ class SparqSelector {
     } else {
       scan_slabs(first, heads);
     }
-    ColumnScan tail = scan_;
-    tail.head = first;
-    tail.chunk_max += store_chunks_;
-    tail.chunk_sum += store_chunks_;
-    launch("sum_tail", sum_tail, {dim3(static_cast<unsigned>(tail_chunks_), static_cast<unsigned>(heads)), kTailThreads},
-           stream_, cache_.tail, cache_.head_dim, tail);
+    const Notes& notes = scan_.notes;
+    sum_tail(cache_.tail, cache_.head_dim, components_, weights_, args_.rank, group_, first, heads,
+             {notes.max + store_chunks_, notes.sum + store_chunks_, notes.stride}, stream_);
   }
 
   void scan_range(const ColumnSource& source, const ColumnRange& range, int heads) {
@@ -221,7 +213,7 @@ class SparqSelector {
 
   void select(int lists, std::int32_t* positions) {
     const auto all = static_cast<unsigned>(lists);
-    const std::int64_t chunks = (args_.limit + kChunkKeys - 1) / kChunkKeys;
+    const std::int64_t chunks = chunks_of(args_.limit);
     launch("normalise", normalise, {all, kSelectThreads}, stream_, logits(), chunks, softmax_);
     if (args_.k == 0) return;
     HAYLOFT_CUDA(cudaMemsetAsync(histograms_, 0,

@@ -36,6 +36,12 @@ inline uint4 load16(const void* address) {
 inline uint4 load16_once(const void* address) {
   return *static_cast<const uint4*>(address);
 }
+inline uint2 load8_once(const void* address) {
+  return *static_cast<const uint2*>(address);
+}
+inline unsigned load4_once(const void* address) {
+  return *static_cast<const unsigned*>(address);
+}
 inline void store16(void* address, uint4 x) {
   *static_cast<uint4*>(address) = x;
 }

@@ -1,0 +1,412 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "offload/error.h"
+#include "offload/quantise.h"
+#include "tests/cuda/backends.h"
+
+// Selection on the device against the CPU backend, and both against sums in double.
+namespace hayloft::testing {
+namespace {
+
+using gpu::Link;
+using index::GroupRule;
+using index::SelectPer;
+using offload::ColumnFormat;
+
+constexpr double eps = std::numeric_limits<float>::epsilon();
+constexpr ColumnFormat all_formats[] = {ColumnFormat::f16, ColumnFormat::int8, ColumnFormat::int4};
+
+struct SelectCase {
+  CacheShape cache;
+  int group = 4;
+  int rank = 8;
+  int k = 20;
+  std::int64_t limit = -1;  // of the store's tokens; -1: all
+  GroupRule rule = GroupRule::softmax;
+  SharedCache::Host host = SharedCache::Host::pinned;
+};
+
+// Component i of K at a position, as selection sees it: out of the columns where it is stored.
+double column_value(const RandomCache& cache, const gpu::CacheView& view, int head, std::int64_t position, int i) {
+  if (position >= view.store.tokens) return cache.key(head, position, i);
+  const offload::BlockLayout& layout = *view.store.layout;
+  const std::byte* block = view.store.blocks[static_cast<std::size_t>(view.store.block_of(position))];
+  const auto slot = static_cast<int>(position % layout.block_tokens);
+  const std::byte* column = layout.column(block, head, i);
+  if (layout.columns == ColumnFormat::f16) return to_float(reinterpret_cast<const f16*>(column)[slot]);
+  const f16 scale = layout.scales(block, head, i)[slot / offload::tokens_per_scale(layout.block_tokens)];
+  return offload::level_at(layout.columns, column, slot) * double{to_float(scale)};
+}
+
+// SparQ's scores of one KV head (arXiv 2312.04985, appendix B), in double.
+struct Scores {
+  std::vector<std::vector<double>> share;  // the approximate softmax of each query head, [g][S]
+  std::vector<double> score;               // what positions are ranked by, [S]
+  double score_error = 0;                  // of an f32 evaluation of `score`
+  double share_error = 0;                  // relative, of a sum of shares
+
+  Scores(const RandomCache& cache, const gpu::CacheView& view, int head, const float* q, int group, int rank,
+         GroupRule rule) {
+    const int d = view.head_dim;
+    const std::int64_t S = view.tokens();
+    std::vector<double> magnitude(static_cast<std::size_t>(d));
+    for (int h = 0; h < group; ++h) {
+      for (int i = 0; i < d; ++i) magnitude[static_cast<std::size_t>(i)] += std::fabs(q[h * d + i]);
+    }
+    std::vector<int> components(static_cast<std::size_t>(d));
+    std::iota(components.begin(), components.end(), 0);
+    std::stable_sort(components.begin(), components.end(), [&](int a, int b) {
+      return magnitude[static_cast<std::size_t>(a)] > magnitude[static_cast<std::size_t>(b)];
+    });
+    components.resize(static_cast<std::size_t>(rank));
+
+    score.assign(static_cast<std::size_t>(S), 0.0);
+    for (int h = 0; h < group; ++h) {
+      double all = 0;
+      double chosen = 0;
+      for (int i = 0; i < d; ++i) all += std::fabs(q[h * d + i]);
+      for (const int i : components) chosen += std::fabs(q[h * d + i]);
+      const double tau = std::sqrt(d * chosen / all);
+      // An f32 logit of r products is off by at most (r + 4) eps / 2 times the sum of their magnitudes.
+      double error = 0;
+      std::vector<double> s(static_cast<std::size_t>(S));
+      for (std::int64_t t = 0; t < S; ++t) {
+        double size = 0;
+        for (const int i : components) {
+          const double product = q[h * d + i] * column_value(cache, view, head, t, i) / tau;
+          s[static_cast<std::size_t>(t)] += product;
+          size += std::fabs(product);
+        }
+        error = std::max(error, (rank + 4) * eps / 2 * size);
+      }
+      const auto [least, most] = std::minmax_element(s.begin(), s.end());
+      const double low = *least, high = *most;
+      std::vector<double> p(s.size());
+      double sum = 0;
+      for (std::size_t t = 0; t < s.size(); ++t) sum += p[t] = std::exp(s[t] - high);
+      for (double& x : p) x /= sum;
+      for (std::size_t t = 0; t < s.size(); ++t) score[t] += rule == GroupRule::softmax && group > 1 ? p[t] : s[t];
+      // A logit's error is a share's relative error, twice because the normaliser has it too; exp adds 1e-6 and the
+      // rounding of its argument.
+      share_error = std::max(share_error, 2 * error + 1e-6 + eps * (high - low));
+      if (rule == GroupRule::logits || group == 1) score_error += error;
+      share.push_back(std::move(p));
+    }
+    if (rule == GroupRule::softmax && group > 1) {
+      score_error = share_error * *std::max_element(score.begin(), score.end());
+    }
+  }
+};
+
+class CudaSelect : public CudaTest {
+ protected:
+  struct Selection {
+    std::vector<std::int32_t> positions;
+    std::vector<float> alpha;
+    bool operator==(const Selection&) const = default;
+  };
+
+  static Selection select(gpu::Backend& backend, const gpu::CacheView& view, const std::vector<float>& q,
+                          const gpu::SparqSelect& args) {
+    const int query_heads = static_cast<int>(q.size()) / view.head_dim;
+    const gpu::Buffer query = upload(backend, q);
+    const auto count = static_cast<std::size_t>(view.kv_heads) * static_cast<std::size_t>(args.k);
+    const gpu::Buffer positions = upload(backend, std::vector<std::int32_t>(count + 1, -1));
+    const gpu::Buffer alpha = upload(backend, std::vector<float>(static_cast<std::size_t>(query_heads), -1.0f));
+    backend.select_sparq(view, query.as<float>(), query_heads, args, positions.as<std::int32_t>(), alpha.as<float>(),
+                         backend.stream());
+    Selection result{download<std::int32_t>(backend, positions), download<float>(backend, alpha)};
+    EXPECT_EQ(result.positions.back(), -1);  // nothing is written past the last list
+    result.positions.pop_back();
+    return result;
+  }
+
+  void expect_like_cpu(const SelectCase& c) { expect_like_cpu(*cuda, c); }
+  void expect_like_cpu(gpu::Backend& device, const SelectCase& c) {
+    SCOPED_TRACE(::testing::Message() << "d=" << c.cache.head_dim << " g=" << c.group << " r=" << c.rank
+                                      << " k=" << c.k << " limit=" << c.limit << " B=" << c.cache.block_tokens
+                                      << " stored=" << c.cache.stored << " tail=" << c.cache.tail << " columns="
+                                      << offload::name(c.cache.columns) << " seed=" << c.cache.seed);
+    SharedCache cache(device, c.cache, c.host);
+    const std::vector<float> q = random_query(c.group * c.cache.kv_heads, c.cache.head_dim, c.cache.seed + 100);
+    gpu::SparqSelect args;
+    args.rank = c.rank;
+    args.k = c.k;
+    args.limit = c.limit < 0 ? c.cache.stored : c.limit;
+    args.rule = c.rule;
+    const Selection actual = select(device, cache.on_cuda(), q, args);
+    const Selection expected = select(*cpu, cache.on_cpu(), q, args);
+    for (int head = 0; head < c.cache.kv_heads; ++head) {
+      const Scores scores(cache.values(), cache.on_cpu(), head, q.data() + head * c.group * c.cache.head_dim, c.group,
+                          c.rank, c.rule);
+      const auto first = actual.positions.begin() + static_cast<std::ptrdiff_t>(head) * c.k;
+      const std::vector<std::int32_t> list(first, first + c.k);
+      expect_top(scores, args.limit, list);
+      if (gap(scores, args.limit, c.k) > 2 * scores.score_error) {
+        const auto cpu_first = expected.positions.begin() + static_cast<std::ptrdiff_t>(head) * c.k;
+        EXPECT_EQ(list, std::vector<std::int32_t>(cpu_first, cpu_first + c.k));
+      }
+      for (int h = 0; h < c.group; ++h) {
+        const std::vector<double>& share = scores.share[static_cast<std::size_t>(h)];
+        double mass = std::accumulate(share.begin() + args.limit, share.end(), 0.0);
+        for (const std::int32_t t : list) mass += share[static_cast<std::size_t>(t)];
+        // Sums of up to some thousand f32 numbers, in parts of a few hundred.
+        EXPECT_NEAR(actual.alpha[static_cast<std::size_t>(head * c.group + h)], mass,
+                    (scores.share_error + 300 * eps) * mass);
+      }
+    }
+  }
+
+  // k ascending positions of [0, limit), and nothing outside beats anything inside by more than f32 can tell.
+  static void expect_top(const Scores& scores, std::int64_t limit, const std::vector<std::int32_t>& list) {
+    std::vector<bool> inside(static_cast<std::size_t>(limit));
+    double worst = std::numeric_limits<double>::infinity();
+    std::int32_t before = -1;
+    for (const std::int32_t t : list) {
+      ASSERT_TRUE(t > before && t < limit) << "position " << t << " after " << before;
+      before = t;
+      inside[static_cast<std::size_t>(t)] = true;
+      worst = std::min(worst, scores.score[static_cast<std::size_t>(t)]);
+    }
+    for (std::int64_t t = 0; t < limit; ++t) {
+      if (!inside[static_cast<std::size_t>(t)]) {
+        ASSERT_LE(scores.score[static_cast<std::size_t>(t)], worst + 2 * scores.score_error) << "position " << t;
+      }
+    }
+  }
+
+  // Between the last score that is selected and the first that is not.
+  static double gap(const Scores& scores, std::int64_t limit, int k) {
+    if (k == 0 || k == limit) return std::numeric_limits<double>::infinity();
+    std::vector<double> sorted(scores.score.begin(), scores.score.begin() + limit);
+    std::sort(sorted.begin(), sorted.end(), std::greater<>());
+    return sorted[static_cast<std::size_t>(k - 1)] - sorted[static_cast<std::size_t>(k)];
+  }
+};
+
+TEST_F(CudaSelect, SparqSelectsWhatTheCpuSelectsForEveryGroupAndRule) {
+  for (const int group : {1, 3, 4, 7, 8, 16}) {
+    for (const GroupRule rule : {GroupRule::softmax, GroupRule::logits}) {
+      expect_like_cpu({{.kv_heads = 2, .head_dim = 32, .stored = 700, .tail = 30, .seed = 3}, group, 8, 40, 690, rule});
+    }
+  }
+}
+
+TEST_F(CudaSelect, SparqSelectsWhatTheCpuSelectsForEveryHeadDimensionAndRank) {
+  for (const int d : {8, 64, 80, 96, 128, 256}) {
+    for (const int rank : {1, 5, 16, d}) {
+      if (rank <= d) expect_like_cpu({{.head_dim = d, .stored = 300, .tail = 5, .seed = 4}, 2, rank, 25});
+    }
+  }
+}
+
+TEST_F(CudaSelect, SparqReadsEveryColumnFormatInBlocksOfEverySize) {
+  for (const ColumnFormat columns : all_formats) {
+    for (const int block : {16, 32, 64, 512, 4096}) {
+      for (const std::int64_t stored : {1, 999, 1024}) {
+        const CacheShape cache{
+            .kv_heads = 2, .head_dim = 16, .block_tokens = block, .stored = stored, .tail = 9, .columns = columns};
+        expect_like_cpu({cache, 4, 5, static_cast<int>(std::min<std::int64_t>(stored, 33))});
+      }
+    }
+  }
+}
+
+TEST_F(CudaSelect, SparqScoresEveryGroupInEveryColumnFormat) {
+  for (const ColumnFormat columns : {ColumnFormat::int8, ColumnFormat::int4}) {
+    for (const int group : {1, 2, 8, 16}) {
+      expect_like_cpu({{.head_dim = 24, .block_tokens = 256, .stored = 700, .seed = 5, .columns = columns}, group, 11});
+    }
+  }
+}
+
+TEST_F(CudaSelect, SparqSelectsAnyNumberOfPositionsBelowAnyLimit) {
+  for (const std::int64_t limit : {0, 1, 255, 256, 500, 777}) {
+    for (const std::int64_t k : {std::int64_t{0}, std::int64_t{1}, limit / 2, limit}) {
+      if (k <= limit) {
+        expect_like_cpu(
+            {{.head_dim = 16, .stored = 777, .tail = 300, .seed = 6}, 4, 6, static_cast<int>(k), limit});
+      }
+    }
+  }
+}
+
+TEST_F(CudaSelect, SparqHoldsForManySeeds) {
+  for (std::uint32_t seed = 10; seed < 20; ++seed) {
+    expect_like_cpu({{.head_dim = 32, .block_tokens = 128, .stored = 1500, .tail = 70, .seed = seed}, 4, 8, 150});
+  }
+}
+
+TEST_F(CudaSelect, SparqWithoutATailCountsTheStoreAlone) {
+  expect_like_cpu({{.kv_heads = 3, .head_dim = 16, .stored = 640, .seed = 7}, 4, 4, 64, 500});
+}
+
+TEST_F(CudaSelect, LogitsFarApartSelectTheSameAsWell) {
+  // Softmaxes that underflow nearly everywhere: the scale that a group shares must keep the best apart.
+  expect_like_cpu({{.head_dim = 32, .stored = 600, .tail = 40, .seed = 8, .key_scale = 20}, 4, 16, 2});
+}
+
+TEST_F(CudaSelect, EqualScoresGoToTheSmallerPosition) {
+  SharedCache cache(*cuda, {.kv_heads = 2, .head_dim = 16, .stored = 900, .tail = 4, .seed = 9, .key_scale = 0});
+  gpu::SparqSelect args;
+  args.rank = 4;
+  args.k = 300;
+  args.limit = 880;
+  const Selection selection = select(*cuda, cache.on_cuda(), random_query(8, 16, 1), args);
+  for (std::size_t i = 0; i < 600; ++i) ASSERT_EQ(selection.positions[i], static_cast<std::int32_t>(i % 300));
+}
+
+TEST_F(CudaSelect, TiesAmongDifferentScoresGoToTheSmallerPosition) {
+  // One component of int4: 15 levels per scale, so that most scores are shared by several positions.
+  SharedCache cache(*cuda, {.head_dim = 8, .block_tokens = 4096, .stored = 2000, .columns = ColumnFormat::int4});
+  std::vector<float> q(8, 0.0f);
+  q[3] = 1;
+  gpu::SparqSelect args;
+  args.rank = 1;
+  args.limit = 2000;
+  const gpu::CacheView view = cache.on_cpu();
+  for (const int k : {1, 10, 100, 500, 1999}) {
+    args.k = k;
+    std::vector<std::int32_t> expected(2000);
+    std::iota(expected.begin(), expected.end(), 0);
+    const auto value = [&](std::int32_t t) { return column_value(cache.values(), view, 0, t, 3); };
+    std::stable_sort(expected.begin(), expected.end(),
+                     [&](std::int32_t a, std::int32_t b) { return value(a) > value(b); });
+    expected.resize(static_cast<std::size_t>(k));
+    std::sort(expected.begin(), expected.end());
+    EXPECT_EQ(select(*cuda, cache.on_cuda(), q, args).positions, expected);
+  }
+}
+
+TEST_F(CudaSelect, AQueryOfZerosSelectsTheFirstPositions) {
+  SharedCache cache(*cuda, {.head_dim = 64, .stored = 256, .tail = 44});
+  gpu::SparqSelect args;
+  args.rank = 8;
+  args.k = 30;
+  args.limit = 256;
+  const std::vector<float> zeros(2 * 64);
+  const Selection selection = select(*cuda, cache.on_cuda(), zeros, args);
+  for (std::int32_t i = 0; i < 30; ++i) EXPECT_EQ(selection.positions[static_cast<std::size_t>(i)], i);
+  for (const float a : selection.alpha) EXPECT_NEAR(a, 74.0 / 300, 300 * eps);  // every position has the same share
+}
+
+TEST_F(CudaSelect, AQueryThatIsNotANumberStaysWithinTheLists) {
+  SharedCache cache(*cuda, {.head_dim = 16, .stored = 300, .tail = 10});
+  gpu::SparqSelect args;
+  args.rank = 4;
+  args.k = 50;
+  args.limit = 290;
+  const std::vector<float> nan(4 * 16, std::numeric_limits<float>::quiet_NaN());
+  const Selection selection = select(*cuda, cache.on_cuda(), nan, args);
+  for (std::int32_t i = 0; i < 50; ++i) EXPECT_EQ(selection.positions[static_cast<std::size_t>(i)], i);
+}
+
+TEST_F(CudaSelect, AnEmptyStoreLeavesTheTailWithAllTheMass) {
+  SharedCache cache(*cuda, {.head_dim = 64, .tail = 100});
+  gpu::SparqSelect args;
+  args.rank = 16;
+  const Selection selection = select(*cuda, cache.on_cuda(), random_query(4, 64, 9), args);
+  EXPECT_EQ(selection.alpha, std::vector<float>(4, 1.0f));
+}
+
+TEST_F(CudaSelect, EveryWayOverTheLinkGivesTheSameBits) {
+  for (const ColumnFormat columns : all_formats) {
+    for (const int block : {16, 256, 1024}) {
+      const CacheShape shape{
+          .kv_heads = 2, .head_dim = 16, .block_tokens = block, .stored = 3000, .tail = 20, .columns = columns};
+      const std::vector<float> q = random_query(8, 16, 11);
+      gpu::SparqSelect args;
+      args.rank = 6;
+      args.k = 77;
+      args.limit = 2900;
+      SharedCache in_place(*cuda, shape);
+      const Selection expected = select(*cuda, in_place.on_cuda(), q, args);
+      for (const Link link : {Link::copy, Link::both}) {
+        const auto device = make_cuda({.link = link});
+        SharedCache cache(*device, shape);
+        EXPECT_EQ(select(*device, cache.on_cuda(), q, args), expected) << "link " << static_cast<int>(link);
+      }
+      SharedCache pageable(*cuda, shape, SharedCache::Host::pageable);
+      EXPECT_EQ(select(*cuda, pageable.on_cuda(), q, args), expected) << "staged";
+    }
+  }
+}
+
+TEST_F(CudaSelect, TheSameSelectionTwiceIsTheSameBits) {
+  SharedCache cache(*cuda, {.kv_heads = 2, .head_dim = 32, .stored = 1200, .tail = 50});
+  const std::vector<float> q = random_query(8, 32, 12);
+  gpu::SparqSelect args;
+  args.rank = 8;
+  args.k = 100;
+  args.limit = 1200;
+  const Selection first = select(*cuda, cache.on_cuda(), q, args);
+  EXPECT_EQ(select(*cuda, cache.on_cuda(), q, args), first);
+}
+
+class CudaSelectExact : public CudaTest {
+ protected:
+  static std::vector<std::int32_t> select(gpu::Backend& backend, const gpu::CacheView& view,
+                                          const std::vector<float>& q, const gpu::ExactSelect& args) {
+    const int query_heads = static_cast<int>(q.size()) / view.head_dim;
+    const int lists = args.per == SelectPer::query_head ? query_heads : view.kv_heads;
+    const gpu::Buffer query = upload(backend, q);
+    const gpu::Buffer positions =
+        upload(backend, std::vector<std::int32_t>(static_cast<std::size_t>(lists * args.k), -1));
+    backend.select_exact(view, query.as<float>(), query_heads, args, positions.as<std::int32_t>(), backend.stream());
+    return download<std::int32_t>(backend, positions);
+  }
+};
+
+TEST_F(CudaSelectExact, IsTheCpusSearchForEveryListAndRule) {
+  for (const auto host : {SharedCache::Host::pinned, SharedCache::Host::pageable}) {
+    SharedCache cache(*cuda, {.kv_heads = 2, .head_dim = 64, .stored = 700, .tail = 300, .seed = 13}, host);
+    const std::vector<float> q = random_query(8, 64, 13);
+    for (const SelectPer per : {SelectPer::query_head, SelectPer::kv_head}) {
+      for (const GroupRule rule : {GroupRule::softmax, GroupRule::logits}) {
+        gpu::ExactSelect args;
+        args.k = 60;
+        args.limit = 650;
+        args.per = per;
+        args.rule = rule;
+        EXPECT_EQ(select(*cuda, cache.on_cuda(), q, args), select(*cpu, cache.on_cpu(), q, args));
+      }
+    }
+  }
+}
+
+TEST_F(CudaSelectExact, CountsTheTailsMassInTheSumOfSoftmaxes) {
+  // One query head attends to the tail nearly alone: its say in the store must shrink, which only the tail's mass tells.
+  SharedCache cache(*cuda, {.kv_heads = 1, .head_dim = 16, .stored = 640, .tail = 60, .seed = 14});
+  std::vector<float> q = random_query(4, 16, 14);
+  for (int i = 0; i < 16; ++i) q[static_cast<std::size_t>(i)] = 2 * static_cast<float>(cache.values().key(0, 690, i));
+  gpu::ExactSelect args;
+  args.k = 50;
+  args.limit = 640;
+  args.per = SelectPer::kv_head;
+  EXPECT_EQ(select(*cuda, cache.on_cuda(), q, args), select(*cpu, cache.on_cpu(), q, args));
+}
+
+TEST_F(CudaSelectExact, FaissSelectsOnTheHostAsWell) {
+  SharedCache cache(*cuda, {.kv_heads = 2, .head_dim = 64, .stored = 500, .tail = 3});
+  const std::vector<float> q = random_query(4, 64, 15);
+  gpu::ExactSelect args;
+  args.k = 40;
+  args.limit = 480;
+  args.faiss = true;
+  EXPECT_EQ(select(*cuda, cache.on_cuda(), q, args), select(*cpu, cache.on_cpu(), q, args));
+  args.per = SelectPer::kv_head;
+  EXPECT_THROW(select(*cuda, cache.on_cuda(), q, args), Error);
+}
+
+TEST_F(CudaSelectExact, OfNothingIsNothing) {
+  SharedCache cache(*cuda, {.head_dim = 64, .tail = 10});
+  EXPECT_TRUE(select(*cuda, cache.on_cuda(), random_query(4, 64, 16), {}).empty());
+}
+
+}  // namespace
+}  // namespace hayloft::testing
