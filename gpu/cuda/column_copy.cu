@@ -18,12 +18,13 @@ struct BlockPart {
   std::int64_t tokens;
 };
 
-std::vector<BlockPart> parts_of(const offload::LayerView& view, std::int64_t begin, std::int64_t end) {
+// Of the positions [begin, begin + tokens), those that the blocks have memory for: a last block that is not full is
+// taken whole, so that no scale is cut.
+std::vector<BlockPart> parts_of(const offload::LayerView& view, std::int64_t begin, std::int64_t tokens) {
   const std::int64_t block = view.layout->block_tokens;
-  // Blocks have memory for all their tokens, so a part ends where its block does even when the last one is not full.
-  const std::int64_t held = static_cast<std::int64_t>(view.blocks.size()) * block;
+  const std::int64_t end = std::min(begin + tokens, static_cast<std::int64_t>(view.blocks.size()) * block);
   std::vector<BlockPart> parts;
-  for (std::int64_t t = begin; t < std::min(end, held);) {
+  for (std::int64_t t = begin; t < end;) {
     const std::int64_t length = std::min(end - t, block - t % block);
     parts.push_back({view.blocks[static_cast<std::size_t>(t / block)], t % block, t - begin, length});
     t += length;
@@ -45,9 +46,8 @@ ColumnSlabs::ColumnSlabs(const Context& context, const offload::LayerView& view,
   if (staged) ring_ = context.staging->lock();
   const std::uint64_t most = staged ? std::min(kSlabBytes, context.staging->piece_bytes()) : kSlabBytes;
   const auto needed = [&](std::int64_t tokens) {
-    return static_cast<std::uint64_t>(rank) *
-           (share(layout.column_bytes, tokens, layout.block_tokens) +
-            share(layout.scale_bytes, tokens, layout.block_tokens));
+    return static_cast<std::uint64_t>(rank) * (share(layout.column_bytes, tokens, layout.block_tokens) +
+                                               share(layout.scale_bytes, tokens, layout.block_tokens));
   };
   tokens_ = kChunkTokens;
   while (tokens_ < view.tokens && needed(2 * tokens_) <= most) tokens_ *= 2;
@@ -56,8 +56,8 @@ ColumnSlabs::ColumnSlabs(const Context& context, const offload::LayerView& view,
   }
   column_bytes_ = share(layout.column_bytes, tokens_, layout.block_tokens);
   scale_bytes_ = share(layout.scale_bytes, tokens_, layout.block_tokens);
-  scale_shift_ = std::countr_zero(
-      static_cast<unsigned>(std::min(layout.block_tokens, offload::BlockLayout::scale_tokens)));
+  scale_shift_ =
+      std::countr_zero(static_cast<unsigned>(std::min(layout.block_tokens, offload::BlockLayout::scale_tokens)));
   slab_bytes_ = (needed(tokens_) + 255) / 256 * 256;
   slabs_.emplace(context, 2 * static_cast<std::int64_t>(slab_bytes_), stream);
 }
@@ -90,7 +90,7 @@ ColumnSource ColumnSlabs::ready() {
 
 void ColumnSlabs::copy(const ColumnRange& range, std::byte* slab) const {
   const offload::BlockLayout& layout = *view_.layout;
-  const std::vector<BlockPart> parts = parts_of(view_, range.begin, range.end);
+  const std::vector<BlockPart> parts = parts_of(view_, range.begin, tokens_);
   // One column's runs, `bytes` of them in each part, from `offset` in the block on.
   const auto copy_runs = [&](std::uint64_t offset, std::uint64_t column, std::byte* to) {
     for (std::size_t i = 0; i < parts.size();) {
@@ -124,7 +124,7 @@ void ColumnSlabs::copy(const ColumnRange& range, std::byte* slab) const {
 
 void ColumnSlabs::gather(const ColumnRange& range, std::byte* slab) {
   const offload::BlockLayout& layout = *view_.layout;
-  const std::vector<BlockPart> parts = parts_of(view_, range.begin, range.end);
+  const std::vector<BlockPart> parts = parts_of(view_, range.begin, tokens_);
   std::byte* piece = context_.staging->acquire();
   std::byte* scales = piece + static_cast<std::uint64_t>(rank_) * column_bytes_;
   const auto runs = static_cast<std::int64_t>(parts.size());

@@ -25,9 +25,9 @@ static_assert(kLaneTokens == 8);
 struct ColumnSource {
   const std::byte* const* blocks = nullptr;  // addresses; null: one block at `base`
   const std::byte* base = nullptr;
-  std::int64_t first = 0;   // position of the first block's first token
-  int block_shift = 0;      // log2 of tokens per block
-  bool gathered = false;    // column j is the j-th chosen one, rather than component j of K
+  std::int64_t first = 0;  // position of the first block's first token
+  int block_shift = 0;     // log2 of tokens per block
+  bool gathered = false;   // column j is the j-th chosen one, rather than component j of K
   std::uint64_t head_bytes = 0;
   std::uint64_t columns_offset = 0;
   std::uint64_t column_bytes = 0;

@@ -15,8 +15,8 @@ __device__ inline double warp_sum_double(double x) {
 
 // One block per KV head.
 __global__ __launch_bounds__(kComponentThreads) void choose_components_kernel(const float* q, int group, int head_dim,
-                                                                       int rank, std::int32_t* components,
-                                                                       float* weights) {
+                                                                              int rank, std::int32_t* components,
+                                                                              float* weights) {
   __shared__ unsigned magnitude[kComponentThreads];
   __shared__ int chosen[kComponentThreads];
   __shared__ unsigned taken_of_warp[kComponentThreads / kWarp];

@@ -72,8 +72,8 @@ void select_exact(const Context& context, const CacheView& cache, const float* q
     const std::uint64_t part = std::min(bytes - done, context.staging->piece_bytes());
     std::byte* piece = context.staging->acquire();
     std::memcpy(piece, reinterpret_cast<const std::byte*>(found.data()) + done, part);
-    HAYLOFT_CUDA(cudaMemcpyAsync(reinterpret_cast<std::byte*>(positions) + done, piece, part, cudaMemcpyHostToDevice,
-                                 stream));
+    HAYLOFT_CUDA(
+        cudaMemcpyAsync(reinterpret_cast<std::byte*>(positions) + done, piece, part, cudaMemcpyHostToDevice, stream));
     context.staging->release(stream);
     done += part;
   }

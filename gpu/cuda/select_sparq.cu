@@ -13,10 +13,10 @@
 
 // SparQ's step 1 and its selection. Device memory that it reads and writes, beside the r columns that come over the
 // link: the scan writes Hq f32 per position while it waits for the link; then one pass reads those and writes Hkv keys,
-// and the passes of the selection read the keys of the chunks that matter, at most all of them four times. At 1M tokens,
-// Hq = 32, Hkv = 8, k = 1024: 128 MiB read and 32 MiB written by the first, 32 MiB read by the others together (a fourth
-// of the chunks, four times), 8 MiB of notes and tallies: 200 MiB, 0.7 ms at 300 GB/s, where the r = 16 f16 columns are
-// 256 MiB, 10.7 ms at 25 GB/s.
+// and the passes of the selection read the keys of the chunks that matter, at most all of them four times. At 1M
+// tokens, Hq = 32, Hkv = 8, k = 1024: 128 MiB read and 32 MiB written by the first, 32 MiB read by the others together
+// (a fourth of the chunks, four times), 8 MiB of notes and tallies: 200 MiB, 0.7 ms at 300 GB/s, where the r = 16 f16
+// columns are 256 MiB, 10.7 ms at 25 GB/s.
 namespace hayloft::gpu::cuda {
 namespace {
 
@@ -129,9 +129,7 @@ class SparqSelector {
     return static_cast<int>(std::clamp<std::uint64_t>(kBatchBytes / each, 1, static_cast<unsigned>(cache_.kv_heads)));
   }
 
-  Logits logits() const {
-    return {logits_, stride(), scan_.notes, store_chunks_, tail_chunks_, group_};
-  }
+  Logits logits() const { return {logits_, stride(), scan_.notes, store_chunks_, tail_chunks_, group_}; }
 
   void fetch_components() {
     host_components_.resize(static_cast<std::size_t>(cache_.kv_heads * args_.rank));
@@ -158,9 +156,7 @@ class SparqSelector {
     scan.head = range.head;
     scan.begin = range.begin;
     scan.end = range.end;
-    const auto launch_as = [&](auto format) {
-      launch_scan<format()>(context_, source, scan, heads, stream_);
-    };
+    const auto launch_as = [&](auto format) { launch_scan<format()>(context_, source, scan, heads, stream_); };
     using offload::ColumnFormat;
     switch (cache_.store.layout->columns) {
       case ColumnFormat::f16:
@@ -200,13 +196,15 @@ class SparqSelector {
     }
   }
 
-  unsigned* histogram(int level) const { return histograms_ + static_cast<std::int64_t>(level) * heads_at_once_ * kBins; }
+  unsigned* histogram(int level) const {
+    return histograms_ + static_cast<std::int64_t>(level) * heads_at_once_ * kBins;
+  }
 
   // Blocks per list for passes over chunks: enough to fill the device several times, few enough that merging their
   // histograms costs little.
   dim3 pass_grid(int lists) const {
-    const std::int64_t blocks = (args_.limit + kChunkKeys * (kSelectThreads / kWarp) - 1) /
-                                (kChunkKeys * (kSelectThreads / kWarp));
+    const std::int64_t blocks =
+        (args_.limit + kChunkKeys * (kSelectThreads / kWarp) - 1) / (kChunkKeys * (kSelectThreads / kWarp));
     const std::int64_t useful = std::max(1, 4 * context_.multiprocessors / lists);
     return dim3(static_cast<unsigned>(std::min(blocks, useful)), static_cast<unsigned>(lists));
   }
@@ -216,10 +214,10 @@ class SparqSelector {
     const std::int64_t chunks = chunks_of(args_.limit);
     launch("normalise", normalise, {all, kSelectThreads}, stream_, logits(), chunks, softmax_);
     if (args_.k == 0) return;
-    HAYLOFT_CUDA(cudaMemsetAsync(histograms_, 0,
-                                 static_cast<std::uint64_t>(kLevels) * static_cast<unsigned>(heads_at_once_) * kBins *
-                                     sizeof(unsigned),
-                                 stream_));
+    HAYLOFT_CUDA(cudaMemsetAsync(
+        histograms_, 0,
+        static_cast<std::uint64_t>(kLevels) * static_cast<unsigned>(heads_at_once_) * kBins * sizeof(unsigned),
+        stream_));
     const bool sum_logits = group_ == 1 || args_.rule == index::GroupRule::logits;
     const Shape pass{pass_grid(lists), kSelectThreads};
     const Keys keys{keys_, key_chunk_max_, stride(), note_stride(), args_.limit};
@@ -247,14 +245,14 @@ class SparqSelector {
   Scratch<std::int32_t> components_;  // [Hkv][r]
   Scratch<float> weights_;            // [Hq][r]
   // For the heads of one batch:
-  Scratch<float> logits_;             // [heads g][stride]
-  Scratch<float> notes_;              // [2][heads g][note_stride]: largest, sum
-  Scratch<HeadSoftmax> softmax_;      // [heads g]
-  Scratch<unsigned> keys_;            // [heads][stride]
-  Scratch<unsigned> key_chunk_max_;   // [heads][note_stride]
-  Scratch<Tally> tallies_;            // [heads][note_stride]
-  Scratch<unsigned> histograms_;      // [kLevels][heads][kBins]
-  Scratch<Cut> cuts_;                 // [heads]
+  Scratch<float> logits_;            // [heads g][stride]
+  Scratch<float> notes_;             // [2][heads g][note_stride]: largest, sum
+  Scratch<HeadSoftmax> softmax_;     // [heads g]
+  Scratch<unsigned> keys_;           // [heads][stride]
+  Scratch<unsigned> key_chunk_max_;  // [heads][note_stride]
+  Scratch<Tally> tallies_;           // [heads][note_stride]
+  Scratch<unsigned> histograms_;     // [kLevels][heads][kBins]
+  Scratch<Cut> cuts_;                // [heads]
 
   ColumnScan scan_;
   DeviceStore store_;  // where columns are read in place

@@ -53,7 +53,8 @@ struct Keys {
   __device__ std::int64_t chunks() const { return (limit + kChunkKeys - 1) / kChunkKeys; }
 };
 
-// The lane's 8 keys of a chunk; those that do not count as 0, which is never above a threshold. `live` says how many do.
+// The lane's 8 keys of a chunk; those that do not count as 0, which is never above a threshold. `live` says how many
+// do.
 __device__ inline int load_keys(const Keys& list, int row, std::int64_t chunk, unsigned (&key)[8]) {
   const std::int64_t position = chunk * kChunkKeys + (threadIdx.x % kWarp) * 8;
   const unsigned* from = list.keys + row * list.stride + position;
