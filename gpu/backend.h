@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "index/search.h"
 #include "offload/store.h"
@@ -131,6 +132,13 @@ struct CausalWindow {
   CausalWindow(std::int64_t last = 0, std::int64_t first = 0) : window(last), sinks(first) {}
 };
 
+// How long one part of the verbs took on the device, all calls together.
+struct StageTime {
+  std::string name;
+  double seconds = 0;
+  int times = 0;
+};
+
 // Device memory of a backend that has a budget for it; all zero where it is ordinary memory.
 struct DeviceMemory {
   std::uint64_t budget_bytes = 0;
@@ -150,6 +158,11 @@ class Backend {
   // where that makes no sense.
   virtual std::shared_ptr<offload::ChunkListener> pinning() { return nullptr; }
   virtual DeviceMemory memory() const { return {}; }
+
+  // For benchmarks: measures the parts of the verbs from now on, or stops; stage_times() then says how long each took,
+  // and waits for them. Backends that run a verb in one piece have none.
+  virtual void time_stages(bool) {}
+  virtual std::vector<StageTime> stage_times() { return {}; }
 
   // Memory. allocate throws Error when the device budget is exhausted; contents are undefined.
   virtual Stream stream() = 0;

@@ -126,7 +126,14 @@ class Run {
     VerbClock clock(backend_);
     const int timed = std::clamp(static_cast<int>(1000 * bench_.seconds / 4 / row.ms), 1, 20);
     for (int i = 0; i < timed; ++i) step(clock, *method, i);
-    for (const auto& [verb, seconds] : clock.seconds()) row.stages.push_back({verb, seconds * 1e3 / timed * factor()});
+    for (const auto& [verb, seconds] : clock.seconds()) row.verbs.push_back({verb, seconds * 1e3 / timed * factor()});
+
+    backend_.time_stages(true);
+    for (int i = 0; i < timed; ++i) step(backend_, *method, i);
+    for (const gpu::StageTime& stage : backend_.stage_times()) {
+      row.stages.push_back({stage.name, stage.seconds * 1e3 / timed * factor()});
+    }
+    backend_.time_stages(false);
     return row;
   }
 

@@ -27,9 +27,9 @@ struct AttentionBench {
   double seconds = 5;  // about how long to measure each method
 };
 
-// The time of one verb of the backend within a step, all layers together.
-struct StageTime {
-  std::string verb;
+// The time of a part of a step, all layers together.
+struct PartTime {
+  std::string name;
   double ms = 0;
 };
 
@@ -38,7 +38,8 @@ struct AttentionBenchRow {
   double ms = 0;                   // of a step: the median, every layer queued before anything is waited for
   double ms_low = 0, ms_high = 0;  // the quartiles
   int steps = 0;                   // measured
-  std::vector<StageTime> stages;   // each verb waited for by itself, so together they take longer than a step
+  std::vector<PartTime> verbs;     // each verb waited for by itself, so together they take longer than a step
+  std::vector<PartTime> stages;    // of the verbs, as far as the backend tells: Backend::stage_times()
   Counters counters;               // of one step, all layers
 };
 

@@ -119,6 +119,7 @@ void note_link(const gpu::LinkReport& report, MachineProfile& profile) {
     if (f.test.rfind("device_to_host", 0) == 0) keep(profile.link_to_host);
     if (f.test == "column_stream_f16" && f.engine == "sm") keep(profile.link_columns_sm);
     if (f.test == "column_stream_f16" && f.engine == "ce") keep(profile.link_columns_copy);
+    if (f.test == "column_stream_f16" && f.engine == "both") keep(profile.link_columns_both);
   }
 }
 

@@ -80,6 +80,15 @@ AttentionRates MachineProfile::rates(int head_dim, int group) const {
   return result;
 }
 
+gpu::Link MachineProfile::best_link() const {
+  constexpr double margin = 1.1;
+  const double sm = link_columns_sm.value_or(0);
+  const double copy = link_columns_copy.value_or(0);
+  const double both = link_columns_both.value_or(0);
+  if (both > margin * std::max(sm, copy)) return gpu::Link::both;
+  return copy > margin * sm ? gpu::Link::copy : gpu::Link::sm;
+}
+
 std::string profile_json(const MachineProfile& profile) {
   const auto or_null = [](const std::optional<double>& rate) {
     return rate ? nlohmann::ordered_json(*rate) : nlohmann::ordered_json();
@@ -98,6 +107,7 @@ std::string profile_json(const MachineProfile& profile) {
       {"link_to_host_GBps", or_null(profile.link_to_host)},
       {"link_columns_sm_GBps", or_null(profile.link_columns_sm)},
       {"link_columns_copy_GBps", or_null(profile.link_columns_copy)},
+      {"link_columns_both_GBps", or_null(profile.link_columns_both)},
   };
   for (const AttentionRates& rates : profile.attention) {
     nlohmann::ordered_json entry = {{"head_dim", rates.head_dim}, {"group", rates.group}};
@@ -127,6 +137,7 @@ MachineProfile read_profile(const std::filesystem::path& path) {
   profile.link_to_host = read_optional(fields, "link_to_host_GBps");
   profile.link_columns_sm = read_optional(fields, "link_columns_sm_GBps");
   profile.link_columns_copy = read_optional(fields, "link_columns_copy_GBps");
+  profile.link_columns_both = read_optional(fields, "link_columns_both_GBps");
   const nlohmann::json* list = fields.find("attention");
   if (!list) fail("{}: the field attention is missing", path.string());
   if (!list->is_array() || list->empty()) fields.refuse("attention", *list, "a list of at least one object of rates");

@@ -40,12 +40,18 @@ struct MachineProfile {
   double layer_overhead_us = 0;          // a layer of a decode step when its matrices are next to nothing
   std::optional<double> link_to_device;  // GB/s; none without a device of its own
   std::optional<double> link_to_host;
-  std::optional<double> link_columns_sm;    // GB/s of f16 column runs read by the multiprocessors,
-  std::optional<double> link_columns_copy;  // and by the copy engine: what --link auto decides by
-  std::vector<AttentionRates> attention;    // at least one
+  // GB/s of f16 column runs read by the multiprocessors, by the copy engine, and by both at once.
+  std::optional<double> link_columns_sm;
+  std::optional<double> link_columns_copy;
+  std::optional<double> link_columns_both;
+  std::vector<AttentionRates> attention;  // at least one
 
   // For heads that were not measured: those of the nearest dimension, the time per byte interpolated over the group.
   AttentionRates rates(int head_dim, int group) const;
+
+  // What --link auto takes: the multiprocessors, unless another way is faster by more than they vary from run to run;
+  // the copy engine costs a wait of the host in every layer.
+  gpu::Link best_link() const;
 };
 
 struct ProfileOptions {

@@ -40,6 +40,18 @@ TEST(LinkReport, TheProfileTakesTheBestRatesAtTheLargestFootprintOnOrdinaryPages
   EXPECT_EQ(profile.link_columns_copy, 7);
 }
 
+TEST(LinkReport, ColumnsComeTheFastestWayButByTheMultiprocessorsWhenItIsClose) {
+  MachineProfile profile;
+  EXPECT_EQ(profile.best_link(), gpu::Link::sm) << "nothing was measured";
+  profile.link_columns_sm = 35;
+  profile.link_columns_copy = 38;
+  EXPECT_EQ(profile.best_link(), gpu::Link::sm);
+  profile.link_columns_copy = 50;
+  EXPECT_EQ(profile.best_link(), gpu::Link::copy);
+  profile.link_columns_both = 56;
+  EXPECT_EQ(profile.best_link(), gpu::Link::both);
+}
+
 TEST(LinkReport, SharedTestcasesHaveTheShapeOfNvbandwidth) {
   const nlohmann::json json = nlohmann::json::parse(link_json(report()));
   EXPECT_EQ(json["link"]["figures"].size(), 9u);

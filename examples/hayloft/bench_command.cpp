@@ -130,13 +130,13 @@ class BenchCommand : public Command {
     text += "| tokens | columns | attention | ms/token | of which | link | near | floor ms | layers measured |\n";
     text += "|---:|---|---|---:|---|---:|---:|---:|---:|\n";
     for (const Measured& m : all) {
-      std::string stages;
-      for (const runtime::StageTime& stage : m.row.stages) {
-        stages += fmt::format("{}{} {:.2f}", stages.empty() ? "" : ", ", stage.verb, stage.ms);
+      std::string parts;
+      for (const runtime::PartTime& part : m.row.stages.empty() ? m.row.verbs : m.row.stages) {
+        parts += fmt::format("{}{} {:.2f}", parts.empty() ? "" : ", ", part.name, part.ms);
       }
       text += fmt::format(
           "| {} | {} | {} | {:.2f} | {} | {} | {} | {} | {} of {} |\n", m.tokens, offload::name(m.columns),
-          runtime::method_label(m.row.attn), m.row.ms, stages, format_bytes(m.row.counters.total(runtime::Place::link)),
+          runtime::method_label(m.row.attn), m.row.ms, parts, format_bytes(m.row.counters.total(runtime::Place::link)),
           format_bytes(m.row.counters.total(runtime::Place::near)),
           rate ? fmt::format("{:.2f}", floor_ms(m.row, *rate)) : std::string(), m.measured_layers, bench_.layers);
     }
@@ -159,7 +159,8 @@ class BenchCommand : public Command {
                                  {"steps", m.row.steps},
                                  {"measured_layers", m.measured_layers},
                                  {"host_bytes", m.host_bytes}};
-      for (const runtime::StageTime& stage : m.row.stages) row["verb_ms"][stage.verb] = stage.ms;
+      for (const runtime::PartTime& verb : m.row.verbs) row["verb_ms"][verb.name] = verb.ms;
+      for (const runtime::PartTime& stage : m.row.stages) row["stage_ms"][stage.name] = stage.ms;
       for (int place = 0; place < runtime::place_count; ++place) {
         const auto at = static_cast<runtime::Place>(place);
         row["bytes"][runtime::name(at)] = m.row.counters.total(at);

@@ -3,13 +3,28 @@
 #include "gpu/no_device.h"
 #include "offload/error.h"
 #include "offload/format.h"
+#include "runtime/profile.h"
 
 namespace hayloft::cli {
 namespace {
 
+// What the profile that hayloft link keeps says of this machine; automatic when there is none that can be read.
+gpu::Link measured_link() {
+  try {
+    const std::filesystem::path path = runtime::default_profile_path();
+    std::error_code error;
+    if (!std::filesystem::exists(path, error)) return gpu::Link::automatic;
+    const runtime::MachineProfile profile = runtime::read_profile(path);
+    return profile.device == "cuda" ? profile.best_link() : gpu::Link::automatic;
+  } catch (const Error&) {
+    return gpu::Link::automatic;
+  }
+}
+
 std::unique_ptr<gpu::Backend> make_backend(const MachineOptions& options, const offload::Threads& threads) {
   if (options.device == "cpu") return gpu::make_cpu_backend(threads);
   gpu::CudaOptions cuda = options.cuda;
+  if (cuda.link == gpu::Link::automatic) cuda.link = measured_link();
   cuda.say = [](const std::string& what) { fmt::print(stderr, "note: {}\n", what); };
   if (options.device == "cuda") return gpu::make_cuda_backend(threads, cuda);
   try {

@@ -18,6 +18,7 @@ class StoreTables;  // block tables on the device, gpu/cuda/store_tables.cuh
 class StagingRing;  // a little pinned memory that pageable memory passes through, gpu/cuda/staging.cuh
 class Crossing;     // one stream waiting for another, below
 struct Cublas;      // gpu/cuda/cublas.cuh
+class StageClock;   // how long parts of verbs take, gpu/cuda/stage_clock.cuh
 
 struct Context {
   int device = 0;
@@ -34,6 +35,7 @@ struct Context {
   StagingRing* staging = nullptr;
   Crossing* crossing = nullptr;
   Cublas* cublas = nullptr;
+  StageClock* stages = nullptr;
   const offload::Threads* threads = nullptr;
 };
 

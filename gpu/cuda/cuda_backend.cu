@@ -7,6 +7,7 @@
 #include "gpu/cuda/device_arena.cuh"
 #include "gpu/cuda/host_pins.cuh"
 #include "gpu/cuda/refuse.h"
+#include "gpu/cuda/stage_clock.cuh"
 #include "gpu/cuda/staging.cuh"
 #include "gpu/cuda/store_tables.cuh"
 #include "gpu/cuda/verbs.cuh"
@@ -108,6 +109,8 @@ class CudaBackend final : public Backend {
 
   std::shared_ptr<offload::ChunkListener> pinning() override { return pins_; }
   DeviceMemory memory() const override { return {arena_.budget_bytes(), arena_.used_bytes(), arena_.peak_bytes()}; }
+  void time_stages(bool on_or_off) override { stages_.run(on_or_off); }
+  std::vector<StageTime> stage_times() override { return stages_.times(); }
 
   Stream stream() override { return {compute_}; }
 
@@ -202,6 +205,7 @@ class CudaBackend final : public Backend {
     context.staging = &staging_;
     context.crossing = &crossing_;
     context.cublas = &cublas_;
+    context.stages = &stages_;
     context.threads = &threads_;
     return context;
   }
@@ -222,6 +226,7 @@ class CudaBackend final : public Backend {
   OwnedStream compute_;
   OwnedStream copies_;
   Crossing crossing_;
+  StageClock stages_;
   DeviceArena arena_;
   const std::shared_ptr<HostPins> pins_;  // shared with the arenas that pin through it, which may live longer
   StagingRing staging_;

@@ -416,22 +416,40 @@ class LinkBench {
       }
       add(format.test, "sm", gather(region, starts, run, format.test), "GB/s", static_cast<int>(run));
 
-      const std::size_t copies = std::min<std::size_t>(starts.size(), kMostCopies);
-      DeviceArray<uint4> buffer(copies * run / kUnit);
-      const double time = seconds([&](int) {
-        for (std::size_t i = 0; i < copies; ++i) {
-          HAYLOFT_CUDA(cudaMemcpyAsync(buffer + i * run / kUnit, region.host() + starts[i] * kUnit, run,
-                                       cudaMemcpyHostToDevice, stream_));
-        }
-      });
-      clear_wrong();
-      for (std::size_t i = 0; i < copies; i += copies / 16 + 1) {
-        launch("link_check", link_check, grid(), stream_, buffer + i * run / kUnit,
-               static_cast<std::int64_t>(run / kUnit), static_cast<std::uint64_t>(starts[i]), wrong_);
-      }
-      require_right(format.test);
-      add(format.test, "ce", gigabytes(copies * run, time), "GB/s", static_cast<int>(run));
+      copy_runs(region, starts, run, format.test);
     }
+  }
+
+  // The same runs by the copy engine; and by both at once, each half of them.
+  void copy_runs(const PinnedRegion& region, const std::vector<std::int64_t>& starts, std::uint64_t run,
+                 const char* test) {
+    const std::size_t copies = std::min<std::size_t>(starts.size() / 2, kMostCopies);
+    const std::uint64_t units = run / kUnit;
+    int shift = 0;
+    while ((std::uint64_t{1} << shift) < units) ++shift;
+    DeviceArray<uint4> buffer(copies * units);
+    DeviceArray<std::int64_t> others(copies);  // the runs behind those that are copied
+    HAYLOFT_CUDA(cudaMemcpyAsync(others, starts.data() + copies, copies * sizeof(std::int64_t), cudaMemcpyHostToDevice,
+                                 stream_));
+    const auto copy = [&](cudaStream_t stream) {
+      for (std::size_t i = 0; i < copies; ++i) {
+        HAYLOFT_CUDA(cudaMemcpyAsync(buffer + i * units, region.host() + starts[i] * static_cast<std::int64_t>(kUnit),
+                                     run, cudaMemcpyHostToDevice, stream));
+      }
+    };
+    clear_wrong();
+    const double alone = seconds([&](int) { copy(stream_); });
+    const double together = seconds([&](int) {
+      copy(other_);
+      launch("link_gather", link_gather, grid(), stream_, region.device(), others, copies, shift, wrong_);
+    });
+    for (std::size_t i = 0; i < copies; i += copies / 16 + 1) {
+      launch("link_check", link_check, grid(), stream_, buffer + i * units, static_cast<std::int64_t>(units),
+             static_cast<std::uint64_t>(starts[i]), wrong_);
+    }
+    require_right(test);
+    add(test, "ce", gigabytes(copies * run, alone), "GB/s", static_cast<int>(run));
+    add(test, "both", gigabytes(2 * copies * run, together), "GB/s", static_cast<int>(run));
   }
 
   void row_gathers(const PinnedRegion& region) {
