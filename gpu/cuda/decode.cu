@@ -6,6 +6,7 @@
 #include "gpu/cuda/merge.cuh"
 #include "gpu/cuda/row_stream.cuh"
 #include "gpu/cuda/rows.cuh"
+#include "gpu/cuda/stage_clock.cuh"
 #include "gpu/cuda/verbs.cuh"
 
 namespace hayloft::gpu::cuda {
@@ -77,7 +78,10 @@ class Decode {
     states.max = max;
     states.sum = sum;
 
-    if (direct > 0) launch_rows(base_);
+    if (direct > 0) {
+      const Stage stage(context_, "rows", stream_);
+      launch_rows(base_);
+    }
     const auto attend_chunks = [&](const RowPart& part, int first_slot, const auto& pass) {
       AttendRows args = base_;
       args.first_slot = first_slot;
@@ -91,11 +95,14 @@ class Decode {
         args.resume = true;
       });
     };
+    std::optional<Stage> stage;
+    if (streamed_rows_ > 0) stage.emplace(context_, "dense stream", stream_);
     attend_chunks(streamed, direct, [&](const RowStream::Use& use) {
       for (const Attended::Range& range : streamed_) {
         if (range.begin < range.end) rows->range(range.begin, range.end, use);
       }
     });
+    stage.reset();
     attend_chunks(listed, direct + streamed.pieces, [&](const RowStream::Use& use) {
       if (!positions.empty()) rows->lists(positions.data(), what_.lists, what_.k, use);
     });
@@ -209,6 +216,7 @@ void Decode::launch_rows(const AttendRows& args) const {
 }
 
 void Decode::merge(float* out) const {
+  const Stage stage(context_, "merge", stream_);
   const int d = cache_.head_dim;
   const int parts = what_.alpha ? static_cast<int>(blocks_for(cache_.tail.tokens, kMeanRows)) : 0;
   const std::int64_t head_values = static_cast<std::int64_t>(cache_.kv_heads) * d;

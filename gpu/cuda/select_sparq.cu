@@ -8,6 +8,7 @@
 #include "gpu/cuda/column_scan.cuh"
 #include "gpu/cuda/components.cuh"
 #include "gpu/cuda/group_scores.cuh"
+#include "gpu/cuda/stage_clock.cuh"
 #include "gpu/cuda/top_positions.cuh"
 #include "gpu/cuda/verbs.cuh"
 
@@ -92,6 +93,7 @@ class SparqSelector {
         tallies_(context, heads_at_once_ * note_stride(), stream),
         histograms_(context, kLevels * heads_at_once_ * kBins, stream),
         cuts_(context, heads_at_once_, stream) {
+    const Stage stage(context, "components", stream);
     choose_components(q, cache.kv_heads, group_, cache.head_dim, args.rank, components_, weights_, stream);
     scan_.components = components_;
     scan_.weights = weights_;
@@ -114,6 +116,7 @@ class SparqSelector {
       const int heads = std::min(heads_at_once_, cache_.kv_heads - first);
       scan(first, heads);
       select(heads, positions + static_cast<std::int64_t>(first) * args_.k);
+      const Stage stage(context_, "alpha", stream_);
       launch("weigh_selection", weigh_selection, {static_cast<unsigned>(heads * group_), kSelectThreads}, stream_,
              logits(), softmax_, positions + static_cast<std::int64_t>(first) * args_.k, args_.k, args_.limit,
              cache_.store.tokens, alpha + static_cast<std::int64_t>(first) * group_);
@@ -141,11 +144,15 @@ class SparqSelector {
   // Logits and notes of KV heads [first, first + heads).
   void scan(int first, int heads) {
     scan_.first_head = first;
-    if (!slabs_) {
-      scan_range(in_place(store_), {first, 0, cache_.store.tokens}, heads);
-    } else {
-      scan_slabs(first, heads);
+    {
+      const Stage stage(context_, "column scan", stream_);
+      if (!slabs_) {
+        scan_range(in_place(store_), {first, 0, cache_.store.tokens}, heads);
+      } else {
+        scan_slabs(first, heads);
+      }
     }
+    const Stage stage(context_, "tail scores", stream_);
     const Notes& notes = scan_.notes;
     sum_tail(cache_.tail, cache_.head_dim, components_, weights_, args_.rank, group_, first, heads,
              {notes.max + store_chunks_, notes.sum + store_chunks_, notes.stride}, stream_);
@@ -210,6 +217,7 @@ class SparqSelector {
   }
 
   void select(int lists, std::int32_t* positions) {
+    const Stage stage(context_, "selection", stream_);
     const auto all = static_cast<unsigned>(lists);
     const std::int64_t chunks = chunks_of(args_.limit);
     launch("normalise", normalise, {all, kSelectThreads}, stream_, logits(), chunks, softmax_);
