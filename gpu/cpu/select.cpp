@@ -141,8 +141,11 @@ void select_exact_cpu(const CacheView& cache, const float* q, int query_heads, c
     result.max = all.max.data();
     result.sum = all.sum.data();
   }
+  // Integer columns are not exact.
+  const bool exact = cache.store.tokens == 0 || cache.store.layout->columns == offload::ColumnFormat::f16;
   index::search_columns(cache.store,
-                        {query_heads, d, components.data(), weights.data(), args.limit, args.k, args.rule, args.per},
+                        {query_heads, d, components.data(), weights.data(), args.limit, args.k, args.rule, args.per,
+                         exact ? index::KeySource::columns : index::KeySource::rows},
                         threads, result);
 }
 
