@@ -11,6 +11,7 @@
 
 #include "gpu/backend.h"
 #include "offload/arena.h"
+#include "offload/quantise.h"
 #include "offload/store.h"
 
 // A cache of random K and V and plain double-precision attention over it: the oracle of the CPU backend's tests.
@@ -33,6 +34,7 @@ struct CacheShape {
   std::int64_t position = 0;  // of the tail's first token when nothing is stored
   std::uint32_t seed = 1;
   float key_scale = 1;
+  offload::ColumnFormat columns = offload::ColumnFormat::f16;
 };
 
 class RandomCache {
@@ -40,7 +42,7 @@ class RandomCache {
   explicit RandomCache(const CacheShape& shape)
       : shape_(shape),
         arena_(topology_, budget()),
-        store_(arena_, {1, shape.kv_heads, shape.head_dim, shape.block_tokens, offload::ColumnFormat::f16}) {
+        store_(arena_, {1, shape.kv_heads, shape.head_dim, shape.block_tokens, shape.columns}) {
     const std::size_t row = 2 * static_cast<std::size_t>(shape.head_dim);
     const std::int64_t tokens = shape.stored + shape.tail;
     std::mt19937 random(shape.seed);
@@ -82,6 +84,15 @@ class RandomCache {
   std::int64_t tokens() const { return first() + shape_.stored + shape_.tail; }
 
   double key(int head, std::int64_t position, int i) const { return to_float(row_at(head, position - first())[i]); }
+  // As a search by columns sees it.
+  double searched_key(int head, std::int64_t position, int i) const {
+    const offload::BlockLayout& layout = store_.layout();
+    if (layout.columns == offload::ColumnFormat::f16 || position >= shape_.stored) return key(head, position, i);
+    const std::byte* block = store_.layer(0).blocks[static_cast<std::size_t>(position / layout.block_tokens)];
+    const auto slot = static_cast<int>(position % layout.block_tokens);
+    return double{to_float(layout.scales(block, head, i)[slot / offload::BlockLayout::scale_tokens])} *
+           offload::level_at(layout.columns, layout.column(block, head, i), slot);
+  }
   double value(int head, std::int64_t position, int i) const {
     return to_float(row_at(head, position - first())[shape_.head_dim + i]);
   }
