@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "offload/layout.h"
+
 // The SIMD kernels of search_columns, dispatched at run time. Score buffers are f32 [heads][stride], one row per query
 // head of one KV head, aligned to 64 bytes with a stride that is a multiple of 16. Nothing here allocates or throws.
 namespace hayloft::index {
@@ -10,12 +12,27 @@ namespace hayloft::index {
 // Tokens per maximum: 64 f16 values of a column are two cache lines, the pair that the processor fetches together.
 inline constexpr int subtile_tokens = 64;
 
+// Bytes that so many tokens of a column take.
+constexpr int column_bytes(offload::ColumnFormat format, int tokens) {
+  return format == offload::ColumnFormat::f16    ? 2 * tokens
+         : format == offload::ColumnFormat::int8 ? tokens
+                                                 : tokens / 2;
+}
+
 // What one KV head's query heads multiply with.
 struct HeadQuery {
-  const std::int64_t* offsets = nullptr;  // [rank] bytes from component 0 to each chosen one, in a block
-  const float* weights = nullptr;         // [heads][rank]
+  offload::ColumnFormat format = offload::ColumnFormat::f16;
+  const std::int64_t* offsets = nullptr;        // [rank] bytes from component 0 to each chosen one, in a block
+  const std::int64_t* scale_offsets = nullptr;  // [rank] the same for the scales; null: f16
+  const float* weights = nullptr;               // [heads][rank]
   int rank = 0;
   int heads = 0;
+};
+
+// Where the first of some consecutive tokens of one block lies in component 0. The first token is a multiple of 64.
+struct Run {
+  const std::byte* columns = nullptr;  // null: no run
+  const std::byte* scales = nullptr;   // null: f16
 };
 
 // How a group's scores become one.
@@ -38,16 +55,16 @@ struct TileNotes {
   float* sums = nullptr;              // [heads][16] parts of sum_t exp(scores[h][t] - reference[h]), to be added up
 };
 
-// scores[h][t] = sum_j weights[h][j] * K[t][j-th component] for t in [0, tokens), a run of consecutive tokens of one
-// block whose first token's component 0 is at `first`; up to the next multiple of 64 they become -infinity if there are
-// notes to take. One fused (or, without FMA, rounded) multiply-add per component in the order of j, whatever the length
-// and the alignment of the run: two calls that cover a token agree bit for bit. Reads whole vectors of 16 tokens.
-// Meanwhile brings the run of as many tokens at `next` near, unless null.
-void score_run(const HeadQuery& query, const std::byte* first, const std::byte* next, int tokens, float* scores,
-               int stride, const TileNotes* notes);
+// scores[h][t] = sum_j weights[h][j] * K[t][j-th component] for t in [0, tokens) of a run, a key of an integer column
+// being level * scale, which f32 holds exactly; up to the next multiple of 64 they become -infinity if there are notes
+// to take. One fused (or, without FMA, rounded) multiply-add per component in the order of j, whatever the length and
+// the alignment of the run: two calls that cover a token agree bit for bit. Reads whole vectors of 16 tokens. Meanwhile
+// brings the run of as many tokens at `next` near.
+void score_run(const HeadQuery& query, const Run& run, const Run& next, int tokens, float* scores, int stride,
+               const TileNotes* notes);
 
 // Asks for `tokens` tokens of every chosen column of a run to be brought near.
-void prefetch_run(const HeadQuery& query, const std::byte* first, int tokens);
+void prefetch_run(const HeadQuery& query, const Run& run, int tokens);
 
 // Takes the notes of score_run on scores [heads][stride] of n tokens, a multiple of 64.
 //

@@ -67,7 +67,7 @@ class Scanner {
   }
 
   void run() {
-    const std::int64_t tile_bytes = std::int64_t{search_.rank} * scan_.tile * static_cast<std::int64_t>(sizeof(f16));
+    const std::int64_t tile_bytes = std::int64_t{search_.rank} * column_bytes(format(), scan_.tile);
     const std::int64_t total = view_.layout->kv_heads * scan_.tiles;
     const std::int64_t fair = std::max<std::int64_t>(1, total / (4 * threads_.count()));
     const std::int64_t grain = std::clamp<std::int64_t>(piece_bytes / tile_bytes, 1, fair);
@@ -78,6 +78,10 @@ class Scanner {
   }
 
  private:
+  offload::ColumnFormat format() const {
+    return search_.keys == KeySource::rows ? offload::ColumnFormat::f16 : view_.layout->columns;
+  }
+
   // How far above its guess a tile's maximum may lie before the tile takes its own maximum for the reference: exp's
   // relative error grows with the distance.
   static constexpr float trusted_excess = 8;
@@ -269,7 +273,7 @@ ColumnScan scan_columns(const offload::LayerView& view, const ColumnSearch& sear
   ColumnScan scan;
   const int kv_heads = view.layout->kv_heads;
   scan.group = search.query_heads / kv_heads;
-  scan.tile = ColumnScores::tile_tokens(scan.group, search.rank);
+  scan.tile = ColumnScores::tile_tokens(search, scan.group);
   scan.tiles = (view.tokens + scan.tile - 1) / scan.tile;
   scan.subtiles = (view.tokens + subtile_tokens - 1) / subtile_tokens;
   scan.subtile_stride = (scan.subtiles + 63) / 64 * 64;

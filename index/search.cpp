@@ -21,10 +21,6 @@ constexpr float infinity = std::numeric_limits<float>::infinity();
 
 void check(const offload::LayerView& view, const ColumnSearch& search) {
   const offload::BlockLayout& layout = *view.layout;
-  if (layout.columns != offload::ColumnFormat::f16) {
-    fail("column search reads f16 columns, these are {}; keep f16 columns for this method",
-         offload::name(layout.columns));
-  }
   if (search.query_heads < layout.kv_heads || search.query_heads % layout.kv_heads != 0) {
     fail("column search: {} query heads cannot share {} KV heads; use a multiple", search.query_heads, layout.kv_heads);
   }
@@ -238,9 +234,9 @@ void search_columns(const offload::LayerView& view, const ColumnSearch& search, 
 void score_columns(const offload::LayerView& view, const ColumnSearch& search, int head, std::int64_t begin,
                    std::int64_t end, float* out) {
   const int group = search.query_heads / view.layout->kv_heads;
-  const int tile = ColumnScores::tile_tokens(group, search.rank);
+  const int tile = ColumnScores::tile_tokens(search, group);
   const int stride = ColumnScores::stride(tile);
-  const ColumnScores columns(view, search, head, head * group, group, tile);
+  ColumnScores columns(view, search, head, head * group, group, tile);
   const auto scores = hwy::AllocateAligned<float>(static_cast<std::size_t>(group) * static_cast<std::size_t>(stride));
   for (std::int64_t t = begin; t < end;) {
     const std::int64_t stop = std::min(end, (t / tile + 1) * tile);

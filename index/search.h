@@ -16,6 +16,10 @@ enum class GroupRule : std::uint8_t { softmax, logits };
 // One selection per KV head (SparQ) or per query head (top-k attention, arXiv 2502.06766).
 enum class SelectPer : std::uint8_t { kv_head, query_head };
 
+// Where K is read: the columns as their format has them, level * scale where they are integers; or K's half of the
+// 16-bit rows, whose scores are those of f16 columns to the bit but take longer to read.
+enum class KeySource : std::uint8_t { columns, rows };
+
 // s[h][t] = sum_j weights[h][j] * K[t][components[j]] for the query heads h of each KV head and the store's positions
 // t.
 struct ColumnSearch {
@@ -27,6 +31,7 @@ struct ColumnSearch {
   int k = 0;                                 // positions per list, k <= limit
   GroupRule rule = GroupRule::softmax;
   SelectPer per = SelectPer::kv_head;
+  KeySource keys = KeySource::columns;
 };
 
 // Lists are the Hkv KV heads or the Hq query heads, by ColumnSearch::per. Ties break towards the smaller position.
@@ -43,8 +48,7 @@ struct SearchResult {
 };
 
 // Reads the chosen columns once, tile by tile, keeping a maximum per 64 tokens; only the few tiles that can still hold
-// one of the top k are scored again. Exact: the result is that of scoring and ranking everything in f32. Column
-// formats: f16. Thread-safe.
+// one of the top k are scored again. Exact: the result is that of scoring and ranking everything in f32. Thread-safe.
 void search_columns(const offload::LayerView& view, const ColumnSearch& search, const offload::Threads& threads,
                     const SearchResult& result);
 

@@ -82,15 +82,15 @@ void fill_rows(const TensorView& tensor, const std::string& name, std::int64_t h
   }
 }
 
-offload::Store make_store(const Input& input, offload::Arena& arena, int block_tokens,
+offload::Store make_store(const Input& input, offload::Arena& arena, const AttendStore& how,
                           const offload::Threads& threads) {
   const auto kv_heads = static_cast<int>(input.k.shape[0]);
   const std::int64_t S = input.k.shape[1];
   const auto d = static_cast<int>(input.k.shape[2]);
-  offload::Store store(arena, {1, kv_heads, d, block_tokens, offload::ColumnFormat::f16});
+  offload::Store store(arena, {1, kv_heads, d, how.block_tokens, how.columns});
   const offload::BlockLayout& layout = store.layout();
-  for (std::int64_t first = 0; first < S; first += block_tokens) {
-    const auto tokens = static_cast<int>(std::min<std::int64_t>(block_tokens, S - first));
+  for (std::int64_t first = 0; first < S; first += how.block_tokens) {
+    const auto tokens = static_cast<int>(std::min<std::int64_t>(how.block_tokens, S - first));
     offload::BlockWriter block = store.start_block();
     threads.parallel_for(kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t head = begin; head < end; ++head) {
@@ -161,7 +161,7 @@ TensorToWrite to_write(const char* name, const char* dtype, std::vector<std::int
 }  // namespace
 
 AttendOutput attend_file(const std::filesystem::path& path, const MethodOptions& options, gpu::Backend& backend,
-                         offload::Arena& arena, int block_tokens, const AttendProgress& progress) {
+                         offload::Arena& arena, const AttendStore& how, const AttendProgress& progress) {
   const Input input(path);
   AttendOutput output;
   output.attn = options;
@@ -179,7 +179,7 @@ AttendOutput attend_file(const std::filesystem::path& path, const MethodOptions&
   const auto bad = std::find_if_not(q.begin(), q.end(), [](float x) { return std::isfinite(x); });
   if (bad != q.end()) fail("{} holds {} in query {}", input.name("q"), *bad, (bad - q.begin()) / query_elements);
 
-  const offload::Store store = make_store(input, arena, block_tokens, backend.threads());
+  const offload::Store store = make_store(input, arena, how, backend.threads());
   gpu::CacheView cache;
   cache.kv_heads = output.kv_heads;
   cache.head_dim = output.head_dim;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "offload/arena.h"
+#include "offload/layout.h"
 #include "runtime/method.h"
 
 // Any attention method on anyone's tensors, for papers and bug reports: the code of a decode step, on a cache that lies
@@ -30,6 +31,12 @@ struct AttendOutput {
   std::vector<Counters> counters;       // [N]
 };
 
+// How K and V are kept.
+struct AttendStore {
+  int block_tokens = 4096;
+  offload::ColumnFormat columns = offload::ColumnFormat::f16;
+};
+
 // Told before the first query and after each how many are done. Throw to stop.
 using AttendProgress = std::function<void(std::int64_t done, std::int64_t total)>;
 
@@ -38,7 +45,7 @@ using AttendProgress = std::function<void(std::int64_t done, std::int64_t total)
 // naming file and tensor: one missing, of the wrong dtype or shape, holding NaN or what 16 bits cannot hold; and naming
 // the option: k above S, r above d, not enough host memory.
 AttendOutput attend_file(const std::filesystem::path& input, const MethodOptions& options, gpu::Backend& backend,
-                         offload::Arena& arena, int block_tokens, const AttendProgress& progress = {});
+                         offload::Arena& arena, const AttendStore& store, const AttendProgress& progress = {});
 
 // The tensors `y` f32, `positions` i32 and `alpha` f32, those that there are. Whole or not at all.
 void write_attend_output(const std::filesystem::path& path, const AttendOutput& output);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "offload/quantise.h"
+
 namespace hayloft::runtime {
 
 const char* name(Place place) {
@@ -57,8 +59,18 @@ void count_columns(Counters& counters, const gpu::CacheView& cache, int columns,
                                         static_cast<std::uint64_t>(layout.block_tokens);
   const std::uint64_t runs = static_cast<std::uint64_t>(cache.kv_heads) * static_cast<std::uint64_t>(columns);
   counters.at(place, Kind::columns) += runs * share_of_column;
-  const auto blocks = static_cast<std::uint64_t>((cache.store.tokens + layout.block_tokens - 1) / layout.block_tokens);
-  counters.at(place, Kind::scales) += runs * layout.scale_bytes * blocks;
+  if (layout.scale_bytes == 0) return;
+  const auto subtile = static_cast<std::uint64_t>(offload::tokens_per_scale(layout.block_tokens));
+  const std::uint64_t scales = (static_cast<std::uint64_t>(cache.store.tokens) + subtile - 1) / subtile;
+  counters.at(place, Kind::scales) += runs * scales * sizeof(f16);
+}
+
+void count_exact_keys(Counters& counters, const gpu::CacheView& cache) {
+  if (cache.store.tokens == 0) return;
+  const offload::BlockLayout& layout = *cache.store.layout;
+  if (layout.columns == offload::ColumnFormat::f16) return count_columns(counters, cache, layout.head_dim, Place::near);
+  counters.at(Place::near, Kind::rows) += static_cast<std::uint64_t>(cache.kv_heads) *
+                                          static_cast<std::uint64_t>(cache.store.tokens) * (layout.row_bytes / 2);
 }
 
 }  // namespace hayloft::runtime

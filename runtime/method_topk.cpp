@@ -27,7 +27,7 @@ class TopK : public Method {
     const gpu::ExactSelect select = selection(cache);
     const gpu::Attended what = attended(cache, select, query_heads);
     Counters counters;
-    count_columns(counters, cache, cache.head_dim, Place::near);
+    count_exact_keys(counters, cache);
     count_rows(counters, cache, what, Kind::rows);
     const auto S = static_cast<std::uint64_t>(cache.tokens());
     const auto heads = static_cast<std::uint64_t>(cache.kv_heads);

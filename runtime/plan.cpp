@@ -80,7 +80,7 @@ PlanTime predict(const PlanRequest& request, const offload::BlockLayout& layout,
   };
   PlanTime ms;
   ms.search = milliseconds(bytes(Place::link, Kind::columns) + bytes(Place::link, Kind::scales), rates.column_scan) +
-              milliseconds(bytes(Place::near, Kind::columns) + bytes(Place::near, Kind::scales), rates.exact_scan);
+              milliseconds(bytes(Place::near, Kind::columns) + bytes(Place::near, Kind::rows), rates.exact_scan);
   ms.rows = milliseconds(bytes(Place::link, Kind::rows),
                          alone ? profile.rates(config.head_dim, 1).row_gather : rates.row_gather);
   ms.dense = milliseconds(bytes(Place::link, Kind::dense), rates.dense);

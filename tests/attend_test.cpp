@@ -86,7 +86,7 @@ class AttendTest : public ::testing::Test {
 
   AttendOutput attend(std::string_view method, MethodOptions defaults = {}) {
     return attend_file(folder_ / "qkv.safetensors", parse_method(method, defaults), *backend_, arena_,
-                       problem_.block_tokens);
+                       {problem_.block_tokens});
   }
 
   const float* query(std::int64_t n, int head) const {

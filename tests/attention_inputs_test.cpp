@@ -63,7 +63,7 @@ class RecordedAttention : public testing::Test {
   std::filesystem::path file(int layer) const { return folder / fmt::format("{}.safetensors", layer); }
 
   AttendOutput attend(int layer, std::string_view method, const MethodOptions& defaults = {}) {
-    return attend_file(file(layer), parse_method(method, defaults), *backend, arena, 64);
+    return attend_file(file(layer), parse_method(method, defaults), *backend, arena, {64});
   }
 
   // Softmax attention in double precision over K and V as the store holds them, rounded to f16.

@@ -1,7 +1,7 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <limits>
 #include <numeric>
@@ -10,6 +10,7 @@
 
 #include "index/search.h"
 #include "offload/layout.h"
+#include "offload/quantise.h"
 #include "offload/store.h"
 
 namespace hayloft::testing {
@@ -26,16 +27,15 @@ class HandmadeLayer {
       // Blocks start at multiples of 64, as the arena's do.
       auto& memory = memory_.emplace_back(layout_.block_bytes / sizeof(Line) + 1);
       auto* base = reinterpret_cast<std::byte*>(memory.data());
+      const auto count = static_cast<int>(std::min(tokens - start, block));
+      std::vector<f16> rows(static_cast<std::size_t>(count * 2 * shape.head_dim));
       for (int head = 0; head < shape.kv_heads; ++head) {
-        for (int c = 0; c < shape.head_dim; ++c) {
-          for (std::int64_t t = start; t < std::min(tokens, start + block); ++t) {
-            const f16 value = to_f16(key(head, t, c));
-            std::memcpy(base + (layout_.column(base, head, c) - base) + (t - start) * 2, &value, sizeof value);
-            std::memcpy(base + (reinterpret_cast<const std::byte*>(layout_.rows(base, head)) - base) +
-                            ((t - start) * 2 * shape.head_dim + c) * 2,
-                        &value, sizeof value);
+        for (int t = 0; t < count; ++t) {
+          for (int c = 0; c < shape.head_dim; ++c) {
+            rows[static_cast<std::size_t>(t * 2 * shape.head_dim + c)] = to_f16(key(head, start + t, c));
           }
         }
+        offload::fill_block(layout_, base, head, rows.data(), 2 * shape.head_dim, count);
       }
       blocks_.push_back(base);
     }
@@ -48,6 +48,21 @@ class HandmadeLayer {
   HandmadeLayer& operator=(const HandmadeLayer&) = delete;
 
   const offload::LayerView& view() const { return view_; }
+
+  // The key as the columns have it.
+  float column_key(int head, std::int64_t position, int component) const {
+    const std::byte* block = blocks_[static_cast<std::size_t>(view_.block_of(position))];
+    const auto slot = static_cast<int>(position % layout_.block_tokens);
+    const std::byte* column = layout_.column(block, head, component);
+    if (layout_.columns == offload::ColumnFormat::f16) return to_float(reinterpret_cast<const f16*>(column)[slot]);
+    return to_float(scale(head, position, component)) *
+           static_cast<float>(offload::level_at(layout_.columns, column, slot));
+  }
+  f16 scale(int head, std::int64_t position, int component) const {
+    const std::byte* block = blocks_[static_cast<std::size_t>(view_.block_of(position))];
+    const auto slot = static_cast<int>(position % layout_.block_tokens);
+    return layout_.scales(block, head, component)[slot / offload::BlockLayout::scale_tokens];
+  }
 
  private:
   struct alignas(64) Line {

@@ -13,6 +13,7 @@
 
 #include "gpu/backend.h"
 #include "offload/arena.h"
+#include "offload/quantise.h"
 #include "offload/store.h"
 
 // A cache of random K and V and plain double-precision attention over it: the oracle of the CPU backend's tests.
@@ -88,6 +89,15 @@ class RandomCache {
   std::int64_t tokens() const { return first() + shape_.stored + shape_.tail; }
 
   double key(int head, std::int64_t position, int i) const { return to_float(row_at(head, position - first())[i]); }
+  // As a search by columns sees it.
+  double searched_key(int head, std::int64_t position, int i) const {
+    const offload::BlockLayout& layout = store_.layout();
+    if (layout.columns == offload::ColumnFormat::f16 || position >= shape_.stored) return key(head, position, i);
+    const std::byte* block = store_.layer(0).blocks[static_cast<std::size_t>(position / layout.block_tokens)];
+    const auto slot = static_cast<int>(position % layout.block_tokens);
+    return double{to_float(layout.scales(block, head, i)[slot / offload::BlockLayout::scale_tokens])} *
+           offload::level_at(layout.columns, layout.column(block, head, i), slot);
+  }
   double value(int head, std::int64_t position, int i) const {
     return to_float(row_at(head, position - first())[shape_.head_dim + i]);
   }

@@ -19,8 +19,8 @@ using testing::RandomCache;
 
 constexpr double eps = std::numeric_limits<float>::epsilon();
 
-// SparQ Attention, appendix B (arXiv 2312.04985), in double, for one KV head and its group. Scores of all positions;
-// choosing and attending follow from them.
+// SparQ Attention, appendix B (arXiv 2312.04985), in double, for one KV head and its group. Scores of all positions, in
+// the store by the keys its columns hold; choosing and attending follow from them.
 struct SparqOracle {
   std::vector<int> components;             // i1
   std::vector<std::vector<double>> share;  // s-hat: the approximate softmax over all positions, [g][S]
@@ -55,8 +55,9 @@ struct SparqOracle {
         double sum = 0;
         double size = 0;
         for (const int i : components) {
-          sum += q[h * d + i] * cache.key(head, t, i);
-          size += std::fabs(q[h * d + i] * cache.key(head, t, i));
+          const double key = cache.searched_key(head, t, i);
+          sum += q[h * d + i] * key;
+          size += std::fabs(q[h * d + i] * key);
         }
         s[static_cast<std::size_t>(t)] = sum / tau;
         error = std::max(error, (rank + 4) * eps / 2 * size / tau);
@@ -201,6 +202,23 @@ TEST_F(CpuSelect, SparqHoldsForEveryHeadDimensionAndRank) {
   }
 }
 
+TEST_F(CpuSelect, SparqSearchesIntegerColumnsAndAttendsTo16BitRows) {
+  for (const auto columns : {offload::ColumnFormat::int8, offload::ColumnFormat::int4}) {
+    for (const auto& [block, stored] : {std::pair{16, 333}, {64, 1000}, {512, 1024}}) {
+      for (const GroupRule rule : {GroupRule::softmax, GroupRule::logits}) {
+        expect_sparq({.kv_heads = 2,
+                      .head_dim = 64,
+                      .block_tokens = block,
+                      .stored = stored,
+                      .tail = 70,
+                      .seed = 5,
+                      .columns = columns},
+                     4, 16, 64, 32, true, rule);
+      }
+    }
+  }
+}
+
 TEST_F(CpuSelect, SparqWithEveryComponentAndEveryPositionIsDense) {
   RandomCache cache({.kv_heads = 2, .head_dim = 64, .block_tokens = 64, .stored = 512, .tail = 30});
   const auto q = normal(8 * 64, 8);
@@ -313,9 +331,34 @@ TEST_F(CpuSelect, ExactSelectionPerKvHeadSumsTheSoftmaxesOverStoreAndTail) {
   }
 }
 
+TEST_F(CpuSelect, ExactSelectionIsThatOfF16ColumnsWhateverTheFormat) {
+  for (const int d : {64, 80}) {
+    const CacheShape shape{.kv_heads = 2, .head_dim = d, .block_tokens = 256, .stored = 3000, .tail = 17};
+    RandomCache exact(shape);
+    const auto q = normal(static_cast<std::size_t>(8 * d), 12);
+    for (const auto columns : {offload::ColumnFormat::int8, offload::ColumnFormat::int4}) {
+      CacheShape other = shape;
+      other.columns = columns;
+      RandomCache cache(other);
+      for (const SelectPer per : {SelectPer::query_head, SelectPer::kv_head}) {
+        gpu::ExactSelect args;
+        args.k = 100;
+        args.limit = 2900;
+        args.per = per;
+        args.rule = GroupRule::logits;
+        EXPECT_EQ(select_exact(cache, q, 8, args), select_exact(exact, q, 8, args));
+      }
+    }
+  }
+}
+
 TEST_F(CpuSelect, FaissAndOurOwnSearchSelectTheSameSets) {
-  for (const int d : {64, 128}) {
-    RandomCache cache({.kv_heads = 2, .head_dim = d, .block_tokens = 256, .stored = 3000, .tail = 17});
+  for (const auto& [d, columns] : {std::pair{64, offload::ColumnFormat::f16},
+                                   {128, offload::ColumnFormat::f16},
+                                   {64, offload::ColumnFormat::int8},
+                                   {64, offload::ColumnFormat::int4}}) {
+    RandomCache cache(
+        {.kv_heads = 2, .head_dim = d, .block_tokens = 256, .stored = 3000, .tail = 17, .columns = columns});
     const auto q = normal(static_cast<std::size_t>(8 * d), 12);
     gpu::ExactSelect args;
     args.k = 100;

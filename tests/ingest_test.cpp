@@ -131,6 +131,33 @@ TEST_F(IngestTest, AReopenedContextAnswersAsTheSessionThatWasNeverSaved) {
   EXPECT_EQ(answer(reopened.fork()), answer(fresh.fork()));
 }
 
+TEST_F(IngestTest, AContextKeepsTheColumnFormatItWasBegunWith) {
+  const std::string f16_digest = one_go();
+  for (const auto format : {offload::ColumnFormat::int8, offload::ColumnFormat::int4}) {
+    SCOPED_TRACE(offload::name(format));
+    IngestOptions quantised = options;
+    quantised.session.cache.columns = format;
+    const std::filesystem::path whole = folder.path() / fmt::format("{}.hay", offload::name(format));
+    ingest(source, arena, text, whole, quantised);
+    EXPECT_NE(digest(whole), f16_digest);
+
+    // Goes on in its own format whatever is asked for.
+    const std::filesystem::path pieces = folder.path() / fmt::format("{}-pieces.hay", offload::name(format));
+    const std::size_t cut = text.find(". ", text.size() / 2) + 1;
+    ingest(source, arena, std::string_view(text).substr(0, cut), pieces, quantised);
+    append_to(source, arena, std::string_view(text).substr(cut), pieces, options);
+    EXPECT_EQ(digest(pieces), digest(whole));
+
+    const offload::Snapshot snapshot = offload::Snapshot::open(pieces);
+    EXPECT_EQ(snapshot.description().shape.columns, format);
+    Session reopened = open_context(source, arena, snapshot, options.session);
+    Session fresh(model, arena, quantised.session);
+    fresh.append(tokenizer.encode(text));
+    const auto sparq = make_method(parse_method("sparq:r=8:k=64", {}), model.config().head_dim);
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(reopened.step(i, *sparq), fresh.step(i, *sparq));
+  }
+}
+
 TEST_F(IngestTest, SessionsOnASavedContextTakeNoMemoryForItsBlocks) {
   const std::filesystem::path path = folder.path() / "saved.hay";
   ingest(source, arena, text, path, options);

@@ -30,6 +30,15 @@ std::vector<MethodOptions> every_method() {
   return methods;
 }
 
+std::vector<std::pair<offload::ColumnFormat, std::int64_t>> in_every_format(
+    std::initializer_list<std::int64_t> lengths) {
+  std::vector<std::pair<offload::ColumnFormat, std::int64_t>> all;
+  for (const auto columns : {offload::ColumnFormat::f16, offload::ColumnFormat::int8, offload::ColumnFormat::int4}) {
+    for (const std::int64_t tokens : lengths) all.emplace_back(columns, tokens);
+  }
+  return all;
+}
+
 // A model whose layers are all global, and one with sliding windows.
 class PlanTest : public testing::TestWithParam<const char*> {
  protected:
@@ -52,8 +61,9 @@ class PlanTest : public testing::TestWithParam<const char*> {
 };
 
 TEST_P(PlanTest, MemoryIsWhatASessionTakes) {
-  for (const std::int64_t tokens : {1, 20, 24, 25, 100, 137}) {
-    SCOPED_TRACE(tokens);
+  for (const auto& [columns, tokens] : in_every_format({1, 20, 24, 25, 100, 137})) {
+    SCOPED_TRACE(fmt::format("{} tokens, {}", tokens, offload::name(columns)));
+    request.session.cache.columns = columns;
     const std::uint64_t before = arena.used_bytes();
     Session session(model, arena, request.session);
     session.append(random_tokens(tokens, model.config().vocab_size));
@@ -66,8 +76,9 @@ TEST_P(PlanTest, MemoryIsWhatASessionTakes) {
 }
 
 TEST_P(PlanTest, BytesAndElementsAreThoseThatARealStepCounts) {
-  for (const std::int64_t tokens : {5, 24, 100, 137}) {
+  for (const auto& [columns, tokens] : in_every_format({5, 24, 100, 137})) {
     request.tokens = tokens;
+    request.session.cache.columns = columns;
     const Plan plan = make_plan(request, nullptr);
     Session context(model, arena, request.session);
     context.append(random_tokens(tokens, model.config().vocab_size));

@@ -321,6 +321,38 @@ TEST_F(ProgramTest, NeedleEndsInATableAPictureAndJson) {
   EXPECT_EQ(left_behind().size(), 2u) << "the JSON and the picture, no temporary files";
 }
 
+TEST_F(ProgramTest, NeedlesAreFoundByEveryColumnFormat) {
+  // The bundled model; nearly the whole context lies in the store.
+  for (const std::string format : {"f16", "int8", "int4"}) {
+    const Outcome outcome = run_program({"needle", "--ctx-size", "4k", "--depths", "3", "--attn", "sparq,topk",
+                                         "--attn-k", "64", "--block-tokens", "64", "--columns", format, "--json", "-"});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    const auto json = nlohmann::json::parse(outcome.out);
+    ASSERT_EQ(json["rows"].size(), 6u);
+    for (const auto& row : json["rows"]) EXPECT_TRUE(row["hit"]) << format << ": " << row;
+  }
+  EXPECT_TRUE(refused_with(run_program({"needle", "--columns", "int3"}), 2, {"--columns int3", "f16, int8, int4"}));
+}
+
+TEST_F(ProgramTest, IntegerColumnsAreAskedForKeptAndShown) {
+  write(at("text.txt"), std::string(3000, 'a') + " and the hay");
+  const Outcome made = run_program({"ingest", "-f", at("text.txt"), "--save", at("small.hay"), "--columns", "int4",
+                                    "--block-tokens", "64", "--batch", "128"});
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const Outcome shown = run_program({"inspect", at("small.hay")});
+  EXPECT_TRUE(std::regex_search(shown.out, std::regex("columns +int4"))) << shown.out;
+  const Outcome asked = run_program({"ask", at("small.hay"), "-p", "hay", "-n", "2"});
+  EXPECT_EQ(asked.exit_code, 0) << asked.err;
+  const Outcome planned =
+      run_program({"plan", "--shape", "32,32,8,128", "-c", "1M", "--columns", "int4", "--json", "-"});
+  const Outcome plain = run_program({"plan", "--shape", "32,32,8,128", "-c", "1M", "--json", "-"});
+  const auto columns = [](const Outcome& outcome) {
+    return nlohmann::json::parse(outcome.out)["plans"][0]["bytes"]["host_columns"].get<double>();
+  };
+  // 64 levels of half a byte and a scale of two bytes, instead of 64 times two bytes.
+  EXPECT_DOUBLE_EQ(columns(planned) / columns(plain), 34.0 / 128);
+}
+
 TEST_F(ProgramTest, NeedleWithJsonOnStandardOutputKeepsTheTableAway) {
   const Outcome outcome = run_program(
       {"needle", "-m", make_model(), "--ctx-size", "1k", "--depths", "1", "--attn", "dense", "--json", "-"});

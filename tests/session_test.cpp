@@ -176,6 +176,33 @@ TEST_F(SessionTest, ElementsEqualThePapersFormulasAndBytesTheLayout) {
   EXPECT_EQ(window.at(Place::device, Kind::rows), lists * 8 * row);
 }
 
+TEST_F(SessionTest, BytesOfIntegerColumnsAreTheirLevelsAndTheirScales) {
+  const auto tokens = random_tokens(203, model.config().vocab_size, 5);
+  const auto d = static_cast<std::uint64_t>(model.config().head_dim);
+  const auto lists = static_cast<std::uint64_t>(model.config().kv_heads * model.config().global_layers());
+  for (const auto& [format, bits] : {std::pair{offload::ColumnFormat::int8, 8}, {offload::ColumnFormat::int4, 4}}) {
+    for (const int block : {16, 64}) {
+      SCOPED_TRACE(fmt::format("{} in blocks of {}", offload::name(format), block));
+      options.cache = {.block_tokens = block, .columns = format, .window = 8};
+      Session session(model, arena, options);
+      session.append(std::span(tokens).first(202));
+      const auto in_store = static_cast<std::uint64_t>(session.cache().view(0).store.tokens);
+      ASSERT_GE(in_store, 128u);
+      Session searching = session.fork();
+      searching.step(tokens[202], *make_method(method("sparq:r=4:k=40:window=8"), model.config().head_dim));
+      Counters sparq = searching.counters();
+      EXPECT_EQ(sparq.at(Place::link, Kind::columns), lists * 4 * in_store * static_cast<std::uint64_t>(bits) / 8);
+      EXPECT_EQ(sparq.at(Place::link, Kind::scales), lists * 4 * in_store / static_cast<std::uint64_t>(block) * 2);
+      // An exact search reads K's half of the rows instead.
+      Session exact = session.fork();
+      exact.step(tokens[202], *make_method(method("topk:k=10"), model.config().head_dim));
+      Counters topk = exact.counters();
+      EXPECT_EQ(topk.total(Place::near), lists * in_store * 2 * d);
+      EXPECT_EQ(topk.at(Place::near, Kind::rows), lists * in_store * 2 * d);
+    }
+  }
+}
+
 TEST(Session, ANaNInTheWeightsIsAnErrorThatNamesTheLayer) {
   const auto folder = std::filesystem::temp_directory_path() / "hayloft-nan-test";
   std::filesystem::create_directories(folder);

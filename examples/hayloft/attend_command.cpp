@@ -37,6 +37,7 @@ class AttendCommand : public Command {
         ->take_last();
     add_attention_options(app, attention_, {"dense"});
     add_machine_options(app, machine_);
+    add_columns_option(app, columns_);
   }
 
   void check() override { method_ = attention_.one_method("attend"); }
@@ -48,7 +49,7 @@ class AttendCommand : public Command {
     const Environment environment(machine_);
     std::optional<runtime::Progress> progress;
     const runtime::AttendOutput output =
-        runtime::attend_file(in_, method_, *environment.backend, *environment.arena, machine_.block_tokens,
+        runtime::attend_file(in_, method_, *environment.backend, *environment.arena, {machine_.block_tokens, columns_},
                              [&](std::int64_t done, std::int64_t total) {
                                check_interrupted();
                                if (!progress) progress.emplace(runtime::stderr_progress(), "attend", "queries", total);
@@ -65,6 +66,7 @@ class AttendCommand : public Command {
   std::string json_;
   AttentionOptions attention_;
   MachineOptions machine_;
+  offload::ColumnFormat columns_ = offload::ColumnFormat::f16;
   runtime::MethodOptions method_;
 };
 

@@ -53,6 +53,7 @@ class GenerateCommand : public Command {
     add_sampling_options(app, sampling_);
     add_attention_options(app, attention_, {"dense"});
     add_machine_options(app, machine_);
+    add_columns_option(app, session_.cache.columns);
     add_prefill_options(app, session_);
   }
 

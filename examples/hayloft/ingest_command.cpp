@@ -41,6 +41,7 @@ class IngestCommand : public Command {
         ->take_last()
         ->capture_default_str();
     add_machine_options(app, machine_);
+    add_columns_option(app, options_.session.cache.columns);
     add_prefill_options(app, options_.session);
   }
 

@@ -56,6 +56,7 @@ class NeedleCommand : public Command {
     app.add_option("--plot", plot_, "Draw a heatmap, .svg or .png")->type_name("FILE")->take_last();
     add_attention_options(app, attention_, {"dense", "sparq", "topk", "window"});
     add_machine_options(app, machine_);
+    add_columns_option(app, options_.session.cache.columns);
     add_prefill_options(app, options_.session);
   }
 

@@ -229,4 +229,12 @@ void add_prefill_options(CLI::App& app, runtime::SessionOptions& options) {
   }
 }
 
+void add_columns_option(CLI::App& app, offload::ColumnFormat& columns) {
+  add_text(
+      app, "--columns", "f16|int8|int4", [&columns](const std::string& text) { columns = column_format(text); },
+      "How the mirror of K that sparq searches is kept; integers take less memory and find nearly the same positions")
+      ->default_str("f16")
+      ->group("Machine");
+}
+
 }  // namespace hayloft::cli

@@ -9,6 +9,7 @@
 
 #include "gpu/backend.h"
 #include "offload/error.h"
+#include "offload/layout.h"
 #include "runtime/method.h"
 #include "runtime/plan.h"
 #include "runtime/sampler.h"
@@ -40,6 +41,8 @@ void add_attention_options(CLI::App& app, AttentionOptions& options, std::vector
 
 void add_sampling_options(CLI::App& app, runtime::SamplerOptions& options);
 void add_prefill_options(CLI::App& app, runtime::SessionOptions& options);  // --prefill and its own, --batch
+
+void add_columns_option(CLI::App& app, offload::ColumnFormat& columns);  // --columns
 
 // A context length: parse_count's notation, at least 1, and few enough for positions of 32 bits.
 std::int64_t context_length(const std::string& text);

@@ -47,6 +47,7 @@ class PlanCommand : public Command {
     app.add_option("--json", json_, "Write the plan as JSON; - is standard output")->type_name("FILE|-")->take_last();
     add_attention_options(app, attention_, {"dense", "sparq", "topk", "window"});
     add_machine_options(app, machine_);
+    add_columns_option(app, request_.session.cache.columns);
     add_prefill_options(app, request_.session);
   }
 

@@ -82,7 +82,7 @@ void silu_mul_to_simd(float* gate, const float* up, std::int64_t n) {
   for_each_vector(d, n, [&](std::int64_t i, std::size_t part) HWY_ATTR {
     const auto x = load_up_to(d, gate + i, part);
     // exp(-|x|) never overflows: for x < 0 the sigmoid is e / (1 + e) instead of 1 / (1 + e).
-    const auto e = exp_bounded(d, hn::Neg(hn::Abs(x)));
+    const auto e = index::HWY_NAMESPACE::exp_accurate(d, hn::Neg(hn::Abs(x)));
     const auto numerator = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one);
     const auto silu = hn::Mul(x, hn::Div(numerator, hn::Add(one, e)));
     store_part(d, hn::Mul(silu, load_up_to(d, up + i, part)), part, gate + i);

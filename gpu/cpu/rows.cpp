@@ -78,7 +78,7 @@ HWY_INLINE float softmax_step(F32 d, float* scores, int begin, int end, float& m
   const float keep = rescale(max, grown);
   auto total = hn::Zero(d);
   for (int i = from; i < end; i += lanes) {
-    const auto p = exp_bounded(d, hn::Sub(at(i), hn::Set(d, grown)));
+    const auto p = index::HWY_NAMESPACE::exp_accurate(d, hn::Sub(at(i), hn::Set(d, grown)));
     total = hn::Add(total, p);
     hn::StoreU(p, d, scores + i);
   }

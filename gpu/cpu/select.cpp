@@ -136,8 +136,11 @@ void search_exact(const offload::LayerView& store, const float* q, int query_hea
   result.positions = positions;
   result.max = tail_max;
   result.sum = tail_sum;
+  // Integer columns are not exact.
+  const bool exact = store.tokens == 0 || store.layout->columns == offload::ColumnFormat::f16;
   index::search_columns(store,
-                        {query_heads, d, components.data(), weights.data(), args.limit, args.k, args.rule, args.per},
+                        {query_heads, d, components.data(), weights.data(), args.limit, args.k, args.rule, args.per,
+                         exact ? index::KeySource::columns : index::KeySource::rows},
                         threads, result);
 }
 

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "index/exp-inl.h"
 #include "offload/half.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -127,25 +128,6 @@ HWY_INLINE void store_part(F32 d, F32Vec x, std::size_t n, f16* p) {
   HWY_ALIGN std::uint16_t whole[HWY_MAX_BYTES / sizeof(float)];
   hn::StoreU(bits, d16, whole);
   std::memcpy(static_cast<void*>(p), whole, n * sizeof(f16));
-}
-
-// exp(x) for x <= 88: relative error below 2e-7 where the result is a normal number, 0 below, NaN for NaN. A softmax
-// never asks for more, and hwy/contrib's Exp would turn a NaN score into a zero weight.
-HWY_INLINE F32Vec exp_bounded(F32 d, F32Vec x) {
-  const hn::RebindToSigned<F32> di;
-  const auto n = hn::Round(hn::Mul(x, hn::Set(d, 1.44269504f)));
-  // ln 2 in two parts, the first short enough that n times it is exact.
-  auto r = hn::NegMulAdd(n, hn::Set(d, 0.693145751953125f), x);
-  r = hn::NegMulAdd(n, hn::Set(d, 1.42860677e-6f), r);
-  // (exp(r) - 1 - r) / r^2, interpolated at the Chebyshev nodes of [-ln 2 / 2, ln 2 / 2]: relative error 1e-8.
-  auto poly = hn::Set(d, 0.0013926213f);
-  poly = hn::MulAdd(poly, r, hn::Set(d, 0.0083632031f));
-  poly = hn::MulAdd(poly, r, hn::Set(d, 0.0416665561f));
-  poly = hn::MulAdd(poly, r, hn::Set(d, 0.1666657627f));
-  poly = hn::MulAdd(poly, r, hn::Set(d, 0.5f));
-  const auto y = hn::MulAdd(hn::Mul(r, r), poly, hn::Add(r, hn::Set(d, 1.0f)));
-  const auto power = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127))));
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.0f)), hn::Mul(y, power));
 }
 
 #if HWY_TARGET == HWY_SCALAR
