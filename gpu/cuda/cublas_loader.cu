@@ -38,6 +38,7 @@ CublasFunctions load_cublas() {
   resolve(library, "cublasSetStream_v2", functions.set_stream);
   resolve(library, "cublasSetWorkspace_v2", functions.set_workspace);
   resolve(library, "cublasGemmEx", functions.gemm_ex);
+  resolve(library, "cublasGemmStridedBatchedEx", functions.gemm_strided_batched_ex);
   return functions;
 }
 

@@ -4,7 +4,7 @@
 namespace hayloft::gpu::cuda {
 
 CublasFunctions load_cublas() {
-  return {cublasCreate, cublasDestroy, cublasSetStream, cublasSetWorkspace, cublasGemmEx};
+  return {cublasCreate, cublasDestroy, cublasSetStream, cublasSetWorkspace, cublasGemmEx, cublasGemmStridedBatchedEx};
 }
 
 }  // namespace hayloft::gpu::cuda

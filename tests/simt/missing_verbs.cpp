@@ -9,8 +9,6 @@ namespace hayloft::gpu::cuda {
   __attribute__((weak)) void name(__VA_ARGS__) {                \
     throw std::logic_error("no " #name " on the CUDA backend"); \
   }
-HAYLOFT_MISSING(attend_causal, const Context&, const CacheView&, const float*, int, int, const CausalWindow&, float*,
-                cudaStream_t)
 HAYLOFT_MISSING(select_sparq, const Context&, const CacheView&, const float*, int, const SparqSelect&, std::int32_t*,
                 float*, cudaStream_t)
 HAYLOFT_MISSING(select_exact, const Context&, const CacheView&, const float*, int, const ExactSelect&, std::int32_t*,
