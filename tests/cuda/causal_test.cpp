@@ -164,13 +164,11 @@ TEST_F(Causal, QueriesFarOutsideTheRangeOfHalfPrecision) {
   }
 }
 
-// One key far ahead of thousands that are alike: each of their weights is far below what an f16 can hold, all of them
-// together are not.
+// One key far ahead of thousands behind it that are alike: each of their weights is far below what an f16 can hold, all
+// of them together are not.
 TEST_F(Causal, ManySmallWeightsAddUp) {
   const int d = 8, T = 2;
-  SharedCache cache(
-      *cuda,
-      {.kv_heads = 1, .head_dim = d, .block_tokens = 1024, .stored = 4096, .tail = 2, .seed = 13, .key_scale = 0});
+  SharedCache cache(*cuda, {.kv_heads = 1, .head_dim = d, .tail = 4098, .seed = 13, .key_scale = 0});
   const gpu::CacheView views[] = {cache.on_cpu(), cache.on_cuda()};
   const f16 ahead = to_f16(18 * std::sqrt(8.0f));
   const std::int64_t at = views[0].tail.first * 2 * d;
