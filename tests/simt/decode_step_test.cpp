@@ -1,0 +1,63 @@
+#include <filesystem>
+#include <random>
+
+#include "runtime/session.h"
+#include "tests/cuda/backends.h"
+#include "tests/simt/control.h"
+
+// What a decode step asks of the host.
+namespace hayloft::simt {
+namespace {
+
+using runtime::Model;
+using runtime::Session;
+
+class DecodeStepTest : public ::testing::Test {
+ protected:
+  // Of one step behind 70 tokens, so that no block is full afterwards.
+  std::int64_t waits_of_a_step(const char* model_name, const char* method_text) {
+    const std::unique_ptr<gpu::Backend> cuda = testing::make_cuda();
+    offload::ArenaOptions memory;
+    memory.budget_bytes = std::uint64_t{64} << 20;
+    memory.chunk_bytes = std::uint64_t{1} << 20;
+    memory.listener = cuda->pinning();
+    const offload::Topology topology;
+    offload::Arena arena(topology, memory);
+    const Model model(std::filesystem::path(HAYLOFT_SOURCE_DIR) / "tests/golden/models" / model_name, *cuda);
+    runtime::SessionOptions options;
+    options.cache.block_tokens = 16;
+    options.cache.window = 8;
+    Session session(model, arena, options);
+    std::vector<std::int32_t> tokens(70);
+    std::mt19937 random(3);
+    for (auto& token : tokens) token = static_cast<std::int32_t>(random() % 100);
+    session.append(tokens);
+    const auto method = runtime::make_method(runtime::parse_method(method_text, {}), model.config().head_dim);
+    session.step(1, *method);  // what is set up once
+    layers = model.config().global_layers();
+    const std::int64_t before = host_waits();
+    session.step(2, *method);
+    return host_waits() - before;
+  }
+
+  int layers = 0;
+};
+
+// The logits and the flag for NaN come to the host, each by a copy that waits and a synchronisation that then finds
+// nothing to wait for.
+constexpr std::int64_t at_the_end = 4;
+
+TEST_F(DecodeStepTest, SparqDenseAndWindowWaitAtItsEndOnly) {
+  for (const char* text : {"sparq:r=4:k=32", "dense", "window:k=20"}) {
+    EXPECT_EQ(waits_of_a_step("llama", text), at_the_end) << text;
+  }
+}
+
+TEST_F(DecodeStepTest, ExactSelectionOnTheHostWaitsOncePerLayer) {
+  const std::int64_t waits = waits_of_a_step("llama", "topk:k=32");
+  EXPECT_GE(waits, at_the_end + layers);
+  EXPECT_LE(waits, at_the_end + 2 * layers);
+}
+
+}  // namespace
+}  // namespace hayloft::simt
