@@ -67,7 +67,6 @@ cudaError_t copy_in_order(Runtime& runtime, void* to, const void* from, Rows row
     runtime.queue(stream, [to, from, rows] { copy_rows(to, from, rows); });
   }
   if (to_place != Place::pageable) return cudaSuccess;
-  ++runtime.host_waits;
   return runtime.wait(stream);
 }
 
@@ -119,7 +118,6 @@ cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpy
         error != cudaSuccess) {
       return error;
     }
-    ++runtime.host_waits;
     if (const auto error = runtime.wait_all(true); error != cudaSuccess) return error;
     const Opened opened(runtime.memory);
     std::memcpy(to, from, bytes);

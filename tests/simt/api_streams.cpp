@@ -58,7 +58,6 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return api("cudaStreamSynchronize", [&](Runtime& runtime) {
     if (!runtime.known(stream)) return cudaErrorInvalidResourceHandle;
-    ++runtime.host_waits;
     return runtime.wait(stream);
   });
 }
@@ -113,7 +112,6 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return api("cudaEventSynchronize", [&](Runtime& runtime) {
     if (!event) return cudaErrorInvalidResourceHandle;
     if (!event->latest) return cudaSuccess;
-    ++runtime.host_waits;
     const auto record = event->latest;
     return runtime.wait([&] { return record->done; });
   });
@@ -154,8 +152,5 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
 }
 
 cudaError_t cudaDeviceSynchronize() {
-  return api("cudaDeviceSynchronize", [](Runtime& runtime) {
-    ++runtime.host_waits;
-    return runtime.wait_all(false);
-  });
+  return api("cudaDeviceSynchronize", [](Runtime& runtime) { return runtime.wait_all(false); });
 }

@@ -46,7 +46,7 @@ std::string kernel_failure();  // of the kernel that failed, empty if none did
 
 // Since reset().
 std::int64_t calls(std::string_view function);
-std::int64_t host_waits();  // calls that may have waited for the device: synchronisations, copies to pageable memory
+std::int64_t host_waits();  // calls that waited for the device, whatever they were for
 std::int64_t launches();
 std::int64_t launches(std::string_view kernel);  // of kernels whose demangled name contains this
 

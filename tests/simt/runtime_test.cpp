@@ -337,9 +337,11 @@ TEST_F(RuntimeTest, LaunchesAndWaitsAreCounted) {
   EXPECT_EQ(launches("idle<1>"), 2);
   EXPECT_EQ(launches("no such kernel"), 0);
   EXPECT_EQ(host_waits(), 0);
-  cudaDeviceSynchronize();
   cudaStreamSynchronize(stream);
-  EXPECT_EQ(host_waits(), 2);
+  cudaStreamSynchronize(stream);  // finds nothing to wait for
+  EXPECT_EQ(host_waits(), 1);
+  cudaDeviceSynchronize();
+  EXPECT_LE(host_waits(), 2);  // what the first wait let run may have been all
 }
 
 }  // namespace
