@@ -23,8 +23,9 @@
 namespace hayloft::gpu::cuda {
 namespace {
 
-constexpr std::uint64_t kTileBytes = std::uint64_t{64} << 20;  // of products and weights
-constexpr std::uint64_t kBudgetShare = 8;                      // of what is left, for them
+// Of products and weights: what the second-level cache of a recent card has room for.
+constexpr std::uint64_t kTileBytes = std::uint64_t{32} << 20;
+constexpr std::uint64_t kBudgetShare = 8;  // of what is left, for them
 constexpr int kBlockTokens = 512;
 
 int tokens_of_a_block(const Context& context, int query_heads, int T) {

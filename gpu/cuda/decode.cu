@@ -112,6 +112,7 @@ class Decode {
  private:
   void sort_rows();
   void add_direct(RowPart part);
+  void cut(RowPart& part, std::int64_t tiles, int lists) const;
   std::vector<std::int32_t> fetch_positions() const;
   RowPart chunk_part(const std::optional<RowStream>& rows, int lists, std::int64_t most_rows) const;
   void launch_rows(const AttendRows& args) const;
@@ -164,13 +165,8 @@ void Decode::sort_rows() {
     add_direct(part);
   }
 
-  std::int64_t tiles = 0;
-  for (const RowPart& part : base_.parts) tiles += tiles_of(part.end - part.begin) * part.lists * cache_.kv_heads;
-  const std::int64_t piece_tiles = std::max<std::int64_t>(1, (tiles + wanted_blocks() - 1) / wanted_blocks());
-  for (RowPart& part : base_.parts) {
-    part.piece_rows = piece_tiles * kTileRows;
-    part.pieces = static_cast<int>((tiles_of(part.end - part.begin) + piece_tiles - 1) / piece_tiles);
-  }
+  // Each part on its own, so that what comes over the link is not cut more coarsely because the tail is long.
+  for (RowPart& part : base_.parts) cut(part, tiles_of(part.end - part.begin), part.lists * cache_.kv_heads);
 }
 
 void Decode::add_direct(RowPart part) {
@@ -187,17 +183,21 @@ std::vector<std::int32_t> Decode::fetch_positions() const {
   return positions;
 }
 
+// Into pieces that keep the device busy, of so many tiles in each of all lists.
+void Decode::cut(RowPart& part, std::int64_t tiles, int lists) const {
+  const std::int64_t wanted = (wanted_blocks() + lists - 1) / lists;
+  const std::int64_t piece_tiles = std::max<std::int64_t>(1, (tiles + wanted - 1) / wanted);
+  part.piece_rows = piece_tiles * kTileRows;
+  part.pieces = static_cast<int>((tiles + piece_tiles - 1) / piece_tiles);
+}
+
 // How the rows of a chunk are cut up. Every chunk of a pass goes to the same slots, so that the states of a context of
 // any length take the memory of one chunk's.
 RowPart Decode::chunk_part(const std::optional<RowStream>& rows, int lists, std::int64_t most_rows) const {
   RowPart part;
   if (most_rows == 0) return part;
-  const std::int64_t tiles = tiles_of(std::min(rows->chunk_rows(lists), most_rows));
-  const std::int64_t wanted = (wanted_blocks() + lists - 1) / lists;
-  const std::int64_t piece_tiles = (tiles + wanted - 1) / wanted;
   part.lists = lists / cache_.kv_heads;
-  part.piece_rows = piece_tiles * kTileRows;
-  part.pieces = static_cast<int>((tiles + piece_tiles - 1) / piece_tiles);
+  cut(part, tiles_of(std::min(rows->chunk_rows(lists), most_rows)), lists);
   return part;
 }
 

@@ -229,6 +229,37 @@ TEST_F(Decode, LongRangesAndStagedListsPassThroughSmallBuffers) {
   }
 }
 
+TEST_F(Decode, RandomShapes) {
+  for (std::uint32_t seed = 1; seed <= 24; ++seed) {
+    std::mt19937 random(seed);
+    const auto draw = [&](int low, int high) { return low + static_cast<int>(random() % (high - low + 1u)); };
+    const Heads heads{draw(1, 3), draw(1, 9), 8 * draw(1, 20)};
+    const CacheShape shape{.kv_heads = heads.kv_heads,
+                           .head_dim = heads.head_dim,
+                           .block_tokens = 16 << draw(0, 3),
+                           .stored = draw(0, 3) * draw(10, 70),
+                           .tail = draw(1, 80),
+                           .seed = seed};
+    SharedCache cache(*cuda, shape, draw(0, 1) ? SharedCache::Host::pinned : SharedCache::Host::pageable);
+    const std::int64_t tokens = cache.values().tokens();
+    gpu::Attended what;
+    if (shape.stored > 0) {
+      what.lists = draw(0, 1) ? heads.kv_heads : heads.query_heads();
+      what.k = draw(0, static_cast<int>(std::min<std::int64_t>(shape.stored, 70)));
+    }
+    const std::int64_t middle = draw(0, static_cast<int>(tokens));
+    what.ranges[0] = {draw(0, static_cast<int>(middle)), middle};
+    what.ranges[1] = {draw(static_cast<int>(middle), static_cast<int>(tokens - 1)), tokens};
+    const std::vector<float> alpha(draw(0, 1) ? static_cast<std::size_t>(heads.query_heads()) : 0, 0.25f);
+    SCOPED_TRACE(
+        fmt::format("seed {}: Hkv {}, g {}, d {}, {} + {} tokens in blocks of {}, {} lists of {}, [{}, {}), [{}, {})",
+                    seed, heads.kv_heads, heads.group, heads.head_dim, shape.stored, shape.tail, shape.block_tokens,
+                    what.lists, what.k, what.ranges[0].begin, middle, what.ranges[1].begin, tokens));
+    // What lists and ranges name twice counts twice, on both sides.
+    expect_alike(*cuda, cache, heads, what, random_lists(cache, what.lists, what.k, seed), alpha);
+  }
+}
+
 TEST_F(Decode, InfinitiesAndNaNsComeOutAsOnTheCpu) {
   constexpr f16 nan{0x7e00}, infinity{0x7c00}, minus_infinity{0xfc00};
   for (const f16 bad : {nan, infinity, minus_infinity}) {
