@@ -249,7 +249,7 @@ TEST_F(Decode, RandomShapes) {
     }
     const std::int64_t middle = draw(0, static_cast<int>(tokens));
     what.ranges[0] = {draw(0, static_cast<int>(middle)), middle};
-    what.ranges[1] = {draw(static_cast<int>(middle), static_cast<int>(tokens - 1)), tokens};
+    what.ranges[1] = {draw(static_cast<int>(middle), static_cast<int>(tokens)), tokens};
     const std::vector<float> alpha(draw(0, 1) ? static_cast<std::size_t>(heads.query_heads()) : 0, 0.25f);
     SCOPED_TRACE(
         fmt::format("seed {}: Hkv {}, g {}, d {}, {} + {} tokens in blocks of {}, {} lists of {}, [{}, {}), [{}, {})",
