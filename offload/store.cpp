@@ -1,6 +1,7 @@
 #include "offload/store.h"
 
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 #include <utility>
 
@@ -33,6 +34,7 @@ Store::Store(Arena& arena, const StoreShape& shape, const std::shared_ptr<const 
                                          from.blocks.size(), from.value_sum.size(), from.tokens));
     }
     to.owners.assign(from.blocks.size(), owner);
+    to.adopted = from.blocks.size();
     to.blocks = std::move(from.blocks);
     to.tokens = from.tokens;
     to.exact_sum = std::move(from.value_sum);
@@ -98,6 +100,31 @@ void Store::commit(int layer, BlockWriter block, int tokens) {
       to.exact_sum[first + i] += static_cast<double>(sum[i]);
       to.value_sum[first + i] = static_cast<float>(to.exact_sum[first + i]);
     }
+  }
+}
+
+void Store::take_in(const Threads& threads) {
+  std::vector<std::shared_ptr<const Extent>> copies;
+  std::vector<const std::byte*> originals;
+  for (const Layer& layer : layers_) {
+    for (std::size_t i = 0; i < layer.adopted; ++i) {
+      copies.push_back(std::make_shared<const Extent>(arena_->allocate(layout_->block_bytes)));
+      originals.push_back(layer.blocks[i]);
+    }
+  }
+  threads.parallel_for(static_cast<std::int64_t>(copies.size()), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      std::memcpy(copies[at]->data(), originals[at], layout_->block_bytes);
+    }
+  });
+  auto copy = copies.begin();
+  for (Layer& layer : layers_) {
+    for (std::size_t i = 0; i < layer.adopted; ++i, ++copy) {
+      layer.blocks[i] = (*copy)->data();
+      layer.owners[i] = std::move(*copy);
+    }
+    layer.adopted = 0;
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "offload/arena.h"
 #include "offload/layout.h"
+#include "offload/threads.h"
 
 namespace hayloft::offload {
 
@@ -74,12 +75,18 @@ class Store {
   // seals the layer: appending to it again is a programmer's mistake. A commit that throws changes nothing.
   void commit(int layer, BlockWriter block, int tokens);
 
+  // Copies the blocks that it does not own into the arena, whose listener may have that memory pinned, and lets go of
+  // them: they are all read now instead of when they are needed. Throws Error when the arena's budget is exhausted; the
+  // store is then unchanged.
+  void take_in(const Threads& threads);
+
   std::uint64_t bytes() const;  // of all blocks this store refers to, shared ones included
 
  private:
   struct Layer {
     std::vector<std::shared_ptr<const void>> owners;  // of the blocks
     std::vector<const std::byte*> blocks;
+    std::size_t adopted = 0;  // so many blocks from the first on are someone else's
     std::int64_t tokens = 0;
     std::vector<double> exact_sum;  // [Hkv][d], of the blocks' value sums
     std::vector<float> value_sum;   // exact_sum, rounded once

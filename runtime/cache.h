@@ -14,6 +14,7 @@ struct CacheOptions {
   int block_tokens = 4096;  // B
   offload::ColumnFormat columns = offload::ColumnFormat::f16;
   std::int64_t window = 256;  // tokens that stay in the tail even when a whole block is full
+  bool copy_saved = false;  // the blocks of a saved context into the arena, instead of using them where they are mapped
 };
 
 offload::StoreShape store_shape(const ModelConfig& config, const CacheOptions& options);

@@ -158,6 +158,18 @@ TEST_F(IngestTest, AContextKeepsTheColumnFormatItWasBegunWith) {
   }
 }
 
+TEST_F(IngestTest, AReopenedContextCopiedIntoMemoryAnswersTheSame) {
+  const std::filesystem::path path = folder.path() / "saved.hay";
+  ingest(source, arena, text, path, options);
+  const std::uint64_t before = arena.used_bytes();
+  const offload::Snapshot snapshot = offload::Snapshot::open(path);
+  SessionOptions in_memory;
+  in_memory.cache.copy_saved = true;
+  const Session copied = open_context(source, arena, snapshot, in_memory);
+  EXPECT_GE(arena.used_bytes() - before, copied.cache().host_bytes());
+  EXPECT_EQ(answer(copied.fork()), answer(open_context(source, arena, snapshot, {})));
+}
+
 TEST_F(IngestTest, SessionsOnASavedContextTakeNoMemoryForItsBlocks) {
   const std::filesystem::path path = folder.path() / "saved.hay";
   ingest(source, arena, text, path, options);

@@ -145,6 +145,73 @@ TEST(StoreLifetime, BlocksOutliveTheArena) {
   EXPECT_EQ(std::memcmp(store.layer(0).row(0, 0), rows.data(), rows.size() * sizeof(f16)), 0);
 }
 
+class AdoptedBlocks : public StoreTest {
+ protected:
+  static constexpr int d = 16, B = 16;
+
+  // A store of three blocks of another's and one of its own.
+  Store adopting() {
+    const Store& other = *lender_;
+    AdoptedLayer layer;
+    layer.blocks.assign(other.layer(0).blocks.begin(), other.layer(0).blocks.end());
+    layer.tokens = other.tokens(0);
+    layer.value_sum.assign(other.exact_value_sum(0).begin(), other.exact_value_sum(0).end());
+    Store store(arena_, shape_of(1, 2, d, B), lender_, {layer});
+    append(store, 0, random_rows(B, d, 4), B);
+    return store;
+  }
+  void SetUp() override {
+    for (unsigned seed = 1; seed <= 3; ++seed) append(*lender_, 0, random_rows(B, d, seed), B);
+  }
+  static std::vector<std::byte> contents(const Store& store) {
+    std::vector<std::byte> all;
+    for (const std::byte* block : store.layer(0).blocks) {
+      all.insert(all.end(), block, block + store.layout().block_bytes);
+    }
+    return all;
+  }
+
+  Arena elsewhere_{topology_, ArenaOptions{8 * MiB, "--host-memory", 1 * MiB, nullptr}};
+  Threads threads_{2};
+  std::shared_ptr<Store> lender_ = std::make_shared<Store>(elsewhere_, shape_of(1, 2, d, B));
+};
+
+TEST_F(AdoptedBlocks, TakenInAreTheSameBlocksInMemoryOfTheArena) {
+  Store store = adopting();
+  const Store fork = store.fork();
+  const std::vector<std::byte> before = contents(store);
+  const std::byte* const own = store.layer(0).blocks[3];
+  store.take_in(threads_);
+  EXPECT_EQ(contents(store), before);
+  EXPECT_EQ(contents(fork), before);
+  EXPECT_EQ(store.layer(0).blocks[3], own);
+  for (int i = 0; i < 3; ++i) EXPECT_NE(store.layer(0).blocks[i], fork.layer(0).blocks[i]);
+  EXPECT_EQ(arena_.used_bytes(), 4 * std::uint64_t{Arena::alignment});
+
+  const std::uint64_t used = arena_.used_bytes();
+  store.take_in(threads_);
+  EXPECT_EQ(arena_.used_bytes(), used);
+}
+
+TEST_F(AdoptedBlocks, TakenInOutliveTheirLender) {
+  Store store = adopting();
+  const std::vector<std::byte> before = contents(store);
+  store.take_in(threads_);
+  lender_.reset();
+  EXPECT_EQ(elsewhere_.used_bytes(), 0u);
+  EXPECT_EQ(contents(store), before);
+}
+
+TEST_F(AdoptedBlocks, StayWhereTheyAreWhenTheArenaHasNoRoom) {
+  Store store = adopting();
+  const std::vector<std::byte> before = contents(store);
+  const std::vector<const std::byte*> blocks(store.layer(0).blocks.begin(), store.layer(0).blocks.end());
+  const Extent nearly_all = arena_.allocate(64 * MiB - 3 * Arena::alignment);
+  EXPECT_THROW(store.take_in(threads_), Error);
+  EXPECT_TRUE(std::equal(blocks.begin(), blocks.end(), store.layer(0).blocks.begin()));
+  EXPECT_EQ(contents(store), before);
+}
+
 TEST_F(StoreTest, ABlockThatIsNeverCommittedGoesBack) {
   Store store(arena_, shape_of(1, 1, 16, 16));
   {

@@ -64,7 +64,7 @@ class AskCommand : public Command {
     const Environment environment(machine_, directory);
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
     const std::unique_ptr<runtime::Method> method = runtime::make_method(method_, environment.model->config().head_dim);
-    const runtime::Session context = runtime::open_context(source, *environment.arena, snapshot, {});
+    const runtime::Session context = open_saved(environment, source, snapshot, {});
     fmt::print(stderr, "{}: {} tokens\n", context_, context.tokens());
 
     for (const std::string& question : questions_) answer(environment, context, *method, question);

@@ -50,7 +50,8 @@ offload::ArenaOptions arena_options(const MachineOptions& options, gpu::Backend&
 }  // namespace
 
 Environment::Environment(const MachineOptions& options)
-    : threads(options.threads),
+    : kv_host(options.cuda.kv_host),
+      threads(options.threads),
       backend(make_backend(options, threads)),
       arena(std::make_unique<offload::Arena>(topology, arena_options(options, *backend))) {
   if (!options.verbose) return;

@@ -21,6 +21,7 @@ struct Environment {
   // The memory for keys and values is counted after the weights have taken theirs. Throws Error.
   Environment(const MachineOptions& options, const std::filesystem::path& model_directory);
 
+  gpu::KvHost kv_host;  // as asked for
   offload::Topology topology;
   offload::Threads threads;
   std::unique_ptr<gpu::Backend> backend;

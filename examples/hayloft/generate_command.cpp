@@ -78,7 +78,7 @@ class GenerateCommand : public Command {
     check_room(environment, static_cast<std::int64_t>(prompt.size()));
 
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
-    runtime::Session session = snapshot ? open_context(source, *environment.arena, *snapshot, session_)
+    runtime::Session session = snapshot ? open_saved(environment, source, *snapshot, session_)
                                         : runtime::Session(*environment.model, *environment.arena, session_);
     const Clock::time_point start = Clock::now();
     read(session, std::span(prompt).first(prompt.size() - 1));

@@ -2,6 +2,7 @@
 
 #include "examples/hayloft/bundled_model.h"
 #include "offload/error.h"
+#include "offload/format.h"
 
 namespace hayloft::cli {
 
@@ -14,6 +15,23 @@ std::filesystem::path model_of(const offload::Snapshot& snapshot, const std::str
   if (made_with.filename() == bundled.filename()) return bundled;
   fail("{}: the model it was made with is no longer at {}; say where it is by --model", snapshot.path().string(),
        made_with.string());
+}
+
+runtime::Session open_saved(const Environment& environment, const runtime::ModelSource& source,
+                            const offload::Snapshot& snapshot, runtime::SessionOptions options) {
+  const std::uint64_t room = environment.arena->budget_bytes() - environment.arena->used_bytes();
+  const bool fits = snapshot.file_bytes() <= room;
+  const bool automatic = environment.kv_host == gpu::KvHost::automatic;
+  if (environment.backend->pinning() && (automatic || environment.kv_host == gpu::KvHost::pinned)) {
+    options.cache.copy_saved = fits || !automatic;
+    if (!options.cache.copy_saved) {
+      fmt::print(stderr,
+                 "note: {} of keys and values stay in their file and are copied piece by piece, which is slower: {} of "
+                 "host memory may be used, see --host-memory\n",
+                 format_bytes(snapshot.file_bytes()), format_bytes(room));
+    }
+  }
+  return open_context(source, *environment.arena, snapshot, options);
 }
 
 }  // namespace hayloft::cli
