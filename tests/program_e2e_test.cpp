@@ -123,6 +123,17 @@ TEST_F(ProgramTest, ListsDevices) {
   EXPECT_EQ(outcome.out.rfind("cpu ", 0), 0u) << outcome.out;
 }
 
+TEST_F(ProgramTest, ADeviceThatIsNotThereIsRefusedInOneLineAndNotMissedWhenNobodyAsksForIt) {
+  if (run_program({"--list-devices"}).out.find("cuda  none: ") == std::string::npos) {
+    GTEST_SKIP() << "there is a CUDA device";
+  }
+  make_tensors();
+  EXPECT_TRUE(refused_with(attend({"--device", "cuda"}), 1, {"--device cpu"}));
+  const Outcome outcome = attend({"--device", "auto", "--gpu-memory", "16GiB", "--kv-host", "pinned", "--link", "sm"});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.err, "");
+}
+
 TEST_F(ProgramTest, WrongUsageIsOneLineWithAHintAndExitCodeTwo) {
   EXPECT_TRUE(refused_with(run_program({}), 2, {"subcommand", "hayloft --help"}));
   EXPECT_TRUE(refused_with(run_program({"nedle"}), 2, {"nedle"}));
@@ -134,6 +145,9 @@ TEST_F(ProgramTest, WrongUsageIsOneLineWithAHintAndExitCodeTwo) {
   EXPECT_TRUE(refused_with(run_program({"needle", "--attn-k", "many"}), 2, {"--attn-k", "'many'"}));
   EXPECT_TRUE(refused_with(run_program({"needle", "--host-memory", "lots"}), 2, {"--host-memory", "'lots'"}));
   EXPECT_TRUE(refused_with(run_program({"needle", "--device", "tpu"}), 2, {"tpu", "auto|cpu|cuda"}));
+  EXPECT_TRUE(refused_with(run_program({"needle", "--gpu-memory", "0"}), 2, {"--gpu-memory 0"}));
+  EXPECT_TRUE(refused_with(run_program({"needle", "--kv-host", "ram"}), 2, {"ram", "auto|pinned|staged|mmap"}));
+  EXPECT_TRUE(refused_with(run_program({"needle", "--link", "pcie"}), 2, {"pcie", "auto|sm|copy|both"}));
   EXPECT_TRUE(refused_with(run_program({"needle", "--plot", "heat.pdf"}), 2, {"heat.pdf", ".svg or .png"}));
   EXPECT_TRUE(refused_with(run_program({"attend", "--in", "x"}), 2, {"--out"}));
   EXPECT_TRUE(refused_with(attend({"--attn", "dense,topk"}), 2, {"one method"}));

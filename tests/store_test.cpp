@@ -150,13 +150,13 @@ class AdoptedBlocks : public StoreTest {
   static constexpr int d = 16, B = 16;
 
   // A store of three blocks of another's and one of its own.
-  Store adopting() {
+  Store adopting(Arena& arena) {
     const Store& other = *lender_;
     AdoptedLayer layer;
     layer.blocks.assign(other.layer(0).blocks.begin(), other.layer(0).blocks.end());
     layer.tokens = other.tokens(0);
     layer.value_sum.assign(other.exact_value_sum(0).begin(), other.exact_value_sum(0).end());
-    Store store(arena_, shape_of(1, 2, d, B), lender_, {layer});
+    Store store(arena, shape_of(1, 2, d, B), lender_, {layer});
     append(store, 0, random_rows(B, d, 4), B);
     return store;
   }
@@ -177,7 +177,7 @@ class AdoptedBlocks : public StoreTest {
 };
 
 TEST_F(AdoptedBlocks, TakenInAreTheSameBlocksInMemoryOfTheArena) {
-  Store store = adopting();
+  Store store = adopting(arena_);
   const Store fork = store.fork();
   const std::vector<std::byte> before = contents(store);
   const std::byte* const own = store.layer(0).blocks[3];
@@ -194,7 +194,7 @@ TEST_F(AdoptedBlocks, TakenInAreTheSameBlocksInMemoryOfTheArena) {
 }
 
 TEST_F(AdoptedBlocks, TakenInOutliveTheirLender) {
-  Store store = adopting();
+  Store store = adopting(arena_);
   const std::vector<std::byte> before = contents(store);
   store.take_in(threads_);
   lender_.reset();
@@ -203,10 +203,10 @@ TEST_F(AdoptedBlocks, TakenInOutliveTheirLender) {
 }
 
 TEST_F(AdoptedBlocks, StayWhereTheyAreWhenTheArenaHasNoRoom) {
-  Store store = adopting();
+  Arena small(topology_, ArenaOptions{3 * Arena::alignment, "--host-memory", 1 * MiB, nullptr});
+  Store store = adopting(small);
   const std::vector<std::byte> before = contents(store);
   const std::vector<const std::byte*> blocks(store.layer(0).blocks.begin(), store.layer(0).blocks.end());
-  const Extent nearly_all = arena_.allocate(64 * MiB - 3 * Arena::alignment);
   EXPECT_THROW(store.take_in(threads_), Error);
   EXPECT_TRUE(std::equal(blocks.begin(), blocks.end(), store.layer(0).blocks.begin()));
   EXPECT_EQ(contents(store), before);
