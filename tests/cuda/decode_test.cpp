@@ -168,11 +168,12 @@ TEST_F(Decode, RangesInTheStoreInTheTailAndAcross) {
 }
 
 TEST_F(Decode, ALayerWithoutStoreBeginsWhereItsTailDoes) {
+  constexpr std::int64_t far = std::int64_t{5} << 30;  // no 32 bits hold it
   const Heads heads{2, 3, 96};
-  SharedCache cache(*cuda, {.kv_heads = 2, .head_dim = 96, .tail = 70, .position = 1000, .seed = 9});
+  SharedCache cache(*cuda, {.kv_heads = 2, .head_dim = 96, .tail = 70, .position = far, .seed = 9});
   gpu::Attended what;
-  what.ranges[0] = {1000, 1002};
-  what.ranges[1] = {1005, 1070};
+  what.ranges[0] = {far, far + 2};
+  what.ranges[1] = {far + 5, far + 70};
   expect_alike(*cuda, cache, heads, what);
   expect_alike(*cuda, cache, heads, what, {}, std::vector<float>(6, 0.5f));
 }
