@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "offload/quantise.h"
 #include "offload/read_memory.h"
 #include "offload/topology.h"
 
@@ -38,11 +39,15 @@ void report_bytes(benchmark::State& state, double bytes, double seconds) {
   state.counters["ceiling_fraction"] = rate / read_ceiling();
 }
 
-ColumnStore::ColumnStore() : layout_({.layers = 1, .kv_heads = kv_heads, .head_dim = head_dim}) {
+ColumnStore::ColumnStore(offload::ColumnFormat format)
+    : layout_({.layers = 1, .kv_heads = kv_heads, .head_dim = head_dim, .columns = format}) {
   layout_.columns_offset = 0;
-  layout_.head_bytes = layout_.column_bytes * static_cast<std::uint64_t>(head_dim);
+  layout_.scales_offset = layout_.column_bytes * static_cast<std::uint64_t>(head_dim);
+  layout_.head_bytes = layout_.scales_offset + layout_.scale_bytes * static_cast<std::uint64_t>(head_dim);
   layout_.block_bytes = layout_.head_bytes * static_cast<std::uint64_t>(kv_heads);
-  const std::int64_t blocks = capacity / layout_.block_tokens;
+  const std::int64_t narrower =
+      static_cast<std::int64_t>(sizeof(f16)) * layout_.block_tokens / static_cast<std::int64_t>(layout_.column_bytes);
+  const std::int64_t blocks = narrower * (std::int64_t{1} << 20) / layout_.block_tokens;
   memory_ = arena().allocate(static_cast<std::uint64_t>(blocks) * layout_.block_bytes);
 
   // Roughly normal: the sum of four uniform numbers, variance 1.
@@ -53,14 +58,29 @@ ColumnStore::ColumnStore() : layout_({.layers = 1, .kv_heads = kv_heads, .head_d
     return static_cast<float>(state >> 40) * 0x1p-24f - 0.5f;
   };
   for (f16& x : noise) x = to_f16((uniform() + uniform() + uniform() + uniform()) * 1.7320508f);
-  threads().parallel_for(blocks, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t b = begin; b < end; ++b) {
-      auto* out = reinterpret_cast<f16*>(memory_.data() + static_cast<std::uint64_t>(b) * layout_.block_bytes);
-      std::uint64_t mix = static_cast<std::uint64_t>(b) * 0x9e3779b97f4a7c15u + 1;
-      const std::size_t run = 64;  // every 64 tokens of a column are 64 values from anywhere in the noise
-      for (std::size_t i = 0; i < layout_.block_bytes / sizeof(f16); i += run) {
-        mix = mix * 6364136223846793005u + 1442695040888963407u;
-        std::memcpy(out + i, noise.data() + (mix >> 48) % (noise.size() - run), run * sizeof(f16));
+  threads().parallel_for(blocks * kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
+    constexpr int run = offload::BlockLayout::scale_tokens;
+    std::vector<f16> tile(head_dim * run);  // 64 tokens, each column's from anywhere in the noise
+    for (std::int64_t i = begin; i < end; ++i) {
+      std::byte* const base = memory_.data() + static_cast<std::uint64_t>(i) * layout_.head_bytes;
+      std::uint64_t mix = static_cast<std::uint64_t>(i) * 0x9e3779b97f4a7c15u + 1;
+      for (int subtile = 0; subtile < layout_.block_tokens / run; ++subtile) {
+        for (int c = 0; c < head_dim; ++c) {
+          mix = mix * 6364136223846793005u + 1442695040888963407u;
+          const f16* const from = noise.data() + (mix >> 48) % (noise.size() - run);
+          std::copy_n(from, run, tile.data() + c * run);
+        }
+        std::byte* const columns =
+            base + static_cast<std::uint64_t>(subtile) * layout_.column_bytes * run / layout_.block_tokens;
+        if (layout_.columns == offload::ColumnFormat::f16) {
+          for (int c = 0; c < head_dim; ++c) {
+            std::memcpy(columns + static_cast<std::uint64_t>(c) * layout_.column_bytes, tile.data() + c * run,
+                        run * sizeof(f16));
+          }
+        } else {
+          offload::quantise_subtile(layout_, tile.data(), head_dim, columns,
+                                    base + layout_.scales_offset + static_cast<std::uint64_t>(subtile) * sizeof(f16));
+        }
       }
     }
   });
@@ -69,17 +89,29 @@ ColumnStore::ColumnStore() : layout_({.layers = 1, .kv_heads = kv_heads, .head_d
   }
 }
 
-const ColumnStore& ColumnStore::instance() {
-  static const ColumnStore store;
-  return store;
+const ColumnStore& ColumnStore::instance(offload::ColumnFormat format) {
+  switch (format) {
+    case offload::ColumnFormat::int8: {
+      static const ColumnStore int8(offload::ColumnFormat::int8);
+      return int8;
+    }
+    case offload::ColumnFormat::int4: {
+      static const ColumnStore int4(offload::ColumnFormat::int4);
+      return int4;
+    }
+    case offload::ColumnFormat::f16:
+      break;
+  }
+  static const ColumnStore f16(offload::ColumnFormat::f16);
+  return f16;
 }
 
 offload::LayerView ColumnStore::view(std::int64_t tokens, std::int64_t turn) const {
-  const std::int64_t first = turn % (capacity / tokens) * tokens / layout_.block_tokens;
+  const auto per_view = static_cast<std::size_t>(tokens / layout_.block_tokens);
+  const std::size_t first = static_cast<std::size_t>(turn) % (blocks_.size() / per_view) * per_view;
   offload::LayerView result;
   result.layout = &layout_;
-  result.blocks = std::span(blocks_).subspan(static_cast<std::size_t>(first),
-                                             static_cast<std::size_t>(tokens / layout_.block_tokens));
+  result.blocks = std::span(blocks_).subspan(first, per_view);
   result.tokens = tokens;
   return result;
 }

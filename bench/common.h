@@ -38,23 +38,24 @@ void read_repeatedly(benchmark::State& state, double bytes, const Body& body) {
   report_bytes(state, bytes, elapsed.count());
 }
 
-// The columns of 1M tokens of random keys, 4 KV heads of dimension 128: 1 GiB, more than the caches hold. Shorter
-// contexts are cut from it one after the other, so that by the time one comes back it has left the caches.
+// Columns of random keys in one format, 4 KV heads of dimension 128: 1 GiB, more than the caches hold, which is 1M
+// tokens of f16. Shorter contexts are cut from it one after the other, so that by the time one comes back it has left
+// the caches.
 class ColumnStore {
  public:
   static constexpr int kv_heads = 4;
   static constexpr int head_dim = 128;
-  static constexpr std::int64_t capacity = std::int64_t{1} << 20;
 
-  static const ColumnStore& instance();
+  static const ColumnStore& instance(offload::ColumnFormat format = offload::ColumnFormat::f16);
 
   std::span<const std::byte> memory() const { return {memory_.data(), memory_.bytes()}; }
+  const offload::BlockLayout& layout() const { return layout_; }
 
-  // `tokens` divides the capacity. Views have columns but no rows.
+  // `tokens` divides 1M. Views have columns but no rows.
   offload::LayerView view(std::int64_t tokens, std::int64_t turn) const;
 
  private:
-  ColumnStore();
+  explicit ColumnStore(offload::ColumnFormat format);
   offload::BlockLayout layout_;
   offload::Extent memory_;
   std::vector<const std::byte*> blocks_;

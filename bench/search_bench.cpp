@@ -50,15 +50,17 @@ std::vector<Query> random_queries(int group, int rank) {
 
 // Each iteration searches all KV heads of one layer for a new query, in another part of the store where S is short.
 void search(benchmark::State& state, int group, int rank, std::int64_t tokens, index::GroupRule rule,
-            index::SelectPer per, bool with_softmax) {
+            index::SelectPer per, bool with_softmax, offload::ColumnFormat format = offload::ColumnFormat::f16) {
   constexpr int k = 128;
-  const ColumnStore& store = ColumnStore::instance();
+  const ColumnStore& store = ColumnStore::instance(format);
   const std::vector<Query> queries = random_queries(group, rank);
   const int query_heads = group * ColumnStore::kv_heads;
   const auto heads = static_cast<std::size_t>(query_heads);
   std::vector<std::int32_t> positions(heads * k);
   std::vector<float> mass(heads);
-  const double bytes = static_cast<double>(rank) * static_cast<double>(tokens) * sizeof(f16) * ColumnStore::kv_heads;
+  const offload::BlockLayout& layout = store.layout();
+  const double bytes = static_cast<double>(rank) * static_cast<double>(tokens) / layout.block_tokens *
+                       static_cast<double>(layout.column_bytes + layout.scale_bytes) * ColumnStore::kv_heads;
   read_repeatedly(state, bytes, [&](std::int64_t turn) {
     const Query& query = queries[static_cast<std::size_t>(turn) % queries.size()];
     std::vector<float> max(heads, -std::numeric_limits<float>::infinity());
@@ -74,11 +76,19 @@ void search(benchmark::State& state, int group, int rank, std::int64_t tokens, i
 
 // SparQ step 1 and its selection, g = 4: by the sum of softmaxes, by the sum of logits, and the latter without the
 // softmax that only mean-value reallocation needs.
-void sparq_scan(benchmark::State& state, index::GroupRule rule, bool with_softmax) {
-  search(state, 4, static_cast<int>(state.range(1)), state.range(0), rule, index::SelectPer::kv_head, with_softmax);
+void sparq_scan(benchmark::State& state, index::GroupRule rule, bool with_softmax,
+                offload::ColumnFormat format = offload::ColumnFormat::f16) {
+  search(state, 4, static_cast<int>(state.range(1)), state.range(0), rule, index::SelectPer::kv_head, with_softmax,
+         format);
 }
 void column_scan(benchmark::State& state) {
   sparq_scan(state, index::GroupRule::softmax, true);
+}
+void column_scan_int8(benchmark::State& state) {
+  sparq_scan(state, index::GroupRule::softmax, true, offload::ColumnFormat::int8);
+}
+void column_scan_int4(benchmark::State& state) {
+  sparq_scan(state, index::GroupRule::softmax, true, offload::ColumnFormat::int4);
 }
 void column_scan_logits(benchmark::State& state) {
   sparq_scan(state, index::GroupRule::logits, true);
@@ -118,6 +128,8 @@ void every_length(benchmark::internal::Benchmark* b, const char* name, std::init
 }
 
 BENCHMARK(column_scan)->Apply([](auto* b) { every_length(b, "r", {8, 16, 32, 64}); });
+BENCHMARK(column_scan_int8)->Apply([](auto* b) { every_length(b, "r", {16, 32}); });
+BENCHMARK(column_scan_int4)->Apply([](auto* b) { every_length(b, "r", {16, 32}); });
 BENCHMARK(column_scan_logits)->Apply([](auto* b) { every_length(b, "r", {16}); });
 BENCHMARK(column_scan_positions)->Apply([](auto* b) { every_length(b, "r", {16}); });
 BENCHMARK(exact_knn)->Apply([](auto* b) { every_length(b, "g", {1, 4, 8}); });

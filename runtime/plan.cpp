@@ -79,8 +79,10 @@ PlanTime predict(const PlanRequest& request, const offload::BlockLayout& layout,
     return method.counters.bytes[static_cast<std::size_t>(place)][static_cast<std::size_t>(kind)];
   };
   PlanTime ms;
-  ms.search = milliseconds(bytes(Place::link, Kind::columns) + bytes(Place::link, Kind::scales), rates.column_scan) +
-              milliseconds(bytes(Place::near, Kind::columns) + bytes(Place::near, Kind::rows), rates.exact_scan);
+  ms.search =
+      milliseconds(bytes(Place::link, Kind::columns) + bytes(Place::link, Kind::scales),
+                   rates.sparq_scan(layout.columns)) +
+      milliseconds(bytes(Place::near, Kind::columns) + bytes(Place::near, Kind::rows), rates.topk_scan(layout.columns));
   ms.rows = milliseconds(bytes(Place::link, Kind::rows),
                          alone ? profile.rates(config.head_dim, 1).row_gather : rates.row_gather);
   ms.dense = milliseconds(bytes(Place::link, Kind::dense), rates.dense);

@@ -26,6 +26,9 @@ constexpr RateField rate_fields[] = {
     {"dense_GBps", &AttentionRates::dense},
     {"tail_GBps", &AttentionRates::tail},
     {"sparq_tail_GBps", &AttentionRates::sparq_tail},
+    {"int8_scan_GBps", &AttentionRates::int8_scan},
+    {"int4_scan_GBps", &AttentionRates::int4_scan},
+    {"row_scan_GBps", &AttentionRates::row_scan},
 };
 
 AttentionRates read_rates(const nlohmann::json& entry, const std::string& where) {
@@ -48,6 +51,22 @@ double distance(int a, int b) {
 }
 
 }  // namespace
+
+double AttentionRates::sparq_scan(offload::ColumnFormat format) const {
+  switch (format) {
+    case offload::ColumnFormat::int8:
+      return int8_scan;
+    case offload::ColumnFormat::int4:
+      return int4_scan;
+    case offload::ColumnFormat::f16:
+      break;
+  }
+  return column_scan;
+}
+
+double AttentionRates::topk_scan(offload::ColumnFormat format) const {
+  return format == offload::ColumnFormat::f16 ? exact_scan : row_scan;
+}
 
 AttentionRates MachineProfile::rates(int head_dim, int group) const {
   if (attention.empty()) fail("the machine profile has no rates of attention; measure again with hayloft link");

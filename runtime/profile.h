@@ -20,12 +20,20 @@ namespace hayloft::runtime {
 struct AttentionRates {
   int head_dim = 0;
   int group = 0;
-  double column_scan = 0;  // GB/s: SparQ's step 1 and its selection, rank 16
+  double column_scan = 0;  // GB/s: SparQ's step 1 and its selection, rank 16, f16 columns
   double exact_scan = 0;   // GB/s: the top-k of each query head over all columns
   double row_gather = 0;   // GB/s: attention to scattered rows
   double dense = 0;        // GB/s: attention to all rows in order
   double tail = 0;         // GB/s: attention to a tail of 4096 tokens
   double sparq_tail = 0;   // GB/s: the same with what SparQ needs of it besides, its scores and its mean value
+  // GB/s: SparQ's step 1 over integer columns, scales counted in, and the exact top-k where those leave it the rows.
+  double int8_scan = 0;
+  double int4_scan = 0;
+  double row_scan = 0;
+
+  // Of SparQ's step 1, and of the exact top-k over a store whose columns have that format.
+  double sparq_scan(offload::ColumnFormat format) const;
+  double topk_scan(offload::ColumnFormat format) const;
 };
 
 struct MachineProfile {

@@ -27,7 +27,7 @@ constexpr std::uint64_t smallest_footprint = std::uint64_t{64} << 20;
 constexpr std::uint64_t usual_footprint = std::uint64_t{1} << 30;
 constexpr int measured_dims[] = {64, 128};
 constexpr int measured_groups[] = {1, 2, 4, 8};
-constexpr int measurements = 6 * 8 + 4;
+constexpr int measurements = 9 * 8 + 4;
 
 double gigabytes(double bytes, double seconds) {
   return bytes / seconds / 1e9;
@@ -187,35 +187,93 @@ class Measurement {
     });
   }
 
-  AttentionRates attention(int d, int group) {
-    const offload::BlockLayout layout({1, kv_heads, d, 4096, offload::ColumnFormat::f16});
-    std::vector<const std::byte*> blocks;
-    for (std::uint64_t at = 0; at + layout.block_bytes <= memory_.bytes(); at += layout.block_bytes) {
-      blocks.push_back(memory_.data() + at);
+  // The memory as the blocks of one layer.
+  struct Image {
+    Image(const offload::Extent& memory, int d, offload::ColumnFormat format)
+        : layout({1, kv_heads, d, 4096, format}), sums(static_cast<std::size_t>(kv_heads * d)) {
+      for (std::uint64_t at = 0; at + layout.block_bytes <= memory.bytes(); at += layout.block_bytes) {
+        blocks.push_back(memory.data() + at);
+      }
     }
-    const std::vector<float> sums(static_cast<std::size_t>(kv_heads * d));
-    const auto view = [&](std::size_t first, std::size_t count) {
+    gpu::CacheView view(std::size_t first, std::size_t count) const {
       gpu::CacheView cache;
       cache.kv_heads = kv_heads;
-      cache.head_dim = d;
+      cache.head_dim = layout.head_dim;
       cache.store.layout = &layout;
       cache.store.blocks = std::span(blocks).subspan(first, count);
       cache.store.tokens = static_cast<std::int64_t>(count) * layout.block_tokens;
       cache.store.value_sum = sums;
       cache.tail.position = cache.store.tokens;
       return cache;
-    };
-    const std::size_t part = std::max<std::size_t>(1, blocks.size() / slices);
-    const auto slice = [&](int turn) {
+    }
+    gpu::CacheView all() const { return view(0, blocks.size()); }
+    gpu::CacheView slice(int turn) const {
+      const std::size_t part = std::max<std::size_t>(1, blocks.size() / slices);
       return view(static_cast<std::size_t>(turn) % (blocks.size() / part) * part, part);
-    };
+    }
+    double keys_of_slice() const { return static_cast<double>(slice(0).store.tokens) * kv_heads; }
+
+    offload::BlockLayout layout;
+    std::vector<const std::byte*> blocks;
+    std::vector<float> sums;
+  };
+
+  // Noise would make scales negative. Levels are whatever it holds.
+  void set_scales(const Image& image) {
+    const auto count = static_cast<std::int64_t>(image.blocks.size()) * kv_heads;
+    const offload::BlockLayout& layout = image.layout;
+    backend_.threads().parallel_for(count, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        auto* const scales = reinterpret_cast<f16*>(memory_.data() + static_cast<std::uint64_t>(i) * layout.head_bytes +
+                                                    layout.scales_offset);
+        std::fill_n(scales, static_cast<std::uint64_t>(layout.head_dim) * layout.scale_bytes / sizeof(f16),
+                    to_f16(1.0f / 64));
+      }
+    });
+  }
+
+  double column_scan(int d, int group, offload::ColumnFormat format) {
+    const Image image(memory_, d, format);
+    if (format != offload::ColumnFormat::f16) set_scales(image);
+    const int query_heads = kv_heads * group;
+    const gpu::Buffer queries = floats(static_cast<std::size_t>(turns * query_heads * d));
+    const gpu::Buffer selected = floats(static_cast<std::size_t>(query_heads * sparq_k));
+    const gpu::Buffer alpha = floats(static_cast<std::size_t>(query_heads));
+    const double bytes_per_key =
+        rank * static_cast<double>(image.layout.column_bytes + image.layout.scale_bytes) / image.layout.block_tokens;
+    return gigabytes(image.keys_of_slice() * bytes_per_key, median([&](int turn) {
+                       const gpu::CacheView cache = image.slice(turn);
+                       backend_.select_sparq(cache, queries.as<float>() + turn % turns * query_heads * d, query_heads,
+                                             {rank, sparq_k, cache.store.tokens, index::GroupRule::softmax},
+                                             selected.as<std::int32_t>(), alpha.as<float>(), stream_);
+                     }));
+  }
+
+  double exact_scan(int d, int group, offload::ColumnFormat format) {
+    const Image image(memory_, d, format);
+    const int query_heads = kv_heads * group;
+    const gpu::Buffer queries = floats(static_cast<std::size_t>(turns * query_heads * d));
+    const gpu::Buffer selected = floats(static_cast<std::size_t>(query_heads * top_k));
+    return gigabytes(image.keys_of_slice() * d * sizeof(f16), median([&](int turn) {
+                       const gpu::CacheView cache = image.slice(turn);
+                       gpu::ExactSelect select;
+                       select.k = top_k;
+                       select.limit = cache.store.tokens;
+                       backend_.select_exact(cache, queries.as<float>() + turn % turns * query_heads * d, query_heads,
+                                             select, selected.as<std::int32_t>(), stream_);
+                     }));
+  }
+
+  AttentionRates attention(int d, int group) {
+    const Image image(memory_, d, offload::ColumnFormat::f16);
+    const offload::BlockLayout& layout = image.layout;
     const int query_heads = kv_heads * group;
     const gpu::Buffer queries = floats(static_cast<std::size_t>(turns * query_heads * d));
     const gpu::Buffer out = floats(static_cast<std::size_t>(query_heads * d));
     const auto q = [&](int turn) { return queries.as<float>() + turn % turns * query_heads * d; };
 
     // Positions enough for every selection here, and the alpha behind them.
-    const std::int64_t everything = view(0, blocks.size()).store.tokens;
+    const std::int64_t everything = image.all().store.tokens;
     std::mt19937 random(3);
     std::vector<std::int32_t> lists(static_cast<std::size_t>(turns * kv_heads * list_rows));
     for (auto list = lists.begin(); list != lists.end(); list += list_rows) {
@@ -224,11 +282,11 @@ class Measurement {
       std::sort(list, list + list_rows);
     }
     const gpu::Buffer gathered = on_device(std::span<const std::int32_t>(lists));
-    const gpu::Buffer selected = floats(static_cast<std::size_t>(query_heads * std::max(top_k, sparq_k)));
+    const gpu::Buffer selected = floats(static_cast<std::size_t>(query_heads * sparq_k));
     const gpu::Buffer alpha = floats(static_cast<std::size_t>(query_heads));
     const gpu::Buffer tail_rows = on_device(std::span<const f16>(
         reinterpret_cast<const f16*>(memory_.data()), static_cast<std::size_t>(kv_heads) * tail_tokens * 2 * d));
-    gpu::CacheView tail = view(0, 0);
+    gpu::CacheView tail = image.view(0, 0);
     tail.tail = {tail_rows.as<f16>(), tail_tokens, 0, tail_tokens, 0};
     const auto attend_all = [&](const gpu::CacheView& cache, int turn, const float* mean_share) {
       gpu::Attended what;
@@ -238,32 +296,21 @@ class Measurement {
     };
 
     AttentionRates rates{d, group};
-    const double slice_tokens = static_cast<double>(slice(0).store.tokens) * kv_heads;
-    rates.column_scan =
-        gigabytes(slice_tokens * rank * sizeof(f16), median([&](int turn) {
-                    const gpu::CacheView cache = slice(turn);
-                    backend_.select_sparq(cache, q(turn), query_heads,
-                                          {rank, sparq_k, cache.store.tokens, index::GroupRule::softmax},
-                                          selected.as<std::int32_t>(), alpha.as<float>(), stream_);
-                  }));
-    rates.exact_scan =
-        gigabytes(slice_tokens * d * sizeof(f16), median([&](int turn) {
-                    const gpu::CacheView cache = slice(turn);
-                    gpu::ExactSelect select;
-                    select.k = top_k;
-                    select.limit = cache.store.tokens;
-                    backend_.select_exact(cache, q(turn), query_heads, select, selected.as<std::int32_t>(), stream_);
-                  }));
-    rates.row_gather = gigabytes(
-        static_cast<double>(kv_heads) * list_rows * static_cast<double>(layout.row_bytes), median([&](int turn) {
-          gpu::Attended what;
-          what.positions = gathered.as<std::int32_t>() + turn % turns * kv_heads * list_rows;
-          what.lists = kv_heads;
-          what.k = list_rows;
-          backend_.attend(view(0, blocks.size()), q(turn), query_heads, what, out.as<float>(), stream_);
-        }));
-    rates.dense = gigabytes(slice_tokens * static_cast<double>(layout.row_bytes),
-                            median([&](int turn) { attend_all(slice(turn), turn, nullptr); }));
+    rates.column_scan = column_scan(d, group, offload::ColumnFormat::f16);
+    rates.int8_scan = column_scan(d, group, offload::ColumnFormat::int8);
+    rates.int4_scan = column_scan(d, group, offload::ColumnFormat::int4);
+    rates.exact_scan = exact_scan(d, group, offload::ColumnFormat::f16);
+    rates.row_scan = exact_scan(d, group, offload::ColumnFormat::int8);
+    rates.row_gather = gigabytes(static_cast<double>(kv_heads) * list_rows * static_cast<double>(layout.row_bytes),
+                                 median([&](int turn) {
+                                   gpu::Attended what;
+                                   what.positions = gathered.as<std::int32_t>() + turn % turns * kv_heads * list_rows;
+                                   what.lists = kv_heads;
+                                   what.k = list_rows;
+                                   backend_.attend(image.all(), q(turn), query_heads, what, out.as<float>(), stream_);
+                                 }));
+    rates.dense = gigabytes(image.keys_of_slice() * static_cast<double>(layout.row_bytes),
+                            median([&](int turn) { attend_all(image.slice(turn), turn, nullptr); }));
     const double tail_bytes = static_cast<double>(kv_heads) * tail_tokens * static_cast<double>(layout.row_bytes);
     rates.tail = gigabytes(tail_bytes, median([&](int turn) { attend_all(tail, turn, nullptr); }));
     rates.sparq_tail =

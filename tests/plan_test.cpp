@@ -162,7 +162,7 @@ MachineProfile even_profile() {
   profile.near_read = profile.weight_stream = 10;
   profile.matmul = 100;
   profile.layer_overhead_us = 10;
-  profile.attention = {{128, 4, 10, 5, 2, 8, 20, 10}};
+  profile.attention = {{128, 4, 10, 5, 2, 8, 20, 10, 6, 3, 4}};
   return profile;
 }
 
@@ -186,6 +186,21 @@ TEST(PlanOfTime, EveryTermIsItsBytesOverItsRate) {
   EXPECT_DOUBLE_EQ(sparq.tail, at(1, Place::device, Kind::rows) / 10);
   EXPECT_DOUBLE_EQ(sparq.total(), sparq.search + sparq.rows + sparq.tail + sparq.weights + sparq.fixed);
   EXPECT_DOUBLE_EQ(plan.methods[2].ms->search, at(2, Place::near, Kind::columns) / 5);
+}
+
+TEST(PlanOfTime, SearchesOfIntegerColumnsHaveRatesOfTheirOwn) {
+  PlanRequest request = llama_3_8b();
+  const MachineProfile profile = even_profile();
+  for (const auto& [format, rate] : {std::pair{offload::ColumnFormat::int8, 6}, {offload::ColumnFormat::int4, 3}}) {
+    request.session.cache.columns = format;
+    const Plan plan = make_plan(request, &profile);
+    Counters sparq = plan.methods[1].counters;
+    const std::uint64_t read = sparq.at(Place::link, Kind::columns) + sparq.at(Place::link, Kind::scales);
+    EXPECT_GT(sparq.at(Place::link, Kind::scales), 0u);
+    EXPECT_DOUBLE_EQ(plan.methods[1].ms->search, static_cast<double>(read) / 1e6 / rate);
+    Counters topk = plan.methods[2].counters;
+    EXPECT_DOUBLE_EQ(plan.methods[2].ms->search, static_cast<double>(topk.at(Place::near, Kind::rows)) / 1e6 / 4);
+  }
 }
 
 TEST(PlanReport, TableAndJsonCarryTheSameTotals) {

@@ -23,7 +23,9 @@ MachineProfile some_profile() {
   profile.weight_stream = 10;
   profile.matmul = 100;
   profile.layer_overhead_us = 12;
-  profile.attention = {{64, 1, 8, 6, 2, 12, 30, 15}, {64, 4, 4, 3, 1, 6, 15, 5}, {128, 4, 5, 4, 3, 9, 20, 10}};
+  profile.attention = {{64, 1, 8, 6, 2, 12, 30, 15, 5, 3, 2},
+                       {64, 4, 4, 3, 1, 6, 15, 5, 3, 2, 1},
+                       {128, 4, 5, 4, 3, 9, 20, 10, 4, 3, 2}};
   return profile;
 }
 
@@ -125,8 +127,8 @@ TEST(MeasuredProfile, IsFiniteCompleteAndWithinTheFootprint) {
   EXPECT_EQ(arena.peak_bytes(), profile.footprint_bytes);
   EXPECT_EQ(arena.used_bytes(), 0u);
   for (const AttentionRates& rates : profile.attention) {
-    for (const double rate :
-         {rates.column_scan, rates.exact_scan, rates.row_gather, rates.dense, rates.tail, rates.sparq_tail}) {
+    for (const double rate : {rates.column_scan, rates.exact_scan, rates.row_gather, rates.dense, rates.tail,
+                              rates.sparq_tail, rates.int8_scan, rates.int4_scan, rates.row_scan}) {
       EXPECT_TRUE(std::isfinite(rate) && rate > 0) << rates.head_dim << " " << rates.group;
     }
   }

@@ -121,7 +121,10 @@ class LinkCommand : public Command {
     row("overhead of a layer", 0, 0, profile.layer_overhead_us, "us");
     for (const runtime::AttentionRates& rates : profile.attention) {
       row("column scan, r=16", rates.head_dim, rates.group, rates.column_scan, "GB/s");
+      row("column scan, int8", rates.head_dim, rates.group, rates.int8_scan, "GB/s");
+      row("column scan, int4", rates.head_dim, rates.group, rates.int4_scan, "GB/s");
       row("exact scan", rates.head_dim, rates.group, rates.exact_scan, "GB/s");
+      row("exact scan, rows", rates.head_dim, rates.group, rates.row_scan, "GB/s");
       row("row gather", rates.head_dim, rates.group, rates.row_gather, "GB/s");
       row("dense", rates.head_dim, rates.group, rates.dense, "GB/s");
       row("tail", rates.head_dim, rates.group, rates.tail, "GB/s");
