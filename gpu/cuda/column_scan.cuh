@@ -106,59 +106,84 @@ struct Eight<offload::ColumnFormat::int4> {
   }
 };
 
-// Dynamic shared memory of scan_columns: weights f32 [r][G], offsets u32 [r], scales f16 [r][kTileScales].
+// Components asked for at a time. More would not fit the registers.
+template <int G>
+inline constexpr int kAhead = G > 8 ? 4 : 8;
+
+// Dynamic shared memory of scan_columns: weights f32 [r'][G], offsets u32 [r'], scales f16 [r'][kTileScales], where r'
+// is r rounded up to a multiple of kAhead.
+template <int G>
+__host__ __device__ constexpr int padded_rank(int rank) {
+  return (rank + kAhead<G> - 1) / kAhead<G> * kAhead<G>;
+}
 template <offload::ColumnFormat format, int G>
 constexpr unsigned scan_shared_bytes(int rank) {
   const unsigned scales = format == offload::ColumnFormat::f16 ? 0 : kTileScales * sizeof(f16);
-  return static_cast<unsigned>(rank) * (G * sizeof(float) + sizeof(unsigned) + scales);
+  return static_cast<unsigned>(padded_rank<G>(rank)) * (G * sizeof(float) + sizeof(unsigned) + scales);
 }
 
 // s[h][i] = sum over the chosen components, in their order, of weight times the lane's i-th token: one fused
-// multiply-add each. `scale_of` is the lane's scale in each component's row of kTileScales.
+// multiply-add each. `scale_of` is the lane's scale in each component's row of kTileScales. Called by whole warps.
 template <offload::ColumnFormat format, int G>
 __device__ inline void score_lane(const std::byte* column, const float* weights, const unsigned* offsets,
                                   const f16* scale_of, int rank, float (&s)[G][kLaneTokens]) {
   using Tokens = Eight<format>;
-  constexpr int ahead = G > 8 ? 4 : 8;  // more would not fit the registers
-  for (int j = 0; j < rank; j += ahead) {
-    typename Tokens::Bits bits[ahead] = {};
-    for (int u = 0; u < ahead; ++u) {
+  for (int j = 0; j < rank; j += kAhead<G>) {
+    typename Tokens::Bits bits[kAhead<G>] = {};  // past the rank zeros, with zero weights
+    for (int u = 0; u < kAhead<G>; ++u) {
       if (j + u < rank) bits[u] = Tokens::load(column + offsets[j + u]);
     }
-    for (int u = 0; u < ahead; ++u) {
-      if (j + u < rank) {
-        float x[kLaneTokens];
-        const float scale = format == offload::ColumnFormat::f16 ? 1.0f : widen(scale_of[(j + u) * kTileScales]);
-        Tokens::widen_to(bits[u], scale, x);
-        for (int h = 0; h < G; ++h) {
-          const float weight = weights[(j + u) * G + h];
-          for (int i = 0; i < kLaneTokens; ++i) s[h][i] = fmaf(weight, x[i], s[h][i]);
-        }
+    warp_barrier();  // keeps the compiler from moving loads down to their first use, one after the other
+    for (int u = 0; u < kAhead<G>; ++u) {
+      float x[kLaneTokens];
+      const float scale = format == offload::ColumnFormat::f16 ? 1.0f : widen(scale_of[(j + u) * kTileScales]);
+      Tokens::widen_to(bits[u], scale, x);
+      for (int h = 0; h < G; ++h) {
+        const float weight = weights[(j + u) * G + h];
+        for (int i = 0; i < kLaneTokens; ++i) s[h][i] = fmaf(weight, x[i], s[h][i]);
       }
     }
   }
 }
 
+// A softmax over the warp's tokens. What fast_exp is off by grows with the distance from the largest logit, slower than
+// the terms shrink.
+struct Part {
+  float max;
+  float sum;
+};
+__device__ inline Part part_of(const float (&s)[kLaneTokens]) {
+  float max = s[0];
+  for (int i = 1; i < kLaneTokens; ++i) max = fmaxf(max, s[i]);
+  max = warp_max(max);
+  const float reference = max == -__builtin_inff() ? 0.0f : max;
+  float sum = 0;
+  for (int i = 0; i < kLaneTokens; ++i) sum += fast_exp(s[i] - reference);
+  return {max, warp_sum(sum)};
+}
+
 // Grid: tiles (as many blocks as are useful, each takes every gridDim.x-th), KV heads, and pieces of G query heads of
 // the group. G is the group size rounded up to a power of two; heads beyond the group have zero weights.
 template <offload::ColumnFormat format, int G>
-__global__ __launch_bounds__(kScanThreads) void scan_columns(ColumnSource source, ColumnScan scan) {
+__global__ __launch_bounds__(kScanThreads, G > 4 ? 2 : 3) void scan_columns(ColumnSource source, ColumnScan scan) {
   constexpr bool scaled = format != offload::ColumnFormat::f16;
   constexpr float infinity = __builtin_inff();
+  const int padded = padded_rank<G>(scan.rank);
   float* weights = reinterpret_cast<float*>(dynamic_shared());
-  unsigned* offsets = reinterpret_cast<unsigned*>(weights + scan.rank * G);
-  f16* scales = reinterpret_cast<f16*>(offsets + scan.rank);
+  unsigned* offsets = reinterpret_cast<unsigned*>(weights + padded * G);
+  f16* scales = reinterpret_cast<f16*>(offsets + padded);
   const int head = scan.head + static_cast<int>(blockIdx.y);
   const int first = static_cast<int>(blockIdx.z) * G;  // of the group
   const int heads = scan.group - first < G ? scan.group - first : G;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
 
   const std::int32_t* components = scan.components + static_cast<std::int64_t>(head) * scan.rank;
-  for (int j = threadIdx.x; j < scan.rank; j += kScanThreads) {
-    offsets[j] = static_cast<unsigned>((source.gathered ? j : components[j]) * source.column_bytes);
+  for (int j = threadIdx.x; j < padded; j += kScanThreads) {
+    const bool chosen = j < scan.rank;
+    if (chosen) offsets[j] = static_cast<unsigned>((source.gathered ? j : components[j]) * source.column_bytes);
     for (int h = 0; h < G; ++h) {
       const std::int64_t query_head = static_cast<std::int64_t>(head) * scan.group + first + h;
-      weights[j * G + h] = h < heads ? scan.weights[query_head * scan.rank + j] : 0.0f;
+      weights[j * G + h] = chosen && h < heads ? scan.weights[query_head * scan.rank + j] : 0.0f;
     }
   }
   __syncthreads();
@@ -170,46 +195,48 @@ __global__ __launch_bounds__(kScanThreads) void scan_columns(ColumnSource source
     const std::int64_t stop = start + tile < scan.end ? start + tile : scan.end;
     if (scaled) {
       __syncthreads();  // the last tile's scales are still in use
-      for (int i = threadIdx.x; i < scan.rank * kTileScales; i += kScanThreads) {
+      for (int i = threadIdx.x; i < padded * kTileScales; i += kScanThreads) {
         const int j = i / kTileScales;
         const std::int64_t position = start + (static_cast<std::int64_t>(i % kTileScales) << source.scale_shift);
-        if (position < stop) {
+        f16 scale{0};  // where there is no token or no component
+        if (j < scan.rank && position < stop) {
           const std::byte* column = source.head(position, source_head) + source.scales_offset +
                                     (source.gathered ? j : components[j]) * source.scale_bytes;
-          scales[i] = reinterpret_cast<const f16*>(column)[source.slot(position) >> source.scale_shift];
+          scale = reinterpret_cast<const f16*>(column)[source.slot(position) >> source.scale_shift];
         }
+        scales[i] = scale;
       }
       __syncthreads();
     }
     for (std::int64_t chunk = start + warp * kChunkTokens; chunk < stop; chunk += kScanThreads / kWarp * kChunkTokens) {
       const std::int64_t position = chunk + lane * kLaneTokens;
       float s[G][kLaneTokens] = {};
-      if (position < stop) {
-        const std::byte* column = source.head(position, source_head) + source.columns_offset +
-                                  source.slot(position) / kLaneTokens * Eight<format>::bytes;
-        score_lane<format, G>(column, weights, offsets, scales + ((position - start) >> source.scale_shift), scan.rank,
-                              s);
-      }
+      const std::int64_t at = position < stop ? position : start;  // a lane past the end reads what it then drops
+      const std::byte* column = source.head(at, source_head) + source.columns_offset +
+                                source.slot(at) / kLaneTokens * Eight<format>::bytes;
+      score_lane<format, G>(column, weights, offsets, scales + ((at - start) >> source.scale_shift), scan.rank, s);
       for (int h = 0; h < G; ++h) {
-        if (h >= heads) break;
-        float max = -infinity;
         for (int i = 0; i < kLaneTokens; ++i) {
           if (position + i >= stop) s[h][i] = -infinity;
-          max = fmaxf(max, s[h][i]);
         }
-        max = warp_max(max);
-        float sum = 0;
-        for (int i = 0; i < kLaneTokens; ++i) sum += s[h][i] == -infinity ? 0.0f : expf(s[h][i] - max);
-        sum = warp_sum(sum);
-        if (lane == 0) {
-          const std::int64_t note = (row + h) * scan.notes.stride + chunk / kChunkTokens;
-          scan.notes.max[note] = max;
-          scan.notes.sum[note] = sum;
+      }
+      for (int h = 0; h < G; ++h) {
+        if (h < heads) {
+          float* out = scan.logits + (row + h) * scan.stride + position;
+          for (int i = 0; i < kLaneTokens; i += 4) {
+            store16(out + i, {bits_of(s[h][i]), bits_of(s[h][i + 1]), bits_of(s[h][i + 2]), bits_of(s[h][i + 3])});
+          }
         }
-        float* out = scan.logits + (row + h) * scan.stride + position;
-        for (int i = 0; i < kLaneTokens; i += 4) {
-          store16(out + i, {bits_of(s[h][i]), bits_of(s[h][i + 1]), bits_of(s[h][i + 2]), bits_of(s[h][i + 3])});
-        }
+      }
+      Part own{};
+      for (int h = 0; h < G; ++h) {
+        const Part part = part_of(s[h]);
+        if (lane == h) own = part;
+      }
+      if (lane < heads) {
+        const std::int64_t note = (row + lane) * scan.notes.stride + chunk / kChunkTokens;
+        scan.notes.max[note] = own.max;
+        scan.notes.sum[note] = own.sum;
       }
     }
   }

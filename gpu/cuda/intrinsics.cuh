@@ -39,7 +39,7 @@ __device__ inline uint4 load16(const void* address) {
 }
 __device__ inline uint4 load16_once(const void* address) {
   uint4 x;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
                : "l"(address));
   return x;
@@ -47,12 +47,12 @@ __device__ inline uint4 load16_once(const void* address) {
 // The same for 8 and 4 aligned bytes.
 __device__ inline uint2 load8_once(const void* address) {
   uint2 x;
-  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "l"(address));
+  asm volatile("ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "l"(address));
   return x;
 }
 __device__ inline unsigned load4_once(const void* address) {
   unsigned x;
-  asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(x) : "l"(address));
+  asm volatile("ld.global.L1::no_allocate.u32 %0, [%1];" : "=r"(x) : "l"(address));
   return x;
 }
 __device__ inline void store16(void* address, uint4 x) {
