@@ -19,23 +19,6 @@ namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-void check(const offload::LayerView& view, const ColumnSearch& search) {
-  const offload::BlockLayout& layout = *view.layout;
-  if (search.query_heads < layout.kv_heads || search.query_heads % layout.kv_heads != 0) {
-    fail("column search: {} query heads cannot share {} KV heads; use a multiple", search.query_heads, layout.kv_heads);
-  }
-  if (search.rank < 1 || search.rank > layout.head_dim) {
-    fail("column search: rank {} is out of range; use 1 to {}, the head dimension", search.rank, layout.head_dim);
-  }
-  if (search.limit < 0 || search.limit > view.tokens) {
-    fail("column search: limit {} is out of range; the store holds {} tokens", search.limit, view.tokens);
-  }
-  if (search.k < 0 || search.k > search.limit) {
-    fail("column search: k {} is out of range; use 0 to {}, the positions that may be selected", search.k,
-         search.limit);
-  }
-}
-
 // The second pass over one list: finds the subtiles that can still hold a winner and scores them again.
 class ListSelector {
  public:
@@ -187,9 +170,26 @@ class ListSelector {
 
 }  // namespace
 
+void require_valid(const offload::LayerView& view, const ColumnSearch& search) {
+  const offload::BlockLayout& layout = *view.layout;
+  if (search.query_heads < layout.kv_heads || search.query_heads % layout.kv_heads != 0) {
+    fail("column search: {} query heads cannot share {} KV heads; use a multiple", search.query_heads, layout.kv_heads);
+  }
+  if (search.rank < 1 || search.rank > layout.head_dim) {
+    fail("column search: rank {} is out of range; use 1 to {}, the head dimension", search.rank, layout.head_dim);
+  }
+  if (search.limit < 0 || search.limit > view.tokens) {
+    fail("column search: limit {} is out of range; the store holds {} tokens", search.limit, view.tokens);
+  }
+  if (search.k < 0 || search.k > search.limit) {
+    fail("column search: k {} is out of range; use 0 to {}, the positions that may be selected", search.k,
+         search.limit);
+  }
+}
+
 void search_columns(const offload::LayerView& view, const ColumnSearch& search, const offload::Threads& threads,
                     const SearchResult& result) {
-  check(view, search);
+  require_valid(view, search);
   if (view.tokens == 0) {
     if (result.mass != nullptr) std::fill_n(result.mass, search.query_heads, 0.0f);
     return;

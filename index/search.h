@@ -47,6 +47,9 @@ struct SearchResult {
   float* mass = nullptr;  // [Hq]
 };
 
+// What every search of columns asks of its arguments. Throws Error naming the number that is out of range.
+void require_valid(const offload::LayerView& view, const ColumnSearch& search);
+
 // Reads the chosen columns once, tile by tile, keeping a maximum per 64 tokens; only the few tiles that can still hold
 // one of the top k are scored again. Exact: the result is that of scoring and ranking everything in f32. Thread-safe.
 void search_columns(const offload::LayerView& view, const ColumnSearch& search, const offload::Threads& threads,

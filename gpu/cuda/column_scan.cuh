@@ -212,8 +212,8 @@ __global__ __launch_bounds__(kScanThreads, G > 4 ? 2 : 3) void scan_columns(Colu
       const std::int64_t position = chunk + lane * kLaneTokens;
       float s[G][kLaneTokens] = {};
       const std::int64_t at = position < stop ? position : start;  // a lane past the end reads what it then drops
-      const std::byte* column = source.head(at, source_head) + source.columns_offset +
-                                source.slot(at) / kLaneTokens * Eight<format>::bytes;
+      const std::byte* column =
+          source.head(at, source_head) + source.columns_offset + source.slot(at) / kLaneTokens * Eight<format>::bytes;
       score_lane<format, G>(column, weights, offsets, scales + ((at - start) >> source.scale_shift), scan.rank, s);
       for (int h = 0; h < G; ++h) {
         for (int i = 0; i < kLaneTokens; ++i) {

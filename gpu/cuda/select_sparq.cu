@@ -7,6 +7,7 @@
 #include "gpu/cuda/column_copy.cuh"
 #include "gpu/cuda/column_scan.cuh"
 #include "gpu/cuda/components.cuh"
+#include "gpu/cuda/device_arena.cuh"
 #include "gpu/cuda/group_scores.cuh"
 #include "gpu/cuda/stage_clock.cuh"
 #include "gpu/cuda/top_positions.cuh"
@@ -24,8 +25,9 @@ namespace {
 static_assert(kChunkKeys == kChunkTokens);
 
 // What logits and keys may take, (g + 1) * 4 bytes per position and KV head: as many KV heads at a time as fit, one at
-// least. All 8 of a Llama-3-8B up to 1.6M tokens, 3 at a time at 4M.
+// least. All 8 of a Llama-3-8B up to 1.6M tokens, 3 at a time at 4M; less where the budget of device memory is small.
 constexpr std::uint64_t kBatchBytes = std::uint64_t{256} << 20;
+constexpr std::uint64_t kBatchesPerBudget = 64;
 
 // With Link::both, tokens read in place for each token copied.
 constexpr std::int64_t kInPlacePerCopied = 1;
@@ -108,7 +110,7 @@ class SparqSelector {
       fetch_components();
       slabs_.emplace(context, cache.store, host_components_, args.rank, staged, stream);
     }
-    in_place_per_copied_ = !slabs_ ? 1 : !staged && context.link == Link::both ? kInPlacePerCopied : 0;
+    if (!staged && context.link == Link::both) in_place_per_copied_ = kInPlacePerCopied;
   }
 
   void run(std::int32_t* positions, float* alpha) {
@@ -129,7 +131,8 @@ class SparqSelector {
 
   int heads_that_fit() const {
     const std::uint64_t each = static_cast<std::uint64_t>(stride()) * sizeof(float) * static_cast<unsigned>(group_ + 1);
-    return static_cast<int>(std::clamp<std::uint64_t>(kBatchBytes / each, 1, static_cast<unsigned>(cache_.kv_heads)));
+    const std::uint64_t most = std::min(kBatchBytes, context_.arena->budget_bytes() / kBatchesPerBudget);
+    return static_cast<int>(std::clamp<std::uint64_t>(most / each, 1, static_cast<unsigned>(cache_.kv_heads)));
   }
 
   Logits logits() const { return {logits_, stride(), scan_.notes, store_chunks_, tail_chunks_, group_}; }
@@ -278,6 +281,7 @@ void select_sparq(const Context& context, const CacheView& cache, const float* q
            alpha);
     return;
   }
+  index::require_valid(cache.store, {query_heads, args.rank, nullptr, nullptr, args.limit, args.k, args.rule});
   SparqSelector(context, cache, q, query_heads, args, stream).run(positions, alpha);
 }
 

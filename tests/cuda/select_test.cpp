@@ -139,8 +139,7 @@ class CudaSelect : public CudaTest {
     args.limit = c.limit < 0 ? c.cache.stored : c.limit;
     args.rule = c.rule;
     const Selection actual = select(device, cache.on_cuda(), q, args);
-    const bool on_cpu = c.cache.columns == ColumnFormat::f16;
-    const Selection expected = on_cpu ? select(*cpu, cache.on_cpu(), q, args) : actual;
+    const Selection expected = select(*cpu, cache.on_cpu(), q, args);
     for (int head = 0; head < c.cache.kv_heads; ++head) {
       const Scores scores(cache.values(), cache.on_cpu(), head, q.data() + head * c.group * c.cache.head_dim, c.group,
                           c.rank, c.rule);
@@ -195,7 +194,7 @@ class CudaSelect : public CudaTest {
 };
 
 TEST_F(CudaSelect, SparqSelectsWhatTheCpuSelectsForEveryGroupAndRule) {
-  for (const int group : {1, 3, 4, 7, 8, 16}) {
+  for (const int group : {1, 3, 4, 7, 8, 16, 20}) {
     for (const GroupRule rule : {GroupRule::softmax, GroupRule::logits}) {
       expect_like_cpu({{.kv_heads = 2, .head_dim = 32, .stored = 700, .tail = 30, .seed = 3}, group, 8, 40, 690, rule});
     }
@@ -319,20 +318,21 @@ TEST_F(CudaSelect, AnEmptyStoreLeavesTheTailWithAllTheMass) {
 }
 
 TEST_F(CudaSelect, EveryWayOverTheLinkGivesTheSameBits) {
+  const auto copying = make_cuda({.link = Link::copy});
+  const auto doing_both = make_cuda({.link = Link::both});
   for (const ColumnFormat columns : all_formats) {
     for (const int block : {16, 256, 1024}) {
+      SCOPED_TRACE(::testing::Message() << offload::name(columns) << " B=" << block);
       const CacheShape shape{
-          .kv_heads = 2, .head_dim = 16, .block_tokens = block, .stored = 3000, .tail = 20, .columns = columns};
-      const std::vector<float> q = random_query(8, 16, 11);
+          .kv_heads = 3, .head_dim = 16, .block_tokens = block, .stored = 1500, .tail = 20, .columns = columns};
+      const std::vector<float> q = random_query(6, 16, 11);
       gpu::SparqSelect args;
       args.rank = 6;
       args.k = 77;
-      args.limit = 2900;
+      args.limit = 1400;
       SharedCache in_place(*cuda, shape);
       const Selection expected = select(*cuda, in_place.on_cuda(), q, args);
-      for (const Link link : {Link::copy, Link::both}) {
-        SCOPED_TRACE(::testing::Message() << offload::name(columns) << " B=" << block << " link " << int(link));
-        const auto device = make_cuda({.link = link});
+      for (gpu::Backend* device : {copying.get(), doing_both.get()}) {
         SharedCache cache(*device, shape);
         expect_same(select(*device, cache.on_cuda(), q, args), expected);
       }
@@ -340,6 +340,54 @@ TEST_F(CudaSelect, EveryWayOverTheLinkGivesTheSameBits) {
       expect_same(select(*cuda, pageable.on_cuda(), q, args), expected);
     }
   }
+}
+
+TEST_F(CudaSelect, ColumnsThatComeInSeveralSlabsGiveTheSameBits) {
+  // A slab of 256 f16 columns has room for 8192 tokens: whole blocks of 4096, or a half of the only one.
+  for (const int block : {4096, 16384}) {
+    const CacheShape shape{.head_dim = 256, .block_tokens = block, .stored = 9000};
+    const std::vector<float> q = random_query(1, 256, 17);
+    gpu::SparqSelect args;
+    args.rank = 256;
+    args.k = 200;
+    args.limit = 9000;
+    SharedCache in_place(*cuda, shape);
+    const Selection expected = select(*cuda, in_place.on_cuda(), q, args);
+    SharedCache pageable(*cuda, shape, SharedCache::Host::pageable);
+    expect_same(select(*cuda, pageable.on_cuda(), q, args), expected);
+    for (const Link link : {Link::copy, Link::both}) {
+      const auto device = make_cuda({.link = link});
+      SharedCache cache(*device, shape);
+      expect_same(select(*device, cache.on_cuda(), q, args), expected);
+    }
+  }
+}
+
+TEST_F(CudaSelect, ASmallBudgetSelectsForAFewHeadsAtATime) {
+  // The scores of a KV head take 1.3 MiB, a 64th of what the arena has of a GiB holds four.
+  const auto small = make_cuda({.memory_bytes = std::uint64_t{1} << 30});
+  expect_like_cpu(*small,
+                  {{.kv_heads = 6, .head_dim = 8, .block_tokens = 4096, .stored = 20000, .tail = 20, .seed = 18},
+                   16,
+                   2,
+                   60,
+                   19990});
+}
+
+TEST_F(CudaSelect, ArgumentsOutOfRangeAreRefusedAsOnTheCpu) {
+  SharedCache cache(*cuda, {.head_dim = 16, .stored = 100});
+  const std::vector<float> q = random_query(2, 16, 19);
+  const auto refused = [&](int rank, int k, std::int64_t limit) {
+    gpu::SparqSelect args;
+    args.rank = rank;
+    args.k = k;
+    args.limit = limit;
+    EXPECT_THROW(select(*cuda, cache.on_cuda(), q, args), Error);
+  };
+  refused(0, 1, 10);
+  refused(17, 1, 10);
+  refused(4, 11, 10);
+  refused(4, 1, 101);
 }
 
 TEST_F(CudaSelect, TheSameSelectionTwiceIsTheSameBits) {

@@ -1,0 +1,40 @@
+#include "tests/cuda/backends.h"
+#include "tests/simt/control.h"
+
+// Who waits for whom when positions are selected: what no result can show.
+namespace hayloft::testing {
+namespace {
+
+class SelectWaits : public CudaTest {
+ protected:
+  // Waits of the host during one select_sparq, of a backend that reads columns so.
+  std::int64_t waits(gpu::Link link, SharedCache::Host host) {
+    const auto device = make_cuda({.link = link});
+    SharedCache cache(*device, {.kv_heads = 2, .head_dim = 32, .stored = 1000, .tail = 40}, host);
+    const gpu::Buffer q = upload(*device, random_query(8, 32, 1));
+    const gpu::Buffer positions = device->allocate(2 * 50 * sizeof(std::int32_t), device->stream());
+    const gpu::Buffer alpha = device->allocate(8 * sizeof(float), device->stream());
+    gpu::SparqSelect args;
+    args.rank = 8;
+    args.k = 50;
+    args.limit = 1000;
+    const std::int64_t before = simt::host_waits();
+    device->select_sparq(cache.on_cuda(), q.as<float>(), 8, args, positions.as<std::int32_t>(), alpha.as<float>(),
+                         device->stream());
+    const std::int64_t waited = simt::host_waits() - before;
+    device->synchronize(device->stream());  // the cache must outlive what reads it
+    return waited;
+  }
+};
+
+TEST_F(SelectWaits, SparqReadingPinnedColumnsInPlaceNeverGoesThroughTheHost) {
+  EXPECT_EQ(waits(gpu::Link::sm, SharedCache::Host::pinned), 0);
+}
+
+TEST_F(SelectWaits, TheCopyEngineNeedsToBeToldTheComponents) {
+  EXPECT_GT(waits(gpu::Link::copy, SharedCache::Host::pinned), 0);
+  EXPECT_GT(waits(gpu::Link::sm, SharedCache::Host::pageable), 0);
+}
+
+}  // namespace
+}  // namespace hayloft::testing
