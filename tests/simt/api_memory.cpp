@@ -3,7 +3,6 @@
 #include <cstring>
 #include <limits>
 #include <memory>
-#include <stdexcept>
 #include <vector>
 
 #include "tests/simt/runtime.h"
@@ -58,15 +57,11 @@ cudaError_t allocate_pinned(const char* function, void** data, std::size_t bytes
   });
 }
 
-// Memory is given back even when the runtime has failed for good, as a process' end would.
-cudaError_t free_device(Runtime& runtime, void* data) {
-  return runtime.memory.release(data) ? cudaSuccess : cudaErrorInvalidValue;
-}
-
 }  // namespace
 }  // namespace hayloft::simt
 
 using hayloft::simt::api;
+using hayloft::simt::give_back;
 using hayloft::simt::Place;
 using hayloft::simt::Runtime;
 
@@ -82,9 +77,8 @@ cudaError_t cudaMalloc(void** data, std::size_t bytes) {
 }
 
 cudaError_t cudaFree(void* data) {
-  return api("cudaFree", [&](Runtime& runtime) {
-    if (!data) return cudaSuccess;
-    return hayloft::simt::free_device(runtime, data);
+  return give_back("cudaFree", [&](Runtime& runtime) {
+    return !data || runtime.memory.release(data) ? cudaSuccess : cudaErrorInvalidValue;
   });
 }
 
@@ -96,7 +90,7 @@ cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned flags) {
 }
 
 cudaError_t cudaFreeHost(void* data) {
-  return api("cudaFreeHost", [&](Runtime& runtime) {
+  return give_back("cudaFreeHost", [&](Runtime& runtime) {
     if (!data) return cudaSuccess;
     if (!runtime.memory.unpin(data, true)) return cudaErrorInvalidValue;
     std::free(data);
@@ -115,7 +109,7 @@ cudaError_t cudaHostRegister(void* data, std::size_t bytes, unsigned flags) {
 }
 
 cudaError_t cudaHostUnregister(void* data) {
-  return api("cudaHostUnregister", [&](Runtime& runtime) {
+  return give_back("cudaHostUnregister", [&](Runtime& runtime) {
     if (!data) return cudaErrorInvalidValue;
     return runtime.memory.unpin(data, false) ? cudaSuccess : cudaErrorHostMemoryNotRegistered;
   });
@@ -166,15 +160,11 @@ cudaError_t cudaMallocFromPoolAsync(void** data, std::size_t bytes, cudaMemPool_
 }
 
 cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
-  return api("cudaFreeAsync", [&](Runtime& runtime) {
+  return give_back("cudaFreeAsync", [&](Runtime& runtime) {
     if (!data) return cudaSuccess;
     if (!runtime.known(stream)) return cudaErrorInvalidResourceHandle;
     if (runtime.memory.place(data, 1) != Place::device) return cudaErrorInvalidValue;
-    runtime.queue(stream, [&runtime, data] {
-      if (hayloft::simt::free_device(runtime, data) != cudaSuccess) {
-        throw std::logic_error("simt: cudaFreeAsync of what was freed already");
-      }
-    });
+    runtime.queue_free(stream, data);
     return cudaSuccess;
   });
 }
@@ -203,7 +193,7 @@ cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* prope
 }
 
 cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
-  return api("cudaMemPoolDestroy", [&](Runtime&) {
+  return give_back("cudaMemPoolDestroy", [&](Runtime&) {
     if (!pool || pool == hayloft::simt::default_pool()) return cudaErrorInvalidValue;
     delete pool;
     return cudaSuccess;

@@ -32,6 +32,7 @@ cudaError_t create(const char* function, cudaEvent_t* event, unsigned flags) {
 }  // namespace hayloft::simt
 
 using hayloft::simt::api;
+using hayloft::simt::give_back;
 using hayloft::simt::Opened;
 using hayloft::simt::Record;
 using hayloft::simt::Runtime;
@@ -47,7 +48,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  return api("cudaStreamDestroy", [&](Runtime& runtime) {
+  return give_back("cudaStreamDestroy", [&](Runtime& runtime) {
     if (!runtime.known(stream)) return cudaErrorInvalidResourceHandle;
     const cudaError_t error = runtime.wait(stream);
     runtime.destroy_stream(stream);
@@ -88,7 +89,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  return api("cudaEventDestroy", [&](Runtime&) {
+  return give_back("cudaEventDestroy", [&](Runtime&) {
     if (!event) return cudaErrorInvalidResourceHandle;
     delete event;
     return cudaSuccess;

@@ -89,6 +89,15 @@ void Runtime::queue(cudaStream_t stream, std::function<void()> run) {
   }
 }
 
+void Runtime::queue_free(cudaStream_t stream, void* data) {
+  const auto free = [this, data] {
+    if (!memory.release(data)) throw std::logic_error("simt: device memory freed twice");
+  };
+  if (sticky != cudaSuccess) return free();
+  queue(stream, free);
+  if (!stream->queue.empty()) stream->queue.back().frees = true;
+}
+
 bool Runtime::runnable(cudaStream_t stream) const {
   return !stream->queue.empty() && (!stream->queue.front().after || stream->queue.front().after->done);
 }
@@ -150,7 +159,12 @@ void Runtime::destroy_stream(cudaStream_t stream) {
 }
 
 void Runtime::drop_queues() {
-  for (const cudaStream_t stream : order_) stream->queue.clear();
+  for (const cudaStream_t stream : order_) {
+    for (const Operation& operation : stream->queue) {
+      if (operation.frees) operation.run();
+    }
+    stream->queue.clear();
+  }
 }
 
 void Runtime::reset(std::uint64_t new_seed) {

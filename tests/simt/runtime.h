@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -26,6 +27,7 @@ struct Record {
 struct Operation {
   std::function<void()> run;      // may be empty
   std::shared_ptr<Record> after;  // runs only when this is done; null: at any time
+  bool frees = false;             // runs even when the queue is dropped
 };
 
 }  // namespace hayloft::simt
@@ -53,6 +55,7 @@ class Runtime {
 
   // An operation behind all others of the stream.
   void queue(cudaStream_t stream, std::function<void()> run);
+  void queue_free(cudaStream_t stream, void* data);
   // Runs operations of any streams until `done`. Returns the sticky error.
   cudaError_t wait(const std::function<bool()>& done);
   cudaError_t wait(cudaStream_t stream);  // until its queue is empty
@@ -97,7 +100,24 @@ cudaError_t api(const char* function, Body&& body) {
   Runtime& runtime = Runtime::instance();
   const std::lock_guard lock(runtime.mutex);
   cudaError_t error = runtime.enter(function);
-  if (error == cudaSuccess) error = body(runtime);
+  try {
+    if (error == cudaSuccess) error = body(runtime);
+  } catch (const std::out_of_range&) {  // of Memory::place()
+    error = cudaErrorInvalidValue;
+  }
+  runtime.note(error);
+  return error;
+}
+
+// For what gives something back: that is done even when the call fails, as it is when the process ends, so that a test
+// of failures leaks nothing.
+template <class Body>
+cudaError_t give_back(const char* function, Body&& body) {
+  Runtime& runtime = Runtime::instance();
+  const std::lock_guard lock(runtime.mutex);
+  const cudaError_t entered = runtime.enter(function);
+  const cudaError_t done = body(runtime);
+  const cudaError_t error = entered != cudaSuccess ? entered : done;
   runtime.note(error);
   return error;
 }

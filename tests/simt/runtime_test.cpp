@@ -321,6 +321,22 @@ TEST_F(RuntimeTest, ALostDeviceStaysLost) {
   EXPECT_EQ(cudaMalloc(&data, 4), cudaErrorECCUncorrectable);
 }
 
+TEST_F(RuntimeTest, ALostDeviceTakesBackWhatItGave) {
+  const std::uint64_t before = device_bytes();
+  void* queued = nullptr;
+  void* kept = nullptr;
+  cudaMallocAsync(&queued, 100, stream);
+  cudaMallocAsync(&kept, 100, stream);
+  cudaEvent_t event = nullptr;
+  cudaEventCreate(&event);
+  cudaFreeAsync(queued, stream);
+  fail_call("cudaStreamSynchronize", 1, cudaErrorLaunchFailure);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorLaunchFailure);
+  EXPECT_EQ(cudaFreeAsync(kept, stream), cudaErrorLaunchFailure);
+  EXPECT_EQ(cudaEventDestroy(event), cudaErrorLaunchFailure);
+  EXPECT_EQ(device_bytes(), before);
+}
+
 TEST_F(RuntimeTest, AMachineWithoutADeviceSaysSo) {
   device().count = 0;
   int count = -1;
