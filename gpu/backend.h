@@ -143,7 +143,8 @@ struct StageTime {
 struct DeviceMemory {
   std::uint64_t budget_bytes = 0;
   std::uint64_t used_bytes = 0;
-  std::uint64_t peak_bytes = 0;  // the most that used_bytes has been
+  std::uint64_t peak_bytes = 0;         // the most that used_bytes has been
+  std::uint64_t driver_peak_bytes = 0;  // the most that the driver has held for it, pieces too small to use included
 };
 
 class Backend {

@@ -98,6 +98,7 @@ class BenchCommand : public Command {
     }
     if (!json.to_stdout()) print(table(all, rate));
     json.write(as_json(all, rate, *environment.backend));
+    say_device_memory(*environment.backend);
   }
 
  private:

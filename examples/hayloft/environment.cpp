@@ -71,6 +71,13 @@ Environment::Environment(const MachineOptions& options, const std::filesystem::p
              config.head_dim, format_bytes(model->weight_bytes()));
 }
 
+void say_device_memory(const gpu::Backend& backend) {
+  const gpu::DeviceMemory memory = backend.memory();
+  if (memory.budget_bytes == 0) return;
+  fmt::print(stderr, "device memory: {} at most, {} as the driver counts, of {}\n", format_bytes(memory.peak_bytes),
+             format_bytes(memory.driver_peak_bytes), format_bytes(memory.budget_bytes));
+}
+
 std::string model_name(const std::filesystem::path& directory) {
   const std::filesystem::path path = std::filesystem::absolute(directory).lexically_normal();
   return (path.has_filename() ? path : path.parent_path()).filename().string();

@@ -30,6 +30,9 @@ struct Environment {
   std::unique_ptr<offload::Arena> arena;
 };
 
+// What of the device's memory has been used at most, as one line on standard error; nothing where there is no budget.
+void say_device_memory(const gpu::Backend& backend);
+
 // The last part of a model directory's path.
 std::string model_name(const std::filesystem::path& directory);
 

@@ -90,6 +90,7 @@ class GenerateCommand : public Command {
       throw;
     }
     summarise(session, prompt.size());
+    say_device_memory(*environment.backend);
   }
 
  private:

@@ -98,6 +98,7 @@ class NeedleCommand : public Command {
       picture.commit();
     }
     json.write(runtime::needle_json(report_));
+    say_device_memory(*environment.backend);
   }
 
  private:

@@ -108,7 +108,9 @@ class CudaBackend final : public Backend {
   const offload::Threads& threads() const override { return threads_; }
 
   std::shared_ptr<offload::ChunkListener> pinning() override { return pins_; }
-  DeviceMemory memory() const override { return {arena_.budget_bytes(), arena_.used_bytes(), arena_.peak_bytes()}; }
+  DeviceMemory memory() const override {
+    return {arena_.budget_bytes(), arena_.used_bytes(), arena_.peak_bytes(), arena_.driver_peak_bytes()};
+  }
   void time_stages(bool on_or_off) override { stages_.run(on_or_off); }
   std::vector<StageTime> stage_times() override { return stages_.times(); }
 

@@ -45,6 +45,13 @@ void DeviceArena::take(std::uint64_t bytes) {
   }
 }
 
+std::uint64_t DeviceArena::driver_peak_bytes() const {
+  std::uint64_t bytes = 0;
+  if (cudaMemPoolGetAttribute(pool_, cudaMemPoolAttrReservedMemHigh, &bytes) == cudaSuccess) return bytes;
+  cudaGetLastError();
+  return 0;
+}
+
 void* DeviceArena::allocate(std::uint64_t bytes, cudaStream_t stream) {
   bytes = rounded(bytes);
   take(bytes);

@@ -30,6 +30,7 @@ class DeviceArena {
   std::uint64_t budget_bytes() const { return budget_; }
   std::uint64_t used_bytes() const { return used_; }
   std::uint64_t peak_bytes() const { return peak_; }
+  std::uint64_t driver_peak_bytes() const;  // of what the pool has held; 0 when the driver does not say
 
  private:
   void take(std::uint64_t bytes);
