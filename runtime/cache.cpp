@@ -219,6 +219,19 @@ void Cache::commit(int T) {
   tokens_ += T;
 }
 
+void Cache::commit(int layer, int T) {
+  Tail& tail = tails_[static_cast<std::size_t>(layer)];
+  const int full = tail.full_blocks(T, options_);
+  tail.tokens += T;
+  for (int i = 0; i < full; ++i) spill(layer, store_.start_block());
+  if (static_cast<std::size_t>(layer) + 1 == tails_.size()) tokens_ += T;
+}
+
+void Cache::replace_by(Cache grown) {
+  grown.spilled_bytes_ += spilled_bytes_;
+  *this = std::move(grown);
+}
+
 void Cache::spill(int layer, offload::BlockWriter block) {
   Tail& tail = tails_[static_cast<std::size_t>(layer)];
   const int B = options_.block_tokens;

@@ -69,7 +69,13 @@ class Cache {
   void append(int layer, const float* k, const float* v, int T);
   void commit(int T);
 
+  // The same for one layer, for going layer by layer; tokens() follows with the last one. An error leaves the layers
+  // apart, so it is done to a fork, which then takes the place of what it was forked from.
+  void commit(int layer, int T);
+  void replace_by(Cache grown);
+
   std::int64_t tokens() const { return tokens_; }
+  std::int64_t tokens(int layer) const { return view(layer).tokens(); }
   const CacheOptions& options() const { return options_; }
   std::uint64_t host_bytes() const { return store_.bytes(); }
   std::uint64_t device_bytes() const;
