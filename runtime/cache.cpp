@@ -205,6 +205,16 @@ void Cache::resize(Tail& tail, std::int64_t capacity) const {
 }
 
 void Cache::commit(int T) {
+  commit_layers(0, static_cast<int>(tails_.size()), T);
+  tokens_ += T;
+}
+
+void Cache::commit(int layer, int T) {
+  commit_layers(layer, layer + 1, T);
+  if (static_cast<std::size_t>(layer) + 1 == tails_.size()) tokens_ += T;
+}
+
+void Cache::commit_layers(int begin, int end, int T) {
   // All that can fail comes first and changes nothing: the memory, then filling it, for which the device is waited for
   // once.
   struct Spill {
@@ -213,7 +223,7 @@ void Cache::commit(int T) {
   };
   const int B = options_.block_tokens;
   std::vector<Spill> spills;
-  for (int layer = 0; layer < static_cast<int>(tails_.size()); ++layer) {
+  for (int layer = begin; layer < end; ++layer) {
     gpu::CacheView oldest = view(layer, T);
     for (int i = tails_[static_cast<std::size_t>(layer)].full_blocks(T, options_); i > 0; --i) {
       spills.push_back({layer, store_.start_block()});
@@ -225,14 +235,18 @@ void Cache::commit(int T) {
   }
   if (!spills.empty()) backend_->synchronize(backend_->stream());
 
-  for (Tail& tail : tails_) tail.tokens += T;
+  for (int layer = begin; layer < end; ++layer) tails_[static_cast<std::size_t>(layer)].tokens += T;
   for (Spill& spill : spills) {
     Tail& tail = tails_[static_cast<std::size_t>(spill.layer)];
     store_.commit(tail.store_layer, std::move(spill.block), B);
     spilled_bytes_ += store_.layout().block_bytes;
     tail.drop(B);
   }
-  tokens_ += T;
+}
+
+void Cache::replace_by(Cache grown) {
+  grown.spilled_bytes_ += spilled_bytes_;
+  *this = std::move(grown);
 }
 
 std::uint64_t Cache::device_bytes() const {

@@ -70,7 +70,13 @@ class Cache {
   void append(int layer, const float* k, const float* v, int T);
   void commit(int T);
 
+  // The same for one layer, for going layer by layer; tokens() follows with the last one. An error leaves the layers
+  // apart, so it is done to a fork, which then takes the place of what it was forked from.
+  void commit(int layer, int T);
+  void replace_by(Cache grown);
+
   std::int64_t tokens() const { return tokens_; }
+  std::int64_t tokens(int layer) const { return view(layer).tokens(); }
   const CacheOptions& options() const { return options_; }
   std::uint64_t host_bytes() const { return store_.bytes(); }
   std::uint64_t device_bytes() const;
@@ -83,6 +89,7 @@ class Cache {
   };
   Cache(const Cache& other, offload::Store store);
   void make_room(Tail& tail, int T);
+  void commit_layers(int begin, int end, int T);  // layers [begin, end)
   void resize(Tail& tail, std::int64_t capacity) const;
 
   gpu::Backend* backend_;

@@ -19,6 +19,8 @@ double seconds_since(Clock::time_point start) {
 // How the context was read so far, and so goes on.
 SessionOptions as_read(const offload::Snapshot& snapshot, SessionOptions options) {
   const ReadingNote note = read_note(snapshot.description().note, snapshot.path().string());
+  options.cache.block_tokens = snapshot.description().shape.block_tokens;
+  options.cache.columns = snapshot.description().shape.columns;
   options.chunk_tokens = note.chunk_tokens;
   options.prefill = note.prefill;
   return options;
@@ -65,6 +67,14 @@ IngestResult read_on(offload::SnapshotWriter writer, Session session, const std:
   return result;
 }
 
+void announce(const IngestOptions& options, const std::vector<std::int32_t>& tokens,
+              const offload::Snapshot* snapshot) {
+  if (!options.planned) return;
+  const bool stored = snapshot && snapshot->description().shape.layers > 0;
+  options.planned(snapshot ? as_read(*snapshot, options.session) : options.session,
+                  static_cast<std::int64_t>(tokens.size()), stored ? snapshot->stored_tokens(0) : 0);
+}
+
 void require_same_beginning(const std::vector<std::int32_t>& saved, const std::vector<std::int32_t>& tokens,
                             const std::string& file) {
   const auto [at, other] = std::mismatch(saved.begin(), saved.end(), tokens.begin(), tokens.end());
@@ -92,6 +102,7 @@ IngestResult ingest(const ModelSource& source, offload::Arena& arena, std::strin
   std::filesystem::path part = path;
   part += ".part";
   if (!std::filesystem::exists(part, error)) {
+    announce(options, tokens, nullptr);
     const int chunk = options.session.chunk_tokens;
     const offload::SnapshotDescription description{
         source.identity(), store_shape(source.model.config(), options.session.cache), source.model.config().layers,
@@ -103,6 +114,7 @@ IngestResult ingest(const ModelSource& source, offload::Arena& arena, std::strin
   const offload::Snapshot snapshot = writer.snapshot();
   snapshot.require_model(source.identity());
   require_same_beginning(snapshot.tokens(), tokens, part.string());
+  announce(options, tokens, &snapshot);
   const SessionOptions reading = as_read(snapshot, options.session);
   return read_on(std::move(writer), Session(source.model, arena, reading, snapshot), tokens, path, reading.chunk_tokens,
                  options, progress);
@@ -119,6 +131,7 @@ IngestResult append_to(const ModelSource& source, offload::Arena& arena, std::st
   const std::vector<std::int32_t> more = source.tokenizer.encode(text, false);
   tokens.insert(tokens.end(), more.begin(), more.end());
   require_same_beginning(saved, tokens, path.string());
+  announce(options, tokens, &snapshot);
   const SessionOptions reading = as_read(snapshot, options.session);
   return read_on(std::move(writer), Session(source.model, arena, reading, snapshot), tokens, path, reading.chunk_tokens,
                  options, progress);

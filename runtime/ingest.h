@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string_view>
 
 #include "offload/snapshot_writer.h"
@@ -18,6 +19,9 @@ struct IngestOptions {
   SessionOptions session;
   double checkpoint_seconds =
       5;  // a checkpoint after the first chunk that ends this long after the last; 0: after each
+  // Told, before anything is read or written, how the text will be read, how many tokens the context will have and how
+  // many of them lie in blocks of the file already. Throw to refuse.
+  std::function<void(const SessionOptions& reading, std::int64_t tokens, std::int64_t stored)> planned = {};
 };
 
 struct IngestResult {

@@ -18,6 +18,8 @@ std::array<std::int64_t, 9> activation_widths(const ModelConfig& config) {
   return {hidden, hidden, query, kv, kv, query, inner, inner, hidden};
 }
 
+constexpr std::int32_t no_layer = std::numeric_limits<std::int32_t>::max();  // has a NaN or an infinity
+
 std::uint64_t activation_bytes(const ModelConfig& config, int T) {
   std::int64_t floats = 0;
   for (const std::int64_t width : activation_widths(config)) floats += width;
@@ -65,19 +67,12 @@ Model::Activations Model::prepare(Workspace& workspace, int T) const {
 std::vector<float> Model::forward(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, Want want,
                                   const Attending& attending) const {
   if (tokens.empty()) return {};
-  for (const std::int32_t token : tokens) {
-    if (token < 0 || token >= config_.vocab_size) {
-      fail("token id {} is outside the model's vocabulary of {}: model and tokenizer do not belong together", token,
-           config_.vocab_size);
-    }
-  }
+  check_ids(tokens);
   const int T = static_cast<int>(tokens.size());
   const std::int64_t H = config_.hidden_size;
   const gpu::Stream stream = backend_->stream();
   const Activations act = prepare(workspace, T);
-  constexpr std::int32_t no_layer = std::numeric_limits<std::int32_t>::max();
-  if (!workspace.flag) workspace.flag = backend_->allocate(sizeof(std::int32_t), stream);
-  backend_->to_device(workspace.flag.as<void>(), &no_layer, sizeof no_layer, stream);
+  clear_flag(workspace);
 
   backend_->embed(weights_.embedding, tokens.data(), T, act.hidden, stream);
   int rows = T;  // how many of the newest positions are still needed
@@ -101,15 +96,67 @@ std::vector<float> Model::forward(Cache& cache, Workspace& workspace, std::span<
     logits.resize(count);
     backend_->to_host(logits.data(), workspace.logits.as<float>(), count * sizeof(float), stream);
   }
-  std::int32_t bad_layer = no_layer;
-  backend_->to_host(&bad_layer, workspace.flag.as<void>(), sizeof bad_layer, stream);
-  if (bad_layer != no_layer) {
-    const std::string where = bad_layer == config_.layers ? "the logits" : fmt::format("layer {}", bad_layer);
-    fail("NaN or infinity in {} at position {}: the weights are damaged, or overflow 16-bit K/V", where,
-         cache.tokens() + T - 1);
-  }
+  require_finite(workspace, cache.tokens() + T - 1);
   cache.commit(T);
   return logits;
+}
+
+void Model::forward_by_layer(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, int chunk,
+                             const Attending& attending, const std::function<void(std::int64_t done)>& progress) const {
+  if (tokens.empty()) return;
+  check_ids(tokens);
+  const gpu::Stream stream = backend_->stream();
+  const auto S = static_cast<std::int64_t>(tokens.size());
+  const std::int64_t H = config_.hidden_size;
+  std::vector<float> hidden(static_cast<std::size_t>(S * H));
+  Cache grown = cache.fork();
+  const Activations act = prepare(workspace, static_cast<int>(std::min<std::int64_t>(chunk, S)));
+  clear_flag(workspace);
+  for (int layer = 0; layer < config_.layers; ++layer) {
+    const bool last = layer + 1 == config_.layers;  // it stops at K and V
+    for (std::int64_t at = 0; at < S; at += chunk) {
+      const int T = static_cast<int>(std::min<std::int64_t>(chunk, S - at));
+      const std::uint64_t bytes = static_cast<std::uint64_t>(T * H) * sizeof(float);
+      if (layer == 0) {
+        backend_->embed(weights_.embedding, tokens.data() + at, T, act.hidden, stream);
+      } else {
+        backend_->to_device(act.hidden, hidden.data() + at * H, bytes, stream);
+      }
+      attention(layer, grown, workspace, act, T, last ? 0 : T, attending);
+      if (!last) {
+        mlp(layer, act, act.hidden, T);
+        backend_->flag_nonfinite(act.hidden, T * H, layer, workspace.flag.as<std::int32_t>(), stream);
+        backend_->to_host(hidden.data() + at * H, act.hidden, bytes, stream);
+      }
+      grown.commit(layer, T);
+      if (progress) progress((layer * S + at + T) / config_.layers);
+    }
+    require_finite(workspace, cache.tokens() + S - 1);
+  }
+  cache.replace_by(std::move(grown));
+}
+
+void Model::check_ids(std::span<const std::int32_t> tokens) const {
+  for (const std::int32_t token : tokens) {
+    if (token < 0 || token >= config_.vocab_size) {
+      fail("token id {} is outside the model's vocabulary of {}: model and tokenizer do not belong together", token,
+           config_.vocab_size);
+    }
+  }
+}
+
+void Model::clear_flag(Workspace& workspace) const {
+  const gpu::Stream stream = backend_->stream();
+  if (!workspace.flag) workspace.flag = backend_->allocate(sizeof(std::int32_t), stream);
+  backend_->to_device(workspace.flag.as<void>(), &no_layer, sizeof no_layer, stream);
+}
+
+void Model::require_finite(const Workspace& workspace, std::int64_t last_position) const {
+  std::int32_t bad_layer = no_layer;
+  backend_->to_host(&bad_layer, workspace.flag.as<void>(), sizeof bad_layer, backend_->stream());
+  if (bad_layer == no_layer) return;
+  const std::string where = bad_layer == config_.layers ? "the logits" : fmt::format("layer {}", bad_layer);
+  fail("NaN or infinity in {} at position {}: the weights are damaged, or overflow 16-bit K/V", where, last_position);
 }
 
 // The residual stream of the newest `rows` positions gains the layer's attention; K and V of all T enter the cache.
@@ -118,7 +165,7 @@ void Model::attention(int layer, Cache& cache, Workspace& workspace, const Activ
   const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
   const int d = config_.head_dim;
   const std::int64_t H = config_.hidden_size;
-  const std::int64_t position = cache.tokens();
+  const std::int64_t position = cache.tokens(layer);
   const gpu::Stream stream = backend_->stream();
   const gpu::Rope rope{weights_.inverse_frequency};
   const bool rotated = config_.rope[static_cast<std::size_t>(layer)];

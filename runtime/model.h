@@ -57,8 +57,18 @@ class Model {
   std::vector<float> forward(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, Want want,
                              const Attending& attending = {}) const;
 
+  // What forward(..., Want::none) does with the tokens `chunk` at a time, to the bit, but with the loop over the layers
+  // outside: every chunk goes through a layer before the next layer. The hidden states of all tokens, f32
+  // [tokens][hidden], wait in host memory. progress: tokens done, as the share of the work that is. If it throws, or
+  // progress does, the cache is as before.
+  void forward_by_layer(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, int chunk,
+                        const Attending& attending, const std::function<void(std::int64_t done)>& progress = {}) const;
+
  private:
   struct Activations;
+  void check_ids(std::span<const std::int32_t> tokens) const;
+  void clear_flag(Workspace& workspace) const;
+  void require_finite(const Workspace& workspace, std::int64_t last_position) const;
   Activations prepare(Workspace& workspace, int T) const;
   void attention(int layer, Cache& cache, Workspace& workspace, const Activations& act, int T, int rows,
                  const Attending& attending) const;

@@ -7,6 +7,7 @@
 #include "offload/format.h"
 #include "offload/snapshot_format.h"
 #include "runtime/cache.h"
+#include "runtime/plan_prefill.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -31,21 +32,47 @@ std::uint64_t saved_bytes(const PlanRequest& request, const offload::BlockLayout
          pages(tokens);
 }
 
+// Measured on Linux x86-64 with Debian 12's libraries, by the peak of the resident memory of runs that vary one thing
+// at a time; tests/plan_memory_slow_test.cpp holds the sum to 5%.
+constexpr std::uint64_t library_bytes = std::uint64_t{12} << 20;  // code and data of the program and its libraries
+constexpr std::uint64_t thread_bytes = std::uint64_t{700} << 10;  // scratch and the touched part of a stack
+constexpr std::uint64_t product_bytes_per_token = std::uint64_t{4}
+                                                  << 10;  // what OpenBLAS packs of a chunk's activations
+constexpr int most_packed_tokens = 1536;
+constexpr std::uint64_t tokenizer_growth = 9;       // tables over the JSON they come from: 8.7 for Qwen2's 6 MB
+constexpr std::uint64_t text_bytes_per_token = 14;  // English at 3.7 bytes a token, its pieces, and ids of 4 bytes
+
+std::uint64_t program_bytes(int threads, int chunk, std::uint64_t tokenizer_file_bytes) {
+  return library_bytes + static_cast<std::uint64_t>(threads) * thread_bytes +
+         static_cast<std::uint64_t>(std::min(chunk, most_packed_tokens)) * product_bytes_per_token +
+         tokenizer_file_bytes * tokenizer_growth;
+}
+
 PlanMemory plan_memory(const PlanRequest& request) {
   const CacheOptions& options = request.session.cache;
   const offload::BlockLayout layout(store_shape(request.config, options));
   PlanMemory memory;
+  const std::int64_t blocks_mapped = request.mapped_tokens / options.block_tokens;
+  memory.mapped = host_bytes(request.config, options, options.window + blocks_mapped * options.block_tokens);
   const std::uint64_t store = host_bytes(request.config, options, request.tokens);
-  const std::uint64_t stored = static_cast<std::uint64_t>(
-      tail_after(options, 0, request.tokens, request.session.chunk_tokens).position / options.block_tokens);
-  memory.columns = stored * static_cast<std::uint64_t>(request.config.global_layers()) *
+  const std::int64_t stored =
+      tail_after(options, 0, request.tokens, request.session.chunk_tokens).position / options.block_tokens;
+  memory.columns = static_cast<std::uint64_t>(std::max<std::int64_t>(0, stored - blocks_mapped)) *
+                   static_cast<std::uint64_t>(request.config.global_layers()) *
                    static_cast<std::uint64_t>(layout.kv_heads) * static_cast<std::uint64_t>(layout.head_dim) *
                    (layout.column_bytes + layout.scale_bytes);
-  memory.rows = store - memory.columns;
+  memory.rows = store - std::min(store, memory.mapped) - memory.columns;
   memory.tails = tail_bytes(request.config, options, request.tokens, request.session.chunk_tokens);
-  memory.workspace = workspace_bytes(
-      request.config, static_cast<int>(std::min<std::int64_t>(request.session.chunk_tokens, request.tokens)));
+  memory.question = memory.tails;
+  const int chunk = static_cast<int>(std::min<std::int64_t>(request.session.chunk_tokens, request.tokens));
+  memory.workspace = workspace_bytes(request.config, chunk);
+  if (request.session.prefill.order == PrefillOptions::Order::layer) {  // hidden states in host memory
+    memory.workspace += static_cast<std::uint64_t>(request.tokens) *
+                        static_cast<std::uint64_t>(request.config.hidden_size) * sizeof(float);
+  }
   memory.weights = request.weights.bytes;
+  memory.program = program_bytes(request.threads, chunk, request.tokenizer_file_bytes);
+  memory.text = static_cast<std::uint64_t>(request.tokens) * text_bytes_per_token;
   memory.saved = saved_bytes(request, layout, store);
   return memory;
 }
@@ -71,7 +98,9 @@ double milliseconds(std::uint64_t bytes, double gigabytes_per_second) {
 PlanTime predict(const PlanRequest& request, const offload::BlockLayout& layout, const PlannedMethod& method,
                  const MachineProfile& profile) {
   const ModelConfig& config = request.config;
-  const AttentionRates rates = profile.rates(config.head_dim, config.group_size());
+  std::uint64_t read = 0;  // of the cache, at every step again
+  for (const Place place : {Place::link, Place::near, Place::device}) read += method.counters.total(place);
+  const AttentionRates rates = profile.rates(config.head_dim, config.group_size(), read);
   const bool sparq = method.attn.name == "sparq";
   // A list per query head serves one query per row.
   const bool alone = method.attn.name == "topk" && method.attn.per != index::SelectPer::kv_head;
@@ -84,7 +113,7 @@ PlanTime predict(const PlanRequest& request, const offload::BlockLayout& layout,
                    rates.sparq_scan(layout.columns)) +
       milliseconds(bytes(Place::near, Kind::columns) + bytes(Place::near, Kind::rows), rates.topk_scan(layout.columns));
   ms.rows = milliseconds(bytes(Place::link, Kind::rows),
-                         alone ? profile.rates(config.head_dim, 1).row_gather : rates.row_gather);
+                         alone ? profile.rates(config.head_dim, 1, read).row_gather : rates.row_gather);
   ms.dense = milliseconds(bytes(Place::link, Kind::dense), rates.dense);
   ms.tail = milliseconds(bytes(Place::device, Kind::rows), sparq ? rates.sparq_tail : rates.tail);
   for (const std::int64_t window : config.sliding_window) {
@@ -105,7 +134,8 @@ std::string shortfall(const PlanRequest& request, const PlanMemory& memory) {
   const std::uint64_t others = memory.total() - memory.store();
   if (others > request.available_bytes) {
     return fmt::format(
-        "weights, tails and workspace need {}, and this machine has {} to give; take a smaller model or a machine with "
+        "weights, tails, workspace, text and program need {}, and this machine has {} to give; take a smaller model or "
+        "a machine with "
         "{} more",
         format_bytes(others), format_bytes(request.available_bytes), format_bytes(others - request.available_bytes));
   }
@@ -117,7 +147,7 @@ std::string shortfall(const PlanRequest& request, const PlanMemory& memory) {
                                  ? fmt::format("raise --host-memory to {} bytes", memory.store())
                                  : fmt::format("it takes a machine with {} more", format_bytes(memory.store() - left));
   return fmt::format(
-      "keys and values of {} tokens need {} of host memory, and there are {}; {}, or lower --ctx-size to {}",
+      "keys and values of {} tokens need {} of host memory, and there are {}; {}, or take {} tokens at most",
       request.tokens, format_bytes(memory.store()), format_bytes(most), remedy, fitting);
 }
 
@@ -147,6 +177,7 @@ Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
     if (profile) method.ms = predict(request, layout, method, *profile);
     plan.methods.push_back(std::move(method));
   }
+  plan.prefill = plan_prefill(request, profile);
   return plan;
 }
 

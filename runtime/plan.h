@@ -23,18 +23,27 @@ struct PlanRequest {
   std::int64_t tokens = 0;            // of context
   std::uint64_t host_budget = 0;      // for the store, as the arena will have it
   std::uint64_t available_bytes = 0;  // of the machine's memory, for everything
+  std::int64_t mapped_tokens = 0;     // of the store that lie in a saved context, mapped: whole blocks
+  int threads = 1;
+  std::uint64_t tokenizer_file_bytes = 0;  // of tokenizer.json; 0 without one
 };
 
 struct PlanMemory {
   std::uint64_t rows = 0;     // of the store: K and V, value sums
   std::uint64_t columns = 0;  // of the store, with scales
   std::uint64_t tails = 0;
+  std::uint64_t question = 0;  // the tails of a session that is forked for one
   std::uint64_t workspace = 0;
   std::uint64_t weights = 0;
-  std::uint64_t saved = 0;  // on disk, when the context is saved: at most
+  std::uint64_t program = 0;  // libraries, the tokenizer's tables, what matrix products work in
+  std::uint64_t text = 0;     // and token ids
+  std::uint64_t mapped = 0;   // of the store, in a file: pages the system may drop, not counted in the total
+  std::uint64_t saved = 0;    // on disk, when the context is saved: at most
 
-  std::uint64_t store() const { return rows + columns; }
-  std::uint64_t total() const { return store() + tails + workspace + weights; }  // in memory
+  std::uint64_t store() const { return rows + columns; }  // not mapped
+  std::uint64_t total() const {                           // the most that is in memory at once
+    return store() + tails + question + workspace + weights + program + text;
+  }
 };
 
 // Milliseconds of one decoded token.
@@ -49,6 +58,16 @@ struct PlanTime {
   double total() const { return search + rows + dense + tail + weights + fixed; }
 };
 
+// Reading the whole context in one way.
+struct PlannedPrefill {
+  std::string strategy;  // "exact, chunk by chunk" ...
+  PrefillOptions options;
+  std::uint64_t products = 0;   // floating-point operations of matrix products
+  std::uint64_t attention = 0;  // and of attention
+  std::uint64_t moved = 0;      // bytes over the link to a device that computes: PrefillTraffic
+  std::optional<double> seconds;
+};
+
 struct PlannedMethod {
   MethodOptions attn;
   Counters counters;  // of one step, over all global layers
@@ -61,6 +80,7 @@ struct Plan {
   std::uint64_t host_budget = 0;
   std::string shortfall;  // what does not fit, and what would make it fit, with the numbers; empty when all fits
   std::vector<PlannedMethod> methods;
+  std::vector<PlannedPrefill> prefill;
 };
 
 // Without a profile there are no times. Throws Error on methods whose options are out of range.
@@ -70,6 +90,7 @@ Plan make_plan(const PlanRequest& request, const MachineProfile* profile);
 std::int64_t longest_context(const ModelConfig& config, const CacheOptions& options, std::uint64_t bytes);
 
 std::string plan_table(const Plan& plan);               // Markdown
+std::string plan_line(const Plan& plan);                // totals in one line, as long commands print them
 std::string plan_json(const std::vector<Plan>& plans);  // schema "hayloft.plan/1"
 
 // A Llama-like model of this shape, every layer global. Sizes that are 0 take those of Llama 3: hidden = heads * d,

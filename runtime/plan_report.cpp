@@ -39,8 +39,11 @@ std::string plan_table(const Plan& plan) {
   row("host: rows of K and V", memory.rows);
   row("host: columns of K", memory.columns);
   row("tails", memory.tails);
+  row("a question's tails", memory.question);
   row("workspace", memory.workspace);
   row("weights", memory.weights);
+  row("program and tokenizer", memory.program);
+  row("text and its tokens", memory.text);
   row("**in memory**", memory.total());
   row("budget for rows and columns", plan.host_budget);
   row("disk, when saved: at most", memory.saved);
@@ -63,6 +66,27 @@ std::string plan_table(const Plan& plan) {
     }
     text += "\n";
   }
+
+  text += "\n| reading the context | products | attention | over a link |";
+  text += timed ? " **seconds** |\n|---|---:|---:|---:|---:|\n" : "\n|---|---:|---:|---:|\n";
+  for (const PlannedPrefill& prefill : plan.prefill) {
+    text += fmt::format("| {} | {:.3g} GFLOP | {:.3g} GFLOP | {} |", prefill.strategy,
+                        static_cast<double>(prefill.products) / 1e9, static_cast<double>(prefill.attention) / 1e9,
+                        format_bytes(prefill.moved));
+    if (prefill.seconds) text += fmt::format(" {:.2f} |", *prefill.seconds);
+    text += "\n";
+  }
+  return text;
+}
+
+std::string plan_line(const Plan& plan) {
+  const PlanMemory& memory = plan.memory;
+  std::string text = fmt::format("plan: {} tokens, {} in memory, {} of it keys and values", plan.tokens,
+                                 format_bytes(memory.total()), format_bytes(memory.store()));
+  if (memory.mapped > 0) text += fmt::format(", and {} mapped", format_bytes(memory.mapped));
+  for (const PlannedMethod& method : plan.methods) {
+    if (method.ms) text += fmt::format("; {} {:.2f} ms/token", label(method.attn), method.ms->total());
+  }
   return text;
 }
 
@@ -75,14 +99,18 @@ std::string plan_json(const std::vector<Plan>& plans) {
          {{"host_rows", plan.memory.rows},
           {"host_columns", plan.memory.columns},
           {"tails", plan.memory.tails},
+          {"question", plan.memory.question},
           {"workspace", plan.memory.workspace},
           {"weights", plan.memory.weights},
+          {"program", plan.memory.program},
+          {"text", plan.memory.text},
           {"total", plan.memory.total()},
           {"host_budget", plan.host_budget},
           {"saved_at_most", plan.memory.saved}}},
         {"fits", plan.shortfall.empty()},
         {"shortfall", plan.shortfall},
         {"methods", nlohmann::ordered_json::array()},
+        {"prefill", nlohmann::ordered_json::array()},
     };
     for (const PlannedMethod& method : plan.methods) {
       nlohmann::ordered_json times;  // null without a profile
@@ -94,6 +122,13 @@ std::string plan_json(const std::vector<Plan>& plans) {
                                   {"bytes_per_token", bytes_read(method.counters)},
                                   {"elements_per_token", method.counters.elements},
                                   {"ms_per_token", times}});
+    }
+    for (const PlannedPrefill& prefill : plan.prefill) {
+      entry["prefill"].push_back({{"strategy", prefill.strategy},
+                                  {"product_flops", prefill.products},
+                                  {"attention_flops", prefill.attention},
+                                  {"link_bytes", prefill.moved},
+                                  {"seconds", prefill.seconds ? nlohmann::ordered_json(*prefill.seconds) : nullptr}});
     }
     report["plans"].push_back(std::move(entry));
   }

@@ -24,10 +24,13 @@ namespace hayloft::runtime {
 
 struct PrefillOptions {
   enum class Kind : std::uint8_t { exact, window, topk };
+  // Which loop is outside; the result is the same bit for bit. automatic: what moves fewer bytes (plan_prefill.h).
+  enum class Order : std::uint8_t { automatic, chunk, layer };
   Kind kind = Kind::exact;
   std::int64_t window = 4096;  // w, the query's own position counted in
   std::int64_t sinks = 4;      // s, of `window`
   Budget k{1024, 0};           // k, of `topk`: besides the window; a share is one of p + 1
+  Order order = Order::automatic;
 };
 
 const char* name(PrefillOptions::Kind kind);

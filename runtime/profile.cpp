@@ -29,6 +29,7 @@ constexpr RateField rate_fields[] = {
     {"int8_scan_GBps", &AttentionRates::int8_scan},
     {"int4_scan_GBps", &AttentionRates::int4_scan},
     {"row_scan_GBps", &AttentionRates::row_scan},
+    {"causal_GFLOPps", &AttentionRates::causal},
 };
 
 AttentionRates read_rates(const nlohmann::json& entry, const std::string& where) {
@@ -50,25 +51,16 @@ double distance(int a, int b) {
   return std::fabs(std::log2(static_cast<double>(a) / b));
 }
 
-}  // namespace
-
-double AttentionRates::sparq_scan(offload::ColumnFormat format) const {
-  switch (format) {
-    case offload::ColumnFormat::int8:
-      return int8_scan;
-    case offload::ColumnFormat::int4:
-      return int4_scan;
-    case offload::ColumnFormat::f16:
-      break;
+// `a` with the time per byte moved towards that of `b` by `weight`.
+AttentionRates between(AttentionRates a, const AttentionRates& b, double weight) {
+  for (const RateField& field : rate_fields) {
+    a.*field.rate = 1 / ((1 - weight) / (a.*field.rate) + weight / (b.*field.rate));
   }
-  return column_scan;
+  return a;
 }
 
-double AttentionRates::topk_scan(offload::ColumnFormat format) const {
-  return format == offload::ColumnFormat::f16 ? exact_scan : row_scan;
-}
-
-AttentionRates MachineProfile::rates(int head_dim, int group) const {
+// See MachineProfile::rates.
+AttentionRates rates_among(const std::vector<AttentionRates>& attention, int head_dim, int group) {
   if (attention.empty()) fail("the machine profile has no rates of attention; measure again with hayloft link");
   int nearest = attention.front().head_dim;
   for (const AttentionRates& rates : attention) {
@@ -92,11 +84,38 @@ AttentionRates MachineProfile::rates(int head_dim, int group) const {
     for (const RateField& field : rate_fields) result.*field.rate *= share;
     return result;
   }
-  const double weight = static_cast<double>(group - below->group) / (above->group - below->group);
-  for (const RateField& field : rate_fields) {
-    result.*field.rate = 1 / ((1 - weight) / (below->*field.rate) + weight / (above->*field.rate));
+  return between(result, *above, static_cast<double>(group - below->group) / (above->group - below->group));
+}
+
+}  // namespace
+
+double AttentionRates::sparq_scan(offload::ColumnFormat format) const {
+  switch (format) {
+    case offload::ColumnFormat::int8:
+      return int8_scan;
+    case offload::ColumnFormat::int4:
+      return int4_scan;
+    case offload::ColumnFormat::f16:
+      break;
   }
-  return result;
+  return column_scan;
+}
+
+double AttentionRates::topk_scan(offload::ColumnFormat format) const {
+  return format == offload::ColumnFormat::f16 ? exact_scan : row_scan;
+}
+
+AttentionRates MachineProfile::rates(int head_dim, int group) const {
+  return rates_among(attention, head_dim, group);
+}
+
+AttentionRates MachineProfile::rates(int head_dim, int group, std::uint64_t bytes) const {
+  const AttentionRates large = rates(head_dim, group);
+  if (attention_small.empty() || footprint_bytes <= small_footprint_bytes) return large;
+  const double small = static_cast<double>(small_footprint_bytes);
+  const double way = std::log(std::max(1.0, static_cast<double>(bytes)) / small) /
+                     std::log(static_cast<double>(footprint_bytes) / small);
+  return between(rates_among(attention_small, head_dim, group), large, std::clamp(way, 0.0, 1.0));
 }
 
 gpu::Link MachineProfile::best_link() const {
@@ -128,10 +147,17 @@ std::string profile_json(const MachineProfile& profile) {
       {"link_columns_copy_GBps", or_null(profile.link_columns_copy)},
       {"link_columns_both_GBps", or_null(profile.link_columns_both)},
   };
-  for (const AttentionRates& rates : profile.attention) {
-    nlohmann::ordered_json entry = {{"head_dim", rates.head_dim}, {"group", rates.group}};
-    for (const RateField& field : rate_fields) entry[field.name] = rates.*field.rate;
-    json["attention"].push_back(std::move(entry));
+  const auto add = [&](const char* list, const std::vector<AttentionRates>& attention) {
+    for (const AttentionRates& rates : attention) {
+      nlohmann::ordered_json entry = {{"head_dim", rates.head_dim}, {"group", rates.group}};
+      for (const RateField& field : rate_fields) entry[field.name] = rates.*field.rate;
+      json[list].push_back(std::move(entry));
+    }
+  };
+  add("attention", profile.attention);
+  if (!profile.attention_small.empty()) {
+    json["small_footprint_bytes"] = profile.small_footprint_bytes;
+    add("attention_small", profile.attention_small);
   }
   return json.dump(2) + "\n";
 }
@@ -157,11 +183,21 @@ MachineProfile read_profile(const std::filesystem::path& path) {
   profile.link_columns_sm = read_optional(fields, "link_columns_sm_GBps");
   profile.link_columns_copy = read_optional(fields, "link_columns_copy_GBps");
   profile.link_columns_both = read_optional(fields, "link_columns_both_GBps");
-  const nlohmann::json* list = fields.find("attention");
-  if (!list) fail("{}: the field attention is missing", path.string());
-  if (!list->is_array() || list->empty()) fields.refuse("attention", *list, "a list of at least one object of rates");
-  for (std::size_t i = 0; i < list->size(); ++i) {
-    profile.attention.push_back(read_rates((*list)[i], fmt::format("{}: attention[{}]", path.string(), i)));
+  const auto read_list = [&](const char* name) {
+    const nlohmann::json* list = fields.find(name);
+    if (!list) fail("{}: the field {} is missing", path.string(), name);
+    if (!list->is_array() || list->empty()) fields.refuse(name, *list, "a list of at least one object of rates");
+    std::vector<AttentionRates> rates;
+    for (std::size_t i = 0; i < list->size(); ++i) {
+      rates.push_back(read_rates((*list)[i], fmt::format("{}: {}[{}]", path.string(), name, i)));
+    }
+    return rates;
+  };
+  profile.attention = read_list("attention");
+  if (fields.find("attention_small")) {
+    profile.small_footprint_bytes =
+        static_cast<std::uint64_t>(fields.integer("small_footprint_bytes", 1, std::int64_t{1} << 62));
+    profile.attention_small = read_list("attention_small");
   }
   return profile;
 }

@@ -30,6 +30,7 @@ struct AttentionRates {
   double int8_scan = 0;
   double int4_scan = 0;
   double row_scan = 0;
+  double causal = 0;  // GFLOP/s: attention of a prompt's chunk, 4 d for each query and key it sees
 
   // Of SparQ's step 1, and of the exact top-k over a store whose columns have that format.
   double sparq_scan(offload::ColumnFormat format) const;
@@ -53,9 +54,16 @@ struct MachineProfile {
   std::optional<double> link_columns_copy;
   std::optional<double> link_columns_both;
   std::vector<AttentionRates> attention;  // at least one
+  // The same over little memory, all of it at every turn, as a short context is read: where a processor shares a large
+  // cache with others, how much of it a context keeps is a matter of its size. None, or all that `attention` has.
+  std::uint64_t small_footprint_bytes = 0;
+  std::vector<AttentionRates> attention_small;
 
   // For heads that were not measured: those of the nearest dimension, the time per byte interpolated over the group.
   AttentionRates rates(int head_dim, int group) const;
+  // For steps that read so many bytes each: the time per byte interpolated between the two footprints, over their
+  // logarithms.
+  AttentionRates rates(int head_dim, int group, std::uint64_t bytes) const;
 
   // What --link auto takes: the multiprocessors, unless another way is faster by more than they vary from run to run;
   // the copy engine costs a wait of the host in every layer.

@@ -27,7 +27,9 @@ constexpr std::uint64_t smallest_footprint = std::uint64_t{64} << 20;
 constexpr std::uint64_t usual_footprint = std::uint64_t{1} << 30;
 constexpr int measured_dims[] = {64, 128};
 constexpr int measured_groups[] = {1, 2, 4, 8};
-constexpr int measurements = 9 * 8 + 4;
+constexpr int chunk_tokens = 256;          // of a prompt, behind a slice of the footprint
+constexpr std::uint64_t small_share = 16;  // of the footprint: 64 MiB of 1 GiB
+constexpr int measurements = (10 + 7) * 8 + 4;
 
 double gigabytes(double bytes, double seconds) {
   return bytes / seconds / 1e9;
@@ -47,7 +49,7 @@ class Measurement {
       : backend_(backend),
         progress_(std::move(progress)),
         seconds_(options.seconds / measurements),
-        memory_(arena.allocate(footprint(arena, options))) {
+        memory_(arena.allocate(wanted_footprint(arena, options))) {
     fill();
   }
 
@@ -56,6 +58,7 @@ class Measurement {
     profile.device = backend_.name();
     profile.threads = backend_.threads().count();
     profile.footprint_bytes = memory_.bytes();
+    profile.small_footprint_bytes = std::max(memory_.bytes() / small_share, smallest_footprint / 4);
     say("memory");
     const std::span<const std::byte> all(memory_.data(), memory_.bytes());
     profile.near_read = gigabytes(static_cast<double>(offload::bytes_read(all.size())),
@@ -66,14 +69,28 @@ class Measurement {
     for (const int d : measured_dims) {
       for (const int group : measured_groups) {
         say(fmt::format("attention, head dimension {}, group {}", d, group));
-        profile.attention.push_back(attention(d, group));
+        footprint_ = profile.footprint_bytes;
+        parts_ = slices;
+        AttentionRates rates{d, group};
+        measure_store(rates);
+        AttentionRates small = rates;
+        measure_tail(rates);
+        profile.attention.push_back(rates);
+        // Once more over little memory; the tail, which knows no footprint, is the same.
+        footprint_ = profile.small_footprint_bytes;
+        parts_ = 1;
+        measure_store(small);
+        small.tail = rates.tail;
+        small.sparq_tail = rates.sparq_tail;
+        small.causal = rates.causal;
+        profile.attention_small.push_back(small);
       }
     }
     return profile;
   }
 
  private:
-  static std::uint64_t footprint(const offload::Arena& arena, const ProfileOptions& options) {
+  static std::uint64_t wanted_footprint(const offload::Arena& arena, const ProfileOptions& options) {
     const std::uint64_t wanted =
         options.footprint_bytes ? options.footprint_bytes : std::min(usual_footprint, arena.budget_bytes() / 4);
     return std::max(wanted, smallest_footprint);
@@ -187,11 +204,13 @@ class Measurement {
     });
   }
 
-  // The memory as the blocks of one layer.
+  // Memory as the blocks of one layer, of which a turn reads one part of `parts`.
   struct Image {
-    Image(const offload::Extent& memory, int d, offload::ColumnFormat format)
-        : layout({1, kv_heads, d, 4096, format}), sums(static_cast<std::size_t>(kv_heads * d)) {
-      for (std::uint64_t at = 0; at + layout.block_bytes <= memory.bytes(); at += layout.block_bytes) {
+    Image(std::span<const std::byte> memory, int parts_of_it, int d, offload::ColumnFormat format)
+        : parts(static_cast<std::size_t>(parts_of_it)),
+          layout({1, kv_heads, d, 4096, format}),
+          sums(static_cast<std::size_t>(kv_heads * d)) {
+      for (std::uint64_t at = 0; at + layout.block_bytes <= memory.size(); at += layout.block_bytes) {
         blocks.push_back(memory.data() + at);
       }
     }
@@ -208,15 +227,19 @@ class Measurement {
     }
     gpu::CacheView all() const { return view(0, blocks.size()); }
     gpu::CacheView slice(int turn) const {
-      const std::size_t part = std::max<std::size_t>(1, blocks.size() / slices);
+      const std::size_t part = std::max<std::size_t>(1, blocks.size() / parts);
       return view(static_cast<std::size_t>(turn) % (blocks.size() / part) * part, part);
     }
     double keys_of_slice() const { return static_cast<double>(slice(0).store.tokens) * kv_heads; }
 
+    std::size_t parts;
     offload::BlockLayout layout;
     std::vector<const std::byte*> blocks;
     std::vector<float> sums;
   };
+  Image image_of(int d, offload::ColumnFormat format) const {
+    return Image({memory_.data(), footprint_}, parts_, d, format);
+  }
 
   // Noise would make scales negative. Levels are whatever it holds.
   void set_scales(const Image& image) {
@@ -233,7 +256,7 @@ class Measurement {
   }
 
   double column_scan(int d, int group, offload::ColumnFormat format) {
-    const Image image(memory_, d, format);
+    const Image image = image_of(d, format);
     if (format != offload::ColumnFormat::f16) set_scales(image);
     const int query_heads = kv_heads * group;
     const gpu::Buffer queries = floats(static_cast<std::size_t>(turns * query_heads * d));
@@ -250,7 +273,7 @@ class Measurement {
   }
 
   double exact_scan(int d, int group, offload::ColumnFormat format) {
-    const Image image(memory_, d, format);
+    const Image image = image_of(d, format);
     const int query_heads = kv_heads * group;
     const gpu::Buffer queries = floats(static_cast<std::size_t>(turns * query_heads * d));
     const gpu::Buffer selected = floats(static_cast<std::size_t>(query_heads * top_k));
@@ -264,15 +287,17 @@ class Measurement {
                      }));
   }
 
-  AttentionRates attention(int d, int group) {
-    const Image image(memory_, d, offload::ColumnFormat::f16);
+  // What reads the store.
+  void measure_store(AttentionRates& rates) {
+    const int d = rates.head_dim;
+    const int group = rates.group;
+    const Image image = image_of(d, offload::ColumnFormat::f16);
     const offload::BlockLayout& layout = image.layout;
     const int query_heads = kv_heads * group;
     const gpu::Buffer queries = floats(static_cast<std::size_t>(turns * query_heads * d));
     const gpu::Buffer out = floats(static_cast<std::size_t>(query_heads * d));
     const auto q = [&](int turn) { return queries.as<float>() + turn % turns * query_heads * d; };
 
-    // Positions enough for every selection here, and the alpha behind them.
     const std::int64_t everything = image.all().store.tokens;
     std::mt19937 random(3);
     std::vector<std::int32_t> lists(static_cast<std::size_t>(turns * kv_heads * list_rows));
@@ -282,20 +307,6 @@ class Measurement {
       std::sort(list, list + list_rows);
     }
     const gpu::Buffer gathered = on_device(std::span<const std::int32_t>(lists));
-    const gpu::Buffer selected = floats(static_cast<std::size_t>(query_heads * sparq_k));
-    const gpu::Buffer alpha = floats(static_cast<std::size_t>(query_heads));
-    const gpu::Buffer tail_rows = on_device(std::span<const f16>(
-        reinterpret_cast<const f16*>(memory_.data()), static_cast<std::size_t>(kv_heads) * tail_tokens * 2 * d));
-    gpu::CacheView tail = image.view(0, 0);
-    tail.tail = {tail_rows.as<f16>(), tail_tokens, 0, tail_tokens, 0};
-    const auto attend_all = [&](const gpu::CacheView& cache, int turn, const float* mean_share) {
-      gpu::Attended what;
-      what.ranges[0] = {0, cache.tokens()};
-      what.alpha = mean_share;
-      backend_.attend(cache, q(turn), query_heads, what, out.as<float>(), stream_);
-    };
-
-    AttentionRates rates{d, group};
     rates.column_scan = column_scan(d, group, offload::ColumnFormat::f16);
     rates.int8_scan = column_scan(d, group, offload::ColumnFormat::int8);
     rates.int4_scan = column_scan(d, group, offload::ColumnFormat::int4);
@@ -309,23 +320,66 @@ class Measurement {
                                    what.k = list_rows;
                                    backend_.attend(image.all(), q(turn), query_heads, what, out.as<float>(), stream_);
                                  }));
-    rates.dense = gigabytes(image.keys_of_slice() * static_cast<double>(layout.row_bytes),
-                            median([&](int turn) { attend_all(image.slice(turn), turn, nullptr); }));
-    const double tail_bytes = static_cast<double>(kv_heads) * tail_tokens * static_cast<double>(layout.row_bytes);
-    rates.tail = gigabytes(tail_bytes, median([&](int turn) { attend_all(tail, turn, nullptr); }));
+    rates.dense =
+        gigabytes(image.keys_of_slice() * static_cast<double>(layout.row_bytes),
+                  median([&](int turn) { attend_all(image.slice(turn), q(turn), query_heads, nullptr, out); }));
+  }
+
+  // What reads the newest tokens, and a prompt.
+  void measure_tail(AttentionRates& rates) {
+    const int d = rates.head_dim;
+    const int query_heads = kv_heads * rates.group;
+    const Image image = image_of(d, offload::ColumnFormat::f16);
+    const gpu::Buffer queries = floats(static_cast<std::size_t>(turns * query_heads * d));
+    const gpu::Buffer out = floats(static_cast<std::size_t>(query_heads * d));
+    const auto q = [&](int turn) { return queries.as<float>() + turn % turns * query_heads * d; };
+    const gpu::Buffer selected = floats(static_cast<std::size_t>(query_heads * sparq_k));
+    const gpu::Buffer alpha = floats(static_cast<std::size_t>(query_heads));
+    const gpu::Buffer tail_rows = on_device(std::span<const f16>(
+        reinterpret_cast<const f16*>(memory_.data()), static_cast<std::size_t>(kv_heads) * tail_tokens * 2 * d));
+    gpu::CacheView tail = image.view(0, 0);
+    tail.tail = {tail_rows.as<f16>(), tail_tokens, 0, tail_tokens, 0};
+    const double tail_bytes = static_cast<double>(kv_heads) * tail_tokens * static_cast<double>(image.layout.row_bytes);
+    rates.tail = gigabytes(tail_bytes, median([&](int turn) { attend_all(tail, q(turn), query_heads, nullptr, out); }));
     rates.sparq_tail =
         gigabytes(tail_bytes, median([&](int turn) {
                     backend_.select_sparq(tail, q(turn), query_heads, {rank, 0, 0, index::GroupRule::softmax},
                                           selected.as<std::int32_t>(), alpha.as<float>(), stream_);
-                    attend_all(tail, turn, alpha.as<float>());
+                    attend_all(tail, q(turn), query_heads, alpha.as<float>(), out);
                   }));
-    return rates;
+    rates.causal = causal(image.slice(0), tail, d, query_heads);
+  }
+
+  void attend_all(const gpu::CacheView& cache, const float* q, int query_heads, const float* mean_share,
+                  const gpu::Buffer& out) {
+    gpu::Attended what;
+    what.ranges[0] = {0, cache.tokens()};
+    what.alpha = mean_share;
+    backend_.attend(cache, q, query_heads, what, out.as<float>(), stream_);
+  }
+
+  // GFLOP/s of a chunk's attention to a store and to itself.
+  double causal(gpu::CacheView cache, const gpu::CacheView& tail, int d, int query_heads) {
+    constexpr std::int64_t most_keys = 32768;  // more take longer and teach nothing: a tile of keys is used at once
+    cache.store.tokens = std::min(cache.store.tokens, most_keys);
+    cache.tail = tail.tail;
+    cache.tail.tokens = chunk_tokens;
+    cache.tail.position = cache.store.tokens;
+    const gpu::Buffer q = floats(static_cast<std::size_t>(chunk_tokens * query_heads * d));
+    const gpu::Buffer out = floats(static_cast<std::size_t>(chunk_tokens * query_heads * d));
+    const double keys = static_cast<double>(chunk_tokens) * static_cast<double>(cache.store.tokens) +
+                        0.5 * chunk_tokens * (chunk_tokens + 1);
+    return 4.0 * d * query_heads * keys / 1e9 / median([&](int) {
+             backend_.attend_causal(cache, q.as<float>(), chunk_tokens, query_heads, {}, out.as<float>(), stream_);
+           });
   }
 
   gpu::Backend& backend_;
   ProfileProgress progress_;
   double seconds_;  // per measurement
   offload::Extent memory_;
+  std::uint64_t footprint_ = 0;  // of the memory: what an image covers
+  int parts_ = 1;                // see Image
   std::vector<f16> noise_;
   gpu::Stream stream_ = backend_.stream();
   volatile std::uint64_t sink_ = 0;  // keeps the reads

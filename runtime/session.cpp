@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "offload/error.h"
+#include "runtime/plan_prefill.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -40,6 +41,15 @@ Session Session::fork() const {
 void Session::append(std::span<const std::int32_t> tokens, const PrefillProgress& progress) {
   Attending attending;
   attending.prefill = options_.prefill;
+  const auto total = static_cast<std::int64_t>(tokens.size());
+  const bool linked = model_->backend().name() != "cpu";
+  if (total > options_.chunk_tokens &&
+      prefill_order(model_->config(), options_, total, linked).order == PrefillOptions::Order::layer) {
+    model_->forward_by_layer(cache_, workspace_, tokens, options_.chunk_tokens, attending, [&](std::int64_t done) {
+      if (progress) progress(done, total);
+    });
+    return;
+  }
   for (std::size_t done = 0; done < tokens.size();) {
     const std::size_t T = std::min(tokens.size() - done, static_cast<std::size_t>(options_.chunk_tokens));
     model_->forward(cache_, workspace_, tokens.subspan(done, T), Want::none, attending);

@@ -21,7 +21,7 @@ struct SessionOptions {
 };
 
 // Told after each chunk of a prefill (and by ingest before the first) how many tokens are done. Throw to stop: the
-// chunks so far stay.
+// chunks so far stay, unless the prefill goes layer by layer, which adds all of them or none.
 using PrefillProgress = std::function<void(std::int64_t done, std::int64_t total)>;
 
 // One sequence being read or generated. Forks share the context they have in common, without copying it: prefill a book
@@ -37,8 +37,8 @@ class Session {
 
   Session fork() const;
 
-  // Prefill: adds the tokens chunk by chunk, attending as SessionOptions::prefill says. No logits: the last token of a
-  // prompt goes through step().
+  // Prefill: adds the tokens chunk by chunk, or layer by layer, attending as SessionOptions::prefill says. No logits:
+  // the last token of a prompt goes through step().
   void append(std::span<const std::int32_t> tokens, const PrefillProgress& progress = {});
 
   // How append() attends from now on: a question may be read in another way than the context it is put to. Throws

@@ -134,7 +134,7 @@ TEST_F(MemoryLimit, OfAControlGroupIsWhatTheProgramPlansWith) {
   const ControlGroup group(std::uint64_t{96} << 20);
   if (!group) GTEST_SKIP() << "this process may not make a control group with a memory limit";
   const std::vector<std::string> needle{"needle", "--ctx-size", "256k", "--attn", "dense", "--depths", "1"};
-  EXPECT_TRUE(refused_with(run_program(needle, group.enter()), 1, {"262144", "MiB", "--host-memory"}));
+  EXPECT_TRUE(refused_with(run_program(needle, group.enter()), 1, {"262144", "MiB", "machine with"}));
   const std::string expected = one_go();
   const Outcome fits = run_program(ingest(folder / "limited.hay"), group.enter());
   EXPECT_EQ(fits.exit_code, 0) << fits.err;

@@ -162,7 +162,7 @@ MachineProfile even_profile() {
   profile.near_read = profile.weight_stream = 10;
   profile.matmul = 100;
   profile.layer_overhead_us = 10;
-  profile.attention = {{128, 4, 10, 5, 2, 8, 20, 10, 6, 3, 4}};
+  profile.attention = {{128, 4, 10, 5, 2, 8, 20, 10, 6, 3, 4, 50}};
   return profile;
 }
 
@@ -201,6 +201,46 @@ TEST(PlanOfTime, SearchesOfIntegerColumnsHaveRatesOfTheirOwn) {
     Counters topk = plan.methods[2].counters;
     EXPECT_DOUBLE_EQ(plan.methods[2].ms->search, static_cast<double>(topk.at(Place::near, Kind::rows)) / 1e6 / 4);
   }
+}
+
+TEST(PlanOfPrefill, IsOperationsOverTheirRates) {
+  PlanRequest request = llama_3_8b();
+  request.session.prefill.window = 4096;
+  request.session.prefill.sinks = 0;
+  const MachineProfile profile = even_profile();
+  const Plan plan = make_plan(request, &profile);
+  ASSERT_EQ(plan.prefill.size(), 4u);
+  const double S = 1 << 20;
+  // The last layer stops at K and V. A query head multiplies and adds d times for a key's score and d for its value.
+  const double exact = S * (S + 1) / 2 * 31 * 32 * 4 * 128;
+  EXPECT_NEAR(static_cast<double>(plan.prefill[0].attention), exact, 1e-6 * exact);
+  EXPECT_EQ(plan.prefill[1].attention, plan.prefill[0].attention) << "layer by layer is another order of the same";
+  EXPECT_LT(plan.prefill[1].moved, plan.prefill[0].moved);
+  const double products = static_cast<double>(plan.prefill[0].products);
+  EXPECT_NEAR(products, 2 * S * 7.0e9 * 31 / 32, 0.02 * products) << "two for every weight but embedding and output";
+  EXPECT_DOUBLE_EQ(*plan.prefill[0].seconds, products / 100e9 + static_cast<double>(plan.prefill[0].attention) / 50e9);
+  request.tokens /= 8;
+  const Plan eighth = make_plan(request, &profile);
+  EXPECT_NEAR(*plan.prefill[2].seconds / *eighth.prefill[2].seconds, 8, 0.2) << "window is linear";
+  EXPECT_GT(*plan.prefill[3].seconds / *eighth.prefill[3].seconds, 16) << "topk searches all before it";
+}
+
+TEST(PlanThatFits, TakesABudgetOfExactlyItsBytes) {
+  // Chunks of the arena that blocks do not divide.
+  const offload::Topology topology;
+  const offload::Threads threads{2};
+  const auto backend = gpu::make_cpu_backend(threads);
+  const Model model(goldens / "llama", *backend);
+  PlanRequest request;
+  request.config = model.config();
+  request.session.cache = {.block_tokens = 64, .window = 8};
+  request.session.chunk_tokens = 100;
+  request.tokens = 3000;
+  const std::uint64_t bytes = make_plan(request, nullptr).memory.store();
+  offload::Arena arena(topology, {.budget_bytes = bytes, .chunk_bytes = bytes / 7});
+  Session session(model, arena, request.session);
+  session.append(random_tokens(request.tokens, model.config().vocab_size));
+  EXPECT_EQ(arena.used_bytes(), bytes);
 }
 
 TEST(PlanReport, TableAndJsonCarryTheSameTotals) {

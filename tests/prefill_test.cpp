@@ -6,6 +6,7 @@
 
 #include "offload/error.h"
 #include "runtime/ingest.h"
+#include "runtime/plan_prefill.h"
 #include "runtime/reading_note.h"
 #include "runtime/session.h"
 #include "tests/cpu_cache.h"
@@ -146,6 +147,16 @@ class PrefillOfAModel : public ::testing::Test {
     return difference <= 1000 * std::numeric_limits<float>::epsilon() * largest;
   }
 
+  static std::string digest(const Session& session) {
+    const std::vector<offload::SnapshotTail> tails = session.cache().tails();
+    std::vector<offload::TailImage> images;
+    for (const auto& tail : tails) images.push_back(tail.image());
+    std::vector<offload::LayerView> layers;
+    const offload::Store& store = session.cache().store();
+    for (int i = 0; i < store.shape().layers; ++i) layers.push_back(store.layer(i));
+    return offload::content_digest({}, layers, images);
+  }
+
   PrefillOfAModel() {
     std::mt19937 random(8);
     for (auto& token : tokens) {
@@ -181,6 +192,77 @@ TEST_F(PrefillOfAModel, ByTopKDoesNotDependOnTheChunkSizeWhenTheWindowCoversChun
   const auto reference = logits(prefill, 1);
   for (const int chunk : {7, 16, 33}) EXPECT_TRUE(close(logits(prefill, chunk), reference)) << chunk;
   EXPECT_FALSE(close(logits({}, 1), reference)) << "five positions are not everything";
+}
+
+TEST_F(PrefillOfAModel, LayerByLayerIsTheSameToTheBitAsChunkByChunk) {
+  for (const char* name : {"llama", "mistral-sliding", "smollm3"}) {
+    SCOPED_TRACE(name);
+    const Model any(goldens / name, *backend);
+    for (PrefillOptions prefill : {PrefillOptions{}, windowed(20, 3), topk(10, {5, 0})}) {
+      SCOPED_TRACE(prefill_label(prefill));
+      const auto read = [&](PrefillOptions::Order order) {
+        SessionOptions options;
+        options.cache = {.block_tokens = 16, .window = 8};
+        options.chunk_tokens = 24;
+        options.prefill = prefill;
+        options.prefill.order = order;
+        Session session(any, arena, options);
+        session.append(std::span(tokens).first(50));  // more behind something: not only from the start
+        session.append(std::span(tokens).subspan(50));
+        return session;
+      };
+      const Session by_chunk = read(PrefillOptions::Order::chunk);
+      const Session by_layer = read(PrefillOptions::Order::layer);
+      EXPECT_EQ(by_layer.tokens(), by_chunk.tokens());
+      EXPECT_EQ(by_layer.cache().spilled_bytes(), by_chunk.cache().spilled_bytes());
+      EXPECT_EQ(digest(by_layer), digest(by_chunk));
+      EXPECT_EQ(by_layer.fork().step(3, *dense), by_chunk.fork().step(3, *dense));
+    }
+  }
+}
+
+TEST_F(PrefillOfAModel, LayerByLayerAddsAllOfTheTextOrNothing) {
+  struct Stopped {};
+  SessionOptions options;
+  options.cache = {.block_tokens = 16, .window = 8};
+  options.chunk_tokens = 24;
+  options.prefill.order = PrefillOptions::Order::layer;
+  Session session(model, arena, options);
+  session.append(std::span(tokens).first(50));
+  const std::string before = digest(session);
+  const std::uint64_t memory = arena.used_bytes();
+  EXPECT_THROW(session.append(std::span(tokens).subspan(50),
+                              [](std::int64_t done, std::int64_t total) {
+                                if (done > total / 2) throw Stopped();
+                              }),
+               Stopped);
+  EXPECT_EQ(session.tokens(), 50);
+  EXPECT_EQ(digest(session), before);
+  EXPECT_EQ(arena.used_bytes(), memory);
+}
+
+TEST(PrefillOrderTest, IsByWhatMovesFewerBytesAndByChunksWhereNothingMoves) {
+  ModelConfig config = config_of_shape({32, 32, 8, 128, 0, 0, 0});
+  const SessionOptions options;
+  EXPECT_EQ(prefill_order(config, options, 1 << 20, false).order, PrefillOptions::Order::chunk);
+  // 8192 tokens: 3 chunks read what was stored before them, less than 16 MiB a layer. 1M tokens: 512 chunks read half
+  // of 4 GiB a layer on average, and the hidden states of a layer are 32 GiB, in and out.
+  EXPECT_EQ(prefill_order(config, options, 8192, true).order, PrefillOptions::Order::chunk);
+  const PrefillOrder million = prefill_order(config, options, 1 << 20, true);
+  EXPECT_EQ(million.order, PrefillOptions::Order::layer);
+  EXPECT_NE(million.why.find("GiB"), std::string::npos) << million.why;
+  SessionOptions forced;
+  forced.prefill.order = PrefillOptions::Order::chunk;
+  EXPECT_EQ(prefill_order(config, forced, 1 << 20, true).order, PrefillOptions::Order::chunk);
+
+  // Counted once more in the plainest way: every chunk reads the rows of all whole blocks before it.
+  std::uint64_t rows = 0;
+  for (std::int64_t at = 0; at < 20000; at += 2048) {
+    for (std::int64_t block = 4096; block <= at - 256; block += 4096) rows += 4096;
+  }
+  const PrefillTraffic traffic = prefill_traffic(config, options, 20000);
+  EXPECT_EQ(traffic.chunk_major, rows * 512 * 8 * 31) << "the last layer's attention is not needed";
+  EXPECT_EQ(traffic.layer_major, std::uint64_t{20000} * 4096 * 4 * 63);
 }
 
 TEST_F(PrefillOfAModel, CanChangeBetweenAContextAndItsQuestion) {

@@ -23,9 +23,9 @@ MachineProfile some_profile() {
   profile.weight_stream = 10;
   profile.matmul = 100;
   profile.layer_overhead_us = 12;
-  profile.attention = {{64, 1, 8, 6, 2, 12, 30, 15, 5, 3, 2},
-                       {64, 4, 4, 3, 1, 6, 15, 5, 3, 2, 1},
-                       {128, 4, 5, 4, 3, 9, 20, 10, 4, 3, 2}};
+  profile.attention = {{64, 1, 8, 6, 2, 12, 30, 15, 5, 3, 2, 40},
+                       {64, 4, 4, 3, 1, 6, 15, 5, 3, 2, 1, 50},
+                       {128, 4, 5, 4, 3, 9, 20, 10, 4, 3, 2, 60}};
   return profile;
 }
 
@@ -140,6 +140,24 @@ TEST(MeasuredProfile, SaysWhenTheMemoryIsNotToBeHad) {
   const auto backend = gpu::make_cpu_backend(threads);
   offload::Arena arena(topology, {.budget_bytes = 16 << 20});
   EXPECT_TRUE(test::refuses([&] { measure_profile(*backend, arena, topology); }, {"--host-memory"}));
+}
+
+TEST(ProfileOfTwoFootprints, IsInterpolatedByWhatAStepReads) {
+  MachineProfile profile = some_profile();
+  profile.footprint_bytes = std::uint64_t{1} << 30;
+  profile.small_footprint_bytes = std::uint64_t{1} << 26;
+  profile.attention_small = profile.attention;
+  for (AttentionRates& rates : profile.attention_small) rates.dense *= 4;
+  EXPECT_DOUBLE_EQ(profile.rates(64, 4, 1000).dense, 24);
+  EXPECT_DOUBLE_EQ(profile.rates(64, 4, std::uint64_t{1} << 26).dense, 24);
+  EXPECT_DOUBLE_EQ(profile.rates(64, 4, std::uint64_t{1} << 28).dense, 1 / (0.5 / 24 + 0.5 / 6)) << "half way";
+  EXPECT_DOUBLE_EQ(profile.rates(64, 4, std::uint64_t{1} << 40).dense, 6);
+  EXPECT_DOUBLE_EQ(profile.rates(64, 4, std::uint64_t{1} << 28).tail, 15) << "the same over both";
+
+  const test::TemporaryFolder folder;
+  write_profile(profile, folder / "two.json");
+  EXPECT_EQ(profile_json(read_profile(folder / "two.json")), profile_json(profile));
+  EXPECT_EQ(some_profile().rates(64, 4, 1000).dense, 6) << "a profile of one footprint knows no other";
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,6 +24,7 @@ struct Outcome {
   int signal = 0;      // that one
   std::string out;
   std::string err;
+  std::uint64_t peak_bytes = 0;  // of resident memory
 };
 
 class Program {
@@ -54,10 +56,11 @@ class Program {
 
   Outcome wait() {
     int status = 0;
-    ::waitpid(pid_, &status, 0);
+    rusage used{};
+    ::wait4(pid_, &status, 0, &used);
     pid_ = -1;
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, WIFSIGNALED(status) ? WTERMSIG(status) : 0, contents(out()),
-            contents(err())};
+            contents(err()), static_cast<std::uint64_t>(used.ru_maxrss) * 1024};
   }
 
   void interrupt() const { ::kill(pid_, SIGINT); }

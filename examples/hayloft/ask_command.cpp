@@ -7,6 +7,7 @@
 #include "examples/hayloft/environment.h"
 #include "examples/hayloft/interrupt.h"
 #include "examples/hayloft/options.h"
+#include "examples/hayloft/run_plan.h"
 #include "examples/hayloft/saved_context.h"
 #include "offload/error.h"
 #include "offload/snapshot.h"
@@ -49,6 +50,7 @@ class AskCommand : public Command {
     add_sampling_options(app, sampling_);
     add_attention_options(app, attention_, {"sparq"});
     add_machine_options(app, machine_);
+    add_profile_option(app, machine_);
   }
 
   void check() override {
@@ -64,6 +66,9 @@ class AskCommand : public Command {
     const Environment environment(machine_, directory);
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
     const std::unique_ptr<runtime::Method> method = runtime::make_method(method_, environment.model->config().head_dim);
+    PlannedRun planned{directory, {}, {method_}, 0, 0};
+    add_saved(snapshot, planned);
+    plan_ = announce_plan(environment, planned, machine_profile(machine_.profile));
     const runtime::Session context = open_saved(environment, source, snapshot, {});
     fmt::print(stderr, "{}: {} tokens\n", context_, context.tokens());
 
@@ -91,7 +96,7 @@ class AskCommand : public Command {
     session.append(std::span(tokens).first(tokens.size() - 1), [](auto, auto) { check_interrupted(); });
     Decoded done;
     decode_and_print(environment, session, method, sampling_, tokens.back(), predict_, done);
-    fmt::print(stderr, "{}\n", decode_summary(session, done));
+    fmt::print(stderr, "{}\n", decode_summary(session, done, predicted_beside(plan_, 0)));
   }
 
   std::string context_;
@@ -103,6 +108,7 @@ class AskCommand : public Command {
   AttentionOptions attention_;
   MachineOptions machine_;
   runtime::MethodOptions method_;
+  runtime::Plan plan_;
 };
 
 }  // namespace

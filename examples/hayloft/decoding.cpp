@@ -53,11 +53,11 @@ void decode_and_print(const Environment& environment, runtime::Session& session,
   print(stream.finish() + "\n");
 }
 
-std::string decode_summary(const runtime::Session& session, const Decoded& done) {
+std::string decode_summary(const runtime::Session& session, const Decoded& done, const std::string& beside) {
   std::string line = fmt::format("generated: {} tokens", done.tokens);
   if (session.steps() == 0) return line;
   const auto steps = static_cast<std::uint64_t>(session.steps());
-  line += fmt::format(", {:.2f} ms/token\nread per token:", done.seconds * 1000 / static_cast<double>(steps));
+  line += fmt::format(", {:.2f} ms/token{}\nread per token:", done.seconds * 1000 / static_cast<double>(steps), beside);
   for (int place = 0; place < runtime::place_count; ++place) {
     const auto which = static_cast<runtime::Place>(place);
     line += fmt::format("{} {} {}", place > 0 ? "," : "", runtime::name(which),

@@ -20,7 +20,7 @@ struct Decoded {
 void decode_and_print(const Environment& environment, runtime::Session& session, const runtime::Method& method,
                       const runtime::SamplerOptions& sampling, std::int32_t token, int most, Decoded& done);
 
-// "generated: N tokens, X ms/token" and the bytes read per token by place.
-std::string decode_summary(const runtime::Session& session, const Decoded& done);
+// "generated: N tokens, X ms/token", `beside` behind that, and the bytes read per token by place.
+std::string decode_summary(const runtime::Session& session, const Decoded& done, const std::string& beside);
 
 }  // namespace hayloft::cli

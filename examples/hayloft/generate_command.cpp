@@ -6,6 +6,7 @@
 #include "examples/hayloft/environment.h"
 #include "examples/hayloft/interrupt.h"
 #include "examples/hayloft/options.h"
+#include "examples/hayloft/run_plan.h"
 #include "examples/hayloft/saved_context.h"
 #include "examples/hayloft/text_input.h"
 #include "offload/error.h"
@@ -54,6 +55,7 @@ class GenerateCommand : public Command {
     add_attention_options(app, attention_, {"dense"});
     add_machine_options(app, machine_);
     add_columns_option(app, session_.cache.columns);
+    add_profile_option(app, machine_);
     add_prefill_options(app, session_);
   }
 
@@ -75,7 +77,9 @@ class GenerateCommand : public Command {
     const std::unique_ptr<runtime::Method> method = runtime::make_method(method_, environment.model->config().head_dim);
     const std::vector<std::int32_t> prompt = environment.tokenizer->encode(text, !snapshot);
     if (prompt.empty()) fail("the prompt is empty: there is nothing to go on from");
-    check_room(environment, static_cast<std::int64_t>(prompt.size()));
+    PlannedRun planned{directory, session_, {method_}, tokens_needed(static_cast<std::int64_t>(prompt.size())), 0};
+    if (snapshot) add_saved(*snapshot, planned);
+    plan_ = announce_plan(environment, planned, machine_profile(machine_.profile));
 
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
     runtime::Session session = snapshot ? open_saved(environment, source, *snapshot, session_)
@@ -94,21 +98,12 @@ class GenerateCommand : public Command {
   }
 
  private:
-  // Refuses before the work what would not fit at its end.
-  void check_room(const Environment& environment, std::int64_t prompt) const {
+  std::int64_t tokens_needed(std::int64_t prompt) const {
     const std::int64_t needed = prompt + predict_;
     if (context_ > 0 && needed > context_) {
       fail("--ctx-size {}: the prompt's {} tokens and {} to generate need {}", context_, prompt, predict_, needed);
     }
-    const std::int64_t tokens = std::max(needed, context_);
-    const std::uint64_t bytes = runtime::host_bytes(environment.model->config(), session_.cache, tokens);
-    const std::uint64_t budget = environment.arena->budget_bytes();
-    if (bytes > budget) {
-      fail(
-          "a context of {} tokens needs {} of host memory for keys and values, and {} may be used; shorten it or raise "
-          "--host-memory",
-          tokens, format_bytes(bytes), format_bytes(budget));
-    }
+    return std::max(needed, context_);
   }
 
   void read(runtime::Session& session, std::span<const std::int32_t> tokens) const {
@@ -123,7 +118,7 @@ class GenerateCommand : public Command {
   void summarise(const runtime::Session& session, std::size_t prompt) const {
     std::string line = fmt::format("\nprompt: {} tokens", prompt);
     if (prompt > 1) line += fmt::format(", {:.0f} tokens/s", static_cast<double>(prompt - 1) / prefill_seconds_);
-    fmt::print(stderr, "{}\n{}\n", line, decode_summary(session, done_));
+    fmt::print(stderr, "{}\n{}\n", line, decode_summary(session, done_, predicted_beside(plan_, 0)));
   }
 
   std::string model_;
@@ -138,6 +133,7 @@ class GenerateCommand : public Command {
   runtime::SessionOptions session_;
   runtime::MethodOptions method_;
 
+  runtime::Plan plan_;
   double prefill_seconds_ = 0;
   Decoded done_;
 };

@@ -5,6 +5,7 @@
 #include "examples/hayloft/environment.h"
 #include "examples/hayloft/interrupt.h"
 #include "examples/hayloft/options.h"
+#include "examples/hayloft/run_plan.h"
 #include "examples/hayloft/text_input.h"
 #include "offload/error.h"
 #include "offload/format.h"
@@ -42,12 +43,18 @@ class IngestCommand : public Command {
         ->capture_default_str();
     add_machine_options(app, machine_);
     add_columns_option(app, options_.session.cache.columns);
+    add_profile_option(app, machine_);
     add_prefill_options(app, options_.session);
   }
 
   void check() override {
     if (save_.empty() && append_.empty()) fail("a context is needed: --save CTX.hay or --append CTX.hay");
     options_.session.cache.block_tokens = machine_.block_tokens;
+    if (options_.session.prefill.order == runtime::PrefillOptions::Order::layer) {
+      fail(
+          "--prefill-order layer: ingest saves chunk by chunk, so that it can go on after an interruption; leave it "
+          "out");
+    }
   }
 
   void run() override {
@@ -58,6 +65,14 @@ class IngestCommand : public Command {
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
     const bool appending = !append_.empty();
     const std::string path = appending ? append_ : save_;
+
+    runtime::Plan plan;
+    runtime::PrefillOptions::Kind kind{};
+    options_.planned = [&, profile = machine_profile(machine_.profile)](const runtime::SessionOptions& reading,
+                                                                        std::int64_t tokens, std::int64_t stored) {
+      plan = announce_plan(environment, {directory, reading, {}, tokens, stored}, profile);
+      kind = reading.prefill.kind;
+    };
 
     std::optional<runtime::Progress> progress;
     std::int64_t reached = 0;
@@ -78,9 +93,10 @@ class IngestCommand : public Command {
     }
     progress.reset();
     if (result.resumed_from > 0) fmt::print(stderr, "went on from token {}\n", result.resumed_from);
-    fmt::print(stderr, "{}: {} tokens, {}; read {} in {:.1f} s ({:.0f} tokens/s)\n", path, result.tokens,
+    fmt::print(stderr, "{}: {} tokens, {}; read {} in {:.1f} s ({:.0f} tokens/s){}\n", path, result.tokens,
                format_bytes(result.file_bytes), result.read, result.seconds,
-               static_cast<double>(result.read) / std::max(result.seconds, 1e-9));
+               static_cast<double>(result.read) / std::max(result.seconds, 1e-9),
+               result.resumed_from == 0 ? predicted_reading(plan, kind) : "");
   }
 
  private:

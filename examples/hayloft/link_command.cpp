@@ -129,6 +129,7 @@ class LinkCommand : public Command {
       row("dense", rates.head_dim, rates.group, rates.dense, "GB/s");
       row("tail", rates.head_dim, rates.group, rates.tail, "GB/s");
       row("tail, sparq", rates.head_dim, rates.group, rates.sparq_tail, "GB/s");
+      row("prompt", rates.head_dim, rates.group, rates.causal, "GFLOP/s");
     }
   }
 

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <malloc.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -112,12 +113,19 @@ void forbid_blas_threads(char** argv) {
   ::execv("/proc/self/exe", argv);  // returns when it cannot: then on with the threads
 }
 
+// Large pieces go back to the system when they are freed. Left to itself the allocator keeps up to 32 MiB of them, ever
+// more as it sees them come and go: a question's tails, once each, and the plan of a run would be off by that.
+void return_freed_memory() {
+  ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
+}
+
 }  // namespace
 }  // namespace hayloft::cli
 
 int main(int argc, char** argv) {
   using namespace hayloft::cli;
   forbid_blas_threads(argv);
+  return_freed_memory();
   catch_interrupts();
   try {
     return run(argc, argv);

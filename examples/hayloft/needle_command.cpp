@@ -6,6 +6,7 @@
 #include "examples/hayloft/environment.h"
 #include "examples/hayloft/interrupt.h"
 #include "examples/hayloft/options.h"
+#include "examples/hayloft/run_plan.h"
 #include "examples/hayloft/text_output.h"
 #include "offload/error.h"
 #include "offload/format.h"
@@ -57,6 +58,7 @@ class NeedleCommand : public Command {
     add_attention_options(app, attention_, {"dense", "sparq", "topk", "window"});
     add_machine_options(app, machine_);
     add_columns_option(app, options_.session.cache.columns);
+    add_profile_option(app, machine_);
     add_prefill_options(app, options_.session);
   }
 
@@ -77,7 +79,11 @@ class NeedleCommand : public Command {
     const std::filesystem::path directory = model_.empty() ? bundled_model() : std::filesystem::path(model_);
     table_ = json.to_stdout() ? stderr : stdout;
 
+    const std::optional<runtime::MachineProfile> profile = machine_profile(machine_.profile);
     const Environment environment(machine_, directory);
+    for (const std::int64_t tokens : options_.ctx_sizes) {
+      plans_.push_back(announce_plan(environment, {directory, options_.session, options_.methods, tokens, 0}, profile));
+    }
     report_ = {model_name(directory),
                environment.backend->name(),
                options_.seed,
@@ -92,6 +98,7 @@ class NeedleCommand : public Command {
     }
     progress_.reset();
     show("\n" + runtime::needle_summary(report_));
+    show_predictions();
     if (!plot_.empty()) {
       offload::OutputFile picture(plot_);
       picture.write(runtime::render_heatmap(runtime::needle_heatmap(report_), runtime::picture_format(plot_)));
@@ -121,6 +128,29 @@ class NeedleCommand : public Command {
     return hooks;
   }
 
+  // Each plan beside the mean of what its questions took.
+  void show_predictions() const {
+    for (const runtime::Plan& plan : plans_) {
+      for (std::size_t i = 0; i < plan.methods.size(); ++i) {
+        if (!plan.methods[i].ms) continue;
+        double sum = 0;
+        int count = 0;
+        for (std::size_t row = 0; row < report_.rows.size(); ++row) {
+          // Lengths come one after another, and methods within each, a question per depth.
+          const runtime::NeedleRow& answered = report_.rows[row];
+          if (answered.tokens != plan.tokens ||
+              runtime::method_label(answered.attn) != runtime::method_label(options_.methods[i]))
+            continue;
+          sum += answered.decode_ms_per_token;
+          ++count;
+        }
+        if (count == 0) continue;
+        fmt::print(stderr, "{} {}: {:.2f} ms/token{}\n", format_count(plan.tokens),
+                   runtime::method_label(options_.methods[i]), sum / count, predicted_beside(plan, i));
+      }
+    }
+  }
+
   void show(const std::string& text) {
     if (table_ == stdout) return print(text);
     std::fputs(text.c_str(), table_);
@@ -136,6 +166,7 @@ class NeedleCommand : public Command {
 
   std::FILE* table_ = stdout;  // standard error when the JSON takes standard output
   runtime::NeedleReport report_;
+  std::vector<runtime::Plan> plans_;  // by context length
   std::optional<runtime::Progress> progress_;
 };
 

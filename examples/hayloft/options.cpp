@@ -117,6 +117,14 @@ void add_machine_options(CLI::App& app, MachineOptions& options) {
   }
 }
 
+void add_profile_option(CLI::App& app, MachineOptions& options) {
+  app.add_option("--profile", options.profile,
+                 "Machine profile that times are predicted by [the one that hayloft link keeps]")
+      ->type_name("FILE")
+      ->take_last()
+      ->group("Machine");
+}
+
 void add_attention_options(CLI::App& app, AttentionOptions& options, std::vector<std::string> default_attn) {
   using index::GroupRule;
   using index::SelectPer;
@@ -219,12 +227,20 @@ void add_prefill_options(CLI::App& app, runtime::SessionOptions& options) {
       },
       "topk: positions attended besides the window: a number or a share of the context, as in 1%")
       ->default_str("1024");
+  using Order = runtime::PrefillOptions::Order;
+  add_choice<Order>(
+      app, "--prefill-order", {{"auto", Order::automatic}, {"chunk", Order::chunk}, {"layer", Order::layer}},
+      "Every layer of a chunk before the next chunk, or every chunk of a layer before the next layer: the "
+      "same result; auto takes what moves fewer bytes",
+      [&](Order order) { prefill.order = order; })
+      ->default_str("auto");
   add_text(
       app, "-b,--batch,--batch-size", "N",
       [&](const std::string& text) { options.chunk_tokens = read_int("--batch", text); },
       "Tokens of the prompt read at a time")
       ->default_str("2048");
-  for (const char* name : {"--prefill", "--prefill-window", "--prefill-sinks", "--prefill-k", "--batch"}) {
+  for (const char* name :
+       {"--prefill", "--prefill-window", "--prefill-sinks", "--prefill-k", "--prefill-order", "--batch"}) {
     app.get_option(name)->group("Prefill");
   }
 }

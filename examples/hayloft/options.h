@@ -26,8 +26,10 @@ struct MachineOptions {
   std::uint64_t host_memory = 0;  // bytes for K and V; 0: what is free, less a tenth
   int block_tokens = 4096;
   bool verbose = false;
+  std::string profile;  // a file; empty: the one that hayloft link keeps
 };
 void add_machine_options(CLI::App& app, MachineOptions& options);
+void add_profile_option(CLI::App& app, MachineOptions& options);
 
 struct AttentionOptions {
   std::vector<std::string> attn;

@@ -3,10 +3,12 @@
 
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/options.h"
+#include "examples/hayloft/run_plan.h"
 #include "examples/hayloft/text_output.h"
 #include "offload/arena.h"
 #include "offload/error.h"
 #include "offload/format.h"
+#include "offload/threads.h"
 #include "offload/topology.h"
 #include "runtime/plan.h"
 
@@ -41,13 +43,11 @@ class PlanCommand : public Command {
         app, "-c,--ctx-size", "TOKENS,...", [this](const std::string& text) { lengths_ = context_lengths(text); },
         "Context lengths, as in 4096,64k,1M")
         ->default_str("1M");
-    app.add_option("--profile", profile_, "Machine profile [the one that hayloft link keeps]")
-        ->type_name("FILE")
-        ->take_last();
     app.add_option("--json", json_, "Write the plan as JSON; - is standard output")->type_name("FILE|-")->take_last();
     add_attention_options(app, attention_, {"dense", "sparq", "topk", "window"});
     add_machine_options(app, machine_);
     add_columns_option(app, request_.session.cache.columns);
+    add_profile_option(app, machine_);
     add_prefill_options(app, request_.session);
   }
 
@@ -71,7 +71,9 @@ class PlanCommand : public Command {
     } else {
       request_.config = runtime::read_config(model_);
       request_.weights = runtime::weight_sizes(model_);
+      request_.tokenizer_file_bytes = tokenizer_file_bytes(model_);
     }
+    request_.threads = offload::Threads(machine_.threads).count();
     const offload::Topology topology;
     request_.available_bytes = topology.available_bytes();
     const std::uint64_t weights = std::min(request_.weights.bytes, request_.available_bytes);
@@ -95,7 +97,7 @@ class PlanCommand : public Command {
   }
 
   std::optional<runtime::MachineProfile> read_profile() const {
-    if (!profile_.empty()) return runtime::read_profile(profile_);
+    if (!machine_.profile.empty()) return runtime::read_profile(machine_.profile);
     const std::filesystem::path path = runtime::default_profile_path();
     std::error_code error;
     if (std::filesystem::exists(path, error)) return runtime::read_profile(path);
@@ -104,7 +106,6 @@ class PlanCommand : public Command {
   }
 
   std::string model_;
-  std::string profile_;
   std::string json_;
   runtime::ShapeOptions shape_;
   std::vector<std::int64_t> lengths_{std::int64_t{1} << 20};

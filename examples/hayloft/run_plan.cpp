@@ -1,0 +1,64 @@
+#include "examples/hayloft/run_plan.h"
+
+#include "offload/error.h"
+#include "runtime/profile.h"
+
+namespace hayloft::cli {
+
+std::optional<runtime::MachineProfile> machine_profile(const std::string& given) {
+  if (!given.empty()) return runtime::read_profile(given);
+  try {
+    const std::filesystem::path path = runtime::default_profile_path();
+    if (std::filesystem::exists(path)) return runtime::read_profile(path);
+  } catch (const Error&) {  // nothing asked for it; hayloft plan says what is wrong with it
+  }
+  return std::nullopt;
+}
+
+std::uint64_t tokenizer_file_bytes(const std::filesystem::path& model_directory) {
+  std::error_code error;
+  const std::uintmax_t bytes = std::filesystem::file_size(model_directory / "tokenizer.json", error);
+  return error ? 0 : bytes;
+}
+
+void add_saved(const offload::Snapshot& snapshot, PlannedRun& run) {
+  const offload::StoreShape& shape = snapshot.description().shape;
+  run.session.cache.block_tokens = shape.block_tokens;
+  run.session.cache.columns = shape.columns;
+  run.tokens += snapshot.token_count();
+  run.mapped_tokens = shape.layers > 0 ? snapshot.stored_tokens(0) : 0;
+}
+
+runtime::Plan announce_plan(const Environment& environment, const PlannedRun& run,
+                            const std::optional<runtime::MachineProfile>& profile) {
+  runtime::PlanRequest request;
+  request.config = environment.model->config();
+  request.weights = runtime::weight_sizes(run.model);
+  request.session = run.session;
+  request.methods = run.methods;
+  request.tokens = run.tokens;
+  request.mapped_tokens = run.mapped_tokens;
+  request.host_budget = environment.arena->budget_bytes();
+  request.available_bytes = environment.topology.available_bytes() + environment.model->weight_bytes();
+  request.threads = environment.threads.count();
+  request.tokenizer_file_bytes = tokenizer_file_bytes(run.model);
+  const bool applies = profile && profile->threads == request.threads;
+  const runtime::Plan plan = runtime::make_plan(request, applies ? &*profile : nullptr);
+  if (!plan.shortfall.empty()) fail("{}", plan.shortfall);
+  fmt::print(stderr, "{}\n", runtime::plan_line(plan));
+  return plan;
+}
+
+std::string predicted_reading(const runtime::Plan& plan, runtime::PrefillOptions::Kind kind) {
+  for (const runtime::PlannedPrefill& prefill : plan.prefill) {
+    if (prefill.options.kind == kind && prefill.seconds) return fmt::format("; predicted {:.1f} s", *prefill.seconds);
+  }
+  return "";
+}
+
+std::string predicted_beside(const runtime::Plan& plan, std::size_t method) {
+  const std::optional<runtime::PlanTime>& ms = plan.methods.at(method).ms;
+  return ms ? fmt::format("; predicted {:.2f}", ms->total()) : "";
+}
+
+}  // namespace hayloft::cli

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "examples/hayloft/environment.h"
+#include "offload/snapshot.h"
+#include "runtime/plan.h"
+
+// What a long command says of itself before it begins, and what it is held to at its end.
+namespace hayloft::cli {
+
+// The profile that `given` names; if none is given, the one that hayloft link keeps, where there is one that can be
+// read. Throws Error on a given one that cannot.
+std::optional<runtime::MachineProfile> machine_profile(const std::string& given);
+
+std::uint64_t tokenizer_file_bytes(const std::filesystem::path& model_directory);
+
+struct PlannedRun {
+  std::filesystem::path model;
+  runtime::SessionOptions session;
+  std::vector<runtime::MethodOptions> methods;
+  std::int64_t tokens = 0;         // of context, at the end
+  std::int64_t mapped_tokens = 0;  // of them, in blocks of a saved context
+};
+
+// A run that goes on behind a saved context: its tokens come on top, its block size and columns are the run's.
+void add_saved(const offload::Snapshot& snapshot, PlannedRun& run);
+
+// Prints the plan's totals in one line on standard error. Throws Error with the numbers when the run does not fit.
+// Times need a profile of as many threads.
+runtime::Plan announce_plan(const Environment& environment, const PlannedRun& run,
+                            const std::optional<runtime::MachineProfile>& profile);
+
+// "; predicted 12.3 s" for reading the whole context, nothing without a profile.
+std::string predicted_reading(const runtime::Plan& plan, runtime::PrefillOptions::Kind kind);
+
+// "; predicted 3.90" for the plan's method, nothing without a profile.
+std::string predicted_beside(const runtime::Plan& plan, std::size_t method);
+
+}  // namespace hayloft::cli

@@ -1,0 +1,141 @@
+#include "runtime/plan_prefill.h"
+
+#include <algorithm>
+
+#include "offload/error.h"
+#include "offload/format.h"
+
+namespace hayloft::runtime {
+namespace {
+
+using Strategy = PrefillOptions::Kind;
+using Order = PrefillOptions::Order;
+
+// Keys seen by S queries, the p-th of which sees min(p, most).
+double keys_seen(double S, double most) {
+  if (S <= most) return S * (S + 1) / 2;
+  return most * (most + 1) / 2 + (S - most) * most;
+}
+
+// The last layer of a prompt stops at K and V: nothing reads its output.
+int attending_layers(const ModelConfig& config, bool global) {
+  int count = 0;
+  for (int layer = 0; layer + 1 < config.layers; ++layer) {
+    if ((config.sliding_window[static_cast<std::size_t>(layer)] == 0) == global) ++count;
+  }
+  return count;
+}
+
+std::uint64_t row_bytes(const ModelConfig& config) {
+  return std::uint64_t{4} * static_cast<std::uint64_t>(config.head_dim);
+}
+
+double product_flops_per_token(const ModelConfig& config) {
+  const double hidden = config.hidden_size;
+  const double query = static_cast<double>(config.query_heads) * config.head_dim;
+  const double kv = 2.0 * config.kv_heads * config.head_dim;
+  const double whole = hidden * (2 * query + kv) + 3 * hidden * config.intermediate_size;
+  return 2 * (whole * (config.layers - 1) + hidden * kv);
+}
+
+// Keys that the queries of one global layer see, masked parts of a window's tiles included.
+double global_keys(const PrefillOptions& prefill, double S, double tile) {
+  if (prefill.kind == Strategy::exact) return keys_seen(S, S);
+  const auto window = static_cast<double>(prefill.window);
+  if (prefill.kind == Strategy::window) return keys_seen(S, window + static_cast<double>(prefill.sinks) + tile);
+  return keys_seen(S, window + static_cast<double>(prefill.k.of(static_cast<std::int64_t>(S))));
+}
+
+// What every query of `topk` searches: the columns of all positions before its window.
+double searched_bytes(const ModelConfig& config, const PrefillOptions& prefill, double S) {
+  if (prefill.kind != Strategy::topk) return 0;
+  const double before = std::max(0.0, S - static_cast<double>(prefill.window));
+  return before * (before + 1) / 2 * 2 * config.head_dim * config.kv_heads * attending_layers(config, true);
+}
+
+double prefill_seconds(const PlanRequest& request, const PlannedPrefill& planned, const PrefillOptions& prefill,
+                       const MachineProfile& profile) {
+  const AttentionRates rates = profile.rates(request.config.head_dim, request.config.group_size());
+  return static_cast<double>(planned.products) / profile.matmul / 1e9 +
+         static_cast<double>(planned.attention) / rates.causal / 1e9 +
+         searched_bytes(request.config, prefill, static_cast<double>(request.tokens)) /
+             rates.topk_scan(request.session.cache.columns) / 1e9;
+}
+
+PlannedPrefill plan_strategy(const PlanRequest& request, const PrefillOptions& prefill, const std::string& name,
+                             const MachineProfile* profile) {
+  constexpr int block_rows = 256;  // tokens times query heads of a group that share a tile of keys
+  const ModelConfig& config = request.config;
+  const auto S = static_cast<double>(request.tokens);
+  const double tile = static_cast<double>(block_rows) / config.group_size();
+  double keys = attending_layers(config, true) * global_keys(prefill, S, tile);
+  for (int layer = 0; layer + 1 < config.layers; ++layer) {
+    const std::int64_t window = config.sliding_window[static_cast<std::size_t>(layer)];
+    if (window > 0) keys += keys_seen(S, static_cast<double>(window) + tile);
+  }
+  PlannedPrefill planned;
+  planned.strategy = name;
+  planned.options = prefill;
+  planned.products = static_cast<std::uint64_t>(S * product_flops_per_token(config));
+  planned.attention = static_cast<std::uint64_t>(keys * config.query_heads * 4 * config.head_dim);
+  SessionOptions session = request.session;
+  session.prefill = prefill;
+  const PrefillTraffic traffic = prefill_traffic(config, session, request.tokens);
+  planned.moved = prefill.order == Order::layer ? traffic.layer_major : traffic.chunk_major;
+  if (profile) planned.seconds = prefill_seconds(request, planned, prefill, *profile);
+  return planned;
+}
+
+}  // namespace
+
+PrefillTraffic prefill_traffic(const ModelConfig& config, const SessionOptions& options, std::int64_t tokens) {
+  const PrefillOptions& prefill = options.prefill;
+  const std::int64_t B = options.cache.block_tokens;
+  std::uint64_t rows = 0;  // of one KV head of one global layer, over all chunks
+  for (std::int64_t at = 0; at < tokens; at += options.chunk_tokens) {
+    const std::int64_t stored = std::max<std::int64_t>(0, at - options.cache.window) / B * B;
+    const std::int64_t T = std::min<std::int64_t>(options.chunk_tokens, tokens - at);
+    std::int64_t read = stored;
+    if (prefill.kind == Strategy::window) {
+      const std::int64_t first = std::max<std::int64_t>(0, at - prefill.window + 1);
+      read = std::max<std::int64_t>(0, stored - first) + std::min({prefill.sinks, stored, first});
+    } else if (prefill.kind == Strategy::topk) {
+      const std::int64_t limit = std::min(stored, std::max<std::int64_t>(0, at + T - prefill.window));
+      read = stored - limit + std::min(prefill.k.of(at + T), limit) * T * config.group_size();
+    }
+    rows += static_cast<std::uint64_t>(read);
+  }
+  PrefillTraffic traffic;
+  traffic.chunk_major = rows * row_bytes(config) * static_cast<std::uint64_t>(config.kv_heads) *
+                        static_cast<std::uint64_t>(attending_layers(config, true));
+  traffic.layer_major = static_cast<std::uint64_t>(tokens) * static_cast<std::uint64_t>(config.hidden_size) *
+                        sizeof(float) * static_cast<std::uint64_t>(2 * config.layers - 1);
+  return traffic;
+}
+
+PrefillOrder prefill_order(const ModelConfig& config, const SessionOptions& options, std::int64_t tokens, bool linked) {
+  if (options.prefill.order != Order::automatic) return {options.prefill.order, "as --prefill-order says"};
+  if (!linked) return {Order::chunk, "keys and values are computed on where they lie, so nothing moves either way"};
+  const PrefillTraffic traffic = prefill_traffic(config, options, tokens);
+  const bool layer = traffic.layer_major < traffic.chunk_major;
+  return {layer ? Order::layer : Order::chunk,
+          fmt::format("{} move layer by layer, {} chunk by chunk", format_bytes(traffic.layer_major),
+                      format_bytes(traffic.chunk_major))};
+}
+
+std::vector<PlannedPrefill> plan_prefill(const PlanRequest& request, const MachineProfile* profile) {
+  std::vector<PlannedPrefill> all;
+  const auto add = [&](Strategy kind, Order order, const std::string& name) {
+    PrefillOptions prefill = request.session.prefill;
+    prefill.kind = kind;
+    prefill.order = order;
+    all.push_back(plan_strategy(request, prefill, name.empty() ? prefill_label(prefill) : name, profile));
+  };
+  add(Strategy::exact, Order::chunk, "exact, chunk by chunk");
+  add(Strategy::exact, Order::layer, "exact, layer by layer");
+  add(Strategy::window, Order::chunk, "");
+  add(Strategy::topk, Order::chunk, "");
+  return all;
+}
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/plan.h"
+
+// What reading a prompt takes, by strategy and by the order of its loops.
+//
+// Chunk by chunk, every layer of a chunk is computed before the next chunk: a layer's K/V of all chunks before comes
+// over the link for each chunk, which grows with the square of the length. Layer by layer, all chunks go through one
+// layer before the next: its K/V stays on the device meanwhile, and the hidden states of all tokens pass through host
+// memory, in and out once per layer. Weights lie on the device in both. The K and V that are made, and spilled, are the
+// same in both and left out.
+namespace hayloft::runtime {
+
+struct PrefillTraffic {
+  std::uint64_t chunk_major = 0;  // bytes over the link
+  std::uint64_t layer_major = 0;
+};
+
+// By options.prefill for the global layers; layer_major knows no difference between the strategies.
+PrefillTraffic prefill_traffic(const ModelConfig& config, const SessionOptions& options, std::int64_t tokens);
+
+struct PrefillOrder {
+  PrefillOptions::Order order = PrefillOptions::Order::chunk;  // never `automatic`
+  std::string why;                                             // with the bytes
+};
+
+// As options.prefill.order says, or what moves fewer bytes. linked: the device has memory of its own, behind a link;
+// without one nothing moves either way, and going by chunks keeps the activations in the caches.
+PrefillOrder prefill_order(const ModelConfig& config, const SessionOptions& options, std::int64_t tokens, bool linked);
+
+// exact in both orders, window and topk with their options in request.session.prefill.
+std::vector<PlannedPrefill> plan_prefill(const PlanRequest& request, const MachineProfile* profile);
+
+}  // namespace hayloft::runtime
