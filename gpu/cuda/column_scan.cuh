@@ -11,8 +11,9 @@
 // second look while it is there: scores all query heads of the KV head, and notes each one's softmax per chunk.
 //
 // A link of 1 to 2 us and 25 to 55 GB/s needs 50 to 100 KB on the way at any time. A lane asks for 8 consecutive tokens
-// of 8 components before it uses the first of them: 4 KiB (f16), 2 KiB (int8) or 1 KiB (int4) a warp, so that a few
-// warps on every multiprocessor are several times what is needed. A warp's request is 512, 256 or 128 contiguous bytes.
+// of 8 components (4 for groups above 8, whose sums fill the registers) before it uses the first of them: 4 KiB (f16),
+// 2 KiB (int8) or 1 KiB (int4) a warp, on every multiprocessor 8 warps or more. A warp's request is 512, 256 or 128
+// contiguous bytes.
 namespace hayloft::gpu::cuda {
 
 inline constexpr int kLaneTokens = kChunkTokens / kWarp;  // tokens per lane; 16 bytes of f16
@@ -192,14 +193,15 @@ __global__ __launch_bounds__(kScanThreads, G > 4 ? 2 : 3) void scan_columns(Colu
   const int source_head = source.gathered ? 0 : head;
   const std::int64_t row = static_cast<std::int64_t>(head - scan.first_head) * scan.group + first;
   for (std::int64_t start = scan.begin + blockIdx.x * tile; start < scan.end; start += gridDim.x * tile) {
-    const std::int64_t stop = start + tile < scan.end ? start + tile : scan.end;
+    const int length = static_cast<int>(scan.end - start < tile ? scan.end - start : tile);
     if (scaled) {
       __syncthreads();  // the last tile's scales are still in use
       for (int i = threadIdx.x; i < padded * kTileScales; i += kScanThreads) {
         const int j = i / kTileScales;
-        const std::int64_t position = start + (static_cast<std::int64_t>(i % kTileScales) << source.scale_shift);
+        const int token = (i % kTileScales) << source.scale_shift;
         f16 scale{0};  // where there is no token or no component
-        if (j < scan.rank && position < stop) {
+        if (j < scan.rank && token < length) {
+          const std::int64_t position = start + token;
           const std::byte* column = source.head(position, source_head) + source.scales_offset +
                                     (source.gathered ? j : components[j]) * source.scale_bytes;
           scale = reinterpret_cast<const f16*>(column)[source.slot(position) >> source.scale_shift];
@@ -208,21 +210,21 @@ __global__ __launch_bounds__(kScanThreads, G > 4 ? 2 : 3) void scan_columns(Colu
       }
       __syncthreads();
     }
-    for (std::int64_t chunk = start + warp * kChunkTokens; chunk < stop; chunk += kScanThreads / kWarp * kChunkTokens) {
-      const std::int64_t position = chunk + lane * kLaneTokens;
+    for (int chunk = warp * kChunkTokens; chunk < length; chunk += kScanThreads / kWarp * kChunkTokens) {
+      const int token = chunk + lane * kLaneTokens;
       float s[G][kLaneTokens] = {};
-      const std::int64_t at = position < stop ? position : start;  // a lane past the end reads what it then drops
-      const std::byte* column =
-          source.head(at, source_head) + source.columns_offset + source.slot(at) / kLaneTokens * Eight<format>::bytes;
-      score_lane<format, G>(column, weights, offsets, scales + ((at - start) >> source.scale_shift), scan.rank, s);
+      const int live = token < length ? token : 0;  // a lane past the end reads what it then drops
+      const std::byte* column = source.head(start + live, source_head) + source.columns_offset +
+                                source.slot(start + live) / kLaneTokens * Eight<format>::bytes;
+      score_lane<format, G>(column, weights, offsets, scales + (live >> source.scale_shift), scan.rank, s);
       for (int h = 0; h < G; ++h) {
         for (int i = 0; i < kLaneTokens; ++i) {
-          if (position + i >= stop) s[h][i] = -infinity;
+          if (token + i >= length) s[h][i] = -infinity;
         }
       }
       for (int h = 0; h < G; ++h) {
         if (h < heads) {
-          float* out = scan.logits + (row + h) * scan.stride + position;
+          float* out = scan.logits + (row + h) * scan.stride + start + token;
           for (int i = 0; i < kLaneTokens; i += 4) {
             store16(out + i, {bits_of(s[h][i]), bits_of(s[h][i + 1]), bits_of(s[h][i + 2]), bits_of(s[h][i + 3])});
           }
@@ -234,7 +236,7 @@ __global__ __launch_bounds__(kScanThreads, G > 4 ? 2 : 3) void scan_columns(Colu
         if (lane == h) own = part;
       }
       if (lane < heads) {
-        const std::int64_t note = (row + lane) * scan.notes.stride + chunk / kChunkTokens;
+        const std::int64_t note = (row + lane) * scan.notes.stride + (start + chunk) / kChunkTokens;
         scan.notes.max[note] = own.max;
         scan.notes.sum[note] = own.sum;
       }
