@@ -103,33 +103,6 @@ cudaError_t cudaMemcpyBatchAsync(void* const* to, const void* const* from, const
   });
 }
 
-// On the legacy default stream: waits for the blocking streams and no others.
-cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
-  return api("cudaMemcpy", [&](Runtime& runtime) {
-    if (bytes == 0) return cudaSuccess;
-    Place to_place{}, from_place{};
-    if (const auto error = hayloft::simt::check_places(runtime.memory, to, from, {bytes, 1, bytes, bytes}, kind,
-                                                       &to_place, &from_place);
-        error != cudaSuccess) {
-      return error;
-    }
-    if (const auto error = runtime.wait_all(true); error != cudaSuccess) return error;
-    const Opened opened(runtime.memory);
-    std::memcpy(to, from, bytes);
-    return cudaSuccess;
-  });
-}
-
-cudaError_t cudaMemset(void* data, int value, std::size_t bytes) {
-  return api("cudaMemset", [&](Runtime& runtime) {
-    if (runtime.memory.place(data, bytes) == Place::pageable) return cudaErrorInvalidValue;
-    if (const auto error = runtime.wait_all(true); error != cudaSuccess) return error;
-    const Opened opened(runtime.memory);
-    std::memset(data, value, bytes);
-    return cudaSuccess;
-  });
-}
-
 cudaError_t cudaMemsetAsync(void* data, int value, std::size_t bytes, cudaStream_t stream) {
   return api("cudaMemsetAsync", [&](Runtime& runtime) {
     if (!runtime.known(stream)) return cudaErrorInvalidResourceHandle;

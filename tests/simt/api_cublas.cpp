@@ -150,16 +150,6 @@ cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void*, std::size_t) {
   return hayloft::simt::set("cublasSetWorkspace", handle);
 }
 
-// Products here are exact in every mode.
-cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t) {
-  return hayloft::simt::set("cublasSetMathMode", handle);
-}
-
-cublasStatus_t cublasSetPointerMode(cublasHandle_t handle, cublasPointerMode_t mode) {
-  if (mode != CUBLAS_POINTER_MODE_HOST) return CUBLAS_STATUS_NOT_SUPPORTED;
-  return hayloft::simt::set("cublasSetPointerMode", handle);
-}
-
 cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n,
                             int k, const void* alpha, const void* A, cudaDataType type_a, int lda, const void* B,
                             cudaDataType type_b, int ldb, const void* beta, void* C, cudaDataType type_c, int ldc,

@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <cstring>
 #include <string>
 #include <utility>
@@ -14,73 +12,20 @@ cudaDeviceProp properties_of(const Device& device) {
   cudaDeviceProp p{};
   std::strncpy(p.name, "SIMT shim", sizeof p.name - 1);
   p.totalGlobalMem = device.memory_bytes;
-  p.sharedMemPerBlock = std::size_t{48} << 10;
-  p.sharedMemPerBlockOptin = std::size_t{227} << 10;
-  p.sharedMemPerMultiprocessor = std::size_t{228} << 10;
-  p.regsPerBlock = p.regsPerMultiprocessor = 65536;
-  p.warpSize = 32;
-  p.maxThreadsPerBlock = 1024;
-  p.maxThreadsPerMultiProcessor = 2048;
-  p.maxThreadsDim[0] = p.maxThreadsDim[1] = 1024;
-  p.maxThreadsDim[2] = 64;
-  p.maxGridSize[0] = 0x7fffffff;
-  p.maxGridSize[1] = p.maxGridSize[2] = 0xffff;
   p.major = 9;
   p.multiProcessorCount = device.multiprocessors;
-  p.canMapHostMemory = p.unifiedAddressing = p.memoryPoolsSupported = 1;
-  p.asyncEngineCount = 2;
-  p.pciBusID = 1;
-  p.l2CacheSize = 1 << 20;
-  p.memoryBusWidth = 256;
   return p;
 }
 
-int value_of(const cudaDeviceProp& p, cudaDeviceAttr attribute) {
+int value_of(const Device& device, cudaDeviceAttr attribute) {
   switch (attribute) {
-    case cudaDevAttrMaxThreadsPerBlock:
-      return p.maxThreadsPerBlock;
-    case cudaDevAttrMaxSharedMemoryPerBlock:
-      return static_cast<int>(p.sharedMemPerBlock);
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      return static_cast<int>(p.sharedMemPerBlockOptin);
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
-      return static_cast<int>(p.sharedMemPerMultiprocessor);
-    case cudaDevAttrWarpSize:
-      return p.warpSize;
     case cudaDevAttrMultiProcessorCount:
-      return p.multiProcessorCount;
-    case cudaDevAttrMaxThreadsPerMultiProcessor:
-      return p.maxThreadsPerMultiProcessor;
-    case cudaDevAttrComputeCapabilityMajor:
-      return p.major;
-    case cudaDevAttrComputeCapabilityMinor:
-      return p.minor;
-    case cudaDevAttrPciBusId:
-      return p.pciBusID;
-    case cudaDevAttrPciDeviceId:
-      return p.pciDeviceID;
-    case cudaDevAttrPciDomainId:
-      return p.pciDomainID;
-    case cudaDevAttrL2CacheSize:
-      return p.l2CacheSize;
-    case cudaDevAttrGlobalMemoryBusWidth:
-      return p.memoryBusWidth;
-    case cudaDevAttrClockRate:
-    case cudaDevAttrMemoryClockRate:
-      return 1'000'000;  // kHz
-    case cudaDevAttrAsyncEngineCount:
-      return p.asyncEngineCount;
+      return device.multiprocessors;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      return 227 << 10;
     case cudaDevAttrCanMapHostMemory:
-    case cudaDevAttrUnifiedAddressing:
-    case cudaDevAttrCanUseHostPointerForRegisteredMem:
-    case cudaDevAttrHostRegisterSupported:
     case cudaDevAttrMemoryPoolsSupported:
       return 1;
-    case cudaDevAttrIntegrated:
-    case cudaDevAttrPageableMemoryAccess:
-      return 0;
-    case cudaDevAttrHostNumaId:
-      return -1;
   }
   return 0;
 }
@@ -124,7 +69,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   return api("cudaDeviceGetAttribute", [&](Runtime& runtime) {
-    *value = hayloft::simt::value_of(hayloft::simt::properties_of(runtime.device), attribute);
+    *value = hayloft::simt::value_of(runtime.device, attribute);
     return available(runtime.device, device);
   });
 }
@@ -136,18 +81,6 @@ cudaError_t cudaDeviceGetPCIBusId(char* id, int bytes, int device) {
     std::memcpy(id, text.c_str(), text.size() + 1);
     return available(runtime.device, device);
   });
-}
-
-cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
-  return api("cudaDeviceGetStreamPriorityRange", [&](Runtime&) {
-    if (least) *least = 0;
-    if (greatest) *greatest = -5;
-    return cudaSuccess;
-  });
-}
-
-cudaError_t cudaDeviceReset() {
-  return api("cudaDeviceReset", [](Runtime& runtime) { return runtime.wait_all(false); });
 }
 
 cudaError_t cudaDriverGetVersion(int* version) {
@@ -162,12 +95,6 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
     *version = 13000;
     return cudaSuccess;
   });
-}
-
-cudaError_t cudaPeekAtLastError() {
-  Runtime& runtime = Runtime::instance();
-  const std::lock_guard lock(runtime.mutex);
-  return runtime.sticky != cudaSuccess ? runtime.sticky : runtime.last_error;
 }
 
 cudaError_t cudaGetLastError() {

@@ -65,11 +65,3 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
     return cudaSuccess;
   });
 }
-
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int threads, std::size_t) {
-  return api("cudaOccupancyMaxActiveBlocksPerMultiprocessor", [&](Runtime&) {
-    if (!blocks || threads < 1 || threads > 1024) return cudaErrorInvalidValue;
-    *blocks = 2048 / threads;
-    return cudaSuccess;
-  });
-}

@@ -15,16 +15,11 @@ struct CUmemPoolHandle_st {
 namespace hayloft::simt {
 namespace {
 
-cudaMemPool_t default_pool() {
-  static CUmemPoolHandle_st pool;
-  return &pool;
-}
-
 cudaError_t allocate_now(Runtime& runtime, void** data, std::size_t bytes) {
   *data = runtime.memory.allocate(bytes, runtime.device.memory_bytes);
   if (*data) return cudaSuccess;
   // What was freed in stream order comes back.
-  if (const cudaError_t error = runtime.wait_all(false); error != cudaSuccess) return error;
+  if (const cudaError_t error = runtime.wait_all(); error != cudaSuccess) return error;
   *data = runtime.memory.allocate(bytes, runtime.device.memory_bytes);
   return *data ? cudaSuccess : cudaErrorMemoryAllocation;
 }
@@ -123,25 +118,6 @@ cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned flags) 
   });
 }
 
-cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* data) {
-  return api("cudaPointerGetAttributes", [&](Runtime& runtime) {
-    if (!attributes) return cudaErrorInvalidValue;
-    auto* memory = const_cast<void*>(data);
-    switch (runtime.memory.place(data, 1)) {
-      case Place::device:
-        *attributes = {cudaMemoryTypeDevice, 0, memory, nullptr};
-        break;
-      case Place::pinned:
-        *attributes = {cudaMemoryTypeHost, 0, memory, memory};
-        break;
-      case Place::pageable:
-        *attributes = {cudaMemoryTypeUnregistered, -2, nullptr, memory};
-        break;
-    }
-    return cudaSuccess;
-  });
-}
-
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   return api("cudaMemGetInfo", [&](Runtime& runtime) {
     if (!free || !total) return cudaErrorInvalidValue;
@@ -169,18 +145,6 @@ cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
   });
 }
 
-cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
-  return api("cudaDeviceGetDefaultMemPool", [&](Runtime& runtime) {
-    if (!pool) return cudaErrorInvalidValue;
-    if (device < 0 || device >= runtime.device.count) return cudaErrorInvalidDevice;
-    *pool = hayloft::simt::default_pool();
-    return cudaSuccess;
-  });
-}
-cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* pool, int device) {
-  return cudaDeviceGetDefaultMemPool(pool, device);
-}
-
 cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
   return api("cudaMemPoolCreate", [&](Runtime&) {
     if (!pool || !properties || properties->allocType != cudaMemAllocationTypePinned ||
@@ -194,7 +158,7 @@ cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* prope
 
 cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
   return give_back("cudaMemPoolDestroy", [&](Runtime&) {
-    if (!pool || pool == hayloft::simt::default_pool()) return cudaErrorInvalidValue;
+    if (!pool) return cudaErrorInvalidValue;
     delete pool;
     return cudaSuccess;
   });
@@ -208,6 +172,7 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
   });
 }
 
+// Of all pools and of what is in none.
 cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
   return api("cudaMemPoolGetAttribute", [&](Runtime& runtime) {
     if (!pool || !value) return cudaErrorInvalidValue;

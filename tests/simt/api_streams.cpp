@@ -12,14 +12,6 @@ double now_milliseconds() {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-cudaError_t create(const char* function, cudaStream_t* stream, unsigned flags) {
-  return api(function, [&](Runtime& runtime) {
-    if (!stream || flags > cudaStreamNonBlocking) return cudaErrorInvalidValue;
-    *stream = runtime.create_stream(flags != cudaStreamNonBlocking);
-    return cudaSuccess;
-  });
-}
-
 cudaError_t create(const char* function, cudaEvent_t* event, unsigned flags) {
   return api(function, [&](Runtime&) {
     if (!event || flags > (cudaEventBlockingSync | cudaEventDisableTiming)) return cudaErrorInvalidValue;
@@ -37,14 +29,12 @@ using hayloft::simt::Opened;
 using hayloft::simt::Record;
 using hayloft::simt::Runtime;
 
-cudaError_t cudaStreamCreate(cudaStream_t* stream) {
-  return hayloft::simt::create("cudaStreamCreate", stream, cudaStreamDefault);
-}
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
-  return hayloft::simt::create("cudaStreamCreateWithFlags", stream, flags);
-}
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
-  return hayloft::simt::create("cudaStreamCreateWithPriority", stream, flags);
+  return api("cudaStreamCreateWithFlags", [&](Runtime& runtime) {
+    if (!stream || flags > cudaStreamNonBlocking) return cudaErrorInvalidValue;
+    *stream = runtime.create_stream();
+    return cudaSuccess;
+  });
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
@@ -118,16 +108,6 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   });
 }
 
-cudaError_t cudaEventQuery(cudaEvent_t event) {
-  return api("cudaEventQuery", [&](Runtime& runtime) {
-    if (!event) return cudaErrorInvalidResourceHandle;
-    if (!event->latest) return cudaSuccess;
-    const Opened opened(runtime.memory);
-    if (!event->latest->done) runtime.run_one();
-    return event->latest->done ? runtime.sticky : cudaErrorNotReady;
-  });
-}
-
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
   return api("cudaEventElapsedTime", [&](Runtime&) {
     if (!milliseconds || !start || !end || !start->timing || !end->timing || !start->latest || !end->latest) {
@@ -153,5 +133,5 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
 }
 
 cudaError_t cudaDeviceSynchronize() {
-  return api("cudaDeviceSynchronize", [](Runtime& runtime) { return runtime.wait_all(false); });
+  return api("cudaDeviceSynchronize", [](Runtime& runtime) { return runtime.wait_all(); });
 }

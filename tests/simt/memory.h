@@ -28,8 +28,8 @@ class Memory {
   void close();
 
   std::uint64_t device_bytes() const { return device_bytes_; }
-  std::uint64_t pinned_bytes() const { return pinned_bytes_; }
   std::uint64_t peak_device_bytes() const { return peak_device_bytes_; }
+  std::uint64_t pinned_bytes() const { return pinned_bytes_; }
 
  private:
   struct Piece {

@@ -136,16 +136,13 @@ cudaError_t Runtime::wait(cudaStream_t stream) {
   return wait([&] { return stream->queue.empty(); });
 }
 
-cudaError_t Runtime::wait_all(bool blocking_only) {
-  return wait([&] {
-    return std::all_of(order_.begin(), order_.end(),
-                       [&](cudaStream_t s) { return s->queue.empty() || (blocking_only && !s->blocking); });
-  });
+cudaError_t Runtime::wait_all() {
+  return wait(
+      [&] { return std::all_of(order_.begin(), order_.end(), [](cudaStream_t s) { return s->queue.empty(); }); });
 }
 
-cudaStream_t Runtime::create_stream(bool blocking) {
+cudaStream_t Runtime::create_stream() {
   auto stream = std::make_unique<CUstream_st>();
-  stream->blocking = blocking;
   order_.push_back(stream.get());
   const cudaStream_t handle = stream.get();
   streams_[handle] = std::move(stream);
@@ -168,7 +165,7 @@ void Runtime::drop_queues() {
 }
 
 void Runtime::reset(std::uint64_t new_seed) {
-  wait_all(false);
+  wait_all();
   drop_queues();
   device = {};
   seed = new_seed;

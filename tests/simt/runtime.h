@@ -34,7 +34,6 @@ struct Operation {
 
 struct CUstream_st {
   std::deque<hayloft::simt::Operation> queue;
-  bool blocking = false;  // with respect to the legacy default stream
 };
 
 struct CUevent_st {
@@ -59,11 +58,11 @@ class Runtime {
   // Runs operations of any streams until `done`. Returns the sticky error.
   cudaError_t wait(const std::function<bool()>& done);
   cudaError_t wait(cudaStream_t stream);  // until its queue is empty
-  cudaError_t wait_all(bool blocking_only);
+  cudaError_t wait_all();
   bool run_one();  // false: none can run
 
   bool known(cudaStream_t stream) const { return stream && streams_.count(stream) > 0; }
-  cudaStream_t create_stream(bool blocking);
+  cudaStream_t create_stream();
   void destroy_stream(cudaStream_t stream);
 
   void reset(std::uint64_t seed);
