@@ -1,5 +1,5 @@
 # The CUDA backend: whether it is built, and how. Sets HAYLOFT_HAS_CUDA.
-set(HAYLOFT_CUDA OFF CACHE STRING "Build the CUDA backend: AUTO (when nvcc 12 or newer is found), ON or OFF")
+set(HAYLOFT_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO (when nvcc 12 or newer is found), ON or OFF")
 set_property(CACHE HAYLOFT_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(HAYLOFT_CUDA_ARCHITECTURES "75;80;86;89;90;120" CACHE STRING
     "Compute capabilities that kernels are compiled for; newer ones translate the last at their first run")
