@@ -113,9 +113,10 @@ PrefillTraffic prefill_traffic(const ModelConfig& config, const SessionOptions& 
   return traffic;
 }
 
-PrefillOrder prefill_order(const ModelConfig& config, const SessionOptions& options, std::int64_t tokens, bool linked) {
+PrefillOrder prefill_order(const ModelConfig& config, const SessionOptions& options, std::int64_t tokens,
+                           bool resident) {
   if (options.prefill.order != Order::automatic) return {options.prefill.order, "as --prefill-order says"};
-  if (!linked) return {Order::chunk, "keys and values are computed on where they lie, so nothing moves either way"};
+  if (!resident) return {Order::chunk, "this backend does not keep a layer's keys and values on a device of its own"};
   const PrefillTraffic traffic = prefill_traffic(config, options, tokens);
   const bool layer = traffic.layer_major < traffic.chunk_major;
   return {layer ? Order::layer : Order::chunk,

@@ -27,9 +27,11 @@ struct PrefillOrder {
   std::string why;                                             // with the bytes
 };
 
-// As options.prefill.order says, or what moves fewer bytes. linked: the device has memory of its own, behind a link;
-// without one nothing moves either way, and going by chunks keeps the activations in the caches.
-PrefillOrder prefill_order(const ModelConfig& config, const SessionOptions& options, std::int64_t tokens, bool linked);
+// As options.prefill.order says, or what moves fewer bytes. resident: the backend keeps a layer's K and V in memory of
+// the device while all chunks pass; without that, going layer by layer saves nothing, and going by chunks keeps the
+// activations in the caches.
+PrefillOrder prefill_order(const ModelConfig& config, const SessionOptions& options, std::int64_t tokens,
+                           bool resident);
 
 // exact in both orders, window and topk with their options in request.session.prefill.
 std::vector<PlannedPrefill> plan_prefill(const PlanRequest& request, const MachineProfile* profile);

@@ -42,9 +42,9 @@ void Session::append(std::span<const std::int32_t> tokens, const PrefillProgress
   Attending attending;
   attending.prefill = options_.prefill;
   const auto total = static_cast<std::int64_t>(tokens.size());
-  const bool linked = model_->backend().name() != "cpu";
+  constexpr bool resident = false;  // no backend keeps a whole layer's keys and values on the device
   if (total > options_.chunk_tokens &&
-      prefill_order(model_->config(), options_, total, linked).order == PrefillOptions::Order::layer) {
+      prefill_order(model_->config(), options_, total, resident).order == PrefillOptions::Order::layer) {
     model_->forward_by_layer(cache_, workspace_, tokens, options_.chunk_tokens, attending, [&](std::int64_t done) {
       if (progress) progress(done, total);
     });
