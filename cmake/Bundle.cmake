@@ -1,5 +1,5 @@
 # cpack -G TGZ: one folder that runs on another x86-64 Linux with at least this system's glibc. It holds the program, the
-# bundled model, the CUDA tests, the benchmarks, scripts/gpu-check and every shared library they need but glibc itself and
+# bundled model, the CUDA tests, scripts/gpu-check and every shared library they need but glibc itself and
 # what belongs to the machine's GPU. Not part of cmake --install.
 if(NOT PROJECT_IS_TOP_LEVEL OR HAYLOFT_SANITIZE)
   return()
@@ -19,6 +19,10 @@ install(RUNTIME_DEPENDENCY_SET hayloft_bundle
         LIBRARY DESTINATION ${bundle_libraries} COMPONENT bundle EXCLUDE_FROM_ALL)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/needle-model/model/ DESTINATION share/hayloft/needle-model
         COMPONENT bundle EXCLUDE_FROM_ALL)
+if(bundle_programs)  # what the CUDA tests read
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/tests/golden/models DESTINATION share/hayloft/golden COMPONENT bundle
+          EXCLUDE_FROM_ALL)
+endif()
 install(PROGRAMS ${PROJECT_SOURCE_DIR}/scripts/gpu-check DESTINATION bin COMPONENT bundle EXCLUDE_FROM_ALL)
 install(FILES ${PROJECT_SOURCE_DIR}/README.md DESTINATION share/doc/hayloft COMPONENT bundle EXCLUDE_FROM_ALL)
 

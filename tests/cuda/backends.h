@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,6 +25,12 @@ inline const offload::Threads& threads() {
 
 inline std::unique_ptr<gpu::Backend> make_cuda(const gpu::CudaOptions& options = {}) {
   return gpu::make_cuda_backend(threads(), options);
+}
+
+// Small models of every architecture: in the source tree, or where the environment says that a bundle has them.
+inline std::filesystem::path golden_models() {
+  const char* bundled = std::getenv("HAYLOFT_GOLDEN_MODELS");
+  return bundled ? std::filesystem::path(bundled) : std::filesystem::path(HAYLOFT_SOURCE_DIR) / "tests/golden/models";
 }
 
 // Why there is nothing to test on, empty when there is a device.

@@ -28,7 +28,7 @@ class ModelOnCuda : public CudaTest, public ::testing::WithParamInterface<const 
   struct Side {
     Side(gpu::Backend& backend, const offload::ArenaOptions& memory, const runtime::SessionOptions& options)
         : arena(topology, memory),
-          model(std::filesystem::path(HAYLOFT_SOURCE_DIR) / "tests/golden/models" / GetParam(), backend),
+          model(golden_models() / GetParam(), backend),
           session(model, arena, options) {}
 
     offload::Topology topology;
