@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "gpu/cuda_budget.h"
 #include "offload/error.h"
 #include "offload/format.h"
 #include "offload/snapshot_format.h"
@@ -71,6 +72,13 @@ PlanMemory plan_memory(const PlanRequest& request) {
                         static_cast<std::uint64_t>(request.config.hidden_size) * sizeof(float);
   }
   memory.weights = request.weights.bytes;
+  memory.apart = request.device_budget > 0;
+  if (memory.apart) {
+    const ModelConfig& config = request.config;
+    memory.scratch = gpu::cuda_context_bytes + gpu::cuda_workspace_bytes +
+                     gpu::cuda_scratch_bytes(chunk, config.query_heads, config.head_dim,
+                                             std::max(config.hidden_size, config.intermediate_size));
+  }
   memory.program = program_bytes(request.threads, chunk, request.tokenizer_file_bytes);
   memory.text = static_cast<std::uint64_t>(request.tokens) * text_bytes_per_token;
   memory.saved = saved_bytes(request, layout, store);
@@ -131,13 +139,18 @@ PlanTime predict(const PlanRequest& request, const offload::BlockLayout& layout,
 }
 
 std::string shortfall(const PlanRequest& request, const PlanMemory& memory) {
+  if (memory.device() > request.device_budget) {
+    return fmt::format(
+        "weights, tails, workspace and scratch need {} of the device's memory, and --gpu-memory gives {}; raise it, "
+        "lower --batch, or take a smaller model",
+        format_bytes(memory.device()), format_bytes(request.device_budget));
+  }
   const std::uint64_t others = memory.total() - memory.store();
   if (others > request.available_bytes) {
     return fmt::format(
-        "weights, tails, workspace, text and program need {}, and this machine has {} to give; take a smaller model or "
-        "a machine with "
-        "{} more",
-        format_bytes(others), format_bytes(request.available_bytes), format_bytes(others - request.available_bytes));
+        "{}text and program need {}, and this machine has {} to give; take a smaller model or a machine with {} more",
+        memory.apart ? "" : "weights, tails, workspace, ", format_bytes(others), format_bytes(request.available_bytes),
+        format_bytes(others - request.available_bytes));
   }
   const std::uint64_t left = request.available_bytes - others;
   const std::uint64_t most = std::min(request.host_budget, left);
@@ -168,6 +181,7 @@ Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
   plan.tokens = request.tokens;
   plan.memory = plan_memory(request);
   plan.host_budget = request.host_budget;
+  plan.device_budget = request.device_budget;
   plan.shortfall = shortfall(request, plan.memory);
   const gpu::CacheView cache = cache_of_step(request, layout, 0);
   for (const MethodOptions& options : request.methods) {

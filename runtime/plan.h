@@ -12,7 +12,7 @@
 #include "runtime/weights.h"
 
 // What a run will take, before anything is allocated: memory by place, and the time of a decoded token by term
-// (docs/plan.md). For the CPU backend. Bytes come from the same functions that lay out the cache and count its steps.
+// (docs/plan.md). Bytes come from the same functions that lay out the cache and count its steps.
 namespace hayloft::runtime {
 
 struct PlanRequest {
@@ -23,6 +23,7 @@ struct PlanRequest {
   std::int64_t tokens = 0;            // of context
   std::uint64_t host_budget = 0;      // for the store, as the arena will have it
   std::uint64_t available_bytes = 0;  // of the machine's memory, for everything
+  std::uint64_t device_budget = 0;    // of a device with memory of its own, --gpu-memory; 0: the CPU computes
   std::int64_t mapped_tokens = 0;     // of the store that lie in a saved context, mapped: whole blocks
   int threads = 1;
   std::uint64_t tokenizer_file_bytes = 0;  // of tokenizer.json; 0 without one
@@ -37,13 +38,17 @@ struct PlanMemory {
   std::uint64_t weights = 0;
   std::uint64_t program = 0;  // libraries, the tokenizer's tables, what matrix products work in
   std::uint64_t text = 0;     // and token ids
+  std::uint64_t scratch = 0;  // of a device: what the verbs take while they run, cuBLAS, and CUDA itself
+  bool apart = false;         // whether tails, workspace and weights lie on a device, outside the machine's memory
   std::uint64_t mapped = 0;   // of the store, in a file: pages the system may drop, not counted in the total
   std::uint64_t saved = 0;    // on disk, when the context is saved: at most
 
   std::uint64_t store() const { return rows + columns; }  // not mapped
-  std::uint64_t total() const {                           // the most that is in memory at once
-    return store() + tails + question + workspace + weights + program + text;
+  std::uint64_t total() const {                           // the most that is in the machine's memory at once
+    return store() + program + text + (apart ? 0 : computing());
   }
+  std::uint64_t device() const { return apart ? computing() + scratch : 0; }  // and in the device's
+  std::uint64_t computing() const { return tails + question + workspace + weights; }
 };
 
 // Milliseconds of one decoded token.
@@ -78,6 +83,7 @@ struct Plan {
   std::int64_t tokens = 0;
   PlanMemory memory;
   std::uint64_t host_budget = 0;
+  std::uint64_t device_budget = 0;
   std::string shortfall;  // what does not fit, and what would make it fit, with the numbers; empty when all fits
   std::vector<PlannedMethod> methods;
   std::vector<PlannedPrefill> prefill;

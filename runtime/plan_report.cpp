@@ -33,18 +33,24 @@ std::string plan_table(const Plan& plan) {
   const PlanMemory& memory = plan.memory;
   std::string text =
       fmt::format("context {} ({} tokens)\n\n| memory | bytes |\n|---|---:|\n", format_count(plan.tokens), plan.tokens);
-  const auto row = [&](const char* what, std::uint64_t bytes) {
+  const auto row = [&](const std::string& what, std::uint64_t bytes) {
     text += fmt::format("| {} | {} |\n", what, format_bytes(bytes));
   };
   row("host: rows of K and V", memory.rows);
   row("host: columns of K", memory.columns);
-  row("tails", memory.tails);
-  row("a question's tails", memory.question);
-  row("workspace", memory.workspace);
-  row("weights", memory.weights);
+  const char* where = memory.apart ? "device: " : "";
+  row(fmt::format("{}tails", where), memory.tails);
+  row(fmt::format("{}a question's tails", where), memory.question);
+  row(fmt::format("{}workspace", where), memory.workspace);
+  row(fmt::format("{}weights", where), memory.weights);
+  if (memory.apart) {
+    row("device: scratch, and CUDA itself", memory.scratch);
+    row("**on the device**", memory.device());
+    row("budget of the device", plan.device_budget);
+  }
   row("program and tokenizer", memory.program);
   row("text and its tokens", memory.text);
-  row("**in memory**", memory.total());
+  row(memory.apart ? "**in the machine's memory**" : "**in memory**", memory.total());
   row("budget for rows and columns", plan.host_budget);
   row("disk, when saved: at most", memory.saved);
   text += plan.shortfall.empty() ? "\nIt fits.\n" : fmt::format("\nIt does not fit: {}.\n", plan.shortfall);
@@ -83,6 +89,7 @@ std::string plan_line(const Plan& plan) {
   const PlanMemory& memory = plan.memory;
   std::string text = fmt::format("plan: {} tokens, {} in memory, {} of it keys and values", plan.tokens,
                                  format_bytes(memory.total()), format_bytes(memory.store()));
+  if (memory.apart) text += fmt::format(", {} on the device", format_bytes(memory.device()));
   if (memory.mapped > 0) text += fmt::format(", and {} mapped", format_bytes(memory.mapped));
   for (const PlannedMethod& method : plan.methods) {
     if (method.ms) text += fmt::format("; {} {:.2f} ms/token", label(method.attn), method.ms->total());
@@ -105,7 +112,10 @@ std::string plan_json(const std::vector<Plan>& plans) {
           {"program", plan.memory.program},
           {"text", plan.memory.text},
           {"total", plan.memory.total()},
+          {"scratch", plan.memory.scratch},
+          {"device", plan.memory.device()},
           {"host_budget", plan.host_budget},
+          {"device_budget", plan.device_budget},
           {"saved_at_most", plan.memory.saved}}},
         {"fits", plan.shortfall.empty()},
         {"shortfall", plan.shortfall},

@@ -43,6 +43,29 @@ TEST(Bench, TimesTheMethodsOverEachColumnFormat) {
   EXPECT_TRUE(refused_with(run_program({"bench", "--columns", "int3"}), 2, {"--columns int3", "int4"}));
 }
 
+TEST(LinkAndPlan, ADeviceThatIsNotHereIsPlannedForByItsMemory) {
+  const test::TemporaryFolder folder;
+  const auto plan = [](const std::string& gpu_memory) {
+    return run_program(
+        {"plan", "--shape", "32,32,8,128", "--ctx-size", "64k", "--gpu-memory", gpu_memory, "--json", "-"});
+  };
+  const Outcome fits = plan("24GiB");
+  EXPECT_EQ(fits.exit_code, 0) << fits.err;
+  const nlohmann::json json = nlohmann::json::parse(fits.out)["plans"][0];
+  const nlohmann::json& bytes = json["bytes"];
+  EXPECT_EQ(bytes["device"], bytes["tails"].get<std::uint64_t>() + bytes["question"].get<std::uint64_t>() +
+                                 bytes["workspace"].get<std::uint64_t>() + bytes["weights"].get<std::uint64_t>() +
+                                 bytes["scratch"].get<std::uint64_t>());
+  EXPECT_LT(bytes["total"], bytes["host_rows"].get<std::uint64_t>() + bytes["host_columns"].get<std::uint64_t>() +
+                                bytes["weights"].get<std::uint64_t>())
+      << "the weights are on the device";
+  const Outcome short_of = plan("12GiB");
+  EXPECT_EQ(short_of.exit_code, 0) << short_of.err;
+  EXPECT_NE(nlohmann::json::parse(short_of.out)["plans"][0]["shortfall"].get<std::string>().find("--gpu-memory"),
+            std::string::npos)
+      << short_of.out;
+}
+
 TEST(LinkAndPlan, WrongUsageIsRefused) {
   const test::TemporaryFolder folder;
   EXPECT_TRUE(refused_with(run_program({"plan"}), 2, {"-m", "--shape"}));

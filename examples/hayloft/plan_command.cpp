@@ -5,6 +5,7 @@
 #include "examples/hayloft/options.h"
 #include "examples/hayloft/run_plan.h"
 #include "examples/hayloft/text_output.h"
+#include "gpu/cuda_budget.h"
 #include "offload/arena.h"
 #include "offload/error.h"
 #include "offload/format.h"
@@ -53,7 +54,6 @@ class PlanCommand : public Command {
 
   void check() override {
     if (model_.empty() == (shape_.layers == 0)) fail("plan needs a model: either -m DIR or --shape");
-    if (machine_.device == "cuda") fail("--device cuda: plan knows the CPU backend only");
     request_.methods = attention_.methods();
     request_.session.cache.block_tokens = machine_.block_tokens;
     if (!model_.empty()) return;
@@ -73,10 +73,13 @@ class PlanCommand : public Command {
       request_.weights = runtime::weight_sizes(model_);
       request_.tokenizer_file_bytes = tokenizer_file_bytes(model_);
     }
-    request_.threads = offload::Threads(machine_.threads).count();
+    const offload::Threads threads(machine_.threads);
+    request_.threads = threads.count();
+    request_.device_budget = device_budget(threads);
     const offload::Topology topology;
     request_.available_bytes = topology.available_bytes();
-    const std::uint64_t weights = std::min(request_.weights.bytes, request_.available_bytes);
+    const std::uint64_t weights =
+        request_.device_budget > 0 ? 0 : std::min(request_.weights.bytes, request_.available_bytes);
     // As the commands have it: the budget is taken from what is free once the weights are there, less a tenth.
     request_.host_budget = machine_.host_memory ? machine_.host_memory : (request_.available_bytes - weights) / 10 * 9;
 
@@ -96,7 +99,29 @@ class PlanCommand : public Command {
         app, option, "N", [option, &size](const std::string& text) { size = read_int(option, text); }, help);
   }
 
+  // Of the device that is planned for, which need not be here when --gpu-memory says how much it gives; 0: the CPU.
+  std::uint64_t device_budget(const offload::Threads& threads) const {
+    if (machine_.device == "cpu") return 0;
+    if (machine_.cuda.memory_bytes > 0) return machine_.cuda.memory_bytes;
+    try {
+      return gpu::make_cuda_backend(threads, machine_.cuda)->memory().budget_bytes + gpu::cuda_context_bytes;
+    } catch (const Error& error) {
+      if (machine_.device == "auto") return 0;
+      fail("{} (to plan for a device that is not here, say what it has by --gpu-memory)", error.what());
+    }
+  }
+
   std::optional<runtime::MachineProfile> read_profile() const {
+    std::optional<runtime::MachineProfile> profile = find_profile();
+    const char* device = request_.device_budget > 0 ? "cuda" : "cpu";
+    if (profile && profile->device != device) {
+      fmt::print(stderr, "the machine profile is of device {}, the plan of {}: no times\n", profile->device, device);
+      profile.reset();
+    }
+    return profile;
+  }
+
+  std::optional<runtime::MachineProfile> find_profile() const {
     if (!machine_.profile.empty()) return runtime::read_profile(machine_.profile);
     const std::filesystem::path path = runtime::default_profile_path();
     std::error_code error;

@@ -1,5 +1,6 @@
 #include "examples/hayloft/run_plan.h"
 
+#include "gpu/cuda_budget.h"
 #include "offload/error.h"
 #include "runtime/profile.h"
 
@@ -42,7 +43,12 @@ runtime::Plan announce_plan(const Environment& environment, const PlannedRun& ru
   request.available_bytes = environment.topology.available_bytes() + environment.model->weight_bytes();
   request.threads = environment.threads.count();
   request.tokenizer_file_bytes = tokenizer_file_bytes(run.model);
-  const bool applies = profile && profile->threads == request.threads;
+  const gpu::DeviceMemory device = environment.backend->memory();
+  if (device.budget_bytes > 0) {
+    request.device_budget = device.budget_bytes + gpu::cuda_context_bytes;
+    request.available_bytes = environment.topology.available_bytes();
+  }
+  const bool applies = profile && profile->threads == request.threads && profile->device == environment.backend->name();
   const runtime::Plan plan = runtime::make_plan(request, applies ? &*profile : nullptr);
   if (!plan.shortfall.empty()) fail("{}", plan.shortfall);
   fmt::print(stderr, "{}\n", runtime::plan_line(plan));

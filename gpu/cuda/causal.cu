@@ -8,6 +8,7 @@
 #include "gpu/cuda/row_stream.cuh"
 #include "gpu/cuda/softmax.cuh"
 #include "gpu/cuda/verbs.cuh"
+#include "gpu/cuda_budget.h"
 
 // Prefill's attention: products of queries and keys, softmax and products of weights and values, tile by tile of keys,
 // with the states of all queries carried from tile to tile. All g query heads of a KV head and all tokens of a block
@@ -24,7 +25,7 @@ namespace hayloft::gpu::cuda {
 namespace {
 
 // Of products and weights: what the second-level cache of a recent card has room for.
-constexpr std::uint64_t kTileBytes = std::uint64_t{32} << 20;
+constexpr std::uint64_t kTileBytes = cuda_tile_bytes;
 constexpr std::uint64_t kBudgetShare = 8;  // of what is left, for them
 constexpr int kBlockTokens = 512;
 

@@ -11,6 +11,7 @@
 #include "gpu/cuda/staging.cuh"
 #include "gpu/cuda/store_tables.cuh"
 #include "gpu/cuda/verbs.cuh"
+#include "gpu/cuda_budget.h"
 #include "offload/format.h"
 
 namespace hayloft::gpu {
@@ -18,13 +19,9 @@ namespace cuda {
 namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
-// What CUDA takes of the device before anything is allocated, its context, the kernels and cuBLAS' code, is between a
-// quarter and half a gigabyte on the devices known to us, and cannot be asked for.
-constexpr std::uint64_t kContextBytes = 640 * kMiB;
-constexpr std::uint64_t kLeastBytes = 1024 * kMiB;    // of --gpu-memory
-constexpr std::uint64_t kSpareBytes = 256 * kMiB;     // left to others when nobody says how much to take
-constexpr std::uint64_t kWorkspaceBytes = 32 * kMiB;  // as NVIDIA advises for its largest devices
-constexpr std::uint64_t kPieceBytes = 8 * kMiB;       // of the staging ring: long enough for the link's full rate
+constexpr std::uint64_t kLeastBytes = 1024 * kMiB;  // of --gpu-memory
+constexpr std::uint64_t kSpareBytes = 256 * kMiB;   // left to others when nobody says how much to take
+constexpr std::uint64_t kPieceBytes = 8 * kMiB;     // of the staging ring: long enough for the link's full rate
 constexpr int kPieces = 4;
 constexpr std::uint64_t kMoveBytes = 4 * kMiB;  // of an overlapping copy at a time
 
@@ -67,13 +64,13 @@ std::uint64_t arena_budget(std::uint64_t asked) {
   if (asked == 0) return free - std::min<std::uint64_t>(kSpareBytes, free / 8);
   if (asked < kLeastBytes) {
     refuse("--gpu-memory ", format_bytes(asked), ": must be at least ", format_bytes(kLeastBytes),
-           ", of which CUDA itself takes up to ", format_bytes(kContextBytes));
+           ", of which CUDA itself takes up to ", format_bytes(cuda_context_bytes));
   }
-  if (asked - kContextBytes > free) {
+  if (asked - cuda_context_bytes > free) {
     refuse("--gpu-memory ", format_bytes(asked), ": the device has ", format_bytes(free), " free of ",
            format_bytes(total), "; lower it, or end what else uses the device");
   }
-  return asked - kContextBytes;
+  return asked - cuda_context_bytes;
 }
 
 std::string describe(int device, std::uint64_t budget) {
@@ -95,8 +92,8 @@ class CudaBackend final : public Backend {
         pins_(std::make_shared<HostPins>(options.kv_host, device_, threads, options.say)),
         staging_(kPieceBytes, kPieces),
         context_(context(options)),
-        workspace_(context_, kWorkspaceBytes, compute_),
-        cublas_(compute_, workspace_, kWorkspaceBytes),
+        workspace_(context_, cuda_workspace_bytes, compute_),
+        cublas_(compute_, workspace_, cuda_workspace_bytes),
         tables_(context_) {}
   ~CudaBackend() override {  // what is still queued may use anything below
     cudaStreamSynchronize(copies_);

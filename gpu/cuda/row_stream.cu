@@ -5,13 +5,14 @@
 
 #include "gpu/cuda/device_arena.cuh"
 #include "gpu/cuda/staging.cuh"
+#include "gpu/cuda_budget.h"
 
 namespace hayloft::gpu::cuda {
 namespace {
 
 // A copy of some megabytes already runs at the link's rate; more only makes the first and the last chunk, during which
 // one side idles, longer.
-constexpr std::uint64_t kBufferBytes = std::uint64_t{32} << 20;
+constexpr std::uint64_t kBufferBytes = cuda_stream_bytes;
 constexpr std::uint64_t kBudgetShare = 8;  // of what is left, for one of the two buffers
 
 constexpr std::int64_t kStagedRows = 64;  // that a host thread copies at a time

@@ -12,6 +12,7 @@
 #include "gpu/cuda/stage_clock.cuh"
 #include "gpu/cuda/top_positions.cuh"
 #include "gpu/cuda/verbs.cuh"
+#include "gpu/cuda_budget.h"
 
 // SparQ's step 1 and its selection. Device memory that it reads and writes, beside the r columns that come over the
 // link: the scan writes Hq f32 per position while it waits for the link; then one pass reads those and writes Hkv keys,
@@ -26,7 +27,7 @@ static_assert(kChunkKeys == kChunkTokens);
 
 // What logits and keys may take, (g + 1) * 4 bytes per position and KV head: as many KV heads at a time as fit, one at
 // least. All 8 of a Llama-3-8B up to 1.6M tokens, 3 at a time at 4M; less where the budget of device memory is small.
-constexpr std::uint64_t kBatchBytes = std::uint64_t{256} << 20;
+constexpr std::uint64_t kBatchBytes = cuda_selection_bytes;
 constexpr std::uint64_t kBatchesPerBudget = 64;
 
 // With Link::both, tokens read in place for each token copied.

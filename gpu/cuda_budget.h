@@ -1,0 +1,33 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+// What the CUDA backend takes of a device besides what it is asked to allocate: known here to the backend and to the
+// planner, which plans for devices that are not there.
+namespace hayloft::gpu {
+
+inline constexpr std::uint64_t cuda_mebibyte = std::uint64_t{1} << 20;
+
+// What CUDA takes before anything is allocated, its context, the kernels and cuBLAS' code, is between a quarter and
+// half a gigabyte on the devices known to us, and cannot be asked for.
+inline constexpr std::uint64_t cuda_context_bytes = 640 * cuda_mebibyte;
+inline constexpr std::uint64_t cuda_workspace_bytes = 32 * cuda_mebibyte;  // of cuBLAS, as NVIDIA advises at most
+
+// Scratch of the verbs, at most; they make do with less where the budget is small.
+inline constexpr std::uint64_t cuda_selection_bytes = 256 * cuda_mebibyte;  // logits and keys of SparQ's selection
+inline constexpr std::uint64_t cuda_stream_bytes = 32 * cuda_mebibyte;      // of one of two buffers of dense rows
+inline constexpr std::uint64_t cuda_tile_bytes = 32 * cuda_mebibyte;        // products of prefill's attention
+
+// The most that one verb takes at a time, for chunks of T tokens: selection, or prefill's attention (queries in f16,
+// states of every query in f32) with its stream of rows, or the activations of a matrix product in 16 bits.
+// widest: the most inputs of any matrix.
+inline std::uint64_t cuda_scratch_bytes(int T, int query_heads, int head_dim, int widest) {
+  const auto tokens = static_cast<std::uint64_t>(T);
+  const std::uint64_t states =
+      tokens * static_cast<std::uint64_t>(query_heads) * (6 * static_cast<std::uint64_t>(head_dim) + 12);
+  const std::uint64_t attention = states + cuda_tile_bytes + 2 * cuda_stream_bytes;
+  return std::max({cuda_selection_bytes, attention, tokens * static_cast<std::uint64_t>(widest) * 2});
+}
+
+}  // namespace hayloft::gpu
