@@ -27,9 +27,7 @@ class ModelOnCuda : public CudaTest, public ::testing::WithParamInterface<const 
  protected:
   struct Side {
     Side(gpu::Backend& backend, const offload::ArenaOptions& memory, const runtime::SessionOptions& options)
-        : arena(topology, memory),
-          model(golden_models() / GetParam(), backend),
-          session(model, arena, options) {}
+        : arena(topology, memory), model(golden_models() / GetParam(), backend), session(model, arena, options) {}
 
     offload::Topology topology;
     offload::Arena arena;
