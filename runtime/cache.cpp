@@ -186,18 +186,18 @@ void Cache::make_room(Tail& tail, int T) {
 void Cache::resize(Tail& tail, std::int64_t capacity) const {
   const std::uint64_t row_bytes = 4 * static_cast<std::uint64_t>(head_dim_);
   const gpu::Stream stream = backend_->stream();
-  const bool grow = capacity > tail.capacity;
+  const bool elsewhere = capacity != tail.capacity;
   gpu::Buffer fresh;
-  if (grow) fresh = backend_->allocate(static_cast<std::uint64_t>(kv_heads_ * capacity) * row_bytes, stream);
-  const std::int64_t stride = grow ? capacity : tail.capacity;
-  auto* to = grow ? fresh.as<std::byte>() : tail.rows.as<std::byte>();
+  if (elsewhere) fresh = backend_->allocate(static_cast<std::uint64_t>(kv_heads_ * capacity) * row_bytes, stream);
+  const std::int64_t stride = elsewhere ? capacity : tail.capacity;
+  auto* to = elsewhere ? fresh.as<std::byte>() : tail.rows.as<std::byte>();
   for (int head = 0; head < kv_heads_ && tail.tokens > 0; ++head) {
     backend_->copy(
         to + static_cast<std::uint64_t>(head * stride) * row_bytes,
         tail.rows.as<std::byte>() + static_cast<std::uint64_t>(head * tail.capacity + tail.first) * row_bytes,
         static_cast<std::uint64_t>(tail.tokens) * row_bytes, stream);
   }
-  if (grow) {
+  if (elsewhere) {
     tail.rows = std::move(fresh);
     tail.capacity = capacity;
   }
@@ -210,7 +210,12 @@ void Cache::commit(int T) {
 }
 
 void Cache::commit(int layer, int T) {
-  commit_layers(layer, layer + 1, T);
+  Tail& tail = tails_[static_cast<std::size_t>(layer)];
+  if (tail.held) {
+    tail.tokens += T;
+  } else {
+    commit_layers(layer, layer + 1, T);
+  }
   if (static_cast<std::size_t>(layer) + 1 == tails_.size()) tokens_ += T;
 }
 
@@ -242,6 +247,26 @@ void Cache::commit_layers(int begin, int end, int T) {
     spilled_bytes_ += store_.layout().block_bytes;
     tail.drop(B);
   }
+}
+
+std::uint64_t Cache::held_bytes(int layer, std::int64_t tokens) const {
+  const std::int64_t slots = tails_[static_cast<std::size_t>(layer)].tokens + tokens;
+  return static_cast<std::uint64_t>(kv_heads_ * slots) * 4 * static_cast<std::uint64_t>(head_dim_);
+}
+
+void Cache::hold(int layer, std::int64_t tokens) {
+  Tail& tail = tails_[static_cast<std::size_t>(layer)];
+  if (tail.first + tail.tokens + tokens > tail.capacity) resize(tail, std::max(tail.capacity, tail.tokens + tokens));
+  tail.held = true;
+}
+
+void Cache::settle(int layer) {
+  Tail& tail = tails_[static_cast<std::size_t>(layer)];
+  tail.held = false;
+  commit_layers(layer, layer + 1, 0);
+  // As large as it would have been, had it spilled all along.
+  const std::int64_t capacity = TailSlots{.tokens = tail.tokens}.capacity_for(0, options_);
+  if (capacity < tail.capacity) resize(tail, capacity);
 }
 
 void Cache::replace_by(Cache grown) {

@@ -75,6 +75,13 @@ class Cache {
   void commit(int layer, int T);
   void replace_by(Cache grown);
 
+  // Keeps a global layer's next `tokens` in its tail, in memory of the device made for them now, until settle(), which
+  // spills what commit() would have spilled and gives that memory back: a layer's K and V are then read where they were
+  // made. Throws Error when the device has not got it; held_bytes says what it takes.
+  void hold(int layer, std::int64_t tokens);
+  void settle(int layer);
+  std::uint64_t held_bytes(int layer, std::int64_t tokens) const;
+
   std::int64_t tokens() const { return tokens_; }
   std::int64_t tokens(int layer) const { return view(layer).tokens(); }
   const CacheOptions& options() const { return options_; }
@@ -86,6 +93,7 @@ class Cache {
   struct Tail : TailSlots {
     gpu::Buffer rows;
     int store_layer = -1;  // global layers
+    bool held = false;
   };
   Cache(const Cache& other, offload::Store store);
   void make_room(Tail& tail, int T);

@@ -102,7 +102,8 @@ std::vector<float> Model::forward(Cache& cache, Workspace& workspace, std::span<
 }
 
 void Model::forward_by_layer(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, int chunk,
-                             const Attending& attending, const std::function<void(std::int64_t done)>& progress) const {
+                             const Attending& attending, bool resident,
+                             const std::function<void(std::int64_t done)>& progress) const {
   if (tokens.empty()) return;
   check_ids(tokens);
   const gpu::Stream stream = backend_->stream();
@@ -114,6 +115,8 @@ void Model::forward_by_layer(Cache& cache, Workspace& workspace, std::span<const
   clear_flag(workspace);
   for (int layer = 0; layer < config_.layers; ++layer) {
     const bool last = layer + 1 == config_.layers;  // it stops at K and V
+    const bool held = resident && !last && config_.sliding_window[static_cast<std::size_t>(layer)] == 0;
+    if (held) grown.hold(layer, S);
     for (std::int64_t at = 0; at < S; at += chunk) {
       const int T = static_cast<int>(std::min<std::int64_t>(chunk, S - at));
       const std::uint64_t bytes = static_cast<std::uint64_t>(T * H) * sizeof(float);
@@ -131,6 +134,7 @@ void Model::forward_by_layer(Cache& cache, Workspace& workspace, std::span<const
       grown.commit(layer, T);
       if (progress) progress((layer * S + at + T) / config_.layers);
     }
+    if (held) grown.settle(layer);
     require_finite(workspace, cache.tokens() + S - 1);
   }
   cache.replace_by(std::move(grown));

@@ -59,10 +59,12 @@ class Model {
 
   // What forward(..., Want::none) does with the tokens `chunk` at a time, to the bit, but with the loop over the layers
   // outside: every chunk goes through a layer before the next layer. The hidden states of all tokens, f32
-  // [tokens][hidden], wait in host memory. progress: tokens done, as the share of the work that is. If it throws, or
-  // progress does, the cache is as before.
+  // [tokens][hidden], wait in host memory. resident: a global layer's K and V stay in memory of the device until all
+  // chunks are through it (Cache::hold), so that none of them crosses the link to be attended to. progress: tokens
+  // done, as the share of the work that is. If it throws, or progress does, the cache is as before.
   void forward_by_layer(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, int chunk,
-                        const Attending& attending, const std::function<void(std::int64_t done)>& progress = {}) const;
+                        const Attending& attending, bool resident,
+                        const std::function<void(std::int64_t done)>& progress = {}) const;
 
  private:
   struct Activations;

@@ -116,7 +116,7 @@ PrefillTraffic prefill_traffic(const ModelConfig& config, const SessionOptions& 
 PrefillOrder prefill_order(const ModelConfig& config, const SessionOptions& options, std::int64_t tokens,
                            bool resident) {
   if (options.prefill.order != Order::automatic) return {options.prefill.order, "as --prefill-order says"};
-  if (!resident) return {Order::chunk, "this backend does not keep a layer's keys and values on a device of its own"};
+  if (!resident) return {Order::chunk, "no device has room to keep a layer's keys and values while the chunks pass"};
   const PrefillTraffic traffic = prefill_traffic(config, options, tokens);
   const bool layer = traffic.layer_major < traffic.chunk_major;
   return {layer ? Order::layer : Order::chunk,

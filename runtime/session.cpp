@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "gpu/cuda_budget.h"
 #include "offload/error.h"
 #include "runtime/plan_prefill.h"
 
@@ -38,16 +39,29 @@ Session Session::fork() const {
   return Session(*this, cache_.fork());
 }
 
+bool Session::layer_fits_device(std::int64_t tokens) const {
+  const gpu::DeviceMemory device = model_->backend().memory();
+  const ModelConfig& config = model_->config();
+  const auto global = std::find(config.sliding_window.begin(), config.sliding_window.end(), 0);
+  if (device.budget_bytes == 0 || global == config.sliding_window.end()) return false;
+  const auto layer = static_cast<int>(global - config.sliding_window.begin());
+  const std::uint64_t needed = cache_.held_bytes(layer, tokens) + workspace_bytes(config, options_.chunk_tokens) +
+                               gpu::cuda_scratch_bytes(options_.chunk_tokens, config.query_heads, config.head_dim,
+                                                       std::max(config.hidden_size, config.intermediate_size));
+  return device.used_bytes + needed <= device.budget_bytes;
+}
+
 void Session::append(std::span<const std::int32_t> tokens, const PrefillProgress& progress) {
   Attending attending;
   attending.prefill = options_.prefill;
   const auto total = static_cast<std::int64_t>(tokens.size());
-  constexpr bool resident = false;  // no backend keeps a whole layer's keys and values on the device
+  const bool resident = layer_fits_device(total);
   if (total > options_.chunk_tokens &&
       prefill_order(model_->config(), options_, total, resident).order == PrefillOptions::Order::layer) {
-    model_->forward_by_layer(cache_, workspace_, tokens, options_.chunk_tokens, attending, [&](std::int64_t done) {
-      if (progress) progress(done, total);
-    });
+    model_->forward_by_layer(cache_, workspace_, tokens, options_.chunk_tokens, attending, resident,
+                             [&](std::int64_t done) {
+                               if (progress) progress(done, total);
+                             });
     return;
   }
   for (std::size_t done = 0; done < tokens.size();) {

@@ -61,6 +61,8 @@ class Session {
 
  private:
   Session(const Session& other, Cache cache);
+  // Whether the K and V of `tokens` more fit into memory of a device, one global layer at a time.
+  bool layer_fits_device(std::int64_t tokens) const;
 
   const Model* model_;
   SessionOptions options_;

@@ -74,6 +74,30 @@ class ModelOnCuda : public CudaTest, public ::testing::WithParamInterface<const 
   std::optional<Side> on_cuda;
 };
 
+TEST_P(ModelOnCuda, ReadsLayerByLayerWhatItReadsChunkByChunk) {
+  // A layer's K and V stay on the device meanwhile, in place of coming back from the host, and tiles of keys are cut
+  // elsewhere: sums differ in their order, and so do roundings to f16.
+  runtime::SessionOptions options;
+  options.cache.block_tokens = 16;
+  options.cache.window = 8;
+  options.chunk_tokens = 24;
+  options.prefill.order = runtime::PrefillOptions::Order::chunk;
+  Session by_chunk(on_cuda->model, on_cuda->arena, options);
+  options.prefill.order = runtime::PrefillOptions::Order::layer;
+  Session by_layer(on_cuda->model, on_cuda->arena, options);
+  const std::vector<std::int32_t> tokens = random_tokens(100, 11);
+  by_chunk.append(tokens);
+  const std::uint64_t before = cuda->memory().used_bytes;
+  by_layer.append(tokens);
+  EXPECT_EQ(by_layer.tokens(), by_chunk.tokens());
+  EXPECT_EQ(by_layer.cache().spilled_bytes(), by_chunk.cache().spilled_bytes());
+  EXPECT_LT(cuda->memory().used_bytes - before, by_chunk.cache().device_bytes() + (std::uint64_t{8} << 20))
+      << "what was held is given back";
+  const auto dense = method("dense");
+  const std::vector<float> expected = by_chunk.step(5, *dense);
+  EXPECT_TRUE(near(by_layer.step(5, *dense), expected, 0x1p-6 * largest(expected)));
+}
+
 TEST_P(ModelOnCuda, DecodesByEveryMethodAsTheCpuDoes) {
   // The last steps spill a block; behind it are both store and tail.
   for (const std::int32_t token : random_tokens(43, 5)) step(token);
