@@ -210,6 +210,14 @@ void write_profile(const MachineProfile& profile, const std::filesystem::path& p
   file.commit();
 }
 
+std::optional<MachineProfile> find_profile(const std::filesystem::path& given) {
+  if (!given.empty()) return read_profile(given);
+  const std::filesystem::path kept = default_profile_path();
+  std::error_code error;
+  if (!std::filesystem::exists(kept, error)) return std::nullopt;
+  return read_profile(kept);
+}
+
 std::filesystem::path default_profile_path() {
   const auto folder = [](const char* name) -> std::filesystem::path {
     const char* value = std::getenv(name);

@@ -90,6 +90,10 @@ MachineProfile read_profile(const std::filesystem::path& path);
 // Whole or not at all, in a folder that is made if need be. Throws Error.
 void write_profile(const MachineProfile& profile, const std::filesystem::path& path);
 
+// The profile at `given`; when that is empty, the one that hayloft link keeps at default_profile_path(), nothing when
+// there is none. Throws Error on one that cannot be read.
+std::optional<MachineProfile> find_profile(const std::filesystem::path& given = {});
+
 // $XDG_CACHE_HOME/hayloft/profile.json, else ~/.cache/hayloft/profile.json. Throws Error when neither is set.
 std::filesystem::path default_profile_path();
 

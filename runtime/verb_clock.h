@@ -1,7 +1,9 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "gpu/backend.h"
 
@@ -18,6 +20,10 @@ class VerbClock final : public gpu::Backend {
   std::string name() const override { return inner_.name(); }
   std::string description() const override { return inner_.description(); }
   const offload::Threads& threads() const override { return inner_.threads(); }
+  std::shared_ptr<offload::ChunkListener> pinning() override { return inner_.pinning(); }
+  gpu::DeviceMemory memory() const override { return inner_.memory(); }
+  void time_stages(bool on) override { inner_.time_stages(on); }
+  std::vector<gpu::StageTime> stage_times() override { return inner_.stage_times(); }
   gpu::Stream stream() override { return inner_.stream(); }
   gpu::Buffer allocate(std::uint64_t bytes, gpu::Stream stream) override { return inner_.allocate(bytes, stream); }
   void to_device(void* device, const void* host, std::uint64_t bytes, gpu::Stream stream) override {

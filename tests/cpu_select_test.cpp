@@ -6,6 +6,7 @@
 #include "offload/error.h"
 #include "offload/threads.h"
 #include "tests/cpu_cache.h"
+#include "tests/sparq_oracle.h"
 
 namespace hayloft {
 namespace {
@@ -30,25 +31,12 @@ struct SparqOracle {
   SparqOracle(const RandomCache& cache, int head, const float* q, int group, int rank, GroupRule rule) {
     const int d = cache.shape().head_dim;
     const std::int64_t S = cache.tokens();
-    std::vector<double> magnitude(static_cast<std::size_t>(d));
-    for (int h = 0; h < group; ++h) {
-      for (int i = 0; i < d; ++i) magnitude[static_cast<std::size_t>(i)] += std::fabs(q[h * d + i]);
-    }
-    std::vector<int> order(static_cast<std::size_t>(d));
-    std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-      return magnitude[static_cast<std::size_t>(a)] > magnitude[static_cast<std::size_t>(b)];
-    });
-    components.assign(order.begin(), order.begin() + rank);
+    components = testing::sparq_oracle_components(q, group, d, rank);
 
     score.assign(static_cast<std::size_t>(S), 0.0);
     double relative_error = 0;
     for (int h = 0; h < group; ++h) {
-      double all = 0;
-      double chosen = 0;
-      for (int i = 0; i < d; ++i) all += std::fabs(q[h * d + i]);
-      for (const int i : components) chosen += std::fabs(q[h * d + i]);
-      const double tau = std::sqrt(d * chosen / all);
+      const double tau = testing::sparq_oracle_temperature(q + h * d, d, components);
       std::vector<double> s(static_cast<std::size_t>(S));
       double error = 0;
       for (std::int64_t t = 0; t < S; ++t) {

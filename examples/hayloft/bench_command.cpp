@@ -111,13 +111,9 @@ class BenchCommand : public Command {
 
   // GB/s at which the store is read, when a profile of this device knows it.
   std::optional<double> link_rate(const std::string& device) const {
-    const std::filesystem::path path =
-        profile_.empty() ? runtime::default_profile_path() : std::filesystem::path(profile_);
-    std::error_code error;
-    if (profile_.empty() && !std::filesystem::exists(path, error)) return std::nullopt;
-    const runtime::MachineProfile profile = runtime::read_profile(path);
-    if (device == "cpu") return profile.near_read;
-    return profile.link_to_device;
+    const std::optional<runtime::MachineProfile> profile = runtime::find_profile(profile_);
+    if (!profile) return std::nullopt;
+    return device == "cpu" ? profile->near_read : profile->link_to_device;
   }
 
   static double floor_ms(const runtime::AttentionBenchRow& row, double rate) {

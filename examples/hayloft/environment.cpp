@@ -11,11 +11,8 @@ namespace {
 // What the profile that hayloft link keeps says of this machine; automatic when there is none that can be read.
 gpu::Link measured_link() {
   try {
-    const std::filesystem::path path = runtime::default_profile_path();
-    std::error_code error;
-    if (!std::filesystem::exists(path, error)) return gpu::Link::automatic;
-    const runtime::MachineProfile profile = runtime::read_profile(path);
-    return profile.device == "cuda" ? profile.best_link() : gpu::Link::automatic;
+    const std::optional<runtime::MachineProfile> profile = runtime::find_profile();
+    return profile && profile->device == "cuda" ? profile->best_link() : gpu::Link::automatic;
   } catch (const Error&) {
     return gpu::Link::automatic;
   }

@@ -112,22 +112,17 @@ class PlanCommand : public Command {
   }
 
   std::optional<runtime::MachineProfile> read_profile() const {
-    std::optional<runtime::MachineProfile> profile = find_profile();
+    std::optional<runtime::MachineProfile> profile = runtime::find_profile(machine_.profile);
+    if (!profile) {
+      fmt::print(stderr, "no machine profile at {}: no times; hayloft link measures one\n",
+                 runtime::default_profile_path().string());
+    }
     const char* device = request_.device_budget > 0 ? "cuda" : "cpu";
     if (profile && profile->device != device) {
       fmt::print(stderr, "the machine profile is of device {}, the plan of {}: no times\n", profile->device, device);
       profile.reset();
     }
     return profile;
-  }
-
-  std::optional<runtime::MachineProfile> find_profile() const {
-    if (!machine_.profile.empty()) return runtime::read_profile(machine_.profile);
-    const std::filesystem::path path = runtime::default_profile_path();
-    std::error_code error;
-    if (std::filesystem::exists(path, error)) return runtime::read_profile(path);
-    fmt::print(stderr, "no machine profile at {}: no times; hayloft link measures one\n", path.string());
-    return std::nullopt;
   }
 
   std::string model_;

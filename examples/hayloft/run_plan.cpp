@@ -7,13 +7,12 @@
 namespace hayloft::cli {
 
 std::optional<runtime::MachineProfile> machine_profile(const std::string& given) {
-  if (!given.empty()) return runtime::read_profile(given);
+  if (!given.empty()) return runtime::find_profile(given);
   try {
-    const std::filesystem::path path = runtime::default_profile_path();
-    if (std::filesystem::exists(path)) return runtime::read_profile(path);
+    return runtime::find_profile();
   } catch (const Error&) {  // nothing asked for it; hayloft plan says what is wrong with it
+    return std::nullopt;
   }
-  return std::nullopt;
 }
 
 std::uint64_t tokenizer_file_bytes(const std::filesystem::path& model_directory) {

@@ -8,12 +8,11 @@
 
 #include "gpu/cuda/check.cuh"
 #include "gpu/cuda/launch.cuh"
-#include "gpu/cuda/link_kernels.cuh"
+#include "gpu/cuda/link_memory.cuh"
 #include "gpu/cuda/pcie.h"
 #include "gpu/cuda/refuse.h"
 #include "gpu/link.h"
 #include "offload/format.h"
-#include "offload/pages.h"
 
 // The protocol is nvbandwidth's: memory on a known NUMA node, the stream held by a gate until everything is queued, a
 // warm-up, events around the work, the payload checked, the median reported.
@@ -26,7 +25,6 @@ constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
 constexpr std::uint64_t kUnit = sizeof(uint4);
 constexpr std::uint64_t kCopyBytes = 256 * kMiB;  // of a whole copy, at most
 constexpr std::uint64_t kPieceBytes = 64 * kMiB;  // gathered by one measurement, about
-constexpr std::uint64_t kPinBytes = 64 * kGiB;    // of one registration: drivers fail on much larger ones
 constexpr int kRepeats = 7;
 constexpr int kBlockTokens = 4096;  // the store's default block, of which a column run is one component
 constexpr int kColumns = 128;       // components of a key
@@ -34,85 +32,6 @@ constexpr int kRank = 16;           // of which step 1 of SparQ reads this many
 constexpr int kHops = 2000;         // of one latency measurement: once around the chain
 constexpr int kRowBytes[] = {128, 256, 512, 1024};
 constexpr int kMostCopies = 512;  // behind a gate: a full queue would wait for a gate that nobody can open any more
-
-// Host memory of one kind of page on one node, pinned, holding the pattern.
-class PinnedRegion {
- public:
-  PinnedRegion(std::uint64_t bytes, std::uint64_t page_bytes, int node, const offload::Threads& threads)
-      : bytes_(bytes) {
-    const bool huge = page_bytes > 4096;
-    pages_ = offload::map_pages(bytes, huge ? (bytes + page_bytes - 1) / page_bytes * page_bytes : bytes,
-                                huge ? std::vector<std::uint64_t>{page_bytes} : std::vector<std::uint64_t>{});
-    if (!pages_.data || pages_.explicit_huge != huge) {
-      offload::unmap_pages(pages_);
-      refuse("the system has no ", format_bytes(bytes), " in pages of ", format_bytes(page_bytes));
-    }
-    if (!huge) offload::want_small_pages(pages_.data, pages_.bytes);
-    if (node >= 0) offload::prefer_node(pages_.data, pages_.bytes, node);
-    fill(threads);
-    for (std::uint64_t at = 0; at < pages_.bytes; at += kPinBytes) {
-      const std::uint64_t part = std::min(kPinBytes, pages_.bytes - at);
-      const cudaError_t result = cudaHostRegister(pages_.data + at, part, cudaHostRegisterMapped);
-      if (result != cudaSuccess) {
-        cudaGetLastError();
-        release();
-        refuse("the system refuses to pin ", format_bytes(bytes), " (", cudaGetErrorName(result), ")");
-      }
-      pinned_ += part;
-    }
-    void* device = nullptr;
-    const cudaError_t mapped = cudaHostGetDevicePointer(&device, pages_.data, 0);
-    if (mapped != cudaSuccess) release();
-    check(mapped, "cudaHostGetDevicePointer");
-    device_ = static_cast<uint4*>(device);
-  }
-  ~PinnedRegion() { release(); }
-  PinnedRegion(const PinnedRegion&) = delete;
-  PinnedRegion& operator=(const PinnedRegion&) = delete;
-
-  std::byte* host() const { return pages_.data; }
-  uint4* device() const { return device_; }
-  std::uint64_t bytes() const { return bytes_; }
-
-  // Puts the pattern back after something else was written over it.
-  void fill(const offload::Threads& threads) const {
-    const auto pieces = static_cast<std::int64_t>((bytes_ + kMiB - 1) / kMiB);
-    threads.parallel_for(pieces, 8, [&](std::int64_t begin, std::int64_t end) {
-      const std::uint64_t last = std::min(bytes_, static_cast<std::uint64_t>(end) * kMiB) / sizeof(unsigned);
-      auto* words = reinterpret_cast<unsigned*>(pages_.data);
-      for (std::uint64_t i = static_cast<std::uint64_t>(begin) * kMiB / sizeof(unsigned); i < last; ++i) {
-        words[i] = link_word(i);
-      }
-    });
-  }
-
- private:
-  void release() noexcept {
-    for (std::uint64_t at = 0; at < pinned_; at += kPinBytes) cudaHostUnregister(pages_.data + at);
-    offload::unmap_pages(pages_);
-  }
-
-  std::uint64_t bytes_;
-  std::uint64_t pinned_ = 0;
-  offload::Pages pages_;
-  uint4* device_ = nullptr;
-};
-
-// Plain device memory: the benchmark is no part of a run's budget.
-template <class T>
-class DeviceArray {
- public:
-  explicit DeviceArray(std::uint64_t count) {
-    check(cudaMalloc(reinterpret_cast<void**>(&data_), count * sizeof(T)), "cudaMalloc", count * sizeof(T));
-  }
-  ~DeviceArray() { cudaFree(data_); }
-  DeviceArray(const DeviceArray&) = delete;
-  DeviceArray& operator=(const DeviceArray&) = delete;
-  operator T*() const { return data_; }  // NOLINT(google-explicit-constructor): a pointer wherever one is wanted
-
- private:
-  T* data_ = nullptr;
-};
 
 // Holds a stream until it is opened: what is queued behind it starts at once, not as fast as the host queues it.
 class Gate {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "offload/error.h"
-#include "offload/quantise.h"
 #include "tests/cuda/backends.h"
+#include "tests/sparq_oracle.h"
 
 // Selection on the device against the CPU backend, and both against sums in double.
 namespace hayloft::testing {
@@ -31,18 +31,6 @@ struct SelectCase {
   SharedCache::Host host = SharedCache::Host::pinned;
 };
 
-// Component i of K at a position, as selection sees it: out of the columns where it is stored.
-double column_value(const RandomCache& cache, const gpu::CacheView& view, int head, std::int64_t position, int i) {
-  if (position >= view.store.tokens) return cache.key(head, position, i);
-  const offload::BlockLayout& layout = *view.store.layout;
-  const std::byte* block = view.store.blocks[static_cast<std::size_t>(view.store.block_of(position))];
-  const auto slot = static_cast<int>(position % layout.block_tokens);
-  const std::byte* column = layout.column(block, head, i);
-  if (layout.columns == ColumnFormat::f16) return to_float(reinterpret_cast<const f16*>(column)[slot]);
-  const f16 scale = layout.scales(block, head, i)[slot / offload::tokens_per_scale(layout.block_tokens)];
-  return offload::level_at(layout.columns, column, slot) * double{to_float(scale)};
-}
-
 // SparQ's scores of one KV head (arXiv 2312.04985, appendix B), in double.
 struct Scores {
   std::vector<std::vector<double>> share;  // the approximate softmax of each query head, [g][S]
@@ -50,35 +38,21 @@ struct Scores {
   double score_error = 0;                  // of an f32 evaluation of `score`
   double share_error = 0;                  // relative, of a sum of shares
 
-  Scores(const RandomCache& cache, const gpu::CacheView& view, int head, const float* q, int group, int rank,
-         GroupRule rule) {
-    const int d = view.head_dim;
-    const std::int64_t S = view.tokens();
-    std::vector<double> magnitude(static_cast<std::size_t>(d));
-    for (int h = 0; h < group; ++h) {
-      for (int i = 0; i < d; ++i) magnitude[static_cast<std::size_t>(i)] += std::fabs(q[h * d + i]);
-    }
-    std::vector<int> components(static_cast<std::size_t>(d));
-    std::iota(components.begin(), components.end(), 0);
-    std::stable_sort(components.begin(), components.end(), [&](int a, int b) {
-      return magnitude[static_cast<std::size_t>(a)] > magnitude[static_cast<std::size_t>(b)];
-    });
-    components.resize(static_cast<std::size_t>(rank));
+  Scores(const RandomCache& cache, int head, const float* q, int group, int rank, GroupRule rule) {
+    const int d = cache.shape().head_dim;
+    const std::int64_t S = cache.tokens();
+    const std::vector<int> components = sparq_oracle_components(q, group, d, rank);
 
     score.assign(static_cast<std::size_t>(S), 0.0);
     for (int h = 0; h < group; ++h) {
-      double all = 0;
-      double chosen = 0;
-      for (int i = 0; i < d; ++i) all += std::fabs(q[h * d + i]);
-      for (const int i : components) chosen += std::fabs(q[h * d + i]);
-      const double tau = std::sqrt(d * chosen / all);
+      const double tau = sparq_oracle_temperature(q + h * d, d, components);
       // An f32 logit of r products is off by at most (r + 4) eps / 2 times the sum of their magnitudes.
       double error = 0;
       std::vector<double> s(static_cast<std::size_t>(S));
       for (std::int64_t t = 0; t < S; ++t) {
         double size = 0;
         for (const int i : components) {
-          const double product = q[h * d + i] * column_value(cache, view, head, t, i) / tau;
+          const double product = q[h * d + i] * cache.searched_key(head, t, i) / tau;
           s[static_cast<std::size_t>(t)] += product;
           size += std::fabs(product);
         }
@@ -141,8 +115,7 @@ class CudaSelect : public CudaTest {
     const Selection actual = select(device, cache.on_cuda(), q, args);
     const Selection expected = select(*cpu, cache.on_cpu(), q, args);
     for (int head = 0; head < c.cache.kv_heads; ++head) {
-      const Scores scores(cache.values(), cache.on_cpu(), head, q.data() + head * c.group * c.cache.head_dim, c.group,
-                          c.rank, c.rule);
+      const Scores scores(cache.values(), head, q.data() + head * c.group * c.cache.head_dim, c.group, c.rank, c.rule);
       const auto first = actual.positions.begin() + static_cast<std::ptrdiff_t>(head) * c.k;
       const std::vector<std::int32_t> list(first, first + c.k);
       expect_top(scores, args.limit, list);
@@ -272,12 +245,11 @@ TEST_F(CudaSelect, TiesAmongDifferentScoresGoToTheSmallerPosition) {
   gpu::SparqSelect args;
   args.rank = 1;
   args.limit = 2000;
-  const gpu::CacheView view = cache.on_cpu();
   for (const int k : {1, 10, 100, 500, 1999}) {
     args.k = k;
     std::vector<std::int32_t> expected(2000);
     std::iota(expected.begin(), expected.end(), 0);
-    const auto value = [&](std::int32_t t) { return column_value(cache.values(), view, 0, t, 3); };
+    const auto value = [&](std::int32_t t) { return cache.values().searched_key(0, t, 3); };
     std::stable_sort(expected.begin(), expected.end(),
                      [&](std::int32_t a, std::int32_t b) { return value(a) > value(b); });
     expected.resize(static_cast<std::size_t>(k));
