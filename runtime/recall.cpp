@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <vector>
+
+#include "runtime/host_tail.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -43,23 +44,10 @@ double recall(gpu::Backend& backend, const gpu::CacheView& cache, const float* q
   for (float& x : q) x *= scale;
 
   // The tail's exact logits, and the softmax state that the search over the store continues.
-  std::vector<float> tail_logits(static_cast<std::size_t>(query_heads) * static_cast<std::size_t>(tail_tokens));
-  std::vector<float> max(static_cast<std::size_t>(query_heads), -std::numeric_limits<float>::infinity());
-  std::vector<float> sum(static_cast<std::size_t>(query_heads), 0);
-  std::vector<f16> rows(static_cast<std::size_t>(tail_tokens) * 2 * static_cast<std::size_t>(d));
-  for (int h = 0; h < query_heads; ++h) {
-    const int head = h / g;
-    if (h % g == 0 && !rows.empty()) {
-      backend.to_host(rows.data(), cache.tail.rows + (head * cache.tail.capacity + cache.tail.first) * 2 * d,
-                      rows.size() * sizeof(f16), backend.stream());
-    }
-    float* logits = tail_logits.data() + h * tail_tokens;
-    for (std::int64_t t = 0; t < tail_tokens; ++t) {
-      logits[t] = dot(q.data() + h * d, rows.data() + t * 2 * d, d);
-      max[h] = std::max(max[h], logits[t]);
-    }
-    for (std::int64_t t = 0; t < tail_tokens; ++t) sum[h] += std::exp(logits[t] - max[h]);
-  }
+  const HostTail tail_rows(backend, cache, backend.stream());
+  TailScores tail = score_tail(tail_rows, q.data(), query_heads, backend.threads());
+  std::vector<float>& max = tail.max;
+  std::vector<float>& sum = tail.sum;
 
   const int lists = per == index::SelectPer::kv_head ? cache.kv_heads : query_heads;
   const int from_store = static_cast<int>(std::min(k, cache.store.tokens));
@@ -96,7 +84,7 @@ double recall(gpu::Backend& backend, const gpu::CacheView& cache, const float* q
       candidates.push_back({score([&](int h) { return dot(q.data() + h * d, row, d); }), position});
     }
     for (std::int64_t t = 0; t < tail_tokens; ++t) {
-      candidates.push_back({score([&](int h) { return tail_logits[static_cast<std::size_t>(h * tail_tokens + t)]; }),
+      candidates.push_back({score([&](int h) { return tail.logits[static_cast<std::size_t>(h * tail_tokens + t)]; }),
                             cache.tail.position + t});
     }
     const auto kth = candidates.begin() + k;

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "gpu/backend.h"
+
+// The tail for whoever searches near the memory: the store lies there, its newest tokens lie on the device.
+namespace hayloft::runtime {
+
+// A copy of one layer's tail in host memory. Immutable; reading is thread-safe.
+class HostTail {
+ public:
+  // Copies from the device, and waits for it.
+  HostTail(gpu::Backend& backend, const gpu::CacheView& cache, gpu::Stream stream);
+
+  // The tail's tokens, counted from 0, as one block of rows without columns: row(head, t) is token `first() + t` of the
+  // sequence, and the searches of index/ take it with KeySource::rows. Valid while this lives and stays where it is.
+  offload::LayerView rows() const { return {layout_.get(), {&block_, tokens_ > 0 ? 1u : 0u}, tokens_, {}}; }
+  std::int64_t tokens() const { return tokens_; }
+  std::int64_t first() const { return first_; }  // absolute position of the first token
+
+ private:
+  std::unique_ptr<offload::BlockLayout> layout_;
+  std::vector<f16> memory_;  // [Hkv][tokens][2 d]
+  const std::byte* block_;
+  std::int64_t tokens_;
+  std::int64_t first_;
+};
+
+// Logits over the tail, and each query head's softmax over them: what index::SearchResult continues over the store.
+struct TailScores {
+  std::int64_t tokens = 0;
+  std::vector<float> logits;  // [Hq][tokens]
+  std::vector<float> max;     // [Hq], -infinity without a tail
+  std::vector<float> sum;     // [Hq], of exp(logit - max)
+};
+
+// logits[h][t] = weights[h] . K[t], with weights f32 [Hq][d] in host memory, the softmax temperature divided out.
+TailScores score_tail(const HostTail& tail, const float* weights, int query_heads, const offload::Threads& threads);
+
+}  // namespace hayloft::runtime
