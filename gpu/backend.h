@@ -89,12 +89,17 @@ struct CacheView {
   std::int64_t tokens() const { return tail.position + tail.tokens; }  // absolute length of the sequence so far
 };
 
+// What the approximate logits of SparQ are divided by (its figure 7b): tau = sqrt(d * |q[i1]|_1 / |q|_1), the share of
+// q that the chosen components cover; sqrt(d), as if they were all; sqrt(r), as if they were any.
+enum class Temperature : std::uint8_t { coverage, head_dim, rank };
+
 // Step 1 of SparQ and its selection (arXiv 2312.04985, section 4 and appendix B), over store and tail.
 struct SparqSelect {
   int rank = 0;            // r
   int k = 0;               // positions to take from the store's [0, limit)
   std::int64_t limit = 0;  // positions at and after limit are attended anyway
   index::GroupRule rule = index::GroupRule::softmax;
+  Temperature temperature = Temperature::coverage;
 };
 
 // Exact inner-product top-k over the store's [0, limit), searched near the memory.

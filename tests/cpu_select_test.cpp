@@ -28,7 +28,8 @@ struct SparqOracle {
   std::vector<double> score;               // what the positions are ranked by, [S]
   double score_error = 0;                  // of an f32 evaluation of `score`
 
-  SparqOracle(const RandomCache& cache, int head, const float* q, int group, int rank, GroupRule rule) {
+  SparqOracle(const RandomCache& cache, int head, const float* q, int group, int rank, GroupRule rule,
+              gpu::Temperature temperature = gpu::Temperature::coverage) {
     const int d = cache.shape().head_dim;
     const std::int64_t S = cache.tokens();
     components = testing::sparq_oracle_components(q, group, d, rank);
@@ -36,7 +37,7 @@ struct SparqOracle {
     score.assign(static_cast<std::size_t>(S), 0.0);
     double relative_error = 0;
     for (int h = 0; h < group; ++h) {
-      const double tau = testing::sparq_oracle_temperature(q + h * d, d, components);
+      const double tau = testing::sparq_oracle_temperature(q + h * d, d, components, temperature);
       std::vector<double> s(static_cast<std::size_t>(S));
       double error = 0;
       for (std::int64_t t = 0; t < S; ++t) {
@@ -94,7 +95,7 @@ class CpuSelect : public ::testing::Test {
  protected:
   // One whole SparQ step, as appendix B has it: k counts the window of w in; mean_value as section 4.
   void expect_sparq(const CacheShape& shape, int group, int rank, int k, std::int64_t w, bool mean_value,
-                    GroupRule rule) {
+                    GroupRule rule, gpu::Temperature temperature = gpu::Temperature::coverage) {
     RandomCache cache(shape);
     const int d = shape.head_dim;
     const int query_heads = shape.kv_heads * group;
@@ -106,6 +107,7 @@ class CpuSelect : public ::testing::Test {
     select.limit = std::min(shape.stored, S - w);
     select.k = static_cast<int>(std::min<std::int64_t>(k - w, select.limit));
     select.rule = rule;
+    select.temperature = temperature;
     std::vector<std::int32_t> positions(static_cast<std::size_t>(shape.kv_heads * select.k));
     std::vector<float> alpha(static_cast<std::size_t>(query_heads), -1.0f);
     backend->select_sparq(cache.view(), q.data(), query_heads, select, positions.data(), alpha.data(), {});
@@ -121,7 +123,7 @@ class CpuSelect : public ::testing::Test {
 
     for (int head = 0; head < shape.kv_heads; ++head) {
       const float* group_q = q.data() + head * group * d;
-      const SparqOracle oracle(cache, head, group_q, group, rank, rule);
+      const SparqOracle oracle(cache, head, group_q, group, rank, rule, temperature);
       const std::int32_t* list = positions.data() + head * select.k;
       expect_top(oracle.score, oracle.score_error, select.limit, list, select.k);
       auto attended = testing::range(select.limit, S);
@@ -168,6 +170,15 @@ TEST_F(CpuSelect, SparqEqualsAppendixBForEveryGroupWithAndWithoutWindowAndMeanVa
                        mean_value, rule);
         }
       }
+    }
+  }
+}
+
+TEST_F(CpuSelect, SparqDividesByTheTemperatureAskedFor) {
+  for (const auto temperature : {gpu::Temperature::head_dim, gpu::Temperature::rank}) {
+    for (const GroupRule rule : {GroupRule::softmax, GroupRule::logits}) {
+      expect_sparq({.kv_heads = 2, .head_dim = 64, .block_tokens = 64, .stored = 512, .tail = 40, .seed = 9}, 4, 12, 64,
+                   16, true, rule, temperature);
     }
   }
 }
@@ -268,12 +279,14 @@ TEST(SparqComponents, AreTheLargestOverTheGroupTiesToTheSmallerAscending) {
   EXPECT_EQ(components, (std::vector<std::int32_t>{1, 2, 4, 5}));  // 5, 4, 4, 4; component 6 with 4 comes too late
 }
 
-TEST(SparqTemperature, IsTheShareOfTheMagnitudeThatWasChosen) {
+TEST(SparqTemperature, IsTheShareOfTheMagnitudeThatWasChosenOrTheDimensionOrTheRank) {
   const std::vector<float> q{3, -1, 0, 2, 0, 0, 0, 2};
   const std::vector<std::int32_t> chosen{0, 3};
   EXPECT_FLOAT_EQ(gpu::sparq_temperature(q.data(), 8, chosen.data(), 2), std::sqrt(8 * 5.0f / 8));
   const std::vector<std::int32_t> nothing{2, 4};
   EXPECT_EQ(gpu::sparq_temperature(q.data(), 8, nothing.data(), 2), 1.0f);
+  EXPECT_FLOAT_EQ(gpu::sparq_temperature(q.data(), 8, chosen.data(), 2, gpu::Temperature::head_dim), std::sqrt(8.0f));
+  EXPECT_FLOAT_EQ(gpu::sparq_temperature(q.data(), 8, chosen.data(), 2, gpu::Temperature::rank), std::sqrt(2.0f));
 }
 
 TEST_F(CpuSelect, ExactSelectionTakesTheLargestInnerProductsOfEachQueryHead) {

@@ -6,6 +6,8 @@
 #include <numeric>
 #include <vector>
 
+#include "gpu/backend.h"
+
 // What SparQ's step 1 does with the queries of one KV head, in double (arXiv 2312.04985, section 4 and appendix B): the
 // oracle of both backends' selections.
 namespace hayloft::testing {
@@ -26,8 +28,11 @@ inline std::vector<int> sparq_oracle_components(const float* q, int group, int h
   return order;
 }
 
-// tau of one query [head_dim].
-inline double sparq_oracle_temperature(const float* q, int head_dim, const std::vector<int>& components) {
+// tau of one query [head_dim], by figure 7b.
+inline double sparq_oracle_temperature(const float* q, int head_dim, const std::vector<int>& components,
+                                       gpu::Temperature temperature = gpu::Temperature::coverage) {
+  if (temperature == gpu::Temperature::head_dim) return std::sqrt(static_cast<double>(head_dim));
+  if (temperature == gpu::Temperature::rank) return std::sqrt(static_cast<double>(components.size()));
   double all = 0;
   double chosen = 0;
   for (int i = 0; i < head_dim; ++i) all += std::fabs(q[i]);

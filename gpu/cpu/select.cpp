@@ -74,7 +74,10 @@ void sparq_components(const float* q, int queries, int head_dim, int rank, std::
   std::sort(components, components + rank);
 }
 
-float sparq_temperature(const float* q, int head_dim, const std::int32_t* components, int rank) {
+float sparq_temperature(const float* q, int head_dim, const std::int32_t* components, int rank,
+                        Temperature temperature) {
+  if (temperature == Temperature::head_dim) return static_cast<float>(std::sqrt(static_cast<double>(head_dim)));
+  if (temperature == Temperature::rank) return static_cast<float>(std::sqrt(static_cast<double>(rank)));
   double all = 0;
   for (int i = 0; i < head_dim; ++i) all += std::fabs(q[i]);
   double chosen = 0;
@@ -94,7 +97,7 @@ void select_sparq_cpu(const CacheView& cache, const float* q, int query_heads, c
     std::int32_t* chosen = components.data() + head * args.rank;
     sparq_components(q + head * group * d, group, d, args.rank, chosen);
     for (int h = head * group; h < (head + 1) * group; ++h) {
-      const float tau = sparq_temperature(q + h * d, d, chosen, args.rank);
+      const float tau = sparq_temperature(q + h * d, d, chosen, args.rank, args.temperature);
       for (int j = 0; j < args.rank; ++j) {
         weights[h * args.rank + j] = q[h * d + chosen[j]] / tau;
         spread[h * stride + chosen[j]] = weights[h * args.rank + j];

@@ -10,9 +10,10 @@ namespace hayloft::gpu {
 // to the smaller index, ascending. q f32 [g][d], components out i32 [rank].
 void sparq_components(const float* q, int queries, int head_dim, int rank, std::int32_t* components);
 
-// SparQ's softmax temperature for one query head: sqrt(d * |q[i1]|_1 / |q|_1), for which the approximate logits
-// q[i1] . K[i1] / tau have about the spread of q . K / sqrt(d). 1 where it would be zero (then every logit is zero).
-float sparq_temperature(const float* q, int head_dim, const std::int32_t* components, int rank);
+// SparQ's softmax temperature for one query head. By Temperature::coverage the approximate logits q[i1] . K[i1] / tau
+// have about the spread of q . K / sqrt(d); it is 1 where it would be zero (then every logit is zero).
+float sparq_temperature(const float* q, int head_dim, const std::int32_t* components, int rank,
+                        Temperature temperature = Temperature::coverage);
 
 // Backend::select_sparq and Backend::select_exact.
 void select_sparq_cpu(const CacheView& cache, const float* q, int query_heads, const SparqSelect& args,

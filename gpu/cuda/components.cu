@@ -13,9 +13,17 @@ __device__ inline double warp_sum_double(double x) {
   return x;
 }
 
+// chosen and all: |q[i1]|_1 and |q|_1.
+__device__ inline float temperature_of(Temperature temperature, int head_dim, int rank, double chosen, double all) {
+  if (temperature == Temperature::head_dim) return static_cast<float>(sqrt(static_cast<double>(head_dim)));
+  if (temperature == Temperature::rank) return static_cast<float>(sqrt(static_cast<double>(rank)));
+  return chosen > 0 ? static_cast<float>(sqrt(head_dim * chosen / all)) : 1.0f;
+}
+
 // One block per KV head.
 __global__ __launch_bounds__(kComponentThreads) void choose_components_kernel(const float* q, int group, int head_dim,
-                                                                              int rank, std::int32_t* components,
+                                                                              int rank, Temperature temperature,
+                                                                              std::int32_t* components,
                                                                               float* weights) {
   __shared__ unsigned magnitude[kComponentThreads];
   __shared__ int chosen[kComponentThreads];
@@ -57,7 +65,7 @@ __global__ __launch_bounds__(kComponentThreads) void choose_components_kernel(co
     for (int j = lane; j < rank; j += kWarp) part += fabsf(query[chosen[j]]);
     all = warp_sum_double(all);
     part = warp_sum_double(part);
-    const float tau = part > 0 ? static_cast<float>(sqrt(head_dim * part / all)) : 1.0f;
+    const float tau = temperature_of(temperature, head_dim, rank, part, all);
     for (int j = lane; j < rank; j += kWarp) weights[h * rank + j] = query[chosen[j]] / tau;
   }
 }
@@ -89,10 +97,10 @@ __global__ __launch_bounds__(kTailThreads) void sum_tail_kernel(TailView tail, i
 
 }  // namespace
 
-void choose_components(const float* q, int kv_heads, int group, int head_dim, int rank, std::int32_t* components,
-                       float* weights, cudaStream_t stream) {
+void choose_components(const float* q, int kv_heads, int group, int head_dim, int rank, Temperature temperature,
+                       std::int32_t* components, float* weights, cudaStream_t stream) {
   launch("choose_components", choose_components_kernel, {static_cast<unsigned>(kv_heads), kComponentThreads}, stream, q,
-         group, head_dim, rank, components, weights);
+         group, head_dim, rank, temperature, components, weights);
 }
 
 void sum_tail(const TailView& tail, int head_dim, const std::int32_t* components, const float* weights, int rank,

@@ -11,10 +11,10 @@ namespace hayloft::gpu::cuda {
 inline constexpr int kChunkTokens = 256;  // tokens per note about a softmax
 
 // For q f32 [Hq][d]: components out i32 [Hkv][r], ascending, those with the largest sum over the group of |q|, added up
-// in the order of the query heads, ties to the smaller index; weights out f32 [Hq][r], q / tau at the components, with
-// tau = sqrt(d |q[i1]|_1 / |q|_1), 1 where that is zero. With r = d those are all components and q / sqrt(d).
-void choose_components(const float* q, int kv_heads, int group, int head_dim, int rank, std::int32_t* components,
-                       float* weights, cudaStream_t stream);
+// in the order of the query heads, ties to the smaller index; weights out f32 [Hq][r], q / tau at the components, tau
+// as Temperature says, 1 where that is zero. With r = d those are all components and q / sqrt(d), whatever it says.
+void choose_components(const float* q, int kv_heads, int group, int head_dim, int rank, Temperature temperature,
+                       std::int32_t* components, float* weights, cudaStream_t stream);
 
 // What is known of a softmax from parts of it: for each query head and chunk of kChunkTokens tokens the largest logit
 // and the sum of exp(s - that), f32 [.][stride].

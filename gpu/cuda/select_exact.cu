@@ -35,7 +35,7 @@ TailSoftmax tail_softmax(const Context& context, const CacheView& cache, const f
   const Scratch<std::int32_t> components(context, std::int64_t{cache.kv_heads} * d, stream);
   const Scratch<float> weights(context, std::int64_t{query_heads} * d, stream);
   const Scratch<float> notes(context, 2 * query_heads * chunks, stream);
-  choose_components(q, cache.kv_heads, group, d, d, components, weights, stream);
+  choose_components(q, cache.kv_heads, group, d, d, Temperature::head_dim, components, weights, stream);
   sum_tail(cache.tail, d, components, weights, d, group, 0, cache.kv_heads,
            {notes, notes + query_heads * chunks, chunks}, stream);
   const std::vector<float> noted = to_host<float>(notes, 2 * query_heads * chunks, stream);

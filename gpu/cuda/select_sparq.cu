@@ -97,7 +97,8 @@ class SparqSelector {
         histograms_(context, kLevels * heads_at_once_ * kBins, stream),
         cuts_(context, heads_at_once_, stream) {
     const Stage stage(context, "components", stream);
-    choose_components(q, cache.kv_heads, group_, cache.head_dim, args.rank, components_, weights_, stream);
+    choose_components(q, cache.kv_heads, group_, cache.head_dim, args.rank, args.temperature, components_, weights_,
+                      stream);
     scan_.components = components_;
     scan_.weights = weights_;
     scan_.rank = args.rank;

@@ -29,6 +29,7 @@ struct SelectCase {
   std::int64_t limit = -1;  // of the store's tokens; -1: all
   GroupRule rule = GroupRule::softmax;
   SharedCache::Host host = SharedCache::Host::pinned;
+  gpu::Temperature temperature = gpu::Temperature::coverage;
 };
 
 // SparQ's scores of one KV head (arXiv 2312.04985, appendix B), in double.
@@ -38,14 +39,15 @@ struct Scores {
   double score_error = 0;                  // of an f32 evaluation of `score`
   double share_error = 0;                  // relative, of a sum of shares
 
-  Scores(const RandomCache& cache, int head, const float* q, int group, int rank, GroupRule rule) {
+  Scores(const RandomCache& cache, int head, const float* q, int group, int rank, GroupRule rule,
+         gpu::Temperature temperature) {
     const int d = cache.shape().head_dim;
     const std::int64_t S = cache.tokens();
     const std::vector<int> components = sparq_oracle_components(q, group, d, rank);
 
     score.assign(static_cast<std::size_t>(S), 0.0);
     for (int h = 0; h < group; ++h) {
-      const double tau = sparq_oracle_temperature(q + h * d, d, components);
+      const double tau = sparq_oracle_temperature(q + h * d, d, components, temperature);
       // An f32 logit of r products is off by at most (r + 4) eps / 2 times the sum of their magnitudes.
       double error = 0;
       std::vector<double> s(static_cast<std::size_t>(S));
@@ -112,10 +114,12 @@ class CudaSelect : public CudaTest {
     args.k = c.k;
     args.limit = c.limit < 0 ? c.cache.stored : c.limit;
     args.rule = c.rule;
+    args.temperature = c.temperature;
     const Selection actual = select(device, cache.on_cuda(), q, args);
     const Selection expected = select(*cpu, cache.on_cpu(), q, args);
     for (int head = 0; head < c.cache.kv_heads; ++head) {
-      const Scores scores(cache.values(), head, q.data() + head * c.group * c.cache.head_dim, c.group, c.rank, c.rule);
+      const Scores scores(cache.values(), head, q.data() + head * c.group * c.cache.head_dim, c.group, c.rank, c.rule,
+                          c.temperature);
       const auto first = actual.positions.begin() + static_cast<std::ptrdiff_t>(head) * c.k;
       const std::vector<std::int32_t> list(first, first + c.k);
       expect_top(scores, args.limit, list);
@@ -171,6 +175,14 @@ TEST_F(CudaSelect, SparqSelectsWhatTheCpuSelectsForEveryGroupAndRule) {
     for (const GroupRule rule : {GroupRule::softmax, GroupRule::logits}) {
       expect_like_cpu({{.kv_heads = 2, .head_dim = 32, .stored = 700, .tail = 30, .seed = 3}, group, 8, 40, 690, rule});
     }
+  }
+}
+
+TEST_F(CudaSelect, SparqDividesByTheTemperatureAskedFor) {
+  for (const auto temperature : {gpu::Temperature::head_dim, gpu::Temperature::rank}) {
+    SelectCase c{{.kv_heads = 2, .head_dim = 64, .stored = 600, .tail = 30, .seed = 8}, 4, 12, 40};
+    c.temperature = temperature;
+    expect_like_cpu(c);
   }
 }
 
