@@ -81,6 +81,7 @@ struct TailView {
 // All of one layer's cache. Global layers: the store holds [0, store.tokens) and the tail follows on. Sliding-window
 // layers: the store is empty and the tail is all there is.
 struct CacheView {
+  int layer = 0;  // which of the model's global layers, from 0
   int kv_heads = 0;
   int head_dim = 0;
   offload::LayerView store;

@@ -108,8 +108,8 @@ offload::Store make_store(const Input& input, offload::Arena& arena, const Atten
 
 void check_k(const MethodOptions& options, std::int64_t S) {
   const bool uses_k = options.name != "dense" && (options.name != "window" || !options.window);
-  if (uses_k && options.k.count > S) {
-    fail("--attn-k {}: only {} positions to choose from; lower it, or give a share such as 1%", options.k.count, S);
+  if (uses_k && options.k.at(0).count > S) {
+    fail("--attn-k {}: only {} positions to choose from; lower it, or give a share such as 1%", options.k.text(), S);
   }
 }
 
@@ -133,7 +133,7 @@ void add_positions(AttendOutput& output, const StepTrace& trace, const Method& m
   for (int list = 0; list < output.lists; ++list) {
     std::vector<std::int32_t> attended = attended_by(trace, list);
     // The same at every query: how many are attended depends on S alone.
-    output.width = std::max(method.options().k.of(output.tokens), static_cast<std::int64_t>(attended.size()));
+    output.width = std::max(method.options().k.at(0).of(output.tokens), static_cast<std::int64_t>(attended.size()));
     attended.resize(static_cast<std::size_t>(output.width), -1);
     output.positions.insert(output.positions.end(), attended.begin(), attended.end());
   }
@@ -186,6 +186,10 @@ AttendOutput attend_file(const std::filesystem::path& path, const MethodOptions&
   cache.store = store.layer(0);
   cache.tail.position = output.tokens;
 
+  const std::unique_ptr<MethodState> state =
+      method->make_state({1, output.query_heads, output.kv_heads, output.head_dim}, backend);
+  if (state) state->follow({&cache, 1}, {});
+
   const gpu::Stream stream = backend.stream();
   const std::uint64_t query_bytes = static_cast<std::uint64_t>(query_elements) * sizeof(float);
   const gpu::Buffer query = backend.allocate(query_bytes, stream);
@@ -197,8 +201,9 @@ AttendOutput attend_file(const std::filesystem::path& path, const MethodOptions&
   if (progress) progress(0, output.queries);
   for (std::int64_t n = 0; n < output.queries; ++n) {
     backend.to_device(query.as<float>(), q.data() + n * query_elements, query_bytes, stream);
-    const Step step{backend, stream, cache, output.query_heads, scratch, output.counters[static_cast<std::size_t>(n)],
-                    &trace};
+    const Step step{
+        backend, stream,     cache, output.query_heads, scratch, output.counters[static_cast<std::size_t>(n)],
+        &trace,  state.get()};
     method->attend(step, query.as<float>(), mixed.as<float>());
     backend.to_host(output.y.data() + n * query_elements, mixed.as<float>(), query_bytes, stream);
     add_positions(output, trace, *method);

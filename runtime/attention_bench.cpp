@@ -104,6 +104,12 @@ class Run {
   AttentionBenchRow measure(const MethodOptions& options) {
     say(options.name);
     const std::unique_ptr<Method> method = make_method(options, bench_.head_dim);
+    state_ = method->make_state({shape_.layers, bench_.query_heads, bench_.kv_heads, bench_.head_dim}, backend_);
+    if (state_) {
+      std::vector<gpu::CacheView> layers;
+      for (int layer = 0; layer < shape_.layers; ++layer) layers.push_back(view(layer));
+      state_->follow(layers, {});
+    }
     AttentionBenchRow row;
     row.attn = options;
     row.counters = scaled(step(backend_, *method, 0));
@@ -187,18 +193,24 @@ class Run {
     return store;
   }
 
+  gpu::CacheView view(int layer) const {
+    const std::int64_t tail = shape_of(bench_).tail;
+    gpu::CacheView cache;
+    cache.layer = layer;
+    cache.kv_heads = bench_.kv_heads;
+    cache.head_dim = bench_.head_dim;
+    cache.store = store_.layer(layer);
+    cache.tail = {tail_.as<f16>(), tail, 0, tail, cache.store.tokens};
+    return cache;
+  }
+
   Counters step(gpu::Backend& backend, const Method& method, int turn) {
     Counters counters;
-    const Shape shape = shape_of(bench_);
     for (int layer = 0; layer < shape_.layers; ++layer) {
-      gpu::CacheView cache;
-      cache.kv_heads = bench_.kv_heads;
-      cache.head_dim = bench_.head_dim;
-      cache.store = store_.layer(layer);
-      cache.tail = {tail_.as<f16>(), shape.tail, 0, shape.tail, cache.store.tokens};
+      const gpu::CacheView cache = view(layer);
       const std::int64_t at = static_cast<std::int64_t>(turn % turns) * bench_.layers + layer;
       const float* q = queries_.as<float>() + at * bench_.query_heads * bench_.head_dim;
-      const Step one{backend, stream_, cache, bench_.query_heads, scratch_, counters};
+      const Step one{backend, stream_, cache, bench_.query_heads, scratch_, counters, nullptr, state_.get()};
       method.attend(one, q, out_.as<float>());
     }
     return counters;
@@ -214,6 +226,7 @@ class Run {
   gpu::Buffer queries_;
   gpu::Buffer out_;
   MethodScratch scratch_;
+  std::unique_ptr<MethodState> state_;  // of the method being measured
 };
 
 }  // namespace

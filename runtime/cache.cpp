@@ -168,9 +168,20 @@ gpu::CacheView Cache::view(int layer, std::int64_t pending) const {
   gpu::CacheView view;
   view.kv_heads = kv_heads_;
   view.head_dim = head_dim_;
-  if (tail.store_layer >= 0) view.store = store_.layer(tail.store_layer);
+  if (tail.store_layer >= 0) {
+    view.layer = tail.store_layer;
+    view.store = store_.layer(tail.store_layer);
+  }
   view.tail = {tail.rows.as<f16>(), tail.capacity, tail.first, tail.tokens + pending, tail.position};
   return view;
+}
+
+std::vector<gpu::CacheView> Cache::global_views() const {
+  std::vector<gpu::CacheView> views;
+  for (std::size_t layer = 0; layer < tails_.size(); ++layer) {
+    if (tails_[layer].store_layer >= 0) views.push_back(view(static_cast<int>(layer)));
+  }
+  return views;
 }
 
 void Cache::append(int layer, const float* k, const float* v, int T) {

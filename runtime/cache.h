@@ -66,6 +66,8 @@ class Cache {
   // `pending` tokens appended but not yet committed are included.
   gpu::CacheView view(int layer, std::int64_t pending = 0) const;
 
+  std::vector<gpu::CacheView> global_views() const;  // of the global layers, in order
+
   // Writes k, v (f32 [T][Hkv][d], device) behind the layer's live tokens, making room first.
   void append(int layer, const float* k, const float* v, int T);
   void commit(int T);

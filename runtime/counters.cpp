@@ -12,7 +12,7 @@ const char* name(Place place) {
 }
 
 const char* name(Kind kind) {
-  constexpr const char* names[] = {"columns", "scales", "rows", "dense", "spill"};
+  constexpr const char* names[] = {"columns", "scales", "rows", "dense", "spill", "index"};
   return names[static_cast<int>(kind)];
 }
 

@@ -9,11 +9,11 @@ namespace hayloft::runtime {
 
 // Where bytes are read. `link`: from host memory to the compute backend (PCIe on a GPU; on the CPU backend the same
 // bytes, over the memory bus). `near`: by a search that runs beside the memory and sends only positions on. `device`:
-// the tail.
+// the tail. Kind `index` is what a method keeps besides the cache: codes, centroids, links, bounds, projections.
 enum class Place : std::uint8_t { link, near, device };
-enum class Kind : std::uint8_t { columns, scales, rows, dense, spill };
+enum class Kind : std::uint8_t { columns, scales, rows, dense, spill, index };
 inline constexpr int place_count = 3;
-inline constexpr int kind_count = 5;
+inline constexpr int kind_count = 6;
 const char* name(Place place);
 const char* name(Kind kind);
 

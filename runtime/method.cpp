@@ -1,11 +1,8 @@
 #include "runtime/method.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 
 #include "offload/error.h"
-#include "offload/format.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -24,38 +21,7 @@ const Entry& find(std::string_view name) {
   fail("--attn {}: unknown attention method; one of {}", name, fmt::join(method_names(), ", "));
 }
 
-int parse_int(std::string_view text, std::string_view option) {
-  const std::int64_t value = parse_count(text);
-  if (value > std::numeric_limits<int>::max()) fail("{} {}: too large", option, text);
-  return static_cast<int>(value);
-}
-
 }  // namespace
-
-std::int64_t Budget::of(std::int64_t tokens) const {
-  const std::int64_t wanted =
-      count > 0 ? count : static_cast<std::int64_t>(std::ceil(share * static_cast<double>(tokens)));
-  return std::clamp<std::int64_t>(wanted, 1, std::max<std::int64_t>(1, tokens));
-}
-
-std::string Budget::text() const {
-  return count > 0 ? fmt::format("{}", count) : fmt::format("{:g}%", share * 100);
-}
-
-Budget parse_budget(std::string_view text, std::string_view option) {
-  if (!text.empty() && text.back() == '%') {
-    double percent = 0;
-    const char* end = text.data() + text.size() - 1;
-    const auto [stop, error] = std::from_chars(text.data(), end, percent);
-    if (error != std::errc() || stop != end || !(percent > 0 && percent <= 100)) {
-      fail("{} {}: a share is written as a number above 0 and up to 100 followed by %", option, text);
-    }
-    return {0, percent / 100};
-  }
-  const std::int64_t count = parse_count(text);
-  if (count < 1) fail("{} {}: at least one position must be attended", option, text);
-  return {count, 0};
-}
 
 std::vector<std::string> method_names() {
   std::vector<std::string> names;
@@ -71,9 +37,10 @@ std::unique_ptr<Method> make_method(const MethodOptions& options, int head_dim) 
   if (options.window && *options.window < 0) fail("--attn-window {}: cannot be negative", *options.window);
   if (options.sinks < 0) fail("--attn-sinks {}: cannot be negative", options.sinks);
   const bool counts_window_in_k = options.name == "sparq" || options.name == "topk";
-  if (counts_window_in_k && options.window && options.k.count > 0 && *options.window > options.k.count) {
-    fail("--attn-window {}: the window is counted in --attn-k, which is only {}; raise it", *options.window,
-         options.k.count);
+  for (const Budget& k : options.k.by_layer()) {
+    if (counts_window_in_k && options.window && k.count > 0 && *options.window > k.count) {
+      fail("--attn-window {}: the window is counted in --attn-k, which is only {}; raise it", *options.window, k.count);
+    }
   }
   if (options.name == "window" && options.window == 0 && options.sinks == 0) {
     fail("--attn window: with --attn-window 0 and --attn-sinks 0 there is nothing to attend to");
@@ -82,34 +49,6 @@ std::unique_ptr<Method> make_method(const MethodOptions& options, int head_dim) 
     fail("--topk-engine faiss selects per query head; leave --attn-select out or use --topk-engine own");
   }
   return entry.make(options);
-}
-
-MethodOptions parse_method(std::string_view text, const MethodOptions& defaults) {
-  MethodOptions options = defaults;
-  const std::size_t colon = text.find(':');
-  options.name = std::string(text.substr(0, colon));
-  find(options.name);
-  for (std::size_t at = colon; at != std::string_view::npos;) {
-    const std::size_t next = text.find(':', at + 1);
-    const std::string_view pair = text.substr(at + 1, next == std::string_view::npos ? next : next - at - 1);
-    const std::size_t equals = pair.find('=');
-    const std::string_view key = pair.substr(0, equals);
-    const std::string_view value = equals == std::string_view::npos ? std::string_view() : pair.substr(equals + 1);
-    const std::string option = fmt::format("--attn {}: {}", options.name, key);
-    if (key == "r") {
-      options.rank = parse_int(value, option);
-    } else if (key == "k") {
-      options.k = parse_budget(value, option);
-    } else if (key == "window") {
-      options.window = parse_count(value);
-    } else if (key == "sinks") {
-      options.sinks = parse_count(value);
-    } else {
-      fail("--attn {}: unknown option '{}'; one of r, k, window, sinks, written as {}:k=128", text, key, options.name);
-    }
-    at = next;
-  }
-  return options;
 }
 
 std::int32_t* positions_for(const Step& step, std::int64_t count) {

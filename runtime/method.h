@@ -9,31 +9,10 @@
 
 #include "gpu/backend.h"
 #include "runtime/counters.h"
+#include "runtime/method_options.h"
+#include "runtime/method_state.h"
 
 namespace hayloft::runtime {
-
-// A number of positions, or a share of the context.
-struct Budget {
-  std::int64_t count = 0;
-  double share = 0;  // used when count is 0
-
-  std::int64_t of(std::int64_t tokens) const;  // at least 1, at most tokens
-  std::string text() const;                    // "128" or "1%"
-};
-Budget parse_budget(std::string_view text, std::string_view option);  // throws Error naming the option
-
-// What a user can choose about a method. Which fields matter depends on the method; `check` knows.
-struct MethodOptions {
-  std::string name = "dense";
-  int rank = 16;                       // r
-  Budget k{128, 0};                    // positions attended, the local window counted in
-  std::optional<std::int64_t> window;  // w; default: sparq k / 4, topk 0, window k - sinks
-  std::int64_t sinks = 4;              // s, of `window`
-  bool mean_value = true;              // SparQ step 3
-  index::GroupRule rule = index::GroupRule::softmax;
-  std::optional<index::SelectPer> per;  // default: sparq per KV head, topk per query head
-  bool faiss = false;                   // topk by Faiss' flat index
-};
 
 // What one step attended to, copied to the host for recall and for `hayloft attend`.
 struct StepTrace {
@@ -60,6 +39,7 @@ struct Step {
   MethodScratch& scratch;
   Counters& counters;
   StepTrace* trace = nullptr;
+  MethodState* state = nullptr;  // of the method that attends, up to date; null for methods without
 
   int head_dim() const { return cache.head_dim; }
   int kv_heads() const { return cache.kv_heads; }
@@ -73,15 +53,22 @@ class Method {
   virtual ~Method() = default;
 
   const MethodOptions& options() const { return options_; }
-  virtual std::int64_t window(std::int64_t tokens) const = 0;  // w at this length
+  virtual std::int64_t window(std::int64_t tokens, int layer = 0) const = 0;  // w at this length
   virtual void attend(const Step& step, const float* q, float* out) const = 0;
   // What attend() adds to the step's counters. Looks at the cache's shape and its numbers of tokens only, so the
   // planner counts steps of caches that do not exist.
+  // Where a search visits as many keys as it happens to, an estimate.
   virtual Counters count(const gpu::CacheView& cache, int query_heads) const = 0;
 
   // How many of the true top-k a perfect method of this kind would fetch: what recall is measured against. 0: makes no
   // sense.
-  virtual std::int64_t recall_k(std::int64_t tokens) const { return options_.k.of(tokens); }
+  virtual std::int64_t recall_k(std::int64_t tokens, int layer = 0) const { return options_.k.at(layer).of(tokens); }
+
+  // What the method keeps of a sequence besides its cache; null for most. Methods with the same key share it.
+  virtual std::string state_key() const { return {}; }
+  virtual std::unique_ptr<MethodState> make_state(const StateShape&, gpu::Backend&) const { return nullptr; }
+  // Host memory of that state, for a sequence of `tokens`; what a planner can know before it is there.
+  virtual std::uint64_t state_bytes(const StateShape&, std::int64_t) const { return 0; }
 
  protected:
   MethodOptions options_;
@@ -89,12 +76,6 @@ class Method {
 
 // Throws Error (naming the option) when the options are out of range for heads of dimension `head_dim`.
 std::unique_ptr<Method> make_method(const MethodOptions& options, int head_dim);
-
-// "dense", "sparq:r=8:k=256", "topk:k=1%": a method with options that override `defaults`. Throws Error on an unknown
-// name or key.
-MethodOptions parse_method(std::string_view text, const MethodOptions& defaults);
-
-std::vector<std::string> method_names();
 
 // Shared by the methods. Positions buffer for `count` entries, alpha for Hq.
 std::int32_t* positions_for(const Step& step, std::int64_t count);

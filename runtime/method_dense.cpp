@@ -8,8 +8,8 @@ class Dense : public Method {
  public:
   using Method::Method;
 
-  std::int64_t window(std::int64_t) const override { return 0; }
-  std::int64_t recall_k(std::int64_t) const override { return 0; }
+  std::int64_t window(std::int64_t, int) const override { return 0; }
+  std::int64_t recall_k(std::int64_t, int) const override { return 0; }
 
   void attend(const Step& step, const float* q, float* out) const override {
     const gpu::Attended what = attended(step.cache);

@@ -11,8 +11,8 @@ class Sparq : public Method {
  public:
   using Method::Method;
 
-  std::int64_t window(std::int64_t tokens) const override {
-    return options_.window ? std::min(*options_.window, tokens) : options_.k.of(tokens) / 4;
+  std::int64_t window(std::int64_t tokens, int layer) const override {
+    return options_.window ? std::min(*options_.window, tokens) : options_.k.at(layer).of(tokens) / 4;
   }
 
   void attend(const Step& step, const float* q, float* out) const override {
@@ -49,12 +49,13 @@ class Sparq : public Method {
  private:
   gpu::SparqSelect selection(const gpu::CacheView& cache) const {
     const std::int64_t S = cache.tokens();
-    const std::int64_t w = window(S);
+    const std::int64_t w = window(S, cache.layer);
     gpu::SparqSelect select;
     select.rank = options_.rank;
     select.rule = options_.rule;
     select.limit = std::min(cache.store.tokens, S - w);
-    select.k = static_cast<int>(std::min(std::max<std::int64_t>(0, options_.k.of(S) - w), select.limit));
+    select.k =
+        static_cast<int>(std::min(std::max<std::int64_t>(0, options_.k.at(cache.layer).of(S) - w), select.limit));
     return select;
   }
 

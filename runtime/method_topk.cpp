@@ -10,7 +10,7 @@ class TopK : public Method {
  public:
   using Method::Method;
 
-  std::int64_t window(std::int64_t tokens) const override { return std::min(options_.window.value_or(0), tokens); }
+  std::int64_t window(std::int64_t tokens, int) const override { return std::min(options_.window.value_or(0), tokens); }
 
   void attend(const Step& step, const float* q, float* out) const override {
     const gpu::ExactSelect select = selection(step.cache);
@@ -41,13 +41,14 @@ class TopK : public Method {
  private:
   gpu::ExactSelect selection(const gpu::CacheView& cache) const {
     const std::int64_t S = cache.tokens();
-    const std::int64_t w = window(S);
+    const std::int64_t w = window(S, cache.layer);
     gpu::ExactSelect select;
     select.rule = options_.rule;
     select.per = options_.per.value_or(index::SelectPer::query_head);
     select.faiss = options_.faiss;
     select.limit = std::min(cache.store.tokens, S - w);
-    select.k = static_cast<int>(std::min(std::max<std::int64_t>(0, options_.k.of(S) - w), select.limit));
+    select.k =
+        static_cast<int>(std::min(std::max<std::int64_t>(0, options_.k.at(cache.layer).of(S) - w), select.limit));
     return select;
   }
 

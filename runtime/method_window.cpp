@@ -10,9 +10,9 @@ class Window : public Method {
  public:
   using Method::Method;
 
-  std::int64_t window(std::int64_t tokens) const override {
+  std::int64_t window(std::int64_t tokens, int layer) const override {
     if (options_.window) return std::min(*options_.window, tokens);
-    return std::min(tokens, std::max<std::int64_t>(1, options_.k.of(tokens) - options_.sinks));
+    return std::min(tokens, std::max<std::int64_t>(1, options_.k.at(layer).of(tokens) - options_.sinks));
   }
 
   void attend(const Step& step, const float* q, float* out) const override {
@@ -36,7 +36,7 @@ class Window : public Method {
  private:
   gpu::Attended attended(const gpu::CacheView& cache) const {
     const std::int64_t S = cache.tokens();
-    const std::int64_t recent = S - window(S);
+    const std::int64_t recent = S - window(S, cache.layer);
     gpu::Attended what;
     what.ranges[0] = {0, std::min(options_.sinks, recent)};
     what.ranges[1] = {recent, S};

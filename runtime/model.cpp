@@ -180,14 +180,28 @@ void Model::attention(int layer, Cache& cache, Workspace& workspace, const Activ
   if (w.k_norm) backend_->rms_norm(act.k, T * config_.kv_heads, d, w.k_norm, config_.rms_norm_eps, act.k, stream);
   if (rotated) backend_->rope(act.k, T, config_.kv_heads, d, position, rope, stream);
   cache.append(layer, act.k, act.v, T);
-  if (rows == 0) return;
-
-  backend_->matmul(act.normed + (T - rows) * H, rows, w.q, w.q_bias, act.q, stream);
-  if (w.q_norm) backend_->rms_norm(act.q, rows * config_.query_heads, d, w.q_norm, config_.rms_norm_eps, act.q, stream);
-  if (rotated) backend_->rope(act.q, rows, config_.query_heads, d, position + T - rows, rope, stream);
-
   const gpu::CacheView view = cache.view(layer, T);
   const std::int64_t window = config_.sliding_window[static_cast<std::size_t>(layer)];
+  int seen = rows;  // the newest queries that anyone asks for
+  if (window == 0) {
+    for (const MethodState* watcher : attending.watchers) seen = std::max(seen, watcher->wants_queries(view.layer, T));
+  }
+  if (seen == 0) return;
+
+  backend_->matmul(act.normed + (T - seen) * H, seen, w.q, w.q_bias, act.q, stream);
+  if (w.q_norm) backend_->rms_norm(act.q, seen * config_.query_heads, d, w.q_norm, config_.rms_norm_eps, act.q, stream);
+  if (rotated) backend_->rope(act.q, seen, config_.query_heads, d, position + T - seen, rope, stream);
+
+  const std::int64_t query_width = static_cast<std::int64_t>(config_.query_heads) * d;
+  if (window == 0) {
+    for (MethodState* watcher : attending.watchers) {
+      const int wanted = watcher->wants_queries(view.layer, T);
+      if (wanted > 0) watcher->see_queries(view, act.q + (seen - wanted) * query_width, wanted);
+    }
+  }
+  if (rows == 0) return;
+  const float* const q = act.q + (seen - rows) * query_width;
+
   if (attending.method && T == 1 && window == 0) {
     Counters unread;
     StepTrace trace;
@@ -197,13 +211,14 @@ void Model::attention(int layer, Cache& cache, Workspace& workspace, const Activ
                     config_.query_heads,
                     workspace.scratch,
                     attending.counters ? *attending.counters : unread,
-                    attending.observe ? &trace : nullptr};
-    attending.method->attend(step, act.q, act.mixed);
-    if (attending.observe) attending.observe(layer, view, act.q, trace);
+                    attending.observe ? &trace : nullptr,
+                    attending.state};
+    attending.method->attend(step, q, act.mixed);
+    if (attending.observe) attending.observe(layer, view, q, trace);
   } else if (window > 0) {
-    backend_->attend_causal(view, act.q, rows, config_.query_heads, window, act.mixed, stream);
+    backend_->attend_causal(view, q, rows, config_.query_heads, window, act.mixed, stream);
   } else {
-    attend_prefill(*backend_, view, act.q, rows, config_.query_heads, attending.prefill, workspace.scratch, act.mixed,
+    attend_prefill(*backend_, view, q, rows, config_.query_heads, attending.prefill, workspace.scratch, act.mixed,
                    stream);
   }
   backend_->matmul(act.mixed, rows, w.o, w.o_bias, act.delta, stream);

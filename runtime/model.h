@@ -31,10 +31,12 @@ struct Workspace {
 std::uint64_t workspace_bytes(const ModelConfig& config, int T);
 
 // How the global layers attend, and what they report: one token by `method`, where there is one, and everything else by
-// `prefill`.
+// `prefill`, watched by `watchers`.
 struct Attending {
   const Method* method = nullptr;
+  MethodState* state = nullptr;  // the method's
   Counters* counters = nullptr;
+  std::span<MethodState* const> watchers = {};
   // Called after each global layer of a decode step when set; the trace is reused from layer to layer.
   std::function<void(int layer, const gpu::CacheView& cache, const float* q, const StepTrace& trace)> observe;
   PrefillOptions prefill = {};

@@ -168,12 +168,18 @@ class Run {
     const std::vector<std::int32_t> context_tokens = make_context(tokenizer_, filler, needles, length);
     const Clock::time_point start = Clock::now();
     Session context(model_, arena_, options_.session);
+    for (const auto& method : methods_) context.watch(*method);
     context.append(context_tokens, hooks_.prefill);
     const double prefill_seconds = seconds_since(start);
     for (const auto& method : methods_) {
+      const Clock::time_point before = Clock::now();
+      context.prepare(*method, hooks_.prepare);
+      const double prepare_seconds = seconds_since(before);
       for (const Needle& needle : needles) {
         NeedleRow row = ask(context, *method, needle);
         row.prefill_seconds = prefill_seconds;
+        row.prepare_seconds = prepare_seconds;
+        if (const MethodState* state = context.state(*method)) row.state_bytes = state->bytes();
         if (hooks_.row) hooks_.row(row);
         rows_.push_back(std::move(row));
       }

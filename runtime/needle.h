@@ -37,6 +37,8 @@ struct NeedleRow {
   std::string answer;
   bool hit = false;
   double prefill_seconds = 0;  // of the whole context, shared by its questions
+  double prepare_seconds = 0;  // building what the method keeps besides the cache, after the prefill; shared likewise
+  std::uint64_t state_bytes = 0;  // of that
   double decode_ms_per_token = 0;
   double link_bytes_per_token = 0;
   double near_bytes_per_token = 0;
@@ -46,6 +48,7 @@ struct NeedleRow {
 struct NeedleHooks {
   std::function<void(std::int64_t tokens)> context_started;
   PrefillProgress prefill;
+  StateProgress prepare;
   std::function<void(const NeedleRow&)> row;
 };
 

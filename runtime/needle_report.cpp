@@ -108,6 +108,8 @@ nlohmann::ordered_json row_json(const NeedleRow& row) {
   json["answer"] = row.answer;
   json["hit"] = row.hit;
   json["prefill_seconds"] = row.prefill_seconds;
+  json["prepare_seconds"] = row.prepare_seconds;
+  json["state_bytes"] = row.state_bytes;
   json["decode_ms_per_token"] = row.decode_ms_per_token;
   json["link_bytes_per_token"] = row.link_bytes_per_token;
   json["near_bytes_per_token"] = row.near_bytes_per_token;
@@ -116,16 +118,6 @@ nlohmann::ordered_json row_json(const NeedleRow& row) {
 }
 
 }  // namespace
-
-std::string method_label(const MethodOptions& method) {
-  std::string label = method.name;
-  if (method.name == "dense") return label;
-  if (method.name == "sparq") label += fmt::format(" r={}", method.rank);
-  if (method.name != "window" || !method.window) label += fmt::format(" k={}", method.k.text());
-  if (method.window) label += fmt::format(" w={}", *method.window);
-  if (method.name == "window" && method.sinks != MethodOptions{}.sinks) label += fmt::format(" s={}", method.sinks);
-  return label;
-}
 
 std::string needle_line(const NeedleRow& row) {
   std::string line =

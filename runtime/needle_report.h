@@ -18,9 +18,6 @@ struct NeedleReport {
   std::string prefill = "exact";  // prefill_label of how the contexts were read
 };
 
-// "dense", "sparq r=16 k=128", "topk k=32", "window k=128": distinct for methods that differ in what a run compares.
-std::string method_label(const MethodOptions& method);
-
 std::string needle_line(const NeedleRow& row);           // one question, one line, no newline
 std::string needle_summary(const NeedleReport& report);  // a table, one line per method and context
 std::string needle_json(const NeedleReport& report);     // schema hayloft.needle/1

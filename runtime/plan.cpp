@@ -183,11 +183,13 @@ Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
   plan.host_budget = request.host_budget;
   plan.device_budget = request.device_budget;
   plan.shortfall = shortfall(request, plan.memory);
-  const gpu::CacheView cache = cache_of_step(request, layout, 0);
+  gpu::CacheView cache = cache_of_step(request, layout, 0);
   for (const MethodOptions& options : request.methods) {
     PlannedMethod method{options, {}, std::nullopt};
-    const Counters layer = make_method(options, request.config.head_dim)->count(cache, request.config.query_heads);
-    for (int i = request.config.global_layers(); i > 0; --i) method.counters += layer;
+    const std::unique_ptr<Method> made = make_method(options, request.config.head_dim);
+    for (cache.layer = 0; cache.layer < request.config.global_layers(); ++cache.layer) {
+      method.counters += made->count(cache, request.config.query_heads);
+    }
     if (profile) method.ms = predict(request, layout, method, *profile);
     plan.methods.push_back(std::move(method));
   }

@@ -19,14 +19,6 @@ std::uint64_t bytes_read(const Counters& counters) {
   return counters.total(Place::link) + counters.total(Place::near) + counters.total(Place::device);
 }
 
-// What matters of a method's options, as --attn takes it.
-std::string label(const MethodOptions& attn) {
-  if (attn.name == "dense") return attn.name;
-  std::string text = attn.name;
-  if (attn.name == "sparq") text += fmt::format(":r={}", attn.rank);
-  return text + ":k=" + attn.k.text();
-}
-
 }  // namespace
 
 std::string plan_table(const Plan& plan) {
@@ -65,7 +57,7 @@ std::string plan_table(const Plan& plan) {
   }
   text += rule + "\n";
   for (const PlannedMethod& method : plan.methods) {
-    text += fmt::format("| {} | {} |", label(method.attn), format_bytes(bytes_read(method.counters)));
+    text += fmt::format("| {} | {} |", method_label(method.attn), format_bytes(bytes_read(method.counters)));
     if (timed) {
       for (const Term& term : terms) text += fmt::format(" {:.3f} |", (*method.ms).*term.ms);
       text += fmt::format(" {:.3f} |", method.ms->total());
@@ -92,7 +84,7 @@ std::string plan_line(const Plan& plan) {
   if (memory.apart) text += fmt::format(", {} on the device", format_bytes(memory.device()));
   if (memory.mapped > 0) text += fmt::format(", and {} mapped", format_bytes(memory.mapped));
   for (const PlannedMethod& method : plan.methods) {
-    if (method.ms) text += fmt::format("; {} {:.2f} ms/token", label(method.attn), method.ms->total());
+    if (method.ms) text += fmt::format("; {} {:.2f} ms/token", method_label(method.attn), method.ms->total());
   }
   return text;
 }
@@ -128,7 +120,7 @@ std::string plan_json(const std::vector<Plan>& plans) {
         for (const Term& term : terms) times[term.name] = (*method.ms).*term.ms;
         times["total"] = method.ms->total();
       }
-      entry["methods"].push_back({{"attn", label(method.attn)},
+      entry["methods"].push_back({{"attn", method_label(method.attn)},
                                   {"bytes_per_token", bytes_read(method.counters)},
                                   {"elements_per_token", method.counters.elements},
                                   {"ms_per_token", times}});

@@ -33,7 +33,9 @@ Session::Session(const Model& model, offload::Arena& arena, const SessionOptions
       cache_(model.backend(), arena, model.config(), options_.cache, snapshot) {}
 
 Session::Session(const Session& other, Cache cache)
-    : model_(other.model_), options_(other.options_), cache_(std::move(cache)) {}
+    : model_(other.model_), options_(other.options_), cache_(std::move(cache)) {
+  for (const auto& [key, state] : other.states_) states_.emplace(key, state->fork());
+}
 
 Session Session::fork() const {
   return Session(*this, cache_.fork());
@@ -52,8 +54,20 @@ bool Session::layer_fits_device(std::int64_t tokens) const {
 }
 
 void Session::append(std::span<const std::int32_t> tokens, const PrefillProgress& progress) {
+  std::vector<MethodState*> watchers;
+  for (const auto& [key, state] : states_) watchers.push_back(state.get());
   Attending attending;
   attending.prefill = options_.prefill;
+  attending.watchers = watchers;
+  try {
+    read(tokens, attending, progress);
+  } catch (...) {
+    states_.clear();  // they may have seen queries of tokens that never came to be
+    throw;
+  }
+}
+
+void Session::read(std::span<const std::int32_t> tokens, const Attending& attending, const PrefillProgress& progress) {
   const auto total = static_cast<std::int64_t>(tokens.size());
   const bool resident = layer_fits_device(total);
   if (total > options_.chunk_tokens &&
@@ -72,6 +86,25 @@ void Session::append(std::span<const std::int32_t> tokens, const PrefillProgress
   }
 }
 
+void Session::watch(const Method& method) {
+  const std::string key = method.state_key();
+  if (key.empty() || states_.count(key) > 0) return;
+  const ModelConfig& config = model_->config();
+  states_[key] = method.make_state({config.global_layers(), config.query_heads, config.kv_heads, config.head_dim},
+                                   model_->backend());
+}
+
+void Session::prepare(const Method& method, const StateProgress& progress) {
+  watch(method);
+  const auto state = states_.find(method.state_key());
+  if (state != states_.end()) state->second->follow(cache_.global_views(), progress);
+}
+
+const MethodState* Session::state(const Method& method) const {
+  const auto state = states_.find(method.state_key());
+  return state == states_.end() ? nullptr : state->second.get();
+}
+
 void Session::set_prefill(const PrefillOptions& prefill) {
   check_prefill(prefill);
   options_.prefill = prefill;
@@ -79,7 +112,13 @@ void Session::set_prefill(const PrefillOptions& prefill) {
 
 std::vector<float> Session::step(std::int32_t token, const Method& method) {
   const std::uint64_t spilled = cache_.spilled_bytes();
-  const Attending attending{&method, &counters_, observer_};
+  prepare(method);
+  Attending attending;
+  attending.method = &method;
+  const auto state = states_.find(method.state_key());
+  if (state != states_.end()) attending.state = state->second.get();
+  attending.counters = &counters_;
+  attending.observe = observer_;
   std::vector<float> logits = model_->forward(cache_, workspace_, {&token, 1}, Want::last, attending);
   counters_.at(Place::link, Kind::spill) += cache_.spilled_bytes() - spilled;
   ++steps_;

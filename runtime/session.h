@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "offload/arena.h"
@@ -45,6 +47,18 @@ class Session {
   // Error.
   void set_prefill(const PrefillOptions& prefill);
 
+  // From now on what the method keeps of a sequence is there, sees the queries of what is appended, and is forked with
+  // the session. For methods that choose by the queries of a prompt: call it before the prompt is appended. An append
+  // that fails drops what was watching.
+  void watch(const Method& method);
+
+  // Brings what the method keeps of the sequence up to now, which may take long (an index is built), so that the first
+  // step does not have to. Throws Error where the method had to watch the prompt being read and did not.
+  void prepare(const Method& method, const StateProgress& progress = {});
+
+  // What the method keeps of the sequence; null where that is nothing, or not there yet.
+  const MethodState* state(const Method& method) const;
+
   // Decodes one token: adds it and returns the logits of what follows, [vocab]. Global layers attend by `method`.
   std::vector<float> step(std::int32_t token, const Method& method);
 
@@ -61,6 +75,7 @@ class Session {
 
  private:
   Session(const Session& other, Cache cache);
+  void read(std::span<const std::int32_t> tokens, const Attending& attending, const PrefillProgress& progress);
   // Whether the K and V of `tokens` more fit into memory of a device, one global layer at a time.
   bool layer_fits_device(std::int64_t tokens) const;
 
@@ -71,6 +86,7 @@ class Session {
   Counters counters_;
   std::int64_t steps_ = 0;
   decltype(Attending::observe) observer_;
+  std::map<std::string, std::unique_ptr<MethodState>> states_;  // by Method::state_key
 };
 
 }  // namespace hayloft::runtime

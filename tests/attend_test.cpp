@@ -283,7 +283,7 @@ TEST_F(AttendTest, SparqIsTheReferenceOfItsPaper) {
         make({.kv_heads = kv_heads});
         MethodOptions options;
         options.rank = rank;
-        options.k = {k, 0};
+        options.k = Budget{k, 0};
         options.window = window;
         options.mean_value = mean_value;
         const AttendOutput output = attend("sparq", options);

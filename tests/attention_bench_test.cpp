@@ -21,7 +21,7 @@ class AttentionBenchTest : public ::testing::Test {
     bench.seconds = 0.01;
     MethodOptions sparq;
     sparq.name = "sparq";
-    sparq.k.count = 16;
+    sparq.k = Budget{16, 0};
     sparq.rank = 8;
     bench.methods = {MethodOptions{}, sparq};
     return bench;

@@ -18,9 +18,33 @@ TEST(Method, OptionsBehindTheNameOverrideTheDefaults) {
   const MethodOptions options = parse_method("sparq:k=256:window=32", defaults);
   EXPECT_EQ(options.name, "sparq");
   EXPECT_EQ(options.rank, 8);
-  EXPECT_EQ(options.k.count, 256);
+  EXPECT_EQ(options.k.text(), "256");
   EXPECT_EQ(options.window, 32);
-  EXPECT_EQ(parse_method("topk:k=1%", defaults).k.of(1 << 20), 10486);  // ceil of 1% of 1M
+  EXPECT_EQ(parse_method("topk:k=1%", defaults).k.at(0).of(1 << 20), 10486);  // ceil of 1% of 1M
+}
+
+TEST(Method, KMayDifferFromLayerToLayerAndTheLastEntryHoldsForTheRest) {
+  const MethodOptions options = parse_method("topk:k=512,64,1%", {});
+  EXPECT_EQ(options.k.text(), "512,64,1%");
+  EXPECT_EQ(options.k.at(0).of(4096), 512);
+  EXPECT_EQ(options.k.at(1).of(4096), 64);
+  EXPECT_EQ(options.k.at(2).of(4096), 41);
+  EXPECT_EQ(options.k.at(31).of(4096), 41);
+}
+
+TEST(Method, OneLayersBudgetIsSetWithoutTouchingTheOthers) {
+  Budgets k = parse_budgets("512,64", "k");
+  k.set(2, Budget{96, 0});
+  EXPECT_EQ(k.text(), "512,64,96,64");
+  k.set(0, Budget{1, 0});
+  EXPECT_EQ(k.text(), "1,64,96,64");
+}
+
+TEST(Method, ACommaBeginsAnotherMethodOnlyWhereANameFollows) {
+  using List = std::vector<std::string>;
+  EXPECT_EQ(split_methods("dense,sparq:r=8,topk"), (List{"dense", "sparq:r=8", "topk"}));
+  EXPECT_EQ(split_methods("sparq:k=512,64:r=8,dense"), (List{"sparq:k=512,64:r=8", "dense"}));
+  EXPECT_EQ(split_methods("dense,sparse"), (List{"dense", "sparse"}));  // to be refused by its name
 }
 
 TEST(Method, AnUnknownNameOrKeyIsAnErrorThatListsTheKnownOnes) {

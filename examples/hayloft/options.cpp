@@ -131,21 +131,22 @@ void add_attention_options(CLI::App& app, AttentionOptions& options, std::vector
   runtime::MethodOptions& defaults = options.defaults;
   options.attn = std::move(default_attn);
   app.add_option("--attn", options.attn,
-                 "dense, sparq, topk, window; with options of its own as sparq:r=8:k=256; may be repeated")
+                 fmt::format("{}; with options of its own as sparq:r=8:k=256; may be repeated",
+                             fmt::join(runtime::method_names(), ", ")))
       ->type_name("METHOD,...")
-      ->delimiter(',')
       ->allow_extra_args(false)
       ->capture_default_str();
   add_text(
       app, "--attn-r", "R", [&](const std::string& text) { defaults.rank = read_int("--attn-r", text); },
-      "sparq: components of the query that are compared with every key")
+      "sparq: components of the query that are compared with every key; lowrank: projections")
       ->default_str("16");
   add_text(
-      app, "--attn-k", "K",
+      app, "--attn-k", "K,...",
       [&](const std::string& text) {
-        defaults.k = named("--attn-k", [&] { return runtime::parse_budget(text, "--attn-k"); });
+        defaults.k = named("--attn-k", [&] { return runtime::parse_budgets(text, "--attn-k"); });
       },
-      "Positions attended, the window counted in: a number or a share of the context, as in 1%")
+      "Positions attended, the window counted in: a number or a share of the context, as in 1%; with commas, those "
+      "of the first global layer, the second ..., the last of them for the rest")
       ->default_str("128");
   add_text(
       app, "--attn-window", "W", [&](const std::string& text) { defaults.window = read_int("--attn-window", text, 0); },
@@ -176,8 +177,10 @@ void add_attention_options(CLI::App& app, AttentionOptions& options, std::vector
 
 std::vector<runtime::MethodOptions> AttentionOptions::methods() const {
   std::vector<runtime::MethodOptions> methods;
-  for (const std::string& item : attn) {
-    methods.push_back(named("--attn", [&] { return runtime::parse_method(item, defaults); }));
+  for (const std::string& list : attn) {
+    for (const std::string& item : runtime::split_methods(list)) {
+      methods.push_back(named("--attn", [&] { return runtime::parse_method(item, defaults); }));
+    }
   }
   return methods;
 }

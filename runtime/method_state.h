@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "gpu/backend.h"
+
+namespace hayloft::runtime {
+
+// The global layers of a model, as far as attention is concerned.
+struct StateShape {
+  int layers = 0;
+  int query_heads = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+};
+
+// Told how much of a long piece of work is done, in tokens times layers. Throw to stop.
+using StateProgress = std::function<void(std::int64_t done, std::int64_t total)>;
+
+// What a method keeps of one sequence besides the cache: an index over the keys, projections of them, what has been
+// evicted. It belongs to a session and is forked with it. `layer` counts the global layers from 0. Not thread-safe;
+// forks may be used from different threads.
+class MethodState {
+ public:
+  virtual ~MethodState() = default;
+
+  // Shares what both have in common; what either adds later the other does not see.
+  virtual std::unique_ptr<MethodState> fork() const = 0;
+
+  // Takes in what the store of each layer holds by now; `layers` has one view per layer. Called when a context has been
+  // read, and before every decoded token: nearly always there is nothing new. If it throws, or progress does, the state
+  // is as before or further on, and calling it again goes on.
+  virtual void follow(std::span<const gpu::CacheView> layers, const StateProgress& progress) = 0;
+
+  // How many of the newest queries of a chunk of T tokens of a prompt it wants to see in this layer: 0 to T.
+  virtual int wants_queries(int /*layer*/, int /*T*/) const { return 0; }
+
+  // The newest n queries of a chunk, as many as were wanted: q f32 [n][Hq][d], device memory, rotated and normed as
+  // attention uses them; the last is that of the cache's last position. Chunks come in order, and the tokens count only
+  // once the whole prompt has been read without an error: after one the state is dropped.
+  virtual void see_queries(const gpu::CacheView& /*cache*/, const float* /*q*/, int /*n*/) {}
+
+  virtual std::uint64_t bytes() const = 0;  // of host memory, shared parts included
+};
+
+}  // namespace hayloft::runtime
