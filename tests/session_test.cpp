@@ -94,7 +94,7 @@ TEST_F(SessionTest, EveryMethodThatAttendsToEverythingEqualsDense) {
   const auto expected = context.fork().step(tokens[119], *make_method(method("dense"), d));
   MethodOptions everything;
   everything.rank = d;
-  everything.k = {0, 1.0};
+  everything.k = Budget{0, 1.0};
   for (const char* name : {"sparq", "topk", "window"}) {
     everything.name = name;
     SCOPED_TRACE(name);
