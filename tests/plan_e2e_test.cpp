@@ -28,7 +28,7 @@ TEST(LinkAndPlan, TheProfileOfOneGivesTheOtherItsTimes) {
   EXPECT_EQ(planned.exit_code, 0) << planned.err;
   const nlohmann::json json = nlohmann::json::parse(planned.out);
   ASSERT_EQ(json["plans"].size(), 2u);
-  EXPECT_EQ(json["plans"][1]["methods"][1]["attn"], "sparq:r=16:k=512");
+  EXPECT_EQ(json["plans"][1]["methods"][1]["attn"], "sparq r=16 k=512");
   EXPECT_GT(json["plans"][1]["methods"][0]["ms_per_token"]["dense"], 0);
 }
 
