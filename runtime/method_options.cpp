@@ -39,9 +39,8 @@ constexpr Choice<index::SelectPer> selections[] = {{"kv-head", index::SelectPer:
                                                    {"query-head", index::SelectPer::query_head}};
 constexpr Choice<index::GroupRule> rules[] = {{"softmax", index::GroupRule::softmax},
                                               {"logits", index::GroupRule::logits}};
-constexpr Choice<gpu::Temperature> temperatures[] = {{"coverage", gpu::Temperature::coverage},
-                                                     {"d", gpu::Temperature::head_dim},
-                                                     {"r", gpu::Temperature::rank}};
+constexpr Choice<gpu::Temperature> temperatures[] = {
+    {"coverage", gpu::Temperature::coverage}, {"d", gpu::Temperature::head_dim}, {"r", gpu::Temperature::rank}};
 
 template <class T, std::size_t n>
 T choose(const Choice<T> (&choices)[n], std::string_view text, std::string_view option) {
@@ -74,10 +73,8 @@ constexpr Key keys[] = {
     {"aware", [](MethodOptions& o, std::string_view v, std::string_view n) { o.query_aware = choose(switches, v, n); }},
     {"page", [](MethodOptions& o, std::string_view v, std::string_view n) { o.page = parse_int(v, n, 1); }},
     {"recent", [](MethodOptions& o, std::string_view v, std::string_view n) { o.recent = parse_share(v, n); }},
-    {"seed",
-     [](MethodOptions& o, std::string_view v, std::string_view) {
-       o.seed = static_cast<std::uint64_t>(parse_count(v));
-     }},
+    {"seed", [](MethodOptions& o, std::string_view v,
+                std::string_view) { o.seed = static_cast<std::uint64_t>(parse_count(v)); }},
 };
 
 bool is_method(std::string_view name) {
@@ -179,8 +176,8 @@ std::vector<std::string> split_methods(std::string_view text) {
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t comma = std::min(text.find(',', begin), text.size());
     const std::string_view piece = text.substr(begin, comma - begin);
-    const bool goes_on = !items.empty() && items.back().find(':') != std::string::npos &&
-                         !is_method(piece.substr(0, piece.find(':')));
+    const bool goes_on =
+        !items.empty() && items.back().find(':') != std::string::npos && !is_method(piece.substr(0, piece.find(':')));
     if (goes_on) {
       items.back().append(",").append(piece);
     } else {

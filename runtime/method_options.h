@@ -52,14 +52,14 @@ struct MethodOptions {
   gpu::Temperature temperature = gpu::Temperature::coverage;
   bool faiss = false;  // topk by Faiss' flat index
 
-  std::string factory;       // of `ann`, a Faiss factory string; empty: one that suits the length
-  int probes = 0;            // of `ann`, nprobe; 0: as many as suit the index
-  int ef = 0;                // of `ann`, efSearch; 0: likewise
-  int rerank = 0;            // of `ann`: this many times k found by their codes, ranked by their keys; 0: not ranked
-  bool query_aware = true;   // of `ann`: built with a sample of the prompt's queries
-  int page = 32;             // of `pages`, tokens
-  double recent = 0.5;       // of `h2o`, the share of k that is recent
-  std::uint64_t seed = 1;    // of `lowrank`, its projections
+  std::string factory;      // of `ann`, a Faiss factory string; empty: one that suits the length
+  int probes = 0;           // of `ann`, nprobe; 0: as many as suit the index
+  int ef = 0;               // of `ann`, efSearch; 0: likewise
+  int rerank = 0;           // of `ann`: this many times k found by their codes, ranked by their keys; 0: not ranked
+  bool query_aware = true;  // of `ann`: built with a sample of the prompt's queries
+  int page = 32;            // of `pages`, tokens
+  double recent = 0.5;      // of `h2o`, the share of k that is recent
+  std::uint64_t seed = 1;   // of `lowrank`, its projections
 };
 
 // "dense", "sparq:r=8:k=256", "topk:k=1%", "ann:IVF1024,PQ16:nprobe=32": a method with options that override

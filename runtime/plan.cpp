@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 
 #include "gpu/cuda_budget.h"
 #include "offload/error.h"
@@ -63,6 +64,14 @@ PlanMemory plan_memory(const PlanRequest& request) {
                    static_cast<std::uint64_t>(layout.kv_heads) * static_cast<std::uint64_t>(layout.head_dim) *
                    (layout.column_bytes + layout.scale_bytes);
   memory.rows = store - std::min(store, memory.mapped) - memory.columns;
+  std::set<std::string> counted;
+  for (const MethodOptions& options_of_method : request.methods) {
+    const std::unique_ptr<Method> method = make_method(options_of_method, request.config.head_dim);
+    if (!counted.insert(method->state_key()).second) continue;
+    memory.indices += method->state_bytes(
+        {request.config.global_layers(), request.config.query_heads, request.config.kv_heads, request.config.head_dim},
+        request.tokens);
+  }
   memory.tails = tail_bytes(request.config, options, request.tokens, request.session.chunk_tokens);
   memory.question = memory.tails;
   const int chunk = static_cast<int>(std::min<std::int64_t>(request.session.chunk_tokens, request.tokens));
@@ -119,6 +128,7 @@ PlanTime predict(const PlanRequest& request, const offload::BlockLayout& layout,
   ms.search =
       milliseconds(bytes(Place::link, Kind::columns) + bytes(Place::link, Kind::scales),
                    rates.sparq_scan(layout.columns)) +
+      milliseconds(bytes(Place::near, Kind::index), rates.sparq_scan(offload::ColumnFormat::f16)) +
       milliseconds(bytes(Place::near, Kind::columns) + bytes(Place::near, Kind::rows), rates.topk_scan(layout.columns));
   ms.rows = milliseconds(bytes(Place::link, Kind::rows),
                          alone ? profile.rates(config.head_dim, 1, read).row_gather : rates.row_gather);
@@ -148,9 +158,9 @@ std::string shortfall(const PlanRequest& request, const PlanMemory& memory) {
   const std::uint64_t others = memory.total() - memory.store();
   if (others > request.available_bytes) {
     return fmt::format(
-        "{}text and program need {}, and this machine has {} to give; take a smaller model or a machine with {} more",
-        memory.apart ? "" : "weights, tails, workspace, ", format_bytes(others), format_bytes(request.available_bytes),
-        format_bytes(others - request.available_bytes));
+        "{}{}text and program need {}, and this machine has {} to give; take a smaller model or a machine with {} more",
+        memory.indices > 0 ? "the methods' indices, " : "", memory.apart ? "" : "weights, tails, workspace, ",
+        format_bytes(others), format_bytes(request.available_bytes), format_bytes(others - request.available_bytes));
   }
   const std::uint64_t left = request.available_bytes - others;
   const std::uint64_t most = std::min(request.host_budget, left);

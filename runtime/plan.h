@@ -32,6 +32,7 @@ struct PlanRequest {
 struct PlanMemory {
   std::uint64_t rows = 0;     // of the store: K and V, value sums
   std::uint64_t columns = 0;  // of the store, with scales
+  std::uint64_t indices = 0;  // that the methods keep besides, all together
   std::uint64_t tails = 0;
   std::uint64_t question = 0;  // the tails of a session that is forked for one
   std::uint64_t workspace = 0;
@@ -45,7 +46,7 @@ struct PlanMemory {
 
   std::uint64_t store() const { return rows + columns; }  // not mapped
   std::uint64_t total() const {                           // the most that is in the machine's memory at once
-    return store() + program + text + (apart ? 0 : computing());
+    return store() + indices + program + text + (apart ? 0 : computing());
   }
   std::uint64_t device() const { return apart ? computing() + scratch : 0; }  // and in the device's
   std::uint64_t computing() const { return tails + question + workspace + weights; }

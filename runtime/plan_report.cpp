@@ -30,6 +30,7 @@ std::string plan_table(const Plan& plan) {
   };
   row("host: rows of K and V", memory.rows);
   row("host: columns of K", memory.columns);
+  if (memory.indices > 0) row("host: indices and other state of the methods", memory.indices);
   const char* where = memory.apart ? "device: " : "";
   row(fmt::format("{}tails", where), memory.tails);
   row(fmt::format("{}a question's tails", where), memory.question);
@@ -97,6 +98,7 @@ std::string plan_json(const std::vector<Plan>& plans) {
         {"bytes",
          {{"host_rows", plan.memory.rows},
           {"host_columns", plan.memory.columns},
+          {"indices", plan.memory.indices},
           {"tails", plan.memory.tails},
           {"question", plan.memory.question},
           {"workspace", plan.memory.workspace},

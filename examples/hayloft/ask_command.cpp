@@ -69,8 +69,9 @@ class AskCommand : public Command {
     PlannedRun planned{directory, {}, {method_}, 0, 0};
     add_saved(snapshot, planned);
     plan_ = announce_plan(environment, planned, machine_profile(machine_.profile));
-    const runtime::Session context = open_saved(environment, source, snapshot, {});
+    runtime::Session context = open_saved(environment, source, snapshot, {});
     fmt::print(stderr, "{}: {} tokens\n", context_, context.tokens());
+    prepare_method(context, *method);
 
     for (const std::string& question : questions_) answer(environment, context, *method, question);
     if (!questions_.empty()) return;

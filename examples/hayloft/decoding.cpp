@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <string_view>
 
 #include "examples/hayloft/interrupt.h"
 #include "examples/hayloft/text_output.h"
 #include "offload/format.h"
+#include "runtime/progress.h"
 #include "runtime/tokenizer.h"
 
 namespace hayloft::cli {
@@ -36,6 +38,15 @@ class TextStream {
 };
 
 }  // namespace
+
+void prepare_method(runtime::Session& session, const runtime::Method& method) {
+  std::optional<runtime::Progress> progress;
+  session.prepare(method, [&](std::int64_t done, std::int64_t total) {
+    check_interrupted();
+    if (!progress) progress.emplace(runtime::stderr_progress(), "index", "keys", total);
+    progress->update(done);
+  });
+}
 
 void decode_and_print(const Environment& environment, runtime::Session& session, const runtime::Method& method,
                       const runtime::SamplerOptions& sampling, std::int32_t token, int most, Decoded& done) {

@@ -15,6 +15,9 @@ struct Decoded {
   double seconds = 0;
 };
 
+// Session::prepare with its progress on standard error; says nothing where there is nothing to do.
+void prepare_method(runtime::Session& session, const runtime::Method& method);
+
 // Decodes from `token`, the last of the prompt and not yet in the session, until an end-of-text token or `most` tokens,
 // and prints the text to standard output. `done` is kept up to date, also when Interrupted is thrown.
 void decode_and_print(const Environment& environment, runtime::Session& session, const runtime::Method& method,

@@ -84,9 +84,11 @@ class GenerateCommand : public Command {
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
     runtime::Session session = snapshot ? open_saved(environment, source, *snapshot, session_)
                                         : runtime::Session(*environment.model, *environment.arena, session_);
+    session.watch(*method);
     const Clock::time_point start = Clock::now();
     read(session, std::span(prompt).first(prompt.size() - 1));
     prefill_seconds_ = seconds_since(start);
+    prepare_method(session, *method);
     try {
       decode_and_print(environment, session, *method, sampling_, prompt.back(), predict_, done_);
     } catch (const Interrupted&) {

@@ -120,6 +120,11 @@ class NeedleCommand : public Command {
       check_interrupted();
       progress_->update(done);
     };
+    hooks.prepare = [this](std::int64_t done, std::int64_t total) {
+      check_interrupted();
+      if (done == 0 || !progress_) progress_.emplace(runtime::stderr_progress(), "  index", "keys", total);
+      progress_->update(done);
+    };
     hooks.row = [this](const runtime::NeedleRow& row) {
       report_.rows.push_back(row);
       show(runtime::needle_line(row) + "\n");
