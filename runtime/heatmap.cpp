@@ -1,24 +1,14 @@
 #include "runtime/heatmap.h"
 
-#include <cairo-svg.h>
-#include <cairo.h>
-
 #include <algorithm>
 #include <cassert>
 #include <cmath>
-#include <memory>
 
-#include "offload/error.h"
+#include "runtime/canvas.h"
 
 namespace hayloft::runtime {
 namespace {
 
-struct Colour {
-  double r, g, b;
-};
-constexpr Colour ink{0.13, 0.16, 0.18};
-constexpr Colour faint_ink{0.40, 0.44, 0.47};
-constexpr Colour paper{1, 1, 1};
 constexpr Colour empty_cell{0.93, 0.93, 0.93};
 // From a pale peach to a deep teal: lightness falls all the way, so the scale survives grey printing and every common
 // form of colour blindness.
@@ -43,60 +33,6 @@ Colour colour_of(double value) {
   const auto mix = [&](double Colour::*part) { return scale[below].*part * (1 - t) + scale[below + 1].*part * t; };
   return {mix(&Colour::r), mix(&Colour::g), mix(&Colour::b)};
 }
-
-enum class Align : std::uint8_t { left, centre, right };
-
-class Canvas {
- public:
-  explicit Canvas(cairo_surface_t* surface) : cairo_(cairo_create(surface), cairo_destroy) {}
-
-  cairo_status_t status() const { return cairo_status(cairo_.get()); }
-
-  void rectangle(double x, double y, double width, double height, Colour colour) {
-    use(colour);
-    cairo_rectangle(cairo_.get(), x, y, width, height);
-    cairo_fill(cairo_.get());
-  }
-
-  // y is the base line.
-  void text(double x, double y, const std::string& text, double size, Align align, Colour colour, bool bold = false) {
-    use(colour);
-    font(size, bold);
-    const double shift = align == Align::left ? 0 : align == Align::centre ? 0.5 : 1;
-    cairo_move_to(cairo_.get(), x - shift * measure(text), y);
-    cairo_show_text(cairo_.get(), text.c_str());
-    cairo_new_path(cairo_.get());
-  }
-
-  // Reads from bottom to top, centred on (x, y).
-  void upward_text(double x, double y, const std::string& text, double size, Colour colour) {
-    cairo_save(cairo_.get());
-    cairo_translate(cairo_.get(), x, y);
-    cairo_rotate(cairo_.get(), -std::acos(-1.0) / 2);
-    this->text(0, 0, text, size, Align::centre, colour);
-    cairo_restore(cairo_.get());
-  }
-
-  double width_of(const std::string& text, double size, bool bold = false) {
-    font(size, bold);
-    return measure(text);
-  }
-
- private:
-  void use(Colour colour) { cairo_set_source_rgb(cairo_.get(), colour.r, colour.g, colour.b); }
-  void font(double size, bool bold) {
-    cairo_select_font_face(cairo_.get(), "sans-serif", CAIRO_FONT_SLANT_NORMAL,
-                           bold ? CAIRO_FONT_WEIGHT_BOLD : CAIRO_FONT_WEIGHT_NORMAL);
-    cairo_set_font_size(cairo_.get(), size);
-  }
-  double measure(const std::string& text) {
-    cairo_text_extents_t extents;
-    cairo_text_extents(cairo_.get(), text.c_str(), &extents);
-    return extents.x_advance;
-  }
-
-  std::unique_ptr<cairo_t, void (*)(cairo_t*)> cairo_;
-};
 
 // Where everything goes, in units of one SVG pixel.
 struct Geometry {
@@ -212,58 +148,18 @@ void draw(Canvas& canvas, const Heatmap& heatmap, const Geometry& geometry) {
   draw_legend(canvas, heatmap, geometry);
 }
 
-using Surface = std::unique_ptr<cairo_surface_t, void (*)(cairo_surface_t*)>;
-
-void check(cairo_status_t status) {
-  if (status != CAIRO_STATUS_SUCCESS) fail("the heatmap could not be drawn: {}", cairo_status_to_string(status));
-}
-
-extern "C" cairo_status_t append_bytes(void* closure, const unsigned char* data, unsigned length) {
-  static_cast<std::string*>(closure)->append(reinterpret_cast<const char*>(data), length);
-  return CAIRO_STATUS_SUCCESS;
-}
-
 }  // namespace
-
-PictureFormat picture_format(const std::filesystem::path& path) {
-  std::string ending = path.extension().string();
-  std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) { return std::tolower(c); });
-  if (ending == ".svg") return PictureFormat::svg;
-  if (ending == ".png") return PictureFormat::png;
-  fail("{}: a picture's name must end in .svg or .png", path.string());
-}
 
 std::string render_heatmap(const Heatmap& heatmap, PictureFormat format) {
   assert(!heatmap.panels.empty() && !heatmap.columns.empty() && !heatmap.rows.empty());
-  const Surface ruler(cairo_recording_surface_create(CAIRO_CONTENT_COLOR, nullptr), cairo_surface_destroy);
-  Canvas measure(ruler.get());
-  const Geometry geometry = lay_out(heatmap, measure);
-  check(measure.status());
-
-  std::string bytes;
-  if (format == PictureFormat::svg) {
-    const Surface surface(cairo_svg_surface_create_for_stream(append_bytes, &bytes, geometry.width, geometry.height),
-                          cairo_surface_destroy);
-    {
-      Canvas canvas(surface.get());
-      draw(canvas, heatmap, geometry);
-      check(canvas.status());
-    }
-    cairo_surface_finish(surface.get());  // writes what is left
-    check(cairo_surface_status(surface.get()));
-  } else {
-    constexpr double pixels_per_unit = 2;
-    const Surface surface(
-        cairo_image_surface_create(CAIRO_FORMAT_RGB24, static_cast<int>(geometry.width * pixels_per_unit),
-                                   static_cast<int>(geometry.height * pixels_per_unit)),
-        cairo_surface_destroy);
-    cairo_surface_set_device_scale(surface.get(), pixels_per_unit, pixels_per_unit);
-    Canvas canvas(surface.get());
-    draw(canvas, heatmap, geometry);
-    check(canvas.status());
-    check(cairo_surface_write_to_png_stream(surface.get(), append_bytes, &bytes));
-  }
-  return bytes;
+  Geometry geometry;
+  return render_picture(
+      format,
+      [&](Canvas& measure) {
+        geometry = lay_out(heatmap, measure);
+        return PictureSize{geometry.width, geometry.height};
+      },
+      [&](Canvas& canvas) { draw(canvas, heatmap, geometry); });
 }
 
 }  // namespace hayloft::runtime

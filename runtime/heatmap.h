@@ -1,10 +1,10 @@
 #pragma once
 
-#include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "runtime/picture.h"
 
 namespace hayloft::runtime {
 
@@ -26,11 +26,6 @@ struct Heatmap {
   std::vector<std::string> rows;     // tick labels from top to bottom
   std::vector<HeatmapPanel> panels;
 };
-
-enum class PictureFormat : std::uint8_t { svg, png };
-
-// By the file name's ending, .svg or .png in either case. Throws Error on any other.
-PictureFormat picture_format(const std::filesystem::path& path);
 
 // The bytes of the picture file; one drawing for both formats, PNG at two pixels per unit. Throws Error when memory for
 // the picture is lacking.

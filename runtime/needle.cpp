@@ -7,8 +7,8 @@
 #include "offload/error.h"
 #include "offload/format.h"
 #include "runtime/haystack.h"
+#include "runtime/needle_text.h"
 #include "runtime/recall.h"
-#include "runtime/words.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -26,17 +26,12 @@ struct Needle {
   std::string key;
   std::string digits;
 
-  std::string sentence() const { return fmt::format("The special magic number for {} is {}.", key, digits); }
+  std::string sentence() const { return needle_sentence("number", key, digits); }
   std::string question() const {
-    return fmt::format("\nWhat is the special magic number for {0}? The special magic number for {0} is", key);
+    const NeedleQuestion text = needle_question("number", key);
+    return text.question + text.answer;
   }
 };
-
-std::string_view pick_line(std::string_view text, std::mt19937_64& random) {
-  const auto count = static_cast<std::uint64_t>(std::count(text.begin(), text.end(), '\n'));
-  for (std::uint64_t skip = draw(random, count); skip > 0; --skip) text.remove_prefix(text.find('\n') + 1);
-  return text.substr(0, text.find('\n'));
-}
 
 std::vector<Needle> make_needles(int depths, std::mt19937_64& random) {
   std::vector<Needle> needles;
@@ -44,27 +39,12 @@ std::vector<Needle> make_needles(int depths, std::mt19937_64& random) {
   while (static_cast<int>(needles.size()) < depths) {
     Needle needle;
     needle.depth = depths == 1 ? 50.0 : 100.0 * static_cast<double>(needles.size()) / (depths - 1);
-    needle.key = fmt::format("{} {}", pick_line(words::adjectives, random), pick_line(words::nouns, random));
-    needle.digits = fmt::format("{}", 100000 + draw(random, 900000));
+    needle.key = needle_key(random);
+    needle.digits = random_digits(random, 6);
     if (keys.insert(needle.key).second) needles.push_back(std::move(needle));
   }
   return needles;
 }
-
-// Filler sentences drawn as they are needed, kept for the next try at the right length.
-class Filler {
- public:
-  explicit Filler(std::unique_ptr<SentenceSource> source) : source_(std::move(source)) {}
-
-  const std::string& sentence(std::size_t i) {
-    while (sentences_.size() <= i) sentences_.push_back(source_->next());
-    return sentences_[i];
-  }
-
- private:
-  std::unique_ptr<SentenceSource> source_;
-  std::vector<std::string> sentences_;
-};
 
 // At least `bytes` bytes of filler with the needles between its sentences. The first `opening` bytes stay free of
 // needles.

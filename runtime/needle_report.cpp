@@ -8,6 +8,7 @@
 #include <set>
 
 #include "offload/format.h"
+#include "runtime/text_table.h"
 #include "runtime/tokenizer.h"
 
 namespace hayloft::runtime {
@@ -73,28 +74,6 @@ std::string depth_label(double depth) {
   return fmt::format("{:.3g}%", depth);
 }
 
-using Table = std::vector<std::vector<std::string>>;  // the first line is the heading
-
-// The first column to the left, figures to the right.
-std::string aligned(const Table& table) {
-  std::vector<std::size_t> widths(table.front().size());
-  for (const auto& line : table) {
-    for (std::size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
-  }
-  std::string text;
-  const auto add = [&](const std::vector<std::string>& line) {
-    text += fmt::format("{:<{}}", line[0], widths[0]);
-    for (std::size_t i = 1; i < line.size(); ++i) text += fmt::format("  {:>{}}", line[i], widths[i]);
-    text += '\n';
-  };
-  add(table.front());
-  std::vector<std::string> rule;
-  for (const std::size_t width : widths) rule.emplace_back(width, '-');
-  add(rule);
-  std::for_each(table.begin() + 1, table.end(), add);
-  return text;
-}
-
 nlohmann::ordered_json row_json(const NeedleRow& row) {
   const bool dense = row.attn.name == "dense";
   nlohmann::ordered_json json;
@@ -128,7 +107,8 @@ std::string needle_line(const NeedleRow& row) {
 }
 
 std::string needle_summary(const NeedleReport& report) {
-  Table table{{"attention", "context", "found", "recall", "prefill s", "decode ms/token", "link/token", "near/token"}};
+  TextTable table{
+      {"attention", "context", "found", "recall", "prefill s", "decode ms/token", "link/token", "near/token"}};
   for (const Group& group : group_rows(report.rows)) {
     const double n = group.asked;
     table.push_back({group.method, format_count(group.tokens), fmt::format("{}/{}", group.found, group.asked),
