@@ -119,10 +119,9 @@ std::string render_picture(PictureFormat format, const std::function<PictureSize
     check_status(cairo_surface_status(surface.get()));
   } else {
     constexpr double pixels_per_unit = 2;
-    const Surface surface(
-        cairo_image_surface_create(CAIRO_FORMAT_RGB24, static_cast<int>(width * pixels_per_unit),
-                                   static_cast<int>(height * pixels_per_unit)),
-        cairo_surface_destroy);
+    const Surface surface(cairo_image_surface_create(CAIRO_FORMAT_RGB24, static_cast<int>(width * pixels_per_unit),
+                                                     static_cast<int>(height * pixels_per_unit)),
+                          cairo_surface_destroy);
     cairo_surface_set_device_scale(surface.get(), pixels_per_unit, pixels_per_unit);
     Canvas canvas(surface.get());
     draw(canvas);

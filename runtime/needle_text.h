@@ -12,8 +12,8 @@
 // on exactly these sentences, with keys of this kind.
 namespace hayloft::runtime {
 
-std::string needle_key(std::mt19937_64& random);                  // "brave harbor", from runtime/words
-std::string random_digits(std::mt19937_64& random, int digits);   // the first is not 0; digits in 1..18
+std::string needle_key(std::mt19937_64& random);                 // "brave harbor", from runtime/words
+std::string random_digits(std::mt19937_64& random, int digits);  // the first is not 0; digits in 1..18
 
 // "The special magic number for brave harbor is 482913.": `kind` is what is hidden, "number" or another noun.
 std::string needle_sentence(std::string_view kind, std::string_view key, std::string_view value);

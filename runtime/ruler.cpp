@@ -40,12 +40,18 @@ std::unique_ptr<RulerGenerator> make_generator(std::string_view task, const Rule
 
 const std::vector<RulerTask>& ruler_tasks() {
   static const std::vector<RulerTask> tasks = {
-      {"niah_single_1", 128, Credit::all},   {"niah_single_2", 128, Credit::all},
-      {"niah_single_3", 128, Credit::all},   {"niah_multikey_1", 128, Credit::all},
-      {"niah_multikey_2", 128, Credit::all}, {"niah_multikey_3", 128, Credit::all},
-      {"niah_multivalue", 128, Credit::all}, {"niah_multiquery", 128, Credit::all},
-      {"vt", 30, Credit::all},               {"cwe", 120, Credit::all},
-      {"fwe", 50, Credit::all},              {"qa_1", 32, Credit::any},
+      {"niah_single_1", 128, Credit::all},
+      {"niah_single_2", 128, Credit::all},
+      {"niah_single_3", 128, Credit::all},
+      {"niah_multikey_1", 128, Credit::all},
+      {"niah_multikey_2", 128, Credit::all},
+      {"niah_multikey_3", 128, Credit::all},
+      {"niah_multivalue", 128, Credit::all},
+      {"niah_multiquery", 128, Credit::all},
+      {"vt", 30, Credit::all},
+      {"cwe", 120, Credit::all},
+      {"fwe", 50, Credit::all},
+      {"qa_1", 32, Credit::any},
       {"qa_2", 32, Credit::any},
   };
   return tasks;

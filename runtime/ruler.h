@@ -31,10 +31,10 @@ const RulerTask* find_ruler_task(std::string_view name);  // null: there is none
 
 struct RulerOptions {
   std::uint64_t seed = 42;
-  int digits = 7;                     // of a number that is hidden, 1..18
-  std::filesystem::path haystack;     // a text file or a folder of them; empty: the grammar generator
-  std::filesystem::path squad;        // SQuAD v1.1, v2.0 or XQuAD, for qa_1
-  std::filesystem::path hotpotqa;     // HotpotQA, distractor setting, for qa_2
+  int digits = 7;                  // of a number that is hidden, 1..18
+  std::filesystem::path haystack;  // a text file or a folder of them; empty: the grammar generator
+  std::filesystem::path squad;     // SQuAD v1.1, v2.0 or XQuAD, for qa_1
+  std::filesystem::path hotpotqa;  // HotpotQA, distractor setting, for qa_2
   ChatTemplate chat;
 };
 

@@ -79,12 +79,14 @@ class Generator : public RulerGenerator {
     const bool several = niah_.queries * niah_.values > 1;
     const NeedleQuestion question = needle_question(kind_, listed(asked), several);
     const std::string task =
-        several ? fmt::format("Special magic {}s are hidden in the following text. Keep them in mind: some of them "
-                              "will be asked for at its end.\n",
-                              kind_)
-                : fmt::format("A special magic {} is hidden in the following text. Keep it in mind: it will be asked "
-                              "for at its end.\n",
-                              kind_);
+        several ? fmt::format(
+                      "Special magic {}s are hidden in the following text. Keep them in mind: some of them "
+                      "will be asked for at its end.\n",
+                      kind_)
+                : fmt::format(
+                      "A special magic {} is hidden in the following text. Keep it in mind: it will be asked "
+                      "for at its end.\n",
+                      kind_);
     text.input = task + context(units, std::move(needles), used, random) + question.question;
     text.answer_prefix = question.answer;
     return text;
@@ -155,7 +157,8 @@ class Generator : public RulerGenerator {
 }  // namespace
 
 std::unique_ptr<RulerGenerator> make_ruler_niah(std::string_view task, const RulerOptions& options) {
-  const auto* niah = std::find_if(std::begin(tasks), std::end(tasks), [&](const Niah& each) { return each.task == task; });
+  const auto* niah =
+      std::find_if(std::begin(tasks), std::end(tasks), [&](const Niah& each) { return each.task == task; });
   return std::make_unique<Generator>(*niah, options);
 }
 

@@ -24,7 +24,8 @@ std::string tracking(std::int64_t noise_lines, int letters, std::set<std::string
     if (names.insert(name).second) chain.push_back(std::move(name));
   }
   links.push_back(fmt::format("VAR {} = {}", chain[0], value));
-  for (std::size_t i = 1; i < chain.size(); ++i) links.push_back(fmt::format("VAR {} = VAR {} ", chain[i], chain[i - 1]));
+  for (std::size_t i = 1; i < chain.size(); ++i)
+    links.push_back(fmt::format("VAR {} = VAR {} ", chain[i], chain[i - 1]));
 
   std::vector<std::string> lines(static_cast<std::size_t>(noise_lines), std::string(ruler_noise));
   scatter(lines, std::move(links), random);

@@ -66,7 +66,8 @@ RulerText word_list(std::int64_t count, Frequencies times, Words& words, std::mt
     list.insert(list.end(), static_cast<std::size_t>(common ? times.common : times.uncommon), word);
   }
   shuffle(list, random);
-  text.input = "Below is a numbered list of words. Some of them occur far more often than the others; keep those in mind.\n";
+  text.input =
+      "Below is a numbered list of words. Some of them occur far more often than the others; keep those in mind.\n";
   for (std::size_t i = 0; i < list.size(); ++i) text.input += fmt::format("{}{}. {}", i > 0 ? " " : "", i + 1, list[i]);
   text.input += fmt::format("\nQuestion: which {} words occur most often in the list?", common_words);
   text.answer_prefix = fmt::format(" Answer: the {} words that occur most often in the list are:", common_words);
@@ -82,7 +83,8 @@ class CommonWords : public RulerGenerator {
     const RulerText example = short_ ? word_list(20, {3, 1}, words, random) : word_list(40, {10, 3}, words, random);
     RulerText text = word_list(units, short_ ? Frequencies{6, 1} : Frequencies{30, 3}, words, random);
     std::string answer;
-    for (std::size_t i = 0; i < example.outputs.size(); ++i) answer += fmt::format(" {}. {}", i + 1, example.outputs[i]);
+    for (std::size_t i = 0; i < example.outputs.size(); ++i)
+      answer += fmt::format(" {}. {}", i + 1, example.outputs[i]);
     text.input = example.input + example.answer_prefix + answer + "\n\n" + text.input;
     return text;
   }
@@ -111,8 +113,8 @@ class FrequentWords : public RulerGenerator {
       std::string word = random_letters(coded_letters, 'a', random);
       while (!used.insert(word).second) word = random_letters(coded_letters, 'a', random);
       if (rank == 1) word = "...";
-      const double times = static_cast<double>(units) * std::pow(static_cast<double>(rank), -alpha) /
-                           std::riemann_zeta(alpha);
+      const double times =
+          static_cast<double>(units) * std::pow(static_cast<double>(rank), -alpha) / std::riemann_zeta(alpha);
       coded.insert(coded.end(), static_cast<std::size_t>(times), word);
       if (rank > 1 && rank <= 1 + asked_words) text.outputs.push_back(word);
     }

@@ -112,8 +112,8 @@ TEST(NeedleReport, TheJsonHasTheFieldsOfItsSchemaInOrder) {
   keys.clear();
   for (const auto& [key, value] : json["rows"][0].items()) keys.push_back(key);
   EXPECT_EQ(keys, (std::vector<std::string>{"attn", "r", "k", "window", "tokens", "depth", "expected", "answer", "hit",
-                                            "prefill_seconds", "decode_ms_per_token", "link_bytes_per_token",
-                                            "near_bytes_per_token", "recall"}));
+                                            "prefill_seconds", "prepare_seconds", "state_bytes", "decode_ms_per_token",
+                                            "link_bytes_per_token", "near_bytes_per_token", "recall"}));
 }
 
 TEST(NeedleReport, TheJsonIsNullWhereAFieldMakesNoSense) {
