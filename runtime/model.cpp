@@ -205,16 +205,23 @@ void Model::attention(int layer, Cache& cache, Workspace& workspace, const Activ
   if (attending.method && T == 1 && window == 0) {
     Counters unread;
     StepTrace trace;
+    std::vector<StepObserver*> looking;
+    for (const auto& observer : attending.observers) {
+      if (observer->wants(layer, position)) looking.push_back(observer.get());
+    }
     const Step step{*backend_,
                     stream,
                     view,
                     config_.query_heads,
                     workspace.scratch,
                     attending.counters ? *attending.counters : unread,
-                    attending.observe ? &trace : nullptr,
+                    looking.empty() ? nullptr : &trace,
                     attending.state};
     attending.method->attend(step, q, act.mixed);
-    if (attending.observe) attending.observe(layer, view, q, trace);
+    for (StepObserver* observer : looking) {
+      observer->see(
+          {*backend_, stream, layer, view, cache.store(), config_.query_heads, q, act.mixed, trace, *attending.method});
+    }
   } else if (window > 0) {
     backend_->attend_causal(view, q, rows, config_.query_heads, window, act.mixed, stream);
   } else {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "runtime/config.h"
 #include "runtime/method.h"
 #include "runtime/prefill.h"
+#include "runtime/step_observer.h"
 #include "runtime/weights.h"
 
 namespace hayloft::runtime {
@@ -37,8 +39,7 @@ struct Attending {
   MethodState* state = nullptr;  // the method's
   Counters* counters = nullptr;
   std::span<MethodState* const> watchers = {};
-  // Called after each global layer of a decode step when set; the trace is reused from layer to layer.
-  std::function<void(int layer, const gpu::CacheView& cache, const float* q, const StepTrace& trace)> observe;
+  std::span<const std::shared_ptr<StepObserver>> observers = {};  // of decode steps
   PrefillOptions prefill = {};
 };
 

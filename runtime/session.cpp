@@ -21,6 +21,16 @@ SessionOptions checked(SessionOptions options) {
   return options;
 }
 
+class SeesAll : public StepObserver {
+ public:
+  explicit SeesAll(Session::Sight sight) : sight_(std::move(sight)) {}
+  bool wants(int, std::int64_t) override { return true; }
+  void see(const ObservedStep& step) override { sight_(step.layer, step.cache, step.q, step.trace); }
+
+ private:
+  Session::Sight sight_;
+};
+
 }  // namespace
 
 Session::Session(const Model& model, offload::Arena& arena, const SessionOptions& options)
@@ -118,11 +128,15 @@ std::vector<float> Session::step(std::int32_t token, const Method& method) {
   const auto state = states_.find(method.state_key());
   if (state != states_.end()) attending.state = state->second.get();
   attending.counters = &counters_;
-  attending.observe = observer_;
+  attending.observers = observers_;
   std::vector<float> logits = model_->forward(cache_, workspace_, {&token, 1}, Want::last, attending);
   counters_.at(Place::link, Kind::spill) += cache_.spilled_bytes() - spilled;
   ++steps_;
   return logits;
+}
+
+void Session::observe(Sight sight) {
+  observe(std::make_shared<SeesAll>(std::move(sight)));
 }
 
 std::vector<float> Session::score(std::span<const std::int32_t> tokens) {

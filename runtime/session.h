@@ -70,8 +70,12 @@ class Session {
   const Counters& counters() const { return counters_; }  // of the steps of this session
   std::int64_t steps() const { return steps_; }
 
-  // Called in each step for each global layer; costs a copy to the host, so for measurement only.
-  void observe(decltype(Attending::observe) observer) { observer_ = std::move(observer); }
+  // From now on the observer looks on at what is decoded, beside those that do already. Forks begin without.
+  void observe(std::shared_ptr<StepObserver> observer) { observers_.push_back(std::move(observer)); }
+  // The same for a function that is called for every step and global layer, with q f32 [Hq][d] in device memory; costs
+  // a copy to the host each time, so for measurement only.
+  using Sight = std::function<void(int layer, const gpu::CacheView& cache, const float* q, const StepTrace& trace)>;
+  void observe(Sight sight);
 
  private:
   Session(const Session& other, Cache cache);
@@ -85,7 +89,7 @@ class Session {
   Workspace workspace_;
   Counters counters_;
   std::int64_t steps_ = 0;
-  decltype(Attending::observe) observer_;
+  std::vector<std::shared_ptr<StepObserver>> observers_;
   std::map<std::string, std::unique_ptr<MethodState>> states_;  // by Method::state_key
 };
 
