@@ -194,6 +194,11 @@ class Backend {
   // In place on x [T][heads][d]; token t is at absolute position `position + t`.
   virtual void rope(float* x, int T, int heads, int d, std::int64_t position, const Rope& rope, Stream stream) = 0;
 
+  // The k largest of x [n] (1 <= k <= n), ids ascending, ties to the smaller id; values[i] = x[ids[i]]. Into host
+  // memory, done on return: the others do not leave the device. NaN is less than everything.
+  virtual void top_values(const float* x, std::int64_t n, int k, std::int32_t* ids /* [k] host */,
+                          float* values /* [k] host */, Stream stream) = 0;
+
   // The cache. k and v are f32 [T][Hkv][d]; they are rounded to f16 and written behind the tail's live slots. The
   // caller sees to it that capacity suffices and adds T to the view's tokens afterwards.
   virtual void append(const CacheView& cache, const float* k, const float* v, int T, Stream stream) = 0;

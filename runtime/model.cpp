@@ -93,8 +93,16 @@ std::vector<float> Model::forward(Cache& cache, Workspace& workspace, std::span<
     backend_->matmul(act.normed, rows, weights_.output, nullptr, workspace.logits.as<float>(), stream);
     backend_->flag_nonfinite(workspace.logits.as<float>(), static_cast<std::int64_t>(count), config_.layers,
                              workspace.flag.as<std::int32_t>(), stream);
-    logits.resize(count);
-    backend_->to_host(logits.data(), workspace.logits.as<float>(), count * sizeof(float), stream);
+    if (attending.candidates) {
+      const int n = std::min(attending.candidate_count, config_.vocab_size);
+      attending.candidates->tokens.resize(static_cast<std::size_t>(n));
+      attending.candidates->logits.resize(static_cast<std::size_t>(n));
+      backend_->top_values(workspace.logits.as<float>(), config_.vocab_size, n, attending.candidates->tokens.data(),
+                           attending.candidates->logits.data(), stream);
+    } else {
+      logits.resize(count);
+      backend_->to_host(logits.data(), workspace.logits.as<float>(), count * sizeof(float), stream);
+    }
   }
   require_finite(workspace, cache.tokens() + T - 1);
   cache.commit(T);

@@ -12,6 +12,7 @@
 #include "runtime/config.h"
 #include "runtime/method.h"
 #include "runtime/prefill.h"
+#include "runtime/sampler.h"
 #include "runtime/step_observer.h"
 #include "runtime/weights.h"
 
@@ -40,6 +41,9 @@ struct Attending {
   Counters* counters = nullptr;
   std::span<MethodState* const> watchers = {};
   std::span<const std::shared_ptr<StepObserver>> observers = {};  // of decode steps
+  // With Want::last: of the logits only so many of the largest are wanted, here instead of as the result.
+  Candidates* candidates = nullptr;
+  int candidate_count = 0;
   PrefillOptions prefill = {};
 };
 

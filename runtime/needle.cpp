@@ -196,9 +196,9 @@ class Run {
     const Clock::time_point start = Clock::now();
     std::int32_t token = question.back();
     std::vector<std::int32_t> answer;
+    Sampler greedy(SamplerOptions{});
     while (static_cast<int>(answer.size()) < answer_tokens && !answer_ended(tokenizer_.decode(answer))) {
-      const std::vector<float> logits = session.step(token, method);
-      token = static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+      token = session.next(token, method, greedy);
       answer.push_back(token);
     }
     const double steps = static_cast<double>(session.steps());

@@ -1,9 +1,9 @@
 #include "runtime/sampler.h"
 
 #include <algorithm>
-#include <cassert>
 #include <cmath>
 #include <numeric>
+#include <stdexcept>
 #include <vector>
 
 #include "offload/error.h"
@@ -48,10 +48,23 @@ Sampler::Sampler(const SamplerOptions& options) : options_(options), random_(opt
   if (!(options.min_p >= 0 && options.min_p <= 1)) fail("--min-p {}: must be between 0 and 1", options.min_p);
 }
 
+int Sampler::wanted() const {
+  return options_.temperature == 0 ? 1 : options_.top_k;
+}
+
 std::int32_t Sampler::sample(std::span<const float> logits) {
-  assert(!logits.empty());
+  return pick(logits, {});
+}
+
+std::int32_t Sampler::sample(const Candidates& candidates) {
+  return pick(candidates.logits, candidates.tokens);
+}
+
+std::int32_t Sampler::pick(std::span<const float> logits, std::span<const std::int32_t> tokens) {
+  if (logits.empty()) throw std::logic_error("sampling needs a logit");
+  const auto token_of = [&](std::int32_t i) { return tokens.empty() ? i : tokens[static_cast<std::size_t>(i)]; };
   const auto largest = std::max_element(logits.begin(), logits.end());  // the first of equals
-  if (options_.temperature == 0) return static_cast<std::int32_t>(largest - logits.begin());
+  if (options_.temperature == 0) return token_of(static_cast<std::int32_t>(largest - logits.begin()));
 
   std::vector<std::int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
@@ -66,7 +79,7 @@ std::int32_t Sampler::sample(std::span<const float> logits) {
   std::vector<Candidate> candidates(kept);
   for (std::size_t i = 0; i < kept; ++i) {
     const double below = static_cast<double>(logits[static_cast<std::size_t>(order[i])]) - *largest;
-    candidates[i] = {order[i], std::exp(below / options_.temperature)};
+    candidates[i] = {token_of(order[i]), std::exp(below / options_.temperature)};
   }
   if (options_.top_p < 1) candidates.resize(nucleus(candidates, options_.top_p));
   const auto unlikely = std::find_if(candidates.begin(), candidates.end(), [&](const Candidate& candidate) {

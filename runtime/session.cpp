@@ -121,6 +121,18 @@ void Session::set_prefill(const PrefillOptions& prefill) {
 }
 
 std::vector<float> Session::step(std::int32_t token, const Method& method) {
+  return decode(token, method, 0, nullptr);
+}
+
+std::int32_t Session::next(std::int32_t token, const Method& method, Sampler& sampler) {
+  if (sampler.wanted() == 0) return sampler.sample(step(token, method));
+  Candidates candidates;
+  decode(token, method, sampler.wanted(), &candidates);
+  return sampler.sample(candidates);
+}
+
+std::vector<float> Session::decode(std::int32_t token, const Method& method, int candidate_count,
+                                   Candidates* candidates) {
   const std::uint64_t spilled = cache_.spilled_bytes();
   prepare(method);
   Attending attending;
@@ -129,6 +141,8 @@ std::vector<float> Session::step(std::int32_t token, const Method& method) {
   if (state != states_.end()) attending.state = state->second.get();
   attending.counters = &counters_;
   attending.observers = observers_;
+  attending.candidates = candidates;
+  attending.candidate_count = candidate_count;
   std::vector<float> logits = model_->forward(cache_, workspace_, {&token, 1}, Want::last, attending);
   counters_.at(Place::link, Kind::spill) += cache_.spilled_bytes() - spilled;
   ++steps_;

@@ -62,6 +62,9 @@ class Session {
   // Decodes one token: adds it and returns the logits of what follows, [vocab]. Global layers attend by `method`.
   std::vector<float> step(std::int32_t token, const Method& method);
 
+  // Decodes one token and draws the next. Only the logits that decide leave the device.
+  std::int32_t next(std::int32_t token, const Method& method, Sampler& sampler);
+
   // Adds the tokens and returns all their logits, [T][vocab], attending exactly.
   std::vector<float> score(std::span<const std::int32_t> tokens);
 
@@ -79,6 +82,7 @@ class Session {
 
  private:
   Session(const Session& other, Cache cache);
+  std::vector<float> decode(std::int32_t token, const Method& method, int candidate_count, Candidates* candidates);
   void read(std::span<const std::int32_t> tokens, const Attending& attending, const PrefillProgress& progress);
   // Whether the K and V of `tokens` more fit into memory of a device, one global layer at a time.
   bool layer_fits_device(std::int64_t tokens) const;

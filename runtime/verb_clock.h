@@ -59,6 +59,10 @@ class VerbClock final : public gpu::Backend {
             gpu::Stream stream) override {
     inner_.rope(x, T, heads, d, position, rope, stream);
   }
+  void top_values(const float* x, std::int64_t n, int k, std::int32_t* ids, float* values,
+                  gpu::Stream stream) override {
+    inner_.top_values(x, n, k, ids, values, stream);
+  }
   void append(const gpu::CacheView& cache, const float* k, const float* v, int T, gpu::Stream stream) override {
     inner_.append(cache, k, v, T, stream);
   }

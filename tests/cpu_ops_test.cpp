@@ -61,6 +61,28 @@ struct TypedMatrix {
   gpu::Matrix matrix;
 };
 
+TEST(TopValues, AreTheLargestByIdWithTiesToTheSmallerIdAndNaNLast) {
+  const offload::Threads threads(1);
+  const auto backend = gpu::make_cpu_backend(threads);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> x{2, nan, 5, -1, 5, 3, 5};
+  const auto top = [&](int k) {
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(k));
+    std::vector<float> values(ids.size());
+    backend->top_values(x.data(), static_cast<std::int64_t>(x.size()), k, ids.data(), values.data(), {});
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      EXPECT_EQ(std::memcmp(&values[i], &x[static_cast<std::size_t>(ids[i])], sizeof(float)), 0);
+    }
+    return ids;
+  };
+  EXPECT_EQ(top(1), (std::vector<std::int32_t>{2}));
+  EXPECT_EQ(top(2), (std::vector<std::int32_t>{2, 4}));
+  EXPECT_EQ(top(4), (std::vector<std::int32_t>{2, 4, 5, 6}));
+  EXPECT_EQ(top(6), (std::vector<std::int32_t>{0, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(top(7), (std::vector<std::int32_t>{0, 1, 2, 3, 4, 5, 6}));
+  EXPECT_THROW(top(8), Error);
+}
+
 class CpuOps : public ::testing::Test {
  protected:
   // y = x W^T + bias against double; each of the n products and sums rounds once.

@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
+#include <random>
 #include <vector>
 
 #include "offload/error.h"
@@ -53,6 +56,30 @@ TEST(Sampler, TemperatureSharpensTheDistribution) {
   auto counts = draw({.temperature = 0.5f, .seed = 4}, log_of({0.6, 0.4}), times);  // 0.6^2 : 0.4^2
   const double p = 0.36 / 0.52;
   EXPECT_NEAR(counts[0], p * times, 5 * std::sqrt(p * (1 - p) * times));
+}
+
+TEST(Sampler, TheWantedLargestGiveTheTokenThatAllWouldHaveGiven) {
+  std::mt19937 random(9);
+  std::normal_distribution<float> normal;
+  for (const SamplerOptions& options :
+       {SamplerOptions{}, SamplerOptions{.temperature = 0.8f, .top_k = 40, .top_p = 0.9f, .min_p = 0.01f, .seed = 6},
+        SamplerOptions{.temperature = 2, .top_k = 5, .seed = 7}}) {
+    Sampler of_all(options);
+    Sampler of_some(options);
+    for (int round = 0; round < 200; ++round) {
+      Logits logits(500);
+      for (float& x : logits) x = std::round(4 * normal(random)) / 2;  // with ties
+      std::vector<std::int32_t> order(logits.size());
+      std::iota(order.begin(), order.end(), 0);
+      std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return logits[a] > logits[b]; });
+      order.resize(static_cast<std::size_t>(of_some.wanted()));
+      std::sort(order.begin(), order.end());
+      Candidates candidates{order, {}};
+      for (const std::int32_t token : order) candidates.logits.push_back(logits[static_cast<std::size_t>(token)]);
+      ASSERT_EQ(of_some.sample(candidates), of_all.sample(logits)) << "round " << round;
+    }
+  }
+  EXPECT_EQ(Sampler({.temperature = 1}).wanted(), 0);
 }
 
 TEST(Sampler, TopKKeepsTheKLikeliest) {

@@ -56,7 +56,7 @@ void decode_and_print(const Environment& environment, runtime::Session& session,
   for (done = {}; done.tokens < most; ++done.tokens) {
     check_interrupted();
     const Clock::time_point start = Clock::now();
-    token = sampler.sample(session.step(token, method));
+    token = session.next(token, method, sampler);
     done.seconds += std::chrono::duration<double>(Clock::now() - start).count();
     if (std::find(ends.begin(), ends.end(), token) != ends.end()) break;
     print(stream.push(token));

@@ -105,6 +105,10 @@ class CpuBackend final : public Backend {
     rope_cpu(x, T, heads, d, position, rope, threads_);
   }
 
+  void top_values(const float* x, std::int64_t n, int k, std::int32_t* ids, float* values, Stream) override {
+    top_values_cpu(x, n, k, ids, values);
+  }
+
   void append(const CacheView& cache, const float* k, const float* v, int T, Stream) override {
     const std::int64_t d = cache.head_dim;
     const TailView& tail = cache.tail;

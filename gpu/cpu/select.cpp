@@ -74,6 +74,29 @@ void sparq_components(const float* q, int queries, int head_dim, int rank, std::
   std::sort(components, components + rank);
 }
 
+void top_values_cpu(const float* x, std::int64_t n, int k, std::int32_t* ids, float* values) {
+  if (k < 1 || k > n) fail("top_values: k {} is out of range; use 1 to {}, the number of values", k, n);
+  const auto larger = [x](std::int32_t a, std::int32_t b) {
+    const bool unordered = std::isnan(x[a]) || std::isnan(x[b]);
+    if (unordered && std::isnan(x[a]) != std::isnan(x[b])) return std::isnan(x[b]);
+    return !unordered && x[a] != x[b] ? x[a] > x[b] : a < b;
+  };
+  if (k == 1) {
+    std::int32_t best = 0;
+    for (std::int64_t i = 1; i < n; ++i) {
+      if (larger(static_cast<std::int32_t>(i), best)) best = static_cast<std::int32_t>(i);
+    }
+    ids[0] = best;
+  } else {
+    std::vector<std::int32_t> order(static_cast<std::size_t>(n));
+    std::iota(order.begin(), order.end(), 0);
+    std::nth_element(order.begin(), order.begin() + (k - 1), order.end(), larger);
+    std::copy_n(order.begin(), k, ids);
+    std::sort(ids, ids + k);
+  }
+  for (int i = 0; i < k; ++i) values[i] = x[ids[i]];
+}
+
 float sparq_temperature(const float* q, int head_dim, const std::int32_t* components, int rank,
                         Temperature temperature) {
   if (temperature == Temperature::head_dim) return static_cast<float>(std::sqrt(static_cast<double>(head_dim)));

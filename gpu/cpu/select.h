@@ -10,6 +10,9 @@ namespace hayloft::gpu {
 // to the smaller index, ascending. q f32 [g][d], components out i32 [rank].
 void sparq_components(const float* q, int queries, int head_dim, int rank, std::int32_t* components);
 
+// Backend::top_values.
+void top_values_cpu(const float* x, std::int64_t n, int k, std::int32_t* ids, float* values);
+
 // SparQ's softmax temperature for one query head. By Temperature::coverage the approximate logits q[i1] . K[i1] / tau
 // have about the spread of q . K / sqrt(d); it is 1 where it would be zero (then every logit is zero).
 float sparq_temperature(const float* q, int head_dim, const std::int32_t* components, int rank,

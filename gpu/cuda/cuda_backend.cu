@@ -165,6 +165,10 @@ class CudaBackend final : public Backend {
     cuda::rope(context_, x, T, heads, d, position, rope, on(stream));
   }
 
+  void top_values(const float* x, std::int64_t n, int k, std::int32_t* ids, float* values, Stream stream) override {
+    cuda::top_values(context_, x, n, k, ids, values, on(stream));
+  }
+
   void append(const CacheView& cache, const float* k, const float* v, int T, Stream stream) override {
     cuda::append(context_, cache, k, v, T, on(stream));
   }

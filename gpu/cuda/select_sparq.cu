@@ -9,8 +9,8 @@
 #include "gpu/cuda/components.cuh"
 #include "gpu/cuda/device_arena.cuh"
 #include "gpu/cuda/group_scores.cuh"
+#include "gpu/cuda/radix_select.cuh"
 #include "gpu/cuda/stage_clock.cuh"
-#include "gpu/cuda/top_positions.cuh"
 #include "gpu/cuda/verbs.cuh"
 #include "gpu/cuda_budget.h"
 
@@ -93,9 +93,7 @@ class SparqSelector {
         softmax_(context, heads_at_once_ * group_, stream),
         keys_(context, heads_at_once_ * stride(), stream),
         key_chunk_max_(context, heads_at_once_ * note_stride(), stream),
-        tallies_(context, heads_at_once_ * note_stride(), stream),
-        histograms_(context, kLevels * heads_at_once_ * kBins, stream),
-        cuts_(context, heads_at_once_, stream) {
+        passes_(context, heads_at_once_, note_stride(), stream) {
     const Stage stage(context, "components", stream);
     choose_components(q, cache.kv_heads, group_, cache.head_dim, args.rank, args.temperature, components_, weights_,
                       stream);
@@ -208,42 +206,17 @@ class SparqSelector {
     }
   }
 
-  unsigned* histogram(int level) const {
-    return histograms_ + static_cast<std::int64_t>(level) * heads_at_once_ * kBins;
-  }
-
-  // Blocks per list for passes over chunks: enough to fill the device several times, few enough that merging their
-  // histograms costs little.
-  dim3 pass_grid(int lists) const {
-    const std::int64_t blocks =
-        (args_.limit + kChunkKeys * (kSelectThreads / kWarp) - 1) / (kChunkKeys * (kSelectThreads / kWarp));
-    const std::int64_t useful = std::max(1, 4 * context_.multiprocessors / lists);
-    return dim3(static_cast<unsigned>(std::min(blocks, useful)), static_cast<unsigned>(lists));
-  }
-
   void select(int lists, std::int32_t* positions) {
     const Stage stage(context_, "selection", stream_);
     const auto all = static_cast<unsigned>(lists);
     const std::int64_t chunks = chunks_of(args_.limit);
     launch("normalise", normalise, {all, kSelectThreads}, stream_, logits(), chunks, softmax_);
     if (args_.k == 0) return;
-    HAYLOFT_CUDA(cudaMemsetAsync(
-        histograms_, 0,
-        static_cast<std::uint64_t>(kLevels) * static_cast<unsigned>(heads_at_once_) * kBins * sizeof(unsigned),
-        stream_));
+    passes_.clear_histograms();
     const bool sum_logits = group_ == 1 || args_.rule == index::GroupRule::logits;
-    const Shape pass{pass_grid(lists), kSelectThreads};
-    const Keys keys{keys_, key_chunk_max_, stride(), note_stride(), args_.limit};
-    launch("rank_positions", rank_positions, pass, stream_, logits(), softmax_, sum_logits, args_.limit, keys_,
-           key_chunk_max_, histogram(0));
-    launch("narrow_cut", narrow_cut, {all, kSelectThreads}, stream_, histogram(0), 0, args_.k, cuts_);
-    for (int level = 1; level < kLevels; ++level) {
-      launch("refine_histogram", refine_histogram, pass, stream_, keys, level, cuts_, histogram(level));
-      launch("narrow_cut", narrow_cut, {all, kSelectThreads}, stream_, histogram(level), level, args_.k, cuts_);
-    }
-    launch("tally_chunks", tally_chunks, pass, stream_, keys, cuts_, tallies_);
-    launch("add_up_tallies", add_up_tallies, {all, kSelectThreads}, stream_, chunks, note_stride(), tallies_);
-    launch("write_positions", write_positions, pass, stream_, keys, cuts_, tallies_, args_.k, positions);
+    launch("rank_positions", rank_positions, {passes_.pass_grid(lists, args_.limit), kSelectThreads}, stream_, logits(),
+           softmax_, sum_logits, args_.limit, keys_, key_chunk_max_, passes_.histogram(0));
+    passes_.select({keys_, key_chunk_max_, stride(), note_stride(), args_.limit}, lists, args_.k, positions);
   }
 
   const Context& context_;
@@ -263,9 +236,7 @@ class SparqSelector {
   Scratch<HeadSoftmax> softmax_;     // [heads g]
   Scratch<unsigned> keys_;           // [heads][stride]
   Scratch<unsigned> key_chunk_max_;  // [heads][note_stride]
-  Scratch<Tally> tallies_;           // [heads][note_stride]
-  Scratch<unsigned> histograms_;     // [kLevels][heads][kBins]
-  Scratch<Cut> cuts_;                // [heads]
+  RadixSelect passes_;               // of the heads' lists
 
   ColumnScan scan_;
   DeviceStore store_;  // where columns are read in place

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "offload/error.h"
@@ -141,6 +142,29 @@ TEST_F(ElementwiseTest, RopeTurnsHalfSplitPairsExactlyEvenAtFourMillion) {
           }
         }
       }
+    }
+  }
+}
+
+TEST_F(ElementwiseTest, TopValuesAreTheCpuBackendsTiesAndNaNIncluded) {
+  for (const int n : {1, 31, 256, 257, 5120, 40000}) {
+    std::vector<float> x = normal(static_cast<std::size_t>(n), 21, 3);
+    for (float& value : x) value = std::round(4 * value) / 4;  // with ties, zeros of both signs among them
+    if (n > 100) {
+      x[77] = std::numeric_limits<float>::quiet_NaN();
+      x[80] = infinity;
+      x[90] = -infinity;
+    }
+    const gpu::Buffer on_device = upload(*cuda, x);
+    for (const int k : {1, 2, 40, 1000, n}) {
+      if (k > n) continue;
+      const auto size = static_cast<std::size_t>(k);
+      std::vector<std::int32_t> ids(size), expected_ids(size);
+      std::vector<float> values(size), expected(size);
+      cuda->top_values(on_device.as<float>(), n, k, ids.data(), values.data(), stream());
+      cpu->top_values(x.data(), n, k, expected_ids.data(), expected.data(), {});
+      ASSERT_EQ(ids, expected_ids) << k << " of " << n;
+      EXPECT_EQ(std::memcmp(values.data(), expected.data(), size * sizeof(float)), 0) << k << " of " << n;
     }
   }
 }
