@@ -28,6 +28,9 @@ struct Counters {
   std::uint64_t& at(Place place, Kind kind) {
     return bytes[static_cast<std::size_t>(place)][static_cast<std::size_t>(kind)];
   }
+  std::uint64_t at(Place place, Kind kind) const {
+    return bytes[static_cast<std::size_t>(place)][static_cast<std::size_t>(kind)];
+  }
   std::uint64_t total(Place place) const;
 
   Counters& operator+=(const Counters& other);
@@ -46,6 +49,15 @@ inline std::uint64_t window_elements(std::uint64_t k, std::uint64_t d) {
 }
 inline std::uint64_t topk_elements(std::uint64_t S, std::uint64_t k, std::uint64_t d) {
   return S * d + 2 * k * d + 2 * d;
+}
+inline std::uint64_t flexgen_elements(std::uint64_t S, std::uint64_t k, std::uint64_t d) {
+  return S * d + k * d + 2 * d;  // as SparQ counts it: V of the k positions without their K, which has been read
+}
+inline std::uint64_t h2o_elements(std::uint64_t S, std::uint64_t k, std::uint64_t d) {
+  return 2 * k * d + 2 * d + 2 * S;  // as SparQ counts it: a sum of attention per position, read and written
+}
+inline std::uint64_t pages_elements(std::uint64_t pages, std::uint64_t k, std::uint64_t d) {
+  return 2 * pages * d + 2 * k * d + 2 * d;
 }
 
 // Adds the bytes of reading the rows of `what` from `cache`: lists and ranges in the store over the link, the rest on

@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
 
 namespace hayloft::runtime {
 
-HostTail::HostTail(gpu::Backend& backend, const gpu::CacheView& cache, gpu::Stream stream)
-    : layout_(std::make_unique<offload::BlockLayout>()), tokens_(cache.tail.tokens), first_(cache.tail.position) {
+HostTail::HostTail(gpu::Backend& backend, const gpu::CacheView& cache, gpu::Stream stream, std::int64_t newest)
+    : layout_(std::make_unique<offload::BlockLayout>()),
+      tokens_(std::min(newest, cache.tail.tokens)),
+      first_(cache.tokens() - tokens_) {
   const std::int64_t row = 2 * cache.head_dim;
   memory_.resize(static_cast<std::size_t>(cache.kv_heads * tokens_ * row));
   layout_->kv_heads = cache.kv_heads;
@@ -19,10 +20,10 @@ HostTail::HostTail(gpu::Backend& backend, const gpu::CacheView& cache, gpu::Stre
   layout_->head_bytes = layout_->row_bytes * static_cast<std::uint64_t>(tokens_);
   layout_->block_bytes = layout_->head_bytes * static_cast<std::uint64_t>(cache.kv_heads);
   block_ = reinterpret_cast<const std::byte*>(memory_.data());
+  const std::int64_t slot = cache.tail.first + cache.tail.tokens - tokens_;
   for (int head = 0; head < cache.kv_heads && tokens_ > 0; ++head) {
-    backend.to_host(memory_.data() + head * tokens_ * row,
-                    cache.tail.rows + (head * cache.tail.capacity + cache.tail.first) * row, layout_->head_bytes,
-                    stream);
+    backend.to_host(memory_.data() + head * tokens_ * row, cache.tail.rows + (head * cache.tail.capacity + slot) * row,
+                    layout_->head_bytes, stream);
   }
 }
 

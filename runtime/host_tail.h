@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -9,13 +10,14 @@
 // The tail for whoever searches near the memory: the store lies there, its newest tokens lie on the device.
 namespace hayloft::runtime {
 
-// A copy of one layer's tail in host memory. Immutable; reading is thread-safe.
+// A copy of one layer's tail, or of the newest part of it, in host memory. Immutable; reading is thread-safe.
 class HostTail {
  public:
-  // Copies from the device, and waits for it.
-  HostTail(gpu::Backend& backend, const gpu::CacheView& cache, gpu::Stream stream);
+  // Copies the newest tokens of the tail from the device, all of them unless told otherwise, and waits for it.
+  HostTail(gpu::Backend& backend, const gpu::CacheView& cache, gpu::Stream stream,
+           std::int64_t newest = std::numeric_limits<std::int64_t>::max());
 
-  // The tail's tokens, counted from 0, as one block of rows without columns: row(head, t) is token `first() + t` of the
+  // Its tokens, counted from 0, as one block of rows without columns: row(head, t) is token `first() + t` of the
   // sequence, and the searches of index/ take it with KeySource::rows. Valid while this lives and stays where it is.
   offload::LayerView rows() const { return {layout_.get(), {&block_, tokens_ > 0 ? 1u : 0u}, tokens_, {}}; }
   // The same rows as a tail, for the verbs of a backend whose device memory is host memory; they only read it.
