@@ -11,8 +11,9 @@ struct Entry {
   const char* name;
   std::unique_ptr<Method> (*make)(const MethodOptions&);
 };
-constexpr Entry methods[] = {
-    {"dense", make_dense}, {"sparq", make_sparq}, {"topk", make_topk}, {"window", make_window}};
+constexpr Entry methods[] = {{"dense", make_dense},     {"sparq", make_sparq},     {"topk", make_topk},
+                             {"window", make_window},   {"flexgen", make_flexgen}, {"h2o", make_h2o},
+                             {"lowrank", make_lowrank}, {"pages", make_pages},     {"oracle", make_oracle}};
 
 const Entry& find(std::string_view name) {
   for (const Entry& entry : methods) {
@@ -31,12 +32,12 @@ std::vector<std::string> method_names() {
 
 std::unique_ptr<Method> make_method(const MethodOptions& options, int head_dim) {
   const Entry& entry = find(options.name);
-  if (options.name == "sparq" && (options.rank < 1 || options.rank > head_dim)) {
+  if ((options.name == "sparq" || options.name == "lowrank") && (options.rank < 1 || options.rank > head_dim)) {
     fail("--attn-r {}: the rank must be between 1 and the head dimension, {}", options.rank, head_dim);
   }
   if (options.window && *options.window < 0) fail("--attn-window {}: cannot be negative", *options.window);
   if (options.sinks < 0) fail("--attn-sinks {}: cannot be negative", options.sinks);
-  const bool counts_window_in_k = options.name == "sparq" || options.name == "topk";
+  const bool counts_window_in_k = options.name != "dense" && options.name != "window";
   for (const Budget& k : options.k.by_layer()) {
     if (counts_window_in_k && options.window && k.count > 0 && *options.window > k.count) {
       fail("--attn-window {}: the window is counted in --attn-k, which is only {}; raise it", *options.window, k.count);

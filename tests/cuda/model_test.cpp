@@ -101,7 +101,9 @@ TEST_P(ModelOnCuda, ReadsLayerByLayerWhatItReadsChunkByChunk) {
 TEST_P(ModelOnCuda, DecodesByEveryMethodAsTheCpuDoes) {
   // The last steps spill a block; behind it are both store and tail.
   for (const std::int32_t token : random_tokens(43, 5)) step(token);
-  for (const char* text : {"sparq:r=4:k=16", "topk:k=16", "window:k=20", "sparq:r=8:k=100%", "topk:k=100%"}) {
+  for (const char* text :
+       {"sparq:r=4:k=16", "topk:k=16", "window:k=20", "sparq:r=8:k=100%", "topk:k=100%", "flexgen:k=16", "oracle:k=16",
+        "oracle:k=16:select=query-head", "lowrank:r=4:k=16", "pages:page=16:k=20"}) {
     SCOPED_TRACE(text);
     // In forks: whatever a method leaves out stays out of what the next one finds.
     const std::vector<float> expected = on_cpu->session.fork().step(7, *method(text));
