@@ -62,7 +62,8 @@ class BruteForce : public StepObserver {
       double recall = 0;
       std::vector<double> shared(weights.front().size());
       for (int h = head * group; h < (head + 1) * group; ++h) {
-        if (per_query_head) recall += share(weights[static_cast<std::size_t>(h)], attended_by(step.trace, h), k) / group;
+        if (per_query_head)
+          recall += share(weights[static_cast<std::size_t>(h)], attended_by(step.trace, h), k) / group;
         for (std::size_t t = 0; t < shared.size(); ++t) shared[t] += weights[static_cast<std::size_t>(h)][t];
       }
       if (!per_query_head) recall = share(shared, attended_by(step.trace, head), k);
@@ -86,8 +87,8 @@ class BruteForce : public StepObserver {
   }
   static double share(const std::vector<double>& weights, const std::set<std::int64_t>& attended, std::int64_t k) {
     const std::vector<std::int64_t> order = hayloft::testing::by_weight(weights);
-    return static_cast<double>(std::count_if(order.begin(), order.begin() + k,
-                                             [&](std::int64_t t) { return attended.count(t) > 0; })) /
+    return static_cast<double>(
+               std::count_if(order.begin(), order.begin() + k, [&](std::int64_t t) { return attended.count(t) > 0; })) /
            static_cast<double>(k);
   }
 };
@@ -136,17 +137,18 @@ TEST_P(AuditFigures, AreThoseOfABruteForceComputation) {
 }
 
 constexpr auto f16_columns = offload::ColumnFormat::f16;
-INSTANTIATE_TEST_SUITE_P(
-    Methods, AuditFigures,
-    ::testing::Values(Case{"llama", f16_columns, "sparq:r=2:k=40"}, Case{"llama", f16_columns, "topk:k=20"},
-                      Case{"llama", f16_columns, "window:k=30:sinks=4"}, Case{"llama", f16_columns, "dense"},
-                      Case{"llama-linear-sharded", f16_columns, "sparq:r=4:k=30"},
-                      Case{"llama-linear-sharded", f16_columns, "topk:k=10%"},
-                      Case{"llama-llama3", f16_columns, "sparq:r=4:k=1"},
-                      // Exactness must not come from the integer mirror.
-                      Case{"llama", offload::ColumnFormat::int8, "sparq:r=2:k=40"},
-                      Case{"llama-llama3", offload::ColumnFormat::int4, "topk:k=40"},
-                      Case{"smollm3", f16_columns, "sparq:r=2:k=24"}));
+INSTANTIATE_TEST_SUITE_P(Methods, AuditFigures,
+                         ::testing::Values(Case{"llama", f16_columns, "sparq:r=2:k=40"},
+                                           Case{"llama", f16_columns, "topk:k=20"},
+                                           Case{"llama", f16_columns, "window:k=30:sinks=4"},
+                                           Case{"llama", f16_columns, "dense"},
+                                           Case{"llama-linear-sharded", f16_columns, "sparq:r=4:k=30"},
+                                           Case{"llama-linear-sharded", f16_columns, "topk:k=10%"},
+                                           Case{"llama-llama3", f16_columns, "sparq:r=4:k=1"},
+                                           // Exactness must not come from the integer mirror.
+                                           Case{"llama", offload::ColumnFormat::int8, "sparq:r=2:k=40"},
+                                           Case{"llama-llama3", offload::ColumnFormat::int4, "topk:k=40"},
+                                           Case{"smollm3", f16_columns, "sparq:r=2:k=24"}));
 
 TEST(Audit, FindsNothingAmissWithDenseAttention) {
   TinyRun run("llama");
@@ -212,7 +214,8 @@ TEST(Audit, SamplesOneStepInEachStretchWhereTheSeedSays) {
 // Lets the auditor see steps; after the first one, decoding waits until it is being measured.
 class HoldsUpTheFirst : public StepObserver {
  public:
-  HoldsUpTheFirst(Auditor& auditor, std::future<void> measuring) : auditor_(auditor), measuring_(std::move(measuring)) {}
+  HoldsUpTheFirst(Auditor& auditor, std::future<void> measuring)
+      : auditor_(auditor), measuring_(std::move(measuring)) {}
   bool wants(int layer, std::int64_t position) override { return auditor_.wants(layer, position); }
   void see(const ObservedStep& step) override {
     auditor_.see(step);
@@ -267,9 +270,8 @@ TEST(Audit, MeasuresOneSampleWhereTimeAllowsForNone) {
 
 TEST(Audit, SaysAtTheEndWhatWentWrongAndLetsDecodingGoOn) {
   TinyRun run("llama");
-  const auto auditor = std::make_shared<Auditor>(run.threads, everything(), [](StepSample&, gpu::Backend&) -> StepFidelity {
-    throw Error("out of everything");
-  });
+  const auto auditor = std::make_shared<Auditor>(
+      run.threads, everything(), [](StepSample&, gpu::Backend&) -> StepFidelity { throw Error("out of everything"); });
   run.session.observe(auditor);
   EXPECT_FALSE(run.decode(run.session, "dense", 3).empty());
   EXPECT_THROW(auditor->finish(), Error);

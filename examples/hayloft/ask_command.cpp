@@ -2,6 +2,7 @@
 
 #include <iostream>
 
+#include "examples/hayloft/audit_options.h"
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/decoding.h"
 #include "examples/hayloft/environment.h"
@@ -49,6 +50,7 @@ class AskCommand : public Command {
         ->default_str("64");
     add_sampling_options(app, sampling_);
     add_attention_options(app, attention_, {"sparq"});
+    add_audit_options(app, audit_);
     add_machine_options(app, machine_);
     add_profile_option(app, machine_);
   }
@@ -57,6 +59,7 @@ class AskCommand : public Command {
     method_ = attention_.one_method("ask");
     if (template_.find(slot) == std::string::npos) fail("--template: {{}} must stand where the question goes");
     for (std::size_t at; (at = template_.find("\\n")) != std::string::npos;) template_.replace(at, 2, "\n");
+    audit_.check();
     runtime::Sampler sampler(sampling_);
   }
 
@@ -65,29 +68,33 @@ class AskCommand : public Command {
     const std::filesystem::path directory = model_of(snapshot, model_);
     const Environment environment(machine_, directory);
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
-    const std::unique_ptr<runtime::Method> method = runtime::make_method(method_, environment.model->config().head_dim);
+    WatchedMethod method(method_, environment, audit_);
     PlannedRun planned{directory, {}, {method_}, 0, 0};
     add_saved(snapshot, planned);
     plan_ = announce_plan(environment, planned, machine_profile(machine_.profile));
     runtime::Session context = open_saved(environment, source, snapshot, {});
     fmt::print(stderr, "{}: {} tokens\n", context_, context.tokens());
-    prepare_method(context, *method);
+    prepare_method(context, method.method());
 
-    for (const std::string& question : questions_) answer(environment, context, *method, question);
-    if (!questions_.empty()) return;
+    for (const std::string& question : questions_) answer(environment, context, method, question);
+    if (questions_.empty()) answer_lines(environment, context, method);
+    method.finish();
+  }
+
+ private:
+  void answer_lines(const Environment& environment, const runtime::Session& context, WatchedMethod& method) const {
     const bool terminal = isatty(STDIN_FILENO) != 0;
     for (std::string line; prompt(terminal), std::getline(std::cin, line);) {
-      if (!line.empty()) answer(environment, context, *method, line);
+      if (!line.empty()) answer(environment, context, method, line);
     }
     if (terminal) fmt::print(stderr, "\n");
   }
 
- private:
   static void prompt(bool terminal) {
     if (terminal) fmt::print(stderr, "> ");
   }
 
-  void answer(const Environment& environment, const runtime::Session& context, const runtime::Method& method,
+  void answer(const Environment& environment, const runtime::Session& context, WatchedMethod& method,
               const std::string& question) const {
     std::string text = template_;
     text.replace(text.find(slot), slot.size(), question);
@@ -107,6 +114,7 @@ class AskCommand : public Command {
   int predict_ = 64;
   runtime::SamplerOptions sampling_;
   AttentionOptions attention_;
+  AuditChoices audit_;
   MachineOptions machine_;
   runtime::MethodOptions method_;
   runtime::Plan plan_;

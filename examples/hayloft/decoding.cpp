@@ -48,15 +48,17 @@ void prepare_method(runtime::Session& session, const runtime::Method& method) {
   });
 }
 
-void decode_and_print(const Environment& environment, runtime::Session& session, const runtime::Method& method,
+void decode_and_print(const Environment& environment, runtime::Session& session, WatchedMethod& method,
                       const runtime::SamplerOptions& sampling, std::int32_t token, int most, Decoded& done) {
   const std::vector<std::int32_t>& ends = environment.model->config().eos_tokens;
   runtime::Sampler sampler(sampling);
   TextStream stream(*environment.tokenizer, token);
+  method.watch(session);
   for (done = {}; done.tokens < most; ++done.tokens) {
     check_interrupted();
     const Clock::time_point start = Clock::now();
-    token = session.next(token, method, sampler);
+    token = session.next(token, method.method(), sampler);
+    method.stepped();
     done.seconds += std::chrono::duration<double>(Clock::now() - start).count();
     if (std::find(ends.begin(), ends.end(), token) != ends.end()) break;
     print(stream.push(token));

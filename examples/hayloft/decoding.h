@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "examples/hayloft/audit_options.h"
 #include "examples/hayloft/environment.h"
 #include "runtime/sampler.h"
 #include "runtime/session.h"
@@ -20,7 +21,7 @@ void prepare_method(runtime::Session& session, const runtime::Method& method);
 
 // Decodes from `token`, the last of the prompt and not yet in the session, until an end-of-text token or `most` tokens,
 // and prints the text to standard output. `done` is kept up to date, also when Interrupted is thrown.
-void decode_and_print(const Environment& environment, runtime::Session& session, const runtime::Method& method,
+void decode_and_print(const Environment& environment, runtime::Session& session, WatchedMethod& method,
                       const runtime::SamplerOptions& sampling, std::int32_t token, int most, Decoded& done);
 
 // "generated: N tokens, X ms/token", `beside` behind that, and the bytes read per token by place.

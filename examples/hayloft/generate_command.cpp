@@ -1,6 +1,7 @@
 #include <chrono>
 #include <optional>
 
+#include "examples/hayloft/audit_options.h"
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/decoding.h"
 #include "examples/hayloft/environment.h"
@@ -53,6 +54,7 @@ class GenerateCommand : public Command {
         "Room for the prompt and what follows [what they need]");
     add_sampling_options(app, sampling_);
     add_attention_options(app, attention_, {"dense"});
+    add_audit_options(app, audit_);
     add_machine_options(app, machine_);
     add_columns_option(app, session_.cache.columns);
     add_profile_option(app, machine_);
@@ -65,6 +67,7 @@ class GenerateCommand : public Command {
       fail("a model is needed: --model DIR, or --context CTX.hay, which knows its own");
     method_ = attention_.one_method("generate");
     session_.cache.block_tokens = machine_.block_tokens;
+    audit_.check();
     runtime::Sampler sampler(sampling_);  // names the option that is out of range
   }
 
@@ -74,7 +77,7 @@ class GenerateCommand : public Command {
     if (!saved_.empty()) snapshot.emplace(offload::Snapshot::open(saved_));
     const std::filesystem::path directory = snapshot ? model_of(*snapshot, model_) : std::filesystem::path(model_);
     const Environment environment(machine_, directory);
-    const std::unique_ptr<runtime::Method> method = runtime::make_method(method_, environment.model->config().head_dim);
+    WatchedMethod method(method_, environment, audit_);
     const std::vector<std::int32_t> prompt = environment.tokenizer->encode(text, !snapshot);
     if (prompt.empty()) fail("the prompt is empty: there is nothing to go on from");
     PlannedRun planned{directory, session_, {method_}, tokens_needed(static_cast<std::int64_t>(prompt.size())), 0};
@@ -84,18 +87,19 @@ class GenerateCommand : public Command {
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
     runtime::Session session = snapshot ? open_saved(environment, source, *snapshot, session_)
                                         : runtime::Session(*environment.model, *environment.arena, session_);
-    session.watch(*method);
+    session.watch(method.method());
     const Clock::time_point start = Clock::now();
     read(session, std::span(prompt).first(prompt.size() - 1));
     prefill_seconds_ = seconds_since(start);
-    prepare_method(session, *method);
+    prepare_method(session, method.method());
     try {
-      decode_and_print(environment, session, *method, sampling_, prompt.back(), predict_, done_);
+      decode_and_print(environment, session, method, sampling_, prompt.back(), predict_, done_);
     } catch (const Interrupted&) {
       summarise(session, prompt.size());
       throw;
     }
     summarise(session, prompt.size());
+    method.finish();
     say_device_memory(*environment.backend);
   }
 
@@ -131,6 +135,7 @@ class GenerateCommand : public Command {
   std::int64_t context_ = 0;  // 0: what prompt and predict_ need
   runtime::SamplerOptions sampling_;
   AttentionOptions attention_;
+  AuditChoices audit_;
   MachineOptions machine_;
   runtime::SessionOptions session_;
   runtime::MethodOptions method_;

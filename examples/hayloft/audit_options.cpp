@@ -1,0 +1,95 @@
+#include "examples/hayloft/audit_options.h"
+
+#include <charconv>
+
+#include "examples/hayloft/options.h"
+#include "offload/error.h"
+
+namespace hayloft::cli {
+namespace {
+
+// "1%" or "0.01".
+double read_share(const std::string& option, const std::string& text) {
+  const bool percent = !text.empty() && text.back() == '%';
+  const char* const end = text.data() + text.size() - (percent ? 1 : 0);
+  double value = 0;
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end) fail("{} {}: must be a share, as in 1% or 0.01", option, text);
+  return percent ? value / 100 : value;
+}
+
+runtime::AuditOptions& audit_of(AuditChoices& choices) {
+  if (!choices.audit) choices.audit.emplace();
+  return *choices.audit;
+}
+
+}  // namespace
+
+void AuditChoices::check() {
+  if (audit) runtime::check_audit(*audit);
+  if (target) runtime::check_audit_target(*target);
+  TextOutput(json).check();
+}
+
+void add_audit_options(CLI::App& app, AuditChoices& choices) {
+  app.add_option_function<std::string>(
+         "--audit",
+         [&choices](const std::string& text) {
+           runtime::AuditOptions& audit = audit_of(choices);
+           if (text.empty()) return;
+           audit.rate = read_share("--audit", text);
+           audit.time_share = 0;
+         },
+         "Compare a share of the steps x layers with exact attention, in the background: recall, attention mass caught, "
+         "output error; without a RATE, 1% as far as 2% of the time allows")
+      ->type_name("RATE")
+      ->expected(0, 1)
+      ->take_last();
+  add_text(
+      app, "--audit-target", "SHARE",
+      [&choices](const std::string& text) {
+        audit_of(choices);
+        choices.target.emplace().mass = read_share("--audit-target", text);
+      },
+      "Raise k, layer by layer, until every head catches this share of the attention mass; implies --audit");
+  add_text(
+      app, "--audit-json", "FILE",
+      [&choices](const std::string& text) {
+        audit_of(choices);
+        choices.json = text;
+      },
+      "The audit's figures as JSON; - is standard output; implies --audit");
+  for (const char* name : {"--audit", "--audit-target", "--audit-json"}) app.get_option(name)->group("Audit");
+}
+
+WatchedMethod::WatchedMethod(const runtime::MethodOptions& method, const Environment& environment,
+                             const AuditChoices& choices)
+    : choices_(choices) {
+  const int head_dim = environment.model->config().head_dim;
+  if (choices.target) target_.emplace(method, head_dim, *choices.target);
+  else method_ = runtime::make_method(method, head_dim);
+  if (choices.audit) auditor_ = std::make_shared<runtime::Auditor>(environment.threads, *choices.audit);
+}
+
+const runtime::Method& WatchedMethod::method() const {
+  return target_ ? target_->method() : *method_;
+}
+
+void WatchedMethod::watch(runtime::Session& session) {
+  if (auditor_) session.observe(auditor_);
+}
+
+void WatchedMethod::stepped() {
+  if (!target_) return;
+  for (const std::string& line : target_->update(auditor_->take_measured())) fmt::print(stderr, "\n{}\n", line);
+}
+
+void WatchedMethod::finish() {
+  if (!auditor_) return;
+  auditor_->finish();
+  const runtime::AuditReport report = auditor_->report();
+  fmt::print(stderr, "{}{}", runtime::audit_table(report), runtime::audit_warning(report));
+  TextOutput(choices_.json).write(runtime::audit_json(report));
+}
+
+}  // namespace hayloft::cli

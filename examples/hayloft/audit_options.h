@@ -1,0 +1,46 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "examples/hayloft/environment.h"
+#include "examples/hayloft/text_output.h"
+#include "runtime/audit.h"
+#include "runtime/audit_target.h"
+#include "runtime/session.h"
+
+// Watching the attention of what generate and ask decode.
+namespace hayloft::cli {
+
+struct AuditChoices {
+  std::optional<runtime::AuditOptions> audit;
+  std::optional<runtime::AuditTargetOptions> target;
+  std::string json;  // where the audit's figures go; empty: nowhere
+
+  // Throws Error when a file cannot be written.
+  void check();
+};
+void add_audit_options(CLI::App& app, AuditChoices& choices);
+
+// The method that a run decodes with, and who looks on: an audit, which may have the method replaced by one with a
+// larger k. Without choices it is the method and nothing else.
+class WatchedMethod {
+ public:
+  // The environment must outlive it. Throws Error on options out of range.
+  WatchedMethod(const runtime::MethodOptions& method, const Environment& environment, const AuditChoices& choices);
+
+  const runtime::Method& method() const;    // to decode the next step with
+  void watch(runtime::Session& session);    // from now on
+  void stepped();                           // after each step; says on standard error what it has changed
+  void finish();                            // prints the report, or writes it
+
+ private:
+  AuditChoices choices_;
+  std::unique_ptr<runtime::Method> method_;
+  std::shared_ptr<runtime::Auditor> auditor_;
+  std::optional<runtime::AuditTarget> target_;
+};
+
+}  // namespace hayloft::cli
