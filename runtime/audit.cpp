@@ -79,14 +79,16 @@ Auditor::~Auditor() {
   if (worker_.joinable()) worker_.join();
 }
 
-bool Auditor::wants(int /*layer*/, std::int64_t position) {
+bool Auditor::wants(int layer, std::int64_t position) {
   const Clock::time_point now = Clock::now();
   const std::lock_guard lock(mutex_);
   // From one question to the next time passes that is not spent decoding.
-  const bool goes_on = calls_ > 0 && (position == last_position_ || position == last_position_ + 1);
+  const bool same_step = position == last_position_ && layer > last_layer_;
+  const bool goes_on = same_step || (calls_ > 0 && position == last_position_ + 1);
   if (goes_on) report_.decode_seconds += seconds_between(last_call_, now);
   last_call_ = now;
   last_position_ = position;
+  last_layer_ = layer;
   ++report_.calls;
   if (!waiting_.empty() && affordable()) wake_.notify_one();
   if (!choice_.chosen(calls_++) || ending_) return false;

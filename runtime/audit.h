@@ -81,6 +81,7 @@ class Auditor : public StepObserver {
   // Of the decoding thread.
   std::int64_t calls_ = 0;
   std::int64_t last_position_ = -1;
+  int last_layer_ = -1;
   Clock::time_point last_call_;
 
   mutable std::mutex mutex_;

@@ -10,26 +10,11 @@
 namespace hayloft::runtime {
 namespace {
 
-nlohmann::ordered_json figure_json(const Figure& figure) {
-  return {{"mean", figure.mean()}, {"worst", figure.worst()}};
+nlohmann::ordered_json figure_json(const Figure& figure, double worst) {
+  return {{"mean", figure.mean()}, {"worst", worst}};
 }
 
 }  // namespace
-
-void Figure::add(double value) {
-  const bool worse = worst_is_ == Worst::smallest ? value < worst_ : value > worst_;
-  if (count_ == 0 || worse) worst_ = value;
-  ++count_;
-  sum_ += value;
-}
-
-double Figure::mean() const {
-  return count_ > 0 ? sum_ / static_cast<double>(count_) : 0;
-}
-
-double Figure::worst() const {
-  return worst_;
-}
 
 void AuditReport::add(const StepFidelity& fidelity) {
   std::vector<AuditCell>& heads = layers[fidelity.layer];
@@ -65,9 +50,9 @@ std::string audit_table(const AuditReport& report) {
       const AuditCell& cell = heads[head];
       table.push_back({fmt::format("{}", layer), fmt::format("{}", head), fmt::format("{}", cell.samples),
                        fmt::format("{}", report.k.at(layer)), fmt::format("{:.3f}", cell.recall.mean()),
-                       fmt::format("{:.3f}", cell.recall.worst()), fmt::format("{:.4f}", cell.mass.mean()),
-                       fmt::format("{:.4f}", cell.mass.worst()), fmt::format("{:.2e}", cell.error.mean()),
-                       fmt::format("{:.2e}", cell.error.worst())});
+                       fmt::format("{:.3f}", cell.recall.least), fmt::format("{:.4f}", cell.mass.mean()),
+                       fmt::format("{:.4f}", cell.mass.least), fmt::format("{:.2e}", cell.error.mean()),
+                       fmt::format("{:.2e}", cell.error.most)});
     }
   }
   return text + aligned(table);
@@ -116,9 +101,9 @@ std::string audit_json(const AuditReport& report) {
                               {"head", head},
                               {"samples", cell.samples},
                               {"k", report.k.at(layer)},
-                              {"recall", figure_json(cell.recall)},
-                              {"mass", figure_json(cell.mass)},
-                              {"error", figure_json(cell.error)}});
+                              {"recall", figure_json(cell.recall, cell.recall.least)},
+                              {"mass", figure_json(cell.mass, cell.mass.least)},
+                              {"error", figure_json(cell.error, cell.error.most)}});
     }
   }
   return json.dump(2) + "\n";

@@ -6,33 +6,17 @@
 #include <vector>
 
 #include "runtime/audit_sample.h"
+#include "runtime/figure.h"
 
 // What an audit has found, for people (a table, a warning) and for programs (JSON).
 namespace hayloft::runtime {
 
-// Mean and worst of a figure.
-class Figure {
- public:
-  // worst: the smallest value, or the largest.
-  enum class Worst : std::uint8_t { smallest, largest };
-  explicit Figure(Worst worst) : worst_is_(worst) {}
-  void add(double value);
-  double mean() const;   // 0 without values
-  double worst() const;  // 0 without values
-
- private:
-  Worst worst_is_;
-  std::int64_t count_ = 0;
-  double sum_ = 0;
-  double worst_ = 0;
-};
-
 // One KV head of one layer. Mass and error are taken over its query heads too.
 struct AuditCell {
   std::int64_t samples = 0;
-  Figure recall{Figure::Worst::smallest};
-  Figure mass{Figure::Worst::smallest};
-  Figure error{Figure::Worst::largest};
+  Figure recall;
+  Figure mass;
+  Figure error;
 };
 
 struct AuditReport {

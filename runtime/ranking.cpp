@@ -161,6 +161,27 @@ Ranking rank_positions(const StepQuery& step, const Scores& scores, std::int64_t
   return ranking;
 }
 
+std::vector<float> score_positions(const StepQuery& step, const Scores& scores, const TailScores& tail, int head,
+                                   const offload::Threads& threads) {
+  constexpr std::int64_t piece = 16384;
+  const int g = step.group();
+  const std::int64_t stored = step.store.tokens;
+  std::vector<float> logits(static_cast<std::size_t>(g * step.tokens()));
+  const StoreSearch store(step, scores);
+  threads.parallel_for(stored, piece, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<float> part(static_cast<std::size_t>(g * (end - begin)));
+    index::score_columns(step.store, store.search, head, begin, end, part.data());
+    for (int h = 0; h < g; ++h) {
+      std::copy_n(part.data() + h * (end - begin), end - begin, logits.data() + h * step.tokens() + begin);
+    }
+  });
+  for (int h = 0; h < g; ++h) {
+    std::copy_n(tail.logits.data() + (head * g + h) * tail.tokens, tail.tokens,
+                logits.data() + h * step.tokens() + stored);
+  }
+  return logits;
+}
+
 bool attended(const StepTrace& trace, int list, std::int64_t position) {
   for (const auto& range : trace.ranges) {
     if (position >= range.begin && position < range.end) return true;

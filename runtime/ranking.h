@@ -54,6 +54,10 @@ struct Ranking {
 Ranking rank_positions(const StepQuery& step, const Scores& scores, std::int64_t k, index::SelectPer per,
                        const offload::Threads& threads);
 
+// The logits of every position for the query heads of one KV head, [g][tokens].
+std::vector<float> score_positions(const StepQuery& step, const Scores& scores, const TailScores& tail, int head,
+                                   const offload::Threads& threads);
+
 // Whether the query heads of list `list` attended to a position.
 bool attended(const StepTrace& trace, int list, std::int64_t position);
 

@@ -1,6 +1,7 @@
 #include "examples/hayloft/audit_options.h"
 
 #include <charconv>
+#include <filesystem>
 
 #include "examples/hayloft/options.h"
 #include "offload/error.h"
@@ -29,6 +30,7 @@ void AuditChoices::check() {
   if (audit) runtime::check_audit(*audit);
   if (target) runtime::check_audit_target(*target);
   TextOutput(json).check();
+  TextOutput(stats).check();
 }
 
 void add_audit_options(CLI::App& app, AuditChoices& choices) {
@@ -40,7 +42,8 @@ void add_audit_options(CLI::App& app, AuditChoices& choices) {
            audit.rate = read_share("--audit", text);
            audit.time_share = 0;
          },
-         "Compare a share of the steps x layers with exact attention, in the background: recall, attention mass caught, "
+         "Compare a share of the steps x layers with exact attention, in the background: recall, attention mass "
+         "caught, "
          "output error; without a RATE, 1% as far as 2% of the time allows")
       ->type_name("RATE")
       ->expected(0, 1)
@@ -59,16 +62,24 @@ void add_audit_options(CLI::App& app, AuditChoices& choices) {
         choices.json = text;
       },
       "The audit's figures as JSON; - is standard output; implies --audit");
-  for (const char* name : {"--audit", "--audit-target", "--audit-json"}) app.get_option(name)->group("Audit");
+  add_text(
+      app, "--attention-stats", "FILE", [&choices](const std::string& text) { choices.stats = text; },
+      "Entropy of the attention, keys that hold most of it, what approximate scores find and what repeats from step to "
+      "step, of the first 64 steps; a table where FILE ends in .md, else JSON. Slows these steps down");
+  for (const char* name : {"--audit", "--audit-target", "--audit-json", "--attention-stats"})
+    app.get_option(name)->group("Audit");
 }
 
 WatchedMethod::WatchedMethod(const runtime::MethodOptions& method, const Environment& environment,
                              const AuditChoices& choices)
     : choices_(choices) {
   const int head_dim = environment.model->config().head_dim;
-  if (choices.target) target_.emplace(method, head_dim, *choices.target);
-  else method_ = runtime::make_method(method, head_dim);
+  if (choices.target)
+    target_.emplace(method, head_dim, *choices.target);
+  else
+    method_ = runtime::make_method(method, head_dim);
   if (choices.audit) auditor_ = std::make_shared<runtime::Auditor>(environment.threads, *choices.audit);
+  if (!choices.stats.empty()) stats_ = std::make_shared<runtime::AttentionStats>();
 }
 
 const runtime::Method& WatchedMethod::method() const {
@@ -77,6 +88,7 @@ const runtime::Method& WatchedMethod::method() const {
 
 void WatchedMethod::watch(runtime::Session& session) {
   if (auditor_) session.observe(auditor_);
+  if (stats_) session.observe(stats_);
 }
 
 void WatchedMethod::stepped() {
@@ -85,6 +97,11 @@ void WatchedMethod::stepped() {
 }
 
 void WatchedMethod::finish() {
+  if (stats_) {
+    const bool table = std::filesystem::path(choices_.stats).extension() == ".md";
+    TextOutput(choices_.stats)
+        .write(table ? runtime::attention_table(stats_->report()) : runtime::attention_json(stats_->report()));
+  }
   if (!auditor_) return;
   auditor_->finish();
   const runtime::AuditReport report = auditor_->report();

@@ -7,6 +7,7 @@
 
 #include "examples/hayloft/environment.h"
 #include "examples/hayloft/text_output.h"
+#include "runtime/attention_stats.h"
 #include "runtime/audit.h"
 #include "runtime/audit_target.h"
 #include "runtime/session.h"
@@ -17,7 +18,8 @@ namespace hayloft::cli {
 struct AuditChoices {
   std::optional<runtime::AuditOptions> audit;
   std::optional<runtime::AuditTargetOptions> target;
-  std::string json;  // where the audit's figures go; empty: nowhere
+  std::string json;   // where the audit's figures go; empty: nowhere
+  std::string stats;  // where the attention statistics go: a table where it ends in .md, else JSON; empty: nowhere
 
   // Throws Error when a file cannot be written.
   void check();
@@ -25,22 +27,23 @@ struct AuditChoices {
 void add_audit_options(CLI::App& app, AuditChoices& choices);
 
 // The method that a run decodes with, and who looks on: an audit, which may have the method replaced by one with a
-// larger k. Without choices it is the method and nothing else.
+// larger k, and attention statistics. Without choices it is the method and nothing else.
 class WatchedMethod {
  public:
   // The environment must outlive it. Throws Error on options out of range.
   WatchedMethod(const runtime::MethodOptions& method, const Environment& environment, const AuditChoices& choices);
 
-  const runtime::Method& method() const;    // to decode the next step with
-  void watch(runtime::Session& session);    // from now on
-  void stepped();                           // after each step; says on standard error what it has changed
-  void finish();                            // prints the report, or writes it
+  const runtime::Method& method() const;  // to decode the next step with
+  void watch(runtime::Session& session);  // from now on
+  void stepped();                         // after each step; says on standard error what it has changed
+  void finish();                          // prints what has been found, or writes it
 
  private:
   AuditChoices choices_;
   std::unique_ptr<runtime::Method> method_;
   std::shared_ptr<runtime::Auditor> auditor_;
   std::optional<runtime::AuditTarget> target_;
+  std::shared_ptr<runtime::AttentionStats> stats_;
 };
 
 }  // namespace hayloft::cli
