@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <numeric>
 
 #include "offload/error.h"
+#include "runtime/audit_sample.h"
 #include "runtime/eval_metrics.h"
-#include "runtime/recall.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -17,7 +18,7 @@ double seconds_since(Clock::time_point start) {
 }
 
 constexpr std::size_t question_tokens = 256;  // at a prompt's end that are read exactly
-constexpr int recall_steps = 16;              // recall takes an exact search of every layer
+constexpr std::int64_t metered_steps = 8;     // of an answer: each takes exact attention in every layer
 
 // The next token to decode, or nothing when the answer has ended.
 using Next = std::function<std::optional<std::int32_t>(const std::vector<float>& logits)>;
@@ -29,6 +30,42 @@ struct Reference {
   EvalRow row;  // what the steps took
 };
 
+// Holds a session's first steps to exact attention.
+class Meter : public StepObserver {
+ public:
+  Meter(gpu::Backend& host, std::int64_t first_position) : host_(host), end_(first_position + metered_steps) {}
+
+  bool wants(int, std::int64_t position) override { return position < end_; }
+
+  void see(const ObservedStep& step) override {
+    const Clock::time_point start = Clock::now();
+    const StepFidelity fidelity = StepSample(step).measure(host_);
+    recall_ += mean(fidelity.recall);
+    mass_ += mean(fidelity.mass);
+    error_ += mean(fidelity.error);
+    ++count_;
+    seconds_ += seconds_since(start);
+  }
+
+  double seconds() const { return seconds_; }  // that the session waited
+  void enter(EvalRow& row) const {
+    if (count_ == 0) return;
+    row.recall = recall_ / count_;
+    row.mass = mass_ / count_;
+    row.output_error = error_ / count_;
+  }
+
+ private:
+  static double mean(const std::vector<double>& values) {
+    return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+  }
+
+  gpu::Backend& host_;
+  std::int64_t end_;
+  double recall_ = 0, mass_ = 0, error_ = 0, count_ = 0;
+  double seconds_ = 0;
+};
+
 class Run {
  public:
   Run(const Model& model, const Tokenizer& tokenizer, offload::Arena& arena, EvalTask& task, const EvalOptions& options,
@@ -37,6 +74,7 @@ class Run {
     if (options.methods.empty()) fail("--attn: name at least one attention method");
     if (options.samples < 1) fail("--samples {}: at least one is needed", options.samples);
     dense_ = make_method({}, model.config().head_dim);
+    host_ = gpu::make_cpu_backend(model.backend().threads());
     for (const MethodOptions& method : options.methods) {
       methods_.push_back(make_method(method, model.config().head_dim));
     }
@@ -170,24 +208,13 @@ class Run {
     return surprises / steps;
   }
 
-  // Decodes from `token` on in a fork of the context, as `next` says, and enters what it took, and the recall where
-  // the row has a k.
+  // Decodes from `token` on in a fork of the context, as `next` says, and enters what it took, and where the row has a
+  // k how near it came to exact attention.
   void decode(const Session& context, const Method& method, std::int32_t token, EvalRow& row, const Next& next) {
     Session session = context.fork();
-    double seconds = 0, observing = 0, recalled = 0;
-    std::int64_t observations = 0;
-    if (row.k > 0 && options_.recall) {
-      session.observe([&](int, const gpu::CacheView& cache, const float* q, const StepTrace& trace) {
-        if (session.steps() >= recall_steps) return;
-        const Clock::time_point start = Clock::now();
-        const int query_heads = model_.config().query_heads;
-        const auto per = trace.lists == query_heads ? index::SelectPer::query_head : index::SelectPer::kv_head;
-        recalled +=
-            recall(model_.backend(), cache, q, query_heads, trace, method.recall_k(cache.tokens(), cache.layer), per);
-        ++observations;
-        observing += seconds_since(start);
-      });
-    }
+    const auto meter = std::make_shared<Meter>(*host_, context.tokens());
+    if (row.k > 0 && options_.fidelity) session.observe(meter);
+    double seconds = 0;
     for (std::optional<std::int32_t> now = token; now;) {
       const Clock::time_point start = Clock::now();
       const std::vector<float> logits = session.step(*now, method);
@@ -197,11 +224,11 @@ class Run {
     }
     row.steps = session.steps();
     const auto steps = static_cast<double>(row.steps);
-    row.ms_per_token = (seconds - observing) * 1000 / steps;
+    row.ms_per_token = (seconds - meter->seconds()) * 1000 / steps;
     row.elements_per_token = static_cast<double>(session.counters().elements) / steps;
     row.link_bytes_per_token = static_cast<double>(session.counters().total(Place::link)) / steps;
     row.near_bytes_per_token = static_cast<double>(session.counters().total(Place::near)) / steps;
-    if (observations > 0) row.recall = recalled / static_cast<double>(observations);
+    meter->enter(row);
   }
 
   bool ends(std::int32_t token) const {
@@ -228,6 +255,7 @@ class Run {
   const EvalOptions& options_;
   const EvalHooks& hooks_;
   std::unique_ptr<Method> dense_;
+  std::unique_ptr<gpu::Backend> host_;  // for the meter
   std::vector<std::unique_ptr<Method>> methods_;
 };
 

@@ -34,8 +34,12 @@ struct EvalRow {
   // KL(dense || method), in nats. The tokens are the sample's forced ones, else what dense attention generated.
   std::optional<double> top1;
   std::optional<double> kl;
-  // The share of the true top-k positions among those attended, over the first steps and the layers.
+  // Against exact attention over the same cache, over the first 8 steps, the layers and the heads: the share of the
+  // true top-k positions among those attended, of the softmax that lies on what was attended, and |y - y_exact| /
+  // |y_exact|.
   std::optional<double> recall;
+  std::optional<double> mass;
+  std::optional<double> output_error;
 
   std::int64_t steps = 0;  // decoded; the figures below are per step
   double elements_per_token = 0;
@@ -51,7 +55,7 @@ struct EvalOptions {
   std::vector<MethodOptions> methods;
   int samples = 10;        // of each task at each length, or as many as there are
   bool agreement = false;  // lead every method along dense attention's answers, too
-  bool recall = true;
+  bool fidelity = true;    // measure recall, mass and output error
   SessionOptions session;
 };
 

@@ -7,44 +7,11 @@
 #include <vector>
 
 #include "runtime/eval.h"
+#include "runtime/eval_json.h"
 
-// Rows of an evaluation as lines of JSON: what `--out` writes, one line as soon as it is there, and reads again to go
-// on where a run was ended.
+// What `--out` writes: a line of JSON for the recipe, then one for each row as soon as it is there, so that a run can
+// go on where it was ended.
 namespace hayloft::runtime {
-
-// What all rows of a file have in common. Rows of another recipe cannot stand beside them.
-struct EvalRecipe {
-  std::string version;      // of hayloft
-  std::string model;        // a name, for people
-  std::string fingerprint;  // of the model, hexadecimal
-  std::string device;
-  int threads = 0;
-  std::uint64_t seed = 0;
-  int digits = 0;
-  int scored_tokens = 0;
-  std::string chat_template;
-  std::string haystack, squad, hotpotqa, text;  // digests of what was read; empty: nothing
-  std::vector<std::string> prepared;            // likewise, of the files of --jsonl
-  std::string prefill;
-  int chunk_tokens = 0, block_tokens = 0;
-  std::string columns;
-  bool agreement = false;
-  bool recall = true;
-};
-
-std::string recipe_json(const EvalRecipe& recipe);    // one line
-std::string recipe_digest(const EvalRecipe& recipe);  // what its rows name it by
-
-// "3f2a...": of a file's bytes, or of all the files below a folder with their names. Throws Error.
-std::string file_digest(const std::filesystem::path& path);
-
-// One line without its end; `recipe` is the recipe's digest.
-std::string eval_row_json(const EvalRow& row, const std::string& recipe);
-// Throws Error when it is no such line.
-EvalRow parse_eval_row(const std::string& line, const std::string& where);
-
-// All that a user can choose about a method, in one line: two methods with the same are the same.
-std::string method_key(const MethodOptions& method);
 
 // The file of --out. Held by one process at a time. Not thread-safe.
 class EvalFile {

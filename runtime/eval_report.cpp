@@ -34,13 +34,15 @@ struct Group {
   std::string label;
   Measure measure = Measure::share;
   Mean score;  // of perplexity, the logarithm
-  Mean top1, kl, recall, elements, near, link, ms, prepare, state;
+  Mean top1, kl, recall, mass, error, elements, near, link, ms, prepare, state;
 
   void add(const EvalRow& row) {
     score.add(row.measure == Measure::perplexity ? std::log(row.score) : row.score);
     top1.add(row.top1);
     kl.add(row.kl);
     recall.add(row.recall);
+    mass.add(row.mass);
+    error.add(row.output_error);
     elements.add(row.elements_per_token);
     near.add(row.near_bytes_per_token);
     link.add(row.link_bytes_per_token);
@@ -149,6 +151,15 @@ std::vector<std::int64_t> eval_lengths(const EvalReport& report) {
   return {lengths.begin(), lengths.end()};
 }
 
+std::string eval_line(const EvalRow& row) {
+  Group group;
+  group.measure = row.measure;
+  group.add(row);
+  return fmt::format("  {:<16} {:>5} #{:<3} {:<20} {:>8}  {:.2f} ms/token  {}", row.task, format_count(row.ctx_size),
+                     row.sample, method_label(row.attn), score_text(group), row.ms_per_token,
+                     one_line(row.prediction, 60));
+}
+
 TextTable score_table(const EvalReport& report, std::int64_t ctx_size) {
   const std::vector<Group> groups = group_rows(report.rows, true);
   const std::vector<MethodName> methods = methods_of(report.rows);
@@ -209,13 +220,14 @@ TextTable length_table(const EvalReport& report) {
 }
 
 TextTable cost_table(const EvalReport& report) {
-  TextTable table{{"attention", "context", "samples", "recall", "top-1", "KL", "elements/token", "near/token",
-                   "link/token", "ms/token", "prepare s", "state"}};
+  TextTable table{{"attention", "context", "samples", "recall", "mass", "error", "top-1", "KL", "elements/token",
+                   "near/token", "link/token", "ms/token", "prepare s", "state"}};
   for (const Group& group : group_rows(report.rows, false)) {
     table.push_back({group.label, format_count(group.ctx_size), fmt::format("{}", group.ms.count),
-                     figure(group.recall, "{:.3f}"), figure(group.top1, "{:.3f}"), figure(group.kl, "{:.3g}"),
-                     figure(group.elements, "{:.4g}"), bytes_text(group.near), bytes_text(group.link),
-                     figure(group.ms, "{:.2f}"), figure(group.prepare, "{:.2f}"), bytes_text(group.state)});
+                     figure(group.recall, "{:.3f}"), figure(group.mass, "{:.3f}"), figure(group.error, "{:.3g}"),
+                     figure(group.top1, "{:.3f}"), figure(group.kl, "{:.3g}"), figure(group.elements, "{:.4g}"),
+                     bytes_text(group.near), bytes_text(group.link), figure(group.ms, "{:.2f}"),
+                     figure(group.prepare, "{:.2f}"), bytes_text(group.state)});
   }
   return table;
 }
@@ -242,6 +254,8 @@ std::string eval_json(const EvalReport& report) {
                              {"top1", or_null(group.top1.value())},
                              {"kl", or_null(group.kl.value())},
                              {"recall", or_null(group.recall.value())},
+                             {"mass", or_null(group.mass.value())},
+                             {"output_error", or_null(group.error.value())},
                              {"elements_per_token", or_null(group.elements.value())},
                              {"near_bytes_per_token", or_null(group.near.value())},
                              {"link_bytes_per_token", or_null(group.link.value())},

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/eval.h"
-#include "runtime/eval_file.h"
+#include "runtime/eval_json.h"
 #include "runtime/scatter.h"
 #include "runtime/text_table.h"
 
@@ -19,6 +19,8 @@ struct EvalReport {
   std::vector<EvalRow> rows;
   double effective_share = 0.856;  // a length is effective for a method whose mean score reaches it
 };
+
+std::string eval_line(const EvalRow& row);  // one row for a terminal, no newline
 
 // Tasks by methods at one length: percent of what was asked for, as RULER rounds it, the characters copied, the
 // perplexity. The last line is the mean over the tasks scored in percent, where there are several.

@@ -56,8 +56,8 @@ struct EvalText {
 std::shared_ptr<const EvalText> read_eval_text(std::string_view text, const Tokenizer& tokenizer);
 
 // SparQ's text repetition (arXiv 2312.04985, appendix): a stretch of the text, then the beginning of a passage from its
-// middle, which the model must go on copying. Scored by the characters up to the first difference. Samples begin at
-// stretches spread evenly over the text, their passages drawn by the seed. Throws Error when the text is too short.
+// middle, which the model must go on copying. Scored by the characters up to the first difference. Samples are
+// stretches from all over the text, their passages drawn by the seed. Throws Error when the text is too short.
 std::unique_ptr<EvalTask> make_repetition(const std::shared_ptr<const EvalText>& text, const Tokenizer& tokenizer,
                                           std::int64_t ctx_size, int samples, int answer_tokens, std::uint64_t seed);
 

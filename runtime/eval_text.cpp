@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <random>
 #include <span>
 
@@ -13,7 +14,8 @@ namespace {
 
 constexpr std::int64_t passage_tokens = 64;  // of the passage that the model is given
 
-// `samples` stretches of `length` tokens, spread evenly over the text; they overlap where it is short.
+// Stretches of `length` tokens all over the text; they overlap where it is short. They lie where the multiples of the
+// golden ratio fall, which spreads any number of them, so that more samples leave the first ones where they are.
 class Stretches {
  public:
   Stretches(std::shared_ptr<const EvalText> text, std::int64_t length, std::int64_t ctx_size, int samples)
@@ -28,7 +30,8 @@ class Stretches {
   const EvalText& text() const { return *text_; }
   std::span<const std::int32_t> at(int number) const {
     const auto spare = static_cast<std::int64_t>(text_->tokens.size()) - length_;
-    const std::int64_t begin = spare * number / samples_;
+    const double share = std::fmod(number * 0.6180339887498949, 1.0);
+    const auto begin = static_cast<std::int64_t>(share * static_cast<double>(spare));
     return std::span(text_->tokens).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(length_));
   }
 
@@ -143,18 +146,6 @@ class Perplexity : public EvalTask {
 };
 
 }  // namespace
-
-const char* name(Measure measure) {
-  switch (measure) {
-    case Measure::characters:
-      return "characters";
-    case Measure::perplexity:
-      return "perplexity";
-    case Measure::share:
-      break;
-  }
-  return "share";
-}
 
 std::shared_ptr<const EvalText> read_eval_text(std::string_view text, const Tokenizer& tokenizer) {
   return std::make_shared<EvalText>(EvalText{tokenizer.encode("", true), tokenizer.encode(text, false)});

@@ -9,7 +9,6 @@
 
 #include "offload/format.h"
 #include "runtime/text_table.h"
-#include "runtime/tokenizer.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -57,17 +56,6 @@ std::vector<Group> group_rows(const std::vector<NeedleRow>& rows) {
 
 std::string rounded_bytes(double bytes) {
   return format_bytes(static_cast<std::uint64_t>(std::max(0.0, bytes) + 0.5));
-}
-
-// A model may answer anything at all: made safe for one line of a terminal.
-std::string one_line(const std::string& text) {
-  constexpr std::size_t most_bytes = 24;
-  Utf8Stream stream;
-  std::string line = stream.push(std::string_view(text).substr(0, most_bytes));
-  if (text.size() <= most_bytes) line += stream.finish();
-  std::replace_if(
-      line.begin(), line.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
-  return text.size() <= most_bytes ? line : line + "...";
 }
 
 std::string depth_label(double depth) {

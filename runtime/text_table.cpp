@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "runtime/tokenizer.h"
+
 namespace hayloft::runtime {
 namespace {
 
@@ -63,6 +65,15 @@ std::string csv(const TextTable& table) {
     text += '\n';
   }
   return text;
+}
+
+std::string one_line(const std::string& text, std::size_t most_bytes) {
+  Utf8Stream stream;
+  std::string line = stream.push(std::string_view(text).substr(0, most_bytes));
+  if (text.size() <= most_bytes) line += stream.finish();
+  std::replace_if(
+      line.begin(), line.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
+  return text.size() <= most_bytes ? line : line + "...";
 }
 
 }  // namespace hayloft::runtime

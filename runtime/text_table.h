@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -15,5 +16,8 @@ std::string aligned(const TextTable& table);
 std::string markdown(const TextTable& table);
 // Comma-separated values (RFC 4180, but lines end in a newline only).
 std::string csv(const TextTable& table);
+
+// A model may answer anything at all: made safe for one line of a terminal, cut behind `most_bytes`.
+std::string one_line(const std::string& text, std::size_t most_bytes = 24);
 
 }  // namespace hayloft::runtime

@@ -17,6 +17,7 @@ class Command {
 };
 
 std::unique_ptr<Command> make_needle_command(CLI::App& app);
+std::unique_ptr<Command> make_eval_command(CLI::App& app);
 std::unique_ptr<Command> make_attend_command(CLI::App& app);
 std::unique_ptr<Command> make_generate_command(CLI::App& app);
 std::unique_ptr<Command> make_ingest_command(CLI::App& app);

@@ -51,6 +51,7 @@ struct Program {
       commands[subcommand] = make(*subcommand);
     };
     add("needle", "Needle in a haystack, over methods, context lengths and depths", make_needle_command);
+    add("eval", "RULER's tasks and measures on a text, over methods and context lengths", make_eval_command);
     add("attend", "One attention method on the tensors of a file", make_attend_command);
     add("generate", "Text that goes on from a prompt", make_generate_command);
     add("ingest", "Read a long text once and save it as a context", make_ingest_command);
@@ -67,7 +68,7 @@ struct Program {
     if (list_devices) return nullptr;
     const std::vector<CLI::App*> chosen = app.get_subcommands();
     if (chosen.empty())
-      fail("a subcommand is needed: needle, attend, generate, ingest, ask, inspect, plan, bench or link");
+      fail("a subcommand is needed: needle, eval, attend, generate, ingest, ask, inspect, plan, bench or link");
     Command* const command = commands.at(chosen.front()).get();
     command->check();
     return command;
