@@ -179,7 +179,7 @@ TextTable score_table(const EvalReport& report, std::int64_t ctx_size) {
         return each.ctx_size == ctx_size && each.task == task && each.method == method.key;
       });
       line.push_back(group == groups.end() ? "-" : score_text(*group));
-      if (group != groups.end() && group->measure != Measure::share && line[0] == task) {
+      if (group != groups.end() && group->measure == Measure::characters && line[0] == task) {
         line[0] += fmt::format(" ({})", name(group->measure));
       }
     }
