@@ -14,6 +14,7 @@
 #include "runtime/safetensors.h"
 #include "tests/cpu_cache.h"
 #include "tests/refusal.h"
+#include "tests/sparq_oracle.h"
 #include "tests/temporary_folder.h"
 
 // `hayloft attend` against double-precision attention over the same tensors.
@@ -229,13 +230,10 @@ struct Approximate {
   double relative_error = 0;  // of every p, had it been computed in f32
 };
 
-Approximate approximate(const RandomCache& cache, int kv_head, const float* q, const std::vector<int>& components) {
+Approximate approximate(const RandomCache& cache, int kv_head, const float* q, const std::vector<int>& components,
+                        gpu::Temperature temperature) {
   const int d = cache.shape().head_dim;
-  double chosen = 0;
-  double all = 0;
-  for (int c = 0; c < d; ++c) all += std::fabs(q[c]);
-  for (const int c : components) chosen += std::fabs(q[c]);
-  const double tau = std::sqrt(d * chosen / all);
+  const double tau = hayloft::testing::sparq_oracle_temperature(q, d, components, temperature);
   Approximate result;
   double magnitude = 0;
   for (std::int64_t t = 0; t < cache.tokens(); ++t) {
@@ -261,30 +259,22 @@ Approximate approximate(const RandomCache& cache, int kv_head, const float* q, c
   return result;
 }
 
-std::vector<int> largest_components(const float* q, int group, int d, int r) {
-  std::vector<double> size(static_cast<std::size_t>(d), 0.0);
-  for (int h = 0; h < group; ++h) {
-    for (int c = 0; c < d; ++c) size[static_cast<std::size_t>(c)] += std::fabs(q[h * d + c]);
-  }
-  std::vector<int> order(static_cast<std::size_t>(d));
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return size[a] > size[b]; });
-  order.resize(static_cast<std::size_t>(r));
-  return order;
-}
-
 TEST_F(AttendTest, SparqIsTheReferenceOfItsPaper) {
   constexpr int rank = 8;
   constexpr int k = 40;
+  using gpu::Temperature;
   for (const int kv_heads : {1, 2, 4}) {
     for (const bool mean_value : {true, false}) {
-      for (const int window : {0, 10}) {
-        SCOPED_TRACE(fmt::format("g = {}, mean value {}, window {}", 4 / kv_heads, mean_value, window));
+      for (const auto& [window, temperature] :
+           {std::pair{0, Temperature::coverage}, {10, Temperature::coverage}, {10, Temperature::rank}}) {
+        SCOPED_TRACE(fmt::format("g = {}, mean value {}, window {}, temperature {}", 4 / kv_heads, mean_value, window,
+                                 static_cast<int>(temperature)));
         make({.kv_heads = kv_heads});
         MethodOptions options;
         options.rank = rank;
         options.k = Budget{k, 0};
         options.window = window;
+        options.temperature = temperature;
         options.mean_value = mean_value;
         const AttendOutput output = attend("sparq", options);
         EXPECT_EQ(output.lists, kv_heads);
@@ -294,7 +284,8 @@ TEST_F(AttendTest, SparqIsTheReferenceOfItsPaper) {
         const std::int64_t S = problem_.tokens;
         for (std::int64_t n = 0; n < problem_.queries; ++n) {
           for (int kv = 0; kv < kv_heads; ++kv) {
-            const std::vector<int> components = largest_components(query(n, kv * group), group, d, rank);
+            const std::vector<int> components =
+                hayloft::testing::sparq_oracle_components(query(n, kv * group), group, d, rank);
             const std::vector<std::int64_t> taken = positions(output, n, kv * group);
             ASSERT_EQ(taken.size(), static_cast<std::size_t>(k));
             for (std::int64_t t = S - window; t < S; ++t)
@@ -303,7 +294,7 @@ TEST_F(AttendTest, SparqIsTheReferenceOfItsPaper) {
             std::vector<double> shared(static_cast<std::size_t>(S), 0.0);
             double tolerance = 0;
             for (int head = kv * group; head < (kv + 1) * group; ++head) {
-              const Approximate step1 = approximate(*cache_, kv, query(n, head), components);
+              const Approximate step1 = approximate(*cache_, kv, query(n, head), components, temperature);
               double mass = 0;
               for (std::int64_t t = 0; t < S; ++t) {
                 shared[static_cast<std::size_t>(t)] += step1.p[static_cast<std::size_t>(t)];
@@ -338,11 +329,12 @@ TEST_F(AttendTest, SparqIsTheReferenceOfItsPaper) {
   }
 }
 
-TEST_F(AttendTest, SparqAndTopkOverEverythingAreDense) {
+TEST_F(AttendTest, EveryMethodOverEverythingIsDense) {
   make({});
   const AttendOutput dense = attend("dense");
   const std::string k = std::to_string(problem_.tokens);
-  for (const std::string& method : {"sparq:r=32:k=" + k, "topk:k=" + k}) {
+  for (const std::string& method : {"sparq:r=32:k=" + k, "topk:k=" + k, "oracle:k=" + k, "flexgen:k=" + k,
+                                    "lowrank:r=32:k=" + k, "pages:page=16:k=" + k}) {
     const AttendOutput output = attend(method);
     EXPECT_EQ(positions(output, 0, 0), hayloft::testing::range(0, problem_.tokens)) << method;
     expect_attention_over(output, [&](std::int64_t, int) { return hayloft::testing::range(0, problem_.tokens); });
@@ -358,14 +350,21 @@ TEST_F(AttendTest, ElementsEqualThePapersFormulasAndBytesTheLayout) {
   const std::uint64_t row = 2 * 2 * d;  // K and V, two bytes each
   struct Case {
     const char* method;
-    std::uint64_t elements, link_columns, link_rows, link_dense, near_columns, scored, fetched;
+    std::uint64_t elements, link_columns, link_rows, link_dense, near_columns, near_index, scored, fetched;
   };
+  const std::uint64_t pages = S / 16, paged = k / 16 * 16 + S % 16;  // what is behind the last whole page is attended
   const Case cases[] = {
-      {"dense", Hkv * (2 * S * d + 2 * d), 0, 0, Hkv * S * row, 0, Hkv * S, Hkv * S},
-      {"sparq:r=8:k=40", Hkv * (S * r + 2 * k * d + 4 * d), Hkv * r * 2 * S, Hkv * k * row, 0, 0, Hkv * S, Hkv * k},
-      {"topk:k=40", Hkv * (S * d + 2 * (Hq / Hkv) * k * d + 2 * d), 0, Hq * k * row, 0, Hkv * d * 2 * S, Hkv * S,
+      {"dense", Hkv * (2 * S * d + 2 * d), 0, 0, Hkv * S * row, 0, 0, Hkv * S, Hkv * S},
+      {"sparq:r=8:k=40", Hkv * (S * r + 2 * k * d + 4 * d), Hkv * r * 2 * S, Hkv * k * row, 0, 0, 0, Hkv * S, Hkv * k},
+      {"topk:k=40", Hkv * (S * d + 2 * (Hq / Hkv) * k * d + 2 * d), 0, Hq * k * row, 0, Hkv * d * 2 * S, 0, Hkv * S,
        Hq * k},
-      {"window:k=40", Hkv * (2 * k * d + 2 * d), 0, Hkv * k * row, 0, 0, Hkv * k, Hkv * k},
+      {"window:k=40", Hkv * (2 * k * d + 2 * d), 0, Hkv * k * row, 0, 0, 0, Hkv * k, Hkv * k},
+      {"flexgen:k=40", Hkv * (S * d + k * d + 2 * d), Hkv * d * 2 * S, Hkv * k * row, 0, 0, 0, Hkv * S, Hkv * k},
+      {"oracle:k=40", Hkv * (S * d + 2 * k * d + 4 * d), 0, Hkv * k * row, 0, Hkv * d * 2 * S, 0, Hkv * S, Hkv * k},
+      {"lowrank:r=8:k=40", Hkv * (S * r + 2 * k * d + 4 * d), 0, Hkv * k * row, 0, 0, Hkv * r * 2 * S, Hkv * S,
+       Hkv * k},
+      {"pages:page=16:k=40", Hkv * (2 * pages * d + 2 * paged * d + 2 * d), 0, Hkv * paged * row, 0, 0,
+       Hkv * pages * 2 * d * 2, Hkv * pages, Hkv * paged},
   };
   for (const Case& c : cases) {
     const AttendOutput output = attend(c.method);
@@ -380,7 +379,8 @@ TEST_F(AttendTest, ElementsEqualThePapersFormulasAndBytesTheLayout) {
       EXPECT_EQ(counters.at(Place::near, Kind::columns), c.near_columns) << c.method;
       EXPECT_EQ(counters.total(Place::device), 0u) << c.method << ": there is no tail";
       EXPECT_EQ(counters.total(Place::link), c.link_columns + c.link_rows + c.link_dense) << c.method;
-      EXPECT_EQ(counters.total(Place::near), c.near_columns) << c.method;
+      EXPECT_EQ(counters.at(Place::near, Kind::index), c.near_index) << c.method;
+      EXPECT_EQ(counters.total(Place::near), c.near_columns + c.near_index) << c.method;
     }
   }
 }
@@ -445,6 +445,8 @@ TEST_F(AttendTest, OptionsThatTheTensorsCannotMeetAreRefusedByName) {
   EXPECT_TRUE(refuses([&] { attend("topk:k=301"); }, {"--attn-k 301", "300"}));
   EXPECT_TRUE(refuses([&] { attend("sparq:k=301"); }, {"--attn-k 301", "300"}));
   EXPECT_TRUE(refuses([&] { attend("sparq:r=33"); }, {"--attn-r 33", "32"}));
+  EXPECT_TRUE(refuses([&] { attend("lowrank:r=33"); }, {"--attn-r 33", "32"}));
+  EXPECT_TRUE(refuses([&] { attend("h2o:k=40"); }, {"h2o", "0 of its 300 tokens"}));
   EXPECT_NO_THROW(attend("topk:k=300"));
 }
 
