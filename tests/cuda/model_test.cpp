@@ -111,6 +111,23 @@ TEST_P(ModelOnCuda, DecodesByEveryMethodAsTheCpuDoes) {
   }
 }
 
+TEST_P(ModelOnCuda, KeepsTheHeavyHittersThatTheCpuKeeps) {
+  const auto h2o = method("h2o:k=16");
+  for (const std::int32_t token : random_tokens(43, 5)) {
+    const std::vector<float> expected = on_cpu->session.step(token, *h2o);
+    ASSERT_TRUE(near(on_cuda->session.step(token, *h2o), expected, 0x1p-9 * largest(expected)));
+  }
+}
+
+TEST_P(ModelOnCuda, ShowsThePromptsQueriesToWhoKeepsHeavyHitters) {
+  // With all of them kept there is no choice to make, and it is dense attention.
+  const auto h2o = method("h2o:k=1000");
+  on_cuda->session.watch(*h2o);
+  on_cuda->session.append(random_tokens(100, 6));
+  const std::vector<float> expected = on_cuda->session.fork().step(7, *method("dense"));
+  EXPECT_TRUE(near(on_cuda->session.step(7, *h2o), expected, 0x1p-9 * largest(expected)));
+}
+
 TEST_P(ModelOnCuda, ReadsAPromptAsTheCpuDoes) {
   const auto tokens = random_tokens(100, 6);
   on_cpu->session.append(tokens);
