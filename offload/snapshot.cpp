@@ -127,8 +127,28 @@ Store Snapshot::store(Arena& arena) const {
   return Store(arena, description().shape, mapping_, std::move(layers));
 }
 
+std::vector<std::string> Snapshot::attachments() const {
+  std::vector<std::string> names;
+  for (const SavedAttachment& saved : state_->metadata.attachments) names.push_back(saved.name);
+  return names;
+}
+
+std::optional<std::span<const std::byte>> Snapshot::attachment(std::string_view name) const {
+  for (const SavedAttachment& saved : state_->metadata.attachments) {
+    if (saved.name != name) continue;
+    const std::span<const std::byte> bytes(mapping_->data + saved.offset, saved.bytes);
+    if (snapshot_checksum(bytes) != saved.checksum) {
+      fail("{}: damaged: the index '{}' does not match its checksum; make it again by hayloft index", path().string(),
+           name);
+    }
+    return bytes;
+  }
+  return std::nullopt;
+}
+
 void Snapshot::verify(const SnapshotProgress& progress) const {
   tokens();
+  for (const std::string& name : attachments()) attachment(name);
   for (int layer = 0; layer < description().model_layers; ++layer) tail(layer);
   const BlockLayout& layout = state_->layout;
   const auto d = static_cast<std::size_t>(layout.head_dim);

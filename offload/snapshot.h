@@ -6,8 +6,10 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "offload/arena.h"
@@ -105,6 +107,13 @@ class Snapshot {
   // A store whose first blocks are the mapped ones, which take nothing from the arena's budget; what is appended or
   // forked comes from `arena`. Throws Error on a column format that this program cannot use.
   Store store(Arena& arena) const;
+
+  // What was derived from the context and saved with it, under the names it was given: indices over the keys. It may
+  // know fewer tokens than the context has. Not part of the digest.
+  std::vector<std::string> attachments() const;
+  // The bytes of one, mapped for as long as the snapshot or a store taken from it lives; nothing where there is none of
+  // this name. Reads it and checks its checksum.
+  std::optional<std::span<const std::byte>> attachment(std::string_view name) const;
 
   // Reads everything: each checksum (the Error names layer and block), and that the value sums are those of the blocks.
   void verify(const SnapshotProgress& progress = {}) const;

@@ -14,7 +14,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "blocks are mapped as they lie in the file");
 
 constexpr std::array<char, 8> magic = {'H', 'A', 'Y', 'L', 'O', 'F', 'T', '\0'};
-constexpr std::uint32_t version = 1;
+constexpr std::uint32_t newest_version = 2;
 constexpr std::int64_t most_tokens = std::int64_t{1} << 40;
 constexpr std::uint64_t most_metadata_bytes = std::uint64_t{1} << 30;  // a thousand times what a million tokens need
 constexpr std::uint64_t checksum_place = snapshot_slot_bytes - sizeof(std::uint64_t);
@@ -184,6 +184,25 @@ void read_tails(ByteReader& in, const SnapshotHeader& header, const BlockLayout&
   }
 }
 
+void read_attachments(ByteReader& in, const SnapshotHeader& header, SnapshotMetadata& metadata,
+                      std::vector<ByteRange>& claimed) {
+  const auto count = in.get<std::uint64_t>();
+  if (count > snapshot_attachments) fail("{} attachments, at most {}", count, snapshot_attachments);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    SavedAttachment attachment;
+    const auto name = in.get<std::uint64_t>();
+    if (name == 0 || name > snapshot_name_bytes) fail("an attachment's name of {} bytes", name);
+    attachment.name.resize(name);
+    in.get_all(attachment.name.data(), name);
+    in.skip(padding(name));
+    attachment.offset = in.get<std::uint64_t>();
+    attachment.bytes = in.get<std::uint64_t>();
+    attachment.checksum = in.get<std::uint64_t>();
+    claimed.push_back(claim(header, "attachments", attachment.offset, attachment.bytes));
+    metadata.attachments.push_back(std::move(attachment));
+  }
+}
+
 }  // namespace
 
 std::uint64_t snapshot_checksum(std::span<const std::byte> bytes) {
@@ -197,7 +216,7 @@ std::uint64_t tail_bytes(const BlockLayout& layout, std::int64_t tokens) {
 std::vector<std::byte> encode_slot(const SnapshotHeader& header) {
   ByteWriter out;
   out.put_all(magic.data(), magic.size());
-  out.put(version);
+  out.put(header.version);
   out.put(std::uint32_t{header.complete});
   out.put(header.sequence);
   out.put(header.file_bytes);
@@ -234,11 +253,12 @@ SnapshotSlot decode_slot(std::span<const std::byte> bytes) {
 
   ByteReader in(bytes.subspan(magic.size()));
   slot.version = in.get<std::uint32_t>();
-  if (slot.version != version) {
+  if (slot.version < 1 || slot.version > newest_version) {
     slot.kind = SnapshotSlot::Kind::newer;
     return slot;
   }
   SnapshotHeader& header = slot.header;
+  header.version = slot.version;
   SnapshotDescription& description = header.description;
   header.complete = in.get<std::uint32_t>() != 0;
   header.sequence = in.get<std::uint64_t>();
@@ -317,6 +337,16 @@ std::vector<std::byte> encode_metadata(const SnapshotState& state) {
     out.put(tail.offset);
     out.put(tail.checksum);
   }
+  if (state.header.version < 2) return out.take();
+  out.put(static_cast<std::uint64_t>(state.metadata.attachments.size()));
+  for (const SavedAttachment& attachment : state.metadata.attachments) {
+    out.put(static_cast<std::uint64_t>(attachment.name.size()));
+    out.put_all(attachment.name.data(), attachment.name.size());
+    out.pad(out.size() + padding(attachment.name.size()));
+    out.put(attachment.offset);
+    out.put(attachment.bytes);
+    out.put(attachment.checksum);
+  }
   return out.take();
 }
 
@@ -337,6 +367,7 @@ SnapshotState decode_metadata(const SnapshotHeader& header, std::span<const std:
   read_segments(in, header, state.metadata, claimed);
   read_layers(in, header, state.layout, state.metadata, claimed);
   read_tails(in, header, state.layout, state.metadata);
+  if (header.version >= 2) read_attachments(in, header, state.metadata, claimed);
   if (in.left() != 0) fail("{} bytes too many in the metadata", in.left());
   require_disjoint(std::move(claimed));
   return state;

@@ -19,6 +19,7 @@ inline constexpr std::uint64_t snapshot_header_bytes = 2 * snapshot_slot_bytes; 
 inline constexpr std::uint64_t snapshot_alignment = 4096;                        // of blocks, tokens and areas
 inline constexpr std::size_t snapshot_name_bytes = 255;
 inline constexpr std::size_t snapshot_note_bytes = 65536;
+inline constexpr std::size_t snapshot_attachments = 256;  // at most
 
 std::uint64_t snapshot_checksum(std::span<const std::byte> bytes);  // xxh3-64
 
@@ -36,6 +37,7 @@ struct ByteRange {
 // What one slot says. The description's note is in the metadata.
 struct SnapshotHeader {
   SnapshotDescription description;
+  std::uint32_t version = 1;  // 2 where there are attachments, which older programs do not know
   bool complete = false;
   std::uint64_t sequence = 0;    // of the checkpoint, from 1; it lies in slot sequence % 2
   std::uint64_t file_bytes = 0;  // what lies behind is not part of the context
@@ -73,10 +75,18 @@ struct SavedTail {  // f16 [Hkv][tokens][2 d]
   std::uint64_t checksum = 0;
 };
 
+struct SavedAttachment {
+  std::string name;  // at most snapshot_name_bytes
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t checksum = 0;
+};
+
 struct SnapshotMetadata {
   std::vector<SavedTokens> segments;
   std::vector<SavedLayer> layers;  // of the store
   std::vector<SavedTail> tails;    // of the model, at least one
+  std::vector<SavedAttachment> attachments;
 
   std::int64_t cached_tokens() const { return tails.front().position + tails.front().tokens; }
 };

@@ -197,6 +197,25 @@ struct SnapshotWriter::Impl {
     next.header.file_bytes += aligned(bytes.size());
   }
 
+  void write_attachments(SnapshotState& next, std::span<const SnapshotAttachment> attachments) const {
+    std::vector<SavedAttachment>& saved = next.metadata.attachments;
+    for (const SnapshotAttachment& attachment : attachments) {
+      if (attachment.name.empty() || attachment.name.size() > snapshot_name_bytes) {
+        fail("{}: an attachment's name of {} bytes cannot be saved, must be 1 to {}", file->path().string(),
+             attachment.name.size(), snapshot_name_bytes);
+      }
+      std::erase_if(saved, [&](const SavedAttachment& other) { return other.name == attachment.name; });
+      if (saved.size() == snapshot_attachments) {
+        fail("{}: holds {} attachments already, the most that there may be", file->path().string(), saved.size());
+      }
+      saved.push_back({attachment.name, next.header.file_bytes, attachment.bytes.size(),
+                       snapshot_checksum(attachment.bytes)});
+      write(next.header.file_bytes, attachment.bytes);
+      next.header.file_bytes += aligned(attachment.bytes.size());
+    }
+    next.header.version = saved.empty() ? 1 : 2;
+  }
+
   void check_continues(const Store& store, std::span<const std::int32_t> tokens,
                        std::span<const TailImage> tails) const {
     const SnapshotDescription& description = state->header.description;
@@ -308,7 +327,7 @@ std::uint64_t SnapshotWriter::file_bytes() const {
 }
 
 void SnapshotWriter::checkpoint(const Store& store, std::span<const std::int32_t> tokens,
-                                std::span<const TailImage> tails) {
+                                std::span<const TailImage> tails, std::span<const SnapshotAttachment> attachments) {
   impl_->check_continues(store, tokens, tails);
   impl_->require_syncing();
   SnapshotState next = *impl_->state;
@@ -316,6 +335,7 @@ void SnapshotWriter::checkpoint(const Store& store, std::span<const std::int32_t
   next.header.complete = false;
   impl_->write_new_blocks(next, store);
   impl_->write_new_tokens(next, tokens);
+  impl_->write_attachments(next, attachments);
   impl_->write_area(next, tails);
   impl_->commit(std::move(next));
 }

@@ -8,6 +8,8 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "offload/snapshot.h"
 
@@ -20,6 +22,12 @@ struct SnapshotCalls {
   std::function<int(int descriptor, off_t bytes)> resize;                                           // ftruncate
 };
 SnapshotCalls system_calls();
+
+// Bytes under a name, to be saved with a context: Snapshot::attachment().
+struct SnapshotAttachment {
+  std::string name;  // 1 to 255 bytes
+  std::vector<std::byte> bytes;
+};
 
 // Writes a context so that a crash at any moment leaves its last checkpoint. Use:
 //
@@ -53,10 +61,12 @@ class SnapshotWriter {
 
   // Makes this the state of the file. The store and the tokens (all of them) must continue those of the last
   // checkpoint: only what is new is written, besides the tails, one per model layer, which are written each time. The
-  // tails may end before the tokens do: the rest is yet to be read. Returns when all of it is on the disk. A store of
+  // tails may end before the tokens do: the rest is yet to be read. Attachments take the place of those of the same
+  // name, whose bytes are left behind; others stay. Returns when all of it is on the disk. A store of
   // another shape, fewer blocks or tokens than before, or tails that do not fit them are a programmer's mistake:
   // std::logic_error.
-  void checkpoint(const Store& store, std::span<const std::int32_t> tokens, std::span<const TailImage> tails);
+  void checkpoint(const Store& store, std::span<const std::int32_t> tokens, std::span<const TailImage> tails,
+                  std::span<const SnapshotAttachment> attachments = {});
 
   // Marks the last checkpoint complete and gives the file its name, replacing a file that has it. The writer is closed.
   void finish(const std::filesystem::path& final_path);

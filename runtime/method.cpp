@@ -52,6 +52,10 @@ std::unique_ptr<Method> make_method(const MethodOptions& options, int head_dim) 
   return entry.make(options);
 }
 
+std::unique_ptr<MethodState> Method::load_state(const StateShape&, gpu::Backend&, std::span<const std::byte>) const {
+  fail("--attn {}: keeps nothing that could have been saved", options_.name);
+}
+
 std::int32_t* positions_for(const Step& step, std::int64_t count) {
   const std::uint64_t bytes = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(count)) * sizeof(std::int32_t);
   if (step.scratch.positions.bytes() < bytes) step.scratch.positions = step.backend.allocate(bytes, step.stream);

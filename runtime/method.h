@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -67,6 +68,8 @@ class Method {
   // What the method keeps of a sequence besides its cache; null for most. Methods with the same key share it.
   virtual std::string state_key() const { return {}; }
   virtual std::unique_ptr<MethodState> make_state(const StateShape&, gpu::Backend&) const { return nullptr; }
+  // From what MethodState::save() gave. Throws Error, without the file's name, when it is not that of such a method.
+  virtual std::unique_ptr<MethodState> load_state(const StateShape&, gpu::Backend&, std::span<const std::byte>) const;
   // Host memory of that state, for a sequence of `tokens`; what a planner can know before it is there.
   virtual std::uint64_t state_bytes(const StateShape&, std::int64_t) const { return 0; }
 

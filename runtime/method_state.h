@@ -1,9 +1,11 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "gpu/backend.h"
 
@@ -42,6 +44,9 @@ class MethodState {
   // attention uses them; the last is that of the cache's last position. Chunks come in order, and the tokens count only
   // once the whole prompt has been read without an error: after one the state is dropped.
   virtual void see_queries(const gpu::CacheView& /*cache*/, const float* /*q*/, int /*n*/) {}
+
+  // What it has built, to be saved with a context, for Method::load_state(); empty where it is not worth saving.
+  virtual std::vector<std::byte> save() const { return {}; }
 
   virtual std::uint64_t bytes() const = 0;  // of host memory, shared parts included
 };

@@ -96,12 +96,19 @@ void Session::read(std::span<const std::int32_t> tokens, const Attending& attend
   }
 }
 
+StateShape Session::state_shape() const {
+  const ModelConfig& config = model_->config();
+  return {config.global_layers(), config.query_heads, config.kv_heads, config.head_dim};
+}
+
 void Session::watch(const Method& method) {
   const std::string key = method.state_key();
   if (key.empty() || states_.count(key) > 0) return;
-  const ModelConfig& config = model_->config();
-  states_[key] = method.make_state({config.global_layers(), config.query_heads, config.kv_heads, config.head_dim},
-                                   model_->backend());
+  states_[key] = method.make_state(state_shape(), model_->backend());
+}
+
+void Session::restore(const Method& method, std::span<const std::byte> saved) {
+  states_[method.state_key()] = method.load_state(state_shape(), model_->backend(), saved);
 }
 
 void Session::prepare(const Method& method, const StateProgress& progress) {

@@ -56,6 +56,10 @@ class Session {
   // step does not have to. Throws Error where the method had to watch the prompt being read and did not.
   void prepare(const Method& method, const StateProgress& progress = {});
 
+  // Instead of building it: what save() gave for a session at this point or before. Throws Error, without the name of
+  // the file it came from.
+  void restore(const Method& method, std::span<const std::byte> saved);
+
   // What the method keeps of the sequence; null where that is nothing, or not there yet.
   const MethodState* state(const Method& method) const;
 
@@ -82,6 +86,7 @@ class Session {
 
  private:
   Session(const Session& other, Cache cache);
+  StateShape state_shape() const;
   std::vector<float> decode(std::int32_t token, const Method& method, int candidate_count, Candidates* candidates);
   void read(std::span<const std::int32_t> tokens, const Attending& attending, const PrefillProgress& progress);
   // Whether the K and V of `tokens` more fit into memory of a device, one global layer at a time.
