@@ -85,7 +85,9 @@ std::size_t padding(std::size_t bytes) {
 
 // No two ranges may share a byte.
 void require_disjoint(std::vector<ByteRange> ranges) {
-  std::sort(ranges.begin(), ranges.end(), [](const ByteRange& a, const ByteRange& b) { return a.offset < b.offset; });
+  std::sort(ranges.begin(), ranges.end(), [](const ByteRange& a, const ByteRange& b) {  // empty ones first
+    return a.offset != b.offset ? a.offset < b.offset : a.bytes < b.bytes;
+  });
   for (std::size_t i = 1; i < ranges.size(); ++i) {
     if (ranges[i].offset < ranges[i - 1].end()) fail("what lies at byte {} is claimed twice", ranges[i].offset);
   }

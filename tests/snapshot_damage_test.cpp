@@ -31,7 +31,7 @@ class SnapshotDamageTest : public testing::Test {
     context.grow_to(20);
     context.save(writer);
     context.grow_to(kTokens);
-    context.save(writer);
+    context.save(writer, std::vector{SnapshotAttachment{"index", std::vector<std::byte>(300, std::byte{7})}});
     writer.finish(path_);
     image_ = bytes_of(path_);
     for (const std::size_t slot : {0u, 1u}) {
@@ -140,6 +140,14 @@ TEST_F(SnapshotDamageTest, DamageToTokensOrTailsIsFoundWhenTheyAreRead) {
   }
 }
 
+TEST_F(SnapshotDamageTest, DamageToAnAttachmentIsFoundWhenItIsReadAndKeepsNothingElseFromBeingRead) {
+  ASSERT_EQ(state_.metadata.attachments.size(), 1u);
+  const Snapshot snapshot = opened(flipped(image_, state_.metadata.attachments[0].offset + 299));
+  EXPECT_TRUE(refuses([&] { snapshot.attachment("index"); }, {path_.string(), "'index'", "hayloft index"}));
+  EXPECT_TRUE(refuses([&] { snapshot.verify(); }, {"'index'"}));
+  EXPECT_EQ(snapshot.content_digest(), digest_);
+}
+
 TEST_F(SnapshotDamageTest, ValueSumsThatAreNotThoseOfTheBlocksAreFoundByVerifying) {
   const Snapshot snapshot = opened(changed([](SnapshotState& state) { state.metadata.layers[1].value_sum[3] += 1; }));
   EXPECT_TRUE(refuses([&] { snapshot.verify(); }, {path_.string(), "layer 1: the value sums"}));
@@ -171,10 +179,10 @@ TEST_F(SnapshotDamageTest, FilesOfOthersAreNotContexts) {
 TEST_F(SnapshotDamageTest, AFileOfANewerVersionIsRefusedWithItsVersion) {
   for (const std::size_t slot : {0u, 1u}) {  // as a newer program that appended would leave it
     std::string image = image_;
-    image[slot * snapshot_slot_bytes + 8] = 2;
+    image[slot * snapshot_slot_bytes + 8] = 3;
     const std::uint64_t sum = snapshot_checksum(bytes(image).subspan(slot * snapshot_slot_bytes, 4088));
     std::memcpy(image.data() + slot * snapshot_slot_bytes + 4088, &sum, sizeof sum);
-    EXPECT_TRUE(refuses([&] { opened(image); }, {path_.string(), "newer hayloft", "version 2"}));
+    EXPECT_TRUE(refuses([&] { opened(image); }, {path_.string(), "newer hayloft", "version 3"}));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <functional>
 #include <map>
@@ -38,6 +39,11 @@ SnapshotCalls without_sync() {  // where nothing depends on it, since it takes m
   return calls;
 }
 
+// An index of sorts, which knows how many tokens it is for; over a page, so that it can be torn.
+SnapshotAttachment index_of(std::int64_t tokens) {
+  return {"index", std::vector<std::byte>(5000, static_cast<std::byte>(tokens))};
+}
+
 class SnapshotFaultTest : public testing::Test {
  protected:
   const test::TemporaryFolder folder_;
@@ -62,7 +68,7 @@ class SnapshotFaultTest : public testing::Test {
     SmallContext context(arena_, writer.snapshot());
     for (std::int64_t at = writer.token_count(); at < kTokens;) {
       context.grow_to(at = std::min(kTokens, at + kStep));
-      context.save(writer);
+      context.save(writer, std::vector{index_of(at)});
       if (saved) saved(at);
     }
     writer.finish(final_);
@@ -80,6 +86,9 @@ class SnapshotFaultTest : public testing::Test {
     const Snapshot snapshot = Snapshot::open(path, Snapshot::Accept::unfinished);
     snapshot.verify();
     EXPECT_EQ(snapshot.content_digest(), digest_of(snapshot.token_count()));
+    if (const auto index = snapshot.attachment("index")) {
+      EXPECT_TRUE(std::ranges::equal(*index, index_of(snapshot.token_count()).bytes));
+    }
     return snapshot.token_count();
   }
 };

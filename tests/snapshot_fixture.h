@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -83,7 +84,9 @@ class SmallContext {
     for (int layer = 0; layer < store_.shape().layers; ++layer) layers.push_back(store_.layer(layer));
     return offload::content_digest(tokens_, layers, tails());
   }
-  void save(offload::SnapshotWriter& writer) const { writer.checkpoint(store_, tokens_, tails()); }
+  void save(offload::SnapshotWriter& writer, std::span<const offload::SnapshotAttachment> attachments = {}) const {
+    writer.checkpoint(store_, tokens_, tails(), attachments);
+  }
 
  private:
   static std::size_t index(int layer) { return static_cast<std::size_t>(layer); }

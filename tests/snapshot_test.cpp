@@ -124,6 +124,58 @@ TEST_F(SnapshotTest, AContextGrowsInManyCheckpointsAndAcrossWriters) {
   EXPECT_EQ(snapshot.content_digest(), digest_of(90));
 }
 
+std::string text_of(std::optional<std::span<const std::byte>> bytes) {
+  if (!bytes) return "(none)";
+  return {reinterpret_cast<const char*>(bytes->data()), bytes->size()};
+}
+SnapshotAttachment attachment(const std::string& name, const std::string& text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return {name, {bytes.begin(), bytes.end()}};
+}
+
+TEST_F(SnapshotTest, AttachmentsStayUntilOneOfTheSameNameTakesTheirPlace) {
+  const auto path = folder_ / "ctx.hay";
+  SmallContext context(arena_);
+  context.grow_to(30);
+  {
+    SnapshotWriter writer = SnapshotWriter::create(path, small_description());
+    context.save(writer, std::vector{attachment("ann:Flat", "flat of 30"), attachment("ann:HNSW8", "")});
+    writer.finish(path);
+  }
+  EXPECT_EQ(text_of(Snapshot::open(path).attachment("ann:Flat")), "flat of 30");
+  EXPECT_EQ(text_of(Snapshot::open(path).attachment("ann:HNSW8")), "");
+  EXPECT_EQ(text_of(Snapshot::open(path).attachment("ann:PQ8")), "(none)");
+  {
+    SnapshotWriter writer = SnapshotWriter::open_to_append(path);
+    context.grow_to(70);
+    context.save(writer);
+    context.grow_to(80);
+    context.save(writer, std::vector{attachment("ann:HNSW8", "graph of 80")});
+    writer.finish(path);
+  }
+  const Snapshot snapshot = Snapshot::open(path);
+  EXPECT_EQ(snapshot.attachments(), (std::vector<std::string>{"ann:Flat", "ann:HNSW8"}));
+  EXPECT_EQ(text_of(snapshot.attachment("ann:Flat")), "flat of 30");  // knows fewer tokens, which is its maker's matter
+  EXPECT_EQ(text_of(snapshot.attachment("ann:HNSW8")), "graph of 80");
+  EXPECT_EQ(snapshot.content_digest(), digest_of(80));
+  snapshot.verify();
+}
+
+TEST_F(SnapshotTest, AFileWithoutAttachmentsIsOneThatOlderProgramsRead) {
+  EXPECT_EQ(bytes_of(saved(30, 30))[8], 1);
+}
+
+TEST_F(SnapshotTest, AnAttachmentNeedsANameThatFits) {
+  SnapshotWriter writer = SnapshotWriter::create(folder_ / "ctx.hay", small_description());
+  SmallContext context(arena_);
+  context.grow_to(30);
+  for (const std::size_t length : {std::size_t{0}, std::size_t{256}}) {
+    EXPECT_TRUE(refuses([&] { context.save(writer, std::vector{attachment(std::string(length, 'n'), "x")}); },
+                        {"ctx.hay", fmt::format("name of {} bytes", length)}));
+  }
+  context.save(writer, std::vector{attachment(std::string(255, 'n'), "x")});
+}
+
 TEST_F(SnapshotTest, AFinishedContextIsAppendedToInPlaceAndRememberedAsUnfinishedMeanwhile) {
   const auto path = saved(50, 20);
   {
