@@ -73,6 +73,13 @@ void draw_mark(Canvas& canvas, double x, double y, std::size_t series) {
   canvas.rectangle(x - radius * 0.9, y - radius * 0.9, radius * 1.8, radius * 1.8, colour);
 }
 
+// 1, 2 or 5 times a power of ten, so that a range has three to seven of them.
+double tick_distance(double range) {
+  const double power = std::pow(10, std::floor(std::log10(range / 3)));
+  const double times = range / 3 / power;
+  return power * (times >= 5 ? 5 : times >= 2 ? 2 : 1);
+}
+
 void draw_axes(Canvas& canvas, const Scatter& scatter, const Axes& axes, double x, double y) {
   const double octaves = axes.most_x - axes.least_x;
   const double step = std::max(1.0, std::ceil(octaves / 5));
@@ -82,12 +89,12 @@ void draw_axes(Canvas& canvas, const Scatter& scatter, const Axes& axes, double 
     canvas.text(tick, y + plot_height + 16, format_bytes(static_cast<std::uint64_t>(std::exp2(at))), text_size,
                 Align::centre, ink);
   }
-  constexpr int steps = 4;
-  for (int i = 0; i <= steps; ++i) {
-    const double value = axes.least_y + (axes.most_y - axes.least_y) * i / steps;
+  const double apart = tick_distance(axes.most_y - axes.least_y);
+  for (double value = std::ceil(axes.least_y / apart) * apart; value <= axes.most_y; value += apart) {
     const double tick = y + axes.y(value);
     canvas.line({{x, tick}, {x + plot_width, tick}}, 1, grid);
-    canvas.text(x - 7, tick + text_size * 0.36, fmt::format("{:.4g}", value), text_size, Align::right, ink);
+    canvas.text(x - 7, tick + text_size * 0.36, fmt::format("{:.4g}", std::round(value / apart) * apart), text_size,
+                Align::right, ink);
   }
   canvas.text(x + plot_width / 2, y + plot_height + 36, scatter.x_label, text_size, Align::centre, faint_ink);
   canvas.upward_text(x - left_of_plot + 16, y + plot_height / 2, scatter.y_label, text_size, faint_ink);
@@ -97,9 +104,11 @@ void draw_panel(Canvas& canvas, const Scatter& scatter, const Axes& axes, const 
                 double y) {
   canvas.text(x, y - 12, panel.title, panel_title_size, Align::left, ink, true);
   draw_axes(canvas, scatter, axes, x, y);
-  std::vector<std::pair<double, double>> front;
+  std::vector<std::pair<double, double>> front;  // in steps: nobody has measured what lies between two points
   for (const std::size_t i : pareto_front(panel.points)) {
-    front.emplace_back(x + axes.x(panel.points[i].bytes), y + axes.y(panel.points[i].quality));
+    const double at = x + axes.x(panel.points[i].bytes);
+    if (!front.empty()) front.emplace_back(at, front.back().second);
+    front.emplace_back(at, y + axes.y(panel.points[i].quality));
   }
   canvas.line(front, 1.5, faint_ink, true);
   const std::vector<std::string> series = series_of(scatter);

@@ -32,7 +32,7 @@ struct Scatter {
 // Indices in the order of their bytes; of equal points the first.
 std::vector<std::size_t> pareto_front(const std::vector<ScatterPoint>& points);
 
-// Bytes on a logarithmic scale, the front as a line through its points. Throws Error when memory for it is lacking.
+// Bytes on a logarithmic scale, the front as steps from point to point. Throws Error when memory for it is lacking.
 std::string render_scatter(const Scatter& scatter, PictureFormat format);
 
 }  // namespace hayloft::runtime
