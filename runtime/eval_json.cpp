@@ -25,11 +25,11 @@ std::string digest_of(std::string_view bytes) {
   return text;
 }
 
-std::string contents(const std::filesystem::path& path) {
+std::string contents(const std::string& option, const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) fail("{}: cannot be read", path.string());
+  if (!file) fail("{} {}: cannot be read", option, path.string());
   std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (file.bad()) fail("{}: reading failed", path.string());
+  if (file.bad()) fail("{} {}: reading failed", option, path.string());
   return text;
 }
 
@@ -156,18 +156,18 @@ std::string recipe_digest(const EvalRecipe& recipe) {
   return digest_of(recipe_json(recipe));
 }
 
-std::string file_digest(const std::filesystem::path& path) {
+std::string file_digest(const std::string& option, const std::filesystem::path& path) {
   std::error_code error;
-  if (!std::filesystem::is_directory(path, error)) return digest_of(contents(path));
+  if (!std::filesystem::is_directory(path, error)) return digest_of(contents(option, path));
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(path, error)) {
     if (entry.is_regular_file(error)) files.push_back(entry.path());
   }
-  if (error) fail("{}: {}", path.string(), error.message());
+  if (error) fail("{} {}: {}", option, path.string(), error.message());
   std::sort(files.begin(), files.end());
   std::string all;
   for (const auto& file : files)
-    all += fmt::format("{} {}\n", file.lexically_relative(path).string(), digest_of(contents(file)));
+    all += fmt::format("{} {}\n", file.lexically_relative(path).string(), digest_of(contents(option, file)));
   return digest_of(all);
 }
 

@@ -33,8 +33,9 @@ struct EvalRecipe {
 std::string recipe_json(const EvalRecipe& recipe);    // one line
 std::string recipe_digest(const EvalRecipe& recipe);  // what its rows name it by
 
-// "3f2a...": of a file's bytes, or of all the files below a folder with their names. Throws Error.
-std::string file_digest(const std::filesystem::path& path);
+// "3f2a...": of a file's bytes, or of all the files below a folder with their names. `option` is named in what it
+// throws.
+std::string file_digest(const std::string& option, const std::filesystem::path& path);
 
 // One line without its end; `recipe` is the recipe's digest.
 std::string eval_row_json(const EvalRow& row, const std::string& recipe);

@@ -156,11 +156,11 @@ TEST(FileDigest, DependsOnContentsAndOfAFolderOnNames) {
   const test::TemporaryFolder folder;
   folder.write("a", "text");
   folder.write("b", "text");
-  EXPECT_EQ(file_digest(folder / "a"), file_digest(folder / "b"));
-  const std::string both = file_digest(folder.path());
+  EXPECT_EQ(file_digest("--text", folder / "a"), file_digest("--text", folder / "b"));
+  const std::string both = file_digest("--text", folder.path());
   folder.write("b", "other");
-  EXPECT_NE(file_digest(folder.path()), both);
-  EXPECT_TRUE(refuses([&] { file_digest(folder / "none"); }, {"none", "cannot be read"}));
+  EXPECT_NE(file_digest("--text", folder.path()), both);
+  EXPECT_TRUE(refuses([&] { file_digest("--text", folder / "none"); }, {"--text", "none", "cannot be read"}));
 }
 
 }  // namespace

@@ -207,7 +207,9 @@ class EvalCommand : public Command {
   }
 
   runtime::EvalRecipe recipe(const Environment& environment, const std::filesystem::path& directory) const {
-    const auto digest = [](const std::string& path) { return path.empty() ? "" : runtime::file_digest(path); };
+    const auto digest = [](const char* option, const std::string& path) {
+      return path.empty() ? "" : runtime::file_digest(option, path);
+    };
     runtime::EvalRecipe recipe;
     recipe.version = HAYLOFT_VERSION;
     recipe.model = model_name(directory);
@@ -218,11 +220,11 @@ class EvalCommand : public Command {
     recipe.digits = ruler_.digits;
     recipe.scored_tokens = scored_tokens_;
     recipe.chat_template = chat_template_;
-    recipe.haystack = digest(haystack_);
-    recipe.squad = digest(squad_);
-    recipe.hotpotqa = digest(hotpotqa_);
-    recipe.text = digest(text_);
-    for (const std::string& file : prepared_) recipe.prepared.push_back(digest(file));
+    recipe.haystack = digest("--haystack", haystack_);
+    recipe.squad = digest("--squad", squad_);
+    recipe.hotpotqa = digest("--hotpotqa", hotpotqa_);
+    recipe.text = digest("--text", text_);
+    for (const std::string& file : prepared_) recipe.prepared.push_back(digest("--jsonl", file));
     recipe.prefill = runtime::prefill_label(options_.session.prefill);
     recipe.chunk_tokens = options_.session.chunk_tokens;
     recipe.block_tokens = options_.session.cache.block_tokens;
