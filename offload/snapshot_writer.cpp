@@ -208,8 +208,8 @@ struct SnapshotWriter::Impl {
       if (saved.size() == snapshot_attachments) {
         fail("{}: holds {} attachments already, the most that there may be", file->path().string(), saved.size());
       }
-      saved.push_back({attachment.name, next.header.file_bytes, attachment.bytes.size(),
-                       snapshot_checksum(attachment.bytes)});
+      saved.push_back(
+          {attachment.name, next.header.file_bytes, attachment.bytes.size(), snapshot_checksum(attachment.bytes)});
       write(next.header.file_bytes, attachment.bytes);
       next.header.file_bytes += aligned(attachment.bytes.size());
     }

@@ -85,9 +85,8 @@ Distribution distribution(std::span<const float> logits, float max, const std::v
 // The share of `now` that is in `before`; both ascend.
 template <class T>
 double share_in(std::span<const T> now, std::span<const T> before) {
-  const auto common = std::count_if(now.begin(), now.end(), [&](const T& value) {
-    return std::binary_search(before.begin(), before.end(), value);
-  });
+  const auto common = std::count_if(
+      now.begin(), now.end(), [&](const T& value) { return std::binary_search(before.begin(), before.end(), value); });
   return static_cast<double>(common) / static_cast<double>(now.size());
 }
 
@@ -143,7 +142,8 @@ void AttentionStats::see(const ObservedStep& observed) {
   LayerAttention& layer = report_.layers[observed.layer];
   report_.tokens = step.tokens();
   for (int h = 0; h < step.query_heads; ++h) layer.kurtosis.add(kurtosis(step.q + h * d, d));
-  const Ranking exact = rank_positions(step, exact_scores(step), options_.ks.back(), index::SelectPer::kv_head, threads);
+  const Ranking exact =
+      rank_positions(step, exact_scores(step), options_.ks.back(), index::SelectPer::kv_head, threads);
   add_distribution(step, exact, layer, threads);
   Chosen chosen = add_choices(step, exact, layer, threads);
   const auto before = last_.find(observed.layer);
@@ -188,8 +188,8 @@ AttentionStats::Chosen AttentionStats::add_choices(const StepQuery& step, const 
     for (const std::int64_t k : options_.ks) {
       const std::vector<std::int64_t> found = best(approximate, std::min(k, exact.k));
       for (int head = 0; head < step.kv_heads(); ++head) {
-        layer.agreement[{rank, k}].add(share_in(list_of(chosen.positions[k], head, step.kv_heads()),
-                                                list_of(found, head, step.kv_heads())));
+        layer.agreement[{rank, k}].add(
+            share_in(list_of(chosen.positions[k], head, step.kv_heads()), list_of(found, head, step.kv_heads())));
       }
     }
   }

@@ -16,8 +16,8 @@
 namespace hayloft::runtime {
 
 struct AttentionStatsOptions {
-  std::vector<int> ranks;                               // r, held to d; empty: d/8, d/4 and d/2
-  std::vector<std::int64_t> ks = {16, 64, 256, 1024};   // k, held to the tokens there are
+  std::vector<int> ranks;                              // r, held to d; empty: d/8, d/4 and d/2
+  std::vector<std::int64_t> ks = {16, 64, 256, 1024};  // k, held to the tokens there are
   std::int64_t steps = 64;  // of each sequence that are looked at; the rest is decoded as if nobody looked on
 };
 
@@ -29,7 +29,8 @@ struct LayerAttention {
   Figure keys[3];
   std::map<std::int64_t, Figure> top_mass;  // by k: of a query head's softmax on its k largest weights
   // By (r, k): the share of the k positions with the largest exact scores that are among the k with the largest
-  // approximate ones (SparQ's step 1, in the format of the store's columns). Per KV head, by the group's sum of softmaxes.
+  // approximate ones (SparQ's step 1, in the format of the store's columns). Per KV head, by the group's sum of
+  // softmaxes.
   std::map<std::pair<int, std::int64_t>, Figure> agreement;
   // Of the r components, or the k positions, that a KV head chose in the step before, the share that it chose again.
   std::map<int, Figure> columns_again;

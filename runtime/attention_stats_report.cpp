@@ -34,8 +34,8 @@ TextTable layers_table(const AttentionReport& report) {
 }  // namespace
 
 std::string attention_table(const AttentionReport& report) {
-  std::string text = fmt::format("{} steps, {} tokens of context; means over steps and heads\n\n", report.steps,
-                                 report.tokens);
+  std::string text =
+      fmt::format("{} steps, {} tokens of context; means over steps and heads\n\n", report.steps, report.tokens);
   if (report.layers.empty()) return text;
   TextTable spread = layers_table(report);
   spread.front().insert(spread.front().end(), {"entropy", "keys for 25%", "for 50%", "for 75%", "kurtosis of q"});
@@ -49,9 +49,8 @@ std::string attention_table(const AttentionReport& report) {
   TextTable top = layers_table(report);
   add_columns(top, report, &LayerAttention::top_mass, [](std::int64_t k) { return fmt::format("mass of top {}", k); });
   TextTable agreement = layers_table(report);
-  add_columns(agreement, report, &LayerAttention::agreement, [](const std::pair<int, std::int64_t>& key) {
-    return fmt::format("r={} k={}", key.first, key.second);
-  });
+  add_columns(agreement, report, &LayerAttention::agreement,
+              [](const std::pair<int, std::int64_t>& key) { return fmt::format("r={} k={}", key.first, key.second); });
   TextTable again = layers_table(report);
   add_columns(again, report, &LayerAttention::columns_again, [](int r) { return fmt::format("columns r={}", r); });
   add_columns(again, report, &LayerAttention::positions_again,

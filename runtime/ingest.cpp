@@ -26,11 +26,32 @@ SessionOptions as_read(const offload::Snapshot& snapshot, SessionOptions options
   return options;
 }
 
-void checkpoint(offload::SnapshotWriter& writer, const Session& session, std::span<const std::int32_t> tokens) {
+void checkpoint(offload::SnapshotWriter& writer, const Session& session, std::span<const std::int32_t> tokens,
+                std::span<const offload::SnapshotAttachment> attachments = {}) {
   const std::vector<offload::SnapshotTail> tails = session.cache().tails();
   std::vector<offload::TailImage> images;
   for (const offload::SnapshotTail& tail : tails) images.push_back(tail.image());
-  writer.checkpoint(session.cache().store(), tokens, images);
+  writer.checkpoint(session.cache().store(), tokens, images, attachments);
+}
+
+// A method whose state is worth saving; throws Error naming those that keep none.
+std::vector<offload::SnapshotAttachment> build_indices(Session& session, const IngestOptions& options) {
+  std::vector<offload::SnapshotAttachment> built;
+  for (const auto& method : options.indices) {
+    session.prepare(*method, options.indexing);
+    const MethodState* const state = session.state(*method);
+    std::vector<std::byte> bytes = state ? state->save() : std::vector<std::byte>();
+    if (bytes.empty()) fail("--index {}: this method keeps nothing that could be saved", method->options().name);
+    built.push_back({method->state_key(), std::move(bytes)});
+  }
+  return built;
+}
+
+// Those that the context has already go on from there; the others watch what is read.
+void begin_indices(Session& session, const offload::Snapshot* snapshot, const IngestOptions& options) {
+  for (const auto& method : options.indices) {
+    if (!snapshot || !restore_index(session, *snapshot, *method)) session.watch(*method);
+  }
 }
 
 // Reads what `tokens` have beyond the session, chunk by chunk, with checkpoints; then finishes the file.
@@ -62,6 +83,7 @@ IngestResult read_on(offload::SnapshotWriter writer, Session session, const std:
   result.seconds = seconds_since(start);
   result.read = session.tokens() - result.resumed_from;
   checkpoint(writer, session, tokens);
+  if (!options.indices.empty()) checkpoint(writer, session, tokens, build_indices(session, options));
   result.file_bytes = writer.file_bytes();
   writer.finish(path);
   return result;
@@ -107,8 +129,10 @@ IngestResult ingest(const ModelSource& source, offload::Arena& arena, std::strin
     const offload::SnapshotDescription description{
         source.identity(), store_shape(source.model.config(), options.session.cache), source.model.config().layers,
         write_note({chunk, options.session.prefill})};
-    return read_on(offload::SnapshotWriter::create(part, description), Session(source.model, arena, options.session),
-                   tokens, path, chunk, options, progress);
+    Session session(source.model, arena, options.session);
+    begin_indices(session, nullptr, options);
+    return read_on(offload::SnapshotWriter::create(part, description), std::move(session), tokens, path, chunk, options,
+                   progress);
   }
   offload::SnapshotWriter writer = offload::SnapshotWriter::open_to_append(part);
   const offload::Snapshot snapshot = writer.snapshot();
@@ -116,8 +140,9 @@ IngestResult ingest(const ModelSource& source, offload::Arena& arena, std::strin
   require_same_beginning(snapshot.tokens(), tokens, part.string());
   announce(options, tokens, &snapshot);
   const SessionOptions reading = as_read(snapshot, options.session);
-  return read_on(std::move(writer), Session(source.model, arena, reading, snapshot), tokens, path, reading.chunk_tokens,
-                 options, progress);
+  Session session(source.model, arena, reading, snapshot);
+  begin_indices(session, &snapshot, options);
+  return read_on(std::move(writer), std::move(session), tokens, path, reading.chunk_tokens, options, progress);
 }
 
 IngestResult append_to(const ModelSource& source, offload::Arena& arena, std::string_view text,
@@ -133,8 +158,37 @@ IngestResult append_to(const ModelSource& source, offload::Arena& arena, std::st
   require_same_beginning(saved, tokens, path.string());
   announce(options, tokens, &snapshot);
   const SessionOptions reading = as_read(snapshot, options.session);
-  return read_on(std::move(writer), Session(source.model, arena, reading, snapshot), tokens, path, reading.chunk_tokens,
-                 options, progress);
+  Session session(source.model, arena, reading, snapshot);
+  begin_indices(session, &snapshot, options);
+  return read_on(std::move(writer), std::move(session), tokens, path, reading.chunk_tokens, options, progress);
+}
+
+void add_indices(const ModelSource& source, offload::Arena& arena, const std::filesystem::path& path,
+                 const IngestOptions& options) {
+  offload::SnapshotWriter writer = offload::SnapshotWriter::open_to_append(path);
+  const offload::Snapshot snapshot = writer.snapshot();
+  if (!snapshot.complete()) {
+    fail("{}: is unfinished; run the ingest that was interrupted again, to its end", path.string());
+  }
+  snapshot.require_model(source.identity());
+  Session session(source.model, arena, as_read(snapshot, options.session), snapshot);
+  begin_indices(session, &snapshot, options);
+  const std::vector<offload::SnapshotAttachment> built = build_indices(session, options);
+  checkpoint(writer, session, snapshot.tokens(), built);
+  writer.finish(path);
+}
+
+bool restore_index(Session& session, const offload::Snapshot& snapshot, const Method& method) {
+  if (method.state_key().empty()) return false;
+  const auto saved = snapshot.attachment(method.state_key());
+  if (!saved) return false;
+  try {
+    session.restore(method, *saved);
+  } catch (const Error& error) {
+    fail("{}: its index '{}': {}; make it again by hayloft index", snapshot.path().string(), method.state_key(),
+         error.what());
+  }
+  return true;
 }
 
 Session open_context(const ModelSource& source, offload::Arena& arena, const offload::Snapshot& snapshot,

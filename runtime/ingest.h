@@ -2,7 +2,9 @@
 
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string_view>
+#include <vector>
 
 #include "offload/snapshot_writer.h"
 #include "runtime/session.h"
@@ -22,6 +24,10 @@ struct IngestOptions {
   // Told, before anything is read or written, how the text will be read, how many tokens the context will have and how
   // many of them lie in blocks of the file already. Throw to refuse.
   std::function<void(const SessionOptions& reading, std::int64_t tokens, std::int64_t stored)> planned = {};
+  // What these methods keep of a sequence is built when the text has been read, and saved with the context, each under
+  // its Method::state_key(). They see the queries of what is read in this run.
+  std::vector<std::shared_ptr<const Method>> indices = {};
+  StateProgress indexing = {};  // told of each in turn
 };
 
 struct IngestResult {
@@ -52,6 +58,15 @@ IngestResult ingest(const ModelSource& source, offload::Arena& arena, std::strin
 IngestResult append_to(const ModelSource& source, offload::Arena& arena, std::string_view text,
                        const std::filesystem::path& path, const IngestOptions& options,
                        const PrefillProgress& progress = {});
+
+// Builds what options.indices keep for a context that is there already and saves it with it; an index that was saved
+// before is taken on from where it ends. Throws Error; what `indexing` throws leaves the context as it was.
+void add_indices(const ModelSource& source, offload::Arena& arena, const std::filesystem::path& path,
+                 const IngestOptions& options);
+
+// Takes what the method keeps from the context, where it was saved with it; else it will be built when it is needed.
+// Throws Error naming the file when it is damaged.
+bool restore_index(Session& session, const offload::Snapshot& snapshot, const Method& method);
 
 // A session at the end of a saved context: the mapped blocks, the tails, and the tokens behind the last chunk read now,
 // as the context was. What is appended to it attends by options.prefill. Throws Error when the context belongs to

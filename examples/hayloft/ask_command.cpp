@@ -74,6 +74,7 @@ class AskCommand : public Command {
     plan_ = announce_plan(environment, planned, machine_profile(machine_.profile));
     runtime::Session context = open_saved(environment, source, snapshot, {});
     fmt::print(stderr, "{}: {} tokens\n", context_, context.tokens());
+    runtime::restore_index(context, snapshot, method.method());
     prepare_method(context, method.method());
 
     for (const std::string& question : questions_) answer(environment, context, method, question);

@@ -39,13 +39,17 @@ class TextStream {
 
 }  // namespace
 
+runtime::StateProgress index_progress(std::optional<runtime::Progress>& progress) {
+  return [&progress, reached = std::int64_t{-1}](std::int64_t done, std::int64_t total) mutable {
+    check_interrupted();
+    if (reached < 0 || done < reached) progress.emplace(runtime::stderr_progress(), "index", "keys", total);
+    progress->update(reached = done);
+  };
+}
+
 void prepare_method(runtime::Session& session, const runtime::Method& method) {
   std::optional<runtime::Progress> progress;
-  session.prepare(method, [&](std::int64_t done, std::int64_t total) {
-    check_interrupted();
-    if (!progress) progress.emplace(runtime::stderr_progress(), "index", "keys", total);
-    progress->update(done);
-  });
+  session.prepare(method, index_progress(progress));
 }
 
 void decode_and_print(const Environment& environment, runtime::Session& session, WatchedMethod& method,

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "examples/hayloft/audit_options.h"
 #include "examples/hayloft/environment.h"
+#include "runtime/progress.h"
 #include "runtime/sampler.h"
 #include "runtime/session.h"
 
@@ -15,6 +17,9 @@ struct Decoded {
   int tokens = 0;  // generated, the end-of-text token not counted
   double seconds = 0;
 };
+
+// Shows how far the building of indices is, one after another.
+runtime::StateProgress index_progress(std::optional<runtime::Progress>& progress);
 
 // Session::prepare with its progress on standard error; says nothing where there is nothing to do.
 void prepare_method(runtime::Session& session, const runtime::Method& method);

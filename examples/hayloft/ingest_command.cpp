@@ -2,6 +2,7 @@
 
 #include "examples/hayloft/bundled_model.h"
 #include "examples/hayloft/command.h"
+#include "examples/hayloft/decoding.h"
 #include "examples/hayloft/environment.h"
 #include "examples/hayloft/interrupt.h"
 #include "examples/hayloft/options.h"
@@ -41,6 +42,7 @@ class IngestCommand : public Command {
         ->check(CLI::NonNegativeNumber)
         ->take_last()
         ->capture_default_str();
+    add_index_option(app, indices_);
     add_machine_options(app, machine_);
     add_columns_option(app, options_.session.cache.columns);
     add_profile_option(app, machine_);
@@ -63,6 +65,7 @@ class IngestCommand : public Command {
     for (const std::string& file : files_) text += read_text("--file", file);
     const Environment environment(machine_, directory);
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
+    options_.indices = make_indices(indices_, environment.model->config().head_dim);
     const bool appending = !append_.empty();
     const std::string path = appending ? append_ : save_;
 
@@ -81,6 +84,7 @@ class IngestCommand : public Command {
       progress->update(reached = done);
       check_interrupted();
     };
+    options_.indexing = index_progress(progress);
     runtime::IngestResult result;
     try {
       result = appending ? append_to(source, *environment.arena, text, path, options_, show)
@@ -104,6 +108,7 @@ class IngestCommand : public Command {
   std::vector<std::string> files_;
   std::string save_;
   std::string append_;
+  std::vector<std::string> indices_;
   MachineOptions machine_;
   runtime::IngestOptions options_;
 };

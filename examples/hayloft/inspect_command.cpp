@@ -51,6 +51,7 @@ class InspectCommand : public Command {
         {"columns", offload::name(what.shape.columns)},
         {"stored_tokens", what.shape.layers > 0 ? snapshot.stored_tokens(0) : 0},
         {"note", what.note},
+        {"indices", snapshot.attachments()},
     };
     if (verify_) {
       snapshot.verify(progress("verify"));

@@ -55,6 +55,7 @@ struct Program {
     add("attend", "One attention method on the tensors of a file", make_attend_command);
     add("generate", "Text that goes on from a prompt", make_generate_command);
     add("ingest", "Read a long text once and save it as a context", make_ingest_command);
+    add("index", "Build indices for a saved context and save them with it", make_index_command);
     add("ask", "Ask a saved context questions", make_ask_command);
     add("inspect", "What a saved context holds, and whether it is sound", make_inspect_command);
     add("plan", "What a run will take, in memory and time per token", make_plan_command);
@@ -68,7 +69,7 @@ struct Program {
     if (list_devices) return nullptr;
     const std::vector<CLI::App*> chosen = app.get_subcommands();
     if (chosen.empty())
-      fail("a subcommand is needed: needle, eval, attend, generate, ingest, ask, inspect, plan, bench or link");
+      fail("a subcommand is needed: needle, eval, attend, generate, ingest, index, ask, inspect, plan, bench or link");
     Command* const command = commands.at(chosen.front()).get();
     command->check();
     return command;

@@ -191,6 +191,25 @@ runtime::MethodOptions AttentionOptions::one_method(const char* subcommand) cons
   return all.front();
 }
 
+void add_index_option(CLI::App& app, std::vector<std::string>& indices) {
+  app.add_option("--index", indices, "Save the index of ann:FACTORY with the context; may be repeated")
+      ->type_name("METHOD,...")
+      ->allow_extra_args(false);
+}
+
+std::vector<std::shared_ptr<const runtime::Method>> make_indices(const std::vector<std::string>& indices,
+                                                                 int head_dim) {
+  std::vector<std::shared_ptr<const runtime::Method>> methods;
+  for (const std::string& list : indices) {
+    for (const std::string& item : runtime::split_methods(list)) {
+      const runtime::MethodOptions options = named("--index", [&] { return runtime::parse_method(item, {}); });
+      if (options.name != "ann") fail("--index {}: has no index that could be saved; ann has", item);
+      methods.push_back(runtime::make_method(options, head_dim));
+    }
+  }
+  return methods;
+}
+
 void add_sampling_options(CLI::App& app, runtime::SamplerOptions& options) {
   app.add_option("--temp", options.temperature, "Temperature; 0 takes the likeliest token")->type_name("T");
   app.add_option("--top-k", options.top_k, "Sample among the K likeliest tokens; 0 is off")->type_name("K");

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,6 +41,10 @@ struct AttentionOptions {
   runtime::MethodOptions one_method(const char* subcommand) const;
 };
 void add_attention_options(CLI::App& app, AttentionOptions& options, std::vector<std::string> default_attn);
+
+// --index METHOD,...: methods whose indices are to be saved with a context.
+void add_index_option(CLI::App& app, std::vector<std::string>& indices);
+std::vector<std::shared_ptr<const runtime::Method>> make_indices(const std::vector<std::string>& indices, int head_dim);
 
 void add_sampling_options(CLI::App& app, runtime::SamplerOptions& options);
 void add_prefill_options(CLI::App& app, runtime::SessionOptions& options);  // --prefill and its own, --batch
