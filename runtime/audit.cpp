@@ -15,22 +15,18 @@ namespace {
 
 constexpr std::size_t most_fresh = 4096;  // take_measured() keeps
 
-// Until a measurement has been timed: what one thread scores and sums up a second, about half of what it was seen to.
-constexpr double guessed_bytes_per_second = 2e9;
+// Until a measurement has been timed: of the K and V that one thread gets through a second, as seen on a slow machine.
+constexpr double guessed_bytes_per_second = 3e9;
 
 // Of the calling thread, as far as the system lets us: then it only takes processors that nothing else wants.
 void take_lowest_priority() {
   [[maybe_unused]] const int refused = setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 19);
 }
 
-double thread_seconds() {
+double seconds_of(clockid_t clock) {
   timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  clock_gettime(clock, &time);
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
-}
-
-double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::steady_clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
 }
 
 // SplitMix64's finaliser: neighbouring numbers give unrelated ones.
@@ -63,8 +59,9 @@ bool SampleChoice::chosen(std::int64_t call) const {
          static_cast<std::int64_t>(place % static_cast<std::uint64_t>(std::max<std::int64_t>(1, end - begin)));
 }
 
-Auditor::Auditor(const offload::Threads& threads, const AuditOptions& options, Measure measure)
-    : threads_(threads),
+Auditor::Auditor(const gpu::Backend& backend, const AuditOptions& options, Measure measure)
+    : threads_(backend.threads()),
+      on_processors_(backend.name() == "cpu"),
       options_(checked(options)),
       measure_(std::move(measure)),
       choice_(options.rate, options.seed),
@@ -79,13 +76,19 @@ Auditor::~Auditor() {
   if (worker_.joinable()) worker_.join();
 }
 
+// Where decoding needs the processors it is their time that counts, shared among the threads: what else the machine is
+// busy with makes decoding longer, but leaves it no more time to give away.
+double Auditor::decoding_clock() const {
+  return on_processors_ ? seconds_of(CLOCK_PROCESS_CPUTIME_ID) / threads_.count() : seconds_of(CLOCK_MONOTONIC);
+}
+
 bool Auditor::wants(int layer, std::int64_t position) {
-  const Clock::time_point now = Clock::now();
+  const double now = decoding_clock();
   const std::lock_guard lock(mutex_);
   // From one question to the next time passes that is not spent decoding.
   const bool same_step = position == last_position_ && layer > last_layer_;
   const bool goes_on = same_step || (calls_ > 0 && position == last_position_ + 1);
-  if (goes_on) report_.decode_seconds += seconds_between(last_call_, now);
+  if (goes_on) report_.decode_seconds += now - last_call_;
   last_call_ = now;
   last_position_ = position;
   last_layer_ = layer;
@@ -99,12 +102,12 @@ bool Auditor::wants(int layer, std::int64_t position) {
 }
 
 void Auditor::see(const ObservedStep& step) {
-  const Clock::time_point start = Clock::now();
+  const double start = seconds_of(CLOCK_MONOTONIC);
   auto sample = std::make_unique<StepSample>(step);
   {
     const std::lock_guard lock(mutex_);
     waiting_.push_back(std::move(sample));
-    report_.copy_seconds += seconds_between(start, Clock::now());
+    report_.copy_seconds += seconds_of(CLOCK_MONOTONIC) - start;
   }
   wake_.notify_one();
 }
@@ -136,12 +139,13 @@ void Auditor::work() {
       const std::unique_ptr<StepSample> sample = std::move(waiting_.front());
       waiting_.pop_front();
       lock.unlock();
-      const double start = thread_seconds();
+      const double start = seconds_of(CLOCK_THREAD_CPUTIME_ID);
       StepFidelity fidelity = measure_(*sample, *host);
-      const double seconds = (thread_seconds() - start) / threads_.count();
+      const double seconds = (seconds_of(CLOCK_THREAD_CPUTIME_ID) - start) / threads_.count();
       lock.lock();
       seconds_per_byte_ = seconds / static_cast<double>(sample->bytes());
       measured(std::move(fidelity), seconds);
+      if (on_processors_) report_.decode_seconds -= seconds;  // it is in the process' time as well
     }
   } catch (...) {
     if (!lock.owns_lock()) lock.lock();
@@ -169,10 +173,10 @@ void Auditor::finish() {
       ++report_.dropped;
       continue;
     }
-    const Clock::time_point start = Clock::now();
+    const double start = decoding_clock();
     StepFidelity fidelity = measure_(*sample, *host);
     const std::lock_guard lock(mutex_);
-    measured(std::move(fidelity), seconds_between(start, Clock::now()));
+    measured(std::move(fidelity), decoding_clock() - start);
   }
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -12,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "offload/threads.h"
+#include "gpu/backend.h"
 #include "runtime/audit_report.h"
 #include "runtime/audit_sample.h"
 #include "runtime/step_observer.h"
@@ -49,9 +48,9 @@ class Auditor : public StepObserver {
  public:
   using Measure = std::function<StepFidelity(StepSample& sample, gpu::Backend& host)>;
 
-  // `threads` are the ones that the sessions decode with; finish() uses them. `measure` is for tests.
+  // `backend` is the one that the sessions decode with, and outlives the auditor. `measure` is for tests.
   explicit Auditor(
-      const offload::Threads& threads, const AuditOptions& options = {},
+      const gpu::Backend& backend, const AuditOptions& options = {},
       Measure measure = [](StepSample& sample, gpu::Backend& host) { return sample.measure(host); });
   ~Auditor() override;
   Auditor(const Auditor&) = delete;
@@ -68,12 +67,13 @@ class Auditor : public StepObserver {
   std::vector<StepFidelity> take_measured();  // since the last call, the oldest first; bounded, the newest are kept
 
  private:
-  using Clock = std::chrono::steady_clock;
   void work();
   bool affordable() const;
   void measured(StepFidelity fidelity, double seconds);
+  double decoding_clock() const;  // seconds
 
   const offload::Threads& threads_;
+  const bool on_processors_;  // decoding runs on the processors that measuring takes
   const AuditOptions options_;
   const Measure measure_;
   const SampleChoice choice_;
@@ -82,7 +82,7 @@ class Auditor : public StepObserver {
   std::int64_t calls_ = 0;
   std::int64_t last_position_ = -1;
   int last_layer_ = -1;
-  Clock::time_point last_call_;
+  double last_call_ = 0;  // decoding_clock()
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;  // there may be something to measure, or to end

@@ -27,9 +27,9 @@ struct AuditReport {
   std::int64_t chosen = 0;    // of those, to be samples
   std::int64_t measured = 0;  // of those; the others were dropped or still wait
   std::int64_t dropped = 0;
-  double decode_seconds = 0;   // that were watched
+  double decode_seconds = 0;   // that were watched; on the CPU backend of processor time, divided by its threads
   double copy_seconds = 0;     // that the decoding thread spent on copying samples
-  double measure_seconds = 0;  // of processor time, divided by the number of threads that decoding uses
+  double measure_seconds = 0;  // of processor time, divided by the threads of the backend
 
   void add(const StepFidelity& fidelity);
   double cost() const;  // the share of the decoding time that the audit took, if all of it came out of that time

@@ -105,7 +105,7 @@ class AuditFigures : public ::testing::TestWithParam<Case> {};
 TEST_P(AuditFigures, AreThoseOfABruteForceComputation) {
   TinyRun run(GetParam().model, GetParam().columns);
   const auto expected = std::make_shared<BruteForce>();
-  const auto auditor = std::make_shared<Auditor>(run.threads, everything());
+  const auto auditor = std::make_shared<Auditor>(*run.backend, everything());
   run.session.observe(expected);
   run.session.observe(auditor);
   run.decode(run.session, GetParam().method, 20);  // the tail grows to a block, which is spilled, and starts again
@@ -152,7 +152,7 @@ INSTANTIATE_TEST_SUITE_P(Methods, AuditFigures,
 
 TEST(Audit, FindsNothingAmissWithDenseAttention) {
   TinyRun run("llama");
-  const auto auditor = std::make_shared<Auditor>(run.threads, everything());
+  const auto auditor = std::make_shared<Auditor>(*run.backend, everything());
   run.session.observe(auditor);
   run.decode(run.session, "dense", 3);
   auditor->finish();
@@ -169,7 +169,7 @@ TEST(Audit, ChangesNothingThatIsDecoded) {
   for (const char* method : {"sparq:r=2:k=24", "topk:k=8", "dense"}) {
     Session plain = run.session.fork();
     Session watched = run.session.fork();
-    const auto auditor = std::make_shared<Auditor>(run.threads, everything());
+    const auto auditor = std::make_shared<Auditor>(*run.backend, everything());
     watched.observe(auditor);
     EXPECT_EQ(run.decode(watched, method, 20), run.decode(plain, method, 20)) << method;
     auditor->finish();
@@ -180,7 +180,7 @@ TEST(Audit, ChangesNothingThatIsDecoded) {
 
 TEST(Audit, WatchesOneForkAfterAnother) {
   TinyRun run("llama");
-  const auto auditor = std::make_shared<Auditor>(run.threads, everything());
+  const auto auditor = std::make_shared<Auditor>(*run.backend, everything());
   for (int i = 0; i < 3; ++i) {
     Session fork = run.session.fork();
     fork.observe(auditor);
@@ -235,7 +235,7 @@ TEST(Audit, DropsAndCountsWhatComesFasterThanItCanBeMeasured) {
   std::promise<void> gate;
   const std::shared_future<void> opened = gate.get_future().share();
   bool first = true;
-  Auditor auditor(run.threads, options, [&](StepSample& sample, gpu::Backend& host) {
+  Auditor auditor(*run.backend, options, [&](StepSample& sample, gpu::Backend& host) {
     if (std::exchange(first, false)) {
       measuring.set_value();
       opened.wait();
@@ -259,7 +259,7 @@ TEST(Audit, MeasuresOneSampleWhereTimeAllowsForNone) {
   options.rate = 1;
   options.time_share = 1e-12;
   options.pending = 4;
-  const auto auditor = std::make_shared<Auditor>(run.threads, options);
+  const auto auditor = std::make_shared<Auditor>(*run.backend, options);
   run.session.observe(auditor);
   run.decode(run.session, "sparq:r=2:k=24", 2);
   EXPECT_EQ(auditor->report().measured, 0);
@@ -271,7 +271,7 @@ TEST(Audit, MeasuresOneSampleWhereTimeAllowsForNone) {
 TEST(Audit, SaysAtTheEndWhatWentWrongAndLetsDecodingGoOn) {
   TinyRun run("llama");
   const auto auditor = std::make_shared<Auditor>(
-      run.threads, everything(), [](StepSample&, gpu::Backend&) -> StepFidelity { throw Error("out of everything"); });
+      *run.backend, everything(), [](StepSample&, gpu::Backend&) -> StepFidelity { throw Error("out of everything"); });
   run.session.observe(auditor);
   EXPECT_FALSE(run.decode(run.session, "dense", 3).empty());
   EXPECT_THROW(auditor->finish(), Error);

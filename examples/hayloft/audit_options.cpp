@@ -78,7 +78,7 @@ WatchedMethod::WatchedMethod(const runtime::MethodOptions& method, const Environ
     target_.emplace(method, head_dim, *choices.target);
   else
     method_ = runtime::make_method(method, head_dim);
-  if (choices.audit) auditor_ = std::make_shared<runtime::Auditor>(environment.threads, *choices.audit);
+  if (choices.audit) auditor_ = std::make_shared<runtime::Auditor>(*environment.backend, *choices.audit);
   if (!choices.stats.empty()) stats_ = std::make_shared<runtime::AttentionStats>();
 }
 
