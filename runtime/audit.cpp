@@ -96,7 +96,9 @@ bool Auditor::wants(int layer, std::int64_t position) {
   if (!waiting_.empty() && affordable()) wake_.notify_one();
   if (!choice_.chosen(calls_++) || ending_) return false;
   ++report_.chosen;
-  if (static_cast<int>(waiting_.size()) < options_.pending) return true;
+  // Where time is short a second copy would only wait for the first.
+  const int room = options_.time_share > 0 ? 1 : options_.pending;
+  if (static_cast<int>(waiting_.size()) < room) return true;
   ++report_.dropped;
   return false;
 }
@@ -128,7 +130,7 @@ void Auditor::measured(StepFidelity fidelity, double seconds) {
 }
 
 void Auditor::work() {
-  take_lowest_priority();
+  if (options_.time_share > 0) take_lowest_priority();
   std::unique_lock lock(mutex_);
   try {
     const offload::Threads one(1);

@@ -22,7 +22,8 @@ struct AuditOptions {
   double rate = 0.01;        // share of steps x layers that become samples, above 0 and up to 1
   double time_share = 0.02;  // of the time spent decoding that measuring may take at most; 0: whatever `rate` needs
   std::uint64_t seed = 1;
-  int pending = 4;  // samples that wait to be measured, at most: each holds a copy of one layer's tail
+  int pending =
+      4;  // samples that wait to be measured, at most: each holds a copy of one layer's tail; 1 with time_share
 };
 void check_audit(const AuditOptions& options);  // throws Error naming the option
 
@@ -39,9 +40,10 @@ class SampleChoice {
 };
 
 // The recall meter: watches sessions decode and measures samples of what they do against exact attention, on a thread
-// of its own that runs with the lowest priority, so that decoding comes first. Nothing that it does changes what is
-// decoded, and decoding never waits for a measurement: where samples come faster than they can be measured they are
-// dropped and counted. Which calls become samples depends on rate and seed alone; which of them are dropped, on time.
+// of its own; with a time_share it runs with the lowest priority, so that decoding comes first. Nothing that it does
+// changes what is decoded, and decoding never waits for a measurement: where samples come faster than they can be
+// measured they are dropped and counted. Which calls become samples depends on rate and seed alone; which of them are
+// dropped, on time.
 //
 // Watches one session after another; wants(), see() and finish() are for the thread that decodes.
 class Auditor : public StepObserver {

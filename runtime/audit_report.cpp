@@ -42,7 +42,7 @@ std::string audit_table(const AuditReport& report) {
       fmt::format("audit: {} of {} steps x layers measured against exact attention", report.measured, report.calls);
   if (report.dropped > 0) text += fmt::format(", {} dropped for want of time", report.dropped);
   if (report.measured == 0) return text + "; a higher --audit RATE takes more\n";
-  text += fmt::format(", {:.2g}% of the decoding time\n", report.cost() * 100);
+  text += fmt::format(", {:.1f}% of the decoding time\n", report.cost() * 100);
   TextTable table{
       {"layer", "head", "samples", "k", "recall", "worst", "mass caught", "worst", "output error", "worst"}};
   for (const auto& [layer, heads] : report.layers) {

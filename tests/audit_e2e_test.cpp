@@ -29,9 +29,17 @@ class AuditProgram : public testing::Test {
   }
 
   Outcome generate(std::vector<std::string> more) {
-    std::vector<std::string> arguments = {
-        "generate", "-m", HAYLOFT_SOURCE_DIR "/examples/needle-model/model", "-f", folder_ / "text.txt", "-n", "24",
-        "--block-tokens", "256", "--attn", "sparq:r=8:k=32"};
+    std::vector<std::string> arguments = {"generate",
+                                          "-m",
+                                          HAYLOFT_SOURCE_DIR "/examples/needle-model/model",
+                                          "-f",
+                                          folder_ / "text.txt",
+                                          "-n",
+                                          "24",
+                                          "--block-tokens",
+                                          "256",
+                                          "--attn",
+                                          "sparq:r=8:k=32"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return run_program(arguments);
   }
@@ -41,8 +49,8 @@ class AuditProgram : public testing::Test {
 
 TEST_F(AuditProgram, ReportsWhatItSampledAndGeneratesTheSameText) {
   const Outcome plain = generate({});
-  const Outcome audited = generate({"--audit=25%", "--audit-json", folder_ / "audit.json", "--attention-stats",
-                                    folder_ / "attention.md"});
+  const Outcome audited =
+      generate({"--audit=25%", "--audit-json", folder_ / "audit.json", "--attention-stats", folder_ / "attention.md"});
   ASSERT_EQ(audited.exit_code, 0) << audited.err;
   EXPECT_EQ(audited.out, plain.out);
   EXPECT_NE(audited.err.find("steps x layers measured against exact attention"), std::string::npos) << audited.err;
