@@ -228,7 +228,7 @@ std::string attend_json(const AttendOutput& output) {
   nlohmann::ordered_json json;
   json["schema"] = "hayloft.attend/1";
   json["attn"] = output.attn.name;
-  json["r"] = output.attn.name == "sparq" ? nlohmann::ordered_json(output.attn.rank) : nullptr;
+  json["r"] = has_rank(output.attn) ? nlohmann::ordered_json(output.attn.rank) : nullptr;
   json["k"] = selects ? nlohmann::ordered_json(output.width) : nullptr;
   json["window"] = selects ? nlohmann::ordered_json(output.window) : nullptr;
   json["queries"] = output.queries;

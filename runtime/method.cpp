@@ -32,7 +32,7 @@ std::vector<std::string> method_names() {
 
 std::unique_ptr<Method> make_method(const MethodOptions& options, int head_dim) {
   const Entry& entry = find(options.name);
-  if ((options.name == "sparq" || options.name == "lowrank") && (options.rank < 1 || options.rank > head_dim)) {
+  if (has_rank(options) && (options.rank < 1 || options.rank > head_dim)) {
     fail("--attn-r {}: the rank must be between 1 and the head dimension, {}", options.rank, head_dim);
   }
   if (options.window && *options.window < 0) fail("--attn-window {}: cannot be negative", *options.window);

@@ -1,7 +1,7 @@
 #include "offload/error.h"
 #include "runtime/choice.h"
 
-// FlexGen's sparse attention (arXiv 2303.06865, section 4.3), as SparQ measures it (arXiv 2312.04985, section 5): the
+// FlexGen's sparse attention (arXiv 2303.06865, section 5), as SparQ measures it (arXiv 2312.04985): the
 // exact scores of every position from all of K over the link, then V of the k largest and softmax over those. It is
 // SparQ's step 1 with every component. The rows that V comes in hold K as well, and count so in bytes.
 namespace hayloft::runtime {

@@ -126,9 +126,9 @@ class LowRank : public Method {
     search.weights = weights.data();
     search.rule = options_.rule;
     search.per = per();
-    const Chosen chosen = choose_with_mass(state.columns(cache.layer), search, choice_of(cache, step.query_heads), tail,
-                                           step.backend.threads());
-    attend_chosen(step, q, choice_of(cache, step.query_heads), chosen, options_.mean_value, out);
+    const Choice choice = choice_of(cache, step.query_heads);
+    const Chosen chosen = choose_with_mass(state.columns(cache.layer), search, choice, tail, step.backend.threads());
+    attend_chosen(step, q, choice, chosen, options_.mean_value, out);
     step.counters += count(cache, step.query_heads);
   }
 

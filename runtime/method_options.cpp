@@ -188,6 +188,10 @@ std::vector<std::string> split_methods(std::string_view text) {
   return items;
 }
 
+bool has_rank(const MethodOptions& method) {
+  return method.name == "sparq" || method.name == "lowrank";
+}
+
 std::string method_label(const MethodOptions& method) {
   const MethodOptions usual;
   std::string label = method.name;
@@ -199,16 +203,15 @@ std::string method_label(const MethodOptions& method) {
     if (method.rerank > 0) label += fmt::format(" rerank={}", method.rerank);
     if (!method.query_aware) label += " aware=off";
   }
-  const bool ranked = method.name == "sparq" || method.name == "lowrank";
-  if (ranked) label += fmt::format(" r={}", method.rank);
+  if (has_rank(method)) label += fmt::format(" r={}", method.rank);
   if (method.name != "window" || !method.window) label += fmt::format(" k={}", method.k.text());
   if (method.window) label += fmt::format(" w={}", *method.window);
   if (method.name == "window" && method.sinks != usual.sinks) label += fmt::format(" s={}", method.sinks);
   if (method.name == "pages") label += fmt::format(" page={}", method.page);
   if (method.name == "h2o" && method.recent != usual.recent) label += fmt::format(" recent={:g}", method.recent);
   if (method.name == "lowrank" && method.seed != usual.seed) label += fmt::format(" seed={}", method.seed);
-  if ((ranked || method.name == "oracle") && !method.mean_value) label += " mean=off";
-  if (method.name == "sparq" && method.temperature != usual.temperature) {
+  if ((has_rank(method) || method.name == "oracle") && !method.mean_value) label += " mean=off";
+  if (has_rank(method) && method.temperature != usual.temperature) {
     label += method.temperature == gpu::Temperature::rank ? " tau=r" : " tau=d";
   }
   if (method.per) label += *method.per == index::SelectPer::kv_head ? " select=kv-head" : " select=query-head";

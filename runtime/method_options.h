@@ -71,6 +71,7 @@ MethodOptions parse_method(std::string_view text, const MethodOptions& defaults)
 std::vector<std::string> split_methods(std::string_view text);
 
 std::vector<std::string> method_names();
+bool has_rank(const MethodOptions& method);  // whether r says anything about it
 
 // What tells it from others in tables: "sparq r=16 k=128".
 std::string method_label(const MethodOptions& method);

@@ -66,7 +66,7 @@ nlohmann::ordered_json row_json(const NeedleRow& row) {
   const bool dense = row.attn.name == "dense";
   nlohmann::ordered_json json;
   json["attn"] = row.attn.name;
-  json["r"] = row.attn.name == "sparq" ? nlohmann::ordered_json(row.attn.rank) : nullptr;
+  json["r"] = has_rank(row.attn) ? nlohmann::ordered_json(row.attn.rank) : nullptr;
   json["k"] = dense ? nullptr : nlohmann::ordered_json(row.k);
   json["window"] = dense ? nullptr : nlohmann::ordered_json(row.window);
   json["tokens"] = row.tokens;

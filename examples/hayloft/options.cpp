@@ -150,22 +150,24 @@ void add_attention_options(CLI::App& app, AttentionOptions& options, std::vector
       ->default_str("128");
   add_text(
       app, "--attn-window", "W", [&](const std::string& text) { defaults.window = read_int("--attn-window", text, 0); },
-      "Newest positions that are always attended [sparq: k/4, topk: 0, window: k less the sinks]");
+      "Newest positions that are always attended [sparq, lowrank, oracle: k/4; topk, flexgen, pages: 0; window: k less "
+      "the sinks; h2o: half of k]");
   add_text(
       app, "--attn-sinks", "S", [&](const std::string& text) { defaults.sinks = read_int("--attn-sinks", text, 0); },
       "window: first positions that are always attended")
       ->default_str("4");
   add_choice<bool>(app, "--mean-value", {{"on", true}, {"off", false}},
-                   "sparq: the mean value stands in for what was not fetched",
+                   "sparq, lowrank, oracle: the mean value stands in for what was not fetched",
                    [&](bool on) { defaults.mean_value = on; })
       ->default_str("on");
   add_choice<GroupRule>(app, "--attn-group", {{"softmax", GroupRule::softmax}, {"logits", GroupRule::logits}},
                         "How the query heads of a group rank positions together: by their summed softmaxes or logits",
                         [&](GroupRule rule) { defaults.rule = rule; })
       ->default_str("softmax");
-  add_choice<SelectPer>(app, "--attn-select", {{"kv-head", SelectPer::kv_head}, {"query-head", SelectPer::query_head}},
-                        "topk: one selection per KV head or per query head", [&](SelectPer per) { defaults.per = per; })
-      ->default_str("query-head");
+  add_choice<SelectPer>(
+      app, "--attn-select", {{"kv-head", SelectPer::kv_head}, {"query-head", SelectPer::query_head}},
+      "topk, oracle, lowrank, pages: one selection per KV head or per query head [topk: per query head]",
+      [&](SelectPer per) { defaults.per = per; });
   add_choice<bool>(app, "--topk-engine", {{"own", false}, {"faiss", true}}, "topk: which search finds the positions",
                    [&](bool faiss) { defaults.faiss = faiss; })
       ->default_str("own");
