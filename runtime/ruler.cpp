@@ -126,13 +126,18 @@ std::int64_t RulerSource::find_units() {
 RulerSample RulerSource::sample(int number) {
   if (units_ == 0) units_ = find_units();
   const std::int64_t least = generator_->least_units(number);
-  for (std::int64_t units = std::max(units_, least);; units = std::max(least, units - generator_->units_to_drop())) {
+  for (std::int64_t units = std::max(units_, least);;) {
     RulerSample sample = make(number, units);
     if (sample.length <= ctx_size_) return sample;
     if (units == least) {
       fail("--ctx-size {}: too short for sample {} of {}, which takes at least {} tokens of this model", ctx_size_,
            number, task_->name, sample.length);
     }
+    // RULER drops a fixed number of units and tries again. Of a long text that may take many tries: those that cannot
+    // be enough yet are left out.
+    const std::int64_t drop = generator_->units_to_drop();
+    const std::int64_t surplus = (sample.length - ctx_size_) * units / sample.length;
+    units = std::max(least, units - std::max<std::int64_t>(1, surplus / drop) * drop);
   }
 }
 

@@ -102,6 +102,8 @@ TEST_F(RulerTest, TheSizeIsTheLargestThatFits) {
   const RulerSample sample = source("niah_single_1").sample(0);
   const auto line = static_cast<std::int64_t>(tokenizer.encode("\n" + std::string(ruler_noise)).size());
   EXPECT_GT(sample.length + line, 4096);
+  // Of the text haystack, words: a word is a token here, or a few.
+  EXPECT_GT(source("niah_single_2").sample(0).length, 4096 - 10);
 }
 
 TEST_F(RulerTest, EverythingFollowsFromTheSeedTheLengthAndTheNumber) {
