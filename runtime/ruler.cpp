@@ -33,7 +33,7 @@ std::unique_ptr<RulerGenerator> make_generator(std::string_view task, const Rule
     require_file(options.hotpotqa, "--hotpotqa", task);
     return make_ruler_hotpotqa(options.hotpotqa);
   }
-  return make_ruler_niah(task, options);
+  return make_ruler_niah(task, options, ctx_size);
 }
 
 }  // namespace

@@ -89,7 +89,8 @@ class RulerSource {
 };
 
 // The generators, each in its own file. `ctx_size` matters where RULER has other parameters for short contexts.
-std::unique_ptr<RulerGenerator> make_ruler_niah(std::string_view task, const RulerOptions& options);
+std::unique_ptr<RulerGenerator> make_ruler_niah(std::string_view task, const RulerOptions& options,
+                                                std::int64_t ctx_size);
 std::unique_ptr<RulerGenerator> make_ruler_tracking(std::int64_t ctx_size, const Tokenizer& tokenizer);
 std::unique_ptr<RulerGenerator> make_ruler_common_words(std::int64_t ctx_size);
 std::unique_ptr<RulerGenerator> make_ruler_frequent_words(std::int64_t ctx_size);

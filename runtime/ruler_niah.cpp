@@ -49,10 +49,13 @@ std::string listed(const std::vector<std::string>& items) {  // "a", "a and b", 
 
 class Generator : public RulerGenerator {
  public:
-  Generator(const Niah& niah, const RulerOptions& options)
+  Generator(const Niah& niah, const RulerOptions& options, std::int64_t ctx_size)
       : niah_(niah),
         kind_(niah.value == Type::uuids ? "uuid" : "number"),
         digits_(options.digits),
+        to_drop_(niah.haystack == Haystack::text ? 500
+                 : ctx_size < 4096               ? 5
+                                                 : 25),
         filler_(options.haystack.empty() ? make_grammar(options.seed) : make_text(options.haystack)) {}
 
   RulerText write(int, std::int64_t units, std::mt19937_64 random) override {
@@ -93,7 +96,7 @@ class Generator : public RulerGenerator {
   }
 
   std::int64_t least_units(int) const override { return niah_.haystack == Haystack::text ? 20 : niah_.keys; }
-  std::int64_t units_to_drop() const override { return niah_.haystack == Haystack::text ? 500 : 25; }
+  std::int64_t units_to_drop() const override { return to_drop_; }
 
  private:
   std::string value_of(Type type, std::mt19937_64& random) const {
@@ -151,15 +154,17 @@ class Generator : public RulerGenerator {
   Niah niah_;
   std::string_view kind_;  // what is hidden, in the needle's words
   int digits_;
+  std::int64_t to_drop_;
   Filler filler_;
 };
 
 }  // namespace
 
-std::unique_ptr<RulerGenerator> make_ruler_niah(std::string_view task, const RulerOptions& options) {
+std::unique_ptr<RulerGenerator> make_ruler_niah(std::string_view task, const RulerOptions& options,
+                                                std::int64_t ctx_size) {
   const auto* niah =
       std::find_if(std::begin(tasks), std::end(tasks), [&](const Niah& each) { return each.task == task; });
-  return std::make_unique<Generator>(*niah, options);
+  return std::make_unique<Generator>(*niah, options, ctx_size);
 }
 
 }  // namespace hayloft::runtime
