@@ -138,14 +138,16 @@ void Auditor::work() {
     while (true) {
       wake_.wait(lock, [&] { return ending_ || (!waiting_.empty() && affordable()); });
       if (ending_) return;
-      const std::unique_ptr<StepSample> sample = std::move(waiting_.front());
+      std::unique_ptr<StepSample> sample = std::move(waiting_.front());
       waiting_.pop_front();
       lock.unlock();
       const double start = seconds_of(CLOCK_THREAD_CPUTIME_ID);
       StepFidelity fidelity = measure_(*sample, *host);
       const double seconds = (seconds_of(CLOCK_THREAD_CPUTIME_ID) - start) / threads_.count();
+      const double per_byte = seconds / static_cast<double>(sample->bytes());
+      sample.reset();  // which takes time, and decoding must not wait for the lock
       lock.lock();
-      seconds_per_byte_ = seconds / static_cast<double>(sample->bytes());
+      seconds_per_byte_ = per_byte;
       measured(std::move(fidelity), seconds);
       if (on_processors_) report_.decode_seconds -= seconds;  // it is in the process' time as well
     }

@@ -62,7 +62,17 @@ AuditTarget::AuditTarget(const MethodOptions& method, int head_dim, const AuditT
     : method_options_(method),
       head_dim_(head_dim),
       options_(checked(options, method)),
-      method_(make_method(method, head_dim)) {}
+      method_(make_method(method, head_dim)) {
+  MethodOptions larger = method;
+  larger.k = Budget{0, 1.0};
+  if (make_method(larger, head_dim)->state_key() != method_->state_key()) {
+    fail(
+        "--audit-target: --attn {} has read the context with its k in mind and cannot attend to more later; give a "
+        "larger "
+        "--attn-k instead",
+        method.name);
+  }
+}
 
 std::vector<std::string> AuditTarget::update(std::span<const StepFidelity> measured) {
   std::vector<std::string> lines;

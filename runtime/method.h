@@ -17,7 +17,7 @@ namespace hayloft::runtime {
 
 // What one step attended to, copied to the host for recall and for `hayloft attend`.
 struct StepTrace {
-  std::vector<std::int32_t> positions;  // [lists][k], from the store
+  std::vector<std::int32_t> positions;  // [lists][k], ascending; from the store, or of what `h2o` keeps
   int lists = 0;
   int k = 0;
   gpu::Attended::Range ranges[2];

@@ -223,9 +223,13 @@ std::vector<double> caught_mass(const StepQuery& step, const Scores& scores, con
   for (int list = 0; list < trace.lists; ++list) {
     const ListHeads heads = heads_of(list, trace.lists, step.query_heads);
     for (int i = 0; i < trace.k; ++i) {
-      const f16* const row = step.store.row(heads.first / g, trace.positions[list * trace.k + i]);
+      const std::int64_t position = trace.positions[list * trace.k + i];
+      const std::int64_t in_tail = position - step.tail.first();  // of what evicts, lists reach into the tail
       for (int h = heads.first; h < heads.first + heads.count; ++h) {
-        caught[h] += std::exp(dot(scores.weights.data() + h * d, row, d) - exact.max[h]);
+        const double logit = in_tail >= 0
+                                 ? exact.tail.logits[h * exact.tail.tokens + in_tail]
+                                 : dot(scores.weights.data() + h * d, step.store.row(heads.first / g, position), d);
+        caught[h] += std::exp(logit - exact.max[h]);
       }
     }
   }

@@ -27,22 +27,29 @@ class TinyRun {
  public:
   static constexpr int context = 150;
 
-  explicit TinyRun(const std::string& model_name, offload::ColumnFormat columns = offload::ColumnFormat::f16)
+  // `method` watches the context being read, as those that keep a state of it must.
+  explicit TinyRun(const std::string& model_name, offload::ColumnFormat columns = offload::ColumnFormat::f16,
+                   std::string_view method = "dense")
       : model(std::filesystem::path(HAYLOFT_SOURCE_DIR) / "tests/golden/models" / model_name, *backend),
         session(model, arena, options(columns)),
         tokens(random_tokens(400, model.config().vocab_size, 7)) {
+    session.watch(*make(method));
     session.append(std::span(tokens).first(context));
   }
 
   // Decodes `steps` of the tokens behind the context and returns their logits, one after another.
   std::vector<float> decode(runtime::Session& of, std::string_view method, int steps) {
-    const auto attention = runtime::make_method(runtime::parse_method(method, {}), model.config().head_dim);
+    const auto attention = make(method);
     std::vector<float> all;
     for (int i = 0; i < steps; ++i) {
       const std::vector<float> logits = of.step(tokens[static_cast<std::size_t>(of.tokens())], *attention);
       all.insert(all.end(), logits.begin(), logits.end());
     }
     return all;
+  }
+
+  std::unique_ptr<runtime::Method> make(std::string_view method) const {
+    return runtime::make_method(runtime::parse_method(method, {}), model.config().head_dim);
   }
 
   static runtime::SessionOptions options(offload::ColumnFormat columns) {

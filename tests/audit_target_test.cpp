@@ -93,6 +93,7 @@ TEST(AuditTarget, SaysOnceWhenThereIsNothingMoreToRaise) {
 TEST(AuditTarget, RefusesWhatItCannotDo) {
   for (const double mass : {0.0, 1.01, -1.0}) EXPECT_THROW(target("sparq:r=4", mass), Error) << mass;
   EXPECT_THROW(target("window:window=100"), Error);  // k has no effect on it
+  EXPECT_THROW(target("h2o:k=100"), Error);          // what it has evicted does not come back
   EXPECT_NO_THROW(target("window:k=100"));
 }
 

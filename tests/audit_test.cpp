@@ -103,7 +103,7 @@ struct Case {
 class AuditFigures : public ::testing::TestWithParam<Case> {};
 
 TEST_P(AuditFigures, AreThoseOfABruteForceComputation) {
-  TinyRun run(GetParam().model, GetParam().columns);
+  TinyRun run(GetParam().model, GetParam().columns, GetParam().method);
   const auto expected = std::make_shared<BruteForce>();
   const auto auditor = std::make_shared<Auditor>(*run.backend, everything());
   run.session.observe(expected);
@@ -137,18 +137,20 @@ TEST_P(AuditFigures, AreThoseOfABruteForceComputation) {
 }
 
 constexpr auto f16_columns = offload::ColumnFormat::f16;
-INSTANTIATE_TEST_SUITE_P(Methods, AuditFigures,
-                         ::testing::Values(Case{"llama", f16_columns, "sparq:r=2:k=40"},
-                                           Case{"llama", f16_columns, "topk:k=20"},
-                                           Case{"llama", f16_columns, "window:k=30:sinks=4"},
-                                           Case{"llama", f16_columns, "dense"},
-                                           Case{"llama-linear-sharded", f16_columns, "sparq:r=4:k=30"},
-                                           Case{"llama-linear-sharded", f16_columns, "topk:k=10%"},
-                                           Case{"llama-llama3", f16_columns, "sparq:r=4:k=1"},
-                                           // Exactness must not come from the integer mirror.
-                                           Case{"llama", offload::ColumnFormat::int8, "sparq:r=2:k=40"},
-                                           Case{"llama-llama3", offload::ColumnFormat::int4, "topk:k=40"},
-                                           Case{"smollm3", f16_columns, "sparq:r=2:k=24"}));
+INSTANTIATE_TEST_SUITE_P(
+    Methods, AuditFigures,
+    ::testing::Values(Case{"llama", f16_columns, "sparq:r=2:k=40"}, Case{"llama", f16_columns, "topk:k=20"},
+                      Case{"llama", f16_columns, "window:k=30:sinks=4"}, Case{"llama", f16_columns, "dense"},
+                      Case{"llama-linear-sharded", f16_columns, "sparq:r=4:k=30"},
+                      Case{"llama-linear-sharded", f16_columns, "topk:k=10%"},
+                      Case{"llama", f16_columns, "flexgen:k=20"}, Case{"llama", f16_columns, "oracle:k=20"},
+                      Case{"llama-llama3", f16_columns, "h2o:k=40"}, Case{"llama", f16_columns, "pages:k=48:page=16"},
+                      Case{"llama-llama3", f16_columns, "lowrank:r=4:k=30"},
+                      Case{"llama-llama3", f16_columns, "sparq:r=4:k=1"},
+                      // Exactness must not come from the integer mirror.
+                      Case{"llama", offload::ColumnFormat::int8, "sparq:r=2:k=40"},
+                      Case{"llama-llama3", offload::ColumnFormat::int4, "topk:k=40"},
+                      Case{"smollm3", f16_columns, "sparq:r=2:k=24"}));
 
 TEST(Audit, FindsNothingAmissWithDenseAttention) {
   TinyRun run("llama");
