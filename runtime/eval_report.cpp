@@ -139,6 +139,14 @@ std::vector<std::int64_t> share_lengths(const EvalReport& report) {
   return {lengths.begin(), lengths.end()};
 }
 
+TextTable transposed(const TextTable& table) {
+  TextTable other(table[0].size());
+  for (const auto& line : table) {
+    for (std::size_t i = 0; i < line.size(); ++i) other[i].push_back(line[i]);
+  }
+  return other;
+}
+
 nlohmann::ordered_json or_null(const std::optional<double>& value) {
   return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
 }
@@ -185,12 +193,13 @@ TextTable score_table(const EvalReport& report, std::int64_t ctx_size) {
     }
     table.push_back(std::move(line));
   }
-  if (shares < 2) return table;
-  table.push_back({fmt::format("mean of {}", shares)});
-  for (const MethodName& method : methods) {
-    table.back().push_back(percent(mean_over_tasks(groups, method.key, ctx_size, Measure::share)));
+  if (shares > 1) {
+    table.push_back({fmt::format("mean of {}", shares)});
+    for (const MethodName& method : methods) {
+      table.back().push_back(percent(mean_over_tasks(groups, method.key, ctx_size, Measure::share)));
+    }
   }
-  return table;
+  return methods.size() < table.size() ? table : transposed(table);
 }
 
 TextTable length_table(const EvalReport& report) {

@@ -23,7 +23,8 @@ struct EvalReport {
 std::string eval_line(const EvalRow& row);  // one row for a terminal, no newline
 
 // Tasks by methods at one length: percent of what was asked for, as RULER rounds it, the characters copied, the
-// perplexity. The last line is the mean over the tasks scored in percent, where there are several.
+// perplexity. The last line is the mean over the tasks scored in percent, where there are several. With many methods
+// the table lies on its side, methods by tasks.
 TextTable score_table(const EvalReport& report, std::int64_t ctx_size);
 
 // Methods by lengths: those means; then weighted by 1..n from the shortest length to the longest, and by n..1; and the

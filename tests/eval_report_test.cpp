@@ -48,6 +48,13 @@ TEST(EvalReport, ScoresAreMeansOverSamplesAndTheLastLineTheMeanOverTasks) {
                                                       {"mean of 2", "90.00", "18.75"}}));
 }
 
+TEST(EvalReport, WithMoreMethodsThanTasksTheTableLiesOnItsSide) {
+  EvalReport report;
+  for (const char* method : {"dense", "topk", "window"}) report.rows.push_back(make_row("vt", 4096, method, 1));
+  EXPECT_EQ(score_table(report, 4096),
+            (Lines{{"4k", "vt"}, {"dense", "100.00"}, {"topk k=128", "100.00"}, {"window k=128", "100.00"}}));
+}
+
 TEST(EvalReport, OtherMeasuresAreNoShares) {
   EvalReport report = small_report();
   report.rows.push_back(make_row("perplexity", 8192, "dense", 2, Measure::perplexity));

@@ -227,6 +227,24 @@ TEST_F(EvalTest, SparseMethodsAreHeldToExactAttentionUnlessNobodyWants) {
   EXPECT_FALSE(rows[1].recall.has_value());
 }
 
+TEST_F(EvalTest, EveryMethodThereIsCanBeMeasured) {
+  options.methods.clear();
+  MethodOptions defaults;
+  defaults.rank = 4;
+  defaults.k = Budgets({24, 0});
+  for (const std::string& name : method_names()) options.methods.push_back(parse_method(name, defaults));
+  options.samples = 1;
+  RandomTask task(300, 8, 0);
+  run(task);
+  ASSERT_EQ(rows.size(), options.methods.size());
+  for (const EvalRow& row : rows) {
+    EXPECT_TRUE(std::isfinite(row.score) && std::isfinite(*row.kl)) << row.attn.name;
+    if (!row.mass) continue;
+    EXPECT_GT(*row.mass, 0) << row.attn.name;
+    EXPECT_LE(*row.mass, 1 + rounding) << row.attn.name;
+  }
+}
+
 TEST_F(EvalTest, RowsThatAreThereAreNotMadeAgain) {
   int started = 0;
   hooks.sample_started = [&](const EvalTask&, int, std::int64_t) { ++started; };
