@@ -41,9 +41,13 @@ std::string eval_summary(const EvalReport& report, std::string (*format)(const T
 
 std::string eval_json(const EvalReport& report);  // schema hayloft.eval-report/1: recipe, means, rows
 
-// A panel per length, a point per method: the mean score against the bytes read near the memory and over the link.
-// Where no task is scored in percent, the characters copied, or the agreement with dense attention. Nothing when there
-// are no rows to draw.
-std::optional<Scatter> eval_scatter(const EvalReport& report);
+// What a plot calls quality: the mean score; where no task is scored in percent the characters copied, or the agreement
+// with dense attention (automatic); that agreement; -log10 of the mean KL(dense || method), in which dense attention
+// has no place; the share of the softmax that is attended.
+enum class EvalQuality : std::uint8_t { automatic, top1, kl, mass };
+
+// A panel per length, a point per method: quality against the bytes read near the memory and over the link. Nothing
+// when there are no rows to draw.
+std::optional<Scatter> eval_scatter(const EvalReport& report, EvalQuality quality = EvalQuality::automatic);
 
 }  // namespace hayloft::runtime

@@ -24,7 +24,7 @@ constexpr double margin = 24;
 constexpr double header = 62;  // title and subtitle
 constexpr double plot_width = 300, plot_height = 230;
 constexpr double left_of_plot = 70, above_plot = 34, below_plot = 56;
-constexpr double legend_gap = 30;
+constexpr double legend_gap = 46;
 constexpr double title_size = 18, panel_title_size = 13.5, text_size = 11.5;
 constexpr double radius = 4.5;
 
@@ -93,8 +93,8 @@ void draw_axes(Canvas& canvas, const Scatter& scatter, const Axes& axes, double 
   for (double value = std::ceil(axes.least_y / apart) * apart; value <= axes.most_y; value += apart) {
     const double tick = y + axes.y(value);
     canvas.line({{x, tick}, {x + plot_width, tick}}, 1, grid);
-    canvas.text(x - 7, tick + text_size * 0.36, fmt::format("{:.4g}", std::round(value / apart) * apart), text_size,
-                Align::right, ink);
+    canvas.text(x - 7, tick + text_size * 0.36, fmt::format("{:.4g}", std::round(value / apart) * apart + 0.0),
+                text_size, Align::right, ink);
   }
   canvas.text(x + plot_width / 2, y + plot_height + 36, scatter.x_label, text_size, Align::centre, faint_ink);
   canvas.upward_text(x - left_of_plot + 16, y + plot_height / 2, scatter.y_label, text_size, faint_ink);

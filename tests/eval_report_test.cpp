@@ -141,6 +141,19 @@ TEST(EvalScatter, WithoutSharesItIsTheAgreementWithDense) {
   EXPECT_EQ(eval_scatter(report)->panels[0].points[0].quality, 75);
 }
 
+TEST(EvalScatter, QualityCanBeChosen) {
+  EvalReport report = small_report();
+  report.rows.resize(4);
+  report.rows[0].kl = 0;  // dense
+  report.rows[3].kl = 0.01;
+  report.rows[3].mass = 0.5;
+  const auto points = [&](EvalQuality quality) { return eval_scatter(report, quality)->panels[0].points; };
+  ASSERT_EQ(points(EvalQuality::kl).size(), 1u) << "dense attention is what it is measured against";
+  EXPECT_DOUBLE_EQ(points(EvalQuality::kl)[0].quality, 2);
+  EXPECT_DOUBLE_EQ(points(EvalQuality::mass)[0].quality, 50);
+  EXPECT_FALSE(eval_scatter(report, EvalQuality::top1).has_value());
+}
+
 std::vector<std::size_t> front(std::vector<std::pair<double, double>> points) {
   std::vector<ScatterPoint> all;
   for (const auto& [bytes, quality] : points) all.push_back({"", bytes, quality});

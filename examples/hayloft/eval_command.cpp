@@ -107,6 +107,16 @@ class EvalCommand : public Command {
         ->type_name("FILE|-")
         ->take_last();
     app.add_option("--plot", plot_, "Draw quality against bytes moved, .svg or .png")->type_name("FILE")->take_last();
+    using runtime::EvalQuality;
+    add_choice<EvalQuality>(app, "--plot-by",
+                            {{"score", EvalQuality::automatic},
+                             {"top1", EvalQuality::top1},
+                             {"kl", EvalQuality::kl},
+                             {"mass", EvalQuality::mass}},
+                            "What --plot calls quality: the score, the agreement with dense attention, how small the "
+                            "KL divergence from it is, the attention mass caught",
+                            [this](EvalQuality quality) { plot_by_ = quality; })
+        ->default_str("score");
     using Format = std::string (*)(const runtime::TextTable&);
     add_choice<Format>(app, "--format", {{"text", runtime::aligned}, {"md", runtime::markdown}, {"csv", runtime::csv}},
                        "How to print the tables", [this](Format format) { format_ = format; })
@@ -317,8 +327,9 @@ class EvalCommand : public Command {
   std::string summary() const { return runtime::eval_summary(report(), format_); }
 
   void write_plot() const {
-    const std::optional<runtime::Scatter> scatter = runtime::eval_scatter(report());
-    if (!scatter) fail("--plot {}: there is nothing to draw", plot_);
+    const std::optional<runtime::Scatter> scatter = runtime::eval_scatter(report(), plot_by_);
+    if (!scatter)
+      fail("--plot {}: there is nothing to draw; --plot-by top1 and kl need --agreement or perplexity", plot_);
     offload::OutputFile picture(plot_);
     picture.write(runtime::render_scatter(*scatter, runtime::picture_format(plot_)));
     picture.commit();
@@ -341,6 +352,7 @@ class EvalCommand : public Command {
   MachineOptions machine_;
   runtime::RulerOptions ruler_;
   runtime::EvalOptions options_;
+  runtime::EvalQuality plot_by_ = runtime::EvalQuality::automatic;
 
   std::FILE* table_ = stdout;  // standard error when the JSON takes standard output
   std::optional<runtime::EvalFile> file_;
