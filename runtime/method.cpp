@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "index/ann.h"
 #include "offload/error.h"
 
 namespace hayloft::runtime {
@@ -11,9 +12,10 @@ struct Entry {
   const char* name;
   std::unique_ptr<Method> (*make)(const MethodOptions&);
 };
-constexpr Entry methods[] = {{"dense", make_dense},     {"sparq", make_sparq},     {"topk", make_topk},
-                             {"window", make_window},   {"flexgen", make_flexgen}, {"h2o", make_h2o},
-                             {"lowrank", make_lowrank}, {"pages", make_pages},     {"oracle", make_oracle}};
+constexpr Entry methods[] = {{"dense", make_dense},   {"sparq", make_sparq},     {"topk", make_topk},
+                             {"window", make_window}, {"ann", make_ann},         {"flexgen", make_flexgen},
+                             {"h2o", make_h2o},       {"lowrank", make_lowrank}, {"pages", make_pages},
+                             {"oracle", make_oracle}};
 
 const Entry& find(std::string_view name) {
   for (const Entry& entry : methods) {
@@ -37,6 +39,7 @@ std::unique_ptr<Method> make_method(const MethodOptions& options, int head_dim) 
   }
   if (options.window && *options.window < 0) fail("--attn-window {}: cannot be negative", *options.window);
   if (options.sinks < 0) fail("--attn-sinks {}: cannot be negative", options.sinks);
+  if (options.name == "ann") index::check_ann_factory(options.factory, head_dim);
   const bool counts_window_in_k = options.name != "dense" && options.name != "window";
   for (const Budget& k : options.k.by_layer()) {
     if (counts_window_in_k && options.window && k.count > 0 && *options.window > k.count) {

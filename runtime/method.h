@@ -90,6 +90,7 @@ std::unique_ptr<Method> make_dense(const MethodOptions& options);
 std::unique_ptr<Method> make_sparq(const MethodOptions& options);
 std::unique_ptr<Method> make_topk(const MethodOptions& options);
 std::unique_ptr<Method> make_window(const MethodOptions& options);
+std::unique_ptr<Method> make_ann(const MethodOptions& options);
 std::unique_ptr<Method> make_flexgen(const MethodOptions& options);
 std::unique_ptr<Method> make_h2o(const MethodOptions& options);
 std::unique_ptr<Method> make_lowrank(const MethodOptions& options);

@@ -192,6 +192,11 @@ bool has_rank(const MethodOptions& method) {
   return method.name == "sparq" || method.name == "lowrank";
 }
 
+index::SelectPer selects_per(const MethodOptions& method) {
+  const bool per_query_head = method.name == "topk" || method.name == "ann";
+  return method.per.value_or(per_query_head ? index::SelectPer::query_head : index::SelectPer::kv_head);
+}
+
 std::string method_label(const MethodOptions& method) {
   const MethodOptions usual;
   std::string label = method.name;

@@ -73,6 +73,9 @@ std::vector<std::string> split_methods(std::string_view text);
 std::vector<std::string> method_names();
 bool has_rank(const MethodOptions& method);  // whether r says anything about it
 
+// Whose selection it makes: of MethodOptions::per, or the method's own.
+index::SelectPer selects_per(const MethodOptions& method);
+
 // What tells it from others in tables: "sparq r=16 k=128".
 std::string method_label(const MethodOptions& method);
 

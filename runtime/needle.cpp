@@ -182,8 +182,7 @@ class Run {
     std::int64_t recall_count = 0;
     double observing_seconds = 0;
     if (row.k > 0) {
-      const index::SelectPer per = method.options().per.value_or(
-          method.options().name == "topk" ? index::SelectPer::query_head : index::SelectPer::kv_head);
+      const index::SelectPer per = selects_per(method.options());
       session.observe([&, per](int, const gpu::CacheView& cache, const float* q, const StepTrace& trace) {
         const Clock::time_point start = Clock::now();
         recall_sum += recall(model_.backend(), cache, q, model_.config().query_heads, trace, row.k, per);

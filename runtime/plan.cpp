@@ -120,7 +120,7 @@ PlanTime predict(const PlanRequest& request, const offload::BlockLayout& layout,
   const AttentionRates rates = profile.rates(config.head_dim, config.group_size(), read);
   const bool sparq = method.attn.name == "sparq";
   // A list per query head serves one query per row.
-  const bool alone = method.attn.name == "topk" && method.attn.per != index::SelectPer::kv_head;
+  const bool alone = selects_per(method.attn) == index::SelectPer::query_head;
   const auto bytes = [&](Place place, Kind kind) {
     return method.counters.bytes[static_cast<std::size_t>(place)][static_cast<std::size_t>(kind)];
   };

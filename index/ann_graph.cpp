@@ -1,0 +1,313 @@
+#include <cblas.h>
+#include <faiss/IndexHNSW.h>
+#include <faiss/clone_index.h>
+#include <faiss/impl/DistanceComputer.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <queue>
+
+#include "index/ann_codes.h"
+
+// HNSW: Faiss builds the graph over keys that lie in the store, or over codes; searching it is ours, for it has to read
+// rows through a view that changes from session to session, and to count what it reads.
+namespace hayloft::index {
+namespace {
+
+// What the graph is built over. Faiss looks for the nearest; two keys are the nearer the larger
+//
+//   a . b                                          for plain inner products, and
+//   (a - m) . (b - m) + norm(a) norm(b)            with what each lacks of a common norm R in one more dimension,
+//                                                  norm(a) = sqrt(R^2 - |a - m|^2),
+//
+// which ranks as the Euclidean distance does once all keys have norm R, and as inner products do for a query, which has
+// a zero there (Bachrach et al., RecSys 2014). Inner products of keys with each other lead to the few longest ones.
+class GraphStorage : public faiss::Index {
+ public:
+  GraphStorage(std::shared_ptr<const KeySpace> space, std::unique_ptr<faiss::Index> codes, float norm)
+      : faiss::Index(space->dim(), faiss::METRIC_L2), space_(std::move(space)), codes_(std::move(codes)), norm_(norm) {}
+  GraphStorage(const GraphStorage& other)
+      : faiss::Index(other),
+        space_(other.space_),
+        codes_(other.codes_ ? faiss::clone_index(other.codes_.get()) : nullptr),
+        norm_(other.norm_),
+        lacking_(other.lacking_) {}
+
+  // Where keys lie while some are added; without codes.
+  void read_from(const KeyRows* rows) { rows_ = rows; }
+
+  void add(FaissId n, const float* x) override {
+    if (codes_) codes_->add(n, x);
+    if (norm_ > 0) {
+      for (FaissId i = 0; i < n; ++i) lacking_.push_back(lacking(x + i * d));
+    }
+    ntotal += n;
+  }
+  void reset() override {
+    if (codes_) codes_->reset();
+    lacking_.clear();
+    ntotal = 0;
+  }
+  void search(FaissId, const float*, FaissId, float*, FaissId*, const faiss::SearchParameters*) const override {
+    FAISS_THROW_MSG("only the graph is searched");
+  }
+  faiss::DistanceComputer* get_distance_computer() const override { return new Distances(*this); }
+
+  const KeySpace& space() const { return *space_; }
+  const faiss::Index* codes() const { return codes_.get(); }
+  std::uint64_t bytes() const {
+    return space_->bytes() + lacking_.size() * sizeof(float) +
+           (codes_ ? static_cast<std::uint64_t>(ntotal) * codes_->sa_code_size() : 0);
+  }
+
+ private:
+  // Of keys that are added. Not of queries: search() of the graph does without.
+  class Distances : public faiss::DistanceComputer {
+   public:
+    explicit Distances(const GraphStorage& storage)
+        : storage_(storage),
+          products_(storage.codes_ ? storage.codes_->get_distance_computer() : nullptr),
+          decoded_(storage.codes_ ? 2 * static_cast<std::size_t>(storage.d) : 0) {}
+
+    void set_query(const float* x) override {
+      x_ = x;
+      if (products_) {
+        products_->set_query(x);
+      } else {
+        const float* mean = storage_.space_->mean();
+        offset_ = 0;
+        for (int c = 0; c < storage_.d; ++c) offset_ += x[c] * mean[c];
+      }
+      lacking_ = storage_.norm_ > 0 ? storage_.lacking(x) : 0;
+    }
+    float operator()(FaissId i) override {
+      float product;
+      if (products_) {
+        product = (*products_)(i);
+      } else {
+        const auto position = static_cast<std::int32_t>(i);
+        score_rows(*storage_.rows_, x_, &position, 1, &product);
+        product -= offset_;
+      }
+      return -(product + lacking_ * storage_.lacking_at(i));
+    }
+    // Not the codes' own symmetric distance: that of PQ is Euclidean whatever the metric.
+    float symmetric_dis(FaissId i, FaissId j) override {
+      float product = 0;
+      if (products_) {
+        storage_.codes_->reconstruct(i, decoded_.data());
+        storage_.codes_->reconstruct(j, decoded_.data() + storage_.d);
+        product = cblas_sdot(storage_.d, decoded_.data(), 1, decoded_.data() + storage_.d, 1);
+      } else {
+        product = centred_product((*storage_.rows_)[i], (*storage_.rows_)[j], storage_.space_->mean(), storage_.d);
+      }
+      return -(product + storage_.lacking_at(i) * storage_.lacking_at(j));
+    }
+
+   private:
+    const GraphStorage& storage_;
+    std::unique_ptr<faiss::DistanceComputer> products_;
+    const float* x_ = nullptr;
+    std::vector<float> decoded_;  // two keys; only for codes
+    float offset_ = 0;
+    float lacking_ = 0;
+  };
+
+  float lacking(const float* x) const {
+    float square = 0;
+    for (int c = 0; c < d; ++c) square += x[c] * x[c];
+    return std::sqrt(std::max(0.0f, norm_ * norm_ - square));
+  }
+  float lacking_at(FaissId i) const { return norm_ > 0 ? lacking_[static_cast<std::size_t>(i)] : 0; }
+
+  std::shared_ptr<const KeySpace> space_;
+  std::unique_ptr<faiss::Index> codes_;  // null: the rows
+  float norm_;                           // R; 0: plain inner products
+  std::vector<float> lacking_;           // [ntotal] where norm_ > 0
+  const KeyRows* rows_ = nullptr;
+};
+
+// Which keys a search has come by. One per thread, since a search is over before the next begins; clearing it costs
+// nothing but once in 65,535 searches.
+class Seen {
+ public:
+  void start(std::size_t keys) {
+    if (marks_.size() < keys) marks_.resize(keys);
+    if (++mark_ == 0) {
+      std::fill(marks_.begin(), marks_.end(), std::uint16_t{0});
+      mark_ = 1;
+    }
+  }
+  bool first_time(std::int32_t position) {
+    std::uint16_t& mark = marks_[static_cast<std::size_t>(position)];
+    if (mark == mark_) return false;
+    mark = mark_;
+    return true;
+  }
+
+ private:
+  std::vector<std::uint16_t> marks_;
+  std::uint16_t mark_ = 0;
+};
+
+class GraphHead : public AnnHead {
+ public:
+  GraphHead(AnnParts parts, const AnnTraining& training) {
+    std::vector<float> mean = mean_key(training.rows, training.tokens, training.query_aware);
+    const std::vector<float> sample = sample_keys(training.rows, training.tokens, 65536, mean.data());
+    auto space = std::make_shared<KeySpace>(std::move(mean), std::move(parts.chain), sample);
+    const std::vector<float> keys = space->transform(sample);
+    if (parts.codes) parts.codes->train(static_cast<FaissId>(keys.size()) / space->dim(), keys.data());
+    float norm = 0;
+    if (training.query_aware) norm = largest_norm(keys, space->dim());
+    storage_ = std::make_unique<GraphStorage>(std::move(space), std::move(parts.codes), norm);
+    make_graph(parts.links);
+  }
+  GraphHead(const GraphHead& other) : storage_(std::make_unique<GraphStorage>(*other.storage_)) {
+    make_graph(other.graph_->hnsw.nb_neighbors(1));
+    graph_->hnsw = other.graph_->hnsw;
+    graph_->ntotal = other.graph_->ntotal;
+  }
+
+  std::unique_ptr<AnnHead> clone() const override { return std::make_unique<GraphHead>(*this); }
+  std::int64_t tokens() const override { return graph_->ntotal; }
+  bool exact() const override { return storage_->codes() == nullptr; }
+
+  void add(const KeyRows& rows, std::int64_t end) override {
+    storage_->read_from(&rows);
+    const std::vector<float> keys = storage_->space().keys(rows, tokens(), end);
+    graph_->add(end - tokens(), keys.data());
+    storage_->read_from(nullptr);
+  }
+
+  void search(const KeyRows& rows, const AnnTask& task, BestHits& best, AnnCost& cost) const override {
+    if (graph_->ntotal == 0) return;
+    const KeySpace::Query query = storage_->space().query(task.q);
+    std::unique_ptr<faiss::DistanceComputer> codes;
+    if (storage_->codes() != nullptr) {
+      codes.reset(storage_->codes()->get_distance_computer());
+      codes->set_query(query.q.data());
+    }
+    std::uint64_t keys = 0;
+    std::uint64_t links = 0;
+    const auto score = [&](const std::int32_t* positions, int n, float* scores) {
+      keys += static_cast<std::uint64_t>(n);
+      if (!codes) return score_rows(rows, task.q, positions, n, scores);
+      for (int i = 0; i < n; ++i) scores[i] = (*codes)(positions[i]) + query.offset;
+    };
+    const std::size_t sought =
+        std::max(best.capacity(), static_cast<std::size_t>(task.ef > 0 ? task.ef : 2 * best.capacity()));
+    BestHits near(sought);
+    beam(score, links, descend(score, links), near);
+    for (const Hit& hit : near.take()) {
+      if (hit.position < task.limit) best.offer(hit.score, hit.position);
+    }
+    cost.keys += keys;
+    cost.index_bytes +=
+        links * sizeof(faiss::HNSW::storage_idx_t) + (codes ? keys * storage_->codes()->sa_code_size() : 0);
+    if (!codes) cost.row_bytes += keys * static_cast<std::uint64_t>(rows.dim()) * sizeof(f16);
+  }
+
+  std::uint64_t bytes() const override {
+    const faiss::HNSW& hnsw = graph_->hnsw;
+    return storage_->bytes() + hnsw.neighbors.size() * sizeof(hnsw.neighbors[0]) +
+           hnsw.offsets.size() * sizeof(hnsw.offsets[0]) + hnsw.levels.size() * sizeof(hnsw.levels[0]);
+  }
+
+ private:
+  static float largest_norm(const std::vector<float>& keys, int d) {
+    float largest = 0;
+    for (std::size_t i = 0; i < keys.size(); i += static_cast<std::size_t>(d)) {
+      float square = 0;
+      for (int c = 0; c < d; ++c)
+        square += keys[i + static_cast<std::size_t>(c)] * keys[i + static_cast<std::size_t>(c)];
+      largest = std::max(largest, square);
+    }
+    return std::sqrt(largest);
+  }
+
+  void make_graph(int links) { graph_ = std::make_unique<faiss::IndexHNSW>(storage_.get(), links); }
+
+  // The neighbours of a key in one layer of the graph, as far as there are any.
+  template <class Take>
+  void neighbours(std::int32_t position, int layer, std::uint64_t& links, const Take& take) const {
+    std::size_t begin = 0;
+    std::size_t end = 0;
+    graph_->hnsw.neighbor_range(position, layer, &begin, &end);
+    for (std::size_t i = begin; i < end; ++i) {
+      const std::int32_t next = graph_->hnsw.neighbors[i];
+      if (next < 0) break;
+      ++links;
+      take(next);
+    }
+  }
+
+  // From the entry point through the upper layers, always to the best neighbour.
+  template <class Score>
+  Hit descend(const Score& score, std::uint64_t& links) const {
+    const faiss::HNSW& hnsw = graph_->hnsw;
+    Hit at{0, static_cast<std::int32_t>(hnsw.entry_point)};
+    score(&at.position, 1, &at.score);
+    std::vector<std::int32_t> next;
+    std::vector<float> scores;
+    for (int layer = hnsw.max_level; layer > 0; --layer) {
+      for (bool moved = true; moved;) {
+        moved = false;
+        next.clear();
+        neighbours(at.position, layer, links, [&](std::int32_t p) { next.push_back(p); });
+        scores.resize(next.size());
+        score(next.data(), static_cast<int>(next.size()), scores.data());
+        for (std::size_t i = 0; i < next.size(); ++i) {
+          if (!(scores[i] > at.score)) continue;
+          at = {scores[i], next[i]};
+          moved = true;
+        }
+      }
+    }
+    return at;
+  }
+
+  // The lowest layer: goes on from the best key not yet gone on from, until it is worse than all that are kept.
+  template <class Score>
+  void beam(const Score& score, std::uint64_t& links, Hit from, BestHits& near) const {
+    thread_local Seen seen;
+    seen.start(static_cast<std::size_t>(graph_->ntotal));
+    const auto worse = [](const Hit& a, const Hit& b) {
+      return a.score != b.score ? a.score < b.score : a.position > b.position;
+    };
+    std::priority_queue<Hit, std::vector<Hit>, decltype(worse)> open(worse);
+    seen.first_time(from.position);
+    open.push(from);
+    near.offer(from.score, from.position);
+    std::vector<std::int32_t> next;
+    std::vector<float> scores;
+    while (!open.empty()) {
+      const Hit at = open.top();
+      if (near.full() && at.score < near.least()) break;
+      open.pop();
+      next.clear();
+      neighbours(at.position, 0, links, [&](std::int32_t p) {
+        if (seen.first_time(p)) next.push_back(p);
+      });
+      scores.resize(next.size());
+      score(next.data(), static_cast<int>(next.size()), scores.data());
+      for (std::size_t i = 0; i < next.size(); ++i) {
+        if (near.full() && scores[i] <= near.least()) continue;
+        near.offer(scores[i], next[i]);
+        open.push({scores[i], next[i]});
+      }
+    }
+  }
+
+  std::unique_ptr<GraphStorage> storage_;
+  std::unique_ptr<faiss::IndexHNSW> graph_;  // does not own the storage
+};
+
+}  // namespace
+
+std::unique_ptr<AnnHead> make_graph_head(AnnParts parts, const AnnTraining& training) {
+  return std::make_unique<GraphHead>(std::move(parts), training);
+}
+
+}  // namespace hayloft::index

@@ -1,0 +1,85 @@
+#include <faiss/clone_index.h>
+#include <faiss/impl/DistanceComputer.h>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "index/ann_codes.h"
+
+// Every key is compared, by its row or by its code: Flat, SQ8, PQm and the like.
+namespace hayloft::index {
+namespace {
+
+class ScanHead : public AnnHead {
+ public:
+  ScanHead(AnnParts parts, const AnnTraining& training) : codes_(std::move(parts.codes)) {
+    if (!codes_) {
+      space_ = std::make_shared<KeySpace>(std::vector<float>(static_cast<std::size_t>(training.rows.dim())),
+                                          std::move(parts.chain), std::vector<float>());
+      return;
+    }
+    std::vector<float> mean = mean_key(training.rows, training.tokens, training.query_aware);
+    const std::vector<float> sample = sample_keys(training.rows, training.tokens, 65536, mean.data());
+    space_ = std::make_shared<KeySpace>(std::move(mean), std::move(parts.chain), sample);
+    const std::vector<float> keys = space_->transform(sample);
+    codes_->train(static_cast<FaissId>(keys.size()) / space_->dim(), keys.data());
+  }
+  ScanHead(const ScanHead& other)
+      : space_(other.space_),
+        codes_(other.codes_ ? faiss::clone_index(other.codes_.get()) : nullptr),
+        tokens_(other.tokens_) {}
+
+  std::unique_ptr<AnnHead> clone() const override { return std::make_unique<ScanHead>(*this); }
+  std::int64_t tokens() const override { return tokens_; }
+  bool exact() const override { return codes_ == nullptr; }
+
+  void add(const KeyRows& rows, std::int64_t end) override {
+    if (codes_) {
+      const std::vector<float> keys = space_->keys(rows, tokens_, end);
+      codes_->add(end - tokens_, keys.data());
+    }
+    tokens_ = end;
+  }
+
+  void search(const KeyRows& rows, const AnnTask& task, BestHits& best, AnnCost& cost) const override {
+    const std::int64_t end = std::min(task.limit, tokens_);
+    cost.keys += static_cast<std::uint64_t>(end);
+    if (codes_) {
+      const KeySpace::Query query = space_->query(task.q);
+      const std::unique_ptr<faiss::DistanceComputer> products(codes_->get_distance_computer());
+      products->set_query(query.q.data());
+      for (std::int64_t p = 0; p < end; ++p) {
+        best.offer((*products)(p) + query.offset, static_cast<std::int32_t>(p));
+      }
+      cost.index_bytes += static_cast<std::uint64_t>(end) * codes_->sa_code_size();
+      return;
+    }
+    constexpr std::int64_t run = 256;
+    std::array<float, run> scores;
+    for (std::int64_t p = 0; p < end; p += run) {
+      const std::int64_t stop = std::min(end, p + run);
+      score_row_range(rows, task.q, p, stop, scores.data());
+      for (std::int64_t i = p; i < stop; ++i)
+        best.offer(scores[static_cast<std::size_t>(i - p)], static_cast<std::int32_t>(i));
+    }
+    cost.row_bytes += static_cast<std::uint64_t>(end) * static_cast<std::uint64_t>(rows.dim()) * sizeof(f16);
+  }
+
+  std::uint64_t bytes() const override {
+    return space_->bytes() + (codes_ ? static_cast<std::uint64_t>(tokens_) * codes_->sa_code_size() : 0);
+  }
+
+ private:
+  std::shared_ptr<const KeySpace> space_;
+  std::unique_ptr<faiss::Index> codes_;  // null: the rows
+  std::int64_t tokens_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<AnnHead> make_scan_head(AnnParts parts, const AnnTraining& training) {
+  return std::make_unique<ScanHead>(std::move(parts), training);
+}
+
+}  // namespace hayloft::index
