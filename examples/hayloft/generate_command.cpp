@@ -96,6 +96,7 @@ class GenerateCommand : public Command {
       decode_and_print(environment, session, method, sampling_, prompt.back(), predict_, done_);
     } catch (const Interrupted&) {
       summarise(session, prompt.size());
+      method.finish();
       throw;
     }
     summarise(session, prompt.size());
