@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <set>
 
 #include "offload/error.h"
 #include "offload/format.h"
-#include "runtime/haystack.h"
-#include "runtime/needle_text.h"
+#include "runtime/needle_context.h"
 #include "runtime/recall.h"
 
 namespace hayloft::runtime {
@@ -20,87 +18,6 @@ double seconds_since(Clock::time_point start) {
 
 constexpr int answer_tokens = 12;      // at most: one digit a token, a space, and what ends the number
 constexpr int smallest_context = 256;  // tokens: room for the opening and a needle
-
-struct Needle {
-  double depth;  // percent
-  std::string key;
-  std::string digits;
-
-  std::string sentence() const { return needle_sentence("number", key, digits); }
-  std::string question() const {
-    const NeedleQuestion text = needle_question("number", key);
-    return text.question + text.answer;
-  }
-};
-
-std::vector<Needle> make_needles(int depths, std::mt19937_64& random) {
-  std::vector<Needle> needles;
-  std::set<std::string> keys;
-  while (static_cast<int>(needles.size()) < depths) {
-    Needle needle;
-    needle.depth = depths == 1 ? 50.0 : 100.0 * static_cast<double>(needles.size()) / (depths - 1);
-    needle.key = needle_key(random);
-    needle.digits = random_digits(random, 6);
-    if (keys.insert(needle.key).second) needles.push_back(std::move(needle));
-  }
-  return needles;
-}
-
-// At least `bytes` bytes of filler with the needles between its sentences. The first `opening` bytes stay free of
-// needles.
-std::string text_with_needles(Filler& filler, const std::vector<Needle>& needles, std::size_t bytes,
-                              std::size_t opening) {
-  std::string text;
-  text.reserve(bytes + needles.size() * 80 + 512);
-  auto add = [&](const std::string& sentence) {
-    if (!text.empty()) text += ' ';
-    text += sentence;
-  };
-  std::size_t written = 0;
-  auto next = needles.begin();
-  for (std::size_t i = 0; written < bytes; ++i) {
-    const double depth = 100.0 * static_cast<double>(written) / static_cast<double>(bytes);
-    for (; next != needles.end() && written >= opening && next->depth <= depth; ++next) add(next->sentence());
-    add(filler.sentence(i));
-    written += filler.sentence(i).size() + 1;
-  }
-  for (; next != needles.end(); ++next) add(next->sentence());
-  return text;
-}
-
-// Exactly `length` tokens, begun with whatever the tokenizer puts before a text. Whole sentences rarely add up to that,
-// so the text is made a little too long and starts in the middle of its opening.
-std::vector<std::int32_t> make_context(const Tokenizer& tokenizer, Filler& filler, const std::vector<Needle>& needles,
-                                       std::int64_t length) {
-  std::vector<std::int32_t> context = tokenizer.encode("", true);
-  const std::int64_t wanted = length - static_cast<std::int64_t>(context.size());
-  std::int64_t bytes = 3 * wanted;
-  for (int attempt = 0; attempt < 16; ++attempt) {
-    const std::int64_t opening = std::min<std::int64_t>(1000, bytes / 4);
-    const std::vector<std::int32_t> tokens = tokenizer.encode(
-        text_with_needles(filler, needles, static_cast<std::size_t>(bytes), static_cast<std::size_t>(opening)), false);
-    const double bytes_per_token = static_cast<double>(bytes) / static_cast<double>(tokens.size());
-    const std::int64_t surplus = static_cast<std::int64_t>(tokens.size()) - wanted;
-    const auto most = static_cast<std::int64_t>(0.8 * static_cast<double>(opening) / bytes_per_token);
-    if (surplus >= 0 && surplus <= most) {
-      context.insert(context.end(), tokens.begin() + surplus, tokens.end());
-      return context;
-    }
-    bytes += static_cast<std::int64_t>(bytes_per_token * static_cast<double>(most / 2 - surplus));
-    if (bytes < 400) break;
-  }
-  fail("--ctx-size {}: too short for {} needles; use a longer context or fewer --depths", length, needles.size());
-}
-
-// Exactly the digits the model answers with, after leading white space; more or fewer than asked for is a miss. Where
-// it answers with something else, that text.
-std::string read_answer(const std::string& text) {
-  const std::size_t begin = text.find_first_not_of(" \n\t");
-  if (begin == std::string::npos) return "";
-  const std::size_t end = text.find_first_not_of("0123456789", begin);
-  if (end == begin) return text.substr(begin);
-  return text.substr(begin, end == std::string::npos ? end : end - begin);
-}
 
 bool answer_ended(const std::string& text) {
   const std::size_t begin = text.find_first_of("0123456789");
@@ -131,7 +48,7 @@ class Run {
   std::vector<NeedleRow> run() {
     for (const std::int64_t length : options_.ctx_sizes) {
       std::mt19937_64 random(options_.seed + static_cast<std::uint64_t>(length));
-      const std::vector<Needle> needles = make_needles(options_.depths, random);
+      const std::vector<Needle> needles = make_needles(options_.depths, 6, random);
       Filler filler(options_.haystack.empty() ? make_grammar(random()) : make_text(options_.haystack));
       if (options_.one_needle) {
         for (const Needle& needle : needles) ask_in_context(filler, {needle}, length);
@@ -145,7 +62,7 @@ class Run {
  private:
   void ask_in_context(Filler& filler, const std::vector<Needle>& needles, std::int64_t length) {
     if (hooks_.context_started) hooks_.context_started(length);
-    const std::vector<std::int32_t> context_tokens = make_context(tokenizer_, filler, needles, length);
+    const std::vector<std::int32_t> context_tokens = needle_context(tokenizer_, filler, needles, length);
     const Clock::time_point start = Clock::now();
     Session context(model_, arena_, options_.session);
     for (const auto& method : methods_) context.watch(*method);
@@ -205,7 +122,7 @@ class Run {
     row.link_bytes_per_token = static_cast<double>(session.counters().total(Place::link)) / steps;
     row.near_bytes_per_token = static_cast<double>(session.counters().total(Place::near)) / steps;
     if (recall_count > 0) row.recall = recall_sum / static_cast<double>(recall_count);
-    row.answer = read_answer(tokenizer_.decode(answer));
+    row.answer = digits_of_answer(tokenizer_.decode(answer));
     row.hit = row.answer == row.expected;
     return row;
   }

@@ -35,9 +35,7 @@ class IndexCommand : public Command {
   }
 
   void run() override {
-    const std::filesystem::path directory = [this] {
-      return model_of(offload::Snapshot::open(context_), model_);
-    }();
+    const std::filesystem::path directory = [this] { return model_of(offload::Snapshot::open(context_), model_); }();
     const Environment environment(machine_, directory);
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
     std::optional<runtime::Progress> progress;
