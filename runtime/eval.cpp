@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <map>
 #include <numeric>
 
 #include "offload/error.h"
@@ -98,15 +99,15 @@ class Run {
       hooks_.sample_started(task_, number, static_cast<std::int64_t>(sample.prompt.size()));
     }
     const Clock::time_point start = Clock::now();
-    Session context = read(sample.prompt, methods);
-    const double prefill_seconds = seconds_since(start);
+    Session context = sample.shared_tokens > 0 ? read_behind_shared(sample, methods) : read(sample.prompt, methods);
+    const double prefill_seconds = sample.shared_tokens > 0 ? shared_prefill_seconds_ : seconds_since(start);
 
     std::optional<Reference> reference;
     if (!sample.forced.empty() || options_.agreement) reference = refer(context, sample);
     for (const Method* method : methods) {
       const Clock::time_point before = Clock::now();
       context.prepare(*method, hooks_.prepare);
-      const double prepare_seconds = seconds_since(before);
+      const double prepare_seconds = seconds_since(before) + shared_prepare_seconds_[method];
       EvalRow row = reference && method->options().name == "dense"
                         ? row_of(*reference, sample)
                         : answer_by(*method, context, sample, reference ? &*reference : nullptr);
@@ -122,6 +123,29 @@ class Run {
       if (const MethodState* state = context.state(*method)) row.state_bytes = state->bytes();
       if (hooks_.row) hooks_.row(row);
     }
+  }
+
+  // The prompt but for its last token, behind what the task's samples share: that is read, and what the methods keep of
+  // it is built, once.
+  Session read_behind_shared(const EvalSample& sample, const std::vector<const Method*>& methods) {
+    if (!shared_) {
+      const Clock::time_point start = Clock::now();
+      shared_.emplace(model_, arena_, options_.session);
+      for (const auto& method : methods_) shared_->watch(*method);
+      shared_->append(std::span(sample.prompt).first(static_cast<std::size_t>(sample.shared_tokens)), hooks_.prefill);
+      shared_prefill_seconds_ = seconds_since(start);
+    }
+    for (const Method* method : methods) {
+      const Clock::time_point start = Clock::now();
+      shared_->prepare(*method, hooks_.prepare);
+      // Nothing is left to be done when it was there already.
+      shared_prepare_seconds_[method] = std::max(shared_prepare_seconds_[method], seconds_since(start));
+    }
+    Session context = shared_->fork();
+    context.set_prefill({});
+    const auto rest = std::span(sample.prompt).subspan(static_cast<std::size_t>(sample.shared_tokens));
+    context.append(rest.first(rest.size() - 1));
+    return context;
   }
 
   // The prompt but for its last token.
@@ -257,6 +281,9 @@ class Run {
   std::unique_ptr<Method> dense_;
   std::unique_ptr<gpu::Backend> host_;  // for the meter
   std::vector<std::unique_ptr<Method>> methods_;
+  std::optional<Session> shared_;  // what the samples of the task have in common
+  double shared_prefill_seconds_ = 0;
+  std::map<const Method*, double> shared_prepare_seconds_;
 };
 
 }  // namespace

@@ -26,6 +26,7 @@ struct EvalSample {
   int answer_tokens = 0;             // how many the model may generate, when `forced` is empty
   std::vector<std::int32_t> forced;  // the tokens that follow the prompt, where a text goes on
   std::vector<std::string> expected;
+  std::int64_t shared_tokens = 0;  // at the prompt's beginning, the same in every sample of the task: read once
 };
 
 // The samples of one task at one context length. Not thread-safe.
@@ -47,6 +48,12 @@ class EvalTask {
 std::unique_ptr<EvalTask> make_ruler_eval(std::string_view task, const RulerOptions& options,
                                           const Tokenizer& tokenizer, std::int64_t ctx_size);
 std::unique_ptr<EvalTask> make_prepared_eval(const std::filesystem::path& file, const Tokenizer& tokenizer);
+
+// Needles at as many depths as there are samples, evenly from the beginning of one context to its end, asked for one by
+// one, as `hayloft needle` does; the digits given must be those hidden, no more and no fewer. The tokenizer must
+// outlive it. Throws Error when they do not fit.
+std::unique_ptr<EvalTask> make_depths(const RulerOptions& options, const Tokenizer& tokenizer, std::int64_t ctx_size,
+                                      int samples);
 
 // A text as tokens, without what the tokenizer puts before a text. Shared by tasks.
 struct EvalText {

@@ -45,7 +45,7 @@ std::vector<Needle> make_needles(int depths, int digits, std::mt19937_64& random
 }
 
 std::vector<std::int32_t> needle_context(const Tokenizer& tokenizer, Filler& filler, const std::vector<Needle>& needles,
-                                       std::int64_t length) {
+                                         std::int64_t length) {
   // Whole sentences rarely add up to a length, so the text is made a little too long and starts in the middle of its
   // opening.
   std::vector<std::int32_t> context = tokenizer.encode("", true);

@@ -58,7 +58,8 @@ class EvalCommand : public Command {
         ->default_str("4096");
     add_text(
         app, "--tasks", "TASK,...", [this](const std::string& text) { tasks_ = words_of(text); },
-        "RULER's by name, perplexity, repetition; needle: the niah tasks; ruler: all of RULER's; text: the two that "
+        "RULER's by name, depths, perplexity, repetition; depths: needles in one context; needle: the niah tasks; "
+        "ruler: all of RULER's; text: the two that "
         "need --text; all [text with --text, none with --jsonl, else needle]");
     add_text(
         app, "--samples", "N", [this](const std::string& text) { options_.samples = read_int("--samples", text); },
@@ -198,11 +199,16 @@ class EvalCommand : public Command {
         add("repetition");
       }
       if (all || name == "ruler" || name == "needle" || name == "text") continue;
+      if (name == "depths") {
+        add(name);
+        continue;
+      }
       const bool of_text = name == "perplexity" || name == "repetition";
       if (!of_text && !runtime::find_ruler_task(name)) {
         std::string known;
         for (const runtime::RulerTask& task : runtime::ruler_tasks()) known += fmt::format("{}, ", task.name);
-        fail("--tasks {}: unknown task; one of {}perplexity, repetition, or needle, ruler, text, all", name, known);
+        fail("--tasks {}: unknown task; one of {}depths, perplexity, repetition, or needle, ruler, text, all", name,
+             known);
       }
       if (name == "qa_1" && squad_.empty()) fail("--tasks qa_1: its questions come from a file; name it with --squad");
       if (name == "qa_2" && hotpotqa_.empty()) {
@@ -264,6 +270,8 @@ class EvalCommand : public Command {
         } else if (name == "repetition") {
           tasks.push_back(
               runtime::make_repetition(tokens, tokenizer, length, options_.samples, scored_tokens_, ruler_.seed));
+        } else if (name == "depths") {
+          tasks.push_back(runtime::make_depths(ruler_, tokenizer, length, options_.samples));
         } else {
           tasks.push_back(runtime::make_ruler_eval(name, ruler_, tokenizer, length));
         }
