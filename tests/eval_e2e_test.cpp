@@ -46,6 +46,24 @@ TEST_F(EvalProgram, TheBundledModelFindsItsNeedlesAndAWindowLosesThem) {
   EXPECT_LE(found["window"], 1);
 }
 
+TEST_F(EvalProgram, NeedlesAtEveryDepthOfOneContextAreAskedForOneByOneAndTheContextIsReadOnce) {
+  const Outcome outcome = eval({"--tasks", "depths", "--samples", "5", "-c", "8k", "--attn", "dense,topk:k=32,window",
+                                "--json", at("e.json")});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(contents(at("e.json")));
+  ASSERT_EQ(json["rows"].size(), 15u);
+  std::map<std::string, double> found;
+  for (const auto& row : json["rows"]) {
+    found[row["method"]["name"]] += row["score"].get<double>();
+    EXPECT_EQ(row["prefill_seconds"], json["rows"][0]["prefill_seconds"]);
+    EXPECT_LE(row["prompt_tokens"].get<int>(), 8192);
+    EXPECT_GT(row["prompt_tokens"].get<int>(), 8192 - 64);
+  }
+  EXPECT_GE(found["dense"], 4);
+  EXPECT_GE(found["topk"], 4);
+  EXPECT_LE(found["window"], 1);  // the needle at the very end
+}
+
 TEST_F(EvalProgram, GoesOnWhereItWasStoppedAndTellsTheSame) {
   const std::vector<std::string> arguments{"--tasks", "niah_single_2", "--samples",    "3",     "-c",
                                            "2k",      "--attn",        "dense,window", "--out", at("rows.jsonl")};
