@@ -104,6 +104,19 @@ TEST_F(LowRankTest, FollowsTheTemperatureAskedFor) {
   EXPECT_GT(alpha[0], alpha[1]);
 }
 
+TEST_F(LowRankTest, CoverageSpreadsTheApproximateLogitsAsTheExactOnesAre) {
+  // Keys are normal in every direction. The approximate logits then are normal numbers of the exact ones' spread, about
+  // 2, and the 91 largest of 365 hold about as much of the softmax; divided by sqrt(d), a third of that spread, they
+  // would hold a third less.
+  const auto alpha = [&](const char* text) {
+    const Output output = attend(text);
+    return std::accumulate(output.trace.alpha.begin(), output.trace.alpha.end(), 0.0) / query_heads;
+  };
+  const double exact = alpha("oracle:k=91:window=0");
+  EXPECT_NEAR(alpha("lowrank:r=4:k=91:window=0"), exact, 0.05);
+  EXPECT_LT(alpha("lowrank:r=4:k=91:window=0:tau=d"), exact - 0.2);
+}
+
 TEST_F(LowRankTest, SelectsForEveryQueryHeadWhereAskedTo) {
   const Output output = attend("lowrank:r=8:k=30:window=0:select=query-head");
   EXPECT_EQ(output.trace.lists, 4);
