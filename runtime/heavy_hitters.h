@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "gpu/backend.h"
@@ -37,6 +38,9 @@ class HeavyHitters : public MethodState {
   int wants_queries(int layer, int T) const override;
   void see_queries(const gpu::CacheView& cache, const float* q, int n) override;
   std::uint64_t bytes() const override;
+
+  std::vector<std::byte> save() const override;
+  void load(std::span<const std::byte> saved);  // into a fresh one; throws Error, after which it is of no use
 
   // Decode: takes in the cache's newest token, evicting another where the budget is full, and attends with it to what
   // is kept then. q and out are f32 [Hq][d] in host memory. Throws Error as follow() does.

@@ -192,9 +192,10 @@ bool restore_index(Session& session, const offload::Snapshot& snapshot, const Me
 }
 
 Session open_context(const ModelSource& source, offload::Arena& arena, const offload::Snapshot& snapshot,
-                     const SessionOptions& options) {
+                     const SessionOptions& options, const Method* method) {
   snapshot.require_model(source.identity());
   Session session(source.model, arena, as_read(snapshot, options), snapshot);
+  if (method != nullptr && !restore_index(session, snapshot, *method)) session.watch(*method);
   const std::vector<std::int32_t> tokens = snapshot.tokens();
   session.append(std::span(tokens).subspan(static_cast<std::size_t>(session.tokens())));
   session.set_prefill(options.prefill);

@@ -69,9 +69,9 @@ void add_indices(const ModelSource& source, offload::Arena& arena, const std::fi
 bool restore_index(Session& session, const offload::Snapshot& snapshot, const Method& method);
 
 // A session at the end of a saved context: the mapped blocks, the tails, and the tokens behind the last chunk read now,
-// as the context was. What is appended to it attends by options.prefill. Throws Error when the context belongs to
-// another model.
+// as the context was. What is appended to it attends by options.prefill. What `method` keeps, if given, is restored
+// before those tokens are read, or watches them. Throws Error when the context belongs to another model.
 Session open_context(const ModelSource& source, offload::Arena& arena, const offload::Snapshot& snapshot,
-                     const SessionOptions& options);
+                     const SessionOptions& options, const Method* method = nullptr);
 
 }  // namespace hayloft::runtime

@@ -22,9 +22,13 @@ class H2O : public Method {
                        options_.window.value_or(-1));
   }
   std::unique_ptr<MethodState> make_state(const StateShape& shape, gpu::Backend& backend) const override {
-    const H2O self(options_);  // the state may outlive the method
-    return std::make_unique<HeavyHitters>(
-        shape, [self](int layer, std::int64_t tokens) { return self.budget(layer, tokens); }, backend);
+    return make(shape, backend);
+  }
+  std::unique_ptr<MethodState> load_state(const StateShape& shape, gpu::Backend& backend,
+                                          std::span<const std::byte> saved) const override {
+    auto state = make(shape, backend);
+    state->load(saved);
+    return state;
   }
   std::uint64_t state_bytes(const StateShape& shape, std::int64_t tokens) const override {
     std::uint64_t positions = 0;
@@ -63,6 +67,12 @@ class H2O : public Method {
   }
 
  private:
+  std::unique_ptr<HeavyHitters> make(const StateShape& shape, gpu::Backend& backend) const {
+    const H2O self(options_);  // the state may outlive the method
+    return std::make_unique<HeavyHitters>(
+        shape, [self](int layer, std::int64_t tokens) { return self.budget(layer, tokens); }, backend);
+  }
+
   HeavyHitters::Budget budget(int layer, std::int64_t tokens) const {
     const std::int64_t k = options_.k.at(layer).of(tokens);
     const auto recent = static_cast<std::int64_t>(std::floor(options_.recent * static_cast<double>(k)));

@@ -131,6 +131,31 @@ TEST_F(IngestTest, AReopenedContextAnswersAsTheSessionThatWasNeverSaved) {
   EXPECT_EQ(answer(reopened.fork()), answer(fresh.fork()));
 }
 
+TEST_F(IngestTest, HeavyHittersAreSavedWithAContextAndGoOnWithIt) {
+  const std::shared_ptr<const Method> h2o = make_method(parse_method("h2o:k=64", {}), model.config().head_dim);
+  const auto answer_by_h2o = [&](Session session) {
+    const auto question = tokenizer.encode("\nThe special magic number for brave harbor is", false);
+    session.append(std::span(question).first(question.size() - 1));
+    return session.step(question.back(), *h2o);
+  };
+  const std::filesystem::path path = folder.path() / "watched.hay";
+  const std::size_t cut = text.find(". ", text.size() / 2) + 1;
+  options.indices = {h2o};
+  ingest(source, arena, std::string_view(text).substr(0, cut), path, options);
+  append_to(source, arena, std::string_view(text).substr(cut), path, options);
+  Session fresh(model, arena, options.session);
+  fresh.watch(*h2o);
+  fresh.append(tokenizer.encode(text));
+  const offload::Snapshot snapshot = offload::Snapshot::open(path);
+  EXPECT_NE(snapshot.token_count() % options.session.chunk_tokens, 0) << "some tokens are read when it is opened";
+  EXPECT_EQ(answer_by_h2o(open_context(source, arena, snapshot, {}, h2o.get())), answer_by_h2o(fresh.fork()));
+
+  options.indices.clear();
+  append_to(source, arena, " " + text, path, options);
+  EXPECT_TRUE(test::refuses(
+      [&] { answer_by_h2o(open_context(source, arena, offload::Snapshot::open(path), {}, h2o.get())); }, {"h2o"}));
+}
+
 TEST_F(IngestTest, AContextKeepsTheColumnFormatItWasBegunWith) {
   const std::string f16_digest = one_go();
   for (const auto format : {offload::ColumnFormat::int8, offload::ColumnFormat::int4}) {

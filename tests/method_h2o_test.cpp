@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "index/attention_mass.h"
 #include "runtime/heavy_hitters.h"
 #include "tests/method_fixture.h"
@@ -218,6 +220,48 @@ TEST_F(H2OTest, ForksGoTheirOwnWays) {
   const std::vector<float> first = step(*made, *state, prompt).y;
   for (int t = prompt + 1; t < prompt + decoded; ++t) step(*made, *state, t);
   EXPECT_EQ(step(*made, *fork, prompt).y, first);
+}
+
+TEST_F(H2OTest, WhatWasSavedGoesOnWhereItWas) {
+  const auto made = method("h2o:k=24");
+  const runtime::StateShape shape{1, query_heads, heads, d};
+  const auto state = make_state(*made);
+  read(*state, 0, prompt, 64);
+  const std::vector<std::byte> saved = state->save();
+  const auto loaded = made->load_state(shape, *backend, saved);
+  EXPECT_EQ(loaded->save(), saved);
+  for (int t = prompt; t < prompt + decoded; ++t) EXPECT_EQ(step(*made, *loaded, t).y, step(*made, *state, t).y);
+}
+
+TEST_F(H2OTest, WhatWasSavedIsRefusedWhereItIsDamagedOrOfAnotherModel) {
+  const auto made = method("h2o:k=24");
+  const runtime::StateShape shape{1, query_heads, heads, d};
+  const auto state = make_state(*made);
+  read(*state, 0, 60, 64);
+  const std::vector<std::byte> saved = state->save();
+  const auto load = [&](const std::vector<std::byte>& bytes) { made->load_state(shape, *backend, bytes); };
+  for (std::size_t size = 0; size < saved.size(); size += 7) {
+    EXPECT_THROW(load({saved.begin(), saved.begin() + static_cast<std::ptrdiff_t>(size)}), Error) << size;
+  }
+  std::vector<std::byte> longer = saved;
+  longer.push_back({});
+  EXPECT_THROW(load(longer), Error);
+  EXPECT_THROW(made->load_state({2, query_heads, heads, d}, *backend, saved), Error);
+
+  constexpr std::size_t seen = 24, kept = 32, positions = 40;
+  const auto with = [&](std::size_t at, auto value) {
+    std::vector<std::byte> bytes = saved;
+    std::memcpy(bytes.data() + at, &value, sizeof value);
+    return bytes;
+  };
+  EXPECT_THROW(load(with(0, 'x')), Error);
+  EXPECT_THROW(load(with(seen, std::int64_t{23})), Error) << "fewer than it kept";
+  EXPECT_THROW(load(with(kept, std::int64_t{-1})), Error);
+  EXPECT_THROW(load(with(kept, std::int64_t{1} << 60)), Error);
+  EXPECT_THROW(load(with(positions, std::int32_t{-1})), Error);
+  EXPECT_THROW(load(with(positions + 4 * 23, std::int32_t{60})), Error) << "a position that it has not seen";
+  EXPECT_THROW(load(with(positions + 4, std::int32_t{0})), Error) << "not ascending";
+  EXPECT_THROW(load(with(positions + 4 * 24, std::nan(""))), Error) << "mass";
 }
 
 TEST_F(H2OTest, AContextThatItDidNotWatchIsRefused) {

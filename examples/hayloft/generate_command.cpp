@@ -85,9 +85,9 @@ class GenerateCommand : public Command {
     plan_ = announce_plan(environment, planned, machine_profile(machine_.profile));
 
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
-    runtime::Session session = snapshot ? open_saved(environment, source, *snapshot, session_)
+    runtime::Session session = snapshot ? open_saved(environment, source, *snapshot, session_, method.method())
                                         : runtime::Session(*environment.model, *environment.arena, session_);
-    if (!snapshot || !runtime::restore_index(session, *snapshot, method.method())) session.watch(method.method());
+    if (!snapshot) session.watch(method.method());
     const Clock::time_point start = Clock::now();
     read(session, std::span(prompt).first(prompt.size() - 1));
     prefill_seconds_ = seconds_since(start);

@@ -194,7 +194,9 @@ runtime::MethodOptions AttentionOptions::one_method(const char* subcommand) cons
 }
 
 void add_index_option(CLI::App& app, std::vector<std::string>& indices) {
-  app.add_option("--index", indices, "Save the index of ann:FACTORY with the context; may be repeated")
+  app.add_option("--index", indices,
+                 "Save what a method keeps of the context with it: the index of ann:FACTORY, the positions of h2o:k=K; "
+                 "may be repeated")
       ->type_name("METHOD,...")
       ->allow_extra_args(false);
 }
@@ -205,7 +207,9 @@ std::vector<std::shared_ptr<const runtime::Method>> make_indices(const std::vect
   for (const std::string& list : indices) {
     for (const std::string& item : runtime::split_methods(list)) {
       const runtime::MethodOptions options = named("--index", [&] { return runtime::parse_method(item, {}); });
-      if (options.name != "ann") fail("--index {}: has no index that could be saved; ann has", item);
+      if (options.name != "ann" && options.name != "h2o") {
+        fail("--index {}: keeps nothing that would be worth saving; ann and h2o do", item);
+      }
       methods.push_back(runtime::make_method(options, head_dim));
     }
   }

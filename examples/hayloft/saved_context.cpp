@@ -18,7 +18,8 @@ std::filesystem::path model_of(const offload::Snapshot& snapshot, const std::str
 }
 
 runtime::Session open_saved(const Environment& environment, const runtime::ModelSource& source,
-                            const offload::Snapshot& snapshot, runtime::SessionOptions options) {
+                            const offload::Snapshot& snapshot, runtime::SessionOptions options,
+                            const runtime::Method& method) {
   const std::uint64_t room = environment.arena->budget_bytes() - environment.arena->used_bytes();
   const bool fits = snapshot.file_bytes() <= room;
   const bool automatic = environment.kv_host == gpu::KvHost::automatic;
@@ -31,7 +32,7 @@ runtime::Session open_saved(const Environment& environment, const runtime::Model
                  format_bytes(snapshot.file_bytes()), format_bytes(room));
     }
   }
-  return open_context(source, *environment.arena, snapshot, options);
+  return open_context(source, *environment.arena, snapshot, options, &method);
 }
 
 }  // namespace hayloft::cli

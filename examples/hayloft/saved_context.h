@@ -15,8 +15,10 @@ namespace hayloft::cli {
 std::filesystem::path model_of(const offload::Snapshot& snapshot, const std::string& given);
 
 // A session that goes on where the saved context ends. When the backend reads pinned memory in place, the blocks are
-// copied into it, unless --kv-host says otherwise or there is no room.
+// copied into it, unless --kv-host says otherwise or there is no room. What the method keeps comes from the context,
+// where it was saved with it.
 runtime::Session open_saved(const Environment& environment, const runtime::ModelSource& source,
-                            const offload::Snapshot& snapshot, runtime::SessionOptions options);
+                            const offload::Snapshot& snapshot, runtime::SessionOptions options,
+                            const runtime::Method& method);
 
 }  // namespace hayloft::cli
