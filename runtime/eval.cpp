@@ -238,6 +238,8 @@ class Run {
     Session session = context.fork();
     const auto meter = std::make_shared<Meter>(*host_, context.tokens());
     if (row.k > 0 && options_.fidelity) session.observe(meter);
+    const bool first = method_label(method.options()) == method_label(methods_.front()->options());
+    if (options_.observer && first) session.observe(options_.observer);
     double seconds = 0;
     for (std::optional<std::int32_t> now = token; now;) {
       const Clock::time_point start = Clock::now();

@@ -11,6 +11,7 @@
 #include "runtime/eval_task.h"
 #include "runtime/method.h"
 #include "runtime/session.h"
+#include "runtime/step_observer.h"
 
 // Evaluation: samples of tasks, each read once and then answered by every method from a fork of what was read.
 namespace hayloft::runtime {
@@ -53,9 +54,10 @@ struct EvalRow {
 
 struct EvalOptions {
   std::vector<MethodOptions> methods;
-  int samples = 10;        // of each task at each length, or as many as there are
-  bool agreement = false;  // lead every method along dense attention's answers, too
-  bool fidelity = true;    // measure recall, mass and output error
+  int samples = 10;                                  // of each task at each length, or as many as there are
+  bool agreement = false;                            // lead every method along dense attention's answers, too
+  bool fidelity = true;                              // measure recall, mass and output error
+  std::shared_ptr<StepObserver> observer = nullptr;  // looks on while the first of the methods decodes
   SessionOptions session;
 };
 

@@ -47,8 +47,8 @@ TEST_F(EvalProgram, TheBundledModelFindsItsNeedlesAndAWindowLosesThem) {
 }
 
 TEST_F(EvalProgram, NeedlesAtEveryDepthOfOneContextAreAskedForOneByOneAndTheContextIsReadOnce) {
-  const Outcome outcome = eval({"--tasks", "depths", "--samples", "5", "-c", "8k", "--attn", "dense,topk:k=32,window",
-                                "--json", at("e.json")});
+  const Outcome outcome = eval(
+      {"--tasks", "depths", "--samples", "5", "-c", "8k", "--attn", "dense,topk:k=32,window", "--json", at("e.json")});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const auto json = nlohmann::json::parse(contents(at("e.json")));
   ASSERT_EQ(json["rows"].size(), 15u);

@@ -62,12 +62,21 @@ void add_audit_options(CLI::App& app, AuditChoices& choices) {
         choices.json = text;
       },
       "The audit's figures as JSON; - is standard output; implies --audit");
+  add_attention_stats_option(app, choices.stats);
+  for (const char* name : {"--audit", "--audit-target", "--audit-json"}) app.get_option(name)->group("Audit");
+}
+
+void add_attention_stats_option(CLI::App& app, std::string& file) {
   add_text(
-      app, "--attention-stats", "FILE", [&choices](const std::string& text) { choices.stats = text; },
+      app, "--attention-stats", "FILE", [&file](const std::string& text) { file = text; },
       "Entropy of the attention, keys that hold most of it, what approximate scores find and what repeats from step to "
-      "step, of the first 64 steps; a table where FILE ends in .md, else JSON. Slows these steps down");
-  for (const char* name : {"--audit", "--audit-target", "--audit-json", "--attention-stats"})
-    app.get_option(name)->group("Audit");
+      "step, of the first 64 steps; a table where FILE ends in .md, else JSON. Slows these steps down")
+      ->group("Audit");
+}
+
+void write_attention_stats(const runtime::AttentionStats& stats, const std::string& file) {
+  const bool table = std::filesystem::path(file).extension() == ".md";
+  TextOutput(file).write(table ? runtime::attention_table(stats.report()) : runtime::attention_json(stats.report()));
 }
 
 WatchedMethod::WatchedMethod(const runtime::MethodOptions& method, const Environment& environment,
@@ -97,11 +106,7 @@ void WatchedMethod::stepped() {
 }
 
 void WatchedMethod::finish() {
-  if (stats_) {
-    const bool table = std::filesystem::path(choices_.stats).extension() == ".md";
-    TextOutput(choices_.stats)
-        .write(table ? runtime::attention_table(stats_->report()) : runtime::attention_json(stats_->report()));
-  }
+  if (stats_) write_attention_stats(*stats_, choices_.stats);
   if (!auditor_) return;
   auditor_->finish();
   const runtime::AuditReport report = auditor_->report();

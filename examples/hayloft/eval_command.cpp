@@ -4,6 +4,7 @@
 #include <set>
 #include <sstream>
 
+#include "examples/hayloft/audit_options.h"
 #include "examples/hayloft/bundled_model.h"
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/environment.h"
@@ -126,6 +127,7 @@ class EvalCommand : public Command {
         ->type_name("PERCENT")
         ->take_last()
         ->capture_default_str();
+    add_attention_stats_option(app, stats_file_);
     add_attention_options(app, attention_, {"dense", "sparq", "topk", "window"});
     add_machine_options(app, machine_);
     add_columns_option(app, options_.session.cache.columns);
@@ -152,6 +154,10 @@ class EvalCommand : public Command {
   void run() override {
     const TextOutput json(json_);
     json.check();
+    if (!stats_file_.empty()) {
+      TextOutput(stats_file_).check();
+      options_.observer = stats_ = std::make_shared<runtime::AttentionStats>();
+    }
     if (!plot_.empty()) offload::require_writable(plot_);
     table_ = json.to_stdout() ? stderr : stdout;
     const std::filesystem::path directory = model_.empty() ? bundled_model() : std::filesystem::path(model_);
@@ -174,6 +180,7 @@ class EvalCommand : public Command {
     show("\n" + summary());
     if (!plot_.empty()) write_plot();
     json.write(runtime::eval_json(report()));
+    if (stats_) write_attention_stats(*stats_, stats_file_);
     say_device_memory(*environment.backend);
   }
 
@@ -349,6 +356,8 @@ class EvalCommand : public Command {
   }
 
   std::string model_, haystack_, squad_, hotpotqa_, text_, out_, json_, plot_;
+  std::string stats_file_;
+  std::shared_ptr<runtime::AttentionStats> stats_;
   std::string chat_template_ = "none";
   std::vector<std::string> prepared_;
   std::vector<std::string> tasks_;
