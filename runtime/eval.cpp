@@ -31,6 +31,23 @@ struct Reference {
   EvalRow row;  // what the steps took
 };
 
+// Keeps the time that a session waits for those who look on.
+class Clocked : public StepObserver {
+ public:
+  Clocked(std::shared_ptr<StepObserver> observer, double& seconds)
+      : observer_(std::move(observer)), seconds_(seconds) {}
+  bool wants(int layer, std::int64_t position) override { return observer_->wants(layer, position); }
+  void see(const ObservedStep& step) override {
+    const Clock::time_point start = Clock::now();
+    observer_->see(step);
+    seconds_ += seconds_since(start);
+  }
+
+ private:
+  std::shared_ptr<StepObserver> observer_;
+  double& seconds_;
+};
+
 // Holds a session's first steps to exact attention.
 class Meter : public StepObserver {
  public:
@@ -39,16 +56,13 @@ class Meter : public StepObserver {
   bool wants(int, std::int64_t position) override { return position < end_; }
 
   void see(const ObservedStep& step) override {
-    const Clock::time_point start = Clock::now();
     const StepFidelity fidelity = StepSample(step).measure(host_);
     recall_ += mean(fidelity.recall);
     mass_ += mean(fidelity.mass);
     error_ += mean(fidelity.error);
     ++count_;
-    seconds_ += seconds_since(start);
   }
 
-  double seconds() const { return seconds_; }  // that the session waited
   void enter(EvalRow& row) const {
     if (count_ == 0) return;
     row.recall = recall_ / count_;
@@ -64,7 +78,6 @@ class Meter : public StepObserver {
   gpu::Backend& host_;
   std::int64_t end_;
   double recall_ = 0, mass_ = 0, error_ = 0, count_ = 0;
-  double seconds_ = 0;
 };
 
 class Run {
@@ -102,6 +115,7 @@ class Run {
     Session context = sample.shared_tokens > 0 ? read_behind_shared(sample, methods) : read(sample.prompt, methods);
     const double prefill_seconds = sample.shared_tokens > 0 ? shared_prefill_seconds_ : seconds_since(start);
 
+    observed_ = false;
     std::optional<Reference> reference;
     if (!sample.forced.empty() || options_.agreement) reference = refer(context, sample);
     for (const Method* method : methods) {
@@ -237,10 +251,10 @@ class Run {
   void decode(const Session& context, const Method& method, std::int32_t token, EvalRow& row, const Next& next) {
     Session session = context.fork();
     const auto meter = std::make_shared<Meter>(*host_, context.tokens());
-    if (row.k > 0 && options_.fidelity) session.observe(meter);
-    const bool first = method_label(method.options()) == method_label(methods_.front()->options());
-    if (options_.observer && first) session.observe(options_.observer);
-    double seconds = 0;
+    double seconds = 0, watched = 0;
+    if (row.k > 0 && options_.fidelity) session.observe(std::make_shared<Clocked>(meter, watched));
+    if (options_.observer && !observed_) session.observe(std::make_shared<Clocked>(options_.observer, watched));
+    observed_ = true;
     for (std::optional<std::int32_t> now = token; now;) {
       const Clock::time_point start = Clock::now();
       const std::vector<float> logits = session.step(*now, method);
@@ -250,7 +264,7 @@ class Run {
     }
     row.steps = session.steps();
     const auto steps = static_cast<double>(row.steps);
-    row.ms_per_token = (seconds - meter->seconds()) * 1000 / steps;
+    row.ms_per_token = (seconds - watched) * 1000 / steps;
     row.elements_per_token = static_cast<double>(session.counters().elements) / steps;
     row.link_bytes_per_token = static_cast<double>(session.counters().total(Place::link)) / steps;
     row.near_bytes_per_token = static_cast<double>(session.counters().total(Place::near)) / steps;
@@ -286,6 +300,7 @@ class Run {
   std::optional<Session> shared_;  // what the samples of the task have in common
   double shared_prefill_seconds_ = 0;
   std::map<const Method*, double> shared_prepare_seconds_;
+  bool observed_ = false;  // an answer to this sample
 };
 
 }  // namespace

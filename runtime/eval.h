@@ -54,10 +54,11 @@ struct EvalRow {
 
 struct EvalOptions {
   std::vector<MethodOptions> methods;
-  int samples = 10;                                  // of each task at each length, or as many as there are
-  bool agreement = false;                            // lead every method along dense attention's answers, too
-  bool fidelity = true;                              // measure recall, mass and output error
-  std::shared_ptr<StepObserver> observer = nullptr;  // looks on while the first of the methods decodes
+  int samples = 10;        // of each task at each length, or as many as there are
+  bool agreement = false;  // lead every method along dense attention's answers, too
+  bool fidelity = true;    // measure recall, mass and output error
+  // Looks on at one answer to each sample, the first that is decoded; its time is not in ms_per_token.
+  std::shared_ptr<StepObserver> observer = nullptr;
   SessionOptions session;
 };
 

@@ -99,11 +99,13 @@ TEST_F(EvalProgram, MeasuresATextAndDrawsAPlot) {
   std::string text;
   for (int i = 0; i < 3000; ++i) text += "the hay of field " + std::to_string(i * 37 % 1000) + " was brought in. ";
   folder_.write("book.txt", text);
-  const Outcome outcome = eval({"--text", at("book.txt"), "-c", "2k", "--samples", "2", "--scored-tokens", "32",
-                                "--attn", "dense,topk:k=8", "--plot", at("p.svg"), "--format", "csv"});
+  const Outcome outcome =
+      eval({"--text", at("book.txt"), "-c", "2k", "--samples", "2", "--scored-tokens", "32", "--attn", "dense,topk:k=8",
+            "--plot", at("p.svg"), "--format", "csv", "--attention-stats", at("s.md")});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("\nperplexity,"), std::string::npos) << outcome.out;
   EXPECT_NE(outcome.out.find("\nrepetition (characters),"), std::string::npos) << outcome.out;
+  EXPECT_NE(contents(at("s.md")).find("entropy"), std::string::npos) << contents(at("s.md"));
   EXPECT_NE(contents(at("p.svg")).find("</svg>"), std::string::npos);
 }
 
@@ -130,6 +132,7 @@ TEST_F(EvalProgram, WhatCannotBeDoneIsRefusedInOneLine) {
   EXPECT_TRUE(refused_with(eval({"--digits", "19"}), 2, {"--digits 19"}));
   EXPECT_TRUE(refused_with(eval({"--chat-template", "llama"}), 2, {"--chat-template llama", "{task}"}));
   EXPECT_TRUE(refused_with(eval({"--effective", "200"}), 2, {"--effective 200"}));
+  EXPECT_TRUE(refused_with(eval({"-c", "4k,8k", "--attention-stats", at("s.md")}), 2, {"--attention-stats", "one"}));
   EXPECT_TRUE(refused_with(eval({"--plot", "x.pdf"}), 2, {"x.pdf"}));
   EXPECT_TRUE(refused_with(eval({"--format", "xml"}), 2, {"xml", "text|md|csv"}));
   EXPECT_TRUE(refused_with(eval({"--text", at("none.txt")}), 1, {"--text", "none.txt"}));

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <random>
+#include <set>
 
 #include "runtime/eval_metrics.h"
 #include "tests/refusal.h"
@@ -257,6 +258,29 @@ TEST_F(EvalTest, RowsThatAreThereAreNotMadeAgain) {
   EXPECT_EQ(started, 1) << "of the first sample all rows are there";
   EXPECT_EQ(rows[0].attn.name, "sparq");
   EXPECT_GT(*rows[0].kl, 0) << "dense attention is referred to all the same";
+}
+
+class Counting : public StepObserver {
+ public:
+  bool wants(int layer, std::int64_t position) override {
+    steps += layer == 0;
+    last = position;
+    return true;
+  }
+  void see(const ObservedStep& step) override { names.insert(step.method.options().name); }
+  int steps = 0;
+  std::int64_t last = 0;
+  std::set<std::string> names;
+};
+
+TEST_F(EvalTest, AnObserverSeesOneAnswerToEachSample) {
+  const auto observer = std::make_shared<Counting>();
+  options.observer = observer;
+  RandomTask task(100, 0, 4);
+  run(task);
+  EXPECT_EQ(observer->steps, 2 * 4);
+  EXPECT_EQ(observer->last, 102) << "positions count from 0, and the fourth answer is not decoded";
+  EXPECT_EQ(observer->names, std::set<std::string>{"dense"});
 }
 
 TEST_F(EvalTest, ATaskWithFewSamplesEndsWithThem) {

@@ -148,6 +148,9 @@ class EvalCommand : public Command {
     expand_tasks();
     std::sort(ctx_sizes_.begin(), ctx_sizes_.end());
     ctx_sizes_.erase(std::unique(ctx_sizes_.begin(), ctx_sizes_.end()), ctx_sizes_.end());
+    if (!stats_file_.empty() && ctx_sizes_.size() > 1) {
+      fail("--attention-stats {}: is of one context length, and --ctx-size has {}", stats_file_, ctx_sizes_.size());
+    }
     if (!plot_.empty()) runtime::picture_format(plot_);
   }
 
