@@ -20,6 +20,9 @@ constexpr std::int64_t keys_a_round = 16384;  // added to a head between two rep
 // Fewer keys than this are compared in less time than it takes to find out which of them to compare.
 constexpr std::int64_t smallest_index = 8192;
 
+constexpr std::uint32_t saved_version = 1;
+constexpr std::uint32_t longest_factory = 256;
+
 // Positions [begin, end) by their rows.
 void compare_exactly(const KeyRows& rows, const float* q, std::int64_t begin, std::int64_t end, BestHits& best,
                      AnnCost& cost) {
@@ -180,6 +183,15 @@ void Ann::follow(std::span<const offload::LayerView> views, const offload::Threa
   if (views.empty()) return;
   const std::int64_t stored = views.front().tokens;
   const std::int64_t block = views.front().layout->block_tokens;
+  for (const Slot& slot : slots_) {
+    if (slot.tokens() > stored) {
+      fail(
+          "the saved index has {} keys and the context only {} in its store: they do not belong together; have it "
+          "built "
+          "anew",
+          slot.tokens(), stored);
+    }
+  }
   std::int64_t done = stored;
   for (int layer = 0; layer < layers_; ++layer) done = std::min(done, tokens(layer));
   if (done == stored || stored < smallest_index) return;
@@ -204,6 +216,59 @@ void Ann::follow(std::span<const offload::LayerView> views, const offload::Threa
     });
   }
   if (progress && goal == stored) progress(goal * layers_, goal * layers_);
+}
+
+std::vector<std::byte> Ann::save() const {
+  ByteWriter out;
+  out.number(saved_version);
+  out.text(options_.factory);
+  out.text(factory_);
+  out.number(static_cast<std::uint8_t>(options_.query_aware));
+  for (const int part : {layers_, kv_heads_, head_dim_}) out.number(static_cast<std::int32_t>(part));
+  out.number(trained_on_);
+  for (const Slot& slot : slots_) {
+    out.number(slot.queries.queries);
+    out.array(std::span<const double>(slot.queries.sum));
+    out.number(static_cast<std::uint8_t>(slot.head != nullptr));
+    if (slot.head) slot.head->write(out);
+  }
+  return out.take();
+}
+
+void Ann::load(std::span<const std::byte> saved) {
+  ByteReader in(saved, "the saved index");
+  const auto version = in.number<std::uint32_t>();
+  if (version != saved_version)
+    fail("the saved index has version {}, and this program reads version {}", version, saved_version);
+  const std::string asked = in.text(longest_factory);
+  std::string factory = in.text(longest_factory);
+  const bool aware = in.number<std::uint8_t>() != 0;
+  if (asked != options_.factory || aware != options_.query_aware) {
+    fail("the saved index is one of ann{}{}{}, which is not what was asked for", asked.empty() ? "" : ":", asked,
+         aware ? "" : ":aware=off");
+  }
+  for (const int part : {layers_, kv_heads_, head_dim_}) {
+    if (in.number<std::int32_t>() != part)
+      fail("the saved index is one of another model: its layers or heads are not these");
+  }
+  const auto trained_on = in.number<std::int64_t>();
+  if (trained_on < 0) in.damaged("it was trained on a negative number of keys");
+  std::vector<Slot> slots(slots_.size());
+  for (Slot& slot : slots) {
+    slot.queries.queries = in.number<std::int64_t>();
+    if (slot.queries.queries < 0) in.damaged("a negative number of queries");
+    if (slot.queries.queries > 0) {
+      slot.queries.sum =
+          in.array<double>(static_cast<std::uint64_t>(head_dim_) * static_cast<std::uint64_t>(head_dim_));
+    }
+    const bool built = in.number<std::uint8_t>() != 0;
+    if (built != (trained_on > 0)) in.damaged("a part of it is missing");
+    if (built) slot.head = read_ann_head({factory, aware}, head_dim_, in);
+  }
+  if (!in.done()) in.damaged("there is something behind it");
+  slots_ = std::move(slots);
+  factory_ = std::move(factory);
+  trained_on_ = trained_on;
 }
 
 AnnCost Ann::search(int layer, const offload::LayerView& view, const float* q, const AnnSearch& search,

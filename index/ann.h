@@ -84,6 +84,11 @@ class Ann {
               const Progress& progress = {});
   static constexpr std::int64_t step_tokens = 256;
 
+  // What has been built, as bytes; and such bytes taken back. Numbers are little-endian. Throws Error on bytes that are
+  // damaged, or of another kind of index or another shape than this one's.
+  std::vector<std::byte> save() const;
+  void load(std::span<const std::byte> saved);
+
   std::int64_t tokens(int layer) const;  // positions [0, tokens) are indexed
 
   // The k positions with the largest inner products that are found, for each query head: positions out i32 [Hq][k],

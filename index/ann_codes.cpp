@@ -145,6 +145,29 @@ KeySpace::KeySpace(std::vector<float> mean, std::vector<std::shared_ptr<faiss::V
   if (!chain_.empty()) origin_ = transform(std::vector<float>(mean_.size()));
 }
 
+KeySpace::KeySpace(std::vector<std::shared_ptr<faiss::VectorTransform>> chain, int head_dim, ByteReader& in)
+    : mean_(in.array<float>(static_cast<std::uint64_t>(head_dim))), chain_(std::move(chain)), dim_(head_dim) {
+  for (const auto& transform : chain_) {
+    auto& linear = static_cast<faiss::LinearTransform&>(*transform);
+    linear.have_bias = in.number<std::uint8_t>() != 0;
+    linear.A = in.array<float>(static_cast<std::uint64_t>(linear.d_in) * static_cast<std::uint64_t>(linear.d_out));
+    linear.b = in.array<float>(linear.have_bias ? static_cast<std::uint64_t>(linear.d_out) : 0);
+    linear.is_trained = true;
+    dim_ = linear.d_out;
+  }
+  if (!chain_.empty()) origin_ = transform(std::vector<float>(mean_.size()));
+}
+
+void KeySpace::write(ByteWriter& out) const {
+  out.array(std::span<const float>(mean_));
+  for (const auto& transform : chain_) {
+    const auto& linear = static_cast<const faiss::LinearTransform&>(*transform);
+    out.number(static_cast<std::uint8_t>(linear.have_bias));
+    out.array(std::span<const float>(linear.A));
+    if (linear.have_bias) out.array(std::span<const float>(linear.b));
+  }
+}
+
 std::uint64_t KeySpace::bytes() const {
   std::uint64_t floats = mean_.size() + origin_.size();
   for (const auto& transform : chain_) floats += static_cast<std::uint64_t>(transform->d_in) * transform->d_out;
@@ -266,6 +289,19 @@ std::unique_ptr<AnnHead> make_ann_head(const AnnOptions& options, const KeyRows&
       break;
   }
   return make_scan_head(std::move(parts), training);
+}
+
+std::unique_ptr<AnnHead> read_ann_head(const AnnOptions& options, int head_dim, ByteReader& in) {
+  AnnParts parts = parse_ann_factory(options.factory, head_dim);
+  switch (parts.kind) {
+    case AnnParts::Kind::lists:
+      return read_lists_head(std::move(parts), head_dim, in);
+    case AnnParts::Kind::graph:
+      return read_graph_head(std::move(parts), head_dim, in);
+    case AnnParts::Kind::scan:
+      break;
+  }
+  return read_scan_head(std::move(parts), head_dim, in);
 }
 
 }  // namespace hayloft::index

@@ -37,6 +37,9 @@ class KeySpace {
   KeySpace(std::vector<float> mean, std::vector<std::shared_ptr<faiss::VectorTransform>> chain,
            const std::vector<float>& sample);
 
+  KeySpace(std::vector<std::shared_ptr<faiss::VectorTransform>> chain, int head_dim, ByteReader& in);
+  void write(ByteWriter& out) const;
+
   int dim() const { return dim_; }
   const float* mean() const { return mean_.data(); }  // [d]
   std::uint64_t bytes() const;
@@ -76,7 +79,14 @@ std::unique_ptr<AnnHead> make_scan_head(AnnParts parts, const AnnTraining& train
 std::unique_ptr<AnnHead> make_lists_head(AnnParts parts, const AnnTraining& training);
 std::unique_ptr<AnnHead> make_graph_head(AnnParts parts, const AnnTraining& training);
 
-// Keys handed to Faiss at a time: a few MiB of f32.
-inline constexpr std::int64_t keys_at_once = 16384;
+std::unique_ptr<AnnHead> read_scan_head(AnnParts parts, int head_dim, ByteReader& in);
+std::unique_ptr<AnnHead> read_lists_head(AnnParts parts, int head_dim, ByteReader& in);
+std::unique_ptr<AnnHead> read_graph_head(AnnParts parts, int head_dim, ByteReader& in);
+
+// What codes were trained to, of a scan, of a graph's storage or of lists; the codes themselves, of the first two.
+void write_quantizer(const faiss::Index& codes, ByteWriter& out);
+void read_quantizer(faiss::Index& codes, ByteReader& in);
+void write_flat_codes(const faiss::Index& codes, ByteWriter& out);
+void read_flat_codes(faiss::Index& codes, std::int64_t keys, ByteReader& in);
 
 }  // namespace hayloft::index

@@ -34,6 +34,29 @@ class GraphStorage : public faiss::Index {
         norm_(other.norm_),
         lacking_(other.lacking_) {}
 
+  GraphStorage(AnnParts parts, int head_dim, ByteReader& in)
+      : space_(std::make_shared<KeySpace>(std::move(parts.chain), head_dim, in)),
+        codes_(std::move(parts.codes)),
+        norm_(in.number<float>()) {
+    d = space_->dim();
+    metric_type = faiss::METRIC_L2;
+    ntotal = in.number<std::int32_t>();
+    if (ntotal < 0) in.damaged("a negative number of keys");
+    if (norm_ > 0) lacking_ = in.array<float>(static_cast<std::uint64_t>(ntotal));
+    if (!codes_) return;
+    read_quantizer(*codes_, in);
+    read_flat_codes(*codes_, ntotal, in);
+  }
+  void write(ByteWriter& out) const {
+    space_->write(out);
+    out.number(norm_);
+    out.number(static_cast<std::int32_t>(ntotal));
+    out.array(std::span<const float>(lacking_));
+    if (!codes_) return;
+    write_quantizer(*codes_, out);
+    write_flat_codes(*codes_, out);
+  }
+
   // Where keys lie while some are added; without codes.
   void read_from(const KeyRows* rows) { rows_ = rows; }
 
@@ -170,6 +193,21 @@ class GraphHead : public AnnHead {
     graph_->ntotal = other.graph_->ntotal;
   }
 
+  GraphHead(AnnParts parts, int head_dim, ByteReader& in) {
+    const int links = parts.links;
+    storage_ = std::make_unique<GraphStorage>(std::move(parts), head_dim, in);
+    make_graph(links);
+    read_graph(in);
+  }
+  void write(ByteWriter& out) const override {
+    storage_->write(out);
+    const faiss::HNSW& hnsw = graph_->hnsw;
+    out.number(static_cast<std::int32_t>(hnsw.entry_point));
+    out.number(static_cast<std::int32_t>(hnsw.max_level));
+    out.array(std::span<const std::int32_t>(hnsw.levels.data(), hnsw.levels.size()));
+    out.array(std::span<const std::int32_t>(hnsw.neighbors.data(), hnsw.neighbors.size()));
+  }
+
   std::unique_ptr<AnnHead> clone() const override { return std::make_unique<GraphHead>(*this); }
   std::int64_t tokens() const override { return graph_->ntotal; }
   bool exact() const override { return storage_->codes() == nullptr; }
@@ -228,6 +266,42 @@ class GraphHead : public AnnHead {
   }
 
   void make_graph(int links) { graph_ = std::make_unique<faiss::IndexHNSW>(storage_.get(), links); }
+
+  // Levels say how many layers a key is in. A link leads to a key that is in its layer too: what search() relies on.
+  void read_graph(ByteReader& in) {
+    faiss::HNSW& hnsw = graph_->hnsw;
+    const auto keys = static_cast<std::size_t>(storage_->ntotal);
+    hnsw.entry_point = in.number<std::int32_t>();
+    hnsw.max_level = in.number<std::int32_t>();
+    const std::vector<std::int32_t> levels = in.array<std::int32_t>(keys);
+    const auto most_levels = static_cast<std::int32_t>(hnsw.cum_nneighbor_per_level.size()) - 1;
+    hnsw.offsets.assign(1, 0);
+    for (const std::int32_t level : levels) {
+      if (level < 1 || level > most_levels) in.damaged("a key is in layers that there are not");
+      hnsw.offsets.push_back(hnsw.offsets.back() + static_cast<std::size_t>(hnsw.cum_nb_neighbors(level)));
+    }
+    const std::vector<std::int32_t> links = in.array<std::int32_t>(hnsw.offsets.back());
+    for (std::size_t key = 0; key < keys; ++key) {
+      for (int layer = 0; layer < levels[key]; ++layer) {
+        const std::size_t end = hnsw.offsets[key] + static_cast<std::size_t>(hnsw.cum_nb_neighbors(layer + 1));
+        for (std::size_t i = hnsw.offsets[key] + static_cast<std::size_t>(hnsw.cum_nb_neighbors(layer)); i < end; ++i) {
+          if (links[i] < -1 || links[i] >= storage_->ntotal ||
+              (links[i] >= 0 && levels[static_cast<std::size_t>(links[i])] <= layer)) {
+            in.damaged("a link leads nowhere");
+          }
+        }
+      }
+    }
+    if (keys > 0 && (hnsw.entry_point < 0 || hnsw.entry_point >= storage_->ntotal ||
+                     levels[static_cast<std::size_t>(hnsw.entry_point)] != hnsw.max_level + 1)) {
+      in.damaged("its entry point is not in the uppermost layer");
+    }
+    hnsw.levels.assign(levels.begin(), levels.end());
+    hnsw.neighbors.resize(links.size());
+    std::copy(links.begin(), links.end(), hnsw.neighbors.data());
+    graph_->ntotal = storage_->ntotal;
+    graph_->is_trained = true;
+  }
 
   // The neighbours of a key in one layer of the graph, as far as there are any.
   template <class Take>
@@ -305,6 +379,10 @@ class GraphHead : public AnnHead {
 };
 
 }  // namespace
+
+std::unique_ptr<AnnHead> read_graph_head(AnnParts parts, int head_dim, ByteReader& in) {
+  return std::make_unique<GraphHead>(std::move(parts), head_dim, in);
+}
 
 std::unique_ptr<AnnHead> make_graph_head(AnnParts parts, const AnnTraining& training) {
   return std::make_unique<GraphHead>(std::move(parts), training);

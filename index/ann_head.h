@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "index/ann.h"
+#include "index/byte_stream.h"
 #include "index/key_rows.h"
 
 // The index of one KV head in one layer, of whatever kind: what Ann is made of.
@@ -53,6 +54,7 @@ class AnnHead {
 
   virtual bool exact() const = 0;  // whether the scores are those of the rows
   virtual std::uint64_t bytes() const = 0;
+  virtual void write(ByteWriter& out) const = 0;  // all but the factory string, for read_ann_head()
 };
 
 // Sum of q q^T over the queries that the query heads of one KV head put: how much each direction matters to them.
@@ -66,6 +68,9 @@ struct QueryMoments {
 // Trained on keys of [0, tokens), of which it holds none yet. options.factory is not empty. Throws Error.
 std::unique_ptr<AnnHead> make_ann_head(const AnnOptions& options, const KeyRows& rows, std::int64_t tokens,
                                        const QueryMoments& queries);
+
+// What write() of such an index gave. Throws Error on anything that it cannot have given.
+std::unique_ptr<AnnHead> read_ann_head(const AnnOptions& options, int head_dim, ByteReader& in);
 
 // The fewest keys that such an index can be trained on; 0: it needs none.
 std::int64_t training_keys(const std::string& factory, int head_dim);

@@ -32,22 +32,14 @@ class ListsHead : public AnnHead {
     const std::vector<float> keys = space_->transform(sample);
     const int d = space_->dim();
     const auto n = static_cast<FaissId>(keys.size()) / d;
-    // Plain as Faiss does it for inner products: centroids on the unit sphere, keys to the one with the largest
-    // product. Without their mean, keys are near or far in the ordinary sense.
-    std::unique_ptr<faiss::IndexFlat> quantizer;
-    if (training.query_aware) {
-      quantizer = std::make_unique<faiss::IndexFlatL2>(d);
-    } else {
-      quantizer = std::make_unique<faiss::IndexFlatIP>(d);
-    }
+    make_quantizer(training.query_aware);
     faiss::Clustering clustering(d, lists_);
     clustering.niter = clustering_rounds;
     clustering.min_points_per_centroid = 1;
     clustering.max_points_per_centroid = static_cast<int>(sample_per_list);
     clustering.spherical = !training.query_aware;
     clustering.seed = 1;
-    clustering.train(n, keys.data(), *quantizer);
-    quantizer_ = std::move(quantizer);
+    clustering.train(n, keys.data(), *quantizer_);
     if (parts.codes) {
       codes_.reset(static_cast<faiss::IndexIVF*>(parts.codes.release()));
       use_quantizer();
@@ -68,6 +60,44 @@ class ListsHead : public AnnHead {
     if (!other.codes_) return;
     codes_.reset(static_cast<faiss::IndexIVF*>(faiss::clone_index(other.codes_.get())));
     use_quantizer();
+  }
+
+  ListsHead(AnnParts parts, int head_dim, ByteReader& in) : lists_(parts.lists) {
+    space_ = std::make_shared<KeySpace>(std::move(parts.chain), head_dim, in);
+    const int d = space_->dim();
+    const bool aware = in.number<std::uint8_t>() != 0;
+    const std::vector<float> centroids =
+        in.array<float>(static_cast<std::uint64_t>(lists_) * static_cast<std::uint64_t>(d));
+    make_quantizer(aware);
+    quantizer_->add(lists_, centroids.data());
+    if (aware) spread_ = std::make_unique<ListSpread>(d, lists_, in);
+    if (parts.codes) {
+      codes_.reset(static_cast<faiss::IndexIVF*>(parts.codes.release()));
+      use_quantizer();
+      read_quantizer(*codes_, in);
+    }
+    read_lists(in);
+  }
+  void write(ByteWriter& out) const override {
+    space_->write(out);
+    out.number(static_cast<std::uint8_t>(spread_ != nullptr));
+    out.array(std::span<const float>(centroid(0),
+                                     static_cast<std::size_t>(lists_) * static_cast<std::size_t>(space_->dim())));
+    if (spread_) spread_->write(out);
+    if (codes_) write_quantizer(*codes_, out);
+    out.number(static_cast<std::int32_t>(tokens_));
+    out.array(std::span<const std::int32_t>(sizes_));
+    for (std::size_t list = 0; list < sizes_.size(); ++list) {
+      if (!codes_) {
+        out.array(std::span<const std::int32_t>(positions_[list]));
+        continue;
+      }
+      faiss::InvertedLists::ScopedIds ids(codes_->invlists, list);
+      for (std::int32_t i = 0; i < sizes_[list]; ++i)
+        out.number(static_cast<std::int32_t>(ids[static_cast<std::size_t>(i)]));
+      faiss::InvertedLists::ScopedCodes codes(codes_->invlists, list);
+      out.array(std::span<const std::uint8_t>(codes.get(), static_cast<std::size_t>(sizes_[list]) * codes_->code_size));
+    }
   }
 
   std::unique_ptr<AnnHead> clone() const override { return std::make_unique<ListsHead>(*this); }
@@ -108,6 +138,8 @@ class ListsHead : public AnnHead {
                 products.data(), 1);
     std::vector<float> promise = products;
     if (spread_) spread_->raise(query.q.data(), sizes_.data(), promise.data());
+    // A query that is not a number must not upset the order.
+    for (float& p : promise) p = p == p ? p : -std::numeric_limits<float>::infinity();
     std::vector<std::int32_t> order(static_cast<std::size_t>(lists_));
     std::iota(order.begin(), order.end(), 0);
     const int probes = std::clamp(task.probes > 0 ? task.probes : (lists_ + 15) / 16, 1, lists_);
@@ -139,6 +171,48 @@ class ListsHead : public AnnHead {
  private:
   const float* centroid(std::size_t list) const {
     return quantizer_->get_xb() + list * static_cast<std::size_t>(space_->dim());
+  }
+
+  // Plain as Faiss does it for inner products: centroids on the unit sphere, keys to the one with the largest product.
+  // Without their mean, keys are near or far in the ordinary sense.
+  void make_quantizer(bool aware) {
+    if (aware) {
+      quantizer_ = std::make_shared<faiss::IndexFlatL2>(space_->dim());
+    } else {
+      quantizer_ = std::make_shared<faiss::IndexFlatIP>(space_->dim());
+    }
+  }
+
+  // Every position once, ascending in its list.
+  void read_lists(ByteReader& in) {
+    tokens_ = in.number<std::int32_t>();
+    if (tokens_ < 0 || static_cast<std::size_t>(tokens_) > in.left()) in.damaged("it has too few keys");
+    sizes_ = in.array<std::int32_t>(static_cast<std::uint64_t>(lists_));
+    if (!codes_) positions_.resize(sizes_.size());
+    std::vector<bool> listed(static_cast<std::size_t>(tokens_));
+    std::int64_t total = 0;
+    for (std::size_t list = 0; list < sizes_.size(); ++list) {
+      if (sizes_[list] < 0 || (total += sizes_[list]) > tokens_)
+        in.damaged("its lists have other lengths than it says");
+      const auto n = static_cast<std::uint64_t>(sizes_[list]);
+      std::vector<std::int32_t> positions = in.array<std::int32_t>(n);
+      for (std::size_t i = 0; i < positions.size(); ++i) {
+        const std::int32_t p = positions[i];
+        if (p < 0 || p >= tokens_ || listed[static_cast<std::size_t>(p)] || (i > 0 && p < positions[i - 1])) {
+          in.damaged("a list has positions that cannot be there");
+        }
+        listed[static_cast<std::size_t>(p)] = true;
+      }
+      if (codes_) {
+        const std::vector<std::uint8_t> codes = in.array<std::uint8_t>(n * codes_->code_size);
+        const std::vector<FaissId> ids(positions.begin(), positions.end());
+        if (n > 0) codes_->invlists->add_entries(list, ids.size(), ids.data(), codes.data());
+      } else {
+        positions_[list] = std::move(positions);
+      }
+    }
+    if (total != tokens_) in.damaged("keys are missing from its lists");
+    if (codes_) codes_->ntotal = tokens_;
   }
 
   void use_quantizer() {
@@ -224,6 +298,10 @@ class ListsHead : public AnnHead {
 };
 
 }  // namespace
+
+std::unique_ptr<AnnHead> read_lists_head(AnnParts parts, int head_dim, ByteReader& in) {
+  return std::make_unique<ListsHead>(std::move(parts), head_dim, in);
+}
 
 std::unique_ptr<AnnHead> make_lists_head(AnnParts parts, const AnnTraining& training) {
   return std::make_unique<ListsHead>(std::move(parts), training);

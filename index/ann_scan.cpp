@@ -30,6 +30,22 @@ class ScanHead : public AnnHead {
         codes_(other.codes_ ? faiss::clone_index(other.codes_.get()) : nullptr),
         tokens_(other.tokens_) {}
 
+  ScanHead(AnnParts parts, int head_dim, ByteReader& in) : codes_(std::move(parts.codes)) {
+    space_ = std::make_shared<KeySpace>(std::move(parts.chain), head_dim, in);
+    tokens_ = in.number<std::int32_t>();
+    if (tokens_ < 0) in.damaged("a negative number of keys");
+    if (!codes_) return;
+    read_quantizer(*codes_, in);
+    read_flat_codes(*codes_, tokens_, in);
+  }
+  void write(ByteWriter& out) const override {
+    space_->write(out);
+    out.number(static_cast<std::int32_t>(tokens_));
+    if (!codes_) return;
+    write_quantizer(*codes_, out);
+    write_flat_codes(*codes_, out);
+  }
+
   std::unique_ptr<AnnHead> clone() const override { return std::make_unique<ScanHead>(*this); }
   std::int64_t tokens() const override { return tokens_; }
   bool exact() const override { return codes_ == nullptr; }
@@ -80,6 +96,10 @@ class ScanHead : public AnnHead {
 
 std::unique_ptr<AnnHead> make_scan_head(AnnParts parts, const AnnTraining& training) {
   return std::make_unique<ScanHead>(std::move(parts), training);
+}
+
+std::unique_ptr<AnnHead> read_scan_head(AnnParts parts, int head_dim, ByteReader& in) {
+  return std::make_unique<ScanHead>(std::move(parts), head_dim, in);
 }
 
 }  // namespace hayloft::index

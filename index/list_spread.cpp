@@ -116,6 +116,19 @@ ListSpread::ListSpread(std::span<const float> residuals, const QueryMoments& que
   }
 }
 
+ListSpread::ListSpread(int d, int lists, ByteReader& in)
+    : d_(d),
+      lists_(lists),
+      to_axes_(in.array<float>(static_cast<std::uint64_t>(axes) * static_cast<std::uint64_t>(d))),
+      query_to_axes_(in.array<float>(to_axes_.size())),
+      sums_(in.array<float>(static_cast<std::uint64_t>(products) * static_cast<std::uint64_t>(lists))) {}
+
+void ListSpread::write(ByteWriter& out) const {
+  out.array(std::span<const float>(to_axes_));
+  out.array(std::span<const float>(query_to_axes_));
+  out.array(std::span<const float>(sums_));
+}
+
 void ListSpread::add(int list, const float* residual) {
   float z[axes];
   for (int v = 0; v < axes; ++v) {

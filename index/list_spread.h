@@ -22,6 +22,9 @@ class ListSpread {
   // residuals [n][d] of a sample; queries in the same space, may be none: L is then 1.
   ListSpread(std::span<const float> residuals, const QueryMoments& queries, int d, int lists);
 
+  ListSpread(int d, int lists, ByteReader& in);
+  void write(ByteWriter& out) const;
+
   void add(int list, const float* residual);  // [d]
 
   // scores [lists] += reach * spread.

@@ -34,6 +34,7 @@ class AnnState : public MethodState {
   }
 
   std::uint64_t bytes() const override { return ann_.bytes(); }
+  std::vector<std::byte> save() const override { return ann_.save(); }
 
   const index::Ann& ann() const { return ann_; }
 
@@ -54,9 +55,14 @@ class AnnMethod : public Method {
   }
 
   std::unique_ptr<MethodState> make_state(const StateShape& shape, gpu::Backend& backend) const override {
-    return std::make_unique<AnnState>(
-        index::Ann({options_.factory, options_.query_aware}, shape.layers, shape.kv_heads, shape.head_dim), shape,
-        backend);
+    return std::make_unique<AnnState>(empty_index(shape), shape, backend);
+  }
+
+  std::unique_ptr<MethodState> load_state(const StateShape& shape, gpu::Backend& backend,
+                                          std::span<const std::byte> saved) const override {
+    index::Ann ann = empty_index(shape);
+    ann.load(saved);
+    return std::make_unique<AnnState>(std::move(ann), shape, backend);
   }
 
   std::uint64_t state_bytes(const StateShape& shape, std::int64_t tokens) const override {
@@ -94,6 +100,10 @@ class AnnMethod : public Method {
   }
 
  private:
+  index::Ann empty_index(const StateShape& shape) const {
+    return {{options_.factory, options_.query_aware}, shape.layers, shape.kv_heads, shape.head_dim};
+  }
+
   gpu::Attended attended(const gpu::CacheView& cache, int query_heads) const {
     const std::int64_t S = cache.tokens();
     const std::int64_t w = window(S, cache.layer);

@@ -121,6 +121,7 @@ class Run {
     row.decode_ms_per_token = (seconds_since(start) - observing_seconds) * 1000 / steps;
     row.link_bytes_per_token = static_cast<double>(session.counters().total(Place::link)) / steps;
     row.near_bytes_per_token = static_cast<double>(session.counters().total(Place::near)) / steps;
+    row.positions_scored_per_token = static_cast<double>(session.counters().positions_scored) / steps;
     if (recall_count > 0) row.recall = recall_sum / static_cast<double>(recall_count);
     row.answer = digits_of_answer(tokenizer_.decode(answer));
     row.hit = row.answer == row.expected;

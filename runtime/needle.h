@@ -42,6 +42,7 @@ struct NeedleRow {
   double decode_ms_per_token = 0;
   double link_bytes_per_token = 0;
   double near_bytes_per_token = 0;
+  double positions_scored_per_token = 0;  // keys that were compared, as Counters count them
   std::optional<double> recall;  // share of the true top-k positions among those attended, over the answering steps
 };
 

@@ -66,6 +66,7 @@ nlohmann::ordered_json row_json(const NeedleRow& row) {
   const bool dense = row.attn.name == "dense";
   nlohmann::ordered_json json;
   json["attn"] = row.attn.name;
+  json["method"] = method_label(row.attn);
   json["r"] = has_rank(row.attn) ? nlohmann::ordered_json(row.attn.rank) : nullptr;
   json["k"] = dense ? nullptr : nlohmann::ordered_json(row.k);
   json["window"] = dense ? nullptr : nlohmann::ordered_json(row.window);
@@ -80,6 +81,7 @@ nlohmann::ordered_json row_json(const NeedleRow& row) {
   json["decode_ms_per_token"] = row.decode_ms_per_token;
   json["link_bytes_per_token"] = row.link_bytes_per_token;
   json["near_bytes_per_token"] = row.near_bytes_per_token;
+  json["positions_scored_per_token"] = row.positions_scored_per_token;
   json["recall"] = row.recall ? nlohmann::ordered_json(*row.recall) : nullptr;
   return json;
 }
