@@ -11,7 +11,8 @@ HostTail::HostTail(gpu::Backend& backend, const gpu::CacheView& cache, gpu::Stre
       tokens_(std::min(newest, cache.tail.tokens)),
       first_(cache.tokens() - tokens_) {
   const std::int64_t row = 2 * cache.head_dim;
-  memory_.resize(static_cast<std::size_t>(cache.kv_heads * tokens_ * row));
+  // Not zeroed first: it is megabytes, at every step.
+  memory_ = std::make_unique_for_overwrite<f16[]>(static_cast<std::size_t>(cache.kv_heads * tokens_ * row));
   layout_->kv_heads = cache.kv_heads;
   layout_->head_dim = cache.head_dim;
   layout_->block_tokens =
@@ -19,10 +20,10 @@ HostTail::HostTail(gpu::Backend& backend, const gpu::CacheView& cache, gpu::Stre
   layout_->row_bytes = static_cast<std::uint64_t>(row) * sizeof(f16);
   layout_->head_bytes = layout_->row_bytes * static_cast<std::uint64_t>(tokens_);
   layout_->block_bytes = layout_->head_bytes * static_cast<std::uint64_t>(cache.kv_heads);
-  block_ = reinterpret_cast<const std::byte*>(memory_.data());
+  block_ = reinterpret_cast<const std::byte*>(memory_.get());
   const std::int64_t slot = cache.tail.first + cache.tail.tokens - tokens_;
   for (int head = 0; head < cache.kv_heads && tokens_ > 0; ++head) {
-    backend.to_host(memory_.data() + head * tokens_ * row, cache.tail.rows + (head * cache.tail.capacity + slot) * row,
+    backend.to_host(memory_.get() + head * tokens_ * row, cache.tail.rows + (head * cache.tail.capacity + slot) * row,
                     layout_->head_bytes, stream);
   }
 }

@@ -21,7 +21,7 @@ class HostTail {
   // sequence, and the searches of index/ take it with KeySource::rows. Valid while this lives and stays where it is.
   offload::LayerView rows() const { return {layout_.get(), {&block_, tokens_ > 0 ? 1u : 0u}, tokens_, {}}; }
   // The same rows as a tail, for the verbs of a backend whose device memory is host memory; they only read it.
-  gpu::TailView view() { return {memory_.data(), tokens_, 0, tokens_, first_}; }
+  gpu::TailView view() { return {memory_.get(), tokens_, 0, tokens_, first_}; }
   int kv_heads() const { return layout_->kv_heads; }
   int head_dim() const { return layout_->head_dim; }
   std::int64_t tokens() const { return tokens_; }
@@ -29,7 +29,7 @@ class HostTail {
 
  private:
   std::unique_ptr<offload::BlockLayout> layout_;
-  std::vector<f16> memory_;  // [Hkv][tokens][2 d]
+  std::unique_ptr<f16[]> memory_;  // [Hkv][tokens][2 d]
   const std::byte* block_;
   std::int64_t tokens_;
   std::int64_t first_;
