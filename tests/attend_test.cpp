@@ -13,6 +13,7 @@
 #include "runtime/attend_file.h"
 #include "runtime/safetensors.h"
 #include "tests/cpu_cache.h"
+#include "tests/expect_best.h"
 #include "tests/refusal.h"
 #include "tests/sparq_oracle.h"
 #include "tests/temporary_folder.h"
@@ -22,6 +23,7 @@ namespace hayloft::runtime {
 namespace {
 
 using hayloft::testing::CacheShape;
+using hayloft::testing::expect_the_best;
 using hayloft::testing::RandomCache;
 using test::refuses;
 
@@ -129,23 +131,6 @@ class AttendTest : public ::testing::Test {
   std::unique_ptr<gpu::Backend> backend_ = gpu::make_cpu_backend(threads_);
   offload::Arena arena_{topology_, {.budget_bytes = std::uint64_t{1} << 30}};
 };
-
-// That nothing left out scores higher than something taken, up to the rounding of f32 scores.
-void expect_the_best(const std::vector<double>& scores, const std::vector<std::int64_t>& taken, std::int64_t limit,
-                     double tolerance) {
-  const std::set<std::int64_t> set(taken.begin(), taken.end());
-  double lowest_taken = std::numeric_limits<double>::infinity();
-  double highest_left = -std::numeric_limits<double>::infinity();
-  for (std::int64_t t = 0; t < limit; ++t) {
-    const double score = scores[static_cast<std::size_t>(t)];
-    if (set.contains(t)) {
-      lowest_taken = std::min(lowest_taken, score);
-    } else {
-      highest_left = std::max(highest_left, score);
-    }
-  }
-  EXPECT_GE(lowest_taken, highest_left - tolerance);
-}
 
 TEST_F(AttendTest, DenseIsSoftmaxAttentionOverEverythingAndHasNoPositions) {
   make({});

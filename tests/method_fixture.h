@@ -11,6 +11,7 @@
 #include "offload/error.h"
 #include "runtime/method.h"
 #include "tests/cpu_cache.h"
+#include "tests/expect_best.h"
 
 // One decode step of any method over a random cache with store and tail, and what to hold it against in double.
 namespace hayloft::testing {
@@ -112,20 +113,6 @@ class MethodTest : public ::testing::Test {
     for (const double s : logits) all += std::exp(s - most);
     for (const std::int64_t t : positions) part += std::exp(logits[static_cast<std::size_t>(t)] - most);
     return part / all;
-  }
-
-  // Nothing of [0, limit) that was left out scores above anything taken by more than the tolerance.
-  static void expect_the_best(const std::vector<double>& scores, const std::vector<std::int64_t>& taken,
-                              std::int64_t limit, double tolerance) {
-    const std::set<std::int64_t> set(taken.begin(), taken.end());
-    double lowest_taken = std::numeric_limits<double>::infinity();
-    double highest_left = -std::numeric_limits<double>::infinity();
-    for (std::int64_t t = 0; t < limit; ++t) {
-      const double score = scores[static_cast<std::size_t>(t)];
-      (set.contains(t) ? lowest_taken : highest_left) =
-          set.contains(t) ? std::min(lowest_taken, score) : std::max(highest_left, score);
-    }
-    EXPECT_GE(lowest_taken, highest_left - tolerance);
   }
 
   // q . K / sqrt(d) of a query head with every position.

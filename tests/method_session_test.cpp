@@ -78,6 +78,20 @@ TEST_P(MethodSessionTest, EverythingKeptAndChosenIsDenseWhileTheSequenceGrows) {
   }
 }
 
+TEST_P(MethodSessionTest, AShortSequenceLiesInTheTailWhichIsAttendedWhole) {
+  for (const char* text :
+       {"sparq:r=4:k=4", "topk:k=4", "flexgen:k=4", "oracle:k=4", "lowrank:r=4:k=4", "pages:page=16:k=4", "h2o:k=20"}) {
+    SCOPED_TRACE(text);
+    const auto tested = method(text);
+    const auto dense = method("dense");
+    Session session(model, arena, options);
+    Session expected(model, arena, options);
+    for (std::size_t i = 0; i < 16; ++i) {
+      expect_close(session.step(tokens[i], *tested), expected.step(tokens[i], *dense));
+    }
+  }
+}
+
 TEST_P(MethodSessionTest, HeavyHittersOfALayerAreTheSameByChunksAndByLayers) {
   const auto h2o = method("h2o:k=20");
   const Session by_chunk = read(*h2o, PrefillOptions::Order::chunk);
