@@ -199,7 +199,7 @@ void Ann::follow(std::span<const offload::LayerView> views, const offload::Threa
   if (trained_on_ == 0 || (stored - done > 2 * block && stored >= 2 * trained_on_)) {
     build(views, stored, threads);
     done = 0;
-  } else if (stored - done <= 2 * block) {
+  } else if (!progress && stored - done <= 2 * block) {
     goal = std::min(stored, done + step_tokens);
   }
   for (; done < goal; done = std::min(goal, done + keys_a_round)) {

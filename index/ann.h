@@ -77,12 +77,13 @@ class Ann {
   using Progress = std::function<void(std::int64_t done, std::int64_t total)>;
 
   // Takes in what the stores hold by now, the same number of tokens in each; views [layers]. A long way behind, it adds
-  // all there is, anew if that is far more than it was trained on. A block or two behind, as in decoding, it adds
-  // step_tokens a call, and searches look at the rest exactly. Throws Error when the context is too short to train
-  // this kind of index. If it or progress throws, the index is as before or further on.
+  // all there is, anew if that is far more than it was trained on. A block or two behind and without progress, as in
+  // decoding, it adds step_tokens a call, so that no step waits long, and searches look at the rest exactly. Throws
+  // Error when the context is too short to train this kind of index. If it or progress throws, the index is as before
+  // or further on.
   void follow(std::span<const offload::LayerView> views, const offload::Threads& threads,
               const Progress& progress = {});
-  static constexpr std::int64_t step_tokens = 256;
+  static constexpr std::int64_t step_tokens = 32;
 
   // What has been built, as bytes; and such bytes taken back. Numbers are little-endian. Throws Error on bytes that are
   // damaged, or of another kind of index or another shape than this one's.
