@@ -4,10 +4,9 @@
 #include <chrono>
 #include <cmath>
 #include <map>
-#include <numeric>
 
 #include "offload/error.h"
-#include "runtime/audit_sample.h"
+#include "runtime/eval_meter.h"
 #include "runtime/eval_metrics.h"
 
 namespace hayloft::runtime {
@@ -19,7 +18,6 @@ double seconds_since(Clock::time_point start) {
 }
 
 constexpr std::size_t question_tokens = 256;  // at a prompt's end that are read exactly
-constexpr std::int64_t metered_steps = 8;     // of an answer: each takes exact attention in every layer
 
 // The next token to decode, or nothing when the answer has ended.
 using Next = std::function<std::optional<std::int32_t>(const std::vector<float>& logits)>;
@@ -29,55 +27,6 @@ struct Reference {
   std::vector<std::int32_t> tokens;  // that came next
   std::vector<std::vector<float>> logits;
   EvalRow row;  // what the steps took
-};
-
-// Keeps the time that a session waits for those who look on.
-class Clocked : public StepObserver {
- public:
-  Clocked(std::shared_ptr<StepObserver> observer, double& seconds)
-      : observer_(std::move(observer)), seconds_(seconds) {}
-  bool wants(int layer, std::int64_t position) override { return observer_->wants(layer, position); }
-  void see(const ObservedStep& step) override {
-    const Clock::time_point start = Clock::now();
-    observer_->see(step);
-    seconds_ += seconds_since(start);
-  }
-
- private:
-  std::shared_ptr<StepObserver> observer_;
-  double& seconds_;
-};
-
-// Holds a session's first steps to exact attention.
-class Meter : public StepObserver {
- public:
-  Meter(gpu::Backend& host, std::int64_t first_position) : host_(host), end_(first_position + metered_steps) {}
-
-  bool wants(int, std::int64_t position) override { return position < end_; }
-
-  void see(const ObservedStep& step) override {
-    const StepFidelity fidelity = StepSample(step).measure(host_);
-    recall_ += mean(fidelity.recall);
-    mass_ += mean(fidelity.mass);
-    error_ += mean(fidelity.error);
-    ++count_;
-  }
-
-  void enter(EvalRow& row) const {
-    if (count_ == 0) return;
-    row.recall = recall_ / count_;
-    row.mass = mass_ / count_;
-    row.output_error = error_ / count_;
-  }
-
- private:
-  static double mean(const std::vector<double>& values) {
-    return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-  }
-
-  gpu::Backend& host_;
-  std::int64_t end_;
-  double recall_ = 0, mass_ = 0, error_ = 0, count_ = 0;
 };
 
 class Run {
