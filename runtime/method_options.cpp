@@ -219,6 +219,9 @@ std::string method_label(const MethodOptions& method) {
   if (has_rank(method) && method.temperature != usual.temperature) {
     label += method.temperature == gpu::Temperature::rank ? " tau=r" : " tau=d";
   }
+  const bool ranks_by_group = method.name != "window" && method.name != "h2o" && method.name != "ann";
+  if (ranks_by_group && method.rule != usual.rule) label += " group=logits";
+  if (method.name == "topk" && method.faiss) label += " faiss";
   if (method.per) label += *method.per == index::SelectPer::kv_head ? " select=kv-head" : " select=query-head";
   return label;
 }

@@ -163,6 +163,10 @@ TEST(NeedleReport, MethodsThatDifferHaveDifferentLabels) {
   EXPECT_EQ(method_label(sparq), "sparq r=16 k=128");
   sparq.window = 0;
   EXPECT_EQ(method_label(sparq), "sparq r=16 k=128 w=0");
+  EXPECT_EQ(method_label(parse_method("sparq:group=logits", {})), "sparq r=16 k=128 group=logits");
+  MethodOptions faiss = method("topk");
+  faiss.faiss = true;
+  EXPECT_EQ(method_label(faiss), "topk k=128 faiss");
   MethodOptions window = method("window");
   EXPECT_EQ(method_label(window), "window k=128");
   window.window = 64;
