@@ -111,9 +111,10 @@ TEST(NeedleReport, TheJsonHasTheFieldsOfItsSchemaInOrder) {
   ASSERT_EQ(json["rows"].size(), 8u);
   keys.clear();
   for (const auto& [key, value] : json["rows"][0].items()) keys.push_back(key);
-  EXPECT_EQ(keys, (std::vector<std::string>{"attn", "r", "k", "window", "tokens", "depth", "expected", "answer", "hit",
-                                            "prefill_seconds", "prepare_seconds", "state_bytes", "decode_ms_per_token",
-                                            "link_bytes_per_token", "near_bytes_per_token", "recall"}));
+  EXPECT_EQ(keys, (std::vector<std::string>{"attn", "method", "r", "k", "window", "tokens", "depth", "expected",
+                                            "answer", "hit", "prefill_seconds", "prepare_seconds", "state_bytes",
+                                            "decode_ms_per_token", "link_bytes_per_token", "near_bytes_per_token",
+                                            "positions_scored_per_token", "recall"}));
 }
 
 TEST(NeedleReport, TheJsonIsNullWhereAFieldMakesNoSense) {
