@@ -172,7 +172,13 @@ void add_indices(const ModelSource& source, offload::Arena& arena, const std::fi
   }
   snapshot.require_model(source.identity());
   Session session(source.model, arena, as_read(snapshot, options.session), snapshot);
-  begin_indices(session, &snapshot, options);
+  for (const auto& method : options.indices) {
+    try {
+      if (restore_index(session, snapshot, *method)) continue;
+    } catch (const Error&) {  // damaged: this is how it is made again
+    }
+    session.watch(*method);
+  }
   const std::vector<offload::SnapshotAttachment> built = build_indices(session, options);
   checkpoint(writer, session, snapshot.tokens(), built);
   writer.finish(path);

@@ -60,7 +60,8 @@ IngestResult append_to(const ModelSource& source, offload::Arena& arena, std::st
                        const PrefillProgress& progress = {});
 
 // Builds what options.indices keep for a context that is there already and saves it with it; an index that was saved
-// before is taken on from where it ends. Throws Error; what `indexing` throws leaves the context as it was.
+// before is taken on from where it ends, a damaged one made anew. Throws Error; what `indexing` throws leaves the
+// context as it was.
 void add_indices(const ModelSource& source, offload::Arena& arena, const std::filesystem::path& path,
                  const IngestOptions& options);
 
