@@ -23,7 +23,7 @@ TEST_F(AnnMethodTest, AttendsAsTopKDoesWhenItsIndexLooksEverywhere) {
   }
 }
 
-// Random keys have no structure: half of the lists hold more than half of the best, by how much is measured.
+// The better half of the lists holds nine tenths of the best even where keys are random, without structure.
 TEST_F(AnnMethodTest, TheDefaultIndexFindsMostOfIt) {
   const Output topk = attend("topk:k=40");
   const Output ann = attend("ann:nprobe=256:k=40");  // of 512 lists
