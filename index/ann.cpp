@@ -4,9 +4,7 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <bit>
 #include <cmath>
 
 #include "index/ann_head.h"
@@ -22,23 +20,6 @@ constexpr std::int64_t smallest_index = 8192;
 
 constexpr std::uint32_t saved_version = 1;
 constexpr std::uint32_t longest_factory = 256;
-
-// Positions [begin, end) by their rows.
-void compare_exactly(const KeyRows& rows, const float* q, std::int64_t begin, std::int64_t end, BestHits& best,
-                     AnnCost& cost) {
-  constexpr std::int64_t run = 256;
-  std::array<float, run> scores;
-  for (std::int64_t p = begin; p < end; p += run) {
-    const std::int64_t stop = std::min(end, p + run);
-    score_row_range(rows, q, p, stop, scores.data());
-    for (std::int64_t i = p; i < stop; ++i) {
-      best.offer(scores[static_cast<std::size_t>(i - p)], static_cast<std::int32_t>(i));
-    }
-  }
-  if (end <= begin) return;
-  cost.keys += static_cast<std::uint64_t>(end - begin);
-  cost.row_bytes += static_cast<std::uint64_t>((end - begin) * rows.dim()) * sizeof(f16);
-}
 
 // The same hits, scored by their rows.
 BestHits ranked_exactly(const KeyRows& rows, const float* q, const std::vector<Hit>& hits, std::size_t k,

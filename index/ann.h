@@ -70,7 +70,7 @@ class Ann {
   Ann fork() const;
 
   // Queries of the prompt, f32 [n][Hq][d], for query-aware indices: what counts is what was seen when the index is
-  // trained, which is in the first add() that has enough keys.
+  // trained, which is in the first follow() that has enough keys.
   void see_queries(int layer, const float* q, int n, int query_heads);
 
   // Told how many of `total` keys, in tokens times layers, are in. Throw to stop.

@@ -1,6 +1,7 @@
 #include "index/ann_head.h"
 
 #include <algorithm>
+#include <array>
 
 namespace hayloft::index {
 namespace {
@@ -31,6 +32,22 @@ void BestHits::offer(const float* scores, const std::int32_t* positions, int n) 
 std::vector<Hit> BestHits::take() {
   std::sort_heap(hits_.begin(), hits_.end(), better);
   return std::move(hits_);
+}
+
+void compare_exactly(const KeyRows& rows, const float* q, std::int64_t begin, std::int64_t end, BestHits& best,
+                     AnnCost& cost) {
+  if (end <= begin) return;
+  constexpr std::int64_t run = 256;
+  std::array<float, run> scores;
+  for (std::int64_t p = begin; p < end; p += run) {
+    const std::int64_t stop = std::min(end, p + run);
+    score_row_range(rows, q, p, stop, scores.data());
+    for (std::int64_t i = p; i < stop; ++i) {
+      best.offer(scores[static_cast<std::size_t>(i - p)], static_cast<std::int32_t>(i));
+    }
+  }
+  cost.keys += static_cast<std::uint64_t>(end - begin);
+  cost.row_bytes += static_cast<std::uint64_t>((end - begin) * rows.dim()) * sizeof(f16);
 }
 
 void QueryMoments::add(const float* q, int d) {

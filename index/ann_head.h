@@ -33,6 +33,10 @@ class BestHits {
   std::vector<Hit> hits_;  // a heap, the worst in front
 };
 
+// Offers positions [begin, end) by their rows.
+void compare_exactly(const KeyRows& rows, const float* q, std::int64_t begin, std::int64_t end, BestHits& best,
+                     AnnCost& cost);
+
 struct AnnTask {
   const float* q = nullptr;  // f32 [d]
   std::int64_t limit = 0;    // positions at and after it are not wanted

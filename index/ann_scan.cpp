@@ -2,8 +2,6 @@
 #include <faiss/impl/DistanceComputer.h>
 
 #include <algorithm>
-#include <array>
-#include <numeric>
 
 #include "index/ann_codes.h"
 
@@ -60,26 +58,15 @@ class ScanHead : public AnnHead {
 
   void search(const KeyRows& rows, const AnnTask& task, BestHits& best, AnnCost& cost) const override {
     const std::int64_t end = std::min(task.limit, tokens_);
+    if (!codes_) return compare_exactly(rows, task.q, 0, end, best, cost);
+    const KeySpace::Query query = space_->query(task.q);
+    const std::unique_ptr<faiss::DistanceComputer> products(codes_->get_distance_computer());
+    products->set_query(query.q.data());
+    for (std::int64_t p = 0; p < end; ++p) {
+      best.offer((*products)(p) + query.offset, static_cast<std::int32_t>(p));
+    }
     cost.keys += static_cast<std::uint64_t>(end);
-    if (codes_) {
-      const KeySpace::Query query = space_->query(task.q);
-      const std::unique_ptr<faiss::DistanceComputer> products(codes_->get_distance_computer());
-      products->set_query(query.q.data());
-      for (std::int64_t p = 0; p < end; ++p) {
-        best.offer((*products)(p) + query.offset, static_cast<std::int32_t>(p));
-      }
-      cost.index_bytes += static_cast<std::uint64_t>(end) * codes_->sa_code_size();
-      return;
-    }
-    constexpr std::int64_t run = 256;
-    std::array<float, run> scores;
-    for (std::int64_t p = 0; p < end; p += run) {
-      const std::int64_t stop = std::min(end, p + run);
-      score_row_range(rows, task.q, p, stop, scores.data());
-      for (std::int64_t i = p; i < stop; ++i)
-        best.offer(scores[static_cast<std::size_t>(i - p)], static_cast<std::int32_t>(i));
-    }
-    cost.row_bytes += static_cast<std::uint64_t>(end) * static_cast<std::uint64_t>(rows.dim()) * sizeof(f16);
+    cost.index_bytes += static_cast<std::uint64_t>(end) * codes_->sa_code_size();
   }
 
   std::uint64_t bytes() const override {
