@@ -6,10 +6,11 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/hayloft)
 # The public headers; the rest of a folder is its own business. tests/package compiles each of them alone, as installed.
 set(offload_headers arena.h cgroup.h error.h format.h half.h layout.h snapshot.h snapshot_writer.h store.h threads.h
     topology.h)
-set(index_headers search.h)
+set(index_headers ann.h search.h)
 set(gpu_headers backend.h no_device.h)
-set(runtime_headers cache.h config.h counters.h haystack.h method.h model.h needle.h prefill.h recall.h safetensors.h
-    sampler.h session.h tokenizer.h weights.h words.h)
+set(runtime_headers attention_stats.h audit.h audit_report.h audit_sample.h cache.h config.h counters.h figure.h
+    haystack.h host_tail.h method.h method_options.h method_state.h model.h needle.h prefill.h ranking.h recall.h
+    safetensors.h sampler.h session.h step_observer.h tokenizer.h weights.h words.h)
 
 foreach(folder offload index gpu runtime)
   install(TARGETS hayloft_${folder} EXPORT hayloftTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
