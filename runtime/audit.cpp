@@ -78,13 +78,15 @@ Auditor::~Auditor() {
 
 // Where decoding needs the processors it is their time that counts, shared among the threads: what else the machine is
 // busy with makes decoding longer, but leaves it no more time to give away.
+// Measuring is in the process' time as well, and not decoding. The mutex is held.
 double Auditor::decoding_clock() const {
-  return on_processors_ ? seconds_of(CLOCK_PROCESS_CPUTIME_ID) / threads_.count() : seconds_of(CLOCK_MONOTONIC);
+  if (!on_processors_) return seconds_of(CLOCK_MONOTONIC);
+  return seconds_of(CLOCK_PROCESS_CPUTIME_ID) / threads_.count() - report_.measure_seconds;
 }
 
 bool Auditor::wants(int layer, std::int64_t position) {
-  const double now = decoding_clock();
   const std::lock_guard lock(mutex_);
+  const double now = decoding_clock();
   // From one question to the next time passes that is not spent decoding.
   const bool same_step = position == last_position_ && layer > last_layer_;
   const bool goes_on = same_step || (calls_ > 0 && position == last_position_ + 1);
@@ -149,7 +151,6 @@ void Auditor::work() {
       lock.lock();
       seconds_per_byte_ = per_byte;
       measured(std::move(fidelity), seconds);
-      if (on_processors_) report_.decode_seconds -= seconds;  // it is in the process' time as well
     }
   } catch (...) {
     if (!lock.owns_lock()) lock.lock();

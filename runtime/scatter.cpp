@@ -14,7 +14,7 @@
 namespace hayloft::runtime {
 namespace {
 
-// Told apart by every common form of colour blindness (Okabe and Ito); series beyond the eighth begin again as squares.
+// Told apart by every common form of colour blindness (Okabe and Ito); each eight series have a mark of their own.
 constexpr Colour colours[] = {{0.00, 0.45, 0.70}, {0.84, 0.37, 0.00}, {0.00, 0.62, 0.45}, {0.80, 0.47, 0.65},
                               {0.34, 0.71, 0.91}, {0.90, 0.62, 0.00}, {0.35, 0.35, 0.35}, {0.75, 0.70, 0.15}};
 constexpr Colour grid{0.90, 0.90, 0.90};
@@ -69,8 +69,19 @@ std::vector<std::string> series_of(const Scatter& scatter) {
 
 void draw_mark(Canvas& canvas, double x, double y, std::size_t series) {
   const Colour colour = colours[series % std::size(colours)];
-  if (series < std::size(colours)) return canvas.disc(x, y, radius, colour);
-  canvas.rectangle(x - radius * 0.9, y - radius * 0.9, radius * 1.8, radius * 1.8, colour);
+  const double r = radius * 0.9;
+  switch (series / std::size(colours) % 4) {
+    case 0:
+      return canvas.disc(x, y, radius, colour);
+    case 1:
+      return canvas.rectangle(x - r, y - r, 2 * r, 2 * r, colour);
+    case 2:
+      canvas.line({{x - r, y - r}, {x + r, y + r}}, 2.5, colour);
+      return canvas.line({{x - r, y + r}, {x + r, y - r}}, 2.5, colour);
+    default:
+      canvas.line({{x - radius, y}, {x + radius, y}}, 2.5, colour);
+      return canvas.line({{x, y - radius}, {x, y + radius}}, 2.5, colour);
+  }
 }
 
 // 1, 2 or 5 times a power of ten, so that a range has three to seven of them.
@@ -150,7 +161,8 @@ std::string render_scatter(const Scatter& scatter, PictureFormat format) {
         std::max(measure.width_of(scatter.title, title_size, true), measure.width_of(scatter.subtitle, text_size));
     const double plots = lines * (above_plot + plot_height + below_plot);
     size.width = std::ceil(std::max(right + legend_gap + 2 * radius + 8 + widest, margin + heading) + margin);
-    size.height = std::ceil(margin + header + std::max(plots, 20.0 * static_cast<double>(series.size() + 2)));
+    const double legend = above_plot + 20.0 * static_cast<double>(series.size() + 2);
+    size.height = std::ceil(margin + header + std::max(plots, legend));
     return size;
   };
   return render_picture(format, lay_out, [&](Canvas& canvas) {
