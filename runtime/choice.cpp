@@ -18,9 +18,11 @@ std::uint64_t Choice::rows_per_head(int kv_heads) const {
          static_cast<std::uint64_t>(tokens - limit);
 }
 
-Choice choose(const gpu::CacheView& cache, int query_heads, index::SelectPer per, std::int64_t k, std::int64_t window) {
+Choice choose(const Method& method, const gpu::CacheView& cache, int query_heads, index::SelectPer per) {
   Choice choice;
   choice.tokens = cache.tokens();
+  const std::int64_t k = method.options().k.at(cache.layer).of(choice.tokens);
+  const std::int64_t window = method.window(choice.tokens, cache.layer);
   choice.limit = std::min(cache.store.tokens, choice.tokens - window);
   choice.k = static_cast<int>(std::min(std::max<std::int64_t>(0, k - window), choice.limit));
   choice.lists = per == index::SelectPer::kv_head ? cache.kv_heads : query_heads;
@@ -61,22 +63,28 @@ Chosen choose_with_mass(const offload::LayerView& view, index::ColumnSearch sear
   return chosen;
 }
 
+void attend_positions(const Step& step, const float* q, const Choice& choice, const std::int32_t* positions,
+                      const float* alpha, float* out) {
+  gpu::Attended what = choice.attended();
+  what.positions = positions;
+  what.alpha = alpha;
+  step.backend.attend(step.cache, q, step.query_heads, what, out, step.stream);
+  record(step, what);
+}
+
 void attend_chosen(const Step& step, const float* q, const Choice& choice, const Chosen& chosen, bool mean_value,
                    float* out) {
-  gpu::Attended what = choice.attended();
   std::int32_t* const positions = positions_for(step, static_cast<std::int64_t>(chosen.positions.size()));
   if (!chosen.positions.empty()) {
     step.backend.to_device(positions, chosen.positions.data(), chosen.positions.size() * sizeof(std::int32_t),
                            step.stream);
   }
-  what.positions = positions;
+  float* alpha = nullptr;
   if (mean_value && !chosen.alpha.empty()) {
-    float* const alpha = alpha_for(step);
+    alpha = alpha_for(step);
     step.backend.to_device(alpha, chosen.alpha.data(), chosen.alpha.size() * sizeof(float), step.stream);
-    what.alpha = alpha;
   }
-  step.backend.attend(step.cache, q, step.query_heads, what, out, step.stream);
-  record(step, what);
+  attend_positions(step, q, choice, positions, alpha, out);
   if (step.trace != nullptr) step.trace->alpha = chosen.alpha;
 }
 

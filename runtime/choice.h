@@ -22,8 +22,9 @@ struct Choice {
       int kv_heads) const;  // read for each KV head: its lists' choices and what is behind limit
 };
 
-// For k positions per list, `window` of them the newest.
-Choice choose(const gpu::CacheView& cache, int query_heads, index::SelectPer per, std::int64_t k, std::int64_t window);
+// What a method chooses from a cache of this length: k positions per list, as its options have it for the layer, its
+// window's newest counted in. `per` is selects_per() of them, but for methods that select in one way only.
+Choice choose(const Method& method, const gpu::CacheView& cache, int query_heads, index::SelectPer per);
 
 // SparQ's w where a user has not given one (section 4: a quarter of k).
 std::int64_t sparq_window(const MethodOptions& options, std::int64_t tokens, int layer);
@@ -48,7 +49,12 @@ struct Chosen {
 Chosen choose_with_mass(const offload::LayerView& view, index::ColumnSearch search, const Choice& choice,
                         const TailScores& tail, const offload::Threads& threads);
 
-// Attends to what was chosen, alpha as SparQ's step 3 unless it is empty, and records it.
+// Attends to the choice, whose positions i32 [lists][k] are in device memory, and records it. alpha f32 [Hq], device:
+// as gpu::Attended has it; may be null.
+void attend_positions(const Step& step, const float* q, const Choice& choice, const std::int32_t* positions,
+                      const float* alpha, float* out);
+
+// The same for what was chosen on the host: alpha as SparQ's step 3 unless it is empty, and records it.
 void attend_chosen(const Step& step, const float* q, const Choice& choice, const Chosen& chosen, bool mean_value,
                    float* out);
 

@@ -19,23 +19,20 @@ class FlexGen : public Method {
       fail("--attn flexgen scores exactly, and {} columns are not exact; read the context with --columns f16",
            offload::name(cache.store.layout->columns));
     }
-    const Choice choice = choice_of(cache);
+    const Choice choice = choose(*this, cache, step.query_heads, index::SelectPer::kv_head);
     gpu::SparqSelect select;
     select.rank = cache.head_dim;
     select.k = choice.k;
     select.limit = choice.limit;
     select.rule = options_.rule;
-    gpu::Attended what = choice.attended();
     std::int32_t* const positions = positions_for(step, std::int64_t{choice.lists} * choice.k);
     step.backend.select_sparq(cache, q, step.query_heads, select, positions, alpha_for(step), step.stream);
-    what.positions = positions;
-    step.backend.attend(cache, q, step.query_heads, what, out, step.stream);
+    attend_positions(step, q, choice, positions, nullptr, out);
     step.counters += count(cache, step.query_heads);
-    record(step, what);
   }
 
-  Counters count(const gpu::CacheView& cache, int) const override {
-    const Choice choice = choice_of(cache);
+  Counters count(const gpu::CacheView& cache, int query_heads) const override {
+    const Choice choice = choose(*this, cache, query_heads, index::SelectPer::kv_head);
     Counters counters;
     count_columns(counters, cache, cache.head_dim, Place::link);
     count_rows(counters, cache, choice.attended(), Kind::rows);
@@ -45,12 +42,6 @@ class FlexGen : public Method {
     counters.elements =
         heads * flexgen_elements(S, choice.rows_per_head(cache.kv_heads), static_cast<std::uint64_t>(cache.head_dim));
     return counters;
-  }
-
- private:
-  Choice choice_of(const gpu::CacheView& cache) const {
-    const std::int64_t S = cache.tokens();
-    return choose(cache, 0, index::SelectPer::kv_head, options_.k.at(cache.layer).of(S), window(S, cache.layer));
   }
 };
 

@@ -125,15 +125,15 @@ class LowRank : public Method {
     search.components = columns.data();
     search.weights = weights.data();
     search.rule = options_.rule;
-    search.per = per();
-    const Choice choice = choice_of(cache, step.query_heads);
+    search.per = selects_per(options_);
+    const Choice choice = choose(*this, cache, step.query_heads, selects_per(options_));
     const Chosen chosen = choose_with_mass(state.columns(cache.layer), search, choice, tail, step.backend.threads());
     attend_chosen(step, q, choice, chosen, options_.mean_value, out);
     step.counters += count(cache, step.query_heads);
   }
 
   Counters count(const gpu::CacheView& cache, int query_heads) const override {
-    const Choice choice = choice_of(cache, query_heads);
+    const Choice choice = choose(*this, cache, query_heads, selects_per(options_));
     Counters counters;
     const auto S = static_cast<std::uint64_t>(cache.tokens());
     const auto heads = static_cast<std::uint64_t>(cache.kv_heads);
@@ -149,12 +149,6 @@ class LowRank : public Method {
  private:
   int rank() const { return options_.rank; }
   gpu::Temperature temperature() const { return options_.temperature; }
-  index::SelectPer per() const { return options_.per.value_or(index::SelectPer::kv_head); }
-
-  Choice choice_of(const gpu::CacheView& cache, int query_heads) const {
-    const std::int64_t S = cache.tokens();
-    return choose(cache, query_heads, per(), options_.k.at(cache.layer).of(S), window(S, cache.layer));
-  }
 };
 
 }  // namespace

@@ -23,18 +23,18 @@ class Oracle : public Method {
     search.components = columns.data();
     search.weights = query.data();
     search.rule = options_.rule;
-    search.per = per();
+    search.per = selects_per(options_);
     if (cache.store.tokens > 0 && cache.store.layout->columns != offload::ColumnFormat::f16) {
       search.keys = index::KeySource::rows;  // integer columns are not exact
     }
-    const Choice choice = choice_of(cache, step.query_heads);
+    const Choice choice = choose(*this, cache, step.query_heads, selects_per(options_));
     attend_chosen(step, q, choice, choose_with_mass(cache.store, search, choice, tail, step.backend.threads()),
                   options_.mean_value, out);
     step.counters += count(cache, step.query_heads);
   }
 
   Counters count(const gpu::CacheView& cache, int query_heads) const override {
-    const Choice choice = choice_of(cache, query_heads);
+    const Choice choice = choose(*this, cache, query_heads, selects_per(options_));
     Counters counters;
     count_exact_keys(counters, cache);
     count_rows(counters, cache, choice.attended(), Kind::rows);
@@ -44,14 +44,6 @@ class Oracle : public Method {
     counters.positions_scored = heads * S;
     counters.elements = heads * sparq_elements(S, d, choice.rows_per_head(cache.kv_heads), d);
     return counters;
-  }
-
- private:
-  index::SelectPer per() const { return options_.per.value_or(index::SelectPer::kv_head); }
-
-  Choice choice_of(const gpu::CacheView& cache, int query_heads) const {
-    const std::int64_t S = cache.tokens();
-    return choose(cache, query_heads, per(), options_.k.at(cache.layer).of(S), window(S, cache.layer));
   }
 };
 

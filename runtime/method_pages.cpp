@@ -61,7 +61,7 @@ class Pages : public Method {
       search.limit = pages.limit;
       search.k = pages.k;
       search.rule = options_.rule;
-      search.per = per();
+      search.per = selects_per(options_);
       std::vector<std::int32_t> best(static_cast<std::size_t>(pages.lists) * static_cast<std::size_t>(pages.k));
       index::SearchResult result;
       result.positions = best.data();
@@ -91,13 +91,10 @@ class Pages : public Method {
   }
 
  private:
-  index::SelectPer per() const { return options_.per.value_or(index::SelectPer::kv_head); }
-
   // In pages: as many as k has room for, one at least where it has any; what is behind the last whole page before the
   // window is attended anyway.
   Choice pages_of(const gpu::CacheView& cache, int query_heads) const {
-    const std::int64_t S = cache.tokens();
-    Choice choice = choose(cache, query_heads, per(), options_.k.at(cache.layer).of(S), window(S, cache.layer));
+    Choice choice = choose(*this, cache, query_heads, selects_per(options_));
     choice.limit /= options_.page;
     if (choice.k > 0)
       choice.k = static_cast<int>(std::min<std::int64_t>(std::max(1, choice.k / options_.page), choice.limit));

@@ -12,30 +12,26 @@ class Sparq : public Method {
   std::int64_t window(std::int64_t tokens, int layer) const override { return sparq_window(options_, tokens, layer); }
 
   void attend(const Step& step, const float* q, float* out) const override {
-    const Choice choice = choice_of(step.cache);
+    const Choice choice = choose(*this, step.cache, step.query_heads, index::SelectPer::kv_head);
     gpu::SparqSelect select;
     select.rank = options_.rank;
     select.rule = options_.rule;
     select.temperature = options_.temperature;
     select.limit = choice.limit;
     select.k = choice.k;
-    gpu::Attended what = choice.attended();
     std::int32_t* positions = positions_for(step, std::int64_t{choice.lists} * choice.k);
     float* alpha = alpha_for(step);
     step.backend.select_sparq(step.cache, q, step.query_heads, select, positions, alpha, step.stream);
-    what.positions = positions;
-    if (options_.mean_value) what.alpha = alpha;
-    step.backend.attend(step.cache, q, step.query_heads, what, out, step.stream);
+    attend_positions(step, q, choice, positions, options_.mean_value ? alpha : nullptr, out);
     step.counters += count(step.cache, step.query_heads);
-    record(step, what);
     if (step.trace) {
       step.trace->alpha.resize(static_cast<std::size_t>(step.query_heads));
       step.backend.to_host(step.trace->alpha.data(), alpha, step.trace->alpha.size() * sizeof(float), step.stream);
     }
   }
 
-  Counters count(const gpu::CacheView& cache, int) const override {
-    const Choice choice = choice_of(cache);
+  Counters count(const gpu::CacheView& cache, int query_heads) const override {
+    const Choice choice = choose(*this, cache, query_heads, index::SelectPer::kv_head);
     Counters counters;
     count_columns(counters, cache, options_.rank, Place::link);
     count_rows(counters, cache, choice.attended(), Kind::rows);
@@ -46,13 +42,6 @@ class Sparq : public Method {
         heads * sparq_elements(S, static_cast<std::uint64_t>(options_.rank), choice.rows_per_head(cache.kv_heads),
                                static_cast<std::uint64_t>(cache.head_dim));
     return counters;
-  }
-
- private:
-  // One list per KV head, in which the backends' selection is.
-  Choice choice_of(const gpu::CacheView& cache) const {
-    const std::int64_t S = cache.tokens();
-    return choose(cache, 0, index::SelectPer::kv_head, options_.k.at(cache.layer).of(S), window(S, cache.layer));
   }
 };
 
