@@ -2,7 +2,7 @@
 
 #include "index/ann.h"
 #include "offload/error.h"
-#include "runtime/method.h"
+#include "runtime/choice.h"
 
 // Top-k attention (arXiv 2502.06766) by an approximate index: a Faiss index over K near the memory finds positions for
 // each query head, then their rows come over the link. docs/ann.md.
@@ -105,14 +105,7 @@ class AnnMethod : public Method {
   }
 
   gpu::Attended attended(const gpu::CacheView& cache, int query_heads) const {
-    const std::int64_t S = cache.tokens();
-    const std::int64_t w = window(S, cache.layer);
-    const std::int64_t limit = std::min(cache.store.tokens, S - w);
-    gpu::Attended what;
-    what.lists = query_heads;
-    what.k = static_cast<int>(std::min(std::max<std::int64_t>(0, options_.k.at(cache.layer).of(S) - w), limit));
-    what.ranges[0] = {limit, S};
-    return what;
+    return choose(*this, cache, query_heads, index::SelectPer::query_head).attended();
   }
 
   static Counters counted(const gpu::CacheView& cache, const gpu::Attended& what, const index::AnnCost& cost) {

@@ -9,8 +9,7 @@
 // Quest (arXiv 2406.10774): every page of consecutive tokens is ranked by an upper bound of what its keys can score,
 // and the best pages are attended whole. A group ranks its pages together, by the sum over its query heads of the
 // softmax (or of the logits) of their bounds; Quest's models have groups of one. Quest reads its first two layers
-// whole;
-// --attn-k by layer can.
+// whole; --attn-k by layer can.
 namespace hayloft::runtime {
 namespace {
 
