@@ -171,8 +171,13 @@ class Backend {
   virtual void time_stages(bool) {}
   virtual std::vector<StageTime> stage_times() { return {}; }
 
-  // Memory. allocate throws Error when the device budget is exhausted; contents are undefined.
+  // Streams. What computes goes to stream(); full blocks leave by spill_stream(), so that computing goes on meanwhile.
+  // order(): what is queued on `after` from now on waits for what was queued on `before` until now; the host does not.
   virtual Stream stream() = 0;
+  virtual Stream spill_stream() { return stream(); }
+  virtual void order(Stream /* before */, Stream /* after */) {}
+
+  // Memory. allocate throws Error when the device budget is exhausted; contents are undefined.
   virtual Buffer allocate(std::uint64_t bytes, Stream stream) = 0;
   virtual void to_device(void* device, const void* host, std::uint64_t bytes, Stream stream) = 0;
   virtual void to_host(void* host, const void* device, std::uint64_t bytes, Stream stream) = 0;  // done on return

@@ -17,17 +17,20 @@ inline constexpr std::uint64_t cuda_workspace_bytes = 32 * cuda_mebibyte;  // of
 // Scratch of the verbs, at most; they make do with less where the budget is small.
 inline constexpr std::uint64_t cuda_selection_bytes = 256 * cuda_mebibyte;  // logits and keys of SparQ's selection
 inline constexpr std::uint64_t cuda_stream_bytes = 32 * cuda_mebibyte;      // of one of two buffers of dense rows
+inline constexpr std::uint64_t cuda_spill_bytes = 32 * cuda_mebibyte;       // of blocks on their way out
 inline constexpr std::uint64_t cuda_tile_bytes = 32 * cuda_mebibyte;        // products of prefill's attention
 
-// The most that one verb takes at a time, for chunks of T tokens: selection, or prefill's attention (queries in f16,
-// states of every query in f32) with its stream of rows, or the activations of a matrix product in 16 bits.
+// The most that is taken at a time, for chunks of T tokens: by one verb, which is selection, or prefill's attention
+// (queries in f16, states of every query in f32) with its stream of rows, or the activations of a matrix product in 16
+// bits; and by a spill beside it.
 // widest: the most inputs of any matrix.
 inline std::uint64_t cuda_scratch_bytes(int T, int query_heads, int head_dim, int widest) {
   const auto tokens = static_cast<std::uint64_t>(T);
   const std::uint64_t states =
       tokens * static_cast<std::uint64_t>(query_heads) * (6 * static_cast<std::uint64_t>(head_dim) + 12);
   const std::uint64_t attention = states + cuda_tile_bytes + 2 * cuda_stream_bytes;
-  return std::max({cuda_selection_bytes, attention, tokens * static_cast<std::uint64_t>(widest) * 2});
+  return cuda_spill_bytes +
+         std::max({cuda_selection_bytes, attention, tokens * static_cast<std::uint64_t>(widest) * 2});
 }
 
 }  // namespace hayloft::gpu

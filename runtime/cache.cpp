@@ -71,13 +71,51 @@ std::uint64_t tail_bytes(const ModelConfig& config, const CacheOptions& options,
   return static_cast<std::uint64_t>(slots) * static_cast<std::uint64_t>(config.kv_heads) * row_bytes;
 }
 
+Cache::Spills& Cache::Spills::operator=(Spills&& other) noexcept {
+  abandon();
+  backend_ = other.backend_;
+  spills_ = std::move(other.spills_);
+  return *this;
+}
+
+std::byte* Cache::Spills::start(int layer, offload::BlockWriter block) {
+  spills_.push_back({layer, std::move(block)});
+  return spills_.back().block.data();
+}
+
+int Cache::Spills::started(int layer) const {
+  return static_cast<int>(
+      std::count_if(spills_.begin(), spills_.end(), [&](const Spill& spill) { return spill.layer == layer; }));
+}
+
+std::vector<Cache::Spills::Spill> Cache::Spills::finish(int begin, int end) {
+  std::vector<Spill> finished;
+  if (spills_.empty()) return finished;
+  backend_->synchronize(backend_->spill_stream());
+  const auto wanted = std::stable_partition(
+      spills_.begin(), spills_.end(), [&](const Spill& spill) { return spill.layer < begin || spill.layer >= end; });
+  finished.assign(std::make_move_iterator(wanted), std::make_move_iterator(spills_.end()));
+  spills_.erase(wanted, spills_.end());
+  return finished;
+}
+
+void Cache::Spills::abandon() noexcept {
+  if (spills_.empty()) return;
+  try {
+    backend_->synchronize(backend_->spill_stream());
+  } catch (const std::exception&) {  // the device is lost, and writes nothing any more
+  }
+  spills_.clear();
+}
+
 Cache::Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& config, const CacheOptions& options)
     : backend_(&backend),
       options_(options),
       kv_heads_(config.kv_heads),
       head_dim_(config.head_dim),
       store_(arena, store_shape(config, options)),
-      tails_(static_cast<std::size_t>(config.layers)) {
+      tails_(static_cast<std::size_t>(config.layers)),
+      spills_(backend) {
   int global = 0;
   for (int layer = 0; layer < config.layers; ++layer) {
     Tail& tail = tails_[static_cast<std::size_t>(layer)];
@@ -93,7 +131,8 @@ Cache::Cache(const Cache& other, offload::Store store)
       head_dim_(other.head_dim_),
       store_(std::move(store)),
       tails_(other.tails_.size()),
-      tokens_(other.tokens_) {
+      tokens_(other.tokens_),
+      spills_(*other.backend_) {
   for (std::size_t layer = 0; layer < tails_.size(); ++layer) {
     const Tail& from = other.tails_[layer];
     Tail& to = tails_[layer];
@@ -185,8 +224,28 @@ std::vector<gpu::CacheView> Cache::global_views() const {
 }
 
 void Cache::append(int layer, const float* k, const float* v, int T) {
-  make_room(tails_[static_cast<std::size_t>(layer)], T);
+  if (spills_.started(layer) > 0) spills_.abandon();
+  Tail& tail = tails_[static_cast<std::size_t>(layer)];
+  make_room(tail, T);
   backend_->append(view(layer), k, v, T, backend_->stream());
+  if (!tail.held) start_spills(layer, T);
+}
+
+void Cache::start_spills(int layer, int T) {
+  const int full = tails_[static_cast<std::size_t>(layer)].full_blocks(T, options_);
+  int i = spills_.started(layer);
+  if (i == full) return;
+  backend_->order(backend_->stream(), backend_->spill_stream());
+  const int B = options_.block_tokens;
+  for (; i < full; ++i) {
+    gpu::CacheView oldest = view(layer, T);
+    const std::int64_t before = static_cast<std::int64_t>(i) * B;
+    oldest.tail.first += before;
+    oldest.tail.position += before;
+    oldest.tail.tokens -= before;
+    std::byte* const block = spills_.start(layer, store_.start_block());
+    backend_->spill(oldest, B, store_.layout(), block, backend_->spill_stream());
+  }
 }
 
 void Cache::make_room(Tail& tail, int T) {
@@ -231,28 +290,13 @@ void Cache::commit(int layer, int T) {
 }
 
 void Cache::commit_layers(int begin, int end, int T) {
-  // All that can fail comes first and changes nothing: the memory, then filling it, for which the device is waited for
-  // once.
-  struct Spill {
-    int layer;
-    offload::BlockWriter block;
-  };
-  const int B = options_.block_tokens;
-  std::vector<Spill> spills;
-  for (int layer = begin; layer < end; ++layer) {
-    gpu::CacheView oldest = view(layer, T);
-    for (int i = tails_[static_cast<std::size_t>(layer)].full_blocks(T, options_); i > 0; --i) {
-      spills.push_back({layer, store_.start_block()});
-      backend_->spill(oldest, B, store_.layout(), spills.back().block.data(), backend_->stream());
-      oldest.tail.first += B;
-      oldest.tail.position += B;
-      oldest.tail.tokens -= B;
-    }
-  }
-  if (!spills.empty()) backend_->synchronize(backend_->stream());
+  // All that can fail comes first and changes nothing.
+  for (int layer = begin; layer < end; ++layer) start_spills(layer, T);  // what append() has not: of held layers
+  std::vector<Spills::Spill> spilled = spills_.finish(begin, end);
 
+  const int B = options_.block_tokens;
   for (int layer = begin; layer < end; ++layer) tails_[static_cast<std::size_t>(layer)].tokens += T;
-  for (Spill& spill : spills) {
+  for (Spills::Spill& spill : spilled) {
     Tail& tail = tails_[static_cast<std::size_t>(spill.layer)];
     store_.commit(tail.store_layer, std::move(spill.block), B);
     spilled_bytes_ += store_.layout().block_bytes;

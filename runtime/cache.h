@@ -45,8 +45,9 @@ std::uint64_t tail_bytes(const ModelConfig& config, const CacheOptions& options,
 
 // The K/V of one sequence: for each global layer blocks in the store and a tail on the device; for each sliding-window
 // layer its window on the device and nothing else. Appending is in two steps, so that an error halfway through the
-// layers loses nothing: append(layer) writes behind the live tokens of a layer, commit() makes them live in all layers
-// at once and spills full blocks. Not thread-safe; forks may be used from different threads.
+// layers loses nothing: append(layer) writes behind the live tokens of a layer and starts to spill the blocks that they
+// fill, while later layers are computed; commit() waits for the spilled blocks and makes tokens and blocks live in all
+// layers at once. Not thread-safe; forks may be used from different threads.
 class Cache {
  public:
   Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& config, const CacheOptions& options);
@@ -68,9 +69,11 @@ class Cache {
 
   std::vector<gpu::CacheView> global_views() const;  // of the global layers, in order
 
-  // Writes k, v (f32 [T][Hkv][d], device) behind the layer's live tokens, making room first.
+  // Writes k, v (f32 [T][Hkv][d], device) behind the layer's live tokens, making room first. What an append that was
+  // not committed left behind goes with the next one, or with abandon(), which gives back the memory of its blocks.
   void append(int layer, const float* k, const float* v, int T);
   void commit(int T);
+  void abandon() noexcept { spills_.abandon(); }
 
   // The same for one layer, for going layer by layer; tokens() follows with the last one. An error leaves the layers
   // apart, so it is done to a fork, which then takes the place of what it was forked from.
@@ -97,8 +100,32 @@ class Cache {
     int store_layer = -1;  // global layers
     bool held = false;
   };
+  // Blocks that the device may still be writing; their memory is not given back before it has done so.
+  class Spills {
+   public:
+    struct Spill {
+      int layer;
+      offload::BlockWriter block;
+    };
+
+    explicit Spills(gpu::Backend& backend) : backend_(&backend) {}
+    Spills(Spills&&) = default;
+    Spills& operator=(Spills&& other) noexcept;
+    ~Spills() { abandon(); }
+
+    std::byte* start(int layer, offload::BlockWriter block);
+    int started(int layer) const;
+    std::vector<Spill> finish(int begin, int end);  // waits; of layers [begin, end), in the order of their start
+    void abandon() noexcept;
+
+   private:
+    gpu::Backend* backend_;
+    std::vector<Spill> spills_;
+  };
+
   Cache(const Cache& other, offload::Store store);
   void make_room(Tail& tail, int T);
+  void start_spills(int layer, int T);            // of the blocks that T more tokens fill
   void commit_layers(int begin, int end, int T);  // layers [begin, end)
   void resize(Tail& tail, std::int64_t capacity) const;
 
@@ -110,6 +137,7 @@ class Cache {
   std::vector<Tail> tails_;  // [layers]
   std::int64_t tokens_ = 0;
   std::uint64_t spilled_bytes_ = 0;
+  Spills spills_;
 };
 
 }  // namespace hayloft::runtime

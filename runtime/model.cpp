@@ -26,6 +26,12 @@ std::uint64_t activation_bytes(const ModelConfig& config, int T) {
   return static_cast<std::uint64_t>(floats) * static_cast<std::uint64_t>(T) * sizeof(float);
 }
 
+// A step that fails leaves nothing behind in the cache.
+struct Uncommitted {
+  Cache& cache;
+  ~Uncommitted() { cache.abandon(); }
+};
+
 }  // namespace
 
 std::uint64_t workspace_bytes(const ModelConfig& config, int T) {
@@ -73,6 +79,7 @@ std::vector<float> Model::forward(Cache& cache, Workspace& workspace, std::span<
   const gpu::Stream stream = backend_->stream();
   const Activations act = prepare(workspace, T);
   clear_flag(workspace);
+  const Uncommitted uncommitted{cache};
 
   backend_->embed(weights_.embedding, tokens.data(), T, act.hidden, stream);
   int rows = T;  // how many of the newest positions are still needed

@@ -11,7 +11,7 @@ namespace hayloft::runtime {
 
 // A backend that passes every verb on and notes how long each of the attention verbs takes, waiting for it. Not
 // thread-safe; the backend must outlive it.
-class VerbClock final : public gpu::Backend {
+class VerbClock : public gpu::Backend {
  public:
   explicit VerbClock(gpu::Backend& inner) : inner_(inner) {}
 
@@ -25,6 +25,8 @@ class VerbClock final : public gpu::Backend {
   void time_stages(bool on) override { inner_.time_stages(on); }
   std::vector<gpu::StageTime> stage_times() override { return inner_.stage_times(); }
   gpu::Stream stream() override { return inner_.stream(); }
+  gpu::Stream spill_stream() override { return inner_.spill_stream(); }
+  void order(gpu::Stream before, gpu::Stream after) override { inner_.order(before, after); }
   gpu::Buffer allocate(std::uint64_t bytes, gpu::Stream stream) override { return inner_.allocate(bytes, stream); }
   void to_device(void* device, const void* host, std::uint64_t bytes, gpu::Stream stream) override {
     inner_.to_device(device, host, bytes, stream);

@@ -1,6 +1,8 @@
 #include "gpu/cuda/elementwise.cuh"
 #include "gpu/cuda/quantise.cuh"
+#include "gpu/cuda/spill_image.cuh"
 #include "gpu/cuda/verbs.cuh"
+#include "gpu/cuda_budget.h"
 
 namespace hayloft::gpu::cuda {
 namespace {
@@ -23,7 +25,6 @@ __global__ void append_kernel(const float* k, const float* v, int kv_heads, int 
 constexpr int kTile = offload::BlockLayout::scale_tokens;
 constexpr int kMostComponents = 256;
 constexpr int kSpillThreads = 256;
-constexpr std::uint64_t kImageBytes = std::uint64_t{32} << 20;  // of scratch for a block, unless one head takes more
 
 // What the kernels of a spill need to know of the layout.
 struct BlockShape {
@@ -120,8 +121,8 @@ void append(const Context& context, const CacheView& cache, const float* k, cons
          tail.rows, tail.capacity, tail.first + tail.tokens);
 }
 
-// Builds the image of some heads of the block in scratch and copies it out, all in the order of `stream`: a sequence
-// spills once in B tokens and then the host waits for the block anyway.
+// Builds the image of some heads of the block and copies it out, then that of the next, all in the order of `stream`:
+// copying takes many times as long as building.
 void spill(const Context& context, const CacheView& cache, int tokens, const offload::BlockLayout& layout,
            std::byte* block, cudaStream_t stream) {
   const TailView& tail = cache.tail;
@@ -129,9 +130,9 @@ void spill(const Context& context, const CacheView& cache, int tokens, const off
                          layout.head_bytes,    layout.columns_offset, layout.column_bytes,
                          layout.scales_offset, layout.scale_bytes,    layout.value_sum_offset};
   const int most = static_cast<int>(
-      std::clamp<std::uint64_t>(kImageBytes / layout.head_bytes, 1, static_cast<std::uint64_t>(layout.kv_heads)));
-  const std::uint64_t most_bytes = static_cast<std::uint64_t>(most) * layout.head_bytes;
-  const Scratch<std::byte> image(context, static_cast<std::int64_t>(most_bytes), stream);
+      std::clamp<std::uint64_t>(cuda_spill_bytes / layout.head_bytes, 1, static_cast<std::uint64_t>(layout.kv_heads)));
+  const auto lock = context.spill_image->lock();
+  std::byte* const image = context.spill_image->begin(static_cast<std::uint64_t>(most) * layout.head_bytes, stream);
   const std::int64_t stride = tail.capacity * 2 * layout.head_dim;
   for (int head = 0; head < layout.kv_heads; head += most) {
     const int heads = std::min(most, layout.kv_heads - head);
@@ -141,9 +142,9 @@ void spill(const Context& context, const CacheView& cache, int tokens, const off
     HAYLOFT_CUDA(cudaMemsetAsync(image, 0, bytes, stream));
     const unsigned y = static_cast<unsigned>(heads);
     launch("spill_tile", spill_tile_kernel, {dim3(blocks_for(tokens, kTile), y), dim3(kSpillThreads)}, stream, from,
-           stride, tokens, shape, image.data());
+           stride, tokens, shape, image);
     launch("value_sum", value_sum_kernel, {dim3(blocks_for(layout.head_dim, kWarp), y), dim3(kSpillThreads)}, stream,
-           from, stride, tokens, shape, image.data());
+           from, stride, tokens, shape, image);
     check(cudaMemcpyAsync(block + static_cast<std::uint64_t>(head) * layout.head_bytes, image, bytes,
                           cudaMemcpyDeviceToHost, stream),
           "cudaMemcpyAsync", bytes);

@@ -16,6 +16,7 @@ class DeviceArena;  // budgeted device memory, gpu/cuda/device_arena.cuh
 class HostPins;     // host memory that the device reads in place, gpu/cuda/host_pins.cuh
 class StoreTables;  // block tables on the device, gpu/cuda/store_tables.cuh
 class StagingRing;  // a little pinned memory that pageable memory passes through, gpu/cuda/staging.cuh
+class SpillImage;   // where blocks take shape on their way out, gpu/cuda/spill_image.cuh
 class Crossing;     // one stream waiting for another, below
 struct Cublas;      // gpu/cuda/cublas.cuh
 class StageClock;   // how long parts of verbs take, gpu/cuda/stage_clock.cuh
@@ -33,6 +34,7 @@ struct Context {
   HostPins* pins = nullptr;
   StoreTables* tables = nullptr;
   StagingRing* staging = nullptr;
+  SpillImage* spill_image = nullptr;
   Crossing* crossing = nullptr;
   Cublas* cublas = nullptr;
   StageClock* stages = nullptr;

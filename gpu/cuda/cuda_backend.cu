@@ -7,6 +7,7 @@
 #include "gpu/cuda/device_arena.cuh"
 #include "gpu/cuda/host_pins.cuh"
 #include "gpu/cuda/refuse.h"
+#include "gpu/cuda/spill_image.cuh"
 #include "gpu/cuda/stage_clock.cuh"
 #include "gpu/cuda/staging.cuh"
 #include "gpu/cuda/store_tables.cuh"
@@ -92,11 +93,13 @@ class CudaBackend final : public Backend {
         pins_(std::make_shared<HostPins>(options.kv_host, device_, threads, options.say)),
         staging_(kPieceBytes, kPieces),
         context_(context(options)),
+        spill_image_(context_, spills_),
         workspace_(context_, cuda_workspace_bytes, compute_),
         cublas_(compute_, workspace_, cuda_workspace_bytes),
         tables_(context_) {}
   ~CudaBackend() override {  // what is still queued may use anything below
     cudaStreamSynchronize(copies_);
+    cudaStreamSynchronize(spills_);
     cudaStreamSynchronize(compute_);
   }
 
@@ -112,6 +115,8 @@ class CudaBackend final : public Backend {
   std::vector<StageTime> stage_times() override { return stages_.times(); }
 
   Stream stream() override { return {compute_}; }
+  Stream spill_stream() override { return {spills_}; }
+  void order(Stream before, Stream after) override { cuda::order(context_, on(before), on(after)); }
 
   Buffer allocate(std::uint64_t bytes, Stream stream) override {
     return Buffer(this, arena_.allocate(bytes, on(stream)), bytes, stream);
@@ -206,6 +211,7 @@ class CudaBackend final : public Backend {
     context.pins = pins_.get();
     context.tables = &tables_;
     context.staging = &staging_;
+    context.spill_image = &spill_image_;
     context.crossing = &crossing_;
     context.cublas = &cublas_;
     context.stages = &stages_;
@@ -228,12 +234,14 @@ class CudaBackend final : public Backend {
   const int device_;
   OwnedStream compute_;
   OwnedStream copies_;
+  OwnedStream spills_;
   Crossing crossing_;
   StageClock stages_;
   DeviceArena arena_;
   const std::shared_ptr<HostPins> pins_;  // shared with the arenas that pin through it, which may live longer
   StagingRing staging_;
   const Context context_;
+  SpillImage spill_image_;
   const Scratch<std::byte> workspace_;
   Cublas cublas_;
   StoreTables tables_;
