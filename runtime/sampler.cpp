@@ -11,26 +11,7 @@
 namespace hayloft::runtime {
 namespace {
 
-struct Candidate {
-  std::int32_t token;
-  double weight;  // exp((logit - largest logit) / temperature)
-};
-
-double total(std::span<const Candidate> candidates) {
-  return std::accumulate(candidates.begin(), candidates.end(), 0.0,
-                         [](double sum, const Candidate& candidate) { return sum + candidate.weight; });
-}
-
-// The smallest number of leading candidates that hold `share` of the weight.
-std::size_t nucleus(std::span<const Candidate> candidates, double share) {
-  const double wanted = share * total(candidates);
-  double sum = 0;
-  for (std::size_t i = 0; i < candidates.size(); ++i) {
-    sum += candidates[i].weight;
-    if (sum >= wanted) return i + 1;
-  }
-  return candidates.size();
-}
+constexpr std::size_t kFirstSorted = 256;
 
 // [0, 1) from the generator's bits: std::uniform_real_distribution may differ from library to library.
 double uniform(std::mt19937_64& random) {
@@ -66,33 +47,55 @@ std::int32_t Sampler::pick(std::span<const float> logits, std::span<const std::i
   const auto largest = std::max_element(logits.begin(), logits.end());  // the first of equals
   if (options_.temperature == 0) return token_of(static_cast<std::int32_t>(largest - logits.begin()));
 
-  std::vector<std::int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
+  const auto weight = [&](std::int32_t i) {  // the likeliest weighs exactly 1
+    const double below = static_cast<double>(logits[static_cast<std::size_t>(i)]) - *largest;
+    return std::exp(below / options_.temperature);
+  };
   const auto likelier = [&](std::int32_t a, std::int32_t b) {
     const float x = logits[static_cast<std::size_t>(a)];
     const float y = logits[static_cast<std::size_t>(b)];
     return x != y ? x > y : a < b;
   };
-  const std::size_t kept =
-      options_.top_k > 0 ? std::min(order.size(), static_cast<std::size_t>(options_.top_k)) : order.size();
-  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(kept), order.end(), likelier);
-  std::vector<Candidate> candidates(kept);
-  for (std::size_t i = 0; i < kept; ++i) {
-    const double below = static_cast<double>(logits[static_cast<std::size_t>(order[i])]) - *largest;
-    candidates[i] = {token_of(order[i]), std::exp(below / options_.temperature)};
+  std::vector<std::int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  // Only what decides is put in order, a few of a hundred thousand as a rule.
+  std::size_t sorted = 0;
+  const auto sort = [&](std::size_t count) {
+    const auto at = [&](std::size_t i) { return order.begin() + static_cast<std::ptrdiff_t>(i); };
+    if (8 * count < order.size()) {
+      std::partial_sort(at(sorted), at(count), order.end(), likelier);
+    } else {  // sorts all, which then is faster
+      std::sort(at(sorted), order.end(), likelier);
+    }
+    sorted = 8 * count < order.size() ? count : order.size();
+  };
+  if (options_.top_k > 0) {
+    const std::size_t kept = std::min(order.size(), static_cast<std::size_t>(options_.top_k));
+    sort(kept);
+    order.resize(kept);
+    sorted = kept;
   }
-  if (options_.top_p < 1) candidates.resize(nucleus(candidates, options_.top_p));
-  const auto unlikely = std::find_if(candidates.begin(), candidates.end(), [&](const Candidate& candidate) {
-    return candidate.weight < static_cast<double>(options_.min_p);  // the likeliest weighs exactly 1
-  });
-  candidates.erase(unlikely, candidates.end());
+  double whole = 0;
+  for (const std::int32_t i : order) whole += weight(i);
 
-  double left = uniform(random_) * total(candidates);
-  for (const Candidate& candidate : candidates) {
-    left -= candidate.weight;
-    if (left < 0) return candidate.token;
+  // The likeliest that hold top_p of the whole and are not too far behind the first. Nothing but the draw ends them
+  // when there is no such limit.
+  const double drawn = uniform(random_);
+  const bool limited = options_.top_p < 1 || options_.min_p > 0;
+  const double enough = limited ? options_.top_p * whole : drawn * whole;
+  std::vector<double> sums;  // of the weights of the candidates up to each
+  double sum = 0;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    if (i == sorted) sort(std::max(kFirstSorted, 4 * sorted));
+    const double next = weight(order[i]);
+    if (next < static_cast<double>(options_.min_p)) break;
+    sum += next;
+    sums.push_back(sum);
+    if (limited ? options_.top_p < 1 && sum >= enough : sum > enough) break;
   }
-  return candidates.back().token;  // the sum's rounding left nothing over
+  const double wanted = limited ? drawn * sum : enough;
+  const auto chosen = std::upper_bound(sums.begin(), sums.end() - 1, wanted);  // the last where rounding leaves none
+  return token_of(order[static_cast<std::size_t>(chosen - sums.begin())]);
 }
 
 }  // namespace hayloft::runtime
