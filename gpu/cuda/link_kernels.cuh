@@ -73,6 +73,8 @@ static __global__ void link_gather(const uint4* data, const std::int64_t* starts
     for (int j = 0; j < kLinkLoads; ++j) {
       const std::int64_t unit = i + j * threads;
       at[j] = unit < units ? starts[unit >> piece_shift] + (unit & mask) : -1;
+    }
+    for (int j = 0; j < kLinkLoads; ++j) {
       if (at[j] >= 0) x[j] = load16_once(data + at[j]);
     }
     for (int j = 0; j < kLinkLoads; ++j) {

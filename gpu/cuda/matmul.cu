@@ -53,9 +53,10 @@ __global__ void __launch_bounds__(kThreads)
   const T* const from = w + static_cast<std::int64_t>(row) * cols;
   float sum = 0;
   int v = lane;
-  for (; v + (kInFlight - 1) * kWarp < vectors; v += kInFlight * kWarp) {
+  for (int batch = 0; batch < vectors / (kInFlight * kWarp); ++batch, v += kInFlight * kWarp) {
     uint4 weights[kInFlight];
     for (int i = 0; i < kInFlight; ++i) weights[i] = load16_once(from + (v + i * kWarp) * elements);
+    warp_barrier();  // keeps the compiler from moving loads down to their use, one after the other
     for (int i = 0; i < kInFlight; ++i) sum += dot(weights[i], x + (v + i * kWarp) * elements, from);
   }
   for (; v < vectors; v += kWarp) sum += dot(load16_once(from + v * elements), x + v * elements, from);

@@ -72,21 +72,40 @@ inline std::size_t attend_rows_shared_bytes(int heads, int head_dim) {
          sizeof(f16*) * kTileRows + row_pitch(head_dim) * kTileRows;
 }
 
-// Brings n rows to `tile`. Units are the 16 bytes that a thread moves at a time.
+// The 16 bytes of a tile that are a thread's turn: row by row, kRowThreads further at every step. One division for all.
+struct TileWalk {
+  int row_units;  // 16 bytes each
+  int row;
+  int unit;  // of the row
+
+  __device__ explicit TileWalk(int head_dim)
+      : row_units(head_dim / 4),
+        row(static_cast<int>(threadIdx.x) / row_units),
+        unit(static_cast<int>(threadIdx.x) % row_units) {}
+  __device__ void step() {
+    row += kRowThreads / row_units;
+    unit += kRowThreads % row_units;
+    if (unit >= row_units) {
+      unit -= row_units;
+      ++row;
+    }
+  }
+};
+
+// Brings n rows to `tile`, shared. Units: how often a thread's turn comes. Called by whole warps.
 template <int Units>
 __device__ inline void fetch_rows(const f16* const* addresses, int n, int head_dim, unsigned char* tile) {
-  const int row_units = head_dim / 4;
   uint4 staged[Units];
-  for (int u = 0; u < Units; ++u) {
-    const int unit = u * kRowThreads + static_cast<int>(threadIdx.x);
-    if (unit < n * row_units) staged[u] = load16_once(addresses[unit / row_units] + unit % row_units * 8);
+  TileWalk from(head_dim);
+  for (int u = 0; u < Units; ++u, from.step()) {
+    if (from.row < n) staged[u] = load16_once(addresses[from.row] + from.unit * 8);
   }
-  for (int u = 0; u < Units; ++u) {
-    const int unit = u * kRowThreads + static_cast<int>(threadIdx.x);
-    if (unit < n * row_units) {
-      store16(tile + static_cast<std::size_t>(unit / row_units) * row_pitch(head_dim) + unit % row_units * 16,
-              staged[u]);
-    }
+  warp_barrier();  // keeps the compiler from moving loads down to their stores, one after the other
+  TileWalk to(head_dim);
+  for (int u = 0; u < Units; ++u, to.step()) {
+    if (to.row >= n) continue;
+    unsigned char* const at = tile + static_cast<std::size_t>(to.row) * row_pitch(head_dim) + to.unit * 16;
+    *reinterpret_cast<uint4*>(at) = staged[u];
   }
 }
 
