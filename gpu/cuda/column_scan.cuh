@@ -123,6 +123,32 @@ constexpr unsigned scan_shared_bytes(int rank) {
   return static_cast<unsigned>(padded_rank<G>(rank)) * (G * sizeof(float) + sizeof(unsigned) + scales);
 }
 
+// The scales of the tile's tokens [start, start + length), f16 [padded][kTileScales], zero where there is no token or
+// no component. Eight at a time where they lie together: the r = 16 components of a tile are then one load per thread,
+// and a warp asks for whole lines of four of them.
+__device__ inline void fetch_scales(const ColumnSource& source, int head, const std::int32_t* components, int rank,
+                                    std::int64_t start, int length, int padded, f16* scales) {
+  constexpr int together = 8;
+  const bool vectors = source.block_shift - source.scale_shift >= 3;  // a block has as many, and a multiple of them
+  const int each = vectors ? together : 1;
+  for (int i = static_cast<int>(threadIdx.x) * each; i < padded * kTileScales; i += kScanThreads * each) {
+    const int j = i / kTileScales;
+    const int token = (i % kTileScales) << source.scale_shift;
+    const f16* from = nullptr;
+    if (j < rank && token < length) {
+      const std::int64_t position = start + token;
+      const std::byte* const row = source.head(position, head) + source.scales_offset +
+                                   (source.gathered ? j : components[j]) * source.scale_bytes;
+      from = reinterpret_cast<const f16*>(row) + (source.slot(position) >> source.scale_shift);
+    }
+    if (vectors) {
+      *reinterpret_cast<uint4*>(scales + i) = from ? load16_once(from) : uint4{};
+    } else {
+      scales[i] = from ? *from : f16{0};
+    }
+  }
+}
+
 // s[h][i] = sum over the chosen components, in their order, of weight times the lane's i-th token: one fused
 // multiply-add each. `scale_of` is the lane's scale in each component's row of kTileScales. Called by whole warps.
 template <offload::ColumnFormat format, int G>
@@ -196,18 +222,7 @@ __global__ __launch_bounds__(kScanThreads, G > 4 ? 2 : 3) void scan_columns(Colu
     const int length = static_cast<int>(scan.end - start < tile ? scan.end - start : tile);
     if (scaled) {
       __syncthreads();  // the last tile's scales are still in use
-      for (int i = threadIdx.x; i < padded * kTileScales; i += kScanThreads) {
-        const int j = i / kTileScales;
-        const int token = (i % kTileScales) << source.scale_shift;
-        f16 scale{0};  // where there is no token or no component
-        if (j < scan.rank && token < length) {
-          const std::int64_t position = start + token;
-          const std::byte* column = source.head(position, source_head) + source.scales_offset +
-                                    (source.gathered ? j : components[j]) * source.scale_bytes;
-          scale = reinterpret_cast<const f16*>(column)[source.slot(position) >> source.scale_shift];
-        }
-        scales[i] = scale;
-      }
+      fetch_scales(source, source_head, components, scan.rank, start, length, padded, scales);
       __syncthreads();
     }
     for (int chunk = warp * kChunkTokens; chunk < length; chunk += kScanThreads / kWarp * kChunkTokens) {
