@@ -32,8 +32,8 @@ __device__ inline unsigned narrow_pair(float low, float high) {
   return narrow(low).bits | static_cast<unsigned>(narrow(high).bits) << 16;
 }
 
-// Loads of 16 aligned bytes: through the caches; and past L1 without staying in it, for host memory and for what is
-// read once.
+// Loads of 16 aligned bytes: from any memory, through the caches; and from global memory only, which is the device's
+// and what it sees of the host's, past L1 without staying in it, for host memory and for what is read once.
 __device__ inline uint4 load16(const void* address) {
   return *static_cast<const uint4*>(address);
 }
@@ -55,8 +55,13 @@ __device__ inline unsigned load4_once(const void* address) {
   asm volatile("ld.global.L1::no_allocate.u32 %0, [%1];" : "=r"(x) : "l"(address));
   return x;
 }
+// 16 aligned bytes to global memory. As an instruction of its own: of an assignment the compiler may make four stores,
+// each of which touches every piece of memory that all of them would.
 __device__ inline void store16(void* address, uint4 x) {
-  *static_cast<uint4*>(address) = x;
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+               :
+               : "l"(address), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+               : "memory");
 }
 
 template <class T>
@@ -87,14 +92,6 @@ template <class T>
 __device__ inline T atomic_min(T* address, T x) {
   return atomicMin(address, x);
 }
-template <class T>
-__device__ inline T atomic_max(T* address, T x) {
-  return atomicMax(address, x);
-}
-// Writes before this are seen by whoever sees a write after it, in the whole device.
-__device__ inline void device_fence() {
-  __threadfence();
-}
 
 __device__ inline float fast_exp(float x) {  // relative error about 2 ulp + |x| / 2 ulp; 0 for -infinity
   return __expf(x);
@@ -105,9 +102,6 @@ __device__ inline void sin_cos_pi(float x, float* sine, float* cosine) {
 }
 __device__ inline int count_bits(unsigned x) {
   return __popc(x);
-}
-__device__ inline int leading_zeros(unsigned x) {
-  return __clz(static_cast<int>(x));
 }
 __device__ inline unsigned bits_of(float x) {
   return __float_as_uint(x);

@@ -223,6 +223,23 @@ __global__ void throws() {
   __syncthreads();
 }
 
+__global__ void touches_shared(int how) {
+  __shared__ uint4 fixed[2];
+  auto* const dynamic = reinterpret_cast<uint4*>(gpu::cuda::dynamic_shared());
+  fixed[1] = dynamic[1] = uint4{1, 2, 3, 4};
+  if (how == 1) dynamic[2] = gpu::cuda::load16_once(fixed + 1);
+  if (how == 2) dynamic[2].x = gpu::cuda::load4_once(dynamic + 1);
+  if (how == 3) gpu::cuda::store16(dynamic + 1, fixed[1]);
+}
+
+// Their instructions are those of global memory: the address of a shared variable means another place there.
+TEST_F(KernelsTest, LoadsPastL1AndWideStoresAreOfGlobalMemoryOnly) {
+  EXPECT_EQ(failure(touches_shared, 1, 0), "");
+  EXPECT_NE(failure(touches_shared, 1, 1).find("load16_once of shared memory"), std::string::npos);
+  EXPECT_NE(failure(touches_shared, 1, 2).find("load4_once of shared memory"), std::string::npos);
+  EXPECT_NE(failure(touches_shared, 1, 3).find("store16 of shared memory"), std::string::npos);
+}
+
 TEST_F(KernelsTest, AnExceptionEndsTheLaunch) {
   EXPECT_NE(failure(throws, 32).find("exception in thread (5, 0, 0) of block (0, 0, 0): no such thing"),
             std::string::npos);

@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -68,6 +70,7 @@ class Machine {
   void block_barrier(const Site& site);
   Lanes exchange(const void* value, std::size_t bytes, const Site& site);
   unsigned char* shared() const { return shared_.get(); }
+  bool is_shared(const std::byte* address) const;
 
  private:
   void run_block();
@@ -87,7 +90,8 @@ class Machine {
   unsigned count_ = 0;  // threads of a block
   unsigned current_ = 0;
   std::function<void()> body_;
-  std::unique_ptr<unsigned char, Freed> shared_;
+  std::unique_ptr<unsigned char, Freed> shared_;  // dynamic
+  std::size_t shared_bytes_ = 0;
   std::string failure_;
   std::mt19937_64* random_ = nullptr;
 };
@@ -113,6 +117,7 @@ std::string Machine::run(const Grid& grid, const std::function<void()>& kernel, 
   void* memory = nullptr;
   if (posix_memalign(&memory, 16, grid.shared_bytes) != 0) throw std::bad_alloc();
   shared_.reset(static_cast<unsigned char*>(memory));
+  shared_bytes_ = grid.shared_bytes;
 
   std::vector<uint3> blocks;
   for (unsigned z = 0; z < grid.blocks.z; ++z) {
@@ -211,6 +216,17 @@ Lanes Machine::exchange(const void* value, std::size_t bytes, const Site& site) 
   return {table.data(), static_cast<unsigned>((std::uint64_t{1} << warp.lanes) - 1), static_cast<int>(lane)};
 }
 
+bool Machine::is_shared(const std::byte* address) const {
+  const auto within = [&](const void* data, std::size_t bytes) {
+    const auto* const begin = static_cast<const std::byte*>(data);
+    return address >= begin && address < begin + bytes;
+  };
+  const std::vector<SharedVariable>& fixed = shared_variables();
+  return within(shared_.get(), shared_bytes_) || std::any_of(fixed.begin(), fixed.end(), [&](const auto& variable) {
+           return within(variable.data, variable.bytes);
+         });
+}
+
 std::string Machine::stuck() const {
   unsigned waiting = 0;
   unsigned returned = 0;
@@ -249,6 +265,12 @@ Lanes exchange(const void* value, std::size_t bytes, const char* what, std::sour
 
 unsigned char* dynamic_shared() {
   return machine().shared();
+}
+
+void require_global(const void* address, const char* what) {
+  if (machine().is_shared(static_cast<const std::byte*>(address))) {
+    throw std::logic_error(fmt::format("{} of shared memory", what));
+  }
 }
 
 }  // namespace hayloft::simt

@@ -92,6 +92,10 @@ Lanes exchange(const T& x, const char* what, std::source_location where) {
 
 unsigned char* dynamic_shared();
 
+// Throws where an instruction that knows global memory only (device memory, and the host's as the device sees it) is
+// given an address in the block's shared memory.
+void require_global(const void* address, const char* what);
+
 }  // namespace hayloft::simt
 
 inline void __syncthreads(std::source_location where = std::source_location::current()) {

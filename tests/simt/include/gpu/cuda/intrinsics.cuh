@@ -34,15 +34,19 @@ inline uint4 load16(const void* address) {
   return *static_cast<const uint4*>(address);
 }
 inline uint4 load16_once(const void* address) {
+  simt::require_global(address, "load16_once");
   return *static_cast<const uint4*>(address);
 }
 inline uint2 load8_once(const void* address) {
+  simt::require_global(address, "load8_once");
   return *static_cast<const uint2*>(address);
 }
 inline unsigned load4_once(const void* address) {
+  simt::require_global(address, "load4_once");
   return *static_cast<const unsigned*>(address);
 }
 inline void store16(void* address, uint4 x) {
+  simt::require_global(address, "store16");
   *static_cast<uint4*>(address) = x;
 }
 
@@ -85,13 +89,6 @@ T atomic_min(T* address, T x) {
   *address = std::min(before, x);
   return before;
 }
-template <class T>
-T atomic_max(T* address, T x) {
-  const T before = *address;
-  *address = std::max(before, x);
-  return before;
-}
-inline void device_fence() {}
 
 inline float fast_exp(float x) {
   return std::exp(x);
@@ -103,9 +100,6 @@ inline void sin_cos_pi(float x, float* sine, float* cosine) {
 }
 inline int count_bits(unsigned x) {
   return std::popcount(x);
-}
-inline int leading_zeros(unsigned x) {
-  return std::countl_zero(x);
 }
 inline unsigned bits_of(float x) {
   return std::bit_cast<unsigned>(x);
