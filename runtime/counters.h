@@ -21,7 +21,7 @@ const char* name(Kind kind);
 // costs. Sums over KV heads and global layers; not thread-safe.
 struct Counters {
   std::uint64_t elements = 0;
-  std::uint64_t positions_scored = 0;  // per KV head
+  std::uint64_t positions_scored = 0;  // summed over KV heads, a group's queries counted once; ann: over query heads
   std::uint64_t rows_fetched = 0;      // [K | V] rows read, from store or tail, per list
   std::array<std::array<std::uint64_t, kind_count>, place_count> bytes{};
 

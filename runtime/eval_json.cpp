@@ -137,6 +137,7 @@ std::string recipe_json(const EvalRecipe& recipe) {
   object["seed"] = recipe.seed;
   object["digits"] = recipe.digits;
   object["scored_tokens"] = recipe.scored_tokens;
+  if (recipe.needles > 0) object["needles"] = recipe.needles;
   object["chat_template"] = recipe.chat_template;
   object["haystack"] = recipe.haystack;
   object["squad"] = recipe.squad;

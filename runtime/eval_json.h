@@ -20,6 +20,7 @@ struct EvalRecipe {
   std::uint64_t seed = 0;
   int digits = 0;
   int scored_tokens = 0;
+  int needles = 0;  // of the task `depths`, which all lie in one context; 0 without that task
   std::string chat_template;
   std::string haystack, squad, hotpotqa, text;  // digests of what was read; empty: nothing
   std::vector<std::string> prepared;            // likewise, of the files of --jsonl

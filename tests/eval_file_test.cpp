@@ -116,6 +116,13 @@ TEST_F(EvalFileTest, AnotherRecipeIsRefusedWithWhatDiffersAndTheFileStays) {
   EXPECT_EQ(contents(), before);
 }
 
+TEST_F(EvalFileTest, HowManyNeedlesShareAContextIsPartOfTheRecipe) {
+  recipe.needles = 11;
+  { const EvalFile file(path, recipe); }
+  recipe.needles = 12;
+  EXPECT_TRUE(refuses([&] { EvalFile(path, recipe); }, {"needles 11 (here 12)"}));
+}
+
 TEST_F(EvalFileTest, AFileOfAnotherKindIsRefusedAndStays) {
   for (const char* text : {"a precious diary\n", "a precious diary", "{\"schema\":\"other/1\"}\n", "[1]\n"}) {
     write(text);

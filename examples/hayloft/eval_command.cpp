@@ -245,6 +245,7 @@ class EvalCommand : public Command {
     recipe.seed = ruler_.seed;
     recipe.digits = ruler_.digits;
     recipe.scored_tokens = scored_tokens_;
+    if (std::count(tasks_.begin(), tasks_.end(), "depths") > 0) recipe.needles = options_.samples;
     recipe.chat_template = chat_template_;
     recipe.haystack = digest("--haystack", haystack_);
     recipe.squad = digest("--squad", squad_);
