@@ -5,6 +5,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "gpu/cuda/host_pins.cuh"
+
 namespace hayloft::gpu::cuda {
 namespace {
 
@@ -16,20 +18,23 @@ constexpr std::ptrdiff_t kLargestPitch = 0x7fffffff;
 // Part of a block that a range covers.
 struct BlockPart {
   const std::byte* block;
-  std::int64_t slot;    // of the first token, in the block
-  std::int64_t offset;  // of the first token, in the range
+  const std::byte* piece;  // of pinned memory, that the block lies in; null when it is not pinned
+  std::int64_t slot;       // of the first token, in the block
+  std::int64_t offset;     // of the first token, in the range
   std::int64_t tokens;
 };
 
 // Of the positions [begin, begin + tokens), those that the blocks have memory for: a last block that is not full is
 // taken whole, so that no scale is cut.
-std::vector<BlockPart> parts_of(const offload::LayerView& view, std::int64_t begin, std::int64_t tokens) {
+std::vector<BlockPart> parts_of(const HostPins& pins, const offload::LayerView& view, std::int64_t begin,
+                                std::int64_t tokens) {
   const std::int64_t block = view.layout->block_tokens;
   const std::int64_t end = std::min(begin + tokens, static_cast<std::int64_t>(view.blocks.size()) * block);
   std::vector<BlockPart> parts;
   for (std::int64_t t = begin; t < end;) {
     const std::int64_t length = std::min(end - t, block - t % block);
-    parts.push_back({view.blocks[static_cast<std::size_t>(t / block)], t % block, t - begin, length});
+    const std::byte* const data = view.blocks[static_cast<std::size_t>(t / block)];
+    parts.push_back({data, pins.piece_of(data), t % block, t - begin, length});
     t += length;
   }
   return parts;
@@ -93,19 +98,20 @@ ColumnSource ColumnSlabs::ready() {
 
 void ColumnSlabs::copy(const ColumnRange& range, std::byte* slab) const {
   const offload::BlockLayout& layout = *view_.layout;
-  const std::vector<BlockPart> parts = parts_of(view_, range.begin, tokens_);
+  const std::vector<BlockPart> parts = parts_of(*context_.pins, view_, range.begin, tokens_);
+  // Whether one copy may bring in part n together with part i.
+  const auto alike = [&](std::size_t i, std::size_t n) {
+    return n < parts.size() && parts[n].tokens == parts[i].tokens && parts[n].piece == parts[i].piece;
+  };
   // One column's runs, `bytes` of them in each part, from `offset` in the block on.
   const auto copy_runs = [&](std::uint64_t offset, std::uint64_t column, std::byte* to) {
     for (std::size_t i = 0; i < parts.size();) {
       const std::uint64_t bytes = share(column, parts[i].tokens, layout.block_tokens);
       std::size_t n = i + 1;
       std::ptrdiff_t pitch = static_cast<std::ptrdiff_t>(bytes);
-      if (n < parts.size() && parts[n].tokens == parts[i].tokens && parts[n].block > parts[i].block &&
-          parts[n].block - parts[i].block <= kLargestPitch) {
+      if (alike(i, n) && parts[n].block > parts[i].block && parts[n].block - parts[i].block <= kLargestPitch) {
         pitch = parts[n].block - parts[i].block;
-        while (n < parts.size() && parts[n].block - parts[n - 1].block == pitch && parts[n].tokens == parts[i].tokens) {
-          ++n;
-        }
+        while (alike(i, n) && parts[n].block - parts[n - 1].block == pitch) ++n;
       }
       HAYLOFT_CUDA(cudaMemcpy2DAsync(to + share(column, parts[i].offset, layout.block_tokens), bytes,
                                      parts[i].block + offset + share(column, parts[i].slot, layout.block_tokens),
@@ -128,7 +134,7 @@ void ColumnSlabs::copy(const ColumnRange& range, std::byte* slab) const {
 
 void ColumnSlabs::gather(const ColumnRange& range, std::byte* slab) {
   const offload::BlockLayout& layout = *view_.layout;
-  const std::vector<BlockPart> parts = parts_of(view_, range.begin, tokens_);
+  const std::vector<BlockPart> parts = parts_of(*context_.pins, view_, range.begin, tokens_);
   std::byte* piece = context_.staging->acquire();
   std::byte* scales = piece + static_cast<std::uint64_t>(rank_) * column_bytes_;
   const auto runs = static_cast<std::int64_t>(parts.size());

@@ -24,9 +24,9 @@ struct ColumnRange {
 // the rule.
 //
 // A slab holds the r columns of a range side by side, [r][tokens] in the column format, then their scales. The copy
-// engine fetches each column by two-dimensional copies, one for each stretch of blocks that lie equally far apart:
-// usually one for all, 8 KiB a row with f16 columns and B = 4096. (One copy per run instead costs 2 us apiece to issue,
-// and batched copies reach a fraction of the link below 28 KiB.)
+// engine fetches each column by two-dimensional copies, one for each stretch of blocks that lie equally far apart in
+// memory pinned as one piece: usually one for all, 8 KiB a row with f16 columns and B = 4096. (One copy per run instead
+// costs 2 us apiece to issue, and batched copies reach a fraction of the link below 28 KiB.)
 class ColumnSlabs {
  public:
   // components: [Hkv][r], on the host. Holds the ring's lock, if it stages, until it is destroyed.

@@ -44,16 +44,17 @@ void HostPins::committed(std::byte* data, std::uint64_t bytes) {
       *static_cast<volatile std::byte*>(data + at) = std::byte{0};
     }
   });
-  const cudaError_t result = cudaHostRegister(data, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable);
+  cudaError_t result = cudaHostRegister(data, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable);
   if (result == cudaSuccess) {
     void* device = nullptr;
-    const cudaError_t mapped = cudaHostGetDevicePointer(&device, data, 0);
-    if (mapped != cudaSuccess) cudaHostUnregister(data);
-    check(mapped, "cudaHostGetDevicePointer");
-    const std::unique_lock lock(mutex_);
-    pins_.emplace(data, Pin{bytes, static_cast<std::byte*>(device)});
-    generation_++;
-    return;
+    result = cudaHostGetDevicePointer(&device, data, 0);
+    if (result == cudaSuccess) {
+      const std::unique_lock lock(mutex_);
+      pins_.emplace(data, Pin{bytes, static_cast<std::byte*>(device)});
+      generation_++;
+      return;
+    }
+    cudaHostUnregister(data);  // pinned, but out of the device's reach
   }
   cudaGetLastError();
   const std::string what = std::string("the system refuses to pin ") + format_bytes(bytes) +
@@ -73,17 +74,29 @@ void HostPins::releasing(std::byte* data, std::uint64_t) noexcept {
   const std::unique_lock lock(mutex_);
   if (pins_.erase(data) == 0) return;
   generation_++;
+  cudaDeviceSynchronize();  // fails when the device is lost, and then nothing reads any more
   cudaHostUnregister(data);
+}
+
+HostPins::Pins::const_iterator HostPins::find(const std::byte* data) const {
+  auto pin = pins_.upper_bound(data);
+  if (pin == pins_.begin()) return pins_.end();
+  --pin;
+  return static_cast<std::uint64_t>(data - pin->first) < pin->second.bytes ? pin : pins_.end();
 }
 
 const std::byte* HostPins::on_device(const std::byte* data, std::uint64_t bytes) const {
   const std::shared_lock lock(mutex_);
-  auto pin = pins_.upper_bound(data);
-  if (pin == pins_.begin()) return nullptr;
-  --pin;
+  const auto pin = find(data);
+  if (pin == pins_.end()) return nullptr;
   const auto offset = static_cast<std::uint64_t>(data - pin->first);
-  if (offset >= pin->second.bytes || bytes > pin->second.bytes - offset) return nullptr;
-  return pin->second.device + offset;
+  return bytes <= pin->second.bytes - offset ? pin->second.device + offset : nullptr;
+}
+
+const std::byte* HostPins::piece_of(const std::byte* data) const {
+  const std::shared_lock lock(mutex_);
+  const auto pin = find(data);
+  return pin == pins_.end() ? nullptr : pin->first;
 }
 
 }  // namespace hayloft::gpu::cuda

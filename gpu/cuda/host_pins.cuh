@@ -24,6 +24,7 @@ class HostPins : public offload::ChunkListener {
   ~HostPins() override;
 
   void committed(std::byte* data, std::uint64_t bytes) override;
+  // Waits for the whole device: what is queued may still read the memory.
   void releasing(std::byte* data, std::uint64_t bytes) noexcept override;
 
   // Grows whenever memory is pinned or given up: what on_device() said at another count may be out of date.
@@ -32,11 +33,18 @@ class HostPins : public offload::ChunkListener {
   // Where the device sees [data, data + bytes), or null when not all of it is pinned. bytes > 0.
   const std::byte* on_device(const std::byte* data, std::uint64_t bytes) const;
 
+  // Where the memory begins that was pinned together with `data`, or null when that is not pinned. CUDA refuses a copy
+  // that crosses from one such piece to another, also when they adjoin.
+  const std::byte* piece_of(const std::byte* data) const;
+
  private:
   struct Pin {
     std::uint64_t bytes;
     std::byte* device;
   };
+  using Pins = std::map<const std::byte*, Pin>;
+
+  Pins::const_iterator find(const std::byte* data) const;  // the pin that holds it, or the end
 
   const KvHost mode_;
   const int node_;  // NUMA node of the device, OS index; -1 when the machine has one or does not tell
@@ -44,7 +52,7 @@ class HostPins : public offload::ChunkListener {
   const std::function<void(const std::string&)> say_;
   std::atomic<std::uint64_t> generation_ = 0;
   mutable std::shared_mutex mutex_;  // guards all below
-  std::map<const std::byte*, Pin> pins_;
+  Pins pins_;
   bool refused_ = false;
 };
 

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpu/backend.h"
@@ -79,7 +80,9 @@ class SharedCache {
   enum class Host { pinned, pageable };
 
   SharedCache(gpu::Backend& cuda, const CacheShape& shape, Host host = Host::pinned)
-      : cache_(shape, host == Host::pinned ? cuda.pinning() : nullptr), tail_(upload(cuda, cache_.tail_rows())) {}
+      : SharedCache(cuda, shape, host == Host::pinned ? cuda.pinning() : nullptr) {}
+  SharedCache(gpu::Backend& cuda, const CacheShape& shape, std::shared_ptr<offload::ChunkListener> listener)
+      : cache_(shape, std::move(listener)), tail_(upload(cuda, cache_.tail_rows())) {}
 
   gpu::CacheView on_cpu() { return cache_.view(); }
   gpu::CacheView on_cuda() {

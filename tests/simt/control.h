@@ -16,7 +16,8 @@
 // - Memory of the device may be touched by operations only; a host access, one out of bounds, one before the memory was
 //   allocated in stream order or after it was freed ends the process with the address sanitizer's report. Fresh memory
 //   is full of NaN.
-// - Pageable memory is read while the call that copies it runs; pinned memory when the copy's turn comes.
+// - Pageable memory is read while the call that copies it runs; pinned memory when the copy's turn comes. No copy spans
+//   two registrations, or registered memory and other.
 // - Kernels need an explicit stream. A kernel that fails (tests/simt/machine.h) leaves its text on stderr and in
 //   kernel_failure(), and every later call fails with cudaErrorLaunchFailure until reset().
 namespace hayloft::simt {

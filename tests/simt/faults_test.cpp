@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "gpu/no_device.h"
 #include "offload/arena.h"
 #include "offload/error.h"
@@ -106,6 +108,18 @@ TEST_F(FaultsTest, PinningThatIsRefusedIsSaidOnceAndTheRestIsNotPinned) {
   EXPECT_EQ(said.size(), 1u);
 }
 
+TEST_F(FaultsTest, MemoryThatIsPinnedButOutOfTheDevicesReachIsStagedAsWell) {
+  std::vector<std::string> said;
+  const auto cuda = make_cuda({.say = [&](const std::string& what) { said.push_back(what); }});
+  const std::uint64_t before = simt::pinned_bytes();
+  offload::Arena arena(topology, pinned_by(*cuda));
+  simt::fail_call("cudaHostGetDevicePointer", 1, cudaErrorNotSupported);
+  const offload::Extent extent = arena.allocate(MiB);
+  EXPECT_EQ(simt::pinned_bytes(), before);
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_NE(said[0].find("cudaErrorNotSupported"), std::string::npos) << said[0];
+}
+
 TEST_F(FaultsTest, PinningThatIsDemandedAndRefusedIsAnError) {
   const auto cuda = make_cuda({.kv_host = gpu::KvHost::pinned});
   offload::Arena arena(topology, pinned_by(*cuda));
@@ -132,6 +146,21 @@ TEST_F(FaultsTest, PinnedMemoryIsGivenUpWithItsArenaAlsoAfterTheBackend) {
   EXPECT_EQ(simt::pinned_bytes(), before + 4 * MiB);
   cuda.reset();
   arena.reset();
+}
+
+TEST_F(FaultsTest, MemoryIsNotTakenFromWhatIsStillQueued) {
+  const auto cuda = make_cuda();
+  const gpu::Buffer copied = cuda->allocate(MiB, cuda->stream());
+  auto arena = std::make_unique<offload::Arena>(topology, pinned_by(*cuda));
+  {
+    const offload::Extent extent = arena->allocate(MiB);
+    std::memset(extent.data(), 7, MiB);
+    ASSERT_EQ(cudaMemcpyAsync(copied.as<void>(), extent.data(), MiB, cudaMemcpyHostToDevice,
+                              static_cast<cudaStream_t>(cuda->stream().handle)),
+              cudaSuccess);
+  }
+  arena.reset();
+  EXPECT_EQ(download<unsigned char>(*cuda, copied), std::vector<unsigned char>(MiB, 7));
 }
 
 }  // namespace

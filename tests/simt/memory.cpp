@@ -78,9 +78,12 @@ Place Memory::place(const void* data, std::size_t bytes) const {
   const std::uintptr_t begin = address_of(data);
   for (const Pieces* pieces : {&device_, &pinned_}) {
     const auto* piece = find(*pieces, begin);
-    if (!piece) continue;
-    if (bytes > piece->first + piece->second.bytes - begin) throw std::out_of_range("past the end of an allocation");
-    return pieces == &device_ ? Place::device : Place::pinned;
+    if (piece) {
+      if (bytes > piece->first + piece->second.bytes - begin) throw std::out_of_range("past the end of a piece");
+      return pieces == &device_ ? Place::device : Place::pinned;
+    }
+    const auto next = pieces->upper_bound(begin);
+    if (next != pieces->end() && next->first - begin < bytes) throw std::out_of_range("into another piece");
   }
   return Place::pageable;
 }

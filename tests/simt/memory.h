@@ -20,8 +20,8 @@ class Memory {
   bool pin(void* data, std::size_t bytes, bool owned);  // false: overlaps what is pinned
   bool unpin(void* data, bool owned);                   // false: not the beginning of such a piece
 
-  // Where all of [data, data + bytes) lies. Throws std::out_of_range when it begins in device or pinned memory and ends
-  // outside.
+  // Where all of [data, data + bytes) lies. Throws std::out_of_range when it is not all in one piece, or all outside of
+  // every piece: CUDA takes no range that lies partly in registered memory, or in memory registered by two calls.
   Place place(const void* data, std::size_t bytes) const;
 
   void open();

@@ -229,6 +229,26 @@ TEST_F(RuntimeTest, CopiesMustFitTheirMemory) {
   EXPECT_EQ(cudaMemcpyAsync(device, host.data(), 4, cudaMemcpyHostToDevice, nullptr), cudaErrorInvalidResourceHandle);
 }
 
+TEST_F(RuntimeTest, ACopyDoesNotCrossFromOneRegistrationToAnotherNorOutOfOne) {
+  alignas(4096) static std::byte memory[3 * 4096];
+  ASSERT_EQ(cudaHostRegister(memory, 4096, cudaHostRegisterMapped), cudaSuccess);
+  ASSERT_EQ(cudaHostRegister(memory + 4096, 4096, cudaHostRegisterMapped), cudaSuccess);
+  auto* device = on_device<std::byte>(sizeof memory);
+  const auto copy = [&](std::size_t begin, std::size_t end) {
+    return cudaMemcpyAsync(device, memory + begin, end - begin, cudaMemcpyHostToDevice, stream);
+  };
+  EXPECT_EQ(copy(0, 4096), cudaSuccess);
+  EXPECT_EQ(copy(4000, 4100), cudaErrorInvalidValue);
+  EXPECT_EQ(copy(8000, 8200), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaHostUnregister(memory), cudaSuccess);
+  EXPECT_EQ(copy(0, 4096), cudaSuccess);
+  EXPECT_EQ(copy(4000, 4100), cudaErrorInvalidValue);
+  // Also where only what lies between the rows does so.
+  EXPECT_EQ(cudaMemcpy2DAsync(device, 16, memory, 8192, 16, 2, cudaMemcpyHostToDevice, stream), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaHostUnregister(memory + 4096), cudaSuccess);
+  EXPECT_EQ(cudaMemcpy2DAsync(device, 16, memory, 8192, 16, 2, cudaMemcpyHostToDevice, stream), cudaSuccess);
+}
+
 using RuntimeDeathTest = RuntimeTest;
 
 TEST_F(RuntimeDeathTest, TheHostMayNotTouchDeviceMemory) {
