@@ -12,7 +12,8 @@
 namespace hayloft::gpu {
 
 struct LinkOptions {
-  std::vector<std::uint64_t> footprints;  // of host memory that is read; empty: 1, 4, 16 and 64 GiB as memory allows
+  std::vector<std::uint64_t> footprints;  // of host memory that is read; empty: 1, 4, 16 and 64 GiB as memory
+                                          // and the time to pin them allow
 };
 
 // One figure: the median of several runs after a warm-up, every payload checked.

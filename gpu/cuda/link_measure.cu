@@ -1,13 +1,14 @@
 #include <algorithm>
-#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
-#include <thread>
 
 #include "gpu/cuda/check.cuh"
 #include "gpu/cuda/launch.cuh"
+#include "gpu/cuda/link_gate.cuh"
 #include "gpu/cuda/link_memory.cuh"
 #include "gpu/cuda/pcie.h"
 #include "gpu/cuda/refuse.h"
@@ -31,20 +32,8 @@ constexpr int kColumns = 128;       // components of a key
 constexpr int kRank = 16;           // of which step 1 of SparQ reads this many
 constexpr int kHops = 2000;         // of one latency measurement: once around the chain
 constexpr int kRowBytes[] = {128, 256, 512, 1024};
-constexpr int kMostCopies = 512;  // behind a gate: a full queue would wait for a gate that nobody can open any more
-
-// Holds a stream until it is opened: what is queued behind it starts at once, not as fast as the host queues it.
-class Gate {
- public:
-  explicit Gate(cudaStream_t stream) { HAYLOFT_CUDA(cudaLaunchHostFunc(stream, wait, &open_)); }
-  void open() { open_.store(true, std::memory_order_release); }
-
- private:
-  static void wait(void* open) {
-    while (!static_cast<std::atomic<bool>*>(open)->load(std::memory_order_acquire)) std::this_thread::yield();
-  }
-  std::atomic<bool> open_ = false;
-};
+constexpr int kMostCopies = 512;     // behind a gate: a full queue would wait for it to open
+constexpr double kMostSeconds = 20;  // to prepare a footprint that nobody asked for
 
 class LinkBench {
  public:
@@ -170,12 +159,21 @@ class LinkBench {
     std::string what = format_bytes(footprint) + " in pages of " + format_bytes(page);
     if (node >= 0) what += " on node " + std::to_string(node);
     if (progress_) progress_(what);
+    // Memory is touched and pinned at 0.1 to 0.5 s per GiB, which the largest footprints make a long time.
+    const double expected = seconds_per_byte_ * static_cast<double>(footprint);
+    if (options_.footprints.empty() && expected > kMostSeconds) {
+      return skip(what, "to pin it takes about " + std::to_string(static_cast<int>(expected)) +
+                            " s here; name it with --link-footprint to have it all the same");
+    }
+    const auto begin = std::chrono::steady_clock::now();
     std::unique_ptr<PinnedRegion> region;
     try {
       region = std::make_unique<PinnedRegion>(footprint, page, node, threads_);
     } catch (const std::exception& error) {
       return skip(what, error.what());
     }
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+    if (page == 4096) seconds_per_byte_ = taken.count() / static_cast<double>(footprint);
     like_ = {};
     like_.page_bytes = page;
     like_.node = node;
@@ -200,18 +198,24 @@ class LinkBench {
   double seconds(const Work& work) {
     std::vector<double> times;
     for (int turn = 0; turn <= kRepeats; ++turn) {
-      Gate gate(stream_);
+      // The first turn warms up, without a gate: kernels are loaded when they are first launched, for which the driver
+      // may wait until the device is idle.
+      std::optional<Gate> gate;
+      if (turn > 0 && gates_) gate.emplace(stream_);
       HAYLOFT_CUDA(cudaEventRecord(start_, stream_));
       HAYLOFT_CUDA(cudaStreamWaitEvent(other_, start_, 0));
       work(turn);
       HAYLOFT_CUDA(cudaEventRecord(joined_, other_));
       HAYLOFT_CUDA(cudaStreamWaitEvent(stream_, joined_, 0));
       HAYLOFT_CUDA(cudaEventRecord(stop_, stream_));
-      gate.open();
+      if (gate && !gate->open()) {
+        gates_ = false;
+        skip("gates", "the driver waits for a stream that is held; figures from here on hold the time of queueing");
+      }
       HAYLOFT_CUDA(cudaStreamSynchronize(stream_));
       float ms = 0;
       HAYLOFT_CUDA(cudaEventElapsedTime(&ms, start_, stop_));
-      if (turn > 0) times.push_back(std::max(static_cast<double>(ms) * 1e-3, 1e-9));  // the first warms up
+      if (turn > 0) times.push_back(std::max(static_cast<double>(ms) * 1e-3, 1e-9));
     }
     std::sort(times.begin(), times.end());
     return times[times.size() / 2];
@@ -272,7 +276,6 @@ class LinkBench {
     device_to_host(region, buffer, bytes, "device_to_host_memcpy_sm", "sm", [&](std::byte* to) {
       launch("link_copy", link_copy, grid(), stream_, buffer, region.device() + (to - region.host()) / kUnit, units);
     });
-    region.fill(threads_);
   }
 
   // Writes another stretch of the pattern than the one that lies there, so that a copy that did nothing is found.
@@ -287,7 +290,7 @@ class LinkBench {
       if (words[i] != link_word(elsewhere * 4 + i)) refuse("link: words arrived changed in ", test);
     }
     add(test, engine, gigabytes(bytes, time));
-    region.fill(threads_);
+    region.fill(bytes, threads_);
   }
 
   // Reads the pieces at `starts` (in units) by the multiprocessors.
@@ -420,6 +423,8 @@ class LinkBench {
   LinkReport report_;
   LinkFigure like_;  // what the figures of one region share
   int multiprocessors_ = 1;
+  double seconds_per_byte_ = 0;  // that the last region of ordinary pages took; 0: none did yet
+  bool gates_ = true;            // whether the driver takes work behind them
   DeviceArray<unsigned> wrong_;
   cudaStream_t stream_ = nullptr;
   cudaStream_t other_ = nullptr;

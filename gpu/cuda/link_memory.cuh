@@ -33,22 +33,23 @@ class PinnedRegion {
     }
     if (!huge) offload::want_small_pages(pages_.data, pages_.bytes);
     if (node >= 0) offload::prefer_node(pages_.data, pages_.bytes, node);
-    fill(threads);
+    fill(bytes, threads);
     for (std::uint64_t at = 0; at < pages_.bytes; at += kLinkPinBytes) {
       const std::uint64_t part = std::min(kLinkPinBytes, pages_.bytes - at);
-      const cudaError_t result = cudaHostRegister(pages_.data + at, part, cudaHostRegisterMapped);
+      cudaError_t result = cudaHostRegister(pages_.data + at, part, cudaHostRegisterMapped);
+      void* device = nullptr;
+      if (result == cudaSuccess) {
+        pinned_ += part;
+        result = cudaHostGetDevicePointer(&device, pages_.data + at, 0);
+      }
+      if (at == 0) device_ = static_cast<uint4*>(device);
+      if (result == cudaSuccess && device != device_ + at / sizeof(uint4)) result = cudaErrorNotSupported;
       if (result != cudaSuccess) {
         cudaGetLastError();
         release();
         refuse("the system refuses to pin ", format_bytes(bytes), " (", cudaGetErrorName(result), ")");
       }
-      pinned_ += part;
     }
-    void* device = nullptr;
-    const cudaError_t mapped = cudaHostGetDevicePointer(&device, pages_.data, 0);
-    if (mapped != cudaSuccess) release();
-    check(mapped, "cudaHostGetDevicePointer");
-    device_ = static_cast<uint4*>(device);
   }
   ~PinnedRegion() { release(); }
   PinnedRegion(const PinnedRegion&) = delete;
@@ -58,12 +59,12 @@ class PinnedRegion {
   uint4* device() const { return device_; }
   std::uint64_t bytes() const { return bytes_; }
 
-  // Puts the pattern back after something else was written over it.
-  void fill(const offload::Threads& threads) const {
+  // Puts the pattern into the first `bytes`: at first, and after something else was written over it.
+  void fill(std::uint64_t bytes, const offload::Threads& threads) const {
     constexpr std::uint64_t kPiece = std::uint64_t{1} << 20;  // of parallel work
-    const auto pieces = static_cast<std::int64_t>((bytes_ + kPiece - 1) / kPiece);
+    const auto pieces = static_cast<std::int64_t>((bytes + kPiece - 1) / kPiece);
     threads.parallel_for(pieces, 8, [&](std::int64_t begin, std::int64_t end) {
-      const std::uint64_t last = std::min(bytes_, static_cast<std::uint64_t>(end) * kPiece) / sizeof(unsigned);
+      const std::uint64_t last = std::min(bytes, static_cast<std::uint64_t>(end) * kPiece) / sizeof(unsigned);
       auto* words = reinterpret_cast<unsigned*>(pages_.data);
       for (std::uint64_t i = static_cast<std::uint64_t>(begin) * kPiece / sizeof(unsigned); i < last; ++i) {
         words[i] = link_word(i);

@@ -53,8 +53,7 @@ class PinnedPieces : public CudaTest {
     const std::int64_t count = std::int64_t{cache.kv_heads} * args.k;
     const gpu::Buffer positions =
         device.allocate(static_cast<std::uint64_t>(count) * sizeof(std::int32_t), device.stream());
-    const gpu::Buffer alpha =
-        device.allocate(static_cast<std::uint64_t>(query_heads) * sizeof(float), device.stream());
+    const gpu::Buffer alpha = device.allocate(static_cast<std::uint64_t>(query_heads) * sizeof(float), device.stream());
     device.select_sparq(cache, q.as<float>(), query_heads, args, positions.as<std::int32_t>(), alpha.as<float>(),
                         device.stream());
     return {download<std::int32_t>(device, positions), download<float>(device, alpha)};

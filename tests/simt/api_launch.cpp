@@ -27,7 +27,11 @@ cudaError_t queue_kernel(const cudaLaunchConfig_t& config, const void* kernel, s
     const std::size_t limit = raised == runtime.shared_limits.end() ? default_shared_bytes : raised->second;
     if (config.dynamicSmemBytes > limit) return cudaErrorInvalidValue;
     if (!runtime.known(config.stream)) return cudaErrorInvalidResourceHandle;
-    ++runtime.launches[kernel];
+    if (runtime.launches[kernel]++ == 0 && runtime.host_function_pending()) {
+      runtime.kernel_failed(function_name(kernel) +
+                            ": first launched behind a host function, which its loading may wait for");
+      return cudaErrorLaunchFailure;
+    }
     const Grid grid{config.gridDim, config.blockDim, config.dynamicSmemBytes};
     runtime.queue(config.stream, [&runtime, grid, kernel, body = std::move(body)] {
       const std::string failure = run_grid(grid, body, runtime.random);

@@ -18,8 +18,10 @@
 //   is full of NaN.
 // - Pageable memory is read while the call that copies it runs; pinned memory when the copy's turn comes. No copy spans
 //   two registrations, or registered memory and other.
-// - Kernels need an explicit stream. A kernel that fails (tests/simt/machine.h) leaves its text on stderr and in
-//   kernel_failure(), and every later call fails with cudaErrorLaunchFailure until reset().
+// - Kernels need an explicit stream, and while a host function waits its turn only those can be launched that have been
+//   launched since reset(): others are loaded first, for which CUDA may wait until the device is idle. A kernel that
+//   fails (tests/simt/machine.h) leaves its text on stderr and in kernel_failure(), and every later call fails with
+//   cudaErrorLaunchFailure until reset().
 namespace hayloft::simt {
 
 struct Device {

@@ -98,6 +98,16 @@ void Runtime::queue_free(cudaStream_t stream, void* data) {
   if (!stream->queue.empty()) stream->queue.back().frees = true;
 }
 
+void Runtime::queue_host_function(cudaStream_t stream, std::function<void()> run) {
+  stream->queue.push_back({std::move(run), nullptr, false, true});
+}
+
+bool Runtime::host_function_pending() const {
+  return std::any_of(order_.begin(), order_.end(), [](cudaStream_t stream) {
+    return std::any_of(stream->queue.begin(), stream->queue.end(), [](const Operation& o) { return o.host_function; });
+  });
+}
+
 bool Runtime::runnable(cudaStream_t stream) const {
   return !stream->queue.empty() && (!stream->queue.front().after || stream->queue.front().after->done);
 }

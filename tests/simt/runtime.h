@@ -28,6 +28,7 @@ struct Operation {
   std::function<void()> run;      // may be empty
   std::shared_ptr<Record> after;  // runs only when this is done; null: at any time
   bool frees = false;             // runs even when the queue is dropped
+  bool host_function = false;
 };
 
 }  // namespace hayloft::simt
@@ -55,6 +56,8 @@ class Runtime {
   // An operation behind all others of the stream.
   void queue(cudaStream_t stream, std::function<void()> run);
   void queue_free(cudaStream_t stream, void* data);
+  void queue_host_function(cudaStream_t stream, std::function<void()> run);
+  bool host_function_pending() const;  // on any stream
   // Runs operations of any streams until `done`. Returns the sticky error.
   cudaError_t wait(const std::function<bool()>& done);
   cudaError_t wait(cudaStream_t stream);  // until its queue is empty

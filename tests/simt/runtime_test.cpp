@@ -159,6 +159,15 @@ TEST_F(RuntimeTest, AHostFunctionRunsInOrderAndMayNotCallCuda) {
   EXPECT_EQ(seen.result, cudaErrorNotPermitted);
 }
 
+TEST_F(RuntimeTest, AKernelIsNotFirstLaunchedWhileAHostFunctionHoldsAStream) {
+  launch("idle", idle<1>, {1, 1}, stream);
+  cudaLaunchHostFunc(
+      other, [](void*) {}, nullptr);
+  EXPECT_NO_THROW(launch("idle", idle<1>, {1, 1}, stream));
+  EXPECT_ANY_THROW(launch("idle", idle<2>, {1, 1}, stream));
+  EXPECT_NE(kernel_failure().find("first launched behind a host function"), std::string::npos);
+}
+
 TEST_F(RuntimeTest, EventsTellTimeOnceTheyAreDone) {
   cudaEvent_t begin = nullptr, end = nullptr;
   cudaEventCreate(&begin);
