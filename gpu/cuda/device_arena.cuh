@@ -10,19 +10,23 @@ namespace hayloft::gpu::cuda {
 
 // All device memory of a backend, within a budget. Allocated and freed in stream order from a pool of CUDA's own: a
 // piece freed on a stream may be handed out again at once for work queued later on that stream, and for other streams
-// once an event orders them. The pool keeps up to the budget instead of giving it back at every synchronisation.
-// Thread-safe. Every piece must be freed before the arena dies.
+// once an event orders them. The pool keeps up to the budget instead of giving it back at every synchronisation, and
+// holds no more than that (drivers older than CUDA 12.2: no more than fragmentation and streams that lag behind make
+// it). Thread-safe. Every piece must be freed before the arena dies.
 class DeviceArena {
  public:
-  static constexpr std::uint64_t alignment = 512;  // of addresses; sizes are rounded up to it
+  static constexpr std::uint64_t alignment = 512;                 // of addresses; sizes are rounded up to it
+  static constexpr std::uint64_t step = std::uint64_t{32} << 20;  // that pools grow by
 
+  // The budget is rounded down to whole steps.
   DeviceArena(int device, std::uint64_t budget_bytes);
   ~DeviceArena();
   DeviceArena(const DeviceArena&) = delete;
   DeviceArena& operator=(const DeviceArena&) = delete;
 
   // Never null; 0 bytes take `alignment`. Throws Error, saying what was asked, what is left and which option to change,
-  // when the budget is exhausted or the device has less than that; nothing is lost then.
+  // when the budget is exhausted or the device has less than that; nothing is lost then. Waits for the whole device
+  // when the pool has no room at once.
   void* allocate(std::uint64_t bytes, cudaStream_t stream);
   // `bytes` as given to allocate().
   void free(void* data, std::uint64_t bytes, cudaStream_t stream) noexcept;
@@ -34,6 +38,7 @@ class DeviceArena {
 
  private:
   void take(std::uint64_t bytes);
+  std::uint64_t ask(cudaMemPoolAttr attribute) const;  // 0 when the driver does not say
 
   const std::uint64_t budget_;
   cudaMemPool_t pool_ = nullptr;

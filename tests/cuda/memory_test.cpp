@@ -1,4 +1,5 @@
 #include <numeric>
+#include <random>
 
 #include "offload/error.h"
 #include "tests/cuda/backends.h"
@@ -44,6 +45,24 @@ TEST_F(MemoryTest, FreedMemoryIsThereAgainAndThePeakIsKept) {
   EXPECT_EQ(backend->memory().used_bytes, before);
   EXPECT_EQ(backend->memory().peak_bytes, before + 20 * MiB);
   EXPECT_GE(backend->memory().driver_peak_bytes, before + 20 * MiB);
+}
+
+TEST_F(MemoryTest, TheDriverHoldsNoMoreThanTheBudgetWhateverIsFreedInWhichOrder) {
+  const auto backend = make_cuda({.memory_bytes = 1024 * MiB});
+  std::mt19937 random(1);
+  std::vector<gpu::Buffer> pieces;
+  for (int turn = 0; turn < 60; ++turn) {
+    try {
+      pieces.push_back(backend->allocate(std::uint64_t{1} << (random() % 27), backend->stream()));
+      pieces.push_back(backend->allocate(random() % (60 * MiB), backend->stream()));
+    } catch (const Error&) {  // full: every other one goes
+      for (std::size_t i = 0; i < pieces.size(); ++i) pieces.erase(pieces.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+  const gpu::DeviceMemory memory = backend->memory();
+  EXPECT_LE(memory.peak_bytes, memory.budget_bytes);
+  EXPECT_LE(memory.driver_peak_bytes, memory.budget_bytes);
+  EXPECT_GT(memory.driver_peak_bytes, memory.budget_bytes / 2);
 }
 
 TEST_F(MemoryTest, ABudgetThatCannotWorkIsRefused) {

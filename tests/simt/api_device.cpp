@@ -92,7 +92,7 @@ cudaError_t cudaDriverGetVersion(int* version) {
 
 cudaError_t cudaRuntimeGetVersion(int* version) {
   return api("cudaRuntimeGetVersion", [&](Runtime&) {
-    *version = 13000;
+    *version = CUDART_VERSION;
     return cudaSuccess;
   });
 }

@@ -5,11 +5,13 @@
 #include <memory>
 #include <vector>
 
+#include "tests/simt/pool.h"
 #include "tests/simt/runtime.h"
 
 // Allocations, registrations and memory pools.
 struct CUmemPoolHandle_st {
   std::uint64_t release_threshold = 0;
+  std::shared_ptr<hayloft::simt::PoolMemory> memory;  // lives as long as what was taken from it
 };
 
 namespace hayloft::simt {
@@ -24,14 +26,22 @@ cudaError_t allocate_now(Runtime& runtime, void** data, std::size_t bytes) {
   return *data ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 
-cudaError_t allocate_in_order(const char* function, void** data, std::size_t bytes, cudaStream_t stream) {
+// pool: null for the device's own, which is as large as the device.
+cudaError_t allocate_in_order(const char* function, void** data, std::size_t bytes, cudaMemPool_t pool,
+                              cudaStream_t stream) {
   return api(function, [&](Runtime& runtime) {
     if (!data) return cudaErrorInvalidValue;
     if (!runtime.known(stream)) return cudaErrorInvalidResourceHandle;
     *data = nullptr;
     if (bytes == 0) return cudaSuccess;
+    if (pool && !pool->memory->take(bytes, stream)) return cudaErrorMemoryAllocation;
     const cudaError_t error = allocate_now(runtime, data, bytes);
-    if (error == cudaSuccess) runtime.queue(stream, [&runtime, memory = *data] { runtime.memory.begin(memory); });
+    if (error == cudaSuccess) {
+      if (pool) runtime.pooled[*data] = {pool->memory, bytes};
+      runtime.queue(stream, [&runtime, memory = *data] { runtime.memory.begin(memory); });
+    } else if (pool) {
+      pool->memory->free(bytes, stream);
+    }
     return error;
   });
 }
@@ -58,6 +68,7 @@ cudaError_t allocate_pinned(const char* function, void** data, std::size_t bytes
 using hayloft::simt::api;
 using hayloft::simt::give_back;
 using hayloft::simt::Place;
+using hayloft::simt::PoolMemory;
 using hayloft::simt::Runtime;
 
 cudaError_t cudaMalloc(void** data, std::size_t bytes) {
@@ -128,11 +139,11 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
 }
 
 cudaError_t cudaMallocAsync(void** data, std::size_t bytes, cudaStream_t stream) {
-  return hayloft::simt::allocate_in_order("cudaMallocAsync", data, bytes, stream);
+  return hayloft::simt::allocate_in_order("cudaMallocAsync", data, bytes, nullptr, stream);
 }
 cudaError_t cudaMallocFromPoolAsync(void** data, std::size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
   if (!pool) return cudaErrorInvalidValue;
-  return hayloft::simt::allocate_in_order("cudaMallocFromPoolAsync", data, bytes, stream);
+  return hayloft::simt::allocate_in_order("cudaMallocFromPoolAsync", data, bytes, pool, stream);
 }
 
 cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
@@ -151,7 +162,8 @@ cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* prope
         properties->location.type != cudaMemLocationTypeDevice) {
       return cudaErrorInvalidValue;
     }
-    *pool = new CUmemPoolHandle_st;
+    const std::uint64_t most = properties->maxSize ? properties->maxSize : std::numeric_limits<std::uint64_t>::max();
+    *pool = new CUmemPoolHandle_st{0, std::make_shared<PoolMemory>(most)};
     return cudaSuccess;
   });
 }
@@ -172,9 +184,8 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
   });
 }
 
-// Of all pools and of what is in none.
 cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
-  return api("cudaMemPoolGetAttribute", [&](Runtime& runtime) {
+  return api("cudaMemPoolGetAttribute", [&](Runtime&) {
     if (!pool || !value) return cudaErrorInvalidValue;
     auto& number = *static_cast<std::uint64_t*>(value);
     switch (attribute) {
@@ -182,12 +193,10 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
         number = pool->release_threshold;
         return cudaSuccess;
       case cudaMemPoolAttrReservedMemCurrent:
-      case cudaMemPoolAttrUsedMemCurrent:
-        number = runtime.memory.device_bytes();
+        number = pool->memory->held();
         return cudaSuccess;
       case cudaMemPoolAttrReservedMemHigh:
-      case cudaMemPoolAttrUsedMemHigh:
-        number = runtime.memory.peak_device_bytes();
+        number = pool->memory->most_held();
         return cudaSuccess;
       default:
         return cudaErrorNotSupported;
@@ -196,5 +205,9 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
 }
 
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, std::size_t) {
-  return api("cudaMemPoolTrimTo", [&](Runtime&) { return pool ? cudaSuccess : cudaErrorInvalidValue; });
+  return api("cudaMemPoolTrimTo", [&](Runtime&) {
+    if (!pool) return cudaErrorInvalidValue;
+    pool->memory->trim();
+    return cudaSuccess;
+  });
 }

@@ -59,7 +59,7 @@ TEST_F(FaultsTest, ABackendThatCannotBeMadeGivesBackWhatItTook) {
     if (std::string(call) == "cublasCreate") {
       simt::fail_call(call, 1, CUBLAS_STATUS_NOT_INITIALIZED);
     } else {
-      simt::fail_call(call, 1, cudaErrorInvalidValue);
+      simt::fail_call(call, 1, cudaErrorNotSupported);
     }
     EXPECT_THROW(make_cuda(), Error);
     EXPECT_EQ(simt::device_bytes(), before);

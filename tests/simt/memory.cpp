@@ -2,7 +2,6 @@
 
 #include <sanitizer/asan_interface.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
@@ -27,7 +26,6 @@ void* Memory::allocate(std::size_t bytes, std::uint64_t limit) {
   ASAN_POISON_MEMORY_REGION(data, bytes);
   device_[address_of(data)] = {bytes, false, false};
   device_bytes_ += bytes;
-  peak_device_bytes_ = std::max(peak_device_bytes_, device_bytes_);
   return data;
 }
 

@@ -28,7 +28,6 @@ class Memory {
   void close();
 
   std::uint64_t device_bytes() const { return device_bytes_; }
-  std::uint64_t peak_device_bytes() const { return peak_device_bytes_; }
   std::uint64_t pinned_bytes() const { return pinned_bytes_; }
 
  private:
@@ -43,7 +42,6 @@ class Memory {
   Pieces device_;
   Pieces pinned_;
   std::uint64_t device_bytes_ = 0;
-  std::uint64_t peak_device_bytes_ = 0;
   std::uint64_t pinned_bytes_ = 0;
   int opened_ = 0;
 };

@@ -90,7 +90,14 @@ void Runtime::queue(cudaStream_t stream, std::function<void()> run) {
 }
 
 void Runtime::queue_free(cudaStream_t stream, void* data) {
-  const auto free = [this, data] {
+  std::pair<std::shared_ptr<PoolMemory>, std::uint64_t> piece;
+  if (const auto found = pooled.find(data); found != pooled.end()) {
+    piece = found->second;
+    piece.first->free(piece.second, stream);
+    pooled.erase(found);
+  }
+  const auto free = [this, data, stream, piece] {
+    if (piece.first) piece.first->arrive(piece.second, stream);
     if (!memory.release(data)) throw std::logic_error("simt: device memory freed twice");
   };
   if (sticky != cudaSuccess) return free();

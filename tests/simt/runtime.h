@@ -14,6 +14,7 @@
 
 #include "tests/simt/control.h"
 #include "tests/simt/memory.h"
+#include "tests/simt/pool.h"
 
 // The state behind the API. The functions of cuda_runtime.h and cublas_v2.h enter through api(), which locks it.
 namespace hayloft::simt {
@@ -82,8 +83,9 @@ class Runtime {
   std::map<std::string, std::int64_t, std::less<>> calls;
   std::map<std::pair<std::string, std::int64_t>, int, std::less<>> faults;  // (function, call) to error
   std::int64_t host_waits = 0;
-  std::unordered_map<const void*, std::int64_t> launches;      // by kernel
-  std::unordered_map<const void*, std::size_t> shared_limits;  // by kernel, once raised
+  std::map<void*, std::pair<std::shared_ptr<PoolMemory>, std::uint64_t>> pooled;  // what came from pools
+  std::unordered_map<const void*, std::int64_t> launches;                         // by kernel
+  std::unordered_map<const void*, std::size_t> shared_limits;                     // by kernel, once raised
   bool in_host_function = false;
 
  private:

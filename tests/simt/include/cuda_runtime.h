@@ -10,6 +10,8 @@
 // The part of the CUDA runtime that hayloft uses, run by tests/simt on the processor. Names, values and meaning are
 // CUDA's; tests/simt/control.h says what is stricter here. Thread-safe.
 
+#define CUDART_VERSION 13000
+
 enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,

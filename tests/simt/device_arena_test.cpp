@@ -1,0 +1,58 @@
+#include "gpu/cuda/device_arena.cuh"
+
+#include "tests/refusal.h"
+#include "tests/simt/stream_fixture.h"
+
+// The budget of device memory by the driver's count, with streams that lag behind one another.
+namespace hayloft::simt {
+namespace {
+
+using gpu::cuda::DeviceArena;
+using test::refuses;
+
+constexpr std::uint64_t MiB = std::uint64_t{1} << 20;
+
+using DeviceArenaTest = StreamTest;
+
+TEST_F(DeviceArenaTest, WhatOneStreamFreesServesAnotherWithinTheBudget) {
+  DeviceArena arena(0, 64 * MiB);
+  void* const first = arena.allocate(40 * MiB, stream);
+  arena.free(first, 40 * MiB, stream);  // which the stream has yet to come to
+  void* const second = arena.allocate(40 * MiB, other);
+  EXPECT_EQ(arena.used_bytes(), 40 * MiB);
+  EXPECT_LE(arena.driver_peak_bytes(), 64 * MiB);
+  arena.free(second, 40 * MiB, other);
+}
+
+TEST_F(DeviceArenaTest, WhatAStreamFreesServesItAgainWithoutWaiting) {
+  DeviceArena arena(0, 64 * MiB);
+  for (int i = 0; i < 10; ++i) arena.free(arena.allocate(40 * MiB, stream), 40 * MiB, stream);
+  EXPECT_EQ(host_waits(), 0);
+  EXPECT_LE(arena.driver_peak_bytes(), 64 * MiB);
+}
+
+TEST_F(DeviceArenaTest, ABudgetLeftInPiecesTooSmallIsSaidToBe) {
+  DeviceArena arena(0, 64 * MiB);
+  void* const some = arena.allocate(50 * MiB, stream);
+  fail_call("cudaMallocFromPoolAsync", 1, cudaErrorMemoryAllocation);
+  fail_call("cudaMallocFromPoolAsync", 2, cudaErrorMemoryAllocation);
+  EXPECT_TRUE(refuses([&] { arena.allocate(10 * MiB, stream); },
+                      {"budget of 64.0 MiB", "asked for 10.0 MiB", "14.0 MiB left but not in one piece", "raise --gpu"}));
+  EXPECT_EQ(arena.used_bytes(), 50 * MiB);
+  arena.free(some, 50 * MiB, stream);
+}
+
+TEST_F(DeviceArenaTest, ADriverWhosePoolsHaveNoLargestSizeServesAsWell) {
+  fail_call("cudaMemPoolCreate", 1, cudaErrorInvalidValue);
+  DeviceArena arena(0, 64 * MiB);
+  void* const piece = arena.allocate(64 * MiB, stream);
+  arena.free(piece, 64 * MiB, stream);
+}
+
+TEST_F(DeviceArenaTest, TheBudgetIsAWholeNumberOfStepsThatPoolsGrowBy) {
+  const DeviceArena arena(0, 100 * MiB);
+  EXPECT_EQ(arena.budget_bytes(), 96 * MiB);
+}
+
+}  // namespace
+}  // namespace hayloft::simt
