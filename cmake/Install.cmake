@@ -10,7 +10,7 @@ set(index_headers ann.h search.h)
 set(gpu_headers backend.h no_device.h)
 set(runtime_headers attention_stats.h audit.h audit_report.h audit_sample.h cache.h config.h counters.h figure.h
     haystack.h host_tail.h method.h method_options.h method_state.h model.h needle.h prefill.h ranking.h recall.h
-    safetensors.h sampler.h session.h step_observer.h tokenizer.h weights.h words.h)
+    safetensors.h sampler.h session.h spills.h step_observer.h tokenizer.h weights.h words.h)
 
 foreach(folder offload index gpu runtime)
   install(TARGETS hayloft_${folder} EXPORT hayloftTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})

@@ -71,43 +71,6 @@ std::uint64_t tail_bytes(const ModelConfig& config, const CacheOptions& options,
   return static_cast<std::uint64_t>(slots) * static_cast<std::uint64_t>(config.kv_heads) * row_bytes;
 }
 
-Cache::Spills& Cache::Spills::operator=(Spills&& other) noexcept {
-  abandon();
-  backend_ = other.backend_;
-  spills_ = std::move(other.spills_);
-  return *this;
-}
-
-std::byte* Cache::Spills::start(int layer, offload::BlockWriter block) {
-  spills_.push_back({layer, std::move(block)});
-  return spills_.back().block.data();
-}
-
-int Cache::Spills::started(int layer) const {
-  return static_cast<int>(
-      std::count_if(spills_.begin(), spills_.end(), [&](const Spill& spill) { return spill.layer == layer; }));
-}
-
-std::vector<Cache::Spills::Spill> Cache::Spills::finish(int begin, int end) {
-  std::vector<Spill> finished;
-  if (spills_.empty()) return finished;
-  backend_->synchronize(backend_->spill_stream());
-  const auto wanted = std::stable_partition(
-      spills_.begin(), spills_.end(), [&](const Spill& spill) { return spill.layer < begin || spill.layer >= end; });
-  finished.assign(std::make_move_iterator(wanted), std::make_move_iterator(spills_.end()));
-  spills_.erase(wanted, spills_.end());
-  return finished;
-}
-
-void Cache::Spills::abandon() noexcept {
-  if (spills_.empty()) return;
-  try {
-    backend_->synchronize(backend_->spill_stream());
-  } catch (const std::exception&) {  // the device is lost, and writes nothing any more
-  }
-  spills_.clear();
-}
-
 Cache::Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& config, const CacheOptions& options)
     : backend_(&backend),
       options_(options),
@@ -292,11 +255,11 @@ void Cache::commit(int layer, int T) {
 void Cache::commit_layers(int begin, int end, int T) {
   // All that can fail comes first and changes nothing.
   for (int layer = begin; layer < end; ++layer) start_spills(layer, T);  // what append() has not: of held layers
-  std::vector<Spills::Spill> spilled = spills_.finish(begin, end);
+  std::vector<Spill> spilled = spills_.finish(begin, end);
 
   const int B = options_.block_tokens;
   for (int layer = begin; layer < end; ++layer) tails_[static_cast<std::size_t>(layer)].tokens += T;
-  for (Spills::Spill& spill : spilled) {
+  for (Spill& spill : spilled) {
     Tail& tail = tails_[static_cast<std::size_t>(spill.layer)];
     store_.commit(tail.store_layer, std::move(spill.block), B);
     spilled_bytes_ += store_.layout().block_bytes;

@@ -7,6 +7,7 @@
 #include "offload/snapshot.h"
 #include "offload/store.h"
 #include "runtime/config.h"
+#include "runtime/spills.h"
 
 namespace hayloft::runtime {
 
@@ -100,29 +101,6 @@ class Cache {
     int store_layer = -1;  // global layers
     bool held = false;
   };
-  // Blocks that the device may still be writing; their memory is not given back before it has done so.
-  class Spills {
-   public:
-    struct Spill {
-      int layer;
-      offload::BlockWriter block;
-    };
-
-    explicit Spills(gpu::Backend& backend) : backend_(&backend) {}
-    Spills(Spills&&) = default;
-    Spills& operator=(Spills&& other) noexcept;
-    ~Spills() { abandon(); }
-
-    std::byte* start(int layer, offload::BlockWriter block);
-    int started(int layer) const;
-    std::vector<Spill> finish(int begin, int end);  // waits; of layers [begin, end), in the order of their start
-    void abandon() noexcept;
-
-   private:
-    gpu::Backend* backend_;
-    std::vector<Spill> spills_;
-  };
-
   Cache(const Cache& other, offload::Store store);
   void make_room(Tail& tail, int T);
   void start_spills(int layer, int T);            // of the blocks that T more tokens fill
