@@ -36,8 +36,9 @@ TEST_F(DeviceArenaTest, ABudgetLeftInPiecesTooSmallIsSaidToBe) {
   void* const some = arena.allocate(50 * MiB, stream);
   fail_call("cudaMallocFromPoolAsync", 1, cudaErrorMemoryAllocation);
   fail_call("cudaMallocFromPoolAsync", 2, cudaErrorMemoryAllocation);
-  EXPECT_TRUE(refuses([&] { arena.allocate(10 * MiB, stream); },
-                      {"budget of 64.0 MiB", "asked for 10.0 MiB", "14.0 MiB left but not in one piece", "raise --gpu"}));
+  EXPECT_TRUE(
+      refuses([&] { arena.allocate(10 * MiB, stream); },
+              {"budget of 64.0 MiB", "asked for 10.0 MiB", "14.0 MiB left but not in one piece", "raise --gpu"}));
   EXPECT_EQ(arena.used_bytes(), 50 * MiB);
   arena.free(some, 50 * MiB, stream);
 }
