@@ -1,7 +1,10 @@
+#include <algorithm>
+#include <iterator>
+
 #include "tests/cuda/backends.h"
 
-// More than 4M tokens, where positions times anything leave 32 bits. The store is one block of hay over and over, with a
-// block of needles near its beginning and one at its very end, so that it takes next to no memory.
+// More than 4M tokens, where positions times anything leave 32 bits. The store is one block of hay over and over, with
+// a block of needles near its beginning and one at its very end, so that it takes next to no memory.
 namespace hayloft::testing {
 namespace {
 
@@ -130,6 +133,38 @@ TEST_F(CudaLargeStore, ExactSearchFindsNeedlesPastFourMillionTokens) {
   const gpu::Buffer positions = cuda->allocate(expected.size() * sizeof(std::int32_t), cuda->stream());
   cuda->select_exact(view(), q.as<float>(), 1, select, positions.as<std::int32_t>(), cuda->stream());
   EXPECT_EQ(download<std::int32_t>(*cuda, positions), expected);
+}
+
+TEST_F(CudaTest, EightThousandPositionsAreSelectedAndAttendedToAsOnTheCpu) {
+  constexpr int d = 16, group = 2, k = 8192;
+  SharedCache cache(*cuda, {.head_dim = d, .block_tokens = 4096, .stored = 9000, .tail = 20, .seed = 5});
+  const std::vector<float> query = random_query(group, d, 6, 2);
+  gpu::SparqSelect select;
+  select.rank = d;  // so that no choice hangs on rounding but that of the last positions
+  select.k = k;
+  select.limit = 9000;
+  const gpu::Buffer q = upload(*cuda, query), out = cuda->allocate(query.size() * sizeof(float), cuda->stream());
+  const gpu::Buffer positions = cuda->allocate(k * sizeof(std::int32_t), cuda->stream());
+  const gpu::Buffer alpha = cuda->allocate(group * sizeof(float), cuda->stream());
+  cuda->select_sparq(cache.on_cuda(), q.as<float>(), group, select, positions.as<std::int32_t>(), alpha.as<float>(),
+                     cuda->stream());
+  const std::vector<std::int32_t> chosen = download<std::int32_t>(*cuda, positions);
+  std::vector<std::int32_t> expected(k);
+  std::vector<float> expected_alpha(group), expected_out(query.size());
+  cpu->select_sparq(cache.on_cpu(), query.data(), group, select, expected.data(), expected_alpha.data(), {});
+  std::vector<std::int32_t> both;
+  std::set_intersection(chosen.begin(), chosen.end(), expected.begin(), expected.end(), std::back_inserter(both));
+  EXPECT_TRUE(std::is_sorted(chosen.begin(), chosen.end()));
+  EXPECT_GE(both.size(), static_cast<std::size_t>(k - 2));  // scores of neighbours in rank differ by 1e-4 of themselves
+
+  gpu::Attended what;
+  what.lists = 1;
+  what.k = k;
+  what.positions = positions.as<std::int32_t>();
+  cuda->attend(cache.on_cuda(), q.as<float>(), group, what, out.as<float>(), cuda->stream());
+  what.positions = chosen.data();
+  cpu->attend(cache.on_cpu(), query.data(), group, what, expected_out.data(), {});
+  EXPECT_TRUE(near(download<float>(*cuda, out), expected_out, 1e-5, 1e-4));
 }
 
 }  // namespace
