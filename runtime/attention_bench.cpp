@@ -84,10 +84,10 @@ int layers_that_fit(const AttentionBench& bench, const offload::BlockLayout& lay
 
 class Run {
  public:
-  Run(gpu::Backend& backend, offload::Arena& arena, const AttentionBench& bench, const AttentionBenchProgress& progress)
+  Run(gpu::Backend& backend, offload::Arena& arena, const AttentionBench& bench, const AttentionBenchHooks& hooks)
       : backend_(backend),
         bench_(bench),
-        progress_(progress),
+        hooks_(hooks),
         stream_(backend.stream()),
         shape_{0, bench.kv_heads, bench.head_dim, bench.block_tokens, bench.columns},
         store_(fill(arena)) {
@@ -158,7 +158,7 @@ class Run {
   }
 
   void say(const std::string& what) const {
-    if (progress_) progress_(what);
+    if (hooks_.progress) hooks_.progress(what);
   }
 
   // Fills store and tail.
@@ -218,7 +218,7 @@ class Run {
 
   gpu::Backend& backend_;
   const AttentionBench& bench_;
-  const AttentionBenchProgress& progress_;
+  const AttentionBenchHooks& hooks_;
   gpu::Stream stream_;
   offload::StoreShape shape_;
   gpu::Buffer tail_;
@@ -232,13 +232,19 @@ class Run {
 }  // namespace
 
 AttentionBenchResult bench_attention(gpu::Backend& backend, offload::Arena& arena, const AttentionBench& bench,
-                                     const AttentionBenchProgress& progress) {
+                                     const AttentionBenchHooks& hooks) {
   if (bench.tokens < 1) fail("--ctx-size {}: must be at least 1", bench.tokens);
-  Run run(backend, arena, bench, progress);
+  const Clock::time_point start = Clock::now();
+  Run run(backend, arena, bench, hooks);
   AttentionBenchResult result;
   result.measured_layers = run.layers();
   result.host_bytes = run.host_bytes();
-  for (const MethodOptions& method : bench.methods) result.rows.push_back(run.measure(method));
+  result.fill_seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  if (hooks.measured) hooks.measured(result);
+  for (const MethodOptions& method : bench.methods) {
+    result.rows.push_back(run.measure(method));
+    if (hooks.measured) hooks.measured(result);
+  }
   return result;
 }
 

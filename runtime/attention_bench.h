@@ -46,15 +46,20 @@ struct AttentionBenchRow {
 struct AttentionBenchResult {
   int measured_layers = 0;       // as many as host memory holds; times and counters are scaled to all layers
   std::uint64_t host_bytes = 0;  // of the store that was measured
+  double fill_seconds = 0;       // it took to make that, pinning included
   std::vector<AttentionBenchRow> rows;
 };
 
-// Told what is being done: "layer 3 of 8 filled", "sparq".
-using AttentionBenchProgress = std::function<void(const std::string& what)>;
+struct AttentionBenchHooks {
+  // Told what is being done: "layer 3 of 8 filled", "sparq".
+  std::function<void(const std::string& what)> progress;
+  // Given everything so far, once when the store is filled and then after each method.
+  std::function<void(const AttentionBenchResult& so_far)> measured;
+};
 
 // query_heads is a multiple of kv_heads. Throws Error when not even one layer fits into the arena, and on options out
 // of range.
 AttentionBenchResult bench_attention(gpu::Backend& backend, offload::Arena& arena, const AttentionBench& bench,
-                                     const AttentionBenchProgress& progress = {});
+                                     const AttentionBenchHooks& hooks = {});
 
 }  // namespace hayloft::runtime

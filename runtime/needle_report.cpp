@@ -8,6 +8,7 @@
 #include <set>
 
 #include "offload/format.h"
+#include "runtime/device_memory.h"
 #include "runtime/text_table.h"
 
 namespace hayloft::runtime {
@@ -116,6 +117,9 @@ std::string needle_json(const NeedleReport& report) {
   json["device"] = report.device;
   json["seed"] = report.seed;
   json["prefill"] = report.prefill;
+  json["columns"] = report.columns;
+  json["device_memory"] = device_memory_json(report.memory);
+  json["complete"] = report.complete;
   json["rows"] = nlohmann::ordered_json::array();
   for (const NeedleRow& row : report.rows) json["rows"].push_back(row_json(row));
   // An answer may end in the middle of a character, and a folder's name may be anything.

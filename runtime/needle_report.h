@@ -16,6 +16,9 @@ struct NeedleReport {
   std::uint64_t seed = 0;
   std::vector<NeedleRow> rows;    // in the order asked
   std::string prefill = "exact";  // prefill_label of how the contexts were read
+  std::string columns = "f16";    // their format
+  gpu::DeviceMemory memory;       // of the device
+  bool complete = true;           // every question asked has its row
 };
 
 std::string needle_line(const NeedleRow& row);           // one question, one line, no newline

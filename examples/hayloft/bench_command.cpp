@@ -10,7 +10,7 @@
 #include "offload/error.h"
 #include "offload/format.h"
 #include "runtime/attention_bench.h"
-#include "runtime/needle_report.h"
+#include "runtime/device_memory.h"
 #include "runtime/profile.h"
 
 // hayloft bench: what attention costs per token at the shape of a model, over a store of noise.
@@ -57,14 +57,12 @@ class BenchCommand : public Command {
         ->check(CLI::Range(0.01, 3600.0))
         ->take_last()
         ->capture_default_str();
-    app.add_option("--profile", profile_, "Machine profile, for the floor [the one that hayloft link keeps]")
-        ->type_name("FILE")
-        ->take_last();
-    app.add_option("--json", json_, "Write the figures as JSON; - is standard output")
+    app.add_option("--json", json_, "Write the figures as JSON, to a file after every method; - is standard output")
         ->type_name("FILE|-")
         ->take_last();
     add_attention_options(app, attention_, {"dense", "sparq:k=512"});
     add_machine_options(app, machine_);
+    add_profile_option(app, machine_);
   }
 
   void check() override {
@@ -83,21 +81,23 @@ class BenchCommand : public Command {
     const TextOutput json(json_);
     json.check();
     const Environment environment(machine_);
-    const std::optional<double> rate = link_rate(environment.backend->name());
-    std::vector<Measured> all;
+    rates_ = read_rates(environment.backend->name());
     for (const std::int64_t tokens : lengths_) {
       for (const offload::ColumnFormat format : columns_) {
         bench_.tokens = tokens;
         bench_.columns = format;
-        const runtime::AttentionBenchResult result = runtime::bench_attention(
-            *environment.backend, *environment.arena, bench_, [](const std::string&) { check_interrupted(); });
-        for (const runtime::AttentionBenchRow& row : result.rows) {
-          all.push_back({tokens, format, result.measured_layers, result.host_bytes, row});
-        }
+        const auto keep = [&](const runtime::AttentionBenchResult& so_far) {
+          announce(so_far);
+          if (so_far.rows.empty()) return;
+          all_.push_back({tokens, format, so_far.measured_layers, so_far.host_bytes, so_far.rows.back()});
+          if (!json.to_stdout()) json.write(as_json(environment, false));
+        };
+        runtime::bench_attention(*environment.backend, *environment.arena, bench_,
+                                 {[](const std::string&) { check_interrupted(); }, keep});
       }
     }
-    if (!json.to_stdout()) print(table(all, rate));
-    json.write(as_json(all, rate, *environment.backend));
+    if (!json.to_stdout()) print(table());
+    json.write(as_json(environment, true));
     say_device_memory(*environment.backend);
   }
 
@@ -109,60 +109,109 @@ class BenchCommand : public Command {
     if (columns_.empty()) fail("--columns: name at least one format");
   }
 
-  // GB/s at which the store is read, when a profile of this device knows it.
-  std::optional<double> link_rate(const std::string& device) const {
-    const std::optional<runtime::MachineProfile> profile = runtime::find_profile(profile_);
+  // How fast a profile of this device says that the store can be read, in GB/s.
+  struct ReadRates {
+    double link;  // by what computes
+    double near;  // by what searches beside the memory
+  };
+  std::optional<ReadRates> read_rates(const std::string& device) const {
+    const std::optional<runtime::MachineProfile> profile = runtime::find_profile(machine_.profile);
     if (!profile) return std::nullopt;
-    return device == "cpu" ? profile->near_read : profile->link_to_device;
+    if (device == "cpu") return ReadRates{profile->near_read, profile->near_read};
+    if (!profile->link_to_device) return std::nullopt;
+    return ReadRates{*profile->link_to_device, profile->near_read};
   }
 
-  static double floor_ms(const runtime::AttentionBenchRow& row, double rate) {
-    const std::uint64_t bytes = row.counters.total(runtime::Place::link) + row.counters.total(runtime::Place::near);
-    return static_cast<double>(bytes) / rate / 1e6;
+  // What the bytes of a step take at those rates, the search first.
+  double floor_ms(const runtime::AttentionBenchRow& row) const {
+    const auto ms = [&](runtime::Place place, double rate) {
+      return static_cast<double>(row.counters.total(place)) / rate / 1e6;
+    };
+    return ms(runtime::Place::link, rates_->link) + ms(runtime::Place::near, rates_->near);
   }
 
-  std::string table(const std::vector<Measured>& all, std::optional<double> rate) const {
+  // One line of how far it has come: filling memory is most of the time of a long context.
+  void announce(const runtime::AttentionBenchResult& so_far) const {
+    const std::string what = fmt::format("{} tokens, {} columns", format_count(bench_.tokens), name(bench_.columns));
+    if (so_far.rows.empty()) {
+      fmt::print(stderr, "{}: {} of {} layers, {} filled in {:.1f} s\n", what, so_far.measured_layers, bench_.layers,
+                 format_bytes(so_far.host_bytes), so_far.fill_seconds);
+    } else {
+      const runtime::AttentionBenchRow& row = so_far.rows.back();
+      fmt::print(stderr, "{}, {}: {:.2f} ms/token, {} steps\n", what, runtime::method_label(row.attn), row.ms,
+                 row.steps);
+    }
+  }
+
+  static std::string parts(const runtime::AttentionBenchRow& row) {
+    std::string text;
+    double rest = row.ms;
+    for (const runtime::PartTime& part : row.stages.empty() ? row.verbs : row.stages) {
+      text += fmt::format("{}{} {:.2f}", text.empty() ? "" : ", ", part.name, part.ms);
+      rest -= part.ms;
+    }
+    // The device's stages leave out what the host does, as a search near the memory. Verbs one by one take longer than
+    // a step.
+    if (!row.stages.empty() && rest > 0) text += fmt::format(", rest {:.2f}", rest);
+    return text;
+  }
+
+  std::string table() const {
     std::string text = fmt::format("{} layers, {} query heads, {} KV heads of {}\n\n", bench_.layers,
                                    bench_.query_heads, bench_.kv_heads, bench_.head_dim);
     text += "| tokens | columns | attention | ms/token | of which | link | near | floor ms | layers measured |\n";
     text += "|---:|---|---|---:|---|---:|---:|---:|---:|\n";
-    for (const Measured& m : all) {
-      std::string parts;
-      for (const runtime::PartTime& part : m.row.stages.empty() ? m.row.verbs : m.row.stages) {
-        parts += fmt::format("{}{} {:.2f}", parts.empty() ? "" : ", ", part.name, part.ms);
-      }
-      text += fmt::format(
-          "| {} | {} | {} | {:.2f} | {} | {} | {} | {} | {} of {} |\n", m.tokens, offload::name(m.columns),
-          runtime::method_label(m.row.attn), m.row.ms, parts, format_bytes(m.row.counters.total(runtime::Place::link)),
-          format_bytes(m.row.counters.total(runtime::Place::near)),
-          rate ? fmt::format("{:.2f}", floor_ms(m.row, *rate)) : std::string(), m.measured_layers, bench_.layers);
+    for (const Measured& m : all_) {
+      text += fmt::format("| {} | {} | {} | {:.2f} | {} | {} | {} | {} | {} of {} |\n", m.tokens,
+                          offload::name(m.columns), runtime::method_label(m.row.attn), m.row.ms, parts(m.row),
+                          format_bytes(m.row.counters.total(runtime::Place::link)),
+                          format_bytes(m.row.counters.total(runtime::Place::near)),
+                          rates_ ? fmt::format("{:.2f}", floor_ms(m.row)) : std::string(), m.measured_layers,
+                          bench_.layers);
     }
     return text;
   }
 
-  std::string as_json(const std::vector<Measured>& all, std::optional<double> rate, const gpu::Backend& backend) const {
-    nlohmann::ordered_json json{{"schema", "hayloft.bench/1"}, {"version", HAYLOFT_VERSION},
-                                {"device", backend.name()},    {"description", backend.description()},
-                                {"layers", bench_.layers},     {"query_heads", bench_.query_heads},
-                                {"kv_heads", bench_.kv_heads}, {"head_dim", bench_.head_dim}};
-    if (rate) json["read_GBps"] = *rate;
+  // complete: whether every method has been measured.
+  std::string as_json(const Environment& environment, bool complete) const {
+    const gpu::Backend& backend = *environment.backend;
+    nlohmann::ordered_json json{{"schema", "hayloft.bench/1"},
+                                {"version", HAYLOFT_VERSION},
+                                {"complete", complete},
+                                {"device", backend.name()},
+                                {"description", backend.description()},
+                                {"link", backend.name() == "cuda" ? name(environment.link) : nullptr},
+                                {"device_memory", runtime::device_memory_json(backend.memory())},
+                                {"layers", bench_.layers},
+                                {"query_heads", bench_.query_heads},
+                                {"kv_heads", bench_.kv_heads},
+                                {"head_dim", bench_.head_dim}};
+    if (rates_) json.update({{"link_GBps", rates_->link}, {"near_GBps", rates_->near}});
     json["rows"] = nlohmann::ordered_json::array();
-    for (const Measured& m : all) {
-      nlohmann::ordered_json row{{"tokens", m.tokens},
-                                 {"columns", offload::name(m.columns)},
-                                 {"attn", runtime::method_label(m.row.attn)},
-                                 {"ms_per_token", m.row.ms},
-                                 {"ms_quartiles", {m.row.ms_low, m.row.ms_high}},
-                                 {"steps", m.row.steps},
-                                 {"measured_layers", m.measured_layers},
-                                 {"host_bytes", m.host_bytes}};
+    for (const Measured& m : all_) {
+      nlohmann::ordered_json row{
+          {"tokens", m.tokens},
+          {"columns", offload::name(m.columns)},
+          {"attn", runtime::method_label(m.row.attn)},
+          {"method", m.row.attn.name},
+          {"r", runtime::has_rank(m.row.attn) ? nlohmann::ordered_json(m.row.attn.rank) : nullptr},
+          {"ms_per_token", m.row.ms},
+          {"ms_quartiles", {m.row.ms_low, m.row.ms_high}},
+          {"steps", m.row.steps},
+          {"measured_layers", m.measured_layers},
+          {"host_bytes", m.host_bytes}};
       for (const runtime::PartTime& verb : m.row.verbs) row["verb_ms"][verb.name] = verb.ms;
       for (const runtime::PartTime& stage : m.row.stages) row["stage_ms"][stage.name] = stage.ms;
       for (int place = 0; place < runtime::place_count; ++place) {
         const auto at = static_cast<runtime::Place>(place);
         row["bytes"][runtime::name(at)] = m.row.counters.total(at);
       }
-      if (rate) row["floor_ms"] = floor_ms(m.row, *rate);
+      for (int kind = 0; kind < runtime::kind_count; ++kind) {
+        const auto of = static_cast<runtime::Kind>(kind);
+        const std::uint64_t bytes = m.row.counters.at(runtime::Place::link, of);
+        if (bytes > 0) row["link_bytes"][runtime::name(of)] = bytes;
+      }
+      if (rates_) row["floor_ms"] = floor_ms(m.row);
       json["rows"].push_back(std::move(row));
     }
     return json.dump(2) + "\n";
@@ -171,10 +220,12 @@ class BenchCommand : public Command {
   runtime::AttentionBench bench_;
   std::vector<std::int64_t> lengths_{std::int64_t{1} << 17, std::int64_t{1} << 20};
   std::vector<offload::ColumnFormat> columns_{offload::ColumnFormat::f16};
-  std::string profile_;
   std::string json_;
   AttentionOptions attention_;
   MachineOptions machine_;
+
+  std::optional<ReadRates> rates_;
+  std::vector<Measured> all_;  // so far
 };
 
 }  // namespace

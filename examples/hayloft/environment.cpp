@@ -3,25 +3,21 @@
 #include "gpu/no_device.h"
 #include "offload/error.h"
 #include "offload/format.h"
-#include "runtime/profile.h"
 
 namespace hayloft::cli {
 namespace {
 
-// What the profile that hayloft link keeps says of this machine; automatic when there is none that can be read.
-gpu::Link measured_link() {
-  try {
-    const std::optional<runtime::MachineProfile> profile = runtime::find_profile();
-    return profile && profile->device == "cuda" ? profile->best_link() : gpu::Link::automatic;
-  } catch (const Error&) {
-    return gpu::Link::automatic;
-  }
+gpu::Link chosen_link(const MachineOptions& options) {
+  if (options.cuda.link != gpu::Link::automatic) return options.cuda.link;
+  const std::optional<runtime::MachineProfile> profile = machine_profile(options.profile);
+  return profile && profile->device == "cuda" ? profile->best_link() : gpu::Link::sm;
 }
 
-std::unique_ptr<gpu::Backend> make_backend(const MachineOptions& options, const offload::Threads& threads) {
+std::unique_ptr<gpu::Backend> make_backend(const MachineOptions& options, const offload::Threads& threads,
+                                           gpu::Link link) {
   if (options.device == "cpu") return gpu::make_cpu_backend(threads);
   gpu::CudaOptions cuda = options.cuda;
-  if (cuda.link == gpu::Link::automatic) cuda.link = measured_link();
+  cuda.link = link;
   cuda.say = [](const std::string& what) { fmt::print(stderr, "note: {}\n", what); };
   if (options.device == "cuda") return gpu::make_cuda_backend(threads, cuda);
   try {
@@ -46,10 +42,20 @@ offload::ArenaOptions arena_options(const MachineOptions& options, gpu::Backend&
 
 }  // namespace
 
+std::optional<runtime::MachineProfile> machine_profile(const std::string& given) {
+  if (!given.empty()) return runtime::find_profile(given);
+  try {
+    return runtime::find_profile();
+  } catch (const Error&) {  // nothing asked for it; hayloft plan says what is wrong with it
+    return std::nullopt;
+  }
+}
+
 Environment::Environment(const MachineOptions& options)
     : kv_host(options.cuda.kv_host),
+      link(chosen_link(options)),
       threads(options.threads),
-      backend(make_backend(options, threads)),
+      backend(make_backend(options, threads, link)),
       arena(std::make_unique<offload::Arena>(topology, arena_options(options, *backend))) {
   if (!options.verbose) return;
   fmt::print(stderr, "machine: {}\ndevice: {}\nhost memory for keys and values: {}\n", topology.describe(),
@@ -71,8 +77,23 @@ Environment::Environment(const MachineOptions& options, const std::filesystem::p
 void say_device_memory(const gpu::Backend& backend) {
   const gpu::DeviceMemory memory = backend.memory();
   if (memory.budget_bytes == 0) return;
-  fmt::print(stderr, "device memory: {} at most, {} as the driver counts, of {}\n", format_bytes(memory.peak_bytes),
-             format_bytes(memory.driver_peak_bytes), format_bytes(memory.budget_bytes));
+  fmt::print(stderr, "device memory: {} at most, {} as the driver counts, of {}, CUDA itself apart\n",
+             format_bytes(memory.peak_bytes), format_bytes(memory.driver_peak_bytes),
+             format_bytes(memory.budget_bytes));
+}
+
+const char* name(gpu::Link link) {
+  switch (link) {
+    case gpu::Link::sm:
+      return "sm";
+    case gpu::Link::copy:
+      return "copy";
+    case gpu::Link::both:
+      return "both";
+    case gpu::Link::automatic:
+      break;
+  }
+  return "auto";
 }
 
 std::string model_name(const std::filesystem::path& directory) {

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "examples/hayloft/options.h"
@@ -10,9 +11,14 @@
 #include "offload/threads.h"
 #include "offload/topology.h"
 #include "runtime/model.h"
+#include "runtime/profile.h"
 #include "runtime/tokenizer.h"
 
 namespace hayloft::cli {
+
+// The profile that `given` names; if none is given, the one that hayloft link keeps, where there is one that can be
+// read. Throws Error on a given one that cannot.
+std::optional<runtime::MachineProfile> machine_profile(const std::string& given);
 
 // What the machine options stand for, built in the order that later parts need earlier ones.
 struct Environment {
@@ -22,6 +28,7 @@ struct Environment {
   Environment(const MachineOptions& options, const std::filesystem::path& model_directory);
 
   gpu::KvHost kv_host;  // as asked for
+  gpu::Link link;       // as a CUDA device is told; never automatic
   offload::Topology topology;
   offload::Threads threads;
   std::unique_ptr<gpu::Backend> backend;
@@ -32,6 +39,8 @@ struct Environment {
 
 // What of the device's memory has been used at most, as one line on standard error; nothing where there is no budget.
 void say_device_memory(const gpu::Backend& backend);
+
+const char* name(gpu::Link link);  // as --link takes it
 
 // The last part of a model directory's path.
 std::string model_name(const std::filesystem::path& directory);

@@ -51,7 +51,8 @@ class NeedleCommand : public Command {
         ->type_name("N")
         ->take_last()
         ->capture_default_str();
-    app.add_option("--json", json_, "Write every question as JSON; - is standard output")
+    app.add_option("--json", json_,
+                   "Write every question as JSON, to a file as they are answered; - is standard output")
         ->type_name("FILE|-")
         ->take_last();
     app.add_option("--plot", plot_, "Draw a heatmap, .svg or .png")->type_name("FILE")->take_last();
@@ -84,13 +85,25 @@ class NeedleCommand : public Command {
     for (const std::int64_t tokens : options_.ctx_sizes) {
       plans_.push_back(announce_plan(environment, {directory, options_.session, options_.methods, tokens, 0}, profile));
     }
-    report_ = {model_name(directory),
-               environment.backend->name(),
-               options_.seed,
-               {},
-               runtime::prefill_label(options_.session.prefill)};
+    report_.model = model_name(directory);
+    report_.device = environment.backend->name();
+    report_.seed = options_.seed;
+    report_.prefill = runtime::prefill_label(options_.session.prefill);
+    report_.columns = offload::name(options_.session.cache.columns);
+    const auto write_json = [&](bool complete) {
+      report_.memory = environment.backend->memory();
+      report_.complete = complete;
+      json.write(runtime::needle_json(report_));
+    };
+    runtime::NeedleHooks hooks = progress_hooks();
+    hooks.row = [&](const runtime::NeedleRow& row) {
+      report_.rows.push_back(row);
+      show(runtime::needle_line(row) + "\n");
+      if (!json.to_stdout()) write_json(false);
+      check_interrupted();
+    };
     try {
-      runtime::run_needle(*environment.model, *environment.tokenizer, *environment.arena, options_, hooks());
+      runtime::run_needle(*environment.model, *environment.tokenizer, *environment.arena, options_, hooks);
     } catch (const Interrupted&) {
       progress_.reset();
       if (!report_.rows.empty()) show("\n" + runtime::needle_summary(report_));
@@ -104,12 +117,12 @@ class NeedleCommand : public Command {
       picture.write(runtime::render_heatmap(runtime::needle_heatmap(report_), runtime::picture_format(plot_)));
       picture.commit();
     }
-    json.write(runtime::needle_json(report_));
+    write_json(true);
     say_device_memory(*environment.backend);
   }
 
  private:
-  runtime::NeedleHooks hooks() {
+  runtime::NeedleHooks progress_hooks() {
     runtime::NeedleHooks hooks;
     hooks.context_started = [this](std::int64_t tokens) {
       check_interrupted();
@@ -124,11 +137,6 @@ class NeedleCommand : public Command {
       check_interrupted();
       if (done == 0 || !progress_) progress_.emplace(runtime::stderr_progress(), "  index", "keys", total);
       progress_->update(done);
-    };
-    hooks.row = [this](const runtime::NeedleRow& row) {
-      report_.rows.push_back(row);
-      show(runtime::needle_line(row) + "\n");
-      check_interrupted();
     };
     return hooks;
   }

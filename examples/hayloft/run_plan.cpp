@@ -2,18 +2,8 @@
 
 #include "gpu/cuda_budget.h"
 #include "offload/error.h"
-#include "runtime/profile.h"
 
 namespace hayloft::cli {
-
-std::optional<runtime::MachineProfile> machine_profile(const std::string& given) {
-  if (!given.empty()) return runtime::find_profile(given);
-  try {
-    return runtime::find_profile();
-  } catch (const Error&) {  // nothing asked for it; hayloft plan says what is wrong with it
-    return std::nullopt;
-  }
-}
 
 std::uint64_t tokenizer_file_bytes(const std::filesystem::path& model_directory) {
   std::error_code error;

@@ -13,10 +13,6 @@
 // What a long command says of itself before it begins, and what it is held to at its end.
 namespace hayloft::cli {
 
-// The profile that `given` names; if none is given, the one that hayloft link keeps, where there is one that can be
-// read. Throws Error on a given one that cannot.
-std::optional<runtime::MachineProfile> machine_profile(const std::string& given);
-
 std::uint64_t tokenizer_file_bytes(const std::filesystem::path& model_directory);
 
 struct PlannedRun {
