@@ -40,8 +40,8 @@ struct LinkReport {
   std::vector<std::string> skipped;  // what could not be measured, and why
 };
 
-// Told what is being measured, before it is.
-using LinkProgress = std::function<void(const std::string& what)>;
+// Told what is being measured, before it is, and given what has been so far.
+using LinkProgress = std::function<void(const std::string& what, const LinkReport& so_far)>;
 
 // Takes the largest footprint of host memory, and up to 1.5 GiB of the device's, and gives both back. Throws Error when
 // there is no device, no memory, or a payload arrives changed.

@@ -130,7 +130,8 @@ class Run {
     row.ms_high = times[times.size() * 3 / 4];
 
     VerbClock clock(backend_);
-    const int timed = std::clamp(static_cast<int>(1000 * bench_.seconds / 4 / row.ms), 1, 20);
+    const double step_ms = row.ms / factor();
+    const int timed = std::clamp(static_cast<int>(1000 * bench_.seconds / 4 / step_ms), 1, 20);
     for (int i = 0; i < timed; ++i) step(clock, *method, i);
     for (const auto& [verb, seconds] : clock.seconds()) row.verbs.push_back({verb, seconds * 1e3 / timed * factor()});
 

@@ -108,6 +108,8 @@ std::string link_json(const gpu::LinkReport& report) {
 }
 
 void note_link(const gpu::LinkReport& report, MachineProfile& profile) {
+  profile.link_to_device = profile.link_to_host = std::nullopt;
+  profile.link_columns_sm = profile.link_columns_copy = profile.link_columns_both = std::nullopt;
   std::uint64_t footprint = 0;
   for (const gpu::LinkFigure& f : report.figures) {
     if (f.page_bytes == small_page) footprint = std::max(footprint, f.footprint_bytes);

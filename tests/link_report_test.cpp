@@ -40,6 +40,16 @@ TEST(LinkReport, TheProfileTakesTheBestRatesAtTheLargestFootprintOnOrdinaryPages
   EXPECT_EQ(profile.link_columns_copy, 7);
 }
 
+TEST(LinkReport, ALongerReportTakesThePlaceOfAShorterOne) {
+  MachineProfile profile;
+  gpu::LinkReport shorter = report();
+  shorter.figures.resize(1);  // 1 GiB, faster than 4
+  note_link(shorter, profile);
+  EXPECT_EQ(profile.link_to_device, 25.5);
+  note_link(report(), profile);
+  EXPECT_EQ(profile.link_to_device, 24.5);
+}
+
 TEST(LinkReport, ColumnsComeTheFastestWayButByTheMultiprocessorsWhenItIsClose) {
   MachineProfile profile;
   EXPECT_EQ(profile.best_link(), gpu::Link::sm) << "nothing was measured";

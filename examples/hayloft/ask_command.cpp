@@ -79,6 +79,7 @@ class AskCommand : public Command {
     for (const std::string& question : questions_) answer(environment, context, method, question);
     if (questions_.empty()) answer_lines(environment, context, method);
     method.finish();
+    say_device_memory(*environment.backend);
   }
 
  private:

@@ -195,6 +195,8 @@ class BenchCommand : public Command {
           {"attn", runtime::method_label(m.row.attn)},
           {"method", m.row.attn.name},
           {"r", runtime::has_rank(m.row.attn) ? nlohmann::ordered_json(m.row.attn.rank) : nullptr},
+          {"k", m.row.attn.k.at(0).of(m.tokens)},
+          {"window", runtime::make_method(m.row.attn, bench_.head_dim)->window(m.tokens)},
           {"ms_per_token", m.row.ms},
           {"ms_quartiles", {m.row.ms_low, m.row.ms_high}},
           {"steps", m.row.steps},

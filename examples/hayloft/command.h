@@ -26,6 +26,7 @@ std::unique_ptr<Command> make_ask_command(CLI::App& app);
 std::unique_ptr<Command> make_inspect_command(CLI::App& app);
 std::unique_ptr<Command> make_plan_command(CLI::App& app);
 std::unique_ptr<Command> make_link_command(CLI::App& app);
+std::unique_ptr<Command> make_judge_command(CLI::App& app);
 std::unique_ptr<Command> make_bench_command(CLI::App& app);
 
 }  // namespace hayloft::cli

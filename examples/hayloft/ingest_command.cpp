@@ -101,6 +101,7 @@ class IngestCommand : public Command {
                format_bytes(result.file_bytes), result.read, result.seconds,
                static_cast<double>(result.read) / std::max(result.seconds, 1e-9),
                result.resumed_from == 0 ? predicted_reading(plan, kind) : "");
+    say_device_memory(*environment.backend);
   }
 
  private:

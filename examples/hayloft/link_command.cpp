@@ -50,7 +50,7 @@ class LinkCommand : public Command {
     add_choice<Format>(app, "--format", {{"md", Format::md}, {"csv", Format::csv}}, "How to print the rates",
                        [this](Format format) { format_ = format; })
         ->default_str("md");
-    app.add_option("--json", json_, "Write the profile here, too; - is standard output")
+    app.add_option("--json", json_, "Write everything measured here, to a file as it comes; - is standard output")
         ->type_name("FILE|-")
         ->take_last();
   }
@@ -76,7 +76,13 @@ class LinkCommand : public Command {
     std::optional<gpu::LinkReport> link;
     if (environment.backend->name() == "cuda") {
       link = gpu::measure_link(environment.topology, environment.threads, link_options_,
-                               [](const std::string&) { check_interrupted(); });
+                               [&](const std::string& what, const gpu::LinkReport& so_far) {
+                                 fmt::print(stderr, "link: {}\n", what);
+                                 runtime::note_link(so_far, profile);
+                                 runtime::write_profile(profile, path);
+                                 if (!json.to_stdout()) json.write(whole_json(profile, so_far));
+                                 check_interrupted();
+                               });
       runtime::note_link(*link, profile);
     }
     runtime::write_profile(profile, path);

@@ -61,6 +61,7 @@ struct Program {
     add("plan", "What a run will take, in memory and time per token", make_plan_command);
     add("bench", "What attention costs per token at the shape of a model, over noise", make_bench_command);
     add("link", "What this machine's memory gives: the profile that plan reads", make_link_command);
+    add("judge", "Whether a run of gpu-check shows what it must", make_judge_command);
   }
 
   // Null when the command line asked for nothing but --list-devices.
@@ -69,7 +70,9 @@ struct Program {
     if (list_devices) return nullptr;
     const std::vector<CLI::App*> chosen = app.get_subcommands();
     if (chosen.empty())
-      fail("a subcommand is needed: needle, eval, attend, generate, ingest, index, ask, inspect, plan, bench or link");
+      fail(
+          "a subcommand is needed: needle, eval, attend, generate, ingest, index, ask, inspect, plan, bench, link or "
+          "judge");
     Command* const command = commands.at(chosen.front()).get();
     command->check();
     return command;

@@ -158,7 +158,7 @@ class LinkBench {
   void attempt(std::uint64_t page, int node, std::uint64_t footprint, const Measure& measure) {
     std::string what = format_bytes(footprint) + " in pages of " + format_bytes(page);
     if (node >= 0) what += " on node " + std::to_string(node);
-    if (progress_) progress_(what);
+    if (progress_) progress_(what, report_);
     // Memory is touched and pinned at 0.1 to 0.5 s per GiB, which the largest footprints make a long time.
     const double expected = seconds_per_byte_ * static_cast<double>(footprint);
     if (options_.footprints.empty() && expected > kMostSeconds) {
