@@ -8,6 +8,7 @@
 #include "examples/hayloft/bundled_model.h"
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/environment.h"
+#include "examples/hayloft/eval_tasks.h"
 #include "examples/hayloft/interrupt.h"
 #include "examples/hayloft/options.h"
 #include "examples/hayloft/run_plan.h"
@@ -145,7 +146,10 @@ class EvalCommand : public Command {
     if (!(effective_percent_ >= 0 && effective_percent_ <= 100)) {
       fail("--effective {}: must be between 0 and 100", effective_percent_);
     }
-    expand_tasks();
+    tasks_ = expand_eval_tasks(tasks_, {.squad = !squad_.empty(),
+                                        .hotpotqa = !hotpotqa_.empty(),
+                                        .text = !text_.empty(),
+                                        .prepared = !prepared_.empty()});
     std::sort(ctx_sizes_.begin(), ctx_sizes_.end());
     ctx_sizes_.erase(std::unique(ctx_sizes_.begin(), ctx_sizes_.end()), ctx_sizes_.end());
     if (!stats_file_.empty() && ctx_sizes_.size() > 1) {
@@ -188,50 +192,6 @@ class EvalCommand : public Command {
   }
 
  private:
-  void expand_tasks() {
-    if (tasks_.empty() && text_.empty() && prepared_.empty()) tasks_ = {"needle"};
-    if (tasks_.empty() && !text_.empty()) tasks_ = {"text"};
-    std::vector<std::string> expanded;
-    const auto add = [&](std::string_view task) {
-      if (std::find(expanded.begin(), expanded.end(), task) == expanded.end()) expanded.emplace_back(task);
-    };
-    for (const std::string& name : tasks_) {
-      const bool all = name == "all";
-      if (all || name == "ruler" || name == "needle") {
-        for (const runtime::RulerTask& task : runtime::ruler_tasks()) {
-          if (name == "needle" && task.name.rfind("niah", 0) != 0) continue;
-          if ((task.name == "qa_1" && squad_.empty()) || (task.name == "qa_2" && hotpotqa_.empty())) continue;
-          add(task.name);
-        }
-      }
-      if (name == "text" || (all && !text_.empty())) {
-        add("perplexity");
-        add("repetition");
-      }
-      if (all || name == "ruler" || name == "needle" || name == "text") continue;
-      if (name == "depths") {
-        add(name);
-        continue;
-      }
-      const bool of_text = name == "perplexity" || name == "repetition";
-      if (!of_text && !runtime::find_ruler_task(name)) {
-        std::string known;
-        for (const runtime::RulerTask& task : runtime::ruler_tasks()) known += fmt::format("{}, ", task.name);
-        fail("--tasks {}: unknown task; one of {}depths, perplexity, repetition, or needle, ruler, text, all", name,
-             known);
-      }
-      if (name == "qa_1" && squad_.empty()) fail("--tasks qa_1: its questions come from a file; name it with --squad");
-      if (name == "qa_2" && hotpotqa_.empty()) {
-        fail("--tasks qa_2: its questions come from a file; name it with --hotpotqa");
-      }
-      add(name);
-    }
-    for (const std::string& name : expanded) {
-      if ((name == "perplexity" || name == "repetition") && text_.empty()) fail("--tasks {}: needs --text", name);
-    }
-    tasks_ = std::move(expanded);
-  }
-
   runtime::EvalRecipe recipe(const Environment& environment, const std::filesystem::path& directory) const {
     const auto digest = [](const char* option, const std::string& path) {
       return path.empty() ? "" : runtime::file_digest(option, path);

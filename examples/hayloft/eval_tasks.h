@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace hayloft::cli {
+
+// What a user has given questions and texts of.
+struct EvalInputs {
+  bool squad = false;
+  bool hotpotqa = false;
+  bool text = false;
+  bool prepared = false;  // samples that need no task of ours
+};
+
+// The tasks that --tasks asks for, each once: groups (needle, ruler, text, all) become what they hold and there is input
+// for; nothing asked for becomes what the input suggests. Throws Error on a name that is unknown, or whose input lacks.
+std::vector<std::string> expand_eval_tasks(std::vector<std::string> asked, const EvalInputs& given);
+
+}  // namespace hayloft::cli
