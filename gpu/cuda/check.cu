@@ -17,6 +17,16 @@ const char* advice(cudaError_t error) {
              "which there is), or use --device cpu";
     case cudaErrorNoDevice:
       return "this process sees no NVIDIA GPU (look at nvidia-smi and CUDA_VISIBLE_DEVICES); use --device cpu";
+    case cudaErrorStubLibrary:
+      return "libcuda.so is the stub that programs are linked with, not the driver's; take its folder out of "
+             "LD_LIBRARY_PATH, or use --device cpu";
+    case cudaErrorSystemDriverMismatch:
+    case cudaErrorCompatNotSupportedOnDevice:
+      return "the NVIDIA driver and its libraries do not fit together, as after an update without a restart; restart "
+             "the machine, or take a cuda-compat folder out of LD_LIBRARY_PATH, or use --device cpu";
+    case cudaErrorSystemNotReady:
+      return "the machine's GPUs are not ready; where they are joined by NVSwitch, start nvidia-fabricmanager, or use "
+             "--device cpu";
     case cudaErrorMemoryAllocation:
       return "the device has no memory left, which other programs use too; lower --gpu-memory or the context";
     case cudaErrorDevicesUnavailable:
@@ -57,7 +67,7 @@ const char* name(cublasStatus_t status) {
     case CUBLAS_STATUS_EXECUTION_FAILED:
       return "execution failed; saved files are intact, so run again";
     case CUBLAS_STATUS_NOT_SUPPORTED:
-      return "not supported";
+      return "this GPU and its cuBLAS do not multiply these types; use a model whose weights are f16, or --device cpu";
     default:
       return "failed";
   }
@@ -79,7 +89,9 @@ void check(cudaError_t result, const char* call, std::uint64_t bytes, std::sourc
   const std::string message = std::string("CUDA: ") + (what_to_do ? what_to_do : cudaGetErrorString(result)) + " (" +
                               cudaGetErrorName(result) + " in " + call + (bytes ? " of " + format_bytes(bytes) : "") +
                               ", " + place(where) + ")";
-  if (result == cudaErrorNoDevice || result == cudaErrorInsufficientDriver) throw_no_device(message);
+  if (result == cudaErrorNoDevice || result == cudaErrorInsufficientDriver || result == cudaErrorStubLibrary) {
+    throw_no_device(message);
+  }
   throw_error(message);
 }
 

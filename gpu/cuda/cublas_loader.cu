@@ -8,8 +8,10 @@
 namespace hayloft::gpu::cuda {
 namespace {
 
-// This build's version first; the functions used are the same in its neighbours.
-constexpr const char* kLibraries[] = {"libcublas.so.13", "libcublas.so.12", "libcublas.so"};
+// This build's version first; the functions used are the same in its neighbours. The folder is the one that CUDA's own
+// installer leaves to LD_LIBRARY_PATH.
+constexpr const char* kLibraries[] = {"libcublas.so.13", "/usr/local/cuda/lib64/libcublas.so.13", "libcublas.so.12",
+                                      "/usr/local/cuda/lib64/libcublas.so.12", "libcublas.so"};
 
 void* open_library() {
   std::string why;

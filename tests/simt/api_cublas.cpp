@@ -7,6 +7,7 @@
 // Matrix products, by the definition.
 struct cublasContext {
   cudaStream_t stream = nullptr;
+  void* workspace = nullptr;
 };
 
 namespace hayloft::simt {
@@ -100,6 +101,7 @@ cublasStatus_t queue_product(const char* function, cublasHandle_t handle, const 
   if (const cublasStatus_t status = runtime.enter_cublas(function); status != CUBLAS_STATUS_SUCCESS) return status;
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (!runtime.known(handle->stream)) return CUBLAS_STATUS_EXECUTION_FAILED;
+  if (!handle->workspace) return CUBLAS_STATUS_ALLOC_FAILED;  // its own would be memory beyond every budget
   const Product& p = product;
   if (p.m < 0 || p.n < 0 || p.k < 0 || p.batch < 0) return CUBLAS_STATUS_INVALID_VALUE;
   if (p.a.leading < std::max(1, p.a.transposed ? p.k : p.m) || p.b.leading < std::max(1, p.b.transposed ? p.n : p.k) ||
@@ -142,12 +144,21 @@ cublasStatus_t cublasDestroy(cublasHandle_t handle) {
 
 cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream) {
   const cublasStatus_t status = hayloft::simt::set("cublasSetStream", handle);
-  if (status == CUBLAS_STATUS_SUCCESS) handle->stream = stream;
+  if (status == CUBLAS_STATUS_SUCCESS) *handle = {stream, nullptr};
   return status;
 }
 
-cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void*, std::size_t) {
-  return hayloft::simt::set("cublasSetWorkspace", handle);
+cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void* workspace, std::size_t bytes) {
+  const cublasStatus_t status = hayloft::simt::set("cublasSetWorkspace", handle);
+  if (status != CUBLAS_STATUS_SUCCESS) return status;
+  auto& runtime = hayloft::simt::Runtime::instance();
+  const std::lock_guard lock(runtime.mutex);
+  if (reinterpret_cast<std::uintptr_t>(workspace) % 256 != 0 ||
+      runtime.memory.place(workspace, bytes) != hayloft::simt::Place::device) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  handle->workspace = workspace;
+  return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transa, cublasOperation_t transb, int m, int n,

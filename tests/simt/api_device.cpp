@@ -120,6 +120,7 @@ const char* cudaGetErrorName(cudaError_t error) {
     HAYLOFT_SIMT_NAME(cudaErrorInitializationError)
     HAYLOFT_SIMT_NAME(cudaErrorInvalidConfiguration)
     HAYLOFT_SIMT_NAME(cudaErrorInvalidMemcpyDirection)
+    HAYLOFT_SIMT_NAME(cudaErrorStubLibrary)
     HAYLOFT_SIMT_NAME(cudaErrorInsufficientDriver)
     HAYLOFT_SIMT_NAME(cudaErrorDevicesUnavailable)
     HAYLOFT_SIMT_NAME(cudaErrorInvalidDeviceFunction)

@@ -15,6 +15,8 @@ class CublasTest : public StreamTest {
     StreamTest::SetUp();
     ASSERT_EQ(cublasCreate(&handle), CUBLAS_STATUS_SUCCESS);
     ASSERT_EQ(cublasSetStream(handle, stream), CUBLAS_STATUS_SUCCESS);
+    ASSERT_EQ(cublasSetWorkspace(handle, on_device<std::byte>(workspace_bytes), workspace_bytes),
+              CUBLAS_STATUS_SUCCESS);
   }
   void TearDown() override {
     cublasDestroy(handle);
@@ -35,6 +37,7 @@ class CublasTest : public StreamTest {
     return data;
   }
 
+  static constexpr std::size_t workspace_bytes = 1024;
   cublasHandle_t handle = nullptr;
 };
 
@@ -98,6 +101,22 @@ TEST_F(CublasTest, ArgumentsThatCannotBeAreRefused) {
   EXPECT_EQ(product(m, CUDA_R_32F, CUBLAS_COMPUTE_16F), CUBLAS_STATUS_NOT_SUPPORTED);
   fail_call("cublasGemmEx", 1, CUBLAS_STATUS_INTERNAL_ERROR);
   EXPECT_EQ(product(m, CUDA_R_32F, CUBLAS_COMPUTE_32F), CUBLAS_STATUS_INTERNAL_ERROR);
+}
+
+TEST_F(CublasTest, AStreamIsSetBeforeTheWorkspaceWhichItResets) {
+  const float one = 1, zero = 0;
+  auto* data = on_device<float>(100);
+  const auto product = [&] {
+    return cublasGemmEx(handle, CUBLAS_OP_N, CUBLAS_OP_N, m, n, k, &one, data, CUDA_R_32F, m, data, CUDA_R_32F, k,
+                        &zero, data + 50, CUDA_R_32F, m, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+  };
+  EXPECT_EQ(product(), CUBLAS_STATUS_SUCCESS);
+  EXPECT_EQ(cublasSetStream(handle, other), CUBLAS_STATUS_SUCCESS);
+  EXPECT_EQ(product(), CUBLAS_STATUS_ALLOC_FAILED);
+  auto* workspace = on_device<std::byte>(2 * workspace_bytes);
+  EXPECT_EQ(cublasSetWorkspace(handle, workspace + 128, workspace_bytes), CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_EQ(cublasSetWorkspace(handle, workspace + 256, workspace_bytes), CUBLAS_STATUS_SUCCESS);
+  EXPECT_EQ(product(), CUBLAS_STATUS_SUCCESS);
 }
 
 }  // namespace

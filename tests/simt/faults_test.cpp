@@ -50,6 +50,17 @@ TEST_F(FaultsTest, AMachineWithoutADeviceOrADriverIsToldFromOneThatFails) {
   }
 }
 
+TEST_F(FaultsTest, ADriverThatCannotServeIsSaidHowToMend) {
+  const auto saying = [](cudaError_t error, const char* what) {
+    simt::fail_call("cudaGetDeviceCount", 1, error);
+    return refuses([] { make_cuda(); }, {what, "--device cpu"});
+  };
+  EXPECT_TRUE(saying(cudaErrorSystemNotReady, "nvidia-fabricmanager"));
+  EXPECT_TRUE(saying(cudaErrorSystemDriverMismatch, "restart"));
+  simt::fail_call("cudaGetDeviceCount", 1, cudaErrorStubLibrary);
+  EXPECT_THROW(make_cuda(), gpu::NoDevice);
+}
+
 TEST_F(FaultsTest, ABackendThatCannotBeMadeGivesBackWhatItTook) {
   const std::uint64_t before = simt::device_bytes(), pinned_before = simt::pinned_bytes();
   for (const char* call : {"cudaMemPoolCreate", "cudaHostAlloc", "cudaEventCreateWithFlags", "cublasCreate",

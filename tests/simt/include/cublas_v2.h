@@ -35,7 +35,8 @@ const char* cublasGetStatusName(cublasStatus_t status);
 const char* cublasGetStatusString(cublasStatus_t status);
 cublasStatus_t cublasCreate(cublasHandle_t* handle);
 cublasStatus_t cublasDestroy(cublasHandle_t handle);
-cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream);
+cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream);  // forgets the workspace
+// Products take none of their own: they are refused on a handle that was not given one.
 cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void* workspace, std::size_t bytes);
 
 // C [m][n] = alpha op(A) [m][k] op(B) [k][n] + beta C, column-major; alpha and beta are f32 on the host.
