@@ -10,8 +10,6 @@
 namespace hayloft::gpu::cuda {
 namespace {
 
-constexpr std::uint64_t kSlabBytes = std::uint64_t{4} << 20;  // 0.17 ms of a 25 GB/s link
-
 // What cudaMemcpy2DAsync takes on every device. Layers that take turns in an arena may lie farther apart.
 constexpr std::ptrdiff_t kLargestPitch = 0x7fffffff;
 
@@ -52,7 +50,7 @@ ColumnSlabs::ColumnSlabs(const Context& context, const offload::LayerView& view,
     : context_(context), view_(view), components_(components), rank_(rank), staged_(staged), stream_(stream) {
   const offload::BlockLayout& layout = *view.layout;
   if (staged) ring_ = context.staging->lock();
-  const std::uint64_t most = staged ? std::min(kSlabBytes, context.staging->piece_bytes()) : kSlabBytes;
+  const std::uint64_t most = staged ? std::min(kColumnSlabBytes, context.staging->piece_bytes()) : kColumnSlabBytes;
   const auto needed = [&](std::int64_t tokens) {
     return static_cast<std::uint64_t>(rank) * (share(layout.column_bytes, tokens, layout.block_tokens) +
                                                share(layout.scale_bytes, tokens, layout.block_tokens));

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -7,6 +8,7 @@
 #include <random>
 
 #include "gpu/cuda/check.cuh"
+#include "gpu/cuda/column_copy.cuh"
 #include "gpu/cuda/launch.cuh"
 #include "gpu/cuda/link_gate.cuh"
 #include "gpu/cuda/link_memory.cuh"
@@ -32,7 +34,6 @@ constexpr int kColumns = 128;       // components of a key
 constexpr int kRank = 16;           // of which step 1 of SparQ reads this many
 constexpr int kHops = 2000;         // of one latency measurement: once around the chain
 constexpr int kRowBytes[] = {128, 256, 512, 1024};
-constexpr int kMostCopies = 512;     // behind a gate: a full queue would wait for it to open
 constexpr double kMostSeconds = 20;  // to prepare a footprint that nobody asked for
 
 class LinkBench {
@@ -293,24 +294,31 @@ class LinkBench {
     region.fill(bytes, threads_);
   }
 
-  // Reads the pieces at `starts` (in units) by the multiprocessors.
-  double gather(const PinnedRegion& region, const std::vector<std::int64_t>& starts, std::uint64_t piece,
-                const char* test) {
-    const auto count = static_cast<std::int64_t>(starts.size());
-    DeviceArray<std::int64_t> device(starts.size());
+  void upload(const std::vector<std::int64_t>& starts, std::int64_t* device) {
     HAYLOFT_CUDA(
         cudaMemcpyAsync(device, starts.data(), starts.size() * sizeof(std::int64_t), cudaMemcpyHostToDevice, stream_));
+    HAYLOFT_CUDA(cudaStreamSynchronize(stream_));
+  }
+
+  void launch_gather(const PinnedRegion& region, const std::int64_t* starts, std::int64_t count, std::uint64_t piece) {
+    launch("link_gather", link_gather, grid(), stream_, region.device(), starts, count, std::countr_zero(piece / kUnit),
+           wrong_);
+  }
+
+  // Reads the pieces at `starts` (in units) by the multiprocessors. Their length is a power of two.
+  double gather(const PinnedRegion& region, const std::vector<std::int64_t>& starts, std::uint64_t piece,
+                const char* test) {
+    const DeviceArray<std::int64_t> device(starts.size());
+    upload(starts, device);
     clear_wrong();
-    int shift = 0;
-    while ((kUnit << shift) < piece) ++shift;
-    const double time = seconds([&](int) {
-      launch("link_gather", link_gather, grid(), stream_, region.device(), device, count, shift, wrong_);
-    });
+    const double time =
+        seconds([&](int) { launch_gather(region, device, static_cast<std::int64_t>(starts.size()), piece); });
     require_right(test);
     return gigabytes(starts.size() * piece, time);
   }
 
-  // The r chosen columns of every block of keys in the footprint, as the store lays them out.
+  // The r chosen columns of blocks of keys, as the store lays them out: read by the multiprocessors, and brought in by
+  // the copy engine as ColumnSlabs does, slab by slab, a column of all its blocks by one copy.
   void column_runs(const PinnedRegion& region) {
     struct Format {
       const char* test;
@@ -318,60 +326,94 @@ class LinkBench {
     };
     constexpr Format formats[] = {{"column_stream_f16", 16}, {"column_stream_int8", 8}, {"column_stream_int4", 4}};
     for (const Format& format : formats) {
-      const std::uint64_t run = static_cast<std::uint64_t>(kBlockTokens) * format.bits / 8;
+      ColumnRuns runs;
+      runs.run_bytes = static_cast<std::uint64_t>(kBlockTokens) * format.bits / 8;
       // A head's rows and columns lie behind one another, so blocks are this far apart.
-      const std::uint64_t block = static_cast<std::uint64_t>(kBlockTokens) * kColumns * 4 + kColumns * run;
-      const std::uint64_t blocks = region.bytes() / block;
+      runs.block_bytes = static_cast<std::uint64_t>(kBlockTokens) * kColumns * 4 + kColumns * runs.run_bytes;
+      const std::uint64_t blocks = region.bytes() / runs.block_bytes;
       if (blocks == 0) return skip("column streams", "the footprint is smaller than a block");
-      const std::uint64_t wanted = std::min(blocks, std::max<std::uint64_t>(1, kPieceBytes / (kRank * run)));
+      runs.slab_blocks = std::min(blocks, kColumnSlabBytes / (kRank * runs.run_bytes));
+      const std::uint64_t slabs = std::min(blocks / runs.slab_blocks, kPieceBytes / kColumnSlabBytes);
       std::mt19937 random(1);
-      std::vector<std::int64_t> starts;
-      for (std::uint64_t i = 0; i < wanted; ++i) {
-        const std::uint64_t base = i * (blocks / wanted) * block;
+      for (std::uint64_t slab = 0; slab < slabs; ++slab) {
         std::vector<int> components(kColumns);
         std::iota(components.begin(), components.end(), 0);
         std::shuffle(components.begin(), components.end(), random);
         std::sort(components.begin(), components.begin() + kRank);
+        // Evenly over the footprint, but not across a border between two registrations, which no copy may cross.
+        const std::uint64_t bytes = runs.slab_blocks * runs.block_bytes;
+        std::uint64_t base = slab * (blocks / slabs) * runs.block_bytes;
+        const std::uint64_t piece = (base + bytes - 1) / kLinkPinBytes * kLinkPinBytes;
+        if (base < piece) base = piece - bytes;
         for (int j = 0; j < kRank; ++j) {
-          starts.push_back(static_cast<std::int64_t>((base + static_cast<std::uint64_t>(components[j]) * run) / kUnit));
+          runs.columns.push_back(base +
+                                 static_cast<std::uint64_t>(components[static_cast<std::size_t>(j)]) * runs.run_bytes);
         }
       }
-      add(format.test, "sm", gather(region, starts, run, format.test), "GB/s", static_cast<int>(run));
-
-      copy_runs(region, starts, run, format.test);
+      measure_columns(region, runs, format.test);
     }
   }
 
-  // The same runs by the copy engine; and by both at once, each half of them.
-  void copy_runs(const PinnedRegion& region, const std::vector<std::int64_t>& starts, std::uint64_t run,
-                 const char* test) {
-    const std::size_t copies = std::min<std::size_t>(starts.size() / 2, kMostCopies);
-    const std::uint64_t units = run / kUnit;
-    int shift = 0;
-    while ((std::uint64_t{1} << shift) < units) ++shift;
-    DeviceArray<uint4> buffer(copies * units);
-    DeviceArray<std::int64_t> others(copies);  // the runs behind those that are copied
-    HAYLOFT_CUDA(cudaMemcpyAsync(others, starts.data() + copies, copies * sizeof(std::int64_t), cudaMemcpyHostToDevice,
-                                 stream_));
-    const auto copy = [&](cudaStream_t stream) {
-      for (std::size_t i = 0; i < copies; ++i) {
-        HAYLOFT_CUDA(cudaMemcpyAsync(buffer + i * units, region.host() + starts[i] * static_cast<std::int64_t>(kUnit),
-                                     run, cudaMemcpyHostToDevice, stream));
+  // A column's run in each of slab_blocks blocks that lie behind one another.
+  struct ColumnRuns {
+    std::uint64_t run_bytes = 0;
+    std::uint64_t block_bytes = 0;  // from one block to the next
+    std::uint64_t slab_blocks = 0;
+    std::vector<std::uint64_t> columns;  // where the first run of each begins, in bytes; kRank of every slab
+
+    // The runs of columns [first, last) of every slab, block by block, in units.
+    std::vector<std::int64_t> starts(int first, int last) const {
+      std::vector<std::int64_t> all;
+      for (std::size_t slab = 0; slab < columns.size(); slab += kRank) {
+        for (std::uint64_t block = 0; block < slab_blocks; ++block) {
+          for (int j = first; j < last; ++j) {
+            const std::uint64_t start = columns[slab + static_cast<std::size_t>(j)] + block * block_bytes;
+            all.push_back(static_cast<std::int64_t>(start / kUnit));
+          }
+        }
+      }
+      return all;
+    }
+  };
+
+  void measure_columns(const PinnedRegion& region, const ColumnRuns& runs, const char* test) {
+    const std::uint64_t column_bytes = runs.slab_blocks * runs.run_bytes;
+    const std::uint64_t bytes = runs.columns.size() * column_bytes;
+    const int piece = static_cast<int>(runs.run_bytes);
+    add(test, "sm", gather(region, runs.starts(0, kRank), runs.run_bytes, test), "GB/s", piece);
+
+    DeviceArray<std::byte> buffer(bytes);
+    const auto copy = [&](int last, cudaStream_t stream) {
+      for (std::size_t i = 0; i < runs.columns.size(); ++i) {
+        if (static_cast<int>(i % kRank) >= last) continue;
+        HAYLOFT_CUDA(cudaMemcpy2DAsync(buffer + i * column_bytes, runs.run_bytes, region.host() + runs.columns[i],
+                                       runs.block_bytes, runs.run_bytes, runs.slab_blocks, cudaMemcpyHostToDevice,
+                                       stream));
       }
     };
     clear_wrong();
-    const double alone = seconds([&](int) { copy(stream_); });
-    const double together = seconds([&](int) {
-      copy(other_);
-      launch("link_gather", link_gather, grid(), stream_, region.device(), others, copies, shift, wrong_);
-    });
-    for (std::size_t i = 0; i < copies; i += copies / 16 + 1) {
-      launch("link_check", link_check, grid(), stream_, buffer + i * units, static_cast<std::int64_t>(units),
-             static_cast<std::uint64_t>(starts[i]), wrong_);
+    const double alone = seconds([&](int) { copy(kRank, stream_); });
+    for (std::size_t i = 0; i < runs.columns.size(); i += kRank + 1) {  // each of the slab's columns in turn
+      const std::uint64_t block = i % runs.slab_blocks;
+      launch("link_check", link_check, grid(), stream_,
+             reinterpret_cast<const uint4*>(buffer + i * column_bytes + block * runs.run_bytes),
+             static_cast<std::int64_t>(runs.run_bytes / kUnit), (runs.columns[i] + block * runs.block_bytes) / kUnit,
+             wrong_);
     }
     require_right(test);
-    add(test, "ce", gigabytes(copies * run, alone), "GB/s", static_cast<int>(run));
-    add(test, "both", gigabytes(2 * copies * run, together), "GB/s", static_cast<int>(run));
+    add(test, "ce", gigabytes(bytes, alone), "GB/s", piece);
+
+    // Half of the columns each.
+    const std::vector<std::int64_t> others = runs.starts(kRank / 2, kRank);
+    const DeviceArray<std::int64_t> starts(others.size());
+    upload(others, starts);
+    clear_wrong();
+    const double together = seconds([&](int) {
+      copy(kRank / 2, other_);
+      launch_gather(region, starts, static_cast<std::int64_t>(others.size()), runs.run_bytes);
+    });
+    require_right(test);
+    add(test, "both", gigabytes(bytes, together), "GB/s", piece);
   }
 
   void row_gathers(const PinnedRegion& region) {
