@@ -70,7 +70,7 @@ class AskCommand : public Command {
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
     WatchedMethod method(method_, environment, audit_);
     PlannedRun planned{directory, {}, {method_}, 0, 0};
-    add_saved(snapshot, planned);
+    add_saved(environment, snapshot, planned);
     plan_ = announce_plan(environment, planned, machine_profile(machine_.profile));
     runtime::Session context = open_saved(environment, source, snapshot, {}, method.method());
     fmt::print(stderr, "{}: {} tokens\n", context_, context.tokens());

@@ -81,7 +81,7 @@ class GenerateCommand : public Command {
     const std::vector<std::int32_t> prompt = environment.tokenizer->encode(text, !snapshot);
     if (prompt.empty()) fail("the prompt is empty: there is nothing to go on from");
     PlannedRun planned{directory, session_, {method_}, tokens_needed(static_cast<std::int64_t>(prompt.size())), 0};
-    if (snapshot) add_saved(*snapshot, planned);
+    if (snapshot) add_saved(environment, *snapshot, planned);
     plan_ = announce_plan(environment, planned, machine_profile(machine_.profile));
 
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};

@@ -1,5 +1,6 @@
 #include "examples/hayloft/run_plan.h"
 
+#include "examples/hayloft/saved_context.h"
 #include "gpu/cuda_budget.h"
 #include "offload/error.h"
 
@@ -11,12 +12,12 @@ std::uint64_t tokenizer_file_bytes(const std::filesystem::path& model_directory)
   return error ? 0 : bytes;
 }
 
-void add_saved(const offload::Snapshot& snapshot, PlannedRun& run) {
+void add_saved(const Environment& environment, const offload::Snapshot& snapshot, PlannedRun& run) {
   const offload::StoreShape& shape = snapshot.description().shape;
   run.session.cache.block_tokens = shape.block_tokens;
   run.session.cache.columns = shape.columns;
   run.tokens += snapshot.token_count();
-  run.mapped_tokens = shape.layers > 0 ? snapshot.stored_tokens(0) : 0;
+  run.mapped_tokens = shape.layers > 0 && !copies_saved(environment, snapshot) ? snapshot.stored_tokens(0) : 0;
 }
 
 runtime::Plan announce_plan(const Environment& environment, const PlannedRun& run,

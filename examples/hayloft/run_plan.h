@@ -20,11 +20,11 @@ struct PlannedRun {
   runtime::SessionOptions session;
   std::vector<runtime::MethodOptions> methods;
   std::int64_t tokens = 0;         // of context, at the end
-  std::int64_t mapped_tokens = 0;  // of them, in blocks of a saved context
+  std::int64_t mapped_tokens = 0;  // of them, in blocks of a saved context that stay in its file
 };
 
 // A run that goes on behind a saved context: its tokens come on top, its block size and columns are the run's.
-void add_saved(const offload::Snapshot& snapshot, PlannedRun& run);
+void add_saved(const Environment& environment, const offload::Snapshot& snapshot, PlannedRun& run);
 
 // Prints the plan's totals in one line on standard error. Throws Error with the numbers when the run does not fit.
 // Times need a profile of as many threads.

@@ -17,20 +17,22 @@ std::filesystem::path model_of(const offload::Snapshot& snapshot, const std::str
        made_with.string());
 }
 
+bool copies_saved(const Environment& environment, const offload::Snapshot& snapshot) {
+  if (!environment.backend->pinning()) return false;
+  if (environment.kv_host != gpu::KvHost::automatic) return environment.kv_host == gpu::KvHost::pinned;
+  return snapshot.file_bytes() <= environment.arena->budget_bytes() - environment.arena->used_bytes();
+}
+
 runtime::Session open_saved(const Environment& environment, const runtime::ModelSource& source,
                             const offload::Snapshot& snapshot, runtime::SessionOptions options,
                             const runtime::Method& method) {
-  const std::uint64_t room = environment.arena->budget_bytes() - environment.arena->used_bytes();
-  const bool fits = snapshot.file_bytes() <= room;
-  const bool automatic = environment.kv_host == gpu::KvHost::automatic;
-  if (environment.backend->pinning() && (automatic || environment.kv_host == gpu::KvHost::pinned)) {
-    options.cache.copy_saved = fits || !automatic;
-    if (!options.cache.copy_saved) {
-      fmt::print(stderr,
-                 "note: {} of keys and values stay in their file and are copied piece by piece, which is slower: {} of "
-                 "host memory may be used, see --host-memory\n",
-                 format_bytes(snapshot.file_bytes()), format_bytes(room));
-    }
+  options.cache.copy_saved = copies_saved(environment, snapshot);
+  if (environment.backend->pinning() && environment.kv_host == gpu::KvHost::automatic && !options.cache.copy_saved) {
+    fmt::print(stderr,
+               "note: {} of keys and values stay in their file and are copied piece by piece, which is slower: {} of "
+               "host memory may be used, see --host-memory\n",
+               format_bytes(snapshot.file_bytes()),
+               format_bytes(environment.arena->budget_bytes() - environment.arena->used_bytes()));
   }
   return open_context(source, *environment.arena, snapshot, options, &method);
 }
