@@ -84,7 +84,8 @@ Shown judge_tests(const std::vector<Step>& steps, const char* name, const char* 
   const double passed = number(*step->data, "passed");
   const double failed = number(*step->data, "failed");
   const double skipped = number(*step->data, "skipped");
-  shown.figure = fmt::format("{:.0f} passed, {:.0f} failed, {:.0f} skipped; {}", passed, failed, skipped, step->outcome);
+  shown.figure =
+      fmt::format("{:.0f} passed, {:.0f} failed, {:.0f} skipped; {}", passed, failed, skipped, step->outcome);
   if (passed + failed == 0) return shown;
   shown.verdict = met_if(failed == 0 && step->outcome == "passed");
   return shown;
@@ -187,9 +188,7 @@ struct BenchRow {
   std::string columns() const { return text(*row, "columns"); }
   std::string link() const { return text(*run, "link"); }
   bool is(const char* method) const { return text(*row, "method") == method; }
-  std::int64_t from_store() const {
-    return static_cast<std::int64_t>(number(*row, "k") - number(*row, "window"));
-  }
+  std::int64_t from_store() const { return static_cast<std::int64_t>(number(*row, "k") - number(*row, "window")); }
   double stage_ms(const char* stage) const { return number(part(*row, "stage_ms"), stage); }
   double link_bytes(const char* kind) const { return number(part(*row, "link_bytes"), kind); }
   double host_bytes() const { return number(*row, "host_bytes"); }
@@ -222,8 +221,8 @@ std::optional<BenchRow> fastest_scan(const std::vector<BenchRow>& rows, const st
     if (!row.is("sparq") || row.columns() != columns || row.scan_GBps() <= 0) continue;
     if (number(*row.row, "r") != asked_rank || number(*row.run, "head_dim") != asked_head_dim) continue;
     if (from_store > 0 && row.from_store() != from_store) continue;
-    if (best && (row.tokens() < best->tokens() ||
-                 (row.tokens() == best->tokens() && row.scan_GBps() <= best->scan_GBps())))
+    if (best &&
+        (row.tokens() < best->tokens() || (row.tokens() == best->tokens() && row.scan_GBps() <= best->scan_GBps())))
       continue;
     best = row;
   }
@@ -255,19 +254,21 @@ LinkRate link_rate(const std::vector<Step>& steps, double bytes, const Chosen& c
 }
 
 Shown judge_scan(const std::vector<Step>& steps, const std::vector<BenchRow>& rows, const std::string& columns) {
-  Shown shown{fmt::format("step 1 of sparq, r=16 of 128, {} columns, 1M tokens, beside the link's column streams", columns),
-              "", fmt::format("{} or more", least_scan_share), Verdict::unmeasured};
+  Shown shown{
+      fmt::format("step 1 of sparq, r=16 of 128, {} columns, 1M tokens, beside the link's column streams", columns), "",
+      fmt::format("{} or more", least_scan_share), Verdict::unmeasured};
   const std::optional<BenchRow> row = fastest_scan(rows, columns);
   if (!row) return shown;
-  const LinkRate link = link_rate(steps, row->host_bytes(),
-                                  [&](const Json& figure) { return text(figure, "test") == "column_stream_" + columns; });
-  const LinkRate whole = link_rate(
-      steps, row->host_bytes(), [](const Json& figure) { return text(figure, "test").rfind("host_to_device", 0) == 0; });
+  const LinkRate link = link_rate(
+      steps, row->host_bytes(), [&](const Json& figure) { return text(figure, "test") == "column_stream_" + columns; });
+  const LinkRate whole = link_rate(steps, row->host_bytes(), [](const Json& figure) {
+    return text(figure, "test").rfind("host_to_device", 0) == 0;
+  });
   shown.figure = fmt::format("{:.1f} GB/s by {}", row->scan_GBps(), row->link());
   if (link.value > 0) {
     const double share = row->scan_GBps() / link.value;
-    shown.figure += fmt::format(": {:.2f} of {:.1f} ({}, over {})", share, link.value, link.engine,
-                                format_bytes(link.footprint));
+    shown.figure +=
+        fmt::format(": {:.2f} of {:.1f} ({}, over {})", share, link.value, link.engine, format_bytes(link.footprint));
     shown.verdict = met_if(share >= least_scan_share && row->tokens() >= long_context);
   }
   if (whole.value > 0) shown.figure += fmt::format("; {:.2f} of whole copies", row->scan_GBps() / whole.value);
@@ -276,8 +277,8 @@ Shown judge_scan(const std::vector<Step>& steps, const std::vector<BenchRow>& ro
 }
 
 Shown judge_selection(const std::vector<BenchRow>& rows) {
-  Shown shown{"selection of 1024 from 1M beside step 1, f16 columns", "",
-              fmt::format("below {}", most_selection_share), Verdict::unmeasured};
+  Shown shown{"selection of 1024 from 1M beside step 1, f16 columns", "", fmt::format("below {}", most_selection_share),
+              Verdict::unmeasured};
   const std::optional<BenchRow> row = fastest_scan(rows, "f16", asked_rows);
   if (!row) return shown;
   const double selection = row->stage_ms("selection"), scan = row->stage_ms("column scan");
@@ -314,12 +315,13 @@ std::vector<Shown> tokens_per_step(const std::vector<BenchRow>& rows) {
     const bool sparq = row.is("sparq") && row.from_store() != asked_rows;
     if (!sparq && !(row.is("dense") && row.columns() == "f16")) continue;
     Shown shown;
-    shown.what = fmt::format("{:.0f} layers, {:.0f}:{:.0f} heads of {:.0f}, {} tokens, {} columns, {}",
-                             number(*row.run, "layers"), number(*row.run, "query_heads"), number(*row.run, "kv_heads"),
-                             number(*row.run, "head_dim"), format_count(row.tokens()), row.columns(),
-                             text(*row.row, "attn"));
+    shown.what =
+        fmt::format("{:.0f} layers, {:.0f}:{:.0f} heads of {:.0f}, {} tokens, {} columns, {}",
+                    number(*row.run, "layers"), number(*row.run, "query_heads"), number(*row.run, "kv_heads"),
+                    number(*row.run, "head_dim"), format_count(row.tokens()), row.columns(), text(*row.row, "attn"));
     shown.figure = fmt::format("{:.2f} ms/token", number(*row.row, "ms_per_token"));
-    if (const double floor = number(*row.row, "floor_ms"); floor > 0) shown.figure += fmt::format(", floor {:.2f}", floor);
+    if (const double floor = number(*row.row, "floor_ms"); floor > 0)
+      shown.figure += fmt::format(", floor {:.2f}", floor);
     if (number(*row.row, "measured_layers") != number(*row.run, "layers")) {
       shown.figure += fmt::format(", scaled from {:.0f} layers", number(*row.row, "measured_layers"));
     }

@@ -22,8 +22,9 @@ struct Shown {
   Verdict verdict = Verdict::unmeasured;
 };
 
-// report: a JSON object of schema hayloft.gpu-check/1, complete or not. A line for everything that is asked of a machine
-// with a GPU; rates are compared with those that `hayloft link` measured in the same run. Throws Error on anything else.
+// report: a JSON object of schema hayloft.gpu-check/1, complete or not. A line for everything that is asked of a
+// machine with a GPU; rates are compared with those that `hayloft link` measured in the same run. Throws Error on
+// anything else.
 std::vector<Shown> judge_gpu_check(const nlohmann::ordered_json& report);
 
 std::string shown_table(const std::vector<Shown>& lines);  // Markdown

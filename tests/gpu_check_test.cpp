@@ -20,16 +20,17 @@ Json step(const std::string& name, Json data) {
 }
 
 Json figure(const char* test, const char* engine, std::uint64_t footprint, int piece, double value) {
-  return {{"test", test},           {"engine", engine},     {"page_bytes", 4096}, {"footprint_bytes", footprint},
-          {"piece_bytes", piece},   {"order", "ascending"}, {"value", value},     {"unit", "GB/s"}};
+  return {{"test", test},         {"engine", engine},     {"page_bytes", 4096}, {"footprint_bytes", footprint},
+          {"piece_bytes", piece}, {"order", "ascending"}, {"value", value},     {"unit", "GB/s"}};
 }
 
 Json link() {
   return {{"link",
            {{"figures",
-             {figure("column_stream_f16", "sm", 16 * GiB, 8192, 40), figure("column_stream_f16", "both", 16 * GiB, 8192, 50),
-              figure("column_stream_f16", "sm", GiB, 8192, 70), figure("row_gather", "sm", 16 * GiB, 512, 30),
-              figure("row_gather", "sm", 16 * GiB, 1024, 45), figure("host_to_device_memcpy_ce", "ce", 16 * GiB, 0, 55)}}}}};
+             {figure("column_stream_f16", "sm", 16 * GiB, 8192, 40),
+              figure("column_stream_f16", "both", 16 * GiB, 8192, 50), figure("column_stream_f16", "sm", GiB, 8192, 70),
+              figure("row_gather", "sm", 16 * GiB, 512, 30), figure("row_gather", "sm", 16 * GiB, 1024, 45),
+              figure("host_to_device_memcpy_ce", "ce", 16 * GiB, 0, 55)}}}}};
 }
 
 // Step 1 reads 256 MB of columns and fetching 4 MB of rows, for one layer of one.
@@ -86,16 +87,18 @@ Shown line(const Json& report, const std::string& what) {
 }
 
 TEST(GpuCheck, Step1IsHeldToTheBestColumnStreamOverTheNearestFootprint) {
-  const Shown good = line(report({step("link", link()), step("bench", bench(bench_row(5.5, 0.5, 0.15)))}), "f16 columns, 1M");
+  const Shown good =
+      line(report({step("link", link()), step("bench", bench(bench_row(5.5, 0.5, 0.15)))}), "f16 columns, 1M");
   EXPECT_EQ(good.verdict, Verdict::met);  // 46.5 GB/s of the 50 that both engines give over 16 GiB
   EXPECT_EQ(good.figure, "46.5 GB/s by both: 0.93 of 50.0 (both, over 16.0 GiB); 0.85 of whole copies");
-  const Shown slow = line(report({step("link", link()), step("bench", bench(bench_row(6, 0.5, 0.15)))}), "f16 columns, 1M");
+  const Shown slow =
+      line(report({step("link", link()), step("bench", bench(bench_row(6, 0.5, 0.15)))}), "f16 columns, 1M");
   EXPECT_EQ(slow.verdict, Verdict::missed);
 }
 
 TEST(GpuCheck, TheFastestVariantOfTheLinkCounts) {
-  const Json both = report({step("link", link()), step("a", bench(bench_row(9, 0.5, 0.15))),
-                            step("b", bench(bench_row(5.5, 0.5, 0.15)))});
+  const Json both = report(
+      {step("link", link()), step("a", bench(bench_row(9, 0.5, 0.15))), step("b", bench(bench_row(5.5, 0.5, 0.15)))});
   EXPECT_EQ(line(both, "f16 columns, 1M").verdict, Verdict::met);
 }
 
@@ -156,7 +159,8 @@ TEST(GpuCheck, ReportsOfAnotherKindAreRefused) {
   EXPECT_TRUE(test::refuses([] { judge_gpu_check(Json{{"schema", "hayloft.bench/1"}}); }, {"hayloft.gpu-check/1"}));
   EXPECT_TRUE(test::refuses([] { judge_gpu_check(Json::array()); }, {"hayloft.gpu-check/1"}));
   // Fields of another type than they should have count as absent.
-  judge_gpu_check(report({Json(7), step("tests", Json::array({1})), step("link", {{"link", {{"figures", {1, "x"}}}}})}));
+  judge_gpu_check(
+      report({Json(7), step("tests", Json::array({1})), step("link", {{"link", {{"figures", {1, "x"}}}}})}));
 }
 
 }  // namespace

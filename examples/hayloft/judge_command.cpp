@@ -1,11 +1,11 @@
 #include <algorithm>
+#include <fstream>
 #include <string>
 
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/text_output.h"
 #include "offload/error.h"
 #include "runtime/gpu_check.h"
-#include "runtime/json_file.h"
 
 // hayloft judge: whether a run of gpu-check shows what it must.
 namespace hayloft::cli {
@@ -32,7 +32,7 @@ class JudgeCommand : public Command {
   void run() override {
     const TextOutput output(json_);
     output.check();
-    nlohmann::ordered_json report = runtime::read_json_file(report_);
+    nlohmann::ordered_json report = read();
     const std::vector<runtime::Shown> lines = runtime::judge_gpu_check(report);
     if (!output.to_stdout()) print(runtime::shown_table(lines));
     report["shows"] = runtime::shown_json(lines);
@@ -45,6 +45,15 @@ class JudgeCommand : public Command {
   }
 
  private:
+  // In the order of the file, which is that of a step's stages.
+  nlohmann::ordered_json read() const {
+    std::ifstream file(report_, std::ios::binary);
+    if (!file) fail("{}: cannot be read", report_);
+    nlohmann::ordered_json report = nlohmann::ordered_json::parse(file, nullptr, false);
+    if (report.is_discarded()) fail("{}: not JSON", report_);
+    return report;
+  }
+
   std::string report_;
   std::string json_;
 };

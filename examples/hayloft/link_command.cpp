@@ -80,7 +80,7 @@ class LinkCommand : public Command {
                                  fmt::print(stderr, "link: {}\n", what);
                                  runtime::note_link(so_far, profile);
                                  runtime::write_profile(profile, path);
-                                 if (!json.to_stdout()) json.write(whole_json(profile, so_far));
+                                 if (!json.to_stdout()) json.write(whole_json(profile, &so_far, false));
                                  check_interrupted();
                                });
       runtime::note_link(*link, profile);
@@ -91,7 +91,7 @@ class LinkCommand : public Command {
       print(table ? markdown(profile) : csv(profile));
       if (link) print("\n" + (table ? runtime::link_table(*link) : runtime::link_csv(*link)));
     }
-    json.write(whole_json(profile, link));
+    json.write(whole_json(profile, link ? &*link : nullptr, true));
     if (!link) {
       fmt::print(stderr, "skipped: host to device, device to host, column streams and row gathers over the link: {}\n",
                  "no GPU is used (hayloft --list-devices says why)");
@@ -111,9 +111,10 @@ class LinkCommand : public Command {
     if (link_options_.footprints.empty()) fail("--link-footprint: name at least one");
   }
 
-  // The profile, and beside its fields what was measured of the link.
-  static std::string whole_json(const runtime::MachineProfile& profile, const std::optional<gpu::LinkReport>& link) {
+  // The profile, and beside its fields what was measured of the link; complete: it is everything that was to be.
+  static std::string whole_json(const runtime::MachineProfile& profile, const gpu::LinkReport* link, bool complete) {
     nlohmann::ordered_json json = nlohmann::ordered_json::parse(runtime::profile_json(profile));
+    json["complete"] = complete;
     if (link) json.update(nlohmann::ordered_json::parse(runtime::link_json(*link)));
     return json.dump(2) + "\n";
   }

@@ -27,3 +27,11 @@ run(env -i ${root}/bin/hayloft needle --ctx-size 4k --attn sparq --depths 2 --js
 if(NOT out MATCHES "\"hit\": true")
   message(FATAL_ERROR "the bundle's program found no needle:\n${out}")
 endif()
+
+# Where there is no device, or none may be seen, gpu-check says so at once and leaves its report.
+execute_process(COMMAND env -i PATH=/usr/bin:/bin CUDA_VISIBLE_DEVICES= ${root}/bin/gpu-check ${WORK}/checked
+                RESULT_VARIABLE result ERROR_VARIABLE said TIMEOUT 60)
+file(READ ${WORK}/checked/summary.md summary)
+if(NOT result EQUAL 1 OR NOT said MATCHES "gpu-check: none: " OR NOT summary MATCHES "there is no CUDA device to run on")
+  message(FATAL_ERROR "gpu-check without a device: ${result}\n${said}\n${summary}")
+endif()

@@ -24,9 +24,8 @@ std::string contents(const fs::path& path) {
 }
 
 nlohmann::json needle(const std::string& device, const fs::path& json) {
-  const Outcome outcome =
-      run_program({"needle", "--device", device, "-c", "352", "--depths", "1", "--block-tokens", "32", "--attn",
-                   "dense,sparq:k=32,topk:k=16", "--json", json});
+  const Outcome outcome = run_program({"needle", "--device", device, "-c", "352", "--depths", "1", "--block-tokens",
+                                       "32", "--attn", "dense,sparq:k=32,topk:k=16", "--json", json});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   return nlohmann::json::parse(contents(json));
 }
@@ -55,9 +54,28 @@ TEST(ProgramOnADevice, BenchSplitsAStepByStagesAndKeepsWhatItHas) {
   const test::TemporaryFolder folder;
   const fs::path json = folder / "bench.json";
   // The second context does not fit, so the run fails with the first one measured.
-  const Outcome outcome = run_program({"bench", "--device", "cuda", "--gpu-memory", "16GiB", "-c", "512,4M", "--shape",
-                                       "2,4,1,64", "--block-tokens", "128", "--host-memory", "64MiB", "--seconds", "0.01",
-                                       "--attn", "sparq:k=64:window=0", "--columns", "int4", "--link", "copy", "--json",
+  const Outcome outcome = run_program({"bench",
+                                       "--device",
+                                       "cuda",
+                                       "--gpu-memory",
+                                       "16GiB",
+                                       "-c",
+                                       "512,4M",
+                                       "--shape",
+                                       "2,4,1,64",
+                                       "--block-tokens",
+                                       "128",
+                                       "--host-memory",
+                                       "64MiB",
+                                       "--seconds",
+                                       "0.01",
+                                       "--attn",
+                                       "sparq:k=64:window=0",
+                                       "--columns",
+                                       "int4",
+                                       "--link",
+                                       "copy",
+                                       "--json",
                                        json});
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_NE(outcome.err.find("512 tokens, int4 columns, sparq r=16 k=64 w=0: "), std::string::npos) << outcome.err;
@@ -88,9 +106,9 @@ class GpuCheckScript : public testing::Test {
   std::string summary() const { return contents(folder_ / "out/summary.md"); }
   nlohmann::json report() const { return nlohmann::json::parse(contents(folder_ / "out/gpu-check.json")); }
   int run(const std::string& steps, const std::string& settings) const {
-    const std::string command = settings + " HAYLOFT_BUILD=" + (folder_ / "tree").string() + " bash " HAYLOFT_SOURCE_DIR
-                                "/scripts/gpu-check " + (folder_ / "out").string() + " " + steps + " 2>" +
-                                (folder_ / "err").string();
+    const std::string command = settings + " HAYLOFT_BUILD=" + (folder_ / "tree").string() +
+                                " bash " HAYLOFT_SOURCE_DIR "/scripts/gpu-check " + (folder_ / "out").string() + " " +
+                                steps + " 2>" + (folder_ / "err").string();
     return WEXITSTATUS(std::system(command.c_str()));
   }
 
