@@ -110,6 +110,13 @@ __device__ inline float float_of(unsigned bits) {
   return __uint_as_float(bits);
 }
 
+// Of a clock that may be coarse, up to a millisecond.
+__device__ inline std::uint64_t nanoseconds() {
+  std::uint64_t time;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
+  return time;
+}
+
 // The block's dynamic shared memory, 16-byte aligned; as many bytes as the launch asked for.
 __device__ inline unsigned char* dynamic_shared() {
   extern __shared__ __align__(16) unsigned char memory[];

@@ -2,51 +2,61 @@
 
 #include <atomic>
 #include <chrono>
-#include <thread>
+#include <memory>
 
-#include "gpu/cuda/check.cuh"
+#include "gpu/cuda/intrinsics.cuh"
+#include "gpu/cuda/launch.cuh"
 
 namespace hayloft::gpu::cuda {
 
+// In pinned memory, which both sides see change.
+struct GateState {
+  unsigned open = 0;     // set by the host
+  unsigned gave_up = 0;  // set by the device
+};
+
+static __global__ void hold_stream(GateState* state, std::uint64_t patience_ns) {
+  const volatile unsigned* const open = &state->open;
+  const std::uint64_t end = nanoseconds() + patience_ns;
+  while (*open == 0) {
+    if (nanoseconds() < end) continue;
+    state->gave_up = 1;
+    return;
+  }
+}
+
 // Holds a stream until it is opened: what is queued behind it then starts at once, not as fast as the host queues it.
-// A driver that waits for the stream meanwhile, because its queue is full or because something used for the first time
-// is loaded when the device is idle, would wait for ever; so the gate opens by itself when its patience is at an end.
-// When it is destroyed, opened or not, it has let everything through.
+// A kernel holds it, not a host function, in whose course the driver may keep other calls waiting. A driver that waits
+// for the stream meanwhile, because its queue is full or because something used for the first time is loaded when the
+// device is idle, would wait for ever; so the gate opens by itself when its patience is at an end. When it is
+// destroyed, opened or not, it has let everything through.
 class Gate {
  public:
-  explicit Gate(cudaStream_t stream, std::chrono::milliseconds patience = std::chrono::seconds(2))
-      : stream_(stream), patience_(patience) {
-    HAYLOFT_CUDA(cudaLaunchHostFunc(stream, wait, this));
+  explicit Gate(cudaStream_t stream, std::chrono::nanoseconds patience = std::chrono::seconds(2)) : stream_(stream) {
+    void* memory = nullptr;
+    HAYLOFT_CUDA(cudaHostAlloc(&memory, sizeof(GateState), cudaHostAllocMapped));
+    state_.reset(new (memory) GateState);
+    launch("hold_stream", hold_stream, {dim3(1), dim3(1)}, stream, state_.get(),
+           static_cast<std::uint64_t>(patience.count()));
   }
   ~Gate() {
     open();
-    cudaStreamSynchronize(stream_);  // wait() reads what goes now; a lost device does not call it any more
+    cudaStreamSynchronize(stream_);  // the kernel reads what goes now
   }
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
 
-  // False when the gate had opened by itself before.
-  bool open() {
-    State closed = State::closed;
-    return state_.compare_exchange_strong(closed, State::open) || closed == State::open;
-  }
+  void open() { std::atomic_ref(state_->open).store(1, std::memory_order_release); }
+  // Whether it opened by itself; known when the stream has come past it.
+  bool gave_up() const { return std::atomic_ref(state_->gave_up).load(std::memory_order_acquire) != 0; }
 
  private:
-  enum class State { closed, open, gave_up };
-
-  static void wait(void* data) {
-    Gate& gate = *static_cast<Gate*>(data);
-    const auto end = std::chrono::steady_clock::now() + gate.patience_;
-    while (gate.state_.load(std::memory_order_acquire) == State::closed) {
-      State closed = State::closed;
-      if (std::chrono::steady_clock::now() >= end) gate.state_.compare_exchange_strong(closed, State::gave_up);
-      std::this_thread::yield();
-    }
-  }
+  struct Free {
+    void operator()(GateState* state) const { cudaFreeHost(state); }
+  };
 
   const cudaStream_t stream_;
-  const std::chrono::milliseconds patience_;
-  std::atomic<State> state_ = State::closed;
+  std::unique_ptr<GateState, Free> state_;
 };
 
 }  // namespace hayloft::gpu::cuda

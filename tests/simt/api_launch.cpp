@@ -27,13 +27,12 @@ cudaError_t queue_kernel(const cudaLaunchConfig_t& config, const void* kernel, s
     const std::size_t limit = raised == runtime.shared_limits.end() ? default_shared_bytes : raised->second;
     if (config.dynamicSmemBytes > limit) return cudaErrorInvalidValue;
     if (!runtime.known(config.stream)) return cudaErrorInvalidResourceHandle;
-    if (runtime.launches[kernel]++ == 0 && runtime.host_function_pending()) {
-      runtime.kernel_failed(function_name(kernel) +
-                            ": first launched behind a host function, which its loading may wait for");
+    if (runtime.launches[kernel]++ == 0 && runtime.held()) {
+      runtime.kernel_failed(function_name(kernel) + ": launched first behind a kernel that holds its stream");
       return cudaErrorLaunchFailure;
     }
     const Grid grid{config.gridDim, config.blockDim, config.dynamicSmemBytes};
-    runtime.queue(config.stream, [&runtime, grid, kernel, body = std::move(body)] {
+    runtime.queue_kernel(config.stream, kernel, [&runtime, grid, kernel, body = std::move(body)] {
       const std::string failure = run_grid(grid, body, runtime.random);
       if (!failure.empty()) runtime.kernel_failed(function_name(kernel) + ": " + failure);
     });

@@ -120,18 +120,6 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
   });
 }
 
-cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
-  return api("cudaLaunchHostFunc", [&](Runtime& runtime) {
-    if (!runtime.known(stream) || !function) return cudaErrorInvalidResourceHandle;
-    runtime.queue_host_function(stream, [&runtime, function, data] {
-      runtime.in_host_function = true;  // which may not call CUDA
-      function(data);
-      runtime.in_host_function = false;
-    });
-    return cudaSuccess;
-  });
-}
-
 cudaError_t cudaDeviceSynchronize() {
   return api("cudaDeviceSynchronize", [](Runtime& runtime) { return runtime.wait_all(); });
 }

@@ -18,10 +18,8 @@
 //   is full of NaN.
 // - Pageable memory is read while the call that copies it runs; pinned memory when the copy's turn comes. No copy spans
 //   two registrations, or registered memory and other.
-// - Kernels need an explicit stream, and while a host function waits its turn only those can be launched that have been
-//   launched since reset(): others are loaded first, for which CUDA may wait until the device is idle. A kernel that
-//   fails (tests/simt/machine.h) leaves its text on stderr and in kernel_failure(), and every later call fails with
-//   cudaErrorLaunchFailure until reset().
+// - Kernels need an explicit stream. A kernel that fails (tests/simt/machine.h) leaves its text on stderr and in
+//   kernel_failure(), and every later call fails with cudaErrorLaunchFailure until reset().
 namespace hayloft::simt {
 
 struct Device {
@@ -44,6 +42,11 @@ Device& device();  // to be changed between calls
 // real runtime keeps for good (an illegal address, a failed launch, a lost device) fails every later call as well.
 void fail_call(std::string_view function, int n, cudaError_t error);
 void fail_call(std::string_view function, int n, cublasStatus_t error);
+
+// Kernels with this in their demangled name wait for the host. While one waits its turn, until reset(), none may be
+// launched that was not launched before: a kernel is loaded at its first launch, for which CUDA may wait until the
+// device is idle.
+void holds_its_stream(std::string_view kernel);
 
 std::string kernel_failure();  // of the kernel that failed, empty if none did
 

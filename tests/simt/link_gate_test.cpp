@@ -33,9 +33,10 @@ TEST_F(LinkGate, WhatIsQueuedBehindItRunsOnceItIsOpened) {
   Gate gate(stream);
   launch("write_value", write_value, {1, 1}, stream, out, 1);
   EXPECT_EQ(*out, 0);
-  EXPECT_TRUE(gate.open());
+  gate.open();
   EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
   EXPECT_EQ(*out, 1);
+  EXPECT_FALSE(gate.gave_up());
 }
 
 TEST_F(LinkGate, OneThatNobodyOpensLetsEverythingThroughBeforeItGoes) {
@@ -47,20 +48,32 @@ TEST_F(LinkGate, OneThatNobodyOpensLetsEverythingThroughBeforeItGoes) {
 }
 
 TEST_F(LinkGate, WhoeverWaitsForTheStreamMeanwhileIsLetThroughAndItIsKnown) {
-  Gate gate(stream, std::chrono::milliseconds(0));
+  const Gate gate(stream, std::chrono::nanoseconds(0));
   launch("write_value", write_value, {1, 1}, stream, out, 1);
   EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
   EXPECT_EQ(*out, 1);
-  EXPECT_FALSE(gate.open());
+  EXPECT_TRUE(gate.gave_up());
+}
+
+gpu::LinkReport measured() {
+  gpu::LinkOptions options;
+  options.footprints = {std::uint64_t{4} << 20};
+  return gpu::measure_link(offload::Topology(), testing::threads(), options);
+}
+
+TEST_F(LinkGate, TheBenchmarkLoadsNoKernelWhileAStreamIsHeld) {
+  holds_its_stream("hold_stream");
+  const gpu::LinkReport report = measured();
+  EXPECT_EQ(kernel_failure(), "");
+  EXPECT_GT(launches("hold_stream"), 0);
+  for (const std::string& skipped : report.skipped) EXPECT_EQ(skipped.find("gates"), std::string::npos) << skipped;
 }
 
 TEST_F(LinkGate, ACallThatFailsWhileTheStreamIsHeldEndsTheBenchmarkWithItsError) {
-  gpu::LinkOptions options;
-  options.footprints = {std::uint64_t{4} << 20};
   for (const int turn : {1, 2, 5}) {
     reset();
     fail_call("cudaMemcpyAsync", turn, cudaErrorInvalidValue);
-    EXPECT_THROW(gpu::measure_link(offload::Topology(), testing::threads(), options), Error);
+    EXPECT_THROW(measured(), Error);
   }
 }
 

@@ -9,6 +9,8 @@
 #include <iterator>
 #include <stdexcept>
 
+#include "tests/simt/symbols.h"
+
 namespace hayloft::simt {
 namespace {
 
@@ -57,7 +59,6 @@ int Runtime::fault(const char* function) {
 
 cudaError_t Runtime::enter(const char* function) {
   const auto error = static_cast<cudaError_t>(fault(function));
-  if (in_host_function) return cudaErrorNotPermitted;
   return sticky != cudaSuccess ? sticky : error;
 }
 
@@ -105,13 +106,17 @@ void Runtime::queue_free(cudaStream_t stream, void* data) {
   if (!stream->queue.empty()) stream->queue.back().frees = true;
 }
 
-void Runtime::queue_host_function(cudaStream_t stream, std::function<void()> run) {
-  stream->queue.push_back({std::move(run), nullptr, false, true});
+void Runtime::queue_kernel(cudaStream_t stream, const void* kernel, std::function<void()> run) {
+  queue(stream, std::move(run));
+  if (!stream->queue.empty()) stream->queue.back().kernel = kernel;
 }
 
-bool Runtime::host_function_pending() const {
-  return std::any_of(order_.begin(), order_.end(), [](cudaStream_t stream) {
-    return std::any_of(stream->queue.begin(), stream->queue.end(), [](const Operation& o) { return o.host_function; });
+bool Runtime::held() const {
+  if (holding.empty()) return false;
+  return std::any_of(order_.begin(), order_.end(), [&](cudaStream_t stream) {
+    return std::any_of(stream->queue.begin(), stream->queue.end(), [&](const Operation& operation) {
+      return operation.kernel && function_name(operation.kernel).find(holding) != std::string::npos;
+    });
   });
 }
 
@@ -193,6 +198,7 @@ void Runtime::reset(std::uint64_t new_seed) {
   faults.clear();
   host_waits = 0;
   launches.clear();
+  holding.clear();
   favourite_ = nullptr;
 }
 
@@ -218,6 +224,12 @@ void fail_call(std::string_view function, int n, cudaError_t error) {
 }
 void fail_call(std::string_view function, int n, cublasStatus_t error) {
   fail_call(function, n, static_cast<cudaError_t>(error));
+}
+
+void holds_its_stream(std::string_view kernel) {
+  Runtime& runtime = Runtime::instance();
+  const std::lock_guard lock(runtime.mutex);
+  runtime.holding = kernel;
 }
 
 std::string kernel_failure() {

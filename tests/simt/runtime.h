@@ -29,7 +29,7 @@ struct Operation {
   std::function<void()> run;      // may be empty
   std::shared_ptr<Record> after;  // runs only when this is done; null: at any time
   bool frees = false;             // runs even when the queue is dropped
-  bool host_function = false;
+  const void* kernel = nullptr;   // that it runs, if it runs one
 };
 
 }  // namespace hayloft::simt
@@ -57,8 +57,8 @@ class Runtime {
   // An operation behind all others of the stream.
   void queue(cudaStream_t stream, std::function<void()> run);
   void queue_free(cudaStream_t stream, void* data);
-  void queue_host_function(cudaStream_t stream, std::function<void()> run);
-  bool host_function_pending() const;  // on any stream
+  void queue_kernel(cudaStream_t stream, const void* kernel, std::function<void()> run);
+  bool held() const;  // whether a kernel that holds its stream waits or runs
   // Runs operations of any streams until `done`. Returns the sticky error.
   cudaError_t wait(const std::function<bool()>& done);
   cudaError_t wait(cudaStream_t stream);  // until its queue is empty
@@ -86,7 +86,7 @@ class Runtime {
   std::map<void*, std::pair<std::shared_ptr<PoolMemory>, std::uint64_t>> pooled;  // what came from pools
   std::unordered_map<const void*, std::int64_t> launches;                         // by kernel
   std::unordered_map<const void*, std::size_t> shared_limits;                     // by kernel, once raised
-  bool in_host_function = false;
+  std::string holding;  // part of the names of kernels that hold their streams; empty: there are none
 
  private:
   bool runnable(cudaStream_t stream) const;

@@ -138,34 +138,13 @@ TEST_F(RuntimeTest, ABatchOfCopiesIsMade) {
   EXPECT_EQ(to_host(device, 4), (std::vector<int>{3, 4, 1, 2}));
 }
 
-TEST_F(RuntimeTest, AHostFunctionRunsInOrderAndMayNotCallCuda) {
-  struct Seen {
-    int* value;
-    int at_call = 0;
-    cudaError_t result = cudaSuccess;
-  } seen{pinned<int>(1)};
-  launch("write_value", write_value, {1, 1}, stream, seen.value, 4);
-  cudaLaunchHostFunc(
-      stream,
-      [](void* data) {
-        auto& here = *static_cast<Seen*>(data);
-        here.at_call = *here.value;
-        here.result = cudaDeviceSynchronize();
-      },
-      &seen);
-  launch("write_value", write_value, {1, 1}, stream, seen.value, 5);
-  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
-  EXPECT_EQ(seen.at_call, 4);
-  EXPECT_EQ(seen.result, cudaErrorNotPermitted);
-}
-
-TEST_F(RuntimeTest, AKernelIsNotFirstLaunchedWhileAHostFunctionHoldsAStream) {
+TEST_F(RuntimeTest, AKernelIsNotLaunchedForTheFirstTimeWhileAnotherHoldsAStream) {
+  holds_its_stream("write_value");
   launch("idle", idle<1>, {1, 1}, stream);
-  cudaLaunchHostFunc(
-      other, [](void*) {}, nullptr);
+  launch("write_value", write_value, {1, 1}, other, pinned<int>(1), 1);
   EXPECT_NO_THROW(launch("idle", idle<1>, {1, 1}, stream));
   EXPECT_ANY_THROW(launch("idle", idle<2>, {1, 1}, stream));
-  EXPECT_NE(kernel_failure().find("first launched behind a host function"), std::string::npos);
+  EXPECT_NE(kernel_failure().find("launched first behind a kernel that holds its stream"), std::string::npos);
 }
 
 TEST_F(RuntimeTest, EventsTellTimeOnceTheyAreDone) {

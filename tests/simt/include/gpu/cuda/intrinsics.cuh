@@ -1,6 +1,7 @@
 #pragma once
 
 #include <bit>
+#include <chrono>
 #include <cstdint>
 #include <source_location>
 
@@ -106,6 +107,11 @@ inline unsigned bits_of(float x) {
 }
 inline float float_of(unsigned bits) {
   return std::bit_cast<float>(bits);
+}
+
+inline std::uint64_t nanoseconds() {
+  return static_cast<std::uint64_t>(
+      std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
 }
 
 inline unsigned char* dynamic_shared() {
