@@ -193,6 +193,15 @@ struct BenchRow {
   double link_bytes(const char* kind) const { return number(part(*row, "link_bytes"), kind); }
   double host_bytes() const { return number(*row, "host_bytes"); }
 
+  // What a reader of the figures must know: that memory was not pinned.
+  std::string notes() const {
+    std::string all;
+    for (const Json& note : part(*run, "notes")) {
+      if (note.is_string()) all += "; " + note.get<std::string>();
+    }
+    return all;
+  }
+
   double scan_GBps() const {
     const double ms = stage_ms("column scan");
     return ms > 0 ? (link_bytes("columns") + link_bytes("scales")) / ms / 1e6 : 0;
@@ -273,6 +282,7 @@ Shown judge_scan(const std::vector<Step>& steps, const std::vector<BenchRow>& ro
   }
   if (whole.value > 0) shown.figure += fmt::format("; {:.2f} of whole copies", row->scan_GBps() / whole.value);
   if (row->tokens() != long_context) shown.figure += fmt::format("; at {} tokens", row->tokens());
+  shown.figure += row->notes();
   return shown;
 }
 
@@ -305,6 +315,7 @@ Shown judge_fetch(const std::vector<Step>& steps, const std::vector<BenchRow>& r
     shown.verdict = met_if(share >= least_fetch_share && row->tokens() >= long_context);
   }
   if (row->tokens() != long_context) shown.figure += fmt::format("; at {} tokens", row->tokens());
+  shown.figure += row->notes();
   return shown;
 }
 

@@ -96,6 +96,13 @@ TEST(GpuCheck, Step1IsHeldToTheBestColumnStreamOverTheNearestFootprint) {
   EXPECT_EQ(slow.verdict, Verdict::missed);
 }
 
+TEST(GpuCheck, WhatTheBackendHadToSayStandsBesideTheRate) {
+  Json run = bench(bench_row(5.5, 0.5, 0.15));
+  run["notes"] = {"nothing is pinned"};
+  const Shown shown = line(report({step("link", link()), step("bench", run)}), "f16 columns, 1M");
+  EXPECT_NE(shown.figure.find("; nothing is pinned"), std::string::npos) << shown.figure;
+}
+
 TEST(GpuCheck, TheFastestVariantOfTheLinkCounts) {
   const Json both = report(
       {step("link", link()), step("a", bench(bench_row(9, 0.5, 0.15))), step("b", bench(bench_row(5.5, 0.5, 0.15)))});

@@ -181,6 +181,7 @@ class BenchCommand : public Command {
                                 {"device", backend.name()},
                                 {"description", backend.description()},
                                 {"link", backend.name() == "cuda" ? name(environment.link) : nullptr},
+                                {"notes", *environment.notes},
                                 {"device_memory", runtime::device_memory_json(backend.memory())},
                                 {"layers", bench_.layers},
                                 {"query_heads", bench_.query_heads},

@@ -14,11 +14,14 @@ gpu::Link chosen_link(const MachineOptions& options) {
 }
 
 std::unique_ptr<gpu::Backend> make_backend(const MachineOptions& options, const offload::Threads& threads,
-                                           gpu::Link link) {
+                                           gpu::Link link, const std::shared_ptr<std::vector<std::string>>& notes) {
   if (options.device == "cpu") return gpu::make_cpu_backend(threads);
   gpu::CudaOptions cuda = options.cuda;
   cuda.link = link;
-  cuda.say = [](const std::string& what) { fmt::print(stderr, "note: {}\n", what); };
+  cuda.say = [notes](const std::string& what) {
+    fmt::print(stderr, "note: {}\n", what);
+    notes->push_back(what);
+  };
   if (options.device == "cuda") return gpu::make_cuda_backend(threads, cuda);
   try {
     return gpu::make_cuda_backend(threads, cuda);
@@ -55,7 +58,7 @@ Environment::Environment(const MachineOptions& options)
     : kv_host(options.cuda.kv_host),
       link(chosen_link(options)),
       threads(options.threads),
-      backend(make_backend(options, threads, link)),
+      backend(make_backend(options, threads, link, notes)),
       arena(std::make_unique<offload::Arena>(topology, arena_options(options, *backend))) {
   if (!options.verbose) return;
   fmt::print(stderr, "machine: {}\ndevice: {}\nhost memory for keys and values: {}\n", topology.describe(),

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "examples/hayloft/options.h"
 #include "gpu/backend.h"
@@ -29,6 +30,8 @@ struct Environment {
 
   gpu::KvHost kv_host;  // as asked for
   gpu::Link link;       // as a CUDA device is told; never automatic
+  // What the backend had to say, which is printed at once: that memory could not be pinned.
+  std::shared_ptr<std::vector<std::string>> notes = std::make_shared<std::vector<std::string>>();
   offload::Topology topology;
   offload::Threads threads;
   std::unique_ptr<gpu::Backend> backend;

@@ -13,8 +13,9 @@ struct EvalInputs {
   bool prepared = false;  // samples that need no task of ours
 };
 
-// The tasks that --tasks asks for, each once: groups (needle, ruler, text, all) become what they hold and there is input
-// for; nothing asked for becomes what the input suggests. Throws Error on a name that is unknown, or whose input lacks.
+// The tasks that --tasks asks for, each once: groups (needle, ruler, text, all) become what they hold and there is
+// input for; nothing asked for becomes what the input suggests. Throws Error on a name that is unknown, or whose input
+// lacks.
 std::vector<std::string> expand_eval_tasks(std::vector<std::string> asked, const EvalInputs& given);
 
 }  // namespace hayloft::cli

@@ -94,7 +94,7 @@ TEST(ProgramOnADevice, BenchSplitsAStepByStagesAndKeepsWhatItHas) {
   EXPECT_EQ(row["link_bytes"]["rows"], 2 * 64 * 4 * 64);
 }
 
-// A build tree with suites of its own and a program whose `link` fails.
+// A build tree with suites and a program of its own.
 class GpuCheckScript : public testing::Test {
  protected:
   void script(const std::string& path, const std::string& text) const {
@@ -116,7 +116,8 @@ class GpuCheckScript : public testing::Test {
 };
 
 TEST_F(GpuCheckScript, AStepThatFailsIsShownAndDoesNotStopTheRest) {
-  script("tree/bin/hayloft", R"(case "$1" in link) echo 'the "link" is out of order' >&2; exit 3;; esac)"
+  script("tree/bin/hayloft", R"(case "$*" in link*) echo 'the "link" is out of order' >&2; exit 3;;
+  needle*int4* | needle*staged*) exit 4;; esac)"
                              "\nexec " HAYLOFT_PROGRAM R"( "$@")");
   script("tree/tests/a_test_cuda", "echo '[       OK ] A.IsRight (3 ms)'");
   script("tree/tests/b_test_cuda",
@@ -133,8 +134,10 @@ TEST_F(GpuCheckScript, AStepThatFailsIsShownAndDoesNotStopTheRest) {
   }
   EXPECT_EQ(outcomes,
             "tests: failed, exit code 1\nlink: failed, exit code 3\nneedle-256: passed\nneedle-256-cpu: passed\n"
-            "bench-1280: passed\nbench-1280-sm: passed\nbench-1280-copy: passed\nbench-1280-both: passed\n");
-  EXPECT_EQ(found["failed_steps"], 2);
+            "bench-1280: passed\nbench-1280-sm: passed\nbench-1280-copy: passed\nbench-1280-both: passed\n"
+            "needle-256-int4: failed, exit code 4\nneedle-256-int4-cpu: failed, exit code 4\n"
+            "needle-256-staged: failed, exit code 4\n");
+  EXPECT_EQ(found["failed_steps"], 5);
   EXPECT_EQ(found["steps"][0]["data"]["passed"], 1);
   EXPECT_EQ(found["steps"][0]["data"]["failed"], 1);
   EXPECT_NE(found["steps"][0]["log_tail"].get<std::string>().find("b_test.cpp:7: Failure"), std::string::npos);
