@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 
@@ -55,6 +57,15 @@ int bytes_of(cudaDataType type) {
   return type == CUDA_R_32F ? 4 : 2;
 }
 
+// Sums are as far off as those of tensor cores may be, which add some products at a time to an f32 and cut off what it
+// does not hold instead of rounding it.
+constexpr std::int64_t kStep = 8;
+
+float cut_off(double x) {
+  const auto rounded = static_cast<float>(x);
+  return std::fabs(static_cast<double>(rounded)) > std::fabs(x) ? std::nextafter(rounded, 0.0f) : rounded;
+}
+
 struct Product {
   int m, n, k;
   float alpha, beta;
@@ -73,11 +84,15 @@ struct Product {
       const Operand c_here{static_cast<std::byte*>(c) + index * stride_c * bytes_of(type_c), type_c, false, leading_c};
       for (std::int64_t column = 0; column < n; ++column) {
         for (std::int64_t row = 0; row < m; ++row) {
-          double sum = 0;
-          for (std::int64_t i = 0; i < k; ++i) {
-            sum += static_cast<double>(a_here.at(row, i)) * static_cast<double>(b_here.at(i, column));
+          float sum = 0;
+          for (std::int64_t begin = 0; begin < k; begin += kStep) {
+            double step = sum;
+            for (std::int64_t i = begin; i < std::min<std::int64_t>(begin + kStep, k); ++i) {
+              step += static_cast<double>(a_here.at(row, i)) * static_cast<double>(b_here.at(i, column));
+            }
+            sum = cut_off(step);
           }
-          double result = alpha * sum;
+          double result = static_cast<double>(alpha) * static_cast<double>(sum);
           if (beta != 0) result += static_cast<double>(beta) * static_cast<double>(c_here.at(row, column));
           store(const_cast<void*>(c_here.data), type_c, row + column * leading_c, static_cast<float>(result));
         }

@@ -73,6 +73,20 @@ TEST_F(CublasTest, MultipliesColumnMajorMatricesInEitherOrientation) {
   }
 }
 
+TEST_F(CublasTest, SumsAreCutOffAsTensorCoresMayCutThemOff) {
+  constexpr float alpha = 1, beta = 0;
+  constexpr int terms = 64;
+  const std::vector<f16> ones(terms, to_f16(1.0f));
+  std::vector<f16> values(terms, to_f16(0x1p-15f));
+  values[0] = to_f16(2048.0f);  // whose last place in f32 is 2^-12: eight of the others
+  auto* out = on_device<float>(1);
+  EXPECT_EQ(cublasGemmEx(handle, CUBLAS_OP_T, CUBLAS_OP_N, 1, 1, terms, &alpha, uploaded(ones), CUDA_R_16F, terms,
+                         uploaded(values), CUDA_R_16F, terms, &beta, out, CUDA_R_32F, 1, CUBLAS_COMPUTE_32F,
+                         CUBLAS_GEMM_DEFAULT),
+            CUBLAS_STATUS_SUCCESS);
+  EXPECT_EQ(to_host(out, 1)[0], 2048.0f + 7 * 0x1p-12f);  // the first seven are lost; rounded it would be 8
+}
+
 TEST_F(CublasTest, ABatchStepsByItsStridesAndSixteenBitInputsAddUpInF32) {
   const float alpha = 1, beta = 0;
   constexpr int batch = 2;

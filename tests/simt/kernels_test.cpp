@@ -1,4 +1,7 @@
 #include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdlib>
 #include <numeric>
 #include <set>
 #include <stdexcept>
@@ -66,6 +69,30 @@ TEST_F(KernelsTest, LanesThatDoNotExistNeitherVoteNorHoldNumbers) {
   EXPECT_EQ(summed[0], 32.0f);
   EXPECT_EQ(voted[39], 0xffu);
   EXPECT_TRUE(std::isnan(summed[39]));
+}
+
+__global__ void exponentials(const float* x, float* precise, float* fast) {
+  precise[threadIdx.x] = gpu::cuda::expf(x[threadIdx.x]);
+  fast[threadIdx.x] = gpu::cuda::fast_exp(x[threadIdx.x]);
+}
+
+TEST_F(KernelsTest, ExponentialsAreOffByWhatADevicesMayBeAndNoMore) {
+  std::vector<float> x(512);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = -static_cast<float>(i) / 8;
+  float* arguments = on_device<float>(x.size());
+  float *precise = on_device<float>(x.size()), *fast = on_device<float>(x.size());
+  cudaMemcpyAsync(arguments, x.data(), x.size() * sizeof(float), cudaMemcpyHostToDevice, stream);
+  launch("exponentials", exponentials, {1, 512}, stream, arguments, precise, fast);
+  const auto units = [&](const std::vector<float>& y) {  // in the last place, the most that one is off by
+    int most = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      most = std::max(most, std::abs(std::bit_cast<int>(y[i]) - std::bit_cast<int>(std::exp(x[i]))));
+    }
+    return most;
+  };
+  EXPECT_EQ(units(to_host(precise, x.size())), 2);
+  EXPECT_GT(units(to_host(fast, x.size())), 30);
+  EXPECT_LE(units(to_host(fast, x.size())), 2 + 1.173 * 64);
 }
 
 __global__ void block_sums(float* out) {
