@@ -38,7 +38,8 @@ class LinkCommand : public Command {
         "Memory to measure the verbs of decoding over, 64MiB at least [1GiB, or a quarter of what is free]");
     add_text(
         app, "--link-footprint", "BYTES,...", [this](const std::string& text) { read_footprints(text); },
-        "Host memory to measure the link to a GPU over [1, 4, 16 and 64GiB, as far as half of what is free reaches]");
+        "Host memory to measure the link to a GPU over [1, 4, 16 and 64GiB, as far as half of what is free reaches and "
+        "pinning it takes 20 s at most]");
     app.add_option("--seconds", options_.seconds, "About how long to measure")
         ->type_name("S")
         ->check(CLI::Range(0.1, 3600.0))

@@ -21,8 +21,9 @@ namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::uint64_t kLeastBytes = 1024 * kMiB;  // of --gpu-memory
-constexpr std::uint64_t kSpareBytes = 256 * kMiB;   // left to others when nobody says how much to take
-constexpr std::uint64_t kPieceBytes = 8 * kMiB;     // of the staging ring: long enough for the link's full rate
+// Left to others, and to kernels and cuBLAS' code that are loaded later, when nobody says how much to take.
+constexpr std::uint64_t kSpareBytes = 512 * kMiB;
+constexpr std::uint64_t kPieceBytes = 8 * kMiB;  // of the staging ring: long enough for the link's full rate
 constexpr int kPieces = 4;
 constexpr std::uint64_t kMoveBytes = 4 * kMiB;  // of an overlapping copy at a time
 
