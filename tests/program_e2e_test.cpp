@@ -375,6 +375,20 @@ TEST_F(ProgramTest, NeedleWithJsonOnStandardOutputKeepsTheTableAway) {
   EXPECT_NE(outcome.err.find("attention"), std::string::npos);
 }
 
+TEST_F(ProgramTest, BenchPrintsATableAndWritesItsFigures) {
+  const fs::path json = folder_ / "bench.json";
+  const Outcome outcome =
+      run_program({"bench", "--device", "cpu", "--shape", "2,4,2,32", "-c", "1000", "--block-tokens", "64", "--attn",
+                   "dense,sparq:k=16:r=8", "--columns", "f16,int8", "--seconds", "0.01", "--json", json});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("| 1000 | int8 | sparq r=8 k=16 |"), std::string::npos) << outcome.out;
+  const nlohmann::json figures = nlohmann::json::parse(std::ifstream(json));
+  EXPECT_EQ(figures["device"], "cpu");
+  EXPECT_TRUE(figures["link"].is_null()) << "there is none to choose";
+  EXPECT_EQ(figures["complete"], true);
+  EXPECT_EQ(figures["rows"].size(), 4u);
+}
+
 TEST_F(ProgramTest, CtrlCStopsCleanly) {
   const std::string model = make_model();
   // The haystack is a pipe: when it opens here the program has opened it too, so it is past its start and short of its

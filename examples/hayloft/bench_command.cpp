@@ -90,7 +90,7 @@ class BenchCommand : public Command {
           announce(so_far);
           if (so_far.rows.empty()) return;
           all_.push_back({tokens, format, so_far.measured_layers, so_far.host_bytes, so_far.rows.back()});
-          if (!json.to_stdout()) json.write(as_json(environment, false));
+          if (json.wanted() && !json.to_stdout()) json.write(as_json(environment, false));
         };
         runtime::bench_attention(*environment.backend, *environment.arena, bench_,
                                  {[](const std::string&) { check_interrupted(); }, keep});
@@ -175,18 +175,19 @@ class BenchCommand : public Command {
   // complete: whether every method has been measured.
   std::string as_json(const Environment& environment, bool complete) const {
     const gpu::Backend& backend = *environment.backend;
-    nlohmann::ordered_json json{{"schema", "hayloft.bench/1"},
-                                {"version", HAYLOFT_VERSION},
-                                {"complete", complete},
-                                {"device", backend.name()},
-                                {"description", backend.description()},
-                                {"link", backend.name() == "cuda" ? name(environment.link) : nullptr},
-                                {"notes", *environment.notes},
-                                {"device_memory", runtime::device_memory_json(backend.memory())},
-                                {"layers", bench_.layers},
-                                {"query_heads", bench_.query_heads},
-                                {"kv_heads", bench_.kv_heads},
-                                {"head_dim", bench_.head_dim}};
+    nlohmann::ordered_json json{
+        {"schema", "hayloft.bench/1"},
+        {"version", HAYLOFT_VERSION},
+        {"complete", complete},
+        {"device", backend.name()},
+        {"description", backend.description()},
+        {"link", backend.name() == "cuda" ? nlohmann::ordered_json(name(environment.link)) : nullptr},
+        {"notes", *environment.notes},
+        {"device_memory", runtime::device_memory_json(backend.memory())},
+        {"layers", bench_.layers},
+        {"query_heads", bench_.query_heads},
+        {"kv_heads", bench_.kv_heads},
+        {"head_dim", bench_.head_dim}};
     if (rates_) json.update({{"link_GBps", rates_->link}, {"near_GBps", rates_->near}});
     json["rows"] = nlohmann::ordered_json::array();
     for (const Measured& m : all_) {

@@ -81,7 +81,8 @@ class LinkCommand : public Command {
                                  fmt::print(stderr, "link: {}\n", what);
                                  runtime::note_link(so_far, profile);
                                  runtime::write_profile(profile, path);
-                                 if (!json.to_stdout()) json.write(whole_json(profile, &so_far, false));
+                                 if (json.wanted() && !json.to_stdout())
+                                   json.write(whole_json(profile, &so_far, false));
                                  check_interrupted();
                                });
       runtime::note_link(*link, profile);

@@ -99,7 +99,7 @@ class NeedleCommand : public Command {
     hooks.row = [&](const runtime::NeedleRow& row) {
       report_.rows.push_back(row);
       show(runtime::needle_line(row) + "\n");
-      if (!json.to_stdout()) write_json(false);
+      if (json.wanted() && !json.to_stdout()) write_json(false);
       check_interrupted();
     };
     try {
