@@ -71,29 +71,30 @@ class LinkCommand : public Command {
     if (!profile_.empty()) offload::require_writable(path);
 
     const Environment environment(machine_);
-    runtime::MachineProfile profile =
-        runtime::measure_profile(*environment.backend, *environment.arena, environment.topology, options_,
-                                 [](const std::string&) { check_interrupted(); });
+    // The link first: its figures are kept as they come, and a profile is nothing until it is whole.
     std::optional<gpu::LinkReport> link;
     if (environment.backend->name() == "cuda") {
       link = gpu::measure_link(environment.topology, environment.threads, link_options_,
                                [&](const std::string& what, const gpu::LinkReport& so_far) {
                                  fmt::print(stderr, "link: {}\n", what);
-                                 runtime::note_link(so_far, profile);
-                                 runtime::write_profile(profile, path);
-                                 if (json.wanted() && !json.to_stdout())
-                                   json.write(whole_json(profile, &so_far, false));
+                                 if (json.wanted() && !json.to_stdout()) json.write(unfinished_json(so_far));
                                  check_interrupted();
                                });
-      runtime::note_link(*link, profile);
+      if (json.wanted() && !json.to_stdout()) json.write(unfinished_json(*link));
     }
+    runtime::MachineProfile profile = runtime::measure_profile(
+        *environment.backend, *environment.arena, environment.topology, options_, [&](const std::string& what) {
+          if (link) fmt::print(stderr, "profile: {}\n", what);
+          check_interrupted();
+        });
+    if (link) runtime::note_link(*link, profile);
     runtime::write_profile(profile, path);
     if (!json.to_stdout()) {
       const bool table = format_ == Format::md;
       print(table ? markdown(profile) : csv(profile));
       if (link) print("\n" + (table ? runtime::link_table(*link) : runtime::link_csv(*link)));
     }
-    json.write(whole_json(profile, link ? &*link : nullptr, true));
+    json.write(whole_json(profile, link));
     if (!link) {
       fmt::print(stderr, "skipped: host to device, device to host, column streams and row gathers over the link: {}\n",
                  "no GPU is used (hayloft --list-devices says why)");
@@ -113,10 +114,16 @@ class LinkCommand : public Command {
     if (link_options_.footprints.empty()) fail("--link-footprint: name at least one");
   }
 
-  // The profile, and beside its fields what was measured of the link; complete: it is everything that was to be.
-  static std::string whole_json(const runtime::MachineProfile& profile, const gpu::LinkReport* link, bool complete) {
+  static std::string unfinished_json(const gpu::LinkReport& link) {
+    nlohmann::ordered_json json{{"complete", false}};
+    json.update(nlohmann::ordered_json::parse(runtime::link_json(link)));
+    return json.dump(2) + "\n";
+  }
+
+  // The profile, and beside its fields what was measured of the link.
+  static std::string whole_json(const runtime::MachineProfile& profile, const std::optional<gpu::LinkReport>& link) {
     nlohmann::ordered_json json = nlohmann::ordered_json::parse(runtime::profile_json(profile));
-    json["complete"] = complete;
+    json["complete"] = true;
     if (link) json.update(nlohmann::ordered_json::parse(runtime::link_json(*link)));
     return json.dump(2) + "\n";
   }
