@@ -13,7 +13,8 @@
 // A link of 1 to 2 us and 25 to 55 GB/s needs 50 to 100 KB on the way at any time. A lane asks for 8 consecutive tokens
 // of 8 components (4 for groups above 8, whose sums fill the registers) before it uses the first of them: 4 KiB (f16),
 // 2 KiB (int8) or 1 KiB (int4) a warp, on every multiprocessor 8 warps or more. A warp's request is 512, 256 or 128
-// contiguous bytes.
+// contiguous bytes. A block's are 2,048 consecutive tokens, in f16 a whole page of 4 KiB that no other block asks for:
+// a device knows the addresses of only so many of the host's pages at a time.
 //
 // By its instruction count the link stays the bound: for 256 tokens of r = 16 columns a warp issues about 1,400 (f16),
 // 1,700 (int8) or 1,800 (int4) instructions with four query heads, and a small card of 34 multiprocessors at 2.5 GHz
@@ -22,7 +23,7 @@
 namespace hayloft::gpu::cuda {
 
 inline constexpr int kLaneTokens = kChunkTokens / kWarp;  // tokens per lane; 16 bytes of f16
-inline constexpr int kScanThreads = 128;
+inline constexpr int kScanThreads = 256;
 inline constexpr int kTileScales = 64;  // scales per component and tile: one line of 128 bytes
 static_assert(kLaneTokens == 8);
 
@@ -197,7 +198,7 @@ __device__ inline Part part_of(const float (&s)[kLaneTokens]) {
 // Grid: tiles (as many blocks as are useful, each takes every gridDim.x-th), KV heads, and pieces of G query heads of
 // the group. G is the group size rounded up to a power of two; heads beyond the group have zero weights.
 template <offload::ColumnFormat format, int G>
-__global__ __launch_bounds__(kScanThreads, G > 4 ? 2 : 3) void scan_columns(ColumnSource source, ColumnScan scan) {
+__global__ __launch_bounds__(kScanThreads, G > 4 ? 1 : 2) void scan_columns(ColumnSource source, ColumnScan scan) {
   constexpr bool scaled = format != offload::ColumnFormat::f16;
   constexpr float infinity = __builtin_inff();
   const int padded = padded_rank<G>(scan.rank);

@@ -49,7 +49,7 @@ ColumnSource in_place(const DeviceStore& store) {
 template <offload::ColumnFormat format, int G>
 void launch_scan(const Context& context, const ColumnSource& source, const ColumnScan& scan, int heads,
                  cudaStream_t stream) {
-  constexpr int blocks_per_multiprocessor = 8;
+  constexpr int blocks_per_multiprocessor = 4;
   const auto kernel = scan_columns<format, G>;
   const unsigned shared = scan_shared_bytes<format, G>(scan.rank);
   if (shared > 48 * 1024) allow_shared("scan_columns", kernel, shared);
