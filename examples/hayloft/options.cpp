@@ -118,8 +118,9 @@ void add_machine_options(CLI::App& app, MachineOptions& options) {
 }
 
 void add_profile_option(CLI::App& app, MachineOptions& options) {
-  app.add_option("--profile", options.profile,
-                 "Machine profile that times are predicted by [the one that hayloft link keeps]")
+  app.add_option(
+         "--profile", options.profile,
+         "Machine profile that times are predicted by and --link auto follows [the one that hayloft link keeps]")
       ->type_name("FILE")
       ->take_last()
       ->group("Machine");

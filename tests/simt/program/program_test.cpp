@@ -173,6 +173,20 @@ TEST_F(GpuCheckScript, AStepOutOfTimeSaysHowFarItCame) {
   EXPECT_EQ(step["data"]["passed"], 1);
 }
 
+TEST_F(GpuCheckScript, CublasIsFoundWhereTheLoaderDoesNotLook) {
+  script("bin/python3", "echo " + (folder_ / "site/nvidia").string());
+  script("site/nvidia/cu13/lib/libcublas.so.13", "");
+  script("tree/bin/hayloft", R"(case "$1:$LD_LIBRARY_PATH" in --list-devices:) echo 'cuda  none: needs cuBLAS'; exit;;
+  --list-devices:*) echo 'cuda  a device'; exit;; esac)"
+                             "\nexec " HAYLOFT_PROGRAM R"( "$@")");
+  script("tree/tests/a_test_cuda",
+         R"([ -e "$LD_LIBRARY_PATH/libcublas.so.13" ] && echo '[       OK ] A.IsRight (3 ms)')");
+  run("tests", "unset LD_LIBRARY_PATH; PATH=" + (folder_ / "bin").string() + ":$PATH");
+  EXPECT_EQ(report()["device"], "a device");
+  EXPECT_NE(report()["notes"].get<std::string>().find("cuBLAS was found in /"), std::string::npos);
+  EXPECT_EQ(report()["steps"][0]["outcome"], "passed") << contents(folder_ / "err");
+}
+
 TEST_F(GpuCheckScript, WithoutADeviceNothingIsRun) {
   script("tree/bin/hayloft", R"(case "$1" in --list-devices) echo 'cuda  none: no driver'; exit;; esac)"
                              "\nexec " HAYLOFT_PROGRAM R"( "$@")");
