@@ -165,10 +165,10 @@ TEST_F(GpuCheckScript, AStepOutOfTimeSaysHowFarItCame) {
   script("tree/bin/hayloft", "exec " HAYLOFT_PROGRAM R"( "$@")");
   script("tree/tests/a_test_cuda", "echo '[       OK ] A.IsRight (3 ms)'");
   script("tree/tests/b_test_cuda", "sleep 60");
-  EXPECT_EQ(run("tests", "HAYLOFT_SECONDS=14"), 1);  // two seconds for the tests
+  EXPECT_EQ(run("tests", "HAYLOFT_SECONDS=12"), 1);  // three seconds for the tests
   const nlohmann::json step = report()["steps"][0];
   EXPECT_EQ(step["outcome"], "out of time");
-  EXPECT_EQ(step["log_tail"], "- a_test_cuda: 1 passed, 0 failed, 0 skipped, exit code 0");
+  EXPECT_EQ(step["log_tail"].get<std::string>().rfind("- a_test_cuda: 1 passed, 0 failed, 0 skipped", 0), 0u);
   EXPECT_EQ(step["data"]["complete"], false);
   EXPECT_EQ(step["data"]["passed"], 1);
 }
