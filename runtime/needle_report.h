@@ -17,7 +17,7 @@ struct NeedleReport {
   std::vector<NeedleRow> rows;    // in the order asked
   std::string prefill = "exact";  // prefill_label of how the contexts were read
   std::string columns = "f16";    // their format
-  gpu::DeviceMemory memory;       // of the device
+  gpu::DeviceMemory memory = {};  // of the device
   bool complete = true;           // every question asked has its row
 };
 
