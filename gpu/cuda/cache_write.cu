@@ -38,9 +38,9 @@ struct BlockShape {
 // shared memory, so that both sides are touched in long runs. `tail` is the first head's oldest row.
 __global__ void __launch_bounds__(kSpillThreads)
     spill_tile_kernel(const f16* tail, std::int64_t head_stride, int tokens, BlockShape shape, std::byte* image) {
-  // Two more per row: the tokens of one component then lie in different banks.
-  __shared__ std::uint16_t keys[kTile * (kMostComponents + 2)];
-  const int d = shape.head_dim, pitch = d + 2;
+  // One more per row: every other token of one component, which is what lanes ask for, then lies in a bank of its own.
+  __shared__ std::uint16_t keys[kTile * (kMostComponents + 1)];
+  const int d = shape.head_dim, pitch = d + 1;
   const int first = static_cast<int>(blockIdx.x) * kTile;
   const int count = min(kTile, tokens - first);
   const f16* const rows = tail + blockIdx.y * head_stride + static_cast<std::int64_t>(first) * 2 * d;
