@@ -122,10 +122,10 @@ TEST_F(GpuCheckScript, AStepThatFailsIsShownAndDoesNotStopTheRest) {
   script("tree/tests/a_test_cuda", "echo '[       OK ] A.IsRight (3 ms)'");
   script("tree/tests/b_test_cuda",
          "echo '[ RUN      ] B.IsWrong'\necho 'b_test.cpp:7: Failure'\necho '[  FAILED  ] B.IsWrong (3 ms)'\nexit 1");
-  const int status =
-      run("tests link bench needle",
-          "HAYLOFT_CHECK_NEEDLES=256 HAYLOFT_CHECK_DEPTHS=1 HAYLOFT_CHECK_BENCH=1280 HAYLOFT_CHECK_SHAPE=1,4,1,128 "
-          "HAYLOFT_CHECK_METHOD=0.01 HAYLOFT_CHECK_BLOCK=128");
+  const int status = run("tests link bench needle",
+                         "HAYLOFT_SECONDS=100000 HAYLOFT_CHECK_NEEDLES=256 HAYLOFT_CHECK_DEPTHS=1 "
+                         "HAYLOFT_CHECK_BENCH=1280 HAYLOFT_CHECK_SHAPE=1,4,1,128 "
+                         "HAYLOFT_CHECK_METHOD=0.01 HAYLOFT_CHECK_BLOCK=128");
   EXPECT_EQ(status, 1);
   const nlohmann::json found = report();
   std::string outcomes;
@@ -165,7 +165,7 @@ TEST_F(GpuCheckScript, AStepOutOfTimeSaysHowFarItCame) {
   script("tree/bin/hayloft", "exec " HAYLOFT_PROGRAM R"( "$@")");
   script("tree/tests/a_test_cuda", "echo '[       OK ] A.IsRight (3 ms)'");
   script("tree/tests/b_test_cuda", "sleep 60");
-  EXPECT_EQ(run("tests", "HAYLOFT_SECONDS=12"), 1);  // three seconds for the tests
+  EXPECT_EQ(run("tests", "HAYLOFT_SECONDS=24"), 1);  // six for the tests
   const nlohmann::json step = report()["steps"][0];
   EXPECT_EQ(step["outcome"], "out of time");
   EXPECT_EQ(step["log_tail"].get<std::string>().rfind("- a_test_cuda: 1 passed, 0 failed, 0 skipped", 0), 0u);
