@@ -244,11 +244,17 @@ enum class Link : std::uint8_t { automatic, sm, copy, both };
 // `automatic` pins what can be pinned and stages otherwise.
 enum class KvHost : std::uint8_t { automatic, pinned, staged, mmap };
 
+// What the fastest link of today carries while the next copy is issued, 2.3 us: shorter ones leave it idle.
+inline constexpr std::uint64_t worthwhile_copy_bytes = 128 << 10;
+
 struct CudaOptions {
   // Budget of device memory, --gpu-memory: everything that this process takes of it, what CUDA itself needs included.
   // 0: what is free, less a reserve.
   std::uint64_t memory_bytes = 0;
   Link link = Link::automatic;
+  // With Link::copy and Link::both: columns that lie in so many pieces that a copy would bring in fewer bytes than this
+  // are read in place instead. 0: copied at whatever cost.
+  std::uint64_t least_copy_bytes = 0;
   KvHost kv_host = KvHost::automatic;
   // Told, once, what the user should know and did not ask for: memory that could not be pinned. Null: nobody wants to.
   std::function<void(const std::string&)> say = nullptr;

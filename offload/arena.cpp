@@ -15,6 +15,7 @@
 namespace hayloft::offload {
 namespace {
 
+constexpr std::uint64_t chunks_at_once = 16;                      // that a request for many extents may take as one
 constexpr std::uint64_t largest_chunk = std::uint64_t{64} << 30;  // one registration of more fails on recent drivers
 
 std::uint64_t page_floor(std::uint64_t bytes) {
@@ -69,17 +70,19 @@ class ArenaState {
     while (!chunks_.empty()) decommit(chunks_.begin());
   }
 
-  std::byte* take(std::uint64_t bytes) {
+  // One of `wanted` > 0 extents of that size, which the caller goes on to take.
+  std::byte* take(std::uint64_t bytes, std::uint64_t wanted) {
     std::pair<std::byte*, Run> found;
     {
       const std::lock_guard lock(mutex_);
-      if (bytes > budget_ - used_) {
+      if (bytes > (budget_ - used_) / wanted) {
+        const std::uint64_t asked = bytes > UINT64_MAX / wanted ? UINT64_MAX : bytes * wanted;
         fail("host memory budget of {} is exhausted: asked for {}, {} left; raise {} or lower the context",
-             format_bytes(budget_), format_bytes(bytes), format_bytes(budget_ - used_), options_.budget_option);
+             format_bytes(budget_), format_bytes(asked), format_bytes(budget_ - used_), options_.budget_option);
       }
       found = take_free(bytes);
       if (!found.first) {
-        commit(bytes);
+        commit(bytes, wanted);
         found = take_free(bytes);
       }
       used_ += bytes;
@@ -133,14 +136,22 @@ class ArenaState {
     return {nullptr, {0, false}};
   }
 
+  // What a chunk for so many extents may take.
+  std::uint64_t chunk_for(std::uint64_t bytes, std::uint64_t wanted) const {
+    if (!huge_page_bytes_.empty()) return options_.chunk_bytes;
+    const std::uint64_t most = std::min(largest_chunk, chunks_at_once * options_.chunk_bytes);
+    return std::clamp(bytes > most / wanted ? most : bytes * wanted, options_.chunk_bytes, most);
+  }
+
   // Adds a chunk with room for an extent of `bytes`: a whole number of such extents, so that a store, whose blocks are
   // all of one size, leaves nothing over.
-  void commit(std::uint64_t bytes) {
+  void commit(std::uint64_t bytes, std::uint64_t wanted) {
     if (budget_ - committed_ < bytes) release_idle();
     const std::uint64_t room = budget_ - committed_;
     if (room < bytes) fail_fragmented(bytes);
-    const std::uint64_t many = std::min(room, std::max<std::uint64_t>(1, options_.chunk_bytes / bytes) * bytes);
-    const std::uint64_t limit = std::min(room, std::max(options_.chunk_bytes, bytes));
+    const std::uint64_t chunk_bytes = chunk_for(bytes, wanted);
+    const std::uint64_t many = std::min(room, std::max<std::uint64_t>(1, chunk_bytes / bytes) * bytes);
+    const std::uint64_t limit = std::min(room, std::max(chunk_bytes, bytes));
     Pages pages = map_pages(many, limit, huge_page_bytes_);
     if (!pages.data && many > bytes) pages = map_pages(bytes, limit, huge_page_bytes_);
     if (!pages.data) {
@@ -237,10 +248,21 @@ Arena::Arena(const Topology& topology, ArenaOptions options) {
 Arena::~Arena() = default;
 
 Extent Arena::allocate(std::uint64_t bytes) {
-  if (bytes == 0) return {};
+  return std::move(allocate(bytes, 1).front());
+}
+
+std::vector<Extent> Arena::allocate(std::uint64_t bytes, std::size_t count) {
   // A request within a page of 2^64 would wrap to nothing when rounded up; cut, it still exceeds every budget.
   const std::uint64_t pages = page_floor(std::min(bytes, page_floor(UINT64_MAX)) + alignment - 1);
-  return Extent(state_, state_->take(pages), pages);
+  std::vector<Extent> extents;
+  while (extents.size() < count) {
+    if (bytes == 0) {
+      extents.emplace_back();
+    } else {
+      extents.push_back(Extent(state_, state_->take(pages, count - extents.size()), pages));
+    }
+  }
+  return extents;
 }
 
 std::uint64_t Arena::budget_bytes() const {

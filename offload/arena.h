@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "offload/topology.h"
 
@@ -54,8 +55,8 @@ struct ArenaOptions {
 // Budgeted host memory for K and V. Commits memory chunk by chunk (1 GiB or 2 MiB pages where the system has free
 // ones, else transparent huge pages), and hands out page-aligned, zeroed extents. Chunks together never exceed the
 // budget. An extent lies within one chunk, so that it is pinned as one piece; one larger than chunk_bytes gets a chunk
-// of its own. Freed extents are used again; ordinary pages without a listener go back to the system meanwhile.
-// Thread-safe.
+// of its own, and many that are asked for at once get larger chunks. Freed extents are used again; ordinary pages
+// without a listener go back to the system meanwhile. Thread-safe.
 class Arena {
  public:
   static constexpr std::uint64_t alignment = 4096;
@@ -69,6 +70,11 @@ class Arena {
   // memory is exhausted; nothing is lost and smaller requests may still succeed. bytes is rounded up to `alignment`; 0
   // bytes is an empty extent.
   Extent allocate(std::uint64_t bytes);
+
+  // As many of the same size, all or none, behind one another as far as free memory allows: where it is committed for
+  // them, up to 16 chunk_bytes of them are pinned as one piece (chunk_bytes where the system has free huge pages, of
+  // which there may be few), so that one copy of a device can bring in pieces of many.
+  std::vector<Extent> allocate(std::uint64_t bytes, std::size_t count);
 
   std::uint64_t budget_bytes() const;
   std::uint64_t used_bytes() const;  // of all extents alive

@@ -68,9 +68,14 @@ std::span<const double> Store::exact_value_sum(int layer) const {
 }
 
 BlockWriter Store::start_block() {
-  BlockWriter block;
-  block.memory_ = arena_->allocate(layout_->block_bytes);
-  return block;
+  return std::move(start_blocks(1).front());
+}
+
+std::vector<BlockWriter> Store::start_blocks(std::size_t count) {
+  std::vector<BlockWriter> blocks(count);
+  std::vector<Extent> memory = arena_->allocate(layout_->block_bytes, count);
+  for (std::size_t i = 0; i < count; ++i) blocks[i].memory_ = std::move(memory[i]);
+  return blocks;
 }
 
 void Store::commit(int layer, BlockWriter block, int tokens) {
@@ -107,9 +112,10 @@ void Store::take_in(const Threads& threads) {
   std::vector<std::shared_ptr<const Extent>> copies;
   std::vector<const std::byte*> originals;
   for (const Layer& layer : layers_) {
-    for (std::size_t i = 0; i < layer.adopted; ++i) {
-      copies.push_back(std::make_shared<const Extent>(arena_->allocate(layout_->block_bytes)));
-      originals.push_back(layer.blocks[i]);
+    const std::size_t before = copies.size();
+    for (Extent& memory : arena_->allocate(layout_->block_bytes, layer.adopted)) {
+      originals.push_back(layer.blocks[copies.size() - before]);
+      copies.push_back(std::make_shared<const Extent>(std::move(memory)));
     }
   }
   threads.parallel_for(static_cast<std::int64_t>(copies.size()), 1, [&](std::int64_t begin, std::int64_t end) {

@@ -70,6 +70,9 @@ class Store {
   // Memory for the next block of any layer. Throws Error when the arena's budget is exhausted; the store is then
   // unchanged.
   BlockWriter start_block();
+  // As many, all or none, in memory that adjoins as far as it can: for blocks of one layer that come one after the
+  // other, of which a device then copies parts of many at a time.
+  std::vector<BlockWriter> start_blocks(std::size_t count);
 
   // Appends a filled block of `tokens` tokens (1..B) to `layer` and adds its value sums. A block of fewer than B tokens
   // seals the layer: appending to it again is a programmer's mistake. A commit that throws changes nothing.

@@ -171,8 +171,9 @@ class Run {
     shape_.layers = layers_that_fit(bench_, layout, arena);
     offload::Store store(arena, shape_);
     for (int layer = 0; layer < shape_.layers; ++layer) {
+      std::vector<offload::BlockWriter> blocks_of_layer = store.start_blocks(static_cast<std::size_t>(shape.blocks));
       for (std::int64_t i = 0; i < shape.blocks; ++i) {
-        offload::BlockWriter block = store.start_block();
+        offload::BlockWriter& block = blocks_of_layer[static_cast<std::size_t>(i)];
         const std::byte* from = blocks[static_cast<std::size_t>((i * 5 + layer) % noise_blocks)].data();
         constexpr std::int64_t piece = std::int64_t{1} << 20;
         const auto bytes = static_cast<std::int64_t>(layout.block_bytes);

@@ -37,9 +37,9 @@ std::int64_t TailSlots::capacity_for(int T, const CacheOptions& options) const {
   return std::max({capacity, needed, std::min(2 * needed, steady + std::max<std::int64_t>(T, steady))});
 }
 
-int TailSlots::full_blocks(int T, const CacheOptions& options) const {
+std::int64_t TailSlots::full_blocks(std::int64_t T, const CacheOptions& options) const {
   if (window > 0) return 0;
-  return static_cast<int>(std::max<std::int64_t>(0, tokens + T - options.window) / options.block_tokens);
+  return std::max<std::int64_t>(0, tokens + T - options.window) / options.block_tokens;
 }
 
 TailSlots tail_after(const CacheOptions& options, std::int64_t window, std::int64_t tokens, int chunk) {
@@ -52,9 +52,9 @@ TailSlots tail_after(const CacheOptions& options, std::int64_t window, std::int6
       tail.capacity = tail.capacity_for(T, options);
       tail.first = 0;
     }
-    const int full = tail.full_blocks(T, options);
+    const std::int64_t full = tail.full_blocks(T, options);
     tail.tokens += T;
-    tail.drop(static_cast<std::int64_t>(full) * options.block_tokens);
+    tail.drop(full * options.block_tokens);
   }
   return tail;
 }
@@ -195,20 +195,42 @@ void Cache::append(int layer, const float* k, const float* v, int T) {
 }
 
 void Cache::start_spills(int layer, int T) {
-  const int full = tails_[static_cast<std::size_t>(layer)].full_blocks(T, options_);
-  int i = spills_.started(layer);
+  const std::int64_t full = tails_[static_cast<std::size_t>(layer)].full_blocks(T, options_);
+  std::int64_t i = spills_.started(layer);
   if (i == full) return;
   backend_->order(backend_->stream(), backend_->spill_stream());
   const int B = options_.block_tokens;
   for (; i < full; ++i) {
     gpu::CacheView oldest = view(layer, T);
-    const std::int64_t before = static_cast<std::int64_t>(i) * B;
+    const std::int64_t before = i * B;
     oldest.tail.first += before;
     oldest.tail.position += before;
     oldest.tail.tokens -= before;
-    std::byte* const block = spills_.start(layer, store_.start_block());
+    std::byte* const block = spills_.start(layer, next_block(layer));
     backend_->spill(oldest, B, store_.layout(), block, backend_->spill_stream());
   }
+}
+
+offload::BlockWriter Cache::next_block(int layer) {
+  const auto index = static_cast<std::size_t>(layer);
+  if (index >= reserved_.size() || reserved_[index].empty()) return store_.start_block();
+  offload::BlockWriter block = std::move(reserved_[index].back());
+  reserved_[index].pop_back();
+  return block;
+}
+
+void Cache::reserve(std::int64_t tokens) {
+  give_back();
+  std::vector<std::vector<offload::BlockWriter>> reserved(tails_.size());
+  try {
+    for (std::size_t layer = 0; layer < tails_.size(); ++layer) {
+      reserved[layer] = store_.start_blocks(static_cast<std::size_t>(tails_[layer].full_blocks(tokens, options_)));
+      std::reverse(reserved[layer].begin(), reserved[layer].end());
+    }
+  } catch (const Error&) {  // block by block, as far as it goes, and then with an error
+    return;
+  }
+  reserved_ = std::move(reserved);
 }
 
 void Cache::make_room(Tail& tail, int T) {

@@ -34,8 +34,8 @@ struct TailSlots {
   void drop(std::int64_t oldest);  // `oldest` tokens have left the tail
   void forget();                   // what has left a sliding window
   bool has_room(int T) const { return first + tokens + T <= capacity; }
-  std::int64_t capacity_for(int T, const CacheOptions& options) const;  // when there is no room
-  int full_blocks(int T, const CacheOptions& options) const;            // that T more tokens would fill
+  std::int64_t capacity_for(int T, const CacheOptions& options) const;          // when there is no room
+  std::int64_t full_blocks(std::int64_t T, const CacheOptions& options) const;  // that T more tokens would fill
 };
 
 // What the tail of one layer (window 0: global) has become when `tokens` have been appended, `chunk` at a time.
@@ -76,6 +76,12 @@ class Cache {
   void commit(int T);
   void abandon() noexcept { spills_.abandon(); }
 
+  // Sets aside host memory for the blocks that `tokens` more will fill, those of a layer behind one another, where the
+  // budget has room for all of them; give_back() returns what has not been used. Layers that take turns would lie mixed
+  // with each other otherwise, which costs a device that copies columns a copy for each block.
+  void reserve(std::int64_t tokens);
+  void give_back() noexcept { reserved_.clear(); }
+
   // The same for one layer, for going layer by layer; tokens() follows with the last one. An error leaves the layers
   // apart, so it is done to a fork, which then takes the place of what it was forked from.
   void commit(int layer, int T);
@@ -103,7 +109,8 @@ class Cache {
   };
   Cache(const Cache& other, offload::Store store);
   void make_room(Tail& tail, int T);
-  void start_spills(int layer, int T);            // of the blocks that T more tokens fill
+  void start_spills(int layer, int T);  // of the blocks that T more tokens fill
+  offload::BlockWriter next_block(int layer);
   void commit_layers(int begin, int end, int T);  // layers [begin, end)
   void resize(Tail& tail, std::int64_t capacity) const;
 
@@ -116,6 +123,7 @@ class Cache {
   std::int64_t tokens_ = 0;
   std::uint64_t spilled_bytes_ = 0;
   Spills spills_;
+  std::vector<std::vector<offload::BlockWriter>> reserved_;  // by layer, the next one last
 };
 
 }  // namespace hayloft::runtime

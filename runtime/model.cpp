@@ -126,6 +126,7 @@ void Model::forward_by_layer(Cache& cache, Workspace& workspace, std::span<const
   const std::int64_t H = config_.hidden_size;
   std::vector<float> hidden(static_cast<std::size_t>(S * H));
   Cache grown = cache.fork();
+  grown.reserve(S);
   const Activations act = prepare(workspace, static_cast<int>(std::min<std::int64_t>(chunk, S)));
   clear_flag(workspace);
   for (int layer = 0; layer < config_.layers; ++layer) {

@@ -31,6 +31,15 @@ class SeesAll : public StepObserver {
   Session::Sight sight_;
 };
 
+// Memory set aside for as long as a prompt is read.
+struct Reserved {
+  Reserved(Cache& to, std::int64_t tokens) : cache(to) { cache.reserve(tokens); }
+  ~Reserved() { cache.give_back(); }
+  Reserved(const Reserved&) = delete;
+  Reserved& operator=(const Reserved&) = delete;
+  Cache& cache;
+};
+
 }  // namespace
 
 Session::Session(const Model& model, offload::Arena& arena, const SessionOptions& options)
@@ -88,6 +97,7 @@ void Session::read(std::span<const std::int32_t> tokens, const Attending& attend
                              });
     return;
   }
+  const Reserved reserved(cache_, total);
   for (std::size_t done = 0; done < tokens.size();) {
     const std::size_t T = std::min(tokens.size() - done, static_cast<std::size_t>(options_.chunk_tokens));
     model_->forward(cache_, workspace_, tokens.subspan(done, T), Want::none, attending);

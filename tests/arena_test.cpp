@@ -137,6 +137,38 @@ TEST_F(ArenaTest, ARequestNearTheLargestNumberIsRefusedLikeAnyOther) {
   }
 }
 
+TEST_F(ArenaTest, ManyAskedForAtOnceLieBehindOneAnotherInOneLargeChunk) {
+  ArenaOptions listened = options(64 * MiB, MiB);
+  const auto recorder = std::make_shared<Recorder>();
+  listened.listener = recorder;
+  Arena arena(topology_, listened);
+  const std::vector<Extent> extents = arena.allocate(300 * KiB, 40);  // 11.7 MiB
+  ASSERT_EQ(extents.size(), 40u);
+  for (std::size_t i = 1; i < extents.size(); ++i) {
+    EXPECT_EQ(extents[i].data() - extents[i - 1].data(), static_cast<std::ptrdiff_t>(300 * KiB)) << i;
+  }
+  for (const Extent& extent : extents) EXPECT_TRUE(all_zero(extent));
+  if (topology_.huge_pages().empty()) {
+    ASSERT_EQ(recorder->chunks.size(), 1u);
+    EXPECT_EQ(recorder->chunks.begin()->second, 40 * 300 * KiB) << "no more than was asked for";
+    const std::vector<Extent> more = arena.allocate(MiB, 40);
+    EXPECT_EQ(recorder->chunks.size(), 4u) << "16 chunks' worth in a piece at most: 16, 16 and 8 MiB";
+  }
+}
+
+TEST_F(ArenaTest, ManyAskedForAtOnceAreAllGivenOrNone) {
+  Arena arena(topology_, options(10 * MiB, MiB));
+  const Extent some = arena.allocate(3 * MiB);
+  EXPECT_EQ(message_of([&] { arena.allocate(MiB, 8); }),
+            "host memory budget of 10.0 MiB is exhausted: asked for 8.0 MiB, 7.0 MiB left; raise --host-memory or "
+            "lower the context");
+  EXPECT_NE(message_of([&] { arena.allocate(MiB, SIZE_MAX); }).find("is exhausted"), std::string::npos);
+  EXPECT_EQ(arena.used_bytes(), 3 * MiB);
+  EXPECT_EQ(arena.peak_bytes(), 3 * MiB);
+  EXPECT_EQ(arena.allocate(MiB, 7).size(), 7u);
+  EXPECT_TRUE(arena.allocate(MiB, 0).empty());
+}
+
 TEST_F(ArenaTest, TheWholeBudgetCanBeUsedByExtentsOfOneSize) {
   for (const std::uint64_t chunk : {100 * KiB, 1 * MiB, 64 * MiB}) {
     Arena arena(topology_, options(52 * KiB * 100, chunk));

@@ -210,6 +210,7 @@ TEST_F(ProgramTest, AttendRefusesOptionsOutOfRangeAndWritesNothing) {
   EXPECT_TRUE(refused_with(attend({"--attn", "sparq", "--attn-k", "8", "--attn-window", "9"}), 1, {"--attn-window 9"}));
   EXPECT_TRUE(refused_with(attend({"--block-tokens", "1000"}), 1, {"1000"}));
   EXPECT_TRUE(refused_with(attend({"--host-memory", "4k"}), 1, {"--host-memory"}));
+  EXPECT_TRUE(refused_with(attend({"--threads", "100000"}), 2, {"--threads 100000", "at most"}));
   EXPECT_EQ(left_behind(), Nothing());
 }
 

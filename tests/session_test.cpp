@@ -113,6 +113,37 @@ TEST_F(SessionTest, SparseMethodsDifferFromDenseWhenTheyLeaveSomethingOut) {
   }
 }
 
+TEST_F(SessionTest, TheBlocksOfALayerOfAPromptLieBehindOneAnother) {
+  // Although the layers take turns in spilling them.
+  ASSERT_GT(model.config().global_layers(), 1);
+  const auto tokens = random_tokens(203, model.config().vocab_size, 4);
+  Session session(model, arena, options);
+  session.append(tokens);
+  const offload::Store& store = session.cache().store();
+  const auto alignment = static_cast<std::ptrdiff_t>(offload::Arena::alignment);
+  const auto block = static_cast<std::ptrdiff_t>(store.layout().block_bytes);
+  for (int layer = 0; layer < model.config().global_layers(); ++layer) {
+    const auto blocks = store.layer(layer).blocks;
+    ASSERT_EQ(blocks.size(), 12u);
+    for (std::size_t i = 1; i < blocks.size(); ++i) {
+      EXPECT_EQ(blocks[i] - blocks[i - 1], (block + alignment - 1) / alignment * alignment) << layer << ", " << i;
+    }
+  }
+}
+
+TEST_F(SessionTest, WhatWasSetAsideForAPromptThatIsBrokenOffIsGivenBack) {
+  struct Stop {};
+  const auto tokens = random_tokens(203, model.config().vocab_size, 4);
+  Session session(model, arena, options);
+  std::int64_t read = 0;
+  const auto stop = [&](std::int64_t done, std::int64_t) {
+    read = done;
+    if (done > 100) throw Stop();
+  };
+  EXPECT_THROW(session.append(tokens, stop), Stop);
+  EXPECT_EQ(arena.used_bytes(), host_bytes(model.config(), options.cache, read));
+}
+
 TEST_F(SessionTest, AnExhaustedBudgetLeavesTheSessionAsItWas) {
   const auto tokens = random_tokens(400, model.config().vocab_size, 4);
   const std::uint64_t needed = host_bytes(model.config(), options.cache, 64);

@@ -18,6 +18,7 @@ std::unique_ptr<gpu::Backend> make_backend(const MachineOptions& options, const 
   if (options.device == "cpu") return gpu::make_cpu_backend(threads);
   gpu::CudaOptions cuda = options.cuda;
   cuda.link = link;
+  if (options.cuda.link == gpu::Link::automatic) cuda.least_copy_bytes = gpu::worthwhile_copy_bytes;
   cuda.say = [notes](const std::string& what) {
     fmt::print(stderr, "note: {}\n", what);
     notes->push_back(what);

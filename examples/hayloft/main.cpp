@@ -124,6 +124,11 @@ void return_freed_memory() {
   ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
 }
 
+// Where the system does not tell what processors there are, as in some containers, hwloc says so on stderr and guesses.
+void silence_hwloc() {
+  ::setenv("HWLOC_HIDE_ERRORS", "2", 0);
+}
+
 }  // namespace
 }  // namespace hayloft::cli
 
@@ -131,6 +136,7 @@ int main(int argc, char** argv) {
   using namespace hayloft::cli;
   forbid_blas_threads(argv);
   return_freed_memory();
+  silence_hwloc();
   catch_interrupts();
   try {
     return run(argc, argv);

@@ -1,9 +1,11 @@
 #include "examples/hayloft/options.h"
 
+#include <algorithm>
 #include <limits>
 #include <sstream>
 
 #include "offload/format.h"
+#include "offload/topology.h"
 
 namespace hayloft::cli {
 namespace {
@@ -95,7 +97,12 @@ void add_machine_options(CLI::App& app, MachineOptions& options) {
       [&](gpu::Link link) { options.cuda.link = link; })
       ->default_str("auto");
   add_text(
-      app, "-t,--threads", "N", [&](const std::string& text) { options.threads = read_int("--threads", text, 0); },
+      app, "-t,--threads", "N",
+      [&](const std::string& text) {
+        options.threads = read_int("--threads", text, 0);
+        const int most = std::max(1024, 8 * offload::usable_processors());
+        if (options.threads > most) fail("--threads {}: at most {}; 0 takes every processor", text, most);
+      },
       "Threads; 0 takes every processor this process may use")
       ->default_str("0");
   add_text(

@@ -16,26 +16,52 @@ constexpr std::ptrdiff_t kLargestPitch = 0x7fffffff;
 // Part of a block that a range covers.
 struct BlockPart {
   const std::byte* block;
-  const std::byte* piece;  // of pinned memory, that the block lies in; null when it is not pinned
-  std::int64_t slot;       // of the first token, in the block
-  std::int64_t offset;     // of the first token, in the range
+  std::int64_t slot;    // of the first token, in the block
+  std::int64_t offset;  // of the first token, in the range
   std::int64_t tokens;
+};
+
+// Parts of which one copy brings in the same column: equally long and far apart, in memory pinned as one piece.
+struct Stretch {
+  std::size_t first;
+  std::size_t parts;
+  std::ptrdiff_t pitch;  // of more than one
 };
 
 // Of the positions [begin, begin + tokens), those that the blocks have memory for: a last block that is not full is
 // taken whole, so that no scale is cut.
-std::vector<BlockPart> parts_of(const HostPins& pins, const offload::LayerView& view, std::int64_t begin,
-                                std::int64_t tokens) {
+std::vector<BlockPart> parts_of(const offload::LayerView& view, std::int64_t begin, std::int64_t tokens) {
   const std::int64_t block = view.layout->block_tokens;
   const std::int64_t end = std::min(begin + tokens, static_cast<std::int64_t>(view.blocks.size()) * block);
   std::vector<BlockPart> parts;
   for (std::int64_t t = begin; t < end;) {
     const std::int64_t length = std::min(end - t, block - t % block);
-    const std::byte* const data = view.blocks[static_cast<std::size_t>(t / block)];
-    parts.push_back({data, pins.piece_of(data), t % block, t - begin, length});
+    parts.push_back({view.blocks[static_cast<std::size_t>(t / block)], t % block, t - begin, length});
     t += length;
   }
   return parts;
+}
+
+std::vector<Stretch> stretches_of(const HostPins& pins, const std::vector<BlockPart>& parts) {
+  std::vector<Stretch> stretches;
+  std::span<const std::byte> piece;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const std::byte* const block = parts[i].block;
+    const std::byte* const before = i > 0 ? parts[i - 1].block : nullptr;
+    const bool same_piece = !piece.empty() && block >= piece.data() && block < piece.data() + piece.size();
+    if (same_piece && parts[i].tokens == parts[i - 1].tokens && block > before) {
+      Stretch& last = stretches.back();
+      const std::ptrdiff_t pitch = block - before;
+      if (last.parts == 1 ? pitch <= kLargestPitch : pitch == last.pitch) {
+        last.pitch = pitch;
+        ++last.parts;
+        continue;
+      }
+    }
+    if (!same_piece) piece = pins.piece_of(block);
+    stretches.push_back({i, 1, 0});
+  }
+  return stretches;
 }
 
 // Bytes of one column's levels or scales for so many tokens; `whole` for a block of `block_tokens`.
@@ -43,7 +69,30 @@ std::uint64_t share(std::uint64_t whole, std::int64_t tokens, std::int64_t block
   return whole * static_cast<std::uint64_t>(tokens) / static_cast<std::uint64_t>(block_tokens);
 }
 
+// Of all chosen columns, levels and scales.
+std::uint64_t bytes_of(const offload::BlockLayout& layout, int rank, std::int64_t tokens) {
+  return static_cast<std::uint64_t>(rank) * (share(layout.column_bytes, tokens, layout.block_tokens) +
+                                             share(layout.scale_bytes, tokens, layout.block_tokens));
+}
+
+// Tokens that a slab has room for.
+std::int64_t slab_tokens(const offload::LayerView& view, int rank, std::uint64_t slab_bytes) {
+  std::int64_t tokens = kChunkTokens;
+  while (tokens < view.tokens && bytes_of(*view.layout, rank, 2 * tokens) <= slab_bytes) tokens *= 2;
+  return tokens;
+}
+
 }  // namespace
+
+std::uint64_t bytes_per_copy(const Context& context, const offload::LayerView& view, int rank) {
+  const std::int64_t slab = slab_tokens(view, rank, kColumnSlabBytes);
+  std::size_t stretches = 0;
+  for (std::int64_t begin = 0; begin < view.tokens; begin += slab) {
+    stretches += stretches_of(*context.pins, parts_of(view, begin, slab)).size();
+  }
+  const std::uint64_t copies_each = view.layout->scale_bytes > 0 ? 2 : 1;
+  return bytes_of(*view.layout, 1, view.tokens) / std::max<std::uint64_t>(1, stretches * copies_each);
+}
 
 ColumnSlabs::ColumnSlabs(const Context& context, const offload::LayerView& view,
                          std::span<const std::int32_t> components, int rank, bool staged, cudaStream_t stream)
@@ -51,20 +100,15 @@ ColumnSlabs::ColumnSlabs(const Context& context, const offload::LayerView& view,
   const offload::BlockLayout& layout = *view.layout;
   if (staged) ring_ = context.staging->lock();
   const std::uint64_t most = staged ? std::min(kColumnSlabBytes, context.staging->piece_bytes()) : kColumnSlabBytes;
-  const auto needed = [&](std::int64_t tokens) {
-    return static_cast<std::uint64_t>(rank) * (share(layout.column_bytes, tokens, layout.block_tokens) +
-                                               share(layout.scale_bytes, tokens, layout.block_tokens));
-  };
-  tokens_ = kChunkTokens;
-  while (tokens_ < view.tokens && needed(2 * tokens_) <= most) tokens_ *= 2;
-  if (staged && needed(tokens_) > most) {
+  tokens_ = slab_tokens(view, rank, most);
+  if (staged && bytes_of(layout, rank, tokens_) > most) {
     throw std::logic_error("ColumnSlabs: a piece of the staging ring does not hold one chunk of the chosen columns");
   }
   column_bytes_ = share(layout.column_bytes, tokens_, layout.block_tokens);
   scale_bytes_ = share(layout.scale_bytes, tokens_, layout.block_tokens);
   scale_shift_ =
       std::countr_zero(static_cast<unsigned>(std::min(layout.block_tokens, offload::BlockLayout::scale_tokens)));
-  slab_bytes_ = (needed(tokens_) + 255) / 256 * 256;
+  slab_bytes_ = (bytes_of(layout, rank, tokens_) + 255) / 256 * 256;
   slabs_.emplace(context, 2 * static_cast<std::int64_t>(slab_bytes_), stream);
 }
 
@@ -96,26 +140,17 @@ ColumnSource ColumnSlabs::ready() {
 
 void ColumnSlabs::copy(const ColumnRange& range, std::byte* slab) const {
   const offload::BlockLayout& layout = *view_.layout;
-  const std::vector<BlockPart> parts = parts_of(*context_.pins, view_, range.begin, tokens_);
-  // Whether one copy may bring in part n together with part i.
-  const auto alike = [&](std::size_t i, std::size_t n) {
-    return n < parts.size() && parts[n].tokens == parts[i].tokens && parts[n].piece == parts[i].piece;
-  };
+  const std::vector<BlockPart> parts = parts_of(view_, range.begin, tokens_);
+  const std::vector<Stretch> stretches = stretches_of(*context_.pins, parts);
   // One column's runs, `bytes` of them in each part, from `offset` in the block on.
   const auto copy_runs = [&](std::uint64_t offset, std::uint64_t column, std::byte* to) {
-    for (std::size_t i = 0; i < parts.size();) {
-      const std::uint64_t bytes = share(column, parts[i].tokens, layout.block_tokens);
-      std::size_t n = i + 1;
-      std::ptrdiff_t pitch = static_cast<std::ptrdiff_t>(bytes);
-      if (alike(i, n) && parts[n].block > parts[i].block && parts[n].block - parts[i].block <= kLargestPitch) {
-        pitch = parts[n].block - parts[i].block;
-        while (alike(i, n) && parts[n].block - parts[n - 1].block == pitch) ++n;
-      }
-      HAYLOFT_CUDA(cudaMemcpy2DAsync(to + share(column, parts[i].offset, layout.block_tokens), bytes,
-                                     parts[i].block + offset + share(column, parts[i].slot, layout.block_tokens),
-                                     static_cast<std::size_t>(pitch), bytes, n - i, cudaMemcpyHostToDevice,
-                                     context_.copies));
-      i = n;
+    for (const Stretch& stretch : stretches) {
+      const BlockPart& part = parts[stretch.first];
+      const std::uint64_t bytes = share(column, part.tokens, layout.block_tokens);
+      const std::uint64_t pitch = stretch.parts > 1 ? static_cast<std::uint64_t>(stretch.pitch) : bytes;
+      HAYLOFT_CUDA(cudaMemcpy2DAsync(to + share(column, part.offset, layout.block_tokens), bytes,
+                                     part.block + offset + share(column, part.slot, layout.block_tokens), pitch, bytes,
+                                     stretch.parts, cudaMemcpyHostToDevice, context_.copies));
     }
   };
   const std::uint64_t head = static_cast<std::uint64_t>(range.head) * layout.head_bytes;
@@ -132,7 +167,7 @@ void ColumnSlabs::copy(const ColumnRange& range, std::byte* slab) const {
 
 void ColumnSlabs::gather(const ColumnRange& range, std::byte* slab) {
   const offload::BlockLayout& layout = *view_.layout;
-  const std::vector<BlockPart> parts = parts_of(*context_.pins, view_, range.begin, tokens_);
+  const std::vector<BlockPart> parts = parts_of(view_, range.begin, tokens_);
   std::byte* piece = context_.staging->acquire();
   std::byte* scales = piece + static_cast<std::uint64_t>(rank_) * column_bytes_;
   const auto runs = static_cast<std::int64_t>(parts.size());

@@ -11,7 +11,11 @@
 
 namespace hayloft::gpu::cuda {
 
-inline constexpr std::uint64_t kColumnSlabBytes = std::uint64_t{4} << 20;  // 0.17 ms of a 25 GB/s link
+// 0.7 ms of a 25 GB/s link, so that the 2 r copies that bring in a slab are a small part of its time to issue.
+inline constexpr std::uint64_t kColumnSlabBytes = std::uint64_t{16} << 20;
+
+// What a copy of chosen columns out of a pinned store brings in on average.
+std::uint64_t bytes_per_copy(const Context& context, const offload::LayerView& view, int rank);
 
 // The chosen columns of one KV head over a range of tokens.
 struct ColumnRange {
@@ -27,8 +31,9 @@ struct ColumnRange {
 //
 // A slab holds the r columns of a range side by side, [r][tokens] in the column format, then their scales. The copy
 // engine fetches each column by two-dimensional copies, one for each stretch of blocks that lie equally far apart in
-// memory pinned as one piece: usually one for all, 8 KiB a row with f16 columns and B = 4096. (One copy per run instead
-// costs 2 us apiece to issue, and batched copies reach a fraction of the link below 28 KiB.)
+// memory pinned as one piece: one for all, 8 KiB a row with f16 columns and B = 4096, when a cache or a snapshot has
+// laid them behind one another. (One copy per run instead costs 2 us apiece to issue, and batched copies reach a
+// fraction of the link below 28 KiB.)
 class ColumnSlabs {
  public:
   // components: [Hkv][r], on the host. Holds the ring's lock, if it stages, until it is destroyed.

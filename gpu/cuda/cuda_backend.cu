@@ -206,6 +206,7 @@ class CudaBackend final : public Backend {
     context.multiprocessors = attribute(cudaDevAttrMultiProcessorCount, device_);
     context.shared_bytes = static_cast<unsigned>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device_));
     context.link = options.link == Link::automatic ? Link::sm : options.link;
+    context.least_copy_bytes = options.least_copy_bytes;
     context.compute = compute_;
     context.copies = copies_;
     context.arena = &arena_;

@@ -93,10 +93,11 @@ const std::byte* HostPins::on_device(const std::byte* data, std::uint64_t bytes)
   return bytes <= pin->second.bytes - offset ? pin->second.device + offset : nullptr;
 }
 
-const std::byte* HostPins::piece_of(const std::byte* data) const {
+std::span<const std::byte> HostPins::piece_of(const std::byte* data) const {
   const std::shared_lock lock(mutex_);
   const auto pin = find(data);
-  return pin == pins_.end() ? nullptr : pin->first;
+  if (pin == pins_.end()) return {};
+  return {pin->first, pin->second.bytes};
 }
 
 }  // namespace hayloft::gpu::cuda

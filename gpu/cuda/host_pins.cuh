@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <shared_mutex>
+#include <span>
 #include <string>
 
 #include "gpu/backend.h"
@@ -33,9 +34,9 @@ class HostPins : public offload::ChunkListener {
   // Where the device sees [data, data + bytes), or null when not all of it is pinned. bytes > 0.
   const std::byte* on_device(const std::byte* data, std::uint64_t bytes) const;
 
-  // Where the memory begins that was pinned together with `data`, or null when that is not pinned. CUDA refuses a copy
-  // that crosses from one such piece to another, also when they adjoin.
-  const std::byte* piece_of(const std::byte* data) const;
+  // The memory that was pinned together with `data`, or nothing when that is not pinned. CUDA refuses a copy that
+  // crosses from one such piece to another, also when they adjoin.
+  std::span<const std::byte> piece_of(const std::byte* data) const;
 
  private:
   struct Pin {

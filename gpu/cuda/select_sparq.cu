@@ -33,6 +33,12 @@ constexpr std::uint64_t kBatchesPerBudget = 64;
 // With Link::both, tokens read in place for each token copied.
 constexpr std::int64_t kInPlacePerCopied = 1;
 
+// How the chosen columns of a pinned store come: as asked for, unless copies of them would be too short.
+Link link_over(const Context& context, const offload::LayerView& store, int rank) {
+  if (context.link == Link::sm || context.least_copy_bytes == 0) return context.link;
+  return bytes_per_copy(context, store, rank) < context.least_copy_bytes ? Link::sm : context.link;
+}
+
 ColumnSource in_place(const DeviceStore& store) {
   ColumnSource source;
   source.blocks = store.blocks;
@@ -105,12 +111,13 @@ class SparqSelector {
     scan_.stride = stride();
     scan_.notes = {notes_, notes_ + heads_at_once_ * group_ * note_stride(), note_stride()};
     const bool staged = !pinned(context, cache.store);
-    if (!staged && context.link != Link::copy) store_ = on_device(context, cache.store, stream);
-    if (staged || context.link != Link::sm) {
+    const Link link = staged ? Link::copy : link_over(context, cache.store, args.rank);
+    if (link != Link::copy) store_ = on_device(context, cache.store, stream);
+    if (link != Link::sm) {
       fetch_components();
       slabs_.emplace(context, cache.store, host_components_, args.rank, staged, stream);
     }
-    if (!staged && context.link == Link::both) in_place_per_copied_ = kInPlacePerCopied;
+    if (link == Link::both) in_place_per_copied_ = kInPlacePerCopied;
   }
 
   void run(std::int32_t* positions, float* alpha) {

@@ -347,6 +347,24 @@ TEST_F(CudaSelect, ColumnsThatComeInSeveralSlabsGiveTheSameBits) {
   }
 }
 
+TEST_F(CudaSelect, ColumnsThatCopiesWouldBringInTooSmallPiecesAreReadInPlaceWhereThatIsLeftToTheBackend) {
+  const CacheShape shape{.kv_heads = 2, .head_dim = 16, .block_tokens = 256, .stored = 1500, .tail = 20};
+  const std::vector<float> q = random_query(4, 16, 11);
+  gpu::SparqSelect args;
+  args.rank = 6;
+  args.k = 77;
+  args.limit = 1400;
+  SharedCache in_place(*cuda, shape);
+  const Selection expected = select(*cuda, in_place.on_cuda(), q, args);
+  for (const Link link : {Link::copy, Link::both}) {
+    for (const std::uint64_t least : {std::uint64_t{1}, gpu::worthwhile_copy_bytes}) {
+      const auto device = make_cuda({.link = link, .least_copy_bytes = least});
+      SharedCache cache(*device, shape);
+      expect_same(select(*device, cache.on_cuda(), q, args), expected);
+    }
+  }
+}
+
 TEST_F(CudaSelect, ASmallBudgetSelectsForAFewHeadsAtATime) {
   // The scores of a KV head take 1.3 MiB, a 64th of what the arena has of a GiB holds four.
   const auto small = make_cuda({.memory_bytes = std::uint64_t{1} << 30});

@@ -15,6 +15,14 @@ class SpillStream : public CudaTest {
 
   const offload::BlockLayout layout{{1, heads, d, B, offload::ColumnFormat::int8}};
 
+  const offload::Topology topology;
+
+  offload::ArenaOptions pinned() const {
+    offload::ArenaOptions options;
+    options.budget_bytes = std::uint64_t{16} << 20;
+    options.listener = cuda->pinning();
+    return options;
+  }
   gpu::CacheView view(const f16* rows, std::int64_t tokens) const {
     gpu::CacheView cache;
     cache.kv_heads = heads;
@@ -35,11 +43,7 @@ TEST_F(SpillStream, BlocksOfManyLayersTakeShapeOneAfterTheOtherWhicheverStreamIs
   constexpr int blocks = 4;
   for (std::uint64_t seed = 1; seed <= 12; ++seed) {
     simt::reset(seed);
-    offload::ArenaOptions options;
-    options.budget_bytes = std::uint64_t{16} << 20;
-    options.listener = cuda->pinning();
-    const offload::Topology topology;
-    offload::Arena arena(topology, options);
+    offload::Arena arena(topology, pinned());
     std::vector<offload::Extent> written;
     std::vector<gpu::Buffer> tails;
     for (std::uint32_t i = 0; i < blocks; ++i) {
@@ -66,11 +70,7 @@ TEST_F(SpillStream, WhatComputesDoesNotWaitForThem) {
   bool on_its_way = false;
   for (std::uint64_t seed = 1; seed <= 40 && !on_its_way; ++seed) {
     simt::reset(seed);
-    offload::ArenaOptions options;
-    options.budget_bytes = std::uint64_t{16} << 20;
-    options.listener = cuda->pinning();
-    const offload::Topology topology;
-    offload::Arena arena(topology, options);
+    offload::Arena arena(topology, pinned());
     const offload::Extent block = arena.allocate(layout.block_bytes);
     const gpu::Buffer tail = upload(*cuda, rows(B, 1));
     cuda->order(cuda->stream(), cuda->spill_stream());
