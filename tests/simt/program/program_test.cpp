@@ -1,16 +1,13 @@
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <regex>
 #include <string>
 
 #include "tests/program.h"
 #include "tests/temporary_folder.h"
 
-// The program and scripts/gpu-check as on a machine with a GPU, which is the double of this folder. Contexts are as
-// short as a needle allows.
+// The program as on a machine with a GPU, which is the double of this folder. Contexts are as short as a needle allows.
 namespace hayloft {
 namespace {
 
@@ -92,108 +89,6 @@ TEST(ProgramOnADevice, BenchSplitsAStepByStagesAndKeepsWhatItHas) {
   EXPECT_EQ(row["link_bytes"]["columns"], 2 * 384 * 16 / 2);
   EXPECT_EQ(row["link_bytes"]["scales"], 2 * 384 / 64 * 16 * 2);
   EXPECT_EQ(row["link_bytes"]["rows"], 2 * 64 * 4 * 64);
-}
-
-// A build tree with suites and a program of its own.
-class GpuCheckScript : public testing::Test {
- protected:
-  void script(const std::string& path, const std::string& text) const {
-    const fs::path file = folder_ / path;
-    fs::create_directories(file.parent_path());
-    std::ofstream(file) << "#!/bin/sh\n" << text << '\n';
-    fs::permissions(file, fs::perms::owner_all);
-  }
-  std::string summary() const { return contents(folder_ / "out/summary.md"); }
-  nlohmann::json report() const { return nlohmann::json::parse(contents(folder_ / "out/gpu-check.json")); }
-  int run(const std::string& steps, const std::string& settings) const {
-    const std::string command = settings + " HAYLOFT_BUILD=" + (folder_ / "tree").string() +
-                                " bash " HAYLOFT_SOURCE_DIR "/scripts/gpu-check " + (folder_ / "out").string() + " " +
-                                steps + " 2>" + (folder_ / "err").string();
-    return WEXITSTATUS(std::system(command.c_str()));
-  }
-
-  test::TemporaryFolder folder_;
-};
-
-TEST_F(GpuCheckScript, AStepThatFailsIsShownAndDoesNotStopTheRest) {
-  script("tree/bin/hayloft", R"(case "$*" in link*) echo 'the "link" is out of order' >&2; exit 3;;
-  needle*int4* | needle*staged*) exit 4;; esac)"
-                             "\nexec " HAYLOFT_PROGRAM R"( "$@")");
-  script("tree/tests/a_test_cuda", "echo '[       OK ] A.IsRight (3 ms)'");
-  script("tree/tests/b_test_cuda",
-         "echo '[ RUN      ] B.IsWrong'\necho 'b_test.cpp:7: Failure'\necho '[  FAILED  ] B.IsWrong (3 ms)'\nexit 1");
-  const int status = run("tests link bench needle",
-                         "HAYLOFT_SECONDS=100000 HAYLOFT_CHECK_NEEDLES=256 HAYLOFT_CHECK_DEPTHS=1 "
-                         "HAYLOFT_CHECK_BENCH=1280 HAYLOFT_CHECK_SHAPE=1,4,1,128 "
-                         "HAYLOFT_CHECK_METHOD=0.01 HAYLOFT_CHECK_BLOCK=128");
-  EXPECT_EQ(status, 1);
-  const nlohmann::json found = report();
-  std::string outcomes;
-  for (const nlohmann::json& step : found["steps"]) {
-    outcomes += step["step"].get<std::string>() + ": " + step["outcome"].get<std::string>() + "\n";
-  }
-  EXPECT_EQ(outcomes,
-            "tests: failed, exit code 1\nlink: failed, exit code 3\nneedle-256: passed\nneedle-256-cpu: passed\n"
-            "bench-1280: passed\nbench-1280-sm: passed\nbench-1280-copy: passed\nbench-1280-both: passed\n"
-            "needle-256-int4: failed, exit code 4\nneedle-256-int4-cpu: failed, exit code 4\n"
-            "needle-256-staged: failed, exit code 4\n");
-  EXPECT_EQ(found["failed_steps"], 5);
-  EXPECT_EQ(found["steps"][0]["data"]["passed"], 1);
-  EXPECT_EQ(found["steps"][0]["data"]["failed"], 1);
-  EXPECT_NE(found["steps"][0]["log_tail"].get<std::string>().find("b_test.cpp:7: Failure"), std::string::npos);
-  EXPECT_EQ(found["steps"][1]["log_tail"], "the \"link\" is out of order");
-  EXPECT_EQ(found["steps"][1]["data"], nullptr);
-  EXPECT_EQ(found["steps"][4]["data"]["complete"], true);
-
-  const auto verdict = [&](const std::string& what) -> std::string {
-    for (const nlohmann::json& line : found["shows"]) {
-      if (line["what"].get<std::string>().find(what) != std::string::npos) return line["verdict"];
-    }
-    return "no such line";
-  };
-  EXPECT_EQ(verdict("CUDA tests"), "NOT met");
-  EXPECT_EQ(verdict("needle at 256"), "met");
-  EXPECT_EQ(verdict("the arena's peak"), "met");
-  EXPECT_EQ(verdict("the driver's peak"), "met");
-  EXPECT_EQ(verdict("selection of 1024"), "NOT met") << "a short context proves nothing";
-  EXPECT_EQ(verdict("int8 columns"), "not measured") << "there is no link to compare with";
-  EXPECT_NE(summary().find("## tests: failed, exit code 1"), std::string::npos);
-  EXPECT_NE(summary().find("column scan"), std::string::npos);
-}
-
-TEST_F(GpuCheckScript, AStepOutOfTimeSaysHowFarItCame) {
-  script("tree/bin/hayloft", "exec " HAYLOFT_PROGRAM R"( "$@")");
-  script("tree/tests/a_test_cuda", "echo '[       OK ] A.IsRight (3 ms)'");
-  script("tree/tests/b_test_cuda", "sleep 60");
-  EXPECT_EQ(run("tests", "HAYLOFT_SECONDS=24"), 1);  // six for the tests
-  const nlohmann::json step = report()["steps"][0];
-  EXPECT_EQ(step["outcome"], "out of time");
-  EXPECT_EQ(step["log_tail"].get<std::string>().rfind("- a_test_cuda: 1 passed, 0 failed, 0 skipped", 0), 0u);
-  EXPECT_EQ(step["data"]["complete"], false);
-  EXPECT_EQ(step["data"]["passed"], 1);
-}
-
-TEST_F(GpuCheckScript, CublasIsFoundWhereTheLoaderDoesNotLook) {
-  script("bin/python3", "echo " + (folder_ / "site/nvidia").string());
-  script("site/nvidia/cu13/lib/libcublas.so.13", "");
-  script("tree/bin/hayloft", R"(case "$1:$LD_LIBRARY_PATH" in --list-devices:) echo 'cuda  none: needs cuBLAS'; exit;;
-  --list-devices:*) echo 'cuda  a device'; exit;; esac)"
-                             "\nexec " HAYLOFT_PROGRAM R"( "$@")");
-  script("tree/tests/a_test_cuda",
-         R"([ -e "$LD_LIBRARY_PATH/libcublas.so.13" ] && echo '[       OK ] A.IsRight (3 ms)')");
-  run("tests", "unset LD_LIBRARY_PATH; PATH=" + (folder_ / "bin").string() + ":$PATH");
-  EXPECT_EQ(report()["device"], "a device");
-  EXPECT_NE(report()["notes"].get<std::string>().find("cuBLAS was found in /"), std::string::npos);
-  EXPECT_EQ(report()["steps"][0]["outcome"], "passed") << contents(folder_ / "err");
-}
-
-TEST_F(GpuCheckScript, WithoutADeviceNothingIsRun) {
-  script("tree/bin/hayloft", R"(case "$1" in --list-devices) echo 'cuda  none: no driver'; exit;; esac)"
-                             "\nexec " HAYLOFT_PROGRAM R"( "$@")");
-  EXPECT_EQ(run("", ""), 1);
-  EXPECT_EQ(report()["device"], "none: no driver");
-  EXPECT_TRUE(report()["steps"].empty());
-  EXPECT_NE(summary().find("there is no CUDA device"), std::string::npos);
 }
 
 }  // namespace

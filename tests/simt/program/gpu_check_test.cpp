@@ -1,0 +1,214 @@
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+
+#include "tests/temporary_folder.h"
+
+// scripts/gpu-check as on a machine with a GPU, which is the double of this folder.
+namespace hayloft {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string contents(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Until `done`, for at most a minute; whether it came.
+template <class Done>
+bool wait_for(const Done& done) {
+  for (int i = 0; i < 6000; ++i) {
+    if (done()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
+// A command of bash. Ended with this object, unless it has ended by itself.
+class Running {
+ public:
+  explicit Running(const std::string& command) {
+    const char* const argv[] = {"/bin/bash", "-c", command.c_str(), nullptr};
+    if (posix_spawn(&pid_, argv[0], nullptr, nullptr, const_cast<char* const*>(argv), environ) != 0) pid_ = -1;
+  }
+  ~Running() {
+    if (pid_ <= 0) return;
+    signal(SIGKILL);
+    wait();
+  }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+  void signal(int number) const { ::kill(pid_, number); }
+  int wait() {  // the exit code, -1 after a signal
+    int status = 0;
+    ::waitpid(pid_, &status, 0);
+    pid_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+ private:
+  pid_t pid_ = -1;
+};
+
+// A build tree with suites and a program of its own.
+class GpuCheckScript : public testing::Test {
+ protected:
+  void script(const std::string& path, const std::string& text) const {
+    const fs::path file = folder_ / path;
+    fs::create_directories(file.parent_path());
+    std::ofstream(file) << "#!/bin/sh\n" << text << '\n';
+    fs::permissions(file, fs::perms::owner_all);
+  }
+  std::string summary() const { return contents(folder_ / "out/summary.md"); }
+  nlohmann::json report() const { return nlohmann::json::parse(contents(folder_ / "out/gpu-check.json")); }
+  // settings: what bash does before it turns into the script.
+  std::string command(const std::string& steps, const std::string& settings) const {
+    return settings + " HAYLOFT_BUILD=" + (folder_ / "tree").string() +
+           " exec bash " HAYLOFT_SOURCE_DIR "/scripts/gpu-check " + (folder_ / "out").string() + " " + steps + " 2>" +
+           (folder_ / "err").string();
+  }
+  int run(const std::string& steps, const std::string& settings) const {
+    return Running(command(steps, settings)).wait();
+  }
+  // Programs in folder_/bin come before the system's.
+  std::string own_path() const { return "PATH=" + (folder_ / "bin").string() + ":$PATH "; }
+
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(GpuCheckScript, AStepThatFailsIsShownAndDoesNotStopTheRest) {
+  script("tree/bin/hayloft", R"(case "$*" in link*) echo 'the "link" is out of order' >&2; exit 3;;
+  needle*int4* | needle*staged*) exit 4;; esac)"
+                             "\nexec " HAYLOFT_PROGRAM R"( "$@")");
+  script("tree/tests/a_test_cuda", "echo '[       OK ] A.IsRight (3 ms)'");
+  script("tree/tests/b_test_cuda",
+         "echo '[ RUN      ] B.IsWrong'\necho 'b_test.cpp:7: Failure'\necho '[  FAILED  ] B.IsWrong (3 ms)'\nexit 1");
+  const int status = run("tests link bench needle",
+                         "HAYLOFT_SECONDS=100000 HAYLOFT_CHECK_NEEDLES=256 HAYLOFT_CHECK_DEPTHS=1 "
+                         "HAYLOFT_CHECK_BENCH=1280 HAYLOFT_CHECK_SHAPE=1,4,1,128 "
+                         "HAYLOFT_CHECK_METHOD=0.01 HAYLOFT_CHECK_BLOCK=128");
+  EXPECT_EQ(status, 1);
+  const nlohmann::json found = report();
+  std::string outcomes;
+  for (const nlohmann::json& step : found["steps"]) {
+    outcomes += step["step"].get<std::string>() + ": " + step["outcome"].get<std::string>() + "\n";
+  }
+  EXPECT_EQ(outcomes,
+            "tests: failed, exit code 1\nlink: failed, exit code 3\nneedle-256: passed\nneedle-256-cpu: passed\n"
+            "bench-1280: passed\nbench-1280-sm: passed\nbench-1280-copy: passed\nbench-1280-both: passed\n"
+            "needle-256-int4: failed, exit code 4\nneedle-256-int4-cpu: failed, exit code 4\n"
+            "needle-256-staged: failed, exit code 4\n");
+  EXPECT_EQ(found["failed_steps"], 5);
+  EXPECT_EQ(found["steps"][0]["data"]["passed"], 1);
+  EXPECT_EQ(found["steps"][0]["data"]["failed"], 1);
+  EXPECT_NE(found["steps"][0]["log_tail"].get<std::string>().find("b_test.cpp:7: Failure"), std::string::npos);
+  EXPECT_EQ(found["steps"][1]["log_tail"], "the \"link\" is out of order");
+  EXPECT_EQ(found["steps"][1]["data"], nullptr);
+  EXPECT_EQ(found["steps"][4]["data"]["complete"], true);
+
+  const auto verdict = [&](const std::string& what) -> std::string {
+    for (const nlohmann::json& line : found["shows"]) {
+      if (line["what"].get<std::string>().find(what) != std::string::npos) return line["verdict"];
+    }
+    return "no such line";
+  };
+  EXPECT_EQ(verdict("CUDA tests"), "NOT met");
+  EXPECT_EQ(verdict("needle at 256"), "met");
+  EXPECT_EQ(verdict("the arena's peak"), "met");
+  EXPECT_EQ(verdict("the driver's peak"), "met");
+  EXPECT_EQ(verdict("selection of 1024"), "NOT met") << "a short context proves nothing";
+  EXPECT_EQ(verdict("int8 columns"), "not measured") << "there is no link to compare with";
+  EXPECT_NE(summary().find("## tests: failed, exit code 1"), std::string::npos);
+  EXPECT_NE(summary().find("column scan"), std::string::npos);
+}
+
+TEST_F(GpuCheckScript, AStepOutOfTimeSaysHowFarItCame) {
+  script("tree/bin/hayloft", "exec " HAYLOFT_PROGRAM R"( "$@")");
+  script("tree/tests/a_test_cuda", "echo '[       OK ] A.IsRight (3 ms)'");
+  script("tree/tests/b_test_cuda", "sleep 60");
+  EXPECT_EQ(run("tests", "HAYLOFT_SECONDS=24"), 1);  // six for the tests
+  const nlohmann::json step = report()["steps"][0];
+  EXPECT_EQ(step["outcome"], "out of time");
+  EXPECT_EQ(step["log_tail"].get<std::string>().rfind("- a_test_cuda: 1 passed, 0 failed, 0 skipped", 0), 0u);
+  EXPECT_EQ(step["data"]["complete"], false);
+  EXPECT_EQ(step["data"]["passed"], 1);
+}
+
+TEST_F(GpuCheckScript, CublasIsFoundWhereTheLoaderDoesNotLook) {
+  script("bin/python3", "echo " + (folder_ / "site/nvidia").string());
+  script("site/nvidia/cu13/lib/libcublas.so.13", "");
+  script("tree/bin/hayloft", R"(case "$1:$LD_LIBRARY_PATH" in --list-devices:) echo 'cuda  none: needs cuBLAS'; exit;;
+  --list-devices:*) echo 'cuda  a device'; exit;; esac)"
+                             "\nexec " HAYLOFT_PROGRAM R"( "$@")");
+  script("tree/tests/a_test_cuda",
+         R"([ -e "$LD_LIBRARY_PATH/libcublas.so.13" ] && echo '[       OK ] A.IsRight (3 ms)')");
+  run("tests", "unset LD_LIBRARY_PATH; " + own_path());
+  EXPECT_EQ(report()["device"], "a device");
+  EXPECT_NE(report()["notes"].get<std::string>().find("cuBLAS was found in /"), std::string::npos);
+  EXPECT_EQ(report()["steps"][0]["outcome"], "passed") << contents(folder_ / "err");
+}
+
+TEST_F(GpuCheckScript, WithoutADeviceNothingIsRun) {
+  script("tree/bin/hayloft", R"(case "$1" in --list-devices) echo 'cuda  none: no driver'; exit;; esac)"
+                             "\nexec " HAYLOFT_PROGRAM R"( "$@")");
+  EXPECT_EQ(run("", ""), 1);
+  EXPECT_EQ(report()["device"], "none: no driver");
+  EXPECT_TRUE(report()["steps"].empty());
+  EXPECT_NE(summary().find("there is no CUDA device"), std::string::npos);
+}
+
+// A machine with nvidia-smi and a program whose `link` says that it has begun and waits until it may end.
+class GpuCheckWithSmi : public GpuCheckScript {
+ protected:
+  GpuCheckWithSmi() {
+    script("bin/nvidia-smi", "case \"$*\" in *memory.used*) echo 100; echo x >>" + (folder_ / "asked").string() +
+                                 ";; *) echo 'A \"GPU\", 16 GiB';; esac");
+    script("tree/bin/hayloft", "case \"$*\" in link*) touch " + (folder_ / "begun").string() + "; until [ -e " +
+                                   (folder_ / "gate").string() + " ]; do sleep 0.05; done; exit;; esac\nexec " +
+                                   HAYLOFT_PROGRAM " \"$@\"");
+    script("tree/tests/a_test_cuda", "echo '[       OK ] A.IsRight (3 ms)'");
+  }
+  void open_gate() const { folder_.write("gate", ""); }
+  bool has_begun() const {
+    return wait_for([&] { return fs::exists(folder_ / "begun"); });
+  }
+};
+
+TEST_F(GpuCheckWithSmi, TheReportIsWholeWhileAStepRuns) {
+  Running check(command("tests link", own_path()));
+  ASSERT_TRUE(has_begun()) << contents(folder_ / "err");
+  const nlohmann::json so_far = report();
+  EXPECT_NE(so_far["memory"].get<std::string>().find(" kB"), std::string::npos);
+  EXPECT_EQ(so_far["gpu"], "A \"GPU\", 16 GiB");
+  ASSERT_EQ(so_far["steps"].size(), 1u);
+  EXPECT_EQ(so_far["steps"][0]["device_peak_MiB"], 100);
+  EXPECT_NE(summary().find(so_far["memory"].get<std::string>() + ";"), std::string::npos);
+  open_gate();
+  check.wait();
+  EXPECT_EQ(report()["steps"].size(), 2u);
+}
+
+TEST_F(GpuCheckWithSmi, StoppedItKeepsTheReportAndTheMachinesDescription) {
+  Running check(command("tests link", own_path()));
+  ASSERT_TRUE(has_begun());
+  check.signal(SIGTERM);
+  EXPECT_EQ(check.wait(), 1);
+  open_gate();
+  const nlohmann::json stopped = report();
+  EXPECT_NE(stopped["memory"].get<std::string>().find(" kB"), std::string::npos);
+  ASSERT_EQ(stopped["steps"].size(), 2u);
+  EXPECT_EQ(stopped["steps"][1]["outcome"], "stopped by a signal");
+}
+
+}  // namespace
+}  // namespace hayloft
