@@ -167,6 +167,20 @@ TEST_F(GpuCheckScript, WithoutADeviceNothingIsRun) {
   EXPECT_NE(summary().find("there is no CUDA device"), std::string::npos);
 }
 
+TEST_F(GpuCheckScript, AFolderThatCannotBeWrittenIsRefusedBeforeAnythingRuns) {
+  script("tree/bin/hayloft", "touch " + (folder_ / "called").string());
+  folder_.write("file", "");
+  for (const std::string& out : {std::string("/proc"), std::string("/proc/none"), (folder_ / "file").string()}) {
+    EXPECT_EQ(Running("HAYLOFT_BUILD=" + (folder_ / "tree").string() +
+                      " exec bash " HAYLOFT_SOURCE_DIR "/scripts/gpu-check " + out + " 2>" + (folder_ / "err").string())
+                  .wait(),
+              1);
+    EXPECT_EQ(contents(folder_ / "err"),
+              "gpu-check: cannot write to " + out + "; name a folder that can be written to\n");
+  }
+  EXPECT_FALSE(fs::exists(folder_ / "called"));
+}
+
 // A machine with nvidia-smi and a program whose `link` says that it has begun and waits until it may end.
 class GpuCheckWithSmi : public GpuCheckScript {
  protected:
@@ -196,6 +210,9 @@ TEST_F(GpuCheckWithSmi, TheReportIsWholeWhileAStepRuns) {
   open_gate();
   check.wait();
   EXPECT_EQ(report()["steps"].size(), 2u);
+  int files = 0;
+  for ([[maybe_unused]] const auto& file : fs::directory_iterator(folder_ / "out")) ++files;
+  EXPECT_EQ(files, 2) << "nothing but the report and its summary";
 }
 
 TEST_F(GpuCheckWithSmi, StoppedItKeepsTheReportAndTheMachinesDescription) {
