@@ -107,7 +107,9 @@ std::string model_name(const std::filesystem::path& directory) {
 
 std::string list_devices() {
   const offload::Threads threads;
-  std::string text = fmt::format("cpu   {}\n", gpu::make_cpu_backend(threads)->description());
+  std::string text =
+      fmt::format("cpu   {}; {} of the memory can be taken\n", gpu::make_cpu_backend(threads)->description(),
+                  format_bytes(offload::Topology().available_bytes()));
   try {
     text += fmt::format("cuda  {}\n", gpu::make_cuda_backend(threads)->description());
   } catch (const Error& error) {

@@ -6,6 +6,7 @@
 #include "gpu/cuda/cublas.cuh"
 #include "gpu/cuda/device_arena.cuh"
 #include "gpu/cuda/host_pins.cuh"
+#include "gpu/cuda/pcie.h"
 #include "gpu/cuda/refuse.h"
 #include "gpu/cuda/spill_image.cuh"
 #include "gpu/cuda/stage_clock.cuh"
@@ -79,7 +80,9 @@ std::string describe(int device, std::uint64_t budget) {
   cudaDeviceProp properties{};
   HAYLOFT_CUDA(cudaGetDeviceProperties(&properties, device));
   std::ostringstream text;
-  text << properties.name << ", compute capability " << properties.major << "." << properties.minor << ", "
+  text << properties.name;
+  if (const std::string address = bus_address(device); !address.empty()) text << " at " << address;
+  text << ", compute capability " << properties.major << "." << properties.minor << ", "
        << properties.multiProcessorCount << " multiprocessors, " << format_bytes(properties.totalGlobalMem)
        << ", of which " << format_bytes(budget) << " may be used";
   return text.str();

@@ -13,20 +13,11 @@ namespace {
 constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kTouchBytes = std::uint64_t{32} << 20;  // per piece of parallel work
 
-int node_of(int device) {
-  char bus[32] = {};
-  if (cudaDeviceGetPCIBusId(bus, sizeof bus, device) != cudaSuccess) {
-    cudaGetLastError();
-    return -1;
-  }
-  return pcie_link(bus).node;
-}
-
 }  // namespace
 
 HostPins::HostPins(KvHost mode, int device, const offload::Threads& threads,
                    std::function<void(const std::string&)> say)
-    : mode_(mode), node_(node_of(device)), threads_(threads), say_(std::move(say)) {}
+    : mode_(mode), node_(pcie_link(bus_address(device)).node), threads_(threads), say_(std::move(say)) {}
 
 HostPins::~HostPins() {
   for (const auto& [data, pin] : pins_) cudaHostUnregister(const_cast<std::byte*>(data));

@@ -1,11 +1,16 @@
+#include <cstdlib>
+
+#include "offload/format.h"
 #include "tests/simt/control.h"
 
-// Linked into the program of tests/simt: its device is one on which a budget of 16 GiB is a small card's.
+// Linked into the program of tests/simt: its device is one on which a budget of 16 GiB is a small card's, unless
+// HAYLOFT_SIMT_MEMORY gives it less.
 namespace hayloft::simt {
 namespace {
 
 const bool large = [] {
-  device().memory_bytes = std::uint64_t{24} << 30;
+  const char* const memory = std::getenv("HAYLOFT_SIMT_MEMORY");
+  device().memory_bytes = parse_bytes(memory ? memory : "24GiB");
   return true;
 }();
 

@@ -2,6 +2,7 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <string>
 
 #include "tests/program.h"
@@ -45,6 +46,14 @@ TEST(ProgramOnADevice, AnswersANeedleRunAsOnTheCpu) {
   EXPECT_LE(memory["peak_bytes"], memory["budget_bytes"]);
   EXPECT_GE(memory["driver_peak_bytes"], memory["peak_bytes"]);
   EXPECT_TRUE(cpu["device_memory"].is_null());
+}
+
+TEST(ProgramOnADevice, IsListedByItsPlaceOnTheBusWithWhatMemoryIsFree) {
+  const Outcome outcome = run_program({"--list-devices"});
+  EXPECT_TRUE(std::regex_search(outcome.out, std::regex("^cpu   .*; [0-9.]+ [MGT]iB of the memory can be taken\\n"
+                                                        "cuda  SIMT shim at 0000:01:00.0, compute capability 9.0, .*, "
+                                                        "24.0 GiB, of which 23.5 GiB may be used\\n$")))
+      << outcome.out;
 }
 
 TEST(ProgramOnADevice, BenchSplitsAStepByStagesAndKeepsWhatItHas) {
