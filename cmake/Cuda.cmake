@@ -1,8 +1,9 @@
 # The CUDA backend: whether it is built, and how. Sets HAYLOFT_HAS_CUDA.
 set(HAYLOFT_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO (when nvcc 12 or newer is found), ON or OFF")
 set_property(CACHE HAYLOFT_CUDA PROPERTY STRINGS AUTO ON OFF)
-set(HAYLOFT_CUDA_ARCHITECTURES "75;80;86;89;90;120" CACHE STRING
-    "Compute capabilities that kernels are compiled for; newer ones translate the last at their first run")
+include(CudaArchitectures)
+set(HAYLOFT_CUDA_ARCHITECTURES "${HAYLOFT_DEFAULT_CUDA_ARCHITECTURES}" CACHE STRING
+    "Compute capabilities that kernels are compiled for; newer ones translate the last, or one with -virtual, at their first run")
 
 set(HAYLOFT_HAS_CUDA OFF)
 set(cuda_wanted ${HAYLOFT_CUDA})
@@ -39,10 +40,7 @@ endif()
 if(NOT DEFINED CMAKE_CUDA_COMPILER_LAUNCHER AND CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
 endif()
-# Machine code for each, and for the last one the portable form too.
-list(TRANSFORM HAYLOFT_CUDA_ARCHITECTURES APPEND -real OUTPUT_VARIABLE CMAKE_CUDA_ARCHITECTURES)
-list(GET HAYLOFT_CUDA_ARCHITECTURES -1 newest)
-list(APPEND CMAKE_CUDA_ARCHITECTURES ${newest}-virtual)
+hayloft_cuda_targets("${HAYLOFT_CUDA_ARCHITECTURES}" CMAKE_CUDA_ARCHITECTURES)
 enable_language(CUDA)
 if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake before 3.26 does not know nvcc's C++20
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
