@@ -4,19 +4,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <optional>
 #include <set>
 
-#include "gpu/cuda_budget.h"
 #include "offload/error.h"
 #include "offload/format.h"
+#include "runtime/gpu_check_steps.h"
 #include "runtime/text_table.h"
 
 namespace hayloft::runtime {
-namespace {
+using namespace check;
 
-using Json = nlohmann::ordered_json;
+namespace {
 
 constexpr std::int64_t long_context = std::int64_t{1} << 20;
 constexpr int asked_head_dim = 128;
@@ -26,158 +25,6 @@ constexpr double least_scan_share = 0.9;
 constexpr double most_selection_share = 0.15;
 constexpr double least_fetch_share = 0.8;
 constexpr std::uint64_t small_page = 4096;
-
-// 0 when there is none; 1 for true.
-double number(const Json& object, const char* field) {
-  const auto found = object.find(field);
-  if (found == object.end()) return 0;
-  if (found->is_boolean()) return found->get<bool>() ? 1 : 0;
-  return found->is_number() ? found->get<double>() : 0;
-}
-
-std::string text(const Json& object, const char* field) {
-  const auto found = object.find(field);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
-}
-
-// A member that is an object or a list; an empty one when there is none.
-const Json& part(const Json& object, const char* field) {
-  static const Json none = Json::object();
-  const auto found = object.find(field);
-  return found != object.end() && found->is_structured() ? *found : none;
-}
-
-Verdict met_if(bool met) {
-  return met ? Verdict::met : Verdict::missed;
-}
-
-// What a step of the run left as JSON.
-struct Step {
-  std::string name;
-  std::string outcome;
-  const Json* entry;
-  const Json* data;
-
-  bool is(const char* schema) const { return text(*data, "schema") == schema; }
-  bool on_cuda() const { return text(*data, "device") == "cuda"; }
-};
-
-std::vector<Step> steps_of(const Json& report) {
-  std::vector<Step> steps;
-  for (const Json& entry : part(report, "steps")) {
-    if (!entry.is_object()) continue;
-    steps.push_back({text(entry, "step"), text(entry, "outcome"), &entry, &part(entry, "data")});
-  }
-  return steps;
-}
-
-// The test suites, which are a step of their own with and without a checker.
-Shown judge_tests(const std::vector<Step>& steps, const char* name, const char* what) {
-  Shown shown{what, "", "all pass", Verdict::unmeasured};
-  const auto step = std::find_if(steps.begin(), steps.end(), [&](const Step& s) { return s.name == name; });
-  if (step == steps.end()) return shown;
-  if (step->outcome == "skipped") {
-    shown.figure = "skipped: not on this machine";
-    shown.verdict = Verdict::no_bar;
-    return shown;
-  }
-  const double passed = number(*step->data, "passed");
-  const double failed = number(*step->data, "failed");
-  const double skipped = number(*step->data, "skipped");
-  shown.figure =
-      fmt::format("{:.0f} passed, {:.0f} failed, {:.0f} skipped; {}", passed, failed, skipped, step->outcome);
-  if (passed + failed == 0) return shown;
-  shown.verdict = met_if(failed == 0 && step->outcome == "passed");
-  return shown;
-}
-
-// Whether two needle runs asked the same questions of the same model.
-bool same_questions(const Json& a, const Json& b) {
-  return text(a, "model") == text(b, "model") && number(a, "seed") == number(b, "seed") &&
-         text(a, "columns") == text(b, "columns") && text(a, "prefill") == text(b, "prefill");
-}
-
-// The answers of one context length beside the CPU's.
-Shown judge_needles(const std::vector<Step>& steps, std::int64_t tokens) {
-  Shown shown{fmt::format("needle at {}: answers as on the CPU", format_count(tokens)), "", "all", Verdict::unmeasured};
-  std::map<std::string, std::pair<int, int>> found;  // by method: found, asked
-  int compared = 0, equal = 0;
-  std::set<std::string> methods;  // compared
-  for (const Step& step : steps) {
-    if (!step.is("hayloft.needle/1") || !step.on_cuda()) continue;
-    for (const Json& row : part(*step.data, "rows")) {
-      if (static_cast<std::int64_t>(number(row, "tokens")) != tokens) continue;
-      for (const Step& other : steps) {
-        if (!other.is("hayloft.needle/1") || other.on_cuda() || !same_questions(*step.data, *other.data)) continue;
-        for (const Json& cpu : part(*other.data, "rows")) {
-          if (text(cpu, "method") != text(row, "method") || number(cpu, "tokens") != number(row, "tokens") ||
-              number(cpu, "depth") != number(row, "depth"))
-            continue;
-          ++compared;
-          equal += text(cpu, "answer") == text(row, "answer");
-          methods.insert(text(row, "attn"));
-          auto& [hits, asked] = found[text(row, "method")];
-          hits += number(row, "hit") > 0;
-          ++asked;
-        }
-      }
-    }
-  }
-  if (compared == 0) return shown;
-  shown.figure = fmt::format("{} of {}; found", equal, compared);
-  const char* separator = " ";
-  for (const auto& [method, count] : found) {
-    shown.figure += fmt::format("{}{} {}/{}", separator, method, count.first, count.second);
-    separator = ", ";
-  }
-  const bool all_methods = methods.count("dense") > 0 && methods.count("sparq") > 0 && methods.count("topk") > 0;
-  shown.verdict = met_if(equal == compared && all_methods);
-  return shown;
-}
-
-std::set<std::int64_t> needle_lengths(const std::vector<Step>& steps) {
-  std::set<std::int64_t> lengths;
-  for (const Step& step : steps) {
-    if (!step.is("hayloft.needle/1")) continue;
-    for (const Json& row : part(*step.data, "rows")) lengths.insert(static_cast<std::int64_t>(number(row, "tokens")));
-  }
-  return lengths;
-}
-
-// The peak of device memory nearest to its budget, of all steps that had one.
-Shown judge_memory(const std::vector<Step>& steps, const char* what, const char* field) {
-  Shown shown{what, "", "at most the budget", Verdict::unmeasured};
-  double worst = 0;
-  for (const Step& step : steps) {
-    const Json& memory = part(*step.data, "device_memory");
-    const double peak = number(memory, field), budget = number(memory, "budget_bytes");
-    if (budget <= 0 || peak <= 0 || peak / budget < worst) continue;
-    worst = peak / budget;
-    shown.figure = fmt::format("{} of {} ({})", format_bytes(static_cast<std::uint64_t>(peak)),
-                               format_bytes(static_cast<std::uint64_t>(budget)), step.name);
-    shown.verdict = met_if(peak <= budget);
-  }
-  return shown;
-}
-
-// What the whole device had in use during a step, less what it had before: with what CUDA takes for itself.
-Shown judge_device(const std::vector<Step>& steps) {
-  Shown shown{"device memory, as nvidia-smi sees it, CUDA's own included", "", "at most --gpu-memory",
-              Verdict::unmeasured};
-  constexpr double mebibyte = 1 << 20;
-  double worst = 0;
-  for (const Step& step : steps) {
-    const double taken = number(*step.entry, "device_peak_MiB") - number(*step.entry, "device_before_MiB");
-    const double budget = number(part(*step.data, "device_memory"), "budget_bytes");
-    if (taken <= 0 || budget <= 0) continue;
-    const double asked = (budget + static_cast<double>(gpu::cuda_context_bytes)) / mebibyte;
-    if (taken / asked < worst) continue;
-    worst = taken / asked;
-    shown.figure = fmt::format("{:.0f} of {:.0f} MiB ({})", taken, asked, step.name);
-    shown.verdict = met_if(taken <= asked);
-  }
-  return shown;
-}
 
 // A row of `hayloft bench`.
 struct BenchRow {
@@ -363,13 +210,15 @@ const char* name(Verdict verdict) {
 
 std::vector<Shown> judge_gpu_check(const Json& report) {
   if (!report.is_object() || text(report, "schema") != "hayloft.gpu-check/1") {
-    fail("not a report of gpu-check: there is no schema hayloft.gpu-check/1 in it");
+    fail(
+        "not a report of gpu-check: there is no schema hayloft.gpu-check/1 in it; name the gpu-check.json that it "
+        "left");
   }
   const std::vector<Step> steps = steps_of(report);
   const std::vector<BenchRow> rows = bench_rows(steps);
   std::vector<Shown> lines;
-  lines.push_back(judge_tests(steps, "tests", "CUDA tests"));
-  lines.push_back(judge_tests(steps, "sanitizer", "CUDA tests under compute-sanitizer"));
+  lines.push_back(judge_tests(steps, Checker::none));
+  lines.push_back(judge_tests(steps, Checker::sanitizer));
   std::set<std::int64_t> lengths = needle_lengths(steps);
   if (lengths.empty()) lengths = {std::int64_t{1} << 16, std::int64_t{1} << 18, long_context};
   for (const std::int64_t tokens : lengths) lines.push_back(judge_needles(steps, tokens));

@@ -157,6 +157,20 @@ TEST(GpuCheck, TestsThatWereNotRunToTheirEndAreNotGreen) {
             Verdict::unmeasured);
 }
 
+TEST(GpuCheck, ASuiteOutOfTimeHasHungUnlessItWasUnderAChecker) {
+  const Json suites{{"passed", 9}, {"failed", 0}, {"skipped", 0}, {"out_of_time", 1}};
+  Json tests = step("tests", suites), checked = step("sanitizer", suites);
+  tests["outcome"] = checked["outcome"] = "out of time";
+  const Json late = report({tests, checked});
+  EXPECT_EQ(line(late, "CUDA tests").verdict, Verdict::missed);
+  EXPECT_EQ(line(late, "under compute-sanitizer").verdict, Verdict::unmeasured);
+  EXPECT_EQ(line(late, "under compute-sanitizer").figure,
+            "9 passed, 0 failed, 0 skipped, 1 suites out of time; out of time");
+  checked["data"]["failed"] = 1;
+  checked["outcome"] = "failed, exit code 1";
+  EXPECT_EQ(line(report({checked}), "under compute-sanitizer").verdict, Verdict::missed);
+}
+
 TEST(GpuCheck, AnEmptyReportHasEveryLineUnmeasured) {
   for (const Shown& shown : judge_gpu_check(report({}))) EXPECT_EQ(shown.verdict, Verdict::unmeasured) << shown.what;
   EXPECT_EQ(judge_gpu_check(report({})).size(), 13u);
