@@ -26,6 +26,19 @@ endif()
 install(PROGRAMS ${PROJECT_SOURCE_DIR}/scripts/gpu-check DESTINATION bin COMPONENT bundle EXCLUDE_FROM_ALL)
 install(FILES ${PROJECT_SOURCE_DIR}/README.md DESTINATION share/doc/hayloft COMPONENT bundle EXCLUDE_FROM_ALL)
 
+# Licences. What has no library of its own in the bundle: headers, archives, and gtest in the CUDA tests.
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION share/doc/hayloft COMPONENT bundle EXCLUDE_FROM_ALL)
+set(included libfaiss-dev nlohmann-json3-dev libcli11-dev)
+if(bundle_programs)
+  list(APPEND included libgtest-dev)
+endif()
+install(CODE "
+  include(${PROJECT_SOURCE_DIR}/cmake/BundleNotices.cmake)
+  set(root \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}\")
+  hayloft_bundle_notices(\"\${root}/${bundle_libraries}\" \"${CMAKE_LIBRARY_ARCHITECTURE}\" \"${included}\"
+                         \"\${root}/share/doc/hayloft/notices\")
+" COMPONENT bundle EXCLUDE_FROM_ALL)
+
 set(CPACK_GENERATOR TGZ)
 set(CPACK_PACKAGE_FILE_NAME hayloft-${PROJECT_VERSION}-linux-${CMAKE_SYSTEM_PROCESSOR})
 set(CPACK_PACKAGE_VENDOR hayloft)
