@@ -2,8 +2,6 @@
 set(HAYLOFT_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO (when nvcc 12 or newer is found), ON or OFF")
 set_property(CACHE HAYLOFT_CUDA PROPERTY STRINGS AUTO ON OFF)
 include(CudaArchitectures)
-set(HAYLOFT_CUDA_ARCHITECTURES "${HAYLOFT_DEFAULT_CUDA_ARCHITECTURES}" CACHE STRING
-    "Compute capabilities that kernels are compiled for; newer ones translate the last, or one with -virtual, at their first run")
 
 set(HAYLOFT_HAS_CUDA OFF)
 set(cuda_wanted ${HAYLOFT_CUDA})
@@ -32,6 +30,12 @@ endif()
 if(NOT HAYLOFT_HAS_CUDA)
   return()
 endif()
+
+execute_process(COMMAND ${HAYLOFT_NVCC} --list-gpu-arch OUTPUT_VARIABLE listed OUTPUT_STRIP_TRAILING_WHITESPACE)
+string(REPLACE "\n" ";" listed "${listed}")
+hayloft_cuda_known("${HAYLOFT_DEFAULT_CUDA_ARCHITECTURES}" "${listed}" default_architectures)
+set(HAYLOFT_CUDA_ARCHITECTURES "${default_architectures}" CACHE STRING
+    "Compute capabilities that kernels are compiled for; newer ones translate the last, or one with -virtual, at their first run")
 
 set(CMAKE_CUDA_COMPILER ${HAYLOFT_NVCC})
 if(NOT CMAKE_CUDA_HOST_COMPILER)

@@ -3,6 +3,19 @@
 # 90-virtual is for 10.x and 11.x, for which 120 is too new: their driver translates it at a program's first run.
 set(HAYLOFT_DEFAULT_CUDA_ARCHITECTURES 75 80 86 89 90 90-virtual 120)
 
+# Of architectures, those that an nvcc knows which lists these: compute_75, compute_80 and so on.
+function(hayloft_cuda_known architectures listed out)
+  set(known "")
+  foreach(architecture ${architectures})
+    string(REGEX MATCH "^[0-9]+" capability ${architecture})
+    list(FIND listed compute_${capability} at)
+    if(at GREATER_EQUAL 0)
+      list(APPEND known ${architecture})
+    endif()
+  endforeach()
+  set(${out} "${known}" PARENT_SCOPE)
+endfunction()
+
 # In CMake's words: machine code for each, and for the last one the portable form too; what says -real or -virtual stays.
 function(hayloft_cuda_targets architectures out)
   list(TRANSFORM architectures APPEND -real REGEX "^[0-9]+[a-z]?$" OUTPUT_VARIABLE targets)

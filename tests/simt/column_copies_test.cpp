@@ -41,7 +41,8 @@ class ColumnCopiesTest : public ::testing::Test {
     std::mt19937 random(3);
     for (auto& token : text) token = static_cast<std::int32_t>(random() % 100);
     for (int at = 0; at < tokens; at += piece) {
-      session.append(std::span(text).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(std::min(piece, tokens - at))));
+      session.append(std::span(text).subspan(static_cast<std::size_t>(at),
+                                             static_cast<std::size_t>(std::min(piece, tokens - at))));
     }
     const auto sparq = runtime::make_method(runtime::parse_method("sparq:r=4:k=32", {}), model.config().head_dim);
     columns = model.config().global_layers() * model.config().kv_heads * rank;
