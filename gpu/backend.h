@@ -188,6 +188,9 @@ class Backend {
   // Dense algebra, T tokens at a time.
   virtual void embed(const Matrix& table, const std::int32_t* tokens /* [T] host */, int T, float* out /* [T][cols] */,
                      Stream stream) = 0;
+  // For a loader: the n elements of a matrix, and the type that they have from now on. A device that multiplies another
+  // type of the same width faster may have rewritten them in that one, when next to nothing is lost. Done on return.
+  virtual DType settle_weights(void* /* w */, DType type, std::int64_t /* n */, Stream) { return type; }
   // y [T][w.rows] = x [T][w.cols] W^T + bias [w.rows] (bias may be null)
   virtual void matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream stream) = 0;
   // y = x / sqrt(mean(x^2) + eps) * weight, over each of `rows` rows of n; x and y may be the same. weight f32 [n].

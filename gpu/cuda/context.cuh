@@ -25,6 +25,7 @@ struct Context {
   int device = 0;
   int multiprocessors = 0;
   unsigned shared_bytes = 0;  // a block may have
+  bool bf16_products = true;  // whether the device multiplies bf16 as fast as f16
   Link link = Link::sm;       // never automatic
   std::uint64_t least_copy_bytes = 0;
 

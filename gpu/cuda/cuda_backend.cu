@@ -152,6 +152,9 @@ class CudaBackend final : public Backend {
   void embed(const Matrix& table, const std::int32_t* tokens, int T, float* out, Stream stream) override {
     cuda::embed(context_, table, tokens, T, out, on(stream));
   }
+  DType settle_weights(void* w, DType type, std::int64_t n, Stream stream) override {
+    return cuda::settle_weights(context_, w, type, n, on(stream));
+  }
   void matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream stream) override {
     cuda::matmul(context_, x, T, w, bias, y, on(stream));
   }
@@ -205,6 +208,7 @@ class CudaBackend final : public Backend {
     context.device = device_;
     context.multiprocessors = attribute(cudaDevAttrMultiProcessorCount, device_);
     context.shared_bytes = static_cast<unsigned>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device_));
+    context.bf16_products = attribute(cudaDevAttrComputeCapabilityMajor, device_) >= 8;
     context.link = options.link == Link::automatic ? Link::sm : options.link;
     context.least_copy_bytes = options.least_copy_bytes;
     context.compute = compute_;

@@ -22,6 +22,9 @@ void rope(const Context& context, float* x, int T, int heads, int d, std::int64_
 void matmul(const Context& context, const float* x, int T, const Matrix& w, const float* bias, float* y,
             cudaStream_t stream);
 
+// weight_type.cu; done on return
+DType settle_weights(const Context& context, void* w, DType type, std::int64_t n, cudaStream_t stream);
+
 // top_values.cu; done on return
 void top_values(const Context& context, const float* x, std::int64_t n, int k, std::int32_t* ids /* host */,
                 float* values /* host */, cudaStream_t stream);
