@@ -171,9 +171,11 @@ class Backend {
   virtual void time_stages(bool) {}
   virtual std::vector<StageTime> stage_times() { return {}; }
 
-  // Streams. What computes goes to stream(); full blocks leave by spill_stream(), so that computing goes on meanwhile.
+  // Streams. What computes goes to stream(); what comes from the host by load_stream() and what leaves for it, full
+  // blocks above all, by spill_stream(), so that computing goes on meanwhile.
   // order(): what is queued on `after` from now on waits for what was queued on `before` until now; the host does not.
   virtual Stream stream() = 0;
+  virtual Stream load_stream() { return stream(); }
   virtual Stream spill_stream() { return stream(); }
   virtual void order(Stream /* before */, Stream /* after */) {}
 
@@ -183,6 +185,17 @@ class Backend {
   virtual void to_host(void* host, const void* device, std::uint64_t bytes, Stream stream) = 0;  // done on return
   virtual void copy(void* to, const void* from, std::uint64_t bytes,
                     Stream stream) = 0;  // device to device, may overlap
+  // Host memory for the queued copies below, pinned where that is wanted and possible: the caller waits for copies to
+  // and from other memory. Contents are undefined. It must not outlive the backend. Throws Error when there is none
+  // left.
+  virtual std::shared_ptr<std::byte> host_memory(std::uint64_t bytes);
+  // As the copies above, but the host memory is in use until the stream has come past.
+  virtual void queue_to_device(void* device, const void* host, std::uint64_t bytes, Stream stream) {
+    to_device(device, host, bytes, stream);
+  }
+  virtual void queue_to_host(void* host, const void* device, std::uint64_t bytes, Stream stream) {
+    to_host(host, device, bytes, stream);
+  }
   virtual void synchronize(Stream stream) = 0;
 
   // Dense algebra, T tokens at a time.

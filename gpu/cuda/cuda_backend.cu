@@ -116,6 +116,7 @@ class CudaBackend final : public Backend {
   std::vector<StageTime> stage_times() override { return stages_.times(); }
 
   Stream stream() override { return {compute_}; }
+  Stream load_stream() override { return {copies_}; }
   Stream spill_stream() override { return {spills_}; }
   void order(Stream before, Stream after) override { cuda::order(context_, on(before), on(after)); }
 
@@ -129,6 +130,15 @@ class CudaBackend final : public Backend {
     if (bytes == 0) return;
     check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, on(stream)), "cudaMemcpyAsync", bytes);
     synchronize(stream);
+  }
+  std::shared_ptr<std::byte> host_memory(std::uint64_t bytes) override { return cuda::host_memory(context_, bytes); }
+  void queue_to_device(void* device, const void* host, std::uint64_t bytes, Stream stream) override {
+    if (bytes == 0) return;
+    check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, on(stream)), "cudaMemcpyAsync", bytes);
+  }
+  void queue_to_host(void* host, const void* device, std::uint64_t bytes, Stream stream) override {
+    if (bytes == 0) return;
+    check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, on(stream)), "cudaMemcpyAsync", bytes);
   }
   void copy(void* to, const void* from, std::uint64_t bytes, Stream stream) override {
     const auto target = reinterpret_cast<std::uintptr_t>(to), source = reinterpret_cast<std::uintptr_t>(from);
@@ -211,6 +221,7 @@ class CudaBackend final : public Backend {
     context.bf16_products = attribute(cudaDevAttrComputeCapabilityMajor, device_) >= 8;
     context.link = options.link == Link::automatic ? Link::sm : options.link;
     context.least_copy_bytes = options.least_copy_bytes;
+    context.pin_host = options.kv_host == KvHost::automatic || options.kv_host == KvHost::pinned;
     context.compute = compute_;
     context.copies = copies_;
     context.arena = &arena_;

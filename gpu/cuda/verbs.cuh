@@ -1,10 +1,16 @@
 #pragma once
 
+#include <cstddef>
+#include <memory>
+
 #include "gpu/cuda/context.cuh"
 
 // The verbs of gpu/backend.h on CUDA, one file each; the contracts are the seam's. All pointers are to device memory
 // unless said otherwise, and everything is queued on `stream`.
 namespace hayloft::gpu::cuda {
+
+// host_memory.cu
+std::shared_ptr<std::byte> host_memory(const Context& context, std::uint64_t bytes);
 
 // elementwise.cu
 void embed(const Context& context, const Matrix& table, const std::int32_t* tokens /* [T] host */, int T, float* out,
