@@ -55,6 +55,7 @@ std::string kernel_failure();  // of the kernel that failed, empty if none did
 std::int64_t calls(std::string_view function);
 std::int64_t products(cudaDataType type);  // of cuBLAS, of matrices of this type
 std::int64_t host_waits();                 // calls that waited for the device, whatever they were for
+std::uint64_t copied_to_host();            // bytes that copies took from the device's memory to the host's
 std::int64_t launches();
 std::int64_t launches(std::string_view kernel);  // of kernels whose demangled name contains this
 

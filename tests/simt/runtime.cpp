@@ -197,6 +197,7 @@ void Runtime::reset(std::uint64_t new_seed) {
   calls.clear();
   faults.clear();
   host_waits = 0;
+  copied_to_host = 0;
   products.clear();
   launches.clear();
   holding.clear();
@@ -248,6 +249,11 @@ std::int64_t host_waits() {
   Runtime& runtime = Runtime::instance();
   const std::lock_guard lock(runtime.mutex);
   return runtime.host_waits;
+}
+std::uint64_t copied_to_host() {
+  Runtime& runtime = Runtime::instance();
+  const std::lock_guard lock(runtime.mutex);
+  return runtime.copied_to_host;
 }
 std::int64_t products(cudaDataType type) {
   Runtime& runtime = Runtime::instance();
