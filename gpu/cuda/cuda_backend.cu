@@ -97,7 +97,9 @@ class CudaBackend final : public Backend {
         spill_image_(context_, spills_),
         workspace_(context_, cuda_workspace_bytes, compute_),
         cublas_(compute_, workspace_, cuda_workspace_bytes),
-        tables_(context_) {}
+        tables_(context_) {
+    arena_.when_short([this](std::uint64_t bytes) { tables_.spare(bytes); });
+  }
   ~CudaBackend() override {  // what is still queued may use anything below
     cudaStreamSynchronize(copies_);
     cudaStreamSynchronize(spills_);
