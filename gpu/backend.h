@@ -15,6 +15,10 @@
 // The seam between the runtime and whatever computes. Coarse verbs over device memory, in stream order; no CUDA in
 // sight. Unless said otherwise pointers are to device memory (on the CPU backend: ordinary memory), matrices are
 // row-major, activations are f32, and nothing is synchronised except by synchronize() and the copies to the host.
+//
+// Threads: the verbs of one Backend may be called from several threads at once, each with outputs, tails and a cache
+// of its own; weights, blocks and whatever is only read may be shared. On one stream a thread's work keeps its order,
+// and that of two threads comes in any. time_stages() and stage_times() see the work of all.
 namespace hayloft::gpu {
 
 enum class DType : std::uint8_t { f32, f16, bf16 };
