@@ -15,6 +15,10 @@
 // The seam between the runtime and whatever computes. Coarse verbs over device memory, in stream order; no CUDA in
 // sight. Unless said otherwise pointers are to device memory (on the CPU backend: ordinary memory), matrices are
 // row-major, activations are f32, and nothing is synchronised except by synchronize() and the copies to the host.
+//
+// Threads: the verbs of one Backend may be called from several threads at once, each with outputs, tails and a cache
+// of its own; weights, blocks and whatever is only read may be shared. On one stream a thread's work keeps its order,
+// and that of two threads comes in any. time_stages() and stage_times() see the work of all.
 namespace hayloft::gpu {
 
 enum class DType : std::uint8_t { f32, f16, bf16 };
@@ -171,9 +175,11 @@ class Backend {
   virtual void time_stages(bool) {}
   virtual std::vector<StageTime> stage_times() { return {}; }
 
-  // Streams. What computes goes to stream(); full blocks leave by spill_stream(), so that computing goes on meanwhile.
+  // Streams. What computes goes to stream(); what comes from the host by load_stream() and what leaves for it, full
+  // blocks above all, by spill_stream(), so that computing goes on meanwhile.
   // order(): what is queued on `after` from now on waits for what was queued on `before` until now; the host does not.
   virtual Stream stream() = 0;
+  virtual Stream load_stream() { return stream(); }
   virtual Stream spill_stream() { return stream(); }
   virtual void order(Stream /* before */, Stream /* after */) {}
 
@@ -183,11 +189,25 @@ class Backend {
   virtual void to_host(void* host, const void* device, std::uint64_t bytes, Stream stream) = 0;  // done on return
   virtual void copy(void* to, const void* from, std::uint64_t bytes,
                     Stream stream) = 0;  // device to device, may overlap
+  // Host memory for the queued copies below, pinned where that is wanted and possible: the caller waits for copies to
+  // and from other memory. Contents are undefined. It must not outlive the backend. Throws Error when there is none
+  // left.
+  virtual std::shared_ptr<std::byte> host_memory(std::uint64_t bytes);
+  // As the copies above, but the host memory is in use until the stream has come past.
+  virtual void queue_to_device(void* device, const void* host, std::uint64_t bytes, Stream stream) {
+    to_device(device, host, bytes, stream);
+  }
+  virtual void queue_to_host(void* host, const void* device, std::uint64_t bytes, Stream stream) {
+    to_host(host, device, bytes, stream);
+  }
   virtual void synchronize(Stream stream) = 0;
 
   // Dense algebra, T tokens at a time.
   virtual void embed(const Matrix& table, const std::int32_t* tokens /* [T] host */, int T, float* out /* [T][cols] */,
                      Stream stream) = 0;
+  // For a loader: the n elements of a matrix, and the type that they have from now on. A device that multiplies another
+  // type of the same width faster may have rewritten them in that one, when next to nothing is lost. Done on return.
+  virtual DType settle_weights(void* /* w */, DType type, std::int64_t /* n */, Stream) { return type; }
   // y [T][w.rows] = x [T][w.cols] W^T + bias [w.rows] (bias may be null)
   virtual void matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream stream) = 0;
   // y = x / sqrt(mean(x^2) + eps) * weight, over each of `rows` rows of n; x and y may be the same. weight f32 [n].

@@ -26,4 +26,8 @@ Buffer::~Buffer() {
   if (data_) backend_->release(data_, bytes_, stream_);
 }
 
+std::shared_ptr<std::byte> Backend::host_memory(std::uint64_t bytes) {
+  return {new std::byte[bytes], std::default_delete<std::byte[]>()};
+}
+
 }  // namespace hayloft::gpu

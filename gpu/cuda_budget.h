@@ -22,7 +22,7 @@ inline constexpr std::uint64_t cuda_tile_bytes = 32 * cuda_mebibyte;        // p
 
 // The most that is taken at a time, for chunks of T tokens: by one verb, which is selection, or prefill's attention
 // (queries in f16, states of every query in f32) with its stream of rows, or the activations of a matrix product in 16
-// bits; and by a spill beside it.
+// bits, with a scale for each token; and by a spill beside it.
 // widest: the most inputs of any matrix.
 inline std::uint64_t cuda_scratch_bytes(int T, int query_heads, int head_dim, int widest) {
   const auto tokens = static_cast<std::uint64_t>(T);
@@ -30,7 +30,7 @@ inline std::uint64_t cuda_scratch_bytes(int T, int query_heads, int head_dim, in
       tokens * static_cast<std::uint64_t>(query_heads) * (6 * static_cast<std::uint64_t>(head_dim) + 12);
   const std::uint64_t attention = states + cuda_tile_bytes + 2 * cuda_stream_bytes;
   return cuda_spill_bytes +
-         std::max({cuda_selection_bytes, attention, tokens * static_cast<std::uint64_t>(widest) * 2});
+         std::max({cuda_selection_bytes, attention, tokens * (static_cast<std::uint64_t>(widest) * 2 + 4)});
 }
 
 }  // namespace hayloft::gpu

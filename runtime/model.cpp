@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "offload/error.h"
+#include "runtime/hidden_states.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -117,35 +118,31 @@ std::vector<float> Model::forward(Cache& cache, Workspace& workspace, std::span<
 }
 
 void Model::forward_by_layer(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, int chunk,
-                             const Attending& attending, bool resident,
+                             const Attending& attending, const OnDevice& on_device,
                              const std::function<void(std::int64_t done)>& progress) const {
   if (tokens.empty()) return;
   check_ids(tokens);
   const gpu::Stream stream = backend_->stream();
   const auto S = static_cast<std::int64_t>(tokens.size());
   const std::int64_t H = config_.hidden_size;
-  std::vector<float> hidden(static_cast<std::size_t>(S * H));
   Cache grown = cache.fork();
   grown.reserve(S);
-  const Activations act = prepare(workspace, static_cast<int>(std::min<std::int64_t>(chunk, S)));
+  Activations act = prepare(workspace, static_cast<int>(std::min<std::int64_t>(chunk, S)));
+  HiddenStates hidden(*backend_, S, H, chunk, on_device.hidden);
   clear_flag(workspace);
   for (int layer = 0; layer < config_.layers; ++layer) {
     const bool last = layer + 1 == config_.layers;  // it stops at K and V
-    const bool held = resident && !last && config_.sliding_window[static_cast<std::size_t>(layer)] == 0;
+    const bool held = on_device.layer && !last && config_.sliding_window[static_cast<std::size_t>(layer)] == 0;
     if (held) grown.hold(layer, S);
     for (std::int64_t at = 0; at < S; at += chunk) {
       const int T = static_cast<int>(std::min<std::int64_t>(chunk, S - at));
-      const std::uint64_t bytes = static_cast<std::uint64_t>(T * H) * sizeof(float);
-      if (layer == 0) {
-        backend_->embed(weights_.embedding, tokens.data() + at, T, act.hidden, stream);
-      } else {
-        backend_->to_device(act.hidden, hidden.data() + at * H, bytes, stream);
-      }
+      act.hidden = hidden.begin(at, layer == 0);
+      if (layer == 0) backend_->embed(weights_.embedding, tokens.data() + at, T, act.hidden, stream);
       attention(layer, grown, workspace, act, T, last ? 0 : T, attending);
       if (!last) {
         mlp(layer, act, act.hidden, T);
         backend_->flag_nonfinite(act.hidden, T * H, layer, workspace.flag.as<std::int32_t>(), stream);
-        backend_->to_host(hidden.data() + at * H, act.hidden, bytes, stream);
+        hidden.keep(at, T);
       }
       grown.commit(layer, T);
       if (progress) progress((layer * S + at + T) / config_.layers);

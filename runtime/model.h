@@ -47,6 +47,14 @@ struct Attending {
   PrefillOptions prefill = {};
 };
 
+// What stays in memory of the device while chunks of a prompt go through layer by layer.
+struct OnDevice {
+  // A global layer's K and V, until all chunks are through it (Cache::hold), so that none of them crosses the link to
+  // be attended to.
+  bool layer = false;
+  bool hidden = false;  // the hidden states of all tokens; they come and go otherwise (HiddenStates)
+};
+
 // A decoder-only transformer on one backend. Immutable and thread-safe after construction: sequences bring their own
 // cache and workspace.
 class Model {
@@ -65,12 +73,10 @@ class Model {
                              const Attending& attending = {}) const;
 
   // What forward(..., Want::none) does with the tokens `chunk` at a time, to the bit, but with the loop over the layers
-  // outside: every chunk goes through a layer before the next layer. The hidden states of all tokens, f32
-  // [tokens][hidden], wait in host memory. resident: a global layer's K and V stay in memory of the device until all
-  // chunks are through it (Cache::hold), so that none of them crosses the link to be attended to. progress: tokens
-  // done, as the share of the work that is. If it throws, or progress does, the cache is as before.
+  // outside: every chunk goes through a layer before the next layer. progress: tokens queued, as the share of the work
+  // that is. If it throws, or progress does, the cache is as before.
   void forward_by_layer(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, int chunk,
-                        const Attending& attending, bool resident,
+                        const Attending& attending, const OnDevice& on_device,
                         const std::function<void(std::int64_t done)>& progress = {}) const;
 
  private:

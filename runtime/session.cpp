@@ -60,16 +60,27 @@ Session Session::fork() const {
   return Session(*this, cache_.fork());
 }
 
-bool Session::layer_fits_device(std::int64_t tokens) const {
+OnDevice Session::fits_device(std::int64_t tokens) const {
   const gpu::DeviceMemory device = model_->backend().memory();
+  if (device.budget_bytes == 0) return {.layer = false, .hidden = true};
   const ModelConfig& config = model_->config();
-  const auto global = std::find(config.sliding_window.begin(), config.sliding_window.end(), 0);
-  if (device.budget_bytes == 0 || global == config.sliding_window.end()) return false;
-  const auto layer = static_cast<int>(global - config.sliding_window.begin());
-  const std::uint64_t needed = cache_.held_bytes(layer, tokens) + workspace_bytes(config, options_.chunk_tokens) +
+  const std::uint64_t needed = workspace_bytes(config, options_.chunk_tokens) +
+                               tail_bytes(config, options_.cache, cache_.tokens() + tokens, options_.chunk_tokens) +
                                gpu::cuda_scratch_bytes(options_.chunk_tokens, config.query_heads, config.head_dim,
                                                        std::max(config.hidden_size, config.intermediate_size));
-  return device.used_bytes + needed <= device.budget_bytes;
+  std::uint64_t left = device.budget_bytes - std::min(device.budget_bytes, device.used_bytes + needed);
+  const auto take = [&](std::uint64_t bytes) {
+    if (bytes > left) return false;
+    left -= bytes;
+    return true;
+  };
+  OnDevice fits;
+  const auto global = std::find(config.sliding_window.begin(), config.sliding_window.end(), 0);
+  fits.layer = global != config.sliding_window.end() &&
+               take(cache_.held_bytes(static_cast<int>(global - config.sliding_window.begin()), tokens));
+  fits.hidden =
+      take(static_cast<std::uint64_t>(tokens) * static_cast<std::uint64_t>(config.hidden_size) * sizeof(float));
+  return fits;
 }
 
 void Session::append(std::span<const std::int32_t> tokens, const PrefillProgress& progress) {
@@ -88,10 +99,10 @@ void Session::append(std::span<const std::int32_t> tokens, const PrefillProgress
 
 void Session::read(std::span<const std::int32_t> tokens, const Attending& attending, const PrefillProgress& progress) {
   const auto total = static_cast<std::int64_t>(tokens.size());
-  const bool resident = layer_fits_device(total);
+  const OnDevice fits = fits_device(total);
   if (total > options_.chunk_tokens &&
-      prefill_order(model_->config(), options_, total, resident).order == PrefillOptions::Order::layer) {
-    model_->forward_by_layer(cache_, workspace_, tokens, options_.chunk_tokens, attending, resident,
+      prefill_order(model_->config(), options_, total, fits.layer).order == PrefillOptions::Order::layer) {
+    model_->forward_by_layer(cache_, workspace_, tokens, options_.chunk_tokens, attending, fits,
                              [&](std::int64_t done) {
                                if (progress) progress(done, total);
                              });

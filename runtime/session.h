@@ -89,8 +89,9 @@ class Session {
   StateShape state_shape() const;
   std::vector<float> decode(std::int32_t token, const Method& method, int candidate_count, Candidates* candidates);
   void read(std::span<const std::int32_t> tokens, const Attending& attending, const PrefillProgress& progress);
-  // Whether the K and V of `tokens` more fit into memory of a device, one global layer at a time.
-  bool layer_fits_device(std::int64_t tokens) const;
+  // What fits into memory of the device, beside all else, when `tokens` more are read layer by layer. Without a budget
+  // of its own the device's memory is the host's: K and V have no need to stay, and the hidden states nowhere to go.
+  OnDevice fits_device(std::int64_t tokens) const;
 
   const Model* model_;
   SessionOptions options_;

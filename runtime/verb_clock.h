@@ -25,6 +25,7 @@ class VerbClock : public gpu::Backend {
   void time_stages(bool on) override { inner_.time_stages(on); }
   std::vector<gpu::StageTime> stage_times() override { return inner_.stage_times(); }
   gpu::Stream stream() override { return inner_.stream(); }
+  gpu::Stream load_stream() override { return inner_.load_stream(); }
   gpu::Stream spill_stream() override { return inner_.spill_stream(); }
   void order(gpu::Stream before, gpu::Stream after) override { inner_.order(before, after); }
   gpu::Buffer allocate(std::uint64_t bytes, gpu::Stream stream) override { return inner_.allocate(bytes, stream); }
@@ -34,6 +35,13 @@ class VerbClock : public gpu::Backend {
   void to_host(void* host, const void* device, std::uint64_t bytes, gpu::Stream stream) override {
     inner_.to_host(host, device, bytes, stream);
   }
+  std::shared_ptr<std::byte> host_memory(std::uint64_t bytes) override { return inner_.host_memory(bytes); }
+  void queue_to_device(void* device, const void* host, std::uint64_t bytes, gpu::Stream stream) override {
+    inner_.queue_to_device(device, host, bytes, stream);
+  }
+  void queue_to_host(void* host, const void* device, std::uint64_t bytes, gpu::Stream stream) override {
+    inner_.queue_to_host(host, device, bytes, stream);
+  }
   void copy(void* to, const void* from, std::uint64_t bytes, gpu::Stream stream) override {
     inner_.copy(to, from, bytes, stream);
   }
@@ -41,6 +49,9 @@ class VerbClock : public gpu::Backend {
 
   void embed(const gpu::Matrix& table, const std::int32_t* tokens, int T, float* out, gpu::Stream stream) override {
     inner_.embed(table, tokens, T, out, stream);
+  }
+  gpu::DType settle_weights(void* w, gpu::DType type, std::int64_t n, gpu::Stream stream) override {
+    return inner_.settle_weights(w, type, n, stream);
   }
   void matmul(const float* x, int T, const gpu::Matrix& w, const float* bias, float* y, gpu::Stream stream) override {
     inner_.matmul(x, T, w, bias, y, stream);

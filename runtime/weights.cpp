@@ -101,7 +101,9 @@ class Uploader {
     } else if (tensor.dtype != "F32") {
       fail("{}: tensor {} has dtype {}; it must be F32, F16 or BF16", checkpoint_->path(), name, tensor.dtype);
     }
-    return {upload(tensor.data.data(), tensor.data.size()), type, rows, cols};
+    void* const device = upload(tensor.data.data(), tensor.data.size());
+    if (backend_) type = backend_->settle_weights(device, type, std::int64_t{rows} * cols, stream_);
+    return {device, type, rows, cols};
   }
 
   const float* vector(const std::string& name, int n) {
@@ -116,7 +118,7 @@ class Uploader {
   }
 
  private:
-  const void* upload(const void* host, std::uint64_t bytes) {
+  void* upload(const void* host, std::uint64_t bytes) {
     weights_.bytes += bytes;
     if (!backend_) return nullptr;
     weights_.buffers.push_back(backend_->allocate(bytes, stream_));

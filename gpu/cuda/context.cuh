@@ -25,8 +25,10 @@ struct Context {
   int device = 0;
   int multiprocessors = 0;
   unsigned shared_bytes = 0;  // a block may have
+  bool bf16_products = true;  // whether the device multiplies bf16 as fast as f16
   Link link = Link::sm;       // never automatic
   std::uint64_t least_copy_bytes = 0;
+  bool pin_host = true;  // whether the user wants host memory pinned at all
 
   cudaStream_t compute = nullptr;  // what Backend::stream() is
   cudaStream_t copies = nullptr;   // host to device

@@ -100,7 +100,9 @@ class CudaBackend final : public Backend {
         spill_image_(context_, spills_),
         workspace_(context_, cuda_workspace_bytes, compute_),
         cublas_(compute_, workspace_, cuda_workspace_bytes),
-        tables_(context_) {}
+        tables_(context_) {
+    arena_.when_short([this](std::uint64_t bytes) { tables_.spare(bytes); });
+  }
   ~CudaBackend() override {  // what is still queued may use anything below
     cudaStreamSynchronize(copies_);
     cudaStreamSynchronize(spills_);
@@ -119,6 +121,7 @@ class CudaBackend final : public Backend {
   std::vector<StageTime> stage_times() override { return stages_.times(); }
 
   Stream stream() override { return {compute_}; }
+  Stream load_stream() override { return {copies_}; }
   Stream spill_stream() override { return {spills_}; }
   void order(Stream before, Stream after) override { cuda::order(context_, on(before), on(after)); }
 
@@ -132,6 +135,15 @@ class CudaBackend final : public Backend {
     if (bytes == 0) return;
     check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, on(stream)), "cudaMemcpyAsync", bytes);
     synchronize(stream);
+  }
+  std::shared_ptr<std::byte> host_memory(std::uint64_t bytes) override { return cuda::host_memory(context_, bytes); }
+  void queue_to_device(void* device, const void* host, std::uint64_t bytes, Stream stream) override {
+    if (bytes == 0) return;
+    check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, on(stream)), "cudaMemcpyAsync", bytes);
+  }
+  void queue_to_host(void* host, const void* device, std::uint64_t bytes, Stream stream) override {
+    if (bytes == 0) return;
+    check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, on(stream)), "cudaMemcpyAsync", bytes);
   }
   void copy(void* to, const void* from, std::uint64_t bytes, Stream stream) override {
     const auto target = reinterpret_cast<std::uintptr_t>(to), source = reinterpret_cast<std::uintptr_t>(from);
@@ -154,6 +166,9 @@ class CudaBackend final : public Backend {
 
   void embed(const Matrix& table, const std::int32_t* tokens, int T, float* out, Stream stream) override {
     cuda::embed(context_, table, tokens, T, out, on(stream));
+  }
+  DType settle_weights(void* w, DType type, std::int64_t n, Stream stream) override {
+    return cuda::settle_weights(context_, w, type, n, on(stream));
   }
   void matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream stream) override {
     cuda::matmul(context_, x, T, w, bias, y, on(stream));
@@ -208,8 +223,10 @@ class CudaBackend final : public Backend {
     context.device = device_;
     context.multiprocessors = attribute(cudaDevAttrMultiProcessorCount, device_);
     context.shared_bytes = static_cast<unsigned>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device_));
+    context.bf16_products = attribute(cudaDevAttrComputeCapabilityMajor, device_) >= 8;
     context.link = options.link == Link::automatic ? Link::sm : options.link;
     context.least_copy_bytes = options.least_copy_bytes;
+    context.pin_host = options.kv_host == KvHost::automatic || options.kv_host == KvHost::pinned;
     context.compute = compute_;
     context.copies = copies_;
     context.arena = &arena_;

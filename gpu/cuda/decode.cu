@@ -3,6 +3,7 @@
 #include <optional>
 #include <vector>
 
+#include "gpu/cuda/fetch.cuh"
 #include "gpu/cuda/merge.cuh"
 #include "gpu/cuda/row_stream.cuh"
 #include "gpu/cuda/rows.cuh"
@@ -59,7 +60,7 @@ class Decode {
   void run(float* out) {
     std::optional<RowStream> rows;
     std::vector<std::int32_t> positions;  // of lists that host threads gather
-    if (staged_list_rows_ > 0) positions = fetch_positions();
+    if (staged_list_rows_ > 0) positions = fetch(what_.positions, std::int64_t{what_.lists} * what_.k, stream_);
     if (streamed_rows_ + staged_list_rows_ > 0) {
       rows.emplace(context_, cache_, std::max(staged_list_rows_ > 0 ? what_.lists : 0, cache_.kv_heads),
                    std::max(streamed_rows_, staged_list_rows_), stream_);
@@ -113,7 +114,6 @@ class Decode {
   void sort_rows();
   void add_direct(RowPart part);
   void cut(RowPart& part, std::int64_t tiles, int lists) const;
-  std::vector<std::int32_t> fetch_positions() const;
   RowPart chunk_part(const std::optional<RowStream>& rows, int lists, std::int64_t most_rows) const;
   void launch_rows(const AttendRows& args) const;
   void merge(float* out) const;
@@ -173,14 +173,6 @@ void Decode::add_direct(RowPart part) {
   part.stored = cache_.store.tokens;
   part.dense = {cache_.tail.rows, cache_.tail.capacity, cache_.tail.first, cache_.tail.position};
   base_.parts[parts_++] = part;
-}
-
-std::vector<std::int32_t> Decode::fetch_positions() const {
-  std::vector<std::int32_t> positions(static_cast<std::size_t>(what_.lists) * static_cast<std::size_t>(what_.k));
-  HAYLOFT_CUDA(cudaMemcpyAsync(positions.data(), what_.positions, positions.size() * sizeof(std::int32_t),
-                               cudaMemcpyDeviceToHost, stream_));
-  HAYLOFT_CUDA(cudaStreamSynchronize(stream_));
-  return positions;
 }
 
 // Into pieces that keep the device busy, of so many tiles in each of all lists.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "gpu/cuda/device_arena.cuh"
 #include "gpu/cuda/refuse.h"
@@ -45,7 +46,12 @@ DeviceArena::~DeviceArena() {
 
 void DeviceArena::take(std::uint64_t bytes) {
   std::uint64_t used = used_;
+  bool spared = false;
   do {
+    if (bytes > budget_ - used && spare_ && !std::exchange(spared, true)) {
+      spare_(bytes - (budget_ - used));
+      used = used_;
+    }
     if (bytes > budget_ - used) {
       refuse("device memory budget of ", format_bytes(budget_), " is exhausted: asked for ", format_bytes(bytes), ", ",
              format_bytes(budget_ - used), " left; raise --gpu-memory, or lower the context or --batch");

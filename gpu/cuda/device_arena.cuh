@@ -2,7 +2,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <utility>
 
 #include "gpu/cuda/check.cuh"
 
@@ -31,6 +33,10 @@ class DeviceArena {
   // `bytes` as given to allocate().
   void free(void* data, std::uint64_t bytes, cudaStream_t stream) noexcept;
 
+  // Who keeps something that can be had again is asked to free so many bytes before the budget is said to be exhausted,
+  // by the thread that allocates. To be told before the arena is used.
+  void when_short(std::function<void(std::uint64_t bytes)> spare) { spare_ = std::move(spare); }
+
   std::uint64_t budget_bytes() const { return budget_; }
   std::uint64_t used_bytes() const { return used_; }
   std::uint64_t peak_bytes() const { return peak_; }
@@ -41,6 +47,7 @@ class DeviceArena {
   std::uint64_t ask(cudaMemPoolAttr attribute) const;  // 0 when the driver does not say
 
   const std::uint64_t budget_;
+  std::function<void(std::uint64_t bytes)> spare_;
   cudaMemPool_t pool_ = nullptr;
   std::atomic<std::uint64_t> used_ = 0;
   std::atomic<std::uint64_t> peak_ = 0;

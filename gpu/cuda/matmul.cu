@@ -65,23 +65,43 @@ __global__ void __launch_bounds__(kThreads)
   if (lane == 0) y[row] = bias ? sum + bias[row] : sum;
 }
 
-// To the weights' type, rounded to nearest even; NaN stays NaN.
-__device__ inline void convert(float x, f16& to) {
-  to = narrow(x);
-}
+// Rounded to nearest even; NaN stays NaN.
 __device__ inline void convert(float x, bf16& to) {
   const unsigned bits = bits_of(x);
   const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
   to.bits = static_cast<std::uint16_t>((nan ? bits | 0x400000u : bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-template <class T>
-__global__ void convert_kernel(const float* x, std::int64_t n, T* to) {
+__global__ void convert_to_bf16(const float* x, std::int64_t n, bf16* to) {
   for (std::int64_t i = global_thread(); i < n; i += all_threads()) convert(x[i], to[i]);
 }
 
-__global__ void add_bias_kernel(float* y, std::int64_t n, const float* bias, int rows) {
-  for (std::int64_t i = global_thread(); i < n; i += all_threads()) y[i] += bias[i % rows];
+// f16 ends at 65504, where activations need not. The power of two that brings a token's largest below 2^15, when it is
+// beyond that and finite; else 1.
+__device__ inline float overflow_scale(float largest) {
+  const unsigned exponent = bits_of(largest) >> 23;  // plus 127
+  return largest > 65504.0f && exponent < 255 ? float_of((exponent - 14) << 23) : 1.0f;
+}
+
+// One block per token: x = scales * to, rounded.
+__global__ void __launch_bounds__(kThreads) convert_to_f16(const float* x, int cols, f16* to, float* scales) {
+  __shared__ float scratch[kThreads / kWarp + 1];
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * cols;
+  float largest = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < cols; i += kThreads) largest = fmaxf(largest, fabsf(x[row + i]));
+  const float scale = overflow_scale(block_max(largest, scratch));
+  for (int i = static_cast<int>(threadIdx.x); i < cols; i += kThreads) to[row + i] = narrow(x[row + i] * (1 / scale));
+  if (threadIdx.x == 0) scales[blockIdx.x] = scale;
+}
+
+// One block per token: y = scale * y + bias, either of which may be null.
+__global__ void __launch_bounds__(kThreads) scale_and_bias(float* y, int rows, const float* scales, const float* bias) {
+  const float scale = scales ? scales[blockIdx.x] : 1.0f;
+  if (scale == 1 && !bias) return;
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * rows;
+  for (int i = static_cast<int>(threadIdx.x); i < rows; i += kThreads) {
+    y[row + i] = scale * y[row + i] + (bias ? bias[i] : 0.0f);
+  }
 }
 
 template <class T>
@@ -108,8 +128,8 @@ void multiply(const Context& context, cudaDataType type, const void* x, int T, c
 }  // namespace
 
 // Inputs are f32. One token meets the weights in f32. Several go through tensor cores, which want both sides of one
-// type: inputs are rounded to that of the weights (relative error 2^-11 for f16, whose range ends at 65504, and 2^-8
-// for bf16), products and sums stay f32. f32 weights are multiplied in f32.
+// type: inputs are rounded to that of the weights (relative error 2^-11 for f16, and 2^-8 for bf16), products and sums
+// stay f32. f32 weights are multiplied in f32.
 void matmul(const Context& context, const float* x, int T, const Matrix& w, const float* bias, float* y,
             cudaStream_t stream) {
   if (T <= 0 || w.rows <= 0) return;
@@ -123,19 +143,27 @@ void matmul(const Context& context, const float* x, int T, const Matrix& w, cons
     return;
   }
   const std::int64_t inputs = static_cast<std::int64_t>(T) * w.cols;
+  const auto finish = [&](const float* scales) {
+    if (!scales && !bias) return;
+    launch("scale and bias", scale_and_bias, {dim3(static_cast<unsigned>(T)), dim3(kThreads)}, stream, y, w.rows,
+           scales, bias);
+  };
   if (w.type == DType::f32) {
     multiply(context, CUDA_R_32F, x, T, w, y, stream);
+    finish(nullptr);
   } else if (w.type == DType::f16) {
     const Scratch<f16> converted(context, inputs, stream);
-    launch("convert to f16", convert_kernel<f16>, strided(context, inputs), stream, x, inputs, converted.data());
+    const Scratch<float> scales(context, T, stream);
+    launch("convert to f16", convert_to_f16, {dim3(static_cast<unsigned>(T)), dim3(kThreads)}, stream, x, w.cols,
+           converted.data(), scales.data());
     multiply(context, CUDA_R_16F, converted, T, w, y, stream);
+    finish(scales);
   } else {
     const Scratch<bf16> converted(context, inputs, stream);
-    launch("convert to bf16", convert_kernel<bf16>, strided(context, inputs), stream, x, inputs, converted.data());
+    launch("convert to bf16", convert_to_bf16, strided(context, inputs), stream, x, inputs, converted.data());
     multiply(context, CUDA_R_16BF, converted, T, w, y, stream);
+    finish(nullptr);
   }
-  const std::int64_t outputs = static_cast<std::int64_t>(T) * w.rows;
-  if (bias) launch("add_bias", add_bias_kernel, strided(context, outputs), stream, y, outputs, bias, w.rows);
 }
 
 }  // namespace hayloft::gpu::cuda

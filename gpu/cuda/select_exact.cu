@@ -5,6 +5,7 @@
 #include "gpu/cpu/attention.h"
 #include "gpu/cpu/select.h"
 #include "gpu/cuda/components.cuh"
+#include "gpu/cuda/fetch.cuh"
 #include "gpu/cuda/staging.cuh"
 #include "gpu/cuda/verbs.cuh"
 
@@ -12,14 +13,6 @@
 // nature must. Only the query crosses the link, and the positions back.
 namespace hayloft::gpu::cuda {
 namespace {
-
-template <class T>
-std::vector<T> to_host(const T* device, std::int64_t count, cudaStream_t stream) {
-  std::vector<T> host(static_cast<std::size_t>(count));
-  HAYLOFT_CUDA(cudaMemcpyAsync(host.data(), device, host.size() * sizeof(T), cudaMemcpyDeviceToHost, stream));
-  HAYLOFT_CUDA(cudaStreamSynchronize(stream));
-  return host;
-}
 
 struct TailSoftmax {
   std::vector<float> max;  // [Hq]
@@ -38,7 +31,7 @@ TailSoftmax tail_softmax(const Context& context, const CacheView& cache, const f
   choose_components(q, cache.kv_heads, group, d, d, Temperature::head_dim, components, weights, stream);
   sum_tail(cache.tail, d, components, weights, d, group, 0, cache.kv_heads,
            {notes, notes + query_heads * chunks, chunks}, stream);
-  const std::vector<float> noted = to_host<float>(notes, 2 * query_heads * chunks, stream);
+  const std::vector<float> noted = fetch(notes.data(), 2 * query_heads * chunks, stream);
   TailSoftmax tail;
   for (int h = 0; h < query_heads; ++h) {
     AttentionState state;
@@ -59,7 +52,7 @@ void select_exact(const Context& context, const CacheView& cache, const float* q
   if (args.k == 0) return;
   TailSoftmax tail;
   if (needs_tail_softmax(args)) tail = tail_softmax(context, cache, q, query_heads, stream);
-  const std::vector<float> query = to_host(q, std::int64_t{query_heads} * cache.head_dim, stream);
+  const std::vector<float> query = fetch(q, std::int64_t{query_heads} * cache.head_dim, stream);
   const int lists = args.per == index::SelectPer::query_head ? query_heads : cache.kv_heads;
   std::vector<std::int32_t> found(static_cast<std::size_t>(lists) * static_cast<std::size_t>(args.k));
   search_exact(cache.store, query.data(), query_heads, args, tail.max.empty() ? nullptr : tail.max.data(),

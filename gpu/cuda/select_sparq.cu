@@ -8,6 +8,7 @@
 #include "gpu/cuda/column_scan.cuh"
 #include "gpu/cuda/components.cuh"
 #include "gpu/cuda/device_arena.cuh"
+#include "gpu/cuda/fetch.cuh"
 #include "gpu/cuda/group_scores.cuh"
 #include "gpu/cuda/radix_select.cuh"
 #include "gpu/cuda/stage_clock.cuh"
@@ -114,7 +115,7 @@ class SparqSelector {
     const Link link = staged ? Link::copy : link_over(context, cache.store, args.rank);
     if (link != Link::copy) store_ = on_device(context, cache.store, stream);
     if (link != Link::sm) {
-      fetch_components();
+      host_components_ = fetch(components_.data(), std::int64_t{cache.kv_heads} * args.rank, stream);
       slabs_.emplace(context, cache.store, host_components_, args.rank, staged, stream);
     }
     if (link == Link::both) in_place_per_copied_ = kInPlacePerCopied;
@@ -143,13 +144,6 @@ class SparqSelector {
   }
 
   Logits logits() const { return {logits_, stride(), scan_.notes, store_chunks_, tail_chunks_, group_}; }
-
-  void fetch_components() {
-    host_components_.resize(static_cast<std::size_t>(cache_.kv_heads * args_.rank));
-    HAYLOFT_CUDA(cudaMemcpyAsync(host_components_.data(), components_.data(),
-                                 host_components_.size() * sizeof(std::int32_t), cudaMemcpyDeviceToHost, stream_));
-    HAYLOFT_CUDA(cudaStreamSynchronize(stream_));
-  }
 
   // Logits and notes of KV heads [first, first + heads).
   void scan(int first, int heads) {

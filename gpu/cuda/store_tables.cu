@@ -12,10 +12,24 @@ StoreTables::~StoreTables() {
   for (Table& table : tables_) release(table);
 }
 
-void StoreTables::release(Table& table) noexcept {
+std::uint64_t StoreTables::release(Table& table) noexcept {
+  if (!table.memory) return 0;
   const std::uint64_t bytes = table.blocks.size() * sizeof(std::byte*) + table.value_sum.size() * sizeof(float);
-  if (table.memory) context_.arena->free(table.memory, bytes, table.stream);
+  context_.arena->free(table.memory, bytes, table.stream);
   table.memory = nullptr;
+  return bytes;
+}
+
+bool StoreTables::in_use(const Table& table) const {
+  return std::any_of(found_.begin(), found_.end(), [&](const auto& entry) { return entry.second == &table; });
+}
+
+void StoreTables::spare(std::uint64_t bytes) noexcept {
+  const std::lock_guard lock(mutex_);
+  std::uint64_t freed = 0;
+  for (auto table = tables_.rbegin(); table != tables_.rend() && freed < bytes; ++table) {
+    if (!in_use(*table)) freed += release(*table);
+  }
 }
 
 void StoreTables::locate(Table& table, const offload::LayerView& view) {
@@ -48,12 +62,13 @@ StoreTables::Table& StoreTables::look_up(const offload::LayerView& view) {
   if (found != last) {
     tables_.splice(tables_.begin(), tables_, found->second);
   } else {
-    if (tables_.size() == kTables) {
-      const auto oldest = std::prev(tables_.end());
+    if (tables_.size() >= kTables) {
+      auto oldest = std::prev(tables_.end());
+      while (in_use(*oldest) && oldest != tables_.begin()) --oldest;
       const auto [from, to] = by_last_block_.equal_range(oldest->blocks.back());
       by_last_block_.erase(std::find_if(from, to, [&](const auto& entry) { return entry.second == oldest; }));
       release(*oldest);
-      tables_.pop_back();
+      tables_.erase(oldest);
     }
     tables_.emplace_front();
     tables_.front().blocks.assign(view.blocks.begin(), view.blocks.end());
@@ -105,6 +120,7 @@ DeviceStore StoreTables::find(const offload::LayerView& view, cudaStream_t strea
   if (table.on_device.empty()) {
     throw std::logic_error("on_device: the view has blocks that are not pinned; ask pinned() first");
   }
+  found_[std::this_thread::get_id()] = &table;
   upload(table, stream);
   store.blocks = static_cast<const std::byte* const*>(table.memory);
   store.value_sum = reinterpret_cast<const float*>(store.blocks + table.blocks.size());

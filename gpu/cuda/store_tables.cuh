@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <list>
 #include <mutex>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -24,8 +25,13 @@ class StoreTables {
 
   bool pinned(const offload::LayerView& view);  // cuda::pinned()
 
-  // cuda::on_device(). The table stays for another kTables - 1 views and is then freed in stream order.
+  // cuda::on_device(). The table stays until this thread's next find() at least: a verb finds one, and has queued all
+  // that reads it when it returns. After kTables others it is freed, in stream order.
   DeviceStore find(const offload::LayerView& view, cudaStream_t stream);
+
+  // Frees device memory of so many bytes, or what there is, in stream order: of the tables whose use lies back longest
+  // and whose verb is over. They are uploaded again when they are wanted again.
+  void spare(std::uint64_t bytes) noexcept;
 
  private:
   static constexpr std::size_t kTables = 2048;  // 16 sessions of 128 layers
@@ -43,11 +49,13 @@ class StoreTables {
   Table& look_up(const offload::LayerView& view);
   void locate(Table& table, const offload::LayerView& view);
   void upload(Table& table, cudaStream_t stream);
-  void release(Table& table) noexcept;
+  std::uint64_t release(Table& table) noexcept;  // how many bytes
+  bool in_use(const Table& table) const;
 
   const Context& context_;
-  std::mutex mutex_;  // guards all below
+  std::recursive_mutex mutex_;  // guards all below; find() allocates, which may call spare()
   Tables tables_;
+  std::unordered_map<std::thread::id, const Table*> found_;  // by each thread, last
   std::unordered_multimap<const std::byte*, Tables::iterator>
       by_last_block_;  // which tells even versions of a layer apart
 };

@@ -1,10 +1,16 @@
 #pragma once
 
+#include <cstddef>
+#include <memory>
+
 #include "gpu/cuda/context.cuh"
 
 // The verbs of gpu/backend.h on CUDA, one file each; the contracts are the seam's. All pointers are to device memory
 // unless said otherwise, and everything is queued on `stream`.
 namespace hayloft::gpu::cuda {
+
+// host_memory.cu
+std::shared_ptr<std::byte> host_memory(const Context& context, std::uint64_t bytes);
 
 // elementwise.cu
 void embed(const Context& context, const Matrix& table, const std::int32_t* tokens /* [T] host */, int T, float* out,
@@ -21,6 +27,9 @@ void rope(const Context& context, float* x, int T, int heads, int d, std::int64_
 // matmul.cu
 void matmul(const Context& context, const float* x, int T, const Matrix& w, const float* bias, float* y,
             cudaStream_t stream);
+
+// weight_type.cu; done on return
+DType settle_weights(const Context& context, void* w, DType type, std::int64_t n, cudaStream_t stream);
 
 // top_values.cu; done on return
 void top_values(const Context& context, const float* x, std::int64_t n, int k, std::int32_t* ids /* host */,

@@ -106,9 +106,11 @@ TEST_P(SpillTest, QuantisesEveryMagnitudeAsTheCpuDoes) {
 INSTANTIATE_TEST_SUITE_P(Shapes, SpillTest,
                          ::testing::Values(Spilled{64, 64, ColumnFormat::f16}, Spilled{80, 128, ColumnFormat::f16},
                                            Spilled{128, 16, ColumnFormat::f16}, Spilled{256, 256, ColumnFormat::f16},
-                                           Spilled{64, 128, ColumnFormat::int8}, Spilled{96, 16, ColumnFormat::int8},
-                                           Spilled{256, 64, ColumnFormat::int8}, Spilled{64, 128, ColumnFormat::int4},
-                                           Spilled{8, 32, ColumnFormat::int4}, Spilled{128, 256, ColumnFormat::int4}),
+                                           Spilled{64, 128, ColumnFormat::int8}, Spilled{80, 128, ColumnFormat::int8},
+                                           Spilled{80, 64, ColumnFormat::int4}, Spilled{96, 16, ColumnFormat::int8},
+                                           Spilled{96, 64, ColumnFormat::int4}, Spilled{256, 64, ColumnFormat::int8},
+                                           Spilled{64, 128, ColumnFormat::int4}, Spilled{8, 32, ColumnFormat::int4},
+                                           Spilled{128, 256, ColumnFormat::int4}),
                          [](const auto& shape) {
                            return std::string(offload::name(shape.param.columns)) + "_d" +
                                   std::to_string(shape.param.head_dim) + "_B" +

@@ -13,8 +13,10 @@ class MatmulTest : public CudaTest {
  protected:
   // y = x W^T + bias against double. `offset` elements before x leave it misaligned.
   void expect_product(const TypedMatrix& w, int T, bool biased, int offset = 0) {
+    expect_product(w, T, normal(static_cast<std::size_t>(offset + T * w.shape.cols), 100), offset, biased);
+  }
+  void expect_product(const TypedMatrix& w, int T, const std::vector<float>& x, int offset, bool biased) {
     const int rows = w.shape.rows, cols = w.shape.cols;
-    const auto x = normal(static_cast<std::size_t>(offset + T * cols), 100);
     const auto bias = normal(static_cast<std::size_t>(rows), 101);
     const gpu::Buffer weights = upload(*cuda, w.bytes);
     const gpu::Buffer inputs = upload(*cuda, x);
@@ -69,6 +71,21 @@ TEST_F(MatmulTest, InputsMayLieAtAnyAddress) {
   for (const auto type : all_types) {
     const TypedMatrix w(type, 9, 64, 3);
     for (const int T : {1, 3}) expect_product(w, T, false, 1);
+  }
+}
+
+TEST_F(MatmulTest, InputsBeyondTheRangeOfF16MeetEveryDtype) {
+  const std::vector<float> magnitudes{1, 65504, 65520, 1e5f, 1e30f, 0};  // of the tokens
+  const int cols = 40;
+  for (const auto type : all_types) {
+    const TypedMatrix w(type, 9, cols, 6);
+    for (const bool biased : {false, true}) {
+      std::vector<float> x = normal(magnitudes.size() * cols, 7);
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        x[i] = i % cols == 5 ? magnitudes[i / cols] : x[i] * magnitudes[i / cols] / 8;
+      }
+      expect_product(w, static_cast<int>(magnitudes.size()), x, 0, biased);
+    }
   }
 }
 

@@ -23,11 +23,16 @@ std::vector<std::int32_t> random_tokens(int count, std::uint32_t seed) {
   return tokens;
 }
 
-class ModelOnCuda : public CudaTest, public ::testing::WithParamInterface<const char*> {
+struct Tested {
+  const char* model;
+  offload::ColumnFormat columns = offload::ColumnFormat::f16;
+};
+
+class ModelOnCuda : public CudaTest, public ::testing::WithParamInterface<Tested> {
  protected:
   struct Side {
     Side(gpu::Backend& backend, const offload::ArenaOptions& memory, const runtime::SessionOptions& options)
-        : arena(topology, memory), model(golden_models() / GetParam(), backend), session(model, arena, options) {}
+        : arena(topology, memory), model(golden_models() / GetParam().model, backend), session(model, arena, options) {}
 
     offload::Topology topology;
     offload::Arena arena;
@@ -41,7 +46,7 @@ class ModelOnCuda : public CudaTest, public ::testing::WithParamInterface<const 
     runtime::SessionOptions options;
     options.cache.block_tokens = 16;
     options.cache.window = 8;
-    options.cache.columns = columns;
+    options.cache.columns = GetParam().columns;
     options.chunk_tokens = 24;
     offload::ArenaOptions memory;
     memory.budget_bytes = std::uint64_t{64} << 20;
@@ -59,6 +64,17 @@ class ModelOnCuda : public CudaTest, public ::testing::WithParamInterface<const 
     EXPECT_TRUE(near(on_cuda->session.step(token, *dense), expected, 0x1p-9 * largest(expected)));
   }
 
+  void expect_same_steps(std::initializer_list<const char*> methods) {
+    // The last steps spill a block; behind it are both store and tail.
+    for (const std::int32_t token : random_tokens(43, 5)) step(token);
+    for (const char* text : methods) {
+      SCOPED_TRACE(text);
+      // In forks: whatever a method leaves out stays out of what the next one finds.
+      const std::vector<float> expected = on_cpu->session.fork().step(7, *method(text));
+      EXPECT_TRUE(near(on_cuda->session.fork().step(7, *method(text)), expected, 0x1p-9 * largest(expected)));
+    }
+  }
+
   std::unique_ptr<runtime::Method> method(const char* text) const {
     return runtime::make_method(runtime::parse_method(text, {}), on_cpu->model.config().head_dim);
   }
@@ -69,7 +85,6 @@ class ModelOnCuda : public CudaTest, public ::testing::WithParamInterface<const 
     return most;
   }
 
-  offload::ColumnFormat columns = offload::ColumnFormat::f16;
   std::optional<Side> on_cpu;
   std::optional<Side> on_cuda;
 };
@@ -99,16 +114,14 @@ TEST_P(ModelOnCuda, ReadsLayerByLayerWhatItReadsChunkByChunk) {
 }
 
 TEST_P(ModelOnCuda, DecodesByEveryMethodAsTheCpuDoes) {
-  // The last steps spill a block; behind it are both store and tail.
-  for (const std::int32_t token : random_tokens(43, 5)) step(token);
-  for (const char* text :
-       {"sparq:r=4:k=16", "topk:k=16", "window:k=20", "sparq:r=8:k=100%", "topk:k=100%", "flexgen:k=16", "oracle:k=16",
-        "oracle:k=16:select=query-head", "lowrank:r=4:k=16", "pages:page=16:k=20"}) {
-    SCOPED_TRACE(text);
-    // In forks: whatever a method leaves out stays out of what the next one finds.
-    const std::vector<float> expected = on_cpu->session.fork().step(7, *method(text));
-    EXPECT_TRUE(near(on_cuda->session.fork().step(7, *method(text)), expected, 0x1p-9 * largest(expected)));
-  }
+  expect_same_steps({"sparq:r=4:k=16", "topk:k=16", "window:k=20", "sparq:r=8:k=100%", "topk:k=100%", "flexgen:k=16",
+                     "oracle:k=16", "oracle:k=16:select=query-head", "lowrank:r=4:k=16", "pages:page=16:k=20"});
+}
+
+using ModelOnCudaByColumns = ModelOnCuda;
+
+TEST_P(ModelOnCudaByColumns, DecodesByEveryMethodThatReadsColumnsAsTheCpuDoes) {
+  expect_same_steps({"sparq:r=4:k=16", "sparq:r=8:k=100%", "topk:k=16", "lowrank:r=4:k=16"});
 }
 
 TEST_P(ModelOnCuda, KeepsTheHeavyHittersThatTheCpuKeeps) {
@@ -138,13 +151,24 @@ TEST_P(ModelOnCuda, ReadsAPromptAsTheCpuDoes) {
   EXPECT_TRUE(near(on_cuda->session.step(7, *method("dense")), expected, 0x1p-5 * largest(expected)));
 }
 
+std::string name_of(const ::testing::TestParamInfo<Tested>& tested) {
+  std::string name = tested.param.model;
+  if (tested.param.columns != offload::ColumnFormat::f16)
+    name += std::string("_") + offload::name(tested.param.columns);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
 INSTANTIATE_TEST_SUITE_P(Architectures, ModelOnCuda,
-                         ::testing::Values("llama", "llama-llama3", "mistral-sliding", "qwen2", "qwen3", "smollm3"),
-                         [](const auto& tested) {
-                           std::string name = tested.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+                         ::testing::Values(Tested{"llama"}, Tested{"llama-llama3"}, Tested{"mistral-sliding"},
+                                           Tested{"qwen2"}, Tested{"qwen3"}, Tested{"smollm3"}),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Formats, ModelOnCudaByColumns,
+                         ::testing::Values(Tested{"llama", offload::ColumnFormat::int8},
+                                           Tested{"llama", offload::ColumnFormat::int4},
+                                           Tested{"qwen3", offload::ColumnFormat::int8},
+                                           Tested{"qwen3", offload::ColumnFormat::int4}),
+                         name_of);
 
 }  // namespace
 }  // namespace hayloft::testing

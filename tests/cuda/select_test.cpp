@@ -171,7 +171,7 @@ class CudaSelect : public CudaTest {
 };
 
 TEST_F(CudaSelect, SparqSelectsWhatTheCpuSelectsForEveryGroupAndRule) {
-  for (const int group : {1, 3, 4, 7, 8, 16, 20}) {
+  for (int group = 1; group <= 17; ++group) {
     for (const GroupRule rule : {GroupRule::softmax, GroupRule::logits}) {
       expect_like_cpu({{.kv_heads = 2, .head_dim = 32, .stored = 700, .tail = 30, .seed = 3}, group, 8, 40, 690, rule});
     }
@@ -208,9 +208,26 @@ TEST_F(CudaSelect, SparqReadsEveryColumnFormatInBlocksOfEverySize) {
 
 TEST_F(CudaSelect, SparqScoresEveryGroupInEveryColumnFormat) {
   for (const ColumnFormat columns : {ColumnFormat::int8, ColumnFormat::int4}) {
-    for (const int group : {1, 2, 8, 16}) {
+    for (int group = 1; group <= 16; ++group) {
       expect_like_cpu({{.head_dim = 24, .block_tokens = 256, .stored = 700, .seed = 5, .columns = columns}, group, 11});
     }
+  }
+}
+
+TEST_F(CudaSelect, SparqScoresEveryComponentOfEveryHeadDimensionInEveryColumnFormat) {
+  for (const ColumnFormat columns : all_formats) {
+    for (const int d : {64, 80, 96, 128, 256}) {
+      expect_like_cpu(
+          {{.head_dim = d, .block_tokens = 128, .stored = 300, .tail = 5, .seed = 20, .columns = columns}, 2, d, 25});
+    }
+  }
+}
+
+TEST_F(CudaSelect, SparqScoresSixteenHeadsByAllOf256ComponentsWithTheirScales) {
+  // The most that a block of the scan keeps in shared memory: 256 (16 * 4 + 4 + 128) bytes, beyond the 48 KiB that a
+  // kernel has without asking.
+  for (const ColumnFormat columns : {ColumnFormat::int8, ColumnFormat::int4}) {
+    expect_like_cpu({{.head_dim = 256, .block_tokens = 256, .stored = 300, .seed = 21, .columns = columns}, 16, 256});
   }
 }
 

@@ -51,6 +51,7 @@ cudaError_t copy_in_order(Runtime& runtime, void* to, const void* from, Rows row
       error != cudaSuccess) {
     return error;
   }
+  if (from_place == Place::device && to_place != Place::device) runtime.copied_to_host += rows.width * rows.height;
   if (from_place == Place::pageable) {
     auto captured = std::make_shared<std::vector<std::byte>>(rows.width * rows.height);
     Rows in = rows;

@@ -128,6 +128,7 @@ cublasStatus_t queue_product(const char* function, cublasHandle_t handle, const 
   if (!alpha || !beta || !p.a.data || !p.b.data || !p.c) return CUBLAS_STATUS_INVALID_VALUE;
   product.alpha = *alpha;
   product.beta = *beta;
+  ++runtime.products[p.a.type];
   runtime.queue(handle->stream, [product] { product.run(); });
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -12,7 +12,8 @@ cudaDeviceProp properties_of(const Device& device) {
   cudaDeviceProp p{};
   std::strncpy(p.name, "SIMT shim", sizeof p.name - 1);
   p.totalGlobalMem = device.memory_bytes;
-  p.major = 9;
+  p.major = device.major;
+  p.minor = device.minor;
   p.multiProcessorCount = device.multiprocessors;
   return p;
 }
@@ -21,6 +22,10 @@ int value_of(const Device& device, cudaDeviceAttr attribute) {
   switch (attribute) {
     case cudaDevAttrMultiProcessorCount:
       return device.multiprocessors;
+    case cudaDevAttrComputeCapabilityMajor:
+      return device.major;
+    case cudaDevAttrComputeCapabilityMinor:
+      return device.minor;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
       return 227 << 10;
     case cudaDevAttrCanMapHostMemory:

@@ -25,6 +25,7 @@ namespace hayloft::simt {
 struct Device {
   int count = 1;
   int multiprocessors = 4;
+  int major = 9, minor = 0;  // compute capability; nothing else follows from it
   int driver_version = 13000;
   std::uint64_t memory_bytes = std::uint64_t{4} << 30;
   std::uint64_t registrable_bytes = std::numeric_limits<std::uint64_t>::max();  // of host memory, pinned in any way
@@ -52,7 +53,9 @@ std::string kernel_failure();  // of the kernel that failed, empty if none did
 
 // Since reset().
 std::int64_t calls(std::string_view function);
-std::int64_t host_waits();  // calls that waited for the device, whatever they were for
+std::int64_t products(cudaDataType type);  // of cuBLAS, of matrices of this type
+std::int64_t host_waits();                 // calls that waited for the device, whatever they were for
+std::uint64_t copied_to_host();            // bytes that copies took from the device's memory to the host's
 std::int64_t launches();
 std::int64_t launches(std::string_view kernel);  // of kernels whose demangled name contains this
 

@@ -51,6 +51,39 @@ TEST_F(DecodeStepTest, SparqDenseAndWindowWaitAtItsEndOnly) {
   }
 }
 
+TEST_F(DecodeStepTest, SlidingWindowLayersNeverLeaveTheDevice) {
+  const std::unique_ptr<gpu::Backend> cuda = testing::make_cuda();
+  offload::ArenaOptions memory;
+  memory.budget_bytes = std::uint64_t{64} << 20;
+  memory.listener = cuda->pinning();
+  const offload::Topology topology;
+  offload::Arena arena(topology, memory);
+  const Model model(testing::golden_models() / "mistral-sliding", *cuda);  // all of its layers, by 24 tokens
+  ASSERT_EQ(model.config().global_layers(), 0);
+  runtime::SessionOptions options;
+  options.cache.block_tokens = 16;
+  options.cache.window = 8;
+  options.chunk_tokens = 24;
+  Session session(model, arena, options);
+  const std::uint64_t flag = sizeof(std::int32_t);
+  const std::uint64_t logits = static_cast<std::uint64_t>(model.config().vocab_size) * sizeof(float);
+
+  std::uint64_t before = copied_to_host();
+  session.append(std::vector<std::int32_t>(3 * 24, 5));
+  EXPECT_EQ(copied_to_host() - before, 3 * flag) << "one for each chunk";
+  for (const char* text : {"dense", "sparq:r=4:k=32", "topk:k=32"}) {
+    const auto method = runtime::make_method(runtime::parse_method(text, {}), model.config().head_dim);
+    before = copied_to_host();
+    for (int i = 0; i < 6; ++i) session.step(i, *method);
+    EXPECT_EQ(copied_to_host() - before, 6 * (logits + flag)) << text;
+  }
+  EXPECT_EQ(session.cache().store().bytes(), 0u);
+  EXPECT_EQ(session.cache().spilled_bytes(), 0u);
+  EXPECT_EQ(arena.used_bytes(), 0u);
+  EXPECT_EQ(session.counters().total(runtime::Place::link), 0u);
+  EXPECT_EQ(session.counters().total(runtime::Place::near), 0u);
+}
+
 TEST_F(DecodeStepTest, ExactSelectionBringsTheQueriesOfEachLayerToTheHost) {
   const std::int64_t waits = waits_of_a_step("llama", "topk:k=32");
   EXPECT_EQ(waits, at_the_end + layers);

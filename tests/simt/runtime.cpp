@@ -197,6 +197,8 @@ void Runtime::reset(std::uint64_t new_seed) {
   calls.clear();
   faults.clear();
   host_waits = 0;
+  copied_to_host = 0;
+  products.clear();
   launches.clear();
   holding.clear();
   favourite_ = nullptr;
@@ -247,6 +249,17 @@ std::int64_t host_waits() {
   Runtime& runtime = Runtime::instance();
   const std::lock_guard lock(runtime.mutex);
   return runtime.host_waits;
+}
+std::uint64_t copied_to_host() {
+  Runtime& runtime = Runtime::instance();
+  const std::lock_guard lock(runtime.mutex);
+  return runtime.copied_to_host;
+}
+std::int64_t products(cudaDataType type) {
+  Runtime& runtime = Runtime::instance();
+  const std::lock_guard lock(runtime.mutex);
+  const auto found = runtime.products.find(type);
+  return found == runtime.products.end() ? 0 : found->second;
 }
 std::uint64_t device_bytes() {
   Runtime& runtime = Runtime::instance();

@@ -83,6 +83,8 @@ class Runtime {
   std::map<std::string, std::int64_t, std::less<>> calls;
   std::map<std::pair<std::string, std::int64_t>, int, std::less<>> faults;  // (function, call) to error
   std::int64_t host_waits = 0;
+  std::uint64_t copied_to_host = 0;
+  std::map<cudaDataType, std::int64_t> products;
   std::map<void*, std::pair<std::shared_ptr<PoolMemory>, std::uint64_t>> pooled;  // what came from pools
   std::unordered_map<const void*, std::int64_t> launches;                         // by kernel
   std::unordered_map<const void*, std::size_t> shared_limits;                     // by kernel, once raised

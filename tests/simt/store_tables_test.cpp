@@ -1,7 +1,10 @@
 #include "gpu/cuda/store_tables.cuh"
 
+#include <thread>
+
 #include "gpu/cuda/device_arena.cuh"
 #include "gpu/cuda/host_pins.cuh"
+#include "offload/error.h"
 #include "tests/cuda/backends.h"
 #include "tests/simt/control.h"
 
@@ -140,6 +143,71 @@ TEST_F(StoreTablesTest, AnEmptyStoreIsPinnedAndHasNoTable) {
   EXPECT_EQ(store.tokens, 0);
   EXPECT_EQ(store.head_dim, 8);
   EXPECT_EQ(store.blocks, nullptr);
+}
+
+class ShortOfMemory : public StoreTablesTest {
+ protected:
+  // All but a MiB is taken, and 20 tables of 40 KB take the most of that.
+  ShortOfMemory() {
+    device_memory.when_short([this](std::uint64_t bytes) { tables.spare(bytes); });
+    taken = device_memory.allocate(taken_bytes, stream);
+    for (int i = 0; i < layers; ++i) {
+      views.push_back(cache.view().store);
+      sums.emplace_back(views.back().value_sum.begin(), views.back().value_sum.end());
+      sums.back()[0] = static_cast<float>(i);
+    }
+    for (int i = 0; i < layers; ++i) views[index(i)].value_sum = sums[index(i)];
+  }
+  ~ShortOfMemory() override { device_memory.free(taken, taken_bytes, stream); }
+
+  static std::size_t index(int i) { return static_cast<std::size_t>(i); }
+  static CacheShape long_shape() { return {.kv_heads = 2, .head_dim = 8, .block_tokens = 16, .stored = 5000 * 16}; }
+  void expect_room(std::uint64_t bytes) {
+    void* const more = device_memory.allocate(bytes, stream);
+    device_memory.free(more, bytes, stream);
+  }
+
+  static constexpr int layers = 20;
+  const std::uint64_t table_bytes = 5000 * sizeof(std::byte*) + 16 * sizeof(float);
+  const std::uint64_t taken_bytes = device_memory.budget_bytes() - (1 << 20);
+  void* taken = nullptr;
+  RandomCache cache{long_shape(), pins};
+  std::vector<offload::LayerView> views;
+  std::vector<std::vector<float>> sums;
+};
+
+TEST_F(ShortOfMemory, OldTablesGoAsFarAsNeededAndTheLatestStays) {
+  for (const auto& view : views) tables.find(view, stream);
+  const std::uint64_t all = device_memory.used_bytes();
+  expect_room((1 << 20) - 16 * table_bytes);  // four are too many, five with what they are rounded up to
+  EXPECT_LE(all - device_memory.used_bytes(), 5 * (table_bytes + DeviceArena::alignment));
+  const std::int64_t launches = simt::launches();
+  const DeviceStore latest = tables.find(views[layers - 1], stream);
+  EXPECT_EQ(simt::launches(), launches) << "it is there yet";
+  expect_table_of(views[layers - 1], latest, stream);
+  expect_table_of(views[0], tables.find(views[0], stream), stream);
+  EXPECT_GT(simt::launches(), launches) << "it came back";
+}
+
+TEST_F(ShortOfMemory, TablesMakeRoomForEachOther) {
+  expect_room(0);
+  void* const rest = device_memory.allocate((1 << 20) - 3 * table_bytes, stream);  // for two
+  for (const auto& view : views) expect_table_of(view, tables.find(view, stream), stream);
+  device_memory.free(rest, (1 << 20) - 3 * table_bytes, stream);
+}
+
+TEST_F(ShortOfMemory, WhatAThreadFoundLastIsNotTakenFromIt) {
+  const DeviceStore mine = tables.find(views[0], stream);
+  DeviceStore its;
+  std::thread other([&] {
+    for (int i = 1; i < layers; ++i) its = tables.find(views[index(i)], stream);
+    expect_room((1 << 20) - 3 * table_bytes);
+  });
+  other.join();
+  expect_table_of(views[0], mine, stream);
+  expect_table_of(views[layers - 1], its, stream);
+  EXPECT_THROW(expect_room((1 << 20) - table_bytes), Error);
+  expect_table_of(views[0], mine, stream);
 }
 
 TEST_F(StoreTablesTest, TheTablesOfManyLayersStayWithinAFewThousand) {
