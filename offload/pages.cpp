@@ -54,6 +54,11 @@ void prefer_node(std::byte* data, std::uint64_t bytes, int node) noexcept {
   syscall(SYS_mbind, data, bytes, MPOL_PREFERRED, nodes, 16ul * word + 1, 0u);
 }
 
+int node_of(const std::byte* data) noexcept {
+  int node = -1;
+  return syscall(SYS_get_mempolicy, &node, nullptr, 0ul, data, MPOL_F_NODE | MPOL_F_ADDR) == 0 ? node : -1;
+}
+
 void unmap_pages(const Pages& pages) noexcept {
   if (pages.data) munmap(pages.data, pages.bytes);
 }

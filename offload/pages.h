@@ -22,6 +22,9 @@ Pages map_pages(std::uint64_t bytes, std::uint64_t limit, const std::vector<std:
 // long as that has some. Nothing happens where the system has no say in it.
 void prefer_node(std::byte* data, std::uint64_t bytes, int node) noexcept;
 
+// The NUMA node (its OS index) of the page at `data`, which has been touched; -1 where the system does not say.
+int node_of(const std::byte* data) noexcept;
+
 void unmap_pages(const Pages& pages) noexcept;
 
 // Wishes for pages of 4 KiB where the system would rather give large ones; for memory not yet touched.

@@ -147,6 +147,9 @@ std::string profile_json(const MachineProfile& profile) {
       {"link_columns_copy_GBps", or_null(profile.link_columns_copy)},
       {"link_columns_both_GBps", or_null(profile.link_columns_both)},
   };
+  for (const NearRead& read : profile.near_reads) {
+    json["near_reads"].push_back({{"node", read.node}, {"threads", read.threads}, {"GBps", read.rate}});
+  }
   const auto add = [&](const char* list, const std::vector<AttentionRates>& attention) {
     for (const AttentionRates& rates : attention) {
       nlohmann::ordered_json entry = {{"head_dim", rates.head_dim}, {"group", rates.group}};
@@ -183,14 +186,23 @@ MachineProfile read_profile(const std::filesystem::path& path) {
   profile.link_columns_sm = read_optional(fields, "link_columns_sm_GBps");
   profile.link_columns_copy = read_optional(fields, "link_columns_copy_GBps");
   profile.link_columns_both = read_optional(fields, "link_columns_both_GBps");
-  const auto read_list = [&](const char* name) {
+  const auto each_of = [&](const char* name, const auto& read) {
     const nlohmann::json* list = fields.find(name);
     if (!list) fail("{}: the field {} is missing", path.string(), name);
     if (!list->is_array() || list->empty()) fields.refuse(name, *list, "a list of at least one object of rates");
-    std::vector<AttentionRates> rates;
     for (std::size_t i = 0; i < list->size(); ++i) {
-      rates.push_back(read_rates((*list)[i], fmt::format("{}: {}[{}]", path.string(), name, i)));
+      read((*list)[i], fmt::format("{}: {}[{}]", path.string(), name, i));
     }
+  };
+  each_of("near_reads", [&](const nlohmann::json& entry, const std::string& where) {
+    const JsonFields read(entry, where);
+    profile.near_reads.push_back({static_cast<int>(read.integer("node", 0, 1 << 20)),
+                                  static_cast<int>(read.integer("threads", 1, 1 << 20)), read.positive("GBps")});
+  });
+  const auto read_list = [&](const char* name) {
+    std::vector<AttentionRates> rates;
+    each_of(name,
+            [&](const nlohmann::json& entry, const std::string& where) { rates.push_back(read_rates(entry, where)); });
     return rates;
   };
   profile.attention = read_list("attention");

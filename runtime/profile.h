@@ -37,13 +37,22 @@ struct AttentionRates {
   double topk_scan(offload::ColumnFormat format) const;
 };
 
+// How fast memory of one NUMA node (its OS index) is read by so many threads, in order.
+struct NearRead {
+  int node = 0;
+  int threads = 0;
+  double rate = 0;  // GB/s
+};
+
 struct MachineProfile {
   std::string machine;  // in words
   std::string device;   // Backend::name()
   int threads = 0;
   std::uint64_t footprint_bytes = 0;  // over which the rates were measured
 
-  double near_read = 0;                  // GB/s, all threads together
+  // GB/s, all threads together, as every search uses them, even where fewer are faster: `near_reads` shows that.
+  double near_read = 0;
+  std::vector<NearRead> near_reads;      // each node by 1, 2, 4 ... and all threads; at least one
   double weight_stream = 0;              // GB/s of f16 weights, one token at a time
   double matmul = 0;                     // GFLOP/s, many tokens at a time
   double layer_overhead_us = 0;          // a layer of a decode step when its matrices are next to nothing
@@ -58,6 +67,8 @@ struct MachineProfile {
   // cache with others, how much of it a context keeps is a matter of its size. None, or all that `attention` has.
   std::uint64_t small_footprint_bytes = 0;
   std::vector<AttentionRates> attention_small;
+
+  std::vector<std::string> skipped;  // what measure_profile() could not measure, and why; no part of the file
 
   // For heads that were not measured: those of the nearest dimension, the time per byte interpolated over the group.
   AttentionRates rates(int head_dim, int group) const;

@@ -2,11 +2,12 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <random>
 #include <span>
 
 #include "offload/error.h"
-#include "offload/read_memory.h"
+#include "runtime/near_memory.h"
 #include "runtime/profile.h"
 
 // The measurements behind a machine profile: each verb of decoding by itself, over memory that holds noise.
@@ -53,16 +54,16 @@ class Measurement {
     fill();
   }
 
-  MachineProfile run() {
+  MachineProfile run(const offload::Topology& topology) {
     MachineProfile profile;
+    profile.machine = topology.describe();
     profile.device = backend_.name();
     profile.threads = backend_.threads().count();
     profile.footprint_bytes = memory_.bytes();
     profile.small_footprint_bytes = std::max(memory_.bytes() / small_share, smallest_footprint / 4);
     say("memory");
-    const std::span<const std::byte> all(memory_.data(), memory_.bytes());
-    profile.near_read = gigabytes(static_cast<double>(offload::bytes_read(all.size())),
-                                  median([&](int) { sink_ = sink_ + offload::read_memory(all, backend_.threads()); }));
+    measure_near_reads(profile, topology, backend_.threads(), {memory_.data(), memory_.bytes()},
+                       [&](const std::function<void()>& turn) { return median([&](int) { turn(); }); });
     say("matrices");
     measure_matrices(profile);
     profile.layer_overhead_us = layer_seconds() * 1e6;
@@ -382,16 +383,13 @@ class Measurement {
   int parts_ = 1;                // see Image
   std::vector<f16> noise_;
   gpu::Stream stream_ = backend_.stream();
-  volatile std::uint64_t sink_ = 0;  // keeps the reads
 };
 
 }  // namespace
 
 MachineProfile measure_profile(gpu::Backend& backend, offload::Arena& arena, const offload::Topology& topology,
                                const ProfileOptions& options, const ProfileProgress& progress) {
-  MachineProfile profile = Measurement(backend, arena, options, progress).run();
-  profile.machine = topology.describe();
-  return profile;
+  return Measurement(backend, arena, options, progress).run(topology);
 }
 
 }  // namespace hayloft::runtime

@@ -22,6 +22,7 @@ TEST(LinkAndPlan, TheProfileOfOneGivesTheOtherItsTimes) {
   EXPECT_EQ(measured.exit_code, 0) << measured.err;
   EXPECT_EQ(measured.out.rfind("what,head_dim,group,rate,unit\n", 0), 0u) << measured.out;
   EXPECT_NE(measured.err.find("skipped"), std::string::npos) << measured.err;
+  EXPECT_NE(measured.out.find("\n\"near-memory read, node "), std::string::npos) << measured.out;
 
   const Outcome planned = run_program({"plan", "--shape", "32,32,8,128", "--ctx-size", "64k,1M", "--attn",
                                        "dense,sparq:k=512", "--profile", profile, "--json", "-"});

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
@@ -132,6 +133,10 @@ class LinkCommand : public Command {
   template <class Row>
   static void each(const runtime::MachineProfile& profile, const Row& row) {
     row("near-memory read", 0, 0, profile.near_read, "GB/s");
+    for (const runtime::NearRead& read : profile.near_reads) {
+      row(fmt::format("near-memory read, node {}, {} thread{}", read.node, read.threads, read.threads == 1 ? "" : "s"),
+          0, 0, read.rate, "GB/s");
+    }
     row("weights, one token", 0, 0, profile.weight_stream, "GB/s");
     row("weights, many tokens", 0, 0, profile.matmul, "GFLOP/s");
     row("overhead of a layer", 0, 0, profile.layer_overhead_us, "us");
@@ -154,15 +159,23 @@ class LinkCommand : public Command {
                                    profile.machine, profile.threads, format_bytes(profile.footprint_bytes));
     text += "|---|---:|---:|---:|---|\n";
     const auto size = [](int n) { return n ? fmt::format("{}", n) : std::string(); };
-    each(profile, [&](const char* what, int d, int group, double rate, const char* unit) {
+    each(profile, [&](const std::string& what, int d, int group, double rate, const char* unit) {
       text += fmt::format("| {} | {} | {} | {:.4g} | {} |\n", what, size(d), size(group), rate, unit);
     });
+    const bool fewer_are_faster = std::any_of(
+        profile.near_reads.begin(), profile.near_reads.end(),
+        [&](const runtime::NearRead& read) { return read.threads < profile.threads && read.rate > profile.near_read; });
+    if (fewer_are_faster) {
+      text += fmt::format(
+          "\nThe profile's near-memory read is by all {} threads, as every search runs; -t gives it fewer.\n",
+          profile.threads);
+    }
     return text;
   }
 
   static std::string csv(const runtime::MachineProfile& profile) {
     std::string text = "what,head_dim,group,rate,unit\n";
-    each(profile, [&](const char* what, int d, int group, double rate, const char* unit) {
+    each(profile, [&](const std::string& what, int d, int group, double rate, const char* unit) {
       text += fmt::format("\"{}\",{},{},{:.6g},{}\n", what, d, group, rate, unit);
     });
     return text;
