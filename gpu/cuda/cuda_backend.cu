@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "gpu/cuda/cublas.cuh"
+#include "gpu/cuda/device.cuh"
 #include "gpu/cuda/device_arena.cuh"
 #include "gpu/cuda/host_pins.cuh"
 #include "gpu/cuda/refuse.h"
@@ -11,6 +12,7 @@
 #include "gpu/cuda/stage_clock.cuh"
 #include "gpu/cuda/staging.cuh"
 #include "gpu/cuda/store_tables.cuh"
+#include "gpu/cuda/stream.cuh"
 #include "gpu/cuda/verbs.cuh"
 #include "gpu/cuda_budget.h"
 #include "offload/format.h"
@@ -27,29 +29,9 @@ constexpr std::uint64_t kPieceBytes = 8 * kMiB;  // of the staging ring: long en
 constexpr int kPieces = 4;
 constexpr std::uint64_t kMoveBytes = 4 * kMiB;  // of an overlapping copy at a time
 
-class OwnedStream {
- public:
-  OwnedStream() { HAYLOFT_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
-  ~OwnedStream() { cudaStreamDestroy(stream_); }
-  OwnedStream(const OwnedStream&) = delete;
-  OwnedStream& operator=(const OwnedStream&) = delete;
-  operator cudaStream_t() const { return stream_; }  // NOLINT(google-explicit-constructor): it is one
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
-
-int attribute(cudaDeviceAttr which, int device) {
-  int value = 0;
-  HAYLOFT_CUDA(cudaDeviceGetAttribute(&value, which, device));
-  return value;
-}
-
 // The first of the devices that CUDA_VISIBLE_DEVICES leaves.
 int open_device() {
-  int count = 0;
-  HAYLOFT_CUDA(cudaGetDeviceCount(&count));
-  if (count == 0) check(cudaErrorNoDevice, "cudaGetDeviceCount");
+  require_device();
   constexpr int device = 0;
   HAYLOFT_CUDA(cudaSetDevice(device));
   if (!attribute(cudaDevAttrMemoryPoolsSupported, device) || !attribute(cudaDevAttrCanMapHostMemory, device)) {

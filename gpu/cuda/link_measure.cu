@@ -9,10 +9,10 @@
 
 #include "gpu/cuda/check.cuh"
 #include "gpu/cuda/column_copy.cuh"
+#include "gpu/cuda/device.cuh"
 #include "gpu/cuda/launch.cuh"
 #include "gpu/cuda/link_gate.cuh"
 #include "gpu/cuda/link_memory.cuh"
-#include "gpu/cuda/pcie.h"
 #include "gpu/cuda/refuse.h"
 #include "gpu/link.h"
 #include "offload/format.h"
@@ -83,16 +83,9 @@ class LinkBench {
     return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
   }
 
-  static int attribute(cudaDeviceAttr which, int device) {
-    int value = 0;
-    HAYLOFT_CUDA(cudaDeviceGetAttribute(&value, which, device));
-    return value;
-  }
-
   void describe() {
-    int count = 0, driver = 0, runtime = 0, device = 0;
-    HAYLOFT_CUDA(cudaGetDeviceCount(&count));
-    if (count == 0) check(cudaErrorNoDevice, "cudaGetDeviceCount");
+    int driver = 0, runtime = 0, device = 0;
+    require_device();
     HAYLOFT_CUDA(cudaGetDevice(&device));
     HAYLOFT_CUDA(cudaDriverGetVersion(&driver));
     HAYLOFT_CUDA(cudaRuntimeGetVersion(&runtime));
@@ -102,9 +95,7 @@ class LinkBench {
     report_.driver = version(driver);
     report_.runtime = version(runtime);
     multiprocessors_ = attribute(cudaDevAttrMultiProcessorCount, device);
-    char bus[32] = {};
-    HAYLOFT_CUDA(cudaDeviceGetPCIBusId(bus, sizeof bus, device));
-    const PcieLink link = pcie_link(bus);
+    const PcieLink link = pcie_link_of(device);
     report_.generation = link.generation;
     report_.lanes = link.lanes;
     report_.node = link.node;
