@@ -20,13 +20,15 @@ struct LinkOptions {
 struct LinkFigure {
   std::string test;                 // nvbandwidth's testcase name where it means the same
   std::string engine;               // "ce": the copy engine; "sm": the multiprocessors; "both"
-  std::uint64_t page_bytes = 4096;  // of host memory; 2 MiB and 1 GiB are the system's explicit huge pages
+  std::uint64_t page_bytes = 4096;  // of host memory; more: the system's explicit huge pages, unless `transparent`
   int node = -1;                    // NUMA node of the memory, as the system counts; -1: there is one
   std::uint64_t footprint_bytes = 0;
   int piece_bytes = 0;  // contiguous bytes of a column run or of a row; 0: everything in one piece
   std::string order;    // of rows: "ascending" or "random"
   double value = 0;
-  std::string unit;  // "GB/s" (10^9 bytes that arrived), "ns"
+  std::string unit;          // "GB/s" (10^9 bytes that arrived), "ns"
+  bool transparent = false;  // huge pages that the kernel gives to memory that wants them
+  bool kv_pages = false;     // the pages and the node that keys and values of that size lie on here
 };
 
 struct LinkReport {

@@ -25,6 +25,10 @@ constexpr Testcase shared_testcases[] = {
     {"host_device_latency_sm", "memory latency SM CPU(row) <-> GPU(column) (ns)"},
 };
 
+std::string pages_text(const gpu::LinkFigure& f) {
+  return format_bytes(f.page_bytes) + (f.transparent ? " transparent" : "");
+}
+
 std::string node_text(int node) {
   return node < 0 ? "" : fmt::format("{}", node);
 }
@@ -34,7 +38,7 @@ nlohmann::ordered_json nvbandwidth(const gpu::LinkReport& report) {
   for (const Testcase& testcase : shared_testcases) {
     // Its matrices have a row per CPU and a column per GPU; ours is the first of either.
     const auto figure = std::find_if(report.figures.begin(), report.figures.end(), [&](const gpu::LinkFigure& f) {
-      return f.test == testcase.name && f.page_bytes == small_page;
+      return f.test == testcase.name && f.page_bytes == small_page;  // as its own allocations have
     });
     if (figure == report.figures.end()) {
       testcases.push_back({{"name", testcase.name}, {"status", "Waived"}});
@@ -65,8 +69,8 @@ std::string link_table(const gpu::LinkReport& report) {
   text += "\n\n| test | by | pages | node | footprint | piece | order | value | |\n";
   text += "|---|---|---:|---:|---:|---:|---|---:|---|\n";
   for (const gpu::LinkFigure& f : report.figures) {
-    text += fmt::format("| {} | {} | {} | {} | {} | {} | {} | {:.4g} | {} |\n", f.test, f.engine,
-                        format_bytes(f.page_bytes), node_text(f.node), format_bytes(f.footprint_bytes),
+    text += fmt::format("| {} | {} | {} | {} | {} | {} | {} | {:.4g} | {} |\n", f.test, f.engine, pages_text(f),
+                        node_text(f.node), format_bytes(f.footprint_bytes),
                         f.piece_bytes ? fmt::format("{} B", f.piece_bytes) : "", f.order, f.value, f.unit);
   }
   for (const std::string& what : report.skipped) text += fmt::format("\nskipped: {}\n", what);
@@ -74,10 +78,10 @@ std::string link_table(const gpu::LinkReport& report) {
 }
 
 std::string link_csv(const gpu::LinkReport& report) {
-  std::string text = "test,engine,page_bytes,node,footprint_bytes,piece_bytes,order,value,unit\n";
+  std::string text = "test,engine,page_bytes,node,footprint_bytes,piece_bytes,order,value,unit,transparent,kv_pages\n";
   for (const gpu::LinkFigure& f : report.figures) {
-    text += fmt::format("{},{},{},{},{},{},{},{:.6g},{}\n", f.test, f.engine, f.page_bytes, node_text(f.node),
-                        f.footprint_bytes, f.piece_bytes, f.order, f.value, f.unit);
+    text += fmt::format("{},{},{},{},{},{},{},{:.6g},{},{:d},{:d}\n", f.test, f.engine, f.page_bytes, node_text(f.node),
+                        f.footprint_bytes, f.piece_bytes, f.order, f.value, f.unit, f.transparent, f.kv_pages);
   }
   return text;
 }
@@ -97,6 +101,8 @@ std::string link_json(const gpu::LinkReport& report) {
     link["figures"].push_back({{"test", f.test},
                                {"engine", f.engine},
                                {"page_bytes", f.page_bytes},
+                               {"transparent", f.transparent},
+                               {"kv_pages", f.kv_pages},
                                {"node", f.node},
                                {"footprint_bytes", f.footprint_bytes},
                                {"piece_bytes", f.piece_bytes},
@@ -112,10 +118,10 @@ void note_link(const gpu::LinkReport& report, MachineProfile& profile) {
   profile.link_columns_sm = profile.link_columns_copy = profile.link_columns_both = std::nullopt;
   std::uint64_t footprint = 0;
   for (const gpu::LinkFigure& f : report.figures) {
-    if (f.page_bytes == small_page) footprint = std::max(footprint, f.footprint_bytes);
+    if (f.kv_pages) footprint = std::max(footprint, f.footprint_bytes);
   }
   for (const gpu::LinkFigure& f : report.figures) {
-    if (f.page_bytes != small_page || f.footprint_bytes != footprint || f.unit != "GB/s") continue;
+    if (!f.kv_pages || f.footprint_bytes != footprint || f.unit != "GB/s") continue;
     const auto keep = [&](std::optional<double>& rate) { rate = std::max(rate.value_or(0), f.value); };
     if (f.test.rfind("host_to_device", 0) == 0) keep(profile.link_to_device);
     if (f.test.rfind("device_to_host", 0) == 0) keep(profile.link_to_host);
