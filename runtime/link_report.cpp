@@ -25,6 +25,14 @@ constexpr Testcase shared_testcases[] = {
     {"host_device_latency_sm", "memory latency SM CPU(row) <-> GPU(column) (ns)"},
 };
 
+struct ColumnTest {
+  const char* name;
+  LinkColumns MachineProfile::*rates;
+};
+constexpr ColumnTest column_tests[] = {{"column_stream_f16", &MachineProfile::link_columns_f16},
+                                       {"column_stream_int8", &MachineProfile::link_columns_int8},
+                                       {"column_stream_int4", &MachineProfile::link_columns_int4}};
+
 std::string pages_text(const gpu::LinkFigure& f) {
   return format_bytes(f.page_bytes) + (f.transparent ? " transparent" : "");
 }
@@ -115,7 +123,7 @@ std::string link_json(const gpu::LinkReport& report) {
 
 void note_link(const gpu::LinkReport& report, MachineProfile& profile) {
   profile.link_to_device = profile.link_to_host = std::nullopt;
-  profile.link_columns_sm = profile.link_columns_copy = profile.link_columns_both = std::nullopt;
+  profile.link_columns_f16 = profile.link_columns_int8 = profile.link_columns_int4 = {};
   std::uint64_t footprint = 0;
   for (const gpu::LinkFigure& f : report.figures) {
     if (f.kv_pages) footprint = std::max(footprint, f.footprint_bytes);
@@ -125,10 +133,18 @@ void note_link(const gpu::LinkReport& report, MachineProfile& profile) {
     const auto keep = [&](std::optional<double>& rate) { rate = std::max(rate.value_or(0), f.value); };
     if (f.test.rfind("host_to_device", 0) == 0) keep(profile.link_to_device);
     if (f.test.rfind("device_to_host", 0) == 0) keep(profile.link_to_host);
-    if (f.test == "column_stream_f16" && f.engine == "sm") keep(profile.link_columns_sm);
-    if (f.test == "column_stream_f16" && f.engine == "ce") keep(profile.link_columns_copy);
-    if (f.test == "column_stream_f16" && f.engine == "both") keep(profile.link_columns_both);
+    const auto columns = std::find_if(std::begin(column_tests), std::end(column_tests),
+                                      [&](const ColumnTest& test) { return f.test == test.name; });
+    if (columns == std::end(column_tests)) continue;
+    LinkColumns& rates = profile.*columns->rates;
+    keep(f.engine == "sm" ? rates.sm : f.engine == "ce" ? rates.copy : rates.both);
   }
+}
+
+gpu::LinkChoice best_link(const gpu::LinkReport& report) {
+  MachineProfile profile;
+  note_link(report, profile);
+  return profile.best_link();
 }
 
 }  // namespace hayloft::runtime

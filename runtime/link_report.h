@@ -19,4 +19,7 @@ std::string link_json(const gpu::LinkReport& report);
 // keys and values lie on, into a profile, in the place of what it had of them.
 void note_link(const gpu::LinkReport& report, MachineProfile& profile);
 
+// What --link auto will take once that is in the profile.
+gpu::LinkChoice best_link(const gpu::LinkReport& report);
+
 }  // namespace hayloft::runtime

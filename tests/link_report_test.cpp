@@ -26,6 +26,7 @@ gpu::LinkReport report() {
       {"column_stream_f16", "sm", 2 << 20, -1, 4 * GiB, 8192, "", 22, "GB/s", yes, yes},
       {"column_stream_f16", "ce", 2 << 20, -1, 4 * GiB, 8192, "", 7, "GB/s", yes, yes},
       {"column_stream_f16", "sm", 4096, -1, 4 * GiB, 8192, "", 97, "GB/s", no, no},
+      {"column_stream_int4", "both", 2 << 20, -1, 4 * GiB, 2048, "", 19, "GB/s", yes, yes},
       {"row_gather", "sm", 2 << 20, -1, 4 * GiB, 512, "random", 18, "GB/s", yes, yes},
       {"host_to_device_memcpy_ce", "ce", 1 << 30, -1, 4 * GiB, 0, "", 99, "GB/s", no, no},
       {"host_device_latency_sm", "sm", 4096, -1, 4 * GiB, 16, "random", 1250, "ns", no, no},
@@ -39,8 +40,10 @@ TEST(LinkReport, TheProfileTakesTheBestRatesAtTheLargestFootprintOnThePagesOfKey
   note_link(report(), profile);
   EXPECT_EQ(profile.link_to_device, 24.5);
   EXPECT_EQ(profile.link_to_host, 26);
-  EXPECT_EQ(profile.link_columns_sm, 22);
-  EXPECT_EQ(profile.link_columns_copy, 7);
+  EXPECT_EQ(profile.link_columns_f16.sm, 22);
+  EXPECT_EQ(profile.link_columns_f16.copy, 7);
+  EXPECT_EQ(profile.link_columns_int4.both, 19);
+  EXPECT_FALSE(profile.link_columns_int8.sm);
 }
 
 TEST(LinkReport, ALongerReportTakesThePlaceOfAShorterOne) {
@@ -56,18 +59,36 @@ TEST(LinkReport, ALongerReportTakesThePlaceOfAShorterOne) {
 TEST(LinkReport, ColumnsComeTheFastestWayButByTheMultiprocessorsWhenItIsClose) {
   MachineProfile profile;
   EXPECT_EQ(profile.best_link(), gpu::Link::sm) << "nothing was measured";
-  profile.link_columns_sm = 35;
-  profile.link_columns_copy = 38;
-  EXPECT_EQ(profile.best_link(), gpu::Link::sm);
-  profile.link_columns_copy = 50;
-  EXPECT_EQ(profile.best_link(), gpu::Link::copy);
-  profile.link_columns_both = 56;
-  EXPECT_EQ(profile.best_link(), gpu::Link::both);
+  profile.link_columns_f16.sm = 35;
+  profile.link_columns_f16.copy = 38;
+  EXPECT_EQ(profile.best_link().f16, gpu::Link::sm);
+  profile.link_columns_f16.copy = 50;
+  EXPECT_EQ(profile.best_link().f16, gpu::Link::copy);
+  profile.link_columns_f16.both = 56;
+  EXPECT_EQ(profile.best_link().f16, gpu::Link::both);
+}
+
+TEST(LinkReport, TheBestLinkIsThatOfTheReport) {
+  const gpu::LinkChoice best = best_link(report());
+  EXPECT_EQ(best.f16, gpu::Link::sm);
+  EXPECT_EQ(best.int8, gpu::Link::sm) << "not measured";
+  EXPECT_EQ(best.int4, gpu::Link::both);
+}
+
+TEST(LinkReport, EveryFormatOfColumnsComesItsOwnWay) {
+  MachineProfile profile;
+  profile.link_columns_f16 = {20, 50, 50};
+  profile.link_columns_int8 = {20, 22, 30};
+  profile.link_columns_int4 = {20, 12, 18};
+  const gpu::LinkChoice best = profile.best_link();
+  EXPECT_EQ(best.of(offload::ColumnFormat::f16), gpu::Link::copy);
+  EXPECT_EQ(best.of(offload::ColumnFormat::int8), gpu::Link::both);
+  EXPECT_EQ(best.of(offload::ColumnFormat::int4), gpu::Link::sm) << "bound by the number of copies";
 }
 
 TEST(LinkReport, SharedTestcasesHaveTheShapeOfNvbandwidth) {
   const nlohmann::json json = nlohmann::json::parse(link_json(report()));
-  EXPECT_EQ(json["link"]["figures"].size(), 11u);
+  EXPECT_EQ(json["link"]["figures"].size(), 12u);
   const nlohmann::json& testcases = json["nvbandwidth"]["testcases"];
   EXPECT_EQ(testcases[0]["name"], "host_to_device_memcpy_ce");
   EXPECT_EQ(testcases[0]["status"], "Passed");
@@ -85,7 +106,7 @@ TEST(LinkReport, TablesNameEveryFigureAndWhatWasSkipped) {
       << table;
   EXPECT_NE(table.find("skipped: pages of 1.0 GiB"), std::string::npos) << table;
   const std::string csv = link_csv(report());
-  EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 12);
+  EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 13);
 }
 
 }  // namespace

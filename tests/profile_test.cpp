@@ -90,12 +90,33 @@ TEST_F(ProfileFile, OtherSchemasAndEmptyListsAreRefused) {
   nlohmann::json json = nlohmann::json::parse(profile_json(some_profile()));
   json["attention"] = nlohmann::json::array();
   write(json.dump());
-  EXPECT_TRUE(test::refuses([&] { read_profile(path()); }, {"attention"}));
+  EXPECT_TRUE(test::refuses([&] { read_profile(path()); },
+                            {path() + ": attention is an empty list", "; measure again with hayloft link"}));
   json["schema"] = "hayloft.profile/2";
   write(json.dump());
   EXPECT_TRUE(test::refuses([&] { read_profile(path()); }, {"schema", "hayloft.profile/2", "hayloft.profile/1"}));
   write("{");
-  EXPECT_TRUE(test::refuses([&] { read_profile(path()); }, {path(), "JSON"}));
+  EXPECT_TRUE(test::refuses([&] { read_profile(path()); }, {path(), "JSON", "; measure again with hayloft link"}));
+}
+
+TEST_F(ProfileFile, OfBeforeColumnsHadALinkEachIsRefusedWithWhatToDo) {
+  nlohmann::json json = nlohmann::json::parse(profile_json(some_profile()));
+  json.erase("link_columns_int4_copy_GBps");
+  write(json.dump());
+  EXPECT_TRUE(
+      test::refuses([&] { read_profile(path()); },
+                    {path(), "the field link_columns_int4_copy_GBps is missing; measure again with hayloft link"}));
+}
+
+TEST_F(ProfileFile, KeepsHowColumnsOfEveryFormatCome) {
+  MachineProfile profile = some_profile();
+  profile.link_columns_f16 = {20, 50, 40};
+  profile.link_columns_int4 = {20, 12, 30};
+  write_profile(profile, path());
+  const gpu::LinkChoice best = read_profile(path()).best_link();
+  EXPECT_EQ(best.f16, gpu::Link::copy);
+  EXPECT_EQ(best.int8, gpu::Link::sm);
+  EXPECT_EQ(best.int4, gpu::Link::both);
 }
 
 TEST(Rates, AreThoseMeasuredWhereTheyWere) {

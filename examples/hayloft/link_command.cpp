@@ -43,7 +43,7 @@ class LinkCommand : public Command {
         "pinning it takes 20 s at most]");
     app.add_option("--seconds", options_.seconds, "About how long to measure")
         ->type_name("S")
-        ->check(CLI::Range(0.1, 3600.0))
+        ->check(finite(0.1, 3600.0))
         ->take_last()
         ->capture_default_str();
     app.add_option("--profile", profile_, "Where to keep the profile [hayloft/profile.json in the user's cache folder]")
@@ -71,20 +71,25 @@ class LinkCommand : public Command {
         profile_.empty() ? runtime::default_profile_path() : std::filesystem::path(profile_);
     if (!profile_.empty()) offload::require_writable(path);
 
-    const Environment environment(machine_);
+    std::optional<Environment> environment(std::in_place, machine_);
     // The link first: its figures are kept as they come, and a profile is nothing until it is whole.
     std::optional<gpu::LinkReport> link;
-    if (environment.backend->name() == "cuda") {
-      link = gpu::measure_link(environment.topology, environment.threads, link_options_,
+    if (environment->backend->name() == "cuda") {
+      link = gpu::measure_link(environment->topology, environment->threads, link_options_,
                                [&](const std::string& what, const gpu::LinkReport& so_far) {
                                  fmt::print(stderr, "link: {}\n", what);
                                  if (json.wanted() && !json.to_stdout()) json.write(unfinished_json(so_far));
                                  check_interrupted();
                                });
       if (json.wanted() && !json.to_stdout()) json.write(unfinished_json(*link));
+      if (machine_.cuda.link == gpu::LinkChoice()) {
+        // The rates of a profile are those of the link that it recommends, not of the one that was there before.
+        machine_.cuda.link = runtime::best_link(*link);
+        environment.emplace(machine_);
+      }
     }
     runtime::MachineProfile profile = runtime::measure_profile(
-        *environment.backend, *environment.arena, environment.topology, options_, [&](const std::string& what) {
+        *environment->backend, *environment->arena, environment->topology, options_, [&](const std::string& what) {
           if (link) fmt::print(stderr, "profile: {}\n", what);
           check_interrupted();
         });
@@ -95,11 +100,11 @@ class LinkCommand : public Command {
       print(table ? markdown(profile) : csv(profile));
       if (link) print("\n" + (table ? runtime::link_table(*link) : runtime::link_csv(*link)));
     }
-    json.write(whole_json(profile, link));
-    if (!link) {
-      fmt::print(stderr, "skipped: host to device, device to host, column streams and row gathers over the link: {}\n",
-                 "no GPU is used (hayloft --list-devices says why)");
-    }
+    std::vector<std::string> skipped = profile.skipped;
+    if (!link) add_link_skipped(skipped);
+    for (const std::string& what : skipped) fmt::print(stderr, "skipped: {}\n", what);
+    if (link) skipped.insert(skipped.begin(), link->skipped.begin(), link->skipped.end());  // its table has said so
+    json.write(whole_json(profile, link, skipped));
     fmt::print(stderr, "profile: {}\n", path.string());
   }
 
@@ -115,16 +120,28 @@ class LinkCommand : public Command {
     if (link_options_.footprints.empty()) fail("--link-footprint: name at least one");
   }
 
+  // What a machine without a GPU leaves out.
+  void add_link_skipped(std::vector<std::string>& skipped) const {
+    const char* why = "no GPU is used (hayloft --list-devices says why)";
+    skipped.push_back(
+        fmt::format("host to device, device to host, column streams and row gathers over the link: {}", why));
+    for (const std::uint64_t footprint : link_options_.footprints) {
+      skipped.push_back(fmt::format("--link-footprint {}: {}", format_bytes(footprint), why));
+    }
+  }
+
   static std::string unfinished_json(const gpu::LinkReport& link) {
-    nlohmann::ordered_json json{{"complete", false}};
+    nlohmann::ordered_json json{{"complete", false}, {"skipped", link.skipped}};
     json.update(nlohmann::ordered_json::parse(runtime::link_json(link)));
     return json.dump(2) + "\n";
   }
 
-  // The profile, and beside its fields what was measured of the link.
-  static std::string whole_json(const runtime::MachineProfile& profile, const std::optional<gpu::LinkReport>& link) {
+  // The profile, and beside its fields what was measured of the link and what was not.
+  static std::string whole_json(const runtime::MachineProfile& profile, const std::optional<gpu::LinkReport>& link,
+                                const std::vector<std::string>& skipped) {
     nlohmann::ordered_json json = nlohmann::ordered_json::parse(runtime::profile_json(profile));
     json["complete"] = true;
+    json["skipped"] = skipped;
     if (link) json.update(nlohmann::ordered_json::parse(runtime::link_json(*link)));
     return json.dump(2) + "\n";
   }

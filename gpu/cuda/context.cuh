@@ -26,7 +26,7 @@ struct Context {
   int device = 0;
   int multiprocessors = 0;
   unsigned shared_bytes = 0;  // a block may have
-  Link link = Link::sm;       // never automatic
+  LinkChoice link;            // never automatic
   std::uint64_t least_copy_bytes = 0;
 
   cudaStream_t compute = nullptr;  // what Backend::stream() is

@@ -187,7 +187,10 @@ class CudaBackend final : public Backend {
     context.device = device_;
     context.multiprocessors = attribute(cudaDevAttrMultiProcessorCount, device_);
     context.shared_bytes = static_cast<unsigned>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device_));
-    context.link = options.link == Link::automatic ? Link::sm : options.link;
+    context.link = options.link;
+    for (Link* link : {&context.link.f16, &context.link.int8, &context.link.int4}) {
+      if (*link == Link::automatic) *link = Link::sm;
+    }
     context.least_copy_bytes = options.least_copy_bytes;
     context.compute = compute_;
     context.copies = copies_;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kBlockTokens = 4096;  // the store's default block
 constexpr int kHeadDim = 128;
-constexpr int kRank = 16;                                      // columns of a key that step 1 reads
+constexpr int kRank = 16;                                       // columns of a key that step 1 reads
 constexpr std::uint64_t kArenaBytes = std::uint64_t{64} << 20;  // for two slabs
 
 struct ColumnTest {
@@ -49,8 +49,8 @@ class ColumnStreams {
     components_.resize(kRank);
     std::sort(components_.begin(), components_.end());
     // Blocks lie as far apart as an arena puts them, and none lies in two registrations.
-    const std::uint64_t apart = (layout_.block_bytes + offload::Arena::alignment - 1) / offload::Arena::alignment *
-                                offload::Arena::alignment;
+    const std::uint64_t apart =
+        (layout_.block_bytes + offload::Arena::alignment - 1) / offload::Arena::alignment * offload::Arena::alignment;
     for (std::uint64_t at = 0; at + layout_.block_bytes <= region.bytes(); at += apart) {
       const std::uint64_t end = at + layout_.block_bytes - 1;
       if (at / kLinkPinBytes == end / kLinkPinBytes) blocks_.push_back(region.host() + at);
@@ -91,8 +91,8 @@ class ColumnStreams {
     slab_tokens_ = make_slabs().tokens();
     slab_blocks_ = slab_tokens_ / kBlockTokens;
     const std::int64_t there = view_.tokens / slab_tokens_;
-    const auto wanted = static_cast<std::int64_t>(
-        std::min(kLinkPieceBytes, region_.bytes() / 16) / (static_cast<std::uint64_t>(slab_blocks_) * kRank * run_bytes()));
+    const auto wanted = static_cast<std::int64_t>(std::min(kLinkPieceBytes, region_.bytes() / 16) /
+                                                  (static_cast<std::uint64_t>(slab_blocks_) * kRank * run_bytes()));
     const std::int64_t count = std::max<std::int64_t>(2, wanted);
     std::vector<std::int64_t> columns, scales;
     for (std::int64_t i = 0; i < count; ++i) {

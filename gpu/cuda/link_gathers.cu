@@ -15,7 +15,7 @@ double gather(LinkRun& run, const PinnedRegion& region, const std::vector<std::i
   const LinkStarts starts(run, rows);
   run.clear_wrong();
   const double time = run.seconds([&](int) {
-    launch("link_gather", link_gather, run.grid(), run.stream(), region.device(), 
+    launch("link_gather", link_gather, run.grid(), run.stream(), region.device(),
            LinkRuns{starts.data(), starts.count(), std::countr_zero(row / kLinkUnit)}, LinkRuns{}, run.wrong());
   });
   run.require_right("row_gather");

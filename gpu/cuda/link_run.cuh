@@ -76,8 +76,8 @@ class LinkRun {
     });
   }
 
-  // Median seconds of work(turn) as a decode step has it: the host has waited for the device, and the device begins with
-  // the first of what is being queued. What it puts on other() is joined by itself.
+  // Median seconds of work(turn) as a decode step has it: the host has waited for the device, and the device begins
+  // with the first of what is being queued. What it puts on other() is joined by itself.
   template <class Work>
   double live_seconds(const Work& work) {
     using Clock = std::chrono::steady_clock;
@@ -137,7 +137,8 @@ class LinkRun {
 // Where pieces begin in a region, in units of 16 bytes, for kernels to read.
 class LinkStarts {
  public:
-  LinkStarts(const LinkRun& run, const std::vector<std::int64_t>& starts) : device_(starts.size()), count_(starts.size()) {
+  LinkStarts(const LinkRun& run, const std::vector<std::int64_t>& starts)
+      : device_(starts.size()), count_(starts.size()) {
     HAYLOFT_CUDA(cudaMemcpyAsync(device_, starts.data(), starts.size() * sizeof(std::int64_t), cudaMemcpyHostToDevice,
                                  run.stream()));
     HAYLOFT_CUDA(cudaStreamSynchronize(run.stream()));
