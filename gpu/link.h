@@ -8,7 +8,8 @@
 #include "offload/threads.h"
 #include "offload/topology.h"
 
-// What the link between host memory and a GPU really gives. No CUDA in sight: without it measure_link() throws.
+// What the link between host memory and a GPU really gives. No CUDA in sight: without it measure_link() throws. One
+// measurement at a time, or they measure each other; everything else here is thread-safe.
 namespace hayloft::gpu {
 
 struct LinkOptions {
@@ -35,7 +36,9 @@ struct LinkReport {
   std::string device;  // in words
   std::string driver;  // CUDA version that the driver speaks, as in 13.0
   std::string runtime;
-  int generation = 0;  // of PCIe, and its lanes, at their most; 0: not known
+  int runtime_number = 0;      // the same as CUDA writes it, 13000
+  std::string driver_version;  // of the driver itself, as in 580.65.06; empty: it does not say
+  int generation = 0;          // of PCIe, and its lanes, at their most; 0: not known
   int lanes = 0;
   int node = -1;  // NUMA node the device is attached to
   std::vector<LinkFigure> figures;
@@ -49,6 +52,9 @@ using LinkProgress = std::function<void(const std::string& what, const LinkRepor
 // there is no device, no memory, or a payload arrives changed.
 LinkReport measure_link(const offload::Topology& topology, const offload::Threads& threads,
                         const LinkOptions& options = {}, const LinkProgress& progress = {});
+
+// The driver's version in what it says of itself in /proc/driver/nvidia/version; empty when there is none.
+std::string driver_version_in(const std::string& text);
 
 // GB/s of data that PCIe of this generation and width can carry at most, each way, before protocol overhead.
 double pcie_rate(int generation, int lanes);

@@ -62,10 +62,13 @@ nlohmann::ordered_json nvbandwidth(const gpu::LinkReport& report) {
                          {"min", value},
                          {"sum", value}});
   }
-  return {{"CUDA Runtime Version", report.runtime},
-          {"Driver Version", report.driver},
-          {"GPU Device list", {"0: " + report.device}},
-          {"testcases", std::move(testcases)}};
+  nlohmann::ordered_json json{{"CUDA Runtime Version", report.runtime_number}};
+  if (!report.driver_version.empty()) json["Driver Version"] = report.driver_version;
+  json["GPU Device list"] = {"0: " + report.device};
+  json["git_version"] = "";
+  json["testcases"] = std::move(testcases);
+  json["version"] = "hayloft.link/1";  // of what wrote it; nvbandwidth's own are like v0.8
+  return json;
 }
 
 }  // namespace
@@ -99,6 +102,7 @@ std::string link_json(const gpu::LinkReport& report) {
                               {"device", report.device},
                               {"driver", report.driver},
                               {"runtime", report.runtime},
+                              {"driver_version", report.driver_version},
                               {"pcie_generation", report.generation},
                               {"pcie_lanes", report.lanes},
                               {"pcie_GBps", gpu::pcie_rate(report.generation, report.lanes)},

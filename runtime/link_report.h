@@ -5,7 +5,7 @@
 #include "gpu/link.h"
 #include "runtime/profile.h"
 
-// What `hayloft link` prints of a measured link.
+// What `hayloft link` prints of a measured link. Thread-safe: functions of their arguments.
 namespace hayloft::runtime {
 
 std::string link_table(const gpu::LinkReport& report);  // Markdown

@@ -13,6 +13,8 @@ gpu::LinkReport report() {
   report.device = "A GPU, 16.0 GiB";
   report.driver = "13.0";
   report.runtime = "13.0";
+  report.runtime_number = 13000;
+  report.driver_version = "580.65.06";
   report.generation = 4;
   report.lanes = 16;
   const std::uint64_t GiB = std::uint64_t{1} << 30;
@@ -89,6 +91,9 @@ TEST(LinkReport, EveryFormatOfColumnsComesItsOwnWay) {
 TEST(LinkReport, SharedTestcasesHaveTheShapeOfNvbandwidth) {
   const nlohmann::json json = nlohmann::json::parse(link_json(report()));
   EXPECT_EQ(json["link"]["figures"].size(), 12u);
+  EXPECT_EQ(json["nvbandwidth"]["CUDA Runtime Version"], 13000);
+  EXPECT_EQ(json["nvbandwidth"]["Driver Version"], "580.65.06");
+  for (const char* field : {"version", "git_version"}) EXPECT_TRUE(json["nvbandwidth"][field].is_string()) << field;
   const nlohmann::json& testcases = json["nvbandwidth"]["testcases"];
   EXPECT_EQ(testcases[0]["name"], "host_to_device_memcpy_ce");
   EXPECT_EQ(testcases[0]["status"], "Passed");
@@ -96,6 +101,18 @@ TEST(LinkReport, SharedTestcasesHaveTheShapeOfNvbandwidth) {
   EXPECT_EQ(testcases[3]["name"], "device_to_host_memcpy_sm");
   EXPECT_EQ(testcases[3]["status"], "Waived") << "nobody measured it";
   EXPECT_EQ(testcases[4]["sum"], 1250);
+}
+
+TEST(LinkReport, TheDriverSaysItsOwnVersionOrNothingIsWritten) {
+  EXPECT_EQ(
+      gpu::driver_version_in("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 2023\nGCC 12.2"),
+      "535.104.05");
+  EXPECT_EQ(gpu::driver_version_in("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build"),
+            "580.65.06");
+  EXPECT_EQ(gpu::driver_version_in(""), "");
+  gpu::LinkReport silent = report();
+  silent.driver_version = "";
+  EXPECT_FALSE(nlohmann::json::parse(link_json(silent))["nvbandwidth"].contains("Driver Version"));
 }
 
 TEST(LinkReport, TablesNameEveryFigureAndWhatWasSkipped) {

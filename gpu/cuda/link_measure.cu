@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <chrono>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -58,6 +60,9 @@ class LinkBench {
     report_.device = std::string(properties.name) + ", " + format_bytes(properties.totalGlobalMem);
     report_.driver = version(driver);
     report_.runtime = version(runtime);
+    report_.runtime_number = runtime;
+    std::ifstream file("/proc/driver/nvidia/version");
+    report_.driver_version = driver_version_in({std::istreambuf_iterator<char>(file), {}});
     const PcieLink link = pcie_link_of(run_.device());
     report_.generation = link.generation;
     report_.lanes = link.lanes;
