@@ -49,7 +49,8 @@ class Measurement {
   Measurement(gpu::Backend& backend, offload::Arena& arena, const ProfileOptions& options, ProfileProgress progress)
       : backend_(backend),
         progress_(std::move(progress)),
-        seconds_(options.seconds / measurements),
+        end_(Clock::now() +
+             std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.seconds))),
         memory_(arena.allocate(wanted_footprint(arena, options))) {
     fill();
   }
@@ -126,13 +127,12 @@ class Measurement {
   // at least three show which.
   template <class Run>
   double median(const Run& run) {
+    const Clock::time_point start = Clock::now();
+    const Clock::time_point enough = start + (end_ - start) / std::max(1, left_--);
     run(0);
     backend_.synchronize(stream_);
     std::vector<double> times;
-    const Clock::time_point start = Clock::now();
-    for (int turn = 1;
-         times.size() < 3 || (Clock::now() - start < std::chrono::duration<double>(seconds_) && times.size() < 10000);
-         ++turn) {
+    for (int turn = 1; times.size() < 3 || (Clock::now() < enough && times.size() < 10000); ++turn) {
       const Clock::time_point before = Clock::now();
       run(turn);
       backend_.synchronize(stream_);
@@ -361,7 +361,7 @@ class Measurement {
 
   // GFLOP/s of a chunk's attention to a store and to itself.
   double causal(gpu::CacheView cache, const gpu::CacheView& tail, int d, int query_heads) {
-    constexpr std::int64_t most_keys = 32768;  // more take longer and teach nothing: a tile of keys is used at once
+    constexpr std::int64_t most_keys = 8192;  // more take longer and teach nothing: a tile of keys is used at once
     cache.store.tokens = std::min(cache.store.tokens, most_keys);
     cache.tail = tail.tail;
     cache.tail.tokens = chunk_tokens;
@@ -377,7 +377,8 @@ class Measurement {
 
   gpu::Backend& backend_;
   ProfileProgress progress_;
-  double seconds_;  // per measurement
+  Clock::time_point end_;  // when all should be done; what is left until then is shared out among those to come
+  int left_ = measurements;
   offload::Extent memory_;
   std::uint64_t footprint_ = 0;  // of the memory: what an image covers
   int parts_ = 1;                // see Image
