@@ -18,6 +18,7 @@ namespace {
 constexpr int kBlockTokens = 4096;  // the store's default block
 constexpr int kHeadDim = 128;
 constexpr int kRank = 16;                                       // columns of a key that step 1 reads
+constexpr std::uint64_t kLayerTokens = std::uint64_t{8} << 20;  // of all KV heads: 8 of 1M tokens
 constexpr std::uint64_t kArenaBytes = std::uint64_t{64} << 20;  // for two slabs
 
 struct ColumnTest {
@@ -85,14 +86,15 @@ class ColumnStreams {
   }
   ColumnSlabs make_slabs() const { return {context_, view_, components_, kRank, false, run_.stream()}; }
 
-  // Whole slabs evenly over the region, some of them twice where it is small.
+  // Whole slabs evenly over the region, as many as a layer has; some of them more than once where it is small.
   void choose_slabs() {
     if (make_slabs().tokens() > view_.tokens) take(std::bit_floor(blocks_.size()));
     slab_tokens_ = make_slabs().tokens();
     slab_blocks_ = slab_tokens_ / kBlockTokens;
     const std::int64_t there = view_.tokens / slab_tokens_;
-    const auto wanted = static_cast<std::int64_t>(std::min(kLinkPieceBytes, region_.bytes() / 16) /
-                                                  (static_cast<std::uint64_t>(slab_blocks_) * kRank * run_bytes()));
+    const std::uint64_t slab_bytes = static_cast<std::uint64_t>(slab_blocks_) * kRank * run_bytes();
+    const auto wanted = static_cast<std::int64_t>(
+        std::min(kLayerTokens / static_cast<std::uint64_t>(slab_tokens_), region_.bytes() / 8 / slab_bytes));
     const std::int64_t count = std::max<std::int64_t>(2, wanted);
     std::vector<std::int64_t> columns, scales;
     for (std::int64_t i = 0; i < count; ++i) {
