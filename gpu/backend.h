@@ -259,6 +259,21 @@ std::unique_ptr<Backend> make_cpu_backend(const offload::Threads& threads);
 // How columns of K come over the link: read in place by the multiprocessors, by the copy engine, or by both at once.
 enum class Link : std::uint8_t { automatic, sm, copy, both };
 
+// One way for the columns of each format: the fewer bytes a column has, the more the number of copies counts.
+struct LinkChoice {
+  Link f16;
+  Link int8;
+  Link int4;
+
+  LinkChoice(Link every = Link::automatic)
+      : f16(every), int8(every), int4(every) {}  // NOLINT(google-explicit-constructor)
+  Link& of(offload::ColumnFormat format) {
+    return format == offload::ColumnFormat::f16 ? f16 : format == offload::ColumnFormat::int8 ? int8 : int4;
+  }
+  Link of(offload::ColumnFormat format) const { return LinkChoice(*this).of(format); }
+  friend bool operator==(const LinkChoice&, const LinkChoice&) = default;
+};
+
 // Where K and V lie on the host: pinned, so that the device reads them in place; in pageable memory, passing through a
 // small pinned ring (`staged`); or mapped from the file they were saved to, passing through the ring as well (`mmap`).
 // `automatic` pins what can be pinned and stages otherwise.
@@ -271,7 +286,7 @@ struct CudaOptions {
   // Budget of device memory, --gpu-memory: everything that this process takes of it, what CUDA itself needs included.
   // 0: what is free, less a reserve.
   std::uint64_t memory_bytes = 0;
-  Link link = Link::automatic;
+  LinkChoice link;  // automatic: sm
   // With Link::copy and Link::both: columns that lie in so many pieces that a copy would bring in fewer bytes than this
   // are read in place instead. 0: copied at whatever cost.
   std::uint64_t least_copy_bytes = 0;

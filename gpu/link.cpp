@@ -2,8 +2,19 @@
 
 #include <algorithm>
 #include <iterator>
+#include <sstream>
 
 namespace hayloft::gpu {
+
+std::string driver_version_in(const std::string& text) {
+  // "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build ..."
+  std::istringstream line(text.substr(0, text.find('\n')));
+  for (std::string word; line >> word;) {
+    const bool number = word.find_first_not_of("0123456789.") == std::string::npos;
+    if (number && word.find('.') != std::string::npos) return word;
+  }
+  return "";
+}
 
 double pcie_rate(int generation, int lanes) {
   // 10^9 transfers per second and lane, and the share of bits that is data: 8b/10b, 128b/130b, flits.

@@ -8,7 +8,8 @@
 #include "offload/threads.h"
 #include "offload/topology.h"
 
-// What the link between host memory and a GPU really gives. No CUDA in sight: without it measure_link() throws.
+// What the link between host memory and a GPU really gives. No CUDA in sight: without it measure_link() throws. One
+// measurement at a time, or they measure each other; everything else here is thread-safe.
 namespace hayloft::gpu {
 
 struct LinkOptions {
@@ -20,20 +21,24 @@ struct LinkOptions {
 struct LinkFigure {
   std::string test;                 // nvbandwidth's testcase name where it means the same
   std::string engine;               // "ce": the copy engine; "sm": the multiprocessors; "both"
-  std::uint64_t page_bytes = 4096;  // of host memory; 2 MiB and 1 GiB are the system's explicit huge pages
+  std::uint64_t page_bytes = 4096;  // of host memory; more: the system's explicit huge pages, unless `transparent`
   int node = -1;                    // NUMA node of the memory, as the system counts; -1: there is one
   std::uint64_t footprint_bytes = 0;
   int piece_bytes = 0;  // contiguous bytes of a column run or of a row; 0: everything in one piece
   std::string order;    // of rows: "ascending" or "random"
   double value = 0;
-  std::string unit;  // "GB/s" (10^9 bytes that arrived), "ns"
+  std::string unit;          // "GB/s" (10^9 bytes that arrived), "ns"
+  bool transparent = false;  // huge pages that the kernel gives to memory that wants them
+  bool kv_pages = false;     // the pages and the node that keys and values of that size lie on here
 };
 
 struct LinkReport {
   std::string device;  // in words
   std::string driver;  // CUDA version that the driver speaks, as in 13.0
   std::string runtime;
-  int generation = 0;  // of PCIe, and its lanes, at their most; 0: not known
+  int runtime_number = 0;      // the same as CUDA writes it, 13000
+  std::string driver_version;  // of the driver itself, as in 580.65.06; empty: it does not say
+  int generation = 0;          // of PCIe, and its lanes, at their most; 0: not known
   int lanes = 0;
   int node = -1;  // NUMA node the device is attached to
   std::vector<LinkFigure> figures;
@@ -47,6 +52,9 @@ using LinkProgress = std::function<void(const std::string& what, const LinkRepor
 // there is no device, no memory, or a payload arrives changed.
 LinkReport measure_link(const offload::Topology& topology, const offload::Threads& threads,
                         const LinkOptions& options = {}, const LinkProgress& progress = {});
+
+// The driver's version in what it says of itself in /proc/driver/nvidia/version; empty when there is none.
+std::string driver_version_in(const std::string& text);
 
 // GB/s of data that PCIe of this generation and width can carry at most, each way, before protocol overhead.
 double pcie_rate(int generation, int lanes);

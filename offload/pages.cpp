@@ -6,6 +6,9 @@
 #include <unistd.h>
 
 #include <bit>
+#include <fstream>
+#include <iterator>
+#include <string>
 
 namespace hayloft::offload {
 namespace {
@@ -30,6 +33,20 @@ std::byte* map_aligned(std::uint64_t bytes) {
 
 }  // namespace
 
+PageKind ordinary_pages() {
+  std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");  // "always [madvise] never"
+  const std::string modes{std::istreambuf_iterator<char>(file), {}};
+  if (modes.empty() || modes.find("[never]") != std::string::npos) return {};
+  return {transparent_huge_page, true};
+}
+
+PageKind arena_pages(const std::vector<PagePool>& pools, std::uint64_t bytes, const PageKind& ordinary) {
+  for (const PagePool& pool : pools) {  // the largest first
+    if (pool.free_pages >= (bytes + pool.page_bytes - 1) / pool.page_bytes) return {pool.page_bytes, false};
+  }
+  return ordinary;
+}
+
 Pages map_pages(std::uint64_t bytes, std::uint64_t limit, const std::vector<std::uint64_t>& page_bytes) noexcept {
   for (const std::uint64_t page : page_bytes) {
     const std::uint64_t whole = (bytes + page - 1) / page * page;
@@ -52,6 +69,11 @@ void prefer_node(std::byte* data, std::uint64_t bytes, int node) noexcept {
   nodes[node / word] = 1ul << (node % word);
   // libc has no name for the call. It takes the number of bits, counted as one more than there are.
   syscall(SYS_mbind, data, bytes, MPOL_PREFERRED, nodes, 16ul * word + 1, 0u);
+}
+
+int node_of(const std::byte* data) noexcept {
+  int node = -1;
+  return syscall(SYS_get_mempolicy, &node, nullptr, 0ul, data, MPOL_F_NODE | MPOL_F_ADDR) == 0 ? node : -1;
 }
 
 void unmap_pages(const Pages& pages) noexcept {

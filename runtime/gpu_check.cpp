@@ -99,7 +99,10 @@ LinkRate link_rate(const std::vector<Step>& steps, double bytes, const Chosen& c
   for (const Step& step : steps) {
     for (const Json& figure : part(part(*step.data, "link"), "figures")) {
       const double footprint = number(figure, "footprint_bytes"), value = number(figure, "value");
-      if (number(figure, "page_bytes") != small_page || footprint <= 0 || !chosen(figure)) continue;
+      // A run compares with the pages that its keys and values lay on; reports without the field knew small ones only.
+      const bool as_keys =
+          figure.contains("kv_pages") ? number(figure, "kv_pages") > 0 : number(figure, "page_bytes") == small_page;
+      if (!as_keys || footprint <= 0 || !chosen(figure)) continue;
       const double away = std::fabs(std::log(footprint / std::max(bytes, 1.0)));
       if (away > nearest || (away == nearest && value <= best.value)) continue;
       nearest = away;

@@ -32,6 +32,23 @@ constexpr RateField rate_fields[] = {
     {"causal_GFLOPps", &AttentionRates::causal},
 };
 
+struct ColumnsField {
+  const char* name;
+  LinkColumns MachineProfile::*columns;
+  std::optional<double> LinkColumns::*way;
+};
+constexpr ColumnsField columns_fields[] = {
+    {"link_columns_f16_sm_GBps", &MachineProfile::link_columns_f16, &LinkColumns::sm},
+    {"link_columns_f16_copy_GBps", &MachineProfile::link_columns_f16, &LinkColumns::copy},
+    {"link_columns_f16_both_GBps", &MachineProfile::link_columns_f16, &LinkColumns::both},
+    {"link_columns_int8_sm_GBps", &MachineProfile::link_columns_int8, &LinkColumns::sm},
+    {"link_columns_int8_copy_GBps", &MachineProfile::link_columns_int8, &LinkColumns::copy},
+    {"link_columns_int8_both_GBps", &MachineProfile::link_columns_int8, &LinkColumns::both},
+    {"link_columns_int4_sm_GBps", &MachineProfile::link_columns_int4, &LinkColumns::sm},
+    {"link_columns_int4_copy_GBps", &MachineProfile::link_columns_int4, &LinkColumns::copy},
+    {"link_columns_int4_both_GBps", &MachineProfile::link_columns_int4, &LinkColumns::both},
+};
+
 AttentionRates read_rates(const nlohmann::json& entry, const std::string& where) {
   const JsonFields fields(entry, where);
   AttentionRates rates;
@@ -57,6 +74,16 @@ AttentionRates between(AttentionRates a, const AttentionRates& b, double weight)
     a.*field.rate = 1 / ((1 - weight) / (a.*field.rate) + weight / (b.*field.rate));
   }
   return a;
+}
+
+// See MachineProfile::best_link.
+gpu::Link best_of(const LinkColumns& columns) {
+  constexpr double margin = 1.1;
+  const double sm = columns.sm.value_or(0);
+  const double copy = columns.copy.value_or(0);
+  const double both = columns.both.value_or(0);
+  if (both > margin * std::max(sm, copy)) return gpu::Link::both;
+  return copy > margin * sm ? gpu::Link::copy : gpu::Link::sm;
 }
 
 // See MachineProfile::rates.
@@ -118,13 +145,12 @@ AttentionRates MachineProfile::rates(int head_dim, int group, std::uint64_t byte
   return between(rates_among(attention_small, head_dim, group), large, std::clamp(way, 0.0, 1.0));
 }
 
-gpu::Link MachineProfile::best_link() const {
-  constexpr double margin = 1.1;
-  const double sm = link_columns_sm.value_or(0);
-  const double copy = link_columns_copy.value_or(0);
-  const double both = link_columns_both.value_or(0);
-  if (both > margin * std::max(sm, copy)) return gpu::Link::both;
-  return copy > margin * sm ? gpu::Link::copy : gpu::Link::sm;
+gpu::LinkChoice MachineProfile::best_link() const {
+  gpu::LinkChoice best;
+  best.f16 = best_of(link_columns_f16);
+  best.int8 = best_of(link_columns_int8);
+  best.int4 = best_of(link_columns_int4);
+  return best;
 }
 
 std::string profile_json(const MachineProfile& profile) {
@@ -143,10 +169,11 @@ std::string profile_json(const MachineProfile& profile) {
       {"layer_overhead_us", profile.layer_overhead_us},
       {"link_to_device_GBps", or_null(profile.link_to_device)},
       {"link_to_host_GBps", or_null(profile.link_to_host)},
-      {"link_columns_sm_GBps", or_null(profile.link_columns_sm)},
-      {"link_columns_copy_GBps", or_null(profile.link_columns_copy)},
-      {"link_columns_both_GBps", or_null(profile.link_columns_both)},
   };
+  for (const ColumnsField& field : columns_fields) json[field.name] = or_null(profile.*field.columns.*field.way);
+  for (const NearRead& read : profile.near_reads) {
+    json["near_reads"].push_back({{"node", read.node}, {"threads", read.threads}, {"GBps", read.rate}});
+  }
   const auto add = [&](const char* list, const std::vector<AttentionRates>& attention) {
     for (const AttentionRates& rates : attention) {
       nlohmann::ordered_json entry = {{"head_dim", rates.head_dim}, {"group", rates.group}};
@@ -162,7 +189,9 @@ std::string profile_json(const MachineProfile& profile) {
   return json.dump(2) + "\n";
 }
 
-MachineProfile read_profile(const std::filesystem::path& path) {
+namespace {
+
+MachineProfile parse_profile(const std::filesystem::path& path) {
   const nlohmann::json json = read_json_file(path);
   const JsonFields fields(json, path.string());
   if (fields.text("schema") != schema) fields.refuse("schema", *fields.find("schema"), fmt::format("\"{}\"", schema));
@@ -180,17 +209,26 @@ MachineProfile read_profile(const std::filesystem::path& path) {
   profile.layer_overhead_us = fields.positive("layer_overhead_us");
   profile.link_to_device = read_optional(fields, "link_to_device_GBps");
   profile.link_to_host = read_optional(fields, "link_to_host_GBps");
-  profile.link_columns_sm = read_optional(fields, "link_columns_sm_GBps");
-  profile.link_columns_copy = read_optional(fields, "link_columns_copy_GBps");
-  profile.link_columns_both = read_optional(fields, "link_columns_both_GBps");
-  const auto read_list = [&](const char* name) {
+  for (const ColumnsField& field : columns_fields)
+    profile.*field.columns.*field.way = read_optional(fields, field.name);
+  const auto each_of = [&](const char* name, const auto& read) {
     const nlohmann::json* list = fields.find(name);
     if (!list) fail("{}: the field {} is missing", path.string(), name);
-    if (!list->is_array() || list->empty()) fields.refuse(name, *list, "a list of at least one object of rates");
-    std::vector<AttentionRates> rates;
+    if (!list->is_array()) fields.refuse(name, *list, "a list of at least one object of rates");
+    if (list->empty()) fail("{}: {} is an empty list; it must hold at least one object of rates", path.string(), name);
     for (std::size_t i = 0; i < list->size(); ++i) {
-      rates.push_back(read_rates((*list)[i], fmt::format("{}: {}[{}]", path.string(), name, i)));
+      read((*list)[i], fmt::format("{}: {}[{}]", path.string(), name, i));
     }
+  };
+  each_of("near_reads", [&](const nlohmann::json& entry, const std::string& where) {
+    const JsonFields read(entry, where);
+    profile.near_reads.push_back({static_cast<int>(read.integer("node", 0, 1 << 20)),
+                                  static_cast<int>(read.integer("threads", 1, 1 << 20)), read.positive("GBps")});
+  });
+  const auto read_list = [&](const char* name) {
+    std::vector<AttentionRates> rates;
+    each_of(name,
+            [&](const nlohmann::json& entry, const std::string& where) { rates.push_back(read_rates(entry, where)); });
     return rates;
   };
   profile.attention = read_list("attention");
@@ -200,6 +238,18 @@ MachineProfile read_profile(const std::filesystem::path& path) {
     profile.attention_small = read_list("attention_small");
   }
   return profile;
+}
+
+}  // namespace
+
+MachineProfile read_profile(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) fail("{}: no such file; hayloft link --profile makes one", path.string());
+  try {
+    return parse_profile(path);
+  } catch (const Error& wrong) {
+    fail("{}; measure again with hayloft link", wrong.what());
+  }
 }
 
 void write_profile(const MachineProfile& profile, const std::filesystem::path& path) {

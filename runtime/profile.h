@@ -37,27 +37,45 @@ struct AttentionRates {
   double topk_scan(offload::ColumnFormat format) const;
 };
 
+// How fast memory of one NUMA node (its OS index) is read by so many threads, in order.
+struct NearRead {
+  int node = 0;
+  int threads = 0;
+  double rate = 0;  // GB/s
+};
+
+// GB/s of column runs of one format, scales counted in, read by the multiprocessors, brought in by the copy engine as a
+// step queues its copies, and by both at once.
+struct LinkColumns {
+  std::optional<double> sm;
+  std::optional<double> copy;
+  std::optional<double> both;
+};
+
 struct MachineProfile {
   std::string machine;  // in words
   std::string device;   // Backend::name()
   int threads = 0;
   std::uint64_t footprint_bytes = 0;  // over which the rates were measured
 
-  double near_read = 0;                  // GB/s, all threads together
+  // GB/s, all threads together, as every search uses them, even where fewer are faster: `near_reads` shows that.
+  double near_read = 0;
+  std::vector<NearRead> near_reads;      // each node by 1, 2, 4 ... and all threads; at least one
   double weight_stream = 0;              // GB/s of f16 weights, one token at a time
   double matmul = 0;                     // GFLOP/s, many tokens at a time
   double layer_overhead_us = 0;          // a layer of a decode step when its matrices are next to nothing
   std::optional<double> link_to_device;  // GB/s; none without a device of its own
   std::optional<double> link_to_host;
-  // GB/s of f16 column runs read by the multiprocessors, by the copy engine, and by both at once.
-  std::optional<double> link_columns_sm;
-  std::optional<double> link_columns_copy;
-  std::optional<double> link_columns_both;
+  LinkColumns link_columns_f16;
+  LinkColumns link_columns_int8;
+  LinkColumns link_columns_int4;
   std::vector<AttentionRates> attention;  // at least one
   // The same over little memory, all of it at every turn, as a short context is read: where a processor shares a large
   // cache with others, how much of it a context keeps is a matter of its size. None, or all that `attention` has.
   std::uint64_t small_footprint_bytes = 0;
   std::vector<AttentionRates> attention_small;
+
+  std::vector<std::string> skipped;  // what measure_profile() could not measure, and why; no part of the file
 
   // For heads that were not measured: those of the nearest dimension, the time per byte interpolated over the group.
   AttentionRates rates(int head_dim, int group) const;
@@ -65,9 +83,9 @@ struct MachineProfile {
   // logarithms.
   AttentionRates rates(int head_dim, int group, std::uint64_t bytes) const;
 
-  // What --link auto takes: the multiprocessors, unless another way is faster by more than they vary from run to run;
-  // the copy engine costs a wait of the host in every layer.
-  gpu::Link best_link() const;
+  // What --link auto takes for the columns of each format: the multiprocessors, unless another way is faster by more
+  // than they vary from run to run; the copy engine costs a wait of the host in every layer.
+  gpu::LinkChoice best_link() const;
 };
 
 struct ProfileOptions {

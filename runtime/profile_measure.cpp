@@ -2,11 +2,12 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <random>
 #include <span>
 
 #include "offload/error.h"
-#include "offload/read_memory.h"
+#include "runtime/near_memory.h"
 #include "runtime/profile.h"
 
 // The measurements behind a machine profile: each verb of decoding by itself, over memory that holds noise.
@@ -48,21 +49,22 @@ class Measurement {
   Measurement(gpu::Backend& backend, offload::Arena& arena, const ProfileOptions& options, ProfileProgress progress)
       : backend_(backend),
         progress_(std::move(progress)),
-        seconds_(options.seconds / measurements),
+        end_(Clock::now() +
+             std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.seconds))),
         memory_(arena.allocate(wanted_footprint(arena, options))) {
     fill();
   }
 
-  MachineProfile run() {
+  MachineProfile run(const offload::Topology& topology) {
     MachineProfile profile;
+    profile.machine = topology.describe();
     profile.device = backend_.name();
     profile.threads = backend_.threads().count();
     profile.footprint_bytes = memory_.bytes();
     profile.small_footprint_bytes = std::max(memory_.bytes() / small_share, smallest_footprint / 4);
     say("memory");
-    const std::span<const std::byte> all(memory_.data(), memory_.bytes());
-    profile.near_read = gigabytes(static_cast<double>(offload::bytes_read(all.size())),
-                                  median([&](int) { sink_ = sink_ + offload::read_memory(all, backend_.threads()); }));
+    measure_near_reads(profile, topology, backend_.threads(), {memory_.data(), memory_.bytes()},
+                       [&](const std::function<void()>& turn) { return median([&](int) { turn(); }); });
     say("matrices");
     measure_matrices(profile);
     profile.layer_overhead_us = layer_seconds() * 1e6;
@@ -125,13 +127,12 @@ class Measurement {
   // at least three show which.
   template <class Run>
   double median(const Run& run) {
+    const Clock::time_point start = Clock::now();
+    const Clock::time_point enough = start + (end_ - start) / std::max(1, left_--);
     run(0);
     backend_.synchronize(stream_);
     std::vector<double> times;
-    const Clock::time_point start = Clock::now();
-    for (int turn = 1;
-         times.size() < 3 || (Clock::now() - start < std::chrono::duration<double>(seconds_) && times.size() < 10000);
-         ++turn) {
+    for (int turn = 1; times.size() < 3 || (Clock::now() < enough && times.size() < 10000); ++turn) {
       const Clock::time_point before = Clock::now();
       run(turn);
       backend_.synchronize(stream_);
@@ -360,7 +361,7 @@ class Measurement {
 
   // GFLOP/s of a chunk's attention to a store and to itself.
   double causal(gpu::CacheView cache, const gpu::CacheView& tail, int d, int query_heads) {
-    constexpr std::int64_t most_keys = 32768;  // more take longer and teach nothing: a tile of keys is used at once
+    constexpr std::int64_t most_keys = 8192;  // more take longer and teach nothing: a tile of keys is used at once
     cache.store.tokens = std::min(cache.store.tokens, most_keys);
     cache.tail = tail.tail;
     cache.tail.tokens = chunk_tokens;
@@ -376,22 +377,20 @@ class Measurement {
 
   gpu::Backend& backend_;
   ProfileProgress progress_;
-  double seconds_;  // per measurement
+  Clock::time_point end_;  // when all should be done; what is left until then is shared out among those to come
+  int left_ = measurements;
   offload::Extent memory_;
   std::uint64_t footprint_ = 0;  // of the memory: what an image covers
   int parts_ = 1;                // see Image
   std::vector<f16> noise_;
   gpu::Stream stream_ = backend_.stream();
-  volatile std::uint64_t sink_ = 0;  // keeps the reads
 };
 
 }  // namespace
 
 MachineProfile measure_profile(gpu::Backend& backend, offload::Arena& arena, const offload::Topology& topology,
                                const ProfileOptions& options, const ProfileProgress& progress) {
-  MachineProfile profile = Measurement(backend, arena, options, progress).run();
-  profile.machine = topology.describe();
-  return profile;
+  return Measurement(backend, arena, options, progress).run(topology);
 }
 
 }  // namespace hayloft::runtime

@@ -96,6 +96,17 @@ TEST(GpuCheck, Step1IsHeldToTheBestColumnStreamOverTheNearestFootprint) {
   EXPECT_EQ(slow.verdict, Verdict::missed);
 }
 
+TEST(GpuCheck, TheLinkIsThatOfThePagesOfKeysAndValues) {
+  Json measured = link();
+  for (Json& small : measured["link"]["figures"]) small["kv_pages"] = false;
+  Json huge = figure("column_stream_f16", "sm", 16 * GiB, 8192, 60);
+  huge.update({{"page_bytes", 2 << 20}, {"transparent", true}, {"kv_pages", true}});
+  measured["link"]["figures"].push_back(huge);
+  const Shown shown =
+      line(report({step("link", measured), step("bench", bench(bench_row(5.5, 0.5, 0.15)))}), "f16 columns, 1M");
+  EXPECT_EQ(shown.figure, "46.5 GB/s by both: 0.78 of 60.0 (sm, over 16.0 GiB)");
+}
+
 TEST(GpuCheck, WhatTheBackendHadToSayStandsBesideTheRate) {
   Json run = bench(bench_row(5.5, 0.5, 0.15));
   run["notes"] = {"nothing is pinned"};

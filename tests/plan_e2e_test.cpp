@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "tests/program.h"
@@ -22,6 +24,9 @@ TEST(LinkAndPlan, TheProfileOfOneGivesTheOtherItsTimes) {
   EXPECT_EQ(measured.exit_code, 0) << measured.err;
   EXPECT_EQ(measured.out.rfind("what,head_dim,group,rate,unit\n", 0), 0u) << measured.out;
   EXPECT_NE(measured.err.find("skipped"), std::string::npos) << measured.err;
+  EXPECT_NE(measured.out.find("\n\"near-memory read, node "), std::string::npos) << measured.out;
+
+  EXPECT_GT(nlohmann::json::parse(std::ifstream(profile))["near_reads"][0]["GBps"], 0);
 
   const Outcome planned = run_program({"plan", "--shape", "32,32,8,128", "--ctx-size", "64k,1M", "--attn",
                                        "dense,sparq:k=512", "--profile", profile, "--json", "-"});
@@ -30,6 +35,41 @@ TEST(LinkAndPlan, TheProfileOfOneGivesTheOtherItsTimes) {
   ASSERT_EQ(json["plans"].size(), 2u);
   EXPECT_EQ(json["plans"][1]["methods"][1]["attn"], "sparq r=16 k=512");
   EXPECT_GT(json["plans"][1]["methods"][0]["ms_per_token"]["dense"], 0);
+}
+
+TEST(LinkAndPlan, WhatWasNotMeasuredIsInTheJson) {
+  const test::TemporaryFolder folder;
+  const Outcome measured =
+      run_program({"link", "--device", "cpu", "--seconds", "0.1", "--footprint", "64MiB", "--link-footprint",
+                   "1GiB,4GiB", "--profile", folder / "p.json", "--json", "-"});
+  EXPECT_EQ(measured.exit_code, 0) << measured.err;
+  const nlohmann::json json = nlohmann::json::parse(measured.out);
+  const std::string why = ": no GPU is used (hayloft --list-devices says why)";
+  const std::vector<std::string> wanted{
+      "host to device, device to host, column streams and row gathers over the link" + why,
+      "--link-footprint 1.0 GiB" + why, "--link-footprint 4.0 GiB" + why};
+  EXPECT_EQ(json["skipped"], nlohmann::json(wanted));
+  for (const std::string& what : wanted) EXPECT_NE(measured.err.find("skipped: " + what), std::string::npos);
+}
+
+TEST(Bench, ADamagedProfileThatNobodyNamedGivesNoFloorAndStopsNothing) {
+  const test::TemporaryFolder folder;
+  std::filesystem::create_directories(std::filesystem::path(folder / "hayloft"));
+  std::ofstream(folder / "hayloft/profile.json") << "{]";
+  const auto bench = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments{"bench", "--device",       "cpu", "--shape", "1,2,1,32", "-c",
+                                       "300",   "--block-tokens", "64",  "--attn",  "dense",    "--seconds",
+                                       "0.01",  "--json",         "-"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_program(arguments);
+  };
+  ASSERT_EQ(setenv("XDG_CACHE_HOME", std::string(folder / "").c_str(), 1), 0);
+  const Outcome unnamed = bench({});
+  unsetenv("XDG_CACHE_HOME");
+  EXPECT_EQ(unnamed.exit_code, 0) << unnamed.err;
+  EXPECT_FALSE(nlohmann::json::parse(unnamed.out)["rows"][0].contains("floor_ms"));
+  EXPECT_TRUE(refused_with(bench({"--profile", folder / "hayloft/profile.json"}), 1,
+                           {"profile.json", "not valid JSON", "; measure again with hayloft link"}));
 }
 
 TEST(Bench, TimesTheMethodsOverEachColumnFormat) {
@@ -73,6 +113,9 @@ TEST(LinkAndPlan, WrongUsageIsRefused) {
   EXPECT_TRUE(
       refused_with(run_program({"plan", "--shape", "32,32,8,128", "--attn", "sparq:r=200"}), 2, {"200", "128"}));
   EXPECT_TRUE(refused_with(run_program({"link", "--footprint", "1MiB"}), 2, {"--footprint", "64MiB"}));
+  EXPECT_TRUE(refused_with(run_program({"link", "--seconds", "nan"}), 2, {"--seconds", "nan", "0.1", "3600"}));
+  EXPECT_TRUE(refused_with(run_program({"link", "--seconds", "inf"}), 2, {"--seconds", "inf"}));
+  EXPECT_TRUE(refused_with(run_program({"bench", "--seconds", "nan"}), 2, {"--seconds", "nan", "0.01"}));
   EXPECT_TRUE(refused_with(run_program({"plan", "--shape", "32,32,8,128", "--profile", folder / "none.json"}), 1,
                            {"none.json"}));
 }

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "runtime/near_memory.h"
 #include "tests/refusal.h"
 #include "tests/temporary_folder.h"
 
@@ -20,6 +21,7 @@ MachineProfile some_profile() {
   profile.threads = 2;
   profile.footprint_bytes = 1 << 30;
   profile.near_read = 20.5;
+  profile.near_reads = {{0, 1, 12.5}, {0, 2, 20.5}};
   profile.weight_stream = 10;
   profile.matmul = 100;
   profile.layer_overhead_us = 12;
@@ -70,6 +72,12 @@ TEST_F(ProfileFile, EveryMissingOrWrongFieldIsNamed) {
     write(damaged.dump());
     EXPECT_TRUE(test::refuses([&] { read_profile(path()); }, {path(), name, "-1"}));
   }
+  for (const char* name : {"node", "threads", "GBps"}) {
+    nlohmann::json damaged = whole;
+    damaged["near_reads"][1][name] = -1;
+    write(damaged.dump());
+    EXPECT_TRUE(test::refuses([&] { read_profile(path()); }, {path(), "near_reads[1]", name}));
+  }
   for (const auto& [name, value] : whole["attention"][1].items()) {
     nlohmann::json damaged = whole;
     damaged["attention"][1][name] = 0;
@@ -82,12 +90,33 @@ TEST_F(ProfileFile, OtherSchemasAndEmptyListsAreRefused) {
   nlohmann::json json = nlohmann::json::parse(profile_json(some_profile()));
   json["attention"] = nlohmann::json::array();
   write(json.dump());
-  EXPECT_TRUE(test::refuses([&] { read_profile(path()); }, {"attention"}));
+  EXPECT_TRUE(test::refuses([&] { read_profile(path()); },
+                            {path() + ": attention is an empty list", "; measure again with hayloft link"}));
   json["schema"] = "hayloft.profile/2";
   write(json.dump());
   EXPECT_TRUE(test::refuses([&] { read_profile(path()); }, {"schema", "hayloft.profile/2", "hayloft.profile/1"}));
   write("{");
-  EXPECT_TRUE(test::refuses([&] { read_profile(path()); }, {path(), "JSON"}));
+  EXPECT_TRUE(test::refuses([&] { read_profile(path()); }, {path(), "JSON", "; measure again with hayloft link"}));
+}
+
+TEST_F(ProfileFile, OfBeforeColumnsHadALinkEachIsRefusedWithWhatToDo) {
+  nlohmann::json json = nlohmann::json::parse(profile_json(some_profile()));
+  json.erase("link_columns_int4_copy_GBps");
+  write(json.dump());
+  EXPECT_TRUE(
+      test::refuses([&] { read_profile(path()); },
+                    {path(), "the field link_columns_int4_copy_GBps is missing; measure again with hayloft link"}));
+}
+
+TEST_F(ProfileFile, KeepsHowColumnsOfEveryFormatCome) {
+  MachineProfile profile = some_profile();
+  profile.link_columns_f16 = {20, 50, 40};
+  profile.link_columns_int4 = {20, 12, 30};
+  write_profile(profile, path());
+  const gpu::LinkChoice best = read_profile(path()).best_link();
+  EXPECT_EQ(best.f16, gpu::Link::copy);
+  EXPECT_EQ(best.int8, gpu::Link::sm);
+  EXPECT_EQ(best.int4, gpu::Link::both);
 }
 
 TEST(Rates, AreThoseMeasuredWhereTheyWere) {
@@ -132,6 +161,34 @@ TEST(MeasuredProfile, IsFiniteCompleteAndWithinTheFootprint) {
       EXPECT_TRUE(std::isfinite(rate) && rate > 0) << rates.head_dim << " " << rates.group;
     }
   }
+}
+
+TEST(MeasuredProfile, ReadsEveryNodeByOneTwoFourAndAllThreads) {
+  EXPECT_EQ(thread_counts(1), (std::vector<int>{1}));
+  EXPECT_EQ(thread_counts(4), (std::vector<int>{1, 2, 4}));
+  EXPECT_EQ(thread_counts(6), (std::vector<int>{1, 2, 4, 6}));
+  const offload::Topology topology;
+  const offload::Threads threads(3);
+  const std::vector<std::byte> memory(std::size_t{4} << 20);
+  MachineProfile profile;
+  int turns = 0;
+  measure_near_reads(profile, topology, threads, memory, [&](const std::function<void()>& turn) {
+    turn();
+    return ++turns * 1e-3;
+  });
+  std::vector<std::pair<int, int>> measured, wanted;
+  for (const NearRead& read : profile.near_reads) measured.emplace_back(read.node, read.threads);
+  for (const offload::NumaNode& node : topology.nodes()) {
+    for (const int count : {1, 2, 3}) {
+      if (node.memory_bytes > 0) wanted.emplace_back(node.os_index, count);
+    }
+  }
+  if (!profile.skipped.empty()) GTEST_SKIP() << profile.skipped.front();
+  EXPECT_EQ(measured, wanted);
+  if (topology.nodes().size() > 1) return;
+  EXPECT_DOUBLE_EQ(profile.near_reads[0].rate, 4.194304);
+  EXPECT_DOUBLE_EQ(profile.near_reads[2].rate, 4.194304 / 3);
+  EXPECT_EQ(profile.near_read, profile.near_reads[2].rate) << "all threads, though fewer were faster";
 }
 
 TEST(MeasuredProfile, SaysWhenTheMemoryIsNotToBeHad) {

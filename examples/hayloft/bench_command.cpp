@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
@@ -54,7 +55,7 @@ class BenchCommand : public Command {
         ->default_str("f16");
     app.add_option("--seconds", bench_.seconds, "About how long to measure each method")
         ->type_name("S")
-        ->check(CLI::Range(0.01, 3600.0))
+        ->check(finite(0.01, 3600.0))
         ->take_last()
         ->capture_default_str();
     app.add_option("--json", json_, "Write the figures as JSON, to a file after every method; - is standard output")
@@ -115,7 +116,7 @@ class BenchCommand : public Command {
     double near;  // by what searches beside the memory
   };
   std::optional<ReadRates> read_rates(const std::string& device) const {
-    const std::optional<runtime::MachineProfile> profile = runtime::find_profile(machine_.profile);
+    const std::optional<runtime::MachineProfile> profile = machine_profile(machine_.profile);
     if (!profile) return std::nullopt;
     if (device == "cpu") return ReadRates{profile->near_read, profile->near_read};
     if (!profile->link_to_device) return std::nullopt;
@@ -172,6 +173,17 @@ class BenchCommand : public Command {
     return text;
   }
 
+  // How columns came over the link: one word if all formats of this run did alike.
+  std::string link_text(const gpu::LinkChoice& link) const {
+    const auto as_first = [&](offload::ColumnFormat format) { return link.of(format) == link.of(columns_.front()); };
+    if (std::all_of(columns_.begin(), columns_.end(), as_first)) return name(link.of(columns_.front()));
+    std::string text;
+    for (const offload::ColumnFormat format : columns_) {
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", offload::name(format), name(link.of(format)));
+    }
+    return text;
+  }
+
   // complete: whether every method has been measured.
   std::string as_json(const Environment& environment, bool complete) const {
     const gpu::Backend& backend = *environment.backend;
@@ -181,7 +193,7 @@ class BenchCommand : public Command {
         {"complete", complete},
         {"device", backend.name()},
         {"description", backend.description()},
-        {"link", backend.name() == "cuda" ? nlohmann::ordered_json(name(environment.link)) : nullptr},
+        {"link", backend.name() == "cuda" ? nlohmann::ordered_json(link_text(environment.link)) : nullptr},
         {"notes", *environment.notes},
         {"device_memory", runtime::device_memory_json(backend.memory())},
         {"layers", bench_.layers},
@@ -194,6 +206,7 @@ class BenchCommand : public Command {
       nlohmann::ordered_json row{
           {"tokens", m.tokens},
           {"columns", offload::name(m.columns)},
+          {"link", backend.name() == "cuda" ? nlohmann::ordered_json(name(environment.link.of(m.columns))) : nullptr},
           {"attn", runtime::method_label(m.row.attn)},
           {"method", m.row.attn.name},
           {"r", runtime::has_rank(m.row.attn) ? nlohmann::ordered_json(m.row.attn.rank) : nullptr},

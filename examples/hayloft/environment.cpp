@@ -7,14 +7,15 @@
 namespace hayloft::cli {
 namespace {
 
-gpu::Link chosen_link(const MachineOptions& options) {
-  if (options.cuda.link != gpu::Link::automatic) return options.cuda.link;
+gpu::LinkChoice chosen_link(const MachineOptions& options) {
+  if (options.cuda.link != gpu::LinkChoice()) return options.cuda.link;
   const std::optional<runtime::MachineProfile> profile = machine_profile(options.profile);
-  return profile && profile->device == "cuda" ? profile->best_link() : gpu::Link::sm;
+  return profile && profile->device == "cuda" ? profile->best_link() : gpu::LinkChoice(gpu::Link::sm);
 }
 
 std::unique_ptr<gpu::Backend> make_backend(const MachineOptions& options, const offload::Threads& threads,
-                                           gpu::Link link, const std::shared_ptr<std::vector<std::string>>& notes) {
+                                           gpu::LinkChoice link,
+                                           const std::shared_ptr<std::vector<std::string>>& notes) {
   if (options.device == "cpu") return gpu::make_cpu_backend(threads);
   gpu::CudaOptions cuda = options.cuda;
   cuda.link = link;

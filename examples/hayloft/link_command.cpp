@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
@@ -42,7 +43,7 @@ class LinkCommand : public Command {
         "pinning it takes 20 s at most]");
     app.add_option("--seconds", options_.seconds, "About how long to measure")
         ->type_name("S")
-        ->check(CLI::Range(0.1, 3600.0))
+        ->check(finite(0.1, 3600.0))
         ->take_last()
         ->capture_default_str();
     app.add_option("--profile", profile_, "Where to keep the profile [hayloft/profile.json in the user's cache folder]")
@@ -70,20 +71,25 @@ class LinkCommand : public Command {
         profile_.empty() ? runtime::default_profile_path() : std::filesystem::path(profile_);
     if (!profile_.empty()) offload::require_writable(path);
 
-    const Environment environment(machine_);
+    std::optional<Environment> environment(std::in_place, machine_);
     // The link first: its figures are kept as they come, and a profile is nothing until it is whole.
     std::optional<gpu::LinkReport> link;
-    if (environment.backend->name() == "cuda") {
-      link = gpu::measure_link(environment.topology, environment.threads, link_options_,
+    if (environment->backend->name() == "cuda") {
+      link = gpu::measure_link(environment->topology, environment->threads, link_options_,
                                [&](const std::string& what, const gpu::LinkReport& so_far) {
                                  fmt::print(stderr, "link: {}\n", what);
                                  if (json.wanted() && !json.to_stdout()) json.write(unfinished_json(so_far));
                                  check_interrupted();
                                });
       if (json.wanted() && !json.to_stdout()) json.write(unfinished_json(*link));
+      if (machine_.cuda.link == gpu::LinkChoice()) {
+        // The rates of a profile are those of the link that it recommends, not of the one that was there before.
+        machine_.cuda.link = runtime::best_link(*link);
+        environment.emplace(machine_);
+      }
     }
     runtime::MachineProfile profile = runtime::measure_profile(
-        *environment.backend, *environment.arena, environment.topology, options_, [&](const std::string& what) {
+        *environment->backend, *environment->arena, environment->topology, options_, [&](const std::string& what) {
           if (link) fmt::print(stderr, "profile: {}\n", what);
           check_interrupted();
         });
@@ -94,11 +100,11 @@ class LinkCommand : public Command {
       print(table ? markdown(profile) : csv(profile));
       if (link) print("\n" + (table ? runtime::link_table(*link) : runtime::link_csv(*link)));
     }
-    json.write(whole_json(profile, link));
-    if (!link) {
-      fmt::print(stderr, "skipped: host to device, device to host, column streams and row gathers over the link: {}\n",
-                 "no GPU is used (hayloft --list-devices says why)");
-    }
+    std::vector<std::string> skipped = profile.skipped;
+    if (!link) add_link_skipped(skipped);
+    for (const std::string& what : skipped) fmt::print(stderr, "skipped: {}\n", what);
+    if (link) skipped.insert(skipped.begin(), link->skipped.begin(), link->skipped.end());  // its table has said so
+    json.write(whole_json(profile, link, skipped));
     fmt::print(stderr, "profile: {}\n", path.string());
   }
 
@@ -114,16 +120,28 @@ class LinkCommand : public Command {
     if (link_options_.footprints.empty()) fail("--link-footprint: name at least one");
   }
 
+  // What a machine without a GPU leaves out.
+  void add_link_skipped(std::vector<std::string>& skipped) const {
+    const char* why = "no GPU is used (hayloft --list-devices says why)";
+    skipped.push_back(
+        fmt::format("host to device, device to host, column streams and row gathers over the link: {}", why));
+    for (const std::uint64_t footprint : link_options_.footprints) {
+      skipped.push_back(fmt::format("--link-footprint {}: {}", format_bytes(footprint), why));
+    }
+  }
+
   static std::string unfinished_json(const gpu::LinkReport& link) {
-    nlohmann::ordered_json json{{"complete", false}};
+    nlohmann::ordered_json json{{"complete", false}, {"skipped", link.skipped}};
     json.update(nlohmann::ordered_json::parse(runtime::link_json(link)));
     return json.dump(2) + "\n";
   }
 
-  // The profile, and beside its fields what was measured of the link.
-  static std::string whole_json(const runtime::MachineProfile& profile, const std::optional<gpu::LinkReport>& link) {
+  // The profile, and beside its fields what was measured of the link and what was not.
+  static std::string whole_json(const runtime::MachineProfile& profile, const std::optional<gpu::LinkReport>& link,
+                                const std::vector<std::string>& skipped) {
     nlohmann::ordered_json json = nlohmann::ordered_json::parse(runtime::profile_json(profile));
     json["complete"] = true;
+    json["skipped"] = skipped;
     if (link) json.update(nlohmann::ordered_json::parse(runtime::link_json(*link)));
     return json.dump(2) + "\n";
   }
@@ -132,6 +150,10 @@ class LinkCommand : public Command {
   template <class Row>
   static void each(const runtime::MachineProfile& profile, const Row& row) {
     row("near-memory read", 0, 0, profile.near_read, "GB/s");
+    for (const runtime::NearRead& read : profile.near_reads) {
+      row(fmt::format("near-memory read, node {}, {} thread{}", read.node, read.threads, read.threads == 1 ? "" : "s"),
+          0, 0, read.rate, "GB/s");
+    }
     row("weights, one token", 0, 0, profile.weight_stream, "GB/s");
     row("weights, many tokens", 0, 0, profile.matmul, "GFLOP/s");
     row("overhead of a layer", 0, 0, profile.layer_overhead_us, "us");
@@ -154,15 +176,23 @@ class LinkCommand : public Command {
                                    profile.machine, profile.threads, format_bytes(profile.footprint_bytes));
     text += "|---|---:|---:|---:|---|\n";
     const auto size = [](int n) { return n ? fmt::format("{}", n) : std::string(); };
-    each(profile, [&](const char* what, int d, int group, double rate, const char* unit) {
+    each(profile, [&](const std::string& what, int d, int group, double rate, const char* unit) {
       text += fmt::format("| {} | {} | {} | {:.4g} | {} |\n", what, size(d), size(group), rate, unit);
     });
+    const bool fewer_are_faster = std::any_of(
+        profile.near_reads.begin(), profile.near_reads.end(),
+        [&](const runtime::NearRead& read) { return read.threads < profile.threads && read.rate > profile.near_read; });
+    if (fewer_are_faster) {
+      text += fmt::format(
+          "\nThe profile's near-memory read is by all {} threads, as every search runs; -t gives it fewer.\n",
+          profile.threads);
+    }
     return text;
   }
 
   static std::string csv(const runtime::MachineProfile& profile) {
     std::string text = "what,head_dim,group,rate,unit\n";
-    each(profile, [&](const char* what, int d, int group, double rate, const char* unit) {
+    each(profile, [&](const std::string& what, int d, int group, double rate, const char* unit) {
       text += fmt::format("\"{}\",{},{},{:.6g},{}\n", what, d, group, rate, unit);
     });
     return text;

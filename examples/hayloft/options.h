@@ -68,6 +68,16 @@ CLI::Option* add_text(CLI::App& app, const std::string& names, const std::string
   return app.add_option_function<std::string>(names, read, help)->type_name(type)->take_last();
 }
 
+// A check of a number: finite, and within [least, most]. CLI::Range lets "nan" through.
+inline CLI::Validator finite(double least, double most) {
+  const auto check = [=](const std::string& text) -> std::string {
+    double value = 0;
+    if (CLI::detail::lexical_cast(text, value) && value >= least && value <= most) return {};
+    return fmt::format("{}: must be a number from {} to {}", text, least, most);
+  };
+  return {check, fmt::format("FLOAT in [{} - {}]", least, most)};
+}
+
 // One of a few words, each standing for a value.
 template <class T>
 CLI::Option* add_choice(CLI::App& app, const std::string& name, std::vector<std::pair<std::string, T>> choices,

@@ -21,16 +21,10 @@ __global__ void unpack(const Packet packet, unsigned char* to, int bytes) {
 
 }  // namespace
 
-Crossing::Crossing() {
-  HAYLOFT_CUDA(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming));
-}
-Crossing::~Crossing() {
-  cudaEventDestroy(event_);
-}
 void Crossing::order(cudaStream_t before, cudaStream_t after) {
   const std::lock_guard lock(mutex_);
-  HAYLOFT_CUDA(cudaEventRecord(event_, before));
-  HAYLOFT_CUDA(cudaStreamWaitEvent(after, event_, 0));
+  event_.record(before);
+  event_.wait(after);
 }
 
 void order(const Context& context, cudaStream_t before, cudaStream_t after) {

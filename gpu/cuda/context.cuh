@@ -8,6 +8,7 @@
 #include "gpu/backend.h"
 #include "gpu/cuda/device_store.cuh"
 #include "gpu/cuda/launch.cuh"
+#include "gpu/cuda/stream.cuh"
 
 // What every verb of the CUDA backend works with. One context per backend, passed by reference; no file-scope state.
 namespace hayloft::gpu::cuda {
@@ -26,7 +27,7 @@ struct Context {
   int multiprocessors = 0;
   unsigned shared_bytes = 0;  // a block may have
   bool bf16_products = true;  // whether the device multiplies bf16 as fast as f16
-  Link link = Link::sm;       // never automatic
+  LinkChoice link;            // never automatic
   std::uint64_t least_copy_bytes = 0;
   bool pin_host = true;  // whether the user wants host memory pinned at all
 
@@ -48,16 +49,11 @@ struct Context {
 // whatever is recorded later. Thread-safe.
 class Crossing {
  public:
-  Crossing();
-  ~Crossing();
-  Crossing(const Crossing&) = delete;
-  Crossing& operator=(const Crossing&) = delete;
-
   void order(cudaStream_t before, cudaStream_t after);
 
  private:
   std::mutex mutex_;
-  cudaEvent_t event_ = nullptr;
+  Event event_;
 };
 
 // Device memory for the length of a verb: allocated and freed in stream order, so that freeing it while kernels that

@@ -4,14 +4,15 @@
 #include <utility>
 
 #include "gpu/cuda/cublas.cuh"
+#include "gpu/cuda/device.cuh"
 #include "gpu/cuda/device_arena.cuh"
 #include "gpu/cuda/host_pins.cuh"
-#include "gpu/cuda/pcie.h"
 #include "gpu/cuda/refuse.h"
 #include "gpu/cuda/spill_image.cuh"
 #include "gpu/cuda/stage_clock.cuh"
 #include "gpu/cuda/staging.cuh"
 #include "gpu/cuda/store_tables.cuh"
+#include "gpu/cuda/stream.cuh"
 #include "gpu/cuda/verbs.cuh"
 #include "gpu/cuda_budget.h"
 #include "offload/format.h"
@@ -28,29 +29,9 @@ constexpr std::uint64_t kPieceBytes = 8 * kMiB;  // of the staging ring: long en
 constexpr int kPieces = 4;
 constexpr std::uint64_t kMoveBytes = 4 * kMiB;  // of an overlapping copy at a time
 
-class OwnedStream {
- public:
-  OwnedStream() { HAYLOFT_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
-  ~OwnedStream() { cudaStreamDestroy(stream_); }
-  OwnedStream(const OwnedStream&) = delete;
-  OwnedStream& operator=(const OwnedStream&) = delete;
-  operator cudaStream_t() const { return stream_; }  // NOLINT(google-explicit-constructor): it is one
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
-
-int attribute(cudaDeviceAttr which, int device) {
-  int value = 0;
-  HAYLOFT_CUDA(cudaDeviceGetAttribute(&value, which, device));
-  return value;
-}
-
 // The first of the devices that CUDA_VISIBLE_DEVICES leaves.
 int open_device() {
-  int count = 0;
-  HAYLOFT_CUDA(cudaGetDeviceCount(&count));
-  if (count == 0) check(cudaErrorNoDevice, "cudaGetDeviceCount");
+  require_device();
   constexpr int device = 0;
   HAYLOFT_CUDA(cudaSetDevice(device));
   if (!attribute(cudaDevAttrMemoryPoolsSupported, device) || !attribute(cudaDevAttrCanMapHostMemory, device)) {
@@ -224,7 +205,10 @@ class CudaBackend final : public Backend {
     context.multiprocessors = attribute(cudaDevAttrMultiProcessorCount, device_);
     context.shared_bytes = static_cast<unsigned>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device_));
     context.bf16_products = attribute(cudaDevAttrComputeCapabilityMajor, device_) >= 8;
-    context.link = options.link == Link::automatic ? Link::sm : options.link;
+    context.link = options.link;
+    for (Link* link : {&context.link.f16, &context.link.int8, &context.link.int4}) {
+      if (*link == Link::automatic) *link = Link::sm;
+    }
     context.least_copy_bytes = options.least_copy_bytes;
     context.pin_host = options.kv_host == KvHost::automatic || options.kv_host == KvHost::pinned;
     context.compute = compute_;

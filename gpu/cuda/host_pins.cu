@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <mutex>
 
+#include "gpu/cuda/device.cuh"
 #include "gpu/cuda/host_pins.cuh"
-#include "gpu/cuda/pcie.h"
 #include "gpu/cuda/refuse.h"
 #include "offload/format.h"
 #include "offload/pages.h"
@@ -17,7 +17,7 @@ constexpr std::uint64_t kTouchBytes = std::uint64_t{32} << 20;  // per piece of 
 
 HostPins::HostPins(KvHost mode, int device, const offload::Threads& threads,
                    std::function<void(const std::string&)> say)
-    : mode_(mode), node_(pcie_link(bus_address(device)).node), threads_(threads), say_(std::move(say)) {}
+    : mode_(mode), node_(pcie_link_of(device).node), threads_(threads), say_(std::move(say)) {}
 
 HostPins::~HostPins() {
   for (const auto& [data, pin] : pins_) cudaHostUnregister(const_cast<std::byte*>(data));
@@ -35,19 +35,8 @@ void HostPins::committed(std::byte* data, std::uint64_t bytes) {
       *static_cast<volatile std::byte*>(data + at) = std::byte{0};
     }
   });
-  cudaError_t result = cudaHostRegister(data, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable);
-  if (result == cudaSuccess) {
-    void* device = nullptr;
-    result = cudaHostGetDevicePointer(&device, data, 0);
-    if (result == cudaSuccess) {
-      const std::unique_lock lock(mutex_);
-      pins_.emplace(data, Pin{bytes, static_cast<std::byte*>(device)});
-      generation_++;
-      return;
-    }
-    cudaHostUnregister(data);  // pinned, but out of the device's reach
-  }
-  cudaGetLastError();
+  const cudaError_t result = pin(data, bytes);
+  if (result == cudaSuccess) return;
   const std::string what = std::string("the system refuses to pin ") + format_bytes(bytes) +
                            " of host memory for keys and values (" + cudaGetErrorName(result) + ")";
   if (mode_ == KvHost::pinned) {
@@ -59,6 +48,23 @@ void HostPins::committed(std::byte* data, std::uint64_t bytes) {
     refused_ = true;
   }
   if (say_) say_(what + ": what is not pinned is copied through a small pinned buffer, which is slower");
+}
+
+cudaError_t HostPins::pin(std::byte* data, std::uint64_t bytes) {
+  cudaError_t result = cudaHostRegister(data, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable);
+  if (result == cudaSuccess) {
+    void* device = nullptr;
+    result = cudaHostGetDevicePointer(&device, data, 0);
+    if (result == cudaSuccess) {
+      const std::unique_lock lock(mutex_);
+      pins_.emplace(data, Pin{bytes, static_cast<std::byte*>(device)});
+      generation_++;
+      return result;
+    }
+    cudaHostUnregister(data);  // pinned, but out of the device's reach
+  }
+  cudaGetLastError();
+  return result;
 }
 
 void HostPins::releasing(std::byte* data, std::uint64_t) noexcept {

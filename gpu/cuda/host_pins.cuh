@@ -28,6 +28,9 @@ class HostPins : public offload::ChunkListener {
   // Waits for the whole device: what is queued may still read the memory.
   void releasing(std::byte* data, std::uint64_t bytes) noexcept override;
 
+  // Pins memory in any mode, as one piece, or leaves it as it was and says why. releasing() gives it up again.
+  cudaError_t pin(std::byte* data, std::uint64_t bytes);
+
   // Grows whenever memory is pinned or given up: what on_device() said at another count may be out of date.
   std::uint64_t generation() const { return generation_; }
 

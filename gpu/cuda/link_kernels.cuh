@@ -27,7 +27,7 @@ __device__ inline void report_link_errors(unsigned errors, unsigned* wrong) {
 }
 
 // to[i] = from[i] for i in [0, count), in units of 16 bytes; one side lies in host memory.
-static __global__ void link_copy(const uint4* from, uint4* to, std::int64_t count) {
+[[maybe_unused]] static __global__ void link_copy(const uint4* from, uint4* to, std::int64_t count) {
   const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
   std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   for (; i + (kLinkLoads - 1) * threads < count; i += kLinkLoads * threads) {
@@ -39,7 +39,8 @@ static __global__ void link_copy(const uint4* from, uint4* to, std::int64_t coun
 }
 
 // Checks device memory that `first` (in 16 bytes) of the pattern was copied to.
-static __global__ void link_check(const uint4* data, std::int64_t count, std::uint64_t first, unsigned* wrong) {
+[[maybe_unused]] static __global__ void link_check(const uint4* data, std::int64_t count, std::uint64_t first,
+                                                   unsigned* wrong) {
   unsigned errors = 0;
   const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += threads) {
@@ -49,7 +50,7 @@ static __global__ void link_check(const uint4* data, std::int64_t count, std::ui
 }
 
 // The pattern itself, into device memory.
-static __global__ void link_fill(uint4* data, std::int64_t count, std::uint64_t first) {
+[[maybe_unused]] static __global__ void link_fill(uint4* data, std::int64_t count, std::uint64_t first) {
   const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += threads) {
     const std::uint64_t word = (first + static_cast<std::uint64_t>(i)) * 4;
@@ -57,13 +58,17 @@ static __global__ void link_fill(uint4* data, std::int64_t count, std::uint64_t 
   }
 }
 
-// Reads pieces of `piece` units of 16 bytes (a power of two) that begin at starts[0 .. pieces) of the pattern: the runs
-// of columns, or rows. Neighbouring lanes read neighbouring units, and a piece longer than a warp's reach goes on in
-// the warp's next load.
-static __global__ void link_gather(const uint4* data, const std::int64_t* starts, std::int64_t pieces, int piece_shift,
-                                   unsigned* wrong) {
-  const std::int64_t units = pieces << piece_shift;
-  const std::int64_t mask = (std::int64_t{1} << piece_shift) - 1;
+// Pieces of 2^shift units of 16 bytes that begin at starts[0 .. count) of the pattern: the runs of columns, or rows.
+struct LinkRuns {
+  const std::int64_t* starts = nullptr;
+  std::int64_t count = 0;
+  int shift = 0;
+};
+
+// Neighbouring lanes read neighbouring units, and a piece longer than a warp's reach goes on in the warp's next load.
+__device__ inline unsigned gather_errors(const uint4* data, const LinkRuns& runs) {
+  const std::int64_t units = runs.count << runs.shift;
+  const std::int64_t mask = (std::int64_t{1} << runs.shift) - 1;
   const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
   unsigned errors = 0;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < units;
@@ -72,7 +77,7 @@ static __global__ void link_gather(const uint4* data, const std::int64_t* starts
     uint4 x[kLinkLoads];
     for (int j = 0; j < kLinkLoads; ++j) {
       const std::int64_t unit = i + j * threads;
-      at[j] = unit < units ? starts[unit >> piece_shift] + (unit & mask) : -1;
+      at[j] = unit < units ? runs.starts[unit >> runs.shift] + (unit & mask) : -1;
     }
     for (int j = 0; j < kLinkLoads; ++j) {
       if (at[j] >= 0) x[j] = load16_once(data + at[j]);
@@ -81,11 +86,37 @@ static __global__ void link_gather(const uint4* data, const std::int64_t* starts
       if (at[j] >= 0) errors += link_errors(x[j], static_cast<std::uint64_t>(at[j]));
     }
   }
-  report_link_errors(errors, wrong);
+  return errors;
+}
+
+// Reads pieces out of host memory: runs of columns, then those of their scales, if any; or rows.
+[[maybe_unused]] static __global__ void link_gather(const uint4* data, LinkRuns first, LinkRuns then, unsigned* wrong) {
+  report_link_errors(gather_errors(data, first) + gather_errors(data, then), wrong);
+}
+
+// Of a slab in device memory, [columns][blocks of runs]; `runs` has them block by block.
+__device__ inline unsigned slab_errors(const uint4* slab, const LinkRuns& runs, int columns) {
+  const std::int64_t units = runs.count << runs.shift;
+  const std::int64_t mask = (std::int64_t{1} << runs.shift) - 1;
+  const std::int64_t blocks = runs.count / columns;
+  const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  unsigned errors = 0;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < units; i += threads) {
+    const std::int64_t run = i >> runs.shift;
+    const std::int64_t start = runs.starts[run % blocks * columns + run / blocks];
+    errors += link_errors(load16(slab + i), static_cast<std::uint64_t>(start + (i & mask)));
+  }
+  return errors;
+}
+
+// Checks a slab of chosen columns that lie side by side, and their scales, if any.
+[[maybe_unused]] static __global__ void link_check_slab(const uint4* column_slab, const uint4* scale_slab,
+                                                        LinkRuns columns, LinkRuns scales, int rank, unsigned* wrong) {
+  report_link_errors(slab_errors(column_slab, columns, rank) + slab_errors(scale_slab, scales, rank), wrong);
 }
 
 // One thread that follows `hops` links from `start`: each unit's first word names the next unit. One load at a time.
-static __global__ void link_chase(const uint4* data, unsigned start, int hops, unsigned* end) {
+[[maybe_unused]] static __global__ void link_chase(const uint4* data, unsigned start, int hops, unsigned* end) {
   unsigned at = start;
   for (int i = 0; i < hops; ++i) at = load16_once(data + at).x;
   *end = at;

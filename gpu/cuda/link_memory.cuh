@@ -1,11 +1,12 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "gpu/cuda/check.cuh"
+#include "gpu/cuda/host_pins.cuh"
 #include "gpu/cuda/link_kernels.cuh"
 #include "gpu/cuda/refuse.h"
 #include "offload/format.h"
@@ -22,30 +23,28 @@ inline constexpr std::uint64_t kLinkPinBytes = std::uint64_t{64}
 // or refuses to pin it.
 class PinnedRegion {
  public:
-  PinnedRegion(std::uint64_t bytes, std::uint64_t page_bytes, int node, const offload::Threads& threads)
-      : bytes_(bytes) {
-    const bool huge = page_bytes > 4096;
-    pages_ = offload::map_pages(bytes, huge ? (bytes + page_bytes - 1) / page_bytes * page_bytes : bytes,
-                                huge ? std::vector<std::uint64_t>{page_bytes} : std::vector<std::uint64_t>{});
-    if (!pages_.data || pages_.explicit_huge != huge) {
+  PinnedRegion(std::uint64_t bytes, const offload::PageKind& kind, int node, int device,
+               const offload::Threads& threads)
+      : bytes_(bytes), pins_(KvHost::staged, device, threads, nullptr) {
+    const bool explicit_huge = kind.bytes > 4096 && !kind.transparent;
+    pages_ = offload::map_pages(bytes, explicit_huge ? (bytes + kind.bytes - 1) / kind.bytes * kind.bytes : bytes,
+                                explicit_huge ? std::vector<std::uint64_t>{kind.bytes} : std::vector<std::uint64_t>{});
+    if (!pages_.data || pages_.explicit_huge != explicit_huge) {
       offload::unmap_pages(pages_);
-      refuse("the system has no ", format_bytes(bytes), " in pages of ", format_bytes(page_bytes));
+      refuse("the system has no ", format_bytes(bytes), " in pages of ", format_bytes(kind.bytes));
     }
-    if (!huge) offload::want_small_pages(pages_.data, pages_.bytes);
+    if (kind.bytes == 4096) offload::want_small_pages(pages_.data, pages_.bytes);
     if (node >= 0) offload::prefer_node(pages_.data, pages_.bytes, node);
     fill(bytes, threads);
     for (std::uint64_t at = 0; at < pages_.bytes; at += kLinkPinBytes) {
       const std::uint64_t part = std::min(kLinkPinBytes, pages_.bytes - at);
-      cudaError_t result = cudaHostRegister(pages_.data + at, part, cudaHostRegisterMapped);
-      void* device = nullptr;
+      cudaError_t result = pins_.pin(pages_.data + at, part);
       if (result == cudaSuccess) {
-        pinned_ += part;
-        result = cudaHostGetDevicePointer(&device, pages_.data + at, 0);
+        auto* const device_part = reinterpret_cast<const uint4*>(pins_.on_device(pages_.data + at, part));
+        if (at == 0) device_ = const_cast<uint4*>(device_part);
+        if (device_part != device_ + at / sizeof(uint4)) result = cudaErrorNotSupported;
       }
-      if (at == 0) device_ = static_cast<uint4*>(device);
-      if (result == cudaSuccess && device != device_ + at / sizeof(uint4)) result = cudaErrorNotSupported;
       if (result != cudaSuccess) {
-        cudaGetLastError();
         release();
         refuse("the system refuses to pin ", format_bytes(bytes), " (", cudaGetErrorName(result), ")");
       }
@@ -58,28 +57,44 @@ class PinnedRegion {
   std::byte* host() const { return pages_.data; }
   uint4* device() const { return device_; }
   std::uint64_t bytes() const { return bytes_; }
+  HostPins& pins() const { return pins_; }
 
   // Puts the pattern into the first `bytes`: at first, and after something else was written over it.
   void fill(std::uint64_t bytes, const offload::Threads& threads) const {
-    constexpr std::uint64_t kPiece = std::uint64_t{1} << 20;  // of parallel work
-    const auto pieces = static_cast<std::int64_t>((bytes + kPiece - 1) / kPiece);
-    threads.parallel_for(pieces, 8, [&](std::int64_t begin, std::int64_t end) {
-      const std::uint64_t last = std::min(bytes, static_cast<std::uint64_t>(end) * kPiece) / sizeof(unsigned);
-      auto* words = reinterpret_cast<unsigned*>(pages_.data);
-      for (std::uint64_t i = static_cast<std::uint64_t>(begin) * kPiece / sizeof(unsigned); i < last; ++i) {
-        words[i] = link_word(i);
-      }
+    each_piece(bytes, threads, [](unsigned* words, std::uint64_t first, std::uint64_t last) {
+      for (std::uint64_t i = first; i < last; ++i) words[i] = link_word(i);
     });
+  }
+  // How many words of the first `bytes` are not those that the pattern has from word `from` on.
+  std::uint64_t count_wrong(std::uint64_t bytes, std::uint64_t from, const offload::Threads& threads) const {
+    std::atomic<std::uint64_t> wrong = 0;
+    each_piece(bytes, threads, [&](const unsigned* words, std::uint64_t first, std::uint64_t last) {
+      std::uint64_t here = 0;
+      for (std::uint64_t i = first; i < last; ++i) here += words[i] != link_word(from + i);
+      wrong += here;
+    });
+    return wrong;
   }
 
  private:
+  // Calls body(words, first, last) for parts of the first `bytes`.
+  template <class Body>
+  void each_piece(std::uint64_t bytes, const offload::Threads& threads, const Body& body) const {
+    constexpr std::uint64_t kPiece = std::uint64_t{1} << 20;  // of parallel work
+    const auto pieces = static_cast<std::int64_t>((bytes + kPiece - 1) / kPiece);
+    threads.parallel_for(pieces, 8, [&](std::int64_t begin, std::int64_t end) {
+      body(reinterpret_cast<unsigned*>(pages_.data), static_cast<std::uint64_t>(begin) * kPiece / sizeof(unsigned),
+           std::min(bytes, static_cast<std::uint64_t>(end) * kPiece) / sizeof(unsigned));
+    });
+  }
+
   void release() noexcept {
-    for (std::uint64_t at = 0; at < pinned_; at += kLinkPinBytes) cudaHostUnregister(pages_.data + at);
+    for (std::uint64_t at = 0; at < pages_.bytes; at += kLinkPinBytes) pins_.releasing(pages_.data + at, 0);
     offload::unmap_pages(pages_);
   }
 
   std::uint64_t bytes_;
-  std::uint64_t pinned_ = 0;
+  mutable HostPins pins_;
   offload::Pages pages_;
   uint4* device_ = nullptr;
 };
@@ -91,7 +106,10 @@ class DeviceArray {
   explicit DeviceArray(std::uint64_t count) {
     check(cudaMalloc(reinterpret_cast<void**>(&data_), count * sizeof(T)), "cudaMalloc", count * sizeof(T));
   }
-  ~DeviceArray() { cudaFree(data_); }
+  ~DeviceArray() {
+    cudaDeviceSynchronize();  // after an error, what is queued may still use it
+    cudaFree(data_);
+  }
   DeviceArray(const DeviceArray&) = delete;
   DeviceArray& operator=(const DeviceArray&) = delete;
   operator T*() const { return data_; }  // NOLINT(google-explicit-constructor): a pointer wherever one is wanted

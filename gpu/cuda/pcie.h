@@ -10,10 +10,6 @@ struct PcieLink {
   int node = -1;  // NUMA node; -1: there is one, or the system does not tell
 };
 
-// Where a CUDA device is on the bus, "0000:3B:00.0", which nvidia-smi and sysfs know it by whatever CUDA numbers it;
-// empty where CUDA does not tell.
-std::string bus_address(int device);
-
 // What sysfs knows of the device at a bus address as CUDA writes it, "0000:3B:00.0".
 PcieLink pcie_link(std::string bus_address);
 

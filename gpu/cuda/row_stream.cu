@@ -31,19 +31,6 @@ std::int64_t rows_of_a_buffer(const Context& context, const CacheView& cache, in
 
 }  // namespace
 
-Event::Event() {
-  HAYLOFT_CUDA(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming));
-}
-Event::~Event() {
-  (void)cudaEventDestroy(event_);
-}
-void Event::record(cudaStream_t stream) {
-  HAYLOFT_CUDA(cudaEventRecord(event_, stream));
-}
-void Event::wait(cudaStream_t stream) const {
-  HAYLOFT_CUDA(cudaStreamWaitEvent(stream, event_, 0));
-}
-
 RowStream::RowStream(const Context& context, const CacheView& cache, int heads, std::int64_t rows, cudaStream_t stream)
     : context_(context),
       cache_(cache),

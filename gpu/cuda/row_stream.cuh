@@ -7,23 +7,9 @@
 
 #include "gpu/cuda/context.cuh"
 #include "gpu/cuda/rows.cuh"
+#include "gpu/cuda/stream.cuh"
 
 namespace hayloft::gpu::cuda {
-
-// A place in a stream's order that others wait for.
-class Event {
- public:
-  Event();
-  ~Event();
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-
-  void record(cudaStream_t stream);
-  void wait(cudaStream_t stream) const;  // the stream waits, not the host
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
 
 // Brings rows of the store to device memory, chunk by chunk through two buffers: while one is used, the copy engine
 // fills the other. Rows of pinned blocks are copied from where they lie and the host waits for nothing; all others go

@@ -36,8 +36,9 @@ constexpr std::int64_t kInPlacePerCopied = 1;
 
 // How the chosen columns of a pinned store come: as asked for, unless copies of them would be too short.
 Link link_over(const Context& context, const offload::LayerView& store, int rank) {
-  if (context.link == Link::sm || context.least_copy_bytes == 0) return context.link;
-  return bytes_per_copy(context, store, rank) < context.least_copy_bytes ? Link::sm : context.link;
+  const Link asked = context.link.of(store.layout->columns);
+  if (asked == Link::sm || context.least_copy_bytes == 0) return asked;
+  return bytes_per_copy(context, store, rank) < context.least_copy_bytes ? Link::sm : asked;
 }
 
 ColumnSource in_place(const DeviceStore& store) {

@@ -44,6 +44,9 @@ Device& device();  // to be changed between calls
 void fail_call(std::string_view function, int n, cudaError_t error);
 void fail_call(std::string_view function, int n, cublasStatus_t error);
 
+// Copies of this kind whose rows have so many bytes arrive with one bit changed, until reset(): a link that lies.
+void spoil_copies(cudaMemcpyKind kind, std::size_t least_row_bytes, std::size_t most_row_bytes);
+
 // Kernels with this in their demangled name wait for the host. While one waits its turn, until reset(), none may be
 // launched that was not launched before: a kernel is loaded at its first launch, for which CUDA may wait until the
 // device is idle.

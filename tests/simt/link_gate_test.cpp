@@ -1,6 +1,7 @@
 #include "gpu/cuda/link_gate.cuh"
 
 #include "gpu/cuda/launch.cuh"
+#include "gpu/cuda/link_kernels.cuh"
 #include "gpu/link.h"
 #include "offload/error.h"
 #include "tests/cuda/backends.h"
@@ -69,12 +70,85 @@ TEST_F(LinkGate, TheBenchmarkLoadsNoKernelWhileAStreamIsHeld) {
   for (const std::string& skipped : report.skipped) EXPECT_EQ(skipped.find("gates"), std::string::npos) << skipped;
 }
 
+TEST_F(LinkGate, OnlyColumnsByTheCopyEngineAreTakenAsTheHostQueuesThem) {
+  std::int64_t gated = 0;
+  for (const gpu::LinkFigure& figure : measured().figures) {
+    gated += figure.test.rfind("column_stream", 0) != 0 || figure.engine == "sm";
+  }
+  EXPECT_EQ(launches("hold_stream"), 7 * gated);
+}
+
 TEST_F(LinkGate, ACallThatFailsWhileTheStreamIsHeldEndsTheBenchmarkWithItsError) {
   for (const int turn : {1, 2, 5}) {
     reset();
     fail_call("cudaMemcpyAsync", turn, cudaErrorInvalidValue);
     EXPECT_THROW(measured(), Error);
   }
+}
+
+// A link, or memory, that changes what it carries.
+class LyingLink : public LinkGate {
+ protected:
+  // What the benchmark says when every copy of this kind with rows of so many bytes arrives changed.
+  std::string refusal(cudaMemcpyKind kind, std::size_t least, std::size_t most) {
+    reset();
+    spoil_copies(kind, least, most);
+    try {
+      measured();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  }
+};
+
+TEST_F(LyingLink, IsFoundByWholeCopiesInEitherDirection) {
+  constexpr std::size_t whole = std::size_t{4} << 20;
+  EXPECT_EQ(refusal(cudaMemcpyHostToDevice, whole, whole),
+            "link: 1 words arrived changed in host_to_device_memcpy_ce: do not trust this machine's memory or link");
+  EXPECT_NE(refusal(cudaMemcpyHostToDevice, whole / 2, whole / 2).find("changed in host_to_device_both"),
+            std::string::npos);
+  EXPECT_EQ(refusal(cudaMemcpyDeviceToHost, whole, whole),
+            "link: 1 words arrived changed in device_to_host_memcpy_ce: do not trust this machine's memory or link");
+}
+
+TEST_F(LyingLink, IsFoundByColumnsAndByTheirScales) {
+  EXPECT_NE(refusal(cudaMemcpyHostToDevice, 8192, 8192).find("changed in column_stream_f16"), std::string::npos);
+  EXPECT_NE(refusal(cudaMemcpyHostToDevice, 2048, 2048).find("changed in column_stream_int4"), std::string::npos);
+  EXPECT_NE(refusal(cudaMemcpyHostToDevice, 128, 128).find("changed in column_stream_int8"), std::string::npos)
+      << "a scale for 64 of 4096 tokens is 128 bytes";
+}
+
+TEST_F(LyingLink, IsFoundByWhatTheMultiprocessorsRead) {
+  auto* const memory = pinned<uint4>(1024);
+  auto* const words = reinterpret_cast<unsigned*>(memory);
+  for (unsigned i = 0; i < 4096; ++i) words[i] = gpu::cuda::link_word(i);
+  auto* const starts = pinned<std::int64_t>(4);
+  for (int i = 0; i < 4; ++i) starts[i] = 256 * i;
+  auto* const wrong = pinned<unsigned>(1);
+  const auto count = [&] {
+    *wrong = 0;
+    launch("link_gather", gpu::cuda::link_gather, {dim3(2), dim3(gpu::cuda::kLinkThreads)}, stream, memory,
+           gpu::cuda::LinkRuns{starts, 3, 8}, gpu::cuda::LinkRuns{starts + 3, 1, 5}, wrong);
+    EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    return *wrong;
+  };
+  EXPECT_EQ(count(), 0u);
+  words[3 * 256 * 4 + 32 * 4] ^= 1;  // behind the last piece
+  EXPECT_EQ(count(), 0u);
+  words[3 * 256 * 4 + 7] ^= 1;
+  words[700 * 4] ^= 1;
+  EXPECT_EQ(count(), 2u);
+}
+
+TEST_F(LinkGate, MemoryThatIsNotPinnedIsSkippedAndSaidSo) {
+  device().registrable_bytes = std::uint64_t{1} << 20;
+  const gpu::LinkReport report = measured();
+  EXPECT_TRUE(report.figures.empty());
+  ASSERT_FALSE(report.skipped.empty());
+  EXPECT_NE(report.skipped.back().find("the system refuses to pin 4.0 MiB"), std::string::npos)
+      << report.skipped.back();
+  EXPECT_EQ(pinned_bytes(), sizeof(int)) << "what this test has itself";
 }
 
 }  // namespace

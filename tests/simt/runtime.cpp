@@ -201,6 +201,7 @@ void Runtime::reset(std::uint64_t new_seed) {
   products.clear();
   launches.clear();
   holding.clear();
+  spoiled = {};
   favourite_ = nullptr;
 }
 
@@ -226,6 +227,12 @@ void fail_call(std::string_view function, int n, cudaError_t error) {
 }
 void fail_call(std::string_view function, int n, cublasStatus_t error) {
   fail_call(function, n, static_cast<cudaError_t>(error));
+}
+
+void spoil_copies(cudaMemcpyKind kind, std::size_t least_row_bytes, std::size_t most_row_bytes) {
+  Runtime& runtime = Runtime::instance();
+  const std::lock_guard lock(runtime.mutex);
+  runtime.spoiled = {kind, least_row_bytes, most_row_bytes};
 }
 
 void holds_its_stream(std::string_view kernel) {

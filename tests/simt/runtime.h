@@ -25,6 +25,13 @@ struct Record {
   double milliseconds = 0;  // when, on the runtime's own clock
 };
 
+// See spoil_copies().
+struct Spoiled {
+  cudaMemcpyKind kind = cudaMemcpyHostToDevice;
+  std::size_t least = 1;
+  std::size_t most = 0;  // below `least`: none are
+};
+
 struct Operation {
   std::function<void()> run;      // may be empty
   std::shared_ptr<Record> after;  // runs only when this is done; null: at any time
@@ -88,6 +95,7 @@ class Runtime {
   std::map<void*, std::pair<std::shared_ptr<PoolMemory>, std::uint64_t>> pooled;  // what came from pools
   std::unordered_map<const void*, std::int64_t> launches;                         // by kernel
   std::unordered_map<const void*, std::size_t> shared_limits;                     // by kernel, once raised
+  Spoiled spoiled;
   std::string holding;  // part of the names of kernels that hold their streams; empty: there are none
 
  private:

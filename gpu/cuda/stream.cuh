@@ -1,0 +1,53 @@
+#pragma once
+
+#include "gpu/cuda/check.cuh"
+
+// Owners of streams and of places in their order.
+namespace hayloft::gpu::cuda {
+
+// Non-blocking: nothing is ordered with the default stream.
+class OwnedStream {
+ public:
+  OwnedStream() { HAYLOFT_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+  ~OwnedStream() { cudaStreamDestroy(stream_); }
+  OwnedStream(const OwnedStream&) = delete;
+  OwnedStream& operator=(const OwnedStream&) = delete;
+  operator cudaStream_t() const { return stream_; }  // NOLINT(google-explicit-constructor): it is one
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+// A place in a stream's order that others wait for.
+class Event {
+ public:
+  Event() : Event(cudaEventDisableTiming) {}
+  ~Event() { (void)cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  void record(cudaStream_t stream) { HAYLOFT_CUDA(cudaEventRecord(event_, stream)); }
+  // The stream waits, not the host.
+  void wait(cudaStream_t stream) const { HAYLOFT_CUDA(cudaStreamWaitEvent(stream, event_, 0)); }
+
+ protected:
+  explicit Event(unsigned flags) { HAYLOFT_CUDA(cudaEventCreateWithFlags(&event_, flags)); }
+  cudaEvent_t event() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+// One that knows when the stream came past it.
+class TimedEvent : public Event {
+ public:
+  TimedEvent() : Event(cudaEventDefault) {}
+  // Both have been recorded, and their streams have come past them.
+  double seconds_since(const TimedEvent& begin) const {
+    float ms = 0;
+    HAYLOFT_CUDA(cudaEventElapsedTime(&ms, begin.event(), event()));
+    return static_cast<double>(ms) * 1e-3;
+  }
+};
+
+}  // namespace hayloft::gpu::cuda
