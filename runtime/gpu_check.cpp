@@ -33,7 +33,10 @@ struct BenchRow {
 
   std::int64_t tokens() const { return static_cast<std::int64_t>(number(*row, "tokens")); }
   std::string columns() const { return text(*row, "columns"); }
-  std::string link() const { return text(*run, "link"); }
+  std::string link() const {  // each format of columns has its own
+    const std::string own = text(*row, "link");
+    return own.empty() ? text(*run, "link") : own;
+  }
   bool is(const char* method) const { return text(*row, "method") == method; }
   std::int64_t from_store() const { return static_cast<std::int64_t>(number(*row, "k") - number(*row, "window")); }
   double stage_ms(const char* stage) const { return number(part(*row, "stage_ms"), stage); }
