@@ -26,15 +26,7 @@ HostPins::~HostPins() {
 void HostPins::committed(std::byte* data, std::uint64_t bytes) {
   if (mode_ != KvHost::automatic && mode_ != KvHost::pinned) return;
   if (const std::shared_lock lock(mutex_); refused_) return;
-  if (node_ >= 0) offload::prefer_node(data, bytes, node_);
-  // Fresh pages are zero and stay so. Writing them from all threads is what takes the time of pinning.
-  const auto pieces = static_cast<std::int64_t>((bytes + kTouchBytes - 1) / kTouchBytes);
-  threads_.parallel_for(pieces, 1, [&](std::int64_t begin, std::int64_t end) {
-    const std::uint64_t last = std::min(bytes, static_cast<std::uint64_t>(end) * kTouchBytes);
-    for (std::uint64_t at = static_cast<std::uint64_t>(begin) * kTouchBytes; at < last; at += kPage) {
-      *static_cast<volatile std::byte*>(data + at) = std::byte{0};
-    }
-  });
+  touch(data, bytes);  // fresh pages are zero and stay so
   const cudaError_t result = pin(data, bytes);
   if (result == cudaSuccess) return;
   const std::string what = std::string("the system refuses to pin ") + format_bytes(bytes) +
@@ -48,6 +40,17 @@ void HostPins::committed(std::byte* data, std::uint64_t bytes) {
     refused_ = true;
   }
   if (say_) say_(what + ": what is not pinned is copied through a small pinned buffer, which is slower");
+}
+
+void HostPins::touch(std::byte* data, std::uint64_t bytes) const {
+  if (node_ >= 0) offload::prefer_node(data, bytes, node_);
+  const auto pieces = static_cast<std::int64_t>((bytes + kTouchBytes - 1) / kTouchBytes);
+  threads_.parallel_for(pieces, 1, [&](std::int64_t begin, std::int64_t end) {
+    const std::uint64_t last = std::min(bytes, static_cast<std::uint64_t>(end) * kTouchBytes);
+    for (std::uint64_t at = static_cast<std::uint64_t>(begin) * kTouchBytes; at < last; at += kPage) {
+      *static_cast<volatile std::byte*>(data + at) = std::byte{0};
+    }
+  });
 }
 
 cudaError_t HostPins::pin(std::byte* data, std::uint64_t bytes) {

@@ -319,8 +319,12 @@ TEST_F(CudaSelect, AnEmptyStoreLeavesTheTailWithAllTheMass) {
 }
 
 TEST_F(CudaSelect, EveryWayOverTheLinkGivesTheSameBits) {
-  const auto copying = make_cuda({.link = Link::copy});
-  const auto doing_both = make_cuda({.link = Link::both});
+  std::vector<std::unique_ptr<gpu::Backend>> devices;
+  for (const Link link : {Link::copy, Link::both}) {
+    for (const std::uint64_t least : {std::uint64_t{0}, std::uint64_t{1}, gpu::worthwhile_copy_bytes}) {
+      devices.push_back(make_cuda({.link = link, .least_copy_bytes = least}));  // with the last it reads in place
+    }
+  }
   for (const ColumnFormat columns : all_formats) {
     for (const int block : {16, 256, 1024}) {
       SCOPED_TRACE(::testing::Message() << offload::name(columns) << " B=" << block);
@@ -333,7 +337,7 @@ TEST_F(CudaSelect, EveryWayOverTheLinkGivesTheSameBits) {
       args.limit = 1400;
       SharedCache in_place(*cuda, shape);
       const Selection expected = select(*cuda, in_place.on_cuda(), q, args);
-      for (gpu::Backend* device : {copying.get(), doing_both.get()}) {
+      for (const auto& device : devices) {
         SharedCache cache(*device, shape);
         expect_same(select(*device, cache.on_cuda(), q, args), expected);
       }
@@ -344,38 +348,21 @@ TEST_F(CudaSelect, EveryWayOverTheLinkGivesTheSameBits) {
 }
 
 TEST_F(CudaSelect, ColumnsThatComeInSeveralSlabsGiveTheSameBits) {
-  // A slab of 256 f16 columns has room for 8192 tokens: whole blocks of 4096, or a half of the only one.
-  for (const int block : {4096, 16384}) {
-    const CacheShape shape{.head_dim = 256, .block_tokens = block, .stored = 9000};
+  // A slab of 256 f16 columns has room for 32768 tokens, half as many when they are staged: whole blocks of 4096, or a
+  // part of the only one.
+  for (const int block : {4096, 65536}) {
+    const CacheShape shape{.head_dim = 256, .block_tokens = block, .stored = 33000};
     const std::vector<float> q = random_query(1, 256, 17);
     gpu::SparqSelect args;
     args.rank = 256;
     args.k = 200;
-    args.limit = 9000;
+    args.limit = 33000;
     SharedCache in_place(*cuda, shape);
     const Selection expected = select(*cuda, in_place.on_cuda(), q, args);
     SharedCache pageable(*cuda, shape, SharedCache::Host::pageable);
     expect_same(select(*cuda, pageable.on_cuda(), q, args), expected);
     for (const Link link : {Link::copy, Link::both}) {
       const auto device = make_cuda({.link = link});
-      SharedCache cache(*device, shape);
-      expect_same(select(*device, cache.on_cuda(), q, args), expected);
-    }
-  }
-}
-
-TEST_F(CudaSelect, ColumnsThatCopiesWouldBringInTooSmallPiecesAreReadInPlaceWhereThatIsLeftToTheBackend) {
-  const CacheShape shape{.kv_heads = 2, .head_dim = 16, .block_tokens = 256, .stored = 1500, .tail = 20};
-  const std::vector<float> q = random_query(4, 16, 11);
-  gpu::SparqSelect args;
-  args.rank = 6;
-  args.k = 77;
-  args.limit = 1400;
-  SharedCache in_place(*cuda, shape);
-  const Selection expected = select(*cuda, in_place.on_cuda(), q, args);
-  for (const Link link : {Link::copy, Link::both}) {
-    for (const std::uint64_t least : {std::uint64_t{1}, gpu::worthwhile_copy_bytes}) {
-      const auto device = make_cuda({.link = link, .least_copy_bytes = least});
       SharedCache cache(*device, shape);
       expect_same(select(*device, cache.on_cuda(), q, args), expected);
     }

@@ -23,14 +23,18 @@ class PrefillWaits : public ::testing::Test {
     std::vector<float> logits;  // of one more token
   };
 
-  // `tokens` read by an empty cache.
-  Read read(int tokens, const OnDevice& on_device, gpu::KvHost kv_host = gpu::KvHost::automatic) {
-    const std::unique_ptr<gpu::Backend> cuda = testing::make_cuda({.kv_host = kv_host});
+  static offload::ArenaOptions pinned_by(gpu::Backend& cuda) {
     offload::ArenaOptions memory;
     memory.budget_bytes = std::uint64_t{64} << 20;
     memory.chunk_bytes = std::uint64_t{1} << 20;
-    memory.listener = cuda->pinning();
-    offload::Arena arena(topology, memory);
+    memory.listener = cuda.pinning();
+    return memory;
+  }
+
+  // `tokens` read by an empty cache.
+  Read read(int tokens, const OnDevice& on_device, gpu::KvHost kv_host = gpu::KvHost::automatic) {
+    const std::unique_ptr<gpu::Backend> cuda = testing::make_cuda({.kv_host = kv_host});
+    offload::Arena arena(topology, pinned_by(*cuda));
     const Model model(testing::golden_models() / "llama", *cuda);
     layers = model.config().layers;
     runtime::CacheOptions options;
@@ -115,11 +119,7 @@ TEST_F(PrefillWaits, HiddenStatesComeBackAsTheyLeft) {
 
 TEST_F(PrefillWaits, ASessionKeepsHiddenStatesOnTheDeviceWhereTheyFit) {
   const std::unique_ptr<gpu::Backend> cuda = testing::make_cuda({.memory_bytes = std::uint64_t{2} << 30});
-  offload::ArenaOptions memory;
-  memory.budget_bytes = std::uint64_t{64} << 20;
-  memory.chunk_bytes = std::uint64_t{1} << 20;
-  memory.listener = cuda->pinning();
-  offload::Arena arena(topology, memory);
+  offload::Arena arena(topology, pinned_by(*cuda));
   const Model model(testing::golden_models() / "llama", *cuda);
   runtime::SessionOptions options;
   options.cache.block_tokens = block;
