@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "offload/quantise.h"
-#include "offload/read_memory.h"
-#include "offload/topology.h"
+#include "offload/host/read_memory.h"
+#include "offload/host/topology.h"
+#include "offload/store/quantise.h"
 
 namespace hayloft::bench {
 

@@ -8,8 +8,8 @@
 #include <span>
 #include <vector>
 
-#include "offload/store.h"
-#include "offload/threads.h"
+#include "offload/host/threads.h"
+#include "offload/store/store.h"
 
 // What the benchmarks share. Everything is made when first asked for and kept until the program ends.
 namespace hayloft::bench {

@@ -5,7 +5,7 @@
 
 #include "bench/common.h"
 #include "offload/error.h"
-#include "offload/topology.h"
+#include "offload/host/topology.h"
 
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "bench/common.h"
-#include "index/search.h"
-#include "index/top_positions.h"
+#include "index/scan/search.h"
+#include "index/scan/top_positions.h"
 
 namespace hayloft::bench {
 namespace {

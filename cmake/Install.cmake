@@ -4,22 +4,38 @@ include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/hayloft)
 
 # The public headers; the rest of a folder is its own business. tests/package compiles each of them alone, as installed.
-set(offload_headers arena.h cgroup.h error.h format.h half.h layout.h snapshot.h snapshot_writer.h store.h threads.h
-    topology.h)
-set(index_headers ann.h search.h)
-set(gpu_headers backend.h no_device.h)
-set(runtime_headers attention_stats.h audit.h audit_report.h audit_sample.h cache.h config.h counters.h figure.h
-    haystack.h host_tail.h method.h method_options.h method_state.h model.h needle.h prefill.h ranking.h recall.h
-    safetensors.h sampler.h session.h spills.h step_observer.h tokenizer.h weights.h words.h)
+set(public_headers
+    offload/error.h offload/format.h offload/half.h
+    offload/host/arena.h offload/host/cgroup.h offload/host/threads.h offload/host/topology.h
+    offload/store/layout.h offload/store/store.h
+    offload/snapshot/snapshot.h offload/snapshot/writer.h
+    index/ann/ann.h index/scan/search.h
+    gpu/backend.h gpu/no_device.h
+    runtime/tokenizer/tokenizer.h
+    runtime/checkpoint/config.h runtime/checkpoint/safetensors.h runtime/checkpoint/weights.h
+    runtime/cache/cache.h runtime/cache/spills.h
+    runtime/attention/counters.h runtime/attention/host_tail.h runtime/attention/method.h
+    runtime/attention/method_options.h runtime/attention/method_state.h runtime/attention/step_observer.h
+    runtime/decode/hidden_states.h runtime/decode/model.h runtime/decode/prefill.h runtime/decode/sampler.h
+    runtime/decode/session.h
+    runtime/fidelity/attention_stats.h runtime/fidelity/audit.h runtime/fidelity/audit_report.h
+    runtime/fidelity/audit_sample.h runtime/fidelity/figure.h runtime/fidelity/ranking.h runtime/fidelity/recall.h)
+set(eval_headers
+    runtime/eval/needle/context.h runtime/eval/needle/haystack.h runtime/eval/needle/needle.h
+    runtime/eval/needle/text.h runtime/eval/needle/words.h)
 
-foreach(folder offload index gpu runtime)
-  install(TARGETS hayloft_${folder} EXPORT hayloftTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-  # Headers keep their folder, since they include each other as "offload/store.h".
-  list(TRANSFORM ${folder}_headers PREPEND ${PROJECT_SOURCE_DIR}/${folder}/ OUTPUT_VARIABLE headers)
-  install(FILES ${headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/hayloft/${folder})
+# Headers keep their folder, since they include each other as "offload/store/store.h".
+foreach(header IN LISTS public_headers eval_headers)
+  cmake_path(GET header PARENT_PATH folder)
+  install(FILES ${PROJECT_SOURCE_DIR}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/hayloft/${folder})
 endforeach()
 
+# Two sets: only hayloft::eval draws and so needs Cairo.
+install(TARGETS hayloft_offload hayloft_index hayloft_gpu hayloft_runtime EXPORT hayloftTargets
+        ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS hayloft_eval EXPORT hayloftEvalTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(EXPORT hayloftTargets NAMESPACE hayloft:: DESTINATION ${package_dir})
+install(EXPORT hayloftEvalTargets NAMESPACE hayloft:: DESTINATION ${package_dir})
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/hayloftConfig.cmake.in
                               ${PROJECT_BINARY_DIR}/hayloftConfig.cmake INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/hayloftConfigVersion.cmake COMPATIBILITY SameMinorVersion)

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "index/search.h"
-#include "offload/store.h"
-#include "offload/threads.h"
+#include "index/scan/search.h"
+#include "offload/host/threads.h"
+#include "offload/store/store.h"
 
 // The seam between the runtime and whatever computes. Coarse verbs over device memory, in stream order; no CUDA in
 // sight. Unless said otherwise pointers are to device memory (on the CPU backend: ordinary memory), matrices are

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "offload/threads.h"
-#include "offload/topology.h"
+#include "offload/host/threads.h"
+#include "offload/host/topology.h"
 
 // What the link between host memory and a GPU really gives. No CUDA in sight: without it measure_link() throws. One
 // measurement at a time, or they measure each other; everything else here is thread-safe.

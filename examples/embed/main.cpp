@@ -7,9 +7,9 @@
 #include <iterator>
 
 #include "offload/error.h"
-#include "runtime/sampler.h"
-#include "runtime/session.h"
-#include "runtime/tokenizer.h"
+#include "runtime/decode/sampler.h"
+#include "runtime/decode/session.h"
+#include "runtime/tokenizer/tokenizer.h"
 
 using namespace hayloft;
 

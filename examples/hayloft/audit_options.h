@@ -7,10 +7,10 @@
 
 #include "examples/hayloft/environment.h"
 #include "examples/hayloft/text_output.h"
-#include "runtime/attention_stats.h"
-#include "runtime/audit.h"
-#include "runtime/audit_target.h"
-#include "runtime/session.h"
+#include "runtime/decode/session.h"
+#include "runtime/fidelity/attention_stats.h"
+#include "runtime/fidelity/audit.h"
+#include "runtime/fidelity/audit_target.h"
 
 // Watching the attention of what generate and ask decode.
 namespace hayloft::cli {

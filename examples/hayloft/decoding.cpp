@@ -8,8 +8,9 @@
 #include "examples/hayloft/interrupt.h"
 #include "examples/hayloft/text_output.h"
 #include "offload/format.h"
-#include "runtime/progress.h"
-#include "runtime/tokenizer.h"
+#include "offload/progress.h"
+#include "offload/utf8.h"
+#include "runtime/tokenizer/tokenizer.h"
 
 namespace hayloft::cli {
 namespace {
@@ -34,21 +35,21 @@ class TextStream {
  private:
   const runtime::Tokenizer& tokenizer_;
   std::int32_t previous_;
-  runtime::Utf8Stream utf8_;
+  Utf8Stream utf8_;
 };
 
 }  // namespace
 
-runtime::StateProgress index_progress(std::optional<runtime::Progress>& progress) {
+runtime::StateProgress index_progress(std::optional<Progress>& progress) {
   return [&progress, reached = std::int64_t{-1}](std::int64_t done, std::int64_t total) mutable {
     check_interrupted();
-    if (reached < 0 || done < reached) progress.emplace(runtime::stderr_progress(), "index", "keys", total);
+    if (reached < 0 || done < reached) progress.emplace(stderr_progress(), "index", "keys", total);
     progress->update(reached = done);
   };
 }
 
 void prepare_method(runtime::Session& session, const runtime::Method& method) {
-  std::optional<runtime::Progress> progress;
+  std::optional<Progress> progress;
   session.prepare(method, index_progress(progress));
 }
 

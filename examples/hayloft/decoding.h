@@ -6,9 +6,9 @@
 
 #include "examples/hayloft/audit_options.h"
 #include "examples/hayloft/environment.h"
-#include "runtime/progress.h"
-#include "runtime/sampler.h"
-#include "runtime/session.h"
+#include "offload/progress.h"
+#include "runtime/decode/sampler.h"
+#include "runtime/decode/session.h"
 
 // Generating text from a session and printing it as it comes.
 namespace hayloft::cli {
@@ -19,7 +19,7 @@ struct Decoded {
 };
 
 // Shows how far the building of indices is, one after another.
-runtime::StateProgress index_progress(std::optional<runtime::Progress>& progress);
+runtime::StateProgress index_progress(std::optional<Progress>& progress);
 
 // Session::prepare with its progress on standard error; says nothing where there is nothing to do.
 void prepare_method(runtime::Session& session, const runtime::Method& method);

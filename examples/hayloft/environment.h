@@ -8,12 +8,12 @@
 
 #include "examples/hayloft/options.h"
 #include "gpu/backend.h"
-#include "offload/arena.h"
-#include "offload/threads.h"
-#include "offload/topology.h"
-#include "runtime/model.h"
-#include "runtime/profile.h"
-#include "runtime/tokenizer.h"
+#include "offload/host/arena.h"
+#include "offload/host/threads.h"
+#include "offload/host/topology.h"
+#include "runtime/decode/model.h"
+#include "runtime/plan/profile.h"
+#include "runtime/tokenizer/tokenizer.h"
 
 namespace hayloft::cli {
 

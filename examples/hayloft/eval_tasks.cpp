@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "offload/error.h"
-#include "runtime/ruler.h"
+#include "runtime/eval/ruler/ruler.h"
 
 namespace hayloft::cli {
 namespace {

@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "offload/format.h"
-#include "offload/topology.h"
+#include "offload/host/topology.h"
 
 namespace hayloft::cli {
 namespace {

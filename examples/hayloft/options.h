@@ -10,11 +10,11 @@
 
 #include "gpu/backend.h"
 #include "offload/error.h"
-#include "offload/layout.h"
-#include "runtime/method.h"
-#include "runtime/plan.h"
-#include "runtime/sampler.h"
-#include "runtime/session.h"
+#include "offload/store/layout.h"
+#include "runtime/attention/method.h"
+#include "runtime/decode/sampler.h"
+#include "runtime/decode/session.h"
+#include "runtime/plan/plan.h"
 
 // The options that several subcommands share, and the ways of reading a value. What is typed wrong throws Error or
 // CLI::ParseError while the command line is being parsed.

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "examples/hayloft/environment.h"
-#include "offload/snapshot.h"
-#include "runtime/plan.h"
+#include "offload/snapshot/snapshot.h"
+#include "runtime/plan/plan.h"
 
 // What a long command says of itself before it begins, and what it is held to at its end.
 namespace hayloft::cli {

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "examples/hayloft/environment.h"
-#include "offload/snapshot.h"
-#include "runtime/ingest.h"
+#include "offload/snapshot/snapshot.h"
+#include "runtime/decode/ingest.h"
 
 namespace hayloft::cli {
 

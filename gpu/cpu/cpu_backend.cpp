@@ -16,7 +16,7 @@
 #include "gpu/cpu/rope.h"
 #include "gpu/cpu/select.h"
 #include "offload/error.h"
-#include "offload/topology.h"
+#include "offload/host/topology.h"
 
 namespace hayloft::gpu {
 namespace {

@@ -13,7 +13,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "index/exp-inl.h"
+#include "index/scan/exp-inl.h"
 #include "offload/half.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -9,8 +9,8 @@
 namespace hayloft::gpu::cuda {
 
 // One layer of the store as kernels see it, passed by value. The blocks lie in pinned host memory that the device reads
-// over the link; the table of their addresses and the value sums are in device memory. offload/layout.h says what lies
-// where in a block; the fields are BlockLayout's.
+// over the link; the table of their addresses and the value sums are in device memory. offload/store/layout.h says what
+// lies where in a block; the fields are BlockLayout's.
 struct DeviceStore {
   const std::byte* const* blocks = nullptr;  // [blocks] device-visible addresses
   const float* value_sum = nullptr;          // f32 [Hkv][d], sum of V over all tokens

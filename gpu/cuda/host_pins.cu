@@ -5,7 +5,7 @@
 #include "gpu/cuda/host_pins.cuh"
 #include "gpu/cuda/refuse.h"
 #include "offload/format.h"
-#include "offload/pages.h"
+#include "offload/host/pages.h"
 
 namespace hayloft::gpu::cuda {
 namespace {

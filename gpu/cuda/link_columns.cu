@@ -6,7 +6,7 @@
 #include "gpu/cuda/column_copy.cuh"
 #include "gpu/cuda/device_arena.cuh"
 #include "gpu/cuda/link_run.cuh"
-#include "offload/layout.h"
+#include "offload/store/layout.h"
 
 // The chosen columns of blocks of keys with their scales, as the store lays them out and as step 1 of SparQ brings them
 // in: read by the multiprocessors, behind a gate as everything else; or slab by slab through ColumnSlabs, as the host

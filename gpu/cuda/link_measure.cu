@@ -10,7 +10,7 @@
 #include "gpu/cuda/link_run.cuh"
 #include "gpu/link.h"
 #include "offload/format.h"
-#include "offload/pages.h"
+#include "offload/host/pages.h"
 
 // Over which memory the link is measured. The protocol is nvbandwidth's: memory on a known NUMA node, the stream held
 // by a gate until everything is queued, a warm-up, events around the work, the payload checked, the median reported.

@@ -10,8 +10,8 @@
 #include "gpu/cuda/link_kernels.cuh"
 #include "gpu/cuda/refuse.h"
 #include "offload/format.h"
-#include "offload/pages.h"
-#include "offload/threads.h"
+#include "offload/host/pages.h"
+#include "offload/host/threads.h"
 
 // The two ends of the link benchmark: pinned host memory that holds its pattern, and plain device memory.
 namespace hayloft::gpu::cuda {

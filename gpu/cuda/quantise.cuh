@@ -2,7 +2,7 @@
 
 #include "gpu/cuda/intrinsics.cuh"
 
-// Integer key columns, to the bit what offload/quantise.h says: that file has the definitions and their reasons.
+// Integer key columns, to the bit what offload/store/quantise.h says: that file has the definitions and their reasons.
 namespace hayloft::gpu::cuda {
 
 // The bits of |x|, infinity counting as the largest finite value and NaN as zero. As integers they are in the order of

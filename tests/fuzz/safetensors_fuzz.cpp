@@ -2,7 +2,7 @@
 #include <cstdlib>
 
 #include "offload/error.h"
-#include "runtime/safetensors.h"
+#include "runtime/checkpoint/safetensors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
   const std::span<const std::byte> file(reinterpret_cast<const std::byte*>(bytes), size);

@@ -8,9 +8,9 @@
 #include <string>
 
 #include "offload/error.h"
-#include "offload/snapshot_format.h"
-#include "offload/snapshot_writer.h"
-#include "tests/snapshot_fixture.h"
+#include "offload/snapshot/format.h"
+#include "offload/snapshot/writer.h"
+#include "tests/offload/snapshot/snapshot_fixture.h"
 
 // Whatever a saved context holds, opening it and reading all of it either succeeds or throws Error. Checksums would
 // keep a fuzzer out, so an input is a list of edits to the header and the metadata of a good file, whose checksums are

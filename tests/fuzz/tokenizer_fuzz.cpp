@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "offload/error.h"
-#include "runtime/tokenizer.h"
+#include "runtime/tokenizer/tokenizer.h"
 
 // Whatever a tokenizer.json holds, reading it and working with what was read either succeeds or throws Error.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -5,11 +5,11 @@
 #include <string_view>
 #include <vector>
 
-#include "offload/arena.h"
 #include "offload/error.h"
-#include "offload/store.h"
-#include "offload/topology.h"
-#include "runtime/tokenizer.h"
+#include "offload/host/arena.h"
+#include "offload/host/topology.h"
+#include "offload/store/store.h"
+#include "runtime/tokenizer/tokenizer.h"
 
 namespace {
 

@@ -18,4 +18,11 @@ run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR} -B ${consumer} -G ${GENERATOR}
     -D CMAKE_CXX_COMPILER=${CXX_COMPILER} -D CMAKE_CXX_COMPILER_LAUNCHER=${CXX_LAUNCHER} -D CMAKE_PREFIX_PATH=${prefix})
 run(${CMAKE_COMMAND} --build ${consumer})
 run(${consumer}/consumer)
+
+# Who embeds the core needs nothing that draws.
+file(GET_RUNTIME_DEPENDENCIES EXECUTABLES ${consumer}/embed RESOLVED_DEPENDENCIES_VAR libraries
+     UNRESOLVED_DEPENDENCIES_VAR unresolved)
+if(libraries MATCHES "libcairo")
+  message(FATAL_ERROR "hayloft::runtime links Cairo: ${libraries}")
+endif()
 run(${prefix}/${BINDIR}/hayloft --version)

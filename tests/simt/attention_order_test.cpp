@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "tests/cuda/backends.h"
+#include "tests/gpu/cuda/backends.h"
 #include "tests/simt/control.h"
 
 // Attention on streams whose order is drawn from a seed, and without the host: what only the fake runtime can tell.

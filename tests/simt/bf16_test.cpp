@@ -3,9 +3,9 @@
 #include <limits>
 #include <random>
 
-#include "runtime/session.h"
-#include "tests/cuda/backends.h"
-#include "tests/cuda/matrices.h"
+#include "runtime/decode/session.h"
+#include "tests/gpu/cuda/backends.h"
+#include "tests/gpu/cuda/matrices.h"
 #include "tests/simt/control.h"
 
 // bf16 weights on a device whose tensor cores don't know bf16.
@@ -135,7 +135,7 @@ TEST_F(Bf16Test, AModelOfBf16IsReadWithoutAProductOfIt) {
     const std::vector<float> actual = logits(*of_capability(7, 5));
     EXPECT_EQ(products(CUDA_R_16BF), 0);
     EXPECT_GT(products(CUDA_R_16F), 0);
-    // Their weights lose nothing in f16, so this is what tests/cuda/model_test.cpp says of models of f16.
+    // Their weights lose nothing in f16, so this is what tests/gpu/cuda/model_test.cpp says of models of f16.
     EXPECT_TRUE(testing::near(actual, expected, 0x1p-5 * largest));
 
     reset();

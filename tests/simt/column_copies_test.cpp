@@ -1,8 +1,8 @@
 #include <filesystem>
 #include <random>
 
-#include "runtime/session.h"
-#include "tests/cuda/backends.h"
+#include "runtime/decode/session.h"
+#include "tests/gpu/cuda/backends.h"
 #include "tests/simt/control.h"
 
 // How many copies it takes to bring in the chosen columns: issuing each costs more than a few KiB on the link.

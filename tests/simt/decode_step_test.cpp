@@ -1,8 +1,8 @@
 #include <filesystem>
 #include <random>
 
-#include "runtime/session.h"
-#include "tests/cuda/backends.h"
+#include "runtime/decode/session.h"
+#include "tests/gpu/cuda/backends.h"
 #include "tests/simt/control.h"
 
 // What a decode step asks of the host.

@@ -1,7 +1,7 @@
 #include "gpu/cuda/device_arena.cuh"
 
-#include "tests/refusal.h"
 #include "tests/simt/stream_fixture.h"
+#include "tests/support/refusal.h"
 
 // The budget of device memory by the driver's count, with streams that lag behind one another.
 namespace hayloft::simt {

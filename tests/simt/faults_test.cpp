@@ -1,11 +1,11 @@
 #include <cstring>
 
 #include "gpu/no_device.h"
-#include "offload/arena.h"
 #include "offload/error.h"
-#include "tests/cuda/backends.h"
-#include "tests/refusal.h"
+#include "offload/host/arena.h"
+#include "tests/gpu/cuda/backends.h"
 #include "tests/simt/control.h"
+#include "tests/support/refusal.h"
 
 // What the CUDA backend makes of a machine that fails.
 namespace hayloft::testing {

@@ -1,10 +1,10 @@
-#include "runtime/ingest.h"
+#include "runtime/decode/ingest.h"
 
 #include "offload/error.h"
-#include "runtime/haystack.h"
-#include "tests/cuda/backends.h"
+#include "runtime/eval/needle/haystack.h"
+#include "tests/gpu/cuda/backends.h"
 #include "tests/simt/control.h"
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 // A device that is lost while a long text is read: what has been saved is intact, as the message says.
 namespace hayloft::simt {

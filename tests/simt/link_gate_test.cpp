@@ -4,7 +4,7 @@
 #include "gpu/cuda/link_kernels.cuh"
 #include "gpu/link.h"
 #include "offload/error.h"
-#include "tests/cuda/backends.h"
+#include "tests/gpu/cuda/backends.h"
 #include "tests/simt/stream_fixture.h"
 
 // The gate of the link benchmark, and what the benchmark does about a driver that fails behind it.

@@ -2,9 +2,9 @@
 #include <optional>
 #include <random>
 
-#include "runtime/hidden_states.h"
-#include "runtime/session.h"
-#include "tests/cuda/backends.h"
+#include "runtime/decode/hidden_states.h"
+#include "runtime/decode/session.h"
+#include "tests/gpu/cuda/backends.h"
 #include "tests/simt/control.h"
 
 // What reading a prompt layer by layer asks of the host.

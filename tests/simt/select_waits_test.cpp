@@ -1,4 +1,4 @@
-#include "tests/cuda/backends.h"
+#include "tests/gpu/cuda/backends.h"
 #include "tests/simt/control.h"
 
 // Who waits for whom when positions are selected: what no result can show.

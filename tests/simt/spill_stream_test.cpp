@@ -1,7 +1,7 @@
 #include <cstring>
 
-#include "offload/arena.h"
-#include "tests/cuda/backends.h"
+#include "offload/host/arena.h"
+#include "tests/gpu/cuda/backends.h"
 #include "tests/simt/control.h"
 
 // Blocks on their way out while other things go on, which no result on a device would show reliably.

@@ -5,7 +5,7 @@
 #include "gpu/cuda/device_arena.cuh"
 #include "gpu/cuda/host_pins.cuh"
 #include "offload/error.h"
-#include "tests/cuda/backends.h"
+#include "tests/gpu/cuda/backends.h"
 #include "tests/simt/control.h"
 
 // The block tables that kernels read.

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 // scripts/gpu-check as on a machine with a GPU, which is the double of this folder.
 namespace hayloft {

@@ -5,8 +5,8 @@
 #include <regex>
 #include <string>
 
-#include "tests/program.h"
-#include "tests/temporary_folder.h"
+#include "tests/program/program.h"
+#include "tests/support/temporary_folder.h"
 
 // The program as on a machine with a GPU, which is the double of this folder. Contexts are as short as a needle allows.
 namespace hayloft {

@@ -1,0 +1,130 @@
+#include <unistd.h>
+
+#include <iostream>
+
+#include "examples/hayloft/audit_options.h"
+#include "examples/hayloft/command.h"
+#include "examples/hayloft/decoding.h"
+#include "examples/hayloft/environment.h"
+#include "examples/hayloft/interrupt.h"
+#include "examples/hayloft/options.h"
+#include "examples/hayloft/run_plan.h"
+#include "examples/hayloft/saved_context.h"
+#include "offload/error.h"
+#include "offload/snapshot/snapshot.h"
+#include "runtime/decode/ingest.h"
+
+// hayloft ask: questions to a saved context, each in a session of its own.
+namespace hayloft::cli {
+namespace {
+
+constexpr const char* examples = R"(Examples:
+  hayloft ask book.hay -p "Who is the captain?" -p "What does he fear?"
+      two questions, neither of which sees the other
+  hayloft ask book.hay --attn sparq --attn-k 512 < questions.txt
+      one question a line
+  hayloft ask book.hay
+      on a terminal: type questions, end with Ctrl-D)";
+
+// Where a text stands that the question goes into.
+constexpr std::string_view slot = "{}";
+
+class AskCommand : public Command {
+ public:
+  explicit AskCommand(CLI::App& app) {
+    app.footer(examples);
+    app.add_option("context", context_, "A context that hayloft ingest made")->type_name("CTX.hay")->required();
+    app.add_option("-m,--model", model_, "Model directory [where it was when the context was made]")
+        ->type_name("DIR")
+        ->take_last();
+    app.add_option("-p,--prompt", questions_, "A question, may be repeated [lines of standard input]")
+        ->type_name("TEXT");
+    app.add_option("--template", template_,
+                   "What is put behind the context; {} stands for the question, \\n for a new line")
+        ->type_name("TEXT")
+        ->take_last()
+        ->capture_default_str();
+    add_text(
+        app, "-n,--n-predict", "N", [this](const std::string& text) { predict_ = read_int("--n-predict", text); },
+        "Tokens to generate at most")
+        ->default_str("64");
+    add_sampling_options(app, sampling_);
+    add_attention_options(app, attention_, {"sparq"});
+    add_audit_options(app, audit_);
+    add_machine_options(app, machine_);
+    add_profile_option(app, machine_);
+  }
+
+  void check() override {
+    method_ = attention_.one_method("ask");
+    if (template_.find(slot) == std::string::npos) fail("--template: {{}} must stand where the question goes");
+    for (std::size_t at; (at = template_.find("\\n")) != std::string::npos;) template_.replace(at, 2, "\n");
+    audit_.check();
+    runtime::Sampler sampler(sampling_);
+  }
+
+  void run() override {
+    const offload::Snapshot snapshot = offload::Snapshot::open(context_);
+    const std::filesystem::path directory = model_of(snapshot, model_);
+    const Environment environment(machine_, directory);
+    const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
+    WatchedMethod method(method_, environment, audit_);
+    PlannedRun planned{directory, {}, {method_}, 0, 0};
+    add_saved(environment, snapshot, planned);
+    plan_ = announce_plan(environment, planned, machine_profile(machine_.profile));
+    runtime::Session context = open_saved(environment, source, snapshot, {}, method.method());
+    fmt::print(stderr, "{}: {} tokens\n", context_, context.tokens());
+    prepare_method(context, method.method());
+
+    for (const std::string& question : questions_) answer(environment, context, method, question);
+    if (questions_.empty()) answer_lines(environment, context, method);
+    method.finish();
+    say_device_memory(*environment.backend);
+  }
+
+ private:
+  void answer_lines(const Environment& environment, const runtime::Session& context, WatchedMethod& method) const {
+    const bool terminal = isatty(STDIN_FILENO) != 0;
+    for (std::string line; prompt(terminal), std::getline(std::cin, line);) {
+      if (!line.empty()) answer(environment, context, method, line);
+    }
+    if (terminal) fmt::print(stderr, "\n");
+  }
+
+  static void prompt(bool terminal) {
+    if (terminal) fmt::print(stderr, "> ");
+  }
+
+  void answer(const Environment& environment, const runtime::Session& context, WatchedMethod& method,
+              const std::string& question) const {
+    std::string text = template_;
+    text.replace(text.find(slot), slot.size(), question);
+    const std::vector<std::int32_t> tokens = environment.tokenizer->encode(text, false);
+    if (tokens.empty()) fail("the question is empty");
+    runtime::Session session = context.fork();
+    session.append(std::span(tokens).first(tokens.size() - 1), [](auto, auto) { check_interrupted(); });
+    Decoded done;
+    decode_and_print(environment, session, method, sampling_, tokens.back(), predict_, done);
+    fmt::print(stderr, "{}\n", decode_summary(session, done, predicted_beside(plan_, 0)));
+  }
+
+  std::string context_;
+  std::string model_;
+  std::vector<std::string> questions_;
+  std::string template_ = "\\n{}";
+  int predict_ = 64;
+  runtime::SamplerOptions sampling_;
+  AttentionOptions attention_;
+  AuditChoices audit_;
+  MachineOptions machine_;
+  runtime::MethodOptions method_;
+  runtime::Plan plan_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_ask_command(CLI::App& app) {
+  return std::make_unique<AskCommand>(app);
+}
+
+}  // namespace hayloft::cli

@@ -1,0 +1,79 @@
+#include <fmt/format.h>
+
+#include "examples/hayloft/command.h"
+#include "examples/hayloft/environment.h"
+#include "examples/hayloft/interrupt.h"
+#include "examples/hayloft/options.h"
+#include "examples/hayloft/text_output.h"
+#include "offload/output_file.h"
+#include "offload/progress.h"
+#include "runtime/attention/attend_file.h"
+
+// hayloft attend: one method on the tensors of a file.
+namespace hayloft::cli {
+namespace {
+
+constexpr const char* examples = R"(Examples:
+  hayloft attend --in qkv.safetensors --out y.safetensors
+      exact attention
+  hayloft attend --in qkv.safetensors --out y.safetensors --attn sparq --attn-r 16 --attn-k 1% --json -
+      SparQ; what each query cost goes to standard output
+
+In:  q [N, Hq, d] (N independent queries over one cache), k and v [Hkv, S, d]; F64, F32, F16 or BF16.
+Out: y [N, Hq, d] F32; positions I32 [N, Hkv or Hq, k], ascending, padded with -1, absent for dense;
+     alpha [N, Hq] F32 where the method has one.)";
+
+class AttendCommand : public Command {
+ public:
+  explicit AttendCommand(CLI::App& app) {
+    app.footer(examples);
+    app.add_option("--in", in_, "Tensors q, k and v")->type_name("FILE.safetensors")->required()->take_last();
+    app.add_option("--out", out_, "Where y, positions and alpha go")
+        ->type_name("FILE.safetensors")
+        ->required()
+        ->take_last();
+    app.add_option("--json", json_, "Write the counters of every query as JSON; - is standard output")
+        ->type_name("FILE|-")
+        ->take_last();
+    add_attention_options(app, attention_, {"dense"});
+    add_machine_options(app, machine_);
+    add_columns_option(app, columns_);
+  }
+
+  void check() override { method_ = attention_.one_method("attend"); }
+
+  void run() override {
+    const TextOutput json(json_);
+    json.check();
+    offload::require_writable(out_);
+    const Environment environment(machine_);
+    std::optional<Progress> progress;
+    const runtime::AttendOutput output =
+        runtime::attend_file(in_, method_, *environment.backend, *environment.arena, {machine_.block_tokens, columns_},
+                             [&](std::int64_t done, std::int64_t total) {
+                               check_interrupted();
+                               if (!progress) progress.emplace(stderr_progress(), "attend", "queries", total);
+                               progress->update(done);
+                             });
+    progress.reset();
+    runtime::write_attend_output(out_, output);
+    json.write(runtime::attend_json(output));
+  }
+
+ private:
+  std::string in_;
+  std::string out_;
+  std::string json_;
+  AttentionOptions attention_;
+  MachineOptions machine_;
+  offload::ColumnFormat columns_ = offload::ColumnFormat::f16;
+  runtime::MethodOptions method_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_attend_command(CLI::App& app) {
+  return std::make_unique<AttendCommand>(app);
+}
+
+}  // namespace hayloft::cli

@@ -1,0 +1,254 @@
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+
+#include "examples/hayloft/command.h"
+#include "examples/hayloft/environment.h"
+#include "examples/hayloft/interrupt.h"
+#include "examples/hayloft/options.h"
+#include "examples/hayloft/text_output.h"
+#include "offload/error.h"
+#include "offload/format.h"
+#include "runtime/decode/device_memory.h"
+#include "runtime/plan/attention_bench.h"
+#include "runtime/plan/profile.h"
+
+// hayloft bench: what attention costs per token at the shape of a model, over a store of noise.
+namespace hayloft::cli {
+namespace {
+
+constexpr const char* examples = R"(Examples:
+  hayloft bench --shape 32,32,8,128 --ctx-size 128k,1M --attn dense,sparq:k=512 --columns f16,int4
+  hayloft bench --shape 4,8,2,64 --ctx-size 64k --attn sparq,topk --json -)";
+
+struct Measured {
+  std::int64_t tokens;
+  offload::ColumnFormat columns;
+  int measured_layers;
+  std::uint64_t host_bytes;
+  runtime::AttentionBenchRow row;
+};
+
+class BenchCommand : public Command {
+ public:
+  explicit BenchCommand(CLI::App& app) {
+    app.footer(examples);
+    add_text(
+        app, "--shape", "LAYERS,HEADS,KV-HEADS,HEAD-DIM",
+        [this](const std::string& text) {
+          const runtime::ShapeOptions shape = read_shape(text);
+          bench_.layers = static_cast<int>(shape.layers);
+          bench_.query_heads = static_cast<int>(shape.heads);
+          bench_.kv_heads = static_cast<int>(shape.kv_heads);
+          bench_.head_dim = static_cast<int>(shape.head_dim);
+        },
+        "The shape of the model whose attention is timed; the default is that of Llama-3-8B")
+        ->default_str("32,32,8,128");
+    add_text(
+        app, "-c,--ctx-size", "TOKENS,...", [this](const std::string& text) { lengths_ = context_lengths(text); },
+        "Context lengths, as in 4096,64k,1M")
+        ->default_str("128k,1M");
+    add_text(
+        app, "--columns", "FORMAT,...", [this](const std::string& text) { read_columns(text); },
+        "Formats of the key columns: f16, int8, int4")
+        ->default_str("f16");
+    app.add_option("--seconds", bench_.seconds, "About how long to measure each method")
+        ->type_name("S")
+        ->check(finite(0.01, 3600.0))
+        ->take_last()
+        ->capture_default_str();
+    app.add_option("--json", json_, "Write the figures as JSON, to a file after every method; - is standard output")
+        ->type_name("FILE|-")
+        ->take_last();
+    add_attention_options(app, attention_, {"dense", "sparq:k=512"});
+    add_machine_options(app, machine_);
+    add_profile_option(app, machine_);
+  }
+
+  void check() override {
+    bench_.methods = attention_.methods();
+    bench_.block_tokens = machine_.block_tokens;
+    if (bench_.query_heads % bench_.kv_heads != 0) {
+      fail("--shape: {} query heads cannot be shared out among {} KV heads", bench_.query_heads, bench_.kv_heads);
+    }
+    for (const runtime::MethodOptions& method : bench_.methods) runtime::make_method(method, bench_.head_dim);
+    for (const offload::ColumnFormat format : columns_) {
+      offload::BlockLayout({1, bench_.kv_heads, bench_.head_dim, bench_.block_tokens, format});
+    }
+  }
+
+  void run() override {
+    const TextOutput json(json_);
+    json.check();
+    const Environment environment(machine_);
+    rates_ = read_rates(environment.backend->name());
+    for (const std::int64_t tokens : lengths_) {
+      for (const offload::ColumnFormat format : columns_) {
+        bench_.tokens = tokens;
+        bench_.columns = format;
+        const auto keep = [&](const runtime::AttentionBenchResult& so_far) {
+          announce(so_far);
+          if (so_far.rows.empty()) return;
+          all_.push_back({tokens, format, so_far.measured_layers, so_far.host_bytes, so_far.rows.back()});
+          if (json.wanted() && !json.to_stdout()) json.write(as_json(environment, false));
+        };
+        runtime::bench_attention(*environment.backend, *environment.arena, bench_,
+                                 {[](const std::string&) { check_interrupted(); }, keep});
+      }
+    }
+    if (!json.to_stdout()) print(table());
+    json.write(as_json(environment, true));
+    say_device_memory(*environment.backend);
+  }
+
+ private:
+  void read_columns(const std::string& text) {
+    columns_.clear();
+    std::istringstream items(text);
+    for (std::string item; std::getline(items, item, ',');) columns_.push_back(column_format(item));
+    if (columns_.empty()) fail("--columns: name at least one format");
+  }
+
+  // How fast a profile of this device says that the store can be read, in GB/s.
+  struct ReadRates {
+    double link;  // by what computes
+    double near;  // by what searches beside the memory
+  };
+  std::optional<ReadRates> read_rates(const std::string& device) const {
+    const std::optional<runtime::MachineProfile> profile = machine_profile(machine_.profile);
+    if (!profile) return std::nullopt;
+    if (device == "cpu") return ReadRates{profile->near_read, profile->near_read};
+    if (!profile->link_to_device) return std::nullopt;
+    return ReadRates{*profile->link_to_device, profile->near_read};
+  }
+
+  // What the bytes of a step take at those rates, the search first.
+  double floor_ms(const runtime::AttentionBenchRow& row) const {
+    const auto ms = [&](runtime::Place place, double rate) {
+      return static_cast<double>(row.counters.total(place)) / rate / 1e6;
+    };
+    return ms(runtime::Place::link, rates_->link) + ms(runtime::Place::near, rates_->near);
+  }
+
+  // One line of how far it has come: filling memory is most of the time of a long context.
+  void announce(const runtime::AttentionBenchResult& so_far) const {
+    const std::string what = fmt::format("{} tokens, {} columns", format_count(bench_.tokens), name(bench_.columns));
+    if (so_far.rows.empty()) {
+      fmt::print(stderr, "{}: {} of {} layers, {} filled in {:.1f} s\n", what, so_far.measured_layers, bench_.layers,
+                 format_bytes(so_far.host_bytes), so_far.fill_seconds);
+    } else {
+      const runtime::AttentionBenchRow& row = so_far.rows.back();
+      fmt::print(stderr, "{}, {}: {:.2f} ms/token, {} steps\n", what, runtime::method_label(row.attn), row.ms,
+                 row.steps);
+    }
+  }
+
+  static std::string parts(const runtime::AttentionBenchRow& row) {
+    std::string text;
+    double rest = row.ms;
+    for (const runtime::PartTime& part : row.stages.empty() ? row.verbs : row.stages) {
+      text += fmt::format("{}{} {:.2f}", text.empty() ? "" : ", ", part.name, part.ms);
+      rest -= part.ms;
+    }
+    // The device's stages leave out what the host does, as a search near the memory. Verbs one by one take longer than
+    // a step.
+    if (!row.stages.empty() && rest > 0) text += fmt::format(", rest {:.2f}", rest);
+    return text;
+  }
+
+  std::string table() const {
+    std::string text = fmt::format("{} layers, {} query heads, {} KV heads of {}\n\n", bench_.layers,
+                                   bench_.query_heads, bench_.kv_heads, bench_.head_dim);
+    text += "| tokens | columns | attention | ms/token | of which | link | near | floor ms | layers measured |\n";
+    text += "|---:|---|---|---:|---|---:|---:|---:|---:|\n";
+    for (const Measured& m : all_) {
+      text += fmt::format("| {} | {} | {} | {:.2f} | {} | {} | {} | {} | {} of {} |\n", m.tokens,
+                          offload::name(m.columns), runtime::method_label(m.row.attn), m.row.ms, parts(m.row),
+                          format_bytes(m.row.counters.total(runtime::Place::link)),
+                          format_bytes(m.row.counters.total(runtime::Place::near)),
+                          rates_ ? fmt::format("{:.2f}", floor_ms(m.row)) : std::string(), m.measured_layers,
+                          bench_.layers);
+    }
+    return text;
+  }
+
+  // How columns came over the link: one word if all formats of this run did alike.
+  std::string link_text(const gpu::LinkChoice& link) const {
+    const auto as_first = [&](offload::ColumnFormat format) { return link.of(format) == link.of(columns_.front()); };
+    if (std::all_of(columns_.begin(), columns_.end(), as_first)) return name(link.of(columns_.front()));
+    std::string text;
+    for (const offload::ColumnFormat format : columns_) {
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", offload::name(format), name(link.of(format)));
+    }
+    return text;
+  }
+
+  // complete: whether every method has been measured.
+  std::string as_json(const Environment& environment, bool complete) const {
+    const gpu::Backend& backend = *environment.backend;
+    nlohmann::ordered_json json{
+        {"schema", "hayloft.bench/1"},
+        {"version", HAYLOFT_VERSION},
+        {"complete", complete},
+        {"device", backend.name()},
+        {"description", backend.description()},
+        {"link", backend.name() == "cuda" ? nlohmann::ordered_json(link_text(environment.link)) : nullptr},
+        {"notes", *environment.notes},
+        {"device_memory", runtime::device_memory_json(backend.memory())},
+        {"layers", bench_.layers},
+        {"query_heads", bench_.query_heads},
+        {"kv_heads", bench_.kv_heads},
+        {"head_dim", bench_.head_dim}};
+    if (rates_) json.update({{"link_GBps", rates_->link}, {"near_GBps", rates_->near}});
+    json["rows"] = nlohmann::ordered_json::array();
+    for (const Measured& m : all_) {
+      nlohmann::ordered_json row{
+          {"tokens", m.tokens},
+          {"columns", offload::name(m.columns)},
+          {"link", backend.name() == "cuda" ? nlohmann::ordered_json(name(environment.link.of(m.columns))) : nullptr},
+          {"attn", runtime::method_label(m.row.attn)},
+          {"method", m.row.attn.name},
+          {"r", runtime::has_rank(m.row.attn) ? nlohmann::ordered_json(m.row.attn.rank) : nullptr},
+          {"k", m.row.attn.k.at(0).of(m.tokens)},
+          {"window", runtime::make_method(m.row.attn, bench_.head_dim)->window(m.tokens)},
+          {"ms_per_token", m.row.ms},
+          {"ms_quartiles", {m.row.ms_low, m.row.ms_high}},
+          {"steps", m.row.steps},
+          {"measured_layers", m.measured_layers},
+          {"host_bytes", m.host_bytes}};
+      for (const runtime::PartTime& verb : m.row.verbs) row["verb_ms"][verb.name] = verb.ms;
+      for (const runtime::PartTime& stage : m.row.stages) row["stage_ms"][stage.name] = stage.ms;
+      for (int place = 0; place < runtime::place_count; ++place) {
+        const auto at = static_cast<runtime::Place>(place);
+        row["bytes"][runtime::name(at)] = m.row.counters.total(at);
+      }
+      for (int kind = 0; kind < runtime::kind_count; ++kind) {
+        const auto of = static_cast<runtime::Kind>(kind);
+        const std::uint64_t bytes = m.row.counters.at(runtime::Place::link, of);
+        if (bytes > 0) row["link_bytes"][runtime::name(of)] = bytes;
+      }
+      if (rates_) row["floor_ms"] = floor_ms(m.row);
+      json["rows"].push_back(std::move(row));
+    }
+    return json.dump(2) + "\n";
+  }
+
+  runtime::AttentionBench bench_;
+  std::vector<std::int64_t> lengths_{std::int64_t{1} << 17, std::int64_t{1} << 20};
+  std::vector<offload::ColumnFormat> columns_{offload::ColumnFormat::f16};
+  std::string json_;
+  AttentionOptions attention_;
+  MachineOptions machine_;
+
+  std::optional<ReadRates> rates_;
+  std::vector<Measured> all_;  // so far
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_bench_command(CLI::App& app) {
+  return std::make_unique<BenchCommand>(app);
+}
+
+}  // namespace hayloft::cli

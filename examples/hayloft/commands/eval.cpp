@@ -1,0 +1,351 @@
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+#include <set>
+#include <sstream>
+
+#include "examples/hayloft/audit_options.h"
+#include "examples/hayloft/bundled_model.h"
+#include "examples/hayloft/command.h"
+#include "examples/hayloft/environment.h"
+#include "examples/hayloft/eval_tasks.h"
+#include "examples/hayloft/interrupt.h"
+#include "examples/hayloft/options.h"
+#include "examples/hayloft/run_plan.h"
+#include "examples/hayloft/text_input.h"
+#include "examples/hayloft/text_output.h"
+#include "offload/error.h"
+#include "offload/format.h"
+#include "offload/output_file.h"
+#include "offload/progress.h"
+#include "runtime/checkpoint/fingerprint.h"
+#include "runtime/eval/file.h"
+#include "runtime/eval/report.h"
+
+// hayloft eval: RULER's tasks, copying, perplexity and agreement with dense attention, method by length.
+namespace hayloft::cli {
+namespace {
+
+constexpr const char* examples = R"(Examples:
+  hayloft eval --digits 6 -c 64k --attn dense,sparq,topk
+      the needle tasks, put to the bundled model
+  hayloft eval -m models/Llama-3.2-1B -c 4k,8k,16k --tasks ruler --samples 50 --chat-template llama-3 --out ruler.jsonl
+      RULER; the same command goes on where it was stopped
+  hayloft eval -m models/Llama-3.2-1B -c 32k --text book.txt --attn dense,sparq:r=8,sparq:r=16,topk --plot pareto.svg
+      copying, perplexity and agreement with dense attention on a text
+  hayloft eval -m models/Llama-3.2-1B --jsonl data/vt/validation.jsonl --attn dense,sparq
+      samples that RULER's own scripts have prepared)";
+
+constexpr int bundled_digits = 6;
+constexpr std::int64_t long_prompt = 64 * 1024;  // from here on its reading is shown
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::vector<std::string> words;
+  std::istringstream items(text);
+  for (std::string item; std::getline(items, item, ',');) words.push_back(item);
+  return words;
+}
+
+class EvalCommand : public Command {
+ public:
+  explicit EvalCommand(CLI::App& app) {
+    app.footer(examples);
+    app.add_option("-m,--model", model_, "Model directory, Hugging Face layout [the bundled needle model]")
+        ->type_name("DIR")
+        ->take_last();
+    ctx_sizes_ = {4096};
+    add_text(
+        app, "-c,--ctx-size", "TOKENS,...", [this](const std::string& text) { ctx_sizes_ = context_lengths(text); },
+        "Context lengths, as in 4096,64k,1M; prompt and answer fit into them")
+        ->default_str("4096");
+    add_text(
+        app, "--tasks", "TASK,...", [this](const std::string& text) { tasks_ = words_of(text); },
+        "RULER's by name, depths, perplexity, repetition; depths: needles in one context; needle: the niah tasks; "
+        "ruler: all of RULER's; text: the two that "
+        "need --text; all [text with --text, none with --jsonl, else needle]");
+    add_text(
+        app, "--samples", "N", [this](const std::string& text) { options_.samples = read_int("--samples", text); },
+        "Of each task at each length")
+        ->default_str("10");
+    app.add_option("-s,--seed", ruler_.seed, "Of all that is drawn")
+        ->type_name("N")
+        ->take_last()
+        ->capture_default_str();
+    add_text(
+        app, "--digits", "N", [this](const std::string& text) { ruler_.digits = read_int("--digits", text); },
+        "Of hidden numbers; the bundled model has learned 6")
+        ->default_str("7");
+    add_text(
+        app, "--chat-template", "NAME|TEXT",
+        [this](const std::string& text) {
+          chat_template_ = text;
+          ruler_.chat = runtime::chat_template(text);
+        },
+        "Around RULER's prompts: none, llama-2, llama-3, chatml, or a text with {task} in it")
+        ->default_str("none");
+    const auto add_path = [&](const char* name, std::string& path, const char* help) {
+      app.add_option(name, path, help)->type_name("FILE")->take_last();
+    };
+    add_path("--haystack", haystack_, "Text to hide needles in: a file or a folder [a grammar makes the text]");
+    add_path("--squad", squad_, "Questions of qa_1: SQuAD, or a file of its shape");
+    add_path("--hotpotqa", hotpotqa_, "Questions of qa_2: HotpotQA, distractor setting");
+    add_path("--text", text_, "Text for perplexity and repetition");
+    app.add_option("--jsonl", prepared_, "Samples prepared by RULER's scripts; may be repeated")
+        ->type_name("FILE")
+        ->allow_extra_args(false);
+    add_text(
+        app, "--scored-tokens", "N",
+        [this](const std::string& text) { scored_tokens_ = read_int("--scored-tokens", text); },
+        "perplexity: tokens that are predicted; repetition: tokens to copy")
+        ->default_str("128");
+    app.add_flag("--agreement", options_.agreement,
+                 "Lead every method along dense attention's answers, too: top-1 agreement and KL divergence");
+    app.add_flag_callback(
+        "--no-recall", [this] { options_.fidelity = false; },
+        "Do not hold the first steps to exact attention: no recall, mass and error");
+    app.add_option("--out", out_, "Keep a line of JSON per row; one that is there is added to")
+        ->type_name("FILE")
+        ->take_last();
+    app.add_option("--json", json_, "Write means and rows as JSON; - is standard output")
+        ->type_name("FILE|-")
+        ->take_last();
+    app.add_option("--plot", plot_, "Draw quality against bytes moved, .svg or .png")->type_name("FILE")->take_last();
+    using runtime::EvalQuality;
+    add_choice<EvalQuality>(app, "--plot-by",
+                            {{"score", EvalQuality::automatic},
+                             {"top1", EvalQuality::top1},
+                             {"kl", EvalQuality::kl},
+                             {"mass", EvalQuality::mass}},
+                            "What --plot calls quality: the score, the agreement with dense attention, how small the "
+                            "KL divergence from it is, the attention mass caught",
+                            [this](EvalQuality quality) { plot_by_ = quality; })
+        ->default_str("score");
+    using Format = std::string (*)(const TextTable&);
+    add_choice<Format>(app, "--format", {{"text", aligned}, {"md", markdown}, {"csv", csv}}, "How to print the tables",
+                       [this](Format format) { format_ = format; })
+        ->default_str("text");
+    app.add_option("--effective", effective_percent_, "Mean score that makes a length effective")
+        ->type_name("PERCENT")
+        ->take_last()
+        ->capture_default_str();
+    add_attention_stats_option(app, stats_file_);
+    add_attention_options(app, attention_, {"dense", "sparq", "topk", "window"});
+    add_machine_options(app, machine_);
+    add_columns_option(app, options_.session.cache.columns);
+    add_profile_option(app, machine_);
+    add_prefill_options(app, options_.session);
+  }
+
+  void check() override {
+    options_.methods = attention_.methods();
+    options_.session.cache.block_tokens = machine_.block_tokens;
+    ruler_.haystack = haystack_;
+    ruler_.squad = squad_;
+    ruler_.hotpotqa = hotpotqa_;
+    if (ruler_.digits > 18) fail("--digits {}: must be between 1 and 18", ruler_.digits);
+    if (!(effective_percent_ >= 0 && effective_percent_ <= 100)) {
+      fail("--effective {}: must be between 0 and 100", effective_percent_);
+    }
+    tasks_ = expand_eval_tasks(tasks_, {.squad = !squad_.empty(),
+                                        .hotpotqa = !hotpotqa_.empty(),
+                                        .text = !text_.empty(),
+                                        .prepared = !prepared_.empty()});
+    std::sort(ctx_sizes_.begin(), ctx_sizes_.end());
+    ctx_sizes_.erase(std::unique(ctx_sizes_.begin(), ctx_sizes_.end()), ctx_sizes_.end());
+    if (!stats_file_.empty() && ctx_sizes_.size() > 1) {
+      fail("--attention-stats {}: is of one context length, and --ctx-size has {}", stats_file_, ctx_sizes_.size());
+    }
+    if (!plot_.empty()) runtime::picture_format(plot_);
+  }
+
+  void run() override {
+    const TextOutput json(json_);
+    json.check();
+    if (!stats_file_.empty()) {
+      TextOutput(stats_file_).check();
+      options_.observer = stats_ = std::make_shared<runtime::AttentionStats>();
+    }
+    if (!plot_.empty()) offload::require_writable(plot_);
+    table_ = json.to_stdout() ? stderr : stdout;
+    const std::filesystem::path directory = model_.empty() ? bundled_model() : std::filesystem::path(model_);
+    const std::string text = text_.empty() ? "" : read_text("--text", text_);
+
+    const Environment environment(machine_, directory);
+    report_.recipe = recipe(environment, directory);
+    report_.effective_share = effective_percent_ / 100;
+    if (!out_.empty()) file_.emplace(out_, report_.recipe);
+    say_what_the_bundled_model_cannot();
+    const auto tasks = make_tasks(*environment.tokenizer, text);
+    announce(environment, directory, tasks);
+    try {
+      for (const auto& task : tasks) run_task(environment, *task);
+    } catch (const Interrupted&) {
+      progress_.reset();
+      if (!rows().empty()) show("\n" + summary());
+      throw;
+    }
+    show("\n" + summary());
+    if (!plot_.empty()) write_plot();
+    json.write(runtime::eval_json(report()));
+    if (stats_) write_attention_stats(*stats_, stats_file_);
+    say_device_memory(*environment.backend);
+  }
+
+ private:
+  runtime::EvalRecipe recipe(const Environment& environment, const std::filesystem::path& directory) const {
+    const auto digest = [](const char* option, const std::string& path) {
+      return path.empty() ? "" : runtime::file_digest(option, path);
+    };
+    runtime::EvalRecipe recipe;
+    recipe.version = HAYLOFT_VERSION;
+    recipe.model = model_name(directory);
+    for (const std::uint8_t byte : runtime::fingerprint(directory)) recipe.fingerprint += fmt::format("{:02x}", byte);
+    recipe.device = environment.backend->name();
+    recipe.threads = environment.threads.count();
+    recipe.seed = ruler_.seed;
+    recipe.digits = ruler_.digits;
+    recipe.scored_tokens = scored_tokens_;
+    if (std::count(tasks_.begin(), tasks_.end(), "depths") > 0) recipe.needles = options_.samples;
+    recipe.chat_template = chat_template_;
+    recipe.haystack = digest("--haystack", haystack_);
+    recipe.squad = digest("--squad", squad_);
+    recipe.hotpotqa = digest("--hotpotqa", hotpotqa_);
+    recipe.text = digest("--text", text_);
+    for (const std::string& file : prepared_) recipe.prepared.push_back(digest("--jsonl", file));
+    recipe.prefill = runtime::prefill_label(options_.session.prefill);
+    recipe.chunk_tokens = options_.session.chunk_tokens;
+    recipe.block_tokens = options_.session.cache.block_tokens;
+    recipe.columns = offload::name(options_.session.cache.columns);
+    recipe.agreement = options_.agreement;
+    recipe.fidelity = options_.fidelity;
+    return recipe;
+  }
+
+  void say_what_the_bundled_model_cannot() const {
+    const bool numbers =
+        std::any_of(tasks_.begin(), tasks_.end(), [](const std::string& task) { return task.rfind("niah", 0) == 0; });
+    if (model_.empty() && numbers && ruler_.digits != bundled_digits) {
+      fmt::print(stderr, "note: the bundled model has learned numbers of {0} digits: --digits {0}\n", bundled_digits);
+    }
+  }
+
+  // Length by length, files of prepared samples last.
+  std::vector<std::unique_ptr<runtime::EvalTask>> make_tasks(const runtime::Tokenizer& tokenizer,
+                                                             const std::string& text) const {
+    std::vector<std::unique_ptr<runtime::EvalTask>> tasks;
+    const auto tokens = runtime::read_eval_text(text, tokenizer);
+    for (const std::int64_t length : ctx_sizes_) {
+      for (const std::string& name : tasks_) {
+        if (name == "perplexity") {
+          tasks.push_back(runtime::make_perplexity(tokens, length, options_.samples, scored_tokens_));
+        } else if (name == "repetition") {
+          tasks.push_back(
+              runtime::make_repetition(tokens, tokenizer, length, options_.samples, scored_tokens_, ruler_.seed));
+        } else if (name == "depths") {
+          tasks.push_back(runtime::make_depths(ruler_, tokenizer, length, options_.samples));
+        } else {
+          tasks.push_back(runtime::make_ruler_eval(name, ruler_, tokenizer, length));
+        }
+      }
+    }
+    for (const std::string& file : prepared_) tasks.push_back(runtime::make_prepared_eval(file, tokenizer));
+    return tasks;
+  }
+
+  void announce(const Environment& environment, const std::filesystem::path& directory,
+                const std::vector<std::unique_ptr<runtime::EvalTask>>& tasks) const {
+    const std::optional<runtime::MachineProfile> profile = machine_profile(machine_.profile);
+    std::set<std::int64_t> lengths;
+    for (const auto& task : tasks) lengths.insert(task->ctx_size());
+    for (const std::int64_t length : lengths) {
+      announce_plan(environment, {directory, options_.session, options_.methods, length, 0}, profile);
+    }
+  }
+
+  void run_task(const Environment& environment, runtime::EvalTask& task) {
+    const std::string what = fmt::format("{} at {}", task.name(), format_count(task.ctx_size()));
+    const int samples = std::min(options_.samples, task.samples());
+    runtime::EvalHooks hooks;
+    hooks.done = [&](const runtime::EvalTask&, int sample, const runtime::MethodOptions& attn) {
+      return file_ && file_->has(task.name(), task.ctx_size(), sample, attn);
+    };
+    hooks.sample_started = [&](const runtime::EvalTask&, int sample, std::int64_t prompt_tokens) {
+      check_interrupted();
+      reading_ = prompt_tokens >= long_prompt;
+      if (reading_) {
+        progress_.emplace(stderr_progress(), fmt::format("{}, sample {}, prefill", what, sample), "tokens",
+                          prompt_tokens);
+      } else if (!progress_) {
+        progress_.emplace(stderr_progress(), what, "samples", samples, sample);
+      } else {
+        progress_->update(sample);
+      }
+    };
+    hooks.prefill = [&](std::int64_t done, std::int64_t) {
+      check_interrupted();
+      if (reading_) progress_->update(done);
+    };
+    hooks.prepare = [](std::int64_t, std::int64_t) { check_interrupted(); };
+    hooks.step = check_interrupted;
+    hooks.row = [&](const runtime::EvalRow& row) {
+      if (file_) {
+        file_->add(row);
+      } else {
+        report_.rows.push_back(row);
+      }
+      if (machine_.verbose) show(runtime::eval_line(row) + "\n");
+    };
+    runtime::run_eval(*environment.model, *environment.tokenizer, *environment.arena, task, options_, hooks);
+    progress_.reset();
+  }
+
+  const std::vector<runtime::EvalRow>& rows() const { return file_ ? file_->rows() : report_.rows; }
+
+  // Of all rows of the file, where there is one.
+  runtime::EvalReport report() const { return {report_.recipe, rows(), report_.effective_share}; }
+  std::string summary() const { return runtime::eval_summary(report(), format_); }
+
+  void write_plot() const {
+    const std::optional<runtime::Scatter> scatter = runtime::eval_scatter(report(), plot_by_);
+    if (!scatter)
+      fail("--plot {}: there is nothing to draw; --plot-by top1 and kl need --agreement or perplexity", plot_);
+    offload::OutputFile picture(plot_);
+    picture.write(runtime::render_scatter(*scatter, runtime::picture_format(plot_)));
+    picture.commit();
+  }
+
+  void show(const std::string& text) const {
+    if (table_ == stdout) return print(text);
+    std::fputs(text.c_str(), table_);
+  }
+
+  std::string model_, haystack_, squad_, hotpotqa_, text_, out_, json_, plot_;
+  std::string stats_file_;
+  std::shared_ptr<runtime::AttentionStats> stats_;
+  std::string chat_template_ = "none";
+  std::vector<std::string> prepared_;
+  std::vector<std::string> tasks_;
+  std::vector<std::int64_t> ctx_sizes_;
+  int scored_tokens_ = 128;
+  double effective_percent_ = 85.6;
+  std::string (*format_)(const TextTable&) = aligned;
+  AttentionOptions attention_;
+  MachineOptions machine_;
+  runtime::RulerOptions ruler_;
+  runtime::EvalOptions options_;
+  runtime::EvalQuality plot_by_ = runtime::EvalQuality::automatic;
+
+  std::FILE* table_ = stdout;  // standard error when the JSON takes standard output
+  std::optional<runtime::EvalFile> file_;
+  runtime::EvalReport report_;
+  std::optional<Progress> progress_;
+  bool reading_ = false;  // progress_ is that of a prefill
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_eval_command(CLI::App& app) {
+  return std::make_unique<EvalCommand>(app);
+}
+
+}  // namespace hayloft::cli

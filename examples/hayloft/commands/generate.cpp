@@ -1,0 +1,154 @@
+#include <chrono>
+#include <optional>
+
+#include "examples/hayloft/audit_options.h"
+#include "examples/hayloft/command.h"
+#include "examples/hayloft/decoding.h"
+#include "examples/hayloft/environment.h"
+#include "examples/hayloft/interrupt.h"
+#include "examples/hayloft/options.h"
+#include "examples/hayloft/run_plan.h"
+#include "examples/hayloft/saved_context.h"
+#include "examples/hayloft/text_input.h"
+#include "offload/error.h"
+#include "offload/format.h"
+#include "offload/progress.h"
+#include "runtime/decode/ingest.h"
+#include "runtime/decode/sampler.h"
+#include "runtime/decode/session.h"
+
+// hayloft generate: text from a prompt, streamed.
+namespace hayloft::cli {
+namespace {
+
+constexpr const char* examples = R"(Examples:
+  hayloft generate -m models/Llama-3.2-1B -p "The hay is in the" -n 64
+      the likeliest continuation, with exact attention
+  hayloft generate -m models/Llama-3.2-1B -f book.txt -n 256 --temp 0.8 --top-p 0.95 --seed 7 --attn sparq --attn-k 512
+      a book as the prompt, sampling, SparQ attention)";
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+class GenerateCommand : public Command {
+ public:
+  explicit GenerateCommand(CLI::App& app) {
+    app.footer(examples);
+    app.add_option("-m,--model", model_, "Model directory, Hugging Face layout")->type_name("DIR")->take_last();
+    app.add_option("--context", saved_, "A context that hayloft ingest made, to go on behind")
+        ->type_name("CTX.hay")
+        ->take_last();
+    CLI::Option* const prompt = app.add_option("-p,--prompt", prompt_, "The text to go on from")->type_name("TEXT");
+    CLI::Option* const file =
+        app.add_option("-f,--file", file_, "A file with that text; - is standard input")->type_name("FILE");
+    prompt->take_last()->excludes(file);
+    file->take_last();
+    add_text(
+        app, "-n,--n-predict", "N", [this](const std::string& text) { predict_ = read_int("--n-predict", text); },
+        "Tokens to generate at most")
+        ->default_str("128");
+    add_text(
+        app, "-c,--ctx-size", "TOKENS", [this](const std::string& text) { context_ = context_length(text); },
+        "Room for the prompt and what follows [what they need]");
+    add_sampling_options(app, sampling_);
+    add_attention_options(app, attention_, {"dense"});
+    add_audit_options(app, audit_);
+    add_machine_options(app, machine_);
+    add_columns_option(app, session_.cache.columns);
+    add_profile_option(app, machine_);
+    add_prefill_options(app, session_);
+  }
+
+  void check() override {
+    if (prompt_.empty() && file_.empty()) fail("a prompt is needed: --prompt TEXT or --file FILE");
+    if (model_.empty() && saved_.empty())
+      fail("a model is needed: --model DIR, or --context CTX.hay, which knows its own");
+    method_ = attention_.one_method("generate");
+    session_.cache.block_tokens = machine_.block_tokens;
+    audit_.check();
+    runtime::Sampler sampler(sampling_);  // names the option that is out of range
+  }
+
+  void run() override {
+    const std::string text = file_.empty() ? prompt_ : read_text("--file", file_);
+    std::optional<offload::Snapshot> snapshot;
+    if (!saved_.empty()) snapshot.emplace(offload::Snapshot::open(saved_));
+    const std::filesystem::path directory = snapshot ? model_of(*snapshot, model_) : std::filesystem::path(model_);
+    const Environment environment(machine_, directory);
+    WatchedMethod method(method_, environment, audit_);
+    const std::vector<std::int32_t> prompt = environment.tokenizer->encode(text, !snapshot);
+    if (prompt.empty()) fail("the prompt is empty: there is nothing to go on from");
+    PlannedRun planned{directory, session_, {method_}, tokens_needed(static_cast<std::int64_t>(prompt.size())), 0};
+    if (snapshot) add_saved(environment, *snapshot, planned);
+    plan_ = announce_plan(environment, planned, machine_profile(machine_.profile));
+
+    const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
+    runtime::Session session = snapshot ? open_saved(environment, source, *snapshot, session_, method.method())
+                                        : runtime::Session(*environment.model, *environment.arena, session_);
+    if (!snapshot) session.watch(method.method());
+    const Clock::time_point start = Clock::now();
+    read(session, std::span(prompt).first(prompt.size() - 1));
+    prefill_seconds_ = seconds_since(start);
+    prepare_method(session, method.method());
+    try {
+      decode_and_print(environment, session, method, sampling_, prompt.back(), predict_, done_);
+    } catch (const Interrupted&) {
+      summarise(session, prompt.size());
+      method.finish();
+      throw;
+    }
+    summarise(session, prompt.size());
+    method.finish();
+    say_device_memory(*environment.backend);
+  }
+
+ private:
+  std::int64_t tokens_needed(std::int64_t prompt) const {
+    const std::int64_t needed = prompt + predict_;
+    if (context_ > 0 && needed > context_) {
+      fail("--ctx-size {}: the prompt's {} tokens and {} to generate need {}", context_, prompt, predict_, needed);
+    }
+    return std::max(needed, context_);
+  }
+
+  void read(runtime::Session& session, std::span<const std::int32_t> tokens) const {
+    Progress progress(stderr_progress(), "prompt", "tokens", static_cast<std::int64_t>(tokens.size()));
+    session.append(tokens, [&](std::int64_t done, std::int64_t) {
+      check_interrupted();
+      progress.update(done);
+    });
+  }
+
+  void summarise(const runtime::Session& session, std::size_t prompt) const {
+    std::string line = fmt::format("\nprompt: {} tokens", prompt);
+    if (prompt > 1) line += fmt::format(", {:.0f} tokens/s", static_cast<double>(prompt - 1) / prefill_seconds_);
+    fmt::print(stderr, "{}\n{}\n", line, decode_summary(session, done_, predicted_beside(plan_, 0)));
+  }
+
+  std::string model_;
+  std::string saved_;
+  std::string prompt_;
+  std::string file_;
+  int predict_ = 128;
+  std::int64_t context_ = 0;  // 0: what prompt and predict_ need
+  runtime::SamplerOptions sampling_;
+  AttentionOptions attention_;
+  AuditChoices audit_;
+  MachineOptions machine_;
+  runtime::SessionOptions session_;
+  runtime::MethodOptions method_;
+
+  runtime::Plan plan_;
+  double prefill_seconds_ = 0;
+  Decoded done_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_generate_command(CLI::App& app) {
+  return std::make_unique<GenerateCommand>(app);
+}
+
+}  // namespace hayloft::cli

@@ -1,0 +1,67 @@
+#include "examples/hayloft/command.h"
+#include "examples/hayloft/decoding.h"
+#include "examples/hayloft/environment.h"
+#include "examples/hayloft/interrupt.h"
+#include "examples/hayloft/options.h"
+#include "examples/hayloft/saved_context.h"
+#include "offload/error.h"
+#include "offload/format.h"
+#include "runtime/decode/ingest.h"
+
+// hayloft index: indices for a saved context, saved with it.
+namespace hayloft::cli {
+namespace {
+
+constexpr const char* examples = R"(Examples:
+  hayloft index book.hay --index ann
+      the index that suits its length, so that ask need not build it each time
+  hayloft index book.hay --index ann:IVF1024,SQ8 --index ann:HNSW32,Flat
+  hayloft ask book.hay --attn ann:IVF1024,SQ8 -p "Who is the captain?")";
+
+class IndexCommand : public Command {
+ public:
+  explicit IndexCommand(CLI::App& app) {
+    app.footer(examples);
+    app.add_option("context", context_, "A context that hayloft ingest made")->type_name("CTX.hay")->required();
+    app.add_option("-m,--model", model_, "Model directory [where it was when the context was made]")
+        ->type_name("DIR")
+        ->take_last();
+    add_index_option(app, indices_);
+    add_machine_options(app, machine_);
+  }
+
+  void check() override {
+    if (indices_.empty()) indices_ = {"ann"};
+  }
+
+  void run() override {
+    const std::filesystem::path directory = [this] { return model_of(offload::Snapshot::open(context_), model_); }();
+    const Environment environment(machine_, directory);
+    const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
+    std::optional<Progress> progress;
+    runtime::IngestOptions options;
+    options.indices = make_indices(indices_, environment.model->config().head_dim);
+    options.indexing = index_progress(progress);
+    add_indices(source, *environment.arena, context_, options);
+    progress.reset();
+    const offload::Snapshot made = offload::Snapshot::open(context_);
+    for (const auto& method : options.indices) {
+      const std::string name = method->state_key();
+      fmt::print(stderr, "{}: {}, {}\n", context_, name, format_bytes(made.attachment(name)->size()));
+    }
+  }
+
+ private:
+  std::string context_;
+  std::string model_;
+  std::vector<std::string> indices_;
+  MachineOptions machine_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_index_command(CLI::App& app) {
+  return std::make_unique<IndexCommand>(app);
+}
+
+}  // namespace hayloft::cli

@@ -1,0 +1,123 @@
+#include <optional>
+
+#include "examples/hayloft/bundled_model.h"
+#include "examples/hayloft/command.h"
+#include "examples/hayloft/decoding.h"
+#include "examples/hayloft/environment.h"
+#include "examples/hayloft/interrupt.h"
+#include "examples/hayloft/options.h"
+#include "examples/hayloft/run_plan.h"
+#include "examples/hayloft/text_input.h"
+#include "offload/error.h"
+#include "offload/format.h"
+#include "offload/progress.h"
+#include "runtime/decode/ingest.h"
+
+// hayloft ingest: a long text, read once and saved.
+namespace hayloft::cli {
+namespace {
+
+constexpr const char* examples = R"(Examples:
+  hayloft ingest -m models/Llama-3.2-1B -f book.txt --save book.hay
+      reads the book and saves its keys and values; run again after an interruption, it goes on where it stopped
+  hayloft ingest -m models/Llama-3.2-1B --append book.hay -f sequel.txt
+      goes on with more text
+  hayloft ask book.hay -p "Who is the captain?")";
+
+class IngestCommand : public Command {
+ public:
+  explicit IngestCommand(CLI::App& app) {
+    app.footer(examples);
+    app.add_option("-m,--model", model_, "Model directory, Hugging Face layout [the bundled needle model]")
+        ->type_name("DIR")
+        ->take_last();
+    app.add_option("-f,--file", files_, "Text to read, one file after another; - is standard input")
+        ->type_name("FILE...")
+        ->required();
+    CLI::Option* const save = app.add_option("--save", save_, "The context to make")->type_name("CTX.hay")->take_last();
+    app.add_option("--append", append_, "The context to go on with")->type_name("CTX.hay")->take_last()->excludes(save);
+    app.add_option("--checkpoint-seconds", options_.checkpoint_seconds,
+                   "A checkpoint on the disk this often; 0: after every chunk")
+        ->type_name("S")
+        ->check(CLI::NonNegativeNumber)
+        ->take_last()
+        ->capture_default_str();
+    add_index_option(app, indices_);
+    add_machine_options(app, machine_);
+    add_columns_option(app, options_.session.cache.columns);
+    add_profile_option(app, machine_);
+    add_prefill_options(app, options_.session);
+  }
+
+  void check() override {
+    if (save_.empty() && append_.empty()) fail("a context is needed: --save CTX.hay or --append CTX.hay");
+    options_.session.cache.block_tokens = machine_.block_tokens;
+    if (options_.session.prefill.order == runtime::PrefillOptions::Order::layer) {
+      fail(
+          "--prefill-order layer: ingest saves chunk by chunk, so that it can go on after an interruption; leave it "
+          "out");
+    }
+  }
+
+  void run() override {
+    const std::filesystem::path directory = model_.empty() ? bundled_model() : std::filesystem::path(model_);
+    std::string text;
+    for (const std::string& file : files_) text += read_text("--file", file);
+    const Environment environment(machine_, directory);
+    const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
+    options_.indices = make_indices(indices_, environment.model->config().head_dim);
+    const bool appending = !append_.empty();
+    const std::string path = appending ? append_ : save_;
+
+    runtime::Plan plan;
+    runtime::PrefillOptions::Kind kind{};
+    options_.planned = [&, profile = machine_profile(machine_.profile)](const runtime::SessionOptions& reading,
+                                                                        std::int64_t tokens, std::int64_t stored) {
+      plan = announce_plan(environment, {directory, reading, {}, tokens, stored}, profile);
+      kind = reading.prefill.kind;
+    };
+
+    std::optional<Progress> progress;
+    std::int64_t reached = 0;
+    const auto show = [&](std::int64_t done, std::int64_t total) {
+      if (!progress) progress.emplace(stderr_progress(), "ingest", "tokens", total, done);
+      progress->update(reached = done);
+      check_interrupted();
+    };
+    options_.indexing = index_progress(progress);
+    runtime::IngestResult result;
+    try {
+      result = appending ? append_to(source, *environment.arena, text, path, options_, show)
+                         : ingest(source, *environment.arena, text, path, options_, show);
+    } catch (const Interrupted&) {
+      progress.reset();
+      fmt::print(stderr, "{} tokens are kept in {}; the same command goes on from there\n", reached,
+                 appending ? path : path + ".part");
+      throw;
+    }
+    progress.reset();
+    if (result.resumed_from > 0) fmt::print(stderr, "went on from token {}\n", result.resumed_from);
+    fmt::print(stderr, "{}: {} tokens, {}; read {} in {:.1f} s ({:.0f} tokens/s){}\n", path, result.tokens,
+               format_bytes(result.file_bytes), result.read, result.seconds,
+               static_cast<double>(result.read) / std::max(result.seconds, 1e-9),
+               result.resumed_from == 0 ? predicted_reading(plan, kind) : "");
+    say_device_memory(*environment.backend);
+  }
+
+ private:
+  std::string model_;
+  std::vector<std::string> files_;
+  std::string save_;
+  std::string append_;
+  std::vector<std::string> indices_;
+  MachineOptions machine_;
+  runtime::IngestOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_ingest_command(CLI::App& app) {
+  return std::make_unique<IngestCommand>(app);
+}
+
+}  // namespace hayloft::cli

@@ -1,0 +1,96 @@
+#include <nlohmann/json.hpp>
+
+#include "examples/hayloft/command.h"
+#include "examples/hayloft/interrupt.h"
+#include "examples/hayloft/options.h"
+#include "examples/hayloft/text_output.h"
+#include "offload/error.h"
+#include "offload/format.h"
+#include "offload/progress.h"
+#include "offload/snapshot/snapshot.h"
+
+// hayloft inspect: what a saved context holds, and whether it is sound.
+namespace hayloft::cli {
+namespace {
+
+constexpr const char* examples = R"(Examples:
+  hayloft inspect book.hay
+  hayloft inspect book.hay --verify --json -)";
+
+class InspectCommand : public Command {
+ public:
+  explicit InspectCommand(CLI::App& app) {
+    app.footer(examples);
+    app.add_option("context", context_, "A context that hayloft ingest made, or its .part")
+        ->type_name("CTX.hay")
+        ->required();
+    app.add_flag("--verify", verify_, "Read everything, check every checksum, and compute the content digest");
+    app.add_option("--json", json_, "Write it as JSON; - is standard output")->type_name("FILE|-")->take_last();
+  }
+
+  void check() override {}
+
+  void run() override {
+    const TextOutput json(json_);
+    json.check();
+    const offload::Snapshot snapshot = offload::Snapshot::open(context_, offload::Snapshot::Accept::unfinished);
+    const offload::SnapshotDescription& what = snapshot.description();
+    nlohmann::ordered_json report = {
+        {"schema", "hayloft.inspect/1"},
+        {"file", context_},
+        {"bytes", snapshot.file_bytes()},
+        {"complete", snapshot.complete()},
+        {"model", what.model.name},
+        {"model_fingerprint", hex(what.model.fingerprint)},
+        {"tokens", snapshot.token_count()},
+        {"layers", what.model_layers},
+        {"global_layers", what.shape.layers},
+        {"kv_heads", what.shape.kv_heads},
+        {"head_dim", what.shape.head_dim},
+        {"block_tokens", what.shape.block_tokens},
+        {"columns", offload::name(what.shape.columns)},
+        {"stored_tokens", what.shape.layers > 0 ? snapshot.stored_tokens(0) : 0},
+        {"note", what.note},
+        {"indices", snapshot.attachments()},
+    };
+    if (verify_) {
+      snapshot.verify(progress("verify"));
+      report["verified"] = true;
+      report["content_digest"] = snapshot.content_digest(progress("digest"));
+    }
+    if (json.wanted()) json.write(report.dump(2) + "\n");
+    if (json.to_stdout()) return;
+    for (const auto& [name, value] : report.items()) {
+      print(fmt::format("{:18} {}\n", name, value.is_string() ? value.get<std::string>() : value.dump()));
+    }
+  }
+
+ private:
+  static std::string hex(const std::array<std::uint8_t, 16>& bytes) {
+    std::string text;
+    for (const std::uint8_t byte : bytes) text += fmt::format("{:02x}", byte);
+    return text;
+  }
+
+  static offload::SnapshotProgress progress(const char* what) {
+    return [line = std::shared_ptr<Progress>(), what](std::uint64_t bytes, std::uint64_t total) mutable {
+      check_interrupted();
+      if (!line) {
+        line = std::make_shared<Progress>(stderr_progress(), what, "bytes", static_cast<std::int64_t>(total));
+      }
+      line->update(static_cast<std::int64_t>(bytes));
+    };
+  }
+
+  std::string context_;
+  bool verify_ = false;
+  std::string json_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_inspect_command(CLI::App& app) {
+  return std::make_unique<InspectCommand>(app);
+}
+
+}  // namespace hayloft::cli

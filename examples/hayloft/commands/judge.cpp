@@ -1,0 +1,89 @@
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <system_error>
+
+#include "examples/hayloft/command.h"
+#include "examples/hayloft/text_output.h"
+#include "offload/error.h"
+#include "runtime/plan/gpu_check.h"
+
+// hayloft judge: whether a run of gpu-check shows what it must.
+namespace hayloft::cli {
+namespace {
+
+constexpr const char* examples = R"(Examples:
+  hayloft judge results/gpu-check.json
+      a line for everything that is asked of a machine with a GPU; ends with 1 when one of them is not met
+  hayloft judge gpu-check.json --json gpu-check.json
+      put the lines into the report itself)";
+
+class JudgeCommand : public Command {
+ public:
+  explicit JudgeCommand(CLI::App& app) {
+    app.footer(examples);
+    app.add_option("report", report_, "What gpu-check left: gpu-check.json")->type_name("FILE")->required();
+    app.add_option("--json", json_, "Write the report with these lines in it; - is standard output")
+        ->type_name("FILE|-")
+        ->take_last();
+    app.add_flag("--partial", partial_, "Lines that were not measured do not count: for a run of some steps only");
+  }
+
+  void check() override {}
+
+  void run() override {
+    const TextOutput output(json_);
+    output.check();
+    nlohmann::ordered_json report = read();
+    const std::vector<runtime::Shown> lines = judge(report);
+    if (!output.to_stdout()) print(runtime::shown_table(lines));
+    report["shows"] = runtime::shown_json(lines);
+    output.write(report.dump(1) + "\n");
+    const auto count = [&](runtime::Verdict verdict) {
+      return std::count_if(lines.begin(), lines.end(), [&](const runtime::Shown& s) { return s.verdict == verdict; });
+    };
+    const auto missed = count(runtime::Verdict::missed), unmeasured = count(runtime::Verdict::unmeasured);
+    if (missed > 0 || (unmeasured > 0 && !partial_))
+      fail("{} lines are not met and {} not measured", missed, unmeasured);
+  }
+
+ private:
+  // In the order of the file, which is that of a step's stages.
+  nlohmann::ordered_json read() const {
+    constexpr const char* advice = "name the gpu-check.json that gpu-check left";
+    std::error_code error;
+    if (std::filesystem::is_directory(report_, error)) fail("{}: a folder; {}", report_, advice);
+    errno = 0;
+    std::ifstream file(report_, std::ios::binary);
+    if (!file) fail("{}: cannot be read: {}; {}", report_, std::generic_category().message(errno), advice);
+    try {
+      return nlohmann::ordered_json::parse(file);
+    } catch (const nlohmann::json::parse_error& problem) {
+      fail("{}: not valid JSON at byte {}; {}", report_, problem.byte, advice);
+    } catch (const nlohmann::json::exception&) {  // such as a number that no double can hold
+      fail("{}: not valid JSON: a value in it is out of range; {}", report_, advice);
+    }
+  }
+
+  std::vector<runtime::Shown> judge(const nlohmann::ordered_json& report) const {
+    try {
+      return runtime::judge_gpu_check(report);
+    } catch (const Error& error) {
+      fail("{}: {}", report_, error.what());
+    }
+  }
+
+  std::string report_;
+  std::string json_;
+  bool partial_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_judge_command(CLI::App& app) {
+  return std::make_unique<JudgeCommand>(app);
+}
+
+}  // namespace hayloft::cli

@@ -1,0 +1,192 @@
+#include <cstdio>
+#include <optional>
+
+#include "examples/hayloft/bundled_model.h"
+#include "examples/hayloft/command.h"
+#include "examples/hayloft/environment.h"
+#include "examples/hayloft/interrupt.h"
+#include "examples/hayloft/options.h"
+#include "examples/hayloft/run_plan.h"
+#include "examples/hayloft/text_output.h"
+#include "offload/error.h"
+#include "offload/format.h"
+#include "offload/output_file.h"
+#include "offload/progress.h"
+#include "runtime/eval/needle/report.h"
+
+// hayloft needle: the scaling run, method by context length by depth.
+namespace hayloft::cli {
+namespace {
+
+constexpr const char* examples = R"(Examples:
+  hayloft needle
+      the bundled model at 64k tokens, every method
+  hayloft needle --ctx-size 64k,256k,1M --attn dense,sparq --json needle.json --plot needle.png
+      a scaling run with its table, JSON and heatmap
+  hayloft needle --ctx-size 1M --attn sparq:r=8,sparq:r=16,topk:k=32 --haystack book.txt
+      real text, and one method with different options)";
+
+class NeedleCommand : public Command {
+ public:
+  explicit NeedleCommand(CLI::App& app) {
+    app.footer(examples);
+    app.add_option("-m,--model", model_, "Model directory, Hugging Face layout [the bundled needle model]")
+        ->type_name("DIR")
+        ->take_last();
+    options_.ctx_sizes = {64 * 1024};
+    add_text(
+        app, "-c,--ctx-size", "TOKENS,...",
+        [this](const std::string& text) { options_.ctx_sizes = context_lengths(text); },
+        "Context lengths, as in 4096,64k,1M")
+        ->default_str("64k");
+    add_text(
+        app, "--depths", "N", [this](const std::string& text) { options_.depths = read_int("--depths", text); },
+        "Needles per length, spread evenly from the beginning to the end")
+        ->default_str("11");
+    app.add_flag("--one-needle", options_.one_needle, "A haystack per depth with one needle, not one with them all");
+    app.add_option("--haystack", haystack_, "Text to hide needles in: a file or a folder [a grammar makes the text]")
+        ->type_name("PATH")
+        ->take_last();
+    app.add_option("-s,--seed", options_.seed, "Of keys, digits and text")
+        ->type_name("N")
+        ->take_last()
+        ->capture_default_str();
+    app.add_option("--json", json_,
+                   "Write every question as JSON, to a file as they are answered; - is standard output")
+        ->type_name("FILE|-")
+        ->take_last();
+    app.add_option("--plot", plot_, "Draw a heatmap, .svg or .png")->type_name("FILE")->take_last();
+    add_attention_options(app, attention_, {"dense", "sparq", "topk", "window"});
+    add_machine_options(app, machine_);
+    add_columns_option(app, options_.session.cache.columns);
+    add_profile_option(app, machine_);
+    add_prefill_options(app, options_.session);
+  }
+
+  void check() override {
+    options_.methods = attention_.methods();
+    options_.haystack = haystack_;
+    options_.session.cache.block_tokens = machine_.block_tokens;
+    if (!plot_.empty()) runtime::picture_format(plot_);
+  }
+
+  void run() override {
+    const TextOutput json(json_);
+    json.check();
+    if (!plot_.empty()) offload::require_writable(plot_);
+    if (!haystack_.empty() && !std::filesystem::exists(haystack_)) {
+      fail("--haystack {}: there is no such file or folder", haystack_);
+    }
+    const std::filesystem::path directory = model_.empty() ? bundled_model() : std::filesystem::path(model_);
+    table_ = json.to_stdout() ? stderr : stdout;
+
+    const std::optional<runtime::MachineProfile> profile = machine_profile(machine_.profile);
+    const Environment environment(machine_, directory);
+    for (const std::int64_t tokens : options_.ctx_sizes) {
+      plans_.push_back(announce_plan(environment, {directory, options_.session, options_.methods, tokens, 0}, profile));
+    }
+    report_.model = model_name(directory);
+    report_.device = environment.backend->name();
+    report_.seed = options_.seed;
+    report_.prefill = runtime::prefill_label(options_.session.prefill);
+    report_.columns = offload::name(options_.session.cache.columns);
+    const auto write_json = [&](bool complete) {
+      report_.memory = environment.backend->memory();
+      report_.complete = complete;
+      json.write(runtime::needle_json(report_));
+    };
+    runtime::NeedleHooks hooks = progress_hooks();
+    hooks.row = [&](const runtime::NeedleRow& row) {
+      report_.rows.push_back(row);
+      show(runtime::needle_line(row) + "\n");
+      if (json.wanted() && !json.to_stdout()) write_json(false);
+      check_interrupted();
+    };
+    try {
+      runtime::run_needle(*environment.model, *environment.tokenizer, *environment.arena, options_, hooks);
+    } catch (const Interrupted&) {
+      progress_.reset();
+      if (!report_.rows.empty()) show("\n" + runtime::needle_summary(report_));
+      throw;
+    }
+    progress_.reset();
+    show("\n" + runtime::needle_summary(report_));
+    show_predictions();
+    if (!plot_.empty()) {
+      offload::OutputFile picture(plot_);
+      picture.write(runtime::render_heatmap(runtime::needle_heatmap(report_), runtime::picture_format(plot_)));
+      picture.commit();
+    }
+    write_json(true);
+    say_device_memory(*environment.backend);
+  }
+
+ private:
+  runtime::NeedleHooks progress_hooks() {
+    runtime::NeedleHooks hooks;
+    hooks.context_started = [this](std::int64_t tokens) {
+      check_interrupted();
+      show(fmt::format("context {}\n", format_count(tokens)));
+      progress_.emplace(stderr_progress(), "  prefill", "tokens", tokens);
+    };
+    hooks.prefill = [this](std::int64_t done, std::int64_t) {
+      check_interrupted();
+      progress_->update(done);
+    };
+    hooks.prepare = [this](std::int64_t done, std::int64_t total) {
+      check_interrupted();
+      if (done == 0 || !progress_) progress_.emplace(stderr_progress(), "  index", "keys", total);
+      progress_->update(done);
+    };
+    return hooks;
+  }
+
+  // Each plan beside the mean of what its questions took.
+  void show_predictions() const {
+    for (const runtime::Plan& plan : plans_) {
+      for (std::size_t i = 0; i < plan.methods.size(); ++i) {
+        if (!plan.methods[i].ms) continue;
+        double sum = 0;
+        int count = 0;
+        for (std::size_t row = 0; row < report_.rows.size(); ++row) {
+          // Lengths come one after another, and methods within each, a question per depth.
+          const runtime::NeedleRow& answered = report_.rows[row];
+          if (answered.tokens != plan.tokens ||
+              runtime::method_label(answered.attn) != runtime::method_label(options_.methods[i]))
+            continue;
+          sum += answered.decode_ms_per_token;
+          ++count;
+        }
+        if (count == 0) continue;
+        fmt::print(stderr, "{} {}: {:.2f} ms/token{}\n", format_count(plan.tokens),
+                   runtime::method_label(options_.methods[i]), sum / count, predicted_beside(plan, i));
+      }
+    }
+  }
+
+  void show(const std::string& text) {
+    if (table_ == stdout) return print(text);
+    std::fputs(text.c_str(), table_);
+  }
+
+  std::string model_;
+  std::string haystack_;
+  std::string json_;
+  std::string plot_;
+  AttentionOptions attention_;
+  MachineOptions machine_;
+  runtime::NeedleOptions options_;
+
+  std::FILE* table_ = stdout;  // standard error when the JSON takes standard output
+  runtime::NeedleReport report_;
+  std::vector<runtime::Plan> plans_;  // by context length
+  std::optional<Progress> progress_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_needle_command(CLI::App& app) {
+  return std::make_unique<NeedleCommand>(app);
+}
+
+}  // namespace hayloft::cli

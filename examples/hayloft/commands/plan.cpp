@@ -1,0 +1,143 @@
+#include <cstdio>
+#include <optional>
+
+#include "examples/hayloft/command.h"
+#include "examples/hayloft/options.h"
+#include "examples/hayloft/run_plan.h"
+#include "examples/hayloft/text_output.h"
+#include "gpu/cuda_budget.h"
+#include "offload/error.h"
+#include "offload/format.h"
+#include "offload/host/arena.h"
+#include "offload/host/threads.h"
+#include "offload/host/topology.h"
+#include "runtime/plan/plan.h"
+
+// hayloft plan: what a run will take and how long a token, before anything is allocated.
+namespace hayloft::cli {
+namespace {
+
+constexpr const char* examples = R"(Examples:
+  hayloft plan -m models/Llama-3.2-1B --ctx-size 256k,1M
+  hayloft plan --shape 32,32,8,128 --ctx-size 1M --attn dense,sparq:r=16:k=512 --host-memory 64GiB
+  hayloft link --profile here.json && hayloft plan -m DIR --profile here.json --json -)";
+
+class PlanCommand : public Command {
+ public:
+  explicit PlanCommand(CLI::App& app) {
+    app.footer(examples);
+    app.add_option("-m,--model", model_, "Model directory, Hugging Face layout")->type_name("DIR")->take_last();
+    add_text(
+        app, "--shape", "LAYERS,HEADS,KV-HEADS,HEAD-DIM",
+        [this](const std::string& text) {
+          const runtime::ShapeOptions given = read_shape(text);
+          shape_.layers = given.layers;
+          shape_.heads = given.heads;
+          shape_.kv_heads = given.kv_heads;
+          shape_.head_dim = given.head_dim;
+        },
+        "The shape of a model that is not there, instead of -m");
+    add_size(app, "--hidden", shape_.hidden, "With --shape [heads times head-dim]");
+    add_size(app, "--intermediate", shape_.intermediate, "With --shape [3.5 times hidden]");
+    add_size(app, "--vocab", shape_.vocab, "With --shape [128256]");
+    add_text(
+        app, "-c,--ctx-size", "TOKENS,...", [this](const std::string& text) { lengths_ = context_lengths(text); },
+        "Context lengths, as in 4096,64k,1M")
+        ->default_str("1M");
+    app.add_option("--json", json_, "Write the plan as JSON; - is standard output")->type_name("FILE|-")->take_last();
+    add_attention_options(app, attention_, {"dense", "sparq", "topk", "window"});
+    add_machine_options(app, machine_);
+    add_columns_option(app, request_.session.cache.columns);
+    add_profile_option(app, machine_);
+    add_prefill_options(app, request_.session);
+  }
+
+  void check() override {
+    if (model_.empty() == (shape_.layers == 0)) fail("plan needs a model: either -m DIR or --shape");
+    request_.methods = attention_.methods();
+    request_.session.cache.block_tokens = machine_.block_tokens;
+    if (!model_.empty()) return;
+    request_.config = runtime::config_of_shape(shape_);
+    for (const runtime::MethodOptions& method : request_.methods) {
+      runtime::make_method(method, request_.config.head_dim);
+    }
+  }
+
+  void run() override {
+    const TextOutput json(json_);
+    json.check();
+    if (model_.empty()) {
+      request_.weights = runtime::weight_sizes(request_.config, gpu::DType::f16);
+    } else {
+      request_.config = runtime::read_config(model_);
+      request_.weights = runtime::weight_sizes(model_);
+      request_.tokenizer_file_bytes = tokenizer_file_bytes(model_);
+    }
+    const offload::Threads threads(machine_.threads);
+    request_.threads = threads.count();
+    request_.device_budget = device_budget(threads);
+    const offload::Topology topology;
+    request_.available_bytes = topology.available_bytes();
+    const std::uint64_t weights =
+        request_.device_budget > 0 ? 0 : std::min(request_.weights.bytes, request_.available_bytes);
+    // As the commands have it: the budget is taken from what is free once the weights are there, less a tenth.
+    request_.host_budget = machine_.host_memory ? machine_.host_memory : (request_.available_bytes - weights) / 10 * 9;
+
+    const std::optional<runtime::MachineProfile> profile = read_profile();
+    std::vector<runtime::Plan> plans;
+    for (const std::int64_t tokens : lengths_) {
+      request_.tokens = tokens;
+      plans.push_back(runtime::make_plan(request_, profile ? &*profile : nullptr));
+      if (!json.to_stdout()) print((plans.size() > 1 ? "\n" : "") + runtime::plan_table(plans.back()));
+    }
+    json.write(runtime::plan_json(plans));
+  }
+
+ private:
+  static void add_size(CLI::App& app, const std::string& option, std::int64_t& size, const std::string& help) {
+    add_text(
+        app, option, "N", [option, &size](const std::string& text) { size = read_int(option, text); }, help);
+  }
+
+  // Of the device that is planned for, which need not be here when --gpu-memory says how much it gives; 0: the CPU.
+  std::uint64_t device_budget(const offload::Threads& threads) const {
+    if (machine_.device == "cpu") return 0;
+    if (machine_.cuda.memory_bytes > 0) return machine_.cuda.memory_bytes;
+    try {
+      return gpu::make_cuda_backend(threads, machine_.cuda)->memory().budget_bytes + gpu::cuda_context_bytes;
+    } catch (const Error& error) {
+      if (machine_.device == "auto") return 0;
+      fail("{} (to plan for a device that is not here, say what it has by --gpu-memory)", error.what());
+    }
+  }
+
+  std::optional<runtime::MachineProfile> read_profile() const {
+    std::optional<runtime::MachineProfile> profile = runtime::find_profile(machine_.profile);
+    if (!profile) {
+      fmt::print(stderr, "no machine profile at {}: no times; hayloft link measures one\n",
+                 runtime::default_profile_path().string());
+    }
+    const char* device = request_.device_budget > 0 ? "cuda" : "cpu";
+    if (profile && profile->device != device) {
+      fmt::print(stderr, "the machine profile is of device {}, the plan of {}: no times\n", profile->device, device);
+      profile.reset();
+    }
+    return profile;
+  }
+
+  std::string model_;
+  std::string json_;
+  runtime::ShapeOptions shape_;
+  std::vector<std::int64_t> lengths_{std::int64_t{1} << 20};
+  AttentionOptions attention_;
+  MachineOptions machine_;
+  runtime::PlanRequest request_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_plan_command(CLI::App& app) {
+  return std::make_unique<PlanCommand>(app);
+}
+
+}  // namespace hayloft::cli

@@ -1,0 +1,175 @@
+#include "index/ann/codes.h"
+
+#include <cblas.h>
+#include <faiss/IndexFlat.h>
+#include <faiss/IndexHNSW.h>
+#include <faiss/IndexIVFFlat.h>
+#include <faiss/IndexIVFPQ.h>
+#include <faiss/IndexPQ.h>
+#include <faiss/IndexPreTransform.h>
+#include <faiss/IndexScalarQuantizer.h>
+#include <faiss/impl/FaissException.h>
+#include <faiss/index_factory.h>
+#include <omp.h>
+
+#include <algorithm>
+
+#include "offload/error.h"
+
+namespace hayloft::index {
+namespace {
+
+constexpr const char* kinds =
+    "Flat, IVFn or HNSWm with Flat, SQ8, SQ6, SQ4, SQfp16 or PQm behind it, those codes alone, and OPQ or PCA in front "
+    "of codes";
+
+[[noreturn]] void refuse(const std::string& factory, const std::string& why) {
+  fail("--attn ann:{}: {}; there is {}", factory, why, kinds);
+}
+
+std::unique_ptr<faiss::Index> make_faiss_index(const std::string& factory, int d) {
+  try {
+    return std::unique_ptr<faiss::Index>(faiss::index_factory(d, factory.c_str(), faiss::METRIC_INNER_PRODUCT));
+  } catch (const faiss::FaissException& error) {
+    if (error.msg.find("multiple") != std::string::npos || error.msg.find("divis") != std::string::npos ||
+        error.msg.find("% M") != std::string::npos) {
+      fail("--attn ann:{}: the head dimension, {}, is not a multiple of the number of codes behind PQ; take a divisor",
+           factory, d);
+    }
+    refuse(factory, "Faiss cannot read that factory string for keys of dimension " + std::to_string(d));
+  } catch (const std::exception&) {  // a number that does not fit
+    refuse(factory, "Faiss cannot read that factory string");
+  }
+}
+
+// Takes the codes of a scan or of a graph's storage; null for rows.
+std::unique_ptr<faiss::Index> flat_codes(const std::string& factory, std::unique_ptr<faiss::Index> index,
+                                         AnnParts& parts) {
+  if (dynamic_cast<faiss::IndexFlat*>(index.get()) != nullptr) return nullptr;
+  if (auto* pq = dynamic_cast<faiss::IndexPQ*>(index.get())) {
+    if (pq->pq.nbits > 8) refuse(factory, "codes of more than 8 bits take too long to train");
+    pq->do_polysemous_training = false;
+    pq->pq.cp.niter = 10;
+    pq->pq.cp.min_points_per_centroid = 1;
+    parts.training_keys = std::max<std::int64_t>(parts.training_keys, std::int64_t{1} << pq->pq.nbits);
+    // That of a graph takes no metric, and compares by Euclidean distance.
+    pq->metric_type = faiss::METRIC_INNER_PRODUCT;
+    return index;
+  }
+  if (dynamic_cast<faiss::IndexScalarQuantizer*>(index.get()) != nullptr) {
+    parts.training_keys = std::max<std::int64_t>(parts.training_keys, 1);
+    return index;
+  }
+  refuse(factory, "this kind of code is not one that hayloft has");
+}
+
+}  // namespace
+
+AnnParts parse_ann_factory(const std::string& factory, int head_dim) {
+  std::unique_ptr<faiss::Index> index = make_faiss_index(factory, head_dim);
+  AnnParts parts;
+  if (auto* pre = dynamic_cast<faiss::IndexPreTransform*>(index.get())) {
+    pre->own_fields = false;
+    std::unique_ptr<faiss::Index> coded(pre->index);
+    for (faiss::VectorTransform* transform : pre->chain) parts.chain.emplace_back(transform);
+    index = std::move(coded);
+  }
+  for (const auto& transform : parts.chain) {
+    if (dynamic_cast<faiss::LinearTransform*>(transform.get()) == nullptr) {
+      refuse(factory, "only linear transforms keep the order of inner products");
+    }
+    if (!transform->is_trained) parts.training_keys = std::max(256, head_dim);
+  }
+  if (auto* ivf = dynamic_cast<faiss::IndexIVF*>(index.get())) {
+    parts.kind = AnnParts::Kind::lists;
+    parts.lists = static_cast<int>(ivf->nlist);
+    parts.training_keys = std::max<std::int64_t>(parts.training_keys, parts.lists);
+    if (dynamic_cast<faiss::IndexFlat*>(ivf->quantizer) == nullptr) {
+      refuse(factory, "lists are found by their centroids alone");
+    }
+    if (dynamic_cast<faiss::IndexIVFFlat*>(ivf) == nullptr) {
+      if (auto* pq = dynamic_cast<faiss::IndexIVFPQ*>(ivf)) {
+        if (pq->pq.nbits > 8) refuse(factory, "codes of more than 8 bits take too long to train");
+        pq->do_polysemous_training = false;  // for comparing codes with codes, which takes long and nobody does
+        pq->pq.cp.niter = 10;
+        pq->pq.cp.min_points_per_centroid = 1;
+        parts.training_keys = std::max<std::int64_t>(parts.training_keys, std::int64_t{1} << pq->pq.nbits);
+      } else if (dynamic_cast<faiss::IndexIVFScalarQuantizer*>(ivf) == nullptr) {
+        refuse(factory, "this kind of code is not one that hayloft has");
+      }
+      parts.codes = std::move(index);
+    }
+  } else if (auto* hnsw = dynamic_cast<faiss::IndexHNSW*>(index.get())) {
+    parts.kind = AnnParts::Kind::graph;
+    parts.links = hnsw->hnsw.nb_neighbors(1);
+    if (!hnsw->own_fields) refuse(factory, "this kind of graph is not one that hayloft has");
+    hnsw->own_fields = false;
+    parts.codes = flat_codes(factory, std::unique_ptr<faiss::Index>(hnsw->storage), parts);
+  } else {
+    parts.codes = flat_codes(factory, std::move(index), parts);
+  }
+  if (!parts.codes && !parts.chain.empty()) {
+    refuse(factory, "Flat reads the keys where they lie, so nothing can transform them; take codes, such as SQfp16");
+  }
+  return parts;
+}
+
+std::int64_t training_keys(const std::string& factory, int head_dim) {
+  return parse_ann_factory(factory, head_dim).training_keys;
+}
+
+void check_ann_factory(const std::string& factory, int head_dim) {
+  if (!factory.empty()) parse_ann_factory(factory, head_dim);
+}
+
+std::uint64_t ann_bytes(const AnnOptions& options, std::int64_t tokens, int head_dim) {
+  const AnnParts parts =
+      parse_ann_factory(options.factory.empty() ? default_ann_factory(tokens) : options.factory, head_dim);
+  const std::uint64_t code = !parts.codes ? 0
+                             : parts.kind == AnnParts::Kind::lists
+                                 ? static_cast<faiss::IndexIVF&>(*parts.codes).code_size
+                                 : parts.codes->sa_code_size();
+  std::uint64_t per_key = code;
+  std::uint64_t lists = 0;
+  if (parts.kind == AnnParts::Kind::lists) {
+    per_key += parts.codes ? sizeof(FaissId) : sizeof(std::int32_t);
+    // Centroid, spread, size and the list itself.
+    lists = static_cast<std::uint64_t>(parts.lists) * (static_cast<std::uint64_t>(head_dim) * 4 + 36 * 4 + 28);
+  } else if (parts.kind == AnnParts::Kind::graph) {
+    // 2 m links on the lowest layer and, shared by m keys, m on those above; where they are, the level, the norm.
+    per_key += (2 * static_cast<std::uint64_t>(parts.links) + 1) * 4 + 8 + 4 + 4;
+  }
+  return static_cast<std::uint64_t>(tokens) * per_key + lists;
+}
+
+std::unique_ptr<AnnHead> make_ann_head(const AnnOptions& options, const KeyRows& rows, std::int64_t tokens,
+                                       const QueryMoments& queries) {
+  omp_set_num_threads(1);  // of this thread; the others are busy with heads of their own
+  openblas_set_num_threads(1);
+  AnnParts parts = parse_ann_factory(options.factory, rows.dim());
+  const AnnTraining training{rows, tokens, queries, options.query_aware};
+  switch (parts.kind) {
+    case AnnParts::Kind::lists:
+      return make_lists_head(std::move(parts), training);
+    case AnnParts::Kind::graph:
+      return make_graph_head(std::move(parts), training);
+    case AnnParts::Kind::scan:
+      break;
+  }
+  return make_scan_head(std::move(parts), training);
+}
+
+std::unique_ptr<AnnHead> read_ann_head(const AnnOptions& options, int head_dim, ByteReader& in) {
+  AnnParts parts = parse_ann_factory(options.factory, head_dim);
+  switch (parts.kind) {
+    case AnnParts::Kind::lists:
+      return read_lists_head(std::move(parts), head_dim, in);
+    case AnnParts::Kind::graph:
+      return read_graph_head(std::move(parts), head_dim, in);
+    case AnnParts::Kind::scan:
+      break;
+  }
+  return read_scan_head(std::move(parts), head_dim, in);
+}
+
+}  // namespace hayloft::index

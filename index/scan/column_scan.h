@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+
+#include "index/scan/search.h"
+
+namespace hayloft::index {
+
+// What one pass over the chosen columns leaves behind: maxima by which the second pass finds the few places worth
+// looking at again, and each query head's softmax in partial sums per tile. No logit is kept. A sum belongs to one tile
+// and tiles are added in their order, so nothing depends on the number of threads. Lives in the calling thread's
+// scratch memory until that thread scans again.
+struct ColumnScan {
+  int group = 1;                    // g
+  int tile = 0;                     // tokens
+  std::int64_t tiles = 0;           // of the view's tokens
+  std::int64_t subtiles = 0;        // of the view's tokens, the last one perhaps partial
+  std::int64_t subtile_stride = 0;  // elements from head to head, a multiple of 64
+
+  // [Hq][subtile_stride] the largest logit of each subtile.
+  float* head_maxima = nullptr;
+  // [Hq][subtile_stride] of lists per query head: the largest of the subtile's other logits, infinity where several are
+  // the largest, and where in the subtile the largest is. Nearly always that is all there is to know.
+  float* head_seconds = nullptr;
+  std::uint8_t* head_places = nullptr;
+  // [Hkv][subtile_stride] the largest summed logit (GroupRule::logits), or the largest sum over the group of
+  // exp(s - reference) with the tile's references (GroupRule::softmax). Null where lists are per query head or g = 1.
+  float* group_maxima = nullptr;
+
+  // [Hq][tiles]; sums and references are null when the caller wants no softmax and the rule needs none.
+  float* tile_maxima = nullptr;
+  float* tile_references = nullptr;
+  float* tile_sums = nullptr;  // sum of exp(s - reference)
+  // [Hq] log-sum-exp over everything as guessed from a sample of the tiles, less a number that the group shares: the
+  // reference of every other tile that has no logit far above it. References that are the same everywhere and near the
+  // truth keep group_maxima comparable.
+  float* guesses = nullptr;
+
+  struct State {  // (max, sum of exp(s - max))
+    float max;
+    double sum;
+  };
+  // The state of a query head over the view's tokens and what lies outside of them.
+  State state(int query_head, State outside) const;
+};
+
+// with_softmax: keep the partial sums. start_max and start_sum [Hq] are the states over the positions outside the
+// store, for the guess. The view holds at least one token.
+ColumnScan scan_columns(const offload::LayerView& view, const ColumnSearch& search, const offload::Threads& threads,
+                        bool with_softmax, const float* start_max, const float* start_sum);
+
+}  // namespace hayloft::index

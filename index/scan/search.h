@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+
+#include "offload/host/threads.h"
+#include "offload/store/store.h"
+
+// Finding positions near the memory: SparQ's approximate scores over r columns of K, and exact inner products over all
+// d of them, are the same scan. Everything here reads the store only; the tail belongs to the device.
+namespace hayloft::index {
+
+// How one KV head ranks positions for its g query heads (SparQ, arXiv 2312.04985): appendix B sums the softmaxes over
+// the group, the authors' experiment code sums the logits. For g = 1 they agree.
+enum class GroupRule : std::uint8_t { softmax, logits };
+
+// One selection per KV head (SparQ) or per query head (top-k attention, arXiv 2502.06766).
+enum class SelectPer : std::uint8_t { kv_head, query_head };
+
+// Where K is read: the columns as their format has them, level * scale where they are integers; or K's half of the
+// 16-bit rows, whose scores are those of f16 columns to the bit but take longer to read.
+enum class KeySource : std::uint8_t { columns, rows };
+
+// s[h][t] = sum_j weights[h][j] * K[t][components[j]] for the query heads h of each KV head and the store's positions
+// t.
+struct ColumnSearch {
+  int query_heads = 0;                       // Hq, a multiple of the view's Hkv
+  int rank = 0;                              // r, 1..d
+  const std::int32_t* components = nullptr;  // [Hkv][r], ascending
+  const float* weights = nullptr;            // [Hq][r]; q already divided by the softmax temperature
+  std::int64_t limit = 0;                    // positions [0, limit) may be selected, limit <= view.tokens
+  int k = 0;                                 // positions per list, k <= limit
+  GroupRule rule = GroupRule::softmax;
+  SelectPer per = SelectPer::kv_head;
+  KeySource keys = KeySource::columns;
+};
+
+// Lists are the Hkv KV heads or the Hq query heads, by ColumnSearch::per. Ties break towards the smaller position.
+struct SearchResult {
+  std::int32_t* positions = nullptr;  // out: [lists][k], ascending; always full
+  // All three may be null when nobody asks for them: lists per query head, and GroupRule::logits, then skip the
+  // softmax. In: (max, sum of exp(s - max)) over positions outside the store, (-infinity, 0) for none. Out: over those
+  // and the store.
+  float* max = nullptr;  // [Hq]
+  float* sum = nullptr;  // [Hq]
+  // Out: sum of exp(s - max) over the selected positions of the head's list and over [limit, view.tokens), so that mass
+  // / sum (with the tail's share added) is SparQ's alpha.
+  float* mass = nullptr;  // [Hq]
+};
+
+// What every search of columns asks of its arguments. Throws Error naming the number that is out of range.
+void require_valid(const offload::LayerView& view, const ColumnSearch& search);
+
+// Reads the chosen columns once, tile by tile, keeping a maximum per 64 tokens; only the few tiles that can still hold
+// one of the top k are scored again. Exact: the result is that of scoring and ranking everything in f32. Thread-safe.
+void search_columns(const offload::LayerView& view, const ColumnSearch& search, const offload::Threads& threads,
+                    const SearchResult& result);
+
+// s[h][t] for positions [begin, end) of one KV head, into out [g][end - begin] f32. The same arithmetic as
+// search_columns, bit for bit. begin must be a multiple of 64.
+void score_columns(const offload::LayerView& view, const ColumnSearch& search, int head, std::int64_t begin,
+                   std::int64_t end, float* out);
+
+// The k positions of [0, limit) with the largest inner product with each query head, by Faiss' flat index over an f32
+// copy of the keys made block by block: the independent check of search_columns, and an engine a user can choose. query
+// is f32 [Hq][d]; positions out: i32 [Hq][k], ascending.
+void faiss_flat_search(const offload::LayerView& view, const float* query, int query_heads, std::int64_t limit, int k,
+                       const offload::Threads& threads, std::int32_t* positions);
+
+}  // namespace hayloft::index

@@ -1,0 +1,62 @@
+#include "offload/host/threads.h"
+
+#include <tbb/blocked_range.h>
+#include <tbb/global_control.h>
+#include <tbb/info.h>
+#include <tbb/parallel_for.h>
+#include <tbb/partitioner.h>
+#include <tbb/task_arena.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "offload/host/topology.h"
+
+namespace hayloft::offload {
+
+struct Threads::Impl {
+  explicit Impl(int threads) : count(threads), arena(threads) {
+    // TBB starts no more workers than there are processors unless it is told to.
+    if (count > tbb::info::default_concurrency()) {
+      more.emplace(tbb::global_control::max_allowed_parallelism, static_cast<std::size_t>(count));
+    }
+  }
+
+  int count;
+  std::optional<tbb::global_control> more;
+  mutable tbb::task_arena arena;
+};
+
+Threads::Threads(int count) : impl_(std::make_unique<Impl>(count > 0 ? count : usable_processors())) {}
+
+Threads::~Threads() = default;
+
+int Threads::count() const {
+  return impl_->count;
+}
+
+void Threads::parallel_for(std::int64_t n, std::int64_t grain,
+                           const std::function<void(std::int64_t begin, std::int64_t end)>& body) const {
+  if (n <= 0) return;
+  grain = std::clamp<std::int64_t>(grain, 1, n);
+  const std::int64_t pieces = (n - 1) / grain + 1;
+  const auto run = [&](std::int64_t piece) { body(piece * grain, std::min(n, (piece + 1) * grain)); };
+  if (pieces == 1 || impl_->count == 1) {
+    for (std::int64_t piece = 0; piece < pieces; ++piece) run(piece);
+    return;
+  }
+  impl_->arena.execute([&] {
+    // Isolated: while a thread waits here it takes no pieces of an outer parallel_for, which could find its caller's
+    // thread-local state or locks half-way.
+    tbb::this_task_arena::isolate([&] {
+      tbb::parallel_for(
+          tbb::blocked_range<std::int64_t>(0, pieces, 1),
+          [&](const tbb::blocked_range<std::int64_t>& range) {
+            for (std::int64_t piece = range.begin(); piece != range.end(); ++piece) run(piece);
+          },
+          tbb::simple_partitioner{});
+    });
+  });
+}
+
+}  // namespace hayloft::offload

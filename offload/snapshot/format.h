@@ -1,0 +1,125 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "offload/snapshot/snapshot.h"
+#include "offload/store/layout.h"
+
+// The bytes of a saved context (docs/snapshot.md): what a header slot and a metadata image hold, to and from
+// little-endian bytes. No file is touched here.
+namespace hayloft::offload {
+
+inline constexpr std::uint64_t snapshot_slot_bytes = 4096;
+inline constexpr std::uint64_t snapshot_header_bytes = 2 * snapshot_slot_bytes;  // where the rest begins
+inline constexpr std::uint64_t snapshot_alignment = 4096;                        // of blocks, tokens and areas
+inline constexpr std::size_t snapshot_name_bytes = 255;
+inline constexpr std::size_t snapshot_note_bytes = 65536;
+inline constexpr std::size_t snapshot_attachments = 256;  // at most
+
+std::uint64_t snapshot_checksum(std::span<const std::byte> bytes);  // xxh3-64
+
+struct ByteRange {
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+
+  std::uint64_t end() const { return offset + bytes; }
+  bool holds(const ByteRange& part) const {  // whatever the numbers are
+    return part.bytes <= bytes && part.offset >= offset && part.offset - offset <= bytes - part.bytes;
+  }
+  friend bool operator==(const ByteRange&, const ByteRange&) = default;
+};
+
+// What one slot says. The description's note is in the metadata.
+struct SnapshotHeader {
+  SnapshotDescription description;
+  std::uint32_t version = 1;  // 2 where there are attachments, which older programs do not know
+  bool complete = false;
+  std::uint64_t sequence = 0;    // of the checkpoint, from 1; it lies in slot sequence % 2
+  std::uint64_t file_bytes = 0;  // what lies behind is not part of the context
+  std::int64_t tokens = 0;
+  std::int64_t finished_tokens = 0;
+  std::array<ByteRange, 2> areas;  // where metadata and tails of checkpoints go by turns; empty until first used
+  ByteRange metadata;              // in one of them
+  std::uint64_t metadata_checksum = 0;
+
+  int area() const { return areas[0].holds(metadata) ? 0 : 1; }
+};
+
+struct SavedBlock {
+  std::uint64_t offset = 0;
+  std::uint64_t checksum = 0;
+};
+
+struct SavedLayer {
+  std::int64_t tokens = 0;
+  std::vector<SavedBlock> blocks;
+  std::vector<double> value_sum;  // [Hkv][d]
+};
+
+struct SavedTokens {  // i32 [count]
+  std::uint64_t offset = 0;
+  std::int64_t count = 0;
+  std::uint64_t checksum = 0;
+};
+
+struct SavedTail {  // f16 [Hkv][tokens][2 d]
+  int store_layer = -1;
+  std::int64_t position = 0;
+  std::int64_t tokens = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t checksum = 0;
+};
+
+struct SavedAttachment {
+  std::string name;  // at most snapshot_name_bytes
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t checksum = 0;
+};
+
+struct SnapshotMetadata {
+  std::vector<SavedTokens> segments;
+  std::vector<SavedLayer> layers;  // of the store
+  std::vector<SavedTail> tails;    // of the model, at least one
+  std::vector<SavedAttachment> attachments;
+
+  std::int64_t cached_tokens() const { return tails.front().position + tails.front().tokens; }
+};
+
+struct SnapshotState {
+  SnapshotHeader header;  // with the note
+  BlockLayout layout;
+  SnapshotMetadata metadata;
+};
+
+// Of one tail, which cannot overflow for counts that decode_metadata() lets pass.
+std::uint64_t tail_bytes(const BlockLayout& layout, std::int64_t tokens);
+
+// [snapshot_slot_bytes], its checksum included.
+std::vector<std::byte> encode_slot(const SnapshotHeader& header);
+
+// One slot as found. Only a valid one has a header; its fields are checked by decode_metadata().
+struct SnapshotSlot {
+  enum class Kind : std::uint8_t { foreign, newer, damaged, valid };
+  Kind kind = Kind::foreign;
+  std::uint32_t version = 0;
+  SnapshotHeader header;
+};
+SnapshotSlot decode_slot(std::span<const std::byte> bytes);  // [snapshot_slot_bytes]
+
+// The fields of a header on their own and against each other. Throws Error saying which is wrong, without a file name,
+// as decode_metadata() does.
+void check_header(const SnapshotHeader& header);
+
+std::vector<std::byte> encode_metadata(const SnapshotState& state);
+
+// `bytes` match their checksum, `header` has been checked. All numbers are bounded by what is there: every range lies
+// in the file, none overlaps another, and counts agree with each other.
+SnapshotState decode_metadata(const SnapshotHeader& header, std::span<const std::byte> bytes);
+
+}  // namespace hayloft::offload

@@ -1,0 +1,199 @@
+#include "offload/snapshot/snapshot.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <system_error>
+#include <utility>
+
+#include "offload/error.h"
+#include "offload/format.h"
+#include "offload/snapshot/file.h"
+
+namespace hayloft::offload {
+
+// The file's first `bytes`, read-only.
+struct Snapshot::Mapping {
+  Mapping(const SnapshotFile& file, std::uint64_t size) : bytes(size) {
+    void* const mapped = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.descriptor(), 0);
+    if (mapped == MAP_FAILED) {
+      fail("{}: {} cannot be mapped: {}; raise the process' limit (ulimit -v) if there is one", file.path().string(),
+           format_bytes(bytes), std::generic_category().message(errno));
+    }
+    data = static_cast<const std::byte*>(mapped);
+  }
+  ~Mapping() { ::munmap(const_cast<std::byte*>(data), bytes); }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  const std::byte* data;
+  std::uint64_t bytes;
+};
+
+Snapshot::Snapshot(std::shared_ptr<const SnapshotFile> file, std::shared_ptr<const SnapshotState> state)
+    : file_(std::move(file)), state_(std::move(state)) {
+  mapping_ = std::make_shared<const Mapping>(*file_, state_->header.file_bytes);
+}
+
+Snapshot::Snapshot(Snapshot&&) noexcept = default;
+Snapshot& Snapshot::operator=(Snapshot&&) noexcept = default;
+Snapshot::~Snapshot() = default;
+
+Snapshot Snapshot::open(const std::filesystem::path& path, Accept accept) {
+  const std::shared_ptr<const SnapshotFile> file = SnapshotFile::open(path, SnapshotFile::Mode::read);
+  auto state = std::make_shared<const SnapshotState>(file->last_checkpoint());
+  if (!state->header.complete && accept == Accept::complete) {
+    fail(
+        "{}: unfinished: it holds {} tokens, of which {} were there when it was last complete; run the command that "
+        "was writing it again to continue",
+        path.string(), state->header.tokens, state->header.finished_tokens);
+  }
+  return Snapshot(file, std::move(state));
+}
+
+const std::filesystem::path& Snapshot::path() const {
+  return file_->path();
+}
+const SnapshotDescription& Snapshot::description() const {
+  return state_->header.description;
+}
+bool Snapshot::complete() const {
+  return state_->header.complete;
+}
+std::int64_t Snapshot::token_count() const {
+  return state_->header.tokens;
+}
+std::int64_t Snapshot::finished_tokens() const {
+  return state_->header.finished_tokens;
+}
+std::int64_t Snapshot::cached_tokens() const {
+  return state_->metadata.cached_tokens();
+}
+std::int64_t Snapshot::stored_tokens(int store_layer) const {
+  return state_->metadata.layers.at(static_cast<std::size_t>(store_layer)).tokens;
+}
+std::uint64_t Snapshot::file_bytes() const {
+  return state_->header.file_bytes;
+}
+
+void Snapshot::require_model(const ModelIdentity& model) const {
+  const ModelIdentity& own = description().model;
+  if (own.fingerprint == model.fingerprint) return;
+  const auto hex = [](const ModelIdentity& of) { return fmt::format("{:02x}", fmt::join(of.fingerprint, "")); };
+  fail("{}: made with the model {} (fingerprint {}), not with {} ({}); open it with the model it was made with",
+       path().string(), own.name, hex(own), model.name, hex(model));
+}
+
+std::vector<std::int32_t> Snapshot::tokens() const {
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(token_count()));
+  std::span<std::int32_t> rest(tokens);
+  for (const SavedTokens& segment : state_->metadata.segments) {
+    const auto count = static_cast<std::size_t>(segment.count);
+    const auto bytes = std::as_writable_bytes(rest.first(count));
+    file_->read(segment.offset, bytes);
+    if (snapshot_checksum(bytes) != segment.checksum) {
+      const std::size_t first = tokens.size() - rest.size();
+      file_->refuse_damaged(fmt::format("token ids {} to {} do not match their checksum", first, first + count - 1));
+    }
+    rest = rest.subspan(count);
+  }
+  return tokens;
+}
+
+SnapshotTail Snapshot::tail(int model_layer) const {
+  const SavedTail& saved = state_->metadata.tails.at(static_cast<std::size_t>(model_layer));
+  SnapshotTail tail{saved.store_layer, saved.position, saved.tokens, {}};
+  tail.rows.resize(tail_bytes(state_->layout, saved.tokens) / sizeof(f16));
+  const auto bytes = std::as_writable_bytes(std::span(tail.rows));
+  file_->read(saved.offset, bytes);
+  if (snapshot_checksum(bytes) == saved.checksum) return tail;
+  if (file_->last_checkpoint().header.sequence != state_->header.sequence) {
+    fail("{}: written to since it was opened; open it again", path().string());
+  }
+  file_->refuse_damaged(fmt::format("the tail of model layer {} does not match its checksum", model_layer));
+}
+
+Store Snapshot::store(Arena& arena) const {
+  std::vector<AdoptedLayer> layers;
+  for (const SavedLayer& saved : state_->metadata.layers) {
+    AdoptedLayer& layer = layers.emplace_back();
+    layer.tokens = saved.tokens;
+    layer.value_sum = saved.value_sum;
+    layer.blocks.reserve(saved.blocks.size());
+    for (const SavedBlock& block : saved.blocks) layer.blocks.push_back(mapping_->data + block.offset);
+  }
+  return Store(arena, description().shape, mapping_, std::move(layers));
+}
+
+std::vector<std::string> Snapshot::attachments() const {
+  std::vector<std::string> names;
+  for (const SavedAttachment& saved : state_->metadata.attachments) names.push_back(saved.name);
+  return names;
+}
+
+std::optional<std::span<const std::byte>> Snapshot::attachment(std::string_view name) const {
+  for (const SavedAttachment& saved : state_->metadata.attachments) {
+    if (saved.name != name) continue;
+    const std::span<const std::byte> bytes(mapping_->data + saved.offset, saved.bytes);
+    if (snapshot_checksum(bytes) != saved.checksum) {
+      fail("{}: damaged: the index '{}' does not match its checksum; make it again by hayloft index", path().string(),
+           name);
+    }
+    return bytes;
+  }
+  return std::nullopt;
+}
+
+void Snapshot::verify(const SnapshotProgress& progress) const {
+  tokens();
+  for (const std::string& name : attachments()) attachment(name);
+  for (int layer = 0; layer < description().model_layers; ++layer) tail(layer);
+  const BlockLayout& layout = state_->layout;
+  const auto d = static_cast<std::size_t>(layout.head_dim);
+  std::uint64_t total = 0;
+  for (const SavedLayer& layer : state_->metadata.layers) total += layer.blocks.size() * layout.block_bytes;
+  std::uint64_t done = 0;
+  for (std::size_t index = 0; index < state_->metadata.layers.size(); ++index) {
+    const SavedLayer& layer = state_->metadata.layers[index];
+    std::vector<double> sum(layer.value_sum.size());
+    for (std::size_t i = 0; i < layer.blocks.size(); ++i) {
+      const std::byte* const block = mapping_->data + layer.blocks[i].offset;
+      if (snapshot_checksum({block, layout.block_bytes}) != layer.blocks[i].checksum) {
+        file_->refuse_damaged(fmt::format("layer {}, block {} (tokens from {} on) does not match its checksum", index,
+                                          i, i * static_cast<std::size_t>(layout.block_tokens)));
+      }
+      for (std::size_t c = 0; c < sum.size(); ++c) {
+        sum[c] += static_cast<double>(layout.value_sum(block, static_cast<int>(c / d))[c % d]);
+      }
+      done += layout.block_bytes;
+      if (progress) progress(done, total);
+    }
+    const auto same = [](double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); };
+    if (!std::equal(sum.begin(), sum.end(), layer.value_sum.begin(), same)) {
+      file_->refuse_damaged(fmt::format("layer {}: the value sums are not those of its blocks", index));
+    }
+  }
+}
+
+std::string Snapshot::content_digest(const SnapshotProgress& progress) const {
+  std::vector<SnapshotTail> tails;
+  std::vector<TailImage> images;
+  for (int layer = 0; layer < description().model_layers; ++layer) {
+    images.push_back(tails.emplace_back(tail(layer)).image());
+  }
+  // Views as Store::layer() gives them; there is no arena here to make a store with.
+  std::vector<std::vector<const std::byte*>> blocks;
+  std::vector<std::vector<float>> sums;
+  std::vector<LayerView> layers;
+  for (const SavedLayer& saved : state_->metadata.layers) {
+    std::vector<const std::byte*>& of = blocks.emplace_back();
+    for (const SavedBlock& block : saved.blocks) of.push_back(mapping_->data + block.offset);
+    const std::vector<float>& sum = sums.emplace_back(saved.value_sum.begin(), saved.value_sum.end());
+    layers.push_back({&state_->layout, of, saved.tokens, sum});
+  }
+  return offload::content_digest(tokens(), layers, images, progress);
+}
+
+}  // namespace hayloft::offload

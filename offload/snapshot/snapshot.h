@@ -1,0 +1,134 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "offload/half.h"
+#include "offload/host/arena.h"
+#include "offload/store/layout.h"
+#include "offload/store/store.h"
+
+// A saved context: token ids, the store's blocks and the tails, in one file that is mapped when it is opened again. The
+// file knows nothing of models but a fingerprint. docs/snapshot.md describes the format; snapshot_writer.h writes it.
+namespace hayloft::offload {
+
+// Which model a context belongs to. What the fingerprint is made from is the business of whoever makes it.
+struct ModelIdentity {
+  std::array<std::uint8_t, 16> fingerprint{};
+  std::string name;  // for messages, at most 255 bytes
+
+  friend bool operator==(const ModelIdentity&, const ModelIdentity&) = default;
+};
+
+// What stays the same for the life of a context.
+struct SnapshotDescription {
+  ModelIdentity model;
+  StoreShape shape;
+  int model_layers = 0;  // global and sliding-window ones; each has a tail
+  std::string note;      // whatever the maker wants to find again (how the context was prefilled, ...), at most 64 KiB
+
+  friend bool operator==(const SnapshotDescription&, const SnapshotDescription&) = default;
+};
+
+// The tail of one model layer, as a view: tokens [position, position + tokens). All tails end at the same token, up to
+// which the context has keys and values; the tokens behind it are kept as ids only.
+struct TailImage {
+  int store_layer = -1;       // of a global layer, which then holds [0, position); -1 for a sliding-window layer
+  std::int64_t position = 0;  // of the first row
+  std::int64_t tokens = 0;
+  std::span<const f16> rows;  // [Hkv][tokens][2 d], [K | V] as in a block
+};
+
+// The same, owning its rows.
+struct SnapshotTail {
+  int store_layer = -1;
+  std::int64_t position = 0;
+  std::int64_t tokens = 0;
+  std::vector<f16> rows;
+
+  TailImage image() const { return {store_layer, position, tokens, rows}; }
+};
+
+// Told how much of a long read is done. Throw to stop.
+using SnapshotProgress = std::function<void(std::uint64_t bytes, std::uint64_t total)>;
+
+// 32 hexadecimal digits (xxh3-128) that are the same for two contexts exactly when their token ids, and per layer and
+// head the rows, columns and value sums of the tokens in the store, and the tails are: nothing of block padding, file
+// order or history is in it. `layers` are the store's layers in order.
+std::string content_digest(std::span<const std::int32_t> tokens, std::span<const LayerView> layers,
+                           std::span<const TailImage> tails, const SnapshotProgress& progress = {});
+
+class SnapshotFile;    // an open file
+struct SnapshotState;  // what the file's last checkpoint says
+
+// An opened context, immutable. Movable; a moved-from one may only be destroyed or assigned to. Thread-safe. Stores
+// taken from it keep the file mapped for as long as they live. Throws Error, naming the file and what is wrong with it:
+// damaged bytes are either found by a checksum or harmless, and nothing is read past the end of the file.
+class Snapshot {
+ public:
+  enum class Accept : std::uint8_t {
+    complete,   // refuse what an interrupted writer left behind
+    unfinished  // take it as of its last checkpoint, too
+  };
+
+  // Maps the file and checks all that later reading trusts. Does not read blocks, tokens or tails. A file that is being
+  // written opens as of its last checkpoint; once it has been appended to, tail() may have to refuse.
+  static Snapshot open(const std::filesystem::path& path, Accept accept = Accept::complete);
+
+  Snapshot(Snapshot&&) noexcept;
+  Snapshot& operator=(Snapshot&&) noexcept;
+  ~Snapshot();
+
+  const std::filesystem::path& path() const;
+  const SnapshotDescription& description() const;
+  bool complete() const;
+  std::int64_t token_count() const;      // as of the last checkpoint
+  std::int64_t finished_tokens() const;  // as of the last time it was complete: where an interrupted append began
+  std::int64_t cached_tokens() const;    // those that have K and V here: where all tails end. Others are yet to be read
+  std::int64_t stored_tokens(int store_layer) const;
+  std::uint64_t file_bytes() const;  // up to the last checkpoint
+
+  // Throws Error saying both names unless the context belongs to this model.
+  void require_model(const ModelIdentity& model) const;
+
+  std::vector<std::int32_t> tokens() const;  // reads them and checks their checksums
+  // Reads it and checks its checksum. In a context without cached tokens, the tails do not know their store layers: -1.
+  SnapshotTail tail(int model_layer) const;
+
+  // A store whose first blocks are the mapped ones, which take nothing from the arena's budget; what is appended or
+  // forked comes from `arena`. Throws Error on a column format that this program cannot use.
+  Store store(Arena& arena) const;
+
+  // What was derived from the context and saved with it, under the names it was given: indices over the keys. It may
+  // know fewer tokens than the context has. Not part of the digest.
+  std::vector<std::string> attachments() const;
+  // The bytes of one, mapped for as long as the snapshot or a store taken from it lives; nothing where there is none of
+  // this name. Reads it and checks its checksum.
+  std::optional<std::span<const std::byte>> attachment(std::string_view name) const;
+
+  // Reads everything: each checksum (the Error names layer and block), and that the value sums are those of the blocks.
+  void verify(const SnapshotProgress& progress = {}) const;
+
+  // See content_digest() above. Reads everything, checks no checksum of blocks.
+  std::string content_digest(const SnapshotProgress& progress = {}) const;
+
+ private:
+  friend class SnapshotWriter;
+  Snapshot(std::shared_ptr<const SnapshotFile> file, std::shared_ptr<const SnapshotState> state);
+
+  struct Mapping;
+  std::shared_ptr<const SnapshotFile> file_;
+  std::shared_ptr<const SnapshotState> state_;
+  std::shared_ptr<const Mapping> mapping_;
+};
+
+}  // namespace hayloft::offload

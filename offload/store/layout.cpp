@@ -1,0 +1,73 @@
+#include "offload/store/layout.h"
+
+#include <algorithm>
+
+#include "offload/error.h"
+
+namespace hayloft::offload {
+namespace {
+
+std::uint64_t aligned(std::uint64_t offset) {
+  return (offset + 63) / 64 * 64;
+}
+
+void check_shape(const StoreShape& shape) {
+  const auto in_range = [](const char* what, int value, int low, int high) {
+    if (value < low || value > high) fail("store shape: {} is {}, must be {} to {}", what, value, low, high);
+  };
+  in_range("layers", shape.layers, 0, 1 << 16);  // none: every layer of the model slides
+  in_range("kv_heads", shape.kv_heads, 1, 1 << 16);
+  in_range("head_dim", shape.head_dim, 8, 256);
+  in_range("block_tokens", shape.block_tokens, 16, 1 << 20);
+  if (shape.head_dim % 8 != 0) fail("store shape: head_dim is {}, must be a multiple of 8", shape.head_dim);
+  if (!std::has_single_bit(static_cast<unsigned>(shape.block_tokens))) {
+    fail("store shape: block_tokens is {}, must be a power of two", shape.block_tokens);
+  }
+  if (shape.columns != ColumnFormat::f16 && shape.columns != ColumnFormat::int8 &&
+      shape.columns != ColumnFormat::int4) {
+    fail("store shape: {} is not a column format", static_cast<int>(shape.columns));
+  }
+}
+
+int bits_of(ColumnFormat format) {
+  switch (format) {
+    case ColumnFormat::f16:
+      return 16;
+    case ColumnFormat::int8:
+      return 8;
+    case ColumnFormat::int4:
+      return 4;
+  }
+  return 0;
+}
+
+}  // namespace
+
+const char* name(ColumnFormat format) {
+  switch (format) {
+    case ColumnFormat::f16:
+      return "f16";
+    case ColumnFormat::int8:
+      return "int8";
+    case ColumnFormat::int4:
+      return "int4";
+  }
+  return "unknown";
+}
+
+BlockLayout::BlockLayout(const StoreShape& shape)
+    : kv_heads(shape.kv_heads), head_dim(shape.head_dim), block_tokens(shape.block_tokens), columns(shape.columns) {
+  check_shape(shape);
+  const auto d = static_cast<std::uint64_t>(head_dim);
+  const auto tokens = static_cast<std::uint64_t>(block_tokens);
+  row_bytes = 2 * d * sizeof(f16);
+  column_bytes = tokens * static_cast<std::uint64_t>(bits_of(columns)) / 8;
+  scale_bytes = columns == ColumnFormat::f16 ? 0 : std::max<std::uint64_t>(1, tokens / scale_tokens) * sizeof(f16);
+  columns_offset = aligned(tokens * row_bytes);
+  scales_offset = aligned(columns_offset + d * column_bytes);
+  value_sum_offset = aligned(scales_offset + d * scale_bytes);
+  head_bytes = aligned(value_sum_offset + d * sizeof(float));
+  block_bytes = static_cast<std::uint64_t>(kv_heads) * head_bytes;
+}
+
+}  // namespace hayloft::offload

@@ -1,0 +1,114 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "offload/host/arena.h"
+#include "offload/host/threads.h"
+#include "offload/store/layout.h"
+
+namespace hayloft::offload {
+
+// What a kernel needs to read one layer. A view: valid until the store it came from appends to that layer or dies.
+struct LayerView {
+  const BlockLayout* layout = nullptr;
+  std::span<const std::byte* const> blocks;  // one base pointer per block
+  std::int64_t tokens = 0;                   // held in the blocks; a multiple of B unless the layer is sealed
+  std::span<const float> value_sum;          // f32 [Hkv][d], sum of V over all `tokens`
+
+  int block_of(std::int64_t position) const { return static_cast<int>(position / layout->block_tokens); }
+  const f16* row(int head, std::int64_t position) const {  // [K | V], 2 d elements
+    const std::int64_t slot = position & (layout->block_tokens - 1);
+    return layout->rows(blocks[block_of(position)], head) + slot * 2 * layout->head_dim;
+  }
+};
+
+// A block that is being written: every head's rows, columns, scales and value sum must be filled before commit.
+class BlockWriter {
+ public:
+  std::byte* data() const { return memory_.data(); }  // BlockLayout::block_bytes, zeroed
+
+ private:
+  friend class Store;
+  Extent memory_;
+};
+
+// Blocks that lie in memory of someone else, such as a mapped file, for one layer of a new store.
+struct AdoptedLayer {
+  std::vector<const std::byte*> blocks;  // in order; all but the last full
+  std::int64_t tokens = 0;               // in them; a multiple of B unless the layer is sealed
+  std::vector<double> value_sum;         // [Hkv][d], what adding up the blocks' value sums in order gives
+};
+
+// The append-only K/V store: for each (global layer, KV head) a sequence of immutable blocks of B tokens. Stores are
+// cheap to fork: a fork shares every block written so far and appends its own. Blocks live as long as any store holds
+// them; the arena may be destroyed earlier, and only start_block needs it. Reading is thread-safe; nobody else may use
+// a layer while it is appended to, nor fork the store. A layer index out of range, an empty block, a wrong number of
+// tokens or a sealed layer is a programmer's mistake: std::logic_error.
+class Store {
+ public:
+  // Throws Error on a shape out of range.
+  Store(Arena& arena, const StoreShape& shape);
+
+  // A store that begins with blocks it does not copy, nor read. They stay as they are while `owner`, which every block
+  // shares, lives; those appended come from the arena. `layers` has one entry per layer of the shape.
+  Store(Arena& arena, const StoreShape& shape, const std::shared_ptr<const void>& owner,
+        std::vector<AdoptedLayer> layers);
+  Store(Store&&) = default;
+  Store& operator=(Store&&) = default;
+
+  Store fork() const;  // takes no block memory
+
+  const StoreShape& shape() const { return shape_; }
+  const BlockLayout& layout() const { return *layout_; }
+  LayerView layer(int layer) const;
+  std::int64_t tokens(int layer) const;
+  std::span<const double> exact_value_sum(int layer) const;  // [Hkv][d], of which a view has the f32
+
+  // Memory for the next block of any layer. Throws Error when the arena's budget is exhausted; the store is then
+  // unchanged.
+  BlockWriter start_block();
+  // As many, all or none, in memory that adjoins as far as it can: for blocks of one layer that come one after the
+  // other, of which a device then copies parts of many at a time.
+  std::vector<BlockWriter> start_blocks(std::size_t count);
+
+  // Appends a filled block of `tokens` tokens (1..B) to `layer` and adds its value sums. A block of fewer than B tokens
+  // seals the layer: appending to it again is a programmer's mistake. A commit that throws changes nothing.
+  void commit(int layer, BlockWriter block, int tokens);
+
+  // Copies the blocks that it does not own into the arena, whose listener may have that memory pinned, and lets go of
+  // them: they are all read now instead of when they are needed. Throws Error when the arena's budget is exhausted; the
+  // store is then unchanged.
+  void take_in(const Threads& threads);
+
+  std::uint64_t bytes() const;  // of all blocks this store refers to, shared ones included
+
+ private:
+  struct Layer {
+    std::vector<std::shared_ptr<const void>> owners;  // of the blocks
+    std::vector<const std::byte*> blocks;
+    std::size_t adopted = 0;  // so many blocks from the first on are someone else's
+    std::int64_t tokens = 0;
+    std::vector<double> exact_sum;  // [Hkv][d], of the blocks' value sums
+    std::vector<float> value_sum;   // exact_sum, rounded once
+  };
+  Store(const Store&) = default;  // what fork() does
+  std::size_t index(int layer) const;
+
+  Arena* arena_;
+  StoreShape shape_;
+  std::shared_ptr<const BlockLayout> layout_;
+  std::vector<Layer> layers_;
+};
+
+// Fills one head of a block from token-major rows: copies the rows, transposes K into the columns (quantised as
+// quantise.h says), sums V (in double, in token order). The result depends neither on threads nor on the processor, to
+// the bit. `rows` is f16 [tokens][2 d] with `stride` elements from token to token; it may be the block's own rows.
+// tokens is 0..B; rows, columns and scales past it stay as they are, zero in a fresh block, but for integer columns the
+// last 64 tokens that share a scale are filled up with zeros. Thread-safe for different heads.
+void fill_block(const BlockLayout& layout, std::byte* block, int head, const f16* rows, std::int64_t stride,
+                int tokens);
+
+}  // namespace hayloft::offload

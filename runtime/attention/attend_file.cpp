@@ -1,0 +1,244 @@
+#include "runtime/attention/attend_file.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "offload/error.h"
+#include "runtime/checkpoint/safetensors.h"
+
+namespace hayloft::runtime {
+namespace {
+
+// q, k and v as they lie in the mapped file, their shapes and dtypes checked.
+struct Input {
+  SafetensorsFile file;
+  const TensorView& q;  // [N][Hq][d]
+  const TensorView& k;  // [Hkv][S][d]
+  const TensorView& v;  // [Hkv][S][d]
+
+  explicit Input(const std::filesystem::path& path)
+      : file(path), q(tensor("q", "[N, Hq, d]")), k(tensor("k", "[Hkv, S, d]")), v(tensor("v", "[Hkv, S, d]")) {
+    if (k.shape != v.shape) {
+      fail("{}: k is {} and v is {}; both must be [Hkv, S, d]", path.string(), shape(k), shape(v));
+    }
+    if (q.shape[2] != k.shape[2]) {
+      fail("{}: q is {} and k is {}; their head dimensions differ", path.string(), shape(q), shape(k));
+    }
+    if (q.shape[1] % k.shape[0] != 0) {
+      fail("{}: {} query heads cannot share {} KV heads evenly", path.string(), q.shape[1], k.shape[0]);
+    }
+    constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
+    for (const std::int64_t n : {k.shape[0], k.shape[1], k.shape[2], q.shape[1]}) {
+      if (n > most) fail("{}: q {}, k {}: a dimension is above {}", path.string(), shape(q), shape(k), most);
+    }
+  }
+
+  std::string name(const char* tensor) const { return fmt::format("{}: {}", file.path().string(), tensor); }
+
+ private:
+  static std::string shape(const TensorView& tensor) { return fmt::format("[{}]", fmt::join(tensor.shape, ", ")); }
+
+  const TensorView& tensor(const char* which, const char* wanted) const {
+    const TensorView& found = file.at(which);
+    if (found.dtype != "F64" && found.dtype != "F32" && found.dtype != "F16" && found.dtype != "BF16") {
+      fail("{} has dtype {}; it must be F64, F32, F16 or BF16", name(which), found.dtype);
+    }
+    if (found.shape.size() != 3 || std::count(found.shape.begin(), found.shape.end(), 0) > 0) {
+      fail("{} has shape {}; it must be {}, none of them 0", name(which), shape(found), wanted);
+    }
+    return found;
+  }
+};
+
+// Elements [begin, begin + count) of a tensor, as f32.
+std::vector<float> elements(const TensorView& tensor, std::int64_t begin, std::int64_t count, const std::string& name) {
+  const std::size_t width = tensor.data.size() / static_cast<std::size_t>(tensor.elements());
+  const TensorView slice{
+      tensor.dtype,
+      {count},
+      tensor.data.subspan(static_cast<std::size_t>(begin) * width, static_cast<std::size_t>(count) * width)};
+  return to_f32(slice, name);
+}
+
+// One head's rows of one block, rounded to f16: K into the first half of each row (offset 0), V into the second (d).
+void fill_rows(const TensorView& tensor, const std::string& name, std::int64_t head, std::int64_t first, int tokens,
+               f16* rows, int offset) {
+  const std::int64_t S = tensor.shape[1];
+  const auto d = static_cast<int>(tensor.shape[2]);
+  const std::vector<float> values =
+      elements(tensor, (head * S + first) * d, static_cast<std::int64_t>(tokens) * d, name);
+  for (int t = 0; t < tokens; ++t) {
+    for (int c = 0; c < d; ++c) {
+      const float value = values[static_cast<std::size_t>(t) * d + c];
+      const f16 rounded = to_f16(value);
+      if (!std::isfinite(to_float(rounded))) {
+        fail("{} holds {} at [{}, {}, {}]; the store keeps finite numbers of at most 65504", name, value, head,
+             first + t, c);
+      }
+      rows[static_cast<std::int64_t>(t) * 2 * d + offset + c] = rounded;
+    }
+  }
+}
+
+offload::Store make_store(const Input& input, offload::Arena& arena, const AttendStore& how,
+                          const offload::Threads& threads) {
+  const auto kv_heads = static_cast<int>(input.k.shape[0]);
+  const std::int64_t S = input.k.shape[1];
+  const auto d = static_cast<int>(input.k.shape[2]);
+  offload::Store store(arena, {1, kv_heads, d, how.block_tokens, how.columns});
+  const offload::BlockLayout& layout = store.layout();
+  for (std::int64_t first = 0; first < S; first += how.block_tokens) {
+    const auto tokens = static_cast<int>(std::min<std::int64_t>(how.block_tokens, S - first));
+    offload::BlockWriter block = store.start_block();
+    threads.parallel_for(kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t head = begin; head < end; ++head) {
+        std::byte* const base = block.data() + static_cast<std::uint64_t>(head) * layout.head_bytes;
+        auto* const rows = reinterpret_cast<f16*>(base);
+        fill_rows(input.k, input.name("k"), head, first, tokens, rows, 0);
+        fill_rows(input.v, input.name("v"), head, first, tokens, rows, d);
+        offload::fill_block(layout, block.data(), static_cast<int>(head), rows, 2 * d, tokens);
+      }
+    });
+    store.commit(0, std::move(block), tokens);
+  }
+  return store;
+}
+
+void check_k(const MethodOptions& options, std::int64_t S) {
+  const bool uses_k = options.name != "dense" && (options.name != "window" || !options.window);
+  if (uses_k && options.k.at(0).count > S) {
+    fail("--attn-k {}: only {} positions to choose from; lower it, or give a share such as 1%", options.k.text(), S);
+  }
+}
+
+// Everything that list `list` attended to, ascending.
+std::vector<std::int32_t> attended_by(const StepTrace& trace, int list) {
+  std::vector<std::int32_t> all;
+  if (trace.lists > 0) {
+    const auto begin = trace.positions.begin() + static_cast<std::ptrdiff_t>(list) * trace.k;
+    all.assign(begin, begin + trace.k);
+  }
+  for (const auto& range : trace.ranges) {
+    for (std::int64_t p = range.begin; p < range.end; ++p) all.push_back(static_cast<std::int32_t>(p));
+  }
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+void add_positions(AttendOutput& output, const StepTrace& trace, const Method& method) {
+  if (method.recall_k(output.tokens) == 0) return;  // attends to all there is: nothing was chosen
+  output.lists = trace.lists > 0 ? trace.lists : output.kv_heads;
+  for (int list = 0; list < output.lists; ++list) {
+    std::vector<std::int32_t> attended = attended_by(trace, list);
+    // The same at every query: how many are attended depends on S alone.
+    output.width = std::max(method.options().k.at(0).of(output.tokens), static_cast<std::int64_t>(attended.size()));
+    attended.resize(static_cast<std::size_t>(output.width), -1);
+    output.positions.insert(output.positions.end(), attended.begin(), attended.end());
+  }
+}
+
+nlohmann::ordered_json counters_json(const Counters& counters) {
+  nlohmann::ordered_json json;
+  json["elements"] = counters.elements;
+  json["positions_scored"] = counters.positions_scored;
+  json["rows_fetched"] = counters.rows_fetched;
+  for (int place = 0; place < place_count; ++place) {
+    for (int kind = 0; kind < kind_count; ++kind) {
+      json["bytes"][name(static_cast<Place>(place))][name(static_cast<Kind>(kind))] = counters.bytes[place][kind];
+    }
+  }
+  return json;
+}
+
+template <class T>
+TensorToWrite to_write(const char* name, const char* dtype, std::vector<std::int64_t> shape,
+                       const std::vector<T>& values) {
+  return {name, dtype, std::move(shape), std::as_bytes(std::span(values))};
+}
+
+}  // namespace
+
+AttendOutput attend_file(const std::filesystem::path& path, const MethodOptions& options, gpu::Backend& backend,
+                         offload::Arena& arena, const AttendStore& how, const AttendProgress& progress) {
+  const Input input(path);
+  AttendOutput output;
+  output.attn = options;
+  output.queries = input.q.shape[0];
+  output.query_heads = static_cast<int>(input.q.shape[1]);
+  output.kv_heads = static_cast<int>(input.k.shape[0]);
+  output.tokens = input.k.shape[1];
+  output.head_dim = static_cast<int>(input.k.shape[2]);
+  const std::unique_ptr<Method> method = make_method(options, output.head_dim);
+  check_k(options, output.tokens);
+  output.window = method->window(output.tokens);
+
+  const std::int64_t query_elements = static_cast<std::int64_t>(output.query_heads) * output.head_dim;
+  const std::vector<float> q = elements(input.q, 0, output.queries * query_elements, input.name("q"));
+  const auto bad = std::find_if_not(q.begin(), q.end(), [](float x) { return std::isfinite(x); });
+  if (bad != q.end()) fail("{} holds {} in query {}", input.name("q"), *bad, (bad - q.begin()) / query_elements);
+
+  const offload::Store store = make_store(input, arena, how, backend.threads());
+  gpu::CacheView cache;
+  cache.kv_heads = output.kv_heads;
+  cache.head_dim = output.head_dim;
+  cache.store = store.layer(0);
+  cache.tail.position = output.tokens;
+
+  const std::unique_ptr<MethodState> state =
+      method->make_state({1, output.query_heads, output.kv_heads, output.head_dim}, backend);
+  if (state) state->follow({&cache, 1}, {});
+
+  const gpu::Stream stream = backend.stream();
+  const std::uint64_t query_bytes = static_cast<std::uint64_t>(query_elements) * sizeof(float);
+  const gpu::Buffer query = backend.allocate(query_bytes, stream);
+  const gpu::Buffer mixed = backend.allocate(query_bytes, stream);
+  MethodScratch scratch;
+  StepTrace trace;
+  output.y.resize(q.size());
+  output.counters.resize(static_cast<std::size_t>(output.queries));
+  if (progress) progress(0, output.queries);
+  for (std::int64_t n = 0; n < output.queries; ++n) {
+    backend.to_device(query.as<float>(), q.data() + n * query_elements, query_bytes, stream);
+    const Step step{
+        backend, stream,     cache, output.query_heads, scratch, output.counters[static_cast<std::size_t>(n)],
+        &trace,  state.get()};
+    method->attend(step, query.as<float>(), mixed.as<float>());
+    backend.to_host(output.y.data() + n * query_elements, mixed.as<float>(), query_bytes, stream);
+    add_positions(output, trace, *method);
+    output.alpha.insert(output.alpha.end(), trace.alpha.begin(), trace.alpha.end());
+    if (progress) progress(n + 1, output.queries);
+  }
+  return output;
+}
+
+void write_attend_output(const std::filesystem::path& path, const AttendOutput& output) {
+  const std::int64_t N = output.queries;
+  std::vector<TensorToWrite> tensors;
+  tensors.push_back(to_write("y", "F32", {N, output.query_heads, output.head_dim}, output.y));
+  if (output.lists > 0)
+    tensors.push_back(to_write("positions", "I32", {N, output.lists, output.width}, output.positions));
+  if (!output.alpha.empty()) tensors.push_back(to_write("alpha", "F32", {N, output.query_heads}, output.alpha));
+  write_safetensors(path, tensors);
+}
+
+std::string attend_json(const AttendOutput& output) {
+  const bool selects = output.lists > 0;
+  nlohmann::ordered_json json;
+  json["schema"] = "hayloft.attend/1";
+  json["attn"] = output.attn.name;
+  json["r"] = has_rank(output.attn) ? nlohmann::ordered_json(output.attn.rank) : nullptr;
+  json["k"] = selects ? nlohmann::ordered_json(output.width) : nullptr;
+  json["window"] = selects ? nlohmann::ordered_json(output.window) : nullptr;
+  json["queries"] = output.queries;
+  json["tokens"] = output.tokens;
+  json["query_heads"] = output.query_heads;
+  json["kv_heads"] = output.kv_heads;
+  json["head_dim"] = output.head_dim;
+  json["counters"] = nlohmann::ordered_json::array();
+  for (const Counters& counters : output.counters) json["counters"].push_back(counters_json(counters));
+  return json.dump(2) + "\n";
+}
+
+}  // namespace hayloft::runtime

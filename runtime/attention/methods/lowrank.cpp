@@ -1,0 +1,160 @@
+#include <cmath>
+#include <memory>
+
+#include "index/derived/projections.h"
+#include "offload/error.h"
+#include "runtime/attention/choice.h"
+#include "runtime/attention/methods/derived_state.h"
+
+// SparQ's ablation of its own step 1 (arXiv 2312.04985, figure 7a): in place of the r components in which the query is
+// largest, r random orthonormal projections R of every key, drawn once. Approximate logits (q R) . (K R) / tau, then
+// SparQ's steps 2 and 3. At equal r it reads as many bytes as SparQ on f16 columns, near the memory.
+//
+// tau is what makes the approximate logits spread as the exact ones do. Over keys without a preferred direction the
+// variance of (q R) . (K R) is |q R|^2 times a key component's, that of q . K is |q|^2 times it; so
+// tau = sqrt(d |q R|^2 / |q|^2) (Temperature::coverage), the part of q that the projections cover, in the norm that
+// rotations keep where SparQ has the sum of magnitudes. Its expectation over R is sqrt(r), Temperature::rank.
+namespace hayloft::runtime {
+namespace {
+
+std::uint64_t mixed(std::uint64_t x) {  // splitmix64's finaliser: neighbours become unlike
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+// The projected keys of every layer. Each head of each layer has its own R, so that a run does not hang on one draw.
+class ProjectedKeys : public DerivedState {
+ public:
+  ProjectedKeys(const StateShape& shape, int rank, std::uint64_t seed, const offload::Threads& threads)
+      : DerivedState(shape, rank, 1), threads_(threads) {
+    for (int layer = 0; layer < shape.layers; ++layer) {
+      auto directions = std::make_shared<std::vector<float>>();
+      for (int head = 0; head < shape.kv_heads; ++head) {
+        const std::uint64_t which = static_cast<std::uint64_t>(layer) << 32 | static_cast<std::uint64_t>(head);
+        const std::vector<float> frame = index::random_frame(rank, shape.head_dim, mixed(mixed(seed) + which));
+        directions->insert(directions->end(), frame.begin(), frame.end());
+      }
+      directions_.push_back(std::move(directions));
+    }
+  }
+
+  std::unique_ptr<MethodState> fork() const override { return std::make_unique<ProjectedKeys>(*this); }
+
+  std::uint64_t bytes() const override {
+    std::uint64_t bytes = DerivedState::bytes();
+    for (const auto& directions : directions_) bytes += directions->size() * sizeof(float);
+    return bytes;
+  }
+
+  // The transpose of R for every head of a layer, [Hkv][r][d].
+  const std::vector<float>& directions(int layer) const { return *directions_[static_cast<std::size_t>(layer)]; }
+
+ private:
+  void extend(int layer, const offload::LayerView& store, index::DerivedColumns& columns) const override {
+    index::project_keys(store, directions(layer), threads_, columns);
+  }
+
+  const offload::Threads& threads_;
+  std::vector<std::shared_ptr<const std::vector<float>>> directions_;
+};
+
+// What the keys are multiplied with, for one query head.
+struct ProjectedQuery {
+  std::vector<float> columns;  // [r] q R / tau
+  std::vector<float> row;      // [d] q R R^T / tau, the same for keys that have not been projected
+};
+
+ProjectedQuery project(const float* q, const float* directions, int rank, int d, gpu::Temperature temperature) {
+  ProjectedQuery result;
+  double all = 0;
+  double covered = 0;
+  for (int c = 0; c < d; ++c) all += double{q[c]} * q[c];
+  std::vector<double> row(static_cast<std::size_t>(d));
+  for (int j = 0; j < rank; ++j) {
+    const float* const direction = directions + j * d;
+    double share = 0;
+    for (int c = 0; c < d; ++c) share += double{q[c]} * direction[c];
+    for (int c = 0; c < d; ++c) row[static_cast<std::size_t>(c)] += share * direction[c];
+    covered += share * share;
+    result.columns.push_back(static_cast<float>(share));
+  }
+  double tau = std::sqrt(static_cast<double>(temperature == gpu::Temperature::rank ? rank : d));
+  if (temperature == gpu::Temperature::coverage && covered > 0) tau = std::sqrt(d * covered / all);
+  for (float& x : result.columns) x = static_cast<float>(x / tau);
+  for (const double x : row) result.row.push_back(static_cast<float>(x / tau));
+  return result;
+}
+
+class LowRank : public Method {
+ public:
+  using Method::Method;
+
+  std::int64_t window(std::int64_t tokens, int layer) const override { return sparq_window(options_, tokens, layer); }
+
+  std::string state_key() const override { return fmt::format("lowrank r={} seed={}", options_.rank, options_.seed); }
+  std::unique_ptr<MethodState> make_state(const StateShape& shape, gpu::Backend& backend) const override {
+    return std::make_unique<ProjectedKeys>(shape, options_.rank, options_.seed, backend.threads());
+  }
+  std::uint64_t state_bytes(const StateShape& shape, std::int64_t tokens) const override {
+    return DerivedState::bytes_of(shape, options_.rank, 1, tokens) +
+           static_cast<std::uint64_t>(shape.layers * shape.kv_heads) * static_cast<std::uint64_t>(options_.rank) *
+               static_cast<std::uint64_t>(shape.head_dim) * sizeof(float);
+  }
+
+  void attend(const Step& step, const float* q, float* out) const override {
+    const gpu::CacheView& cache = step.cache;
+    const auto& state = static_cast<const ProjectedKeys&>(*step.state);
+    const int d = cache.head_dim;
+    const int group = step.query_heads / cache.kv_heads;
+    const std::vector<float> query = query_on_host(step, q, 1);
+    std::vector<float> weights;  // [Hq][r]
+    std::vector<float> rows;     // [Hq][d]
+    for (int h = 0; h < step.query_heads; ++h) {
+      const float* const directions = state.directions(cache.layer).data() + std::ptrdiff_t{h / group} * rank() * d;
+      const ProjectedQuery p = project(query.data() + std::ptrdiff_t{h} * d, directions, rank(), d, temperature());
+      weights.insert(weights.end(), p.columns.begin(), p.columns.end());
+      rows.insert(rows.end(), p.row.begin(), p.row.end());
+    }
+    const TailScores tail =
+        score_tail(HostTail(step.backend, cache, step.stream), rows.data(), step.query_heads, step.backend.threads());
+    const std::vector<std::int32_t> columns = every_column(cache.kv_heads, rank());
+    index::ColumnSearch search;
+    search.query_heads = step.query_heads;
+    search.rank = rank();
+    search.components = columns.data();
+    search.weights = weights.data();
+    search.rule = options_.rule;
+    search.per = selects_per(options_);
+    const Choice choice = choose(*this, cache, step.query_heads, selects_per(options_));
+    const Chosen chosen = choose_with_mass(state.columns(cache.layer), search, choice, tail, step.backend.threads());
+    attend_chosen(step, q, choice, chosen, options_.mean_value, out);
+    step.counters += count(cache, step.query_heads);
+  }
+
+  Counters count(const gpu::CacheView& cache, int query_heads) const override {
+    const Choice choice = choose(*this, cache, query_heads, selects_per(options_));
+    Counters counters;
+    const auto S = static_cast<std::uint64_t>(cache.tokens());
+    const auto heads = static_cast<std::uint64_t>(cache.kv_heads);
+    const auto r = static_cast<std::uint64_t>(rank());
+    counters.at(Place::near, Kind::index) += heads * r * static_cast<std::uint64_t>(cache.store.tokens) * sizeof(f16);
+    count_rows(counters, cache, choice.attended(), Kind::rows);
+    counters.positions_scored = heads * S;
+    counters.elements =
+        heads * sparq_elements(S, r, choice.rows_per_head(cache.kv_heads), static_cast<std::uint64_t>(cache.head_dim));
+    return counters;
+  }
+
+ private:
+  int rank() const { return options_.rank; }
+  gpu::Temperature temperature() const { return options_.temperature; }
+};
+
+}  // namespace
+
+std::unique_ptr<Method> make_lowrank(const MethodOptions& options) {
+  return std::make_unique<LowRank>(options);
+}
+
+}  // namespace hayloft::runtime

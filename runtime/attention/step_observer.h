@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/backend.h"
+#include "offload/store/store.h"
+#include "runtime/attention/method.h"
+
+// Looking on while a session decodes.
+namespace hayloft::runtime {
+
+// One decode step in one global layer, as it has just been done. Valid during the call only.
+struct ObservedStep {
+  gpu::Backend& backend;
+  gpu::Stream stream;
+  int layer;                    // of the model
+  const gpu::CacheView& cache;  // the token itself included
+  const offload::Store& store;  // which the view reads; may be forked
+  int query_heads;
+  const float* q;    // f32 [Hq][d], device memory
+  const float* out;  // f32 [Hq][d], device memory: what the method made of it
+  const StepTrace& trace;
+  const Method& method;
+};
+
+// Called by the thread that decodes. What it does there the step waits for.
+class StepObserver {
+ public:
+  virtual ~StepObserver() = default;
+
+  // Asked once for each step and global layer, in their order, before the layer attends: only what is wanted is traced
+  // and shown. `position` is that of the step's token.
+  virtual bool wants(int layer, std::int64_t position) = 0;
+  virtual void see(const ObservedStep& step) = 0;
+};
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,323 @@
+#include "runtime/cache/cache.h"
+
+#include <algorithm>
+#include <map>
+
+#include "offload/error.h"
+
+namespace hayloft::runtime {
+
+offload::StoreShape store_shape(const ModelConfig& config, const CacheOptions& options) {
+  return {config.global_layers(), config.kv_heads, config.head_dim, options.block_tokens, options.columns};
+}
+
+std::uint64_t host_bytes(const ModelConfig& config, const CacheOptions& options, std::int64_t tokens) {
+  const offload::BlockLayout layout(store_shape(config, options));
+  const std::int64_t blocks = std::max<std::int64_t>(0, tokens - options.window) / options.block_tokens;
+  const std::uint64_t aligned =
+      (layout.block_bytes + offload::Arena::alignment - 1) / offload::Arena::alignment * offload::Arena::alignment;
+  return aligned * static_cast<std::uint64_t>(blocks) * static_cast<std::uint64_t>(config.global_layers());
+}
+
+void TailSlots::drop(std::int64_t oldest) {
+  first += oldest;
+  position += oldest;
+  tokens -= oldest;
+}
+
+void TailSlots::forget() {
+  if (window > 0 && tokens > window) drop(tokens - window);
+}
+
+std::int64_t TailSlots::capacity_for(int T, const CacheOptions& options) const {
+  // Twice what is live: the rows then move once per `needed` appended tokens, not at every token. A global layer's tail
+  // never holds more than a block and the window besides what is being appended.
+  const std::int64_t needed = tokens + T;
+  const std::int64_t steady = window > 0 ? window : options.block_tokens + options.window;
+  return std::max({capacity, needed, std::min(2 * needed, steady + std::max<std::int64_t>(T, steady))});
+}
+
+std::int64_t TailSlots::full_blocks(std::int64_t T, const CacheOptions& options) const {
+  if (window > 0) return 0;
+  return std::max<std::int64_t>(0, tokens + T - options.window) / options.block_tokens;
+}
+
+TailSlots tail_after(const CacheOptions& options, std::int64_t window, std::int64_t tokens, int chunk) {
+  TailSlots tail;
+  tail.window = window;
+  for (std::int64_t done = 0; done < tokens; done += chunk) {
+    const int T = static_cast<int>(std::min<std::int64_t>(chunk, tokens - done));
+    tail.forget();
+    if (!tail.has_room(T)) {
+      tail.capacity = tail.capacity_for(T, options);
+      tail.first = 0;
+    }
+    const std::int64_t full = tail.full_blocks(T, options);
+    tail.tokens += T;
+    tail.drop(full * options.block_tokens);
+  }
+  return tail;
+}
+
+std::uint64_t tail_bytes(const ModelConfig& config, const CacheOptions& options, std::int64_t tokens, int chunk) {
+  std::map<std::int64_t, std::int64_t> capacity;  // by window: layers of a kind are alike
+  std::int64_t slots = 0;
+  for (const std::int64_t window : config.sliding_window) {
+    const auto [known, fresh] = capacity.try_emplace(window);
+    if (fresh) known->second = tail_after(options, window, tokens, chunk).capacity;
+    slots += known->second;
+  }
+  const std::uint64_t row_bytes = offload::BlockLayout(store_shape(config, options)).row_bytes;
+  return static_cast<std::uint64_t>(slots) * static_cast<std::uint64_t>(config.kv_heads) * row_bytes;
+}
+
+Cache::Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& config, const CacheOptions& options)
+    : backend_(&backend),
+      options_(options),
+      kv_heads_(config.kv_heads),
+      head_dim_(config.head_dim),
+      store_(arena, store_shape(config, options)),
+      tails_(static_cast<std::size_t>(config.layers)),
+      spills_(backend) {
+  int global = 0;
+  for (int layer = 0; layer < config.layers; ++layer) {
+    Tail& tail = tails_[static_cast<std::size_t>(layer)];
+    tail.window = config.sliding_window[static_cast<std::size_t>(layer)];
+    if (tail.window == 0) tail.store_layer = global++;
+  }
+}
+
+Cache::Cache(const Cache& other, offload::Store store)
+    : backend_(other.backend_),
+      options_(other.options_),
+      kv_heads_(other.kv_heads_),
+      head_dim_(other.head_dim_),
+      store_(std::move(store)),
+      tails_(other.tails_.size()),
+      tokens_(other.tokens_),
+      spills_(*other.backend_) {
+  for (std::size_t layer = 0; layer < tails_.size(); ++layer) {
+    const Tail& from = other.tails_[layer];
+    Tail& to = tails_[layer];
+    to.window = from.window;
+    to.store_layer = from.store_layer;
+    to.position = from.position;
+    if (from.tokens == 0) continue;
+    to.rows = backend_->allocate(from.rows.bytes(), backend_->stream());
+    to.capacity = from.capacity;
+    to.first = from.first;
+    to.tokens = from.tokens;
+    const std::uint64_t row_bytes = 4 * static_cast<std::uint64_t>(head_dim_);
+    for (int head = 0; head < kv_heads_; ++head) {  // the live slots only
+      const std::uint64_t offset = static_cast<std::uint64_t>(head * from.capacity + from.first) * row_bytes;
+      backend_->copy(to.rows.as<std::byte>() + offset, from.rows.as<std::byte>() + offset,
+                     static_cast<std::uint64_t>(from.tokens) * row_bytes, backend_->stream());
+    }
+  }
+}
+
+Cache::Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& config, const CacheOptions& options,
+             const offload::Snapshot& snapshot)
+    : Cache(backend, arena, config, options) {
+  if (snapshot.description().shape != store_.shape() || snapshot.description().model_layers != config.layers) {
+    fail("{}: its layers, heads or block size are not those of this model and these options", snapshot.path().string());
+  }
+  store_ = snapshot.store(arena);
+  if (options.copy_saved) store_.take_in(backend.threads());
+  if (snapshot.cached_tokens() == 0) return;  // as create() left it: no layer has been seen yet
+  const gpu::Stream stream = backend_->stream();
+  for (int layer = 0; layer < config.layers; ++layer) {
+    const offload::SnapshotTail saved = snapshot.tail(layer);
+    Tail& tail = tails_[static_cast<std::size_t>(layer)];
+    if (saved.store_layer != tail.store_layer) {
+      fail("{}: layer {} is {} there, and {} in this model", snapshot.path().string(), layer,
+           saved.store_layer < 0 ? "sliding-window" : "global", tail.store_layer < 0 ? "sliding-window" : "global");
+    }
+    tail.position = saved.position;
+    tail.tokens = tail.capacity = saved.tokens;
+    tokens_ = saved.position + saved.tokens;
+    if (saved.tokens == 0) continue;
+    tail.rows = backend_->allocate(saved.rows.size() * sizeof(f16), stream);
+    backend_->to_device(tail.rows.as<void>(), saved.rows.data(), saved.rows.size() * sizeof(f16), stream);
+    backend_->synchronize(stream);  // the rows are about to go
+  }
+}
+
+std::vector<offload::SnapshotTail> Cache::tails() const {
+  std::vector<offload::SnapshotTail> images;
+  for (const Tail& tail : tails_) {
+    // A sliding-window layer may still hold a little more than its window.
+    const std::int64_t surplus = tail.window > 0 ? std::max<std::int64_t>(0, tail.tokens - tail.window) : 0;
+    offload::SnapshotTail image{tail.store_layer, tail.position + surplus, tail.tokens - surplus, {}};
+    const std::int64_t per_head = image.tokens * 2 * head_dim_;
+    image.rows.resize(static_cast<std::size_t>(kv_heads_ * per_head));
+    for (int head = 0; head < kv_heads_ && image.tokens > 0; ++head) {
+      backend_->to_host(image.rows.data() + head * per_head,
+                        tail.rows.as<f16>() + (head * tail.capacity + tail.first + surplus) * 2 * head_dim_,
+                        static_cast<std::uint64_t>(per_head) * sizeof(f16), backend_->stream());
+    }
+    images.push_back(std::move(image));
+  }
+  return images;
+}
+
+Cache Cache::fork() const {
+  return Cache(*this, store_.fork());
+}
+
+gpu::CacheView Cache::view(int layer, std::int64_t pending) const {
+  const Tail& tail = tails_[static_cast<std::size_t>(layer)];
+  gpu::CacheView view;
+  view.kv_heads = kv_heads_;
+  view.head_dim = head_dim_;
+  if (tail.store_layer >= 0) {
+    view.layer = tail.store_layer;
+    view.store = store_.layer(tail.store_layer);
+  }
+  view.tail = {tail.rows.as<f16>(), tail.capacity, tail.first, tail.tokens + pending, tail.position};
+  return view;
+}
+
+std::vector<gpu::CacheView> Cache::global_views() const {
+  std::vector<gpu::CacheView> views;
+  for (std::size_t layer = 0; layer < tails_.size(); ++layer) {
+    if (tails_[layer].store_layer >= 0) views.push_back(view(static_cast<int>(layer)));
+  }
+  return views;
+}
+
+void Cache::append(int layer, const float* k, const float* v, int T) {
+  if (spills_.started(layer) > 0) spills_.abandon();
+  Tail& tail = tails_[static_cast<std::size_t>(layer)];
+  make_room(tail, T);
+  backend_->append(view(layer), k, v, T, backend_->stream());
+  if (!tail.held) start_spills(layer, T);
+}
+
+void Cache::start_spills(int layer, int T) {
+  const std::int64_t full = tails_[static_cast<std::size_t>(layer)].full_blocks(T, options_);
+  std::int64_t i = spills_.started(layer);
+  if (i == full) return;
+  backend_->order(backend_->stream(), backend_->spill_stream());
+  const int B = options_.block_tokens;
+  for (; i < full; ++i) {
+    gpu::CacheView oldest = view(layer, T);
+    const std::int64_t before = i * B;
+    oldest.tail.first += before;
+    oldest.tail.position += before;
+    oldest.tail.tokens -= before;
+    std::byte* const block = spills_.start(layer, next_block(layer));
+    backend_->spill(oldest, B, store_.layout(), block, backend_->spill_stream());
+  }
+}
+
+offload::BlockWriter Cache::next_block(int layer) {
+  const auto index = static_cast<std::size_t>(layer);
+  if (index >= reserved_.size() || reserved_[index].empty()) return store_.start_block();
+  offload::BlockWriter block = std::move(reserved_[index].back());
+  reserved_[index].pop_back();
+  return block;
+}
+
+void Cache::reserve(std::int64_t tokens) {
+  give_back();
+  std::vector<std::vector<offload::BlockWriter>> reserved(tails_.size());
+  try {
+    for (std::size_t layer = 0; layer < tails_.size(); ++layer) {
+      reserved[layer] = store_.start_blocks(static_cast<std::size_t>(tails_[layer].full_blocks(tokens, options_)));
+      std::reverse(reserved[layer].begin(), reserved[layer].end());
+    }
+  } catch (const Error&) {  // block by block, as far as it goes, and then with an error
+    return;
+  }
+  reserved_ = std::move(reserved);
+}
+
+void Cache::make_room(Tail& tail, int T) {
+  tail.forget();
+  if (!tail.has_room(T)) resize(tail, tail.capacity_for(T, options_));
+}
+
+void Cache::resize(Tail& tail, std::int64_t capacity) const {
+  const std::uint64_t row_bytes = 4 * static_cast<std::uint64_t>(head_dim_);
+  const gpu::Stream stream = backend_->stream();
+  const bool elsewhere = capacity != tail.capacity;
+  gpu::Buffer fresh;
+  if (elsewhere) fresh = backend_->allocate(static_cast<std::uint64_t>(kv_heads_ * capacity) * row_bytes, stream);
+  const std::int64_t stride = elsewhere ? capacity : tail.capacity;
+  auto* to = elsewhere ? fresh.as<std::byte>() : tail.rows.as<std::byte>();
+  for (int head = 0; head < kv_heads_ && tail.tokens > 0; ++head) {
+    backend_->copy(
+        to + static_cast<std::uint64_t>(head * stride) * row_bytes,
+        tail.rows.as<std::byte>() + static_cast<std::uint64_t>(head * tail.capacity + tail.first) * row_bytes,
+        static_cast<std::uint64_t>(tail.tokens) * row_bytes, stream);
+  }
+  if (elsewhere) {
+    tail.rows = std::move(fresh);
+    tail.capacity = capacity;
+  }
+  tail.first = 0;
+}
+
+void Cache::commit(int T) {
+  commit_layers(0, static_cast<int>(tails_.size()), T);
+  tokens_ += T;
+}
+
+void Cache::commit(int layer, int T) {
+  Tail& tail = tails_[static_cast<std::size_t>(layer)];
+  if (tail.held) {
+    tail.tokens += T;
+  } else {
+    commit_layers(layer, layer + 1, T);
+  }
+  if (static_cast<std::size_t>(layer) + 1 == tails_.size()) tokens_ += T;
+}
+
+void Cache::commit_layers(int begin, int end, int T) {
+  // All that can fail comes first and changes nothing.
+  for (int layer = begin; layer < end; ++layer) start_spills(layer, T);  // what append() has not: of held layers
+  std::vector<Spill> spilled = spills_.finish(begin, end);
+
+  const int B = options_.block_tokens;
+  for (int layer = begin; layer < end; ++layer) tails_[static_cast<std::size_t>(layer)].tokens += T;
+  for (Spill& spill : spilled) {
+    Tail& tail = tails_[static_cast<std::size_t>(spill.layer)];
+    store_.commit(tail.store_layer, std::move(spill.block), B);
+    spilled_bytes_ += store_.layout().block_bytes;
+    tail.drop(B);
+  }
+}
+
+std::uint64_t Cache::held_bytes(int layer, std::int64_t tokens) const {
+  const std::int64_t slots = tails_[static_cast<std::size_t>(layer)].tokens + tokens;
+  return static_cast<std::uint64_t>(kv_heads_ * slots) * 4 * static_cast<std::uint64_t>(head_dim_);
+}
+
+void Cache::hold(int layer, std::int64_t tokens) {
+  Tail& tail = tails_[static_cast<std::size_t>(layer)];
+  if (tail.first + tail.tokens + tokens > tail.capacity) resize(tail, std::max(tail.capacity, tail.tokens + tokens));
+  tail.held = true;
+}
+
+void Cache::settle(int layer) {
+  Tail& tail = tails_[static_cast<std::size_t>(layer)];
+  tail.held = false;
+  commit_layers(layer, layer + 1, 0);
+  // As large as it would have been, had it spilled all along.
+  const std::int64_t capacity = TailSlots{.tokens = tail.tokens}.capacity_for(0, options_);
+  if (capacity < tail.capacity) resize(tail, capacity);
+}
+
+void Cache::replace_by(Cache grown) {
+  grown.spilled_bytes_ += spilled_bytes_;
+  *this = std::move(grown);
+}
+
+std::uint64_t Cache::device_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const Tail& tail : tails_) bytes += tail.rows.bytes();
+  return bytes;
+}
+
+}  // namespace hayloft::runtime

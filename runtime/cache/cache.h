@@ -1,0 +1,129 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "gpu/backend.h"
+#include "offload/snapshot/snapshot.h"
+#include "offload/store/store.h"
+#include "runtime/cache/spills.h"
+#include "runtime/checkpoint/config.h"
+
+namespace hayloft::runtime {
+
+struct CacheOptions {
+  int block_tokens = 4096;  // B
+  offload::ColumnFormat columns = offload::ColumnFormat::f16;
+  std::int64_t window = 256;  // tokens that stay in the tail even when a whole block is full
+  bool copy_saved = false;  // the blocks of a saved context into the arena, instead of using them where they are mapped
+};
+
+offload::StoreShape store_shape(const ModelConfig& config, const CacheOptions& options);
+
+// Host memory that the store takes for a sequence of `tokens`.
+std::uint64_t host_bytes(const ModelConfig& config, const CacheOptions& options, std::int64_t tokens);
+
+// The slots of one layer's tail, without the memory behind them: how it grows, forgets and spills.
+struct TailSlots {
+  std::int64_t capacity = 0;
+  std::int64_t first = 0;
+  std::int64_t tokens = 0;
+  std::int64_t position = 0;
+  std::int64_t window = 0;  // sliding-window layers: how many tokens stay; 0 for global layers
+
+  void drop(std::int64_t oldest);  // `oldest` tokens have left the tail
+  void forget();                   // what has left a sliding window
+  bool has_room(int T) const { return first + tokens + T <= capacity; }
+  std::int64_t capacity_for(int T, const CacheOptions& options) const;          // when there is no room
+  std::int64_t full_blocks(std::int64_t T, const CacheOptions& options) const;  // that T more tokens would fill
+};
+
+// What the tail of one layer (window 0: global) has become when `tokens` have been appended, `chunk` at a time.
+TailSlots tail_after(const CacheOptions& options, std::int64_t window, std::int64_t tokens, int chunk);
+
+// Device memory that the tails take then; equals Cache::device_bytes().
+std::uint64_t tail_bytes(const ModelConfig& config, const CacheOptions& options, std::int64_t tokens, int chunk);
+
+// The K/V of one sequence: for each global layer blocks in the store and a tail on the device; for each sliding-window
+// layer its window on the device and nothing else. Appending is in two steps, so that an error halfway through the
+// layers loses nothing: append(layer) writes behind the live tokens of a layer and starts to spill the blocks that they
+// fill, while later layers are computed; commit() waits for the spilled blocks and makes tokens and blocks live in all
+// layers at once. Not thread-safe; forks may be used from different threads.
+class Cache {
+ public:
+  Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& config, const CacheOptions& options);
+
+  // What a snapshot holds: its store and the tail of every layer. Throws Error when they do not fit the model: other
+  // heads, a sliding window where there should be none.
+  Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& config, const CacheOptions& options,
+        const offload::Snapshot& snapshot);
+
+  // Shares the blocks, copies the tails.
+  Cache fork() const;
+
+  // The tail of every layer, copied to the host, for a snapshot.
+  std::vector<offload::SnapshotTail> tails() const;
+  const offload::Store& store() const { return store_; }
+
+  // `pending` tokens appended but not yet committed are included.
+  gpu::CacheView view(int layer, std::int64_t pending = 0) const;
+
+  std::vector<gpu::CacheView> global_views() const;  // of the global layers, in order
+
+  // Writes k, v (f32 [T][Hkv][d], device) behind the layer's live tokens, making room first. What an append that was
+  // not committed left behind goes with the next one, or with abandon(), which gives back the memory of its blocks.
+  void append(int layer, const float* k, const float* v, int T);
+  void commit(int T);
+  void abandon() noexcept { spills_.abandon(); }
+
+  // Sets aside host memory for the blocks that `tokens` more will fill, those of a layer behind one another, where the
+  // budget has room for all of them; give_back() returns what has not been used. Layers that take turns would lie mixed
+  // with each other otherwise, which costs a device that copies columns a copy for each block.
+  void reserve(std::int64_t tokens);
+  void give_back() noexcept { reserved_.clear(); }
+
+  // The same for one layer, for going layer by layer; tokens() follows with the last one. An error leaves the layers
+  // apart, so it is done to a fork, which then takes the place of what it was forked from.
+  void commit(int layer, int T);
+  void replace_by(Cache grown);
+
+  // Keeps a global layer's next `tokens` in its tail, in memory of the device made for them now, until settle(), which
+  // spills what commit() would have spilled and gives that memory back: a layer's K and V are then read where they were
+  // made. Throws Error when the device has not got it; held_bytes says what it takes.
+  void hold(int layer, std::int64_t tokens);
+  void settle(int layer);
+  std::uint64_t held_bytes(int layer, std::int64_t tokens) const;
+
+  std::int64_t tokens() const { return tokens_; }
+  std::int64_t tokens(int layer) const { return view(layer).tokens(); }
+  const CacheOptions& options() const { return options_; }
+  std::uint64_t host_bytes() const { return store_.bytes(); }
+  std::uint64_t device_bytes() const;
+  std::uint64_t spilled_bytes() const { return spilled_bytes_; }  // by this cache itself, rows and columns
+
+ private:
+  struct Tail : TailSlots {
+    gpu::Buffer rows;
+    int store_layer = -1;  // global layers
+    bool held = false;
+  };
+  Cache(const Cache& other, offload::Store store);
+  void make_room(Tail& tail, int T);
+  void start_spills(int layer, int T);  // of the blocks that T more tokens fill
+  offload::BlockWriter next_block(int layer);
+  void commit_layers(int begin, int end, int T);  // layers [begin, end)
+  void resize(Tail& tail, std::int64_t capacity) const;
+
+  gpu::Backend* backend_;
+  CacheOptions options_;
+  int kv_heads_;
+  int head_dim_;
+  offload::Store store_;
+  std::vector<Tail> tails_;  // [layers]
+  std::int64_t tokens_ = 0;
+  std::uint64_t spilled_bytes_ = 0;
+  Spills spills_;
+  std::vector<std::vector<offload::BlockWriter>> reserved_;  // by layer, the next one last
+};
+
+}  // namespace hayloft::runtime

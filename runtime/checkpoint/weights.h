@@ -1,0 +1,56 @@
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+#include "gpu/backend.h"
+#include "runtime/checkpoint/config.h"
+
+namespace hayloft::runtime {
+
+// A model's weights in device memory, in the dtype of the checkpoint (f32, f16 or bf16) or the one that the backend
+// made of it (Backend::settle_weights); norms and biases as f32. Null pointers stand for what the architecture does not
+// have.
+struct LayerWeights {
+  gpu::Matrix q, k, v, o;         // [Hq d][hidden], [Hkv d][hidden], [Hkv d][hidden], [hidden][Hq d]
+  gpu::Matrix gate, up, down;     // [intermediate][hidden] twice, [hidden][intermediate]
+  const float* q_bias = nullptr;  // [Hq d]
+  const float* k_bias = nullptr;  // [Hkv d]
+  const float* v_bias = nullptr;  // [Hkv d]
+  const float* o_bias = nullptr;  // [hidden]
+  const float* gate_bias = nullptr;
+  const float* up_bias = nullptr;
+  const float* down_bias = nullptr;
+  const float* attention_norm = nullptr;  // [hidden]
+  const float* mlp_norm = nullptr;        // [hidden]
+  const float* q_norm = nullptr;          // [d]
+  const float* k_norm = nullptr;          // [d]
+};
+
+struct Weights {
+  gpu::Matrix embedding;                     // [vocab][hidden]
+  gpu::Matrix output;                        // [vocab][hidden]; the embedding itself when tied
+  const float* final_norm = nullptr;         // [hidden]
+  const float* inverse_frequency = nullptr;  // [d / 2]
+  std::vector<LayerWeights> layers;
+
+  std::vector<gpu::Buffer> buffers;  // owns everything the pointers above point to
+  std::uint64_t bytes = 0;
+};
+
+// Reads model.safetensors, or every shard that model.safetensors.index.json names. Throws Error naming tensor and file:
+// missing, truncated, wrong dtype, wrong shape.
+Weights load_weights(const std::filesystem::path& directory, const ModelConfig& config, gpu::Backend& backend);
+
+// What load_weights will take, from the file headers alone.
+std::uint64_t weight_bytes(const std::filesystem::path& directory);
+
+struct WeightSizes {
+  std::uint64_t bytes = 0;           // in memory
+  std::uint64_t bytes_per_step = 0;  // of matrices that a decoded token is multiplied with
+};
+WeightSizes weight_sizes(const std::filesystem::path& directory);
+// Of a model that is not there, with its matrices in `type`.
+WeightSizes weight_sizes(const ModelConfig& config, gpu::DType type);
+
+}  // namespace hayloft::runtime

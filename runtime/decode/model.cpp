@@ -1,0 +1,259 @@
+#include "runtime/decode/model.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "offload/error.h"
+#include "runtime/decode/hidden_states.h"
+
+namespace hayloft::runtime {
+namespace {
+
+// Floats per token of the pieces of Activations, in their order.
+std::array<std::int64_t, 9> activation_widths(const ModelConfig& config) {
+  const std::int64_t hidden = config.hidden_size;
+  const std::int64_t inner = config.intermediate_size;
+  const std::int64_t query = static_cast<std::int64_t>(config.query_heads) * config.head_dim;
+  const std::int64_t kv = static_cast<std::int64_t>(config.kv_heads) * config.head_dim;
+  return {hidden, hidden, query, kv, kv, query, inner, inner, hidden};
+}
+
+constexpr std::int32_t no_layer = std::numeric_limits<std::int32_t>::max();  // has a NaN or an infinity
+
+std::uint64_t activation_bytes(const ModelConfig& config, int T) {
+  std::int64_t floats = 0;
+  for (const std::int64_t width : activation_widths(config)) floats += width;
+  return static_cast<std::uint64_t>(floats) * static_cast<std::uint64_t>(T) * sizeof(float);
+}
+
+// A step that fails leaves nothing behind in the cache.
+struct Uncommitted {
+  Cache& cache;
+  ~Uncommitted() { cache.abandon(); }
+};
+
+}  // namespace
+
+std::uint64_t workspace_bytes(const ModelConfig& config, int T) {
+  return activation_bytes(config, T) + static_cast<std::uint64_t>(config.vocab_size) * sizeof(float);
+}
+
+// Pieces of the workspace, all f32; see the shapes.
+struct Model::Activations {
+  float* hidden;  // [T][hidden]
+  float* normed;  // [T][hidden]
+  float* q;       // [T][Hq d]
+  float* k;       // [T][Hkv d]
+  float* v;       // [T][Hkv d]
+  float* mixed;   // [T][Hq d], what attention returns
+  float* gate;    // [T][intermediate]
+  float* up;      // [T][intermediate]
+  float* delta;   // [T][hidden], added to the residual stream
+};
+
+Model::Model(const std::filesystem::path& directory, gpu::Backend& backend)
+    : config_(read_config(directory)), backend_(&backend), weights_(load_weights(directory, config_, backend)) {}
+
+Model::Activations Model::prepare(Workspace& workspace, int T) const {
+  const auto widths = activation_widths(config_);
+  if (T > workspace.capacity) {
+    workspace.memory = {};
+    workspace.memory = backend_->allocate(activation_bytes(config_, T), backend_->stream());
+    workspace.capacity = T;
+  }
+  float* pieces[std::tuple_size_v<decltype(widths)>];
+  float* next = workspace.memory.as<float>();
+  for (std::size_t i = 0; i < std::size(widths); ++i) {
+    pieces[i] = next;
+    next += widths[i] * workspace.capacity;
+  }
+  return {pieces[0], pieces[1], pieces[2], pieces[3], pieces[4], pieces[5], pieces[6], pieces[7], pieces[8]};
+}
+
+std::vector<float> Model::forward(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, Want want,
+                                  const Attending& attending) const {
+  if (tokens.empty()) return {};
+  check_ids(tokens);
+  const int T = static_cast<int>(tokens.size());
+  const std::int64_t H = config_.hidden_size;
+  const gpu::Stream stream = backend_->stream();
+  const Activations act = prepare(workspace, T);
+  clear_flag(workspace);
+  const Uncommitted uncommitted{cache};
+
+  backend_->embed(weights_.embedding, tokens.data(), T, act.hidden, stream);
+  int rows = T;  // how many of the newest positions are still needed
+  for (int layer = 0; layer < config_.layers; ++layer) {
+    if (layer + 1 == config_.layers && want != Want::all) rows = want == Want::none ? 0 : 1;
+    attention(layer, cache, workspace, act, T, rows, attending);
+    if (rows > 0) mlp(layer, act, act.hidden + (T - rows) * H, rows);
+    backend_->flag_nonfinite(act.hidden + (T - rows) * H, rows * H, layer, workspace.flag.as<std::int32_t>(), stream);
+  }
+
+  std::vector<float> logits;
+  if (rows > 0) {
+    const std::size_t count = static_cast<std::size_t>(rows) * static_cast<std::size_t>(config_.vocab_size);
+    if (workspace.logits.bytes() < count * sizeof(float))
+      workspace.logits = backend_->allocate(count * sizeof(float), stream);
+    backend_->rms_norm(act.hidden + (T - rows) * H, rows, config_.hidden_size, weights_.final_norm,
+                       config_.rms_norm_eps, act.normed, stream);
+    backend_->matmul(act.normed, rows, weights_.output, nullptr, workspace.logits.as<float>(), stream);
+    backend_->flag_nonfinite(workspace.logits.as<float>(), static_cast<std::int64_t>(count), config_.layers,
+                             workspace.flag.as<std::int32_t>(), stream);
+    if (attending.candidates) {
+      const int n = std::min(attending.candidate_count, config_.vocab_size);
+      attending.candidates->tokens.resize(static_cast<std::size_t>(n));
+      attending.candidates->logits.resize(static_cast<std::size_t>(n));
+      backend_->top_values(workspace.logits.as<float>(), config_.vocab_size, n, attending.candidates->tokens.data(),
+                           attending.candidates->logits.data(), stream);
+    } else {
+      logits.resize(count);
+      backend_->to_host(logits.data(), workspace.logits.as<float>(), count * sizeof(float), stream);
+    }
+  }
+  require_finite(workspace, cache.tokens() + T - 1);
+  cache.commit(T);
+  return logits;
+}
+
+void Model::forward_by_layer(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, int chunk,
+                             const Attending& attending, const OnDevice& on_device,
+                             const std::function<void(std::int64_t done)>& progress) const {
+  if (tokens.empty()) return;
+  check_ids(tokens);
+  const gpu::Stream stream = backend_->stream();
+  const auto S = static_cast<std::int64_t>(tokens.size());
+  const std::int64_t H = config_.hidden_size;
+  Cache grown = cache.fork();
+  grown.reserve(S);
+  Activations act = prepare(workspace, static_cast<int>(std::min<std::int64_t>(chunk, S)));
+  HiddenStates hidden(*backend_, S, H, chunk, on_device.hidden);
+  clear_flag(workspace);
+  for (int layer = 0; layer < config_.layers; ++layer) {
+    const bool last = layer + 1 == config_.layers;  // it stops at K and V
+    const bool held = on_device.layer && !last && config_.sliding_window[static_cast<std::size_t>(layer)] == 0;
+    if (held) grown.hold(layer, S);
+    for (std::int64_t at = 0; at < S; at += chunk) {
+      const int T = static_cast<int>(std::min<std::int64_t>(chunk, S - at));
+      act.hidden = hidden.begin(at, layer == 0);
+      if (layer == 0) backend_->embed(weights_.embedding, tokens.data() + at, T, act.hidden, stream);
+      attention(layer, grown, workspace, act, T, last ? 0 : T, attending);
+      if (!last) {
+        mlp(layer, act, act.hidden, T);
+        backend_->flag_nonfinite(act.hidden, T * H, layer, workspace.flag.as<std::int32_t>(), stream);
+        hidden.keep(at, T);
+      }
+      grown.commit(layer, T);
+      if (progress) progress((layer * S + at + T) / config_.layers);
+    }
+    if (held) grown.settle(layer);
+    require_finite(workspace, cache.tokens() + S - 1);
+  }
+  cache.replace_by(std::move(grown));
+}
+
+void Model::check_ids(std::span<const std::int32_t> tokens) const {
+  for (const std::int32_t token : tokens) {
+    if (token < 0 || token >= config_.vocab_size) {
+      fail("token id {} is outside the model's vocabulary of {}: model and tokenizer do not belong together", token,
+           config_.vocab_size);
+    }
+  }
+}
+
+void Model::clear_flag(Workspace& workspace) const {
+  const gpu::Stream stream = backend_->stream();
+  if (!workspace.flag) workspace.flag = backend_->allocate(sizeof(std::int32_t), stream);
+  backend_->to_device(workspace.flag.as<void>(), &no_layer, sizeof no_layer, stream);
+}
+
+void Model::require_finite(const Workspace& workspace, std::int64_t last_position) const {
+  std::int32_t bad_layer = no_layer;
+  backend_->to_host(&bad_layer, workspace.flag.as<void>(), sizeof bad_layer, backend_->stream());
+  if (bad_layer == no_layer) return;
+  const std::string where = bad_layer == config_.layers ? "the logits" : fmt::format("layer {}", bad_layer);
+  fail("NaN or infinity in {} at position {}: the weights are damaged, or overflow 16-bit K/V", where, last_position);
+}
+
+// The residual stream of the newest `rows` positions gains the layer's attention; K and V of all T enter the cache.
+void Model::attention(int layer, Cache& cache, Workspace& workspace, const Activations& act, int T, int rows,
+                      const Attending& attending) const {
+  const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
+  const int d = config_.head_dim;
+  const std::int64_t H = config_.hidden_size;
+  const std::int64_t position = cache.tokens(layer);
+  const gpu::Stream stream = backend_->stream();
+  const gpu::Rope rope{weights_.inverse_frequency};
+  const bool rotated = config_.rope[static_cast<std::size_t>(layer)];
+
+  backend_->rms_norm(act.hidden, T, config_.hidden_size, w.attention_norm, config_.rms_norm_eps, act.normed, stream);
+  backend_->matmul(act.normed, T, w.k, w.k_bias, act.k, stream);
+  backend_->matmul(act.normed, T, w.v, w.v_bias, act.v, stream);
+  if (w.k_norm) backend_->rms_norm(act.k, T * config_.kv_heads, d, w.k_norm, config_.rms_norm_eps, act.k, stream);
+  if (rotated) backend_->rope(act.k, T, config_.kv_heads, d, position, rope, stream);
+  cache.append(layer, act.k, act.v, T);
+  const gpu::CacheView view = cache.view(layer, T);
+  const std::int64_t window = config_.sliding_window[static_cast<std::size_t>(layer)];
+  int seen = rows;  // the newest queries that anyone asks for
+  if (window == 0) {
+    for (const MethodState* watcher : attending.watchers) seen = std::max(seen, watcher->wants_queries(view.layer, T));
+  }
+  if (seen == 0) return;
+
+  backend_->matmul(act.normed + (T - seen) * H, seen, w.q, w.q_bias, act.q, stream);
+  if (w.q_norm) backend_->rms_norm(act.q, seen * config_.query_heads, d, w.q_norm, config_.rms_norm_eps, act.q, stream);
+  if (rotated) backend_->rope(act.q, seen, config_.query_heads, d, position + T - seen, rope, stream);
+
+  const std::int64_t query_width = static_cast<std::int64_t>(config_.query_heads) * d;
+  if (window == 0) {
+    for (MethodState* watcher : attending.watchers) {
+      const int wanted = watcher->wants_queries(view.layer, T);
+      if (wanted > 0) watcher->see_queries(view, act.q + (seen - wanted) * query_width, wanted);
+    }
+  }
+  if (rows == 0) return;
+  const float* const q = act.q + (seen - rows) * query_width;
+
+  if (attending.method && T == 1 && window == 0) {
+    Counters unread;
+    StepTrace trace;
+    std::vector<StepObserver*> looking;
+    for (const auto& observer : attending.observers) {
+      if (observer->wants(layer, position)) looking.push_back(observer.get());
+    }
+    const Step step{*backend_,
+                    stream,
+                    view,
+                    config_.query_heads,
+                    workspace.scratch,
+                    attending.counters ? *attending.counters : unread,
+                    looking.empty() ? nullptr : &trace,
+                    attending.state};
+    attending.method->attend(step, q, act.mixed);
+    for (StepObserver* observer : looking) {
+      observer->see(
+          {*backend_, stream, layer, view, cache.store(), config_.query_heads, q, act.mixed, trace, *attending.method});
+    }
+  } else if (window > 0) {
+    backend_->attend_causal(view, q, rows, config_.query_heads, window, act.mixed, stream);
+  } else {
+    attend_prefill(*backend_, view, q, rows, config_.query_heads, attending.prefill, workspace.scratch, act.mixed,
+                   stream);
+  }
+  backend_->matmul(act.mixed, rows, w.o, w.o_bias, act.delta, stream);
+  backend_->add(act.hidden + (T - rows) * H, act.delta, rows * H, stream);
+}
+
+void Model::mlp(int layer, const Activations& act, float* hidden, int rows) const {
+  const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
+  const gpu::Stream stream = backend_->stream();
+  backend_->rms_norm(hidden, rows, config_.hidden_size, w.mlp_norm, config_.rms_norm_eps, act.normed, stream);
+  backend_->matmul(act.normed, rows, w.gate, w.gate_bias, act.gate, stream);
+  backend_->matmul(act.normed, rows, w.up, w.up_bias, act.up, stream);
+  backend_->silu_mul(act.gate, act.up, static_cast<std::int64_t>(rows) * config_.intermediate_size, stream);
+  backend_->matmul(act.gate, rows, w.down, w.down_bias, act.delta, stream);
+  backend_->add(hidden, act.delta, static_cast<std::int64_t>(rows) * config_.hidden_size, stream);
+}
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,93 @@
+#include "runtime/decode/prefill.h"
+
+#include <algorithm>
+
+#include "offload/error.h"
+
+namespace hayloft::runtime {
+namespace {
+
+void attend_topk(gpu::Backend& backend, const gpu::CacheView& cache, const float* q, int T, int query_heads,
+                 const PrefillOptions& options, MethodScratch& scratch, float* out, gpu::Stream stream) {
+  const std::int64_t S = cache.tokens();
+  const std::int64_t width = static_cast<std::int64_t>(query_heads) * cache.head_dim;
+  const auto limit_of = [&](std::int64_t seen) {  // L of the query that sees `seen` positions
+    return std::min(cache.store.tokens, std::max<std::int64_t>(0, seen - options.window));
+  };
+  const std::int64_t most = std::min(options.k.of(S), limit_of(S));
+  const std::uint64_t bytes = static_cast<std::uint64_t>(query_heads * most) * sizeof(std::int32_t);
+  if (scratch.positions.bytes() < bytes) scratch.positions = backend.allocate(bytes, stream);
+
+  // The first queries may have nothing to choose: they attend to everything, all at once, as if the chunk ended there.
+  const std::int64_t first = S - T;
+  int whole = 0;
+  while (whole < T && options.k.of(first + whole + 1) >= limit_of(first + whole + 1)) ++whole;
+  gpu::CacheView begun = cache;
+  begun.tail.tokens -= T - whole;
+  backend.attend_causal(begun, q, whole, query_heads, {}, out, stream);
+
+  for (int t = whole; t < T; ++t) {
+    const std::int64_t seen = first + t + 1;
+    gpu::ExactSelect select;
+    select.limit = limit_of(seen);
+    select.k = static_cast<int>(std::min(options.k.of(seen), select.limit));
+    select.per = index::SelectPer::query_head;
+    gpu::Attended what;
+    what.lists = query_heads;
+    what.k = select.k;
+    what.ranges[0] = {select.limit, seen};
+    std::int32_t* const positions = scratch.positions.as<std::int32_t>();
+    backend.select_exact(cache, q + t * width, query_heads, select, positions, stream);
+    what.positions = positions;
+    backend.attend(cache, q + t * width, query_heads, what, out + t * width, stream);
+  }
+}
+
+}  // namespace
+
+const char* name(PrefillOptions::Kind kind) {
+  switch (kind) {
+    case PrefillOptions::Kind::window:
+      return "window";
+    case PrefillOptions::Kind::topk:
+      return "topk";
+    case PrefillOptions::Kind::exact:
+      break;
+  }
+  return "exact";
+}
+
+std::string prefill_label(const PrefillOptions& options) {
+  switch (options.kind) {
+    case PrefillOptions::Kind::window:
+      return fmt::format("window w={} s={}", options.window, options.sinks);
+    case PrefillOptions::Kind::topk:
+      return fmt::format("topk k={} w={}", options.k.text(), options.window);
+    case PrefillOptions::Kind::exact:
+      break;
+  }
+  return "exact";
+}
+
+void check_prefill(const PrefillOptions& options) {
+  if (options.window < 1)
+    fail("--prefill-window {}: a query attends to itself at least; use 1 or more", options.window);
+  if (options.sinks < 0) fail("--prefill-sinks {}: cannot be negative", options.sinks);
+  if (options.k.count < 0 || (options.k.count == 0 && !(options.k.share > 0 && options.k.share <= 1))) {
+    fail("--prefill-k {}: a number of positions, or a share of the context above 0% and up to 100%", options.k.text());
+  }
+}
+
+void attend_prefill(gpu::Backend& backend, const gpu::CacheView& cache, const float* q, int T, int query_heads,
+                    const PrefillOptions& options, MethodScratch& scratch, float* out, gpu::Stream stream) {
+  switch (options.kind) {
+    case PrefillOptions::Kind::exact:
+      return backend.attend_causal(cache, q, T, query_heads, {}, out, stream);
+    case PrefillOptions::Kind::window:
+      return backend.attend_causal(cache, q, T, query_heads, {options.window, options.sinks}, out, stream);
+    case PrefillOptions::Kind::topk:
+      return attend_topk(backend, cache, q, T, query_heads, options, scratch, out, stream);
+  }
+}
+
+}  // namespace hayloft::runtime

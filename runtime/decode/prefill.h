@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "gpu/backend.h"
+#include "runtime/attention/method.h"
+
+// How the global layers attend while a prompt is read in chunks. With S tokens, N of them in the store when a chunk
+// begins and p the position of a query in that chunk, the query attends to
+//
+//   exact   [0, p].
+//   window  [0, s) and (p - w, p]: StreamingLLM (arXiv 2309.17453) and LM-Infinite (arXiv 2308.16137), but for their
+//           shift of positions (gpu::CausalWindow). Time is linear in S.
+//   topk    [L, p] and, for each query head, the k positions of [0, L) with the largest inner products, where
+//           L = min(N, max(0, p + 1 - w)); all of [0, L) when k >= L. Top-k attention, arXiv 2502.06766, section 3.4.
+//           Every query searches all keys before L, near the memory: time still grows with the square of S, at the
+//           price of a scan of K instead of attention over K and V. N is a matter of how the prompt is cut, so the
+//           chunk size is part of the result, unless w is so long that L = p + 1 - w always: at least the chunk, a
+//           block and the window of the cache together.
+//
+// Sliding-window layers keep to their own window. The answer's tokens are another matter: see Method.
+namespace hayloft::runtime {
+
+struct PrefillOptions {
+  enum class Kind : std::uint8_t { exact, window, topk };
+  // Which loop is outside; the result is the same bit for bit. automatic: what moves fewer bytes (plan_prefill.h).
+  enum class Order : std::uint8_t { automatic, chunk, layer };
+  Kind kind = Kind::exact;
+  std::int64_t window = 4096;  // w, the query's own position counted in
+  std::int64_t sinks = 4;      // s, of `window`
+  Budget k{1024, 0};           // k, of `topk`: besides the window; a share is one of p + 1
+  Order order = Order::automatic;
+};
+
+const char* name(PrefillOptions::Kind kind);
+
+// "exact", "window w=4096 s=4", "topk k=1024 w=4096".
+std::string prefill_label(const PrefillOptions& options);
+
+// Throws Error naming the option that is out of range.
+void check_prefill(const PrefillOptions& options);
+
+// The newest T positions of one global layer: q and out are f32 [T][Hq][d], device; the tokens are in the cache
+// already. `scratch` holds the positions that were searched for.
+void attend_prefill(gpu::Backend& backend, const gpu::CacheView& cache, const float* q, int T, int query_heads,
+                    const PrefillOptions& options, MethodScratch& scratch, float* out, gpu::Stream stream);
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "runtime/decode/session.h"
+
+// Which loop is outside while a prompt is read, that over chunks or that over layers, and what crosses the link for it.
+//
+// Chunk by chunk, every layer of a chunk is computed before the next chunk: a layer's K/V of all chunks before comes
+// over the link for each chunk, which grows with the square of the length. Layer by layer, all chunks go through one
+// layer before the next: its K/V stays on the device meanwhile, and the hidden states of all tokens pass through host
+// memory, in and out once per layer. Weights lie on the device in both. The K and V that are made, and spilled, are the
+// same in both and left out.
+namespace hayloft::runtime {
+
+// Layers of a prompt whose attention is computed, global ones or the others. The last layer stops at K and V: nothing
+// reads its output.
+int attending_layers(const ModelConfig& config, bool global);
+
+struct PrefillTraffic {
+  std::uint64_t chunk_major = 0;  // bytes over the link
+  std::uint64_t layer_major = 0;
+};
+
+// By options.prefill for the global layers; layer_major knows no difference between the strategies.
+PrefillTraffic prefill_traffic(const ModelConfig& config, const SessionOptions& options, std::int64_t tokens);
+
+struct PrefillOrder {
+  PrefillOptions::Order order = PrefillOptions::Order::chunk;  // never `automatic`
+  std::string why;                                             // with the bytes
+};
+
+// As options.prefill.order says, or what moves fewer bytes. resident: the backend keeps a layer's K and V in memory of
+// the device while all chunks pass; without that, going layer by layer saves nothing, and going by chunks keeps the
+// activations in the caches.
+PrefillOrder prefill_order(const ModelConfig& config, const SessionOptions& options, std::int64_t tokens,
+                           bool resident);
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,106 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "offload/host/arena.h"
+#include "runtime/attention/method.h"
+#include "runtime/cache/cache.h"
+#include "runtime/decode/model.h"
+#include "runtime/decode/prefill.h"
+
+namespace hayloft::runtime {
+
+struct SessionOptions {
+  CacheOptions cache;
+  int chunk_tokens = 2048;  // prefill this many tokens at a time
+  PrefillOptions prefill = {};
+};
+
+// Told after each chunk of a prefill (and by ingest before the first) how many tokens are done. Throw to stop: the
+// chunks so far stay, unless the prefill goes layer by layer, which adds all of them or none.
+using PrefillProgress = std::function<void(std::int64_t done, std::int64_t total)>;
+
+// One sequence being read or generated. Forks share the context they have in common, without copying it: prefill a book
+// once, ask each question in a fork. Not thread-safe; different sessions may run on different threads. The model and
+// the arena must outlive it.
+class Session {
+ public:
+  Session(const Model& model, offload::Arena& arena, const SessionOptions& options = {});
+
+  // Goes on where a snapshot ends; its blocks stay in the file and are shared. Block size and column format are the
+  // snapshot's. Throws Error when it does not fit the model.
+  Session(const Model& model, offload::Arena& arena, const SessionOptions& options, const offload::Snapshot& snapshot);
+
+  Session fork() const;
+
+  // Prefill: adds the tokens chunk by chunk, or layer by layer, attending as SessionOptions::prefill says. No logits:
+  // the last token of a prompt goes through step().
+  void append(std::span<const std::int32_t> tokens, const PrefillProgress& progress = {});
+
+  // How append() attends from now on: a question may be read in another way than the context it is put to. Throws
+  // Error.
+  void set_prefill(const PrefillOptions& prefill);
+
+  // From now on what the method keeps of a sequence is there, sees the queries of what is appended, and is forked with
+  // the session. For methods that choose by the queries of a prompt: call it before the prompt is appended. An append
+  // that fails drops what was watching.
+  void watch(const Method& method);
+
+  // Brings what the method keeps of the sequence up to now, which may take long (an index is built), so that the first
+  // step does not have to. Throws Error where the method had to watch the prompt being read and did not.
+  void prepare(const Method& method, const StateProgress& progress = {});
+
+  // Instead of building it: what save() gave for a session at this point or before. Throws Error, without the name of
+  // the file it came from.
+  void restore(const Method& method, std::span<const std::byte> saved);
+
+  // What the method keeps of the sequence; null where that is nothing, or not there yet.
+  const MethodState* state(const Method& method) const;
+
+  // Decodes one token: adds it and returns the logits of what follows, [vocab]. Global layers attend by `method`.
+  std::vector<float> step(std::int32_t token, const Method& method);
+
+  // Decodes one token and draws the next. Only the logits that decide leave the device.
+  std::int32_t next(std::int32_t token, const Method& method, Sampler& sampler);
+
+  // Adds the tokens and returns all their logits, [T][vocab], attending exactly.
+  std::vector<float> score(std::span<const std::int32_t> tokens);
+
+  std::int64_t tokens() const { return cache_.tokens(); }
+  const Cache& cache() const { return cache_; }
+  const Counters& counters() const { return counters_; }  // of the steps of this session
+  std::int64_t steps() const { return steps_; }
+
+  // From now on the observer looks on at what is decoded, beside those that do already. Forks begin without.
+  void observe(std::shared_ptr<StepObserver> observer) { observers_.push_back(std::move(observer)); }
+  // The same for a function that is called for every step and global layer, with q f32 [Hq][d] in device memory; costs
+  // a copy to the host each time, so for measurement only.
+  using Sight = std::function<void(int layer, const gpu::CacheView& cache, const float* q, const StepTrace& trace)>;
+  void observe(Sight sight);
+
+ private:
+  Session(const Session& other, Cache cache);
+  StateShape state_shape() const;
+  std::vector<float> decode(std::int32_t token, const Method& method, int candidate_count, Candidates* candidates);
+  void read(std::span<const std::int32_t> tokens, const Attending& attending, const PrefillProgress& progress);
+  // What fits into memory of the device, beside all else, when `tokens` more are read layer by layer. Without a budget
+  // of its own the device's memory is the host's: K and V have no need to stay, and the hidden states nowhere to go.
+  OnDevice fits_device(std::int64_t tokens) const;
+
+  const Model* model_;
+  SessionOptions options_;
+  Cache cache_;
+  Workspace workspace_;
+  Counters counters_;
+  std::int64_t steps_ = 0;
+  std::vector<std::shared_ptr<StepObserver>> observers_;
+  std::map<std::string, std::unique_ptr<MethodState>> states_;  // by Method::state_key
+};
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,262 @@
+#include "runtime/eval/eval.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <map>
+
+#include "offload/error.h"
+#include "runtime/eval/meter.h"
+#include "runtime/eval/metrics.h"
+
+namespace hayloft::runtime {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+constexpr std::size_t question_tokens = 256;  // at a prompt's end that are read exactly
+
+// The next token to decode, or nothing when the answer has ended.
+using Next = std::function<std::optional<std::int32_t>(const std::vector<float>& logits)>;
+
+// What dense attention said behind a prompt: one entry per step.
+struct Reference {
+  std::vector<std::int32_t> tokens;  // that came next
+  std::vector<std::vector<float>> logits;
+  EvalRow row;  // what the steps took
+};
+
+class Run {
+ public:
+  Run(const Model& model, const Tokenizer& tokenizer, offload::Arena& arena, EvalTask& task, const EvalOptions& options,
+      const EvalHooks& hooks)
+      : model_(model), tokenizer_(tokenizer), arena_(arena), task_(task), options_(options), hooks_(hooks) {
+    if (options.methods.empty()) fail("--attn: name at least one attention method");
+    if (options.samples < 1) fail("--samples {}: at least one is needed", options.samples);
+    dense_ = make_method({}, model.config().head_dim);
+    host_ = gpu::make_cpu_backend(model.backend().threads());
+    for (const MethodOptions& method : options.methods) {
+      methods_.push_back(make_method(method, model.config().head_dim));
+    }
+  }
+
+  void run() {
+    const int samples = std::min(options_.samples, task_.samples());
+    for (int number = 0; number < samples; ++number) {
+      std::vector<const Method*> missing;
+      for (const auto& method : methods_) {
+        if (!hooks_.done || !hooks_.done(task_, number, method->options())) missing.push_back(method.get());
+      }
+      if (!missing.empty()) answer(number, missing);
+    }
+  }
+
+ private:
+  void answer(int number, const std::vector<const Method*>& methods) {
+    const EvalSample sample = task_.sample(number);
+    if (hooks_.sample_started) {
+      hooks_.sample_started(task_, number, static_cast<std::int64_t>(sample.prompt.size()));
+    }
+    const Clock::time_point start = Clock::now();
+    Session context = sample.shared_tokens > 0 ? read_behind_shared(sample, methods) : read(sample.prompt, methods);
+    const double prefill_seconds = sample.shared_tokens > 0 ? shared_prefill_seconds_ : seconds_since(start);
+
+    observed_ = false;
+    std::optional<Reference> reference;
+    if (!sample.forced.empty() || options_.agreement) reference = refer(context, sample);
+    for (const Method* method : methods) {
+      const Clock::time_point before = Clock::now();
+      context.prepare(*method, hooks_.prepare);
+      const double prepare_seconds = seconds_since(before) + shared_prepare_seconds_[method];
+      EvalRow row = reference && method->options().name == "dense"
+                        ? row_of(*reference, sample)
+                        : answer_by(*method, context, sample, reference ? &*reference : nullptr);
+      row.task = task_.name();
+      row.sample = number;
+      row.ctx_size = task_.ctx_size();
+      row.prompt_tokens = static_cast<std::int64_t>(sample.prompt.size());
+      row.attn = method->options();
+      row.measure = task_.measure();
+      row.expected = sample.expected;
+      row.prefill_seconds = prefill_seconds;
+      row.prepare_seconds = prepare_seconds;
+      if (const MethodState* state = context.state(*method)) row.state_bytes = state->bytes();
+      if (hooks_.row) hooks_.row(row);
+    }
+  }
+
+  // The prompt but for its last token, behind what the task's samples share: that is read, and what the methods keep of
+  // it is built, once.
+  Session read_behind_shared(const EvalSample& sample, const std::vector<const Method*>& methods) {
+    if (!shared_) {
+      const Clock::time_point start = Clock::now();
+      shared_.emplace(model_, arena_, options_.session);
+      for (const auto& method : methods_) shared_->watch(*method);
+      shared_->append(std::span(sample.prompt).first(static_cast<std::size_t>(sample.shared_tokens)), hooks_.prefill);
+      shared_prefill_seconds_ = seconds_since(start);
+    }
+    for (const Method* method : methods) {
+      const Clock::time_point start = Clock::now();
+      shared_->prepare(*method, hooks_.prepare);
+      // Nothing is left to be done when it was there already.
+      shared_prepare_seconds_[method] = std::max(shared_prepare_seconds_[method], seconds_since(start));
+    }
+    Session context = shared_->fork();
+    context.set_prefill({});
+    const auto rest = std::span(sample.prompt).subspan(static_cast<std::size_t>(sample.shared_tokens));
+    context.append(rest.first(rest.size() - 1));
+    return context;
+  }
+
+  // The prompt but for its last token.
+  Session read(const std::vector<std::int32_t>& prompt, const std::vector<const Method*>& methods) const {
+    Session context(model_, arena_, options_.session);
+    for (const Method* method : methods) context.watch(*method);
+    const auto before = std::span(prompt).first(prompt.size() - 1);
+    const std::size_t question = std::min(question_tokens, before.size());
+    context.append(before.first(before.size() - question), hooks_.prefill);
+    context.set_prefill({});
+    context.append(before.last(question));
+    return context;
+  }
+
+  EvalRow answer_by(const Method& method, const Session& context, const EvalSample& sample,
+                    const Reference* reference) {
+    EvalRow row;
+    row.window = method.window(static_cast<std::int64_t>(sample.prompt.size()));
+    row.k = method.recall_k(static_cast<std::int64_t>(sample.prompt.size()));
+    if (!sample.forced.empty()) {
+      row.score = std::exp(follow(context, method, sample.prompt.back(), *reference, row));
+      return row;
+    }
+    std::vector<std::int32_t> answer;
+    decode(context, method, sample.prompt.back(), row, [&](const std::vector<float>& logits) {
+      answer.push_back(likeliest(logits));
+      return goes_on(answer, sample);
+    });
+    grade(std::move(answer), sample, row);
+    if (reference) {
+      EvalRow led;
+      follow(context, method, sample.prompt.back(), *reference, led);
+      row.top1 = led.top1;
+      row.kl = led.kl;
+    }
+    return row;
+  }
+
+  Reference refer(const Session& context, const EvalSample& sample) {
+    Reference reference;
+    decode(context, *dense_, sample.prompt.back(), reference.row, [&](const std::vector<float>& logits) {
+      const std::size_t step = reference.logits.size();
+      reference.logits.push_back(logits);
+      reference.tokens.push_back(sample.forced.empty() ? likeliest(logits) : sample.forced[step]);
+      if (sample.forced.empty()) return goes_on(reference.tokens, sample);
+      return step + 1 == sample.forced.size() ? std::nullopt : std::optional(sample.forced[step]);
+    });
+    return reference;
+  }
+
+  // Dense attention's own row.
+  EvalRow row_of(const Reference& reference, const EvalSample& sample) const {
+    EvalRow row = reference.row;
+    row.top1 = 1;
+    row.kl = 0;
+    if (sample.forced.empty()) {
+      grade(reference.tokens, sample, row);
+      return row;
+    }
+    double surprises = 0;
+    for (std::size_t step = 0; step < reference.tokens.size(); ++step) {
+      surprises += surprise(reference.logits[step], reference.tokens[step]);
+    }
+    row.score = std::exp(surprises / static_cast<double>(reference.tokens.size()));
+    return row;
+  }
+
+  // Leads a method along the reference's tokens and enters how far it agrees; returns the mean surprise at them.
+  double follow(const Session& context, const Method& method, std::int32_t token, const Reference& reference,
+                EvalRow& row) {
+    double surprises = 0, divergences = 0, same = 0;
+    std::size_t step = 0;
+    decode(context, method, token, row, [&](const std::vector<float>& logits) {
+      const std::int32_t expected = reference.tokens[step];
+      surprises += surprise(logits, expected);
+      divergences += divergence(reference.logits[step], logits);
+      same += likeliest(logits) == likeliest(reference.logits[step]);
+      ++step;
+      return step == reference.tokens.size() ? std::nullopt : std::optional(expected);
+    });
+    const auto steps = static_cast<double>(step);
+    row.top1 = same / steps;
+    row.kl = divergences / steps;
+    return surprises / steps;
+  }
+
+  // Decodes from `token` on in a fork of the context, as `next` says, and enters what it took, and where the row has a
+  // k how near it came to exact attention.
+  void decode(const Session& context, const Method& method, std::int32_t token, EvalRow& row, const Next& next) {
+    Session session = context.fork();
+    const auto meter = std::make_shared<Meter>(*host_, context.tokens());
+    double seconds = 0, watched = 0;
+    if (row.k > 0 && options_.fidelity) session.observe(std::make_shared<Clocked>(meter, watched));
+    if (options_.observer && !observed_) session.observe(std::make_shared<Clocked>(options_.observer, watched));
+    observed_ = true;
+    for (std::optional<std::int32_t> now = token; now;) {
+      const Clock::time_point start = Clock::now();
+      const std::vector<float> logits = session.step(*now, method);
+      seconds += seconds_since(start);
+      if (hooks_.step) hooks_.step();
+      now = next(logits);
+    }
+    row.steps = session.steps();
+    const auto steps = static_cast<double>(row.steps);
+    row.ms_per_token = (seconds - watched) * 1000 / steps;
+    row.elements_per_token = static_cast<double>(session.counters().elements) / steps;
+    row.link_bytes_per_token = static_cast<double>(session.counters().total(Place::link)) / steps;
+    row.near_bytes_per_token = static_cast<double>(session.counters().total(Place::near)) / steps;
+    meter->enter(row);
+  }
+
+  bool ends(std::int32_t token) const {
+    const auto& eos = model_.config().eos_tokens;
+    return std::find(eos.begin(), eos.end(), token) != eos.end();
+  }
+
+  std::optional<std::int32_t> goes_on(const std::vector<std::int32_t>& answer, const EvalSample& sample) const {
+    const bool over = ends(answer.back()) || static_cast<int>(answer.size()) == sample.answer_tokens;
+    return over ? std::nullopt : std::optional(answer.back());
+  }
+
+  void grade(std::vector<std::int32_t> answer, const EvalSample& sample, EvalRow& row) const {
+    if (ends(answer.back())) answer.pop_back();
+    const std::string text = tokenizer_.decode(answer, false, true);
+    row.score = task_.score(text, sample);
+    row.prediction = task_.cleaned(text);
+  }
+
+  const Model& model_;
+  const Tokenizer& tokenizer_;
+  offload::Arena& arena_;
+  EvalTask& task_;
+  const EvalOptions& options_;
+  const EvalHooks& hooks_;
+  std::unique_ptr<Method> dense_;
+  std::unique_ptr<gpu::Backend> host_;  // for the meter
+  std::vector<std::unique_ptr<Method>> methods_;
+  std::optional<Session> shared_;  // what the samples of the task have in common
+  double shared_prefill_seconds_ = 0;
+  std::map<const Method*, double> shared_prepare_seconds_;
+  bool observed_ = false;  // an answer to this sample
+};
+
+}  // namespace
+
+void run_eval(const Model& model, const Tokenizer& tokenizer, offload::Arena& arena, EvalTask& task,
+              const EvalOptions& options, const EvalHooks& hooks) {
+  Run(model, tokenizer, arena, task, options, hooks).run();
+}
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "offload/host/arena.h"
+#include "runtime/attention/method.h"
+#include "runtime/attention/step_observer.h"
+#include "runtime/decode/session.h"
+#include "runtime/eval/task.h"
+
+// Evaluation: samples of tasks, each read once and then answered by every method from a fork of what was read.
+namespace hayloft::runtime {
+
+// One sample answered by one method.
+struct EvalRow {
+  std::string task;
+  int sample = 0;
+  std::int64_t ctx_size = 0;       // of the task
+  std::int64_t prompt_tokens = 0;  // of the sample
+  MethodOptions attn;
+  std::int64_t k = 0;       // positions attended at this length; 0 for dense
+  std::int64_t window = 0;  // w at this length
+
+  Measure measure = Measure::share;
+  double score = 0;
+  std::string prediction;  // as it is scored; empty where tokens were forced
+  std::vector<std::string> expected;
+
+  // Against dense attention on the same tokens: the share of steps with the same likeliest token, and the mean
+  // KL(dense || method), in nats. The tokens are the sample's forced ones, else what dense attention generated.
+  std::optional<double> top1;
+  std::optional<double> kl;
+  // Against exact attention over the same cache, over the first 8 steps, the layers and the heads: the share of the
+  // true top-k positions among those attended, of the softmax that lies on what was attended, and |y - y_exact| /
+  // |y_exact|.
+  std::optional<double> recall;
+  std::optional<double> mass;
+  std::optional<double> output_error;
+
+  std::int64_t steps = 0;  // decoded; the figures below are per step
+  double elements_per_token = 0;
+  double near_bytes_per_token = 0;
+  double link_bytes_per_token = 0;
+  double ms_per_token = 0;
+  double prefill_seconds = 0;  // of the prompt, shared by the methods
+  double prepare_seconds = 0;  // of what the method keeps beside the cache
+  std::uint64_t state_bytes = 0;
+};
+
+struct EvalOptions {
+  std::vector<MethodOptions> methods;
+  int samples = 10;        // of each task at each length, or as many as there are
+  bool agreement = false;  // lead every method along dense attention's answers, too
+  bool fidelity = true;    // measure recall, mass and output error
+  // Looks on at one answer to each sample, the first that is decoded; its time is not in ms_per_token.
+  std::shared_ptr<StepObserver> observer = nullptr;
+  SessionOptions session;
+};
+
+struct EvalHooks {
+  // Whether a row is there already: then it is not made again. None: all are made.
+  std::function<bool(const EvalTask& task, int sample, const MethodOptions& attn)> done;
+  std::function<void(const EvalTask& task, int sample, std::int64_t prompt_tokens)> sample_started;
+  PrefillProgress prefill;
+  StateProgress prepare;
+  std::function<void()> step;  // after every decoded token; throw to stop
+  std::function<void(const EvalRow& row)> row;
+};
+
+// Samples in order, all methods of a sample one after another. Answers are greedy and end with the model's end-of-text
+// token. The last 256 tokens of a prompt, its question, are read exactly, however the rest is. Throws Error: options
+// out of range, a sample that cannot be made, a context that does not fit.
+void run_eval(const Model& model, const Tokenizer& tokenizer, offload::Arena& arena, EvalTask& task,
+              const EvalOptions& options, const EvalHooks& hooks);
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,244 @@
+#include "runtime/eval/json.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "offload/error.h"
+#include "offload/json_file.h"
+
+namespace hayloft::runtime {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+std::string digest_of(std::string_view bytes) {
+  XXH128_canonical_t canonical;
+  XXH128_canonicalFromHash(&canonical, XXH3_128bits(bytes.data(), bytes.size()));
+  std::string text;
+  for (int i = 0; i < 8; ++i) text += fmt::format("{:02x}", canonical.digest[i]);
+  return text;
+}
+
+std::string contents(const std::string& option, const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) fail("{} {}: cannot be read", option, path.string());
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (file.bad()) fail("{} {}: reading failed", option, path.string());
+  return text;
+}
+
+// An answer may end in the middle of a character.
+std::string one_line(const ordered_json& object) {
+  return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+template <class T>
+ordered_json or_null(const std::optional<T>& value) {
+  return value ? ordered_json(*value) : ordered_json(nullptr);
+}
+
+std::optional<double> number_or_none(const json& object, const char* name) {
+  const json& value = object.at(name);
+  return value.is_null() ? std::nullopt : std::optional(value.get<double>());
+}
+
+template <class T>
+struct Word {
+  const char* word;
+  T value;
+};
+constexpr Word<Measure> measures[] = {
+    {"share", Measure::share}, {"characters", Measure::characters}, {"perplexity", Measure::perplexity}};
+constexpr Word<index::GroupRule> rules[] = {{"softmax", index::GroupRule::softmax},
+                                            {"logits", index::GroupRule::logits}};
+constexpr Word<index::SelectPer> selections[] = {{"kv-head", index::SelectPer::kv_head},
+                                                 {"query-head", index::SelectPer::query_head}};
+constexpr Word<gpu::Temperature> temperatures[] = {
+    {"coverage", gpu::Temperature::coverage}, {"d", gpu::Temperature::head_dim}, {"r", gpu::Temperature::rank}};
+
+template <class T, std::size_t n>
+const char* word(const Word<T> (&words)[n], T value) {
+  return std::find_if(words, words + n - 1, [&](const Word<T>& each) { return each.value == value; })->word;
+}
+
+template <class T, std::size_t n>
+T meaning(const Word<T> (&words)[n], const json& text) {
+  for (const Word<T>& each : words) {
+    if (text == each.word) return each.value;
+  }
+  throw std::invalid_argument("unknown word " + text.dump());
+}
+
+ordered_json method_json(const MethodOptions& method) {
+  ordered_json object;
+  object["name"] = method.name;
+  object["r"] = method.rank;
+  object["k"] = method.k.text();
+  object["window"] = or_null(method.window);
+  object["sinks"] = method.sinks;
+  object["mean"] = method.mean_value;
+  object["group"] = word(rules, method.rule);
+  object["select"] = method.per ? ordered_json(word(selections, *method.per)) : ordered_json(nullptr);
+  object["tau"] = word(temperatures, method.temperature);
+  object["faiss"] = method.faiss;
+  object["factory"] = method.factory;
+  object["nprobe"] = method.probes;
+  object["ef"] = method.ef;
+  object["rerank"] = method.rerank;
+  object["aware"] = method.query_aware;
+  object["page"] = method.page;
+  object["recent"] = method.recent;
+  object["seed"] = method.seed;
+  return object;
+}
+
+MethodOptions read_method(const json& object) {
+  MethodOptions method;
+  method.name = object.at("name").get<std::string>();
+  method.rank = object.at("r").get<int>();
+  method.k = parse_budgets(object.at("k").get<std::string>(), "k");
+  if (!object.at("window").is_null()) method.window = object.at("window").get<std::int64_t>();
+  method.sinks = object.at("sinks").get<std::int64_t>();
+  method.mean_value = object.at("mean").get<bool>();
+  method.rule = meaning(rules, object.at("group"));
+  if (!object.at("select").is_null()) method.per = meaning(selections, object.at("select"));
+  method.temperature = meaning(temperatures, object.at("tau"));
+  method.faiss = object.at("faiss").get<bool>();
+  method.factory = object.at("factory").get<std::string>();
+  method.probes = object.at("nprobe").get<int>();
+  method.ef = object.at("ef").get<int>();
+  method.rerank = object.at("rerank").get<int>();
+  method.query_aware = object.at("aware").get<bool>();
+  method.page = object.at("page").get<int>();
+  method.recent = object.at("recent").get<double>();
+  method.seed = object.at("seed").get<std::uint64_t>();
+  return method;
+}
+
+}  // namespace
+
+const char* name(Measure measure) {
+  return word(measures, measure);
+}
+
+std::string recipe_json(const EvalRecipe& recipe) {
+  ordered_json object;
+  object["version"] = recipe.version;
+  object["model"] = recipe.model;
+  object["fingerprint"] = recipe.fingerprint;
+  object["device"] = recipe.device;
+  object["threads"] = recipe.threads;
+  object["seed"] = recipe.seed;
+  object["digits"] = recipe.digits;
+  object["scored_tokens"] = recipe.scored_tokens;
+  if (recipe.needles > 0) object["needles"] = recipe.needles;
+  object["chat_template"] = recipe.chat_template;
+  object["haystack"] = recipe.haystack;
+  object["squad"] = recipe.squad;
+  object["hotpotqa"] = recipe.hotpotqa;
+  object["text"] = recipe.text;
+  object["jsonl"] = recipe.prepared;
+  object["prefill"] = recipe.prefill;
+  object["chunk_tokens"] = recipe.chunk_tokens;
+  object["block_tokens"] = recipe.block_tokens;
+  object["columns"] = recipe.columns;
+  object["agreement"] = recipe.agreement;
+  object["fidelity"] = recipe.fidelity;
+  return one_line(object);
+}
+
+std::string recipe_digest(const EvalRecipe& recipe) {
+  return digest_of(recipe_json(recipe));
+}
+
+std::string file_digest(const std::string& option, const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error)) return digest_of(contents(option, path));
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(path, error)) {
+    if (entry.is_regular_file(error)) files.push_back(entry.path());
+  }
+  if (error) fail("{} {}: {}", option, path.string(), error.message());
+  std::sort(files.begin(), files.end());
+  std::string all;
+  for (const auto& file : files)
+    all += fmt::format("{} {}\n", file.lexically_relative(path).string(), digest_of(contents(option, file)));
+  return digest_of(all);
+}
+
+std::string method_key(const MethodOptions& method) {
+  return one_line(method_json(method));
+}
+
+std::string eval_row_json(const EvalRow& row, const std::string& recipe) {
+  ordered_json object;
+  object["task"] = row.task;
+  object["sample"] = row.sample;
+  object["ctx_size"] = row.ctx_size;
+  object["prompt_tokens"] = row.prompt_tokens;
+  object["attn"] = method_label(row.attn);
+  object["method"] = method_json(row.attn);
+  object["k"] = row.k;
+  object["window"] = row.window;
+  object["measure"] = word(measures, row.measure);
+  object["score"] = row.score;
+  object["prediction"] = row.prediction;
+  object["expected"] = row.expected;
+  object["top1"] = or_null(row.top1);
+  object["kl"] = or_null(row.kl);
+  object["recall"] = or_null(row.recall);
+  object["mass"] = or_null(row.mass);
+  object["output_error"] = or_null(row.output_error);
+  object["steps"] = row.steps;
+  object["elements_per_token"] = row.elements_per_token;
+  object["near_bytes_per_token"] = row.near_bytes_per_token;
+  object["link_bytes_per_token"] = row.link_bytes_per_token;
+  object["ms_per_token"] = row.ms_per_token;
+  object["prefill_seconds"] = row.prefill_seconds;
+  object["prepare_seconds"] = row.prepare_seconds;
+  object["state_bytes"] = row.state_bytes;
+  object["recipe"] = recipe;
+  return one_line(object);
+}
+
+EvalRow parse_eval_row(const std::string& line, const std::string& where) {
+  try {
+    const json object = json::parse(line);
+    EvalRow row;
+    row.task = object.at("task").get<std::string>();
+    row.sample = object.at("sample").get<int>();
+    row.ctx_size = object.at("ctx_size").get<std::int64_t>();
+    row.prompt_tokens = object.at("prompt_tokens").get<std::int64_t>();
+    row.attn = read_method(object.at("method"));
+    row.k = object.at("k").get<std::int64_t>();
+    row.window = object.at("window").get<std::int64_t>();
+    row.measure = meaning(measures, object.at("measure"));
+    row.score = number_or_none(object, "score").value_or(HUGE_VAL);  // JSON has no infinity
+    row.prediction = object.at("prediction").get<std::string>();
+    row.expected = object.at("expected").get<std::vector<std::string>>();
+    row.top1 = number_or_none(object, "top1");
+    row.kl = number_or_none(object, "kl");
+    row.recall = number_or_none(object, "recall");
+    row.mass = number_or_none(object, "mass");
+    row.output_error = number_or_none(object, "output_error");
+    row.steps = object.at("steps").get<std::int64_t>();
+    row.elements_per_token = object.at("elements_per_token").get<double>();
+    row.near_bytes_per_token = object.at("near_bytes_per_token").get<double>();
+    row.link_bytes_per_token = object.at("link_bytes_per_token").get<double>();
+    row.ms_per_token = object.at("ms_per_token").get<double>();
+    row.prefill_seconds = object.at("prefill_seconds").get<double>();
+    row.prepare_seconds = object.at("prepare_seconds").get<double>();
+    row.state_bytes = object.at("state_bytes").get<std::uint64_t>();
+    return row;
+  } catch (const std::exception& error) {
+    fail("{}: damaged: {}", where, printable(error.what()));
+  }
+}
+
+}  // namespace hayloft::runtime

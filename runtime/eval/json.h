@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "runtime/eval/eval.h"
+
+// Rows of an evaluation, and the recipe that they were made by, as JSON.
+namespace hayloft::runtime {
+
+// What all rows of a file have in common. Rows of another recipe cannot stand beside them.
+struct EvalRecipe {
+  std::string version;      // of hayloft
+  std::string model;        // a name, for people
+  std::string fingerprint;  // of the model, hexadecimal
+  std::string device;
+  int threads = 0;
+  std::uint64_t seed = 0;
+  int digits = 0;
+  int scored_tokens = 0;
+  int needles = 0;  // of the task `depths`, which all lie in one context; 0 without that task
+  std::string chat_template;
+  std::string haystack, squad, hotpotqa, text;  // digests of what was read; empty: nothing
+  std::vector<std::string> prepared;            // likewise, of the files of --jsonl
+  std::string prefill;
+  int chunk_tokens = 0, block_tokens = 0;
+  std::string columns;
+  bool agreement = false;
+  bool fidelity = true;
+};
+
+std::string recipe_json(const EvalRecipe& recipe);    // one line
+std::string recipe_digest(const EvalRecipe& recipe);  // what its rows name it by
+
+// "3f2a...": of a file's bytes, or of all the files below a folder with their names. `option` is named in what it
+// throws.
+std::string file_digest(const std::string& option, const std::filesystem::path& path);
+
+// One line without its end; `recipe` is the recipe's digest.
+std::string eval_row_json(const EvalRow& row, const std::string& recipe);
+// Throws Error when it is no such line.
+EvalRow parse_eval_row(const std::string& line, const std::string& where);
+
+// All that a user can choose about a method, in one line: two methods with the same are the same.
+std::string method_key(const MethodOptions& method);
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,50 @@
+#include "runtime/eval/means.h"
+
+#include <algorithm>
+
+#include "runtime/eval/json.h"
+
+namespace hayloft::runtime {
+
+std::vector<Group> group_rows(const std::vector<EvalRow>& rows, bool by_task, std::optional<std::int64_t> ctx_size) {
+  std::vector<Group> groups;
+  for (const EvalRow& row : rows) {
+    if (ctx_size && row.ctx_size != *ctx_size) continue;
+    const std::string task = by_task ? row.task : "";
+    const std::string method = method_key(row.attn);
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const Group& each) {
+      return each.task == task && each.ctx_size == row.ctx_size && each.method == method;
+    });
+    if (group == groups.end()) {
+      group = groups.insert(groups.end(), Group{});
+      group->task = task;
+      group->ctx_size = row.ctx_size;
+      group->method = method;
+      group->label = method_label(row.attn);
+      group->measure = row.measure;
+    }
+    group->add(row);
+  }
+  return groups;
+}
+
+std::vector<MethodName> methods_of(const std::vector<EvalRow>& rows) {
+  std::vector<MethodName> methods;
+  for (const EvalRow& row : rows) {
+    const std::string key = method_key(row.attn);
+    const auto same = [&](const MethodName& each) { return each.key == key; };
+    if (std::none_of(methods.begin(), methods.end(), same)) methods.push_back({key, method_label(row.attn)});
+  }
+  return methods;
+}
+
+std::optional<double> mean_over_tasks(const std::vector<Group>& by_task, const std::string& method,
+                                      std::int64_t ctx_size, Measure measure) {
+  Mean mean;
+  for (const Group& group : by_task) {
+    if (group.method == method && group.ctx_size == ctx_size && group.measure == measure) mean.add(group.mean_score());
+  }
+  return mean.value();
+}
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/eval/eval.h"
+
+// Means over the samples of an evaluation: what its tables and plots are made of.
+namespace hayloft::runtime {
+
+struct Mean {
+  double sum = 0;
+  int count = 0;
+
+  void add(double value) {
+    sum += value;
+    ++count;
+  }
+  void add(const std::optional<double>& value) {
+    if (value) add(*value);
+  }
+  std::optional<double> value() const { return count > 0 ? std::optional(sum / count) : std::nullopt; }
+};
+
+// What a method did at one length: in one task, or in all of them.
+struct Group {
+  std::string task;
+  std::int64_t ctx_size = 0;
+  std::string method;  // method_key
+  std::string label;
+  Measure measure = Measure::share;
+  Mean score;  // of perplexity, the logarithm
+  Mean top1, kl, recall, mass, error, elements, near, link, ms, prepare, state;
+
+  void add(const EvalRow& row) {
+    score.add(row.measure == Measure::perplexity ? std::log(row.score) : row.score);
+    top1.add(row.top1);
+    kl.add(row.kl);
+    recall.add(row.recall);
+    mass.add(row.mass);
+    error.add(row.output_error);
+    elements.add(row.elements_per_token);
+    near.add(row.near_bytes_per_token);
+    link.add(row.link_bytes_per_token);
+    ms.add(row.ms_per_token);
+    prepare.add(row.prepare_seconds);
+    state.add(static_cast<double>(row.state_bytes));
+  }
+
+  double mean_score() const {
+    const double mean = score.value().value_or(0);
+    return measure == Measure::perplexity ? std::exp(mean) : mean;
+  }
+};
+
+// In the order in which they were first met; by_task: a group per task, else one for all tasks of a length. ctx_size:
+// rows of this length only.
+std::vector<Group> group_rows(const std::vector<EvalRow>& rows, bool by_task,
+                              std::optional<std::int64_t> ctx_size = std::nullopt);
+
+struct MethodName {
+  std::string key, label;  // method_key, method_label
+};
+std::vector<MethodName> methods_of(const std::vector<EvalRow>& rows);  // in the order in which they were first met
+
+// The mean over a method's tasks at one length that have this measure.
+std::optional<double> mean_over_tasks(const std::vector<Group>& by_task, const std::string& method,
+                                      std::int64_t ctx_size, Measure measure);
+
+}  // namespace hayloft::runtime

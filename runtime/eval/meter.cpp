@@ -1,0 +1,32 @@
+#include "runtime/eval/meter.h"
+
+#include <numeric>
+#include <vector>
+
+#include "runtime/fidelity/audit_sample.h"
+
+namespace hayloft::runtime {
+namespace {
+
+double mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+}  // namespace
+
+void Meter::see(const ObservedStep& step) {
+  const StepFidelity fidelity = StepSample(step).measure(host_);
+  recall_ += mean(fidelity.recall);
+  mass_ += mean(fidelity.mass);
+  error_ += mean(fidelity.error);
+  ++count_;
+}
+
+void Meter::enter(EvalRow& row) const {
+  if (count_ == 0) return;
+  row.recall = recall_ / count_;
+  row.mass = mass_ / count_;
+  row.output_error = error_ / count_;
+}
+
+}  // namespace hayloft::runtime

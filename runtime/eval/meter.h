@@ -1,0 +1,52 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "runtime/attention/step_observer.h"
+#include "runtime/eval/eval.h"
+
+// Those who look on while an evaluation decodes.
+namespace hayloft::runtime {
+
+// Adds the time that a session waits for an observer to `seconds`, which must outlive it.
+class Clocked : public StepObserver {
+ public:
+  Clocked(std::shared_ptr<StepObserver> observer, double& seconds)
+      : observer_(std::move(observer)), seconds_(seconds) {}
+
+  bool wants(int layer, std::int64_t position) override { return observer_->wants(layer, position); }
+
+  void see(const ObservedStep& step) override {
+    const auto start = std::chrono::steady_clock::now();
+    observer_->see(step);
+    seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+
+ private:
+  std::shared_ptr<StepObserver> observer_;
+  double& seconds_;
+};
+
+// Holds the first steps behind a context to exact attention, which `host` computes: a backend whose device memory is
+// host memory.
+class Meter : public StepObserver {
+ public:
+  Meter(gpu::Backend& host, std::int64_t context_tokens) : host_(host), end_(context_tokens + steps) {}
+
+  bool wants(int, std::int64_t position) override { return position < end_; }
+  void see(const ObservedStep& step) override;
+  void enter(EvalRow& row) const;  // the means, where anything was seen
+
+ private:
+  static constexpr std::int64_t steps = 8;  // each takes exact attention in every layer
+
+  gpu::Backend& host_;
+  std::int64_t end_;
+  double recall_ = 0, mass_ = 0, error_ = 0;  // sums
+  int count_ = 0;
+};
+
+}  // namespace hayloft::runtime

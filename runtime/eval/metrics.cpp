@@ -1,0 +1,37 @@
+#include "runtime/eval/metrics.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace hayloft::runtime {
+namespace {
+
+double log_sum_exp(std::span<const float> logits) {
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float x : logits) sum += std::exp(x - largest);
+  return largest + std::log(sum);
+}
+
+}  // namespace
+
+std::int32_t likeliest(std::span<const float> logits) {
+  return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+double surprise(std::span<const float> logits, std::int32_t token) {
+  return log_sum_exp(logits) - logits[static_cast<std::size_t>(token)];
+}
+
+double divergence(std::span<const float> reference, std::span<const float> other) {
+  const double p_norm = log_sum_exp(reference);
+  const double q_norm = log_sum_exp(other);
+  double sum = 0;
+  for (std::size_t i = 0; i < reference.size(); ++i) {
+    const double p = reference[i] - p_norm;
+    sum += std::exp(p) * (p - (other[i] - q_norm));
+  }
+  return std::max(0.0, sum);  // rounding may leave it a hair below
+}
+
+}  // namespace hayloft::runtime

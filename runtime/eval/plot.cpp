@@ -1,0 +1,58 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "offload/format.h"
+#include "runtime/eval/means.h"
+#include "runtime/eval/report.h"
+
+namespace hayloft::runtime {
+
+std::optional<Scatter> eval_scatter(const EvalReport& report, EvalQuality quality) {
+  const auto any = [&](Measure measure) {
+    return std::any_of(report.rows.begin(), report.rows.end(),
+                       [&](const EvalRow& row) { return row.measure == measure; });
+  };
+  const bool shares = quality == EvalQuality::automatic && any(Measure::share);
+  const bool characters = quality == EvalQuality::automatic && !shares && any(Measure::characters);
+  const std::vector<Group> by_task = group_rows(report.rows, true);
+  const auto quality_of = [&](const Group& group) -> std::optional<double> {
+    if (shares || characters) {
+      const Measure measure = shares ? Measure::share : Measure::characters;
+      const std::optional<double> mean = mean_over_tasks(by_task, group.method, group.ctx_size, measure);
+      return mean && shares ? 100 * *mean : mean;
+    }
+    if (quality == EvalQuality::kl) {
+      const double kl = group.kl.value().value_or(0);
+      return kl > 0 ? std::optional(-std::log10(kl)) : std::nullopt;
+    }
+    const std::optional<double> share = (quality == EvalQuality::mass ? group.mass : group.top1).value();
+    return share ? std::optional(100 * *share) : std::nullopt;
+  };
+
+  Scatter scatter;
+  scatter.title = "Quality against bytes moved";
+  scatter.subtitle = fmt::format("{}, {}, seed {}", report.recipe.model, report.recipe.device, report.recipe.seed);
+  scatter.x_label = "bytes read per token, near and over the link";
+  scatter.y_label = shares                         ? "mean score, %"
+                    : characters                   ? "characters copied"
+                    : quality == EvalQuality::kl   ? "-log10 KL(dense || method)"
+                    : quality == EvalQuality::mass ? "attention mass caught, %"
+                                                   : "top-1 agreement with dense, %";
+  const std::vector<Group> all = group_rows(report.rows, false);
+  for (const std::int64_t length : eval_lengths(report)) {
+    ScatterPanel panel{format_count(length) + " tokens", {}};
+    for (const Group& group : all) {
+      if (group.ctx_size != length) continue;
+      if (const std::optional<double> value = quality_of(group)) {
+        panel.points.push_back({group.label, *group.near.value() + *group.link.value(), *value});
+      }
+    }
+    if (!panel.points.empty()) scatter.panels.push_back(std::move(panel));
+  }
+  if (scatter.panels.empty()) return std::nullopt;
+  return scatter;
+}
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "runtime/eval/plot/picture.h"
+
+namespace hayloft::runtime {
+
+// Points of quality against bytes, in panels that share their axes' meaning. The legend names each series once.
+struct ScatterPoint {
+  std::string series;
+  double bytes = 0;    // smaller is better
+  double quality = 0;  // larger is better
+};
+
+struct ScatterPanel {
+  std::string title;
+  std::vector<ScatterPoint> points;
+};
+
+struct Scatter {
+  std::string title;
+  std::string subtitle;
+  std::string x_label;
+  std::string y_label;
+  std::vector<ScatterPanel> panels;
+};
+
+// The points that no other beats: none has as few bytes and at least the quality, or fewer bytes and as much of it.
+// Indices in the order of their bytes; of equal points the first.
+std::vector<std::size_t> pareto_front(const std::vector<ScatterPoint>& points);
+
+// Bytes on a logarithmic scale, the front as steps from point to point. Throws Error when memory for it is lacking.
+std::string render_scatter(const Scatter& scatter, PictureFormat format);
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/eval/ruler/ruler.h"
+#include "runtime/tokenizer/tokenizer.h"
+
+// What `hayloft eval` puts to a model: samples of tasks. Each sample is a prompt, and either an answer that the model
+// generates or tokens that it is led through.
+namespace hayloft::runtime {
+
+// What a task's score says.
+enum class Measure : std::uint8_t {
+  share,       // of what was asked for, 0..1
+  characters,  // that the answer goes on as the text does
+  perplexity,  // of tokens of a text; smaller is better
+};
+const char* name(Measure measure);
+
+struct EvalSample {
+  std::vector<std::int32_t> prompt;  // two tokens at least; the last one is the first step of decoding
+  int answer_tokens = 0;             // how many the model may generate, when `forced` is empty
+  std::vector<std::int32_t> forced;  // the tokens that follow the prompt, where a text goes on
+  std::vector<std::string> expected;
+  std::int64_t shared_tokens = 0;  // at the prompt's beginning, the same in every sample of the task: read once
+};
+
+// The samples of one task at one context length. Not thread-safe.
+class EvalTask {
+ public:
+  virtual ~EvalTask() = default;
+  virtual const std::string& name() const = 0;
+  virtual Measure measure() const = 0;
+  virtual std::int64_t ctx_size() const = 0;  // tokens of prompt and answer, at most
+  virtual int samples() const = 0;            // how many there are
+  virtual EvalSample sample(int number) = 0;  // throws Error
+  // Of an answer as the model generated it; samples with forced tokens have none.
+  virtual double score(std::string_view /*answer*/, const EvalSample& /*sample*/) const { return 0; }
+  // The answer as it is scored and kept.
+  virtual std::string cleaned(std::string_view answer) const { return std::string(answer); }
+};
+
+// A task of RULER, and a file of its prepared samples. The tokenizer must outlive them. Throw Error.
+std::unique_ptr<EvalTask> make_ruler_eval(std::string_view task, const RulerOptions& options,
+                                          const Tokenizer& tokenizer, std::int64_t ctx_size);
+std::unique_ptr<EvalTask> make_prepared_eval(const std::filesystem::path& file, const Tokenizer& tokenizer);
+
+// Needles at as many depths as there are samples, evenly from the beginning of one context to its end, asked for one by
+// one, as `hayloft needle` does; the digits given must be those hidden, no more and no fewer. The tokenizer must
+// outlive it. Throws Error when they do not fit.
+std::unique_ptr<EvalTask> make_depths(const RulerOptions& options, const Tokenizer& tokenizer, std::int64_t ctx_size,
+                                      int samples);
+
+// A text as tokens, without what the tokenizer puts before a text. Shared by tasks.
+struct EvalText {
+  std::vector<std::int32_t> opening;  // that, which every sample begins with
+  std::vector<std::int32_t> tokens;
+};
+std::shared_ptr<const EvalText> read_eval_text(std::string_view text, const Tokenizer& tokenizer);
+
+// SparQ's text repetition (arXiv 2312.04985, appendix): a stretch of the text, then the beginning of a passage from its
+// middle, which the model must go on copying. Scored by the characters up to the first difference. Samples are
+// stretches from all over the text, their passages drawn by the seed. Throws Error when the text is too short.
+std::unique_ptr<EvalTask> make_repetition(const std::shared_ptr<const EvalText>& text, const Tokenizer& tokenizer,
+                                          std::int64_t ctx_size, int samples, int answer_tokens, std::uint64_t seed);
+
+// The last `scored` tokens of stretches of the text, each predicted from all before it. Throws Error when the text is
+// too short.
+std::unique_ptr<EvalTask> make_perplexity(const std::shared_ptr<const EvalText>& text, std::int64_t ctx_size,
+                                          int samples, int scored);
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "offload/host/threads.h"
+#include "runtime/attention/step_observer.h"
+#include "runtime/fidelity/figure.h"
+#include "runtime/fidelity/ranking.h"
+
+// What the attention of a run is like, whatever method decodes it: the figures by which the papers explain why reading
+// little of the cache is enough. From top-k attention (arXiv 2502.06766) figures 2, 4, 10 and 11, from SparQ
+// (arXiv 2312.04985) figures 4, E1 and E2.
+namespace hayloft::runtime {
+
+struct AttentionStatsOptions {
+  std::vector<int> ranks;                              // r, held to d; empty: d/8, d/4 and d/2
+  std::vector<std::int64_t> ks = {16, 64, 256, 1024};  // k, held to the tokens there are
+  std::int64_t steps = 64;  // of each sequence that are looked at; the rest is decoded as if nobody looked on
+};
+
+// One layer, over its heads and the steps looked at.
+struct LayerAttention {
+  Figure entropy;  // of the softmax of a query head, nats; log(tokens) where all positions weigh the same
+  // How many keys hold a quarter, a half and three quarters of a query head's softmax, at least.
+  static constexpr double shares[3] = {0.25, 0.5, 0.75};
+  Figure keys[3];
+  std::map<std::int64_t, Figure> top_mass;  // by k: of a query head's softmax on its k largest weights
+  // By (r, k): the share of the k positions with the largest exact scores that are among the k with the largest
+  // approximate ones (SparQ's step 1, in the format of the store's columns). Per KV head, by the group's sum of
+  // softmaxes.
+  std::map<std::pair<int, std::int64_t>, Figure> agreement;
+  // Of the r components, or the k positions, that a KV head chose in the step before, the share that it chose again.
+  std::map<int, Figure> columns_again;
+  std::map<std::int64_t, Figure> positions_again;
+  Figure kurtosis;  // of the components of a query: 3 where they are normally distributed
+};
+
+struct AttentionReport {
+  std::map<int, LayerAttention> layers;  // by the model's layer
+  std::int64_t steps = 0;                // looked at
+  std::int64_t tokens = 0;               // of context at the last of them
+};
+
+// Collects them. Computes while the step waits, with the backend's threads: for studying, not for serving. Watches one
+// session after another.
+class AttentionStats : public StepObserver {
+ public:
+  explicit AttentionStats(const AttentionStatsOptions& options = {});  // throws Error on an r or a k below 1
+
+  bool wants(int layer, std::int64_t position) override;
+  void see(const ObservedStep& step) override;
+
+  const AttentionReport& report() const { return report_; }
+
+ private:
+  // What a layer chose in its last step, by which the next one is compared.
+  struct Chosen {
+    std::int64_t position = -1;
+    std::map<int, std::vector<std::int32_t>> columns;             // by r: [Hkv][r]
+    std::map<std::int64_t, std::vector<std::int64_t>> positions;  // by k: [Hkv][k], ascending
+  };
+  void add_distribution(const StepQuery& step, const Ranking& exact, LayerAttention& layer,
+                        const offload::Threads& threads) const;
+  Chosen add_choices(const StepQuery& step, const Ranking& exact, LayerAttention& layer,
+                     const offload::Threads& threads) const;
+  static void add_repetition(const Chosen& before, const Chosen& now, int kv_heads, LayerAttention& layer);
+
+  AttentionStatsOptions options_;
+  AttentionReport report_;
+  std::map<int, Chosen> last_;  // by the model's layer
+  std::int64_t last_position_ = -1;
+  int last_layer_ = -1;
+  std::int64_t steps_of_sequence_ = 0;
+};
+
+std::string attention_table(const AttentionReport& report);  // Markdown
+std::string attention_json(const AttentionReport& report);   // schema hayloft.attention/1
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,95 @@
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "offload/text_table.h"
+#include "runtime/fidelity/attention_stats.h"
+
+namespace hayloft::runtime {
+namespace {
+
+nlohmann::ordered_json figure_json(const Figure& figure) {
+  return {{"mean", figure.mean()}, {"least", figure.least}, {"most", figure.most}};
+}
+
+// A heading per entry of the first layer's map, and a function that gives a layer's cells: all layers have the same.
+template <class Map, class Name>
+void add_columns(TextTable& table, const AttentionReport& report, Map LayerAttention::*figures, Name name) {
+  std::size_t line = 0;
+  for (const auto& [layer, attention] : report.layers) {
+    ++line;
+    for (const auto& [key, figure] : attention.*figures) {
+      if (line == 1) table.front().push_back(name(key));
+      table[line].push_back(fmt::format("{:.3f}", figure.mean()));
+    }
+  }
+}
+
+TextTable layers_table(const AttentionReport& report) {
+  TextTable table{{"layer"}};
+  for (const auto& [layer, attention] : report.layers) table.push_back({fmt::format("{}", layer)});
+  return table;
+}
+
+}  // namespace
+
+std::string attention_table(const AttentionReport& report) {
+  std::string text =
+      fmt::format("{} steps, {} tokens of context; means over steps and heads\n\n", report.steps, report.tokens);
+  if (report.layers.empty()) return text;
+  TextTable spread = layers_table(report);
+  spread.front().insert(spread.front().end(), {"entropy", "keys for 25%", "for 50%", "for 75%", "kurtosis of q"});
+  std::size_t line = 0;
+  for (const auto& [layer, attention] : report.layers) {
+    std::vector<std::string>& cells = spread[++line];
+    cells.push_back(fmt::format("{:.2f}", attention.entropy.mean()));
+    for (const Figure& keys : attention.keys) cells.push_back(fmt::format("{:.0f}", keys.mean()));
+    cells.push_back(fmt::format("{:.2f}", attention.kurtosis.mean()));
+  }
+  TextTable top = layers_table(report);
+  add_columns(top, report, &LayerAttention::top_mass, [](std::int64_t k) { return fmt::format("mass of top {}", k); });
+  TextTable agreement = layers_table(report);
+  add_columns(agreement, report, &LayerAttention::agreement,
+              [](const std::pair<int, std::int64_t>& key) { return fmt::format("r={} k={}", key.first, key.second); });
+  TextTable again = layers_table(report);
+  add_columns(again, report, &LayerAttention::columns_again, [](int r) { return fmt::format("columns r={}", r); });
+  add_columns(again, report, &LayerAttention::positions_again,
+              [](std::int64_t k) { return fmt::format("positions k={}", k); });
+  text += markdown(spread) + "\n" + markdown(top);
+  text += "\nShare of the exact top k among the approximate top k:\n\n" + markdown(agreement);
+  text += "\nShare chosen again in the next step:\n\n" + markdown(again);
+  return text;
+}
+
+std::string attention_json(const AttentionReport& report) {
+  nlohmann::ordered_json json;
+  json["schema"] = "hayloft.attention/1";
+  json["steps"] = report.steps;
+  json["tokens"] = report.tokens;
+  json["layers"] = nlohmann::ordered_json::array();
+  for (const auto& [layer, attention] : report.layers) {
+    nlohmann::ordered_json entry;
+    entry["layer"] = layer;
+    entry["entropy"] = figure_json(attention.entropy);
+    entry["kurtosis"] = figure_json(attention.kurtosis);
+    for (int i = 0; i < 3; ++i) {
+      nlohmann::ordered_json row = figure_json(attention.keys[i]);
+      row["share"] = LayerAttention::shares[i];
+      entry["keys"].push_back(std::move(row));
+    }
+    const auto add = [&](const char* name, nlohmann::ordered_json row, const Figure& figure) {
+      row.update(figure_json(figure));
+      entry[name].push_back(std::move(row));
+    };
+    for (const auto& [k, figure] : attention.top_mass) add("top_mass", {{"k", k}}, figure);
+    for (const auto& [key, figure] : attention.agreement) {
+      add("agreement", {{"r", key.first}, {"k", key.second}}, figure);
+    }
+    for (const auto& [r, figure] : attention.columns_again) add("columns_again", {{"r", r}}, figure);
+    for (const auto& [k, figure] : attention.positions_again) add("positions_again", {{"k", k}}, figure);
+    json["layers"].push_back(std::move(entry));
+  }
+  return json.dump(2) + "\n";
+}
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,112 @@
+#include "runtime/fidelity/audit_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "offload/text_table.h"
+
+namespace hayloft::runtime {
+namespace {
+
+nlohmann::ordered_json figure_json(const Figure& figure, double worst) {
+  return {{"mean", figure.mean()}, {"worst", worst}};
+}
+
+}  // namespace
+
+void AuditReport::add(const StepFidelity& fidelity) {
+  std::vector<AuditCell>& heads = layers[fidelity.layer];
+  heads.resize(fidelity.recall.size());
+  const std::size_t group = fidelity.mass.size() / heads.size();
+  for (std::size_t head = 0; head < heads.size(); ++head) {
+    AuditCell& cell = heads[head];
+    ++cell.samples;
+    cell.recall.add(fidelity.recall[head]);
+    for (std::size_t h = head * group; h < (head + 1) * group; ++h) {
+      cell.mass.add(fidelity.mass[h]);
+      cell.error.add(fidelity.error[h]);
+    }
+  }
+  k[fidelity.layer] = fidelity.k;
+  ++measured;
+}
+
+double AuditReport::cost() const {
+  return decode_seconds > 0 ? (copy_seconds + measure_seconds) / decode_seconds : 0;
+}
+
+std::string audit_table(const AuditReport& report) {
+  std::string text =
+      fmt::format("audit: {} of {} steps x layers measured against exact attention", report.measured, report.calls);
+  if (report.dropped > 0) text += fmt::format(", {} dropped for want of time", report.dropped);
+  if (report.measured == 0) return text + "; a higher --audit RATE takes more\n";
+  text += fmt::format(", {:.1f}% of the decoding time\n", report.cost() * 100);
+  TextTable table{
+      {"layer", "head", "samples", "k", "recall", "worst", "mass caught", "worst", "output error", "worst"}};
+  for (const auto& [layer, heads] : report.layers) {
+    for (std::size_t head = 0; head < heads.size(); ++head) {
+      const AuditCell& cell = heads[head];
+      table.push_back({fmt::format("{}", layer), fmt::format("{}", head), fmt::format("{}", cell.samples),
+                       fmt::format("{}", report.k.at(layer)), fmt::format("{:.3f}", cell.recall.mean()),
+                       fmt::format("{:.3f}", cell.recall.least), fmt::format("{:.4f}", cell.mass.mean()),
+                       fmt::format("{:.4f}", cell.mass.least), fmt::format("{:.2e}", cell.error.mean()),
+                       fmt::format("{:.2e}", cell.error.most)});
+    }
+  }
+  return text + aligned(table);
+}
+
+std::string audit_warning(const AuditReport& report, double least) {
+  int low = 0;
+  int all = 0;
+  int worst_layer = 0;
+  std::size_t worst_head = 0;
+  double worst = 1;
+  for (const auto& [layer, heads] : report.layers) {
+    for (std::size_t head = 0; head < heads.size(); ++head) {
+      ++all;
+      const double mass = heads[head].mass.mean();
+      if (mass >= least) continue;
+      ++low;
+      if (mass >= worst) continue;
+      worst = mass;
+      worst_layer = layer;
+      worst_head = head;
+    }
+  }
+  if (low == 0) return {};
+  return fmt::format(
+      "audit: {} of {} heads catch less than {:.0f}% of the attention mass, head {} of layer {} only {:.1f}%: a larger "
+      "--attn-k, or --audit-target {:g}, catches more\n",
+      low, all, least * 100, worst_head, worst_layer, worst * 100, least);
+}
+
+std::string audit_json(const AuditReport& report) {
+  nlohmann::ordered_json json;
+  json["schema"] = "hayloft.audit/1";
+  json["calls"] = report.calls;
+  json["chosen"] = report.chosen;
+  json["measured"] = report.measured;
+  json["dropped"] = report.dropped;
+  json["decode_seconds"] = report.decode_seconds;
+  json["copy_seconds"] = report.copy_seconds;
+  json["measure_seconds"] = report.measure_seconds;
+  json["rows"] = nlohmann::ordered_json::array();
+  for (const auto& [layer, heads] : report.layers) {
+    for (std::size_t head = 0; head < heads.size(); ++head) {
+      const AuditCell& cell = heads[head];
+      json["rows"].push_back({{"layer", layer},
+                              {"head", head},
+                              {"samples", cell.samples},
+                              {"k", report.k.at(layer)},
+                              {"recall", figure_json(cell.recall, cell.recall.least)},
+                              {"mass", figure_json(cell.mass, cell.mass.least)},
+                              {"error", figure_json(cell.error, cell.error.most)}});
+    }
+  }
+  return json.dump(2) + "\n";
+}
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/fidelity/audit_sample.h"
+#include "runtime/fidelity/figure.h"
+
+// What an audit has found, for people (a table, a warning) and for programs (JSON).
+namespace hayloft::runtime {
+
+// One KV head of one layer. Mass and error are taken over its query heads too.
+struct AuditCell {
+  std::int64_t samples = 0;
+  Figure recall;
+  Figure mass;
+  Figure error;
+};
+
+struct AuditReport {
+  std::map<int, std::vector<AuditCell>> layers;  // by the model's layer: [Hkv]
+  std::map<int, std::int64_t> k;                 // of the layer's last sample
+
+  std::int64_t calls = 0;     // steps x layers that were watched
+  std::int64_t chosen = 0;    // of those, to be samples
+  std::int64_t measured = 0;  // of those; the others were dropped or still wait
+  std::int64_t dropped = 0;
+  double decode_seconds = 0;   // that were watched; on the CPU backend of processor time, divided by its threads
+  double copy_seconds = 0;     // that the decoding thread spent on copying samples
+  double measure_seconds = 0;  // of processor time, divided by the threads of the backend
+
+  void add(const StepFidelity& fidelity);
+  double cost() const;  // the share of the decoding time that the audit took, if all of it came out of that time
+};
+
+// A line on what was sampled, then a line per layer and head. Ends with a newline.
+std::string audit_table(const AuditReport& report);
+
+// A line saying which heads catch less than `least` of the attention mass on average, and what to do; empty when all
+// catch enough.
+std::string audit_warning(const AuditReport& report, double least = 0.9);
+
+std::string audit_json(const AuditReport& report);  // schema hayloft.audit/1
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gpu/backend.h"
+#include "offload/host/arena.h"
+#include "offload/store/layout.h"
+#include "runtime/attention/counters.h"
+#include "runtime/attention/method.h"
+
+// Attention alone, at the shape of a model that need not be there: K and V are noise, and the layers' matrices are left
+// out. What remains of a decode step is what this project is about, so it is what `hayloft bench` times.
+namespace hayloft::runtime {
+
+struct AttentionBench {
+  int layers = 32;  // all global
+  int query_heads = 32;
+  int kv_heads = 8;
+  int head_dim = 128;
+  std::int64_t tokens = 0;  // of context, the tail included
+  int block_tokens = 4096;
+  offload::ColumnFormat columns = offload::ColumnFormat::f16;
+  std::vector<MethodOptions> methods;
+  double seconds = 5;  // about how long to measure each method
+};
+
+// The time of a part of a step, all layers together.
+struct PartTime {
+  std::string name;
+  double ms = 0;
+};
+
+struct AttentionBenchRow {
+  MethodOptions attn;
+  double ms = 0;                   // of a step: the median, every layer queued before anything is waited for
+  double ms_low = 0, ms_high = 0;  // the quartiles
+  int steps = 0;                   // measured
+  std::vector<PartTime> verbs;     // each verb waited for by itself, so together they take longer than a step
+  std::vector<PartTime> stages;    // of the verbs, as far as the backend tells: Backend::stage_times()
+  Counters counters;               // of one step, all layers
+};
+
+struct AttentionBenchResult {
+  int measured_layers = 0;       // as many as host memory holds; times and counters are scaled to all layers
+  std::uint64_t host_bytes = 0;  // of the store that was measured
+  double fill_seconds = 0;       // it took to make that, pinning included
+  std::vector<AttentionBenchRow> rows;
+};
+
+struct AttentionBenchHooks {
+  // Told what is being done: "layer 3 of 8 filled", "sparq".
+  std::function<void(const std::string& what)> progress;
+  // Given everything so far, once when the store is filled and then after each method.
+  std::function<void(const AttentionBenchResult& so_far)> measured;
+};
+
+// query_heads is a multiple of kv_heads. Throws Error when not even one layer fits into the arena, and on options out
+// of range.
+AttentionBenchResult bench_attention(gpu::Backend& backend, offload::Arena& arena, const AttentionBench& bench,
+                                     const AttentionBenchHooks& hooks = {});
+
+}  // namespace hayloft::runtime

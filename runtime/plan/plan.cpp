@@ -1,0 +1,235 @@
+#include "runtime/plan/plan.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "gpu/cuda_budget.h"
+#include "offload/error.h"
+#include "offload/format.h"
+#include "offload/snapshot/format.h"
+#include "runtime/cache/cache.h"
+#include "runtime/plan/plan_prefill.h"
+
+namespace hayloft::runtime {
+namespace {
+
+constexpr std::int64_t longest = std::numeric_limits<std::int32_t>::max();
+
+std::uint64_t pages(std::uint64_t bytes) {
+  return (bytes + offload::snapshot_alignment - 1) / offload::snapshot_alignment * offload::snapshot_alignment;
+}
+
+// At most: checkpoints leave areas behind that are no larger than twice the last, which has half as much again as it
+// needs. The metadata of blocks is a few bytes each and counts as a page per thousand tokens.
+std::uint64_t saved_bytes(const PlanRequest& request, const offload::BlockLayout& layout, std::uint64_t store) {
+  std::uint64_t tails = 0;
+  for (const std::int64_t window : request.config.sliding_window) {
+    TailSlots tail = tail_after(request.session.cache, window, request.tokens, request.session.chunk_tokens);
+    tail.forget();
+    tails += offload::tail_bytes(layout, tail.tokens);
+  }
+  const auto tokens = static_cast<std::uint64_t>(request.tokens);
+  return offload::snapshot_header_bytes + store + pages(tokens * sizeof(std::int32_t)) + pages(3 * tails) +
+         pages(tokens);
+}
+
+// Measured on Linux x86-64 with Debian 12's libraries, by the peak of the resident memory of runs that vary one thing
+// at a time; tests/runtime/plan/plan_memory_slow_test.cpp holds the sum to 5%.
+constexpr std::uint64_t library_bytes = std::uint64_t{12} << 20;  // code and data of the program and its libraries
+constexpr std::uint64_t thread_bytes = std::uint64_t{700} << 10;  // scratch and the touched part of a stack
+constexpr std::uint64_t product_bytes_per_token = std::uint64_t{4}
+                                                  << 10;  // what OpenBLAS packs of a chunk's activations
+constexpr int most_packed_tokens = 1536;
+constexpr std::uint64_t tokenizer_growth = 9;       // tables over the JSON they come from: 8.7 for Qwen2's 6 MB
+constexpr std::uint64_t text_bytes_per_token = 14;  // English at 3.7 bytes a token, its pieces, and ids of 4 bytes
+
+std::uint64_t program_bytes(int threads, int chunk, std::uint64_t tokenizer_file_bytes) {
+  return library_bytes + static_cast<std::uint64_t>(threads) * thread_bytes +
+         static_cast<std::uint64_t>(std::min(chunk, most_packed_tokens)) * product_bytes_per_token +
+         tokenizer_file_bytes * tokenizer_growth;
+}
+
+PlanMemory plan_memory(const PlanRequest& request) {
+  const CacheOptions& options = request.session.cache;
+  const offload::BlockLayout layout(store_shape(request.config, options));
+  PlanMemory memory;
+  const std::int64_t blocks_mapped = request.mapped_tokens / options.block_tokens;
+  memory.mapped = host_bytes(request.config, options, options.window + blocks_mapped * options.block_tokens);
+  const std::uint64_t store = host_bytes(request.config, options, request.tokens);
+  const std::int64_t stored =
+      tail_after(options, 0, request.tokens, request.session.chunk_tokens).position / options.block_tokens;
+  memory.columns = static_cast<std::uint64_t>(std::max<std::int64_t>(0, stored - blocks_mapped)) *
+                   static_cast<std::uint64_t>(request.config.global_layers()) *
+                   static_cast<std::uint64_t>(layout.kv_heads) * static_cast<std::uint64_t>(layout.head_dim) *
+                   (layout.column_bytes + layout.scale_bytes);
+  memory.rows = store - std::min(store, memory.mapped) - memory.columns;
+  std::set<std::string> counted;
+  for (const MethodOptions& options_of_method : request.methods) {
+    const std::unique_ptr<Method> method = make_method(options_of_method, request.config.head_dim);
+    if (!counted.insert(method->state_key()).second) continue;
+    memory.indices += method->state_bytes(
+        {request.config.global_layers(), request.config.query_heads, request.config.kv_heads, request.config.head_dim},
+        request.tokens);
+  }
+  memory.tails = tail_bytes(request.config, options, request.tokens, request.session.chunk_tokens);
+  memory.question = memory.tails;
+  const int chunk = static_cast<int>(std::min<std::int64_t>(request.session.chunk_tokens, request.tokens));
+  memory.workspace = workspace_bytes(request.config, chunk);
+  if (request.session.prefill.order == PrefillOptions::Order::layer) {  // hidden states in host memory
+    memory.workspace += static_cast<std::uint64_t>(request.tokens) *
+                        static_cast<std::uint64_t>(request.config.hidden_size) * sizeof(float);
+  }
+  memory.weights = request.weights.bytes;
+  memory.apart = request.device_budget > 0;
+  if (memory.apart) {
+    const ModelConfig& config = request.config;
+    memory.scratch = gpu::cuda_context_bytes + gpu::cuda_workspace_bytes +
+                     gpu::cuda_scratch_bytes(chunk, config.query_heads, config.head_dim,
+                                             std::max(config.hidden_size, config.intermediate_size));
+  }
+  memory.program = program_bytes(request.threads, chunk, request.tokenizer_file_bytes);
+  memory.text = static_cast<std::uint64_t>(request.tokens) * text_bytes_per_token;
+  memory.saved = saved_bytes(request, layout, store);
+  return memory;
+}
+
+// The caches of a step that decodes one token behind the context: of a layer with that window.
+gpu::CacheView cache_of_step(const PlanRequest& request, const offload::BlockLayout& layout, std::int64_t window) {
+  TailSlots tail = tail_after(request.session.cache, window, request.tokens, request.session.chunk_tokens);
+  tail.forget();
+  gpu::CacheView cache;
+  cache.kv_heads = layout.kv_heads;
+  cache.head_dim = layout.head_dim;
+  cache.store.layout = &layout;
+  if (window == 0) cache.store.tokens = tail.position;
+  cache.tail.position = tail.position;
+  cache.tail.tokens = tail.tokens + 1;
+  return cache;
+}
+
+double milliseconds(std::uint64_t bytes, double gigabytes_per_second) {
+  return static_cast<double>(bytes) / gigabytes_per_second / 1e6;
+}
+
+PlanTime predict(const PlanRequest& request, const offload::BlockLayout& layout, const PlannedMethod& method,
+                 const MachineProfile& profile) {
+  const ModelConfig& config = request.config;
+  std::uint64_t read = 0;  // of the cache, at every step again
+  for (const Place place : {Place::link, Place::near, Place::device}) read += method.counters.total(place);
+  const AttentionRates rates = profile.rates(config.head_dim, config.group_size(), read);
+  const bool sparq = method.attn.name == "sparq";
+  // A list per query head serves one query per row.
+  const bool alone = selects_per(method.attn) == index::SelectPer::query_head;
+  const auto bytes = [&](Place place, Kind kind) {
+    return method.counters.bytes[static_cast<std::size_t>(place)][static_cast<std::size_t>(kind)];
+  };
+  PlanTime ms;
+  ms.search =
+      milliseconds(bytes(Place::link, Kind::columns) + bytes(Place::link, Kind::scales),
+                   rates.sparq_scan(layout.columns)) +
+      milliseconds(bytes(Place::near, Kind::index), rates.sparq_scan(offload::ColumnFormat::f16)) +
+      milliseconds(bytes(Place::near, Kind::columns) + bytes(Place::near, Kind::rows), rates.topk_scan(layout.columns));
+  ms.rows = milliseconds(bytes(Place::link, Kind::rows),
+                         alone ? profile.rates(config.head_dim, 1, read).row_gather : rates.row_gather);
+  ms.dense = milliseconds(bytes(Place::link, Kind::dense), rates.dense);
+  ms.tail = milliseconds(bytes(Place::device, Kind::rows), sparq ? rates.sparq_tail : rates.tail);
+  for (const std::int64_t window : config.sliding_window) {
+    if (window == 0) continue;
+    Counters counters;
+    const gpu::CacheView cache = cache_of_step(request, layout, window);
+    gpu::Attended what;
+    what.ranges[0] = {std::max(cache.tail.position, cache.tokens() - window), cache.tokens()};
+    count_rows(counters, cache, what, Kind::rows);
+    ms.tail += milliseconds(counters.total(Place::device), rates.tail);
+  }
+  ms.weights = milliseconds(request.weights.bytes_per_step, profile.weight_stream);
+  ms.fixed = config.layers * profile.layer_overhead_us / 1000;
+  return ms;
+}
+
+std::string shortfall(const PlanRequest& request, const PlanMemory& memory) {
+  if (memory.device() > request.device_budget) {
+    return fmt::format(
+        "weights, tails, workspace and scratch need {} of the device's memory, and --gpu-memory gives {}; raise it, "
+        "lower --batch, or take a smaller model",
+        format_bytes(memory.device()), format_bytes(request.device_budget));
+  }
+  const std::uint64_t others = memory.total() - memory.store();
+  if (others > request.available_bytes) {
+    return fmt::format(
+        "{}{}text and program need {}, and this machine has {} to give; take a smaller model or a machine with {} more",
+        memory.indices > 0 ? "the methods' indices, " : "", memory.apart ? "" : "weights, tails, workspace, ",
+        format_bytes(others), format_bytes(request.available_bytes), format_bytes(others - request.available_bytes));
+  }
+  const std::uint64_t left = request.available_bytes - others;
+  const std::uint64_t most = std::min(request.host_budget, left);
+  if (memory.store() <= most) return "";
+  const std::int64_t fitting = longest_context(request.config, request.session.cache, most);
+  const std::string remedy = memory.store() <= left
+                                 ? fmt::format("raise --host-memory to {} bytes", memory.store())
+                                 : fmt::format("it takes a machine with {} more", format_bytes(memory.store() - left));
+  return fmt::format(
+      "keys and values of {} tokens need {} of host memory, and there are {}; {}, or take {} tokens at most",
+      request.tokens, format_bytes(memory.store()), format_bytes(most), remedy, fitting);
+}
+
+}  // namespace
+
+std::int64_t longest_context(const ModelConfig& config, const CacheOptions& options, std::uint64_t bytes) {
+  const std::uint64_t step = host_bytes(config, options, options.window + options.block_tokens);  // a block per layer
+  if (step == 0) return longest;
+  const std::uint64_t blocks = bytes / step;
+  const auto B = static_cast<std::uint64_t>(options.block_tokens);
+  if (blocks >= static_cast<std::uint64_t>(longest) / B) return longest;
+  return std::min(longest, options.window + static_cast<std::int64_t>((blocks + 1) * B) - 1);
+}
+
+Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
+  const offload::BlockLayout layout(store_shape(request.config, request.session.cache));
+  Plan plan;
+  plan.tokens = request.tokens;
+  plan.memory = plan_memory(request);
+  plan.host_budget = request.host_budget;
+  plan.device_budget = request.device_budget;
+  plan.shortfall = shortfall(request, plan.memory);
+  gpu::CacheView cache = cache_of_step(request, layout, 0);
+  for (const MethodOptions& options : request.methods) {
+    PlannedMethod method{options, {}, std::nullopt};
+    const std::unique_ptr<Method> made = make_method(options, request.config.head_dim);
+    for (cache.layer = 0; cache.layer < request.config.global_layers(); ++cache.layer) {
+      method.counters += made->count(cache, request.config.query_heads);
+    }
+    if (profile) method.ms = predict(request, layout, method, *profile);
+    plan.methods.push_back(std::move(method));
+  }
+  plan.prefill = plan_prefill(request, profile);
+  return plan;
+}
+
+ModelConfig config_of_shape(const ShapeOptions& shape) {
+  const auto checked = [](const char* name, std::int64_t value, std::int64_t most) {
+    if (value < 1 || value > most) fail("--shape: {} {} must be between 1 and {}", name, value, most);
+    return static_cast<int>(value);
+  };
+  ModelConfig config;
+  config.architecture = "shape";
+  config.layers = checked("layers", shape.layers, 4096);
+  config.query_heads = checked("heads", shape.heads, 4096);
+  config.kv_heads = checked("kv-heads", shape.kv_heads, shape.heads);
+  config.head_dim = checked("head-dim", shape.head_dim, 256);
+  if (shape.heads % shape.kv_heads != 0) {
+    fail("--shape: heads {} is not a multiple of kv-heads {}", shape.heads, shape.kv_heads);
+  }
+  if (shape.head_dim % 8 != 0) fail("--shape: head-dim {} must be a multiple of 8 up to 256", shape.head_dim);
+  const std::int64_t hidden = shape.hidden ? shape.hidden : shape.heads * shape.head_dim;
+  config.hidden_size = checked("hidden", hidden, 1 << 22);
+  config.intermediate_size = checked("intermediate", shape.intermediate ? shape.intermediate : hidden * 7 / 2, 1 << 24);
+  config.vocab_size = checked("vocab", shape.vocab ? shape.vocab : 128256, 1 << 24);
+  config.sliding_window.assign(static_cast<std::size_t>(config.layers), 0);
+  config.rope.assign(static_cast<std::size_t>(config.layers), true);
+  config.inverse_frequency.resize(static_cast<std::size_t>(config.head_dim / 2));
+  return config;
+}
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,116 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/attention/counters.h"
+#include "runtime/attention/method.h"
+#include "runtime/checkpoint/weights.h"
+#include "runtime/decode/session.h"
+#include "runtime/plan/profile.h"
+
+// What a run will take, before anything is allocated: memory by place, and the time of a decoded token by term
+// (docs/plan.md). Bytes come from the same functions that lay out the cache and count its steps.
+namespace hayloft::runtime {
+
+struct PlanRequest {
+  ModelConfig config;
+  WeightSizes weights;
+  SessionOptions session;
+  std::vector<MethodOptions> methods;
+  std::int64_t tokens = 0;            // of context
+  std::uint64_t host_budget = 0;      // for the store, as the arena will have it
+  std::uint64_t available_bytes = 0;  // of the machine's memory, for everything
+  std::uint64_t device_budget = 0;    // of a device with memory of its own, --gpu-memory; 0: the CPU computes
+  std::int64_t mapped_tokens = 0;     // of the store that lie in a saved context, mapped: whole blocks
+  int threads = 1;
+  std::uint64_t tokenizer_file_bytes = 0;  // of tokenizer.json; 0 without one
+};
+
+struct PlanMemory {
+  std::uint64_t rows = 0;     // of the store: K and V, value sums
+  std::uint64_t columns = 0;  // of the store, with scales
+  std::uint64_t indices = 0;  // that the methods keep besides, all together
+  std::uint64_t tails = 0;
+  std::uint64_t question = 0;  // the tails of a session that is forked for one
+  std::uint64_t workspace = 0;
+  std::uint64_t weights = 0;
+  std::uint64_t program = 0;  // libraries, the tokenizer's tables, what matrix products work in
+  std::uint64_t text = 0;     // and token ids
+  std::uint64_t scratch = 0;  // of a device: what the verbs take while they run, cuBLAS, and CUDA itself
+  bool apart = false;         // whether tails, workspace and weights lie on a device, outside the machine's memory
+  std::uint64_t mapped = 0;   // of the store, in a file: pages the system may drop, not counted in the total
+  std::uint64_t saved = 0;    // on disk, when the context is saved: at most
+
+  std::uint64_t store() const { return rows + columns; }  // not mapped
+  std::uint64_t total() const {                           // the most that is in the machine's memory at once
+    return store() + indices + program + text + (apart ? 0 : computing());
+  }
+  std::uint64_t device() const { return apart ? computing() + scratch : 0; }  // and in the device's
+  std::uint64_t computing() const { return tails + question + workspace + weights; }
+};
+
+// Milliseconds of one decoded token.
+struct PlanTime {
+  double search = 0;  // reading columns, and the selection, which is made while they are read
+  double rows = 0;    // selected rows and short ranges of the store
+  double dense = 0;   // all rows of the store
+  double tail = 0;    // the newest tokens, and the windows of sliding-window layers
+  double weights = 0;
+  double fixed = 0;  // calling the layers' verbs
+
+  double total() const { return search + rows + dense + tail + weights + fixed; }
+};
+
+// Reading the whole context in one way.
+struct PlannedPrefill {
+  std::string strategy;  // "exact, chunk by chunk" ...
+  PrefillOptions options;
+  std::uint64_t products = 0;   // floating-point operations of matrix products
+  std::uint64_t attention = 0;  // and of attention
+  std::uint64_t moved = 0;      // bytes over the link to a device that computes: PrefillTraffic
+  std::optional<double> seconds;
+};
+
+struct PlannedMethod {
+  MethodOptions attn;
+  Counters counters;  // of one step, over all global layers
+  std::optional<PlanTime> ms;
+};
+
+struct Plan {
+  std::int64_t tokens = 0;
+  PlanMemory memory;
+  std::uint64_t host_budget = 0;
+  std::uint64_t device_budget = 0;
+  std::string shortfall;  // what does not fit, and what would make it fit, with the numbers; empty when all fits
+  std::vector<PlannedMethod> methods;
+  std::vector<PlannedPrefill> prefill;
+};
+
+// Without a profile there are no times. Throws Error on methods whose options are out of range.
+Plan make_plan(const PlanRequest& request, const MachineProfile* profile);
+
+// The longest context whose store takes no more than `bytes`; at most what positions of 32 bits can name.
+std::int64_t longest_context(const ModelConfig& config, const CacheOptions& options, std::uint64_t bytes);
+
+std::string plan_table(const Plan& plan);               // Markdown
+std::string plan_line(const Plan& plan);                // totals in one line, as long commands print them
+std::string plan_json(const std::vector<Plan>& plans);  // schema "hayloft.plan/1"
+
+// A Llama-like model of this shape, every layer global. Sizes that are 0 take those of Llama 3: hidden = heads * d,
+// intermediate = 3.5 hidden, vocab = 128256. Throws Error naming the option when a size is out of range.
+struct ShapeOptions {
+  std::int64_t layers = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t hidden = 0;
+  std::int64_t intermediate = 0;
+  std::int64_t vocab = 0;
+};
+ModelConfig config_of_shape(const ShapeOptions& shape);
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,92 @@
+#include "runtime/plan/plan_prefill.h"
+
+#include <algorithm>
+
+#include "runtime/decode/prefill_order.h"
+
+namespace hayloft::runtime {
+namespace {
+
+using Strategy = PrefillOptions::Kind;
+using Order = PrefillOptions::Order;
+
+// Keys seen by S queries, the p-th of which sees min(p, most).
+double keys_seen(double S, double most) {
+  if (S <= most) return S * (S + 1) / 2;
+  return most * (most + 1) / 2 + (S - most) * most;
+}
+
+double product_flops_per_token(const ModelConfig& config) {
+  const double hidden = config.hidden_size;
+  const double query = static_cast<double>(config.query_heads) * config.head_dim;
+  const double kv = 2.0 * config.kv_heads * config.head_dim;
+  const double whole = hidden * (2 * query + kv) + 3 * hidden * config.intermediate_size;
+  return 2 * (whole * (config.layers - 1) + hidden * kv);
+}
+
+// Keys that the queries of one global layer see, masked parts of a window's tiles included.
+double global_keys(const PrefillOptions& prefill, double S, double tile) {
+  if (prefill.kind == Strategy::exact) return keys_seen(S, S);
+  const auto window = static_cast<double>(prefill.window);
+  if (prefill.kind == Strategy::window) return keys_seen(S, window + static_cast<double>(prefill.sinks) + tile);
+  return keys_seen(S, window + static_cast<double>(prefill.k.of(static_cast<std::int64_t>(S))));
+}
+
+// What every query of `topk` searches: the columns of all positions before its window.
+double searched_bytes(const ModelConfig& config, const PrefillOptions& prefill, double S) {
+  if (prefill.kind != Strategy::topk) return 0;
+  const double before = std::max(0.0, S - static_cast<double>(prefill.window));
+  return before * (before + 1) / 2 * 2 * config.head_dim * config.kv_heads * attending_layers(config, true);
+}
+
+double prefill_seconds(const PlanRequest& request, const PlannedPrefill& planned, const PrefillOptions& prefill,
+                       const MachineProfile& profile) {
+  const AttentionRates rates = profile.rates(request.config.head_dim, request.config.group_size());
+  return static_cast<double>(planned.products) / profile.matmul / 1e9 +
+         static_cast<double>(planned.attention) / rates.causal / 1e9 +
+         searched_bytes(request.config, prefill, static_cast<double>(request.tokens)) /
+             rates.topk_scan(request.session.cache.columns) / 1e9;
+}
+
+PlannedPrefill plan_strategy(const PlanRequest& request, const PrefillOptions& prefill, const std::string& name,
+                             const MachineProfile* profile) {
+  constexpr int block_rows = 256;  // tokens times query heads of a group that share a tile of keys
+  const ModelConfig& config = request.config;
+  const auto S = static_cast<double>(request.tokens);
+  const double tile = static_cast<double>(block_rows) / config.group_size();
+  double keys = attending_layers(config, true) * global_keys(prefill, S, tile);
+  for (int layer = 0; layer + 1 < config.layers; ++layer) {
+    const std::int64_t window = config.sliding_window[static_cast<std::size_t>(layer)];
+    if (window > 0) keys += keys_seen(S, static_cast<double>(window) + tile);
+  }
+  PlannedPrefill planned;
+  planned.strategy = name;
+  planned.options = prefill;
+  planned.products = static_cast<std::uint64_t>(S * product_flops_per_token(config));
+  planned.attention = static_cast<std::uint64_t>(keys * config.query_heads * 4 * config.head_dim);
+  SessionOptions session = request.session;
+  session.prefill = prefill;
+  const PrefillTraffic traffic = prefill_traffic(config, session, request.tokens);
+  planned.moved = prefill.order == Order::layer ? traffic.layer_major : traffic.chunk_major;
+  if (profile) planned.seconds = prefill_seconds(request, planned, prefill, *profile);
+  return planned;
+}
+
+}  // namespace
+
+std::vector<PlannedPrefill> plan_prefill(const PlanRequest& request, const MachineProfile* profile) {
+  std::vector<PlannedPrefill> all;
+  const auto add = [&](Strategy kind, Order order, const std::string& name) {
+    PrefillOptions prefill = request.session.prefill;
+    prefill.kind = kind;
+    prefill.order = order;
+    all.push_back(plan_strategy(request, prefill, name.empty() ? prefill_label(prefill) : name, profile));
+  };
+  add(Strategy::exact, Order::chunk, "exact, chunk by chunk");
+  add(Strategy::exact, Order::layer, "exact, layer by layer");
+  add(Strategy::window, Order::chunk, "");
+  add(Strategy::topk, Order::chunk, "");
+  return all;
+}
+
+}  // namespace hayloft::runtime

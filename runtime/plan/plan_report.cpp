@@ -1,0 +1,142 @@
+#include <nlohmann/json.hpp>
+
+#include "offload/error.h"
+#include "offload/format.h"
+#include "runtime/plan/plan.h"
+
+// A plan as people and as programs read it.
+namespace hayloft::runtime {
+namespace {
+
+struct Term {
+  const char* name;
+  double PlanTime::*ms;
+};
+constexpr Term terms[] = {{"search", &PlanTime::search}, {"rows", &PlanTime::rows},       {"dense", &PlanTime::dense},
+                          {"tail", &PlanTime::tail},     {"weights", &PlanTime::weights}, {"fixed", &PlanTime::fixed}};
+
+std::uint64_t bytes_read(const Counters& counters) {
+  return counters.total(Place::link) + counters.total(Place::near) + counters.total(Place::device);
+}
+
+}  // namespace
+
+std::string plan_table(const Plan& plan) {
+  const PlanMemory& memory = plan.memory;
+  std::string text =
+      fmt::format("context {} ({} tokens)\n\n| memory | bytes |\n|---|---:|\n", format_count(plan.tokens), plan.tokens);
+  const auto row = [&](const std::string& what, std::uint64_t bytes) {
+    text += fmt::format("| {} | {} |\n", what, format_bytes(bytes));
+  };
+  row("host: rows of K and V", memory.rows);
+  row("host: columns of K", memory.columns);
+  if (memory.indices > 0) row("host: indices and other state of the methods", memory.indices);
+  const char* where = memory.apart ? "device: " : "";
+  row(fmt::format("{}tails", where), memory.tails);
+  row(fmt::format("{}a question's tails", where), memory.question);
+  row(fmt::format("{}workspace", where), memory.workspace);
+  row(fmt::format("{}weights", where), memory.weights);
+  if (memory.apart) {
+    row("device: scratch, and CUDA itself", memory.scratch);
+    row("**on the device**", memory.device());
+    row("budget of the device", plan.device_budget);
+  }
+  row("program and tokenizer", memory.program);
+  row("text and its tokens", memory.text);
+  row(memory.apart ? "**in the machine's memory**" : "**in memory**", memory.total());
+  row("budget for rows and columns", plan.host_budget);
+  row("disk, when saved: at most", memory.saved);
+  text += plan.shortfall.empty() ? "\nIt fits.\n" : fmt::format("\nIt does not fit: {}.\n", plan.shortfall);
+
+  text += "\n| method | read per token |";
+  std::string rule = "\n|---|---:|";
+  const bool timed = !plan.methods.empty() && plan.methods.front().ms;
+  if (timed) {
+    for (const Term& term : terms) text += fmt::format(" {} |", term.name), rule += "---:|";
+    text += " **ms per token** |";
+    rule += "---:|";
+  }
+  text += rule + "\n";
+  for (const PlannedMethod& method : plan.methods) {
+    text += fmt::format("| {} | {} |", method_label(method.attn), format_bytes(bytes_read(method.counters)));
+    if (timed) {
+      for (const Term& term : terms) text += fmt::format(" {:.3f} |", (*method.ms).*term.ms);
+      text += fmt::format(" {:.3f} |", method.ms->total());
+    }
+    text += "\n";
+  }
+
+  text += "\n| reading the context | products | attention | over a link |";
+  text += timed ? " **seconds** |\n|---|---:|---:|---:|---:|\n" : "\n|---|---:|---:|---:|\n";
+  for (const PlannedPrefill& prefill : plan.prefill) {
+    text += fmt::format("| {} | {:.3g} GFLOP | {:.3g} GFLOP | {} |", prefill.strategy,
+                        static_cast<double>(prefill.products) / 1e9, static_cast<double>(prefill.attention) / 1e9,
+                        format_bytes(prefill.moved));
+    if (prefill.seconds) text += fmt::format(" {:.2f} |", *prefill.seconds);
+    text += "\n";
+  }
+  return text;
+}
+
+std::string plan_line(const Plan& plan) {
+  const PlanMemory& memory = plan.memory;
+  std::string text = fmt::format("plan: {} tokens, {} in memory, {} of it keys and values", plan.tokens,
+                                 format_bytes(memory.total()), format_bytes(memory.store()));
+  if (memory.apart) text += fmt::format(", {} on the device", format_bytes(memory.device()));
+  if (memory.mapped > 0) text += fmt::format(", and {} mapped", format_bytes(memory.mapped));
+  for (const PlannedMethod& method : plan.methods) {
+    if (method.ms) text += fmt::format("; {} {:.2f} ms/token", method_label(method.attn), method.ms->total());
+  }
+  return text;
+}
+
+std::string plan_json(const std::vector<Plan>& plans) {
+  nlohmann::ordered_json report = {{"schema", "hayloft.plan/1"}, {"plans", nlohmann::ordered_json::array()}};
+  for (const Plan& plan : plans) {
+    nlohmann::ordered_json entry = {
+        {"tokens", plan.tokens},
+        {"bytes",
+         {{"host_rows", plan.memory.rows},
+          {"host_columns", plan.memory.columns},
+          {"indices", plan.memory.indices},
+          {"tails", plan.memory.tails},
+          {"question", plan.memory.question},
+          {"workspace", plan.memory.workspace},
+          {"weights", plan.memory.weights},
+          {"program", plan.memory.program},
+          {"text", plan.memory.text},
+          {"total", plan.memory.total()},
+          {"scratch", plan.memory.scratch},
+          {"device", plan.memory.device()},
+          {"host_budget", plan.host_budget},
+          {"device_budget", plan.device_budget},
+          {"saved_at_most", plan.memory.saved}}},
+        {"fits", plan.shortfall.empty()},
+        {"shortfall", plan.shortfall},
+        {"methods", nlohmann::ordered_json::array()},
+        {"prefill", nlohmann::ordered_json::array()},
+    };
+    for (const PlannedMethod& method : plan.methods) {
+      nlohmann::ordered_json times;  // null without a profile
+      if (method.ms) {
+        for (const Term& term : terms) times[term.name] = (*method.ms).*term.ms;
+        times["total"] = method.ms->total();
+      }
+      entry["methods"].push_back({{"attn", method_label(method.attn)},
+                                  {"bytes_per_token", bytes_read(method.counters)},
+                                  {"elements_per_token", method.counters.elements},
+                                  {"ms_per_token", times}});
+    }
+    for (const PlannedPrefill& prefill : plan.prefill) {
+      entry["prefill"].push_back({{"strategy", prefill.strategy},
+                                  {"product_flops", prefill.products},
+                                  {"attention_flops", prefill.attention},
+                                  {"link_bytes", prefill.moved},
+                                  {"seconds", prefill.seconds ? nlohmann::ordered_json(*prefill.seconds) : nullptr}});
+    }
+    report["plans"].push_back(std::move(entry));
+  }
+  return report.dump(2) + "\n";
+}
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,118 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpu/backend.h"
+#include "offload/host/arena.h"
+#include "offload/host/topology.h"
+
+// What a machine gives, measured by `hayloft link` and read by the planner (docs/plan.md). Rates are bytes read as
+// the counters count them, over time; GB = 10^9 bytes.
+namespace hayloft::runtime {
+
+// How fast attention goes, for heads of one dimension shared by a group of query heads. The arithmetic grows with the
+// group, so reading alone does not say it.
+struct AttentionRates {
+  int head_dim = 0;
+  int group = 0;
+  double column_scan = 0;  // GB/s: SparQ's step 1 and its selection, rank 16, f16 columns
+  double exact_scan = 0;   // GB/s: the top-k of each query head over all columns
+  double row_gather = 0;   // GB/s: attention to scattered rows
+  double dense = 0;        // GB/s: attention to all rows in order
+  double tail = 0;         // GB/s: attention to a tail of 4096 tokens
+  double sparq_tail = 0;   // GB/s: the same with what SparQ needs of it besides, its scores and its mean value
+  // GB/s: SparQ's step 1 over integer columns, scales counted in, and the exact top-k where those leave it the rows.
+  double int8_scan = 0;
+  double int4_scan = 0;
+  double row_scan = 0;
+  double causal = 0;  // GFLOP/s: attention of a prompt's chunk, 4 d for each query and key it sees
+
+  // Of SparQ's step 1, and of the exact top-k over a store whose columns have that format.
+  double sparq_scan(offload::ColumnFormat format) const;
+  double topk_scan(offload::ColumnFormat format) const;
+};
+
+// How fast memory of one NUMA node (its OS index) is read by so many threads, in order.
+struct NearRead {
+  int node = 0;
+  int threads = 0;
+  double rate = 0;  // GB/s
+};
+
+// GB/s of column runs of one format, scales counted in, read by the multiprocessors, brought in by the copy engine as a
+// step queues its copies, and by both at once.
+struct LinkColumns {
+  std::optional<double> sm;
+  std::optional<double> copy;
+  std::optional<double> both;
+};
+
+struct MachineProfile {
+  std::string machine;  // in words
+  std::string device;   // Backend::name()
+  int threads = 0;
+  std::uint64_t footprint_bytes = 0;  // over which the rates were measured
+
+  // GB/s, all threads together, as every search uses them, even where fewer are faster: `near_reads` shows that.
+  double near_read = 0;
+  std::vector<NearRead> near_reads;      // each node by 1, 2, 4 ... and all threads; at least one
+  double weight_stream = 0;              // GB/s of f16 weights, one token at a time
+  double matmul = 0;                     // GFLOP/s, many tokens at a time
+  double layer_overhead_us = 0;          // a layer of a decode step when its matrices are next to nothing
+  std::optional<double> link_to_device;  // GB/s; none without a device of its own
+  std::optional<double> link_to_host;
+  LinkColumns link_columns_f16;
+  LinkColumns link_columns_int8;
+  LinkColumns link_columns_int4;
+  std::vector<AttentionRates> attention;  // at least one
+  // The same over little memory, all of it at every turn, as a short context is read: where a processor shares a large
+  // cache with others, how much of it a context keeps is a matter of its size. None, or all that `attention` has.
+  std::uint64_t small_footprint_bytes = 0;
+  std::vector<AttentionRates> attention_small;
+
+  std::vector<std::string> skipped;  // what measure_profile() could not measure, and why; no part of the file
+
+  // For heads that were not measured: those of the nearest dimension, the time per byte interpolated over the group.
+  AttentionRates rates(int head_dim, int group) const;
+  // For steps that read so many bytes each: the time per byte interpolated between the two footprints, over their
+  // logarithms.
+  AttentionRates rates(int head_dim, int group, std::uint64_t bytes) const;
+
+  // What --link auto takes for the columns of each format: the multiprocessors, unless another way is faster by more
+  // than they vary from run to run; the copy engine costs a wait of the host in every layer.
+  gpu::LinkChoice best_link() const;
+};
+
+struct ProfileOptions {
+  std::uint64_t footprint_bytes = 0;  // 0: 1 GiB, or a quarter of the arena's budget if that is less
+  double seconds = 10;                // about how long to measure
+};
+
+// Told what is being measured, before it is.
+using ProfileProgress = std::function<void(const std::string& what)>;
+
+// Medians of repeated runs after a warm-up, over memory of the arena that no cache should hold at once. Throws Error
+// when the memory is not to be had.
+MachineProfile measure_profile(gpu::Backend& backend, offload::Arena& arena, const offload::Topology& topology,
+                               const ProfileOptions& options = {}, const ProfileProgress& progress = {});
+
+// JSON, schema "hayloft.profile/1".
+std::string profile_json(const MachineProfile& profile);
+// Throws Error naming the file and the field that is missing or wrong.
+MachineProfile read_profile(const std::filesystem::path& path);
+// Whole or not at all, in a folder that is made if need be. Throws Error.
+void write_profile(const MachineProfile& profile, const std::filesystem::path& path);
+
+// The profile at `given`; when that is empty, the one that hayloft link keeps at default_profile_path(), nothing when
+// there is none. Throws Error on one that cannot be read.
+std::optional<MachineProfile> find_profile(const std::filesystem::path& given = {});
+
+// $XDG_CACHE_HOME/hayloft/profile.json, else ~/.cache/hayloft/profile.json. Throws Error when neither is set.
+std::filesystem::path default_profile_path();
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,125 @@
+#include "runtime/tokenizer/decoder.h"
+
+#include <charconv>
+#include <string_view>
+#include <utility>
+
+#include "runtime/tokenizer/bpe/bytes.h"
+#include "runtime/tokenizer/json.h"
+#include "runtime/tokenizer/normalizer.h"
+
+namespace hayloft::runtime {
+namespace {
+
+std::string join(const std::vector<std::string>& tokens, std::string_view between) {
+  std::string out;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (i > 0) out += between;
+    out += tokens[i];
+  }
+  return out;
+}
+
+std::string replace_literal(std::string_view text, std::string_view from, std::string_view to) {
+  std::string out;
+  for (;;) {
+    const std::size_t at = from.empty() ? std::string_view::npos : text.find(from);
+    out += text.substr(0, at);
+    if (at == std::string_view::npos) return out;
+    out += to;
+    text.remove_prefix(at + from.size());
+  }
+}
+
+// The byte of a token <0xNN>, -1 for any other.
+int byte_of(std::string_view token) {
+  if (token.size() != 6 || token.substr(0, 3) != "<0x" || token.back() != '>') return -1;
+  unsigned byte = 0;
+  const auto [end, error] = std::from_chars(token.data() + 3, token.data() + 5, byte, 16);
+  return error == std::errc() && end == token.data() + 5 ? static_cast<int>(byte) : -1;
+}
+
+}  // namespace
+
+Decoder::Decoder(const Field& decoder) {
+  for (const Field& step : flatten_sequence(decoder, "decoders")) steps_.push_back(read_step(step));
+}
+
+Decoder::Step Decoder::read_step(const Field& field) {
+  const std::string& type = field.at("type").text();
+  if (type == "ByteLevel") return ByteLevel{};
+  if (type == "ByteFallback") return ByteFallback{};
+  if (type == "Fuse") return Fuse{};
+  if (type == "Replace") return Replace{read_pattern(field.at("pattern")), field.at("content").text()};
+  if (type == "Strip") {
+    const auto count = [&](const char* key) { return static_cast<std::size_t>(field.at(key).token_id()); };
+    return Strip{field.at("content").text(), count("start"), count("stop")};
+  }
+  if (type == "Metaspace") {
+    const bool prepended =
+        field.text("prepend_scheme", field.flag("add_prefix_space", true) ? "always" : "never") != "never";
+    return Metaspace{field.text("replacement", "\u2581"), prepended};
+  }
+  if (type == "BPEDecoder") return WordSuffix{field.text("suffix", "</w>")};
+  fail("{}: a decoder of type '{}' is not supported", field.where(), printable(type));
+}
+
+void Decoder::run(const ByteLevel&, Tokens& tokens, bool) {
+  std::string bytes;
+  for (const std::string& token : tokens) {
+    if (!append_from_byte_letters(token, bytes)) bytes += token;  // an added token
+  }
+  tokens = {std::move(bytes)};
+}
+
+// The reference makes U+FFFD of byte tokens that are not UTF-8 together; here they stay bytes, for Utf8Stream to join.
+void Decoder::run(const ByteFallback&, Tokens& tokens, bool) {
+  for (std::string& token : tokens) {
+    if (const int byte = byte_of(token); byte >= 0) token.assign(1, static_cast<char>(byte));
+  }
+}
+
+void Decoder::run(const Fuse&, Tokens& tokens, bool) {
+  tokens = {join(tokens, "")};
+}
+
+void Decoder::run(const Replace& step, Tokens& tokens, bool) {
+  Regex::Matcher matcher(step.pattern);
+  for (std::string& token : tokens) token = replace_all(token, matcher, step.content);
+}
+
+void Decoder::run(const Strip& step, Tokens& tokens, bool continued) {
+  const std::string_view mark = step.character;
+  for (std::string& token : tokens) {
+    std::string_view rest = token;
+    for (std::size_t i = 0; !continued && i < step.start && !mark.empty(); ++i) {
+      if (rest.substr(0, mark.size()) != mark) break;
+      rest.remove_prefix(mark.size());
+    }
+    for (std::size_t i = 0; i < step.stop && !mark.empty(); ++i) {
+      if (rest.size() < mark.size() || rest.substr(rest.size() - mark.size()) != mark) break;
+      rest.remove_suffix(mark.size());
+    }
+    token = std::string(rest);
+  }
+}
+
+void Decoder::run(const Metaspace& step, Tokens& tokens, bool continued) {
+  bool first = !continued && step.drops_first;
+  for (std::string& token : tokens) {
+    token = replace_literal(token, step.replacement, std::exchange(first, false) ? "" : " ");
+  }
+}
+
+void Decoder::run(const WordSuffix& step, Tokens& tokens, bool) {
+  for (std::string& token : tokens) token = replace_literal(token, step.suffix, &token == &tokens.back() ? "" : " ");
+}
+
+std::string Decoder::decode(Tokens tokens, bool continued) const {
+  for (const Step& step : steps_) {
+    std::visit([&](const auto& known) { run(known, tokens, continued); }, step);
+  }
+  return join(tokens, steps_.empty() ? " " : "");
+}
+
+}  // namespace hayloft::runtime

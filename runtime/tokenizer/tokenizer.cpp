@@ -1,0 +1,148 @@
+#include "runtime/tokenizer/tokenizer.h"
+
+#include <algorithm>
+#include <fstream>
+#include <system_error>
+#include <utility>
+
+#include "offload/error.h"
+#include "runtime/tokenizer/added.h"
+#include "runtime/tokenizer/bpe/bpe.h"
+#include "runtime/tokenizer/decoder.h"
+#include "runtime/tokenizer/json.h"
+#include "runtime/tokenizer/normalizer.h"
+#include "runtime/tokenizer/pretokenizer.h"
+#include "runtime/tokenizer/template.h"
+#include "runtime/tokenizer/unicode.h"
+
+namespace hayloft::runtime {
+namespace {
+
+std::string read_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    fail("{}: cannot be opened; a model directory holds its tokenizer as tokenizer.json", path.string());
+  }
+  std::string bytes;
+  std::error_code unknown_size;  // then it is read all the same
+  const auto size = std::filesystem::file_size(path, unknown_size);
+  if (!unknown_size) bytes.reserve(size);
+  for (char block[1 << 16]; file.read(block, sizeof block), file.gcount() > 0;) {
+    bytes.append(block, static_cast<std::size_t>(file.gcount()));
+  }
+  if (file.bad()) fail("{}: reading failed after {} bytes", path.string(), bytes.size());
+  return bytes;
+}
+
+nlohmann::json parse(std::string_view json, const std::string& name) {
+  try {
+    return nlohmann::json::parse(json);
+  } catch (const nlohmann::json::parse_error& error) {
+    fail("{}: not JSON: what is at byte {} does not fit", name, error.byte);
+  } catch (const nlohmann::json::exception& error) {  // a number that no double holds
+    fail("{}: not JSON: {}", name, printable(error.what()));
+  }
+}
+
+// A component that is absent or null does nothing.
+template <class Component>
+Component read(const Field& document, const char* key) {
+  const auto field = document.find(key);
+  return field ? Component(*field) : Component();
+}
+
+}  // namespace
+
+struct Tokenizer::Impl {
+  explicit Impl(const Field& document)
+      : normalizer(read<Normalizer>(document, "normalizer")),
+        pre_tokenizer(read<PreTokenizer>(document, "pre_tokenizer")),
+        bpe(document.at("model"), pre_tokenizer.byte_level()),
+        around(read<Template>(document, "post_processor")),
+        decoder(read<Decoder>(document, "decoder")) {
+    if (const auto tokens = document.find("added_tokens")) added = AddedTokens(*tokens, bpe, normalizer);
+    const auto* lost = bpe.unreachable([&](std::string_view text) { return added.find(text) != nullptr; });
+    if (lost) {
+      fail(
+          "{}: the tokenizer has no merges (model.merges is empty), yet entries such as '{}' that need them; convert "
+          "the model's tokenizer again",
+          document.where(), printable(*lost));
+    }
+  }
+
+  TokenId size() const { return std::max(bpe.size(), added.size()); }
+
+  Normalizer normalizer;
+  PreTokenizer pre_tokenizer;
+  Bpe bpe;
+  AddedTokens added;
+  Template around;
+  Decoder decoder;
+};
+
+Tokenizer::Tokenizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Tokenizer::~Tokenizer() = default;
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+
+Tokenizer::Tokenizer(const std::filesystem::path& directory) {
+  const auto path = directory / "tokenizer.json";
+  *this = from_json(read_file(path), path.string());
+}
+
+Tokenizer Tokenizer::from_json(std::string_view json, const std::string& name) {
+  const nlohmann::json document = parse(json, name);
+  return Tokenizer(std::make_unique<Impl>(Field(document, name)));
+}
+
+// Added tokens are found in the text as it came, then, between those, in normalized text; what remains is words.
+std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool special) const {
+  std::string repaired;
+  if (valid_utf8_prefix(text) != text.size()) {
+    append_valid_utf8(text, /*keep_tail=*/false, repaired);
+    text = repaired;
+  }
+
+  std::vector<std::int32_t> tokens;
+  if (special) tokens = impl_->around.before;
+  Bpe::Encoder encoder(impl_->bpe);
+  PreTokenizer::Run words(impl_->pre_tokenizer, [&](std::string_view word) { encoder.encode(word, tokens); });
+
+  impl_->added.raw().split(text, [&](std::size_t begin, std::size_t end, TokenId added) {
+    if (added >= 0) return tokens.push_back(added);
+    std::string_view section = text.substr(begin, end - begin);
+    std::string normalized;
+    if (!impl_->normalizer.empty()) section = normalized = impl_->normalizer.apply(section);
+    impl_->added.normalized().split(section, [&](std::size_t first, std::size_t last, TokenId id) {
+      if (id >= 0) return tokens.push_back(id);
+      words.split(section.substr(first, last - first), begin == 0 && first == 0);
+    });
+  });
+
+  if (special) tokens.insert(tokens.end(), impl_->around.after.begin(), impl_->around.after.end());
+  return tokens;
+}
+
+std::string Tokenizer::decode(const std::vector<std::int32_t>& tokens, bool special, bool continued) const {
+  std::vector<std::string> texts;
+  texts.reserve(tokens.size());
+  for (const std::int32_t id : tokens) {
+    if (const AddedToken* added = impl_->added.find(id)) {
+      if (special || !added->special) texts.push_back(added->content);
+    } else if (const std::string* text = impl_->bpe.text(id)) {
+      texts.push_back(*text);
+    }
+  }
+  return impl_->decoder.decode(std::move(texts), continued);
+}
+
+std::int32_t Tokenizer::vocab_size() const {
+  return impl_->size();
+}
+
+std::int32_t Tokenizer::token(std::string_view text) const {
+  const AddedToken* added = impl_->added.find(text);
+  return added ? added->id : impl_->bpe.find(text);
+}
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace hayloft::runtime {
+
+// The tokenizer of a Hugging Face tokenizer.json: byte-level BPE (GPT-2, Llama 3, Qwen: the split patterns are read
+// from the file and run by PCRE2) or SentencePiece-style BPE with byte fallback (Llama 2, Mistral). Added tokens and
+// NFC are honoured. Immutable and thread-safe after construction.
+class Tokenizer {
+ public:
+  // Reads DIR/tokenizer.json. Throws Error naming the file and what is unsupported, missing (merges!) or damaged.
+  explicit Tokenizer(const std::filesystem::path& directory);
+  ~Tokenizer();
+  Tokenizer(Tokenizer&&) noexcept;
+  Tokenizer& operator=(Tokenizer&&) noexcept;
+
+  // The same on the bytes of a tokenizer.json already in memory; `name` is used in messages.
+  static Tokenizer from_json(std::string_view json, const std::string& name);
+
+  // text is UTF-8; invalid sequences are read as U+FFFD. special: add what the post-processor adds around a single text
+  // (BOS and the like). Text of any length, in time linear in it.
+  std::vector<std::int32_t> encode(std::string_view text, bool special = true) const;
+
+  // The bytes of the tokens, joined; special tokens are left out unless asked for, ids that are no token always. Not
+  // always whole UTF-8 (see Utf8Stream). continued: the tokens follow others, so the space that a SentencePiece-style
+  // tokenizer takes from the beginning of a text stays. Byte-level and SentencePiece-style tokenizers so decode piece
+  // by piece to the same bytes as all at once.
+  std::string decode(const std::vector<std::int32_t>& tokens, bool special = false, bool continued = false) const;
+
+  std::int32_t vocab_size() const;                  // the largest id plus one
+  std::int32_t token(std::string_view text) const;  // id of a vocabulary entry or added token, -1 if there is none
+
+ private:
+  struct Impl;
+  explicit Tokenizer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,406 @@
+#include <gtest/gtest.h>
+#include <hwy/targets.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <numbers>
+
+#include "gpu/backend.h"
+#include "gpu/cpu/elementwise.h"
+#include "offload/error.h"
+#include "offload/host/threads.h"
+#include "tests/support/cpu_cache.h"
+
+namespace hayloft {
+namespace {
+
+using testing::normal;
+using testing::RandomCache;
+
+constexpr double eps = std::numeric_limits<float>::epsilon();
+
+// Runs the body once for every instruction set that this processor has and the kernels were compiled for.
+void for_each_target(const std::function<void()>& body) {
+  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    SCOPED_TRACE(hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().Update(target);
+    body();
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+}
+
+bf16 to_bf16(float x) {  // towards zero: any bf16 will do for a weight
+  return {static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16)};
+}
+
+// A matrix of every dtype with the values that it really holds.
+struct TypedMatrix {
+  TypedMatrix(gpu::DType type, int rows, int cols, std::uint32_t seed)
+      : values(normal(static_cast<std::size_t>(rows) * static_cast<std::size_t>(cols), seed)) {
+    bytes.resize(values.size() * static_cast<std::size_t>(gpu::bytes_of(type)));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (type == gpu::DType::f32) std::memcpy(bytes.data() + 4 * i, &values[i], 4);
+      if (type == gpu::DType::f16) {
+        const f16 half = to_f16(values[i]);
+        std::memcpy(bytes.data() + 2 * i, &half, 2);
+        values[i] = to_float(half);
+      }
+      if (type == gpu::DType::bf16) {
+        const bf16 half = to_bf16(values[i]);
+        std::memcpy(bytes.data() + 2 * i, &half, 2);
+        values[i] = to_float(half);
+      }
+    }
+    matrix = {bytes.data(), type, rows, cols};
+  }
+  std::vector<float> values;
+  std::vector<std::byte> bytes;
+  gpu::Matrix matrix;
+};
+
+TEST(TopValues, AreTheLargestByIdWithTiesToTheSmallerIdAndNaNLast) {
+  const offload::Threads threads(1);
+  const auto backend = gpu::make_cpu_backend(threads);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> x{2, nan, 5, -1, 5, 3, 5};
+  const auto top = [&](int k) {
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(k));
+    std::vector<float> values(ids.size());
+    backend->top_values(x.data(), static_cast<std::int64_t>(x.size()), k, ids.data(), values.data(), {});
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      EXPECT_EQ(std::memcmp(&values[i], &x[static_cast<std::size_t>(ids[i])], sizeof(float)), 0);
+    }
+    return ids;
+  };
+  EXPECT_EQ(top(1), (std::vector<std::int32_t>{2}));
+  EXPECT_EQ(top(2), (std::vector<std::int32_t>{2, 4}));
+  EXPECT_EQ(top(4), (std::vector<std::int32_t>{2, 4, 5, 6}));
+  EXPECT_EQ(top(6), (std::vector<std::int32_t>{0, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(top(7), (std::vector<std::int32_t>{0, 1, 2, 3, 4, 5, 6}));
+  EXPECT_THROW(top(8), Error);
+}
+
+class CpuOps : public ::testing::Test {
+ protected:
+  // y = x W^T + bias against double; each of the n products and sums rounds once.
+  void expect_product(const TypedMatrix& w, int T, bool biased) {
+    const int rows = w.matrix.rows;
+    const int cols = w.matrix.cols;
+    const auto x = normal(static_cast<std::size_t>(T * cols), 100);
+    const auto bias = normal(static_cast<std::size_t>(rows), 101);
+    std::vector<float> y(static_cast<std::size_t>(T * rows), std::numeric_limits<float>::quiet_NaN());
+    backend->matmul(x.data(), T, w.matrix, biased ? bias.data() : nullptr, y.data(), {});
+    for (int t = 0; t < T; ++t) {
+      for (int row = 0; row < rows; ++row) {
+        double sum = biased ? bias[static_cast<std::size_t>(row)] : 0;
+        double magnitude = std::fabs(sum);
+        for (int i = 0; i < cols; ++i) {
+          const double product = static_cast<double>(x[static_cast<std::size_t>(t * cols + i)]) *
+                                 w.values[static_cast<std::size_t>(row * cols + i)];
+          sum += product;
+          magnitude += std::fabs(product);
+        }
+        ASSERT_NEAR(y[static_cast<std::size_t>(t * rows + row)], sum, (cols + 2) * eps / 2 * magnitude)
+            << "T " << T << " row " << row;
+      }
+    }
+  }
+
+  offload::Threads threads{2};
+  std::unique_ptr<gpu::Backend> backend = gpu::make_cpu_backend(threads);
+};
+
+TEST_F(CpuOps, ConversionsToF32AreExactForEveryBitPattern) {
+  std::vector<f16> halves(65536);
+  std::vector<bf16> brains(65536);
+  for (unsigned bits = 0; bits < 65536; ++bits) {
+    halves[bits].bits = static_cast<std::uint16_t>(bits);
+    brains[bits].bits = static_cast<std::uint16_t>(bits);
+  }
+  for_each_target([&] {
+    std::vector<float> wide(65536);
+    gpu::widen(halves.data(), gpu::DType::f16, 65536, wide.data());
+    for (unsigned bits = 0; bits < 65536; ++bits) {
+      const float expected = to_float(halves[bits]);
+      if (std::isnan(expected)) {
+        ASSERT_TRUE(std::isnan(wide[bits])) << bits;
+      } else {
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(wide[bits]), std::bit_cast<std::uint32_t>(expected)) << bits;
+      }
+    }
+    gpu::widen(brains.data(), gpu::DType::bf16, 65536, wide.data());
+    for (unsigned bits = 0; bits < 65536; ++bits) {
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(wide[bits]), bits << 16);
+    }
+  });
+}
+
+TEST_F(CpuOps, ConversionToF16RoundsLikeItsScalarOracle) {
+  std::vector<float> values;
+  for (unsigned bits = 0; bits < 0x7c00; ++bits) {  // every finite half, its neighbours and the ties between
+    const float value = to_float(f16{static_cast<std::uint16_t>(bits)});
+    const float next = to_float(f16{static_cast<std::uint16_t>(bits + 1)});
+    const float middle = std::isinf(next) ? 65520.0f : (value + next) / 2;
+    for (const float x : {value, middle, std::nextafter(middle, 0.0f), std::nextafter(middle, 1e9f)}) {
+      values.push_back(x);
+      values.push_back(-x);
+    }
+  }
+  for (const float x : {1e-30f, 1e30f, std::numeric_limits<float>::infinity(), std::nanf("")}) values.push_back(x);
+  for_each_target([&] {
+    std::vector<f16> halves(values.size());
+    gpu::narrow(values.data(), static_cast<std::int64_t>(values.size()), halves.data());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (std::isnan(values[i])) {
+        ASSERT_TRUE(std::isnan(to_float(halves[i])));
+      } else {
+        ASSERT_EQ(halves[i], to_f16(values[i])) << values[i];
+      }
+    }
+  });
+}
+
+TEST_F(CpuOps, MatmulEqualsTheOracleForEveryDtypeAndNumberOfTokens) {
+  for (const auto type : {gpu::DType::f32, gpu::DType::f16, gpu::DType::bf16}) {
+    const TypedMatrix w(type, 131, 136, 1);
+    for (const int T : {1, 2, 3, 8, 17, 64, 65, 500}) expect_product(w, T, T % 2 == 1);
+  }
+}
+
+TEST_F(CpuOps, MatmulEqualsTheOracleForEveryShape) {
+  for (const auto type : {gpu::DType::f32, gpu::DType::f16, gpu::DType::bf16}) {
+    for (const int rows : {1, 3, 4, 257}) {
+      for (const int cols : {1, 7, 8, 100, 2050}) {
+        const TypedMatrix w(type, rows, cols, 2);
+        for (const int T : {1, 7, 70}) expect_product(w, T, true);
+      }
+    }
+  }
+}
+
+TEST_F(CpuOps, MatmulEqualsTheOracleOnEveryInstructionSet) {
+  for_each_target([&] {
+    for (const auto type : {gpu::DType::f32, gpu::DType::f16, gpu::DType::bf16}) {
+      const TypedMatrix w(type, 37, 90, 3);
+      for (const int T : {1, 4, 7, 70}) expect_product(w, T, true);
+    }
+  });
+}
+
+TEST_F(CpuOps, MatmulIsTheSameBitForBitOnOneThreadAndOnMany) {
+  const offload::Threads one(1);
+  const offload::Threads many(5);
+  const auto single = gpu::make_cpu_backend(one);
+  const auto several = gpu::make_cpu_backend(many);
+  const TypedMatrix w(gpu::DType::bf16, 1000, 512, 4);
+  for (const int T : {1, 6, 700}) {
+    const auto x = normal(static_cast<std::size_t>(T) * 512, 5);
+    std::vector<float> a(static_cast<std::size_t>(T) * 1000);
+    std::vector<float> b(a.size());
+    single->matmul(x.data(), T, w.matrix, nullptr, a.data(), {});
+    several->matmul(x.data(), T, w.matrix, nullptr, b.data(), {});
+    EXPECT_EQ(a, b);
+  }
+}
+
+TEST_F(CpuOps, EmbedTakesTheTokensRowsAndRefusesATokenOutsideTheTable) {
+  for (const auto type : {gpu::DType::f32, gpu::DType::f16, gpu::DType::bf16}) {
+    const TypedMatrix table(type, 50, 24, 6);
+    const std::vector<std::int32_t> tokens{0, 49, 7, 7};
+    std::vector<float> out(4 * 24);
+    backend->embed(table.matrix, tokens.data(), 4, out.data(), {});
+    for (int t = 0; t < 4; ++t) {
+      for (int i = 0; i < 24; ++i) {
+        EXPECT_EQ(out[static_cast<std::size_t>(t * 24 + i)],
+                  table.values[static_cast<std::size_t>(tokens[static_cast<std::size_t>(t)] * 24 + i)]);
+      }
+    }
+    const std::int32_t outside = 50;
+    EXPECT_THROW(backend->embed(table.matrix, &outside, 1, out.data(), {}), Error);
+  }
+}
+
+TEST_F(CpuOps, RmsNormEqualsTheOracleAlsoInPlace) {
+  for_each_target([&] {
+    for (const int n : {1, 8, 80, 1000}) {
+      const int rows = 5;
+      auto x = normal(static_cast<std::size_t>(rows * n), 7, 3);
+      const auto weight = normal(static_cast<std::size_t>(n), 8);
+      const auto input = x;
+      backend->rms_norm(x.data(), rows, n, weight.data(), 1e-5f, x.data(), {});
+      for (int row = 0; row < rows; ++row) {
+        double squares = 0;
+        for (int i = 0; i < n; ++i)
+          squares += std::pow(static_cast<double>(input[static_cast<std::size_t>(row * n + i)]), 2);
+        const double scale = 1 / std::sqrt(squares / n + 1e-5);
+        for (int i = 0; i < n; ++i) {
+          const auto at = static_cast<std::size_t>(row * n + i);
+          const double expected = input[at] * scale * weight[static_cast<std::size_t>(i)];
+          // The sum of n squares is off by n eps / 2 relatively, its root by half of that; five more roundings.
+          ASSERT_NEAR(x[at], expected, (n / 4.0 + 5) * eps * std::fabs(expected) + 1e-30);
+        }
+      }
+    }
+  });
+}
+
+TEST_F(CpuOps, AddAndSiluMulEqualTheOracleOverTheWholeRange) {
+  for_each_target([&] {
+    std::vector<float> gate = normal(1003, 9, 30);
+    gate[0] = -1000;  // silu vanishes
+    gate[1] = 1000;   // silu is the identity
+    gate[2] = 0;
+    const auto up = normal(1003, 10);
+    auto y = gate;
+    backend->silu_mul(y.data(), up.data(), 1003, {});
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      const double x = gate[i];
+      const double expected = x / (1 + std::exp(-x)) * up[i];
+      // exp: 2e-7 and half an ulp of its argument, then five roundings; below exp(-87) it is zero.
+      const double relative = 2e-7 + eps * (std::fabs(x) / 2 + 5);
+      ASSERT_NEAR(y[i], expected, relative * std::fabs(expected) + 1e-34) << x;
+    }
+    y = gate;
+    backend->add(y.data(), up.data(), 1003, {});
+    for (std::size_t i = 0; i < y.size(); ++i) ASSERT_EQ(y[i], gate[i] + up[i]);
+  });
+}
+
+TEST_F(CpuOps, RopeTurnsHalfSplitPairsExactlyEvenAtAMillion) {
+  for (const int d : {8, 64, 80, 128}) {
+    std::vector<float> inverse_frequency(static_cast<std::size_t>(d / 2));
+    for (int i = 0; i < d / 2; ++i) {
+      inverse_frequency[static_cast<std::size_t>(i)] = static_cast<float>(std::pow(10000.0, -2.0 * i / d));
+    }
+    const int T = 150;
+    const int heads = 3;
+    for (const std::int64_t position : {std::int64_t{0}, std::int64_t{1} << 20, (std::int64_t{1} << 22) + 1}) {
+      auto x = normal(static_cast<std::size_t>(T * heads * d), 11);
+      const auto input = x;
+      backend->rope(x.data(), T, heads, d, position, {inverse_frequency.data()}, {});
+      for (int t = 0; t < T; ++t) {
+        for (int h = 0; h < heads; ++h) {
+          for (int i = 0; i < d / 2; ++i) {
+            const auto a = static_cast<std::size_t>((t * heads + h) * d + i);
+            const auto b = a + static_cast<std::size_t>(d / 2);
+            const double angle = static_cast<double>(position + t) * inverse_frequency[static_cast<std::size_t>(i)];
+            // Cosine, sine, two products and a sum: one f32 rounding each.
+            const double tolerance = 2 * eps * (std::fabs(input[a]) + std::fabs(input[b]));
+            ASSERT_NEAR(x[a], input[a] * std::cos(angle) - input[b] * std::sin(angle), tolerance);
+            ASSERT_NEAR(x[b], input[b] * std::cos(angle) + input[a] * std::sin(angle), tolerance);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CpuOps, ATokensRotationIsTheSameInAnyChunk) {
+  const int d = 64;
+  std::vector<float> inverse_frequency(32, 0.37f);
+  auto together = normal(100 * d, 12);
+  auto apart = together;
+  backend->rope(together.data(), 100, 1, d, 5000, {inverse_frequency.data()}, {});
+  for (int t = 0; t < 100; ++t) backend->rope(apart.data() + t * d, 1, 1, d, 5000 + t, {inverse_frequency.data()}, {});
+  for (std::size_t i = 0; i < apart.size(); ++i) ASSERT_NEAR(apart[i], together[i], 2 * eps * 8);
+}
+
+TEST_F(CpuOps, OneNonFiniteNumberLowersTheFlagToTheTagAndNeverRaisesIt) {
+  for_each_target([&] {
+    for (const float bad :
+         {std::nanf(""), std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
+      auto x = normal(100003, 13, 1e30f);
+      std::int32_t flag = 40;
+      backend->flag_nonfinite(x.data(), 100003, 7, &flag, {});
+      EXPECT_EQ(flag, 40);
+      x[100002] = bad;
+      backend->flag_nonfinite(x.data(), 100003, 7, &flag, {});
+      EXPECT_EQ(flag, 7);
+      backend->flag_nonfinite(x.data(), 100003, 9, &flag, {});
+      EXPECT_EQ(flag, 7);
+    }
+  });
+}
+
+TEST_F(CpuOps, AppendRoundsToF16BehindTheLiveSlotsAndTouchesNothingElse) {
+  const int heads = 2;
+  const int d = 24;
+  const std::int64_t capacity = 40;
+  const f16 untouched{0x1234};
+  std::vector<f16> rows(static_cast<std::size_t>(heads * capacity * 2 * d), untouched);
+  gpu::CacheView cache;
+  cache.kv_heads = heads;
+  cache.head_dim = d;
+  cache.tail = {rows.data(), capacity, 5, 10, 100};
+  const int T = 20;
+  const auto k = normal(static_cast<std::size_t>(T * heads * d), 14);
+  const auto v = normal(static_cast<std::size_t>(T * heads * d), 15);
+  backend->append(cache, k.data(), v.data(), T, {});
+  for (int head = 0; head < heads; ++head) {
+    for (std::int64_t slot = 0; slot < capacity; ++slot) {
+      const std::int64_t t = slot - 15;
+      for (int i = 0; i < d; ++i) {
+        const auto at = static_cast<std::size_t>((head * capacity + slot) * 2 * d + i);
+        const auto from = static_cast<std::size_t>((t * heads + head) * d + i);
+        const bool live = t >= 0 && t < T;
+        ASSERT_EQ(rows[at], live ? to_f16(k[from]) : untouched);
+        ASSERT_EQ(rows[at + static_cast<std::size_t>(d)], live ? to_f16(v[from]) : untouched);
+      }
+    }
+  }
+}
+
+TEST_F(CpuOps, SpillMakesABlockOfTheOldestTokensOfEveryHead) {
+  RandomCache cache({.kv_heads = 3, .head_dim = 16, .block_tokens = 32, .tail = 50});
+  const offload::BlockLayout layout({1, 3, 16, 32, offload::ColumnFormat::f16});
+  std::vector<std::uint64_t> memory(layout.block_bytes / 8 + 8);
+  auto* block = reinterpret_cast<std::byte*>((reinterpret_cast<std::uintptr_t>(memory.data()) + 63) / 64 * 64);
+  backend->spill(cache.view(), 32, layout, block, {});
+  for (int head = 0; head < 3; ++head) {
+    for (int t = 0; t < 32; ++t) {
+      for (int i = 0; i < 16; ++i) {
+        EXPECT_EQ(to_float(layout.rows(block, head)[t * 32 + i]), cache.key(head, t, i));
+        EXPECT_EQ(to_float(layout.rows(block, head)[t * 32 + 16 + i]), cache.value(head, t, i));
+        EXPECT_EQ(to_float(reinterpret_cast<const f16*>(layout.column(block, head, i))[t]), cache.key(head, t, i));
+      }
+    }
+    for (int i = 0; i < 16; ++i) {
+      double sum = 0;
+      for (int t = 0; t < 32; ++t) sum += cache.value(head, t, i);
+      EXPECT_EQ(layout.value_sum(block, head)[i], static_cast<float>(sum));
+    }
+  }
+}
+
+TEST_F(CpuOps, BuffersOwnTheirMemoryAndCopiesMayOverlap) {
+  gpu::Buffer buffer = backend->allocate(400, {});
+  ASSERT_TRUE(buffer);
+  const auto values = normal(100, 16);
+  backend->to_device(buffer.as<float>(), values.data(), 400, {});
+  backend->copy(buffer.as<float>() + 10, buffer.as<float>(), 80 * 4, {});
+  std::vector<float> back(100);
+  backend->to_host(back.data(), buffer.as<float>(), 400, {});
+  EXPECT_TRUE(std::equal(back.begin() + 10, back.begin() + 90, values.begin()));
+  gpu::Buffer taken = std::move(buffer);
+  EXPECT_FALSE(buffer);
+  EXPECT_EQ(taken.bytes(), 400u);
+  EXPECT_TRUE(backend->allocate(0, {}));
+}
+
+TEST_F(CpuOps, AnImpossibleAllocationIsAnErrorThatSaysHowMuch) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the sanitizers' allocator ends the program instead";
+#endif
+  try {
+    backend->allocate(std::uint64_t{1} << 60, {});
+    FAIL() << "2^60 bytes were allocated";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("1152921504606846976"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace hayloft

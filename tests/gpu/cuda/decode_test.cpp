@@ -1,0 +1,287 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tests/gpu/cuda/backends.h"
+
+// A decode step's attention on CUDA against the CPU backend.
+namespace hayloft::testing {
+namespace {
+
+struct Heads {
+  int kv_heads = 2;
+  int group = 2;
+  int head_dim = 64;
+
+  int query_heads() const { return kv_heads * group; }
+};
+
+class Decode : public CudaTest {
+ protected:
+  // `lists` ascending lists of k of the store's positions.
+  static std::vector<std::int32_t> random_lists(const SharedCache& cache, int lists, int k, std::uint32_t seed) {
+    std::mt19937 random(seed);
+    std::vector<std::int32_t> positions;
+    for (int list = 0; list < lists; ++list) {
+      std::set<std::int32_t> chosen;
+      while (static_cast<int>(chosen.size()) < k) {
+        chosen.insert(static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(cache.values().shape().stored)));
+      }
+      positions.insert(positions.end(), chosen.begin(), chosen.end());
+    }
+    return positions;
+  }
+
+  // The positions that a query head attends to.
+  static std::vector<std::int64_t> attended(const gpu::Attended& what, const std::vector<std::int32_t>& lists,
+                                            int query_heads, int query_head) {
+    std::vector<std::int64_t> positions;
+    if (what.lists > 0) {
+      const auto list = lists.begin() + query_head * what.lists / query_heads * what.k;
+      positions.assign(list, list + what.k);
+    }
+    for (const gpu::Attended::Range& r : what.ranges) {
+      const std::vector<std::int64_t> more = range(r.begin, r.end);
+      positions.insert(positions.end(), more.begin(), more.end());
+    }
+    return positions;
+  }
+
+  // Into the tail, on both sides.
+  void put(SharedCache& cache, int head, std::int64_t token, int component, f16 value) {
+    const gpu::CacheView view = cache.on_cpu();
+    const std::int64_t row = head * view.tail.capacity + view.tail.first + token;
+    const std::int64_t at = row * 2 * view.head_dim + component;
+    view.tail.rows[at] = value;
+    cuda->to_device(cache.on_cuda().tail.rows + at, &value, sizeof value, cuda->stream());
+  }
+
+  std::vector<float> on_cpu(SharedCache& cache, const std::vector<float>& q, int query_heads, gpu::Attended what,
+                            const std::vector<std::int32_t>& lists, const std::vector<float>& alpha) {
+    std::vector<float> out(q.size());
+    what.positions = lists.data();
+    what.alpha = alpha.empty() ? nullptr : alpha.data();
+    cpu->attend(cache.on_cpu(), q.data(), query_heads, what, out.data(), {});
+    return out;
+  }
+
+  static std::vector<float> on_cuda(gpu::Backend& backend, SharedCache& cache, const std::vector<float>& q,
+                                    int query_heads, gpu::Attended what, const std::vector<std::int32_t>& lists,
+                                    const std::vector<float>& alpha) {
+    const gpu::Stream stream = backend.stream();
+    const gpu::Buffer device_q = upload(backend, q);
+    const gpu::Buffer device_lists = upload(backend, lists);
+    const gpu::Buffer device_alpha = upload(backend, alpha);
+    const gpu::Buffer out = backend.allocate(q.size() * sizeof(float), stream);
+    what.positions = device_lists.as<std::int32_t>();
+    what.alpha = alpha.empty() ? nullptr : device_alpha.as<float>();
+    backend.attend(cache.on_cuda(), device_q.as<float>(), query_heads, what, out.as<float>(), stream);
+    return download<float>(backend, out);
+  }
+
+  // Either backend may be off by what tests/support/cpu_cache.h derives for f32, in either direction, and alpha and the
+  // mean value add a rounding of the largest value each, of which the mean's sum over the tail is the largest.
+  void expect_alike(gpu::Backend& backend, SharedCache& cache, const Heads& heads, const gpu::Attended& what,
+                    const std::vector<std::int32_t>& lists = {}, const std::vector<float>& alpha = {}) {
+    const std::vector<float> q = random_query(heads.query_heads(), heads.head_dim, 77);
+    const std::vector<float> expected = on_cpu(cache, q, heads.query_heads(), what, lists, alpha);
+    const std::vector<float> actual = on_cuda(backend, cache, q, heads.query_heads(), what, lists, alpha);
+    double tolerance = 0;
+    for (int head = 0; head < heads.query_heads(); ++head) {
+      tolerance = std::max(tolerance, attention(cache.values(), head / heads.group, q.data() + head * heads.head_dim,
+                                                attended(what, lists, heads.query_heads(), head))
+                                          .tolerance);
+    }
+    constexpr double largest_value = 6;  // of all the normal variates drawn here
+    constexpr double eps = std::numeric_limits<float>::epsilon();
+    if (!alpha.empty()) tolerance += largest_value * 80 * eps;
+    EXPECT_TRUE(near(actual, expected, 2 * tolerance));
+  }
+};
+
+TEST_F(Decode, ListsAndRangesForEveryHeadDimensionAndGroup) {
+  for (const int head_dim : {8, 64, 80, 96, 128, 256}) {
+    for (int group = 1; group <= 16; ++group) {
+      SCOPED_TRACE(fmt::format("d = {}, g = {}", head_dim, group));
+      const Heads heads{2, group, head_dim};
+      SharedCache cache(*cuda,
+                        {.kv_heads = 2, .head_dim = head_dim, .block_tokens = 32, .stored = 96, .tail = 13, .seed = 2});
+      gpu::Attended what;
+      what.lists = heads.kv_heads;
+      what.k = 37;
+      what.ranges[0] = {94, 109};  // from the store into the tail
+      expect_alike(*cuda, cache, heads, what, random_lists(cache, what.lists, what.k, 3));
+    }
+  }
+}
+
+TEST_F(Decode, ListsPerQueryHead) {
+  for (const int group : {1, 3, 16}) {
+    for (const int k : {1, 33, 64}) {
+      SCOPED_TRACE(fmt::format("g = {}, k = {}", group, k));
+      const Heads heads{2, group, 64};
+      SharedCache cache(*cuda,
+                        {.kv_heads = 2, .head_dim = 64, .block_tokens = 64, .stored = 300, .tail = 5, .seed = 4});
+      gpu::Attended what;
+      what.lists = heads.query_heads();
+      what.k = k;
+      what.ranges[1] = {300, 305};
+      expect_alike(*cuda, cache, heads, what, random_lists(cache, what.lists, k, 5));
+    }
+  }
+}
+
+TEST_F(Decode, MoreQueryHeadsThanABlockHasRoomFor) {
+  const Heads heads{1, 37, 64};
+  SharedCache cache(*cuda, {.kv_heads = 1, .head_dim = 64, .block_tokens = 32, .stored = 64, .tail = 3, .seed = 6});
+  gpu::Attended what;
+  what.ranges[0] = {50, 67};
+  expect_alike(*cuda, cache, heads, what);
+  what.lists = heads.query_heads();
+  what.k = 5;
+  what.ranges[0] = {64, 67};
+  expect_alike(*cuda, cache, heads, what, random_lists(cache, what.lists, what.k, 7));
+}
+
+TEST_F(Decode, RangesInTheStoreInTheTailAndAcross) {
+  const Heads heads{2, 4, 80};
+  struct Ranges {
+    gpu::Attended::Range first, second;
+  };
+  // The store's last block is ragged.
+  for (const auto& [first, second] :
+       {Ranges{{0, 150}, {}}, Ranges{{3, 7}, {90, 150}}, Ranges{{0, 40}, {139, 150}}, Ranges{{139, 139}, {140, 145}},
+        Ranges{{16, 32}, {5, 6}}, Ranges{{1, 139}, {}}, Ranges{{149, 150}, {17, 138}}}) {
+    SCOPED_TRACE(fmt::format("[{}, {}) and [{}, {})", first.begin, first.end, second.begin, second.end));
+    SharedCache cache(*cuda, {.kv_heads = 2, .head_dim = 80, .block_tokens = 16, .stored = 139, .tail = 11, .seed = 8});
+    gpu::Attended what;
+    what.ranges[0] = first;
+    what.ranges[1] = second;
+    expect_alike(*cuda, cache, heads, what);
+  }
+}
+
+TEST_F(Decode, ALayerWithoutStoreBeginsWhereItsTailDoes) {
+  constexpr std::int64_t far = std::int64_t{5} << 30;  // no 32 bits hold it
+  const Heads heads{2, 3, 96};
+  SharedCache cache(*cuda, {.kv_heads = 2, .head_dim = 96, .tail = 70, .position = far, .seed = 9});
+  gpu::Attended what;
+  what.ranges[0] = {far, far + 2};
+  what.ranges[1] = {far + 5, far + 70};
+  expect_alike(*cuda, cache, heads, what);
+  expect_alike(*cuda, cache, heads, what, {}, std::vector<float>(6, 0.5f));
+}
+
+TEST_F(Decode, AlphaMixesInTheMeanOfAllValues) {
+  const Heads heads{2, 2, 128};
+  for (const std::int64_t stored : {0, 160}) {
+    for (const std::int64_t tail : {0, 1, 64, 150}) {
+      if (stored + tail == 0) continue;
+      SCOPED_TRACE(fmt::format("{} in the store, {} in the tail", stored, tail));
+      SharedCache cache(
+          *cuda, {.kv_heads = 2, .head_dim = 128, .block_tokens = 32, .stored = stored, .tail = tail, .seed = 10});
+      gpu::Attended what;
+      what.ranges[0] = {stored + tail - 1, stored + tail};
+      expect_alike(*cuda, cache, heads, what, {}, {1.0f, 0.25f, 0.0f, 0.75f});
+    }
+  }
+}
+
+TEST_F(Decode, NothingAttendedIsZeroOrTheMean) {
+  const Heads heads{2, 2, 64};
+  SharedCache cache(*cuda, {.kv_heads = 2, .head_dim = 64, .block_tokens = 32, .stored = 64, .tail = 7, .seed = 11});
+  gpu::Attended what;
+  what.ranges[0] = {5, 5};
+  const std::vector<float> q = random_query(4, 64, 12);
+  EXPECT_EQ(on_cuda(*cuda, cache, q, 4, what, {}, {}), std::vector<float>(q.size(), 0.0f));
+  what.lists = 2;
+  EXPECT_EQ(on_cuda(*cuda, cache, q, 4, what, {}, {}), std::vector<float>(q.size(), 0.0f)) << "empty lists";
+  what.lists = 0;
+  expect_alike(*cuda, cache, heads, what, {}, {0.0f, 0.5f, 1.0f, 0.25f});
+}
+
+// All but 256 KiB of the budget is taken, so that buffers hold some 50 rows per head: ranges and lists take many
+// chunks.
+TEST_F(Decode, LongRangesAndStagedListsPassThroughSmallBuffers) {
+  const Heads heads{2, 2, 64};
+  const std::unique_ptr<gpu::Backend> small = make_cuda({.memory_bytes = std::uint64_t{1} << 30});
+  const gpu::DeviceMemory memory = small->memory();
+  const gpu::Buffer taken = small->allocate(memory.budget_bytes - memory.used_bytes - (256 << 10), small->stream());
+  for (const SharedCache::Host host : {SharedCache::Host::pinned, SharedCache::Host::pageable}) {
+    SharedCache cache(*small, {.kv_heads = 2, .head_dim = 64, .block_tokens = 16, .stored = 400, .tail = 9, .seed = 13},
+                      host);
+    for (const int lists : {0, 2, 4}) {
+      SCOPED_TRACE(fmt::format("{}, {} lists", host == SharedCache::Host::pinned ? "pinned" : "staged", lists));
+      gpu::Attended what;
+      what.lists = lists;
+      what.k = lists > 0 ? 100 : 0;
+      what.ranges[0] = {0, 30};
+      what.ranges[1] = {90, 409};
+      const std::vector<float> alpha{1.0f, 0.5f, 0.0f, 0.75f};
+      expect_alike(*small, cache, heads, what, lists > 0 ? random_lists(cache, lists, 100, 14) : std::vector<int>(),
+                   alpha);
+    }
+  }
+}
+
+TEST_F(Decode, RandomShapes) {
+  for (std::uint32_t seed = 1; seed <= 24; ++seed) {
+    std::mt19937 random(seed);
+    const auto draw = [&](int low, int high) { return low + static_cast<int>(random() % (high - low + 1u)); };
+    const Heads heads{draw(1, 3), draw(1, 9), 8 * draw(1, 20)};
+    const CacheShape shape{.kv_heads = heads.kv_heads,
+                           .head_dim = heads.head_dim,
+                           .block_tokens = 16 << draw(0, 3),
+                           .stored = draw(0, 3) * draw(10, 70),
+                           .tail = draw(1, 80),
+                           .seed = seed};
+    SharedCache cache(*cuda, shape, draw(0, 1) ? SharedCache::Host::pinned : SharedCache::Host::pageable);
+    const std::int64_t tokens = cache.values().tokens();
+    gpu::Attended what;
+    if (shape.stored > 0) {
+      what.lists = draw(0, 1) ? heads.kv_heads : heads.query_heads();
+      what.k = draw(0, static_cast<int>(std::min<std::int64_t>(shape.stored, 70)));
+    }
+    const std::int64_t middle = draw(0, static_cast<int>(tokens));
+    what.ranges[0] = {draw(0, static_cast<int>(middle)), middle};
+    what.ranges[1] = {draw(static_cast<int>(middle), static_cast<int>(tokens)), tokens};
+    const std::vector<float> alpha(draw(0, 1) ? static_cast<std::size_t>(heads.query_heads()) : 0, 0.25f);
+    SCOPED_TRACE(
+        fmt::format("seed {}: Hkv {}, g {}, d {}, {} + {} tokens in blocks of {}, {} lists of {}, [{}, {}), [{}, {})",
+                    seed, heads.kv_heads, heads.group, heads.head_dim, shape.stored, shape.tail, shape.block_tokens,
+                    what.lists, what.k, what.ranges[0].begin, middle, what.ranges[1].begin, tokens));
+    // What lists and ranges name twice counts twice, on both sides.
+    expect_alike(*cuda, cache, heads, what, random_lists(cache, what.lists, what.k, seed), alpha);
+  }
+}
+
+TEST_F(Decode, InfinitiesAndNaNsComeOutAsOnTheCpu) {
+  constexpr f16 nan{0x7e00}, infinity{0x7c00}, minus_infinity{0xfc00};
+  for (const f16 bad : {nan, infinity, minus_infinity}) {
+    for (const int component : {3, 64 + 3}) {  // of K and of V
+      SCOPED_TRACE(fmt::format("{:#x} in component {}", bad.bits, component));
+      SharedCache cache(*cuda,
+                        {.kv_heads = 2, .head_dim = 64, .block_tokens = 32, .stored = 32, .tail = 40, .seed = 15});
+      put(cache, 1, 35, component, bad);
+      const std::vector<float> q = random_query(4, 64, 16);
+      gpu::Attended what;
+      what.ranges[0] = {20, 72};
+      const std::vector<float> expected = on_cpu(cache, q, 4, what, {}, {});
+      const std::vector<float> actual = on_cuda(*cuda, cache, q, 4, what, {}, {});
+      for (std::size_t i = 0; i < q.size(); ++i) {
+        EXPECT_EQ(std::isnan(actual[i]), std::isnan(expected[i])) << i;
+        EXPECT_EQ(std::isinf(actual[i]), std::isinf(expected[i])) << i;
+        EXPECT_TRUE(std::isfinite(actual[i]) || i >= q.size() / 2) << "the other KV head's: " << i;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hayloft::testing

@@ -1,0 +1,174 @@
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <random>
+
+#include "runtime/decode/session.h"
+#include "tests/gpu/cuda/backends.h"
+
+// Whole models, read and continued on both backends.
+namespace hayloft::testing {
+namespace {
+
+using runtime::Model;
+using runtime::Session;
+
+constexpr int vocabulary = 128;
+
+std::vector<std::int32_t> random_tokens(int count, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(count));
+  for (auto& token : tokens) token = static_cast<std::int32_t>(random() % vocabulary);
+  return tokens;
+}
+
+struct Tested {
+  const char* model;
+  offload::ColumnFormat columns = offload::ColumnFormat::f16;
+};
+
+class ModelOnCuda : public CudaTest, public ::testing::WithParamInterface<Tested> {
+ protected:
+  struct Side {
+    Side(gpu::Backend& backend, const offload::ArenaOptions& memory, const runtime::SessionOptions& options)
+        : arena(topology, memory), model(golden_models() / GetParam().model, backend), session(model, arena, options) {}
+
+    offload::Topology topology;
+    offload::Arena arena;
+    Model model;
+    Session session;
+  };
+
+  void SetUp() override {
+    CudaTest::SetUp();
+    if (IsSkipped()) return;
+    runtime::SessionOptions options;
+    options.cache.block_tokens = 16;
+    options.cache.window = 8;
+    options.cache.columns = GetParam().columns;
+    options.chunk_tokens = 24;
+    offload::ArenaOptions memory;
+    memory.budget_bytes = std::uint64_t{64} << 20;
+    memory.chunk_bytes = std::uint64_t{1} << 20;
+    on_cpu.emplace(*cpu, memory, options);
+    memory.listener = cuda->pinning();
+    on_cuda.emplace(*cuda, memory, options);
+  }
+
+  // Reads by decode steps, whose attention is in f32 on both sides. The backends add in another order, after which a
+  // key or a value in so many rounds to its neighbour in f16.
+  void step(std::int32_t token) {
+    const auto dense = method("dense");
+    const std::vector<float> expected = on_cpu->session.step(token, *dense);
+    EXPECT_TRUE(near(on_cuda->session.step(token, *dense), expected, 0x1p-9 * largest(expected)));
+  }
+
+  void expect_same_steps(std::initializer_list<const char*> methods) {
+    // The last steps spill a block; behind it are both store and tail.
+    for (const std::int32_t token : random_tokens(43, 5)) step(token);
+    for (const char* text : methods) {
+      SCOPED_TRACE(text);
+      // In forks: whatever a method leaves out stays out of what the next one finds.
+      const std::vector<float> expected = on_cpu->session.fork().step(7, *method(text));
+      EXPECT_TRUE(near(on_cuda->session.fork().step(7, *method(text)), expected, 0x1p-9 * largest(expected)));
+    }
+  }
+
+  std::unique_ptr<runtime::Method> method(const char* text) const {
+    return runtime::make_method(runtime::parse_method(text, {}), on_cpu->model.config().head_dim);
+  }
+
+  static double largest(const std::vector<float>& values) {
+    float most = 0;
+    for (const float value : values) most = std::max(most, std::fabs(value));
+    return most;
+  }
+
+  std::optional<Side> on_cpu;
+  std::optional<Side> on_cuda;
+};
+
+TEST_P(ModelOnCuda, ReadsLayerByLayerWhatItReadsChunkByChunk) {
+  // A layer's K and V stay on the device meanwhile, in place of coming back from the host, and tiles of keys are cut
+  // elsewhere: sums differ in their order, and so do roundings to f16.
+  runtime::SessionOptions options;
+  options.cache.block_tokens = 16;
+  options.cache.window = 8;
+  options.chunk_tokens = 24;
+  options.prefill.order = runtime::PrefillOptions::Order::chunk;
+  Session by_chunk(on_cuda->model, on_cuda->arena, options);
+  options.prefill.order = runtime::PrefillOptions::Order::layer;
+  Session by_layer(on_cuda->model, on_cuda->arena, options);
+  const std::vector<std::int32_t> tokens = random_tokens(100, 11);
+  by_chunk.append(tokens);
+  const std::uint64_t before = cuda->memory().used_bytes;
+  by_layer.append(tokens);
+  EXPECT_EQ(by_layer.tokens(), by_chunk.tokens());
+  EXPECT_EQ(by_layer.cache().spilled_bytes(), by_chunk.cache().spilled_bytes());
+  EXPECT_LT(cuda->memory().used_bytes - before, by_chunk.cache().device_bytes() + (std::uint64_t{8} << 20))
+      << "what was held is given back";
+  const auto dense = method("dense");
+  const std::vector<float> expected = by_chunk.step(5, *dense);
+  EXPECT_TRUE(near(by_layer.step(5, *dense), expected, 0x1p-6 * largest(expected)));
+}
+
+TEST_P(ModelOnCuda, DecodesByEveryMethodAsTheCpuDoes) {
+  expect_same_steps({"sparq:r=4:k=16", "topk:k=16", "window:k=20", "sparq:r=8:k=100%", "topk:k=100%", "flexgen:k=16",
+                     "oracle:k=16", "oracle:k=16:select=query-head", "lowrank:r=4:k=16", "pages:page=16:k=20"});
+}
+
+using ModelOnCudaByColumns = ModelOnCuda;
+
+TEST_P(ModelOnCudaByColumns, DecodesByEveryMethodThatReadsColumnsAsTheCpuDoes) {
+  expect_same_steps({"sparq:r=4:k=16", "sparq:r=8:k=100%", "topk:k=16", "lowrank:r=4:k=16"});
+}
+
+TEST_P(ModelOnCuda, KeepsTheHeavyHittersThatTheCpuKeeps) {
+  const auto h2o = method("h2o:k=16");
+  for (const std::int32_t token : random_tokens(43, 5)) {
+    const std::vector<float> expected = on_cpu->session.step(token, *h2o);
+    ASSERT_TRUE(near(on_cuda->session.step(token, *h2o), expected, 0x1p-9 * largest(expected)));
+  }
+}
+
+TEST_P(ModelOnCuda, ShowsThePromptsQueriesToWhoKeepsHeavyHitters) {
+  // With all of them kept there is no choice to make, and it is dense attention.
+  const auto h2o = method("h2o:k=1000");
+  on_cuda->session.watch(*h2o);
+  on_cuda->session.append(random_tokens(100, 6));
+  const std::vector<float> expected = on_cuda->session.fork().step(7, *method("dense"));
+  EXPECT_TRUE(near(on_cuda->session.step(7, *h2o), expected, 0x1p-9 * largest(expected)));
+}
+
+TEST_P(ModelOnCuda, ReadsAPromptAsTheCpuDoes) {
+  const auto tokens = random_tokens(100, 6);
+  on_cpu->session.append(tokens);
+  on_cuda->session.append(tokens);
+  const std::vector<float> expected = on_cpu->session.step(7, *method("dense"));
+  // Prefill rounds queries and weights to f16: a score of these models, up to 16 or so, is off by 2^-11 of its terms, a
+  // weight by 2^-7 of itself then, and an output by as much of the values. Layers add up, three or four.
+  EXPECT_TRUE(near(on_cuda->session.step(7, *method("dense")), expected, 0x1p-5 * largest(expected)));
+}
+
+std::string name_of(const ::testing::TestParamInfo<Tested>& tested) {
+  std::string name = tested.param.model;
+  if (tested.param.columns != offload::ColumnFormat::f16)
+    name += std::string("_") + offload::name(tested.param.columns);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Architectures, ModelOnCuda,
+                         ::testing::Values(Tested{"llama"}, Tested{"llama-llama3"}, Tested{"mistral-sliding"},
+                                           Tested{"qwen2"}, Tested{"qwen3"}, Tested{"smollm3"}),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Formats, ModelOnCudaByColumns,
+                         ::testing::Values(Tested{"llama", offload::ColumnFormat::int8},
+                                           Tested{"llama", offload::ColumnFormat::int4},
+                                           Tested{"qwen3", offload::ColumnFormat::int8},
+                                           Tested{"qwen3", offload::ColumnFormat::int4}),
+                         name_of);
+
+}  // namespace
+}  // namespace hayloft::testing

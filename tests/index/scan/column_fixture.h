@@ -1,0 +1,87 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "index/scan/search.h"
+#include "offload/store/layout.h"
+#include "offload/store/quantise.h"
+#include "offload/store/store.h"
+
+namespace hayloft::testing {
+
+// One layer of a store, made by hand: keys come from a function, values are zero.
+class HandmadeLayer {
+ public:
+  using Key = std::function<float(int head, std::int64_t position, int component)>;
+
+  HandmadeLayer(const offload::StoreShape& shape, std::int64_t tokens, const Key& key)
+      : layout_(shape), value_sum_(static_cast<std::size_t>(shape.kv_heads * shape.head_dim)) {
+    const std::int64_t block = shape.block_tokens;
+    for (std::int64_t start = 0; start < tokens; start += block) {
+      // Blocks start at multiples of 64, as the arena's do.
+      auto& memory = memory_.emplace_back(layout_.block_bytes / sizeof(Line) + 1);
+      auto* base = reinterpret_cast<std::byte*>(memory.data());
+      const auto count = static_cast<int>(std::min(tokens - start, block));
+      std::vector<f16> rows(static_cast<std::size_t>(count * 2 * shape.head_dim));
+      for (int head = 0; head < shape.kv_heads; ++head) {
+        for (int t = 0; t < count; ++t) {
+          for (int c = 0; c < shape.head_dim; ++c) {
+            rows[static_cast<std::size_t>(t * 2 * shape.head_dim + c)] = to_f16(key(head, start + t, c));
+          }
+        }
+        offload::fill_block(layout_, base, head, rows.data(), 2 * shape.head_dim, count);
+      }
+      blocks_.push_back(base);
+    }
+    view_.layout = &layout_;
+    view_.blocks = blocks_;
+    view_.tokens = tokens;
+    view_.value_sum = value_sum_;
+  }
+  HandmadeLayer(const HandmadeLayer&) = delete;
+  HandmadeLayer& operator=(const HandmadeLayer&) = delete;
+
+  const offload::LayerView& view() const { return view_; }
+
+  // The key as the columns have it.
+  float column_key(int head, std::int64_t position, int component) const {
+    const std::byte* block = blocks_[static_cast<std::size_t>(view_.block_of(position))];
+    const auto slot = static_cast<int>(position % layout_.block_tokens);
+    const std::byte* column = layout_.column(block, head, component);
+    if (layout_.columns == offload::ColumnFormat::f16) return to_float(reinterpret_cast<const f16*>(column)[slot]);
+    return to_float(scale(head, position, component)) *
+           static_cast<float>(offload::level_at(layout_.columns, column, slot));
+  }
+  f16 scale(int head, std::int64_t position, int component) const {
+    const std::byte* block = blocks_[static_cast<std::size_t>(view_.block_of(position))];
+    const auto slot = static_cast<int>(position % layout_.block_tokens);
+    return layout_.scales(block, head, component)[slot / offload::BlockLayout::scale_tokens];
+  }
+
+ private:
+  struct alignas(64) Line {
+    std::byte bytes[64] = {};
+  };
+  offload::BlockLayout layout_;
+  std::vector<std::vector<Line>> memory_;
+  std::vector<const std::byte*> blocks_;
+  std::vector<float> value_sum_;
+  offload::LayerView view_;
+};
+
+// Normally distributed keys, the same for the same seed whatever the block size.
+inline HandmadeLayer::Key normal_keys(unsigned seed, float scale = 1.0f) {
+  return [=](int head, std::int64_t position, int component) {
+    std::minstd_rand engine(seed + static_cast<unsigned>(head * 7919 + position * 256 + component + 1) * 2654435761u);
+    engine.discard(2);
+    return scale * std::normal_distribution<float>()(engine);
+  };
+}
+
+}  // namespace hayloft::testing

@@ -1,0 +1,77 @@
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tests/program/program.h"
+#include "tests/support/temporary_folder.h"
+
+// The audit as a user runs it, on the bundled model.
+namespace hayloft {
+namespace {
+
+using test::Outcome;
+using test::refused_with;
+using test::run_program;
+
+std::string contents(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class AuditProgram : public testing::Test {
+ protected:
+  AuditProgram() {
+    std::ofstream text(folder_ / "text.txt");
+    for (int i = 0; i < 300; ++i) text << "The barn by the river holds " << i << " bales of hay. ";
+  }
+
+  Outcome generate(std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"generate",
+                                          "-m",
+                                          HAYLOFT_SOURCE_DIR "/examples/needle-model/model",
+                                          "-f",
+                                          folder_ / "text.txt",
+                                          "-n",
+                                          "24",
+                                          "--block-tokens",
+                                          "256",
+                                          "--attn",
+                                          "sparq:r=8:k=32"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_program(arguments);
+  }
+
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(AuditProgram, ReportsWhatItSampledAndGeneratesTheSameText) {
+  const Outcome plain = generate({});
+  const Outcome audited =
+      generate({"--audit=25%", "--audit-json", folder_ / "audit.json", "--attention-stats", folder_ / "attention.md"});
+  ASSERT_EQ(audited.exit_code, 0) << audited.err;
+  EXPECT_EQ(audited.out, plain.out);
+  EXPECT_NE(audited.err.find("steps x layers measured against exact attention"), std::string::npos) << audited.err;
+  const auto json = nlohmann::json::parse(contents(folder_ / "audit.json"));
+  EXPECT_EQ(json["measured"].get<int>() + json["dropped"].get<int>(), json["chosen"].get<int>());
+  EXPECT_GE(json["measured"], 1);
+  EXPECT_EQ(json["rows"].size(), 2u);  // the global layer's two KV heads
+  EXPECT_EQ(json["rows"][0]["layer"], 3);
+  EXPECT_NE(contents(folder_ / "attention.md").find("| layer | entropy"), std::string::npos);
+}
+
+TEST_F(AuditProgram, SaysNothingUnlessAsked) {
+  EXPECT_EQ(generate({}).err.find("audit"), std::string::npos);
+}
+
+TEST_F(AuditProgram, RefusesWhatIsNoShare) {
+  EXPECT_TRUE(refused_with(generate({"--audit", "book.txt"}), 2, {"--audit book.txt", "share"}));
+  EXPECT_TRUE(refused_with(generate({"--audit=2"}), 2, {"--audit 2", "share"}));
+  EXPECT_TRUE(refused_with(generate({"--audit-target", "0"}), 2, {"--audit-target 0", "share"}));
+  EXPECT_TRUE(refused_with(generate({"--audit-json", "/nowhere/audit.json"}), 2, {"/nowhere/audit.json"}));
+}
+
+}  // namespace
+}  // namespace hayloft

@@ -1,0 +1,145 @@
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/program/program.h"
+
+// hayloft eval as a user runs it, with the bundled model.
+namespace hayloft {
+namespace {
+
+using test::Outcome;
+using test::refused_with;
+using test::run_program;
+
+class EvalProgram : public testing::Test {
+ protected:
+  Outcome eval(std::vector<std::string> more) const {
+    more.insert(more.begin(), {"eval", "--digits", "6", "--device", "cpu", "--block-tokens", "256"});
+    return run_program(more);
+  }
+  static std::string contents(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  std::string at(const char* name) const { return folder_ / name; }
+
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(EvalProgram, TheBundledModelFindsItsNeedlesAndAWindowLosesThem) {
+  const Outcome outcome = eval({"--tasks", "niah_single_1,niah_single_2,niah_multikey_1", "--samples", "4", "-c", "4k",
+                                "--attn", "dense,sparq,topk,window", "--agreement", "--json", at("e.json")});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("mean of 3"), std::string::npos) << outcome.out;
+  const auto json = nlohmann::json::parse(contents(at("e.json")));
+  ASSERT_EQ(json["rows"].size(), 48u);
+  std::map<std::string, double> found;
+  for (const auto& row : json["rows"]) {
+    found[row["method"]["name"]] += row["score"].get<double>();
+    EXPECT_LE(row["prompt_tokens"].get<int>() + 128, 4096);
+    EXPECT_FALSE(row["kl"].is_null());
+  }
+  // A model may miss one of twelve; a window of 128 tokens reaches none but by the luck of a needle at the very end.
+  for (const char* method : {"dense", "sparq", "topk"}) EXPECT_GE(found[method], 11) << method;
+  EXPECT_LE(found["window"], 1);
+}
+
+TEST_F(EvalProgram, NeedlesAtEveryDepthOfOneContextAreAskedForOneByOneAndTheContextIsReadOnce) {
+  const Outcome outcome = eval(
+      {"--tasks", "depths", "--samples", "5", "-c", "8k", "--attn", "dense,topk:k=32,window", "--json", at("e.json")});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(contents(at("e.json")));
+  ASSERT_EQ(json["rows"].size(), 15u);
+  std::map<std::string, double> found;
+  for (const auto& row : json["rows"]) {
+    found[row["method"]["name"]] += row["score"].get<double>();
+    EXPECT_EQ(row["prefill_seconds"], json["rows"][0]["prefill_seconds"]);
+    EXPECT_LE(row["prompt_tokens"].get<int>(), 8192);
+    EXPECT_GT(row["prompt_tokens"].get<int>(), 8192 - 64);
+  }
+  EXPECT_GE(found["dense"], 4);
+  EXPECT_GE(found["topk"], 4);
+  EXPECT_LE(found["window"], 1);  // the needle at the very end
+}
+
+TEST_F(EvalProgram, GoesOnWhereItWasStoppedAndTellsTheSame) {
+  const std::vector<std::string> arguments{"--tasks", "niah_single_2", "--samples",    "3",     "-c",
+                                           "2k",      "--attn",        "dense,window", "--out", at("rows.jsonl")};
+  ASSERT_EQ(eval(arguments).exit_code, 0);
+  const std::string whole = contents(at("rows.jsonl"));
+  const auto lines = [](const std::string& text) { return std::count(text.begin(), text.end(), '\n'); };
+  ASSERT_EQ(lines(whole), 7);
+
+  ASSERT_EQ(eval(arguments).exit_code, 0);
+  EXPECT_EQ(contents(at("rows.jsonl")), whole) << "there was nothing left to do";
+
+  std::ofstream(at("rows.jsonl"), std::ios::binary) << whole.substr(0, whole.size() * 2 / 3);
+  const Outcome resumed = eval(arguments);
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  const std::string again = contents(at("rows.jsonl"));
+  ASSERT_EQ(lines(again), 7);
+  const auto answers = [](const std::string& text) {
+    std::vector<std::string> all;
+    std::istringstream stream(text);
+    for (std::string line; std::getline(stream, line);)
+      all.push_back(nlohmann::json::parse(line).value("prediction", ""));
+    return all;
+  };
+  EXPECT_EQ(answers(again), answers(whole));
+
+  std::vector<std::string> other = arguments;
+  other.insert(other.end(), {"--seed", "7"});
+  EXPECT_TRUE(refused_with(eval(other), 1, {"rows.jsonl", "another recipe", "seed 42 (here 7)"}));
+  EXPECT_EQ(contents(at("rows.jsonl")), again);
+}
+
+TEST_F(EvalProgram, MeasuresATextAndDrawsAPlot) {
+  std::string text;
+  for (int i = 0; i < 3000; ++i) text += "the hay of field " + std::to_string(i * 37 % 1000) + " was brought in. ";
+  folder_.write("book.txt", text);
+  const Outcome outcome =
+      eval({"--text", at("book.txt"), "-c", "2k", "--samples", "2", "--scored-tokens", "32", "--attn", "dense,topk:k=8",
+            "--plot", at("p.svg"), "--format", "csv", "--attention-stats", at("s.md")});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("\nperplexity,"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("\nrepetition (characters),"), std::string::npos) << outcome.out;
+  EXPECT_NE(contents(at("s.md")).find("entropy"), std::string::npos) << contents(at("s.md"));
+  EXPECT_NE(contents(at("p.svg")).find("</svg>"), std::string::npos);
+}
+
+TEST_F(EvalProgram, ReadsPreparedSamples) {
+  folder_.write(
+      "my_niah.jsonl",
+      R"({"index": 9, "input": "The special magic number for brave harbor is 482913. It rained.\nWhat is the )"
+      R"(special magic number for brave harbor?", "outputs": ["482913"], "length": 170, )"
+      R"("answer_prefix": " The special magic number for brave harbor is"})");
+  const Outcome outcome = eval({"--jsonl", at("my_niah.jsonl"), "--attn", "dense", "--json", at("e.json")});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(contents(at("e.json")));
+  ASSERT_EQ(json["rows"].size(), 1u);
+  EXPECT_EQ(json["rows"][0]["task"], "my_niah");
+  EXPECT_EQ(json["rows"][0]["score"], 1);
+  EXPECT_EQ(json["rows"][0]["ctx_size"], 256);
+}
+
+TEST_F(EvalProgram, WhatCannotBeDoneIsRefusedInOneLine) {
+  EXPECT_TRUE(refused_with(eval({"--tasks", "niah"}), 2, {"--tasks niah", "niah_single_1", "perplexity"}));
+  EXPECT_TRUE(refused_with(eval({"--tasks", "qa_1"}), 2, {"qa_1", "--squad"}));
+  EXPECT_TRUE(refused_with(eval({"--tasks", "perplexity"}), 2, {"perplexity", "--text"}));
+  EXPECT_TRUE(refused_with(eval({"--samples", "0"}), 2, {"--samples 0"}));
+  EXPECT_TRUE(refused_with(eval({"--digits", "19"}), 2, {"--digits 19"}));
+  EXPECT_TRUE(refused_with(eval({"--chat-template", "llama"}), 2, {"--chat-template llama", "{task}"}));
+  EXPECT_TRUE(refused_with(eval({"--effective", "200"}), 2, {"--effective 200"}));
+  EXPECT_TRUE(refused_with(eval({"-c", "4k,8k", "--attention-stats", at("s.md")}), 2, {"--attention-stats", "one"}));
+  EXPECT_TRUE(refused_with(eval({"--plot", "x.pdf"}), 2, {"x.pdf"}));
+  EXPECT_TRUE(refused_with(eval({"--format", "xml"}), 2, {"xml", "text|md|csv"}));
+  EXPECT_TRUE(refused_with(eval({"--text", at("none.txt")}), 1, {"--text", "none.txt"}));
+  EXPECT_TRUE(refused_with(eval({"--haystack", at("none.txt")}), 1, {"--haystack", "none.txt"}));
+  EXPECT_TRUE(refused_with(eval({"--jsonl", at("none.jsonl")}), 1, {"--jsonl", "none.jsonl"}));
+  EXPECT_TRUE(refused_with(eval({"--out", at("no/rows.jsonl")}), 1, {"--out", "no/rows.jsonl"}));
+}
+
+}  // namespace
+}  // namespace hayloft

@@ -1,0 +1,124 @@
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/program/program.h"
+#include "tests/support/temporary_folder.h"
+
+// hayloft link and hayloft plan as a user runs them.
+namespace hayloft {
+namespace {
+
+using test::Outcome;
+using test::refused_with;
+using test::run_program;
+
+TEST(LinkAndPlan, TheProfileOfOneGivesTheOtherItsTimes) {
+  const test::TemporaryFolder folder;
+  const std::string profile = folder / "profile.json";
+  const Outcome measured =
+      run_program({"link", "--seconds", "0.1", "--footprint", "64MiB", "--format", "csv", "--profile", profile});
+  EXPECT_EQ(measured.exit_code, 0) << measured.err;
+  EXPECT_EQ(measured.out.rfind("what,head_dim,group,rate,unit\n", 0), 0u) << measured.out;
+  EXPECT_NE(measured.err.find("skipped"), std::string::npos) << measured.err;
+  EXPECT_NE(measured.out.find("\n\"near-memory read, node "), std::string::npos) << measured.out;
+
+  EXPECT_GT(nlohmann::json::parse(std::ifstream(profile))["near_reads"][0]["GBps"], 0);
+
+  const Outcome planned = run_program({"plan", "--shape", "32,32,8,128", "--ctx-size", "64k,1M", "--attn",
+                                       "dense,sparq:k=512", "--profile", profile, "--json", "-"});
+  EXPECT_EQ(planned.exit_code, 0) << planned.err;
+  const nlohmann::json json = nlohmann::json::parse(planned.out);
+  ASSERT_EQ(json["plans"].size(), 2u);
+  EXPECT_EQ(json["plans"][1]["methods"][1]["attn"], "sparq r=16 k=512");
+  EXPECT_GT(json["plans"][1]["methods"][0]["ms_per_token"]["dense"], 0);
+}
+
+TEST(LinkAndPlan, WhatWasNotMeasuredIsInTheJson) {
+  const test::TemporaryFolder folder;
+  const Outcome measured =
+      run_program({"link", "--device", "cpu", "--seconds", "0.1", "--footprint", "64MiB", "--link-footprint",
+                   "1GiB,4GiB", "--profile", folder / "p.json", "--json", "-"});
+  EXPECT_EQ(measured.exit_code, 0) << measured.err;
+  const nlohmann::json json = nlohmann::json::parse(measured.out);
+  const std::string why = ": no GPU is used (hayloft --list-devices says why)";
+  const std::vector<std::string> wanted{
+      "host to device, device to host, column streams and row gathers over the link" + why,
+      "--link-footprint 1.0 GiB" + why, "--link-footprint 4.0 GiB" + why};
+  EXPECT_EQ(json["skipped"], nlohmann::json(wanted));
+  for (const std::string& what : wanted) EXPECT_NE(measured.err.find("skipped: " + what), std::string::npos);
+}
+
+TEST(Bench, ADamagedProfileThatNobodyNamedGivesNoFloorAndStopsNothing) {
+  const test::TemporaryFolder folder;
+  std::filesystem::create_directories(std::filesystem::path(folder / "hayloft"));
+  std::ofstream(folder / "hayloft/profile.json") << "{]";
+  const auto bench = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments{"bench", "--device",       "cpu", "--shape", "1,2,1,32", "-c",
+                                       "300",   "--block-tokens", "64",  "--attn",  "dense",    "--seconds",
+                                       "0.01",  "--json",         "-"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_program(arguments);
+  };
+  ASSERT_EQ(setenv("XDG_CACHE_HOME", std::string(folder / "").c_str(), 1), 0);
+  const Outcome unnamed = bench({});
+  unsetenv("XDG_CACHE_HOME");
+  EXPECT_EQ(unnamed.exit_code, 0) << unnamed.err;
+  EXPECT_FALSE(nlohmann::json::parse(unnamed.out)["rows"][0].contains("floor_ms"));
+  EXPECT_TRUE(refused_with(bench({"--profile", folder / "hayloft/profile.json"}), 1,
+                           {"profile.json", "not valid JSON", "; measure again with hayloft link"}));
+}
+
+TEST(Bench, TimesTheMethodsOverEachColumnFormat) {
+  const Outcome done = run_program({"bench", "--shape", "2,4,2,32", "--ctx-size", "1000", "--block-tokens", "64",
+                                    "--attn", "dense,sparq:k=64", "--seconds", "0.01", "--json", "-"});
+  EXPECT_EQ(done.exit_code, 0) << done.err;
+  const nlohmann::json json = nlohmann::json::parse(done.out);
+  ASSERT_EQ(json["rows"].size(), 2u);
+  EXPECT_GT(json["rows"][1]["verb_ms"]["select_sparq"], 0);
+  EXPECT_TRUE(refused_with(run_program({"bench", "--shape", "2,4,3,32"}), 2, {"--shape", "4", "3"}));
+  EXPECT_TRUE(refused_with(run_program({"bench", "--columns", "int3"}), 2, {"--columns int3", "int4"}));
+}
+
+TEST(LinkAndPlan, ADeviceThatIsNotHereIsPlannedForByItsMemory) {
+  const test::TemporaryFolder folder;
+  const auto plan = [](const std::string& gpu_memory) {
+    return run_program(
+        {"plan", "--shape", "32,32,8,128", "--ctx-size", "64k", "--gpu-memory", gpu_memory, "--json", "-"});
+  };
+  const Outcome fits = plan("24GiB");
+  EXPECT_EQ(fits.exit_code, 0) << fits.err;
+  const nlohmann::json json = nlohmann::json::parse(fits.out)["plans"][0];
+  const nlohmann::json& bytes = json["bytes"];
+  EXPECT_EQ(bytes["device"], bytes["tails"].get<std::uint64_t>() + bytes["question"].get<std::uint64_t>() +
+                                 bytes["workspace"].get<std::uint64_t>() + bytes["weights"].get<std::uint64_t>() +
+                                 bytes["scratch"].get<std::uint64_t>());
+  EXPECT_LT(bytes["total"], bytes["host_rows"].get<std::uint64_t>() + bytes["host_columns"].get<std::uint64_t>() +
+                                bytes["weights"].get<std::uint64_t>())
+      << "the weights are on the device";
+  const Outcome short_of = plan("12GiB");
+  EXPECT_EQ(short_of.exit_code, 0) << short_of.err;
+  EXPECT_NE(nlohmann::json::parse(short_of.out)["plans"][0]["shortfall"].get<std::string>().find("--gpu-memory"),
+            std::string::npos)
+      << short_of.out;
+}
+
+TEST(LinkAndPlan, WrongUsageIsRefused) {
+  const test::TemporaryFolder folder;
+  EXPECT_TRUE(refused_with(run_program({"plan"}), 2, {"-m", "--shape"}));
+  EXPECT_TRUE(refused_with(run_program({"plan", "--shape", "32,32,8"}), 2, {"--shape 32,32,8", "head-dim"}));
+  EXPECT_TRUE(
+      refused_with(run_program({"plan", "--shape", "32,32,8,128", "--attn", "sparq:r=200"}), 2, {"200", "128"}));
+  EXPECT_TRUE(refused_with(run_program({"link", "--footprint", "1MiB"}), 2, {"--footprint", "64MiB"}));
+  EXPECT_TRUE(refused_with(run_program({"link", "--seconds", "nan"}), 2, {"--seconds", "nan", "0.1", "3600"}));
+  EXPECT_TRUE(refused_with(run_program({"link", "--seconds", "inf"}), 2, {"--seconds", "inf"}));
+  EXPECT_TRUE(refused_with(run_program({"bench", "--seconds", "nan"}), 2, {"--seconds", "nan", "0.01"}));
+  EXPECT_TRUE(refused_with(run_program({"plan", "--shape", "32,32,8,128", "--profile", folder / "none.json"}), 1,
+                           {"none.json"}));
+}
+
+}  // namespace
+}  // namespace hayloft

@@ -1,0 +1,186 @@
+#include "runtime/decode/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "offload/error.h"
+
+namespace hayloft::runtime {
+namespace {
+
+using Logits = std::vector<float>;
+
+std::map<std::int32_t, int> draw(const SamplerOptions& options, const Logits& logits, int times) {
+  Sampler sampler(options);
+  std::map<std::int32_t, int> counts;
+  for (int i = 0; i < times; ++i) ++counts[sampler.sample(logits)];
+  return counts;
+}
+
+// Logits whose softmax is `probabilities`.
+Logits log_of(const std::vector<double>& probabilities) {
+  Logits logits;
+  for (const double p : probabilities) logits.push_back(static_cast<float>(std::log(p)));
+  return logits;
+}
+
+TEST(Sampler, TemperatureZeroTakesTheLargestLogit) {
+  EXPECT_EQ(Sampler({}).sample(Logits{-1, 3, 2}), 1);
+}
+
+TEST(Sampler, EqualLogitsGoToTheSmallerToken) {
+  EXPECT_EQ(Sampler({}).sample(Logits{1, 7, 7, 7}), 1);
+  SamplerOptions options{.temperature = 1, .top_k = 1};
+  EXPECT_EQ(draw(options, Logits{1, 7, 7, 7}, 50), (std::map<std::int32_t, int>{{1, 50}}));
+}
+
+TEST(Sampler, DrawsInProportionToTheSoftmax) {
+  constexpr int times = 20000;
+  const std::vector<double> probabilities{0.5, 0.3, 0.15, 0.05};
+  auto counts = draw({.temperature = 1, .seed = 3}, log_of(probabilities), times);
+  for (std::size_t i = 0; i < probabilities.size(); ++i) {
+    // Five standard deviations of a binomial count; the seed is fixed, so this either always holds or never.
+    const double p = probabilities[i];
+    EXPECT_NEAR(counts[static_cast<std::int32_t>(i)], p * times, 5 * std::sqrt(p * (1 - p) * times)) << "token " << i;
+  }
+}
+
+TEST(Sampler, TemperatureSharpensTheDistribution) {
+  constexpr int times = 20000;
+  auto counts = draw({.temperature = 0.5f, .seed = 4}, log_of({0.6, 0.4}), times);  // 0.6^2 : 0.4^2
+  const double p = 0.36 / 0.52;
+  EXPECT_NEAR(counts[0], p * times, 5 * std::sqrt(p * (1 - p) * times));
+}
+
+TEST(Sampler, TheWantedLargestGiveTheTokenThatAllWouldHaveGiven) {
+  std::mt19937 random(9);
+  std::normal_distribution<float> normal;
+  for (const SamplerOptions& options :
+       {SamplerOptions{}, SamplerOptions{.temperature = 0.8f, .top_k = 40, .top_p = 0.9f, .min_p = 0.01f, .seed = 6},
+        SamplerOptions{.temperature = 2, .top_k = 5, .seed = 7}}) {
+    Sampler of_all(options);
+    Sampler of_some(options);
+    for (int round = 0; round < 200; ++round) {
+      Logits logits(500);
+      for (float& x : logits) x = std::round(4 * normal(random)) / 2;  // with ties
+      std::vector<std::int32_t> order(logits.size());
+      std::iota(order.begin(), order.end(), 0);
+      std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return logits[a] > logits[b]; });
+      order.resize(static_cast<std::size_t>(of_some.wanted()));
+      std::sort(order.begin(), order.end());
+      Candidates candidates{order, {}};
+      for (const std::int32_t token : order) candidates.logits.push_back(logits[static_cast<std::size_t>(token)]);
+      ASSERT_EQ(of_some.sample(candidates), of_all.sample(logits)) << "round " << round;
+    }
+  }
+  EXPECT_EQ(Sampler({.temperature = 1}).wanted(), 0);
+}
+
+TEST(Sampler, TopKKeepsTheKLikeliest) {
+  auto counts = draw({.temperature = 1, .top_k = 2, .seed = 5}, log_of({0.1, 0.4, 0.2, 0.3}), 1000);
+  EXPECT_EQ(counts.size(), 2u);
+  EXPECT_GT(counts[1], 0);
+  EXPECT_GT(counts[3], 0);
+}
+
+TEST(Sampler, TopPKeepsTheFewestTokensThatReachTheShare) {
+  const Logits logits = log_of({0.1, 0.4, 0.2, 0.3});
+  EXPECT_EQ(draw({.temperature = 1, .top_p = 0.35f}, logits, 1000).size(), 1u);
+  EXPECT_EQ(draw({.temperature = 1, .top_p = 0.65f}, logits, 1000).size(), 2u);
+  EXPECT_EQ(draw({.temperature = 1, .top_p = 0.85f}, logits, 1000).size(), 3u);
+}
+
+TEST(Sampler, TopPCountsTheShareOfWhatTopKLeft) {
+  // Of {0.4, 0.3} the first alone holds 0.57; over all four tokens it would hold only 0.4.
+  EXPECT_EQ(draw({.temperature = 1, .top_k = 2, .top_p = 0.5f}, log_of({0.1, 0.4, 0.2, 0.3}), 1000).size(), 1u);
+}
+
+TEST(Sampler, MinPDropsWhatIsFarLessLikelyThanTheBest) {
+  auto counts = draw({.temperature = 1, .min_p = 0.6f}, log_of({0.1, 0.4, 0.2, 0.3}), 1000);
+  EXPECT_EQ(counts.size(), 2u);
+  EXPECT_EQ(counts.count(0) + counts.count(2), 0u);
+}
+
+TEST(Sampler, TheSameSeedGivesTheSameTokensOnEveryMachine) {
+  const Logits logits = log_of({0.1, 0.4, 0.2, 0.3});
+  Sampler sampler({.temperature = 1, .seed = 42});
+  std::vector<std::int32_t> tokens;
+  for (int i = 0; i < 8; ++i) tokens.push_back(sampler.sample(logits));
+  // The C++ standard fixes the bits of mt19937_64. By falling probability the tokens are 1, 3, 2, 0, with cumulated
+  // shares 0.4, 0.7, 0.9, 1.
+  std::mt19937_64 random(42);
+  for (int i = 0; i < 8; ++i) {
+    const double u = static_cast<double>(random() >> 11) * 0x1p-53;
+    EXPECT_EQ(tokens[static_cast<std::size_t>(i)], u < 0.4 ? 1 : u < 0.7 ? 3 : u < 0.9 ? 2 : 0) << "draw " << i;
+  }
+}
+
+// The definition, with all tokens sorted.
+std::int32_t draw_by_sorting(const Logits& logits, const SamplerOptions& options, double u) {
+  std::vector<std::pair<float, std::int32_t>> order;
+  for (std::size_t i = 0; i < logits.size(); ++i) order.push_back({-logits[i], static_cast<std::int32_t>(i)});
+  std::sort(order.begin(), order.end());
+  std::vector<double> weights;
+  for (const auto& [logit, token] : order) {
+    weights.push_back(std::exp((static_cast<double>(order[0].first) - logit) / options.temperature));
+  }
+  const double whole = std::accumulate(weights.begin(), weights.end(), 0.0);
+  std::size_t kept = 0;
+  double sum = 0;
+  while (kept < weights.size() && sum < options.top_p * whole && weights[kept] >= options.min_p) sum += weights[kept++];
+  double left = u * sum;
+  for (std::size_t i = 0; i < kept; ++i) {
+    left -= weights[i];
+    if (left < 0) return order[i].second;
+  }
+  return order[kept - 1].second;
+}
+
+TEST(Sampler, OfManyTokensDrawsWhatItWouldIfAllWereSorted) {
+  // From a few candidates to all, in steep and in flat distributions. Sums in other orders differ by 1e-12 of
+  // themselves at most, so that the chance of any difference in these draws is about 1e-9.
+  std::mt19937 normal_bits(3);
+  std::normal_distribution<float> normal(0, 2);
+  Logits logits(20000);
+  for (float& x : logits) x = normal(normal_bits);
+  for (const SamplerOptions& options :
+       {SamplerOptions{.temperature = 1}, SamplerOptions{.temperature = 0.3f}, SamplerOptions{.temperature = 5},
+        SamplerOptions{.temperature = 1, .top_p = 0.5f}, SamplerOptions{.temperature = 3, .top_p = 0.99f},
+        SamplerOptions{.temperature = 1, .min_p = 0.01f},
+        SamplerOptions{.temperature = 0.5f, .top_p = 0.9f, .min_p = 0.1f}}) {
+    Sampler sampler(options);
+    std::mt19937_64 random(options.seed);
+    for (int i = 0; i < 20; ++i) {
+      const double u = static_cast<double>(random() >> 11) * 0x1p-53;
+      ASSERT_EQ(sampler.sample(logits), draw_by_sorting(logits, options, u))
+          << options.temperature << " " << options.top_p << " " << options.min_p << ", draw " << i;
+    }
+  }
+}
+
+TEST(Sampler, RefusesOptionsOutOfRangeByName) {
+  const auto message = [](const SamplerOptions& options) {
+    try {
+      Sampler sampler(options);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_NE(message({.temperature = -1}).find("--temp"), std::string::npos);
+  EXPECT_NE(message({.temperature = NAN}).find("--temp"), std::string::npos);
+  EXPECT_NE(message({.top_k = -2}).find("--top-k"), std::string::npos);
+  EXPECT_NE(message({.top_p = 0}).find("--top-p"), std::string::npos);
+  EXPECT_NE(message({.top_p = 1.5f}).find("--top-p"), std::string::npos);
+  EXPECT_NE(message({.min_p = -0.1f}).find("--min-p"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace hayloft::runtime

@@ -1,0 +1,269 @@
+#include "runtime/decode/session.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <random>
+
+#include "offload/error.h"
+#include "runtime/checkpoint/safetensors.h"
+
+namespace hayloft::runtime {
+namespace {
+
+const std::filesystem::path goldens = std::filesystem::path(HAYLOFT_SOURCE_DIR) / "tests/golden/models";
+
+std::vector<std::int32_t> random_tokens(int count, int vocab, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(count));
+  for (auto& token : tokens) token = static_cast<std::int32_t>(random() % static_cast<std::uint32_t>(vocab));
+  return tokens;
+}
+
+MethodOptions method(std::string_view text) {
+  return parse_method(text, {});
+}
+
+class SessionTest : public testing::Test {
+ protected:
+  SessionTest() {
+    options.cache.block_tokens = 16;
+    options.cache.window = 8;
+    options.chunk_tokens = 24;
+  }
+
+  offload::Topology topology;
+  offload::Threads threads{2};
+  std::unique_ptr<gpu::Backend> backend = gpu::make_cpu_backend(threads);
+  offload::Arena arena{topology, {.budget_bytes = 64 << 20}};
+  Model model{goldens / "llama", *backend};
+  SessionOptions options;
+};
+
+// Logits of the same arithmetic in another order: a few hundred f32 roundings of values of the logits' own size.
+void expect_close(const std::vector<float>& a, const std::vector<float>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  float largest = 0;
+  for (const float x : a) largest = std::max(largest, std::fabs(x));
+  const float tolerance = 1000 * std::numeric_limits<float>::epsilon() * largest;
+  for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], tolerance) << "at " << i;
+}
+
+TEST_F(SessionTest, AForkCostsNoHostMemoryAndAnswersAsAFreshSessionWould) {
+  const auto tokens = random_tokens(100, model.config().vocab_size, 1);
+  Session context(model, arena, options);
+  context.append(tokens);
+  const std::uint64_t used = arena.used_bytes();
+  std::vector<Session> forks;
+  for (int i = 0; i < 10; ++i) forks.push_back(context.fork());
+  EXPECT_EQ(arena.used_bytes(), used);
+
+  const auto dense = make_method(method("dense"), model.config().head_dim);
+  for (int i = 0; i < 10; ++i) {
+    const auto question = random_tokens(40, model.config().vocab_size, 100 + static_cast<std::uint32_t>(i));
+    Session fresh(model, arena, options);
+    fresh.append(tokens);
+    for (const std::int32_t token : question) {
+      expect_close(forks[static_cast<std::size_t>(i)].step(token, *dense), fresh.step(token, *dense));
+    }
+  }
+  EXPECT_EQ(context.tokens(), 100);
+}
+
+TEST_F(SessionTest, PrefillDoesNotDependOnTheChunkSize) {
+  const auto tokens = random_tokens(90, model.config().vocab_size, 2);
+  const auto dense = make_method(method("dense"), model.config().head_dim);
+  std::vector<float> reference;
+  for (const int chunk : {1, 7, 16, 33, 1000}) {
+    options.chunk_tokens = chunk;
+    Session session(model, arena, options);
+    session.append(std::span(tokens).first(89));
+    const auto logits = session.step(tokens[89], *dense);
+    if (reference.empty()) reference = logits;
+    expect_close(logits, reference);
+  }
+}
+
+TEST_F(SessionTest, EveryMethodThatAttendsToEverythingEqualsDense) {
+  const auto tokens = random_tokens(120, model.config().vocab_size, 3);
+  const int d = model.config().head_dim;
+  Session context(model, arena, options);
+  context.append(std::span(tokens).first(119));
+  const auto expected = context.fork().step(tokens[119], *make_method(method("dense"), d));
+  MethodOptions everything;
+  everything.rank = d;
+  everything.k = Budget{0, 1.0};
+  for (const char* name : {"sparq", "topk", "window"}) {
+    everything.name = name;
+    SCOPED_TRACE(name);
+    expect_close(context.fork().step(tokens[119], *make_method(everything, d)), expected);
+  }
+}
+
+TEST_F(SessionTest, SparseMethodsDifferFromDenseWhenTheyLeaveSomethingOut) {
+  const auto tokens = random_tokens(120, model.config().vocab_size, 3);
+  const int d = model.config().head_dim;
+  Session context(model, arena, options);
+  context.append(std::span(tokens).first(119));
+  const auto expected = context.fork().step(tokens[119], *make_method(method("dense"), d));
+  for (const char* text : {"sparq:r=1:k=8", "topk:k=1", "window:k=8"}) {
+    EXPECT_NE(context.fork().step(tokens[119], *make_method(method(text), d)), expected) << text;
+  }
+}
+
+TEST_F(SessionTest, TheBlocksOfALayerOfAPromptLieBehindOneAnother) {
+  // Although the layers take turns in spilling them.
+  ASSERT_GT(model.config().global_layers(), 1);
+  const auto tokens = random_tokens(203, model.config().vocab_size, 4);
+  Session session(model, arena, options);
+  session.append(tokens);
+  const offload::Store& store = session.cache().store();
+  const auto alignment = static_cast<std::ptrdiff_t>(offload::Arena::alignment);
+  const auto block = static_cast<std::ptrdiff_t>(store.layout().block_bytes);
+  for (int layer = 0; layer < model.config().global_layers(); ++layer) {
+    const auto blocks = store.layer(layer).blocks;
+    ASSERT_EQ(blocks.size(), 12u);
+    for (std::size_t i = 1; i < blocks.size(); ++i) {
+      EXPECT_EQ(blocks[i] - blocks[i - 1], (block + alignment - 1) / alignment * alignment) << layer << ", " << i;
+    }
+  }
+}
+
+TEST_F(SessionTest, WhatWasSetAsideForAPromptThatIsBrokenOffIsGivenBack) {
+  struct Stop {};
+  const auto tokens = random_tokens(203, model.config().vocab_size, 4);
+  Session session(model, arena, options);
+  std::int64_t read = 0;
+  const auto stop = [&](std::int64_t done, std::int64_t) {
+    read = done;
+    if (done > 100) throw Stop();
+  };
+  EXPECT_THROW(session.append(tokens, stop), Stop);
+  EXPECT_EQ(arena.used_bytes(), host_bytes(model.config(), options.cache, read));
+}
+
+TEST_F(SessionTest, AnExhaustedBudgetLeavesTheSessionAsItWas) {
+  const auto tokens = random_tokens(400, model.config().vocab_size, 4);
+  const std::uint64_t needed = host_bytes(model.config(), options.cache, 64);
+  offload::Arena small(topology, {.budget_bytes = needed});
+  Session session(model, small, options);
+  std::int64_t before = 0;
+  EXPECT_THROW(session.append(tokens, [&](std::int64_t done, std::int64_t) { before = done; }), Error);
+  EXPECT_EQ(session.tokens(), before);
+  EXPECT_GE(before, 48);
+
+  const auto dense = make_method(method("dense"), model.config().head_dim);
+  Session fresh(model, arena, options);
+  fresh.append(std::span(tokens).first(static_cast<std::size_t>(before)));
+  expect_close(session.step(tokens[0], *dense), fresh.step(tokens[0], *dense));
+}
+
+TEST_F(SessionTest, ElementsEqualThePapersFormulasAndBytesTheLayout) {
+  const auto tokens = random_tokens(203, model.config().vocab_size, 5);
+  const auto& config = model.config();
+  const auto d = static_cast<std::uint64_t>(config.head_dim);
+  const auto lists = static_cast<std::uint64_t>(config.kv_heads * config.global_layers());
+  Session context(model, arena, options);
+  context.append(std::span(tokens).first(202));
+  // Whole blocks are spilled while a block and the window are full: of 203 tokens the store holds a multiple of 16.
+  const std::uint64_t S = 203;
+  const std::uint64_t row = 4 * d;
+
+  auto step = [&](std::string_view text) {
+    Session session = context.fork();
+    session.step(tokens[202], *make_method(method(text), config.head_dim));
+    return session.counters();
+  };
+  const auto in_store = static_cast<std::uint64_t>(context.cache().view(0).store.tokens);
+  const std::uint64_t in_tail = S - in_store;
+  ASSERT_EQ(in_store % 16, 0u);
+  ASSERT_GT(in_store, 100u);
+
+  Counters dense = step("dense");
+  EXPECT_EQ(dense.elements, lists * (2 * S * d + 2 * d));
+  EXPECT_EQ(dense.at(Place::link, Kind::dense), lists * in_store * row);
+  EXPECT_EQ(dense.at(Place::device, Kind::rows), lists * in_tail * row);
+  EXPECT_EQ(dense.rows_fetched, lists * S);
+
+  Counters sparq = step("sparq:r=4:k=40:window=8");
+  const std::uint64_t attended = 32 + in_tail;
+  EXPECT_EQ(sparq.elements, lists * (S * 4 + 2 * attended * d + 4 * d));
+  EXPECT_EQ(sparq.at(Place::link, Kind::columns), lists * 4 * in_store * 2);
+  EXPECT_EQ(sparq.at(Place::link, Kind::rows), lists * 32 * row);
+  EXPECT_EQ(sparq.at(Place::device, Kind::rows), lists * in_tail * row);
+  EXPECT_EQ(sparq.positions_scored, lists * S);
+
+  Counters topk = step("topk:k=10");
+  const auto g = static_cast<std::uint64_t>(config.group_size());
+  EXPECT_EQ(topk.elements, lists * (S * d + 2 * (10 * g + in_tail) * d + 2 * d));
+  EXPECT_EQ(topk.at(Place::near, Kind::columns), lists * d * in_store * 2);
+  EXPECT_EQ(topk.at(Place::link, Kind::rows), lists * g * 10 * row);
+
+  Counters window = step("window:k=12:sinks=4");
+  EXPECT_EQ(window.elements, lists * (2 * 12 * d + 2 * d));
+  EXPECT_EQ(window.at(Place::link, Kind::rows), lists * 4 * row);
+  EXPECT_EQ(window.at(Place::device, Kind::rows), lists * 8 * row);
+}
+
+TEST_F(SessionTest, BytesOfIntegerColumnsAreTheirLevelsAndTheirScales) {
+  const auto tokens = random_tokens(203, model.config().vocab_size, 5);
+  const auto d = static_cast<std::uint64_t>(model.config().head_dim);
+  const auto lists = static_cast<std::uint64_t>(model.config().kv_heads * model.config().global_layers());
+  for (const auto& [format, bits] : {std::pair{offload::ColumnFormat::int8, 8}, {offload::ColumnFormat::int4, 4}}) {
+    for (const int block : {16, 64}) {
+      SCOPED_TRACE(fmt::format("{} in blocks of {}", offload::name(format), block));
+      options.cache = {.block_tokens = block, .columns = format, .window = 8};
+      Session session(model, arena, options);
+      session.append(std::span(tokens).first(202));
+      const auto in_store = static_cast<std::uint64_t>(session.cache().view(0).store.tokens);
+      ASSERT_GE(in_store, 128u);
+      Session searching = session.fork();
+      searching.step(tokens[202], *make_method(method("sparq:r=4:k=40:window=8"), model.config().head_dim));
+      Counters sparq = searching.counters();
+      EXPECT_EQ(sparq.at(Place::link, Kind::columns), lists * 4 * in_store * static_cast<std::uint64_t>(bits) / 8);
+      EXPECT_EQ(sparq.at(Place::link, Kind::scales), lists * 4 * in_store / static_cast<std::uint64_t>(block) * 2);
+      // An exact search reads K's half of the rows instead.
+      Session exact = session.fork();
+      exact.step(tokens[202], *make_method(method("topk:k=10"), model.config().head_dim));
+      Counters topk = exact.counters();
+      EXPECT_EQ(topk.total(Place::near), lists * in_store * 2 * d);
+      EXPECT_EQ(topk.at(Place::near, Kind::rows), lists * in_store * 2 * d);
+    }
+  }
+}
+
+TEST(Session, ANaNInTheWeightsIsAnErrorThatNamesTheLayer) {
+  const auto folder = std::filesystem::temp_directory_path() / "hayloft-nan-test";
+  std::filesystem::create_directories(folder);
+  std::filesystem::copy_file(goldens / "llama/config.json", folder / "config.json",
+                             std::filesystem::copy_options::overwrite_existing);
+  const SafetensorsFile file(goldens / "llama/model.safetensors");
+  std::vector<std::vector<float>> values;
+  std::vector<TensorToWrite> tensors;
+  values.reserve(file.tensors().size());
+  for (const auto& [name, tensor] : file.tensors()) {
+    values.push_back(to_f32(tensor, name));
+    if (name == "model.layers.1.self_attn.o_proj.weight") values.back()[0] = std::numeric_limits<float>::quiet_NaN();
+    tensors.push_back({name, "F32", tensor.shape, std::as_bytes(std::span(values.back()))});
+  }
+  write_safetensors(folder / "model.safetensors", tensors);
+
+  offload::Threads threads(2);
+  const auto backend = gpu::make_cpu_backend(threads);
+  offload::Arena arena(offload::Topology(), {.budget_bytes = 64 << 20});
+  const Model model(folder, *backend);
+  Session session(model, arena);
+  try {
+    session.step(1, *make_method({}, model.config().head_dim));
+    FAIL() << "NaN went unnoticed";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("layer 1"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(session.tokens(), 0);
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace hayloft::runtime

@@ -1,0 +1,364 @@
+#include "runtime/eval/eval.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <random>
+#include <set>
+
+#include "runtime/eval/metrics.h"
+#include "tests/support/refusal.h"
+
+// Runs of an evaluation: what is entered in its rows, against the same computed directly.
+namespace hayloft::runtime {
+namespace {
+
+using test::refuses;
+
+std::vector<float> random_logits(std::size_t count, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, 3);
+  std::vector<float> logits(count);
+  for (float& x : logits) x = normal(random);
+  return logits;
+}
+
+// Softmax as it is defined, without any care for overflow.
+std::vector<double> plain_softmax(const std::vector<float>& logits) {
+  std::vector<double> p(logits.size());
+  double sum = 0;
+  for (std::size_t i = 0; i < p.size(); ++i) sum += p[i] = std::exp(double{logits[i]});
+  for (double& x : p) x /= sum;
+  return p;
+}
+
+double plain_divergence(const std::vector<float>& reference, const std::vector<float>& other) {
+  const std::vector<double> p = plain_softmax(reference), q = plain_softmax(other);
+  double sum = 0;
+  for (std::size_t i = 0; i < p.size(); ++i) sum += p[i] * std::log(p[i] / q[i]);
+  return sum;
+}
+
+TEST(EvalMetrics, DivergenceAndSurpriseAreThoseOfTheirDefinitions) {
+  const std::vector<float> a = random_logits(500, 1), b = random_logits(500, 2);
+  EXPECT_NEAR(divergence(a, b), plain_divergence(a, b), 1e-10);
+  EXPECT_NEAR(surprise(a, 7), -std::log(plain_softmax(a)[7]), 1e-10);
+  EXPECT_EQ(divergence(a, a), 0);
+}
+
+TEST(EvalMetrics, LargeLogitsDoNotOverflow) {
+  const std::vector<float> a{1000, 0}, b{0, 1000};
+  EXPECT_DOUBLE_EQ(divergence(a, b), 1000);
+  EXPECT_DOUBLE_EQ(surprise(a, 1), 1000);
+  EXPECT_DOUBLE_EQ(surprise(a, 0), 0);
+}
+
+TEST(EvalMetrics, OfEquallyLikelyTokensTheSmallerIsTaken) {
+  EXPECT_EQ(likeliest(std::vector<float>{1, 3, 3, 2}), 1);
+}
+
+// Prompts of random tokens; led along more of them, or left to answer.
+class RandomTask : public EvalTask {
+ public:
+  RandomTask(int prompt, int forced, int answer) : prompt_(prompt), forced_(forced), answer_(answer) {}
+  const std::string& name() const override { return name_; }
+  Measure measure() const override { return forced_ > 0 ? Measure::perplexity : Measure::share; }
+  std::int64_t ctx_size() const override { return prompt_ + forced_ + answer_; }
+  int samples() const override { return 3; }
+  EvalSample sample(int number) override {
+    std::mt19937 random(static_cast<std::uint32_t>(number) + 1);
+    const auto draw = [&](int count) {
+      std::vector<std::int32_t> tokens(static_cast<std::size_t>(count));
+      for (auto& token : tokens) token = static_cast<std::int32_t>(random() % 128);
+      return tokens;
+    };
+    EvalSample sample{draw(prompt_), answer_, draw(forced_), {"x"}};
+    return sample;
+  }
+  double score(std::string_view answer, const EvalSample&) const override { return answer.empty() ? 0 : 0.5; }
+
+ private:
+  std::string name_ = "random";
+  int prompt_, forced_, answer_;
+};
+
+class EvalTest : public testing::Test {
+ protected:
+  EvalTest() {
+    options.session.cache.block_tokens = 16;
+    options.session.cache.window = 8;
+    options.session.chunk_tokens = 64;
+    options.samples = 2;
+    for (const char* name : {"dense", "sparq:r=2:k=12", "window:k=16"}) {
+      options.methods.push_back(parse_method(name, {}));
+    }
+    hooks.row = [this](const EvalRow& row) { rows.push_back(row); };
+  }
+
+  void run(EvalTask& task) { run_eval(model, tokenizer, arena, task, options, hooks); }
+
+  Session read(const EvalSample& sample) {
+    Session session(model, arena, options.session);
+    session.append(std::span(sample.prompt).first(sample.prompt.size() - 1));
+    return session;
+  }
+
+  offload::Topology topology;
+  offload::Threads threads{2};
+  std::unique_ptr<gpu::Backend> backend = gpu::make_cpu_backend(threads);
+  offload::Arena arena{topology, {.budget_bytes = 64 << 20}};
+  Model model{std::filesystem::path(HAYLOFT_SOURCE_DIR) / "tests/golden/models/llama", *backend};
+  Tokenizer tokenizer{std::filesystem::path(HAYLOFT_SOURCE_DIR) / "examples/needle-model/model"};
+  EvalOptions options;
+  EvalHooks hooks;
+  std::vector<EvalRow> rows;
+};
+
+// A prompt is read in two pieces here and at once there: logits differ by some roundings of f32, 1e-6 of their size,
+// and so do the figures made of them, relative to the logits' few units.
+constexpr double rounding = 1e-4;
+
+TEST_F(EvalTest, PerplexityAndAgreementAreThoseOfADirectComputation) {
+  RandomTask task(300, 20, 0);
+  run(task);
+  ASSERT_EQ(rows.size(), 6u);
+  for (int number = 0; number < 2; ++number) {
+    const EvalSample sample = task.sample(number);
+    const Session context = read(sample);
+    std::vector<std::vector<std::vector<float>>> logits;  // [method][step]
+    for (const MethodOptions& method : options.methods) {
+      Session session = context.fork();
+      const auto attn = make_method(method, model.config().head_dim);
+      logits.emplace_back();
+      std::int32_t token = sample.prompt.back();
+      for (const std::int32_t next : sample.forced) {
+        logits.back().push_back(session.step(token, *attn));
+        token = next;
+      }
+    }
+    for (std::size_t m = 0; m < 3; ++m) {
+      const EvalRow& row = rows[static_cast<std::size_t>(number) * 3 + m];
+      double surprises = 0, divergences = 0, same = 0;
+      for (std::size_t step = 0; step < 20; ++step) {
+        surprises -= std::log(plain_softmax(logits[m][step])[static_cast<std::size_t>(sample.forced[step])]);
+        divergences += plain_divergence(logits[0][step], logits[m][step]);
+        same += likeliest(logits[m][step]) == likeliest(logits[0][step]);
+      }
+      EXPECT_EQ(row.sample, number);
+      EXPECT_EQ(row.steps, 20);
+      EXPECT_NEAR(std::log(row.score), surprises / 20, rounding);
+      EXPECT_NEAR(*row.kl, divergences / 20, rounding);
+      EXPECT_NEAR(*row.top1, same / 20, 0.051) << "one step may lie on the edge";
+      EXPECT_EQ(row.prediction, "");
+    }
+    EXPECT_GT(*rows[static_cast<std::size_t>(number) * 3 + 2].kl, 100 * rounding) << "a window loses something";
+  }
+}
+
+TEST_F(EvalTest, AMethodThatAttendsToEverythingAgreesWithDense) {
+  options.methods = {parse_method("sparq:r=16:k=100%", {}), parse_method("dense", {})};
+  options.methods[0].rank = model.config().head_dim;
+  RandomTask task(200, 16, 0);
+  run(task);
+  EXPECT_NEAR(*rows[0].kl, 0, 1e-6);
+  EXPECT_EQ(*rows[1].kl, 0);
+  EXPECT_EQ(*rows[1].top1, 1);
+  EXPECT_NEAR(rows[0].score, rows[1].score, rounding * rows[1].score);
+}
+
+TEST_F(EvalTest, AnswersAreGreedyAndAsLongAsTheTaskAllows) {
+  RandomTask task(100, 0, 9);
+  run(task);
+  const EvalSample sample = task.sample(0);
+  Session session = read(sample);
+  const auto dense = make_method({}, model.config().head_dim);
+  std::vector<std::int32_t> answer;
+  for (std::int32_t token = sample.prompt.back(); answer.size() < 9; token = answer.back()) {
+    answer.push_back(likeliest(session.step(token, *dense)));
+  }
+  EXPECT_EQ(rows[0].prediction, tokenizer.decode(answer, false, true));
+  EXPECT_EQ(rows[0].steps, 9);
+  EXPECT_EQ(rows[0].score, 0.5);
+  EXPECT_EQ(rows[0].expected, std::vector<std::string>{"x"});
+  EXPECT_FALSE(rows[0].kl.has_value()) << "nobody asked for it";
+}
+
+TEST_F(EvalTest, WhereAskedForMethodsAreLedAlongDenseAnswers) {
+  RandomTask task(100, 0, 9);
+  run(task);
+  const std::vector<EvalRow> alone = std::move(rows);
+  rows.clear();
+  options.agreement = true;
+  run(task);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(rows[i].prediction, alone[i].prediction) << "the answers stay as they were";
+    EXPECT_EQ(rows[i].steps, alone[i].steps);
+    ASSERT_TRUE(rows[i].kl && rows[i].top1);
+    EXPECT_EQ(*rows[i].kl == 0, rows[i].attn.name == "dense");
+  }
+}
+
+TEST_F(EvalTest, CostsAreCountedPerDecodedToken) {
+  RandomTask task(100, 0, 4);
+  run(task);
+  const ModelConfig& config = model.config();
+  double dense = 0;
+  for (std::uint64_t tokens = 100; tokens < 104; ++tokens) {
+    dense += static_cast<double>(dense_elements(tokens, static_cast<std::uint64_t>(config.head_dim)));
+  }
+  EXPECT_DOUBLE_EQ(rows[0].elements_per_token, dense / 4 * config.kv_heads * config.global_layers());
+  EXPECT_GT(rows[0].link_bytes_per_token, rows[1].link_bytes_per_token);
+  EXPECT_EQ(rows[0].prompt_tokens, 100);
+  EXPECT_EQ(rows[0].ctx_size, 104);
+}
+
+TEST_F(EvalTest, SparseMethodsAreHeldToExactAttentionUnlessNobodyWants) {
+  RandomTask task(200, 0, 4);
+  run(task);
+  EXPECT_FALSE(rows[0].recall.has_value()) << "dense misses nothing";
+  for (const std::size_t sparse : {1u, 2u}) {
+    ASSERT_TRUE(rows[sparse].recall && rows[sparse].mass && rows[sparse].output_error);
+    EXPECT_LT(*rows[sparse].mass, 1);
+    EXPECT_GT(*rows[sparse].output_error, 0);
+  }
+  rows.clear();
+  options.fidelity = false;
+  run(task);
+  EXPECT_FALSE(rows[1].recall.has_value());
+}
+
+TEST_F(EvalTest, EveryMethodThereIsCanBeMeasured) {
+  options.methods.clear();
+  MethodOptions defaults;
+  defaults.rank = 4;
+  defaults.k = Budgets({24, 0});
+  for (const std::string& name : method_names()) options.methods.push_back(parse_method(name, defaults));
+  options.samples = 1;
+  RandomTask task(300, 8, 0);
+  run(task);
+  ASSERT_EQ(rows.size(), options.methods.size());
+  for (const EvalRow& row : rows) {
+    EXPECT_TRUE(std::isfinite(row.score) && std::isfinite(*row.kl)) << row.attn.name;
+    if (!row.mass) continue;
+    EXPECT_GT(*row.mass, 0) << row.attn.name;
+    EXPECT_LE(*row.mass, 1 + rounding) << row.attn.name;
+  }
+}
+
+TEST_F(EvalTest, RowsThatAreThereAreNotMadeAgain) {
+  int started = 0;
+  hooks.sample_started = [&](const EvalTask&, int, std::int64_t) { ++started; };
+  hooks.done = [](const EvalTask&, int sample, const MethodOptions& attn) {
+    return sample == 0 || attn.name == "dense";
+  };
+  RandomTask task(100, 8, 0);
+  run(task);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(started, 1) << "of the first sample all rows are there";
+  EXPECT_EQ(rows[0].attn.name, "sparq");
+  EXPECT_GT(*rows[0].kl, 0) << "dense attention is referred to all the same";
+}
+
+class Counting : public StepObserver {
+ public:
+  bool wants(int layer, std::int64_t position) override {
+    steps += layer == 0;
+    last = position;
+    return true;
+  }
+  void see(const ObservedStep& step) override { names.insert(step.method.options().name); }
+  int steps = 0;
+  std::int64_t last = 0;
+  std::set<std::string> names;
+};
+
+TEST_F(EvalTest, AnObserverSeesOneAnswerToEachSample) {
+  const auto observer = std::make_shared<Counting>();
+  options.observer = observer;
+  RandomTask task(100, 0, 4);
+  run(task);
+  EXPECT_EQ(observer->steps, 2 * 4);
+  EXPECT_EQ(observer->last, 102) << "positions count from 0, and the fourth answer is not decoded";
+  EXPECT_EQ(observer->names, std::set<std::string>{"dense"});
+}
+
+TEST_F(EvalTest, ATaskWithFewSamplesEndsWithThem) {
+  options.samples = 100;
+  RandomTask task(60, 2, 0);
+  run(task);
+  EXPECT_EQ(rows.size(), 9u);
+}
+
+TEST_F(EvalTest, OptionsOutOfRangeAreRefused) {
+  RandomTask task(100, 0, 4);
+  options.samples = 0;
+  EXPECT_TRUE(refuses([&] { run(task); }, {"--samples 0"}));
+  options.samples = 1;
+  options.methods.clear();
+  EXPECT_TRUE(refuses([&] { run(task); }, {"--attn"}));
+}
+
+// Of a text whose words are all different.
+class EvalTextTest : public testing::Test {
+ protected:
+  static std::string counted(int words) {
+    std::string text;
+    for (int i = 0; i < words; ++i) text += fmt::format("word{} ", i);
+    return text;
+  }
+  Tokenizer tokenizer{std::filesystem::path(HAYLOFT_SOURCE_DIR) / "examples/needle-model/model"};
+  std::string source = counted(4000);
+  std::shared_ptr<const EvalText> text = read_eval_text(source, tokenizer);
+};
+
+TEST_F(EvalTextTest, APassageFromTheMiddleIsToBeCopied) {
+  const auto task = make_repetition(text, tokenizer, 2048, 5, 100, 1);
+  EXPECT_EQ(task->samples(), 5);
+  for (int i = 0; i < 5; ++i) {
+    const EvalSample sample = task->sample(i);
+    EXPECT_EQ(sample.prompt.size() + 100, 2048u);
+    EXPECT_EQ(sample.answer_tokens, 100);
+    const std::string prompt = tokenizer.decode(sample.prompt);
+    const std::size_t gap = prompt.find("\n\n");
+    const std::string passage = prompt.substr(gap + 2);
+    const std::size_t at = prompt.find(passage);
+    ASSERT_LT(at, gap) << "the passage stands in the text before";
+    EXPECT_EQ(prompt.compare(at + passage.size(), sample.expected[0].size(), sample.expected[0]), 0);
+    EXPECT_GT(at, gap / 5);
+    EXPECT_LT(at + passage.size() + sample.expected[0].size(), gap * 4 / 5);
+  }
+}
+
+TEST_F(EvalTextTest, ACopyIsScoredByItsCharactersUpToTheFirstDifference) {
+  const auto task = make_repetition(text, tokenizer, 2048, 1, 100, 1);
+  const EvalSample sample{{}, 0, {}, {"h\xc3\xa9llo w\xc3\xb6rld"}};
+  EXPECT_EQ(task->score("h\xc3\xa9llo there", sample), 6);
+  EXPECT_EQ(task->score("h\xc3\xa8llo", sample), 1) << "half a character is none";
+  EXPECT_EQ(task->score("h\xc3\xa9llo w\xc3\xb6rld and more", sample), 11);
+  EXPECT_EQ(task->score("", sample), 0);
+}
+
+TEST_F(EvalTextTest, PerplexityIsOfTheTokensThatFollow) {
+  const auto task = make_perplexity(text, 1000, 3, 64);
+  for (int i = 0; i < 3; ++i) {
+    const EvalSample sample = task->sample(i);
+    EXPECT_EQ(sample.prompt.size(), 936u);
+    EXPECT_EQ(sample.forced.size(), 64u);
+    std::vector<std::int32_t> all = sample.prompt;
+    all.insert(all.end(), sample.forced.begin(), sample.forced.end());
+    EXPECT_NE(source.find(tokenizer.decode(all)), std::string::npos) << "one stretch of the text";
+  }
+  EXPECT_NE(task->sample(0).prompt, task->sample(1).prompt);
+  EXPECT_EQ(make_perplexity(text, 1000, 9, 64)->sample(1).prompt, task->sample(1).prompt)
+      << "more samples leave the first ones as they are";
+}
+
+TEST_F(EvalTextTest, TextsAndContextsThatAreTooShortAreRefused) {
+  EXPECT_TRUE(refuses([&] { make_perplexity(text, 1 << 20, 1, 64); }, {"--text", "1048576"}));
+  EXPECT_TRUE(refuses([&] { make_repetition(text, tokenizer, 300, 1, 128, 1); }, {"--ctx-size 300", "repetition"}));
+  EXPECT_TRUE(refuses([&] { make_perplexity(text, 64, 1, 64); }, {"--ctx-size 64", "perplexity"}));
+}
+
+}  // namespace
+}  // namespace hayloft::runtime

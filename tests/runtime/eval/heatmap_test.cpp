@@ -1,0 +1,188 @@
+#include "runtime/eval/plot/heatmap.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <string>
+
+#include "offload/error.h"
+#include "runtime/eval/needle/report.h"
+
+// The needle report: its picture, its table and its JSON.
+namespace hayloft::runtime {
+namespace {
+
+Heatmap small_heatmap() {
+  Heatmap heatmap{"title", "subtitle", "x", "y", "found", {"64k", "1M"}, {"0%", "50%", "100%"}, {}};
+  heatmap.panels.push_back({"one", {"2/3", "0/2"}, {1.0, 0.0, 1.0, 0.0, 0.0, std::nullopt}});
+  return heatmap;
+}
+
+// How many shapes of an SVG are filled with a colour, given as cairo writes it, up to the decimals it keeps.
+std::ptrdiff_t filled_with(const std::string& svg, const std::string& colour) {
+  const std::regex fill(colour);
+  return std::distance(std::sregex_iterator(svg.begin(), svg.end(), fill), std::sregex_iterator());
+}
+const std::string found_colour = R"(rgb\(12\.2\d*%, ?43\.5\d*%, ?42\d*)";
+const std::string missed_colour = R"(rgb\(96\.5\d*%, ?78\d*%, ?66\.3\d*)";
+
+TEST(Heatmap, EveryCellIsFilledWithTheColourOfItsValue) {
+  const std::string svg = render_heatmap(small_heatmap(), PictureFormat::svg);
+  EXPECT_EQ(svg.rfind("<?xml", 0), 0u);
+  EXPECT_NE(svg.find("</svg>"), std::string::npos);
+  EXPECT_EQ(filled_with(svg, found_colour), 2);
+  EXPECT_EQ(filled_with(svg, missed_colour), 3);  // the sixth cell has no value
+}
+
+TEST(Heatmap, ThePngIsTheSameDrawingAtTwicePerUnit) {
+  const std::string svg = render_heatmap(small_heatmap(), PictureFormat::svg);
+  const std::string png = render_heatmap(small_heatmap(), PictureFormat::png);
+  ASSERT_EQ(png.substr(0, 8), "\x89PNG\r\n\x1a\n");
+  const auto number = [&](std::size_t at) {  // big-endian, in the IHDR chunk
+    unsigned value = 0;
+    for (std::size_t i = 0; i < 4; ++i) value = value << 8 | static_cast<unsigned char>(png[at + i]);
+    return value;
+  };
+  std::smatch box;
+  ASSERT_TRUE(std::regex_search(svg, box, std::regex(R"(viewBox="0 0 (\d+) (\d+)\")")));
+  EXPECT_EQ(number(16), 2 * std::stoul(box[1]));
+  EXPECT_EQ(number(20), 2 * std::stoul(box[2]));
+}
+
+TEST(Heatmap, ManyRowsColumnsAndPanelsStillMakeAPicture) {
+  Heatmap heatmap = small_heatmap();
+  heatmap.rows.assign(1001, "row");
+  heatmap.columns.assign(40, "1M");
+  heatmap.panels.assign(9, {"panel", {}, std::vector<std::optional<double>>(1001 * 40, 0.5)});
+  EXPECT_GT(render_heatmap(heatmap, PictureFormat::png).size(), 1000u);
+}
+
+TEST(Heatmap, TheNameDecidesTheFormat) {
+  EXPECT_EQ(picture_format("a/b.svg"), PictureFormat::svg);
+  EXPECT_EQ(picture_format("b.PNG"), PictureFormat::png);
+  EXPECT_THROW(picture_format("b.pdf"), Error);
+  EXPECT_THROW(picture_format("svg"), Error);
+}
+
+MethodOptions method(const std::string& name) {
+  MethodOptions options;
+  options.name = name;
+  return options;
+}
+
+NeedleRow row(const MethodOptions& attn, std::int64_t tokens, double depth, bool hit) {
+  NeedleRow row;
+  row.attn = attn;
+  row.k = attn.name == "dense" ? 0 : 128;
+  row.window = attn.name == "sparq" ? 32 : 0;
+  row.tokens = tokens;
+  row.depth = depth;
+  row.expected = "123456";
+  row.answer = hit ? "123456" : "9\xe2\x82";  // ends in the middle of a character
+  row.hit = hit;
+  row.prefill_seconds = 2.5;
+  row.decode_ms_per_token = 1.25;
+  row.link_bytes_per_token = 1 << 20;
+  row.near_bytes_per_token = 512;
+  if (attn.name != "dense") row.recall = 0.5;
+  return row;
+}
+
+NeedleReport small_report() {
+  NeedleReport report{"needle-model", "cpu", 7, {}};
+  for (const char* name : {"dense", "sparq"}) {
+    for (const std::int64_t tokens : {1 << 20, 1 << 16}) {
+      for (const double depth : {0.0, 100.0}) {
+        report.rows.push_back(row(method(name), tokens, depth, name == std::string("dense") || depth == 0));
+      }
+    }
+  }
+  return report;
+}
+
+TEST(NeedleReport, TheJsonHasTheFieldsOfItsSchemaInOrder) {
+  const auto json = nlohmann::ordered_json::parse(needle_json(small_report()));
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : json.items()) keys.push_back(key);
+  EXPECT_EQ(keys, (std::vector<std::string>{"schema", "model", "device", "seed", "prefill", "columns", "device_memory",
+                                            "complete", "rows"}));
+  EXPECT_EQ(json["schema"], "hayloft.needle/1");
+  EXPECT_EQ(json["seed"], 7);
+  ASSERT_EQ(json["rows"].size(), 8u);
+  keys.clear();
+  for (const auto& [key, value] : json["rows"][0].items()) keys.push_back(key);
+  EXPECT_EQ(keys, (std::vector<std::string>{"attn", "method", "r", "k", "window", "tokens", "depth", "expected",
+                                            "answer", "hit", "prefill_seconds", "prepare_seconds", "state_bytes",
+                                            "decode_ms_per_token", "link_bytes_per_token", "near_bytes_per_token",
+                                            "positions_scored_per_token", "recall"}));
+}
+
+TEST(NeedleReport, TheJsonIsNullWhereAFieldMakesNoSense) {
+  const auto json = nlohmann::json::parse(needle_json(small_report()));
+  const auto& dense = json["rows"][0];
+  for (const char* key : {"r", "k", "window", "recall"}) EXPECT_TRUE(dense[key].is_null()) << key;
+  const auto& sparq = json["rows"][4];
+  EXPECT_EQ(sparq["r"], 16);
+  EXPECT_EQ(sparq["k"], 128);
+  EXPECT_EQ(sparq["window"], 32);
+  EXPECT_EQ(sparq["recall"], 0.5);
+  const auto topk = nlohmann::json::parse(needle_json({"m", "cpu", 1, {row(method("topk"), 4096, 50, true)}}));
+  EXPECT_TRUE(topk["rows"][0]["r"].is_null());
+}
+
+TEST(NeedleReport, AnAnswerThatIsNotWholeUtf8StillMakesValidJson) {
+  const auto json = nlohmann::json::parse(needle_json(small_report()));
+  EXPECT_EQ(json["rows"][5]["answer"], "9\xef\xbf\xbd");
+}
+
+TEST(NeedleReport, TheSummaryHasOneLinePerMethodAndContextInTheOrderAsked) {
+  const std::string summary = needle_summary(small_report());
+  std::vector<std::string> lines;
+  for (std::size_t at = 0, end = 0; (end = summary.find('\n', at)) != std::string::npos; at = end + 1) {
+    lines.push_back(std::regex_replace(summary.substr(at, end - at), std::regex(" {2,}"), "|"));
+  }
+  ASSERT_EQ(lines.size(), 6u);
+  EXPECT_EQ(lines[0], "attention|context|found|recall|prefill s|decode ms/token|link/token|near/token");
+  EXPECT_EQ(lines[2], "dense|1M|2/2|-|2.5|1.25|1.0 MiB|512 B");
+  EXPECT_EQ(lines[5], "sparq r=16 k=128|64k|1/2|0.500|2.5|1.25|1.0 MiB|512 B");
+}
+
+TEST(NeedleReport, TheHeatmapSharesOutHitsByMethodDepthAndContext) {
+  NeedleReport report = small_report();
+  report.rows.push_back(row(method("sparq"), 1 << 20, 100.0, true));  // a second needle at this depth
+  const Heatmap heatmap = needle_heatmap(report);
+  EXPECT_EQ(heatmap.columns, (std::vector<std::string>{"64k", "1M"}));
+  EXPECT_EQ(heatmap.rows, (std::vector<std::string>{"0%", "100%"}));
+  ASSERT_EQ(heatmap.panels.size(), 2u);
+  EXPECT_EQ(heatmap.panels[1].title, "sparq r=16 k=128");
+  EXPECT_EQ(heatmap.panels[1].values, (std::vector<std::optional<double>>{1.0, 1.0, 0.0, 0.5}));
+  EXPECT_EQ(heatmap.panels[1].notes, (std::vector<std::string>{"1/2", "2/3"}));
+}
+
+TEST(NeedleReport, MethodsThatDifferHaveDifferentLabels) {
+  MethodOptions sparq = method("sparq");
+  EXPECT_EQ(method_label(sparq), "sparq r=16 k=128");
+  sparq.window = 0;
+  EXPECT_EQ(method_label(sparq), "sparq r=16 k=128 w=0");
+  EXPECT_EQ(method_label(parse_method("sparq:group=logits", {})), "sparq r=16 k=128 group=logits");
+  MethodOptions faiss = method("topk");
+  faiss.faiss = true;
+  EXPECT_EQ(method_label(faiss), "topk k=128 faiss");
+  MethodOptions window = method("window");
+  EXPECT_EQ(method_label(window), "window k=128");
+  window.window = 64;
+  window.sinks = 0;
+  EXPECT_EQ(method_label(window), "window w=64 s=0");
+}
+
+TEST(NeedleReport, AnAnswerOfSeveralLinesTakesOneLineOfTheTerminal) {
+  NeedleRow missed = row(method("dense"), 4096, 50, false);
+  missed.answer = "I do not\nknow \x1b[31m, and never have known";
+  const std::string line = needle_line(missed);
+  EXPECT_EQ(line.find_first_of("\n\x1b"), std::string::npos);
+  EXPECT_NE(line.find("I do not know"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace hayloft::runtime

@@ -1,0 +1,219 @@
+#include "runtime/fidelity/attention_stats.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "offload/error.h"
+#include "tests/runtime/fidelity/audit_fixture.h"
+#include "tests/support/sparq_oracle.h"
+
+namespace hayloft::runtime {
+namespace {
+
+using hayloft::testing::TinyRun;
+
+constexpr int rank = 3;
+constexpr std::int64_t k = 12;
+
+// The same statistics for r = 3 and k = 12, by enumeration in double precision.
+class BruteForce : public StepObserver {
+ public:
+  bool wants(int, std::int64_t) override { return true; }
+  void see(const ObservedStep& step) override {
+    LayerAttention& layer = layers[step.layer];
+    const int d = step.cache.head_dim;
+    const int g = step.query_heads / step.cache.kv_heads;
+    const auto tokens = static_cast<std::size_t>(step.cache.tokens());
+    std::vector<std::set<std::int64_t>> columns;
+    std::vector<std::set<std::int64_t>> positions;
+    for (int head = 0; head < step.cache.kv_heads; ++head) {
+      const float* const q = step.q + head * g * d;
+      const std::vector<int> chosen = hayloft::testing::sparq_oracle_components(q, g, d, rank);
+      std::vector<double> exact(tokens);
+      std::vector<double> approximate(tokens);
+      for (int h = 0; h < g; ++h) {
+        const auto weights = hayloft::testing::exact_weights(step.cache, step.query_heads, step.q, head * g + h);
+        add_distribution(weights, layer);
+        layer.kurtosis.add(kurtosis(q + h * d, d));
+        const double tau = hayloft::testing::sparq_oracle_temperature(q + h * d, d, chosen);
+        std::vector<double> guess(tokens);
+        double sum = 0;
+        for (std::size_t t = 0; t < tokens; ++t) {
+          const f16* const key = hayloft::testing::row_of(step.cache, head, static_cast<std::int64_t>(t));
+          double logit = 0;
+          for (const int i : chosen) logit += double{q[h * d + i]} * to_float(key[i]);
+          sum += guess[t] = std::exp(logit / tau);
+        }
+        for (std::size_t t = 0; t < tokens; ++t) {
+          exact[t] += weights[t];
+          approximate[t] += guess[t] / sum;
+        }
+      }
+      columns.emplace_back(chosen.begin(), chosen.end());
+      positions.push_back(top(exact));
+      layer.agreement[{rank, k}].add(share(top(exact), top(approximate)));
+    }
+    auto& [before_columns, before_positions] = before_[step.layer];
+    for (std::size_t head = 0; head < before_columns.size(); ++head) {
+      layer.columns_again[rank].add(share(columns[head], before_columns[head]));
+      layer.positions_again[k].add(share(positions[head], before_positions[head]));
+    }
+    before_columns = columns;
+    before_positions = positions;
+  }
+
+  std::map<int, LayerAttention> layers;
+
+ private:
+  using Sets = std::vector<std::set<std::int64_t>>;
+
+  static std::set<std::int64_t> top(const std::vector<double>& weights) {
+    const auto order = hayloft::testing::by_weight(weights);
+    return {order.begin(), order.begin() + k};
+  }
+  static double share(const std::set<std::int64_t>& now, const std::set<std::int64_t>& before) {
+    const auto common = std::count_if(now.begin(), now.end(), [&](std::int64_t x) { return before.count(x) > 0; });
+    return static_cast<double>(common) / static_cast<double>(now.size());
+  }
+  static void add_distribution(std::vector<double> weights, LayerAttention& layer) {
+    double entropy = 0;
+    for (const double p : weights) entropy -= p * std::log(p);
+    layer.entropy.add(entropy);
+    std::sort(weights.begin(), weights.end(), std::greater<>());
+    for (int i = 0; i < 3; ++i) {
+      double held = 0;
+      int n = 0;
+      while (held < LayerAttention::shares[i]) held += weights[static_cast<std::size_t>(n++)];
+      layer.keys[i].add(n);
+    }
+    layer.top_mass[k].add(std::accumulate(weights.begin(), weights.begin() + k, 0.0));
+  }
+  static double kurtosis(const float* q, int d) {
+    const double mean = std::accumulate(q, q + d, 0.0) / d;
+    double m2 = 0;
+    double m4 = 0;
+    for (int i = 0; i < d; ++i) {
+      m2 += std::pow(q[i] - mean, 2) / d;
+      m4 += std::pow(q[i] - mean, 4) / d;
+    }
+    return m4 / (m2 * m2);
+  }
+
+  std::map<int, std::pair<Sets, Sets>> before_;
+};
+
+void expect_equal(const Figure& got, const Figure& want, double tolerance, const char* name) {
+  EXPECT_EQ(got.count, want.count) << name;
+  EXPECT_NEAR(got.mean(), want.mean(), tolerance) << name;
+  EXPECT_NEAR(got.least, want.least, tolerance) << name;
+  EXPECT_NEAR(got.most, want.most, tolerance) << name;
+}
+
+class AttentionStatsFigures : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(AttentionStatsFigures, AreThoseOfABruteForceComputation) {
+  TinyRun run(GetParam());
+  const auto expected = std::make_shared<BruteForce>();
+  AttentionStatsOptions options;
+  options.ranks = {rank};
+  options.ks = {k};
+  const auto stats = std::make_shared<AttentionStats>(options);
+  run.session.observe(expected);
+  run.session.observe(stats);
+  run.decode(run.session, "sparq:r=2:k=40", 20);
+  EXPECT_EQ(stats->report().steps, 20);
+  EXPECT_EQ(stats->report().tokens, TinyRun::context + 20);
+  ASSERT_EQ(stats->report().layers.size(), expected->layers.size());
+  for (const auto& [number, want] : expected->layers) {
+    SCOPED_TRACE(number);
+    const LayerAttention& got = stats->report().layers.at(number);
+    // Logits are off by less than 2.3e-5 (see the audit's test), a weight by twice that of itself, and the entropy is a
+    // mean of the logarithms of weights: of numbers below 6 or so.
+    expect_equal(got.entropy, want.entropy, 3e-4, "entropy");
+    expect_equal(got.top_mass.at(k), want.top_mass.at(k), 5e-5, "mass of the top k");
+    expect_equal(got.kurtosis, want.kurtosis, 1e-6, "kurtosis");
+    // Counts: the seed holds no tie that rounding could decide.
+    for (int i = 0; i < 3; ++i) expect_equal(got.keys[i], want.keys[i], 1e-12, "keys");
+    expect_equal(got.agreement.at({rank, k}), want.agreement.at({rank, k}), 1e-12, "agreement");
+    expect_equal(got.columns_again.at(rank), want.columns_again.at(rank), 1e-12, "columns again");
+    expect_equal(got.positions_again.at(k), want.positions_again.at(k), 1e-12, "positions again");
+  }
+}
+
+// Three, one and two query heads a KV head, and sliding windows between the global layers.
+INSTANTIATE_TEST_SUITE_P(Models, AttentionStatsFigures,
+                         ::testing::Values("llama", "llama-linear-sharded", "llama-llama3", "smollm3"));
+
+TEST(AttentionStats, OfAllColumnsAgreeFullyAndIntegersLessThanSixteenBits) {
+  double agreement[2];
+  for (const auto columns : {offload::ColumnFormat::f16, offload::ColumnFormat::int4}) {
+    TinyRun run("llama", columns);
+    AttentionStatsOptions options;
+    options.ranks = {1000};  // held to d
+    options.ks = {k};
+    const auto stats = std::make_shared<AttentionStats>(options);
+    run.session.observe(stats);
+    run.decode(run.session, "dense", 4);
+    const int d = run.model.config().head_dim;
+    const LayerAttention& layer = stats->report().layers.at(0);
+    agreement[columns == offload::ColumnFormat::int4] = layer.agreement.at({d, k}).mean();
+    EXPECT_EQ(layer.columns_again.at(d).mean(), 1);
+  }
+  EXPECT_EQ(agreement[0], 1);
+  EXPECT_LT(agreement[1], 1);
+  EXPECT_GT(agreement[1], 0.5);
+}
+
+TEST(AttentionStats, LookAtTheFirstStepsOfEachSequenceAndCompareWithinItOnly) {
+  TinyRun run("llama");
+  AttentionStatsOptions options;
+  options.ks = {k};
+  options.steps = 3;
+  const auto stats = std::make_shared<AttentionStats>(options);
+  for (int i = 0; i < 2; ++i) {
+    Session fork = run.session.fork();
+    fork.observe(stats);
+    run.decode(fork, "dense", 5);
+  }
+  EXPECT_EQ(stats->report().steps, 6);
+  const LayerAttention& layer = stats->report().layers.at(1);
+  EXPECT_EQ(layer.entropy.count, 6 * run.model.config().query_heads);
+  EXPECT_EQ(layer.positions_again.at(k).count, 2 * 2 * run.model.config().kv_heads);
+}
+
+TEST(AttentionStats, ChangeNothingThatIsDecoded) {
+  TinyRun run("smollm3");
+  Session plain = run.session.fork();
+  Session watched = run.session.fork();
+  watched.observe(std::make_shared<AttentionStats>());
+  EXPECT_EQ(run.decode(watched, "sparq:r=2:k=24", 6), run.decode(plain, "sparq:r=2:k=24", 6));
+}
+
+TEST(AttentionStats, AreWrittenAsJsonAndAsATable) {
+  TinyRun run("llama");
+  const auto stats = std::make_shared<AttentionStats>();
+  run.session.observe(stats);
+  run.decode(run.session, "dense", 2);
+  const auto json = nlohmann::json::parse(attention_json(stats->report()));
+  EXPECT_EQ(json["schema"], "hayloft.attention/1");
+  EXPECT_EQ(json["steps"], 2);
+  ASSERT_EQ(json["layers"].size(), 3u);
+  EXPECT_EQ(json["layers"][2]["layer"], 2);
+  EXPECT_EQ(json["layers"][2]["keys"][1]["share"], 0.5);
+  EXPECT_EQ(json["layers"][0]["agreement"].size(), 12u);  // three ranks, four k
+  EXPECT_NE(attention_table(stats->report()).find("| layer | entropy"), std::string::npos);
+}
+
+TEST(AttentionStats, RefuseNothingToLookFor) {
+  AttentionStatsOptions options;
+  options.ks = {};
+  EXPECT_THROW(AttentionStats{options}, Error);
+  options.ks = {0};
+  EXPECT_THROW(AttentionStats{options}, Error);
+}
+
+}  // namespace
+}  // namespace hayloft::runtime

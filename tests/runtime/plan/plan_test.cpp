@@ -1,0 +1,262 @@
+#include "runtime/plan/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "tests/support/refusal.h"
+
+// The planner against what really happens: each number beside that of a session that was really run.
+namespace hayloft::runtime {
+namespace {
+
+const std::filesystem::path goldens = std::filesystem::path(HAYLOFT_SOURCE_DIR) / "tests/golden/models";
+
+std::vector<std::int32_t> random_tokens(std::int64_t count, int vocab) {
+  std::mt19937 random(7);
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(count));
+  for (auto& token : tokens) token = static_cast<std::int32_t>(random() % static_cast<std::uint32_t>(vocab));
+  return tokens;
+}
+
+std::vector<MethodOptions> every_method() {
+  std::vector<MethodOptions> methods;
+  for (const char* text : {"dense", "sparq:r=4:k=24", "topk:k=20:window=4", "window:k=30:sinks=3"}) {
+    methods.push_back(parse_method(text, {}));
+  }
+  return methods;
+}
+
+std::vector<std::pair<offload::ColumnFormat, std::int64_t>> in_every_format(
+    std::initializer_list<std::int64_t> lengths) {
+  std::vector<std::pair<offload::ColumnFormat, std::int64_t>> all;
+  for (const auto columns : {offload::ColumnFormat::f16, offload::ColumnFormat::int8, offload::ColumnFormat::int4}) {
+    for (const std::int64_t tokens : lengths) all.emplace_back(columns, tokens);
+  }
+  return all;
+}
+
+// A model whose layers are all global, and one with sliding windows.
+class PlanTest : public testing::TestWithParam<const char*> {
+ protected:
+  PlanTest() {
+    request.config = model.config();
+    request.weights = weight_sizes(goldens / GetParam());
+    request.session.cache.block_tokens = 16;
+    request.session.cache.window = 8;
+    request.session.chunk_tokens = 24;
+    request.methods = every_method();
+    request.host_budget = request.available_bytes = std::uint64_t{1} << 30;
+  }
+
+  offload::Topology topology;
+  offload::Threads threads{2};
+  std::unique_ptr<gpu::Backend> backend = gpu::make_cpu_backend(threads);
+  offload::Arena arena{topology, {.budget_bytes = 64 << 20}};
+  Model model{goldens / GetParam(), *backend};
+  PlanRequest request;
+};
+
+TEST_P(PlanTest, MemoryIsWhatASessionTakes) {
+  for (const auto& [columns, tokens] : in_every_format({1, 20, 24, 25, 100, 137})) {
+    SCOPED_TRACE(fmt::format("{} tokens, {}", tokens, offload::name(columns)));
+    request.session.cache.columns = columns;
+    const std::uint64_t before = arena.used_bytes();
+    Session session(model, arena, request.session);
+    session.append(random_tokens(tokens, model.config().vocab_size));
+    request.tokens = tokens;
+    const PlanMemory memory = make_plan(request, nullptr).memory;
+    EXPECT_EQ(memory.store(), arena.used_bytes() - before);
+    EXPECT_EQ(memory.tails, session.cache().device_bytes());
+    EXPECT_EQ(memory.weights, model.weight_bytes());
+  }
+}
+
+TEST_P(PlanTest, BytesAndElementsAreThoseThatARealStepCounts) {
+  for (const auto& [columns, tokens] : in_every_format({5, 24, 100, 137})) {
+    request.tokens = tokens;
+    request.session.cache.columns = columns;
+    const Plan plan = make_plan(request, nullptr);
+    Session context(model, arena, request.session);
+    context.append(random_tokens(tokens, model.config().vocab_size));
+    ASSERT_EQ(plan.methods.size(), request.methods.size());
+    for (std::size_t i = 0; i < request.methods.size(); ++i) {
+      SCOPED_TRACE(request.methods[i].name + " behind " + std::to_string(tokens));
+      Session session = context.fork();
+      session.step(3, *make_method(request.methods[i], model.config().head_dim));
+      Counters counted = session.counters();
+      counted.at(Place::link, Kind::spill) = 0;  // once per block, and no part of a step's reading
+      EXPECT_EQ(plan.methods[i].counters.bytes, counted.bytes);
+      EXPECT_EQ(plan.methods[i].counters.elements, counted.elements);
+      EXPECT_EQ(plan.methods[i].counters.positions_scored, counted.positions_scored);
+      EXPECT_EQ(plan.methods[i].counters.rows_fetched, counted.rows_fetched);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, PlanTest, testing::Values("llama", "mistral-sliding", "smollm3"),
+                         [](const auto& shape) {
+                           std::string name = shape.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+PlanRequest llama_3_8b() {
+  PlanRequest request;
+  request.config = config_of_shape({32, 32, 8, 128, 0, 0, 0});
+  request.weights = weight_sizes(request.config, gpu::DType::f16);
+  request.methods = every_method();
+  request.tokens = 1 << 20;
+  request.host_budget = request.available_bytes = std::uint64_t{1} << 40;
+  return request;
+}
+
+TEST(PlanOfAShape, KnowsLlama3BytesWithoutACheckpoint) {
+  const PlanRequest request = llama_3_8b();
+  // 8.03 billion parameters in 16 bits; norms, in f32 here, and frequencies are less than a thousandth of it.
+  EXPECT_NEAR(static_cast<double>(request.weights.bytes), 2 * 8.030e9, 0.02e9);
+  EXPECT_EQ(request.weights.bytes - request.weights.bytes_per_step,
+            std::uint64_t{2} * 128256 * 4096 + 4 * (65 * 4096 + 64));  // the embedding, norms and frequencies
+  const PlanMemory memory = make_plan(request, nullptr).memory;
+  // Half as much again as K and V in 16 bits, for all but the tail.
+  const double kv = 32.0 * 8 * 128 * 2 * 2 * (1 << 20);
+  EXPECT_NEAR(static_cast<double>(memory.store()), 1.5 * kv, 0.006 * kv);
+  EXPECT_NEAR(static_cast<double>(memory.columns) / static_cast<double>(memory.store()), 1.0 / 3, 0.001);
+}
+
+TEST(PlanOfAShape, RefusesShapesThatNoModelHas) {
+  EXPECT_TRUE(test::refuses([] { config_of_shape({32, 32, 5, 128, 0, 0, 0}); }, {"--shape", "32", "5"}));
+  EXPECT_TRUE(test::refuses([] { config_of_shape({32, 32, 8, 100, 0, 0, 0}); }, {"--shape", "head-dim 100"}));
+  EXPECT_TRUE(test::refuses([] { config_of_shape({0, 32, 8, 128, 0, 0, 0}); }, {"--shape", "layers 0"}));
+}
+
+TEST(PlanThatDoesNotFit, SaysWhatIsNeededAndTheLongestContextThatFits) {
+  PlanRequest request = llama_3_8b();
+  request.host_budget = std::uint64_t{64} << 30;
+  const Plan plan = make_plan(request, nullptr);
+  EXPECT_NE(plan.shortfall.find("191.3 GiB"), std::string::npos) << plan.shortfall;  // 1.5 times 128 GiB, less a tail
+  EXPECT_NE(plan.shortfall.find("64.0 GiB"), std::string::npos) << plan.shortfall;
+  EXPECT_NE(plan.shortfall.find("--host-memory"), std::string::npos) << plan.shortfall;
+
+  const std::int64_t fitting = longest_context(request.config, request.session.cache, request.host_budget);
+  EXPECT_NE(plan.shortfall.find(std::to_string(fitting)), std::string::npos) << plan.shortfall;
+  request.tokens = fitting;
+  EXPECT_EQ(make_plan(request, nullptr).shortfall, "");
+  request.tokens = fitting + 1;
+  EXPECT_NE(make_plan(request, nullptr).shortfall, "");
+}
+
+TEST(PlanThatDoesNotFit, NamesTheMachineWhenNoOptionHelps) {
+  PlanRequest request = llama_3_8b();
+  request.available_bytes = std::uint64_t{64} << 30;
+  EXPECT_NE(make_plan(request, nullptr).shortfall.find("a machine with"), std::string::npos);
+  request.available_bytes = std::uint64_t{8} << 30;  // not even the weights
+  EXPECT_NE(make_plan(request, nullptr).shortfall.find("weights"), std::string::npos);
+}
+
+MachineProfile even_profile() {
+  MachineProfile profile;
+  profile.near_read = profile.weight_stream = 10;
+  profile.matmul = 100;
+  profile.layer_overhead_us = 10;
+  profile.attention = {{128, 4, 10, 5, 2, 8, 20, 10, 6, 3, 4, 50}};
+  return profile;
+}
+
+TEST(PlanOfTime, EveryTermIsItsBytesOverItsRate) {
+  const PlanRequest request = llama_3_8b();
+  const MachineProfile profile = even_profile();
+  const Plan plan = make_plan(request, &profile);
+  const auto at = [&](std::size_t i, Place place, Kind kind) {
+    Counters counters = plan.methods[i].counters;
+    return static_cast<double>(counters.at(place, kind)) / 1e6;
+  };
+  const PlanTime& dense = *plan.methods[0].ms;
+  EXPECT_DOUBLE_EQ(dense.dense, at(0, Place::link, Kind::dense) / 8);
+  EXPECT_DOUBLE_EQ(dense.tail, at(0, Place::device, Kind::rows) / 20);
+  EXPECT_DOUBLE_EQ(dense.weights, static_cast<double>(request.weights.bytes_per_step) / 10e6);
+  EXPECT_DOUBLE_EQ(dense.fixed, 0.32);
+  EXPECT_EQ(dense.search, 0);
+  const PlanTime& sparq = *plan.methods[1].ms;
+  EXPECT_DOUBLE_EQ(sparq.search, at(1, Place::link, Kind::columns) / 10);
+  EXPECT_DOUBLE_EQ(sparq.rows, at(1, Place::link, Kind::rows) / 2);
+  EXPECT_DOUBLE_EQ(sparq.tail, at(1, Place::device, Kind::rows) / 10);
+  EXPECT_DOUBLE_EQ(sparq.total(), sparq.search + sparq.rows + sparq.tail + sparq.weights + sparq.fixed);
+  EXPECT_DOUBLE_EQ(plan.methods[2].ms->search, at(2, Place::near, Kind::columns) / 5);
+}
+
+TEST(PlanOfTime, SearchesOfIntegerColumnsHaveRatesOfTheirOwn) {
+  PlanRequest request = llama_3_8b();
+  const MachineProfile profile = even_profile();
+  for (const auto& [format, rate] : {std::pair{offload::ColumnFormat::int8, 6}, {offload::ColumnFormat::int4, 3}}) {
+    request.session.cache.columns = format;
+    const Plan plan = make_plan(request, &profile);
+    Counters sparq = plan.methods[1].counters;
+    const std::uint64_t read = sparq.at(Place::link, Kind::columns) + sparq.at(Place::link, Kind::scales);
+    EXPECT_GT(sparq.at(Place::link, Kind::scales), 0u);
+    EXPECT_DOUBLE_EQ(plan.methods[1].ms->search, static_cast<double>(read) / 1e6 / rate);
+    Counters topk = plan.methods[2].counters;
+    EXPECT_DOUBLE_EQ(plan.methods[2].ms->search, static_cast<double>(topk.at(Place::near, Kind::rows)) / 1e6 / 4);
+  }
+}
+
+TEST(PlanOfPrefill, IsOperationsOverTheirRates) {
+  PlanRequest request = llama_3_8b();
+  request.session.prefill.window = 4096;
+  request.session.prefill.sinks = 0;
+  const MachineProfile profile = even_profile();
+  const Plan plan = make_plan(request, &profile);
+  ASSERT_EQ(plan.prefill.size(), 4u);
+  const double S = 1 << 20;
+  // The last layer stops at K and V. A query head multiplies and adds d times for a key's score and d for its value.
+  const double exact = S * (S + 1) / 2 * 31 * 32 * 4 * 128;
+  EXPECT_NEAR(static_cast<double>(plan.prefill[0].attention), exact, 1e-6 * exact);
+  EXPECT_EQ(plan.prefill[1].attention, plan.prefill[0].attention) << "layer by layer is another order of the same";
+  EXPECT_LT(plan.prefill[1].moved, plan.prefill[0].moved);
+  const double products = static_cast<double>(plan.prefill[0].products);
+  EXPECT_NEAR(products, 2 * S * 7.0e9 * 31 / 32, 0.02 * products) << "two for every weight but embedding and output";
+  EXPECT_DOUBLE_EQ(*plan.prefill[0].seconds, products / 100e9 + static_cast<double>(plan.prefill[0].attention) / 50e9);
+  request.tokens /= 8;
+  const Plan eighth = make_plan(request, &profile);
+  EXPECT_NEAR(*plan.prefill[2].seconds / *eighth.prefill[2].seconds, 8, 0.2) << "window is linear";
+  EXPECT_GT(*plan.prefill[3].seconds / *eighth.prefill[3].seconds, 16) << "topk searches all before it";
+}
+
+TEST(PlanThatFits, TakesABudgetOfExactlyItsBytes) {
+  // Chunks of the arena that blocks do not divide.
+  const offload::Topology topology;
+  const offload::Threads threads{2};
+  const auto backend = gpu::make_cpu_backend(threads);
+  const Model model(goldens / "llama", *backend);
+  PlanRequest request;
+  request.config = model.config();
+  request.session.cache = {.block_tokens = 64, .window = 8};
+  request.session.chunk_tokens = 100;
+  request.tokens = 3000;
+  const std::uint64_t bytes = make_plan(request, nullptr).memory.store();
+  offload::Arena arena(topology, {.budget_bytes = bytes, .chunk_bytes = bytes / 7});
+  Session session(model, arena, request.session);
+  session.append(random_tokens(request.tokens, model.config().vocab_size));
+  EXPECT_EQ(arena.used_bytes(), bytes);
+}
+
+TEST(PlanReport, TableAndJsonCarryTheSameTotals) {
+  const PlanRequest request = llama_3_8b();
+  const MachineProfile profile = even_profile();
+  const Plan plan = make_plan(request, &profile);
+  const nlohmann::json json = nlohmann::json::parse(plan_json({plan}));
+  EXPECT_EQ(json["schema"], "hayloft.plan/1");
+  EXPECT_EQ(json["plans"][0]["bytes"]["total"], plan.memory.total());
+  EXPECT_EQ(json["plans"][0]["methods"][0]["ms_per_token"]["total"], plan.methods[0].ms->total());
+  const std::string table = plan_table(plan);
+  EXPECT_NE(table.find(fmt::format("{:.3f} |\n", plan.methods[0].ms->total())), std::string::npos) << table;
+  EXPECT_NE(table.find("It fits."), std::string::npos);
+  EXPECT_TRUE(nlohmann::json::parse(plan_json({make_plan(request, nullptr)}))["plans"][0]["methods"][0]["ms_per_token"]
+                  .is_null());
+}
+
+}  // namespace
+}  // namespace hayloft::runtime
