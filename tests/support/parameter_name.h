@@ -22,8 +22,8 @@ inline std::string name_of_text(const std::string& text) {
   return name;
 }
 
-// The last argument of every INSTANTIATE_TEST_SUITE_P: a test is named by its parameter as operator<< writes it, so that
-// ctest -N and failures say what was tested. A struct gets its operator<< beside it.
+// The last argument of every INSTANTIATE_TEST_SUITE_P: a test is named by its parameter as operator<< writes it, so
+// that ctest -N and failures say what was tested. A struct gets its operator<< beside it.
 inline constexpr auto by_value = [](const auto& instance) {
   std::ostringstream text;
   text << instance.param;
