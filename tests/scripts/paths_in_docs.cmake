@@ -35,6 +35,18 @@ foreach(page ${pages})
     endif()
   endforeach()
 endforeach()
+
+# The README has a line for every room.
+file(READ ${SOURCE}/README.md readme)
+file(STRINGS ${SOURCE}/scripts/layers.txt layers REGEX "^[a-z/]+:")
+foreach(layer ${layers})
+  string(REGEX REPLACE ":.*" "" room "${layer}")
+  string(FIND "${readme}" "\n| `${room}/` |" at)
+  if(at EQUAL -1)
+    string(APPEND missing "\n  README.md: no line of the room ${room}")
+  endif()
+endforeach()
+
 if(count EQUAL 0)
   message(FATAL_ERROR "no paths in the documentation of ${SOURCE}")
 endif()
