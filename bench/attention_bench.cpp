@@ -4,6 +4,7 @@
 
 #include "bench/common.h"
 #include "gpu/backend.h"
+#include "gpu/make_backend.h"
 
 // One decode step's attention per method, and the gather of rows alone: two KV heads of dimension 128 with a group of
 // four, so that rows and columns of 1M tokens take 1.5 GiB. Each iteration brings a new query, and short contexts move

@@ -15,6 +15,7 @@
 #include "gpu/cpu/matmul.h"
 #include "gpu/cpu/rope.h"
 #include "gpu/cpu/select.h"
+#include "gpu/make_backend.h"
 #include "offload/error.h"
 #include "offload/host/topology.h"
 

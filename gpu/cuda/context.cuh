@@ -9,6 +9,7 @@
 #include "gpu/cuda/device_store.cuh"
 #include "gpu/cuda/launch.cuh"
 #include "gpu/cuda/stream.cuh"
+#include "gpu/link_choice.h"
 
 // What every verb of the CUDA backend works with. One context per backend, passed by reference; no file-scope state.
 namespace hayloft::gpu::cuda {

@@ -15,6 +15,7 @@
 #include "gpu/cuda/stream.cuh"
 #include "gpu/cuda/verbs.cuh"
 #include "gpu/cuda_budget.h"
+#include "gpu/make_backend.h"
 #include "offload/format.h"
 
 namespace hayloft::gpu {
@@ -75,7 +76,7 @@ class CudaBackend final : public Backend {
       : threads_(threads),
         device_(open_device()),
         arena_(device_, arena_budget(options.memory_bytes)),
-        pins_(std::make_shared<HostPins>(options.kv_host, device_, threads, options.say)),
+        pins_(std::make_shared<HostPins>(options.kv_host, device_, threads, options.on_warning)),
         staging_(kPieceBytes, kPieces),
         context_(context(options)),
         spill_image_(context_, spills_),
@@ -148,8 +149,8 @@ class CudaBackend final : public Backend {
   void embed(const Matrix& table, const std::int32_t* tokens, int T, float* out, Stream stream) override {
     cuda::embed(context_, table, tokens, T, out, on(stream));
   }
-  DType settle_weights(void* w, DType type, std::int64_t n, Stream stream) override {
-    return cuda::settle_weights(context_, w, type, n, on(stream));
+  DType convert_weights(void* w, DType type, std::int64_t n, Stream stream) override {
+    return cuda::convert_weights(context_, w, type, n, on(stream));
   }
   void matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream stream) override {
     cuda::matmul(context_, x, T, w, bias, y, on(stream));

@@ -16,8 +16,8 @@ constexpr std::uint64_t kTouchBytes = std::uint64_t{32} << 20;  // per piece of 
 }  // namespace
 
 HostPins::HostPins(KvHost mode, int device, const offload::Threads& threads,
-                   std::function<void(const std::string&)> say)
-    : mode_(mode), node_(pcie_link_of(device).node), threads_(threads), say_(std::move(say)) {}
+                   std::function<void(const std::string&)> on_warning)
+    : mode_(mode), node_(pcie_link_of(device).node), threads_(threads), on_warning_(std::move(on_warning)) {}
 
 HostPins::~HostPins() {
   for (const auto& [data, pin] : pins_) cudaHostUnregister(const_cast<std::byte*>(data));
@@ -39,7 +39,7 @@ void HostPins::committed(std::byte* data, std::uint64_t bytes) {
     const std::unique_lock lock(mutex_);
     refused_ = true;
   }
-  if (say_) say_(what + ": what is not pinned is copied through a small pinned buffer, which is slower");
+  if (on_warning_) on_warning_(what + ": what is not pinned is copied through a small pinned buffer, which is slower");
 }
 
 void HostPins::touch(std::byte* data, std::uint64_t bytes) const {

@@ -11,6 +11,7 @@
 
 #include "gpu/backend.h"
 #include "gpu/cuda/check.cuh"
+#include "gpu/device_options.h"
 
 namespace hayloft::gpu::cuda {
 
@@ -19,9 +20,10 @@ namespace hayloft::gpu::cuda {
 // Thread-safe.
 class HostPins : public offload::ChunkListener {
  public:
-  // With KvHost::automatic, a refusal is told once to `say`, and from then on nothing more is pinned: most of K and V
-  // would have to be staged anyhow. With KvHost::pinned it is an Error. Otherwise nothing is ever pinned.
-  HostPins(KvHost mode, int device, const offload::Threads& threads, std::function<void(const std::string&)> say);
+  // With KvHost::automatic, a refusal is told once to `on_warning`, and from then on nothing more is pinned: most of K
+  // and V would have to be staged anyhow. With KvHost::pinned it is an Error. Otherwise nothing is ever pinned.
+  HostPins(KvHost mode, int device, const offload::Threads& threads,
+           std::function<void(const std::string&)> on_warning);
   ~HostPins() override;
 
   void committed(std::byte* data, std::uint64_t bytes) override;
@@ -56,7 +58,7 @@ class HostPins : public offload::ChunkListener {
   const KvHost mode_;
   const int node_;  // NUMA node of the device, OS index; -1 when the machine has one or does not tell
   const offload::Threads& threads_;
-  const std::function<void(const std::string&)> say_;
+  const std::function<void(const std::string&)> on_warning_;
   std::atomic<std::uint64_t> generation_ = 0;
   mutable std::shared_mutex mutex_;  // guards all below
   Pins pins_;

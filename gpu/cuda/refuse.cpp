@@ -1,6 +1,6 @@
 #include "gpu/cuda/refuse.h"
 
-#include "gpu/no_device.h"
+#include "gpu/make_backend.h"
 
 namespace hayloft::gpu::cuda {
 

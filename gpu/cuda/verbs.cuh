@@ -29,7 +29,7 @@ void matmul(const Context& context, const float* x, int T, const Matrix& w, cons
             cudaStream_t stream);
 
 // weight_type.cu; done on return
-DType settle_weights(const Context& context, void* w, DType type, std::int64_t n, cudaStream_t stream);
+DType convert_weights(const Context& context, void* w, DType type, std::int64_t n, cudaStream_t stream);
 
 // top_values.cu; done on return
 void top_values(const Context& context, const float* x, std::int64_t n, int k, std::int32_t* ids /* host */,

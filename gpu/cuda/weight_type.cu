@@ -57,7 +57,7 @@ __global__ void bf16_to_f16(std::uint16_t* w, std::int64_t n) {
 
 }  // namespace
 
-DType settle_weights(const Context& context, void* w, DType type, std::int64_t n, cudaStream_t stream) {
+DType convert_weights(const Context& context, void* w, DType type, std::int64_t n, cudaStream_t stream) {
   if (type != DType::bf16 || context.bf16_products) return type;
   const Shape shape = strided(context, n);
   const Scratch<Loss> losses(context, shape.blocks.x, stream);

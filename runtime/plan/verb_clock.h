@@ -50,8 +50,8 @@ class VerbClock : public gpu::Backend {
   void embed(const gpu::Matrix& table, const std::int32_t* tokens, int T, float* out, gpu::Stream stream) override {
     inner_.embed(table, tokens, T, out, stream);
   }
-  gpu::DType settle_weights(void* w, gpu::DType type, std::int64_t n, gpu::Stream stream) override {
-    return inner_.settle_weights(w, type, n, stream);
+  gpu::DType convert_weights(void* w, gpu::DType type, std::int64_t n, gpu::Stream stream) override {
+    return inner_.convert_weights(w, type, n, stream);
   }
   void matmul(const float* x, int T, const gpu::Matrix& w, const float* bias, float* y, gpu::Stream stream) override {
     inner_.matmul(x, T, w, bias, y, stream);

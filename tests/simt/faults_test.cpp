@@ -1,6 +1,6 @@
 #include <cstring>
 
-#include "gpu/no_device.h"
+#include "gpu/make_backend.h"
 #include "offload/error.h"
 #include "offload/host/arena.h"
 #include "tests/gpu/cuda/backends.h"
@@ -103,7 +103,7 @@ TEST_F(FaultsTest, ALostDeviceIsSaidToBeLostAndSavedFilesToBeIntact) {
 
 TEST_F(FaultsTest, PinningThatIsRefusedIsSaidOnceAndTheRestIsNotPinned) {
   std::vector<std::string> said;
-  const auto cuda = make_cuda({.say = [&](const std::string& what) { said.push_back(what); }});
+  const auto cuda = make_cuda({.on_warning = [&](const std::string& what) { said.push_back(what); }});
   offload::Arena arena(topology, pinned_by(*cuda));
   const offload::Extent first = arena.allocate(4 * MiB);
   EXPECT_TRUE(said.empty());
@@ -121,7 +121,7 @@ TEST_F(FaultsTest, PinningThatIsRefusedIsSaidOnceAndTheRestIsNotPinned) {
 
 TEST_F(FaultsTest, MemoryThatIsPinnedButOutOfTheDevicesReachIsStagedAsWell) {
   std::vector<std::string> said;
-  const auto cuda = make_cuda({.say = [&](const std::string& what) { said.push_back(what); }});
+  const auto cuda = make_cuda({.on_warning = [&](const std::string& what) { said.push_back(what); }});
   const std::uint64_t before = simt::pinned_bytes();
   offload::Arena arena(topology, pinned_by(*cuda));
   simt::fail_call("cudaHostGetDevicePointer", 1, cudaErrorNotSupported);

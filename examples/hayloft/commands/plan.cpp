@@ -6,6 +6,7 @@
 #include "examples/hayloft/run_plan.h"
 #include "examples/hayloft/text_output.h"
 #include "gpu/cuda_budget.h"
+#include "gpu/make_backend.h"
 #include "offload/error.h"
 #include "offload/format.h"
 #include "offload/host/arena.h"

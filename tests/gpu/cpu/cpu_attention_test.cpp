@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "gpu/cpu/attention.h"
+#include "gpu/make_backend.h"
 #include "offload/host/threads.h"
 #include "tests/support/cpu_cache.h"
 

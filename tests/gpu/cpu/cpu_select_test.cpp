@@ -3,6 +3,7 @@
 #include <set>
 
 #include "gpu/cpu/select.h"
+#include "gpu/make_backend.h"
 #include "offload/error.h"
 #include "offload/host/threads.h"
 #include "tests/support/cpu_cache.h"

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <numeric>
 
+#include "gpu/make_backend.h"
 #include "offload/error.h"
 #include "runtime/decode/session.h"
 #include "runtime/plan/verb_clock.h"

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "gpu/make_backend.h"
 #include "offload/host/topology.h"
 #include "runtime/plan/attention_bench.h"
 #include "tests/support/refusal.h"
