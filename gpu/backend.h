@@ -8,6 +8,7 @@
 
 #include "gpu/buffer.h"
 #include "index/scan/search.h"
+#include "index/scan/sparq_query.h"
 #include "offload/host/threads.h"
 #include "offload/store/store.h"
 
@@ -61,9 +62,7 @@ struct CacheView {
   std::int64_t tokens() const { return tail.position + tail.tokens; }  // absolute length of the sequence so far
 };
 
-// What the approximate logits of SparQ are divided by (its figure 7b): tau = sqrt(d * |q[i1]|_1 / |q|_1), the share of
-// q that the chosen components cover; sqrt(d), as if they were all; sqrt(r), as if they were any.
-enum class Temperature : std::uint8_t { coverage, head_dim, rank };
+using index::Temperature;
 
 // Step 1 of SparQ and its selection (arXiv 2312.04985, section 4 and appendix B), over store and tail.
 struct SparqSelect {
@@ -72,15 +71,6 @@ struct SparqSelect {
   std::int64_t limit = 0;  // positions at and after limit are attended anyway
   index::GroupRule rule = index::GroupRule::softmax;
   Temperature temperature = Temperature::coverage;
-};
-
-// Exact inner-product top-k over the store's [0, limit), searched near the memory.
-struct ExactSelect {
-  int k = 0;
-  std::int64_t limit = 0;
-  index::GroupRule rule = index::GroupRule::softmax;
-  index::SelectPer per = index::SelectPer::query_head;
-  bool faiss = false;  // Faiss' flat index instead of the own kernel; per query head only
 };
 
 // What one decode query attends to: lists of positions in the store, and ranges of absolute positions that may lie in
@@ -211,9 +201,6 @@ class Backend {
   // limit, tail), in the approximate scores.
   virtual void select_sparq(const CacheView& cache, const float* q, int query_heads, const SparqSelect& args,
                             std::int32_t* positions, float* alpha, Stream stream) = 0;
-  // positions i32 [Hkv or Hq][k], ascending.
-  virtual void select_exact(const CacheView& cache, const float* q, int query_heads, const ExactSelect& args,
-                            std::int32_t* positions, Stream stream) = 0;
 
  protected:
   friend class Buffer;

@@ -3,7 +3,6 @@
 #include <cblas.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "gpu/cpu/elementwise.h"
 #include "gpu/cpu/rows.h"
 #include "gpu/cpu/scratch.h"
+#include "index/scan/exact_search.h"
 
 namespace hayloft::gpu {
 namespace {
@@ -115,7 +115,7 @@ class CausalAttention {
   // Row m of a block is token m / g, query head m % g of the group; scaled by 1 / sqrt(d).
   void load_queries(int head, int t0, int block_tokens, float* to) const {
     const int d = cache_.head_dim;
-    const float scale = static_cast<float>(1 / std::sqrt(static_cast<double>(d)));
+    const float scale = index::exact_scale(d);
     for (int t = 0; t < block_tokens; ++t) {
       const float* from = q_ + query_index(head, t0 + t) * d;
       for (int i = 0; i < group_ * d; ++i) *to++ = from[i] * scale;

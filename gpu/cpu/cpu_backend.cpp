@@ -149,10 +149,6 @@ class CpuBackend final : public Backend {
                     std::int32_t* positions, float* alpha, Stream) override {
     select_sparq_cpu(cache, q, query_heads, args, positions, alpha, threads_);
   }
-  void select_exact(const CacheView& cache, const float* q, int query_heads, const ExactSelect& args,
-                    std::int32_t* positions, Stream) override {
-    select_exact_cpu(cache, q, query_heads, args, positions, threads_);
-  }
 
  private:
   static void move(void* to, const void* from, std::uint64_t bytes) {

@@ -1,12 +1,12 @@
 #include "gpu/cpu/decode.h"
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <vector>
 
 #include "gpu/cpu/attention.h"
 #include "gpu/cpu/rows.h"
+#include "index/scan/exact_search.h"
 
 namespace hayloft::gpu {
 namespace {
@@ -92,7 +92,7 @@ void attend_cpu(const CacheView& cache, const float* q, int query_heads, const A
   const int stride = padded(d);
   const int group = query_heads / cache.kv_heads;
   std::vector<float> scaled(static_cast<std::size_t>(query_heads * stride));
-  const float scale = static_cast<float>(1 / std::sqrt(static_cast<double>(d)));
+  const float scale = index::exact_scale(d);
   for (int h = 0; h < query_heads; ++h) {
     for (int i = 0; i < d; ++i) scaled[h * stride + i] = q[h * d + i] * scale;
   }

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 #include <mutex>
 #include <optional>
 
@@ -9,6 +8,7 @@
 #include "gpu/cuda/softmax.cuh"
 #include "gpu/cuda/verbs.cuh"
 #include "gpu/cuda_budget.h"
+#include "index/scan/exact_search.h"
 
 // Prefill's attention: products of queries and keys, softmax and products of weights and values, tile by tile of keys,
 // with the states of all queries carried from tile to tile. All g query heads of a KV head and all tokens of a block
@@ -76,7 +76,7 @@ class CausalAttention {
   }
 
   void run(const float* q, float* out) {
-    const float scale = static_cast<float>(1 / std::sqrt(static_cast<double>(cache_.head_dim)));
+    const float scale = index::exact_scale(cache_.head_dim);
     launch("begin_causal", begin_causal, rows_shape(rows_), stream_, states_, q, scale);
     const std::int64_t end = cache_.tokens();
     const std::int64_t lowest = window_ > 0 ? std::max(sinks_end_, first_query() - window_ + 1) : sinks_end_;

@@ -5,7 +5,7 @@
 #include "gpu/cuda/context.cuh"
 
 // What the approximate scores of SparQ (arXiv 2312.04985, section 4) need besides the columns: which of them, with
-// which weights, and the tail's part of the softmax. gpu/cpu/select.h has the same in plain C++.
+// which weights, and the tail's part of the softmax. index/scan/sparq_query.h has the same for the host.
 namespace hayloft::gpu::cuda {
 
 inline constexpr int kChunkTokens = 256;  // tokens per note about a softmax

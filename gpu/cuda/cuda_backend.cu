@@ -194,10 +194,6 @@ class CudaBackend final : public Backend {
                     std::int32_t* positions, float* alpha, Stream stream) override {
     cuda::select_sparq(context_, cache, q, query_heads, args, positions, alpha, on(stream));
   }
-  void select_exact(const CacheView& cache, const float* q, int query_heads, const ExactSelect& args,
-                    std::int32_t* positions, Stream stream) override {
-    cuda::select_exact(context_, cache, q, query_heads, args, positions, on(stream));
-  }
 
  private:
   Context context(const CudaOptions& options) {

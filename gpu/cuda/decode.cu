@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <vector>
 
@@ -9,6 +8,7 @@
 #include "gpu/cuda/rows.cuh"
 #include "gpu/cuda/stage_clock.cuh"
 #include "gpu/cuda/verbs.cuh"
+#include "index/scan/exact_search.h"
 
 namespace hayloft::gpu::cuda {
 namespace {
@@ -52,7 +52,7 @@ class Decode {
     base_.q = q;
     base_.group = query_heads / cache.kv_heads;
     base_.head_dim = cache.head_dim;
-    base_.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(cache.head_dim)));
+    base_.scale = index::exact_scale(cache.head_dim);
     if (stored_ && in_place_) base_.store = on_device(context, cache.store, stream);
     sort_rows();
   }

@@ -52,8 +52,4 @@ void attend_causal(const Context& context, const CacheView& cache, const float* 
 void select_sparq(const Context& context, const CacheView& cache, const float* q, int query_heads,
                   const SparqSelect& args, std::int32_t* positions, float* alpha, cudaStream_t stream);
 
-// select_exact.cu
-void select_exact(const Context& context, const CacheView& cache, const float* q, int query_heads,
-                  const ExactSelect& args, std::int32_t* positions, cudaStream_t stream);
-
 }  // namespace hayloft::gpu::cuda

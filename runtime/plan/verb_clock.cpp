@@ -28,9 +28,4 @@ void VerbClock::select_sparq(const gpu::CacheView& cache, const float* q, int qu
   time("select_sparq", stream, [&] { inner_.select_sparq(cache, q, query_heads, args, positions, alpha, stream); });
 }
 
-void VerbClock::select_exact(const gpu::CacheView& cache, const float* q, int query_heads, const gpu::ExactSelect& args,
-                             std::int32_t* positions, gpu::Stream stream) {
-  time("select_exact", stream, [&] { inner_.select_exact(cache, q, query_heads, args, positions, stream); });
-}
-
 }  // namespace hayloft::runtime

@@ -90,8 +90,6 @@ class VerbClock : public gpu::Backend {
               gpu::Stream stream) override;
   void select_sparq(const gpu::CacheView& cache, const float* q, int query_heads, const gpu::SparqSelect& args,
                     std::int32_t* positions, float* alpha, gpu::Stream stream) override;
-  void select_exact(const gpu::CacheView& cache, const float* q, int query_heads, const gpu::ExactSelect& args,
-                    std::int32_t* positions, gpu::Stream stream) override;
 
  private:
   template <class Verb>

@@ -118,7 +118,7 @@ class LowRank : public Method {
     }
     const TailScores tail =
         score_tail(HostTail(step.backend, cache, step.stream), rows.data(), step.query_heads, step.backend.threads());
-    const std::vector<std::int32_t> columns = every_column(cache.kv_heads, rank());
+    const std::vector<std::int32_t> columns = index::every_component(cache.kv_heads, rank());
     index::ColumnSearch search;
     search.query_heads = step.query_heads;
     search.rank = rank();
