@@ -1,4 +1,4 @@
-#include "gpu/cpu/causal.h"
+#include "gpu/cpu/cpu_backend.h"
 
 #include <cblas.h>
 
@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "gpu/cpu/attention.h"
-#include "gpu/cpu/decode.h"
 #include "gpu/cpu/elementwise.h"
 #include "gpu/cpu/rows.h"
 #include "gpu/cpu/scratch.h"
@@ -175,8 +174,8 @@ class CausalAttention {
 
 }  // namespace
 
-void attend_causal_cpu(const CacheView& cache, const float* q, int T, int query_heads, const CausalWindow& window,
-                       float* out, const offload::Threads& threads) {
+void CpuBackend::attend_causal(const CacheView& cache, const float* q, int T, int query_heads,
+                               const CausalWindow& window, float* out, Stream stream) {
   if (T <= 0) return;
   if (T == 1) {  // a decode step: it streams the rows instead of widening them
     const std::int64_t end = cache.tokens();
@@ -185,9 +184,10 @@ void attend_causal_cpu(const CacheView& cache, const float* q, int T, int query_
     const std::int64_t sinks = sinks_end(cache, window);
     all.ranges[0] = {oldest, sinks};
     all.ranges[1] = {window.window > 0 ? std::max(sinks, end - window.window) : sinks, end};
-    return attend_cpu(cache, q, query_heads, all, out, threads);
+    return attend(cache, q, query_heads, all, out, stream);
   }
-  CausalAttention(cache, q, T, query_heads, window, out).run(threads);
+  const Stage stage(stages_, "attend_causal");
+  CausalAttention(cache, q, T, query_heads, window, out).run(threads_);
 }
 
 }  // namespace hayloft::gpu

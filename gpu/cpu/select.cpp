@@ -1,4 +1,4 @@
-#include "gpu/cpu/select.h"
+#include "gpu/cpu/cpu_backend.h"
 
 #include <algorithm>
 #include <cmath>
@@ -57,7 +57,7 @@ Normaliser sum_tail(const CacheView& cache, const std::vector<float>& weights, i
 
 }  // namespace
 
-void top_values_cpu(const float* x, std::int64_t n, int k, std::int32_t* ids, float* values) {
+void CpuBackend::top_values(const float* x, std::int64_t n, int k, std::int32_t* ids, float* values, Stream) {
   if (k < 1 || k > n) fail("top_values: k {} is out of range; use 1 to {}, the number of values", k, n);
   const auto larger = [x](std::int32_t a, std::int32_t b) {
     const bool unordered = std::isnan(x[a]) || std::isnan(x[b]);
@@ -80,8 +80,9 @@ void top_values_cpu(const float* x, std::int64_t n, int k, std::int32_t* ids, fl
   for (int i = 0; i < k; ++i) values[i] = x[ids[i]];
 }
 
-void select_sparq_cpu(const CacheView& cache, const float* q, int query_heads, const SparqSelect& args,
-                      std::int32_t* positions, float* alpha, const offload::Threads& threads) {
+void CpuBackend::select_sparq(const CacheView& cache, const float* q, int query_heads, const SparqSelect& args,
+                              std::int32_t* positions, float* alpha, Stream) {
+  const Stage stage(stages_, "select_sparq");
   const int d = cache.head_dim;
   const int group = query_heads / cache.kv_heads;
   const int stride = padded(d);
@@ -99,7 +100,7 @@ void select_sparq_cpu(const CacheView& cache, const float* q, int query_heads, c
       }
     }
   }
-  const Normaliser tail = sum_tail(cache, spread, query_heads, threads);
+  const Normaliser tail = sum_tail(cache, spread, query_heads, threads_);
   if (cache.store.tokens == 0) {  // nothing to select from: the tail is attended whole
     std::fill_n(alpha, query_heads, 1.0f);
     return;
@@ -109,7 +110,7 @@ void select_sparq_cpu(const CacheView& cache, const float* q, int query_heads, c
   index::search_columns(cache.store,
                         {query_heads, args.rank, components.data(), weights.data(), args.limit, args.k, args.rule,
                          index::SelectPer::kv_head},
-                        threads, {positions, all.max.data(), all.sum.data(), mass.data()});
+                        threads_, {positions, all.max.data(), all.sum.data(), mass.data()});
   for (int h = 0; h < query_heads; ++h) {
     const float attended = mass[h] + tail.sum[h] * rescale(tail.max[h], all.max[h]);
     alpha[h] = std::min(attended / all.sum[h], 1.0f);  // rounding alone can take it past one

@@ -296,6 +296,28 @@ TEST_F(CpuAttention, ResultsAreTheSameBitForBitOnOneThreadAndOnMany) {
   }
 }
 
+TEST_F(CpuAttention, IsTimedWhileSomebodyAsks) {
+  RandomCache cache({.kv_heads = 2, .head_dim = 64, .block_tokens = 64, .stored = 64, .tail = 20});
+  const auto q = normal(2 * 4 * 64, 3);
+  const auto both = [&] {
+    attend(cache, {q.begin(), q.begin() + 4 * 64}, 4, everything(cache));
+    attend_causal(cache, q, 2, 4, 0);
+  };
+  both();
+  EXPECT_TRUE(backend->stage_times().empty()) << "nobody asked";
+  backend->time_stages(true);
+  both();
+  both();
+  const std::vector<gpu::StageTime> stages = backend->stage_times();
+  ASSERT_EQ(stages.size(), 2u);
+  EXPECT_EQ(stages[0].name, "attend");
+  EXPECT_EQ(stages[0].times, 2);
+  EXPECT_EQ(stages[1].name, "attend_causal");
+  EXPECT_EQ(stages[1].times, 2);
+  backend->time_stages(false);
+  EXPECT_TRUE(backend->stage_times().empty());
+}
+
 TEST(MergeStates, OfTwoPartsIsTheSoftmaxOverBoth) {
   std::vector<float> a{2 * 3.0f};  // two positions with score 1 and value 3
   std::vector<float> b{5.0f};      // one with score 4 and value 5
