@@ -112,6 +112,15 @@ struct DeviceMemory {
   std::uint64_t used_bytes = 0;
   std::uint64_t peak_bytes = 0;         // the most that used_bytes has been
   std::uint64_t driver_peak_bytes = 0;  // the most that the driver has held for it, pieces too small to use included
+  std::uint64_t overhead_bytes = 0;  // beside the budget: what the driver takes before anything is allocated, at most
+};
+
+// What the scratch of operations depends on.
+struct ScratchShape {
+  int tokens = 0;  // T of the longest chunk
+  int query_heads = 0;
+  int head_dim = 0;
+  int widest = 0;  // the most inputs of any matrix
 };
 
 class Backend {
@@ -126,6 +135,8 @@ class Backend {
   // where that makes no sense.
   virtual std::shared_ptr<offload::ChunkListener> pinning() { return nullptr; }
   virtual DeviceMemory memory() const { return {}; }
+  // What operations of that shape take of the budget while they run, at most, besides what they are given.
+  virtual std::uint64_t scratch_bytes(const ScratchShape&) const { return 0; }
 
   // For benchmarks: measures the parts of the operations from now on, or stops; stage_times() then says how long each
   // took, and waits for them.

@@ -12,7 +12,7 @@ namespace hayloft::gpu {
 // How long operations take, while somebody wants to know: Backend::time_stages(). Thread-safe.
 class StageClock {
  public:
-  void run(bool on);                    // forgets what was measured so far
+  void run(bool on);                     // forgets what was measured so far
   std::vector<StageTime> times() const;  // sums by name, in order of first appearance
 
  private:

@@ -2,7 +2,7 @@
 #include "gpu/cuda/quantise.cuh"
 #include "gpu/cuda/spill_image.cuh"
 #include "gpu/cuda/verbs.cuh"
-#include "gpu/cuda_budget.h"
+#include "gpu/device_plan.h"
 
 namespace hayloft::gpu::cuda {
 namespace {

@@ -7,7 +7,7 @@
 #include "gpu/cuda/row_stream.cuh"
 #include "gpu/cuda/softmax.cuh"
 #include "gpu/cuda/verbs.cuh"
-#include "gpu/cuda_budget.h"
+#include "gpu/device_plan.h"
 #include "index/scan/exact_search.h"
 
 // Prefill's attention: products of queries and keys, softmax and products of weights and values, tile by tile of keys,

@@ -14,7 +14,7 @@
 #include "gpu/cuda/store_tables.cuh"
 #include "gpu/cuda/stream.cuh"
 #include "gpu/cuda/verbs.cuh"
-#include "gpu/cuda_budget.h"
+#include "gpu/device_plan.h"
 #include "gpu/make_backend.h"
 #include "offload/format.h"
 
@@ -97,8 +97,10 @@ class CudaBackend final : public Backend {
 
   std::shared_ptr<offload::ChunkListener> pinning() override { return pins_; }
   DeviceMemory memory() const override {
-    return {arena_.budget_bytes(), arena_.used_bytes(), arena_.peak_bytes(), arena_.driver_peak_bytes()};
+    return {arena_.budget_bytes(), arena_.used_bytes(), arena_.peak_bytes(), arena_.driver_peak_bytes(),
+            cuda_context_bytes};
   }
+  std::uint64_t scratch_bytes(const ScratchShape& shape) const override { return cuda_scratch_bytes(shape); }
   void time_stages(bool on_or_off) override { stages_.run(on_or_off); }
   std::vector<StageTime> stage_times() override { return stages_.times(); }
 

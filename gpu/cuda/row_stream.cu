@@ -5,7 +5,7 @@
 
 #include "gpu/cuda/device_arena.cuh"
 #include "gpu/cuda/staging.cuh"
-#include "gpu/cuda_budget.h"
+#include "gpu/device_plan.h"
 
 namespace hayloft::gpu::cuda {
 namespace {

@@ -13,7 +13,7 @@
 #include "gpu/cuda/radix_select.cuh"
 #include "gpu/cuda/stage_clock.cuh"
 #include "gpu/cuda/verbs.cuh"
-#include "gpu/cuda_budget.h"
+#include "gpu/device_plan.h"
 
 // SparQ's step 1 and its selection. Device memory that it reads and writes, beside the r columns that come over the
 // link: the scan writes Hq f32 per position while it waits for the link; then one pass reads those and writes Hkv keys,

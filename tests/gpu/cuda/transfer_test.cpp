@@ -1,18 +1,18 @@
 #include "tests/gpu/cuda/backends.h"
 
-// The verbs that move memory, and what every other test takes for granted.
+// The operations that move memory, and what every other test takes for granted.
 namespace hayloft::testing {
 namespace {
 
-using SeamTest = CudaTest;
+using TransferTest = CudaTest;
 
-TEST_F(SeamTest, WhatGoesToTheDeviceComesBack) {
+TEST_F(TransferTest, WhatGoesToTheDeviceComesBack) {
   const std::vector<float> values = normal(1001, 5);
   const gpu::Buffer buffer = upload(*cuda, values);
   EXPECT_EQ(download<float>(*cuda, buffer), values);
 }
 
-TEST_F(SeamTest, TheTailOfASharedCacheIsOnTheDevice) {
+TEST_F(TransferTest, TheTailOfASharedCacheIsOnTheDevice) {
   CacheShape shape;
   shape.kv_heads = 2;
   shape.stored = 150;  // with blocks of 64: the last one is ragged
