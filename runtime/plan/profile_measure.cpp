@@ -11,7 +11,7 @@
 #include "runtime/plan/near_memory.h"
 #include "runtime/plan/profile.h"
 
-// The measurements behind a machine profile: each verb of decoding by itself, over memory that holds noise.
+// The measurements behind a machine profile: each operation of decoding by itself, over memory that holds noise.
 namespace hayloft::runtime {
 namespace {
 
@@ -172,7 +172,7 @@ class Measurement {
     profile.matmul = 2.0 * many * side * side / multiply(many) / 1e9;
   }
 
-  // The verbs of a sliding-window layer for one token, at sizes where nothing but calling them takes time.
+  // The operations of a sliding-window layer for one token, at sizes where nothing but calling them takes time.
   double layer_seconds() {
     constexpr int n = 64;
     constexpr int window = 32;

@@ -95,8 +95,9 @@ TEST_F(FaultsTest, ALostDeviceIsSaidToBeLostAndSavedFilesToBeIntact) {
   auto cuda = make_cuda();
   const gpu::Buffer x = upload(*cuda, std::vector<float>(10));
   simt::fail_call("cudaLaunchKernelEx", 1, cudaErrorECCUncorrectable);
-  EXPECT_TRUE(refuses([&] { cuda->add(x.as<float>(), x.as<float>(), 10, cuda->stream()); },
-                      {"lost", "saved files are intact", "cudaErrorECCUncorrectable in add", ", gpu/cuda/launch.cuh"}));
+  EXPECT_TRUE(
+      refuses([&] { cuda->add(x.as<float>(), x.as<float>(), 10, cuda->stream()); },
+              {"lost", "saved files are intact", "cudaErrorECCUncorrectable in add", ", gpu/cuda/kernels/launch.h"}));
   EXPECT_TRUE(refuses([&] { cuda->synchronize(cuda->stream()); }, {"lost"}));
   simt::reset();  // or nothing could be given back
 }

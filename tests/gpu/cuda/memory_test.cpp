@@ -5,7 +5,7 @@
 #include "offload/error.h"
 #include "tests/gpu/cuda/backends.h"
 
-// Device memory through the seam: the budget, and copies that may be used carelessly.
+// Device memory through the backend interface: the budget, and copies that may be used carelessly.
 namespace hayloft::testing {
 namespace {
 
