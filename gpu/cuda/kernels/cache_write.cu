@@ -35,7 +35,7 @@ struct BlockShape {
   std::uint64_t head_bytes, columns_offset, column_bytes, scales_offset, scale_bytes, value_sum_offset;
 };
 
-// Grid: (tiles of 64 tokens, heads). Copies the tile's rows and writes their keys turned on their side, by way of
+// Grid: (tiles of 64 tokens, heads). Copies the tile's rows and writes their keys transposed, by way of
 // shared memory, so that both sides are touched in long runs. `tail` is the first head's oldest row.
 __global__ void __launch_bounds__(kSpillThreads)
     spill_tile_kernel(const f16* tail, std::int64_t head_stride, int tokens, BlockShape shape, std::byte* image) {

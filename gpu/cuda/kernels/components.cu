@@ -74,7 +74,8 @@ __global__ __launch_bounds__(kComponentThreads) void choose_components_kernel(co
 // One block per chunk of the tail and KV head, one row per thread: rows are in device memory and few.
 __global__ __launch_bounds__(kTailThreads) void sum_tail_kernel(TailView tail, int head_dim,
                                                                 const std::int32_t* components, const float* weights,
-                                                                int rank, int group, int first, PartialSoftmax partials) {
+                                                                int rank, int group, int first,
+                                                                PartialSoftmax partials) {
   __shared__ float scratch[kTailThreads / kWarp + 1];
   constexpr float infinity = __builtin_inff();
   const std::int64_t head = first + static_cast<std::int64_t>(blockIdx.y);

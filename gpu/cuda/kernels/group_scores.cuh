@@ -27,7 +27,8 @@ struct Logits {
   int group = 0;
 };
 
-// One block per KV head of the batch: the softmax of each of its query heads from its partials, always in the same order.
+// One block per KV head of the batch: the softmax of each of its query heads from its partials, always in the same
+// order.
 //
 // A position's score is the sum over the group of exp(s - log-sum-exp). All of a group are scaled by one factor that
 // brings the largest near 1: the order stays, and nothing underflows only because what dominates lies outside the store

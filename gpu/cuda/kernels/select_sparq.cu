@@ -20,8 +20,8 @@
 // link: the scan writes Hq f32 per position while it waits for the link; then one pass reads those and writes Hkv keys,
 // and the passes of the selection read the keys of the chunks that matter, at most all of them four times. At 1M
 // tokens, Hq = 32, Hkv = 8, k = 1024: 128 MiB read and 32 MiB written by the first, 32 MiB read by the others together
-// (a fourth of the chunks, four times), 8 MiB of partial softmaxes and tallies: 200 MiB, 0.7 ms at 300 GB/s, where the r = 16 f16
-// columns are 256 MiB, 10.7 ms at 25 GB/s.
+// (a fourth of the chunks, four times), 8 MiB of partial softmaxes and tallies: 200 MiB, 0.7 ms at 300 GB/s, where the
+// r = 16 f16 columns are 256 MiB, 10.7 ms at 25 GB/s.
 namespace hayloft::gpu::cuda {
 namespace {
 
@@ -237,7 +237,7 @@ class SparqSelector {
   Scratch<float> weights_;            // [Hq][r]
   // For the heads of one batch:
   Scratch<float> logits_;            // [heads g][stride]
-  Scratch<float> partials_;             // [2][heads g][partial_stride]: largest, sum
+  Scratch<float> partials_;          // [2][heads g][partial_stride]: largest, sum
   Scratch<HeadSoftmax> softmax_;     // [heads g]
   Scratch<unsigned> keys_;           // [heads][stride]
   Scratch<unsigned> key_chunk_max_;  // [heads][partial_stride]

@@ -17,7 +17,8 @@ namespace hayloft::gpu::cuda {
 // through the staging ring, filled by host threads, whose lock is held until the stream is done with.
 class RowStream {
  public:
-  // Queues work that reads `rows` on the operation's stream. [begin, end) are positions for range(), entries for lists().
+  // Queues work that reads `rows` on the operation's stream. [begin, end) are positions for range(), entries for
+  // lists().
   using Use = std::function<void(const DenseRows& rows, std::int64_t begin, std::int64_t end)>;
 
   // heads: how many lists or KV heads the widest pass takes side by side; rows: the most that one of them has in all

@@ -347,8 +347,8 @@ TEST_F(CudaSelect, EveryWayOverTheLinkGivesTheSameBits) {
 }
 
 TEST_F(CudaSelect, ColumnsThatComeInSeveralTilesGiveTheSameBits) {
-  // A staging tile of 256 f16 columns has room for 32768 tokens, half as many when they are staged: whole blocks of 4096, or a
-  // part of the only one.
+  // A staging tile of 256 f16 columns has room for 32768 tokens, half as many when they are staged: whole blocks of
+  // 4096, or a part of the only one.
   for (const int block : {4096, 65536}) {
     const CacheShape shape{.head_dim = 256, .block_tokens = block, .stored = 33000};
     const std::vector<float> q = random_query(1, 256, 17);
