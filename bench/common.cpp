@@ -78,7 +78,7 @@ ColumnStore::ColumnStore(offload::ColumnFormat format)
                         run * sizeof(f16));
           }
         } else {
-          offload::quantise_subtile(layout_, tile.data(), head_dim, columns,
+          offload::quantise_group(layout_, tile.data(), head_dim, columns,
                                     base + layout_.scales_offset + static_cast<std::uint64_t>(subtile) * sizeof(f16));
         }
       }

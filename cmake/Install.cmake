@@ -19,7 +19,7 @@ set(public_headers
     runtime/decode/hidden_states.h runtime/decode/model.h runtime/decode/prefill.h runtime/decode/sampler.h
     runtime/decode/session.h
     runtime/fidelity/attention_stats.h runtime/fidelity/audit.h runtime/fidelity/audit_report.h
-    runtime/fidelity/audit_sample.h runtime/fidelity/figure.h runtime/fidelity/ranking.h runtime/fidelity/recall.h)
+    runtime/fidelity/audit_sample.h runtime/fidelity/running_stats.h runtime/fidelity/ranking.h runtime/fidelity/recall.h)
 set(eval_headers
     runtime/eval/needle/context.h runtime/eval/needle/haystack.h runtime/eval/needle/needle.h
     runtime/eval/needle/text.h runtime/eval/needle/words.h)

@@ -96,8 +96,8 @@ const runtime::Method& WatchedMethod::method() const {
 }
 
 void WatchedMethod::watch(runtime::Session& session) {
-  if (auditor_) session.observe(auditor_);
-  if (stats_) session.observe(stats_);
+  if (auditor_) session.add_observer(auditor_);
+  if (stats_) session.add_observer(stats_);
 }
 
 void WatchedMethod::stepped() {

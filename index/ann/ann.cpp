@@ -160,7 +160,8 @@ void Ann::build(std::span<const offload::LayerView> views, std::int64_t tokens, 
   trained_on_ = tokens;
 }
 
-void Ann::follow(std::span<const offload::LayerView> views, const offload::Threads& threads, const Progress& progress) {
+void Ann::sync_with_store(std::span<const offload::LayerView> views, const offload::Threads& threads,
+                          const Progress& progress) {
   if (views.empty()) return;
   const std::int64_t stored = views.front().tokens;
   const std::int64_t block = views.front().layout->block_tokens;

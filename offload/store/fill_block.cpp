@@ -69,8 +69,8 @@ void fill_block(const BlockLayout& layout, std::byte* block, int head, const f16
       if (count < tile) std::memset(keys, 0, static_cast<std::size_t>(d) * tile * sizeof(f16));
       transpose(from, stride, count, d, keys, tile);
       const std::uint64_t offset = static_cast<std::uint64_t>(first) * layout.column_bytes / layout.block_tokens;
-      quantise_subtile(layout, keys, d, columns + offset,
-                       base + layout.scales_offset + static_cast<std::uint64_t>(first / tile) * sizeof(f16));
+      quantise_group(layout, keys, d, columns + offset,
+                     base + layout.scales_offset + static_cast<std::uint64_t>(first / tile) * sizeof(f16));
     }
     HWY_DYNAMIC_DISPATCH(add_values)(reinterpret_cast<const std::uint16_t*>(from) + d, stride, count, d, sum);
   }

@@ -188,7 +188,7 @@ AttendOutput attend_file(const std::filesystem::path& path, const MethodOptions&
 
   const std::unique_ptr<MethodState> state =
       method->make_state({1, output.query_heads, output.kv_heads, output.head_dim}, backend);
-  if (state) state->follow({&cache, 1}, {});
+  if (state) state->sync_with_cache({&cache, 1}, {});
 
   const gpu::Stream stream = backend.stream();
   const std::uint64_t query_bytes = static_cast<std::uint64_t>(query_elements) * sizeof(float);

@@ -35,7 +35,7 @@ class MethodState {
   // Takes in what the store of each layer holds by now; `layers` has one view per layer. Called when a context has been
   // read, and before every decoded token: nearly always there is nothing new. If it throws, or progress does, the state
   // is as before or further on, and calling it again goes on.
-  virtual void follow(std::span<const gpu::CacheView> layers, const StateProgress& progress) = 0;
+  virtual void sync_with_cache(std::span<const gpu::CacheView> layers, const StateProgress& progress) = 0;
 
   // How many of the newest queries of a chunk of T tokens of a prompt it wants to see in this layer: 0 to T.
   virtual int wants_queries(int /*layer*/, int /*T*/) const { return 0; }

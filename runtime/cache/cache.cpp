@@ -191,7 +191,7 @@ void Cache::append(int layer, const float* k, const float* v, int T) {
   Tail& tail = tails_[static_cast<std::size_t>(layer)];
   make_room(tail, T);
   backend_->append(view(layer), k, v, T, backend_->stream());
-  if (!tail.held) start_spills(layer, T);
+  if (!tail.kept_on_device) start_spills(layer, T);
 }
 
 void Cache::start_spills(int layer, int T) {
@@ -266,7 +266,7 @@ void Cache::commit(int T) {
 
 void Cache::commit(int layer, int T) {
   Tail& tail = tails_[static_cast<std::size_t>(layer)];
-  if (tail.held) {
+  if (tail.kept_on_device) {
     tail.tokens += T;
   } else {
     commit_layers(layer, layer + 1, T);
@@ -276,7 +276,8 @@ void Cache::commit(int layer, int T) {
 
 void Cache::commit_layers(int begin, int end, int T) {
   // All that can fail comes first and changes nothing.
-  for (int layer = begin; layer < end; ++layer) start_spills(layer, T);  // what append() has not: of held layers
+  for (int layer = begin; layer < end; ++layer)
+    start_spills(layer, T);  // what append() has not: of layers kept on the device
   std::vector<Spill> spilled = spills_.finish(begin, end);
 
   const int B = options_.block_tokens;
@@ -289,20 +290,20 @@ void Cache::commit_layers(int begin, int end, int T) {
   }
 }
 
-std::uint64_t Cache::held_bytes(int layer, std::int64_t tokens) const {
+std::uint64_t Cache::layer_bytes_on_device(int layer, std::int64_t tokens) const {
   const std::int64_t slots = tails_[static_cast<std::size_t>(layer)].tokens + tokens;
   return static_cast<std::uint64_t>(kv_heads_ * slots) * 4 * static_cast<std::uint64_t>(head_dim_);
 }
 
-void Cache::hold(int layer, std::int64_t tokens) {
+void Cache::keep_layer_on_device(int layer, std::int64_t tokens) {
   Tail& tail = tails_[static_cast<std::size_t>(layer)];
   if (tail.first + tail.tokens + tokens > tail.capacity) resize(tail, std::max(tail.capacity, tail.tokens + tokens));
-  tail.held = true;
+  tail.kept_on_device = true;
 }
 
-void Cache::settle(int layer) {
+void Cache::flush_layer(int layer) {
   Tail& tail = tails_[static_cast<std::size_t>(layer)];
-  tail.held = false;
+  tail.kept_on_device = false;
   commit_layers(layer, layer + 1, 0);
   // As large as it would have been, had it spilled all along.
   const std::int64_t capacity = TailSlots{.tokens = tail.tokens}.capacity_for(0, options_);

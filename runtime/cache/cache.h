@@ -87,12 +87,12 @@ class Cache {
   void commit(int layer, int T);
   void replace_by(Cache grown);
 
-  // Keeps a global layer's next `tokens` in its tail, in memory of the device made for them now, until settle(), which
-  // spills what commit() would have spilled and gives that memory back: a layer's K and V are then read where they were
-  // made. Throws Error when the device has not got it; held_bytes says what it takes.
-  void hold(int layer, std::int64_t tokens);
-  void settle(int layer);
-  std::uint64_t held_bytes(int layer, std::int64_t tokens) const;
+  // Keeps a global layer's next `tokens` in its tail, in memory of the device made for them now, until flush_layer(),
+  // which spills what commit() would have spilled and gives that memory back: a layer's K and V are then read where
+  // they were made. Throws Error when the device has not got it; layer_bytes_on_device says what it takes.
+  void keep_layer_on_device(int layer, std::int64_t tokens);
+  void flush_layer(int layer);
+  std::uint64_t layer_bytes_on_device(int layer, std::int64_t tokens) const;
 
   std::int64_t tokens() const { return tokens_; }
   std::int64_t tokens(int layer) const { return view(layer).tokens(); }
@@ -105,7 +105,7 @@ class Cache {
   struct Tail : TailSlots {
     gpu::Buffer rows;
     int store_layer = -1;  // global layers
-    bool held = false;
+    bool kept_on_device = false;
   };
   Cache(const Cache& other, offload::Store store);
   void make_room(Tail& tail, int T);

@@ -50,7 +50,7 @@ std::vector<offload::SnapshotAttachment> build_indices(Session& session, const I
 // Those that the context has already go on from there; the others watch what is read.
 void begin_indices(Session& session, const offload::Snapshot* snapshot, const IngestOptions& options) {
   for (const auto& method : options.indices) {
-    if (!snapshot || !restore_index(session, *snapshot, *method)) session.watch(*method);
+    if (!snapshot || !restore_index(session, *snapshot, *method)) session.attach_method(*method);
   }
 }
 
@@ -177,7 +177,7 @@ void add_indices(const ModelSource& source, offload::Arena& arena, const std::fi
       if (restore_index(session, snapshot, *method)) continue;
     } catch (const Error&) {  // damaged: this is how it is made again
     }
-    session.watch(*method);
+    session.attach_method(*method);
   }
   const std::vector<offload::SnapshotAttachment> built = build_indices(session, options);
   checkpoint(writer, session, snapshot.tokens(), built);
@@ -201,7 +201,7 @@ Session open_context(const ModelSource& source, offload::Arena& arena, const off
                      const SessionOptions& options, const Method* method) {
   snapshot.require_model(source.identity());
   Session session(source.model, arena, as_read(snapshot, options), snapshot);
-  if (method != nullptr && !restore_index(session, snapshot, *method)) session.watch(*method);
+  if (method != nullptr && !restore_index(session, snapshot, *method)) session.attach_method(*method);
   const std::vector<std::int32_t> tokens = snapshot.tokens();
   session.append(std::span(tokens).subspan(static_cast<std::size_t>(session.tokens())));
   session.set_prefill(options.prefill);

@@ -132,8 +132,9 @@ void Model::forward_by_layer(Cache& cache, Workspace& workspace, std::span<const
   clear_flag(workspace);
   for (int layer = 0; layer < config_.layers; ++layer) {
     const bool last = layer + 1 == config_.layers;  // it stops at K and V
-    const bool held = on_device.layer && !last && config_.sliding_window[static_cast<std::size_t>(layer)] == 0;
-    if (held) grown.hold(layer, S);
+    const bool kept_on_device =
+        on_device.layer && !last && config_.sliding_window[static_cast<std::size_t>(layer)] == 0;
+    if (kept_on_device) grown.keep_layer_on_device(layer, S);
     for (std::int64_t at = 0; at < S; at += chunk) {
       const int T = static_cast<int>(std::min<std::int64_t>(chunk, S - at));
       act.hidden = hidden.begin(at, layer == 0);
@@ -147,7 +148,7 @@ void Model::forward_by_layer(Cache& cache, Workspace& workspace, std::span<const
       grown.commit(layer, T);
       if (progress) progress((layer * S + at + T) / config_.layers);
     }
-    if (held) grown.settle(layer);
+    if (kept_on_device) grown.flush_layer(layer);
     require_finite(workspace, cache.tokens() + S - 1);
   }
   cache.replace_by(std::move(grown));

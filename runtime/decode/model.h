@@ -49,8 +49,8 @@ struct Attending {
 
 // What stays in memory of the device while chunks of a prompt go through layer by layer.
 struct OnDevice {
-  // A global layer's K and V, until all chunks are through it (Cache::hold), so that none of them crosses the link to
-  // be attended to.
+  // A global layer's K and V, until all chunks are through it (Cache::keep_layer_on_device), so that none of them
+  // crosses the link to be attended to.
   bool layer = false;
   bool hidden = false;  // the hidden states of all tokens; they come and go otherwise (HiddenStates)
 };

@@ -77,7 +77,7 @@ OnDevice Session::fits_device(std::int64_t tokens) const {
   OnDevice fits;
   const auto global = std::find(config.sliding_window.begin(), config.sliding_window.end(), 0);
   fits.layer = global != config.sliding_window.end() &&
-               take(cache_.held_bytes(static_cast<int>(global - config.sliding_window.begin()), tokens));
+               take(cache_.layer_bytes_on_device(static_cast<int>(global - config.sliding_window.begin()), tokens));
   fits.hidden =
       take(static_cast<std::uint64_t>(tokens) * static_cast<std::uint64_t>(config.hidden_size) * sizeof(float));
   return fits;
@@ -122,7 +122,7 @@ StateShape Session::state_shape() const {
   return {config.global_layers(), config.query_heads, config.kv_heads, config.head_dim};
 }
 
-void Session::watch(const Method& method) {
+void Session::attach_method(const Method& method) {
   const std::string key = method.state_key();
   if (key.empty() || states_.count(key) > 0) return;
   states_[key] = method.make_state(state_shape(), model_->backend());
@@ -133,9 +133,9 @@ void Session::restore(const Method& method, std::span<const std::byte> saved) {
 }
 
 void Session::prepare(const Method& method, const StateProgress& progress) {
-  watch(method);
+  attach_method(method);
   const auto state = states_.find(method.state_key());
-  if (state != states_.end()) state->second->follow(cache_.global_views(), progress);
+  if (state != states_.end()) state->second->sync_with_cache(cache_.global_views(), progress);
 }
 
 const MethodState* Session::state(const Method& method) const {
@@ -177,8 +177,8 @@ std::vector<float> Session::decode(std::int32_t token, const Method& method, int
   return logits;
 }
 
-void Session::observe(Sight sight) {
-  observe(std::make_shared<SeesAll>(std::move(sight)));
+void Session::add_observer(Sight sight) {
+  add_observer(std::make_shared<SeesAll>(std::move(sight)));
 }
 
 std::vector<float> Session::score(std::span<const std::int32_t> tokens) {

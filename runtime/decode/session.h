@@ -50,7 +50,7 @@ class Session {
   // From now on what the method keeps of a sequence is there, sees the queries of what is appended, and is forked with
   // the session. For methods that choose by the queries of a prompt: call it before the prompt is appended. An append
   // that fails drops what was watching.
-  void watch(const Method& method);
+  void attach_method(const Method& method);
 
   // Brings what the method keeps of the sequence up to now, which may take long (an index is built), so that the first
   // step does not have to. Throws Error where the method had to watch the prompt being read and did not.
@@ -78,11 +78,11 @@ class Session {
   std::int64_t steps() const { return steps_; }
 
   // From now on the observer looks on at what is decoded, beside those that do already. Forks begin without.
-  void observe(std::shared_ptr<StepObserver> observer) { observers_.push_back(std::move(observer)); }
+  void add_observer(std::shared_ptr<StepObserver> observer) { observers_.push_back(std::move(observer)); }
   // The same for a function that is called for every step and global layer, with q f32 [Hq][d] in device memory; costs
   // a copy to the host each time, so for measurement only.
   using Sight = std::function<void(int layer, const gpu::CacheView& cache, const float* q, const StepTrace& trace)>;
-  void observe(Sight sight);
+  void add_observer(Sight sight);
 
  private:
   Session(const Session& other, Cache cache);

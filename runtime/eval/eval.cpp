@@ -94,7 +94,7 @@ class Run {
     if (!shared_) {
       const Clock::time_point start = Clock::now();
       shared_.emplace(model_, arena_, options_.session);
-      for (const auto& method : methods_) shared_->watch(*method);
+      for (const auto& method : methods_) shared_->attach_method(*method);
       shared_->append(std::span(sample.prompt).first(static_cast<std::size_t>(sample.shared_tokens)), hooks_.prefill);
       shared_prefill_seconds_ = seconds_since(start);
     }
@@ -114,7 +114,7 @@ class Run {
   // The prompt but for its last token.
   Session read(const std::vector<std::int32_t>& prompt, const std::vector<const Method*>& methods) const {
     Session context(model_, arena_, options_.session);
-    for (const Method* method : methods) context.watch(*method);
+    for (const Method* method : methods) context.attach_method(*method);
     const auto before = std::span(prompt).first(prompt.size() - 1);
     const std::size_t question = std::min(question_tokens, before.size());
     context.append(before.first(before.size() - question), hooks_.prefill);
@@ -201,8 +201,8 @@ class Run {
     Session session = context.fork();
     const auto meter = std::make_shared<Meter>(*host_, context.tokens());
     double seconds = 0, watched = 0;
-    if (row.k > 0 && options_.fidelity) session.observe(std::make_shared<Clocked>(meter, watched));
-    if (options_.observer && !observed_) session.observe(std::make_shared<Clocked>(options_.observer, watched));
+    if (row.k > 0 && options_.fidelity) session.add_observer(std::make_shared<Clocked>(meter, watched));
+    if (options_.observer && !observed_) session.add_observer(std::make_shared<Clocked>(options_.observer, watched));
     observed_ = true;
     for (std::optional<std::int32_t> now = token; now;) {
       const Clock::time_point start = Clock::now();

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/fidelity/audit_sample.h"
-#include "runtime/fidelity/figure.h"
+#include "runtime/fidelity/running_stats.h"
 
 // What an audit has found, for people (a table, a warning) and for programs (JSON).
 namespace hayloft::runtime {
@@ -14,9 +14,9 @@ namespace hayloft::runtime {
 // One KV head of one layer. Mass and error are taken over its query heads too.
 struct AuditCell {
   std::int64_t samples = 0;
-  Figure recall;
-  Figure mass;
-  Figure error;
+  RunningStats recall;
+  RunningStats mass;
+  RunningStats error;
 };
 
 struct AuditReport {

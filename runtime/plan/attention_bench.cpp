@@ -108,7 +108,7 @@ class Run {
     if (state_) {
       std::vector<gpu::CacheView> layers;
       for (int layer = 0; layer < shape_.layers; ++layer) layers.push_back(view(layer));
-      state_->follow(layers, {});
+      state_->sync_with_cache(layers, {});
     }
     AttentionBenchRow row;
     row.attn = options;

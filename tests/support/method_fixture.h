@@ -39,7 +39,7 @@ class MethodTest : public ::testing::Test {
     const CacheShape& shape = cache->shape();
     auto state = method.make_state({layer + 1, query_heads, shape.kv_heads, shape.head_dim}, *backend);
     const gpu::CacheView view = view_of(layer);
-    if (state) state->follow({&view, 1}, {});
+    if (state) state->sync_with_cache({&view, 1}, {});
     return state;
   }
 

@@ -87,7 +87,7 @@ class GenerateCommand : public Command {
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
     runtime::Session session = snapshot ? open_saved(environment, source, *snapshot, session_, method.method())
                                         : runtime::Session(*environment.model, *environment.arena, session_);
-    if (!snapshot) session.watch(method.method());
+    if (!snapshot) session.attach_method(method.method());
     const Clock::time_point start = Clock::now();
     read(session, std::span(prompt).first(prompt.size() - 1));
     prefill_seconds_ = seconds_since(start);

@@ -2,7 +2,7 @@
 
 #include "index/ann/ann.h"
 #include "offload/error.h"
-#include "runtime/attention/choice.h"
+#include "runtime/attention/selection.h"
 
 // Top-k attention (arXiv 2502.06766) by an approximate index: a Faiss index over K near the memory finds positions for
 // each query head, then their rows come over the link. docs/ann.md.
@@ -18,10 +18,10 @@ class AnnState : public MethodState {
     return std::make_unique<AnnState>(ann_.fork(), shape_, *backend_);
   }
 
-  void follow(std::span<const gpu::CacheView> layers, const StateProgress& progress) override {
+  void sync_with_cache(std::span<const gpu::CacheView> layers, const StateProgress& progress) override {
     std::vector<offload::LayerView> views;
     for (const gpu::CacheView& layer : layers) views.push_back(layer.store);
-    ann_.follow(views, backend_->threads(), progress);
+    ann_.sync_with_store(views, backend_->threads(), progress);
   }
 
   // Enough to know which directions queries set apart: some hundreds a head in a prompt of 64k.
@@ -105,7 +105,7 @@ class AnnMethod : public Method {
   }
 
   gpu::Attended attended(const gpu::CacheView& cache, int query_heads) const {
-    return choose(*this, cache, query_heads, index::SelectPer::query_head).attended();
+    return plan_selection(*this, cache, query_heads, index::SelectPer::query_head).attended();
   }
 
   static Counters counted(const gpu::CacheView& cache, const gpu::Attended& what, const index::AnnCost& cost) {

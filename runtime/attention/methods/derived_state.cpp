@@ -23,7 +23,7 @@ DerivedState::DerivedState(const StateShape& shape, int columns, int tokens_per_
   }
 }
 
-void DerivedState::follow(std::span<const gpu::CacheView> layers, const StateProgress& progress) {
+void DerivedState::sync_with_cache(std::span<const gpu::CacheView> layers, const StateProgress& progress) {
   const auto covered = [&](const gpu::CacheView& cache) {
     return columns_[static_cast<std::size_t>(cache.layer)].size() * tokens_per_entry_;
   };

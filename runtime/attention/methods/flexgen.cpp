@@ -1,5 +1,5 @@
 #include "offload/error.h"
-#include "runtime/attention/choice.h"
+#include "runtime/attention/selection.h"
 
 // FlexGen's sparse attention (arXiv 2303.06865, section 5), as SparQ measures it (arXiv 2312.04985): the
 // exact scores of every position from all of K over the link, then V of the k largest and softmax over those. It is
@@ -19,28 +19,28 @@ class FlexGen : public Method {
       fail("--attn flexgen scores exactly, and {} columns are not exact; read the context with --columns f16",
            offload::name(cache.store.layout->columns));
     }
-    const Choice choice = choose(*this, cache, step.query_heads, index::SelectPer::kv_head);
+    const SelectionPlan plan = plan_selection(*this, cache, step.query_heads, index::SelectPer::kv_head);
     gpu::SparqSelect select;
     select.rank = cache.head_dim;
-    select.k = choice.k;
-    select.limit = choice.limit;
+    select.k = plan.k;
+    select.limit = plan.limit;
     select.rule = options_.rule;
-    std::int32_t* const positions = positions_for(step, std::int64_t{choice.lists} * choice.k);
+    std::int32_t* const positions = positions_for(step, std::int64_t{plan.lists} * plan.k);
     step.backend.select_sparq(cache, q, step.query_heads, select, positions, alpha_for(step), step.stream);
-    attend_positions(step, q, choice, positions, nullptr, out);
+    attend_positions(step, q, plan, positions, nullptr, out);
     step.counters += count(cache, step.query_heads);
   }
 
   Counters count(const gpu::CacheView& cache, int query_heads) const override {
-    const Choice choice = choose(*this, cache, query_heads, index::SelectPer::kv_head);
+    const SelectionPlan plan = plan_selection(*this, cache, query_heads, index::SelectPer::kv_head);
     Counters counters;
     count_columns(counters, cache, cache.head_dim, Place::link);
-    count_rows(counters, cache, choice.attended(), Kind::rows);
+    count_rows(counters, cache, plan.attended(), Kind::rows);
     const auto S = static_cast<std::uint64_t>(cache.tokens());
     const auto heads = static_cast<std::uint64_t>(cache.kv_heads);
     counters.positions_scored = heads * S;
     counters.elements =
-        heads * flexgen_elements(S, choice.rows_per_head(cache.kv_heads), static_cast<std::uint64_t>(cache.head_dim));
+        heads * flexgen_elements(S, plan.rows_per_head(cache.kv_heads), static_cast<std::uint64_t>(cache.head_dim));
     return counters;
   }
 };

@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "offload/error.h"
-#include "runtime/attention/choice.h"
 #include "runtime/attention/methods/heavy_hitters.h"
+#include "runtime/attention/selection.h"
 
 // H2O, the heavy-hitter oracle (arXiv 2306.14048), as SparQ measures it (arXiv 2312.04985, appendix G): of k positions
 // per KV head a share is the newest and the others are those that have gathered the most attention. What has been

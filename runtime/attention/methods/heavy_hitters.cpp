@@ -54,7 +54,7 @@ void HeavyHitters::require_seen(const gpu::CacheView& cache, std::int64_t tokens
       std::min(seen, tokens), tokens);
 }
 
-void HeavyHitters::follow(std::span<const gpu::CacheView> layers, const StateProgress&) {
+void HeavyHitters::sync_with_cache(std::span<const gpu::CacheView> layers, const StateProgress&) {
   for (const gpu::CacheView& cache : layers) require_seen(cache, cache.tokens());
 }
 
@@ -64,7 +64,7 @@ int HeavyHitters::wants_queries(int, int T) const {
 
 void HeavyHitters::see_queries(const gpu::CacheView& cache, const float* q, int n) {
   Layer& layer = at(cache);
-  if (layer.seen != cache.tokens() - n) return;  // follow() will say so
+  if (layer.seen != cache.tokens() - n) return;  // sync_with_cache() will say so
   std::vector<float> queries(static_cast<std::size_t>(n) * static_cast<std::size_t>(shape_.query_heads) *
                              static_cast<std::size_t>(shape_.head_dim));
   device_->to_host(queries.data(), q, queries.size() * sizeof(float), device_->stream());

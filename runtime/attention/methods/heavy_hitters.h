@@ -34,7 +34,7 @@ class HeavyHitters : public MethodState {
   std::unique_ptr<MethodState> fork() const override { return std::make_unique<HeavyHitters>(*this); }
 
   // Throws Error unless it has watched every token of the sequence.
-  void follow(std::span<const gpu::CacheView> layers, const StateProgress& progress) override;
+  void sync_with_cache(std::span<const gpu::CacheView> layers, const StateProgress& progress) override;
   int wants_queries(int layer, int T) const override;
   void see_queries(const gpu::CacheView& cache, const float* q, int n) override;
   std::uint64_t bytes() const override;
@@ -43,7 +43,7 @@ class HeavyHitters : public MethodState {
   void load(std::span<const std::byte> saved);  // into a fresh one; throws Error, after which it is of no use
 
   // Decode: takes in the cache's newest token, evicting another where the budget is full, and attends with it to what
-  // is kept then. q and out are f32 [Hq][d] in host memory. Throws Error as follow() does.
+  // is kept then. q and out are f32 [Hq][d] in host memory. Throws Error as sync_with_cache() does.
   void attend(const gpu::CacheView& cache, const float* q, float* out);
 
   // [Hkv][kept], ascending.

@@ -3,8 +3,8 @@
 
 #include "index/derived/projections.h"
 #include "offload/error.h"
-#include "runtime/attention/choice.h"
 #include "runtime/attention/methods/derived_state.h"
+#include "runtime/attention/selection.h"
 
 // SparQ's ablation of its own step 1 (arXiv 2312.04985, figure 7a): in place of the r components in which the query is
 // largest, r random orthonormal projections R of every key, drawn once. Approximate logits (q R) . (K R) / tau, then
@@ -126,23 +126,24 @@ class LowRank : public Method {
     search.weights = weights.data();
     search.rule = options_.rule;
     search.per = selects_per(options_);
-    const Choice choice = choose(*this, cache, step.query_heads, selects_per(options_));
-    const Chosen chosen = choose_with_mass(state.columns(cache.layer), search, choice, tail, step.backend.threads());
-    attend_chosen(step, q, choice, chosen, options_.mean_value, out);
+    const SelectionPlan plan = plan_selection(*this, cache, step.query_heads, selects_per(options_));
+    const Selection selection =
+        select_with_mass(state.columns(cache.layer), search, plan, tail, step.backend.threads());
+    attend_selection(step, q, plan, selection, options_.mean_value, out);
     step.counters += count(cache, step.query_heads);
   }
 
   Counters count(const gpu::CacheView& cache, int query_heads) const override {
-    const Choice choice = choose(*this, cache, query_heads, selects_per(options_));
+    const SelectionPlan plan = plan_selection(*this, cache, query_heads, selects_per(options_));
     Counters counters;
     const auto S = static_cast<std::uint64_t>(cache.tokens());
     const auto heads = static_cast<std::uint64_t>(cache.kv_heads);
     const auto r = static_cast<std::uint64_t>(rank());
     counters.at(Place::near, Kind::index) += heads * r * static_cast<std::uint64_t>(cache.store.tokens) * sizeof(f16);
-    count_rows(counters, cache, choice.attended(), Kind::rows);
+    count_rows(counters, cache, plan.attended(), Kind::rows);
     counters.positions_scored = heads * S;
     counters.elements =
-        heads * sparq_elements(S, r, choice.rows_per_head(cache.kv_heads), static_cast<std::uint64_t>(cache.head_dim));
+        heads * sparq_elements(S, r, plan.rows_per_head(cache.kv_heads), static_cast<std::uint64_t>(cache.head_dim));
     return counters;
   }
 

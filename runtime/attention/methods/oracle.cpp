@@ -1,4 +1,4 @@
-#include "runtime/attention/choice.h"
+#include "runtime/attention/selection.h"
 
 // What SparQ (arXiv 2312.04985) would do if its step 1 were perfect: steps 2 and 3 on the exact scores of every
 // position. The search runs near the memory; the softmax, alpha and the group's sums are exact.
@@ -27,22 +27,22 @@ class Oracle : public Method {
     if (cache.store.tokens > 0 && cache.store.layout->columns != offload::ColumnFormat::f16) {
       search.keys = index::KeySource::rows;  // integer columns are not exact
     }
-    const Choice choice = choose(*this, cache, step.query_heads, selects_per(options_));
-    attend_chosen(step, q, choice, choose_with_mass(cache.store, search, choice, tail, step.backend.threads()),
-                  options_.mean_value, out);
+    const SelectionPlan plan = plan_selection(*this, cache, step.query_heads, selects_per(options_));
+    attend_selection(step, q, plan, select_with_mass(cache.store, search, plan, tail, step.backend.threads()),
+                     options_.mean_value, out);
     step.counters += count(cache, step.query_heads);
   }
 
   Counters count(const gpu::CacheView& cache, int query_heads) const override {
-    const Choice choice = choose(*this, cache, query_heads, selects_per(options_));
+    const SelectionPlan plan = plan_selection(*this, cache, query_heads, selects_per(options_));
     Counters counters;
     count_exact_keys(counters, cache);
-    count_rows(counters, cache, choice.attended(), Kind::rows);
+    count_rows(counters, cache, plan.attended(), Kind::rows);
     const auto S = static_cast<std::uint64_t>(cache.tokens());
     const auto heads = static_cast<std::uint64_t>(cache.kv_heads);
     const auto d = static_cast<std::uint64_t>(cache.head_dim);
     counters.positions_scored = heads * S;
-    counters.elements = heads * sparq_elements(S, d, choice.rows_per_head(cache.kv_heads), d);
+    counters.elements = heads * sparq_elements(S, d, plan.rows_per_head(cache.kv_heads), d);
     return counters;
   }
 };

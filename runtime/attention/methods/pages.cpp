@@ -3,8 +3,8 @@
 
 #include "index/derived/page_bounds.h"
 #include "offload/error.h"
-#include "runtime/attention/choice.h"
 #include "runtime/attention/methods/derived_state.h"
+#include "runtime/attention/selection.h"
 
 // Quest (arXiv 2406.10774): every page of consecutive tokens is ranked by an upper bound of what its keys can score,
 // and the best pages are attended whole. A group ranks its pages together, by the sum over its query heads of the
@@ -45,8 +45,8 @@ class Pages : public Method {
 
   void attend(const Step& step, const float* q, float* out) const override {
     const gpu::CacheView& cache = step.cache;
-    const Choice pages = pages_of(cache, step.query_heads);
-    Chosen chosen;
+    const SelectionPlan pages = pages_of(cache, step.query_heads);
+    Selection selection;
     if (pages.k > 0) {
       const int bounds = 2 * cache.head_dim;
       const std::vector<float> weights =
@@ -67,40 +67,39 @@ class Pages : public Method {
       index::search_columns(static_cast<const PageBounds&>(*step.state).columns(cache.layer), search,
                             step.backend.threads(), result);
       for (const std::int32_t page : best) {
-        for (std::int32_t t = 0; t < options_.page; ++t) chosen.positions.push_back(page * options_.page + t);
+        for (std::int32_t t = 0; t < options_.page; ++t) selection.positions.push_back(page * options_.page + t);
       }
     }
-    attend_chosen(step, q, tokens_of(pages), chosen, false, out);
+    attend_selection(step, q, tokens_of(pages), selection, false, out);
     step.counters += count(cache, step.query_heads);
   }
 
   Counters count(const gpu::CacheView& cache, int query_heads) const override {
-    const Choice pages = pages_of(cache, query_heads);
-    const Choice choice = tokens_of(pages);
+    const SelectionPlan pages = pages_of(cache, query_heads);
+    const SelectionPlan plan = tokens_of(pages);
     Counters counters;
     const auto heads = static_cast<std::uint64_t>(cache.kv_heads);
     const auto d = static_cast<std::uint64_t>(cache.head_dim);
     // A search reads every bound there is, also of the pages that the window takes in.
     const auto bounded = pages.k == 0 ? 0 : static_cast<std::uint64_t>(cache.store.tokens / options_.page);
     counters.at(Place::near, Kind::index) += heads * bounded * 2 * d * sizeof(f16);
-    count_rows(counters, cache, choice.attended(), Kind::rows);
+    count_rows(counters, cache, plan.attended(), Kind::rows);
     counters.positions_scored = heads * bounded;
-    counters.elements = heads * pages_elements(bounded, choice.rows_per_head(cache.kv_heads), d);
+    counters.elements = heads * pages_elements(bounded, plan.rows_per_head(cache.kv_heads), d);
     return counters;
   }
 
  private:
   // In pages: as many as k has room for, one at least where it has any; what is behind the last whole page before the
   // window is attended anyway.
-  Choice pages_of(const gpu::CacheView& cache, int query_heads) const {
-    Choice choice = choose(*this, cache, query_heads, selects_per(options_));
-    choice.limit /= options_.page;
-    if (choice.k > 0)
-      choice.k = static_cast<int>(std::min<std::int64_t>(std::max(1, choice.k / options_.page), choice.limit));
-    return choice;
+  SelectionPlan pages_of(const gpu::CacheView& cache, int query_heads) const {
+    SelectionPlan plan = plan_selection(*this, cache, query_heads, selects_per(options_));
+    plan.limit /= options_.page;
+    if (plan.k > 0) plan.k = static_cast<int>(std::min<std::int64_t>(std::max(1, plan.k / options_.page), plan.limit));
+    return plan;
   }
 
-  Choice tokens_of(Choice pages) const {
+  SelectionPlan tokens_of(SelectionPlan pages) const {
     pages.limit *= options_.page;
     pages.k *= options_.page;
     return pages;

@@ -65,7 +65,7 @@ class Run {
     const std::vector<std::int32_t> context_tokens = needle_context(tokenizer_, filler, needles, length);
     const Clock::time_point start = Clock::now();
     Session context(model_, arena_, options_.session);
-    for (const auto& method : methods_) context.watch(*method);
+    for (const auto& method : methods_) context.attach_method(*method);
     context.append(context_tokens, hooks_.prefill);
     const double prefill_seconds = seconds_since(start);
     for (const auto& method : methods_) {
@@ -100,7 +100,7 @@ class Run {
     double observing_seconds = 0;
     if (row.k > 0) {
       const index::SelectPer per = selects_per(method.options());
-      session.observe([&, per](int, const gpu::CacheView& cache, const float* q, const StepTrace& trace) {
+      session.add_observer([&, per](int, const gpu::CacheView& cache, const float* q, const StepTrace& trace) {
         const Clock::time_point start = Clock::now();
         recall_sum += recall(model_.backend(), cache, q, model_.config().query_heads, trace, row.k, per);
         ++recall_count;

@@ -135,7 +135,7 @@ TEST_P(ModelOnCuda, KeepsTheHeavyHittersThatTheCpuKeeps) {
 TEST_P(ModelOnCuda, ShowsThePromptsQueriesToWhoKeepsHeavyHitters) {
   // With all of them kept there is no choice to make, and it is dense attention.
   const auto h2o = method("h2o:k=1000");
-  on_cuda->session.watch(*h2o);
+  on_cuda->session.attach_method(*h2o);
   on_cuda->session.append(random_tokens(100, 6));
   const std::vector<float> expected = on_cuda->session.fork().step(7, *method("dense"));
   EXPECT_TRUE(near(on_cuda->session.step(7, *h2o), expected, 0x1p-9 * largest(expected)));

@@ -46,7 +46,7 @@ class MethodSessionTest : public ::testing::TestWithParam<const char*> {
     SessionOptions with_order = options;
     with_order.prefill.order = order;
     Session session(model, arena, with_order);
-    session.watch(watched);
+    session.attach_method(watched);
     session.append(std::span(tokens).first(100));
     return session;
   }

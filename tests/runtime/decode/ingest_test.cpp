@@ -144,7 +144,7 @@ TEST_F(IngestTest, HeavyHittersAreSavedWithAContextAndGoOnWithIt) {
   ingest(source, arena, std::string_view(text).substr(0, cut), path, options);
   append_to(source, arena, std::string_view(text).substr(cut), path, options);
   Session fresh(model, arena, options.session);
-  fresh.watch(*h2o);
+  fresh.attach_method(*h2o);
   fresh.append(tokenizer.encode(text));
   const offload::Snapshot snapshot = offload::Snapshot::open(path);
   EXPECT_NE(snapshot.token_count() % options.session.chunk_tokens, 0) << "some tokens are read when it is opened";
@@ -189,7 +189,7 @@ TEST_F(SavedIndexTest, IsTakenFromTheContextAndGivesTheSameAnswersToTheBit) {
   EXPECT_EQ(keys_to_index(reopened), 0) << "nothing is built anew";
 
   Session fresh(model, arena, options.session);
-  fresh.watch(*ann);
+  fresh.attach_method(*ann);
   const std::vector<std::int32_t> tokens = tokenizer.encode(text);
   const std::size_t whole = tokens.size() / 48 * 48;  // when the index is built
   fresh.append(std::span(tokens).first(whole));

@@ -33,7 +33,7 @@ class TinyRun {
       : model(std::filesystem::path(HAYLOFT_SOURCE_DIR) / "tests/golden/models" / model_name, *backend),
         session(model, arena, options(columns)),
         tokens(random_tokens(400, model.config().vocab_size, 7)) {
-    session.watch(*make(method));
+    session.attach_method(*make(method));
     session.append(std::span(tokens).first(context));
   }
 

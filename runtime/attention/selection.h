@@ -11,7 +11,7 @@
 // the others are chosen in the store; and for those that search near the memory, the way from a query to an output.
 namespace hayloft::runtime {
 
-struct Choice {
+struct SelectionPlan {
   std::int64_t limit = 0;   // positions [0, limit) may be chosen, all behind them are attended
   std::int64_t tokens = 0;  // S
   int k = 0;                // chosen per list
@@ -24,7 +24,7 @@ struct Choice {
 
 // What a method chooses from a cache of this length: k positions per list, as its options have it for the layer, its
 // window's newest counted in. `per` is selects_per() of them, but for methods that select in one way only.
-Choice choose(const Method& method, const gpu::CacheView& cache, int query_heads, index::SelectPer per);
+SelectionPlan plan_selection(const Method& method, const gpu::CacheView& cache, int query_heads, index::SelectPer per);
 
 // SparQ's w where a user has not given one (section 4: a quarter of k).
 std::int64_t sparq_window(const MethodOptions& options, std::int64_t tokens, int layer);
@@ -39,23 +39,23 @@ inline float exact_scale(int head_dim) {
 // [heads][columns], 0 to columns - 1 for each head: a search over every column.
 std::vector<std::int32_t> every_column(int heads, int columns);
 
-struct Chosen {
+struct Selection {
   std::vector<std::int32_t> positions;  // [lists][k], ascending
   std::vector<float> alpha;             // [Hq], the softmax mass of all that is attended
 };
 
 // A search whose softmax goes on from the tail's: positions and alpha. `search` says where, with which weights, and
-// takes limit and k from the choice.
-Chosen choose_with_mass(const offload::LayerView& view, index::ColumnSearch search, const Choice& choice,
-                        const TailScores& tail, const offload::Threads& threads);
+// takes limit and k from the plan.
+Selection select_with_mass(const offload::LayerView& view, index::ColumnSearch search, const SelectionPlan& plan,
+                           const TailScores& tail, const offload::Threads& threads);
 
-// Attends to the choice, whose positions i32 [lists][k] are in device memory, and records it. alpha f32 [Hq], device:
+// Attends to the plan, whose positions i32 [lists][k] are in device memory, and records it. alpha f32 [Hq], device:
 // as gpu::Attended has it; may be null.
-void attend_positions(const Step& step, const float* q, const Choice& choice, const std::int32_t* positions,
+void attend_positions(const Step& step, const float* q, const SelectionPlan& plan, const std::int32_t* positions,
                       const float* alpha, float* out);
 
 // The same for what was chosen on the host: alpha as SparQ's step 3 unless it is empty, and records it.
-void attend_chosen(const Step& step, const float* q, const Choice& choice, const Chosen& chosen, bool mean_value,
-                   float* out);
+void attend_selection(const Step& step, const float* q, const SelectionPlan& plan, const Selection& selection,
+                      bool mean_value, float* out);
 
 }  // namespace hayloft::runtime
