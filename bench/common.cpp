@@ -79,7 +79,7 @@ ColumnStore::ColumnStore(offload::ColumnFormat format)
           }
         } else {
           offload::quantise_group(layout_, tile.data(), head_dim, columns,
-                                    base + layout_.scales_offset + static_cast<std::uint64_t>(subtile) * sizeof(f16));
+                                  base + layout_.scales_offset + static_cast<std::uint64_t>(subtile) * sizeof(f16));
         }
       }
     }

@@ -62,8 +62,8 @@ void decode_and_print(const Environment& environment, runtime::Session& session,
   for (done = {}; done.tokens < most; ++done.tokens) {
     check_interrupted();
     const Clock::time_point start = Clock::now();
-    token = session.next(token, method.method(), sampler);
-    method.stepped();
+    token = session.next(token, sampler);
+    method.stepped(session);
     done.seconds += std::chrono::duration<double>(Clock::now() - start).count();
     if (std::find(ends.begin(), ends.end(), token) != ends.end()) break;
     print(stream.push(token));

@@ -170,7 +170,7 @@ AttendOutput attend_file(const std::filesystem::path& path, const MethodOptions&
   output.kv_heads = static_cast<int>(input.k.shape[0]);
   output.tokens = input.k.shape[1];
   output.head_dim = static_cast<int>(input.k.shape[2]);
-  const std::unique_ptr<Method> method = make_method(options, output.head_dim);
+  const SharedMethod method = make_method(options, output.head_dim);
   check_k(options, output.tokens);
   output.window = method->window(output.tokens);
 

@@ -12,6 +12,7 @@
 #include "runtime/attention/counters.h"
 #include "runtime/attention/method_options.h"
 #include "runtime/attention/method_state.h"
+#include "runtime/attention/selection_plan.h"
 
 namespace hayloft::runtime {
 
@@ -47,7 +48,7 @@ struct Step {
   std::int64_t tokens() const { return cache.tokens(); }
 };
 
-// A way of attending (DESIGN section 5): immutable, thread-safe, shared by sessions.
+// A way of attending: immutable, thread-safe, shared by sessions.
 class Method {
  public:
   explicit Method(MethodOptions options) : options_(std::move(options)) {}
@@ -55,11 +56,12 @@ class Method {
 
   const MethodOptions& options() const { return options_; }
   virtual std::int64_t window(std::int64_t tokens, int layer = 0) const = 0;  // w at this length
-  virtual void attend(const Step& step, const float* q, float* out) const = 0;
-  // What attend() adds to the step's counters. Looks at the cache's shape and its numbers of tokens only, so the
-  // planner counts steps of caches that do not exist.
-  // Where a search visits as many keys as it happens to, an estimate.
-  virtual Counters count(const gpu::CacheView& cache, int query_heads) const = 0;
+
+  // Attends, adds what that costs to the step's counters and fills its trace, where it has one.
+  void attend(const Step& step, const float* q, float* out) const;
+  // What attend() adds to the counters. Looks at the cache's shape and its numbers of tokens only, so the planner
+  // counts steps of caches that do not exist. Where a search visits as many keys as it happens to, an estimate.
+  Counters count(const gpu::CacheView& cache, int query_heads) const;
 
   // How many of the true top-k a perfect method of this kind would fetch: what recall is measured against. 0: makes no
   // sense.
@@ -74,16 +76,21 @@ class Method {
   virtual std::uint64_t state_bytes(const StateShape&, std::int64_t) const { return 0; }
 
  protected:
+  // The three parts of a step. The plan is made once and handed to the others; by default the newest w positions and
+  // the whole tail are attended, and k in all per list of selection_per().
+  virtual SelectionPlan plan_selection(const gpu::CacheView& cache, int query_heads) const;
+  virtual index::SelectPer selection_per() const { return selects_per(options_); }
+  // Attends as planned and returns what that costs: count_planned(), but where only the search knows.
+  virtual Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const = 0;
+  virtual Counters count_planned(const gpu::CacheView& cache, const SelectionPlan& plan) const = 0;
+
   MethodOptions options_;
 };
 
-// Throws Error (naming the option) when the options are out of range for heads of dimension `head_dim`.
-std::unique_ptr<Method> make_method(const MethodOptions& options, int head_dim);
+using SharedMethod = std::shared_ptr<const Method>;
 
-// Shared by the methods. Positions buffer for `count` entries, alpha for Hq.
-std::int32_t* positions_for(const Step& step, std::int64_t count);
-float* alpha_for(const Step& step);
-void record(const Step& step, const gpu::Attended& what);
+// Throws Error (naming the option) when the options are out of range for heads of dimension `head_dim`.
+SharedMethod make_method(const MethodOptions& options, int head_dim);
 
 // One per method, each in its own file.
 std::unique_ptr<Method> make_dense(const MethodOptions& options);

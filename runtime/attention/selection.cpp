@@ -4,34 +4,29 @@
 #include <cmath>
 
 namespace hayloft::runtime {
+namespace {
 
-gpu::Attended SelectionPlan::attended() const {
-  gpu::Attended what;
-  what.lists = lists;
-  what.k = k;
-  what.ranges[0] = {limit, tokens};
-  return what;
+template <class T>
+T* scratch_for(const Step& step, gpu::Buffer& scratch, std::int64_t count) {
+  const std::uint64_t bytes = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(count)) * sizeof(T);
+  if (scratch.bytes() < bytes) scratch = step.backend.allocate(bytes, step.stream);
+  return scratch.as<T>();
 }
 
-std::uint64_t SelectionPlan::rows_per_head(int kv_heads) const {
-  return static_cast<std::uint64_t>(lists / kv_heads) * static_cast<std::uint64_t>(k) +
-         static_cast<std::uint64_t>(tokens - limit);
+void record(const Step& step, const gpu::Attended& what) {
+  StepTrace& trace = *step.trace;
+  trace.lists = what.lists;
+  trace.k = what.k;
+  trace.ranges[0] = what.ranges[0];
+  trace.ranges[1] = what.ranges[1];
+  trace.positions.resize(static_cast<std::size_t>(what.lists) * static_cast<std::size_t>(what.k));
+  trace.alpha.clear();
+  if (trace.positions.empty()) return;
+  step.backend.to_host(trace.positions.data(), what.positions, trace.positions.size() * sizeof(std::int32_t),
+                       step.stream);
 }
 
-SelectionPlan plan_selection(const Method& method, const gpu::CacheView& cache, int query_heads, index::SelectPer per) {
-  SelectionPlan plan;
-  plan.tokens = cache.tokens();
-  const std::int64_t k = method.options().k.at(cache.layer).of(plan.tokens);
-  const std::int64_t window = method.window(plan.tokens, cache.layer);
-  plan.limit = std::min(cache.store.tokens, plan.tokens - window);
-  plan.k = static_cast<int>(std::min(std::max<std::int64_t>(0, k - window), plan.limit));
-  plan.lists = per == index::SelectPer::kv_head ? cache.kv_heads : query_heads;
-  return plan;
-}
-
-std::int64_t sparq_window(const MethodOptions& options, std::int64_t tokens, int layer) {
-  return options.window ? std::min(*options.window, tokens) : options.k.at(layer).of(tokens) / 4;
-}
+}  // namespace
 
 std::vector<float> query_on_host(const Step& step, const float* q, float scale) {
   std::vector<float> query(static_cast<std::size_t>(step.query_heads) * static_cast<std::size_t>(step.head_dim()));
@@ -40,54 +35,86 @@ std::vector<float> query_on_host(const Step& step, const float* q, float scale) 
   return query;
 }
 
-std::vector<std::int32_t> every_column(int heads, int columns) {
-  std::vector<std::int32_t> all(static_cast<std::size_t>(heads * columns));
-  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int32_t>(i) % columns;
-  return all;
+TailScores score_tail(const Step& step, const std::vector<float>& weights) {
+  return score_tail(HostTail(step.backend, step.cache, step.stream), weights.data(), step.query_heads,
+                    step.backend.threads());
 }
 
-Selection select_with_mass(const offload::LayerView& view, index::ColumnSearch search, const SelectionPlan& plan,
-                           const TailScores& tail, const offload::Threads& threads) {
+Selection select_on_host(const Step& step, const SelectionPlan& plan, const HostSearch& host, const TailScores* tail) {
+  const std::vector<std::int32_t> components = index::every_component(step.kv_heads(), host.columns);
+  index::ColumnSearch search;
+  search.query_heads = step.query_heads;
+  search.rank = host.columns;
+  search.components = components.data();
+  search.weights = host.weights.data();
   search.limit = plan.limit;
   search.k = plan.k;
+  search.rule = host.rule;
+  search.per = host.per;
+  search.keys = host.keys;
   Selection selection;
-  selection.positions.resize(static_cast<std::size_t>(plan.lists) * static_cast<std::size_t>(plan.k));
-  std::vector<float> max = tail.max;
-  std::vector<float> sum = tail.sum;
+  selection.positions.resize(static_cast<std::size_t>(plan.positions()));
+  index::SearchResult result;
+  result.positions = selection.positions.data();
+  if (tail == nullptr) {
+    index::search_columns(host.view, search, step.backend.threads(), result);
+    return selection;
+  }
+  std::vector<float> max = tail->max;
+  std::vector<float> sum = tail->sum;
   selection.alpha.resize(max.size());
-  index::search_columns(view, search, threads,
-                        {selection.positions.data(), max.data(), sum.data(), selection.alpha.data()});
+  result.max = max.data();
+  result.sum = sum.data();
+  result.mass = selection.alpha.data();
+  index::search_columns(host.view, search, step.backend.threads(), result);
   for (std::size_t h = 0; h < max.size(); ++h) {
-    const float in_tail = tail.sum[h] > 0 ? tail.sum[h] * std::exp(tail.max[h] - max[h]) : 0.0f;
-    selection.alpha[h] =
-        std::min((selection.alpha[h] + in_tail) / sum[h], 1.0f);  // rounding alone can take it past one
+    const float in_tail = tail->sum[h] > 0 ? tail->sum[h] * std::exp(tail->max[h] - max[h]) : 0.0f;
+    float& alpha = selection.alpha[h];
+    alpha = std::min((alpha + in_tail) / sum[h], 1.0f);  // rounding alone can take it past one
   }
   return selection;
 }
 
-void attend_positions(const Step& step, const float* q, const SelectionPlan& plan, const std::int32_t* positions,
+std::int32_t* positions_on_device(const Step& step, const SelectionPlan& plan) {
+  return scratch_for<std::int32_t>(step, step.scratch.positions, plan.positions());
+}
+
+DeviceSelection select_on_device(const Step& step, const SelectionPlan& plan, const float* q, gpu::SparqSelect args) {
+  args.limit = plan.limit;
+  args.k = plan.k;
+  const DeviceSelection selection{positions_on_device(step, plan),
+                                  scratch_for<float>(step, step.scratch.alpha, step.query_heads)};
+  step.backend.select_sparq(step.cache, q, step.query_heads, args, selection.positions, selection.alpha, step.stream);
+  return selection;
+}
+
+void attend_positions(const Step& step, const SelectionPlan& plan, const float* q, const std::int32_t* positions,
                       const float* alpha, float* out) {
   gpu::Attended what = plan.attended();
   what.positions = positions;
   what.alpha = alpha;
   step.backend.attend(step.cache, q, step.query_heads, what, out, step.stream);
-  record(step, what);
+  if (step.trace != nullptr) record(step, what);
 }
 
-void attend_selection(const Step& step, const float* q, const SelectionPlan& plan, const Selection& selection,
+void attend_selection(const Step& step, const SelectionPlan& plan, const float* q, const Selection& selection,
                       bool mean_value, float* out) {
-  std::int32_t* const positions = positions_for(step, static_cast<std::int64_t>(selection.positions.size()));
+  std::int32_t* const positions = positions_on_device(step, plan);
   if (!selection.positions.empty()) {
     step.backend.to_device(positions, selection.positions.data(), selection.positions.size() * sizeof(std::int32_t),
                            step.stream);
   }
   float* alpha = nullptr;
   if (mean_value && !selection.alpha.empty()) {
-    alpha = alpha_for(step);
+    alpha = scratch_for<float>(step, step.scratch.alpha, step.query_heads);
     step.backend.to_device(alpha, selection.alpha.data(), selection.alpha.size() * sizeof(float), step.stream);
   }
-  attend_positions(step, q, plan, positions, alpha, out);
+  attend_positions(step, plan, q, positions, alpha, out);
   if (step.trace != nullptr) step.trace->alpha = selection.alpha;
+}
+
+std::int64_t sparq_window(const MethodOptions& options, std::int64_t tokens, int layer) {
+  return options.window ? std::min(*options.window, tokens) : options.k.at(layer).of(tokens) / 4;
 }
 
 }  // namespace hayloft::runtime

@@ -26,7 +26,7 @@ struct IngestOptions {
   std::function<void(const SessionOptions& reading, std::int64_t tokens, std::int64_t stored)> planned = {};
   // What these methods keep of a sequence is built when the text has been read, and saved with the context, each under
   // its Method::state_key(). They see the queries of what is read in this run.
-  std::vector<std::shared_ptr<const Method>> indices = {};
+  std::vector<SharedMethod> indices = {};
   StateProgress indexing = {};  // told of each in turn
 };
 

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "gpu/cpu/select.h"
+#include "index/scan/exact_search.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -78,15 +79,10 @@ Scores exact_scores(const StepQuery& step) {
   Scores scores;
   scores.rank = d;
   scores.weights.assign(step.q, step.q + step.query_heads * d);
-  const float scale = 1.0f / std::sqrt(static_cast<float>(d));
+  const float scale = index::softmax_scale(d);
   for (float& weight : scores.weights) weight *= scale;
-  scores.components.resize(static_cast<std::size_t>(step.kv_heads() * d));
-  for (std::size_t i = 0; i < scores.components.size(); ++i) {
-    scores.components[i] = static_cast<std::int32_t>(i) % d;
-  }
-  // Integer columns are not exact.
-  const bool exact = step.store.tokens == 0 || step.store.layout->columns == offload::ColumnFormat::f16;
-  scores.keys = exact ? index::KeySource::columns : index::KeySource::rows;
+  scores.components = index::every_component(step.kv_heads(), d);
+  scores.keys = index::exact_keys(step.store);
   return scores;
 }
 

@@ -103,7 +103,7 @@ class Run {
 
   AttentionBenchRow measure(const MethodOptions& options) {
     say(options.name);
-    const std::unique_ptr<Method> method = make_method(options, bench_.head_dim);
+    const SharedMethod method = make_method(options, bench_.head_dim);
     state_ = method->make_state({shape_.layers, bench_.query_heads, bench_.kv_heads, bench_.head_dim}, backend_);
     if (state_) {
       std::vector<gpu::CacheView> layers;

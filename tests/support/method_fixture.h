@@ -30,7 +30,7 @@ class MethodTest : public ::testing::Test {
     q = normal(static_cast<std::size_t>(query_heads * shape.head_dim), shape.seed + 50, 2);
   }
 
-  std::unique_ptr<runtime::Method> method(const std::string& text) const {
+  runtime::SharedMethod method(const std::string& text) const {
     return runtime::make_method(runtime::parse_method(text, {}), cache->shape().head_dim);
   }
 

@@ -85,13 +85,13 @@ class GenerateCommand : public Command {
     plan_ = announce_plan(environment, planned, machine_profile(machine_.profile));
 
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
-    runtime::Session session = snapshot ? open_saved(environment, source, *snapshot, session_, method.method())
+    runtime::Session session = snapshot ? open_saved(environment, source, *snapshot, session_, *method.method())
                                         : runtime::Session(*environment.model, *environment.arena, session_);
-    if (!snapshot) session.attach_method(method.method());
+    if (!snapshot) session.attach_method(*method.method());
     const Clock::time_point start = Clock::now();
     read(session, std::span(prompt).first(prompt.size() - 1));
     prefill_seconds_ = seconds_since(start);
-    prepare_method(session, method.method());
+    prepare_method(session, *method.method());
     try {
       decode_and_print(environment, session, method, sampling_, prompt.back(), predict_, done_);
     } catch (const Interrupted&) {

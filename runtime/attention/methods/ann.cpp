@@ -70,33 +70,25 @@ class AnnMethod : public Method {
            index::ann_bytes({options_.factory, options_.query_aware}, tokens, shape.head_dim);
   }
 
-  void attend(const Step& step, const float* q, float* out) const override {
-    const gpu::CacheView& cache = step.cache;
-    gpu::Attended what = attended(cache, step.query_heads);
-    const auto count = static_cast<std::size_t>(what.lists) * static_cast<std::size_t>(what.k);
-    std::int32_t* positions = positions_for(step, static_cast<std::int64_t>(count));
-    what.positions = positions;
+  Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const override {
+    Selection selection;
     index::AnnCost cost;
-    if (count > 0) {
-      std::vector<float> query(static_cast<std::size_t>(step.query_heads * cache.head_dim));
-      step.backend.to_host(query.data(), q, query.size() * sizeof(float), step.stream);
-      std::vector<std::int32_t> found(count);
-      const auto& state = static_cast<const AnnState&>(*step.state);
-      const index::AnnSearch search{step.query_heads, what.ranges[0].begin, what.k,
-                                    options_.probes,  options_.ef,          options_.rerank};
-      cost = state.ann().search(cache.layer, cache.store, query.data(), search, step.backend.threads(), found.data());
-      step.backend.to_device(positions, found.data(), count * sizeof(std::int32_t), step.stream);
+    if (plan.k > 0) {
+      const std::vector<float> query = query_on_host(step, q, 1);
+      const index::Ann& ann = static_cast<const AnnState&>(*step.state).ann();
+      selection.positions.resize(static_cast<std::size_t>(plan.positions()));
+      cost = ann.search(step.cache.layer, step.cache.store, query.data(),
+                        {step.query_heads, plan.limit, plan.k, options_.probes, options_.ef, options_.rerank},
+                        step.backend.threads(), selection.positions.data());
     }
-    step.backend.attend(cache, q, step.query_heads, what, out, step.stream);
-    step.counters += counted(cache, what, cost);
-    record(step, what);
+    attend_selection(step, plan, q, selection, false, out);
+    return counted(step.cache, plan, cost);
   }
 
   // As if a sixteenth of the keys were looked at, the default share of an IVF index.
-  Counters count(const gpu::CacheView& cache, int query_heads) const override {
-    const gpu::Attended what = attended(cache, query_heads);
-    const auto keys = static_cast<std::uint64_t>(query_heads) * static_cast<std::uint64_t>(what.ranges[0].begin) / 16;
-    return counted(cache, what, {keys, 0, keys * static_cast<std::uint64_t>(cache.head_dim) * sizeof(f16)});
+  Counters count_planned(const gpu::CacheView& cache, const SelectionPlan& plan) const override {
+    const std::uint64_t keys = static_cast<std::uint64_t>(plan.lists) * static_cast<std::uint64_t>(plan.limit) / 16;
+    return counted(cache, plan, {keys, 0, keys * static_cast<std::uint64_t>(cache.head_dim) * sizeof(f16)});
   }
 
  private:
@@ -104,20 +96,14 @@ class AnnMethod : public Method {
     return {{options_.factory, options_.query_aware}, shape.layers, shape.kv_heads, shape.head_dim};
   }
 
-  gpu::Attended attended(const gpu::CacheView& cache, int query_heads) const {
-    return plan_selection(*this, cache, query_heads, index::SelectPer::query_head).attended();
-  }
-
-  static Counters counted(const gpu::CacheView& cache, const gpu::Attended& what, const index::AnnCost& cost) {
-    Counters counters;
-    count_rows(counters, cache, what, Kind::rows);
+  static Counters counted(const gpu::CacheView& cache, const SelectionPlan& plan, const index::AnnCost& cost) {
+    const StepTerms n(cache, plan);
+    Counters counters = count_selection(cache, plan);
     counters.at(Place::near, Kind::index) += cost.index_bytes;
     counters.at(Place::near, Kind::rows) += cost.row_bytes;
     counters.positions_scored = cost.keys;
-    const auto d = static_cast<std::uint64_t>(cache.head_dim);
-    const auto heads = static_cast<std::uint64_t>(cache.kv_heads);
     // The comparisons, then as top-k attention: the rows of what is attended, and q and k.
-    counters.elements = cost.keys * d + 2 * counters.rows_fetched * d + heads * 2 * d;
+    counters.elements = cost.keys * n.d + n.heads * topk_elements(0, n.k, n.d);
     return counters;
   }
 };

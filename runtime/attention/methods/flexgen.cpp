@@ -13,34 +13,26 @@ class FlexGen : public Method {
 
   std::int64_t window(std::int64_t tokens, int) const override { return std::min(options_.window.value_or(0), tokens); }
 
-  void attend(const Step& step, const float* q, float* out) const override {
-    const gpu::CacheView& cache = step.cache;
-    if (cache.store.tokens > 0 && cache.store.layout->columns != offload::ColumnFormat::f16) {
+  index::SelectPer selection_per() const override { return index::SelectPer::kv_head; }
+
+  Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const override {
+    if (index::exact_keys(step.cache.store) != index::KeySource::columns) {
       fail("--attn flexgen scores exactly, and {} columns are not exact; read the context with --columns f16",
-           offload::name(cache.store.layout->columns));
+           offload::name(step.cache.store.layout->columns));
     }
-    const SelectionPlan plan = plan_selection(*this, cache, step.query_heads, index::SelectPer::kv_head);
     gpu::SparqSelect select;
-    select.rank = cache.head_dim;
-    select.k = plan.k;
-    select.limit = plan.limit;
+    select.rank = step.head_dim();
     select.rule = options_.rule;
-    std::int32_t* const positions = positions_for(step, std::int64_t{plan.lists} * plan.k);
-    step.backend.select_sparq(cache, q, step.query_heads, select, positions, alpha_for(step), step.stream);
-    attend_positions(step, q, plan, positions, nullptr, out);
-    step.counters += count(cache, step.query_heads);
+    const DeviceSelection selection = select_on_device(step, plan, q, select);
+    attend_positions(step, plan, q, selection.positions, nullptr, out);
+    return count_planned(step.cache, plan);
   }
 
-  Counters count(const gpu::CacheView& cache, int query_heads) const override {
-    const SelectionPlan plan = plan_selection(*this, cache, query_heads, index::SelectPer::kv_head);
-    Counters counters;
+  Counters count_planned(const gpu::CacheView& cache, const SelectionPlan& plan) const override {
+    const StepTerms n(cache, plan);
+    Counters counters = count_selection(cache, plan);
     count_columns(counters, cache, cache.head_dim, Place::link);
-    count_rows(counters, cache, plan.attended(), Kind::rows);
-    const auto S = static_cast<std::uint64_t>(cache.tokens());
-    const auto heads = static_cast<std::uint64_t>(cache.kv_heads);
-    counters.positions_scored = heads * S;
-    counters.elements =
-        heads * flexgen_elements(S, plan.rows_per_head(cache.kv_heads), static_cast<std::uint64_t>(cache.head_dim));
+    counters.elements = n.heads * flexgen_elements(n.S, n.k, n.d);
     return counters;
   }
 };

@@ -38,31 +38,38 @@ class H2O : public Method {
     return positions * (4 * static_cast<std::uint64_t>(shape.head_dim) + sizeof(std::int32_t) + sizeof(double));
   }
 
-  void attend(const Step& step, const float* q, float* out) const override {
+  // What is kept, the newest included; where it lies only its state knows.
+  SelectionPlan plan_selection(const gpu::CacheView& cache, int) const override {
+    SelectionPlan plan;
+    plan.tokens = plan.limit = cache.tokens();
+    plan.lists = cache.kv_heads;
+    plan.k = static_cast<int>(budget(cache.layer, plan.tokens).k);
+    return plan;
+  }
+
+  Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const override {
     auto& state = static_cast<HeavyHitters&>(*step.state);
     const std::vector<float> query = query_on_host(step, q, 1);
     std::vector<float> mixed(query.size());
     state.attend(step.cache, query.data(), mixed.data());
     step.backend.to_device(out, mixed.data(), mixed.size() * sizeof(float), step.stream);
-    step.counters += count(step.cache, step.query_heads);
-    if (step.trace == nullptr) return;
-    *step.trace = {};
-    step.trace->positions = state.positions(step.cache.layer);
-    step.trace->lists = step.kv_heads();
-    step.trace->k = static_cast<int>(state.kept(step.cache.layer));
+    if (step.trace != nullptr) {
+      *step.trace = {};
+      step.trace->positions = state.positions(step.cache.layer);
+      step.trace->lists = plan.lists;
+      step.trace->k = static_cast<int>(state.kept(step.cache.layer));
+    }
+    return count_planned(step.cache, plan);
   }
 
-  Counters count(const gpu::CacheView& cache, int) const override {
+  Counters count_planned(const gpu::CacheView& cache, const SelectionPlan& plan) const override {
+    const StepTerms n(cache, plan);
     Counters counters;
-    const auto S = static_cast<std::uint64_t>(cache.tokens());
-    const auto k = static_cast<std::uint64_t>(budget(cache.layer, cache.tokens()).k);
-    const auto heads = static_cast<std::uint64_t>(cache.kv_heads);
-    const auto d = static_cast<std::uint64_t>(cache.head_dim);
-    counters.at(Place::near, Kind::rows) += heads * k * 4 * d;
-    counters.at(Place::near, Kind::index) += heads * k * sizeof(double);  // the sums of attention
-    counters.rows_fetched = heads * k;
-    counters.positions_scored = heads * k;
-    counters.elements = heads * h2o_elements(S, k, d);
+    counters.at(Place::near, Kind::rows) += n.heads * n.k * 4 * n.d;
+    counters.at(Place::near, Kind::index) += n.heads * n.k * sizeof(double);  // the sums of attention
+    counters.rows_fetched = n.heads * n.k;
+    counters.positions_scored = n.heads * n.k;
+    counters.elements = n.heads * h2o_elements(n.S, n.k, n.d);
     return counters;
   }
 

@@ -102,48 +102,33 @@ class LowRank : public Method {
                static_cast<std::uint64_t>(shape.head_dim) * sizeof(float);
   }
 
-  void attend(const Step& step, const float* q, float* out) const override {
-    const gpu::CacheView& cache = step.cache;
+  Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const override {
     const auto& state = static_cast<const ProjectedKeys&>(*step.state);
-    const int d = cache.head_dim;
-    const int group = step.query_heads / cache.kv_heads;
+    const int layer = step.cache.layer;
+    const int d = step.head_dim();
+    const int group = step.query_heads / step.kv_heads();
     const std::vector<float> query = query_on_host(step, q, 1);
     std::vector<float> weights;  // [Hq][r]
     std::vector<float> rows;     // [Hq][d]
     for (int h = 0; h < step.query_heads; ++h) {
-      const float* const directions = state.directions(cache.layer).data() + std::ptrdiff_t{h / group} * rank() * d;
+      const float* const directions = state.directions(layer).data() + std::ptrdiff_t{h / group} * rank() * d;
       const ProjectedQuery p = project(query.data() + std::ptrdiff_t{h} * d, directions, rank(), d, temperature());
       weights.insert(weights.end(), p.columns.begin(), p.columns.end());
       rows.insert(rows.end(), p.row.begin(), p.row.end());
     }
-    const TailScores tail =
-        score_tail(HostTail(step.backend, cache, step.stream), rows.data(), step.query_heads, step.backend.threads());
-    const std::vector<std::int32_t> columns = every_column(cache.kv_heads, rank());
-    index::ColumnSearch search;
-    search.query_heads = step.query_heads;
-    search.rank = rank();
-    search.components = columns.data();
-    search.weights = weights.data();
-    search.rule = options_.rule;
-    search.per = selects_per(options_);
-    const SelectionPlan plan = plan_selection(*this, cache, step.query_heads, selects_per(options_));
-    const Selection selection =
-        select_with_mass(state.columns(cache.layer), search, plan, tail, step.backend.threads());
-    attend_selection(step, q, plan, selection, options_.mean_value, out);
-    step.counters += count(cache, step.query_heads);
+    const TailScores tail = score_tail(step, rows);
+    const offload::LayerView projections = state.columns(layer);
+    const HostSearch search{projections, rank(), weights, options_.rule, selects_per(options_)};
+    attend_selection(step, plan, q, select_on_host(step, plan, search, &tail), options_.mean_value, out);
+    return count_planned(step.cache, plan);
   }
 
-  Counters count(const gpu::CacheView& cache, int query_heads) const override {
-    const SelectionPlan plan = plan_selection(*this, cache, query_heads, selects_per(options_));
-    Counters counters;
-    const auto S = static_cast<std::uint64_t>(cache.tokens());
-    const auto heads = static_cast<std::uint64_t>(cache.kv_heads);
+  Counters count_planned(const gpu::CacheView& cache, const SelectionPlan& plan) const override {
+    const StepTerms n(cache, plan);
     const auto r = static_cast<std::uint64_t>(rank());
-    counters.at(Place::near, Kind::index) += heads * r * static_cast<std::uint64_t>(cache.store.tokens) * sizeof(f16);
-    count_rows(counters, cache, plan.attended(), Kind::rows);
-    counters.positions_scored = heads * S;
-    counters.elements =
-        heads * sparq_elements(S, r, plan.rows_per_head(cache.kv_heads), static_cast<std::uint64_t>(cache.head_dim));
+    Counters counters = count_selection(cache, plan);
+    counters.at(Place::near, Kind::index) += n.heads * r * static_cast<std::uint64_t>(cache.store.tokens) * sizeof(f16);
+    counters.elements = n.heads * sparq_elements(n.S, r, n.k, n.d);
     return counters;
   }
 

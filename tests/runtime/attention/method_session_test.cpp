@@ -37,7 +37,7 @@ class MethodSessionTest : public ::testing::TestWithParam<const char*> {
     }
   }
 
-  std::unique_ptr<Method> method(const std::string& text) const {
+  SharedMethod method(const std::string& text) const {
     return make_method(parse_method(text, {}), model.config().head_dim);
   }
 
@@ -70,10 +70,11 @@ TEST_P(MethodSessionTest, EverythingKeptAndChosenIsDenseWhileTheSequenceGrows) {
     const auto tested = method(text);
     const auto dense = method("dense");
     Session session = read(*tested);
+    session.set_method(tested);
     Session expected = read(*dense);
     // Blocks spill on the way, and what is kept follows.
     for (std::size_t i = 100; i < 130; ++i) {
-      expect_close(session.step(tokens[i], *tested), expected.step(tokens[i], *dense));
+      expect_close(session.step(tokens[i]), expected.step(tokens[i]));
     }
   }
 }
@@ -83,11 +84,11 @@ TEST_P(MethodSessionTest, AShortSequenceLiesInTheTailWhichIsAttendedWhole) {
        {"sparq:r=4:k=4", "topk:k=4", "flexgen:k=4", "oracle:k=4", "lowrank:r=4:k=4", "pages:page=16:k=4", "h2o:k=20"}) {
     SCOPED_TRACE(text);
     const auto tested = method(text);
-    const auto dense = method("dense");
     Session session(model, arena, options);
+    session.set_method(tested);
     Session expected(model, arena, options);
     for (std::size_t i = 0; i < 16; ++i) {
-      expect_close(session.step(tokens[i], *tested), expected.step(tokens[i], *dense));
+      expect_close(session.step(tokens[i]), expected.step(tokens[i]));
     }
   }
 }
@@ -109,17 +110,18 @@ TEST_P(MethodSessionTest, ForksOfWhatIsKeptAnswerAsTheirSessionWould) {
     SCOPED_TRACE(text);
     const auto tested = method(text);
     Session session = read(*tested);
+    session.set_method(tested);
     Session fork = session.fork();
-    const std::vector<float> first = session.step(tokens[100], *tested);
-    for (std::size_t i = 101; i < 130; ++i) session.step(tokens[i], *tested);
-    EXPECT_EQ(fork.step(tokens[100], *tested), first);
+    const std::vector<float> first = session.step(tokens[100]);
+    for (std::size_t i = 101; i < 130; ++i) session.step(tokens[i]);
+    EXPECT_EQ(fork.step(tokens[100]), first);
   }
 }
 
 TEST_P(MethodSessionTest, EveryLayerKeepsItsOwnK) {
   const auto h2o = method("h2o:k=30,20");
   Session session = read(*h2o);
-  session.step(tokens[100], *h2o);
+  session.set_method(h2o).step(tokens[100]);
   const auto& state = static_cast<const HeavyHitters&>(*session.state(*h2o));
   EXPECT_EQ(state.kept(0), 30);
   for (int layer = 1; layer < model.config().global_layers(); ++layer) EXPECT_EQ(state.kept(layer), 20);
@@ -129,7 +131,7 @@ TEST_P(MethodSessionTest, H2ORefusesAContextReadWithoutIt) {
   const auto h2o = method("h2o:k=20");
   Session session = read(*method("dense"));
   EXPECT_THROW(session.prepare(*h2o), Error);
-  EXPECT_THROW(session.step(tokens[100], *h2o), Error);
+  EXPECT_THROW(session.set_method(h2o).step(tokens[100]), Error);
   EXPECT_EQ(session.tokens(), 100);
 }
 

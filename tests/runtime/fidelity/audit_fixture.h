@@ -39,16 +39,16 @@ class TinyRun {
 
   // Decodes `steps` of the tokens behind the context and returns their logits, one after another.
   std::vector<float> decode(runtime::Session& of, std::string_view method, int steps) {
-    const auto attention = make(method);
+    of.set_method(make(method));
     std::vector<float> all;
     for (int i = 0; i < steps; ++i) {
-      const std::vector<float> logits = of.step(tokens[static_cast<std::size_t>(of.tokens())], *attention);
+      const std::vector<float> logits = of.step(tokens[static_cast<std::size_t>(of.tokens())]);
       all.insert(all.end(), logits.begin(), logits.end());
     }
     return all;
   }
 
-  std::unique_ptr<runtime::Method> make(std::string_view method) const {
+  runtime::SharedMethod make(std::string_view method) const {
     return runtime::make_method(runtime::parse_method(method, {}), model.config().head_dim);
   }
 
