@@ -95,7 +95,7 @@ void Model::forward(Cache& cache, Workspace& workspace, std::span<const std::int
     if (read) read(workspace.logits.as<float>());
   }
   require_finite(workspace, cache.tokens() + T - 1);
-  cache.commit(T);
+  cache.commit();
 }
 
 void Model::forward_by_layer(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, int chunk,
@@ -126,7 +126,7 @@ void Model::forward_by_layer(Cache& cache, Workspace& workspace, std::span<const
         backend_->flag_nonfinite(act.hidden, T * H, layer, workspace.flag.as<std::int32_t>(), stream);
         hidden.keep(at, T);
       }
-      grown.commit(layer, T);
+      grown.commit();
       if (progress) progress((layer * S + at + T) / config_.layers);
     }
     if (kept_on_device) grown.flush_layer(layer);
@@ -175,7 +175,7 @@ void Model::attend(int layer, Cache& cache, Workspace& workspace, const Activati
   if (w.k_norm) backend_->rms_norm(act.k, T * config_.kv_heads, d, w.k_norm, config_.rms_norm_eps, act.k, stream);
   if (rotated) backend_->rope(act.k, T, config_.kv_heads, d, position, rope, stream);
   cache.append(layer, act.k, act.v, T);
-  const gpu::CacheView view = cache.view(layer, T);
+  const gpu::CacheView view = cache.view(layer);
   const std::int64_t window = config_.sliding_window[static_cast<std::size_t>(layer)];
   const bool global = window == 0;
   const GlobalLayer at{*backend_, stream, layer, view, cache.store(), config_.query_heads, T, workspace.scratch};

@@ -116,7 +116,7 @@ TEST_F(SpillTest, WhatWasAppendedAndNeverCommittedGoesWithTheNextAppend) {
   const std::uint64_t once = arena.used_bytes();
   read(cache);
   EXPECT_EQ(arena.used_bytes(), once);
-  cache.commit(24);
+  cache.commit();
   for (int layer = 0; layer < config.layers; ++layer) EXPECT_EQ(cache.store().layer(layer).tokens, 16);
 }
 
