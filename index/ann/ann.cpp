@@ -218,7 +218,7 @@ std::vector<std::byte> Ann::save() const {
 }
 
 void Ann::load(std::span<const std::byte> saved) {
-  ByteReader in(saved, "the saved index");
+  IndexReader in(saved, "the saved index");
   const auto version = in.number<std::uint32_t>();
   if (version != saved_version)
     fail("the saved index has version {}, and this program reads version {}", version, saved_version);

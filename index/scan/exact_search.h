@@ -6,27 +6,38 @@
 
 #include "index/scan/search.h"
 
-// What a search that scores exactly, q . K / sqrt(d) over every component of the 16-bit keys, is made of.
+// Searches by the exact logits q . K / sqrt(d): those of top-k attention (arXiv 2502.06766) and of whoever measures by
+// them.
 namespace hayloft::index {
 
-// 1 / sqrt(d), rounded once.
-inline float softmax_scale(int head_dim) {
+// 1 / sqrt(d), the softmax scale of every attention here.
+inline float exact_scale(int head_dim) {
   return static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)));
 }
 
-// [heads][components]: 0 to components - 1 for each head.
-inline std::vector<std::int32_t> every_component(int heads, int components) {
-  std::vector<std::int32_t> all;
-  for (int head = 0; head < heads; ++head) {
-    for (int c = 0; c < components; ++c) all.push_back(c);
-  }
-  return all;
-}
+// [kv_heads][components], 0 to components - 1 for each head: ColumnSearch::components of a search over all of them.
+std::vector<std::int32_t> every_component(int kv_heads, int components);
 
-// Where the keys lie as they are attended: integer columns are not exact, so they are taken from the rows then.
-inline KeySource exact_keys(const offload::LayerView& view) {
-  const bool exact = view.tokens == 0 || view.layout->columns == offload::ColumnFormat::f16;
-  return exact ? KeySource::columns : KeySource::rows;
-}
+// Where the store's keys are exact: the columns, unless they are integers.
+KeySource exact_keys(const offload::LayerView& view);
+
+struct ExactSearch {
+  int query_heads = 0;     // Hq, a multiple of the view's Hkv
+  std::int64_t limit = 0;  // positions [0, limit) may be selected, limit <= view.tokens
+  int k = 0;               // positions per list, k <= limit
+  GroupRule rule = GroupRule::softmax;
+  SelectPer per = SelectPer::query_head;
+  bool faiss = false;  // Faiss' flat index instead of the own kernel; per query head only
+};
+
+// Whether the search ranks by softmaxes, which run over the tail as well: then search_exact() asks for
+// SearchResult::max and sum, and otherwise they may be null.
+bool needs_tail_softmax(const ExactSearch& search);
+
+// The k positions of each list with the largest logits, or sums over the group by search.rule. q f32 [Hq][d] in host
+// memory, not scaled. With Faiss the positions are all that is found. Throws Error when a number is out of range, and
+// for lists per KV head from Faiss. Thread-safe.
+void search_exact(const offload::LayerView& view, const float* q, const ExactSearch& search,
+                  const offload::Threads& threads, const SearchResult& result);
 
 }  // namespace hayloft::index

@@ -1,7 +1,8 @@
 #include "runtime/attention/selection.h"
 
 #include <algorithm>
-#include <cmath>
+
+#include "index/scan/softmax.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -68,7 +69,7 @@ Selection select_on_host(const Step& step, const SelectionPlan& plan, const Host
   result.mass = selection.alpha.data();
   index::search_columns(host.view, search, step.backend.threads(), result);
   for (std::size_t h = 0; h < max.size(); ++h) {
-    const float in_tail = tail->sum[h] > 0 ? tail->sum[h] * std::exp(tail->max[h] - max[h]) : 0.0f;
+    const float in_tail = tail->sum[h] * index::rescale(tail->max[h], max[h]);
     float& alpha = selection.alpha[h];
     alpha = std::min((alpha + in_tail) / sum[h], 1.0f);  // rounding alone can take it past one
   }

@@ -1,20 +1,15 @@
 #include "runtime/decode/ingest.h"
 
 #include <algorithm>
-#include <chrono>
 #include <exception>
 
+#include "offload/clock.h"
 #include "offload/error.h"
 #include "runtime/checkpoint/fingerprint.h"
 #include "runtime/decode/reading_note.h"
 
 namespace hayloft::runtime {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // How the context was read so far, and so goes on.
 SessionOptions as_read(const offload::Snapshot& snapshot, SessionOptions options) {

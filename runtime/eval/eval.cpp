@@ -1,21 +1,16 @@
 #include "runtime/eval/eval.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <map>
 
+#include "offload/clock.h"
 #include "offload/error.h"
 #include "runtime/eval/meter.h"
 #include "runtime/eval/metrics.h"
 
 namespace hayloft::runtime {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 constexpr std::size_t question_tokens = 256;  // at a prompt's end that are read exactly
 

@@ -79,7 +79,7 @@ Scores exact_scores(const StepQuery& step) {
   Scores scores;
   scores.rank = d;
   scores.weights.assign(step.q, step.q + step.query_heads * d);
-  const float scale = index::softmax_scale(d);
+  const float scale = index::exact_scale(d);
   for (float& weight : scores.weights) weight *= scale;
   scores.components = index::every_component(step.kv_heads(), d);
   scores.keys = index::exact_keys(step.store);

@@ -1,18 +1,16 @@
 #include "runtime/plan/attention_bench.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <random>
 
+#include "offload/clock.h"
 #include "offload/error.h"
 #include "offload/format.h"
 #include "runtime/plan/verb_clock.h"
 
 namespace hayloft::runtime {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t noise_blocks = 8;  // different ones; a store repeats them, in another order in each layer
 constexpr int turns = 8;                  // different queries that steps cycle through
@@ -120,9 +118,8 @@ class Run {
       const Clock::time_point before = Clock::now();
       step(backend_, *method, static_cast<int>(times.size()) + 1);
       backend_.synchronize(stream_);
-      times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - before).count() * factor());
-    } while (times.size() < 3 ||
-             (Clock::now() - start < std::chrono::duration<double>(bench_.seconds) && times.size() < most_steps));
+      times.push_back(seconds_since(before) * 1e3 * factor());
+    } while (times.size() < 3 || (seconds_since(start) < bench_.seconds && times.size() < most_steps));
     std::sort(times.begin(), times.end());
     row.steps = static_cast<int>(times.size());
     row.ms_low = times[times.size() / 4];
@@ -241,7 +238,7 @@ AttentionBenchResult bench_attention(gpu::Backend& backend, offload::Arena& aren
   AttentionBenchResult result;
   result.measured_layers = run.layers();
   result.host_bytes = run.host_bytes();
-  result.fill_seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  result.fill_seconds = seconds_since(start);
   if (hooks.measured) hooks.measured(result);
   for (const MethodOptions& method : bench.methods) {
     result.rows.push_back(run.measure(method));

@@ -128,7 +128,7 @@ void HeavyHitters::take_in(Layer& layer, const gpu::CacheView& cache, std::int64
 void HeavyHitters::gather_mass(Layer& layer, const float* q, std::int64_t n) const {
   const int d = shape_.head_dim;
   const int group = shape_.query_heads / shape_.kv_heads;
-  const float scale = index::softmax_scale(d);
+  const float scale = index::exact_scale(d);
   const std::int64_t stride = (layer.kept + 63) / 64 * 64 + 32;  // not a power of two, for the sake of the cache's sets
   std::vector<std::int64_t> visible;
   for (std::int64_t i = 0; i < n * group; ++i) visible.push_back(layer.kept - n + i / group + 1);

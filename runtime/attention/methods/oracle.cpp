@@ -12,7 +12,7 @@ class Oracle : public Method {
   std::int64_t window(std::int64_t tokens, int layer) const override { return sparq_window(options_, tokens, layer); }
 
   Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const override {
-    const std::vector<float> query = query_on_host(step, q, index::softmax_scale(step.head_dim()));
+    const std::vector<float> query = query_on_host(step, q, index::exact_scale(step.head_dim()));
     const TailScores tail = score_tail(step, query);
     const HostSearch search{step.cache.store, step.head_dim(),       query,
                             options_.rule,    selects_per(options_), index::exact_keys(step.cache.store)};

@@ -60,7 +60,7 @@ class Pages : public Method {
     Selection selection;
     if (plan.k > 0) {
       const int d = step.head_dim();
-      const std::vector<float> weights = index::bound_weights(query_on_host(step, q, index::softmax_scale(d)), d);
+      const std::vector<float> weights = index::bound_weights(query_on_host(step, q, index::exact_scale(d)), d);
       const offload::LayerView bounds = static_cast<const PageBounds&>(*step.state).columns(step.cache.layer);
       SelectionPlan pages = plan;
       pages.limit /= options_.page;

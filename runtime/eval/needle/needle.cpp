@@ -1,9 +1,9 @@
 #include "runtime/eval/needle/needle.h"
 
 #include <algorithm>
-#include <chrono>
 #include <optional>
 
+#include "offload/clock.h"
 #include "offload/error.h"
 #include "offload/format.h"
 #include "runtime/eval/needle/context.h"
@@ -11,11 +11,6 @@
 
 namespace hayloft::runtime {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 constexpr int answer_tokens = 12;      // at most: one digit a token, a space, and what ends the number
 constexpr int smallest_context = 256;  // tokens: room for the opening and a needle
