@@ -2,9 +2,13 @@
 
 #include <cmath>
 
-// A softmax in parts. A part of the positions is summed up by its largest logit and the sum of exp(logit - max); one that
-// has seen nothing is (-infinity, 0).
 namespace hayloft::index {
+
+// The softmax of a part of the positions: its largest logit and the sum of exp(logit - max); (-infinity, 0) of none.
+struct PartialSoftmax {
+  float max;
+  double sum;
+};
 
 // The factor that moves a sum of exp(s - from) to a sum of exp(s - to); `to` is at least `from`. A part that has seen
 // nothing counts for nothing, even when the other has seen nothing either.

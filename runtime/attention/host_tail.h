@@ -10,6 +10,9 @@
 // The tail for whoever searches near the memory: the store lies there, its newest tokens lie on the device.
 namespace hayloft::runtime {
 
+// Values f32 [count] of the device, copied. Waits for them.
+std::vector<float> copy_to_host(gpu::Backend& backend, const float* values, std::int64_t count, gpu::Stream stream);
+
 // A copy of one layer's tail, or of the newest part of it, in host memory. Immutable; reading is thread-safe.
 class HostTail {
  public:

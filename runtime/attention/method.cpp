@@ -36,7 +36,8 @@ SharedMethod make_method(const MethodOptions& options, int head_dim) {
   return entry.make(options);
 }
 
-std::unique_ptr<MethodState> Method::load_state(const StateShape&, gpu::Backend&, std::span<const std::byte>) const {
+std::unique_ptr<MethodState> Method::load_state(const AttentionShape&, gpu::Backend&,
+                                                std::span<const std::byte>) const {
   fail("--attn {}: keeps nothing that could have been saved", options_.name);
 }
 

@@ -44,6 +44,7 @@ struct Step {
   MethodState* state = nullptr;  // of the method that attends, up to date; null for methods without
 
   int head_dim() const { return cache.head_dim; }
+  std::int64_t query_elements() const { return std::int64_t{query_heads} * cache.head_dim; }
   int kv_heads() const { return cache.kv_heads; }
   std::int64_t tokens() const { return cache.tokens(); }
 };
@@ -69,11 +70,12 @@ class Method {
 
   // What the method keeps of a sequence besides its cache; null for most. Methods with the same key share it.
   virtual std::string state_key() const { return {}; }
-  virtual std::unique_ptr<MethodState> make_state(const StateShape&, gpu::Backend&) const { return nullptr; }
+  virtual std::unique_ptr<MethodState> make_state(const AttentionShape&, gpu::Backend&) const { return nullptr; }
   // From what MethodState::save() gave. Throws Error, without the file's name, when it is not that of such a method.
-  virtual std::unique_ptr<MethodState> load_state(const StateShape&, gpu::Backend&, std::span<const std::byte>) const;
+  virtual std::unique_ptr<MethodState> load_state(const AttentionShape&, gpu::Backend&,
+                                                  std::span<const std::byte>) const;
   // Host memory of that state, for a sequence of `tokens`; what a planner can know before it is there.
-  virtual std::uint64_t state_bytes(const StateShape&, std::int64_t) const { return 0; }
+  virtual std::uint64_t state_bytes(const AttentionShape&, std::int64_t) const { return 0; }
 
  protected:
   // The three parts of a step. The plan is made once and handed to the others; by default the newest w positions and

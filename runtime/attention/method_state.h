@@ -12,7 +12,7 @@
 namespace hayloft::runtime {
 
 // The global layers of a model, as far as attention is concerned.
-struct StateShape {
+struct AttentionShape {
   int layers = 0;
   int query_heads = 0;
   int kv_heads = 0;

@@ -30,8 +30,7 @@ void record(const Step& step, const gpu::Attended& what) {
 }  // namespace
 
 std::vector<float> query_on_host(const Step& step, const float* q, float scale) {
-  std::vector<float> query(static_cast<std::size_t>(step.query_heads) * static_cast<std::size_t>(step.head_dim()));
-  step.backend.to_host(query.data(), q, query.size() * sizeof(float), step.stream);
+  std::vector<float> query = copy_to_host(step.backend, q, step.query_elements(), step.stream);
   for (float& x : query) x *= scale;
   return query;
 }

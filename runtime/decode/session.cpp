@@ -111,7 +111,7 @@ void Session::read(std::span<const std::int32_t> tokens, AttentionPolicy& attent
   }
 }
 
-StateShape Session::state_shape() const {
+AttentionShape Session::attention_shape() const {
   const ModelConfig& config = model_->config();
   return {config.global_layers(), config.query_heads, config.kv_heads, config.head_dim};
 }
@@ -130,11 +130,11 @@ void Session::rebind() {
 void Session::attach_method(const Method& method) {
   const std::string key = method.state_key();
   if (key.empty() || states_.count(key) > 0) return;
-  states_[key] = method.make_state(state_shape(), model_->backend());
+  states_[key] = method.make_state(attention_shape(), model_->backend());
 }
 
 void Session::restore(const Method& method, std::span<const std::byte> saved) {
-  states_[method.state_key()] = method.load_state(state_shape(), model_->backend(), saved);
+  states_[method.state_key()] = method.load_state(attention_shape(), model_->backend(), saved);
   rebind();
 }
 

@@ -91,7 +91,7 @@ class Session {
 
  private:
   Session(const Session& other, Cache cache);
-  StateShape state_shape() const;
+  AttentionShape attention_shape() const;
   void rebind();  // the method to its state, when what is kept has changed
   void decode(std::int32_t token, const ReadLogits& read);
   void read(std::span<const std::int32_t> tokens, AttentionPolicy& attention, const PrefillProgress& progress);

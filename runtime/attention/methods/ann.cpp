@@ -12,7 +12,7 @@ namespace {
 
 class AnnState : public MethodState {
  public:
-  AnnState(index::Ann ann, const StateShape& shape, gpu::Backend& backend)
+  AnnState(index::Ann ann, const AttentionShape& shape, gpu::Backend& backend)
       : ann_(std::move(ann)), shape_(shape), backend_(&backend) {}
 
   std::unique_ptr<MethodState> fork() const override {
@@ -29,8 +29,8 @@ class AnnState : public MethodState {
   int wants_queries(int, int T) const override { return std::min(T, 8); }
 
   void see_queries(const gpu::CacheView& cache, const float* q, int n) override {
-    std::vector<float> queries(static_cast<std::size_t>(n * shape_.query_heads * shape_.head_dim));
-    backend_->to_host(queries.data(), q, queries.size() * sizeof(float), backend_->stream());
+    const std::int64_t count = std::int64_t{n} * shape_.query_heads * shape_.head_dim;
+    const std::vector<float> queries = copy_to_host(*backend_, q, count, backend_->stream());
     ann_.see_queries(cache.layer, queries.data(), n, shape_.query_heads);
   }
 
@@ -41,7 +41,7 @@ class AnnState : public MethodState {
 
  private:
   index::Ann ann_;
-  StateShape shape_;
+  AttentionShape shape_;
   gpu::Backend* backend_;
 };
 
@@ -55,18 +55,18 @@ class AnnMethod : public Method {
     return fmt::format("ann:{}:{}", options_.factory, options_.query_aware ? "aware" : "plain");
   }
 
-  std::unique_ptr<MethodState> make_state(const StateShape& shape, gpu::Backend& backend) const override {
+  std::unique_ptr<MethodState> make_state(const AttentionShape& shape, gpu::Backend& backend) const override {
     return std::make_unique<AnnState>(empty_index(shape), shape, backend);
   }
 
-  std::unique_ptr<MethodState> load_state(const StateShape& shape, gpu::Backend& backend,
+  std::unique_ptr<MethodState> load_state(const AttentionShape& shape, gpu::Backend& backend,
                                           std::span<const std::byte> saved) const override {
     index::Ann ann = empty_index(shape);
     ann.load(saved);
     return std::make_unique<AnnState>(std::move(ann), shape, backend);
   }
 
-  std::uint64_t state_bytes(const StateShape& shape, std::int64_t tokens) const override {
+  std::uint64_t state_bytes(const AttentionShape& shape, std::int64_t tokens) const override {
     return static_cast<std::uint64_t>(shape.layers) * static_cast<std::uint64_t>(shape.kv_heads) *
            index::ann_bytes({options_.factory, options_.query_aware}, tokens, shape.head_dim);
   }
@@ -93,7 +93,7 @@ class AnnMethod : public Method {
   }
 
  private:
-  index::Ann empty_index(const StateShape& shape) const {
+  index::Ann empty_index(const AttentionShape& shape) const {
     return {{options_.factory, options_.query_aware}, shape.layers, shape.kv_heads, shape.head_dim};
   }
 

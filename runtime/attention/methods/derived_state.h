@@ -20,10 +20,10 @@ class DerivedState : public MethodState {
   offload::LayerView columns(int layer) const { return columns_[static_cast<std::size_t>(layer)].view(); }
 
   // What bytes() becomes, but for what a subclass adds.
-  static std::uint64_t bytes_of(const StateShape& shape, int columns, int tokens_per_entry, std::int64_t tokens);
+  static std::uint64_t bytes_of(const AttentionShape& shape, int columns, int tokens_per_entry, std::int64_t tokens);
 
  protected:
-  DerivedState(const StateShape& shape, int columns, int tokens_per_entry);
+  DerivedState(const AttentionShape& shape, int columns, int tokens_per_entry);
   DerivedState(const DerivedState&) = default;
 
   // Appends the whole entries that `store` holds and `columns` does not.

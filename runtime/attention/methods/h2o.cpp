@@ -15,25 +15,25 @@ class H2O : public Method {
  public:
   using Method::Method;
 
-  std::int64_t window(std::int64_t tokens, int layer) const override { return budget(layer, tokens).recent; }
+  std::int64_t window(std::int64_t tokens, int layer) const override { return quota(layer, tokens).recent; }
 
   std::string state_key() const override {
     return fmt::format("h2o k={} recent={} window={}", options_.k.text(), options_.recent,
                        options_.window.value_or(-1));
   }
-  std::unique_ptr<MethodState> make_state(const StateShape& shape, gpu::Backend& backend) const override {
+  std::unique_ptr<MethodState> make_state(const AttentionShape& shape, gpu::Backend& backend) const override {
     return make(shape, backend);
   }
-  std::unique_ptr<MethodState> load_state(const StateShape& shape, gpu::Backend& backend,
+  std::unique_ptr<MethodState> load_state(const AttentionShape& shape, gpu::Backend& backend,
                                           std::span<const std::byte> saved) const override {
     auto state = make(shape, backend);
     state->load(saved);
     return state;
   }
-  std::uint64_t state_bytes(const StateShape& shape, std::int64_t tokens) const override {
+  std::uint64_t state_bytes(const AttentionShape& shape, std::int64_t tokens) const override {
     std::uint64_t positions = 0;
     for (int layer = 0; layer < shape.layers; ++layer) {
-      positions += static_cast<std::uint64_t>(shape.kv_heads) * static_cast<std::uint64_t>(budget(layer, tokens).k);
+      positions += static_cast<std::uint64_t>(shape.kv_heads) * static_cast<std::uint64_t>(quota(layer, tokens).k);
     }
     return positions * (4 * static_cast<std::uint64_t>(shape.head_dim) + sizeof(std::int32_t) + sizeof(double));
   }
@@ -43,7 +43,7 @@ class H2O : public Method {
     SelectionPlan plan;
     plan.tokens = plan.limit = cache.tokens();
     plan.lists = cache.kv_heads;
-    plan.k = static_cast<int>(budget(cache.layer, plan.tokens).k);
+    plan.k = static_cast<int>(quota(cache.layer, plan.tokens).k);
     return plan;
   }
 
@@ -74,13 +74,13 @@ class H2O : public Method {
   }
 
  private:
-  std::unique_ptr<HeavyHitters> make(const StateShape& shape, gpu::Backend& backend) const {
+  std::unique_ptr<HeavyHitters> make(const AttentionShape& shape, gpu::Backend& backend) const {
     const H2O self(options_);  // the state may outlive the method
     return std::make_unique<HeavyHitters>(
-        shape, [self](int layer, std::int64_t tokens) { return self.budget(layer, tokens); }, backend);
+        shape, [self](int layer, std::int64_t tokens) { return self.quota(layer, tokens); }, backend);
   }
 
-  HeavyHitters::Budget budget(int layer, std::int64_t tokens) const {
+  HeavyHitters::Quota quota(int layer, std::int64_t tokens) const {
     const std::int64_t k = options_.k.at(layer).of(tokens);
     const auto recent = static_cast<std::int64_t>(std::floor(options_.recent * static_cast<double>(k)));
     return {k, std::clamp<std::int64_t>(options_.window.value_or(recent), 1, k)};

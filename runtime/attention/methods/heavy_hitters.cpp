@@ -37,9 +37,9 @@ std::vector<std::int64_t> survivors(const std::vector<double>& mass, std::int64_
 
 }  // namespace
 
-HeavyHitters::HeavyHitters(const StateShape& shape, BudgetOf budget, gpu::Backend& device)
+HeavyHitters::HeavyHitters(const AttentionShape& shape, QuotaOf quota, gpu::Backend& device)
     : shape_(shape),
-      budget_(std::move(budget)),
+      quota_(std::move(quota)),
       device_(&device),
       host_(gpu::make_cpu_backend(device.threads())),
       layers_(static_cast<std::size_t>(shape.layers)) {
@@ -66,19 +66,18 @@ int HeavyHitters::wants_queries(int, int T) const {
 void HeavyHitters::see_queries(const gpu::CacheView& cache, const float* q, int n) {
   Layer& layer = at(cache);
   if (layer.seen != cache.tokens() - n) return;  // sync_with_cache() will say so
-  std::vector<float> queries(static_cast<std::size_t>(n) * static_cast<std::size_t>(shape_.query_heads) *
-                             static_cast<std::size_t>(shape_.head_dim));
-  device_->to_host(queries.data(), q, queries.size() * sizeof(float), device_->stream());
+  const std::int64_t count = std::int64_t{n} * shape_.query_heads * shape_.head_dim;
+  const std::vector<float> queries = copy_to_host(*device_, q, count, device_->stream());
   take_in(layer, cache, n);
   gather_mass(layer, queries.data(), n);
-  evict(layer, budget_(cache.layer, cache.tokens()));
+  evict(layer, quota_(cache.layer, cache.tokens()));
 }
 
 void HeavyHitters::attend(const gpu::CacheView& cache, const float* q, float* out) {
   require_seen(cache, cache.tokens() - 1);
   Layer& layer = at(cache);
   take_in(layer, cache, 1);
-  evict(layer, budget_(cache.layer, cache.tokens()));
+  evict(layer, quota_(cache.layer, cache.tokens()));
   gather_mass(layer, q, 1);
 
   gpu::CacheView kept;
@@ -149,14 +148,14 @@ void HeavyHitters::gather_mass(Layer& layer, const float* q, std::int64_t n) con
   });
 }
 
-void HeavyHitters::evict(Layer& layer, const Budget& budget) const {
-  if (layer.kept <= budget.k) return;
-  const std::int64_t recent = std::clamp<std::int64_t>(budget.recent, 1, budget.k);
+void HeavyHitters::evict(Layer& layer, const Quota& quota) const {
+  if (layer.kept <= quota.k) return;
+  const std::int64_t recent = std::clamp<std::int64_t>(quota.recent, 1, quota.k);
   const std::int64_t row = 2 * shape_.head_dim;
   for (int h = 0; h < shape_.kv_heads; ++h) {
     Layer::Head& head = layer.heads[static_cast<std::size_t>(h)];
     f16* const rows = layer.rows.data() + h * layer.capacity * row;
-    const std::vector<std::int64_t> stay = survivors(head.mass, budget.k, recent);
+    const std::vector<std::int64_t> stay = survivors(head.mass, quota.k, recent);
     for (std::size_t to = 0; to < stay.size(); ++to) {
       const auto from = static_cast<std::size_t>(stay[to]);
       if (from == to) continue;
@@ -167,7 +166,7 @@ void HeavyHitters::evict(Layer& layer, const Budget& budget) const {
     head.positions.resize(stay.size());
     head.mass.resize(stay.size());
   }
-  layer.kept = budget.k;
+  layer.kept = quota.k;
   if (layer.capacity > 2 * layer.kept + spare_rows) set_capacity(layer, layer.kept + spare_rows);
 }
 

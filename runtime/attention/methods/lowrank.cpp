@@ -26,7 +26,7 @@ std::uint64_t mixed(std::uint64_t x) {  // splitmix64's finaliser: neighbours be
 // The projected keys of every layer. Each head of each layer has its own R, so that a run does not hang on one draw.
 class ProjectedKeys : public DerivedState {
  public:
-  ProjectedKeys(const StateShape& shape, int rank, std::uint64_t seed, const offload::Threads& threads)
+  ProjectedKeys(const AttentionShape& shape, int rank, std::uint64_t seed, const offload::Threads& threads)
       : DerivedState(shape, rank, 1), threads_(threads) {
     for (int layer = 0; layer < shape.layers; ++layer) {
       auto directions = std::make_shared<std::vector<float>>();
@@ -93,10 +93,10 @@ class LowRank : public Method {
   std::int64_t window(std::int64_t tokens, int layer) const override { return sparq_window(options_, tokens, layer); }
 
   std::string state_key() const override { return fmt::format("lowrank r={} seed={}", options_.rank, options_.seed); }
-  std::unique_ptr<MethodState> make_state(const StateShape& shape, gpu::Backend& backend) const override {
+  std::unique_ptr<MethodState> make_state(const AttentionShape& shape, gpu::Backend& backend) const override {
     return std::make_unique<ProjectedKeys>(shape, options_.rank, options_.seed, backend.threads());
   }
-  std::uint64_t state_bytes(const StateShape& shape, std::int64_t tokens) const override {
+  std::uint64_t state_bytes(const AttentionShape& shape, std::int64_t tokens) const override {
     return DerivedState::bytes_of(shape, options_.rank, 1, tokens) +
            static_cast<std::uint64_t>(shape.layers * shape.kv_heads) * static_cast<std::uint64_t>(options_.rank) *
                static_cast<std::uint64_t>(shape.head_dim) * sizeof(float);

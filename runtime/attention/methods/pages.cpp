@@ -16,7 +16,7 @@ namespace {
 
 class PageBounds : public DerivedState {
  public:
-  PageBounds(const StateShape& shape, int page, const offload::Threads& threads)
+  PageBounds(const AttentionShape& shape, int page, const offload::Threads& threads)
       : DerivedState(shape, 2 * shape.head_dim, page), page_(page), threads_(threads) {}
 
   std::unique_ptr<MethodState> fork() const override { return std::make_unique<PageBounds>(*this); }
@@ -37,10 +37,10 @@ class Pages : public Method {
   std::int64_t window(std::int64_t tokens, int) const override { return std::min(options_.window.value_or(0), tokens); }
 
   std::string state_key() const override { return fmt::format("pages page={}", options_.page); }
-  std::unique_ptr<MethodState> make_state(const StateShape& shape, gpu::Backend& backend) const override {
+  std::unique_ptr<MethodState> make_state(const AttentionShape& shape, gpu::Backend& backend) const override {
     return std::make_unique<PageBounds>(shape, options_.page, backend.threads());
   }
-  std::uint64_t state_bytes(const StateShape& shape, std::int64_t tokens) const override {
+  std::uint64_t state_bytes(const AttentionShape& shape, std::int64_t tokens) const override {
     return DerivedState::bytes_of(shape, 2 * shape.head_dim, options_.page, tokens);
   }
 

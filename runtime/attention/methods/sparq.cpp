@@ -20,10 +20,7 @@ class Sparq : public Method {
     select.temperature = options_.temperature;
     const auto [positions, alpha] = select_on_device(step, plan, q, select);
     attend_positions(step, plan, q, positions, options_.mean_value ? alpha : nullptr, out);
-    if (step.trace != nullptr) {
-      step.trace->alpha.resize(static_cast<std::size_t>(step.query_heads));
-      step.backend.to_host(step.trace->alpha.data(), alpha, step.trace->alpha.size() * sizeof(float), step.stream);
-    }
+    if (step.trace != nullptr) step.trace->alpha = copy_to_host(step.backend, alpha, step.query_heads, step.stream);
     return count_planned(step.cache, plan);
   }
 

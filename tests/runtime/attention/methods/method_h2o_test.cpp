@@ -224,7 +224,7 @@ TEST_F(H2OTest, ForksGoTheirOwnWays) {
 
 TEST_F(H2OTest, WhatWasSavedGoesOnWhereItWas) {
   const auto made = method("h2o:k=24");
-  const runtime::StateShape shape{1, query_heads, heads, d};
+  const runtime::AttentionShape shape{1, query_heads, heads, d};
   const auto state = make_state(*made);
   read(*state, 0, prompt, 64);
   const std::vector<std::byte> saved = state->save();
@@ -235,7 +235,7 @@ TEST_F(H2OTest, WhatWasSavedGoesOnWhereItWas) {
 
 TEST_F(H2OTest, WhatWasSavedIsRefusedWhereItIsDamagedOrOfAnotherModel) {
   const auto made = method("h2o:k=24");
-  const runtime::StateShape shape{1, query_heads, heads, d};
+  const runtime::AttentionShape shape{1, query_heads, heads, d};
   const auto state = make_state(*made);
   read(*state, 0, 60, 64);
   const std::vector<std::byte> saved = state->save();
