@@ -51,7 +51,7 @@ void fill_block(const BlockLayout& layout, std::byte* block, int head, const f16
   auto* const own_rows = reinterpret_cast<f16*>(base);
   std::byte* const columns = base + layout.columns_offset;
   double sum[256] = {};
-  alignas(64) f16 keys[256 * BlockLayout::scale_tokens];  // [d][tile], turned, where they are quantised next
+  alignas(64) f16 keys[256 * BlockLayout::scale_tokens];  // [d][tile], transposed, where they are quantised next
 
   // A tile of 64 tokens stays in the first-level cache from copying to summing and fills whole lines of the columns.
   constexpr int tile = BlockLayout::scale_tokens;

@@ -14,6 +14,10 @@ T* scratch_for(const Step& step, gpu::Buffer& scratch, std::int64_t count) {
   return scratch.as<T>();
 }
 
+std::int32_t* positions_on_device(const Step& step, const SelectionPlan& plan) {
+  return scratch_for<std::int32_t>(step, step.scratch.positions, plan.positions());
+}
+
 void record(const Step& step, const gpu::Attended& what) {
   StepTrace& trace = *step.trace;
   trace.lists = what.lists;
@@ -73,10 +77,6 @@ Selection select_on_host(const Step& step, const SelectionPlan& plan, const Host
     alpha = std::min((alpha + in_tail) / sum[h], 1.0f);  // rounding alone can take it past one
   }
   return selection;
-}
-
-std::int32_t* positions_on_device(const Step& step, const SelectionPlan& plan) {
-  return scratch_for<std::int32_t>(step, step.scratch.positions, plan.positions());
 }
 
 DeviceSelection select_on_device(const Step& step, const SelectionPlan& plan, const float* q, gpu::SparqSelect args) {

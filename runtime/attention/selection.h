@@ -41,9 +41,6 @@ struct HostSearch {
 // tail: goes on from its softmax, so that alpha comes out as well; null: positions alone.
 Selection select_on_host(const Step& step, const SelectionPlan& plan, const HostSearch& search, const TailScores* tail);
 
-// Room for the positions of the plan, in the step's scratch.
-std::int32_t* positions_on_device(const Step& step, const SelectionPlan& plan);
-
 // Step 1 of SparQ on the device; `args` takes limit and k from the plan.
 DeviceSelection select_on_device(const Step& step, const SelectionPlan& plan, const float* q, gpu::SparqSelect args);
 

@@ -28,6 +28,8 @@ struct Workspace {
 
 // What a workspace takes once up to T tokens have gone through it and one token's logits have been asked for.
 std::uint64_t workspace_bytes(const ModelConfig& config, int T);
+// What Backend::scratch_bytes() wants to know of that model, for chunks of T tokens.
+gpu::ScratchShape scratch_shape(const ModelConfig& config, int T);
 
 // Given the logits wanted, f32 [1][vocab] or [T][vocab] in memory of the device.
 using ReadLogits = std::function<void(const float* logits)>;

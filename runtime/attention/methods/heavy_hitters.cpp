@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "gpu/make_backend.h"
 #include "index/scan/attention_mass.h"
 #include "index/scan/exact_search.h"
 #include "offload/error.h"

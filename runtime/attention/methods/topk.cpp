@@ -13,15 +13,25 @@ class TopK : public Method {
   std::int64_t window(std::int64_t tokens, int) const override { return std::min(options_.window.value_or(0), tokens); }
 
   Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const override {
-    gpu::ExactSelect select;
-    select.rule = options_.rule;
-    select.per = selects_per(options_);
-    select.faiss = options_.faiss;
-    select.limit = plan.limit;
-    select.k = plan.k;
-    std::int32_t* const positions = positions_on_device(step, plan);
-    step.backend.select_exact(step.cache, q, step.query_heads, select, positions, step.stream);
-    attend_positions(step, plan, q, positions, nullptr, out);
+    Selection selection;
+    if (plan.k > 0) {
+      const index::ExactSearch search{step.query_heads,      plan.limit,    plan.k, options_.rule,
+                                      selects_per(options_), options_.faiss};
+      selection.positions.resize(static_cast<std::size_t>(plan.positions()));
+      index::SearchResult result;
+      result.positions = selection.positions.data();
+      const std::vector<float> query = query_on_host(step, q, 1);
+      TailScores tail;
+      if (index::needs_tail_softmax(search)) {
+        std::vector<float> weights = query;
+        for (float& x : weights) x *= index::exact_scale(step.head_dim());
+        tail = score_tail(step, weights);
+        result.max = tail.max.data();
+        result.sum = tail.sum.data();
+      }
+      index::search_exact(step.cache.store, query.data(), search, step.backend.threads(), result);
+    }
+    attend_selection(step, plan, q, selection, false, out);
     return count_planned(step.cache, plan);
   }
 

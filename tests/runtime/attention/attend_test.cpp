@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu/make_backend.h"
 #include "runtime/attention/attend_file.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "tests/support/cpu_cache.h"
