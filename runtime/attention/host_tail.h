@@ -7,7 +7,7 @@
 
 #include "gpu/backend.h"
 
-// The tail for whoever searches near the memory: the store lies there, its newest tokens lie on the device.
+// The tail on the host, for searches near the memory: the store lies there, the newest tokens lie on the device.
 namespace hayloft::runtime {
 
 // Values f32 [count] of the device, copied. Waits for them.

@@ -138,7 +138,7 @@ Cache::Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& co
     if (saved.tokens == 0) continue;
     tail.rows = backend_->allocate(saved.rows.size() * sizeof(f16), stream);
     backend_->to_device(tail.rows.as<void>(), saved.rows.data(), saved.rows.size() * sizeof(f16), stream);
-    backend_->synchronize(stream);  // the rows are about to go
+    backend_->synchronize(stream);  // the host memory of the rows is freed next
   }
 }
 

@@ -42,7 +42,7 @@ std::vector<offload::SnapshotAttachment> build_indices(Session& session, const I
   return built;
 }
 
-// Those that the context has already go on from there; the others watch what is read.
+// Those that the context has already go on from there; the others see the queries of what is read.
 void begin_indices(Session& session, const offload::Snapshot* snapshot, const IngestOptions& options) {
   for (const auto& method : options.indices) {
     if (!snapshot || !restore_index(session, *snapshot, *method)) session.attach_method(*method);

@@ -26,8 +26,8 @@ struct SessionOptions {
   PrefillOptions prefill = {};
 };
 
-// Told after each chunk of a prefill (and by ingest before the first) how many tokens are done. Throw to stop: the
-// chunks so far stay, unless the prefill goes layer by layer, which adds all of them or none.
+// Called after each chunk of a prefill (and by ingest before the first) with how many tokens are done. Throw to stop:
+// the chunks so far stay, unless the prefill goes layer by layer, which adds all of them or none.
 using PrefillProgress = std::function<void(std::int64_t done, std::int64_t total)>;
 
 // One sequence being read or generated. Forks share the context they have in common, without copying it: prefill a book
@@ -96,7 +96,8 @@ class Session {
   void decode(std::int32_t token, const ReadLogits& read);
   void read(std::span<const std::int32_t> tokens, AttentionPolicy& attention, const PrefillProgress& progress);
   // What fits into memory of the device, beside all else, when `tokens` more are read layer by layer. Without a budget
-  // of its own the device's memory is the host's: K and V have no need to stay, and the hidden states nowhere to go.
+  // of its own the device's memory is the host's: K and V need not be kept there, and the hidden states are there
+  // anyway.
   OnDevice fits_device(std::int64_t tokens) const;
 
   const Model* model_;

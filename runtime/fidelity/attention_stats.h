@@ -19,10 +19,10 @@ namespace hayloft::runtime {
 struct AttentionStatsOptions {
   std::vector<int> ranks;                              // r, held to d; empty: d/8, d/4 and d/2
   std::vector<std::int64_t> ks = {16, 64, 256, 1024};  // k, held to the tokens there are
-  std::int64_t steps = 64;  // of each sequence that are looked at; the rest is decoded as if nobody looked on
+  std::int64_t steps = 64;                             // of each sequence that are measured; the others cost nothing
 };
 
-// One layer, over its heads and the steps looked at.
+// One layer, over its heads and the steps measured.
 struct LayerAttention {
   RunningStats entropy;  // of the softmax of a query head, nats; log(tokens) where all positions weigh the same
   // How many keys hold a quarter, a half and three quarters of a query head's softmax, at least.
@@ -42,12 +42,12 @@ struct LayerAttention {
 // What AttentionStats has found, by layer.
 struct AttentionReport {
   std::map<int, LayerAttention> layers;  // by the model's layer
-  std::int64_t steps = 0;                // looked at
+  std::int64_t steps = 0;                // measured
   std::int64_t tokens = 0;               // of context at the last of them
 };
 
-// Collects them. Computes while the step waits, with the backend's threads: for studying, not for serving. Watches one
-// session after another.
+// Measures them, with the backend's threads, while the step waits: for studies, not for serving. Observes one session
+// after another.
 class AttentionStats : public StepObserver {
  public:
   explicit AttentionStats(const AttentionStatsOptions& options = {});  // throws Error on an r or a k below 1

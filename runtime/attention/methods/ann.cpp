@@ -25,7 +25,7 @@ class AnnState : public MethodState {
     ann_.sync_with_store(views, backend_->threads(), progress);
   }
 
-  // Enough to know which directions queries set apart: some hundreds a head in a prompt of 64k.
+  // Enough to learn in which directions queries differ: some hundreds a head in a prompt of 64k.
   int wants_queries(int, int T) const override { return std::min(T, 8); }
 
   void see_queries(const gpu::CacheView& cache, const float* q, int n) override {

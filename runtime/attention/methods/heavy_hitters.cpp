@@ -15,7 +15,7 @@
 namespace hayloft::runtime {
 namespace {
 
-constexpr std::int64_t spare_rows = 64;  // between two times that rows move because there are more of them
+constexpr std::int64_t spare_rows = 64;  // room for so many more before the rows move to a larger buffer
 
 // The `recent` last of n positions and of the others those with the most mass, ties to the smaller one: k in all,
 // ascending.
@@ -69,7 +69,7 @@ void HeavyHitters::see_queries(const gpu::CacheView& cache, const float* q, int 
   if (layer.seen != cache.tokens() - n) return;  // sync_with_cache() will say so
   const std::int64_t count = std::int64_t{n} * shape_.query_heads * shape_.head_dim;
   const std::vector<float> queries = copy_to_host(*device_, q, count, device_->stream());
-  take_in(layer, cache, n);
+  append_rows(layer, cache, n);
   gather_mass(layer, queries.data(), n);
   evict(layer, quota_(cache.layer, cache.tokens()));
 }
@@ -77,7 +77,7 @@ void HeavyHitters::see_queries(const gpu::CacheView& cache, const float* q, int 
 void HeavyHitters::attend(const gpu::CacheView& cache, const float* q, float* out) {
   require_seen(cache, cache.tokens() - 1);
   Layer& layer = at(cache);
-  take_in(layer, cache, 1);
+  append_rows(layer, cache, 1);
   evict(layer, quota_(cache.layer, cache.tokens()));
   gather_mass(layer, q, 1);
 
@@ -109,7 +109,7 @@ std::vector<std::int32_t> HeavyHitters::positions(int layer) const {
   return all;
 }
 
-void HeavyHitters::take_in(Layer& layer, const gpu::CacheView& cache, std::int64_t newest) const {
+void HeavyHitters::append_rows(Layer& layer, const gpu::CacheView& cache, std::int64_t newest) const {
   const HostTail tail(*device_, cache, device_->stream(), newest);
   if (layer.kept + newest > layer.capacity) set_capacity(layer, layer.kept + newest + spare_rows);
   const std::int64_t row = 2 * shape_.head_dim;

@@ -33,7 +33,7 @@ class HeavyHitters : public MethodState {
 
   std::unique_ptr<MethodState> fork() const override { return std::make_unique<HeavyHitters>(*this); }
 
-  // Throws Error unless it has watched every token of the sequence.
+  // Throws Error unless it has seen the queries of every token of the sequence.
   void sync_with_cache(std::span<const gpu::CacheView> layers, const StateProgress& progress) override;
   int wants_queries(int layer, int T) const override;
   void see_queries(const gpu::CacheView& cache, const float* q, int n) override;
@@ -67,7 +67,7 @@ class HeavyHitters : public MethodState {
   Layer& at(const gpu::CacheView& cache) { return layers_[static_cast<std::size_t>(cache.layer)]; }
   void require_seen(const gpu::CacheView& cache, std::int64_t tokens) const;
   // The cache's newest tokens join what is kept, without any mass.
-  void take_in(Layer& layer, const gpu::CacheView& cache, std::int64_t newest) const;
+  void append_rows(Layer& layer, const gpu::CacheView& cache, std::int64_t newest) const;
   // Adds the mass that n queries [n][Hq][d] give to what is kept; they belong to its newest n positions.
   void gather_mass(Layer& layer, const float* q, std::int64_t n) const;
   void evict(Layer& layer, const Quota& quota) const;

@@ -23,7 +23,7 @@ std::uint64_t mixed(std::uint64_t x) {  // splitmix64's finaliser: neighbours be
   return x ^ (x >> 31);
 }
 
-// The projected keys of every layer. Each head of each layer has its own R, so that a run does not hang on one draw.
+// The projected keys of every layer. Each head of each layer has its own R, so that a run does not depend on one draw.
 class ProjectedKeys : public DerivedState {
  public:
   ProjectedKeys(const AttentionShape& shape, int rank, std::uint64_t seed, const offload::Threads& threads)
