@@ -137,6 +137,28 @@ TEST_P(MethodSessionTest, H2ORefusesAContextReadWithoutIt) {
   EXPECT_EQ(session.tokens(), 100);
 }
 
+TEST_P(MethodSessionTest, AMethodThatIsSetDecodesByWhatHasBeenRestored) {
+  const auto h2o = method("h2o:k=20");
+  Session whole = read(*h2o);
+  const std::vector<std::byte> saved = whole.state(*h2o)->save();
+  Session session = read(*method("dense"));
+  session.set_method(h2o);
+  session.restore(*h2o, saved);
+  EXPECT_EQ(session.step(tokens[100]), whole.set_method(h2o).step(tokens[100]));
+}
+
+TEST_P(MethodSessionTest, AnAppendThatFailsLeavesTheMethodSetWithNothingKept) {
+  const auto h2o = method("h2o:k=20");
+  Session session(model, arena, options);
+  session.set_method(h2o);
+  const auto stop = [](std::int64_t, std::int64_t) { fail("stopped"); };
+  EXPECT_THROW(session.append(std::span(tokens).first(100), stop), Error);
+  EXPECT_EQ(session.tokens(), options.chunk_tokens);
+  EXPECT_EQ(static_cast<const HeavyHitters&>(*session.state(*h2o)).kept(0), 0);
+  EXPECT_THROW(session.step(tokens[24]), Error);
+  EXPECT_NO_THROW(session.set_method(method("dense")).step(tokens[24]));
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, MethodSessionTest, ::testing::Values("llama", "smollm3"), test::by_value);
 
 }  // namespace
