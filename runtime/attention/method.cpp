@@ -2,6 +2,7 @@
 
 #include "offload/error.h"
 #include "runtime/attention/method_option_table.h"
+#include "runtime/attention/selection.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -48,6 +49,15 @@ void Method::attend(const Step& step, const float* q, float* out) const {
 
 Counters Method::count(const gpu::CacheView& cache, int query_heads) const {
   return count_planned(cache, plan_selection(cache, query_heads));
+}
+
+std::int64_t Method::window(std::int64_t tokens, int /*layer*/) const {
+  return std::min(options_.window.value_or(0), tokens);
+}
+
+Counters Method::attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const {
+  attend_positions(step, plan, q, nullptr, nullptr, out);
+  return count_planned(step.cache, plan);
 }
 
 SelectionPlan Method::plan_selection(const gpu::CacheView& cache, int query_heads) const {

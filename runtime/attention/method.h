@@ -56,7 +56,8 @@ class Method {
   virtual ~Method() = default;
 
   const MethodOptions& options() const { return options_; }
-  virtual std::int64_t window(std::int64_t tokens, int layer = 0) const = 0;  // w at this length
+  virtual std::int64_t window(std::int64_t tokens,
+                              int layer = 0) const;  // w at this length; 0 unless an option says so
 
   // Attends, adds what that costs to the step's counters and fills its trace, where it has one.
   void attend(const Step& step, const float* q, float* out) const;
@@ -82,8 +83,9 @@ class Method {
   // the whole tail are attended, and k in all per list of selection_per().
   virtual SelectionPlan plan_selection(const gpu::CacheView& cache, int query_heads) const;
   virtual index::SelectPer selection_per() const { return selects_per(options_); }
-  // Attends as planned and returns what that costs: count_planned(), but where only the search knows.
-  virtual Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const = 0;
+  // Attends as planned and returns what that costs: count_planned(), but where only the search knows. By default no
+  // positions are selected: the plan's ranges are all.
+  virtual Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const;
   virtual Counters count_planned(const gpu::CacheView& cache, const SelectionPlan& plan) const = 0;
 
   MethodOptions options_;

@@ -49,8 +49,6 @@ class AnnMethod : public Method {
  public:
   using Method::Method;
 
-  std::int64_t window(std::int64_t tokens, int) const override { return std::min(options_.window.value_or(0), tokens); }
-
   std::string state_key() const override {
     return fmt::format("ann:{}:{}", options_.factory, options_.query_aware ? "aware" : "plain");
   }

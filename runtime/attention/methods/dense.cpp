@@ -1,4 +1,4 @@
-#include "runtime/attention/selection.h"
+#include "runtime/attention/method.h"
 
 // Exact attention to everything: all of K and V, streamed over the link.
 namespace hayloft::runtime {
@@ -15,11 +15,6 @@ class Dense : public Method {
     SelectionPlan plan;
     plan.tokens = cache.tokens();
     return plan;
-  }
-
-  Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const override {
-    attend_positions(step, plan, q, nullptr, nullptr, out);
-    return count_planned(step.cache, plan);
   }
 
   Counters count_planned(const gpu::CacheView& cache, const SelectionPlan& plan) const override {

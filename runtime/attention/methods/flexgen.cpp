@@ -11,8 +11,6 @@ class FlexGen : public Method {
  public:
   using Method::Method;
 
-  std::int64_t window(std::int64_t tokens, int) const override { return std::min(options_.window.value_or(0), tokens); }
-
   index::SelectPer selection_per() const override { return index::SelectPer::kv_head; }
 
   Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const override {

@@ -34,8 +34,6 @@ class Pages : public Method {
  public:
   using Method::Method;
 
-  std::int64_t window(std::int64_t tokens, int) const override { return std::min(options_.window.value_or(0), tokens); }
-
   std::string state_key() const override { return fmt::format("pages page={}", options_.page); }
   std::unique_ptr<MethodState> make_state(const AttentionShape& shape, gpu::Backend& backend) const override {
     return std::make_unique<PageBounds>(shape, options_.page, backend.threads());

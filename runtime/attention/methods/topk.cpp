@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "runtime/attention/selection.h"
 
 // Top-k attention (arXiv 2502.06766): an exact nearest-neighbour search over K near the memory, then k rows.
@@ -9,8 +7,6 @@ namespace {
 class TopK : public Method {
  public:
   using Method::Method;
-
-  std::int64_t window(std::int64_t tokens, int) const override { return std::min(options_.window.value_or(0), tokens); }
 
   Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const override {
     Selection selection;

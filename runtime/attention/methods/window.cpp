@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "runtime/attention/selection.h"
+#include "runtime/attention/method.h"
 
 // The first s tokens (sinks) and the last w: LM-Infinite (arXiv 2308.16137) and StreamingLLM (arXiv 2309.17453).
 namespace hayloft::runtime {
@@ -21,11 +21,6 @@ class Window : public Method {
     plan.limit = plan.tokens - window(plan.tokens, cache.layer);
     plan.sinks = std::min(options_.sinks, plan.limit);
     return plan;
-  }
-
-  Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const override {
-    attend_positions(step, plan, q, nullptr, nullptr, out);
-    return count_planned(step.cache, plan);
   }
 
   Counters count_planned(const gpu::CacheView& cache, const SelectionPlan& plan) const override {

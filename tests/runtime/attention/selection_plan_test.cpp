@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/attention/selection.h"
 #include "tests/support/method_fixture.h"
 
 namespace hayloft::runtime {
@@ -26,8 +25,7 @@ class CountsPlans : public Method {
   }
   Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const override {
     attended = plan;
-    attend_positions(step, plan, q, nullptr, nullptr, out);
-    return count_planned(step.cache, plan);
+    return Method::attend_planned(step, plan, q, out);
   }
   Counters count_planned(const gpu::CacheView& cache, const SelectionPlan& plan) const override {
     counted = plan;
