@@ -116,10 +116,10 @@ TEST(AuditTarget, IsReachedWhileDecoding) {
     options.samples = 2;
     AuditTarget target(parse_method(method, {}), run.model.config().head_dim, options);
     const auto watcher = std::make_shared<MeasuresNow>();
-    run.session.observe(watcher);
+    run.session.add_observer(watcher);
     int raised = 0;
     for (int i = 0; i < 60; ++i) {
-      run.session.step(run.tokens[static_cast<std::size_t>(run.session.tokens())], target.method());
+      run.session.set_method(target.method()).step(run.tokens[static_cast<std::size_t>(run.session.tokens())]);
       raised += static_cast<int>(target.update(watcher->measured).size());
       if (i < 58) watcher->measured.clear();
     }
