@@ -123,6 +123,14 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool special)
   return tokens;
 }
 
+std::vector<std::int32_t> Tokenizer::encode_prompt(std::string_view text) const {
+  return encode(text);
+}
+
+std::vector<std::int32_t> Tokenizer::encode_continuation(std::string_view text) const {
+  return encode(text, /*special=*/false);
+}
+
 std::string Tokenizer::decode(const std::vector<std::int32_t>& tokens, bool special, bool continued) const {
   std::vector<std::string> texts;
   texts.reserve(tokens.size());

@@ -27,6 +27,14 @@ class Tokenizer {
   // (BOS and the like). Text of any length, in time linear in it.
   std::vector<std::int32_t> encode(std::string_view text, bool special = true) const;
 
+  // A whole prompt as the model reads it: encode(text), but where the text itself begins with the first token that the
+  // post-processor puts before a text (BOS, as chat templates write it), nothing is put before it.
+  std::vector<std::int32_t> encode_prompt(std::string_view text) const;
+
+  // Text that goes on behind other tokens: encode(text, false) without the BOS that a chat template may begin with,
+  // where the post-processor puts one before every text anyway.
+  std::vector<std::int32_t> encode_continuation(std::string_view text) const;
+
   // The bytes of the tokens, joined; special tokens are left out unless asked for, ids that are no token always. Not
   // always whole UTF-8 (see Utf8Stream). continued: the tokens follow others, so the space that a SentencePiece-style
   // tokenizer takes from the beginning of a text stays. Byte-level and SentencePiece-style tokenizers so decode piece
