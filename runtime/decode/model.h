@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "gpu/backend.h"
@@ -65,6 +66,7 @@ class Model {
   const ModelConfig& config() const { return config_; }
   gpu::Backend& backend() const { return *backend_; }
   std::uint64_t weight_bytes() const { return weights_.bytes; }
+  const std::vector<std::string>& notes() const { return weights_.notes; }  // what the user should know, a line each
 
   // Runs `tokens` behind what is in the cache and adds their K and V to it. Global layers attend
   // as `attending` says. Returns the logits wanted: [0], [1][vocab] or [T][vocab]. If it throws, the

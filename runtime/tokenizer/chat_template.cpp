@@ -41,12 +41,4 @@ ChatTemplate chat_template(const std::string& text) {
   return split(written);
 }
 
-std::vector<std::int32_t> prompt_tokens(const Tokenizer& tokenizer, const std::string& prompt) {
-  const std::vector<std::int32_t> opening = tokenizer.encode("", true);
-  std::vector<std::int32_t> tokens = tokenizer.encode(prompt, false);
-  const bool brought = !opening.empty() && !tokens.empty() && tokens.front() == opening.front();
-  if (!brought) tokens.insert(tokens.begin(), opening.begin(), opening.end());
-  return tokens;
-}
-
 }  // namespace hayloft::runtime

@@ -1,10 +1,6 @@
 #pragma once
 
-#include <cstdint>
 #include <string>
-#include <vector>
-
-#include "runtime/tokenizer/tokenizer.h"
 
 namespace hayloft::runtime {
 
@@ -19,9 +15,5 @@ struct ChatTemplate {
 // "none", "llama-2", "llama-3", "chatml", or a text with {task} in it where the prompt goes, in which \n is a newline.
 // Throws Error.
 ChatTemplate chat_template(const std::string& text);
-
-// A whole prompt as the model reads it, with what its tokenizer puts before a text, but a first token that both the
-// tokenizer and the template bring only once.
-std::vector<std::int32_t> prompt_tokens(const Tokenizer& tokenizer, const std::string& prompt);
 
 }  // namespace hayloft::runtime

@@ -14,13 +14,15 @@ namespace hayloft::runtime {
 // NFC are honoured. Immutable and thread-safe after construction.
 class Tokenizer {
  public:
-  // Reads DIR/tokenizer.json. Throws Error naming the file and what is unsupported, missing (merges!) or damaged.
+  // Reads DIR/tokenizer.json, and what tokenizer_config.json, added_tokens.json and special_tokens_map.json beside it
+  // declare of added tokens (declared.h). Throws Error naming the file and what is unsupported, missing (merges!) or
+  // damaged.
   explicit Tokenizer(const std::filesystem::path& directory);
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
 
-  // The same on the bytes of a tokenizer.json already in memory; `name` is used in messages.
+  // The bytes of a tokenizer.json already in memory, and nothing beside it; `name` is used in messages.
   static Tokenizer from_json(std::string_view json, const std::string& name);
 
   // text is UTF-8; invalid sequences are read as U+FFFD. special: add what the post-processor adds around a single text
@@ -43,6 +45,7 @@ class Tokenizer {
 
   std::int32_t vocab_size() const;                  // the largest id plus one
   std::int32_t token(std::string_view text) const;  // id of a vocabulary entry or added token, -1 if there is none
+  bool is_special(std::int32_t token) const;        // left out of decoded text unless asked for
 
  private:
   struct Impl;

@@ -38,7 +38,7 @@ class RulerTest : public testing::Test {
   }
   // Tokens that a model reads and may write.
   std::int64_t length(const RulerSample& sample, std::string_view task) const {
-    return static_cast<std::int64_t>(prompt_tokens(tokenizer, sample.input + sample.answer_prefix).size()) +
+    return static_cast<std::int64_t>(tokenizer.encode_prompt(sample.input + sample.answer_prefix).size()) +
            find_ruler_task(task)->answer_tokens;
   }
 
