@@ -8,6 +8,9 @@
 
 namespace hayloft {
 
+// The bytes of a file of at most 16 MiB. Throws Error naming it: unreadable, too large.
+std::string read_small_file(const std::filesystem::path& path);
+
 // Parses a JSON file of at most 16 MiB. Throws Error naming the file: unreadable, too large, not JSON (with the byte).
 nlohmann::json read_json_file(const std::filesystem::path& path);
 

@@ -37,9 +37,9 @@ class File {
   File(const std::filesystem::path& directory, const char* name) : name_((directory / name).string()) {
     std::error_code error;
     if (!std::filesystem::exists(name_, error)) return;
+    document_ = read_json_file(name_);
+    if (!document_->is_object()) return;
     const nlohmann::ordered_json written = read_ordered_json_file(name_);
-    document_ = written;
-    if (!written.is_object()) return;
     for (const auto& [key, value] : written.items()) keys_.push_back(key);
   }
 
@@ -89,6 +89,7 @@ struct Specials {
     }
   }
 
+  // The standard names first.
   void order() {
     const auto place = [](const auto& each) {
       return std::find(standard_names.begin(), standard_names.end(), each.first) - standard_names.begin();
@@ -131,6 +132,20 @@ std::map<TokenId, AddedToken> read_older(const Field& root, const Specials& spec
   return tokens;
 }
 
+// Whether tokenizer_config.json says it all, so that the older files are not read.
+std::optional<Field> find_decoder(const File& config) {
+  const auto root = config.root();
+  return root ? root->find("added_tokens_decoder") : std::nullopt;
+}
+
+Specials read_specials(const File& config, const File& map) {
+  Specials specials;
+  specials.read(config);
+  if (!find_decoder(config)) specials.read(map);
+  specials.order();
+  return specials;
+}
+
 }  // namespace
 
 Tokens declared_tokens(const std::filesystem::path& directory, const Tokens& known) {
@@ -138,17 +153,13 @@ Tokens declared_tokens(const std::filesystem::path& directory, const Tokens& kno
   const File map(directory, "special_tokens_map.json");
   const File older(directory, "added_tokens.json");
 
-  Specials specials;
-  specials.read(config);
+  const Specials specials = read_specials(config, map);
   std::map<TokenId, AddedToken> by_id;
-  const auto root = config.root();
-  if (const auto decoder = root ? root->find("added_tokens_decoder") : std::nullopt) {
+  if (const auto decoder = find_decoder(config)) {
     by_id = read_decoder(*decoder);
-  } else {
-    specials.read(map);
-    if (const auto tokens = older.root()) by_id = read_older(*tokens, specials, known);
+  } else if (const auto tokens = older.root()) {
+    by_id = read_older(*tokens, specials, known);
   }
-  specials.order();
 
   Tokens declared;
   for (const auto& [id, token] : by_id) {
@@ -165,6 +176,14 @@ Tokens declared_tokens(const std::filesystem::path& directory, const Tokens& kno
   for (const auto& [name, token] : specials.named) add(token);
   for (const AddedToken& token : specials.extra) add(token);
   return declared;
+}
+
+std::vector<std::pair<std::string, std::string>> special_tokens(const std::filesystem::path& directory) {
+  const File config(directory, "tokenizer_config.json");
+  const File map(directory, "special_tokens_map.json");
+  std::vector<std::pair<std::string, std::string>> texts;
+  for (const auto& [name, token] : read_specials(config, map).named) texts.emplace_back(name, token.content);
+  return texts;
 }
 
 }  // namespace hayloft::runtime

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/tokenizer/added.h"
@@ -15,5 +17,8 @@ namespace hayloft::runtime {
 // ids that they give order the tokens; AddedTokens::add gives new ones. Throws Error naming file and field on what is
 // damaged.
 std::vector<AddedToken> declared_tokens(const std::filesystem::path& directory, const std::vector<AddedToken>& known);
+
+// The special tokens that these files name, as chat templates know them: bos_token, eos_token, ... and their texts.
+std::vector<std::pair<std::string, std::string>> special_tokens(const std::filesystem::path& directory);
 
 }  // namespace hayloft::runtime
