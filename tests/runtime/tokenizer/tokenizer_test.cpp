@@ -1,4 +1,5 @@
 #include "runtime/tokenizer/tokenizer.h"
+#include "offload/utf8.h"
 
 #include <gtest/gtest.h>
 
