@@ -99,7 +99,7 @@ class AskCommand : public Command {
               const std::string& question) const {
     std::string text = template_;
     text.replace(text.find(slot), slot.size(), question);
-    const std::vector<std::int32_t> tokens = environment.tokenizer->encode(text, false);
+    const std::vector<std::int32_t> tokens = environment.tokenizer->encode_continuation(text);
     if (tokens.empty()) fail("the question is empty");
     runtime::Session session = context.fork();
     session.append(std::span(tokens).first(tokens.size() - 1), [](auto, auto) { check_interrupted(); });

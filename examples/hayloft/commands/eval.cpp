@@ -77,7 +77,7 @@ class EvalCommand : public Command {
         app, "--chat-template", "NAME|TEXT",
         [this](const std::string& text) {
           chat_template_ = text;
-          ruler_.chat = runtime::chat_template(text);
+          ruler_.chat = runtime::ChatTemplate::named(text);
         },
         "Around RULER's prompts: none, llama-2, llama-3, chatml, or a text with {task} in it")
         ->default_str("none");

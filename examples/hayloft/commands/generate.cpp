@@ -73,7 +73,8 @@ class GenerateCommand : public Command {
     const std::filesystem::path directory = snapshot ? model_of(*snapshot, model_) : std::filesystem::path(model_);
     const Environment environment(machine_, directory);
     WatchedMethod method(method_, environment, audit_);
-    const std::vector<std::int32_t> prompt = environment.tokenizer->encode(text, !snapshot);
+    const std::vector<std::int32_t> prompt =
+        snapshot ? environment.tokenizer->encode_continuation(text) : environment.tokenizer->encode_prompt(text);
     if (prompt.empty()) fail("the prompt is empty: there is nothing to go on from");
     PlannedRun planned{directory, session_, {method_}, tokens_needed(static_cast<std::int64_t>(prompt.size())), 0};
     if (snapshot) add_saved(environment, *snapshot, planned);
