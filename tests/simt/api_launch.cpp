@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "tests/simt/machine.h"
+#include "tests/simt/ptx/launch.h"
 #include "tests/simt/runtime.h"
 #include "tests/simt/symbols.h"
 
@@ -18,7 +19,8 @@ bool fits(const dim3& v, std::uint64_t x, std::uint64_t y, std::uint64_t z) {
 
 }  // namespace
 
-cudaError_t queue_kernel(const cudaLaunchConfig_t& config, const void* kernel, std::function<void()> body) {
+cudaError_t queue_kernel(const cudaLaunchConfig_t& config, const void* kernel, std::function<void()> body,
+                         std::vector<std::span<const std::byte>> arguments) {
   return api("cudaLaunchKernelEx", [&](Runtime& runtime) {
     const std::uint64_t threads = std::uint64_t{config.blockDim.x} * config.blockDim.y * config.blockDim.z;
     if (!fits(config.blockDim, 1024, 1024, 64) || threads > 1024) return cudaErrorInvalidConfiguration;
@@ -32,10 +34,14 @@ cudaError_t queue_kernel(const cudaLaunchConfig_t& config, const void* kernel, s
       return cudaErrorLaunchFailure;
     }
     const Grid grid{config.gridDim, config.blockDim, config.dynamicSmemBytes};
-    runtime.queue_kernel(config.stream, kernel, [&runtime, grid, kernel, body = std::move(body)] {
-      const std::string failure = run_grid(grid, body, runtime.random);
+    const auto run = [&runtime, grid, kernel, limit, body = std::move(body), arguments = std::move(arguments)] {
+      const std::string failure =
+          ptx::enabled()
+              ? ptx::launch(function_name(kernel), grid, arguments, limit, runtime.memory, runtime.random)
+              : run_grid(grid, body, runtime.random);
       if (!failure.empty()) runtime.kernel_failed(function_name(kernel) + ": " + failure);
-    });
+    };
+    runtime.queue_kernel(config.stream, kernel, run);
     return cudaSuccess;
   });
 }
