@@ -3,10 +3,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "offload/host/mapped_file.h"
 
 #include "gpu/backend.h"
 
@@ -27,9 +30,6 @@ struct TensorView {
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path);
-  ~SafetensorsFile();
-  SafetensorsFile(SafetensorsFile&&) noexcept;
-  SafetensorsFile& operator=(SafetensorsFile&&) noexcept;
 
   const std::map<std::string, TensorView, std::less<>>& tensors() const { return tensors_; }
   const TensorView& at(std::string_view name) const;  // throws Error naming the file when there is no such tensor
@@ -38,8 +38,7 @@ class SafetensorsFile {
 
  private:
   std::filesystem::path path_;
-  void* mapping_ = nullptr;
-  std::uint64_t bytes_ = 0;
+  std::unique_ptr<const offload::MappedFile> mapping_;
   std::map<std::string, TensorView, std::less<>> tensors_;
 };
 
@@ -50,6 +49,7 @@ std::map<std::string, TensorView, std::less<>> parse_safetensors(std::span<const
 // Elements of a floating tensor (F64, F32, F16, BF16) as f32. Throws Error on another dtype.
 std::vector<float> to_f32(const TensorView& tensor, const std::string& name);
 
+// One tensor of a file to be written; a view of its data.
 struct TensorToWrite {
   std::string name;
   std::string dtype;  // F32 or I32
