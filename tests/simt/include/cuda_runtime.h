@@ -242,7 +242,7 @@ namespace hayloft::simt {
 // `arguments` are the bytes of the kernel's parameters, which `body` owns.
 cudaError_t queue_kernel(const cudaLaunchConfig_t& config, const void* kernel, std::function<void()> body,
                          std::vector<std::span<const std::byte>> arguments);
-}
+}  // namespace hayloft::simt
 
 template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),

@@ -58,7 +58,8 @@ std::byte* AddressSpaces::at(Space space, std::uint64_t address, unsigned bytes,
       }
       return shared_.data() + address;
     case Space::global:
-    case Space::generic: return global(address, bytes, lane);
+    case Space::generic:
+      return global(address, bytes, lane);
   }
   return nullptr;
 }

@@ -19,8 +19,10 @@ void add_logic(std::vector<Opcode>& to, const std::string& type) {
   to.push_back(lane_opcode<T(T, T)>("or." + type, [](T a, T b) { return static_cast<T>(a | b); }));
   to.push_back(lane_opcode<T(T, T)>("xor." + type, [](T a, T b) { return static_cast<T>(a ^ b); }));
   to.push_back(lane_opcode<T(T)>("not." + type, [](T a) {
-    if constexpr (std::is_same_v<T, bool>) return !a;
-    else return static_cast<T>(~a);
+    if constexpr (std::is_same_v<T, bool>)
+      return !a;
+    else
+      return static_cast<T>(~a);
   }));
 }
 

@@ -89,9 +89,8 @@ void add_convert_opcodes(std::vector<Opcode>& to) {
   add.operator()<s64(s32)>("cvt.s64.s32", Type::s64, Type::s32, [](s32 x) { return s64{x}; });
 
   add.operator()<float(f16)>("cvt.f32.f16", Type::f32, Type::f16, [](f16 x) { return to_float(x); });
-  add.operator()<f16(float)>("cvt.rn.f16.f32", Type::f16, Type::f32, [](float x) {
-    return x != x ? f16{0x7fff} : to_f16(x);
-  });
+  add.operator()<f16(float)>("cvt.rn.f16.f32", Type::f16, Type::f32,
+                             [](float x) { return x != x ? f16{0x7fff} : to_f16(x); });
   add.operator()<double(float)>("cvt.f64.f32", Type::f64, Type::f32, [](float x) { return double{x}; });
   add.operator()<float(double)>("cvt.rn.f32.f64", Type::f32, Type::f64, [](double x) { return static_cast<float>(x); });
 
@@ -101,8 +100,10 @@ void add_convert_opcodes(std::vector<Opcode>& to) {
   add.operator()<double(s64)>("cvt.rn.f64.s64", Type::f64, Type::s64, [](s64 x) { return static_cast<double>(x); });
 
   // .rzi: towards zero; .rni: to nearest, half to even; .sat: into [0, 1], and a NaN becomes 0.
-  add.operator()<s32(float)>("cvt.rzi.s32.f32", Type::s32, Type::f32, [](float x) { return integer<s32>(std::trunc(x)); });
-  add.operator()<s64(double)>("cvt.rzi.s64.f64", Type::s64, Type::f64, [](double x) { return integer<s64>(std::trunc(x)); });
+  add.operator()<s32(float)>("cvt.rzi.s32.f32", Type::s32, Type::f32,
+                             [](float x) { return integer<s32>(std::trunc(x)); });
+  add.operator()<s64(double)>("cvt.rzi.s64.f64", Type::s64, Type::f64,
+                              [](double x) { return integer<s64>(std::trunc(x)); });
   add.operator()<float(float)>("cvt.rzi.f32.f32", Type::f32, Type::f32, [](float x) { return std::trunc(x); });
   add.operator()<float(float)>("cvt.rni.f32.f32", Type::f32, Type::f32, [](float x) { return std::nearbyint(x); });
   add.operator()<double(double)>("cvt.rni.f64.f64", Type::f64, Type::f64, [](double x) { return std::nearbyint(x); });

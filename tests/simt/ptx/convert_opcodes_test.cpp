@@ -56,7 +56,7 @@ TEST(PtxConversions, FloatsRoundToNearestAndMakeOneNaN) {
           {"cvt.rn.f64.s64", {~std::uint64_t{0}}, {bits(-1.0)}},
           {"cvt.rn.f64.s64", {(std::uint64_t{1} << 53) + 1}, {bits(9007199254740992.0)}},
       },
-      {"cvt.f32", "cvt.f64", "cvt.rn"});
+      {"cvt.f32", "cvt.f64", "cvt.rn."});
 }
 
 TEST(PtxConversions, ToWholeNumbersAndIntoTheUnitInterval) {
@@ -97,7 +97,8 @@ TEST(PtxMoves, KeepEveryBit) {
   };
   for (const char* name : {"mov.b16", "mov.u16"}) table.push_back({name, {0x8001}, {0x8001}});
   for (const char* name : {"mov.b32", "mov.u32", "mov.f32"}) table.push_back({name, {payload32}, {payload32}});
-  for (const char* name : {"mov.b64", "mov.u64", "mov.f64"}) table.push_back({name, {0x7ff4000000000001}, {0x7ff4000000000001}});
+  for (const char* name : {"mov.b64", "mov.u64", "mov.f64"})
+    table.push_back({name, {0x7ff4000000000001}, {0x7ff4000000000001}});
   check_table(table, {"mov.p", "mov.b", "mov.f", "mov.u16", "mov.u32", "cvta"});
 }
 
@@ -140,12 +141,9 @@ void add_orders(std::vector<OpcodeCase>& table, const std::string& type, T less,
 }
 
 TEST(PtxComparisons, OrdersGoByTheTypeAndWithNaNByTheEndingOfTheName) {
-  std::vector<OpcodeCase> table{{"setp.eq.b32", {all32, all32}, {1}},
-                                {"setp.eq.b32", {all32, 0}, {0}},
-                                {"setp.ne.b32", {all32, all32}, {0}},
-                                {"setp.ne.b32", {all32, 1}, {1}},
-                                {"setp.eq.f32", {minus0, 0}, {1}},
-                                {"setp.lt.f32", {minus0, 0}, {0}}};
+  std::vector<OpcodeCase> table{{"setp.eq.b32", {all32, all32}, {1}}, {"setp.eq.b32", {all32, 0}, {0}},
+                                {"setp.ne.b32", {all32, all32}, {0}}, {"setp.ne.b32", {all32, 1}, {1}},
+                                {"setp.eq.f32", {minus0, 0}, {1}},    {"setp.lt.f32", {minus0, 0}, {0}}};
   add_orders<std::int16_t>(table, "s16", -1, 1);
   add_orders<std::uint16_t>(table, "u16", 1, 0xffff);
   add_orders<std::int32_t>(table, "s32", -1, 1);

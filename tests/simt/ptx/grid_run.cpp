@@ -59,8 +59,14 @@ class GridRun {
 
 GridRun::GridRun(const Module& module, const Kernel& kernel, const Grid& grid, AddressSpaces& memory,
                  RaceDetector* races, Schedule& schedule, std::mt19937_64& random)
-    : module_(module), kernel_(kernel), grid_(grid), memory_(memory), races_(races), schedule_(schedule),
-      random_(random), threads_(grid.threads.x * grid.threads.y * grid.threads.z) {
+    : module_(module),
+      kernel_(kernel),
+      grid_(grid),
+      memory_(memory),
+      races_(races),
+      schedule_(schedule),
+      random_(random),
+      threads_(grid.threads.x * grid.threads.y * grid.threads.z) {
   for (unsigned first = 0; first < threads_; first += kLanes) {
     warps_.emplace_back(kernel, memory, first / kLanes, std::min(kLanes, threads_ - first));
   }
@@ -98,20 +104,34 @@ void GridRun::run() {
 
 std::uint32_t GridRun::special(Special what, unsigned thread) const {
   switch (what) {
-    case Special::tid_x: return index(thread).x;
-    case Special::tid_y: return index(thread).y;
-    case Special::tid_z: return index(thread).z;
-    case Special::ctaid_x: return block_.x;
-    case Special::ctaid_y: return block_.y;
-    case Special::ctaid_z: return block_.z;
-    case Special::ntid_x: return grid_.threads.x;
-    case Special::ntid_y: return grid_.threads.y;
-    case Special::ntid_z: return grid_.threads.z;
-    case Special::nctaid_x: return grid_.blocks.x;
-    case Special::nctaid_y: return grid_.blocks.y;
-    case Special::nctaid_z: return grid_.blocks.z;
-    case Special::laneid: return thread % kLanes;
-    default: return static_cast<std::uint32_t>(dynamic_offset(kernel_));
+    case Special::tid_x:
+      return index(thread).x;
+    case Special::tid_y:
+      return index(thread).y;
+    case Special::tid_z:
+      return index(thread).z;
+    case Special::ctaid_x:
+      return block_.x;
+    case Special::ctaid_y:
+      return block_.y;
+    case Special::ctaid_z:
+      return block_.z;
+    case Special::ntid_x:
+      return grid_.threads.x;
+    case Special::ntid_y:
+      return grid_.threads.y;
+    case Special::ntid_z:
+      return grid_.threads.z;
+    case Special::nctaid_x:
+      return grid_.blocks.x;
+    case Special::nctaid_y:
+      return grid_.blocks.y;
+    case Special::nctaid_z:
+      return grid_.blocks.z;
+    case Special::laneid:
+      return thread % kLanes;
+    default:
+      return static_cast<std::uint32_t>(dynamic_offset(kernel_));
   }
 }
 

@@ -25,9 +25,9 @@ struct RunResult {
 };
 
 // Runs a kernel of the module on this grid: blocks one after another in a random order, threads as the schedule has it.
-// `parameters` are the bytes of the parameter space. Failures are faults of a lane (address_spaces.h, races.h), lanes of
-// a warp or threads of a block that wait for each other at different places or for threads that have exited, and a block
-// larger than the kernel allows.
+// `parameters` are the bytes of the parameter space. Failures are faults of a lane (address_spaces.h, races.h), lanes
+// of a warp or threads of a block that wait for each other at different places or for threads that have exited, and a
+// block larger than the kernel allows.
 RunResult run_kernel(const Module& module, const Kernel& kernel, const Grid& grid, std::span<std::byte> parameters,
                      const AddressSpaces::FindPiece& find_piece, const RunOptions& options, std::mt19937_64& random);
 

@@ -73,9 +73,8 @@ void add_integer_opcodes(std::vector<Opcode>& to) {
   to.push_back(lane_opcode<u64(u64)>("neg.s64", [](u64 a) { return 0 - a; }));
   to.push_back(lane_opcode<s64(s32, s32)>("mul.wide.s32", [](s32 a, s32 b) { return s64{a} * b; }));
   to.push_back(lane_opcode<u64(u32, u32)>("mul.wide.u32", [](u32 a, u32 b) { return u64{a} * b; }));
-  to.push_back(lane_opcode<u32(u32, u32)>("mul.hi.u32", [](u32 a, u32 b) {
-    return static_cast<u32>(u64{a} * b >> 32);
-  }));
+  to.push_back(
+      lane_opcode<u32(u32, u32)>("mul.hi.u32", [](u32 a, u32 b) { return static_cast<u32>(u64{a} * b >> 32); }));
   add_min_max<s32>(to, "s32");
   add_min_max<u32>(to, "u32");
   add_min_max<s64>(to, "s64");

@@ -34,7 +34,7 @@ struct Instruction {
   unsigned guard = 0;    // offset of the predicate
   Operands to{};
   Operands from{};
-  Register base{};           // of the address, for loads, stores and atomics
+  Register base{};          // of the address, for loads, stores and atomics
   std::int64_t offset = 0;  // added to it
   unsigned target = 0;      // of a branch: index of an instruction
   int line = 0;             // of the PTX file

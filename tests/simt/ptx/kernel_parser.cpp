@@ -4,6 +4,7 @@
 
 #include <map>
 #include <optional>
+#include <stdexcept>
 #include <utility>
 
 #include "tests/simt/ptx/register_file.h"
@@ -14,10 +15,10 @@ namespace hayloft::simt::ptx {
 namespace {
 
 const std::map<std::string_view, Special> special_registers{
-    {"%tid.x", Special::tid_x},         {"%tid.y", Special::tid_y},       {"%tid.z", Special::tid_z},
-    {"%ctaid.x", Special::ctaid_x},     {"%ctaid.y", Special::ctaid_y},   {"%ctaid.z", Special::ctaid_z},
-    {"%ntid.x", Special::ntid_x},       {"%ntid.y", Special::ntid_y},     {"%ntid.z", Special::ntid_z},
-    {"%nctaid.x", Special::nctaid_x},   {"%nctaid.y", Special::nctaid_y}, {"%nctaid.z", Special::nctaid_z},
+    {"%tid.x", Special::tid_x},       {"%tid.y", Special::tid_y},       {"%tid.z", Special::tid_z},
+    {"%ctaid.x", Special::ctaid_x},   {"%ctaid.y", Special::ctaid_y},   {"%ctaid.z", Special::ctaid_z},
+    {"%ntid.x", Special::ntid_x},     {"%ntid.y", Special::ntid_y},     {"%ntid.z", Special::ntid_z},
+    {"%nctaid.x", Special::nctaid_x}, {"%nctaid.y", Special::nctaid_y}, {"%nctaid.z", Special::nctaid_z},
     {"%laneid", Special::laneid},
 };
 
@@ -38,8 +39,11 @@ class KernelParser {
     body();
     for (const auto& [instruction, label] : branches_) {
       const auto found = labels_.find(label);
-      if (found == labels_.end()) tokens_.fail(fmt::format("a branch to {}, which is nowhere", label));
-      kernel_.code[instruction].target = found->second;
+      Instruction& branch = kernel_.code[instruction];
+      if (found == labels_.end()) {
+        throw std::runtime_error(fmt::format("line {}: a branch to {}, which is nowhere", branch.line, label));
+      }
+      branch.target = found->second;
     }
     return std::move(kernel_);
   }
@@ -169,7 +173,7 @@ void KernelParser::directive() {
     kernel_.static_shared_bytes = offset + found.bytes;
     tokens_.expect(";");
   } else {
-    tokens_.fail(fmt::format("the directive '{}' is not known here", word));
+    tokens_.fail(fmt::format("the directive '{}' is not known here", tokens_.next()));
   }
 }
 

@@ -109,8 +109,8 @@ class Launcher {
     for (std::size_t i = 0; i < arguments.size(); ++i) {
       const Parameter& parameter = kernel.parameters[i];
       if (arguments[i].size() != parameter.bytes) {
-        throw std::runtime_error(fmt::format("argument {} has {} bytes, the PTX's parameter {}", i,
-                                             arguments[i].size(), parameter.bytes));
+        throw std::runtime_error(
+            fmt::format("argument {} has {} bytes, the PTX's parameter {}", i, arguments[i].size(), parameter.bytes));
       }
       std::memcpy(bytes.data() + parameter.offset, arguments[i].data(), parameter.bytes);
     }
@@ -144,8 +144,7 @@ LaunchOptions options_from_environment() {
     options.run.schedule = *kind;
   }
   options.run.races = environment("HAYLOFT_PTX_RACES") != "0";
-  options.approximation_ulp =
-      static_cast<unsigned>(std::strtoul(environment("HAYLOFT_PTX_ULP").c_str(), nullptr, 10));
+  options.approximation_ulp = static_cast<unsigned>(std::strtoul(environment("HAYLOFT_PTX_ULP").c_str(), nullptr, 10));
   options.counts_file = environment("HAYLOFT_PTX_COUNTS");
   return options;
 }

@@ -21,9 +21,9 @@ namespace hayloft::simt::ptx {
 // instructions of threads, name.
 struct LaunchOptions {
   std::vector<std::filesystem::path> folders;  // empty: kernels run as C++
-  RunOptions run;
+  RunOptions run{};
   unsigned approximation_ulp = 0;
-  std::string counts_file;
+  std::string counts_file{};
 };
 LaunchOptions options_from_environment();  // throws std::invalid_argument
 
@@ -32,8 +32,8 @@ void use(const LaunchOptions& options);
 bool enabled();
 
 // Runs the kernel of this demangled name from the PTX. `arguments` are its parameters as the host laid them out;
-// `shared_limit` is the most shared memory, static and dynamic, that the kernel may have. Returns what went wrong in one
-// line, or nothing. Also wrong: no PTX has this kernel, or it has other parameters.
+// `shared_limit` is the most shared memory, static and dynamic, that the kernel may have. Returns what went wrong in
+// one line, or nothing. Also wrong: no PTX has this kernel, or it has other parameters.
 std::string launch(const std::string& kernel, const Grid& grid, std::span<const std::span<const std::byte>> arguments,
                    std::size_t shared_limit, const Memory& memory, std::mt19937_64& random);
 

@@ -79,7 +79,7 @@ void Module::scan() {
       while (tokens.peek() != "{") tokens.next();
       tokens.skip_braces();
     } else {
-      tokens.fail(fmt::format("the directive '{}' is not known here", word));
+      tokens.fail(fmt::format("the directive '{}' is not known here", tokens.next()));
     }
   }
 }

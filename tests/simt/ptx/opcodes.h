@@ -34,7 +34,7 @@ struct Opcode {
   std::vector<Type> to{};    // of the destinations
   std::vector<Type> from{};  // of the sources, without the address
   Space space = Space::generic;
-  bool any_width = false;  // registers may be wider than the types, as for ld, st and cvt
+  bool any_width = false;        // registers may be wider than the types, as for ld, st and cvt
   bool second_optional = false;  // of two destinations, as for the predicate of shfl
 
   // Carries it out for the lanes of the mask. Null for branches, exits and barriers of blocks.

@@ -41,8 +41,10 @@ void RaceDetector::read(const Place& place, std::size_t address, unsigned bytes)
       byte.others = Others::other_warps;
     } else if (byte.others != Others::other_warps) {
       // A barrier of the warp orders all that its lanes have read before.
-      if (byte.reader.warp_barriers != place.warp_barriers) byte.others = Others::none;
-      else if (byte.reader.thread != place.thread) byte.others = Others::same_warp;
+      if (byte.reader.warp_barriers != place.warp_barriers)
+        byte.others = Others::none;
+      else if (byte.reader.thread != place.thread)
+        byte.others = Others::same_warp;
     }
     byte.reader = place;
     byte.read = barriers_;

@@ -57,11 +57,16 @@ class Adversarial : public Schedule {
     const Mask one = Mask{1} << lane;
     const std::uint64_t dice = random_();
     switch (dice % 8) {
-      case 0: turn.lanes = one; break;
+      case 0:
+        turn.lanes = one;
+        break;
       case 1:
       case 2:
-      case 3: turn.lanes = (lanes_at(warp, turn.pc) & static_cast<Mask>(dice >> 32)) | one; break;
-      default: turn.lanes = lanes_at(warp, turn.pc);
+      case 3:
+        turn.lanes = (lanes_at(warp, turn.pc) & static_cast<Mask>(dice >> 32)) | one;
+        break;
+      default:
+        turn.lanes = lanes_at(warp, turn.pc);
     }
     turn.steps = std::uint64_t{1} << (dice >> 8) % 10;
     return turn;
@@ -80,6 +85,7 @@ class Starving : public Schedule {
     std::iota(warps_.begin(), warps_.end(), std::size_t{0});
     std::shuffle(warps_.begin(), warps_.end(), random_);
     std::shuffle(lanes_.begin(), lanes_.end(), random_);
+    alone_ = random_() % 4 == 0;
   }
 
   Turn next(std::vector<Warp>& warps) override {
@@ -88,13 +94,15 @@ class Starving : public Schedule {
     Warp& warp = warps[first];
     const unsigned lane =
         *std::find_if(lanes_.begin(), lanes_.end(), [&](unsigned l) { return (warp.running >> l & 1) != 0; });
-    return {&warp, lanes_at(warp, warp.pc[lane]), warp.pc[lane]};
+    const unsigned pc = warp.pc[lane];
+    return {&warp, alone_ ? Mask{1} << lane : lanes_at(warp, pc), pc};
   }
 
  private:
   std::mt19937_64& random_;
   std::vector<std::size_t> warps_;
   std::array<unsigned, kLanes> lanes_{};
+  bool alone_ = false;  // lanes run one by one
 };
 
 }  // namespace
@@ -108,9 +116,12 @@ std::optional<ScheduleKind> schedule_named(std::string_view name) {
 
 std::unique_ptr<Schedule> make_schedule(ScheduleKind kind, std::mt19937_64& random) {
   switch (kind) {
-    case ScheduleKind::adversarial: return std::make_unique<Adversarial>(random);
-    case ScheduleKind::starving: return std::make_unique<Starving>(random);
-    default: return std::make_unique<Lockstep>(random);
+    case ScheduleKind::adversarial:
+      return std::make_unique<Adversarial>(random);
+    case ScheduleKind::starving:
+      return std::make_unique<Starving>(random);
+    default:
+      return std::make_unique<Lockstep>(random);
   }
 }
 

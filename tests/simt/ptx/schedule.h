@@ -16,7 +16,7 @@ namespace hayloft::simt::ptx {
 enum class ScheduleKind : std::uint8_t {
   lockstep,     // warps in a random order; lanes that part come together again where their paths meet
   adversarial,  // random lanes of random warps for a random while
-  starving,     // threads in a random order of precedence: one runs only while all before it wait
+  starving,  // warps in a random order of precedence: one runs only while all before it wait; in some blocks lanes too
 };
 
 std::optional<ScheduleKind> schedule_named(std::string_view name);

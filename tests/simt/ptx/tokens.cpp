@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cctype>
 #include <stdexcept>
 
@@ -28,6 +29,7 @@ void Tokens::skip_blanks() {
 }
 
 void Tokens::advance() {
+  taken_line_ = word_line_;
   skip_blanks();
   word_line_ = line_;
   const std::size_t begin = at_;
@@ -63,7 +65,9 @@ bool Tokens::take(std::string_view word) {
 }
 
 void Tokens::expect(std::string_view word) {
-  if (!take(word)) fail(fmt::format("'{}' where '{}' was expected", word_, word));
+  if (take(word)) return;
+  taken_line_ = word_line_;
+  fail(fmt::format("'{}' where '{}' was expected", word_, word));
 }
 
 void Tokens::skip_braces() {
@@ -81,7 +85,7 @@ void Tokens::skip_line() {
 }
 
 void Tokens::fail(const std::string& message) const {
-  throw std::runtime_error(fmt::format("line {}: {}", word_line_, message));
+  throw std::runtime_error(fmt::format("line {}: {}", taken_line_, message));
 }
 
 }  // namespace hayloft::simt::ptx

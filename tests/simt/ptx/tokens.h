@@ -14,7 +14,7 @@ class Tokens {
 
   std::string_view peek() const { return word_; }  // empty at the end
   bool at_end() const { return word_.empty(); }
-  int line() const { return word_line_; }      // of the word that peek() shows, from 1
+  int line() const { return word_line_; }       // of the word that peek() shows, from 1
   std::size_t position() const { return at_; }  // behind that word
   std::string_view next();
   bool take(std::string_view word);    // next() if it is this one
@@ -22,7 +22,8 @@ class Tokens {
   void skip_braces();                  // from an opening brace past the closing one
   void skip_line();                    // past all words of the line of the word that peek() shows
 
-  [[noreturn]] void fail(const std::string& message) const;  // throws std::runtime_error naming the line
+  // Throws std::runtime_error naming the line of the last word that was taken.
+  [[noreturn]] void fail(const std::string& message) const;
 
  private:
   void advance();
@@ -32,7 +33,8 @@ class Tokens {
   std::string_view word_;
   std::size_t at_ = 0;
   int line_;
-  int word_line_ = 1;
+  int word_line_ = 1;   // of word_
+  int taken_line_ = 1;  // of the one before
 };
 
 }  // namespace hayloft::simt::ptx

@@ -23,7 +23,9 @@ struct Fault : std::runtime_error {
 class Warp {
  public:
   Warp(const Kernel& kernel, AddressSpaces& spaces, unsigned in_block, unsigned threads)
-      : memory(spaces), number(in_block), existing(threads == kLanes ? ~Mask{0} : (Mask{1} << threads) - 1),
+      : memory(spaces),
+        number(in_block),
+        existing(threads == kLanes ? ~Mask{0} : (Mask{1} << threads) - 1),
         registers_(kernel.register_bytes / sizeof(Line) + 1) {}
 
   template <class T>
@@ -35,20 +37,34 @@ class Warp {
   // One lane of a register of any width, as bits.
   std::uint64_t bits(Register of, unsigned lane) {
     switch (of.bytes) {
-      case 0: return predicate(of.offset) >> lane & 1;
-      case 2: return lanes<std::uint16_t>(of)[lane];
-      case 4: return lanes<std::uint32_t>(of)[lane];
-      case 8: return lanes<std::uint64_t>(of)[lane];
-      default: return lanes<std::uint8_t>(of)[lane];
+      case 0:
+        return predicate(of.offset) >> lane & 1;
+      case 2:
+        return lanes<std::uint16_t>(of)[lane];
+      case 4:
+        return lanes<std::uint32_t>(of)[lane];
+      case 8:
+        return lanes<std::uint64_t>(of)[lane];
+      default:
+        return lanes<std::uint8_t>(of)[lane];
     }
   }
   void set_bits(Register of, unsigned lane, std::uint64_t bits) {
     switch (of.bytes) {
-      case 0: predicate(of.offset) = (predicate(of.offset) & ~(Mask{1} << lane)) | static_cast<Mask>(bits & 1) << lane; return;
-      case 2: lanes<std::uint16_t>(of)[lane] = static_cast<std::uint16_t>(bits); return;
-      case 4: lanes<std::uint32_t>(of)[lane] = static_cast<std::uint32_t>(bits); return;
-      case 8: lanes<std::uint64_t>(of)[lane] = bits; return;
-      default: lanes<std::uint8_t>(of)[lane] = static_cast<std::uint8_t>(bits);
+      case 0:
+        predicate(of.offset) = (predicate(of.offset) & ~(Mask{1} << lane)) | static_cast<Mask>(bits & 1) << lane;
+        return;
+      case 2:
+        lanes<std::uint16_t>(of)[lane] = static_cast<std::uint16_t>(bits);
+        return;
+      case 4:
+        lanes<std::uint32_t>(of)[lane] = static_cast<std::uint32_t>(bits);
+        return;
+      case 8:
+        lanes<std::uint64_t>(of)[lane] = bits;
+        return;
+      default:
+        lanes<std::uint8_t>(of)[lane] = static_cast<std::uint8_t>(bits);
     }
   }
   void fill_registers(std::byte with) {

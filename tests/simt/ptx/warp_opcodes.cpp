@@ -22,10 +22,14 @@ Origin origin(Direction direction, int lane, std::uint32_t operand, std::uint32_
   const int last = (lane & segment) | (clamp & ~segment);
   const int first = lane & segment;
   switch (direction) {
-    case Direction::up: return {lane - by, lane - by >= last};
-    case Direction::down: return {lane + by, lane + by <= last};
-    case Direction::butterfly: return {lane ^ by, (lane ^ by) <= last};
-    default: return {first | (by & ~segment), (first | (by & ~segment)) <= last};
+    case Direction::up:
+      return {lane - by, lane - by >= last};
+    case Direction::down:
+      return {lane + by, lane + by <= last};
+    case Direction::butterfly:
+      return {lane ^ by, (lane ^ by) <= last};
+    default:
+      return {first | (by & ~segment), (first | (by & ~segment)) <= last};
   }
 }
 
