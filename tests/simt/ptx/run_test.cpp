@@ -12,7 +12,6 @@
 namespace hayloft::simt::ptx {
 namespace {
 
-
 struct Launch {
   unsigned threads = 32;
   unsigned blocks = 1;
@@ -131,8 +130,7 @@ TEST_F(PtxRunTest, SharedMemoryIsFullOfNaNInEveryBlock) {
 
 // Thread t writes word t of shared memory and reads that of its neighbour.
 std::string exchange_by(const std::string& barrier) {
-  return std::string(address_of_thread) +
-         "shl.b32 %r1, %r0, 2;\nst.shared.u32 [%r1], %r0;\n" + barrier +
+  return std::string(address_of_thread) + "shl.b32 %r1, %r0, 2;\nst.shared.u32 [%r1], %r0;\n" + barrier +
          "xor.b32 %r2, %r1, 4;\nld.shared.u32 %r3, [%r2];\nst.global.u32 [%rd1], %r3;\n";
 }
 const std::string words = ".shared .align 4 .b8 words[512];";
@@ -199,8 +197,9 @@ TEST_F(PtxRunTest, NeighboursInOneWordDoNotRace) {
 
 TEST_F(PtxRunTest, DivergentBarriersAreFailures) {
   const std::string half = "mov.u32 %r0, %tid.x;\nsetp.lt.s32 %p0, %r0, 16;\n";
-  EXPECT_NE(run({half + "@%p0 bra skip;\nbar.sync 0;\nskip:\n"}).find("some threads wait, others have exited: bar.sync "
-                                                                      "0; at test.ptx:15, thread (16, 0, 0)"),
+  EXPECT_NE(run({half + "@%p0 bra skip;\nbar.sync 0;\nskip:\n"})
+                .find("some threads wait, others have exited: bar.sync "
+                      "0; at test.ptx:15, thread (16, 0, 0)"),
             std::string::npos);
   EXPECT_NE(run({half + "@%p0 bra other;\nbar.sync 0;\nret;\nother:\nbar.sync 0;\n"}).find("others wait at test.ptx:"),
             std::string::npos);
