@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <bit>
 #include <memory>
-#include <optional>
 
 namespace hayloft::simt::ptx {
 namespace {
@@ -25,8 +24,8 @@ std::size_t dynamic_offset(const Kernel& kernel) {  // behind the static variabl
 
 class GridRun {
  public:
-  GridRun(const Module& module, const Kernel& kernel, const Grid& grid, AddressSpaces& memory, RaceDetector* races,
-          Schedule& schedule, std::mt19937_64& random);
+  GridRun(const Module& module, const Kernel& kernel, const Grid& grid, AddressSpaces& memory, Schedule& schedule,
+          std::mt19937_64& random);
 
   void run();  // throws Failure
   std::uint64_t instructions() const { return instructions_; }
@@ -47,7 +46,6 @@ class GridRun {
   const Kernel& kernel_;
   const Grid& grid_;
   AddressSpaces& memory_;
-  RaceDetector* races_;
   Schedule& schedule_;
   std::mt19937_64& random_;
   unsigned threads_;
@@ -58,12 +56,11 @@ class GridRun {
 };
 
 GridRun::GridRun(const Module& module, const Kernel& kernel, const Grid& grid, AddressSpaces& memory,
-                 RaceDetector* races, Schedule& schedule, std::mt19937_64& random)
+                 Schedule& schedule, std::mt19937_64& random)
     : module_(module),
       kernel_(kernel),
       grid_(grid),
       memory_(memory),
-      races_(races),
       schedule_(schedule),
       random_(random),
       threads_(grid.threads.x * grid.threads.y * grid.threads.z) {
@@ -187,7 +184,7 @@ bool GridRun::release_barrier() {
     warp.running = std::exchange(warp.at_barrier, 0);
     warp.pc.fill(pc + 1);
   }
-  if (races_) races_->pass_barrier();
+  memory_.pass_barrier();
   return true;
 }
 
@@ -281,12 +278,9 @@ void GridRun::take(const Turn& turn) {
 
 RunResult run_kernel(const Module& module, const Kernel& kernel, const Grid& grid, std::span<std::byte> parameters,
                      const AddressSpaces::FindPiece& find_piece, const RunOptions& options, std::mt19937_64& random) {
-  std::optional<RaceDetector> races;
-  if (options.races) races.emplace();
-  RaceDetector* const detector = races ? &*races : nullptr;
-  AddressSpaces memory(parameters, dynamic_offset(kernel) + grid.shared_bytes, find_piece, detector);
+  AddressSpaces memory(parameters, dynamic_offset(kernel) + grid.shared_bytes, find_piece, options.races);
   const std::unique_ptr<Schedule> schedule = make_schedule(options.schedule, random);
-  GridRun run(module, kernel, grid, memory, detector, *schedule, random);
+  GridRun run(module, kernel, grid, memory, *schedule, random);
   RunResult result;
   try {
     run.run();

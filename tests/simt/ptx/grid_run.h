@@ -16,7 +16,7 @@ namespace hayloft::simt::ptx {
 
 struct RunOptions {
   ScheduleKind schedule = ScheduleKind::lockstep;
-  bool races = true;  // of shared memory are failures
+  Races races = Races::shared;  // that are failures
 };
 
 struct RunResult {

@@ -143,7 +143,13 @@ LaunchOptions options_from_environment() {
     if (!kind) throw std::invalid_argument(fmt::format("HAYLOFT_PTX_SCHEDULE={} is not known", name));
     options.run.schedule = *kind;
   }
-  options.run.races = environment("HAYLOFT_PTX_RACES") != "0";
+  if (const std::string name = environment("HAYLOFT_PTX_RACES"); !name.empty()) {
+    const std::map<std::string, Races> known{
+        {"ignored", Races::ignored}, {"shared", Races::shared}, {"all", Races::all}};
+    const auto found = known.find(name);
+    if (found == known.end()) throw std::invalid_argument(fmt::format("HAYLOFT_PTX_RACES={} is not known", name));
+    options.run.races = found->second;
+  }
   options.approximation_ulp = static_cast<unsigned>(std::strtoul(environment("HAYLOFT_PTX_ULP").c_str(), nullptr, 10));
   options.counts_file = environment("HAYLOFT_PTX_COUNTS");
   return options;

@@ -16,9 +16,9 @@ class Memory;
 namespace hayloft::simt::ptx {
 
 // HAYLOFT_PTX names folders of .ptx files, separated by colons. With them HAYLOFT_PTX_SCHEDULE is the order of threads
-// (schedule.h; lockstep if not set), HAYLOFT_PTX_RACES=0 looks for no races, HAYLOFT_PTX_ULP is how far off .approx
-// instructions are, and HAYLOFT_PTX_COUNTS a file that gets a line per kernel when the process ends: launches, blocks,
-// instructions of threads, name.
+// (schedule.h; lockstep if not set), HAYLOFT_PTX_RACES where races are looked for (ignored, shared or all; shared if
+// not set), HAYLOFT_PTX_ULP is how far off .approx instructions are, and HAYLOFT_PTX_COUNTS a file that gets a line per
+// kernel when the process ends: launches, blocks, instructions of threads, name.
 struct LaunchOptions {
   std::vector<std::filesystem::path> folders;  // empty: kernels run as C++
   RunOptions run{};
