@@ -1,5 +1,7 @@
 #include "examples/hayloft/decoding.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 

@@ -25,9 +25,9 @@ std::int64_t floor_divided(std::int64_t a, std::int64_t b) {
 
 Value integers(std::string_view op, std::int64_t a, std::int64_t b) {
   std::int64_t result = 0;
-  if (op == "+") return __builtin_add_overflow(a, b, &result) ? overflow(op) : Value(result);
-  if (op == "-") return __builtin_sub_overflow(a, b, &result) ? overflow(op) : Value(result);
-  if (op == "*") return __builtin_mul_overflow(a, b, &result) ? overflow(op) : Value(result);
+  if (op == "+") return __builtin_add_overflow(a, b, &result) ? (overflow(op), Value()) : Value(result);
+  if (op == "-") return __builtin_sub_overflow(a, b, &result) ? (overflow(op), Value()) : Value(result);
+  if (op == "*") return __builtin_mul_overflow(a, b, &result) ? (overflow(op), Value()) : Value(result);
   if (op == "**") {
     if (b < 0) return std::pow(static_cast<double>(a), static_cast<double>(b));
     if (a == 0 || a == 1) return b == 0 ? std::int64_t{1} : a;
