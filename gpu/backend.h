@@ -62,15 +62,13 @@ struct CacheView {
   std::int64_t tokens() const { return tail.position + tail.tokens; }  // absolute length of the sequence so far
 };
 
-using index::Temperature;
-
 // Step 1 of SparQ and its selection (arXiv 2312.04985, section 4 and appendix B), over store and tail.
 struct SparqSelect {
   int rank = 0;            // r
   int k = 0;               // positions to take from the store's [0, limit)
   std::int64_t limit = 0;  // positions at and after limit are attended anyway
   index::GroupRule rule = index::GroupRule::softmax;
-  Temperature temperature = Temperature::coverage;
+  index::Temperature temperature = index::Temperature::coverage;
 };
 
 // What one decode query attends to: lists of positions in the store, and ranges of absolute positions that may lie in

@@ -23,7 +23,7 @@ struct SparqScores {
   double score_error = 0;                  // of an f32 evaluation of `score`
 
   SparqScores(const RandomCache& cache, int head, const float* q, int group, int rank, index::GroupRule rule,
-              gpu::Temperature temperature = gpu::Temperature::coverage) {
+              index::Temperature temperature = index::Temperature::coverage) {
     constexpr double eps = std::numeric_limits<float>::epsilon();
     const int d = cache.shape().head_dim;
     const std::int64_t S = cache.tokens();

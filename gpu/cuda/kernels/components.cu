@@ -15,15 +15,16 @@ __device__ inline double warp_sum_double(double x) {
 }
 
 // chosen and all: |q[i1]|_1 and |q|_1.
-__device__ inline float temperature_of(Temperature temperature, int head_dim, int rank, double chosen, double all) {
-  if (temperature == Temperature::head_dim) return static_cast<float>(sqrt(static_cast<double>(head_dim)));
-  if (temperature == Temperature::rank) return static_cast<float>(sqrt(static_cast<double>(rank)));
+__device__ inline float temperature_of(index::Temperature temperature, int head_dim, int rank, double chosen,
+                                       double all) {
+  if (temperature == index::Temperature::head_dim) return static_cast<float>(sqrt(static_cast<double>(head_dim)));
+  if (temperature == index::Temperature::rank) return static_cast<float>(sqrt(static_cast<double>(rank)));
   return chosen > 0 ? static_cast<float>(sqrt(head_dim * chosen / all)) : 1.0f;
 }
 
 // One block per KV head.
 __global__ __launch_bounds__(kComponentThreads) void choose_components_kernel(const float* q, int group, int head_dim,
-                                                                              int rank, Temperature temperature,
+                                                                              int rank, index::Temperature temperature,
                                                                               std::int32_t* components,
                                                                               float* weights) {
   __shared__ unsigned magnitude[kComponentThreads];
@@ -99,7 +100,7 @@ __global__ __launch_bounds__(kTailThreads) void sum_tail_kernel(TailView tail, i
 
 }  // namespace
 
-void choose_components(const float* q, int kv_heads, int group, int head_dim, int rank, Temperature temperature,
+void choose_components(const float* q, int kv_heads, int group, int head_dim, int rank, index::Temperature temperature,
                        std::int32_t* components, float* weights, cudaStream_t stream) {
   launch("choose_components", choose_components_kernel, {static_cast<unsigned>(kv_heads), kComponentThreads}, stream, q,
          group, head_dim, rank, temperature, components, weights);

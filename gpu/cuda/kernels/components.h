@@ -12,7 +12,7 @@ namespace hayloft::gpu::cuda {
 // For q f32 [Hq][d]: components out i32 [Hkv][r], ascending, those with the largest sum over the group of |q|, added up
 // in the order of the query heads, ties to the smaller index; weights out f32 [Hq][r], q / tau at the components, tau
 // as Temperature says, 1 where that is zero. With r = d those are all components and q / sqrt(d), whatever it says.
-void choose_components(const float* q, int kv_heads, int group, int head_dim, int rank, Temperature temperature,
+void choose_components(const float* q, int kv_heads, int group, int head_dim, int rank, index::Temperature temperature,
                        std::int32_t* components, float* weights, cudaStream_t stream);
 
 // A softmax in parts: for each query head and chunk of kChunkTokens tokens the largest logit

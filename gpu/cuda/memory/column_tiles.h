@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
@@ -13,7 +14,7 @@
 
 namespace hayloft::gpu::cuda {
 
-// 0.7 ms of a 25 GB/s link, so that the 2 r copies that bring in a tile are a small part of its time to issue.
+// 0.7 ms of a 25 GB/s link, so that the 2 r copies that bring in a staging tile are a small part of its time to issue.
 inline constexpr std::uint64_t kColumnTileBytes = std::uint64_t{16} << 20;
 
 // What a copy of chosen columns out of a pinned store brings in on average.
@@ -37,9 +38,9 @@ struct ColumnRange {
 // host which columns those are, so the host has waited for the device once before; that is why reading them in place is
 // the rule.
 //
-// A tile holds the r columns of a range side by side, [r][tokens] in the column format, then their scales. The copy
-// engine fetches each column by two-dimensional copies, one for each stretch of blocks that lie equally far apart in
-// memory pinned as one piece: one for all, 8 KiB a row with f16 columns and B = 4096, when a cache or a snapshot has
+// A staging tile holds the r columns of a range side by side, [r][tokens] in the column format, then their scales. The
+// copy engine fetches each column by two-dimensional copies, one for each stretch of blocks that lie equally far apart
+// in memory pinned as one piece: one for all, 8 KiB a row with f16 columns and B = 4096, when a cache or a snapshot has
 // laid them behind one another. (One copy per run instead costs 2 us apiece to issue, and batched copies reach a
 // fraction of the link below 28 KiB.)
 class ColumnTiles {

@@ -20,7 +20,7 @@ class CpuSelect : public ::testing::Test {
  protected:
   // One whole SparQ step, as appendix B has it: k counts the window of w in; mean_value as section 4.
   void expect_sparq(const CacheShape& shape, int group, int rank, int k, std::int64_t w, bool mean_value,
-                    GroupRule rule, gpu::Temperature temperature = gpu::Temperature::coverage) {
+                    GroupRule rule, index::Temperature temperature = index::Temperature::coverage) {
     RandomCache cache(shape);
     const int d = shape.head_dim;
     const int query_heads = shape.kv_heads * group;
@@ -92,7 +92,7 @@ TEST_F(CpuSelect, SparqEqualsAppendixBForEveryGroupWithAndWithoutWindowAndMeanVa
 }
 
 TEST_F(CpuSelect, SparqDividesByTheTemperatureAskedFor) {
-  for (const auto temperature : {gpu::Temperature::head_dim, gpu::Temperature::rank}) {
+  for (const auto temperature : {index::Temperature::head_dim, index::Temperature::rank}) {
     for (const GroupRule rule : {GroupRule::softmax, GroupRule::logits}) {
       expect_sparq({.kv_heads = 2, .head_dim = 64, .block_tokens = 64, .stored = 512, .tail = 40, .seed = 9}, 4, 12, 64,
                    16, true, rule, temperature);

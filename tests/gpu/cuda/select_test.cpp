@@ -28,7 +28,7 @@ struct SelectCase {
   std::int64_t limit = -1;  // of the store's tokens; -1: all
   GroupRule rule = GroupRule::softmax;
   SharedCache::Host host = SharedCache::Host::pinned;
-  gpu::Temperature temperature = gpu::Temperature::coverage;
+  index::Temperature temperature = index::Temperature::coverage;
 };
 
 // SparQ's scores of one KV head (arXiv 2312.04985, appendix B), in double.
@@ -39,7 +39,7 @@ struct Scores {
   double share_error = 0;                  // relative, of a sum of shares
 
   Scores(const RandomCache& cache, int head, const float* q, int group, int rank, GroupRule rule,
-         gpu::Temperature temperature) {
+         index::Temperature temperature) {
     const int d = cache.shape().head_dim;
     const std::int64_t S = cache.tokens();
     const std::vector<int> components = sparq_oracle_components(q, group, d, rank);
@@ -178,7 +178,7 @@ TEST_F(CudaSelect, SparqSelectsWhatTheCpuSelectsForEveryGroupAndRule) {
 }
 
 TEST_F(CudaSelect, SparqDividesByTheTemperatureAskedFor) {
-  for (const auto temperature : {gpu::Temperature::head_dim, gpu::Temperature::rank}) {
+  for (const auto temperature : {index::Temperature::head_dim, index::Temperature::rank}) {
     SelectCase c{{.kv_heads = 2, .head_dim = 64, .stored = 600, .tail = 30, .seed = 8}, 4, 12, 40};
     c.temperature = temperature;
     expect_like_cpu(c);
