@@ -51,9 +51,9 @@ TEST(AuditTarget, RaisesTheKOfALayerOfWhichOneHeadCatchesTooLittle) {
 
 TEST(AuditTarget, LeavesAloneWhatCatchesEnough) {
   AuditTarget target = runtime::target("sparq:r=4:k=100");
-  const Method* const before = &target.method();
+  const SharedMethod before = target.method();
   EXPECT_TRUE(update(target, caught(100, 0.96, 0.97)).empty());
-  EXPECT_EQ(&target.method(), before);
+  EXPECT_EQ(target.method(), before);
 }
 
 TEST(AuditTarget, DecidesOnTheMeanOfSeveralSamples) {
