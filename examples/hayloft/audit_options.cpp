@@ -43,8 +43,7 @@ void add_audit_options(CLI::App& app, AuditChoices& choices) {
            audit.rate = read_share("--audit", text);
            audit.time_share = 0;
          },
-         "Compare a share of the steps x layers with exact attention in the background: recall, attention mass caught, "
-         "output error [1%, as far as 2% of the time allows]")
+         "Measure a share of the steps against exact attention, by default 1%")
       ->type_name("RATE")
       ->expected(0, 1)
       ->take_last();

@@ -37,9 +37,7 @@ constexpr const char* examples = R"(Examples:
   hayloft eval -m models/Llama-3.2-1B -c 4k,16k --tasks ruler --samples 50 --out ruler.jsonl
       RULER; the same command goes on where it was stopped
   hayloft eval -m models/Llama-3.2-1B -c 32k --text book.txt --attn dense,sparq,topk --plot p.svg
-      copying, perplexity and agreement with dense attention on a text
-  hayloft eval -m models/Llama-3.2-1B --jsonl data/vt/validation.jsonl --attn dense,sparq
-      samples that RULER's own scripts have prepared)";
+      copying, perplexity and agreement with dense attention on a text)";
 
 constexpr int bundled_digits = 6;
 constexpr std::int64_t long_prompt = 64 * 1024;  // from here on its reading is shown
@@ -261,8 +259,8 @@ class EvalCommand : public Command {
         ->allow_extra_args(false);
     add_text(
         app, "--tasks", "TASK,...", [this](const std::string& text) { tasks_ = words_of(text); },
-        "RULER's tasks by name, depths, perplexity, repetition; or a group: needle (the niah tasks), ruler, text "
-        "(perplexity, repetition), all [text with --text, none with --jsonl, else needle]");
+        "RULER's by name, depths, perplexity, repetition, or a group: needle, ruler, text, all [text with --text, "
+        "none with --jsonl, else needle]");
     add_text(
         app, "--samples", "N", [this](const std::string& text) { options_.samples = read_int("--samples", text); },
         "Samples of each task at each length")
@@ -277,7 +275,7 @@ class EvalCommand : public Command {
           chat_template_ = text;
           ruler_.chat = runtime::ChatTemplate::named(text);
         },
-        "Put around RULER's prompts: none, llama-2, llama-3, chatml, or a text with {task} in it")
+        "Put around RULER's prompts: none, llama-2, llama-3, chatml, or a text that has {task} in it")
         ->default_str("none");
     add_text(
         app, "--digits", "N", [this](const std::string& text) { ruler_.digits = read_int("--digits", text); },

@@ -24,7 +24,7 @@ namespace {
 
 constexpr const char* examples = R"(Examples:
   hayloft ingest -m models/Llama-3.2-1B -f book.txt --save book.hay
-      reads the book and saves its keys and values; run again after an interruption, it goes on where it stopped
+      saves the keys and values of a book; after an interruption the same command continues
   hayloft ingest -m models/Llama-3.2-1B --append book.hay -f sequel.txt
       goes on with more text
   hayloft ask book.hay -p "Who is the captain?")";

@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* examples = R"(Examples:
   hayloft judge results/gpu-check.json
-      a line for everything that is asked of a machine with a GPU; ends with 1 when one of them is not met
+      a line for everything asked of a machine with a GPU; exit code 1 when one is not met
   hayloft judge gpu-check.json --json gpu-check.json
       put the lines into the report itself)";
 

@@ -1,5 +1,7 @@
 #include "examples/hayloft/options/attention.h"
 
+#include <cctype>
+
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/values.h"
 #include "offload/error.h"
@@ -13,7 +15,10 @@ namespace {
 std::string help_of(const runtime::MethodOption& option) {
   const std::vector<std::string_view> methods = split_list(option.methods, ' ');
   const bool nearly_all = methods.size() + 1 == runtime::method_names().size();
-  return nearly_all ? std::string(option.help) : fmt::format("{}: {}", fmt::join(methods, ", "), option.help);
+  if (!nearly_all) return fmt::format("{}: {}", fmt::join(methods, ", "), option.help);
+  std::string help(option.help);
+  help.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(help.front())));
+  return help;
 }
 
 void note_unless_used(const runtime::MethodOption& option, const std::vector<runtime::MethodOptions>& methods) {
@@ -31,7 +36,7 @@ void note_unless_used(const runtime::MethodOption& option, const std::vector<run
 void add_attention_options(CLI::App& app, AttentionOptions& options, std::vector<std::string> default_attn) {
   options.attn = std::move(default_attn);
   app.add_option("--attn", options.attn,
-                 fmt::format("Attention: {}; each with options of its own, as in sparq:r=8:k=256; may be repeated",
+                 fmt::format("{}; options follow as in sparq:r=8:k=256; may be repeated",
                              fmt::join(runtime::method_names(), ", ")))
       ->type_name("METHOD,...")
       ->allow_extra_args(false)

@@ -14,11 +14,11 @@ namespace hayloft::cli {
 namespace {
 
 constexpr std::size_t width = 100;
-constexpr std::size_t help_column = 30;
+constexpr std::size_t help_column = 32;
 
 // By Section.
-constexpr std::string_view headings[] = {"Model",     "Text",    "Context", "Task",   "Sampling", "Attention",
-                                         "Prefill",   "Audit",   "Memory",  "Device", "Output"};
+constexpr std::string_view headings[] = {"Model",   "Text",  "Context", "Task",   "Sampling", "Attention",
+                                         "Prefill", "Audit", "Memory",  "Device", "Output"};
 constexpr std::string_view advanced_mark = " (advanced)";
 
 // An option is kept with its section as the name of its group, CLI11's only room for such a note.
@@ -58,8 +58,8 @@ std::string names_of(const CLI::Option* option) {
   for (const std::string& name : option->get_snames()) text += fmt::format("-{}, ", name);
   text += fmt::format("--{}", fmt::join(option->get_lnames(), ", --"));
   if (option->get_items_expected_max() == 0) return text;  // a flag
-  const bool optional = option->get_items_expected_min() == 0;
-  return text + fmt::format(optional ? "[={}]" : " {}", option->get_type_name());
+  const std::string type = option->get_type_name();
+  return text + (option->get_items_expected_min() == 0 ? "[=" + type + "]" : " " + type);
 }
 
 // Names on the left, help on the right, both on one line where the names leave room.

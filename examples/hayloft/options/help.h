@@ -10,7 +10,19 @@
 // Sections come in the order below in every command, and options within one in the order of their declarations.
 namespace hayloft::cli {
 
-enum class Section : std::uint8_t { model, text, context, task, sampling, attention, prefill, audit, memory, device, output };
+enum class Section : std::uint8_t {
+  model,
+  text,
+  context,
+  task,
+  sampling,
+  attention,
+  prefill,
+  audit,
+  memory,
+  device,
+  output
+};
 
 // Of options that `app` has already, by one of their names.
 void common(CLI::App& app, Section section, std::initializer_list<const char*> options);

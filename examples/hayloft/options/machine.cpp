@@ -19,11 +19,11 @@ void add_memory_options(CLI::App& app, MachineOptions& options) {
   add_text(
       app, "--host-memory", "BYTES",
       [&](const std::string& text) { options.host_memory = read_memory("--host-memory", text); },
-      "Host memory for keys and values, as in 16GiB [what is free, less a tenth]");
+      "Host memory for keys and values, as in 16GiB [90% of what is free]");
   add_text(
       app, "--gpu-memory", "BYTES",
       [&](const std::string& text) { options.cuda.memory_bytes = read_memory("--gpu-memory", text); },
-      "cuda: device memory that may be used, as in 16GiB [what is free, less a reserve]");
+      "cuda: device memory to use, as in 16GiB [nearly all that is free]");
   add_choice<gpu::KvHost>(
       app, "--kv-host",
       {{"auto", gpu::KvHost::automatic},
@@ -45,7 +45,7 @@ void add_memory_options(CLI::App& app, MachineOptions& options) {
 
 void add_device_options(CLI::App& app, MachineOptions& options) {
   add_choice<std::string>(app, "--device", {{"auto", "auto"}, {"cpu", "cpu"}, {"cuda", "cuda"}},
-                          "Device that computes; auto takes a CUDA device where there is one",
+                          "Device that computes; auto prefers CUDA",
                           [&](std::string device) { options.device = std::move(device); })
       ->default_str("auto");
   add_text(
@@ -55,7 +55,7 @@ void add_device_options(CLI::App& app, MachineOptions& options) {
         const int most = std::max(1024, 8 * offload::usable_processors());
         if (options.threads > most) fail("--threads {}: at most {}; 0 takes every processor", text, most);
       },
-      "Threads; 0 takes every processor that this process may use")
+      "Threads; 0 takes every processor of this process")
       ->default_str("0");
   add_choice<gpu::Link>(
       app, "--link",
@@ -78,9 +78,8 @@ void add_machine_options(CLI::App& app, MachineOptions& options) {
 }
 
 void add_profile_option(CLI::App& app, MachineOptions& options) {
-  app.add_option(
-         "--profile", options.profile,
-         "Machine profile for predicted times and for --link auto [the one that hayloft link keeps]")
+  app.add_option("--profile", options.profile,
+                 "Machine profile for predicted times and for --link auto [the one that hayloft link keeps]")
       ->type_name("FILE")
       ->take_last();
   advanced(app, Section::device, {"--profile"});
@@ -89,7 +88,7 @@ void add_profile_option(CLI::App& app, MachineOptions& options) {
 void add_columns_option(CLI::App& app, offload::ColumnFormat& columns) {
   add_text(
       app, "--columns", "f16|int8|int4", [&columns](const std::string& text) { columns = column_format(text); },
-      "Format of the key columns that sparq searches; integers take less memory")
+      "Format of the key columns that sparq searches")
       ->default_str("f16");
   common(app, Section::memory, {"--columns"});
 }

@@ -23,9 +23,7 @@ void add_prefill_options(CLI::App& app, runtime::SessionOptions& options) {
   using Order = runtime::PrefillOptions::Order;
   runtime::PrefillOptions& prefill = options.prefill;
   add_choice<Kind>(app, "--prefill", {{"exact", Kind::exact}, {"window", Kind::window}, {"topk", Kind::topk}},
-                   "What a token of the prompt attends to: everything before it; its window and the sinks; or its "
-                   "window and the best positions before it",
-                   [&](Kind kind) { prefill.kind = kind; })
+                   "Attention while the prompt is read: exact, or approximate", [&](Kind kind) { prefill.kind = kind; })
       ->default_str("exact");
   add_text(
       app, "--prefill-window", "W",
@@ -56,8 +54,7 @@ void add_prefill_options(CLI::App& app, runtime::SessionOptions& options) {
       "Tokens of the prompt read at a time")
       ->default_str("2048");
   common(app, Section::prefill, {"--prefill"});
-  advanced(app, Section::prefill,
-           {"--prefill-window", "--prefill-sinks", "--prefill-k", "--prefill-order", "--batch"});
+  advanced(app, Section::prefill, {"--prefill-window", "--prefill-sinks", "--prefill-k", "--prefill-order", "--batch"});
 }
 
 void add_predict_option(CLI::App& app, int& tokens) {
