@@ -22,7 +22,7 @@ struct MethodOptions {
   bool mean_value = true;              // SparQ step 3
   index::GroupRule rule = index::GroupRule::softmax;
   std::optional<index::SelectPer> per;  // default: sparq per KV head, topk per query head
-  gpu::Temperature temperature = gpu::Temperature::coverage;
+  index::Temperature temperature = index::Temperature::coverage;
   bool faiss = false;  // topk by Faiss' flat index
 
   std::string factory;      // of `ann`, a Faiss factory string; empty: one that suits the length
@@ -45,7 +45,7 @@ MethodOptions parse_method(std::string_view text, const MethodOptions& defaults)
 // factory string and a list of k keep theirs: "dense,ann:IVF64,Flat:k=64,32,topk" has three.
 std::vector<std::string> split_methods(std::string_view text);
 
-std::vector<std::string> method_names();
+std::vector<std::string> method_names();     // as --attn takes them
 bool has_rank(const MethodOptions& method);  // whether r says anything about it
 
 // Whose selection it makes: of MethodOptions::per, or the method's own.

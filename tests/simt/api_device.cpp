@@ -27,7 +27,7 @@ int value_of(const Device& device, cudaDeviceAttr attribute) {
     case cudaDevAttrComputeCapabilityMinor:
       return device.minor;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      return 227 << 10;
+      return static_cast<int>(device.shared_bytes);
     case cudaDevAttrCanMapHostMemory:
     case cudaDevAttrMemoryPoolsSupported:
       return 1;
@@ -109,7 +109,7 @@ cudaError_t cudaGetLastError() {
   return runtime.sticky != cudaSuccess ? runtime.sticky : error;
 }
 
-// The name is the text as well: what an error means is said by gpu/cuda/check.cuh.
+// The name is the text as well: what an error means is said by gpu/cuda/api/check.h.
 const char* cudaGetErrorString(cudaError_t error) {
   return cudaGetErrorName(error);
 }
