@@ -120,6 +120,8 @@ TEMPLATES = [
     "{{ 5|length }}",
     "{{ people|map(attribute='name')|length }}",
     "{{ 'always' if list|select('greaterthan', 9) }}{% set g = list|map('string') %}{{ g|join }}{{ g|join }}",
+    "{{ none|map(attribute='x')|list }}{{ none|select|list }}{{ 0|rejectattr('x')|list }}",
+    "{{ none|join }}",
     # JSON.
     "{{ dict|tojson }}",
     "{{ dict|tojson(indent=2) }}",
@@ -185,7 +187,7 @@ TEMPLATES = [
 def main():
     cases = []
     for template in TEMPLATES:
-        result = check_templates.by_jinja(template, VARIABLES)
+        result = check_templates.by_jinja(template, [VARIABLES])[0]
         cases.append({"template": template, **({"text": result["text"]} if "text" in result else {})})
     refused = sum("text" not in case for case in cases)
     lines = ",\n".join(json.dumps(case, ensure_ascii=True) for case in cases)

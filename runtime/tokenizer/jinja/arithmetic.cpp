@@ -14,8 +14,9 @@ namespace {
 }
 
 // Python's integers have no end; these have 64 bits.
-[[noreturn]] void overflow(std::string_view op) {
-  fail("the result of '{}' has more than 63 bits", op);
+Value checked(std::string_view op, bool overflowed, const std::int64_t& result) {
+  if (overflowed) fail("the result of '{}' has more than 63 bits", op);
+  return result;
 }
 
 std::int64_t floor_divided(std::int64_t a, std::int64_t b) {
@@ -25,16 +26,16 @@ std::int64_t floor_divided(std::int64_t a, std::int64_t b) {
 
 Value integers(std::string_view op, std::int64_t a, std::int64_t b) {
   std::int64_t result = 0;
-  if (op == "+") return __builtin_add_overflow(a, b, &result) ? (overflow(op), Value()) : Value(result);
-  if (op == "-") return __builtin_sub_overflow(a, b, &result) ? (overflow(op), Value()) : Value(result);
-  if (op == "*") return __builtin_mul_overflow(a, b, &result) ? (overflow(op), Value()) : Value(result);
+  if (op == "+") return checked(op, __builtin_add_overflow(a, b, &result), result);
+  if (op == "-") return checked(op, __builtin_sub_overflow(a, b, &result), result);
+  if (op == "*") return checked(op, __builtin_mul_overflow(a, b, &result), result);
   if (op == "**") {
     if (b < 0) return std::pow(static_cast<double>(a), static_cast<double>(b));
     if (a == 0 || a == 1) return b == 0 ? std::int64_t{1} : a;
     if (a == -1) return std::int64_t{b % 2 == 0 ? 1 : -1};
     result = 1;
     for (std::int64_t i = 0; i < b; ++i) {
-      if (__builtin_mul_overflow(result, a, &result)) overflow(op);
+      checked(op, __builtin_mul_overflow(result, a, &result), result);
     }
     return result;
   }

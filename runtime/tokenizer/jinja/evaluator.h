@@ -75,7 +75,6 @@ class Evaluator {
   std::time_t now_;
   std::int64_t steps_ = 0;
   int level_ = 0;
-  int loop_depth_ = 0;
   int line_ = 1;
   std::shared_ptr<Scope> scope_;
   std::string* out_ = nullptr;

@@ -22,15 +22,23 @@ bool is_given(const Value* value) {
   return value && !value->is(Kind::none);
 }
 
-// item.a.b.0 for the attribute "a.b.0"; the item itself where there is none.
-Value attribute_of(Evaluator& evaluator, Value item, const Value* path) {
+// item.a.b.0 for the attribute "a.b.0"; the item itself where there is none. absent: instead of what is undefined on
+// the way.
+Value attribute_of(Evaluator& evaluator, Value item, const Value* path, const Value* absent = nullptr) {
   if (!is_given(path)) return item;
-  if (path->as_integer()) return evaluator.item(item, *path);
+  const auto step = [&](const Value& key) {
+    item = evaluator.item(item, key);
+    if (is_given(absent) && item.is(Kind::undefined)) item = *absent;
+  };
+  if (path->as_integer()) {
+    step(*path);
+    return item;
+  }
   for (const std::string_view part : split(text_argument(*path, "attribute"), ".", -1, false)) {
     std::int64_t index = 0;
     const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), index);
     const bool number = error == std::errc() && end == part.data() + part.size() && part[0] != '-';
-    item = evaluator.item(item, number ? Value(index) : Value(part));
+    step(number ? Value(index) : Value(part));
   }
   return item;
 }
@@ -224,13 +232,14 @@ Value apply_batch(Evaluator& evaluator, const Value& value, const Arguments& arg
   return Value::generator(std::move(batches));
 }
 
+// What is not true, none included, is nothing to go over.
 Value apply_map(Evaluator& evaluator, const Value& value, const Arguments& arguments) {
+  if (!value.truth()) return Value::generator({});
   List out;
   if (arguments.positional.empty()) {
     const auto given = bound(arguments, "map", {"attribute", "default"}, 1);
     for (const Value& item : iterated(evaluator, value)) {
-      Value found = attribute_of(evaluator, item, given[0]);
-      out.push_back(is_given(given[1]) && found.is(Kind::undefined) ? *given[1] : std::move(found));
+      out.push_back(attribute_of(evaluator, item, given[0], given[1]));
     }
     return Value::generator(std::move(out));
   }
@@ -243,6 +252,7 @@ Value apply_map(Evaluator& evaluator, const Value& value, const Arguments& argum
 // select, reject, selectattr, rejectattr: the items that pass a test, or fail it, themselves or by an attribute.
 template <bool wanted, bool by_attribute>
 Value apply_select(Evaluator& evaluator, const Value& value, const Arguments& arguments) {
+  if (!value.truth()) return Value::generator({});
   std::vector<Value> given = arguments.positional;
   if (by_attribute && given.empty()) fail("'selectattr' needs the name of an attribute");
   const Value path = by_attribute ? given[0] : Value(nullptr);

@@ -19,8 +19,7 @@ Value Loop::attribute(std::string_view name) const {
   if (name == "first") return index0 == 0;
   if (name == "last") return index0 + 1 == length;
   if (name == "length") return length;
-  if (name == "depth") return depth0 + 1;
-  if (name == "depth0") return depth0;
+  if (name == "depth" || name == "depth0") return name == "depth" ? 1 : 0;  // of recursion, which is not supported
   if (name == "previtem") return index0 > 0 ? (*items)[index0 - 1] : Value::undefined("there is no previous item");
   if (name == "nextitem") return index0 + 1 < length ? (*items)[index0 + 1] : Value::undefined("there is no next item");
   return Value::undefined("loop has no '" + std::string(name) + "'");

@@ -41,7 +41,6 @@ struct Callable {
 struct Loop {
   std::shared_ptr<const List> items;
   std::size_t index0;
-  int depth0;  // of loops in one another
 
   int nesting() const;
   // loop.NAME; an undefined value for what does not exist there. Throws Error naming what is not supported.

@@ -124,16 +124,14 @@ Evaluator::Flow Evaluator::run_loop(const Statement& s) {
   scope_ = outside;
   if (items->empty()) return run_body(s.otherwise);
 
-  ++loop_depth_;
   Flow flow = Flow::on;
   for (std::size_t i = 0; i < items->size() && flow != Flow::stop; ++i) {
     charge();
     scope_ = std::make_shared<Scope>(Scope{outside});
-    scope_->set("loop", std::make_shared<const Loop>(Loop{items, i, loop_depth_ - 1}));
+    scope_->set("loop", std::make_shared<const Loop>(Loop{items, i}));
     assign(*s.target, (*items)[i]);
     flow = run_body(s.body);
   }
-  --loop_depth_;
   scope_ = outside;
   return Flow::on;
 }
@@ -210,10 +208,7 @@ Value Evaluator::call_macro(const Callable& callable, const Arguments& arguments
     }
   }
   scope_ = outside;
-  const int loops = std::exchange(loop_depth_, 0);
-  std::string text = captured(macro.body, scope);
-  loop_depth_ = loops;
-  return text;
+  return captured(macro.body, scope);
 }
 
 }  // namespace hayloft::runtime::jinja
