@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "gpu/make_backend.h"
 #include "offload/error.h"
 #include "runtime/decode/sampler.h"
 #include "runtime/decode/session.h"
@@ -35,6 +36,7 @@ int main(int argc, char** argv) try {
   offload::Arena arena(topology);
 
   runtime::Session text(model, arena);
+  text.set_method(sparq);
   text.append(tokenizer.encode(read_text(argv[2])));
 
   for (const char* question : std::span(argv + 3, argv + argc)) {
@@ -46,7 +48,7 @@ int main(int argc, char** argv) try {
     runtime::Sampler greedy({});
     std::vector<std::int32_t> answer;
     for (std::int32_t token = tokens.back(); answer.size() < 32; answer.push_back(token)) {
-      token = greedy.sample(session.step(token, *sparq));
+      token = greedy.sample(session.step(token));
       if (std::ranges::count(model.config().eos_tokens, token)) break;
     }
     std::printf("%s%s\n", question, tokenizer.decode(answer).c_str());

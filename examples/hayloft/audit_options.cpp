@@ -91,18 +91,21 @@ WatchedMethod::WatchedMethod(const runtime::MethodOptions& method, const Environ
   if (!choices.stats.empty()) stats_ = std::make_shared<runtime::AttentionStats>();
 }
 
-const runtime::Method& WatchedMethod::method() const {
-  return target_ ? target_->method() : *method_;
+const runtime::SharedMethod& WatchedMethod::method() const {
+  return target_ ? target_->method() : method_;
 }
 
 void WatchedMethod::watch(runtime::Session& session) {
-  if (auditor_) session.observe(auditor_);
-  if (stats_) session.observe(stats_);
+  session.set_method(method());
+  if (auditor_) session.add_observer(auditor_);
+  if (stats_) session.add_observer(stats_);
 }
 
-void WatchedMethod::stepped() {
+void WatchedMethod::stepped(runtime::Session& session) {
   if (!target_) return;
-  for (const std::string& line : target_->update(auditor_->take_measured())) fmt::print(stderr, "\n{}\n", line);
+  const std::vector<std::string> raised = target_->update(auditor_->take_measured());
+  if (!raised.empty()) session.set_method(target_->method());
+  for (const std::string& line : raised) fmt::print(stderr, "\n{}\n", line);
 }
 
 void WatchedMethod::finish() {

@@ -1,12 +1,12 @@
 #include "examples/hayloft/decoding.h"
 
 #include <algorithm>
-#include <chrono>
 #include <optional>
 #include <string_view>
 
 #include "examples/hayloft/interrupt.h"
 #include "examples/hayloft/text_output.h"
+#include "offload/clock.h"
 #include "offload/format.h"
 #include "offload/progress.h"
 #include "offload/utf8.h"
@@ -14,8 +14,6 @@
 
 namespace hayloft::cli {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // Text of tokens one by one. A tokenizer may treat the beginning of a text in its own way (SentencePiece drops its
 // space), so each token is decoded behind the one before it.
@@ -62,9 +60,9 @@ void decode_and_print(const Environment& environment, runtime::Session& session,
   for (done = {}; done.tokens < most; ++done.tokens) {
     check_interrupted();
     const Clock::time_point start = Clock::now();
-    token = session.next(token, method.method(), sampler);
-    method.stepped();
-    done.seconds += std::chrono::duration<double>(Clock::now() - start).count();
+    token = session.next(token, sampler);
+    method.stepped(session);
+    done.seconds += seconds_since(start);
     if (std::find(ends.begin(), ends.end(), token) != ends.end()) break;
     print(stream.push(token));
   }

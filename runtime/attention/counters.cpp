@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "index/scan/exact_search.h"
 #include "offload/store/quantise.h"
 
 namespace hayloft::runtime {
@@ -60,15 +61,17 @@ void count_columns(Counters& counters, const gpu::CacheView& cache, int columns,
   const std::uint64_t runs = static_cast<std::uint64_t>(cache.kv_heads) * static_cast<std::uint64_t>(columns);
   counters.at(place, Kind::columns) += runs * share_of_column;
   if (layout.scale_bytes == 0) return;
-  const auto subtile = static_cast<std::uint64_t>(offload::tokens_per_scale(layout.block_tokens));
-  const std::uint64_t scales = (static_cast<std::uint64_t>(cache.store.tokens) + subtile - 1) / subtile;
+  const auto group = static_cast<std::uint64_t>(offload::tokens_per_scale(layout.block_tokens));
+  const std::uint64_t scales = (static_cast<std::uint64_t>(cache.store.tokens) + group - 1) / group;
   counters.at(place, Kind::scales) += runs * scales * sizeof(f16);
 }
 
 void count_exact_keys(Counters& counters, const gpu::CacheView& cache) {
   if (cache.store.tokens == 0) return;
   const offload::BlockLayout& layout = *cache.store.layout;
-  if (layout.columns == offload::ColumnFormat::f16) return count_columns(counters, cache, layout.head_dim, Place::near);
+  if (index::exact_keys(cache.store) == index::KeySource::columns) {
+    return count_columns(counters, cache, layout.head_dim, Place::near);
+  }
   counters.at(Place::near, Kind::rows) += static_cast<std::uint64_t>(cache.kv_heads) *
                                           static_cast<std::uint64_t>(cache.store.tokens) * (layout.row_bytes / 2);
 }

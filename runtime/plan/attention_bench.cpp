@@ -1,18 +1,15 @@
 #include "runtime/plan/attention_bench.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <random>
 
+#include "offload/clock.h"
 #include "offload/error.h"
 #include "offload/format.h"
-#include "runtime/plan/verb_clock.h"
 
 namespace hayloft::runtime {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t noise_blocks = 8;  // different ones; a store repeats them, in another order in each layer
 constexpr int turns = 8;                  // different queries that steps cycle through
@@ -103,40 +100,35 @@ class Run {
 
   AttentionBenchRow measure(const MethodOptions& options) {
     say(options.name);
-    const std::unique_ptr<Method> method = make_method(options, bench_.head_dim);
+    const SharedMethod method = make_method(options, bench_.head_dim);
     state_ = method->make_state({shape_.layers, bench_.query_heads, bench_.kv_heads, bench_.head_dim}, backend_);
     if (state_) {
       std::vector<gpu::CacheView> layers;
       for (int layer = 0; layer < shape_.layers; ++layer) layers.push_back(view(layer));
-      state_->follow(layers, {});
+      state_->sync_with_cache(layers, {});
     }
     AttentionBenchRow row;
     row.attn = options;
-    row.counters = scaled(step(backend_, *method, 0));
+    row.counters = scaled(step(*method, 0));
     backend_.synchronize(stream_);
     std::vector<double> times;
     const Clock::time_point start = Clock::now();
     do {
       const Clock::time_point before = Clock::now();
-      step(backend_, *method, static_cast<int>(times.size()) + 1);
+      step(*method, static_cast<int>(times.size()) + 1);
       backend_.synchronize(stream_);
-      times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - before).count() * factor());
-    } while (times.size() < 3 ||
-             (Clock::now() - start < std::chrono::duration<double>(bench_.seconds) && times.size() < most_steps));
+      times.push_back(seconds_since(before) * 1e3 * factor());
+    } while (times.size() < 3 || (seconds_since(start) < bench_.seconds && times.size() < most_steps));
     std::sort(times.begin(), times.end());
     row.steps = static_cast<int>(times.size());
     row.ms_low = times[times.size() / 4];
     row.ms = times[times.size() / 2];
     row.ms_high = times[times.size() * 3 / 4];
 
-    VerbClock clock(backend_);
     const double step_ms = row.ms / factor();
     const int timed = std::clamp(static_cast<int>(1000 * bench_.seconds / 4 / step_ms), 1, 20);
-    for (int i = 0; i < timed; ++i) step(clock, *method, i);
-    for (const auto& [verb, seconds] : clock.seconds()) row.verbs.push_back({verb, seconds * 1e3 / timed * factor()});
-
     backend_.time_stages(true);
-    for (int i = 0; i < timed; ++i) step(backend_, *method, i);
+    for (int i = 0; i < timed; ++i) step(*method, i);
     for (const gpu::StageTime& stage : backend_.stage_times()) {
       row.stages.push_back({stage.name, stage.seconds * 1e3 / timed * factor()});
     }
@@ -206,13 +198,13 @@ class Run {
     return cache;
   }
 
-  Counters step(gpu::Backend& backend, const Method& method, int turn) {
+  Counters step(const Method& method, int turn) {
     Counters counters;
     for (int layer = 0; layer < shape_.layers; ++layer) {
       const gpu::CacheView cache = view(layer);
       const std::int64_t at = static_cast<std::int64_t>(turn % turns) * bench_.layers + layer;
       const float* q = queries_.as<float>() + at * bench_.query_heads * bench_.head_dim;
-      const Step one{backend, stream_, cache, bench_.query_heads, scratch_, counters, nullptr, state_.get()};
+      const Step one{backend_, stream_, cache, bench_.query_heads, scratch_, counters, nullptr, state_.get()};
       method.attend(one, q, out_.as<float>());
     }
     return counters;
@@ -241,7 +233,7 @@ AttentionBenchResult bench_attention(gpu::Backend& backend, offload::Arena& aren
   AttentionBenchResult result;
   result.measured_layers = run.layers();
   result.host_bytes = run.host_bytes();
-  result.fill_seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  result.fill_seconds = seconds_since(start);
   if (hooks.measured) hooks.measured(result);
   for (const MethodOptions& method : bench.methods) {
     result.rows.push_back(run.measure(method));

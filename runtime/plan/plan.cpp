@@ -4,7 +4,7 @@
 #include <limits>
 #include <set>
 
-#include "gpu/cuda_budget.h"
+#include "gpu/device_plan.h"
 #include "offload/error.h"
 #include "offload/format.h"
 #include "offload/snapshot/format.h"
@@ -66,7 +66,7 @@ PlanMemory plan_memory(const PlanRequest& request) {
   memory.rows = store - std::min(store, memory.mapped) - memory.columns;
   std::set<std::string> counted;
   for (const MethodOptions& options_of_method : request.methods) {
-    const std::unique_ptr<Method> method = make_method(options_of_method, request.config.head_dim);
+    const SharedMethod method = make_method(options_of_method, request.config.head_dim);
     if (!counted.insert(method->state_key()).second) continue;
     memory.indices += method->state_bytes(
         {request.config.global_layers(), request.config.query_heads, request.config.kv_heads, request.config.head_dim},
@@ -83,10 +83,8 @@ PlanMemory plan_memory(const PlanRequest& request) {
   memory.weights = request.weights.bytes;
   memory.apart = request.device_budget > 0;
   if (memory.apart) {
-    const ModelConfig& config = request.config;
     memory.scratch = gpu::cuda_context_bytes + gpu::cuda_workspace_bytes +
-                     gpu::cuda_scratch_bytes(chunk, config.query_heads, config.head_dim,
-                                             std::max(config.hidden_size, config.intermediate_size));
+                     gpu::cuda_scratch_bytes(scratch_shape(request.config, chunk));
   }
   memory.program = program_bytes(request.threads, chunk, request.tokenizer_file_bytes);
   memory.text = static_cast<std::uint64_t>(request.tokens) * text_bytes_per_token;
@@ -196,7 +194,7 @@ Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
   gpu::CacheView cache = cache_of_step(request, layout, 0);
   for (const MethodOptions& options : request.methods) {
     PlannedMethod method{options, {}, std::nullopt};
-    const std::unique_ptr<Method> made = make_method(options, request.config.head_dim);
+    const SharedMethod made = make_method(options, request.config.head_dim);
     for (cache.layer = 0; cache.layer < request.config.global_layers(); ++cache.layer) {
       method.counters += made->count(cache, request.config.query_heads);
     }

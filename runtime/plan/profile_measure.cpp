@@ -6,15 +6,15 @@
 #include <random>
 #include <span>
 
+#include "index/scan/exact_search.h"
+#include "offload/clock.h"
 #include "offload/error.h"
 #include "runtime/plan/near_memory.h"
 #include "runtime/plan/profile.h"
 
-// The measurements behind a machine profile: each verb of decoding by itself, over memory that holds noise.
+// The measurements behind a machine profile: each operation of decoding by itself, over memory that holds noise.
 namespace hayloft::runtime {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr int kv_heads = 2;
 constexpr int rank = 16;
@@ -136,7 +136,7 @@ class Measurement {
       const Clock::time_point before = Clock::now();
       run(turn);
       backend_.synchronize(stream_);
-      times.push_back(std::chrono::duration<double>(Clock::now() - before).count());
+      times.push_back(seconds_since(before));
     }
     std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
     return std::max(times[times.size() / 2], 1e-9);
@@ -171,7 +171,7 @@ class Measurement {
     profile.matmul = 2.0 * many * side * side / multiply(many) / 1e9;
   }
 
-  // The verbs of a sliding-window layer for one token, at sizes where nothing but calling them takes time.
+  // The operations of a sliding-window layer for one token, at sizes where nothing but calling them takes time.
   double layer_seconds() {
     constexpr int n = 64;
     constexpr int window = 32;
@@ -277,14 +277,14 @@ class Measurement {
     const Image image = image_of(d, format);
     const int query_heads = kv_heads * group;
     const gpu::Buffer queries = floats(static_cast<std::size_t>(turns * query_heads * d));
-    const gpu::Buffer selected = floats(static_cast<std::size_t>(query_heads * top_k));
+    std::vector<float> query(static_cast<std::size_t>(query_heads * d));
+    std::vector<std::int32_t> selected(static_cast<std::size_t>(query_heads * top_k));
     return gigabytes(image.keys_of_slice() * d * sizeof(f16), median([&](int turn) {
                        const gpu::CacheView cache = image.slice(turn);
-                       gpu::ExactSelect select;
-                       select.k = top_k;
-                       select.limit = cache.store.tokens;
-                       backend_.select_exact(cache, queries.as<float>() + turn % turns * query_heads * d, query_heads,
-                                             select, selected.as<std::int32_t>(), stream_);
+                       backend_.to_host(query.data(), queries.as<float>() + turn % turns * query_heads * d,
+                                        query.size() * sizeof(float), stream_);
+                       index::search_exact(cache.store, query.data(), {query_heads, cache.store.tokens, top_k},
+                                           backend_.threads(), {selected.data(), nullptr, nullptr, nullptr});
                      }));
   }
 

@@ -72,9 +72,9 @@ class AskCommand : public Command {
     PlannedRun planned{directory, {}, {method_}, 0, 0};
     add_saved(environment, snapshot, planned);
     plan_ = announce_plan(environment, planned, machine_profile(machine_.profile));
-    runtime::Session context = open_saved(environment, source, snapshot, {}, method.method());
+    runtime::Session context = open_saved(environment, source, snapshot, {}, *method.method());
     fmt::print(stderr, "{}: {} tokens\n", context_, context.tokens());
-    prepare_method(context, method.method());
+    prepare_method(context, *method.method());
 
     for (const std::string& question : questions_) answer(environment, context, method, question);
     if (questions_.empty()) answer_lines(environment, context, method);

@@ -1,4 +1,3 @@
-#include <chrono>
 #include <optional>
 
 #include "examples/hayloft/audit_options.h"
@@ -10,6 +9,7 @@
 #include "examples/hayloft/run_plan.h"
 #include "examples/hayloft/saved_context.h"
 #include "examples/hayloft/text_input.h"
+#include "offload/clock.h"
 #include "offload/error.h"
 #include "offload/format.h"
 #include "offload/progress.h"
@@ -26,11 +26,6 @@ constexpr const char* examples = R"(Examples:
       the likeliest continuation, with exact attention
   hayloft generate -m models/Llama-3.2-1B -f book.txt -n 256 --temp 0.8 --top-p 0.95 --seed 7 --attn sparq --attn-k 512
       a book as the prompt, sampling, SparQ attention)";
-
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 class GenerateCommand : public Command {
  public:
@@ -85,13 +80,13 @@ class GenerateCommand : public Command {
     plan_ = announce_plan(environment, planned, machine_profile(machine_.profile));
 
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
-    runtime::Session session = snapshot ? open_saved(environment, source, *snapshot, session_, method.method())
+    runtime::Session session = snapshot ? open_saved(environment, source, *snapshot, session_, *method.method())
                                         : runtime::Session(*environment.model, *environment.arena, session_);
-    if (!snapshot) session.watch(method.method());
+    if (!snapshot) session.attach_method(*method.method());
     const Clock::time_point start = Clock::now();
     read(session, std::span(prompt).first(prompt.size() - 1));
     prefill_seconds_ = seconds_since(start);
-    prepare_method(session, method.method());
+    prepare_method(session, *method.method());
     try {
       decode_and_print(environment, session, method, sampling_, prompt.back(), predict_, done_);
     } catch (const Interrupted&) {

@@ -3,9 +3,9 @@
 #include <filesystem>
 #include <numeric>
 
+#include "gpu/cpu/cpu_backend.h"
 #include "offload/error.h"
 #include "runtime/decode/session.h"
-#include "runtime/plan/verb_clock.h"
 
 // When full blocks leave for host memory, and what becomes of them when the step that filled them fails.
 namespace hayloft::runtime {
@@ -14,9 +14,9 @@ namespace {
 using Events = std::vector<std::string>;
 
 // Notes what concerns spilling, in order; fails where told to.
-class Watched : public VerbClock {
+class Watched : public gpu::CpuBackend {
  public:
-  explicit Watched(gpu::Backend& inner) : VerbClock(inner) {}
+  using CpuBackend::CpuBackend;
 
   gpu::Stream spill_stream() override { return {this}; }  // told apart from the stream that computes
   void order(gpu::Stream before, gpu::Stream after) override {
@@ -24,17 +24,17 @@ class Watched : public VerbClock {
   }
   void synchronize(gpu::Stream stream) override {
     if (stream.handle == this) events.push_back("host waits");
-    VerbClock::synchronize(stream);
+    CpuBackend::synchronize(stream);
   }
   void append(const gpu::CacheView& cache, const float* k, const float* v, int T, gpu::Stream stream) override {
     events.push_back("append " + std::to_string(cache.layer));
     if (cache.layer == fails_in_layer) fail("device memory is exhausted");
-    VerbClock::append(cache, k, v, T, stream);
+    CpuBackend::append(cache, k, v, T, stream);
   }
   void spill(const gpu::CacheView& cache, int tokens, const offload::BlockLayout& layout, std::byte* block,
              gpu::Stream stream) override {
     events.push_back("spill " + std::to_string(cache.layer) + (stream.handle == this ? "" : " as computed"));
-    VerbClock::spill(cache, tokens, layout, block, stream);
+    CpuBackend::spill(cache, tokens, layout, block, stream);
   }
 
   Events events;
@@ -57,8 +57,7 @@ class SpillTest : public testing::Test {
 
   offload::Topology topology;
   offload::Threads threads{2};
-  std::unique_ptr<gpu::Backend> cpu = gpu::make_cpu_backend(threads);
-  Watched backend{*cpu};
+  Watched backend{threads};
   offload::Arena arena{topology, {.budget_bytes = 64 << 20}};
   Model model{std::filesystem::path(HAYLOFT_SOURCE_DIR) / "tests/golden/models/llama", backend};
   SessionOptions options;
@@ -68,7 +67,7 @@ TEST_F(SpillTest, ABlockLeavesAsSoonAsItsLayerHasFilledItAndIsWaitedForOnceAtThe
   Session session(model, arena, options);
   session.append(tokens(23));
   backend.events.clear();
-  session.step(1, *make_method({}, model.config().head_dim));  // the 24th token fills a block beyond the window
+  session.step(1);  // the 24th token fills a block beyond the window
   Events expected;
   for (int layer = 0; layer < model.config().layers; ++layer) {
     const std::string number = std::to_string(layer);
@@ -83,7 +82,7 @@ TEST_F(SpillTest, AStepThatFillsNoBlockWaitsForNone) {
   Session session(model, arena, options);
   session.append(tokens(10));
   backend.events.clear();
-  session.step(1, *make_method({}, model.config().head_dim));
+  session.step(1);
   for (const std::string& event : backend.events) EXPECT_EQ(event.rfind("append", 0), 0u) << event;
 }
 
@@ -91,10 +90,9 @@ TEST_F(SpillTest, AStepThatFailsHasWaitedForItsBlocksAndGivesTheirMemoryBack) {
   Session session(model, arena, options);
   session.append(tokens(23));
   const std::uint64_t before = arena.used_bytes();
-  const auto dense = make_method({}, model.config().head_dim);
   backend.fails_in_layer = model.config().layers - 1;
   backend.events.clear();
-  EXPECT_THROW(session.step(1, *dense), Error);
+  EXPECT_THROW(session.step(1), Error);
   EXPECT_EQ(backend.events.back(), "host waits");
   EXPECT_EQ(arena.used_bytes(), before);
   EXPECT_EQ(session.tokens(), 23);
@@ -102,7 +100,7 @@ TEST_F(SpillTest, AStepThatFailsHasWaitedForItsBlocksAndGivesTheirMemoryBack) {
   backend.fails_in_layer = -1;
   Session fresh(model, arena, options);
   fresh.append(tokens(23));
-  EXPECT_EQ(session.step(1, *dense), fresh.step(1, *dense));
+  EXPECT_EQ(session.step(1), fresh.step(1));
 }
 
 TEST_F(SpillTest, WhatWasAppendedAndNeverCommittedGoesWithTheNextAppend) {
@@ -117,7 +115,7 @@ TEST_F(SpillTest, WhatWasAppendedAndNeverCommittedGoesWithTheNextAppend) {
   const std::uint64_t once = arena.used_bytes();
   read(cache);
   EXPECT_EQ(arena.used_bytes(), once);
-  cache.commit(24);
+  cache.commit();
   for (int layer = 0; layer < config.layers; ++layer) EXPECT_EQ(cache.store().layer(layer).tokens, 16);
 }
 
