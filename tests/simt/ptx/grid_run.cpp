@@ -29,6 +29,7 @@ class GridRun {
 
   void run();  // throws Failure
   std::uint64_t instructions() const { return instructions_; }
+  const std::vector<bool>& executed() const { return executed_; }
 
  private:
   void run_block();
@@ -53,6 +54,7 @@ class GridRun {
   uint3 block_{};
   const Instruction* current_ = nullptr;
   std::uint64_t instructions_ = 0;
+  std::vector<bool> executed_;
 };
 
 GridRun::GridRun(const Module& module, const Kernel& kernel, const Grid& grid, AddressSpaces& memory,
@@ -63,7 +65,8 @@ GridRun::GridRun(const Module& module, const Kernel& kernel, const Grid& grid, A
       memory_(memory),
       schedule_(schedule),
       random_(random),
-      threads_(grid.threads.x * grid.threads.y * grid.threads.z) {
+      threads_(grid.threads.x * grid.threads.y * grid.threads.z),
+      executed_(kernel.code.size()) {
   for (unsigned first = 0; first < threads_; first += kLanes) {
     warps_.emplace_back(kernel, memory, first / kLanes, std::min(kLanes, threads_ - first));
   }
@@ -228,6 +231,7 @@ void GridRun::take(const Turn& turn) {
     for (std::uint64_t left = turn.steps; left > 0 && pc < turn.until; --left) {
       const Instruction& in = kernel_.code[pc];
       current_ = &in;
+      executed_[pc] = true;
       instructions_ += static_cast<std::uint64_t>(std::popcount(lanes));
       Mask on = lanes;
       if (in.guarded) on &= in.negated ? ~warp.predicate(in.guard) : warp.predicate(in.guard);
@@ -288,6 +292,7 @@ RunResult run_kernel(const Module& module, const Kernel& kernel, const Grid& gri
     result.failure = failure.what();
   }
   result.instructions = run.instructions();
+  result.executed = run.executed();
   return result;
 }
 
