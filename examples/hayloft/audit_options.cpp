@@ -3,6 +3,7 @@
 #include <charconv>
 #include <filesystem>
 
+#include "examples/hayloft/messages.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/values.h"
 #include "offload/error.h"
@@ -106,7 +107,7 @@ void WatchedMethod::stepped(runtime::Session& session) {
   if (!target_) return;
   const std::vector<std::string> raised = target_->update(auditor_->take_measured());
   if (!raised.empty()) session.set_method(target_->method());
-  for (const std::string& line : raised) fmt::print(stderr, "\n{}\n", line);
+  for (const std::string& line : raised) note("\n{}\n", line);
 }
 
 void WatchedMethod::finish() {
@@ -114,7 +115,7 @@ void WatchedMethod::finish() {
   if (!auditor_) return;
   auditor_->finish();
   const runtime::AuditReport report = auditor_->report();
-  fmt::print(stderr, "{}{}", runtime::audit_table(report), runtime::audit_warning(report));
+  note("{}{}", runtime::audit_table(report), runtime::audit_warning(report));
   TextOutput(choices_.json).write(runtime::audit_json(report));
 }
 

@@ -40,9 +40,9 @@ void decode_and_print(const Environment& environment, runtime::Session& session,
     method.stepped(session);
     done.seconds += seconds_since(start);
     if (std::find(ends.begin(), ends.end(), token) != ends.end()) break;
-    print(stream.push(token));
+    print_foreign(stream.push(token));
   }
-  print(stream.finish() + "\n");
+  print_foreign(stream.finish() + "\n");
 }
 
 std::string decode_summary(const runtime::Session& session, const Decoded& done, const std::string& beside) {

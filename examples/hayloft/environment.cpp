@@ -1,5 +1,6 @@
 #include "examples/hayloft/environment.h"
 
+#include "examples/hayloft/messages.h"
 #include "gpu/make_backend.h"
 #include "offload/error.h"
 #include "offload/format.h"
@@ -21,18 +22,18 @@ std::unique_ptr<gpu::Backend> make_backend(const MachineOptions& options, const 
   cuda.link = link;
   if (options.cuda.link == gpu::Link::automatic) cuda.least_copy_bytes = gpu::worthwhile_copy_bytes;
   cuda.on_warning = [notes](const std::string& what) {
-    fmt::print(stderr, "note: {}\n", what);
+    note("note: {}\n", what);
     notes->push_back(what);
   };
   if (options.device == "cuda") return gpu::make_cuda_backend(threads, cuda);
   try {
     return gpu::make_cuda_backend(threads, cuda);
   } catch (const gpu::NoDevice& none) {
-    if (options.verbose) fmt::print(stderr, "no CUDA device is used: {}\n", none.what());
+    if (options.verbose) note("no CUDA device is used: {}\n", none.what());
   } catch (const Error& error) {
     // There is one. Who has said how to use it wants to know; anyone else is served by the CPU meanwhile.
     if (cuda.memory_bytes != 0) throw;
-    fmt::print(stderr, "note: the CUDA device is not used: {}\n", error.what());
+    note("note: the CUDA device is not used: {}\n", error.what());
   }
   return gpu::make_cpu_backend(threads);
 }
@@ -63,8 +64,8 @@ Environment::Environment(const MachineOptions& options)
       backend(make_backend(options, threads, link, notes)),
       arena(std::make_unique<offload::Arena>(topology, arena_options(options, *backend))) {
   if (!options.verbose) return;
-  fmt::print(stderr, "machine: {}\ndevice: {}\nhost memory for keys and values: {}\n", topology.describe(),
-             backend->description(), format_bytes(arena->budget_bytes()));
+  note("machine: {}\ndevice: {}\nhost memory for keys and values: {}\n", topology.describe(), backend->description(),
+       format_bytes(arena->budget_bytes()));
 }
 
 Environment::Environment(const MachineOptions& options, const std::filesystem::path& model_directory)
@@ -72,20 +73,19 @@ Environment::Environment(const MachineOptions& options, const std::filesystem::p
   tokenizer = std::make_unique<runtime::Tokenizer>(model_directory);
   model = std::make_unique<runtime::Model>(model_directory, *backend);
   arena = std::make_unique<offload::Arena>(topology, arena_options(options, *backend));
-  for (const std::string& note : model->notes()) fmt::print(stderr, "note: {}\n", note);
+  for (const std::string& note : model->notes()) note("note: {}\n", note);
   if (!options.verbose) return;
   const runtime::ModelConfig& config = model->config();
-  fmt::print(stderr, "model: {}, {} layers ({} global), {} query heads, {} KV heads of {}, weights {}\n",
-             config.architecture, config.layers, config.global_layers(), config.query_heads, config.kv_heads,
-             config.head_dim, format_bytes(model->weight_bytes()));
+  note("model: {}, {} layers ({} global), {} query heads, {} KV heads of {}, weights {}\n", config.architecture,
+       config.layers, config.global_layers(), config.query_heads, config.kv_heads, config.head_dim,
+       format_bytes(model->weight_bytes()));
 }
 
 void say_device_memory(const gpu::Backend& backend) {
   const gpu::DeviceMemory memory = backend.memory();
   if (memory.budget_bytes == 0) return;
-  fmt::print(stderr, "device memory: {} at most, {} as the driver counts, of {}, CUDA itself apart\n",
-             format_bytes(memory.peak_bytes), format_bytes(memory.driver_peak_bytes),
-             format_bytes(memory.budget_bytes));
+  note("device memory: {} at most, {} as the driver counts, of {}, CUDA itself apart\n",
+       format_bytes(memory.peak_bytes), format_bytes(memory.driver_peak_bytes), format_bytes(memory.budget_bytes));
 }
 
 const char* name(gpu::Link link) {

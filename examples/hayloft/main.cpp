@@ -4,17 +4,21 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <map>
 
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/environment.h"
+#include "examples/hayloft/file_roles.h"
 #include "examples/hayloft/interrupt.h"
+#include "examples/hayloft/messages.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/text_output.h"
 #include "examples/hayloft/version.h"
 #include "offload/error.h"
+#include "offload/host/mapped_file.h"
+#include "offload/visible.h"
 
 // The program: subcommands, exit codes (0 done, 1 an error, 2 wrong usage, 130 interrupted), one line per error.
 namespace hayloft::cli {
@@ -30,9 +34,15 @@ constexpr int error_exit = 1;
 constexpr int usage_exit = 2;
 constexpr int interrupted_exit = 130;  // 128 + SIGINT, as shells count
 
-int report(std::string message, int exit_code) {
-  std::replace(message.begin(), message.end(), '\n', ' ');
-  fmt::print(stderr, "hayloft: {}\n", message);
+// Messages may hold names from files, so they are made fit for one line of a terminal.
+int report(std::string_view message, int exit_code) noexcept {
+  try {
+    note("hayloft: {}\n", visible(message, Lines::joined));
+  } catch (...) {  // no memory to do so
+    write_message("hayloft: ");
+    write_message(message);
+    write_message("\n");
+  }
   return exit_code;
 }
 
@@ -79,6 +89,7 @@ struct Program {
       fail("a command is needed, one of {}", names);
     }
     Command* const command = commands.at(chosen.front()).get();
+    check_files(*chosen.front());
     command->check();
     return command;
   }
@@ -107,6 +118,7 @@ int run(int argc, char** argv) {
     return 0;
   }
   command->run();
+  offload::check_mapped_files();
   return 0;
 }
 
@@ -129,6 +141,13 @@ void return_freed_memory() {
   ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
 }
 
+// Writing past a limit (ulimit -f) or into a pipe that nobody reads is an error of that write, with a message, and not
+// the end of the process.
+void ignore_write_signals() {
+  std::signal(SIGXFSZ, SIG_IGN);
+  std::signal(SIGPIPE, SIG_IGN);
+}
+
 // Where the system does not tell what processors there are, as in some containers, hwloc says so on stderr and guesses.
 void silence_hwloc() {
   ::setenv("HWLOC_HIDE_ERRORS", "2", 0);
@@ -139,10 +158,13 @@ void silence_hwloc() {
 
 int main(int argc, char** argv) {
   using namespace hayloft::cli;
+  open_standard_descriptors();
+  ignore_write_signals();
   forbid_blas_threads(argv);
   return_freed_memory();
   silence_hwloc();
   catch_interrupts();
+  hayloft::offload::survive_truncated_files();
   try {
     return run(argc, argv);
   } catch (const Interrupted& stopped) {

@@ -1,5 +1,6 @@
 #include "examples/hayloft/run_plan.h"
 
+#include "examples/hayloft/messages.h"
 #include "examples/hayloft/saved_context.h"
 #include "offload/error.h"
 
@@ -16,8 +17,7 @@ namespace {
 // Rotations that a model has never seen make its answers worse, first slowly, then altogether.
 void note_positions(const runtime::ModelConfig& config, std::int64_t tokens, const std::filesystem::path& model) {
   if (config.max_positions == 0 || tokens <= config.max_positions) return;
-  fmt::print(
-      stderr,
+  note(
       "note: {} tokens are more than the {} positions that {} says the model was made for "
       "(max_position_embeddings with its RoPE scaling); answers get worse beyond them: shorten the text, or give "
       "config.json the rope_scaling that the model's makers name for such lengths\n",
@@ -55,7 +55,7 @@ runtime::Plan announce_plan(const Environment& environment, const PlannedRun& ru
   const bool applies = profile && profile->threads == request.threads && profile->device == environment.backend->name();
   const runtime::Plan plan = runtime::make_plan(request, applies ? &*profile : nullptr);
   if (!plan.shortfall.empty()) fail("{}", plan.shortfall);
-  fmt::print(stderr, "{}\n", runtime::plan_line(plan));
+  note("{}\n", runtime::plan_line(plan));
   note_positions(request.config, run.tokens, run.model);
   return plan;
 }

@@ -1,6 +1,8 @@
 #include "examples/hayloft/saved_context.h"
 
 #include "examples/hayloft/bundled_model.h"
+#include "examples/hayloft/file_roles.h"
+#include "examples/hayloft/messages.h"
 #include "offload/error.h"
 #include "offload/format.h"
 
@@ -10,7 +12,10 @@ std::filesystem::path model_of(const offload::Snapshot& snapshot, const std::str
   if (!given.empty()) return given;
   const std::filesystem::path made_with = snapshot.description().model.name;
   std::error_code error;
-  if (std::filesystem::is_directory(made_with, error)) return made_with;
+  if (std::filesystem::exists(made_with, error)) {
+    require_not_output(made_with);
+    return made_with;
+  }
   const std::filesystem::path bundled = std::filesystem::weakly_canonical(bundled_model());
   if (made_with.filename() == bundled.filename()) return bundled;
   fail("{}: the model it was made with is no longer at {}; say where it is by --model", snapshot.path().string(),
@@ -28,11 +33,11 @@ runtime::Session open_saved(const Environment& environment, const runtime::Model
                             const runtime::Method& method) {
   options.cache.copy_saved = copies_saved(environment, snapshot);
   if (environment.backend->pinning() && environment.kv_host == gpu::KvHost::automatic && !options.cache.copy_saved) {
-    fmt::print(stderr,
-               "note: {} of keys and values stay in their file and are copied piece by piece, which is slower: {} of "
-               "host memory may be used, see --host-memory\n",
-               format_bytes(snapshot.file_bytes()),
-               format_bytes(environment.arena->budget_bytes() - environment.arena->used_bytes()));
+    note(
+        "note: {} of keys and values stay in their file and are copied piece by piece, which is slower: {} of "
+        "host memory may be used, see --host-memory\n",
+        format_bytes(snapshot.file_bytes()),
+        format_bytes(environment.arena->budget_bytes() - environment.arena->used_bytes()));
   }
   return open_context(source, *environment.arena, snapshot, options, &method);
 }

@@ -7,6 +7,7 @@
 #include "examples/hayloft/decoding.h"
 #include "examples/hayloft/environment.h"
 #include "examples/hayloft/interrupt.h"
+#include "examples/hayloft/messages.h"
 #include "examples/hayloft/options/attention.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
@@ -73,11 +74,16 @@ class AskCommand : public Command {
     add_saved(environment, snapshot, planned);
     plan_ = announce_plan(environment, planned, machine_profile(machine_.profile));
     runtime::Session context = open_saved(environment, source, snapshot, {}, *method.method());
-    fmt::print(stderr, "{}: {} tokens\n", context_, context.tokens());
+    note("{}: {} tokens\n", context_, context.tokens());
     prepare_method(context, *method.method());
 
-    for (const std::string& question : questions_) answer(environment, context, method, question);
-    if (questions_.empty()) answer_lines(environment, context, method);
+    try {
+      for (const std::string& question : questions_) answer(environment, context, method, question);
+      if (questions_.empty()) answer_lines(environment, context, method);
+    } catch (...) {  // interrupted, or an answer cannot be printed: what was measured is kept
+      method.finish();
+      throw;
+    }
     method.finish();
     say_device_memory(*environment.backend);
   }
@@ -88,11 +94,11 @@ class AskCommand : public Command {
     for (std::string line; prompt(terminal), std::getline(std::cin, line);) {
       if (!line.empty()) answer(environment, context, method, line);
     }
-    if (terminal) fmt::print(stderr, "\n");
+    if (terminal) note("\n");
   }
 
   static void prompt(bool terminal) {
-    if (terminal) fmt::print(stderr, "> ");
+    if (terminal) note("> ");
   }
 
   void answer(const Environment& environment, const runtime::Session& context, WatchedMethod& method,
@@ -105,7 +111,7 @@ class AskCommand : public Command {
     session.append(std::span(tokens).first(tokens.size() - 1), [](auto, auto) { check_interrupted(); });
     Decoded done;
     decode_and_print(environment, session, method, sampling_, tokens.back(), predict_, done);
-    fmt::print(stderr, "{}\n", decode_summary(session, done, predicted_beside(plan_, 0)));
+    note("{}\n", decode_summary(session, done, predicted_beside(plan_, 0)));
   }
 
   std::string context_;

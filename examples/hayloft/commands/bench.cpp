@@ -5,6 +5,7 @@
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/environment.h"
 #include "examples/hayloft/interrupt.h"
+#include "examples/hayloft/messages.h"
 #include "examples/hayloft/options/attention.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
@@ -50,11 +51,7 @@ class BenchCommand : public Command {
         "Shape of the model whose attention is timed; the default is that of Llama-3-8B")
         ->default_str("32,32,8,128");
     add_context_lengths_option(app, lengths_);
-    app.add_option("--seconds", bench_.seconds, "About how long to measure each method")
-        ->type_name("S")
-        ->check(finite(0.01, 3600.0))
-        ->take_last()
-        ->capture_default_str();
+    add_number(app, "--seconds", "S", bench_.seconds, 0.01, 3600, "About how long to measure each method");
     add_attention_options(app, attention_, {"dense", "sparq:k=512"});
     add_text(
         app, "--columns", "FORMAT,...", [this](const std::string& text) { read_columns(text); },
@@ -135,12 +132,11 @@ class BenchCommand : public Command {
   void announce(const runtime::AttentionBenchResult& so_far) const {
     const std::string what = fmt::format("{} tokens, {} columns", format_count(bench_.tokens), name(bench_.columns));
     if (so_far.rows.empty()) {
-      fmt::print(stderr, "{}: {} of {} layers, {} filled in {:.1f} s\n", what, so_far.measured_layers, bench_.layers,
-                 format_bytes(so_far.host_bytes), so_far.fill_seconds);
+      note("{}: {} of {} layers, {} filled in {:.1f} s\n", what, so_far.measured_layers, bench_.layers,
+           format_bytes(so_far.host_bytes), so_far.fill_seconds);
     } else {
       const runtime::AttentionBenchRow& row = so_far.rows.back();
-      fmt::print(stderr, "{}, {}: {:.2f} ms/token, {} steps\n", what, runtime::method_label(row.attn), row.ms,
-                 row.steps);
+      note("{}, {}: {:.2f} ms/token, {} steps\n", what, runtime::method_label(row.attn), row.ms, row.steps);
     }
   }
 

@@ -9,6 +9,7 @@
 #include "examples/hayloft/environment.h"
 #include "examples/hayloft/eval_tasks.h"
 #include "examples/hayloft/interrupt.h"
+#include "examples/hayloft/messages.h"
 #include "examples/hayloft/options/attention.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
@@ -70,9 +71,6 @@ class EvalCommand : public Command {
     ruler_.squad = squad_;
     ruler_.hotpotqa = hotpotqa_;
     if (ruler_.digits > 18) fail("--digits {}: must be between 1 and 18", ruler_.digits);
-    if (!(effective_percent_ >= 0 && effective_percent_ <= 100)) {
-      fail("--effective {}: must be between 0 and 100", effective_percent_);
-    }
     tasks_ = expand_eval_tasks(tasks_, {.squad = !squad_.empty(),
                                         .hotpotqa = !hotpotqa_.empty(),
                                         .text = !text_.empty(),
@@ -93,7 +91,7 @@ class EvalCommand : public Command {
       options_.observer = stats_ = std::make_shared<runtime::AttentionStats>();
     }
     if (!plot_.empty()) offload::require_writable(plot_);
-    table_ = json.to_stdout() ? stderr : stdout;
+    if (json.to_stdout()) table_.use_standard_error();
     const std::filesystem::path directory = model_.empty() ? bundled_model() : std::filesystem::path(model_);
     const std::string text = text_.empty() ? "" : read_text("--text", text_);
 
@@ -108,14 +106,15 @@ class EvalCommand : public Command {
       for (const auto& task : tasks) run_task(environment, *task);
     } catch (const Interrupted&) {
       progress_.reset();
-      if (!rows().empty()) show("\n" + summary());
+      if (!rows().empty()) table_.show("\n" + summary());
       throw;
     }
-    show("\n" + summary());
+    table_.show("\n" + summary());
     if (!plot_.empty()) write_plot();
-    json.write(runtime::eval_json(report()));
     if (stats_) write_attention_stats(*stats_, stats_file_);
+    json.write(runtime::eval_json(report()));
     say_device_memory(*environment.backend);
+    table_.finish();
   }
 
  private:
@@ -152,7 +151,7 @@ class EvalCommand : public Command {
     const bool numbers =
         std::any_of(tasks_.begin(), tasks_.end(), [](const std::string& task) { return task.rfind("niah", 0) == 0; });
     if (model_.empty() && numbers && ruler_.digits != bundled_digits) {
-      fmt::print(stderr, "note: the bundled model has learned numbers of {0} digits: --digits {0}\n", bundled_digits);
+      note("note: the bundled model has learned numbers of {0} digits: --digits {0}\n", bundled_digits);
     }
   }
 
@@ -220,7 +219,7 @@ class EvalCommand : public Command {
       } else {
         report_.rows.push_back(row);
       }
-      if (machine_.verbose) show(runtime::eval_line(row) + "\n");
+      if (machine_.verbose) table_.show(runtime::eval_line(row) + "\n");
     };
     runtime::run_eval(*environment.model, *environment.tokenizer, *environment.arena, task, options_, hooks);
     progress_.reset();
@@ -239,11 +238,6 @@ class EvalCommand : public Command {
     offload::OutputFile picture(plot_);
     picture.write(runtime::render_scatter(*scatter, runtime::picture_format(plot_)));
     picture.commit();
-  }
-
-  void show(const std::string& text) const {
-    if (table_ == stdout) return print(text);
-    std::fputs(text.c_str(), table_);
   }
 
   void add_task_options(CLI::App& app) {
@@ -265,10 +259,7 @@ class EvalCommand : public Command {
         app, "--samples", "N", [this](const std::string& text) { options_.samples = read_int("--samples", text); },
         "Samples of each task at each length")
         ->default_str("10");
-    app.add_option("-s,--seed", ruler_.seed, "Seed of everything random")
-        ->type_name("N")
-        ->take_last()
-        ->capture_default_str();
+    add_seed(app, "-s,--seed", ruler_.seed, "Seed of everything random");
     add_text(
         app, "--chat-template", "NAME|TEXT",
         [this](const std::string& text) {
@@ -318,10 +309,8 @@ class EvalCommand : public Command {
     add_choice<Format>(app, "--format", {{"text", aligned}, {"md", markdown}, {"csv", csv}}, "Format of the tables",
                        [this](Format format) { format_ = format; })
         ->default_str("text");
-    app.add_option("--effective", effective_percent_, "Mean score from which a length counts as effective")
-        ->type_name("PERCENT")
-        ->take_last()
-        ->capture_default_str();
+    add_number(app, "--effective", "PERCENT", effective_percent_, 0, 100,
+               "Mean score from which a length counts as effective");
     common(app, Section::output, {"--out", "--plot"});
     advanced(app, Section::output, {"--plot-by", "--format", "--effective"});
   }
@@ -342,7 +331,7 @@ class EvalCommand : public Command {
   runtime::EvalOptions options_;
   runtime::EvalQuality plot_by_ = runtime::EvalQuality::automatic;
 
-  std::FILE* table_ = stdout;  // standard error when the JSON takes standard output
+  TableOutput table_;
   std::optional<runtime::EvalFile> file_;
   runtime::EvalReport report_;
   std::optional<Progress> progress_;

@@ -5,6 +5,7 @@
 #include "examples/hayloft/decoding.h"
 #include "examples/hayloft/environment.h"
 #include "examples/hayloft/interrupt.h"
+#include "examples/hayloft/messages.h"
 #include "examples/hayloft/options/attention.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
@@ -95,7 +96,7 @@ class GenerateCommand : public Command {
     prepare_method(session, *method.method());
     try {
       decode_and_print(environment, session, method, sampling_, prompt.back(), predict_, done_);
-    } catch (const Interrupted&) {
+    } catch (...) {  // interrupted, or the text cannot be printed: what was measured is kept
       summarise(session, prompt.size());
       method.finish();
       throw;
@@ -125,7 +126,7 @@ class GenerateCommand : public Command {
   void summarise(const runtime::Session& session, std::size_t prompt) const {
     std::string line = fmt::format("\nprompt: {} tokens", prompt);
     if (prompt > 1) line += fmt::format(", {:.0f} tokens/s", static_cast<double>(prompt - 1) / prefill_seconds_);
-    fmt::print(stderr, "{}\n{}\n", line, decode_summary(session, done_, predicted_beside(plan_, 0)));
+    note("{}\n{}\n", line, decode_summary(session, done_, predicted_beside(plan_, 0)));
   }
 
   std::string model_;

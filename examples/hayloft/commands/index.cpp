@@ -2,6 +2,7 @@
 #include "examples/hayloft/decoding.h"
 #include "examples/hayloft/environment.h"
 #include "examples/hayloft/interrupt.h"
+#include "examples/hayloft/messages.h"
 #include "examples/hayloft/options/attention.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/machine.h"
@@ -47,7 +48,7 @@ class IndexCommand : public Command {
     const offload::Snapshot made = offload::Snapshot::open(context_);
     for (const auto& method : options.indices) {
       const std::string name = method->state_key();
-      fmt::print(stderr, "{}: {}, {}\n", context_, name, format_bytes(made.attachment(name)->size()));
+      note("{}: {}, {}\n", context_, name, format_bytes(made.attachment(name)->size()));
     }
   }
 

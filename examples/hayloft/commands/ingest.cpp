@@ -5,6 +5,7 @@
 #include "examples/hayloft/decoding.h"
 #include "examples/hayloft/environment.h"
 #include "examples/hayloft/interrupt.h"
+#include "examples/hayloft/messages.h"
 #include "examples/hayloft/options/attention.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
@@ -43,12 +44,8 @@ class IngestCommand : public Command {
     add_profile_option(app, machine_);
     CLI::Option* const save = app.add_option("--save", save_, "Context to make")->type_name("CTX.hay")->take_last();
     app.add_option("--append", append_, "Context to continue")->type_name("CTX.hay")->take_last()->excludes(save);
-    app.add_option("--checkpoint-seconds", options_.checkpoint_seconds,
-                   "Write a checkpoint to the disk this often; 0: after every chunk")
-        ->type_name("S")
-        ->check(finite(0, 1e9))
-        ->take_last()
-        ->capture_default_str();
+    add_number(app, "--checkpoint-seconds", "S", options_.checkpoint_seconds, 0, 1e9,
+               "Write a checkpoint to the disk this often; 0: after every chunk");
     add_index_option(app, indices_);
     common(app, Section::text, {"--file"});
     common(app, Section::output, {"--save", "--append"});
@@ -97,16 +94,16 @@ class IngestCommand : public Command {
                          : ingest(source, *environment.arena, text, path, options_, show);
     } catch (const Interrupted&) {
       progress.reset();
-      fmt::print(stderr, "{} tokens are kept in {}; the same command goes on from there\n", reached,
-                 appending ? path : path + ".part");
+      note("{} tokens are kept in {}; the same command goes on from there\n", reached,
+           appending ? path : path + ".part");
       throw;
     }
     progress.reset();
-    if (result.resumed_from > 0) fmt::print(stderr, "went on from token {}\n", result.resumed_from);
-    fmt::print(stderr, "{}: {} tokens, {}; read {} in {:.1f} s ({:.0f} tokens/s){}\n", path, result.tokens,
-               format_bytes(result.file_bytes), result.read, result.seconds,
-               static_cast<double>(result.read) / std::max(result.seconds, 1e-9),
-               result.resumed_from == 0 ? predicted_reading(plan, kind) : "");
+    if (result.resumed_from > 0) note("went on from token {}\n", result.resumed_from);
+    note("{}: {} tokens, {}; read {} in {:.1f} s ({:.0f} tokens/s){}\n", path, result.tokens,
+         format_bytes(result.file_bytes), result.read, result.seconds,
+         static_cast<double>(result.read) / std::max(result.seconds, 1e-9),
+         result.resumed_from == 0 ? predicted_reading(plan, kind) : "");
     say_device_memory(*environment.backend);
   }
 

@@ -9,6 +9,7 @@
 #include "offload/format.h"
 #include "offload/progress.h"
 #include "offload/snapshot/snapshot.h"
+#include "offload/visible.h"
 
 // hayloft inspect: what a saved context holds, and whether it is sound.
 namespace hayloft::cli {
@@ -61,7 +62,8 @@ class InspectCommand : public Command {
     if (json.wanted()) json.write(report.dump(2) + "\n");
     if (json.to_stdout()) return;
     for (const auto& [name, value] : report.items()) {
-      print(fmt::format("{:18} {}\n", name, value.is_string() ? value.get<std::string>() : value.dump()));
+      const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+      print(fmt::format("{:18} {}\n", name, visible(text, Lines::joined)));
     }
   }
 

@@ -5,6 +5,7 @@
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/environment.h"
 #include "examples/hayloft/interrupt.h"
+#include "examples/hayloft/messages.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
@@ -44,11 +45,7 @@ class LinkCommand : public Command {
         app, "--link-footprint", "BYTES,...", [this](const std::string& text) { read_footprints(text); },
         "Host memory to measure the link to a GPU over [1, 4, 16 and 64GiB, as far as half of what is free reaches and "
         "pinning it takes 20 s at most]");
-    app.add_option("--seconds", options_.seconds, "About how long to measure")
-        ->type_name("S")
-        ->check(finite(0.1, 3600.0))
-        ->take_last()
-        ->capture_default_str();
+    add_number(app, "--seconds", "S", options_.seconds, 0.1, 3600, "About how long to measure");
     app.add_option("--profile", profile_,
                    "Where to keep the profile that was measured [hayloft/profile.json in the user's cache folder]")
         ->type_name("FILE")
@@ -83,7 +80,7 @@ class LinkCommand : public Command {
     if (environment->backend->name() == "cuda") {
       link = gpu::measure_link(environment->topology, environment->threads, link_options_,
                                [&](const std::string& what, const gpu::LinkReport& so_far) {
-                                 fmt::print(stderr, "link: {}\n", what);
+                                 note("link: {}\n", what);
                                  if (json.wanted() && !json.to_stdout()) json.write(unfinished_json(so_far));
                                  check_interrupted();
                                });
@@ -96,7 +93,7 @@ class LinkCommand : public Command {
     }
     runtime::MachineProfile profile = runtime::measure_profile(
         *environment->backend, *environment->arena, environment->topology, options_, [&](const std::string& what) {
-          if (link) fmt::print(stderr, "profile: {}\n", what);
+          if (link) note("profile: {}\n", what);
           check_interrupted();
         });
     if (link) runtime::note_link(*link, profile);
@@ -108,10 +105,10 @@ class LinkCommand : public Command {
     }
     std::vector<std::string> skipped = profile.skipped;
     if (!link) add_link_skipped(skipped);
-    for (const std::string& what : skipped) fmt::print(stderr, "skipped: {}\n", what);
+    for (const std::string& what : skipped) note("skipped: {}\n", what);
     if (link) skipped.insert(skipped.begin(), link->skipped.begin(), link->skipped.end());  // its table has said so
     json.write(whole_json(profile, link, skipped));
-    fmt::print(stderr, "profile: {}\n", path.string());
+    note("profile: {}\n", path.string());
   }
 
  private:

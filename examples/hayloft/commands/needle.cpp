@@ -5,6 +5,7 @@
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/environment.h"
 #include "examples/hayloft/interrupt.h"
+#include "examples/hayloft/messages.h"
 #include "examples/hayloft/options/attention.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
@@ -46,10 +47,7 @@ class NeedleCommand : public Command {
         "Needles per length, spread evenly from the beginning to the end")
         ->default_str("11");
     app.add_flag("--one-needle", options_.one_needle, "One haystack per needle, not one with all needles");
-    app.add_option("-s,--seed", options_.seed, "Seed of keys, digits and text")
-        ->type_name("N")
-        ->take_last()
-        ->capture_default_str();
+    add_seed(app, "-s,--seed", options_.seed, "Seed of keys, digits and text");
     add_attention_options(app, attention_, {"dense", "sparq", "topk", "window"});
     add_prefill_options(app, options_.session);
     add_columns_option(app, options_.session.cache.columns);
@@ -78,7 +76,7 @@ class NeedleCommand : public Command {
       fail("--haystack {}: there is no such file or folder", haystack_);
     }
     const std::filesystem::path directory = model_.empty() ? bundled_model() : std::filesystem::path(model_);
-    table_ = json.to_stdout() ? stderr : stdout;
+    if (json.to_stdout()) table_.use_standard_error();
 
     const std::optional<runtime::MachineProfile> profile = machine_profile(machine_.profile);
     const Environment environment(machine_, directory);
@@ -98,7 +96,7 @@ class NeedleCommand : public Command {
     runtime::NeedleHooks hooks = progress_hooks();
     hooks.row = [&](const runtime::NeedleRow& row) {
       report_.rows.push_back(row);
-      show(runtime::needle_line(row) + "\n");
+      table_.show(runtime::needle_line(row) + "\n");
       if (json.wanted() && !json.to_stdout()) write_json(false);
       check_interrupted();
     };
@@ -106,11 +104,11 @@ class NeedleCommand : public Command {
       runtime::run_needle(*environment.model, *environment.tokenizer, *environment.arena, options_, hooks);
     } catch (const Interrupted&) {
       progress_.reset();
-      if (!report_.rows.empty()) show("\n" + runtime::needle_summary(report_));
+      if (!report_.rows.empty()) table_.show("\n" + runtime::needle_summary(report_));
       throw;
     }
     progress_.reset();
-    show("\n" + runtime::needle_summary(report_));
+    table_.show("\n" + runtime::needle_summary(report_));
     show_predictions();
     if (!plot_.empty()) {
       offload::OutputFile picture(plot_);
@@ -119,6 +117,7 @@ class NeedleCommand : public Command {
     }
     write_json(true);
     say_device_memory(*environment.backend);
+    table_.finish();
   }
 
  private:
@@ -126,7 +125,7 @@ class NeedleCommand : public Command {
     runtime::NeedleHooks hooks;
     hooks.context_started = [this](std::int64_t tokens) {
       check_interrupted();
-      show(fmt::format("context {}\n", format_count(tokens)));
+      table_.show(fmt::format("context {}\n", format_count(tokens)));
       progress_.emplace(stderr_progress(), "  prefill", "tokens", tokens);
     };
     hooks.prefill = [this](std::int64_t done, std::int64_t) {
@@ -158,15 +157,10 @@ class NeedleCommand : public Command {
           ++count;
         }
         if (count == 0) continue;
-        fmt::print(stderr, "{} {}: {:.2f} ms/token{}\n", format_count(plan.tokens),
-                   runtime::method_label(options_.methods[i]), sum / count, predicted_beside(plan, i));
+        note("{} {}: {:.2f} ms/token{}\n", format_count(plan.tokens), runtime::method_label(options_.methods[i]),
+             sum / count, predicted_beside(plan, i));
       }
     }
-  }
-
-  void show(const std::string& text) {
-    if (table_ == stdout) return print(text);
-    std::fputs(text.c_str(), table_);
   }
 
   std::string model_;
@@ -177,7 +171,7 @@ class NeedleCommand : public Command {
   MachineOptions machine_;
   runtime::NeedleOptions options_;
 
-  std::FILE* table_ = stdout;  // standard error when the JSON takes standard output
+  TableOutput table_;
   runtime::NeedleReport report_;
   std::vector<runtime::Plan> plans_;  // by context length
   std::optional<Progress> progress_;

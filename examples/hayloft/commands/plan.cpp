@@ -2,6 +2,7 @@
 #include <optional>
 
 #include "examples/hayloft/command.h"
+#include "examples/hayloft/messages.h"
 #include "examples/hayloft/options/attention.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
@@ -119,12 +120,11 @@ class PlanCommand : public Command {
   std::optional<runtime::MachineProfile> read_profile() const {
     std::optional<runtime::MachineProfile> profile = runtime::find_profile(machine_.profile);
     if (!profile) {
-      fmt::print(stderr, "no machine profile at {}: no times; hayloft link measures one\n",
-                 runtime::default_profile_path().string());
+      note("no machine profile at {}: no times; hayloft link measures one\n", runtime::default_profile_path().string());
     }
     const char* device = request_.device_budget > 0 ? "cuda" : "cpu";
     if (profile && profile->device != device) {
-      fmt::print(stderr, "the machine profile is of device {}, the plan of {}: no times\n", profile->device, device);
+      note("the machine profile is of device {}, the plan of {}: no times\n", profile->device, device);
       profile.reset();
     }
     return profile;

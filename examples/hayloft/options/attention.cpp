@@ -2,6 +2,7 @@
 
 #include <cctype>
 
+#include "examples/hayloft/messages.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/values.h"
 #include "offload/error.h"
@@ -27,8 +28,8 @@ void note_unless_used(const runtime::MethodOption& option, const std::vector<run
     if (runtime::uses(method.name, option)) return;
     names += fmt::format("{}{}", names.empty() ? "" : ", ", method.name);
   }
-  fmt::print(stderr, "note: {} has no effect: not used by {}, but by {}\n", runtime::flag(option), names,
-             fmt::join(split_list(option.methods, ' '), ", "));
+  note("note: {} has no effect: not used by {}, but by {}\n", runtime::flag(option), names,
+       fmt::join(split_list(option.methods, ' '), ", "));
 }
 
 }  // namespace

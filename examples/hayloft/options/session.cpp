@@ -6,13 +6,19 @@
 namespace hayloft::cli {
 
 void add_sampling_options(CLI::App& app, runtime::SamplerOptions& options) {
-  const auto add = [&](const char* names, auto& value, const char* type, const char* help) {
-    app.add_option(names, value, help)->type_name(type)->take_last()->capture_default_str();
+  const auto add = [&](const char* name, float& value, const char* type, const char* help) {
+    const auto read = [name, &value](const std::string& text) {
+      value = static_cast<float>(read_number(name, text, 0, 1e9));
+    };
+    add_text(app, name, type, read, help)->default_str(fmt::format("{}", value));
   };
   add("--temp", options.temperature, "T", "Temperature; 0 takes the most likely token");
   add("--top-p", options.top_p, "P", "Sample from the most likely tokens that reach this share; 1 is off");
-  add("-s,--seed", options.seed, "N", "Seed of sampling: the same seed gives the same text");
-  add("--top-k", options.top_k, "K", "Sample from the K most likely tokens; 0 is off");
+  add_seed(app, "-s,--seed", options.seed, "Seed of sampling: the same seed gives the same text");
+  add_text(
+      app, "--top-k", "K", [&options](const std::string& text) { options.top_k = read_int("--top-k", text, 0); },
+      "Sample from the K most likely tokens; 0 is off")
+      ->default_str("0");
   add("--min-p", options.min_p, "P", "Drop tokens less likely than this times the most likely one; 0 is off");
   common(app, Section::sampling, {"--temp", "--top-p", "--seed"});
   advanced(app, Section::sampling, {"--top-k", "--min-p"});

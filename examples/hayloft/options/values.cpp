@@ -1,5 +1,6 @@
 #include "examples/hayloft/options/values.h"
 
+#include <charconv>
 #include <limits>
 
 #include "offload/format.h"
@@ -12,6 +13,42 @@ int read_int(const std::string& option, const std::string& text, int least) {
   constexpr int most = std::numeric_limits<int>::max();
   if (value < least || value > most) fail("{} {}: must be between {} and {}", option, text, least, most);
   return static_cast<int>(value);
+}
+
+double read_number(const std::string& option, const std::string& text, double least, double most) {
+  double value = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || stop != text.data() + text.size() || !(value >= least && value <= most)) {
+    fail("{} {}: must be a number from {} to {}", option, text.empty() ? "''" : text, least, most);
+  }
+  return value;
+}
+
+namespace {
+
+// The name to use in messages: the long one of "-s,--seed".
+std::string long_name(const std::string& names) {
+  return names.substr(names.rfind(',') + 1);
+}
+
+}  // namespace
+
+CLI::Option* add_number(CLI::App& app, const std::string& names, const std::string& type, double& value, double least,
+                        double most, const std::string& help) {
+  const auto read = [&value, option = long_name(names), least, most](const std::string& text) {
+    value = read_number(option, text, least, most);
+  };
+  return add_text(app, names, type, read, help)->default_str(fmt::format("{}", value));
+}
+
+CLI::Option* add_seed(CLI::App& app, const std::string& names, std::uint64_t& value, const std::string& help) {
+  const auto read = [&value, option = long_name(names)](const std::string& text) {
+    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || stop != text.data() + text.size()) {
+      fail("{} {}: must be a whole number from 0 to 18446744073709551615", option, text.empty() ? "''" : text);
+    }
+  };
+  return add_text(app, names, "N", read, help)->default_str(fmt::format("{}", value));
 }
 
 std::uint64_t read_bytes(const std::string& option, const std::string& text) {

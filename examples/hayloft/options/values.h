@@ -46,15 +46,12 @@ CLI::Option* add_text(CLI::App& app, const std::string& names, const std::string
   return app.add_option_function<std::string>(names, read, help)->type_name(type)->take_last();
 }
 
-// A check of a number: finite, and within [least, most]. CLI::Range lets "nan" through.
-inline CLI::Validator finite(double least, double most) {
-  const auto check = [=](const std::string& text) -> std::string {
-    double value = 0;
-    if (CLI::detail::lexical_cast(text, value) && value >= least && value <= most) return {};
-    return fmt::format("{}: must be a number from {} to {}", text, least, most);
-  };
-  return {check, ""};
-}
+// A number within [least, most], written in digits: read_number(). Given twice, the last one counts.
+CLI::Option* add_number(CLI::App& app, const std::string& names, const std::string& type, double& value, double least,
+                        double most, const std::string& help);
+
+// -s,--seed or the like: a whole number of 64 bits.
+CLI::Option* add_seed(CLI::App& app, const std::string& names, std::uint64_t& value, const std::string& help);
 
 // One of a few words, each standing for a value.
 template <class T>
@@ -70,6 +67,9 @@ CLI::Option* add_choice(CLI::App& app, const std::string& name, std::vector<std:
   };
   return add_text(app, name, words, read, help);
 }
+
+// A finite number within [least, most], all of the text. Throws Error naming the option.
+double read_number(const std::string& option, const std::string& text, double least, double most);
 
 // parse_count and parse_bytes with the option's name in what they throw; counts within [least, most].
 int read_int(const std::string& option, const std::string& text, int least = 1);

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string_view>
+#include <utility>
+
+// What the program says on standard error. Nothing here throws: a message that cannot be written is lost, and the work
+// goes on.
+namespace hayloft::cli {
+
+void write_message(std::string_view text) noexcept;
+
+// As fmt::print(stderr, ...).
+template <class... Args>
+void note(fmt::format_string<Args...> format, Args&&... args) noexcept {
+  try {
+    write_message(fmt::format(format, std::forward<Args>(args)...));
+  } catch (...) {  // no memory for a message
+  }
+}
+
+// Makes descriptors 0 to 2 ones that can be used: a file opened later would otherwise take the number of a closed one,
+// and what is printed would go into it. Once, before any file is opened.
+void open_standard_descriptors() noexcept;
+
+}  // namespace hayloft::cli
