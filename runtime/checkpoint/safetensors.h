@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "gpu/backend.h"
+#include "runtime/checkpoint/mapped_file.h"
 
 namespace hayloft::runtime {
 
@@ -27,9 +27,6 @@ struct TensorView {
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path);
-  ~SafetensorsFile();
-  SafetensorsFile(SafetensorsFile&&) noexcept;
-  SafetensorsFile& operator=(SafetensorsFile&&) noexcept;
 
   const std::map<std::string, TensorView, std::less<>>& tensors() const { return tensors_; }
   const TensorView& at(std::string_view name) const;  // throws Error naming the file when there is no such tensor
@@ -38,8 +35,7 @@ class SafetensorsFile {
 
  private:
   std::filesystem::path path_;
-  void* mapping_ = nullptr;
-  std::uint64_t bytes_ = 0;
+  MappedFile file_;
   std::map<std::string, TensorView, std::less<>> tensors_;
 };
 

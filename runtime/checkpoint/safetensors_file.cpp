@@ -1,13 +1,5 @@
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <bit>
-#include <cerrno>
 #include <cstring>
-#include <system_error>
-#include <utility>
 
 #include "offload/error.h"
 #include "offload/half.h"
@@ -19,18 +11,6 @@ namespace hayloft::runtime {
 static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian and is used in place");
 
 namespace {
-
-std::string system_message() {
-  return std::generic_category().message(errno);
-}
-
-// Closes a descriptor at the end of a scope; a mapping outlives it.
-struct Descriptor {
-  int number;
-  ~Descriptor() {
-    if (number >= 0) ::close(number);
-  }
-};
 
 // Elements that lie at any address, as the format promises no alignment.
 template <class Element, class Convert>
@@ -46,47 +26,8 @@ std::vector<float> convert(std::span<const std::byte> data, Convert to_float_of)
 
 }  // namespace
 
-SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path) {
-  // Not blocking, so that a pipe under this name is refused instead of waited for.
-  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
-  if (file.number < 0) fail("{}: cannot be opened: {}", path.string(), system_message());
-  struct stat status {};
-  if (::fstat(file.number, &status) != 0) fail("{}: cannot be read: {}", path.string(), system_message());
-  if (!S_ISREG(status.st_mode)) fail("{}: not a regular file", path.string());
-  bytes_ = static_cast<std::uint64_t>(status.st_size);
-  if (bytes_ == 0) fail("{}: the file is empty", path.string());
-
-  void* mapping = ::mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, file.number, 0);
-  if (mapping == MAP_FAILED) fail("{}: cannot be mapped: {}", path.string(), system_message());
-  try {
-    tensors_ = parse_safetensors({static_cast<const std::byte*>(mapping), bytes_}, path.string());
-  } catch (...) {
-    ::munmap(mapping, bytes_);
-    throw;
-  }
-  mapping_ = mapping;
-}
-
-SafetensorsFile::~SafetensorsFile() {
-  if (mapping_) ::munmap(mapping_, bytes_);
-}
-
-SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      mapping_(std::exchange(other.mapping_, nullptr)),
-      bytes_(std::exchange(other.bytes_, 0)),
-      tensors_(std::move(other.tensors_)) {
-  other.tensors_.clear();
-}
-
-SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&& other) noexcept {
-  SafetensorsFile taken(std::move(other));
-  std::swap(path_, taken.path_);
-  std::swap(mapping_, taken.mapping_);
-  std::swap(bytes_, taken.bytes_);
-  std::swap(tensors_, taken.tensors_);
-  return *this;
-}
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
+    : path_(path), file_(path), tensors_(parse_safetensors(file_.bytes(), path.string())) {}
 
 const TensorView& SafetensorsFile::at(std::string_view name) const {
   const auto tensor = tensors_.find(name);
