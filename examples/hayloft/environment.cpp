@@ -3,6 +3,7 @@
 #include "gpu/no_device.h"
 #include "offload/error.h"
 #include "offload/format.h"
+#include "runtime/decode/load_tokenizer.h"
 
 namespace hayloft::cli {
 namespace {
@@ -67,10 +68,10 @@ Environment::Environment(const MachineOptions& options)
              backend->description(), format_bytes(arena->budget_bytes()));
 }
 
-Environment::Environment(const MachineOptions& options, const std::filesystem::path& model_directory)
+Environment::Environment(const MachineOptions& options, const std::filesystem::path& model_path)
     : Environment(options) {
-  tokenizer = std::make_unique<runtime::Tokenizer>(model_directory);
-  model = std::make_unique<runtime::Model>(model_directory, *backend);
+  tokenizer = std::make_unique<runtime::Tokenizer>(runtime::load_tokenizer(model_path));
+  model = std::make_unique<runtime::Model>(model_path, *backend);
   arena = std::make_unique<offload::Arena>(topology, arena_options(options, *backend));
   if (!options.verbose) return;
   const runtime::ModelConfig& config = model->config();

@@ -3,14 +3,10 @@
 #include "examples/hayloft/saved_context.h"
 #include "gpu/cuda_budget.h"
 #include "offload/error.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/decode/load_tokenizer.h"
 
 namespace hayloft::cli {
-
-std::uint64_t tokenizer_file_bytes(const std::filesystem::path& model_directory) {
-  std::error_code error;
-  const std::uintmax_t bytes = std::filesystem::file_size(model_directory / "tokenizer.json", error);
-  return error ? 0 : bytes;
-}
 
 void add_saved(const Environment& environment, const offload::Snapshot& snapshot, PlannedRun& run) {
   const offload::StoreShape& shape = snapshot.description().shape;
@@ -24,7 +20,7 @@ runtime::Plan announce_plan(const Environment& environment, const PlannedRun& ru
                             const std::optional<runtime::MachineProfile>& profile) {
   runtime::PlanRequest request;
   request.config = environment.model->config();
-  request.weights = runtime::weight_sizes(run.model);
+  request.weights = runtime::weight_sizes(*runtime::Checkpoint::open(run.model));
   request.session = run.session;
   request.methods = run.methods;
   request.tokens = run.tokens;
@@ -32,7 +28,7 @@ runtime::Plan announce_plan(const Environment& environment, const PlannedRun& ru
   request.host_budget = environment.arena->budget_bytes();
   request.available_bytes = environment.topology.available_bytes() + environment.model->weight_bytes();
   request.threads = environment.threads.count();
-  request.tokenizer_file_bytes = tokenizer_file_bytes(run.model);
+  request.tokenizer_file_bytes = runtime::tokenizer_bytes(run.model);
   const gpu::DeviceMemory device = environment.backend->memory();
   if (device.budget_bytes > 0) {
     request.device_budget = device.budget_bytes + gpu::cuda_context_bytes;

@@ -1,71 +1,45 @@
 #include "runtime/checkpoint/weights.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cstring>
 #include <deque>
-#include <map>
+#include <optional>
 
-#include "offload/error.h"
-#include "offload/json_file.h"
-#include "runtime/checkpoint/safetensors.h"
+#include "offload/half.h"
 
 namespace hayloft::runtime {
 
 namespace {
 
-// The checkpoint's tensors by name, whichever shard they lie in.
-class Checkpoint {
- public:
-  explicit Checkpoint(const std::filesystem::path& directory) {
-    const std::filesystem::path single = directory / "model.safetensors";
-    index_ = directory / "model.safetensors.index.json";
-    std::error_code error;
-    if (std::filesystem::exists(single, error)) {
-      index_ = single;
-      for (const auto& [name, tensor] : files_.try_emplace("", single).first->second.tensors()) found_[name] = &tensor;
-    } else if (std::filesystem::exists(index_, error)) {
-      open_shards(directory);
-    } else {
-      fail("{}: holds neither model.safetensors nor model.safetensors.index.json", directory.string());
-    }
+// The rows of `tensor`, each of `row_bytes`, in the order of the heads' components where the checkpoint has them in
+// pairs.
+std::vector<std::byte> unpaired(const CheckpointTensor& tensor, std::int64_t rows) {
+  std::vector<std::byte> out(tensor.data.size());
+  const std::size_t row_bytes = tensor.data.size() / static_cast<std::size_t>(rows);
+  const std::int64_t d = rows / tensor.paired_heads;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::int64_t i = row % d;
+    const std::int64_t from = row - i + (i < d / 2 ? 2 * i : 2 * (i - d / 2) + 1);
+    std::memcpy(out.data() + static_cast<std::size_t>(row) * row_bytes,
+                tensor.data.data() + static_cast<std::size_t>(from) * row_bytes, row_bytes);
   }
+  return out;
+}
 
-  // Throws Error unless there is such a tensor of that shape.
-  const TensorView& at(const std::string& name, std::initializer_list<int> shape) const {
-    const auto tensor = found_.find(name);
-    if (tensor == found_.end()) fail("{}: has no tensor {}, which config.json calls for", index_.string(), name);
-    const std::vector<std::int64_t>& found = tensor->second->shape;
-    if (!std::equal(found.begin(), found.end(), shape.begin(), shape.end())) {
-      fail("{}: tensor {} has shape [{}], but config.json calls for [{}]", index_.string(), name,
-           fmt::join(found, ", "), fmt::join(shape, ", "));
-    }
-    return *tensor->second;
+std::optional<gpu::DType> plain_type(gguf::TensorType type) {
+  switch (type) {
+    case gguf::TensorType::f32:
+      return gpu::DType::f32;
+    case gguf::TensorType::f16:
+      return gpu::DType::f16;
+    case gguf::TensorType::bf16:
+      return gpu::DType::bf16;
+    default:
+      return std::nullopt;
   }
-
-  std::string path() const { return index_.string(); }
-
- private:
-  void open_shards(const std::filesystem::path& directory) {
-    const nlohmann::json json = read_json_file(index_);
-    const JsonFields fields(json, index_.string());
-    const nlohmann::json* map = fields.find("weight_map");
-    if (!map || !map->is_object()) fail("{}: weight_map must be an object of tensor and file names", index_.string());
-    for (const auto& [name, file] : map->items()) {
-      const std::string shard = JsonFields(*map, index_.string() + ": weight_map").text(name.c_str());
-      // A shard lies beside its index: nothing in a downloaded file may reach elsewhere.
-      if (shard.empty() || shard == "." || shard == ".." || shard.find_first_of("/\\\0", 0, 3) != std::string::npos) {
-        fail("{}: weight_map puts tensor {} in {}, which is not a file name in this folder", index_.string(),
-             printable(name), printable(shard));
-      }
-      auto opened = files_.find(shard);
-      if (opened == files_.end()) opened = files_.try_emplace(shard, directory / shard).first;
-      found_[name] = &opened->second.at(name);
-    }
-  }
-
-  std::filesystem::path index_;  // the file to name in messages
-  std::map<std::string, SafetensorsFile> files_;
-  std::map<std::string, const TensorView*> found_;
-};
+}
 
 std::uint64_t matrix_bytes(const gpu::Matrix& matrix) {
   return static_cast<std::uint64_t>(matrix.rows) * static_cast<std::uint64_t>(matrix.cols) *
@@ -92,24 +66,31 @@ class Uploader {
       weights_.bytes += matrix_bytes({nullptr, type_, rows, cols});
       return {nullptr, type_, rows, cols};
     }
-    const TensorView& tensor = checkpoint_->at(name, {rows, cols});
-    gpu::DType type = gpu::DType::f32;
-    if (tensor.dtype == "F16") {
-      type = gpu::DType::f16;
-    } else if (tensor.dtype == "BF16") {
-      type = gpu::DType::bf16;
-    } else if (tensor.dtype != "F32") {
-      fail("{}: tensor {} has dtype {}; it must be F32, F16 or BF16", checkpoint_->path(), name, tensor.dtype);
+    CheckpointTensor tensor = checkpoint_->at(name, {rows, cols});
+    std::vector<std::byte> ordered;
+    if (backend_ && tensor.paired_heads) tensor.data = ordered = unpaired(tensor, rows);
+    gpu::DType type = plain_type(tensor.type).value_or(gpu::DType::f16);
+    void* device = nullptr;
+    if (plain_type(tensor.type)) {
+      device = upload(tensor.data.data(), tensor.data.size());
+    } else {
+      device = upload_as_f16(tensor, rows, cols);
     }
-    void* const device = upload(tensor.data.data(), tensor.data.size());
-    if (backend_) type = backend_->settle_weights(device, type, std::int64_t{rows} * cols, stream_);
+    if (backend_) {
+      type = backend_->settle_weights(device, type, std::int64_t{rows} * cols, stream_);
+      if (!ordered.empty()) backend_->synchronize(stream_);  // the copy may still read them
+    }
     return {device, type, rows, cols};
   }
 
   const float* vector(const std::string& name, int n) {
     if (!checkpoint_) return values(std::vector<float>(static_cast<std::size_t>(n)));
-    const TensorView& tensor = checkpoint_->at(name, {n});
-    return values(to_f32(tensor, name + " of " + checkpoint_->path()));
+    CheckpointTensor tensor = checkpoint_->at(name, {n});
+    std::vector<std::byte> ordered;
+    if (tensor.paired_heads) tensor.data = ordered = unpaired(tensor, n);
+    std::vector<float> x(static_cast<std::size_t>(n));
+    gguf::dequantise(tensor.type, tensor.data, x.data());
+    return values(std::move(x));
   }
 
   const float* values(std::vector<float> x) {
@@ -124,6 +105,21 @@ class Uploader {
     weights_.buffers.push_back(backend_->allocate(bytes, stream_));
     void* device = weights_.buffers.back().as<void>();
     backend_->to_device(device, host, bytes, stream_);
+    return device;
+  }
+
+  void* upload_as_f16(const CheckpointTensor& tensor, int rows, int cols) {
+    const std::size_t count = static_cast<std::size_t>(rows) * static_cast<std::size_t>(cols);
+    if (!backend_) return upload(nullptr, count * sizeof(f16));
+    std::vector<float> row(static_cast<std::size_t>(cols));
+    std::vector<f16> halves(count);
+    const std::size_t row_bytes = tensor.data.size() / static_cast<std::size_t>(rows);
+    for (std::size_t r = 0; r < static_cast<std::size_t>(rows); ++r) {
+      gguf::dequantise(tensor.type, tensor.data.subspan(r * row_bytes, row_bytes), row.data());
+      std::transform(row.begin(), row.end(), halves.begin() + static_cast<std::ptrdiff_t>(r * row.size()), to_f16);
+    }
+    void* device = upload(halves.data(), count * sizeof(f16));
+    backend_->synchronize(stream_);
     return device;
   }
 
@@ -200,18 +196,12 @@ Weights take_weights(const Checkpoint* checkpoint, gpu::DType type, const ModelC
 
 }  // namespace
 
-Weights load_weights(const std::filesystem::path& directory, const ModelConfig& config, gpu::Backend& backend) {
-  const Checkpoint checkpoint(directory);
+Weights load_weights(const Checkpoint& checkpoint, const ModelConfig& config, gpu::Backend& backend) {
   return take_weights(&checkpoint, {}, config, &backend);
 }
 
-std::uint64_t weight_bytes(const std::filesystem::path& directory) {
-  return weight_sizes(directory).bytes;
-}
-
-WeightSizes weight_sizes(const std::filesystem::path& directory) {
-  const Checkpoint checkpoint(directory);
-  return sizes_of(take_weights(&checkpoint, {}, read_config(directory), nullptr));
+WeightSizes weight_sizes(const Checkpoint& checkpoint) {
+  return sizes_of(take_weights(&checkpoint, {}, checkpoint.config(), nullptr));
 }
 
 WeightSizes weight_sizes(const ModelConfig& config, gpu::DType type) {

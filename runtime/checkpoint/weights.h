@@ -1,9 +1,10 @@
 #pragma once
 
-#include <filesystem>
+#include <cstdint>
 #include <vector>
 
 #include "gpu/backend.h"
+#include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/config.h"
 
 namespace hayloft::runtime {
@@ -38,18 +39,16 @@ struct Weights {
   std::uint64_t bytes = 0;
 };
 
-// Reads model.safetensors, or every shard that model.safetensors.index.json names. Throws Error naming tensor and file:
-// missing, truncated, wrong dtype, wrong shape.
-Weights load_weights(const std::filesystem::path& directory, const ModelConfig& config, gpu::Backend& backend);
-
-// What load_weights will take, from the file headers alone.
-std::uint64_t weight_bytes(const std::filesystem::path& directory);
+// Takes every tensor that `config`, the checkpoint's, calls for to the device. Throws Error naming tensor and file:
+// missing, truncated, wrong type, wrong shape.
+Weights load_weights(const Checkpoint& checkpoint, const ModelConfig& config, gpu::Backend& backend);
 
 struct WeightSizes {
   std::uint64_t bytes = 0;           // in memory
   std::uint64_t bytes_per_step = 0;  // of matrices that a decoded token is multiplied with
 };
-WeightSizes weight_sizes(const std::filesystem::path& directory);
+// What load_weights will take, from the file headers alone.
+WeightSizes weight_sizes(const Checkpoint& checkpoint);
 // Of a model that is not there, with its matrices in `type`.
 WeightSizes weight_sizes(const ModelConfig& config, gpu::DType type);
 

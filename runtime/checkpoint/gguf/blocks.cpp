@@ -31,7 +31,8 @@ void each_nibble(const std::uint8_t (&bytes)[16], const Next& next) {
   }
 }
 
-// Blocks of 256 with 4 bits in 128 bytes: of each run of 32 bytes the low halves are 32 elements, the high ones the next.
+// Blocks of 256 with 4 bits in 128 bytes: of each run of 32 bytes the low halves are 32 elements, the high ones the
+// next.
 int nibble(const std::uint8_t (&bytes)[128], int element) {
   const int byte = bytes[element / 64 * 32 + element % 32];
   return element / 32 % 2 ? byte >> 4 : byte & 15;
@@ -73,17 +74,15 @@ void unpack(const Q4_1& block, Groups& groups) {
 
 void unpack(const Q5_0& block, Groups& groups) {
   groups.scale[0] = half(block.d);
-  each_nibble(block.low_high, [&](int i, int q) {
-    groups.code[i] = code((q | (block.fifth_bits[i / 8] >> (i % 8) & 1) << 4) - 16);
-  });
+  each_nibble(block.low_high,
+              [&](int i, int q) { groups.code[i] = code((q | (block.fifth_bits[i / 8] >> (i % 8) & 1) << 4) - 16); });
 }
 
 void unpack(const Q5_1& block, Groups& groups) {
   groups.scale[0] = half(block.d);
   groups.minimum[0] = half(block.m);
-  each_nibble(block.low_high, [&](int i, int q) {
-    groups.code[i] = code(q | (block.fifth_bits[i / 8] >> (i % 8) & 1) << 4);
-  });
+  each_nibble(block.low_high,
+              [&](int i, int q) { groups.code[i] = code(q | (block.fifth_bits[i / 8] >> (i % 8) & 1) << 4); });
 }
 
 void unpack(const Q8_0& block, Groups& groups) {

@@ -4,8 +4,8 @@
 
 #include "runtime/checkpoint/gguf/types.h"
 
-// The quantised blocks of GGUF, byte for byte as they lie in a file (ggml-common.h of ggml has the same), and one way of
-// reading them all: a block is groups of 16 or 32 elements, each
+// The quantised blocks of GGUF, byte for byte as they lie in a file (ggml-common.h of ggml has the same), and one way
+// of reading them all: a block is groups of 16 or 32 elements, each
 //
 //   element = scale * code + minimum      (the minimum only in types that have one)
 //

@@ -30,7 +30,8 @@ std::string common_name(const std::filesystem::path& first, std::int64_t count) 
   const std::string name = first.filename().string();
   const std::string end = suffix(0, count);
   if (name.size() <= end.size() || name.substr(name.size() - end.size()) != end) {
-    fail("{}: is the first of {} parts; its name must end in {} for the others to be found", first.string(), count, end);
+    fail("{}: is the first of {} parts; its name must end in {} for the others to be found", first.string(), count,
+         end);
   }
   return name.substr(0, name.size() - end.size());
 }
@@ -79,7 +80,8 @@ const Tensor* File::find(std::string_view name) const {
 
 bool is_file(const std::filesystem::path& model) {
   std::error_code error;
-  return std::filesystem::exists(model, error) && !std::filesystem::is_directory(model, error);
+  if (std::filesystem::is_directory(model, error)) return false;
+  return std::filesystem::exists(model, error) || model.extension() == ".gguf";
 }
 
 }  // namespace hayloft::runtime::gguf

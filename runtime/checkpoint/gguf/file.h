@@ -31,7 +31,7 @@ class File {
   Tensors tensors_;
 };
 
-// Whether what a user names as a model is read as GGUF: everything that is no folder.
+// Whether what a user names as a model is read as GGUF: every file, and what is not there but would be one by its name.
 bool is_file(const std::filesystem::path& model);
 
 }  // namespace hayloft::runtime::gguf

@@ -15,8 +15,8 @@ namespace hayloft::runtime::gguf {
 // The numbers that files have for the types of metadata values.
 enum class ValueType : std::uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, text, array, u64, i64, f64 };
 
-// A list inside the mapped file. Lists have a hundred thousand entries and more, so they stay where they are until asked
-// for. All checked: `bytes` hold `count` entries of `type`, none of them a list.
+// A list inside the mapped file. Lists have a hundred thousand entries and more, so they stay where they are until
+// asked for. All checked: `bytes` hold `count` entries of `type`, none of them a list.
 struct Array {
   ValueType type;
   std::uint64_t count;

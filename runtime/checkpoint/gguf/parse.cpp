@@ -14,8 +14,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "GGUF is little-endian and is used in place");
 
 constexpr char magic[] = {'G', 'G', 'U', 'F'};
-constexpr std::uint32_t most_dimensions = 4;           // of ggml
-constexpr std::uint64_t most_name_bytes = 1 << 16;     // the format's limit for keys
+constexpr std::uint32_t most_dimensions = 4;        // of ggml
+constexpr std::uint64_t most_name_bytes = 1 << 16;  // the format's limit for keys
 constexpr std::uint64_t most_alignment = 1 << 20;
 constexpr std::uint64_t most_elements = std::uint64_t{1} << 56;  // their bytes fit 63 bits in every type
 
@@ -201,9 +201,10 @@ std::int64_t Tensor::elements() const {
 
 Parsed parse(std::span<const std::byte> image, const std::string& file) {
   if (image.size() < sizeof magic || std::memcmp(image.data(), magic, sizeof magic) != 0) {
-    fail("{}: not a GGUF file (it does not begin with \"GGUF\"); -m takes a GGUF file or a folder with config.json, "
-         "tokenizer.json and safetensors",
-         file);
+    fail(
+        "{}: not a GGUF file (it does not begin with \"GGUF\"); -m takes a GGUF file or a folder with config.json, "
+        "tokenizer.json and safetensors",
+        file);
   }
   Cursor in(image, file);
   in.bytes(sizeof magic, "the magic");

@@ -4,8 +4,8 @@
 
 #include "runtime/checkpoint/gguf/file.h"
 
-// tests/golden/gguf/types.gguf, made by scripts/make-gguf-goldens.py: blocks of each type beside what the `gguf` package
-// makes of them.
+// tests/golden/gguf/types.gguf, made by scripts/make-gguf-goldens.py: blocks of each type beside what the `gguf`
+// package makes of them.
 namespace hayloft::runtime::gguf {
 namespace {
 
