@@ -3,12 +3,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "runtime/checkpoint/mapped_file.h"
+#include "offload/host/mapped_file.h"
 
 namespace hayloft::runtime {
 
@@ -35,7 +36,7 @@ class SafetensorsFile {
 
  private:
   std::filesystem::path path_;
-  MappedFile file_;
+  std::unique_ptr<const offload::MappedFile> mapping_;
   std::map<std::string, TensorView, std::less<>> tensors_;
 };
 
@@ -46,6 +47,7 @@ std::map<std::string, TensorView, std::less<>> parse_safetensors(std::span<const
 // Elements of a floating tensor (F64, F32, F16, BF16) as f32. Throws Error on another dtype.
 std::vector<float> to_f32(const TensorView& tensor, const std::string& name);
 
+// One tensor of a file to be written; a view of its data.
 struct TensorToWrite {
   std::string name;
   std::string dtype;  // F32 or I32

@@ -4,6 +4,7 @@
 #include "offload/error.h"
 #include "offload/half.h"
 #include "offload/json_file.h"
+#include "runtime/checkpoint/map_file.h"
 #include "runtime/checkpoint/safetensors.h"
 
 namespace hayloft::runtime {
@@ -27,7 +28,9 @@ std::vector<float> convert(std::span<const std::byte> data, Convert to_float_of)
 }  // namespace
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
-    : path_(path), file_(path), tensors_(parse_safetensors(file_.bytes(), path.string())) {}
+    : path_(path), mapping_(map_file(path)), tensors_(parse_safetensors(mapping_->bytes(), path.string())) {
+  mapping_->check();
+}
 
 const TensorView& SafetensorsFile::at(std::string_view name) const {
   const auto tensor = tensors_.find(name);

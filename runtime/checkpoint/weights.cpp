@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "offload/half.h"
+#include "offload/host/mapped_file.h"
 
 namespace hayloft::runtime {
 
@@ -197,7 +198,9 @@ Weights take_weights(const Checkpoint* checkpoint, gpu::DType type, const ModelC
 }  // namespace
 
 Weights load_weights(const Checkpoint& checkpoint, const ModelConfig& config, gpu::Backend& backend) {
-  return take_weights(&checkpoint, {}, config, &backend);
+  Weights weights = take_weights(&checkpoint, {}, config, &backend);
+  offload::check_mapped_files();
+  return weights;
 }
 
 WeightSizes weight_sizes(const Checkpoint& checkpoint) {

@@ -28,6 +28,7 @@ struct LayerWeights {
   const float* k_norm = nullptr;          // [d]
 };
 
+// All weights of a model, in memory of the backend. Every pointer and matrix is a view of `buffers`.
 struct Weights {
   gpu::Matrix embedding;                     // [vocab][hidden]
   gpu::Matrix output;                        // [vocab][hidden]; the embedding itself when tied
@@ -43,6 +44,7 @@ struct Weights {
 // missing, truncated, wrong type, wrong shape.
 Weights load_weights(const Checkpoint& checkpoint, const ModelConfig& config, gpu::Backend& backend);
 
+// How much memory weights take, and how much of it each decoded token reads.
 struct WeightSizes {
   std::uint64_t bytes = 0;           // in memory
   std::uint64_t bytes_per_step = 0;  // of matrices that a decoded token is multiplied with

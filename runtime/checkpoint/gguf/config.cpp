@@ -42,7 +42,8 @@ class Reader {
   explicit Reader(const File& file) : file_(file), metadata_(file.metadata()) {
     prefix_ = metadata_.text("general.architecture");
     architecture_ = find_architecture(prefix_);
-    if (!architecture_) metadata_.refuse("general.architecture", "llama, qwen2, qwen3 or smollm3 for hayloft to run it");
+    if (!architecture_)
+      metadata_.refuse("general.architecture", "llama, qwen2, qwen3 or smollm3 for hayloft to run it");
     prefix_ += '.';
   }
 
@@ -87,8 +88,8 @@ class Reader {
       fail("{}: embedding_length {} is not a multiple of attention.head_count {}, and there is no attention.key_length",
            metadata_.file(), config.hidden_size, config.query_heads);
     }
-    config.head_dim = static_cast<int>(metadata_.integer_or(
-        key("attention.key_length"), config.hidden_size / config.query_heads, 1, most_width));
+    config.head_dim = static_cast<int>(
+        metadata_.integer_or(key("attention.key_length"), config.hidden_size / config.query_heads, 1, most_width));
     if (config.head_dim % 8 != 0 || config.head_dim > 256) {
       fail("{}: heads of {} components are not supported; it must be a multiple of 8 up to 256", metadata_.file(),
            config.head_dim);
@@ -110,7 +111,8 @@ class Reader {
     config.sliding_window.assign(layers, metadata_.integer_or(key("attention.sliding_window"), 0, 0, most_tokens));
     config.rope.assign(layers, true);
     const auto interval = static_cast<std::size_t>(architecture_->rope_free_interval);
-    for (std::size_t layer = 0; interval > 0 && layer < layers; ++layer) config.rope[layer] = (layer + 1) % interval != 0;
+    for (std::size_t layer = 0; interval > 0 && layer < layers; ++layer)
+      config.rope[layer] = (layer + 1) % interval != 0;
   }
 
   void read_rope(ModelConfig& config) const {

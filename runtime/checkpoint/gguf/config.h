@@ -5,9 +5,9 @@
 
 namespace hayloft::runtime::gguf {
 
-// What a GGUF's metadata and tensors say of the model. Architectures: llama (Mistral's files are of it too), qwen2, qwen3,
-// smollm3. Throws Error naming file and key: unknown architecture, a key missing or out of range, RoPE scaling other
-// than none, linear and the factors in rope_freqs.weight, experts.
+// What a GGUF's metadata and tensors say of the model. Architectures: llama (Mistral's files are of it too), qwen2,
+// qwen3, smollm3. Throws Error naming file and key: unknown architecture, a key missing or out of range, RoPE scaling
+// other than none, linear and the factors in rope_freqs.weight, experts.
 ModelConfig read_config(const File& file);
 
 // Whether the rows of Q and K lie in pairs of components (2i, 2i + 1), as ggml's RoPE for this architecture takes them,

@@ -7,6 +7,7 @@
 
 #include "offload/error.h"
 #include "offload/json_file.h"
+#include "runtime/checkpoint/map_file.h"
 
 namespace hayloft::runtime::gguf {
 namespace {
@@ -41,8 +42,10 @@ std::string common_name(const std::filesystem::path& first, std::int64_t count) 
 File::File(const std::filesystem::path& path) {
   const auto open = [&](const std::filesystem::path& part) {
     paths_.push_back(part);
-    files_.emplace_back(part);
-    return parse(files_.back().bytes(), part.string());
+    files_.push_back(map_file(part));
+    Parsed parsed = parse(files_.back()->bytes(), part.string());
+    files_.back()->check();
+    return parsed;
   };
   Parsed first = open(path);
   metadata_ = std::move(first.metadata);

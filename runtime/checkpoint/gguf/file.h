@@ -1,11 +1,12 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <string_view>
 #include <vector>
 
+#include "offload/host/mapped_file.h"
 #include "runtime/checkpoint/gguf/parse.h"
-#include "runtime/checkpoint/mapped_file.h"
 
 namespace hayloft::runtime::gguf {
 
@@ -26,7 +27,7 @@ class File {
 
  private:
   std::vector<std::filesystem::path> paths_;
-  std::vector<MappedFile> files_;
+  std::vector<std::unique_ptr<const offload::MappedFile>> files_;
   Metadata metadata_;
   Tensors tensors_;
 };

@@ -116,7 +116,8 @@ const PreTokenizerKind& pre_tokenizer_kind(const Metadata& metadata, std::string
 json splits(const PreTokenizerKind& kind) {
   json steps = json::array();
   for (const std::string_view pattern : kind.patterns) {
-    steps.push_back({{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}});
+    steps.push_back(
+        {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}});
   }
   return steps;
 }
@@ -194,8 +195,8 @@ nlohmann::json tokenizer_document(const Metadata& metadata) {
 
 std::vector<std::int32_t> end_tokens(const Metadata& metadata) {
   static const std::set<std::string_view> names = {
-      "<|eot_id|>",   "<|eom_id|>",    "<|im_end|>",        "<|end|>",        "<end_of_turn>", "<turn|>",
-      "<|endoftext|>", "<|end_of_text|>", "<|end_of_turn|>", "<|return|>", "<|call|>", "</s>", "<eos>"};
+      "<|eot_id|>",      "<|eom_id|>",      "<|im_end|>", "<|end|>",  "<end_of_turn>", "<turn|>", "<|endoftext|>",
+      "<|end_of_text|>", "<|end_of_turn|>", "<|return|>", "<|call|>", "</s>",          "<eos>"};
   const Vocabulary vocabulary(metadata);
   std::set<std::int32_t> ids;
   for (const char* name : {"eos", "eot", "eom"}) {

@@ -10,9 +10,9 @@
 namespace hayloft::runtime::gguf {
 
 // The tokenizer that tokenizer.ggml.* describes, as the tokenizer.json that says the same. Kinds: byte-level BPE
-// (`gpt2`, with a pre-tokenizer of find_pre_tokenizer), SentencePiece's BPE by scores (`llama`) and Gemma 4's (`gemma4`).
-// Two things go beyond tokenizer.json: model.vocab is the list of texts by id, and SentencePiece's model has `scores`, a
-// number for each id, in place of merges. Throws Error naming the file and the key.
+// (`gpt2`, with a pre-tokenizer of find_pre_tokenizer), SentencePiece's BPE by scores (`llama`) and Gemma 4's
+// (`gemma4`). Two things go beyond tokenizer.json: model.vocab is the list of texts by id, and SentencePiece's model
+// has `scores`, a number for each id, in place of merges. Throws Error naming the file and the key.
 nlohmann::json tokenizer_document(const Metadata& metadata);
 
 // Tokens that end an answer: the end of text, of a turn and of a message, as far as the file names them or has control

@@ -16,6 +16,7 @@
 // prefilled once, by SessionOptions::prefill; every question is a session forked from that context and is read exactly.
 namespace hayloft::runtime {
 
+// What a run asks, of which text, by which methods and at which lengths.
 struct NeedleOptions {
   std::vector<std::int64_t> ctx_sizes;  // tokens of context, needles included
   std::vector<MethodOptions> methods;
@@ -46,6 +47,7 @@ struct NeedleRow {
   std::optional<double> recall;  // share of the true top-k positions among those attended, over the answering steps
 };
 
+// Called as a run goes on; each may be empty.
 struct NeedleHooks {
   std::function<void(std::int64_t tokens)> context_started;
   PrefillProgress prefill;
