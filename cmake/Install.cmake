@@ -6,7 +6,7 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/hayloft)
 # The public headers; the rest of a folder is its own business. tests/package compiles each of them alone, as installed.
 set(public_headers
     offload/error.h offload/format.h offload/half.h
-    offload/host/arena.h offload/host/cgroup.h offload/host/threads.h offload/host/topology.h
+    offload/host/arena.h offload/host/cgroup.h offload/host/mapped_file.h offload/host/threads.h offload/host/topology.h
     offload/store/layout.h offload/store/store.h
     offload/snapshot/snapshot.h offload/snapshot/writer.h
     index/ann/ann.h index/scan/search.h
@@ -16,8 +16,8 @@ set(public_headers
     runtime/cache/cache.h runtime/cache/spills.h
     runtime/attention/budget.h runtime/attention/counters.h runtime/attention/host_tail.h runtime/attention/method.h
     runtime/attention/method_options.h runtime/attention/method_state.h runtime/attention/step_observer.h
-    runtime/decode/hidden_states.h runtime/decode/model.h runtime/decode/prefill.h runtime/decode/sampler.h
-    runtime/decode/session.h
+    runtime/decode/hidden_states.h runtime/decode/load_tokenizer.h runtime/decode/model.h runtime/decode/prefill.h
+    runtime/decode/sampler.h runtime/decode/session.h
     runtime/fidelity/attention_stats.h runtime/fidelity/audit.h runtime/fidelity/audit_report.h
     runtime/fidelity/audit_sample.h runtime/fidelity/figure.h runtime/fidelity/ranking.h runtime/fidelity/recall.h)
 set(eval_headers

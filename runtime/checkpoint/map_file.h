@@ -7,8 +7,8 @@
 
 namespace hayloft::runtime {
 
-// A regular file, mapped read-only as a whole. Throws Error naming it: it cannot be opened, is no regular file, is empty,
-// or cannot be mapped.
+// A regular file, mapped read-only as a whole. Throws Error naming it: it cannot be opened, is no regular file, is
+// empty, or cannot be mapped.
 std::unique_ptr<const offload::MappedFile> map_file(const std::filesystem::path& path);
 
 }  // namespace hayloft::runtime

@@ -9,6 +9,7 @@
 
 #include "offload/half.h"
 #include "offload/host/mapped_file.h"
+#include "runtime/checkpoint/checkpoint.h"
 
 namespace hayloft::runtime {
 

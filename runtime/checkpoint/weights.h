@@ -4,10 +4,11 @@
 #include <vector>
 
 #include "gpu/backend.h"
-#include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/config.h"
 
 namespace hayloft::runtime {
+
+class Checkpoint;  // runtime/checkpoint/checkpoint.h
 
 // A model's weights in device memory, in the dtype of the checkpoint (f32, f16 or bf16) or the one that the backend
 // made of it (Backend::settle_weights); norms and biases as f32. Null pointers stand for what the architecture does not

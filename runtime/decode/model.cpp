@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "offload/error.h"
+#include "runtime/checkpoint/checkpoint.h"
 #include "runtime/decode/hidden_states.h"
 
 namespace hayloft::runtime {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "offload/half.h"
+#include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "tests/support/refusal.h"
 #include "tests/support/temporary_folder.h"

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "runtime/checkpoint/checkpoint.h"
 #include "tests/support/parameter_name.h"
 #include "tests/support/refusal.h"
 
