@@ -52,7 +52,7 @@ const std::vector<Named>& kinds() {
       {{"glm4", "glm5"}, {{llama3}, true}},
       {{"qwen2", "deepseek-r1-qwen", "kormo", "megrez"}, {{qwen2}, false, false, true}},
       {{"stablelm2", "hunyuan", "solar-open", "grok-2"}, {{qwen2}}},
-      {{"qwen35"}, {{qwen35}, false, false, true}},
+      {{"qwen35"}, {{qwen35}}},
       {{"bailingmoe", "bailingmoe2", "llada-moe"}, {{bailing}}},
       {{"seed-coder"}, {{seed_coder}}},
       {{"gpt-4o", "llama4", "kanana2"}, {{o200k}}},

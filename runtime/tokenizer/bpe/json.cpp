@@ -132,8 +132,8 @@ void Bpe::read_scores(const Field& scores) {
     for (std::size_t cut = text.empty() ? 0 : utf8_at(text, 0).length; cut < text.size();
          cut += utf8_at(text, cut).length) {
       const TokenId left = find(text.substr(0, cut));
-      const TokenId right = find(text.substr(cut));
-      if (left < 0 || right < 0) continue;
+      const TokenId right = left < 0 ? -1 : find(text.substr(cut));
+      if (right < 0) continue;
       merges_.set(left, right, {rank, joined});
       note_joint(text.substr(0, cut), left, text.substr(cut), right);
       ++merge_count_;
