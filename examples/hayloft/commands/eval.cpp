@@ -48,7 +48,7 @@ class EvalCommand : public Command {
  public:
   explicit EvalCommand(CLI::App& app) {
     app.footer(examples);
-    app.add_option("-m,--model", model_, "Model directory, Hugging Face layout [the bundled needle model]")
+    app.add_option("-m,--model", model_, "Model: GGUF file or folder in Hugging Face layout [the bundled needle model]")
         ->type_name("DIR")
         ->take_last();
     ctx_sizes_ = {4096};

@@ -36,7 +36,9 @@ class GenerateCommand : public Command {
  public:
   explicit GenerateCommand(CLI::App& app) {
     app.footer(examples);
-    app.add_option("-m,--model", model_, "Model directory, Hugging Face layout")->type_name("DIR")->take_last();
+    app.add_option("-m,--model", model_, "Model: GGUF file or folder in Hugging Face layout")
+        ->type_name("MODEL")
+        ->take_last();
     app.add_option("--context", saved_, "A context that hayloft ingest made, to go on behind")
         ->type_name("CTX.hay")
         ->take_last();

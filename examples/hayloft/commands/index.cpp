@@ -23,7 +23,7 @@ class IndexCommand : public Command {
   explicit IndexCommand(CLI::App& app) {
     app.footer(examples);
     app.add_option("context", context_, "A context that hayloft ingest made")->type_name("CTX.hay")->required();
-    app.add_option("-m,--model", model_, "Model directory [where it was when the context was made]")
+    app.add_option("-m,--model", model_, "Model [where it was when the context was made]")
         ->type_name("DIR")
         ->take_last();
     add_index_option(app, indices_);

@@ -28,7 +28,7 @@ class IngestCommand : public Command {
  public:
   explicit IngestCommand(CLI::App& app) {
     app.footer(examples);
-    app.add_option("-m,--model", model_, "Model directory, Hugging Face layout [the bundled needle model]")
+    app.add_option("-m,--model", model_, "Model: GGUF file or folder in Hugging Face layout [the bundled needle model]")
         ->type_name("DIR")
         ->take_last();
     app.add_option("-f,--file", files_, "Text to read, one file after another; - is standard input")

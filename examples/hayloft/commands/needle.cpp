@@ -30,7 +30,7 @@ class NeedleCommand : public Command {
  public:
   explicit NeedleCommand(CLI::App& app) {
     app.footer(examples);
-    app.add_option("-m,--model", model_, "Model directory, Hugging Face layout [the bundled needle model]")
+    app.add_option("-m,--model", model_, "Model: GGUF file or folder in Hugging Face layout [the bundled needle model]")
         ->type_name("DIR")
         ->take_last();
     options_.ctx_sizes = {64 * 1024};

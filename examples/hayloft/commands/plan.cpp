@@ -28,7 +28,9 @@ class PlanCommand : public Command {
  public:
   explicit PlanCommand(CLI::App& app) {
     app.footer(examples);
-    app.add_option("-m,--model", model_, "Model directory, Hugging Face layout")->type_name("DIR")->take_last();
+    app.add_option("-m,--model", model_, "Model: GGUF file or folder in Hugging Face layout")
+        ->type_name("MODEL")
+        ->take_last();
     add_text(
         app, "--shape", "LAYERS,HEADS,KV-HEADS,HEAD-DIM",
         [this](const std::string& text) {
