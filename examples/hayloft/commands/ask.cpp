@@ -35,7 +35,7 @@ class AskCommand : public Command {
     app.footer(examples);
     app.add_option("context", context_, "A context that hayloft ingest made")->type_name("CTX.hay")->required();
     app.add_option("-m,--model", model_, "Model [where it was when the context was made]")
-        ->type_name("DIR")
+        ->type_name("MODEL")
         ->take_last();
     app.add_option("-p,--prompt", questions_, "A question, may be repeated [lines of standard input]")
         ->type_name("TEXT");

@@ -49,7 +49,7 @@ class EvalCommand : public Command {
   explicit EvalCommand(CLI::App& app) {
     app.footer(examples);
     app.add_option("-m,--model", model_, "Model: GGUF file or folder in Hugging Face layout [the bundled needle model]")
-        ->type_name("DIR")
+        ->type_name("MODEL")
         ->take_last();
     ctx_sizes_ = {4096};
     add_text(

@@ -24,7 +24,7 @@ class IndexCommand : public Command {
     app.footer(examples);
     app.add_option("context", context_, "A context that hayloft ingest made")->type_name("CTX.hay")->required();
     app.add_option("-m,--model", model_, "Model [where it was when the context was made]")
-        ->type_name("DIR")
+        ->type_name("MODEL")
         ->take_last();
     add_index_option(app, indices_);
     add_machine_options(app, machine_);

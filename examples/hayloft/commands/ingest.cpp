@@ -29,7 +29,7 @@ class IngestCommand : public Command {
   explicit IngestCommand(CLI::App& app) {
     app.footer(examples);
     app.add_option("-m,--model", model_, "Model: GGUF file or folder in Hugging Face layout [the bundled needle model]")
-        ->type_name("DIR")
+        ->type_name("MODEL")
         ->take_last();
     app.add_option("-f,--file", files_, "Text to read, one file after another; - is standard input")
         ->type_name("FILE...")

@@ -31,7 +31,7 @@ class NeedleCommand : public Command {
   explicit NeedleCommand(CLI::App& app) {
     app.footer(examples);
     app.add_option("-m,--model", model_, "Model: GGUF file or folder in Hugging Face layout [the bundled needle model]")
-        ->type_name("DIR")
+        ->type_name("MODEL")
         ->take_last();
     options_.ctx_sizes = {64 * 1024};
     add_text(
