@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
-#include <set>
 #include <sstream>
 
-#include "offload/error.h"
 #include "runtime/decode/load_tokenizer.h"
+#include "tests/support/parameter_name.h"
 #include "tests/support/real_models.h"
 
 // The vocabularies that llama.cpp tests its tokenizers with (scripts/models vocabularies): NAME.gguf, texts in
@@ -60,11 +59,7 @@ TEST_P(GgufVocabularyGolden, IdsAreThoseOfTheModelsOwnTokenizer) {
 INSTANTIATE_TEST_SUITE_P(All, GgufVocabularyGolden,
                          ::testing::Values("llama-bpe", "llama-spm", "qwen2", "qwen35", "phi-3", "gemma-4", "gpt-2",
                                            "mpt", "starcoder", "refact", "command-r", "falcon", "deepseek-coder"),
-                         [](const auto& info) {
-                           std::string name = info.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+                         test::by_value);
 
 }  // namespace
 }  // namespace hayloft::runtime
