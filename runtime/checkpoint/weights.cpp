@@ -79,7 +79,7 @@ class Uploader {
       device = upload_as_f16(tensor, rows, cols);
     }
     if (backend_) {
-      type = backend_->settle_weights(device, type, std::int64_t{rows} * cols, stream_);
+      type = backend_->convert_weights(device, type, std::int64_t{rows} * cols, stream_);
       if (!ordered.empty()) backend_->synchronize(stream_);  // the copy may still read them
     }
     return {device, type, rows, cols};

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 
+#include "gpu/make_backend.h"
 #include "offload/error.h"
 #include "runtime/eval/meter.h"
 #include "runtime/eval/metrics.h"

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gpu/backend.h"
+#include "gpu/link_choice.h"
 #include "offload/host/arena.h"
 #include "offload/host/topology.h"
 

@@ -6,11 +6,12 @@
 #include <random>
 #include <span>
 
+#include "index/scan/exact_search.h"
 #include "offload/error.h"
 #include "runtime/plan/near_memory.h"
 #include "runtime/plan/profile.h"
 
-// The measurements behind a machine profile: each verb of decoding by itself, over memory that holds noise.
+// The measurements behind a machine profile: each operation of decoding by itself, over memory that holds noise.
 namespace hayloft::runtime {
 namespace {
 
@@ -171,7 +172,7 @@ class Measurement {
     profile.matmul = 2.0 * many * side * side / multiply(many) / 1e9;
   }
 
-  // The verbs of a sliding-window layer for one token, at sizes where nothing but calling them takes time.
+  // The operations of a sliding-window layer for one token, at sizes where nothing but calling them takes time.
   double layer_seconds() {
     constexpr int n = 64;
     constexpr int window = 32;
@@ -277,14 +278,14 @@ class Measurement {
     const Image image = image_of(d, format);
     const int query_heads = kv_heads * group;
     const gpu::Buffer queries = floats(static_cast<std::size_t>(turns * query_heads * d));
-    const gpu::Buffer selected = floats(static_cast<std::size_t>(query_heads * top_k));
+    std::vector<float> query(static_cast<std::size_t>(query_heads * d));
+    std::vector<std::int32_t> selected(static_cast<std::size_t>(query_heads * top_k));
     return gigabytes(image.keys_of_slice() * d * sizeof(f16), median([&](int turn) {
                        const gpu::CacheView cache = image.slice(turn);
-                       gpu::ExactSelect select;
-                       select.k = top_k;
-                       select.limit = cache.store.tokens;
-                       backend_.select_exact(cache, queries.as<float>() + turn % turns * query_heads * d, query_heads,
-                                             select, selected.as<std::int32_t>(), stream_);
+                       backend_.to_host(query.data(), queries.as<float>() + turn % turns * query_heads * d,
+                                        query.size() * sizeof(float), stream_);
+                       index::search_exact(cache.store, query.data(), {query_heads, cache.store.tokens, top_k},
+                                           backend_.threads(), {selected.data(), nullptr, nullptr, nullptr});
                      }));
   }
 
