@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu/packed.h"
 #include "index/scan/search.h"
 #include "offload/host/threads.h"
 #include "offload/store/store.h"
@@ -21,8 +22,8 @@
 // and that of two threads comes in any. time_stages() and stage_times() see the work of all.
 namespace hayloft::gpu {
 
-enum class DType : std::uint8_t { f32, f16, bf16 };
-inline int bytes_of(DType type) {
+enum class DType : std::uint8_t { f32, f16, bf16, packed };
+inline int bytes_of(DType type) {  // of an element; packed ones have no bytes of their own
   return type == DType::f32 ? 4 : 2;
 }
 
@@ -58,13 +59,19 @@ class Buffer {
   Stream stream_;
 };
 
-// A weight matrix [rows][cols], row-major; y = x W^T maps cols inputs to rows outputs.
+// A weight matrix [rows][cols], row-major unless packed; y = x W^T maps cols inputs to rows outputs.
 struct Matrix {
   const void* data = nullptr;
   DType type = DType::f32;
   int rows = 0;
   int cols = 0;
+  Packing packing = {};  // of DType::packed, whose layout is that of gpu/packed.h
 };
+inline std::uint64_t bytes_of(const Matrix& matrix) {
+  if (matrix.type == DType::packed) return matrix.packing.matrix_bytes(matrix.rows, matrix.cols);
+  return static_cast<std::uint64_t>(matrix.rows) * static_cast<std::uint64_t>(matrix.cols) *
+         static_cast<std::uint64_t>(bytes_of(matrix.type));
+}
 
 // Rotary position embedding, half-split layout: component i pairs with i + d/2. angle = position *
 // inverse_frequency[i].
@@ -208,6 +215,8 @@ class Backend {
   // For a loader: the n elements of a matrix, and the type that they have from now on. A device that multiplies another
   // type of the same width faster may have rewritten them in that one, when next to nothing is lost. Done on return.
   virtual DType settle_weights(void* /* w */, DType type, std::int64_t /* n */, Stream) { return type; }
+  // Whether embed and matmul take packed matrices.
+  virtual bool multiplies_packed() const { return false; }
   // y [T][w.rows] = x [T][w.cols] W^T + bias [w.rows] (bias may be null)
   virtual void matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream stream) = 0;
   // y = x / sqrt(mean(x^2) + eps) * weight, over each of `rows` rows of n; x and y may be the same. weight f32 [n].

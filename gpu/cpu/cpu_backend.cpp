@@ -13,6 +13,7 @@
 #include "gpu/cpu/decode.h"
 #include "gpu/cpu/elementwise.h"
 #include "gpu/cpu/matmul.h"
+#include "gpu/cpu/packed.h"
 #include "gpu/cpu/rope.h"
 #include "gpu/cpu/select.h"
 #include "offload/error.h"
@@ -66,12 +67,17 @@ class CpuBackend final : public Backend {
     }
     threads_.parallel_for(T, rows_per_piece(table.cols), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t t = begin; t < end; ++t) {
+        if (table.type == DType::packed) {
+          unpack_row(table, tokens[t], out + t * table.cols);
+          continue;
+        }
         const std::int64_t offset = static_cast<std::int64_t>(tokens[t]) * table.cols * bytes_of(table.type);
         widen(static_cast<const std::byte*>(table.data) + offset, table.type, table.cols, out + t * table.cols);
       }
     });
   }
 
+  bool multiplies_packed() const override { return true; }
   void matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream) override {
     matmul_cpu(x, T, w, bias, y, threads_);
   }
