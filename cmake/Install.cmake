@@ -10,7 +10,7 @@ set(public_headers
     offload/store/layout.h offload/store/store.h
     offload/snapshot/snapshot.h offload/snapshot/writer.h
     index/ann/ann.h index/scan/exact_search.h index/scan/search.h index/scan/sparq_query.h
-    gpu/backend.h gpu/buffer.h gpu/device_options.h gpu/device_plan.h gpu/link_choice.h gpu/make_backend.h
+    gpu/backend.h gpu/packed.h gpu/buffer.h gpu/device_options.h gpu/device_plan.h gpu/link_choice.h gpu/make_backend.h
     runtime/tokenizer/tokenizer.h
     runtime/checkpoint/config.h runtime/checkpoint/safetensors.h runtime/checkpoint/weights.h
     runtime/cache/cache.h runtime/cache/spills.h

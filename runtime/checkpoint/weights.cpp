@@ -3,49 +3,42 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <deque>
-#include <optional>
 
+#include "offload/error.h"
 #include "offload/half.h"
 #include "offload/host/mapped_file.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/gguf/pack.h"
 
 namespace hayloft::runtime {
 
 namespace {
 
-// The rows of `tensor`, each of `row_bytes`, in the order of the heads' components where the checkpoint has them in
-// pairs.
+// Where a row of a matrix lies in a checkpoint that may have the components of heads in pairs.
+std::int64_t stored_row(const CheckpointTensor& tensor, std::int64_t rows, std::int64_t row) {
+  if (tensor.paired_heads == 0) return row;
+  const std::int64_t d = rows / tensor.paired_heads;
+  const std::int64_t i = row % d;
+  return row - i + (i < d / 2 ? 2 * i : 2 * (i - d / 2) + 1);
+}
+
+// All rows in their order.
 std::vector<std::byte> unpaired(const CheckpointTensor& tensor, std::int64_t rows) {
   std::vector<std::byte> out(tensor.data.size());
   const std::size_t row_bytes = tensor.data.size() / static_cast<std::size_t>(rows);
-  const std::int64_t d = rows / tensor.paired_heads;
   for (std::int64_t row = 0; row < rows; ++row) {
-    const std::int64_t i = row % d;
-    const std::int64_t from = row - i + (i < d / 2 ? 2 * i : 2 * (i - d / 2) + 1);
     std::memcpy(out.data() + static_cast<std::size_t>(row) * row_bytes,
-                tensor.data.data() + static_cast<std::size_t>(from) * row_bytes, row_bytes);
+                tensor.data.data() + static_cast<std::size_t>(stored_row(tensor, rows, row)) * row_bytes, row_bytes);
   }
   return out;
 }
 
-std::optional<gpu::DType> plain_type(gguf::TensorType type) {
-  switch (type) {
-    case gguf::TensorType::f32:
-      return gpu::DType::f32;
-    case gguf::TensorType::f16:
-      return gpu::DType::f16;
-    case gguf::TensorType::bf16:
-      return gpu::DType::bf16;
-    default:
-      return std::nullopt;
-  }
-}
-
-std::uint64_t matrix_bytes(const gpu::Matrix& matrix) {
-  return static_cast<std::uint64_t>(matrix.rows) * static_cast<std::uint64_t>(matrix.cols) *
-         static_cast<std::uint64_t>(gpu::bytes_of(matrix.type));
+gpu::DType plain_type(gguf::TensorType type) {
+  if (type == gguf::TensorType::f32) return gpu::DType::f32;
+  return type == gguf::TensorType::f16 ? gpu::DType::f16 : gpu::DType::bf16;
 }
 
 // Takes tensors from the checkpoint to the device, or only counts their bytes when there is no device. Without a
@@ -65,19 +58,19 @@ class Uploader {
 
   gpu::Matrix matrix(const std::string& name, int rows, int cols) {
     if (!checkpoint_) {
-      weights_.bytes += matrix_bytes({nullptr, type_, rows, cols});
+      weights_.bytes += gpu::bytes_of({nullptr, type_, rows, cols});
       return {nullptr, type_, rows, cols};
     }
-    CheckpointTensor tensor = checkpoint_->at(name, {rows, cols});
-    std::vector<std::byte> ordered;
-    if (backend_ && tensor.paired_heads) tensor.data = ordered = unpaired(tensor, rows);
-    gpu::DType type = plain_type(tensor.type).value_or(gpu::DType::f16);
-    void* device = nullptr;
-    if (plain_type(tensor.type)) {
-      device = upload(tensor.data.data(), tensor.data.size());
-    } else {
-      device = upload_as_f16(tensor, rows, cols);
+    const CheckpointTensor tensor = checkpoint_->at(name, {rows, cols});
+    if (const auto packing = gguf::packing_of(tensor.type)) {
+      if (!backend_ || backend_->multiplies_packed()) return packed(name, tensor, rows, cols, *packing);
+      return {upload_as_f16(tensor, rows, cols), gpu::DType::f16, rows, cols};
     }
+    std::vector<std::byte> ordered;
+    std::span<const std::byte> data = tensor.data;
+    if (backend_ && tensor.paired_heads) data = ordered = unpaired(tensor, rows);
+    void* const device = upload(data.data(), data.size());
+    gpu::DType type = plain_type(tensor.type);
     if (backend_) {
       type = backend_->convert_weights(device, type, std::int64_t{rows} * cols, stream_);
       if (!ordered.empty()) backend_->synchronize(stream_);  // the copy may still read them
@@ -110,15 +103,43 @@ class Uploader {
     return device;
   }
 
+  gpu::Matrix packed(const std::string& name, const CheckpointTensor& tensor, int rows, int cols,
+                     const gpu::Packing& packing) {
+    gpu::Matrix matrix{nullptr, gpu::DType::packed, rows, cols, packing};
+    if (!backend_) {
+      weights_.bytes += gpu::bytes_of(matrix);
+      return matrix;
+    }
+    const std::size_t row_bytes = tensor.data.size() / static_cast<std::size_t>(rows);
+    std::vector<std::byte> bytes(gpu::bytes_of(matrix));
+    std::atomic<bool> fits = true;
+    constexpr int height = gpu::packed_tile_rows;
+    backend_->threads().parallel_for((rows + height - 1) / height, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t tile = begin; tile < end; ++tile) {
+        std::vector<const std::byte*> tile_rows;
+        for (std::int64_t row = tile * height; row < std::min<std::int64_t>((tile + 1) * height, rows); ++row) {
+          tile_rows.push_back(tensor.data.data() + static_cast<std::size_t>(stored_row(tensor, rows, row)) * row_bytes);
+        }
+        std::byte* const out = bytes.data() + static_cast<std::size_t>(tile) * packing.tile_bytes(cols);
+        if (!gguf::pack_tile(tensor.type, tile_rows, cols, out)) fits = false;
+      }
+    });
+    if (!fits)
+      fail("tensor {}: a scale of its {} blocks is beyond the range of f16", name, gguf::traits(tensor.type).name);
+    matrix.data = upload(bytes.data(), bytes.size());
+    backend_->synchronize(stream_);
+    return matrix;
+  }
+
   void* upload_as_f16(const CheckpointTensor& tensor, int rows, int cols) {
     const std::size_t count = static_cast<std::size_t>(rows) * static_cast<std::size_t>(cols);
-    if (!backend_) return upload(nullptr, count * sizeof(f16));
     std::vector<float> row(static_cast<std::size_t>(cols));
     std::vector<f16> halves(count);
     const std::size_t row_bytes = tensor.data.size() / static_cast<std::size_t>(rows);
-    for (std::size_t r = 0; r < static_cast<std::size_t>(rows); ++r) {
-      gguf::dequantise(tensor.type, tensor.data.subspan(r * row_bytes, row_bytes), row.data());
-      std::transform(row.begin(), row.end(), halves.begin() + static_cast<std::ptrdiff_t>(r * row.size()), to_f16);
+    for (int r = 0; r < rows; ++r) {
+      const auto from = static_cast<std::size_t>(stored_row(tensor, rows, r)) * row_bytes;
+      gguf::dequantise(tensor.type, tensor.data.subspan(from, row_bytes), row.data());
+      std::transform(row.begin(), row.end(), halves.begin() + static_cast<std::ptrdiff_t>(r) * cols, to_f16);
     }
     void* device = upload(halves.data(), count * sizeof(f16));
     backend_->synchronize(stream_);
@@ -134,10 +155,10 @@ class Uploader {
 };
 
 WeightSizes sizes_of(const Weights& weights) {
-  WeightSizes sizes{weights.bytes, matrix_bytes(weights.output)};
+  WeightSizes sizes{weights.bytes, gpu::bytes_of(weights.output)};
   for (const LayerWeights& w : weights.layers) {
     for (const gpu::Matrix& matrix : {w.q, w.k, w.v, w.o, w.gate, w.up, w.down}) {
-      sizes.bytes_per_step += matrix_bytes(matrix);
+      sizes.bytes_per_step += gpu::bytes_of(matrix);
     }
   }
   return sizes;

@@ -43,11 +43,11 @@ class GgufFromFolder {
 
  private:
   static std::vector<std::pair<std::string, std::string>> names() {
-    return {{"attn_norm", "input_layernorm"},     {"attn_q", "self_attn.q_proj"},
-            {"attn_k", "self_attn.k_proj"},       {"attn_v", "self_attn.v_proj"},
-            {"attn_output", "self_attn.o_proj"},  {"attn_q_norm", "self_attn.q_norm"},
-            {"attn_k_norm", "self_attn.k_norm"},  {"ffn_norm", "post_attention_layernorm"},
-            {"ffn_gate", "mlp.gate_proj"},        {"ffn_up", "mlp.up_proj"},
+    return {{"attn_norm", "input_layernorm"},    {"attn_q", "self_attn.q_proj"},
+            {"attn_k", "self_attn.k_proj"},      {"attn_v", "self_attn.v_proj"},
+            {"attn_output", "self_attn.o_proj"}, {"attn_q_norm", "self_attn.q_norm"},
+            {"attn_k_norm", "self_attn.k_norm"}, {"ffn_norm", "post_attention_layernorm"},
+            {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
             {"ffn_down", "mlp.down_proj"}};
   }
 

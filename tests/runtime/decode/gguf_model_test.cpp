@@ -37,8 +37,8 @@ TEST_P(GgufModel, ComputesWhatTheFolderComputes) {
   const std::vector<float> expected = logits(goldens / GetParam());
   const std::vector<float> got = logits(file);
   ASSERT_EQ(got.size(), expected.size());
-  // To the bit, but for divided frequencies: those may be off by one rounding, which at position 60 turns a component by
-  // at most 60 * 2^-23.
+  // To the bit, but for divided frequencies: those may be off by one rounding, which at position 60 turns a component
+  // by at most 60 * 2^-23.
   const bool scaled = std::string(GetParam()) == "llama-llama3";
   for (std::size_t i = 0; i < got.size(); ++i) {
     if (scaled) {
@@ -55,8 +55,7 @@ TEST_P(GgufModel, TakesTheBytesThatItsHeadersSay) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Architectures, GgufModel,
-                         ::testing::Values("llama", "llama-llama3", "qwen2", "qwen3", "smollm3"),
-                         test::by_value);
+                         ::testing::Values("llama", "llama-llama3", "qwen2", "qwen3", "smollm3"), test::by_value);
 
 class GgufModelRefusal : public GgufModel {};
 
