@@ -73,6 +73,7 @@ Environment::Environment(const MachineOptions& options, const std::filesystem::p
   tokenizer = std::make_unique<runtime::Tokenizer>(runtime::load_tokenizer(model_path));
   model = std::make_unique<runtime::Model>(model_path, *backend);
   arena = std::make_unique<offload::Arena>(topology, arena_options(options, *backend));
+  for (const std::string& note : model->notes()) fmt::print(stderr, "note: {}\n", note);
   if (!options.verbose) return;
   const runtime::ModelConfig& config = model->config();
   fmt::print(stderr, "model: {}, {} layers ({} global), {} query heads, {} KV heads of {}, weights {}\n",

@@ -1,11 +1,12 @@
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
 #include <filesystem>
 #include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/checkpoint/config.h"
@@ -21,21 +22,32 @@ struct CheckpointTensor {
   int paired_heads = 0;
 };
 
-// A model as it lies on disk, whatever the format. Immutable; views of tensors live as long as it does.
+// A model as it lies on disk, whatever the format. Tensors go by their names in Hugging Face's form, as in
+// model.layers.0.self_attn.q_proj.weight. Keeps account of what has been asked for. The files stay mapped as long as it
+// lives. Not thread-safe.
 class Checkpoint {
  public:
   virtual ~Checkpoint() = default;
 
   // A folder in Hugging Face's form (config.json; model.safetensors, or every shard that model.safetensors.index.json
-  // names), or a GGUF file. Reads headers only. Throws Error naming the file.
+  // names), or a GGUF file. Throws Error naming the file: missing, damaged, or a shard that does not lie in the folder.
   static std::unique_ptr<Checkpoint> open(const std::filesystem::path& model);
 
   // Throws Error naming file and field.
   virtual ModelConfig config() const = 0;
 
-  // By its name in Hugging Face's form, as in model.layers.0.self_attn.q_proj.weight. Throws Error naming file and
-  // tensor unless there is one of that shape, in a type that can be read.
-  virtual CheckpointTensor at(const std::string& name, std::initializer_list<int> shape) const = 0;
+  virtual bool contains(std::string_view name) const = 0;
+
+  // Throws Error naming file and tensor unless there is such a tensor of that shape, in a type that can be read.
+  virtual CheckpointTensor at(const std::string& name, std::initializer_list<int> shape) = 0;
+
+  // The names, as the file has them, of the tensors that `at` has never been called for, ascending.
+  virtual std::vector<std::string> unread() const = 0;
+
+  virtual std::string path() const = 0;  // of the file to name in messages
 };
+
+// Whether two tensors of the same shape hold the same numbers, in whatever types.
+bool same_values(const CheckpointTensor& a, const CheckpointTensor& b);
 
 }  // namespace hayloft::runtime

@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cstring>
 #include <deque>
+#include <initializer_list>
+#include <string_view>
 
 #include "offload/error.h"
 #include "offload/half.h"
@@ -45,7 +47,7 @@ gpu::DType plain_type(gguf::TensorType type) {
 // checkpoint, too, it counts what one with matrices of `type` would hold.
 class Uploader {
  public:
-  Uploader(const Checkpoint* checkpoint, gpu::DType type, gpu::Backend* backend, Weights& weights)
+  Uploader(Checkpoint* checkpoint, gpu::DType type, gpu::Backend* backend, Weights& weights)
       : checkpoint_(checkpoint), type_(type), backend_(backend), weights_(weights) {
     if (backend_) stream_ = backend_->stream();
   }
@@ -146,7 +148,7 @@ class Uploader {
     return device;
   }
 
-  const Checkpoint* checkpoint_;
+  Checkpoint* checkpoint_;
   gpu::DType type_;
   gpu::Backend* backend_;
   Weights& weights_;
@@ -201,31 +203,79 @@ LayerWeights layer_weights(const std::string& prefix, const ModelConfig& config,
   return layer;
 }
 
+constexpr const char* embedding_name = "model.embed_tokens.weight";
+constexpr const char* output_name = "lm_head.weight";
+
+// The name that the embedding's tensor has: a tied model may be saved with the output alone.
+const char* embedding_tensor(const Checkpoint* checkpoint, const ModelConfig& config) {
+  const bool output_alone = checkpoint && config.tied_embeddings && !checkpoint->contains(embedding_name) &&
+                            checkpoint->contains(output_name);
+  return output_alone ? output_name : embedding_name;
+}
+
+// Whether the output is a matrix of its own. A checkpoint that holds two different ones is followed, whatever its
+// configuration says, as transformers does.
+bool own_output(Checkpoint* checkpoint, const ModelConfig& config, Weights& weights) {
+  if (!config.tied_embeddings) return true;
+  if (!checkpoint || !checkpoint->contains(embedding_name) || !checkpoint->contains(output_name)) return false;
+  const auto tensor = [&](const char* name) { return checkpoint->at(name, {config.vocab_size, config.hidden_size}); };
+  if (same_values(tensor(embedding_name), tensor(output_name))) return false;
+  weights.notes.push_back(
+      fmt::format("{}: {} differs from {}, so the two are not tied, although config.json says tie_word_embeddings: "
+                  "true; set it to false there",
+                  checkpoint->path(), output_name, embedding_name));
+  return true;
+}
+
+// Buffers that older versions of transformers saved with the weights; every model computes its own.
+bool is_buffer(std::string_view name) {
+  constexpr std::string_view endings[] = {"rotary_emb.inv_freq", "position_ids", ".masked_bias", ".attn.bias"};
+  return std::any_of(std::begin(endings), std::end(endings), [&](auto ending) { return name.ends_with(ending); });
+}
+
+// A tensor that nothing reads is a part of the model that would be left out of every answer.
+void refuse_unread(const Checkpoint& checkpoint, const ModelConfig& config) {
+  std::vector<std::string> names = checkpoint.unread();
+  std::erase_if(names, is_buffer);
+  if (names.empty()) return;
+  constexpr std::size_t listed = 3;
+  const std::size_t most = std::min(names.size(), listed);
+  std::string list =
+      fmt::format("{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(most), ", "));
+  if (names.size() > most) list += fmt::format(" and {} more", names.size() - most);
+  fail(
+      "{}: holds {} tensor{} that a model of type {} does not have ({}): configuration and weights do not belong "
+      "together, or its options (model_type, num_hidden_layers, attention_bias, mlp_bias) are wrong",
+      checkpoint.path(), names.size(), names.size() == 1 ? "" : "s", config.architecture, list);
+}
+
 // `checkpoint` may be null when there is no backend; `type` is that of its matrices then.
-Weights take_weights(const Checkpoint* checkpoint, gpu::DType type, const ModelConfig& config, gpu::Backend* backend) {
+Weights take_weights(Checkpoint* checkpoint, gpu::DType type, const ModelConfig& config, gpu::Backend* backend) {
   Weights weights;
   Uploader uploader(checkpoint, type, backend, weights);
-  weights.embedding = uploader.matrix("model.embed_tokens.weight", config.vocab_size, config.hidden_size);
+  weights.embedding = uploader.matrix(embedding_tensor(checkpoint, config), config.vocab_size, config.hidden_size);
   for (int i = 0; i < config.layers; ++i) {
     weights.layers.push_back(layer_weights(fmt::format("model.layers.{}.", i), config, uploader));
   }
   weights.final_norm = uploader.vector("model.norm.weight", config.hidden_size);
-  weights.output = config.tied_embeddings ? weights.embedding
-                                          : uploader.matrix("lm_head.weight", config.vocab_size, config.hidden_size);
+  weights.output = own_output(checkpoint, config, weights)
+                       ? uploader.matrix(output_name, config.vocab_size, config.hidden_size)
+                       : weights.embedding;
   weights.inverse_frequency = uploader.values(config.inverse_frequency);
   uploader.finish();
+  if (checkpoint) refuse_unread(*checkpoint, config);
   return weights;
 }
 
 }  // namespace
 
-Weights load_weights(const Checkpoint& checkpoint, const ModelConfig& config, gpu::Backend& backend) {
+Weights load_weights(Checkpoint& checkpoint, const ModelConfig& config, gpu::Backend& backend) {
   Weights weights = take_weights(&checkpoint, {}, config, &backend);
   offload::check_mapped_files();
   return weights;
 }
 
-WeightSizes weight_sizes(const Checkpoint& checkpoint) {
+WeightSizes weight_sizes(Checkpoint& checkpoint) {
   return sizes_of(take_weights(&checkpoint, {}, checkpoint.config(), nullptr));
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "gpu/backend.h"
@@ -39,11 +40,12 @@ struct Weights {
 
   std::vector<gpu::Buffer> buffers;  // owns everything the pointers above point to
   std::uint64_t bytes = 0;
+  std::vector<std::string> notes;  // what the user should know of these weights, one line each
 };
 
 // Takes every tensor that `config`, the checkpoint's, calls for to the device. Throws Error naming tensor and file:
 // missing, truncated, wrong type, wrong shape.
-Weights load_weights(const Checkpoint& checkpoint, const ModelConfig& config, gpu::Backend& backend);
+Weights load_weights(Checkpoint& checkpoint, const ModelConfig& config, gpu::Backend& backend);
 
 // How much memory weights take, and how much of it each decoded token reads.
 struct WeightSizes {
@@ -51,7 +53,7 @@ struct WeightSizes {
   std::uint64_t bytes_per_step = 0;  // of matrices that a decoded token is multiplied with
 };
 // What load_weights will take, from the file headers alone.
-WeightSizes weight_sizes(const Checkpoint& checkpoint);
+WeightSizes weight_sizes(Checkpoint& checkpoint);
 // Of a model that is not there, with its matrices in `type`.
 WeightSizes weight_sizes(const ModelConfig& config, gpu::DType type);
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -61,7 +62,10 @@ class GgufCheckpoint final : public Checkpoint {
 
   ModelConfig config() const override { return config_; }
 
-  CheckpointTensor at(const std::string& name, std::initializer_list<int> shape) const override {
+  bool contains(std::string_view name) const override { return file_.find(gguf_name(name)) != nullptr; }
+  std::string path() const override { return file_.path().string(); }
+
+  CheckpointTensor at(const std::string& name, std::initializer_list<int> shape) override {
     const std::string own = gguf_name(name);
     const gguf::Tensor* tensor = file_.find(own);
     if (!tensor) {
@@ -71,6 +75,7 @@ class GgufCheckpoint final : public Checkpoint {
       fail("{}: tensor {} has shape [{}], but the metadata call for [{}]", file_.path().string(), own,
            fmt::join(tensor->shape, ", "), fmt::join(shape, ", "));
     }
+    read_.insert(own);
     int paired_heads = 0;
     if (gguf::rows_in_pairs(config_)) {
       if (own.find(".attn_q.") != std::string::npos) paired_heads = config_.query_heads;
@@ -79,9 +84,18 @@ class GgufCheckpoint final : public Checkpoint {
     return {tensor->type, tensor->data, paired_heads};
   }
 
+  std::vector<std::string> unread() const override {
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : file_.tensors()) {
+      if (!read_.contains(name) && name != gguf::rope_factors_name) names.push_back(name);
+    }
+    return names;
+  }
+
  private:
   gguf::File file_;
   ModelConfig config_;
+  std::set<std::string> read_;  // by their names here
 };
 
 }  // namespace

@@ -143,12 +143,11 @@ class Reader {
     }
   }
 
-  // rope_freqs.weight: a divisor for each frequency; Llama 3.1's scaling comes that way.
   void divide_by_factors(ModelConfig& config) const {
-    const Tensor* factors = file_.find("rope_freqs.weight");
+    const Tensor* factors = file_.find(rope_factors_name);
     if (!factors) return;
     if (factors->type != TensorType::f32 || factors->shape != std::vector<std::int64_t>{config.head_dim / 2}) {
-      fail("{}: rope_freqs.weight must be {} numbers in F32", metadata_.file(), config.head_dim / 2);
+      fail("{}: {} must be {} numbers in F32", metadata_.file(), rope_factors_name, config.head_dim / 2);
     }
     std::vector<float> divisors(config.inverse_frequency.size());
     dequantise(factors->type, factors->data, divisors.data());

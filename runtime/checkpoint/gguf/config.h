@@ -5,6 +5,9 @@
 
 namespace hayloft::runtime::gguf {
 
+// A divisor for each frequency of RoPE, which goes into ModelConfig; Llama 3.1's scaling comes that way.
+inline constexpr const char* rope_factors_name = "rope_freqs.weight";
+
 // What a GGUF's metadata and tensors say of the model. Architectures: llama (Mistral's files are of it too), qwen2,
 // qwen3, smollm3. Throws Error naming file and key: unknown architecture, a key missing or out of range, RoPE scaling
 // other than none, linear and the factors in rope_freqs.weight, experts.
