@@ -193,6 +193,19 @@ nlohmann::json tokenizer_document(const Metadata& metadata) {
   return document;
 }
 
+std::vector<std::pair<std::string, std::string>> special_tokens(const Metadata& metadata) {
+  const Vocabulary vocabulary(metadata);
+  std::vector<std::pair<std::string, std::string>> texts;
+  constexpr std::pair<const char*, const char*> names[] = {
+      {"bos", "bos_token"}, {"eos", "eos_token"}, {"unknown", "unk_token"}, {"padding", "pad_token"}};
+  for (const auto& [own, theirs] : names) {
+    if (const auto id = vocabulary.special(own)) {
+      texts.emplace_back(theirs, vocabulary.texts[static_cast<std::size_t>(*id)]);
+    }
+  }
+  return texts;
+}
+
 std::vector<std::int32_t> end_tokens(const Metadata& metadata) {
   static const std::set<std::string_view> names = {
       "<|eot_id|>",      "<|eom_id|>",      "<|im_end|>", "<|end|>",  "<end_of_turn>", "<turn|>", "<|endoftext|>",
