@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gpu/buffer.h"
+#include "gpu/packed.h"
 #include "index/scan/search.h"
 #include "index/scan/sparq_query.h"
 #include "offload/host/threads.h"
@@ -21,20 +22,26 @@
 // order, and that of two threads comes in any. time_stages() and stage_times() see the work of all.
 namespace hayloft::gpu {
 
-// Types of the elements of weight matrices.
-enum class DType : std::uint8_t { f32, f16, bf16 };
-// Of one element.
+// Types of the elements of weight matrices; `packed` ones are quantised, in the layout of gpu/packed.h.
+enum class DType : std::uint8_t { f32, f16, bf16, packed };
+// Of one element, which packed ones have no whole number of.
 inline int bytes_of(DType type) {
   return type == DType::f32 ? 4 : 2;
 }
 
-// A weight matrix [rows][cols], row-major; y = x W^T maps cols inputs to rows outputs.
+// A weight matrix [rows][cols], row-major unless packed; y = x W^T maps cols inputs to rows outputs.
 struct Matrix {
   const void* data = nullptr;
   DType type = DType::f32;
   int rows = 0;
   int cols = 0;
+  Packing packing = {};  // of a packed one
 };
+inline std::uint64_t bytes_of(const Matrix& matrix) {
+  if (matrix.type == DType::packed) return matrix.packing.matrix_bytes(matrix.rows, matrix.cols);
+  return static_cast<std::uint64_t>(matrix.rows) * static_cast<std::uint64_t>(matrix.cols) *
+         static_cast<std::uint64_t>(bytes_of(matrix.type));
+}
 
 // Rotary position embedding, half-split layout: component i pairs with i + d/2. angle = position *
 // inverse_frequency[i].
@@ -178,6 +185,8 @@ class Backend {
   // For a loader: converts the n elements of a matrix in place to the type that is returned. A device that multiplies
   // another type of the same width faster may choose that one, when next to nothing is lost. Done on return.
   virtual DType convert_weights(void* /* w */, DType type, std::int64_t /* n */, Stream) { return type; }
+  // Whether embed and matmul take packed matrices.
+  virtual bool multiplies_packed() const { return false; }
   // y [T][w.rows] = x [T][w.cols] W^T + bias [w.rows] (bias may be null)
   virtual void matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream stream) = 0;
   // y = x / sqrt(mean(x^2) + eps) * weight, over each of `rows` rows of n; x and y may be the same. weight f32 [n].

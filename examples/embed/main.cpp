@@ -8,9 +8,9 @@
 
 #include "gpu/make_backend.h"
 #include "offload/error.h"
+#include "runtime/decode/load_tokenizer.h"
 #include "runtime/decode/sampler.h"
 #include "runtime/decode/session.h"
-#include "runtime/tokenizer/tokenizer.h"
 
 using namespace hayloft;
 
@@ -25,13 +25,13 @@ std::string read_text(const char* path) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  if (argc < 4) fail("usage: embed MODEL-DIR TEXT-FILE QUESTION...");
+  if (argc < 4) fail("usage: embed MODEL TEXT-FILE QUESTION...");
 
   const offload::Topology topology;
   const offload::Threads threads;
   const auto backend = gpu::make_cpu_backend(threads);
   const runtime::Model model(argv[1], *backend);
-  const runtime::Tokenizer tokenizer(argv[1]);
+  const runtime::Tokenizer tokenizer = runtime::load_tokenizer(argv[1]);
   const auto sparq = runtime::make_method(runtime::parse_method("sparq:r=16:k=128", {}), model.config().head_dim);
   offload::Arena arena(topology);
 

@@ -4,6 +4,7 @@
 #include "gpu/make_backend.h"
 #include "offload/error.h"
 #include "offload/format.h"
+#include "runtime/decode/load_tokenizer.h"
 
 namespace hayloft::cli {
 namespace {
@@ -68,10 +69,10 @@ Environment::Environment(const MachineOptions& options)
        format_bytes(arena->budget_bytes()));
 }
 
-Environment::Environment(const MachineOptions& options, const std::filesystem::path& model_directory)
+Environment::Environment(const MachineOptions& options, const std::filesystem::path& model_path)
     : Environment(options) {
-  tokenizer = std::make_unique<runtime::Tokenizer>(model_directory);
-  model = std::make_unique<runtime::Model>(model_directory, *backend);
+  tokenizer = std::make_unique<runtime::Tokenizer>(runtime::load_tokenizer(model_path));
+  model = std::make_unique<runtime::Model>(model_path, *backend);
   arena = std::make_unique<offload::Arena>(topology, arena_options(options, *backend));
   for (const std::string& note : model->notes()) note("note: {}\n", note);
   if (!options.verbose) return;

@@ -27,7 +27,7 @@ struct Environment {
   // Without a model: what `attend` needs.
   explicit Environment(const MachineOptions& options);
   // The memory for keys and values is counted after the weights have taken theirs. Throws Error.
-  Environment(const MachineOptions& options, const std::filesystem::path& model_directory);
+  Environment(const MachineOptions& options, const std::filesystem::path& model_path);
 
   gpu::KvHost kv_host;   // as asked for
   gpu::LinkChoice link;  // as a CUDA device is told; never automatic

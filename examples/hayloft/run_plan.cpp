@@ -3,14 +3,10 @@
 #include "examples/hayloft/messages.h"
 #include "examples/hayloft/saved_context.h"
 #include "offload/error.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/decode/load_tokenizer.h"
 
 namespace hayloft::cli {
-
-std::uint64_t tokenizer_file_bytes(const std::filesystem::path& model_directory) {
-  std::error_code error;
-  const std::uintmax_t bytes = std::filesystem::file_size(model_directory / "tokenizer.json", error);
-  return error ? 0 : bytes;
-}
 
 namespace {
 
@@ -18,10 +14,11 @@ namespace {
 void note_positions(const runtime::ModelConfig& config, std::int64_t tokens, const std::filesystem::path& model) {
   if (config.max_positions == 0 || tokens <= config.max_positions) return;
   note(
-      "note: {} tokens are more than the {} positions that {} says the model was made for "
-      "(max_position_embeddings with its RoPE scaling); answers get worse beyond them: shorten the text, or give "
-      "config.json the rope_scaling that the model's makers name for such lengths\n",
-      tokens, config.max_positions, (model / "config.json").string());
+      "note: {} tokens are more than the {} positions that {} says the model was made for (with its RoPE scaling); "
+      "answers get worse beyond them: shorten the text, or give config.json the rope_scaling that the model's makers "
+      "name for such lengths
+",
+      tokens, config.max_positions, (std::filesystem::is_directory(model) ? model / "config.json" : model).string());
 }
 
 }  // namespace
@@ -38,7 +35,7 @@ runtime::Plan announce_plan(const Environment& environment, const PlannedRun& ru
                             const std::optional<runtime::MachineProfile>& profile) {
   runtime::PlanRequest request;
   request.config = environment.model->config();
-  request.weights = runtime::weight_sizes(run.model);
+  request.weights = runtime::weight_sizes(*runtime::Checkpoint::open(run.model));
   request.session = run.session;
   request.methods = run.methods;
   request.tokens = run.tokens;
@@ -46,7 +43,7 @@ runtime::Plan announce_plan(const Environment& environment, const PlannedRun& ru
   request.host_budget = environment.arena->budget_bytes();
   request.available_bytes = environment.topology.available_bytes() + environment.model->weight_bytes();
   request.threads = environment.threads.count();
-  request.tokenizer_file_bytes = tokenizer_file_bytes(run.model);
+  request.tokenizer_file_bytes = runtime::tokenizer_bytes(run.model);
   const gpu::DeviceMemory device = environment.backend->memory();
   if (device.budget_bytes > 0) {
     request.device_budget = device.budget_bytes + device.overhead_bytes;

@@ -13,8 +13,6 @@
 // What a long command says of itself before it begins, and what it is held to at its end.
 namespace hayloft::cli {
 
-std::uint64_t tokenizer_file_bytes(const std::filesystem::path& model_directory);
-
 struct PlannedRun {
   std::filesystem::path model;
   runtime::SessionOptions session;

@@ -11,6 +11,7 @@
 
 #include "gpu/cpu/blas_memory.h"
 #include "gpu/cpu/elementwise.h"
+#include "gpu/cpu/packed.h"
 #include "gpu/make_backend.h"
 #include "offload/error.h"
 #include "offload/host/topology.h"
@@ -55,6 +56,10 @@ void CpuBackend::embed(const Matrix& table, const std::int32_t* tokens, int T, f
   }
   threads_.parallel_for(T, rows_per_piece(table.cols), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) {
+      if (table.type == DType::packed) {
+        unpack_row(table, tokens[t], out + t * table.cols);
+        continue;
+      }
       const std::int64_t offset = static_cast<std::int64_t>(tokens[t]) * table.cols * bytes_of(table.type);
       widen(static_cast<const std::byte*>(table.data) + offset, table.type, table.cols, out + t * table.cols);
     }

@@ -44,6 +44,8 @@ void widen_simd(const void* from, DType type, std::int64_t n, float* to) {
       return widen_typed(static_cast<const f16*>(from), n, to);
     case DType::bf16:
       return widen_typed(static_cast<const bf16*>(from), n, to);
+    case DType::packed:  // not a row of elements
+      break;
   }
 }
 

@@ -7,7 +7,7 @@
 // SIMD loops over activations: single-threaded, called from the parallel operations on pieces of their work.
 namespace hayloft::gpu {
 
-// n elements of any dtype to f32, exactly.
+// n elements of any dtype but packed to f32, exactly.
 void widen(const void* from, DType type, std::int64_t n, float* to);
 
 // n floats to f16, rounded to nearest even.

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <vector>
 
 #include "gpu/cpu/elementwise.h"
+#include "gpu/cpu/packed.h"
 #include "gpu/cpu/scratch.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -49,6 +51,8 @@ void stream_matmul_simd(const float* x, int tokens, const Matrix& w, int begin, 
       return stream_rows(x, tokens, static_cast<const f16*>(w.data), w.cols, begin, end, y, w.rows);
     case DType::bf16:
       return stream_rows(x, tokens, static_cast<const bf16*>(w.data), w.cols, begin, end, y, w.rows);
+    case DType::packed:  // packed_matmul
+      break;
   }
 }
 
@@ -89,6 +93,42 @@ void stream_matmul(const float* x, int T, const Matrix& w, const float* bias, fl
   });
 }
 
+// As stream_matmul, for packed weights.
+void stream_packed(const float* x, int T, const Matrix& w, const float* bias, float* y,
+                   const offload::Threads& threads) {
+  std::vector<float> sums;
+  if (w.packing.minimum) {
+    sums.resize(static_cast<std::size_t>(T) * static_cast<std::size_t>(w.cols / w.packing.group));
+    sum_groups(x, T, w.cols, w.packing.group, sums.data());
+  }
+  const std::int64_t tiles = (w.rows + packed_tile_rows - 1) / packed_tile_rows;
+  const std::int64_t grain =
+      std::max<std::int64_t>(1, (64 << 10) / static_cast<std::int64_t>(w.packing.tile_bytes(w.cols)));
+  threads.parallel_for(tiles, grain, [&](std::int64_t begin, std::int64_t end) {
+    packed_matmul(x, sums.data(), T, w, static_cast<int>(begin), static_cast<int>(end), y);
+    const int first = static_cast<int>(begin) * packed_tile_rows;
+    const int last = std::min(static_cast<int>(end) * packed_tile_rows, w.rows);
+    if (bias) add_bias(bias, T, w.rows, first, last, y);
+  });
+}
+
+// multiply_panel for packed weights; r0 begins a tile. The panel is unpacked column by column, the last tile whole.
+void multiply_packed_panel(const float* x, const Matrix& w, const float* bias, int t0, int t1, int r0, int r1,
+                           float* y) {
+  const int first = r0 / packed_tile_rows;
+  const int last = (r1 + packed_tile_rows - 1) / packed_tile_rows;
+  const int stride = (last - first) * packed_tile_rows;
+  float* out = y + static_cast<std::int64_t>(t0) * w.rows + r0;
+  float* const panel = scratch(static_cast<std::size_t>(kPanelRows) * kPanelCols);
+  for (int c0 = 0; c0 < w.cols; c0 += kPanelCols) {
+    const int cols = std::min(kPanelCols, w.cols - c0);
+    unpack_columns(w, first, last, c0, c0 + cols, panel);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, t1 - t0, r1 - r0, cols, 1,
+                x + static_cast<std::int64_t>(t0) * w.cols + c0, w.cols, panel, stride, c0 ? 1 : 0, out, w.rows);
+  }
+  if (bias) add_bias(bias, t1 - t0, w.rows, r0, r1, out - r0);
+}
+
 // One panel: tokens [t0, t1) by weight rows [r0, r1).
 void multiply_panel(const float* x, const Matrix& w, const float* bias, int t0, int t1, int r0, int r1, float* y) {
   float* out = y + static_cast<std::int64_t>(t0) * w.rows + r0;
@@ -116,14 +156,23 @@ void multiply_panel(const float* x, const Matrix& w, const float* bias, int t0, 
 
 void CpuBackend::matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream) {
   if (T <= 0 || w.rows <= 0) return;
-  if (streams(T, w.cols)) return stream_matmul(x, T, w, bias, y, threads_);
+  const bool packed = w.type == DType::packed;
+  if (streams(T, w.cols)) {
+    return packed ? stream_packed(x, T, w, bias, y, threads_) : stream_matmul(x, T, w, bias, y, threads_);
+  }
   const std::int64_t panels = (w.rows + kPanelRows - 1) / kPanelRows;
   const std::int64_t blocks = (T + kPanelTokens - 1) / kPanelTokens;
   threads_.parallel_for(panels * blocks, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t task = begin; task < end; ++task) {
       const int r0 = static_cast<int>(task / blocks) * kPanelRows;
       const int t0 = static_cast<int>(task % blocks) * kPanelTokens;
-      multiply_panel(x, w, bias, t0, std::min(t0 + kPanelTokens, T), r0, std::min(r0 + kPanelRows, w.rows), y);
+      const int t1 = std::min(t0 + kPanelTokens, T);
+      const int r1 = std::min(r0 + kPanelRows, w.rows);
+      if (packed) {
+        multiply_packed_panel(x, w, bias, t0, t1, r0, r1, y);
+      } else {
+        multiply_panel(x, w, bias, t0, t1, r0, r1, y);
+      }
     }
   });
 }

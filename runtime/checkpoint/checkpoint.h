@@ -1,46 +1,53 @@
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
 #include <initializer_list>
-#include <map>
-#include <set>
+#include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "runtime/checkpoint/safetensors.h"
+#include "runtime/checkpoint/config.h"
+#include "runtime/checkpoint/gguf/types.h"
 
 namespace hayloft::runtime {
 
-// The tensors of a Hugging Face folder by name, whichever shard they lie in: model.safetensors, or the files that
-// model.safetensors.index.json names. Keeps account of what has been asked for. The files stay mapped as long as it
+// One tensor of a checkpoint, in its own bytes; a view into the mapped file.
+struct CheckpointTensor {
+  gguf::TensorType type = gguf::TensorType::f32;
+  std::span<const std::byte> data;
+  // Not 0: the rows are so many heads, within which row 2i is component i and row 2i + 1 component i + d/2.
+  int paired_heads = 0;
+};
+
+// A model as it lies on disk, whatever the format. Tensors go by their names in Hugging Face's form, as in
+// model.layers.0.self_attn.q_proj.weight. Keeps account of what has been asked for. The files stay mapped as long as it
 // lives. Not thread-safe.
 class Checkpoint {
  public:
-  // Throws Error naming the file: missing, damaged, or a shard that does not lie in the folder.
-  explicit Checkpoint(const std::filesystem::path& directory);
+  virtual ~Checkpoint() = default;
 
-  bool contains(std::string_view name) const { return tensors_.contains(name); }
+  // A folder in Hugging Face's form (config.json; model.safetensors, or every shard that model.safetensors.index.json
+  // names), or a GGUF file. Throws Error naming the file: missing, damaged, or a shard that does not lie in the folder.
+  static std::unique_ptr<Checkpoint> open(const std::filesystem::path& model);
 
-  // Throws Error unless there is such a tensor of that shape.
-  const TensorView& at(const std::string& name, std::initializer_list<int> shape);
+  // Throws Error naming file and field.
+  virtual ModelConfig config() const = 0;
 
-  // The names of the tensors that `at` has never been called for, ascending.
-  std::vector<std::string> unread() const;
+  virtual bool contains(std::string_view name) const = 0;
 
-  std::string path() const { return index_.string(); }  // of the file to name in messages
+  // Throws Error naming file and tensor unless there is such a tensor of that shape, in a type that can be read.
+  virtual CheckpointTensor at(const std::string& name, std::initializer_list<int> shape) = 0;
 
- private:
-  void open_shards(const std::filesystem::path& directory);
+  // The names, as the file has them, of the tensors that `at` has never been called for, ascending.
+  virtual std::vector<std::string> unread() const = 0;
 
-  std::filesystem::path index_;
-  std::map<std::string, SafetensorsFile> files_;  // by name within the folder
-  std::map<std::string, const TensorView*, std::less<>> tensors_;
-  std::set<std::string, std::less<>> read_;
+  virtual std::string path() const = 0;  // of the file to name in messages
 };
 
-// Whether two tensors of the same shape hold the same numbers, in whatever dtypes. Throws Error on a dtype that is not
-// floating.
-bool same_values(const TensorView& a, const TensorView& b);
+// Whether two tensors of the same shape hold the same numbers, in whatever types.
+bool same_values(const CheckpointTensor& a, const CheckpointTensor& b);
 
 }  // namespace hayloft::runtime

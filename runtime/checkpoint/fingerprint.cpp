@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "offload/error.h"
+#include "runtime/checkpoint/gguf/file.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -83,14 +84,19 @@ void add_weights(Hash& hash, const std::filesystem::path& path) {
 
 }  // namespace
 
-Fingerprint fingerprint(const std::filesystem::path& model_directory) {
+Fingerprint fingerprint(const std::filesystem::path& model) {
   Hash hash;
+  if (gguf::is_file(model)) {
+    const gguf::File file(model);
+    for (const auto& path : file.paths()) add_weights(hash, path);
+    return hash.digest();
+  }
   for (const char* name : {"config.json", "tokenizer.json"}) {
-    Reader file(model_directory / name);
+    Reader file(model / name);
     hash.add(file.at(0, file.bytes()));
   }
   std::vector<std::filesystem::path> weights;
-  for (const auto& entry : std::filesystem::directory_iterator(model_directory)) {
+  for (const auto& entry : std::filesystem::directory_iterator(model)) {
     if (entry.path().extension() == ".safetensors") weights.push_back(entry.path());
   }
   std::sort(weights.begin(), weights.end());

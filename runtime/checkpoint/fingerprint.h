@@ -6,11 +6,12 @@
 
 namespace hayloft::runtime {
 
-// What a model directory computes with, in 16 bytes: a saved context opens only with the model that made it. Covers
-// config.json, tokenizer.json, and of every .safetensors file its size, its beginning and pages spread evenly over it:
-// enough to tell two fine-tunings apart without reading all of a large model. Throws Error on what cannot be read.
+// What a model computes with, in 16 bytes: a saved context opens only with the model that made it. Covers of a folder
+// config.json and tokenizer.json, and of every .safetensors or GGUF file its name, its size, its beginning and pages
+// spread evenly over it: enough to tell two fine-tunings apart without reading all of a large model. Throws Error on
+// what cannot be read.
 using Fingerprint = std::array<std::uint8_t, 16>;
 
-Fingerprint fingerprint(const std::filesystem::path& model_directory);
+Fingerprint fingerprint(const std::filesystem::path& model);
 
 }  // namespace hayloft::runtime

@@ -11,8 +11,6 @@
 
 #include "offload/host/mapped_file.h"
 
-#include "gpu/backend.h"
-
 namespace hayloft::runtime {
 
 // One tensor inside a mapped file. `data` lives as long as the file object.

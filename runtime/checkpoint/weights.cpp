@@ -1,20 +1,46 @@
 #include "runtime/checkpoint/weights.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <atomic>
+#include <cstring>
 #include <deque>
 #include <initializer_list>
 #include <string_view>
 
 #include "offload/error.h"
+#include "offload/half.h"
+#include "offload/host/mapped_file.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/gguf/pack.h"
 
 namespace hayloft::runtime {
 
 namespace {
 
-std::uint64_t matrix_bytes(const gpu::Matrix& matrix) {
-  return static_cast<std::uint64_t>(matrix.rows) * static_cast<std::uint64_t>(matrix.cols) *
-         static_cast<std::uint64_t>(gpu::bytes_of(matrix.type));
+// Where a row of a matrix lies in a checkpoint that may have the components of heads in pairs.
+std::int64_t stored_row(const CheckpointTensor& tensor, std::int64_t rows, std::int64_t row) {
+  if (tensor.paired_heads == 0) return row;
+  const std::int64_t d = rows / tensor.paired_heads;
+  const std::int64_t i = row % d;
+  return row - i + (i < d / 2 ? 2 * i : 2 * (i - d / 2) + 1);
+}
+
+// All rows in their order.
+std::vector<std::byte> unpaired(const CheckpointTensor& tensor, std::int64_t rows) {
+  std::vector<std::byte> out(tensor.data.size());
+  const std::size_t row_bytes = tensor.data.size() / static_cast<std::size_t>(rows);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    std::memcpy(out.data() + static_cast<std::size_t>(row) * row_bytes,
+                tensor.data.data() + static_cast<std::size_t>(stored_row(tensor, rows, row)) * row_bytes, row_bytes);
+  }
+  return out;
+}
+
+gpu::DType plain_type(gguf::TensorType type) {
+  if (type == gguf::TensorType::f32) return gpu::DType::f32;
+  return type == gguf::TensorType::f16 ? gpu::DType::f16 : gpu::DType::bf16;
 }
 
 // Takes tensors from the checkpoint to the device, or only counts their bytes when there is no device. Without a
@@ -34,27 +60,34 @@ class Uploader {
 
   gpu::Matrix matrix(const std::string& name, int rows, int cols) {
     if (!checkpoint_) {
-      weights_.bytes += matrix_bytes({nullptr, type_, rows, cols});
+      weights_.bytes += gpu::bytes_of({nullptr, type_, rows, cols});
       return {nullptr, type_, rows, cols};
     }
-    const TensorView& tensor = checkpoint_->at(name, {rows, cols});
-    gpu::DType type = gpu::DType::f32;
-    if (tensor.dtype == "F16") {
-      type = gpu::DType::f16;
-    } else if (tensor.dtype == "BF16") {
-      type = gpu::DType::bf16;
-    } else if (tensor.dtype != "F32") {
-      fail("{}: tensor {} has dtype {}; it must be F32, F16 or BF16", checkpoint_->path(), name, tensor.dtype);
+    const CheckpointTensor tensor = checkpoint_->at(name, {rows, cols});
+    if (const auto packing = gguf::packing_of(tensor.type)) {
+      if (!backend_ || backend_->multiplies_packed()) return packed(name, tensor, rows, cols, *packing);
+      return {upload_as_f16(tensor, rows, cols), gpu::DType::f16, rows, cols};
     }
-    void* const device = upload(tensor.data.data(), tensor.data.size());
-    if (backend_) type = backend_->convert_weights(device, type, std::int64_t{rows} * cols, stream_);
+    std::vector<std::byte> ordered;
+    std::span<const std::byte> data = tensor.data;
+    if (backend_ && tensor.paired_heads) data = ordered = unpaired(tensor, rows);
+    void* const device = upload(data.data(), data.size());
+    gpu::DType type = plain_type(tensor.type);
+    if (backend_) {
+      type = backend_->convert_weights(device, type, std::int64_t{rows} * cols, stream_);
+      if (!ordered.empty()) backend_->synchronize(stream_);  // the copy may still read them
+    }
     return {device, type, rows, cols};
   }
 
   const float* vector(const std::string& name, int n) {
     if (!checkpoint_) return values(std::vector<float>(static_cast<std::size_t>(n)));
-    const TensorView& tensor = checkpoint_->at(name, {n});
-    return values(to_f32(tensor, name + " of " + checkpoint_->path()));
+    CheckpointTensor tensor = checkpoint_->at(name, {n});
+    std::vector<std::byte> ordered;
+    if (tensor.paired_heads) tensor.data = ordered = unpaired(tensor, n);
+    std::vector<float> x(static_cast<std::size_t>(n));
+    gguf::dequantise(tensor.type, tensor.data, x.data());
+    return values(std::move(x));
   }
 
   const float* values(std::vector<float> x) {
@@ -72,6 +105,49 @@ class Uploader {
     return device;
   }
 
+  gpu::Matrix packed(const std::string& name, const CheckpointTensor& tensor, int rows, int cols,
+                     const gpu::Packing& packing) {
+    gpu::Matrix matrix{nullptr, gpu::DType::packed, rows, cols, packing};
+    if (!backend_) {
+      weights_.bytes += gpu::bytes_of(matrix);
+      return matrix;
+    }
+    const std::size_t row_bytes = tensor.data.size() / static_cast<std::size_t>(rows);
+    std::vector<std::byte> bytes(gpu::bytes_of(matrix));
+    std::atomic<bool> fits = true;
+    constexpr int height = gpu::packed_tile_rows;
+    backend_->threads().parallel_for((rows + height - 1) / height, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t tile = begin; tile < end; ++tile) {
+        std::vector<const std::byte*> tile_rows;
+        for (std::int64_t row = tile * height; row < std::min<std::int64_t>((tile + 1) * height, rows); ++row) {
+          tile_rows.push_back(tensor.data.data() + static_cast<std::size_t>(stored_row(tensor, rows, row)) * row_bytes);
+        }
+        std::byte* const out = bytes.data() + static_cast<std::size_t>(tile) * packing.tile_bytes(cols);
+        if (!gguf::pack_tile(tensor.type, tile_rows, cols, out)) fits = false;
+      }
+    });
+    if (!fits)
+      fail("tensor {}: a scale of its {} blocks is beyond the range of f16", name, gguf::traits(tensor.type).name);
+    matrix.data = upload(bytes.data(), bytes.size());
+    backend_->synchronize(stream_);
+    return matrix;
+  }
+
+  void* upload_as_f16(const CheckpointTensor& tensor, int rows, int cols) {
+    const std::size_t count = static_cast<std::size_t>(rows) * static_cast<std::size_t>(cols);
+    std::vector<float> row(static_cast<std::size_t>(cols));
+    std::vector<f16> halves(count);
+    const std::size_t row_bytes = tensor.data.size() / static_cast<std::size_t>(rows);
+    for (int r = 0; r < rows; ++r) {
+      const auto from = static_cast<std::size_t>(stored_row(tensor, rows, r)) * row_bytes;
+      gguf::dequantise(tensor.type, tensor.data.subspan(from, row_bytes), row.data());
+      std::transform(row.begin(), row.end(), halves.begin() + static_cast<std::ptrdiff_t>(r) * cols, to_f16);
+    }
+    void* device = upload(halves.data(), count * sizeof(f16));
+    backend_->synchronize(stream_);
+    return device;
+  }
+
   Checkpoint* checkpoint_;
   gpu::DType type_;
   gpu::Backend* backend_;
@@ -81,10 +157,10 @@ class Uploader {
 };
 
 WeightSizes sizes_of(const Weights& weights) {
-  WeightSizes sizes{weights.bytes, matrix_bytes(weights.output)};
+  WeightSizes sizes{weights.bytes, gpu::bytes_of(weights.output)};
   for (const LayerWeights& w : weights.layers) {
     for (const gpu::Matrix& matrix : {w.q, w.k, w.v, w.o, w.gate, w.up, w.down}) {
-      sizes.bytes_per_step += matrix_bytes(matrix);
+      sizes.bytes_per_step += gpu::bytes_of(matrix);
     }
   }
   return sizes;
@@ -142,9 +218,7 @@ const char* embedding_tensor(const Checkpoint* checkpoint, const ModelConfig& co
 bool own_output(Checkpoint* checkpoint, const ModelConfig& config, Weights& weights) {
   if (!config.tied_embeddings) return true;
   if (!checkpoint || !checkpoint->contains(embedding_name) || !checkpoint->contains(output_name)) return false;
-  const auto tensor = [&](const char* name) -> const TensorView& {
-    return checkpoint->at(name, {config.vocab_size, config.hidden_size});
-  };
+  const auto tensor = [&](const char* name) { return checkpoint->at(name, {config.vocab_size, config.hidden_size}); };
   if (same_values(tensor(embedding_name), tensor(output_name))) return false;
   weights.notes.push_back(
       fmt::format("{}: {} differs from {}, so the two are not tied, although config.json says tie_word_embeddings: "
@@ -170,7 +244,7 @@ void refuse_unread(const Checkpoint& checkpoint, const ModelConfig& config) {
       fmt::format("{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(most), ", "));
   if (names.size() > most) list += fmt::format(" and {} more", names.size() - most);
   fail(
-      "{}: holds {} tensor{} that a model of type {} does not have ({}): config.json and the weights do not belong "
+      "{}: holds {} tensor{} that a model of type {} does not have ({}): configuration and weights do not belong "
       "together, or its options (model_type, num_hidden_layers, attention_bias, mlp_bias) are wrong",
       checkpoint.path(), names.size(), names.size() == 1 ? "" : "s", config.architecture, list);
 }
@@ -195,18 +269,14 @@ Weights take_weights(Checkpoint* checkpoint, gpu::DType type, const ModelConfig&
 
 }  // namespace
 
-Weights load_weights(const std::filesystem::path& directory, const ModelConfig& config, gpu::Backend& backend) {
-  Checkpoint checkpoint(directory);
-  return take_weights(&checkpoint, {}, config, &backend);
+Weights load_weights(Checkpoint& checkpoint, const ModelConfig& config, gpu::Backend& backend) {
+  Weights weights = take_weights(&checkpoint, {}, config, &backend);
+  offload::check_mapped_files();
+  return weights;
 }
 
-std::uint64_t weight_bytes(const std::filesystem::path& directory) {
-  return weight_sizes(directory).bytes;
-}
-
-WeightSizes weight_sizes(const std::filesystem::path& directory) {
-  Checkpoint checkpoint(directory);
-  return sizes_of(take_weights(&checkpoint, {}, read_config(directory), nullptr));
+WeightSizes weight_sizes(Checkpoint& checkpoint) {
+  return sizes_of(take_weights(&checkpoint, {}, checkpoint.config(), nullptr));
 }
 
 WeightSizes weight_sizes(const ModelConfig& config, gpu::DType type) {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <filesystem>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -8,6 +8,8 @@
 #include "runtime/checkpoint/config.h"
 
 namespace hayloft::runtime {
+
+class Checkpoint;  // runtime/checkpoint/checkpoint.h
 
 // A model's weights in device memory, in the dtype of the checkpoint (f32, f16 or bf16) or the one that the backend
 // made of it (Backend::convert_weights); norms and biases as f32. Null pointers stand for what the architecture does
@@ -41,20 +43,17 @@ struct Weights {
   std::vector<std::string> notes;  // what the user should know of these weights, one line each
 };
 
-// Reads model.safetensors, or every shard that model.safetensors.index.json names. Throws Error naming tensor and file:
-// missing, truncated, wrong dtype, wrong shape.
-Weights load_weights(const std::filesystem::path& directory, const ModelConfig& config, gpu::Backend& backend);
-
-// What load_weights will take, from the file headers alone.
-std::uint64_t weight_bytes(const std::filesystem::path& directory);
+// Takes every tensor that `config`, the checkpoint's, calls for to the device. Throws Error naming tensor and file:
+// missing, truncated, wrong type, wrong shape.
+Weights load_weights(Checkpoint& checkpoint, const ModelConfig& config, gpu::Backend& backend);
 
 // How much memory weights take, and how much of it each decoded token reads.
 struct WeightSizes {
   std::uint64_t bytes = 0;           // in memory
   std::uint64_t bytes_per_step = 0;  // of matrices that a decoded token is multiplied with
 };
-// Of the checkpoint in a folder, from the file headers alone.
-WeightSizes weight_sizes(const std::filesystem::path& directory);
+// What load_weights will take, from the file headers alone.
+WeightSizes weight_sizes(Checkpoint& checkpoint);
 // Of a model that is not there, with its matrices in `type`.
 WeightSizes weight_sizes(const ModelConfig& config, gpu::DType type);
 

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "offload/error.h"
+#include "runtime/checkpoint/checkpoint.h"
 #include "runtime/decode/hidden_states.h"
 
 namespace hayloft::runtime {
@@ -56,8 +57,10 @@ struct Model::Activations {
   float* delta;   // [T][hidden], added to the residual stream
 };
 
-Model::Model(const std::filesystem::path& directory, gpu::Backend& backend)
-    : config_(read_config(directory)), backend_(&backend), weights_(load_weights(directory, config_, backend)) {}
+Model::Model(Checkpoint& checkpoint, gpu::Backend& backend)
+    : config_(checkpoint.config()), backend_(&backend), weights_(load_weights(checkpoint, config_, backend)) {}
+
+Model::Model(const std::filesystem::path& path, gpu::Backend& backend) : Model(*Checkpoint::open(path), backend) {}
 
 Model::Activations Model::prepare(Workspace& workspace, int T) const {
   const auto widths = activation_widths(config_);

@@ -47,8 +47,10 @@ struct OnDevice {
 // cache and workspace.
 class Model {
  public:
-  // Reads DIR's config.json and weights. Throws Error.
-  Model(const std::filesystem::path& directory, gpu::Backend& backend);
+  // Takes the checkpoint's weights to the backend; it is not needed afterwards. Throws Error.
+  Model(Checkpoint& checkpoint, gpu::Backend& backend);
+  // Of a folder or GGUF file (Checkpoint::open).
+  Model(const std::filesystem::path& path, gpu::Backend& backend);
 
   const ModelConfig& config() const { return config_; }
   gpu::Backend& backend() const { return *backend_; }

@@ -26,7 +26,7 @@ struct PlanRequest {
   std::uint64_t device_budget = 0;    // of a device with memory of its own, --gpu-memory; 0: the CPU computes
   std::int64_t mapped_tokens = 0;     // of the store that lie in a saved context, mapped: whole blocks
   int threads = 1;
-  std::uint64_t tokenizer_file_bytes = 0;  // of tokenizer.json; 0 without one
+  std::uint64_t tokenizer_file_bytes = 0;  // see tokenizer_bytes; 0 without one
 };
 
 struct PlanMemory {

@@ -119,8 +119,10 @@ std::optional<ChatTemplate> ChatTemplate::of_model(const std::filesystem::path& 
   return made;
 }
 
-ChatTemplate ChatTemplate::from_source(std::string_view text, const std::string& name) {
+ChatTemplate ChatTemplate::from_source(std::string_view text, const std::string& name,
+                                       std::vector<std::pair<std::string, std::string>> variables) {
   auto source = std::make_shared<Source>();
+  source->variables = std::move(variables);
   source->templates.emplace("default", jinja::Template(text, name));
   ChatTemplate made;
   made.source_ = std::move(source);

@@ -40,8 +40,10 @@ class ChatTemplate {
   // newline. Throws Error.
   static ChatTemplate named(const std::string& text);
 
-  // source: Jinja; name is used in messages. Throws Error naming it and the line.
-  static ChatTemplate from_source(std::string_view source, const std::string& name);
+  // source: Jinja; name is used in messages; variables: those that it may name besides, as bos_token and eos_token with
+  // their texts. Throws Error naming it and the line.
+  static ChatTemplate from_source(std::string_view source, const std::string& name,
+                                  std::vector<std::pair<std::string, std::string>> variables = {});
 
   // Throws Error naming the template and the line: what it refuses itself, and what is not supported.
   std::string render(std::span<const ChatMessage> messages, const ChatOptions& options = {}) const;

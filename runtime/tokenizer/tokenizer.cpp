@@ -10,6 +10,7 @@
 #include "runtime/tokenizer/bpe/bpe.h"
 #include "runtime/tokenizer/declared.h"
 #include "runtime/tokenizer/decoder.h"
+#include "runtime/tokenizer/document.h"
 #include "runtime/tokenizer/json.h"
 #include "runtime/tokenizer/normalizer.h"
 #include "runtime/tokenizer/pretokenizer.h"
@@ -102,9 +103,11 @@ Tokenizer::Tokenizer(const std::filesystem::path& directory) {
   impl_ = std::make_unique<Impl>(Field(document, name), &directory);
 }
 
+Tokenizer::Tokenizer(const TokenizerDocument& document)
+    : Tokenizer(std::make_unique<Impl>(Field(document.json, document.name), nullptr)) {}
+
 Tokenizer Tokenizer::from_json(std::string_view json, const std::string& name) {
-  const nlohmann::json document = parse(json, name);
-  return Tokenizer(std::make_unique<Impl>(Field(document, name), nullptr));
+  return Tokenizer(TokenizerDocument{parse(json, name), name});
 }
 
 // Added tokens are found in the text as it came, then, between those, in normalized text; what remains is words.

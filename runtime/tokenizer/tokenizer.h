@@ -9,6 +9,8 @@
 
 namespace hayloft::runtime {
 
+struct TokenizerDocument;
+
 // The tokenizer of a Hugging Face tokenizer.json: byte-level BPE (GPT-2, Llama 3, Qwen: the split patterns are read
 // from the file and run by PCRE2) or SentencePiece-style BPE with byte fallback (Llama 2, Mistral). Added tokens and
 // NFC are honoured. Immutable and thread-safe after construction.
@@ -18,6 +20,7 @@ class Tokenizer {
   // declare of added tokens (declared.h). Throws Error naming the file and what is unsupported, missing (merges!) or
   // damaged.
   explicit Tokenizer(const std::filesystem::path& directory);
+  explicit Tokenizer(const TokenizerDocument& document);  // of one already parsed
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;

@@ -17,6 +17,8 @@
 #include "offload/host/arena.h"
 #include "offload/host/threads.h"
 #include "offload/host/topology.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/decode/load_tokenizer.h"
 #include "runtime/plan/plan.h"
 
 // hayloft plan: what a run will take and how long a token, before anything is allocated.
@@ -74,9 +76,10 @@ class PlanCommand : public Command {
     if (model_.empty()) {
       request_.weights = runtime::weight_sizes(request_.config, gpu::DType::f16);
     } else {
-      request_.config = runtime::read_config(model_);
-      request_.weights = runtime::weight_sizes(model_);
-      request_.tokenizer_file_bytes = tokenizer_file_bytes(model_);
+      const auto checkpoint = runtime::Checkpoint::open(model_);
+      request_.config = checkpoint->config();
+      request_.weights = runtime::weight_sizes(*checkpoint);
+      request_.tokenizer_file_bytes = runtime::tokenizer_bytes(model_);
     }
     const offload::Threads threads(machine_.threads);
     request_.threads = threads.count();

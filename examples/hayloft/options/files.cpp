@@ -8,8 +8,8 @@ namespace hayloft::cli {
 
 void add_model_option(CLI::App& app, std::string& directory, const std::string& otherwise) {
   const std::string suffix = otherwise.empty() ? "" : " [" + otherwise + "]";
-  app.add_option("-m,--model", directory, "Model directory, Hugging Face layout" + suffix)
-      ->type_name("DIR")
+  app.add_option("-m,--model", directory, "Model: GGUF file or folder in Hugging Face layout" + suffix)
+      ->type_name("MODEL")
       ->take_last();
   common(app, Section::model, {"--model"});
 }

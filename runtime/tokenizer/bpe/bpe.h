@@ -15,7 +15,8 @@ namespace hayloft::runtime {
 
 class Field;
 
-// The "model" of a tokenizer.json of type BPE: vocabulary and merges. Immutable and thread-safe.
+// The "model" of a tokenizer.json of type BPE: vocabulary and merges. Besides, as GGUF files have it: a vocabulary that
+// is the list of its texts by id, and "scores", one a token, instead of merges. Immutable and thread-safe.
 class Bpe {
  public:
   // byte_level: words are encoded as bytes, for which the vocabulary has the letters of GPT-2's byte alphabet; without
@@ -58,7 +59,10 @@ class Bpe {
 
  private:
   void read_vocabulary(const Field& vocab);
+  void read_texts(const Field& vocab);
+  void index(TokenId id);  // enters a text into what finds it
   void read_merges(const Field& merges);
+  void read_scores(const Field& scores);
   void add_merge(std::string_view left, std::string_view right, std::size_t index, const Field& merges);
   void note_joint(std::string_view left, TokenId left_id, std::string_view right, TokenId right_id);
 

@@ -16,7 +16,7 @@ void check_type(const Field& model) {
   if (type != "BPE") {
     fail("{}: a tokenizer of type {} is not supported, only BPE is", model.where(), printable(type));
   }
-  if (!model.find("merges")) {
+  if (!model.find("merges") && !model.find("scores")) {
     fail("{}: the tokenizer has no merges (field 'merges' is missing); convert the model's tokenizer again",
          model.where());
   }
@@ -44,16 +44,21 @@ Bpe::Bpe(const Field& model, bool byte_level) : byte_level_(byte_level) {
     bytes_[byte] = find(fmt::format("<0x{:02X}>", byte));
   }
   if (!prefix_.empty() || !suffix_.empty()) letters_.fill(-1);  // a letter's symbol depends on its place in the word
-  read_merges(model.at("merges"));
+  if (const auto scores = model.find("scores")) {
+    read_scores(*scores);
+  } else {
+    read_merges(model.at("merges"));
+  }
 }
 
 void Bpe::read_vocabulary(const Field& vocab) {
+  characters_.assign(kBasicPlane, -1);
+  if (vocab.value().is_array()) return read_texts(vocab);
   const auto& entries = vocab.object();
   TokenId largest = -1;
   for (const auto& [text, id] : entries.items()) {
     largest = std::max(largest, Field(id, vocab.file(), vocab.path() + "['" + printable(text) + "']").token_id());
   }
-  characters_.assign(kBasicPlane, -1);
   texts_.resize(static_cast<std::size_t>(largest + 1));
   ids_.reserve(entries.size());
   for (const auto& [text, value] : entries.items()) {
@@ -64,10 +69,24 @@ void Bpe::read_vocabulary(const Field& vocab) {
       fail("{}: '{}' and '{}' have the same id {}", vocab.where(), printable(slot), printable(text), id);
     }
     slot = text;
-    ids_.emplace(slot, id);
-    const Utf8Char first = utf8_at(text, 0);
-    if (first.length == text.size() && first.code < kBasicPlane) characters_[first.code] = id;
+    index(id);
   }
+}
+
+// A list of the texts by id, as a GGUF has them; of two that are the same the first counts.
+void Bpe::read_texts(const Field& vocab) {
+  for (const auto& text : vocab.value()) texts_.push_back(Field(text, vocab.file(), vocab.path()).text());
+  ids_.reserve(texts_.size());
+  for (TokenId id = 0; id < size(); ++id) {
+    if (!texts_[static_cast<std::size_t>(id)].empty()) index(id);
+  }
+}
+
+void Bpe::index(TokenId id) {
+  const std::string& text = texts_[static_cast<std::size_t>(id)];
+  if (!ids_.emplace(text, id).second) return;
+  const Utf8Char first = utf8_at(text, 0);
+  if (first.length == text.size() && first.code < kBasicPlane) characters_[first.code] = id;
 }
 
 void Bpe::read_merges(const Field& merges) {
@@ -90,6 +109,36 @@ void Bpe::read_merges(const Field& merges) {
     ++index;
   }
   merge_count_ = index;
+}
+
+// SentencePiece's BPE: two tokens join when the vocabulary has both together, those of the highest score first. So all
+// ways of cutting one token in two are merges of one rank.
+void Bpe::read_scores(const Field& scores) {
+  std::vector<std::pair<double, TokenId>> order;  // minus the score, so that the highest is the smallest
+  for (const auto& score : scores.value()) {
+    if (!score.is_number()) fail("{}[{}]: expected a number", scores.where(), order.size());
+    order.emplace_back(-score.get<double>(), static_cast<TokenId>(order.size()));
+  }
+  if (order.size() != texts_.size()) {
+    fail("{}: expected a number for each of the {} tokens, found {}", scores.where(), texts_.size(), order.size());
+  }
+  std::sort(order.begin(), order.end());
+  std::uint32_t rank = 0;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    if (i > 0 && order[i].first != order[i - 1].first) ++rank;
+    const TokenId joined = order[i].second;
+    const std::string_view text = texts_[static_cast<std::size_t>(joined)];
+    if (find(text) != joined || std::find(bytes_.begin(), bytes_.end(), joined) != bytes_.end()) continue;
+    for (std::size_t cut = text.empty() ? 0 : utf8_at(text, 0).length; cut < text.size();
+         cut += utf8_at(text, cut).length) {
+      const TokenId left = find(text.substr(0, cut));
+      const TokenId right = left < 0 ? -1 : find(text.substr(cut));
+      if (right < 0) continue;
+      merges_.set(left, right, {rank, joined});
+      note_joint(text.substr(0, cut), left, text.substr(cut), right);
+      ++merge_count_;
+    }
+  }
 }
 
 TokenId Bpe::find_or_fail(std::string_view text, std::size_t merge, const Field& merges) const {

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "offload/half.h"
+#include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "tests/support/refusal.h"
 #include "tests/support/temporary_folder.h"
@@ -107,7 +108,7 @@ Tensors small_checkpoint(const std::string& dtype) {
 
 class WeightsTest : public testing::Test {
  protected:
-  Weights load(const ModelConfig& config) { return load_weights(folder_.path(), config, *backend_); }
+  Weights load(const ModelConfig& config) { return load_weights(*Checkpoint::open(folder_.path()), config, *backend_); }
 
   std::vector<std::byte> bytes_at(const void* device, std::size_t bytes) {
     std::vector<std::byte> host(bytes);
@@ -284,7 +285,7 @@ TEST_F(WeightsTest, CountsBytesFromTheFolderAlone) {
                                     {"head_dim", 8},
                                     {"tie_word_embeddings", true}}
                                    .dump());
-  EXPECT_EQ(weight_bytes(folder_.path()), load(read_config(folder_.path())).bytes);
+  EXPECT_EQ(weight_sizes(*Checkpoint::open(folder_.path())).bytes, load(read_config(folder_.path())).bytes);
 }
 
 TEST_F(WeightsTest, ReadsEveryShardOfAnIndex) {

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "runtime/checkpoint/checkpoint.h"
 #include "tests/support/parameter_name.h"
 #include "tests/support/refusal.h"
 
@@ -46,7 +47,7 @@ class PlanTest : public testing::TestWithParam<const char*> {
  protected:
   PlanTest() {
     request.config = model.config();
-    request.weights = weight_sizes(goldens / GetParam());
+    request.weights = weight_sizes(*Checkpoint::open(goldens / GetParam()));
     request.session.cache.block_tokens = 16;
     request.session.cache.window = 8;
     request.session.chunk_tokens = 24;

@@ -1,0 +1,96 @@
+#include <algorithm>
+#include <map>
+#include <set>
+#include <system_error>
+
+#include "offload/error.h"
+#include "offload/json_file.h"
+#include "runtime/checkpoint/checkpoint_formats.h"
+#include "runtime/checkpoint/safetensors.h"
+
+namespace hayloft::runtime {
+namespace {
+
+class FolderCheckpoint final : public Checkpoint {
+ public:
+  explicit FolderCheckpoint(const std::filesystem::path& directory);
+
+  ModelConfig config() const override { return read_config(directory_); }
+  bool contains(std::string_view name) const override { return tensors_.contains(name); }
+  CheckpointTensor at(const std::string& name, std::initializer_list<int> shape) override;
+  std::vector<std::string> unread() const override;
+  std::string path() const override { return index_.string(); }
+
+ private:
+  void open_shards();
+
+  std::filesystem::path directory_;
+  std::filesystem::path index_;                   // or the one file
+  std::map<std::string, SafetensorsFile> files_;  // by name within the folder
+  std::map<std::string, const TensorView*, std::less<>> tensors_;
+  std::set<std::string, std::less<>> read_;
+};
+
+FolderCheckpoint::FolderCheckpoint(const std::filesystem::path& directory) : directory_(directory) {
+  const std::filesystem::path single = directory / "model.safetensors";
+  index_ = directory / "model.safetensors.index.json";
+  std::error_code error;
+  if (std::filesystem::exists(single, error)) {
+    index_ = single;
+    for (const auto& [name, tensor] : files_.try_emplace("", single).first->second.tensors()) tensors_[name] = &tensor;
+  } else if (std::filesystem::exists(index_, error)) {
+    open_shards();
+  } else {
+    fail("{}: holds neither model.safetensors nor model.safetensors.index.json", directory.string());
+  }
+}
+
+void FolderCheckpoint::open_shards() {
+  const nlohmann::json json = read_json_file(index_);
+  const JsonFields fields(json, index_.string());
+  const nlohmann::json* map = fields.find("weight_map");
+  if (!map || !map->is_object()) fail("{}: weight_map must be an object of tensor and file names", index_.string());
+  for (const auto& [name, file] : map->items()) {
+    const std::string shard = JsonFields(*map, index_.string() + ": weight_map").text(name.c_str());
+    // A shard lies beside its index: nothing in a downloaded file may reach elsewhere.
+    if (shard.empty() || shard == "." || shard == ".." || shard.find_first_of("/\\\0", 0, 3) != std::string::npos) {
+      fail("{}: weight_map puts tensor {} in {}, which is not a file name in this folder", index_.string(),
+           printable(name), printable(shard));
+    }
+    auto opened = files_.find(shard);
+    if (opened == files_.end()) opened = files_.try_emplace(shard, directory_ / shard).first;
+    tensors_[name] = &opened->second.at(name);
+  }
+}
+
+CheckpointTensor FolderCheckpoint::at(const std::string& name, std::initializer_list<int> shape) {
+  const auto tensor = tensors_.find(name);
+  if (tensor == tensors_.end()) fail("{}: has no tensor {}, which config.json calls for", index_.string(), name);
+  const std::vector<std::int64_t>& found = tensor->second->shape;
+  if (!std::equal(found.begin(), found.end(), shape.begin(), shape.end())) {
+    fail("{}: tensor {} has shape [{}], but config.json calls for [{}]", index_.string(), name, fmt::join(found, ", "),
+         fmt::join(shape, ", "));
+  }
+  read_.insert(name);
+  const TensorView& view = *tensor->second;
+  if (view.dtype == "F32") return {gguf::TensorType::f32, view.data};
+  if (view.dtype == "F16") return {gguf::TensorType::f16, view.data};
+  if (view.dtype == "BF16") return {gguf::TensorType::bf16, view.data};
+  fail("{}: tensor {} has dtype {}; it must be F32, F16 or BF16", index_.string(), name, view.dtype);
+}
+
+std::vector<std::string> FolderCheckpoint::unread() const {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : tensors_) {
+    if (!read_.contains(name)) names.push_back(name);
+  }
+  return names;
+}
+
+}  // namespace
+
+std::unique_ptr<Checkpoint> open_folder_checkpoint(const std::filesystem::path& directory) {
+  return std::make_unique<FolderCheckpoint>(directory);
+}
+
+}  // namespace hayloft::runtime

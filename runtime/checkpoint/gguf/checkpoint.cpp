@@ -1,0 +1,107 @@
+#include <algorithm>
+#include <array>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "offload/error.h"
+#include "runtime/checkpoint/checkpoint_formats.h"
+#include "runtime/checkpoint/gguf/config.h"
+#include "runtime/checkpoint/gguf/file.h"
+
+namespace hayloft::runtime {
+namespace {
+
+using Renamed = std::pair<std::string_view, std::string_view>;  // Hugging Face's name, GGUF's
+
+constexpr std::string_view layer_prefix = "model.layers.";
+constexpr std::array<Renamed, 11> in_layer = {{
+    {"input_layernorm", "attn_norm"},
+    {"self_attn.q_proj", "attn_q"},
+    {"self_attn.k_proj", "attn_k"},
+    {"self_attn.v_proj", "attn_v"},
+    {"self_attn.o_proj", "attn_output"},
+    {"self_attn.q_norm", "attn_q_norm"},
+    {"self_attn.k_norm", "attn_k_norm"},
+    {"post_attention_layernorm", "ffn_norm"},
+    {"mlp.gate_proj", "ffn_gate"},
+    {"mlp.up_proj", "ffn_up"},
+    {"mlp.down_proj", "ffn_down"},
+}};
+constexpr std::array<Renamed, 3> outside = {{
+    {"model.embed_tokens", "token_embd"},
+    {"model.norm", "output_norm"},
+    {"lm_head", "output"},
+}};
+
+template <std::size_t N>
+std::string_view find_name(const std::array<Renamed, N>& names, std::string_view name) {
+  const auto found = std::find_if(names.begin(), names.end(), [&](const Renamed& pair) { return pair.first == name; });
+  return found == names.end() ? std::string_view() : found->second;
+}
+
+// "model.layers.3.mlp.up_proj.weight" to "blk.3.ffn_up.weight"; empty when GGUF has no name for it.
+std::string gguf_name(std::string_view name) {
+  std::string prefix;
+  const bool layer = name.substr(0, layer_prefix.size()) == layer_prefix;
+  if (layer) {
+    name.remove_prefix(layer_prefix.size());
+    const std::size_t dot = name.find('.') + 1;
+    prefix = "blk." + std::string(name.substr(0, dot));
+    name.remove_prefix(dot);
+  }
+  const std::size_t end = name.rfind('.');  // of ".weight" or ".bias"
+  const std::string_view stem = name.substr(0, end);
+  const std::string_view renamed = layer ? find_name(in_layer, stem) : find_name(outside, stem);
+  return renamed.empty() ? std::string() : prefix.append(renamed).append(name.substr(end));
+}
+
+class GgufCheckpoint final : public Checkpoint {
+ public:
+  explicit GgufCheckpoint(const std::filesystem::path& path) : file_(path), config_(gguf::read_config(file_)) {}
+
+  ModelConfig config() const override { return config_; }
+
+  bool contains(std::string_view name) const override { return file_.find(gguf_name(name)) != nullptr; }
+  std::string path() const override { return file_.path().string(); }
+
+  CheckpointTensor at(const std::string& name, std::initializer_list<int> shape) override {
+    const std::string own = gguf_name(name);
+    const gguf::Tensor* tensor = file_.find(own);
+    if (!tensor) {
+      fail("{}: has no tensor {}, which its metadata call for", file_.path().string(), own.empty() ? name : own);
+    }
+    if (!std::equal(tensor->shape.begin(), tensor->shape.end(), shape.begin(), shape.end())) {
+      fail("{}: tensor {} has shape [{}], but the metadata call for [{}]", file_.path().string(), own,
+           fmt::join(tensor->shape, ", "), fmt::join(shape, ", "));
+    }
+    read_.insert(own);
+    int paired_heads = 0;
+    if (gguf::rows_in_pairs(config_)) {
+      if (own.find(".attn_q.") != std::string::npos) paired_heads = config_.query_heads;
+      if (own.find(".attn_k.") != std::string::npos) paired_heads = config_.kv_heads;
+    }
+    return {tensor->type, tensor->data, paired_heads};
+  }
+
+  std::vector<std::string> unread() const override {
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : file_.tensors()) {
+      if (!read_.contains(name) && name != gguf::rope_factors_name) names.push_back(name);
+    }
+    return names;
+  }
+
+ private:
+  gguf::File file_;
+  ModelConfig config_;
+  std::set<std::string> read_;  // by their names here
+};
+
+}  // namespace
+
+std::unique_ptr<Checkpoint> open_gguf_checkpoint(const std::filesystem::path& file) {
+  return std::make_unique<GgufCheckpoint>(file);
+}
+
+}  // namespace hayloft::runtime

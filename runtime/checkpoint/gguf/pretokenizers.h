@@ -1,0 +1,21 @@
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+namespace hayloft::runtime::gguf {
+
+// What a `tokenizer.ggml.pre` stands for: how byte-level BPE cuts text into words. The patterns run one after the
+// other, each on what the one before has cut, matches and what lies between alike; they are those of the models' own
+// tokenizer.json files.
+struct PreTokenizerKind {
+  std::vector<std::string_view> patterns;
+  bool ignore_merges = false;  // a word that is in the vocabulary is one token, however its merges end
+  bool add_bos = false;        // where tokenizer.ggml.add_bos_token does not say
+  bool nfc = false;            // text is normalised first
+};
+
+// Null: a kind that is not known. An empty name is that of files from before there were kinds.
+const PreTokenizerKind* find_pre_tokenizer(std::string_view name);
+
+}  // namespace hayloft::runtime::gguf

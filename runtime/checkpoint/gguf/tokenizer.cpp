@@ -1,0 +1,226 @@
+#include "runtime/checkpoint/gguf/tokenizer.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "offload/error.h"
+#include "offload/json_file.h"
+#include "offload/utf8.h"
+#include "runtime/checkpoint/gguf/pretokenizers.h"
+
+namespace hayloft::runtime::gguf {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::int64_t most_tokens = std::int64_t{1} << 22;
+constexpr const char* underscore = "\u2581";  // which stands for a space in SentencePiece's vocabularies
+
+enum class TokenType : std::int64_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
+
+// tokenizer.ggml.*, its lists checked against each other.
+struct Vocabulary {
+  explicit Vocabulary(const Metadata& from) : metadata(from), texts(from.texts("tokenizer.ggml.tokens")) {
+    if (texts.empty() || static_cast<std::int64_t>(texts.size()) > most_tokens) {
+      metadata.refuse("tokenizer.ggml.tokens", fmt::format("a list of 1 to {} texts", most_tokens));
+    }
+    if (metadata.contains("tokenizer.ggml.token_type")) types = metadata.integers("tokenizer.ggml.token_type");
+    types.resize(texts.size(), static_cast<std::int64_t>(TokenType::normal));
+    for (std::size_t id = 0; id < texts.size(); ++id) {
+      if (valid_utf8_prefix(texts[id]) != texts[id].size()) {
+        fail("{}: tokenizer.ggml.tokens[{}] is not valid UTF-8", metadata.file(), id);
+      }
+    }
+  }
+
+  bool is(std::size_t id, TokenType type) const { return types[id] == static_cast<std::int64_t>(type); }
+
+  // The id that a key names, none when it is absent; some files have -1 or 2^32 - 1 for that.
+  std::optional<std::int32_t> special(const char* name) const {
+    const std::string key = fmt::format("tokenizer.ggml.{}_token_id", name);
+    if (!metadata.contains(key)) return std::nullopt;
+    const std::int64_t id = metadata.integer(key, -1, 0xFFFFFFFF);
+    if (id == -1 || id == 0xFFFFFFFF) return std::nullopt;
+    if (id >= static_cast<std::int64_t>(texts.size())) {
+      metadata.refuse(key, fmt::format("less than the {} tokens of the vocabulary", texts.size()));
+    }
+    return static_cast<std::int32_t>(id);
+  }
+
+  const Metadata& metadata;
+  std::vector<std::string_view> texts;
+  std::vector<std::int64_t> types;
+};
+
+json texts_by_id(const Vocabulary& vocabulary) {
+  json list = json::array();
+  for (const std::string_view text : vocabulary.texts) list.push_back(text);
+  return list;
+}
+
+// Control tokens and those that the user defined are tokens wherever their text stands.
+json added_tokens(const Vocabulary& vocabulary) {
+  json list = json::array();
+  for (std::size_t id = 0; id < vocabulary.texts.size(); ++id) {
+    const bool special = vocabulary.is(id, TokenType::control) || vocabulary.is(id, TokenType::unknown);
+    if ((!special && !vocabulary.is(id, TokenType::user_defined)) || vocabulary.texts[id].empty()) continue;
+    list.push_back({{"id", id}, {"content", vocabulary.texts[id]}, {"special", special}, {"normalized", false}});
+  }
+  return list;
+}
+
+// What is put around a text: BOS and EOS, where the flags ask for them.
+json post_processor(const Vocabulary& vocabulary, bool bos_by_default) {
+  json single = json::array();
+  json tokens = json::object();
+  const auto add = [&](const char* name, bool by_default) {
+    const std::string key = fmt::format("tokenizer.ggml.add_{}_token", name);
+    if (!vocabulary.metadata.boolean_or(key, by_default)) return;
+    const auto id = vocabulary.special(name);
+    if (!id && !vocabulary.metadata.contains(key)) return;
+    if (!id) fail("{}: {} is true, and there is no tokenizer.ggml.{}_token_id", vocabulary.metadata.file(), key, name);
+    tokens[name] = {{"id", name}, {"ids", {*id}}};
+    single.push_back({{"SpecialToken", {{"id", name}, {"type_id", 0}}}});
+  };
+  add("bos", bos_by_default);
+  single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
+  add("eos", false);
+  return {{"type", "TemplateProcessing"}, {"single", single}, {"special_tokens", tokens}};
+}
+
+json merges(const Metadata& metadata) {
+  json list = json::array();
+  for (const std::string_view merge : metadata.texts("tokenizer.ggml.merges")) {
+    // The space that parts the two may be followed by more, which then belong to the second.
+    const std::size_t space = merge.find(' ', 1);
+    if (space == std::string_view::npos || valid_utf8_prefix(merge) != merge.size()) {
+      fail("{}: tokenizer.ggml.merges has '{}', which is not two tokens with a space between", metadata.file(),
+           printable(merge));
+    }
+    list.push_back({merge.substr(0, space), merge.substr(space + 1)});
+  }
+  return list;
+}
+
+const PreTokenizerKind& pre_tokenizer_kind(const Metadata& metadata, std::string_view name) {
+  const PreTokenizerKind* kind = find_pre_tokenizer(name);
+  if (!kind) {
+    fail("{}: tokenizer.ggml.pre is '{}', a way of cutting text into words that is not supported", metadata.file(),
+         printable(name));
+  }
+  return *kind;
+}
+
+json splits(const PreTokenizerKind& kind) {
+  json steps = json::array();
+  for (const std::string_view pattern : kind.patterns) {
+    steps.push_back(
+        {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}});
+  }
+  return steps;
+}
+
+json replace(const char* from, const char* to) {
+  return {{"type", "Replace"}, {"pattern", {{"String", from}}}, {"content", to}};
+}
+json sequence(const char* list_key, json steps) {
+  return {{"type", "Sequence"}, {list_key, std::move(steps)}};
+}
+
+json byte_level_document(const Vocabulary& vocabulary) {
+  const Metadata& metadata = vocabulary.metadata;
+  const PreTokenizerKind& kind = pre_tokenizer_kind(metadata, metadata.text_or("tokenizer.ggml.pre", ""));
+  json steps = splits(kind);
+  steps.push_back({{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}});
+  return {{"normalizer", kind.nfc ? json{{"type", "NFC"}} : json()},
+          {"pre_tokenizer", sequence("pretokenizers", std::move(steps))},
+          {"model",
+           {{"type", "BPE"},
+            {"vocab", texts_by_id(vocabulary)},
+            {"merges", merges(metadata)},
+            {"ignore_merges", kind.ignore_merges}}},
+          {"post_processor", post_processor(vocabulary, kind.add_bos)},
+          {"decoder", {{"type", "ByteLevel"}}}};
+}
+
+// SentencePiece writes spaces as underscores; characters that the vocabulary lacks are spelled in byte tokens.
+json sentencepiece_document(const Vocabulary& vocabulary) {
+  const bool by_scores = vocabulary.metadata.text("tokenizer.ggml.model") == "llama";
+  const bool space_first = by_scores && vocabulary.metadata.boolean_or("tokenizer.ggml.add_space_prefix", true);
+  json normalizer = json::array();
+  json decoder = json::array({replace(underscore, " "), {{"type", "ByteFallback"}}, {{"type", "Fuse"}}});
+  if (space_first) {
+    normalizer.push_back({{"type", "Prepend"}, {"prepend", underscore}});
+    decoder.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+  }
+  normalizer.push_back(replace(" ", underscore));
+
+  json model = {{"type", "BPE"}, {"vocab", texts_by_id(vocabulary)}, {"byte_fallback", true}, {"fuse_unk", true}};
+  if (const auto unknown = vocabulary.special("unknown")) {
+    model["unk_token"] = vocabulary.texts[static_cast<std::size_t>(*unknown)];
+  }
+  json pre_tokenizer;
+  if (by_scores) {
+    const std::vector<double> scores = vocabulary.metadata.numbers("tokenizer.ggml.scores");
+    if (scores.size() != vocabulary.texts.size()) {
+      vocabulary.metadata.refuse("tokenizer.ggml.scores",
+                                 fmt::format("one number for each of the {} tokens", vocabulary.texts.size()));
+    }
+    model["scores"] = scores;
+  } else {
+    model["merges"] = merges(vocabulary.metadata);
+    pre_tokenizer = sequence("pretokenizers", splits(pre_tokenizer_kind(vocabulary.metadata, "gemma4")));
+  }
+  return {{"normalizer", sequence("normalizers", std::move(normalizer))},
+          {"pre_tokenizer", std::move(pre_tokenizer)},
+          {"model", std::move(model)},
+          {"post_processor", post_processor(vocabulary, true)},
+          {"decoder", sequence("decoders", std::move(decoder))}};
+}
+
+}  // namespace
+
+nlohmann::json tokenizer_document(const Metadata& metadata) {
+  const std::string_view model = metadata.text("tokenizer.ggml.model");
+  if (model != "gpt2" && model != "llama" && model != "gemma4") {
+    metadata.refuse("tokenizer.ggml.model", "gpt2, llama or gemma4 for hayloft to run it");
+  }
+  const Vocabulary vocabulary(metadata);
+  json document = model == "gpt2" ? byte_level_document(vocabulary) : sentencepiece_document(vocabulary);
+  document["added_tokens"] = added_tokens(vocabulary);
+  return document;
+}
+
+std::vector<std::pair<std::string, std::string>> special_tokens(const Metadata& metadata) {
+  const Vocabulary vocabulary(metadata);
+  std::vector<std::pair<std::string, std::string>> texts;
+  constexpr std::pair<const char*, const char*> names[] = {
+      {"bos", "bos_token"}, {"eos", "eos_token"}, {"unknown", "unk_token"}, {"padding", "pad_token"}};
+  for (const auto& [own, theirs] : names) {
+    if (const auto id = vocabulary.special(own)) {
+      texts.emplace_back(theirs, vocabulary.texts[static_cast<std::size_t>(*id)]);
+    }
+  }
+  return texts;
+}
+
+std::vector<std::int32_t> end_tokens(const Metadata& metadata) {
+  static const std::set<std::string_view> names = {
+      "<|eot_id|>",      "<|eom_id|>",      "<|im_end|>", "<|end|>",  "<end_of_turn>", "<turn|>", "<|endoftext|>",
+      "<|end_of_text|>", "<|end_of_turn|>", "<|return|>", "<|call|>", "</s>",          "<eos>"};
+  const Vocabulary vocabulary(metadata);
+  std::set<std::int32_t> ids;
+  for (const char* name : {"eos", "eot", "eom"}) {
+    if (const auto id = vocabulary.special(name)) ids.insert(*id);
+  }
+  for (std::size_t id = 0; id < vocabulary.texts.size(); ++id) {
+    if (vocabulary.is(id, TokenType::control) && names.contains(vocabulary.texts[id])) {
+      ids.insert(static_cast<std::int32_t>(id));
+    }
+  }
+  return {ids.begin(), ids.end()};
+}
+
+}  // namespace hayloft::runtime::gguf
