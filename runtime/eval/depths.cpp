@@ -2,7 +2,7 @@
 #include "runtime/eval/needle/context.h"
 #include "runtime/eval/task.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 class Depths : public EvalTask {
@@ -61,4 +61,4 @@ std::unique_ptr<EvalTask> make_depths(const RulerOptions& options, const Tokeniz
   return std::make_unique<Depths>(options, tokenizer, ctx_size, samples);
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -9,7 +9,7 @@
 #include "runtime/eval/meter.h"
 #include "runtime/eval/metrics.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -259,4 +259,4 @@ void run_eval(const Model& model, const Tokenizer& tokenizer, offload::Arena& ar
   Run(model, tokenizer, arena, task, options, hooks).run();
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -14,7 +14,7 @@
 #include "runtime/eval/task.h"
 
 // Evaluation: samples of tasks, each read once and then answered by every method from a fork of what was read.
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 
 // One sample answered by one method.
 struct EvalRow {
@@ -78,4 +78,4 @@ struct EvalHooks {
 void run_eval(const Model& model, const Tokenizer& tokenizer, offload::Arena& arena, EvalTask& task,
               const EvalOptions& options, const EvalHooks& hooks);
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -11,7 +11,7 @@
 #include "offload/error.h"
 #include "offload/json_file.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 using nlohmann::json;
@@ -241,4 +241,4 @@ EvalRow parse_eval_row(const std::string& line, const std::string& where) {
   }
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -8,7 +8,7 @@
 #include "runtime/eval/eval.h"
 
 // Rows of an evaluation, and the recipe that they were made by, as JSON.
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 
 // What all rows of a file have in common. Rows of another recipe cannot stand beside them.
 struct EvalRecipe {
@@ -46,4 +46,4 @@ EvalRow parse_eval_row(const std::string& line, const std::string& where);
 // All that a user can choose about a method, in one line: two methods with the same are the same.
 std::string method_key(const MethodOptions& method);
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

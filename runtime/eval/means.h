@@ -9,7 +9,7 @@
 #include "runtime/eval/eval.h"
 
 // Means over the samples of an evaluation: what its tables and plots are made of.
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 
 struct Mean {
   double sum = 0;
@@ -70,4 +70,4 @@ std::vector<MethodName> methods_of(const std::vector<EvalRow>& rows);  // in the
 std::optional<double> mean_over_tasks(const std::vector<Group>& by_task, const std::string& method,
                                       std::int64_t ctx_size, Measure measure);
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

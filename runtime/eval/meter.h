@@ -9,7 +9,7 @@
 #include "runtime/eval/eval.h"
 
 // Those who look on while an evaluation decodes.
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 
 // Adds the time that a session waits for an observer to `seconds`, which must outlive it.
 class Clocked : public StepObserver {
@@ -49,4 +49,4 @@ class Meter : public StepObserver {
   int count_ = 0;
 };
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 double log_sum_exp(std::span<const float> logits) {
@@ -34,4 +34,4 @@ double divergence(std::span<const float> reference, std::span<const float> other
   return std::max(0.0, sum);  // rounding may leave it a hair below
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

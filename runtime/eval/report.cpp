@@ -9,7 +9,7 @@
 #include "offload/format.h"
 #include "runtime/eval/means.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 std::string percent(const std::optional<double>& share) {
@@ -189,4 +189,4 @@ std::string eval_json(const EvalReport& report) {
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

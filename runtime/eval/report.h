@@ -12,7 +12,7 @@
 
 // What an evaluation has to say, for people (tables, a picture) and for programs (JSON). Means over samples, in the
 // order in which tasks, lengths and methods were first met.
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 
 struct EvalReport {
   EvalRecipe recipe;
@@ -50,4 +50,4 @@ enum class EvalQuality : std::uint8_t { automatic, top1, kl, mass };
 // when there are no rows to draw.
 std::optional<Scatter> eval_scatter(const EvalReport& report, EvalQuality quality = EvalQuality::automatic);
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

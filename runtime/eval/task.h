@@ -11,7 +11,7 @@
 
 // What `hayloft eval` puts to a model: samples of tasks. Each sample is a prompt, and either an answer that the model
 // generates or tokens that it is led through.
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 
 // What a task's score says.
 enum class Measure : std::uint8_t {
@@ -73,4 +73,4 @@ std::unique_ptr<EvalTask> make_repetition(const std::shared_ptr<const EvalText>&
 std::unique_ptr<EvalTask> make_perplexity(const std::shared_ptr<const EvalText>& text, std::int64_t ctx_size,
                                           int samples, int scored);
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

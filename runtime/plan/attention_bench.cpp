@@ -9,7 +9,7 @@
 #include "offload/format.h"
 #include "runtime/plan/verb_clock.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -250,4 +250,4 @@ AttentionBenchResult bench_attention(gpu::Backend& backend, offload::Arena& aren
   return result;
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

@@ -12,7 +12,7 @@
 #include "offload/text_table.h"
 #include "runtime/plan/gpu_check_steps.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 using namespace check;
 
 namespace {
@@ -253,4 +253,4 @@ Json shown_json(const std::vector<Shown>& lines) {
   return json;
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

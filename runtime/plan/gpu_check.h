@@ -5,7 +5,7 @@
 #include <vector>
 
 // What a run of scripts/gpu-check shows of the CUDA backend, held against what it must show.
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 
 enum class Verdict : std::uint8_t {
   met,
@@ -30,4 +30,4 @@ std::vector<Shown> judge_gpu_check(const nlohmann::ordered_json& report);
 std::string shown_table(const std::vector<Shown>& lines);  // Markdown
 nlohmann::ordered_json shown_json(const std::vector<Shown>& lines);
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

@@ -9,7 +9,7 @@
 
 // Parts of runtime/plan/gpu_check.h: the steps of a report, read so that a field of another type than it should have
 // counts as absent, and the lines that need no rate of the link.
-namespace hayloft::runtime::check {
+namespace hayloft::runtime::plan::check {
 
 using Json = nlohmann::ordered_json;
 
@@ -71,4 +71,4 @@ Shown judge_memory(const std::vector<Step>& steps, const char* what, const char*
 // What the whole device had in use during a step, less what it had before: with what CUDA takes for itself.
 Shown judge_device(const std::vector<Step>& steps);
 
-}  // namespace hayloft::runtime::check
+}  // namespace hayloft::runtime::plan::check

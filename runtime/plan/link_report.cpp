@@ -7,7 +7,7 @@
 
 #include "offload/format.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 namespace {
 
 constexpr std::uint64_t small_page = 4096;
@@ -151,4 +151,4 @@ gpu::LinkChoice best_link(const gpu::LinkReport& report) {
   return profile.best_link();
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

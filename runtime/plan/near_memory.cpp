@@ -10,7 +10,7 @@
 #include "offload/host/pages.h"
 #include "offload/host/read_memory.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 namespace {
 
 constexpr std::uint64_t most_placed = std::uint64_t{512} << 20;
@@ -95,4 +95,4 @@ void measure_near_reads(MachineProfile& profile, const offload::Topology& topolo
   if (profile.near_reads.empty()) measure(nodes.front(), memory);
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

@@ -11,7 +11,7 @@
 #include "runtime/plan/profile.h"
 
 // How fast the processors read the memory of each node: what a search beside the memory can reach at most.
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 
 // The median seconds of several turns of some work.
 using MedianSeconds = std::function<double(const std::function<void()>& turn)>;
@@ -25,4 +25,4 @@ std::vector<int> thread_counts(int all);
 void measure_near_reads(MachineProfile& profile, const offload::Topology& topology, const offload::Threads& threads,
                         std::span<const std::byte> memory, const MedianSeconds& median);
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

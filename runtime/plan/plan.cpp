@@ -11,7 +11,7 @@
 #include "runtime/cache/cache.h"
 #include "runtime/plan/plan_prefill.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 namespace {
 
 constexpr std::int64_t longest = std::numeric_limits<std::int32_t>::max();
@@ -232,4 +232,4 @@ ModelConfig config_of_shape(const ShapeOptions& shape) {
   return config;
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

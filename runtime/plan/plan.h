@@ -13,7 +13,7 @@
 
 // What a run will take, before anything is allocated: memory by place, and the time of a decoded token by term
 // (docs/plan.md). Bytes come from the same functions that lay out the cache and count its steps.
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 
 struct PlanRequest {
   ModelConfig config;
@@ -113,4 +113,4 @@ struct ShapeOptions {
 };
 ModelConfig config_of_shape(const ShapeOptions& shape);
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

@@ -5,7 +5,7 @@
 #include "runtime/plan/plan.h"
 
 // A plan as people and as programs read it.
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 namespace {
 
 struct Term {
@@ -139,4 +139,4 @@ std::string plan_json(const std::vector<Plan>& plans) {
   return report.dump(2) + "\n";
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

@@ -10,7 +10,7 @@
 #include "offload/json_file.h"
 #include "offload/output_file.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 namespace {
 
 constexpr const char* schema = "hayloft.profile/1";
@@ -279,4 +279,4 @@ std::filesystem::path default_profile_path() {
   fail("neither XDG_CACHE_HOME nor HOME says where machine profiles are kept; name one with --profile FILE");
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

@@ -13,7 +13,7 @@
 
 // What a machine gives, measured by `hayloft link` and read by the planner (docs/plan.md). Rates are bytes read as
 // the counters count them, over time; GB = 10^9 bytes.
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 
 // How fast attention goes, for heads of one dimension shared by a group of query heads. The arithmetic grows with the
 // group, so reading alone does not say it.
@@ -115,4 +115,4 @@ std::optional<MachineProfile> find_profile(const std::filesystem::path& given = 
 // $XDG_CACHE_HOME/hayloft/profile.json, else ~/.cache/hayloft/profile.json. Throws Error when neither is set.
 std::filesystem::path default_profile_path();
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

@@ -11,7 +11,7 @@
 #include "runtime/plan/profile.h"
 
 // The measurements behind a machine profile: each verb of decoding by itself, over memory that holds noise.
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -393,4 +393,4 @@ MachineProfile measure_profile(gpu::Backend& backend, offload::Arena& arena, con
   return Measurement(backend, arena, options, progress).run(topology);
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

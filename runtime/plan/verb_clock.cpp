@@ -2,7 +2,7 @@
 
 #include <chrono>
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 
 template <class Verb>
 void VerbClock::time(const char* verb_name, gpu::Stream stream, const Verb& verb) {
@@ -33,4 +33,4 @@ void VerbClock::select_exact(const gpu::CacheView& cache, const float* q, int qu
   time("select_exact", stream, [&] { inner_.select_exact(cache, q, query_heads, args, positions, stream); });
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

@@ -7,7 +7,7 @@
 
 #include "gpu/backend.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 
 // A backend that passes every verb on and notes how long each of the attention verbs takes, waiting for it. Not
 // thread-safe; the backend must outlive it.
@@ -102,4 +102,4 @@ class VerbClock : public gpu::Backend {
   std::map<std::string, double> seconds_;
 };
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

@@ -27,7 +27,7 @@ struct Measured {
   offload::ColumnFormat columns;
   int measured_layers;
   std::uint64_t host_bytes;
-  runtime::AttentionBenchRow row;
+  runtime::plan::AttentionBenchRow row;
 };
 
 class BenchCommand : public Command {
@@ -37,7 +37,7 @@ class BenchCommand : public Command {
     add_text(
         app, "--shape", "LAYERS,HEADS,KV-HEADS,HEAD-DIM",
         [this](const std::string& text) {
-          const runtime::ShapeOptions shape = read_shape(text);
+          const runtime::plan::ShapeOptions shape = read_shape(text);
           bench_.layers = static_cast<int>(shape.layers);
           bench_.query_heads = static_cast<int>(shape.heads);
           bench_.kv_heads = static_cast<int>(shape.kv_heads);
@@ -87,14 +87,14 @@ class BenchCommand : public Command {
       for (const offload::ColumnFormat format : columns_) {
         bench_.tokens = tokens;
         bench_.columns = format;
-        const auto keep = [&](const runtime::AttentionBenchResult& so_far) {
+        const auto keep = [&](const runtime::plan::AttentionBenchResult& so_far) {
           announce(so_far);
           if (so_far.rows.empty()) return;
           all_.push_back({tokens, format, so_far.measured_layers, so_far.host_bytes, so_far.rows.back()});
           if (json.wanted() && !json.to_stdout()) json.write(as_json(environment, false));
         };
-        runtime::bench_attention(*environment.backend, *environment.arena, bench_,
-                                 {[](const std::string&) { check_interrupted(); }, keep});
+        runtime::plan::bench_attention(*environment.backend, *environment.arena, bench_,
+                                       {[](const std::string&) { check_interrupted(); }, keep});
       }
     }
     if (!json.to_stdout()) print(table());
@@ -116,7 +116,7 @@ class BenchCommand : public Command {
     double near;  // by what searches beside the memory
   };
   std::optional<ReadRates> read_rates(const std::string& device) const {
-    const std::optional<runtime::MachineProfile> profile = machine_profile(machine_.profile);
+    const std::optional<runtime::plan::MachineProfile> profile = machine_profile(machine_.profile);
     if (!profile) return std::nullopt;
     if (device == "cpu") return ReadRates{profile->near_read, profile->near_read};
     if (!profile->link_to_device) return std::nullopt;
@@ -124,7 +124,7 @@ class BenchCommand : public Command {
   }
 
   // What the bytes of a step take at those rates, the search first.
-  double floor_ms(const runtime::AttentionBenchRow& row) const {
+  double floor_ms(const runtime::plan::AttentionBenchRow& row) const {
     const auto ms = [&](runtime::Place place, double rate) {
       return static_cast<double>(row.counters.total(place)) / rate / 1e6;
     };
@@ -132,22 +132,22 @@ class BenchCommand : public Command {
   }
 
   // One line of how far it has come: filling memory is most of the time of a long context.
-  void announce(const runtime::AttentionBenchResult& so_far) const {
+  void announce(const runtime::plan::AttentionBenchResult& so_far) const {
     const std::string what = fmt::format("{} tokens, {} columns", format_count(bench_.tokens), name(bench_.columns));
     if (so_far.rows.empty()) {
       fmt::print(stderr, "{}: {} of {} layers, {} filled in {:.1f} s\n", what, so_far.measured_layers, bench_.layers,
                  format_bytes(so_far.host_bytes), so_far.fill_seconds);
     } else {
-      const runtime::AttentionBenchRow& row = so_far.rows.back();
+      const runtime::plan::AttentionBenchRow& row = so_far.rows.back();
       fmt::print(stderr, "{}, {}: {:.2f} ms/token, {} steps\n", what, runtime::method_label(row.attn), row.ms,
                  row.steps);
     }
   }
 
-  static std::string parts(const runtime::AttentionBenchRow& row) {
+  static std::string parts(const runtime::plan::AttentionBenchRow& row) {
     std::string text;
     double rest = row.ms;
-    for (const runtime::PartTime& part : row.stages.empty() ? row.verbs : row.stages) {
+    for (const runtime::plan::PartTime& part : row.stages.empty() ? row.verbs : row.stages) {
       text += fmt::format("{}{} {:.2f}", text.empty() ? "" : ", ", part.name, part.ms);
       rest -= part.ms;
     }
@@ -217,8 +217,8 @@ class BenchCommand : public Command {
           {"steps", m.row.steps},
           {"measured_layers", m.measured_layers},
           {"host_bytes", m.host_bytes}};
-      for (const runtime::PartTime& verb : m.row.verbs) row["verb_ms"][verb.name] = verb.ms;
-      for (const runtime::PartTime& stage : m.row.stages) row["stage_ms"][stage.name] = stage.ms;
+      for (const runtime::plan::PartTime& verb : m.row.verbs) row["verb_ms"][verb.name] = verb.ms;
+      for (const runtime::plan::PartTime& stage : m.row.stages) row["stage_ms"][stage.name] = stage.ms;
       for (int place = 0; place < runtime::place_count; ++place) {
         const auto at = static_cast<runtime::Place>(place);
         row["bytes"][runtime::name(at)] = m.row.counters.total(at);
@@ -234,7 +234,7 @@ class BenchCommand : public Command {
     return json.dump(2) + "\n";
   }
 
-  runtime::AttentionBench bench_;
+  runtime::plan::AttentionBench bench_;
   std::vector<std::int64_t> lengths_{std::int64_t{1} << 17, std::int64_t{1} << 20};
   std::vector<offload::ColumnFormat> columns_{offload::ColumnFormat::f16};
   std::string json_;

@@ -110,7 +110,7 @@ class EvalCommand : public Command {
         ->type_name("FILE|-")
         ->take_last();
     app.add_option("--plot", plot_, "Draw quality against bytes moved, .svg or .png")->type_name("FILE")->take_last();
-    using runtime::EvalQuality;
+    using runtime::eval::EvalQuality;
     add_choice<EvalQuality>(app, "--plot-by",
                             {{"score", EvalQuality::automatic},
                              {"top1", EvalQuality::top1},
@@ -155,7 +155,7 @@ class EvalCommand : public Command {
     if (!stats_file_.empty() && ctx_sizes_.size() > 1) {
       fail("--attention-stats {}: is of one context length, and --ctx-size has {}", stats_file_, ctx_sizes_.size());
     }
-    if (!plot_.empty()) runtime::picture_format(plot_);
+    if (!plot_.empty()) runtime::eval::picture_format(plot_);
   }
 
   void run() override {
@@ -186,17 +186,17 @@ class EvalCommand : public Command {
     }
     show("\n" + summary());
     if (!plot_.empty()) write_plot();
-    json.write(runtime::eval_json(report()));
+    json.write(runtime::eval::eval_json(report()));
     if (stats_) write_attention_stats(*stats_, stats_file_);
     say_device_memory(*environment.backend);
   }
 
  private:
-  runtime::EvalRecipe recipe(const Environment& environment, const std::filesystem::path& directory) const {
+  runtime::eval::EvalRecipe recipe(const Environment& environment, const std::filesystem::path& directory) const {
     const auto digest = [](const char* option, const std::string& path) {
-      return path.empty() ? "" : runtime::file_digest(option, path);
+      return path.empty() ? "" : runtime::eval::file_digest(option, path);
     };
-    runtime::EvalRecipe recipe;
+    runtime::eval::EvalRecipe recipe;
     recipe.version = HAYLOFT_VERSION;
     recipe.model = model_name(directory);
     for (const std::uint8_t byte : runtime::fingerprint(directory)) recipe.fingerprint += fmt::format("{:02x}", byte);
@@ -230,31 +230,31 @@ class EvalCommand : public Command {
   }
 
   // Length by length, files of prepared samples last.
-  std::vector<std::unique_ptr<runtime::EvalTask>> make_tasks(const runtime::Tokenizer& tokenizer,
-                                                             const std::string& text) const {
-    std::vector<std::unique_ptr<runtime::EvalTask>> tasks;
-    const auto tokens = runtime::read_eval_text(text, tokenizer);
+  std::vector<std::unique_ptr<runtime::eval::EvalTask>> make_tasks(const runtime::Tokenizer& tokenizer,
+                                                                   const std::string& text) const {
+    std::vector<std::unique_ptr<runtime::eval::EvalTask>> tasks;
+    const auto tokens = runtime::eval::read_eval_text(text, tokenizer);
     for (const std::int64_t length : ctx_sizes_) {
       for (const std::string& name : tasks_) {
         if (name == "perplexity") {
-          tasks.push_back(runtime::make_perplexity(tokens, length, options_.samples, scored_tokens_));
+          tasks.push_back(runtime::eval::make_perplexity(tokens, length, options_.samples, scored_tokens_));
         } else if (name == "repetition") {
           tasks.push_back(
-              runtime::make_repetition(tokens, tokenizer, length, options_.samples, scored_tokens_, ruler_.seed));
+              runtime::eval::make_repetition(tokens, tokenizer, length, options_.samples, scored_tokens_, ruler_.seed));
         } else if (name == "depths") {
-          tasks.push_back(runtime::make_depths(ruler_, tokenizer, length, options_.samples));
+          tasks.push_back(runtime::eval::make_depths(ruler_, tokenizer, length, options_.samples));
         } else {
-          tasks.push_back(runtime::make_ruler_eval(name, ruler_, tokenizer, length));
+          tasks.push_back(runtime::eval::make_ruler_eval(name, ruler_, tokenizer, length));
         }
       }
     }
-    for (const std::string& file : prepared_) tasks.push_back(runtime::make_prepared_eval(file, tokenizer));
+    for (const std::string& file : prepared_) tasks.push_back(runtime::eval::make_prepared_eval(file, tokenizer));
     return tasks;
   }
 
   void announce(const Environment& environment, const std::filesystem::path& directory,
-                const std::vector<std::unique_ptr<runtime::EvalTask>>& tasks) const {
-    const std::optional<runtime::MachineProfile> profile = machine_profile(machine_.profile);
+                const std::vector<std::unique_ptr<runtime::eval::EvalTask>>& tasks) const {
+    const std::optional<runtime::plan::MachineProfile> profile = machine_profile(machine_.profile);
     std::set<std::int64_t> lengths;
     for (const auto& task : tasks) lengths.insert(task->ctx_size());
     for (const std::int64_t length : lengths) {
@@ -262,14 +262,14 @@ class EvalCommand : public Command {
     }
   }
 
-  void run_task(const Environment& environment, runtime::EvalTask& task) {
+  void run_task(const Environment& environment, runtime::eval::EvalTask& task) {
     const std::string what = fmt::format("{} at {}", task.name(), format_count(task.ctx_size()));
     const int samples = std::min(options_.samples, task.samples());
-    runtime::EvalHooks hooks;
-    hooks.done = [&](const runtime::EvalTask&, int sample, const runtime::MethodOptions& attn) {
+    runtime::eval::EvalHooks hooks;
+    hooks.done = [&](const runtime::eval::EvalTask&, int sample, const runtime::MethodOptions& attn) {
       return file_ && file_->has(task.name(), task.ctx_size(), sample, attn);
     };
-    hooks.sample_started = [&](const runtime::EvalTask&, int sample, std::int64_t prompt_tokens) {
+    hooks.sample_started = [&](const runtime::eval::EvalTask&, int sample, std::int64_t prompt_tokens) {
       check_interrupted();
       reading_ = prompt_tokens >= long_prompt;
       if (reading_) {
@@ -287,30 +287,30 @@ class EvalCommand : public Command {
     };
     hooks.prepare = [](std::int64_t, std::int64_t) { check_interrupted(); };
     hooks.step = check_interrupted;
-    hooks.row = [&](const runtime::EvalRow& row) {
+    hooks.row = [&](const runtime::eval::EvalRow& row) {
       if (file_) {
         file_->add(row);
       } else {
         report_.rows.push_back(row);
       }
-      if (machine_.verbose) show(runtime::eval_line(row) + "\n");
+      if (machine_.verbose) show(runtime::eval::eval_line(row) + "\n");
     };
-    runtime::run_eval(*environment.model, *environment.tokenizer, *environment.arena, task, options_, hooks);
+    runtime::eval::run_eval(*environment.model, *environment.tokenizer, *environment.arena, task, options_, hooks);
     progress_.reset();
   }
 
-  const std::vector<runtime::EvalRow>& rows() const { return file_ ? file_->rows() : report_.rows; }
+  const std::vector<runtime::eval::EvalRow>& rows() const { return file_ ? file_->rows() : report_.rows; }
 
   // Of all rows of the file, where there is one.
-  runtime::EvalReport report() const { return {report_.recipe, rows(), report_.effective_share}; }
-  std::string summary() const { return runtime::eval_summary(report(), format_); }
+  runtime::eval::EvalReport report() const { return {report_.recipe, rows(), report_.effective_share}; }
+  std::string summary() const { return runtime::eval::eval_summary(report(), format_); }
 
   void write_plot() const {
-    const std::optional<runtime::Scatter> scatter = runtime::eval_scatter(report(), plot_by_);
+    const std::optional<runtime::eval::Scatter> scatter = runtime::eval::eval_scatter(report(), plot_by_);
     if (!scatter)
       fail("--plot {}: there is nothing to draw; --plot-by top1 and kl need --agreement or perplexity", plot_);
     offload::OutputFile picture(plot_);
-    picture.write(runtime::render_scatter(*scatter, runtime::picture_format(plot_)));
+    picture.write(runtime::eval::render_scatter(*scatter, runtime::eval::picture_format(plot_)));
     picture.commit();
   }
 
@@ -331,13 +331,13 @@ class EvalCommand : public Command {
   std::string (*format_)(const TextTable&) = aligned;
   AttentionOptions attention_;
   MachineOptions machine_;
-  runtime::RulerOptions ruler_;
-  runtime::EvalOptions options_;
-  runtime::EvalQuality plot_by_ = runtime::EvalQuality::automatic;
+  runtime::eval::RulerOptions ruler_;
+  runtime::eval::EvalOptions options_;
+  runtime::eval::EvalQuality plot_by_ = runtime::eval::EvalQuality::automatic;
 
   std::FILE* table_ = stdout;  // standard error when the JSON takes standard output
-  std::optional<runtime::EvalFile> file_;
-  runtime::EvalReport report_;
+  std::optional<runtime::eval::EvalFile> file_;
+  runtime::eval::EvalReport report_;
   std::optional<Progress> progress_;
   bool reading_ = false;  // progress_ is that of a prefill
 };

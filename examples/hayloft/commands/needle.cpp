@@ -67,7 +67,7 @@ class NeedleCommand : public Command {
     options_.methods = attention_.methods();
     options_.haystack = haystack_;
     options_.session.cache.block_tokens = machine_.block_tokens;
-    if (!plot_.empty()) runtime::picture_format(plot_);
+    if (!plot_.empty()) runtime::eval::picture_format(plot_);
   }
 
   void run() override {
@@ -80,7 +80,7 @@ class NeedleCommand : public Command {
     const std::filesystem::path directory = model_.empty() ? bundled_model() : std::filesystem::path(model_);
     table_ = json.to_stdout() ? stderr : stdout;
 
-    const std::optional<runtime::MachineProfile> profile = machine_profile(machine_.profile);
+    const std::optional<runtime::plan::MachineProfile> profile = machine_profile(machine_.profile);
     const Environment environment(machine_, directory);
     for (const std::int64_t tokens : options_.ctx_sizes) {
       plans_.push_back(announce_plan(environment, {directory, options_.session, options_.methods, tokens, 0}, profile));
@@ -93,28 +93,29 @@ class NeedleCommand : public Command {
     const auto write_json = [&](bool complete) {
       report_.memory = environment.backend->memory();
       report_.complete = complete;
-      json.write(runtime::needle_json(report_));
+      json.write(runtime::eval::needle_json(report_));
     };
-    runtime::NeedleHooks hooks = progress_hooks();
-    hooks.row = [&](const runtime::NeedleRow& row) {
+    runtime::eval::NeedleHooks hooks = progress_hooks();
+    hooks.row = [&](const runtime::eval::NeedleRow& row) {
       report_.rows.push_back(row);
-      show(runtime::needle_line(row) + "\n");
+      show(runtime::eval::needle_line(row) + "\n");
       if (json.wanted() && !json.to_stdout()) write_json(false);
       check_interrupted();
     };
     try {
-      runtime::run_needle(*environment.model, *environment.tokenizer, *environment.arena, options_, hooks);
+      runtime::eval::run_needle(*environment.model, *environment.tokenizer, *environment.arena, options_, hooks);
     } catch (const Interrupted&) {
       progress_.reset();
-      if (!report_.rows.empty()) show("\n" + runtime::needle_summary(report_));
+      if (!report_.rows.empty()) show("\n" + runtime::eval::needle_summary(report_));
       throw;
     }
     progress_.reset();
-    show("\n" + runtime::needle_summary(report_));
+    show("\n" + runtime::eval::needle_summary(report_));
     show_predictions();
     if (!plot_.empty()) {
       offload::OutputFile picture(plot_);
-      picture.write(runtime::render_heatmap(runtime::needle_heatmap(report_), runtime::picture_format(plot_)));
+      picture.write(
+          runtime::eval::render_heatmap(runtime::eval::needle_heatmap(report_), runtime::eval::picture_format(plot_)));
       picture.commit();
     }
     write_json(true);
@@ -122,8 +123,8 @@ class NeedleCommand : public Command {
   }
 
  private:
-  runtime::NeedleHooks progress_hooks() {
-    runtime::NeedleHooks hooks;
+  runtime::eval::NeedleHooks progress_hooks() {
+    runtime::eval::NeedleHooks hooks;
     hooks.context_started = [this](std::int64_t tokens) {
       check_interrupted();
       show(fmt::format("context {}\n", format_count(tokens)));
@@ -143,14 +144,14 @@ class NeedleCommand : public Command {
 
   // Each plan beside the mean of what its questions took.
   void show_predictions() const {
-    for (const runtime::Plan& plan : plans_) {
+    for (const runtime::plan::Plan& plan : plans_) {
       for (std::size_t i = 0; i < plan.methods.size(); ++i) {
         if (!plan.methods[i].ms) continue;
         double sum = 0;
         int count = 0;
         for (std::size_t row = 0; row < report_.rows.size(); ++row) {
           // Lengths come one after another, and methods within each, a question per depth.
-          const runtime::NeedleRow& answered = report_.rows[row];
+          const runtime::eval::NeedleRow& answered = report_.rows[row];
           if (answered.tokens != plan.tokens ||
               runtime::method_label(answered.attn) != runtime::method_label(options_.methods[i]))
             continue;
@@ -175,11 +176,11 @@ class NeedleCommand : public Command {
   std::string plot_;
   AttentionOptions attention_;
   MachineOptions machine_;
-  runtime::NeedleOptions options_;
+  runtime::eval::NeedleOptions options_;
 
   std::FILE* table_ = stdout;  // standard error when the JSON takes standard output
-  runtime::NeedleReport report_;
-  std::vector<runtime::Plan> plans_;  // by context length
+  runtime::eval::NeedleReport report_;
+  std::vector<runtime::plan::Plan> plans_;  // by context length
   std::optional<Progress> progress_;
 };
 

@@ -8,7 +8,7 @@
 #include "runtime/eval/needle/context.h"
 #include "runtime/fidelity/recall.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -144,4 +144,4 @@ std::vector<NeedleRow> run_needle(const Model& model, const Tokenizer& tokenizer
   return Run(model, tokenizer, arena, options, hooks).run();
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

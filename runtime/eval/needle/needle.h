@@ -14,7 +14,7 @@
 
 // Needle in a haystack: six digits hidden under a two-word key in a long text, asked for at its end. Every length is
 // prefilled once, by SessionOptions::prefill; every question is a session forked from that context and is read exactly.
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 
 struct NeedleOptions {
   std::vector<std::int64_t> ctx_sizes;  // tokens of context, needles included
@@ -57,4 +57,4 @@ struct NeedleHooks {
 std::vector<NeedleRow> run_needle(const Model& model, const Tokenizer& tokenizer, offload::Arena& arena,
                                   const NeedleOptions& options, const NeedleHooks& hooks = {});
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -11,7 +11,7 @@
 #include "offload/text_table.h"
 #include "runtime/decode/device_memory.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 // What a method did at one context length.
@@ -166,4 +166,4 @@ Heatmap needle_heatmap(const NeedleReport& report) {
   return heatmap;
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

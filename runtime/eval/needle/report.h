@@ -8,7 +8,7 @@
 #include "runtime/eval/plot/heatmap.h"
 
 // What a needle run has to say, for people (lines, a table, a picture) and for programs (JSON).
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 
 struct NeedleReport {
   std::string model;   // a name, not a path
@@ -26,4 +26,4 @@ std::string needle_summary(const NeedleReport& report);  // a table, one line pe
 std::string needle_json(const NeedleReport& report);     // schema hayloft.needle/1
 Heatmap needle_heatmap(const NeedleReport& report);      // a panel per method: depth by context, share found
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -14,7 +14,7 @@ namespace {
 using Events = std::vector<std::string>;
 
 // Notes what concerns spilling, in order; fails where told to.
-class Watched : public VerbClock {
+class Watched : public plan::VerbClock {
  public:
   explicit Watched(gpu::Backend& inner) : VerbClock(inner) {}
 
@@ -24,17 +24,17 @@ class Watched : public VerbClock {
   }
   void synchronize(gpu::Stream stream) override {
     if (stream.handle == this) events.push_back("host waits");
-    VerbClock::synchronize(stream);
+    plan::VerbClock::synchronize(stream);
   }
   void append(const gpu::CacheView& cache, const float* k, const float* v, int T, gpu::Stream stream) override {
     events.push_back("append " + std::to_string(cache.layer));
     if (cache.layer == fails_in_layer) fail("device memory is exhausted");
-    VerbClock::append(cache, k, v, T, stream);
+    plan::VerbClock::append(cache, k, v, T, stream);
   }
   void spill(const gpu::CacheView& cache, int tokens, const offload::BlockLayout& layout, std::byte* block,
              gpu::Stream stream) override {
     events.push_back("spill " + std::to_string(cache.layer) + (stream.handle == this ? "" : " as computed"));
-    VerbClock::spill(cache, tokens, layout, block, stream);
+    plan::VerbClock::spill(cache, tokens, layout, block, stream);
   }
 
   Events events;

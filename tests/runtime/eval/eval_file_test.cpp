@@ -9,7 +9,7 @@
 #include "tests/support/temporary_folder.h"
 
 // The file of --out: it keeps rows, goes on where it was cut off, and takes none of another recipe.
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 using test::refuses;
@@ -171,4 +171,4 @@ TEST(FileDigest, DependsOnContentsAndOfAFolderOnNames) {
 }
 
 }  // namespace
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 // Tables, JSON and the plot of an evaluation.
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 EvalRow make_row(const std::string& task, std::int64_t ctx_size, const std::string& method, double score,
@@ -180,4 +180,4 @@ TEST(Scatter, IsDrawnInBothFormatsForAnyNumberOfPoints) {
 }
 
 }  // namespace
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -11,7 +11,7 @@
 #include "tests/support/refusal.h"
 
 // Runs of an evaluation: what is entered in its rows, against the same computed directly.
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 using test::refuses;
@@ -361,4 +361,4 @@ TEST_F(EvalTextTest, TextsAndContextsThatAreTooShortAreRefused) {
 }
 
 }  // namespace
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -10,7 +10,7 @@
 #include "runtime/eval/needle/report.h"
 
 // The needle report: its picture, its table and its JSON.
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 Heatmap small_heatmap() {
@@ -185,4 +185,4 @@ TEST(NeedleReport, AnAnswerOfSeveralLinesTakesOneLineOfTheTerminal) {
 }
 
 }  // namespace
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -10,7 +10,7 @@
 #include "tests/support/refusal.h"
 
 // The planner against what really happens: each number beside that of a session that was really run.
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 namespace {
 
 const std::filesystem::path goldens = std::filesystem::path(HAYLOFT_SOURCE_DIR) / "tests/golden/models";
@@ -259,4 +259,4 @@ TEST(PlanReport, TableAndJsonCarryTheSameTotals) {
 }
 
 }  // namespace
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

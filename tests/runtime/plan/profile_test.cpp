@@ -11,7 +11,7 @@
 #include "tests/support/refusal.h"
 #include "tests/support/temporary_folder.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 namespace {
 
 MachineProfile some_profile() {
@@ -218,4 +218,4 @@ TEST(ProfileOfTwoFootprints, IsInterpolatedByWhatAStepReads) {
 }
 
 }  // namespace
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

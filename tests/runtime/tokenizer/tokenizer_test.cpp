@@ -1,5 +1,5 @@
-#include "offload/utf8.h"
 #include "runtime/tokenizer/tokenizer.h"
+#include "offload/utf8.h"
 
 #include <gtest/gtest.h>
 
