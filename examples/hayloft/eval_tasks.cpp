@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "offload/error.h"
+#include "runtime/eval/reach.h"
 #include "runtime/eval/ruler/ruler.h"
 
 namespace hayloft::cli {
@@ -54,6 +55,11 @@ std::vector<std::string> expand_eval_tasks(std::vector<std::string> asked, const
     }
   }
   return tasks;
+}
+
+void warn_of_reach(const std::vector<runtime::eval::EvalRow>& rows, const std::FILE* tables) {
+  if (tables == stderr) return;
+  std::fputs(runtime::eval::reach_notes(runtime::eval::group_rows(rows, false)).c_str(), stderr);
 }
 
 }  // namespace hayloft::cli

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <cstdio>
 #include <string>
 #include <vector>
+
+#include "runtime/eval/eval.h"
 
 namespace hayloft::cli {
 
@@ -17,5 +20,9 @@ struct EvalInputs {
 // input for; nothing asked for becomes what the input suggests. Throws Error on a name that is unknown, or whose input
 // lacks.
 std::vector<std::string> expand_eval_tasks(std::vector<std::string> asked, const EvalInputs& given);
+
+// Says on standard error which methods attended to most of their context, unless the tables, which say so too, went
+// there.
+void warn_of_reach(const std::vector<runtime::eval::EvalRow>& rows, const std::FILE* tables);
 
 }  // namespace hayloft::cli

@@ -116,7 +116,7 @@ void add_machine_options(CLI::App& app, MachineOptions& options) {
       app, "--block-tokens", "N",
       [&](const std::string& text) { options.block_tokens = read_int("--block-tokens", text); },
       "Tokens per block of the store, a power of two from 16")
-      ->default_str("4096");
+      ->default_str(options.block_tokens == 0 ? "by length" : "4096");
   app.add_flag("-v,--verbose", options.verbose, "Say on standard error what is used");
   for (const char* name : {"--device", "--gpu-memory", "--kv-host", "--link", "--threads", "--host-memory",
                            "--block-tokens", "--verbose"}) {

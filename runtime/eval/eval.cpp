@@ -8,6 +8,7 @@
 #include "offload/error.h"
 #include "runtime/eval/meter.h"
 #include "runtime/eval/metrics.h"
+#include "runtime/eval/reach.h"
 
 namespace hayloft::runtime::eval {
 namespace {
@@ -36,6 +37,7 @@ class Run {
       : model_(model), tokenizer_(tokenizer), arena_(arena), task_(task), options_(options), hooks_(hooks) {
     if (options.methods.empty()) fail("--attn: name at least one attention method");
     if (options.samples < 1) fail("--samples {}: at least one is needed", options.samples);
+    session_ = session_at(options.session, task.ctx_size());
     dense_ = make_method({}, model.config().head_dim);
     host_ = gpu::make_cpu_backend(model.backend().threads());
     for (const MethodOptions& method : options.methods) {
@@ -44,17 +46,24 @@ class Run {
   }
 
   void run() {
+    std::vector<const Method*> all;
+    for (const auto& method : methods_) all.push_back(method.get());
+    if (!options_.by_method) return answer_all(all);
+    for (const Method* method : all) answer_all({method});
+  }
+
+ private:
+  void answer_all(const std::vector<const Method*>& methods) {
     const int samples = std::min(options_.samples, task_.samples());
     for (int number = 0; number < samples; ++number) {
       std::vector<const Method*> missing;
-      for (const auto& method : methods_) {
-        if (!hooks_.done || !hooks_.done(task_, number, method->options())) missing.push_back(method.get());
+      for (const Method* method : methods) {
+        if (!hooks_.done || !hooks_.done(task_, number, method->options())) missing.push_back(method);
       }
       if (!missing.empty()) answer(number, missing);
     }
   }
 
- private:
   void answer(int number, const std::vector<const Method*>& methods) {
     const EvalSample sample = task_.sample(number);
     if (hooks_.sample_started) {
@@ -78,6 +87,8 @@ class Run {
       row.sample = number;
       row.ctx_size = task_.ctx_size();
       row.prompt_tokens = static_cast<std::int64_t>(sample.prompt.size());
+      row.depth = sample.depth;
+      row.block_tokens = session_.cache.block_tokens;
       row.attn = method->options();
       row.measure = task_.measure();
       row.expected = sample.expected;
@@ -93,7 +104,7 @@ class Run {
   Session read_behind_shared(const EvalSample& sample, const std::vector<const Method*>& methods) {
     if (!shared_) {
       const Clock::time_point start = Clock::now();
-      shared_.emplace(model_, arena_, options_.session);
+      shared_.emplace(model_, arena_, session_);
       for (const auto& method : methods_) shared_->watch(*method);
       shared_->append(std::span(sample.prompt).first(static_cast<std::size_t>(sample.shared_tokens)), hooks_.prefill);
       shared_prefill_seconds_ = seconds_since(start);
@@ -113,7 +124,7 @@ class Run {
 
   // The prompt but for its last token.
   Session read(const std::vector<std::int32_t>& prompt, const std::vector<const Method*>& methods) const {
-    Session context(model_, arena_, options_.session);
+    Session context(model_, arena_, session_);
     for (const Method* method : methods) context.watch(*method);
     const auto before = std::span(prompt).first(prompt.size() - 1);
     const std::size_t question = std::min(question_tokens, before.size());
@@ -126,8 +137,10 @@ class Run {
   EvalRow answer_by(const Method& method, const Session& context, const EvalSample& sample,
                     const Reference* reference) {
     EvalRow row;
-    row.window = method.window(static_cast<std::int64_t>(sample.prompt.size()));
-    row.k = method.recall_k(static_cast<std::int64_t>(sample.prompt.size()));
+    const std::int64_t length =
+        sample.shared_tokens > 0 ? sample.shared_tokens : static_cast<std::int64_t>(sample.prompt.size());
+    row.window = method.window(length);
+    row.k = method.recall_k(length);
     if (!sample.forced.empty()) {
       row.score = std::exp(follow(context, method, sample.prompt.back(), *reference, row));
       return row;
@@ -199,25 +212,39 @@ class Run {
   // k how near it came to exact attention.
   void decode(const Session& context, const Method& method, std::int32_t token, EvalRow& row, const Next& next) {
     Session session = context.fork();
-    const auto meter = std::make_shared<Meter>(*host_, context.tokens());
-    double seconds = 0, watched = 0;
-    if (row.k > 0 && options_.fidelity) session.observe(std::make_shared<Clocked>(meter, watched));
+    const auto meter = std::make_shared<Meter>(*host_, context.tokens(), options_.fidelity_steps);
+    double seconds = 0, watched = 0, positions = 0;
+    if (row.k > 0 && options_.fidelity_steps > 0) session.observe(std::make_shared<Clocked>(meter, watched));
     if (options_.observer && !observed_) session.observe(std::make_shared<Clocked>(options_.observer, watched));
     observed_ = true;
     for (std::optional<std::int32_t> now = token; now;) {
       const Clock::time_point start = Clock::now();
       const std::vector<float> logits = session.step(*now, method);
       seconds += seconds_since(start);
+      positions += static_cast<double>(session.tokens());
       if (hooks_.step) hooks_.step();
       now = next(logits);
     }
     row.steps = session.steps();
     const auto steps = static_cast<double>(row.steps);
     row.ms_per_token = (seconds - watched) * 1000 / steps;
-    row.elements_per_token = static_cast<double>(session.counters().elements) / steps;
-    row.link_bytes_per_token = static_cast<double>(session.counters().total(Place::link)) / steps;
-    row.near_bytes_per_token = static_cast<double>(session.counters().total(Place::near)) / steps;
+    const Counters& counters = session.counters();
+    row.attended_share = rows_per_list(counters, method.options()) / positions;
+    row.elements_per_token = static_cast<double>(counters.elements) / steps;
+    row.positions_scored_per_token = static_cast<double>(counters.positions_scored) / steps;
+    row.link_bytes_per_token = static_cast<double>(counters.total(Place::link)) / steps;
+    row.near_bytes_per_token = static_cast<double>(counters.total(Place::near)) / steps;
     meter->enter(row);
+  }
+
+  // Rows that were attended to, as the mean over global layers and lists: the tail is read once per KV head, what is
+  // selected once per list.
+  double rows_per_list(const Counters& counters, const MethodOptions& method) const {
+    const ModelConfig& config = model_.config();
+    const int lists = selects_per(method) == index::SelectPer::query_head ? config.query_heads : config.kv_heads;
+    const auto tail = static_cast<double>(counters.at(Place::device, Kind::rows)) / (4.0 * config.head_dim);
+    const double selected = static_cast<double>(counters.rows_fetched) - tail;
+    return (tail / config.kv_heads + selected / lists) / config.global_layers();
   }
 
   bool ends(std::int32_t token) const {
@@ -226,7 +253,8 @@ class Run {
   }
 
   std::optional<std::int32_t> goes_on(const std::vector<std::int32_t>& answer, const EvalSample& sample) const {
-    const bool over = ends(answer.back()) || static_cast<int>(answer.size()) == sample.answer_tokens;
+    const bool over = ends(answer.back()) || static_cast<int>(answer.size()) == sample.answer_tokens ||
+                      task_.ended(tokenizer_.decode(answer));
     return over ? std::nullopt : std::optional(answer.back());
   }
 
@@ -243,6 +271,7 @@ class Run {
   EvalTask& task_;
   const EvalOptions& options_;
   const EvalHooks& hooks_;
+  SessionOptions session_;
   std::unique_ptr<Method> dense_;
   std::unique_ptr<gpu::Backend> host_;  // for the meter
   std::vector<std::unique_ptr<Method>> methods_;

@@ -146,7 +146,7 @@ std::string recipe_json(const EvalRecipe& recipe) {
   object["jsonl"] = recipe.prepared;
   object["prefill"] = recipe.prefill;
   object["chunk_tokens"] = recipe.chunk_tokens;
-  object["block_tokens"] = recipe.block_tokens;
+  object["block_tokens"] = recipe.block_tokens > 0 ? ordered_json(recipe.block_tokens) : ordered_json("by length");
   object["columns"] = recipe.columns;
   object["agreement"] = recipe.agreement;
   object["fidelity"] = recipe.fidelity;
@@ -182,6 +182,8 @@ std::string eval_row_json(const EvalRow& row, const std::string& recipe) {
   object["sample"] = row.sample;
   object["ctx_size"] = row.ctx_size;
   object["prompt_tokens"] = row.prompt_tokens;
+  if (row.depth) object["depth"] = *row.depth;
+  object["block_tokens"] = row.block_tokens;
   object["attn"] = method_label(row.attn);
   object["method"] = method_json(row.attn);
   object["k"] = row.k;
@@ -196,7 +198,9 @@ std::string eval_row_json(const EvalRow& row, const std::string& recipe) {
   object["mass"] = or_null(row.mass);
   object["output_error"] = or_null(row.output_error);
   object["steps"] = row.steps;
+  object["attended_share"] = row.attended_share;
   object["elements_per_token"] = row.elements_per_token;
+  object["positions_scored_per_token"] = row.positions_scored_per_token;
   object["near_bytes_per_token"] = row.near_bytes_per_token;
   object["link_bytes_per_token"] = row.link_bytes_per_token;
   object["ms_per_token"] = row.ms_per_token;
@@ -215,6 +219,8 @@ EvalRow parse_eval_row(const std::string& line, const std::string& where) {
     row.sample = object.at("sample").get<int>();
     row.ctx_size = object.at("ctx_size").get<std::int64_t>();
     row.prompt_tokens = object.at("prompt_tokens").get<std::int64_t>();
+    if (object.contains("depth")) row.depth = object.at("depth").get<double>();
+    row.block_tokens = object.at("block_tokens").get<int>();
     row.attn = read_method(object.at("method"));
     row.k = object.at("k").get<std::int64_t>();
     row.window = object.at("window").get<std::int64_t>();
@@ -228,7 +234,9 @@ EvalRow parse_eval_row(const std::string& line, const std::string& where) {
     row.mass = number_or_none(object, "mass");
     row.output_error = number_or_none(object, "output_error");
     row.steps = object.at("steps").get<std::int64_t>();
+    row.attended_share = object.at("attended_share").get<double>();
     row.elements_per_token = object.at("elements_per_token").get<double>();
+    row.positions_scored_per_token = object.at("positions_scored_per_token").get<double>();
     row.near_bytes_per_token = object.at("near_bytes_per_token").get<double>();
     row.link_bytes_per_token = object.at("link_bytes_per_token").get<double>();
     row.ms_per_token = object.at("ms_per_token").get<double>();

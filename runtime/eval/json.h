@@ -25,7 +25,8 @@ struct EvalRecipe {
   std::string haystack, squad, hotpotqa, text;  // digests of what was read; empty: nothing
   std::vector<std::string> prepared;            // likewise, of the files of --jsonl
   std::string prefill;
-  int chunk_tokens = 0, block_tokens = 0;
+  int chunk_tokens = 0;
+  int block_tokens = 0;  // 0: block_tokens_for() each length
   std::string columns;
   bool agreement = false;
   bool fidelity = true;

@@ -21,6 +21,7 @@ std::vector<Group> group_rows(const std::vector<EvalRow>& rows, bool by_task, st
       group->ctx_size = row.ctx_size;
       group->method = method;
       group->label = method_label(row.attn);
+      group->dense = row.attn.name == "dense";
       group->measure = row.measure;
     }
     group->add(row);

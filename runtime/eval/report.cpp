@@ -8,6 +8,7 @@
 
 #include "offload/format.h"
 #include "runtime/eval/means.h"
+#include "runtime/eval/reach.h"
 
 namespace hayloft::runtime::eval {
 namespace {
@@ -82,7 +83,12 @@ TextTable score_table(const EvalReport& report, std::int64_t ctx_size) {
   const std::vector<Group> groups = group_rows(report.rows, true, ctx_size);
   const std::vector<MethodName> methods = methods_of(report.rows);
   TextTable table{{format_count(ctx_size)}};
-  for (const MethodName& method : methods) table[0].push_back(method.label);
+  const std::vector<Group> all = group_rows(report.rows, false, ctx_size);
+  for (const MethodName& method : methods) {
+    const bool marked = std::any_of(
+        all.begin(), all.end(), [&](const Group& each) { return each.method == method.key && attended_to_most(each); });
+    table[0].push_back(method.label + (marked ? " *" : ""));
+  }
   std::vector<std::string> tasks;
   int shares = 0;
   for (const Group& group : groups) {
@@ -139,14 +145,15 @@ TextTable length_table(const EvalReport& report) {
 }
 
 TextTable cost_table(const EvalReport& report) {
-  TextTable table{{"attention", "context", "samples", "recall", "mass", "error", "top-1", "KL", "elements/token",
-                   "near/token", "link/token", "ms/token", "prepare s", "state"}};
+  TextTable table{{"attention", "context", "samples", "attended", "recall", "mass", "error", "top-1", "KL",
+                   "elements/token", "near/token", "link/token", "ms/token", "prepare s", "state"}};
   for (const Group& group : group_rows(report.rows, false)) {
-    table.push_back({group.label, format_count(group.ctx_size), fmt::format("{}", group.ms.count),
-                     figure(group.recall, "{:.3f}"), figure(group.mass, "{:.3f}"), figure(group.error, "{:.3g}"),
-                     figure(group.top1, "{:.3f}"), figure(group.kl, "{:.3g}"), figure(group.elements, "{:.4g}"),
-                     bytes_text(group.near), bytes_text(group.link), figure(group.ms, "{:.2f}"),
-                     figure(group.prepare, "{:.2f}"), bytes_text(group.state)});
+    table.push_back({group.label + (attended_to_most(group) ? " *" : ""), format_count(group.ctx_size),
+                     fmt::format("{}", group.ms.count), attended_percent(group), figure(group.recall, "{:.3f}"),
+                     figure(group.mass, "{:.3f}"), figure(group.error, "{:.3g}"), figure(group.top1, "{:.3f}"),
+                     figure(group.kl, "{:.3g}"), figure(group.elements, "{:.4g}"), bytes_text(group.near),
+                     bytes_text(group.link), figure(group.ms, "{:.2f}"), figure(group.prepare, "{:.2f}"),
+                     bytes_text(group.state)});
   }
   return table;
 }
@@ -155,7 +162,7 @@ std::string eval_summary(const EvalReport& report, std::string (*format)(const T
   std::string text;
   for (const std::int64_t length : eval_lengths(report)) text += format(score_table(report, length)) + "\n";
   if (const TextTable lengths = length_table(report); !lengths.empty()) text += format(lengths) + "\n";
-  return text + format(cost_table(report));
+  return text + format(cost_table(report)) + reach_notes(group_rows(report.rows, false));
 }
 
 std::string eval_json(const EvalReport& report) {
@@ -175,6 +182,7 @@ std::string eval_json(const EvalReport& report) {
                              {"recall", or_null(group.recall.value())},
                              {"mass", or_null(group.mass.value())},
                              {"output_error", or_null(group.error.value())},
+                             {"attended_share", or_null(group.attended.value())},
                              {"elements_per_token", or_null(group.elements.value())},
                              {"near_bytes_per_token", or_null(group.near.value())},
                              {"link_bytes_per_token", or_null(group.link.value())},

@@ -20,6 +20,7 @@
 #include "offload/progress.h"
 #include "runtime/checkpoint/fingerprint.h"
 #include "runtime/eval/file.h"
+#include "runtime/eval/reach.h"
 #include "runtime/eval/report.h"
 
 // hayloft eval: RULER's tasks, copying, perplexity and agreement with dense attention, method by length.
@@ -101,7 +102,7 @@ class EvalCommand : public Command {
     app.add_flag("--agreement", options_.agreement,
                  "Lead every method along dense attention's answers, too: top-1 agreement and KL divergence");
     app.add_flag_callback(
-        "--no-recall", [this] { options_.fidelity = false; },
+        "--no-recall", [this] { options_.fidelity_steps = 0; },
         "Do not hold the first steps to exact attention: no recall, mass and error");
     app.add_option("--out", out_, "Keep a line of JSON per row; one that is there is added to")
         ->type_name("FILE")
@@ -130,6 +131,7 @@ class EvalCommand : public Command {
         ->capture_default_str();
     add_attention_stats_option(app, stats_file_);
     add_attention_options(app, attention_, {"dense", "sparq", "topk", "window"});
+    machine_.block_tokens = 0;
     add_machine_options(app, machine_);
     add_columns_option(app, options_.session.cache.columns);
     add_profile_option(app, machine_);
@@ -185,6 +187,7 @@ class EvalCommand : public Command {
       throw;
     }
     show("\n" + summary());
+    warn_of_reach(rows(), table_);
     if (!plot_.empty()) write_plot();
     json.write(runtime::eval::eval_json(report()));
     if (stats_) write_attention_stats(*stats_, stats_file_);
@@ -217,7 +220,7 @@ class EvalCommand : public Command {
     recipe.block_tokens = options_.session.cache.block_tokens;
     recipe.columns = offload::name(options_.session.cache.columns);
     recipe.agreement = options_.agreement;
-    recipe.fidelity = options_.fidelity;
+    recipe.fidelity = options_.fidelity_steps > 0;
     return recipe;
   }
 
@@ -242,7 +245,8 @@ class EvalCommand : public Command {
           tasks.push_back(
               runtime::eval::make_repetition(tokens, tokenizer, length, options_.samples, scored_tokens_, ruler_.seed));
         } else if (name == "depths") {
-          tasks.push_back(runtime::eval::make_depths(ruler_, tokenizer, length, options_.samples));
+          tasks.push_back(
+              runtime::eval::make_depths({ruler_.seed, options_.samples, ruler_.digits, haystack_}, tokenizer, length));
         } else {
           tasks.push_back(runtime::eval::make_ruler_eval(name, ruler_, tokenizer, length));
         }
@@ -258,7 +262,8 @@ class EvalCommand : public Command {
     std::set<std::int64_t> lengths;
     for (const auto& task : tasks) lengths.insert(task->ctx_size());
     for (const std::int64_t length : lengths) {
-      announce_plan(environment, {directory, options_.session, options_.methods, length, 0}, profile);
+      const runtime::SessionOptions session = runtime::eval::session_at(options_.session, length);
+      announce_plan(environment, {directory, session, options_.methods, length, 0}, profile);
     }
   }
 

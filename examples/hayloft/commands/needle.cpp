@@ -4,6 +4,7 @@
 #include "examples/hayloft/bundled_model.h"
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/environment.h"
+#include "examples/hayloft/eval_tasks.h"
 #include "examples/hayloft/interrupt.h"
 #include "examples/hayloft/options.h"
 #include "examples/hayloft/run_plan.h"
@@ -12,7 +13,9 @@
 #include "offload/format.h"
 #include "offload/output_file.h"
 #include "offload/progress.h"
+#include "runtime/eval/needle/needle.h"
 #include "runtime/eval/needle/report.h"
+#include "runtime/eval/reach.h"
 
 // hayloft needle: the scaling run, method by context length by depth.
 namespace hayloft::cli {
@@ -57,6 +60,7 @@ class NeedleCommand : public Command {
         ->take_last();
     app.add_option("--plot", plot_, "Draw a heatmap, .svg or .png")->type_name("FILE")->take_last();
     add_attention_options(app, attention_, {"dense", "sparq", "topk", "window"});
+    machine_.block_tokens = 0;
     add_machine_options(app, machine_);
     add_columns_option(app, options_.session.cache.columns);
     add_profile_option(app, machine_);
@@ -83,7 +87,8 @@ class NeedleCommand : public Command {
     const std::optional<runtime::plan::MachineProfile> profile = machine_profile(machine_.profile);
     const Environment environment(machine_, directory);
     for (const std::int64_t tokens : options_.ctx_sizes) {
-      plans_.push_back(announce_plan(environment, {directory, options_.session, options_.methods, tokens, 0}, profile));
+      const runtime::SessionOptions session = runtime::eval::session_at(options_.session, tokens);
+      plans_.push_back(announce_plan(environment, {directory, session, options_.methods, tokens, 0}, profile));
     }
     report_.model = model_name(directory);
     report_.device = environment.backend->name();
@@ -96,7 +101,7 @@ class NeedleCommand : public Command {
       json.write(runtime::eval::needle_json(report_));
     };
     runtime::eval::NeedleHooks hooks = progress_hooks();
-    hooks.row = [&](const runtime::eval::NeedleRow& row) {
+    hooks.eval.row = [&](const runtime::eval::EvalRow& row) {
       report_.rows.push_back(row);
       show(runtime::eval::needle_line(row) + "\n");
       if (json.wanted() && !json.to_stdout()) write_json(false);
@@ -111,6 +116,7 @@ class NeedleCommand : public Command {
     }
     progress_.reset();
     show("\n" + runtime::eval::needle_summary(report_));
+    warn_of_reach(report_.rows, table_);
     show_predictions();
     if (!plot_.empty()) {
       offload::OutputFile picture(plot_);
@@ -130,11 +136,12 @@ class NeedleCommand : public Command {
       show(fmt::format("context {}\n", format_count(tokens)));
       progress_.emplace(stderr_progress(), "  prefill", "tokens", tokens);
     };
-    hooks.prefill = [this](std::int64_t done, std::int64_t) {
+    hooks.eval.prefill = [this](std::int64_t done, std::int64_t) {
       check_interrupted();
       progress_->update(done);
     };
-    hooks.prepare = [this](std::int64_t done, std::int64_t total) {
+    hooks.eval.step = check_interrupted;
+    hooks.eval.prepare = [this](std::int64_t done, std::int64_t total) {
       check_interrupted();
       if (done == 0 || !progress_) progress_.emplace(stderr_progress(), "  index", "keys", total);
       progress_->update(done);
@@ -151,11 +158,11 @@ class NeedleCommand : public Command {
         int count = 0;
         for (std::size_t row = 0; row < report_.rows.size(); ++row) {
           // Lengths come one after another, and methods within each, a question per depth.
-          const runtime::eval::NeedleRow& answered = report_.rows[row];
-          if (answered.tokens != plan.tokens ||
+          const runtime::eval::EvalRow& answered = report_.rows[row];
+          if (answered.ctx_size != plan.tokens ||
               runtime::method_label(answered.attn) != runtime::method_label(options_.methods[i]))
             continue;
-          sum += answered.decode_ms_per_token;
+          sum += answered.ms_per_token;
           ++count;
         }
         if (count == 0) continue;

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "runtime/eval/metrics.h"
+#include "runtime/eval/reach.h"
 #include "tests/support/refusal.h"
 
 // Runs of an evaluation: what is entered in its rows, against the same computed directly.
@@ -213,6 +214,48 @@ TEST_F(EvalTest, CostsAreCountedPerDecodedToken) {
   EXPECT_EQ(rows[0].ctx_size, 104);
 }
 
+TEST_F(EvalTest, TheShareAttendedIsThatOfTheRowsRead) {
+  options.methods.push_back(parse_method("topk:k=12", {}));  // selects per query head
+  options.samples = 1;
+  RandomTask task(300, 0, 4);
+  run(task);
+  ASSERT_EQ(rows.size(), 4u);
+  EXPECT_DOUBLE_EQ(rows[0].attended_share, 1) << "dense";
+  EXPECT_NEAR(rows[2].attended_share, 16.0 / 302, 0.001) << "window";
+  for (const std::size_t selecting : {1u, 3u}) {
+    // k, less the local window, of the store, and a tail of 8 to 8 + 15 tokens and the newest.
+    EXPECT_GT(rows[selecting].attended_share, (12 + 8 - 8) / 304.0);
+    EXPECT_LT(rows[selecting].attended_share, (12 + 8 + 16) / 301.0);
+  }
+}
+
+TEST_F(EvalTest, BlocksAreChosenByTheLengthOfTheContext) {
+  EXPECT_EQ(block_tokens_for(1 << 20), 4096);
+  EXPECT_EQ(block_tokens_for(64 << 10), 4096);
+  EXPECT_EQ(block_tokens_for((64 << 10) - 1), 2048);
+  EXPECT_EQ(block_tokens_for(4096), 256);
+  EXPECT_EQ(block_tokens_for(3000), 128);
+  EXPECT_EQ(block_tokens_for(1), 64);
+  RandomTask task(300, 0, 4);
+  options.samples = 1;
+  run(task);
+  EXPECT_EQ(rows[0].block_tokens, 16) << "as asked for";
+  options.session.cache.block_tokens = 0;
+  run(task);
+  EXPECT_EQ(rows[3].block_tokens, 64);
+}
+
+TEST_F(EvalTest, SamplesOfOneMethodMayComeBeforeTheNextMethods) {
+  options.by_method = true;
+  RandomTask task(60, 0, 2);
+  run(task);
+  ASSERT_EQ(rows.size(), 6u);
+  for (std::size_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(rows[i].attn.name, options.methods[i / 2].name);
+    EXPECT_EQ(rows[i].sample, static_cast<int>(i % 2));
+  }
+}
+
 TEST_F(EvalTest, SparseMethodsAreHeldToExactAttentionUnlessNobodyWants) {
   RandomTask task(200, 0, 4);
   run(task);
@@ -223,7 +266,7 @@ TEST_F(EvalTest, SparseMethodsAreHeldToExactAttentionUnlessNobodyWants) {
     EXPECT_GT(*rows[sparse].output_error, 0);
   }
   rows.clear();
-  options.fidelity = false;
+  options.fidelity_steps = 0;
   run(task);
   EXPECT_FALSE(rows[1].recall.has_value());
 }
