@@ -14,7 +14,7 @@ set(public_headers
     runtime/tokenizer/tokenizer.h
     runtime/checkpoint/config.h runtime/checkpoint/safetensors.h runtime/checkpoint/weights.h
     runtime/cache/cache.h runtime/cache/spills.h
-    runtime/attention/counters.h runtime/attention/host_tail.h runtime/attention/method.h
+    runtime/attention/budget.h runtime/attention/counters.h runtime/attention/host_tail.h runtime/attention/method.h
     runtime/attention/method_options.h runtime/attention/method_state.h runtime/attention/step_observer.h
     runtime/decode/hidden_states.h runtime/decode/model.h runtime/decode/prefill.h runtime/decode/sampler.h
     runtime/decode/session.h

@@ -12,6 +12,7 @@ struct f16 {
   friend bool operator==(f16, f16) = default;
 };
 
+// The upper half of an f32, as checkpoints hold weights.
 struct bf16 {
   std::uint16_t bits;
   friend bool operator==(bf16, bf16) = default;

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <limits>
-#include <sstream>
 
 #include "offload/format.h"
 #include "offload/host/topology.h"
+#include "offload/list.h"
+#include "runtime/attention/method_option_table.h"
 
 namespace hayloft::cli {
 namespace {
@@ -20,6 +21,23 @@ auto named(const std::string& option, Read read) {
     if (message.rfind(option, 0) == 0) throw;
     fail("{}: {}", option, message);
   }
+}
+
+// With the methods that use it in front, where not nearly all do.
+std::string help_of(const runtime::MethodOption& option) {
+  const std::vector<std::string_view> methods = split_list(option.methods, ' ');
+  const bool nearly_all = methods.size() + 1 == runtime::method_names().size();
+  return nearly_all ? std::string(option.help) : fmt::format("{}: {}", fmt::join(methods, ", "), option.help);
+}
+
+void note_unless_used(const runtime::MethodOption& option, const std::vector<runtime::MethodOptions>& methods) {
+  std::string names;
+  for (const runtime::MethodOptions& method : methods) {
+    if (runtime::uses(method.name, option)) return;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", method.name);
+  }
+  fmt::print(stderr, "note: {} has no effect: not used by {}, but by {}\n", runtime::flag(option), names,
+             fmt::join(split_list(option.methods, ' '), ", "));
 }
 
 }  // namespace
@@ -41,16 +59,13 @@ std::int64_t context_length(const std::string& text) {
 
 std::vector<std::int64_t> context_lengths(const std::string& text) {
   std::vector<std::int64_t> lengths;
-  std::istringstream items(text);
-  for (std::string item; std::getline(items, item, ',');) lengths.push_back(context_length(item));
-  if (lengths.empty()) fail("--ctx-size: name at least one context length");
+  for (const std::string_view item : split_list(text)) lengths.push_back(context_length(std::string(item)));
   return lengths;
 }
 
 runtime::plan::ShapeOptions read_shape(const std::string& text) {
   std::vector<std::int64_t> sizes;
-  std::istringstream items(text);
-  for (std::string item; std::getline(items, item, ',');) sizes.push_back(read_int("--shape", item));
+  for (const std::string_view item : split_list(text)) sizes.push_back(read_int("--shape", std::string(item)));
   if (sizes.size() != 4) fail("--shape {}: is written as layers,heads,kv-heads,head-dim", text);
   runtime::plan::ShapeOptions shape;
   shape.layers = sizes[0];
@@ -134,54 +149,25 @@ void add_profile_option(CLI::App& app, MachineOptions& options) {
 }
 
 void add_attention_options(CLI::App& app, AttentionOptions& options, std::vector<std::string> default_attn) {
-  using index::GroupRule;
-  using index::SelectPer;
-  runtime::MethodOptions& defaults = options.defaults;
   options.attn = std::move(default_attn);
   app.add_option("--attn", options.attn,
                  fmt::format("{}; with options of its own as sparq:r=8:k=256; may be repeated",
                              fmt::join(runtime::method_names(), ", ")))
       ->type_name("METHOD,...")
       ->allow_extra_args(false)
-      ->capture_default_str();
-  add_text(
-      app, "--attn-r", "R", [&](const std::string& text) { defaults.rank = read_int("--attn-r", text); },
-      "sparq: components of the query that are compared with every key; lowrank: projections")
-      ->default_str("16");
-  add_text(
-      app, "--attn-k", "K,...",
-      [&](const std::string& text) {
-        defaults.k = named("--attn-k", [&] { return runtime::parse_budgets(text, "--attn-k"); });
-      },
-      "Positions attended, the window counted in: a number or a share of the context, as in 1%; with commas, those "
-      "of the first global layer, the second ..., the last of them for the rest")
-      ->default_str("128");
-  add_text(
-      app, "--attn-window", "W", [&](const std::string& text) { defaults.window = read_int("--attn-window", text, 0); },
-      "Newest positions that are always attended [sparq, lowrank, oracle: k/4; topk, flexgen, pages: 0; window: k less "
-      "the sinks; h2o: half of k]");
-  add_text(
-      app, "--attn-sinks", "S", [&](const std::string& text) { defaults.sinks = read_int("--attn-sinks", text, 0); },
-      "window: first positions that are always attended")
-      ->default_str("4");
-  add_choice<bool>(app, "--mean-value", {{"on", true}, {"off", false}},
-                   "sparq, lowrank, oracle: the mean value stands in for what was not fetched",
-                   [&](bool on) { defaults.mean_value = on; })
-      ->default_str("on");
-  add_choice<GroupRule>(app, "--attn-group", {{"softmax", GroupRule::softmax}, {"logits", GroupRule::logits}},
-                        "How the query heads of a group rank positions together: by their summed softmaxes or logits",
-                        [&](GroupRule rule) { defaults.rule = rule; })
-      ->default_str("softmax");
-  add_choice<SelectPer>(
-      app, "--attn-select", {{"kv-head", SelectPer::kv_head}, {"query-head", SelectPer::query_head}},
-      "topk, oracle, lowrank, pages: one selection per KV head or per query head [topk: per query head]",
-      [&](SelectPer per) { defaults.per = per; });
-  add_choice<bool>(app, "--topk-engine", {{"own", false}, {"faiss", true}}, "topk: which search finds the positions",
-                   [&](bool faiss) { defaults.faiss = faiss; })
-      ->default_str("own");
-  for (const char* name : {"--attn", "--attn-r", "--attn-k", "--attn-window", "--attn-sinks", "--mean-value",
-                           "--attn-group", "--attn-select", "--topk-engine"}) {
-    app.get_option(name)->group("Attention");
+      ->capture_default_str()
+      ->group("Attention");
+  for (const runtime::MethodOption& option : runtime::method_option_table()) {
+    const std::string flag = runtime::flag(option);
+    add_text(
+        app, option.also.empty() ? flag : fmt::format("{},{}", flag, option.also), std::string(option.value),
+        [&, flag](const std::string& text) {
+          runtime::read_method_option(option, options.defaults, text, flag);
+          options.flags.emplace(option.key);
+        },
+        help_of(option))
+        ->default_str(std::string(option.standard))
+        ->group("Attention");
   }
 }
 
@@ -192,6 +178,7 @@ std::vector<runtime::MethodOptions> AttentionOptions::methods() const {
       methods.push_back(named("--attn", [&] { return runtime::parse_method(item, defaults); }));
     }
   }
+  for (const std::string& key : flags) note_unless_used(*runtime::find_method_option(key), methods);
   return methods;
 }
 

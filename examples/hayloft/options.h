@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,7 +36,9 @@ void add_profile_option(CLI::App& app, MachineOptions& options);
 struct AttentionOptions {
   std::vector<std::string> attn;
   runtime::MethodOptions defaults;  // what the items of --attn start from
+  std::set<std::string> flags;      // keys that were given as flags, as in --attn-r
 
+  // Prints a line on standard error for a flag that none of the methods uses. Throws Error.
   std::vector<runtime::MethodOptions> methods() const;
   // Throws Error when several are given to a subcommand that takes one.
   runtime::MethodOptions one_method(const char* subcommand) const;

@@ -45,6 +45,7 @@ class ChunkListener {
   virtual void releasing(std::byte* data, std::uint64_t bytes) noexcept = 0;
 };
 
+// The budget of an arena and how it takes memory from the system.
 struct ArenaOptions {
   std::uint64_t budget_bytes = 0;                      // 0: Topology::available_bytes() at construction, less a tenth
   std::string budget_option = "--host-memory";         // what an out-of-budget error tells the user to change

@@ -3,24 +3,18 @@
 #include <algorithm>
 #include <fstream>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <string_view>
+
+#include "offload/list.h"
 
 namespace hayloft::offload {
 namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  std::istringstream stream(text);
-  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
-  return parts;
-}
-
-bool lists(const std::string& names, std::string_view name) {
-  const std::vector<std::string> parts = split(names, ',');
+bool lists(std::string_view names, std::string_view name) {
+  const std::vector<std::string_view> parts = split_list(names);
   return std::find(parts.begin(), parts.end(), name) != parts.end();
 }
 
@@ -48,7 +42,7 @@ std::vector<fs::path> with_ancestors(const fs::path& mount, const std::string& r
   if (root != "/") below = group.starts_with(root + "/") ? group.substr(root.size()) : "/";
   std::vector<fs::path> folders{mount};
   fs::path folder = mount;
-  for (const std::string& part : split(below, '/')) {
+  for (const std::string_view part : split_list(below, '/')) {
     if (part.empty()) continue;
     if (part == "..") return {mount};  // outside this namespace's own root
     folders.push_back(folder /= part);
@@ -79,11 +73,11 @@ Cgroup::Cgroup(const fs::path& process) {
     // id parent device root mount options [optional...] - type source super-options
     const std::size_t dash = line.find(" - ");
     if (dash == std::string::npos) continue;
-    const std::vector<std::string> left = split(line.substr(0, dash), ' ');
-    const std::vector<std::string> right = split(line.substr(dash + 3), ' ');
+    const std::vector<std::string_view> left = split_list(std::string_view(line).substr(0, dash), ' ');
+    const std::vector<std::string_view> right = split_list(std::string_view(line).substr(dash + 3), ' ');
     if (left.size() < 5 || right.size() < 3) continue;
     if (right[0] == "cgroup2") {
-      for (const fs::path& folder : with_ancestors(left[4], left[3], unified)) {
+      for (const fs::path& folder : with_ancestors(left[4], std::string(left[3]), unified)) {
         memory_.push_back({folder, true});
         cpu_.push_back({folder, true});
       }
@@ -92,7 +86,7 @@ Cgroup::Cgroup(const fs::path& process) {
         const bool memory = lists(controllers, "memory") && lists(right[2], "memory");
         const bool cpu = lists(controllers, "cpu") && lists(right[2], "cpu");
         if (!memory && !cpu) continue;
-        for (const fs::path& folder : with_ancestors(left[4], left[3], group)) {
+        for (const fs::path& folder : with_ancestors(left[4], std::string(left[3]), group)) {
           if (memory) memory_.push_back({folder, false});
           if (cpu) cpu_.push_back({folder, false});
         }

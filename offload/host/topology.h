@@ -12,13 +12,15 @@ namespace hayloft::offload {
 // least 1).
 int usable_processors();
 
+// Memory, and the processors beside it, with the same access time to it.
 struct NumaNode {
   int os_index;
   std::uint64_t memory_bytes;
   std::vector<int> processors;  // OS indices, only those this process may run on; ascending, empty for memory alone
 };
 
-struct PagePool {  // explicit huge pages the kernel keeps ready
+// Explicit huge pages of one size that the kernel keeps ready.
+struct PagePool {
   std::uint64_t page_bytes;
   std::uint64_t free_pages;
 };

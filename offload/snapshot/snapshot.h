@@ -75,6 +75,7 @@ struct SnapshotState;  // what the file's last checkpoint says
 // damaged bytes are either found by a checksum or harmless, and nothing is read past the end of the file.
 class Snapshot {
  public:
+  // Which files open() takes.
   enum class Accept : std::uint8_t {
     complete,   // refuse what an interrupted writer left behind
     unfinished  // take it as of its last checkpoint, too

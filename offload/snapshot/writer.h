@@ -21,7 +21,7 @@ struct SnapshotCalls {
   std::function<int(int descriptor)> sync;                                                          // fdatasync
   std::function<int(int descriptor, off_t bytes)> resize;                                           // ftruncate
 };
-SnapshotCalls system_calls();
+SnapshotCalls system_calls();  // those of the operating system
 
 // Bytes under a name, to be saved with a context: Snapshot::attachment().
 struct SnapshotAttachment {

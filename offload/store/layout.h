@@ -16,6 +16,7 @@ enum class ColumnFormat : std::uint8_t { f16, int8, int4 };
 
 const char* name(ColumnFormat format);  // "f16", "int8", "int4"
 
+// What all blocks of a store have in common.
 struct StoreShape {
   int layers = 0;           // global layers only; sliding-window layers never reach the store
   int kv_heads = 0;         // Hkv

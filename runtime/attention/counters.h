@@ -9,13 +9,15 @@ namespace hayloft::runtime {
 
 // Where bytes are read. `link`: from host memory to the compute backend (PCIe on a GPU; on the CPU backend the same
 // bytes, over the memory bus). `near`: by a search that runs beside the memory and sends only positions on. `device`:
-// the tail. Kind `index` is what a method keeps besides the cache: codes, centroids, links, bounds, projections.
+// the tail.
 enum class Place : std::uint8_t { link, near, device };
+// What is read: key columns and their scales, chosen rows of [K | V], all rows, rows on their way to the store, and
+// what a method keeps besides the cache (`index`: codes, centroids, links, bounds, projections).
 enum class Kind : std::uint8_t { columns, scales, rows, dense, spill, index };
-inline constexpr int place_count = 3;
-inline constexpr int kind_count = 6;
-const char* name(Place place);
-const char* name(Kind kind);
+inline constexpr int place_count = 3;  // of Place
+inline constexpr int kind_count = 6;   // of Kind
+const char* name(Place place);         // "link", "near", "device"
+const char* name(Kind kind);           // as in Kind
 
 // The two ledgers of decoding. Elements are counted as the papers do, wherever they lie; bytes as the layout really
 // costs. Sums over KV heads and global layers; not thread-safe.
@@ -45,10 +47,10 @@ inline std::uint64_t sparq_elements(std::uint64_t S, std::uint64_t r, std::uint6
   return S * r + 2 * k * d + 4 * d;  // SparQ, section 4: approximate scores, rows, and q, k, v, mean value
 }
 inline std::uint64_t window_elements(std::uint64_t k, std::uint64_t d) {
-  return 2 * k * d + 2 * d;
+  return 2 * k * d + 2 * d;  // no scores beyond those of the rows
 }
 inline std::uint64_t topk_elements(std::uint64_t S, std::uint64_t k, std::uint64_t d) {
-  return S * d + 2 * k * d + 2 * d;
+  return S * d + 2 * k * d + 2 * d;  // all of K, then the rows
 }
 inline std::uint64_t flexgen_elements(std::uint64_t S, std::uint64_t k, std::uint64_t d) {
   return S * d + k * d + 2 * d;  // as SparQ counts it: V of the k positions without their K, which has been read
@@ -57,7 +59,7 @@ inline std::uint64_t h2o_elements(std::uint64_t S, std::uint64_t k, std::uint64_
   return 2 * k * d + 2 * d + 2 * S;  // as SparQ counts it: a sum of attention per position, read and written
 }
 inline std::uint64_t pages_elements(std::uint64_t pages, std::uint64_t k, std::uint64_t d) {
-  return 2 * pages * d + 2 * k * d + 2 * d;
+  return 2 * pages * d + 2 * k * d + 2 * d;  // two bounds a page, then the rows
 }
 
 // Adds the bytes of reading the rows of `what` from `cache`: lists and ranges in the store over the link, the rest on

@@ -1,9 +1,7 @@
 #include "runtime/attention/method.h"
 
-#include <algorithm>
-
-#include "index/ann/ann.h"
 #include "offload/error.h"
+#include "runtime/attention/method_option_table.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -34,24 +32,7 @@ std::vector<std::string> method_names() {
 
 std::unique_ptr<Method> make_method(const MethodOptions& options, int head_dim) {
   const Entry& entry = find(options.name);
-  if (has_rank(options) && (options.rank < 1 || options.rank > head_dim)) {
-    fail("--attn-r {}: the rank must be between 1 and the head dimension, {}", options.rank, head_dim);
-  }
-  if (options.window && *options.window < 0) fail("--attn-window {}: cannot be negative", *options.window);
-  if (options.sinks < 0) fail("--attn-sinks {}: cannot be negative", options.sinks);
-  if (options.name == "ann") index::check_ann_factory(options.factory, head_dim);
-  const bool counts_window_in_k = options.name != "dense" && options.name != "window";
-  for (const Budget& k : options.k.by_layer()) {
-    if (counts_window_in_k && options.window && k.count > 0 && *options.window > k.count) {
-      fail("--attn-window {}: the window is counted in --attn-k, which is only {}; raise it", *options.window, k.count);
-    }
-  }
-  if (options.name == "window" && options.window == 0 && options.sinks == 0) {
-    fail("--attn window: with --attn-window 0 and --attn-sinks 0 there is nothing to attend to");
-  }
-  if (options.faiss && options.per == index::SelectPer::kv_head) {
-    fail("--topk-engine faiss selects per query head; leave --attn-select out or use --topk-engine own");
-  }
+  check_method_options(options, head_dim);
   return entry.make(options);
 }
 

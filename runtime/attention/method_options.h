@@ -7,39 +7,12 @@
 #include <vector>
 
 #include "gpu/backend.h"
+#include "runtime/attention/budget.h"
 
 namespace hayloft::runtime {
 
-// A number of positions, or a share of the context.
-struct Budget {
-  std::int64_t count = 0;
-  double share = 0;  // used when count is 0
-
-  std::int64_t of(std::int64_t tokens) const;  // at least 1, at most tokens
-  std::string text() const;                    // "128" or "1%"
-  friend bool operator==(const Budget&, const Budget&) = default;
-};
-Budget parse_budget(std::string_view text, std::string_view option);  // throws Error naming the option
-
-// A budget per global layer: entry i is that of layer i, and the last one that of every layer behind it (the top-k
-// paper's larger k in the first layer, arXiv 2502.06766, appendix A.3).
-class Budgets {
- public:
-  Budgets(Budget all = {128, 0}) : by_layer_{all} {}
-  explicit Budgets(std::vector<Budget> by_layer);  // one entry at least
-
-  const Budget& at(int layer) const;
-  void set(int layer, Budget budget);  // of this layer alone
-  const std::vector<Budget>& by_layer() const { return by_layer_; }
-  std::string text() const;  // "128", "512,64"
-  friend bool operator==(const Budgets&, const Budgets&) = default;
-
- private:
-  std::vector<Budget> by_layer_;
-};
-Budgets parse_budgets(std::string_view text, std::string_view option);  // with commas between them
-
-// What a user can choose about a method. Which fields matter depends on the method; make_method() knows.
+// What a user can choose about a method. method_option_table.h says which methods use which field, and how each is
+// written, described, printed and checked.
 struct MethodOptions {
   std::string name = "dense";
   int rank = 16;                       // r
@@ -60,10 +33,12 @@ struct MethodOptions {
   int page = 32;            // of `pages`, tokens
   double recent = 0.5;      // of `h2o`, the share of k that is recent
   std::uint64_t seed = 1;   // of `lowrank`, its projections
+
+  friend bool operator==(const MethodOptions&, const MethodOptions&) = default;
 };
 
 // "dense", "sparq:r=8:k=256", "topk:k=1%", "ann:IVF1024,PQ16:nprobe=32": a method with options that override
-// `defaults`. Throws Error on an unknown name or key.
+// `defaults`. Throws Error on an unknown name, an unknown key, and a key that the method does not use.
 MethodOptions parse_method(std::string_view text, const MethodOptions& defaults);
 
 // The items of a list with commas between them. A comma begins a new item only where a method's name follows, so that a

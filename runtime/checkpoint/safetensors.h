@@ -50,6 +50,7 @@ std::map<std::string, TensorView, std::less<>> parse_safetensors(std::span<const
 // Elements of a floating tensor (F64, F32, F16, BF16) as f32. Throws Error on another dtype.
 std::vector<float> to_f32(const TensorView& tensor, const std::string& name);
 
+// One tensor of a file to be written; a view of its data.
 struct TensorToWrite {
   std::string name;
   std::string dtype;  // F32 or I32

@@ -27,6 +27,7 @@ struct LayerWeights {
   const float* k_norm = nullptr;          // [d]
 };
 
+// All weights of a model, in memory of the backend. Every pointer and matrix is a view of `buffers`.
 struct Weights {
   gpu::Matrix embedding;                     // [vocab][hidden]
   gpu::Matrix output;                        // [vocab][hidden]; the embedding itself when tied
@@ -45,10 +46,12 @@ Weights load_weights(const std::filesystem::path& directory, const ModelConfig& 
 // What load_weights will take, from the file headers alone.
 std::uint64_t weight_bytes(const std::filesystem::path& directory);
 
+// How much memory weights take, and how much of it each decoded token reads.
 struct WeightSizes {
   std::uint64_t bytes = 0;           // in memory
   std::uint64_t bytes_per_step = 0;  // of matrices that a decoded token is multiplied with
 };
+// Of the checkpoint in a folder, from the file headers alone.
 WeightSizes weight_sizes(const std::filesystem::path& directory);
 // Of a model that is not there, with its matrices in `type`.
 WeightSizes weight_sizes(const ModelConfig& config, gpu::DType type);

@@ -22,7 +22,9 @@
 // Sliding-window layers keep to their own window. The answer's tokens are another matter: see Method.
 namespace hayloft::runtime {
 
+// Which positions a prompt attends to in global layers, and in which order it is computed.
 struct PrefillOptions {
+  // What a query keeps, as defined above.
   enum class Kind : std::uint8_t { exact, window, topk };
   // Which loop is outside; the result is the same bit for bit. automatic: what moves fewer bytes (plan_prefill.h).
   enum class Order : std::uint8_t { automatic, chunk, layer };
@@ -33,7 +35,7 @@ struct PrefillOptions {
   Order order = Order::automatic;
 };
 
-const char* name(PrefillOptions::Kind kind);
+const char* name(PrefillOptions::Kind kind);  // "exact", "window", "topk"
 
 // "exact", "window w=4096 s=4", "topk k=1024 w=4096".
 std::string prefill_label(const PrefillOptions& options);

@@ -7,6 +7,7 @@
 
 namespace hayloft::runtime {
 
+// How a token is drawn from its logits. The default takes the largest.
 struct SamplerOptions {
   float temperature = 0;  // 0: greedy
   int top_k = 0;          // 0: off

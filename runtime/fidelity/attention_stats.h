@@ -15,6 +15,7 @@
 // (arXiv 2312.04985) figures 4, E1 and E2.
 namespace hayloft::runtime {
 
+// What is computed, and for how many steps.
 struct AttentionStatsOptions {
   std::vector<int> ranks;                              // r, held to d; empty: d/8, d/4 and d/2
   std::vector<std::int64_t> ks = {16, 64, 256, 1024};  // k, held to the tokens there are
@@ -38,6 +39,7 @@ struct LayerAttention {
   Figure kurtosis;  // of the components of a query: 3 where they are normally distributed
 };
 
+// What AttentionStats has found, by layer.
 struct AttentionReport {
   std::map<int, LayerAttention> layers;  // by the model's layer
   std::int64_t steps = 0;                // looked at

@@ -18,6 +18,7 @@
 
 namespace hayloft::runtime {
 
+// How many steps are sampled, and what measuring them may cost.
 struct AuditOptions {
   double rate = 0.01;        // share of steps x layers that become samples, above 0 and up to 1
   double time_share = 0.02;  // of the time spent decoding that measuring may take at most; 0: whatever `rate` needs

@@ -19,6 +19,7 @@ struct AuditCell {
   Figure error;
 };
 
+// The figures of a run by layer and KV head, and what measuring them took.
 struct AuditReport {
   std::map<int, std::vector<AuditCell>> layers;  // by the model's layer: [Hkv]
   std::map<int, std::int64_t> k;                 // of the layer's last sample

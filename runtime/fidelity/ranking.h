@@ -33,9 +33,10 @@ struct Scores {
   int rank = 0;
   index::KeySource keys = index::KeySource::columns;  // of the store
 };
-Scores exact_scores(const StepQuery& step);
+Scores exact_scores(const StepQuery& step);            // all components of the 16-bit keys
 Scores sparq_scores(const StepQuery& step, int rank);  // rank 1..d
 
+// The best positions of each list, and the softmax of each query head over all positions.
 struct Ranking {
   int lists = 0;
   std::int64_t k = 0;

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/environment.h"
@@ -10,6 +9,7 @@
 #include "examples/hayloft/text_output.h"
 #include "offload/error.h"
 #include "offload/format.h"
+#include "offload/list.h"
 #include "runtime/decode/device_memory.h"
 #include "runtime/plan/attention_bench.h"
 #include "runtime/plan/profile.h"
@@ -105,9 +105,7 @@ class BenchCommand : public Command {
  private:
   void read_columns(const std::string& text) {
     columns_.clear();
-    std::istringstream items(text);
-    for (std::string item; std::getline(items, item, ',');) columns_.push_back(column_format(item));
-    if (columns_.empty()) fail("--columns: name at least one format");
+    for (const std::string_view item : split_list(text)) columns_.push_back(column_format(std::string(item)));
   }
 
   // How fast a profile of this device says that the store can be read, in GB/s.

@@ -2,7 +2,6 @@
 #include <cstdio>
 #include <optional>
 #include <set>
-#include <sstream>
 
 #include "examples/hayloft/audit_options.h"
 #include "examples/hayloft/bundled_model.h"
@@ -16,6 +15,7 @@
 #include "examples/hayloft/text_output.h"
 #include "offload/error.h"
 #include "offload/format.h"
+#include "offload/list.h"
 #include "offload/output_file.h"
 #include "offload/progress.h"
 #include "runtime/checkpoint/fingerprint.h"
@@ -41,10 +41,8 @@ constexpr int bundled_digits = 6;
 constexpr std::int64_t long_prompt = 64 * 1024;  // from here on its reading is shown
 
 std::vector<std::string> words_of(const std::string& text) {
-  std::vector<std::string> words;
-  std::istringstream items(text);
-  for (std::string item; std::getline(items, item, ',');) words.push_back(item);
-  return words;
+  const std::vector<std::string_view> words = split_list(text);
+  return {words.begin(), words.end()};
 }
 
 class EvalCommand : public Command {

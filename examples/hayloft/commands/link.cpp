@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/environment.h"
@@ -10,6 +9,7 @@
 #include "examples/hayloft/text_output.h"
 #include "offload/error.h"
 #include "offload/format.h"
+#include "offload/list.h"
 #include "offload/output_file.h"
 #include "runtime/plan/link_report.h"
 #include "runtime/plan/profile.h"
@@ -111,13 +111,11 @@ class LinkCommand : public Command {
  private:
   void read_footprints(const std::string& text) {
     link_options_.footprints.clear();
-    std::istringstream items(text);
-    for (std::string item; std::getline(items, item, ',');) {
-      const std::uint64_t bytes = read_bytes("--link-footprint", item);
+    for (const std::string_view item : split_list(text)) {
+      const std::uint64_t bytes = read_bytes("--link-footprint", std::string(item));
       if (bytes < least_link_footprint) fail("--link-footprint {}: must be at least 64MiB", item);
       link_options_.footprints.push_back(bytes);
     }
-    if (link_options_.footprints.empty()) fail("--link-footprint: name at least one");
   }
 
   // What a machine without a GPU leaves out.

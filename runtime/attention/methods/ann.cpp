@@ -1,7 +1,8 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "index/ann/ann.h"
-#include "offload/error.h"
 #include "runtime/attention/choice.h"
 
 // Top-k attention (arXiv 2502.06766) by an approximate index: a Faiss index over K near the memory finds positions for
@@ -125,9 +126,6 @@ class AnnMethod : public Method {
 }  // namespace
 
 std::unique_ptr<Method> make_ann(const MethodOptions& options) {
-  if (options.per == index::SelectPer::kv_head) {
-    fail("--attn ann selects per query head; leave --attn-select out or use topk");
-  }
   return std::make_unique<AnnMethod>(options);
 }
 

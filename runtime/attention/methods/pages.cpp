@@ -1,8 +1,9 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <memory>
 
 #include "index/derived/page_bounds.h"
-#include "offload/error.h"
 #include "runtime/attention/choice.h"
 #include "runtime/attention/methods/derived_state.h"
 
@@ -110,9 +111,6 @@ class Pages : public Method {
 }  // namespace
 
 std::unique_ptr<Method> make_pages(const MethodOptions& options) {
-  if (options.page < 16 || options.page > 64 || (options.page & (options.page - 1)) != 0) {
-    fail("--attn pages: page {}: a page is 16, 32 or 64 tokens", options.page);
-  }
   return std::make_unique<Pages>(options);
 }
 

@@ -11,6 +11,7 @@
 // A context with needles at every depth, and the questions that it is asked.
 namespace hayloft::runtime::eval {
 
+// A number hidden under a key, and the depth at which its sentence stands.
 struct Needle {
   double depth;  // percent
   std::string key;

@@ -11,6 +11,7 @@
 // task `depths` (runtime/eval/task.h): the context alone has the length asked for, and methods come one after another.
 namespace hayloft::runtime::eval {
 
+// What a run asks, of which text, by which methods and at which lengths.
 struct NeedleOptions {
   std::vector<std::int64_t> ctx_sizes;  // tokens of context, needles included
   std::vector<MethodOptions> methods;
@@ -21,6 +22,7 @@ struct NeedleOptions {
   SessionOptions session;  // as in EvalOptions
 };
 
+// Called as a run goes on; each may be empty.
 struct NeedleHooks {
   std::function<void(std::int64_t tokens)> context_started;  // before its text is made
   EvalHooks eval;                                            // of every context

@@ -1,6 +1,7 @@
 #include <cstring>
 
 #include "tests/gpu/cuda/backends.h"
+#include "tests/support/parameter_name.h"
 
 // Writing the cache: what the device writes is what the CPU writes, to the bit.
 namespace hayloft::testing {
@@ -33,6 +34,10 @@ struct Spilled {
   int block_tokens;
   ColumnFormat columns;
 };
+
+std::ostream& operator<<(std::ostream& out, const Spilled& s) {
+  return out << offload::name(s.columns) << " d=" << s.head_dim << " B=" << s.block_tokens;
+}
 
 class SpillTest : public CudaTest, public ::testing::WithParamInterface<Spilled> {
  protected:
@@ -111,11 +116,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, SpillTest,
                                            Spilled{96, 64, ColumnFormat::int4}, Spilled{256, 64, ColumnFormat::int8},
                                            Spilled{64, 128, ColumnFormat::int4}, Spilled{8, 32, ColumnFormat::int4},
                                            Spilled{128, 256, ColumnFormat::int4}),
-                         [](const auto& shape) {
-                           return std::string(offload::name(shape.param.columns)) + "_d" +
-                                  std::to_string(shape.param.head_dim) + "_B" +
-                                  std::to_string(shape.param.block_tokens);
-                         });
+                         test::by_value);
 
 }  // namespace
 }  // namespace hayloft::testing

@@ -6,6 +6,7 @@
 
 #include "runtime/decode/session.h"
 #include "tests/gpu/cuda/backends.h"
+#include "tests/support/parameter_name.h"
 
 // Whole models, read and continued on both backends.
 namespace hayloft::testing {
@@ -27,6 +28,10 @@ struct Tested {
   const char* model;
   offload::ColumnFormat columns = offload::ColumnFormat::f16;
 };
+
+std::ostream& operator<<(std::ostream& out, const Tested& tested) {
+  return out << tested.model << " " << offload::name(tested.columns);
+}
 
 class ModelOnCuda : public CudaTest, public ::testing::WithParamInterface<Tested> {
  protected:
@@ -151,24 +156,16 @@ TEST_P(ModelOnCuda, ReadsAPromptAsTheCpuDoes) {
   EXPECT_TRUE(near(on_cuda->session.step(7, *method("dense")), expected, 0x1p-5 * largest(expected)));
 }
 
-std::string name_of(const ::testing::TestParamInfo<Tested>& tested) {
-  std::string name = tested.param.model;
-  if (tested.param.columns != offload::ColumnFormat::f16)
-    name += std::string("_") + offload::name(tested.param.columns);
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-}
-
 INSTANTIATE_TEST_SUITE_P(Architectures, ModelOnCuda,
                          ::testing::Values(Tested{"llama"}, Tested{"llama-llama3"}, Tested{"mistral-sliding"},
                                            Tested{"qwen2"}, Tested{"qwen3"}, Tested{"smollm3"}),
-                         name_of);
+                         test::by_value);
 INSTANTIATE_TEST_SUITE_P(Formats, ModelOnCudaByColumns,
                          ::testing::Values(Tested{"llama", offload::ColumnFormat::int8},
                                            Tested{"llama", offload::ColumnFormat::int4},
                                            Tested{"qwen3", offload::ColumnFormat::int8},
                                            Tested{"qwen3", offload::ColumnFormat::int4}),
-                         name_of);
+                         test::by_value);
 
 }  // namespace
 }  // namespace hayloft::testing

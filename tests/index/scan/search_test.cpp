@@ -8,6 +8,7 @@
 #include "offload/error.h"
 #include "tests/index/scan/column_fixture.h"
 #include "tests/support/each_target.h"
+#include "tests/support/parameter_name.h"
 
 namespace hayloft::index {
 namespace {
@@ -198,7 +199,7 @@ std::vector<Shape> shapes_in_every_format() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ColumnSearchShapes, ::testing::ValuesIn(shapes_in_every_format()));
+INSTANTIATE_TEST_SUITE_P(All, ColumnSearchShapes, ::testing::ValuesIn(shapes_in_every_format()), test::by_value);
 
 TEST_P(ColumnSearchShapes, ScoresAreInnerProductsOverTheChosenComponents) {
   const ColumnSearch search = query.search(shape.tokens, 1, GroupRule::softmax, SelectPer::query_head);

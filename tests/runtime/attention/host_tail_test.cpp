@@ -1,5 +1,6 @@
 #include "runtime/attention/host_tail.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -63,7 +64,8 @@ TEST_P(HostTailTest, ScoresItAsDoublePrecisionDoes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Lengths, HostTailTest, ::testing::Values(0, 1, 63, 64, 200, 1500));
+INSTANTIATE_TEST_SUITE_P(Lengths, HostTailTest, ::testing::Values(0, 1, 63, 64, 200, 1500),
+                         [](const auto& tail) { return fmt::format("tail{}", tail.param); });
 
 }  // namespace
 }  // namespace hayloft::runtime

@@ -8,6 +8,7 @@
 #include "offload/error.h"
 #include "runtime/attention/methods/heavy_hitters.h"
 #include "runtime/decode/session.h"
+#include "tests/support/parameter_name.h"
 
 // Methods that keep something of a sequence, in whole sessions: what they keep follows prompts, steps and forks.
 namespace hayloft::runtime {
@@ -133,7 +134,7 @@ TEST_P(MethodSessionTest, H2ORefusesAContextReadWithoutIt) {
   EXPECT_EQ(session.tokens(), 100);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, MethodSessionTest, ::testing::Values("llama", "smollm3"));
+INSTANTIATE_TEST_SUITE_P(Models, MethodSessionTest, ::testing::Values("llama", "smollm3"), test::by_value);
 
 }  // namespace
 }  // namespace hayloft::runtime

@@ -2,9 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
-
 #include "offload/error.h"
+#include "offload/list.h"
+#include "runtime/attention/method_option_table.h"
 #include "tests/support/refusal.h"
 
 namespace hayloft::runtime {
@@ -52,10 +52,64 @@ TEST(Method, AnUnknownNameOrKeyIsAnErrorThatListsTheKnownOnes) {
   EXPECT_NE(message_of([] { parse_method("sparq:rank=3", {}); }).find("unknown option 'rank'"), std::string::npos);
 }
 
+TEST(Method, AnOptionThatAMethodDoesNotUseIsAnErrorThatListsThoseItUses) {
+  EXPECT_TRUE(test::refuses([] { parse_method("topk:r=8", {}); }, {"topk does not use 'r'", "k, window, group"}));
+  EXPECT_TRUE(test::refuses([] { parse_method("dense:k=64", {}); }, {"dense does not use 'k'", "takes no options"}));
+  EXPECT_TRUE(test::refuses([] { parse_method("sparq:factory=Flat", {}); }, {"sparq does not use 'factory'"}));
+  EXPECT_TRUE(test::refuses([] { parse_method("sparq:Flat", {}); }, {"unknown option 'Flat'"}));
+}
+
+TEST(Method, EveryOptionIsReadCheckedAndPrintedByItsEntry) {
+  const std::vector<std::string> names = method_names();
+  for (const MethodOption& option : method_option_table()) {
+    SCOPED_TRACE(option.key);
+    int users = 0;
+    for (const std::string& name : names) users += uses(name, option) ? 1 : 0;
+    EXPECT_EQ(users, static_cast<int>(split_list(option.methods, ' ').size())) << "not a method: " << option.methods;
+    EXPECT_TRUE(test::refuses([&] { parse_method(fmt::format("{}:{}", names.front(), option.key), {}); },
+                              {fmt::format("'{}'", option.key)}));
+    if (option.key == "factory") continue;  // any text is one, until a head dimension is known
+    MethodOptions read;
+    EXPECT_TRUE(test::refuses([&] { read_method_option(option, read, "nonsense", flag(option)); }, {flag(option)}));
+    if (option.standard.empty()) continue;
+    read_method_option(option, read, option.standard, flag(option));
+    EXPECT_EQ(read, MethodOptions()) << "help says that it is usually " << option.standard;
+  }
+}
+
+TEST(Method, WordsThatHelpOffersAreUnderstood) {
+  for (const MethodOption& option : method_option_table()) {
+    if (option.value.find('|') == std::string_view::npos) continue;
+    for (const std::string_view word : split_list(option.value, '|')) {
+      MethodOptions read;
+      EXPECT_EQ(test::message_of([&] { read_method_option(option, read, word, flag(option)); }), "(no Error)");
+    }
+  }
+}
+
+TEST(Method, ALabelTellsWhatIsNotAsUsualInAnOrderThatStays) {
+  const auto label = [](std::string_view text) { return method_label(parse_method(text, {})); };
+  EXPECT_EQ(label("dense"), "dense");
+  EXPECT_EQ(label("sparq:tau=d:mean=off:window=0:group=logits:k=64:r=8"),
+            "sparq r=8 k=64 w=0 mean=off tau=d group=logits");
+  EXPECT_EQ(label("ann:IVF64,Flat:k=1%:nprobe=8:ef=9:rerank=2:aware=off"),
+            "ann IVF64,Flat nprobe=8 ef=9 rerank=2 aware=off k=1%");
+  EXPECT_EQ(label("ann:factory=IVF64,Flat"), "ann IVF64,Flat k=128");
+  EXPECT_EQ(label("window:window=64:sinks=2"), "window w=64 s=2");
+  EXPECT_EQ(label("pages:page=16"), "pages k=128 page=16");
+  EXPECT_EQ(label("h2o:recent=0.25"), "h2o k=128 recent=0.25");
+  EXPECT_EQ(label("lowrank:seed=7:tau=r"), "lowrank r=16 k=128 seed=7 tau=r");
+  EXPECT_EQ(label("topk:engine=faiss:select=query-head"), "topk k=128 faiss select=query-head");
+}
+
 TEST(Method, ValuesOutOfRangeAreErrorsThatNameTheOption) {
   auto make = [](std::string_view text) { return message_of([&] { make_method(parse_method(text, {}), 64); }); };
   EXPECT_NE(make("sparq:r=65").find("--attn-r 65"), std::string::npos);
-  EXPECT_NE(make("sparq:r=0").find("--attn-r 0"), std::string::npos);
+  EXPECT_NE(make("sparq:r=0").find("--attn sparq: r 0: must be between 1"), std::string::npos);
+  MethodOptions zero;
+  zero.name = "sparq";
+  zero.rank = 0;
+  EXPECT_TRUE(test::refuses([&] { make_method(zero, 64); }, {"--attn-r 0", "between 1 and the head dimension, 64"}));
   EXPECT_NE(make("sparq:k=16:window=17").find("--attn-window 17"), std::string::npos);
   EXPECT_NE(make("window:window=0:sinks=0").find("nothing to attend"), std::string::npos);
   EXPECT_NE(make("topk:k=0").find("k 0"), std::string::npos);

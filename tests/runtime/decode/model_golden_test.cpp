@@ -10,6 +10,7 @@
 
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/decode/session.h"
+#include "tests/support/parameter_name.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -114,11 +115,7 @@ TEST_P(ModelGolden, DecodingAfterAPrefillOfAnyLength) {
 INSTANTIATE_TEST_SUITE_P(Of, ModelGolden,
                          testing::Values("llama", "llama-llama3", "llama-linear-sharded", "mistral-sliding", "qwen2",
                                          "qwen2-sliding", "qwen3", "smollm3"),
-                         [](const auto& instance) {
-                           std::string name = instance.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+                         test::by_value);
 
 }  // namespace
 }  // namespace hayloft::runtime

@@ -9,6 +9,7 @@
 #include "runtime/decode/prefill_order.h"
 #include "runtime/decode/reading_note.h"
 #include "runtime/decode/session.h"
+#include "runtime/plan/plan.h"
 #include "tests/support/cpu_cache.h"
 #include "tests/support/temporary_folder.h"
 

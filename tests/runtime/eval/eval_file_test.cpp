@@ -157,7 +157,7 @@ TEST(MethodKey, TellsApartWhateverDiffers) {
   std::set<std::string> keys;
   const std::vector<std::string> methods = {
       "sparq",          "sparq:r=8",           "sparq:k=64",     "sparq:k=64,32",      "sparq:k=1%",
-      "sparq:window=3", "sparq:sinks=9",       "sparq:mean=off", "sparq:group=logits", "sparq:tau=d",
+      "sparq:window=3", "window:sinks=9",      "sparq:mean=off", "sparq:group=logits", "sparq:tau=d",
       "topk",           "topk:select=kv-head", "dense"};
   for (const std::string& method : methods) keys.insert(method_key(parse_method(method, {})));
   EXPECT_EQ(keys.size(), methods.size());

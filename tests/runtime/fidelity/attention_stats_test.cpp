@@ -8,6 +8,7 @@
 
 #include "offload/error.h"
 #include "tests/runtime/fidelity/audit_fixture.h"
+#include "tests/support/parameter_name.h"
 #include "tests/support/sparq_oracle.h"
 
 namespace hayloft::runtime {
@@ -145,7 +146,7 @@ TEST_P(AttentionStatsFigures, AreThoseOfABruteForceComputation) {
 
 // Three, one and two query heads a KV head, and sliding windows between the global layers.
 INSTANTIATE_TEST_SUITE_P(Models, AttentionStatsFigures,
-                         ::testing::Values("llama", "llama-linear-sharded", "llama-llama3", "smollm3"));
+                         ::testing::Values("llama", "llama-linear-sharded", "llama-llama3", "smollm3"), test::by_value);
 
 TEST(AttentionStats, OfAllColumnsAgreeFullyAndIntegersLessThanSixteenBits) {
   double agreement[2];

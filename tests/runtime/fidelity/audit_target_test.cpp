@@ -30,7 +30,9 @@ AuditTarget target(std::string_view method, double mass = 0.95, int samples = 1)
   AuditTargetOptions options;
   options.mass = mass;
   options.samples = samples;
-  return {parse_method(method, {}), head_dim, options};
+  MethodOptions defaults;
+  defaults.rank = 4;  // what caught() has
+  return {parse_method(method, defaults), head_dim, options};
 }
 
 std::vector<std::string> update(AuditTarget& target, const StepFidelity& sample) {
@@ -55,7 +57,7 @@ TEST(AuditTarget, LeavesAloneWhatCatchesEnough) {
 }
 
 TEST(AuditTarget, DecidesOnTheMeanOfSeveralSamples) {
-  AuditTarget target = runtime::target("topk:r=4:k=100", 0.95, 3);
+  AuditTarget target = runtime::target("topk:k=100", 0.95, 3);
   EXPECT_TRUE(update(target, caught(100, 0.5, 1)).empty());
   EXPECT_TRUE(update(target, caught(100, 1, 1)).empty());
   EXPECT_EQ(update(target, caught(100, 1, 1)).size(), 1u);  // 0.83
@@ -65,7 +67,7 @@ TEST(AuditTarget, DecidesOnTheMeanOfSeveralSamples) {
 }
 
 TEST(AuditTarget, DoesNotCountStepsMadeBeforeTheRaise) {
-  AuditTarget target = runtime::target("topk:r=4:k=10%");
+  AuditTarget target = runtime::target("topk:k=10%");
   EXPECT_EQ(update(target, caught(100, 0.9, 0.9)).size(), 1u);
   EXPECT_TRUE(update(target, caught(100, 0.9, 0.9)).empty());
   EXPECT_EQ(update(target, caught(150, 0.92, 0.92)).size(), 1u);
@@ -84,7 +86,7 @@ TEST(AuditTarget, RaisesRWhereALargerKDoesNotHelpSparq) {
 }
 
 TEST(AuditTarget, SaysOnceWhenThereIsNothingMoreToRaise) {
-  AuditTarget target = runtime::target("topk:r=4:k=800");
+  AuditTarget target = runtime::target("topk:k=800");
   EXPECT_NE(update(target, caught(800, 0.5, 1))[0].find("k 800 -> 1000"), std::string::npos);
   EXPECT_NE(update(target, caught(1000, 0.5, 1))[0].find("nothing more to raise"), std::string::npos);
   EXPECT_TRUE(update(target, caught(1000, 0.5, 1)).empty());

@@ -9,6 +9,7 @@
 
 #include "offload/error.h"
 #include "tests/runtime/fidelity/audit_fixture.h"
+#include "tests/support/parameter_name.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -100,6 +101,10 @@ struct Case {
   const char* method;
 };
 
+std::ostream& operator<<(std::ostream& out, const Case& c) {
+  return out << c.model << " " << c.method << " " << offload::name(c.columns);
+}
+
 class AuditFigures : public ::testing::TestWithParam<Case> {};
 
 TEST_P(AuditFigures, AreThoseOfABruteForceComputation) {
@@ -150,7 +155,8 @@ INSTANTIATE_TEST_SUITE_P(
                       // Exactness must not come from the integer mirror.
                       Case{"llama", offload::ColumnFormat::int8, "sparq:r=2:k=40"},
                       Case{"llama-llama3", offload::ColumnFormat::int4, "topk:k=40"},
-                      Case{"smollm3", f16_columns, "sparq:r=2:k=24"}));
+                      Case{"smollm3", f16_columns, "sparq:r=2:k=24"}),
+    test::by_value);
 
 TEST(Audit, FindsNothingAmissWithDenseAttention) {
   TinyRun run("llama");

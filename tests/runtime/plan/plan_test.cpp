@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "tests/support/parameter_name.h"
 #include "tests/support/refusal.h"
 
 // The planner against what really happens: each number beside that of a session that was really run.
@@ -97,12 +98,7 @@ TEST_P(PlanTest, BytesAndElementsAreThoseThatARealStepCounts) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, PlanTest, testing::Values("llama", "mistral-sliding", "smollm3"),
-                         [](const auto& shape) {
-                           std::string name = shape.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Models, PlanTest, testing::Values("llama", "mistral-sliding", "smollm3"), test::by_value);
 
 PlanRequest llama_3_8b() {
   PlanRequest request;

@@ -138,8 +138,7 @@ inline nlohmann::json sentencepiece_tokenizer(const std::vector<Piece>& pieces) 
     if (!piece.normal) continue;
     const std::size_t first = merges.size();
     const std::string_view text = piece.text;
-    for (std::size_t cut = runtime::utf8_at(text, 0).length; cut < text.size();
-         cut += runtime::utf8_at(text, cut).length) {
+    for (std::size_t cut = utf8_at(text, 0).length; cut < text.size(); cut += utf8_at(text, cut).length) {
       const auto left = ids.find(text.substr(0, cut)), right = ids.find(text.substr(cut));
       if (left == ids.end() || right == ids.end()) continue;
       merges.push_back({left->first, right->first, piece.score, left->second, right->second});
@@ -191,7 +190,7 @@ inline std::vector<std::string> merge_lines(std::string_view file) {
 inline nlohmann::json vocabulary_of_merges(const std::vector<std::string>& merges) {
   nlohmann::json vocabulary = nlohmann::json::object();
   const auto is_letter_itself = [](int byte) {
-    return runtime::utf8_at(runtime::byte_letter(static_cast<std::uint8_t>(byte)), 0).code < 0x100;
+    return utf8_at(runtime::byte_letter(static_cast<std::uint8_t>(byte)), 0).code < 0x100;
   };
   for (const bool itself : {true, false}) {
     for (int byte = 0; byte < 256; ++byte) {

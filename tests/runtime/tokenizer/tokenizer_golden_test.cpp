@@ -8,6 +8,7 @@
 
 #include "offload/utf8.h"
 #include "runtime/tokenizer/tokenizer.h"
+#include "tests/support/parameter_name.h"
 
 // Small tokenizers of every kind against Hugging Face's tokenizers, recorded by scripts/make-tokenizer-goldens.py.
 namespace hayloft::runtime {
@@ -54,7 +55,7 @@ TEST_P(GoldenTokenizer, DecodesAsRecorded) {
 INSTANTIATE_TEST_SUITE_P(, GoldenTokenizer,
                          testing::Values("continuations", "flags", "gemma", "gpt2", "llama2", "llama3", "metaspace",
                                          "o200k", "qwen2", "roberta", "split_chain", "word_ends"),
-                         [](const auto& kind) { return std::string(kind.param); });
+                         test::by_value);
 
 class StreamedTokenizer : public GoldenTokenizer {};
 
@@ -72,7 +73,7 @@ TEST_P(StreamedTokenizer, DecodesPieceByPieceToTheSameText) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, StreamedTokenizer, testing::Values("gemma", "gpt2", "llama2", "llama3", "qwen2"),
-                         [](const auto& kind) { return std::string(kind.param); });
+                         test::by_value);
 
 }  // namespace
 }  // namespace hayloft::runtime
