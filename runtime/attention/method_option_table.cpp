@@ -64,13 +64,13 @@ Text word_of(const Word<T> (&words)[n], T value) {
 
 // " key=value" unless the field is what it usually is.
 template <class T>
-std::string unusual(Text key, T MethodOptions::* field, const Options& options) {
+std::string unusual(Text key, T MethodOptions::*field, const Options& options) {
   static const Options usual;
   return options.*field == usual.*field ? std::string() : fmt::format(" {}={}", key, options.*field);
 }
 
 template <class T, std::size_t n>
-std::string unusual(Text key, T MethodOptions::* field, const Word<T> (&words)[n], const Options& options) {
+std::string unusual(Text key, T MethodOptions::*field, const Word<T> (&words)[n], const Options& options) {
   static const Options usual;
   return options.*field == usual.*field ? std::string() : fmt::format(" {}={}", key, word_of(words, options.*field));
 }

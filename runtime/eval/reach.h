@@ -6,9 +6,9 @@
 
 #include "runtime/eval/means.h"
 
-// How much of a context a method attends to. The tail, fewer than a block beyond the cache's window, is always attended:
-// with blocks as long as the context every method would be dense attention under another name. So evaluations choose
-// the block size by the length of the context, and their tables mark what attended to most of it all the same.
+// How much of a context a method attends to. The tail, fewer than a block beyond the cache's window, is always
+// attended: with blocks as long as the context every method would be dense attention under another name. So evaluations
+// choose the block size by the length of the context, and their tables mark what attended to most of it all the same.
 namespace hayloft::runtime::eval {
 
 // Tokens per block of the store, a power of two from 64 to 4096: a sixteenth of the context at most, so 4096 from 64k

@@ -7,7 +7,7 @@
 #include <span>
 
 #include "offload/error.h"
-#include "runtime/plan/near_memory.h"
+#include "runtime/plan/numa_bandwidth.h"
 #include "runtime/plan/profile.h"
 
 // The measurements behind a machine profile: each verb of decoding by itself, over memory that holds noise.
@@ -63,8 +63,8 @@ class Measurement {
     profile.footprint_bytes = memory_.bytes();
     profile.small_footprint_bytes = std::max(memory_.bytes() / small_share, smallest_footprint / 4);
     say("memory");
-    measure_near_reads(profile, topology, backend_.threads(), {memory_.data(), memory_.bytes()},
-                       [&](const std::function<void()>& turn) { return median([&](int) { turn(); }); });
+    measure_numa_bandwidth(profile, topology, backend_.threads(), {memory_.data(), memory_.bytes()},
+                           [&](const std::function<void()>& turn) { return median([&](int) { turn(); }); });
     say("matrices");
     measure_matrices(profile);
     profile.layer_overhead_us = layer_seconds() * 1e6;

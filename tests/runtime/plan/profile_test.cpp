@@ -7,7 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "runtime/plan/near_memory.h"
+#include "runtime/plan/numa_bandwidth.h"
 #include "tests/support/refusal.h"
 #include "tests/support/temporary_folder.h"
 
@@ -172,7 +172,7 @@ TEST(MeasuredProfile, ReadsEveryNodeByOneTwoFourAndAllThreads) {
   const std::vector<std::byte> memory(std::size_t{4} << 20);
   MachineProfile profile;
   int turns = 0;
-  measure_near_reads(profile, topology, threads, memory, [&](const std::function<void()>& turn) {
+  measure_numa_bandwidth(profile, topology, threads, memory, [&](const std::function<void()>& turn) {
     turn();
     return ++turns * 1e-3;
   });
