@@ -11,7 +11,7 @@ set(public_headers
     offload/snapshot/snapshot.h offload/snapshot/writer.h
     index/ann/ann.h index/scan/search.h
     gpu/backend.h gpu/no_device.h
-    runtime/tokenizer/tokenizer.h
+    runtime/tokenizer/chat_template.h runtime/tokenizer/tokenizer.h
     runtime/checkpoint/config.h runtime/checkpoint/safetensors.h runtime/checkpoint/weights.h
     runtime/cache/cache.h runtime/cache/spills.h
     runtime/attention/budget.h runtime/attention/counters.h runtime/attention/host_tail.h runtime/attention/method.h
@@ -21,6 +21,7 @@ set(public_headers
     runtime/fidelity/attention_stats.h runtime/fidelity/audit.h runtime/fidelity/audit_report.h
     runtime/fidelity/audit_sample.h runtime/fidelity/figure.h runtime/fidelity/ranking.h runtime/fidelity/recall.h)
 set(eval_headers
+    runtime/eval/eval.h runtime/eval/ruler/ruler.h runtime/eval/task.h
     runtime/eval/needle/context.h runtime/eval/needle/haystack.h runtime/eval/needle/needle.h
     runtime/eval/needle/text.h runtime/eval/needle/words.h)
 
