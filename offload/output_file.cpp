@@ -5,11 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
+#include <charconv>
+#include <string>
 #include <utility>
 
 #include "offload/error.h"
+#include "offload/temporary_file.h"
 
 namespace hayloft::offload {
 namespace {
@@ -18,41 +20,70 @@ namespace {
   fail("{}: cannot be written: {}", path.string(), std::generic_category().message(cause));
 }
 
-}  // namespace
-
-std::filesystem::path temporary_name(const std::filesystem::path& target) {
-  static std::atomic<unsigned> count{0};
-  return target.parent_path() /
-         fmt::format(".{}.{}.{}.partial", target.filename().string(), ::getpid(), count.fetch_add(1));
+// N of /dev/fd/N and its other names, -1 for any other path. Opened anew such a file would be written from its start.
+int own_descriptor(const std::filesystem::path& path) {
+  const std::string name = path.lexically_normal().string();
+  if (name == "/dev/stdout") return STDOUT_FILENO;
+  if (name == "/dev/stderr") return STDERR_FILENO;
+  for (const std::string_view folder : {"/dev/fd/", "/proc/self/fd/"}) {
+    if (!name.starts_with(folder)) continue;
+    int number = -1;
+    const auto [stop, error] = std::from_chars(name.data() + folder.size(), name.data() + name.size(), number);
+    if (error == std::errc() && stop == name.data() + name.size()) return number;
+  }
+  return -1;
 }
 
-void sync_folder(const std::filesystem::path& folder) noexcept {
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return;
-  ::fsync(descriptor);
-  ::close(descriptor);
+}  // namespace
+
+std::filesystem::path resolve_links(const std::filesystem::path& path) {
+  constexpr int most_links = 40;  // as many as Linux follows
+  std::filesystem::path target = path;
+  std::error_code error;
+  for (int links = 0; std::filesystem::is_symlink(target, error); ++links) {
+    if (links == most_links) refuse(path, ELOOP);
+    const std::filesystem::path next = std::filesystem::read_symlink(target, error);
+    if (error) refuse(path, error.value());
+    target = target.parent_path() / next;  // an absolute `next` stands alone
+  }
+  target = std::filesystem::weakly_canonical(target, error);
+  if (error) refuse(path, error.value());
+  return target;
 }
 
 OutputFile::OutputFile(const std::filesystem::path& path) : path_(path) {
-  std::error_code error;
-  target_ = std::filesystem::weakly_canonical(path, error);
-  if (error) refuse(path_, error.value());
-  if (path.filename().empty()) refuse(path_, EISDIR);
-
-  struct stat status {};
-  const bool exists = ::stat(target_.c_str(), &status) == 0;
-  if (exists && S_ISDIR(status.st_mode)) refuse(path_, EISDIR);
-  // Renaming over a read-only file would succeed, but it was protected for a reason.
-  if (exists && ::access(target_.c_str(), W_OK) != 0) refuse(path_, errno);
-  if (exists && !S_ISREG(status.st_mode)) {
-    descriptor_ = ::open(target_.c_str(), O_WRONLY | O_CLOEXEC);
+  if (const int own = own_descriptor(path); own >= 0) {
+    descriptor_ = ::fcntl(own, F_DUPFD_CLOEXEC, 0);
     if (descriptor_ < 0) refuse(path_, errno);
     return;
   }
+  if (path.filename().empty()) refuse(path_, EISDIR);
+  struct stat status {};
+  const bool exists = ::stat(path.c_str(), &status) == 0;
+  if (exists && S_ISDIR(status.st_mode)) refuse(path_, EISDIR);
+  // Renaming over a read-only file would succeed, but it was protected for a reason.
+  if (exists && ::access(path.c_str(), W_OK) != 0) refuse(path_, errno);
+  if (exists && !S_ISREG(status.st_mode)) {
+    descriptor_ = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+    if (descriptor_ < 0) refuse(path_, errno);
+    return;
+  }
+  target_ = resolve_links(path);
+  remove_abandoned(target_);
+  create_temporary(exists, status.st_mode & 07777);
+}
+
+void OutputFile::create_temporary(bool replaces, unsigned mode) {
   const std::filesystem::path temporary = temporary_name(target_);
-  descriptor_ = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  descriptor_ = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, replaces ? mode & 0600 : 0666);
   if (descriptor_ < 0) refuse(path_, errno);
   temporary_ = temporary;
+  hold_temporary(descriptor_);
+  if (replaces && ::fchmod(descriptor_, mode) != 0) {
+    const int cause = errno;
+    close();
+    refuse(path_, cause);
+  }
 }
 
 OutputFile::~OutputFile() {

@@ -7,9 +7,15 @@
 
 namespace hayloft::offload {
 
+// What `path` names once symbolic links are followed, whether or not something is there. Throws Error naming the path
+// when they lead in a circle or through what is no folder.
+std::filesystem::path resolve_links(const std::filesystem::path& path);
+
 // A file that appears whole or not at all: written under a temporary name in the same folder, synced, then renamed over
-// the target by commit(). Without commit() nothing is left behind and the target stays as it was. A target that is not
-// a regular file (a terminal, a pipe, /dev/null) is written in place. Not thread-safe.
+// the target by commit(). Without commit() nothing is left behind and the target stays as it was. A file that takes the
+// place of another has its permissions; a symbolic link is followed, also where it leads to nothing yet. What a killed
+// process left behind of the same target is removed. A target that is not a regular file (a terminal, a pipe,
+// /dev/null) and a descriptor of this process (/dev/stdout, /dev/fd/N) are written in place. Not thread-safe.
 class OutputFile {
  public:
   // Opens the temporary file at once. Throws Error naming the path and the cause when it cannot be written.
@@ -25,6 +31,8 @@ class OutputFile {
  private:
   void close() noexcept;
 
+  void create_temporary(bool replaces, unsigned mode);
+
   std::filesystem::path path_;       // as the user wrote it, for messages
   std::filesystem::path target_;     // what path_ names, symbolic links followed
   std::filesystem::path temporary_;  // empty when the target is written in place, or committed
@@ -34,10 +42,5 @@ class OutputFile {
 // Throws what writing to `path` would throw at its start, so that a long run can be refused before it begins. Leaves
 // nothing behind.
 void require_writable(const std::filesystem::path& path);
-
-// For others who replace a file whole. A name in the folder of `target` that no other writer uses:
-std::filesystem::path temporary_name(const std::filesystem::path& target);
-// and what makes a rename in `folder` last, as far as the system can:
-void sync_folder(const std::filesystem::path& folder) noexcept;
 
 }  // namespace hayloft::offload

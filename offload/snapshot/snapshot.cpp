@@ -1,40 +1,18 @@
 #include "offload/snapshot/snapshot.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <system_error>
 #include <utility>
 
 #include "offload/error.h"
-#include "offload/format.h"
+#include "offload/host/mapped_file.h"
 #include "offload/snapshot/file.h"
 
 namespace hayloft::offload {
 
-// The file's first `bytes`, read-only.
-struct Snapshot::Mapping {
-  Mapping(const SnapshotFile& file, std::uint64_t size) : bytes(size) {
-    void* const mapped = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.descriptor(), 0);
-    if (mapped == MAP_FAILED) {
-      fail("{}: {} cannot be mapped: {}; raise the process' limit (ulimit -v) if there is one", file.path().string(),
-           format_bytes(bytes), std::generic_category().message(errno));
-    }
-    data = static_cast<const std::byte*>(mapped);
-  }
-  ~Mapping() { ::munmap(const_cast<std::byte*>(data), bytes); }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-
-  const std::byte* data;
-  std::uint64_t bytes;
-};
-
 Snapshot::Snapshot(std::shared_ptr<const SnapshotFile> file, std::shared_ptr<const SnapshotState> state)
     : file_(std::move(file)), state_(std::move(state)) {
-  mapping_ = std::make_shared<const Mapping>(*file_, state_->header.file_bytes);
+  mapping_ = std::make_shared<const MappedFile>(file_->descriptor(), state_->header.file_bytes, file_->path());
 }
 
 Snapshot::Snapshot(Snapshot&&) noexcept = default;
@@ -122,7 +100,7 @@ Store Snapshot::store(Arena& arena) const {
     layer.tokens = saved.tokens;
     layer.value_sum = saved.value_sum;
     layer.blocks.reserve(saved.blocks.size());
-    for (const SavedBlock& block : saved.blocks) layer.blocks.push_back(mapping_->data + block.offset);
+    for (const SavedBlock& block : saved.blocks) layer.blocks.push_back(mapping_->data() + block.offset);
   }
   return Store(arena, description().shape, mapping_, std::move(layers));
 }
@@ -136,8 +114,10 @@ std::vector<std::string> Snapshot::attachments() const {
 std::optional<std::span<const std::byte>> Snapshot::attachment(std::string_view name) const {
   for (const SavedAttachment& saved : state_->metadata.attachments) {
     if (saved.name != name) continue;
-    const std::span<const std::byte> bytes(mapping_->data + saved.offset, saved.bytes);
-    if (snapshot_checksum(bytes) != saved.checksum) {
+    const std::span<const std::byte> bytes(mapping_->data() + saved.offset, saved.bytes);
+    const bool same = snapshot_checksum(bytes) == saved.checksum;
+    mapping_->check();
+    if (!same) {
       fail("{}: damaged: the index '{}' does not match its checksum; make it again by hayloft index", path().string(),
            name);
     }
@@ -159,8 +139,10 @@ void Snapshot::verify(const SnapshotProgress& progress) const {
     const SavedLayer& layer = state_->metadata.layers[index];
     std::vector<double> sum(layer.value_sum.size());
     for (std::size_t i = 0; i < layer.blocks.size(); ++i) {
-      const std::byte* const block = mapping_->data + layer.blocks[i].offset;
-      if (snapshot_checksum({block, layout.block_bytes}) != layer.blocks[i].checksum) {
+      const std::byte* const block = mapping_->data() + layer.blocks[i].offset;
+      const bool same = snapshot_checksum({block, layout.block_bytes}) == layer.blocks[i].checksum;
+      mapping_->check();
+      if (!same) {
         file_->refuse_damaged(fmt::format("layer {}, block {} (tokens from {} on) does not match its checksum", index,
                                           i, i * static_cast<std::size_t>(layout.block_tokens)));
       }
@@ -189,11 +171,13 @@ std::string Snapshot::content_digest(const SnapshotProgress& progress) const {
   std::vector<LayerView> layers;
   for (const SavedLayer& saved : state_->metadata.layers) {
     std::vector<const std::byte*>& of = blocks.emplace_back();
-    for (const SavedBlock& block : saved.blocks) of.push_back(mapping_->data + block.offset);
+    for (const SavedBlock& block : saved.blocks) of.push_back(mapping_->data() + block.offset);
     const std::vector<float>& sum = sums.emplace_back(saved.value_sum.begin(), saved.value_sum.end());
     layers.push_back({&state_->layout, of, saved.tokens, sum});
   }
-  return offload::content_digest(tokens(), layers, images, progress);
+  std::string digest = offload::content_digest(tokens(), layers, images, progress);
+  mapping_->check();
+  return digest;
 }
 
 }  // namespace hayloft::offload

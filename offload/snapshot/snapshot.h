@@ -67,6 +67,7 @@ using SnapshotProgress = std::function<void(std::uint64_t bytes, std::uint64_t t
 std::string content_digest(std::span<const std::int32_t> tokens, std::span<const LayerView> layers,
                            std::span<const TailImage> tails, const SnapshotProgress& progress = {});
 
+class MappedFile;
 class SnapshotFile;    // an open file
 struct SnapshotState;  // what the file's last checkpoint says
 
@@ -126,10 +127,9 @@ class Snapshot {
   friend class SnapshotWriter;
   Snapshot(std::shared_ptr<const SnapshotFile> file, std::shared_ptr<const SnapshotState> state);
 
-  struct Mapping;
   std::shared_ptr<const SnapshotFile> file_;
   std::shared_ptr<const SnapshotState> state_;
-  std::shared_ptr<const Mapping> mapping_;
+  std::shared_ptr<const MappedFile> mapping_;
 };
 
 }  // namespace hayloft::offload

@@ -13,7 +13,9 @@
 
 #include "offload/error.h"
 #include "offload/output_file.h"
+#include "offload/snapshot/continuation.h"
 #include "offload/snapshot/file.h"
+#include "offload/temporary_file.h"
 
 namespace hayloft::offload {
 namespace {
@@ -38,11 +40,8 @@ void check_description(const std::filesystem::path& path, const SnapshotDescript
 }
 
 std::filesystem::path real_path(const std::filesystem::path& path) {
-  std::error_code error;
-  std::filesystem::path real = std::filesystem::weakly_canonical(path, error);
-  if (error) fail("{}: cannot be written: {}", path.string(), error.message());
   if (path.filename().empty()) fail("{}: names a folder, not a file", path.string());
-  return real;
+  return resolve_links(path);
 }
 
 bool same_file(const SnapshotFile& file, const std::filesystem::path& path) {
@@ -58,6 +57,15 @@ std::shared_ptr<const SnapshotFile> open_locked(const std::filesystem::path& pat
   file->lock();
   if (!same_file(*file, path)) fail("{}: was replaced while it was being opened; try again", path.string());
   return file;
+}
+
+// A context that takes the place of another has its permissions.
+void take_permissions(const SnapshotFile& file, const std::filesystem::path& replaced) {
+  struct stat status {};
+  if (::stat(replaced.c_str(), &status) != 0) return;
+  if (::fchmod(file.descriptor(), status.st_mode & 07777) != 0) {
+    fail("{}: its permissions cannot be kept: {}", replaced.string(), std::generic_category().message(errno));
+  }
 }
 
 bool disk_full(int cause) {
@@ -216,42 +224,6 @@ struct SnapshotWriter::Impl {
     next.header.version = saved.empty() ? 1 : 2;
   }
 
-  void check_continues(const Store& store, std::span<const std::int32_t> tokens,
-                       std::span<const TailImage> tails) const {
-    const SnapshotDescription& description = state->header.description;
-    const auto mistake = [this](const std::string& what) {
-      throw std::logic_error(fmt::format("SnapshotWriter: {}: {}", file->path().string(), what));
-    };
-    if (store.shape() != description.shape) mistake("a store of another shape");
-    const auto count = static_cast<std::int64_t>(tokens.size());
-    if (count < state->header.tokens) mistake(fmt::format("{} tokens after {}", count, state->header.tokens));
-    if (tails.size() != static_cast<std::size_t>(description.model_layers)) {
-      mistake(fmt::format("{} tails for {} layers", tails.size(), description.model_layers));
-    }
-    const std::int64_t cached = tails.front().position + tails.front().tokens;
-    if (cached < state->metadata.cached_tokens() || cached > count) {
-      mistake(
-          fmt::format("tails that end at token {} of {}, after {}", cached, count, state->metadata.cached_tokens()));
-    }
-    int store_layer = 0;
-    for (const TailImage& tail : tails) {
-      if (tail.tokens < 0 || tail.position < 0 || tail.position + tail.tokens != cached ||
-          tail.rows.size_bytes() != tail_bytes(state->layout, tail.tokens)) {
-        mistake(fmt::format("a tail of tokens {} to {} in {} elements, among others that end at {}", tail.position,
-                            tail.position + tail.tokens, tail.rows.size(), cached));
-      }
-      if (tail.store_layer == -1) continue;
-      if (tail.store_layer != store_layer || store_layer >= store.shape().layers ||
-          store.tokens(store_layer) != tail.position ||
-          store.tokens(store_layer) < state->metadata.layers[static_cast<std::size_t>(store_layer)].tokens) {
-        mistake(fmt::format("a tail from token {} on does not continue layer {} of the store", tail.position,
-                            tail.store_layer));
-      }
-      ++store_layer;
-    }
-    if (store_layer != store.shape().layers) mistake("layers of the store without a tail");
-  }
-
   void require_syncing() const {
     if (failed_sync) {
       fail("{}: an earlier sync to the disk failed; {}; check the disk, then run the same command again",
@@ -285,10 +257,12 @@ SnapshotWriter SnapshotWriter::create(const std::filesystem::path& path, const S
                                SavedLayer{0, {}, std::vector<double>(sums)});
   const std::vector<TailImage> tails(static_cast<std::size_t>(description.model_layers));
 
+  remove_abandoned(target);
   const std::filesystem::path temporary = temporary_name(target);
   auto impl = std::make_unique<Impl>(SnapshotFile::create(path, temporary), target, std::move(calls));
   try {
     impl->file->lock();
+    take_permissions(*impl->file, target);
     impl->state = std::make_shared<const SnapshotState>(first);
     first.header.sequence = 1;
     impl->write_area(first, tails);
@@ -328,7 +302,7 @@ std::uint64_t SnapshotWriter::file_bytes() const {
 
 void SnapshotWriter::checkpoint(const Store& store, std::span<const std::int32_t> tokens,
                                 std::span<const TailImage> tails, std::span<const SnapshotAttachment> attachments) {
-  impl_->check_continues(store, tokens, tails);
+  check_continues(impl_->file->path(), *impl_->state, store, tokens, tails);
   impl_->require_syncing();
   SnapshotState next = *impl_->state;
   next.header.sequence += 1;
@@ -353,6 +327,7 @@ void SnapshotWriter::finish(const std::filesystem::path& final_path) {
     impl_->commit(std::move(next));
   }
   if (target != impl_->path) {
+    take_permissions(*impl_->file, target);
     if (::rename(impl_->path.c_str(), target.c_str()) != 0) {
       fail("{}: cannot be written: {}; the finished context is kept as {}", final_path.string(),
            std::generic_category().message(errno), impl_->path.string());

@@ -3,10 +3,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "offload/host/mapped_file.h"
 
 #include "gpu/backend.h"
 
@@ -27,9 +30,6 @@ struct TensorView {
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path);
-  ~SafetensorsFile();
-  SafetensorsFile(SafetensorsFile&&) noexcept;
-  SafetensorsFile& operator=(SafetensorsFile&&) noexcept;
 
   const std::map<std::string, TensorView, std::less<>>& tensors() const { return tensors_; }
   const TensorView& at(std::string_view name) const;  // throws Error naming the file when there is no such tensor
@@ -38,8 +38,7 @@ class SafetensorsFile {
 
  private:
   std::filesystem::path path_;
-  void* mapping_ = nullptr;
-  std::uint64_t bytes_ = 0;
+  std::unique_ptr<const offload::MappedFile> mapping_;
   std::map<std::string, TensorView, std::less<>> tensors_;
 };
 

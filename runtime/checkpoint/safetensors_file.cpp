@@ -1,5 +1,4 @@
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -7,7 +6,6 @@
 #include <cerrno>
 #include <cstring>
 #include <system_error>
-#include <utility>
 
 #include "offload/error.h"
 #include "offload/half.h"
@@ -53,39 +51,10 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path
   struct stat status {};
   if (::fstat(file.number, &status) != 0) fail("{}: cannot be read: {}", path.string(), system_message());
   if (!S_ISREG(status.st_mode)) fail("{}: not a regular file", path.string());
-  bytes_ = static_cast<std::uint64_t>(status.st_size);
-  if (bytes_ == 0) fail("{}: the file is empty", path.string());
-
-  void* mapping = ::mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, file.number, 0);
-  if (mapping == MAP_FAILED) fail("{}: cannot be mapped: {}", path.string(), system_message());
-  try {
-    tensors_ = parse_safetensors({static_cast<const std::byte*>(mapping), bytes_}, path.string());
-  } catch (...) {
-    ::munmap(mapping, bytes_);
-    throw;
-  }
-  mapping_ = mapping;
-}
-
-SafetensorsFile::~SafetensorsFile() {
-  if (mapping_) ::munmap(mapping_, bytes_);
-}
-
-SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      mapping_(std::exchange(other.mapping_, nullptr)),
-      bytes_(std::exchange(other.bytes_, 0)),
-      tensors_(std::move(other.tensors_)) {
-  other.tensors_.clear();
-}
-
-SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&& other) noexcept {
-  SafetensorsFile taken(std::move(other));
-  std::swap(path_, taken.path_);
-  std::swap(mapping_, taken.mapping_);
-  std::swap(bytes_, taken.bytes_);
-  std::swap(tensors_, taken.tensors_);
-  return *this;
+  if (status.st_size == 0) fail("{}: the file is empty", path.string());
+  mapping_ = std::make_unique<const offload::MappedFile>(file.number, static_cast<std::uint64_t>(status.st_size), path);
+  tensors_ = parse_safetensors(mapping_->bytes(), path.string());
+  mapping_->check();
 }
 
 const TensorView& SafetensorsFile::at(std::string_view name) const {

@@ -1,6 +1,8 @@
 #include "offload/output_file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -9,6 +11,7 @@
 #include <string>
 
 #include "offload/error.h"
+#include "offload/temporary_file.h"
 
 namespace hayloft::offload {
 namespace {
@@ -74,6 +77,66 @@ TEST_F(OutputFileTest, WritesThroughASymbolicLinkInsteadOfReplacingIt) {
   file.commit();
   EXPECT_TRUE(fs::is_symlink(folder_ / "link"));
   EXPECT_EQ(contents(folder_ / "real"), "new");
+}
+
+TEST_F(OutputFileTest, CreatesWhatADanglingSymbolicLinkLeadsTo) {
+  fs::create_symlink("real", folder_ / "link");
+  OutputFile file(folder_ / "link");
+  file.write("new");
+  file.commit();
+  EXPECT_TRUE(fs::is_symlink(folder_ / "link"));
+  EXPECT_EQ(contents(folder_ / "real"), "new");
+}
+
+TEST_F(OutputFileTest, RefusesLinksInACircle) {
+  fs::create_symlink("b", folder_ / "a");
+  fs::create_symlink("a", folder_ / "b");
+  EXPECT_THROW(require_writable(folder_ / "a"), Error);
+}
+
+TEST_F(OutputFileTest, KeepsThePermissionsOfTheFileItReplaces) {
+  put(folder_ / "secret", "old");
+  fs::permissions(folder_ / "secret", fs::perms::owner_read | fs::perms::owner_write);
+  OutputFile file(folder_ / "secret");
+  file.write("new");
+  file.commit();
+  EXPECT_EQ(fs::status(folder_ / "secret").permissions(), fs::perms::owner_read | fs::perms::owner_write);
+}
+
+TEST_F(OutputFileTest, WritesADescriptorOfThisProcessWhereItStands) {
+  const fs::path target = folder_ / "out";
+  const int descriptor = ::open(target.c_str(), O_WRONLY | O_CREAT, 0600);
+  ASSERT_GE(descriptor, 0);
+  ASSERT_EQ(::write(descriptor, "one ", 4), 4);
+  {
+    OutputFile file("/dev/fd/" + std::to_string(descriptor));
+    file.write("two");
+    file.commit();
+  }
+  ::close(descriptor);
+  EXPECT_EQ(contents(target), "one two");
+  EXPECT_THROW(require_writable("/dev/fd/" + std::to_string(descriptor)), Error);
+}
+
+TEST_F(OutputFileTest, RemovesWhatAKilledProcessLeftAndNothingElse) {
+  const pid_t gone = ::fork();
+  if (gone == 0) ::_exit(0);
+  ASSERT_GT(gone, 0);
+  ASSERT_EQ(::waitpid(gone, nullptr, 0), gone);
+  const std::string abandoned = ".out.json." + std::to_string(gone) + ".0.partial";
+  const std::string held = ".out.json." + std::to_string(gone) + ".1.partial";
+  const std::string own = ".out.json." + std::to_string(::getpid()) + ".1234567.partial";
+  const std::string other = ".other." + std::to_string(gone) + ".0.partial";
+  for (const std::string& name : {abandoned, held, own, other}) put(folder_ / name, "half");
+  const int holder = ::open((folder_ / held).c_str(), O_RDONLY);
+  hold_temporary(holder);
+
+  require_writable(folder_ / "out.json");
+  EXPECT_FALSE(fs::exists(folder_ / abandoned));
+  EXPECT_TRUE(fs::exists(folder_ / held));
+  EXPECT_TRUE(fs::exists(folder_ / own));
+  EXPECT_TRUE(fs::exists(folder_ / other));
+  ::close(holder);
 }
 
 TEST_F(OutputFileTest, WritesADeviceInPlace) {

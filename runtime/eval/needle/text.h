@@ -12,7 +12,7 @@
 // on exactly these sentences, with keys of this kind.
 namespace hayloft::runtime::eval {
 
-std::string needle_key(std::mt19937_64& random);                 // "brave harbor", from runtime/words
+std::string needle_key(std::mt19937_64& random);                 // "brave harbor", from runtime/eval/needle/words
 std::string random_digits(std::mt19937_64& random, int digits);  // the first is not 0; digits in 1..18
 
 // "The special magic number for brave harbor is 482913.": `kind` is what is hidden, "number" or another noun.

@@ -15,7 +15,8 @@ namespace {
 constexpr int common_words = 10;  // that are asked for
 constexpr int short_context = 4096;
 
-// Different lower-case words without end: those of runtime/words in random order, then syllables strung together.
+// Different lower-case words without end: those of runtime/eval/needle/words in random order, then syllables strung
+// together.
 class Words {
  public:
   explicit Words(std::mt19937_64& random) : random_(&random) {

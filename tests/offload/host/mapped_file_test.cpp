@@ -1,0 +1,91 @@
+#include "offload/host/mapped_file.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "offload/error.h"
+#include "tests/support/temporary_folder.h"
+
+namespace hayloft::offload {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t size = 1 << 20;
+
+std::unique_ptr<MappedFile> map(const fs::path& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY);
+  auto file = std::make_unique<MappedFile>(descriptor, size, path);
+  ::close(descriptor);
+  return file;
+}
+
+class MappedFileTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ::sigaction(SIGBUS, nullptr, &before_);
+    std::ofstream(path_, std::ios::binary) << std::string(size, 'x');
+  }
+  void TearDown() override { ::sigaction(SIGBUS, &before_, nullptr); }
+
+  test::TemporaryFolder folder_;
+  fs::path path_ = folder_.path() / "book.hay";
+  struct sigaction before_ {};
+};
+
+TEST_F(MappedFileTest, ShowsTheBytesOfTheFile) {
+  const auto file = map(path_);
+  EXPECT_EQ(file->bytes().size(), size);
+  EXPECT_EQ(file->data()[size - 1], std::byte{'x'});
+  file->check();
+  check_mapped_files();
+}
+
+TEST_F(MappedFileTest, ReadsZerosBehindTheNewEndAndSaysSo) {
+  survive_truncated_files();
+  const auto file = map(path_);
+  const auto other = map(path_);
+  fs::resize_file(path_, 8192);
+  file->check();  // nothing has been read yet
+  EXPECT_EQ(file->data()[100], std::byte{'x'});
+  std::thread([&] { EXPECT_EQ(file->data()[9000], std::byte{0}); }).join();
+  EXPECT_EQ(file->data()[size - 1], std::byte{0});
+  EXPECT_THROW(file->check(), Error);
+  other->check();
+  try {
+    check_mapped_files();
+    ADD_FAILURE() << "a file that was cut short went unnoticed";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find(path_.string()), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(MappedFileTest, ForgetsAFileThatIsNoLongerMapped) {
+  survive_truncated_files();
+  auto file = map(path_);
+  fs::resize_file(path_, 0);
+  EXPECT_EQ(file->data()[0], std::byte{0});
+  file.reset();
+  check_mapped_files();
+}
+
+TEST_F(MappedFileTest, LeavesOtherBusErrorsToTheSystem) {
+  survive_truncated_files();
+  EXPECT_EXIT(::kill(::getpid(), SIGBUS);
+              for (;;) ::pause(), testing::KilledBySignal(SIGBUS), "");
+}
+
+TEST_F(MappedFileTest, RefusesWhatCannotBeMapped) {
+  EXPECT_THROW(MappedFile(-1, size, path_), Error);
+}
+
+}  // namespace
+}  // namespace hayloft::offload
