@@ -5,14 +5,15 @@
 #include <filesystem>
 #include <span>
 
-// Files mapped into memory, and what happens when another program cuts one short meanwhile. The kernel then has no bytes
-// for the pages behind the new end and raises SIGBUS, which ends the process unless it is handled.
+// Files mapped into memory, and what happens when another program cuts one short meanwhile. The kernel then has no
+// bytes for the pages behind the new end and raises SIGBUS, which ends the process unless it is handled.
 namespace hayloft::offload {
 
 // The first bytes of a file, mapped read-only. Immovable; reading is thread-safe.
 class MappedFile {
  public:
-  // `descriptor` may be closed afterwards; `path` is for messages. Throws Error naming the path when the system refuses.
+  // `descriptor` may be closed afterwards; `path` is for messages. Throws Error naming the path when the system
+  // refuses.
   MappedFile(int descriptor, std::uint64_t bytes, const std::filesystem::path& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;

@@ -21,8 +21,7 @@ void check_continues(const std::filesystem::path& path, const SnapshotState& sta
   }
   const std::int64_t cached = tails.front().position + tails.front().tokens;
   if (cached < state.metadata.cached_tokens() || cached > count) {
-    mistake(
-        fmt::format("tails that end at token {} of {}, after {}", cached, count, state.metadata.cached_tokens()));
+    mistake(fmt::format("tails that end at token {} of {}, after {}", cached, count, state.metadata.cached_tokens()));
   }
   int store_layer = 0;
   for (const TailImage& tail : tails) {

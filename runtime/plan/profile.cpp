@@ -30,6 +30,12 @@ constexpr RateField rate_fields[] = {
     {"int4_scan_GBps", &AttentionRates::int4_scan},
     {"row_scan_GBps", &AttentionRates::row_scan},
     {"causal_GFLOPps", &AttentionRates::causal},
+    {"ann_search_GBps", &AttentionRates::ann_search},
+};
+// Times, in microseconds.
+constexpr RateField time_fields[] = {
+    {"column_select_us", &AttentionRates::column_select_us},
+    {"exact_select_us", &AttentionRates::exact_select_us},
 };
 
 struct ColumnsField {
@@ -55,6 +61,7 @@ AttentionRates read_rates(const nlohmann::json& entry, const std::string& where)
   rates.head_dim = static_cast<int>(fields.integer("head_dim", 8, 256));
   rates.group = static_cast<int>(fields.integer("group", 1, 4096));
   for (const RateField& field : rate_fields) rates.*field.rate = fields.positive(field.name);
+  for (const RateField& field : time_fields) rates.*field.rate = fields.positive(field.name);
   return rates;
 }
 
@@ -72,6 +79,9 @@ double distance(int a, int b) {
 AttentionRates between(AttentionRates a, const AttentionRates& b, double weight) {
   for (const RateField& field : rate_fields) {
     a.*field.rate = 1 / ((1 - weight) / (a.*field.rate) + weight / (b.*field.rate));
+  }
+  for (const RateField& field : time_fields) {
+    a.*field.rate = (1 - weight) * (a.*field.rate) + weight * (b.*field.rate);
   }
   return a;
 }
@@ -136,11 +146,11 @@ AttentionRates MachineProfile::rates(int head_dim, int group) const {
   return rates_among(attention, head_dim, group);
 }
 
-AttentionRates MachineProfile::rates(int head_dim, int group, std::uint64_t bytes) const {
+AttentionRates MachineProfile::rates(int head_dim, int group, std::uint64_t store_bytes) const {
   const AttentionRates large = rates(head_dim, group);
   if (attention_small.empty() || footprint_bytes <= small_footprint_bytes) return large;
   const double small = static_cast<double>(small_footprint_bytes);
-  const double way = std::log(std::max(1.0, static_cast<double>(bytes)) / small) /
+  const double way = std::log(std::max(1.0, static_cast<double>(store_bytes)) / small) /
                      std::log(static_cast<double>(footprint_bytes) / small);
   return between(rates_among(attention_small, head_dim, group), large, std::clamp(way, 0.0, 1.0));
 }
@@ -178,6 +188,7 @@ std::string profile_json(const MachineProfile& profile) {
     for (const AttentionRates& rates : attention) {
       nlohmann::ordered_json entry = {{"head_dim", rates.head_dim}, {"group", rates.group}};
       for (const RateField& field : rate_fields) entry[field.name] = rates.*field.rate;
+      for (const RateField& field : time_fields) entry[field.name] = rates.*field.rate;
       json[list].push_back(std::move(entry));
     }
   };

@@ -161,6 +161,9 @@ class LinkCommand : public Command {
       row("column scan, int4", rates.head_dim, rates.group, rates.int4_scan, "GB/s");
       row("exact scan", rates.head_dim, rates.group, rates.exact_scan, "GB/s");
       row("exact scan, rows", rates.head_dim, rates.group, rates.row_scan, "GB/s");
+      row("search of an index", rates.head_dim, rates.group, rates.ann_search, "GB/s");
+      row("selecting a position, columns", rates.head_dim, rates.group, rates.column_select_us, "us");
+      row("selecting a position, exact", rates.head_dim, rates.group, rates.exact_select_us, "us");
       row("row gather", rates.head_dim, rates.group, rates.row_gather, "GB/s");
       row("dense", rates.head_dim, rates.group, rates.dense, "GB/s");
       row("tail", rates.head_dim, rates.group, rates.tail, "GB/s");

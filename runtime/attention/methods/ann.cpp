@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "index/ann/ann.h"
 #include "runtime/attention/choice.h"
@@ -93,11 +94,15 @@ class AnnMethod : public Method {
     record(step, what);
   }
 
-  // As if a sixteenth of the keys were looked at, the default share of an IVF index.
+  // As if a sixteenth of the keys were looked at, the default share of an IVF index, behind all of its centroids.
   Counters count(const gpu::CacheView& cache, int query_heads) const override {
     const gpu::Attended what = attended(cache, query_heads);
-    const auto keys = static_cast<std::uint64_t>(query_heads) * static_cast<std::uint64_t>(what.ranges[0].begin) / 16;
-    return counted(cache, what, {keys, 0, keys * static_cast<std::uint64_t>(cache.head_dim) * sizeof(f16)});
+    const std::int64_t indexed = what.ranges[0].begin;
+    const auto heads = static_cast<std::uint64_t>(query_heads);
+    const auto d = static_cast<std::uint64_t>(cache.head_dim);
+    const std::uint64_t keys = heads * static_cast<std::uint64_t>(indexed) / 16;
+    const auto lists = indexed > 0 ? static_cast<std::uint64_t>(4 * std::sqrt(static_cast<double>(indexed))) : 0;
+    return counted(cache, what, {keys, heads * lists * d * sizeof(float), keys * d * sizeof(f16)});
   }
 
  private:

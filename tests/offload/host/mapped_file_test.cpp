@@ -79,8 +79,7 @@ TEST_F(MappedFileTest, ForgetsAFileThatIsNoLongerMapped) {
 
 TEST_F(MappedFileTest, LeavesOtherBusErrorsToTheSystem) {
   survive_truncated_files();
-  EXPECT_EXIT(::kill(::getpid(), SIGBUS);
-              for (;;) ::pause(), testing::KilledBySignal(SIGBUS), "");
+  EXPECT_EXIT(::kill(::getpid(), SIGBUS); for (;;)::pause(), testing::KilledBySignal(SIGBUS), "");
 }
 
 TEST_F(MappedFileTest, RefusesWhatCannotBeMapped) {
