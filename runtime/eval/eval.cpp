@@ -147,7 +147,7 @@ class Run {
     }
     std::vector<std::int32_t> answer;
     decode(context, method, sample.prompt.back(), row, [&](const std::vector<float>& logits) {
-      answer.push_back(likeliest(logits));
+      answer.push_back(argmax(logits));
       return goes_on(answer, sample);
     });
     grade(std::move(answer), sample, row);
@@ -165,7 +165,7 @@ class Run {
     decode(context, *dense_, sample.prompt.back(), reference.row, [&](const std::vector<float>& logits) {
       const std::size_t step = reference.logits.size();
       reference.logits.push_back(logits);
-      reference.tokens.push_back(sample.forced.empty() ? likeliest(logits) : sample.forced[step]);
+      reference.tokens.push_back(sample.forced.empty() ? argmax(logits) : sample.forced[step]);
       if (sample.forced.empty()) return goes_on(reference.tokens, sample);
       return step + 1 == sample.forced.size() ? std::nullopt : std::optional(sample.forced[step]);
     });
@@ -181,31 +181,31 @@ class Run {
       grade(reference.tokens, sample, row);
       return row;
     }
-    double surprises = 0;
+    double losses = 0;
     for (std::size_t step = 0; step < reference.tokens.size(); ++step) {
-      surprises += surprise(reference.logits[step], reference.tokens[step]);
+      losses += negative_log_likelihood(reference.logits[step], reference.tokens[step]);
     }
-    row.score = std::exp(surprises / static_cast<double>(reference.tokens.size()));
+    row.score = std::exp(losses / static_cast<double>(reference.tokens.size()));
     return row;
   }
 
-  // Leads a method along the reference's tokens and enters how far it agrees; returns the mean surprise at them.
+  // Leads a method along the reference's tokens and enters how far it agrees; returns the mean negative log-likelihood of them.
   double follow(const Session& context, const Method& method, std::int32_t token, const Reference& reference,
                 EvalRow& row) {
-    double surprises = 0, divergences = 0, same = 0;
+    double losses = 0, divergences = 0, same = 0;
     std::size_t step = 0;
     decode(context, method, token, row, [&](const std::vector<float>& logits) {
       const std::int32_t expected = reference.tokens[step];
-      surprises += surprise(logits, expected);
+      losses += negative_log_likelihood(logits, expected);
       divergences += divergence(reference.logits[step], logits);
-      same += likeliest(logits) == likeliest(reference.logits[step]);
+      same += argmax(logits) == argmax(reference.logits[step]);
       ++step;
       return step == reference.tokens.size() ? std::nullopt : std::optional(expected);
     });
     const auto steps = static_cast<double>(step);
     row.top1 = same / steps;
     row.kl = divergences / steps;
-    return surprises / steps;
+    return losses / steps;
   }
 
   // Decodes from `token` on in a fork of the context, as `next` says, and enters what it took, and where the row has a

@@ -33,7 +33,7 @@ struct EvalRow {
   std::string prediction;  // as it is scored; empty where tokens were forced
   std::vector<std::string> expected;
 
-  // Against dense attention on the same tokens: the share of steps with the same likeliest token, and the mean
+  // Against dense attention on the same tokens: the share of steps with the same most likely token, and the mean
   // KL(dense || method), in nats. The tokens are the sample's forced ones, else what dense attention generated.
   std::optional<double> top1;
   std::optional<double> kl;

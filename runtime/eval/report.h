@@ -46,7 +46,7 @@ std::string eval_json(const EvalReport& report);  // schema hayloft.eval-report/
 // has no place; the share of the softmax that is attended.
 enum class EvalQuality : std::uint8_t { automatic, top1, kl, mass };
 
-// A panel per length, a point per method: quality against the bytes read near the memory and over the link. Nothing
+// A panel per length, a point per method: quality against the bytes read beside the memory and over the link. Nothing
 // when there are no rows to draw.
 std::optional<Scatter> eval_scatter(const EvalReport& report, EvalQuality quality = EvalQuality::automatic);
 

@@ -5,7 +5,7 @@
 
 #include "runtime/plan/gpu_check_line.h"
 
-// What a run of scripts/gpu-check shows of the CUDA backend, held against what it must show.
+// What a run of scripts/gpu-check shows of the CUDA backend, compared with what it must show.
 namespace hayloft::runtime::plan {
 
 // report: a JSON object of schema hayloft.gpu-check/1, complete or not. A line for everything that is asked of a

@@ -36,7 +36,7 @@ class LinkCommand : public Command {
     add_text(
         app, "--footprint", "BYTES",
         [this](const std::string& text) { options_.footprint_bytes = read_bytes("--footprint", text); },
-        "Memory to measure the verbs of decoding over, 64MiB at least [1GiB, or a quarter of what is free]");
+        "Memory to measure the operations of decoding over, 64MiB at least [1GiB, or a quarter of what is free]");
     add_text(
         app, "--link-footprint", "BYTES,...", [this](const std::string& text) { read_footprints(text); },
         "Host memory to measure the link to a GPU over [1, 4, 16 and 64GiB, as far as half of what is free reaches and "

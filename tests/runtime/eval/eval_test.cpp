@@ -41,22 +41,22 @@ double plain_divergence(const std::vector<float>& reference, const std::vector<f
   return sum;
 }
 
-TEST(EvalMetrics, DivergenceAndSurpriseAreThoseOfTheirDefinitions) {
+TEST(EvalMetrics, DivergenceAndLogLikelihoodAreThoseOfTheirDefinitions) {
   const std::vector<float> a = random_logits(500, 1), b = random_logits(500, 2);
   EXPECT_NEAR(divergence(a, b), plain_divergence(a, b), 1e-10);
-  EXPECT_NEAR(surprise(a, 7), -std::log(plain_softmax(a)[7]), 1e-10);
+  EXPECT_NEAR(negative_log_likelihood(a, 7), -std::log(plain_softmax(a)[7]), 1e-10);
   EXPECT_EQ(divergence(a, a), 0);
 }
 
 TEST(EvalMetrics, LargeLogitsDoNotOverflow) {
   const std::vector<float> a{1000, 0}, b{0, 1000};
   EXPECT_DOUBLE_EQ(divergence(a, b), 1000);
-  EXPECT_DOUBLE_EQ(surprise(a, 1), 1000);
-  EXPECT_DOUBLE_EQ(surprise(a, 0), 0);
+  EXPECT_DOUBLE_EQ(negative_log_likelihood(a, 1), 1000);
+  EXPECT_DOUBLE_EQ(negative_log_likelihood(a, 0), 0);
 }
 
 TEST(EvalMetrics, OfEquallyLikelyTokensTheSmallerIsTaken) {
-  EXPECT_EQ(likeliest(std::vector<float>{1, 3, 3, 2}), 1);
+  EXPECT_EQ(argmax(std::vector<float>{1, 3, 3, 2}), 1);
 }
 
 // Prompts of random tokens; led along more of them, or left to answer.
@@ -140,15 +140,15 @@ TEST_F(EvalTest, PerplexityAndAgreementAreThoseOfADirectComputation) {
     }
     for (std::size_t m = 0; m < 3; ++m) {
       const EvalRow& row = rows[static_cast<std::size_t>(number) * 3 + m];
-      double surprises = 0, divergences = 0, same = 0;
+      double losses = 0, divergences = 0, same = 0;
       for (std::size_t step = 0; step < 20; ++step) {
-        surprises -= std::log(plain_softmax(logits[m][step])[static_cast<std::size_t>(sample.forced[step])]);
+        losses -= std::log(plain_softmax(logits[m][step])[static_cast<std::size_t>(sample.forced[step])]);
         divergences += plain_divergence(logits[0][step], logits[m][step]);
-        same += likeliest(logits[m][step]) == likeliest(logits[0][step]);
+        same += argmax(logits[m][step]) == argmax(logits[0][step]);
       }
       EXPECT_EQ(row.sample, number);
       EXPECT_EQ(row.steps, 20);
-      EXPECT_NEAR(std::log(row.score), surprises / 20, rounding);
+      EXPECT_NEAR(std::log(row.score), losses / 20, rounding);
       EXPECT_NEAR(*row.kl, divergences / 20, rounding);
       EXPECT_NEAR(*row.top1, same / 20, 0.051) << "one step may lie on the edge";
       EXPECT_EQ(row.prediction, "");
@@ -176,7 +176,7 @@ TEST_F(EvalTest, AnswersAreGreedyAndAsLongAsTheTaskAllows) {
   const auto dense = make_method({}, model.config().head_dim);
   std::vector<std::int32_t> answer;
   for (std::int32_t token = sample.prompt.back(); answer.size() < 9; token = answer.back()) {
-    answer.push_back(likeliest(session.step(token, *dense)));
+    answer.push_back(argmax(session.step(token, *dense)));
   }
   EXPECT_EQ(rows[0].prediction, tokenizer.decode(answer, false, true));
   EXPECT_EQ(rows[0].steps, 9);
