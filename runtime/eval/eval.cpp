@@ -1,10 +1,10 @@
 #include "runtime/eval/eval.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <map>
 
+#include "offload/clock.h"
 #include "offload/error.h"
 #include "runtime/eval/meter.h"
 #include "runtime/eval/metrics.h"
@@ -12,11 +12,6 @@
 
 namespace hayloft::runtime::eval {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 constexpr std::size_t question_tokens = 256;  // at a prompt's end that are read exactly
 
@@ -189,7 +184,8 @@ class Run {
     return row;
   }
 
-  // Leads a method along the reference's tokens and enters how far it agrees; returns the mean negative log-likelihood of them.
+  // Leads a method along the reference's tokens and enters how far it agrees; returns the mean negative log-likelihood
+  // of them.
   double follow(const Session& context, const Method& method, std::int32_t token, const Reference& reference,
                 EvalRow& row) {
     double losses = 0, divergences = 0, same = 0;

@@ -10,6 +10,7 @@
 
 #include "offload/error.h"
 #include "offload/json_file.h"
+#include "offload/json_text.h"
 
 namespace hayloft::runtime::eval {
 namespace {
@@ -31,16 +32,6 @@ std::string contents(const std::string& option, const std::filesystem::path& pat
   std::string text{std::istreambuf_iterator<char>(file), {}};
   if (file.bad()) fail("{} {}: reading failed", option, path.string());
   return text;
-}
-
-// An answer may end in the middle of a character.
-std::string one_line(const ordered_json& object) {
-  return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
-}
-
-template <class T>
-ordered_json or_null(const std::optional<T>& value) {
-  return value ? ordered_json(*value) : ordered_json(nullptr);
 }
 
 std::optional<double> number_or_none(const json& object, const char* name) {
@@ -80,7 +71,7 @@ ordered_json method_json(const MethodOptions& method) {
   object["name"] = method.name;
   object["r"] = method.rank;
   object["k"] = method.k.text();
-  object["window"] = or_null(method.window);
+  object["window"] = json_or_null(method.window);
   object["sinks"] = method.sinks;
   object["mean"] = method.mean_value;
   object["group"] = word(rules, method.rule);
@@ -150,7 +141,7 @@ std::string recipe_json(const EvalRecipe& recipe) {
   object["columns"] = recipe.columns;
   object["agreement"] = recipe.agreement;
   object["fidelity"] = recipe.fidelity;
-  return one_line(object);
+  return json_line(object);
 }
 
 std::string recipe_digest(const EvalRecipe& recipe) {
@@ -173,7 +164,7 @@ std::string file_digest(const std::string& option, const std::filesystem::path& 
 }
 
 std::string method_key(const MethodOptions& method) {
-  return one_line(method_json(method));
+  return json_line(method_json(method));
 }
 
 std::string eval_row_json(const EvalRow& row, const std::string& recipe) {
@@ -192,11 +183,11 @@ std::string eval_row_json(const EvalRow& row, const std::string& recipe) {
   object["score"] = row.score;
   object["prediction"] = row.prediction;
   object["expected"] = row.expected;
-  object["top1"] = or_null(row.top1);
-  object["kl"] = or_null(row.kl);
-  object["recall"] = or_null(row.recall);
-  object["mass"] = or_null(row.mass);
-  object["output_error"] = or_null(row.output_error);
+  object["top1"] = json_or_null(row.top1);
+  object["kl"] = json_or_null(row.kl);
+  object["recall"] = json_or_null(row.recall);
+  object["mass"] = json_or_null(row.mass);
+  object["output_error"] = json_or_null(row.output_error);
   object["steps"] = row.steps;
   object["attended_share"] = row.attended_share;
   object["elements_per_token"] = row.elements_per_token;
@@ -208,7 +199,7 @@ std::string eval_row_json(const EvalRow& row, const std::string& recipe) {
   object["prepare_seconds"] = row.prepare_seconds;
   object["state_bytes"] = row.state_bytes;
   object["recipe"] = recipe;
-  return one_line(object);
+  return json_line(object);
 }
 
 EvalRow parse_eval_row(const std::string& line, const std::string& where) {

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "offload/format.h"
+#include "offload/json_text.h"
 #include "runtime/eval/means.h"
 #include "runtime/eval/reach.h"
 
@@ -56,10 +57,6 @@ TextTable transposed(const TextTable& table) {
     for (std::size_t i = 0; i < line.size(); ++i) other[i].push_back(line[i]);
   }
   return other;
-}
-
-nlohmann::ordered_json or_null(const std::optional<double>& value) {
-  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
 }
 
 }  // namespace
@@ -177,24 +174,24 @@ std::string eval_json(const EvalReport& report) {
                              {"samples", group.score.count},
                              {"measure", name(group.measure)},
                              {"score", group.mean_score()},
-                             {"top1", or_null(group.top1.value())},
-                             {"kl", or_null(group.kl.value())},
-                             {"recall", or_null(group.recall.value())},
-                             {"mass", or_null(group.mass.value())},
-                             {"output_error", or_null(group.error.value())},
-                             {"attended_share", or_null(group.attended.value())},
-                             {"elements_per_token", or_null(group.elements.value())},
-                             {"near_bytes_per_token", or_null(group.near.value())},
-                             {"link_bytes_per_token", or_null(group.link.value())},
-                             {"ms_per_token", or_null(group.ms.value())},
-                             {"prepare_seconds", or_null(group.prepare.value())},
-                             {"state_bytes", or_null(group.state.value())}});
+                             {"top1", json_or_null(group.top1.value())},
+                             {"kl", json_or_null(group.kl.value())},
+                             {"recall", json_or_null(group.recall.value())},
+                             {"mass", json_or_null(group.mass.value())},
+                             {"output_error", json_or_null(group.error.value())},
+                             {"attended_share", json_or_null(group.attended.value())},
+                             {"elements_per_token", json_or_null(group.elements.value())},
+                             {"near_bytes_per_token", json_or_null(group.near.value())},
+                             {"link_bytes_per_token", json_or_null(group.link.value())},
+                             {"ms_per_token", json_or_null(group.ms.value())},
+                             {"prepare_seconds", json_or_null(group.prepare.value())},
+                             {"state_bytes", json_or_null(group.state.value())}});
   }
   json["rows"] = nlohmann::ordered_json::array();
   for (const EvalRow& row : report.rows) {
     json["rows"].push_back(nlohmann::ordered_json::parse(eval_row_json(row, recipe_digest(report.recipe))));
   }
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return json_document(json);
 }
 
 }  // namespace hayloft::runtime::eval

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "offload/format.h"
+#include "offload/json_text.h"
 
 namespace hayloft::runtime::plan {
 namespace {
@@ -122,7 +123,7 @@ std::string link_json(const gpu::LinkReport& report) {
                                {"value", f.value},
                                {"unit", f.unit}});
   }
-  return nlohmann::ordered_json{{"link", std::move(link)}, {"nvbandwidth", nvbandwidth(report)}}.dump(2) + "\n";
+  return json_document({{"link", std::move(link)}, {"nvbandwidth", nvbandwidth(report)}});
 }
 
 void note_link(const gpu::LinkReport& report, MachineProfile& profile) {

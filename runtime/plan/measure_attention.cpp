@@ -133,9 +133,8 @@ double causal(TurnTimer& timer, const Workplace& work, gpu::CacheView cache, con
   const double keys = static_cast<double>(chunk_tokens) * static_cast<double>(cache.store.tokens) +
                       0.5 * chunk_tokens * (chunk_tokens + 1);
   return 4.0 * cache.head_dim * heads * keys / 1e9 / timer.median([&](int) {
-           timer.backend().attend_causal(cache, q.as<float>(), chunk_tokens, heads, {}, out.as<float>(),
-                                         timer.stream());
-         });
+    timer.backend().attend_causal(cache, q.as<float>(), chunk_tokens, heads, {}, out.as<float>(), timer.stream());
+  });
 }
 
 }  // namespace
@@ -153,16 +152,15 @@ void measure_store(TurnTimer& timer, const NoiseMemory& memory, std::uint64_t fo
   rates.exact_scan = exact_scan(work, f16_store);
   rates.row_scan = exact_scan(work, store(offload::ColumnFormat::int8));
   rates.row_gather = row_gather(timer, work, f16_store);
-  rates.dense = gigabytes_per_second(
-      f16_store.keys_of_slice() * static_cast<double>(f16_store.layout().row_bytes),
-      timer.median([&](int turn) { work.attend_all(f16_store.slice(turn), turn, false); }));
+  rates.dense =
+      gigabytes_per_second(f16_store.keys_of_slice() * static_cast<double>(f16_store.layout().row_bytes),
+                           timer.median([&](int turn) { work.attend_all(f16_store.slice(turn), turn, false); }));
 }
 
 void measure_selection(TurnTimer& timer, const NoiseMemory& memory, std::uint64_t footprint, int parts,
                        AttentionRates& rates) {
   Workplace work(timer, rates.head_dim, rates.group);
-  const NoiseStore store =
-      store_of(timer, memory, footprint, parts, rates.head_dim, offload::ColumnFormat::f16);
+  const NoiseStore store = store_of(timer, memory, footprint, parts, rates.head_dim, offload::ColumnFormat::f16);
   const double keys = store.keys_of_slice();
   constexpr double least = 1e-3;  // microseconds: the two measurements may have met different neighbours
   const auto per_position = [&](double seconds, double bytes, double rate, int lists) {

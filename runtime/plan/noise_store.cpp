@@ -69,7 +69,8 @@ void NoiseStore::set_scales(const offload::Threads& threads) {
         std::byte* const at = writable_[static_cast<std::size_t>(block)] +
                               static_cast<std::uint64_t>(head) * layout_.head_bytes + layout_.scales_offset;
         std::fill_n(reinterpret_cast<f16*>(at),
-                    static_cast<std::uint64_t>(layout_.head_dim) * layout_.scale_bytes / sizeof(f16), to_f16(1.0f / 64));
+                    static_cast<std::uint64_t>(layout_.head_dim) * layout_.scale_bytes / sizeof(f16),
+                    to_f16(1.0f / 64));
       }
     }
   });

@@ -8,6 +8,7 @@
 
 #include "offload/error.h"
 #include "offload/json_file.h"
+#include "offload/json_text.h"
 #include "offload/output_file.h"
 
 namespace hayloft::runtime::plan {
@@ -164,9 +165,6 @@ gpu::LinkChoice MachineProfile::best_link() const {
 }
 
 std::string profile_json(const MachineProfile& profile) {
-  const auto or_null = [](const std::optional<double>& rate) {
-    return rate ? nlohmann::ordered_json(*rate) : nlohmann::ordered_json();
-  };
   nlohmann::ordered_json json = {
       {"schema", schema},
       {"machine", profile.machine},
@@ -177,10 +175,10 @@ std::string profile_json(const MachineProfile& profile) {
       {"weight_stream_GBps", profile.weight_stream},
       {"matmul_GFLOPps", profile.matmul},
       {"layer_overhead_us", profile.layer_overhead_us},
-      {"link_to_device_GBps", or_null(profile.link_to_device)},
-      {"link_to_host_GBps", or_null(profile.link_to_host)},
+      {"link_to_device_GBps", json_or_null(profile.link_to_device)},
+      {"link_to_host_GBps", json_or_null(profile.link_to_host)},
   };
-  for (const ColumnsField& field : columns_fields) json[field.name] = or_null(profile.*field.columns.*field.way);
+  for (const ColumnsField& field : columns_fields) json[field.name] = json_or_null(profile.*field.columns.*field.way);
   for (const NearRead& read : profile.near_reads) {
     json["near_reads"].push_back({{"node", read.node}, {"threads", read.threads}, {"GBps", read.rate}});
   }
@@ -197,7 +195,7 @@ std::string profile_json(const MachineProfile& profile) {
     json["small_footprint_bytes"] = profile.small_footprint_bytes;
     add("attention_small", profile.attention_small);
   }
-  return json.dump(2) + "\n";
+  return json_document(json);
 }
 
 namespace {

@@ -9,6 +9,7 @@
 #include "examples/hayloft/text_output.h"
 #include "offload/error.h"
 #include "offload/format.h"
+#include "offload/json_text.h"
 #include "offload/list.h"
 #include "offload/output_file.h"
 #include "runtime/plan/link_report.h"
@@ -131,7 +132,7 @@ class LinkCommand : public Command {
   static std::string unfinished_json(const gpu::LinkReport& link) {
     nlohmann::ordered_json json{{"complete", false}, {"skipped", link.skipped}};
     json.update(nlohmann::ordered_json::parse(runtime::plan::link_json(link)));
-    return json.dump(2) + "\n";
+    return json_document(json);
   }
 
   // The profile, and beside its fields what was measured of the link and what was not.
@@ -141,7 +142,7 @@ class LinkCommand : public Command {
     json["complete"] = true;
     json["skipped"] = skipped;
     if (link) json.update(nlohmann::ordered_json::parse(runtime::plan::link_json(*link)));
-    return json.dump(2) + "\n";
+    return json_document(json);
   }
 
   // Calls row(what, head dimension or 0, group or 0, rate, unit) for every figure.

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "offload/format.h"
+#include "offload/json_text.h"
 #include "offload/text_table.h"
 #include "runtime/decode/device_memory.h"
 #include "runtime/eval/means.h"
@@ -52,7 +53,7 @@ nlohmann::ordered_json row_json(const EvalRow& row) {
   json["link_bytes_per_token"] = row.link_bytes_per_token;
   json["near_bytes_per_token"] = row.near_bytes_per_token;
   json["positions_scored_per_token"] = row.positions_scored_per_token;
-  json["recall"] = row.recall ? nlohmann::ordered_json(*row.recall) : nullptr;
+  json["recall"] = json_or_null(row.recall);
   json["attended_share"] = row.attended_share;
   json["block_tokens"] = row.block_tokens;
   return json;
@@ -94,8 +95,7 @@ std::string needle_json(const NeedleReport& report) {
   json["complete"] = report.complete;
   json["rows"] = nlohmann::ordered_json::array();
   for (const EvalRow& row : report.rows) json["rows"].push_back(row_json(row));
-  // An answer may end in the middle of a character, and a folder's name may be anything.
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return json_document(json);
 }
 
 Heatmap needle_heatmap(const NeedleReport& report) {
