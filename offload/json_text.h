@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
-// JSON as this library writes it: members in the order given, and what is not UTF-8 (an answer may end in the middle of a
-// character, a folder's name may be anything) replaced by U+FFFD.
+// JSON as this library writes it: members in the order given, and what is not UTF-8 (an answer may end in the middle of
+// a character, a folder's name may be anything) replaced by U+FFFD.
 namespace hayloft {
 
 // A whole document, indented, with a newline at its end.

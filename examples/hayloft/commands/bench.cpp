@@ -11,6 +11,7 @@
 #include "offload/format.h"
 #include "offload/list.h"
 #include "runtime/decode/device_memory.h"
+#include "runtime/eval/reach.h"
 #include "runtime/plan/attention_bench.h"
 #include "runtime/plan/profile.h"
 
@@ -62,19 +63,21 @@ class BenchCommand : public Command {
         ->type_name("FILE|-")
         ->take_last();
     add_attention_options(app, attention_, {"dense", "sparq:k=512"});
+    machine_.block_tokens = 0;
     add_machine_options(app, machine_);
     add_profile_option(app, machine_);
   }
 
   void check() override {
     bench_.methods = attention_.methods();
-    bench_.block_tokens = machine_.block_tokens;
     if (bench_.query_heads % bench_.kv_heads != 0) {
       fail("--shape: {} query heads cannot be shared out among {} KV heads", bench_.query_heads, bench_.kv_heads);
     }
     for (const runtime::MethodOptions& method : bench_.methods) runtime::make_method(method, bench_.head_dim);
-    for (const offload::ColumnFormat format : columns_) {
-      offload::BlockLayout({1, bench_.kv_heads, bench_.head_dim, bench_.block_tokens, format});
+    for (const std::int64_t tokens : lengths_) {
+      for (const offload::ColumnFormat format : columns_) {
+        offload::BlockLayout({1, bench_.kv_heads, bench_.head_dim, block_tokens(tokens), format});
+      }
     }
   }
 
@@ -86,6 +89,7 @@ class BenchCommand : public Command {
     for (const std::int64_t tokens : lengths_) {
       for (const offload::ColumnFormat format : columns_) {
         bench_.tokens = tokens;
+        bench_.block_tokens = block_tokens(tokens);
         bench_.columns = format;
         const auto keep = [&](const runtime::plan::AttentionBenchResult& so_far) {
           announce(so_far);
@@ -103,6 +107,10 @@ class BenchCommand : public Command {
   }
 
  private:
+  int block_tokens(std::int64_t tokens) const {
+    return machine_.block_tokens > 0 ? machine_.block_tokens : runtime::eval::block_tokens_for(tokens);
+  }
+
   void read_columns(const std::string& text) {
     columns_.clear();
     for (const std::string_view item : split_list(text)) columns_.push_back(column_format(std::string(item)));
