@@ -27,8 +27,8 @@ struct EvalSample {
   int answer_tokens = 0;             // how many the model may generate, when `forced` is empty
   std::vector<std::int32_t> forced;  // the tokens that follow the prompt, where a text goes on
   std::vector<std::string> expected;
-  std::int64_t shared_tokens = 0;  // at the prompt's beginning, the same in every sample of the task: read once
-  std::optional<double> depth;     // percent: where in the context the answer lies
+  std::int64_t shared_tokens = 0;    // at the prompt's beginning, the same in every sample of the task: read once
+  std::optional<double> depth = {};  // percent: where in the context the answer lies
 };
 
 // The samples of one task at one context length. Not thread-safe.
@@ -58,7 +58,7 @@ struct DepthsOptions {
   int needles = 10;                // evenly from 0% to 100%
   int digits = 7;                  // of each, 1..18
   std::filesystem::path haystack;  // a text file or a folder of them, repeated to length; empty: the grammar generator
-  std::optional<int> only;         // hides this one needle, 0 the first, and leaves the others out
+  std::optional<int> only = {};    // hides this one needle, 0 the first, and leaves the others out
   bool question_behind = false;    // the context alone takes ctx_size tokens, question and answer follow it
   int answer_tokens = 0;           // that may be generated; 0: as many as the longest number takes
 };

@@ -87,7 +87,7 @@ NoiseStore store_of(const TurnTimer& timer, const NoiseMemory& memory, std::uint
   return NoiseStore(memory, footprint, parts, d, format, timer.backend().threads());
 }
 
-double column_scan(TurnTimer& timer, Workplace& work, const NoiseStore& store) {
+double column_scan(Workplace& work, const NoiseStore& store) {
   const offload::BlockLayout& layout = store.layout();
   const double bytes_per_key =
       rank * static_cast<double>(layout.column_bytes + layout.scale_bytes) / layout.block_tokens;
@@ -146,9 +146,9 @@ void measure_store(TurnTimer& timer, const NoiseMemory& memory, std::uint64_t fo
     return store_of(timer, memory, footprint, parts, rates.head_dim, format);
   };
   const NoiseStore f16_store = store(offload::ColumnFormat::f16);
-  rates.column_scan = column_scan(timer, work, f16_store);
-  rates.int8_scan = column_scan(timer, work, store(offload::ColumnFormat::int8));
-  rates.int4_scan = column_scan(timer, work, store(offload::ColumnFormat::int4));
+  rates.column_scan = column_scan(work, f16_store);
+  rates.int8_scan = column_scan(work, store(offload::ColumnFormat::int8));
+  rates.int4_scan = column_scan(work, store(offload::ColumnFormat::int4));
   rates.exact_scan = exact_scan(work, f16_store);
   rates.row_scan = exact_scan(work, store(offload::ColumnFormat::int8));
   rates.row_gather = row_gather(timer, work, f16_store);
