@@ -21,7 +21,9 @@
 // and that of two threads comes in any. time_stages() and stage_times() see the work of all.
 namespace hayloft::gpu {
 
+// Types of the elements of weight matrices.
 enum class DType : std::uint8_t { f32, f16, bf16 };
+// Of one element.
 inline int bytes_of(DType type) {
   return type == DType::f32 ? 4 : 2;
 }
@@ -123,6 +125,7 @@ struct Attended {
   const std::int32_t* positions = nullptr;  // [lists][k], ascending
   int lists = 0;                            // 0, Hkv or Hq
   int k = 0;
+  // Positions [begin, end).
   struct Range {
     std::int64_t begin = 0;
     std::int64_t end = 0;
@@ -157,6 +160,7 @@ struct DeviceMemory {
   std::uint64_t driver_peak_bytes = 0;  // the most that the driver has held for it, pieces too small to use included
 };
 
+// What computes. The operations queue work on a stream and return, unless they say otherwise.
 class Backend {
  public:
   virtual ~Backend() = default;

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -47,7 +48,13 @@ void take_blas_memory(int threads) {
 
   std::vector<void*> buffers(static_cast<std::size_t>(threads));  // all at once, since a free one is given out again
   for (void*& buffer : buffers) buffer = blas_memory_alloc(0);
-  for (void* buffer : buffers) blas_memory_free(buffer);
+  const auto given = std::count_if(buffers.begin(), buffers.end(), [](void* buffer) { return buffer != nullptr; });
+  for (void* buffer : buffers) {
+    if (buffer) blas_memory_free(buffer);
+  }
+  if (given < threads) {
+    fail("--threads {}: OpenBLAS has working memory for {} threads at most; lower --threads", threads, given);
+  }
   taken = threads;
 }
 

@@ -8,14 +8,59 @@
 #include <tbb/task_arena.h>
 
 #include <algorithm>
+#include <condition_variable>
+#include <mutex>
 #include <optional>
+#include <system_error>
+#include <thread>
+#include <vector>
 
+#include "offload/error.h"
 #include "offload/host/topology.h"
 
 namespace hayloft::offload {
 
+namespace {
+
+// The library that runs the pool ends the process when a thread of its cannot be started. So see beforehand whether
+// `count` more can be there at once.
+void require_startable(int count) {
+  std::mutex mutex;
+  std::condition_variable over;
+  bool done = false;
+  std::vector<std::thread> started;
+  started.reserve(static_cast<std::size_t>(count));
+  std::error_code refused;
+  while (static_cast<int>(started.size()) < count && !refused) {
+    try {
+      started.emplace_back([&] {
+        std::unique_lock lock(mutex);
+        over.wait(lock, [&] { return done; });
+      });
+    } catch (const std::system_error& error) {
+      refused = error.code();
+    }
+  }
+  {
+    const std::lock_guard lock(mutex);
+    done = true;
+  }
+  over.notify_all();
+  const std::size_t most = started.size() + 1;  // the caller is one
+  for (std::thread& thread : started) thread.join();
+  if (refused) {
+    fail(
+        "--threads {}: the system starts no more than {} threads here: {}; raise the limit (ulimit -u, or pids of the "
+        "cgroup) or lower --threads",
+        count + 1, most, refused.message());
+  }
+}
+
+}  // namespace
+
 struct Threads::Impl {
   explicit Impl(int threads) : count(threads), arena(threads) {
+    require_startable(count - 1);
     // TBB starts no more workers than there are processors unless it is told to.
     if (count > tbb::info::default_concurrency()) {
       more.emplace(tbb::global_control::max_allowed_parallelism, static_cast<std::size_t>(count));

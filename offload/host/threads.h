@@ -11,7 +11,7 @@ namespace hayloft::offload {
 class Threads {
  public:
   // count: worker threads including the caller; 0 takes the processors this process may run on (affinity, cgroup
-  // quota). More than there are processors are allowed.
+  // quota). More than there are processors are allowed. Throws Error when the system does not start so many.
   explicit Threads(int count = 0);
   ~Threads();
   Threads(const Threads&) = delete;

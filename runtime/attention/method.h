@@ -87,14 +87,14 @@ void record(const Step& step, const gpu::Attended& what);
 
 // One per method, each in its own file.
 std::unique_ptr<Method> make_dense(const MethodOptions& options);
-std::unique_ptr<Method> make_sparq(const MethodOptions& options);
-std::unique_ptr<Method> make_topk(const MethodOptions& options);
-std::unique_ptr<Method> make_window(const MethodOptions& options);
-std::unique_ptr<Method> make_ann(const MethodOptions& options);
-std::unique_ptr<Method> make_flexgen(const MethodOptions& options);
-std::unique_ptr<Method> make_h2o(const MethodOptions& options);
-std::unique_ptr<Method> make_lowrank(const MethodOptions& options);
-std::unique_ptr<Method> make_pages(const MethodOptions& options);
-std::unique_ptr<Method> make_oracle(const MethodOptions& options);
+std::unique_ptr<Method> make_sparq(const MethodOptions& options);    // SparQ: columns, then rows
+std::unique_ptr<Method> make_topk(const MethodOptions& options);     // exact search, then rows
+std::unique_ptr<Method> make_window(const MethodOptions& options);   // sinks and the newest
+std::unique_ptr<Method> make_ann(const MethodOptions& options);      // an index, then rows
+std::unique_ptr<Method> make_flexgen(const MethodOptions& options);  // all of K, then values
+std::unique_ptr<Method> make_h2o(const MethodOptions& options);      // heavy hitters and the newest
+std::unique_ptr<Method> make_lowrank(const MethodOptions& options);  // projections, then rows
+std::unique_ptr<Method> make_pages(const MethodOptions& options);    // bounds of pages, then rows
+std::unique_ptr<Method> make_oracle(const MethodOptions& options);   // SparQ with a perfect step 1
 
 }  // namespace hayloft::runtime

@@ -45,7 +45,7 @@ MethodOptions parse_method(std::string_view text, const MethodOptions& defaults)
 // factory string and a list of k keep theirs: "dense,ann:IVF64,Flat:k=64,32,topk" has three.
 std::vector<std::string> split_methods(std::string_view text);
 
-std::vector<std::string> method_names();
+std::vector<std::string> method_names();     // as --attn takes them
 bool has_rank(const MethodOptions& method);  // whether r says anything about it
 
 // Whose selection it makes: of MethodOptions::per, or the method's own.

@@ -11,6 +11,7 @@
 
 namespace hayloft::runtime {
 
+// How the K/V of a sequence are kept.
 struct CacheOptions {
   int block_tokens = 4096;  // B
   offload::ColumnFormat columns = offload::ColumnFormat::f16;
@@ -18,7 +19,7 @@ struct CacheOptions {
   bool copy_saved = false;  // the blocks of a saved context into the arena, instead of using them where they are mapped
 };
 
-offload::StoreShape store_shape(const ModelConfig& config, const CacheOptions& options);
+offload::StoreShape store_shape(const ModelConfig& config, const CacheOptions& options);  // of its global layers
 
 // Host memory that the store takes for a sequence of `tokens`.
 std::uint64_t host_bytes(const ModelConfig& config, const CacheOptions& options, std::int64_t tokens);

@@ -16,6 +16,7 @@
 
 namespace hayloft::runtime {
 
+// How a session keeps its cache and reads its prompts.
 struct SessionOptions {
   CacheOptions cache;
   int chunk_tokens = 2048;  // prefill this many tokens at a time

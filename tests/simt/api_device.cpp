@@ -27,7 +27,7 @@ int value_of(const Device& device, cudaDeviceAttr attribute) {
     case cudaDevAttrComputeCapabilityMinor:
       return device.minor;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      return 227 << 10;
+      return static_cast<int>(device.shared_bytes);
     case cudaDevAttrCanMapHostMemory:
     case cudaDevAttrMemoryPoolsSupported:
       return 1;

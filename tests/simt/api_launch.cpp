@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "tests/simt/machine.h"
+#include "tests/simt/ptx/launch.h"
 #include "tests/simt/runtime.h"
 #include "tests/simt/symbols.h"
 
@@ -10,7 +11,6 @@ namespace hayloft::simt {
 namespace {
 
 constexpr std::size_t default_shared_bytes = std::size_t{48} << 10;
-constexpr std::size_t most_shared_bytes = std::size_t{227} << 10;
 
 bool fits(const dim3& v, std::uint64_t x, std::uint64_t y, std::uint64_t z) {
   return v.x >= 1 && v.y >= 1 && v.z >= 1 && v.x <= x && v.y <= y && v.z <= z;
@@ -18,7 +18,8 @@ bool fits(const dim3& v, std::uint64_t x, std::uint64_t y, std::uint64_t z) {
 
 }  // namespace
 
-cudaError_t queue_kernel(const cudaLaunchConfig_t& config, const void* kernel, std::function<void()> body) {
+cudaError_t queue_kernel(const cudaLaunchConfig_t& config, const void* kernel, std::function<void()> body,
+                         std::vector<std::span<const std::byte>> arguments) {
   return api("cudaLaunchKernelEx", [&](Runtime& runtime) {
     const std::uint64_t threads = std::uint64_t{config.blockDim.x} * config.blockDim.y * config.blockDim.z;
     if (!fits(config.blockDim, 1024, 1024, 64) || threads > 1024) return cudaErrorInvalidConfiguration;
@@ -32,10 +33,13 @@ cudaError_t queue_kernel(const cudaLaunchConfig_t& config, const void* kernel, s
       return cudaErrorLaunchFailure;
     }
     const Grid grid{config.gridDim, config.blockDim, config.dynamicSmemBytes};
-    runtime.queue_kernel(config.stream, kernel, [&runtime, grid, kernel, body = std::move(body)] {
-      const std::string failure = run_grid(grid, body, runtime.random);
+    const auto run = [&runtime, grid, kernel, limit, body = std::move(body), arguments = std::move(arguments)] {
+      const std::string failure =
+          ptx::enabled() ? ptx::launch(function_name(kernel), grid, arguments, limit, runtime.memory, runtime.random)
+                         : run_grid(grid, body, runtime.random);
       if (!failure.empty()) runtime.kernel_failed(function_name(kernel) + ": " + failure);
-    });
+    };
+    runtime.queue_kernel(config.stream, kernel, run);
     return cudaSuccess;
   });
 }
@@ -63,7 +67,7 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
   return api("cudaFuncSetAttribute", [&](Runtime& runtime) {
     if (!kernel) return cudaErrorInvalidDeviceFunction;
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
-    if (value < 0 || static_cast<std::size_t>(value) > hayloft::simt::most_shared_bytes) return cudaErrorInvalidValue;
+    if (value < 0 || static_cast<std::size_t>(value) > runtime.device.shared_bytes) return cudaErrorInvalidValue;
     runtime.shared_limits[kernel] = static_cast<std::size_t>(value);
     return cudaSuccess;
   });

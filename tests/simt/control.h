@@ -22,10 +22,12 @@
 //   kernel_failure(), and every later call fails with cudaErrorLaunchFailure until reset().
 namespace hayloft::simt {
 
+// The environment variables HAYLOFT_SIMT_MULTIPROCESSORS and HAYLOFT_SIMT_SHARED_KIB change what reset() gives.
 struct Device {
   int count = 1;
   int multiprocessors = 4;
-  int major = 9, minor = 0;  // compute capability; nothing else follows from it
+  std::size_t shared_bytes = std::size_t{227} << 10;  // that a block may have when it asks for more than 48 KiB
+  int major = 9, minor = 0;                           // compute capability; nothing else follows from it
   int driver_version = 13000;
   std::uint64_t memory_bytes = std::uint64_t{4} << 30;
   std::uint64_t registrable_bytes = std::numeric_limits<std::uint64_t>::max();  // of host memory, pinned in any way

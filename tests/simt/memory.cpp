@@ -86,6 +86,14 @@ Place Memory::place(const void* data, std::size_t bytes) const {
   return Place::pageable;
 }
 
+std::pair<std::uintptr_t, std::uintptr_t> Memory::reachable(std::uintptr_t address) const {
+  for (const Pieces* pieces : {&device_, &pinned_}) {
+    const auto* piece = find(*pieces, address);
+    if (piece && piece->second.usable) return {piece->first, piece->first + piece->second.bytes};
+  }
+  return {0, 0};
+}
+
 void Memory::open() {
   if (opened_++ > 0) return;
   for (const auto& [address, piece] : device_) {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <utility>
 
 namespace hayloft::simt {
 
@@ -23,6 +24,10 @@ class Memory {
   // Where all of [data, data + bytes) lies. Throws std::out_of_range when it is not all in one piece, or all outside of
   // every piece: CUDA takes no range that lies partly in registered memory, or in memory registered by two calls.
   Place place(const void* data, std::size_t bytes) const;
+
+  // The piece of device memory that is usable, or of pinned memory, that holds this address: [first, second) is where a
+  // kernel may reach. Both 0 when none does.
+  std::pair<std::uintptr_t, std::uintptr_t> reachable(std::uintptr_t address) const;
 
   void open();
   void close();

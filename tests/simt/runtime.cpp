@@ -39,6 +39,15 @@ std::uint64_t seed_from_environment() {
   return text ? std::strtoull(text, nullptr, 10) : 1;
 }
 
+Device device_from_environment() {
+  Device device;
+  if (const char* text = std::getenv("HAYLOFT_SIMT_MULTIPROCESSORS")) device.multiprocessors = std::atoi(text);
+  if (const char* text = std::getenv("HAYLOFT_SIMT_SHARED_KIB")) {
+    device.shared_bytes = std::strtoull(text, nullptr, 10) << 10;
+  }
+  return device;
+}
+
 }  // namespace
 
 // Never destroyed: static objects of a test may free device memory at the very end.
@@ -189,7 +198,7 @@ void Runtime::drop_queues() {
 void Runtime::reset(std::uint64_t new_seed) {
   wait_all();
   drop_queues();
-  device = {};
+  device = device_from_environment();
   seed = new_seed;
   random.seed(new_seed);
   last_error = sticky = cudaSuccess;

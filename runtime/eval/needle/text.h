@@ -24,6 +24,7 @@ struct NeedleQuestion {
   std::string question;  // begins with a newline
   std::string answer;    // begins with a space, ends before the space in front of the value
 };
+// "What is the special magic number for brave harbor?", and how its answer begins.
 NeedleQuestion needle_question(std::string_view kind, std::string_view keys, bool several = false);
 
 // Sentences of filler, drawn as they are needed and kept: a shorter try uses the beginning of a longer one.

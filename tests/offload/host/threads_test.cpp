@@ -1,11 +1,14 @@
 #include "offload/host/threads.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <cstdio>
 #include <mutex>
 #include <numeric>
 #include <stdexcept>
@@ -13,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "offload/error.h"
 #include "offload/host/topology.h"
 
 namespace hayloft::offload {
@@ -35,6 +39,23 @@ TEST(Threads, TakesTheUsableProcessorsUnlessTold) {
   EXPECT_EQ(Threads().count(), usable_processors());
   EXPECT_EQ(Threads(1).count(), 1);
   EXPECT_EQ(Threads(7).count(), 7);
+}
+
+// In a process of its own, which gives up being root: root may start as many as it likes.
+TEST(Threads, SaysThatTheSystemStartsNoMore) {
+  const auto refused = [] {
+    const rlimit one{1, 1};
+    if ((::getuid() == 0 && ::setuid(65534) != 0) || ::setrlimit(RLIMIT_NPROC, &one) != 0) ::_exit(3);
+    try {
+      const Threads threads(8);
+    } catch (const Error& error) {
+      std::fprintf(stderr, "%s\n", error.what());
+      ::_exit(1);
+    }
+    ::_exit(0);
+  };
+  EXPECT_EXIT(refused(), testing::ExitedWithCode(1),
+              "--threads 8: the system starts no more than [0-9]+ threads here.*ulimit -u");
 }
 
 TEST(Threads, EveryItemIsVisitedOnce) {

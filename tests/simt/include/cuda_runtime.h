@@ -2,8 +2,11 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
+#include <span>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "simt/kernel.h"
 
@@ -236,15 +239,18 @@ cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), cudaFuncAttribut
 }
 
 namespace hayloft::simt {
-cudaError_t queue_kernel(const cudaLaunchConfig_t& config, const void* kernel, std::function<void()> body);
-}
+// `arguments` are the bytes of the kernel's parameters, which `body` owns.
+cudaError_t queue_kernel(const cudaLaunchConfig_t& config, const void* kernel, std::function<void()> body,
+                         std::vector<std::span<const std::byte>> arguments);
+}  // namespace hayloft::simt
 
 template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
+  const auto values = std::make_shared<const std::tuple<Parameters...>>(std::forward<Arguments>(arguments)...);
+  std::vector<std::span<const std::byte>> bytes;
+  std::apply([&](const auto&... value) { (bytes.push_back(std::as_bytes(std::span(&value, 1))), ...); }, *values);
   return hayloft::simt::queue_kernel(
-      *config, reinterpret_cast<const void*>(kernel),
-      [kernel, values = std::tuple<Parameters...>(std::forward<Arguments>(arguments)...)] {
-        std::apply(kernel, values);
-      });
+      *config, reinterpret_cast<const void*>(kernel), [kernel, values] { std::apply(kernel, *values); },
+      std::move(bytes));
 }

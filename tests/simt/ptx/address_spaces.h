@@ -1,0 +1,49 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "tests/simt/ptx/opcodes.h"
+#include "tests/simt/ptx/races.h"
+
+namespace hayloft::simt::ptx {
+
+class Warp;
+
+struct AddressRange {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+};
+
+// What addresses of the device mean during a launch. Global memory are device memory and pinned host memory, at the
+// addresses that the host knows; shared memory begins at 0 with the static variables. All accesses are aligned to their
+// size and lie in one piece, or are a Fault of the lane.
+class AddressSpaces {
+ public:
+  // The piece of global memory that holds an address; empty when none does.
+  using FindPiece = std::function<AddressRange(std::uint64_t address)>;
+
+  AddressSpaces(std::span<std::byte> parameters, std::size_t shared_bytes, FindPiece find_piece, RaceDetector* races)
+      : parameters_(parameters), shared_(shared_bytes), find_piece_(std::move(find_piece)), races_(races) {}
+
+  void begin_block();  // shared memory is full of NaN
+
+  enum class Access : std::uint8_t { read, write, atomic };
+  std::byte* at(Space space, std::uint64_t address, unsigned bytes, Access access, const Warp& warp, unsigned lane);
+
+ private:
+  std::byte* global(std::uint64_t address, unsigned bytes, unsigned lane);
+
+  std::span<std::byte> parameters_;
+  std::vector<std::byte> shared_;
+  FindPiece find_piece_;
+  RaceDetector* races_;  // of shared memory; may be null
+  std::array<AddressRange, 4> recent_{};
+  unsigned next_ = 0;
+};
+
+}  // namespace hayloft::simt::ptx
