@@ -4,6 +4,8 @@
 
 #include "bench/common.h"
 #include "gpu/backend.h"
+#include "gpu/make_backend.h"
+#include "index/scan/exact_search.h"
 
 // One decode step's attention per method, and the gather of rows alone: two KV heads of dimension 128 with a group of
 // four, so that rows and columns of 1M tokens take 1.5 GiB. Each iteration brings a new query, and short contexts move
@@ -143,14 +145,15 @@ void step_sparq(benchmark::State& state) {
 // k = 32 per query head; every column of K is read.
 void step_topk(benchmark::State& state) {
   const std::int64_t S = state.range(0);
-  gpu::ExactSelect select;
+  index::ExactSearch select;
+  select.query_heads = query_heads;
   select.k = 32;
   select.limit = S;
   const double bytes = kv_heads * (static_cast<double>(S) * head_dim * 2 +
                                    static_cast<double>(group * select.k + tail_tokens) * row_bytes);
   std::vector<std::int32_t> positions(static_cast<std::size_t>(query_heads * select.k));
   decode(state, S, bytes, [&](const gpu::CacheView& cache, const float* q, float* y) {
-    backend().select_exact(cache, q, query_heads, select, positions.data(), {});
+    index::search_exact(cache.store, q, select, backend().threads(), {positions.data(), nullptr, nullptr, nullptr});
     gpu::Attended what;
     what.positions = positions.data();
     what.lists = query_heads;

@@ -64,22 +64,22 @@ ColumnStore::ColumnStore(offload::ColumnFormat format)
     for (std::int64_t i = begin; i < end; ++i) {
       std::byte* const base = memory_.data() + static_cast<std::uint64_t>(i) * layout_.head_bytes;
       std::uint64_t mix = static_cast<std::uint64_t>(i) * 0x9e3779b97f4a7c15u + 1;
-      for (int subtile = 0; subtile < layout_.block_tokens / run; ++subtile) {
+      for (int part = 0; part < layout_.block_tokens / run; ++part) {
         for (int c = 0; c < head_dim; ++c) {
           mix = mix * 6364136223846793005u + 1442695040888963407u;
           const f16* const from = noise.data() + (mix >> 48) % (noise.size() - run);
           std::copy_n(from, run, tile.data() + c * run);
         }
         std::byte* const columns =
-            base + static_cast<std::uint64_t>(subtile) * layout_.column_bytes * run / layout_.block_tokens;
+            base + static_cast<std::uint64_t>(part) * layout_.column_bytes * run / layout_.block_tokens;
         if (layout_.columns == offload::ColumnFormat::f16) {
           for (int c = 0; c < head_dim; ++c) {
             std::memcpy(columns + static_cast<std::uint64_t>(c) * layout_.column_bytes, tile.data() + c * run,
                         run * sizeof(f16));
           }
         } else {
-          offload::quantise_subtile(layout_, tile.data(), head_dim, columns,
-                                    base + layout_.scales_offset + static_cast<std::uint64_t>(subtile) * sizeof(f16));
+          offload::quantise_group(layout_, tile.data(), head_dim, columns,
+                                  base + layout_.scales_offset + static_cast<std::uint64_t>(part) * sizeof(f16));
         }
       }
     }

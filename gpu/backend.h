@@ -2,23 +2,23 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
+#include "gpu/buffer.h"
 #include "index/scan/search.h"
+#include "index/scan/sparq_query.h"
 #include "offload/host/threads.h"
 #include "offload/store/store.h"
 
-// The seam between the runtime and whatever computes. Coarse verbs over device memory, in stream order; no CUDA in
-// sight. Unless said otherwise pointers are to device memory (on the CPU backend: ordinary memory), matrices are
+// The interface between the runtime and whatever computes: coarse operations over device memory, in stream order.
+// Unless said otherwise pointers are to device memory (on the CPU backend: ordinary memory), matrices are
 // row-major, activations are f32, and nothing is synchronised except by synchronize() and the copies to the host.
 //
-// Threads: the verbs of one Backend may be called from several threads at once, each with outputs, tails and a cache
-// of its own; weights, blocks and whatever is only read may be shared. On one stream a thread's work keeps its order,
-// and that of two threads comes in any. time_stages() and stage_times() see the work of all.
+// Threads: the operations of one Backend may be called from several threads at once, each with outputs, tails and a
+// cache of its own; weights, blocks and whatever is only read may be shared. On one stream a thread's work keeps its
+// order, and that of two threads comes in any. time_stages() and stage_times() see the work of all.
 namespace hayloft::gpu {
 
 // Types of the elements of weight matrices.
@@ -27,38 +27,6 @@ enum class DType : std::uint8_t { f32, f16, bf16 };
 inline int bytes_of(DType type) {
   return type == DType::f32 ? 4 : 2;
 }
-
-// An order of execution. Default-constructed: the backend's own order; the CPU backend runs everything at once, in
-// program order.
-struct Stream {
-  void* handle = nullptr;
-};
-
-class Backend;
-
-// Owns device memory; frees it on the stream it was allocated on. Movable, empty when default-constructed or moved
-// from.
-class Buffer {
- public:
-  Buffer() = default;
-  Buffer(Backend* backend, void* data, std::uint64_t bytes, Stream stream);
-  Buffer(Buffer&& other) noexcept;
-  Buffer& operator=(Buffer&& other) noexcept;
-  ~Buffer();
-
-  template <class T>
-  T* as() const {
-    return static_cast<T*>(data_);
-  }
-  std::uint64_t bytes() const { return bytes_; }
-  explicit operator bool() const { return data_ != nullptr; }
-
- private:
-  Backend* backend_ = nullptr;
-  void* data_ = nullptr;
-  std::uint64_t bytes_ = 0;
-  Stream stream_;
-};
 
 // A weight matrix [rows][cols], row-major; y = x W^T maps cols inputs to rows outputs.
 struct Matrix {
@@ -96,26 +64,13 @@ struct CacheView {
   std::int64_t tokens() const { return tail.position + tail.tokens; }  // absolute length of the sequence so far
 };
 
-// What the approximate logits of SparQ are divided by (its figure 7b): tau = sqrt(d * |q[i1]|_1 / |q|_1), the share of
-// q that the chosen components cover; sqrt(d), as if they were all; sqrt(r), as if they were any.
-enum class Temperature : std::uint8_t { coverage, head_dim, rank };
-
 // Step 1 of SparQ and its selection (arXiv 2312.04985, section 4 and appendix B), over store and tail.
 struct SparqSelect {
   int rank = 0;            // r
   int k = 0;               // positions to take from the store's [0, limit)
   std::int64_t limit = 0;  // positions at and after limit are attended anyway
   index::GroupRule rule = index::GroupRule::softmax;
-  Temperature temperature = Temperature::coverage;
-};
-
-// Exact inner-product top-k over the store's [0, limit), searched near the memory.
-struct ExactSelect {
-  int k = 0;
-  std::int64_t limit = 0;
-  index::GroupRule rule = index::GroupRule::softmax;
-  index::SelectPer per = index::SelectPer::query_head;
-  bool faiss = false;  // Faiss' flat index instead of the own kernel; per query head only
+  index::Temperature temperature = index::Temperature::coverage;
 };
 
 // What one decode query attends to: lists of positions in the store, and ranges of absolute positions that may lie in
@@ -145,7 +100,7 @@ struct CausalWindow {
   CausalWindow(std::int64_t last = 0, std::int64_t first = 0) : window(last), sinks(first) {}
 };
 
-// How long one part of the verbs took on the device, all calls together.
+// How long one part of the operations took on the device, all calls together.
 struct StageTime {
   std::string name;
   double seconds = 0;
@@ -158,6 +113,15 @@ struct DeviceMemory {
   std::uint64_t used_bytes = 0;
   std::uint64_t peak_bytes = 0;         // the most that used_bytes has been
   std::uint64_t driver_peak_bytes = 0;  // the most that the driver has held for it, pieces too small to use included
+  std::uint64_t overhead_bytes = 0;  // beside the budget: what the driver takes before anything is allocated, at most
+};
+
+// What the scratch of operations depends on.
+struct ScratchShape {
+  int tokens = 0;  // T of the longest chunk
+  int query_heads = 0;
+  int head_dim = 0;
+  int widest = 0;  // the most inputs of any matrix
 };
 
 // What computes. The operations queue work on a stream and return, unless they say otherwise.
@@ -173,9 +137,11 @@ class Backend {
   // where that makes no sense.
   virtual std::shared_ptr<offload::ChunkListener> pinning() { return nullptr; }
   virtual DeviceMemory memory() const { return {}; }
+  // What operations of that shape take of the budget while they run, at most, besides what they are given.
+  virtual std::uint64_t scratch_bytes(const ScratchShape&) const { return 0; }
 
-  // For benchmarks: measures the parts of the verbs from now on, or stops; stage_times() then says how long each took,
-  // and waits for them. Backends that run a verb in one piece have none.
+  // For benchmarks: measures the parts of the operations from now on, or stops; stage_times() then says how long each
+  // took, and waits for them.
   virtual void time_stages(bool) {}
   virtual std::vector<StageTime> stage_times() { return {}; }
 
@@ -209,9 +175,9 @@ class Backend {
   // Dense algebra, T tokens at a time.
   virtual void embed(const Matrix& table, const std::int32_t* tokens /* [T] host */, int T, float* out /* [T][cols] */,
                      Stream stream) = 0;
-  // For a loader: the n elements of a matrix, and the type that they have from now on. A device that multiplies another
-  // type of the same width faster may have rewritten them in that one, when next to nothing is lost. Done on return.
-  virtual DType settle_weights(void* /* w */, DType type, std::int64_t /* n */, Stream) { return type; }
+  // For a loader: converts the n elements of a matrix in place to the type that is returned. A device that multiplies
+  // another type of the same width faster may choose that one, when next to nothing is lost. Done on return.
+  virtual DType convert_weights(void* /* w */, DType type, std::int64_t /* n */, Stream) { return type; }
   // y [T][w.rows] = x [T][w.cols] W^T + bias [w.rows] (bias may be null)
   virtual void matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream stream) = 0;
   // y = x / sqrt(mean(x^2) + eps) * weight, over each of `rows` rows of n; x and y may be the same. weight f32 [n].
@@ -248,59 +214,10 @@ class Backend {
   // limit, tail), in the approximate scores.
   virtual void select_sparq(const CacheView& cache, const float* q, int query_heads, const SparqSelect& args,
                             std::int32_t* positions, float* alpha, Stream stream) = 0;
-  // positions i32 [Hkv or Hq][k], ascending.
-  virtual void select_exact(const CacheView& cache, const float* q, int query_heads, const ExactSelect& args,
-                            std::int32_t* positions, Stream stream) = 0;
 
  protected:
   friend class Buffer;
   virtual void release(void* data, std::uint64_t bytes, Stream stream) noexcept = 0;
 };
-
-// The reference and the default. Its device memory is ordinary memory, without a budget of its own.
-std::unique_ptr<Backend> make_cpu_backend(const offload::Threads& threads);
-
-// How columns of K come over the link: read in place by the multiprocessors, by the copy engine, or by both at once.
-enum class Link : std::uint8_t { automatic, sm, copy, both };
-
-// One way for the columns of each format: the fewer bytes a column has, the more the number of copies counts.
-struct LinkChoice {
-  Link f16;
-  Link int8;
-  Link int4;
-
-  LinkChoice(Link every = Link::automatic)
-      : f16(every), int8(every), int4(every) {}  // NOLINT(google-explicit-constructor)
-  Link& of(offload::ColumnFormat format) {
-    return format == offload::ColumnFormat::f16 ? f16 : format == offload::ColumnFormat::int8 ? int8 : int4;
-  }
-  Link of(offload::ColumnFormat format) const { return LinkChoice(*this).of(format); }
-  friend bool operator==(const LinkChoice&, const LinkChoice&) = default;
-};
-
-// Where K and V lie on the host: pinned, so that the device reads them in place; in pageable memory, passing through a
-// small pinned ring (`staged`); or mapped from the file they were saved to, passing through the ring as well (`mmap`).
-// `automatic` pins what can be pinned and stages otherwise.
-enum class KvHost : std::uint8_t { automatic, pinned, staged, mmap };
-
-// What the fastest link of today carries while the next copy is issued, 2.3 us: shorter ones leave it idle.
-inline constexpr std::uint64_t worthwhile_copy_bytes = 128 << 10;
-
-struct CudaOptions {
-  // Budget of device memory, --gpu-memory: everything that this process takes of it, what CUDA itself needs included.
-  // 0: what is free, less a reserve.
-  std::uint64_t memory_bytes = 0;
-  LinkChoice link = {};  // automatic: sm
-  // With Link::copy and Link::both: columns that lie in so many pieces that a copy would bring in fewer bytes than this
-  // are read in place instead. 0: copied at whatever cost.
-  std::uint64_t least_copy_bytes = 0;
-  KvHost kv_host = KvHost::automatic;
-  // Told, once, what the user should know and did not ask for: memory that could not be pinned. Null: nobody wants to.
-  std::function<void(const std::string&)> say = nullptr;
-};
-
-// Throws Error saying why when there is no CUDA device that can be used as asked; NoDevice (gpu/no_device.h) when this
-// build or this machine has none at all. threads must outlive the backend and the arenas that pin through it.
-std::unique_ptr<Backend> make_cuda_backend(const offload::Threads& threads, const CudaOptions& options = {});
 
 }  // namespace hayloft::gpu

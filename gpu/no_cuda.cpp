@@ -1,6 +1,6 @@
 #include "gpu/backend.h"
 #include "gpu/link.h"
-#include "gpu/no_device.h"
+#include "gpu/make_backend.h"
 
 namespace hayloft::gpu {
 

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "gpu/make_backend.h"
 #include "offload/error.h"
 #include "runtime/decode/sampler.h"
 #include "runtime/decode/session.h"

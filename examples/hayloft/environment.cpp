@@ -1,6 +1,6 @@
 #include "examples/hayloft/environment.h"
 
-#include "gpu/no_device.h"
+#include "gpu/make_backend.h"
 #include "offload/error.h"
 #include "offload/format.h"
 
@@ -20,7 +20,7 @@ std::unique_ptr<gpu::Backend> make_backend(const MachineOptions& options, const 
   gpu::CudaOptions cuda = options.cuda;
   cuda.link = link;
   if (options.cuda.link == gpu::Link::automatic) cuda.least_copy_bytes = gpu::worthwhile_copy_bytes;
-  cuda.say = [notes](const std::string& what) {
+  cuda.on_warning = [notes](const std::string& what) {
     fmt::print(stderr, "note: {}\n", what);
     notes->push_back(what);
   };

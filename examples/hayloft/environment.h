@@ -8,6 +8,7 @@
 
 #include "examples/hayloft/options.h"
 #include "gpu/backend.h"
+#include "gpu/device_options.h"
 #include "offload/host/arena.h"
 #include "offload/host/threads.h"
 #include "offload/host/topology.h"

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "gpu/backend.h"
+#include "gpu/device_options.h"
 #include "offload/error.h"
 #include "offload/store/layout.h"
 #include "runtime/attention/method.h"

@@ -1,7 +1,6 @@
 #include "examples/hayloft/run_plan.h"
 
 #include "examples/hayloft/saved_context.h"
-#include "gpu/cuda_budget.h"
 #include "offload/error.h"
 
 namespace hayloft::cli {
@@ -35,7 +34,7 @@ runtime::plan::Plan announce_plan(const Environment& environment, const PlannedR
   request.tokenizer_file_bytes = tokenizer_file_bytes(run.model);
   const gpu::DeviceMemory device = environment.backend->memory();
   if (device.budget_bytes > 0) {
-    request.device_budget = device.budget_bytes + gpu::cuda_context_bytes;
+    request.device_budget = device.budget_bytes + device.overhead_bytes;
     request.available_bytes = environment.topology.available_bytes();
   }
   const bool applies = profile && profile->threads == request.threads && profile->device == environment.backend->name();

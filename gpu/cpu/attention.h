@@ -8,7 +8,7 @@
 
 #include "gpu/backend.h"
 
-// The pieces every attention verb of the CPU backend is made of.
+// The pieces every attention operation of the CPU backend is made of.
 namespace hayloft::gpu {
 
 // What one query head has seen of part of the sequence: weighted = sum over its positions of exp(s - max) v, and

@@ -1,17 +1,16 @@
-#include "gpu/cpu/causal.h"
+#include "gpu/cpu/cpu_backend.h"
 
 #include <cblas.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <vector>
 
 #include "gpu/cpu/attention.h"
-#include "gpu/cpu/decode.h"
 #include "gpu/cpu/elementwise.h"
 #include "gpu/cpu/rows.h"
 #include "gpu/cpu/scratch.h"
+#include "index/scan/exact_search.h"
 
 namespace hayloft::gpu {
 namespace {
@@ -115,7 +114,7 @@ class CausalAttention {
   // Row m of a block is token m / g, query head m % g of the group; scaled by 1 / sqrt(d).
   void load_queries(int head, int t0, int block_tokens, float* to) const {
     const int d = cache_.head_dim;
-    const float scale = static_cast<float>(1 / std::sqrt(static_cast<double>(d)));
+    const float scale = index::exact_scale(d);
     for (int t = 0; t < block_tokens; ++t) {
       const float* from = q_ + query_index(head, t0 + t) * d;
       for (int i = 0; i < group_ * d; ++i) *to++ = from[i] * scale;
@@ -175,8 +174,8 @@ class CausalAttention {
 
 }  // namespace
 
-void attend_causal_cpu(const CacheView& cache, const float* q, int T, int query_heads, const CausalWindow& window,
-                       float* out, const offload::Threads& threads) {
+void CpuBackend::attend_causal(const CacheView& cache, const float* q, int T, int query_heads,
+                               const CausalWindow& window, float* out, Stream stream) {
   if (T <= 0) return;
   if (T == 1) {  // a decode step: it streams the rows instead of widening them
     const std::int64_t end = cache.tokens();
@@ -185,9 +184,10 @@ void attend_causal_cpu(const CacheView& cache, const float* q, int T, int query_
     const std::int64_t sinks = sinks_end(cache, window);
     all.ranges[0] = {oldest, sinks};
     all.ranges[1] = {window.window > 0 ? std::max(sinks, end - window.window) : sinks, end};
-    return attend_cpu(cache, q, query_heads, all, out, threads);
+    return attend(cache, q, query_heads, all, out, stream);
   }
-  CausalAttention(cache, q, T, query_heads, window, out).run(threads);
+  const Stage stage(stages_, "attend_causal");
+  CausalAttention(cache, q, T, query_heads, window, out).run(threads_);
 }
 
 }  // namespace hayloft::gpu

@@ -1,3 +1,5 @@
+#include "gpu/cpu/cpu_backend.h"
+
 #include <cblas.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -7,21 +9,16 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "gpu/backend.h"
 #include "gpu/cpu/blas_memory.h"
-#include "gpu/cpu/causal.h"
-#include "gpu/cpu/decode.h"
 #include "gpu/cpu/elementwise.h"
-#include "gpu/cpu/matmul.h"
-#include "gpu/cpu/rope.h"
-#include "gpu/cpu/select.h"
+#include "gpu/make_backend.h"
 #include "offload/error.h"
 #include "offload/host/topology.h"
 
 namespace hayloft::gpu {
 namespace {
 
-constexpr std::int64_t kElementGrain = 16384;  // elements per piece of an elementwise verb, at least
+constexpr std::int64_t kElementGrain = 16384;  // elements per piece of an elementwise operation, at least
 constexpr std::uint64_t kAlignment = 64;
 constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;  // large buffers are read faster through fewer pages
 
@@ -29,141 +26,100 @@ std::int64_t rows_per_piece(std::int64_t row_elements) {
   return std::max<std::int64_t>(1, kElementGrain / std::max<std::int64_t>(1, row_elements));
 }
 
-class CpuBackend final : public Backend {
- public:
-  explicit CpuBackend(const offload::Threads& threads) : threads_(threads) {
-    openblas_set_num_threads(1);  // the threads around it are ours
-    take_blas_memory(threads.count());
+}  // namespace
+
+CpuBackend::CpuBackend(const offload::Threads& threads) : threads_(threads) {
+  openblas_set_num_threads(1);  // the threads around it are ours
+  take_blas_memory(threads.count());
+}
+
+std::string CpuBackend::description() const {
+  return fmt::format("{}; {} threads", offload::Topology().describe(), threads_.count());
+}
+
+Buffer CpuBackend::allocate(std::uint64_t bytes, Stream stream) {
+  const std::uint64_t alignment = bytes >= 2 * kHugePage ? kHugePage : kAlignment;
+  const std::uint64_t rounded = std::max<std::uint64_t>(bytes + alignment - 1, alignment) / alignment * alignment;
+  void* data = rounded < bytes ? nullptr : std::aligned_alloc(alignment, rounded);
+  if (!data) fail("cannot allocate {} bytes of memory for the model; use a smaller model or context", bytes);
+  if (alignment == kHugePage) madvise(data, rounded, MADV_HUGEPAGE);  // a wish: nothing is lost if refused
+  return Buffer(this, data, bytes, stream);
+}
+
+void CpuBackend::embed(const Matrix& table, const std::int32_t* tokens, int T, float* out, Stream) {
+  for (int t = 0; t < T; ++t) {
+    if (tokens[t] < 0 || tokens[t] >= table.rows) {
+      fail("token id {} is outside the model's vocabulary of {}: the tokenizer does not belong to this model",
+           tokens[t], table.rows);
+    }
   }
+  threads_.parallel_for(T, rows_per_piece(table.cols), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t) {
+      const std::int64_t offset = static_cast<std::int64_t>(tokens[t]) * table.cols * bytes_of(table.type);
+      widen(static_cast<const std::byte*>(table.data) + offset, table.type, table.cols, out + t * table.cols);
+    }
+  });
+}
 
-  std::string name() const override { return "cpu"; }
-  std::string description() const override {
-    return fmt::format("{}; {} threads", offload::Topology().describe(), threads_.count());
-  }
-  const offload::Threads& threads() const override { return threads_; }
+void CpuBackend::rms_norm(const float* x, int rows, int n, const float* weight, float eps, float* y, Stream) {
+  threads_.parallel_for(rows, rows_per_piece(n), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) rms_norm_row(x + row * n, n, weight, eps, y + row * n);
+  });
+}
 
-  Stream stream() override { return {}; }
+void CpuBackend::add(float* y, const float* x, std::int64_t n, Stream) {
+  threads_.parallel_for(n, kElementGrain,
+                        [&](std::int64_t begin, std::int64_t end) { add_to(y + begin, x + begin, end - begin); });
+}
 
-  Buffer allocate(std::uint64_t bytes, Stream stream) override {
-    const std::uint64_t alignment = bytes >= 2 * kHugePage ? kHugePage : kAlignment;
-    const std::uint64_t rounded = std::max<std::uint64_t>(bytes + alignment - 1, alignment) / alignment * alignment;
-    void* data = rounded < bytes ? nullptr : std::aligned_alloc(alignment, rounded);
-    if (!data) fail("cannot allocate {} bytes of memory for the model; use a smaller model or context", bytes);
-    if (alignment == kHugePage) madvise(data, rounded, MADV_HUGEPAGE);  // a wish: nothing is lost if refused
-    return Buffer(this, data, bytes, stream);
-  }
-  void to_device(void* device, const void* host, std::uint64_t bytes, Stream) override { move(device, host, bytes); }
-  void to_host(void* host, const void* device, std::uint64_t bytes, Stream) override { move(host, device, bytes); }
-  void copy(void* to, const void* from, std::uint64_t bytes, Stream) override { move(to, from, bytes); }
-  void synchronize(Stream) override {}
+void CpuBackend::silu_mul(float* gate, const float* up, std::int64_t n, Stream) {
+  threads_.parallel_for(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
+    silu_mul_to(gate + begin, up + begin, end - begin);
+  });
+}
 
-  void embed(const Matrix& table, const std::int32_t* tokens, int T, float* out, Stream) override {
-    for (int t = 0; t < T; ++t) {
-      if (tokens[t] < 0 || tokens[t] >= table.rows) {
-        fail("token id {} is outside the model's vocabulary of {}: the tokenizer does not belong to this model",
-             tokens[t], table.rows);
+void CpuBackend::flag_nonfinite(const float* x, std::int64_t n, std::int32_t tag, std::int32_t* flag, Stream) {
+  std::atomic<bool> found = false;
+  threads_.parallel_for(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
+    if (any_nonfinite(x + begin, end - begin)) found = true;
+  });
+  if (found) *flag = std::min(*flag, tag);
+}
+
+void CpuBackend::append(const CacheView& cache, const float* k, const float* v, int T, Stream) {
+  const std::int64_t d = cache.head_dim;
+  const TailView& tail = cache.tail;
+  threads_.parallel_for(T, rows_per_piece(2 * d * cache.kv_heads), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t) {
+      for (int head = 0; head < cache.kv_heads; ++head) {
+        f16* row = tail.rows + (head * tail.capacity + tail.first + tail.tokens + t) * 2 * d;
+        const std::int64_t from = (t * cache.kv_heads + head) * d;
+        narrow(k + from, d, row);
+        narrow(v + from, d, row + d);
       }
     }
-    threads_.parallel_for(T, rows_per_piece(table.cols), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t t = begin; t < end; ++t) {
-        const std::int64_t offset = static_cast<std::int64_t>(tokens[t]) * table.cols * bytes_of(table.type);
-        widen(static_cast<const std::byte*>(table.data) + offset, table.type, table.cols, out + t * table.cols);
-      }
-    });
-  }
+  });
+}
 
-  void matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream) override {
-    matmul_cpu(x, T, w, bias, y, threads_);
-  }
+void CpuBackend::spill(const CacheView& cache, int tokens, const offload::BlockLayout& layout, std::byte* block,
+                       Stream) {
+  const std::int64_t stride = 2 * cache.head_dim;
+  const TailView& tail = cache.tail;
+  threads_.parallel_for(cache.kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t head = begin; head < end; ++head) {
+      const f16* rows = tail.rows + (head * tail.capacity + tail.first) * stride;
+      offload::fill_block(layout, block, static_cast<int>(head), rows, stride, tokens);
+    }
+  });
+}
 
-  void rms_norm(const float* x, int rows, int n, const float* weight, float eps, float* y, Stream) override {
-    threads_.parallel_for(rows, rows_per_piece(n), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) rms_norm_row(x + row * n, n, weight, eps, y + row * n);
-    });
-  }
+void CpuBackend::move(void* to, const void* from, std::uint64_t bytes) {
+  if (bytes) std::memmove(to, from, bytes);
+}
 
-  void add(float* y, const float* x, std::int64_t n, Stream) override {
-    threads_.parallel_for(n, kElementGrain,
-                          [&](std::int64_t begin, std::int64_t end) { add_to(y + begin, x + begin, end - begin); });
-  }
-
-  void silu_mul(float* gate, const float* up, std::int64_t n, Stream) override {
-    threads_.parallel_for(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
-      silu_mul_to(gate + begin, up + begin, end - begin);
-    });
-  }
-
-  void flag_nonfinite(const float* x, std::int64_t n, std::int32_t tag, std::int32_t* flag, Stream) override {
-    std::atomic<bool> found = false;
-    threads_.parallel_for(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
-      if (any_nonfinite(x + begin, end - begin)) found = true;
-    });
-    if (found) *flag = std::min(*flag, tag);
-  }
-
-  void rope(float* x, int T, int heads, int d, std::int64_t position, const Rope& rope, Stream) override {
-    rope_cpu(x, T, heads, d, position, rope, threads_);
-  }
-
-  void top_values(const float* x, std::int64_t n, int k, std::int32_t* ids, float* values, Stream) override {
-    top_values_cpu(x, n, k, ids, values);
-  }
-
-  void append(const CacheView& cache, const float* k, const float* v, int T, Stream) override {
-    const std::int64_t d = cache.head_dim;
-    const TailView& tail = cache.tail;
-    threads_.parallel_for(T, rows_per_piece(2 * d * cache.kv_heads), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t t = begin; t < end; ++t) {
-        for (int head = 0; head < cache.kv_heads; ++head) {
-          f16* row = tail.rows + (head * tail.capacity + tail.first + tail.tokens + t) * 2 * d;
-          const std::int64_t from = (t * cache.kv_heads + head) * d;
-          narrow(k + from, d, row);
-          narrow(v + from, d, row + d);
-        }
-      }
-    });
-  }
-
-  void spill(const CacheView& cache, int tokens, const offload::BlockLayout& layout, std::byte* block,
-             Stream) override {
-    const std::int64_t stride = 2 * cache.head_dim;
-    const TailView& tail = cache.tail;
-    threads_.parallel_for(cache.kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t head = begin; head < end; ++head) {
-        const f16* rows = tail.rows + (head * tail.capacity + tail.first) * stride;
-        offload::fill_block(layout, block, static_cast<int>(head), rows, stride, tokens);
-      }
-    });
-  }
-
-  void attend_causal(const CacheView& cache, const float* q, int T, int query_heads, const CausalWindow& window,
-                     float* out, Stream) override {
-    attend_causal_cpu(cache, q, T, query_heads, window, out, threads_);
-  }
-  void attend(const CacheView& cache, const float* q, int query_heads, const Attended& what, float* out,
-              Stream) override {
-    attend_cpu(cache, q, query_heads, what, out, threads_);
-  }
-  void select_sparq(const CacheView& cache, const float* q, int query_heads, const SparqSelect& args,
-                    std::int32_t* positions, float* alpha, Stream) override {
-    select_sparq_cpu(cache, q, query_heads, args, positions, alpha, threads_);
-  }
-  void select_exact(const CacheView& cache, const float* q, int query_heads, const ExactSelect& args,
-                    std::int32_t* positions, Stream) override {
-    select_exact_cpu(cache, q, query_heads, args, positions, threads_);
-  }
-
- private:
-  static void move(void* to, const void* from, std::uint64_t bytes) {
-    if (bytes) std::memmove(to, from, bytes);
-  }
-
-  void release(void* data, std::uint64_t, Stream) noexcept override { std::free(data); }
-
-  const offload::Threads& threads_;
-};
-
-}  // namespace
+void CpuBackend::release(void* data, std::uint64_t, Stream) noexcept {
+  std::free(data);
+}
 
 std::unique_ptr<Backend> make_cpu_backend(const offload::Threads& threads) {
   return std::make_unique<CpuBackend>(threads);

@@ -1,12 +1,12 @@
-#include "gpu/cpu/decode.h"
+#include "gpu/cpu/cpu_backend.h"
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <vector>
 
 #include "gpu/cpu/attention.h"
 #include "gpu/cpu/rows.h"
+#include "index/scan/exact_search.h"
 
 namespace hayloft::gpu {
 namespace {
@@ -86,13 +86,14 @@ std::vector<float> mean_values(const CacheView& cache, const offload::Threads& t
 
 }  // namespace
 
-void attend_cpu(const CacheView& cache, const float* q, int query_heads, const Attended& what, float* out,
-                const offload::Threads& threads) {
+void CpuBackend::attend(const CacheView& cache, const float* q, int query_heads, const Attended& what, float* out,
+                        Stream) {
+  const Stage stage(stages_, "attend");
   const int d = cache.head_dim;
   const int stride = padded(d);
   const int group = query_heads / cache.kv_heads;
   std::vector<float> scaled(static_cast<std::size_t>(query_heads * stride));
-  const float scale = static_cast<float>(1 / std::sqrt(static_cast<double>(d)));
+  const float scale = index::exact_scale(d);
   for (int h = 0; h < query_heads; ++h) {
     for (int i = 0; i < d; ++i) scaled[h * stride + i] = q[h * d + i] * scale;
   }
@@ -102,7 +103,7 @@ void attend_cpu(const CacheView& cache, const float* q, int query_heads, const A
   const auto weighted = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(states * stride));
   std::vector<float> max(static_cast<std::size_t>(states), AttentionState{}.max);
   std::vector<float> sum(static_cast<std::size_t>(states));
-  threads.parallel_for(static_cast<std::int64_t>(pieces.size()), 1, [&](std::int64_t begin, std::int64_t end) {
+  threads_.parallel_for(static_cast<std::int64_t>(pieces.size()), 1, [&](std::int64_t begin, std::int64_t end) {
     std::vector<const f16*> rows(std::max(kRangeRows, kListRows));
     for (std::int64_t i = begin; i < end; ++i) {
       const Piece& piece = pieces[i];
@@ -117,8 +118,8 @@ void attend_cpu(const CacheView& cache, const float* q, int query_heads, const A
     }
   });
 
-  const std::vector<float> mean = what.alpha ? mean_values(cache, threads) : std::vector<float>();
-  threads.parallel_for(cache.kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
+  const std::vector<float> mean = what.alpha ? mean_values(cache, threads_) : std::vector<float>();
+  threads_.parallel_for(cache.kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
     std::fill(out + begin * group * d, out + end * group * d, 0.0f);
     std::vector<AttentionState> merged(static_cast<std::size_t>(query_heads));
     for (int h = 0; h < query_heads; ++h) merged[h].weighted = out + h * d;

@@ -4,7 +4,7 @@
 
 #include "gpu/backend.h"
 
-// SIMD loops over activations: single-threaded, called from the parallel verbs on pieces of their work.
+// SIMD loops over activations: single-threaded, called from the parallel operations on pieces of their work.
 namespace hayloft::gpu {
 
 // n elements of any dtype to f32, exactly.

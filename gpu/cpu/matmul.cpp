@@ -1,4 +1,4 @@
-#include "gpu/cpu/matmul.h"
+#include "gpu/cpu/cpu_backend.h"
 
 #include <cblas.h>
 
@@ -114,12 +114,12 @@ void multiply_panel(const float* x, const Matrix& w, const float* bias, int t0, 
 
 }  // namespace
 
-void matmul_cpu(const float* x, int T, const Matrix& w, const float* bias, float* y, const offload::Threads& threads) {
+void CpuBackend::matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream) {
   if (T <= 0 || w.rows <= 0) return;
-  if (streams(T, w.cols)) return stream_matmul(x, T, w, bias, y, threads);
+  if (streams(T, w.cols)) return stream_matmul(x, T, w, bias, y, threads_);
   const std::int64_t panels = (w.rows + kPanelRows - 1) / kPanelRows;
   const std::int64_t blocks = (T + kPanelTokens - 1) / kPanelTokens;
-  threads.parallel_for(panels * blocks, 1, [&](std::int64_t begin, std::int64_t end) {
+  threads_.parallel_for(panels * blocks, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t task = begin; task < end; ++task) {
       const int r0 = static_cast<int>(task / blocks) * kPanelRows;
       const int t0 = static_cast<int>(task % blocks) * kPanelTokens;

@@ -1,4 +1,4 @@
-#include "gpu/cpu/rope.h"
+#include "gpu/cpu/cpu_backend.h"
 
 #include <algorithm>
 #include <cmath>
@@ -24,15 +24,14 @@ Turn turn_by(double position, float inverse_frequency) {
 
 }  // namespace
 
-void rope_cpu(float* x, int T, int heads, int d, std::int64_t position, const Rope& rope,
-              const offload::Threads& threads) {
+void CpuBackend::rope(float* x, int T, int heads, int d, std::int64_t position, const Rope& rope, Stream) {
   const int half = d / 2;
   const std::int64_t run = std::min<std::int64_t>(kRun, T);
   std::vector<Turn> steps(static_cast<std::size_t>(run * half));  // [run][half]
   for (std::int64_t t = 0; t < run; ++t) {
     for (int i = 0; i < half; ++i) steps[t * half + i] = turn_by(static_cast<double>(t), rope.inverse_frequency[i]);
   }
-  threads.parallel_for((T + kRun - 1) / kRun, 1, [&](std::int64_t begin, std::int64_t end) {
+  threads_.parallel_for((T + kRun - 1) / kRun, 1, [&](std::int64_t begin, std::int64_t end) {
     std::vector<Turn> base(half);
     std::vector<float> cosine(half);
     std::vector<float> sine(half);

@@ -5,8 +5,8 @@
 #include "offload/half.h"
 
 // Attention over rows of the cache, one KV head at a time: SIMD kernels, single-threaded, called from the parallel
-// verbs. Rows are f16 [K | V] of 2 d elements and are named by pointers, so that blocks, tail and gathered positions
-// look alike.
+// operations. Rows are f16 [K | V] of 2 d elements and are named by pointers, so that blocks, tail and gathered
+// positions look alike.
 namespace hayloft::gpu {
 
 // g query heads of one KV head and what they have seen so far.

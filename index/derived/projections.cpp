@@ -4,6 +4,7 @@
 #include <numbers>
 #include <random>
 
+#include "index/scan/exact_search.h"
 #include "index/scan/search.h"
 
 namespace hayloft::index {
@@ -57,8 +58,7 @@ void project_keys(const offload::LayerView& view, const std::vector<float>& dire
                   DerivedColumns& keys) {
   const int heads = view.layout->kv_heads;
   const int d = view.layout->head_dim;
-  std::vector<std::int32_t> components(static_cast<std::size_t>(heads * d));
-  for (std::size_t i = 0; i < components.size(); ++i) components[i] = static_cast<std::int32_t>(i) % d;
+  const std::vector<std::int32_t> components = every_component(heads, d);
   while (keys.size() < view.tokens) {
     const std::int64_t first = keys.size();
     const DerivedColumns::Space space = keys.space(view.tokens - first);
@@ -69,7 +69,7 @@ void project_keys(const offload::LayerView& view, const std::vector<float>& dire
     search.rank = d;
     search.components = components.data();
     search.weights = directions.data();
-    search.keys = view.layout->columns == offload::ColumnFormat::f16 ? KeySource::columns : KeySource::rows;
+    search.keys = exact_keys(view);
     const std::int64_t aligned = first / subtile * subtile;
     const std::int64_t end = first + space.entries;
     const std::int64_t pieces = (end - aligned + piece_tokens - 1) / piece_tokens;

@@ -21,9 +21,9 @@ ColumnScores::ColumnScores(const offload::LayerView& view, const ColumnSearch& s
   const bool rows = search.keys == KeySource::rows;
   auto column = static_cast<std::int64_t>(layout.column_bytes);
   if (rows) {
-    turned_stride_ = tile + 32;  // not a power of two, as in stride()
-    turned_ = hwy::AllocateAligned<std::uint16_t>(static_cast<std::size_t>(layout.head_dim * turned_stride_));
-    column = turned_stride_ * static_cast<std::int64_t>(sizeof(f16));
+    transposed_stride_ = tile + 32;  // not a power of two, as in stride()
+    transposed_ = hwy::AllocateAligned<std::uint16_t>(static_cast<std::size_t>(layout.head_dim * transposed_stride_));
+    column = transposed_stride_ * static_cast<std::int64_t>(sizeof(f16));
   }
   const std::int32_t* components = search.components + static_cast<std::ptrdiff_t>(head) * search.rank;
   for (int j = 0; j < search.rank; ++j) {
@@ -60,13 +60,13 @@ Run ColumnScores::run_at(std::int64_t position) const {
 
 // Tokens of one block.
 void ColumnScores::score_run_at(std::int64_t begin, int tokens, float* scores, const TileNotes* notes) {
-  if (turned_ == nullptr) {
+  if (transposed_ == nullptr) {
     return score_run(query_, run_at(begin), run_at(begin + tokens), tokens, scores, stride(tile_), notes);
   }
   const int d = view_.layout->head_dim;
-  auto* const turned = reinterpret_cast<f16*>(turned_.get());
-  offload::transpose(view_.row(head_, begin), 2 * d, tokens, d, turned, turned_stride_);
-  score_run(query_, {reinterpret_cast<const std::byte*>(turned)}, {}, tokens, scores, stride(tile_), notes);
+  auto* const transposed = reinterpret_cast<f16*>(transposed_.get());
+  offload::transpose(view_.row(head_, begin), 2 * d, tokens, d, transposed, transposed_stride_);
+  score_run(query_, {reinterpret_cast<const std::byte*>(transposed)}, {}, tokens, scores, stride(tile_), notes);
 }
 
 void ColumnScores::score(std::int64_t begin, std::int64_t end, float* scores, const TileNotes* notes) {
@@ -92,7 +92,7 @@ void ColumnScores::score(std::int64_t begin, std::int64_t end, float* scores, co
 }
 
 void ColumnScores::prefetch(std::int64_t begin, std::int64_t end) const {
-  if (turned_ != nullptr) return;
+  if (transposed_ != nullptr) return;
   const std::int64_t block = view_.layout->block_tokens;
   for (std::int64_t t = begin; t < end;) {
     const std::int64_t length = std::min(end - t, block - (t & (block - 1)));

@@ -9,8 +9,8 @@
 #include "index/scan/search.h"
 
 // The keys of one KV head as search_columns walks them: in tiles of a fixed number of tokens that start at its
-// multiples, whatever the block size. Rows are turned into f16 columns a tile at a time, so that their scores are those
-// of an f16 mirror to the bit.
+// multiples, whatever the block size. Rows are transposed into f16 columns a tile at a time, so that their scores are
+// those of an f16 mirror to the bit.
 namespace hayloft::index {
 
 class ColumnScores {
@@ -41,8 +41,9 @@ class ColumnScores {
   std::vector<std::int64_t> offsets_;
   std::vector<std::int64_t> scale_offsets_;
   HeadQuery query_;
-  std::int64_t turned_stride_ = 0;                     // elements from component to component
-  hwy::AlignedFreeUniquePtr<std::uint16_t[]> turned_;  // f16 [d][turned_stride_], where rows are turned; null: columns
+  std::int64_t transposed_stride_ = 0;  // elements from component to component
+  // f16 [d][transposed_stride_], where rows are transposed; null: columns
+  hwy::AlignedFreeUniquePtr<std::uint16_t[]> transposed_;
 };
 
 }  // namespace hayloft::index

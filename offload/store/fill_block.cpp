@@ -51,7 +51,7 @@ void fill_block(const BlockLayout& layout, std::byte* block, int head, const f16
   auto* const own_rows = reinterpret_cast<f16*>(base);
   std::byte* const columns = base + layout.columns_offset;
   double sum[256] = {};
-  alignas(64) f16 keys[256 * BlockLayout::scale_tokens];  // [d][tile], turned, where they are quantised next
+  alignas(64) f16 keys[256 * BlockLayout::scale_tokens];  // [d][tile], transposed, where they are quantised next
 
   // A tile of 64 tokens stays in the first-level cache from copying to summing and fills whole lines of the columns.
   constexpr int tile = BlockLayout::scale_tokens;
@@ -69,8 +69,8 @@ void fill_block(const BlockLayout& layout, std::byte* block, int head, const f16
       if (count < tile) std::memset(keys, 0, static_cast<std::size_t>(d) * tile * sizeof(f16));
       transpose(from, stride, count, d, keys, tile);
       const std::uint64_t offset = static_cast<std::uint64_t>(first) * layout.column_bytes / layout.block_tokens;
-      quantise_subtile(layout, keys, d, columns + offset,
-                       base + layout.scales_offset + static_cast<std::uint64_t>(first / tile) * sizeof(f16));
+      quantise_group(layout, keys, d, columns + offset,
+                     base + layout.scales_offset + static_cast<std::uint64_t>(first / tile) * sizeof(f16));
     }
     HWY_DYNAMIC_DISPATCH(add_values)(reinterpret_cast<const std::uint16_t*>(from) + d, stride, count, d, sum);
   }

@@ -63,8 +63,7 @@ HWY_INLINE void pack_nibbles(const std::int16_t* pairs, int tokens, std::byte* o
   }
 }
 
-void quantise_subtile(const BlockLayout& layout, const f16* tile, int components, std::byte* columns,
-                      std::byte* scales) {
+void quantise_group(const BlockLayout& layout, const f16* tile, int components, std::byte* columns, std::byte* scales) {
   const int tokens = tokens_per_scale(layout.block_tokens);
   for (int c = 0; c < components; ++c) {
     const auto* const x = reinterpret_cast<const std::int16_t*>(tile + c * BlockLayout::scale_tokens);
@@ -86,11 +85,10 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace hayloft::offload {
-HWY_EXPORT(quantise_subtile);
+HWY_EXPORT(quantise_group);
 
-void quantise_subtile(const BlockLayout& layout, const f16* tile, int components, std::byte* columns,
-                      std::byte* scales) {
-  HWY_DYNAMIC_DISPATCH(quantise_subtile)(layout, tile, components, columns, scales);
+void quantise_group(const BlockLayout& layout, const f16* tile, int components, std::byte* columns, std::byte* scales) {
+  HWY_DYNAMIC_DISPATCH(quantise_group)(layout, tile, components, columns, scales);
 }
 
 }  // namespace hayloft::offload

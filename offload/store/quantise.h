@@ -8,11 +8,11 @@
 #include "offload/half.h"
 #include "offload/store/layout.h"
 
-// Integer key columns. A subtile is min(64, B) consecutive tokens of one column that share a scale; Q is the largest
-// level, 127 or 7. What a subtile becomes is defined by the scalar functions here, to the bit, so that every processor
-// and every device writes the same block:
+// Integer key columns. A quantisation group is min(64, B) consecutive tokens of one column that share a scale; Q is the
+// largest level, 127 or 7. What a group becomes is defined by the scalar functions here, to the bit, so that every
+// processor and every device writes the same block:
 //
-//   m     = the largest magnitude of the subtile, infinity counting as 65504 and NaN as 0
+//   m     = the largest magnitude of the group, infinity counting as 65504 and NaN as 0
 //   scale = the smallest f16 that is not less than f32(m) / Q, an f32 division rounded to nearest even
 //   level = the integer nearest to f32(x) / f32(scale), an f32 division rounded to nearest even and then a tie to even;
 //           0 where the scale is 0; x with the same meaning of infinity and NaN as in m
@@ -24,7 +24,7 @@
 //
 //   |x - x^| <= scale / 2   and   scale <= (1 + 2^-10) m / Q, or 2^-24 more where that is subnormal.
 //
-// Subnormal scales are ordinary ones, with fewer bits; a subtile of nothing but zeros has scale +0. Negative zero is
+// Subnormal scales are ordinary ones, with fewer bits; a group of nothing but zeros has scale +0. Negative zero is
 // level 0.
 namespace hayloft::offload {
 
@@ -45,7 +45,7 @@ inline f16 finite(f16 x) {
   return x;
 }
 
-// The scale of a subtile whose largest magnitude is m, finite and not negative.
+// The scale of a group whose largest magnitude is m, finite and not negative.
 inline f16 scale_for(ColumnFormat format, f16 m) {
   const float quotient = to_float(m) / static_cast<float>(largest_level(format));
   f16 scale = to_f16(quotient);
@@ -65,9 +65,8 @@ inline int level_at(ColumnFormat format, const std::byte* column, int t) {
   return (nibble ^ 8) - 8;
 }
 
-// One subtile of many columns: tile is f16 [components][64], of which the first tokens_per_scale(B) of each are
+// One group of many columns: tile is f16 [components][64], of which the first tokens_per_scale(B) of each are
 // quantised to columns + c * column_bytes and scales + c * scale_bytes.
-void quantise_subtile(const BlockLayout& layout, const f16* tile, int components, std::byte* columns,
-                      std::byte* scales);
+void quantise_group(const BlockLayout& layout, const f16* tile, int components, std::byte* columns, std::byte* scales);
 
 }  // namespace hayloft::offload

@@ -108,7 +108,7 @@ void Store::commit(int layer, BlockWriter block, int tokens) {
   }
 }
 
-void Store::take_in(const Threads& threads) {
+void Store::copy_mapped_blocks(const Threads& threads) {
   std::vector<std::shared_ptr<const Extent>> copies;
   std::vector<const std::byte*> originals;
   for (const Layer& layer : layers_) {

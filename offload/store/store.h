@@ -81,7 +81,7 @@ class Store {
   // Copies the blocks that it does not own into the arena, whose listener may have that memory pinned, and lets go of
   // them: they are all read now instead of when they are needed. Throws Error when the arena's budget is exhausted; the
   // store is then unchanged.
-  void take_in(const Threads& threads);
+  void copy_mapped_blocks(const Threads& threads);
 
   std::uint64_t bytes() const;  // of all blocks this store refers to, shared ones included
 

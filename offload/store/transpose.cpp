@@ -12,7 +12,7 @@ namespace hayloft::offload::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 #if HWY_TARGET != HWY_SCALAR
-// Eight components of eight tokens, one 16-byte vector each, turned on their side: three rounds of interleaving the
+// Eight components of eight tokens, one 16-byte vector each, transposed: three rounds of interleaving the
 // vectors that lie half the square apart.
 HWY_INLINE void transpose_square(const std::uint16_t* from, std::int64_t stride, std::uint16_t* to,
                                  std::int64_t column) {

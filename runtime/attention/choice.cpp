@@ -40,12 +40,6 @@ std::vector<float> query_on_host(const Step& step, const float* q, float scale) 
   return query;
 }
 
-std::vector<std::int32_t> every_column(int heads, int columns) {
-  std::vector<std::int32_t> all(static_cast<std::size_t>(heads * columns));
-  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int32_t>(i) % columns;
-  return all;
-}
-
 Chosen choose_with_mass(const offload::LayerView& view, index::ColumnSearch search, const Choice& choice,
                         const TailScores& tail, const offload::Threads& threads) {
   search.limit = choice.limit;

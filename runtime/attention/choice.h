@@ -1,9 +1,9 @@
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <vector>
 
+#include "index/scan/exact_search.h"
 #include "runtime/attention/host_tail.h"
 #include "runtime/attention/method.h"
 
@@ -31,13 +31,6 @@ std::int64_t sparq_window(const MethodOptions& options, std::int64_t tokens, int
 
 // The query of a step, [Hq][d], times `scale`. Waits for the device.
 std::vector<float> query_on_host(const Step& step, const float* q, float scale);
-
-inline float exact_scale(int head_dim) {
-  return static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)));
-}
-
-// [heads][columns], 0 to columns - 1 for each head: a search over every column.
-std::vector<std::int32_t> every_column(int heads, int columns);
 
 struct Chosen {
   std::vector<std::int32_t> positions;  // [lists][k], ascending

@@ -60,8 +60,8 @@ void count_columns(Counters& counters, const gpu::CacheView& cache, int columns,
   const std::uint64_t runs = static_cast<std::uint64_t>(cache.kv_heads) * static_cast<std::uint64_t>(columns);
   counters.at(place, Kind::columns) += runs * share_of_column;
   if (layout.scale_bytes == 0) return;
-  const auto subtile = static_cast<std::uint64_t>(offload::tokens_per_scale(layout.block_tokens));
-  const std::uint64_t scales = (static_cast<std::uint64_t>(cache.store.tokens) + subtile - 1) / subtile;
+  const auto group = static_cast<std::uint64_t>(offload::tokens_per_scale(layout.block_tokens));
+  const std::uint64_t scales = (static_cast<std::uint64_t>(cache.store.tokens) + group - 1) / group;
   counters.at(place, Kind::scales) += runs * scales * sizeof(f16);
 }
 

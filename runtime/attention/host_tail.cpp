@@ -4,6 +4,8 @@
 #include <bit>
 #include <cmath>
 
+#include "index/scan/exact_search.h"
+
 namespace hayloft::runtime {
 
 HostTail::HostTail(gpu::Backend& backend, const gpu::CacheView& cache, gpu::Stream stream, std::int64_t newest)
@@ -39,8 +41,7 @@ TailScores score_tail(const HostTail& tail, const float* weights, int query_head
   scores.sum.assign(static_cast<std::size_t>(query_heads), 0.0f);
   if (scores.tokens == 0) return scores;
 
-  std::vector<std::int32_t> components(static_cast<std::size_t>(view.layout->kv_heads * d));
-  for (std::size_t i = 0; i < components.size(); ++i) components[i] = static_cast<std::int32_t>(i) % d;
+  const std::vector<std::int32_t> components = index::every_component(view.layout->kv_heads, d);
   index::ColumnSearch search;
   search.query_heads = query_heads;
   search.rank = d;

@@ -20,7 +20,7 @@ class HostTail {
   // Its tokens, counted from 0, as one block of rows without columns: row(head, t) is token `first() + t` of the
   // sequence, and the searches of index/ take it with KeySource::rows. Valid while this lives and stays where it is.
   offload::LayerView rows() const { return {layout_.get(), {&block_, tokens_ > 0 ? 1u : 0u}, tokens_, {}}; }
-  // The same rows as a tail, for the verbs of a backend whose device memory is host memory; they only read it.
+  // The same rows as a tail, for the operations of a backend whose device memory is host memory; they only read it.
   gpu::TailView view() { return {memory_.get(), tokens_, 0, tokens_, first_}; }
   int kv_heads() const { return layout_->kv_heads; }
   int head_dim() const { return layout_->head_dim; }

@@ -43,8 +43,8 @@ constexpr Word<index::SelectPer> selections[] = {{"kv-head", index::SelectPer::k
                                                  {"query-head", index::SelectPer::query_head}};
 constexpr Word<index::GroupRule> rules[] = {{"softmax", index::GroupRule::softmax},
                                             {"logits", index::GroupRule::logits}};
-constexpr Word<gpu::Temperature> temperatures[] = {
-    {"coverage", gpu::Temperature::coverage}, {"d", gpu::Temperature::head_dim}, {"r", gpu::Temperature::rank}};
+constexpr Word<index::Temperature> temperatures[] = {
+    {"coverage", index::Temperature::coverage}, {"d", index::Temperature::head_dim}, {"r", index::Temperature::rank}};
 constexpr Word<int> pages[] = {{"16", 16}, {"32", 32}, {"64", 64}};
 
 template <class T, std::size_t n>

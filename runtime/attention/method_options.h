@@ -22,7 +22,7 @@ struct MethodOptions {
   bool mean_value = true;              // SparQ step 3
   index::GroupRule rule = index::GroupRule::softmax;
   std::optional<index::SelectPer> per;  // default: sparq per KV head, topk per query head
-  gpu::Temperature temperature = gpu::Temperature::coverage;
+  index::Temperature temperature = index::Temperature::coverage;
   bool faiss = false;  // topk by Faiss' flat index
 
   std::string factory;      // of `ann`, a Faiss factory string; empty: one that suits the length

@@ -123,7 +123,7 @@ Cache::Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& co
     fail("{}: its layers, heads or block size are not those of this model and these options", snapshot.path().string());
   }
   store_ = snapshot.store(arena);
-  if (options.copy_saved) store_.take_in(backend.threads());
+  if (options.copy_saved) store_.copy_mapped_blocks(backend.threads());
   if (snapshot.cached_tokens() == 0) return;  // as create() left it: no layer has been seen yet
   const gpu::Stream stream = backend_->stream();
   for (int layer = 0; layer < config.layers; ++layer) {

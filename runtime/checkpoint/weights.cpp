@@ -102,7 +102,7 @@ class Uploader {
       fail("{}: tensor {} has dtype {}; it must be F32, F16 or BF16", checkpoint_->path(), name, tensor.dtype);
     }
     void* const device = upload(tensor.data.data(), tensor.data.size());
-    if (backend_) type = backend_->settle_weights(device, type, std::int64_t{rows} * cols, stream_);
+    if (backend_) type = backend_->convert_weights(device, type, std::int64_t{rows} * cols, stream_);
     return {device, type, rows, cols};
   }
 

@@ -9,8 +9,8 @@
 namespace hayloft::runtime {
 
 // A model's weights in device memory, in the dtype of the checkpoint (f32, f16 or bf16) or the one that the backend
-// made of it (Backend::settle_weights); norms and biases as f32. Null pointers stand for what the architecture does not
-// have.
+// made of it (Backend::convert_weights); norms and biases as f32. Null pointers stand for what the architecture does
+// not have.
 struct LayerWeights {
   gpu::Matrix q, k, v, o;         // [Hq d][hidden], [Hkv d][hidden], [Hkv d][hidden], [hidden][Hq d]
   gpu::Matrix gate, up, down;     // [intermediate][hidden] twice, [hidden][intermediate]

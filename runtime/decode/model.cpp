@@ -39,6 +39,10 @@ std::uint64_t workspace_bytes(const ModelConfig& config, int T) {
   return activation_bytes(config, T) + static_cast<std::uint64_t>(config.vocab_size) * sizeof(float);
 }
 
+gpu::ScratchShape scratch_shape(const ModelConfig& config, int T) {
+  return {T, config.query_heads, config.head_dim, std::max(config.hidden_size, config.intermediate_size)};
+}
+
 // Pieces of the workspace, all f32; see the shapes.
 struct Model::Activations {
   float* hidden;  // [T][hidden]

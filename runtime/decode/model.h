@@ -32,6 +32,8 @@ struct Workspace {
 
 // What a workspace takes once up to T tokens have gone through it and one token's logits have been asked for.
 std::uint64_t workspace_bytes(const ModelConfig& config, int T);
+// What Backend::scratch_bytes() wants to know of that model, for chunks of T tokens.
+gpu::ScratchShape scratch_shape(const ModelConfig& config, int T);
 
 // How the global layers attend, and what they report: one token by `method`, where there is one, and everything else by
 // `prefill`, watched by `watchers`.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "index/scan/exact_search.h"
 #include "offload/error.h"
 
 namespace hayloft::runtime {
@@ -26,18 +27,26 @@ void attend_topk(gpu::Backend& backend, const gpu::CacheView& cache, const float
   begun.tail.tokens -= T - whole;
   backend.attend_causal(begun, q, whole, query_heads, {}, out, stream);
 
+  // The search runs near the memory: each query comes to the host, and its positions go back.
+  std::vector<float> query(static_cast<std::size_t>(width));
+  std::vector<std::int32_t> found(static_cast<std::size_t>(query_heads * most));
   for (int t = whole; t < T; ++t) {
     const std::int64_t seen = first + t + 1;
-    gpu::ExactSelect select;
-    select.limit = limit_of(seen);
-    select.k = static_cast<int>(std::min(options.k.of(seen), select.limit));
-    select.per = index::SelectPer::query_head;
+    index::ExactSearch search;
+    search.query_heads = query_heads;
+    search.limit = limit_of(seen);
+    search.k = static_cast<int>(std::min(options.k.of(seen), search.limit));
+    backend.to_host(query.data(), q + t * width, query.size() * sizeof(float), stream);
+    index::search_exact(cache.store, query.data(), search, backend.threads(),
+                        {found.data(), nullptr, nullptr, nullptr});
     gpu::Attended what;
     what.lists = query_heads;
-    what.k = select.k;
-    what.ranges[0] = {select.limit, seen};
+    what.k = search.k;
+    what.ranges[0] = {search.limit, seen};
     std::int32_t* const positions = scratch.positions.as<std::int32_t>();
-    backend.select_exact(cache, q + t * width, query_heads, select, positions, stream);
+    backend.to_device(
+        positions, found.data(),
+        static_cast<std::uint64_t>(query_heads) * static_cast<std::uint64_t>(search.k) * sizeof(std::int32_t), stream);
     what.positions = positions;
     backend.attend(cache, q + t * width, query_heads, what, out + t * width, stream);
   }

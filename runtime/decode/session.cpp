@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "gpu/cuda_budget.h"
 #include "offload/error.h"
 #include "runtime/decode/prefill_order.h"
 
@@ -66,8 +65,7 @@ OnDevice Session::fits_device(std::int64_t tokens) const {
   const ModelConfig& config = model_->config();
   const std::uint64_t needed = workspace_bytes(config, options_.chunk_tokens) +
                                tail_bytes(config, options_.cache, cache_.tokens() + tokens, options_.chunk_tokens) +
-                               gpu::cuda_scratch_bytes(options_.chunk_tokens, config.query_heads, config.head_dim,
-                                                       std::max(config.hidden_size, config.intermediate_size));
+                               model_->backend().scratch_bytes(scratch_shape(config, options_.chunk_tokens));
   std::uint64_t left = device.budget_bytes - std::min(device.budget_bytes, device.used_bytes + needed);
   const auto take = [&](std::uint64_t bytes) {
     if (bytes > left) return false;

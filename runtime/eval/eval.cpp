@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "gpu/make_backend.h"
 #include "offload/clock.h"
 #include "offload/error.h"
 #include "runtime/eval/meter.h"

@@ -50,8 +50,8 @@ constexpr Word<index::GroupRule> rules[] = {{"softmax", index::GroupRule::softma
                                             {"logits", index::GroupRule::logits}};
 constexpr Word<index::SelectPer> selections[] = {{"kv-head", index::SelectPer::kv_head},
                                                  {"query-head", index::SelectPer::query_head}};
-constexpr Word<gpu::Temperature> temperatures[] = {
-    {"coverage", gpu::Temperature::coverage}, {"d", gpu::Temperature::head_dim}, {"r", gpu::Temperature::rank}};
+constexpr Word<index::Temperature> temperatures[] = {
+    {"coverage", index::Temperature::coverage}, {"d", index::Temperature::head_dim}, {"r", index::Temperature::rank}};
 
 template <class T, std::size_t n>
 const char* word(const Word<T> (&words)[n], T value) {

@@ -8,6 +8,7 @@
 #include <ctime>
 #include <utility>
 
+#include "gpu/make_backend.h"
 #include "offload/error.h"
 
 namespace hayloft::runtime {

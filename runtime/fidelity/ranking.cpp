@@ -4,7 +4,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "gpu/cpu/select.h"
+#include "index/scan/exact_search.h"
+#include "index/scan/sparq_query.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -78,15 +79,10 @@ Scores exact_scores(const StepQuery& step) {
   Scores scores;
   scores.rank = d;
   scores.weights.assign(step.q, step.q + step.query_heads * d);
-  const float scale = 1.0f / std::sqrt(static_cast<float>(d));
+  const float scale = index::exact_scale(d);
   for (float& weight : scores.weights) weight *= scale;
-  scores.components.resize(static_cast<std::size_t>(step.kv_heads() * d));
-  for (std::size_t i = 0; i < scores.components.size(); ++i) {
-    scores.components[i] = static_cast<std::int32_t>(i) % d;
-  }
-  // Integer columns are not exact.
-  const bool exact = step.store.tokens == 0 || step.store.layout->columns == offload::ColumnFormat::f16;
-  scores.keys = exact ? index::KeySource::columns : index::KeySource::rows;
+  scores.components = index::every_component(step.kv_heads(), d);
+  scores.keys = index::exact_keys(step.store);
   return scores;
 }
 
@@ -99,9 +95,9 @@ Scores sparq_scores(const StepQuery& step, int rank) {
   scores.components.resize(static_cast<std::size_t>(step.kv_heads() * rank));
   for (int head = 0; head < step.kv_heads(); ++head) {
     std::int32_t* const chosen = scores.components.data() + head * rank;
-    gpu::sparq_components(step.q + head * g * d, g, d, rank, chosen);
+    index::sparq_components(step.q + head * g * d, g, d, rank, chosen);
     for (int h = head * g; h < (head + 1) * g; ++h) {
-      const float tau = gpu::sparq_temperature(step.q + h * d, d, chosen, rank);
+      const float tau = index::sparq_temperature(step.q + h * d, d, chosen, rank);
       for (int j = 0; j < rank; ++j) scores.weights[h * d + chosen[j]] = step.q[h * d + chosen[j]] / tau;
     }
   }

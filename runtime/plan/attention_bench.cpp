@@ -7,7 +7,6 @@
 
 #include "offload/error.h"
 #include "offload/format.h"
-#include "runtime/plan/verb_clock.h"
 
 namespace hayloft::runtime::plan {
 namespace {
@@ -112,13 +111,13 @@ class Run {
     }
     AttentionBenchRow row;
     row.attn = options;
-    row.counters = scaled(step(backend_, *method, 0));
+    row.counters = scaled(step(*method, 0));
     backend_.synchronize(stream_);
     std::vector<double> times;
     const Clock::time_point start = Clock::now();
     do {
       const Clock::time_point before = Clock::now();
-      step(backend_, *method, static_cast<int>(times.size()) + 1);
+      step(*method, static_cast<int>(times.size()) + 1);
       backend_.synchronize(stream_);
       times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - before).count() * factor());
     } while (times.size() < 3 ||
@@ -129,14 +128,10 @@ class Run {
     row.ms = times[times.size() / 2];
     row.ms_high = times[times.size() * 3 / 4];
 
-    VerbClock clock(backend_);
     const double step_ms = row.ms / factor();
     const int timed = std::clamp(static_cast<int>(1000 * bench_.seconds / 4 / step_ms), 1, 20);
-    for (int i = 0; i < timed; ++i) step(clock, *method, i);
-    for (const auto& [verb, seconds] : clock.seconds()) row.verbs.push_back({verb, seconds * 1e3 / timed * factor()});
-
     backend_.time_stages(true);
-    for (int i = 0; i < timed; ++i) step(backend_, *method, i);
+    for (int i = 0; i < timed; ++i) step(*method, i);
     for (const gpu::StageTime& stage : backend_.stage_times()) {
       row.stages.push_back({stage.name, stage.seconds * 1e3 / timed * factor()});
     }
@@ -206,13 +201,13 @@ class Run {
     return cache;
   }
 
-  Counters step(gpu::Backend& backend, const Method& method, int turn) {
+  Counters step(const Method& method, int turn) {
     Counters counters;
     for (int layer = 0; layer < shape_.layers; ++layer) {
       const gpu::CacheView cache = view(layer);
       const std::int64_t at = static_cast<std::int64_t>(turn % turns) * bench_.layers + layer;
       const float* q = queries_.as<float>() + at * bench_.query_heads * bench_.head_dim;
-      const Step one{backend, stream_, cache, bench_.query_heads, scratch_, counters, nullptr, state_.get()};
+      const Step one{backend_, stream_, cache, bench_.query_heads, scratch_, counters, nullptr, state_.get()};
       method.attend(one, q, out_.as<float>());
     }
     return counters;

@@ -38,8 +38,7 @@ struct AttentionBenchRow {
   double ms = 0;                   // of a step: the median, every layer queued before anything is waited for
   double ms_low = 0, ms_high = 0;  // the quartiles
   int steps = 0;                   // measured
-  std::vector<PartTime> verbs;     // each verb waited for by itself, so together they take longer than a step
-  std::vector<PartTime> stages;    // of the verbs, as far as the backend tells: Backend::stage_times()
+  std::vector<PartTime> stages;    // the backend's part of it: Backend::stage_times(); the rest is the host's
   Counters counters;               // of one step, all layers
 };
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <map>
 
-#include "gpu/cuda_budget.h"
+#include "gpu/device_plan.h"
 #include "offload/format.h"
 
 namespace hayloft::runtime::plan::check {

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "gpu/link.h"
+#include "gpu/link_choice.h"
 #include "runtime/plan/profile.h"
 
 // What `hayloft link` prints of a measured link. Thread-safe: functions of their arguments.

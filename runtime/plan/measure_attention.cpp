@@ -4,6 +4,7 @@
 #include <random>
 
 #include "index/ann/ann.h"
+#include "index/scan/exact_search.h"
 
 namespace hayloft::runtime::plan {
 namespace {
@@ -43,15 +44,15 @@ class Workplace {
     });
   }
 
-  // Seconds of the exact search of k positions per query head.
+  // Seconds of the exact search of k positions per query head, near the memory.
   double exact_seconds(const NoiseStore& store, int k) {
+    std::vector<float> query(static_cast<std::size_t>(query_heads_ * d_));
+    std::vector<std::int32_t> found(static_cast<std::size_t>(query_heads_ * k));
     return timer_.median([&](int turn) {
       const gpu::CacheView cache = store.slice(turn);
-      gpu::ExactSelect select;
-      select.k = k;
-      select.limit = cache.store.tokens;
-      timer_.backend().select_exact(cache, q(turn), query_heads_, select, selected_.as<std::int32_t>(),
-                                    timer_.stream());
+      timer_.backend().to_host(query.data(), q(turn), query.size() * sizeof(float), timer_.stream());
+      index::search_exact(cache.store, query.data(), {query_heads_, cache.store.tokens, k}, timer_.backend().threads(),
+                          {found.data(), nullptr, nullptr, nullptr});
     });
   }
 

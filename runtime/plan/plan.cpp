@@ -4,7 +4,7 @@
 #include <limits>
 #include <set>
 
-#include "gpu/cuda_budget.h"
+#include "gpu/device_plan.h"
 #include "offload/error.h"
 #include "offload/format.h"
 #include "offload/snapshot/format.h"
@@ -83,10 +83,8 @@ PlanMemory plan_memory(const PlanRequest& request) {
   memory.weights = request.weights.bytes;
   memory.apart = request.device_budget > 0;
   if (memory.apart) {
-    const ModelConfig& config = request.config;
     memory.scratch = gpu::cuda_context_bytes + gpu::cuda_workspace_bytes +
-                     gpu::cuda_scratch_bytes(chunk, config.query_heads, config.head_dim,
-                                             std::max(config.hidden_size, config.intermediate_size));
+                     gpu::cuda_scratch_bytes(scratch_shape(request.config, chunk));
   }
   memory.program = program_bytes(request.threads, chunk, request.tokenizer_file_bytes);
   memory.text = static_cast<std::uint64_t>(request.tokens) * text_bytes_per_token;

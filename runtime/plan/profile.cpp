@@ -149,10 +149,10 @@ AttentionRates MachineProfile::rates(int head_dim, int group) const {
 
 AttentionRates MachineProfile::rates(int head_dim, int group, std::uint64_t store_bytes) const {
   const AttentionRates large = rates(head_dim, group);
-  if (attention_small.empty() || footprint_bytes <= small_footprint_bytes) return large;
   const double small = static_cast<double>(small_footprint_bytes);
-  const double way = std::log(std::max(1.0, static_cast<double>(store_bytes)) / small) /
-                     std::log(static_cast<double>(footprint_bytes) / small);
+  const double past_caches = static_cast<double>(footprint_bytes) / 4;
+  if (attention_small.empty() || past_caches <= small) return large;
+  const double way = std::log(std::max(1.0, static_cast<double>(store_bytes)) / small) / std::log(past_caches / small);
   return between(rates_among(attention_small, head_dim, group), large, std::clamp(way, 0.0, 1.0));
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gpu/backend.h"
+#include "gpu/link_choice.h"
 #include "offload/host/arena.h"
 #include "offload/host/topology.h"
 
@@ -84,9 +85,10 @@ struct MachineProfile {
 
   // For heads that were not measured: those of the nearest dimension, the time per byte interpolated over the group.
   AttentionRates rates(int head_dim, int group) const;
-  // For a store of so many bytes, all layers together: the time per byte interpolated between the two footprints, over
-  // their logarithms. Stores are compared with footprints, not with the bytes that a step reads, because over a
-  // footprint, too, an operation reads its part only, such as the columns.
+  // For a store of so many bytes, all layers together: the time per byte interpolated, over the logarithm, between the
+  // small footprint and a quarter of the large one, for caches have an edge. Stores are compared with footprints, not
+  // with the bytes that a step reads, because over a footprint, too, an operation reads its part only, such as the
+  // columns.
   AttentionRates rates(int head_dim, int group, std::uint64_t store_bytes) const;
 
   // What --link auto takes for the columns of each format: the multiprocessors, unless another way is faster by more

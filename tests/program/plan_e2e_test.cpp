@@ -78,7 +78,7 @@ TEST(Bench, TimesTheMethodsOverEachColumnFormat) {
   EXPECT_EQ(done.exit_code, 0) << done.err;
   const nlohmann::json json = nlohmann::json::parse(done.out);
   ASSERT_EQ(json["rows"].size(), 2u);
-  EXPECT_GT(json["rows"][1]["verb_ms"]["select_sparq"], 0);
+  EXPECT_GT(json["rows"][1]["stage_ms"]["select_sparq"], 0);
   EXPECT_TRUE(refused_with(run_program({"bench", "--shape", "2,4,3,32"}), 2, {"--shape", "4", "3"}));
   EXPECT_TRUE(refused_with(run_program({"bench", "--columns", "int3"}), 2, {"--columns int3", "int4"}));
 }

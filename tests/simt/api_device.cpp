@@ -109,7 +109,7 @@ cudaError_t cudaGetLastError() {
   return runtime.sticky != cudaSuccess ? runtime.sticky : error;
 }
 
-// The name is the text as well: what an error means is said by gpu/cuda/check.cuh.
+// The name is the text as well: what an error means is said by gpu/cuda/api/check.h.
 const char* cudaGetErrorString(cudaError_t error) {
   return cudaGetErrorName(error);
 }

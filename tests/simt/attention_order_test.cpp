@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "gpu/make_backend.h"
 #include "tests/gpu/cuda/backends.h"
 #include "tests/simt/control.h"
 

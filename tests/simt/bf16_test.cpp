@@ -3,6 +3,7 @@
 #include <limits>
 #include <random>
 
+#include "gpu/make_backend.h"
 #include "runtime/decode/session.h"
 #include "tests/gpu/cuda/backends.h"
 #include "tests/gpu/cuda/matrices.h"
@@ -39,7 +40,7 @@ class Bf16Test : public ::testing::Test {
   static Settled settle(gpu::Backend& backend, const std::vector<bf16>& w) {
     const gpu::Buffer memory = upload(backend, w);
     const DType type =
-        backend.settle_weights(memory.as<void>(), DType::bf16, static_cast<std::int64_t>(w.size()), backend.stream());
+        backend.convert_weights(memory.as<void>(), DType::bf16, static_cast<std::int64_t>(w.size()), backend.stream());
     return {type, download<bf16>(backend, memory)};
   }
   static bool kept(gpu::Backend& backend, const std::vector<bf16>& w) {
@@ -95,7 +96,7 @@ TEST_F(Bf16Test, NothingIsTouchedWhereBf16IsFastOrTheTypeIsAnother) {
   const std::vector<bf16> w = weights(3000, 1);
   const gpu::Buffer memory = upload(*turing, w);
   for (const DType type : {DType::f16, DType::f32}) {
-    EXPECT_EQ(turing->settle_weights(memory.as<void>(), type, 1500, turing->stream()), type);
+    EXPECT_EQ(turing->convert_weights(memory.as<void>(), type, 1500, turing->stream()), type);
   }
   EXPECT_EQ(launches("bf16_to_f16"), 0);
 }

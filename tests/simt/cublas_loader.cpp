@@ -1,6 +1,6 @@
-#include "gpu/cuda/cublas.cuh"
+#include "gpu/cuda/api/cublas.h"
 
-// In the place of gpu/cuda/cublas_loader.cu, which opens the system's library.
+// In the place of gpu/cuda/api/cublas_loader.cpp, which opens the system's library.
 namespace hayloft::gpu::cuda {
 
 CublasFunctions load_cublas() {

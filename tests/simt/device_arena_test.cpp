@@ -1,4 +1,4 @@
-#include "gpu/cuda/device_arena.cuh"
+#include "gpu/cuda/memory/device_arena.h"
 
 #include "tests/simt/stream_fixture.h"
 #include "tests/support/refusal.h"

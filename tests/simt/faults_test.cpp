@@ -1,6 +1,6 @@
 #include <cstring>
 
-#include "gpu/no_device.h"
+#include "gpu/make_backend.h"
 #include "offload/error.h"
 #include "offload/host/arena.h"
 #include "tests/gpu/cuda/backends.h"
@@ -95,15 +95,16 @@ TEST_F(FaultsTest, ALostDeviceIsSaidToBeLostAndSavedFilesToBeIntact) {
   auto cuda = make_cuda();
   const gpu::Buffer x = upload(*cuda, std::vector<float>(10));
   simt::fail_call("cudaLaunchKernelEx", 1, cudaErrorECCUncorrectable);
-  EXPECT_TRUE(refuses([&] { cuda->add(x.as<float>(), x.as<float>(), 10, cuda->stream()); },
-                      {"lost", "saved files are intact", "cudaErrorECCUncorrectable in add", ", gpu/cuda/launch.cuh"}));
+  EXPECT_TRUE(
+      refuses([&] { cuda->add(x.as<float>(), x.as<float>(), 10, cuda->stream()); },
+              {"lost", "saved files are intact", "cudaErrorECCUncorrectable in add", ", gpu/cuda/kernels/launch.h"}));
   EXPECT_TRUE(refuses([&] { cuda->synchronize(cuda->stream()); }, {"lost"}));
   simt::reset();  // or nothing could be given back
 }
 
 TEST_F(FaultsTest, PinningThatIsRefusedIsSaidOnceAndTheRestIsNotPinned) {
   std::vector<std::string> said;
-  const auto cuda = make_cuda({.say = [&](const std::string& what) { said.push_back(what); }});
+  const auto cuda = make_cuda({.on_warning = [&](const std::string& what) { said.push_back(what); }});
   offload::Arena arena(topology, pinned_by(*cuda));
   const offload::Extent first = arena.allocate(4 * MiB);
   EXPECT_TRUE(said.empty());
@@ -121,7 +122,7 @@ TEST_F(FaultsTest, PinningThatIsRefusedIsSaidOnceAndTheRestIsNotPinned) {
 
 TEST_F(FaultsTest, MemoryThatIsPinnedButOutOfTheDevicesReachIsStagedAsWell) {
   std::vector<std::string> said;
-  const auto cuda = make_cuda({.say = [&](const std::string& what) { said.push_back(what); }});
+  const auto cuda = make_cuda({.on_warning = [&](const std::string& what) { said.push_back(what); }});
   const std::uint64_t before = simt::pinned_bytes();
   offload::Arena arena(topology, pinned_by(*cuda));
   simt::fail_call("cudaHostGetDevicePointer", 1, cudaErrorNotSupported);

@@ -6,8 +6,8 @@
 #include <set>
 #include <stdexcept>
 
-#include "gpu/cuda/launch.cuh"
-#include "gpu/cuda/warp.cuh"
+#include "gpu/cuda/kernels/launch.h"
+#include "gpu/cuda/kernels/warp.cuh"
 #include "tests/simt/stream_fixture.h"
 #include "tests/simt/symbols.h"
 

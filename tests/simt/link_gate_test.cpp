@@ -1,7 +1,7 @@
-#include "gpu/cuda/link_gate.cuh"
+#include "gpu/cuda/link/gate.h"
 
-#include "gpu/cuda/launch.cuh"
-#include "gpu/cuda/link_kernels.cuh"
+#include "gpu/cuda/kernels/launch.h"
+#include "gpu/cuda/link/kernels.cuh"
 #include "gpu/link.h"
 #include "offload/error.h"
 #include "tests/gpu/cuda/backends.h"

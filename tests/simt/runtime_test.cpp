@@ -2,7 +2,7 @@
 #include <numeric>
 #include <utility>
 
-#include "gpu/cuda/launch.cuh"
+#include "gpu/cuda/kernels/launch.h"
 #include "tests/simt/stream_fixture.h"
 
 // The CUDA runtime's double: asynchrony, memory, limits and faults.

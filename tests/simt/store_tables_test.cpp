@@ -1,9 +1,9 @@
-#include "gpu/cuda/store_tables.cuh"
+#include "gpu/cuda/memory/store_tables.h"
 
 #include <thread>
 
-#include "gpu/cuda/device_arena.cuh"
-#include "gpu/cuda/host_pins.cuh"
+#include "gpu/cuda/memory/device_arena.h"
+#include "gpu/cuda/memory/host_pins.h"
 #include "offload/error.h"
 #include "tests/gpu/cuda/backends.h"
 #include "tests/simt/control.h"
@@ -18,12 +18,6 @@ class StoreTablesTest : public ::testing::Test {
  protected:
   StoreTablesTest() {
     simt::reset();
-    EXPECT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-    EXPECT_EQ(cudaStreamCreateWithFlags(&other_stream, cudaStreamNonBlocking), cudaSuccess);
-    context.compute = stream;
-    context.arena = &device_memory;
-    context.pins = pins.get();
-    context.crossing = &crossing;
     shape.kv_heads = 2;
     shape.head_dim = 8;
     shape.block_tokens = 16;
@@ -31,8 +25,6 @@ class StoreTablesTest : public ::testing::Test {
   ~StoreTablesTest() override {
     cudaStreamSynchronize(other_stream);
     cudaStreamSynchronize(stream);
-    cudaStreamDestroy(other_stream);
-    cudaStreamDestroy(stream);
   }
 
   template <class T>
@@ -55,11 +47,11 @@ class StoreTablesTest : public ::testing::Test {
   }
 
   CacheShape shape;
-  cudaStream_t stream = nullptr, other_stream = nullptr;
+  OwnedStream stream, other_stream;
   DeviceArena device_memory{0, std::uint64_t{64} << 20};
   std::shared_ptr<HostPins> pins = std::make_shared<HostPins>(gpu::KvHost::automatic, 0, threads(), nullptr);
-  Crossing crossing;
-  Context context;
+  StreamOrder order;
+  const DeviceContext context{0, stream, nullptr, device_memory, *pins, order};
   StoreTables tables{context};
 };
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu/make_backend.h"
 #include "offload/error.h"
 #include "runtime/attention/method.h"
 #include "tests/support/cpu_cache.h"

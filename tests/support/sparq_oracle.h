@@ -30,9 +30,9 @@ inline std::vector<int> sparq_oracle_components(const float* q, int group, int h
 
 // tau of one query [head_dim], by figure 7b.
 inline double sparq_oracle_temperature(const float* q, int head_dim, const std::vector<int>& components,
-                                       gpu::Temperature temperature = gpu::Temperature::coverage) {
-  if (temperature == gpu::Temperature::head_dim) return std::sqrt(static_cast<double>(head_dim));
-  if (temperature == gpu::Temperature::rank) return std::sqrt(static_cast<double>(components.size()));
+                                       index::Temperature temperature = index::Temperature::coverage) {
+  if (temperature == index::Temperature::head_dim) return std::sqrt(static_cast<double>(head_dim));
+  if (temperature == index::Temperature::rank) return std::sqrt(static_cast<double>(components.size()));
   double all = 0;
   double chosen = 0;
   for (int i = 0; i < head_dim; ++i) all += std::fabs(q[i]);

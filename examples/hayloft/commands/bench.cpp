@@ -153,13 +153,13 @@ class BenchCommand : public Command {
   static std::string parts(const runtime::plan::AttentionBenchRow& row) {
     std::string text;
     double rest = row.ms;
-    for (const runtime::plan::PartTime& part : row.stages.empty() ? row.verbs : row.stages) {
+    for (const runtime::plan::PartTime& part : row.stages) {
       text += fmt::format("{}{} {:.2f}", text.empty() ? "" : ", ", part.name, part.ms);
       rest -= part.ms;
     }
-    // The device's stages leave out what the host does, as a search near the memory. Verbs one by one take longer than
-    // a step.
-    if (!row.stages.empty() && rest > 0) text += fmt::format(", rest {:.2f}", rest);
+    // What the stages leave out: what the host does beside the backend, as a search near the memory.
+    constexpr double least_shown = 0.005;
+    if (rest >= least_shown) text += fmt::format("{}rest {:.2f}", text.empty() ? "" : ", ", rest);
     return text;
   }
 
@@ -223,7 +223,6 @@ class BenchCommand : public Command {
           {"steps", m.row.steps},
           {"measured_layers", m.measured_layers},
           {"host_bytes", m.host_bytes}};
-      for (const runtime::plan::PartTime& verb : m.row.verbs) row["verb_ms"][verb.name] = verb.ms;
       for (const runtime::plan::PartTime& stage : m.row.stages) row["stage_ms"][stage.name] = stage.ms;
       for (int place = 0; place < runtime::place_count; ++place) {
         const auto at = static_cast<runtime::Place>(place);

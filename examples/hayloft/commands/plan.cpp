@@ -5,7 +5,7 @@
 #include "examples/hayloft/options.h"
 #include "examples/hayloft/run_plan.h"
 #include "examples/hayloft/text_output.h"
-#include "gpu/cuda_budget.h"
+#include "gpu/make_backend.h"
 #include "offload/error.h"
 #include "offload/format.h"
 #include "offload/host/arena.h"
@@ -104,7 +104,8 @@ class PlanCommand : public Command {
     if (machine_.device == "cpu") return 0;
     if (machine_.cuda.memory_bytes > 0) return machine_.cuda.memory_bytes;
     try {
-      return gpu::make_cuda_backend(threads, machine_.cuda)->memory().budget_bytes + gpu::cuda_context_bytes;
+      const gpu::DeviceMemory device = gpu::make_cuda_backend(threads, machine_.cuda)->memory();
+      return device.budget_bytes + device.overhead_bytes;
     } catch (const Error& error) {
       if (machine_.device == "auto") return 0;
       fail("{} (to plan for a device that is not here, say what it has by --gpu-memory)", error.what());

@@ -15,7 +15,7 @@ class FlexGen : public Method {
 
   void attend(const Step& step, const float* q, float* out) const override {
     const gpu::CacheView& cache = step.cache;
-    if (cache.store.tokens > 0 && cache.store.layout->columns != offload::ColumnFormat::f16) {
+    if (index::exact_keys(cache.store) != index::KeySource::columns) {
       fail("--attn flexgen scores exactly, and {} columns are not exact; read the context with --columns f16",
            offload::name(cache.store.layout->columns));
     }

@@ -1,11 +1,12 @@
 #include "runtime/attention/methods/heavy_hitters.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <utility>
 
+#include "gpu/make_backend.h"
 #include "index/scan/attention_mass.h"
+#include "index/scan/exact_search.h"
 #include "offload/error.h"
 #include "offload/store/transpose.h"
 #include "runtime/attention/host_tail.h"
@@ -127,7 +128,7 @@ void HeavyHitters::take_in(Layer& layer, const gpu::CacheView& cache, std::int64
 void HeavyHitters::gather_mass(Layer& layer, const float* q, std::int64_t n) const {
   const int d = shape_.head_dim;
   const int group = shape_.query_heads / shape_.kv_heads;
-  const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(d)));
+  const auto scale = index::exact_scale(d);
   const std::int64_t stride = (layer.kept + 63) / 64 * 64 + 32;  // not a power of two, for the sake of the cache's sets
   std::vector<std::int64_t> visible;
   for (std::int64_t i = 0; i < n * group; ++i) visible.push_back(layer.kept - n + i / group + 1);

@@ -65,7 +65,7 @@ struct ProjectedQuery {
   std::vector<float> row;      // [d] q R R^T / tau, the same for keys that have not been projected
 };
 
-ProjectedQuery project(const float* q, const float* directions, int rank, int d, gpu::Temperature temperature) {
+ProjectedQuery project(const float* q, const float* directions, int rank, int d, index::Temperature temperature) {
   ProjectedQuery result;
   double all = 0;
   double covered = 0;
@@ -79,8 +79,8 @@ ProjectedQuery project(const float* q, const float* directions, int rank, int d,
     covered += share * share;
     result.columns.push_back(static_cast<float>(share));
   }
-  double tau = std::sqrt(static_cast<double>(temperature == gpu::Temperature::rank ? rank : d));
-  if (temperature == gpu::Temperature::coverage && covered > 0) tau = std::sqrt(d * covered / all);
+  double tau = std::sqrt(static_cast<double>(temperature == index::Temperature::rank ? rank : d));
+  if (temperature == index::Temperature::coverage && covered > 0) tau = std::sqrt(d * covered / all);
   for (float& x : result.columns) x = static_cast<float>(x / tau);
   for (const double x : row) result.row.push_back(static_cast<float>(x / tau));
   return result;
@@ -118,7 +118,7 @@ class LowRank : public Method {
     }
     const TailScores tail =
         score_tail(HostTail(step.backend, cache, step.stream), rows.data(), step.query_heads, step.backend.threads());
-    const std::vector<std::int32_t> columns = every_column(cache.kv_heads, rank());
+    const std::vector<std::int32_t> columns = index::every_component(cache.kv_heads, rank());
     index::ColumnSearch search;
     search.query_heads = step.query_heads;
     search.rank = rank();
@@ -148,7 +148,7 @@ class LowRank : public Method {
 
  private:
   int rank() const { return options_.rank; }
-  gpu::Temperature temperature() const { return options_.temperature; }
+  index::Temperature temperature() const { return options_.temperature; }
 };
 
 }  // namespace

@@ -13,10 +13,10 @@ class Oracle : public Method {
 
   void attend(const Step& step, const float* q, float* out) const override {
     const gpu::CacheView& cache = step.cache;
-    const std::vector<float> query = query_on_host(step, q, exact_scale(cache.head_dim));
+    const std::vector<float> query = query_on_host(step, q, index::exact_scale(cache.head_dim));
     const TailScores tail =
         score_tail(HostTail(step.backend, cache, step.stream), query.data(), step.query_heads, step.backend.threads());
-    const std::vector<std::int32_t> columns = every_column(cache.kv_heads, cache.head_dim);
+    const std::vector<std::int32_t> columns = index::every_component(cache.kv_heads, cache.head_dim);
     index::ColumnSearch search;
     search.query_heads = step.query_heads;
     search.rank = cache.head_dim;
@@ -24,9 +24,7 @@ class Oracle : public Method {
     search.weights = query.data();
     search.rule = options_.rule;
     search.per = selects_per(options_);
-    if (cache.store.tokens > 0 && cache.store.layout->columns != offload::ColumnFormat::f16) {
-      search.keys = index::KeySource::rows;  // integer columns are not exact
-    }
+    search.keys = index::exact_keys(cache.store);
     const Choice choice = choose(*this, cache, step.query_heads, selects_per(options_));
     attend_chosen(step, q, choice, choose_with_mass(cache.store, search, choice, tail, step.backend.threads()),
                   options_.mean_value, out);

@@ -51,8 +51,8 @@ class Pages : public Method {
     if (pages.k > 0) {
       const int bounds = 2 * cache.head_dim;
       const std::vector<float> weights =
-          index::bound_weights(query_on_host(step, q, exact_scale(cache.head_dim)), cache.head_dim);
-      const std::vector<std::int32_t> columns = every_column(cache.kv_heads, bounds);
+          index::bound_weights(query_on_host(step, q, index::exact_scale(cache.head_dim)), cache.head_dim);
+      const std::vector<std::int32_t> columns = index::every_component(cache.kv_heads, bounds);
       index::ColumnSearch search;
       search.query_heads = step.query_heads;
       search.rank = bounds;

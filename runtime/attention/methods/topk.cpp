@@ -13,16 +13,21 @@ class TopK : public Method {
   std::int64_t window(std::int64_t tokens, int) const override { return std::min(options_.window.value_or(0), tokens); }
 
   void attend(const Step& step, const float* q, float* out) const override {
-    const Choice choice = choose(*this, step.cache, step.query_heads, selects_per(options_));
-    gpu::ExactSelect select;
-    select.rule = options_.rule;
-    select.per = selects_per(options_);
-    select.faiss = options_.faiss;
-    select.limit = choice.limit;
-    select.k = choice.k;
-    std::int32_t* positions = positions_for(step, std::int64_t{choice.lists} * choice.k);
-    step.backend.select_exact(step.cache, q, step.query_heads, select, positions, step.stream);
-    attend_positions(step, q, choice, positions, nullptr, out);
+    const gpu::CacheView& cache = step.cache;
+    const Choice choice = choose(*this, cache, step.query_heads, selects_per(options_));
+    Chosen chosen;
+    if (choice.k > 0) {
+      const index::ExactSearch search{step.query_heads, choice.limit,          choice.k,
+                                      options_.rule,    selects_per(options_), options_.faiss};
+      const std::vector<float> query = query_on_host(step, q, 1.0f);
+      TailScores tail;
+      if (index::needs_tail_softmax(search)) tail = exact_tail(step, query);
+      chosen.positions.resize(static_cast<std::size_t>(choice.lists) * static_cast<std::size_t>(choice.k));
+      index::search_exact(cache.store, query.data(), search, step.backend.threads(),
+                          {chosen.positions.data(), tail.max.empty() ? nullptr : tail.max.data(),
+                           tail.sum.empty() ? nullptr : tail.sum.data(), nullptr});
+    }
+    attend_chosen(step, q, choice, chosen, false, out);
     step.counters += count(step.cache, step.query_heads);
   }
 
@@ -37,6 +42,14 @@ class TopK : public Method {
     counters.elements =
         heads * topk_elements(S, choice.rows_per_head(cache.kv_heads), static_cast<std::uint64_t>(cache.head_dim));
     return counters;
+  }
+
+ private:
+  // The tail's logits and their softmax.
+  static TailScores exact_tail(const Step& step, std::vector<float> query) {
+    for (float& x : query) x *= index::exact_scale(step.head_dim());
+    return score_tail(HostTail(step.backend, step.cache, step.stream), query.data(), step.query_heads,
+                      step.backend.threads());
   }
 };
 

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "gpu/cpu/attention.h"
+#include "gpu/make_backend.h"
 #include "offload/host/threads.h"
 #include "tests/support/cpu_cache.h"
 
@@ -293,6 +294,28 @@ TEST_F(CpuAttention, ResultsAreTheSameBitForBitOnOneThreadAndOnMany) {
     EXPECT_EQ(decoded[i], decoded[0]);
     EXPECT_EQ(prefilled[i], prefilled[0]);
   }
+}
+
+TEST_F(CpuAttention, IsTimedWhileSomebodyAsks) {
+  RandomCache cache({.kv_heads = 2, .head_dim = 64, .block_tokens = 64, .stored = 64, .tail = 20});
+  const auto q = normal(2 * 4 * 64, 3);
+  const auto both = [&] {
+    attend(cache, {q.begin(), q.begin() + 4 * 64}, 4, everything(cache));
+    attend_causal(cache, q, 2, 4, 0);
+  };
+  both();
+  EXPECT_TRUE(backend->stage_times().empty()) << "nobody asked";
+  backend->time_stages(true);
+  both();
+  both();
+  const std::vector<gpu::StageTime> stages = backend->stage_times();
+  ASSERT_EQ(stages.size(), 2u);
+  EXPECT_EQ(stages[0].name, "attend");
+  EXPECT_EQ(stages[0].times, 2);
+  EXPECT_EQ(stages[1].name, "attend_causal");
+  EXPECT_EQ(stages[1].times, 2);
+  backend->time_stages(false);
+  EXPECT_TRUE(backend->stage_times().empty());
 }
 
 TEST(MergeStates, OfTwoPartsIsTheSoftmaxOverBoth) {

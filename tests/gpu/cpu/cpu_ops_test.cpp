@@ -8,6 +8,7 @@
 
 #include "gpu/backend.h"
 #include "gpu/cpu/elementwise.h"
+#include "gpu/make_backend.h"
 #include "offload/error.h"
 #include "offload/host/threads.h"
 #include "tests/support/cpu_cache.h"

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "gpu/backend.h"
+#include "gpu/make_backend.h"
 #include "offload/host/threads.h"
 #include "tests/support/cpu_cache.h"
 

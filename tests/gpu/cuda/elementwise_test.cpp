@@ -6,7 +6,7 @@
 #include "tests/gpu/cuda/backends.h"
 #include "tests/gpu/cuda/matrices.h"
 
-// The verbs that treat every element alike, against exact results in double.
+// The operations that treat every element alike, against exact results in double.
 namespace hayloft::testing {
 namespace {
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "index/scan/exact_search.h"
 #include "tests/gpu/cuda/backends.h"
 
 // More than 4M tokens, where positions times anything leave 32 bits. The store is one block of hay over and over, with
@@ -126,13 +127,13 @@ TEST_F(CudaLargeStore, ARangePastFourMillionTokensIsAttendedTo) {
 
 TEST_F(CudaLargeStore, ExactSearchFindsNeedlesPastFourMillionTokens) {
   const std::vector<std::int32_t> expected = needle_positions();
-  gpu::ExactSelect select;
-  select.k = static_cast<int>(expected.size());
-  select.limit = blocks * B;
-  const gpu::Buffer q = upload(*cuda, q_);
-  const gpu::Buffer positions = cuda->allocate(expected.size() * sizeof(std::int32_t), cuda->stream());
-  cuda->select_exact(view(), q.as<float>(), 1, select, positions.as<std::int32_t>(), cuda->stream());
-  EXPECT_EQ(download<std::int32_t>(*cuda, positions), expected);
+  index::ExactSearch search;
+  search.query_heads = 1;
+  search.k = static_cast<int>(expected.size());
+  search.limit = blocks * B;
+  std::vector<std::int32_t> positions(expected.size());
+  index::search_exact(view().store, q_.data(), search, threads(), {positions.data(), nullptr, nullptr, nullptr});
+  EXPECT_EQ(positions, expected);
 }
 
 TEST_F(CudaTest, EightThousandPositionsAreSelectedAndAttendedToAsOnTheCpu) {

@@ -1,10 +1,11 @@
 #include <numeric>
 #include <random>
 
+#include "gpu/device_plan.h"
 #include "offload/error.h"
 #include "tests/gpu/cuda/backends.h"
 
-// Device memory through the seam: the budget, and copies that may be used carelessly.
+// Device memory through the backend interface: the budget, and copies that may be used carelessly.
 namespace hayloft::testing {
 namespace {
 
@@ -63,6 +64,13 @@ TEST_F(MemoryTest, TheDriverHoldsNoMoreThanTheBudgetWhateverIsFreedInWhichOrder)
   EXPECT_LE(memory.peak_bytes, memory.budget_bytes);
   EXPECT_LE(memory.driver_peak_bytes, memory.budget_bytes);
   EXPECT_GT(memory.driver_peak_bytes, memory.budget_bytes / 2);
+}
+
+TEST_F(MemoryTest, SaysWhatAPlannerTakesItToNeed) {
+  const auto backend = make_cuda({.memory_bytes = 1024 * MiB});
+  EXPECT_EQ(backend->memory().budget_bytes + backend->memory().overhead_bytes, 1024 * MiB);
+  const gpu::ScratchShape shape{512, 16, 128, 4096};
+  EXPECT_EQ(backend->scratch_bytes(shape), gpu::cuda_scratch_bytes(shape));
 }
 
 TEST_F(MemoryTest, ABudgetThatCannotWorkIsRefused) {

@@ -15,7 +15,6 @@ namespace {
 
 using gpu::Link;
 using index::GroupRule;
-using index::SelectPer;
 using offload::ColumnFormat;
 
 constexpr double eps = std::numeric_limits<float>::epsilon();
@@ -29,7 +28,7 @@ struct SelectCase {
   std::int64_t limit = -1;  // of the store's tokens; -1: all
   GroupRule rule = GroupRule::softmax;
   SharedCache::Host host = SharedCache::Host::pinned;
-  gpu::Temperature temperature = gpu::Temperature::coverage;
+  index::Temperature temperature = index::Temperature::coverage;
 };
 
 // SparQ's scores of one KV head (arXiv 2312.04985, appendix B), in double.
@@ -40,7 +39,7 @@ struct Scores {
   double share_error = 0;                  // relative, of a sum of shares
 
   Scores(const RandomCache& cache, int head, const float* q, int group, int rank, GroupRule rule,
-         gpu::Temperature temperature) {
+         index::Temperature temperature) {
     const int d = cache.shape().head_dim;
     const std::int64_t S = cache.tokens();
     const std::vector<int> components = sparq_oracle_components(q, group, d, rank);
@@ -179,7 +178,7 @@ TEST_F(CudaSelect, SparqSelectsWhatTheCpuSelectsForEveryGroupAndRule) {
 }
 
 TEST_F(CudaSelect, SparqDividesByTheTemperatureAskedFor) {
-  for (const auto temperature : {gpu::Temperature::head_dim, gpu::Temperature::rank}) {
+  for (const auto temperature : {index::Temperature::head_dim, index::Temperature::rank}) {
     SelectCase c{{.kv_heads = 2, .head_dim = 64, .stored = 600, .tail = 30, .seed = 8}, 4, 12, 40};
     c.temperature = temperature;
     expect_like_cpu(c);
@@ -347,9 +346,9 @@ TEST_F(CudaSelect, EveryWayOverTheLinkGivesTheSameBits) {
   }
 }
 
-TEST_F(CudaSelect, ColumnsThatComeInSeveralSlabsGiveTheSameBits) {
-  // A slab of 256 f16 columns has room for 32768 tokens, half as many when they are staged: whole blocks of 4096, or a
-  // part of the only one.
+TEST_F(CudaSelect, ColumnsThatComeInSeveralTilesGiveTheSameBits) {
+  // A staging tile of 256 f16 columns has room for 32768 tokens, half as many when they are staged: whole blocks of
+  // 4096, or a part of the only one.
   for (const int block : {4096, 65536}) {
     const CacheShape shape{.head_dim = 256, .block_tokens = block, .stored = 33000};
     const std::vector<float> q = random_query(1, 256, 17);
@@ -405,67 +404,6 @@ TEST_F(CudaSelect, TheSameSelectionTwiceIsTheSameBits) {
   args.limit = 1200;
   const Selection first = select(*cuda, cache.on_cuda(), q, args);
   expect_same(select(*cuda, cache.on_cuda(), q, args), first);
-}
-
-class CudaSelectExact : public CudaTest {
- protected:
-  static std::vector<std::int32_t> select(gpu::Backend& backend, const gpu::CacheView& view,
-                                          const std::vector<float>& q, const gpu::ExactSelect& args) {
-    const int query_heads = static_cast<int>(q.size()) / view.head_dim;
-    const int lists = args.per == SelectPer::query_head ? query_heads : view.kv_heads;
-    const gpu::Buffer query = upload(backend, q);
-    const gpu::Buffer positions =
-        upload(backend, std::vector<std::int32_t>(static_cast<std::size_t>(lists * args.k), -1));
-    backend.select_exact(view, query.as<float>(), query_heads, args, positions.as<std::int32_t>(), backend.stream());
-    return download<std::int32_t>(backend, positions);
-  }
-};
-
-TEST_F(CudaSelectExact, IsTheCpusSearchForEveryListAndRule) {
-  for (const auto host : {SharedCache::Host::pinned, SharedCache::Host::pageable}) {
-    SharedCache cache(*cuda, {.kv_heads = 2, .head_dim = 64, .stored = 700, .tail = 300, .seed = 13}, host);
-    const std::vector<float> q = random_query(8, 64, 13);
-    for (const SelectPer per : {SelectPer::query_head, SelectPer::kv_head}) {
-      for (const GroupRule rule : {GroupRule::softmax, GroupRule::logits}) {
-        gpu::ExactSelect args;
-        args.k = 60;
-        args.limit = 650;
-        args.per = per;
-        args.rule = rule;
-        EXPECT_EQ(select(*cuda, cache.on_cuda(), q, args), select(*cpu, cache.on_cpu(), q, args));
-      }
-    }
-  }
-}
-
-TEST_F(CudaSelectExact, CountsTheTailsMassInTheSumOfSoftmaxes) {
-  // One query head attends to the tail nearly alone: its say in the store must shrink, which only the tail's mass
-  // tells.
-  SharedCache cache(*cuda, {.kv_heads = 1, .head_dim = 16, .stored = 640, .tail = 60, .seed = 14});
-  std::vector<float> q = random_query(4, 16, 14);
-  for (int i = 0; i < 16; ++i) q[static_cast<std::size_t>(i)] = 2 * static_cast<float>(cache.values().key(0, 690, i));
-  gpu::ExactSelect args;
-  args.k = 50;
-  args.limit = 640;
-  args.per = SelectPer::kv_head;
-  EXPECT_EQ(select(*cuda, cache.on_cuda(), q, args), select(*cpu, cache.on_cpu(), q, args));
-}
-
-TEST_F(CudaSelectExact, FaissSelectsOnTheHostAsWell) {
-  SharedCache cache(*cuda, {.kv_heads = 2, .head_dim = 64, .stored = 500, .tail = 3});
-  const std::vector<float> q = random_query(4, 64, 15);
-  gpu::ExactSelect args;
-  args.k = 40;
-  args.limit = 480;
-  args.faiss = true;
-  EXPECT_EQ(select(*cuda, cache.on_cuda(), q, args), select(*cpu, cache.on_cpu(), q, args));
-  args.per = SelectPer::kv_head;
-  EXPECT_THROW(select(*cuda, cache.on_cuda(), q, args), Error);
-}
-
-TEST_F(CudaSelectExact, OfNothingIsNothing) {
-  SharedCache cache(*cuda, {.head_dim = 64, .tail = 10});
-  EXPECT_TRUE(select(*cuda, cache.on_cuda(), random_query(4, 64, 16), {}).empty());
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 
 #include "tests/gpu/cuda/backends.h"
 
-// Backend::stage_times(): what a benchmark learns about the parts of a verb.
+// Backend::stage_times(): what a benchmark learns about the parts of a operation.
 namespace hayloft::testing {
 namespace {
 

@@ -57,17 +57,17 @@ f16 any_half(std::mt19937& random) {
 // Checks every level and scale of the tokens that were written against the scalar definition.
 void expect_as_defined(const FilledBlock& block, ColumnFormat format, int d, int B, int tokens,
                        const FilledBlock::Key& key) {
-  const int subtile = tokens_per_scale(B);
+  const int group = tokens_per_scale(B);
   for (int c = 0; c < d; ++c) {
-    for (int start = 0; start < tokens; start += subtile) {
+    for (int start = 0; start < tokens; start += group) {
       f16 largest{0};
-      for (int t = start; t < std::min(tokens, start + subtile); ++t) {
+      for (int t = start; t < std::min(tokens, start + group); ++t) {
         const f16 x = finite(key(t, c));
         if (std::fabs(to_float(x)) > to_float(largest)) largest = {static_cast<std::uint16_t>(x.bits & 0x7fff)};
       }
       const f16 scale = scale_for(format, largest);
       ASSERT_EQ(block.scale(c, start), scale) << "component " << c << ", tokens from " << start;
-      for (int t = start; t < start + subtile; ++t) {
+      for (int t = start; t < start + group; ++t) {
         ASSERT_EQ(block.level(c, t), t < tokens ? quantise(key(t, c), scale) : 0)
             << "component " << c << ", token " << t;
       }

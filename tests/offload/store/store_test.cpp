@@ -181,7 +181,7 @@ TEST_F(AdoptedBlocks, TakenInAreTheSameBlocksInMemoryOfTheArena) {
   const Store fork = store.fork();
   const std::vector<std::byte> before = contents(store);
   const std::byte* const own = store.layer(0).blocks[3];
-  store.take_in(threads_);
+  store.copy_mapped_blocks(threads_);
   EXPECT_EQ(contents(store), before);
   EXPECT_EQ(contents(fork), before);
   EXPECT_EQ(store.layer(0).blocks[3], own);
@@ -189,14 +189,14 @@ TEST_F(AdoptedBlocks, TakenInAreTheSameBlocksInMemoryOfTheArena) {
   EXPECT_EQ(arena_.used_bytes(), 4 * std::uint64_t{Arena::alignment});
 
   const std::uint64_t used = arena_.used_bytes();
-  store.take_in(threads_);
+  store.copy_mapped_blocks(threads_);
   EXPECT_EQ(arena_.used_bytes(), used);
 }
 
 TEST_F(AdoptedBlocks, TakenInOutliveTheirLender) {
   Store store = adopting(arena_);
   const std::vector<std::byte> before = contents(store);
-  store.take_in(threads_);
+  store.copy_mapped_blocks(threads_);
   lender_.reset();
   EXPECT_EQ(elsewhere_.used_bytes(), 0u);
   EXPECT_EQ(contents(store), before);
@@ -207,7 +207,7 @@ TEST_F(AdoptedBlocks, StayWhereTheyAreWhenTheArenaHasNoRoom) {
   Store store = adopting(small);
   const std::vector<std::byte> before = contents(store);
   const std::vector<const std::byte*> blocks(store.layer(0).blocks.begin(), store.layer(0).blocks.end());
-  EXPECT_THROW(store.take_in(threads_), Error);
+  EXPECT_THROW(store.copy_mapped_blocks(threads_), Error);
   EXPECT_TRUE(std::equal(blocks.begin(), blocks.end(), store.layer(0).blocks.begin()));
   EXPECT_EQ(contents(store), before);
 }

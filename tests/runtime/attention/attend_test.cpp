@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu/make_backend.h"
 #include "runtime/attention/attend_file.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "tests/support/cpu_cache.h"
@@ -216,7 +217,7 @@ struct Approximate {
 };
 
 Approximate approximate(const RandomCache& cache, int kv_head, const float* q, const std::vector<int>& components,
-                        gpu::Temperature temperature) {
+                        index::Temperature temperature) {
   const int d = cache.shape().head_dim;
   const double tau = hayloft::testing::sparq_oracle_temperature(q, d, components, temperature);
   Approximate result;
@@ -247,7 +248,7 @@ Approximate approximate(const RandomCache& cache, int kv_head, const float* q, c
 TEST_F(AttendTest, SparqIsTheReferenceOfItsPaper) {
   constexpr int rank = 8;
   constexpr int k = 40;
-  using gpu::Temperature;
+  using index::Temperature;
   for (const int kv_heads : {1, 2, 4}) {
     for (const bool mean_value : {true, false}) {
       for (const auto& [window, temperature] :

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <limits>
 
+#include "gpu/make_backend.h"
 #include "offload/half.h"
 #include "runtime/attention/attend_file.h"
 #include "runtime/checkpoint/safetensors.h"

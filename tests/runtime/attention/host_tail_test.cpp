@@ -1,4 +1,5 @@
 #include "runtime/attention/host_tail.h"
+#include "gpu/make_backend.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

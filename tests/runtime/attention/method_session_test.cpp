@@ -5,6 +5,7 @@
 #include <limits>
 #include <random>
 
+#include "gpu/make_backend.h"
 #include "offload/error.h"
 #include "runtime/attention/methods/heavy_hitters.h"
 #include "runtime/decode/session.h"

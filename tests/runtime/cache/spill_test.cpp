@@ -3,9 +3,9 @@
 #include <filesystem>
 #include <numeric>
 
+#include "gpu/cpu/cpu_backend.h"
 #include "offload/error.h"
 #include "runtime/decode/session.h"
-#include "runtime/plan/verb_clock.h"
 
 // When full blocks leave for host memory, and what becomes of them when the step that filled them fails.
 namespace hayloft::runtime {
@@ -14,9 +14,9 @@ namespace {
 using Events = std::vector<std::string>;
 
 // Notes what concerns spilling, in order; fails where told to.
-class Watched : public plan::VerbClock {
+class Watched : public gpu::CpuBackend {
  public:
-  explicit Watched(gpu::Backend& inner) : VerbClock(inner) {}
+  using CpuBackend::CpuBackend;
 
   gpu::Stream spill_stream() override { return {this}; }  // told apart from the stream that computes
   void order(gpu::Stream before, gpu::Stream after) override {
@@ -24,17 +24,17 @@ class Watched : public plan::VerbClock {
   }
   void synchronize(gpu::Stream stream) override {
     if (stream.handle == this) events.push_back("host waits");
-    plan::VerbClock::synchronize(stream);
+    CpuBackend::synchronize(stream);
   }
   void append(const gpu::CacheView& cache, const float* k, const float* v, int T, gpu::Stream stream) override {
     events.push_back("append " + std::to_string(cache.layer));
     if (cache.layer == fails_in_layer) fail("device memory is exhausted");
-    plan::VerbClock::append(cache, k, v, T, stream);
+    CpuBackend::append(cache, k, v, T, stream);
   }
   void spill(const gpu::CacheView& cache, int tokens, const offload::BlockLayout& layout, std::byte* block,
              gpu::Stream stream) override {
     events.push_back("spill " + std::to_string(cache.layer) + (stream.handle == this ? "" : " as computed"));
-    plan::VerbClock::spill(cache, tokens, layout, block, stream);
+    CpuBackend::spill(cache, tokens, layout, block, stream);
   }
 
   Events events;
@@ -57,8 +57,7 @@ class SpillTest : public testing::Test {
 
   offload::Topology topology;
   offload::Threads threads{2};
-  std::unique_ptr<gpu::Backend> cpu = gpu::make_cpu_backend(threads);
-  Watched backend{*cpu};
+  Watched backend{threads};
   offload::Arena arena{topology, {.budget_bytes = 64 << 20}};
   Model model{std::filesystem::path(HAYLOFT_SOURCE_DIR) / "tests/golden/models/llama", backend};
   SessionOptions options;

@@ -1,4 +1,5 @@
 #include "runtime/checkpoint/weights.h"
+#include "gpu/make_backend.h"
 
 #include <gtest/gtest.h>
 

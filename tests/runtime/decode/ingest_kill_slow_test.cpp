@@ -7,6 +7,7 @@
 #include <random>
 #include <thread>
 
+#include "gpu/make_backend.h"
 #include "offload/error.h"
 #include "runtime/decode/ingest.h"
 #include "runtime/eval/needle/haystack.h"

@@ -1,4 +1,5 @@
 #include "runtime/decode/ingest.h"
+#include "gpu/make_backend.h"
 
 #include <gtest/gtest.h>
 

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "gpu/make_backend.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/decode/session.h"
 #include "tests/support/parameter_name.h"

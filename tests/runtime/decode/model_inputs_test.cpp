@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "gpu/make_backend.h"
 #include "runtime/decode/session.h"
 
 namespace hayloft::runtime {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu/make_backend.h"
 #include "runtime/decode/model.h"
 #include "runtime/decode/session.h"
 

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "gpu/make_backend.h"
 #include "offload/host/topology.h"
 #include "runtime/plan/attention_bench.h"
 #include "tests/support/refusal.h"
@@ -43,9 +44,9 @@ TEST_F(AttentionBenchTest, CountsWhatItsStepsReadInAllLayers) {
   const std::uint64_t rows = 4u * 2u * 960u * 4u * 32u;
   EXPECT_EQ(result.rows[0].counters.at(Place::link, Kind::dense), rows);
   EXPECT_EQ(result.rows[1].counters.at(Place::link, Kind::columns), 4u * 2u * 960u * 8u * sizeof(f16));
-  ASSERT_EQ(result.rows[1].verbs.size(), 2u);
-  EXPECT_EQ(result.rows[1].verbs[0].name, "attend");
-  EXPECT_EQ(result.rows[1].verbs[1].name, "select_sparq");
+  ASSERT_EQ(result.rows[1].stages.size(), 2u);
+  EXPECT_EQ(result.rows[1].stages[0].name, "select_sparq");
+  EXPECT_EQ(result.rows[1].stages[1].name, "attend");
   EXPECT_GT(result.rows[1].ms, 0);
 }
 

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "gpu/link_choice.h"
 #include "runtime/plan/link_report.h"
 
 // What hayloft link prints of a measured link.

@@ -1,4 +1,5 @@
 #include "runtime/plan/profile.h"
+#include "gpu/make_backend.h"
 
 #include <gtest/gtest.h>
 
@@ -213,7 +214,8 @@ TEST(ProfileOfTwoFootprints, IsInterpolatedByTheSizeOfTheStore) {
   for (AttentionRates& rates : profile.attention_small) rates.dense *= 4;
   EXPECT_DOUBLE_EQ(profile.rates(64, 4, 1000).dense, 24);
   EXPECT_DOUBLE_EQ(profile.rates(64, 4, std::uint64_t{1} << 26).dense, 24);
-  EXPECT_DOUBLE_EQ(profile.rates(64, 4, std::uint64_t{1} << 28).dense, 1 / (0.5 / 24 + 0.5 / 6)) << "half way";
+  EXPECT_DOUBLE_EQ(profile.rates(64, 4, std::uint64_t{1} << 27).dense, 1 / (0.5 / 24 + 0.5 / 6)) << "half way";
+  EXPECT_DOUBLE_EQ(profile.rates(64, 4, std::uint64_t{1} << 28).dense, 6) << "from a quarter on";
   EXPECT_DOUBLE_EQ(profile.rates(64, 4, std::uint64_t{1} << 40).dense, 6);
   EXPECT_DOUBLE_EQ(profile.rates(64, 4, std::uint64_t{1} << 28).tail, 15) << "the same over both";
 

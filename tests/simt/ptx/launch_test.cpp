@@ -2,7 +2,7 @@
 
 #include <fstream>
 
-#include "gpu/cuda/launch.cuh"
+#include "gpu/cuda/kernels/launch.h"
 #include "tests/simt/stream_fixture.h"
 
 namespace hayloft::simt::probe {

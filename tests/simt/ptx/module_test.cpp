@@ -76,9 +76,9 @@ TEST(PtxModule, PlacesNameTheSourceWhereItIsKnown) {
   const Module module("test.ptx",
                       ".version 9.0\n.entry kernel() {\n.reg .b32 %r<2>;\n.loc 1 20 3\n.loc 2 99 1, function_name $L, "
                       "inlined_at 1 20 3\nmov.u32 %r0, 1;\nret;\n}\n"
-                      ".file 1 \"/home/x/gpu/cuda/rows.cuh\"\n.file 2 \"/usr/include/cuda_fp16.hpp\"\n");
+                      ".file 1 \"/home/x/gpu/cuda/kernels/rows.cuh\"\n.file 2 \"/usr/include/cuda_fp16.hpp\"\n");
   const Kernel kernel = module.kernel("kernel");
-  EXPECT_EQ(module.place(kernel.code[0]), "test.ptx:6 (gpu/cuda/rows.cuh:20)");
+  EXPECT_EQ(module.place(kernel.code[0]), "test.ptx:6 (gpu/cuda/kernels/rows.cuh:20)");
   EXPECT_EQ(module.line(6), "mov.u32 %r0, 1;");
 }
 

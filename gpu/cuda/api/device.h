@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string>
+
+#include "gpu/cuda/api/check.h"
+#include "gpu/cuda/api/pcie.h"
+
+// What CUDA and the system say of a device.
+namespace hayloft::gpu::cuda {
+
+// Throws NoDevice, saying why, unless this process sees a device.
+void require_device();
+
+int attribute(cudaDeviceAttr which, int device);
+
+// Where the device is on the bus, "0000:3B:00.0", which nvidia-smi and sysfs know it by whatever CUDA numbers it; empty
+// where CUDA does not tell.
+std::string bus_address(int device);
+
+// All unknown when CUDA does not say where the device is.
+PcieLink pcie_link_of(int device);
+
+}  // namespace hayloft::gpu::cuda

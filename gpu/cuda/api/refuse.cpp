@@ -1,0 +1,14 @@
+#include "gpu/cuda/api/refuse.h"
+
+#include "gpu/make_backend.h"
+
+namespace hayloft::gpu::cuda {
+
+void throw_error(const std::string& message) {
+  throw Error(message);
+}
+void throw_no_device(const std::string& message) {
+  throw NoDevice(message);
+}
+
+}  // namespace hayloft::gpu::cuda

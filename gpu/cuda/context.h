@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/cuda/memory/device_context.h"
+#include "gpu/link_choice.h"
+#include "offload/host/threads.h"
+
+namespace hayloft::gpu::cuda {
+
+class StoreTables;  // block tables on the device, gpu/cuda/memory/store_tables.h
+class StagingRing;  // a little pinned memory that pageable memory passes through, gpu/cuda/memory/staging_ring.h
+class SpillImage;   // where blocks take shape on their way out, gpu/cuda/memory/spill_image.h
+class StageClock;   // how long parts of operations take, gpu/cuda/api/stage_clock.h
+struct Cublas;      // gpu/cuda/api/cublas.h
+
+// What every operation of the CUDA backend works with. One per backend, passed by reference; no file-scope state.
+struct Context : DeviceContext {
+  int multiprocessors;
+  bool bf16_products;  // whether the device multiplies bf16 as fast as f16
+  LinkChoice link;     // never automatic
+  std::uint64_t least_copy_bytes;
+  StoreTables& tables;
+  StagingRing& staging;
+  SpillImage& spill_image;
+  Cublas& cublas;
+  StageClock& stages;
+  const offload::Threads& threads;
+};
+
+}  // namespace hayloft::gpu::cuda

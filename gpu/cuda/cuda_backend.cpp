@@ -1,0 +1,180 @@
+#include "gpu/cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <memory>
+#include <sstream>
+#include <utility>
+
+#include "gpu/cuda/api/device.h"
+#include "gpu/cuda/api/refuse.h"
+#include "gpu/cuda/memory/upload.h"
+#include "gpu/device_plan.h"
+#include "gpu/make_backend.h"
+#include "offload/format.h"
+
+namespace hayloft::gpu {
+namespace cuda {
+namespace {
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+constexpr std::uint64_t kLeastBytes = 1024 * kMiB;  // of --gpu-memory
+// Left to others, and to kernels and cuBLAS' code that are loaded later, when nobody says how much to take.
+constexpr std::uint64_t kSpareBytes = 512 * kMiB;
+constexpr std::uint64_t kPieceBytes = 8 * kMiB;  // of the staging ring: long enough for the link's full rate
+constexpr int kPieces = 4;
+constexpr std::uint64_t kMoveBytes = 4 * kMiB;  // of an overlapping copy at a time
+
+// The first of the devices that CUDA_VISIBLE_DEVICES leaves.
+int open_device() {
+  require_device();
+  constexpr int device = 0;
+  HAYLOFT_CUDA(cudaSetDevice(device));
+  if (!attribute(cudaDevAttrMemoryPoolsSupported, device) || !attribute(cudaDevAttrCanMapHostMemory, device)) {
+    refuse(
+        "--device cuda: this device, or its driver, has no memory pools or cannot map host memory, as some virtual "
+        "GPUs; use --device cpu");
+  }
+  return device;
+}
+
+std::uint64_t arena_budget(std::uint64_t asked) {
+  std::size_t free = 0, total = 0;
+  HAYLOFT_CUDA(cudaMemGetInfo(&free, &total));  // with the context counted as taken
+  if (asked == 0) return free - std::min<std::uint64_t>(kSpareBytes, free / 8);
+  if (asked < kLeastBytes) {
+    refuse("--gpu-memory ", format_bytes(asked), ": must be at least ", format_bytes(kLeastBytes),
+           ", of which CUDA itself takes up to ", format_bytes(cuda_context_bytes));
+  }
+  if (asked - cuda_context_bytes > free) {
+    refuse("--gpu-memory ", format_bytes(asked), ": the device has ", format_bytes(free), " free of ",
+           format_bytes(total), "; lower it, or end what else uses the device");
+  }
+  return asked - cuda_context_bytes;
+}
+
+std::string describe(int device, std::uint64_t budget) {
+  cudaDeviceProp properties{};
+  HAYLOFT_CUDA(cudaGetDeviceProperties(&properties, device));
+  std::ostringstream text;
+  text << properties.name;
+  if (const std::string address = bus_address(device); !address.empty()) text << " at " << address;
+  text << ", compute capability " << properties.major << "." << properties.minor << ", "
+       << properties.multiProcessorCount << " multiprocessors, " << format_bytes(properties.totalGlobalMem)
+       << ", of which " << format_bytes(budget) << " may be used";
+  return text.str();
+}
+
+LinkChoice way_over(LinkChoice link) {
+  for (Link* way : {&link.f16, &link.int8, &link.int4}) {
+    if (*way == Link::automatic) *way = Link::sm;
+  }
+  return link;
+}
+
+void queue_copy(void* to, const void* from, std::uint64_t bytes, cudaStream_t stream) {
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync", bytes);
+}
+
+}  // namespace
+
+CudaBackend::CudaBackend(const offload::Threads& threads, const CudaOptions& options)
+    : threads_(threads),
+      device_(open_device()),
+      pin_host_(options.kv_host == KvHost::automatic || options.kv_host == KvHost::pinned),
+      arena_(device_, arena_budget(options.memory_bytes)),
+      pins_(std::make_shared<HostPins>(options.kv_host, device_, threads, options.on_warning)),
+      staging_(kPieceBytes, kPieces),
+      context_{{device_, compute_, copies_, arena_, *pins_, order_},
+               attribute(cudaDevAttrMultiProcessorCount, device_),
+               attribute(cudaDevAttrComputeCapabilityMajor, device_) >= 8,
+               way_over(options.link),
+               options.least_copy_bytes,
+               tables_,
+               staging_,
+               spill_image_,
+               cublas_,
+               stages_,
+               threads},
+      spill_image_(context_, spills_),
+      workspace_(context_, cuda_workspace_bytes, compute_),
+      cublas_(compute_, workspace_, cuda_workspace_bytes),
+      tables_(context_) {
+  arena_.when_short([this](std::uint64_t bytes) { tables_.spare(bytes); });
+}
+
+CudaBackend::~CudaBackend() {  // what is still queued may use anything below
+  cudaStreamSynchronize(copies_);
+  cudaStreamSynchronize(spills_);
+  cudaStreamSynchronize(compute_);
+}
+
+std::string CudaBackend::description() const {
+  return describe(device_, arena_.budget_bytes());
+}
+
+DeviceMemory CudaBackend::memory() const {
+  return {arena_.budget_bytes(), arena_.used_bytes(), arena_.peak_bytes(), arena_.driver_peak_bytes(),
+          cuda_context_bytes};
+}
+
+std::uint64_t CudaBackend::scratch_bytes(const ScratchShape& shape) const {
+  return cuda_scratch_bytes(shape);
+}
+
+Buffer CudaBackend::allocate(std::uint64_t bytes, Stream stream) {
+  return Buffer(this, arena_.allocate(bytes, native(stream)), bytes, stream);
+}
+
+void CudaBackend::to_device(void* device, const void* host, std::uint64_t bytes, Stream stream) {
+  upload(device, host, bytes, native(stream));
+}
+
+void CudaBackend::to_host(void* host, const void* device, std::uint64_t bytes, Stream stream) {
+  if (bytes == 0) return;
+  check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, native(stream)), "cudaMemcpyAsync", bytes);
+  synchronize(stream);
+}
+
+void CudaBackend::queue_to_device(void* device, const void* host, std::uint64_t bytes, Stream stream) {
+  if (bytes == 0) return;
+  check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, native(stream)), "cudaMemcpyAsync", bytes);
+}
+
+void CudaBackend::queue_to_host(void* host, const void* device, std::uint64_t bytes, Stream stream) {
+  if (bytes == 0) return;
+  check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, native(stream)), "cudaMemcpyAsync", bytes);
+}
+
+void CudaBackend::copy(void* to, const void* from, std::uint64_t bytes, Stream stream) {
+  const auto target = reinterpret_cast<std::uintptr_t>(to), source = reinterpret_cast<std::uintptr_t>(from);
+  const std::uint64_t distance = target < source ? source - target : target - source;
+  if (bytes == 0 || distance == 0) return;
+  if (distance >= bytes) return queue_copy(to, from, bytes, native(stream));
+  // CUDA leaves open what an overlapping copy does. By way of a third place, piece by piece, each before its source
+  // is overwritten.
+  const std::uint64_t most = std::min(bytes, kMoveBytes);
+  const Scratch<std::byte> between(context_, static_cast<std::int64_t>(most), native(stream));
+  for (std::uint64_t done = 0; done < bytes;) {
+    const std::uint64_t part = std::min(most, bytes - done);
+    const std::uint64_t at = target < source ? done : bytes - done - part;
+    queue_copy(between, static_cast<const std::byte*>(from) + at, part, native(stream));
+    queue_copy(static_cast<std::byte*>(to) + at, between, part, native(stream));
+    done += part;
+  }
+}
+
+void CudaBackend::synchronize(Stream stream) {
+  HAYLOFT_CUDA(cudaStreamSynchronize(native(stream)));
+}
+
+void CudaBackend::release(void* data, std::uint64_t bytes, Stream stream) noexcept {
+  arena_.free(data, bytes, native(stream));
+}
+
+}  // namespace cuda
+
+std::unique_ptr<Backend> make_cuda_backend(const offload::Threads& threads, const CudaOptions& options) {
+  return std::make_unique<cuda::CudaBackend>(threads, options);
+}
+
+}  // namespace hayloft::gpu

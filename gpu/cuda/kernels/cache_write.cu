@@ -1,0 +1,156 @@
+#include "gpu/cuda/cuda_backend.h"
+#include "gpu/cuda/kernels/elementwise.cuh"
+#include "gpu/cuda/kernels/launch.h"
+#include "gpu/cuda/kernels/quantise.cuh"
+#include "gpu/cuda/memory/spill_image.h"
+#include "gpu/device_plan.h"
+
+namespace hayloft::gpu::cuda {
+namespace {
+
+// Eight elements per item, one 16-byte store; d is a multiple of 8. k and v may lie anywhere.
+__global__ void append_kernel(const float* k, const float* v, int kv_heads, int d, std::int64_t items, f16* rows,
+                              std::int64_t capacity, std::int64_t slot) {
+  const int pieces = 2 * d / 8;  // of a row
+  for (std::int64_t i = global_thread(); i < items; i += all_threads()) {
+    const int piece = static_cast<int>(i % pieces);
+    const std::int64_t head = i / pieces % kv_heads;
+    const std::int64_t token = i / pieces / kv_heads;
+    const bool key = piece < pieces / 2;
+    const float* const x = (key ? k : v) + (token * kv_heads + head) * d + (key ? piece : piece - pieces / 2) * 8;
+    store16(rows + (head * capacity + slot + token) * 2 * d + piece * 8,
+            uint4{narrow_pair(x[0], x[1]), narrow_pair(x[2], x[3]), narrow_pair(x[4], x[5]), narrow_pair(x[6], x[7])});
+  }
+}
+
+constexpr int kTile = offload::BlockLayout::scale_tokens;
+constexpr int kMostComponents = 256;
+constexpr int kSpillThreads = 256;
+
+// What the kernels of a spill need to know of the layout.
+struct BlockShape {
+  int head_dim;
+  int block_tokens;
+  offload::ColumnFormat columns;
+  std::uint64_t head_bytes, columns_offset, column_bytes, scales_offset, scale_bytes, value_sum_offset;
+};
+
+// Grid: (tiles of 64 tokens, heads). Copies the tile's rows and writes their keys transposed, by way of
+// shared memory, so that both sides are touched in long runs. `tail` is the first head's oldest row.
+__global__ void __launch_bounds__(kSpillThreads)
+    spill_tile_kernel(const f16* tail, std::int64_t head_stride, int tokens, BlockShape shape, std::byte* image) {
+  // One more per row: every other token of one component, which is what lanes ask for, then lies in a bank of its own.
+  __shared__ std::uint16_t keys[kTile * (kMostComponents + 1)];
+  const int d = shape.head_dim, pitch = d + 1;
+  const int first = static_cast<int>(blockIdx.x) * kTile;
+  const int count = min(kTile, tokens - first);
+  const f16* const rows = tail + blockIdx.y * head_stride + static_cast<std::int64_t>(first) * 2 * d;
+  std::byte* const head = image + blockIdx.y * shape.head_bytes;
+
+  auto* const own_rows = reinterpret_cast<f16*>(head) + static_cast<std::int64_t>(first) * 2 * d;
+  const int pieces = 2 * d / 8;  // of a row, 16 bytes each
+  for (int i = static_cast<int>(threadIdx.x); i < count * pieces; i += kSpillThreads) {
+    const uint4 bits = load16(rows + static_cast<std::int64_t>(i) * 8);
+    store16(own_rows + static_cast<std::int64_t>(i) * 8, bits);
+    const int component = i % pieces * 8;
+    if (component >= d) continue;
+    const unsigned words[4] = {bits.x, bits.y, bits.z, bits.w};
+    std::uint16_t* const to = keys + i / pieces * pitch + component;
+    for (int j = 0; j < 8; ++j) to[j] = static_cast<std::uint16_t>(words[j / 2] >> (j % 2 * 16));
+  }
+  for (int i = count * pitch + static_cast<int>(threadIdx.x); i < kTile * pitch; i += kSpillThreads) keys[i] = 0;
+  __syncthreads();
+
+  // A warp per component, two tokens per lane; of a block of less than 64 tokens only the first lanes have any.
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int token = 2 * lane;
+  const bool has_tokens = token < shape.block_tokens;
+  for (int c = static_cast<int>(threadIdx.x) / kWarp; c < d; c += kSpillThreads / kWarp) {
+    const f16 pair[2] = {{keys[token * pitch + c]}, {keys[(token + 1) * pitch + c]}};
+    std::byte* const column = head + shape.columns_offset + static_cast<std::uint64_t>(c) * shape.column_bytes;
+    if (shape.columns == offload::ColumnFormat::f16) {
+      auto* const to = reinterpret_cast<unsigned*>(column + static_cast<std::uint64_t>(first) * sizeof(f16)) + lane;
+      if (has_tokens) *to = pair[0].bits | static_cast<unsigned>(pair[1].bits) << 16;
+      continue;
+    }
+    const int most = warp_largest(max(finite_magnitude(pair[0]), finite_magnitude(pair[1])));
+    const int level = shape.columns == offload::ColumnFormat::int8 ? 127 : 7;
+    const f16 scale = scale_for({static_cast<std::uint16_t>(most)}, level);
+    const int low = quantise(pair[0], scale), high = quantise(pair[1], scale);
+    if (has_tokens && level == 127) {
+      auto* const to = reinterpret_cast<std::uint16_t*>(column + first) + lane;
+      *to = static_cast<std::uint16_t>((low & 255) | (high & 255) << 8);
+    } else if (has_tokens) {
+      column[first / 2 + lane] = static_cast<std::byte>((low & 15) | (high & 15) << 4);
+    }
+    if (lane == 0) {
+      auto* const scales = reinterpret_cast<f16*>(head + shape.scales_offset + c * shape.scale_bytes);
+      scales[blockIdx.x] = scale;
+    }
+  }
+}
+
+// Grid: (groups of 32 components, heads). Sums of V in f64, which holds a sum of up to 8192 values of f16 exactly,
+// hence in any order: the multiples of 2^-24 below 2^29.
+__global__ void __launch_bounds__(kSpillThreads)
+    value_sum_kernel(const f16* tail, std::int64_t head_stride, int tokens, BlockShape shape, std::byte* image) {
+  constexpr int parts = kSpillThreads / kWarp;
+  __shared__ double sums[parts][kWarp];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, part = static_cast<int>(threadIdx.x) / kWarp;
+  const int d = shape.head_dim;
+  const int component = static_cast<int>(blockIdx.x) * kWarp + lane;
+  const f16* const values = tail + blockIdx.y * head_stride + d + component;
+  double sum = 0;
+  if (component < d) {
+    for (int t = part; t < tokens; t += parts) sum += static_cast<double>(widen(values[std::int64_t{t} * 2 * d]));
+  }
+  sums[part][lane] = sum;
+  __syncthreads();
+  if (part != 0 || component >= d) return;
+  for (int i = 1; i < parts; ++i) sum += sums[i][lane];
+  reinterpret_cast<float*>(image + blockIdx.y * shape.head_bytes + shape.value_sum_offset)[component] =
+      static_cast<float>(sum);
+}
+
+}  // namespace
+
+void CudaBackend::append(const CacheView& cache, const float* k, const float* v, int T, Stream queue) {
+  const cudaStream_t stream = native(queue);
+  const TailView& tail = cache.tail;
+  const std::int64_t items = static_cast<std::int64_t>(T) * cache.kv_heads * (2 * cache.head_dim / 8);
+  launch("append", append_kernel, strided(context_.multiprocessors, items), stream, k, v, cache.kv_heads,
+         cache.head_dim, items, tail.rows, tail.capacity, tail.first + tail.tokens);
+}
+
+// Builds the image of some heads of the block and copies it out, then that of the next, all in the order of `stream`:
+// copying takes many times as long as building.
+void CudaBackend::spill(const CacheView& cache, int tokens, const offload::BlockLayout& layout, std::byte* block,
+                        Stream queue) {
+  const cudaStream_t stream = native(queue);
+  const TailView& tail = cache.tail;
+  const BlockShape shape{layout.head_dim,      layout.block_tokens,   layout.columns,
+                         layout.head_bytes,    layout.columns_offset, layout.column_bytes,
+                         layout.scales_offset, layout.scale_bytes,    layout.value_sum_offset};
+  const int most = static_cast<int>(
+      std::clamp<std::uint64_t>(cuda_spill_bytes / layout.head_bytes, 1, static_cast<std::uint64_t>(layout.kv_heads)));
+  const auto lock = context_.spill_image.lock();
+  std::byte* const image = context_.spill_image.begin(static_cast<std::uint64_t>(most) * layout.head_bytes, stream);
+  const std::int64_t stride = tail.capacity * 2 * layout.head_dim;
+  for (int head = 0; head < layout.kv_heads; head += most) {
+    const int heads = std::min(most, layout.kv_heads - head);
+    const std::uint64_t bytes = static_cast<std::uint64_t>(heads) * layout.head_bytes;
+    const f16* const from = tail.rows + head * stride + tail.first * 2 * layout.head_dim;
+    // The gaps between the parts, too, are part of the block's checksum.
+    HAYLOFT_CUDA(cudaMemsetAsync(image, 0, bytes, stream));
+    const unsigned y = static_cast<unsigned>(heads);
+    launch("spill_tile", spill_tile_kernel, {dim3(blocks_for(tokens, kTile), y), dim3(kSpillThreads)}, stream, from,
+           stride, tokens, shape, image);
+    launch("value_sum", value_sum_kernel, {dim3(blocks_for(layout.head_dim, kWarp), y), dim3(kSpillThreads)}, stream,
+           from, stride, tokens, shape, image);
+    check(cudaMemcpyAsync(block + static_cast<std::uint64_t>(head) * layout.head_bytes, image, bytes,
+                          cudaMemcpyDeviceToHost, stream),
+          "cudaMemcpyAsync", bytes);
+  }
+}
+
+}  // namespace hayloft::gpu::cuda

@@ -1,0 +1,251 @@
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "gpu/cuda/api/fetch.h"
+#include "gpu/cuda/api/stage_clock.h"
+#include "gpu/cuda/cuda_backend.h"
+#include "gpu/cuda/kernels/launch.h"
+#include "gpu/cuda/kernels/merge.cuh"
+#include "gpu/cuda/kernels/rows.cuh"
+#include "gpu/cuda/memory/row_stream.h"
+#include "gpu/cuda/memory/upload.h"
+#include "index/scan/exact_search.h"
+
+namespace hayloft::gpu::cuda {
+namespace {
+
+constexpr int kBlocksPerMultiprocessor = 8;  // more pieces than this only make more states to merge
+
+constexpr unsigned kSharedBytes = 48 * 1024;  // a kernel may have without asking for more
+
+using RowKernel = void (*)(AttendRows);
+
+// Heads per warp for up to 4, 8 and 16 query heads, by strips for d up to 64, 128, 192 and 256.
+RowKernel row_kernel(int heads, int head_dim) {
+  static constexpr RowKernel kernels[3][4] = {
+      {attend_rows<1, 1>, attend_rows<1, 2>, attend_rows<1, 3>, attend_rows<1, 4>},
+      {attend_rows<2, 1>, attend_rows<2, 2>, attend_rows<2, 3>, attend_rows<2, 4>},
+      {attend_rows<4, 1>, attend_rows<4, 2>, attend_rows<4, 3>, attend_rows<4, 4>},
+  };
+  return kernels[heads <= 4 ? 0 : heads <= 8 ? 1 : 2][(head_dim - 1) / 64];
+}
+
+int heads_of_kernel(int heads) {
+  return heads <= 4 ? 4 : heads <= 8 ? 8 : kRowHeads;
+}
+
+std::int64_t tiles_of(std::int64_t rows) {
+  return (rows + kTileRows - 1) / kTileRows;
+}
+
+// What one decode step attends to, sorted by the way its rows are read, and its computation.
+class Decode {
+ public:
+  Decode(const Context& context, const CacheView& cache, const float* q, int query_heads, const Attended& what,
+         cudaStream_t stream)
+      : context_(context),
+        cache_(cache),
+        what_(what),
+        stream_(stream),
+        query_heads_(query_heads),
+        stored_(cache.store.tokens > 0),
+        in_place_(!stored_ || context.tables.pinned(cache.store)) {
+    base_.q = q;
+    base_.group = query_heads / cache.kv_heads;
+    base_.head_dim = cache.head_dim;
+    base_.scale = index::exact_scale(cache.head_dim);
+    if (stored_ && in_place_) base_.store = context.tables.find(cache.store, stream);
+    sort_rows();
+  }
+
+  void run(float* out) {
+    std::optional<RowStream> rows;
+    std::vector<std::int32_t> positions;  // of lists that host threads gather
+    if (staged_list_rows_ > 0) positions = fetch(what_.positions, std::int64_t{what_.lists} * what_.k, stream_);
+    if (streamed_rows_ + staged_list_rows_ > 0) {
+      rows.emplace(context_, cache_, std::max(staged_list_rows_ > 0 ? what_.lists : 0, cache_.kv_heads),
+                   std::max(streamed_rows_, staged_list_rows_), stream_);
+    }
+    const int direct = base_.parts[0].pieces + base_.parts[1].pieces + base_.parts[2].pieces;
+    const RowPart streamed = chunk_part(rows, cache_.kv_heads, streamed_rows_);
+    const RowPart listed = chunk_part(rows, what_.lists, staged_list_rows_);
+
+    States& states = base_.states;
+    states.slots = direct + streamed.pieces + listed.pieces;
+    const std::int64_t count = static_cast<std::int64_t>(query_heads_) * states.slots;
+    const Scratch<float> weighted(context_, count * cache_.head_dim, stream_);
+    const Scratch<float> max(context_, count, stream_);
+    const Scratch<float> sum(context_, count, stream_);
+    states.weighted = weighted;
+    states.max = max;
+    states.sum = sum;
+
+    if (direct > 0) {
+      const Stage stage(context_.stages, "rows", stream_);
+      launch_rows(base_);
+    }
+    const auto attend_chunks = [&](const RowPart& part, int first_slot, const auto& pass) {
+      AttendRows args = base_;
+      args.first_slot = first_slot;
+      for (RowPart& unused : args.parts) unused = {};
+      args.parts[0] = part;
+      pass([&](const DenseRows& chunk, std::int64_t begin, std::int64_t end) {
+        args.parts[0].begin = begin;
+        args.parts[0].end = end;
+        args.parts[0].dense = chunk;
+        launch_rows(args);
+        args.resume = true;
+      });
+    };
+    std::optional<Stage> stage;
+    if (streamed_rows_ > 0) stage.emplace(context_.stages, "dense stream", stream_);
+    attend_chunks(streamed, direct, [&](const RowStream::Use& use) {
+      for (const Attended::Range& range : streamed_) {
+        if (range.begin < range.end) rows->range(range.begin, range.end, use);
+      }
+    });
+    stage.reset();
+    attend_chunks(listed, direct + streamed.pieces, [&](const RowStream::Use& use) {
+      if (!positions.empty()) rows->lists(positions.data(), what_.lists, what_.k, use);
+    });
+    merge(out);
+  }
+
+ private:
+  void sort_rows();
+  void add_direct(RowPart part);
+  void cut(RowPart& part, std::int64_t tiles, int lists) const;
+  RowPart chunk_part(const std::optional<RowStream>& rows, int lists, std::int64_t most_rows) const;
+  void launch_rows(const AttendRows& args) const;
+  void merge(float* out) const;
+
+  int wanted_blocks() const { return std::max(1, context_.multiprocessors) * kBlocksPerMultiprocessor; }
+
+  const Context& context_;
+  const CacheView& cache_;
+  const Attended& what_;
+  cudaStream_t stream_;
+  int query_heads_;
+  bool stored_;                        // whether there is a store
+  bool in_place_;                      // whether kernels may read it
+  AttendRows base_;                    // with the rows that kernels read where they lie
+  int parts_ = 0;                      // of base_
+  Attended::Range streamed_[2];        // in the store, brought to the device in chunks
+  std::int64_t streamed_rows_ = 0;     // of the longer
+  std::int64_t staged_list_rows_ = 0;  // of each list, when host threads gather them
+};
+
+void Decode::sort_rows() {
+  const std::int64_t stored = cache_.store.tokens;
+  if (what_.lists > 0 && what_.k > 0) {
+    if (in_place_) {
+      RowPart part;
+      part.positions = what_.positions;
+      part.stride = what_.k;
+      part.end = what_.k;
+      part.lists = what_.lists / cache_.kv_heads;
+      add_direct(part);
+    } else {
+      staged_list_rows_ = what_.k;
+    }
+  }
+  for (int i = 0; i < 2; ++i) {
+    Attended::Range range = what_.ranges[i];
+    if (range.begin >= range.end) continue;
+    const std::int64_t in_store = std::min(range.end, stored) - range.begin;
+    // The copy engine needs a kernel's time to get going; less than a block is read faster than that.
+    if (in_store > 0 && (!in_place_ || in_store >= cache_.store.layout->block_tokens)) {
+      streamed_[i] = {range.begin, range.begin + in_store};
+      streamed_rows_ = std::max(streamed_rows_, in_store);
+      range.begin += in_store;
+    }
+    if (range.begin == range.end) continue;
+    RowPart part;
+    part.begin = range.begin;
+    part.end = range.end;
+    add_direct(part);
+  }
+
+  // Each part on its own, so that what comes over the link is not cut more coarsely because the tail is long.
+  for (RowPart& part : base_.parts) cut(part, tiles_of(part.end - part.begin), part.lists * cache_.kv_heads);
+}
+
+void Decode::add_direct(RowPart part) {
+  part.stored = cache_.store.tokens;
+  part.dense = {cache_.tail.rows, cache_.tail.capacity, cache_.tail.first, cache_.tail.position};
+  base_.parts[parts_++] = part;
+}
+
+// Into pieces that keep the device busy, of so many tiles in each of all lists.
+void Decode::cut(RowPart& part, std::int64_t tiles, int lists) const {
+  const std::int64_t wanted = (wanted_blocks() + lists - 1) / lists;
+  const std::int64_t piece_tiles = std::max<std::int64_t>(1, (tiles + wanted - 1) / wanted);
+  part.piece_rows = piece_tiles * kTileRows;
+  part.pieces = static_cast<int>((tiles + piece_tiles - 1) / piece_tiles);
+}
+
+// How the rows of a chunk are cut up. Every chunk of a pass goes to the same slots, so that the states of a context of
+// any length take the memory of one chunk's.
+RowPart Decode::chunk_part(const std::optional<RowStream>& rows, int lists, std::int64_t most_rows) const {
+  RowPart part;
+  if (most_rows == 0) return part;
+  part.lists = lists / cache_.kv_heads;
+  cut(part, tiles_of(std::min(rows->chunk_rows(lists), most_rows)), lists);
+  return part;
+}
+
+void Decode::launch_rows(const AttendRows& args) const {
+  int heads = 1;
+  unsigned blocks = 0;
+  for (const RowPart& part : args.parts) {
+    if (part.pieces > 0 && part.lists == 1) heads = std::min(args.group, kRowHeads);
+    blocks += static_cast<unsigned>(part.pieces * part.lists);
+  }
+  const RowKernel kernel = row_kernel(heads, args.head_dim);
+  const auto shared = static_cast<unsigned>(attend_rows_shared_bytes(heads_of_kernel(heads), args.head_dim));
+  if (shared > kSharedBytes) allow_shared("attend_rows", kernel, shared);
+  const dim3 grid(blocks, static_cast<unsigned>(cache_.kv_heads), blocks_for(args.group, kRowHeads));
+  launch("attend_rows", kernel, {grid, dim3(kRowThreads), shared}, stream_, args);
+}
+
+void Decode::merge(float* out) const {
+  const Stage stage(context_.stages, "merge", stream_);
+  const int d = cache_.head_dim;
+  const int parts = what_.alpha ? static_cast<int>(blocks_for(cache_.tail.tokens, kMeanRows)) : 0;
+  const std::int64_t head_values = static_cast<std::int64_t>(cache_.kv_heads) * d;
+  const Scratch<float> tail(context_, head_values * parts, stream_);
+  std::optional<Scratch<float>> sent;
+  MeanValue mean;
+  mean.group = base_.group;
+  if (what_.alpha) {
+    mean.alpha = what_.alpha;
+    mean.tokens = static_cast<float>(cache_.store.tokens + cache_.tail.tokens);
+    mean.tail = tail;
+    mean.tail_parts = parts;
+    const DenseRows rows{cache_.tail.rows, cache_.tail.capacity, cache_.tail.first, cache_.tail.position};
+    launch("sum_values", sum_values,
+           {dim3(static_cast<unsigned>(parts), static_cast<unsigned>(cache_.kv_heads)), dim3(kMaxHeadDim / 2)}, stream_,
+           rows, cache_.tail.tokens, d, tail.data());
+    if (stored_ && in_place_) {
+      mean.stored = base_.store.value_sum;
+    } else if (stored_) {
+      sent.emplace(context_, head_values, stream_);
+      upload(sent->data(), cache_.store.value_sum.data(), static_cast<std::uint64_t>(head_values) * sizeof(float),
+             stream_);
+      mean.stored = *sent;
+    }
+  }
+  launch("merge_states", merge_states, {dim3(static_cast<unsigned>(query_heads_)), dim3(kMergeThreads)}, stream_,
+         base_.states, mean, d, out);
+}
+
+}  // namespace
+
+void CudaBackend::attend(const CacheView& cache, const float* q, int query_heads, const Attended& what, float* out,
+                         Stream queue) {
+  const cudaStream_t stream = native(queue);
+  Decode(context_, cache, q, query_heads, what, stream).run(out);
+}
+
+}  // namespace hayloft::gpu::cuda

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "gpu/backend.h"
+#include "gpu/cuda/api/check.h"
+
+// The one door for kernels.
+namespace hayloft::gpu::cuda {
+
+struct Shape {
+  dim3 blocks;
+  dim3 threads;
+  unsigned shared_bytes = 0;  // dynamic; more than 48 KiB only after allow_shared()
+};
+
+// Launches in stream order; an empty grid launches nothing. Throws Error naming the kernel. Arguments are converted to
+// the kernel's parameter types.
+template <class... Parameters, class... Arguments>
+void launch(const char* name, void (*kernel)(Parameters...), const Shape& shape, cudaStream_t stream,
+            Arguments&&... arguments) {
+  if (shape.blocks.x == 0 || shape.blocks.y == 0 || shape.blocks.z == 0) return;
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.blocks;
+  config.blockDim = shape.threads;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = stream;
+  check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), name);
+}
+
+// Raises the kernel's limit of dynamic shared memory. Throws Error when the device has less.
+template <class... Parameters>
+void allow_shared(const char* name, void (*kernel)(Parameters...), unsigned bytes) {
+  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(bytes)),
+        name);
+}
+
+inline unsigned blocks_for(std::int64_t items, int per_block) {
+  return static_cast<unsigned>((items + per_block - 1) / per_block);
+}
+
+inline constexpr int kStridedThreads = 256;
+
+// For kernels that treat every item alike: enough blocks to fill the device a few times over; a kernel walks the items
+// in strides of all threads.
+inline Shape strided(int multiprocessors, std::int64_t items) {
+  const std::int64_t blocks = (items + kStridedThreads - 1) / kStridedThreads;
+  const std::int64_t most = std::int64_t{16} * multiprocessors;
+  return {dim3(static_cast<unsigned>(std::min(blocks, most))), dim3(kStridedThreads)};
+}
+
+// Calls body with a typed null pointer that stands for the element type: `body(static_cast<const f16*>(nullptr))`.
+template <class Body>
+void with_type(DType type, const Body& body) {
+  switch (type) {
+    case DType::f32:
+      return body(static_cast<const float*>(nullptr));
+    case DType::f16:
+      return body(static_cast<const f16*>(nullptr));
+    case DType::bf16:
+      return body(static_cast<const bf16*>(nullptr));
+  }
+}
+
+}  // namespace hayloft::gpu::cuda

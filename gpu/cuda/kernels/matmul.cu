@@ -1,0 +1,171 @@
+#include "gpu/cuda/api/cublas.h"
+#include "gpu/cuda/cuda_backend.h"
+#include "gpu/cuda/kernels/elementwise.cuh"
+#include "gpu/cuda/kernels/launch.h"
+#include "gpu/cuda/kernels/warp.cuh"
+
+namespace hayloft::gpu::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kInFlight = 4;  // 16-byte loads per lane: enough to keep device memory busy at half of a full occupancy
+
+__device__ inline void load_four(const float* from, float* to) {
+  const uint4 bits = load16(from);
+  to[0] = float_of(bits.x), to[1] = float_of(bits.y), to[2] = float_of(bits.z), to[3] = float_of(bits.w);
+}
+
+// The inner product of 16 bytes of weights with the inputs they meet.
+__device__ inline float dot(uint4 weights, const float* x, const float*) {
+  float v[4];
+  load_four(x, v);
+  return float_of(weights.x) * v[0] + float_of(weights.y) * v[1] + float_of(weights.z) * v[2] +
+         float_of(weights.w) * v[3];
+}
+__device__ inline float dot(uint4 weights, const float* x, const f16*) {
+  float v[8];
+  load_four(x, v);
+  load_four(x + 4, v + 4);
+  const float2 a = widen_pair(weights.x), b = widen_pair(weights.y);
+  const float2 c = widen_pair(weights.z), d = widen_pair(weights.w);
+  return a.x * v[0] + a.y * v[1] + b.x * v[2] + b.y * v[3] + c.x * v[4] + c.y * v[5] + d.x * v[6] + d.y * v[7];
+}
+__device__ inline float dot(uint4 weights, const float* x, const bf16*) {
+  float v[8];
+  load_four(x, v);
+  load_four(x + 4, v + 4);
+  const unsigned words[4] = {weights.x, weights.y, weights.z, weights.w};
+  float sum = 0;
+  for (int i = 0; i < 4; ++i) {
+    sum += float_of(words[i] << 16) * v[2 * i] + float_of(words[i] & 0xffff0000u) * v[2 * i + 1];
+  }
+  return sum;
+}
+
+// y = W x + bias for one token: reads W once, at the speed of device memory. One warp per row of W. `vectors` is how
+// many times 16 bytes of a row are read as such; 0 where rows are not aligned to that.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    one_token_kernel(const float* x, const T* w, int rows, int cols, int vectors, const float* bias, float* y) {
+  constexpr int elements = 16 / sizeof(T);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int row = static_cast<int>(blockIdx.x) * (kThreads / kWarp) + static_cast<int>(threadIdx.x) / kWarp;
+  if (row >= rows) return;
+  const T* const from = w + static_cast<std::int64_t>(row) * cols;
+  float sum = 0;
+  int v = lane;
+  for (int batch = 0; batch < vectors / (kInFlight * kWarp); ++batch, v += kInFlight * kWarp) {
+    uint4 weights[kInFlight];
+    for (int i = 0; i < kInFlight; ++i) weights[i] = load16_once(from + (v + i * kWarp) * elements);
+    warp_barrier();  // keeps the compiler from moving loads down to their use, one after the other
+    for (int i = 0; i < kInFlight; ++i) sum += dot(weights[i], x + (v + i * kWarp) * elements, from);
+  }
+  for (; v < vectors; v += kWarp) sum += dot(load16_once(from + v * elements), x + v * elements, from);
+  for (int i = vectors * elements + lane; i < cols; i += kWarp) sum += widen(from[i]) * x[i];
+  sum = warp_sum(sum);
+  if (lane == 0) y[row] = bias ? sum + bias[row] : sum;
+}
+
+// Rounded to nearest even; NaN stays NaN.
+__device__ inline void convert(float x, bf16& to) {
+  const unsigned bits = bits_of(x);
+  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  to.bits = static_cast<std::uint16_t>((nan ? bits | 0x400000u : bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+__global__ void convert_to_bf16(const float* x, std::int64_t n, bf16* to) {
+  for (std::int64_t i = global_thread(); i < n; i += all_threads()) convert(x[i], to[i]);
+}
+
+// f16 ends at 65504, where activations need not. The power of two that brings a token's largest below 2^15, when it is
+// beyond that and finite; else 1.
+__device__ inline float overflow_scale(float largest) {
+  const unsigned exponent = bits_of(largest) >> 23;  // plus 127
+  return largest > 65504.0f && exponent < 255 ? float_of((exponent - 14) << 23) : 1.0f;
+}
+
+// One block per token: x = scales * to, rounded.
+__global__ void __launch_bounds__(kThreads) convert_to_f16(const float* x, int cols, f16* to, float* scales) {
+  __shared__ float scratch[kThreads / kWarp + 1];
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * cols;
+  float largest = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < cols; i += kThreads) largest = fmaxf(largest, fabsf(x[row + i]));
+  const float scale = overflow_scale(block_max(largest, scratch));
+  for (int i = static_cast<int>(threadIdx.x); i < cols; i += kThreads) to[row + i] = narrow(x[row + i] * (1 / scale));
+  if (threadIdx.x == 0) scales[blockIdx.x] = scale;
+}
+
+// One block per token: y = scale * y + bias, either of which may be null.
+__global__ void __launch_bounds__(kThreads) scale_and_bias(float* y, int rows, const float* scales, const float* bias) {
+  const float scale = scales ? scales[blockIdx.x] : 1.0f;
+  if (scale == 1 && !bias) return;
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * rows;
+  for (int i = static_cast<int>(threadIdx.x); i < rows; i += kThreads) {
+    y[row + i] = scale * y[row + i] + (bias ? bias[i] : 0.0f);
+  }
+}
+
+template <class T>
+bool aligned(const float* x, const T* w, int cols) {
+  return (reinterpret_cast<std::uintptr_t>(w) | reinterpret_cast<std::uintptr_t>(x)) % 16 == 0 &&
+         static_cast<std::uint64_t>(cols) * sizeof(T) % 16 == 0;
+}
+
+// y [T][rows] = x [T][cols] W^T in row-major order is y^T = W x^T in the column-major one that BLAS thinks in.
+void multiply(const Context& context, cudaDataType type, const void* x, int T, const Matrix& w, float* y,
+              cudaStream_t stream) {
+  const float one = 1, zero = 0;
+  if (stream != context.compute) context.order(stream, context.compute);
+  {
+    const std::lock_guard lock(context.cublas.mutex);
+    check(context.cublas.functions.gemm_ex(context.cublas.handle, CUBLAS_OP_T, CUBLAS_OP_N, w.rows, T, w.cols, &one,
+                                           w.data, type, w.cols, x, type, w.cols, &zero, y, CUDA_R_32F, w.rows,
+                                           CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+          "cublasGemmEx");
+  }
+  if (stream != context.compute) context.order(context.compute, stream);
+}
+
+}  // namespace
+
+// Inputs are f32. One token meets the weights in f32. Several go through tensor cores, which want both sides of one
+// type: inputs are rounded to that of the weights (relative error 2^-11 for f16, and 2^-8 for bf16), products and sums
+// stay f32. f32 weights are multiplied in f32.
+void CudaBackend::matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream queue) {
+  const cudaStream_t stream = native(queue);
+  if (T <= 0 || w.rows <= 0) return;
+  if (T == 1) {
+    with_type(w.type, [&]<class E>(const E*) {
+      const E* const weights = static_cast<const E*>(w.data);
+      const int vectors = aligned(x, weights, w.cols) ? static_cast<int>(w.cols * sizeof(E) / 16) : 0;
+      launch("matmul of one token", one_token_kernel<E>, {dim3(blocks_for(w.rows, kThreads / kWarp)), dim3(kThreads)},
+             stream, x, weights, w.rows, w.cols, vectors, bias, y);
+    });
+    return;
+  }
+  const std::int64_t inputs = static_cast<std::int64_t>(T) * w.cols;
+  const auto finish = [&](const float* scales) {
+    if (!scales && !bias) return;
+    launch("scale and bias", scale_and_bias, {dim3(static_cast<unsigned>(T)), dim3(kThreads)}, stream, y, w.rows,
+           scales, bias);
+  };
+  if (w.type == DType::f32) {
+    multiply(context_, CUDA_R_32F, x, T, w, y, stream);
+    finish(nullptr);
+  } else if (w.type == DType::f16) {
+    const Scratch<f16> converted(context_, inputs, stream);
+    const Scratch<float> scales(context_, T, stream);
+    launch("convert to f16", convert_to_f16, {dim3(static_cast<unsigned>(T)), dim3(kThreads)}, stream, x, w.cols,
+           converted.data(), scales.data());
+    multiply(context_, CUDA_R_16F, converted, T, w, y, stream);
+    finish(scales);
+  } else {
+    const Scratch<bf16> converted(context_, inputs, stream);
+    launch("convert to bf16", convert_to_bf16, strided(context_.multiprocessors, inputs), stream, x, inputs,
+           converted.data());
+    multiply(context_, CUDA_R_16BF, converted, T, w, y, stream);
+    finish(nullptr);
+  }
+}
+
+}  // namespace hayloft::gpu::cuda

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/cuda/kernels/rows.cuh"
+#include "gpu/cuda/kernels/states.cuh"
+#include "gpu/cuda/kernels/warp.cuh"
+#include "gpu/cuda/memory/device_store.h"
+
+// The end of a decode step's attention: states of many parts of the sequence become one output.
+namespace hayloft::gpu::cuda {
+
+inline constexpr int kMergeWarps = 8;
+inline constexpr int kMergeThreads = kMergeWarps * kWarp;
+inline constexpr int kMaxHeadDim = 256;
+inline constexpr int kMeanRows = 64;  // rows per partial sum of values
+
+// The mean of V over every token, SparQ's mean value, in the pieces it is kept in.
+struct MeanValue {
+  const float* alpha = nullptr;   // f32 [Hq]: y = alpha y + (1 - alpha) mean; null: y as it is
+  const float* stored = nullptr;  // f32 [Hkv][d], the sum over the store; null: nothing there
+  const float* tail = nullptr;    // f32 [Hkv][tail_parts][d], sums over kMeanRows rows each
+  int tail_parts = 0;
+  float tokens = 0;  // in store and tail
+  int group = 1;
+};
+
+// grid (parts, Hkv), a thread per pair of components. sums f32 [Hkv][parts][d].
+static __global__ void __launch_bounds__(kMaxHeadDim / 2)
+    sum_values(const DenseRows tail, std::int64_t tokens, int d, float* sums) {
+  const int pair = static_cast<int>(threadIdx.x);
+  if (pair >= d / 2) return;
+  const int head = static_cast<int>(blockIdx.y);
+  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * kMeanRows;
+  const int n = tokens - begin < kMeanRows ? static_cast<int>(tokens - begin) : kMeanRows;
+  const f16* row = tail.row(head, tail.position + begin, d) + d;
+  float2 sum{0.0f, 0.0f};
+  for (int i = 0; i < n; ++i, row += 2 * d) {
+    const float2 v = widen_pair(reinterpret_cast<const unsigned*>(row)[pair]);
+    sum.x += v.x;
+    sum.y += v.y;
+  }
+  float* const to = sums + (static_cast<std::int64_t>(head) * gridDim.x + blockIdx.x) * d;
+  reinterpret_cast<float2*>(to)[pair] = sum;
+}
+
+// A block per query head. Warp w adds up slots w, w + 8, ... in order, then the warps' sums are added in order. out f32
+// [Hq][d].
+static __global__ void __launch_bounds__(kMergeThreads)
+    merge_states(const States states, const MeanValue mean, int d, float* out) {
+  __shared__ float scratch[kMergeWarps + 1];
+  __shared__ float weighted[kMergeWarps][kMaxHeadDim];
+  __shared__ float sums[kMergeWarps];
+  constexpr int components = kMaxHeadDim / kWarp;  // per lane
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % kWarp;
+  const int warp = thread / kWarp;
+  const int head = static_cast<int>(blockIdx.x);
+  const std::int64_t first = static_cast<std::int64_t>(head) * states.slots;
+
+  float max = -INFINITY;
+  for (int slot = thread; slot < states.slots; slot += kMergeThreads) max = fmaxf(max, states.max[first + slot]);
+  max = block_max(max, scratch);
+
+  float sum = 0;
+  float total[components] = {};
+  for (int slot = warp; slot < states.slots; slot += kMergeWarps) {
+    const float factor = rescale(states.max[first + slot], max);
+    sum += states.sum[first + slot] * factor;
+    const float* const from = states.weighted + (first + slot) * d;
+    for (int j = 0; j < components; ++j) {
+      const int i = lane + j * kWarp;
+      if (i < d) total[j] += from[i] * factor;
+    }
+  }
+  for (int j = 0; j < components; ++j) weighted[warp][lane + j * kWarp] = total[j];
+  if (lane == 0) sums[warp] = sum;
+  __syncthreads();
+
+  if (thread >= d) return;
+  float y = 0;
+  float all = 0;
+  for (int w = 0; w < kMergeWarps; ++w) {
+    y += weighted[w][thread];
+    all += sums[w];
+  }
+  y *= all == 0 ? 0.0f : 1 / all;
+  if (mean.alpha) {
+    const int kv_head = head / mean.group;
+    float v = mean.stored ? mean.stored[kv_head * d + thread] : 0.0f;
+    for (int part = 0; part < mean.tail_parts; ++part) {
+      v += mean.tail[(static_cast<std::int64_t>(kv_head) * mean.tail_parts + part) * d + thread];
+    }
+    const float alpha = mean.alpha[head];
+    y = alpha * y + (1 - alpha) * (mean.tokens > 0 ? v / mean.tokens : 0.0f);
+  }
+  out[static_cast<std::int64_t>(head) * d + thread] = y;
+}
+
+}  // namespace hayloft::gpu::cuda

@@ -1,0 +1,239 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "gpu/cuda/kernels/states.cuh"
+#include "gpu/cuda/kernels/warp.cuh"
+#include "gpu/cuda/memory/dense_rows.h"
+#include "gpu/cuda/memory/device_store.h"
+
+// Decode's attention over rows, wherever they lie: in the store, over the link; in the tail; in a buffer that the copy
+// engine filled. A block of threads takes one piece of rows through shared memory, 32 rows at a time, all of whose
+// loads are under way before the first is used: at d = 128 that is 16 KiB per block, and a few blocks are enough to
+// cover the link's latency. Each row is fetched once for all query heads of its KV head.
+namespace hayloft::gpu::cuda {
+
+inline constexpr int kTileRows = kWarp;  // a lane scores a row
+inline constexpr int kRowWarps = 4;
+inline constexpr int kRowThreads = kRowWarps * kWarp;
+inline constexpr int kRowHeads = 16;  // query heads a block has room for; larger groups take several blocks
+
+// Rows to attend to: [begin, end) of every list, cut into pieces of piece_rows.
+struct RowPart {
+  const std::int32_t* positions = nullptr;  // i32 [lists in all][stride]; null: row i is position i
+  std::int64_t stride = 0;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  int lists = 1;  // per KV head: one for all its query heads, or one for each
+  int pieces = 0;
+  std::int64_t piece_rows = 0;
+  std::int64_t stored = 0;  // positions below this lie in the store, the others in `dense`
+  DenseRows dense;          // its heads are the lists in all
+
+  __device__ int blocks() const { return pieces * lists; }
+};
+
+inline constexpr int kRowParts = 3;
+
+// grid (blocks of all parts, Hkv, slices of kRowHeads query heads); a piece of part p goes to the slot of its number,
+// counted from the first piece of the first part.
+struct AttendRows {
+  RowPart parts[kRowParts];
+  DeviceStore store;
+  const float* q = nullptr;  // f32 [Hq][d]
+  int group = 0;
+  int head_dim = 0;
+  float scale = 0;  // 1 / sqrt(d)
+  States states;    // slots from the first piece's on
+  int first_slot = 0;
+  bool resume = false;  // carry on from the states there, instead of from nothing
+};
+
+// Shared memory: q [heads][d] scaled, weights [heads][32], addresses [32], rows [32][2 d] padded to an odd number of 16
+// bytes, so that lanes reading a row each do not collide.
+__host__ __device__ inline std::size_t row_pitch(int head_dim) {
+  return sizeof(f16) * 2 * static_cast<std::size_t>(head_dim) + 16;
+}
+inline std::size_t attend_rows_shared_bytes(int heads, int head_dim) {
+  return sizeof(float) * static_cast<std::size_t>(heads) * static_cast<std::size_t>(head_dim + kTileRows) +
+         sizeof(f16*) * kTileRows + row_pitch(head_dim) * kTileRows;
+}
+
+// The 16 bytes of a tile that are a thread's turn: row by row, kRowThreads further at every step. One division for all.
+struct TileWalk {
+  int row_units;  // 16 bytes each
+  int row;
+  int unit;  // of the row
+
+  __device__ explicit TileWalk(int head_dim)
+      : row_units(head_dim / 4),
+        row(static_cast<int>(threadIdx.x) / row_units),
+        unit(static_cast<int>(threadIdx.x) % row_units) {}
+  __device__ void step() {
+    row += kRowThreads / row_units;
+    unit += kRowThreads % row_units;
+    if (unit >= row_units) {
+      unit -= row_units;
+      ++row;
+    }
+  }
+};
+
+// Brings n rows to `tile`, shared. Units: how often a thread's turn comes. Called by whole warps.
+template <int Units>
+__device__ inline void fetch_rows(const f16* const* addresses, int n, int head_dim, unsigned char* tile) {
+  uint4 staged[Units];
+  TileWalk from(head_dim);
+  for (int u = 0; u < Units; ++u, from.step()) {
+    if (from.row < n) staged[u] = load16_once(addresses[from.row] + from.unit * 8);
+  }
+  warp_barrier();  // keeps the compiler from moving loads down to their stores, one after the other
+  TileWalk to(head_dim);
+  for (int u = 0; u < Units; ++u, to.step()) {
+    if (to.row >= n) continue;
+    unsigned char* const at = tile + static_cast<std::size_t>(to.row) * row_pitch(head_dim) + to.unit * 16;
+    *reinterpret_cast<uint4*>(at) = staged[u];
+  }
+}
+
+// Heads: query heads per warp; warp w has the block's heads w, w + 4, ... Strips: pairs of components per lane, at
+// least d / 64. The least number of blocks per multiprocessor is what ptxas reaches without spilling registers.
+template <int Heads, int Strips>
+__global__ void __launch_bounds__(kRowThreads, Heads* Strips <= 2 ? 4 : 2) attend_rows(const AttendRows a) {
+  const int d = a.head_dim;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % kWarp;
+  const int warp = thread / kWarp;
+  const int kv_head = static_cast<int>(blockIdx.y);
+
+  int block = static_cast<int>(blockIdx.x);
+  int slot = a.first_slot;
+  RowPart part = a.parts[0];
+  for (int p = 1; p < kRowParts; ++p) {
+    if (block >= part.blocks()) {
+      block -= part.blocks();
+      slot += part.pieces;
+      part = a.parts[p];
+    }
+  }
+  const int list = block / part.pieces;
+  const int piece = block % part.pieces;
+  slot += piece;
+  int first_query = static_cast<int>(blockIdx.z) * kRowHeads;
+  int queries = a.group - first_query < kRowHeads ? a.group - first_query : kRowHeads;
+  if (part.lists > 1) {
+    if (blockIdx.z > 0) return;
+    first_query = list;
+    queries = 1;
+  }
+  first_query += kv_head * a.group;
+
+  unsigned char* const shared = dynamic_shared();
+  float* const q = reinterpret_cast<float*>(shared);
+  float* const weights = q + Heads * kRowWarps * d;
+  const f16** const addresses = reinterpret_cast<const f16**>(weights + Heads * kRowWarps * kTileRows);
+  unsigned char* const tile = reinterpret_cast<unsigned char*>(addresses + kTileRows);
+
+  for (int i = thread; i < queries * d; i += kRowThreads) {
+    q[i] = a.q[static_cast<std::int64_t>(first_query) * d + i] * a.scale;
+  }
+
+  float max[Heads];
+  float sum[Heads];
+  float2 weighted[Heads][Strips];
+  for (int h = 0; h < Heads; ++h) {
+    const int head = warp + h * kRowWarps;
+    const bool resumed = a.resume && head < queries;
+    const std::int64_t state = static_cast<std::int64_t>(first_query + head) * a.states.slots + slot;
+    max[h] = resumed ? a.states.max[state] : -INFINITY;
+    sum[h] = resumed ? a.states.sum[state] : 0.0f;
+    for (int s = 0; s < Strips; ++s) {
+      const int pair = lane + s * kWarp;
+      weighted[h][s] = resumed && pair < d / 2 ? reinterpret_cast<const float2*>(a.states.weighted + state * d)[pair]
+                                               : float2{0.0f, 0.0f};
+    }
+  }
+
+  const std::int64_t begin = part.begin + piece * part.piece_rows;
+  const std::int64_t end = begin + part.piece_rows < part.end ? begin + part.piece_rows : part.end;
+  for (std::int64_t at = begin; at < end; at += kTileRows) {
+    const int n = end - at < kTileRows ? static_cast<int>(end - at) : kTileRows;
+    if (thread < n) {
+      const int list_in_all = kv_head * part.lists + list;
+      const std::int64_t position =
+          part.positions ? part.positions[list_in_all * part.stride + at + thread] : at + thread;
+      addresses[thread] =
+          position < part.stored ? a.store.row(kv_head, position) : part.dense.row(list_in_all, position, d);
+    }
+    __syncthreads();
+    fetch_rows<4 * Strips>(addresses, n, d, tile);
+    __syncthreads();
+    if (warp < queries) {
+      // Scores: a lane per row. Heads that the group does not have score the last one's query again; nobody looks.
+      float2 score[Heads];
+      for (int h = 0; h < Heads; ++h) score[h] = {0.0f, 0.0f};
+      const bool live = lane < n;
+      const unsigned char* const key = tile + static_cast<std::size_t>(live ? lane : 0) * row_pitch(d);
+      for (int c = 0; c < d; c += 8) {
+        const uint4 packed = load16(key + c * 2);
+        const float2 k[4] = {widen_pair(packed.x), widen_pair(packed.y), widen_pair(packed.z), widen_pair(packed.w)};
+        for (int h = 0; h < Heads; ++h) {
+          const int head = warp + h * kRowWarps;
+          const float4* const x = reinterpret_cast<const float4*>(q + (head < queries ? head : queries - 1) * d + c);
+          const float4 low = x[0];
+          const float4 high = x[1];
+          score[h].x += low.x * k[0].x + low.z * k[1].x + high.x * k[2].x + high.z * k[3].x;
+          score[h].y += low.y * k[0].y + low.w * k[1].y + high.y * k[2].y + high.w * k[3].y;
+        }
+      }
+      // Softmax over the tile's rows under the running maximum.
+      float* const weight = weights + warp * Heads * kTileRows;
+      for (int h = 0; h < Heads; ++h) {
+        const float s = live ? score[h].x + score[h].y : -INFINITY;
+        const float grown = fmaxf(max[h], warp_max(s));
+        const float keep = rescale(max[h], grown);
+        const float p = live ? expf(s - grown) : 0.0f;
+        weight[h * kTileRows + lane] = p;
+        max[h] = grown;
+        sum[h] = sum[h] * keep + warp_sum(p);
+        for (int s2 = 0; s2 < Strips; ++s2) {
+          weighted[h][s2].x *= keep;
+          weighted[h][s2].y *= keep;
+        }
+      }
+      warp_barrier();
+      // Weighted values: lanes share out a row's components.
+      for (int row = 0; row < n; ++row) {
+        const unsigned* const value =
+            reinterpret_cast<const unsigned*>(tile + static_cast<std::size_t>(row) * row_pitch(d) + d * 2);
+        for (int s = 0; s < Strips; ++s) {
+          const int pair = lane + s * kWarp;
+          const float2 v = pair < d / 2 ? widen_pair(value[pair]) : float2{0.0f, 0.0f};
+          for (int h = 0; h < Heads; ++h) {
+            const float p = weight[h * kTileRows + row];
+            weighted[h][s].x += p * v.x;
+            weighted[h][s].y += p * v.y;
+          }
+        }
+      }
+    }
+    __syncthreads();
+  }
+
+  for (int h = 0; h < Heads; ++h) {
+    const int head = warp + h * kRowWarps;
+    if (head >= queries) continue;
+    const std::int64_t state = static_cast<std::int64_t>(first_query + head) * a.states.slots + slot;
+    for (int s = 0; s < Strips; ++s) {
+      const int pair = lane + s * kWarp;
+      if (pair < d / 2) reinterpret_cast<float2*>(a.states.weighted + state * d)[pair] = weighted[h][s];
+    }
+    if (lane == 0) {
+      a.states.max[state] = max[h];
+      a.states.sum[state] = sum[h];
+    }
+  }
+}
+
+}  // namespace hayloft::gpu::cuda

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace hayloft::gpu::cuda {
+
+inline constexpr int kChunkTokens = 256;  // tokens of a partial softmax
+inline std::int64_t chunks_of(std::int64_t tokens) {
+  return (tokens + kChunkTokens - 1) / kChunkTokens;
+}
+
+// Where columns are read from: the blocks of the store, or one long block into which the chosen columns of one KV head
+// have been gathered. Offsets are in bytes. Every lane's tokens lie in one block because blocks have at least 16.
+struct ColumnSource {
+  const std::byte* const* blocks = nullptr;  // addresses; null: one block at `base`
+  const std::byte* base = nullptr;
+  std::int64_t first = 0;  // position of the first block's first token
+  int block_shift = 0;     // log2 of tokens per block
+  bool gathered = false;   // column j is the j-th chosen one, rather than component j of K
+  std::uint64_t head_bytes = 0;
+  std::uint64_t columns_offset = 0;
+  std::uint64_t column_bytes = 0;
+  std::uint64_t scales_offset = 0;
+  std::uint64_t scale_bytes = 0;
+  int scale_shift = 6;  // log2 of tokens per scale
+
+  __device__ const std::byte* head(std::int64_t position, int kv_head) const {
+    const std::byte* block = blocks ? blocks[(position - first) >> block_shift] : base;
+    return block + static_cast<std::uint64_t>(kv_head) * head_bytes;
+  }
+  __device__ std::int64_t slot(std::int64_t position) const {
+    return (position - first) & ((std::int64_t{1} << block_shift) - 1);
+  }
+};
+
+}  // namespace hayloft::gpu::cuda

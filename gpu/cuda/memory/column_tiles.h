@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "gpu/cuda/memory/column_source.h"
+#include "gpu/cuda/memory/device_context.h"
+#include "gpu/cuda/memory/staging_ring.h"
+#include "offload/host/threads.h"
+#include "offload/store/store.h"
+
+namespace hayloft::gpu::cuda {
+
+// 0.7 ms of a 25 GB/s link, so that the 2 r copies that bring in a staging tile are a small part of its time to issue.
+inline constexpr std::uint64_t kColumnTileBytes = std::uint64_t{16} << 20;
+
+// What a copy of chosen columns out of a pinned store brings in on average.
+std::uint64_t bytes_per_copy(const HostPins& pins, const offload::LayerView& view, int rank);
+
+// Host threads and the ring that they gather columns into, where the store is not pinned.
+struct HostGather {
+  StagingRing& ring;
+  const offload::Threads& threads;
+};
+
+// The chosen columns of one KV head over a range of tokens.
+struct ColumnRange {
+  int head = 0;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+// Brings chosen columns into device memory, one range ahead of the one being scanned: by the copy engine out of pinned
+// memory, or gathered by host threads into the staging ring where the store is not pinned. Both need to know on the
+// host which columns those are, so the host has waited for the device once before; that is why reading them in place is
+// the rule.
+//
+// A staging tile holds the r columns of a range side by side, [r][tokens] in the column format, then their scales. The
+// copy engine fetches each column by two-dimensional copies, one for each stretch of blocks that lie equally far apart
+// in memory pinned as one piece: one for all, 8 KiB a row with f16 columns and B = 4096, when a cache or a snapshot has
+// laid them behind one another. (One copy per run instead costs 2 us apiece to issue, and batched copies reach a
+// fraction of the link below 28 KiB.)
+class ColumnTiles {
+ public:
+  // components: [Hkv][r], on the host. staged: for a store that is not pinned; the ring's lock is then held until this
+  // is destroyed.
+  ColumnTiles(const DeviceContext& context, const offload::LayerView& view, std::span<const std::int32_t> components,
+              int rank, std::optional<HostGather> staged, cudaStream_t stream);
+
+  // Tokens of the longest range, a power of two and a multiple of kChunkTokens. Ranges begin at multiples of it.
+  std::int64_t tokens() const { return tokens_; }
+
+  // Starts bringing in a range; what it overwrites is the one before the last. The scans of that one must have been
+  // queued on the stream already.
+  void fetch(const ColumnRange& range);
+  // Where the range fetched last will be when the stream has come here.
+  ColumnSource ready();
+
+ private:
+  void copy(const ColumnRange& range, std::byte* tile) const;
+  void gather(const ColumnRange& range, std::byte* tile);
+
+  const DeviceContext& context_;
+  const offload::LayerView& view_;
+  std::span<const std::int32_t> components_;
+  int rank_;
+  std::optional<HostGather> staged_;
+  cudaStream_t stream_;
+  std::unique_lock<std::mutex> ring_;
+  std::int64_t tokens_ = 0;
+  int scale_shift_ = 0;
+  std::uint64_t column_bytes_ = 0;  // of a column in a tile
+  std::uint64_t scale_bytes_ = 0;   // of its scales
+  std::uint64_t tile_bytes_ = 0;
+  std::optional<Scratch<std::byte>> tiles_;  // two
+  int next_ = 0;
+  std::int64_t begin_ = 0;  // of the range fetched last
+};
+
+}  // namespace hayloft::gpu::cuda

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "offload/half.h"
+#include "offload/store/layout.h"
+
+namespace hayloft::gpu::cuda {
+
+// One layer of the store as kernels see it, passed by value. The blocks lie in pinned host memory that the device reads
+// over the link; the table of their addresses and the value sums are in device memory. offload/store/layout.h says what
+// lies where in a block; the fields are BlockLayout's.
+struct DeviceStore {
+  const std::byte* const* blocks = nullptr;  // [blocks] device-visible addresses
+  const float* value_sum = nullptr;          // f32 [Hkv][d], sum of V over all tokens
+  std::int64_t tokens = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  int block_shift = 0;  // log2 of B
+  offload::ColumnFormat columns = offload::ColumnFormat::f16;
+  std::uint64_t head_bytes = 0;
+  std::uint64_t columns_offset = 0;
+  std::uint64_t column_bytes = 0;
+  std::uint64_t scales_offset = 0;
+  std::uint64_t scale_bytes = 0;
+
+  __device__ std::int64_t block_tokens() const { return std::int64_t{1} << block_shift; }
+  __device__ const std::byte* head(std::int64_t block, int kv_head) const {
+    return blocks[block] + static_cast<std::uint64_t>(kv_head) * head_bytes;
+  }
+  __device__ const f16* row(int kv_head, std::int64_t position) const {  // [K | V], 2 d elements
+    const std::int64_t slot = position & (block_tokens() - 1);
+    return reinterpret_cast<const f16*>(head(position >> block_shift, kv_head)) + slot * 2 * head_dim;
+  }
+  __device__ const std::byte* column(std::int64_t block, int kv_head, int component) const {
+    return head(block, kv_head) + columns_offset + static_cast<std::uint64_t>(component) * column_bytes;
+  }
+  __device__ const f16* scales(std::int64_t block, int kv_head, int component) const {
+    return reinterpret_cast<const f16*>(head(block, kv_head) + scales_offset +
+                                        static_cast<std::uint64_t>(component) * scale_bytes);
+  }
+};
+
+}  // namespace hayloft::gpu::cuda

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+
+#include "gpu/backend.h"
+#include "gpu/cuda/api/stream.h"
+#include "gpu/cuda/context.h"
+#include "gpu/cuda/memory/dense_rows.h"
+
+namespace hayloft::gpu::cuda {
+
+// Brings rows of the store to device memory, chunk by chunk through two buffers: while one is used, the copy engine
+// fills the other. Rows of pinned blocks are copied from where they lie and the host waits for nothing; all others go
+// through the staging ring, filled by host threads, whose lock is held until the stream is done with.
+class RowStream {
+ public:
+  // Queues work that reads `rows` on the operation's stream. [begin, end) are positions for range(), entries for
+  // lists().
+  using Use = std::function<void(const DenseRows& rows, std::int64_t begin, std::int64_t end)>;
+
+  // heads: how many lists or KV heads the widest pass takes side by side; rows: the most that one of them has in all
+  // passes. They bound the buffers, which otherwise are a share of what is left of the device's budget. Throws Error
+  // when a row per head does not fit.
+  RowStream(const Context& context, const CacheView& cache, int heads, std::int64_t rows, cudaStream_t stream);
+
+  // How many rows of each of so many heads a chunk holds; the last chunk of a pass may have fewer.
+  std::int64_t chunk_rows(int heads) const { return buffer_rows_ / heads; }
+
+  // Positions [begin, end) of the store, of every KV head: DenseRows of Hkv heads.
+  void range(std::int64_t begin, std::int64_t end, const Use& use);
+  // The rows that lists name, i32 [lists][k] in host memory, whole multiples of Hkv of them: DenseRows of `lists`
+  // heads whose positions are the entries' numbers.
+  void lists(const std::int32_t* positions, int lists, int k, const Use& use);
+
+ private:
+  struct Half {
+    Scratch<f16> rows;
+    Event filled;
+    Event used;
+    bool in_use = false;
+  };
+  using Address = std::function<const f16*(int head, std::int64_t at)>;
+
+  void chunk(std::int64_t begin, std::int64_t end, const std::function<void(f16* to)>& fill, const Use& use);
+  void copy_blocks(std::int64_t begin, std::int64_t end, f16* to);
+  void stage(int heads, std::int64_t begin, std::int64_t end, const Address& address, f16* to);
+
+  const Context& context_;
+  const CacheView& cache_;
+  cudaStream_t stream_;
+  bool pinned_;
+  std::unique_lock<std::mutex> staging_;  // held when not pinned
+  std::int64_t buffer_rows_;
+  Half halves_[2];
+  int next_ = 0;
+};
+
+}  // namespace hayloft::gpu::cuda

@@ -1,0 +1,130 @@
+#include <algorithm>
+#include <bit>
+#include <stdexcept>
+
+#include "gpu/cuda/memory/host_pins.h"
+#include "gpu/cuda/memory/store_tables.h"
+#include "gpu/cuda/memory/upload.h"
+
+namespace hayloft::gpu::cuda {
+
+StoreTables::~StoreTables() {
+  for (Table& table : tables_) release(table);
+}
+
+std::uint64_t StoreTables::release(Table& table) noexcept {
+  if (!table.memory) return 0;
+  const std::uint64_t bytes = table.blocks.size() * sizeof(std::byte*) + table.value_sum.size() * sizeof(float);
+  context_.arena.free(table.memory, bytes, table.stream);
+  table.memory = nullptr;
+  return bytes;
+}
+
+bool StoreTables::in_use(const Table& table) const {
+  return std::any_of(found_.begin(), found_.end(), [&](const auto& entry) { return entry.second == &table; });
+}
+
+void StoreTables::spare(std::uint64_t bytes) noexcept {
+  const std::lock_guard lock(mutex_);
+  std::uint64_t freed = 0;
+  for (auto table = tables_.rbegin(); table != tables_.rend() && freed < bytes; ++table) {
+    if (!in_use(*table)) freed += release(*table);
+  }
+}
+
+void StoreTables::locate(Table& table, const offload::LayerView& view) {
+  const std::uint64_t generation = context_.pins.generation();
+  if (table.generation == generation) return;
+  std::vector<const std::byte*> on_device;
+  on_device.reserve(table.blocks.size());
+  for (const std::byte* block : table.blocks) {
+    const std::byte* const address = context_.pins.on_device(block, view.layout->block_bytes);
+    if (!address) {
+      on_device.clear();
+      break;
+    }
+    on_device.push_back(address);
+  }
+  if (on_device != table.on_device) {
+    release(table);
+    table.on_device = std::move(on_device);
+  }
+  table.generation = generation;
+}
+
+StoreTables::Table& StoreTables::look_up(const offload::LayerView& view) {
+  const auto [first, last] = by_last_block_.equal_range(view.blocks.back());
+  const auto found = std::find_if(first, last, [&](const auto& entry) {
+    const Table& table = *entry.second;
+    return std::equal(table.blocks.begin(), table.blocks.end(), view.blocks.begin(), view.blocks.end()) &&
+           std::equal(table.value_sum.begin(), table.value_sum.end(), view.value_sum.begin(), view.value_sum.end());
+  });
+  if (found != last) {
+    tables_.splice(tables_.begin(), tables_, found->second);
+  } else {
+    if (tables_.size() >= kTables) {
+      auto oldest = std::prev(tables_.end());
+      while (in_use(*oldest) && oldest != tables_.begin()) --oldest;
+      const auto [from, to] = by_last_block_.equal_range(oldest->blocks.back());
+      by_last_block_.erase(std::find_if(from, to, [&](const auto& entry) { return entry.second == oldest; }));
+      release(*oldest);
+      tables_.erase(oldest);
+    }
+    tables_.emplace_front();
+    tables_.front().blocks.assign(view.blocks.begin(), view.blocks.end());
+    tables_.front().value_sum.assign(view.value_sum.begin(), view.value_sum.end());
+    by_last_block_.emplace(view.blocks.back(), tables_.begin());
+  }
+  locate(tables_.front(), view);
+  return tables_.front();
+}
+
+bool StoreTables::pinned(const offload::LayerView& view) {
+  if (view.blocks.empty()) return true;
+  const std::lock_guard lock(mutex_);
+  return !look_up(view).on_device.empty();
+}
+
+void StoreTables::upload(Table& table, cudaStream_t stream) {
+  if (!table.memory) {
+    const std::uint64_t addresses = table.blocks.size() * sizeof(std::byte*);
+    const std::uint64_t sums = table.value_sum.size() * sizeof(float);
+    table.memory = context_.arena.allocate(addresses + sums, stream);
+    table.stream = stream;
+    cuda::upload(table.memory, table.on_device.data(), addresses, stream);
+    cuda::upload(static_cast<std::byte*>(table.memory) + addresses, table.value_sum.data(), sums, stream);
+  } else if (stream != table.stream) {
+    context_.order(table.stream, stream);
+    table.stream = stream;
+  }
+}
+
+DeviceStore StoreTables::find(const offload::LayerView& view, cudaStream_t stream) {
+  DeviceStore store;
+  if (!view.layout) return store;
+  const offload::BlockLayout& layout = *view.layout;
+  store.tokens = view.tokens;
+  store.kv_heads = layout.kv_heads;
+  store.head_dim = layout.head_dim;
+  store.block_shift = std::countr_zero(static_cast<unsigned>(layout.block_tokens));
+  store.columns = layout.columns;
+  store.head_bytes = layout.head_bytes;
+  store.columns_offset = layout.columns_offset;
+  store.column_bytes = layout.column_bytes;
+  store.scales_offset = layout.scales_offset;
+  store.scale_bytes = layout.scale_bytes;
+  if (view.blocks.empty()) return store;
+
+  const std::lock_guard lock(mutex_);
+  Table& table = look_up(view);
+  if (table.on_device.empty()) {
+    throw std::logic_error("StoreTables::find: the view has blocks that are not pinned; ask pinned() first");
+  }
+  found_[std::this_thread::get_id()] = &table;
+  upload(table, stream);
+  store.blocks = static_cast<const std::byte* const*>(table.memory);
+  store.value_sum = reinterpret_cast<const float*>(store.blocks + table.blocks.size());
+  return store;
+}
+
+}  // namespace hayloft::gpu::cuda

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "gpu/cuda/memory/device_context.h"
+#include "gpu/cuda/memory/device_store.h"
+#include "offload/store/store.h"
+
+namespace hayloft::gpu::cuda {
+
+// The tables of block addresses and the value sums that kernels read, in device memory, kept from call to call: a layer
+// changes once per block of tokens only. A table is found by what the view says, not by where it lies, so copies of a
+// store share it; and it never changes, so another session's view of the same blocks cannot disturb kernels that are
+// yet to be queued. Thread-safe.
+class StoreTables {
+ public:
+  explicit StoreTables(const DeviceContext& context) : context_(context) {}
+  ~StoreTables();
+  StoreTables(const StoreTables&) = delete;
+  StoreTables& operator=(const StoreTables&) = delete;
+
+  // Whether the device can read all blocks of the view in place. When it cannot, rows and columns are gathered by host
+  // threads into a pinned ring and copied (`--kv-host staged`).
+  bool pinned(const offload::LayerView& view);
+
+  // The store as kernels see it, whose blocks must all be pinned (else std::logic_error). A store without blocks has
+  // null tables. The table stays until this thread's next find() at least: an operation finds one, and has queued all
+  // that reads it when it returns. After kTables others it is freed, in stream order.
+  DeviceStore find(const offload::LayerView& view, cudaStream_t stream);
+
+  // Frees device memory of so many bytes, or what there is, in stream order: of the tables that were used least
+  // recently and whose operation is over. They are uploaded again when they are wanted again.
+  void spare(std::uint64_t bytes) noexcept;
+
+ private:
+  static constexpr std::size_t kTables = 2048;  // 16 sessions of 128 layers
+
+  struct Table {
+    std::vector<const std::byte*> blocks;  // on the host
+    std::vector<float> value_sum;
+    std::uint64_t generation = UINT64_MAX;    // HostPins', when the next one was found out
+    std::vector<const std::byte*> on_device;  // of the blocks; empty when not all of them are pinned
+    void* memory = nullptr;                   // the addresses, then the value sums; null until a kernel wants it
+    cudaStream_t stream = nullptr;            // that used it last
+  };
+  using Tables = std::list<Table>;  // the one used last comes first
+
+  Table& look_up(const offload::LayerView& view);
+  void locate(Table& table, const offload::LayerView& view);
+  void upload(Table& table, cudaStream_t stream);
+  std::uint64_t release(Table& table) noexcept;  // how many bytes
+  bool in_use(const Table& table) const;
+
+  const DeviceContext& context_;
+  std::recursive_mutex mutex_;  // guards all below; find() allocates, which may call spare()
+  Tables tables_;
+  std::unordered_map<std::thread::id, const Table*> found_;  // by each thread, last
+  std::unordered_multimap<const std::byte*, Tables::iterator>
+      by_last_block_;  // which tells even versions of a layer apart
+};
+
+}  // namespace hayloft::gpu::cuda

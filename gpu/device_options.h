@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "gpu/link_choice.h"
+
+// How a device is used.
+namespace hayloft::gpu {
+
+// Where K and V lie on the host: pinned, so that the device reads them in place; in pageable memory, passing through a
+// small pinned ring (`staged`); or mapped from the file they were saved to, passing through the ring as well (`mmap`).
+// `automatic` pins what can be pinned and stages otherwise.
+enum class KvHost : std::uint8_t { automatic, pinned, staged, mmap };
+
+// How much of the device is used, and how K and V reach it.
+struct CudaOptions {
+  // Budget of device memory, --gpu-memory: everything that this process takes of it, what CUDA itself needs included.
+  // 0: what is free, less a reserve.
+  std::uint64_t memory_bytes = 0;
+  LinkChoice link = {};  // automatic: sm
+  // With Link::copy and Link::both: columns that lie in so many pieces that a copy would bring in fewer bytes than this
+  // are read in place instead. 0: copied at whatever cost.
+  std::uint64_t least_copy_bytes = 0;
+  KvHost kv_host = KvHost::automatic;
+  // Called, once, with what the user should know and did not ask for: memory that could not be pinned. May be null.
+  std::function<void(const std::string&)> on_warning = nullptr;
+};
+
+}  // namespace hayloft::gpu
