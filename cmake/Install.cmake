@@ -24,6 +24,7 @@ set(public_headers
     runtime/fidelity/audit_sample.h runtime/fidelity/ranking.h runtime/fidelity/recall.h
     runtime/fidelity/running_stats.h)
 set(eval_headers
+    runtime/eval/eval.h runtime/eval/ruler/ruler.h runtime/eval/task.h
     runtime/eval/needle/context.h runtime/eval/needle/haystack.h runtime/eval/needle/needle.h
     runtime/eval/needle/text.h runtime/eval/needle/words.h)
 

@@ -11,7 +11,7 @@ namespace {
 
 gpu::LinkChoice chosen_link(const MachineOptions& options) {
   if (options.cuda.link != gpu::LinkChoice()) return options.cuda.link;
-  const std::optional<runtime::MachineProfile> profile = machine_profile(options.profile);
+  const std::optional<runtime::plan::MachineProfile> profile = machine_profile(options.profile);
   return profile && profile->device == "cuda" ? profile->best_link() : gpu::LinkChoice(gpu::Link::sm);
 }
 
@@ -49,10 +49,10 @@ offload::ArenaOptions arena_options(const MachineOptions& options, gpu::Backend&
 
 }  // namespace
 
-std::optional<runtime::MachineProfile> machine_profile(const std::string& given) {
-  if (!given.empty()) return runtime::find_profile(given);
+std::optional<runtime::plan::MachineProfile> machine_profile(const std::string& given) {
+  if (!given.empty()) return runtime::plan::find_profile(given);
   try {
-    return runtime::find_profile();
+    return runtime::plan::find_profile();
   } catch (const Error&) {  // nothing asked for it; hayloft plan says what is wrong with it
     return std::nullopt;
   }

@@ -20,7 +20,7 @@ namespace hayloft::cli {
 
 // The profile that `given` names; if none is given, the one that hayloft link keeps, where there is one that can be
 // read. Throws Error on a given one that cannot.
-std::optional<runtime::MachineProfile> machine_profile(const std::string& given);
+std::optional<runtime::plan::MachineProfile> machine_profile(const std::string& given);
 
 // What the machine options stand for, built in the order that later parts need earlier ones.
 struct Environment {

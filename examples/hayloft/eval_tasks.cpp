@@ -4,7 +4,9 @@
 #include <string_view>
 #include <utility>
 
+#include "examples/hayloft/messages.h"
 #include "offload/error.h"
+#include "runtime/eval/reach.h"
 #include "runtime/eval/ruler/ruler.h"
 
 namespace hayloft::cli {
@@ -14,7 +16,7 @@ namespace {
 std::vector<std::string> tasks_of_group(const std::string& group, const EvalInputs& given) {
   std::vector<std::string> tasks;
   if (group == "needle" || group == "ruler" || group == "all") {
-    for (const runtime::RulerTask& task : runtime::ruler_tasks()) {
+    for (const runtime::eval::RulerTask& task : runtime::eval::ruler_tasks()) {
       if (group == "needle" && task.name.rfind("niah", 0) != 0) continue;
       if ((task.name == "qa_1" && !given.squad) || (task.name == "qa_2" && !given.hotpotqa)) continue;
       tasks.emplace_back(task.name);
@@ -30,9 +32,9 @@ void check_task(const std::string& name, const EvalInputs& given) {
     return;
   }
   if (name == "depths") return;
-  if (!runtime::find_ruler_task(name)) {
+  if (!runtime::eval::find_ruler_task(name)) {
     std::string known;
-    for (const runtime::RulerTask& task : runtime::ruler_tasks()) known += fmt::format("{}, ", task.name);
+    for (const runtime::eval::RulerTask& task : runtime::eval::ruler_tasks()) known += fmt::format("{}, ", task.name);
     fail("--tasks {}: unknown task; one of {}depths, perplexity, repetition, or needle, ruler, text, all", name, known);
   }
   if (name == "qa_1" && !given.squad) fail("--tasks qa_1: its questions come from a file; name it with --squad");
@@ -54,6 +56,11 @@ std::vector<std::string> expand_eval_tasks(std::vector<std::string> asked, const
     }
   }
   return tasks;
+}
+
+void warn_of_reach(const std::vector<runtime::eval::EvalRow>& rows, bool tables_on_stderr) {
+  if (tables_on_stderr) return;
+  write_message(runtime::eval::reach_notes(runtime::eval::group_rows(rows, false)));
 }
 
 }  // namespace hayloft::cli

@@ -20,8 +20,8 @@ namespace {
 // write to it. The report that judge reads may be written over: it then holds what was judged.
 constexpr std::array<std::string_view, 10> inputs = {"model",    "context", "file",  "haystack", "squad",
                                                      "hotpotqa", "text",    "jsonl", "in",       "profile"};
-constexpr std::array<std::string_view, 7> outputs = {"json", "plot", "out", "audit-json", "attention-stats", "save",
-                                                     "append"};
+constexpr std::array<std::string_view, 7> outputs = {"json", "plot",  "out", "audit-json", "attention-stats",
+                                                     "save", "append"};
 
 bool is_one_of(std::string_view name, const auto& names) {
   return std::find(names.begin(), names.end(), name) != names.end();

@@ -17,8 +17,9 @@ void note_positions(const runtime::ModelConfig& config, std::int64_t tokens, con
       "note: {} tokens are more than the {} positions that {} says the model was made for (with its RoPE scaling); "
       "answers get worse beyond them: shorten the text, or give config.json the rope_scaling that the model's makers "
       "name for such lengths
-",
-      tokens, config.max_positions, (std::filesystem::is_directory(model) ? model / "config.json" : model).string());
+      ",
+      tokens,
+      config.max_positions, (std::filesystem::is_directory(model) ? model / "config.json" : model).string());
 }
 
 }  // namespace
@@ -31,9 +32,9 @@ void add_saved(const Environment& environment, const offload::Snapshot& snapshot
   run.mapped_tokens = shape.layers > 0 && !copies_saved(environment, snapshot) ? snapshot.stored_tokens(0) : 0;
 }
 
-runtime::Plan announce_plan(const Environment& environment, const PlannedRun& run,
-                            const std::optional<runtime::MachineProfile>& profile) {
-  runtime::PlanRequest request;
+runtime::plan::Plan announce_plan(const Environment& environment, const PlannedRun& run,
+                                  const std::optional<runtime::plan::MachineProfile>& profile) {
+  runtime::plan::PlanRequest request;
   request.config = environment.model->config();
   request.weights = runtime::weight_sizes(*runtime::Checkpoint::open(run.model));
   request.session = run.session;
@@ -50,22 +51,22 @@ runtime::Plan announce_plan(const Environment& environment, const PlannedRun& ru
     request.available_bytes = environment.topology.available_bytes();
   }
   const bool applies = profile && profile->threads == request.threads && profile->device == environment.backend->name();
-  const runtime::Plan plan = runtime::make_plan(request, applies ? &*profile : nullptr);
+  const runtime::plan::Plan plan = runtime::plan::make_plan(request, applies ? &*profile : nullptr);
   if (!plan.shortfall.empty()) fail("{}", plan.shortfall);
-  note("{}\n", runtime::plan_line(plan));
+  note("{}\n", runtime::plan::plan_line(plan));
   note_positions(request.config, run.tokens, run.model);
   return plan;
 }
 
-std::string predicted_reading(const runtime::Plan& plan, runtime::PrefillOptions::Kind kind) {
-  for (const runtime::PlannedPrefill& prefill : plan.prefill) {
+std::string predicted_reading(const runtime::plan::Plan& plan, runtime::PrefillOptions::Kind kind) {
+  for (const runtime::plan::PlannedPrefill& prefill : plan.prefill) {
     if (prefill.options.kind == kind && prefill.seconds) return fmt::format("; predicted {:.1f} s", *prefill.seconds);
   }
   return "";
 }
 
-std::string predicted_beside(const runtime::Plan& plan, std::size_t method) {
-  const std::optional<runtime::PlanTime>& ms = plan.methods.at(method).ms;
+std::string predicted_beside(const runtime::plan::Plan& plan, std::size_t method) {
+  const std::optional<runtime::plan::PlanTime>& ms = plan.methods.at(method).ms;
   return ms ? fmt::format("; predicted {:.2f}", ms->total()) : "";
 }
 

@@ -26,13 +26,13 @@ void add_saved(const Environment& environment, const offload::Snapshot& snapshot
 
 // Prints the plan's totals in one line on standard error, and another one when the context is longer than what the
 // model was made for. Throws Error with the numbers when the run does not fit. Times need a profile of as many threads.
-runtime::Plan announce_plan(const Environment& environment, const PlannedRun& run,
-                            const std::optional<runtime::MachineProfile>& profile);
+runtime::plan::Plan announce_plan(const Environment& environment, const PlannedRun& run,
+                                  const std::optional<runtime::plan::MachineProfile>& profile);
 
 // "; predicted 12.3 s" for reading the whole context, nothing without a profile.
-std::string predicted_reading(const runtime::Plan& plan, runtime::PrefillOptions::Kind kind);
+std::string predicted_reading(const runtime::plan::Plan& plan, runtime::PrefillOptions::Kind kind);
 
 // "; predicted 3.90" for the plan's method, nothing without a profile.
-std::string predicted_beside(const runtime::Plan& plan, std::size_t method);
+std::string predicted_beside(const runtime::plan::Plan& plan, std::size_t method);
 
 }  // namespace hayloft::cli

@@ -9,8 +9,9 @@
 #include "offload/error.h"
 #include "runtime/eval/meter.h"
 #include "runtime/eval/metrics.h"
+#include "runtime/eval/reach.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 constexpr std::size_t question_tokens = 256;  // at a prompt's end that are read exactly
@@ -32,6 +33,7 @@ class Run {
       : model_(model), tokenizer_(tokenizer), arena_(arena), task_(task), options_(options), hooks_(hooks) {
     if (options.methods.empty()) fail("--attn: name at least one attention method");
     if (options.samples < 1) fail("--samples {}: at least one is needed", options.samples);
+    session_ = session_at(options.session, task.ctx_size());
     dense_ = make_method({}, model.config().head_dim);
     host_ = gpu::make_cpu_backend(model.backend().threads());
     for (const MethodOptions& method : options.methods) {
@@ -40,17 +42,22 @@ class Run {
   }
 
   void run() {
+    if (!options_.by_method) return answer_all(methods_);
+    for (const SharedMethod& method : methods_) answer_all({method});
+  }
+
+ private:
+  void answer_all(const std::vector<SharedMethod>& methods) {
     const int samples = std::min(options_.samples, task_.samples());
     for (int number = 0; number < samples; ++number) {
       std::vector<SharedMethod> missing;
-      for (const auto& method : methods_) {
+      for (const SharedMethod& method : methods) {
         if (!hooks_.done || !hooks_.done(task_, number, method->options())) missing.push_back(method);
       }
       if (!missing.empty()) answer(number, missing);
     }
   }
 
- private:
   void answer(int number, const std::vector<SharedMethod>& methods) {
     const EvalSample sample = task_.sample(number);
     if (hooks_.sample_started) {
@@ -74,6 +81,8 @@ class Run {
       row.sample = number;
       row.ctx_size = task_.ctx_size();
       row.prompt_tokens = static_cast<std::int64_t>(sample.prompt.size());
+      row.depth = sample.depth;
+      row.block_tokens = session_.cache.block_tokens;
       row.attn = method->options();
       row.measure = task_.measure();
       row.expected = sample.expected;
@@ -89,7 +98,7 @@ class Run {
   Session read_behind_shared(const EvalSample& sample, const std::vector<SharedMethod>& methods) {
     if (!shared_) {
       const Clock::time_point start = Clock::now();
-      shared_.emplace(model_, arena_, options_.session);
+      shared_.emplace(model_, arena_, session_);
       for (const auto& method : methods_) shared_->attach_method(*method);
       shared_->append(std::span(sample.prompt).first(static_cast<std::size_t>(sample.shared_tokens)), hooks_.prefill);
       shared_prefill_seconds_ = seconds_since(start);
@@ -109,7 +118,7 @@ class Run {
 
   // The prompt but for its last token.
   Session read(const std::vector<std::int32_t>& prompt, const std::vector<SharedMethod>& methods) const {
-    Session context(model_, arena_, options_.session);
+    Session context(model_, arena_, session_);
     for (const SharedMethod& method : methods) context.attach_method(*method);
     const auto before = std::span(prompt).first(prompt.size() - 1);
     const std::size_t question = std::min(question_tokens, before.size());
@@ -122,15 +131,17 @@ class Run {
   EvalRow answer_by(const SharedMethod& method, const Session& context, const EvalSample& sample,
                     const Reference* reference) {
     EvalRow row;
-    row.window = method->window(static_cast<std::int64_t>(sample.prompt.size()));
-    row.k = method->recall_k(static_cast<std::int64_t>(sample.prompt.size()));
+    const std::int64_t length =
+        sample.shared_tokens > 0 ? sample.shared_tokens : static_cast<std::int64_t>(sample.prompt.size());
+    row.window = method->window(length);
+    row.k = method->recall_k(length);
     if (!sample.forced.empty()) {
       row.score = std::exp(follow(context, method, sample.prompt.back(), *reference, row));
       return row;
     }
     std::vector<std::int32_t> answer;
     decode(context, method, sample.prompt.back(), row, [&](const std::vector<float>& logits) {
-      answer.push_back(likeliest(logits));
+      answer.push_back(argmax(logits));
       return goes_on(answer, sample);
     });
     grade(std::move(answer), sample, row);
@@ -148,7 +159,7 @@ class Run {
     decode(context, dense_, sample.prompt.back(), reference.row, [&](const std::vector<float>& logits) {
       const std::size_t step = reference.logits.size();
       reference.logits.push_back(logits);
-      reference.tokens.push_back(sample.forced.empty() ? likeliest(logits) : sample.forced[step]);
+      reference.tokens.push_back(sample.forced.empty() ? argmax(logits) : sample.forced[step]);
       if (sample.forced.empty()) return goes_on(reference.tokens, sample);
       return step + 1 == sample.forced.size() ? std::nullopt : std::optional(sample.forced[step]);
     });
@@ -164,31 +175,32 @@ class Run {
       grade(reference.tokens, sample, row);
       return row;
     }
-    double surprises = 0;
+    double losses = 0;
     for (std::size_t step = 0; step < reference.tokens.size(); ++step) {
-      surprises += surprise(reference.logits[step], reference.tokens[step]);
+      losses += negative_log_likelihood(reference.logits[step], reference.tokens[step]);
     }
-    row.score = std::exp(surprises / static_cast<double>(reference.tokens.size()));
+    row.score = std::exp(losses / static_cast<double>(reference.tokens.size()));
     return row;
   }
 
-  // Leads a method along the reference's tokens and enters how far it agrees; returns the mean surprise at them.
+  // Leads a method along the reference's tokens and enters how far it agrees; returns the mean negative log-likelihood
+  // of them.
   double follow(const Session& context, const SharedMethod& method, std::int32_t token, const Reference& reference,
                 EvalRow& row) {
-    double surprises = 0, divergences = 0, same = 0;
+    double losses = 0, divergences = 0, same = 0;
     std::size_t step = 0;
     decode(context, method, token, row, [&](const std::vector<float>& logits) {
       const std::int32_t expected = reference.tokens[step];
-      surprises += surprise(logits, expected);
+      losses += negative_log_likelihood(logits, expected);
       divergences += divergence(reference.logits[step], logits);
-      same += likeliest(logits) == likeliest(reference.logits[step]);
+      same += argmax(logits) == argmax(reference.logits[step]);
       ++step;
       return step == reference.tokens.size() ? std::nullopt : std::optional(expected);
     });
     const auto steps = static_cast<double>(step);
     row.top1 = same / steps;
     row.kl = divergences / steps;
-    return surprises / steps;
+    return losses / steps;
   }
 
   // Decodes from `token` on in a fork of the context, as `next` says, and enters what it took, and where the row has a
@@ -196,25 +208,39 @@ class Run {
   void decode(const Session& context, const SharedMethod& method, std::int32_t token, EvalRow& row, const Next& next) {
     Session session = context.fork();
     session.set_method(method);
-    const auto meter = std::make_shared<Meter>(*host_, context.tokens());
-    double seconds = 0, watched = 0;
-    if (row.k > 0 && options_.fidelity) session.add_observer(std::make_shared<Clocked>(meter, watched));
+    const auto meter = std::make_shared<Meter>(*host_, context.tokens(), options_.fidelity_steps);
+    double seconds = 0, watched = 0, positions = 0;
+    if (row.k > 0 && options_.fidelity_steps > 0) session.add_observer(std::make_shared<Clocked>(meter, watched));
     if (options_.observer && !observed_) session.add_observer(std::make_shared<Clocked>(options_.observer, watched));
     observed_ = true;
     for (std::optional<std::int32_t> now = token; now;) {
       const Clock::time_point start = Clock::now();
       const std::vector<float> logits = session.step(*now);
       seconds += seconds_since(start);
+      positions += static_cast<double>(session.tokens());
       if (hooks_.step) hooks_.step();
       now = next(logits);
     }
     row.steps = session.steps();
     const auto steps = static_cast<double>(row.steps);
     row.ms_per_token = (seconds - watched) * 1000 / steps;
-    row.elements_per_token = static_cast<double>(session.counters().elements) / steps;
-    row.link_bytes_per_token = static_cast<double>(session.counters().total(Place::link)) / steps;
-    row.near_bytes_per_token = static_cast<double>(session.counters().total(Place::near)) / steps;
+    const Counters& counters = session.counters();
+    row.attended_share = rows_per_list(counters, method.options()) / positions;
+    row.elements_per_token = static_cast<double>(counters.elements) / steps;
+    row.positions_scored_per_token = static_cast<double>(counters.positions_scored) / steps;
+    row.link_bytes_per_token = static_cast<double>(counters.total(Place::link)) / steps;
+    row.near_bytes_per_token = static_cast<double>(counters.total(Place::near)) / steps;
     meter->enter(row);
+  }
+
+  // Rows that were attended to, as the mean over global layers and lists: the tail is read once per KV head, what is
+  // selected once per list.
+  double rows_per_list(const Counters& counters, const MethodOptions& method) const {
+    const ModelConfig& config = model_.config();
+    const int lists = selects_per(method) == index::SelectPer::query_head ? config.query_heads : config.kv_heads;
+    const auto tail = static_cast<double>(counters.at(Place::device, Kind::rows)) / (4.0 * config.head_dim);
+    const double selected = static_cast<double>(counters.rows_fetched) - tail;
+    return (tail / config.kv_heads + selected / lists) / config.global_layers();
   }
 
   bool ends(std::int32_t token) const {
@@ -223,7 +249,8 @@ class Run {
   }
 
   std::optional<std::int32_t> goes_on(const std::vector<std::int32_t>& answer, const EvalSample& sample) const {
-    const bool over = ends(answer.back()) || static_cast<int>(answer.size()) == sample.answer_tokens;
+    const bool over = ends(answer.back()) || static_cast<int>(answer.size()) == sample.answer_tokens ||
+                      task_.ended(tokenizer_.decode(answer));
     return over ? std::nullopt : std::optional(answer.back());
   }
 
@@ -240,6 +267,7 @@ class Run {
   EvalTask& task_;
   const EvalOptions& options_;
   const EvalHooks& hooks_;
+  SessionOptions session_;
   SharedMethod dense_;
   std::unique_ptr<gpu::Backend> host_;  // for the meter
   std::vector<SharedMethod> methods_;
@@ -256,4 +284,4 @@ void run_eval(const Model& model, const Tokenizer& tokenizer, offload::Arena& ar
   Run(model, tokenizer, arena, task, options, hooks).run();
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

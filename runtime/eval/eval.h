@@ -14,7 +14,7 @@
 #include "runtime/eval/task.h"
 
 // Evaluation: samples of tasks, each read once and then answered by every method from a fork of what was read.
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 
 // One sample answered by one method.
 struct EvalRow {
@@ -22,6 +22,8 @@ struct EvalRow {
   int sample = 0;
   std::int64_t ctx_size = 0;       // of the task
   std::int64_t prompt_tokens = 0;  // of the sample
+  std::optional<double> depth;     // percent, where the sample has one
+  int block_tokens = 0;            // of the store
   MethodOptions attn;
   std::int64_t k = 0;       // positions attended at this length; 0 for dense
   std::int64_t window = 0;  // w at this length
@@ -31,19 +33,21 @@ struct EvalRow {
   std::string prediction;  // as it is scored; empty where tokens were forced
   std::vector<std::string> expected;
 
-  // Against dense attention on the same tokens: the share of steps with the same likeliest token, and the mean
+  // Against dense attention on the same tokens: the share of steps with the same most likely token, and the mean
   // KL(dense || method), in nats. The tokens are the sample's forced ones, else what dense attention generated.
   std::optional<double> top1;
   std::optional<double> kl;
-  // Against exact attention over the same cache, over the first 8 steps, the layers and the heads: the share of the
-  // true top-k positions among those attended, of the softmax that lies on what was attended, and |y - y_exact| /
-  // |y_exact|.
+  // Against exact attention over the same cache, over the first steps (EvalOptions::fidelity_steps), the layers and the
+  // heads: the share of the true top-k positions among those attended, of the softmax that lies on what was attended,
+  // and |y - y_exact| / |y_exact|.
   std::optional<double> recall;
   std::optional<double> mass;
   std::optional<double> output_error;
 
-  std::int64_t steps = 0;  // decoded; the figures below are per step
+  std::int64_t steps = 0;     // decoded; the figures below are per step
+  double attended_share = 0;  // of the positions of the context, over the layers and their lists
   double elements_per_token = 0;
+  double positions_scored_per_token = 0;  // keys that were compared, as Counters count them
   double near_bytes_per_token = 0;
   double link_bytes_per_token = 0;
   double ms_per_token = 0;
@@ -55,11 +59,12 @@ struct EvalRow {
 struct EvalOptions {
   std::vector<MethodOptions> methods;
   int samples = 10;        // of each task at each length, or as many as there are
+  bool by_method = false;  // all samples of a method before the next method, instead of all methods of a sample
   bool agreement = false;  // lead every method along dense attention's answers, too
-  bool fidelity = true;    // measure recall, mass and output error
-  // Looks on at one answer to each sample, the first that is decoded; its time is not in ms_per_token.
+  int fidelity_steps = 8;  // of an answer: over which recall, mass and output error are measured; 0: not at all
+  // Is called for one answer to each sample, the first that is decoded; its time is not in ms_per_token.
   std::shared_ptr<StepObserver> observer = nullptr;
-  SessionOptions session;
+  SessionOptions session;  // cache.block_tokens 0: block_tokens_for() the length of each task
 };
 
 struct EvalHooks {
@@ -72,10 +77,11 @@ struct EvalHooks {
   std::function<void(const EvalRow& row)> row;
 };
 
-// Samples in order, all methods of a sample one after another. Answers are greedy and end with the model's end-of-text
-// token. The last 256 tokens of a prompt, its question, are read exactly, however the rest is. Throws Error: options
-// out of range, a sample that cannot be made, a context that does not fit.
+// Samples in order, all methods of a sample one after another unless by_method. Answers are greedy and end with the
+// model's end-of-text token, or where the task says so. The last 256 tokens of a prompt, its question, are read
+// exactly, however the rest is; of samples that share their beginning, all behind it. Throws Error: options out of
+// range, a sample that cannot be made, a context that does not fit.
 void run_eval(const Model& model, const Tokenizer& tokenizer, offload::Arena& arena, EvalTask& task,
               const EvalOptions& options, const EvalHooks& hooks);
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -14,7 +14,7 @@
 #include "offload/error.h"
 #include "offload/json_file.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 using nlohmann::json;
@@ -117,4 +117,4 @@ void EvalFile::write(const std::string& line) {
   }
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -11,7 +11,7 @@
 
 // What `--out` writes: a line of JSON for the recipe, then one for each row as soon as it is there, so that a run can
 // go on where it was ended.
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 
 // The file of --out. Held by one process at a time. Not thread-safe.
 class EvalFile {
@@ -38,4 +38,4 @@ class EvalFile {
   std::set<std::string> keys_;
 };
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -10,8 +10,9 @@
 
 #include "offload/error.h"
 #include "offload/json_file.h"
+#include "offload/json_text.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 using nlohmann::json;
@@ -31,16 +32,6 @@ std::string contents(const std::string& option, const std::filesystem::path& pat
   std::string text{std::istreambuf_iterator<char>(file), {}};
   if (file.bad()) fail("{} {}: reading failed", option, path.string());
   return text;
-}
-
-// An answer may end in the middle of a character.
-std::string one_line(const ordered_json& object) {
-  return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
-}
-
-template <class T>
-ordered_json or_null(const std::optional<T>& value) {
-  return value ? ordered_json(*value) : ordered_json(nullptr);
 }
 
 std::optional<double> number_or_none(const json& object, const char* name) {
@@ -80,7 +71,7 @@ ordered_json method_json(const MethodOptions& method) {
   object["name"] = method.name;
   object["r"] = method.rank;
   object["k"] = method.k.text();
-  object["window"] = or_null(method.window);
+  object["window"] = json_or_null(method.window);
   object["sinks"] = method.sinks;
   object["mean"] = method.mean_value;
   object["group"] = word(rules, method.rule);
@@ -146,11 +137,11 @@ std::string recipe_json(const EvalRecipe& recipe) {
   object["jsonl"] = recipe.prepared;
   object["prefill"] = recipe.prefill;
   object["chunk_tokens"] = recipe.chunk_tokens;
-  object["block_tokens"] = recipe.block_tokens;
+  object["block_tokens"] = recipe.block_tokens > 0 ? ordered_json(recipe.block_tokens) : ordered_json("by length");
   object["columns"] = recipe.columns;
   object["agreement"] = recipe.agreement;
   object["fidelity"] = recipe.fidelity;
-  return one_line(object);
+  return json_line(object);
 }
 
 std::string recipe_digest(const EvalRecipe& recipe) {
@@ -173,7 +164,7 @@ std::string file_digest(const std::string& option, const std::filesystem::path& 
 }
 
 std::string method_key(const MethodOptions& method) {
-  return one_line(method_json(method));
+  return json_line(method_json(method));
 }
 
 std::string eval_row_json(const EvalRow& row, const std::string& recipe) {
@@ -182,6 +173,8 @@ std::string eval_row_json(const EvalRow& row, const std::string& recipe) {
   object["sample"] = row.sample;
   object["ctx_size"] = row.ctx_size;
   object["prompt_tokens"] = row.prompt_tokens;
+  if (row.depth) object["depth"] = *row.depth;
+  object["block_tokens"] = row.block_tokens;
   object["attn"] = method_label(row.attn);
   object["method"] = method_json(row.attn);
   object["k"] = row.k;
@@ -190,13 +183,15 @@ std::string eval_row_json(const EvalRow& row, const std::string& recipe) {
   object["score"] = row.score;
   object["prediction"] = row.prediction;
   object["expected"] = row.expected;
-  object["top1"] = or_null(row.top1);
-  object["kl"] = or_null(row.kl);
-  object["recall"] = or_null(row.recall);
-  object["mass"] = or_null(row.mass);
-  object["output_error"] = or_null(row.output_error);
+  object["top1"] = json_or_null(row.top1);
+  object["kl"] = json_or_null(row.kl);
+  object["recall"] = json_or_null(row.recall);
+  object["mass"] = json_or_null(row.mass);
+  object["output_error"] = json_or_null(row.output_error);
   object["steps"] = row.steps;
+  object["attended_share"] = row.attended_share;
   object["elements_per_token"] = row.elements_per_token;
+  object["positions_scored_per_token"] = row.positions_scored_per_token;
   object["near_bytes_per_token"] = row.near_bytes_per_token;
   object["link_bytes_per_token"] = row.link_bytes_per_token;
   object["ms_per_token"] = row.ms_per_token;
@@ -204,7 +199,7 @@ std::string eval_row_json(const EvalRow& row, const std::string& recipe) {
   object["prepare_seconds"] = row.prepare_seconds;
   object["state_bytes"] = row.state_bytes;
   object["recipe"] = recipe;
-  return one_line(object);
+  return json_line(object);
 }
 
 EvalRow parse_eval_row(const std::string& line, const std::string& where) {
@@ -215,6 +210,8 @@ EvalRow parse_eval_row(const std::string& line, const std::string& where) {
     row.sample = object.at("sample").get<int>();
     row.ctx_size = object.at("ctx_size").get<std::int64_t>();
     row.prompt_tokens = object.at("prompt_tokens").get<std::int64_t>();
+    if (object.contains("depth")) row.depth = object.at("depth").get<double>();
+    row.block_tokens = object.at("block_tokens").get<int>();
     row.attn = read_method(object.at("method"));
     row.k = object.at("k").get<std::int64_t>();
     row.window = object.at("window").get<std::int64_t>();
@@ -228,7 +225,9 @@ EvalRow parse_eval_row(const std::string& line, const std::string& where) {
     row.mass = number_or_none(object, "mass");
     row.output_error = number_or_none(object, "output_error");
     row.steps = object.at("steps").get<std::int64_t>();
+    row.attended_share = object.at("attended_share").get<double>();
     row.elements_per_token = object.at("elements_per_token").get<double>();
+    row.positions_scored_per_token = object.at("positions_scored_per_token").get<double>();
     row.near_bytes_per_token = object.at("near_bytes_per_token").get<double>();
     row.link_bytes_per_token = object.at("link_bytes_per_token").get<double>();
     row.ms_per_token = object.at("ms_per_token").get<double>();
@@ -241,4 +240,4 @@ EvalRow parse_eval_row(const std::string& line, const std::string& where) {
   }
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

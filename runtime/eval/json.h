@@ -8,7 +8,7 @@
 #include "runtime/eval/eval.h"
 
 // Rows of an evaluation, and the recipe that they were made by, as JSON.
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 
 // What all rows of a file have in common. Rows of another recipe cannot stand beside them.
 struct EvalRecipe {
@@ -25,7 +25,8 @@ struct EvalRecipe {
   std::string haystack, squad, hotpotqa, text;  // digests of what was read; empty: nothing
   std::vector<std::string> prepared;            // likewise, of the files of --jsonl
   std::string prefill;
-  int chunk_tokens = 0, block_tokens = 0;
+  int chunk_tokens = 0;
+  int block_tokens = 0;  // 0: block_tokens_for() each length
   std::string columns;
   bool agreement = false;
   bool fidelity = true;
@@ -46,4 +47,4 @@ EvalRow parse_eval_row(const std::string& line, const std::string& where);
 // All that a user can choose about a method, in one line: two methods with the same are the same.
 std::string method_key(const MethodOptions& method);
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

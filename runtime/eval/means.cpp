@@ -4,7 +4,7 @@
 
 #include "runtime/eval/json.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 
 std::vector<Group> group_rows(const std::vector<EvalRow>& rows, bool by_task, std::optional<std::int64_t> ctx_size) {
   std::vector<Group> groups;
@@ -21,6 +21,7 @@ std::vector<Group> group_rows(const std::vector<EvalRow>& rows, bool by_task, st
       group->ctx_size = row.ctx_size;
       group->method = method;
       group->label = method_label(row.attn);
+      group->dense = row.attn.name == "dense";
       group->measure = row.measure;
     }
     group->add(row);
@@ -47,4 +48,4 @@ std::optional<double> mean_over_tasks(const std::vector<Group>& by_task, const s
   return mean.value();
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -9,7 +10,7 @@
 #include "runtime/eval/eval.h"
 
 // Means over the samples of an evaluation: what its tables and plots are made of.
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 
 struct Mean {
   double sum = 0;
@@ -31,9 +32,11 @@ struct Group {
   std::int64_t ctx_size = 0;
   std::string method;  // method_key
   std::string label;
+  bool dense = false;
+  int block_tokens = 0;  // the largest
   Measure measure = Measure::share;
   Mean score;  // of perplexity, the logarithm
-  Mean top1, kl, recall, mass, error, elements, near, link, ms, prepare, state;
+  Mean top1, kl, recall, mass, error, attended, elements, near, link, ms, prefill, prepare, state;
 
   void add(const EvalRow& row) {
     score.add(row.measure == Measure::perplexity ? std::log(row.score) : row.score);
@@ -42,12 +45,15 @@ struct Group {
     recall.add(row.recall);
     mass.add(row.mass);
     error.add(row.output_error);
+    attended.add(row.attended_share);
     elements.add(row.elements_per_token);
     near.add(row.near_bytes_per_token);
     link.add(row.link_bytes_per_token);
     ms.add(row.ms_per_token);
+    prefill.add(row.prefill_seconds);
     prepare.add(row.prepare_seconds);
     state.add(static_cast<double>(row.state_bytes));
+    block_tokens = std::max(block_tokens, row.block_tokens);
   }
 
   double mean_score() const {
@@ -70,4 +76,4 @@ std::vector<MethodName> methods_of(const std::vector<EvalRow>& rows);  // in the
 std::optional<double> mean_over_tasks(const std::vector<Group>& by_task, const std::string& method,
                                       std::int64_t ctx_size, Measure measure);
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -5,7 +5,7 @@
 
 #include "runtime/fidelity/audit_sample.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 double mean(const std::vector<double>& values) {
@@ -29,4 +29,4 @@ void Meter::enter(EvalRow& row) const {
   row.output_error = error_ / count_;
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -8,8 +8,8 @@
 #include "runtime/attention/step_observer.h"
 #include "runtime/eval/eval.h"
 
-// Those who look on while an evaluation decodes.
-namespace hayloft::runtime {
+// What observes the steps that an evaluation decodes.
+namespace hayloft::runtime::eval {
 
 // Adds the time that a session waits for an observer to `seconds`, which must outlive it.
 class Clocked : public StepObserver {
@@ -30,23 +30,21 @@ class Clocked : public StepObserver {
   double& seconds_;
 };
 
-// Holds the first steps behind a context to exact attention, which `host` computes: a backend whose device memory is
-// host memory.
+// Holds the first `steps` behind a context to exact attention, which `host` computes: a backend whose device memory is
+// host memory. Each takes exact attention in every layer.
 class Meter : public StepObserver {
  public:
-  Meter(gpu::Backend& host, std::int64_t context_tokens) : host_(host), end_(context_tokens + steps) {}
+  Meter(gpu::Backend& host, std::int64_t context_tokens, int steps) : host_(host), end_(context_tokens + steps) {}
 
   bool wants(int, std::int64_t position) override { return position < end_; }
   void see(const ObservedStep& step) override;
   void enter(EvalRow& row) const;  // the means, where anything was seen
 
  private:
-  static constexpr std::int64_t steps = 8;  // each takes exact attention in every layer
-
   gpu::Backend& host_;
   std::int64_t end_;
   double recall_ = 0, mass_ = 0, error_ = 0;  // sums
   int count_ = 0;
 };
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

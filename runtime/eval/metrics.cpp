@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 double log_sum_exp(std::span<const float> logits) {
@@ -15,11 +15,11 @@ double log_sum_exp(std::span<const float> logits) {
 
 }  // namespace
 
-std::int32_t likeliest(std::span<const float> logits) {
+std::int32_t argmax(std::span<const float> logits) {
   return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
-double surprise(std::span<const float> logits, std::int32_t token) {
+double negative_log_likelihood(std::span<const float> logits, std::int32_t token) {
   return log_sum_exp(logits) - logits[static_cast<std::size_t>(token)];
 }
 
@@ -34,4 +34,4 @@ double divergence(std::span<const float> reference, std::span<const float> other
   return std::max(0.0, sum);  // rounding may leave it a hair below
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -7,7 +7,7 @@
 #include "runtime/eval/means.h"
 #include "runtime/eval/report.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 
 std::optional<Scatter> eval_scatter(const EvalReport& report, EvalQuality quality) {
   const auto any = [&](Measure measure) {
@@ -55,4 +55,4 @@ std::optional<Scatter> eval_scatter(const EvalReport& report, EvalQuality qualit
   return scatter;
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -7,9 +7,11 @@
 #include <set>
 
 #include "offload/format.h"
+#include "offload/json_text.h"
 #include "runtime/eval/means.h"
+#include "runtime/eval/reach.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 std::string percent(const std::optional<double>& share) {
@@ -57,10 +59,6 @@ TextTable transposed(const TextTable& table) {
   return other;
 }
 
-nlohmann::ordered_json or_null(const std::optional<double>& value) {
-  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
-}
-
 }  // namespace
 
 std::vector<std::int64_t> eval_lengths(const EvalReport& report) {
@@ -82,7 +80,12 @@ TextTable score_table(const EvalReport& report, std::int64_t ctx_size) {
   const std::vector<Group> groups = group_rows(report.rows, true, ctx_size);
   const std::vector<MethodName> methods = methods_of(report.rows);
   TextTable table{{format_count(ctx_size)}};
-  for (const MethodName& method : methods) table[0].push_back(method.label);
+  const std::vector<Group> all = group_rows(report.rows, false, ctx_size);
+  for (const MethodName& method : methods) {
+    const bool marked = std::any_of(
+        all.begin(), all.end(), [&](const Group& each) { return each.method == method.key && attended_to_most(each); });
+    table[0].push_back(method.label + (marked ? " *" : ""));
+  }
   std::vector<std::string> tasks;
   int shares = 0;
   for (const Group& group : groups) {
@@ -139,14 +142,15 @@ TextTable length_table(const EvalReport& report) {
 }
 
 TextTable cost_table(const EvalReport& report) {
-  TextTable table{{"attention", "context", "samples", "recall", "mass", "error", "top-1", "KL", "elements/token",
-                   "near/token", "link/token", "ms/token", "prepare s", "state"}};
+  TextTable table{{"attention", "context", "samples", "attended", "recall", "mass", "error", "top-1", "KL",
+                   "elements/token", "near/token", "link/token", "ms/token", "prepare s", "state"}};
   for (const Group& group : group_rows(report.rows, false)) {
-    table.push_back({group.label, format_count(group.ctx_size), fmt::format("{}", group.ms.count),
-                     figure(group.recall, "{:.3f}"), figure(group.mass, "{:.3f}"), figure(group.error, "{:.3g}"),
-                     figure(group.top1, "{:.3f}"), figure(group.kl, "{:.3g}"), figure(group.elements, "{:.4g}"),
-                     bytes_text(group.near), bytes_text(group.link), figure(group.ms, "{:.2f}"),
-                     figure(group.prepare, "{:.2f}"), bytes_text(group.state)});
+    table.push_back({group.label + (attended_to_most(group) ? " *" : ""), format_count(group.ctx_size),
+                     fmt::format("{}", group.ms.count), attended_percent(group), figure(group.recall, "{:.3f}"),
+                     figure(group.mass, "{:.3f}"), figure(group.error, "{:.3g}"), figure(group.top1, "{:.3f}"),
+                     figure(group.kl, "{:.3g}"), figure(group.elements, "{:.4g}"), bytes_text(group.near),
+                     bytes_text(group.link), figure(group.ms, "{:.2f}"), figure(group.prepare, "{:.2f}"),
+                     bytes_text(group.state)});
   }
   return table;
 }
@@ -155,7 +159,7 @@ std::string eval_summary(const EvalReport& report, std::string (*format)(const T
   std::string text;
   for (const std::int64_t length : eval_lengths(report)) text += format(score_table(report, length)) + "\n";
   if (const TextTable lengths = length_table(report); !lengths.empty()) text += format(lengths) + "\n";
-  return text + format(cost_table(report));
+  return text + format(cost_table(report)) + reach_notes(group_rows(report.rows, false));
 }
 
 std::string eval_json(const EvalReport& report) {
@@ -170,23 +174,24 @@ std::string eval_json(const EvalReport& report) {
                              {"samples", group.score.count},
                              {"measure", name(group.measure)},
                              {"score", group.mean_score()},
-                             {"top1", or_null(group.top1.value())},
-                             {"kl", or_null(group.kl.value())},
-                             {"recall", or_null(group.recall.value())},
-                             {"mass", or_null(group.mass.value())},
-                             {"output_error", or_null(group.error.value())},
-                             {"elements_per_token", or_null(group.elements.value())},
-                             {"near_bytes_per_token", or_null(group.near.value())},
-                             {"link_bytes_per_token", or_null(group.link.value())},
-                             {"ms_per_token", or_null(group.ms.value())},
-                             {"prepare_seconds", or_null(group.prepare.value())},
-                             {"state_bytes", or_null(group.state.value())}});
+                             {"top1", json_or_null(group.top1.value())},
+                             {"kl", json_or_null(group.kl.value())},
+                             {"recall", json_or_null(group.recall.value())},
+                             {"mass", json_or_null(group.mass.value())},
+                             {"output_error", json_or_null(group.error.value())},
+                             {"attended_share", json_or_null(group.attended.value())},
+                             {"elements_per_token", json_or_null(group.elements.value())},
+                             {"near_bytes_per_token", json_or_null(group.near.value())},
+                             {"link_bytes_per_token", json_or_null(group.link.value())},
+                             {"ms_per_token", json_or_null(group.ms.value())},
+                             {"prepare_seconds", json_or_null(group.prepare.value())},
+                             {"state_bytes", json_or_null(group.state.value())}});
   }
   json["rows"] = nlohmann::ordered_json::array();
   for (const EvalRow& row : report.rows) {
     json["rows"].push_back(nlohmann::ordered_json::parse(eval_row_json(row, recipe_digest(report.recipe))));
   }
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return json_document(json);
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

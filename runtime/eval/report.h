@@ -12,7 +12,7 @@
 
 // What an evaluation has to say, for people (tables, a picture) and for programs (JSON). Means over samples, in the
 // order in which tasks, lengths and methods were first met.
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 
 struct EvalReport {
   EvalRecipe recipe;
@@ -46,8 +46,8 @@ std::string eval_json(const EvalReport& report);  // schema hayloft.eval-report/
 // has no place; the share of the softmax that is attended.
 enum class EvalQuality : std::uint8_t { automatic, top1, kl, mass };
 
-// A panel per length, a point per method: quality against the bytes read near the memory and over the link. Nothing
+// A panel per length, a point per method: quality against the bytes read beside the memory and over the link. Nothing
 // when there are no rows to draw.
 std::optional<Scatter> eval_scatter(const EvalReport& report, EvalQuality quality = EvalQuality::automatic);
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

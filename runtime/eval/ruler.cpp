@@ -2,7 +2,7 @@
 #include "runtime/eval/ruler/score.h"
 #include "runtime/eval/task.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 // What both kinds have in common: RULER's scoring.
@@ -74,4 +74,4 @@ std::unique_ptr<EvalTask> make_prepared_eval(const std::filesystem::path& file, 
   return std::make_unique<Prepared>(read_prepared_samples(file), tokenizer);
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,7 +12,7 @@
 
 // What `hayloft eval` puts to a model: samples of tasks. Each sample is a prompt, and either an answer that the model
 // generates or tokens that it is led through.
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 
 // What a task's score says.
 enum class Measure : std::uint8_t {
@@ -26,7 +27,8 @@ struct EvalSample {
   int answer_tokens = 0;             // how many the model may generate, when `forced` is empty
   std::vector<std::int32_t> forced;  // the tokens that follow the prompt, where a text goes on
   std::vector<std::string> expected;
-  std::int64_t shared_tokens = 0;  // at the prompt's beginning, the same in every sample of the task: read once
+  std::int64_t shared_tokens = 0;    // at the prompt's beginning, the same in every sample of the task: read once
+  std::optional<double> depth = {};  // percent: where in the context the answer lies
 };
 
 // The samples of one task at one context length. Not thread-safe.
@@ -40,6 +42,8 @@ class EvalTask {
   virtual EvalSample sample(int number) = 0;  // throws Error
   // Of an answer as the model generated it; samples with forced tokens have none.
   virtual double score(std::string_view /*answer*/, const EvalSample& /*sample*/) const { return 0; }
+  // Whether an answer has ended before answer_tokens are reached.
+  virtual bool ended(std::string_view /*answer*/) const { return false; }
   // The answer as it is scored and kept.
   virtual std::string cleaned(std::string_view answer) const { return std::string(answer); }
 };
@@ -49,11 +53,19 @@ std::unique_ptr<EvalTask> make_ruler_eval(std::string_view task, const RulerOpti
                                           const Tokenizer& tokenizer, std::int64_t ctx_size);
 std::unique_ptr<EvalTask> make_prepared_eval(const std::filesystem::path& file, const Tokenizer& tokenizer);
 
-// Needles at as many depths as there are samples, evenly from the beginning of one context to its end, asked for one by
-// one, as `hayloft needle` does; the digits given must be those hidden, no more and no fewer. The tokenizer must
-// outlive it. Throws Error when they do not fit.
-std::unique_ptr<EvalTask> make_depths(const RulerOptions& options, const Tokenizer& tokenizer, std::int64_t ctx_size,
-                                      int samples);
+struct DepthsOptions {
+  std::uint64_t seed = 42;
+  int needles = 10;                // evenly from 0% to 100%
+  int digits = 7;                  // of each, 1..18
+  std::filesystem::path haystack;  // a text file or a folder of them, repeated to length; empty: the grammar generator
+  std::optional<int> only = {};    // hides this one needle, 0 the first, and leaves the others out
+  bool question_behind = false;    // the context alone takes ctx_size tokens, question and answer follow it
+  int answer_tokens = 0;           // that may be generated; 0: as many as the longest number takes
+};
+
+// Needles at even depths of one context, asked for one by one: a sample for each. The digits given must be those
+// hidden, no more and no fewer. The tokenizer must outlive it. Throws Error when they do not fit.
+std::unique_ptr<EvalTask> make_depths(const DepthsOptions& options, const Tokenizer& tokenizer, std::int64_t ctx_size);
 
 // A text as tokens, without what the tokenizer puts before a text. Shared by tasks.
 struct EvalText {
@@ -73,4 +85,4 @@ std::unique_ptr<EvalTask> make_repetition(const std::shared_ptr<const EvalText>&
 std::unique_ptr<EvalTask> make_perplexity(const std::shared_ptr<const EvalText>& text, std::int64_t ctx_size,
                                           int samples, int scored);
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

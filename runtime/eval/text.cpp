@@ -9,7 +9,7 @@
 #include "runtime/tokenizer/unicode.h"
 
 // The tasks that need nothing but a text.
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 constexpr std::int64_t passage_tokens = 64;  // of the passage that the model is given
@@ -161,4 +161,4 @@ std::unique_ptr<EvalTask> make_perplexity(const std::shared_ptr<const EvalText>&
   return std::make_unique<Perplexity>(text, ctx_size, samples, scored);
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "offload/json_text.h"
 #include "offload/text_table.h"
 #include "runtime/fidelity/attention_stats.h"
 
@@ -89,7 +90,7 @@ std::string attention_json(const AttentionReport& report) {
     for (const auto& [k, stats] : attention.positions_again) add("positions_again", {{"k", k}}, stats);
     json["layers"].push_back(std::move(entry));
   }
-  return json.dump(2) + "\n";
+  return json_document(json);
 }
 
 }  // namespace hayloft::runtime

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "offload/json_text.h"
 #include "offload/text_table.h"
 
 namespace hayloft::runtime {
@@ -106,7 +107,7 @@ std::string audit_json(const AuditReport& report) {
                               {"error", stats_json(cell.error, cell.error.max)}});
     }
   }
-  return json.dump(2) + "\n";
+  return json_document(json);
 }
 
 }  // namespace hayloft::runtime

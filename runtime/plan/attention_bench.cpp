@@ -8,7 +8,7 @@
 #include "offload/error.h"
 #include "offload/format.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 namespace {
 
 constexpr std::int64_t noise_blocks = 8;  // different ones; a store repeats them, in another order in each layer
@@ -242,4 +242,4 @@ AttentionBenchResult bench_attention(gpu::Backend& backend, offload::Arena& aren
   return result;
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

@@ -13,7 +13,7 @@
 
 // Attention alone, at the shape of a model that need not be there: K and V are noise, and the layers' matrices are left
 // out. What remains of a decode step is what this project is about, so it is what `hayloft bench` times.
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 
 struct AttentionBench {
   int layers = 32;  // all global
@@ -61,4 +61,4 @@ struct AttentionBenchHooks {
 AttentionBenchResult bench_attention(gpu::Backend& backend, offload::Arena& arena, const AttentionBench& bench,
                                      const AttentionBenchHooks& hooks = {});
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

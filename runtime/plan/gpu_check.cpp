@@ -9,10 +9,9 @@
 
 #include "offload/error.h"
 #include "offload/format.h"
-#include "offload/text_table.h"
 #include "runtime/plan/gpu_check_steps.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 using namespace check;
 
 namespace {
@@ -200,20 +199,6 @@ std::vector<Shown> tokens_per_step(const std::vector<BenchRow>& rows) {
 
 }  // namespace
 
-const char* name(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::met:
-      return "met";
-    case Verdict::missed:
-      return "NOT met";
-    case Verdict::unmeasured:
-      return "not measured";
-    case Verdict::no_bar:
-      break;
-  }
-  return "";
-}
-
 std::vector<Shown> judge_gpu_check(const Json& report) {
   if (!report.is_object() || text(report, "schema") != "hayloft.gpu-check/1") {
     fail(
@@ -238,19 +223,4 @@ std::vector<Shown> judge_gpu_check(const Json& report) {
   return lines;
 }
 
-std::string shown_table(const std::vector<Shown>& lines) {
-  TextTable table{{"what the run must show", "figure", "wanted", "verdict"}};
-  for (const Shown& line : lines) table.push_back({line.what, line.figure, line.wanted, name(line.verdict)});
-  return markdown(table);
-}
-
-Json shown_json(const std::vector<Shown>& lines) {
-  Json json = Json::array();
-  for (const Shown& line : lines) {
-    json.push_back(
-        {{"what", line.what}, {"figure", line.figure}, {"wanted", line.wanted}, {"verdict", name(line.verdict)}});
-  }
-  return json;
-}
-
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

@@ -8,7 +8,7 @@
 #include "gpu/device_plan.h"
 #include "offload/format.h"
 
-namespace hayloft::runtime::check {
+namespace hayloft::runtime::plan::check {
 namespace {
 
 // Whether two needle runs asked the same questions of the same model.
@@ -122,4 +122,4 @@ Shown judge_device(const std::vector<Step>& steps) {
   return shown;
 }
 
-}  // namespace hayloft::runtime::check
+}  // namespace hayloft::runtime::plan::check

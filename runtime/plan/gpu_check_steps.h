@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "runtime/plan/gpu_check.h"
+#include "runtime/plan/gpu_check_line.h"
 
-// Parts of runtime/plan/gpu_check.h: the steps of a report, read so that a field of another type than it should have
-// counts as absent, and the lines that need no rate of the link.
-namespace hayloft::runtime::check {
+// What runtime/plan/gpu_check.h judges by: the steps of a report, read so that a field of another type than it should
+// have counts as absent, and the lines that need no rate of the link.
+namespace hayloft::runtime::plan::check {
 
 using Json = nlohmann::ordered_json;
 
@@ -31,10 +31,6 @@ inline const Json& part(const Json& object, const char* field) {
   static const Json none = Json::object();
   const auto found = object.find(field);
   return found != object.end() && found->is_structured() ? *found : none;
-}
-
-inline Verdict met_if(bool met) {
-  return met ? Verdict::met : Verdict::missed;
 }
 
 // What a step of the run left as JSON.
@@ -71,4 +67,4 @@ Shown judge_memory(const std::vector<Step>& steps, const char* what, const char*
 // What the whole device had in use during a step, less what it had before: with what CUDA takes for itself.
 Shown judge_device(const std::vector<Step>& steps);
 
-}  // namespace hayloft::runtime::check
+}  // namespace hayloft::runtime::plan::check

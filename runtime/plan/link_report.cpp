@@ -6,8 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "offload/format.h"
+#include "offload/json_text.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 namespace {
 
 constexpr std::uint64_t small_page = 4096;
@@ -122,7 +123,7 @@ std::string link_json(const gpu::LinkReport& report) {
                                {"value", f.value},
                                {"unit", f.unit}});
   }
-  return nlohmann::ordered_json{{"link", std::move(link)}, {"nvbandwidth", nvbandwidth(report)}}.dump(2) + "\n";
+  return json_document({{"link", std::move(link)}, {"nvbandwidth", nvbandwidth(report)}});
 }
 
 void note_link(const gpu::LinkReport& report, MachineProfile& profile) {
@@ -151,4 +152,4 @@ gpu::LinkChoice best_link(const gpu::LinkReport& report) {
   return profile.best_link();
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

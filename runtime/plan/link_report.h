@@ -7,7 +7,7 @@
 #include "runtime/plan/profile.h"
 
 // What `hayloft link` prints of a measured link. Thread-safe: functions of their arguments.
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 
 std::string link_table(const gpu::LinkReport& report);  // Markdown
 std::string link_csv(const gpu::LinkReport& report);    // one row per figure
@@ -23,4 +23,4 @@ void note_link(const gpu::LinkReport& report, MachineProfile& profile);
 // What --link auto will take once that is in the profile.
 gpu::LinkChoice best_link(const gpu::LinkReport& report);
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

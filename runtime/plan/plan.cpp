@@ -11,7 +11,7 @@
 #include "runtime/cache/cache.h"
 #include "runtime/plan/plan_prefill.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 namespace {
 
 constexpr std::int64_t longest = std::numeric_limits<std::int32_t>::max();
@@ -110,26 +110,34 @@ double milliseconds(std::uint64_t bytes, double gigabytes_per_second) {
   return static_cast<double>(bytes) / gigabytes_per_second / 1e6;
 }
 
+// Reading what is searched, and selecting from it.
+double search_ms(const PlannedMethod& method, const offload::BlockLayout& layout, const AttentionRates& rates) {
+  const auto bytes = [&](Place place, Kind kind) { return method.counters.at(place, kind); };
+  const std::uint64_t index = bytes(Place::near, Kind::index);
+  const std::uint64_t keys = bytes(Place::near, Kind::columns) + bytes(Place::near, Kind::rows);
+  if (method.attn.name == "ann") return milliseconds(index + keys, rates.ann_search);
+  const std::uint64_t columns = bytes(Place::link, Kind::columns) + bytes(Place::link, Kind::scales);
+  const double reading = milliseconds(columns, rates.sparq_scan(layout.columns)) +
+                         milliseconds(index, rates.sparq_scan(offload::ColumnFormat::f16)) +
+                         milliseconds(keys, rates.topk_scan(layout.columns));
+  const auto selected = static_cast<double>(bytes(Place::link, Kind::rows) / layout.row_bytes);
+  const double each = keys > 0 ? rates.exact_select_us : columns + index > 0 ? rates.column_select_us : 0;
+  return reading + selected * each / 1000;
+}
+
 PlanTime predict(const PlanRequest& request, const offload::BlockLayout& layout, const PlannedMethod& method,
                  const MachineProfile& profile) {
   const ModelConfig& config = request.config;
-  std::uint64_t read = 0;  // of the cache, at every step again
-  for (const Place place : {Place::link, Place::near, Place::device}) read += method.counters.total(place);
-  const AttentionRates rates = profile.rates(config.head_dim, config.group_size(), read);
+  const std::uint64_t store = host_bytes(config, request.session.cache, request.tokens);
+  const AttentionRates rates = profile.rates(config.head_dim, config.group_size(), store);
   const bool sparq = method.attn.name == "sparq";
   // A list per query head serves one query per row.
   const bool alone = selects_per(method.attn) == index::SelectPer::query_head;
-  const auto bytes = [&](Place place, Kind kind) {
-    return method.counters.bytes[static_cast<std::size_t>(place)][static_cast<std::size_t>(kind)];
-  };
+  const auto bytes = [&](Place place, Kind kind) { return method.counters.at(place, kind); };
   PlanTime ms;
-  ms.search =
-      milliseconds(bytes(Place::link, Kind::columns) + bytes(Place::link, Kind::scales),
-                   rates.sparq_scan(layout.columns)) +
-      milliseconds(bytes(Place::near, Kind::index), rates.sparq_scan(offload::ColumnFormat::f16)) +
-      milliseconds(bytes(Place::near, Kind::columns) + bytes(Place::near, Kind::rows), rates.topk_scan(layout.columns));
+  ms.search = search_ms(method, layout, rates);
   ms.rows = milliseconds(bytes(Place::link, Kind::rows),
-                         alone ? profile.rates(config.head_dim, 1, read).row_gather : rates.row_gather);
+                         alone ? profile.rates(config.head_dim, 1, store).row_gather : rates.row_gather);
   ms.dense = milliseconds(bytes(Place::link, Kind::dense), rates.dense);
   ms.tail = milliseconds(bytes(Place::device, Kind::rows), sparq ? rates.sparq_tail : rates.tail);
   for (const std::int64_t window : config.sliding_window) {
@@ -230,4 +238,4 @@ ModelConfig config_of_shape(const ShapeOptions& shape) {
   return config;
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

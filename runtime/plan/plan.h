@@ -13,7 +13,7 @@
 
 // What a run will take, before anything is allocated: memory by place, and the time of a decoded token by term
 // (docs/plan.md). Bytes come from the same functions that lay out the cache and count its steps.
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 
 struct PlanRequest {
   ModelConfig config;
@@ -39,7 +39,7 @@ struct PlanMemory {
   std::uint64_t weights = 0;
   std::uint64_t program = 0;  // libraries, the tokenizer's tables, what matrix products work in
   std::uint64_t text = 0;     // and token ids
-  std::uint64_t scratch = 0;  // of a device: what the operations take while they run, cuBLAS, and CUDA itself
+  std::uint64_t scratch = 0;  // of a device: what operations take as they run, cuBLAS, and CUDA itself
   bool apart = false;         // whether tails, workspace and weights lie on a device, outside the machine's memory
   std::uint64_t mapped = 0;   // of the store, in a file: pages the system may drop, not counted in the total
   std::uint64_t saved = 0;    // on disk, when the context is saved: at most
@@ -113,4 +113,4 @@ struct ShapeOptions {
 };
 ModelConfig config_of_shape(const ShapeOptions& shape);
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

@@ -4,7 +4,7 @@
 
 #include "runtime/decode/prefill_order.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 namespace {
 
 using Strategy = PrefillOptions::Kind;
@@ -89,4 +89,4 @@ std::vector<PlannedPrefill> plan_prefill(const PlanRequest& request, const Machi
   return all;
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

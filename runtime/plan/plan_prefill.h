@@ -6,9 +6,9 @@
 #include "runtime/plan/plan.h"
 
 // What reading a prompt takes, by strategy and by the order of its loops (runtime/decode/prefill_order.h).
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 
 // exact in both orders, window and topk with their options in request.session.prefill.
 std::vector<PlannedPrefill> plan_prefill(const PlanRequest& request, const MachineProfile* profile);
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

@@ -2,10 +2,11 @@
 
 #include "offload/error.h"
 #include "offload/format.h"
+#include "offload/json_text.h"
 #include "runtime/plan/plan.h"
 
 // A plan as people and as programs read it.
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 namespace {
 
 struct Term {
@@ -136,7 +137,7 @@ std::string plan_json(const std::vector<Plan>& plans) {
     }
     report["plans"].push_back(std::move(entry));
   }
-  return report.dump(2) + "\n";
+  return json_document(report);
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

@@ -8,9 +8,10 @@
 
 #include "offload/error.h"
 #include "offload/json_file.h"
+#include "offload/json_text.h"
 #include "offload/output_file.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 namespace {
 
 constexpr const char* schema = "hayloft.profile/1";
@@ -30,6 +31,12 @@ constexpr RateField rate_fields[] = {
     {"int4_scan_GBps", &AttentionRates::int4_scan},
     {"row_scan_GBps", &AttentionRates::row_scan},
     {"causal_GFLOPps", &AttentionRates::causal},
+    {"ann_search_GBps", &AttentionRates::ann_search},
+};
+// Times, in microseconds.
+constexpr RateField time_fields[] = {
+    {"column_select_us", &AttentionRates::column_select_us},
+    {"exact_select_us", &AttentionRates::exact_select_us},
 };
 
 struct ColumnsField {
@@ -55,6 +62,7 @@ AttentionRates read_rates(const nlohmann::json& entry, const std::string& where)
   rates.head_dim = static_cast<int>(fields.integer("head_dim", 8, 256));
   rates.group = static_cast<int>(fields.integer("group", 1, 4096));
   for (const RateField& field : rate_fields) rates.*field.rate = fields.positive(field.name);
+  for (const RateField& field : time_fields) rates.*field.rate = fields.positive(field.name);
   return rates;
 }
 
@@ -72,6 +80,9 @@ double distance(int a, int b) {
 AttentionRates between(AttentionRates a, const AttentionRates& b, double weight) {
   for (const RateField& field : rate_fields) {
     a.*field.rate = 1 / ((1 - weight) / (a.*field.rate) + weight / (b.*field.rate));
+  }
+  for (const RateField& field : time_fields) {
+    a.*field.rate = (1 - weight) * (a.*field.rate) + weight * (b.*field.rate);
   }
   return a;
 }
@@ -136,12 +147,12 @@ AttentionRates MachineProfile::rates(int head_dim, int group) const {
   return rates_among(attention, head_dim, group);
 }
 
-AttentionRates MachineProfile::rates(int head_dim, int group, std::uint64_t bytes) const {
+AttentionRates MachineProfile::rates(int head_dim, int group, std::uint64_t store_bytes) const {
   const AttentionRates large = rates(head_dim, group);
-  if (attention_small.empty() || footprint_bytes <= small_footprint_bytes) return large;
   const double small = static_cast<double>(small_footprint_bytes);
-  const double way = std::log(std::max(1.0, static_cast<double>(bytes)) / small) /
-                     std::log(static_cast<double>(footprint_bytes) / small);
+  const double past_caches = static_cast<double>(footprint_bytes) / 4;
+  if (attention_small.empty() || past_caches <= small) return large;
+  const double way = std::log(std::max(1.0, static_cast<double>(store_bytes)) / small) / std::log(past_caches / small);
   return between(rates_among(attention_small, head_dim, group), large, std::clamp(way, 0.0, 1.0));
 }
 
@@ -154,9 +165,6 @@ gpu::LinkChoice MachineProfile::best_link() const {
 }
 
 std::string profile_json(const MachineProfile& profile) {
-  const auto or_null = [](const std::optional<double>& rate) {
-    return rate ? nlohmann::ordered_json(*rate) : nlohmann::ordered_json();
-  };
   nlohmann::ordered_json json = {
       {"schema", schema},
       {"machine", profile.machine},
@@ -167,10 +175,10 @@ std::string profile_json(const MachineProfile& profile) {
       {"weight_stream_GBps", profile.weight_stream},
       {"matmul_GFLOPps", profile.matmul},
       {"layer_overhead_us", profile.layer_overhead_us},
-      {"link_to_device_GBps", or_null(profile.link_to_device)},
-      {"link_to_host_GBps", or_null(profile.link_to_host)},
+      {"link_to_device_GBps", json_or_null(profile.link_to_device)},
+      {"link_to_host_GBps", json_or_null(profile.link_to_host)},
   };
-  for (const ColumnsField& field : columns_fields) json[field.name] = or_null(profile.*field.columns.*field.way);
+  for (const ColumnsField& field : columns_fields) json[field.name] = json_or_null(profile.*field.columns.*field.way);
   for (const NearRead& read : profile.near_reads) {
     json["near_reads"].push_back({{"node", read.node}, {"threads", read.threads}, {"GBps", read.rate}});
   }
@@ -178,6 +186,7 @@ std::string profile_json(const MachineProfile& profile) {
     for (const AttentionRates& rates : attention) {
       nlohmann::ordered_json entry = {{"head_dim", rates.head_dim}, {"group", rates.group}};
       for (const RateField& field : rate_fields) entry[field.name] = rates.*field.rate;
+      for (const RateField& field : time_fields) entry[field.name] = rates.*field.rate;
       json[list].push_back(std::move(entry));
     }
   };
@@ -186,7 +195,7 @@ std::string profile_json(const MachineProfile& profile) {
     json["small_footprint_bytes"] = profile.small_footprint_bytes;
     add("attention_small", profile.attention_small);
   }
-  return json.dump(2) + "\n";
+  return json_document(json);
 }
 
 namespace {
@@ -279,4 +288,4 @@ std::filesystem::path default_profile_path() {
   fail("neither XDG_CACHE_HOME nor HOME says where machine profiles are kept; name one with --profile FILE");
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

@@ -14,15 +14,15 @@
 
 // What a machine gives, measured by `hayloft link` and read by the planner (docs/plan.md). Rates are bytes read as
 // the counters count them, over time; GB = 10^9 bytes.
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 
 // How fast attention goes, for heads of one dimension shared by a group of query heads. The arithmetic grows with the
 // group, so reading alone does not say it.
 struct AttentionRates {
   int head_dim = 0;
   int group = 0;
-  double column_scan = 0;  // GB/s: SparQ's step 1 and its selection, rank 16, f16 columns
-  double exact_scan = 0;   // GB/s: the top-k of each query head over all columns
+  double column_scan = 0;  // GB/s: SparQ's step 1 with a selection of 32 positions, rank 16, f16 columns
+  double exact_scan = 0;   // GB/s: the top 32 of each query head over all columns
   double row_gather = 0;   // GB/s: attention to scattered rows
   double dense = 0;        // GB/s: attention to all rows in order
   double tail = 0;         // GB/s: attention to a tail of 4096 tokens
@@ -32,6 +32,11 @@ struct AttentionRates {
   double int4_scan = 0;
   double row_scan = 0;
   double causal = 0;  // GFLOP/s: attention of a prompt's chunk, 4 d for each query and key it sees
+  // GB/s: the search of an approximate index, which reads whole centroids and scattered keys.
+  double ann_search = 0;
+  // Microseconds for each position that a list selects: where the best are found, keys are scored a second time.
+  double column_select_us = 0;  // by SparQ's step 1
+  double exact_select_us = 0;   // by the exact search
 
   // Of SparQ's step 1, and of the exact top-k over a store whose columns have that format.
   double sparq_scan(offload::ColumnFormat format) const;
@@ -71,8 +76,8 @@ struct MachineProfile {
   LinkColumns link_columns_int8;
   LinkColumns link_columns_int4;
   std::vector<AttentionRates> attention;  // at least one
-  // The same over little memory, all of it at every turn, as a short context is read: where a processor shares a large
-  // cache with others, how much of it a context keeps is a matter of its size. None, or all that `attention` has.
+  // The same over little memory, all of it at every turn, as a short context is read: how much of a context stays in
+  // the processor's cache depends on its size. None, or all that `attention` has.
   std::uint64_t small_footprint_bytes = 0;
   std::vector<AttentionRates> attention_small;
 
@@ -80,9 +85,11 @@ struct MachineProfile {
 
   // For heads that were not measured: those of the nearest dimension, the time per byte interpolated over the group.
   AttentionRates rates(int head_dim, int group) const;
-  // For steps that read so many bytes each: the time per byte interpolated between the two footprints, over their
-  // logarithms.
-  AttentionRates rates(int head_dim, int group, std::uint64_t bytes) const;
+  // For a store of so many bytes, all layers together: the time per byte interpolated, over the logarithm, between the
+  // small footprint and a quarter of the large one, for caches have an edge. Stores are compared with footprints, not
+  // with the bytes that a step reads, because over a footprint, too, an operation reads its part only, such as the
+  // columns.
+  AttentionRates rates(int head_dim, int group, std::uint64_t store_bytes) const;
 
   // What --link auto takes for the columns of each format: the multiprocessors, unless another way is faster by more
   // than they vary from run to run; the copy engine costs a wait of the host in every layer.
@@ -116,4 +123,4 @@ std::optional<MachineProfile> find_profile(const std::filesystem::path& given = 
 // $XDG_CACHE_HOME/hayloft/profile.json, else ~/.cache/hayloft/profile.json. Throws Error when neither is set.
 std::filesystem::path default_profile_path();
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

@@ -31,7 +31,7 @@ constexpr bool sanitized = false;
 class MemoryLimit : public testing::Test {
  protected:
   MemoryLimit() {
-    const auto grammar = runtime::make_grammar(4);
+    const auto grammar = runtime::eval::make_grammar(4);
     std::string text;
     for (int i = 0; i < 120; ++i) text += grammar->next() + " ";
     folder.write("text.txt", text);

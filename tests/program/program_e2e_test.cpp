@@ -345,6 +345,30 @@ TEST_F(ProgramTest, NeedleEndsInATableAPictureAndJson) {
   EXPECT_EQ(left_behind().size(), 2u) << "the JSON and the picture, no temporary files";
 }
 
+TEST_F(ProgramTest, AShortContextLeavesTheMethodsSomethingToSelect) {
+  const std::vector<std::string> arguments{"needle",   "--ctx-size", "4096",   "--attn",    "sparq:r=1:k=4",
+                                           "--depths", "3",          "--json", at("n.json")};
+  const Outcome chosen = run_program(arguments);
+  ASSERT_EQ(chosen.exit_code, 0) << chosen.err;
+  EXPECT_EQ(chosen.out.find("attended to"), std::string::npos) << chosen.out;
+  for (const auto& row : nlohmann::json::parse(contents(at("n.json")))["rows"]) {
+    EXPECT_LT(row["recall"], 0.7) << "one column and four positions find less than all of the best four";
+    EXPECT_LT(row["attended_share"], 0.2);
+  }
+  std::vector<std::string> whole = arguments;  // the whole context in the tail
+  whole.insert(whole.end(), {"--block-tokens", "4096"});
+  const Outcome forced = run_program(whole);
+  ASSERT_EQ(forced.exit_code, 0) << forced.err;
+  for (const std::string& text : {forced.out, forced.err}) {
+    EXPECT_NE(text.find("* sparq r=1 k=4 at 4k attended to 100.0% of the context"), std::string::npos) << text;
+  }
+  for (const auto& row : nlohmann::json::parse(contents(at("n.json")))["rows"]) {
+    EXPECT_EQ(row["recall"], 1);
+    EXPECT_EQ(row["attended_share"], 1);
+    EXPECT_EQ(row["block_tokens"], 4096);
+  }
+}
+
 TEST_F(ProgramTest, NeedlesAreFoundByEveryColumnFormat) {
   // The bundled model; nearly the whole context lies in the store.
   for (const std::string format : {"f16", "int8", "int4"}) {

@@ -19,7 +19,7 @@ class IngestOnALostDevice : public ::testing::Test {
     options.session.cache.window = 8;
     options.session.chunk_tokens = chunk;
     options.checkpoint_seconds = 0;  // after every chunk
-    const auto grammar = make_grammar(3);
+    const auto grammar = eval::make_grammar(3);
     while (tokenizer.encode(text).size() < 3 * chunk + 5) text += grammar->next() + " ";
   }
 

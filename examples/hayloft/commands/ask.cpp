@@ -124,7 +124,7 @@ class AskCommand : public Command {
   AuditChoices audit_;
   MachineOptions machine_;
   runtime::MethodOptions method_;
-  runtime::Plan plan_;
+  runtime::plan::Plan plan_;
 };
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "offload/format.h"
 #include "offload/list.h"
 #include "runtime/decode/device_memory.h"
+#include "runtime/eval/reach.h"
 #include "runtime/plan/attention_bench.h"
 #include "runtime/plan/profile.h"
 
@@ -32,7 +33,7 @@ struct Measured {
   offload::ColumnFormat columns;
   int measured_layers;
   std::uint64_t host_bytes;
-  runtime::AttentionBenchRow row;
+  runtime::plan::AttentionBenchRow row;
 };
 
 class BenchCommand : public Command {
@@ -42,7 +43,7 @@ class BenchCommand : public Command {
     add_text(
         app, "--shape", "LAYERS,HEADS,KV-HEADS,HEAD-DIM",
         [this](const std::string& text) {
-          const runtime::ShapeOptions shape = read_shape(text);
+          const runtime::plan::ShapeOptions shape = read_shape(text);
           bench_.layers = static_cast<int>(shape.layers);
           bench_.query_heads = static_cast<int>(shape.heads);
           bench_.kv_heads = static_cast<int>(shape.kv_heads);
@@ -60,6 +61,7 @@ class BenchCommand : public Command {
     common(app, Section::model, {"--shape"});
     common(app, Section::task, {"--seconds"});
     common(app, Section::memory, {"--columns"});
+    machine_.block_tokens = 0;
     add_machine_options(app, machine_);
     add_profile_option(app, machine_);
     add_json_option(app, json_, "Write the figures as JSON, to a file after every method");
@@ -67,13 +69,14 @@ class BenchCommand : public Command {
 
   void check() override {
     bench_.methods = attention_.methods();
-    bench_.block_tokens = machine_.block_tokens;
     if (bench_.query_heads % bench_.kv_heads != 0) {
       fail("--shape: {} query heads cannot be shared out among {} KV heads", bench_.query_heads, bench_.kv_heads);
     }
     for (const runtime::MethodOptions& method : bench_.methods) runtime::make_method(method, bench_.head_dim);
-    for (const offload::ColumnFormat format : columns_) {
-      offload::BlockLayout({1, bench_.kv_heads, bench_.head_dim, bench_.block_tokens, format});
+    for (const std::int64_t tokens : lengths_) {
+      for (const offload::ColumnFormat format : columns_) {
+        offload::BlockLayout({1, bench_.kv_heads, bench_.head_dim, block_tokens(tokens), format});
+      }
     }
   }
 
@@ -85,15 +88,16 @@ class BenchCommand : public Command {
     for (const std::int64_t tokens : lengths_) {
       for (const offload::ColumnFormat format : columns_) {
         bench_.tokens = tokens;
+        bench_.block_tokens = block_tokens(tokens);
         bench_.columns = format;
-        const auto keep = [&](const runtime::AttentionBenchResult& so_far) {
+        const auto keep = [&](const runtime::plan::AttentionBenchResult& so_far) {
           announce(so_far);
           if (so_far.rows.empty()) return;
           all_.push_back({tokens, format, so_far.measured_layers, so_far.host_bytes, so_far.rows.back()});
           if (json.wanted() && !json.to_stdout()) json.write(as_json(environment, false));
         };
-        runtime::bench_attention(*environment.backend, *environment.arena, bench_,
-                                 {[](const std::string&) { check_interrupted(); }, keep});
+        runtime::plan::bench_attention(*environment.backend, *environment.arena, bench_,
+                                       {[](const std::string&) { check_interrupted(); }, keep});
       }
     }
     if (!json.to_stdout()) print(table());
@@ -102,6 +106,10 @@ class BenchCommand : public Command {
   }
 
  private:
+  int block_tokens(std::int64_t tokens) const {
+    return machine_.block_tokens > 0 ? machine_.block_tokens : runtime::eval::block_tokens_for(tokens);
+  }
+
   void read_columns(const std::string& text) {
     columns_.clear();
     for (const std::string_view item : split_list(text)) columns_.push_back(column_format(std::string(item)));
@@ -113,7 +121,7 @@ class BenchCommand : public Command {
     double near;  // by what searches beside the memory
   };
   std::optional<ReadRates> read_rates(const std::string& device) const {
-    const std::optional<runtime::MachineProfile> profile = machine_profile(machine_.profile);
+    const std::optional<runtime::plan::MachineProfile> profile = machine_profile(machine_.profile);
     if (!profile) return std::nullopt;
     if (device == "cpu") return ReadRates{profile->near_read, profile->near_read};
     if (!profile->link_to_device) return std::nullopt;
@@ -121,7 +129,7 @@ class BenchCommand : public Command {
   }
 
   // What the bytes of a step take at those rates, the search first.
-  double floor_ms(const runtime::AttentionBenchRow& row) const {
+  double floor_ms(const runtime::plan::AttentionBenchRow& row) const {
     const auto ms = [&](runtime::Place place, double rate) {
       return static_cast<double>(row.counters.total(place)) / rate / 1e6;
     };
@@ -129,21 +137,21 @@ class BenchCommand : public Command {
   }
 
   // One line of how far it has come: filling memory is most of the time of a long context.
-  void announce(const runtime::AttentionBenchResult& so_far) const {
+  void announce(const runtime::plan::AttentionBenchResult& so_far) const {
     const std::string what = fmt::format("{} tokens, {} columns", format_count(bench_.tokens), name(bench_.columns));
     if (so_far.rows.empty()) {
       note("{}: {} of {} layers, {} filled in {:.1f} s\n", what, so_far.measured_layers, bench_.layers,
            format_bytes(so_far.host_bytes), so_far.fill_seconds);
     } else {
-      const runtime::AttentionBenchRow& row = so_far.rows.back();
+      const runtime::plan::AttentionBenchRow& row = so_far.rows.back();
       note("{}, {}: {:.2f} ms/token, {} steps\n", what, runtime::method_label(row.attn), row.ms, row.steps);
     }
   }
 
-  static std::string parts(const runtime::AttentionBenchRow& row) {
+  static std::string parts(const runtime::plan::AttentionBenchRow& row) {
     std::string text;
     double rest = row.ms;
-    for (const runtime::PartTime& part : row.stages) {
+    for (const runtime::plan::PartTime& part : row.stages) {
       text += fmt::format("{}{} {:.2f}", text.empty() ? "" : ", ", part.name, part.ms);
       rest -= part.ms;
     }
@@ -213,7 +221,7 @@ class BenchCommand : public Command {
           {"steps", m.row.steps},
           {"measured_layers", m.measured_layers},
           {"host_bytes", m.host_bytes}};
-      for (const runtime::PartTime& stage : m.row.stages) row["stage_ms"][stage.name] = stage.ms;
+      for (const runtime::plan::PartTime& stage : m.row.stages) row["stage_ms"][stage.name] = stage.ms;
       for (int place = 0; place < runtime::place_count; ++place) {
         const auto at = static_cast<runtime::Place>(place);
         row["bytes"][runtime::name(at)] = m.row.counters.total(at);
@@ -229,7 +237,7 @@ class BenchCommand : public Command {
     return json.dump(2) + "\n";
   }
 
-  runtime::AttentionBench bench_;
+  runtime::plan::AttentionBench bench_;
   std::vector<std::int64_t> lengths_{std::int64_t{1} << 17, std::int64_t{1} << 20};
   std::vector<offload::ColumnFormat> columns_{offload::ColumnFormat::f16};
   std::string json_;

@@ -26,6 +26,7 @@
 #include "offload/progress.h"
 #include "runtime/checkpoint/fingerprint.h"
 #include "runtime/eval/file.h"
+#include "runtime/eval/reach.h"
 #include "runtime/eval/report.h"
 
 // hayloft eval: RULER's tasks, copying, perplexity and agreement with dense attention, method by length.
@@ -59,6 +60,7 @@ class EvalCommand : public Command {
     add_attention_options(app, attention_, {"dense", "sparq", "topk", "window"});
     add_prefill_options(app, options_.session);
     add_columns_option(app, options_.session.cache.columns);
+    machine_.block_tokens = 0;
     add_machine_options(app, machine_);
     add_profile_option(app, machine_);
     add_output_options(app);
@@ -80,7 +82,7 @@ class EvalCommand : public Command {
     if (!stats_file_.empty() && ctx_sizes_.size() > 1) {
       fail("--attention-stats {}: is of one context length, and --ctx-size has {}", stats_file_, ctx_sizes_.size());
     }
-    if (!plot_.empty()) runtime::picture_format(plot_);
+    if (!plot_.empty()) runtime::eval::picture_format(plot_);
   }
 
   void run() override {
@@ -110,19 +112,20 @@ class EvalCommand : public Command {
       throw;
     }
     table_.show("\n" + summary());
+    warn_of_reach(rows(), json.to_stdout());
     if (!plot_.empty()) write_plot();
     if (stats_) write_attention_stats(*stats_, stats_file_);
-    json.write(runtime::eval_json(report()));
+    json.write(runtime::eval::eval_json(report()));
     say_device_memory(*environment.backend);
     table_.finish();
   }
 
  private:
-  runtime::EvalRecipe recipe(const Environment& environment, const std::filesystem::path& directory) const {
+  runtime::eval::EvalRecipe recipe(const Environment& environment, const std::filesystem::path& directory) const {
     const auto digest = [](const char* option, const std::string& path) {
-      return path.empty() ? "" : runtime::file_digest(option, path);
+      return path.empty() ? "" : runtime::eval::file_digest(option, path);
     };
-    runtime::EvalRecipe recipe;
+    runtime::eval::EvalRecipe recipe;
     recipe.version = HAYLOFT_VERSION;
     recipe.model = model_name(directory);
     for (const std::uint8_t byte : runtime::fingerprint(directory)) recipe.fingerprint += fmt::format("{:02x}", byte);
@@ -143,7 +146,7 @@ class EvalCommand : public Command {
     recipe.block_tokens = options_.session.cache.block_tokens;
     recipe.columns = offload::name(options_.session.cache.columns);
     recipe.agreement = options_.agreement;
-    recipe.fidelity = options_.fidelity;
+    recipe.fidelity = options_.fidelity_steps > 0;
     return recipe;
   }
 
@@ -156,46 +159,48 @@ class EvalCommand : public Command {
   }
 
   // Length by length, files of prepared samples last.
-  std::vector<std::unique_ptr<runtime::EvalTask>> make_tasks(const runtime::Tokenizer& tokenizer,
-                                                             const std::string& text) const {
-    std::vector<std::unique_ptr<runtime::EvalTask>> tasks;
-    const auto tokens = runtime::read_eval_text(text, tokenizer);
+  std::vector<std::unique_ptr<runtime::eval::EvalTask>> make_tasks(const runtime::Tokenizer& tokenizer,
+                                                                   const std::string& text) const {
+    std::vector<std::unique_ptr<runtime::eval::EvalTask>> tasks;
+    const auto tokens = runtime::eval::read_eval_text(text, tokenizer);
     for (const std::int64_t length : ctx_sizes_) {
       for (const std::string& name : tasks_) {
         if (name == "perplexity") {
-          tasks.push_back(runtime::make_perplexity(tokens, length, options_.samples, scored_tokens_));
+          tasks.push_back(runtime::eval::make_perplexity(tokens, length, options_.samples, scored_tokens_));
         } else if (name == "repetition") {
           tasks.push_back(
-              runtime::make_repetition(tokens, tokenizer, length, options_.samples, scored_tokens_, ruler_.seed));
+              runtime::eval::make_repetition(tokens, tokenizer, length, options_.samples, scored_tokens_, ruler_.seed));
         } else if (name == "depths") {
-          tasks.push_back(runtime::make_depths(ruler_, tokenizer, length, options_.samples));
+          tasks.push_back(
+              runtime::eval::make_depths({ruler_.seed, options_.samples, ruler_.digits, haystack_}, tokenizer, length));
         } else {
-          tasks.push_back(runtime::make_ruler_eval(name, ruler_, tokenizer, length));
+          tasks.push_back(runtime::eval::make_ruler_eval(name, ruler_, tokenizer, length));
         }
       }
     }
-    for (const std::string& file : prepared_) tasks.push_back(runtime::make_prepared_eval(file, tokenizer));
+    for (const std::string& file : prepared_) tasks.push_back(runtime::eval::make_prepared_eval(file, tokenizer));
     return tasks;
   }
 
   void announce(const Environment& environment, const std::filesystem::path& directory,
-                const std::vector<std::unique_ptr<runtime::EvalTask>>& tasks) const {
-    const std::optional<runtime::MachineProfile> profile = machine_profile(machine_.profile);
+                const std::vector<std::unique_ptr<runtime::eval::EvalTask>>& tasks) const {
+    const std::optional<runtime::plan::MachineProfile> profile = machine_profile(machine_.profile);
     std::set<std::int64_t> lengths;
     for (const auto& task : tasks) lengths.insert(task->ctx_size());
     for (const std::int64_t length : lengths) {
-      announce_plan(environment, {directory, options_.session, options_.methods, length, 0}, profile);
+      const runtime::SessionOptions session = runtime::eval::session_at(options_.session, length);
+      announce_plan(environment, {directory, session, options_.methods, length, 0}, profile);
     }
   }
 
-  void run_task(const Environment& environment, runtime::EvalTask& task) {
+  void run_task(const Environment& environment, runtime::eval::EvalTask& task) {
     const std::string what = fmt::format("{} at {}", task.name(), format_count(task.ctx_size()));
     const int samples = std::min(options_.samples, task.samples());
-    runtime::EvalHooks hooks;
-    hooks.done = [&](const runtime::EvalTask&, int sample, const runtime::MethodOptions& attn) {
+    runtime::eval::EvalHooks hooks;
+    hooks.done = [&](const runtime::eval::EvalTask&, int sample, const runtime::MethodOptions& attn) {
       return file_ && file_->has(task.name(), task.ctx_size(), sample, attn);
     };
-    hooks.sample_started = [&](const runtime::EvalTask&, int sample, std::int64_t prompt_tokens) {
+    hooks.sample_started = [&](const runtime::eval::EvalTask&, int sample, std::int64_t prompt_tokens) {
       check_interrupted();
       reading_ = prompt_tokens >= long_prompt;
       if (reading_) {
@@ -213,30 +218,30 @@ class EvalCommand : public Command {
     };
     hooks.prepare = [](std::int64_t, std::int64_t) { check_interrupted(); };
     hooks.step = check_interrupted;
-    hooks.row = [&](const runtime::EvalRow& row) {
+    hooks.row = [&](const runtime::eval::EvalRow& row) {
       if (file_) {
         file_->add(row);
       } else {
         report_.rows.push_back(row);
       }
-      if (machine_.verbose) table_.show(runtime::eval_line(row) + "\n");
+      if (machine_.verbose) table_.show(runtime::eval::eval_line(row) + "\n");
     };
-    runtime::run_eval(*environment.model, *environment.tokenizer, *environment.arena, task, options_, hooks);
+    runtime::eval::run_eval(*environment.model, *environment.tokenizer, *environment.arena, task, options_, hooks);
     progress_.reset();
   }
 
-  const std::vector<runtime::EvalRow>& rows() const { return file_ ? file_->rows() : report_.rows; }
+  const std::vector<runtime::eval::EvalRow>& rows() const { return file_ ? file_->rows() : report_.rows; }
 
   // Of all rows of the file, where there is one.
-  runtime::EvalReport report() const { return {report_.recipe, rows(), report_.effective_share}; }
-  std::string summary() const { return runtime::eval_summary(report(), format_); }
+  runtime::eval::EvalReport report() const { return {report_.recipe, rows(), report_.effective_share}; }
+  std::string summary() const { return runtime::eval::eval_summary(report(), format_); }
 
   void write_plot() const {
-    const std::optional<runtime::Scatter> scatter = runtime::eval_scatter(report(), plot_by_);
+    const std::optional<runtime::eval::Scatter> scatter = runtime::eval::eval_scatter(report(), plot_by_);
     if (!scatter)
       fail("--plot {}: there is nothing to draw; --plot-by top1 and kl need --agreement or perplexity", plot_);
     offload::OutputFile picture(plot_);
-    picture.write(runtime::render_scatter(*scatter, runtime::picture_format(plot_)));
+    picture.write(runtime::eval::render_scatter(*scatter, runtime::eval::picture_format(plot_)));
     picture.commit();
   }
 
@@ -280,7 +285,7 @@ class EvalCommand : public Command {
     app.add_flag("--agreement", options_.agreement,
                  "Also compare every method with dense attention, step by step: top-1 agreement and KL divergence");
     app.add_flag_callback(
-        "--no-recall", [this] { options_.fidelity = false; },
+        "--no-recall", [this] { options_.fidelity_steps = 0; },
         "Do not compare the first steps with exact attention: no recall, mass and error");
     common(app, Section::text, {"--text", "--haystack", "--jsonl"});
     advanced(app, Section::text, {"--squad", "--hotpotqa"});
@@ -295,7 +300,7 @@ class EvalCommand : public Command {
         ->take_last();
     add_json_option(app, json_, "Write means and rows as JSON");
     app.add_option("--plot", plot_, "Draw quality against bytes moved, .svg or .png")->type_name("FILE")->take_last();
-    using runtime::EvalQuality;
+    using runtime::eval::EvalQuality;
     add_choice<EvalQuality>(app, "--plot-by",
                             {{"score", EvalQuality::automatic},
                              {"top1", EvalQuality::top1},
@@ -327,13 +332,13 @@ class EvalCommand : public Command {
   std::string (*format_)(const TextTable&) = aligned;
   AttentionOptions attention_;
   MachineOptions machine_;
-  runtime::RulerOptions ruler_;
-  runtime::EvalOptions options_;
-  runtime::EvalQuality plot_by_ = runtime::EvalQuality::automatic;
+  runtime::eval::RulerOptions ruler_;
+  runtime::eval::EvalOptions options_;
+  runtime::eval::EvalQuality plot_by_ = runtime::eval::EvalQuality::automatic;
 
   TableOutput table_;
-  std::optional<runtime::EvalFile> file_;
-  runtime::EvalReport report_;
+  std::optional<runtime::eval::EvalFile> file_;
+  runtime::eval::EvalReport report_;
   std::optional<Progress> progress_;
   bool reading_ = false;  // progress_ is that of a prefill
 };

@@ -142,7 +142,7 @@ class GenerateCommand : public Command {
   runtime::SessionOptions session_;
   runtime::MethodOptions method_;
 
-  runtime::Plan plan_;
+  runtime::plan::Plan plan_;
   double prefill_seconds_ = 0;
   Decoded done_;
 };

@@ -72,7 +72,7 @@ class IngestCommand : public Command {
     const bool appending = !append_.empty();
     const std::string path = appending ? append_ : save_;
 
-    runtime::Plan plan;
+    runtime::plan::Plan plan;
     runtime::PrefillOptions::Kind kind{};
     options_.planned = [&, profile = machine_profile(machine_.profile)](const runtime::SessionOptions& reading,
                                                                         std::int64_t tokens, std::int64_t stored) {

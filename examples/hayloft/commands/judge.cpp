@@ -39,14 +39,15 @@ class JudgeCommand : public Command {
     const TextOutput output(json_);
     output.check();
     nlohmann::ordered_json report = read();
-    const std::vector<runtime::Shown> lines = judge(report);
-    if (!output.to_stdout()) print(runtime::shown_table(lines));
-    report["shows"] = runtime::shown_json(lines);
+    const std::vector<runtime::plan::Shown> lines = judge(report);
+    if (!output.to_stdout()) print(runtime::plan::shown_table(lines));
+    report["shows"] = runtime::plan::shown_json(lines);
     output.write(report.dump(1) + "\n");
-    const auto count = [&](runtime::Verdict verdict) {
-      return std::count_if(lines.begin(), lines.end(), [&](const runtime::Shown& s) { return s.verdict == verdict; });
+    const auto count = [&](runtime::plan::Verdict verdict) {
+      return std::count_if(lines.begin(), lines.end(),
+                           [&](const runtime::plan::Shown& s) { return s.verdict == verdict; });
     };
-    const auto missed = count(runtime::Verdict::missed), unmeasured = count(runtime::Verdict::unmeasured);
+    const auto missed = count(runtime::plan::Verdict::missed), unmeasured = count(runtime::plan::Verdict::unmeasured);
     if (missed > 0 || (unmeasured > 0 && !partial_))
       fail("{} lines are not met and {} not measured", missed, unmeasured);
   }
@@ -69,9 +70,9 @@ class JudgeCommand : public Command {
     }
   }
 
-  std::vector<runtime::Shown> judge(const nlohmann::ordered_json& report) const {
+  std::vector<runtime::plan::Shown> judge(const nlohmann::ordered_json& report) const {
     try {
-      return runtime::judge_gpu_check(report);
+      return runtime::plan::judge_gpu_check(report);
     } catch (const Error& error) {
       fail("{}: {}", report_, error.what());
     }

@@ -13,6 +13,7 @@
 #include "examples/hayloft/text_output.h"
 #include "offload/error.h"
 #include "offload/format.h"
+#include "offload/json_text.h"
 #include "offload/list.h"
 #include "offload/output_file.h"
 #include "runtime/plan/link_report.h"
@@ -71,7 +72,7 @@ class LinkCommand : public Command {
     const TextOutput json(json_);
     json.check();
     const std::filesystem::path path =
-        profile_.empty() ? runtime::default_profile_path() : std::filesystem::path(profile_);
+        profile_.empty() ? runtime::plan::default_profile_path() : std::filesystem::path(profile_);
     if (!profile_.empty()) offload::require_writable(path);
 
     std::optional<Environment> environment(std::in_place, machine_);
@@ -87,21 +88,21 @@ class LinkCommand : public Command {
       if (json.wanted() && !json.to_stdout()) json.write(unfinished_json(*link));
       if (machine_.cuda.link == gpu::LinkChoice()) {
         // The rates of a profile are those of the link that it recommends, not of the one that was there before.
-        machine_.cuda.link = runtime::best_link(*link);
+        machine_.cuda.link = runtime::plan::best_link(*link);
         environment.emplace(machine_);
       }
     }
-    runtime::MachineProfile profile = runtime::measure_profile(
+    runtime::plan::MachineProfile profile = runtime::plan::measure_profile(
         *environment->backend, *environment->arena, environment->topology, options_, [&](const std::string& what) {
           if (link) note("profile: {}\n", what);
           check_interrupted();
         });
-    if (link) runtime::note_link(*link, profile);
-    runtime::write_profile(profile, path);
+    if (link) runtime::plan::note_link(*link, profile);
+    runtime::plan::write_profile(profile, path);
     if (!json.to_stdout()) {
       const bool table = format_ == Format::md;
       print(table ? markdown(profile) : csv(profile));
-      if (link) print("\n" + (table ? runtime::link_table(*link) : runtime::link_csv(*link)));
+      if (link) print("\n" + (table ? runtime::plan::link_table(*link) : runtime::plan::link_csv(*link)));
     }
     std::vector<std::string> skipped = profile.skipped;
     if (!link) add_link_skipped(skipped);
@@ -133,37 +134,40 @@ class LinkCommand : public Command {
 
   static std::string unfinished_json(const gpu::LinkReport& link) {
     nlohmann::ordered_json json{{"complete", false}, {"skipped", link.skipped}};
-    json.update(nlohmann::ordered_json::parse(runtime::link_json(link)));
-    return json.dump(2) + "\n";
+    json.update(nlohmann::ordered_json::parse(runtime::plan::link_json(link)));
+    return json_document(json);
   }
 
   // The profile, and beside its fields what was measured of the link and what was not.
-  static std::string whole_json(const runtime::MachineProfile& profile, const std::optional<gpu::LinkReport>& link,
-                                const std::vector<std::string>& skipped) {
-    nlohmann::ordered_json json = nlohmann::ordered_json::parse(runtime::profile_json(profile));
+  static std::string whole_json(const runtime::plan::MachineProfile& profile,
+                                const std::optional<gpu::LinkReport>& link, const std::vector<std::string>& skipped) {
+    nlohmann::ordered_json json = nlohmann::ordered_json::parse(runtime::plan::profile_json(profile));
     json["complete"] = true;
     json["skipped"] = skipped;
-    if (link) json.update(nlohmann::ordered_json::parse(runtime::link_json(*link)));
-    return json.dump(2) + "\n";
+    if (link) json.update(nlohmann::ordered_json::parse(runtime::plan::link_json(*link)));
+    return json_document(json);
   }
 
   // Calls row(what, head dimension or 0, group or 0, rate, unit) for every figure.
   template <class Row>
-  static void each(const runtime::MachineProfile& profile, const Row& row) {
+  static void each(const runtime::plan::MachineProfile& profile, const Row& row) {
     row("near-memory read", 0, 0, profile.near_read, "GB/s");
-    for (const runtime::NearRead& read : profile.near_reads) {
+    for (const runtime::plan::NearRead& read : profile.near_reads) {
       row(fmt::format("near-memory read, node {}, {} thread{}", read.node, read.threads, read.threads == 1 ? "" : "s"),
           0, 0, read.rate, "GB/s");
     }
     row("weights, one token", 0, 0, profile.weight_stream, "GB/s");
     row("weights, many tokens", 0, 0, profile.matmul, "GFLOP/s");
     row("overhead of a layer", 0, 0, profile.layer_overhead_us, "us");
-    for (const runtime::AttentionRates& rates : profile.attention) {
+    for (const runtime::plan::AttentionRates& rates : profile.attention) {
       row("column scan, r=16", rates.head_dim, rates.group, rates.column_scan, "GB/s");
       row("column scan, int8", rates.head_dim, rates.group, rates.int8_scan, "GB/s");
       row("column scan, int4", rates.head_dim, rates.group, rates.int4_scan, "GB/s");
       row("exact scan", rates.head_dim, rates.group, rates.exact_scan, "GB/s");
       row("exact scan, rows", rates.head_dim, rates.group, rates.row_scan, "GB/s");
+      row("search of an index", rates.head_dim, rates.group, rates.ann_search, "GB/s");
+      row("selecting a position, columns", rates.head_dim, rates.group, rates.column_select_us, "us");
+      row("selecting a position, exact", rates.head_dim, rates.group, rates.exact_select_us, "us");
       row("row gather", rates.head_dim, rates.group, rates.row_gather, "GB/s");
       row("dense", rates.head_dim, rates.group, rates.dense, "GB/s");
       row("tail", rates.head_dim, rates.group, rates.tail, "GB/s");
@@ -172,7 +176,7 @@ class LinkCommand : public Command {
     }
   }
 
-  static std::string markdown(const runtime::MachineProfile& profile) {
+  static std::string markdown(const runtime::plan::MachineProfile& profile) {
     std::string text = fmt::format("{}; {} threads, over {}\n\n| what | head dimension | group | rate | |\n",
                                    profile.machine, profile.threads, format_bytes(profile.footprint_bytes));
     text += "|---|---:|---:|---:|---|\n";
@@ -180,9 +184,10 @@ class LinkCommand : public Command {
     each(profile, [&](const std::string& what, int d, int group, double rate, const char* unit) {
       text += fmt::format("| {} | {} | {} | {:.4g} | {} |\n", what, size(d), size(group), rate, unit);
     });
-    const bool fewer_are_faster = std::any_of(
-        profile.near_reads.begin(), profile.near_reads.end(),
-        [&](const runtime::NearRead& read) { return read.threads < profile.threads && read.rate > profile.near_read; });
+    const bool fewer_are_faster =
+        std::any_of(profile.near_reads.begin(), profile.near_reads.end(), [&](const runtime::plan::NearRead& read) {
+          return read.threads < profile.threads && read.rate > profile.near_read;
+        });
     if (fewer_are_faster) {
       text += fmt::format(
           "\nThe profile's near-memory read is by all {} threads, as every search runs; -t gives it fewer.\n",
@@ -191,7 +196,7 @@ class LinkCommand : public Command {
     return text;
   }
 
-  static std::string csv(const runtime::MachineProfile& profile) {
+  static std::string csv(const runtime::plan::MachineProfile& profile) {
     std::string text = "what,head_dim,group,rate,unit\n";
     each(profile, [&](const std::string& what, int d, int group, double rate, const char* unit) {
       text += fmt::format("\"{}\",{},{},{:.6g},{}\n", what, d, group, rate, unit);
@@ -200,7 +205,7 @@ class LinkCommand : public Command {
   }
 
   MachineOptions machine_;
-  runtime::ProfileOptions options_;
+  runtime::plan::ProfileOptions options_;
   gpu::LinkOptions link_options_;
   std::string profile_;
   std::string json_;

@@ -4,6 +4,7 @@
 #include "examples/hayloft/bundled_model.h"
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/environment.h"
+#include "examples/hayloft/eval_tasks.h"
 #include "examples/hayloft/interrupt.h"
 #include "examples/hayloft/messages.h"
 #include "examples/hayloft/options/attention.h"
@@ -18,7 +19,9 @@
 #include "offload/format.h"
 #include "offload/output_file.h"
 #include "offload/progress.h"
+#include "runtime/eval/needle/needle.h"
 #include "runtime/eval/needle/report.h"
+#include "runtime/eval/reach.h"
 
 // hayloft needle: the scaling run, method by context length by depth.
 namespace hayloft::cli {
@@ -51,6 +54,7 @@ class NeedleCommand : public Command {
     add_attention_options(app, attention_, {"dense", "sparq", "topk", "window"});
     add_prefill_options(app, options_.session);
     add_columns_option(app, options_.session.cache.columns);
+    machine_.block_tokens = 0;
     add_machine_options(app, machine_);
     add_profile_option(app, machine_);
     add_json_option(app, json_, "Write every question as JSON, to a file as they are answered");
@@ -65,7 +69,7 @@ class NeedleCommand : public Command {
     options_.methods = attention_.methods();
     options_.haystack = haystack_;
     options_.session.cache.block_tokens = machine_.block_tokens;
-    if (!plot_.empty()) runtime::picture_format(plot_);
+    if (!plot_.empty()) runtime::eval::picture_format(plot_);
   }
 
   void run() override {
@@ -78,10 +82,11 @@ class NeedleCommand : public Command {
     const std::filesystem::path directory = model_.empty() ? bundled_model() : std::filesystem::path(model_);
     if (json.to_stdout()) table_.use_standard_error();
 
-    const std::optional<runtime::MachineProfile> profile = machine_profile(machine_.profile);
+    const std::optional<runtime::plan::MachineProfile> profile = machine_profile(machine_.profile);
     const Environment environment(machine_, directory);
     for (const std::int64_t tokens : options_.ctx_sizes) {
-      plans_.push_back(announce_plan(environment, {directory, options_.session, options_.methods, tokens, 0}, profile));
+      const runtime::SessionOptions session = runtime::eval::session_at(options_.session, tokens);
+      plans_.push_back(announce_plan(environment, {directory, session, options_.methods, tokens, 0}, profile));
     }
     report_.model = model_name(directory);
     report_.device = environment.backend->name();
@@ -91,28 +96,30 @@ class NeedleCommand : public Command {
     const auto write_json = [&](bool complete) {
       report_.memory = environment.backend->memory();
       report_.complete = complete;
-      json.write(runtime::needle_json(report_));
+      json.write(runtime::eval::needle_json(report_));
     };
-    runtime::NeedleHooks hooks = progress_hooks();
-    hooks.row = [&](const runtime::NeedleRow& row) {
+    runtime::eval::NeedleHooks hooks = progress_hooks();
+    hooks.eval.row = [&](const runtime::eval::EvalRow& row) {
       report_.rows.push_back(row);
-      table_.show(runtime::needle_line(row) + "\n");
+      table_.show(runtime::eval::needle_line(row) + "\n");
       if (json.wanted() && !json.to_stdout()) write_json(false);
       check_interrupted();
     };
     try {
-      runtime::run_needle(*environment.model, *environment.tokenizer, *environment.arena, options_, hooks);
+      runtime::eval::run_needle(*environment.model, *environment.tokenizer, *environment.arena, options_, hooks);
     } catch (const Interrupted&) {
       progress_.reset();
-      if (!report_.rows.empty()) table_.show("\n" + runtime::needle_summary(report_));
+      if (!report_.rows.empty()) table_.show("\n" + runtime::eval::needle_summary(report_));
       throw;
     }
     progress_.reset();
-    table_.show("\n" + runtime::needle_summary(report_));
+    table_.show("\n" + runtime::eval::needle_summary(report_));
+    warn_of_reach(report_.rows, json.to_stdout());
     show_predictions();
     if (!plot_.empty()) {
       offload::OutputFile picture(plot_);
-      picture.write(runtime::render_heatmap(runtime::needle_heatmap(report_), runtime::picture_format(plot_)));
+      picture.write(
+          runtime::eval::render_heatmap(runtime::eval::needle_heatmap(report_), runtime::eval::picture_format(plot_)));
       picture.commit();
     }
     write_json(true);
@@ -121,18 +128,19 @@ class NeedleCommand : public Command {
   }
 
  private:
-  runtime::NeedleHooks progress_hooks() {
-    runtime::NeedleHooks hooks;
+  runtime::eval::NeedleHooks progress_hooks() {
+    runtime::eval::NeedleHooks hooks;
     hooks.context_started = [this](std::int64_t tokens) {
       check_interrupted();
       table_.show(fmt::format("context {}\n", format_count(tokens)));
       progress_.emplace(stderr_progress(), "  prefill", "tokens", tokens);
     };
-    hooks.prefill = [this](std::int64_t done, std::int64_t) {
+    hooks.eval.prefill = [this](std::int64_t done, std::int64_t) {
       check_interrupted();
       progress_->update(done);
     };
-    hooks.prepare = [this](std::int64_t done, std::int64_t total) {
+    hooks.eval.step = check_interrupted;
+    hooks.eval.prepare = [this](std::int64_t done, std::int64_t total) {
       check_interrupted();
       if (done == 0 || !progress_) progress_.emplace(stderr_progress(), "  index", "keys", total);
       progress_->update(done);
@@ -142,18 +150,18 @@ class NeedleCommand : public Command {
 
   // Each plan beside the mean of what its questions took.
   void show_predictions() const {
-    for (const runtime::Plan& plan : plans_) {
+    for (const runtime::plan::Plan& plan : plans_) {
       for (std::size_t i = 0; i < plan.methods.size(); ++i) {
         if (!plan.methods[i].ms) continue;
         double sum = 0;
         int count = 0;
         for (std::size_t row = 0; row < report_.rows.size(); ++row) {
           // Lengths come one after another, and methods within each, a question per depth.
-          const runtime::NeedleRow& answered = report_.rows[row];
-          if (answered.tokens != plan.tokens ||
+          const runtime::eval::EvalRow& answered = report_.rows[row];
+          if (answered.ctx_size != plan.tokens ||
               runtime::method_label(answered.attn) != runtime::method_label(options_.methods[i]))
             continue;
-          sum += answered.decode_ms_per_token;
+          sum += answered.ms_per_token;
           ++count;
         }
         if (count == 0) continue;
@@ -169,11 +177,11 @@ class NeedleCommand : public Command {
   std::string plot_;
   AttentionOptions attention_;
   MachineOptions machine_;
-  runtime::NeedleOptions options_;
+  runtime::eval::NeedleOptions options_;
 
   TableOutput table_;
-  runtime::NeedleReport report_;
-  std::vector<runtime::Plan> plans_;  // by context length
+  runtime::eval::NeedleReport report_;
+  std::vector<runtime::plan::Plan> plans_;  // by context length
   std::optional<Progress> progress_;
 };
 

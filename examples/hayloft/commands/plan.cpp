@@ -38,7 +38,7 @@ class PlanCommand : public Command {
     add_text(
         app, "--shape", "LAYERS,HEADS,KV-HEADS,HEAD-DIM",
         [this](const std::string& text) {
-          const runtime::ShapeOptions given = read_shape(text);
+          const runtime::plan::ShapeOptions given = read_shape(text);
           shape_.layers = given.layers;
           shape_.heads = given.heads;
           shape_.kv_heads = given.kv_heads;
@@ -64,7 +64,7 @@ class PlanCommand : public Command {
     request_.methods = attention_.methods();
     request_.session.cache.block_tokens = machine_.block_tokens;
     if (!model_.empty()) return;
-    request_.config = runtime::config_of_shape(shape_);
+    request_.config = runtime::plan::config_of_shape(shape_);
     for (const runtime::MethodOptions& method : request_.methods) {
       runtime::make_method(method, request_.config.head_dim);
     }
@@ -91,14 +91,14 @@ class PlanCommand : public Command {
     // As the commands have it: the budget is taken from what is free once the weights are there, less a tenth.
     request_.host_budget = machine_.host_memory ? machine_.host_memory : (request_.available_bytes - weights) / 10 * 9;
 
-    const std::optional<runtime::MachineProfile> profile = read_profile();
-    std::vector<runtime::Plan> plans;
+    const std::optional<runtime::plan::MachineProfile> profile = read_profile();
+    std::vector<runtime::plan::Plan> plans;
     for (const std::int64_t tokens : lengths_) {
       request_.tokens = tokens;
-      plans.push_back(runtime::make_plan(request_, profile ? &*profile : nullptr));
-      if (!json.to_stdout()) print((plans.size() > 1 ? "\n" : "") + runtime::plan_table(plans.back()));
+      plans.push_back(runtime::plan::make_plan(request_, profile ? &*profile : nullptr));
+      if (!json.to_stdout()) print((plans.size() > 1 ? "\n" : "") + runtime::plan::plan_table(plans.back()));
     }
-    json.write(runtime::plan_json(plans));
+    json.write(runtime::plan::plan_json(plans));
   }
 
  private:
@@ -120,10 +120,11 @@ class PlanCommand : public Command {
     }
   }
 
-  std::optional<runtime::MachineProfile> read_profile() const {
-    std::optional<runtime::MachineProfile> profile = runtime::find_profile(machine_.profile);
+  std::optional<runtime::plan::MachineProfile> read_profile() const {
+    std::optional<runtime::plan::MachineProfile> profile = runtime::plan::find_profile(machine_.profile);
     if (!profile) {
-      note("no machine profile at {}: no times; hayloft link measures one\n", runtime::default_profile_path().string());
+      note("no machine profile at {}: no times; hayloft link measures one\n",
+           runtime::plan::default_profile_path().string());
     }
     const char* device = request_.device_budget > 0 ? "cuda" : "cpu";
     if (profile && profile->device != device) {
@@ -135,11 +136,11 @@ class PlanCommand : public Command {
 
   std::string model_;
   std::string json_;
-  runtime::ShapeOptions shape_;
+  runtime::plan::ShapeOptions shape_;
   std::vector<std::int64_t> lengths_{std::int64_t{1} << 20};
   AttentionOptions attention_;
   MachineOptions machine_;
-  runtime::PlanRequest request_;
+  runtime::plan::PlanRequest request_;
 };
 
 }  // namespace

@@ -38,7 +38,7 @@ void add_memory_options(CLI::App& app, MachineOptions& options) {
       app, "--block-tokens", "N",
       [&](const std::string& text) { options.block_tokens = read_int("--block-tokens", text); },
       "Tokens per block of the store, a power of two from 16")
-      ->default_str("4096");
+      ->default_str(options.block_tokens == 0 ? "by length" : "4096");
   common(app, Section::memory, {"--host-memory", "--gpu-memory"});
   advanced(app, Section::memory, {"--kv-host", "--block-tokens"});
 }

@@ -15,7 +15,7 @@ struct MachineOptions {
   std::string device = "auto";    // auto, cpu, cuda
   gpu::CudaOptions cuda;          // what of it `--device cuda` takes
   std::uint64_t host_memory = 0;  // bytes for K and V; 0: what is free, less a tenth
-  int block_tokens = 4096;
+  int block_tokens = 4096;        // 0, which cannot be asked for: a command chooses by the length of a context
   bool verbose = false;
   std::string profile;  // a file; empty: the one that hayloft link keeps
 };

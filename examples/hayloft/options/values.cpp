@@ -65,11 +65,11 @@ std::vector<std::int64_t> context_lengths(const std::string& text) {
   return lengths;
 }
 
-runtime::ShapeOptions read_shape(const std::string& text) {
+runtime::plan::ShapeOptions read_shape(const std::string& text) {
   std::vector<std::int64_t> sizes;
   for (const std::string_view item : split_list(text)) sizes.push_back(read_int("--shape", std::string(item)));
   if (sizes.size() != 4) fail("--shape {}: is written as layers,heads,kv-heads,head-dim", text);
-  runtime::ShapeOptions shape;
+  runtime::plan::ShapeOptions shape;
   shape.layers = sizes[0];
   shape.heads = sizes[1];
   shape.kv_heads = sizes[2];

@@ -22,7 +22,7 @@ std::int64_t context_length(const std::string& text);
 std::vector<std::int64_t> context_lengths(const std::string& text);  // one at least, with commas between them
 
 // --shape: LAYERS,HEADS,KV-HEADS,HEAD-DIM.
-runtime::ShapeOptions read_shape(const std::string& text);
+runtime::plan::ShapeOptions read_shape(const std::string& text);
 
 // The columns of K: f16, int8 or int4.
 offload::ColumnFormat column_format(const std::string& text);

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "index/ann/ann.h"
 #include "runtime/attention/selection.h"
@@ -84,10 +85,13 @@ class AnnMethod : public Method {
     return counted(step.cache, plan, cost);
   }
 
-  // As if a sixteenth of the keys were looked at, the default share of an IVF index.
+  // As if a sixteenth of the keys were looked at, the default share of an IVF index, behind all of its centroids.
   Counters count_planned(const gpu::CacheView& cache, const SelectionPlan& plan) const override {
-    const std::uint64_t keys = static_cast<std::uint64_t>(plan.lists) * static_cast<std::uint64_t>(plan.limit) / 16;
-    return counted(cache, plan, {keys, 0, keys * static_cast<std::uint64_t>(cache.head_dim) * sizeof(f16)});
+    const auto heads = static_cast<std::uint64_t>(plan.lists);
+    const auto d = static_cast<std::uint64_t>(cache.head_dim);
+    const std::uint64_t keys = heads * static_cast<std::uint64_t>(plan.limit) / 16;
+    const auto lists = plan.limit > 0 ? static_cast<std::uint64_t>(4 * std::sqrt(static_cast<double>(plan.limit))) : 0;
+    return counted(cache, plan, {keys, heads * lists * d * sizeof(float), keys * d * sizeof(f16)});
   }
 
  private:

@@ -4,7 +4,7 @@
 
 #include "offload/error.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 // At least `bytes` bytes of filler with the needles between its sentences. The first `opening` bytes stay free of
@@ -76,4 +76,4 @@ std::string digits_of_answer(const std::string& text) {
   return text.substr(begin, end == std::string::npos ? end : end - begin);
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -9,7 +9,7 @@
 #include "runtime/tokenizer/tokenizer.h"
 
 // A context with needles at every depth, and the questions that it is asked.
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 
 // A number hidden under a key, and the depth at which its sentence stands.
 struct Needle {
@@ -36,4 +36,4 @@ std::vector<std::int32_t> needle_context(const Tokenizer& tokenizer, Filler& fil
 // it answers with something else, that text.
 std::string digits_of_answer(const std::string& text);
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

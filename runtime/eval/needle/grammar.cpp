@@ -5,7 +5,7 @@
 #include "runtime/eval/needle/haystack.h"
 #include "runtime/eval/needle/words.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 constexpr std::array names = {
@@ -118,4 +118,4 @@ std::unique_ptr<SentenceSource> make_grammar(std::uint64_t seed) {
   return std::make_unique<Grammar>(seed);
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

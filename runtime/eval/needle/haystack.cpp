@@ -6,7 +6,7 @@
 
 #include "offload/error.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 constexpr std::size_t longest_sentence = 400;
@@ -97,4 +97,4 @@ std::uint64_t draw(std::mt19937_64& random, std::uint64_t n) {
   return x % n;
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

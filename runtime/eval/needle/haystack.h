@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 
 // An endless supply of filler, one sentence at a time, whitespace collapsed to single spaces. Deterministic. Not
 // thread-safe.
@@ -32,4 +32,4 @@ std::vector<std::string> split_sentences(std::string_view text);
 // Uniform in [0, n), the same on every machine.
 std::uint64_t draw(std::mt19937_64& random, std::uint64_t n);
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -7,7 +7,7 @@
 
 #include "runtime/eval/needle/words.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 std::string_view pick_line(std::string_view text, std::mt19937_64& random) {
@@ -48,4 +48,4 @@ const std::string& Filler::sentence(std::size_t i) {
   return sentences_[i];
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

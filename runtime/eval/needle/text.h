@@ -10,7 +10,7 @@
 
 // The words of a needle: what is hidden, under which key, and how it is asked for. The bundled needle model was trained
 // on exactly these sentences, with keys of this kind.
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 
 std::string needle_key(std::mt19937_64& random);                 // "brave harbor", from runtime/eval/needle/words
 std::string random_digits(std::mt19937_64& random, int digits);  // the first is not 0; digits in 1..18
@@ -38,4 +38,4 @@ class Filler {
   std::vector<std::string> sentences_;
 };
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -8,7 +8,7 @@
 
 #include "offload/error.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 const double pi = std::acos(-1.0);
@@ -131,4 +131,4 @@ std::string render_picture(PictureFormat format, const std::function<PictureSize
   return bytes;
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -13,7 +13,7 @@ struct _cairo;
 struct _cairo_surface;
 
 // What the pictures of reports are drawn with: shapes and text on one canvas, saved as SVG or PNG.
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 
 struct Colour {
   double r, g, b;  // 0..1
@@ -57,4 +57,4 @@ struct PictureSize {
 std::string render_picture(PictureFormat format, const std::function<PictureSize(Canvas& measure)>& lay_out,
                            const std::function<void(Canvas& canvas)>& draw);
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

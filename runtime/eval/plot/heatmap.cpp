@@ -6,7 +6,7 @@
 
 #include "runtime/eval/plot/canvas.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 constexpr Colour empty_cell{0.93, 0.93, 0.93};
@@ -162,4 +162,4 @@ std::string render_heatmap(const Heatmap& heatmap, PictureFormat format) {
       [&](Canvas& canvas) { draw(canvas, heatmap, geometry); });
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

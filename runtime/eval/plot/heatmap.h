@@ -6,7 +6,7 @@
 
 #include "runtime/eval/plot/picture.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 
 // Several panels of coloured cells over the same two axes, one per thing compared. Says nothing about needles: see
 // needle_report.h.
@@ -31,4 +31,4 @@ struct Heatmap {
 // the picture is lacking.
 std::string render_heatmap(const Heatmap& heatmap, PictureFormat format);
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -11,7 +11,7 @@
 #include "offload/format.h"
 #include "runtime/eval/plot/canvas.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 // Told apart by every common form of colour blindness (Okabe and Ito); each eight series have a mark of their own.
@@ -185,4 +185,4 @@ std::string render_scatter(const Scatter& scatter, PictureFormat format) {
   });
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

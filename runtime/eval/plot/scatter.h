@@ -6,7 +6,7 @@
 
 #include "runtime/eval/plot/picture.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 
 // Points of quality against bytes, in panels that share their axes' meaning. The legend names each series once.
 struct ScatterPoint {
@@ -35,4 +35,4 @@ std::vector<std::size_t> pareto_front(const std::vector<ScatterPoint>& points);
 // Bytes on a logarithmic scale, the front as steps from point to point. Throws Error when memory for it is lacking.
 std::string render_scatter(const Scatter& scatter, PictureFormat format);
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

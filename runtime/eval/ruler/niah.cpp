@@ -10,7 +10,7 @@
 #include "runtime/eval/ruler/ruler.h"
 
 // Needles in a haystack: keys with values, some of which are asked for.
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 enum class Type : std::uint8_t { words, numbers, uuids };
@@ -167,4 +167,4 @@ std::unique_ptr<RulerGenerator> make_ruler_niah(std::string_view task, const Rul
   return std::make_unique<Generator>(*niah, options, ctx_size);
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

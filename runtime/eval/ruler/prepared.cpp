@@ -8,7 +8,7 @@
 #include "offload/error.h"
 #include "offload/json_file.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 constexpr std::int64_t longest = std::int64_t{1} << 30;  // tokens
@@ -70,4 +70,4 @@ PreparedSamples read_prepared_samples(const std::filesystem::path& file) {
   return prepared;
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -7,7 +7,7 @@
 
 #include "runtime/eval/ruler/ruler.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 
 // A file of samples that RULER's own scripts have prepared, with its prompts: a JSON object a line with `input`,
 // `outputs`, `answer_prefix` and `length`. Chat templates are in the prompts already.
@@ -22,4 +22,4 @@ struct PreparedSamples {
 // Throws Error naming the file, the line and what is wrong with it.
 PreparedSamples read_prepared_samples(const std::filesystem::path& file);
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

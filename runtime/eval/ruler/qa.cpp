@@ -11,7 +11,7 @@
 #include "runtime/eval/ruler/ruler.h"
 
 // Questions about documents, the one with the answer among others: SQuAD and HotpotQA, from files the user brings.
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 using nlohmann::json;
@@ -151,4 +151,4 @@ std::unique_ptr<RulerGenerator> make_ruler_hotpotqa(const std::filesystem::path&
   return std::make_unique<Generator>(read_questions(file, "--hotpotqa", "HotpotQA's shape", read_hotpotqa));
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -12,7 +12,7 @@
 #include "runtime/eval/needle/haystack.h"
 
 // Random choices that are the same on every machine, unlike the standard library's.
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 
 template <class T>
 void shuffle(std::vector<T>& items, std::mt19937_64& random) {
@@ -53,4 +53,4 @@ inline void scatter(std::vector<std::string>& lines, std::vector<std::string> mo
   lines = std::move(mixed);
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -5,7 +5,7 @@
 
 #include "offload/error.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 // Neighbouring seeds, tasks, lengths and samples begin far apart (splitmix64).
@@ -141,4 +141,4 @@ RulerSample RulerSource::sample(int number) {
   }
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -14,7 +14,7 @@
 // The synthetic tasks of RULER (arXiv 2404.06654; parameters, sizing and scoring of github.com/NVIDIA/RULER at commit
 // c3f5e3b), generated here with prompts in our own words. Everything follows from the seed, the sample's number and the
 // length.
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 
 // How an answer earns its score: by the share of the references found in it, or by any one of them.
 enum class Credit : std::uint8_t { all, any };
@@ -101,4 +101,4 @@ std::unique_ptr<RulerGenerator> make_ruler_hotpotqa(const std::filesystem::path&
 inline constexpr std::string_view ruler_noise =
     "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.";
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

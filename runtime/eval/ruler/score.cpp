@@ -4,7 +4,7 @@
 
 #include "runtime/tokenizer/unicode.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 std::string folded(std::string_view text) {
@@ -34,4 +34,4 @@ double ruler_score(std::string_view answer, const std::vector<std::string>& refe
   return references.empty() ? 0 : static_cast<double>(found) / static_cast<double>(references.size());
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -7,7 +7,7 @@
 #include "runtime/eval/ruler/ruler.h"
 
 // Variable tracking: a chain of variables that all come to hold one value, its links scattered among lines of noise.
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 constexpr int hops = 4;  // links behind the first, which names the value
@@ -72,4 +72,4 @@ std::unique_ptr<RulerGenerator> make_ruler_tracking(std::int64_t ctx_size, const
   return std::make_unique<Generator>(ctx_size, tokenizer);
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

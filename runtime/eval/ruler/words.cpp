@@ -9,7 +9,7 @@
 #include "runtime/eval/ruler/ruler.h"
 
 // Counting words: the common ones of a numbered list, and the frequent ones of a coded text.
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 constexpr int common_words = 10;  // that are asked for
@@ -144,4 +144,4 @@ std::unique_ptr<RulerGenerator> make_ruler_frequent_words(std::int64_t ctx_size)
   return std::make_unique<FrequentWords>(ctx_size);
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

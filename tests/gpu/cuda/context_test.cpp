@@ -50,7 +50,7 @@ class SavedContextOnCuda : public CudaTest {
     options.session.cache.block_tokens = 16;
     options.session.cache.window = 8;
     options.session.chunk_tokens = 24;
-    const auto grammar = runtime::make_grammar(1);
+    const auto grammar = runtime::eval::make_grammar(1);
     for (int i = 0; i < 6; ++i) text += grammar->next() + " ";
   }
 

@@ -87,7 +87,7 @@ class Expected {
 class KilledIngest : public testing::Test {
  protected:
   KilledIngest() {
-    const auto grammar = runtime::make_grammar(3);
+    const auto grammar = runtime::eval::make_grammar(3);
     for (int i = 0; i < 260; ++i) text += grammar->next() + " ";
   }
 

@@ -25,7 +25,7 @@ class IngestTest : public testing::Test {
     options.session.cache.window = 16;
     options.session.chunk_tokens = 48;
     options.checkpoint_seconds = 0;
-    const auto grammar = make_grammar(3);
+    const auto grammar = eval::make_grammar(3);
     for (int i = 0; i < 60; ++i) text += grammar->next() + " ";
     text += "The special magic number for brave harbor is 482913. ";
     for (int i = 0; i < 40; ++i) text += grammar->next() + " ";
@@ -161,7 +161,7 @@ class SavedIndexTest : public IngestTest {
  protected:
   SavedIndexTest() {
     options.indices = {ann};
-    const auto grammar = make_grammar(4);
+    const auto grammar = eval::make_grammar(4);
     while (text.size() < 40000) text += grammar->next() + " ";  // shorter ones are searched without an index
   }
 

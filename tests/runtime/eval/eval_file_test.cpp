@@ -9,7 +9,7 @@
 #include "tests/support/temporary_folder.h"
 
 // The file of --out: it keeps rows, goes on where it was cut off, and takes none of another recipe.
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 using test::refuses;
@@ -20,6 +20,8 @@ EvalRow make_row(int sample) {
   row.sample = sample;
   row.ctx_size = 4096;
   row.prompt_tokens = 3900;
+  row.depth = 12.5;
+  row.block_tokens = 256;
   row.attn = parse_method("sparq:r=8:k=1%", {});
   row.k = 40;
   row.window = 10;
@@ -29,6 +31,8 @@ EvalRow make_row(int sample) {
   row.kl = 0.125;
   row.recall = 0.1;
   row.steps = 128;
+  row.attended_share = 0.0625;
+  row.positions_scored_per_token = 1000.5;
   row.near_bytes_per_token = 1e6 / 3;
   row.ms_per_token = 0.7;
   row.state_bytes = std::uint64_t{1} << 40;
@@ -171,4 +175,4 @@ TEST(FileDigest, DependsOnContentsAndOfAFolderOnNames) {
 }
 
 }  // namespace
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 // Tables, JSON and the plot of an evaluation.
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 EvalRow make_row(const std::string& task, std::int64_t ctx_size, const std::string& method, double score,
@@ -114,6 +114,21 @@ TEST(EvalReport, MissingFiguresAreDashesAndNulls) {
   EXPECT_EQ(json["means"][0]["score"], 1);
 }
 
+TEST(EvalReport, AMethodThatAttendedToMostOfTheContextIsMarkedAtThatLength) {
+  EvalReport report = small_report();
+  for (EvalRow& row : report.rows) {
+    row.attended_share = row.attn.name == "dense" || row.ctx_size == 4096 ? 1 : 0.1;
+    row.block_tokens = 4096;
+  }
+  EXPECT_EQ(score_table(report, 8192)[0][2], "topk k=128");
+  EXPECT_EQ(score_table(report, 4096)[0][1], "dense");
+  EXPECT_EQ(score_table(report, 4096)[0][2], "topk k=128 *");
+  const std::string summary = eval_summary(report, aligned);
+  EXPECT_NE(summary.find("* topk k=128 at 4k attended to 100.0% of the context"), std::string::npos) << summary;
+  EXPECT_EQ(summary.find("* topk k=128 at 8k"), std::string::npos) << summary;
+  EXPECT_EQ(nlohmann::json::parse(eval_json(report))["means"][2]["attended_share"], 0.1);
+}
+
 TEST(EvalReport, TablesArePrintedInThreeWays) {
   const TextTable table{{"name", "x"}, {"a,\"b\"", "10"}};
   EXPECT_EQ(aligned(table), "name    x\n-----  --\na,\"b\"  10\n");
@@ -180,4 +195,4 @@ TEST(Scatter, IsDrawnInBothFormatsForAnyNumberOfPoints) {
 }
 
 }  // namespace
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

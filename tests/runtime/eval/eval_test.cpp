@@ -9,10 +9,11 @@
 #include <set>
 
 #include "runtime/eval/metrics.h"
+#include "runtime/eval/reach.h"
 #include "tests/support/refusal.h"
 
 // Runs of an evaluation: what is entered in its rows, against the same computed directly.
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 using test::refuses;
@@ -41,22 +42,22 @@ double plain_divergence(const std::vector<float>& reference, const std::vector<f
   return sum;
 }
 
-TEST(EvalMetrics, DivergenceAndSurpriseAreThoseOfTheirDefinitions) {
+TEST(EvalMetrics, DivergenceAndLogLikelihoodAreThoseOfTheirDefinitions) {
   const std::vector<float> a = random_logits(500, 1), b = random_logits(500, 2);
   EXPECT_NEAR(divergence(a, b), plain_divergence(a, b), 1e-10);
-  EXPECT_NEAR(surprise(a, 7), -std::log(plain_softmax(a)[7]), 1e-10);
+  EXPECT_NEAR(negative_log_likelihood(a, 7), -std::log(plain_softmax(a)[7]), 1e-10);
   EXPECT_EQ(divergence(a, a), 0);
 }
 
 TEST(EvalMetrics, LargeLogitsDoNotOverflow) {
   const std::vector<float> a{1000, 0}, b{0, 1000};
   EXPECT_DOUBLE_EQ(divergence(a, b), 1000);
-  EXPECT_DOUBLE_EQ(surprise(a, 1), 1000);
-  EXPECT_DOUBLE_EQ(surprise(a, 0), 0);
+  EXPECT_DOUBLE_EQ(negative_log_likelihood(a, 1), 1000);
+  EXPECT_DOUBLE_EQ(negative_log_likelihood(a, 0), 0);
 }
 
 TEST(EvalMetrics, OfEquallyLikelyTokensTheSmallerIsTaken) {
-  EXPECT_EQ(likeliest(std::vector<float>{1, 3, 3, 2}), 1);
+  EXPECT_EQ(argmax(std::vector<float>{1, 3, 3, 2}), 1);
 }
 
 // Prompts of random tokens; led along more of them, or left to answer.
@@ -140,15 +141,15 @@ TEST_F(EvalTest, PerplexityAndAgreementAreThoseOfADirectComputation) {
     }
     for (std::size_t m = 0; m < 3; ++m) {
       const EvalRow& row = rows[static_cast<std::size_t>(number) * 3 + m];
-      double surprises = 0, divergences = 0, same = 0;
+      double losses = 0, divergences = 0, same = 0;
       for (std::size_t step = 0; step < 20; ++step) {
-        surprises -= std::log(plain_softmax(logits[m][step])[static_cast<std::size_t>(sample.forced[step])]);
+        losses -= std::log(plain_softmax(logits[m][step])[static_cast<std::size_t>(sample.forced[step])]);
         divergences += plain_divergence(logits[0][step], logits[m][step]);
-        same += likeliest(logits[m][step]) == likeliest(logits[0][step]);
+        same += argmax(logits[m][step]) == argmax(logits[0][step]);
       }
       EXPECT_EQ(row.sample, number);
       EXPECT_EQ(row.steps, 20);
-      EXPECT_NEAR(std::log(row.score), surprises / 20, rounding);
+      EXPECT_NEAR(std::log(row.score), losses / 20, rounding);
       EXPECT_NEAR(*row.kl, divergences / 20, rounding);
       EXPECT_NEAR(*row.top1, same / 20, 0.051) << "one step may lie on the edge";
       EXPECT_EQ(row.prediction, "");
@@ -175,7 +176,7 @@ TEST_F(EvalTest, AnswersAreGreedyAndAsLongAsTheTaskAllows) {
   Session session = read(sample);
   std::vector<std::int32_t> answer;
   for (std::int32_t token = sample.prompt.back(); answer.size() < 9; token = answer.back()) {
-    answer.push_back(likeliest(session.step(token)));
+    answer.push_back(argmax(session.step(token)));
   }
   EXPECT_EQ(rows[0].prediction, tokenizer.decode(answer, false, true));
   EXPECT_EQ(rows[0].steps, 9);
@@ -213,6 +214,48 @@ TEST_F(EvalTest, CostsAreCountedPerDecodedToken) {
   EXPECT_EQ(rows[0].ctx_size, 104);
 }
 
+TEST_F(EvalTest, TheShareAttendedIsThatOfTheRowsRead) {
+  options.methods.push_back(parse_method("topk:k=12", {}));  // selects per query head
+  options.samples = 1;
+  RandomTask task(300, 0, 4);
+  run(task);
+  ASSERT_EQ(rows.size(), 4u);
+  EXPECT_DOUBLE_EQ(rows[0].attended_share, 1) << "dense";
+  EXPECT_NEAR(rows[2].attended_share, 16.0 / 302, 0.001) << "window";
+  for (const std::size_t selecting : {1u, 3u}) {
+    // k, less the local window, of the store, and a tail of 8 to 8 + 15 tokens and the newest.
+    EXPECT_GT(rows[selecting].attended_share, (12 + 8 - 8) / 304.0);
+    EXPECT_LT(rows[selecting].attended_share, (12 + 8 + 16) / 301.0);
+  }
+}
+
+TEST_F(EvalTest, BlocksAreChosenByTheLengthOfTheContext) {
+  EXPECT_EQ(block_tokens_for(1 << 20), 4096);
+  EXPECT_EQ(block_tokens_for(64 << 10), 4096);
+  EXPECT_EQ(block_tokens_for((64 << 10) - 1), 2048);
+  EXPECT_EQ(block_tokens_for(4096), 256);
+  EXPECT_EQ(block_tokens_for(3000), 128);
+  EXPECT_EQ(block_tokens_for(1), 64);
+  RandomTask task(300, 0, 4);
+  options.samples = 1;
+  run(task);
+  EXPECT_EQ(rows[0].block_tokens, 16) << "as asked for";
+  options.session.cache.block_tokens = 0;
+  run(task);
+  EXPECT_EQ(rows[3].block_tokens, 64);
+}
+
+TEST_F(EvalTest, SamplesOfOneMethodMayComeBeforeTheNextMethods) {
+  options.by_method = true;
+  RandomTask task(60, 0, 2);
+  run(task);
+  ASSERT_EQ(rows.size(), 6u);
+  for (std::size_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(rows[i].attn.name, options.methods[i / 2].name);
+    EXPECT_EQ(rows[i].sample, static_cast<int>(i % 2));
+  }
+}
+
 TEST_F(EvalTest, SparseMethodsAreHeldToExactAttentionUnlessNobodyWants) {
   RandomTask task(200, 0, 4);
   run(task);
@@ -223,7 +266,7 @@ TEST_F(EvalTest, SparseMethodsAreHeldToExactAttentionUnlessNobodyWants) {
     EXPECT_GT(*rows[sparse].output_error, 0);
   }
   rows.clear();
-  options.fidelity = false;
+  options.fidelity_steps = 0;
   run(task);
   EXPECT_FALSE(rows[1].recall.has_value());
 }
@@ -361,4 +404,4 @@ TEST_F(EvalTextTest, TextsAndContextsThatAreTooShortAreRefused) {
 }
 
 }  // namespace
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -8,7 +8,7 @@
 
 #include "offload/error.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 TEST(Haystack, SentencesAreCutBehindTheirEndAndWhitespaceIsCollapsed) {
@@ -59,4 +59,4 @@ TEST(Haystack, AMissingOrEmptyHaystackIsAnErrorThatNamesIt) {
 }
 
 }  // namespace
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -10,7 +10,7 @@
 #include "runtime/eval/needle/report.h"
 
 // The needle report: its picture, its table and its JSON.
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 Heatmap small_heatmap() {
@@ -71,20 +71,22 @@ MethodOptions method(const std::string& name) {
   return options;
 }
 
-NeedleRow row(const MethodOptions& attn, std::int64_t tokens, double depth, bool hit) {
-  NeedleRow row;
+EvalRow row(const MethodOptions& attn, std::int64_t tokens, double depth, bool hit) {
+  EvalRow row;
   row.attn = attn;
   row.k = attn.name == "dense" ? 0 : 128;
   row.window = attn.name == "sparq" ? 32 : 0;
-  row.tokens = tokens;
+  row.ctx_size = tokens;
   row.depth = depth;
-  row.expected = "123456";
-  row.answer = hit ? "123456" : "9\xe2\x82";  // ends in the middle of a character
-  row.hit = hit;
+  row.expected = {"123456"};
+  row.prediction = hit ? "123456" : "9\xe2\x82";  // ends in the middle of a character
+  row.score = hit;
   row.prefill_seconds = 2.5;
-  row.decode_ms_per_token = 1.25;
+  row.ms_per_token = 1.25;
   row.link_bytes_per_token = 1 << 20;
   row.near_bytes_per_token = 512;
+  row.attended_share = attn.name == "dense" ? 1 : 0.0625;
+  row.block_tokens = 4096;
   if (attn.name != "dense") row.recall = 0.5;
   return row;
 }
@@ -112,10 +114,26 @@ TEST(NeedleReport, TheJsonHasTheFieldsOfItsSchemaInOrder) {
   ASSERT_EQ(json["rows"].size(), 8u);
   keys.clear();
   for (const auto& [key, value] : json["rows"][0].items()) keys.push_back(key);
-  EXPECT_EQ(keys, (std::vector<std::string>{"attn", "method", "r", "k", "window", "tokens", "depth", "expected",
-                                            "answer", "hit", "prefill_seconds", "prepare_seconds", "state_bytes",
-                                            "decode_ms_per_token", "link_bytes_per_token", "near_bytes_per_token",
-                                            "positions_scored_per_token", "recall"}));
+  EXPECT_EQ(keys, (std::vector<std::string>{"attn",
+                                            "method",
+                                            "r",
+                                            "k",
+                                            "window",
+                                            "tokens",
+                                            "depth",
+                                            "expected",
+                                            "answer",
+                                            "hit",
+                                            "prefill_seconds",
+                                            "prepare_seconds",
+                                            "state_bytes",
+                                            "decode_ms_per_token",
+                                            "link_bytes_per_token",
+                                            "near_bytes_per_token",
+                                            "positions_scored_per_token",
+                                            "recall",
+                                            "attended_share",
+                                            "block_tokens"}));
 }
 
 TEST(NeedleReport, TheJsonIsNullWhereAFieldMakesNoSense) {
@@ -143,9 +161,19 @@ TEST(NeedleReport, TheSummaryHasOneLinePerMethodAndContextInTheOrderAsked) {
     lines.push_back(std::regex_replace(summary.substr(at, end - at), std::regex(" {2,}"), "|"));
   }
   ASSERT_EQ(lines.size(), 6u);
-  EXPECT_EQ(lines[0], "attention|context|found|recall|prefill s|decode ms/token|link/token|near/token");
-  EXPECT_EQ(lines[2], "dense|1M|2/2|-|2.5|1.25|1.0 MiB|512 B");
-  EXPECT_EQ(lines[5], "sparq r=16 k=128|64k|1/2|0.500|2.5|1.25|1.0 MiB|512 B");
+  EXPECT_EQ(lines[0], "attention|context|found|attended|recall|prefill s|decode ms/token|link/token|near/token");
+  EXPECT_EQ(lines[2], "dense|1M|2/2|100.0%|-|2.5|1.25|1.0 MiB|512 B");
+  EXPECT_EQ(lines[5], "sparq r=16 k=128|64k|1/2|6.2%|0.500|2.5|1.25|1.0 MiB|512 B");
+}
+
+TEST(NeedleReport, AMethodThatAttendedToMostOfTheContextIsMarked) {
+  NeedleReport report = small_report();
+  report.rows[4].attended_share = report.rows[5].attended_share = 0.75;  // sparq at 1M
+  const std::string summary = needle_summary(report);
+  EXPECT_NE(summary.find("sparq r=16 k=128 *"), std::string::npos) << summary;
+  EXPECT_NE(summary.find("* sparq r=16 k=128 at 1M attended to 75.0% of the context"), std::string::npos) << summary;
+  EXPECT_EQ(summary.find("at 64k"), std::string::npos) << summary;
+  EXPECT_EQ(summary.find("dense *"), std::string::npos) << "it is meant to";
 }
 
 TEST(NeedleReport, TheHeatmapSharesOutHitsByMethodDepthAndContext) {
@@ -177,12 +205,12 @@ TEST(NeedleReport, MethodsThatDifferHaveDifferentLabels) {
 }
 
 TEST(NeedleReport, AnAnswerOfSeveralLinesTakesOneLineOfTheTerminal) {
-  NeedleRow missed = row(method("dense"), 4096, 50, false);
-  missed.answer = "I do not\nknow \x1b[31m, and never have known";
+  EvalRow missed = row(method("dense"), 4096, 50, false);
+  missed.prediction = "I do not\nknow \x1b[31m, and never have known";
   const std::string line = needle_line(missed);
   EXPECT_EQ(line.find_first_of("\n\x1b"), std::string::npos);
   EXPECT_NE(line.find("I do not know"), std::string::npos);
 }
 
 }  // namespace
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

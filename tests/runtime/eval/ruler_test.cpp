@@ -15,7 +15,7 @@
 #include "tests/support/temporary_folder.h"
 
 // RULER's tasks: what they hide, how long they are, how answers are scored.
-namespace hayloft::runtime {
+namespace hayloft::runtime::eval {
 namespace {
 
 using test::refuses;
@@ -357,4 +357,4 @@ TEST_F(PreparedTest, ADamagedFileIsRefusedWithItsLine) {
 }
 
 }  // namespace
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::eval

@@ -6,7 +6,7 @@
 #include "tests/support/refusal.h"
 
 // hayloft bench: steps of attention over noise, as many layers as host memory holds.
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 namespace {
 
 class AttentionBenchTest : public ::testing::Test {
@@ -65,4 +65,4 @@ TEST_F(AttentionBenchTest, MemoryTooSmallForOneLayerIsRefused) {
 }
 
 }  // namespace
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

@@ -7,7 +7,7 @@
 #include "tests/support/refusal.h"
 
 // hayloft judge: what a run of gpu-check shows, beside what it must.
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -196,4 +196,4 @@ TEST(GpuCheck, ReportsOfAnotherKindAreRefused) {
 }
 
 }  // namespace
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

@@ -6,7 +6,7 @@
 #include "runtime/plan/link_report.h"
 
 // What hayloft link prints of a measured link.
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 namespace {
 
 gpu::LinkReport report() {
@@ -128,4 +128,4 @@ TEST(LinkReport, TablesNameEveryFigureAndWhatWasSkipped) {
 }
 
 }  // namespace
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

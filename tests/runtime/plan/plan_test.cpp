@@ -13,7 +13,7 @@
 #include "tests/support/refusal.h"
 
 // The planner against what really happens: each number beside that of a session that was really run.
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 namespace {
 
 const std::filesystem::path goldens = std::filesystem::path(HAYLOFT_SOURCE_DIR) / "tests/golden/models";
@@ -186,6 +186,47 @@ TEST(PlanOfTime, EveryTermIsItsBytesOverItsRate) {
   EXPECT_DOUBLE_EQ(plan.methods[2].ms->search, at(2, Place::near, Kind::columns) / 5);
 }
 
+TEST(PlanOfTime, SelectingCostsTimeForEveryPositionOfEveryList) {
+  const PlanRequest request = llama_3_8b();
+  MachineProfile profile = even_profile();
+  const Plan reading = make_plan(request, &profile);
+  profile.attention[0].column_select_us = 0.5;
+  profile.attention[0].exact_select_us = 0.25;
+  const Plan plan = make_plan(request, &profile);
+  const auto positions = [&](std::size_t i) {  // of all lists and layers, by the rows that they fetch
+    return static_cast<double>(plan.methods[i].counters.at(Place::link, Kind::rows)) / (4 * 128);
+  };
+  EXPECT_DOUBLE_EQ(plan.methods[1].ms->search, reading.methods[1].ms->search + positions(1) * 0.5e-3);
+  EXPECT_DOUBLE_EQ(plan.methods[2].ms->search, reading.methods[2].ms->search + positions(2) * 0.25e-3);
+  EXPECT_EQ(plan.methods[0].ms->search, 0) << "dense attention selects nothing";
+}
+
+TEST(PlanOfTime, AnIndexIsSearchedAtARateOfItsOwn) {
+  PlanRequest request = llama_3_8b();
+  request.methods = {parse_method("ann", {})};
+  MachineProfile profile = even_profile();
+  profile.attention[0].ann_search = 3;
+  const Plan plan = make_plan(request, &profile);
+  const Counters& counters = plan.methods[0].counters;
+  EXPECT_GT(counters.at(Place::near, Kind::index), 0u) << "centroids";
+  EXPECT_DOUBLE_EQ(plan.methods[0].ms->search, static_cast<double>(counters.total(Place::near)) / 1e6 / 3);
+}
+
+TEST(PlanOfTime, RatesAreThoseOfAStoreOfThatSize) {
+  PlanRequest request = llama_3_8b();
+  MachineProfile profile = even_profile();
+  profile.footprint_bytes = std::uint64_t{1} << 30;
+  profile.small_footprint_bytes = std::uint64_t{1} << 26;
+  profile.attention_small = profile.attention;
+  for (AttentionRates& rates : profile.attention_small) rates.column_scan *= 4;
+  request.tokens = 4096 + 256 + 4 * 4096;  // of 32 layers: blocks of more than a footprint in all
+  const Plan plan = make_plan(request, &profile);
+  const PlannedMethod& sparq = plan.methods[1];
+  EXPECT_GT(plan.memory.store(), profile.footprint_bytes);
+  EXPECT_LT(sparq.counters.total(Place::link), profile.footprint_bytes) << "a step reads some of the columns";
+  EXPECT_DOUBLE_EQ(sparq.ms->search, static_cast<double>(sparq.counters.at(Place::link, Kind::columns)) / 1e6 / 10);
+}
+
 TEST(PlanOfTime, SearchesOfIntegerColumnsHaveRatesOfTheirOwn) {
   PlanRequest request = llama_3_8b();
   const MachineProfile profile = even_profile();
@@ -257,4 +298,4 @@ TEST(PlanReport, TableAndJsonCarryTheSameTotals) {
 }
 
 }  // namespace
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

@@ -8,11 +8,11 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "runtime/plan/near_memory.h"
+#include "runtime/plan/numa_bandwidth.h"
 #include "tests/support/refusal.h"
 #include "tests/support/temporary_folder.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 namespace {
 
 MachineProfile some_profile() {
@@ -26,9 +26,9 @@ MachineProfile some_profile() {
   profile.weight_stream = 10;
   profile.matmul = 100;
   profile.layer_overhead_us = 12;
-  profile.attention = {{64, 1, 8, 6, 2, 12, 30, 15, 5, 3, 2, 40},
-                       {64, 4, 4, 3, 1, 6, 15, 5, 3, 2, 1, 50},
-                       {128, 4, 5, 4, 3, 9, 20, 10, 4, 3, 2, 60}};
+  profile.attention = {{64, 1, 8, 6, 2, 12, 30, 15, 5, 3, 2, 40, 7, 0.5, 0.25},
+                       {64, 4, 4, 3, 1, 6, 15, 5, 3, 2, 1, 50, 8, 2, 1},
+                       {128, 4, 5, 4, 3, 9, 20, 10, 4, 3, 2, 60, 9, 3, 2}};
   return profile;
 }
 
@@ -131,6 +131,11 @@ TEST(Rates, BetweenGroupsTheTimePerByteIsInterpolated) {
   EXPECT_DOUBLE_EQ(some_profile().rates(64, 2).dense, 1 / (2.0 / 3 / 12 + 1.0 / 3 / 6));
 }
 
+TEST(Rates, BetweenGroupsTimesAreInterpolatedAsTheyAre) {
+  EXPECT_DOUBLE_EQ(some_profile().rates(64, 2).column_select_us, 2.0 / 3 * 0.5 + 1.0 / 3 * 2);
+  EXPECT_DOUBLE_EQ(some_profile().rates(64, 8).exact_select_us, 1) << "a list more is counted as one";
+}
+
 TEST(Rates, PastTheLargestGroupEveryQueryHeadCostsTheSame) {
   EXPECT_DOUBLE_EQ(some_profile().rates(64, 8).dense, 3);
 }
@@ -158,7 +163,8 @@ TEST(MeasuredProfile, IsFiniteCompleteAndWithinTheFootprint) {
   EXPECT_EQ(arena.used_bytes(), 0u);
   for (const AttentionRates& rates : profile.attention) {
     for (const double rate : {rates.column_scan, rates.exact_scan, rates.row_gather, rates.dense, rates.tail,
-                              rates.sparq_tail, rates.int8_scan, rates.int4_scan, rates.row_scan}) {
+                              rates.sparq_tail, rates.int8_scan, rates.int4_scan, rates.row_scan, rates.causal,
+                              rates.ann_search, rates.column_select_us, rates.exact_select_us}) {
       EXPECT_TRUE(std::isfinite(rate) && rate > 0) << rates.head_dim << " " << rates.group;
     }
   }
@@ -173,7 +179,7 @@ TEST(MeasuredProfile, ReadsEveryNodeByOneTwoFourAndAllThreads) {
   const std::vector<std::byte> memory(std::size_t{4} << 20);
   MachineProfile profile;
   int turns = 0;
-  measure_near_reads(profile, topology, threads, memory, [&](const std::function<void()>& turn) {
+  measure_numa_bandwidth(profile, topology, threads, memory, [&](const std::function<void()>& turn) {
     turn();
     return ++turns * 1e-3;
   });
@@ -200,7 +206,7 @@ TEST(MeasuredProfile, SaysWhenTheMemoryIsNotToBeHad) {
   EXPECT_TRUE(test::refuses([&] { measure_profile(*backend, arena, topology); }, {"--host-memory"}));
 }
 
-TEST(ProfileOfTwoFootprints, IsInterpolatedByWhatAStepReads) {
+TEST(ProfileOfTwoFootprints, IsInterpolatedByTheSizeOfTheStore) {
   MachineProfile profile = some_profile();
   profile.footprint_bytes = std::uint64_t{1} << 30;
   profile.small_footprint_bytes = std::uint64_t{1} << 26;
@@ -208,7 +214,8 @@ TEST(ProfileOfTwoFootprints, IsInterpolatedByWhatAStepReads) {
   for (AttentionRates& rates : profile.attention_small) rates.dense *= 4;
   EXPECT_DOUBLE_EQ(profile.rates(64, 4, 1000).dense, 24);
   EXPECT_DOUBLE_EQ(profile.rates(64, 4, std::uint64_t{1} << 26).dense, 24);
-  EXPECT_DOUBLE_EQ(profile.rates(64, 4, std::uint64_t{1} << 28).dense, 1 / (0.5 / 24 + 0.5 / 6)) << "half way";
+  EXPECT_DOUBLE_EQ(profile.rates(64, 4, std::uint64_t{1} << 27).dense, 1 / (0.5 / 24 + 0.5 / 6)) << "half way";
+  EXPECT_DOUBLE_EQ(profile.rates(64, 4, std::uint64_t{1} << 28).dense, 6) << "from a quarter on";
   EXPECT_DOUBLE_EQ(profile.rates(64, 4, std::uint64_t{1} << 40).dense, 6);
   EXPECT_DOUBLE_EQ(profile.rates(64, 4, std::uint64_t{1} << 28).tail, 15) << "the same over both";
 
@@ -219,4 +226,4 @@ TEST(ProfileOfTwoFootprints, IsInterpolatedByWhatAStepReads) {
 }
 
 }  // namespace
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan

@@ -1,4 +1,4 @@
-#include "runtime/plan/near_memory.h"
+#include "runtime/plan/numa_bandwidth.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include "offload/host/pages.h"
 #include "offload/host/read_memory.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::plan {
 namespace {
 
 constexpr std::uint64_t most_placed = std::uint64_t{512} << 20;
@@ -55,8 +55,8 @@ std::vector<int> thread_counts(int all) {
   return counts;
 }
 
-void measure_near_reads(MachineProfile& profile, const offload::Topology& topology, const offload::Threads& threads,
-                        std::span<const std::byte> memory, const MedianSeconds& median) {
+void measure_numa_bandwidth(MachineProfile& profile, const offload::Topology& topology, const offload::Threads& threads,
+                            std::span<const std::byte> memory, const MedianSeconds& median) {
   std::atomic<std::uint64_t> sink = 0;  // keeps the reads
   const auto rate = [&](std::span<const std::byte> bytes, const offload::Threads& by) {
     const double seconds = median([&] { sink += offload::read_memory(bytes, by); });
@@ -95,4 +95,4 @@ void measure_near_reads(MachineProfile& profile, const offload::Topology& topolo
   if (profile.near_reads.empty()) measure(nodes.front(), memory);
 }
 
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::plan
