@@ -16,10 +16,8 @@ void note_positions(const runtime::ModelConfig& config, std::int64_t tokens, con
   note(
       "note: {} tokens are more than the {} positions that {} says the model was made for (with its RoPE scaling); "
       "answers get worse beyond them: shorten the text, or give config.json the rope_scaling that the model's makers "
-      "name for such lengths
-      ",
-      tokens,
-      config.max_positions, (std::filesystem::is_directory(model) ? model / "config.json" : model).string());
+      "name for such lengths\n",
+      tokens, config.max_positions, (std::filesystem::is_directory(model) ? model / "config.json" : model).string());
 }
 
 }  // namespace

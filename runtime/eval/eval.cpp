@@ -225,7 +225,7 @@ class Run {
     const auto steps = static_cast<double>(row.steps);
     row.ms_per_token = (seconds - watched) * 1000 / steps;
     const Counters& counters = session.counters();
-    row.attended_share = rows_per_list(counters, method.options()) / positions;
+    row.attended_share = rows_per_list(counters, method->options()) / positions;
     row.elements_per_token = static_cast<double>(counters.elements) / steps;
     row.positions_scored_per_token = static_cast<double>(counters.positions_scored) / steps;
     row.link_bytes_per_token = static_cast<double>(counters.total(Place::link)) / steps;

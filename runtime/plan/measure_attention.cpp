@@ -199,7 +199,7 @@ double measure_ann_search(TurnTimer& timer, const NoiseMemory& memory, int head_
   const gpu::CacheView cache = store.view(0, std::min(most_blocks, store.blocks()));
   const offload::Threads& threads = timer.backend().threads();
   index::Ann ann({factory, true}, 1, kv_heads, head_dim);
-  ann.follow({&cache.store, 1}, threads);
+  ann.sync_with_store({&cache.store, 1}, threads);
   const std::vector<float> queries = normal_noise(static_cast<std::size_t>(turns * kv_heads * group * head_dim), 2);
   std::vector<std::int32_t> found(static_cast<std::size_t>(kv_heads * group * few));
   index::AnnCost cost;
