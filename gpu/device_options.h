@@ -14,6 +14,7 @@ namespace hayloft::gpu {
 // `automatic` pins what can be pinned and stages otherwise.
 enum class KvHost : std::uint8_t { automatic, pinned, staged, mmap };
 
+// How much of the device is used, and how K and V reach it.
 struct CudaOptions {
   // Budget of device memory, --gpu-memory: everything that this process takes of it, what CUDA itself needs included.
   // 0: what is free, less a reserve.

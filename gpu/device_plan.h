@@ -9,7 +9,7 @@
 // who plan for devices that are not there. Who has the backend asks Backend::scratch_bytes() and DeviceMemory.
 namespace hayloft::gpu {
 
-inline constexpr std::uint64_t cuda_mebibyte = std::uint64_t{1} << 20;
+inline constexpr std::uint64_t cuda_mebibyte = std::uint64_t{1} << 20;  // bytes
 
 // What CUDA takes before anything is allocated, its context, the kernels and cuBLAS' code, is between a quarter and
 // half a gigabyte on the devices known to us, and cannot be asked for.

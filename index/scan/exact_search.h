@@ -21,6 +21,7 @@ std::vector<std::int32_t> every_component(int kv_heads, int components);
 // Where the store's keys are exact: the columns, unless they are integers.
 KeySource exact_keys(const offload::LayerView& view);
 
+// What search_exact() looks for.
 struct ExactSearch {
   int query_heads = 0;     // Hq, a multiple of the view's Hkv
   std::int64_t limit = 0;  // positions [0, limit) may be selected, limit <= view.tokens
