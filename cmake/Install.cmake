@@ -5,13 +5,13 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/hayloft)
 
 # The public headers; the rest of a folder is its own business. tests/package compiles each of them alone, as installed.
 set(public_headers
-    offload/error.h offload/format.h offload/half.h
+    offload/error.h offload/format.h offload/half.h offload/utf8.h
     offload/host/arena.h offload/host/cgroup.h offload/host/mapped_file.h offload/host/threads.h offload/host/topology.h
     offload/store/layout.h offload/store/store.h
     offload/snapshot/snapshot.h offload/snapshot/writer.h
     index/ann/ann.h index/scan/exact_search.h index/scan/search.h index/scan/sparq_query.h
     gpu/backend.h gpu/buffer.h gpu/device_options.h gpu/device_plan.h gpu/link_choice.h gpu/make_backend.h
-    runtime/tokenizer/tokenizer.h
+    runtime/tokenizer/chat_template.h runtime/tokenizer/text_stream.h runtime/tokenizer/tokenizer.h
     runtime/checkpoint/config.h runtime/checkpoint/safetensors.h runtime/checkpoint/weights.h
     runtime/cache/cache.h runtime/cache/spills.h
     runtime/attention/budget.h runtime/attention/counters.h runtime/attention/host_tail.h runtime/attention/method.h

@@ -23,9 +23,21 @@ std::string describe(const nlohmann::json& value) {
   return text;
 }
 
+template <class Json>
+Json parse_file(const std::filesystem::path& path) {
+  const std::string text = read_small_file(path);
+  try {
+    return Json::parse(text);
+  } catch (const nlohmann::json::parse_error& problem) {
+    fail("{}: not valid JSON at byte {} of {}", path.string(), problem.byte, text.size());
+  } catch (const nlohmann::json::exception&) {  // such as a number that no double can hold
+    fail("{}: not valid JSON: a value in it is out of range", path.string());
+  }
+}
+
 }  // namespace
 
-nlohmann::json read_json_file(const std::filesystem::path& path) {
+std::string read_small_file(const std::filesystem::path& path) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) fail("{}: no such file", path.string());
   if (!std::filesystem::is_regular_file(path, error)) fail("{}: not a regular file", path.string());
@@ -39,13 +51,15 @@ nlohmann::json read_json_file(const std::filesystem::path& path) {
   if (!file.read(text.data(), static_cast<std::streamsize>(bytes))) {
     fail("{}: cannot be read: {}", path.string(), std::generic_category().message(errno));
   }
-  try {
-    return nlohmann::json::parse(text);
-  } catch (const nlohmann::json::parse_error& problem) {
-    fail("{}: not valid JSON at byte {} of {}", path.string(), problem.byte, bytes);
-  } catch (const nlohmann::json::exception&) {  // such as a number that no double can hold
-    fail("{}: not valid JSON: a value in it is out of range", path.string());
-  }
+  return text;
+}
+
+nlohmann::json read_json_file(const std::filesystem::path& path) {
+  return parse_file<nlohmann::json>(path);
+}
+
+nlohmann::ordered_json read_ordered_json_file(const std::filesystem::path& path) {
+  return parse_file<nlohmann::ordered_json>(path);
 }
 
 bool read_integer(const nlohmann::json& value, std::int64_t least, std::int64_t most, std::int64_t& out) {

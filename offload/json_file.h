@@ -8,8 +8,14 @@
 
 namespace hayloft {
 
+// The bytes of a file of at most 16 MiB. Throws Error naming it: unreadable, too large.
+std::string read_small_file(const std::filesystem::path& path);
+
 // Parses a JSON file of at most 16 MiB. Throws Error naming the file: unreadable, too large, not JSON (with the byte).
 nlohmann::json read_json_file(const std::filesystem::path& path);
+
+// The same with the members of objects in the order of the file.
+nlohmann::ordered_json read_ordered_json_file(const std::filesystem::path& path);
 
 // Typed access to the members of a JSON object from outside. Every mismatch is an Error that names the place (`where`,
 // say "DIR/config.json"), the field, what it is and what it should be. A member that is null counts as absent unless

@@ -8,9 +8,13 @@ Every NAME/tokenizer.json is trained here, on the text below, and NAME/cases.jso
 
 import argparse
 import json
+import os
 import pathlib
 
+os.environ["TRANSFORMERS_VERBOSITY"] = "error"  # it warns that there is no PyTorch, which nothing here needs
+
 import tokenizers
+import transformers
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 CORPUS = """
@@ -273,6 +277,63 @@ def continuations():
     return marked(360, tokenizer, prefix="##")
 
 
+def declared(content, **flags):
+    """An added token as tokenizer_config.json and special_tokens_map.json write it."""
+    token = {"content": content, "lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
+    return {**token, "special": True, **flags}
+
+
+def declared_decoder():
+    """added_tokens_decoder: ids in their order, whatever they say; flags that override; the older files unread."""
+    tokenizer = gpt2()
+    size = tokenizer.get_vocab_size()
+    tokens = {
+        str(size - 1): declared("<|endoftext|>", lstrip=True),
+        str(size + 9): declared("<|im_start|>"),
+        str(size): declared("<tool_call>", special=False),
+        str(size + 1): declared("the hay", special=False, normalized=True),
+        str(size + 2): declared("hay", special=False, single_word=True),
+    }
+    config = {"added_tokens_decoder": tokens, "bos_token": "<bos>", "eos_token": "<tool_call>"}
+    return tokenizer, {
+        "tokenizer_config.json": config,
+        "added_tokens.json": {"<unread>": size},
+        "special_tokens_map.json": {"pad_token": "<pad>"},
+    }
+
+
+def declared_named():
+    """Special tokens by name, some the tokenizer has already, and lists and objects of others."""
+    config = {
+        "eos_token": {"__type": "AddedToken", **declared("<|im_end|>", rstrip=True)},
+        "unk_token": "<unk>",
+        "bos_token": "<s>",
+        "pad_token": None,
+        "image_token": "<image>",
+        "audio_token": "<audio>",
+        "add_prefix_space": False,
+        "additional_special_tokens": ["<|im_start|>", "<|im_end|>"],
+    }
+    return llama2(), {"tokenizer_config.json": config}
+
+
+def declared_older():
+    """What older checkpoints have: added_tokens.json and special_tokens_map.json."""
+    tokenizer = qwen2()
+    size = tokenizer.get_vocab_size()
+    special = {
+        "eos_token": declared("<|eos|>", lstrip=True),
+        "bos_token": "<tool>",
+        "additional_special_tokens": ["<|box|>", "<|im_end|>"],
+    }
+    return tokenizer, {
+        "tokenizer_config.json": {},
+        "added_tokens.json": {"<|box|>": size + 1, "<tool>": size, "<|quad|>": size + 2},
+        "special_tokens_map.json": special,
+    }
+
+
+DECLARED = [declared_decoder, declared_named, declared_older]
 KINDS = [gpt2, llama3, qwen2, o200k, roberta, split_chain, llama2, metaspace, gemma, flags, word_ends, continuations]
 MERGES_AS_TEXT = {"gpt2", "llama2"}  # "a b", as files had them before 2024
 
@@ -286,8 +347,8 @@ def around_added_tokens(tokenizer):
     yield "words word_ sword word. (word) wordé haystacks haystack HAYSTACK, loft LOFT Löft"
 
 
-def cases(tokenizer):
-    for text in TEXTS + list(around_added_tokens(tokenizer)):
+def cases(tokenizer, texts):
+    for text in texts:
         ids = tokenizer.encode(text).ids
         yield {
             "text": text,
@@ -298,26 +359,42 @@ def cases(tokenizer):
         }
 
 
+def write_json(path, value):
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(value, file, ensure_ascii=False, separators=(",", ":"))
+        file.write("\n")
+
+
+def write_kind(folder, tokenizer, beside):
+    """tokenizer.json, the files that lie beside it, and the cases; returns how many entries there are."""
+    document = json.loads(tokenizer.to_str())
+    if folder.name in MERGES_AS_TEXT:
+        document["model"]["merges"] = [" ".join(pair) for pair in document["model"]["merges"]]
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "tokenizer.json", document)
+    texts = TEXTS
+    if beside:
+        for name, value in beside.items():
+            write_json(folder / name, value)
+        fast = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
+        tokenizer, texts = fast.backend_tokenizer, TEXTS[:8]
+    with open(folder / "cases.json", "w", encoding="utf-8") as file:
+        every = texts + list(around_added_tokens(tokenizer))
+        lines = (json.dumps(case, ensure_ascii=True, separators=(",", ":")) for case in cases(tokenizer, every))
+        file.write(f'{{"tokenizers":"{tokenizers.__version__}","cases":[\n' + ",\n".join(lines) + "\n]}\n")
+    return tokenizer.get_vocab_size()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     default = pathlib.Path(__file__).resolve().parent.parent / "tests" / "golden" / "tokenizers"
     parser.add_argument("--out", type=pathlib.Path, default=default, help="folder to write (default: %(default)s)")
     out = parser.parse_args().out
 
-    for kind in KINDS:
-        tokenizer = kind()
-        document = json.loads(tokenizer.to_str())
-        if kind.__name__ in MERGES_AS_TEXT:
-            document["model"]["merges"] = [" ".join(pair) for pair in document["model"]["merges"]]
-        folder = out / kind.__name__
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / "tokenizer.json", "w", encoding="utf-8") as file:
-            json.dump(document, file, ensure_ascii=False, separators=(",", ":"))
-            file.write("\n")
-        with open(folder / "cases.json", "w", encoding="utf-8") as file:
-            lines = (json.dumps(case, ensure_ascii=True, separators=(",", ":")) for case in cases(tokenizer))
-            file.write(f'{{"tokenizers":"{tokenizers.__version__}","cases":[\n' + ",\n".join(lines) + "\n]}\n")
-        print(f"{kind.__name__}: {tokenizer.get_vocab_size()} entries")
+    for kind in KINDS + DECLARED:
+        made = kind()
+        tokenizer, beside = made if isinstance(made, tuple) else (made, {})
+        print(f"{kind.__name__}: {write_kind(out / kind.__name__, tokenizer, beside)} entries")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ int main(int argc, char** argv) try {
 
   runtime::Session text(model, arena);
   text.set_method(sparq);
-  text.append(tokenizer.encode(read_text(argv[2])));
+  text.append(tokenizer.encode_prompt(read_text(argv[2])));
 
   for (const char* question : std::span(argv + 3, argv + argc)) {
     const std::vector<std::int32_t> tokens = tokenizer.encode(question, false);

@@ -1,42 +1,18 @@
 #include "examples/hayloft/decoding.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
-#include <string_view>
 
 #include "examples/hayloft/interrupt.h"
 #include "examples/hayloft/text_output.h"
 #include "offload/clock.h"
 #include "offload/format.h"
 #include "offload/progress.h"
-#include "offload/utf8.h"
-#include "runtime/tokenizer/tokenizer.h"
+#include "runtime/tokenizer/text_stream.h"
 
 namespace hayloft::cli {
-namespace {
-
-// Text of tokens one by one. A tokenizer may treat the beginning of a text in its own way (SentencePiece drops its
-// space), so each token is decoded behind the one before it.
-class TextStream {
- public:
-  TextStream(const runtime::Tokenizer& tokenizer, std::int32_t last_of_prompt)
-      : tokenizer_(tokenizer), previous_(last_of_prompt) {}
-
-  std::string push(std::int32_t token) {
-    const std::string before = tokenizer_.decode({previous_});
-    const std::string both = tokenizer_.decode({previous_, token});
-    previous_ = token;
-    return utf8_.push(std::string_view(both).substr(std::min(before.size(), both.size())));
-  }
-  std::string finish() { return utf8_.finish(); }
-
- private:
-  const runtime::Tokenizer& tokenizer_;
-  std::int32_t previous_;
-  Utf8Stream utf8_;
-};
-
-}  // namespace
 
 runtime::StateProgress index_progress(std::optional<Progress>& progress) {
   return [&progress, reached = std::int64_t{-1}](std::int64_t done, std::int64_t total) mutable {
@@ -55,7 +31,7 @@ void decode_and_print(const Environment& environment, runtime::Session& session,
                       const runtime::SamplerOptions& sampling, std::int32_t token, int most, Decoded& done) {
   const std::vector<std::int32_t>& ends = environment.model->config().eos_tokens;
   runtime::Sampler sampler(sampling);
-  TextStream stream(*environment.tokenizer, token);
+  runtime::TextStream stream(*environment.tokenizer, token);
   method.watch(session);
   for (done = {}; done.tokens < most; ++done.tokens) {
     check_interrupted();

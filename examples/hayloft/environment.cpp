@@ -72,6 +72,7 @@ Environment::Environment(const MachineOptions& options, const std::filesystem::p
   tokenizer = std::make_unique<runtime::Tokenizer>(model_directory);
   model = std::make_unique<runtime::Model>(model_directory, *backend);
   arena = std::make_unique<offload::Arena>(topology, arena_options(options, *backend));
+  for (const std::string& note : model->notes()) fmt::print(stderr, "note: {}\n", note);
   if (!options.verbose) return;
   const runtime::ModelConfig& config = model->config();
   fmt::print(stderr, "model: {}, {} layers ({} global), {} query heads, {} KV heads of {}, weights {}\n",

@@ -11,6 +11,21 @@ std::uint64_t tokenizer_file_bytes(const std::filesystem::path& model_directory)
   return error ? 0 : bytes;
 }
 
+namespace {
+
+// Rotations that a model has never seen make its answers worse, first slowly, then altogether.
+void note_positions(const runtime::ModelConfig& config, std::int64_t tokens, const std::filesystem::path& model) {
+  if (config.max_positions == 0 || tokens <= config.max_positions) return;
+  fmt::print(
+      stderr,
+      "note: {} tokens are more than the {} positions that {} says the model was made for "
+      "(max_position_embeddings with its RoPE scaling); answers get worse beyond them: shorten the text, or give "
+      "config.json the rope_scaling that the model's makers name for such lengths\n",
+      tokens, config.max_positions, (model / "config.json").string());
+}
+
+}  // namespace
+
 void add_saved(const Environment& environment, const offload::Snapshot& snapshot, PlannedRun& run) {
   const offload::StoreShape& shape = snapshot.description().shape;
   run.session.cache.block_tokens = shape.block_tokens;
@@ -41,6 +56,7 @@ runtime::Plan announce_plan(const Environment& environment, const PlannedRun& ru
   const runtime::Plan plan = runtime::make_plan(request, applies ? &*profile : nullptr);
   if (!plan.shortfall.empty()) fail("{}", plan.shortfall);
   fmt::print(stderr, "{}\n", runtime::plan_line(plan));
+  note_positions(request.config, run.tokens, run.model);
   return plan;
 }
 

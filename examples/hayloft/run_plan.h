@@ -26,8 +26,8 @@ struct PlannedRun {
 // A run that goes on behind a saved context: its tokens come on top, its block size and columns are the run's.
 void add_saved(const Environment& environment, const offload::Snapshot& snapshot, PlannedRun& run);
 
-// Prints the plan's totals in one line on standard error. Throws Error with the numbers when the run does not fit.
-// Times need a profile of as many threads.
+// Prints the plan's totals in one line on standard error, and another one when the context is longer than what the
+// model was made for. Throws Error with the numbers when the run does not fit. Times need a profile of as many threads.
 runtime::Plan announce_plan(const Environment& environment, const PlannedRun& run,
                             const std::optional<runtime::MachineProfile>& profile);
 

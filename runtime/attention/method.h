@@ -91,6 +91,7 @@ class Method {
   MethodOptions options_;
 };
 
+// Sessions share methods, which are immutable.
 using SharedMethod = std::shared_ptr<const Method>;
 
 // Throws Error (naming the option) when the options are out of range for heads of dimension `head_dim`.

@@ -34,9 +34,9 @@ struct Architecture {
 };
 
 constexpr Architecture architectures[] = {
-    {"llama", 0, 0, 2048, 1e4, false, 2, true, true},        {"mistral", 8, 0, 131072, 1e4, false, 2, false, false},
-    {"qwen2", 32, 0, 32768, 1e4, false, -1, false, false},   {"qwen3", 32, 128, 32768, 1e4, false, -1, true, false},
-    {"smollm3", 4, 0, 32768, 2e6, true, 128001, true, true},
+    {"llama", 0, 0, 2048, 1e4, false, 2, true, true},         {"mistral", 8, 0, 131072, 1e4, false, 2, false, false},
+    {"ministral", 8, 0, 131072, 1e4, false, 2, false, false}, {"qwen2", 32, 0, 32768, 1e4, false, -1, false, false},
+    {"qwen3", 32, 128, 32768, 1e4, false, -1, true, false},   {"smollm3", 4, 0, 32768, 2e6, true, 128001, true, true},
 };
 
 const Architecture& find_architecture(const JsonFields& fields) {
@@ -45,7 +45,7 @@ const Architecture& find_architecture(const JsonFields& fields) {
     if (name == architecture.name) return architecture;
   }
   fields.refuse("model_type", *fields.find("model_type"),
-                "llama, mistral, qwen2, qwen3 or smollm3 for hayloft to run it");
+                "llama, mistral, ministral, qwen2, qwen3 or smollm3 for hayloft to run it");
 }
 
 void read_shape(const JsonFields& fields, const Architecture& architecture, ModelConfig& config) {
@@ -134,7 +134,7 @@ void read_layers(const JsonFields& fields, ModelConfig& config) {
   config.sliding_window.assign(layers, 0);
   config.rope.assign(layers, true);
 
-  if (config.architecture == "mistral") {
+  if (config.architecture == "mistral" || config.architecture == "ministral") {
     const std::optional<std::int64_t> window = read_window(fields, 4096);
     // Every layer slides, unless a later revision of the family says otherwise layer by layer.
     read_layer_types(fields, window, std::vector<bool>(layers, window.has_value()), config);
@@ -207,6 +207,8 @@ void read_rope(const JsonFields& fields, double default_theta, ModelConfig& conf
   if (type == "linear") {
     const float factor = static_cast<float>(rope.positive("factor"));
     for (float& frequency : config.inverse_frequency) frequency /= factor;
+    config.max_positions =
+        static_cast<std::int64_t>(static_cast<double>(config.max_positions) * rope.positive("factor"));
   } else if (type == "llama3") {
     scale_llama3(rope, fields, config);
   } else if (type != "default") {
@@ -269,9 +271,8 @@ ModelConfig read_config(const std::filesystem::path& directory) {
 
   config.rms_norm_eps = static_cast<float>(fields.positive_or("rms_norm_eps", 1e-6));
   config.tied_embeddings = fields.boolean_or("tie_word_embeddings", architecture.tied_embeddings);
-  if (fields.text_or("hidden_act", "silu") != "silu") {
-    fields.refuse("hidden_act", *fields.find("hidden_act"), "silu");
-  }
+  const std::string activation = fields.text_or("hidden_act", "silu");
+  if (activation != "silu" && activation != "swish") fields.refuse("hidden_act", activation, "silu (swish)");
 
   const bool attention_bias = architecture.reads_attention_bias && fields.boolean_or("attention_bias", false);
   config.qkv_bias = attention_bias || config.architecture == "qwen2";

@@ -7,7 +7,8 @@
 
 namespace hayloft::runtime {
 
-// A decoder-only transformer as its config.json describes it. Architectures: llama, mistral, qwen2, qwen3, smollm3.
+// A decoder-only transformer as its config.json describes it. Architectures: llama, mistral,
+// ministral (a mistral with layer_types), qwen2, qwen3, smollm3.
 struct ModelConfig {
   std::string architecture;  // config.json's model_type
   int vocab_size = 0;
@@ -27,7 +28,7 @@ struct ModelConfig {
   std::vector<std::int64_t> sliding_window;  // [layers]: 0 = global, else positions attended, the own one included
   std::vector<bool> rope;                    // [layers]: false = NoPE
   std::vector<float> inverse_frequency;      // [d / 2], RoPE scaling applied
-  std::int64_t max_positions = 0;            // what the model was made for; 0 if unknown. Not a limit here.
+  std::int64_t max_positions = 0;            // what the model was made for, RoPE scaling included. Not a limit here.
   std::vector<std::int32_t> eos_tokens;      // may be empty
 
   int group_size() const { return query_heads / kv_heads; }

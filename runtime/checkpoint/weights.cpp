@@ -1,71 +1,16 @@
 #include "runtime/checkpoint/weights.h"
 
-#include <cstring>
+#include <algorithm>
 #include <deque>
-#include <map>
+#include <initializer_list>
+#include <string_view>
 
 #include "offload/error.h"
-#include "offload/json_file.h"
-#include "runtime/checkpoint/safetensors.h"
+#include "runtime/checkpoint/checkpoint.h"
 
 namespace hayloft::runtime {
 
 namespace {
-
-// The checkpoint's tensors by name, whichever shard they lie in.
-class Checkpoint {
- public:
-  explicit Checkpoint(const std::filesystem::path& directory) {
-    const std::filesystem::path single = directory / "model.safetensors";
-    index_ = directory / "model.safetensors.index.json";
-    std::error_code error;
-    if (std::filesystem::exists(single, error)) {
-      index_ = single;
-      for (const auto& [name, tensor] : files_.try_emplace("", single).first->second.tensors()) found_[name] = &tensor;
-    } else if (std::filesystem::exists(index_, error)) {
-      open_shards(directory);
-    } else {
-      fail("{}: holds neither model.safetensors nor model.safetensors.index.json", directory.string());
-    }
-  }
-
-  // Throws Error unless there is such a tensor of that shape.
-  const TensorView& at(const std::string& name, std::initializer_list<int> shape) const {
-    const auto tensor = found_.find(name);
-    if (tensor == found_.end()) fail("{}: has no tensor {}, which config.json calls for", index_.string(), name);
-    const std::vector<std::int64_t>& found = tensor->second->shape;
-    if (!std::equal(found.begin(), found.end(), shape.begin(), shape.end())) {
-      fail("{}: tensor {} has shape [{}], but config.json calls for [{}]", index_.string(), name,
-           fmt::join(found, ", "), fmt::join(shape, ", "));
-    }
-    return *tensor->second;
-  }
-
-  std::string path() const { return index_.string(); }
-
- private:
-  void open_shards(const std::filesystem::path& directory) {
-    const nlohmann::json json = read_json_file(index_);
-    const JsonFields fields(json, index_.string());
-    const nlohmann::json* map = fields.find("weight_map");
-    if (!map || !map->is_object()) fail("{}: weight_map must be an object of tensor and file names", index_.string());
-    for (const auto& [name, file] : map->items()) {
-      const std::string shard = JsonFields(*map, index_.string() + ": weight_map").text(name.c_str());
-      // A shard lies beside its index: nothing in a downloaded file may reach elsewhere.
-      if (shard.empty() || shard == "." || shard == ".." || shard.find_first_of("/\\\0", 0, 3) != std::string::npos) {
-        fail("{}: weight_map puts tensor {} in {}, which is not a file name in this folder", index_.string(),
-             printable(name), printable(shard));
-      }
-      auto opened = files_.find(shard);
-      if (opened == files_.end()) opened = files_.try_emplace(shard, directory / shard).first;
-      found_[name] = &opened->second.at(name);
-    }
-  }
-
-  std::filesystem::path index_;  // the file to name in messages
-  std::map<std::string, SafetensorsFile> files_;
-  std::map<std::string, const TensorView*> found_;
-};
 
 std::uint64_t matrix_bytes(const gpu::Matrix& matrix) {
   return static_cast<std::uint64_t>(matrix.rows) * static_cast<std::uint64_t>(matrix.cols) *
@@ -76,7 +21,7 @@ std::uint64_t matrix_bytes(const gpu::Matrix& matrix) {
 // checkpoint, too, it counts what one with matrices of `type` would hold.
 class Uploader {
  public:
-  Uploader(const Checkpoint* checkpoint, gpu::DType type, gpu::Backend* backend, Weights& weights)
+  Uploader(Checkpoint* checkpoint, gpu::DType type, gpu::Backend* backend, Weights& weights)
       : checkpoint_(checkpoint), type_(type), backend_(backend), weights_(weights) {
     if (backend_) stream_ = backend_->stream();
   }
@@ -127,7 +72,7 @@ class Uploader {
     return device;
   }
 
-  const Checkpoint* checkpoint_;
+  Checkpoint* checkpoint_;
   gpu::DType type_;
   gpu::Backend* backend_;
   Weights& weights_;
@@ -182,26 +127,76 @@ LayerWeights layer_weights(const std::string& prefix, const ModelConfig& config,
   return layer;
 }
 
+constexpr const char* embedding_name = "model.embed_tokens.weight";
+constexpr const char* output_name = "lm_head.weight";
+
+// The name that the embedding's tensor has: a tied model may be saved with the output alone.
+const char* embedding_tensor(const Checkpoint* checkpoint, const ModelConfig& config) {
+  const bool output_alone = checkpoint && config.tied_embeddings && !checkpoint->contains(embedding_name) &&
+                            checkpoint->contains(output_name);
+  return output_alone ? output_name : embedding_name;
+}
+
+// Whether the output is a matrix of its own. A checkpoint that holds two different ones is followed, whatever its
+// configuration says, as transformers does.
+bool own_output(Checkpoint* checkpoint, const ModelConfig& config, Weights& weights) {
+  if (!config.tied_embeddings) return true;
+  if (!checkpoint || !checkpoint->contains(embedding_name) || !checkpoint->contains(output_name)) return false;
+  const auto tensor = [&](const char* name) -> const TensorView& {
+    return checkpoint->at(name, {config.vocab_size, config.hidden_size});
+  };
+  if (same_values(tensor(embedding_name), tensor(output_name))) return false;
+  weights.notes.push_back(
+      fmt::format("{}: {} differs from {}, so the two are not tied, although config.json says tie_word_embeddings: "
+                  "true; set it to false there",
+                  checkpoint->path(), output_name, embedding_name));
+  return true;
+}
+
+// Buffers that older versions of transformers saved with the weights; every model computes its own.
+bool is_buffer(std::string_view name) {
+  constexpr std::string_view endings[] = {"rotary_emb.inv_freq", "position_ids", ".masked_bias", ".attn.bias"};
+  return std::any_of(std::begin(endings), std::end(endings), [&](auto ending) { return name.ends_with(ending); });
+}
+
+// A tensor that nothing reads is a part of the model that would be left out of every answer.
+void refuse_unread(const Checkpoint& checkpoint, const ModelConfig& config) {
+  std::vector<std::string> names = checkpoint.unread();
+  std::erase_if(names, is_buffer);
+  if (names.empty()) return;
+  constexpr std::size_t listed = 3;
+  const std::size_t most = std::min(names.size(), listed);
+  std::string list =
+      fmt::format("{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(most), ", "));
+  if (names.size() > most) list += fmt::format(" and {} more", names.size() - most);
+  fail(
+      "{}: holds {} tensor{} that a model of type {} does not have ({}): config.json and the weights do not belong "
+      "together, or its options (model_type, num_hidden_layers, attention_bias, mlp_bias) are wrong",
+      checkpoint.path(), names.size(), names.size() == 1 ? "" : "s", config.architecture, list);
+}
+
 // `checkpoint` may be null when there is no backend; `type` is that of its matrices then.
-Weights take_weights(const Checkpoint* checkpoint, gpu::DType type, const ModelConfig& config, gpu::Backend* backend) {
+Weights take_weights(Checkpoint* checkpoint, gpu::DType type, const ModelConfig& config, gpu::Backend* backend) {
   Weights weights;
   Uploader uploader(checkpoint, type, backend, weights);
-  weights.embedding = uploader.matrix("model.embed_tokens.weight", config.vocab_size, config.hidden_size);
+  weights.embedding = uploader.matrix(embedding_tensor(checkpoint, config), config.vocab_size, config.hidden_size);
   for (int i = 0; i < config.layers; ++i) {
     weights.layers.push_back(layer_weights(fmt::format("model.layers.{}.", i), config, uploader));
   }
   weights.final_norm = uploader.vector("model.norm.weight", config.hidden_size);
-  weights.output = config.tied_embeddings ? weights.embedding
-                                          : uploader.matrix("lm_head.weight", config.vocab_size, config.hidden_size);
+  weights.output = own_output(checkpoint, config, weights)
+                       ? uploader.matrix(output_name, config.vocab_size, config.hidden_size)
+                       : weights.embedding;
   weights.inverse_frequency = uploader.values(config.inverse_frequency);
   uploader.finish();
+  if (checkpoint) refuse_unread(*checkpoint, config);
   return weights;
 }
 
 }  // namespace
 
 Weights load_weights(const std::filesystem::path& directory, const ModelConfig& config, gpu::Backend& backend) {
-  const Checkpoint checkpoint(directory);
+  Checkpoint checkpoint(directory);
   return take_weights(&checkpoint, {}, config, &backend);
 }
 
@@ -210,7 +205,7 @@ std::uint64_t weight_bytes(const std::filesystem::path& directory) {
 }
 
 WeightSizes weight_sizes(const std::filesystem::path& directory) {
-  const Checkpoint checkpoint(directory);
+  Checkpoint checkpoint(directory);
   return sizes_of(take_weights(&checkpoint, {}, read_config(directory), nullptr));
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 #include <vector>
 
 #include "gpu/backend.h"
@@ -37,6 +38,7 @@ struct Weights {
 
   std::vector<gpu::Buffer> buffers;  // owns everything the pointers above point to
   std::uint64_t bytes = 0;
+  std::vector<std::string> notes;  // what the user should know of these weights, one line each
 };
 
 // Reads model.safetensors, or every shard that model.safetensors.index.json names. Throws Error naming tensor and file:

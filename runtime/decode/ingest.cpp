@@ -110,7 +110,7 @@ offload::ModelIdentity ModelSource::identity() const {
 
 IngestResult ingest(const ModelSource& source, offload::Arena& arena, std::string_view text,
                     const std::filesystem::path& path, const IngestOptions& options, const PrefillProgress& progress) {
-  const std::vector<std::int32_t> tokens = source.tokenizer.encode(text);
+  const std::vector<std::int32_t> tokens = source.tokenizer.encode_prompt(text);
   if (tokens.empty()) fail("there is no text to read into {}", path.string());
   std::error_code error;
   if (std::filesystem::exists(path, error)) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "gpu/backend.h"
@@ -52,6 +53,7 @@ class Model {
   const ModelConfig& config() const { return config_; }
   gpu::Backend& backend() const { return *backend_; }
   std::uint64_t weight_bytes() const { return weights_.bytes; }
+  const std::vector<std::string>& notes() const { return weights_.notes; }  // what the user should know, a line each
 
   // Runs `tokens` behind what is in the cache and adds their K and V to it. Global layers attend as `attention` says.
   // The logits wanted go to `read` before the tokens count: if it throws, or anything else does, the cache is as

@@ -25,7 +25,7 @@ class RulerScored : public EvalTask {
 
  protected:
   EvalSample prompt_of(const RulerSample& sample) const {
-    return {prompt_tokens(*tokenizer_, sample.input + sample.answer_prefix), answer_tokens_, {}, sample.outputs};
+    return {tokenizer_->encode_prompt(sample.input + sample.answer_prefix), answer_tokens_, {}, sample.outputs};
   }
 
  private:

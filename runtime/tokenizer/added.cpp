@@ -1,6 +1,7 @@
 #include "runtime/tokenizer/added.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "runtime/tokenizer/bpe/bpe.h"
 #include "runtime/tokenizer/json.h"
@@ -83,27 +84,63 @@ std::pair<std::size_t, std::size_t> AddedTokenMatcher::extent(std::string_view t
   return {begin, end};
 }
 
-AddedTokens::AddedTokens(const Field& added, const Bpe& bpe, const Normalizer& normalizer) {
+AddedToken AddedToken::read(const Field& field, std::optional<bool> special) {
+  const bool is_special = special.value_or(field.flag("special", false));
+  return {field.at("content").text(),
+          -1,
+          is_special,
+          field.flag("single_word", false),
+          field.flag("lstrip", false),
+          field.flag("rstrip", false),
+          field.flag("normalized", !is_special)};
+}
+
+bool AddedToken::has_flags_of(const AddedToken& other) const {
+  const auto flags = [](const AddedToken& token) {
+    return std::tuple(token.special, token.single_word, token.lstrip, token.rstrip, token.normalized);
+  };
+  return flags(*this) == flags(other);
+}
+
+std::vector<AddedToken> read_added_tokens(const Field& added, const Bpe& bpe) {
+  std::vector<AddedToken> tokens;
   for (const Field& field : added.elements()) {
-    const std::string& content = field.at("content").text();
+    AddedToken token = AddedToken::read(field, std::nullopt);
     const TokenId declared = field.at("id").token_id();
-    if (content.empty()) continue;
-    const TokenId known = bpe.find(content);
-    const bool special = field.flag("special", false);
-    const AddedToken token{content,
-                           known >= 0 ? known : declared,
-                           special,
-                           field.flag("single_word", false),
-                           field.flag("lstrip", false),
-                           field.flag("rstrip", false),
-                           field.flag("normalized", !special)};
-    size_ = std::max(size_, token.id + 1);
-    by_id_.emplace(token.id, tokens_.size());
-    by_content_.emplace(token.content, tokens_.size());
+    if (token.content.empty()) continue;
+    const TokenId known = bpe.find(token.content);
+    token.id = known >= 0 ? known : declared;
+    tokens.push_back(std::move(token));
+  }
+  return tokens;
+}
+
+AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const std::vector<AddedToken>& declared, const Bpe& bpe,
+                         const Normalizer& normalizer)
+    : tokens_(std::move(tokens)) {
+  for (const AddedToken& token : tokens_) size_ = std::max(size_, token.id + 1);
+  for (const AddedToken& token : declared) declare(token, bpe);
+  for (std::size_t i = 0; i < tokens_.size(); ++i) {
+    const AddedToken& token = tokens_[i];
+    by_id_.emplace(token.id, i);
+    by_content_.emplace(token.content, i);
     const std::string looked_for = token.normalized ? normalizer.apply(token.content) : token.content;
     if (!looked_for.empty()) (token.normalized ? normalized_ : raw_).add(looked_for, token);
-    tokens_.push_back(token);
   }
+}
+
+void AddedTokens::declare(AddedToken token, const Bpe& bpe) {
+  for (AddedToken& same : tokens_) {
+    if (same.content != token.content) continue;
+    token.id = same.id;
+    token.special |= same.special;  // what was special once stays hidden, as in the reference
+    same = std::move(token);
+    return;
+  }
+  const TokenId known = bpe.find(token.content);
+  token.id = known >= 0 ? known : std::max(size_, bpe.size());
+  size_ = std::max(size_, token.id + 1);
+  tokens_.push_back(std::move(token));
 }
 
 const AddedToken* AddedTokens::find(TokenId id) const {

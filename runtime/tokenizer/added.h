@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -25,6 +26,11 @@ struct AddedToken {
   bool single_word;     // only where no word character touches it
   bool lstrip, rstrip;  // takes in the white space on its left, right
   bool normalized;      // looked for in normalized text, in its own normalized form
+
+  // An object with content and flags, as every file writes it; the id is left at -1. special: what the token is,
+  // whatever the file says.
+  static AddedToken read(const Field& field, std::optional<bool> special);
+  bool has_flags_of(const AddedToken& other) const;
 };
 
 // Finds added tokens in text: of those that begin leftmost, the longest.
@@ -75,13 +81,20 @@ class AddedTokenMatcher {
   std::array<bool, 256> starts_ = {};  // the first bytes of tokens: most text is passed over by these alone
 };
 
-// All added tokens of a tokenizer.json. Immutable and thread-safe.
+// The field "added_tokens" of a tokenizer.json. A token that the vocabulary has too has the vocabulary's id. Throws
+// Error naming the field if a token is damaged.
+std::vector<AddedToken> read_added_tokens(const Field& added, const Bpe& bpe);
+
+// All added tokens of a tokenizer. Immutable and thread-safe.
 class AddedTokens {
  public:
   AddedTokens() = default;
 
-  // added: the field "added_tokens". A token that the vocabulary has too keeps the vocabulary's id.
-  AddedTokens(const Field& added, const Bpe& bpe, const Normalizer& normalizer);
+  // tokens: those of tokenizer.json, with their ids. declared: further ones, and others of the same content that change
+  // their flags (declared_tokens). A further one has the vocabulary's id or, where that does not know it, the next one
+  // behind all others.
+  AddedTokens(std::vector<AddedToken> tokens, const std::vector<AddedToken>& declared, const Bpe& bpe,
+              const Normalizer& normalizer);
 
   const AddedToken* find(TokenId id) const;
   const AddedToken* find(std::string_view content) const;
@@ -91,6 +104,8 @@ class AddedTokens {
   const AddedTokenMatcher& normalized() const { return normalized_; }  // for text after the normalizer
 
  private:
+  void declare(AddedToken token, const Bpe& bpe);
+
   TokenId size_ = 0;
   std::vector<AddedToken> tokens_;
   std::unordered_map<TokenId, std::size_t> by_id_;

@@ -8,6 +8,7 @@
 #include "offload/error.h"
 #include "runtime/tokenizer/added.h"
 #include "runtime/tokenizer/bpe/bpe.h"
+#include "runtime/tokenizer/declared.h"
 #include "runtime/tokenizer/decoder.h"
 #include "runtime/tokenizer/json.h"
 #include "runtime/tokenizer/normalizer.h"
@@ -54,13 +55,18 @@ Component read(const Field& document, const char* key) {
 }  // namespace
 
 struct Tokenizer::Impl {
-  explicit Impl(const Field& document)
+  // directory: what else declares tokens there; null for none.
+  Impl(const Field& document, const std::filesystem::path* directory)
       : normalizer(read<Normalizer>(document, "normalizer")),
         pre_tokenizer(read<PreTokenizer>(document, "pre_tokenizer")),
         bpe(document.at("model"), pre_tokenizer.byte_level()),
         around(read<Template>(document, "post_processor")),
         decoder(read<Decoder>(document, "decoder")) {
-    if (const auto tokens = document.find("added_tokens")) added = AddedTokens(*tokens, bpe, normalizer);
+    std::vector<AddedToken> tokens;
+    if (const auto field = document.find("added_tokens")) tokens = read_added_tokens(*field, bpe);
+    std::vector<AddedToken> declared;
+    if (directory) declared = declared_tokens(*directory, tokens);
+    added = AddedTokens(std::move(tokens), declared, bpe, normalizer);
     const auto* lost = bpe.unreachable([&](std::string_view text) { return added.find(text) != nullptr; });
     if (lost) {
       fail(
@@ -71,6 +77,11 @@ struct Tokenizer::Impl {
   }
 
   TokenId size() const { return std::max(bpe.size(), added.size()); }
+
+  // Whether the text has itself begun with what is put before every text.
+  bool begins_with_bos(const std::vector<TokenId>& tokens) const {
+    return !around.before.empty() && !tokens.empty() && tokens.front() == around.before.front();
+  }
 
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
@@ -86,13 +97,14 @@ Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 
 Tokenizer::Tokenizer(const std::filesystem::path& directory) {
-  const auto path = directory / "tokenizer.json";
-  *this = from_json(read_file(path), path.string());
+  const std::string name = (directory / "tokenizer.json").string();
+  const nlohmann::json document = parse(read_file(name), name);
+  impl_ = std::make_unique<Impl>(Field(document, name), &directory);
 }
 
 Tokenizer Tokenizer::from_json(std::string_view json, const std::string& name) {
   const nlohmann::json document = parse(json, name);
-  return Tokenizer(std::make_unique<Impl>(Field(document, name)));
+  return Tokenizer(std::make_unique<Impl>(Field(document, name), nullptr));
 }
 
 // Added tokens are found in the text as it came, then, between those, in normalized text; what remains is words.
@@ -123,6 +135,20 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool special)
   return tokens;
 }
 
+std::vector<std::int32_t> Tokenizer::encode_prompt(std::string_view text) const {
+  std::vector<std::int32_t> tokens = encode(text, /*special=*/false);
+  const auto& [before, after] = impl_->around;
+  if (!impl_->begins_with_bos(tokens)) tokens.insert(tokens.begin(), before.begin(), before.end());
+  tokens.insert(tokens.end(), after.begin(), after.end());
+  return tokens;
+}
+
+std::vector<std::int32_t> Tokenizer::encode_continuation(std::string_view text) const {
+  std::vector<std::int32_t> tokens = encode(text, /*special=*/false);
+  if (impl_->begins_with_bos(tokens)) tokens.erase(tokens.begin());
+  return tokens;
+}
+
 std::string Tokenizer::decode(const std::vector<std::int32_t>& tokens, bool special, bool continued) const {
   std::vector<std::string> texts;
   texts.reserve(tokens.size());
@@ -143,6 +169,11 @@ std::int32_t Tokenizer::vocab_size() const {
 std::int32_t Tokenizer::token(std::string_view text) const {
   const AddedToken* added = impl_->added.find(text);
   return added ? added->id : impl_->bpe.find(text);
+}
+
+bool Tokenizer::is_special(std::int32_t token) const {
+  const AddedToken* added = impl_->added.find(token);
+  return added && added->special;
 }
 
 }  // namespace hayloft::runtime

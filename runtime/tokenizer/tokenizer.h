@@ -14,18 +14,28 @@ namespace hayloft::runtime {
 // NFC are honoured. Immutable and thread-safe after construction.
 class Tokenizer {
  public:
-  // Reads DIR/tokenizer.json. Throws Error naming the file and what is unsupported, missing (merges!) or damaged.
+  // Reads DIR/tokenizer.json, and what tokenizer_config.json, added_tokens.json and special_tokens_map.json beside it
+  // declare of added tokens (declared.h). Throws Error naming the file and what is unsupported, missing (merges!) or
+  // damaged.
   explicit Tokenizer(const std::filesystem::path& directory);
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
 
-  // The same on the bytes of a tokenizer.json already in memory; `name` is used in messages.
+  // The bytes of a tokenizer.json already in memory, and nothing beside it; `name` is used in messages.
   static Tokenizer from_json(std::string_view json, const std::string& name);
 
   // text is UTF-8; invalid sequences are read as U+FFFD. special: add what the post-processor adds around a single text
   // (BOS and the like). Text of any length, in time linear in it.
   std::vector<std::int32_t> encode(std::string_view text, bool special = true) const;
+
+  // A whole prompt as the model reads it: encode(text), but where the text itself begins with the first token that the
+  // post-processor puts before a text (BOS, as chat templates write it), nothing is put before it.
+  std::vector<std::int32_t> encode_prompt(std::string_view text) const;
+
+  // Text that goes on behind other tokens: encode(text, false) without the BOS that a chat template may begin with,
+  // where the post-processor puts one before every text anyway.
+  std::vector<std::int32_t> encode_continuation(std::string_view text) const;
 
   // The bytes of the tokens, joined; special tokens are left out unless asked for, ids that are no token always. Not
   // always whole UTF-8 (see Utf8Stream). continued: the tokens follow others, so the space that a SentencePiece-style
@@ -35,6 +45,7 @@ class Tokenizer {
 
   std::int32_t vocab_size() const;                  // the largest id plus one
   std::int32_t token(std::string_view text) const;  // id of a vocabulary entry or added token, -1 if there is none
+  bool is_special(std::int32_t token) const;        // left out of decoded text unless asked for
 
  private:
   struct Impl;

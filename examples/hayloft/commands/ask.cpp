@@ -7,7 +7,11 @@
 #include "examples/hayloft/decoding.h"
 #include "examples/hayloft/environment.h"
 #include "examples/hayloft/interrupt.h"
-#include "examples/hayloft/options.h"
+#include "examples/hayloft/options/attention.h"
+#include "examples/hayloft/options/files.h"
+#include "examples/hayloft/options/help.h"
+#include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/session.h"
 #include "examples/hayloft/run_plan.h"
 #include "examples/hayloft/saved_context.h"
 #include "offload/error.h"
@@ -33,21 +37,17 @@ class AskCommand : public Command {
  public:
   explicit AskCommand(CLI::App& app) {
     app.footer(examples);
-    app.add_option("context", context_, "A context that hayloft ingest made")->type_name("CTX.hay")->required();
-    app.add_option("-m,--model", model_, "Model directory [where it was when the context was made]")
-        ->type_name("DIR")
-        ->take_last();
-    app.add_option("-p,--prompt", questions_, "A question, may be repeated [lines of standard input]")
+    add_context_argument(app, context_, "Saved context, made by hayloft ingest");
+    add_model_option(app, model_, "where it was when the context was made");
+    app.add_option("-p,--prompt", questions_, "A question; may be repeated [lines of standard input]")
         ->type_name("TEXT");
     app.add_option("--template", template_,
-                   "What is put behind the context; {} stands for the question, \\n for a new line")
+                   "Text put behind the context; {} stands for the question, \\n for a new line")
         ->type_name("TEXT")
         ->take_last()
         ->capture_default_str();
-    add_text(
-        app, "-n,--n-predict", "N", [this](const std::string& text) { predict_ = read_int("--n-predict", text); },
-        "Tokens to generate at most")
-        ->default_str("64");
+    common(app, Section::text, {"--prompt", "--template"});
+    add_predict_option(app, predict_);
     add_sampling_options(app, sampling_);
     add_attention_options(app, attention_, {"sparq"});
     add_audit_options(app, audit_);
@@ -99,7 +99,7 @@ class AskCommand : public Command {
               const std::string& question) const {
     std::string text = template_;
     text.replace(text.find(slot), slot.size(), question);
-    const std::vector<std::int32_t> tokens = environment.tokenizer->encode(text, false);
+    const std::vector<std::int32_t> tokens = environment.tokenizer->encode_continuation(text);
     if (tokens.empty()) fail("the question is empty");
     runtime::Session session = context.fork();
     session.append(std::span(tokens).first(tokens.size() - 1), [](auto, auto) { check_interrupted(); });

@@ -5,7 +5,12 @@
 #include "examples/hayloft/decoding.h"
 #include "examples/hayloft/environment.h"
 #include "examples/hayloft/interrupt.h"
-#include "examples/hayloft/options.h"
+#include "examples/hayloft/options/attention.h"
+#include "examples/hayloft/options/files.h"
+#include "examples/hayloft/options/help.h"
+#include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/session.h"
+#include "examples/hayloft/options/values.h"
 #include "examples/hayloft/run_plan.h"
 #include "examples/hayloft/saved_context.h"
 #include "examples/hayloft/text_input.h"
@@ -23,37 +28,37 @@ namespace {
 
 constexpr const char* examples = R"(Examples:
   hayloft generate -m models/Llama-3.2-1B -p "The hay is in the" -n 64
-      the likeliest continuation, with exact attention
-  hayloft generate -m models/Llama-3.2-1B -f book.txt -n 256 --temp 0.8 --top-p 0.95 --seed 7 --attn sparq --attn-k 512
+      the most likely continuation, with exact attention
+  hayloft generate -m models/Llama-3.2-1B -f book.txt --temp 0.8 --attn sparq --attn-k 512
       a book as the prompt, sampling, SparQ attention)";
 
 class GenerateCommand : public Command {
  public:
   explicit GenerateCommand(CLI::App& app) {
     app.footer(examples);
-    app.add_option("-m,--model", model_, "Model directory, Hugging Face layout")->type_name("DIR")->take_last();
-    app.add_option("--context", saved_, "A context that hayloft ingest made, to go on behind")
+    add_model_option(app, model_, "");
+    app.add_option("--context", saved_, "Saved context to continue, made by hayloft ingest")
         ->type_name("CTX.hay")
         ->take_last();
-    CLI::Option* const prompt = app.add_option("-p,--prompt", prompt_, "The text to go on from")->type_name("TEXT");
+    CLI::Option* const prompt = app.add_option("-p,--prompt", prompt_, "Text to continue")->type_name("TEXT");
     CLI::Option* const file =
-        app.add_option("-f,--file", file_, "A file with that text; - is standard input")->type_name("FILE");
+        app.add_option("-f,--file", file_, "File with the text to continue; - is standard input")->type_name("FILE");
     prompt->take_last()->excludes(file);
     file->take_last();
     add_text(
-        app, "-n,--n-predict", "N", [this](const std::string& text) { predict_ = read_int("--n-predict", text); },
-        "Tokens to generate at most")
-        ->default_str("128");
-    add_text(
         app, "-c,--ctx-size", "TOKENS", [this](const std::string& text) { context_ = context_length(text); },
         "Room for the prompt and what follows [what they need]");
+    common(app, Section::model, {"--context"});
+    common(app, Section::text, {"--prompt", "--file"});
+    common(app, Section::context, {"--ctx-size"});
+    add_predict_option(app, predict_);
     add_sampling_options(app, sampling_);
     add_attention_options(app, attention_, {"dense"});
-    add_audit_options(app, audit_);
-    add_machine_options(app, machine_);
-    add_columns_option(app, session_.cache.columns);
-    add_profile_option(app, machine_);
     add_prefill_options(app, session_);
+    add_audit_options(app, audit_);
+    add_columns_option(app, session_.cache.columns);
+    add_machine_options(app, machine_);
+    add_profile_option(app, machine_);
   }
 
   void check() override {
@@ -73,7 +78,8 @@ class GenerateCommand : public Command {
     const std::filesystem::path directory = snapshot ? model_of(*snapshot, model_) : std::filesystem::path(model_);
     const Environment environment(machine_, directory);
     WatchedMethod method(method_, environment, audit_);
-    const std::vector<std::int32_t> prompt = environment.tokenizer->encode(text, !snapshot);
+    const std::vector<std::int32_t> prompt =
+        snapshot ? environment.tokenizer->encode_continuation(text) : environment.tokenizer->encode_prompt(text);
     if (prompt.empty()) fail("the prompt is empty: there is nothing to go on from");
     PlannedRun planned{directory, session_, {method_}, tokens_needed(static_cast<std::int64_t>(prompt.size())), 0};
     if (snapshot) add_saved(environment, *snapshot, planned);

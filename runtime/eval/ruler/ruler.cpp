@@ -84,7 +84,7 @@ RulerSource::RulerSource(std::string_view task, const RulerOptions& options, con
 RulerSample RulerSource::make(int number, std::int64_t units) {
   RulerText text = generator_->write(number, units, std::mt19937_64(mixed(seed_, static_cast<std::uint64_t>(number))));
   RulerSample sample{chat_.text(text.input), std::move(text.answer_prefix), std::move(text.outputs)};
-  sample.length = static_cast<std::int64_t>(prompt_tokens(*tokenizer_, sample.input + sample.answer_prefix).size()) +
+  sample.length = static_cast<std::int64_t>(tokenizer_->encode_prompt(sample.input + sample.answer_prefix).size()) +
                   task_->answer_tokens;
   return sample;
 }

@@ -131,6 +131,47 @@ TEST(Config, BiasesFollowTheArchitecture) {
   EXPECT_FALSE(read(mistral).qkv_bias) << "the architecture has no such option";
 }
 
+// What transformers writes for a mistral whose layers differ; the shapes and tensors are mistral's.
+TEST(Config, MinistralIsAMistralWithLayerTypes) {
+  json file = config_of("ministral");
+  file["sliding_window"] = 48;
+  file["layer_types"] = {"full_attention", "sliding_attention", "sliding_attention",
+                         "full_attention", "sliding_attention", "sliding_attention"};
+  const ModelConfig config = read(file);
+  EXPECT_EQ(config.architecture, "ministral");
+  EXPECT_EQ(config.sliding_window, (Windows{0, 48, 48, 0, 48, 48}));
+  EXPECT_FALSE(config.qkv_bias || config.output_bias || config.mlp_bias || config.qk_norm || config.tied_embeddings);
+  EXPECT_EQ(config.max_positions, 131072);
+  EXPECT_EQ(config.eos_tokens, (Tokens{2}));
+
+  json bare = config_of("ministral");
+  EXPECT_EQ(read(bare).sliding_window, Windows(6, 4096));
+  bare["sliding_window"] = nullptr;
+  EXPECT_EQ(read(bare).global_layers(), 6);
+}
+
+TEST(Config, SwishIsAnotherNameOfSilu) {
+  json file = config_of("llama");
+  file["hidden_act"] = "swish";
+  EXPECT_NO_THROW(read(file));
+  expect_refused_value("hidden_act", "gelu");
+}
+
+TEST(Config, PositionsThatALinearScalingAddsCount) {
+  json file = config_of("llama");
+  file["max_position_embeddings"] = 4096;
+  EXPECT_EQ(read(file).max_positions, 4096);
+  file["rope_scaling"] = {{"type", "linear"}, {"factor", 2.5}};
+  EXPECT_EQ(read(file).max_positions, 10240);
+  file["max_position_embeddings"] = 131072;  // where llama3's scaling leads to, by convention
+  file["rope_scaling"] = {{"rope_type", "llama3"},
+                          {"factor", 8.0},
+                          {"low_freq_factor", 1.0},
+                          {"high_freq_factor", 4.0},
+                          {"original_max_position_embeddings", 8192}};
+  EXPECT_EQ(read(file).max_positions, 131072);
+}
+
 TEST(Config, MistralSlidesOnEveryLayerOrNone) {
   json file = config_of("mistral");
   file["sliding_window"] = 48;

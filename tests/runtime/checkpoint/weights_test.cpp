@@ -171,8 +171,80 @@ TEST_F(WeightsTest, ATiedOutputIsTheEmbeddingItself) {
   EXPECT_EQ(weights.output.data, weights.embedding.data);
 }
 
-TEST_F(WeightsTest, WhatTheArchitectureLacksStaysNull) {
+TEST_F(WeightsTest, ATiedModelTakesItsEmbeddingFromTheOutputWhereOnlyThatIsThere) {
+  Tensors tensors = small_checkpoint("F32");
+  tensors.erase("model.embed_tokens.weight");
+  folder_.write("model.safetensors", image(tensors));
+  ModelConfig config = small_config();
+  EXPECT_TRUE(refuses([&] { load(config); }, {"model.safetensors", "no tensor model.embed_tokens.weight"}));
+  config.tied_embeddings = true;
+  const Weights weights = load(config);
+  EXPECT_EQ(first(weights.embedding.data), 21.0f);
+  EXPECT_EQ(weights.output.data, weights.embedding.data);
+}
+
+TEST_F(WeightsTest, AnOutputUnlikeTheEmbeddingIsTakenAlthoughTheConfigurationTiesThem) {
+  Tensors tensors = small_checkpoint("F32");
+  ModelConfig config = small_config();
+  config.tied_embeddings = true;
+  folder_.write("model.safetensors", image(tensors));
+  const Weights apart = load(config);
+  EXPECT_EQ(first(apart.output.data), 21.0f);
+  EXPECT_EQ(first(apart.embedding.data), 1.0f);
+  ASSERT_EQ(apart.notes.size(), 1U);
+  for (const char* part : {"model.safetensors", "lm_head.weight", "model.embed_tokens.weight", "tie_word_embeddings"}) {
+    EXPECT_NE(apart.notes[0].find(part), std::string::npos) << apart.notes[0];
+  }
+
+  tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"];
+  folder_.write("model.safetensors", image(tensors));
+  const Weights alike = load(config);
+  EXPECT_EQ(alike.output.data, alike.embedding.data);
+  EXPECT_TRUE(alike.notes.empty());
+
+  tensors["lm_head.weight"].dtype = "F16";  // the same numbers
+  folder_.write("model.safetensors", image(tensors));
+  EXPECT_EQ(load(config).output.type, gpu::DType::f32);
+}
+
+TEST_F(WeightsTest, ATensorThatNothingReadsIsRefusedByName) {
   folder_.write("model.safetensors", image(small_checkpoint("F32")));
+  ModelConfig config = small_config();
+  config.architecture = "llama";
+  config.qk_norm = false;
+  EXPECT_TRUE(refuses([&] { load(config); }, {"model.safetensors", "llama", "2 tensors", "self_attn.k_norm.weight",
+                                              "self_attn.q_norm.weight", "config.json"}));
+  config = small_config();
+  config.mlp_bias = false;
+  EXPECT_TRUE(refuses([&] { load(config); }, {"3 tensors", "mlp.down_proj.bias", "mlp.up_proj.bias"}));
+  Tensors tensors = small_checkpoint("F32");
+  for (int i = 0; i < 20; ++i) tensors[fmt::format("model.layers.1.extra.{}", i)] = {"F32", {1}, {0}};
+  folder_.write("model.safetensors", image(tensors));
+  EXPECT_TRUE(refuses([&] { load(small_config()); }, {"20 tensors", "model.layers.1.extra.0", "17 more"}));
+}
+
+TEST_F(WeightsTest, BuffersThatOlderCheckpointsCarryAreNoWeights) {
+  Tensors tensors = small_checkpoint("F32");
+  for (const char* name :
+       {"model.layers.0.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq", "model.embed_tokens.position_ids",
+        "model.layers.0.self_attn.masked_bias", "model.layers.0.attn.bias"}) {
+    tensors[name] = {"F32", {4}, {0, 0, 0, 0}};
+  }
+  folder_.write("model.safetensors", image(tensors));
+  EXPECT_NO_THROW(load(small_config()));
+}
+
+// small_checkpoint without what an architecture has no place for.
+Tensors without(std::initializer_list<const char*> endings) {
+  Tensors tensors = small_checkpoint("F32");
+  for (const char* ending : endings) {
+    std::erase_if(tensors, [&](const auto& tensor) { return tensor.first.ends_with(ending); });
+  }
+  return tensors;
+}
+
+TEST_F(WeightsTest, WhatTheArchitectureLacksStaysNull) {
+  folder_.write("model.safetensors", image(without({".bias", "q_norm.weight", "k_norm.weight"})));
   ModelConfig config = small_config();
   config.qkv_bias = config.output_bias = config.mlp_bias = config.qk_norm = false;
   const LayerWeights layer = load(config).layers[0];

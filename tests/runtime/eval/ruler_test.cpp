@@ -38,7 +38,7 @@ class RulerTest : public testing::Test {
   }
   // Tokens that a model reads and may write.
   std::int64_t length(const RulerSample& sample, std::string_view task) const {
-    return static_cast<std::int64_t>(prompt_tokens(tokenizer, sample.input + sample.answer_prefix).size()) +
+    return static_cast<std::int64_t>(tokenizer.encode_prompt(sample.input + sample.answer_prefix).size()) +
            find_ruler_task(task)->answer_tokens;
   }
 
@@ -276,13 +276,13 @@ TEST_F(RulerTest, RealQuestionsHaveTheirAnswersInTheText) {
 }
 
 TEST_F(RulerTest, TheChatTemplateCountsAndStandsAroundThePrompt) {
-  options.chat = chat_template("llama-3");
+  options.chat = ChatTemplate::named("llama-3");
   const RulerSample sample = source("niah_single_2", 2048).sample(0);
   EXPECT_EQ(sample.input.rfind("<|begin_of_text|>", 0), 0u);
   EXPECT_NE(sample.input.find("assistant<|end_header_id|>\n\n"), std::string::npos);
   EXPECT_LE(sample.length, 2048);
-  EXPECT_EQ(chat_template("Q: {task}\\nA:").text("why"), "Q: why\nA:");
-  EXPECT_TRUE(refuses([] { chat_template("llama-9"); }, {"--chat-template llama-9", "{task}"}));
+  EXPECT_EQ(ChatTemplate::named("Q: {task}\\nA:").text("why"), "Q: why\nA:");
+  EXPECT_TRUE(refuses([] { ChatTemplate::named("llama-9"); }, {"--chat-template llama-9", "{task}"}));
 }
 
 TEST_F(RulerTest, WhatCannotBeMadeIsRefused) {

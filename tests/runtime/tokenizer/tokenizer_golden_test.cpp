@@ -35,7 +35,7 @@ std::string as_text(const std::string& bytes) {
 }
 
 TEST_P(GoldenTokenizer, EncodesAsRecorded) {
-  ASSERT_GT(cases_.size(), 40U);
+  ASSERT_GT(cases_.size(), 10U);
   for (const json& c : cases_) {
     const auto text = c.at("text").get<std::string>();
     EXPECT_EQ(tokenizer_.encode(text), c.at("ids").get<Tokens>()) << c.at("text");
@@ -53,8 +53,9 @@ TEST_P(GoldenTokenizer, DecodesAsRecorded) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, GoldenTokenizer,
-                         testing::Values("continuations", "flags", "gemma", "gpt2", "llama2", "llama3", "metaspace",
-                                         "o200k", "qwen2", "roberta", "split_chain", "word_ends"),
+                         testing::Values("continuations", "declared_decoder", "declared_named", "declared_older",
+                                         "flags", "gemma", "gpt2", "llama2", "llama3", "metaspace", "o200k", "qwen2",
+                                         "roberta", "split_chain", "word_ends"),
                          test::by_value);
 
 class StreamedTokenizer : public GoldenTokenizer {};
