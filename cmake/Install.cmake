@@ -15,11 +15,14 @@ set(public_headers
     runtime/checkpoint/config.h runtime/checkpoint/safetensors.h runtime/checkpoint/weights.h
     runtime/cache/cache.h runtime/cache/spills.h
     runtime/attention/budget.h runtime/attention/counters.h runtime/attention/host_tail.h runtime/attention/method.h
-    runtime/attention/method_options.h runtime/attention/method_state.h runtime/attention/step_observer.h
+    runtime/attention/method_options.h runtime/attention/method_state.h runtime/attention/selection_plan.h
+    runtime/attention/step_observer.h
+    runtime/decode/attention_policy.h runtime/decode/decode_attention.h runtime/decode/prefill_attention.h
     runtime/decode/hidden_states.h runtime/decode/model.h runtime/decode/prefill.h runtime/decode/sampler.h
     runtime/decode/session.h
     runtime/fidelity/attention_stats.h runtime/fidelity/audit.h runtime/fidelity/audit_report.h
-    runtime/fidelity/audit_sample.h runtime/fidelity/figure.h runtime/fidelity/ranking.h runtime/fidelity/recall.h)
+    runtime/fidelity/audit_sample.h runtime/fidelity/ranking.h runtime/fidelity/recall.h
+    runtime/fidelity/running_stats.h)
 set(eval_headers
     runtime/eval/needle/context.h runtime/eval/needle/haystack.h runtime/eval/needle/needle.h
     runtime/eval/needle/text.h runtime/eval/needle/words.h)

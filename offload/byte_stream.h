@@ -21,19 +21,21 @@ class ByteWriter {
  public:
   template <class T>
   void number(T value) {
-    static_assert(std::is_arithmetic_v<T>);
     array(std::span<const T>(&value, 1));
   }
   template <class T>
   void array(std::span<const T> values) {
+    static_assert(std::is_trivially_copyable_v<T>);
     const std::size_t at = bytes_.size();
     bytes_.resize(at + values.size_bytes());
     if (!values.empty()) std::memcpy(bytes_.data() + at, values.data(), values.size_bytes());
   }
-  void text(const std::string& value) {
+  void text(const std::string& value) {  // its length in 32 bits before it
     number(static_cast<std::uint32_t>(value.size()));
     array(std::span<const char>(value));
   }
+  void pad(std::size_t to) { bytes_.resize(to); }  // with zeros, up to `to` bytes
+  std::size_t size() const { return bytes_.size(); }
   std::vector<std::byte> take() { return std::move(bytes_); }
 
  private:
@@ -42,43 +44,68 @@ class ByteWriter {
 
 class ByteReader {
  public:
-  // `what` names the bytes in errors.
-  ByteReader(std::span<const std::byte> bytes, std::string what) : left_(bytes), what_(std::move(what)) {}
+  // `too_short` is the error when more is asked for than there is.
+  ByteReader(std::span<const std::byte> bytes, std::string too_short)
+      : left_(bytes), too_short_(std::move(too_short)) {}
 
   template <class T>
   T number() {
     T value;
-    copy_to(std::span<T>(&value, 1));
+    into(std::span<T>(&value, 1));
     return value;
   }
   template <class T>
   std::vector<T> array(std::uint64_t length) {
-    if (length > left_.size() / sizeof(T)) damaged("it ends too early");
+    require(length, sizeof(T));
     std::vector<T> values(static_cast<std::size_t>(length));
-    copy_to(std::span<T>(values));
+    into(std::span<T>(values));
     return values;
   }
-  std::string text(std::uint32_t longest) {
-    const auto length = number<std::uint32_t>();
-    if (length > longest) damaged("a text is too long");
-    const std::vector<char> letters = array<char>(length);
-    return {letters.begin(), letters.end()};
+  template <class T>
+  void into(std::span<T> values) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    require(values.size(), sizeof(T));
+    if (!values.empty()) std::memcpy(values.data(), left_.data(), values.size_bytes());
+    left_ = left_.subspan(values.size_bytes());
+  }
+  std::string letters(std::uint64_t length) {
+    const std::vector<char> read = array<char>(length);
+    return {read.begin(), read.end()};
+  }
+  // Before memory is taken for `count` things of `each` bytes that are still to come.
+  void require(std::uint64_t count, std::uint64_t each) const {
+    if (count > left_.size() / each) fail("{}", too_short_);
+  }
+  void skip(std::size_t bytes) {
+    require(bytes, 1);
+    left_ = left_.subspan(bytes);
   }
   std::size_t left() const { return left_.size(); }  // bytes
   bool done() const { return left_.empty(); }
 
-  [[noreturn]] void damaged(const char* why) const { fail("{} is damaged: {}; have it built anew", what_, why); }
+ private:
+  std::span<const std::byte> left_;
+  std::string too_short_;
+};
+
+// Reads what a method keeps of a context and had saved with it; `what` names it in errors.
+class IndexReader : public ByteReader {
+ public:
+  IndexReader(std::span<const std::byte> bytes, const std::string& what)
+      : ByteReader(bytes, damage(what, "it ends too early")), what_(what) {}
+
+  std::string text(std::uint32_t longest) {
+    const auto length = number<std::uint32_t>();
+    if (length > longest) damaged("a text is too long");
+    return letters(length);
+  }
+  [[noreturn]] void damaged(const char* why) const { fail("{}", damage(what_, why)); }
 
  private:
-  template <class T>
-  void copy_to(std::span<T> values) {
-    static_assert(std::is_arithmetic_v<T>);
-    if (values.size_bytes() > left_.size()) damaged("it ends too early");
-    if (!values.empty()) std::memcpy(values.data(), left_.data(), values.size_bytes());
-    left_ = left_.subspan(values.size_bytes());
+  static std::string damage(const std::string& what, const char* why) {
+    return fmt::format("{} is damaged: {}; have it built anew", what, why);
   }
 
-  std::span<const std::byte> left_;
   std::string what_;
 };
 

@@ -36,6 +36,7 @@ int main(int argc, char** argv) try {
   offload::Arena arena(topology);
 
   runtime::Session text(model, arena);
+  text.set_method(sparq);
   text.append(tokenizer.encode_prompt(read_text(argv[2])));
 
   for (const char* question : std::span(argv + 3, argv + argc)) {
@@ -47,7 +48,7 @@ int main(int argc, char** argv) try {
     runtime::Sampler greedy({});
     std::vector<std::int32_t> answer;
     for (std::int32_t token = tokens.back(); answer.size() < 32; answer.push_back(token)) {
-      token = greedy.sample(session.step(token, *sparq));
+      token = greedy.sample(session.step(token));
       if (std::ranges::count(model.config().eos_tokens, token)) break;
     }
     std::printf("%s%s\n", question, tokenizer.decode(answer).c_str());

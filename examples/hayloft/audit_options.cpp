@@ -3,7 +3,8 @@
 #include <charconv>
 #include <filesystem>
 
-#include "examples/hayloft/options.h"
+#include "examples/hayloft/options/help.h"
+#include "examples/hayloft/options/values.h"
 #include "offload/error.h"
 
 namespace hayloft::cli {
@@ -42,9 +43,7 @@ void add_audit_options(CLI::App& app, AuditChoices& choices) {
            audit.rate = read_share("--audit", text);
            audit.time_share = 0;
          },
-         "Compare a share of the steps x layers with exact attention, in the background: recall, attention mass "
-         "caught, "
-         "output error; without a RATE, 1% as far as 2% of the time allows")
+         "Measure a share of the steps against exact attention, by default 1%")
       ->type_name("RATE")
       ->expected(0, 1)
       ->take_last();
@@ -61,17 +60,19 @@ void add_audit_options(CLI::App& app, AuditChoices& choices) {
         audit_of(choices);
         choices.json = text;
       },
-      "The audit's figures as JSON; - is standard output; implies --audit");
+      "Write the audit's figures as JSON; - is standard output; implies --audit");
   add_attention_stats_option(app, choices.stats);
-  for (const char* name : {"--audit", "--audit-target", "--audit-json"}) app.get_option(name)->group("Audit");
+  common(app, Section::audit, {"--audit"});
+  advanced(app, Section::audit, {"--audit-target", "--audit-json"});
 }
 
 void add_attention_stats_option(CLI::App& app, std::string& file) {
   add_text(
       app, "--attention-stats", "FILE", [&file](const std::string& text) { file = text; },
-      "Entropy of the attention, keys that hold most of it, what approximate scores find and what repeats from step to "
-      "step, of the first 64 steps; a table where FILE ends in .md, else JSON. Slows these steps down")
-      ->group("Audit");
+      "Measure the attention of the first 64 steps, slowing them down: its entropy, the keys that hold most of it, "
+      "what "
+      "approximate scores find, what repeats from step to step; a table where FILE ends in .md, else JSON");
+  advanced(app, Section::audit, {"--attention-stats"});
 }
 
 void write_attention_stats(const runtime::AttentionStats& stats, const std::string& file) {
@@ -91,18 +92,21 @@ WatchedMethod::WatchedMethod(const runtime::MethodOptions& method, const Environ
   if (!choices.stats.empty()) stats_ = std::make_shared<runtime::AttentionStats>();
 }
 
-const runtime::Method& WatchedMethod::method() const {
-  return target_ ? target_->method() : *method_;
+const runtime::SharedMethod& WatchedMethod::method() const {
+  return target_ ? target_->method() : method_;
 }
 
 void WatchedMethod::watch(runtime::Session& session) {
-  if (auditor_) session.observe(auditor_);
-  if (stats_) session.observe(stats_);
+  session.set_method(method());
+  if (auditor_) session.add_observer(auditor_);
+  if (stats_) session.add_observer(stats_);
 }
 
-void WatchedMethod::stepped() {
+void WatchedMethod::stepped(runtime::Session& session) {
   if (!target_) return;
-  for (const std::string& line : target_->update(auditor_->take_measured())) fmt::print(stderr, "\n{}\n", line);
+  const std::vector<std::string> raised = target_->update(auditor_->take_measured());
+  if (!raised.empty()) session.set_method(target_->method());
+  for (const std::string& line : raised) fmt::print(stderr, "\n{}\n", line);
 }
 
 void WatchedMethod::finish() {

@@ -37,14 +37,15 @@ class WatchedMethod {
   // The environment must outlive it. Throws Error on options out of range.
   WatchedMethod(const runtime::MethodOptions& method, const Environment& environment, const AuditChoices& choices);
 
-  const runtime::Method& method() const;  // to decode the next step with
-  void watch(runtime::Session& session);  // from now on
-  void stepped();                         // after each step; says on standard error what it has changed
-  void finish();                          // prints what has been found, or writes it
+  const runtime::SharedMethod& method() const;
+  // The session decodes with the method from now on, watched.
+  void watch(runtime::Session& session);
+  void stepped(runtime::Session& session);  // after each step; says on standard error what it has changed
+  void finish();                            // prints what has been found, or writes it
 
  private:
   AuditChoices choices_;
-  std::unique_ptr<runtime::Method> method_;
+  runtime::SharedMethod method_;
   std::shared_ptr<runtime::Auditor> auditor_;
   std::optional<runtime::AuditTarget> target_;
   std::shared_ptr<runtime::AttentionStats> stats_;

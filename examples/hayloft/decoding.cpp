@@ -1,21 +1,18 @@
 #include "examples/hayloft/decoding.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <chrono>
 #include <optional>
 
 #include "examples/hayloft/interrupt.h"
 #include "examples/hayloft/text_output.h"
+#include "offload/clock.h"
 #include "offload/format.h"
 #include "offload/progress.h"
 #include "runtime/tokenizer/text_stream.h"
 
 namespace hayloft::cli {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-}  // namespace
 
 runtime::StateProgress index_progress(std::optional<Progress>& progress) {
   return [&progress, reached = std::int64_t{-1}](std::int64_t done, std::int64_t total) mutable {
@@ -39,9 +36,9 @@ void decode_and_print(const Environment& environment, runtime::Session& session,
   for (done = {}; done.tokens < most; ++done.tokens) {
     check_interrupted();
     const Clock::time_point start = Clock::now();
-    token = session.next(token, method.method(), sampler);
-    method.stepped();
-    done.seconds += std::chrono::duration<double>(Clock::now() - start).count();
+    token = session.next(token, sampler);
+    method.stepped(session);
+    done.seconds += seconds_since(start);
     if (std::find(ends.begin(), ends.end(), token) != ends.end()) break;
     print(stream.push(token));
   }

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "examples/hayloft/options.h"
+#include "examples/hayloft/options/machine.h"
 #include "gpu/backend.h"
 #include "gpu/device_options.h"
 #include "offload/host/arena.h"

@@ -11,7 +11,9 @@
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/environment.h"
 #include "examples/hayloft/interrupt.h"
+#include "examples/hayloft/options/help.h"
 #include "examples/hayloft/text_output.h"
+#include "examples/hayloft/version.h"
 #include "offload/error.h"
 
 // The program: subcommands, exit codes (0 done, 1 an error, 2 wrong usage, 130 interrupted), one line per error.
@@ -21,10 +23,8 @@ namespace {
 constexpr const char* examples = R"(Examples:
   hayloft needle --ctx-size 64k,256k --attn dense,sparq --plot needle.png
   hayloft generate -m models/Llama-3.2-1B -f book.txt -n 256 --attn sparq
-  hayloft ingest -m models/Llama-3.2-1B -f book.txt --save book.hay
-  hayloft ask book.hay -p "Who is the captain?"
-  hayloft attend --in qkv.safetensors --out y.safetensors --attn topk --attn-k 64
-  hayloft needle --help)";
+
+hayloft COMMAND --help shows what most people need of a command, --help-all every option.)";
 
 constexpr int error_exit = 1;
 constexpr int usage_exit = 2;
@@ -37,31 +37,35 @@ int report(std::string message, int exit_code) {
 }
 
 struct Program {
-  CLI::App app{"hayloft: million-token contexts with keys and values in host memory"};
+  CLI::App app{"Million-token contexts with keys and values in host memory"};
   bool list_devices = false;
   std::map<CLI::App*, std::unique_ptr<Command>> commands;
 
   Program() {
+    app.name("hayloft");
     app.footer(examples);
-    app.set_version_flag("--version", "hayloft " HAYLOFT_VERSION);
-    app.add_flag("--list-devices", list_devices, "Show what --device can name here");
+    app.formatter(std::make_shared<HelpFormatter>());
+    app.set_help_flag("-h,--help", "Print the options that most people need");
+    app.set_help_all_flag("--help-all", "Print every option");
+    app.set_version_flag("--version", version_text, "Print the version, and what it was built with and runs on");
+    app.add_flag("--list-devices", list_devices, "Print what --device can name here");
     app.require_subcommand(0, 1);
     const auto add = [&](const char* name, const char* help, auto make) {
       CLI::App* const subcommand = app.add_subcommand(name, help);
       commands[subcommand] = make(*subcommand);
     };
-    add("needle", "Needle in a haystack, over methods, context lengths and depths", make_needle_command);
-    add("eval", "RULER's tasks and measures on a text, over methods and context lengths", make_eval_command);
-    add("attend", "One attention method on the tensors of a file", make_attend_command);
-    add("generate", "Text that goes on from a prompt", make_generate_command);
+    add("generate", "Continue a text", make_generate_command);
     add("ingest", "Read a long text once and save it as a context", make_ingest_command);
-    add("index", "Build indices for a saved context and save them with it", make_index_command);
     add("ask", "Ask a saved context questions", make_ask_command);
-    add("inspect", "What a saved context holds, and whether it is sound", make_inspect_command);
-    add("plan", "What a run will take, in memory and time per token", make_plan_command);
-    add("bench", "What attention costs per token at the shape of a model, over noise", make_bench_command);
-    add("link", "What this machine's memory gives: the profile that plan reads", make_link_command);
-    add("judge", "Whether a run of gpu-check shows what it must", make_judge_command);
+    add("index", "Build indices for a saved context and save them with it", make_index_command);
+    add("inspect", "Show what a saved context holds, and whether it is intact", make_inspect_command);
+    add("needle", "Find needles in a haystack, over methods, context lengths and depths", make_needle_command);
+    add("eval", "Run RULER's tasks and measures on a text, over methods and context lengths", make_eval_command);
+    add("attend", "Run one attention method on the tensors of a file", make_attend_command);
+    add("plan", "Predict the memory and the time per token of a run", make_plan_command);
+    add("bench", "Time attention at the shape of a model, over random keys and values", make_bench_command);
+    add("link", "Measure this machine's memory and link, and keep the profile that plan reads", make_link_command);
+    add("judge", "Check whether a run of gpu-check shows what it must", make_judge_command);
   }
 
   // Null when the command line asked for nothing but --list-devices.
@@ -69,10 +73,11 @@ struct Program {
     app.parse(argc, argv);
     if (list_devices) return nullptr;
     const std::vector<CLI::App*> chosen = app.get_subcommands();
-    if (chosen.empty())
-      fail(
-          "a subcommand is needed: needle, eval, attend, generate, ingest, index, ask, inspect, plan, bench, link or "
-          "judge");
+    if (chosen.empty()) {
+      std::string names;
+      for (const CLI::App* each : app.get_subcommands({})) names += (names.empty() ? "" : ", ") + each->get_name();
+      fail("a command is needed, one of {}", names);
+    }
     Command* const command = commands.at(chosen.front()).get();
     command->check();
     return command;

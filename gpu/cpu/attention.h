@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstdint>
 #include <limits>
 
 #include "gpu/backend.h"
+#include "index/scan/softmax.h"
 
 // The pieces every attention operation of the CPU backend is made of.
 namespace hayloft::gpu {
@@ -20,18 +20,8 @@ struct AttentionState {
   float sum = 0;
 };
 
-// The factor that moves a sum of exp(s - from) to a sum of exp(s - to); `to` is at least `from`. A part that has seen
-// nothing counts for nothing, even when the other has seen nothing either.
-inline float rescale(float from, float to) {
-  return from == to ? 1.0f : std::exp(from - to);
-}
-
-// Log-sum-exp merge of (max, sum) alone, for normalisers without an output.
-inline void merge_sums(float& max, float& sum, float other_max, float other_sum) {
-  const float merged = other_max > max || std::isnan(other_max) ? other_max : max;
-  sum = sum * rescale(max, merged) + other_sum * rescale(other_max, merged);
-  max = merged;
-}
+using index::merge_sums;
+using index::rescale;
 
 // Takes `from` into `into`: the state over the union of two disjoint parts. The order of merges decides the rounding,
 // so callers merge in an order that does not depend on threads.

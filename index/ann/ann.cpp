@@ -160,7 +160,8 @@ void Ann::build(std::span<const offload::LayerView> views, std::int64_t tokens, 
   trained_on_ = tokens;
 }
 
-void Ann::follow(std::span<const offload::LayerView> views, const offload::Threads& threads, const Progress& progress) {
+void Ann::sync_with_store(std::span<const offload::LayerView> views, const offload::Threads& threads,
+                          const Progress& progress) {
   if (views.empty()) return;
   const std::int64_t stored = views.front().tokens;
   const std::int64_t block = views.front().layout->block_tokens;
@@ -217,7 +218,7 @@ std::vector<std::byte> Ann::save() const {
 }
 
 void Ann::load(std::span<const std::byte> saved) {
-  ByteReader in(saved, "the saved index");
+  IndexReader in(saved, "the saved index");
   const auto version = in.number<std::uint32_t>();
   if (version != saved_version)
     fail("the saved index has version {}, and this program reads version {}", version, saved_version);

@@ -70,7 +70,7 @@ class Ann {
   Ann fork() const;
 
   // Queries of the prompt, f32 [n][Hq][d], for query-aware indices: what counts is what was seen when the index is
-  // trained, which is in the first follow() that has enough keys.
+  // trained, which is in the first sync_with_store() that has enough keys.
   void see_queries(int layer, const float* q, int n, int query_heads);
 
   // Told how many of `total` keys, in tokens times layers, are in. Throw to stop.
@@ -81,8 +81,8 @@ class Ann {
   // decoding, it adds step_tokens a call, so that no step waits long, and searches look at the rest exactly. Throws
   // Error when the context is too short to train this kind of index. If it or progress throws, the index is as before
   // or further on.
-  void follow(std::span<const offload::LayerView> views, const offload::Threads& threads,
-              const Progress& progress = {});
+  void sync_with_store(std::span<const offload::LayerView> views, const offload::Threads& threads,
+                       const Progress& progress = {});
   static constexpr std::int64_t step_tokens = 32;
 
   // What has been built, as bytes; and such bytes taken back. Numbers are little-endian. Throws Error on bytes that are

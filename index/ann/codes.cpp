@@ -159,7 +159,7 @@ std::unique_ptr<AnnHead> make_ann_head(const AnnOptions& options, const KeyRows&
   return make_scan_head(std::move(parts), training);
 }
 
-std::unique_ptr<AnnHead> read_ann_head(const AnnOptions& options, int head_dim, ByteReader& in) {
+std::unique_ptr<AnnHead> read_ann_head(const AnnOptions& options, int head_dim, IndexReader& in) {
   AnnParts parts = parse_ann_factory(options.factory, head_dim);
   switch (parts.kind) {
     case AnnParts::Kind::lists:

@@ -38,14 +38,14 @@ std::unique_ptr<AnnHead> make_scan_head(AnnParts parts, const AnnTraining& train
 std::unique_ptr<AnnHead> make_lists_head(AnnParts parts, const AnnTraining& training);
 std::unique_ptr<AnnHead> make_graph_head(AnnParts parts, const AnnTraining& training);
 
-std::unique_ptr<AnnHead> read_scan_head(AnnParts parts, int head_dim, ByteReader& in);
-std::unique_ptr<AnnHead> read_lists_head(AnnParts parts, int head_dim, ByteReader& in);
-std::unique_ptr<AnnHead> read_graph_head(AnnParts parts, int head_dim, ByteReader& in);
+std::unique_ptr<AnnHead> read_scan_head(AnnParts parts, int head_dim, IndexReader& in);
+std::unique_ptr<AnnHead> read_lists_head(AnnParts parts, int head_dim, IndexReader& in);
+std::unique_ptr<AnnHead> read_graph_head(AnnParts parts, int head_dim, IndexReader& in);
 
 // What codes were trained to, of a scan, of a graph's storage or of lists; the codes themselves, of the first two.
 void write_quantizer(const faiss::Index& codes, ByteWriter& out);
-void read_quantizer(faiss::Index& codes, ByteReader& in);
+void read_quantizer(faiss::Index& codes, IndexReader& in);
 void write_flat_codes(const faiss::Index& codes, ByteWriter& out);
-void read_flat_codes(faiss::Index& codes, std::int64_t keys, ByteReader& in);
+void read_flat_codes(faiss::Index& codes, std::int64_t keys, IndexReader& in);
 
 }  // namespace hayloft::index

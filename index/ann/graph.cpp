@@ -55,7 +55,7 @@ class GraphHead : public AnnHead {
     graph_->ntotal = other.graph_->ntotal;
   }
 
-  GraphHead(AnnParts parts, int head_dim, ByteReader& in) {
+  GraphHead(AnnParts parts, int head_dim, IndexReader& in) {
     const int links = parts.links;
     storage_ = std::make_unique<GraphStorage>(std::move(parts), head_dim, in);
     make_graph(links);
@@ -130,7 +130,7 @@ class GraphHead : public AnnHead {
   void make_graph(int links) { graph_ = std::make_unique<faiss::IndexHNSW>(storage_.get(), links); }
 
   // Levels say how many layers a key is in. A link leads to a key that is in its layer too: what search() relies on.
-  void read_graph(ByteReader& in) {
+  void read_graph(IndexReader& in) {
     faiss::HNSW& hnsw = graph_->hnsw;
     const auto keys = static_cast<std::size_t>(storage_->ntotal);
     hnsw.entry_point = in.number<std::int32_t>();
@@ -242,7 +242,7 @@ class GraphHead : public AnnHead {
 
 }  // namespace
 
-std::unique_ptr<AnnHead> read_graph_head(AnnParts parts, int head_dim, ByteReader& in) {
+std::unique_ptr<AnnHead> read_graph_head(AnnParts parts, int head_dim, IndexReader& in) {
   return std::make_unique<GraphHead>(std::move(parts), head_dim, in);
 }
 

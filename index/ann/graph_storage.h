@@ -40,7 +40,7 @@ class GraphStorage : public faiss::Index {
         norm_(other.norm_),
         lacking_(other.lacking_) {}
 
-  GraphStorage(AnnParts parts, int head_dim, ByteReader& in)
+  GraphStorage(AnnParts parts, int head_dim, IndexReader& in)
       : space_(std::make_shared<KeySpace>(std::move(parts.chain), head_dim, in)),
         codes_(std::move(parts.codes)),
         norm_(in.number<float>()) {

@@ -74,7 +74,7 @@ std::unique_ptr<AnnHead> make_ann_head(const AnnOptions& options, const KeyRows&
                                        const QueryMoments& queries);
 
 // What write() of such an index gave. Throws Error on anything that it cannot have given.
-std::unique_ptr<AnnHead> read_ann_head(const AnnOptions& options, int head_dim, ByteReader& in);
+std::unique_ptr<AnnHead> read_ann_head(const AnnOptions& options, int head_dim, IndexReader& in);
 
 // The fewest keys that such an index can be trained on; 0: it needs none.
 std::int64_t training_keys(const std::string& factory, int head_dim);

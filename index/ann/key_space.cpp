@@ -41,7 +41,7 @@ KeySpace::KeySpace(std::vector<float> mean, std::vector<std::shared_ptr<faiss::V
   if (!chain_.empty()) origin_ = transform(std::vector<float>(mean_.size()));
 }
 
-KeySpace::KeySpace(std::vector<std::shared_ptr<faiss::VectorTransform>> chain, int head_dim, ByteReader& in)
+KeySpace::KeySpace(std::vector<std::shared_ptr<faiss::VectorTransform>> chain, int head_dim, IndexReader& in)
     : mean_(in.array<float>(static_cast<std::uint64_t>(head_dim))), chain_(std::move(chain)), dim_(head_dim) {
   for (const auto& transform : chain_) {
     auto& linear = static_cast<faiss::LinearTransform&>(*transform);

@@ -21,7 +21,7 @@ class KeySpace {
   KeySpace(std::vector<float> mean, std::vector<std::shared_ptr<faiss::VectorTransform>> chain,
            const std::vector<float>& sample);
 
-  KeySpace(std::vector<std::shared_ptr<faiss::VectorTransform>> chain, int head_dim, ByteReader& in);
+  KeySpace(std::vector<std::shared_ptr<faiss::VectorTransform>> chain, int head_dim, IndexReader& in);
   void write(ByteWriter& out) const;
 
   int dim() const { return dim_; }

@@ -116,7 +116,7 @@ ListSpread::ListSpread(std::span<const float> residuals, const QueryMoments& que
   }
 }
 
-ListSpread::ListSpread(int d, int lists, ByteReader& in)
+ListSpread::ListSpread(int d, int lists, IndexReader& in)
     : d_(d),
       lists_(lists),
       to_axes_(in.array<float>(static_cast<std::uint64_t>(axes) * static_cast<std::uint64_t>(d))),

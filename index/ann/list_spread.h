@@ -22,7 +22,7 @@ class ListSpread {
   // residuals [n][d] of a sample; queries in the same space, may be none: L is then 1.
   ListSpread(std::span<const float> residuals, const QueryMoments& queries, int d, int lists);
 
-  ListSpread(int d, int lists, ByteReader& in);
+  ListSpread(int d, int lists, IndexReader& in);
   void write(ByteWriter& out) const;
 
   void add(int list, const float* residual);  // [d]

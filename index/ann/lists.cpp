@@ -62,7 +62,7 @@ class ListsHead : public AnnHead {
     use_quantizer();
   }
 
-  ListsHead(AnnParts parts, int head_dim, ByteReader& in) : lists_(parts.lists) {
+  ListsHead(AnnParts parts, int head_dim, IndexReader& in) : lists_(parts.lists) {
     space_ = std::make_shared<KeySpace>(std::move(parts.chain), head_dim, in);
     const int d = space_->dim();
     const bool aware = in.number<std::uint8_t>() != 0;
@@ -184,7 +184,7 @@ class ListsHead : public AnnHead {
   }
 
   // Every position once, ascending in its list.
-  void read_lists(ByteReader& in) {
+  void read_lists(IndexReader& in) {
     tokens_ = in.number<std::int32_t>();
     if (tokens_ < 0 || static_cast<std::size_t>(tokens_) > in.left()) in.damaged("it has too few keys");
     sizes_ = in.array<std::int32_t>(static_cast<std::uint64_t>(lists_));
@@ -299,7 +299,7 @@ class ListsHead : public AnnHead {
 
 }  // namespace
 
-std::unique_ptr<AnnHead> read_lists_head(AnnParts parts, int head_dim, ByteReader& in) {
+std::unique_ptr<AnnHead> read_lists_head(AnnParts parts, int head_dim, IndexReader& in) {
   return std::make_unique<ListsHead>(std::move(parts), head_dim, in);
 }
 

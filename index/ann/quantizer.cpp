@@ -43,7 +43,7 @@ void write_quantizer(const faiss::Index& codes, ByteWriter& out) {
   out.array(std::span<const float>(scalar_quantizer(quantizer_of).trained));
 }
 
-void read_quantizer(faiss::Index& codes, ByteReader& in) {
+void read_quantizer(faiss::Index& codes, IndexReader& in) {
   if (faiss::ProductQuantizer* pq = product_quantizer(codes)) {
     pq->centroids = in.array<float>(pq->d * pq->ksub);
   } else {
@@ -58,7 +58,7 @@ void write_flat_codes(const faiss::Index& codes, ByteWriter& out) {
   out.array(std::span<const std::uint8_t>(flat.codes.data(), flat.codes.size()));
 }
 
-void read_flat_codes(faiss::Index& codes, std::int64_t keys, ByteReader& in) {
+void read_flat_codes(faiss::Index& codes, std::int64_t keys, IndexReader& in) {
   auto& flat = dynamic_cast<faiss::IndexFlatCodes&>(codes);
   const std::vector<std::uint8_t> bytes = in.array<std::uint8_t>(static_cast<std::uint64_t>(keys) * flat.code_size);
   flat.codes.resize(bytes.size());

@@ -28,7 +28,7 @@ class ScanHead : public AnnHead {
         codes_(other.codes_ ? faiss::clone_index(other.codes_.get()) : nullptr),
         tokens_(other.tokens_) {}
 
-  ScanHead(AnnParts parts, int head_dim, ByteReader& in) : codes_(std::move(parts.codes)) {
+  ScanHead(AnnParts parts, int head_dim, IndexReader& in) : codes_(std::move(parts.codes)) {
     space_ = std::make_shared<KeySpace>(std::move(parts.chain), head_dim, in);
     tokens_ = in.number<std::int32_t>();
     if (tokens_ < 0) in.damaged("a negative number of keys");
@@ -85,7 +85,7 @@ std::unique_ptr<AnnHead> make_scan_head(AnnParts parts, const AnnTraining& train
   return std::make_unique<ScanHead>(std::move(parts), training);
 }
 
-std::unique_ptr<AnnHead> read_scan_head(AnnParts parts, int head_dim, ByteReader& in) {
+std::unique_ptr<AnnHead> read_scan_head(AnnParts parts, int head_dim, IndexReader& in) {
   return std::make_unique<ScanHead>(std::move(parts), head_dim, in);
 }
 

@@ -5,7 +5,6 @@
 #include <random>
 
 #include "index/scan/exact_search.h"
-#include "index/scan/search.h"
 
 namespace hayloft::index {
 namespace {

@@ -30,7 +30,7 @@ struct HeadQuery {
 };
 
 // Where the first of some consecutive tokens of one block lies in component 0. The first token is a multiple of 64.
-struct Run {
+struct TokenRun {
   const std::byte* columns = nullptr;  // null: no run
   const std::byte* scales = nullptr;   // null: f16
 };
@@ -60,11 +60,11 @@ struct TileNotes {
 // to take. One fused (or, without FMA, rounded) multiply-add per component in the order of j, whatever the length and
 // the alignment of the run: two calls that cover a token agree bit for bit. Reads whole vectors of 16 tokens. Meanwhile
 // brings the run of as many tokens at `next` near.
-void score_run(const HeadQuery& query, const Run& run, const Run& next, int tokens, float* scores, int stride,
+void score_run(const HeadQuery& query, const TokenRun& run, const TokenRun& next, int tokens, float* scores, int stride,
                const TileNotes* notes);
 
 // Asks for `tokens` tokens of every chosen column of a run to be brought near.
-void prefetch_run(const HeadQuery& query, const Run& run, int tokens);
+void prefetch_run(const HeadQuery& query, const TokenRun& run, int tokens);
 
 // Takes the notes of score_run on scores [heads][stride] of n tokens, a multiple of 64.
 //

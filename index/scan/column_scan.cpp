@@ -101,7 +101,7 @@ class Scanner {
       go_to(head);
       const int first = head * scan_.group;
       const auto count = static_cast<std::int64_t>(starts.size());
-      std::vector<ColumnScan::State> states(static_cast<std::size_t>(scan_.group * count));  // [g][count]
+      std::vector<PartialSoftmax> states(static_cast<std::size_t>(scan_.group * count));  // [g][count]
       const auto end_of = [&](std::int64_t i) {
         return std::min(starts[static_cast<std::size_t>(i)] + sample_tokens, scanner_.view_.tokens);
       };
@@ -188,14 +188,14 @@ class Scanner {
 
     // All guesses of a group are lowered alike until the largest logit of the sample is near one of them, so that exp
     // has something to work with even where nearly all of the softmax lies outside the store.
-    void guess_group(int first, const std::vector<ColumnScan::State>& states, std::int64_t count,
-                     const float* start_max, const float* start_sum) {
+    void guess_group(int first, const std::vector<PartialSoftmax>& states, std::int64_t count, const float* start_max,
+                     const float* start_sum) {
       std::vector<double> log_sums;
       double top = -infinity;
       for (int h = 0; h < scan_.group; ++h) {
-        const std::span<const ColumnScan::State> sample(states.data() + h * count, static_cast<std::size_t>(count));
+        const std::span<const PartialSoftmax> sample(states.data() + h * count, static_cast<std::size_t>(count));
         float max = -infinity;
-        for (const ColumnScan::State& s : sample) max = std::max(max, s.max);
+        for (const PartialSoftmax& s : sample) max = std::max(max, s.max);
         log_sums.push_back(guess_log_sum(sample, std::max(max, start_max[h]), start_max[h], start_sum[h]));
         top = std::max(top, max - log_sums.back());
       }
@@ -207,16 +207,15 @@ class Scanner {
 
     // The first and the last stretch count once, the others stand for all between; the largest of these counts once
     // too, for it may be the one place that matters.
-    double guess_log_sum(std::span<const ColumnScan::State> sample, double max, double start_max,
-                         double start_sum) const {
-      const auto share = [max](const ColumnScan::State& s) { return s.sum * std::exp(s.max - max); };
+    double guess_log_sum(std::span<const PartialSoftmax> sample, double max, double start_max, double start_sum) const {
+      const auto share = [max](const PartialSoftmax& s) { return s.sum * std::exp(s.max - max); };
       double sum = start_sum != 0 ? start_sum * std::exp(start_max - max) : 0.0;
       sum += share(sample.front());
       if (sample.size() > 1) sum += share(sample.back());
       if (sample.size() > 3) {
         double most = 0;
         double between = 0;
-        for (const ColumnScan::State& s : sample.subspan(1, sample.size() - 2)) {
+        for (const PartialSoftmax& s : sample.subspan(1, sample.size() - 2)) {
           most = std::max(most, share(s));
           between += share(s);
         }
@@ -244,7 +243,7 @@ class Scanner {
 
 }  // namespace
 
-ColumnScan::State ColumnScan::state(int query_head, State outside) const {
+PartialSoftmax ColumnScan::softmax(int query_head, PartialSoftmax outside) const {
   const auto row = static_cast<std::size_t>(query_head) * static_cast<std::size_t>(tiles);
   const float* maxima = tile_maxima + row;
   const float* references = tile_references + row;

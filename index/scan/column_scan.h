@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "index/scan/search.h"
+#include "index/scan/softmax.h"
 
 namespace hayloft::index {
 
@@ -36,15 +37,11 @@ struct ColumnScan {
   // truth keep group_maxima comparable.
   float* guesses = nullptr;
 
-  struct State {  // (max, sum of exp(s - max))
-    float max;
-    double sum;
-  };
-  // The state of a query head over the view's tokens and what lies outside of them.
-  State state(int query_head, State outside) const;
+  // Of a query head, over the view's tokens and what lies outside of them.
+  PartialSoftmax softmax(int query_head, PartialSoftmax outside) const;
 };
 
-// with_softmax: keep the partial sums. start_max and start_sum [Hq] are the states over the positions outside the
+// with_softmax: keep the partial sums. start_max and start_sum [Hq] are the softmax over the positions outside the
 // store, for the guess. The view holds at least one token.
 ColumnScan scan_columns(const offload::LayerView& view, const ColumnSearch& search, const offload::Threads& threads,
                         bool with_softmax, const float* start_max, const float* start_sum);

@@ -46,12 +46,12 @@ int ColumnScores::tile_tokens(const ColumnSearch& search, int group) {
   return group <= 8 ? 1024 : group <= 16 ? 512 : 256;
 }
 
-Run ColumnScores::run_at(std::int64_t position) const {
+TokenRun ColumnScores::run_at(std::int64_t position) const {
   if (position >= view_.tokens) return {};
   const offload::BlockLayout& layout = *view_.layout;
   const auto slot = static_cast<int>(position & (layout.block_tokens - 1));
   const std::byte* block = view_.blocks[static_cast<std::size_t>(view_.block_of(position))];
-  Run run{layout.column(block, head_, 0) + column_bytes(layout.columns, slot)};
+  TokenRun run{layout.column(block, head_, 0) + column_bytes(layout.columns, slot)};
   if (layout.scale_bytes != 0) {
     run.scales = reinterpret_cast<const std::byte*>(layout.scales(block, head_, 0) + slot / subtile_tokens);
   }

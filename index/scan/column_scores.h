@@ -32,7 +32,7 @@ class ColumnScores {
   void prefetch(std::int64_t begin, std::int64_t end) const;
 
  private:
-  Run run_at(std::int64_t position) const;  // in the columns; none past the end
+  TokenRun run_at(std::int64_t position) const;  // in the columns; none past the end
   void score_run_at(std::int64_t begin, int tokens, float* scores, const TileNotes* notes);
 
   const offload::LayerView& view_;

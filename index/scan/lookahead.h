@@ -18,7 +18,7 @@ inline constexpr int columns_per_pass = 4;
 class Lookahead {
  public:
   // `lead` passes of the current run have been asked for already.
-  Lookahead(const HeadQuery& query, const Run& current, const Run& next, int tokens, int lead)
+  Lookahead(const HeadQuery& query, const TokenRun& current, const TokenRun& next, int tokens, int lead)
       : query_(query),
         run_(current),
         next_(next),
@@ -66,8 +66,8 @@ class Lookahead {
   }
 
   const HeadQuery& query_;
-  Run run_;
-  Run next_;
+  TokenRun run_;
+  TokenRun next_;
   std::ptrdiff_t bytes_;
   int step_bytes_;  // a subtile, or the subtiles that share a cache line
   int step_cost_;

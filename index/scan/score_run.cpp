@@ -108,8 +108,8 @@ HWY_INLINE void run_pass(int count, const RunPass& pass) {
 }
 
 template <ColumnFormat format>
-void score_format(const HeadQuery& query, const Run& run, const Run& next, int tokens, float* scores, int stride,
-                  const TileNotes* notes) {
+void score_format(const HeadQuery& query, const TokenRun& run, const TokenRun& next, int tokens, float* scores,
+                  int stride, const TileNotes* notes) {
   // The lookahead keeps the pace of the computation: what a pass over a subtile costs, and what its notes do, in
   // instructions, decides how much is asked for meanwhile. So when the last notes are taken it is a share of a run
   // ahead of the reads to come, and some passes more.
@@ -139,7 +139,7 @@ void score_format(const HeadQuery& query, const Run& run, const Run& next, int t
   }
 }
 
-void score_run(const HeadQuery& query, const Run& run, const Run& next, int tokens, float* scores, int stride,
+void score_run(const HeadQuery& query, const TokenRun& run, const TokenRun& next, int tokens, float* scores, int stride,
                const TileNotes* notes) {
   switch (query.format) {
     case ColumnFormat::f16:
@@ -160,12 +160,12 @@ namespace hayloft::index {
 
 HWY_EXPORT(score_run);
 
-void score_run(const HeadQuery& query, const Run& run, const Run& next, int tokens, float* scores, int stride,
+void score_run(const HeadQuery& query, const TokenRun& run, const TokenRun& next, int tokens, float* scores, int stride,
                const TileNotes* notes) {
   HWY_DYNAMIC_DISPATCH(score_run)(query, run, next, tokens, scores, stride, notes);
 }
 
-void prefetch_run(const HeadQuery& query, const Run& run, int tokens) {
+void prefetch_run(const HeadQuery& query, const TokenRun& run, int tokens) {
   const int bytes = column_bytes(query.format, tokens);
   for (int j = 0; j < query.rank; ++j) {
     for (int at = 0; at < bytes; at += 64) __builtin_prefetch(run.columns + query.offsets[j] + at, 0, 2);

@@ -215,10 +215,10 @@ void search_columns(const offload::LayerView& view, const ColumnSearch& search, 
     for (std::int64_t list = begin; list < end; ++list) {
       const auto first = static_cast<std::size_t>(list * heads);
       for (std::size_t h = 0; with_softmax && h < log_sums.size(); ++h) {
-        const ColumnScan::State state = scan.state(static_cast<int>(first + h), {max[first + h], sum[first + h]});
-        max[first + h] = state.max;
-        sum[first + h] = static_cast<float>(state.sum);
-        log_sums[h] = state.max + std::log(state.sum);
+        const PartialSoftmax all = scan.softmax(static_cast<int>(first + h), {max[first + h], sum[first + h]});
+        max[first + h] = all.max;
+        sum[first + h] = static_cast<float>(all.sum);
+        log_sums[h] = all.max + std::log(all.sum);
       }
       ListSelector selector(view, search, scan, static_cast<int>(first), heads);
       selector.select(log_sums, result.positions + list * search.k);

@@ -3,80 +3,29 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
+#include "offload/byte_stream.h"
 #include "offload/error.h"
 
 namespace hayloft::offload {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "blocks are mapped as they lie in the file");
-
 constexpr std::array<char, 8> magic = {'H', 'A', 'Y', 'L', 'O', 'F', 'T', '\0'};
 constexpr std::uint32_t newest_version = 2;
 constexpr std::int64_t most_tokens = std::int64_t{1} << 40;
 constexpr std::uint64_t most_metadata_bytes = std::uint64_t{1} << 30;  // a thousand times what a million tokens need
+constexpr const char* too_short = "the metadata end too early";
 constexpr std::uint64_t checksum_place = snapshot_slot_bytes - sizeof(std::uint64_t);
 
-class ByteWriter {
- public:
-  template <class T>
-  void put(T value) {
-    put_all(&value, 1);
-  }
-  template <class T>
-  void put_all(const T* values, std::size_t count) {
-    const auto* const bytes = reinterpret_cast<const std::byte*>(values);
-    bytes_.insert(bytes_.end(), bytes, bytes + count * sizeof(T));
-  }
-  void pad(std::size_t to) { bytes_.resize(to); }
-  std::size_t size() const { return bytes_.size(); }
-  std::vector<std::byte> take() { return std::move(bytes_); }
-
- private:
-  std::vector<std::byte> bytes_;
-};
-
-// Refuses to read past the end.
-class ByteReader {
- public:
-  explicit ByteReader(std::span<const std::byte> bytes) : bytes_(bytes) {}
-
-  template <class T>
-  T get() {
-    T value;
-    get_all(&value, 1);
-    return value;
-  }
-  template <class T>
-  void get_all(T* values, std::size_t count) {
-    require(count, sizeof(T));
-    if (count > 0) std::memcpy(values, bytes_.data(), count * sizeof(T));
-    bytes_ = bytes_.subspan(count * sizeof(T));
-  }
-  // Before memory is taken for `count` things of `each` bytes that are still to come.
-  void require(std::uint64_t count, std::uint64_t each) const {
-    if (count > bytes_.size() / each) fail("the metadata end too early");
-  }
-  void skip(std::size_t count) {
-    require(count, 1);
-    bytes_ = bytes_.subspan(count);
-  }
-  std::size_t left() const { return bytes_.size(); }
-
- private:
-  std::span<const std::byte> bytes_;
-};
-
 void put(ByteWriter& out, const ByteRange& range) {
-  out.put(range.offset);
-  out.put(range.bytes);
+  out.number(range.offset);
+  out.number(range.bytes);
 }
 
 ByteRange get_range(ByteReader& in) {
-  const auto offset = in.get<std::uint64_t>();
-  return {offset, in.get<std::uint64_t>()};
+  const auto offset = in.number<std::uint64_t>();
+  return {offset, in.number<std::uint64_t>()};
 }
 
 std::size_t padding(std::size_t bytes) {
@@ -107,14 +56,14 @@ ByteRange claim(const SnapshotHeader& header, const char* what, std::uint64_t of
 
 void read_segments(ByteReader& in, const SnapshotHeader& header, SnapshotMetadata& metadata,
                    std::vector<ByteRange>& claimed) {
-  const auto count = in.get<std::uint64_t>();
+  const auto count = in.number<std::uint64_t>();
   in.require(count, 3 * sizeof(std::uint64_t));
   std::int64_t tokens = 0;
   for (std::uint64_t i = 0; i < count; ++i) {
     SavedTokens segment;
-    segment.offset = in.get<std::uint64_t>();
-    segment.count = in.get<std::int64_t>();
-    segment.checksum = in.get<std::uint64_t>();
+    segment.offset = in.number<std::uint64_t>();
+    segment.count = in.number<std::int64_t>();
+    segment.checksum = in.number<std::uint64_t>();
     check_tokens("a segment of", segment.count, header.tokens - tokens);
     tokens += segment.count;
     claimed.push_back(
@@ -130,19 +79,17 @@ void read_layers(ByteReader& in, const SnapshotHeader& header, const BlockLayout
   const std::size_t sums = static_cast<std::size_t>(shape.kv_heads) * static_cast<std::size_t>(shape.head_dim);
   for (int index = 0; index < shape.layers; ++index) {
     SavedLayer layer;
-    layer.tokens = in.get<std::int64_t>();
+    layer.tokens = in.number<std::int64_t>();
     check_tokens("a layer of", layer.tokens, header.tokens);
     const auto blocks = static_cast<std::uint64_t>((layer.tokens + shape.block_tokens - 1) / shape.block_tokens);
     in.require(blocks, 2 * sizeof(std::uint64_t));
     layer.blocks.resize(blocks);
     for (SavedBlock& block : layer.blocks) {
-      block.offset = in.get<std::uint64_t>();
-      block.checksum = in.get<std::uint64_t>();
+      block.offset = in.number<std::uint64_t>();
+      block.checksum = in.number<std::uint64_t>();
       claimed.push_back(claim(header, "blocks", block.offset, layout.block_bytes));
     }
-    in.require(sums, sizeof(double));
-    layer.value_sum.resize(sums);
-    in.get_all(layer.value_sum.data(), sums);
+    layer.value_sum = in.array<double>(sums);
     metadata.layers.push_back(std::move(layer));
   }
 }
@@ -152,12 +99,12 @@ void read_tails(ByteReader& in, const SnapshotHeader& header, const BlockLayout&
   std::uint64_t free_from = header.metadata.end();
   for (int index = 0; index < header.description.model_layers; ++index) {
     SavedTail tail;
-    tail.store_layer = in.get<std::int32_t>();
+    tail.store_layer = in.number<std::int32_t>();
     in.skip(sizeof(std::int32_t));
-    tail.position = in.get<std::int64_t>();
-    tail.tokens = in.get<std::int64_t>();
-    tail.offset = in.get<std::uint64_t>();
-    tail.checksum = in.get<std::uint64_t>();
+    tail.position = in.number<std::int64_t>();
+    tail.tokens = in.number<std::int64_t>();
+    tail.offset = in.number<std::uint64_t>();
+    tail.checksum = in.number<std::uint64_t>();
     check_tokens("a tail of", tail.tokens, header.tokens);
     check_tokens("a tail behind", tail.position, header.tokens - tail.tokens);
     metadata.tails.push_back(tail);
@@ -188,18 +135,17 @@ void read_tails(ByteReader& in, const SnapshotHeader& header, const BlockLayout&
 
 void read_attachments(ByteReader& in, const SnapshotHeader& header, SnapshotMetadata& metadata,
                       std::vector<ByteRange>& claimed) {
-  const auto count = in.get<std::uint64_t>();
+  const auto count = in.number<std::uint64_t>();
   if (count > snapshot_attachments) fail("{} attachments, at most {}", count, snapshot_attachments);
   for (std::uint64_t i = 0; i < count; ++i) {
     SavedAttachment attachment;
-    const auto name = in.get<std::uint64_t>();
+    const auto name = in.number<std::uint64_t>();
     if (name == 0 || name > snapshot_name_bytes) fail("an attachment's name of {} bytes", name);
-    attachment.name.resize(name);
-    in.get_all(attachment.name.data(), name);
+    attachment.name = in.letters(name);
     in.skip(padding(name));
-    attachment.offset = in.get<std::uint64_t>();
-    attachment.bytes = in.get<std::uint64_t>();
-    attachment.checksum = in.get<std::uint64_t>();
+    attachment.offset = in.number<std::uint64_t>();
+    attachment.bytes = in.number<std::uint64_t>();
+    attachment.checksum = in.number<std::uint64_t>();
     claimed.push_back(claim(header, "attachments", attachment.offset, attachment.bytes));
     metadata.attachments.push_back(std::move(attachment));
   }
@@ -217,26 +163,26 @@ std::uint64_t tail_bytes(const BlockLayout& layout, std::int64_t tokens) {
 
 std::vector<std::byte> encode_slot(const SnapshotHeader& header) {
   ByteWriter out;
-  out.put_all(magic.data(), magic.size());
-  out.put(header.version);
-  out.put(std::uint32_t{header.complete});
-  out.put(header.sequence);
-  out.put(header.file_bytes);
+  out.array(std::span<const char>(magic));
+  out.number(header.version);
+  out.number(std::uint32_t{header.complete});
+  out.number(header.sequence);
+  out.number(header.file_bytes);
   const SnapshotDescription& description = header.description;
-  out.put_all(description.model.fingerprint.data(), description.model.fingerprint.size());
-  out.put(std::int32_t{description.shape.layers});
-  out.put(std::int32_t{description.shape.kv_heads});
-  out.put(std::int32_t{description.shape.head_dim});
-  out.put(std::int32_t{description.shape.block_tokens});
-  out.put(static_cast<std::int32_t>(description.shape.columns));
-  out.put(std::int32_t{description.model_layers});
-  out.put(header.tokens);
-  out.put(header.finished_tokens);
+  out.array(std::span<const std::uint8_t>(description.model.fingerprint));
+  out.number(std::int32_t{description.shape.layers});
+  out.number(std::int32_t{description.shape.kv_heads});
+  out.number(std::int32_t{description.shape.head_dim});
+  out.number(std::int32_t{description.shape.block_tokens});
+  out.number(static_cast<std::int32_t>(description.shape.columns));
+  out.number(std::int32_t{description.model_layers});
+  out.number(header.tokens);
+  out.number(header.finished_tokens);
   for (const ByteRange& area : header.areas) put(out, area);
   put(out, header.metadata);
-  out.put(header.metadata_checksum);
-  out.put(static_cast<std::uint64_t>(description.model.name.size()));
-  out.put_all(description.model.name.data(), description.model.name.size());
+  out.number(header.metadata_checksum);
+  out.number(static_cast<std::uint64_t>(description.model.name.size()));
+  out.array(std::span(description.model.name));
   out.pad(checksum_place);
   std::vector<std::byte> bytes = out.take();
   const std::uint64_t checksum = snapshot_checksum(bytes);
@@ -253,8 +199,8 @@ SnapshotSlot decode_slot(std::span<const std::byte> bytes) {
   slot.kind = SnapshotSlot::Kind::damaged;
   if (checksum != snapshot_checksum(bytes.first(checksum_place))) return slot;
 
-  ByteReader in(bytes.subspan(magic.size()));
-  slot.version = in.get<std::uint32_t>();
+  ByteReader in(bytes.subspan(magic.size()), too_short);
+  slot.version = in.number<std::uint32_t>();
   if (slot.version < 1 || slot.version > newest_version) {
     slot.kind = SnapshotSlot::Kind::newer;
     return slot;
@@ -262,26 +208,25 @@ SnapshotSlot decode_slot(std::span<const std::byte> bytes) {
   SnapshotHeader& header = slot.header;
   header.version = slot.version;
   SnapshotDescription& description = header.description;
-  header.complete = in.get<std::uint32_t>() != 0;
-  header.sequence = in.get<std::uint64_t>();
-  header.file_bytes = in.get<std::uint64_t>();
-  in.get_all(description.model.fingerprint.data(), description.model.fingerprint.size());
-  description.shape.layers = in.get<std::int32_t>();
-  description.shape.kv_heads = in.get<std::int32_t>();
-  description.shape.head_dim = in.get<std::int32_t>();
-  description.shape.block_tokens = in.get<std::int32_t>();
+  header.complete = in.number<std::uint32_t>() != 0;
+  header.sequence = in.number<std::uint64_t>();
+  header.file_bytes = in.number<std::uint64_t>();
+  in.into(std::span<std::uint8_t>(description.model.fingerprint));
+  description.shape.layers = in.number<std::int32_t>();
+  description.shape.kv_heads = in.number<std::int32_t>();
+  description.shape.head_dim = in.number<std::int32_t>();
+  description.shape.block_tokens = in.number<std::int32_t>();
   // A number that no format has stays one when it is cut to the enumeration's 8 bits.
-  description.shape.columns = static_cast<ColumnFormat>(std::min<std::uint32_t>(in.get<std::uint32_t>(), 255));
-  description.model_layers = in.get<std::int32_t>();
-  header.tokens = in.get<std::int64_t>();
-  header.finished_tokens = in.get<std::int64_t>();
+  description.shape.columns = static_cast<ColumnFormat>(std::min<std::uint32_t>(in.number<std::uint32_t>(), 255));
+  description.model_layers = in.number<std::int32_t>();
+  header.tokens = in.number<std::int64_t>();
+  header.finished_tokens = in.number<std::int64_t>();
   for (ByteRange& area : header.areas) area = get_range(in);
   header.metadata = get_range(in);
-  header.metadata_checksum = in.get<std::uint64_t>();
-  const auto name = in.get<std::uint64_t>();
+  header.metadata_checksum = in.number<std::uint64_t>();
+  const auto name = in.number<std::uint64_t>();
   if (name > snapshot_name_bytes) return slot;
-  description.model.name.resize(name);
-  in.get_all(description.model.name.data(), name);
+  description.model.name = in.letters(name);
   slot.kind = SnapshotSlot::Kind::valid;
   return slot;
 }
@@ -314,40 +259,40 @@ void check_header(const SnapshotHeader& header) {
 std::vector<std::byte> encode_metadata(const SnapshotState& state) {
   ByteWriter out;
   const std::string& note = state.header.description.note;
-  out.put(static_cast<std::uint64_t>(note.size()));
-  out.put_all(note.data(), note.size());
+  out.number(static_cast<std::uint64_t>(note.size()));
+  out.array(std::span(note));
   out.pad(out.size() + padding(note.size()));
-  out.put(static_cast<std::uint64_t>(state.metadata.segments.size()));
+  out.number(static_cast<std::uint64_t>(state.metadata.segments.size()));
   for (const SavedTokens& segment : state.metadata.segments) {
-    out.put(segment.offset);
-    out.put(segment.count);
-    out.put(segment.checksum);
+    out.number(segment.offset);
+    out.number(segment.count);
+    out.number(segment.checksum);
   }
   for (const SavedLayer& layer : state.metadata.layers) {
-    out.put(layer.tokens);
+    out.number(layer.tokens);
     for (const SavedBlock& block : layer.blocks) {
-      out.put(block.offset);
-      out.put(block.checksum);
+      out.number(block.offset);
+      out.number(block.checksum);
     }
-    out.put_all(layer.value_sum.data(), layer.value_sum.size());
+    out.array(std::span(layer.value_sum));
   }
   for (const SavedTail& tail : state.metadata.tails) {
-    out.put(std::int32_t{tail.store_layer});
-    out.put(std::int32_t{0});
-    out.put(tail.position);
-    out.put(tail.tokens);
-    out.put(tail.offset);
-    out.put(tail.checksum);
+    out.number(std::int32_t{tail.store_layer});
+    out.number(std::int32_t{0});
+    out.number(tail.position);
+    out.number(tail.tokens);
+    out.number(tail.offset);
+    out.number(tail.checksum);
   }
   if (state.header.version < 2) return out.take();
-  out.put(static_cast<std::uint64_t>(state.metadata.attachments.size()));
+  out.number(static_cast<std::uint64_t>(state.metadata.attachments.size()));
   for (const SavedAttachment& attachment : state.metadata.attachments) {
-    out.put(static_cast<std::uint64_t>(attachment.name.size()));
-    out.put_all(attachment.name.data(), attachment.name.size());
+    out.number(static_cast<std::uint64_t>(attachment.name.size()));
+    out.array(std::span(attachment.name));
     out.pad(out.size() + padding(attachment.name.size()));
-    out.put(attachment.offset);
-    out.put(attachment.bytes);
-    out.put(attachment.checksum);
+    out.number(attachment.offset);
+    out.number(attachment.bytes);
+    out.number(attachment.checksum);
   }
   return out.take();
 }
@@ -356,11 +301,10 @@ SnapshotState decode_metadata(const SnapshotHeader& header, std::span<const std:
   SnapshotState state;
   state.header = header;
   state.layout = BlockLayout(header.description.shape);
-  ByteReader in(bytes);
-  const auto note = in.get<std::uint64_t>();
+  ByteReader in(bytes, too_short);
+  const auto note = in.number<std::uint64_t>();
   if (note > snapshot_note_bytes) fail("a note of {} bytes", note);
-  state.header.description.note.resize(note);
-  in.get_all(state.header.description.note.data(), note);
+  state.header.description.note = in.letters(note);
   in.skip(padding(note));
   std::vector<ByteRange> claimed;
   for (const ByteRange& area : header.areas) {

@@ -170,7 +170,7 @@ AttendOutput attend_file(const std::filesystem::path& path, const MethodOptions&
   output.kv_heads = static_cast<int>(input.k.shape[0]);
   output.tokens = input.k.shape[1];
   output.head_dim = static_cast<int>(input.k.shape[2]);
-  const std::unique_ptr<Method> method = make_method(options, output.head_dim);
+  const SharedMethod method = make_method(options, output.head_dim);
   check_k(options, output.tokens);
   output.window = method->window(output.tokens);
 
@@ -188,7 +188,7 @@ AttendOutput attend_file(const std::filesystem::path& path, const MethodOptions&
 
   const std::unique_ptr<MethodState> state =
       method->make_state({1, output.query_heads, output.kv_heads, output.head_dim}, backend);
-  if (state) state->follow({&cache, 1}, {});
+  if (state) state->sync_with_cache({&cache, 1}, {});
 
   const gpu::Stream stream = backend.stream();
   const std::uint64_t query_bytes = static_cast<std::uint64_t>(query_elements) * sizeof(float);

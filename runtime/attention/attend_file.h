@@ -37,7 +37,7 @@ struct AttendStore {
   offload::ColumnFormat columns = offload::ColumnFormat::f16;
 };
 
-// Told before the first query and after each how many are done. Throw to stop.
+// Called before the first query and after each with how many are done. Throw to stop.
 using AttendProgress = std::function<void(std::int64_t done, std::int64_t total)>;
 
 // Reads `q` [N][Hq][d] (N independent decode queries over one cache) and `k`, `v` [Hkv][S][d], any float dtype, from a

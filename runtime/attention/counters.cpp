@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "index/scan/exact_search.h"
 #include "offload/store/quantise.h"
 
 namespace hayloft::runtime {
@@ -68,7 +69,9 @@ void count_columns(Counters& counters, const gpu::CacheView& cache, int columns,
 void count_exact_keys(Counters& counters, const gpu::CacheView& cache) {
   if (cache.store.tokens == 0) return;
   const offload::BlockLayout& layout = *cache.store.layout;
-  if (layout.columns == offload::ColumnFormat::f16) return count_columns(counters, cache, layout.head_dim, Place::near);
+  if (index::exact_keys(cache.store) == index::KeySource::columns) {
+    return count_columns(counters, cache, layout.head_dim, Place::near);
+  }
   counters.at(Place::near, Kind::rows) += static_cast<std::uint64_t>(cache.kv_heads) *
                                           static_cast<std::uint64_t>(cache.store.tokens) * (layout.row_bytes / 2);
 }

@@ -8,6 +8,12 @@
 
 namespace hayloft::runtime {
 
+std::vector<float> copy_to_host(gpu::Backend& backend, const float* values, std::int64_t count, gpu::Stream stream) {
+  std::vector<float> copy(static_cast<std::size_t>(count));
+  backend.to_host(copy.data(), values, copy.size() * sizeof(float), stream);
+  return copy;
+}
+
 HostTail::HostTail(gpu::Backend& backend, const gpu::CacheView& cache, gpu::Stream stream, std::int64_t newest)
     : layout_(std::make_unique<offload::BlockLayout>()),
       tokens_(std::min(newest, cache.tail.tokens)),

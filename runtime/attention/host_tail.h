@@ -7,8 +7,11 @@
 
 #include "gpu/backend.h"
 
-// The tail for whoever searches near the memory: the store lies there, its newest tokens lie on the device.
+// The tail on the host, for searches near the memory: the store lies there, the newest tokens lie on the device.
 namespace hayloft::runtime {
+
+// Values f32 [count] of the device, copied. Waits for them.
+std::vector<float> copy_to_host(gpu::Backend& backend, const float* values, std::int64_t count, gpu::Stream stream);
 
 // A copy of one layer's tail, or of the newest part of it, in host memory. Immutable; reading is thread-safe.
 class HostTail {

@@ -2,6 +2,7 @@
 
 #include "offload/error.h"
 #include "runtime/attention/method_option_table.h"
+#include "runtime/attention/selection.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -30,41 +31,44 @@ std::vector<std::string> method_names() {
   return names;
 }
 
-std::unique_ptr<Method> make_method(const MethodOptions& options, int head_dim) {
+SharedMethod make_method(const MethodOptions& options, int head_dim) {
   const Entry& entry = find(options.name);
   check_method_options(options, head_dim);
   return entry.make(options);
 }
 
-std::unique_ptr<MethodState> Method::load_state(const StateShape&, gpu::Backend&, std::span<const std::byte>) const {
+std::unique_ptr<MethodState> Method::load_state(const AttentionShape&, gpu::Backend&,
+                                                std::span<const std::byte>) const {
   fail("--attn {}: keeps nothing that could have been saved", options_.name);
 }
 
-std::int32_t* positions_for(const Step& step, std::int64_t count) {
-  const std::uint64_t bytes = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(count)) * sizeof(std::int32_t);
-  if (step.scratch.positions.bytes() < bytes) step.scratch.positions = step.backend.allocate(bytes, step.stream);
-  return step.scratch.positions.as<std::int32_t>();
+void Method::attend(const Step& step, const float* q, float* out) const {
+  const SelectionPlan plan = plan_selection(step.cache, step.query_heads);
+  step.counters += attend_planned(step, plan, q, out);
 }
 
-float* alpha_for(const Step& step) {
-  const std::uint64_t bytes = static_cast<std::uint64_t>(step.query_heads) * sizeof(float);
-  if (step.scratch.alpha.bytes() < bytes) step.scratch.alpha = step.backend.allocate(bytes, step.stream);
-  return step.scratch.alpha.as<float>();
+Counters Method::count(const gpu::CacheView& cache, int query_heads) const {
+  return count_planned(cache, plan_selection(cache, query_heads));
 }
 
-void record(const Step& step, const gpu::Attended& what) {
-  if (!step.trace) return;
-  StepTrace& trace = *step.trace;
-  trace.lists = what.lists;
-  trace.k = what.k;
-  trace.ranges[0] = what.ranges[0];
-  trace.ranges[1] = what.ranges[1];
-  trace.positions.resize(static_cast<std::size_t>(what.lists) * static_cast<std::size_t>(what.k));
-  trace.alpha.clear();
-  if (!trace.positions.empty()) {
-    step.backend.to_host(trace.positions.data(), what.positions, trace.positions.size() * sizeof(std::int32_t),
-                         step.stream);
-  }
+std::int64_t Method::window(std::int64_t tokens, int /*layer*/) const {
+  return std::min(options_.window.value_or(0), tokens);
+}
+
+Counters Method::attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const {
+  attend_positions(step, plan, q, nullptr, nullptr, out);
+  return count_planned(step.cache, plan);
+}
+
+SelectionPlan Method::plan_selection(const gpu::CacheView& cache, int query_heads) const {
+  SelectionPlan plan;
+  plan.tokens = cache.tokens();
+  const std::int64_t k = options_.k.at(cache.layer).of(plan.tokens);
+  const std::int64_t w = window(plan.tokens, cache.layer);
+  plan.limit = std::min(cache.store.tokens, plan.tokens - w);
+  plan.k = static_cast<int>(std::min(std::max<std::int64_t>(0, k - w), plan.limit));
+  plan.lists = selection_per() == index::SelectPer::kv_head ? cache.kv_heads : query_heads;
+  return plan;
 }
 
 }  // namespace hayloft::runtime

@@ -12,6 +12,7 @@
 #include "runtime/attention/counters.h"
 #include "runtime/attention/method_options.h"
 #include "runtime/attention/method_state.h"
+#include "runtime/attention/selection_plan.h"
 
 namespace hayloft::runtime {
 
@@ -43,23 +44,26 @@ struct Step {
   MethodState* state = nullptr;  // of the method that attends, up to date; null for methods without
 
   int head_dim() const { return cache.head_dim; }
+  std::int64_t query_elements() const { return std::int64_t{query_heads} * cache.head_dim; }
   int kv_heads() const { return cache.kv_heads; }
   std::int64_t tokens() const { return cache.tokens(); }
 };
 
-// A way of attending (DESIGN section 5): immutable, thread-safe, shared by sessions.
+// A way of attending: immutable, thread-safe, shared by sessions.
 class Method {
  public:
   explicit Method(MethodOptions options) : options_(std::move(options)) {}
   virtual ~Method() = default;
 
   const MethodOptions& options() const { return options_; }
-  virtual std::int64_t window(std::int64_t tokens, int layer = 0) const = 0;  // w at this length
-  virtual void attend(const Step& step, const float* q, float* out) const = 0;
-  // What attend() adds to the step's counters. Looks at the cache's shape and its numbers of tokens only, so the
-  // planner counts steps of caches that do not exist.
-  // Where a search visits as many keys as it happens to, an estimate.
-  virtual Counters count(const gpu::CacheView& cache, int query_heads) const = 0;
+  virtual std::int64_t window(std::int64_t tokens,
+                              int layer = 0) const;  // w at this length; 0 unless an option says so
+
+  // Attends, adds what that costs to the step's counters and fills its trace, where it has one.
+  void attend(const Step& step, const float* q, float* out) const;
+  // What attend() adds to the counters. Looks at the cache's shape and its numbers of tokens only, so the planner
+  // counts steps of caches that do not exist. Where a search visits as many keys as it happens to, an estimate.
+  Counters count(const gpu::CacheView& cache, int query_heads) const;
 
   // How many of the true top-k a perfect method of this kind would fetch: what recall is measured against. 0: makes no
   // sense.
@@ -67,23 +71,31 @@ class Method {
 
   // What the method keeps of a sequence besides its cache; null for most. Methods with the same key share it.
   virtual std::string state_key() const { return {}; }
-  virtual std::unique_ptr<MethodState> make_state(const StateShape&, gpu::Backend&) const { return nullptr; }
+  virtual std::unique_ptr<MethodState> make_state(const AttentionShape&, gpu::Backend&) const { return nullptr; }
   // From what MethodState::save() gave. Throws Error, without the file's name, when it is not that of such a method.
-  virtual std::unique_ptr<MethodState> load_state(const StateShape&, gpu::Backend&, std::span<const std::byte>) const;
+  virtual std::unique_ptr<MethodState> load_state(const AttentionShape&, gpu::Backend&,
+                                                  std::span<const std::byte>) const;
   // Host memory of that state, for a sequence of `tokens`; what a planner can know before it is there.
-  virtual std::uint64_t state_bytes(const StateShape&, std::int64_t) const { return 0; }
+  virtual std::uint64_t state_bytes(const AttentionShape&, std::int64_t) const { return 0; }
 
  protected:
+  // The three parts of a step. The plan is made once and handed to the others; by default the newest w positions and
+  // the whole tail are attended, and k in all per list of selection_per().
+  virtual SelectionPlan plan_selection(const gpu::CacheView& cache, int query_heads) const;
+  virtual index::SelectPer selection_per() const { return selects_per(options_); }
+  // Attends as planned and returns what that costs: count_planned(), but where only the search knows. By default no
+  // positions are selected: the plan's ranges are all.
+  virtual Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const;
+  virtual Counters count_planned(const gpu::CacheView& cache, const SelectionPlan& plan) const = 0;
+
   MethodOptions options_;
 };
 
-// Throws Error (naming the option) when the options are out of range for heads of dimension `head_dim`.
-std::unique_ptr<Method> make_method(const MethodOptions& options, int head_dim);
+// Sessions share methods, which are immutable.
+using SharedMethod = std::shared_ptr<const Method>;
 
-// Shared by the methods. Positions buffer for `count` entries, alpha for Hq.
-std::int32_t* positions_for(const Step& step, std::int64_t count);
-float* alpha_for(const Step& step);
-void record(const Step& step, const gpu::Attended& what);
+// Throws Error (naming the option) when the options are out of range for heads of dimension `head_dim`.
+SharedMethod make_method(const MethodOptions& options, int head_dim);
 
 // One per method, each in its own file.
 std::unique_ptr<Method> make_dense(const MethodOptions& options);

@@ -147,12 +147,13 @@ constexpr MethodOption table[] = {
     {"aware", "", "on|off", "ann", "on", "whether the index is built for the queries of the prompt",
      [](Options& o, Text text, Text named) { o.query_aware = value_of(switches, text, named); },
      [](const Options& o) { return unusual("aware", &Options::query_aware, switches, o); }, nullptr},
-    {"r", "", "R", "sparq lowrank", "16", "components of the keys (lowrank: projections) that approximate scores use",
+    {"r", "", "R", "sparq lowrank", "16", "key components (projections) that rank positions",
      [](Options& o, Text text, Text named) { o.rank = parse_int(text, named, 1); },
      [](const Options& o) { return fmt::format(" r={}", o.rank); }, check_rank},
     {"k", "", "K,...", all_but_dense, "128",
-     "positions attended, window included: a number, or a share of the context as in 1%; a list gives one value per "
-     "global layer, its last value the rest",
+     "positions attended, window included: a number, or a share as in 1%; a list has one for each global layer, the "
+     "last "
+     "for the rest",
      [](Options& o, Text text, Text named) { o.k = parse_budgets(text, named); }, k_label, nullptr},
     {"window", "", "W", all_but_dense, "",
      "newest positions always attended [sparq, lowrank, oracle: k/4; window: k less the sinks; h2o: its recent share; "
@@ -179,7 +180,7 @@ constexpr MethodOption table[] = {
      [](Options& o, Text text, Text named) { o.temperature = value_of(temperatures, text, named); },
      [](const Options& o) { return unusual("tau", &Options::temperature, temperatures, o); }, nullptr},
     {"group", "", "softmax|logits", "sparq topk flexgen lowrank pages oracle", "softmax",
-     "what the query heads of a KV head are summed by to rank positions together",
+     "whether the query heads of a KV head rank positions by their summed softmaxes or logits",
      [](Options& o, Text text, Text named) { o.rule = value_of(rules, text, named); },
      [](const Options& o) { return unusual("group", &Options::rule, rules, o); }, nullptr},
     {"engine", "--topk-engine", "own|faiss", "topk", "own", "which search finds the positions",

@@ -12,14 +12,14 @@
 namespace hayloft::runtime {
 
 // The global layers of a model, as far as attention is concerned.
-struct StateShape {
+struct AttentionShape {
   int layers = 0;
   int query_heads = 0;
   int kv_heads = 0;
   int head_dim = 0;
 };
 
-// Told how much of a long piece of work is done, in tokens times layers. Throw to stop.
+// Called with how much of a long piece of work is done, in tokens times layers. Throw to stop.
 using StateProgress = std::function<void(std::int64_t done, std::int64_t total)>;
 
 // What a method keeps of one sequence besides the cache: an index over the keys, projections of them, what has been
@@ -32,10 +32,10 @@ class MethodState {
   // Shares what both have in common; what either adds later the other does not see.
   virtual std::unique_ptr<MethodState> fork() const = 0;
 
-  // Takes in what the store of each layer holds by now; `layers` has one view per layer. Called when a context has been
-  // read, and before every decoded token: nearly always there is nothing new. If it throws, or progress does, the state
-  // is as before or further on, and calling it again goes on.
-  virtual void follow(std::span<const gpu::CacheView> layers, const StateProgress& progress) = 0;
+  // Brings it up to what the store of each layer holds; `layers` has one view per layer. Called when a context has been
+  // read, and before every decoded token, when there is nearly always nothing new. If it throws, or progress does, the
+  // state is as before or further on, and calling it again goes on.
+  virtual void sync_with_cache(std::span<const gpu::CacheView> layers, const StateProgress& progress) = 0;
 
   // How many of the newest queries of a chunk of T tokens of a prompt it wants to see in this layer: 0 to T.
   virtual int wants_queries(int /*layer*/, int /*T*/) const { return 0; }

@@ -6,7 +6,7 @@
 #include "offload/store/store.h"
 #include "runtime/attention/method.h"
 
-// Looking on while a session decodes.
+// Observers of decode steps, for measuring what a method does.
 namespace hayloft::runtime {
 
 // One decode step in one global layer, as it has just been done. Valid during the call only.
@@ -23,13 +23,13 @@ struct ObservedStep {
   const Method& method;
 };
 
-// Called by the thread that decodes. What it does there the step waits for.
+// Called by the thread that decodes; the step waits until it returns.
 class StepObserver {
  public:
   virtual ~StepObserver() = default;
 
-  // Asked once for each step and global layer, in their order, before the layer attends: only what is wanted is traced
-  // and shown. `position` is that of the step's token.
+  // Called once for each step and global layer, in their order, before the layer attends: only the steps that are
+  // wanted are traced and passed to see(). `position` is that of the step's token.
   virtual bool wants(int layer, std::int64_t position) = 0;
   virtual void see(const ObservedStep& step) = 0;
 };

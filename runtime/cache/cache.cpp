@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "offload/error.h"
 
@@ -94,7 +95,6 @@ Cache::Cache(const Cache& other, offload::Store store)
       head_dim_(other.head_dim_),
       store_(std::move(store)),
       tails_(other.tails_.size()),
-      tokens_(other.tokens_),
       spills_(*other.backend_) {
   for (std::size_t layer = 0; layer < tails_.size(); ++layer) {
     const Tail& from = other.tails_[layer];
@@ -135,11 +135,10 @@ Cache::Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& co
     }
     tail.position = saved.position;
     tail.tokens = tail.capacity = saved.tokens;
-    tokens_ = saved.position + saved.tokens;
     if (saved.tokens == 0) continue;
     tail.rows = backend_->allocate(saved.rows.size() * sizeof(f16), stream);
     backend_->to_device(tail.rows.as<void>(), saved.rows.data(), saved.rows.size() * sizeof(f16), stream);
-    backend_->synchronize(stream);  // the rows are about to go
+    backend_->synchronize(stream);  // the host memory of the rows is freed next
   }
 }
 
@@ -165,7 +164,7 @@ Cache Cache::fork() const {
   return Cache(*this, store_.fork());
 }
 
-gpu::CacheView Cache::view(int layer, std::int64_t pending) const {
+gpu::CacheView Cache::view(int layer) const {
   const Tail& tail = tails_[static_cast<std::size_t>(layer)];
   gpu::CacheView view;
   view.kv_heads = kv_heads_;
@@ -174,7 +173,7 @@ gpu::CacheView Cache::view(int layer, std::int64_t pending) const {
     view.layer = tail.store_layer;
     view.store = store_.layer(tail.store_layer);
   }
-  view.tail = {tail.rows.as<f16>(), tail.capacity, tail.first, tail.tokens + pending, tail.position};
+  view.tail = {tail.rows.as<f16>(), tail.capacity, tail.first, tail.tokens + tail.pending, tail.position};
   return view;
 }
 
@@ -187,21 +186,22 @@ std::vector<gpu::CacheView> Cache::global_views() const {
 }
 
 void Cache::append(int layer, const float* k, const float* v, int T) {
-  if (spills_.started(layer) > 0) spills_.abandon();
   Tail& tail = tails_[static_cast<std::size_t>(layer)];
+  if (tail.pending > 0) abandon();
   make_room(tail, T);
   backend_->append(view(layer), k, v, T, backend_->stream());
-  if (!tail.held) start_spills(layer, T);
+  tail.pending = T;
+  if (!tail.kept_on_device) start_spills(layer);
 }
 
-void Cache::start_spills(int layer, int T) {
-  const std::int64_t full = tails_[static_cast<std::size_t>(layer)].full_blocks(T, options_);
-  std::int64_t i = spills_.started(layer);
-  if (i == full) return;
+void Cache::start_spills(int layer) {
+  const Tail& tail = tails_[static_cast<std::size_t>(layer)];
+  const std::int64_t full = tail.full_blocks(tail.pending, options_);
+  if (full == 0) return;
   backend_->order(backend_->stream(), backend_->spill_stream());
   const int B = options_.block_tokens;
-  for (; i < full; ++i) {
-    gpu::CacheView oldest = view(layer, T);
+  for (std::int64_t i = 0; i < full; ++i) {
+    gpu::CacheView oldest = view(layer);
     const std::int64_t before = i * B;
     oldest.tail.first += before;
     oldest.tail.position += before;
@@ -259,51 +259,38 @@ void Cache::resize(Tail& tail, std::int64_t capacity) const {
   tail.first = 0;
 }
 
-void Cache::commit(int T) {
-  commit_layers(0, static_cast<int>(tails_.size()), T);
-  tokens_ += T;
-}
-
-void Cache::commit(int layer, int T) {
-  Tail& tail = tails_[static_cast<std::size_t>(layer)];
-  if (tail.held) {
-    tail.tokens += T;
-  } else {
-    commit_layers(layer, layer + 1, T);
-  }
-  if (static_cast<std::size_t>(layer) + 1 == tails_.size()) tokens_ += T;
-}
-
-void Cache::commit_layers(int begin, int end, int T) {
-  // All that can fail comes first and changes nothing.
-  for (int layer = begin; layer < end; ++layer) start_spills(layer, T);  // what append() has not: of held layers
-  std::vector<Spill> spilled = spills_.finish(begin, end);
-
-  const int B = options_.block_tokens;
-  for (int layer = begin; layer < end; ++layer) tails_[static_cast<std::size_t>(layer)].tokens += T;
+void Cache::commit() {
+  std::vector<Spill> spilled = spills_.finish();  // all that can fail comes first and changes nothing
+  for (Tail& tail : tails_) tail.tokens += std::exchange(tail.pending, 0);
   for (Spill& spill : spilled) {
     Tail& tail = tails_[static_cast<std::size_t>(spill.layer)];
-    store_.commit(tail.store_layer, std::move(spill.block), B);
+    store_.commit(tail.store_layer, std::move(spill.block), options_.block_tokens);
     spilled_bytes_ += store_.layout().block_bytes;
-    tail.drop(B);
+    tail.drop(options_.block_tokens);
   }
 }
 
-std::uint64_t Cache::held_bytes(int layer, std::int64_t tokens) const {
+void Cache::abandon() noexcept {
+  spills_.abandon();
+  for (Tail& tail : tails_) tail.pending = 0;
+}
+
+std::uint64_t Cache::layer_bytes_on_device(int layer, std::int64_t tokens) const {
   const std::int64_t slots = tails_[static_cast<std::size_t>(layer)].tokens + tokens;
   return static_cast<std::uint64_t>(kv_heads_ * slots) * 4 * static_cast<std::uint64_t>(head_dim_);
 }
 
-void Cache::hold(int layer, std::int64_t tokens) {
+void Cache::keep_layer_on_device(int layer, std::int64_t tokens) {
   Tail& tail = tails_[static_cast<std::size_t>(layer)];
   if (tail.first + tail.tokens + tokens > tail.capacity) resize(tail, std::max(tail.capacity, tail.tokens + tokens));
-  tail.held = true;
+  tail.kept_on_device = true;
 }
 
-void Cache::settle(int layer) {
+void Cache::flush_layer(int layer) {
   Tail& tail = tails_[static_cast<std::size_t>(layer)];
-  tail.held = false;
-  commit_layers(layer, layer + 1, 0);
+  tail.kept_on_device = false;
+  start_spills(layer);
+  commit();
   // As large as it would have been, had it spilled all along.
   const std::int64_t capacity = TailSlots{.tokens = tail.tokens}.capacity_for(0, options_);
   if (capacity < tail.capacity) resize(tail, capacity);

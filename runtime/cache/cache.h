@@ -46,10 +46,14 @@ TailSlots tail_after(const CacheOptions& options, std::int64_t window, std::int6
 std::uint64_t tail_bytes(const ModelConfig& config, const CacheOptions& options, std::int64_t tokens, int chunk);
 
 // The K/V of one sequence: for each global layer blocks in the store and a tail on the device; for each sliding-window
-// layer its window on the device and nothing else. Appending is in two steps, so that an error halfway through the
-// layers loses nothing: append(layer) writes behind the live tokens of a layer and starts to spill the blocks that they
-// fill, while later layers are computed; commit() waits for the spilled blocks and makes tokens and blocks live in all
-// layers at once. Not thread-safe; forks may be used from different threads.
+// layer its window on the device and nothing else.
+//
+// Adding tokens is in two steps, so that an error halfway through the layers loses nothing: append() writes behind the
+// live tokens of a layer and starts to spill the blocks that they fill, while later layers are computed; commit() waits
+// for the spilled blocks and makes what has been appended live, in all layers at once. What has been appended and not
+// committed is dropped by abandon(), or by the next append() to the layer.
+//
+// Not thread-safe; forks may be used from different threads.
 class Cache {
  public:
   Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& config, const CacheOptions& options);
@@ -66,16 +70,15 @@ class Cache {
   std::vector<offload::SnapshotTail> tails() const;
   const offload::Store& store() const { return store_; }
 
-  // `pending` tokens appended but not yet committed are included.
-  gpu::CacheView view(int layer, std::int64_t pending = 0) const;
+  // What has been appended and not yet committed is included.
+  gpu::CacheView view(int layer) const;
 
   std::vector<gpu::CacheView> global_views() const;  // of the global layers, in order
 
-  // Writes k, v (f32 [T][Hkv][d], device) behind the layer's live tokens, making room first. What an append that was
-  // not committed left behind goes with the next one, or with abandon(), which gives back the memory of its blocks.
+  // Writes k, v (f32 [T][Hkv][d], device) behind the layer's live tokens, making room first.
   void append(int layer, const float* k, const float* v, int T);
-  void commit(int T);
-  void abandon() noexcept { spills_.abandon(); }
+  void commit();
+  void abandon() noexcept;  // waits for the blocks on their way and gives their memory back
 
   // Sets aside host memory for the blocks that `tokens` more will fill, those of a layer behind one another, where the
   // budget has room for all of them; give_back() returns what has not been used. Layers that take turns would lie mixed
@@ -83,20 +86,23 @@ class Cache {
   void reserve(std::int64_t tokens);
   void give_back() noexcept { reserved_.clear(); }
 
-  // The same for one layer, for going layer by layer; tokens() follows with the last one. An error leaves the layers
-  // apart, so it is done to a fork, which then takes the place of what it was forked from.
-  void commit(int layer, int T);
+  // For going layer by layer, where each is appended to and committed many times before the next. An error leaves the
+  // layers apart, so it is done to a fork, which then takes the place of what it was forked from.
   void replace_by(Cache grown);
 
-  // Keeps a global layer's next `tokens` in its tail, in memory of the device made for them now, until settle(), which
+  // A global layer's next `tokens` stay in its tail, in memory of the device made for them now, until flush_layer()
   // spills what commit() would have spilled and gives that memory back: a layer's K and V are then read where they were
-  // made. Throws Error when the device has not got it; held_bytes says what it takes.
-  void hold(int layer, std::int64_t tokens);
-  void settle(int layer);
-  std::uint64_t held_bytes(int layer, std::int64_t tokens) const;
+  // made. Throws Error when the device has not got it; layer_bytes_on_device() says what it takes.
+  void keep_layer_on_device(int layer, std::int64_t tokens);
+  void flush_layer(int layer);
+  std::uint64_t layer_bytes_on_device(int layer, std::int64_t tokens) const;
 
-  std::int64_t tokens() const { return tokens_; }
-  std::int64_t tokens(int layer) const { return view(layer).tokens(); }
+  // Committed ones; without a layer, those that are in all of them.
+  std::int64_t tokens() const { return tokens(static_cast<int>(tails_.size()) - 1); }
+  std::int64_t tokens(int layer) const {
+    const Tail& tail = tails_[static_cast<std::size_t>(layer)];
+    return tail.position + tail.tokens;
+  }
   const CacheOptions& options() const { return options_; }
   std::uint64_t host_bytes() const { return store_.bytes(); }
   std::uint64_t device_bytes() const;
@@ -106,13 +112,13 @@ class Cache {
   struct Tail : TailSlots {
     gpu::Buffer rows;
     int store_layer = -1;  // global layers
-    bool held = false;
+    bool kept_on_device = false;
+    int pending = 0;  // appended, not committed
   };
   Cache(const Cache& other, offload::Store store);
   void make_room(Tail& tail, int T);
-  void start_spills(int layer, int T);  // of the blocks that T more tokens fill
+  void start_spills(int layer);  // of the blocks that the tail fills
   offload::BlockWriter next_block(int layer);
-  void commit_layers(int begin, int end, int T);  // layers [begin, end)
   void resize(Tail& tail, std::int64_t capacity) const;
 
   gpu::Backend* backend_;
@@ -121,7 +127,6 @@ class Cache {
   int head_dim_;
   offload::Store store_;
   std::vector<Tail> tails_;  // [layers]
-  std::int64_t tokens_ = 0;
   std::uint64_t spilled_bytes_ = 0;
   Spills spills_;
   std::vector<std::vector<offload::BlockWriter>> reserved_;  // by layer, the next one last

@@ -1,8 +1,7 @@
 #include "runtime/cache/spills.h"
 
-#include <algorithm>
 #include <exception>
-#include <iterator>
+#include <utility>
 
 namespace hayloft::runtime {
 
@@ -18,20 +17,9 @@ std::byte* Spills::start(int layer, offload::BlockWriter block) {
   return spills_.back().block.data();
 }
 
-int Spills::started(int layer) const {
-  return static_cast<int>(
-      std::count_if(spills_.begin(), spills_.end(), [&](const Spill& spill) { return spill.layer == layer; }));
-}
-
-std::vector<Spill> Spills::finish(int begin, int end) {
-  std::vector<Spill> finished;
-  if (spills_.empty()) return finished;
-  backend_->synchronize(backend_->spill_stream());
-  const auto wanted = std::stable_partition(
-      spills_.begin(), spills_.end(), [&](const Spill& spill) { return spill.layer < begin || spill.layer >= end; });
-  finished.assign(std::make_move_iterator(wanted), std::make_move_iterator(spills_.end()));
-  spills_.erase(wanted, spills_.end());
-  return finished;
+std::vector<Spill> Spills::finish() {
+  if (!spills_.empty()) backend_->synchronize(backend_->spill_stream());
+  return std::exchange(spills_, {});
 }
 
 void Spills::abandon() noexcept {

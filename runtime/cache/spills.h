@@ -24,10 +24,9 @@ class Spills {
 
   // Where the backend is to write the block.
   std::byte* start(int layer, offload::BlockWriter block);
-  int started(int layer) const;  // blocks of the layer
-  // Waits for all, and takes those of layers [begin, end), in the order of their start. Throws Error when the device is
-  // lost, and then takes none.
-  std::vector<Spill> finish(int begin, int end);
+  // Waits for all and takes them, in the order of their start. Throws Error when the device is lost, and then takes
+  // none.
+  std::vector<Spill> finish();
   void abandon() noexcept;  // waits
 
  private:

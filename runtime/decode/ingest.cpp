@@ -1,20 +1,15 @@
 #include "runtime/decode/ingest.h"
 
 #include <algorithm>
-#include <chrono>
 #include <exception>
 
+#include "offload/clock.h"
 #include "offload/error.h"
 #include "runtime/checkpoint/fingerprint.h"
 #include "runtime/decode/reading_note.h"
 
 namespace hayloft::runtime {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // How the context was read so far, and so goes on.
 SessionOptions as_read(const offload::Snapshot& snapshot, SessionOptions options) {
@@ -47,10 +42,10 @@ std::vector<offload::SnapshotAttachment> build_indices(Session& session, const I
   return built;
 }
 
-// Those that the context has already go on from there; the others watch what is read.
+// Those that the context has already go on from there; the others see the queries of what is read.
 void begin_indices(Session& session, const offload::Snapshot* snapshot, const IngestOptions& options) {
   for (const auto& method : options.indices) {
-    if (!snapshot || !restore_index(session, *snapshot, *method)) session.watch(*method);
+    if (!snapshot || !restore_index(session, *snapshot, *method)) session.attach_method(*method);
   }
 }
 
@@ -177,7 +172,7 @@ void add_indices(const ModelSource& source, offload::Arena& arena, const std::fi
       if (restore_index(session, snapshot, *method)) continue;
     } catch (const Error&) {  // damaged: this is how it is made again
     }
-    session.watch(*method);
+    session.attach_method(*method);
   }
   const std::vector<offload::SnapshotAttachment> built = build_indices(session, options);
   checkpoint(writer, session, snapshot.tokens(), built);
@@ -201,7 +196,7 @@ Session open_context(const ModelSource& source, offload::Arena& arena, const off
                      const SessionOptions& options, const Method* method) {
   snapshot.require_model(source.identity());
   Session session(source.model, arena, as_read(snapshot, options), snapshot);
-  if (method != nullptr && !restore_index(session, snapshot, *method)) session.watch(*method);
+  if (method != nullptr && !restore_index(session, snapshot, *method)) session.attach_method(*method);
   const std::vector<std::int32_t> tokens = snapshot.tokens();
   session.append(std::span(tokens).subspan(static_cast<std::size_t>(session.tokens())));
   session.set_prefill(options.prefill);

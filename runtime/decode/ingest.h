@@ -21,13 +21,13 @@ struct IngestOptions {
   SessionOptions session;
   double checkpoint_seconds =
       5;  // a checkpoint after the first chunk that ends this long after the last; 0: after each
-  // Told, before anything is read or written, how the text will be read, how many tokens the context will have and how
-  // many of them lie in blocks of the file already. Throw to refuse.
+  // Called before anything is read or written, with how the text will be read, how many tokens the context will have
+  // and how many of them lie in blocks of the file already. Throw to refuse.
   std::function<void(const SessionOptions& reading, std::int64_t tokens, std::int64_t stored)> planned = {};
   // What these methods keep of a sequence is built when the text has been read, and saved with the context, each under
   // its Method::state_key(). They see the queries of what is read in this run.
-  std::vector<std::shared_ptr<const Method>> indices = {};
-  StateProgress indexing = {};  // told of each in turn
+  std::vector<SharedMethod> indices = {};
+  StateProgress indexing = {};  // called for each in turn
 };
 
 struct IngestResult {
@@ -71,7 +71,7 @@ bool restore_index(Session& session, const offload::Snapshot& snapshot, const Me
 
 // A session at the end of a saved context: the mapped blocks, the tails, and the tokens behind the last chunk read now,
 // as the context was. What is appended to it attends by options.prefill. What `method` keeps, if given, is restored
-// before those tokens are read, or watches them. Throws Error when the context belongs to another model.
+// before those tokens are read, or sees their queries. Throws Error when the context belongs to another model.
 Session open_context(const ModelSource& source, offload::Arena& arena, const offload::Snapshot& snapshot,
                      const SessionOptions& options, const Method* method = nullptr);
 

@@ -75,9 +75,9 @@ Model::Activations Model::prepare(Workspace& workspace, int T) const {
   return {pieces[0], pieces[1], pieces[2], pieces[3], pieces[4], pieces[5], pieces[6], pieces[7], pieces[8]};
 }
 
-std::vector<float> Model::forward(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, Want want,
-                                  const Attending& attending) const {
-  if (tokens.empty()) return {};
+void Model::forward(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, Want want,
+                    AttentionPolicy& attention, const ReadLogits& read) const {
+  if (tokens.empty()) return;
   check_ids(tokens);
   const int T = static_cast<int>(tokens.size());
   const std::int64_t H = config_.hidden_size;
@@ -90,39 +90,20 @@ std::vector<float> Model::forward(Cache& cache, Workspace& workspace, std::span<
   int rows = T;  // how many of the newest positions are still needed
   for (int layer = 0; layer < config_.layers; ++layer) {
     if (layer + 1 == config_.layers && want != Want::all) rows = want == Want::none ? 0 : 1;
-    attention(layer, cache, workspace, act, T, rows, attending);
+    attend(layer, cache, workspace, act, T, rows, attention);
     if (rows > 0) mlp(layer, act, act.hidden + (T - rows) * H, rows);
     backend_->flag_nonfinite(act.hidden + (T - rows) * H, rows * H, layer, workspace.flag.as<std::int32_t>(), stream);
   }
-
-  std::vector<float> logits;
   if (rows > 0) {
-    const std::size_t count = static_cast<std::size_t>(rows) * static_cast<std::size_t>(config_.vocab_size);
-    if (workspace.logits.bytes() < count * sizeof(float))
-      workspace.logits = backend_->allocate(count * sizeof(float), stream);
-    backend_->rms_norm(act.hidden + (T - rows) * H, rows, config_.hidden_size, weights_.final_norm,
-                       config_.rms_norm_eps, act.normed, stream);
-    backend_->matmul(act.normed, rows, weights_.output, nullptr, workspace.logits.as<float>(), stream);
-    backend_->flag_nonfinite(workspace.logits.as<float>(), static_cast<std::int64_t>(count), config_.layers,
-                             workspace.flag.as<std::int32_t>(), stream);
-    if (attending.candidates) {
-      const int n = std::min(attending.candidate_count, config_.vocab_size);
-      attending.candidates->tokens.resize(static_cast<std::size_t>(n));
-      attending.candidates->logits.resize(static_cast<std::size_t>(n));
-      backend_->top_values(workspace.logits.as<float>(), config_.vocab_size, n, attending.candidates->tokens.data(),
-                           attending.candidates->logits.data(), stream);
-    } else {
-      logits.resize(count);
-      backend_->to_host(logits.data(), workspace.logits.as<float>(), count * sizeof(float), stream);
-    }
+    output(workspace, act, act.hidden + (T - rows) * H, rows);
+    if (read) read(workspace.logits.as<float>());
   }
   require_finite(workspace, cache.tokens() + T - 1);
-  cache.commit(T);
-  return logits;
+  cache.commit();
 }
 
 void Model::forward_by_layer(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, int chunk,
-                             const Attending& attending, const OnDevice& on_device,
+                             AttentionPolicy& attention, const OnDevice& on_device,
                              const std::function<void(std::int64_t done)>& progress) const {
   if (tokens.empty()) return;
   check_ids(tokens);
@@ -136,22 +117,23 @@ void Model::forward_by_layer(Cache& cache, Workspace& workspace, std::span<const
   clear_flag(workspace);
   for (int layer = 0; layer < config_.layers; ++layer) {
     const bool last = layer + 1 == config_.layers;  // it stops at K and V
-    const bool held = on_device.layer && !last && config_.sliding_window[static_cast<std::size_t>(layer)] == 0;
-    if (held) grown.hold(layer, S);
+    const bool kept_on_device =
+        on_device.layer && !last && config_.sliding_window[static_cast<std::size_t>(layer)] == 0;
+    if (kept_on_device) grown.keep_layer_on_device(layer, S);
     for (std::int64_t at = 0; at < S; at += chunk) {
       const int T = static_cast<int>(std::min<std::int64_t>(chunk, S - at));
       act.hidden = hidden.begin(at, layer == 0);
       if (layer == 0) backend_->embed(weights_.embedding, tokens.data() + at, T, act.hidden, stream);
-      attention(layer, grown, workspace, act, T, last ? 0 : T, attending);
+      attend(layer, grown, workspace, act, T, last ? 0 : T, attention);
       if (!last) {
         mlp(layer, act, act.hidden, T);
         backend_->flag_nonfinite(act.hidden, T * H, layer, workspace.flag.as<std::int32_t>(), stream);
         hidden.keep(at, T);
       }
-      grown.commit(layer, T);
+      grown.commit();
       if (progress) progress((layer * S + at + T) / config_.layers);
     }
-    if (held) grown.settle(layer);
+    if (kept_on_device) grown.flush_layer(layer);
     require_finite(workspace, cache.tokens() + S - 1);
   }
   cache.replace_by(std::move(grown));
@@ -181,8 +163,8 @@ void Model::require_finite(const Workspace& workspace, std::int64_t last_positio
 }
 
 // The residual stream of the newest `rows` positions gains the layer's attention; K and V of all T enter the cache.
-void Model::attention(int layer, Cache& cache, Workspace& workspace, const Activations& act, int T, int rows,
-                      const Attending& attending) const {
+void Model::attend(int layer, Cache& cache, Workspace& workspace, const Activations& act, int T, int rows,
+                   AttentionPolicy& policy) const {
   const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
   const int d = config_.head_dim;
   const std::int64_t H = config_.hidden_size;
@@ -197,56 +179,40 @@ void Model::attention(int layer, Cache& cache, Workspace& workspace, const Activ
   if (w.k_norm) backend_->rms_norm(act.k, T * config_.kv_heads, d, w.k_norm, config_.rms_norm_eps, act.k, stream);
   if (rotated) backend_->rope(act.k, T, config_.kv_heads, d, position, rope, stream);
   cache.append(layer, act.k, act.v, T);
-  const gpu::CacheView view = cache.view(layer, T);
+  const gpu::CacheView view = cache.view(layer);
   const std::int64_t window = config_.sliding_window[static_cast<std::size_t>(layer)];
-  int seen = rows;  // the newest queries that anyone asks for
-  if (window == 0) {
-    for (const MethodState* watcher : attending.watchers) seen = std::max(seen, watcher->wants_queries(view.layer, T));
-  }
-  if (seen == 0) return;
+  const bool global = window == 0;
+  const GlobalLayer at{*backend_, stream, layer, view, cache.store(), config_.query_heads, T, workspace.scratch};
+  const int queries = global ? std::max(rows, policy.queries_wanted(at)) : rows;  // of the newest positions
+  if (queries == 0) return;
 
-  backend_->matmul(act.normed + (T - seen) * H, seen, w.q, w.q_bias, act.q, stream);
-  if (w.q_norm) backend_->rms_norm(act.q, seen * config_.query_heads, d, w.q_norm, config_.rms_norm_eps, act.q, stream);
-  if (rotated) backend_->rope(act.q, seen, config_.query_heads, d, position + T - seen, rope, stream);
+  backend_->matmul(act.normed + (T - queries) * H, queries, w.q, w.q_bias, act.q, stream);
+  if (w.q_norm)
+    backend_->rms_norm(act.q, queries * config_.query_heads, d, w.q_norm, config_.rms_norm_eps, act.q, stream);
+  if (rotated) backend_->rope(act.q, queries, config_.query_heads, d, position + T - queries, rope, stream);
 
-  const std::int64_t query_width = static_cast<std::int64_t>(config_.query_heads) * d;
-  if (window == 0) {
-    for (MethodState* watcher : attending.watchers) {
-      const int wanted = watcher->wants_queries(view.layer, T);
-      if (wanted > 0) watcher->see_queries(view, act.q + (seen - wanted) * query_width, wanted);
-    }
-  }
+  if (global) policy.see_queries(at, act.q, queries);
   if (rows == 0) return;
-  const float* const q = act.q + (seen - rows) * query_width;
-
-  if (attending.method && T == 1 && window == 0) {
-    Counters unread;
-    StepTrace trace;
-    std::vector<StepObserver*> looking;
-    for (const auto& observer : attending.observers) {
-      if (observer->wants(layer, position)) looking.push_back(observer.get());
-    }
-    const Step step{*backend_,
-                    stream,
-                    view,
-                    config_.query_heads,
-                    workspace.scratch,
-                    attending.counters ? *attending.counters : unread,
-                    looking.empty() ? nullptr : &trace,
-                    attending.state};
-    attending.method->attend(step, q, act.mixed);
-    for (StepObserver* observer : looking) {
-      observer->see(
-          {*backend_, stream, layer, view, cache.store(), config_.query_heads, q, act.mixed, trace, *attending.method});
-    }
-  } else if (window > 0) {
-    backend_->attend_causal(view, q, rows, config_.query_heads, window, act.mixed, stream);
+  const float* const q = act.q + static_cast<std::int64_t>(queries - rows) * config_.query_heads * d;
+  if (global) {
+    policy.attend(at, q, rows, act.mixed);
   } else {
-    attend_prefill(*backend_, view, q, rows, config_.query_heads, attending.prefill, workspace.scratch, act.mixed,
-                   stream);
+    backend_->attend_causal(view, q, rows, config_.query_heads, window, act.mixed, stream);
   }
   backend_->matmul(act.mixed, rows, w.o, w.o_bias, act.delta, stream);
   backend_->add(act.hidden + (T - rows) * H, act.delta, rows * H, stream);
+}
+
+// Logits of `rows` positions.
+void Model::output(Workspace& workspace, const Activations& act, const float* hidden, int rows) const {
+  const gpu::Stream stream = backend_->stream();
+  const std::int64_t count = static_cast<std::int64_t>(rows) * config_.vocab_size;
+  const std::uint64_t bytes = static_cast<std::uint64_t>(count) * sizeof(float);
+  if (workspace.logits.bytes() < bytes) workspace.logits = backend_->allocate(bytes, stream);
+  auto* const logits = workspace.logits.as<float>();
+  backend_->rms_norm(hidden, rows, config_.hidden_size, weights_.final_norm, config_.rms_norm_eps, act.normed, stream);
+  backend_->matmul(act.normed, rows, weights_.output, nullptr, logits, stream);
+  backend_->flag_nonfinite(logits, count, config_.layers, workspace.flag.as<std::int32_t>(), stream);
 }
 
 void Model::mlp(int layer, const Activations& act, float* hidden, int rows) const {

@@ -3,19 +3,15 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "gpu/backend.h"
-#include "runtime/attention/method.h"
-#include "runtime/attention/step_observer.h"
 #include "runtime/cache/cache.h"
 #include "runtime/checkpoint/config.h"
 #include "runtime/checkpoint/weights.h"
-#include "runtime/decode/prefill.h"
-#include "runtime/decode/sampler.h"
+#include "runtime/decode/attention_policy.h"
 
 namespace hayloft::runtime {
 
@@ -36,24 +32,13 @@ std::uint64_t workspace_bytes(const ModelConfig& config, int T);
 // What Backend::scratch_bytes() wants to know of that model, for chunks of T tokens.
 gpu::ScratchShape scratch_shape(const ModelConfig& config, int T);
 
-// How the global layers attend, and what they report: one token by `method`, where there is one, and everything else by
-// `prefill`, watched by `watchers`.
-struct Attending {
-  const Method* method = nullptr;
-  MethodState* state = nullptr;  // the method's
-  Counters* counters = nullptr;
-  std::span<MethodState* const> watchers = {};
-  std::span<const std::shared_ptr<StepObserver>> observers = {};  // of decode steps
-  // With Want::last: of the logits only so many of the largest are wanted, here instead of as the result.
-  Candidates* candidates = nullptr;
-  int candidate_count = 0;
-  PrefillOptions prefill = {};
-};
+// Given the logits wanted, f32 [1][vocab] or [T][vocab] in memory of the device.
+using ReadLogits = std::function<void(const float* logits)>;
 
 // What stays in memory of the device while chunks of a prompt go through layer by layer.
 struct OnDevice {
-  // A global layer's K and V, until all chunks are through it (Cache::hold), so that none of them crosses the link to
-  // be attended to.
+  // A global layer's K and V, until all chunks are through it (Cache::keep_layer_on_device), so that none of them
+  // crosses the link to be attended to.
   bool layer = false;
   bool hidden = false;  // the hidden states of all tokens; they come and go otherwise (HiddenStates)
 };
@@ -70,17 +55,17 @@ class Model {
   std::uint64_t weight_bytes() const { return weights_.bytes; }
   const std::vector<std::string>& notes() const { return weights_.notes; }  // what the user should know, a line each
 
-  // Runs `tokens` behind what is in the cache and adds their K and V to it. Global layers attend
-  // as `attending` says. Returns the logits wanted: [0], [1][vocab] or [T][vocab]. If it throws, the
-  // cache is as before. Throws Error naming the layer when a NaN or an infinity appears.
-  std::vector<float> forward(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, Want want,
-                             const Attending& attending = {}) const;
+  // Runs `tokens` behind what is in the cache and adds their K and V to it. Global layers attend as `attention` says.
+  // The logits wanted go to `read` before the tokens count: if it throws, or anything else does, the cache is as
+  // before. Throws Error naming the layer when a NaN or an infinity appears.
+  void forward(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, Want want,
+               AttentionPolicy& attention, const ReadLogits& read = {}) const;
 
   // What forward(..., Want::none) does with the tokens `chunk` at a time, to the bit, but with the loop over the layers
   // outside: every chunk goes through a layer before the next layer. progress: tokens queued, as the share of the work
   // that is. If it throws, or progress does, the cache is as before.
   void forward_by_layer(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, int chunk,
-                        const Attending& attending, const OnDevice& on_device,
+                        AttentionPolicy& attention, const OnDevice& on_device,
                         const std::function<void(std::int64_t done)>& progress = {}) const;
 
  private:
@@ -89,8 +74,9 @@ class Model {
   void clear_flag(Workspace& workspace) const;
   void require_finite(const Workspace& workspace, std::int64_t last_position) const;
   Activations prepare(Workspace& workspace, int T) const;
-  void attention(int layer, Cache& cache, Workspace& workspace, const Activations& act, int T, int rows,
-                 const Attending& attending) const;
+  void attend(int layer, Cache& cache, Workspace& workspace, const Activations& act, int T, int rows,
+              AttentionPolicy& policy) const;
+  void output(Workspace& workspace, const Activations& act, const float* hidden, int rows) const;
   void mlp(int layer, const Activations& act, float* hidden, int rows) const;
 
   ModelConfig config_;

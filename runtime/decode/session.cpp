@@ -20,16 +20,6 @@ SessionOptions checked(SessionOptions options) {
   return options;
 }
 
-class SeesAll : public StepObserver {
- public:
-  explicit SeesAll(Session::Sight sight) : sight_(std::move(sight)) {}
-  bool wants(int, std::int64_t) override { return true; }
-  void see(const ObservedStep& step) override { sight_(step.layer, step.cache, step.q, step.trace); }
-
- private:
-  Session::Sight sight_;
-};
-
 // Memory set aside for as long as a prompt is read.
 struct Reserved {
   Reserved(Cache& to, std::int64_t tokens) : cache(to) { cache.reserve(tokens); }
@@ -42,17 +32,22 @@ struct Reserved {
 }  // namespace
 
 Session::Session(const Model& model, offload::Arena& arena, const SessionOptions& options)
-    : model_(&model), options_(checked(options)), cache_(model.backend(), arena, model.config(), options.cache) {}
+    : model_(&model), options_(checked(options)), cache_(model.backend(), arena, model.config(), options.cache) {
+  set_method(make_method({}, model.config().head_dim));
+}
 
 Session::Session(const Model& model, offload::Arena& arena, const SessionOptions& options,
                  const offload::Snapshot& snapshot)
     : model_(&model),
       options_(checked(with_shape_of(options, snapshot))),
-      cache_(model.backend(), arena, model.config(), options_.cache, snapshot) {}
+      cache_(model.backend(), arena, model.config(), options_.cache, snapshot) {
+  set_method(make_method({}, model.config().head_dim));
+}
 
 Session::Session(const Session& other, Cache cache)
     : model_(other.model_), options_(other.options_), cache_(std::move(cache)) {
   for (const auto& [key, state] : other.states_) states_.emplace(key, state->fork());
+  set_method(other.attention_.method());
 }
 
 Session Session::fork() const {
@@ -75,32 +70,31 @@ OnDevice Session::fits_device(std::int64_t tokens) const {
   OnDevice fits;
   const auto global = std::find(config.sliding_window.begin(), config.sliding_window.end(), 0);
   fits.layer = global != config.sliding_window.end() &&
-               take(cache_.held_bytes(static_cast<int>(global - config.sliding_window.begin()), tokens));
+               take(cache_.layer_bytes_on_device(static_cast<int>(global - config.sliding_window.begin()), tokens));
   fits.hidden =
       take(static_cast<std::uint64_t>(tokens) * static_cast<std::uint64_t>(config.hidden_size) * sizeof(float));
   return fits;
 }
 
 void Session::append(std::span<const std::int32_t> tokens, const PrefillProgress& progress) {
-  std::vector<MethodState*> watchers;
-  for (const auto& [key, state] : states_) watchers.push_back(state.get());
-  Attending attending;
-  attending.prefill = options_.prefill;
-  attending.watchers = watchers;
+  std::vector<MethodState*> states;
+  for (const auto& [key, state] : states_) states.push_back(state.get());
+  PrefillAttention attention(options_.prefill, std::move(states));
   try {
-    read(tokens, attending, progress);
+    read(tokens, attention, progress);
   } catch (...) {
     states_.clear();  // they may have seen queries of tokens that never came to be
+    rebind();
     throw;
   }
 }
 
-void Session::read(std::span<const std::int32_t> tokens, const Attending& attending, const PrefillProgress& progress) {
+void Session::read(std::span<const std::int32_t> tokens, AttentionPolicy& attention, const PrefillProgress& progress) {
   const auto total = static_cast<std::int64_t>(tokens.size());
   const OnDevice fits = fits_device(total);
   if (total > options_.chunk_tokens &&
       prefill_order(model_->config(), options_, total, fits.layer).order == PrefillOptions::Order::layer) {
-    model_->forward_by_layer(cache_, workspace_, tokens, options_.chunk_tokens, attending, fits,
+    model_->forward_by_layer(cache_, workspace_, tokens, options_.chunk_tokens, attention, fits,
                              [&](std::int64_t done) {
                                if (progress) progress(done, total);
                              });
@@ -109,36 +103,47 @@ void Session::read(std::span<const std::int32_t> tokens, const Attending& attend
   const Reserved reserved(cache_, total);
   for (std::size_t done = 0; done < tokens.size();) {
     const std::size_t T = std::min(tokens.size() - done, static_cast<std::size_t>(options_.chunk_tokens));
-    model_->forward(cache_, workspace_, tokens.subspan(done, T), Want::none, attending);
+    model_->forward(cache_, workspace_, tokens.subspan(done, T), Want::none, attention);
     done += T;
     if (progress) progress(static_cast<std::int64_t>(done), static_cast<std::int64_t>(tokens.size()));
   }
 }
 
-StateShape Session::state_shape() const {
+AttentionShape Session::attention_shape() const {
   const ModelConfig& config = model_->config();
   return {config.global_layers(), config.query_heads, config.kv_heads, config.head_dim};
 }
 
-void Session::watch(const Method& method) {
+Session& Session::set_method(SharedMethod method) {
+  attach_method(*method);
+  MethodState* const kept = state(*method);
+  attention_.bind(std::move(method), kept);
+  return *this;
+}
+
+void Session::rebind() {
+  set_method(attention_.method());
+}
+
+void Session::attach_method(const Method& method) {
   const std::string key = method.state_key();
   if (key.empty() || states_.count(key) > 0) return;
-  states_[key] = method.make_state(state_shape(), model_->backend());
+  states_[key] = method.make_state(attention_shape(), model_->backend());
 }
 
 void Session::restore(const Method& method, std::span<const std::byte> saved) {
-  states_[method.state_key()] = method.load_state(state_shape(), model_->backend(), saved);
+  states_[method.state_key()] = method.load_state(attention_shape(), model_->backend(), saved);
+  rebind();
 }
 
 void Session::prepare(const Method& method, const StateProgress& progress) {
-  watch(method);
-  const auto state = states_.find(method.state_key());
-  if (state != states_.end()) state->second->follow(cache_.global_views(), progress);
+  attach_method(method);
+  if (MethodState* const kept = state(method)) kept->sync_with_cache(cache_.global_views(), progress);
 }
 
-const MethodState* Session::state(const Method& method) const {
-  const auto state = states_.find(method.state_key());
-  return state == states_.end() ? nullptr : state->second.get();
+MethodState* Session::state(const Method& method) const {
+  const auto found = states_.find(method.state_key());
+  return found == states_.end() ? nullptr : found->second.get();
 }
 
 void Session::set_prefill(const PrefillOptions& prefill) {
@@ -146,45 +151,47 @@ void Session::set_prefill(const PrefillOptions& prefill) {
   options_.prefill = prefill;
 }
 
-std::vector<float> Session::step(std::int32_t token, const Method& method) {
-  return decode(token, method, 0, nullptr);
-}
-
-std::int32_t Session::next(std::int32_t token, const Method& method, Sampler& sampler) {
-  if (sampler.wanted() == 0) return sampler.sample(step(token, method));
-  Candidates candidates;
-  decode(token, method, sampler.wanted(), &candidates);
-  return sampler.sample(candidates);
-}
-
-std::vector<float> Session::decode(std::int32_t token, const Method& method, int candidate_count,
-                                   Candidates* candidates) {
-  const std::uint64_t spilled = cache_.spilled_bytes();
-  prepare(method);
-  Attending attending;
-  attending.method = &method;
-  const auto state = states_.find(method.state_key());
-  if (state != states_.end()) attending.state = state->second.get();
-  attending.counters = &counters_;
-  attending.observers = observers_;
-  attending.candidates = candidates;
-  attending.candidate_count = candidate_count;
-  std::vector<float> logits = model_->forward(cache_, workspace_, {&token, 1}, Want::last, attending);
-  counters_.at(Place::link, Kind::spill) += cache_.spilled_bytes() - spilled;
-  ++steps_;
+std::vector<float> Session::step(std::int32_t token) {
+  gpu::Backend& backend = model_->backend();
+  std::vector<float> logits(static_cast<std::size_t>(model_->config().vocab_size));
+  decode(token, [&](const float* values) {
+    backend.to_host(logits.data(), values, logits.size() * sizeof(float), backend.stream());
+  });
   return logits;
 }
 
-void Session::observe(Sight sight) {
-  observe(std::make_shared<SeesAll>(std::move(sight)));
+std::int32_t Session::next(std::int32_t token, Sampler& sampler) {
+  if (sampler.wanted() == 0) return sampler.sample(step(token));
+  gpu::Backend& backend = model_->backend();
+  const int vocab = model_->config().vocab_size;
+  const int count = std::min(sampler.wanted(), vocab);
+  Candidates candidates{std::vector<std::int32_t>(static_cast<std::size_t>(count)),
+                        std::vector<float>(static_cast<std::size_t>(count))};
+  decode(token, [&](const float* values) {
+    backend.top_values(values, vocab, count, candidates.tokens.data(), candidates.logits.data(), backend.stream());
+  });
+  return sampler.sample(candidates);
+}
+
+void Session::decode(std::int32_t token, const ReadLogits& read) {
+  const std::uint64_t spilled = cache_.spilled_bytes();
+  attention_.begin_step(cache_);
+  model_->forward(cache_, workspace_, {&token, 1}, Want::last, attention_, read);
+  attention_.counters.at(Place::link, Kind::spill) += cache_.spilled_bytes() - spilled;
+  ++steps_;
 }
 
 std::vector<float> Session::score(std::span<const std::int32_t> tokens) {
+  gpu::Backend& backend = model_->backend();
+  PrefillAttention exact;
   std::vector<float> logits;
   for (std::size_t done = 0; done < tokens.size();) {
     const std::size_t T = std::min(tokens.size() - done, static_cast<std::size_t>(options_.chunk_tokens));
-    const std::vector<float> chunk = model_->forward(cache_, workspace_, tokens.subspan(done, T), Want::all);
-    logits.insert(logits.end(), chunk.begin(), chunk.end());
+    model_->forward(cache_, workspace_, tokens.subspan(done, T), Want::all, exact, [&](const float* values) {
+      const std::size_t before = logits.size();
+      logits.resize(before + T * static_cast<std::size_t>(model_->config().vocab_size));
+      backend.to_host(logits.data() + before, values, (logits.size() - before) * sizeof(float), backend.stream());
+    });
     done += T;
   }
   return logits;

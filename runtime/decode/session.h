@@ -10,9 +10,13 @@
 
 #include "offload/host/arena.h"
 #include "runtime/attention/method.h"
+#include "runtime/attention/step_observer.h"
 #include "runtime/cache/cache.h"
+#include "runtime/decode/decode_attention.h"
 #include "runtime/decode/model.h"
 #include "runtime/decode/prefill.h"
+#include "runtime/decode/prefill_attention.h"
+#include "runtime/decode/sampler.h"
 
 namespace hayloft::runtime {
 
@@ -23,8 +27,8 @@ struct SessionOptions {
   PrefillOptions prefill = {};
 };
 
-// Told after each chunk of a prefill (and by ingest before the first) how many tokens are done. Throw to stop: the
-// chunks so far stay, unless the prefill goes layer by layer, which adds all of them or none.
+// Called after each chunk of a prefill (and by ingest before the first) with how many tokens are done. Throw to stop:
+// the chunks so far stay, unless the prefill goes layer by layer, which adds all of them or none.
 using PrefillProgress = std::function<void(std::int64_t done, std::int64_t total)>;
 
 // One sequence being read or generated. Forks share the context they have in common, without copying it: prefill a book
@@ -38,6 +42,7 @@ class Session {
   // snapshot's. Throws Error when it does not fit the model.
   Session(const Model& model, offload::Arena& arena, const SessionOptions& options, const offload::Snapshot& snapshot);
 
+  // Decodes by the same method; without observers and with counters of its own.
   Session fork() const;
 
   // Prefill: adds the tokens chunk by chunk, or layer by layer, attending as SessionOptions::prefill says. No logits:
@@ -48,13 +53,17 @@ class Session {
   // Error.
   void set_prefill(const PrefillOptions& prefill);
 
+  // Decodes by `method` from now on; exactly (`dense`) until then. What it keeps of the sequence is attached. Returns
+  // the session.
+  Session& set_method(SharedMethod method);
+
   // From now on what the method keeps of a sequence is there, sees the queries of what is appended, and is forked with
-  // the session. For methods that choose by the queries of a prompt: call it before the prompt is appended. An append
-  // that fails drops what was watching.
-  void watch(const Method& method);
+  // the session; several methods may be attached. For methods that select by the queries of a prompt: call it, or
+  // set_method(), before the prompt is appended. An append that fails drops what they kept.
+  void attach_method(const Method& method);
 
   // Brings what the method keeps of the sequence up to now, which may take long (an index is built), so that the first
-  // step does not have to. Throws Error where the method had to watch the prompt being read and did not.
+  // step does not have to. Throws Error where the method had to see the prompt being read and did not.
   void prepare(const Method& method, const StateProgress& progress = {});
 
   // Instead of building it: what save() gave for a session at this point or before. Throws Error, without the name of
@@ -62,46 +71,43 @@ class Session {
   void restore(const Method& method, std::span<const std::byte> saved);
 
   // What the method keeps of the sequence; null where that is nothing, or not there yet.
-  const MethodState* state(const Method& method) const;
+  MethodState* state(const Method& method) const;
 
-  // Decodes one token: adds it and returns the logits of what follows, [vocab]. Global layers attend by `method`.
-  std::vector<float> step(std::int32_t token, const Method& method);
+  // Decodes one token: adds it and returns the logits of what follows, [vocab].
+  std::vector<float> step(std::int32_t token);
 
   // Decodes one token and draws the next. Only the logits that decide leave the device.
-  std::int32_t next(std::int32_t token, const Method& method, Sampler& sampler);
+  std::int32_t next(std::int32_t token, Sampler& sampler);
 
   // Adds the tokens and returns all their logits, [T][vocab], attending exactly.
   std::vector<float> score(std::span<const std::int32_t> tokens);
 
   std::int64_t tokens() const { return cache_.tokens(); }
   const Cache& cache() const { return cache_; }
-  const Counters& counters() const { return counters_; }  // of the steps of this session
+  const Counters& counters() const { return attention_.counters; }  // of the steps of this session
   std::int64_t steps() const { return steps_; }
 
-  // From now on the observer looks on at what is decoded, beside those that do already. Forks begin without.
-  void observe(std::shared_ptr<StepObserver> observer) { observers_.push_back(std::move(observer)); }
-  // The same for a function that is called for every step and global layer, with q f32 [Hq][d] in device memory; costs
-  // a copy to the host each time, so for measurement only.
-  using Sight = std::function<void(int layer, const gpu::CacheView& cache, const float* q, const StepTrace& trace)>;
-  void observe(Sight sight);
+  // Calls the observer for what is decoded from now on, after those that are there already.
+  void add_observer(std::shared_ptr<StepObserver> observer) { attention_.add_observer(std::move(observer)); }
 
  private:
   Session(const Session& other, Cache cache);
-  StateShape state_shape() const;
-  std::vector<float> decode(std::int32_t token, const Method& method, int candidate_count, Candidates* candidates);
-  void read(std::span<const std::int32_t> tokens, const Attending& attending, const PrefillProgress& progress);
+  AttentionShape attention_shape() const;
+  void rebind();  // the method to its state, when what is kept has changed
+  void decode(std::int32_t token, const ReadLogits& read);
+  void read(std::span<const std::int32_t> tokens, AttentionPolicy& attention, const PrefillProgress& progress);
   // What fits into memory of the device, beside all else, when `tokens` more are read layer by layer. Without a budget
-  // of its own the device's memory is the host's: K and V have no need to stay, and the hidden states nowhere to go.
+  // of its own the device's memory is the host's: K and V need not be kept there, and the hidden states are there
+  // anyway.
   OnDevice fits_device(std::int64_t tokens) const;
 
   const Model* model_;
   SessionOptions options_;
   Cache cache_;
   Workspace workspace_;
-  Counters counters_;
-  std::int64_t steps_ = 0;
-  std::vector<std::shared_ptr<StepObserver>> observers_;
   std::map<std::string, std::unique_ptr<MethodState>> states_;  // by Method::state_key
+  DecodeAttention attention_;
+  std::int64_t steps_ = 0;
 };
 
 }  // namespace hayloft::runtime

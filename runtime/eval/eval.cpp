@@ -1,22 +1,17 @@
 #include "runtime/eval/eval.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <map>
 
 #include "gpu/make_backend.h"
+#include "offload/clock.h"
 #include "offload/error.h"
 #include "runtime/eval/meter.h"
 #include "runtime/eval/metrics.h"
 
 namespace hayloft::runtime {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 constexpr std::size_t question_tokens = 256;  // at a prompt's end that are read exactly
 
@@ -47,16 +42,16 @@ class Run {
   void run() {
     const int samples = std::min(options_.samples, task_.samples());
     for (int number = 0; number < samples; ++number) {
-      std::vector<const Method*> missing;
+      std::vector<SharedMethod> missing;
       for (const auto& method : methods_) {
-        if (!hooks_.done || !hooks_.done(task_, number, method->options())) missing.push_back(method.get());
+        if (!hooks_.done || !hooks_.done(task_, number, method->options())) missing.push_back(method);
       }
       if (!missing.empty()) answer(number, missing);
     }
   }
 
  private:
-  void answer(int number, const std::vector<const Method*>& methods) {
+  void answer(int number, const std::vector<SharedMethod>& methods) {
     const EvalSample sample = task_.sample(number);
     if (hooks_.sample_started) {
       hooks_.sample_started(task_, number, static_cast<std::int64_t>(sample.prompt.size()));
@@ -68,13 +63,13 @@ class Run {
     observed_ = false;
     std::optional<Reference> reference;
     if (!sample.forced.empty() || options_.agreement) reference = refer(context, sample);
-    for (const Method* method : methods) {
+    for (const SharedMethod& method : methods) {
       const Clock::time_point before = Clock::now();
       context.prepare(*method, hooks_.prepare);
       const double prepare_seconds = seconds_since(before) + shared_prepare_seconds_[method];
       EvalRow row = reference && method->options().name == "dense"
                         ? row_of(*reference, sample)
-                        : answer_by(*method, context, sample, reference ? &*reference : nullptr);
+                        : answer_by(method, context, sample, reference ? &*reference : nullptr);
       row.task = task_.name();
       row.sample = number;
       row.ctx_size = task_.ctx_size();
@@ -91,15 +86,15 @@ class Run {
 
   // The prompt but for its last token, behind what the task's samples share: that is read, and what the methods keep of
   // it is built, once.
-  Session read_behind_shared(const EvalSample& sample, const std::vector<const Method*>& methods) {
+  Session read_behind_shared(const EvalSample& sample, const std::vector<SharedMethod>& methods) {
     if (!shared_) {
       const Clock::time_point start = Clock::now();
       shared_.emplace(model_, arena_, options_.session);
-      for (const auto& method : methods_) shared_->watch(*method);
+      for (const auto& method : methods_) shared_->attach_method(*method);
       shared_->append(std::span(sample.prompt).first(static_cast<std::size_t>(sample.shared_tokens)), hooks_.prefill);
       shared_prefill_seconds_ = seconds_since(start);
     }
-    for (const Method* method : methods) {
+    for (const SharedMethod& method : methods) {
       const Clock::time_point start = Clock::now();
       shared_->prepare(*method, hooks_.prepare);
       // Nothing is left to be done when it was there already.
@@ -113,9 +108,9 @@ class Run {
   }
 
   // The prompt but for its last token.
-  Session read(const std::vector<std::int32_t>& prompt, const std::vector<const Method*>& methods) const {
+  Session read(const std::vector<std::int32_t>& prompt, const std::vector<SharedMethod>& methods) const {
     Session context(model_, arena_, options_.session);
-    for (const Method* method : methods) context.watch(*method);
+    for (const SharedMethod& method : methods) context.attach_method(*method);
     const auto before = std::span(prompt).first(prompt.size() - 1);
     const std::size_t question = std::min(question_tokens, before.size());
     context.append(before.first(before.size() - question), hooks_.prefill);
@@ -124,11 +119,11 @@ class Run {
     return context;
   }
 
-  EvalRow answer_by(const Method& method, const Session& context, const EvalSample& sample,
+  EvalRow answer_by(const SharedMethod& method, const Session& context, const EvalSample& sample,
                     const Reference* reference) {
     EvalRow row;
-    row.window = method.window(static_cast<std::int64_t>(sample.prompt.size()));
-    row.k = method.recall_k(static_cast<std::int64_t>(sample.prompt.size()));
+    row.window = method->window(static_cast<std::int64_t>(sample.prompt.size()));
+    row.k = method->recall_k(static_cast<std::int64_t>(sample.prompt.size()));
     if (!sample.forced.empty()) {
       row.score = std::exp(follow(context, method, sample.prompt.back(), *reference, row));
       return row;
@@ -150,7 +145,7 @@ class Run {
 
   Reference refer(const Session& context, const EvalSample& sample) {
     Reference reference;
-    decode(context, *dense_, sample.prompt.back(), reference.row, [&](const std::vector<float>& logits) {
+    decode(context, dense_, sample.prompt.back(), reference.row, [&](const std::vector<float>& logits) {
       const std::size_t step = reference.logits.size();
       reference.logits.push_back(logits);
       reference.tokens.push_back(sample.forced.empty() ? likeliest(logits) : sample.forced[step]);
@@ -178,7 +173,7 @@ class Run {
   }
 
   // Leads a method along the reference's tokens and enters how far it agrees; returns the mean surprise at them.
-  double follow(const Session& context, const Method& method, std::int32_t token, const Reference& reference,
+  double follow(const Session& context, const SharedMethod& method, std::int32_t token, const Reference& reference,
                 EvalRow& row) {
     double surprises = 0, divergences = 0, same = 0;
     std::size_t step = 0;
@@ -198,16 +193,17 @@ class Run {
 
   // Decodes from `token` on in a fork of the context, as `next` says, and enters what it took, and where the row has a
   // k how near it came to exact attention.
-  void decode(const Session& context, const Method& method, std::int32_t token, EvalRow& row, const Next& next) {
+  void decode(const Session& context, const SharedMethod& method, std::int32_t token, EvalRow& row, const Next& next) {
     Session session = context.fork();
+    session.set_method(method);
     const auto meter = std::make_shared<Meter>(*host_, context.tokens());
     double seconds = 0, watched = 0;
-    if (row.k > 0 && options_.fidelity) session.observe(std::make_shared<Clocked>(meter, watched));
-    if (options_.observer && !observed_) session.observe(std::make_shared<Clocked>(options_.observer, watched));
+    if (row.k > 0 && options_.fidelity) session.add_observer(std::make_shared<Clocked>(meter, watched));
+    if (options_.observer && !observed_) session.add_observer(std::make_shared<Clocked>(options_.observer, watched));
     observed_ = true;
     for (std::optional<std::int32_t> now = token; now;) {
       const Clock::time_point start = Clock::now();
-      const std::vector<float> logits = session.step(*now, method);
+      const std::vector<float> logits = session.step(*now);
       seconds += seconds_since(start);
       if (hooks_.step) hooks_.step();
       now = next(logits);
@@ -244,12 +240,12 @@ class Run {
   EvalTask& task_;
   const EvalOptions& options_;
   const EvalHooks& hooks_;
-  std::unique_ptr<Method> dense_;
+  SharedMethod dense_;
   std::unique_ptr<gpu::Backend> host_;  // for the meter
-  std::vector<std::unique_ptr<Method>> methods_;
+  std::vector<SharedMethod> methods_;
   std::optional<Session> shared_;  // what the samples of the task have in common
   double shared_prefill_seconds_ = 0;
-  std::map<const Method*, double> shared_prepare_seconds_;
+  std::map<SharedMethod, double> shared_prepare_seconds_;
   bool observed_ = false;  // an answer to this sample
 };
 

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <utility>
 
+#include "offload/clock.h"
 #include "runtime/attention/step_observer.h"
 #include "runtime/eval/eval.h"
 
@@ -20,9 +20,9 @@ class Clocked : public StepObserver {
   bool wants(int layer, std::int64_t position) override { return observer_->wants(layer, position); }
 
   void see(const ObservedStep& step) override {
-    const auto start = std::chrono::steady_clock::now();
+    const Clock::time_point start = Clock::now();
     observer_->see(step);
-    seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    seconds_ += seconds_since(start);
   }
 
  private:

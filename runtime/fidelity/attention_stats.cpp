@@ -133,8 +133,8 @@ bool AttentionStats::wants(int layer, std::int64_t position) {
 
 void AttentionStats::see(const ObservedStep& observed) {
   const int d = observed.cache.head_dim;
-  std::vector<float> q(static_cast<std::size_t>(observed.query_heads * d));
-  observed.backend.to_host(q.data(), observed.q, q.size() * sizeof(float), observed.stream);
+  const std::vector<float> q =
+      copy_to_host(observed.backend, observed.q, std::int64_t{observed.query_heads} * d, observed.stream);
   const HostTail tail(observed.backend, observed.cache, observed.stream);
   const StepQuery step{observed.cache.store, tail, q.data(), observed.query_heads};
   const offload::Threads& threads = observed.backend.threads();

@@ -7,8 +7,8 @@
 
 #include "offload/host/threads.h"
 #include "runtime/attention/step_observer.h"
-#include "runtime/fidelity/figure.h"
 #include "runtime/fidelity/ranking.h"
+#include "runtime/fidelity/running_stats.h"
 
 // What the attention of a run is like, whatever method decodes it: the figures by which the papers explain why reading
 // little of the cache is enough. From top-k attention (arXiv 2502.06766) figures 2, 4, 10 and 11, from SparQ
@@ -19,35 +19,35 @@ namespace hayloft::runtime {
 struct AttentionStatsOptions {
   std::vector<int> ranks;                              // r, held to d; empty: d/8, d/4 and d/2
   std::vector<std::int64_t> ks = {16, 64, 256, 1024};  // k, held to the tokens there are
-  std::int64_t steps = 64;  // of each sequence that are looked at; the rest is decoded as if nobody looked on
+  std::int64_t steps = 64;                             // of each sequence that are measured; the others cost nothing
 };
 
-// One layer, over its heads and the steps looked at.
+// One layer, over its heads and the steps measured.
 struct LayerAttention {
-  Figure entropy;  // of the softmax of a query head, nats; log(tokens) where all positions weigh the same
+  RunningStats entropy;  // of the softmax of a query head, nats; log(tokens) where all positions weigh the same
   // How many keys hold a quarter, a half and three quarters of a query head's softmax, at least.
   static constexpr double shares[3] = {0.25, 0.5, 0.75};
-  Figure keys[3];
-  std::map<std::int64_t, Figure> top_mass;  // by k: of a query head's softmax on its k largest weights
+  RunningStats keys[3];
+  std::map<std::int64_t, RunningStats> top_mass;  // by k: of a query head's softmax on its k largest weights
   // By (r, k): the share of the k positions with the largest exact scores that are among the k with the largest
   // approximate ones (SparQ's step 1, in the format of the store's columns). Per KV head, by the group's sum of
   // softmaxes.
-  std::map<std::pair<int, std::int64_t>, Figure> agreement;
+  std::map<std::pair<int, std::int64_t>, RunningStats> agreement;
   // Of the r components, or the k positions, that a KV head chose in the step before, the share that it chose again.
-  std::map<int, Figure> columns_again;
-  std::map<std::int64_t, Figure> positions_again;
-  Figure kurtosis;  // of the components of a query: 3 where they are normally distributed
+  std::map<int, RunningStats> columns_again;
+  std::map<std::int64_t, RunningStats> positions_again;
+  RunningStats kurtosis;  // of the components of a query: 3 where they are normally distributed
 };
 
 // What AttentionStats has found, by layer.
 struct AttentionReport {
   std::map<int, LayerAttention> layers;  // by the model's layer
-  std::int64_t steps = 0;                // looked at
+  std::int64_t steps = 0;                // measured
   std::int64_t tokens = 0;               // of context at the last of them
 };
 
-// Collects them. Computes while the step waits, with the backend's threads: for studying, not for serving. Watches one
-// session after another.
+// Measures them, with the backend's threads, while the step waits: for studies, not for serving. Observes one session
+// after another.
 class AttentionStats : public StepObserver {
  public:
   explicit AttentionStats(const AttentionStatsOptions& options = {});  // throws Error on an r or a k below 1

@@ -8,19 +8,19 @@
 namespace hayloft::runtime {
 namespace {
 
-nlohmann::ordered_json figure_json(const Figure& figure) {
-  return {{"mean", figure.mean()}, {"least", figure.least}, {"most", figure.most}};
+nlohmann::ordered_json stats_json(const RunningStats& stats) {
+  return {{"mean", stats.mean()}, {"least", stats.min}, {"most", stats.max}};
 }
 
 // A heading per entry of the first layer's map, and a function that gives a layer's cells: all layers have the same.
 template <class Map, class Name>
-void add_columns(TextTable& table, const AttentionReport& report, Map LayerAttention::*figures, Name name) {
+void add_columns(TextTable& table, const AttentionReport& report, Map LayerAttention::*member, Name name) {
   std::size_t line = 0;
   for (const auto& [layer, attention] : report.layers) {
     ++line;
-    for (const auto& [key, figure] : attention.*figures) {
+    for (const auto& [key, stats] : attention.*member) {
       if (line == 1) table.front().push_back(name(key));
-      table[line].push_back(fmt::format("{:.3f}", figure.mean()));
+      table[line].push_back(fmt::format("{:.3f}", stats.mean()));
     }
   }
 }
@@ -43,7 +43,7 @@ std::string attention_table(const AttentionReport& report) {
   for (const auto& [layer, attention] : report.layers) {
     std::vector<std::string>& cells = spread[++line];
     cells.push_back(fmt::format("{:.2f}", attention.entropy.mean()));
-    for (const Figure& keys : attention.keys) cells.push_back(fmt::format("{:.0f}", keys.mean()));
+    for (const RunningStats& keys : attention.keys) cells.push_back(fmt::format("{:.0f}", keys.mean()));
     cells.push_back(fmt::format("{:.2f}", attention.kurtosis.mean()));
   }
   TextTable top = layers_table(report);
@@ -70,23 +70,23 @@ std::string attention_json(const AttentionReport& report) {
   for (const auto& [layer, attention] : report.layers) {
     nlohmann::ordered_json entry;
     entry["layer"] = layer;
-    entry["entropy"] = figure_json(attention.entropy);
-    entry["kurtosis"] = figure_json(attention.kurtosis);
+    entry["entropy"] = stats_json(attention.entropy);
+    entry["kurtosis"] = stats_json(attention.kurtosis);
     for (int i = 0; i < 3; ++i) {
-      nlohmann::ordered_json row = figure_json(attention.keys[i]);
+      nlohmann::ordered_json row = stats_json(attention.keys[i]);
       row["share"] = LayerAttention::shares[i];
       entry["keys"].push_back(std::move(row));
     }
-    const auto add = [&](const char* name, nlohmann::ordered_json row, const Figure& figure) {
-      row.update(figure_json(figure));
+    const auto add = [&](const char* name, nlohmann::ordered_json row, const RunningStats& stats) {
+      row.update(stats_json(stats));
       entry[name].push_back(std::move(row));
     };
-    for (const auto& [k, figure] : attention.top_mass) add("top_mass", {{"k", k}}, figure);
-    for (const auto& [key, figure] : attention.agreement) {
-      add("agreement", {{"r", key.first}, {"k", key.second}}, figure);
+    for (const auto& [k, stats] : attention.top_mass) add("top_mass", {{"k", k}}, stats);
+    for (const auto& [key, stats] : attention.agreement) {
+      add("agreement", {{"r", key.first}, {"k", key.second}}, stats);
     }
-    for (const auto& [r, figure] : attention.columns_again) add("columns_again", {{"r", r}}, figure);
-    for (const auto& [k, figure] : attention.positions_again) add("positions_again", {{"k", k}}, figure);
+    for (const auto& [r, stats] : attention.columns_again) add("columns_again", {{"r", r}}, stats);
+    for (const auto& [k, stats] : attention.positions_again) add("positions_again", {{"k", k}}, stats);
     json["layers"].push_back(std::move(entry));
   }
   return json.dump(2) + "\n";

@@ -40,13 +40,13 @@ class SampleChoice {
   std::uint64_t seed_;
 };
 
-// The recall meter: watches sessions decode and measures samples of what they do against exact attention, on a thread
-// of its own; with a time_share it runs with the lowest priority, so that decoding comes first. Nothing that it does
+// The recall meter: observes the steps of sessions and measures samples of them against exact attention, on a thread of
+// its own; with a time_share it runs with the lowest priority, so that decoding comes first. Nothing that it does
 // changes what is decoded, and decoding never waits for a measurement: where samples come faster than they can be
 // measured they are dropped and counted. Which calls become samples depends on rate and seed alone; which of them are
 // dropped, on time.
 //
-// Watches one session after another; wants(), see() and finish() are for the thread that decodes.
+// Observes one session after another; wants(), see() and finish() are for the thread that decodes.
 class Auditor : public StepObserver {
  public:
   using Measure = std::function<StepFidelity(StepSample& sample, gpu::Backend& host)>;

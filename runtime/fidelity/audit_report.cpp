@@ -10,8 +10,8 @@
 namespace hayloft::runtime {
 namespace {
 
-nlohmann::ordered_json figure_json(const Figure& figure, double worst) {
-  return {{"mean", figure.mean()}, {"worst", worst}};
+nlohmann::ordered_json stats_json(const RunningStats& stats, double worst) {
+  return {{"mean", stats.mean()}, {"worst", worst}};
 }
 
 }  // namespace
@@ -50,9 +50,9 @@ std::string audit_table(const AuditReport& report) {
       const AuditCell& cell = heads[head];
       table.push_back({fmt::format("{}", layer), fmt::format("{}", head), fmt::format("{}", cell.samples),
                        fmt::format("{}", report.k.at(layer)), fmt::format("{:.3f}", cell.recall.mean()),
-                       fmt::format("{:.3f}", cell.recall.least), fmt::format("{:.4f}", cell.mass.mean()),
-                       fmt::format("{:.4f}", cell.mass.least), fmt::format("{:.2e}", cell.error.mean()),
-                       fmt::format("{:.2e}", cell.error.most)});
+                       fmt::format("{:.3f}", cell.recall.min), fmt::format("{:.4f}", cell.mass.mean()),
+                       fmt::format("{:.4f}", cell.mass.min), fmt::format("{:.2e}", cell.error.mean()),
+                       fmt::format("{:.2e}", cell.error.max)});
     }
   }
   return text + aligned(table);
@@ -101,9 +101,9 @@ std::string audit_json(const AuditReport& report) {
                               {"head", head},
                               {"samples", cell.samples},
                               {"k", report.k.at(layer)},
-                              {"recall", figure_json(cell.recall, cell.recall.least)},
-                              {"mass", figure_json(cell.mass, cell.mass.least)},
-                              {"error", figure_json(cell.error, cell.error.most)}});
+                              {"recall", stats_json(cell.recall, cell.recall.min)},
+                              {"mass", stats_json(cell.mass, cell.mass.min)},
+                              {"error", stats_json(cell.error, cell.error.max)}});
     }
   }
   return json.dump(2) + "\n";

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/fidelity/audit_sample.h"
-#include "runtime/fidelity/figure.h"
+#include "runtime/fidelity/running_stats.h"
 
 // What an audit has found, for people (a table, a warning) and for programs (JSON).
 namespace hayloft::runtime {
@@ -14,9 +14,9 @@ namespace hayloft::runtime {
 // One KV head of one layer. Mass and error are taken over its query heads too.
 struct AuditCell {
   std::int64_t samples = 0;
-  Figure recall;
-  Figure mass;
-  Figure error;
+  RunningStats recall;
+  RunningStats mass;
+  RunningStats error;
 };
 
 // The figures of a run by layer and KV head, and what measuring them took.
@@ -24,11 +24,11 @@ struct AuditReport {
   std::map<int, std::vector<AuditCell>> layers;  // by the model's layer: [Hkv]
   std::map<int, std::int64_t> k;                 // of the layer's last sample
 
-  std::int64_t calls = 0;     // steps x layers that were watched
+  std::int64_t calls = 0;     // steps x layers that were observed
   std::int64_t chosen = 0;    // of those, to be samples
   std::int64_t measured = 0;  // of those; the others were dropped or still wait
   std::int64_t dropped = 0;
-  double decode_seconds = 0;   // that were watched; on the CPU backend of processor time, divided by its threads
+  double decode_seconds = 0;   // of the observed steps; on the CPU backend of processor time, divided by its threads
   double copy_seconds = 0;     // that the decoding thread spent on copying samples
   double measure_seconds = 0;  // of processor time, divided by the threads of the backend
 

@@ -7,9 +7,7 @@ namespace hayloft::runtime {
 namespace {
 
 std::vector<float> to_host(const ObservedStep& step, const float* values) {
-  std::vector<float> copy(static_cast<std::size_t>(step.query_heads * step.cache.head_dim));
-  step.backend.to_host(copy.data(), values, copy.size() * sizeof(float), step.stream);
-  return copy;
+  return copy_to_host(step.backend, values, std::int64_t{step.query_heads} * step.cache.head_dim, step.stream);
 }
 
 std::int64_t budget_of(const ObservedStep& step) {

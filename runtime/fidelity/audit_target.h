@@ -29,8 +29,8 @@ class AuditTarget {
  public:
   AuditTarget(const MethodOptions& method, int head_dim, const AuditTargetOptions& options = {});
 
-  // The one to decode the next step with; valid until update().
-  const Method& method() const { return *method_; }
+  // The one to decode the next step with, until update() has raised something.
+  const SharedMethod& method() const { return method_; }
 
   // Takes in what has been measured and says what has been raised, one line for each. Measurements of steps that were
   // made before the last raise of their layer do not count.
@@ -49,7 +49,7 @@ class AuditTarget {
   MethodOptions method_options_;
   int head_dim_;
   AuditTargetOptions options_;
-  std::unique_ptr<Method> method_;
+  SharedMethod method_;
   std::map<int, Layer> layers_;  // by the model's layer
 };
 

@@ -9,8 +9,8 @@ namespace hayloft::runtime {
 
 double recall(gpu::Backend& backend, const gpu::CacheView& cache, const float* q_device, int query_heads,
               const StepTrace& trace, std::int64_t k, index::SelectPer per) {
-  std::vector<float> q(static_cast<std::size_t>(query_heads) * static_cast<std::size_t>(cache.head_dim));
-  backend.to_host(q.data(), q_device, q.size() * sizeof(float), backend.stream());
+  const std::int64_t count = std::int64_t{query_heads} * cache.head_dim;
+  const std::vector<float> q = copy_to_host(backend, q_device, count, backend.stream());
   const HostTail tail(backend, cache, backend.stream());
   const StepQuery step{cache.store, tail, q.data(), query_heads};
   const std::vector<double> lists =

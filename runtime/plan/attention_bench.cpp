@@ -1,17 +1,15 @@
 #include "runtime/plan/attention_bench.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <random>
 
+#include "offload/clock.h"
 #include "offload/error.h"
 #include "offload/format.h"
 
 namespace hayloft::runtime {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t noise_blocks = 8;  // different ones; a store repeats them, in another order in each layer
 constexpr int turns = 8;                  // different queries that steps cycle through
@@ -102,12 +100,12 @@ class Run {
 
   AttentionBenchRow measure(const MethodOptions& options) {
     say(options.name);
-    const std::unique_ptr<Method> method = make_method(options, bench_.head_dim);
+    const SharedMethod method = make_method(options, bench_.head_dim);
     state_ = method->make_state({shape_.layers, bench_.query_heads, bench_.kv_heads, bench_.head_dim}, backend_);
     if (state_) {
       std::vector<gpu::CacheView> layers;
       for (int layer = 0; layer < shape_.layers; ++layer) layers.push_back(view(layer));
-      state_->follow(layers, {});
+      state_->sync_with_cache(layers, {});
     }
     AttentionBenchRow row;
     row.attn = options;
@@ -119,9 +117,8 @@ class Run {
       const Clock::time_point before = Clock::now();
       step(*method, static_cast<int>(times.size()) + 1);
       backend_.synchronize(stream_);
-      times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - before).count() * factor());
-    } while (times.size() < 3 ||
-             (Clock::now() - start < std::chrono::duration<double>(bench_.seconds) && times.size() < most_steps));
+      times.push_back(seconds_since(before) * 1e3 * factor());
+    } while (times.size() < 3 || (seconds_since(start) < bench_.seconds && times.size() < most_steps));
     std::sort(times.begin(), times.end());
     row.steps = static_cast<int>(times.size());
     row.ms_low = times[times.size() / 4];
@@ -236,7 +233,7 @@ AttentionBenchResult bench_attention(gpu::Backend& backend, offload::Arena& aren
   AttentionBenchResult result;
   result.measured_layers = run.layers();
   result.host_bytes = run.host_bytes();
-  result.fill_seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  result.fill_seconds = seconds_since(start);
   if (hooks.measured) hooks.measured(result);
   for (const MethodOptions& method : bench.methods) {
     result.rows.push_back(run.measure(method));

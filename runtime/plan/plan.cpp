@@ -66,7 +66,7 @@ PlanMemory plan_memory(const PlanRequest& request) {
   memory.rows = store - std::min(store, memory.mapped) - memory.columns;
   std::set<std::string> counted;
   for (const MethodOptions& options_of_method : request.methods) {
-    const std::unique_ptr<Method> method = make_method(options_of_method, request.config.head_dim);
+    const SharedMethod method = make_method(options_of_method, request.config.head_dim);
     if (!counted.insert(method->state_key()).second) continue;
     memory.indices += method->state_bytes(
         {request.config.global_layers(), request.config.query_heads, request.config.kv_heads, request.config.head_dim},
@@ -194,7 +194,7 @@ Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
   gpu::CacheView cache = cache_of_step(request, layout, 0);
   for (const MethodOptions& options : request.methods) {
     PlannedMethod method{options, {}, std::nullopt};
-    const std::unique_ptr<Method> made = make_method(options, request.config.head_dim);
+    const SharedMethod made = make_method(options, request.config.head_dim);
     for (cache.layer = 0; cache.layer < request.config.global_layers(); ++cache.layer) {
       method.counters += made->count(cache, request.config.query_heads);
     }

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "index/scan/exact_search.h"
+#include "offload/clock.h"
 #include "offload/error.h"
 #include "runtime/plan/near_memory.h"
 #include "runtime/plan/profile.h"
@@ -14,8 +15,6 @@
 // The measurements behind a machine profile: each operation of decoding by itself, over memory that holds noise.
 namespace hayloft::runtime {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr int kv_heads = 2;
 constexpr int rank = 16;
@@ -137,7 +136,7 @@ class Measurement {
       const Clock::time_point before = Clock::now();
       run(turn);
       backend_.synchronize(stream_);
-      times.push_back(std::chrono::duration<double>(Clock::now() - before).count());
+      times.push_back(seconds_since(before));
     }
     std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
     return std::max(times[times.size() / 2], 1e-9);

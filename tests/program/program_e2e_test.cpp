@@ -106,17 +106,6 @@ class ProgramTest : public testing::Test {
 
 using Nothing = std::vector<std::string>;
 
-TEST_F(ProgramTest, TellsItsVersionAndHelpsWithExamples) {
-  EXPECT_TRUE(std::regex_match(run_program({"--version"}).out, std::regex(R"(hayloft \d+\.\d+\.\d+\n)")));
-  for (const std::vector<std::string>& arguments :
-       {std::vector<std::string>{"--help"}, {"needle", "--help"}, {"attend", "--help"}, {"generate", "--help"}}) {
-    const Outcome outcome = run_program(arguments);
-    EXPECT_EQ(outcome.exit_code, 0);
-    EXPECT_NE(outcome.out.find("Examples:\n  hayloft "), std::string::npos) << arguments.front();
-    EXPECT_EQ(outcome.err, "");
-  }
-}
-
 TEST_F(ProgramTest, ListsDevices) {
   const Outcome outcome = run_program({"--list-devices"});
   EXPECT_EQ(outcome.exit_code, 0);

@@ -123,8 +123,7 @@ TEST_F(Bf16Test, AModelOfBf16IsReadWithoutAProductOfIt) {
       runtime::Session session(model, arena, options);
       session.append(tokens);
       std::vector<float> scores = session.score(tokens);
-      const auto dense = runtime::make_method(runtime::parse_method("dense", {}), model.config().head_dim);
-      const std::vector<float> last = session.step(7, *dense);
+      const std::vector<float> last = session.step(7);
       scores.insert(scores.end(), last.begin(), last.end());
       return scores;
     };

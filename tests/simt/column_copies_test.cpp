@@ -47,7 +47,7 @@ class ColumnCopiesTest : public ::testing::Test {
     const auto sparq = runtime::make_method(runtime::parse_method("sparq:r=4:k=32", {}), model.config().head_dim);
     columns = model.config().global_layers() * model.config().kv_heads * rank;
     const std::int64_t before = calls("cudaMemcpy2DAsync");
-    session.step(1, *sparq);
+    session.set_method(sparq).step(1);
     return calls("cudaMemcpy2DAsync") - before;
   }
 

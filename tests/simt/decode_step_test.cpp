@@ -33,10 +33,10 @@ class DecodeStepTest : public ::testing::Test {
     for (auto& token : tokens) token = static_cast<std::int32_t>(random() % 100);
     session.append(tokens);
     const auto method = runtime::make_method(runtime::parse_method(method_text, {}), model.config().head_dim);
-    session.step(1, *method);  // what is set up once
+    session.set_method(method).step(1);  // what is set up once
     layers = model.config().global_layers();
     const std::int64_t before = host_waits();
-    session.step(2, *method);
+    session.step(2);
     return host_waits() - before;
   }
 
@@ -74,7 +74,8 @@ TEST_F(DecodeStepTest, SlidingWindowLayersNeverLeaveTheDevice) {
   for (const char* text : {"dense", "sparq:r=4:k=32", "topk:k=32"}) {
     const auto method = runtime::make_method(runtime::parse_method(text, {}), model.config().head_dim);
     before = copied_to_host();
-    for (int i = 0; i < 6; ++i) session.step(i, *method);
+    session.set_method(method);
+    for (int i = 0; i < 6; ++i) session.step(i);
     EXPECT_EQ(copied_to_host() - before, 6 * (logits + flag)) << text;
   }
   EXPECT_EQ(session.cache().store().bytes(), 0u);

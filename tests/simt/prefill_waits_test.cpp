@@ -46,10 +46,14 @@ class PrefillWaits : public ::testing::Test {
     std::mt19937 random(3);
     for (auto& id : ids) id = static_cast<std::int32_t>(random() % 100);
     const std::int64_t before = host_waits();
-    model.forward_by_layer(cache, workspace, ids, chunk, {}, on_device);
+    runtime::PrefillAttention exact;
+    model.forward_by_layer(cache, workspace, ids, chunk, exact, on_device);
     Read done;
     done.waits = host_waits() - before;
-    done.logits = model.forward(cache, workspace, std::vector<std::int32_t>{7}, runtime::Want::last);
+    done.logits.resize(static_cast<std::size_t>(model.config().vocab_size));
+    model.forward(cache, workspace, std::vector<std::int32_t>{7}, runtime::Want::last, exact, [&](const float* logits) {
+      cuda->to_host(done.logits.data(), logits, done.logits.size() * sizeof(float), cuda->stream());
+    });
     return done;
   }
 

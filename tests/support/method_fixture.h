@@ -31,7 +31,7 @@ class MethodTest : public ::testing::Test {
     q = normal(static_cast<std::size_t>(query_heads * shape.head_dim), shape.seed + 50, 2);
   }
 
-  std::unique_ptr<runtime::Method> method(const std::string& text) const {
+  runtime::SharedMethod method(const std::string& text) const {
     return runtime::make_method(runtime::parse_method(text, {}), cache->shape().head_dim);
   }
 
@@ -40,7 +40,7 @@ class MethodTest : public ::testing::Test {
     const CacheShape& shape = cache->shape();
     auto state = method.make_state({layer + 1, query_heads, shape.kv_heads, shape.head_dim}, *backend);
     const gpu::CacheView view = view_of(layer);
-    if (state) state->follow({&view, 1}, {});
+    if (state) state->sync_with_cache({&view, 1}, {});
     return state;
   }
 

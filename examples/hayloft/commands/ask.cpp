@@ -7,7 +7,11 @@
 #include "examples/hayloft/decoding.h"
 #include "examples/hayloft/environment.h"
 #include "examples/hayloft/interrupt.h"
-#include "examples/hayloft/options.h"
+#include "examples/hayloft/options/attention.h"
+#include "examples/hayloft/options/files.h"
+#include "examples/hayloft/options/help.h"
+#include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/session.h"
 #include "examples/hayloft/run_plan.h"
 #include "examples/hayloft/saved_context.h"
 #include "offload/error.h"
@@ -33,21 +37,17 @@ class AskCommand : public Command {
  public:
   explicit AskCommand(CLI::App& app) {
     app.footer(examples);
-    app.add_option("context", context_, "A context that hayloft ingest made")->type_name("CTX.hay")->required();
-    app.add_option("-m,--model", model_, "Model directory [where it was when the context was made]")
-        ->type_name("DIR")
-        ->take_last();
-    app.add_option("-p,--prompt", questions_, "A question, may be repeated [lines of standard input]")
+    add_context_argument(app, context_, "Saved context, made by hayloft ingest");
+    add_model_option(app, model_, "where it was when the context was made");
+    app.add_option("-p,--prompt", questions_, "A question; may be repeated [lines of standard input]")
         ->type_name("TEXT");
     app.add_option("--template", template_,
-                   "What is put behind the context; {} stands for the question, \\n for a new line")
+                   "Text put behind the context; {} stands for the question, \\n for a new line")
         ->type_name("TEXT")
         ->take_last()
         ->capture_default_str();
-    add_text(
-        app, "-n,--n-predict", "N", [this](const std::string& text) { predict_ = read_int("--n-predict", text); },
-        "Tokens to generate at most")
-        ->default_str("64");
+    common(app, Section::text, {"--prompt", "--template"});
+    add_predict_option(app, predict_);
     add_sampling_options(app, sampling_);
     add_attention_options(app, attention_, {"sparq"});
     add_audit_options(app, audit_);
@@ -72,9 +72,9 @@ class AskCommand : public Command {
     PlannedRun planned{directory, {}, {method_}, 0, 0};
     add_saved(environment, snapshot, planned);
     plan_ = announce_plan(environment, planned, machine_profile(machine_.profile));
-    runtime::Session context = open_saved(environment, source, snapshot, {}, method.method());
+    runtime::Session context = open_saved(environment, source, snapshot, {}, *method.method());
     fmt::print(stderr, "{}: {} tokens\n", context_, context.tokens());
-    prepare_method(context, method.method());
+    prepare_method(context, *method.method());
 
     for (const std::string& question : questions_) answer(environment, context, method, question);
     if (questions_.empty()) answer_lines(environment, context, method);

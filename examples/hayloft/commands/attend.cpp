@@ -3,7 +3,10 @@
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/environment.h"
 #include "examples/hayloft/interrupt.h"
-#include "examples/hayloft/options.h"
+#include "examples/hayloft/options/attention.h"
+#include "examples/hayloft/options/files.h"
+#include "examples/hayloft/options/help.h"
+#include "examples/hayloft/options/machine.h"
 #include "examples/hayloft/text_output.h"
 #include "offload/output_file.h"
 #include "offload/progress.h"
@@ -16,7 +19,7 @@ namespace {
 constexpr const char* examples = R"(Examples:
   hayloft attend --in qkv.safetensors --out y.safetensors
       exact attention
-  hayloft attend --in qkv.safetensors --out y.safetensors --attn sparq --attn-r 16 --attn-k 1% --json -
+  hayloft attend --in qkv.safetensors --out y.safetensors --attn sparq --attn-k 1% --json -
       SparQ; what each query cost goes to standard output
 
 In:  q [N, Hq, d] (N independent queries over one cache), k and v [Hkv, S, d]; F64, F32, F16 or BF16.
@@ -27,17 +30,20 @@ class AttendCommand : public Command {
  public:
   explicit AttendCommand(CLI::App& app) {
     app.footer(examples);
-    app.add_option("--in", in_, "Tensors q, k and v")->type_name("FILE.safetensors")->required()->take_last();
-    app.add_option("--out", out_, "Where y, positions and alpha go")
+    app.add_option("--in", in_, "File with the tensors q, k and v")
         ->type_name("FILE.safetensors")
         ->required()
         ->take_last();
-    app.add_option("--json", json_, "Write the counters of every query as JSON; - is standard output")
-        ->type_name("FILE|-")
-        ->take_last();
     add_attention_options(app, attention_, {"dense"});
-    add_machine_options(app, machine_);
     add_columns_option(app, columns_);
+    add_machine_options(app, machine_);
+    app.add_option("--out", out_, "File for y, positions and alpha")
+        ->type_name("FILE.safetensors")
+        ->required()
+        ->take_last();
+    add_json_option(app, json_, "Write the counters of every query as JSON");
+    common(app, Section::text, {"--in"});
+    common(app, Section::output, {"--out"});
   }
 
   void check() override { method_ = attention_.one_method("attend"); }

@@ -5,7 +5,11 @@
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/environment.h"
 #include "examples/hayloft/interrupt.h"
-#include "examples/hayloft/options.h"
+#include "examples/hayloft/options/attention.h"
+#include "examples/hayloft/options/files.h"
+#include "examples/hayloft/options/help.h"
+#include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/values.h"
 #include "examples/hayloft/text_output.h"
 #include "offload/error.h"
 #include "offload/format.h"
@@ -43,27 +47,25 @@ class BenchCommand : public Command {
           bench_.kv_heads = static_cast<int>(shape.kv_heads);
           bench_.head_dim = static_cast<int>(shape.head_dim);
         },
-        "The shape of the model whose attention is timed; the default is that of Llama-3-8B")
+        "Shape of the model whose attention is timed; the default is that of Llama-3-8B")
         ->default_str("32,32,8,128");
-    add_text(
-        app, "-c,--ctx-size", "TOKENS,...", [this](const std::string& text) { lengths_ = context_lengths(text); },
-        "Context lengths, as in 4096,64k,1M")
-        ->default_str("128k,1M");
-    add_text(
-        app, "--columns", "FORMAT,...", [this](const std::string& text) { read_columns(text); },
-        "Formats of the key columns: f16, int8, int4")
-        ->default_str("f16");
+    add_context_lengths_option(app, lengths_);
     app.add_option("--seconds", bench_.seconds, "About how long to measure each method")
         ->type_name("S")
         ->check(finite(0.01, 3600.0))
         ->take_last()
         ->capture_default_str();
-    app.add_option("--json", json_, "Write the figures as JSON, to a file after every method; - is standard output")
-        ->type_name("FILE|-")
-        ->take_last();
     add_attention_options(app, attention_, {"dense", "sparq:k=512"});
+    add_text(
+        app, "--columns", "FORMAT,...", [this](const std::string& text) { read_columns(text); },
+        "Formats of the key columns to measure: f16, int8, int4")
+        ->default_str("f16");
+    common(app, Section::model, {"--shape"});
+    common(app, Section::task, {"--seconds"});
+    common(app, Section::memory, {"--columns"});
     add_machine_options(app, machine_);
     add_profile_option(app, machine_);
+    add_json_option(app, json_, "Write the figures as JSON, to a file after every method");
   }
 
   void check() override {

@@ -9,7 +9,12 @@
 #include "examples/hayloft/environment.h"
 #include "examples/hayloft/eval_tasks.h"
 #include "examples/hayloft/interrupt.h"
-#include "examples/hayloft/options.h"
+#include "examples/hayloft/options/attention.h"
+#include "examples/hayloft/options/files.h"
+#include "examples/hayloft/options/help.h"
+#include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/session.h"
+#include "examples/hayloft/options/values.h"
 #include "examples/hayloft/run_plan.h"
 #include "examples/hayloft/text_input.h"
 #include "examples/hayloft/text_output.h"
@@ -29,12 +34,10 @@ namespace {
 constexpr const char* examples = R"(Examples:
   hayloft eval --digits 6 -c 64k --attn dense,sparq,topk
       the needle tasks, put to the bundled model
-  hayloft eval -m models/Llama-3.2-1B -c 4k,8k,16k --tasks ruler --samples 50 --chat-template llama-3 --out ruler.jsonl
+  hayloft eval -m models/Llama-3.2-1B -c 4k,16k --tasks ruler --samples 50 --out ruler.jsonl
       RULER; the same command goes on where it was stopped
-  hayloft eval -m models/Llama-3.2-1B -c 32k --text book.txt --attn dense,sparq:r=8,sparq:r=16,topk --plot pareto.svg
-      copying, perplexity and agreement with dense attention on a text
-  hayloft eval -m models/Llama-3.2-1B --jsonl data/vt/validation.jsonl --attn dense,sparq
-      samples that RULER's own scripts have prepared)";
+  hayloft eval -m models/Llama-3.2-1B -c 32k --text book.txt --attn dense,sparq,topk --plot p.svg
+      copying, perplexity and agreement with dense attention on a text)";
 
 constexpr int bundled_digits = 6;
 constexpr std::int64_t long_prompt = 64 * 1024;  // from here on its reading is shown
@@ -48,90 +51,16 @@ class EvalCommand : public Command {
  public:
   explicit EvalCommand(CLI::App& app) {
     app.footer(examples);
-    app.add_option("-m,--model", model_, "Model directory, Hugging Face layout [the bundled needle model]")
-        ->type_name("DIR")
-        ->take_last();
     ctx_sizes_ = {4096};
-    add_text(
-        app, "-c,--ctx-size", "TOKENS,...", [this](const std::string& text) { ctx_sizes_ = context_lengths(text); },
-        "Context lengths, as in 4096,64k,1M; prompt and answer fit into them")
-        ->default_str("4096");
-    add_text(
-        app, "--tasks", "TASK,...", [this](const std::string& text) { tasks_ = words_of(text); },
-        "RULER's by name, depths, perplexity, repetition; depths: needles in one context; needle: the niah tasks; "
-        "ruler: all of RULER's; text: the two that "
-        "need --text; all [text with --text, none with --jsonl, else needle]");
-    add_text(
-        app, "--samples", "N", [this](const std::string& text) { options_.samples = read_int("--samples", text); },
-        "Of each task at each length")
-        ->default_str("10");
-    app.add_option("-s,--seed", ruler_.seed, "Of all that is drawn")
-        ->type_name("N")
-        ->take_last()
-        ->capture_default_str();
-    add_text(
-        app, "--digits", "N", [this](const std::string& text) { ruler_.digits = read_int("--digits", text); },
-        "Of hidden numbers; the bundled model has learned 6")
-        ->default_str("7");
-    add_text(
-        app, "--chat-template", "NAME|TEXT",
-        [this](const std::string& text) {
-          chat_template_ = text;
-          ruler_.chat = runtime::ChatTemplate::named(text);
-        },
-        "Around RULER's prompts: none, llama-2, llama-3, chatml, or a text with {task} in it")
-        ->default_str("none");
-    const auto add_path = [&](const char* name, std::string& path, const char* help) {
-      app.add_option(name, path, help)->type_name("FILE")->take_last();
-    };
-    add_path("--haystack", haystack_, "Text to hide needles in: a file or a folder [a grammar makes the text]");
-    add_path("--squad", squad_, "Questions of qa_1: SQuAD, or a file of its shape");
-    add_path("--hotpotqa", hotpotqa_, "Questions of qa_2: HotpotQA, distractor setting");
-    add_path("--text", text_, "Text for perplexity and repetition");
-    app.add_option("--jsonl", prepared_, "Samples prepared by RULER's scripts; may be repeated")
-        ->type_name("FILE")
-        ->allow_extra_args(false);
-    add_text(
-        app, "--scored-tokens", "N",
-        [this](const std::string& text) { scored_tokens_ = read_int("--scored-tokens", text); },
-        "perplexity: tokens that are predicted; repetition: tokens to copy")
-        ->default_str("128");
-    app.add_flag("--agreement", options_.agreement,
-                 "Lead every method along dense attention's answers, too: top-1 agreement and KL divergence");
-    app.add_flag_callback(
-        "--no-recall", [this] { options_.fidelity = false; },
-        "Do not hold the first steps to exact attention: no recall, mass and error");
-    app.add_option("--out", out_, "Keep a line of JSON per row; one that is there is added to")
-        ->type_name("FILE")
-        ->take_last();
-    app.add_option("--json", json_, "Write means and rows as JSON; - is standard output")
-        ->type_name("FILE|-")
-        ->take_last();
-    app.add_option("--plot", plot_, "Draw quality against bytes moved, .svg or .png")->type_name("FILE")->take_last();
-    using runtime::EvalQuality;
-    add_choice<EvalQuality>(app, "--plot-by",
-                            {{"score", EvalQuality::automatic},
-                             {"top1", EvalQuality::top1},
-                             {"kl", EvalQuality::kl},
-                             {"mass", EvalQuality::mass}},
-                            "What --plot calls quality: the score, the agreement with dense attention, how small the "
-                            "KL divergence from it is, the attention mass caught",
-                            [this](EvalQuality quality) { plot_by_ = quality; })
-        ->default_str("score");
-    using Format = std::string (*)(const TextTable&);
-    add_choice<Format>(app, "--format", {{"text", aligned}, {"md", markdown}, {"csv", csv}}, "How to print the tables",
-                       [this](Format format) { format_ = format; })
-        ->default_str("text");
-    app.add_option("--effective", effective_percent_, "Mean score that makes a length effective")
-        ->type_name("PERCENT")
-        ->take_last()
-        ->capture_default_str();
-    add_attention_stats_option(app, stats_file_);
+    add_model_option(app, model_, "the bundled needle model");
+    add_context_lengths_option(app, ctx_sizes_);
+    add_task_options(app);
     add_attention_options(app, attention_, {"dense", "sparq", "topk", "window"});
-    add_machine_options(app, machine_);
-    add_columns_option(app, options_.session.cache.columns);
-    add_profile_option(app, machine_);
     add_prefill_options(app, options_.session);
+    add_columns_option(app, options_.session.cache.columns);
+    add_machine_options(app, machine_);
+    add_profile_option(app, machine_);
+    add_output_options(app);
   }
 
   void check() override {
@@ -315,6 +244,86 @@ class EvalCommand : public Command {
   void show(const std::string& text) const {
     if (table_ == stdout) return print(text);
     std::fputs(text.c_str(), table_);
+  }
+
+  void add_task_options(CLI::App& app) {
+    const auto add_path = [&](const char* name, std::string& path, const char* help) {
+      app.add_option(name, path, help)->type_name("FILE")->take_last();
+    };
+    add_path("--text", text_, "Text for perplexity and repetition");
+    add_path("--haystack", haystack_, "Text to hide needles in: a file or a folder [a grammar makes the text]");
+    add_path("--squad", squad_, "Questions of qa_1: SQuAD, or a file of its shape");
+    add_path("--hotpotqa", hotpotqa_, "Questions of qa_2: HotpotQA, distractor setting");
+    app.add_option("--jsonl", prepared_, "Samples prepared by RULER's scripts; may be repeated")
+        ->type_name("FILE")
+        ->allow_extra_args(false);
+    add_text(
+        app, "--tasks", "TASK,...", [this](const std::string& text) { tasks_ = words_of(text); },
+        "RULER's by name, depths, perplexity, repetition, or a group: needle, ruler, text, all [text with --text, "
+        "none with --jsonl, else needle]");
+    add_text(
+        app, "--samples", "N", [this](const std::string& text) { options_.samples = read_int("--samples", text); },
+        "Samples of each task at each length")
+        ->default_str("10");
+    app.add_option("-s,--seed", ruler_.seed, "Seed of everything random")
+        ->type_name("N")
+        ->take_last()
+        ->capture_default_str();
+    add_text(
+        app, "--chat-template", "NAME|TEXT",
+        [this](const std::string& text) {
+          chat_template_ = text;
+          ruler_.chat = runtime::ChatTemplate::named(text);
+        },
+        "Put around RULER's prompts: none, llama-2, llama-3, chatml, or a text that has {task} in it")
+        ->default_str("none");
+    add_text(
+        app, "--digits", "N", [this](const std::string& text) { ruler_.digits = read_int("--digits", text); },
+        "Digits of hidden numbers; the bundled model has learned 6")
+        ->default_str("7");
+    add_text(
+        app, "--scored-tokens", "N",
+        [this](const std::string& text) { scored_tokens_ = read_int("--scored-tokens", text); },
+        "perplexity: tokens predicted; repetition: tokens to copy")
+        ->default_str("128");
+    app.add_flag("--agreement", options_.agreement,
+                 "Also compare every method with dense attention, step by step: top-1 agreement and KL divergence");
+    app.add_flag_callback(
+        "--no-recall", [this] { options_.fidelity = false; },
+        "Do not compare the first steps with exact attention: no recall, mass and error");
+    common(app, Section::text, {"--text", "--haystack", "--jsonl"});
+    advanced(app, Section::text, {"--squad", "--hotpotqa"});
+    common(app, Section::task, {"--tasks", "--samples", "--seed", "--chat-template", "--digits"});
+    advanced(app, Section::task, {"--scored-tokens", "--agreement", "--no-recall"});
+  }
+
+  void add_output_options(CLI::App& app) {
+    add_attention_stats_option(app, stats_file_);
+    app.add_option("--out", out_, "Keep a line of JSON per row; a run that was stopped goes on from them")
+        ->type_name("FILE")
+        ->take_last();
+    add_json_option(app, json_, "Write means and rows as JSON");
+    app.add_option("--plot", plot_, "Draw quality against bytes moved, .svg or .png")->type_name("FILE")->take_last();
+    using runtime::EvalQuality;
+    add_choice<EvalQuality>(app, "--plot-by",
+                            {{"score", EvalQuality::automatic},
+                             {"top1", EvalQuality::top1},
+                             {"kl", EvalQuality::kl},
+                             {"mass", EvalQuality::mass}},
+                            "Quality that --plot draws: the score, the agreement with dense attention, how small the "
+                            "KL divergence from it is, or the attention mass caught",
+                            [this](EvalQuality quality) { plot_by_ = quality; })
+        ->default_str("score");
+    using Format = std::string (*)(const TextTable&);
+    add_choice<Format>(app, "--format", {{"text", aligned}, {"md", markdown}, {"csv", csv}}, "Format of the tables",
+                       [this](Format format) { format_ = format; })
+        ->default_str("text");
+    app.add_option("--effective", effective_percent_, "Mean score from which a length counts as effective")
+        ->type_name("PERCENT")
+        ->take_last()
+        ->capture_default_str();
+    common(app, Section::output, {"--out", "--plot"});
+    advanced(app, Section::output, {"--plot-by", "--format", "--effective"});
   }
 
   std::string model_, haystack_, squad_, hotpotqa_, text_, out_, json_, plot_;

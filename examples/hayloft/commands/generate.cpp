@@ -1,4 +1,3 @@
-#include <chrono>
 #include <optional>
 
 #include "examples/hayloft/audit_options.h"
@@ -6,10 +5,16 @@
 #include "examples/hayloft/decoding.h"
 #include "examples/hayloft/environment.h"
 #include "examples/hayloft/interrupt.h"
-#include "examples/hayloft/options.h"
+#include "examples/hayloft/options/attention.h"
+#include "examples/hayloft/options/files.h"
+#include "examples/hayloft/options/help.h"
+#include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/session.h"
+#include "examples/hayloft/options/values.h"
 #include "examples/hayloft/run_plan.h"
 #include "examples/hayloft/saved_context.h"
 #include "examples/hayloft/text_input.h"
+#include "offload/clock.h"
 #include "offload/error.h"
 #include "offload/format.h"
 #include "offload/progress.h"
@@ -23,42 +28,37 @@ namespace {
 
 constexpr const char* examples = R"(Examples:
   hayloft generate -m models/Llama-3.2-1B -p "The hay is in the" -n 64
-      the likeliest continuation, with exact attention
-  hayloft generate -m models/Llama-3.2-1B -f book.txt -n 256 --temp 0.8 --top-p 0.95 --seed 7 --attn sparq --attn-k 512
+      the most likely continuation, with exact attention
+  hayloft generate -m models/Llama-3.2-1B -f book.txt --temp 0.8 --attn sparq --attn-k 512
       a book as the prompt, sampling, SparQ attention)";
-
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 class GenerateCommand : public Command {
  public:
   explicit GenerateCommand(CLI::App& app) {
     app.footer(examples);
-    app.add_option("-m,--model", model_, "Model directory, Hugging Face layout")->type_name("DIR")->take_last();
-    app.add_option("--context", saved_, "A context that hayloft ingest made, to go on behind")
+    add_model_option(app, model_, "");
+    app.add_option("--context", saved_, "Saved context to continue, made by hayloft ingest")
         ->type_name("CTX.hay")
         ->take_last();
-    CLI::Option* const prompt = app.add_option("-p,--prompt", prompt_, "The text to go on from")->type_name("TEXT");
+    CLI::Option* const prompt = app.add_option("-p,--prompt", prompt_, "Text to continue")->type_name("TEXT");
     CLI::Option* const file =
-        app.add_option("-f,--file", file_, "A file with that text; - is standard input")->type_name("FILE");
+        app.add_option("-f,--file", file_, "File with the text to continue; - is standard input")->type_name("FILE");
     prompt->take_last()->excludes(file);
     file->take_last();
     add_text(
-        app, "-n,--n-predict", "N", [this](const std::string& text) { predict_ = read_int("--n-predict", text); },
-        "Tokens to generate at most")
-        ->default_str("128");
-    add_text(
         app, "-c,--ctx-size", "TOKENS", [this](const std::string& text) { context_ = context_length(text); },
         "Room for the prompt and what follows [what they need]");
+    common(app, Section::model, {"--context"});
+    common(app, Section::text, {"--prompt", "--file"});
+    common(app, Section::context, {"--ctx-size"});
+    add_predict_option(app, predict_);
     add_sampling_options(app, sampling_);
     add_attention_options(app, attention_, {"dense"});
-    add_audit_options(app, audit_);
-    add_machine_options(app, machine_);
-    add_columns_option(app, session_.cache.columns);
-    add_profile_option(app, machine_);
     add_prefill_options(app, session_);
+    add_audit_options(app, audit_);
+    add_columns_option(app, session_.cache.columns);
+    add_machine_options(app, machine_);
+    add_profile_option(app, machine_);
   }
 
   void check() override {
@@ -86,13 +86,13 @@ class GenerateCommand : public Command {
     plan_ = announce_plan(environment, planned, machine_profile(machine_.profile));
 
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
-    runtime::Session session = snapshot ? open_saved(environment, source, *snapshot, session_, method.method())
+    runtime::Session session = snapshot ? open_saved(environment, source, *snapshot, session_, *method.method())
                                         : runtime::Session(*environment.model, *environment.arena, session_);
-    if (!snapshot) session.watch(method.method());
+    if (!snapshot) session.attach_method(*method.method());
     const Clock::time_point start = Clock::now();
     read(session, std::span(prompt).first(prompt.size() - 1));
     prefill_seconds_ = seconds_since(start);
-    prepare_method(session, method.method());
+    prepare_method(session, *method.method());
     try {
       decode_and_print(environment, session, method, sampling_, prompt.back(), predict_, done_);
     } catch (const Interrupted&) {

@@ -2,7 +2,9 @@
 #include "examples/hayloft/decoding.h"
 #include "examples/hayloft/environment.h"
 #include "examples/hayloft/interrupt.h"
-#include "examples/hayloft/options.h"
+#include "examples/hayloft/options/attention.h"
+#include "examples/hayloft/options/files.h"
+#include "examples/hayloft/options/machine.h"
 #include "examples/hayloft/saved_context.h"
 #include "offload/error.h"
 #include "offload/format.h"
@@ -22,12 +24,10 @@ class IndexCommand : public Command {
  public:
   explicit IndexCommand(CLI::App& app) {
     app.footer(examples);
-    app.add_option("context", context_, "A context that hayloft ingest made")->type_name("CTX.hay")->required();
-    app.add_option("-m,--model", model_, "Model directory [where it was when the context was made]")
-        ->type_name("DIR")
-        ->take_last();
-    add_index_option(app, indices_);
+    add_context_argument(app, context_, "Saved context, made by hayloft ingest");
+    add_model_option(app, model_, "where it was when the context was made");
     add_machine_options(app, machine_);
+    add_index_option(app, indices_);
   }
 
   void check() override {

@@ -5,7 +5,12 @@
 #include "examples/hayloft/decoding.h"
 #include "examples/hayloft/environment.h"
 #include "examples/hayloft/interrupt.h"
-#include "examples/hayloft/options.h"
+#include "examples/hayloft/options/attention.h"
+#include "examples/hayloft/options/files.h"
+#include "examples/hayloft/options/help.h"
+#include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/session.h"
+#include "examples/hayloft/options/values.h"
 #include "examples/hayloft/run_plan.h"
 #include "examples/hayloft/text_input.h"
 #include "offload/error.h"
@@ -19,7 +24,7 @@ namespace {
 
 constexpr const char* examples = R"(Examples:
   hayloft ingest -m models/Llama-3.2-1B -f book.txt --save book.hay
-      reads the book and saves its keys and values; run again after an interruption, it goes on where it stopped
+      saves the keys and values of a book; after an interruption the same command continues
   hayloft ingest -m models/Llama-3.2-1B --append book.hay -f sequel.txt
       goes on with more text
   hayloft ask book.hay -p "Who is the captain?")";
@@ -28,25 +33,26 @@ class IngestCommand : public Command {
  public:
   explicit IngestCommand(CLI::App& app) {
     app.footer(examples);
-    app.add_option("-m,--model", model_, "Model directory, Hugging Face layout [the bundled needle model]")
-        ->type_name("DIR")
-        ->take_last();
+    add_model_option(app, model_, "the bundled needle model");
     app.add_option("-f,--file", files_, "Text to read, one file after another; - is standard input")
         ->type_name("FILE...")
         ->required();
-    CLI::Option* const save = app.add_option("--save", save_, "The context to make")->type_name("CTX.hay")->take_last();
-    app.add_option("--append", append_, "The context to go on with")->type_name("CTX.hay")->take_last()->excludes(save);
+    add_prefill_options(app, options_.session);
+    add_columns_option(app, options_.session.cache.columns);
+    add_machine_options(app, machine_);
+    add_profile_option(app, machine_);
+    CLI::Option* const save = app.add_option("--save", save_, "Context to make")->type_name("CTX.hay")->take_last();
+    app.add_option("--append", append_, "Context to continue")->type_name("CTX.hay")->take_last()->excludes(save);
     app.add_option("--checkpoint-seconds", options_.checkpoint_seconds,
-                   "A checkpoint on the disk this often; 0: after every chunk")
+                   "Write a checkpoint to the disk this often; 0: after every chunk")
         ->type_name("S")
-        ->check(CLI::NonNegativeNumber)
+        ->check(finite(0, 1e9))
         ->take_last()
         ->capture_default_str();
     add_index_option(app, indices_);
-    add_machine_options(app, machine_);
-    add_columns_option(app, options_.session.cache.columns);
-    add_profile_option(app, machine_);
-    add_prefill_options(app, options_.session);
+    common(app, Section::text, {"--file"});
+    common(app, Section::output, {"--save", "--append"});
+    advanced(app, Section::output, {"--checkpoint-seconds"});
   }
 
   void check() override {

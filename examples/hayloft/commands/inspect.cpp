@@ -2,7 +2,8 @@
 
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/interrupt.h"
-#include "examples/hayloft/options.h"
+#include "examples/hayloft/options/files.h"
+#include "examples/hayloft/options/help.h"
 #include "examples/hayloft/text_output.h"
 #include "offload/error.h"
 #include "offload/format.h"
@@ -21,11 +22,10 @@ class InspectCommand : public Command {
  public:
   explicit InspectCommand(CLI::App& app) {
     app.footer(examples);
-    app.add_option("context", context_, "A context that hayloft ingest made, or its .part")
-        ->type_name("CTX.hay")
-        ->required();
+    add_context_argument(app, context_, "Saved context, made by hayloft ingest, or its unfinished .part");
     app.add_flag("--verify", verify_, "Read everything, check every checksum, and compute the content digest");
-    app.add_option("--json", json_, "Write it as JSON; - is standard output")->type_name("FILE|-")->take_last();
+    add_json_option(app, json_, "Write it as JSON");
+    common(app, Section::task, {"--verify"});
   }
 
   void check() override {}

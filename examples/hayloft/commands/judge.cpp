@@ -6,6 +6,8 @@
 #include <system_error>
 
 #include "examples/hayloft/command.h"
+#include "examples/hayloft/options/files.h"
+#include "examples/hayloft/options/help.h"
 #include "examples/hayloft/text_output.h"
 #include "offload/error.h"
 #include "runtime/plan/gpu_check.h"
@@ -16,7 +18,7 @@ namespace {
 
 constexpr const char* examples = R"(Examples:
   hayloft judge results/gpu-check.json
-      a line for everything that is asked of a machine with a GPU; ends with 1 when one of them is not met
+      a line for everything asked of a machine with a GPU; exit code 1 when one is not met
   hayloft judge gpu-check.json --json gpu-check.json
       put the lines into the report itself)";
 
@@ -24,11 +26,11 @@ class JudgeCommand : public Command {
  public:
   explicit JudgeCommand(CLI::App& app) {
     app.footer(examples);
-    app.add_option("report", report_, "What gpu-check left: gpu-check.json")->type_name("FILE")->required();
-    app.add_option("--json", json_, "Write the report with these lines in it; - is standard output")
-        ->type_name("FILE|-")
-        ->take_last();
-    app.add_flag("--partial", partial_, "Lines that were not measured do not count: for a run of some steps only");
+    app.add_option("report", report_, "The gpu-check.json that scripts/gpu-check wrote")->type_name("FILE")->required();
+    app.add_flag("--partial", partial_, "Ignore lines that were not measured: for a run of some steps only");
+    add_json_option(app, json_, "Write the report with these lines in it");
+    common(app, Section::model, {"report"});
+    common(app, Section::task, {"--partial"});
   }
 
   void check() override {}

@@ -5,7 +5,10 @@
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/environment.h"
 #include "examples/hayloft/interrupt.h"
-#include "examples/hayloft/options.h"
+#include "examples/hayloft/options/files.h"
+#include "examples/hayloft/options/help.h"
+#include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/values.h"
 #include "examples/hayloft/text_output.h"
 #include "offload/error.h"
 #include "offload/format.h"
@@ -46,15 +49,18 @@ class LinkCommand : public Command {
         ->check(finite(0.1, 3600.0))
         ->take_last()
         ->capture_default_str();
-    app.add_option("--profile", profile_, "Where to keep the profile [hayloft/profile.json in the user's cache folder]")
+    app.add_option("--profile", profile_,
+                   "Where to keep the profile that was measured [hayloft/profile.json in the user's cache folder]")
         ->type_name("FILE")
         ->take_last();
-    add_choice<Format>(app, "--format", {{"md", Format::md}, {"csv", Format::csv}}, "How to print the rates",
+    add_json_option(app, json_, "Write everything measured here, to a file as it comes");
+    add_choice<Format>(app, "--format", {{"md", Format::md}, {"csv", Format::csv}}, "Format of the rates",
                        [this](Format format) { format_ = format; })
         ->default_str("md");
-    app.add_option("--json", json_, "Write everything measured here, to a file as it comes; - is standard output")
-        ->type_name("FILE|-")
-        ->take_last();
+    common(app, Section::task, {"--seconds", "--footprint"});
+    advanced(app, Section::task, {"--link-footprint"});
+    common(app, Section::output, {"--profile"});
+    advanced(app, Section::output, {"--format"});
   }
 
   void check() override {

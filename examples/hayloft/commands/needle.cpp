@@ -5,7 +5,12 @@
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/environment.h"
 #include "examples/hayloft/interrupt.h"
-#include "examples/hayloft/options.h"
+#include "examples/hayloft/options/attention.h"
+#include "examples/hayloft/options/files.h"
+#include "examples/hayloft/options/help.h"
+#include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/session.h"
+#include "examples/hayloft/options/values.h"
 #include "examples/hayloft/run_plan.h"
 #include "examples/hayloft/text_output.h"
 #include "offload/error.h"
@@ -30,37 +35,32 @@ class NeedleCommand : public Command {
  public:
   explicit NeedleCommand(CLI::App& app) {
     app.footer(examples);
-    app.add_option("-m,--model", model_, "Model directory, Hugging Face layout [the bundled needle model]")
-        ->type_name("DIR")
-        ->take_last();
     options_.ctx_sizes = {64 * 1024};
-    add_text(
-        app, "-c,--ctx-size", "TOKENS,...",
-        [this](const std::string& text) { options_.ctx_sizes = context_lengths(text); },
-        "Context lengths, as in 4096,64k,1M")
-        ->default_str("64k");
+    add_model_option(app, model_, "the bundled needle model");
+    app.add_option("--haystack", haystack_, "Text to hide needles in: a file or a folder [a grammar makes the text]")
+        ->type_name("PATH")
+        ->take_last();
+    add_context_lengths_option(app, options_.ctx_sizes);
     add_text(
         app, "--depths", "N", [this](const std::string& text) { options_.depths = read_int("--depths", text); },
         "Needles per length, spread evenly from the beginning to the end")
         ->default_str("11");
-    app.add_flag("--one-needle", options_.one_needle, "A haystack per depth with one needle, not one with them all");
-    app.add_option("--haystack", haystack_, "Text to hide needles in: a file or a folder [a grammar makes the text]")
-        ->type_name("PATH")
-        ->take_last();
-    app.add_option("-s,--seed", options_.seed, "Of keys, digits and text")
+    app.add_flag("--one-needle", options_.one_needle, "One haystack per needle, not one with all needles");
+    app.add_option("-s,--seed", options_.seed, "Seed of keys, digits and text")
         ->type_name("N")
         ->take_last()
         ->capture_default_str();
-    app.add_option("--json", json_,
-                   "Write every question as JSON, to a file as they are answered; - is standard output")
-        ->type_name("FILE|-")
-        ->take_last();
-    app.add_option("--plot", plot_, "Draw a heatmap, .svg or .png")->type_name("FILE")->take_last();
     add_attention_options(app, attention_, {"dense", "sparq", "topk", "window"});
-    add_machine_options(app, machine_);
-    add_columns_option(app, options_.session.cache.columns);
-    add_profile_option(app, machine_);
     add_prefill_options(app, options_.session);
+    add_columns_option(app, options_.session.cache.columns);
+    add_machine_options(app, machine_);
+    add_profile_option(app, machine_);
+    add_json_option(app, json_, "Write every question as JSON, to a file as they are answered");
+    app.add_option("--plot", plot_, "Draw a heatmap, .svg or .png")->type_name("FILE")->take_last();
+    common(app, Section::text, {"--haystack"});
+    common(app, Section::task, {"--depths", "--seed"});
+    advanced(app, Section::task, {"--one-needle"});
+    common(app, Section::output, {"--plot"});
   }
 
   void check() override {

@@ -2,7 +2,12 @@
 #include <optional>
 
 #include "examples/hayloft/command.h"
-#include "examples/hayloft/options.h"
+#include "examples/hayloft/options/attention.h"
+#include "examples/hayloft/options/files.h"
+#include "examples/hayloft/options/help.h"
+#include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/session.h"
+#include "examples/hayloft/options/values.h"
 #include "examples/hayloft/run_plan.h"
 #include "examples/hayloft/text_output.h"
 #include "gpu/make_backend.h"
@@ -26,7 +31,7 @@ class PlanCommand : public Command {
  public:
   explicit PlanCommand(CLI::App& app) {
     app.footer(examples);
-    app.add_option("-m,--model", model_, "Model directory, Hugging Face layout")->type_name("DIR")->take_last();
+    add_model_option(app, model_, "");
     add_text(
         app, "--shape", "LAYERS,HEADS,KV-HEADS,HEAD-DIM",
         [this](const std::string& text) {
@@ -36,20 +41,19 @@ class PlanCommand : public Command {
           shape_.kv_heads = given.kv_heads;
           shape_.head_dim = given.head_dim;
         },
-        "The shape of a model that is not there, instead of -m");
+        "Shape of a model that is not there, instead of -m");
     add_size(app, "--hidden", shape_.hidden, "With --shape [heads times head-dim]");
     add_size(app, "--intermediate", shape_.intermediate, "With --shape [3.5 times hidden]");
     add_size(app, "--vocab", shape_.vocab, "With --shape [128256]");
-    add_text(
-        app, "-c,--ctx-size", "TOKENS,...", [this](const std::string& text) { lengths_ = context_lengths(text); },
-        "Context lengths, as in 4096,64k,1M")
-        ->default_str("1M");
-    app.add_option("--json", json_, "Write the plan as JSON; - is standard output")->type_name("FILE|-")->take_last();
+    common(app, Section::model, {"--shape"});
+    advanced(app, Section::model, {"--hidden", "--intermediate", "--vocab"});
+    add_context_lengths_option(app, lengths_);
     add_attention_options(app, attention_, {"dense", "sparq", "topk", "window"});
-    add_machine_options(app, machine_);
-    add_columns_option(app, request_.session.cache.columns);
-    add_profile_option(app, machine_);
     add_prefill_options(app, request_.session);
+    add_columns_option(app, request_.session.cache.columns);
+    add_machine_options(app, machine_);
+    add_profile_option(app, machine_);
+    add_json_option(app, json_, "Write the plan as JSON");
   }
 
   void check() override {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "index/ann/ann.h"
-#include "runtime/attention/choice.h"
+#include "runtime/attention/selection.h"
 
 // Top-k attention (arXiv 2502.06766) by an approximate index: a Faiss index over K near the memory finds positions for
 // each query head, then their rows come over the link. docs/ann.md.
@@ -12,25 +12,25 @@ namespace {
 
 class AnnState : public MethodState {
  public:
-  AnnState(index::Ann ann, const StateShape& shape, gpu::Backend& backend)
+  AnnState(index::Ann ann, const AttentionShape& shape, gpu::Backend& backend)
       : ann_(std::move(ann)), shape_(shape), backend_(&backend) {}
 
   std::unique_ptr<MethodState> fork() const override {
     return std::make_unique<AnnState>(ann_.fork(), shape_, *backend_);
   }
 
-  void follow(std::span<const gpu::CacheView> layers, const StateProgress& progress) override {
+  void sync_with_cache(std::span<const gpu::CacheView> layers, const StateProgress& progress) override {
     std::vector<offload::LayerView> views;
     for (const gpu::CacheView& layer : layers) views.push_back(layer.store);
-    ann_.follow(views, backend_->threads(), progress);
+    ann_.sync_with_store(views, backend_->threads(), progress);
   }
 
-  // Enough to know which directions queries set apart: some hundreds a head in a prompt of 64k.
+  // Enough to learn in which directions queries differ: some hundreds a head in a prompt of 64k.
   int wants_queries(int, int T) const override { return std::min(T, 8); }
 
   void see_queries(const gpu::CacheView& cache, const float* q, int n) override {
-    std::vector<float> queries(static_cast<std::size_t>(n * shape_.query_heads * shape_.head_dim));
-    backend_->to_host(queries.data(), q, queries.size() * sizeof(float), backend_->stream());
+    const std::int64_t count = std::int64_t{n} * shape_.query_heads * shape_.head_dim;
+    const std::vector<float> queries = copy_to_host(*backend_, q, count, backend_->stream());
     ann_.see_queries(cache.layer, queries.data(), n, shape_.query_heads);
   }
 
@@ -41,7 +41,7 @@ class AnnState : public MethodState {
 
  private:
   index::Ann ann_;
-  StateShape shape_;
+  AttentionShape shape_;
   gpu::Backend* backend_;
 };
 
@@ -49,76 +49,60 @@ class AnnMethod : public Method {
  public:
   using Method::Method;
 
-  std::int64_t window(std::int64_t tokens, int) const override { return std::min(options_.window.value_or(0), tokens); }
-
   std::string state_key() const override {
     return fmt::format("ann:{}:{}", options_.factory, options_.query_aware ? "aware" : "plain");
   }
 
-  std::unique_ptr<MethodState> make_state(const StateShape& shape, gpu::Backend& backend) const override {
+  std::unique_ptr<MethodState> make_state(const AttentionShape& shape, gpu::Backend& backend) const override {
     return std::make_unique<AnnState>(empty_index(shape), shape, backend);
   }
 
-  std::unique_ptr<MethodState> load_state(const StateShape& shape, gpu::Backend& backend,
+  std::unique_ptr<MethodState> load_state(const AttentionShape& shape, gpu::Backend& backend,
                                           std::span<const std::byte> saved) const override {
     index::Ann ann = empty_index(shape);
     ann.load(saved);
     return std::make_unique<AnnState>(std::move(ann), shape, backend);
   }
 
-  std::uint64_t state_bytes(const StateShape& shape, std::int64_t tokens) const override {
+  std::uint64_t state_bytes(const AttentionShape& shape, std::int64_t tokens) const override {
     return static_cast<std::uint64_t>(shape.layers) * static_cast<std::uint64_t>(shape.kv_heads) *
            index::ann_bytes({options_.factory, options_.query_aware}, tokens, shape.head_dim);
   }
 
-  void attend(const Step& step, const float* q, float* out) const override {
-    const gpu::CacheView& cache = step.cache;
-    gpu::Attended what = attended(cache, step.query_heads);
-    const auto count = static_cast<std::size_t>(what.lists) * static_cast<std::size_t>(what.k);
-    std::int32_t* positions = positions_for(step, static_cast<std::int64_t>(count));
-    what.positions = positions;
+  Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const override {
+    Selection selection;
     index::AnnCost cost;
-    if (count > 0) {
-      std::vector<float> query(static_cast<std::size_t>(step.query_heads * cache.head_dim));
-      step.backend.to_host(query.data(), q, query.size() * sizeof(float), step.stream);
-      std::vector<std::int32_t> found(count);
-      const auto& state = static_cast<const AnnState&>(*step.state);
-      const index::AnnSearch search{step.query_heads, what.ranges[0].begin, what.k,
-                                    options_.probes,  options_.ef,          options_.rerank};
-      cost = state.ann().search(cache.layer, cache.store, query.data(), search, step.backend.threads(), found.data());
-      step.backend.to_device(positions, found.data(), count * sizeof(std::int32_t), step.stream);
+    if (plan.k > 0) {
+      const std::vector<float> query = query_on_host(step, q, 1);
+      const index::Ann& ann = static_cast<const AnnState&>(*step.state).ann();
+      selection.positions.resize(static_cast<std::size_t>(plan.positions()));
+      cost = ann.search(step.cache.layer, step.cache.store, query.data(),
+                        {step.query_heads, plan.limit, plan.k, options_.probes, options_.ef, options_.rerank},
+                        step.backend.threads(), selection.positions.data());
     }
-    step.backend.attend(cache, q, step.query_heads, what, out, step.stream);
-    step.counters += counted(cache, what, cost);
-    record(step, what);
+    attend_selection(step, plan, q, selection, false, out);
+    return counted(step.cache, plan, cost);
   }
 
   // As if a sixteenth of the keys were looked at, the default share of an IVF index.
-  Counters count(const gpu::CacheView& cache, int query_heads) const override {
-    const gpu::Attended what = attended(cache, query_heads);
-    const auto keys = static_cast<std::uint64_t>(query_heads) * static_cast<std::uint64_t>(what.ranges[0].begin) / 16;
-    return counted(cache, what, {keys, 0, keys * static_cast<std::uint64_t>(cache.head_dim) * sizeof(f16)});
+  Counters count_planned(const gpu::CacheView& cache, const SelectionPlan& plan) const override {
+    const std::uint64_t keys = static_cast<std::uint64_t>(plan.lists) * static_cast<std::uint64_t>(plan.limit) / 16;
+    return counted(cache, plan, {keys, 0, keys * static_cast<std::uint64_t>(cache.head_dim) * sizeof(f16)});
   }
 
  private:
-  index::Ann empty_index(const StateShape& shape) const {
+  index::Ann empty_index(const AttentionShape& shape) const {
     return {{options_.factory, options_.query_aware}, shape.layers, shape.kv_heads, shape.head_dim};
   }
 
-  gpu::Attended attended(const gpu::CacheView& cache, int query_heads) const {
-    return choose(*this, cache, query_heads, index::SelectPer::query_head).attended();
-  }
-
-  static Counters counted(const gpu::CacheView& cache, const gpu::Attended& what, const index::AnnCost& cost) {
-    Counters counters;
-    count_rows(counters, cache, what, Kind::rows);
+  static Counters counted(const gpu::CacheView& cache, const SelectionPlan& plan, const index::AnnCost& cost) {
+    const StepTerms n(cache, plan);
+    Counters counters = count_selection(cache, plan);
     counters.at(Place::near, Kind::index) += cost.index_bytes;
     counters.at(Place::near, Kind::rows) += cost.row_bytes;
     counters.positions_scored = cost.keys;
-    const auto d = static_cast<std::uint64_t>(cache.head_dim);
-    const auto heads = static_cast<std::uint64_t>(cache.kv_heads);
     // The comparisons, then as top-k attention: the rows of what is attended, and q and k.
-    counters.elements = cost.keys * d + 2 * counters.rows_fetched * d + heads * 2 * d;
+    counters.elements = cost.keys * n.d + n.heads * topk_elements(0, n.k, n.d);
     return counters;
   }
 };

@@ -11,28 +11,17 @@ class Dense : public Method {
   std::int64_t window(std::int64_t, int) const override { return 0; }
   std::int64_t recall_k(std::int64_t, int) const override { return 0; }
 
-  void attend(const Step& step, const float* q, float* out) const override {
-    const gpu::Attended what = attended(step.cache);
-    step.backend.attend(step.cache, q, step.query_heads, what, out, step.stream);
-    step.counters += count(step.cache, step.query_heads);
-    record(step, what);
+  SelectionPlan plan_selection(const gpu::CacheView& cache, int) const override {
+    SelectionPlan plan;
+    plan.tokens = cache.tokens();
+    return plan;
   }
 
-  Counters count(const gpu::CacheView& cache, int) const override {
-    Counters counters;
-    count_rows(counters, cache, attended(cache), Kind::dense);
-    const auto S = static_cast<std::uint64_t>(cache.tokens());
-    const auto heads = static_cast<std::uint64_t>(cache.kv_heads);
-    counters.positions_scored = heads * S;
-    counters.elements = heads * dense_elements(S, static_cast<std::uint64_t>(cache.head_dim));
+  Counters count_planned(const gpu::CacheView& cache, const SelectionPlan& plan) const override {
+    const StepTerms n(cache, plan);
+    Counters counters = count_selection(cache, plan, Kind::dense);
+    counters.elements = n.heads * dense_elements(n.S, n.d);
     return counters;
-  }
-
- private:
-  static gpu::Attended attended(const gpu::CacheView& cache) {
-    gpu::Attended what;
-    what.ranges[0] = {0, cache.tokens()};
-    return what;
   }
 };
 

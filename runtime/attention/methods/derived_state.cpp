@@ -16,14 +16,14 @@ int block_entries(int tokens_per_entry) {
 
 }  // namespace
 
-DerivedState::DerivedState(const StateShape& shape, int columns, int tokens_per_entry)
+DerivedState::DerivedState(const AttentionShape& shape, int columns, int tokens_per_entry)
     : tokens_per_entry_(tokens_per_entry) {
   for (int layer = 0; layer < shape.layers; ++layer) {
     columns_.emplace_back(shape.kv_heads, columns, block_entries(tokens_per_entry));
   }
 }
 
-void DerivedState::follow(std::span<const gpu::CacheView> layers, const StateProgress& progress) {
+void DerivedState::sync_with_cache(std::span<const gpu::CacheView> layers, const StateProgress& progress) {
   const auto covered = [&](const gpu::CacheView& cache) {
     return columns_[static_cast<std::size_t>(cache.layer)].size() * tokens_per_entry_;
   };
@@ -51,7 +51,8 @@ std::uint64_t DerivedState::bytes() const {
   return bytes;
 }
 
-std::uint64_t DerivedState::bytes_of(const StateShape& shape, int columns, int tokens_per_entry, std::int64_t tokens) {
+std::uint64_t DerivedState::bytes_of(const AttentionShape& shape, int columns, int tokens_per_entry,
+                                     std::int64_t tokens) {
   const std::int64_t block = block_entries(tokens_per_entry);
   const std::int64_t blocks = (tokens / tokens_per_entry + block - 1) / block;
   return static_cast<std::uint64_t>(blocks * block * shape.layers * shape.kv_heads * columns) * sizeof(f16);

@@ -13,17 +13,17 @@ namespace hayloft::runtime {
 // tokens, and searches those in their place. Forks share what both have; copying is forking.
 class DerivedState : public MethodState {
  public:
-  void follow(std::span<const gpu::CacheView> layers, const StateProgress& progress) override;
+  void sync_with_cache(std::span<const gpu::CacheView> layers, const StateProgress& progress) override;
   std::uint64_t bytes() const override;
 
-  // Covers the store of the layer up to its last whole entry. Valid until follow().
+  // Covers the store of the layer up to its last whole entry. Valid until sync_with_cache().
   offload::LayerView columns(int layer) const { return columns_[static_cast<std::size_t>(layer)].view(); }
 
   // What bytes() becomes, but for what a subclass adds.
-  static std::uint64_t bytes_of(const StateShape& shape, int columns, int tokens_per_entry, std::int64_t tokens);
+  static std::uint64_t bytes_of(const AttentionShape& shape, int columns, int tokens_per_entry, std::int64_t tokens);
 
  protected:
-  DerivedState(const StateShape& shape, int columns, int tokens_per_entry);
+  DerivedState(const AttentionShape& shape, int columns, int tokens_per_entry);
   DerivedState(const DerivedState&) = default;
 
   // Appends the whole entries that `store` holds and `columns` does not.

@@ -1,5 +1,5 @@
 #include "offload/error.h"
-#include "runtime/attention/choice.h"
+#include "runtime/attention/selection.h"
 
 // FlexGen's sparse attention (arXiv 2303.06865, section 5), as SparQ measures it (arXiv 2312.04985): the
 // exact scores of every position from all of K over the link, then V of the k largest and softmax over those. It is
@@ -11,36 +11,26 @@ class FlexGen : public Method {
  public:
   using Method::Method;
 
-  std::int64_t window(std::int64_t tokens, int) const override { return std::min(options_.window.value_or(0), tokens); }
+  index::SelectPer selection_per() const override { return index::SelectPer::kv_head; }
 
-  void attend(const Step& step, const float* q, float* out) const override {
-    const gpu::CacheView& cache = step.cache;
-    if (index::exact_keys(cache.store) != index::KeySource::columns) {
+  Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const override {
+    if (index::exact_keys(step.cache.store) != index::KeySource::columns) {
       fail("--attn flexgen scores exactly, and {} columns are not exact; read the context with --columns f16",
-           offload::name(cache.store.layout->columns));
+           offload::name(step.cache.store.layout->columns));
     }
-    const Choice choice = choose(*this, cache, step.query_heads, index::SelectPer::kv_head);
     gpu::SparqSelect select;
-    select.rank = cache.head_dim;
-    select.k = choice.k;
-    select.limit = choice.limit;
+    select.rank = step.head_dim();
     select.rule = options_.rule;
-    std::int32_t* const positions = positions_for(step, std::int64_t{choice.lists} * choice.k);
-    step.backend.select_sparq(cache, q, step.query_heads, select, positions, alpha_for(step), step.stream);
-    attend_positions(step, q, choice, positions, nullptr, out);
-    step.counters += count(cache, step.query_heads);
+    const DeviceSelection selection = select_on_device(step, plan, q, select);
+    attend_positions(step, plan, q, selection.positions, nullptr, out);
+    return count_planned(step.cache, plan);
   }
 
-  Counters count(const gpu::CacheView& cache, int query_heads) const override {
-    const Choice choice = choose(*this, cache, query_heads, index::SelectPer::kv_head);
-    Counters counters;
+  Counters count_planned(const gpu::CacheView& cache, const SelectionPlan& plan) const override {
+    const StepTerms n(cache, plan);
+    Counters counters = count_selection(cache, plan);
     count_columns(counters, cache, cache.head_dim, Place::link);
-    count_rows(counters, cache, choice.attended(), Kind::rows);
-    const auto S = static_cast<std::uint64_t>(cache.tokens());
-    const auto heads = static_cast<std::uint64_t>(cache.kv_heads);
-    counters.positions_scored = heads * S;
-    counters.elements =
-        heads * flexgen_elements(S, choice.rows_per_head(cache.kv_heads), static_cast<std::uint64_t>(cache.head_dim));
+    counters.elements = n.heads * flexgen_elements(n.S, n.k, n.d);
     return counters;
   }
 };

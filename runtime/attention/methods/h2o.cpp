@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "offload/error.h"
-#include "runtime/attention/choice.h"
 #include "runtime/attention/methods/heavy_hitters.h"
+#include "runtime/attention/selection.h"
 
 // H2O, the heavy-hitter oracle (arXiv 2306.14048), as SparQ measures it (arXiv 2312.04985, appendix G): of k positions
 // per KV head a share is the newest and the others are those that have gathered the most attention. What has been
@@ -15,65 +15,72 @@ class H2O : public Method {
  public:
   using Method::Method;
 
-  std::int64_t window(std::int64_t tokens, int layer) const override { return budget(layer, tokens).recent; }
+  std::int64_t window(std::int64_t tokens, int layer) const override { return quota(layer, tokens).recent; }
 
   std::string state_key() const override {
     return fmt::format("h2o k={} recent={} window={}", options_.k.text(), options_.recent,
                        options_.window.value_or(-1));
   }
-  std::unique_ptr<MethodState> make_state(const StateShape& shape, gpu::Backend& backend) const override {
+  std::unique_ptr<MethodState> make_state(const AttentionShape& shape, gpu::Backend& backend) const override {
     return make(shape, backend);
   }
-  std::unique_ptr<MethodState> load_state(const StateShape& shape, gpu::Backend& backend,
+  std::unique_ptr<MethodState> load_state(const AttentionShape& shape, gpu::Backend& backend,
                                           std::span<const std::byte> saved) const override {
     auto state = make(shape, backend);
     state->load(saved);
     return state;
   }
-  std::uint64_t state_bytes(const StateShape& shape, std::int64_t tokens) const override {
+  std::uint64_t state_bytes(const AttentionShape& shape, std::int64_t tokens) const override {
     std::uint64_t positions = 0;
     for (int layer = 0; layer < shape.layers; ++layer) {
-      positions += static_cast<std::uint64_t>(shape.kv_heads) * static_cast<std::uint64_t>(budget(layer, tokens).k);
+      positions += static_cast<std::uint64_t>(shape.kv_heads) * static_cast<std::uint64_t>(quota(layer, tokens).k);
     }
     return positions * (4 * static_cast<std::uint64_t>(shape.head_dim) + sizeof(std::int32_t) + sizeof(double));
   }
 
-  void attend(const Step& step, const float* q, float* out) const override {
+  // What is kept, the newest included; where it lies only its state knows.
+  SelectionPlan plan_selection(const gpu::CacheView& cache, int) const override {
+    SelectionPlan plan;
+    plan.tokens = plan.limit = cache.tokens();
+    plan.lists = cache.kv_heads;
+    plan.k = static_cast<int>(quota(cache.layer, plan.tokens).k);
+    return plan;
+  }
+
+  Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const override {
     auto& state = static_cast<HeavyHitters&>(*step.state);
     const std::vector<float> query = query_on_host(step, q, 1);
     std::vector<float> mixed(query.size());
     state.attend(step.cache, query.data(), mixed.data());
     step.backend.to_device(out, mixed.data(), mixed.size() * sizeof(float), step.stream);
-    step.counters += count(step.cache, step.query_heads);
-    if (step.trace == nullptr) return;
-    *step.trace = {};
-    step.trace->positions = state.positions(step.cache.layer);
-    step.trace->lists = step.kv_heads();
-    step.trace->k = static_cast<int>(state.kept(step.cache.layer));
+    if (step.trace != nullptr) {
+      *step.trace = {};
+      step.trace->positions = state.positions(step.cache.layer);
+      step.trace->lists = plan.lists;
+      step.trace->k = static_cast<int>(state.kept(step.cache.layer));
+    }
+    return count_planned(step.cache, plan);
   }
 
-  Counters count(const gpu::CacheView& cache, int) const override {
+  Counters count_planned(const gpu::CacheView& cache, const SelectionPlan& plan) const override {
+    const StepTerms n(cache, plan);
     Counters counters;
-    const auto S = static_cast<std::uint64_t>(cache.tokens());
-    const auto k = static_cast<std::uint64_t>(budget(cache.layer, cache.tokens()).k);
-    const auto heads = static_cast<std::uint64_t>(cache.kv_heads);
-    const auto d = static_cast<std::uint64_t>(cache.head_dim);
-    counters.at(Place::near, Kind::rows) += heads * k * 4 * d;
-    counters.at(Place::near, Kind::index) += heads * k * sizeof(double);  // the sums of attention
-    counters.rows_fetched = heads * k;
-    counters.positions_scored = heads * k;
-    counters.elements = heads * h2o_elements(S, k, d);
+    counters.at(Place::near, Kind::rows) += n.heads * n.k * 4 * n.d;
+    counters.at(Place::near, Kind::index) += n.heads * n.k * sizeof(double);  // the sums of attention
+    counters.rows_fetched = n.heads * n.k;
+    counters.positions_scored = n.heads * n.k;
+    counters.elements = n.heads * h2o_elements(n.S, n.k, n.d);
     return counters;
   }
 
  private:
-  std::unique_ptr<HeavyHitters> make(const StateShape& shape, gpu::Backend& backend) const {
+  std::unique_ptr<HeavyHitters> make(const AttentionShape& shape, gpu::Backend& backend) const {
     const H2O self(options_);  // the state may outlive the method
     return std::make_unique<HeavyHitters>(
-        shape, [self](int layer, std::int64_t tokens) { return self.budget(layer, tokens); }, backend);
+        shape, [self](int layer, std::int64_t tokens) { return self.quota(layer, tokens); }, backend);
   }
 
-  HeavyHitters::Budget budget(int layer, std::int64_t tokens) const {
+  HeavyHitters::Quota quota(int layer, std::int64_t tokens) const {
     const std::int64_t k = options_.k.at(layer).of(tokens);
     const auto recent = static_cast<std::int64_t>(std::floor(options_.recent * static_cast<double>(k)));
     return {k, std::clamp<std::int64_t>(options_.window.value_or(recent), 1, k)};

@@ -1,6 +1,7 @@
 #include "runtime/attention/methods/heavy_hitters.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -14,7 +15,7 @@
 namespace hayloft::runtime {
 namespace {
 
-constexpr std::int64_t spare_rows = 64;  // between two times that rows move because there are more of them
+constexpr std::int64_t spare_rows = 64;  // room for so many more before the rows move to a larger buffer
 
 // The `recent` last of n positions and of the others those with the most mass, ties to the smaller one: k in all,
 // ascending.
@@ -37,9 +38,9 @@ std::vector<std::int64_t> survivors(const std::vector<double>& mass, std::int64_
 
 }  // namespace
 
-HeavyHitters::HeavyHitters(const StateShape& shape, BudgetOf budget, gpu::Backend& device)
+HeavyHitters::HeavyHitters(const AttentionShape& shape, QuotaOf quota, gpu::Backend& device)
     : shape_(shape),
-      budget_(std::move(budget)),
+      quota_(std::move(quota)),
       device_(&device),
       host_(gpu::make_cpu_backend(device.threads())),
       layers_(static_cast<std::size_t>(shape.layers)) {
@@ -55,7 +56,7 @@ void HeavyHitters::require_seen(const gpu::CacheView& cache, std::int64_t tokens
       std::min(seen, tokens), tokens);
 }
 
-void HeavyHitters::follow(std::span<const gpu::CacheView> layers, const StateProgress&) {
+void HeavyHitters::sync_with_cache(std::span<const gpu::CacheView> layers, const StateProgress&) {
   for (const gpu::CacheView& cache : layers) require_seen(cache, cache.tokens());
 }
 
@@ -65,20 +66,19 @@ int HeavyHitters::wants_queries(int, int T) const {
 
 void HeavyHitters::see_queries(const gpu::CacheView& cache, const float* q, int n) {
   Layer& layer = at(cache);
-  if (layer.seen != cache.tokens() - n) return;  // follow() will say so
-  std::vector<float> queries(static_cast<std::size_t>(n) * static_cast<std::size_t>(shape_.query_heads) *
-                             static_cast<std::size_t>(shape_.head_dim));
-  device_->to_host(queries.data(), q, queries.size() * sizeof(float), device_->stream());
-  take_in(layer, cache, n);
+  if (layer.seen != cache.tokens() - n) return;  // sync_with_cache() will say so
+  const std::int64_t count = std::int64_t{n} * shape_.query_heads * shape_.head_dim;
+  const std::vector<float> queries = copy_to_host(*device_, q, count, device_->stream());
+  append_rows(layer, cache, n);
   gather_mass(layer, queries.data(), n);
-  evict(layer, budget_(cache.layer, cache.tokens()));
+  evict(layer, quota_(cache.layer, cache.tokens()));
 }
 
 void HeavyHitters::attend(const gpu::CacheView& cache, const float* q, float* out) {
   require_seen(cache, cache.tokens() - 1);
   Layer& layer = at(cache);
-  take_in(layer, cache, 1);
-  evict(layer, budget_(cache.layer, cache.tokens()));
+  append_rows(layer, cache, 1);
+  evict(layer, quota_(cache.layer, cache.tokens()));
   gather_mass(layer, q, 1);
 
   gpu::CacheView kept;
@@ -109,7 +109,7 @@ std::vector<std::int32_t> HeavyHitters::positions(int layer) const {
   return all;
 }
 
-void HeavyHitters::take_in(Layer& layer, const gpu::CacheView& cache, std::int64_t newest) const {
+void HeavyHitters::append_rows(Layer& layer, const gpu::CacheView& cache, std::int64_t newest) const {
   const HostTail tail(*device_, cache, device_->stream(), newest);
   if (layer.kept + newest > layer.capacity) set_capacity(layer, layer.kept + newest + spare_rows);
   const std::int64_t row = 2 * shape_.head_dim;
@@ -128,7 +128,7 @@ void HeavyHitters::take_in(Layer& layer, const gpu::CacheView& cache, std::int64
 void HeavyHitters::gather_mass(Layer& layer, const float* q, std::int64_t n) const {
   const int d = shape_.head_dim;
   const int group = shape_.query_heads / shape_.kv_heads;
-  const auto scale = index::exact_scale(d);
+  const float scale = index::exact_scale(d);
   const std::int64_t stride = (layer.kept + 63) / 64 * 64 + 32;  // not a power of two, for the sake of the cache's sets
   std::vector<std::int64_t> visible;
   for (std::int64_t i = 0; i < n * group; ++i) visible.push_back(layer.kept - n + i / group + 1);
@@ -149,14 +149,14 @@ void HeavyHitters::gather_mass(Layer& layer, const float* q, std::int64_t n) con
   });
 }
 
-void HeavyHitters::evict(Layer& layer, const Budget& budget) const {
-  if (layer.kept <= budget.k) return;
-  const std::int64_t recent = std::clamp<std::int64_t>(budget.recent, 1, budget.k);
+void HeavyHitters::evict(Layer& layer, const Quota& quota) const {
+  if (layer.kept <= quota.k) return;
+  const std::int64_t recent = std::clamp<std::int64_t>(quota.recent, 1, quota.k);
   const std::int64_t row = 2 * shape_.head_dim;
   for (int h = 0; h < shape_.kv_heads; ++h) {
     Layer::Head& head = layer.heads[static_cast<std::size_t>(h)];
     f16* const rows = layer.rows.data() + h * layer.capacity * row;
-    const std::vector<std::int64_t> stay = survivors(head.mass, budget.k, recent);
+    const std::vector<std::int64_t> stay = survivors(head.mass, quota.k, recent);
     for (std::size_t to = 0; to < stay.size(); ++to) {
       const auto from = static_cast<std::size_t>(stay[to]);
       if (from == to) continue;
@@ -167,7 +167,7 @@ void HeavyHitters::evict(Layer& layer, const Budget& budget) const {
     head.positions.resize(stay.size());
     head.mass.resize(stay.size());
   }
-  layer.kept = budget.k;
+  layer.kept = quota.k;
   if (layer.capacity > 2 * layer.kept + spare_rows) set_capacity(layer, layer.kept + spare_rows);
 }
 

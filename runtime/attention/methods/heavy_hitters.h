@@ -23,18 +23,18 @@ class HeavyHitters : public MethodState {
  public:
   // How many positions a layer keeps, and how many of them are the newest (one at least), when the sequence holds
   // `tokens`.
-  struct Budget {
+  struct Quota {
     std::int64_t k;
     std::int64_t recent;
   };
-  using BudgetOf = std::function<Budget(int layer, std::int64_t tokens)>;
+  using QuotaOf = std::function<Quota(int layer, std::int64_t tokens)>;
 
-  HeavyHitters(const StateShape& shape, BudgetOf budget, gpu::Backend& device);
+  HeavyHitters(const AttentionShape& shape, QuotaOf quota, gpu::Backend& device);
 
   std::unique_ptr<MethodState> fork() const override { return std::make_unique<HeavyHitters>(*this); }
 
-  // Throws Error unless it has watched every token of the sequence.
-  void follow(std::span<const gpu::CacheView> layers, const StateProgress& progress) override;
+  // Throws Error unless it has seen the queries of every token of the sequence.
+  void sync_with_cache(std::span<const gpu::CacheView> layers, const StateProgress& progress) override;
   int wants_queries(int layer, int T) const override;
   void see_queries(const gpu::CacheView& cache, const float* q, int n) override;
   std::uint64_t bytes() const override;
@@ -42,8 +42,8 @@ class HeavyHitters : public MethodState {
   std::vector<std::byte> save() const override;
   void load(std::span<const std::byte> saved);  // into a fresh one; throws Error, after which it is of no use
 
-  // Decode: takes in the cache's newest token, evicting another where the budget is full, and attends with it to what
-  // is kept then. q and out are f32 [Hq][d] in host memory. Throws Error as follow() does.
+  // Decode: takes in the cache's newest token, evicting another where the quota is full, and attends with it to what
+  // is kept then. q and out are f32 [Hq][d] in host memory. Throws Error as sync_with_cache() does.
   void attend(const gpu::CacheView& cache, const float* q, float* out);
 
   // [Hkv][kept], ascending.
@@ -67,14 +67,14 @@ class HeavyHitters : public MethodState {
   Layer& at(const gpu::CacheView& cache) { return layers_[static_cast<std::size_t>(cache.layer)]; }
   void require_seen(const gpu::CacheView& cache, std::int64_t tokens) const;
   // The cache's newest tokens join what is kept, without any mass.
-  void take_in(Layer& layer, const gpu::CacheView& cache, std::int64_t newest) const;
+  void append_rows(Layer& layer, const gpu::CacheView& cache, std::int64_t newest) const;
   // Adds the mass that n queries [n][Hq][d] give to what is kept; they belong to its newest n positions.
   void gather_mass(Layer& layer, const float* q, std::int64_t n) const;
-  void evict(Layer& layer, const Budget& budget) const;
+  void evict(Layer& layer, const Quota& quota) const;
   void set_capacity(Layer& layer, std::int64_t capacity) const;
 
-  StateShape shape_;
-  BudgetOf budget_;
+  AttentionShape shape_;
+  QuotaOf quota_;
   gpu::Backend* device_;
   std::shared_ptr<gpu::Backend> host_;  // attends to the kept rows
   std::vector<Layer> layers_;

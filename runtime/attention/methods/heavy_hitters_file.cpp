@@ -36,7 +36,7 @@ std::vector<std::byte> HeavyHitters::save() const {
 }
 
 void HeavyHitters::load(std::span<const std::byte> saved) {
-  ByteReader reader(saved, "what h2o kept of the context");
+  IndexReader reader(saved, "what h2o kept of the context");
   if (reader.text(static_cast<std::uint32_t>(format.size())) != format) reader.damaged("it has another format");
   for (const std::int32_t n : {shape_.layers, shape_.kv_heads, shape_.head_dim}) {
     if (reader.number<std::int32_t>() != n) reader.damaged("its shape is another model's");

@@ -3,8 +3,8 @@
 
 #include "index/derived/projections.h"
 #include "offload/error.h"
-#include "runtime/attention/choice.h"
 #include "runtime/attention/methods/derived_state.h"
+#include "runtime/attention/selection.h"
 
 // SparQ's ablation of its own step 1 (arXiv 2312.04985, figure 7a): in place of the r components in which the query is
 // largest, r random orthonormal projections R of every key, drawn once. Approximate logits (q R) . (K R) / tau, then
@@ -23,10 +23,10 @@ std::uint64_t mixed(std::uint64_t x) {  // splitmix64's finaliser: neighbours be
   return x ^ (x >> 31);
 }
 
-// The projected keys of every layer. Each head of each layer has its own R, so that a run does not hang on one draw.
+// The projected keys of every layer. Each head of each layer has its own R, so that a run does not depend on one draw.
 class ProjectedKeys : public DerivedState {
  public:
-  ProjectedKeys(const StateShape& shape, int rank, std::uint64_t seed, const offload::Threads& threads)
+  ProjectedKeys(const AttentionShape& shape, int rank, std::uint64_t seed, const offload::Threads& threads)
       : DerivedState(shape, rank, 1), threads_(threads) {
     for (int layer = 0; layer < shape.layers; ++layer) {
       auto directions = std::make_shared<std::vector<float>>();
@@ -93,56 +93,42 @@ class LowRank : public Method {
   std::int64_t window(std::int64_t tokens, int layer) const override { return sparq_window(options_, tokens, layer); }
 
   std::string state_key() const override { return fmt::format("lowrank r={} seed={}", options_.rank, options_.seed); }
-  std::unique_ptr<MethodState> make_state(const StateShape& shape, gpu::Backend& backend) const override {
+  std::unique_ptr<MethodState> make_state(const AttentionShape& shape, gpu::Backend& backend) const override {
     return std::make_unique<ProjectedKeys>(shape, options_.rank, options_.seed, backend.threads());
   }
-  std::uint64_t state_bytes(const StateShape& shape, std::int64_t tokens) const override {
+  std::uint64_t state_bytes(const AttentionShape& shape, std::int64_t tokens) const override {
     return DerivedState::bytes_of(shape, options_.rank, 1, tokens) +
            static_cast<std::uint64_t>(shape.layers * shape.kv_heads) * static_cast<std::uint64_t>(options_.rank) *
                static_cast<std::uint64_t>(shape.head_dim) * sizeof(float);
   }
 
-  void attend(const Step& step, const float* q, float* out) const override {
-    const gpu::CacheView& cache = step.cache;
+  Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const override {
     const auto& state = static_cast<const ProjectedKeys&>(*step.state);
-    const int d = cache.head_dim;
-    const int group = step.query_heads / cache.kv_heads;
+    const int layer = step.cache.layer;
+    const int d = step.head_dim();
+    const int group = step.query_heads / step.kv_heads();
     const std::vector<float> query = query_on_host(step, q, 1);
     std::vector<float> weights;  // [Hq][r]
     std::vector<float> rows;     // [Hq][d]
     for (int h = 0; h < step.query_heads; ++h) {
-      const float* const directions = state.directions(cache.layer).data() + std::ptrdiff_t{h / group} * rank() * d;
+      const float* const directions = state.directions(layer).data() + std::ptrdiff_t{h / group} * rank() * d;
       const ProjectedQuery p = project(query.data() + std::ptrdiff_t{h} * d, directions, rank(), d, temperature());
       weights.insert(weights.end(), p.columns.begin(), p.columns.end());
       rows.insert(rows.end(), p.row.begin(), p.row.end());
     }
-    const TailScores tail =
-        score_tail(HostTail(step.backend, cache, step.stream), rows.data(), step.query_heads, step.backend.threads());
-    const std::vector<std::int32_t> columns = index::every_component(cache.kv_heads, rank());
-    index::ColumnSearch search;
-    search.query_heads = step.query_heads;
-    search.rank = rank();
-    search.components = columns.data();
-    search.weights = weights.data();
-    search.rule = options_.rule;
-    search.per = selects_per(options_);
-    const Choice choice = choose(*this, cache, step.query_heads, selects_per(options_));
-    const Chosen chosen = choose_with_mass(state.columns(cache.layer), search, choice, tail, step.backend.threads());
-    attend_chosen(step, q, choice, chosen, options_.mean_value, out);
-    step.counters += count(cache, step.query_heads);
+    const TailScores tail = score_tail(step, rows);
+    const offload::LayerView projections = state.columns(layer);
+    const HostSearch search{projections, rank(), weights, options_.rule, selects_per(options_)};
+    attend_selection(step, plan, q, select_on_host(step, plan, search, &tail), options_.mean_value, out);
+    return count_planned(step.cache, plan);
   }
 
-  Counters count(const gpu::CacheView& cache, int query_heads) const override {
-    const Choice choice = choose(*this, cache, query_heads, selects_per(options_));
-    Counters counters;
-    const auto S = static_cast<std::uint64_t>(cache.tokens());
-    const auto heads = static_cast<std::uint64_t>(cache.kv_heads);
+  Counters count_planned(const gpu::CacheView& cache, const SelectionPlan& plan) const override {
+    const StepTerms n(cache, plan);
     const auto r = static_cast<std::uint64_t>(rank());
-    counters.at(Place::near, Kind::index) += heads * r * static_cast<std::uint64_t>(cache.store.tokens) * sizeof(f16);
-    count_rows(counters, cache, choice.attended(), Kind::rows);
-    counters.positions_scored = heads * S;
-    counters.elements =
-        heads * sparq_elements(S, r, choice.rows_per_head(cache.kv_heads), static_cast<std::uint64_t>(cache.head_dim));
+    Counters counters = count_selection(cache, plan);
+    counters.at(Place::near, Kind::index) += n.heads * r * static_cast<std::uint64_t>(cache.store.tokens) * sizeof(f16);
+    counters.elements = n.heads * sparq_elements(n.S, r, n.k, n.d);
     return counters;
   }
 

@@ -1,4 +1,4 @@
-#include "runtime/attention/choice.h"
+#include "runtime/attention/selection.h"
 
 // What SparQ (arXiv 2312.04985) would do if its step 1 were perfect: steps 2 and 3 on the exact scores of every
 // position. The search runs near the memory; the softmax, alpha and the group's sums are exact.
@@ -11,36 +11,20 @@ class Oracle : public Method {
 
   std::int64_t window(std::int64_t tokens, int layer) const override { return sparq_window(options_, tokens, layer); }
 
-  void attend(const Step& step, const float* q, float* out) const override {
-    const gpu::CacheView& cache = step.cache;
-    const std::vector<float> query = query_on_host(step, q, index::exact_scale(cache.head_dim));
-    const TailScores tail =
-        score_tail(HostTail(step.backend, cache, step.stream), query.data(), step.query_heads, step.backend.threads());
-    const std::vector<std::int32_t> columns = index::every_component(cache.kv_heads, cache.head_dim);
-    index::ColumnSearch search;
-    search.query_heads = step.query_heads;
-    search.rank = cache.head_dim;
-    search.components = columns.data();
-    search.weights = query.data();
-    search.rule = options_.rule;
-    search.per = selects_per(options_);
-    search.keys = index::exact_keys(cache.store);
-    const Choice choice = choose(*this, cache, step.query_heads, selects_per(options_));
-    attend_chosen(step, q, choice, choose_with_mass(cache.store, search, choice, tail, step.backend.threads()),
-                  options_.mean_value, out);
-    step.counters += count(cache, step.query_heads);
+  Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const override {
+    const std::vector<float> query = query_on_host(step, q, index::exact_scale(step.head_dim()));
+    const TailScores tail = score_tail(step, query);
+    const HostSearch search{step.cache.store, step.head_dim(),       query,
+                            options_.rule,    selects_per(options_), index::exact_keys(step.cache.store)};
+    attend_selection(step, plan, q, select_on_host(step, plan, search, &tail), options_.mean_value, out);
+    return count_planned(step.cache, plan);
   }
 
-  Counters count(const gpu::CacheView& cache, int query_heads) const override {
-    const Choice choice = choose(*this, cache, query_heads, selects_per(options_));
-    Counters counters;
+  Counters count_planned(const gpu::CacheView& cache, const SelectionPlan& plan) const override {
+    const StepTerms n(cache, plan);
+    Counters counters = count_selection(cache, plan);
     count_exact_keys(counters, cache);
-    count_rows(counters, cache, choice.attended(), Kind::rows);
-    const auto S = static_cast<std::uint64_t>(cache.tokens());
-    const auto heads = static_cast<std::uint64_t>(cache.kv_heads);
-    const auto d = static_cast<std::uint64_t>(cache.head_dim);
-    counters.positions_scored = heads * S;
-    counters.elements = heads * sparq_elements(S, d, choice.rows_per_head(cache.kv_heads), d);
+    counters.elements = n.heads * sparq_elements(n.S, n.d, n.k, n.d);
     return counters;
   }
 };

@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "index/derived/page_bounds.h"
-#include "runtime/attention/choice.h"
 #include "runtime/attention/methods/derived_state.h"
+#include "runtime/attention/selection.h"
 
 // Quest (arXiv 2406.10774): every page of consecutive tokens is ranked by an upper bound of what its keys can score,
 // and the best pages are attended whole. A group ranks its pages together, by the sum over its query heads of the
@@ -16,7 +16,7 @@ namespace {
 
 class PageBounds : public DerivedState {
  public:
-  PageBounds(const StateShape& shape, int page, const offload::Threads& threads)
+  PageBounds(const AttentionShape& shape, int page, const offload::Threads& threads)
       : DerivedState(shape, 2 * shape.head_dim, page), page_(page), threads_(threads) {}
 
   std::unique_ptr<MethodState> fork() const override { return std::make_unique<PageBounds>(*this); }
@@ -34,77 +34,54 @@ class Pages : public Method {
  public:
   using Method::Method;
 
-  std::int64_t window(std::int64_t tokens, int) const override { return std::min(options_.window.value_or(0), tokens); }
-
   std::string state_key() const override { return fmt::format("pages page={}", options_.page); }
-  std::unique_ptr<MethodState> make_state(const StateShape& shape, gpu::Backend& backend) const override {
+  std::unique_ptr<MethodState> make_state(const AttentionShape& shape, gpu::Backend& backend) const override {
     return std::make_unique<PageBounds>(shape, options_.page, backend.threads());
   }
-  std::uint64_t state_bytes(const StateShape& shape, std::int64_t tokens) const override {
+  std::uint64_t state_bytes(const AttentionShape& shape, std::int64_t tokens) const override {
     return DerivedState::bytes_of(shape, 2 * shape.head_dim, options_.page, tokens);
   }
 
-  void attend(const Step& step, const float* q, float* out) const override {
-    const gpu::CacheView& cache = step.cache;
-    const Choice pages = pages_of(cache, step.query_heads);
-    Chosen chosen;
-    if (pages.k > 0) {
-      const int bounds = 2 * cache.head_dim;
-      const std::vector<float> weights =
-          index::bound_weights(query_on_host(step, q, index::exact_scale(cache.head_dim)), cache.head_dim);
-      const std::vector<std::int32_t> columns = index::every_component(cache.kv_heads, bounds);
-      index::ColumnSearch search;
-      search.query_heads = step.query_heads;
-      search.rank = bounds;
-      search.components = columns.data();
-      search.weights = weights.data();
-      search.limit = pages.limit;
-      search.k = pages.k;
-      search.rule = options_.rule;
-      search.per = selects_per(options_);
-      std::vector<std::int32_t> best(static_cast<std::size_t>(pages.lists) * static_cast<std::size_t>(pages.k));
-      index::SearchResult result;
-      result.positions = best.data();
-      index::search_columns(static_cast<const PageBounds&>(*step.state).columns(cache.layer), search,
-                            step.backend.threads(), result);
-      for (const std::int32_t page : best) {
-        for (std::int32_t t = 0; t < options_.page; ++t) chosen.positions.push_back(page * options_.page + t);
+  // In whole pages: as many as k has room for, one at least where it has any; what is behind the last whole page before
+  // the window is attended anyway.
+  SelectionPlan plan_selection(const gpu::CacheView& cache, int query_heads) const override {
+    SelectionPlan plan = Method::plan_selection(cache, query_heads);
+    const std::int64_t pages = plan.limit / options_.page;
+    plan.limit = pages * options_.page;
+    if (plan.k > 0) {
+      const std::int64_t wanted = std::max(1, plan.k / options_.page);
+      plan.k = static_cast<int>(std::min(wanted, pages)) * options_.page;
+    }
+    return plan;
+  }
+
+  Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const override {
+    Selection selection;
+    if (plan.k > 0) {
+      const int d = step.head_dim();
+      const std::vector<float> weights = index::bound_weights(query_on_host(step, q, index::exact_scale(d)), d);
+      const offload::LayerView bounds = static_cast<const PageBounds&>(*step.state).columns(step.cache.layer);
+      SelectionPlan pages = plan;
+      pages.limit /= options_.page;
+      pages.k /= options_.page;
+      const HostSearch search{bounds, 2 * d, weights, options_.rule, selects_per(options_)};
+      for (const std::int32_t page : select_on_host(step, pages, search, nullptr).positions) {
+        for (std::int32_t t = 0; t < options_.page; ++t) selection.positions.push_back(page * options_.page + t);
       }
     }
-    attend_chosen(step, q, tokens_of(pages), chosen, false, out);
-    step.counters += count(cache, step.query_heads);
+    attend_selection(step, plan, q, selection, false, out);
+    return count_planned(step.cache, plan);
   }
 
-  Counters count(const gpu::CacheView& cache, int query_heads) const override {
-    const Choice pages = pages_of(cache, query_heads);
-    const Choice choice = tokens_of(pages);
-    Counters counters;
-    const auto heads = static_cast<std::uint64_t>(cache.kv_heads);
-    const auto d = static_cast<std::uint64_t>(cache.head_dim);
+  Counters count_planned(const gpu::CacheView& cache, const SelectionPlan& plan) const override {
+    const StepTerms n(cache, plan);
     // A search reads every bound there is, also of the pages that the window takes in.
-    const auto bounded = pages.k == 0 ? 0 : static_cast<std::uint64_t>(cache.store.tokens / options_.page);
-    counters.at(Place::near, Kind::index) += heads * bounded * 2 * d * sizeof(f16);
-    count_rows(counters, cache, choice.attended(), Kind::rows);
-    counters.positions_scored = heads * bounded;
-    counters.elements = heads * pages_elements(bounded, choice.rows_per_head(cache.kv_heads), d);
+    const auto bounded = plan.k == 0 ? 0 : static_cast<std::uint64_t>(cache.store.tokens / options_.page);
+    Counters counters = count_selection(cache, plan);
+    counters.at(Place::near, Kind::index) += n.heads * bounded * 2 * n.d * sizeof(f16);
+    counters.positions_scored = n.heads * bounded;
+    counters.elements = n.heads * pages_elements(bounded, n.k, n.d);
     return counters;
-  }
-
- private:
-  // In pages: as many as k has room for, one at least where it has any; what is behind the last whole page before the
-  // window is attended anyway.
-  Choice pages_of(const gpu::CacheView& cache, int query_heads) const {
-    Choice choice = choose(*this, cache, query_heads, selects_per(options_));
-    choice.limit /= options_.page;
-    if (choice.k > 0)
-      choice.k = static_cast<int>(std::min<std::int64_t>(std::max(1, choice.k / options_.page), choice.limit));
-    return choice;
-  }
-
-  Choice tokens_of(Choice pages) const {
-    pages.limit *= options_.page;
-    pages.k *= options_.page;
-    return pages;
   }
 };
 

@@ -1,4 +1,4 @@
-#include "runtime/attention/choice.h"
+#include "runtime/attention/selection.h"
 
 // SparQ Attention (arXiv 2312.04985, section 4 and appendix B): r columns of K choose k positions, whose rows are
 // fetched; the mean value stands in for the rest.
@@ -11,36 +11,24 @@ class Sparq : public Method {
 
   std::int64_t window(std::int64_t tokens, int layer) const override { return sparq_window(options_, tokens, layer); }
 
-  void attend(const Step& step, const float* q, float* out) const override {
-    const Choice choice = choose(*this, step.cache, step.query_heads, index::SelectPer::kv_head);
+  index::SelectPer selection_per() const override { return index::SelectPer::kv_head; }
+
+  Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const override {
     gpu::SparqSelect select;
     select.rank = options_.rank;
     select.rule = options_.rule;
     select.temperature = options_.temperature;
-    select.limit = choice.limit;
-    select.k = choice.k;
-    std::int32_t* positions = positions_for(step, std::int64_t{choice.lists} * choice.k);
-    float* alpha = alpha_for(step);
-    step.backend.select_sparq(step.cache, q, step.query_heads, select, positions, alpha, step.stream);
-    attend_positions(step, q, choice, positions, options_.mean_value ? alpha : nullptr, out);
-    step.counters += count(step.cache, step.query_heads);
-    if (step.trace) {
-      step.trace->alpha.resize(static_cast<std::size_t>(step.query_heads));
-      step.backend.to_host(step.trace->alpha.data(), alpha, step.trace->alpha.size() * sizeof(float), step.stream);
-    }
+    const auto [positions, alpha] = select_on_device(step, plan, q, select);
+    attend_positions(step, plan, q, positions, options_.mean_value ? alpha : nullptr, out);
+    if (step.trace != nullptr) step.trace->alpha = copy_to_host(step.backend, alpha, step.query_heads, step.stream);
+    return count_planned(step.cache, plan);
   }
 
-  Counters count(const gpu::CacheView& cache, int query_heads) const override {
-    const Choice choice = choose(*this, cache, query_heads, index::SelectPer::kv_head);
-    Counters counters;
+  Counters count_planned(const gpu::CacheView& cache, const SelectionPlan& plan) const override {
+    const StepTerms n(cache, plan);
+    Counters counters = count_selection(cache, plan);
     count_columns(counters, cache, options_.rank, Place::link);
-    count_rows(counters, cache, choice.attended(), Kind::rows);
-    const auto S = static_cast<std::uint64_t>(cache.tokens());
-    const auto heads = static_cast<std::uint64_t>(cache.kv_heads);
-    counters.positions_scored = heads * S;
-    counters.elements =
-        heads * sparq_elements(S, static_cast<std::uint64_t>(options_.rank), choice.rows_per_head(cache.kv_heads),
-                               static_cast<std::uint64_t>(cache.head_dim));
+    counters.elements = n.heads * sparq_elements(n.S, static_cast<std::uint64_t>(options_.rank), n.k, n.d);
     return counters;
   }
 };

@@ -1,6 +1,4 @@
-#include <algorithm>
-
-#include "runtime/attention/choice.h"
+#include "runtime/attention/selection.h"
 
 // Top-k attention (arXiv 2502.06766): an exact nearest-neighbour search over K near the memory, then k rows.
 namespace hayloft::runtime {
@@ -10,46 +8,35 @@ class TopK : public Method {
  public:
   using Method::Method;
 
-  std::int64_t window(std::int64_t tokens, int) const override { return std::min(options_.window.value_or(0), tokens); }
-
-  void attend(const Step& step, const float* q, float* out) const override {
-    const gpu::CacheView& cache = step.cache;
-    const Choice choice = choose(*this, cache, step.query_heads, selects_per(options_));
-    Chosen chosen;
-    if (choice.k > 0) {
-      const index::ExactSearch search{step.query_heads, choice.limit,          choice.k,
-                                      options_.rule,    selects_per(options_), options_.faiss};
-      const std::vector<float> query = query_on_host(step, q, 1.0f);
+  Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const override {
+    Selection selection;
+    if (plan.k > 0) {
+      const index::ExactSearch search{step.query_heads,      plan.limit,    plan.k, options_.rule,
+                                      selects_per(options_), options_.faiss};
+      selection.positions.resize(static_cast<std::size_t>(plan.positions()));
+      index::SearchResult result;
+      result.positions = selection.positions.data();
+      const std::vector<float> query = query_on_host(step, q, 1);
       TailScores tail;
-      if (index::needs_tail_softmax(search)) tail = exact_tail(step, query);
-      chosen.positions.resize(static_cast<std::size_t>(choice.lists) * static_cast<std::size_t>(choice.k));
-      index::search_exact(cache.store, query.data(), search, step.backend.threads(),
-                          {chosen.positions.data(), tail.max.empty() ? nullptr : tail.max.data(),
-                           tail.sum.empty() ? nullptr : tail.sum.data(), nullptr});
+      if (index::needs_tail_softmax(search)) {
+        std::vector<float> weights = query;
+        for (float& x : weights) x *= index::exact_scale(step.head_dim());
+        tail = score_tail(step, weights);
+        result.max = tail.max.data();
+        result.sum = tail.sum.data();
+      }
+      index::search_exact(step.cache.store, query.data(), search, step.backend.threads(), result);
     }
-    attend_chosen(step, q, choice, chosen, false, out);
-    step.counters += count(step.cache, step.query_heads);
+    attend_selection(step, plan, q, selection, false, out);
+    return count_planned(step.cache, plan);
   }
 
-  Counters count(const gpu::CacheView& cache, int query_heads) const override {
-    const Choice choice = choose(*this, cache, query_heads, selects_per(options_));
-    Counters counters;
+  Counters count_planned(const gpu::CacheView& cache, const SelectionPlan& plan) const override {
+    const StepTerms n(cache, plan);
+    Counters counters = count_selection(cache, plan);
     count_exact_keys(counters, cache);
-    count_rows(counters, cache, choice.attended(), Kind::rows);
-    const auto S = static_cast<std::uint64_t>(cache.tokens());
-    const auto heads = static_cast<std::uint64_t>(cache.kv_heads);
-    counters.positions_scored = heads * S;
-    counters.elements =
-        heads * topk_elements(S, choice.rows_per_head(cache.kv_heads), static_cast<std::uint64_t>(cache.head_dim));
+    counters.elements = n.heads * topk_elements(n.S, n.k, n.d);
     return counters;
-  }
-
- private:
-  // The tail's logits and their softmax.
-  static TailScores exact_tail(const Step& step, std::vector<float> query) {
-    for (float& x : query) x *= index::exact_scale(step.head_dim());
-    return score_tail(HostTail(step.backend, step.cache, step.stream), query.data(), step.query_heads,
-                      step.backend.threads());
   }
 };
 

@@ -15,32 +15,20 @@ class Window : public Method {
     return std::min(tokens, std::max<std::int64_t>(1, options_.k.at(layer).of(tokens) - options_.sinks));
   }
 
-  void attend(const Step& step, const float* q, float* out) const override {
-    const gpu::Attended what = attended(step.cache);
-    step.backend.attend(step.cache, q, step.query_heads, what, out, step.stream);
-    step.counters += count(step.cache, step.query_heads);
-    record(step, what);
+  SelectionPlan plan_selection(const gpu::CacheView& cache, int) const override {
+    SelectionPlan plan;
+    plan.tokens = cache.tokens();
+    plan.limit = plan.tokens - window(plan.tokens, cache.layer);
+    plan.sinks = std::min(options_.sinks, plan.limit);
+    return plan;
   }
 
-  Counters count(const gpu::CacheView& cache, int) const override {
-    const gpu::Attended what = attended(cache);
-    Counters counters;
-    count_rows(counters, cache, what, Kind::rows);
-    const auto k = static_cast<std::uint64_t>(what.ranges[0].end + what.ranges[1].end - what.ranges[1].begin);
-    const auto heads = static_cast<std::uint64_t>(cache.kv_heads);
-    counters.positions_scored = heads * k;
-    counters.elements = heads * window_elements(k, static_cast<std::uint64_t>(cache.head_dim));
+  Counters count_planned(const gpu::CacheView& cache, const SelectionPlan& plan) const override {
+    const StepTerms n(cache, plan);
+    Counters counters = count_selection(cache, plan);
+    counters.positions_scored = n.heads * n.k;
+    counters.elements = n.heads * window_elements(n.k, n.d);
     return counters;
-  }
-
- private:
-  gpu::Attended attended(const gpu::CacheView& cache) const {
-    const std::int64_t S = cache.tokens();
-    const std::int64_t recent = S - window(S, cache.layer);
-    gpu::Attended what;
-    what.ranges[0] = {0, std::min(options_.sinks, recent)};
-    what.ranges[1] = {recent, S};
-    return what;
   }
 };
 

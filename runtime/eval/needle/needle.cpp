@@ -1,8 +1,9 @@
 #include "runtime/eval/needle/needle.h"
 
 #include <algorithm>
-#include <chrono>
+#include <optional>
 
+#include "offload/clock.h"
 #include "offload/error.h"
 #include "offload/format.h"
 #include "runtime/eval/needle/context.h"
@@ -11,11 +12,6 @@
 namespace hayloft::runtime {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
 constexpr int answer_tokens = 12;      // at most: one digit a token, a space, and what ends the number
 constexpr int smallest_context = 256;  // tokens: room for the opening and a needle
 
@@ -23,6 +19,31 @@ bool answer_ended(const std::string& text) {
   const std::size_t begin = text.find_first_of("0123456789");
   return begin != std::string::npos && text.find_first_not_of("0123456789", begin) != std::string::npos;
 }
+
+// The mean recall of every step and global layer, and the time that it takes to measure.
+class RecallMeter : public StepObserver {
+ public:
+  RecallMeter(std::int64_t k, index::SelectPer per) : k_(k), per_(per) {}
+
+  bool wants(int, std::int64_t) override { return true; }
+  void see(const ObservedStep& step) override {
+    const Clock::time_point start = Clock::now();
+    sum_ += recall(step.backend, step.cache, step.q, step.query_heads, step.trace, k_, per_);
+    ++count_;
+    seconds_ += seconds_since(start);
+  }
+  double seconds() const { return seconds_; }
+  std::optional<double> mean() const {
+    return count_ > 0 ? std::optional(sum_ / static_cast<double>(count_)) : std::nullopt;
+  }
+
+ private:
+  std::int64_t k_;
+  index::SelectPer per_;
+  double sum_ = 0;
+  std::int64_t count_ = 0;
+  double seconds_ = 0;
+};
 
 class Run {
  public:
@@ -65,7 +86,7 @@ class Run {
     const std::vector<std::int32_t> context_tokens = needle_context(tokenizer_, filler, needles, length);
     const Clock::time_point start = Clock::now();
     Session context(model_, arena_, options_.session);
-    for (const auto& method : methods_) context.watch(*method);
+    for (const auto& method : methods_) context.attach_method(*method);
     context.append(context_tokens, hooks_.prefill);
     const double prefill_seconds = seconds_since(start);
     for (const auto& method : methods_) {
@@ -73,7 +94,7 @@ class Run {
       context.prepare(*method, hooks_.prepare);
       const double prepare_seconds = seconds_since(before);
       for (const Needle& needle : needles) {
-        NeedleRow row = ask(context, *method, needle);
+        NeedleRow row = ask(context, method, needle);
         row.prefill_seconds = prefill_seconds;
         row.prepare_seconds = prepare_seconds;
         if (const MethodState* state = context.state(*method)) row.state_bytes = state->bytes();
@@ -83,30 +104,21 @@ class Run {
     }
   }
 
-  NeedleRow ask(const Session& context, const Method& method, const Needle& needle) {
+  NeedleRow ask(const Session& context, const SharedMethod& method, const Needle& needle) {
     const std::int64_t length = context.tokens();
     NeedleRow row;
-    row.attn = method.options();
+    row.attn = method->options();
     row.tokens = length;
     row.depth = needle.depth;
     row.expected = needle.digits;
-    row.window = method.window(length);
-    row.k = method.recall_k(length);
+    row.window = method->window(length);
+    row.k = method->recall_k(length);
 
     Session session = context.fork();
+    session.set_method(method);
     session.set_prefill({});  // the question attends exactly, like its last token by `dense`
-    double recall_sum = 0;
-    std::int64_t recall_count = 0;
-    double observing_seconds = 0;
-    if (row.k > 0) {
-      const index::SelectPer per = selects_per(method.options());
-      session.observe([&, per](int, const gpu::CacheView& cache, const float* q, const StepTrace& trace) {
-        const Clock::time_point start = Clock::now();
-        recall_sum += recall(model_.backend(), cache, q, model_.config().query_heads, trace, row.k, per);
-        ++recall_count;
-        observing_seconds += seconds_since(start);
-      });
-    }
+    const auto meter = std::make_shared<RecallMeter>(row.k, selects_per(method->options()));
+    if (row.k > 0) session.add_observer(meter);
     const std::vector<std::int32_t> question = tokenizer_.encode(needle.question(), false);
     session.append(std::span(question).first(question.size() - 1));
     const Clock::time_point start = Clock::now();
@@ -114,15 +126,15 @@ class Run {
     std::vector<std::int32_t> answer;
     Sampler greedy(SamplerOptions{});
     while (static_cast<int>(answer.size()) < answer_tokens && !answer_ended(tokenizer_.decode(answer))) {
-      token = session.next(token, method, greedy);
+      token = session.next(token, greedy);
       answer.push_back(token);
     }
     const double steps = static_cast<double>(session.steps());
-    row.decode_ms_per_token = (seconds_since(start) - observing_seconds) * 1000 / steps;
+    row.decode_ms_per_token = (seconds_since(start) - meter->seconds()) * 1000 / steps;
     row.link_bytes_per_token = static_cast<double>(session.counters().total(Place::link)) / steps;
     row.near_bytes_per_token = static_cast<double>(session.counters().total(Place::near)) / steps;
     row.positions_scored_per_token = static_cast<double>(session.counters().positions_scored) / steps;
-    if (recall_count > 0) row.recall = recall_sum / static_cast<double>(recall_count);
+    row.recall = meter->mean();
     row.answer = digits_of_answer(tokenizer_.decode(answer));
     row.hit = row.answer == row.expected;
     return row;
@@ -133,7 +145,7 @@ class Run {
   offload::Arena& arena_;
   const NeedleOptions& options_;
   const NeedleHooks& hooks_;
-  std::vector<std::unique_ptr<Method>> methods_;
+  std::vector<SharedMethod> methods_;
   std::vector<NeedleRow> rows_;
 };
 

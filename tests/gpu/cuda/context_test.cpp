@@ -31,9 +31,8 @@ class SavedContextOnCuda : public CudaTest {
     std::vector<float> answer(const std::filesystem::path& context) {
       const offload::Snapshot snapshot = offload::Snapshot::open(context);
       runtime::Session session = runtime::open_context(source(), arena, snapshot, {});
-      const auto dense = runtime::make_method(runtime::parse_method("dense", {}), model.config().head_dim);
       std::vector<float> logits;
-      for (const std::int32_t token : tokenizer.encode(" magic", false)) logits = session.step(token, *dense);
+      for (const std::int32_t token : tokenizer.encode(" magic", false)) logits = session.step(token);
       return logits;
     }
 

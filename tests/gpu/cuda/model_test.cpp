@@ -64,9 +64,8 @@ class ModelOnCuda : public CudaTest, public ::testing::WithParamInterface<Tested
   // Reads by decode steps, whose attention is in f32 on both sides. The backends add in another order, after which a
   // key or a value in so many rounds to its neighbour in f16.
   void step(std::int32_t token) {
-    const auto dense = method("dense");
-    const std::vector<float> expected = on_cpu->session.step(token, *dense);
-    EXPECT_TRUE(near(on_cuda->session.step(token, *dense), expected, 0x1p-9 * largest(expected)));
+    const std::vector<float> expected = on_cpu->session.step(token);
+    EXPECT_TRUE(near(on_cuda->session.step(token), expected, 0x1p-9 * largest(expected)));
   }
 
   void expect_same_steps(std::initializer_list<const char*> methods) {
@@ -75,12 +74,12 @@ class ModelOnCuda : public CudaTest, public ::testing::WithParamInterface<Tested
     for (const char* text : methods) {
       SCOPED_TRACE(text);
       // In forks: whatever a method leaves out stays out of what the next one finds.
-      const std::vector<float> expected = on_cpu->session.fork().step(7, *method(text));
-      EXPECT_TRUE(near(on_cuda->session.fork().step(7, *method(text)), expected, 0x1p-9 * largest(expected)));
+      const std::vector<float> expected = on_cpu->session.fork().set_method(method(text)).step(7);
+      EXPECT_TRUE(near(on_cuda->session.fork().set_method(method(text)).step(7), expected, 0x1p-9 * largest(expected)));
     }
   }
 
-  std::unique_ptr<runtime::Method> method(const char* text) const {
+  runtime::SharedMethod method(const char* text) const {
     return runtime::make_method(runtime::parse_method(text, {}), on_cpu->model.config().head_dim);
   }
 
@@ -113,9 +112,8 @@ TEST_P(ModelOnCuda, ReadsLayerByLayerWhatItReadsChunkByChunk) {
   EXPECT_EQ(by_layer.cache().spilled_bytes(), by_chunk.cache().spilled_bytes());
   EXPECT_LT(cuda->memory().used_bytes - before, by_chunk.cache().device_bytes() + (std::uint64_t{8} << 20))
       << "what was held is given back";
-  const auto dense = method("dense");
-  const std::vector<float> expected = by_chunk.step(5, *dense);
-  EXPECT_TRUE(near(by_layer.step(5, *dense), expected, 0x1p-6 * largest(expected)));
+  const std::vector<float> expected = by_chunk.step(5);
+  EXPECT_TRUE(near(by_layer.step(5), expected, 0x1p-6 * largest(expected)));
 }
 
 TEST_P(ModelOnCuda, DecodesByEveryMethodAsTheCpuDoes) {
@@ -132,29 +130,31 @@ TEST_P(ModelOnCudaByColumns, DecodesByEveryMethodThatReadsColumnsAsTheCpuDoes) {
 
 TEST_P(ModelOnCuda, KeepsTheHeavyHittersThatTheCpuKeeps) {
   const auto h2o = method("h2o:k=16");
+  on_cpu->session.set_method(h2o);
+  on_cuda->session.set_method(h2o);
   for (const std::int32_t token : random_tokens(43, 5)) {
-    const std::vector<float> expected = on_cpu->session.step(token, *h2o);
-    ASSERT_TRUE(near(on_cuda->session.step(token, *h2o), expected, 0x1p-9 * largest(expected)));
+    const std::vector<float> expected = on_cpu->session.step(token);
+    ASSERT_TRUE(near(on_cuda->session.step(token), expected, 0x1p-9 * largest(expected)));
   }
 }
 
 TEST_P(ModelOnCuda, ShowsThePromptsQueriesToWhoKeepsHeavyHitters) {
   // With all of them kept there is no choice to make, and it is dense attention.
   const auto h2o = method("h2o:k=1000");
-  on_cuda->session.watch(*h2o);
+  on_cuda->session.attach_method(*h2o);
   on_cuda->session.append(random_tokens(100, 6));
-  const std::vector<float> expected = on_cuda->session.fork().step(7, *method("dense"));
-  EXPECT_TRUE(near(on_cuda->session.step(7, *h2o), expected, 0x1p-9 * largest(expected)));
+  const std::vector<float> expected = on_cuda->session.fork().set_method(method("dense")).step(7);
+  EXPECT_TRUE(near(on_cuda->session.set_method(h2o).step(7), expected, 0x1p-9 * largest(expected)));
 }
 
 TEST_P(ModelOnCuda, ReadsAPromptAsTheCpuDoes) {
   const auto tokens = random_tokens(100, 6);
   on_cpu->session.append(tokens);
   on_cuda->session.append(tokens);
-  const std::vector<float> expected = on_cpu->session.step(7, *method("dense"));
+  const std::vector<float> expected = on_cpu->session.step(7);
   // Prefill rounds queries and weights to f16: a score of these models, up to 16 or so, is off by 2^-11 of its terms, a
   // weight by 2^-7 of itself then, and an output by as much of the values. Layers add up, three or four.
-  EXPECT_TRUE(near(on_cuda->session.step(7, *method("dense")), expected, 0x1p-5 * largest(expected)));
+  EXPECT_TRUE(near(on_cuda->session.step(7), expected, 0x1p-5 * largest(expected)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Architectures, ModelOnCuda,

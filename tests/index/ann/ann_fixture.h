@@ -43,7 +43,7 @@ struct Fixture {
 
   Ann build(const std::string& factory, bool aware = true) const {
     Ann ann({factory, aware}, 1, 2, d());
-    ann.follow(std::vector{layer.view()}, threads);
+    ann.sync_with_store(std::vector{layer.view()}, threads);
     return ann;
   }
 

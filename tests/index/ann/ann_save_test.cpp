@@ -40,7 +40,7 @@ TEST(SavedAnn, AnswersAndGrowsAsTheOneThatWasSaved) {
       if (!aware && std::string(factory) != "IVF32,SQ8") continue;
       Ann ann({factory, aware}, 1, 2, 64);
       ann.see_queries(0, fixture.query.data(), 1, fixture.query_heads);
-      ann.follow(std::vector{fixture.first(9216)}, fixture.threads);
+      ann.sync_with_store(std::vector{fixture.first(9216)}, fixture.threads);
       Ann taken({factory, aware}, 1, 2, 64);
       taken.load(ann.save());
       EXPECT_EQ(taken.tokens(0), 9216);
@@ -48,11 +48,11 @@ TEST(SavedAnn, AnswersAndGrowsAsTheOneThatWasSaved) {
       EXPECT_EQ(taken.bytes(), ann.bytes()) << factory;
       EXPECT_EQ(taken.save(), ann.save()) << factory;
       EXPECT_EQ(fixture.find(taken, few(fixture, 40)), fixture.find(ann, few(fixture, 40))) << factory;
-      taken.follow(std::vector{fixture.layer.view()}, fixture.threads);
+      taken.sync_with_store(std::vector{fixture.layer.view()}, fixture.threads);
       EXPECT_EQ(taken.tokens(0), 9216 + Ann::step_tokens);
       // Adding to lists and codes has nothing random in it; to a graph, the levels of keys.
       if (std::string(factory).find("HNSW") != std::string::npos) continue;
-      ann.follow(std::vector{fixture.layer.view()}, fixture.threads);
+      ann.sync_with_store(std::vector{fixture.layer.view()}, fixture.threads);
       EXPECT_EQ(fixture.find(taken, few(fixture, 40)), fixture.find(ann, few(fixture, 40))) << factory;
     }
   }
@@ -65,8 +65,8 @@ TEST(SavedAnn, NothingBuiltYetIsSavedToo) {
   Ann taken({"", true}, 1, 2, 64);
   taken.load(ann.save());
   EXPECT_EQ(taken.save(), ann.save());
-  taken.follow(std::vector{fixture.layer.view()}, fixture.threads);
-  ann.follow(std::vector{fixture.layer.view()}, fixture.threads);
+  taken.sync_with_store(std::vector{fixture.layer.view()}, fixture.threads);
+  ann.sync_with_store(std::vector{fixture.layer.view()}, fixture.threads);
   EXPECT_EQ(taken.save(), ann.save());
 }
 
@@ -83,7 +83,8 @@ TEST(SavedAnn, AnotherKindOrModelOrALongerContextIsRefused) {
   EXPECT_TRUE(refuses(load({"IVF32,Flat", true}, 1, 2, 128), {"another model"}));
   Ann ann({"IVF32,Flat", true}, 1, 2, 64);
   ann.load(saved);
-  EXPECT_TRUE(refuses([&] { ann.follow(std::vector{fixture.first(8192)}, fixture.threads); }, {"9000", "8192"}));
+  EXPECT_TRUE(
+      refuses([&] { ann.sync_with_store(std::vector{fixture.first(8192)}, fixture.threads); }, {"9000", "8192"}));
 }
 
 TEST(SavedAnn, BytesThatEndEarlyOrGoOnAreRefused) {

@@ -57,7 +57,7 @@ TEST(Ann, WhatIsNotYetIndexedIsComparedExactly) {
   AnnSearch search = fixture.asked(100);
   search.probes = 32;
   EXPECT_EQ(fixture.find(ann, search), fixture.exact(100, search.limit)) << "nothing is built";
-  ann.follow(std::vector{fixture.first(18432)}, fixture.threads);
+  ann.sync_with_store(std::vector{fixture.first(18432)}, fixture.threads);
   EXPECT_EQ(ann.tokens(0), 18432);
   EXPECT_EQ(fixture.find(ann, search), fixture.exact(100, search.limit));
 }
@@ -96,13 +96,13 @@ TEST(Ann, DecodingAddsAFewKeysAtATimeAndEndsWithWhatBuildingAtOnceGives) {
   const Fixture fixture(64, 20000);
   // The same lists: trained on the same keys.
   Ann grown({"IVF32,Flat", true}, 1, 2, 64);
-  grown.follow(std::vector{fixture.first(18432)}, fixture.threads);
+  grown.sync_with_store(std::vector{fixture.first(18432)}, fixture.threads);
   Ann other = grown.fork();
   int calls = 0;
-  for (; grown.tokens(0) < 20000; ++calls) grown.follow(std::vector{fixture.layer.view()}, fixture.threads);
+  for (; grown.tokens(0) < 20000; ++calls) grown.sync_with_store(std::vector{fixture.layer.view()}, fixture.threads);
   EXPECT_EQ(calls, (20000 - 18432 + Ann::step_tokens - 1) / Ann::step_tokens);
   EXPECT_EQ(other.tokens(0), 18432) << "a fork sees nothing of it";
-  other.follow(std::vector{fixture.first(19456)}, fixture.threads);
+  other.sync_with_store(std::vector{fixture.first(19456)}, fixture.threads);
   EXPECT_EQ(other.tokens(0), 18432 + Ann::step_tokens);
   EXPECT_EQ(grown.tokens(0), 20000);
 
@@ -119,12 +119,12 @@ TEST(Ann, ForksAndTheirOriginAnswerTheSameWhileOneOfThemGrows) {
   const Fixture fixture(64, 20000);
   for (const char* factory : {"IVF32,Flat", "IVF32,SQ8", "HNSW16", "SQ8"}) {
     Ann ann({factory, true}, 1, 2, 64);
-    ann.follow(std::vector{fixture.first(18432)}, fixture.threads);
+    ann.sync_with_store(std::vector{fixture.first(18432)}, fixture.threads);
     AnnSearch search = fixture.asked(50);
     search.limit = 18432;
     const Positions before = fixture.find(ann, search);
     Ann fork = ann.fork();
-    while (fork.tokens(0) < 20000) fork.follow(std::vector{fixture.layer.view()}, fixture.threads);
+    while (fork.tokens(0) < 20000) fork.sync_with_store(std::vector{fixture.layer.view()}, fixture.threads);
     EXPECT_EQ(fixture.find(ann, search), before) << factory;
     EXPECT_EQ(ann.tokens(0), 18432);
   }
@@ -133,9 +133,9 @@ TEST(Ann, ForksAndTheirOriginAnswerTheSameWhileOneOfThemGrows) {
 TEST(Ann, AContextThatHasGrownFarIsIndexedAnew) {
   const Fixture fixture(64, 20000);
   Ann ann({"", true}, 1, 2, 64);
-  ann.follow(std::vector{fixture.first(8192)}, fixture.threads);
+  ann.sync_with_store(std::vector{fixture.first(8192)}, fixture.threads);
   EXPECT_EQ(ann.factory(), default_ann_factory(8192));
-  ann.follow(std::vector{fixture.layer.view()}, fixture.threads);
+  ann.sync_with_store(std::vector{fixture.layer.view()}, fixture.threads);
   EXPECT_EQ(ann.factory(), default_ann_factory(20000));
   EXPECT_EQ(ann.tokens(0), 20000);
 }
@@ -170,7 +170,7 @@ TEST(Ann, ListsRankedByTheirSpreadTooFindMoreInAsManyKeys) {
     for (float& x : queries) x = normal(engine);
     aware.see_queries(0, queries.data(), 1, fixture.query_heads);
   }
-  aware.follow(std::vector{fixture.layer.view()}, fixture.threads);
+  aware.sync_with_store(std::vector{fixture.layer.view()}, fixture.threads);
   AnnSearch search = fixture.asked(64);
   search.probes = 16;
   EXPECT_GT(fixture.recall(fixture.find(aware, search), 64, 20000),
@@ -181,14 +181,14 @@ TEST(Ann, ProgressEndsWithEverythingAndThrowingStops) {
   const Fixture fixture(64, 20000);
   Ann ann({"IVF32,Flat", true}, 1, 2, 64);
   struct Stop {};
-  EXPECT_THROW(ann.follow(std::vector{fixture.layer.view()}, fixture.threads,
-                          [](std::int64_t done, std::int64_t) {
-                            if (done > 0) throw Stop();
-                          }),
+  EXPECT_THROW(ann.sync_with_store(std::vector{fixture.layer.view()}, fixture.threads,
+                                   [](std::int64_t done, std::int64_t) {
+                                     if (done > 0) throw Stop();
+                                   }),
                Stop);
   EXPECT_LT(ann.tokens(0), 20000);
   std::int64_t last = -1;
-  ann.follow(std::vector{fixture.layer.view()}, fixture.threads, [&](std::int64_t done, std::int64_t total) {
+  ann.sync_with_store(std::vector{fixture.layer.view()}, fixture.threads, [&](std::int64_t done, std::int64_t total) {
     EXPECT_GT(done, last);
     EXPECT_EQ(total, 20000);
     last = done;

@@ -183,7 +183,7 @@ TEST(Quantise, AnInfinityIsTheLargestFiniteNumberAndNaNIsZero) {
   }
 }
 
-TEST(Quantise, ASubtileOfZerosHasScaleZero) {
+TEST(Quantise, AGroupOfZerosHasScaleZero) {
   for (const ColumnFormat format : integer_formats) {
     const auto key = [](int t, int c) { return f16{static_cast<std::uint16_t>((t + c) % 2 ? 0x8000 : 0)}; };
     const FilledBlock block(format, 8, 64, 64, key);

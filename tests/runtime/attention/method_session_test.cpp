@@ -39,7 +39,7 @@ class MethodSessionTest : public ::testing::TestWithParam<const char*> {
     }
   }
 
-  std::unique_ptr<Method> method(const std::string& text) const {
+  SharedMethod method(const std::string& text) const {
     return make_method(parse_method(text, {}), model.config().head_dim);
   }
 
@@ -48,7 +48,7 @@ class MethodSessionTest : public ::testing::TestWithParam<const char*> {
     SessionOptions with_order = options;
     with_order.prefill.order = order;
     Session session(model, arena, with_order);
-    session.watch(watched);
+    session.attach_method(watched);
     session.append(std::span(tokens).first(100));
     return session;
   }
@@ -72,10 +72,11 @@ TEST_P(MethodSessionTest, EverythingKeptAndChosenIsDenseWhileTheSequenceGrows) {
     const auto tested = method(text);
     const auto dense = method("dense");
     Session session = read(*tested);
+    session.set_method(tested);
     Session expected = read(*dense);
     // Blocks spill on the way, and what is kept follows.
     for (std::size_t i = 100; i < 130; ++i) {
-      expect_close(session.step(tokens[i], *tested), expected.step(tokens[i], *dense));
+      expect_close(session.step(tokens[i]), expected.step(tokens[i]));
     }
   }
 }
@@ -85,11 +86,11 @@ TEST_P(MethodSessionTest, AShortSequenceLiesInTheTailWhichIsAttendedWhole) {
        {"sparq:r=4:k=4", "topk:k=4", "flexgen:k=4", "oracle:k=4", "lowrank:r=4:k=4", "pages:page=16:k=4", "h2o:k=20"}) {
     SCOPED_TRACE(text);
     const auto tested = method(text);
-    const auto dense = method("dense");
     Session session(model, arena, options);
+    session.set_method(tested);
     Session expected(model, arena, options);
     for (std::size_t i = 0; i < 16; ++i) {
-      expect_close(session.step(tokens[i], *tested), expected.step(tokens[i], *dense));
+      expect_close(session.step(tokens[i]), expected.step(tokens[i]));
     }
   }
 }
@@ -111,17 +112,18 @@ TEST_P(MethodSessionTest, ForksOfWhatIsKeptAnswerAsTheirSessionWould) {
     SCOPED_TRACE(text);
     const auto tested = method(text);
     Session session = read(*tested);
+    session.set_method(tested);
     Session fork = session.fork();
-    const std::vector<float> first = session.step(tokens[100], *tested);
-    for (std::size_t i = 101; i < 130; ++i) session.step(tokens[i], *tested);
-    EXPECT_EQ(fork.step(tokens[100], *tested), first);
+    const std::vector<float> first = session.step(tokens[100]);
+    for (std::size_t i = 101; i < 130; ++i) session.step(tokens[i]);
+    EXPECT_EQ(fork.step(tokens[100]), first);
   }
 }
 
 TEST_P(MethodSessionTest, EveryLayerKeepsItsOwnK) {
   const auto h2o = method("h2o:k=30,20");
   Session session = read(*h2o);
-  session.step(tokens[100], *h2o);
+  session.set_method(h2o).step(tokens[100]);
   const auto& state = static_cast<const HeavyHitters&>(*session.state(*h2o));
   EXPECT_EQ(state.kept(0), 30);
   for (int layer = 1; layer < model.config().global_layers(); ++layer) EXPECT_EQ(state.kept(layer), 20);
@@ -131,8 +133,30 @@ TEST_P(MethodSessionTest, H2ORefusesAContextReadWithoutIt) {
   const auto h2o = method("h2o:k=20");
   Session session = read(*method("dense"));
   EXPECT_THROW(session.prepare(*h2o), Error);
-  EXPECT_THROW(session.step(tokens[100], *h2o), Error);
+  EXPECT_THROW(session.set_method(h2o).step(tokens[100]), Error);
   EXPECT_EQ(session.tokens(), 100);
+}
+
+TEST_P(MethodSessionTest, AMethodThatIsSetDecodesByWhatHasBeenRestored) {
+  const auto h2o = method("h2o:k=20");
+  Session whole = read(*h2o);
+  const std::vector<std::byte> saved = whole.state(*h2o)->save();
+  Session session = read(*method("dense"));
+  session.set_method(h2o);
+  session.restore(*h2o, saved);
+  EXPECT_EQ(session.step(tokens[100]), whole.set_method(h2o).step(tokens[100]));
+}
+
+TEST_P(MethodSessionTest, AnAppendThatFailsLeavesTheMethodSetWithNothingKept) {
+  const auto h2o = method("h2o:k=20");
+  Session session(model, arena, options);
+  session.set_method(h2o);
+  const auto stop = [](std::int64_t, std::int64_t) { fail("stopped"); };
+  EXPECT_THROW(session.append(std::span(tokens).first(100), stop), Error);
+  EXPECT_EQ(session.tokens(), options.chunk_tokens);
+  EXPECT_EQ(static_cast<const HeavyHitters&>(*session.state(*h2o)).kept(0), 0);
+  EXPECT_THROW(session.step(tokens[24]), Error);
+  EXPECT_NO_THROW(session.set_method(method("dense")).step(tokens[24]));
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, MethodSessionTest, ::testing::Values("llama", "smollm3"), test::by_value);

@@ -67,7 +67,7 @@ TEST_F(SpillTest, ABlockLeavesAsSoonAsItsLayerHasFilledItAndIsWaitedForOnceAtThe
   Session session(model, arena, options);
   session.append(tokens(23));
   backend.events.clear();
-  session.step(1, *make_method({}, model.config().head_dim));  // the 24th token fills a block beyond the window
+  session.step(1);  // the 24th token fills a block beyond the window
   Events expected;
   for (int layer = 0; layer < model.config().layers; ++layer) {
     const std::string number = std::to_string(layer);
@@ -82,7 +82,7 @@ TEST_F(SpillTest, AStepThatFillsNoBlockWaitsForNone) {
   Session session(model, arena, options);
   session.append(tokens(10));
   backend.events.clear();
-  session.step(1, *make_method({}, model.config().head_dim));
+  session.step(1);
   for (const std::string& event : backend.events) EXPECT_EQ(event.rfind("append", 0), 0u) << event;
 }
 
@@ -90,10 +90,9 @@ TEST_F(SpillTest, AStepThatFailsHasWaitedForItsBlocksAndGivesTheirMemoryBack) {
   Session session(model, arena, options);
   session.append(tokens(23));
   const std::uint64_t before = arena.used_bytes();
-  const auto dense = make_method({}, model.config().head_dim);
   backend.fails_in_layer = model.config().layers - 1;
   backend.events.clear();
-  EXPECT_THROW(session.step(1, *dense), Error);
+  EXPECT_THROW(session.step(1), Error);
   EXPECT_EQ(backend.events.back(), "host waits");
   EXPECT_EQ(arena.used_bytes(), before);
   EXPECT_EQ(session.tokens(), 23);
@@ -101,7 +100,7 @@ TEST_F(SpillTest, AStepThatFailsHasWaitedForItsBlocksAndGivesTheirMemoryBack) {
   backend.fails_in_layer = -1;
   Session fresh(model, arena, options);
   fresh.append(tokens(23));
-  EXPECT_EQ(session.step(1, *dense), fresh.step(1, *dense));
+  EXPECT_EQ(session.step(1), fresh.step(1));
 }
 
 TEST_F(SpillTest, WhatWasAppendedAndNeverCommittedGoesWithTheNextAppend) {
@@ -116,7 +115,7 @@ TEST_F(SpillTest, WhatWasAppendedAndNeverCommittedGoesWithTheNextAppend) {
   const std::uint64_t once = arena.used_bytes();
   read(cache);
   EXPECT_EQ(arena.used_bytes(), once);
-  cache.commit(24);
+  cache.commit();
   for (int layer = 0; layer < config.layers; ++layer) EXPECT_EQ(cache.store().layer(layer).tokens, 16);
 }
 

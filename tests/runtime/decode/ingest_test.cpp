@@ -46,7 +46,7 @@ class IngestTest : public testing::Test {
   std::vector<float> answer(Session session) const {
     const auto question = tokenizer.encode("\nThe special magic number for brave harbor is", false);
     session.append(std::span(question).first(question.size() - 1));
-    return session.step(question.back(), *make_method(parse_method("dense", {}), model.config().head_dim));
+    return session.step(question.back());
   }
 
   test::TemporaryFolder folder;
@@ -137,7 +137,7 @@ TEST_F(IngestTest, HeavyHittersAreSavedWithAContextAndGoOnWithIt) {
   const auto answer_by_h2o = [&](Session session) {
     const auto question = tokenizer.encode("\nThe special magic number for brave harbor is", false);
     session.append(std::span(question).first(question.size() - 1));
-    return session.step(question.back(), *h2o);
+    return session.set_method(h2o).step(question.back());
   };
   const std::filesystem::path path = folder.path() / "watched.hay";
   const std::size_t cut = text.find(". ", text.size() / 2) + 1;
@@ -145,7 +145,7 @@ TEST_F(IngestTest, HeavyHittersAreSavedWithAContextAndGoOnWithIt) {
   ingest(source, arena, std::string_view(text).substr(0, cut), path, options);
   append_to(source, arena, std::string_view(text).substr(cut), path, options);
   Session fresh(model, arena, options.session);
-  fresh.watch(*h2o);
+  fresh.attach_method(*h2o);
   fresh.append(tokenizer.encode(text));
   const offload::Snapshot snapshot = offload::Snapshot::open(path);
   EXPECT_NE(snapshot.token_count() % options.session.chunk_tokens, 0) << "some tokens are read when it is opened";
@@ -168,7 +168,7 @@ class SavedIndexTest : public IngestTest {
   std::vector<float> answer_by_ann(Session session) const {
     const auto question = tokenizer.encode("\nThe special magic number for brave harbor is", false);
     session.append(std::span(question).first(question.size() - 1));
-    return session.step(question.back(), *ann);
+    return session.set_method(ann).step(question.back());
   }
   // How many keys an index lacks that a session has just been opened with.
   std::int64_t keys_to_index(Session& session) const {
@@ -190,7 +190,7 @@ TEST_F(SavedIndexTest, IsTakenFromTheContextAndGivesTheSameAnswersToTheBit) {
   EXPECT_EQ(keys_to_index(reopened), 0) << "nothing is built anew";
 
   Session fresh(model, arena, options.session);
-  fresh.watch(*ann);
+  fresh.attach_method(*ann);
   const std::vector<std::int32_t> tokens = tokenizer.encode(text);
   const std::size_t whole = tokens.size() / 48 * 48;  // when the index is built
   fresh.append(std::span(tokens).first(whole));
@@ -273,7 +273,9 @@ TEST_F(IngestTest, AContextKeepsTheColumnFormatItWasBegunWith) {
     Session fresh(model, arena, quantised.session);
     fresh.append(tokenizer.encode(text));
     const auto sparq = make_method(parse_method("sparq:r=8:k=64", {}), model.config().head_dim);
-    for (int i = 0; i < 3; ++i) EXPECT_EQ(reopened.step(i, *sparq), fresh.step(i, *sparq));
+    reopened.set_method(sparq);
+    fresh.set_method(sparq);
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(reopened.step(i), fresh.step(i));
   }
 }
 

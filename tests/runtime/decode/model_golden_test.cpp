@@ -76,7 +76,6 @@ class ModelGolden : public testing::TestWithParam<const char*> {
   std::unique_ptr<gpu::Backend> backend = gpu::make_cpu_backend(threads);
   offload::Arena arena{topology, {.budget_bytes = 64 << 20}};
   Model model{folder, *backend};
-  std::unique_ptr<Method> dense = make_method({}, model.config().head_dim);
 };
 
 TEST_P(ModelGolden, EveryPositionInOneChunk) {
@@ -94,7 +93,7 @@ TEST_P(ModelGolden, TokenByTokenFromTheStart) {
   Session decoding = session(1);
   std::vector<float> logits;
   for (const std::int32_t token : golden.tokens) {
-    const std::vector<float> next = decoding.step(token, *dense);
+    const std::vector<float> next = decoding.step(token);
     logits.insert(logits.end(), next.begin(), next.end());
   }
   expect_golden(logits, 0);
@@ -108,7 +107,7 @@ TEST_P(ModelGolden, DecodingAfterAPrefillOfAnyLength) {
       Session decoding = session(chunk);
       const std::size_t first = static_cast<std::size_t>(prefill);
       decoding.append(tokens.first(first));
-      for (std::size_t t = first; t < tokens.size(); ++t) expect_golden(decoding.step(tokens[t], *dense), t);
+      for (std::size_t t = first; t < tokens.size(); ++t) expect_golden(decoding.step(tokens[t]), t);
     }
   }
 }

@@ -135,7 +135,7 @@ class PrefillOfAModel : public ::testing::Test {
     options.prefill = prefill;
     Session session(model, arena, options);
     session.append(std::span(tokens).first(tokens.size() - 1));
-    return session.step(tokens.back(), *dense);
+    return session.step(tokens.back());
   }
 
   // As many f32 roundings, and f16 ones of keys that lie on a tie, as tests/runtime/decode/session_test.cpp allows for.
@@ -171,7 +171,6 @@ class PrefillOfAModel : public ::testing::Test {
   std::unique_ptr<gpu::Backend> backend = gpu::make_cpu_backend(threads);
   offload::Arena arena{topology, {.budget_bytes = 64 << 20}};
   Model model{goldens / "llama", *backend};
-  std::unique_ptr<Method> dense = make_method({}, model.config().head_dim);
   std::vector<std::int32_t> tokens = std::vector<std::int32_t>(150);
 };
 
@@ -218,7 +217,7 @@ TEST_F(PrefillOfAModel, LayerByLayerIsTheSameToTheBitAsChunkByChunk) {
       EXPECT_EQ(by_layer.tokens(), by_chunk.tokens());
       EXPECT_EQ(by_layer.cache().spilled_bytes(), by_chunk.cache().spilled_bytes());
       EXPECT_EQ(digest(by_layer), digest(by_chunk));
-      EXPECT_EQ(by_layer.fork().step(3, *dense), by_chunk.fork().step(3, *dense));
+      EXPECT_EQ(by_layer.fork().step(3), by_chunk.fork().step(3));
     }
   }
 }
@@ -277,7 +276,7 @@ TEST_F(PrefillOfAModel, CanChangeBetweenAContextAndItsQuestion) {
     session.append(std::span(tokens).first(100));
     session.set_prefill(question);
     session.append(last.first(49));
-    return session.step(last.back(), *dense);
+    return session.step(last.back());
   };
   EXPECT_EQ(answer(windowed(20, 3)), answer(windowed(20, 3)));
   EXPECT_FALSE(close(answer({}), answer(windowed(20, 3))));

@@ -61,13 +61,12 @@ TEST_F(SessionTest, AForkCostsNoHostMemoryAndAnswersAsAFreshSessionWould) {
   for (int i = 0; i < 10; ++i) forks.push_back(context.fork());
   EXPECT_EQ(arena.used_bytes(), used);
 
-  const auto dense = make_method(method("dense"), model.config().head_dim);
   for (int i = 0; i < 10; ++i) {
     const auto question = random_tokens(40, model.config().vocab_size, 100 + static_cast<std::uint32_t>(i));
     Session fresh(model, arena, options);
     fresh.append(tokens);
     for (const std::int32_t token : question) {
-      expect_close(forks[static_cast<std::size_t>(i)].step(token, *dense), fresh.step(token, *dense));
+      expect_close(forks[static_cast<std::size_t>(i)].step(token), fresh.step(token));
     }
   }
   EXPECT_EQ(context.tokens(), 100);
@@ -75,13 +74,12 @@ TEST_F(SessionTest, AForkCostsNoHostMemoryAndAnswersAsAFreshSessionWould) {
 
 TEST_F(SessionTest, PrefillDoesNotDependOnTheChunkSize) {
   const auto tokens = random_tokens(90, model.config().vocab_size, 2);
-  const auto dense = make_method(method("dense"), model.config().head_dim);
   std::vector<float> reference;
   for (const int chunk : {1, 7, 16, 33, 1000}) {
     options.chunk_tokens = chunk;
     Session session(model, arena, options);
     session.append(std::span(tokens).first(89));
-    const auto logits = session.step(tokens[89], *dense);
+    const auto logits = session.step(tokens[89]);
     if (reference.empty()) reference = logits;
     expect_close(logits, reference);
   }
@@ -92,14 +90,14 @@ TEST_F(SessionTest, EveryMethodThatAttendsToEverythingEqualsDense) {
   const int d = model.config().head_dim;
   Session context(model, arena, options);
   context.append(std::span(tokens).first(119));
-  const auto expected = context.fork().step(tokens[119], *make_method(method("dense"), d));
+  const auto expected = context.fork().set_method(make_method(method("dense"), d)).step(tokens[119]);
   MethodOptions everything;
   everything.rank = d;
   everything.k = Budget{0, 1.0};
   for (const char* name : {"sparq", "topk", "window"}) {
     everything.name = name;
     SCOPED_TRACE(name);
-    expect_close(context.fork().step(tokens[119], *make_method(everything, d)), expected);
+    expect_close(context.fork().set_method(make_method(everything, d)).step(tokens[119]), expected);
   }
 }
 
@@ -108,9 +106,9 @@ TEST_F(SessionTest, SparseMethodsDifferFromDenseWhenTheyLeaveSomethingOut) {
   const int d = model.config().head_dim;
   Session context(model, arena, options);
   context.append(std::span(tokens).first(119));
-  const auto expected = context.fork().step(tokens[119], *make_method(method("dense"), d));
+  const auto expected = context.fork().set_method(make_method(method("dense"), d)).step(tokens[119]);
   for (const char* text : {"sparq:r=1:k=8", "topk:k=1", "window:k=8"}) {
-    EXPECT_NE(context.fork().step(tokens[119], *make_method(method(text), d)), expected) << text;
+    EXPECT_NE(context.fork().set_method(make_method(method(text), d)).step(tokens[119]), expected) << text;
   }
 }
 
@@ -155,10 +153,9 @@ TEST_F(SessionTest, AnExhaustedBudgetLeavesTheSessionAsItWas) {
   EXPECT_EQ(session.tokens(), before);
   EXPECT_GE(before, 48);
 
-  const auto dense = make_method(method("dense"), model.config().head_dim);
   Session fresh(model, arena, options);
   fresh.append(std::span(tokens).first(static_cast<std::size_t>(before)));
-  expect_close(session.step(tokens[0], *dense), fresh.step(tokens[0], *dense));
+  expect_close(session.step(tokens[0]), fresh.step(tokens[0]));
 }
 
 TEST_F(SessionTest, ElementsEqualThePapersFormulasAndBytesTheLayout) {
@@ -174,7 +171,7 @@ TEST_F(SessionTest, ElementsEqualThePapersFormulasAndBytesTheLayout) {
 
   auto step = [&](std::string_view text) {
     Session session = context.fork();
-    session.step(tokens[202], *make_method(method(text), config.head_dim));
+    session.set_method(make_method(method(text), config.head_dim)).step(tokens[202]);
     return session.counters();
   };
   const auto in_store = static_cast<std::uint64_t>(context.cache().view(0).store.tokens);
@@ -221,13 +218,13 @@ TEST_F(SessionTest, BytesOfIntegerColumnsAreTheirLevelsAndTheirScales) {
       const auto in_store = static_cast<std::uint64_t>(session.cache().view(0).store.tokens);
       ASSERT_GE(in_store, 128u);
       Session searching = session.fork();
-      searching.step(tokens[202], *make_method(method("sparq:r=4:k=40:window=8"), model.config().head_dim));
+      searching.set_method(make_method(method("sparq:r=4:k=40:window=8"), model.config().head_dim)).step(tokens[202]);
       Counters sparq = searching.counters();
       EXPECT_EQ(sparq.at(Place::link, Kind::columns), lists * 4 * in_store * static_cast<std::uint64_t>(bits) / 8);
       EXPECT_EQ(sparq.at(Place::link, Kind::scales), lists * 4 * in_store / static_cast<std::uint64_t>(block) * 2);
       // An exact search reads K's half of the rows instead.
       Session exact = session.fork();
-      exact.step(tokens[202], *make_method(method("topk:k=10"), model.config().head_dim));
+      exact.set_method(make_method(method("topk:k=10"), model.config().head_dim)).step(tokens[202]);
       Counters topk = exact.counters();
       EXPECT_EQ(topk.total(Place::near), lists * in_store * 2 * d);
       EXPECT_EQ(topk.at(Place::near, Kind::rows), lists * in_store * 2 * d);
@@ -257,7 +254,7 @@ TEST(Session, ANaNInTheWeightsIsAnErrorThatNamesTheLayer) {
   const Model model(folder, *backend);
   Session session(model, arena);
   try {
-    session.step(1, *make_method({}, model.config().head_dim));
+    session.step(1);
     FAIL() << "NaN went unnoticed";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("layer 1"), std::string::npos) << error.what();

@@ -130,11 +130,11 @@ TEST_F(EvalTest, PerplexityAndAgreementAreThoseOfADirectComputation) {
     std::vector<std::vector<std::vector<float>>> logits;  // [method][step]
     for (const MethodOptions& method : options.methods) {
       Session session = context.fork();
-      const auto attn = make_method(method, model.config().head_dim);
+      session.set_method(make_method(method, model.config().head_dim));
       logits.emplace_back();
       std::int32_t token = sample.prompt.back();
       for (const std::int32_t next : sample.forced) {
-        logits.back().push_back(session.step(token, *attn));
+        logits.back().push_back(session.step(token));
         token = next;
       }
     }
@@ -173,10 +173,9 @@ TEST_F(EvalTest, AnswersAreGreedyAndAsLongAsTheTaskAllows) {
   run(task);
   const EvalSample sample = task.sample(0);
   Session session = read(sample);
-  const auto dense = make_method({}, model.config().head_dim);
   std::vector<std::int32_t> answer;
   for (std::int32_t token = sample.prompt.back(); answer.size() < 9; token = answer.back()) {
-    answer.push_back(likeliest(session.step(token, *dense)));
+    answer.push_back(likeliest(session.step(token)));
   }
   EXPECT_EQ(rows[0].prediction, tokenizer.decode(answer, false, true));
   EXPECT_EQ(rows[0].steps, 9);

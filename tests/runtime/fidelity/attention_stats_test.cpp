@@ -106,11 +106,11 @@ class BruteForce : public StepObserver {
   std::map<int, std::pair<Sets, Sets>> before_;
 };
 
-void expect_equal(const Figure& got, const Figure& want, double tolerance, const char* name) {
+void expect_equal(const RunningStats& got, const RunningStats& want, double tolerance, const char* name) {
   EXPECT_EQ(got.count, want.count) << name;
   EXPECT_NEAR(got.mean(), want.mean(), tolerance) << name;
-  EXPECT_NEAR(got.least, want.least, tolerance) << name;
-  EXPECT_NEAR(got.most, want.most, tolerance) << name;
+  EXPECT_NEAR(got.min, want.min, tolerance) << name;
+  EXPECT_NEAR(got.max, want.max, tolerance) << name;
 }
 
 class AttentionStatsFigures : public ::testing::TestWithParam<const char*> {};
@@ -122,8 +122,8 @@ TEST_P(AttentionStatsFigures, AreThoseOfABruteForceComputation) {
   options.ranks = {rank};
   options.ks = {k};
   const auto stats = std::make_shared<AttentionStats>(options);
-  run.session.observe(expected);
-  run.session.observe(stats);
+  run.session.add_observer(expected);
+  run.session.add_observer(stats);
   run.decode(run.session, "sparq:r=2:k=40", 20);
   EXPECT_EQ(stats->report().steps, 20);
   EXPECT_EQ(stats->report().tokens, TinyRun::context + 20);
@@ -156,7 +156,7 @@ TEST(AttentionStats, OfAllColumnsAgreeFullyAndIntegersLessThanSixteenBits) {
     options.ranks = {1000};  // held to d
     options.ks = {k};
     const auto stats = std::make_shared<AttentionStats>(options);
-    run.session.observe(stats);
+    run.session.add_observer(stats);
     run.decode(run.session, "dense", 4);
     const int d = run.model.config().head_dim;
     const LayerAttention& layer = stats->report().layers.at(0);
@@ -176,7 +176,7 @@ TEST(AttentionStats, LookAtTheFirstStepsOfEachSequenceAndCompareWithinItOnly) {
   const auto stats = std::make_shared<AttentionStats>(options);
   for (int i = 0; i < 2; ++i) {
     Session fork = run.session.fork();
-    fork.observe(stats);
+    fork.add_observer(stats);
     run.decode(fork, "dense", 5);
   }
   EXPECT_EQ(stats->report().steps, 6);
@@ -189,14 +189,14 @@ TEST(AttentionStats, ChangeNothingThatIsDecoded) {
   TinyRun run("smollm3");
   Session plain = run.session.fork();
   Session watched = run.session.fork();
-  watched.observe(std::make_shared<AttentionStats>());
+  watched.add_observer(std::make_shared<AttentionStats>());
   EXPECT_EQ(run.decode(watched, "sparq:r=2:k=24", 6), run.decode(plain, "sparq:r=2:k=24", 6));
 }
 
 TEST(AttentionStats, AreWrittenAsJsonAndAsATable) {
   TinyRun run("llama");
   const auto stats = std::make_shared<AttentionStats>();
-  run.session.observe(stats);
+  run.session.add_observer(stats);
   run.decode(run.session, "dense", 2);
   const auto json = nlohmann::json::parse(attention_json(stats->report()));
   EXPECT_EQ(json["schema"], "hayloft.attention/1");

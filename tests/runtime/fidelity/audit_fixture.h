@@ -34,22 +34,22 @@ class TinyRun {
       : model(std::filesystem::path(HAYLOFT_SOURCE_DIR) / "tests/golden/models" / model_name, *backend),
         session(model, arena, options(columns)),
         tokens(random_tokens(400, model.config().vocab_size, 7)) {
-    session.watch(*make(method));
+    session.attach_method(*make(method));
     session.append(std::span(tokens).first(context));
   }
 
   // Decodes `steps` of the tokens behind the context and returns their logits, one after another.
   std::vector<float> decode(runtime::Session& of, std::string_view method, int steps) {
-    const auto attention = make(method);
+    of.set_method(make(method));
     std::vector<float> all;
     for (int i = 0; i < steps; ++i) {
-      const std::vector<float> logits = of.step(tokens[static_cast<std::size_t>(of.tokens())], *attention);
+      const std::vector<float> logits = of.step(tokens[static_cast<std::size_t>(of.tokens())]);
       all.insert(all.end(), logits.begin(), logits.end());
     }
     return all;
   }
 
-  std::unique_ptr<runtime::Method> make(std::string_view method) const {
+  runtime::SharedMethod make(std::string_view method) const {
     return runtime::make_method(runtime::parse_method(method, {}), model.config().head_dim);
   }
 

@@ -44,16 +44,16 @@ TEST(AuditTarget, RaisesTheKOfALayerOfWhichOneHeadCatchesTooLittle) {
   const std::vector<std::string> lines = update(target, caught(100, 0.99, 0.9));
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_EQ(lines[0], "audit: head 1 of layer 5 catches 90.0% of the attention mass, not 95%: k 100 -> 150");
-  EXPECT_EQ(target.method().options().k.at(2).of(1000), 150);
-  EXPECT_EQ(target.method().options().k.at(1).of(1000), 100);
-  EXPECT_EQ(target.method().options().k.at(3).of(1000), 100);
+  EXPECT_EQ(target.method()->options().k.at(2).of(1000), 150);
+  EXPECT_EQ(target.method()->options().k.at(1).of(1000), 100);
+  EXPECT_EQ(target.method()->options().k.at(3).of(1000), 100);
 }
 
 TEST(AuditTarget, LeavesAloneWhatCatchesEnough) {
   AuditTarget target = runtime::target("sparq:r=4:k=100");
-  const Method* const before = &target.method();
+  const SharedMethod before = target.method();
   EXPECT_TRUE(update(target, caught(100, 0.96, 0.97)).empty());
-  EXPECT_EQ(&target.method(), before);
+  EXPECT_EQ(target.method(), before);
 }
 
 TEST(AuditTarget, DecidesOnTheMeanOfSeveralSamples) {
@@ -79,8 +79,8 @@ TEST(AuditTarget, RaisesRWhereALargerKDoesNotHelpSparq) {
   const std::vector<std::string> lines = update(target, caught(150, 0.51, 1));
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_NE(lines[0].find("r 4 -> 6, as a larger k did not help"), std::string::npos) << lines[0];
-  EXPECT_EQ(target.method().options().rank, 6);
-  EXPECT_EQ(target.method().options().k.at(2).of(1000), 150);
+  EXPECT_EQ(target.method()->options().rank, 6);
+  EXPECT_EQ(target.method()->options().k.at(2).of(1000), 150);
   EXPECT_TRUE(update(target, caught(150, 0.51, 1, 4)).empty());  // of before
   EXPECT_NE(update(target, caught(150, 0.6, 1, 6))[0].find("k 150 -> 225"), std::string::npos);
 }
@@ -116,10 +116,10 @@ TEST(AuditTarget, IsReachedWhileDecoding) {
     options.samples = 2;
     AuditTarget target(parse_method(method, {}), run.model.config().head_dim, options);
     const auto watcher = std::make_shared<MeasuresNow>();
-    run.session.observe(watcher);
+    run.session.add_observer(watcher);
     int raised = 0;
     for (int i = 0; i < 60; ++i) {
-      run.session.step(run.tokens[static_cast<std::size_t>(run.session.tokens())], target.method());
+      run.session.set_method(target.method()).step(run.tokens[static_cast<std::size_t>(run.session.tokens())]);
       raised += static_cast<int>(target.update(watcher->measured).size());
       if (i < 58) watcher->measured.clear();
     }

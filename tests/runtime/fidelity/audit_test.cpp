@@ -111,8 +111,8 @@ TEST_P(AuditFigures, AreThoseOfABruteForceComputation) {
   TinyRun run(GetParam().model, GetParam().columns, GetParam().method);
   const auto expected = std::make_shared<BruteForce>();
   const auto auditor = std::make_shared<Auditor>(*run.backend, everything());
-  run.session.observe(expected);
-  run.session.observe(auditor);
+  run.session.add_observer(expected);
+  run.session.add_observer(auditor);
   run.decode(run.session, GetParam().method, 20);  // the tail grows to a block, which is spilled, and starts again
   auditor->finish();
   const std::vector<StepFidelity> measured = auditor->take_measured();
@@ -161,7 +161,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Audit, FindsNothingAmissWithDenseAttention) {
   TinyRun run("llama");
   const auto auditor = std::make_shared<Auditor>(*run.backend, everything());
-  run.session.observe(auditor);
+  run.session.add_observer(auditor);
   run.decode(run.session, "dense", 3);
   auditor->finish();
   for (const StepFidelity& step : auditor->take_measured()) {
@@ -178,7 +178,7 @@ TEST(Audit, ChangesNothingThatIsDecoded) {
     Session plain = run.session.fork();
     Session watched = run.session.fork();
     const auto auditor = std::make_shared<Auditor>(*run.backend, everything());
-    watched.observe(auditor);
+    watched.add_observer(auditor);
     EXPECT_EQ(run.decode(watched, method, 20), run.decode(plain, method, 20)) << method;
     auditor->finish();
     EXPECT_EQ(auditor->report().measured, 40);
@@ -191,7 +191,7 @@ TEST(Audit, WatchesOneForkAfterAnother) {
   const auto auditor = std::make_shared<Auditor>(*run.backend, everything());
   for (int i = 0; i < 3; ++i) {
     Session fork = run.session.fork();
-    fork.observe(auditor);
+    fork.add_observer(auditor);
     run.decode(fork, "sparq:r=2:k=24", 2);
   }
   run.decode(run.session, "sparq:r=2:k=24", 2);  // nobody looks on
@@ -250,7 +250,7 @@ TEST(Audit, DropsAndCountsWhatComesFasterThanItCanBeMeasured) {
     }
     return sample.measure(host);
   });
-  run.session.observe(std::make_shared<HoldsUpTheFirst>(auditor, measuring.get_future()));
+  run.session.add_observer(std::make_shared<HoldsUpTheFirst>(auditor, measuring.get_future()));
   run.decode(run.session, "sparq:r=2:k=24", 2);  // 6 layers: one is being measured, two wait
   EXPECT_EQ(auditor.report().measured, 0);
   EXPECT_EQ(auditor.report().dropped, 3);
@@ -268,7 +268,7 @@ TEST(Audit, MeasuresOneSampleWhereTimeAllowsForNone) {
   options.time_share = 1e-12;
   options.pending = 4;
   const auto auditor = std::make_shared<Auditor>(*run.backend, options);
-  run.session.observe(auditor);
+  run.session.add_observer(auditor);
   run.decode(run.session, "sparq:r=2:k=24", 2);
   EXPECT_EQ(auditor->report().measured, 0);
   auditor->finish();
@@ -280,7 +280,7 @@ TEST(Audit, SaysAtTheEndWhatWentWrongAndLetsDecodingGoOn) {
   TinyRun run("llama");
   const auto auditor = std::make_shared<Auditor>(
       *run.backend, everything(), [](StepSample&, gpu::Backend&) -> StepFidelity { throw Error("out of everything"); });
-  run.session.observe(auditor);
+  run.session.add_observer(auditor);
   EXPECT_FALSE(run.decode(run.session, "dense", 3).empty());
   EXPECT_THROW(auditor->finish(), Error);
 }

@@ -88,7 +88,7 @@ TEST_P(PlanTest, BytesAndElementsAreThoseThatARealStepCounts) {
     for (std::size_t i = 0; i < request.methods.size(); ++i) {
       SCOPED_TRACE(request.methods[i].name + " behind " + std::to_string(tokens));
       Session session = context.fork();
-      session.step(3, *make_method(request.methods[i], model.config().head_dim));
+      session.set_method(make_method(request.methods[i], model.config().head_dim)).step(3);
       Counters counted = session.counters();
       counted.at(Place::link, Kind::spill) = 0;  // once per block, and no part of a step's reading
       EXPECT_EQ(plan.methods[i].counters.bytes, counted.bytes);

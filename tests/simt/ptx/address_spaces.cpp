@@ -18,7 +18,21 @@ void require_within(const char* what, std::uint64_t address, unsigned bytes, std
 
 void AddressSpaces::begin_block() {
   std::fill(shared_.begin(), shared_.end(), std::byte{0xff});
-  if (races_) races_->begin_block(shared_.size());
+  if (races_ != Races::ignored) detector_.begin_block(shared_.size());
+}
+
+void AddressSpaces::pass_barrier() {
+  detector_.pass_barrier();
+}
+
+void AddressSpaces::note(Space space, std::uint64_t address, unsigned bytes, Access access, const Warp& warp,
+                         unsigned lane) {
+  const RaceDetector::Place place{warp.number * kLanes + lane, warp.barriers};
+  if (access == Access::read) {
+    detector_.read(space, place, address, bytes);
+  } else {
+    detector_.write(space, place, address, bytes, access == Access::atomic);
+  }
 }
 
 std::byte* AddressSpaces::global(std::uint64_t address, unsigned bytes, unsigned lane) {
@@ -48,17 +62,11 @@ std::byte* AddressSpaces::at(Space space, std::uint64_t address, unsigned bytes,
       return parameters_.data() + address;
     case Space::shared:
       require_within("shared memory", address, bytes, shared_.size(), lane);
-      if (races_) {
-        const RaceDetector::Place place{warp.number * kLanes + lane, warp.barriers};
-        if (access != Access::read) {
-          races_->write(place, address, bytes, access == Access::atomic);
-        } else {
-          races_->read(place, address, bytes);
-        }
-      }
+      if (races_ != Races::ignored) note(space, address, bytes, access, warp, lane);
       return shared_.data() + address;
     case Space::global:
     case Space::generic:
+      if (races_ == Races::all) note(Space::global, address, bytes, access, warp, lane);
       return global(address, bytes, lane);
   }
   return nullptr;

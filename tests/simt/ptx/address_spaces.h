@@ -27,21 +27,24 @@ class AddressSpaces {
   // The piece of global memory that holds an address; empty when none does.
   using FindPiece = std::function<AddressRange(std::uint64_t address)>;
 
-  AddressSpaces(std::span<std::byte> parameters, std::size_t shared_bytes, FindPiece find_piece, RaceDetector* races)
+  AddressSpaces(std::span<std::byte> parameters, std::size_t shared_bytes, FindPiece find_piece, Races races)
       : parameters_(parameters), shared_(shared_bytes), find_piece_(std::move(find_piece)), races_(races) {}
 
-  void begin_block();  // shared memory is full of NaN
+  void begin_block();   // shared memory is full of NaN
+  void pass_barrier();  // of all threads of the block
 
   enum class Access : std::uint8_t { read, write, atomic };
   std::byte* at(Space space, std::uint64_t address, unsigned bytes, Access access, const Warp& warp, unsigned lane);
 
  private:
+  void note(Space space, std::uint64_t address, unsigned bytes, Access access, const Warp& warp, unsigned lane);
   std::byte* global(std::uint64_t address, unsigned bytes, unsigned lane);
 
   std::span<std::byte> parameters_;
   std::vector<std::byte> shared_;
   FindPiece find_piece_;
-  RaceDetector* races_;  // of shared memory; may be null
+  Races races_;
+  RaceDetector detector_;
   std::array<AddressRange, 4> recent_{};
   unsigned next_ = 0;
 };

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <bit>
 #include <memory>
-#include <optional>
 
 namespace hayloft::simt::ptx {
 namespace {
@@ -25,11 +24,12 @@ std::size_t dynamic_offset(const Kernel& kernel) {  // behind the static variabl
 
 class GridRun {
  public:
-  GridRun(const Module& module, const Kernel& kernel, const Grid& grid, AddressSpaces& memory, RaceDetector* races,
-          Schedule& schedule, std::mt19937_64& random);
+  GridRun(const Module& module, const Kernel& kernel, const Grid& grid, AddressSpaces& memory, Schedule& schedule,
+          std::mt19937_64& random);
 
   void run();  // throws Failure
   std::uint64_t instructions() const { return instructions_; }
+  const std::vector<bool>& executed() const { return executed_; }
 
  private:
   void run_block();
@@ -47,7 +47,6 @@ class GridRun {
   const Kernel& kernel_;
   const Grid& grid_;
   AddressSpaces& memory_;
-  RaceDetector* races_;
   Schedule& schedule_;
   std::mt19937_64& random_;
   unsigned threads_;
@@ -55,18 +54,19 @@ class GridRun {
   uint3 block_{};
   const Instruction* current_ = nullptr;
   std::uint64_t instructions_ = 0;
+  std::vector<bool> executed_;
 };
 
 GridRun::GridRun(const Module& module, const Kernel& kernel, const Grid& grid, AddressSpaces& memory,
-                 RaceDetector* races, Schedule& schedule, std::mt19937_64& random)
+                 Schedule& schedule, std::mt19937_64& random)
     : module_(module),
       kernel_(kernel),
       grid_(grid),
       memory_(memory),
-      races_(races),
       schedule_(schedule),
       random_(random),
-      threads_(grid.threads.x * grid.threads.y * grid.threads.z) {
+      threads_(grid.threads.x * grid.threads.y * grid.threads.z),
+      executed_(kernel.code.size()) {
   for (unsigned first = 0; first < threads_; first += kLanes) {
     warps_.emplace_back(kernel, memory, first / kLanes, std::min(kLanes, threads_ - first));
   }
@@ -187,7 +187,7 @@ bool GridRun::release_barrier() {
     warp.running = std::exchange(warp.at_barrier, 0);
     warp.pc.fill(pc + 1);
   }
-  if (races_) races_->pass_barrier();
+  memory_.pass_barrier();
   return true;
 }
 
@@ -231,6 +231,7 @@ void GridRun::take(const Turn& turn) {
     for (std::uint64_t left = turn.steps; left > 0 && pc < turn.until; --left) {
       const Instruction& in = kernel_.code[pc];
       current_ = &in;
+      executed_[pc] = true;
       instructions_ += static_cast<std::uint64_t>(std::popcount(lanes));
       Mask on = lanes;
       if (in.guarded) on &= in.negated ? ~warp.predicate(in.guard) : warp.predicate(in.guard);
@@ -281,12 +282,9 @@ void GridRun::take(const Turn& turn) {
 
 RunResult run_kernel(const Module& module, const Kernel& kernel, const Grid& grid, std::span<std::byte> parameters,
                      const AddressSpaces::FindPiece& find_piece, const RunOptions& options, std::mt19937_64& random) {
-  std::optional<RaceDetector> races;
-  if (options.races) races.emplace();
-  RaceDetector* const detector = races ? &*races : nullptr;
-  AddressSpaces memory(parameters, dynamic_offset(kernel) + grid.shared_bytes, find_piece, detector);
+  AddressSpaces memory(parameters, dynamic_offset(kernel) + grid.shared_bytes, find_piece, options.races);
   const std::unique_ptr<Schedule> schedule = make_schedule(options.schedule, random);
-  GridRun run(module, kernel, grid, memory, detector, *schedule, random);
+  GridRun run(module, kernel, grid, memory, *schedule, random);
   RunResult result;
   try {
     run.run();
@@ -294,6 +292,7 @@ RunResult run_kernel(const Module& module, const Kernel& kernel, const Grid& gri
     result.failure = failure.what();
   }
   result.instructions = run.instructions();
+  result.executed = run.executed();
   return result;
 }
 

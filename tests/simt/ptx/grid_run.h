@@ -16,12 +16,13 @@ namespace hayloft::simt::ptx {
 
 struct RunOptions {
   ScheduleKind schedule = ScheduleKind::lockstep;
-  bool races = true;  // of shared memory are failures
+  Races races = Races::shared;  // that are failures
 };
 
 struct RunResult {
   std::string failure;             // one line that names the instruction and the thread; empty: none
   std::uint64_t instructions = 0;  // of threads
+  std::vector<bool> executed{};    // per instruction of the kernel: whether any thread has come there
 };
 
 // Runs a kernel of the module on this grid: blocks one after another in a random order, threads as the schedule has it.

@@ -22,6 +22,7 @@ struct Counts {
   std::uint64_t launches = 0;
   std::uint64_t blocks = 0;
   std::uint64_t instructions = 0;
+  std::vector<bool> executed{};  // per instruction
 };
 
 // The kernels of all files, parsed when they are launched first.
@@ -67,11 +68,8 @@ class Launcher {
     set_approximation_ulp(options_.approximation_ulp);
   }
   ~Launcher() {
-    if (options_.counts_file.empty()) return;
-    std::ofstream out(options_.counts_file, std::ios::app);
-    for (const auto& [name, n] : counts_) {
-      out << fmt::format("{} {} {} {}\n", n.launches, n.blocks, n.instructions, name);
-    }
+    if (!options_.counts_file.empty()) write_counts();
+    if (!options_.reached_file.empty()) write_reached();
   }
   Launcher(const Launcher&) = delete;
   Launcher& operator=(const Launcher&) = delete;
@@ -96,10 +94,32 @@ class Launcher {
     ++counts.launches;
     counts.blocks += std::uint64_t{grid.blocks.x} * grid.blocks.y * grid.blocks.z;
     counts.instructions += result.instructions;
+    counts.executed.resize(result.executed.size());
+    for (std::size_t i = 0; i < result.executed.size(); ++i) {
+      if (result.executed[i]) counts.executed[i] = true;
+    }
     return result.failure;
   }
 
  private:
+  void write_counts() const {
+    std::ofstream out(options_.counts_file, std::ios::app);
+    for (const auto& [name, n] : counts_) {
+      out << fmt::format("{} {} {} {}\n", n.launches, n.blocks, n.instructions, name);
+    }
+  }
+  void write_reached() const {
+    std::ofstream out(options_.reached_file, std::ios::app);
+    for (const auto& [name, n] : counts_) {
+      const Library::Entry& entry = library_->find(name);
+      out << entry.module->name();
+      for (std::size_t i = 0; i < n.executed.size(); ++i) {
+        if (n.executed[i]) out << ' ' << entry.kernel.code[i].line;
+      }
+      out << '\n';
+    }
+  }
+
   static std::vector<std::byte> lay_out(const Kernel& kernel, std::span<const std::span<const std::byte>> arguments) {
     if (arguments.size() != kernel.parameters.size()) {
       throw std::runtime_error(
@@ -143,9 +163,16 @@ LaunchOptions options_from_environment() {
     if (!kind) throw std::invalid_argument(fmt::format("HAYLOFT_PTX_SCHEDULE={} is not known", name));
     options.run.schedule = *kind;
   }
-  options.run.races = environment("HAYLOFT_PTX_RACES") != "0";
+  if (const std::string name = environment("HAYLOFT_PTX_RACES"); !name.empty()) {
+    const std::map<std::string, Races> known{
+        {"ignored", Races::ignored}, {"shared", Races::shared}, {"all", Races::all}};
+    const auto found = known.find(name);
+    if (found == known.end()) throw std::invalid_argument(fmt::format("HAYLOFT_PTX_RACES={} is not known", name));
+    options.run.races = found->second;
+  }
   options.approximation_ulp = static_cast<unsigned>(std::strtoul(environment("HAYLOFT_PTX_ULP").c_str(), nullptr, 10));
   options.counts_file = environment("HAYLOFT_PTX_COUNTS");
+  options.reached_file = environment("HAYLOFT_PTX_REACHED");
   return options;
 }
 

@@ -15,15 +15,19 @@ class Memory;
 // nvcc's PTX behind the launches of the double.
 namespace hayloft::simt::ptx {
 
-// HAYLOFT_PTX names folders of .ptx files, separated by colons. With them HAYLOFT_PTX_SCHEDULE is the order of threads
-// (schedule.h; lockstep if not set), HAYLOFT_PTX_RACES=0 looks for no races, HAYLOFT_PTX_ULP is how far off .approx
-// instructions are, and HAYLOFT_PTX_COUNTS a file that gets a line per kernel when the process ends: launches, blocks,
-// instructions of threads, name.
+// HAYLOFT_PTX names folders of .ptx files, separated by colons. With them:
+//   HAYLOFT_PTX_SCHEDULE  the order of threads (schedule.h; lockstep if not set)
+//   HAYLOFT_PTX_RACES     where races are looked for: ignored, shared or all (races.h; shared if not set)
+//   HAYLOFT_PTX_ULP       how far off .approx instructions are (approximation.h; 0 if not set)
+//   HAYLOFT_PTX_COUNTS    a file that gets a line per kernel when the process ends: launches, blocks, instructions of
+//                         threads, its name
+//   HAYLOFT_PTX_REACHED   a file that gets a line per kernel: the .ptx file, and the lines that threads have come to
 struct LaunchOptions {
   std::vector<std::filesystem::path> folders;  // empty: kernels run as C++
   RunOptions run{};
   unsigned approximation_ulp = 0;
   std::string counts_file{};
+  std::string reached_file{};
 };
 LaunchOptions options_from_environment();  // throws std::invalid_argument
 

@@ -46,7 +46,7 @@ class OpcodeBench {
   // Of these lanes; all others are checked to keep what they had.
   std::vector<std::uint64_t> run(const std::vector<std::uint64_t>& from, Mask lanes) {
     AddressSpaces memory(
-        {}, 0, [](std::uint64_t) { return AddressRange{}; }, nullptr);
+        {}, 0, [](std::uint64_t) { return AddressRange{}; }, Races::ignored);
     Warp warp(kernel_, memory, 0, kLanes);
     warp.fill_registers(std::byte{0xd5});
     for (unsigned i = 0; i < instruction_.from.count; ++i) {

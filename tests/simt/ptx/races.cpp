@@ -11,63 +11,73 @@ unsigned warp_of(unsigned thread) {
   return thread / kLanes;
 }
 
-[[noreturn]] void report(const char* what, const RaceDetector::Place& place, std::size_t address, const char* how,
-                         unsigned other) {
-  throw Fault(place.thread % kLanes, fmt::format("race: {} of shared memory at {:#x}, {} by thread {} with no barrier "
-                                                 "between",
-                                                 what, address, how, other));
-}
-
 }  // namespace
 
+void RaceDetector::report(const char* what, Space space, const Place& place, std::uint64_t address, const char* how,
+                          const Access& before) const {
+  const char* const memory = space == Space::shared ? "shared" : "global";
+  const char* const block = before.block == blocks_ ? "" : " of another block";
+  throw Fault(place.thread % kLanes,
+              fmt::format("race: {} of {} memory at {:#x}, {} by thread {}{} with no barrier between", what, memory,
+                          address, how, before.by.thread, block));
+}
+
 void RaceDetector::begin_block(std::size_t shared_bytes) {
-  bytes_.assign(shared_bytes, {});
+  shared_.assign(shared_bytes, {});
   barriers_ = 0;
+  ++blocks_;
 }
 
-bool RaceDetector::ordered(const Place& before, unsigned barriers, const Place& after) const {
-  if (before.thread == nobody || before.thread == after.thread || barriers != barriers_) return true;
-  return warp_of(before.thread) == warp_of(after.thread) && before.warp_barriers != after.warp_barriers;
+RaceDetector::Byte& RaceDetector::byte(Space space, std::uint64_t address) {
+  return space == Space::shared ? shared_[address] : global_[address / line_bytes][address % line_bytes];
 }
 
-void RaceDetector::read(const Place& place, std::size_t address, unsigned bytes) {
-  for (std::size_t at = address; at < address + bytes; ++at) {
-    Byte& byte = bytes_[at];
-    if (!ordered(byte.writer, byte.written, place)) report("a read", place, at, "written", byte.writer.thread);
-    const bool first = byte.reader.thread == nobody || byte.read != barriers_;
-    if (first) {
-      byte.others = Others::none;
-    } else if (warp_of(byte.reader.thread) != warp_of(place.thread)) {
-      byte.others = Others::other_warps;
-    } else if (byte.others != Others::other_warps) {
+bool RaceDetector::ordered(const Access& before, const Place& after) const {
+  if (before.by.thread == nobody) return true;
+  if (before.block != blocks_) return false;
+  if (before.by.thread == after.thread || before.barriers != barriers_) return true;
+  return warp_of(before.by.thread) == warp_of(after.thread) && before.by.warp_barriers != after.warp_barriers;
+}
+
+void RaceDetector::read(Space space, const Place& place, std::uint64_t address, unsigned bytes) {
+  for (std::uint64_t at = address; at < address + bytes; ++at) {
+    Byte& now = byte(space, at);
+    if (!ordered(now.written, place)) report("a read", space, place, at, "written", now.written);
+    const Access& last = now.read;
+    if (last.by.thread != nobody && (last.block != blocks_ || now.others == Others::other_blocks)) {
+      now.others = Others::other_blocks;
+    } else if (last.by.thread == nobody || last.barriers != barriers_) {
+      now.others = Others::none;
+    } else if (warp_of(last.by.thread) != warp_of(place.thread)) {
+      now.others = Others::other_warps;
+    } else if (now.others != Others::other_warps) {
       // A barrier of the warp orders all that its lanes have read before.
-      if (byte.reader.warp_barriers != place.warp_barriers)
-        byte.others = Others::none;
-      else if (byte.reader.thread != place.thread)
-        byte.others = Others::same_warp;
+      if (last.by.warp_barriers != place.warp_barriers) {
+        now.others = Others::none;
+      } else if (last.by.thread != place.thread) {
+        now.others = Others::same_warp;
+      }
     }
-    byte.reader = place;
-    byte.read = barriers_;
+    now.read = {place, blocks_, barriers_};
   }
 }
 
-void RaceDetector::write(const Place& place, std::size_t address, unsigned bytes, bool atomic) {
-  for (std::size_t at = address; at < address + bytes; ++at) {
-    Byte& byte = bytes_[at];
-    if (!(atomic && byte.atomic) && !ordered(byte.writer, byte.written, place)) {
-      report("a write", place, at, "written", byte.writer.thread);
+void RaceDetector::write(Space space, const Place& place, std::uint64_t address, unsigned bytes, bool atomic) {
+  for (std::uint64_t at = address; at < address + bytes; ++at) {
+    Byte& now = byte(space, at);
+    if (!(atomic && now.atomic) && !ordered(now.written, place)) {
+      report("a write", space, place, at, "written", now.written);
     }
-    if (byte.reader.thread != nobody && byte.read == barriers_) {
-      const bool apart = warp_of(byte.reader.thread) != warp_of(place.thread);
-      const bool unordered = apart || byte.reader.warp_barriers == place.warp_barriers;
-      if (byte.others == Others::other_warps || (byte.others == Others::same_warp && unordered) ||
-          !ordered(byte.reader, byte.read, place)) {
-        report("a write", place, at, "read", byte.reader.thread);
-      }
+    const Access& last = now.read;
+    bool raced = !ordered(last, place) || now.others == Others::other_blocks;
+    if (last.by.thread != nobody && last.barriers == barriers_) {
+      const bool same_warp = warp_of(last.by.thread) == warp_of(place.thread);
+      raced |= now.others == Others::other_warps;
+      raced |= now.others == Others::same_warp && !(same_warp && last.by.warp_barriers != place.warp_barriers);
     }
-    byte.writer = place;
-    byte.written = barriers_;
-    byte.atomic = atomic;
+    if (raced) report("a write", space, place, at, "read", last);
+    now.written = {place, blocks_, barriers_};
+    now.atomic = atomic;
   }
 }
 

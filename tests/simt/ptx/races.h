@@ -1,14 +1,24 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <unordered_map>
 #include <vector>
+
+#include "tests/simt/ptx/opcodes.h"
 
 namespace hayloft::simt::ptx {
 
-// Finds accesses of one block to shared memory that nothing orders: two threads, one of which writes, without a barrier
-// of the block between them, or one of their warp when they are of one. Two atomics are no race. Shuffles and votes
-// order no memory. Every byte remembers its last write and the reads since.
+enum class Races : std::uint8_t {
+  ignored,
+  shared,  // in shared memory
+  all,     // in global memory as well; takes several times as long
+};
+
+// Finds accesses of a launch that nothing orders: two threads, one of which writes, of one block without a barrier of
+// the block between them, or one of their warp when they are of one; or of two blocks. Two atomics are no race.
+// Shuffles and votes order no memory. Every byte remembers its last write and the reads since.
 //
 // read() and write() throw Fault for the second of the two threads, which names the first.
 class RaceDetector {
@@ -21,24 +31,34 @@ class RaceDetector {
   void begin_block(std::size_t shared_bytes);
   void pass_barrier() { ++barriers_; }  // of the block, all threads
 
-  void read(const Place& place, std::size_t address, unsigned bytes);
-  void write(const Place& place, std::size_t address, unsigned bytes, bool atomic);
+  void read(Space space, const Place& place, std::uint64_t address, unsigned bytes);
+  void write(Space space, const Place& place, std::uint64_t address, unsigned bytes, bool atomic);
 
  private:
   static constexpr unsigned nobody = ~0u;
-  enum class Others : std::uint8_t { none, same_warp, other_warps };  // readers besides `reader` since the barrier
+  // Readers besides the last one, since the barrier; those of other blocks since the beginning.
+  enum class Others : std::uint8_t { none, same_warp, other_warps, other_blocks };
+  struct Access {
+    Place by{nobody, 0};
+    unsigned block = 0;     // blocks_ at the time
+    unsigned barriers = 0;  // barriers_ at the time
+  };
   struct Byte {
-    Place writer{nobody, 0};
-    Place reader{nobody, 0};
-    unsigned written = 0;  // barriers_ at the time
-    unsigned read = 0;
-    bool atomic = false;
+    Access written{};
+    Access read{};
+    bool atomic = false;  // the write
     Others others = Others::none;
   };
+  static constexpr std::uint64_t line_bytes = 64;
 
-  bool ordered(const Place& before, unsigned barriers, const Place& after) const;
+  Byte& byte(Space space, std::uint64_t address);
+  bool ordered(const Access& before, const Place& after) const;
+  [[noreturn]] void report(const char* what, Space space, const Place& place, std::uint64_t address, const char* how,
+                           const Access& before) const;
 
-  std::vector<Byte> bytes_;
+  std::vector<Byte> shared_;
+  std::unordered_map<std::uint64_t, std::array<Byte, line_bytes>> global_;  // by address / line_bytes
+  unsigned blocks_ = 0;                                                     // that have begun
   unsigned barriers_ = 0;
 };
 

@@ -153,7 +153,7 @@ TEST_F(PtxRunTest, AMissingBarrierIsARaceEvenWhereTheResultIsRight) {
   EXPECT_NE(failure.find("race: a read of shared memory at 0x"), std::string::npos) << failure;
   EXPECT_NE(failure.find("no barrier between: ld.shared.u32 %r3, [%r2]; at test.ptx:19, thread ("), std::string::npos)
       << failure;
-  EXPECT_EQ(run(text, {.threads = 64, .options = {.races = false}}), "");
+  EXPECT_EQ(run(text, {.threads = 64, .options = {.races = Races::ignored}}), "");
   EXPECT_EQ(data_[5], 4u);  // in lockstep
 }
 
@@ -162,7 +162,7 @@ TEST_F(PtxRunTest, AMissingBarrierComesOutWrongInAnotherOrder) {
   for (const ScheduleKind kind : {ScheduleKind::adversarial, ScheduleKind::starving}) {
     unsigned wrong = 0;
     for (unsigned seed = 1; seed <= 10; ++seed) {
-      ASSERT_EQ(run(text, {.threads = 64, .options = {kind, false}, .seed = seed}), "");
+      ASSERT_EQ(run(text, {.threads = 64, .options = {kind, Races::ignored}, .seed = seed}), "");
       for (unsigned i = 0; i < 64; ++i) wrong += data_[i] != (i ^ 1);
     }
     EXPECT_GT(wrong, 0u) << static_cast<int>(kind);
@@ -193,6 +193,26 @@ TEST_F(PtxRunTest, NeighboursInOneWordDoNotRace) {
   EXPECT_EQ(run({"mov.u32 %r0, %tid.x;\nshl.b32 %r1, %r0, 1;\nmov.u16 %rs0, 1;\nst.shared.u16 [%r1], %rs0;", words},
                 {.threads = 64}),
             "");
+}
+
+TEST_F(PtxRunTest, RacesInGlobalMemoryAreFoundWhereAsked) {
+  const RunOptions all{.races = Races::all};
+  const std::string own = std::string(address_of_thread) + "st.global.u32 [%rd1], %r0;\n";
+  const std::string neighbour =
+      "xor.b32 %r1, %r0, 1;\nmul.wide.u32 %rd2, %r1, 4;\nadd.s64 %rd2, %rd0, %rd2;\n"
+      "ld.global.u32 %r2, [%rd2];\n";
+  EXPECT_EQ(run({own + neighbour}, {.threads = 64}), "");
+  EXPECT_NE(run({own + neighbour}, {.threads = 64, .options = all}).find("race: a read of global memory"),
+            std::string::npos);
+  EXPECT_EQ(run({own + "bar.sync 0;\n" + neighbour}, {.threads = 64, .options = all}), "");
+  // Nothing orders blocks: all write the same words, or one reads what another writes.
+  EXPECT_NE(run({own}, {.threads = 32, .blocks = 2, .options = all}).find("of another block"), std::string::npos);
+  const std::string one_writes =
+      "ld.param.u64 %rd0, [data];\nmov.u32 %r0, %ctaid.x;\nsetp.ne.s32 %p0, %r0, 0;\n"
+      "@%p0 ld.global.u32 %r1, [%rd0];\n@!%p0 st.global.u32 [%rd0], %r0;";
+  EXPECT_NE(run({one_writes}, {.threads = 1, .blocks = 9, .options = all}).find("of another block"), std::string::npos);
+  const std::string counts = "ld.param.u64 %rd0, [data];\natom.global.add.u32 %r0, [%rd0], 1;";
+  EXPECT_EQ(run({counts}, {.threads = 64, .blocks = 3, .options = all}), "");
 }
 
 TEST_F(PtxRunTest, DivergentBarriersAreFailures) {

@@ -83,7 +83,7 @@ class H2OTest : public MethodTest {
     Output output;
     output.y.resize(q.size());
     const gpu::CacheView before = view_at(position);
-    state.follow({&before, 1}, {});
+    state.sync_with_cache({&before, 1}, {});
     const gpu::CacheView view = view_at(position + 1);
     runtime::MethodScratch scratch;
     const runtime::Step made{*backend, backend->stream(), view,          query_heads,
@@ -224,7 +224,7 @@ TEST_F(H2OTest, ForksGoTheirOwnWays) {
 
 TEST_F(H2OTest, WhatWasSavedGoesOnWhereItWas) {
   const auto made = method("h2o:k=24");
-  const runtime::StateShape shape{1, query_heads, heads, d};
+  const runtime::AttentionShape shape{1, query_heads, heads, d};
   const auto state = make_state(*made);
   read(*state, 0, prompt, 64);
   const std::vector<std::byte> saved = state->save();
@@ -235,7 +235,7 @@ TEST_F(H2OTest, WhatWasSavedGoesOnWhereItWas) {
 
 TEST_F(H2OTest, WhatWasSavedIsRefusedWhereItIsDamagedOrOfAnotherModel) {
   const auto made = method("h2o:k=24");
-  const runtime::StateShape shape{1, query_heads, heads, d};
+  const runtime::AttentionShape shape{1, query_heads, heads, d};
   const auto state = make_state(*made);
   read(*state, 0, 60, 64);
   const std::vector<std::byte> saved = state->save();
@@ -268,14 +268,14 @@ TEST_F(H2OTest, AContextThatItDidNotWatchIsRefused) {
   const auto made = method("h2o:k=24");
   const gpu::CacheView view = view_at(prompt);
   const auto none = make_state(*made);
-  EXPECT_THROW(none->follow({&view, 1}, {}), Error);
+  EXPECT_THROW(none->sync_with_cache({&view, 1}, {}), Error);
   const auto gap = make_state(*made);
   read(*gap, 0, 50, 50);
   read(*gap, 60, prompt, 50);
-  EXPECT_THROW(gap->follow({&view, 1}, {}), Error);
+  EXPECT_THROW(gap->sync_with_cache({&view, 1}, {}), Error);
   const auto whole = make_state(*made);
   read(*whole, 0, prompt, 50);
-  EXPECT_NO_THROW(whole->follow({&view, 1}, {}));
+  EXPECT_NO_THROW(whole->sync_with_cache({&view, 1}, {}));
   step(*made, *whole, prompt);
   EXPECT_THROW(step(*made, *whole, prompt + 2), Error) << "another method decoded in between";
 }

@@ -162,12 +162,12 @@ TEST_F(PagesTest, AForkDoesNotSeeWhatTheOtherTakesInLater) {
   const auto state = made->make_state({1, query_heads, 2, 32}, *backend);
   gpu::CacheView half = cache->view();
   half.store.tokens = 128;
-  state->follow({&half, 1}, {});
+  state->sync_with_cache({&half, 1}, {});
   const auto fork = state->fork();
   const gpu::CacheView whole = cache->view();
-  state->follow({&whole, 1}, {});
+  state->sync_with_cache({&whole, 1}, {});
   const std::vector<std::int32_t> expected = attend(*made, state.get()).trace.positions;
-  fork->follow({&whole, 1}, {});
+  fork->sync_with_cache({&whole, 1}, {});
   EXPECT_EQ(attend(*made, fork.get()).trace.positions, expected);
 }
 

@@ -6,15 +6,15 @@
 namespace hayloft::runtime {
 
 // Values that are reported by their mean and their extremes; all zero without values.
-struct Figure {
+struct RunningStats {
   std::int64_t count = 0;
   double sum = 0;
-  double least = 0;
-  double most = 0;
+  double min = 0;
+  double max = 0;
 
   void add(double value) {
-    least = count == 0 ? value : std::min(least, value);
-    most = count == 0 ? value : std::max(most, value);
+    min = count == 0 ? value : std::min(min, value);
+    max = count == 0 ? value : std::max(max, value);
     ++count;
     sum += value;
   }

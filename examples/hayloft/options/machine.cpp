@@ -1,0 +1,96 @@
+#include "examples/hayloft/options/machine.h"
+
+#include <algorithm>
+
+#include "examples/hayloft/options/help.h"
+#include "examples/hayloft/options/values.h"
+#include "offload/host/topology.h"
+
+namespace hayloft::cli {
+namespace {
+
+std::uint64_t read_memory(const std::string& option, const std::string& text) {
+  const std::uint64_t bytes = read_bytes(option, text);
+  if (bytes == 0) fail("{} {}: must be above 0", option, text);
+  return bytes;
+}
+
+void add_memory_options(CLI::App& app, MachineOptions& options) {
+  add_text(
+      app, "--host-memory", "BYTES",
+      [&](const std::string& text) { options.host_memory = read_memory("--host-memory", text); },
+      "Host memory for keys and values, as in 16GiB [90% of what is free]");
+  add_text(
+      app, "--gpu-memory", "BYTES",
+      [&](const std::string& text) { options.cuda.memory_bytes = read_memory("--gpu-memory", text); },
+      "cuda: device memory to use, as in 16GiB [nearly all that is free]");
+  add_choice<gpu::KvHost>(
+      app, "--kv-host",
+      {{"auto", gpu::KvHost::automatic},
+       {"pinned", gpu::KvHost::pinned},
+       {"staged", gpu::KvHost::staged},
+       {"mmap", gpu::KvHost::mmap}},
+      "cuda: how keys and values lie in host memory: pinned, read by the device in place; staged, copied through a "
+      "small pinned buffer; mmap, copied likewise from the file they were saved to",
+      [&](gpu::KvHost kv_host) { options.cuda.kv_host = kv_host; })
+      ->default_str("auto");
+  add_text(
+      app, "--block-tokens", "N",
+      [&](const std::string& text) { options.block_tokens = read_int("--block-tokens", text); },
+      "Tokens per block of the store, a power of two from 16")
+      ->default_str("4096");
+  common(app, Section::memory, {"--host-memory", "--gpu-memory"});
+  advanced(app, Section::memory, {"--kv-host", "--block-tokens"});
+}
+
+void add_device_options(CLI::App& app, MachineOptions& options) {
+  add_choice<std::string>(app, "--device", {{"auto", "auto"}, {"cpu", "cpu"}, {"cuda", "cuda"}},
+                          "Device that computes; auto prefers CUDA",
+                          [&](std::string device) { options.device = std::move(device); })
+      ->default_str("auto");
+  add_text(
+      app, "-t,--threads", "N",
+      [&](const std::string& text) {
+        options.threads = read_int("--threads", text, 0);
+        const int most = std::max(1024, 8 * offload::usable_processors());
+        if (options.threads > most) fail("--threads {}: at most {}; 0 takes every processor", text, most);
+      },
+      "Threads; 0 takes every processor of this process")
+      ->default_str("0");
+  add_choice<gpu::Link>(
+      app, "--link",
+      {{"auto", gpu::Link::automatic}, {"sm", gpu::Link::sm}, {"copy", gpu::Link::copy}, {"both", gpu::Link::both}},
+      "cuda: what moves columns of keys over the link: the multiprocessors, which read them in place, the copy engine, "
+      "or both",
+      [&](gpu::Link link) { options.cuda.link = link; })
+      ->default_str("auto");
+  common(app, Section::device, {"--device", "--threads"});
+  advanced(app, Section::device, {"--link"});
+}
+
+}  // namespace
+
+void add_machine_options(CLI::App& app, MachineOptions& options) {
+  add_memory_options(app, options);
+  add_device_options(app, options);
+  app.add_flag("-v,--verbose", options.verbose, "Print on standard error what of the machine is used");
+  common(app, Section::output, {"--verbose"});
+}
+
+void add_profile_option(CLI::App& app, MachineOptions& options) {
+  app.add_option("--profile", options.profile,
+                 "Machine profile for predicted times and for --link auto [the one that hayloft link keeps]")
+      ->type_name("FILE")
+      ->take_last();
+  advanced(app, Section::device, {"--profile"});
+}
+
+void add_columns_option(CLI::App& app, offload::ColumnFormat& columns) {
+  add_text(
+      app, "--columns", "f16|int8|int4", [&columns](const std::string& text) { columns = column_format(text); },
+      "Format of the key columns that sparq searches")
+      ->default_str("f16");
+  common(app, Section::memory, {"--columns"});
+}
+
+}  // namespace hayloft::cli

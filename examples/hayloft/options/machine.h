@@ -1,0 +1,26 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+
+#include "gpu/device_options.h"
+#include "offload/store/layout.h"
+
+// What a command may use of the machine: memory, the device, threads.
+namespace hayloft::cli {
+
+struct MachineOptions {
+  int threads = 0;                // 0: all processors this process may use
+  std::string device = "auto";    // auto, cpu, cuda
+  gpu::CudaOptions cuda;          // what of it `--device cuda` takes
+  std::uint64_t host_memory = 0;  // bytes for K and V; 0: what is free, less a tenth
+  int block_tokens = 4096;
+  bool verbose = false;
+  std::string profile;  // a file; empty: the one that hayloft link keeps
+};
+void add_machine_options(CLI::App& app, MachineOptions& options);
+void add_profile_option(CLI::App& app, MachineOptions& options);         // --profile
+void add_columns_option(CLI::App& app, offload::ColumnFormat& columns);  // --columns
+
+}  // namespace hayloft::cli

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "runtime/decode/sampler.h"
+#include "runtime/decode/session.h"
+
+// How a prompt is read and how tokens are chosen.
+namespace hayloft::cli {
+
+void add_sampling_options(CLI::App& app, runtime::SamplerOptions& options);
+void add_prefill_options(CLI::App& app, runtime::SessionOptions& options);  // --prefill and its own, --batch
+
+// -n,--n-predict; `tokens` holds the default.
+void add_predict_option(CLI::App& app, int& tokens);
+
+}  // namespace hayloft::cli

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "runtime/attention/step_observer.h"
+#include "runtime/cache/cache.h"
+#include "runtime/decode/attention_policy.h"
+
+namespace hayloft::runtime {
+
+// How the decoded tokens of one session attend: by a method that is bound to what it keeps of the sequence, before
+// observers, into counters. It is bound once, not at every token.
+class DecodeAttention : public AttentionPolicy {
+ public:
+  // From now on by `method`, with its state of this sequence: null for methods without; it must outlive the binding.
+  void bind(SharedMethod method, MethodState* state);
+  const SharedMethod& method() const { return method_; }
+
+  void add_observer(std::shared_ptr<StepObserver> observer) { observers_.push_back(std::move(observer)); }
+
+  // Brings the state up to the cache, as it is before the token. Throws Error where the method cannot go on from it.
+  void begin_step(const Cache& cache);
+  void attend(const GlobalLayer& at, const float* q, int rows, float* out) override;  // of one token
+
+  Counters counters;  // of all steps
+
+ private:
+  SharedMethod method_;
+  MethodState* state_ = nullptr;
+  std::vector<std::shared_ptr<StepObserver>> observers_;
+};
+
+}  // namespace hayloft::runtime
