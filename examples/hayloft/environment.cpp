@@ -74,7 +74,7 @@ Environment::Environment(const MachineOptions& options, const std::filesystem::p
   tokenizer = std::make_unique<runtime::Tokenizer>(runtime::load_tokenizer(model_path));
   model = std::make_unique<runtime::Model>(model_path, *backend);
   arena = std::make_unique<offload::Arena>(topology, arena_options(options, *backend));
-  for (const std::string& note : model->notes()) note("note: {}\n", note);
+  for (const std::string& line : model->notes()) note("note: {}\n", line);
   if (!options.verbose) return;
   const runtime::ModelConfig& config = model->config();
   note("model: {}, {} layers ({} global), {} query heads, {} KV heads of {}, weights {}\n", config.architecture,

@@ -175,7 +175,7 @@ Value Evaluator::call_macro(const Callable& callable, const Arguments& arguments
   if (macro.reads_varargs) scope->set("varargs", Value::tuple(std::move(more)));
   Dict rest;
   for (const auto& [name, value] : arguments.named) {
-    const auto known = [&](const auto& parameter) { return parameter.first == name; };
+    const auto known = [&wanted = name](const auto& parameter) { return parameter.first == wanted; };
     const auto at = std::find_if(macro.parameters.begin(), macro.parameters.end(), known);
     if (at != macro.parameters.end()) {
       if (at - macro.parameters.begin() < static_cast<std::ptrdiff_t>(given)) {
