@@ -35,7 +35,6 @@ class LinkCommand : public Command {
  public:
   explicit LinkCommand(CLI::App& app) {
     app.footer(examples);
-    add_machine_options(app, machine_);
     add_text(
         app, "--footprint", "BYTES",
         [this](const std::string& text) { options_.footprint_bytes = read_bytes("--footprint", text); },
@@ -49,6 +48,7 @@ class LinkCommand : public Command {
         ->check(finite(0.1, 3600.0))
         ->take_last()
         ->capture_default_str();
+    add_machine_options(app, machine_);
     app.add_option("--profile", profile_,
                    "Where to keep the profile that was measured [hayloft/profile.json in the user's cache folder]")
         ->type_name("FILE")
@@ -59,7 +59,7 @@ class LinkCommand : public Command {
         ->default_str("md");
     common(app, Section::task, {"--seconds", "--footprint"});
     advanced(app, Section::task, {"--link-footprint"});
-    common(app, Section::output, {"--profile"});
+    common(app, Section::device, {"--profile"});
     advanced(app, Section::output, {"--format"});
   }
 

@@ -10,7 +10,7 @@ void add_sampling_options(CLI::App& app, runtime::SamplerOptions& options) {
     app.add_option(names, value, help)->type_name(type)->take_last()->capture_default_str();
   };
   add("--temp", options.temperature, "T", "Temperature; 0 takes the most likely token");
-  add("--top-p", options.top_p, "P", "Sample from the most likely tokens that reach this share; 1 is off");
+  add("--top-p", options.top_p, "P", "Sample among likely tokens up to this share; 1 is off");
   add("-s,--seed", options.seed, "N", "Seed of sampling: the same seed gives the same text");
   add("--top-k", options.top_k, "K", "Sample from the K most likely tokens; 0 is off");
   add("--min-p", options.min_p, "P", "Drop tokens less likely than this times the most likely one; 0 is off");
