@@ -30,7 +30,7 @@ void add_audit_options(CLI::App& app, AuditChoices& choices);
 void add_attention_stats_option(CLI::App& app, std::string& file);
 void write_attention_stats(const runtime::AttentionStats& stats, const std::string& file);
 
-// The method that a run decodes with, and who looks on: an audit, which may have the method replaced by one with a
+// The method that a run decodes with, and its observers: an audit, which may have the method replaced by one with a
 // larger k, and attention statistics. Without choices it is the method and nothing else.
 class WatchedMethod {
  public:

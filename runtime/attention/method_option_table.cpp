@@ -147,7 +147,7 @@ constexpr MethodOption table[] = {
     {"aware", "", "on|off", "ann", "on", "whether the index is built for the queries of the prompt",
      [](Options& o, Text text, Text named) { o.query_aware = value_of(switches, text, named); },
      [](const Options& o) { return unusual("aware", &Options::query_aware, switches, o); }, nullptr},
-    {"r", "", "R", "sparq lowrank", "16", "key components (projections) that rank positions",
+    {"r", "", "R", "sparq lowrank", "16", "components (projections) that rank keys",
      [](Options& o, Text text, Text named) { o.rank = parse_int(text, named, 1); },
      [](const Options& o) { return fmt::format(" r={}", o.rank); }, check_rank},
     {"k", "", "K,...", all_but_dense, "128",

@@ -144,7 +144,7 @@ TEST_F(ProgramTest, OfAPartialReportOnlyWhatWasMeasuredIsJudged) {
 }
 
 TEST_F(ProgramTest, WrongUsageIsOneLineWithAHintAndExitCodeTwo) {
-  EXPECT_TRUE(refused_with(run_program({}), 2, {"subcommand", "hayloft --help"}));
+  EXPECT_TRUE(refused_with(run_program({}), 2, {"a command is needed", "hayloft --help"}));
   EXPECT_TRUE(refused_with(run_program({"nedle"}), 2, {"nedle"}));
   EXPECT_TRUE(refused_with(run_program({"needle", "--depth", "3"}), 2, {"--depth", "hayloft needle --help"}));
   EXPECT_TRUE(refused_with(run_program({"needle", "--attn", "sparse"}), 2, {"sparse", "dense, sparq, topk, window"}));

@@ -250,7 +250,7 @@ class EvalCommand : public Command {
       app.add_option(name, path, help)->type_name("FILE")->take_last();
     };
     add_path("--text", text_, "Text for perplexity and repetition");
-    add_path("--haystack", haystack_, "Text to hide needles in: a file or a folder [a grammar makes the text]");
+    add_path("--haystack", haystack_, "Text to hide needles in, a file or a folder [made by a grammar]");
     add_path("--squad", squad_, "Questions of qa_1: SQuAD, or a file of its shape");
     add_path("--hotpotqa", hotpotqa_, "Questions of qa_2: HotpotQA, distractor setting");
     app.add_option("--jsonl", prepared_, "Samples prepared by RULER's scripts; may be repeated")
@@ -295,7 +295,7 @@ class EvalCommand : public Command {
 
   void add_output_options(CLI::App& app) {
     add_attention_stats_option(app, stats_file_);
-    app.add_option("--out", out_, "Keep a line of JSON per row; a run that was stopped goes on from them")
+    app.add_option("--out", out_, "Keep a line of JSON per row; a stopped run continues from them")
         ->type_name("FILE")
         ->take_last();
     add_json_option(app, json_, "Write means and rows as JSON");

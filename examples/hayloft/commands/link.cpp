@@ -37,7 +37,6 @@ class LinkCommand : public Command {
  public:
   explicit LinkCommand(CLI::App& app) {
     app.footer(examples);
-    add_machine_options(app, machine_);
     add_text(
         app, "--footprint", "BYTES",
         [this](const std::string& text) { options_.footprint_bytes = read_bytes("--footprint", text); },
@@ -47,6 +46,7 @@ class LinkCommand : public Command {
         "Host memory to measure the link to a GPU over [1, 4, 16 and 64GiB, as far as half of what is free reaches and "
         "pinning it takes 20 s at most]");
     add_number(app, "--seconds", "S", options_.seconds, 0.1, 3600, "About how long to measure");
+    add_machine_options(app, machine_);
     app.add_option("--profile", profile_,
                    "Where to keep the profile that was measured [hayloft/profile.json in the user's cache folder]")
         ->type_name("FILE")
@@ -57,7 +57,7 @@ class LinkCommand : public Command {
         ->default_str("md");
     common(app, Section::task, {"--seconds", "--footprint"});
     advanced(app, Section::task, {"--link-footprint"});
-    common(app, Section::output, {"--profile"});
+    common(app, Section::device, {"--profile"});
     advanced(app, Section::output, {"--format"});
   }
 

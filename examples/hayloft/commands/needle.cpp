@@ -41,7 +41,7 @@ class NeedleCommand : public Command {
     app.footer(examples);
     options_.ctx_sizes = {64 * 1024};
     add_model_option(app, model_, "the bundled needle model");
-    app.add_option("--haystack", haystack_, "Text to hide needles in: a file or a folder [a grammar makes the text]")
+    app.add_option("--haystack", haystack_, "Text to hide needles in, a file or a folder [made by a grammar]")
         ->type_name("PATH")
         ->take_last();
     add_context_lengths_option(app, options_.ctx_sizes);

@@ -32,6 +32,23 @@ void note_unless_used(const runtime::MethodOption& option, const std::vector<run
        fmt::join(split_list(option.methods, ' '), ", "));
 }
 
+bool is_needed_often(const runtime::MethodOption& option) {
+  return option.key == "r" || option.key == "k";
+}
+
+void add_flag(CLI::App& app, AttentionOptions& options, const runtime::MethodOption& option) {
+  const std::string flag = runtime::flag(option);
+  add_text(
+      app, option.also.empty() ? flag : fmt::format("{},{}", flag, option.also), std::string(option.value),
+      [&, flag](const std::string& text) {
+        runtime::read_method_option(option, options.defaults, text, flag);
+        options.flags.emplace(option.key);
+      },
+      help_of(option))
+      ->default_str(std::string(option.standard));
+  (is_needed_often(option) ? common : advanced)(app, Section::attention, {flag.c_str()});
+}
+
 }  // namespace
 
 void add_attention_options(CLI::App& app, AttentionOptions& options, std::vector<std::string> default_attn) {
@@ -43,18 +60,10 @@ void add_attention_options(CLI::App& app, AttentionOptions& options, std::vector
       ->allow_extra_args(false)
       ->capture_default_str();
   common(app, Section::attention, {"--attn"});
-  for (const runtime::MethodOption& option : runtime::method_option_table()) {
-    const std::string flag = runtime::flag(option);
-    add_text(
-        app, option.also.empty() ? flag : fmt::format("{},{}", flag, option.also), std::string(option.value),
-        [&, flag](const std::string& text) {
-          runtime::read_method_option(option, options.defaults, text, flag);
-          options.flags.emplace(option.key);
-        },
-        help_of(option))
-        ->default_str(std::string(option.standard));
-    const bool needed_often = option.key == "r" || option.key == "k";
-    (needed_often ? common : advanced)(app, Section::attention, {flag.c_str()});
+  for (const bool often : {true, false}) {
+    for (const runtime::MethodOption& option : runtime::method_option_table()) {
+      if (is_needed_often(option) == often) add_flag(app, options, option);
+    }
   }
 }
 

@@ -106,9 +106,8 @@ std::vector<Entry> entries_of(const CLI::App* app) {
   for (const CLI::Option* option : app->get_options()) {
     if (option != app->get_help_ptr() && option != app->get_help_all_ptr()) entries.push_back(entry_of(option));
   }
-  std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
-    return a.section != b.section ? a.section < b.section : a.advanced < b.advanced;
-  });
+  std::stable_sort(entries.begin(), entries.end(),
+                   [](const Entry& a, const Entry& b) { return a.section < b.section; });
   return entries;
 }
 

@@ -13,7 +13,7 @@ void add_sampling_options(CLI::App& app, runtime::SamplerOptions& options) {
     add_text(app, name, type, read, help)->default_str(fmt::format("{}", value));
   };
   add("--temp", options.temperature, "T", "Temperature; 0 takes the most likely token");
-  add("--top-p", options.top_p, "P", "Sample from the most likely tokens that reach this share; 1 is off");
+  add("--top-p", options.top_p, "P", "Sample among likely tokens up to this share; 1 is off");
   add_seed(app, "-s,--seed", options.seed, "Seed of sampling: the same seed gives the same text");
   add_text(
       app, "--top-k", "K", [&options](const std::string& text) { options.top_k = read_int("--top-k", text, 0); },
