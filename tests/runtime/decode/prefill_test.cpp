@@ -243,7 +243,7 @@ TEST_F(PrefillOfAModel, LayerByLayerAddsAllOfTheTextOrNothing) {
 }
 
 TEST(PrefillOrderTest, IsByWhatMovesFewerBytesAndByChunksWhereNothingMoves) {
-  ModelConfig config = config_of_shape({32, 32, 8, 128, 0, 0, 0});
+  ModelConfig config = plan::config_of_shape({32, 32, 8, 128, 0, 0, 0});
   const SessionOptions options;
   EXPECT_EQ(prefill_order(config, options, 1 << 20, false).order, PrefillOptions::Order::chunk);
   // 8192 tokens: 3 chunks read what was stored before them, less than 16 MiB a layer. 1M tokens: 512 chunks read half
