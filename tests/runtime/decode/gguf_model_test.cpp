@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "gpu/make_backend.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/decode/session.h"
 #include "tests/support/gguf_from_folder.h"
