@@ -55,6 +55,7 @@ std::unique_ptr<EvalTask> make_ruler_eval(std::string_view task, const RulerOpti
 // A file of prepared samples, as RULER's scripts write it. The tokenizer must outlive it. Throws Error.
 std::unique_ptr<EvalTask> make_prepared_eval(const std::filesystem::path& file, const Tokenizer& tokenizer);
 
+// Which needles a context gets, and in which text.
 struct DepthsOptions {
   std::uint64_t seed = 42;
   int needles = 10;                // evenly from 0% to 100%
