@@ -13,11 +13,14 @@ namespace {
 // Rotations that a model has never seen make its answers worse, first slowly, then altogether.
 void note_positions(const runtime::ModelConfig& config, std::int64_t tokens, const std::filesystem::path& model) {
   if (config.max_positions == 0 || tokens <= config.max_positions) return;
+  const std::string source = std::filesystem::is_directory(model)
+                                 ? fmt::format("max_position_embeddings in {}", (model / "config.json").string())
+                                 : model.string();
   note(
-      "note: {} tokens are more than the {} positions that {} says the model was made for (with its RoPE scaling); "
-      "answers get worse beyond them: shorten the text, or give config.json the rope_scaling that the model's makers "
-      "name for such lengths\n",
-      tokens, config.max_positions, (std::filesystem::is_directory(model) ? model / "config.json" : model).string());
+      "note: {} tokens are more than the {} positions that {}, with its RoPE scaling, says the model was made for; "
+      "answers get worse beyond them: shorten the text, or take the RoPE scaling that the model's makers name for such "
+      "lengths\n",
+      tokens, config.max_positions, source);
 }
 
 }  // namespace

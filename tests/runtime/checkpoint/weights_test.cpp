@@ -214,7 +214,7 @@ TEST_F(WeightsTest, ATensorThatNothingReadsIsRefusedByName) {
   config.architecture = "llama";
   config.qk_norm = false;
   EXPECT_TRUE(refuses([&] { load(config); }, {"model.safetensors", "llama", "2 tensors", "self_attn.k_norm.weight",
-                                              "self_attn.q_norm.weight", "config.json"}));
+                                              "self_attn.q_norm.weight", "model_type"}));
   config = small_config();
   config.mlp_bias = false;
   EXPECT_TRUE(refuses([&] { load(config); }, {"3 tensors", "mlp.down_proj.bias", "mlp.up_proj.bias"}));
