@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "offload/error.h"
+#include "offload/host/mapped_file.h"
 #include "runtime/decode/prefill_order.h"
 
 namespace hayloft::runtime {
@@ -104,6 +105,7 @@ void Session::read(std::span<const std::int32_t> tokens, AttentionPolicy& attent
   for (std::size_t done = 0; done < tokens.size();) {
     const std::size_t T = std::min(tokens.size() - done, static_cast<std::size_t>(options_.chunk_tokens));
     model_->forward(cache_, workspace_, tokens.subspan(done, T), Want::none, attention);
+    offload::check_mapped_files();
     done += T;
     if (progress) progress(static_cast<std::int64_t>(done), static_cast<std::int64_t>(tokens.size()));
   }
@@ -177,6 +179,7 @@ void Session::decode(std::int32_t token, const ReadLogits& read) {
   const std::uint64_t spilled = cache_.spilled_bytes();
   attention_.begin_step(cache_);
   model_->forward(cache_, workspace_, {&token, 1}, Want::last, attention_, read);
+  offload::check_mapped_files();
   attention_.counters.at(Place::link, Kind::spill) += cache_.spilled_bytes() - spilled;
   ++steps_;
 }

@@ -63,6 +63,8 @@ class Program {
             contents(err()), static_cast<std::uint64_t>(used.ru_maxrss) * 1024};
   }
 
+  std::string error_output() const { return contents(err()); }  // so far
+
   void interrupt() const { ::kill(pid_, SIGINT); }
 
   bool running() const {
