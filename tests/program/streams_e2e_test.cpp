@@ -26,7 +26,9 @@ class StreamsTest : public testing::Test {
     std::string words;
     for (int i = 0; i < 300; ++i) words += "hay and straw and ";
     const std::string text = folder_.write("hay.txt", words);
-    EXPECT_EQ(run_program({"ingest", "-f", text, "--save", at("hay.hay"), "--block-tokens", "64", "--batch", "256"}).exit_code, 0);
+    EXPECT_EQ(run_program({"ingest", "-f", text, "--save", at("hay.hay"), "--block-tokens", "64", "--batch", "256"})
+                  .exit_code,
+              0);
     return at("hay.hay");
   }
   static std::vector<std::string> needle(std::vector<std::string> more) {
@@ -83,9 +85,9 @@ TEST_F(StreamsTest, AFileOfTheModelIsAnInput) {
   const fs::path model = fs::path(HAYLOFT_SOURCE_DIR) / "examples/needle-model/model";
   const fs::path copy = folder_.path() / "model";
   fs::copy(model, copy, fs::copy_options::recursive);
-  EXPECT_TRUE(refused_with(run_program({"generate", "-m", copy.string(), "-p", "x", "--audit-json",
-                                        (copy / "config.json").string()}),
-                           2, {"--audit-json", "--model"}));
+  EXPECT_TRUE(refused_with(
+      run_program({"generate", "-m", copy.string(), "-p", "x", "--audit-json", (copy / "config.json").string()}), 2,
+      {"--audit-json", "--model"}));
   EXPECT_TRUE(nlohmann::json::accept(contents("model/config.json")));
 }
 
