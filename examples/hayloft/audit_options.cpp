@@ -3,9 +3,9 @@
 #include <charconv>
 #include <filesystem>
 
-#include "examples/hayloft/messages.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/values.h"
+#include "examples/hayloft/streams/messages.h"
 #include "offload/error.h"
 
 namespace hayloft::cli {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "examples/hayloft/interrupt.h"
-#include "examples/hayloft/text_output.h"
+#include "examples/hayloft/streams/interrupt.h"
+#include "examples/hayloft/streams/text_output.h"
 #include "offload/clock.h"
 #include "offload/format.h"
 #include "offload/progress.h"

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "examples/hayloft/audit_options.h"
-#include "examples/hayloft/environment.h"
+#include "examples/hayloft/streams/environment.h"
 #include "offload/progress.h"
 #include "runtime/decode/sampler.h"
 #include "runtime/decode/session.h"

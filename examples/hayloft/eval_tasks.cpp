@@ -4,7 +4,7 @@
 #include <string_view>
 #include <utility>
 
-#include "examples/hayloft/messages.h"
+#include "examples/hayloft/streams/messages.h"
 #include "offload/error.h"
 #include "runtime/eval/reach.h"
 #include "runtime/eval/ruler/ruler.h"

@@ -9,12 +9,12 @@
 #include <map>
 
 #include "examples/hayloft/command.h"
-#include "examples/hayloft/environment.h"
-#include "examples/hayloft/file_roles.h"
-#include "examples/hayloft/interrupt.h"
-#include "examples/hayloft/messages.h"
 #include "examples/hayloft/options/help.h"
-#include "examples/hayloft/text_output.h"
+#include "examples/hayloft/streams/environment.h"
+#include "examples/hayloft/streams/file_roles.h"
+#include "examples/hayloft/streams/interrupt.h"
+#include "examples/hayloft/streams/messages.h"
+#include "examples/hayloft/streams/text_output.h"
 #include "examples/hayloft/version.h"
 #include "offload/error.h"
 #include "offload/host/mapped_file.h"

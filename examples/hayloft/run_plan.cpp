@@ -1,7 +1,7 @@
 #include "examples/hayloft/run_plan.h"
 
-#include "examples/hayloft/messages.h"
 #include "examples/hayloft/saved_context.h"
+#include "examples/hayloft/streams/messages.h"
 #include "offload/error.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/decode/load_tokenizer.h"

@@ -1,8 +1,8 @@
 #include "examples/hayloft/saved_context.h"
 
 #include "examples/hayloft/bundled_model.h"
-#include "examples/hayloft/file_roles.h"
-#include "examples/hayloft/messages.h"
+#include "examples/hayloft/streams/file_roles.h"
+#include "examples/hayloft/streams/messages.h"
 #include "offload/error.h"
 #include "offload/format.h"
 

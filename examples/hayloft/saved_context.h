@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <string>
 
-#include "examples/hayloft/environment.h"
+#include "examples/hayloft/streams/environment.h"
 #include "offload/snapshot/snapshot.h"
 #include "runtime/decode/ingest.h"
 

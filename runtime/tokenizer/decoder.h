@@ -5,7 +5,7 @@
 #include <variant>
 #include <vector>
 
-#include "runtime/tokenizer/pretokenizer_regex.h"
+#include "runtime/tokenizer/pretokenizer/pretokenizer_regex.h"
 
 namespace hayloft::runtime {
 

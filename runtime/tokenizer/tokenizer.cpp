@@ -13,7 +13,7 @@
 #include "runtime/tokenizer/document.h"
 #include "runtime/tokenizer/json.h"
 #include "runtime/tokenizer/normalizer.h"
-#include "runtime/tokenizer/pretokenizer.h"
+#include "runtime/tokenizer/pretokenizer/pretokenizer.h"
 #include "runtime/tokenizer/template.h"
 #include "runtime/tokenizer/unicode.h"
 

@@ -2,7 +2,7 @@
 
 #include "gpu/make_backend.h"
 #include "tests/gpu/cuda/backends.h"
-#include "tests/simt/control.h"
+#include "tests/simt/device/control.h"
 
 // Attention on streams whose order is drawn from a seed, and without the host: what only the fake runtime can tell.
 namespace hayloft::testing {

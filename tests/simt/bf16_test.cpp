@@ -7,7 +7,7 @@
 #include "runtime/decode/session.h"
 #include "tests/gpu/cuda/backends.h"
 #include "tests/gpu/cuda/matrices.h"
-#include "tests/simt/control.h"
+#include "tests/simt/device/control.h"
 
 // bf16 weights on a device whose tensor cores don't know bf16.
 namespace hayloft::simt {

@@ -3,7 +3,7 @@
 
 #include "runtime/decode/session.h"
 #include "tests/gpu/cuda/backends.h"
-#include "tests/simt/control.h"
+#include "tests/simt/device/control.h"
 
 // How many copies it takes to bring in the chosen columns: issuing each costs more than a few KiB on the link.
 namespace hayloft::simt {

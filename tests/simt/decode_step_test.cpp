@@ -3,7 +3,7 @@
 
 #include "runtime/decode/session.h"
 #include "tests/gpu/cuda/backends.h"
-#include "tests/simt/control.h"
+#include "tests/simt/device/control.h"
 
 // What a decode step asks of the host.
 namespace hayloft::simt {

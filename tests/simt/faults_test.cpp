@@ -4,7 +4,7 @@
 #include "offload/error.h"
 #include "offload/host/arena.h"
 #include "tests/gpu/cuda/backends.h"
-#include "tests/simt/control.h"
+#include "tests/simt/device/control.h"
 #include "tests/support/refusal.h"
 
 // What the CUDA backend makes of a machine that fails.

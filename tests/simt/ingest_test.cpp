@@ -3,7 +3,7 @@
 #include "offload/error.h"
 #include "runtime/eval/needle/haystack.h"
 #include "tests/gpu/cuda/backends.h"
-#include "tests/simt/control.h"
+#include "tests/simt/device/control.h"
 #include "tests/support/temporary_folder.h"
 
 // A device that is lost while a long text is read: what has been saved is intact, as the message says.

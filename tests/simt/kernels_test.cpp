@@ -8,8 +8,8 @@
 
 #include "gpu/cuda/kernels/launch.h"
 #include "gpu/cuda/kernels/warp.cuh"
+#include "tests/simt/device/symbols.h"
 #include "tests/simt/stream_fixture.h"
-#include "tests/simt/symbols.h"
 
 // Kernels on the shim: what works on a device works, and what must not be done is an error.
 namespace hayloft::simt {

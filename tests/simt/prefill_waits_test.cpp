@@ -5,7 +5,7 @@
 #include "runtime/decode/hidden_states.h"
 #include "runtime/decode/session.h"
 #include "tests/gpu/cuda/backends.h"
-#include "tests/simt/control.h"
+#include "tests/simt/device/control.h"
 
 // What reading a prompt layer by layer asks of the host.
 namespace hayloft::simt {

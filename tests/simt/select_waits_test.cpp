@@ -1,5 +1,5 @@
 #include "tests/gpu/cuda/backends.h"
-#include "tests/simt/control.h"
+#include "tests/simt/device/control.h"
 
 // Who waits for whom when positions are selected: what no result can show.
 namespace hayloft::testing {

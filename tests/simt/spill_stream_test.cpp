@@ -2,7 +2,7 @@
 
 #include "offload/host/arena.h"
 #include "tests/gpu/cuda/backends.h"
-#include "tests/simt/control.h"
+#include "tests/simt/device/control.h"
 
 // Blocks on their way out while other things go on, which no result on a device would show reliably.
 namespace hayloft::testing {

@@ -6,7 +6,7 @@
 #include "gpu/cuda/memory/host_pins.h"
 #include "offload/error.h"
 #include "tests/gpu/cuda/backends.h"
-#include "tests/simt/control.h"
+#include "tests/simt/device/control.h"
 
 // The block tables that kernels read.
 namespace hayloft::testing {

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "tests/simt/control.h"
+#include "tests/simt/device/control.h"
 
 namespace hayloft::simt {
 

@@ -1,13 +1,13 @@
 #include <fmt/format.h>
 
 #include "examples/hayloft/command.h"
-#include "examples/hayloft/environment.h"
-#include "examples/hayloft/interrupt.h"
 #include "examples/hayloft/options/attention.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
-#include "examples/hayloft/text_output.h"
+#include "examples/hayloft/streams/environment.h"
+#include "examples/hayloft/streams/interrupt.h"
+#include "examples/hayloft/streams/text_output.h"
 #include "offload/output_file.h"
 #include "offload/progress.h"
 #include "runtime/attention/attend_file.h"

@@ -1,10 +1,10 @@
 #include <nlohmann/json.hpp>
 
 #include "examples/hayloft/command.h"
-#include "examples/hayloft/interrupt.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
-#include "examples/hayloft/text_output.h"
+#include "examples/hayloft/streams/interrupt.h"
+#include "examples/hayloft/streams/text_output.h"
 #include "offload/error.h"
 #include "offload/format.h"
 #include "offload/progress.h"

@@ -8,7 +8,7 @@
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
-#include "examples/hayloft/text_output.h"
+#include "examples/hayloft/streams/text_output.h"
 #include "offload/error.h"
 #include "runtime/plan/gpu_check.h"
 

@@ -3,14 +3,14 @@
 #include <optional>
 
 #include "examples/hayloft/command.h"
-#include "examples/hayloft/environment.h"
-#include "examples/hayloft/interrupt.h"
-#include "examples/hayloft/messages.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
 #include "examples/hayloft/options/values.h"
-#include "examples/hayloft/text_output.h"
+#include "examples/hayloft/streams/environment.h"
+#include "examples/hayloft/streams/interrupt.h"
+#include "examples/hayloft/streams/messages.h"
+#include "examples/hayloft/streams/text_output.h"
 #include "offload/error.h"
 #include "offload/format.h"
 #include "offload/json_text.h"

@@ -2,7 +2,6 @@
 #include <optional>
 
 #include "examples/hayloft/command.h"
-#include "examples/hayloft/messages.h"
 #include "examples/hayloft/options/attention.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
@@ -10,7 +9,8 @@
 #include "examples/hayloft/options/session.h"
 #include "examples/hayloft/options/values.h"
 #include "examples/hayloft/run_plan.h"
-#include "examples/hayloft/text_output.h"
+#include "examples/hayloft/streams/messages.h"
+#include "examples/hayloft/streams/text_output.h"
 #include "gpu/make_backend.h"
 #include "offload/error.h"
 #include "offload/format.h"

@@ -2,9 +2,9 @@
 
 #include <cctype>
 
-#include "examples/hayloft/messages.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/values.h"
+#include "examples/hayloft/streams/messages.h"
 #include "offload/error.h"
 #include "offload/list.h"
 #include "runtime/attention/method_option_table.h"

@@ -4,7 +4,7 @@
 
 #include "offload/error.h"
 #include "runtime/tokenizer/jinja/evaluator.h"
-#include "runtime/tokenizer/jinja/strings.h"
+#include "runtime/tokenizer/jinja/values/strings.h"
 
 // What lies in a value: items, attributes, slices.
 namespace hayloft::runtime::jinja {

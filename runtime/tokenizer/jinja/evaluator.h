@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/tokenizer/jinja/ast.h"
 #include "runtime/tokenizer/jinja/limits.h"
-#include "runtime/tokenizer/jinja/objects.h"
+#include "runtime/tokenizer/jinja/parse/ast.h"
+#include "runtime/tokenizer/jinja/values/objects.h"
 
 namespace hayloft::runtime::jinja {
 

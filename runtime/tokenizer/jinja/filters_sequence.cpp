@@ -5,7 +5,7 @@
 
 #include "offload/error.h"
 #include "runtime/tokenizer/jinja/filters.h"
-#include "runtime/tokenizer/jinja/strings.h"
+#include "runtime/tokenizer/jinja/values/strings.h"
 
 // Filters over lists and objects.
 namespace hayloft::runtime::jinja {

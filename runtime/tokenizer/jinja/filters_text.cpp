@@ -6,8 +6,8 @@
 
 #include "offload/error.h"
 #include "runtime/tokenizer/jinja/filters.h"
-#include "runtime/tokenizer/jinja/strings.h"
-#include "runtime/tokenizer/jinja/to_json.h"
+#include "runtime/tokenizer/jinja/values/strings.h"
+#include "runtime/tokenizer/jinja/values/to_json.h"
 
 // Filters that make texts and numbers.
 namespace hayloft::runtime::jinja {

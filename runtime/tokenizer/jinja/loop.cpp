@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "runtime/tokenizer/jinja/objects.h"
+#include "runtime/tokenizer/jinja/values/objects.h"
 
 namespace hayloft::runtime::jinja {
 

@@ -4,7 +4,7 @@
 
 #include "offload/error.h"
 #include "runtime/tokenizer/jinja/evaluator.h"
-#include "runtime/tokenizer/jinja/strings.h"
+#include "runtime/tokenizer/jinja/values/strings.h"
 
 // The methods that templates may call. Those that would change a list or dictionary are absent: transformers' sandbox
 // refuses them as well.

@@ -5,8 +5,8 @@
 
 #include "offload/error.h"
 #include "offload/utf8.h"
-#include "runtime/tokenizer/jinja/ast.h"
 #include "runtime/tokenizer/jinja/evaluator.h"
+#include "runtime/tokenizer/jinja/parse/ast.h"
 
 namespace hayloft::runtime::jinja {
 namespace {

@@ -4,7 +4,7 @@
 #include "offload/error.h"
 #include "offload/json_file.h"
 #include "runtime/tokenizer/jinja/filters.h"
-#include "runtime/tokenizer/jinja/strings.h"
+#include "runtime/tokenizer/jinja/values/strings.h"
 
 // Filters and tests by name.
 namespace hayloft::runtime::jinja {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "runtime/tokenizer/pretokenizer_regex.h"
+#include "runtime/tokenizer/pretokenizer/pretokenizer_regex.h"
 #include "runtime/tokenizer/unicode.h"
 #include "tests/runtime/tokenizer/small_tokenizer.h"
 #include "tests/support/refusal.h"

@@ -11,7 +11,7 @@
 #include "simt/kernel.h"
 
 // The part of the CUDA runtime that hayloft uses, run by tests/simt on the processor. Names, values and meaning are
-// CUDA's; tests/simt/control.h says what is stricter here. Thread-safe.
+// CUDA's; tests/simt/device/control.h says what is stricter here. Thread-safe.
 
 #define CUDART_VERSION 13000
 

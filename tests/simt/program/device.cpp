@@ -1,7 +1,7 @@
 #include <cstdlib>
 
 #include "offload/format.h"
-#include "tests/simt/control.h"
+#include "tests/simt/device/control.h"
 
 // Linked into the program of tests/simt: its device is one on which a budget of 16 GiB is a small card's, unless
 // HAYLOFT_SIMT_MEMORY gives it less.

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "tests/simt/ptx/opcodes.h"
+#include "tests/simt/ptx/opcodes/opcodes.h"
 #include "tests/simt/ptx/races.h"
 
 namespace hayloft::simt::ptx {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/simt/machine.h"
+#include "tests/simt/device/machine.h"
 #include "tests/simt/ptx/address_spaces.h"
 #include "tests/simt/ptx/module.h"
 #include "tests/simt/ptx/schedule.h"

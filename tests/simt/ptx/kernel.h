@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/simt/ptx/opcodes.h"
+#include "tests/simt/ptx/opcodes/opcodes.h"
 
 // A kernel ready to run. Registers are named by their offset in the register file of a warp, where each holds 32 lanes
 // of 2, 4 or 8 bytes one after another, and a predicate 32 bits. Immediates and special registers are registers that

@@ -12,8 +12,8 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "tests/simt/memory.h"
-#include "tests/simt/ptx/approximation.h"
+#include "tests/simt/device/memory.h"
+#include "tests/simt/ptx/opcodes/approximation.h"
 
 namespace hayloft::simt::ptx {
 namespace {

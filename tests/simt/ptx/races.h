@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tests/simt/ptx/opcodes.h"
+#include "tests/simt/ptx/opcodes/opcodes.h"
 
 namespace hayloft::simt::ptx {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/simt/ptx/opcodes.h"
+#include "tests/simt/ptx/opcodes/opcodes.h"
 #include "tests/simt/ptx/tokens.h"
 
 namespace hayloft::simt::ptx {

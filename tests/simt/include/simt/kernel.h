@@ -10,7 +10,7 @@
 #include "simt/vectors.h"
 
 // What a kernel's source says, as C++. Each CUDA thread is a fiber of one processor thread, so that the words below
-// need no locks; tests/simt/machine.h runs the fibers.
+// need no locks; tests/simt/device/machine.h runs the fibers.
 #define __global__
 #define __device__
 #define __host__

@@ -1,0 +1,124 @@
+#include "examples/hayloft/streams/environment.h"
+
+#include "examples/hayloft/streams/messages.h"
+#include "gpu/make_backend.h"
+#include "offload/error.h"
+#include "offload/format.h"
+#include "runtime/decode/load_tokenizer.h"
+
+namespace hayloft::cli {
+namespace {
+
+gpu::LinkChoice chosen_link(const MachineOptions& options) {
+  if (options.cuda.link != gpu::LinkChoice()) return options.cuda.link;
+  const std::optional<runtime::plan::MachineProfile> profile = machine_profile(options.profile);
+  return profile && profile->device == "cuda" ? profile->best_link() : gpu::LinkChoice(gpu::Link::sm);
+}
+
+std::unique_ptr<gpu::Backend> make_backend(const MachineOptions& options, const offload::Threads& threads,
+                                           gpu::LinkChoice link,
+                                           const std::shared_ptr<std::vector<std::string>>& notes) {
+  if (options.device == "cpu") return gpu::make_cpu_backend(threads);
+  gpu::CudaOptions cuda = options.cuda;
+  cuda.link = link;
+  if (options.cuda.link == gpu::Link::automatic) cuda.least_copy_bytes = gpu::worthwhile_copy_bytes;
+  cuda.on_warning = [notes](const std::string& what) {
+    note("note: {}\n", what);
+    notes->push_back(what);
+  };
+  if (options.device == "cuda") return gpu::make_cuda_backend(threads, cuda);
+  try {
+    return gpu::make_cuda_backend(threads, cuda);
+  } catch (const gpu::NoDevice& none) {
+    if (options.verbose) note("no CUDA device is used: {}\n", none.what());
+  } catch (const Error& error) {
+    // There is one. Who has said how to use it wants to know; anyone else is served by the CPU meanwhile.
+    if (cuda.memory_bytes != 0) throw;
+    note("note: the CUDA device is not used: {}\n", error.what());
+  }
+  return gpu::make_cpu_backend(threads);
+}
+
+// Memory that the device reads in place is pinned as the arena commits it.
+offload::ArenaOptions arena_options(const MachineOptions& options, gpu::Backend& backend) {
+  offload::ArenaOptions arena;
+  arena.budget_bytes = options.host_memory;
+  arena.listener = backend.pinning();
+  return arena;
+}
+
+}  // namespace
+
+std::optional<runtime::plan::MachineProfile> machine_profile(const std::string& given) {
+  if (!given.empty()) return runtime::plan::find_profile(given);
+  try {
+    return runtime::plan::find_profile();
+  } catch (const Error&) {  // nothing asked for it; hayloft plan says what is wrong with it
+    return std::nullopt;
+  }
+}
+
+Environment::Environment(const MachineOptions& options)
+    : kv_host(options.cuda.kv_host),
+      link(chosen_link(options)),
+      threads(options.threads),
+      backend(make_backend(options, threads, link, notes)),
+      arena(std::make_unique<offload::Arena>(topology, arena_options(options, *backend))) {
+  if (!options.verbose) return;
+  note("machine: {}\ndevice: {}\nhost memory for keys and values: {}\n", topology.describe(), backend->description(),
+       format_bytes(arena->budget_bytes()));
+}
+
+Environment::Environment(const MachineOptions& options, const std::filesystem::path& model_path)
+    : Environment(options) {
+  tokenizer = std::make_unique<runtime::Tokenizer>(runtime::load_tokenizer(model_path));
+  model = std::make_unique<runtime::Model>(model_path, *backend);
+  arena = std::make_unique<offload::Arena>(topology, arena_options(options, *backend));
+  for (const std::string& line : model->notes()) note("note: {}\n", line);
+  if (!options.verbose) return;
+  const runtime::ModelConfig& config = model->config();
+  note("model: {}, {} layers ({} global), {} query heads, {} KV heads of {}, weights {}\n", config.architecture,
+       config.layers, config.global_layers(), config.query_heads, config.kv_heads, config.head_dim,
+       format_bytes(model->weight_bytes()));
+}
+
+void say_device_memory(const gpu::Backend& backend) {
+  const gpu::DeviceMemory memory = backend.memory();
+  if (memory.budget_bytes == 0) return;
+  note("device memory: {} at most, {} as the driver counts, of {}, CUDA itself apart\n",
+       format_bytes(memory.peak_bytes), format_bytes(memory.driver_peak_bytes), format_bytes(memory.budget_bytes));
+}
+
+const char* name(gpu::Link link) {
+  switch (link) {
+    case gpu::Link::sm:
+      return "sm";
+    case gpu::Link::copy:
+      return "copy";
+    case gpu::Link::both:
+      return "both";
+    case gpu::Link::automatic:
+      break;
+  }
+  return "auto";
+}
+
+std::string model_name(const std::filesystem::path& directory) {
+  const std::filesystem::path path = std::filesystem::absolute(directory).lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
+std::string list_devices() {
+  const offload::Threads threads;
+  std::string text =
+      fmt::format("cpu   {}; {} of the memory can be taken\n", gpu::make_cpu_backend(threads)->description(),
+                  format_bytes(offload::Topology().available_bytes()));
+  try {
+    text += fmt::format("cuda  {}\n", gpu::make_cuda_backend(threads)->description());
+  } catch (const Error& error) {
+    text += fmt::format("cuda  none: {}\n", error.what());
+  }
+  return text;
+}
+
+}  // namespace hayloft::cli
