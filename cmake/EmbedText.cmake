@@ -23,7 +23,7 @@ endif()
 set(hayloft_embed_text_script ${CMAKE_CURRENT_LIST_FILE})
 
 function(hayloft_embed_text target header namespace)
-  set(output ${CMAKE_CURRENT_BINARY_DIR}/embedded_text.cpp)
+  set(output ${CMAKE_CURRENT_BINARY_DIR}/${target}_text.cpp)
   list(TRANSFORM ARGN PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/ OUTPUT_VARIABLE files)
   string(REPLACE ";" "," listed "${files}")
   add_custom_command(

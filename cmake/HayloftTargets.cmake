@@ -1,5 +1,5 @@
 # hayloft_library(NAME SOURCES... ) makes the target hayloft_NAME, alias hayloft::NAME. Libraries follow the rooms that an
-# embedder chooses between: offload <- index <- gpu <- runtime <- {eval, plan}. scripts/layers.txt has the rooms inside.
+# embedder chooses between: offload <- index <- gpu <- runtime <- {eval, plan, serve}. scripts/layers.txt has the rooms inside.
 add_library(hayloft_options INTERFACE)
 target_compile_options(hayloft_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor
                        $<$<AND:$<BOOL:${HAYLOFT_WARNINGS_AS_ERRORS}>,$<NOT:$<COMPILE_LANGUAGE:CUDA>>>:-Werror>)

@@ -23,6 +23,7 @@ std::unique_ptr<Command> make_generate_command(CLI::App& app);
 std::unique_ptr<Command> make_ingest_command(CLI::App& app);
 std::unique_ptr<Command> make_index_command(CLI::App& app);
 std::unique_ptr<Command> make_ask_command(CLI::App& app);
+std::unique_ptr<Command> make_serve_command(CLI::App& app);
 std::unique_ptr<Command> make_inspect_command(CLI::App& app);
 std::unique_ptr<Command> make_plan_command(CLI::App& app);
 std::unique_ptr<Command> make_link_command(CLI::App& app);

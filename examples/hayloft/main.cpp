@@ -67,6 +67,7 @@ struct Program {
     add("generate", "Continue a text", make_generate_command);
     add("ingest", "Read a long text once and save it as a context", make_ingest_command);
     add("ask", "Ask a saved context questions", make_ask_command);
+    add("serve", "Answer requests over HTTP, as OpenAI's API has them", make_serve_command);
     add("index", "Build indices for a saved context and save them with it", make_index_command);
     add("inspect", "Show what a saved context holds, and whether it is intact", make_inspect_command);
     add("needle", "Find needles in a haystack, over methods, context lengths and depths", make_needle_command);

@@ -26,6 +26,13 @@ struct Reference {
   EvalRow row;  // what the steps took
 };
 
+// A prompt but for its last token: what has been read of it, and what each answer reads in a fork of its own, so that
+// no more than one fork is there at a time.
+struct Asked {
+  Session& read;
+  std::span<const std::int32_t> rest;
+};
+
 class Run {
  public:
   Run(const Model& model, const Tokenizer& tokenizer, offload::Arena& arena, EvalTask& task, const EvalOptions& options,
@@ -64,19 +71,25 @@ class Run {
       hooks_.sample_started(task_, number, static_cast<std::int64_t>(sample.prompt.size()));
     }
     const Clock::time_point start = Clock::now();
-    Session context = sample.shared_tokens > 0 ? read_behind_shared(sample, methods) : read(sample.prompt, methods);
+    std::optional<Session> own;
+    if (sample.shared_tokens > 0) {
+      read_shared(sample, methods);
+    } else {
+      own.emplace(read(sample.prompt, methods));
+    }
+    Asked asked{own ? *own : *shared_, rest_of(sample)};
     const double prefill_seconds = sample.shared_tokens > 0 ? shared_prefill_seconds_ : seconds_since(start);
 
     observed_ = false;
     std::optional<Reference> reference;
-    if (!sample.forced.empty() || options_.agreement) reference = refer(context, sample);
+    if (!sample.forced.empty() || options_.agreement) reference = refer(asked, sample);
     for (const SharedMethod& method : methods) {
       const Clock::time_point before = Clock::now();
-      context.prepare(*method, hooks_.prepare);
+      asked.read.prepare(*method, hooks_.prepare);
       const double prepare_seconds = seconds_since(before) + shared_prepare_seconds_[method];
       EvalRow row = reference && method->options().name == "dense"
                         ? row_of(*reference, sample)
-                        : answer_by(method, context, sample, reference ? &*reference : nullptr);
+                        : answer_by(method, asked, sample, reference ? &*reference : nullptr);
       row.task = task_.name();
       row.sample = number;
       row.ctx_size = task_.ctx_size();
@@ -87,15 +100,13 @@ class Run {
       row.measure = task_.measure();
       row.expected = sample.expected;
       row.prefill_seconds = prefill_seconds;
-      row.prepare_seconds = prepare_seconds;
-      if (const MethodState* state = context.state(*method)) row.state_bytes = state->bytes();
+      row.prepare_seconds += prepare_seconds;
       if (hooks_.row) hooks_.row(row);
     }
   }
 
-  // The prompt but for its last token, behind what the task's samples share: that is read, and what the methods keep of
-  // it is built, once.
-  Session read_behind_shared(const EvalSample& sample, const std::vector<SharedMethod>& methods) {
+  // What the task's samples share is read, and what the methods keep of it is built, once.
+  void read_shared(const EvalSample& sample, const std::vector<SharedMethod>& methods) {
     if (!shared_) {
       const Clock::time_point start = Clock::now();
       shared_.emplace(model_, arena_, session_);
@@ -109,11 +120,13 @@ class Run {
       // Nothing is left to be done when it was there already.
       shared_prepare_seconds_[method] = std::max(shared_prepare_seconds_[method], seconds_since(start));
     }
-    Session context = shared_->fork();
-    context.set_prefill({});
+  }
+
+  // What of the prompt stands behind the shared part, but for the last token.
+  static std::span<const std::int32_t> rest_of(const EvalSample& sample) {
+    if (sample.shared_tokens == 0) return {};
     const auto rest = std::span(sample.prompt).subspan(static_cast<std::size_t>(sample.shared_tokens));
-    context.append(rest.first(rest.size() - 1));
-    return context;
+    return rest.first(rest.size() - 1);
   }
 
   // The prompt but for its last token.
@@ -128,7 +141,7 @@ class Run {
     return context;
   }
 
-  EvalRow answer_by(const SharedMethod& method, const Session& context, const EvalSample& sample,
+  EvalRow answer_by(const SharedMethod& method, const Asked& asked, const EvalSample& sample,
                     const Reference* reference) {
     EvalRow row;
     const std::int64_t length =
@@ -136,27 +149,27 @@ class Run {
     row.window = method->window(length);
     row.k = method->recall_k(length);
     if (!sample.forced.empty()) {
-      row.score = std::exp(follow(context, method, sample.prompt.back(), *reference, row));
+      row.score = std::exp(follow(asked, method, sample.prompt.back(), *reference, row));
       return row;
     }
     std::vector<std::int32_t> answer;
-    decode(context, method, sample.prompt.back(), row, [&](const std::vector<float>& logits) {
+    decode(asked, method, sample.prompt.back(), row, [&](const std::vector<float>& logits) {
       answer.push_back(argmax(logits));
       return goes_on(answer, sample);
     });
     grade(std::move(answer), sample, row);
     if (reference) {
       EvalRow led;
-      follow(context, method, sample.prompt.back(), *reference, led);
+      follow(asked, method, sample.prompt.back(), *reference, led);
       row.top1 = led.top1;
       row.kl = led.kl;
     }
     return row;
   }
 
-  Reference refer(const Session& context, const EvalSample& sample) {
+  Reference refer(const Asked& asked, const EvalSample& sample) {
     Reference reference;
-    decode(context, dense_, sample.prompt.back(), reference.row, [&](const std::vector<float>& logits) {
+    decode(asked, dense_, sample.prompt.back(), reference.row, [&](const std::vector<float>& logits) {
       const std::size_t step = reference.logits.size();
       reference.logits.push_back(logits);
       reference.tokens.push_back(sample.forced.empty() ? argmax(logits) : sample.forced[step]);
@@ -185,11 +198,11 @@ class Run {
 
   // Leads a method along the reference's tokens and enters how far it agrees; returns the mean negative log-likelihood
   // of them.
-  double follow(const Session& context, const SharedMethod& method, std::int32_t token, const Reference& reference,
+  double follow(const Asked& asked, const SharedMethod& method, std::int32_t token, const Reference& reference,
                 EvalRow& row) {
     double losses = 0, divergences = 0, same = 0;
     std::size_t step = 0;
-    decode(context, method, token, row, [&](const std::vector<float>& logits) {
+    decode(asked, method, token, row, [&](const std::vector<float>& logits) {
       const std::int32_t expected = reference.tokens[step];
       losses += negative_log_likelihood(logits, expected);
       divergences += divergence(reference.logits[step], logits);
@@ -203,12 +216,20 @@ class Run {
     return losses / steps;
   }
 
-  // Decodes from `token` on in a fork of the context, as `next` says, and enters what it took, and where the row has a
-  // k how near it came to exact attention.
-  void decode(const Session& context, const SharedMethod& method, std::int32_t token, EvalRow& row, const Next& next) {
-    Session session = context.fork();
+  // Decodes from `token` on in a fork of what has been read, as `next` says, and enters what it took, and where the row
+  // has a k how near it came to exact attention.
+  void decode(const Asked& asked, const SharedMethod& method, std::int32_t token, EvalRow& row, const Next& next) {
+    Session session = asked.read.fork();
+    if (!asked.rest.empty()) {
+      session.set_prefill({});
+      session.append(asked.rest);
+      const Clock::time_point start = Clock::now();
+      session.prepare(*method, hooks_.prepare);
+      row.prepare_seconds = seconds_since(start);
+    }
+    if (const MethodState* state = session.state(*method)) row.state_bytes = state->bytes();
     session.set_method(method);
-    const auto meter = std::make_shared<Meter>(*host_, context.tokens(), options_.fidelity_steps);
+    const auto meter = std::make_shared<Meter>(*host_, session.tokens(), options_.fidelity_steps);
     double seconds = 0, watched = 0, positions = 0;
     if (row.k > 0 && options_.fidelity_steps > 0) session.add_observer(std::make_shared<Clocked>(meter, watched));
     if (options_.observer && !observed_) session.add_observer(std::make_shared<Clocked>(options_.observer, watched));

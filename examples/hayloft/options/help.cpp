@@ -17,8 +17,8 @@ constexpr std::size_t width = 100;
 constexpr std::size_t help_column = 32;
 
 // By Section.
-constexpr std::string_view headings[] = {"Model",   "Text",  "Context", "Task",   "Sampling", "Attention",
-                                         "Prefill", "Audit", "Memory",  "Device", "Output"};
+constexpr std::string_view headings[] = {"Model",     "Server",  "Text",  "Context", "Task",   "Sampling",
+                                         "Attention", "Prefill", "Audit", "Memory",  "Device", "Output"};
 constexpr std::string_view advanced_mark = " (advanced)";
 
 // An option is kept with its section as the name of its group, CLI11's only room for such a note.

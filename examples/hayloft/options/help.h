@@ -12,6 +12,7 @@ namespace hayloft::cli {
 
 enum class Section : std::uint8_t {
   model,
+  server,
   text,
   context,
   task,

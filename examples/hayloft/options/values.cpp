@@ -8,9 +8,8 @@
 
 namespace hayloft::cli {
 
-int read_int(const std::string& option, const std::string& text, int least) {
+int read_int(const std::string& option, const std::string& text, int least, int most) {
   const std::int64_t value = named(option, [&] { return parse_count(text); });
-  constexpr int most = std::numeric_limits<int>::max();
   if (value < least || value > most) fail("{} {}: must be between {} and {}", option, text, least, most);
   return static_cast<int>(value);
 }

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -72,7 +73,8 @@ CLI::Option* add_choice(CLI::App& app, const std::string& name, std::vector<std:
 double read_number(const std::string& option, const std::string& text, double least, double most);
 
 // parse_count and parse_bytes with the option's name in what they throw; counts within [least, most].
-int read_int(const std::string& option, const std::string& text, int least = 1);
+int read_int(const std::string& option, const std::string& text, int least = 1,
+             int most = std::numeric_limits<int>::max());
 std::uint64_t read_bytes(const std::string& option, const std::string& text);
 
 }  // namespace hayloft::cli

@@ -1,0 +1,149 @@
+#include <algorithm>
+#include <optional>
+
+#include "examples/hayloft/command.h"
+#include "examples/hayloft/options/attention.h"
+#include "examples/hayloft/options/files.h"
+#include "examples/hayloft/options/help.h"
+#include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/session.h"
+#include "examples/hayloft/options/values.h"
+#include "examples/hayloft/streams/environment.h"
+#include "examples/hayloft/streams/messages.h"
+#include "examples/hayloft/streams/text_input.h"
+#include "offload/error.h"
+#include "offload/visible.h"
+#include "runtime/serve/http/server.h"
+#include "runtime/tokenizer/chat_template.h"
+
+// hayloft serve: a model over HTTP, for clients of OpenAI's API.
+namespace hayloft::cli {
+namespace {
+
+constexpr const char* examples = R"(Examples:
+  hayloft serve -m models/Llama-3.2-1B-Instruct --attn sparq
+      chat at http://127.0.0.1:8080, and clients with base_url http://127.0.0.1:8080/v1
+  hayloft serve -m smollm2.gguf --contexts books --port 9000
+      the model "smollm2:moby" is the saved context books/moby.hay, asked)";
+
+class ServeCommand : public Command {
+ public:
+  explicit ServeCommand(CLI::App& app) {
+    app.footer(examples);
+    engine_.session.chunk_tokens = 512;  // a prompt keeps the others waiting for one chunk
+    sampling_.temperature = 1;           // as the API has it
+    add_model_option(app, model_, "");
+    app.add_option("--contexts", contexts_, "Folder of saved contexts that may be asked, made and removed")
+        ->type_name("DIR")
+        ->take_last();
+    app.add_option("--host", server_.host, "Address to listen at; 0.0.0.0 is every one of this machine")
+        ->type_name("ADDRESS")
+        ->take_last()
+        ->capture_default_str();
+    add_text(
+        app, "--port", "PORT",
+        [this](const std::string& text) {
+          server_.port = static_cast<std::uint16_t>(read_int("--port", text, 0, 65535));
+        },
+        "Port to listen at; 0: one that is free [8080]");
+    app.add_option("--api-key-file", key_file_, "File with the key that requests must bring [none]")
+        ->type_name("FILE")
+        ->take_last();
+    app.add_option("--cors", server_.cors_origin, "Origin whose pages may call from a browser, or * [none]")
+        ->type_name("ORIGIN")
+        ->take_last();
+    add_text(
+        app, "--parallel", "N", [this](const std::string& text) { engine_.parallel = read_int("--parallel", text); },
+        "Requests that are read and answered in turns [8]");
+    add_text(
+        app, "--queue", "N", [this](const std::string& text) { engine_.queue = read_int("--queue", text); },
+        "Requests that may wait for their turn; more are refused [64]");
+    add_text(
+        app, "-c,--ctx-size", "TOKENS", [this](const std::string& text) { engine_.longest = context_length(text); },
+        "Tokens of prompt and answer that a request may have [what memory holds]");
+    common(app, Section::model, {"--contexts"});
+    common(app, Section::server, {"--host", "--port", "--api-key-file"});
+    advanced(app, Section::server, {"--cors", "--parallel", "--queue"});
+    common(app, Section::context, {"--ctx-size"});
+    add_sampling_options(app, sampling_);
+    add_attention_options(app, attention_, {"dense"});
+    add_prefill_options(app, engine_.session);
+    add_columns_option(app, engine_.session.cache.columns);
+    add_machine_options(app, machine_);
+  }
+
+  void check() override {
+    if (model_.empty()) fail("a model is needed: --model DIR or FILE.gguf");
+    method_ = attention_.one_method("serve");
+    engine_.session.cache.block_tokens = machine_.block_tokens;
+    runtime::Sampler sampler(sampling_);  // names the option that is out of range
+    std::error_code error;
+    if (!contexts_.empty() && !std::filesystem::is_directory(contexts_, error)) {
+      fail("--contexts {}: is no folder; make it first", contexts_);
+    }
+  }
+
+  void run() override {
+    namespace serve = runtime::serve;
+    server_.api_key = read_key();
+    const Environment environment(machine_, model_);
+    const runtime::ModelSource source{*environment.model, *environment.tokenizer, model_};
+    const serve::Contexts contexts(contexts_);
+    engine_.method = runtime::make_method(method_, environment.model->config().head_dim);
+    serve::Engine engine(source, *environment.arena, contexts, engine_);
+    serve::ContextJobs context_jobs(source, *environment.arena, contexts, engine_.session,
+                                    [&](const std::string& name) { engine.forget_context(name); });
+    const std::optional<runtime::ChatTemplate> chat = runtime::ChatTemplate::of_model(model_);
+    if (!chat) note("note: the model has no chat template: /v1/completions works, /v1/chat/completions does not\n");
+    const serve::openai::Served served{
+        served_name(), *environment.model,         *environment.tokenizer, chat ? &*chat : nullptr, contexts, sampling_,
+        128,           longest_answer(environment)};
+    const serve::http::Routes routes(served, source, engine, context_jobs);
+    serve::http::serve(routes, server_, [&](const std::string& host, std::uint16_t port) {
+      note("serving {} at http://{}:{}/\n", visible(served.name, Lines::joined),
+           host.find(':') == std::string::npos ? host : "[" + host + "]", port);
+    });
+    say_device_memory(*environment.backend);
+  }
+
+ private:
+  // The last part of the path, without .gguf.
+  std::string served_name() const {
+    std::string name = model_name(model_);
+    if (name.ends_with(".gguf")) name.resize(name.size() - std::string_view(".gguf").size());
+    return name;
+  }
+
+  // Of a chat request that does not say: what the model was made for, which the engine then holds to memory.
+  std::int64_t longest_answer(const Environment& environment) const {
+    constexpr std::int64_t most = 4096;
+    const std::int64_t made_for = environment.model->config().max_positions;
+    return std::min(most, made_for > 0 ? std::max<std::int64_t>(made_for / 4, 1) : most);
+  }
+
+  std::string read_key() const {
+    if (key_file_.empty()) return {};
+    std::string key = read_text("--api-key-file", key_file_);
+    while (!key.empty() && (key.back() == '\n' || key.back() == '\r')) key.pop_back();
+    if (key.empty()) fail("--api-key-file {}: has no key in it", key_file_);
+    return key;
+  }
+
+  std::string model_;
+  std::string contexts_;
+  std::string key_file_;
+  runtime::SamplerOptions sampling_;
+  AttentionOptions attention_;
+  MachineOptions machine_;
+  runtime::MethodOptions method_;
+  runtime::serve::EngineOptions engine_;
+  runtime::serve::http::ServerOptions server_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_serve_command(CLI::App& app) {
+  return std::make_unique<ServeCommand>(app);
+}
+
+}  // namespace hayloft::cli

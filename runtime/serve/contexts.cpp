@@ -1,0 +1,68 @@
+#include "runtime/serve/contexts.h"
+
+#include <algorithm>
+
+#include "offload/error.h"
+#include "offload/visible.h"
+
+namespace hayloft::runtime::serve {
+namespace {
+
+constexpr std::size_t longest_name = 100;
+
+bool plain(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+
+}  // namespace
+
+void check_context_name(std::string_view name) {
+  const bool fits = !name.empty() && name.size() <= longest_name && plain(name.front()) &&
+                    std::ranges::all_of(name, [](char c) { return plain(c) || c == '.' || c == '_' || c == '-'; });
+  if (!fits) {
+    fail("context \"{}\": a name has 1 to {} letters, digits, '.', '_' or '-' and begins with a letter or digit",
+         visible(name.substr(0, longest_name), Lines::joined), longest_name);
+  }
+}
+
+std::filesystem::path Contexts::path(std::string_view name) const {
+  check_context_name(name);
+  if (!available()) fail("no saved contexts are served: start hayloft serve with --contexts DIR");
+  return directory_ / (std::string(name) + ".hay");
+}
+
+bool Contexts::contains(std::string_view name) const {
+  std::error_code error;
+  return std::filesystem::is_regular_file(path(name), error);
+}
+
+std::vector<ContextEntry> Contexts::list(const offload::ModelIdentity& model) const {
+  std::vector<ContextEntry> entries;
+  if (!available()) return entries;
+  std::error_code error;
+  for (const auto& file : std::filesystem::directory_iterator(directory_, error)) {
+    if (file.path().extension() != ".hay" || !file.is_regular_file(error)) continue;
+    ContextEntry entry{file.path().stem().string(), 0, 0, {}};
+    try {
+      check_context_name(entry.name);
+      const offload::Snapshot snapshot = offload::Snapshot::open(file.path());
+      entry.tokens = snapshot.token_count();
+      entry.bytes = snapshot.file_bytes();
+      snapshot.require_model(model);
+    } catch (const Error& problem) {
+      entry.problem = problem.what();
+    }
+    entries.push_back(std::move(entry));
+  }
+  std::ranges::sort(entries, {}, &ContextEntry::name);
+  return entries;
+}
+
+bool Contexts::remove(std::string_view name) const {
+  std::error_code error;
+  const bool removed = std::filesystem::remove(path(name), error);
+  if (error) fail("context \"{}\" cannot be removed: {}", name, error.message());
+  return removed;
+}
+
+}  // namespace hayloft::runtime::serve

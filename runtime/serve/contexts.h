@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/decode/ingest.h"
+
+namespace hayloft::runtime::serve {
+
+// Throws Error unless `name` can stand for a file NAME.hay of a folder and nothing else: letters, digits, '.', '_' and
+// '-', at most 100, beginning with a letter or digit.
+void check_context_name(std::string_view name);
+
+struct ContextEntry {
+  std::string name;
+  std::int64_t tokens = 0;
+  std::uint64_t bytes = 0;
+  std::string problem;  // why it cannot be asked; empty: it can
+};
+
+// A folder of saved contexts, by name. Thread-safe; the folder may change meanwhile.
+class Contexts {
+ public:
+  explicit Contexts(std::filesystem::path directory) : directory_(std::move(directory)) {}  // empty: none
+
+  bool available() const { return !directory_.empty(); }
+  // Throws Error when the name is none, or there is no folder.
+  std::filesystem::path path(std::string_view name) const;
+  bool contains(std::string_view name) const;
+  // In the order of their names, those of another model with that as their problem.
+  std::vector<ContextEntry> list(const offload::ModelIdentity& model) const;
+  bool remove(std::string_view name) const;  // false when there was none; throws Error when it cannot
+
+ private:
+  std::filesystem::path directory_;
+};
+
+}  // namespace hayloft::runtime::serve

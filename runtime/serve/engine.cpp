@@ -1,0 +1,281 @@
+#include "runtime/serve/engine.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "offload/error.h"
+#include "offload/format.h"
+
+namespace hayloft::runtime::serve {
+namespace {
+
+constexpr std::size_t kWorthKeeping = 32;  // tokens
+
+}  // namespace
+
+Engine::Engine(const ModelSource& source, offload::Arena& arena, const Contexts& contexts, EngineOptions options)
+    : source_(source), arena_(arena), contexts_(contexts), options_(std::move(options)), thread_([this] { run(); }) {}
+
+void Engine::close() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = closed_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+std::shared_ptr<Job> Engine::submit(GenerationRequest request, std::shared_ptr<GenerationListener> listener) {
+  const auto tokens = static_cast<std::int64_t>(request.tokens.size());
+  if (tokens == 0) fail("the prompt is empty: there is nothing to go on from");
+  const int vocab = source_.model.config().vocab_size;
+  for (const std::int32_t token : request.tokens) {
+    if (token < 0 || token >= vocab) fail("token {} of the prompt: the model has tokens 0 to {}", token, vocab - 1);
+  }
+  if (options_.longest > 0 && tokens + request.max_tokens > options_.longest) {
+    fail("the prompt's {} tokens and {} to generate are {}: this server takes {}, see --ctx-size", tokens,
+         request.max_tokens, tokens + request.max_tokens, options_.longest);
+  }
+  auto job = std::make_shared<Job>(std::move(request), std::move(listener), source_.model, source_.tokenizer);
+  {
+    const std::lock_guard lock(mutex_);
+    ++figures_.requests;
+    if (stopping_ || static_cast<int>(arrived_.size()) + figures_.waiting >= options_.queue) {
+      ++figures_.refused;
+      return nullptr;
+    }
+    arrived_.push_back(job);
+  }
+  wake_.notify_all();
+  return job;
+}
+
+void Engine::forget_context(const std::string& name) {
+  {
+    const std::lock_guard lock(mutex_);
+    forgotten_.push_back(name);
+  }
+  wake_.notify_all();
+}
+
+void Engine::stop_admitting() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+}
+
+bool Engine::idle() const {
+  const std::lock_guard lock(mutex_);
+  return arrived_.empty() && figures_.waiting == 0 && figures_.active == 0;
+}
+
+EngineFigures Engine::figures() const {
+  const std::lock_guard lock(mutex_);
+  return figures_;
+}
+
+void Engine::run() {
+  for (;;) {
+    bool stopping = false;
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [&] {
+        return closed_ || !arrived_.empty() || !forgotten_.empty() || !active_.empty() || !waiting_.empty();
+      });
+      if (closed_) break;
+      stopping = stopping_;
+      for (SharedJob& job : arrived_) waiting_.push_back(std::move(job));
+      arrived_.clear();
+      for (const std::string& name : std::exchange(forgotten_, {})) pool_.drop_context(name);
+    }
+    if (stopping) {
+      for (const SharedJob& job : std::exchange(waiting_, {})) fail_job(*job, 503, "the server is stopping");
+    }
+    admit();
+    // One step for every answer, one chunk for one of the prompts.
+    std::vector<SharedJob> turn;
+    std::vector<SharedJob> readers;
+    for (const SharedJob& job : active_) (job->reading() ? readers : turn).push_back(job);
+    if (!readers.empty()) turn.push_back(readers[next_reader_++ % readers.size()]);
+    for (const SharedJob& job : turn) {
+      if (advance(*job)) std::erase(active_, job);
+    }
+    publish();
+  }
+  for (const SharedJob& job : active_) fail_job(*job, 503, "the server is stopping");
+  for (const SharedJob& job : waiting_) fail_job(*job, 503, "the server is stopping");
+  active_.clear();
+  waiting_.clear();
+  const std::lock_guard lock(mutex_);
+  for (const SharedJob& job : arrived_) fail_job(*job, 503, "the server is stopping");
+}
+
+void Engine::admit() {
+  for (auto at = waiting_.begin(); at != waiting_.end() && static_cast<int>(active_.size()) < options_.parallel;) {
+    const SharedJob job = *at;
+    if (job->cancelled()) {
+      ++own_.cancelled;
+      at = waiting_.erase(at);
+      continue;
+    }
+    const SessionPool::Entry* const kept =
+        job->request().echo ? nullptr : pool_.longest(job->request().context, job->request().tokens);
+    if (must_wait(*job, kept ? kept->tokens.size() : 0)) {  // others may go before it
+      ++at;
+      continue;
+    }
+    try {
+      if (!make_room(*job)) return;  // the first in the queue waits for memory, and the others behind it
+      start(job);
+      active_.push_back(job);
+    } catch (const Error& error) {
+      fail_job(*job, 507, error.what());
+    } catch (const std::bad_alloc&) {
+      fail_job(*job, 507, "the system has no memory left for this request");
+    }
+    at = waiting_.erase(at);
+  }
+}
+
+// Whether another request is reading what this one begins with: it attaches when that has been read.
+bool Engine::must_wait(const Job& job, std::size_t cached) const {
+  if (job.request().echo) return false;
+  const auto chunk = static_cast<std::size_t>(options_.session.chunk_tokens);
+  return std::ranges::any_of(active_, [&](const SharedJob& other) {
+    return other->reading() && !other->request().echo && other->request().context == job.request().context &&
+           common_prefix(other->request().tokens, job.request().tokens) >= cached + chunk;
+  });
+}
+
+std::uint64_t Engine::demand(const Job& job) const {
+  const ModelConfig& config = source_.model.config();
+  const std::int64_t tokens = static_cast<std::int64_t>(job.request().tokens.size()) + job.request().max_tokens;
+  std::uint64_t bytes = host_bytes(config, options_.session.cache, tokens);
+  if (source_.model.backend().memory().budget_bytes == 0)  // the tails are in the same memory
+    bytes += tail_bytes(config, options_.session.cache, tokens, options_.session.chunk_tokens);
+  return bytes;
+}
+
+bool Engine::make_room(const Job& job) {
+  const std::uint64_t budget = arena_.budget_bytes();
+  const std::uint64_t wanted = demand(job);
+  if (wanted > budget) {
+    fail("keys and values of {} tokens take {}, and {} may be used, see --host-memory",
+         job.request().tokens.size() + static_cast<std::size_t>(job.request().max_tokens), format_bytes(wanted),
+         format_bytes(budget));
+  }
+  std::uint64_t promised = wanted;
+  for (const SharedJob& other : active_) promised += demand(*other);
+  while (promised + pool_.bytes() > budget && pool_.drop_one()) {
+  }
+  return promised <= budget || active_.empty();
+}
+
+Session Engine::opened(const std::string& context) {
+  const offload::Snapshot snapshot = offload::Snapshot::open(contexts_.path(context));
+  Session session = open_context(source_, arena_, snapshot, options_.session, options_.method.get());
+  session.set_method(options_.method);
+  return session;
+}
+
+void Engine::start(const SharedJob& job) {
+  const GenerationRequest& request = job->request();
+  const auto model_tokens = [](const Session& session, std::size_t behind) {
+    return session.tokens() - static_cast<std::int64_t>(behind);
+  };
+  if (!request.echo) {
+    if (const SessionPool::Entry* kept = pool_.longest(request.context, request.tokens)) {
+      job->start(kept->session.fork(), model_tokens(kept->session, kept->tokens.size()), kept->tokens.size());
+      own_.cached_tokens += static_cast<std::uint64_t>(job->usage().cached_tokens);
+      return;
+    }
+  }
+  if (!request.context.empty()) {
+    Session session = opened(request.context);
+    const std::int64_t context_tokens = session.tokens();
+    if (!request.echo) pool_.put(request.context, {}, session.fork());
+    job->start(std::move(session), context_tokens, 0);
+    own_.cached_tokens += static_cast<std::uint64_t>(context_tokens);
+    return;
+  }
+  Session session(source_.model, arena_, options_.session);
+  session.set_method(options_.method);
+  job->start(std::move(session), 0, 0);
+}
+
+bool Engine::advance(Job& job) {
+  const auto chunk = static_cast<std::size_t>(options_.session.chunk_tokens);
+  const std::int64_t context_tokens =
+      job.usage().prompt_tokens - static_cast<std::int64_t>(job.request().tokens.size());
+  try {
+    const bool kept_reading = job.reading() && !job.request().echo && job.to_read() >= options_.kept_reading;
+    if (job.cancelled() && !kept_reading) {
+      ++own_.cancelled;
+      keep(job);
+      return true;
+    }
+    if (job.reading()) {
+      const std::size_t before = job.read();
+      job.read_chunk(chunk, context_tokens);
+      own_.prompt_tokens += job.read() - before;
+      if (!job.request().echo && job.read() == job.to_read() / chunk * chunk) keep_boundary(job);
+      return false;
+    }
+    const Counters before = job.session().counters();
+    const bool ended = job.decode(*options_.method);
+    for (std::size_t place = 0; place < place_count; ++place) {
+      for (std::size_t kind = 0; kind < kind_count; ++kind) {
+        own_.counters.bytes[place][kind] += job.session().counters().bytes[place][kind] - before.bytes[place][kind];
+      }
+    }
+    own_.counters.rows_fetched += job.session().counters().rows_fetched - before.rows_fetched;
+    if (!ended) return false;
+    ++own_.finished;
+    own_.generated_tokens += static_cast<std::uint64_t>(job.usage().completion_tokens);
+    keep(job);
+    return true;
+  } catch (const std::bad_alloc&) {
+    fail_job(job, 507, "the system has no memory left for this request");
+  } catch (const std::exception& error) {
+    fail_job(job, 500, error.what());
+  }
+  return true;
+}
+
+// The last whole chunk of the prompt: what begins like it and ends otherwise goes on from here, to the same bits as if
+// it had read all itself.
+void Engine::keep_boundary(const Job& job) {
+  if (job.read() == 0) return;
+  pool_.put(job.request().context, std::span(job.request().tokens).first(job.read()), job.session().fork());
+}
+
+void Engine::keep(Job& job) {
+  const std::vector<std::int32_t> tokens = job.session_tokens();
+  if (job.request().echo || tokens.size() < kWorthKeeping) return;
+  pool_.put(job.request().context, tokens, job.take_session());
+}
+
+void Engine::fail_job(Job& job, int status, const std::string& message) {
+  ++own_.failed;
+  job.listener().failed({status, message});
+}
+
+void Engine::publish() {
+  own_.kept_sessions = static_cast<int>(pool_.size());
+  own_.kept_bytes = pool_.bytes();
+  const std::lock_guard lock(mutex_);
+  const auto [requests, refused] = std::pair(figures_.requests, figures_.refused);
+  figures_ = own_;
+  figures_.requests = requests;
+  figures_.refused = refused;
+  figures_.waiting = static_cast<int>(waiting_.size());
+  figures_.active = static_cast<int>(active_.size());
+  figures_.host_bytes = arena_.used_bytes();
+  figures_.host_budget = arena_.budget_bytes();
+}
+
+}  // namespace hayloft::runtime::serve

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/decode/ingest.h"
+#include "runtime/serve/contexts.h"
+#include "runtime/serve/generation.h"
+#include "runtime/serve/job.h"
+#include "runtime/serve/session_pool.h"
+
+namespace hayloft::runtime::serve {
+
+struct EngineOptions {
+  SessionOptions session;           // chunk_tokens: how long one prompt may keep the others waiting
+  SharedMethod method;              // that answers are decoded with
+  int parallel = 8;                 // requests read and decoded in turns
+  int queue = 64;                   // that wait for a place; more are refused
+  std::int64_t longest = 0;         // tokens of prompt and answer together; 0: no limit but memory
+  std::size_t kept_reading = 2048;  // a prompt of so many tokens is read to its end when its client has left
+};
+
+// What has happened so far; a copy, taken at one moment.
+struct EngineFigures {
+  std::uint64_t requests = 0, finished = 0, cancelled = 0, failed = 0, refused = 0;
+  std::uint64_t prompt_tokens = 0;  // read
+  std::uint64_t cached_tokens = 0;  // of prompts, that did not have to be read
+  std::uint64_t generated_tokens = 0;
+  Counters counters;  // of all steps
+  int waiting = 0, active = 0, kept_sessions = 0;
+  std::uint64_t kept_bytes = 0, host_bytes = 0, host_budget = 0;
+};
+
+// Answers requests over one model, in turns, on a thread of its own: each round decodes one token of every answer and
+// reads one chunk of one prompt. What it has read is kept and used again by requests that begin alike. Thread-safe. The
+// model, the tokenizer, the arena and the contexts must outlive it.
+class Engine {
+ public:
+  Engine(const ModelSource& source, offload::Arena& arena, const Contexts& contexts, EngineOptions options);
+  ~Engine() { close(); }
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // A place in the queue; null when it is full. Throws Error on a request that can never be answered: no tokens, ids
+  // out of range, longer than `longest`.
+  std::shared_ptr<Job> submit(GenerationRequest request, std::shared_ptr<GenerationListener> listener);
+
+  // The sessions of a saved context are let go: it is about to be replaced or removed.
+  void forget_context(const std::string& name);
+
+  void stop_admitting();  // what waits is failed (503), what runs ends
+  void close();           // stops at once; every listener has been told, and none is called again, when it returns
+  bool idle() const;      // nothing waits and nothing runs
+  EngineFigures figures() const;
+  const EngineOptions& options() const { return options_; }
+
+ private:
+  using SharedJob = std::shared_ptr<Job>;
+  void run();
+  void admit();
+  bool must_wait(const Job& job, std::size_t cached) const;
+  bool make_room(const Job& job);
+  void start(const SharedJob& job);
+  Session opened(const std::string& context);
+  bool advance(Job& job);  // one quantum of its work; true when it has ended
+  void keep_boundary(const Job& job);
+  void keep(Job& job);
+  std::uint64_t demand(const Job& job) const;
+  void fail_job(Job& job, int status, const std::string& message);
+  void publish();
+
+  const ModelSource source_;
+  offload::Arena& arena_;
+  const Contexts& contexts_;
+  const EngineOptions options_;
+
+  mutable std::mutex mutex_;  // of what follows, up to `thread_`
+  std::condition_variable wake_;
+  std::deque<SharedJob> arrived_;
+  std::vector<std::string> forgotten_;
+  bool stopping_ = false;
+  bool closed_ = false;
+  EngineFigures figures_;
+
+  // Of the engine's thread.
+  std::deque<SharedJob> waiting_;
+  std::vector<SharedJob> active_;
+  std::size_t next_reader_ = 0;
+  SessionPool pool_;
+  EngineFigures own_;
+
+  std::thread thread_;  // the last to be made, the first to end
+};
+
+}  // namespace hayloft::runtime::serve

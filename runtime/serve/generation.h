@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "runtime/decode/sampler.h"
+
+// What a client asks of the engine, and what it is told while its answer is made.
+namespace hayloft::runtime::serve {
+
+struct GenerationRequest {
+  std::vector<std::int32_t> tokens;  // the prompt; behind a saved context, what is put to it
+  std::string context;               // name of a saved context; empty: none
+  int max_tokens = 16;               // generated at most; 0 only with echo
+  SamplerOptions sampling;
+  std::vector<std::string> stop;  // texts that end the answer and are not part of it
+  bool echo = false;              // log-probabilities of the prompt are wanted: it is read by exact attention
+  int logprobs = -1;        // so many of the most likely tokens are told beside each; -1: none, 0: the token alone
+  bool ignore_end = false;  // end-of-text tokens do not end the answer
+};
+
+struct TokenLogprob {
+  std::int32_t token = 0;
+  float logprob = 0;  // natural logarithm of softmax over the whole vocabulary, at temperature 1
+};
+
+// One token and what was likely in its place.
+struct TokenChoice {
+  TokenLogprob chosen;
+  std::vector<TokenLogprob> top;  // most likely first; as many as were asked for
+};
+
+struct GeneratedToken {
+  TokenChoice choice;  // without `logprobs` only the token is set
+  std::string text;    // what can be shown now; text that may become a stop string is held back
+};
+
+enum class FinishReason : std::uint8_t { stop, length };
+
+struct Usage {
+  std::int64_t prompt_tokens = 0;  // a saved context's included
+  std::int64_t cached_tokens = 0;  // of them, not read again
+  std::int64_t completion_tokens = 0;
+};
+
+// Why there is no answer, as HTTP counts: 400 the request, 404 no such context, 500 here, 503 stopping, 507 memory.
+struct Failure {
+  int status = 500;
+  std::string message;
+};
+
+// What the engine tells of one request, in order; finished() or failed() is the last call. Called by the engine's
+// thread, which waits meanwhile: they hand over and return, and never throw.
+class GenerationListener {
+ public:
+  virtual ~GenerationListener() = default;
+  virtual void reading(std::int64_t done, std::int64_t total) = 0;  // tokens of the prompt
+  virtual void scored(std::vector<TokenChoice> prompt) = 0;  // with echo: every token of the prompt but the first
+  virtual void generated(GeneratedToken token) = 0;
+  // `rest`: text held back until now.
+  virtual void finished(FinishReason reason, const std::string& rest, const Usage& usage) = 0;
+  virtual void failed(const Failure& failure) = 0;
+};
+
+}  // namespace hayloft::runtime::serve

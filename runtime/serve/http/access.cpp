@@ -1,0 +1,60 @@
+#include <utility>  // boost/asio/awaitable.hpp 1.74 needs it and does not include it
+
+#include "runtime/serve/http/access.h"
+
+#include <algorithm>
+#include <string_view>
+
+namespace hayloft::runtime::serve::http {
+namespace {
+
+namespace beast_http = boost::beast::http;
+
+std::string_view view(boost::beast::string_view text) {
+  return {text.data(), text.size()};
+}
+
+// "localhost:8080" -> "localhost", "[::1]:8080" -> "[::1]"
+std::string_view without_port(std::string_view host) {
+  const std::size_t colon = host.rfind(':');
+  return colon != std::string_view::npos && host.find(']', colon) == std::string_view::npos ? host.substr(0, colon)
+                                                                                            : host;
+}
+
+bool loopback(std::string_view host) {
+  return host == "localhost" || host == "[::1]" || host == "::1" || host.starts_with("127.");
+}
+
+// In a time that does not tell how much of it is right.
+bool same_key(std::string_view given, std::string_view key) {
+  unsigned difference = given.size() == key.size() ? 0 : 1;
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    difference |= static_cast<unsigned char>(given[i] ^ key[i % std::max<std::size_t>(key.size(), 1)]);
+  }
+  return difference == 0;
+}
+
+}  // namespace
+
+std::optional<Reply> refusal(const beast_http::request_header<>& head, const ServerOptions& options) {
+  const std::string_view host = view(head[beast_http::field::host]);
+  if (loopback(options.host) && !host.empty() && !loopback(without_port(host))) {
+    return error_reply(403, "this server answers to localhost only, see --host");
+  }
+  const std::string_view origin = view(head[beast_http::field::origin]);
+  if (!origin.empty() && options.cors_origin != "*" && origin != options.cors_origin) {
+    const std::size_t scheme = origin.find("://");
+    if (scheme == std::string_view::npos || origin.substr(scheme + 3) != host) {
+      return error_reply(403, "pages of other sites may not call this server, see --cors");
+    }
+  }
+  std::string path(view(head.target()));
+  path.resize(std::min(path.size(), path.find('?')));
+  if (options.api_key.empty() || Routes::open_to_all(path) || head.method() == beast_http::verb::options) return {};
+  const std::string_view given = view(head[beast_http::field::authorization]);
+  constexpr std::string_view bearer = "Bearer ";
+  if (given.starts_with(bearer) && same_key(given.substr(bearer.size()), options.api_key)) return {};
+  return error_reply(401, "an API key is needed: Authorization: Bearer KEY");
+}
+
+}  // namespace hayloft::runtime::serve::http

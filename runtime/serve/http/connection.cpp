@@ -1,0 +1,304 @@
+#include <utility>  // boost/asio/awaitable.hpp 1.74 needs it and does not include it
+
+#include "runtime/serve/http/connection.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <ctime>
+#include <random>
+#include <vector>
+
+#include "offload/error.h"
+#include "runtime/serve/http/access.h"
+#include "runtime/serve/http/mailbox.h"
+#include "runtime/serve/openai/answer.h"
+
+namespace hayloft::runtime::serve::http {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+using boost::system::error_code;
+using HttpRequest = beast::http::request<beast::http::string_body>;
+using HttpResponse = beast::http::response<beast::http::string_body>;
+using asio::use_awaitable;
+
+constexpr std::uint32_t kMostHeader = 16 << 10;
+constexpr std::chrono::milliseconds kLookAtClient{500};  // how often, while there is nothing to send
+constexpr std::chrono::seconds kComment{5};              // between comments in a stream that has nothing else to say
+
+// The API's ids: unique, and of no meaning.
+std::string new_id(openai::Style style) {
+  static std::mt19937_64 random{std::random_device{}()};  // of the network's thread
+  return fmt::format("{}-{:016x}{:016x}", style == openai::Style::chat ? "chatcmpl" : "cmpl", random(), random());
+}
+
+// The generations of one request; those that run are cancelled when it goes out of scope.
+struct Running {
+  std::vector<std::shared_ptr<Job>> jobs;
+  ~Running() {
+    for (const auto& job : jobs) job->cancel();
+  }
+};
+
+class Connection {
+ public:
+  Connection(asio::ip::tcp::socket socket, Service& service) : stream_(std::move(socket)), service_(service) {
+    ++service_.connections;
+  }
+  ~Connection() { --service_.connections; }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  asio::awaitable<void> run() {
+    if (service_.connections > service_.options.most_connections) {
+      co_await write(error_reply(503, "too many connections"), false);
+      co_return;
+    }
+    while (co_await serve_one()) {
+    }
+    error_code ignored;
+    stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+  }
+
+ private:
+  const ServerOptions& options() const { return service_.options; }
+
+  // One request; true when another may follow.
+  asio::awaitable<bool> serve_one() {
+    beast::http::request_parser<beast::http::string_body> parser;
+    parser.header_limit(kMostHeader);
+    parser.body_limit(options().most_body);
+    error_code error;
+    stream_.expires_after(options().header_time);
+    co_await beast::http::async_read_header(stream_, buffer_, parser, asio::redirect_error(use_awaitable, error));
+    if (error) co_return co_await refuse_unread(error);
+    const auto& head = parser.get();
+    origin_ = std::string(head[beast::http::field::origin]);
+    if (const auto reply = refusal(head, options())) {
+      co_await write(*reply, false);
+      co_return false;
+    }
+    stream_.expires_after(options().body_time);
+    if (beast::iequals(head[beast::http::field::expect], "100-continue")) {
+      beast::http::response<beast::http::empty_body> go_on(beast::http::status::continue_, 11);
+      co_await beast::http::async_write(stream_, go_on, asio::redirect_error(use_awaitable, error));
+    }
+    co_await beast::http::async_read(stream_, buffer_, parser, asio::redirect_error(use_awaitable, error));
+    if (error) co_return co_await refuse_unread(error);
+    stream_.expires_never();
+    const HttpRequest request = parser.release();
+    const bool keep_alive = request.keep_alive();
+    if (request.method() == beast::http::verb::options) {
+      co_await write({204, "text/plain", {}}, keep_alive);
+      co_return keep_alive;
+    }
+    Call call{std::string(request.method_string()), std::string(request.target()), request.body()};
+    call.path.resize(std::min(call.path.size(), call.path.find('?')));
+    // A lambda that is called at once would take its captures with it before the coroutine has begun.
+    const auto work = [this, &call]() -> asio::awaitable<Outcome> { co_return service_.routes.outcome(call); };
+    const Outcome outcome = co_await asio::co_spawn(service_.workers, work, use_awaitable);
+    if (const Reply* reply = std::get_if<Reply>(&outcome)) {
+      co_await write(*reply, keep_alive);
+      co_return keep_alive;
+    }
+    co_return co_await generate(std::get<openai::Request>(outcome), keep_alive);
+  }
+
+  // The head or body could not be read: says why, where the client is still there to hear it.
+  asio::awaitable<bool> refuse_unread(error_code error) {
+    namespace failure = beast::http;
+    if (error == failure::error::end_of_stream || error == beast::error::timeout ||
+        error.category() != failure::make_error_code(failure::error::end_of_stream).category()) {
+      co_return false;
+    }
+    if (error == failure::error::body_limit) {
+      co_await write(error_reply(413, fmt::format("the body is larger than {} bytes", options().most_body)), false);
+    } else if (error == failure::error::header_limit) {
+      co_await write(error_reply(431, fmt::format("the head is larger than {} bytes", kMostHeader)), false);
+    } else {
+      co_await write(error_reply(400, "this is not HTTP/1.1: " + error.message()), false);
+    }
+    co_return false;
+  }
+
+  template <class Message>
+  void add_fields(Message& message, int status) {
+    message.set(beast::http::field::server, "hayloft");
+    if (!options().cors_origin.empty() && !origin_.empty()) {
+      message.set(beast::http::field::access_control_allow_origin, options().cors_origin);
+      message.set(beast::http::field::access_control_allow_headers, "authorization, content-type");
+      message.set(beast::http::field::access_control_allow_methods, "GET, POST, DELETE, OPTIONS");
+      message.set(beast::http::field::vary, "Origin");
+    }
+    if (status == 429 || status == 503) message.set(beast::http::field::retry_after, "1");
+    if (status == 401) message.set(beast::http::field::www_authenticate, "Bearer");
+  }
+
+  asio::awaitable<void> write(Reply reply, bool keep_alive) {
+    HttpResponse response(static_cast<beast::http::status>(reply.status), 11);
+    response.set(beast::http::field::content_type, reply.type);
+    response.set("X-Content-Type-Options", "nosniff");
+    add_fields(response, reply.status);
+    response.body() = std::move(reply.body);
+    response.keep_alive(keep_alive);
+    response.prepare_payload();
+    error_code ignored;
+    stream_.expires_after(options().write_time);
+    co_await beast::http::async_write(stream_, response, asio::redirect_error(use_awaitable, ignored));
+    stream_.expires_never();
+  }
+
+  asio::awaitable<bool> generate(const openai::Request& request, bool keep_alive) {
+    const auto mailbox = std::make_shared<Mailbox>(co_await asio::this_coro::executor);
+    openai::Answer answer(request, service_.routes.served().tokenizer, new_id(request.style), std::time(nullptr));
+    Running running;
+    std::optional<Reply> refused;
+    for (std::size_t choice = 0; choice < request.generations.size() && !refused; ++choice) {
+      try {
+        auto job = service_.routes.engine().submit(request.generations[choice], listener_to(mailbox, choice));
+        if (job) {
+          running.jobs.push_back(std::move(job));
+        } else {
+          refused = error_reply(429, "too many requests wait; try again in a moment");
+        }
+      } catch (const Error& error) {
+        refused = error_reply(400, error.what());
+      }
+    }
+    if (refused) {
+      co_await write(*refused, keep_alive);
+      co_return keep_alive;
+    }
+    if (request.stream) co_return co_await stream(request, answer, *mailbox, keep_alive);
+    while (!answer.complete()) {
+      if (!co_await wait_for(*mailbox, kLookAtClient)) co_return false;
+      for (; !mailbox->events.empty(); mailbox->events.pop_front()) {
+        if (const Failure* failure = std::get_if<Failure>(&mailbox->events.front().what)) {
+          co_await write(error_reply(failure->status, failure->message), keep_alive);
+          co_return keep_alive;
+        }
+        tell(answer, mailbox->events.front());
+      }
+    }
+    co_await write({200, "application/json", answer.whole()}, keep_alive);
+    co_return keep_alive;
+  }
+
+  // Until there are events; false when the client has left.
+  asio::awaitable<bool> wait_for(Mailbox& mailbox, std::chrono::milliseconds most) {
+    error_code ignored;
+    if (mailbox.events.empty()) {
+      mailbox.arrived.expires_after(most);
+      co_await mailbox.arrived.async_wait(asio::redirect_error(use_awaitable, ignored));
+    }
+    char byte = 0;
+    const ssize_t got = ::recv(stream_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    co_return got > 0 || (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR));
+  }
+
+  // The chunk that an event makes of an answer.
+  static std::string tell(openai::Answer& answer, const Event& event) {
+    const std::size_t choice = event.choice;
+    if (const auto* scored = std::get_if<Event::Scored>(&event.what)) return answer.scored(choice, scored->prompt);
+    if (const auto* token = std::get_if<GeneratedToken>(&event.what)) return answer.generated(choice, *token);
+    if (const auto* end = std::get_if<Event::Finished>(&event.what)) {
+      return answer.finished(choice, end->reason, end->rest, end->usage);
+    }
+    return {};
+  }
+
+  // Server-sent events. A failure before anything was sent is a reply with its status, later an event of its own.
+  asio::awaitable<bool> stream(const openai::Request& request, openai::Answer& answer, Mailbox& mailbox,
+                               bool keep_alive) {
+    while (mailbox.events.empty()) {
+      if (!co_await wait_for(mailbox, kLookAtClient)) co_return false;
+    }
+    if (const Failure* failure = std::get_if<Failure>(&mailbox.events.front().what)) {
+      co_await write(error_reply(failure->status, failure->message), keep_alive);
+      co_return keep_alive;
+    }
+    beast::http::response<beast::http::empty_body> head(beast::http::status::ok, 11);
+    head.set(beast::http::field::content_type, "text/event-stream; charset=utf-8");
+    head.set(beast::http::field::cache_control, "no-cache");
+    add_fields(head, 200);
+    head.keep_alive(keep_alive);
+    head.chunked(true);
+    beast::http::response_serializer<beast::http::empty_body> serializer(head);
+    error_code error;
+    stream_.expires_after(options().write_time);
+    co_await beast::http::async_write_header(stream_, serializer, asio::redirect_error(use_awaitable, error));
+    std::string text;
+    const auto add = [&](const std::string& data) {
+      if (!data.empty()) text += "data: " + data + "\n\n";
+    };
+    for (std::size_t choice = 0; choice < request.generations.size(); ++choice) add(answer.begin(choice));
+    auto last_sent = std::chrono::steady_clock::now();
+    bool failed = false;
+    while (!error && !answer.complete() && !failed) {
+      for (; !mailbox.events.empty() && !failed; mailbox.events.pop_front()) {
+        const Event& event = mailbox.events.front();
+        if (const auto* reading = std::get_if<Event::Reading>(&event.what)) {
+          text += fmt::format(": reading the prompt, {} of {} tokens\n\n", reading->done, reading->total);
+        } else if (const auto* failure = std::get_if<Failure>(&event.what)) {
+          add(openai::error_body(failure->status, failure->message));
+          failed = true;
+        } else {
+          add(tell(answer, event));
+        }
+      }
+      if (text.empty() && std::chrono::steady_clock::now() - last_sent > kComment) text = ": waiting\n\n";
+      if (answer.complete() || failed) break;
+      if (!text.empty()) {
+        error = co_await send(text);
+        last_sent = std::chrono::steady_clock::now();
+      } else if (!co_await wait_for(mailbox, kLookAtClient)) {
+        co_return false;
+      }
+    }
+    if (error) co_return false;
+    if (request.include_usage && !failed) add(answer.usage_chunk());
+    add("[DONE]");
+    error = co_await send(text);
+    if (!error) {
+      stream_.expires_after(options().write_time);
+      co_await asio::async_write(stream_, beast::http::make_chunk_last(), asio::redirect_error(use_awaitable, error));
+    }
+    stream_.expires_never();
+    co_return keep_alive && !error;
+  }
+
+  asio::awaitable<error_code> send(std::string& text) {
+    error_code error;
+    stream_.expires_after(options().write_time);
+    co_await asio::async_write(stream_, beast::http::make_chunk(asio::buffer(text)),
+                               asio::redirect_error(use_awaitable, error));
+    stream_.expires_never();
+    text.clear();
+    co_return error;
+  }
+
+  beast::tcp_stream stream_;
+  beast::flat_buffer buffer_;
+  Service& service_;
+  std::string origin_;
+};
+
+}  // namespace
+
+asio::awaitable<void> serve_connection(asio::ip::tcp::socket socket, Service& service) {
+  try {
+    Connection connection(std::move(socket), service);
+    co_await connection.run();
+  } catch (const std::exception&) {  // no memory for it, or the system has none: the connection ends
+  }
+}
+
+}  // namespace hayloft::runtime::serve::http

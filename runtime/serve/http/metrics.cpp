@@ -1,0 +1,46 @@
+#include "runtime/serve/http/metrics.h"
+
+#include <fmt/format.h>
+
+namespace hayloft::runtime::serve::http {
+namespace {
+
+template <class Value>
+void add(std::string& text, const char* name, const char* type, const char* help, Value value) {
+  text += fmt::format("# HELP hayloft_{0} {2}\n# TYPE hayloft_{0} {1}\nhayloft_{0} {3}\n", name, type, help, value);
+}
+
+}  // namespace
+
+std::string metrics_text(const EngineFigures& figures) {
+  std::string text;
+  add(text, "requests_total", "counter", "Generations asked for", figures.requests);
+  add(text, "finished_total", "counter", "Generations answered to their end", figures.finished);
+  add(text, "cancelled_total", "counter", "Generations whose client left", figures.cancelled);
+  add(text, "failed_total", "counter", "Generations that ended in an error", figures.failed);
+  add(text, "refused_total", "counter", "Generations refused because the queue was full", figures.refused);
+  add(text, "prompt_tokens_total", "counter", "Tokens of prompts read", figures.prompt_tokens);
+  add(text, "cached_tokens_total", "counter", "Tokens of prompts that did not have to be read", figures.cached_tokens);
+  add(text, "generated_tokens_total", "counter", "Tokens generated", figures.generated_tokens);
+  add(text, "rows_fetched_total", "counter", "Rows of K and V attended to while decoding",
+      figures.counters.rows_fetched);
+  text +=
+      "# HELP hayloft_read_bytes_total Bytes read while decoding, by place and kind\n"
+      "# TYPE hayloft_read_bytes_total counter\n";
+  for (int place = 0; place < place_count; ++place) {
+    for (int kind = 0; kind < kind_count; ++kind) {
+      text += fmt::format("hayloft_read_bytes_total{{place=\"{}\",kind=\"{}\"}} {}\n", name(static_cast<Place>(place)),
+                          name(static_cast<Kind>(kind)),
+                          figures.counters.at(static_cast<Place>(place), static_cast<Kind>(kind)));
+    }
+  }
+  add(text, "queue", "gauge", "Generations that wait", figures.waiting);
+  add(text, "active", "gauge", "Generations being read or decoded", figures.active);
+  add(text, "kept_sessions", "gauge", "Sessions kept for requests that begin like them", figures.kept_sessions);
+  add(text, "kept_bytes", "gauge", "Keys and values that they hold", figures.kept_bytes);
+  add(text, "host_memory_bytes", "gauge", "Host memory for keys and values in use", figures.host_bytes);
+  add(text, "host_memory_limit_bytes", "gauge", "What may be used of it", figures.host_budget);
+  return text;
+}
+
+}  // namespace hayloft::runtime::serve::http

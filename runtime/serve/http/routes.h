@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include "runtime/serve/context_jobs.h"
+#include "runtime/serve/engine.h"
+#include "runtime/serve/openai/request.h"
+
+namespace hayloft::runtime::serve::http {
+
+struct Call {
+  std::string method;  // GET, POST, DELETE
+  std::string path;    // without the query
+  std::string body;
+};
+
+struct Reply {
+  int status = 200;
+  std::string type = "application/json";
+  std::string body;
+};
+
+// A call is answered at once, or by the engine.
+using Outcome = std::variant<Reply, openai::Request>;
+
+// What each path does. Thread-safe; what it is given outlives it.
+class Routes {
+ public:
+  Routes(const openai::Served& served, const ModelSource& source, Engine& engine, ContextJobs& context_jobs)
+      : served_(served), source_(source), engine_(engine), context_jobs_(context_jobs) {}
+
+  // Never throws: whatever is wrong with the call is a reply.
+  Outcome outcome(const Call& call) const;
+
+  const openai::Served& served() const { return served_; }
+  Engine& engine() const { return engine_; }
+
+  // Paths that a browser or a probe may ask for without a key.
+  static bool open_to_all(const std::string& path) { return path == "/" || path == "/health"; }
+
+ private:
+  Outcome dispatch(const Call& call) const;
+  Reply models() const;
+  Reply tokenize(const Call& call) const;
+  Reply detokenize(const Call& call) const;
+  Reply tokenizer_info() const;
+  Reply contexts(const Call& call) const;
+  Reply context(const Call& call, const std::string& name) const;
+
+  const openai::Served& served_;
+  const ModelSource& source_;
+  Engine& engine_;
+  ContextJobs& context_jobs_;
+};
+
+Reply error_reply(int status, const std::string& message, const std::string& field = {});
+
+}  // namespace hayloft::runtime::serve::http

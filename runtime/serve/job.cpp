@@ -1,0 +1,112 @@
+#include "runtime/serve/job.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/serve/logprobs.h"
+
+namespace hayloft::runtime::serve {
+namespace {
+
+constexpr std::size_t kScoredAtOnce = 128;  // tokens whose logits, [vocab] each, are in memory together
+
+}  // namespace
+
+Job::Job(GenerationRequest request, std::shared_ptr<GenerationListener> listener, const Model& model,
+         const Tokenizer& tokenizer)
+    : request_(std::move(request)),
+      listener_(std::move(listener)),
+      model_(model),
+      tokenizer_(tokenizer),
+      sampler_(request_.sampling),
+      text_(tokenizer, request_.tokens.back()),
+      stop_(request_.stop) {}
+
+std::size_t Job::to_read() const {
+  return request_.tokens.size() - (request_.echo ? 0 : 1);
+}
+
+void Job::start(Session session, std::int64_t context_tokens, std::size_t read) {
+  session_.emplace(std::move(session));
+  read_ = read;
+  usage_.prompt_tokens = context_tokens + static_cast<std::int64_t>(request_.tokens.size());
+  usage_.cached_tokens = context_tokens + static_cast<std::int64_t>(read);
+}
+
+void Job::read_chunk(std::size_t chunk, std::int64_t total_context) {
+  const std::size_t end = std::min((read_ / chunk + 1) * chunk, to_read());
+  if (request_.echo) {
+    score_chunk(end);
+  } else {
+    session_->append(std::span(request_.tokens).subspan(read_, end - read_));
+  }
+  read_ = end;
+  listener_->reading(total_context + static_cast<std::int64_t>(read_), usage_.prompt_tokens);
+  if (request_.echo && !reading()) listener_->scored(std::exchange(scored_, {}));
+}
+
+void Job::score_chunk(std::size_t end) {
+  const auto vocab = static_cast<std::size_t>(model_.config().vocab_size);
+  for (std::size_t at = read_; at < end;) {
+    const std::size_t count = std::min(kScoredAtOnce, end - at);
+    const std::vector<float> logits = session_->score(std::span(request_.tokens).subspan(at, count));
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t position = at + i;
+      if (!logits_.empty())
+        scored_.push_back(choice_of(logits_, request_.tokens[position], std::max(request_.logprobs, 0)));
+      logits_.assign(logits.begin() + static_cast<std::ptrdiff_t>(i * vocab),
+                     logits.begin() + static_cast<std::ptrdiff_t>((i + 1) * vocab));
+    }
+    at += count;
+  }
+}
+
+bool Job::decode(const Method& method) {
+  if (request_.max_tokens == 0) return finish(FinishReason::length);
+  if (!prepared_) {
+    session_->prepare(method);
+    prepared_ = true;
+  }
+  const std::int32_t last = answer_.empty() ? request_.tokens.back() : answer_.back();
+  const bool scored = !logits_.empty();  // by reading the prompt: its last token is in the session
+  if (!scored && request_.logprobs < 0) return accept(session_->next(last, sampler_), {});
+  const std::vector<float> logits = scored ? std::exchange(logits_, {}) : session_->step(last);
+  const std::int32_t token = sampler_.sample(logits);
+  return accept(token, request_.logprobs < 0 ? TokenChoice{} : choice_of(logits, token, request_.logprobs));
+}
+
+bool Job::accept(std::int32_t token, TokenChoice choice) {
+  const std::vector<std::int32_t>& ends = model_.config().eos_tokens;
+  ++usage_.completion_tokens;
+  answer_.push_back(token);
+  if (!request_.ignore_end && std::ranges::find(ends, token) != ends.end()) return finish(FinishReason::stop);
+  choice.chosen.token = token;
+  GeneratedToken generated{std::move(choice), stop_.push(text_.push(token))};
+  listener_->generated(std::move(generated));
+  if (stop_.found()) return finish(FinishReason::stop);
+  return answer_.size() >= static_cast<std::size_t>(request_.max_tokens) && finish(FinishReason::length);
+}
+
+bool Job::finish(FinishReason reason) {
+  std::string rest = stop_.push(text_.finish());
+  if (stop_.found()) {
+    reason = FinishReason::stop;
+  } else {
+    rest += stop_.rest();
+  }
+  listener_->finished(reason, rest, usage_);
+  return true;
+}
+
+std::vector<std::int32_t> Job::session_tokens() const {
+  std::vector<std::int32_t> tokens(request_.tokens.begin(),
+                                   request_.tokens.begin() + static_cast<std::ptrdiff_t>(read_));
+  const auto behind = static_cast<std::size_t>(
+      session_->tokens() - (usage_.prompt_tokens - static_cast<std::int64_t>(request_.tokens.size())));
+  // What steps have added: the last of the prompt, unless it was scored, and all of the answer but its last token.
+  if (behind > tokens.size() && tokens.size() < request_.tokens.size()) tokens.push_back(request_.tokens.back());
+  for (std::size_t i = 0; tokens.size() < behind && i < answer_.size(); ++i) tokens.push_back(answer_[i]);
+  return tokens;
+}
+
+}  // namespace hayloft::runtime::serve

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "runtime/decode/sampler.h"
+#include "runtime/decode/session.h"
+#include "runtime/serve/generation.h"
+#include "runtime/serve/stop_strings.h"
+#include "runtime/tokenizer/text_stream.h"
+
+namespace hayloft::runtime::serve {
+
+// One request on its way: a session that reads the prompt chunk by chunk and then decodes token by token. For the
+// engine's thread, but for cancel().
+class Job {
+ public:
+  Job(GenerationRequest request, std::shared_ptr<GenerationListener> listener, const Model& model,
+      const Tokenizer& tokenizer);
+
+  const GenerationRequest& request() const { return request_; }
+  GenerationListener& listener() { return *listener_; }
+
+  void cancel() { cancelled_ = true; }  // from any thread: nobody listens any more
+  bool cancelled() const { return cancelled_; }
+
+  // Begins with a session that has read the first `read` tokens of the request behind `context_tokens` others.
+  void start(Session session, std::int64_t context_tokens, std::size_t read);
+  bool started() const { return session_.has_value(); }
+  bool reading() const { return read_ < to_read(); }
+  std::size_t read() const { return read_; }
+  std::size_t to_read() const;  // the last token goes through a step, but with echo
+
+  // Reads up to the next multiple of `chunk` tokens.
+  void read_chunk(std::size_t chunk, std::int64_t total_context);
+  // One step. True when the answer has ended, of which the listener has been told.
+  bool decode(const Method& method);
+
+  const Session& session() const { return *session_; }
+  Session take_session() { return std::move(*session_); }
+  // Those behind the context that the session has read or decoded.
+  std::vector<std::int32_t> session_tokens() const;
+  const Usage& usage() const { return usage_; }
+
+ private:
+  void score_chunk(std::size_t end);
+  bool accept(std::int32_t token, TokenChoice choice);  // true at the end
+  bool finish(FinishReason reason);
+
+  GenerationRequest request_;
+  std::shared_ptr<GenerationListener> listener_;
+  const Model& model_;
+  const Tokenizer& tokenizer_;
+  std::atomic<bool> cancelled_ = false;
+
+  std::optional<Session> session_;
+  std::size_t read_ = 0;
+  std::vector<float> logits_;         // of what follows the last token scored, with echo
+  std::vector<TokenChoice> scored_;   // of the prompt, with echo
+  std::vector<std::int32_t> answer_;  // generated so far
+  bool prepared_ = false;
+  Sampler sampler_;
+  TextStream text_;
+  StopStrings stop_;
+  Usage usage_;
+};
+
+}  // namespace hayloft::runtime::serve

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/decode/model.h"
+#include "runtime/serve/contexts.h"
+#include "runtime/serve/generation.h"
+#include "runtime/tokenizer/chat_template.h"
+#include "runtime/tokenizer/tokenizer.h"
+
+// The requests of OpenAI's API for completions and chat completions, as
+// https://platform.openai.com/docs/api-reference describes them.
+namespace hayloft::runtime::serve::openai {
+
+// What requests are read against. Views; they outlive it.
+struct Served {
+  std::string name;  // the model's, as /v1/models gives it
+  const Model& model;
+  const Tokenizer& tokenizer;
+  const ChatTemplate* chat_template;  // null: the model has none
+  const Contexts& contexts;
+  SamplerOptions sampling;          // for what a request does not say
+  int most_choices = 128;           // answers that one request may ask for: prompts times n
+  std::int64_t longest_answer = 0;  // max_tokens of a chat request that does not say
+};
+
+enum class Style : std::uint8_t { completion, chat };
+
+// One request of a client: one or several generations, and how their answers are told.
+struct Request {
+  Style style = Style::completion;
+  std::string model;  // as asked for
+  std::vector<GenerationRequest> generations;
+  std::vector<std::string> prompts;  // of each, for an echo of its text
+  bool stream = false;
+  bool include_usage = false;  // in a stream
+  bool echo = false;
+  int logprobs = -1;
+};
+
+// Throws BadRequest.
+Request completion_request(std::string_view body, const Served& served);
+Request chat_request(std::string_view body, const Served& served);
+
+}  // namespace hayloft::runtime::serve::openai

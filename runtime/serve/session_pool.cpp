@@ -1,0 +1,54 @@
+#include "runtime/serve/session_pool.h"
+
+#include <algorithm>
+
+namespace hayloft::runtime::serve {
+
+std::size_t common_prefix(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
+  const auto [end, other] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
+  return static_cast<std::size_t>(end - a.begin());
+}
+
+const SessionPool::Entry* SessionPool::longest(const std::string& context, std::span<const std::int32_t> tokens) {
+  Entry* best = nullptr;
+  for (Entry& entry : entries_) {
+    if (entry.context != context || entry.tokens.size() >= tokens.size()) continue;
+    if (best && entry.tokens.size() <= best->tokens.size()) continue;
+    if (common_prefix(entry.tokens, tokens) == entry.tokens.size()) best = &entry;
+  }
+  if (best) best->last_use = ++uses_;
+  return best;
+}
+
+void SessionPool::put(const std::string& context, std::span<const std::int32_t> tokens, Session session) {
+  drop(context, tokens);
+  entries_.push_back({context, {tokens.begin(), tokens.end()}, std::move(session), ++uses_});
+}
+
+void SessionPool::drop(const std::string& context, std::span<const std::int32_t> tokens) {
+  entries_.remove_if(
+      [&](const Entry& entry) { return entry.context == context && std::ranges::equal(entry.tokens, tokens); });
+}
+
+void SessionPool::drop_context(const std::string& context) {
+  entries_.remove_if([&](const Entry& entry) { return entry.context == context; });
+}
+
+bool SessionPool::drop_one() {
+  const auto worth = [&](const Entry& entry) {
+    return static_cast<double>(entry.tokens.size()) / static_cast<double>(1 + uses_ - entry.last_use);
+  };
+  const auto least = std::min_element(entries_.begin(), entries_.end(),
+                                      [&](const Entry& a, const Entry& b) { return worth(a) < worth(b); });
+  if (least == entries_.end()) return false;
+  entries_.erase(least);
+  return true;
+}
+
+std::uint64_t SessionPool::bytes() const {
+  std::uint64_t sum = 0;
+  for (const Entry& entry : entries_) sum += entry.session.cache().host_bytes() + entry.session.cache().device_bytes();
+  return sum;
+}
+
+}  // namespace hayloft::runtime::serve

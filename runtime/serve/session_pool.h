@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/decode/session.h"
+
+namespace hayloft::runtime::serve {
+
+// Sessions that nobody decodes now, kept so that a request which begins like one of them does not read that part again.
+// Where room is needed, the one goes first that is cheapest to read again for the time it has lain unused: a short
+// request on the side does not drive out a book. Not thread-safe.
+class SessionPool {
+ public:
+  struct Entry {
+    std::string context;               // the saved context that the tokens follow; empty: none
+    std::vector<std::int32_t> tokens;  // all that it has read behind it
+    Session session;
+    std::uint64_t last_use = 0;
+  };
+
+  // The entry with the most tokens that begin `tokens` (fewer than all of them: the last is for step()); null when
+  // there is none. It stays in the pool and counts as used.
+  const Entry* longest(const std::string& context, std::span<const std::int32_t> tokens);
+
+  // Takes a session in; one with the same tokens is replaced.
+  void put(const std::string& context, std::span<const std::int32_t> tokens, Session session);
+  void drop(const std::string& context, std::span<const std::int32_t> tokens);
+  void drop_context(const std::string& context);
+
+  bool drop_one();              // the least worth keeping; false when there is none
+  std::uint64_t bytes() const;  // of all entries; blocks that they share count for each
+  std::size_t size() const { return entries_.size(); }
+
+ private:
+  std::list<Entry> entries_;
+  std::uint64_t uses_ = 0;
+};
+
+// How many tokens both begin with.
+std::size_t common_prefix(std::span<const std::int32_t> a, std::span<const std::int32_t> b);
+
+}  // namespace hayloft::runtime::serve

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace hayloft::runtime::serve {
+
+// Finds the first of several texts in a text that comes in pieces. Not thread-safe.
+class StopStrings {
+ public:
+  explicit StopStrings(std::vector<std::string> stops);  // empty ones are left out
+
+  // What of the text so far can be shown: nothing that may turn out to be the beginning of a stop string.
+  std::string push(std::string_view text);
+  bool found() const { return found_; }  // the text ends before it; push() gives nothing from then on
+  std::string rest();                    // at the end: what was held back
+
+ private:
+  std::vector<std::string> stops_;
+  std::string held_;
+  bool found_ = false;
+};
+
+}  // namespace hayloft::runtime::serve
