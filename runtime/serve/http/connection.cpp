@@ -59,7 +59,8 @@ class Connection {
 
   asio::awaitable<void> run() {
     if (service_.connections > service_.options.most_connections) {
-      co_await write(error_reply(503, "too many connections"), false);
+      const Reply said = error_reply(503, "too many connections");
+      co_await write(said, false);
       co_return;
     }
     while (co_await serve_one()) {
@@ -97,7 +98,8 @@ class Connection {
     const HttpRequest request = parser.release();
     const bool keep_alive = request.keep_alive();
     if (request.method() == beast::http::verb::options) {
-      co_await write({204, "text/plain", {}}, keep_alive);
+      const Reply said = Reply{204, "text/plain", {}};
+      co_await write(said, keep_alive);
       co_return keep_alive;
     }
     Call call{std::string(request.method_string()), std::string(request.target()), request.body()};
@@ -120,11 +122,14 @@ class Connection {
       co_return false;
     }
     if (error == failure::error::body_limit) {
-      co_await write(error_reply(413, fmt::format("the body is larger than {} bytes", options().most_body)), false);
+      const Reply said = error_reply(413, fmt::format("the body is larger than {} bytes", options().most_body));
+      co_await write(said, false);
     } else if (error == failure::error::header_limit) {
-      co_await write(error_reply(431, fmt::format("the head is larger than {} bytes", kMostHeader)), false);
+      const Reply said = error_reply(431, fmt::format("the head is larger than {} bytes", kMostHeader));
+      co_await write(said, false);
     } else {
-      co_await write(error_reply(400, "this is not HTTP/1.1: " + error.message()), false);
+      const Reply said = error_reply(400, "this is not HTTP/1.1: " + error.message());
+      co_await write(said, false);
     }
     co_return false;
   }
@@ -142,12 +147,13 @@ class Connection {
     if (status == 401) message.set(beast::http::field::www_authenticate, "Bearer");
   }
 
-  asio::awaitable<void> write(Reply reply, bool keep_alive) {
+  // What is awaited has no temporaries of its own among its arguments, here and below: g++ 12 destroys some of them twice.
+  asio::awaitable<void> write(const Reply& reply, bool keep_alive) {
     HttpResponse response(static_cast<beast::http::status>(reply.status), 11);
     response.set(beast::http::field::content_type, reply.type);
     response.set("X-Content-Type-Options", "nosniff");
     add_fields(response, reply.status);
-    response.body() = std::move(reply.body);
+    response.body() = reply.body;
     response.keep_alive(keep_alive);
     response.prepare_payload();
     error_code ignored;
@@ -182,13 +188,15 @@ class Connection {
       if (!co_await wait_for(*mailbox, kLookAtClient)) co_return false;
       for (; !mailbox->events.empty(); mailbox->events.pop_front()) {
         if (const Failure* failure = std::get_if<Failure>(&mailbox->events.front().what)) {
-          co_await write(error_reply(failure->status, failure->message), keep_alive);
+          const Reply said = error_reply(failure->status, failure->message);
+          co_await write(said, keep_alive);
           co_return keep_alive;
         }
         tell(answer, mailbox->events.front());
       }
     }
-    co_await write({200, "application/json", answer.whole()}, keep_alive);
+    const Reply said = Reply{200, "application/json", answer.whole()};
+    co_await write(said, keep_alive);
     co_return keep_alive;
   }
 
@@ -222,7 +230,8 @@ class Connection {
       if (!co_await wait_for(mailbox, kLookAtClient)) co_return false;
     }
     if (const Failure* failure = std::get_if<Failure>(&mailbox.events.front().what)) {
-      co_await write(error_reply(failure->status, failure->message), keep_alive);
+      const Reply said = error_reply(failure->status, failure->message);
+      co_await write(said, keep_alive);
       co_return keep_alive;
     }
     beast::http::response<beast::http::empty_body> head(beast::http::status::ok, 11);
