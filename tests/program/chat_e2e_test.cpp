@@ -26,7 +26,8 @@ class ChatTest : public testing::Test {
   void SetUp() override {
     const fs::path source = fs::path(HAYLOFT_SOURCE_DIR) / "examples/needle-model/model";
     fs::create_directory(model_);
-    for (const auto& entry : fs::directory_iterator(source)) fs::create_symlink(entry, model_ / entry.path().filename());
+    for (const auto& entry : fs::directory_iterator(source))
+      fs::create_symlink(entry, model_ / entry.path().filename());
     write("chat_template.jinja",
           "{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}"
           "{% if add_generation_prompt %}assistant:{% endif %}");
@@ -84,9 +85,11 @@ TEST_F(ChatTest, AnswersAboutASavedContext) {
   ASSERT_EQ(run_program({"ingest", "-m", model_, "-f", text, "--save", book}).exit_code, 0);
   const Outcome talked = chat("Where is it?\n", {"--context", book, "-n", "4"});
   ASSERT_EQ(talked.exit_code, 0) << talked.err;
-  const std::string expected = run_program({"generate", "--context", book, "--chat", "-p", "Where is it?", "-n", "4"}).out;
+  const std::string expected =
+      run_program({"generate", "--context", book, "--chat", "-p", "Where is it?", "-n", "4"}).out;
   EXPECT_EQ(talked.out, expected);
-  EXPECT_EQ(run_program({"generate", "--context", book, "-p", "user:Where is it?\nassistant:", "-n", "4"}).out, expected);
+  EXPECT_EQ(run_program({"generate", "--context", book, "-p", "user:Where is it?\nassistant:", "-n", "4"}).out,
+            expected);
   EXPECT_EQ(run_program({"ask", book, "-p", "Where is it?", "-n", "4", "--attn", "dense"}).out, expected);
   const auto as_text = {"ask", book.c_str(), "-p", "Where is it?", "-n", "4", "--attn", "dense", "--template", "{}"};
   EXPECT_EQ(run_program({as_text.begin(), as_text.end()}).out,
@@ -95,7 +98,8 @@ TEST_F(ChatTest, AnswersAboutASavedContext) {
 
 TEST_F(ChatTest, DrawsAsTheMakersOfTheModelSayUnlessToldOtherwise) {
   write("generation_config.json", R"({"do_sample": true, "temperature": 0.75, "top_p": 0.9, "eos_token_id": 0})");
-  EXPECT_NE(chat("hay\n", {"-n", "1", "-v"}).err.find("--temp 0.75 --top-k 50 --top-p 0.9 --min-p 0"), std::string::npos);
+  EXPECT_NE(chat("hay\n", {"-n", "1", "-v"}).err.find("--temp 0.75 --top-k 50 --top-p 0.9 --min-p 0"),
+            std::string::npos);
   EXPECT_NE(chat("hay\n", {"-n", "1", "-v", "--temp", "0"}).err.find("--temp 0 --top-k 50"), std::string::npos);
   const Outcome answer = run_program({"generate", "--chat", "-m", model_, "-p", "hay", "-n", "1", "-v"});
   EXPECT_NE(answer.err.find("--temp 0.75"), std::string::npos) << answer.err;
@@ -108,14 +112,16 @@ TEST_F(ChatTest, DrawsAsTheMakersOfTheModelSayUnlessToldOtherwise) {
 TEST_F(ChatTest, AModelWithoutATemplateIsSaidToHaveNone) {
   fs::remove(model_ / "chat_template.jinja");
   EXPECT_TRUE(refused_with(chat("hay\n", {}), 1, {"has no chat template", "--chat-template"}));
-  EXPECT_TRUE(refused_with(run_program({"generate", "--chat", "-m", model_, "-p", "hay"}), 1, {"has no chat template"}));
+  EXPECT_TRUE(
+      refused_with(run_program({"generate", "--chat", "-m", model_, "-p", "hay"}), 1, {"has no chat template"}));
   EXPECT_TRUE(refused_with(run_program({"eval", "-m", model_, "-c", "256", "--chat-template", "model"}), 1,
                            {"has no chat template"}));
   EXPECT_EQ(chat("hay\n", {"--chat-template", "chatml", "-n", "1"}).exit_code, 0);
 }
 
 TEST_F(ChatTest, WhatTheTemplateRefusesIsOneLine) {
-  write("chat_template.jinja", "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}hay");
+  write("chat_template.jinja",
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}hay");
   EXPECT_TRUE(refused_with(run_program({"generate", "--chat", "-m", model_, "-p", "hay", "--system", "short"}), 1,
                            {"chat_template.jinja", "no system role"}));
   EXPECT_TRUE(refused_with(run_program({"generate", "-m", model_, "-p", "hay", "--system", "short"}), 2,

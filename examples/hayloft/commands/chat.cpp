@@ -87,7 +87,8 @@ class ChatCommand : public Command {
     const Environment environment(machine_, path);
     drawing_.ends = runtime::end_of_turn_tokens(*environment.tokenizer);
     WatchedMethod method(method_, environment, audit_);
-    if (room_ == 0) room_ = usual_room(environment.model->config().max_positions, snapshot ? snapshot->token_count() : 0);
+    if (room_ == 0)
+      room_ = usual_room(environment.model->config().max_positions, snapshot ? snapshot->token_count() : 0);
     PlannedRun planned{path, session_, {method_}, room_, 0};
     if (snapshot) add_saved(environment, *snapshot, planned);
     limit_ = planned.tokens;
@@ -145,9 +146,10 @@ class ChatCommand : public Command {
               const std::string& message) const {
     const std::int64_t left = limit_ - conversation.tokens_with(message);
     if (left < 1) {
-      fail("the conversation is at its end: with this message it would be longer than the {} tokens of --ctx-size; "
-           "begin anew, or give it more room",
-           room_);
+      fail(
+          "the conversation is at its end: with this message it would be longer than the {} tokens of --ctx-size; "
+          "begin anew, or give it more room",
+          room_);
     }
     const std::int32_t last = read(conversation, message);
     if (machine_.verbose && conversation.read_again() > 0) {

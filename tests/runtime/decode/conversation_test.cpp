@@ -13,11 +13,21 @@
 namespace hayloft::runtime {
 namespace {
 
-constexpr const char* plain = "{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}assistant:";
+// The special token keeps what was drawn apart from what the template writes, as chat templates do.
+constexpr const char* plain =
+    "{% for m in messages %}{{ m.role }}<|end_of_text|>{{ m.content }}<|end_of_text|>{% endfor %}"
+    "assistant<|end_of_text|>";
 // Leaves earlier answers out, as models do with what they thought.
 constexpr const char* forgetful =
-    "{% for m in messages %}{% if m.role == 'user' %}user:{{ m.content }}\n{% else %}(said)\n{% endif %}{% endfor %}"
-    "assistant:";
+    "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% else %}(said){% endif %}<|end_of_text|>"
+    "{% endfor %}assistant<|end_of_text|>";
+
+const std::string end = "<|end_of_text|>";
+const std::string answer = "assistant" + end;  // its beginning
+
+std::string turn(const std::string& role, const std::string& content) {
+  return role + end + content + end;
+}
 
 class ConversationTest : public testing::Test {
  protected:
@@ -65,8 +75,9 @@ TEST_F(ConversationTest, ReadsOnlyWhatIsNew) {
   const std::string first = ask(talk, "the hay");
   const std::string second = ask(talk, "and the straw");
   EXPECT_EQ(talk.read_again(), 0);
-  expect_reads(talk, "where", "system:be brief\nuser:the hay\nassistant:" + first + "\nuser:and the straw\nassistant:" +
-                                  second + "\nuser:where\nassistant:");
+  expect_reads(talk, "where",
+               turn("system", "be brief") + turn("user", "the hay") + turn("assistant", first) +
+                   turn("user", "and the straw") + turn("assistant", second) + turn("user", "where") + answer);
   EXPECT_EQ(talk.read_again(), 0);
 }
 
@@ -76,7 +87,8 @@ TEST_F(ConversationTest, GoesBackWhereTheTemplateRewritesAnAnswer) {
   const std::int64_t held = talk.session().tokens();
   ask(talk, "and the straw");
   EXPECT_EQ(talk.read_again(), held);  // all of it, for nothing was kept
-  expect_reads(talk, "where", "user:the hay\n(said)\nuser:and the straw\n(said)\nuser:where\nassistant:");
+  expect_reads(talk, "where",
+               "the hay" + end + "(said)" + end + "and the straw" + end + "(said)" + end + "where" + end + answer);
   // From then on only what follows the prompt: two of the three tokens drawn are in the session.
   EXPECT_EQ(talk.read_again(), 2);
 }
@@ -85,7 +97,7 @@ TEST_F(ConversationTest, AMessageThatCannotBeReadLeavesItAsItWas) {
   Conversation talk = conversation(plain);
   const std::string first = ask(talk, "the hay");
   EXPECT_THROW(talk.ask("lost", [](auto, auto) { throw std::runtime_error("stopped"); }), std::runtime_error);
-  expect_reads(talk, "where", "user:the hay\nassistant:" + first + "\nuser:where\nassistant:");
+  expect_reads(talk, "where", turn("user", "the hay") + turn("assistant", first) + turn("user", "where") + answer);
   EXPECT_EQ(talk.read_again(), 0);
 }
 
@@ -96,12 +108,14 @@ TEST_F(ConversationTest, GoesOnBehindAContext) {
   Conversation talk(std::move(root), tokenizer_, ChatTemplate::from_source(plain, "test"));
   const std::string first = ask(talk, "where");
   const std::int64_t before = talk.tokens_with("and");
-  EXPECT_EQ(talk.ask("and"), tokenizer_.encode_continuation(":").back());
+  EXPECT_EQ(talk.ask("and"), tokenizer_.token(end));
   EXPECT_EQ(talk.session().tokens() + 1, before);
-  EXPECT_EQ(before, static_cast<std::int64_t>(tokenizer_.encode_prompt(text).size() +
-                                              tokenizer_.encode_continuation("user:where\nassistant:" + first +
-                                                                             "\nuser:and\nassistant:")
-                                                  .size()));
+  EXPECT_EQ(before,
+            static_cast<std::int64_t>(tokenizer_.encode_prompt(text).size() +
+                                      tokenizer_
+                                          .encode_continuation(turn("user", "where") + turn("assistant", first) +
+                                                               turn("user", "and") + answer)
+                                          .size()));
 }
 
 TEST_F(ConversationTest, KnowsTheTokensThatEndATurn) {
