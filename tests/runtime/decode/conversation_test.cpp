@@ -19,7 +19,8 @@ constexpr const char* plain =
     "assistant<|end_of_text|>";
 // Leaves earlier answers out, as models do with what they thought.
 constexpr const char* forgetful =
-    "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% else %}(said){% endif %}<|end_of_text|>"
+    "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% else %}assistant<|end_of_text|>(said){% endif "
+    "%}<|end_of_text|>"
     "{% endfor %}assistant<|end_of_text|>";
 
 const std::string end = "<|end_of_text|>";
@@ -88,7 +89,8 @@ TEST_F(ConversationTest, GoesBackWhereTheTemplateRewritesAnAnswer) {
   ask(talk, "and the straw");
   EXPECT_EQ(talk.read_again(), held);  // all of it, for nothing was kept
   expect_reads(talk, "where",
-               "the hay" + end + "(said)" + end + "and the straw" + end + "(said)" + end + "where" + end + answer);
+               "the hay" + end + turn("assistant", "(said)") + "and the straw" + end + turn("assistant", "(said)") +
+                   "where" + end + answer);
   // From then on only what follows the prompt: two of the three tokens drawn are in the session.
   EXPECT_EQ(talk.read_again(), 2);
 }
