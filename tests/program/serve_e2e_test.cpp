@@ -145,7 +145,8 @@ TEST(Serve, ManyClientsAtOnceGetWhatEachGetsAlone) {
   constexpr int clients = 12;
   std::vector<std::string> alone(clients), together(clients);
   const auto ask = [&](int i) {
-    return server.completed(greedy(words(10 + i) + "number " + std::to_string(i), 16))["choices"][0]["text"].get<std::string>();
+    return server.completed(greedy(words(10 + i) + "number " + std::to_string(i), 16))["choices"][0]["text"]
+        .get<std::string>();
   };
   std::vector<std::thread> threads;
   for (int i = 0; i < clients; ++i) threads.emplace_back([&, i] { together[i] = ask(i); });
@@ -263,7 +264,8 @@ TEST(Serve, WhatIsNotHttpIsRefusedAndTheServerGoesOn) {
       {"GET /" + std::string(20000, 'a') + " HTTP/1.1\r\nHost: localhost\r\n\r\n", 431},
       {"GET /none HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 404},
       {"PUT /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 405},
-      {"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 2\r\n\r\n\xff\xfe", 400},
+      {"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 2\r\n\r\n\xff\xfe",
+       400},
   };
   for (const auto& [bytes, status] : sent) {
     const HttpClient client(server.port);

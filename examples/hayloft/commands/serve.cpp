@@ -13,8 +13,8 @@
 #include "examples/hayloft/streams/text_input.h"
 #include "offload/error.h"
 #include "offload/visible.h"
+#include "runtime/decode/load_tokenizer.h"
 #include "runtime/serve/http/server.h"
-#include "runtime/tokenizer/chat_template.h"
 
 // hayloft serve: a model over HTTP, for clients of OpenAI's API.
 namespace hayloft::cli {
@@ -93,7 +93,7 @@ class ServeCommand : public Command {
     serve::Engine engine(source, *environment.arena, contexts, engine_);
     serve::ContextJobs context_jobs(source, *environment.arena, contexts, engine_.session,
                                     [&](const std::string& name) { engine.forget_context(name); });
-    const std::optional<runtime::ChatTemplate> chat = runtime::ChatTemplate::of_model(model_);
+    const std::optional<runtime::ChatTemplate> chat = runtime::load_chat_template(model_);
     if (!chat) note("note: the model has no chat template: /v1/completions works, /v1/chat/completions does not\n");
     const serve::openai::Served served{
         served_name(), *environment.model,         *environment.tokenizer, chat ? &*chat : nullptr, contexts, sampling_,

@@ -147,7 +147,8 @@ class Connection {
     if (status == 401) message.set(beast::http::field::www_authenticate, "Bearer");
   }
 
-  // What is awaited has no temporaries of its own among its arguments, here and below: g++ 12 destroys some of them twice.
+  // What is awaited has no temporaries of its own among its arguments, here and below: g++ 12 destroys some of them
+  // twice.
   asio::awaitable<void> write(const Reply& reply, bool keep_alive) {
     HttpResponse response(static_cast<beast::http::status>(reply.status), 11);
     response.set(beast::http::field::content_type, reply.type);

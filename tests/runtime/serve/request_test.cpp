@@ -23,7 +23,8 @@ class OpenAiRequestTest : public testing::Test {
         backend_(gpu::make_cpu_backend(threads_)),
         model_(model_folder, *backend_),
         tokenizer_(load_tokenizer(model_folder)),
-        template_(ChatTemplate::from_source("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}", "test")),
+        template_(
+            ChatTemplate::from_source("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}", "test")),
         contexts_(folder_.path()),
         served_{"needle", model_, tokenizer_, &template_, contexts_, {.temperature = 1}, 8, 100} {}
 
@@ -134,7 +135,8 @@ TEST_F(OpenAiRequestTest, WhatIsWrongIsRefusedWithAReason) {
       {R"({"prompt": "a", "model": 5})", 400},
       {std::string(100000, '['), 400},
   };
-  for (const auto& [body, status] : bodies) EXPECT_EQ(status_of(completion_request, body), status) << body.substr(0, 80);
+  for (const auto& [body, status] : bodies)
+    EXPECT_EQ(status_of(completion_request, body), status) << body.substr(0, 80);
 }
 
 TEST_F(OpenAiRequestTest, AChatThatIsWrongIsRefusedWithAReason) {
