@@ -3,6 +3,7 @@
 
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/options/attention.h"
+#include "examples/hayloft/options/chat.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
@@ -28,7 +29,7 @@ constexpr const char* examples = R"(Examples:
 
 class ServeCommand : public Command {
  public:
-  explicit ServeCommand(CLI::App& app) {
+  explicit ServeCommand(CLI::App& app) : app_(&app) {
     app.footer(examples);
     engine_.session.chunk_tokens = 512;  // a prompt keeps the others waiting for one chunk
     sampling_.temperature = 1;           // as the API has it
@@ -129,6 +130,7 @@ class ServeCommand : public Command {
     return key;
   }
 
+  CLI::App* app_;
   std::string model_;
   std::string contexts_;
   std::string key_file_;
