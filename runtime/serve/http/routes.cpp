@@ -70,7 +70,8 @@ Outcome Routes::dispatch(const Call& call) const {
   if (call.path.starts_with("/v1/models/")) {
     require_method(call, "GET");
     const std::string name = call.path.substr(std::string("/v1/models/").size());
-    for (const json& model : json::parse(models().body)["data"]) {
+    const json all = json::parse(models().body);
+    for (const json& model : all["data"]) {
       if (model["id"] == name) return json_reply(model);
     }
     return error_reply(404, "there is no such model");
@@ -169,7 +170,8 @@ Reply Routes::context(const Call& call, const std::string& name) const {
     return json_reply({{"name", name}, {"deleted", true}});
   }
   require_method(call, "GET");
-  for (const json& each : json::parse(contexts({"GET", contexts_path, {}}).body)["data"]) {
+  const json all = json::parse(contexts({"GET", contexts_path, {}}).body);
+  for (const json& each : all["data"]) {
     if (each["name"] == name) return json_reply(each);
   }
   return error_reply(404, "there is no such context");
