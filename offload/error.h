@@ -15,6 +15,7 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Throws an Error with this message.
 template <class... Args>
 [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {
   throw Error(fmt::format(format, std::forward<Args>(args)...));

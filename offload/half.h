@@ -18,6 +18,7 @@ struct bf16 {
   friend bool operator==(bf16, bf16) = default;
 };
 
+// Exact, as every f16 and bf16 is an f32.
 inline float to_float(bf16 x) {
   return std::bit_cast<float>(std::uint32_t{x.bits} << 16);
 }

@@ -8,6 +8,7 @@
 // UTF-8, read and written a character at a time, and mended.
 namespace hayloft {
 
+// What a step through UTF-8 has met.
 enum class Utf8Status { ok, invalid, truncated };
 
 // One step through UTF-8. `length` bytes make up the character (ok), the maximal ill-formed subsequence that a decoder
@@ -24,6 +25,7 @@ Utf8Char utf8_at(std::string_view text, std::size_t at);
 // The beginning of the character that ends before text[end], 0 < end; text is valid UTF-8.
 std::size_t utf8_before(std::string_view text, std::size_t end);
 
+// Appends the bytes of one character.
 void append_utf8(char32_t code, std::string& out);
 
 // Length of the longest prefix of text that is valid UTF-8.

@@ -52,6 +52,7 @@ struct EvalRow {
   std::uint64_t state_bytes = 0;
 };
 
+// Which methods answer how many samples, and what is measured of the answers.
 struct EvalOptions {
   std::vector<MethodOptions> methods;
   int samples = 10;        // of each task at each length, or as many as there are
@@ -62,6 +63,7 @@ struct EvalOptions {
   SessionOptions session;
 };
 
+// Called as a run goes on; each may be empty.
 struct EvalHooks {
   // Whether a row is there already: then it is not made again. None: all are made.
   std::function<bool(const EvalTask& task, int sample, const MethodOptions& attn)> done;

@@ -19,8 +19,9 @@ enum class Measure : std::uint8_t {
   characters,  // that the answer goes on as the text does
   perplexity,  // of tokens of a text; smaller is better
 };
-const char* name(Measure measure);
+const char* name(Measure measure);  // "share", "characters", "perplexity"
 
+// One question of a task: its tokens, and what counts as its answer.
 struct EvalSample {
   std::vector<std::int32_t> prompt;  // two tokens at least; the last one is the first step of decoding
   int answer_tokens = 0;             // how many the model may generate, when `forced` is empty
@@ -44,9 +45,10 @@ class EvalTask {
   virtual std::string cleaned(std::string_view answer) const { return std::string(answer); }
 };
 
-// A task of RULER, and a file of its prepared samples. The tokenizer must outlive them. Throw Error.
+// A task of RULER. The tokenizer must outlive it. Throws Error.
 std::unique_ptr<EvalTask> make_ruler_eval(std::string_view task, const RulerOptions& options,
                                           const Tokenizer& tokenizer, std::int64_t ctx_size);
+// A file of prepared samples, as RULER's scripts write it. The tokenizer must outlive it. Throws Error.
 std::unique_ptr<EvalTask> make_prepared_eval(const std::filesystem::path& file, const Tokenizer& tokenizer);
 
 // Needles at as many depths as there are samples, evenly from the beginning of one context to its end, asked for one by
@@ -60,7 +62,7 @@ struct EvalText {
   std::vector<std::int32_t> opening;  // that, which every sample begins with
   std::vector<std::int32_t> tokens;
 };
-std::shared_ptr<const EvalText> read_eval_text(std::string_view text, const Tokenizer& tokenizer);
+std::shared_ptr<const EvalText> read_eval_text(std::string_view text, const Tokenizer& tokenizer);  // text is UTF-8
 
 // SparQ's text repetition (arXiv 2312.04985, appendix): a stretch of the text, then the beginning of a passage from its
 // middle, which the model must go on copying. Scored by the characters up to the first difference. Samples are

@@ -12,6 +12,7 @@
 
 namespace hayloft::runtime {
 
+// One message of a conversation.
 struct ChatMessage {
   std::string role;  // user, assistant, system, tool, ...
   std::string content;

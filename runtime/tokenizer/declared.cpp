@@ -61,13 +61,16 @@ AddedToken read_special(const Field& field) {
 struct Specials {
   std::vector<std::pair<std::string, AddedToken>> named;
   Tokens extra;
+  Tokens older_extra;  // additional_special_tokens of special_tokens_map.json, which count where there is no `extra`
 
-  bool has_name_for(std::string_view content) const {
-    return std::any_of(named.begin(), named.end(), [&](const auto& each) { return each.second.content == content; });
+  bool has_name_for(std::string_view content, bool standard_only = false) const {
+    return std::any_of(named.begin(), named.end(), [&](const auto& each) {
+      return each.second.content == content && (!standard_only || is_standard(each.first));
+    });
   }
 
-  // Names that were read before are overruled.
-  void read(const File& file) {
+  // Names that were read before are overruled. is_map: of special_tokens_map.json.
+  void read(const File& file, bool is_map) {
     const auto root = file.root();
     if (!root) return;
     root->object();
@@ -76,17 +79,14 @@ struct Specials {
       const bool own = name.ends_with("_token") && !is_standard(name);
       if (field && (is_standard(name) || (own && field->value().is_string()))) set(name, read_special(*field));
     }
-    auto rest = root->find("extra_special_tokens");
-    if (!rest || rest->value().empty()) rest = root->find("additional_special_tokens");
-    if (!rest) return;
-    if (rest->value().is_object()) {
-      for (const auto& [name, value] : rest->object().items()) set(name, read_special(rest->at(name)));
-    } else {
-      for (const Field& field : rest->elements()) {
-        const AddedToken token = read_special(field);
-        if (!find(extra, token.content)) extra.push_back(token);
-      }
+    const auto older = root->find("additional_special_tokens");
+    const auto newer = root->find("extra_special_tokens");
+    if (newer && newer->value().is_object()) {
+      for (const auto& [name, value] : newer->object().items()) set(name, read_special(newer->at(name)));
+    } else if (newer) {
+      read_list(*newer, extra);
     }
+    if (older && (!newer || newer->value().empty())) read_list(*older, is_map ? older_extra : extra);
   }
 
   // The standard names first.
@@ -98,6 +98,13 @@ struct Specials {
   }
 
  private:
+  static void read_list(const Field& list, Tokens& tokens) {
+    for (const Field& field : list.elements()) {
+      const AddedToken token = read_special(field);
+      if (!find(tokens, token.content)) tokens.push_back(token);
+    }
+  }
+
   void set(const std::string& name, AddedToken token) {
     for (auto& [known, value] : named) {
       if (known == name) return void(value = std::move(token));
@@ -124,7 +131,7 @@ std::map<TokenId, AddedToken> read_decoder(const Field& decoder) {
 std::map<TokenId, AddedToken> read_older(const Field& root, const Specials& specials, const Tokens& known) {
   std::map<TokenId, AddedToken> tokens;
   for (const auto& [content, id] : root.object().items()) {
-    const bool special = specials.has_name_for(content) || find(specials.extra, content);
+    const bool special = specials.has_name_for(content, /*standard_only=*/true) || find(specials.extra, content);
     tokens.insert_or_assign(root.at(content).token_id(),
                             AddedToken{content, -1, special, false, false, false, /*normalized=*/!special});
   }
@@ -140,8 +147,8 @@ std::optional<Field> find_decoder(const File& config) {
 
 Specials read_specials(const File& config, const File& map) {
   Specials specials;
-  specials.read(config);
-  if (!find_decoder(config)) specials.read(map);
+  specials.read(config, false);
+  if (!find_decoder(config)) specials.read(map, true);
   specials.order();
   return specials;
 }
@@ -168,13 +175,19 @@ Tokens declared_tokens(const std::filesystem::path& directory, const Tokens& kno
     declared.push_back(token);
     declared.back().special |= specials.has_name_for(token.content);
   }
+  const Tokens with_ids = declared;
   const auto add = [&](const AddedToken& token) {
-    if (!token.content.empty() && !find(known, token.content) && !find(declared, token.content)) {
+    if (token.content.empty() || find(known, token.content) || find(with_ids, token.content)) return;
+    const auto same = [&](const AddedToken& each) { return each.content == token.content; };
+    const auto there = std::find_if(declared.begin(), declared.end(), same);
+    if (there == declared.end()) {
       declared.push_back(token);
+    } else {
+      *there = token;  // the last one's flags count
     }
   };
   for (const auto& [name, token] : specials.named) add(token);
-  for (const AddedToken& token : specials.extra) add(token);
+  for (const AddedToken& token : specials.extra.empty() ? specials.older_extra : specials.extra) add(token);
   return declared;
 }
 

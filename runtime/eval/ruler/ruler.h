@@ -19,6 +19,7 @@ namespace hayloft::runtime {
 // How an answer earns its score: by the share of the references found in it, or by any one of them.
 enum class Credit : std::uint8_t { all, any };
 
+// What RULER fixes for each of its tasks.
 struct RulerTask {
   std::string_view name;  // as RULER calls it
   int answer_tokens;      // that a model may generate
@@ -29,6 +30,7 @@ struct RulerTask {
 const std::vector<RulerTask>& ruler_tasks();
 const RulerTask* find_ruler_task(std::string_view name);  // null: there is none of this name
 
+// What samples are made from.
 struct RulerOptions {
   std::uint64_t seed = 42;
   int digits = 7;                  // of a number that is hidden, 1..18
@@ -38,6 +40,7 @@ struct RulerOptions {
   ChatTemplate chat;
 };
 
+// A prompt at its full length, and what counts as its answer.
 struct RulerSample {
   std::string input;          // the prompt, in its chat template
   std::string answer_prefix;  // goes to the model right behind it: the answer has begun
@@ -91,11 +94,11 @@ class RulerSource {
 // The generators, each in its own file. `ctx_size` matters where RULER has other parameters for short contexts.
 std::unique_ptr<RulerGenerator> make_ruler_niah(std::string_view task, const RulerOptions& options,
                                                 std::int64_t ctx_size);
-std::unique_ptr<RulerGenerator> make_ruler_tracking(std::int64_t ctx_size, const Tokenizer& tokenizer);
-std::unique_ptr<RulerGenerator> make_ruler_common_words(std::int64_t ctx_size);
-std::unique_ptr<RulerGenerator> make_ruler_frequent_words(std::int64_t ctx_size);
-std::unique_ptr<RulerGenerator> make_ruler_squad(const std::filesystem::path& file);
-std::unique_ptr<RulerGenerator> make_ruler_hotpotqa(const std::filesystem::path& file);
+std::unique_ptr<RulerGenerator> make_ruler_tracking(std::int64_t ctx_size, const Tokenizer& tokenizer);  // vt
+std::unique_ptr<RulerGenerator> make_ruler_common_words(std::int64_t ctx_size);                          // cwe
+std::unique_ptr<RulerGenerator> make_ruler_frequent_words(std::int64_t ctx_size);                        // fwe
+std::unique_ptr<RulerGenerator> make_ruler_squad(const std::filesystem::path& file);                     // qa_1
+std::unique_ptr<RulerGenerator> make_ruler_hotpotqa(const std::filesystem::path& file);                  // qa_2
 
 // RULER's noise haystack, a line of it.
 inline constexpr std::string_view ruler_noise =
