@@ -34,7 +34,7 @@ runtime::Plan announce_plan(const Environment& environment, const PlannedRun& ru
                             const std::optional<runtime::MachineProfile>& profile) {
   runtime::PlanRequest request;
   request.config = environment.model->config();
-  request.weights = runtime::weight_sizes(*runtime::Checkpoint::open(run.model));
+  request.weights = runtime::weight_sizes(*runtime::Checkpoint::open(run.model), environment.weights);
   request.session = run.session;
   request.methods = run.methods;
   request.tokens = run.tokens;
