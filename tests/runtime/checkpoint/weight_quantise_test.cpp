@@ -23,7 +23,7 @@ std::vector<float> there_and_back(const gpu::Packing& packing, const std::vector
   return back;
 }
 
-TEST(Quantise, WeightsAreWithinHalfAStep) {
+TEST(WeightQuantise, WeightsAreWithinHalfAStep) {
   std::mt19937 random(3);
   std::normal_distribution<float> normal;
   for (const gpu::Packing& packing : {packing_of_8_bits(), packing_of_4_bits()}) {
@@ -47,7 +47,7 @@ TEST(Quantise, WeightsAreWithinHalfAStep) {
   }
 }
 
-TEST(Quantise, EqualNumbersAndZerosStay) {
+TEST(WeightQuantise, EqualNumbersAndZerosStay) {
   for (const gpu::Packing& packing : {packing_of_8_bits(), packing_of_4_bits()}) {
     bool fits = false;
     EXPECT_EQ(there_and_back(packing, std::vector<float>(cols, 0.0f), 3, &fits), std::vector<float>(cols, 0.0f));
@@ -58,7 +58,7 @@ TEST(Quantise, EqualNumbersAndZerosStay) {
   }
 }
 
-TEST(Quantise, NumbersBeyondF16AreReported) {
+TEST(WeightQuantise, NumbersBeyondF16AreReported) {
   std::vector<float> row(cols, 1.0f);
   row[40] = 1e8f;
   for (const gpu::Packing& packing : {packing_of_8_bits(), packing_of_4_bits()}) {
