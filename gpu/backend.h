@@ -37,6 +37,7 @@ struct Matrix {
   int cols = 0;
   Packing packing = {};  // of a packed one
 };
+// Of all its elements, as they lie in device memory.
 inline std::uint64_t bytes_of(const Matrix& matrix) {
   if (matrix.type == DType::packed) return matrix.packing.matrix_bytes(matrix.rows, matrix.cols);
   return static_cast<std::uint64_t>(matrix.rows) * static_cast<std::uint64_t>(matrix.cols) *

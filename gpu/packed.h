@@ -27,6 +27,7 @@ namespace hayloft::gpu {
 
 inline constexpr int packed_tile_rows = 16;
 
+// How the codes of a packed matrix are laid out and what they stand for.
 struct Packing {
   std::uint8_t bits = 0;   // 4 or 8; 0: not packed
   std::uint8_t group = 0;  // columns, 16 or 32
