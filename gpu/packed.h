@@ -25,6 +25,7 @@
 // and nothing is summed across lanes. Bytes per weight: bits / 8 + 2 / group, and again 2 / group for minima.
 namespace hayloft::gpu {
 
+// Rows of a tile.
 inline constexpr int packed_tile_rows = 16;
 
 // How the codes of a packed matrix are laid out and what they stand for.
