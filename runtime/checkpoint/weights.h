@@ -43,9 +43,14 @@ struct Weights {
   std::vector<std::string> notes;  // what the user should know of these weights, one line each
 };
 
+// How matrices lie in memory: as the checkpoint has them, quantised ones packed (gpu/packed.h); all in f16; or packed
+// with 8 or 4 bits where the checkpoint has them in 16 or 32 (runtime/checkpoint/quantise.h) and rows are whole groups.
+enum class WeightForm : std::uint8_t { stored, f16, q8, q4 };
+
 // Takes every tensor that `config`, the checkpoint's, calls for to the device. Throws Error naming tensor and file:
 // missing, truncated, wrong type, wrong shape.
-Weights load_weights(Checkpoint& checkpoint, const ModelConfig& config, gpu::Backend& backend);
+Weights load_weights(Checkpoint& checkpoint, const ModelConfig& config, gpu::Backend& backend,
+                     WeightForm form = WeightForm::stored);
 
 // How much memory weights take, and how much of it each decoded token reads.
 struct WeightSizes {
@@ -53,8 +58,8 @@ struct WeightSizes {
   std::uint64_t bytes_per_step = 0;  // of matrices that a decoded token is multiplied with
 };
 // What load_weights will take, from the file headers alone.
-WeightSizes weight_sizes(Checkpoint& checkpoint);
+WeightSizes weight_sizes(Checkpoint& checkpoint, WeightForm form = WeightForm::stored);
 // Of a model that is not there, with its matrices in `type`.
-WeightSizes weight_sizes(const ModelConfig& config, gpu::DType type);
+WeightSizes weight_sizes(const ModelConfig& config, gpu::DType type, WeightForm form = WeightForm::stored);
 
 }  // namespace hayloft::runtime
