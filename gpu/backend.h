@@ -36,6 +36,7 @@ struct Matrix {
   int rows = 0;
   int cols = 0;
   Packing packing = {};  // of a packed one
+  bool on_host = false;  // whether `data` is host memory, which embed() alone reads
 };
 // Of all its elements, as they lie in device memory.
 inline std::uint64_t bytes_of(const Matrix& matrix) {
@@ -186,8 +187,6 @@ class Backend {
   // For a loader: converts the n elements of a matrix in place to the type that is returned. A device that multiplies
   // another type of the same width faster may choose that one, when next to nothing is lost. Done on return.
   virtual DType convert_weights(void* /* w */, DType type, std::int64_t /* n */, Stream) { return type; }
-  // Whether embed and matmul take packed matrices.
-  virtual bool multiplies_packed() const { return false; }
   // y [T][w.rows] = x [T][w.cols] W^T + bias [w.rows] (bias may be null)
   virtual void matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream stream) = 0;
   // y = x / sqrt(mean(x^2) + eps) * weight, over each of `rows` rows of n; x and y may be the same. weight f32 [n].

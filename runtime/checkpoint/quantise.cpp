@@ -19,42 +19,38 @@ Range range_of(const gpu::Packing& packing, std::span<const float> group) {
   return {to_f16((*most - *least) / 15), to_f16(*least)};
 }
 
-std::uint32_t code_of(const gpu::Packing& packing, float x, float scale, float minimum) {
+std::uint8_t code_of(const gpu::Packing& packing, float x, float scale, float minimum) {
   const float steps = scale == 0 ? 0 : std::nearbyint((x - minimum) / scale);
-  if (packing.bits == 8) return static_cast<std::uint8_t>(static_cast<int>(std::clamp(steps, -127.0f, 127.0f)));
-  return static_cast<std::uint32_t>(std::clamp(steps, 0.0f, 15.0f));
+  if (packing.bits == 8) return static_cast<std::uint8_t>(std::clamp(steps, -127.0f, 127.0f) + packing.zero);
+  return static_cast<std::uint8_t>(std::clamp(steps, 0.0f, 15.0f));
 }
 
 }  // namespace
 
 gpu::Packing packing_of_8_bits() {
-  return {8, 32, false, {}};
+  return {.bits = 8, .zero = 128};
 }
 
 gpu::Packing packing_of_4_bits() {
-  return {4, 32, true, gpu::packed_identity};
+  return {.bits = 4, .minimum = true};
 }
 
 bool quantise_row(const gpu::Packing& packing, std::span<const float> row, int lane, std::byte* tile) {
-  const int per_word = 32 / packing.bits;
   bool fits = true;
-  for (std::size_t at = 0; at < row.size(); at += packing.group, tile += packing.chunk_bytes()) {
-    const std::span<const float> group = row.subspan(at, packing.group);
+  std::byte* chunk = tile;
+  for (std::size_t at = 0; at < row.size(); at += gpu::packed_chunk_columns, chunk += packing.chunk_bytes()) {
+    const std::span<const float> group = row.subspan(at, gpu::packed_chunk_columns);
     const Range range = range_of(packing, group);
     const float scale = to_float(range.scale);
     const float minimum = to_float(range.minimum);
     fits &= std::isfinite(scale) && std::isfinite(minimum);
-    for (int w = 0; fits && w < packing.words(); ++w) {
-      std::uint32_t word = 0;
-      for (int i = 0; i < per_word; ++i) {
-        const float x = group[static_cast<std::size_t>(w * per_word + i)];
-        word |= code_of(packing, x, scale, minimum) << (i * packing.bits);
-      }
-      std::memcpy(tile + 4 * (w * gpu::packed_tile_rows + lane), &word, sizeof word);
-    }
-    std::byte* const halves = tile + 4 * packing.words() * gpu::packed_tile_rows;
-    std::memcpy(halves + 2 * lane, &range.scale, sizeof(f16));
-    if (packing.minimum) std::memcpy(halves + 2 * (gpu::packed_tile_rows + lane), &range.minimum, sizeof(f16));
+    if (!fits) break;
+    std::uint8_t codes[gpu::packed_chunk_columns];
+    std::transform(group.begin(), group.end(), codes, [&](float x) { return code_of(packing, x, scale, minimum); });
+    gpu::put_codes(packing, codes, lane, chunk);
+    std::byte* const scales = chunk + packing.code_bytes() + 2 * lane;
+    std::memcpy(scales, &range.scale, sizeof(f16));
+    if (packing.minimum) std::memcpy(scales + packing.scale_bytes(), &range.minimum, sizeof(f16));
   }
   return fits;
 }

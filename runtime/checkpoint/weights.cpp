@@ -59,17 +59,27 @@ class Uploader {
     staged_.clear();
   }
 
+  // A matrix of which single rows are read. It stays in host memory where there is other memory.
+  gpu::Matrix table(const std::string& name, int rows, int cols) {
+    on_host_ = !backend_ || backend_->memory().budget_bytes > 0;
+    const std::uint64_t before = weights_.bytes;
+    gpu::Matrix table = matrix(name, rows, cols);
+    if (on_host_) weights_.host_bytes = weights_.bytes - before;
+    table.on_host = on_host_;
+    on_host_ = false;
+    return table;
+  }
+
   gpu::Matrix matrix(const std::string& name, int rows, int cols) {
     if (!checkpoint_) return counted({nullptr, type_, rows, cols});
     const CheckpointTensor tensor = checkpoint_->at(name, {rows, cols});
     if (form_ == WeightForm::f16 && tensor.type != gguf::TensorType::f16) return as_f16(tensor, rows, cols);
     if (const auto packing = gguf::packing_of(tensor.type)) {
-      if (backend_ && !backend_->multiplies_packed()) return as_f16(tensor, rows, cols);
       return packed(name, tensor, rows, cols, *packing,
                     [&](auto tile_rows, std::byte* out) { return gguf::pack_tile(tensor.type, tile_rows, cols, out); });
     }
     const gpu::Packing packing = form_ == WeightForm::q4 ? packing_of_4_bits() : packing_of_8_bits();
-    if ((form_ == WeightForm::q8 || form_ == WeightForm::q4) && cols % packing.group == 0) {
+    if ((form_ == WeightForm::q8 || form_ == WeightForm::q4) && cols % packing.columns() == 0) {
       return packed(name, tensor, rows, cols, packing, [&](auto tile_rows, std::byte* out) {
         return quantise_tile(tensor, tile_rows, cols, packing, out);
       });
@@ -81,7 +91,7 @@ class Uploader {
   gpu::Matrix counted(gpu::Matrix matrix) {
     if (form_ == WeightForm::f16) matrix.type = gpu::DType::f16;
     const gpu::Packing packing = form_ == WeightForm::q4 ? packing_of_4_bits() : packing_of_8_bits();
-    if ((form_ == WeightForm::q8 || form_ == WeightForm::q4) && matrix.cols % packing.group == 0) {
+    if ((form_ == WeightForm::q8 || form_ == WeightForm::q4) && matrix.cols % packing.columns() == 0) {
       matrix.type = gpu::DType::packed;
       matrix.packing = packing;
     }
@@ -108,6 +118,11 @@ class Uploader {
   void* upload(const void* host, std::uint64_t bytes) {
     weights_.bytes += bytes;
     if (!backend_) return nullptr;
+    if (on_host_) {
+      weights_.host_table = backend_->host_memory(bytes);
+      std::memcpy(weights_.host_table.get(), host, bytes);
+      return weights_.host_table.get();
+    }
     weights_.buffers.push_back(backend_->allocate(bytes, stream_));
     void* device = weights_.buffers.back().as<void>();
     backend_->to_device(device, host, bytes, stream_);
@@ -120,7 +135,7 @@ class Uploader {
     if (backend_ && tensor.paired_heads) data = ordered = unpaired(tensor, rows);
     void* const device = upload(data.data(), data.size());
     gpu::DType type = plain_type(tensor.type);
-    if (backend_) {
+    if (backend_ && !on_host_) {
       type = backend_->convert_weights(device, type, std::int64_t{rows} * cols, stream_);
       if (!ordered.empty()) backend_->synchronize(stream_);  // the copy may still read them
     }
@@ -135,10 +150,6 @@ class Uploader {
     if (!backend_) {
       weights_.bytes += gpu::bytes_of(matrix);
       return matrix;
-    }
-    if (!backend_->multiplies_packed()) {
-      fail("{}: weights cannot be quantised for the device {} yet; use --device cpu, or --weights f16",
-           checkpoint_->path(), backend_->name());
     }
     const std::size_t row_bytes = tensor.data.size() / static_cast<std::size_t>(rows);
     std::vector<std::byte> bytes(gpu::bytes_of(matrix));
@@ -201,11 +212,12 @@ class Uploader {
   gpu::Backend* backend_;
   Weights& weights_;
   gpu::Stream stream_;
+  bool on_host_ = false;                   // whether what is uploaded stays there
   std::deque<std::vector<float>> staged_;  // copies to the device may still read them until finish()
 };
 
 WeightSizes sizes_of(const Weights& weights) {
-  WeightSizes sizes{weights.bytes, gpu::bytes_of(weights.output)};
+  WeightSizes sizes{weights.bytes, weights.host_bytes, gpu::bytes_of(weights.output)};
   for (const LayerWeights& w : weights.layers) {
     for (const gpu::Matrix& matrix : {w.q, w.k, w.v, w.o, w.gate, w.up, w.down}) {
       sizes.bytes_per_step += gpu::bytes_of(matrix);
@@ -302,14 +314,15 @@ Weights take_weights(Checkpoint* checkpoint, WeightForm form, gpu::DType type, c
                      gpu::Backend* backend) {
   Weights weights;
   Uploader uploader(checkpoint, form, type, backend, weights);
-  weights.embedding = uploader.matrix(embedding_tensor(checkpoint, config), config.vocab_size, config.hidden_size);
+  const bool tied = !own_output(checkpoint, config, weights);
+  const char* const table = embedding_tensor(checkpoint, config);
+  weights.embedding = tied ? uploader.matrix(table, config.vocab_size, config.hidden_size)
+                           : uploader.table(table, config.vocab_size, config.hidden_size);
   for (int i = 0; i < config.layers; ++i) {
     weights.layers.push_back(layer_weights(fmt::format("model.layers.{}.", i), config, uploader));
   }
   weights.final_norm = uploader.vector("model.norm.weight", config.hidden_size);
-  weights.output = own_output(checkpoint, config, weights)
-                       ? uploader.matrix(output_name, config.vocab_size, config.hidden_size)
-                       : weights.embedding;
+  weights.output = tied ? weights.embedding : uploader.matrix(output_name, config.vocab_size, config.hidden_size);
   weights.inverse_frequency = uploader.values(config.inverse_frequency);
   uploader.finish();
   if (checkpoint) refuse_unread(*checkpoint, config);

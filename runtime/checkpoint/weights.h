@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -30,7 +32,8 @@ struct LayerWeights {
   const float* k_norm = nullptr;          // [d]
 };
 
-// All weights of a model, in memory of the backend. Every pointer and matrix is a view of `buffers`.
+// All weights of a model, in memory of the backend. Beside a device with memory of its own, the embedding stays in host
+// memory, pinned where that is possible, unless it is the output too: one row of it is read for each token.
 struct Weights {
   gpu::Matrix embedding;                     // [vocab][hidden]
   gpu::Matrix output;                        // [vocab][hidden]; the embedding itself when tied
@@ -38,8 +41,10 @@ struct Weights {
   const float* inverse_frequency = nullptr;  // [d / 2]
   std::vector<LayerWeights> layers;
 
-  std::vector<gpu::Buffer> buffers;  // owns everything the pointers above point to
+  std::vector<gpu::Buffer> buffers;       // owns everything the pointers above point to, but for
+  std::shared_ptr<std::byte> host_table;  // the embedding's where that stays in host memory
   std::uint64_t bytes = 0;
+  std::uint64_t host_bytes = 0;    // of them, what a device with memory of its own leaves in host memory
   std::vector<std::string> notes;  // what the user should know of these weights, one line each
 };
 
@@ -55,6 +60,7 @@ Weights load_weights(Checkpoint& checkpoint, const ModelConfig& config, gpu::Bac
 // How much memory weights take, and how much of it each decoded token reads.
 struct WeightSizes {
   std::uint64_t bytes = 0;           // in memory
+  std::uint64_t host_bytes = 0;      // of them, in the machine's when a device has memory of its own
   std::uint64_t bytes_per_step = 0;  // of matrices that a decoded token is multiplied with
 };
 // What load_weights will take, from the file headers alone.

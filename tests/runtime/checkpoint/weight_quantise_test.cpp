@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "gpu/cpu/packed.h"
+#include "gpu/table_row.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -19,7 +19,7 @@ std::vector<float> there_and_back(const gpu::Packing& packing, const std::vector
   std::vector<std::byte> tile(packing.tile_bytes(cols));
   *fits = quantise_row(packing, row, lane, tile.data());
   std::vector<float> back(row.size());
-  gpu::unpack_row({tile.data(), gpu::DType::packed, 16, cols, packing}, lane, back.data());
+  gpu::read_row({tile.data(), gpu::DType::packed, 16, cols, packing}, lane, back.data());
   return back;
 }
 
@@ -33,13 +33,13 @@ TEST(WeightQuantise, WeightsAreWithinHalfAStep) {
       bool fits = false;
       const std::vector<float> back = there_and_back(packing, row, lane, &fits);
       ASSERT_TRUE(fits);
-      for (int begin = 0; begin < cols; begin += packing.group) {
-        const auto [least, most] = std::minmax_element(row.begin() + begin, row.begin() + begin + packing.group);
+      for (int begin = 0; begin < cols; begin += packing.group()) {
+        const auto [least, most] = std::minmax_element(row.begin() + begin, row.begin() + begin + packing.group());
         const float largest = std::max(std::abs(*least), std::abs(*most));
         const float step = packing.bits == 8 ? largest / 127 : (*most - *least) / 15;
         // Rounded to f16, the scale is off by 2^-11 of itself at up to 127 or 15 steps, the minimum by 2^-11 of itself.
         const float bound = step / 2 + step * (packing.bits == 8 ? 127 : 15) * 0x1p-10f + largest * 0x1p-10f;
-        for (int i = begin; i < begin + packing.group; ++i) {
+        for (int i = begin; i < begin + packing.group(); ++i) {
           ASSERT_NEAR(back[static_cast<std::size_t>(i)], row[static_cast<std::size_t>(i)], bound);
         }
       }
