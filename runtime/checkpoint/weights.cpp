@@ -331,6 +331,11 @@ Weights take_weights(Checkpoint* checkpoint, WeightForm form, gpu::DType type, c
 
 }  // namespace
 
+const char* name(WeightForm form) {
+  constexpr const char* names[] = {"stored", "f16", "q8", "q4"};
+  return names[static_cast<std::size_t>(form)];
+}
+
 Weights load_weights(Checkpoint& checkpoint, const ModelConfig& config, gpu::Backend& backend, WeightForm form) {
   Weights weights = take_weights(&checkpoint, form, {}, config, &backend);
   offload::check_mapped_files();

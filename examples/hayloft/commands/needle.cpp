@@ -94,6 +94,7 @@ class NeedleCommand : public Command {
     report_.seed = options_.seed;
     report_.prefill = runtime::prefill_label(options_.session.prefill);
     report_.columns = offload::name(options_.session.cache.columns);
+    report_.weights = runtime::name(machine_.weights);
     const auto write_json = [&](bool complete) {
       report_.memory = environment.backend->memory();
       report_.complete = complete;

@@ -98,7 +98,9 @@ TEST_F(PackedTest, APromptMeetsTheMatrixPanelByPanel) {
   cuda->matmul(inputs.as<float>(), 2, on_device(w), nullptr, outputs.as<float>(), cuda->stream());
   const auto y = download<float>(*cuda, outputs);
   for (int row = 0; row < rows; ++row) {
-    const auto weight = [&](int col) { return to_float(to_f16(w.weights[static_cast<std::size_t>(row * cols + col)])); };
+    const auto weight = [&](int col) {
+      return to_float(to_f16(w.weights[static_cast<std::size_t>(row * cols + col)]));
+    };
     ASSERT_EQ(y[static_cast<std::size_t>(row)], weight(5)) << row;
     ASSERT_EQ(y[static_cast<std::size_t>(rows + row)], 2 * weight(16000)) << row;
   }
