@@ -187,6 +187,8 @@ class Backend {
   // For a loader: converts the n elements of a matrix in place to the type that is returned. A device that multiplies
   // another type of the same width faster may choose that one, when next to nothing is lost. Done on return.
   virtual DType convert_weights(void* /* w */, DType type, std::int64_t /* n */, Stream) { return type; }
+  // Whether embed and matmul take packed matrices.
+  virtual bool multiplies_packed() const { return false; }
   // y [T][w.rows] = x [T][w.cols] W^T + bias [w.rows] (bias may be null)
   virtual void matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream stream) = 0;
   // y = x / sqrt(mean(x^2) + eps) * weight, over each of `rows` rows of n; x and y may be the same. weight f32 [n].

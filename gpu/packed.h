@@ -36,9 +36,9 @@ inline constexpr int packed_head_columns = 256;  // that one head stands for
 struct Packing {
   std::uint8_t bits = 0;  // of a code: 2, 3, 4, 5, 6 or 8; 0: not packed
   std::uint8_t zero = 0;  // value(code) = code - zero ...
-  bool minimum = false;
-  bool products = false;                // what scales and minima are
-  bool by_table = false;                // ... or table[code], of 4-bit codes alone
+  bool minimum : 1 = false;
+  bool products : 1 = false;            // what scales and minima are
+  bool by_table : 1 = false;            // ... or table[code], of 4-bit codes alone
   std::array<std::int8_t, 16> table{};  // zeros without
 
   constexpr int group() const { return bits == 4 || bits == 5 || bits == 8 ? 32 : 16; }

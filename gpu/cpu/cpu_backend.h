@@ -31,6 +31,7 @@ class CpuBackend : public Backend {
   void synchronize(Stream) override {}
 
   void embed(const Matrix& table, const std::int32_t* tokens, int T, float* out, Stream) override;
+  bool multiplies_packed() const override { return true; }
   // Few tokens stream the weights once in their own dtype; many convert panels of them to f32 for BLAS, which runs on
   // one thread inside each of ours.
   void matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream) override;

@@ -75,6 +75,7 @@ class Uploader {
     const CheckpointTensor tensor = checkpoint_->at(name, {rows, cols});
     if (form_ == WeightForm::f16 && tensor.type != gguf::TensorType::f16) return as_f16(tensor, rows, cols);
     if (const auto packing = gguf::packing_of(tensor.type)) {
+      if (backend_ && !backend_->multiplies_packed()) return as_f16(tensor, rows, cols);
       return packed(name, tensor, rows, cols, *packing,
                     [&](auto tile_rows, std::byte* out) { return gguf::pack_tile(tensor.type, tile_rows, cols, out); });
     }
@@ -150,6 +151,10 @@ class Uploader {
     if (!backend_) {
       weights_.bytes += gpu::bytes_of(matrix);
       return matrix;
+    }
+    if (!backend_->multiplies_packed()) {
+      fail("{}: weights cannot be quantised for the device {}; use --device cpu, or --weights f16", checkpoint_->path(),
+           backend_->name());
     }
     const std::size_t row_bytes = tensor.data.size() / static_cast<std::size_t>(rows);
     std::vector<std::byte> bytes(gpu::bytes_of(matrix));

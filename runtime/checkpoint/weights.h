@@ -41,11 +41,12 @@ struct Weights {
   const float* inverse_frequency = nullptr;  // [d / 2]
   std::vector<LayerWeights> layers;
 
-  std::vector<gpu::Buffer> buffers;       // owns everything the pointers above point to, but for
-  std::shared_ptr<std::byte> host_table;  // the embedding's where that stays in host memory
+  std::vector<gpu::Buffer> buffers;  // owns everything the pointers above point to, but for the embedding on a host
   std::uint64_t bytes = 0;
-  std::uint64_t host_bytes = 0;    // of them, what a device with memory of its own leaves in host memory
   std::vector<std::string> notes;  // what the user should know of these weights, one line each
+
+  std::shared_ptr<std::byte> host_table;  // the embedding, where it stays in host memory
+  std::uint64_t host_bytes = 0;           // of `bytes`, what a device with memory of its own leaves there
 };
 
 // How matrices lie in memory: as the checkpoint has them, quantised ones packed (gpu/packed.h); all in f16; or packed
