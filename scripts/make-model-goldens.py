@@ -179,6 +179,7 @@ CASES = {
             "long_factor": [1.0, 1.1, 1.7, 3.0, 4.5, 5.25],
             "short_factor": [1.0, 1.0, 1.05, 1.1, 1.2, 1.3],
         },
+        "_dtype": torch.float16,
     },
     # as many as training had: the short list
     "phi3-short": {
@@ -249,6 +250,8 @@ CASES = {
             "factor": 4.0,
             "original_max_position_embeddings": 32,
         },
+        "num_hidden_layers": 2,
+        "_dtype": torch.float16,
         "_older_rope": True,
     },
     "llama-yarn": {

@@ -42,19 +42,20 @@ struct ModelConfig {
   float residual_scale = 1;   // what attention and MLP add to the residual stream
   float logit_scale = 1;      // the logits
   float attention_scale = 0;  // the products of queries and keys; 0: 1/sqrt(d)
-  // Queries at position p are multiplied by 1 + query_log_scale * ln(1 + floor(p / query_scale_positions)) (ministral3).
+  // Queries at position p are multiplied by 1 + query_log_scale * ln(1 + floor(p / query_scale_positions))
+  // (ministral3).
   float query_log_scale = 0;
   std::int64_t query_scale_positions = 0;
 
   std::vector<std::int64_t> sliding_window;  // [layers]: 0 = global, else positions attended, the own one included
   std::vector<bool> rope;                    // [layers]: false = NoPE
   RopeParameters global_rope;                // as the checkpoint has them, or the user
-  RopeParameters local_rope;                 // of sliding-window layers, where they have their own; dimensions is 0 else
-  RopeTable global_table;                    // made of them by set_rope()
-  RopeTable local_table;                     // empty where sliding-window layers have none of their own
-  std::string rope_overrides;                // RopeOverrides::text()
-  std::int64_t max_positions = 0;            // what the model was made for, RoPE scaling included. Not a limit here.
-  std::vector<std::int32_t> eos_tokens;      // may be empty
+  RopeParameters local_rope;             // of sliding-window layers, where they have their own; dimensions is 0 else
+  RopeTable global_table;                // made of them by set_rope()
+  RopeTable local_table;                 // empty where sliding-window layers have none of their own
+  std::string rope_overrides;            // RopeOverrides::text()
+  std::int64_t max_positions = 0;        // what the model was made for, RoPE scaling included. Not a limit here.
+  std::vector<std::int32_t> eos_tokens;  // may be empty
 
   int group_size() const { return query_heads / kv_heads; }
   int global_layers() const;  // how many layers have a cache in host memory

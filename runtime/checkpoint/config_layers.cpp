@@ -63,7 +63,8 @@ void read_no_rope_layers(const JsonFields& fields, ModelConfig& config) {
 // gemma3: every so many-th layer is global, the others slide.
 std::vector<bool> sliding_but_every(std::int64_t interval, std::size_t layers) {
   std::vector<bool> sliding(layers);
-  for (std::size_t layer = 0; layer < layers; ++layer) sliding[layer] = (layer + 1) % static_cast<std::size_t>(interval) != 0;
+  for (std::size_t layer = 0; layer < layers; ++layer)
+    sliding[layer] = (layer + 1) % static_cast<std::size_t>(interval) != 0;
   return sliding;
 }
 

@@ -50,7 +50,8 @@ std::vector<float> factors(const JsonFields& rope, const char* name, int count) 
   if (!list->is_array() || list->size() != static_cast<std::size_t>(count)) rope.refuse(name, *list, expected);
   std::vector<float> out;
   for (const nlohmann::json& each : *list) {
-    if (!each.is_number() || !(each.get<double>() > 0) || !std::isfinite(each.get<float>())) rope.refuse(name, each, expected);
+    if (!each.is_number() || !(each.get<double>() > 0) || !std::isfinite(each.get<float>()))
+      rope.refuse(name, each, expected);
     out.push_back(each.get<float>());
   }
   return out;
@@ -60,8 +61,9 @@ int rotated_dimensions(const JsonFields& rope, const JsonFields& fields, int hea
   const double share = rope.positive_or("partial_rotary_factor", fields.positive_or("partial_rotary_factor", 1));
   const double dimensions = std::floor(head_dim * share);
   if (!(share <= 1) || dimensions < 2 || static_cast<int>(dimensions) % 2 != 0) {
-    fail("{}: partial_rotary_factor {} of heads of {} components is not supported; it must leave an even number of them",
-         fields.where(), share, head_dim);
+    fail(
+        "{}: partial_rotary_factor {} of heads of {} components is not supported; it must leave an even number of them",
+        fields.where(), share, head_dim);
   }
   return static_cast<int>(dimensions);
 }

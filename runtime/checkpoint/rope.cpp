@@ -15,8 +15,7 @@ std::vector<float> powers(double base, int dimensions) {
   std::vector<float> out(static_cast<std::size_t>(dimensions / 2));
   for (int i = 0; i < dimensions / 2; ++i) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(dimensions);
-    out[static_cast<std::size_t>(i)] =
-        static_cast<float>(std::pow(double{static_cast<float>(base)}, double{exponent}));
+    out[static_cast<std::size_t>(i)] = static_cast<float>(std::pow(double{static_cast<float>(base)}, double{exponent}));
   }
   return out;
 }
@@ -61,7 +60,8 @@ std::vector<float> yarn(const RopeParameters& rope) {
   if (low == high) high += 0.001;
   std::vector<float> frequencies = powers(rope.base, rope.dimensions);
   for (std::size_t i = 0; i < frequencies.size(); ++i) {
-    const float kept = 1 - std::clamp((static_cast<float>(i) - static_cast<float>(low)) / static_cast<float>(high - low), 0.0f, 1.0f);
+    const float kept =
+        1 - std::clamp((static_cast<float>(i) - static_cast<float>(low)) / static_cast<float>(high - low), 0.0f, 1.0f);
     const float extrapolated = 1.0f / frequencies[i];
     const float interpolated = 1.0f / (static_cast<float>(rope.factor) * frequencies[i]);
     frequencies[i] = interpolated * (1 - kept) + extrapolated * kept;

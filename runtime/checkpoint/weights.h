@@ -34,9 +34,9 @@ struct LayerWeights {
 
 // All weights of a model, in memory of the backend. Every pointer and matrix is a view of `buffers`.
 struct Weights {
-  gpu::Matrix embedding;              // [vocab][hidden]
-  gpu::Matrix output;                 // [vocab][hidden]; the embedding itself when tied
-  const float* final_norm = nullptr;  // [hidden]
+  gpu::Matrix embedding;                           // [vocab][hidden]
+  gpu::Matrix output;                              // [vocab][hidden]; the embedding itself when tied
+  const float* final_norm = nullptr;               // [hidden]
   float* inverse_frequency = nullptr;              // of RopeTable, for all layers, or for global ones where there is
   const float* local_inverse_frequency = nullptr;  // one for sliding-window layers
   std::vector<LayerWeights> layers;

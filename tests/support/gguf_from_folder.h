@@ -13,8 +13,8 @@
 namespace hayloft::test {
 
 // A small checkpoint in Hugging Face's form as the GGUF that llama.cpp's converter makes of it: other names, Q and K of
-// the llama family with the components of heads in pairs, Llama 3's RoPE scaling as a divisor for each frequency, Gemma's
-// norms plus one.
+// the llama family with the components of heads in pairs, Llama 3's RoPE scaling as a divisor for each frequency,
+// Gemma's norms plus one.
 class GgufFromFolder {
  public:
   explicit GgufFromFolder(const std::filesystem::path& folder)
@@ -61,9 +61,7 @@ class GgufFromFolder {
   void set(const char* key, std::int64_t value) {
     image.set(architecture() + "." + key, static_cast<std::uint32_t>(value));
   }
-  void set_number(const char* key, double value) {
-    image.set(architecture() + "." + key, static_cast<float>(value));
-  }
+  void set_number(const char* key, double value) { image.set(architecture() + "." + key, static_cast<float>(value)); }
 
   void write_metadata() {
     image.set("general.architecture", architecture());
@@ -131,7 +129,8 @@ class GgufFromFolder {
   }
 
   void write_factors(const runtime::RopeParameters& rope) {
-    std::vector<float> factors = runtime::rope_table({.base = rope.base, .dimensions = rope.dimensions}, 0).inverse_frequency;
+    std::vector<float> factors =
+        runtime::rope_table({.base = rope.base, .dimensions = rope.dimensions}, 0).inverse_frequency;
     for (std::size_t i = 0; i < factors.size(); ++i) factors[i] /= config_.global_table.inverse_frequency[i];
     write_floats("rope_freqs.weight", factors);
   }

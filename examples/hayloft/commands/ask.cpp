@@ -144,8 +144,8 @@ class AskCommand : public Command {
   std::string context_;
   std::string model_;
   std::vector<std::string> questions_;
-  std::string template_;                        // empty: the model's
-  std::optional<runtime::ChatTemplate> chat_;   // where that is used
+  std::string template_;                       // empty: the model's
+  std::optional<runtime::ChatTemplate> chat_;  // where that is used
   Drawing drawing_;
   int predict_ = 64;
   runtime::SamplerOptions sampling_;

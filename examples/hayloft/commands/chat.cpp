@@ -145,9 +145,10 @@ class ChatCommand : public Command {
               const std::string& message) const {
     const std::int64_t left = limit_ - conversation.tokens_with(message);
     if (left < 1) {
-      fail("the conversation is at its end: with this message it would be longer than the {} tokens of --ctx-size; "
-           "begin anew, or give it more room",
-           room_);
+      fail(
+          "the conversation is at its end: with this message it would be longer than the {} tokens of --ctx-size; "
+          "begin anew, or give it more room",
+          room_);
     }
     const std::int32_t last = read(conversation, message);
     if (machine_.verbose && conversation.read_again() > 0) {

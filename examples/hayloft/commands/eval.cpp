@@ -132,7 +132,8 @@ class EvalCommand : public Command {
     runtime::eval::EvalRecipe recipe;
     recipe.version = HAYLOFT_VERSION;
     recipe.model = model_name(directory);
-    for (const std::uint8_t byte : runtime::fingerprint(directory, environment.model->config().rope_overrides)) recipe.fingerprint += fmt::format("{:02x}", byte);
+    for (const std::uint8_t byte : runtime::fingerprint(directory, environment.model->config().rope_overrides))
+      recipe.fingerprint += fmt::format("{:02x}", byte);
     recipe.device = environment.backend->name();
     recipe.threads = environment.threads.count();
     recipe.seed = ruler_.seed;

@@ -8,11 +8,10 @@ namespace hayloft::cli {
 
 void add_rope_options(CLI::App& app, runtime::RopeOverrides& rope) {
   using runtime::RopeScaling;
-  add_choice<RopeScaling>(
-      app, "--rope-scaling",
-      {{"none", RopeScaling::none}, {"linear", RopeScaling::linear}, {"yarn", RopeScaling::yarn}},
-      "How RoPE is stretched for contexts longer than the model was made for [as the model says]",
-      [&rope](RopeScaling scaling) { rope.scaling = scaling; });
+  add_choice<RopeScaling>(app, "--rope-scaling",
+                          {{"none", RopeScaling::none}, {"linear", RopeScaling::linear}, {"yarn", RopeScaling::yarn}},
+                          "How RoPE is stretched for contexts longer than the model was made for [as the model says]",
+                          [&rope](RopeScaling scaling) { rope.scaling = scaling; });
   add_number(app, "--rope-scale", "N", rope.factor, 1, 1e6, "By how much it is stretched [as the model says]");
   add_text(
       app, "--yarn-orig-ctx", "TOKENS",

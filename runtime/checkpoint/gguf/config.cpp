@@ -24,10 +24,10 @@ struct Architecture {
   Norms norms = Norms::before;
 };
 constexpr Architecture architectures[] = {
-    {"llama", true, false},  {"mistral3", true, false},
-    {"qwen2", false, false}, {"qwen3", false, true},
-    {"phi3", false, false},  {"gemma3", false, true, 0, Norms::both},
-    {"granite", true, false}, {"olmo2", false, true, 0, Norms::after},
+    {"llama", true, false},      {"mistral3", true, false},
+    {"qwen2", false, false},     {"qwen3", false, true},
+    {"phi3", false, false},      {"gemma3", false, true, 0, Norms::both},
+    {"granite", true, false},    {"olmo2", false, true, 0, Norms::after},
     {"smollm3", true, false, 4},
 };
 
@@ -189,9 +189,8 @@ class Reader {
     read_scaling(config);
     rope.divisors = factors(llama3_factors, rope.dimensions / 2);
     if (is("mistral3")) {
-      config.query_log_scale = metadata_.contains(key("attention.temperature_scale"))
-                                   ? number("attention.temperature_scale", 1)
-                                   : 0;
+      config.query_log_scale =
+          metadata_.contains(key("attention.temperature_scale")) ? number("attention.temperature_scale", 1) : 0;
       config.query_scale_positions = std::max<std::int64_t>(rope.original_positions, 1);
     }
   }
