@@ -14,9 +14,9 @@ namespace hayloft::runtime {
 
 // A conversation with a model: its messages, and a session that has read them as the model's chat template writes them.
 // What is read of a new message is only what the template adds behind the tokens that are in the session already. Where
-// a template rewrites earlier messages (some leave the reasoning out of earlier answers), the session goes back to where
-// the texts part, and from then on keeps a fork at the end of each prompt for that. Not thread-safe; the tokenizer, and
-// the model and arena of the session, must outlive it.
+// a template rewrites earlier messages (some leave the reasoning out of earlier answers), the session goes back to
+// where the texts part, and from then on keeps a fork at the end of each prompt for that. Not thread-safe; the
+// tokenizer, and the model and arena of the session, must outlive it.
 class Conversation {
  public:
   // root: empty, or behind a context that the conversation is about. system: what the template is given as the first
@@ -27,8 +27,8 @@ class Conversation {
   std::int64_t tokens_with(const std::string& message) const;
 
   // Reads the user's message up to the beginning of the answer, but for its last token, which is returned: decode from
-  // it by session(). If it throws, everything is as before. The session is another one after each message, with counters
-  // of its own and without observers.
+  // it by session(). If it throws, everything is as before. The session is another one after each message, with
+  // counters of its own and without observers.
   std::int32_t ask(const std::string& message, const PrefillProgress& progress = {});
 
   // The answer: what was drawn from session(), in order, the last of it perhaps not gone through the session, and its

@@ -55,8 +55,8 @@ class ChatCommand : public Command {
     add_chat_options(app, chat_);
     add_text(
         app, "-c,--ctx-size", "TOKENS", [this](const std::string& text) { room_ = context_length(text); },
-        "Room for the conversation, besides what --context holds")
-        ->default_str("16k");
+        "Room for the conversation, besides what --context holds [16k, or what is left of the positions that the model "
+        "was made for]");
     common(app, Section::context, {"--ctx-size"});
     add_text(
         app, "-n,--n-predict", "N", [this](const std::string& text) { predict_ = read_int("--n-predict", text); },
@@ -89,6 +89,8 @@ class ChatCommand : public Command {
     const Environment environment(machine_, path, rope_);
     drawing_.ends = runtime::end_of_turn_tokens(*environment.tokenizer);
     WatchedMethod method(method_, environment, audit_);
+    if (room_ == 0)
+      room_ = usual_room(environment.model->config().max_positions, snapshot ? snapshot->token_count() : 0);
     PlannedRun planned{path, session_, {method_}, room_, 0};
     if (snapshot) {
       add_saved(environment, *snapshot, planned);
@@ -118,6 +120,11 @@ class ChatCommand : public Command {
   }
 
  private:
+  static std::int64_t usual_room(std::int64_t positions, std::int64_t saved) {
+    constexpr std::int64_t usual = 16 << 10;
+    return positions > saved ? std::min(usual, positions - saved) : usual;
+  }
+
   void talk(const Environment& environment, runtime::Conversation& conversation, WatchedMethod& method) const {
     const bool terminal = isatty(STDIN_FILENO) != 0;
     for (std::string line; next_line(terminal, line) && line != exit_word;) {
@@ -183,7 +190,7 @@ class ChatCommand : public Command {
   std::string model_;
   std::string saved_;
   ChatChoices chat_;
-  std::int64_t room_ = 16 << 10;
+  std::int64_t room_ = 0;  // 0: usual_room()
   int predict_ = std::numeric_limits<int>::max();
   runtime::SamplerOptions sampling_;
   AttentionOptions attention_;

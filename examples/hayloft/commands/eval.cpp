@@ -294,9 +294,9 @@ class EvalCommand : public Command {
     app.add_flag_callback(
         "--no-recall", [this] { options_.fidelity_steps = 0; },
         "Do not compare the first steps with exact attention: no recall, mass and error");
-    common(app, Section::text, {"--text", "--haystack", "--jsonl"});
+    common(app, Section::text, {"--text", "--haystack", "--jsonl", "--chat-template"});
     advanced(app, Section::text, {"--squad", "--hotpotqa"});
-    common(app, Section::task, {"--tasks", "--samples", "--seed", "--chat-template", "--digits"});
+    common(app, Section::task, {"--tasks", "--samples", "--seed", "--digits"});
     advanced(app, Section::task, {"--scored-tokens", "--agreement", "--no-recall"});
   }
 

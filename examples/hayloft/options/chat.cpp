@@ -50,9 +50,10 @@ runtime::SamplerOptions sampling_for(const CLI::App& app, const runtime::Sampler
   take("--top-p", options.top_p, defaults->top_p);
   take("--min-p", options.min_p, defaults->min_p);
   if (verbose) {
-    note("sampling, by the model's recommendations where no option says otherwise: --temp {} --top-k {} --top-p {} "
-         "--min-p {}\n",
-         options.temperature, options.top_k, options.top_p, options.min_p);
+    note(
+        "sampling, by the model's recommendations where no option says otherwise: --temp {} --top-k {} --top-p {} "
+        "--min-p {}\n",
+        options.temperature, options.top_k, options.top_p, options.min_p);
   }
   return options;
 }
