@@ -91,8 +91,8 @@ TEST_F(ConversationTest, GoesBackWhereTheTemplateRewritesAnAnswer) {
   expect_reads(talk, "where",
                "the hay" + end + turn("assistant", "(said)") + "and the straw" + end + turn("assistant", "(said)") +
                    "where" + end + answer);
-  // From then on only what follows the prompt: two of the three tokens drawn are in the session.
-  EXPECT_EQ(talk.read_again(), 2);
+  // From then on only what follows the fork: the prompt's last token, and two of the three that were drawn.
+  EXPECT_EQ(talk.read_again(), 3);
 }
 
 TEST_F(ConversationTest, AMessageThatCannotBeReadLeavesItAsItWas) {
