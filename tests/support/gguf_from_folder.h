@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <string>
@@ -74,9 +75,8 @@ class GgufFromFolder {
     set("attention.key_length", config_.head_dim);
     set("attention.value_length", config_.head_dim);
     set_number("attention.layer_norm_rms_epsilon", config_.rms_norm_eps);
-    for (const std::int64_t window : config_.sliding_window) {
-      if (window > 0) set("attention.sliding_window", window);
-    }
+    const auto window = std::max_element(config_.sliding_window.begin(), config_.sliding_window.end());
+    if (*window > 0) set("attention.sliding_window", *window);
     if (config_.architecture == "gemma3_text") {
       std::vector<std::int32_t> slides;
       for (const std::int64_t window : config_.sliding_window) slides.push_back(window > 0);
