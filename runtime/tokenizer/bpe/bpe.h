@@ -77,7 +77,7 @@ class Bpe {
   std::string prefix_, suffix_;  // continuing_subword_prefix, end_of_word_suffix
   TokenId unknown_ = -1;
 
-  std::vector<std::string> texts_;    // by id; an id that is not in use has an empty text
+  std::vector<std::string> texts_;  // by id; an id that is not in use has an empty text
   TextIds ids_{texts_};
   std::vector<TokenId> characters_;   // the symbol of each character of the basic plane, -1 if there is none
   std::array<TokenId, 256> letters_;  // the symbol of each byte (byte level), -1 if there is none
