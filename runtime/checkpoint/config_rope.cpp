@@ -57,15 +57,17 @@ std::vector<float> factors(const JsonFields& rope, const char* name, int count) 
   return out;
 }
 
-int rotated_dimensions(const JsonFields& rope, const JsonFields& fields, int head_dim) {
+int rotated_dimensions(const JsonFields& rope, const JsonFields& fields, const ModelConfig& config) {
   const double share = rope.positive_or("partial_rotary_factor", fields.positive_or("partial_rotary_factor", 1));
-  const double dimensions = std::floor(head_dim * share);
-  if (!(share <= 1) || dimensions < 2 || static_cast<int>(dimensions) % 2 != 0) {
+  if (share == 1) return config.head_dim;
+  const int dimensions = static_cast<int>(std::floor(config.head_dim * std::min(share, 1.0)));
+  if (config.architecture != "phi3" || share > 1 || dimensions < 2 || dimensions % 2 != 0) {
     fail(
-        "{}: partial_rotary_factor {} of heads of {} components is not supported; it must leave an even number of them",
-        fields.where(), share, head_dim);
+        "{}: partial_rotary_factor {} of heads of {} components is not supported; it must be 1, or for phi3 leave an "
+        "even number of them",
+        fields.where(), share, config.head_dim);
   }
-  return static_cast<int>(dimensions);
+  return dimensions;
 }
 
 // What training has seen: the field of the model counts before that of its RoPE.
@@ -84,7 +86,7 @@ RopeParameters read_parameters(const JsonFields& rope, const JsonFields& fields,
                                const ModelConfig& config) {
   RopeParameters out;
   out.base = rope.positive_or("rope_theta", theta);
-  out.dimensions = rotated_dimensions(rope, fields, config.head_dim);
+  out.dimensions = rotated_dimensions(rope, fields, config);
   out.scaling = scaling_of(rope, config);
   out.original_positions = config.max_positions;
   const auto positions = static_cast<double>(config.max_positions);

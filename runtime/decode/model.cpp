@@ -63,13 +63,13 @@ struct Model::Activations {
   float* delta;   // [T][hidden], added to the residual stream
 };
 
-Model::Model(Checkpoint& checkpoint, gpu::Backend& backend, const RopeOverrides& rope)
+Model::Model(Checkpoint& checkpoint, gpu::Backend& backend, WeightForm form, const RopeOverrides& rope)
     : config_(with_rope(checkpoint.config(), rope)),
       backend_(&backend),
-      weights_(load_weights(checkpoint, config_, backend)) {}
+      weights_(load_weights(checkpoint, config_, backend, form)) {}
 
-Model::Model(const std::filesystem::path& path, gpu::Backend& backend, const RopeOverrides& rope)
-    : Model(*Checkpoint::open(path), backend, rope) {}
+Model::Model(const std::filesystem::path& path, gpu::Backend& backend, WeightForm form, const RopeOverrides& rope)
+    : Model(*Checkpoint::open(path), backend, form, rope) {}
 
 void Model::expect_positions(std::int64_t positions) {
   const std::vector<float> before = config_.global_table.inverse_frequency;

@@ -48,9 +48,11 @@ struct OnDevice {
 class Model {
  public:
   // Takes the checkpoint's weights to the backend; it is not needed afterwards. Throws Error.
-  Model(Checkpoint& checkpoint, gpu::Backend& backend, const RopeOverrides& rope = {});
+  Model(Checkpoint& checkpoint, gpu::Backend& backend, WeightForm form = WeightForm::stored,
+        const RopeOverrides& rope = {});
   // Of a folder or GGUF file (Checkpoint::open).
-  Model(const std::filesystem::path& path, gpu::Backend& backend, const RopeOverrides& rope = {});
+  Model(const std::filesystem::path& path, gpu::Backend& backend, WeightForm form = WeightForm::stored,
+        const RopeOverrides& rope = {});
 
   // Before anything is read: contexts will have so many tokens. A RoPE that depends on it (dynamic, longrope) is made
   // for contexts as long as the model was made for until then. Not for saved contexts, which are all read that way.

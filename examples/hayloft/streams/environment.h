@@ -30,7 +30,8 @@ struct Environment {
   Environment(const MachineOptions& options, const std::filesystem::path& model_path,
               const runtime::RopeOverrides& rope = {});
 
-  gpu::KvHost kv_host;   // as asked for
+  gpu::KvHost kv_host;  // as asked for
+  runtime::WeightForm weights = runtime::WeightForm::stored;
   gpu::LinkChoice link;  // as a CUDA device is told; never automatic
   // What the backend had to say, which is printed at once: that memory could not be pinned.
   std::shared_ptr<std::vector<std::string>> notes = std::make_shared<std::vector<std::string>>();

@@ -290,8 +290,8 @@ TEST(Config, RefusesWhatItCannotRun) {
   expect_refused_value("quantization_config", {{"quant_method", "gptq"}});
 
   json file = config_of("llama");
-  file["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}};
-  expect_refused(file, "yarn");
+  file["rope_scaling"] = {{"rope_type", "tower"}, {"factor", 4.0}};
+  expect_refused(file, "tower");
 }
 
 TEST(Config, RefusesMissingMistypedAndImpossibleFields) {
