@@ -75,8 +75,8 @@ class GgufFromFolder {
     set("attention.key_length", config_.head_dim);
     set("attention.value_length", config_.head_dim);
     set_number("attention.layer_norm_rms_epsilon", config_.rms_norm_eps);
-    const auto window = std::max_element(config_.sliding_window.begin(), config_.sliding_window.end());
-    if (*window > 0) set("attention.sliding_window", *window);
+    const auto widest = std::max_element(config_.sliding_window.begin(), config_.sliding_window.end());
+    if (*widest > 0) set("attention.sliding_window", *widest);
     if (config_.architecture == "gemma3_text") {
       std::vector<std::int32_t> slides;
       for (const std::int64_t window : config_.sliding_window) slides.push_back(window > 0);
