@@ -61,7 +61,7 @@ std::optional<runtime::plan::MachineProfile> machine_profile(const std::string& 
 Environment::Environment(const MachineOptions& options)
     : kv_host(options.cuda.kv_host),
       link(chosen_link(options)),
-      threads(options.threads),
+      threads(thread_count(options)),
       backend(make_backend(options, threads, link, notes)),
       arena(std::make_unique<offload::Arena>(topology, arena_options(options, *backend))) {
   if (!options.verbose) return;
