@@ -91,9 +91,10 @@ void require_finite_scores(const Input& input, const std::vector<float>& q) {
     float& largest_of_head = key[static_cast<std::size_t>(i % heads / group)];
     if (largest_of_head < 0) largest_of_head = largest_key(input, i % heads / group);
     if (sum * largest_of_head <= most) continue;
-    const float largest = *std::max_element(begin, begin + d, [](float a, float b) { return std::abs(a) < std::abs(b); });
-    fail("{} holds {:g} in query {}, head {}: its scores with k may overflow f32; scale q down", input.name("q"), largest,
-         i / heads, i % heads);
+    const float largest =
+        *std::max_element(begin, begin + d, [](float a, float b) { return std::abs(a) < std::abs(b); });
+    fail("{} holds {:g} in query {}, head {}: its scores with k may overflow f32; scale q down", input.name("q"),
+         largest, i / heads, i % heads);
   }
 }
 

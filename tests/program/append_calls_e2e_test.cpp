@@ -20,16 +20,17 @@ class AppendCalls : public testing::TestWithParam<bool> {
     for (int i = 0; i < 60; ++i) words += "hay and straw and ";
     first_ = folder_.write("first.txt", words);
     second_ = folder_.write("second.txt", "One needle more, and another. " + words);
-    EXPECT_EQ(
-        run_program({"ingest", "-f", first_, "--save", at("old.hay"), "--block-tokens", "64", "--batch", "64"}).exit_code,
-        0);
+    EXPECT_EQ(run_program({"ingest", "-f", first_, "--save", at("old.hay"), "--block-tokens", "64", "--batch", "64"})
+                  .exit_code,
+              0);
     fs::copy_file(at("old.hay"), at("new.hay"));
     EXPECT_EQ(append("new.hay").exit_code, 0);
   }
 
   std::string at(const std::string& name) const { return (folder_.path() / name).string(); }
   Outcome append(const std::string& name, const std::string& shell = "") const {
-    return run_program({"ingest", "--append", at(name), "-f", second_, "-t", "1"}, shell);
+    return run_program({"ingest", "--append", at(name), "-f", second_, "-t", "1", "--checkpoint-seconds", "1000000"},
+                       shell);
   }
   std::string digest(const std::string& name) const {
     const Outcome outcome = run_program({"inspect", at(name), "--verify", "--json", "-"});

@@ -18,8 +18,8 @@ class KeptOptions : public testing::Test {
     return options;
   }
   void begin(std::vector<std::string> options) const {
-    const std::vector<std::string> fixed{"ingest", "-f",  text_,     "--save",        at("hay.hay"),
-                                         "-b",     "128", "--columns", "int8", "--block-tokens", "64"};
+    const std::vector<std::string> fixed{"ingest", "-f",        text_,  "--save",         at("hay.hay"), "-b",
+                                         "128",    "--columns", "int8", "--block-tokens", "64"};
     options.insert(options.begin(), fixed.begin(), fixed.end());
     ASSERT_EQ(run_program(options).exit_code, 0);
   }

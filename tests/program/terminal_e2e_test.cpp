@@ -57,7 +57,7 @@ constexpr const char* replacement = "\xef\xbf\xbd";  // U+FFFD
 
 class TerminalTest : public testing::Test {
  protected:
-  // The bundled model, decoding every small letter as ESC, under a name that sets the title of a window.
+  // The bundled model, decoding every small letter and full stop as ESC, under a name that sets the title of a window.
   TerminalTest() {
     fs::copy(fs::path(HAYLOFT_SOURCE_DIR) / "examples/needle-model/model", model_, fs::copy_options::recursive);
     const fs::path file = model_ / "tokenizer.json";
@@ -65,9 +65,10 @@ class TerminalTest : public testing::Test {
     tokenizer["decoder"] = {
         {"type", "Sequence"},
         {"decoders",
-         {{{"type", "Replace"}, {"pattern", {{"Regex", "[a-z]"}}}, {"content", "\u011b"}}, tokenizer["decoder"]}}};
+         {{{"type", "Replace"}, {"pattern", {{"Regex", "[a-z.]"}}}, {"content", "\u011b"}}, tokenizer["decoder"]}}};
     std::ofstream(file) << tokenizer.dump();
-    EXPECT_EQ(run_program({"ingest", "-m", model_, "-f", folder_.write("hay.txt", text), "--save", saved_}).exit_code, 0);
+    EXPECT_EQ(run_program({"ingest", "-m", model_, "-f", folder_.write("hay.txt", text), "--save", saved_}).exit_code,
+              0);
   }
 
   static constexpr const char* text = "The grass is green. The sky is blue. The sun is yellow. Here we go. ";
