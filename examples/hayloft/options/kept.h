@@ -14,8 +14,4 @@ namespace hayloft::cli {
 void check_kept_options(const CLI::App& app, const runtime::SessionOptions& asked, const runtime::SessionOptions& kept,
                         const std::string& file);
 
-// The same without the prefill, for a context that is opened to read more behind it in another way.
-void check_kept_shape(const CLI::App& app, const runtime::SessionOptions& asked, const runtime::SessionOptions& kept,
-                      const std::string& file);
-
 }  // namespace hayloft::cli
