@@ -56,7 +56,7 @@ void add_device_options(CLI::App& app, MachineOptions& options) {
         const int most = std::max(1024, 8 * offload::usable_processors());
         if (options.threads > most) fail("--threads {}: at most {}; 0 takes every processor", text, most);
       },
-      "Threads, no more than this process may use processors; 0 takes all of those")
+      "Threads, at most one per processor; 0 takes all")
       ->default_str("0");
   app.add_flag("--oversubscribe", options.oversubscribe,
                "Start as many --threads as asked for, whatever processors are there");
