@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cstddef>
-#include <cstring>
 
 // OpenBLAS starts threads when it is loaded, one for every other processor with 128 MiB of address space each. Nothing
 // here uses them. But where the process has a limit of memory they take much of it, and one that is denied its memory
@@ -23,8 +22,15 @@ bool needs_room() {
   return below(RLIMIT_AS, RLIM_INFINITY) || below(RLIMIT_DATA, RLIM_INFINITY) || below(RLIMIT_NPROC, enough_threads);
 }
 
-// Runs before the constructors of the libraries, so with nothing but system calls. Returns when there is no need or no
-// way: then on with the threads.
+bool begins_with(const char* text, const char* start, std::size_t bytes) {
+  for (std::size_t i = 0; i < bytes; ++i) {
+    if (text[i] != start[i]) return false;
+  }
+  return true;
+}
+
+// Runs before the constructors of the libraries, so with nothing but system calls; it is compiled without sanitizers,
+// which have not been initialised either. Returns when there is no need or no way: then on with the threads.
 void forbid_blas_threads(int, char** arguments, char** environment) {
   static char setting[] = "OPENBLAS_NUM_THREADS=1";
   constexpr std::size_t name_bytes = sizeof setting - 2;  // up to and with the equals sign
@@ -32,7 +38,7 @@ void forbid_blas_threads(int, char** arguments, char** environment) {
   static char* all[most + 2];
   std::size_t count = 0;
   for (; environment[count] != nullptr; ++count) {
-    if (count == most || std::strncmp(environment[count], setting, name_bytes) == 0) return;
+    if (count == most || begins_with(environment[count], setting, name_bytes)) return;
     all[count] = environment[count];
   }
   if (!needs_room()) return;
