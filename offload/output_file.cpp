@@ -12,6 +12,7 @@
 
 #include "offload/error.h"
 #include "offload/temporary_file.h"
+#include "offload/waiting.h"
 
 namespace hayloft::offload {
 namespace {
@@ -64,7 +65,7 @@ OutputFile::OutputFile(const std::filesystem::path& path) : path_(path) {
   // Renaming over a read-only file would succeed, but it was protected for a reason.
   if (exists && ::access(path.c_str(), W_OK) != 0) refuse(path_, errno);
   if (exists && !S_ISREG(status.st_mode)) {
-    descriptor_ = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+    descriptor_ = open_to_write(path);
     if (descriptor_ < 0) refuse(path_, errno);
     return;
   }

@@ -1,7 +1,5 @@
 #include <fmt/format.h>
 #include <malloc.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <csignal>
@@ -19,6 +17,7 @@
 #include "offload/error.h"
 #include "offload/host/mapped_file.h"
 #include "offload/visible.h"
+#include "offload/waiting.h"
 
 // The program: subcommands, exit codes (0 done, 1 an error, 2 wrong usage, 130 interrupted), one line per error.
 namespace hayloft::cli {
@@ -124,19 +123,6 @@ int run(int argc, char** argv) {
   return 0;
 }
 
-// OpenBLAS starts threads when it is loaded, one for every other processor with 128 MiB of address space each. Nothing
-// here uses them; but where the process has a limit, they take much of it, and one that is denied its memory tries for
-// ever and keeps the process from ending. Only the environment tells it not to, before it is loaded: so start again.
-void forbid_blas_threads(char** argv) {
-  const auto limited = [](auto resource) {
-    rlimit limit{};
-    return ::getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
-  };
-  if (!limited(RLIMIT_AS) && !limited(RLIMIT_DATA)) return;
-  if (std::getenv("OPENBLAS_NUM_THREADS") || ::setenv("OPENBLAS_NUM_THREADS", "1", 0) != 0) return;
-  ::execv("/proc/self/exe", argv);  // returns when it cannot: then on with the threads
-}
-
 // Large pieces go back to the system when they are freed. Left to itself the allocator keeps up to 32 MiB of them, ever
 // more as it sees them come and go: a question's tails, once each, and the plan of a run would be off by that.
 void return_freed_memory() {
@@ -162,10 +148,10 @@ int main(int argc, char** argv) {
   using namespace hayloft::cli;
   open_standard_descriptors();
   ignore_write_signals();
-  forbid_blas_threads(argv);
   return_freed_memory();
   silence_hwloc();
   catch_interrupts();
+  hayloft::offload::check_while_waiting(check_interrupted);
   hayloft::offload::survive_truncated_files();
   try {
     return run(argc, argv);

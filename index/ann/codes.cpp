@@ -19,6 +19,11 @@
 namespace hayloft::index {
 namespace {
 
+// Faiss matches a factory string by std::regex, which recurses once per character. The longest one that makes sense,
+// such as OPQ64_128,IVF65536,PQ64x8, has a tenth of this.
+constexpr std::size_t longest_factory = 200;
+constexpr std::uint64_t largest_number = 1 << 20;  // of lists: Faiss makes them as it reads the string
+
 constexpr const char* kinds =
     "Flat, IVFn or HNSWm with Flat, SQ8, SQ6, SQ4, SQfp16 or PQm behind it, those codes alone, and OPQ or PCA in front "
     "of codes";
@@ -27,7 +32,22 @@ constexpr const char* kinds =
   fail("--attn ann:{}: {}; there is {}", factory, why, kinds);
 }
 
+// What Faiss would crash on, or fill the memory for.
+void check_limits(const std::string& factory) {
+  if (factory.size() > longest_factory) {
+    fail("--attn ann: a factory string of {} characters; at most {} are read", factory.size(), longest_factory);
+  }
+  std::uint64_t number = 0;
+  for (const char c : factory) {
+    number = c >= '0' && c <= '9' ? number * 10 + static_cast<std::uint64_t>(c - '0') : 0;
+    if (number > largest_number) {
+      fail("--attn ann:{}: a number in it is too large; at most {} is read", factory, largest_number);
+    }
+  }
+}
+
 std::unique_ptr<faiss::Index> make_faiss_index(const std::string& factory, int d) {
+  check_limits(factory);
   try {
     return std::unique_ptr<faiss::Index>(faiss::index_factory(d, factory.c_str(), faiss::METRIC_INNER_PRODUCT));
   } catch (const faiss::FaissException& error) {

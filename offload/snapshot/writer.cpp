@@ -301,14 +301,16 @@ std::uint64_t SnapshotWriter::file_bytes() const {
 }
 
 void SnapshotWriter::checkpoint(const Store& store, std::span<const std::int32_t> tokens,
-                                std::span<const TailImage> tails, std::span<const SnapshotAttachment> attachments) {
+                                std::span<const TailImage> tails, std::span<const SnapshotAttachment> attachments,
+                                bool complete) {
   check_continues(impl_->file->path(), *impl_->state, store, tokens, tails);
   impl_->require_syncing();
   SnapshotState next = *impl_->state;
   next.header.sequence += 1;
-  next.header.complete = false;
+  next.header.complete = complete;
   impl_->write_new_blocks(next, store);
   impl_->write_new_tokens(next, tokens);
+  if (complete) next.header.finished_tokens = next.header.tokens;
   impl_->write_attachments(next, attachments);
   impl_->write_area(next, tails);
   impl_->commit(std::move(next));
@@ -319,7 +321,7 @@ void SnapshotWriter::finish(const std::filesystem::path& final_path) {
   const std::filesystem::path target = real_path(final_path);
   impl_->drop_leftovers();
   // In both slots: damage to one of them then costs nothing.
-  for (int slot = 0; slot < 2; ++slot) {
+  for (int slot = impl_->state->header.complete ? 1 : 0; slot < 2; ++slot) {
     SnapshotState next = *impl_->state;
     next.header.sequence += 1;
     next.header.complete = true;

@@ -62,13 +62,15 @@ class SnapshotWriter {
   // Makes this the state of the file. The store and the tokens (all of them) must continue those of the last
   // checkpoint: only what is new is written, besides the tails, one per model layer, which are written each time. The
   // tails may end before the tokens do: the rest is yet to be read. Attachments take the place of those of the same
-  // name, whose bytes are left behind; others stay. Returns when all of it is on the disk. A store of
+  // name, whose bytes are left behind; others stay. `complete`: nothing is to come behind it; a complete context that
+  // goes on in a single such checkpoint is never seen unfinished. Returns when all of it is on the disk. A store of
   // another shape, fewer blocks or tokens than before, or tails that do not fit them are a programmer's mistake:
   // std::logic_error.
   void checkpoint(const Store& store, std::span<const std::int32_t> tokens, std::span<const TailImage> tails,
-                  std::span<const SnapshotAttachment> attachments = {});
+                  std::span<const SnapshotAttachment> attachments = {}, bool complete = false);
 
-  // Marks the last checkpoint complete and gives the file its name, replacing a file that has it. The writer is closed.
+  // Marks the last checkpoint complete, unless it is, and gives the file its name, replacing a file that has it. The
+  // writer is closed.
   void finish(const std::filesystem::path& final_path);
 
  private:

@@ -62,6 +62,42 @@ std::vector<float> elements(const TensorView& tensor, std::int64_t begin, std::i
   return to_f32(slice, name);
 }
 
+float largest_key(const Input& input, std::int64_t head) {
+  const std::int64_t S = input.k.shape[1];
+  const std::int64_t d = input.k.shape[2];
+  float largest = 0;
+  for (std::int64_t at = 0; at < S; ++at) {
+    for (const float x : elements(input.k, (head * S + at) * d, d, input.name("k"))) {
+      largest = std::max(largest, std::abs(x));
+    }
+  }
+  return largest;
+}
+
+// Scores are sums of f32: q that lets one of them leave its range gives no attention at all. |q . k| is at most the sum
+// of |q| times the largest |k|; what methods compute besides takes less than four times that.
+void require_finite_scores(const Input& input, const std::vector<float>& q) {
+  constexpr double most = std::numeric_limits<float>::max() / 4.0;
+  constexpr double largest_f16 = 65504;
+  const std::int64_t heads = input.q.shape[1];
+  const std::int64_t d = input.q.shape[2];
+  const std::int64_t group = heads / input.k.shape[0];
+  std::vector<float> key(static_cast<std::size_t>(input.k.shape[0]), -1);  // the largest; below 0: not looked for yet
+  for (std::int64_t i = 0; i < input.q.shape[0] * heads; ++i) {
+    const auto begin = q.begin() + i * d;
+    double sum = 0;
+    for (auto x = begin; x != begin + d; ++x) sum += std::abs(*x);
+    if (sum * largest_f16 <= most) continue;
+    float& largest_of_head = key[static_cast<std::size_t>(i % heads / group)];
+    if (largest_of_head < 0) largest_of_head = largest_key(input, i % heads / group);
+    if (sum * largest_of_head <= most) continue;
+    const float largest =
+        *std::max_element(begin, begin + d, [](float a, float b) { return std::abs(a) < std::abs(b); });
+    fail("{} holds {:g} in query {}, head {}: its scores with k may overflow f32; scale q down", input.name("q"),
+         largest, i / heads, i % heads);
+  }
+}
+
 // One head's rows of one block, rounded to f16: K into the first half of each row (offset 0), V into the second (d).
 void fill_rows(const TensorView& tensor, const std::string& name, std::int64_t head, std::int64_t first, int tokens,
                f16* rows, int offset) {
@@ -178,6 +214,7 @@ AttendOutput attend_file(const std::filesystem::path& path, const MethodOptions&
   const std::vector<float> q = elements(input.q, 0, output.queries * query_elements, input.name("q"));
   const auto bad = std::find_if_not(q.begin(), q.end(), [](float x) { return std::isfinite(x); });
   if (bad != q.end()) fail("{} holds {} in query {}", input.name("q"), *bad, (bad - q.begin()) / query_elements);
+  require_finite_scores(input, q);
 
   const offload::Store store = make_store(input, arena, how, backend.threads());
   gpu::CacheView cache;

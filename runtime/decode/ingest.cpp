@@ -22,11 +22,11 @@ SessionOptions as_read(const offload::Snapshot& snapshot, SessionOptions options
 }
 
 void checkpoint(offload::SnapshotWriter& writer, const Session& session, std::span<const std::int32_t> tokens,
-                std::span<const offload::SnapshotAttachment> attachments = {}) {
+                std::span<const offload::SnapshotAttachment> attachments = {}, bool complete = false) {
   const std::vector<offload::SnapshotTail> tails = session.cache().tails();
   std::vector<offload::TailImage> images;
   for (const offload::SnapshotTail& tail : tails) images.push_back(tail.image());
-  writer.checkpoint(session.cache().store(), tokens, images, attachments);
+  writer.checkpoint(session.cache().store(), tokens, images, attachments, complete);
 }
 
 // A method whose state is worth saving; throws Error naming those that keep none.
@@ -77,8 +77,8 @@ IngestResult read_on(offload::SnapshotWriter writer, Session session, const std:
   }
   result.seconds = seconds_since(start);
   result.read = session.tokens() - result.resumed_from;
-  checkpoint(writer, session, tokens);
-  if (!options.indices.empty()) checkpoint(writer, session, tokens, build_indices(session, options));
+  checkpoint(writer, session, tokens, {}, options.indices.empty());
+  if (!options.indices.empty()) checkpoint(writer, session, tokens, build_indices(session, options), true);
   result.file_bytes = writer.file_bytes();
   writer.finish(path);
   return result;
@@ -98,6 +98,10 @@ void require_same_beginning(const std::vector<std::int32_t>& saved, const std::v
   if (at == saved.end()) return;
   fail("{}: holds another text, different from token {} on, of an interrupted run; finish that one or remove the file",
        file, at - saved.begin());
+}
+
+bool ends_with(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& last) {
+  return last.size() <= tokens.size() && std::equal(last.rbegin(), last.rend(), tokens.rbegin());
 }
 
 }  // namespace
@@ -149,6 +153,10 @@ IngestResult append_to(const ModelSource& source, offload::Arena& arena, std::st
   const std::vector<std::int32_t> saved = snapshot.tokens();
   std::vector<std::int32_t> tokens(saved.begin(), saved.begin() + snapshot.finished_tokens());
   const std::vector<std::int32_t> more = source.tokenizer.encode(text, false);
+  if (more.empty()) fail("there is no text to append to {}", path.string());
+  if (snapshot.complete() && !options.again && ends_with(tokens, more)) {
+    return {.was_there = true, .tokens = snapshot.token_count(), .file_bytes = writer.file_bytes()};
+  }
   tokens.insert(tokens.end(), more.begin(), more.end());
   require_same_beginning(saved, tokens, path.string());
   announce(options, tokens, &snapshot);
@@ -175,7 +183,7 @@ void add_indices(const ModelSource& source, offload::Arena& arena, const std::fi
     session.attach_method(*method);
   }
   const std::vector<offload::SnapshotAttachment> built = build_indices(session, options);
-  checkpoint(writer, session, snapshot.tokens(), built);
+  checkpoint(writer, session, snapshot.tokens(), built, true);
   writer.finish(path);
 }
 

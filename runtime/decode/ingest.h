@@ -28,9 +28,11 @@ struct IngestOptions {
   // its Method::state_key(). They see the queries of what is read in this run.
   std::vector<SharedMethod> indices = {};
   StateProgress indexing = {};  // called for each in turn
+  bool again = false;           // append_to: also to a context that ends with the text already
 };
 
 struct IngestResult {
+  bool was_there = false;         // append_to: the context ended with the text already, so nothing was written
   std::int64_t tokens = 0;        // in the context
   std::int64_t resumed_from = 0;  // tokens that an interrupted run had read already
   std::int64_t read = 0;          // tokens read into K and V by this run
@@ -54,7 +56,8 @@ IngestResult ingest(const ModelSource& source, offload::Arena& arena, std::strin
                     const PrefillProgress& progress = {});
 
 // Goes on with an existing context. Interrupted, the context is as before until the same append is run again to its
-// end.
+// end. A complete context whose last tokens are those of the text stays as it is unless options.again: so an append
+// whose end nobody saw can be repeated.
 IngestResult append_to(const ModelSource& source, offload::Arena& arena, std::string_view text,
                        const std::filesystem::path& path, const IngestOptions& options,
                        const PrefillProgress& progress = {});

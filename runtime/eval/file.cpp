@@ -2,17 +2,17 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
 #include "offload/error.h"
 #include "offload/json_file.h"
+#include "offload/text_file.h"
 
 namespace hayloft::runtime::eval {
 namespace {
@@ -21,13 +21,6 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr const char* schema = "hayloft.eval/1";
-
-std::string contents(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file.is_open() || file.bad()) fail("--out {}: cannot be read", path.string());
-  return text;
-}
 
 std::string row_key(const std::string& task, std::int64_t ctx_size, int sample, const MethodOptions& attn) {
   return fmt::format("{} {} {} {}", task, ctx_size, sample, method_key(attn));
@@ -51,12 +44,20 @@ EvalFile::EvalFile(const std::filesystem::path& path, const EvalRecipe& recipe) 
   descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (descriptor_ < 0) fail("--out {}: cannot be written: {}", path.string(), std::generic_category().message(errno));
   try {
+    require_regular();
     if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) fail("--out {}: another run is writing to it", path.string());
-    read(contents(path), recipe_json(recipe));
+    read(offload::read_text_file("--out", path), recipe_json(recipe));
   } catch (...) {
     ::close(descriptor_);
     throw;
   }
+}
+
+// What is there is read back, which has no end at a device and none yet at a pipe.
+void EvalFile::require_regular() const {
+  struct stat status {};
+  if (::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode)) return;
+  fail("--out {}: is no regular file, and a run goes on from the rows that it has; name a file", path_.string());
 }
 
 EvalFile::~EvalFile() {

@@ -17,7 +17,8 @@ namespace hayloft::runtime::eval {
 class EvalFile {
  public:
   // Opens or makes it; a last line that was cut off (a kill, a full disk) is taken off. Throws Error: it cannot be
-  // written, another process has it, it has another recipe (naming what differs), a line of it is damaged.
+  // written, is no regular file, another process has it, it has another recipe (naming what differs), a line of it is
+  // damaged.
   EvalFile(const std::filesystem::path& path, const EvalRecipe& recipe);
   ~EvalFile();
   EvalFile(const EvalFile&) = delete;
@@ -28,6 +29,7 @@ class EvalFile {
   void add(const EvalRow& row);  // written at once; throws Error
 
  private:
+  void require_regular() const;
   void read(const std::string& content, const std::string& recipe);
   void write(const std::string& line);
 

@@ -4,14 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <span>
 
 #include "offload/error.h"
 #include "offload/json_file.h"
 #include "offload/json_text.h"
+#include "offload/text_file.h"
 #include "runtime/attention/method_option_table.h"
 
 namespace hayloft::runtime::eval {
@@ -24,14 +23,6 @@ std::string digest_of(std::string_view bytes) {
   XXH128_canonical_t canonical;
   XXH128_canonicalFromHash(&canonical, XXH3_128bits(bytes.data(), bytes.size()));
   return fmt::format("{:02x}", fmt::join(std::span(canonical.digest).first<8>(), ""));
-}
-
-std::string contents(const std::string& option, const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) fail("{} {}: cannot be read", option, path.string());
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (file.bad()) fail("{} {}: reading failed", option, path.string());
-  return text;
 }
 
 std::optional<double> number_or_none(const json& object, const char* name) {
@@ -140,7 +131,7 @@ std::string recipe_digest(const EvalRecipe& recipe) {
 
 std::string file_digest(const std::string& option, const std::filesystem::path& path) {
   std::error_code error;
-  if (!std::filesystem::is_directory(path, error)) return digest_of(contents(option, path));
+  if (!std::filesystem::is_directory(path, error)) return digest_of(offload::read_text_file(option, path));
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(path, error)) {
     if (entry.is_regular_file(error)) files.push_back(entry.path());
@@ -149,7 +140,8 @@ std::string file_digest(const std::string& option, const std::filesystem::path& 
   std::sort(files.begin(), files.end());
   std::string all;
   for (const auto& file : files)
-    all += fmt::format("{} {}\n", file.lexically_relative(path).string(), digest_of(contents(option, file)));
+    all += fmt::format("{} {}\n", file.lexically_relative(path).string(),
+                       digest_of(offload::read_text_file(option, file)));
   return digest_of(all);
 }
 

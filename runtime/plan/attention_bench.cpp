@@ -60,12 +60,26 @@ Shape shape_of(const AttentionBench& bench) {
   return {blocks, bench.tokens - blocks * bench.block_tokens};
 }
 
+std::uint64_t query_bytes(const AttentionBench& bench) {
+  return std::uint64_t{turns} * static_cast<std::uint64_t>(bench.layers) *
+         static_cast<std::uint64_t>(bench.query_heads) * static_cast<std::uint64_t>(bench.head_dim) * sizeof(float);
+}
+
+// Before anything is allocated: how many layers there is room for, besides the noise and the queries. The queries lie
+// outside the arena and are counted in all the same: nobody has memory for many times what the budget is.
 int layers_that_fit(const AttentionBench& bench, const offload::BlockLayout& layout, const offload::Arena& arena) {
   // Blocks do not straddle the arena's chunks, so part of each chunk is lost; room for one block per GiB covers it.
   const std::uint64_t extent =
       (layout.block_bytes + offload::Arena::alignment - 1) / offload::Arena::alignment * offload::Arena::alignment;
   const std::uint64_t free = arena.budget_bytes() - arena.used_bytes();
-  const std::uint64_t lost = (free >> 30) * extent + extent;
+  const std::uint64_t beside = std::uint64_t{noise_blocks} * extent;
+  if (beside > free || query_bytes(bench) > free - beside) {
+    fail(
+        "this shape takes {} of host memory for {} blocks of noise and {} for queries, and {} is free: use a smaller "
+        "--shape, fewer --block-tokens, a larger --host-memory",
+        format_bytes(beside), noise_blocks, format_bytes(query_bytes(bench)), format_bytes(free));
+  }
+  const std::uint64_t lost = beside + (free >> 30) * extent + extent;
   const std::uint64_t room = free > lost ? (free - lost) / extent : 0;
   const auto blocks = static_cast<std::uint64_t>(shape_of(bench).blocks);
   if (blocks == 0) return bench.layers;
@@ -159,8 +173,8 @@ class Run {
     const Shape shape = shape_of(bench_);
     shape_.layers = 1;
     const offload::BlockLayout layout(shape_);
-    const std::vector<offload::Extent> blocks = noise(layout, arena, backend_.threads());
     shape_.layers = layers_that_fit(bench_, layout, arena);
+    const std::vector<offload::Extent> blocks = noise(layout, arena, backend_.threads());
     offload::Store store(arena, shape_);
     for (int layer = 0; layer < shape_.layers; ++layer) {
       std::vector<offload::BlockWriter> blocks_of_layer = store.start_blocks(static_cast<std::size_t>(shape.blocks));

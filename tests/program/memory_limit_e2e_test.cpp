@@ -154,7 +154,7 @@ TEST_F(MemoryLimit, OfTheBudgetIsRefusedWithNumbersAndLeavesNothingHalfWritten) 
   EXPECT_EQ(Snapshot::open(path).content_digest(), expected);
 
   const std::vector<std::string> append{"ingest", "--append", path, "-f", folder / "text.txt", "--checkpoint-seconds",
-                                        "0"};
+                                        "0",      "--again"};
   std::vector<std::string> short_of_memory = append;
   short_of_memory.insert(short_of_memory.end(), {"--host-memory", "100KiB"});
   EXPECT_TRUE(refused_with(run_program(short_of_memory), 1, {"--host-memory"}));

@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <spawn.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -68,6 +70,16 @@ class Program {
   std::string error_output() const { return contents(err()); }
 
   void interrupt() const { ::kill(pid_, SIGINT); }
+
+  // Returns once it waits in poll(2), or has ended.
+  void wait_until_asleep_in_poll() const {
+    while (running()) {
+      std::ifstream call("/proc/" + std::to_string(pid_) + "/syscall");
+      int number = -1;
+      if (call >> number && (number == SYS_poll || number == SYS_ppoll)) return;
+      ::sched_yield();
+    }
+  }
 
   bool running() const {
     siginfo_t ended{};

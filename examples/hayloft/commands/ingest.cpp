@@ -6,6 +6,7 @@
 #include "examples/hayloft/options/attention.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
+#include "examples/hayloft/options/kept.h"
 #include "examples/hayloft/options/machine.h"
 #include "examples/hayloft/options/rope.h"
 #include "examples/hayloft/options/session.h"
@@ -33,7 +34,7 @@ constexpr const char* examples = R"(Examples:
 
 class IngestCommand : public Command {
  public:
-  explicit IngestCommand(CLI::App& app) {
+  explicit IngestCommand(CLI::App& app) : app_(app) {
     app.footer(examples);
     add_model_option(app, model_, "the bundled needle model");
     add_rope_options(app, rope_);
@@ -47,16 +48,18 @@ class IngestCommand : public Command {
     add_profile_option(app, machine_);
     CLI::Option* const save = app.add_option("--save", save_, "Context to make")->type_name("CTX.hay")->take_last();
     app.add_option("--append", append_, "Context to continue")->type_name("CTX.hay")->take_last()->excludes(save);
+    app.add_flag("--again", options_.again, "--append: also to a context that ends with this text already");
     add_number(app, "--checkpoint-seconds", "S", options_.checkpoint_seconds, 0, 1e9,
                "Write a checkpoint to the disk this often; 0: after every chunk");
     add_index_option(app, indices_);
     common(app, Section::text, {"--file"});
     common(app, Section::output, {"--save", "--append"});
-    advanced(app, Section::output, {"--checkpoint-seconds"});
+    advanced(app, Section::output, {"--checkpoint-seconds", "--again"});
   }
 
   void check() override {
     if (save_.empty() && append_.empty()) fail("a context is needed: --save CTX.hay or --append CTX.hay");
+    if (options_.again && append_.empty()) fail("--again: belongs to --append");
     options_.session.cache.block_tokens = machine_.block_tokens;
     if (options_.session.prefill.order == runtime::PrefillOptions::Order::layer) {
       fail(
@@ -79,6 +82,7 @@ class IngestCommand : public Command {
     runtime::PrefillOptions::Kind kind{};
     options_.planned = [&, profile = machine_profile(machine_.profile)](const runtime::SessionOptions& reading,
                                                                         std::int64_t tokens, std::int64_t stored) {
+      check_kept_options(app_, options_.session, reading, path);
       plan = announce_plan(environment, {directory, reading, {}, tokens, stored}, profile);
       kind = reading.prefill.kind;
     };
@@ -102,6 +106,11 @@ class IngestCommand : public Command {
       throw;
     }
     progress.reset();
+    if (result.was_there) {
+      note("{}: ends with this text already, {} tokens in all; nothing is added (--again adds it once more)\n", path,
+           result.tokens);
+      return;
+    }
     if (result.resumed_from > 0) note("went on from token {}\n", result.resumed_from);
     note("{}: {} tokens, {}; read {} in {:.1f} s ({:.0f} tokens/s){}\n", path, result.tokens,
          format_bytes(result.file_bytes), result.read, result.seconds,
@@ -111,6 +120,7 @@ class IngestCommand : public Command {
   }
 
  private:
+  const CLI::App& app_;
   std::string model_;
   std::vector<std::string> files_;
   std::string save_;

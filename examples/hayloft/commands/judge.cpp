@@ -1,7 +1,5 @@
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <system_error>
 
@@ -10,6 +8,7 @@
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/streams/text_output.h"
 #include "offload/error.h"
+#include "offload/text_file.h"
 #include "runtime/plan/gpu_check.h"
 
 // hayloft judge: whether a run of gpu-check shows what it must.
@@ -58,11 +57,14 @@ class JudgeCommand : public Command {
     constexpr const char* advice = "name the gpu-check.json that gpu-check left";
     std::error_code error;
     if (std::filesystem::is_directory(report_, error)) fail("{}: a folder; {}", report_, advice);
-    errno = 0;
-    std::ifstream file(report_, std::ios::binary);
-    if (!file) fail("{}: cannot be read: {}; {}", report_, std::generic_category().message(errno), advice);
+    std::string text;
     try {
-      return nlohmann::ordered_json::parse(file);
+      text = offload::read_text_file("", report_);
+    } catch (const Error& refused) {
+      fail("{}; {}", refused.what(), advice);
+    }
+    try {
+      return nlohmann::ordered_json::parse(text);
     } catch (const nlohmann::json::parse_error& problem) {
       fail("{}: not valid JSON at byte {}; {}", report_, problem.byte, advice);
     } catch (const nlohmann::json::exception&) {  // such as a number that no double can hold

@@ -85,7 +85,7 @@ class PlanCommand : public Command {
       request_.weights = runtime::weight_sizes(*checkpoint, machine_.weights);
       request_.tokenizer_file_bytes = runtime::tokenizer_bytes(model_);
     }
-    const offload::Threads threads(machine_.threads);
+    const offload::Threads threads(thread_count(machine_));
     request_.threads = threads.count();
     request_.device_budget = device_budget(threads);
     const offload::Topology topology;

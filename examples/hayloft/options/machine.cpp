@@ -4,6 +4,7 @@
 
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/values.h"
+#include "examples/hayloft/streams/messages.h"
 #include "offload/host/topology.h"
 
 namespace hayloft::cli {
@@ -55,8 +56,10 @@ void add_device_options(CLI::App& app, MachineOptions& options) {
         const int most = std::max(1024, 8 * offload::usable_processors());
         if (options.threads > most) fail("--threads {}: at most {}; 0 takes every processor", text, most);
       },
-      "Threads; 0 takes every processor of this process")
+      "Threads, at most one per processor; 0 takes all")
       ->default_str("0");
+  app.add_flag("--oversubscribe", options.oversubscribe,
+               "Start as many --threads as asked for, whatever processors are there");
   add_choice<gpu::Link>(
       app, "--link",
       {{"auto", gpu::Link::automatic}, {"sm", gpu::Link::sm}, {"copy", gpu::Link::copy}, {"both", gpu::Link::both}},
@@ -65,10 +68,18 @@ void add_device_options(CLI::App& app, MachineOptions& options) {
       [&](gpu::Link link) { options.cuda.link = link; })
       ->default_str("auto");
   common(app, Section::device, {"--device", "--threads"});
-  advanced(app, Section::device, {"--link"});
+  advanced(app, Section::device, {"--link", "--oversubscribe"});
 }
 
 }  // namespace
+
+int thread_count(const MachineOptions& options) {
+  const int processors = offload::usable_processors();
+  if (options.threads <= processors || options.oversubscribe) return options.threads;
+  note("note: --threads {}: this process may use {} processor{}, so {} thread{} (--oversubscribe starts all of them)\n",
+       options.threads, processors, processors == 1 ? "" : "s", processors, processors == 1 ? "" : "s");
+  return processors;
+}
 
 void add_machine_options(CLI::App& app, MachineOptions& options) {
   add_memory_options(app, options);

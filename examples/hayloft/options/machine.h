@@ -13,6 +13,7 @@ namespace hayloft::cli {
 
 struct MachineOptions {
   int threads = 0;                // 0: all processors this process may use
+  bool oversubscribe = false;     // more threads than those, when `threads` says so
   std::string device = "auto";    // auto, cpu, cuda
   gpu::CudaOptions cuda;          // what of it `--device cuda` takes
   std::uint64_t host_memory = 0;  // bytes for K and V; 0: what is free, less a tenth
@@ -21,6 +22,10 @@ struct MachineOptions {
   bool verbose = false;
   std::string profile;  // a file; empty: the one that hayloft link keeps
 };
+// options.threads, or as many as there are processors where it is more and nobody insists; a line on standard error
+// says so.
+int thread_count(const MachineOptions& options);
+
 void add_machine_options(CLI::App& app, MachineOptions& options);
 void add_profile_option(CLI::App& app, MachineOptions& options);         // --profile
 void add_weights_option(CLI::App& app, MachineOptions& options);         // --weights, of commands that take a model

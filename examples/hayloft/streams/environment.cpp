@@ -62,7 +62,7 @@ Environment::Environment(const MachineOptions& options)
     : kv_host(options.cuda.kv_host),
       weights(options.weights),
       link(chosen_link(options)),
-      threads(options.threads),
+      threads(thread_count(options)),
       backend(make_backend(options, threads, link, notes)),
       arena(std::make_unique<offload::Arena>(topology, arena_options(options, *backend))) {
   if (!options.verbose) return;

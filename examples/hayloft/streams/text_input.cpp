@@ -1,27 +1,14 @@
 #include "examples/hayloft/streams/text_input.h"
 
-#include <cerrno>
-#include <filesystem>
-#include <fstream>
-#include <iostream>
-#include <sstream>
+#include <unistd.h>
 
-#include "offload/error.h"
+#include "offload/text_file.h"
 
 namespace hayloft::cli {
 
 std::string read_text(const std::string& option, const std::string& path) {
-  std::ostringstream text;
-  if (path == "-") {
-    text << std::cin.rdbuf();
-    return text.str();
-  }
-  if (std::filesystem::is_directory(path)) fail("{} {}: this is a folder", option, path);
-  std::ifstream file(path, std::ios::binary);
-  if (!file) fail("{} {}: cannot be read: {}", option, path, std::generic_category().message(errno));
-  text << file.rdbuf();
-  if (file.bad()) fail("{} {}: cannot be read to its end", option, path);
-  return text.str();
+  if (path == "-") return offload::read_text(option + " -", STDIN_FILENO);
+  return offload::read_text_file(option, path);
 }
 
 }  // namespace hayloft::cli

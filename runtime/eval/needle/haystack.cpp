@@ -1,10 +1,9 @@
 #include "runtime/eval/needle/haystack.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 
 #include "offload/error.h"
+#include "offload/text_file.h"
 
 namespace hayloft::runtime::eval {
 namespace {
@@ -13,14 +12,6 @@ constexpr std::size_t longest_sentence = 400;
 
 bool is_space(char c) {
   return c == ' ' || (c >= '\t' && c <= '\r');
-}
-
-std::string read(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) fail("--haystack {}: cannot be read", path.string());
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (file.bad()) fail("--haystack {}: reading failed", path.string());
-  return text;
 }
 
 class Text : public SentenceSource {
@@ -80,7 +71,7 @@ std::unique_ptr<SentenceSource> make_text(const std::filesystem::path& path) {
   }
   std::vector<std::string> sentences;
   for (const auto& file : files) {
-    std::vector<std::string> more = split_sentences(read(file));
+    std::vector<std::string> more = split_sentences(offload::read_text_file("--haystack", file));
     std::move(more.begin(), more.end(), std::back_inserter(sentences));
   }
   if (sentences.empty()) fail("--haystack {}: there is no text in it", path.string());

@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <bit>
-#include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "offload/error.h"
 #include "offload/json_file.h"
+#include "offload/text_file.h"
 
 namespace hayloft::runtime::eval {
 namespace {
@@ -41,10 +42,7 @@ RulerSample read_sample(const nlohmann::json& object, const std::string& where) 
 }  // namespace
 
 PreparedSamples read_prepared_samples(const std::filesystem::path& file) {
-  std::error_code error;
-  if (std::filesystem::is_directory(file, error)) fail("--jsonl {}: this is a folder", file.string());
-  std::ifstream lines(file, std::ios::binary);
-  if (!lines) fail("--jsonl {}: cannot be read", file.string());
+  std::istringstream lines(offload::read_text_file("--jsonl", file));
   PreparedSamples prepared;
   prepared.task = task_name(file);
   if (const RulerTask* task = find_ruler_task(prepared.task)) {
@@ -64,7 +62,6 @@ PreparedSamples read_prepared_samples(const std::filesystem::path& file) {
     prepared.samples.push_back(read_sample(object, where));
     length = std::max(length, prepared.samples.back().length);
   }
-  if (lines.bad()) fail("--jsonl {}: cannot be read to its end", file.string());
   if (prepared.samples.empty()) fail("--jsonl {}: there is no sample in it", file.string());
   prepared.ctx_size = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(length)));
   return prepared;

@@ -1,12 +1,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "offload/error.h"
+#include "offload/text_file.h"
 #include "runtime/eval/ruler/random.h"
 #include "runtime/eval/ruler/ruler.h"
 
@@ -31,11 +31,10 @@ struct Questions {
 // What `read` makes of a JSON file; what is missing or mistyped in it is an Error that names the file.
 template <class Read>
 Questions read_questions(const std::filesystem::path& path, const char* option, const char* shape, Read read) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) fail("{} {}: cannot be read", option, path.string());
+  const std::string text = offload::read_text_file(option, path);
   Questions all;
   try {
-    read(json::parse(file), all);
+    read(json::parse(text), all);
   } catch (const json::exception& error) {
     fail("{} {}: not a file of {}: {}", option, path.string(), shape, error.what());
   }

@@ -169,7 +169,7 @@ class KilledIngest : public testing::Test {
       ASSERT_GE(snapshot.cached_tokens(), kept) << "after kill " << kills;
       kept = snapshot.cached_tokens();
       if (kept > 0 && !snapshot.complete()) ++halfway;
-      // Killed between completing the file and ending: run again, an append would go on behind it.
+      // Killed between completing the file and ending: there is nothing left to do.
       if (now == finished && snapshot.complete() && snapshot.content_digest() == expected.final_digest()) break;
     }
     const Snapshot snapshot = Snapshot::open(finished);
