@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,6 +24,7 @@ struct Workspace {
   gpu::Buffer memory;
   gpu::Buffer logits;
   gpu::Buffer flag;  // i32: the first layer with a NaN or an infinity
+  std::shared_ptr<std::byte> host_flag;  // where it comes to
   MethodScratch scratch;
   int capacity = 0;
 };
@@ -74,6 +76,8 @@ class Model {
   struct Activations;
   void check_ids(std::span<const std::int32_t> tokens) const;
   void clear_flag(Workspace& workspace) const;
+  // The flag's copy to the host is queued, and looked at once the stream has been waited for.
+  void bring_flag(const Workspace& workspace) const;
   void require_finite(const Workspace& workspace, std::int64_t last_position) const;
   Activations prepare(Workspace& workspace, int T) const;
   void attend(int layer, Cache& cache, Workspace& workspace, const Activations& act, int T, int rows,
