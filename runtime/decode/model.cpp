@@ -101,9 +101,12 @@ void Model::forward(Cache& cache, Workspace& workspace, std::span<const std::int
   if (rows > 0) {
     output(workspace, act, act.hidden + (T - rows) * H, rows);
   }
-  bring_flag(workspace);  // first, so that a reader of the logits waits for both
-  if (rows > 0 && read) read(workspace.logits.as<float>());
-  backend_->synchronize(stream);
+  bring_flag(workspace);  // first, so that who reads the logits waits for both
+  if (rows > 0 && read) {
+    read(workspace.logits.as<float>());
+  } else {
+    backend_->synchronize(stream);
+  }
   require_finite(workspace, cache.tokens() + T - 1);
   cache.commit();
 }

@@ -34,7 +34,8 @@ std::uint64_t workspace_bytes(const ModelConfig& config, int T);
 // What Backend::scratch_bytes() wants to know of that model, for chunks of T tokens.
 gpu::ScratchShape scratch_shape(const ModelConfig& config, int T);
 
-// Given the logits wanted, f32 [1][vocab] or [T][vocab] in memory of the device.
+// Given the logits wanted, f32 [1][vocab] or [T][vocab] in memory of the device. Waits for the backend's stream, as
+// Backend::to_host() and top_values() do.
 using ReadLogits = std::function<void(const float* logits)>;
 
 // What stays in memory of the device while chunks of a prompt go through layer by layer.
