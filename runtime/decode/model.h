@@ -23,7 +23,7 @@ enum class Want : std::uint8_t { none, last, all };
 struct Workspace {
   gpu::Buffer memory;
   gpu::Buffer logits;
-  gpu::Buffer flag;  // i32: the first layer with a NaN or an infinity
+  gpu::Buffer flag;                      // i32: the first layer with a NaN or an infinity
   std::shared_ptr<std::byte> host_flag;  // where it comes to
   MethodScratch scratch;
   int capacity = 0;

@@ -207,6 +207,11 @@ Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
       method.counters += made->count(cache, request.config.query_heads);
     }
     if (profile) method.ms = predict(request, layout, method, *profile);
+    if (request.card) {
+      method.predicted = predict_stages({&request.config, request.weights.bytes_per_step, options, method.counters,
+                                         layout.columns, cache.store.tokens},
+                                        *request.card);
+    }
     plan.methods.push_back(std::move(method));
   }
   plan.prefill = plan_prefill(request, profile);

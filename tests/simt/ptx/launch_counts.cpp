@@ -55,9 +55,9 @@ std::string costs_line(const LaunchCounts& counts, const std::string& file, cons
       R"("warp_instructions": {}, "device": {}, "pinned": {}, "pinned_lines": {}, "pinned_pages": {}, "shared": {}, )"
       R"("lines": {{{}}}}})",
       kernel.name, file, counts.launches, counts.blocks, counts.warps, counts.threads, counts.dynamic_shared,
-      counts.instructions,
-      std::accumulate(counts.issues.begin(), counts.issues.end(), std::uint64_t{0}), json(traffic.device),
-      json(traffic.pinned), traffic.pinned_lines, traffic.pinned_pages, json(traffic.shared), lines);
+      counts.instructions, std::accumulate(counts.issues.begin(), counts.issues.end(), std::uint64_t{0}),
+      json(traffic.device), json(traffic.pinned), traffic.pinned_lines, traffic.pinned_pages, json(traffic.shared),
+      lines);
 }
 
 }  // namespace hayloft::simt::ptx
