@@ -8,6 +8,7 @@
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/eval_tasks.h"
 #include "examples/hayloft/options/attention.h"
+#include "examples/hayloft/options/chat.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
@@ -97,6 +98,7 @@ class EvalCommand : public Command {
     const std::filesystem::path directory = model_.empty() ? bundled_model() : std::filesystem::path(model_);
     const std::string text = text_.empty() ? "" : read_text("--text", text_);
 
+    if (chat_template_ == "model") ruler_.chat = chosen_template({}, directory);
     const Environment environment(machine_, directory);
     report_.recipe = recipe(environment, directory);
     report_.effective_share = effective_percent_ / 100;
@@ -269,9 +271,10 @@ class EvalCommand : public Command {
         app, "--chat-template", "NAME|TEXT",
         [this](const std::string& text) {
           chat_template_ = text;
-          ruler_.chat = runtime::ChatTemplate::named(text);
+          if (text != "model") ruler_.chat = runtime::ChatTemplate::named(text);
         },
-        "Put around RULER's prompts: none, llama-2, llama-3, chatml, or a text that has {task} in it")
+        "Put around RULER's prompts: none, model (its own chat template), llama-2, llama-3, chatml, or a text that has "
+        "{task} in it")
         ->default_str("none");
     add_text(
         app, "--digits", "N", [this](const std::string& text) { ruler_.digits = read_int("--digits", text); },
@@ -287,9 +290,9 @@ class EvalCommand : public Command {
     app.add_flag_callback(
         "--no-recall", [this] { options_.fidelity_steps = 0; },
         "Do not compare the first steps with exact attention: no recall, mass and error");
-    common(app, Section::text, {"--text", "--haystack", "--jsonl"});
+    common(app, Section::text, {"--text", "--haystack", "--jsonl", "--chat-template"});
     advanced(app, Section::text, {"--squad", "--hotpotqa"});
-    common(app, Section::task, {"--tasks", "--samples", "--seed", "--chat-template", "--digits"});
+    common(app, Section::task, {"--tasks", "--samples", "--seed", "--digits"});
     advanced(app, Section::task, {"--scored-tokens", "--agreement", "--no-recall"});
   }
 
