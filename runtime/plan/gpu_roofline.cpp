@@ -15,9 +15,9 @@ constexpr int counted_head_dim = 128;
 constexpr int counted_rank = 16;
 constexpr int chunk_tokens = 256;
 
-// Per unit of work, from scripts/kernel-costs for sm_89. Instructions are of warps: of SASS for work that grows with the
-// context, of PTX for the launches that a layer has once. Bytes are those that threads name, each once where a cache has
-// them for the second time.
+// Per unit of work, from scripts/kernel-costs for sm_89. Instructions are of warps: of SASS for work that grows with
+// the context, of PTX for the launches that a layer has once. Bytes are those that threads name, each once where a
+// cache has them for the second time.
 struct Cost {
   const char* stage;
   double instructions;
@@ -48,13 +48,13 @@ constexpr Cost selection[] = {
 };
 // Of a layer: what does not grow with the context, with 1024 selected positions and 256 tokens in the tail.
 constexpr Cost each_layer[] = {
-    {"components", 57747, 39424, 0, counted_kv_heads},            // choose_components
-    {"tail scores", 103616, 1310976, 0, counted_kv_heads},        // sum_tail
+    {"components", 57747, 39424, 0, counted_kv_heads},             // choose_components
+    {"tail scores", 103616, 1310976, 0, counted_kv_heads},         // sum_tail
     {"selection", 3 * 10341.0, 3 * 65731.0, 0, counted_kv_heads},  // narrow_cut, three times
     {"alpha", 58560, 360576, 0, counted_kv_heads* counted_group},
 };
 constexpr Cost merging[] = {
-    {"merge", 42368, 540672, 0, counted_kv_heads * 4},           // sum_values
+    {"merge", 42368, 540672, 0, counted_kv_heads * 4},               // sum_values
     {"merge", 140192, 1102848, 0, counted_kv_heads* counted_group},  // merge_states
 };
 // Of a row of [K | V].

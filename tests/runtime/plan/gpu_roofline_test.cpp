@@ -71,7 +71,8 @@ TEST_F(GpuRooflineTest, WhatHasNotBeenCountedHasNoPrediction) {
 TEST_F(GpuRooflineTest, ACardIsFourPositiveNumbers) {
   EXPECT_EQ(parse_card("34,2.5,448,27.2").multiprocessors, 34);
   EXPECT_EQ(parse_card("34,2.5,448,27.2").link_rate, 27.2);
-  for (const char* text : {"", "34,2.5,448", "34,2.5,448,0", "34,2.5,448,27.2,1", "-1,2.5,448,27.2", "34,nan,448,27.2"}) {
+  for (const char* text :
+       {"", "34,2.5,448", "34,2.5,448,0", "34,2.5,448,27.2,1", "-1,2.5,448,27.2", "34,nan,448,27.2"}) {
     EXPECT_THROW(parse_card(text), Error) << text;
   }
 }
