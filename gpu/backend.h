@@ -36,6 +36,7 @@ struct Matrix {
   int rows = 0;
   int cols = 0;
   Packing packing = {};  // of a packed one
+  bool on_host = false;  // whether `data` is host memory, which embed() alone reads
 };
 // Of all its elements, as they lie in device memory.
 inline std::uint64_t bytes_of(const Matrix& matrix) {

@@ -37,7 +37,7 @@ runtime::plan::Plan announce_plan(const Environment& environment, const PlannedR
                                   const std::optional<runtime::plan::MachineProfile>& profile) {
   runtime::plan::PlanRequest request;
   request.config = environment.model->config();
-  request.weights = runtime::weight_sizes(*runtime::Checkpoint::open(run.model));
+  request.weights = runtime::weight_sizes(*runtime::Checkpoint::open(run.model), environment.weights);
   request.session = run.session;
   request.methods = run.methods;
   request.tokens = run.tokens;

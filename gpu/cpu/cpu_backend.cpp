@@ -13,6 +13,7 @@
 #include "gpu/cpu/elementwise.h"
 #include "gpu/cpu/packed.h"
 #include "gpu/make_backend.h"
+#include "gpu/table_row.h"
 #include "offload/error.h"
 #include "offload/host/topology.h"
 
@@ -57,7 +58,7 @@ void CpuBackend::embed(const Matrix& table, const std::int32_t* tokens, int T, f
   threads_.parallel_for(T, rows_per_piece(table.cols), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) {
       if (table.type == DType::packed) {
-        unpack_row(table, tokens[t], out + t * table.cols);
+        read_row(table, tokens[t], out + t * table.cols);
         continue;
       }
       const std::int64_t offset = static_cast<std::int64_t>(tokens[t]) * table.cols * bytes_of(table.type);

@@ -51,6 +51,7 @@ class CudaBackend final : public Backend {
 
   void embed(const Matrix& table, const std::int32_t* tokens, int T, float* out, Stream queue) override;
   DType convert_weights(void* w, DType type, std::int64_t n, Stream queue) override;
+  bool multiplies_packed() const override { return true; }
   void matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream queue) override;
   void rms_norm(const float* x, int rows, int n, const float* weight, float eps, float* y, Stream queue) override;
   void add(float* y, const float* x, std::int64_t n, Stream queue) override;

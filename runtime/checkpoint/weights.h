@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -30,7 +32,8 @@ struct LayerWeights {
   const float* k_norm = nullptr;          // [d]
 };
 
-// All weights of a model, in memory of the backend. Every pointer and matrix is a view of `buffers`.
+// All weights of a model, in memory of the backend. Beside a device with memory of its own, the embedding stays in host
+// memory, pinned where that is possible, unless it is the output too: one row of it is read for each token.
 struct Weights {
   gpu::Matrix embedding;                     // [vocab][hidden]
   gpu::Matrix output;                        // [vocab][hidden]; the embedding itself when tied
@@ -38,23 +41,33 @@ struct Weights {
   const float* inverse_frequency = nullptr;  // [d / 2]
   std::vector<LayerWeights> layers;
 
-  std::vector<gpu::Buffer> buffers;  // owns everything the pointers above point to
+  std::vector<gpu::Buffer> buffers;  // owns everything the pointers above point to, but for the embedding on a host
   std::uint64_t bytes = 0;
   std::vector<std::string> notes;  // what the user should know of these weights, one line each
+
+  std::shared_ptr<std::byte> host_table;  // the embedding, where it stays in host memory
+  std::uint64_t host_bytes = 0;           // of `bytes`, what a device with memory of its own leaves there
 };
+
+// How matrices lie in memory: as the checkpoint has them, quantised ones packed (gpu/packed.h); all in f16; or packed
+// with 8 or 4 bits where the checkpoint has them in 16 or 32 (runtime/checkpoint/quantise.h) and rows are whole groups.
+enum class WeightForm : std::uint8_t { stored, f16, q8, q4 };
+const char* name(WeightForm form);
 
 // Takes every tensor that `config`, the checkpoint's, calls for to the device. Throws Error naming tensor and file:
 // missing, truncated, wrong type, wrong shape.
-Weights load_weights(Checkpoint& checkpoint, const ModelConfig& config, gpu::Backend& backend);
+Weights load_weights(Checkpoint& checkpoint, const ModelConfig& config, gpu::Backend& backend,
+                     WeightForm form = WeightForm::stored);
 
 // How much memory weights take, and how much of it each decoded token reads.
 struct WeightSizes {
   std::uint64_t bytes = 0;           // in memory
+  std::uint64_t host_bytes = 0;      // of them, in the machine's when a device has memory of its own
   std::uint64_t bytes_per_step = 0;  // of matrices that a decoded token is multiplied with
 };
 // What load_weights will take, from the file headers alone.
-WeightSizes weight_sizes(Checkpoint& checkpoint);
+WeightSizes weight_sizes(Checkpoint& checkpoint, WeightForm form = WeightForm::stored);
 // Of a model that is not there, with its matrices in `type`.
-WeightSizes weight_sizes(const ModelConfig& config, gpu::DType type);
+WeightSizes weight_sizes(const ModelConfig& config, gpu::DType type, WeightForm form = WeightForm::stored);
 
 }  // namespace hayloft::runtime

@@ -58,10 +58,11 @@ struct Model::Activations {
   float* delta;   // [T][hidden], added to the residual stream
 };
 
-Model::Model(Checkpoint& checkpoint, gpu::Backend& backend)
-    : config_(checkpoint.config()), backend_(&backend), weights_(load_weights(checkpoint, config_, backend)) {}
+Model::Model(Checkpoint& checkpoint, gpu::Backend& backend, WeightForm form)
+    : config_(checkpoint.config()), backend_(&backend), weights_(load_weights(checkpoint, config_, backend, form)) {}
 
-Model::Model(const std::filesystem::path& path, gpu::Backend& backend) : Model(*Checkpoint::open(path), backend) {}
+Model::Model(const std::filesystem::path& path, gpu::Backend& backend, WeightForm form)
+    : Model(*Checkpoint::open(path), backend, form) {}
 
 Model::Activations Model::prepare(Workspace& workspace, int T) const {
   const auto widths = activation_widths(config_);

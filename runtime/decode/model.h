@@ -51,9 +51,9 @@ struct OnDevice {
 class Model {
  public:
   // Takes the checkpoint's weights to the backend; it is not needed afterwards. Throws Error.
-  Model(Checkpoint& checkpoint, gpu::Backend& backend);
+  Model(Checkpoint& checkpoint, gpu::Backend& backend, WeightForm form = WeightForm::stored);
   // Of a folder or GGUF file (Checkpoint::open).
-  Model(const std::filesystem::path& path, gpu::Backend& backend);
+  Model(const std::filesystem::path& path, gpu::Backend& backend, WeightForm form = WeightForm::stored);
 
   const ModelConfig& config() const { return config_; }
   gpu::Backend& backend() const { return *backend_; }

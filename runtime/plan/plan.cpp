@@ -80,8 +80,9 @@ PlanMemory plan_memory(const PlanRequest& request) {
     memory.workspace += static_cast<std::uint64_t>(request.tokens) *
                         static_cast<std::uint64_t>(request.config.hidden_size) * sizeof(float);
   }
-  memory.weights = request.weights.bytes;
   memory.apart = request.device_budget > 0;
+  memory.embedding = memory.apart ? request.weights.host_bytes : 0;
+  memory.weights = request.weights.bytes - memory.embedding;
   if (memory.apart) {
     memory.scratch = gpu::cuda_context_bytes + gpu::cuda_workspace_bytes +
                      gpu::cuda_scratch_bytes(scratch_shape(request.config, chunk));

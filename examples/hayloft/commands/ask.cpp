@@ -56,6 +56,7 @@ class AskCommand : public Command {
     add_sampling_options(app, sampling_);
     add_attention_options(app, attention_, {"sparq"});
     add_audit_options(app, audit_);
+    add_weights_option(app, machine_);
     add_machine_options(app, machine_);
     add_profile_option(app, machine_);
   }

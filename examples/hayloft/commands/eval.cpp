@@ -62,6 +62,7 @@ class EvalCommand : public Command {
     add_prefill_options(app, options_.session);
     add_columns_option(app, options_.session.cache.columns);
     machine_.block_tokens = 0;
+    add_weights_option(app, machine_);
     add_machine_options(app, machine_);
     add_profile_option(app, machine_);
     add_output_options(app);

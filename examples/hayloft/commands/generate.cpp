@@ -64,6 +64,7 @@ class GenerateCommand : public Command {
     add_prefill_options(app, session_);
     add_audit_options(app, audit_);
     add_columns_option(app, session_.cache.columns);
+    add_weights_option(app, machine_);
     add_machine_options(app, machine_);
     add_profile_option(app, machine_);
   }

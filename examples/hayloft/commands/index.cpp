@@ -27,6 +27,7 @@ class IndexCommand : public Command {
     app.footer(examples);
     add_context_argument(app, context_, "Saved context, made by hayloft ingest");
     add_model_option(app, model_, "where it was when the context was made");
+    add_weights_option(app, machine_);
     add_machine_options(app, machine_);
     add_index_option(app, indices_);
   }

@@ -40,6 +40,7 @@ class IngestCommand : public Command {
         ->required();
     add_prefill_options(app, options_.session);
     add_columns_option(app, options_.session.cache.columns);
+    add_weights_option(app, machine_);
     add_machine_options(app, machine_);
     add_profile_option(app, machine_);
     CLI::Option* const save = app.add_option("--save", save_, "Context to make")->type_name("CTX.hay")->take_last();

@@ -55,6 +55,7 @@ class NeedleCommand : public Command {
     add_prefill_options(app, options_.session);
     add_columns_option(app, options_.session.cache.columns);
     machine_.block_tokens = 0;
+    add_weights_option(app, machine_);
     add_machine_options(app, machine_);
     add_profile_option(app, machine_);
     add_json_option(app, json_, "Write every question as JSON, to a file as they are answered");
@@ -93,6 +94,7 @@ class NeedleCommand : public Command {
     report_.seed = options_.seed;
     report_.prefill = runtime::prefill_label(options_.session.prefill);
     report_.columns = offload::name(options_.session.cache.columns);
+    report_.weights = runtime::name(machine_.weights);
     const auto write_json = [&](bool complete) {
       report_.memory = environment.backend->memory();
       report_.complete = complete;

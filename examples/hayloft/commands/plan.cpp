@@ -54,6 +54,7 @@ class PlanCommand : public Command {
     add_attention_options(app, attention_, {"dense", "sparq", "topk", "window"});
     add_prefill_options(app, request_.session);
     add_columns_option(app, request_.session.cache.columns);
+    add_weights_option(app, machine_);
     add_machine_options(app, machine_);
     add_profile_option(app, machine_);
     add_text(
@@ -81,11 +82,11 @@ class PlanCommand : public Command {
     const TextOutput json(json_);
     json.check();
     if (model_.empty()) {
-      request_.weights = runtime::weight_sizes(request_.config, gpu::DType::f16);
+      request_.weights = runtime::weight_sizes(request_.config, gpu::DType::f16, machine_.weights);
     } else {
       const auto checkpoint = runtime::Checkpoint::open(model_);
       request_.config = checkpoint->config();
-      request_.weights = runtime::weight_sizes(*checkpoint);
+      request_.weights = runtime::weight_sizes(*checkpoint, machine_.weights);
       request_.tokenizer_file_bytes = runtime::tokenizer_bytes(model_);
     }
     const offload::Threads threads(machine_.threads);

@@ -60,6 +60,7 @@ std::optional<runtime::plan::MachineProfile> machine_profile(const std::string& 
 
 Environment::Environment(const MachineOptions& options)
     : kv_host(options.cuda.kv_host),
+      weights(options.weights),
       link(chosen_link(options)),
       threads(options.threads),
       backend(make_backend(options, threads, link, notes)),
@@ -72,7 +73,7 @@ Environment::Environment(const MachineOptions& options)
 Environment::Environment(const MachineOptions& options, const std::filesystem::path& model_path)
     : Environment(options) {
   tokenizer = std::make_unique<runtime::Tokenizer>(runtime::load_tokenizer(model_path));
-  model = std::make_unique<runtime::Model>(model_path, *backend);
+  model = std::make_unique<runtime::Model>(model_path, *backend, options.weights);
   arena = std::make_unique<offload::Arena>(topology, arena_options(options, *backend));
   for (const std::string& line : model->notes()) note("note: {}\n", line);
   if (!options.verbose) return;

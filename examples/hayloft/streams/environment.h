@@ -29,7 +29,8 @@ struct Environment {
   // The memory for keys and values is counted after the weights have taken theirs. Throws Error.
   Environment(const MachineOptions& options, const std::filesystem::path& model_path);
 
-  gpu::KvHost kv_host;   // as asked for
+  gpu::KvHost kv_host;  // as asked for
+  runtime::WeightForm weights = runtime::WeightForm::stored;
   gpu::LinkChoice link;  // as a CUDA device is told; never automatic
   // What the backend had to say, which is printed at once: that memory could not be pinned.
   std::shared_ptr<std::vector<std::string>> notes = std::make_shared<std::vector<std::string>>();

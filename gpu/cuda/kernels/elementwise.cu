@@ -1,10 +1,14 @@
 #include "gpu/cuda/kernels/elementwise.cuh"
 
+#include <vector>
+
 #include "gpu/cuda/api/refuse.h"
 #include "gpu/cuda/cuda_backend.h"
 #include "gpu/cuda/kernels/launch.h"
+#include "gpu/cuda/kernels/packed.h"
 #include "gpu/cuda/kernels/warp.cuh"
 #include "gpu/cuda/memory/upload.h"
+#include "gpu/table_row.h"
 
 namespace hayloft::gpu::cuda {
 namespace {
@@ -82,8 +86,17 @@ void CudaBackend::embed(const Matrix& table, const std::int32_t* tokens, int T, 
              ": the tokenizer does not belong to this model");
     }
   }
+  if (table.on_host) {
+    std::vector<float> rows(static_cast<std::size_t>(T) * static_cast<std::size_t>(table.cols));
+    threads_.parallel_for(T, 16, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t t = begin; t < end; ++t) read_row(table, tokens[t], rows.data() + t * table.cols);
+    });
+    upload(out, rows.data(), rows.size() * sizeof(float), stream);
+    return;
+  }
   const Scratch<std::int32_t> ids(context_, T, stream);
   upload(ids, tokens, static_cast<std::uint64_t>(T) * sizeof *tokens, stream);
+  if (table.type == DType::packed) return embed_packed(context_, table, ids, T, out, stream);
   const std::int64_t n = static_cast<std::int64_t>(T) * table.cols;
   with_type(table.type, [&]<class E>(const E*) {
     launch("embed", embed_kernel<E>, strided(context_.multiprocessors, n), stream, static_cast<const E*>(table.data),

@@ -8,6 +8,7 @@
 #include "runtime/decode/session.h"
 #include "tests/support/gguf_from_folder.h"
 #include "tests/support/parameter_name.h"
+#include "tests/support/real_models.h"
 #include "tests/support/refusal.h"
 #include "tests/support/temporary_folder.h"
 
@@ -57,6 +58,16 @@ TEST_P(GgufModel, TakesTheBytesThatItsHeadersSay) {
 
 INSTANTIATE_TEST_SUITE_P(Architectures, GgufModel, ::testing::Values("llama", "llama-llama3", "qwen2", "qwen3"),
                          test::by_value);
+
+class RealGgufModel : public GgufModel {};
+
+// No copy of a quantised matrix: norms alone are wider in memory than in the file.
+TEST_F(RealGgufModel, RealModelTakesAboutTheBytesOfItsFile) {
+  const std::filesystem::path file = test::real_model("smollm2");
+  if (!std::filesystem::exists(file)) GTEST_SKIP() << "needs scripts/models smollm2";
+  const Model model(file, *backend_);
+  EXPECT_LE(static_cast<double>(model.weight_bytes()), 1.01 * static_cast<double>(std::filesystem::file_size(file)));
+}
 
 class GgufModelRefusal : public GgufModel {};
 
