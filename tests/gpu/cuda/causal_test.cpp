@@ -99,12 +99,6 @@ TEST_F(Causal, TheLargestComponentOfARowMayBeAnyOne) {
   EXPECT_TRUE(near(on_cuda(*cuda, cache, q, T, query_heads, {}), on_cpu(*cpu, cache, q, T, query_heads, {}), allowed));
 }
 
-// Of three tiles of keys, about every second row meets a larger score in a later one.
-TEST_F(Causal, AnEarlierTileIsBroughtDownToALaterMaximum) {
-  SharedCache cache(*cuda, {.kv_heads = 2, .head_dim = 64, .block_tokens = 512, .stored = 2048, .tail = 40, .seed = 4});
-  expect_alike(cache, 4, 4);
-}
-
 TEST_F(Causal, QueriesInTheTailAcrossAndOnTheirOwn) {
   struct Case {
     std::int64_t stored, tail;
