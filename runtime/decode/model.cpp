@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "offload/error.h"
@@ -117,7 +118,12 @@ void Model::forward(Cache& cache, Workspace& workspace, std::span<const std::int
   }
   if (rows > 0) {
     output(workspace, act, act.hidden + (T - rows) * H, rows);
-    if (read) read(workspace.logits.as<float>());
+  }
+  bring_flag(workspace);  // first, so that who reads the logits waits for both
+  if (rows > 0 && read) {
+    read(workspace.logits.as<float>());
+  } else {
+    backend_->synchronize(stream);
   }
   require_finite(workspace, cache.tokens() + T - 1);
   cache.commit();
@@ -155,6 +161,8 @@ void Model::forward_by_layer(Cache& cache, Workspace& workspace, std::span<const
       if (progress) progress((layer * S + at + T) / config_.layers);
     }
     if (kept_on_device) grown.flush_layer(layer);
+    bring_flag(workspace);
+    backend_->synchronize(stream);
     require_finite(workspace, cache.tokens() + S - 1);
   }
   cache.replace_by(std::move(grown));
@@ -171,13 +179,20 @@ void Model::check_ids(std::span<const std::int32_t> tokens) const {
 
 void Model::clear_flag(Workspace& workspace) const {
   const gpu::Stream stream = backend_->stream();
-  if (!workspace.flag) workspace.flag = backend_->allocate(sizeof(std::int32_t), stream);
+  if (!workspace.flag) {
+    workspace.flag = backend_->allocate(sizeof no_layer, stream);
+    workspace.host_flag = backend_->host_memory(sizeof no_layer);
+  }
   backend_->to_device(workspace.flag.as<void>(), &no_layer, sizeof no_layer, stream);
+}
+
+void Model::bring_flag(const Workspace& workspace) const {
+  backend_->queue_to_host(workspace.host_flag.get(), workspace.flag.as<void>(), sizeof no_layer, backend_->stream());
 }
 
 void Model::require_finite(const Workspace& workspace, std::int64_t last_position) const {
   std::int32_t bad_layer = no_layer;
-  backend_->to_host(&bad_layer, workspace.flag.as<void>(), sizeof bad_layer, backend_->stream());
+  std::memcpy(&bad_layer, workspace.host_flag.get(), sizeof bad_layer);
   if (bad_layer == no_layer) return;
   const std::string where = bad_layer == config_.layers ? "the logits" : fmt::format("layer {}", bad_layer);
   fail("NaN or infinity in {} at position {}: the weights are damaged, or overflow 16-bit K/V", where, last_position);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,7 +23,8 @@ enum class Want : std::uint8_t { none, last, all };
 struct Workspace {
   gpu::Buffer memory;
   gpu::Buffer logits;
-  gpu::Buffer flag;  // i32: the first layer with a NaN or an infinity
+  gpu::Buffer flag;                      // i32: the first layer with a NaN or an infinity
+  std::shared_ptr<std::byte> host_flag;  // where it comes to
   MethodScratch scratch;
   int capacity = 0;
 };
@@ -32,7 +34,8 @@ std::uint64_t workspace_bytes(const ModelConfig& config, int T);
 // What Backend::scratch_bytes() wants to know of that model, for chunks of T tokens.
 gpu::ScratchShape scratch_shape(const ModelConfig& config, int T);
 
-// Given the logits wanted, f32 [1][vocab] or [T][vocab] in memory of the device.
+// Given the logits wanted, f32 [1][vocab] or [T][vocab] in memory of the device. Waits for the backend's stream, as
+// Backend::to_host() and top_values() do.
 using ReadLogits = std::function<void(const float* logits)>;
 
 // What stays in memory of the device while chunks of a prompt go through layer by layer.
@@ -80,6 +83,8 @@ class Model {
   struct Activations;
   void check_ids(std::span<const std::int32_t> tokens) const;
   void clear_flag(Workspace& workspace) const;
+  // The flag's copy to the host is queued, and looked at once the stream has been waited for.
+  void bring_flag(const Workspace& workspace) const;
   void require_finite(const Workspace& workspace, std::int64_t last_position) const;
   Activations prepare(Workspace& workspace, int T) const;
   void attend(int layer, Cache& cache, Workspace& workspace, const Activations& act, int T, int rows,

@@ -202,12 +202,17 @@ Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
   plan.shortfall = shortfall(request, plan.memory);
   gpu::CacheView cache = cache_of_step(request, layout, 0);
   for (const MethodOptions& options : request.methods) {
-    PlannedMethod method{options, {}, std::nullopt};
+    PlannedMethod method{options, {}, std::nullopt, {}};
     const SharedMethod made = make_method(options, request.config.head_dim);
     for (cache.layer = 0; cache.layer < request.config.global_layers(); ++cache.layer) {
       method.counters += made->count(cache, request.config.query_heads);
     }
     if (profile) method.ms = predict(request, layout, method, *profile);
+    if (request.card) {
+      method.predicted = predict_stages({&request.config, request.weights.bytes_per_step, options, method.counters,
+                                         layout.columns, cache.store.tokens},
+                                        *request.card);
+    }
     plan.methods.push_back(std::move(method));
   }
   plan.prefill = plan_prefill(request, profile);

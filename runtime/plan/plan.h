@@ -9,6 +9,7 @@
 #include "runtime/attention/method.h"
 #include "runtime/checkpoint/weights.h"
 #include "runtime/decode/session.h"
+#include "runtime/plan/gpu_roofline.h"
 #include "runtime/plan/profile.h"
 
 // What a run will take, before anything is allocated: memory by place, and the time of a decoded token by term
@@ -27,6 +28,7 @@ struct PlanRequest {
   std::int64_t mapped_tokens = 0;     // of the store that lie in a saved context, mapped: whole blocks
   int threads = 1;
   std::uint64_t tokenizer_file_bytes = 0;  // see tokenizer_bytes; 0 without one
+  std::optional<GpuCard> card;             // whose stages are predicted from counted instructions and bytes
 };
 
 struct PlanMemory {
@@ -79,6 +81,7 @@ struct PlannedMethod {
   MethodOptions attn;
   Counters counters;  // of one step, over all global layers
   std::optional<PlanTime> ms;
+  std::vector<PredictedStage> predicted;  // on PlanRequest::card
 };
 
 struct Plan {

@@ -70,6 +70,18 @@ std::string plan_table(const Plan& plan) {
     text += "\n";
   }
 
+  for (const PlannedMethod& method : plan.methods) {
+    if (method.predicted.empty()) continue;
+    text += fmt::format("\n| {}: stage on the given card | predicted ms per token | bound by |\n|---|---:|---|\n",
+                        method_label(method.attn));
+    double total = 0;
+    for (const PredictedStage& stage : method.predicted) {
+      text += fmt::format("| {} | {:.3f} | {} |\n", stage.stage, stage.ms, stage.bound);
+      total += stage.ms;
+    }
+    text += fmt::format("| **all** | {:.3f} | |\n", total);
+  }
+
   text += "\n| reading the context | products | attention | over a link |";
   text += timed ? " **seconds** |\n|---|---:|---:|---:|---:|\n" : "\n|---|---:|---:|---:|\n";
   for (const PlannedPrefill& prefill : plan.prefill) {
@@ -127,10 +139,15 @@ std::string plan_json(const std::vector<Plan>& plans) {
         for (const Term& term : terms) times[term.name] = (*method.ms).*term.ms;
         times["total"] = method.ms->total();
       }
+      nlohmann::ordered_json predicted = nlohmann::ordered_json::array();
+      for (const PredictedStage& stage : method.predicted) {
+        predicted.push_back({{"stage", stage.stage}, {"predicted_ms", stage.ms}, {"bound", stage.bound}});
+      }
       entry["methods"].push_back({{"attn", method_label(method.attn)},
                                   {"bytes_per_token", bytes_read(method.counters)},
                                   {"elements_per_token", method.counters.elements},
-                                  {"ms_per_token", times}});
+                                  {"ms_per_token", times},
+                                  {"predicted_on_card", predicted}});
     }
     for (const PlannedPrefill& prefill : plan.prefill) {
       entry["prefill"].push_back({{"strategy", prefill.strategy},

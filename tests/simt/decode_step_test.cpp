@@ -15,7 +15,7 @@ using runtime::Session;
 class DecodeStepTest : public ::testing::Test {
  protected:
   // Of a step behind 66 tokens, which fills no block.
-  std::int64_t waits_of_a_step(const char* model_name, const char* method_text) {
+  std::int64_t waits_of_a_step(const char* model_name, const char* method_text, bool drawn = false) {
     const std::unique_ptr<gpu::Backend> cuda = testing::make_cuda();
     offload::ArenaOptions memory;
     memory.budget_bytes = std::uint64_t{64} << 20;
@@ -35,20 +35,30 @@ class DecodeStepTest : public ::testing::Test {
     const auto method = runtime::make_method(runtime::parse_method(method_text, {}), model.config().head_dim);
     session.set_method(method).step(1);  // what is set up once
     layers = model.config().global_layers();
+    runtime::Sampler sampler({.temperature = 0});
+    if (drawn) session.next(1, sampler);
     const std::int64_t before = host_waits();
-    session.step(2);
+    if (drawn) {
+      session.next(2, sampler);
+    } else {
+      session.step(2);
+    }
     return host_waits() - before;
   }
 
   int layers = 0;
 };
 
-constexpr std::int64_t at_the_end = 2;  // for the logits and for the flag of what is no number
+constexpr std::int64_t at_the_end = 1;  // for the logits, and what says whether all numbers are finite
 
 TEST_F(DecodeStepTest, SparqDenseAndWindowWaitAtItsEndOnly) {
   for (const char* text : {"sparq:r=4:k=32", "dense", "window:k=20"}) {
     EXPECT_EQ(waits_of_a_step("llama", text), at_the_end) << text;
   }
+}
+
+TEST_F(DecodeStepTest, TheNextTokenTakesOneWaitForItsCandidatesAndTheFlag) {
+  EXPECT_EQ(waits_of_a_step("llama", "sparq:r=4:k=32", true), at_the_end);
 }
 
 TEST_F(DecodeStepTest, SlidingWindowLayersNeverLeaveTheDevice) {

@@ -59,6 +59,13 @@ class PlanCommand : public Command {
     add_weights_option(app, machine_);
     add_machine_options(app, machine_);
     add_profile_option(app, machine_);
+    add_text(
+        app, "--card", "SMS,GHZ,GB/S,LINK",
+        [this](const std::string& text) { request_.card = runtime::plan::parse_card(text); },
+        "Predict the stages of a step on a GPU with so many multiprocessors, at so many GHz, with so many GB/s of "
+        "memory and "
+        "of the link, from counted instructions and bytes");
+    advanced(app, Section::device, {"--card"});
     add_json_option(app, json_, "Write the plan as JSON");
   }
 

@@ -214,9 +214,11 @@ __global__ __launch_bounds__(kScanThreads, G > 4 ? 1 : 2) void scan_columns(Colu
       const std::byte* column = source.head(start + live, source_head) + source.columns_offset +
                                 source.slot(start + live) / kLaneTokens * Eight<format>::bytes;
       score_lane<format, G>(column, weights, offsets, scales + (live >> source.scale_shift), scan.rank, s);
-      for (int h = 0; h < G; ++h) {
-        for (int i = 0; i < kLaneTokens; ++i) {
-          if (token + i >= length) s[h][i] = -infinity;
+      if (chunk + kChunkTokens > length) {  // the store's last chunk
+        for (int h = 0; h < G; ++h) {
+          for (int i = 0; i < kLaneTokens; ++i) {
+            if (token + i >= length) s[h][i] = -infinity;
+          }
         }
       }
       for (int h = 0; h < G; ++h) {

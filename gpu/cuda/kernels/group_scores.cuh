@@ -12,9 +12,10 @@ namespace hayloft::gpu::cuda {
 // One query head's softmax over the store and the tail.
 struct HeadSoftmax {
   float max;
-  float sum;      // of exp(s - max)
-  float outside;  // the tail's part of it
-  float offset;   // log-sum-exp, less a number that the group shares: see normalise
+  float sum;       // of exp(s - max)
+  float outside;   // the tail's part of it
+  float reach;     // the largest logit of what may be selected
+  double log_sum;  // of exp(s)
 };
 
 // Logits f32 [batch Hq][stride] of the store's positions, and the softmax of their chunks.
@@ -27,55 +28,60 @@ struct Logits {
   int group = 0;
 };
 
-// One block per KV head of the batch: the softmax of each of its query heads from its partials, always in the same
-// order.
-//
-// A position's score is the sum over the group of exp(s - log-sum-exp). All of a group are scaled by one factor that
-// brings the largest near 1: the order stays, and nothing underflows only because what dominates lies outside the store
-// or at or after the limit. `selectable` is the number of chunks before it.
+// One block per query head of the batch: its softmax from its partials, always in the same order. `selectable` is the
+// number of chunks before the limit.
 __global__ __launch_bounds__(kSelectThreads) void normalise(Logits in, std::int64_t selectable, HeadSoftmax* out) {
   __shared__ float scratch[kSelectThreads / kWarp + 1];
   constexpr float infinity = __builtin_inff();
-  out += static_cast<std::int64_t>(blockIdx.x) * in.group;
   const std::int64_t chunks = in.store_chunks + in.tail_chunks;
-  for (int h = 0; h < in.group; ++h) {
-    const std::int64_t row = (static_cast<std::int64_t>(blockIdx.x) * in.group + h) * in.partials.stride;
-    float max = -infinity, reach = -infinity;
-    for (std::int64_t c = threadIdx.x; c < chunks; c += kSelectThreads) {
-      const float x = in.partials.max[row + c];
-      max = fmaxf(max, x);
-      if (c < selectable) reach = fmaxf(reach, x);
-    }
-    max = block_max(max, scratch);
-    reach = block_max(reach, scratch);
-    float store = 0, tail = 0;
-    for (std::int64_t c = threadIdx.x; c < chunks; c += kSelectThreads) {
-      const float x = in.partials.max[row + c];
-      const float part = x == max ? in.partials.sum[row + c] : in.partials.sum[row + c] * expf(x - max);
-      (c < in.store_chunks ? store : tail) += part;
-    }
-    store = block_sum(store, scratch);
-    tail = block_sum(tail, scratch);
-    if (threadIdx.x == 0) out[h] = {max, store + tail, tail, reach};
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * in.partials.stride;
+  float max = -infinity, reach = -infinity;
+  for (std::int64_t c = threadIdx.x; c < chunks; c += kSelectThreads) {
+    const float x = in.partials.max[row + c];
+    max = fmaxf(max, x);
+    if (c < selectable) reach = fmaxf(reach, x);
   }
+  max = block_max(max, scratch);
+  reach = block_max(reach, scratch);
+  float store = 0, tail = 0;
+  for (std::int64_t c = threadIdx.x; c < chunks; c += kSelectThreads) {
+    const float x = in.partials.max[row + c];
+    const float part = x == max ? in.partials.sum[row + c] : in.partials.sum[row + c] * expf(x - max);
+    (c < in.store_chunks ? store : tail) += part;
+  }
+  store = block_sum(store, scratch);
+  tail = block_sum(tail, scratch);
   if (threadIdx.x != 0) return;
-  const auto log_sum = [](const HeadSoftmax& head) { return head.max + log(static_cast<double>(head.sum)); };
-  double top = -static_cast<double>(infinity);
-  for (int h = 0; h < in.group; ++h) top = fmax(top, out[h].offset - log_sum(out[h]));
-  for (int h = 0; h < in.group; ++h) out[h].offset = static_cast<float>(log_sum(out[h]) + top);
+  const float sum = store + tail;
+  out[blockIdx.x] = {max, sum, tail, reach, max + log(static_cast<double>(sum))};
+}
+
+// What is taken off each of the group's logits: the log-sum-exp, less a number that the group shares. A position's
+// score is the sum over the group of exp(s - log-sum-exp); all of a group are scaled by one factor that brings the
+// largest near 1: the order stays, and nothing underflows only because what dominates lies outside the store or at or
+// after the limit. offsets: shared [group]; a barrier must follow.
+__device__ inline void group_offsets(const HeadSoftmax* heads, int group, float* offsets) {
+  double top = -static_cast<double>(__builtin_inff());
+  for (int h = 0; h < group; ++h) top = fmax(top, heads[h].reach - heads[h].log_sum);
+  for (int h = threadIdx.x; h < group; h += kSelectThreads) {
+    offsets[h] = static_cast<float>(heads[h].log_sum + top);
+  }
 }
 
 // The group's score of every position of [0, limit) as a key, the largest key of each chunk, and the histogram of the
 // keys' top bits. sum_logits: the score is the sum of the logits (GroupRule::logits, and a group of one, for which the
 // rules agree); else the sum of the softmaxes. exp is held at exp(-87), where f32 is about to run out of normal
-// numbers, as on the CPU: ties there are ties everywhere. Grid: some blocks, KV heads of the batch.
+// numbers, as on the CPU: ties there are ties everywhere. Grid: some blocks, KV heads of the batch. Dynamic shared
+// memory: f32 [group].
 __global__ __launch_bounds__(kSelectThreads) void rank_positions(Logits in, const HeadSoftmax* heads, bool sum_logits,
                                                                  std::int64_t limit, unsigned* keys,
                                                                  unsigned* key_chunk_max, unsigned* histogram) {
   __shared__ unsigned bins[kBins];
-  clear_bins(bins);
+  float* const offsets = reinterpret_cast<float*>(dynamic_shared());
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const std::int64_t list = blockIdx.y, first = list * in.group;
+  if (!sum_logits) group_offsets(heads + first, in.group, offsets);
+  clear_bins(bins);
   const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * (kSelectThreads / kWarp);
   for (std::int64_t chunk = static_cast<std::int64_t>(blockIdx.x) * (kSelectThreads / kWarp) + warp;
        chunk * kChunkKeys < limit; chunk += warps) {
@@ -85,7 +91,7 @@ __global__ __launch_bounds__(kSelectThreads) void rank_positions(Logits in, cons
       const float* s = in.logits + (first + h) * in.stride + position;
       const uint4 low = load16(s), high = load16(s + 4);
       const unsigned words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-      const float offset = sum_logits ? 0.0f : heads[first + h].offset;
+      const float offset = sum_logits ? 0.0f : offsets[h];
       for (int i = 0; i < 8; ++i) {
         const float x = float_of(words[i]) - offset;
         score[i] += sum_logits ? x : expf(x < -87 ? -87.0f : x);

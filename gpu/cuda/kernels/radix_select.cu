@@ -8,15 +8,21 @@
 namespace hayloft::gpu::cuda {
 namespace {
 
-// Sum of x over the threads before this one; `total` over all of them. scratch: shared [kSelectThreads / kWarp].
-__device__ inline unsigned block_prefix(unsigned x, unsigned* scratch, unsigned& total) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+// Sum over the lanes before this one.
+__device__ inline unsigned warp_prefix(unsigned x) {
   unsigned inclusive = x;
   for (int delta = 1; delta < kWarp; delta *= 2) {
     const unsigned below = shuffle_up(inclusive, delta);
-    if (lane >= delta) inclusive += below;
+    if (static_cast<int>(threadIdx.x) % kWarp >= delta) inclusive += below;
   }
-  if (lane == kWarp - 1) scratch[warp] = inclusive;
+  return inclusive - x;
+}
+
+// Sum of x over the threads before this one; `total` over all of them. scratch: shared [kSelectThreads / kWarp].
+__device__ inline unsigned block_prefix(unsigned x, unsigned* scratch, unsigned& total) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const unsigned before_in_warp = warp_prefix(x);
+  if (lane == kWarp - 1) scratch[warp] = before_in_warp + x;
   __syncthreads();
   unsigned before = 0;
   total = 0;
@@ -25,7 +31,7 @@ __device__ inline unsigned block_prefix(unsigned x, unsigned* scratch, unsigned&
     total += scratch[w];
   }
   __syncthreads();
-  return before + inclusive - x;
+  return before + before_in_warp;
 }
 
 // One block per list: finds the bin that holds the last selected key, from the histogram [lists][kBins] of `level`.
@@ -90,21 +96,44 @@ __global__ __launch_bounds__(kSelectThreads) void tally_chunks(Keys list, const 
   }
 }
 
-// One block per list: tallies become those of all chunks before.
+// One block per list: tallies become those of all chunks before. Each warp adds up a run of chunks of its own, and goes
+// over it a second time with what the warps before it have found: one barrier, however long the list.
 __global__ __launch_bounds__(kSelectThreads) void add_up_tallies(std::int64_t chunks, std::int64_t chunk_stride,
                                                                  Tally* tallies) {
-  __shared__ unsigned scratch[kSelectThreads / kWarp];
+  constexpr int warps = kSelectThreads / kWarp;
+  __shared__ unsigned scratch[2][warps];
   Tally* list = tallies + blockIdx.x * chunk_stride;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const std::int64_t run = (chunks + kSelectThreads - 1) / kSelectThreads * kWarp;
+  const std::int64_t begin = warp * run, end = begin + run < chunks ? begin + run : chunks;
+  Tally sum{0, 0};
+  for (std::int64_t chunk = begin + lane; chunk < end; chunk += kWarp) {
+    const Tally own = list[chunk];
+    sum.above += own.above;
+    sum.at += own.at;
+  }
+  for (int mask = kWarp / 2; mask > 0; mask /= 2) {
+    sum.above += shuffle_xor(sum.above, mask);
+    sum.at += shuffle_xor(sum.at, mask);
+  }
+  if (lane == 0) {
+    scratch[0][warp] = sum.above;
+    scratch[1][warp] = sum.at;
+  }
+  __syncthreads();
   Tally before{0, 0};
-  for (std::int64_t begin = 0; begin < chunks; begin += kSelectThreads) {
-    const std::int64_t chunk = begin + threadIdx.x;
-    const Tally own = chunk < chunks ? list[chunk] : Tally{0, 0};
-    Tally total;
-    const unsigned above = block_prefix(own.above, scratch, total.above);
-    const unsigned at = block_prefix(own.at, scratch, total.at);
-    if (chunk < chunks) list[chunk] = {before.above + above, before.at + at};
-    before.above += total.above;
-    before.at += total.at;
+  for (int w = 0; w < warp; ++w) {
+    before.above += scratch[0][w];
+    before.at += scratch[1][w];
+  }
+  for (std::int64_t first = begin; first < end; first += kWarp) {
+    const std::int64_t chunk = first + lane;
+    const bool live = chunk < end;
+    const Tally own = live ? list[chunk] : Tally{0, 0};
+    const Tally here{before.above + warp_prefix(own.above), before.at + warp_prefix(own.at)};
+    if (live) list[chunk] = here;
+    before.above = shuffle(here.above + own.above, kWarp - 1);
+    before.at = shuffle(here.at + own.at, kWarp - 1);
   }
 }
 

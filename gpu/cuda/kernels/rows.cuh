@@ -128,6 +128,9 @@ __global__ void __launch_bounds__(kRowThreads, Heads* Strips <= 2 ? 4 : 2) atten
     queries = 1;
   }
   first_query += kv_head * a.group;
+  const std::int64_t begin = part.begin + piece * part.piece_rows;
+  const std::int64_t end = begin + part.piece_rows < part.end ? begin + part.piece_rows : part.end;
+  if (a.resume && begin >= end) return;  // its state stays as it is
 
   unsigned char* const shared = dynamic_shared();
   float* const q = reinterpret_cast<float*>(shared);
@@ -155,8 +158,6 @@ __global__ void __launch_bounds__(kRowThreads, Heads* Strips <= 2 ? 4 : 2) atten
     }
   }
 
-  const std::int64_t begin = part.begin + piece * part.piece_rows;
-  const std::int64_t end = begin + part.piece_rows < part.end ? begin + part.piece_rows : part.end;
   for (std::int64_t at = begin; at < end; at += kTileRows) {
     const int n = end - at < kTileRows ? static_cast<int>(end - at) : kTileRows;
     if (thread < n) {
@@ -218,7 +219,8 @@ __global__ void __launch_bounds__(kRowThreads, Heads* Strips <= 2 ? 4 : 2) atten
         }
       }
     }
-    __syncthreads();
+    // No barrier: what the next tile overwrites before its first one, the addresses, was last read before this one's
+    // second.
   }
 
   for (int h = 0; h < Heads; ++h) {

@@ -215,12 +215,14 @@ class SparqSelector {
     const Stage stage(context_.stages, "selection", stream_);
     const auto all = static_cast<unsigned>(lists);
     const std::int64_t chunks = chunks_of(args_.limit);
-    launch("normalise", normalise, {all, kSelectThreads}, stream_, logits(), chunks, softmax_);
+    launch("normalise", normalise, {all * static_cast<unsigned>(group_), kSelectThreads}, stream_, logits(), chunks,
+           softmax_);
     if (args_.k == 0) return;
     passes_.clear_histograms();
     const bool sum_logits = group_ == 1 || args_.rule == index::GroupRule::logits;
-    launch("rank_positions", rank_positions, {passes_.pass_grid(lists, args_.limit), kSelectThreads}, stream_, logits(),
-           softmax_, sum_logits, args_.limit, keys_, key_chunk_max_, passes_.histogram(0));
+    const unsigned offsets = static_cast<unsigned>(group_) * sizeof(float);
+    launch("rank_positions", rank_positions, {passes_.pass_grid(lists, args_.limit), kSelectThreads, offsets}, stream_,
+           logits(), softmax_, sum_logits, args_.limit, keys_, key_chunk_max_, passes_.histogram(0));
     passes_.select({keys_, key_chunk_max_, stride(), partial_stride(), args_.limit}, lists, args_.k, positions);
   }
 

@@ -1,3 +1,6 @@
+#include <cstring>
+
+#include "gpu/cuda/api/fetch.h"
 #include "gpu/cuda/api/refuse.h"
 #include "gpu/cuda/cuda_backend.h"
 #include "gpu/cuda/kernels/launch.h"
@@ -35,9 +38,10 @@ __global__ __launch_bounds__(kSelectThreads) void key_values(const float* x, std
   merge_bins(bins, histogram);
 }
 
-__global__ void gather_values(const float* x, const std::int32_t* ids, int k, float* values) {
+// found: [k] ids, behind which the bits of their values go.
+__global__ void gather_values(const float* x, int k, unsigned* found) {
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (i < k) values[i] = x[ids[i]];
+  if (i < k) found[k + i] = bits_of(x[found[i]]);
 }
 
 }  // namespace
@@ -54,13 +58,12 @@ void CudaBackend::top_values(const float* x, std::int64_t n, int k, std::int32_t
   launch("key_values", key_values, {passes.pass_grid(1, n), kSelectThreads}, stream, x, n, keys, chunk_max,
          passes.histogram(0));
   passes.select({keys, chunk_max, chunks * kChunkKeys, chunks, n}, 1, k, found);
-  auto* const found_values = reinterpret_cast<float*>(found.data() + k);
-  launch("gather_values", gather_values, {blocks_for(k, kSelectThreads), kSelectThreads}, stream, x, found.data(), k,
-         found_values);
+  launch("gather_values", gather_values, {blocks_for(k, kSelectThreads), kSelectThreads}, stream, x, k,
+         reinterpret_cast<unsigned*>(found.data()));
+  const std::vector<std::int32_t> both = fetch(found.data(), 2 * std::int64_t{k}, stream);
   const std::uint64_t bytes = static_cast<std::uint64_t>(k) * sizeof(float);
-  HAYLOFT_CUDA(cudaMemcpyAsync(ids, found.data(), bytes, cudaMemcpyDeviceToHost, stream));
-  HAYLOFT_CUDA(cudaMemcpyAsync(values, found_values, bytes, cudaMemcpyDeviceToHost, stream));
-  HAYLOFT_CUDA(cudaStreamSynchronize(stream));
+  std::memcpy(ids, both.data(), bytes);
+  std::memcpy(values, both.data() + k, bytes);
 }
 
 }  // namespace hayloft::gpu::cuda

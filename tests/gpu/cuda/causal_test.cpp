@@ -86,6 +86,19 @@ TEST_F(Causal, EveryHeadDimensionAndGroup) {
   }
 }
 
+// Every row of queries reaches products in f16 by a power of two of its own, from its largest component. Here that is
+// another one in each row, beyond what an f16 holds by itself; keys are as much smaller.
+TEST_F(Causal, TheLargestComponentOfARowMayBeAnyOne) {
+  constexpr int head_dim = 128, T = 16, query_heads = 8;
+  SharedCache cache(
+      *cuda,
+      {.kv_heads = 2, .head_dim = head_dim, .block_tokens = 32, .stored = 64, .tail = T, .key_scale = 1.0f / 16384});
+  std::vector<float> q = half_query(static_cast<std::size_t>(T * query_heads * head_dim), 98);
+  for (std::size_t row = 0; row < T * query_heads; ++row) q[row * head_dim + row % head_dim] = 131072;
+  const double allowed = tolerance(head_dim, largest_products(cache, q, T, query_heads));
+  EXPECT_TRUE(near(on_cuda(*cuda, cache, q, T, query_heads, {}), on_cpu(*cpu, cache, q, T, query_heads, {}), allowed));
+}
+
 TEST_F(Causal, QueriesInTheTailAcrossAndOnTheirOwn) {
   struct Case {
     std::int64_t stored, tail;

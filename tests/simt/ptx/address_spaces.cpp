@@ -35,11 +35,9 @@ void AddressSpaces::note(Space space, std::uint64_t address, unsigned bytes, Acc
   }
 }
 
-std::byte* AddressSpaces::global(std::uint64_t address, unsigned bytes, unsigned lane) {
+const AddressRange& AddressSpaces::piece(std::uint64_t address, unsigned bytes, unsigned lane) {
   for (const AddressRange& range : recent_) {
-    if (address >= range.begin && address < range.end && bytes <= range.end - address) {
-      return reinterpret_cast<std::byte*>(address);
-    }
+    if (address >= range.begin && address < range.end && bytes <= range.end - address) return range;
   }
   const AddressRange range = find_piece_(address);
   if (range.begin == range.end) {
@@ -49,8 +47,9 @@ std::byte* AddressSpaces::global(std::uint64_t address, unsigned bytes, unsigned
     throw Fault(lane, fmt::format("{} bytes at {:#x} reach past the end of a piece of {} bytes", bytes, address,
                                   range.end - range.begin));
   }
-  recent_[next_++ % recent_.size()] = range;
-  return reinterpret_cast<std::byte*>(address);
+  AddressRange& kept = recent_[next_++ % recent_.size()];
+  kept = range;
+  return kept;
 }
 
 std::byte* AddressSpaces::at(Space space, std::uint64_t address, unsigned bytes, Access access, const Warp& warp,
@@ -63,11 +62,18 @@ std::byte* AddressSpaces::at(Space space, std::uint64_t address, unsigned bytes,
     case Space::shared:
       require_within("shared memory", address, bytes, shared_.size(), lane);
       if (races_ != Races::ignored) note(space, address, bytes, access, warp, lane);
+      if (traffic_) traffic_->note(TrafficCounter::Place::shared, address, bytes, access != Access::read, lane);
       return shared_.data() + address;
     case Space::global:
-    case Space::generic:
+    case Space::generic: {
       if (races_ == Races::all) note(Space::global, address, bytes, access, warp, lane);
-      return global(address, bytes, lane);
+      const AddressRange& found = piece(address, bytes, lane);
+      if (traffic_) {
+        traffic_->note(found.pinned ? TrafficCounter::Place::pinned : TrafficCounter::Place::device, address, bytes,
+                       access != Access::read, lane);
+      }
+      return reinterpret_cast<std::byte*>(address);
+    }
   }
   return nullptr;
 }

@@ -29,7 +29,7 @@ class GridRun {
 
   void run();  // throws Failure
   std::uint64_t instructions() const { return instructions_; }
-  const std::vector<bool>& executed() const { return executed_; }
+  const std::vector<std::uint64_t>& issues() const { return issues_; }
 
  private:
   void run_block();
@@ -54,7 +54,7 @@ class GridRun {
   uint3 block_{};
   const Instruction* current_ = nullptr;
   std::uint64_t instructions_ = 0;
-  std::vector<bool> executed_;
+  std::vector<std::uint64_t> issues_;
 };
 
 GridRun::GridRun(const Module& module, const Kernel& kernel, const Grid& grid, AddressSpaces& memory,
@@ -66,7 +66,7 @@ GridRun::GridRun(const Module& module, const Kernel& kernel, const Grid& grid, A
       schedule_(schedule),
       random_(random),
       threads_(grid.threads.x * grid.threads.y * grid.threads.z),
-      executed_(kernel.code.size()) {
+      issues_(kernel.code.size()) {
   for (unsigned first = 0; first < threads_; first += kLanes) {
     warps_.emplace_back(kernel, memory, first / kLanes, std::min(kLanes, threads_ - first));
   }
@@ -231,7 +231,7 @@ void GridRun::take(const Turn& turn) {
     for (std::uint64_t left = turn.steps; left > 0 && pc < turn.until; --left) {
       const Instruction& in = kernel_.code[pc];
       current_ = &in;
-      executed_[pc] = true;
+      ++issues_[pc];
       instructions_ += static_cast<std::uint64_t>(std::popcount(lanes));
       Mask on = lanes;
       if (in.guarded) on &= in.negated ? ~warp.predicate(in.guard) : warp.predicate(in.guard);
@@ -269,6 +269,7 @@ void GridRun::take(const Turn& turn) {
         }
         default:
           in.opcode->run(warp, in, on);
+          if (in.opcode->form != Form::lanes) memory_.end_access();
           ++pc;
       }
     }
@@ -282,7 +283,9 @@ void GridRun::take(const Turn& turn) {
 
 RunResult run_kernel(const Module& module, const Kernel& kernel, const Grid& grid, std::span<std::byte> parameters,
                      const AddressSpaces::FindPiece& find_piece, const RunOptions& options, std::mt19937_64& random) {
-  AddressSpaces memory(parameters, dynamic_offset(kernel) + grid.shared_bytes, find_piece, options.races);
+  TrafficCounter traffic;
+  AddressSpaces memory(parameters, dynamic_offset(kernel) + grid.shared_bytes, find_piece, options.races,
+                       options.traffic ? &traffic : nullptr);
   const std::unique_ptr<Schedule> schedule = make_schedule(options.schedule, random);
   GridRun run(module, kernel, grid, memory, *schedule, random);
   RunResult result;
@@ -292,7 +295,8 @@ RunResult run_kernel(const Module& module, const Kernel& kernel, const Grid& gri
     result.failure = failure.what();
   }
   result.instructions = run.instructions();
-  result.executed = run.executed();
+  result.issues = run.issues();
+  result.traffic = traffic.total();
   return result;
 }
 

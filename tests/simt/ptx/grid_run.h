@@ -11,18 +11,21 @@
 #include "tests/simt/ptx/address_spaces.h"
 #include "tests/simt/ptx/module.h"
 #include "tests/simt/ptx/schedule.h"
+#include "tests/simt/ptx/traffic.h"
 
 namespace hayloft::simt::ptx {
 
 struct RunOptions {
   ScheduleKind schedule = ScheduleKind::lockstep;
   Races races = Races::shared;  // that are failures
+  bool traffic = false;         // whether accesses to memory are counted
 };
 
 struct RunResult {
-  std::string failure;             // one line that names the instruction and the thread; empty: none
-  std::uint64_t instructions = 0;  // of threads
-  std::vector<bool> executed{};    // per instruction of the kernel: whether any thread has come there
+  std::string failure;                  // one line that names the instruction and the thread; empty: none
+  std::uint64_t instructions = 0;       // of threads
+  std::vector<std::uint64_t> issues{};  // per instruction of the kernel: by warps, whatever number of lanes took part
+  Traffic traffic{};                    // where it was asked for
 };
 
 // Runs a kernel of the module on this grid: blocks one after another in a random order, threads as the schedule has it.

@@ -13,17 +13,11 @@
 #include <stdexcept>
 
 #include "tests/simt/device/memory.h"
+#include "tests/simt/ptx/launch_counts.h"
 #include "tests/simt/ptx/opcodes/approximation.h"
 
 namespace hayloft::simt::ptx {
 namespace {
-
-struct Counts {
-  std::uint64_t launches = 0;
-  std::uint64_t blocks = 0;
-  std::uint64_t instructions = 0;
-  std::vector<bool> executed{};  // per instruction
-};
 
 // The kernels of all files, parsed when they are launched first.
 class Library {
@@ -64,12 +58,14 @@ class Library {
 class Launcher {
  public:
   explicit Launcher(const LaunchOptions& options) : options_(options) {
+    options_.run.traffic = !options_.costs_file.empty();
     if (!options_.folders.empty()) library_ = std::make_unique<Library>(options_.folders);
     set_approximation_ulp(options_.approximation_ulp);
   }
   ~Launcher() {
-    if (!options_.counts_file.empty()) write_counts();
-    if (!options_.reached_file.empty()) write_reached();
+    write(options_.counts_file, counts_line);
+    write(options_.reached_file, reached_line);
+    write(options_.costs_file, costs_line);
   }
   Launcher(const Launcher&) = delete;
   Launcher& operator=(const Launcher&) = delete;
@@ -87,36 +83,24 @@ class Launcher {
     std::vector<std::byte> parameters = lay_out(kernel, arguments);
     const auto find_piece = [&memory](std::uint64_t address) {
       const auto [begin, end] = memory.reachable(address);
-      return AddressRange{begin, end};
+      if (begin == end) return AddressRange{};
+      const bool pinned = memory.place(reinterpret_cast<const void*>(address), 1) == Place::pinned;
+      return AddressRange{begin, end, pinned};
     };
     const RunResult result = run_kernel(*entry.module, kernel, grid, parameters, find_piece, options_.run, random);
-    Counts& counts = counts_[name];
-    ++counts.launches;
-    counts.blocks += std::uint64_t{grid.blocks.x} * grid.blocks.y * grid.blocks.z;
-    counts.instructions += result.instructions;
-    counts.executed.resize(result.executed.size());
-    for (std::size_t i = 0; i < result.executed.size(); ++i) {
-      if (result.executed[i]) counts.executed[i] = true;
-    }
+    counts_[name].add(grid, result);
     return result.failure;
   }
 
  private:
-  void write_counts() const {
-    std::ofstream out(options_.counts_file, std::ios::app);
-    for (const auto& [name, n] : counts_) {
-      out << fmt::format("{} {} {} {}\n", n.launches, n.blocks, n.instructions, name);
-    }
-  }
-  void write_reached() const {
-    std::ofstream out(options_.reached_file, std::ios::app);
-    for (const auto& [name, n] : counts_) {
+  // A line per kernel at the end of the file, if there is to be one.
+  template <class Line>
+  void write(const std::string& file, const Line& line) const {
+    if (file.empty()) return;
+    std::ofstream out(file, std::ios::app);
+    for (const auto& [name, counts] : counts_) {
       const Library::Entry& entry = library_->find(name);
-      out << entry.module->name();
-      for (std::size_t i = 0; i < n.executed.size(); ++i) {
-        if (n.executed[i]) out << ' ' << entry.kernel.code[i].line;
-      }
-      out << '\n';
+      out << line(counts, entry.module->name(), entry.kernel) << '\n';
     }
   }
 
@@ -139,7 +123,7 @@ class Launcher {
 
   LaunchOptions options_;
   std::unique_ptr<Library> library_;
-  std::map<std::string, Counts> counts_;
+  std::map<std::string, LaunchCounts> counts_;
 };
 
 std::unique_ptr<Launcher>& launcher() {
@@ -173,6 +157,7 @@ LaunchOptions options_from_environment() {
   options.approximation_ulp = static_cast<unsigned>(std::strtoul(environment("HAYLOFT_PTX_ULP").c_str(), nullptr, 10));
   options.counts_file = environment("HAYLOFT_PTX_COUNTS");
   options.reached_file = environment("HAYLOFT_PTX_REACHED");
+  options.costs_file = environment("HAYLOFT_PTX_COSTS");
   return options;
 }
 

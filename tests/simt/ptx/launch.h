@@ -22,12 +22,14 @@ namespace hayloft::simt::ptx {
 //   HAYLOFT_PTX_COUNTS    a file that gets a line per kernel when the process ends: launches, blocks, instructions of
 //                         threads, its name
 //   HAYLOFT_PTX_REACHED   a file that gets a line per kernel: the .ptx file, and the lines that threads have come to
+//   HAYLOFT_PTX_COSTS     a file that gets a line of JSON per kernel (launch_counts.h)
 struct LaunchOptions {
   std::vector<std::filesystem::path> folders;  // empty: kernels run as C++
   RunOptions run{};
   unsigned approximation_ulp = 0;
   std::string counts_file{};
   std::string reached_file{};
+  std::string costs_file{};
 };
 LaunchOptions options_from_environment();  // throws std::invalid_argument
 

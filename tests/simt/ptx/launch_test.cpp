@@ -114,6 +114,26 @@ TEST_F(PtxLaunchTest, AKernelWithoutPtxOrWithOtherParametersIsAFailure) {
   EXPECT_NE(copy(words, words + 1).find("PTX: argument 1 has 8 bytes, the PTX's parameter 4"), std::string::npos);
 }
 
+TEST_F(PtxLaunchTest, CostsTellPinnedMemoryFromTheDevices) {
+  const auto file = folder_ / "costs";
+  use({.folders = {folder_}, .costs_file = file.string()});
+  unsigned* from = pinned<unsigned>(1);
+  ASSERT_EQ(copy(from, on_device<unsigned>(1)), "");
+  use({});  // the others are written
+  std::ifstream written(file);
+  std::string line;
+  ASSERT_TRUE(std::getline(written, line));
+  EXPECT_EQ(line.substr(0, line.find("unsigned")), R"({"kernel": "hayloft::simt::probe::copy_word()");
+  for (const char* part :
+       {R"("file": "probe.ptx", "launches": 1, "blocks": 1, "warps": 1, "threads": 1, )",
+        R"("dynamic_shared": 0, "thread_instructions": 8, )", R"("warp_instructions": 8, )",
+        R"("device": {"accesses": 1, "transactions": 1, "read_bytes": 0, "written_bytes": 4}, )",
+        R"("pinned": {"accesses": 1, "transactions": 1, "read_bytes": 4, "written_bytes": 0}, "pinned_lines": 1, )",
+        R"("lines": {"8": 1, "9": 1, "10": 1, "11": 1, "12": 1, "13": 1, "14": 1, "15": 1})"}) {
+    EXPECT_NE(line.find(part), std::string::npos) << part << " in " << line;
+  }
+}
+
 TEST_F(PtxLaunchTest, AFolderWithoutPtxIsRefused) {
   std::filesystem::remove(folder_ / "probe.ptx");
   EXPECT_THROW(use({.folders = {folder_}}), std::runtime_error);

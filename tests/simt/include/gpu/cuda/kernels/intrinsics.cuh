@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <source_location>
 
 #include "offload/half.h"
@@ -106,8 +107,9 @@ inline float off_by(float exact, float argument, unsigned most) {
 inline float expf(float x) {  // CUDA's, where kernels say it; the host's code has the library's
   return off_by(std::exp(x), x, 2);
 }
-inline float fast_exp(float x) {
-  return off_by(std::exp(x), x, 2 + static_cast<unsigned>(std::min(std::fabs(1.173f * x), 100.0f)));
+inline float fast_exp(float x) {  // what is below the normal numbers is 0
+  const float y = off_by(std::exp(x), x, 2 + static_cast<unsigned>(std::min(std::fabs(1.173f * x), 100.0f)));
+  return y < std::numeric_limits<float>::min() ? 0.0f : y;
 }
 inline void sin_cos_pi(float x, float* sine, float* cosine) {
   constexpr double pi = 3.14159265358979323846;

@@ -1,0 +1,150 @@
+#include "runtime/plan/gpu_roofline.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "offload/error.h"
+
+namespace hayloft::runtime::plan {
+namespace {
+
+constexpr int counted_kv_heads = 8;
+constexpr int counted_group = 4;
+constexpr int counted_head_dim = 128;
+constexpr int counted_rank = 16;
+constexpr int chunk_tokens = 256;
+
+// Per unit of work, from scripts/kernel-costs for sm_89. Instructions are of warps: of SASS for work that grows with
+// the context, of PTX for the launches that a layer has once. Bytes are those that threads name, each once where a
+// cache has them for the second time.
+struct Cost {
+  const char* stage;
+  double instructions;
+  double memory_bytes;
+  double link_bytes;
+  int blocks = 0;  // that a launch has, each on a multiprocessor of its own; 0: enough to fill every device
+};
+
+// Of 256 tokens of a KV head.
+constexpr Cost scan(offload::ColumnFormat format) {
+  switch (format) {
+    case offload::ColumnFormat::int8:
+      return {"column scan", 1851, 4480, 4224};
+    case offload::ColumnFormat::int4:
+      return {"column scan", 1860, 4480, 2176};
+    default:
+      return {"column scan", 1489, 4384, 8192};
+  }
+}
+// Likewise; the last four as if no chunk could be passed over by its largest score.
+constexpr Cost selection[] = {
+    {"selection", 12.5, 48, 0, counted_kv_heads* counted_group},  // normalise
+    {"selection", 748, 5125, 0},                                  // rank_positions
+    {"selection", 154, 2306, 0},                                  // refine_histogram, twice
+    {"selection", 114, 1160, 0},                                  // tally_chunks
+    {"selection", 4.8, 24, 0, counted_kv_heads},                  // add_up_tallies
+    {"selection", 242, 1408, 0},                                  // write_positions
+};
+// Of a layer: what does not grow with the context, with 1024 selected positions and 256 tokens in the tail.
+constexpr Cost each_layer[] = {
+    {"components", 57747, 39424, 0, counted_kv_heads},             // choose_components
+    {"tail scores", 103616, 1310976, 0, counted_kv_heads},         // sum_tail
+    {"selection", 3 * 10341.0, 3 * 65731.0, 0, counted_kv_heads},  // narrow_cut, three times
+    {"alpha", 58560, 360576, 0, counted_kv_heads* counted_group},
+};
+constexpr Cost merging[] = {
+    {"merge", 42368, 540672, 0, counted_kv_heads * 4},               // sum_values
+    {"merge", 140192, 1102848, 0, counted_kv_heads* counted_group},  // merge_states
+};
+// Of a row of [K | V].
+constexpr Cost selected_row{"rows", 182, 0, 512};
+constexpr Cost tail_row{"rows", 182, 512, 0};
+constexpr Cost dense_row{"dense stream", 160, 2 * 512, 512};  // written to device memory by the copy engine, and read
+// Of 1024 bytes of f16 weights.
+constexpr Cost weights{"weights", 47.7, 1024, 0};
+
+class Roofline {
+ public:
+  explicit Roofline(const GpuCard& card) : card_(card) {}
+
+  void add(const Cost& cost, double units) {
+    if (units <= 0) return;
+    const int busy = cost.blocks > 0 ? std::min(cost.blocks, card_.multiprocessors) : card_.multiprocessors;
+    const std::array<double, 3> ms{units * cost.instructions / (busy * 4 * card_.gigahertz) / 1e6,
+                                   units * cost.memory_bytes / card_.memory_rate / 1e6,
+                                   units * cost.link_bytes / card_.link_rate / 1e6};
+    auto stage = std::find_if(stages_.begin(), stages_.end(), [&](const Sum& sum) { return cost.stage == sum.name; });
+    if (stage == stages_.end()) stage = stages_.insert(stage, {cost.stage, {}});
+    const auto longest = static_cast<std::size_t>(std::max_element(ms.begin(), ms.end()) - ms.begin());
+    stage->by_bound[longest] += ms[longest];
+  }
+
+  std::vector<PredictedStage> stages() const {
+    static constexpr const char* bounds[] = {"instructions", "memory", "link"};
+    std::vector<PredictedStage> stages;
+    for (const Sum& sum : stages_) {
+      const auto most = std::max_element(sum.by_bound.begin(), sum.by_bound.end()) - sum.by_bound.begin();
+      stages.push_back({sum.name, sum.by_bound[0] + sum.by_bound[1] + sum.by_bound[2], bounds[most]});
+    }
+    return stages;
+  }
+
+ private:
+  struct Sum {
+    std::string name;
+    std::array<double, 3> by_bound;  // ms
+  };
+  const GpuCard& card_;
+  std::vector<Sum> stages_;
+};
+
+bool counted(const DecodeStep& step) {
+  const ModelConfig& config = *step.config;
+  const bool sparq = step.method.name == "sparq" && step.method.rank == counted_rank &&
+                     selects_per(step.method) == index::SelectPer::kv_head;
+  return (sparq || step.method.name == "dense") && config.kv_heads == counted_kv_heads &&
+         config.group_size() == counted_group && config.head_dim == counted_head_dim;
+}
+
+double rows(const DecodeStep& step, Place place, Kind kind) {
+  return static_cast<double>(step.counters.at(place, kind)) / (4 * counted_head_dim);
+}
+
+}  // namespace
+
+GpuCard parse_card(const std::string& text) {
+  GpuCard card;
+  char more = 0;
+  const int read = std::sscanf(text.c_str(), "%d,%lf,%lf,%lf%c", &card.multiprocessors, &card.gigahertz,
+                               &card.memory_rate, &card.link_rate, &more);
+  const auto in_range = [](double x) { return x > 0 && x < 1e6; };
+  if (read != 4 || !in_range(card.multiprocessors) || !in_range(card.gigahertz) || !in_range(card.memory_rate) ||
+      !in_range(card.link_rate)) {
+    fail("'{}' is no card; give its multiprocessors, GHz, GB/s of memory and GB/s of the link, as in 34,2.5,448,27.2",
+         text);
+  }
+  return card;
+}
+
+std::vector<PredictedStage> predict_stages(const DecodeStep& step, const GpuCard& card) {
+  if (!counted(step)) return {};
+  const double layers = step.config->global_layers();
+  Roofline roofline(card);
+  if (step.method.name == "sparq") {
+    const double chunks = static_cast<double>(step.stored) / chunk_tokens * counted_kv_heads * layers;
+    roofline.add(each_layer[0], layers);
+    roofline.add(scan(step.columns), chunks);
+    for (const Cost& cost : {each_layer[1], each_layer[2]}) roofline.add(cost, layers);
+    for (const Cost& cost : selection) roofline.add(cost, chunks);
+    roofline.add(each_layer[3], layers);
+  }
+  roofline.add(selected_row, rows(step, Place::link, Kind::rows));
+  roofline.add(tail_row, rows(step, Place::device, Kind::rows));
+  roofline.add(dense_row, rows(step, Place::link, Kind::dense));
+  for (const Cost& cost : merging) roofline.add(cost, layers);
+  roofline.add(weights, static_cast<double>(step.weight_bytes) / 1024);
+  return roofline.stages();
+}
+
+}  // namespace hayloft::runtime::plan
