@@ -154,7 +154,8 @@ class Backend {
   // where that makes no sense.
   virtual std::shared_ptr<offload::ChunkListener> pinning() { return nullptr; }
   virtual DeviceMemory memory() const { return {}; }
-  // What operations of that shape take of the budget while they run, at most, besides what they are given.
+  // What operations of that shape take of the budget while they run, at most, besides what they are given and what is
+  // set aside for them, which memory() counts as used.
   virtual std::uint64_t scratch_bytes(const ScratchShape&) const { return 0; }
 
   // For benchmarks: measures the parts of the operations from now on, or stops; stage_times() then says how long each
@@ -172,6 +173,8 @@ class Backend {
 
   // Memory. allocate throws Error when the device budget is exhausted; contents are undefined.
   virtual Buffer allocate(std::uint64_t bytes, Stream stream) = 0;
+  // For what stays as long as a model does: kept apart from what comes and goes.
+  virtual Buffer allocate_weights(std::uint64_t bytes, Stream stream) { return allocate(bytes, stream); }
   virtual void to_device(void* device, const void* host, std::uint64_t bytes, Stream stream) = 0;
   virtual void to_host(void* host, const void* device, std::uint64_t bytes, Stream stream) = 0;  // done on return
   virtual void copy(void* to, const void* from, std::uint64_t bytes,

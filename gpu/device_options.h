@@ -16,6 +16,7 @@ enum class KvHost : std::uint8_t { automatic, pinned, staged, mmap };
 
 // How much of the device is used, and how K and V reach it.
 struct CudaOptions {
+  int device = 0;  // of those that this process sees, --device cuda:N
   // Budget of device memory, --gpu-memory: everything that this process takes of it, what CUDA itself needs included.
   // 0: what is free, less a reserve.
   std::uint64_t memory_bytes = 0;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 
 #include "gpu/backend.h"
@@ -16,12 +17,45 @@ inline constexpr std::uint64_t cuda_mebibyte = std::uint64_t{1} << 20;  // bytes
 inline constexpr std::uint64_t cuda_context_bytes = 640 * cuda_mebibyte;
 inline constexpr std::uint64_t cuda_workspace_bytes = 32 * cuda_mebibyte;  // of cuBLAS, as NVIDIA advises at most
 
+// What pinned memory takes of the device: an entry of 8 bytes in its page tables for every page of 4 KiB.
+inline std::uint64_t cuda_page_table_bytes(std::uint64_t pinned_bytes) {
+  return pinned_bytes / 512;
+}
+
+// What of a budget is set aside for operations: enough for the prompt of a small model, and from 2.3 GiB on for all
+// that cuda_scratch_bytes() counts at the shape of Llama-3-8B.
+inline std::uint64_t cuda_step_bytes(std::uint64_t budget_bytes) {
+  constexpr std::uint64_t step = 32 * cuda_mebibyte;  // that the driver's pools grow by
+  return std::clamp(budget_bytes / 8 / step * step, 2 * step, 9 * step);
+}
+
 // Scratch of operations, at most; they make do with less where the budget is small.
 inline constexpr std::uint64_t cuda_selection_bytes = 256 * cuda_mebibyte;  // logits and keys of SparQ's selection
 inline constexpr std::uint64_t cuda_stream_bytes = 32 * cuda_mebibyte;      // of one of two buffers of dense rows
 inline constexpr std::uint64_t cuda_spill_bytes = 32 * cuda_mebibyte;       // of blocks on their way out
 inline constexpr std::uint64_t cuda_tile_bytes = 32 * cuda_mebibyte;        // products of prefill's attention
 inline constexpr std::uint64_t cuda_panel_bytes = 32 * cuda_mebibyte;       // packed weights unpacked for a prompt
+// What a prompt is not read with less than: tiles of a few tokens, or buffers of a few rows, would take many times as
+// long.
+inline constexpr std::uint64_t cuda_least_stream_bytes = cuda_mebibyte;
+inline constexpr int cuda_least_tile_tokens = 32;
+
+// Prefill's attention goes through so many keys at a time, for so many tokens of a chunk of T as these bytes hold
+// products (f32) and weights (f16) of: as many as fill whole tiles of tensor cores where there are enough of them, so
+// that a chunk leaves no remainder of a few.
+inline constexpr int cuda_tile_keys = 1024;
+inline constexpr int cuda_tile_tokens = 128;
+inline constexpr int cuda_most_tile_tokens = 512;
+inline std::uint64_t cuda_tile_bytes_of(int tokens, int query_heads) {
+  return static_cast<std::uint64_t>(tokens) * static_cast<std::uint64_t>(query_heads) * cuda_tile_keys * 6;
+}
+inline int cuda_tokens_of_tile(std::uint64_t bytes, int query_heads, int T) {
+  const std::uint64_t fit = bytes / cuda_tile_bytes_of(1, query_heads);
+  const int most = static_cast<int>(std::clamp<std::uint64_t>(fit, 1, cuda_most_tile_tokens));
+  if (most >= T) return T;
+  return most >= cuda_tile_tokens ? most / cuda_tile_tokens * cuda_tile_tokens
+                                  : static_cast<int>(std::bit_floor(static_cast<unsigned>(most)));
+}
 
 // CUDA's Backend::scratch_bytes(): the most that is taken at a time, by one operation, which is selection, or prefill's
 // attention (queries in f16, states of every query in f32) with its stream of rows, or the activations of a matrix

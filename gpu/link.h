@@ -13,6 +13,7 @@
 namespace hayloft::gpu {
 
 struct LinkOptions {
+  int device = 0;                         // CudaOptions::device
   std::vector<std::uint64_t> footprints;  // of host memory that is read; empty: 1, 4, 16 and 64 GiB as memory
                                           // and the time to pin them allow
 };

@@ -20,8 +20,12 @@ class NoDevice : public Error {
   using Error::Error;
 };
 
+// How many CUDA devices this process sees, which CudaOptions::device counts.
+int cuda_devices() noexcept;
+
 // Throws Error saying why when there is no CUDA device that can be used as asked, NoDevice when there is none at all.
-// threads must outlive the backend and the arenas that pin through it.
+// threads must outlive the backend and the arenas that pin through it. Every thread that calls the backend has its CUDA
+// device set, and keeps it.
 std::unique_ptr<Backend> make_cuda_backend(const offload::Threads& threads, const CudaOptions& options = {});
 
 }  // namespace hayloft::gpu

@@ -4,6 +4,10 @@
 
 namespace hayloft::gpu {
 
+int cuda_devices() noexcept {
+  return 0;
+}
+
 std::unique_ptr<Backend> make_cuda_backend(const offload::Threads&, const CudaOptions&) {
   throw NoDevice("--device cuda: this build of hayloft has no CUDA backend; use --device cpu");
 }

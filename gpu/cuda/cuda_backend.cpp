@@ -7,6 +7,7 @@
 
 #include "gpu/cuda/api/device.h"
 #include "gpu/cuda/api/refuse.h"
+#include "gpu/cuda/memory/host_copy.h"
 #include "gpu/cuda/memory/upload.h"
 #include "gpu/device_plan.h"
 #include "gpu/make_backend.h"
@@ -24,10 +25,9 @@ constexpr std::uint64_t kPieceBytes = 8 * kMiB;  // of the staging ring: long en
 constexpr int kPieces = 4;
 constexpr std::uint64_t kMoveBytes = 4 * kMiB;  // of an overlapping copy at a time
 
-// The first of the devices that CUDA_VISIBLE_DEVICES leaves.
-int open_device() {
-  require_device();
-  constexpr int device = 0;
+// One of the devices that CUDA_VISIBLE_DEVICES leaves.
+int open_device(int device) {
+  require_device(device);
   HAYLOFT_CUDA(cudaSetDevice(device));
   if (!attribute(cudaDevAttrMemoryPoolsSupported, device) || !attribute(cudaDevAttrCanMapHostMemory, device)) {
     refuse(
@@ -50,6 +50,10 @@ std::uint64_t arena_budget(std::uint64_t asked) {
            format_bytes(total), "; lower it, or end what else uses the device");
   }
   return asked - cuda_context_bytes;
+}
+
+DeviceArena make_arena(int device, std::uint64_t budget) {
+  return {device, budget, cuda_step_bytes(budget)};
 }
 
 std::string describe(int device, std::uint64_t budget) {
@@ -79,9 +83,9 @@ void queue_copy(void* to, const void* from, std::uint64_t bytes, cudaStream_t st
 
 CudaBackend::CudaBackend(const offload::Threads& threads, const CudaOptions& options)
     : threads_(threads),
-      device_(open_device()),
+      device_(open_device(options.device)),
       pin_host_(options.kv_host == KvHost::automatic || options.kv_host == KvHost::pinned),
-      arena_(device_, arena_budget(options.memory_bytes)),
+      arena_(make_arena(device_, arena_budget(options.memory_bytes))),
       pins_(std::make_shared<HostPins>(options.kv_host, device_, threads, options.on_warning)),
       staging_(kPieceBytes, kPieces),
       context_{{device_, compute_, copies_, arena_, *pins_, order_},
@@ -96,13 +100,17 @@ CudaBackend::CudaBackend(const offload::Threads& threads, const CudaOptions& opt
                stages_,
                threads},
       spill_image_(context_, spills_),
-      workspace_(context_, cuda_workspace_bytes, compute_),
+      workspace_(context_, cuda_workspace_bytes, compute_, DeviceArena::Purpose::lasting),
       cublas_(compute_, workspace_, cuda_workspace_bytes),
       tables_(context_) {
+  pins_->charge_to(&arena_);
   arena_.when_short([this](std::uint64_t bytes) { tables_.spare(bytes); });
 }
 
-CudaBackend::~CudaBackend() {  // what is still queued may use anything below
+CudaBackend::~CudaBackend() {
+  use_device(device_);  // of streams, memory and cuBLAS
+  pins_->charge_to(nullptr);
+  // What is still queued may use anything below.
   cudaStreamSynchronize(copies_);
   cudaStreamSynchronize(spills_);
   cudaStreamSynchronize(compute_);
@@ -118,11 +126,16 @@ DeviceMemory CudaBackend::memory() const {
 }
 
 std::uint64_t CudaBackend::scratch_bytes(const ScratchShape& shape) const {
-  return cuda_scratch_bytes(shape);
+  const std::uint64_t set_aside = cuda_step_bytes(arena_.budget_bytes());
+  return std::max(set_aside, cuda_scratch_bytes(shape)) - set_aside;
 }
 
 Buffer CudaBackend::allocate(std::uint64_t bytes, Stream stream) {
   return Buffer(this, arena_.allocate(bytes, native(stream)), bytes, stream);
+}
+
+Buffer CudaBackend::allocate_weights(std::uint64_t bytes, Stream stream) {
+  return Buffer(this, arena_.allocate(bytes, native(stream), DeviceArena::Purpose::lasting), bytes, stream);
 }
 
 void CudaBackend::to_device(void* device, const void* host, std::uint64_t bytes, Stream stream) {
@@ -136,13 +149,11 @@ void CudaBackend::to_host(void* host, const void* device, std::uint64_t bytes, S
 }
 
 void CudaBackend::queue_to_device(void* device, const void* host, std::uint64_t bytes, Stream stream) {
-  if (bytes == 0) return;
-  check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, native(stream)), "cudaMemcpyAsync", bytes);
+  copy_to_device(*pins_, device, host, bytes, native(stream));
 }
 
 void CudaBackend::queue_to_host(void* host, const void* device, std::uint64_t bytes, Stream stream) {
-  if (bytes == 0) return;
-  check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, native(stream)), "cudaMemcpyAsync", bytes);
+  copy_to_host(*pins_, host, device, bytes, native(stream));
 }
 
 void CudaBackend::copy(void* to, const void* from, std::uint64_t bytes, Stream stream) {
@@ -168,10 +179,18 @@ void CudaBackend::synchronize(Stream stream) {
 }
 
 void CudaBackend::release(void* data, std::uint64_t bytes, Stream stream) noexcept {
-  arena_.free(data, bytes, native(stream));
+  use_device(device_);
+  arena_.free(data, bytes, handle(stream));
 }
 
 }  // namespace cuda
+
+int cuda_devices() noexcept {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();
+  return 0;
+}
 
 std::unique_ptr<Backend> make_cuda_backend(const offload::Threads& threads, const CudaOptions& options) {
   return std::make_unique<cuda::CudaBackend>(threads, options);

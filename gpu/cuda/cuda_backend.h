@@ -8,6 +8,7 @@
 
 #include "gpu/backend.h"
 #include "gpu/cuda/api/cublas.h"
+#include "gpu/cuda/api/device.h"
 #include "gpu/cuda/api/stage_clock.h"
 #include "gpu/cuda/context.h"
 #include "gpu/cuda/memory/host_pins.h"
@@ -41,6 +42,7 @@ class CudaBackend final : public Backend {
   void order(Stream before, Stream after) override { order_(native(before), native(after)); }
 
   Buffer allocate(std::uint64_t bytes, Stream stream) override;
+  Buffer allocate_weights(std::uint64_t bytes, Stream stream) override;
   void to_device(void* device, const void* host, std::uint64_t bytes, Stream stream) override;
   void to_host(void* host, const void* device, std::uint64_t bytes, Stream stream) override;
   void copy(void* to, const void* from, std::uint64_t bytes, Stream stream) override;
@@ -73,7 +75,12 @@ class CudaBackend final : public Backend {
                     std::int32_t* positions, float* alpha, Stream queue) override;
 
  private:
+  // CUDA's stream, ready to be used by the calling thread: its device is the backend's from here on.
   cudaStream_t native(Stream stream) const {
+    HAYLOFT_CUDA(use_device(device_));
+    return handle(stream);
+  }
+  cudaStream_t handle(Stream stream) const {
     return stream.handle ? static_cast<cudaStream_t>(stream.handle) : static_cast<cudaStream_t>(compute_);
   }
   void release(void* data, std::uint64_t bytes, Stream stream) noexcept override;

@@ -31,11 +31,13 @@ void TailSlots::forget() {
 }
 
 std::int64_t TailSlots::capacity_for(int T, const CacheOptions& options) const {
-  // Twice what is live: the rows then move once per `needed` appended tokens, not at every token. A global layer's tail
-  // never holds more than a block and the window besides what is being appended.
+  // Twice what is live, so that rows seldom move while the tail grows, up to what it will ever hold besides the tokens
+  // being appended: a block and the window in a global layer, where a block leaves before there is no room and what is
+  // left moves once per block. A sliding window loses one token with each that it gains, and moves once per quarter.
   const std::int64_t needed = tokens + T;
-  const std::int64_t steady = window > 0 ? window : options.block_tokens + options.window;
-  return std::max({capacity, needed, std::min(2 * needed, steady + std::max<std::int64_t>(T, steady))});
+  const std::int64_t most =
+      window > 0 ? window + std::max<std::int64_t>(T, (window + 3) / 4) : options.block_tokens + options.window + T;
+  return std::max({capacity, needed, std::min(2 * needed, most)});
 }
 
 std::int64_t TailSlots::full_blocks(std::int64_t T, const CacheOptions& options) const {

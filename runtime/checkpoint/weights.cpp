@@ -130,7 +130,7 @@ class Uploader {
       std::memcpy(weights_.host_table.get(), host, bytes);
       return weights_.host_table.get();
     }
-    weights_.buffers.push_back(backend_->allocate(bytes, stream_));
+    weights_.buffers.push_back(backend_->allocate_weights(bytes, stream_));
     void* device = weights_.buffers.back().as<void>();
     backend_->to_device(device, host, bytes, stream_);
     return device;

@@ -84,8 +84,11 @@ PlanMemory plan_memory(const PlanRequest& request) {
   memory.embedding = memory.apart ? request.weights.host_bytes : 0;
   memory.weights = request.weights.bytes - memory.embedding;
   if (memory.apart) {
-    memory.scratch = gpu::cuda_context_bytes + gpu::cuda_workspace_bytes +
-                     gpu::cuda_scratch_bytes(scratch_shape(request.config, chunk));
+    const std::uint64_t pinned = store - std::min(store, memory.mapped);
+    memory.scratch =
+        gpu::cuda_context_bytes + gpu::cuda_workspace_bytes + gpu::cuda_page_table_bytes(pinned) +
+        std::max(gpu::cuda_step_bytes(request.device_budget - std::min(request.device_budget, gpu::cuda_context_bytes)),
+                 gpu::cuda_scratch_bytes(scratch_shape(request.config, chunk)));
   }
   memory.program = program_bytes(request.threads, chunk, request.tokenizer_file_bytes);
   memory.text = static_cast<std::uint64_t>(request.tokens) * text_bytes_per_token;

@@ -77,6 +77,28 @@ TEST_F(PrefillWaits, DoNotGrowWithTheNumberOfChunksTimesLayers) {
   EXPECT_EQ(waits(9 * chunk, {.layer = true, .hidden = false}), passing);
 }
 
+TEST_F(PrefillWaits, ASearchForEachTokenAsksForAChunksQueriesAtOnce) {
+  const std::unique_ptr<gpu::Backend> cuda = testing::make_cuda();
+  offload::Arena arena(topology, pinned_by(*cuda));
+  const Model model(testing::golden_models() / "llama", *cuda);
+  const auto waits = [&](int chunk_tokens) {
+    runtime::SessionOptions options;
+    options.cache.block_tokens = block;
+    options.cache.window = window;
+    options.chunk_tokens = chunk_tokens;
+    options.prefill.kind = runtime::PrefillOptions::Kind::topk;
+    options.prefill.k = {4, 0};
+    options.prefill.window = 8;
+    runtime::Session session(model, arena, options);
+    session.append(std::vector<std::int32_t>(4 * block, 7));
+    const std::int64_t before = host_waits();
+    session.append(std::vector<std::int32_t>(static_cast<std::size_t>(chunk_tokens), 9));
+    return host_waits() - before;
+  };
+  waits(6);  // pins
+  EXPECT_EQ(waits(6), waits(3));
+}
+
 TEST_F(PrefillWaits, HiddenStatesMayPassThroughAnyMemoryInAnyOrder) {
   const int tokens = 5 * chunk + 3;
   const std::vector<float> expected = read(tokens, {.layer = true, .hidden = true}).logits;

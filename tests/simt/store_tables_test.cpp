@@ -1,5 +1,6 @@
 #include "gpu/cuda/memory/store_tables.h"
 
+#include <latch>
 #include <thread>
 
 #include "gpu/cuda/memory/device_arena.h"
@@ -102,7 +103,6 @@ TEST_F(StoreTablesTest, BlocksInPageableMemoryAreNotPinned) {
   RandomCache pinned(shape, pins);
   EXPECT_FALSE(tables.pinned(pageable.view().store));
   EXPECT_TRUE(tables.pinned(pinned.view().store));
-  EXPECT_THROW(tables.find(pageable.view().store, stream), std::logic_error);
 
   // Some of both.
   std::vector<const std::byte*> blocks(pinned.view().store.blocks.begin(), pinned.view().store.blocks.end());
@@ -110,6 +110,21 @@ TEST_F(StoreTablesTest, BlocksInPageableMemoryAreNotPinned) {
   offload::LayerView mixed = pinned.view().store;
   mixed.blocks = blocks;
   EXPECT_FALSE(tables.pinned(mixed));
+  const std::vector<BlockRun> runs = tables.runs(mixed);
+  ASSERT_EQ(runs.size(), 2u);
+  EXPECT_TRUE(runs[0].in_place);
+  EXPECT_EQ(runs[0].end, static_cast<std::int64_t>(blocks.size()) - 1);
+  EXPECT_FALSE(runs[1].in_place);
+  EXPECT_EQ(runs[1].begin, runs[0].end);
+  expect_table_of(mixed, tables.find(mixed, stream), stream);  // with the place of the last one empty
+}
+
+TEST_F(StoreTablesTest, ATableThatCouldNotBeUploadedWholeIsUploadedAgain) {
+  shape.stored = 700 * 16;  // in two launches
+  RandomCache cache(shape, pins);
+  simt::fail_call("cudaLaunchKernelEx", 2, cudaErrorNotSupported);
+  EXPECT_THROW(tables.find(cache.view().store, stream), Error);
+  expect_table_of(cache.view().store, tables.find(cache.view().store, stream), stream);
 }
 
 TEST_F(StoreTablesTest, MemoryThatIsPinnedLaterIsFoundOut) {
@@ -188,16 +203,23 @@ TEST_F(ShortOfMemory, TablesMakeRoomForEachOther) {
   device_memory.free(rest, (1 << 20) - 3 * table_bytes, stream);
 }
 
-TEST_F(ShortOfMemory, WhatAThreadFoundLastIsNotTakenFromIt) {
+TEST_F(ShortOfMemory, WhatAThreadFoundLastIsNotTakenFromItWhileItLives) {
   const DeviceStore mine = tables.find(views[0], stream);
   DeviceStore its;
+  std::latch found(1), looked_at(1);
   std::thread other([&] {
     for (int i = 1; i < layers; ++i) its = tables.find(views[index(i)], stream);
     expect_room((1 << 20) - 3 * table_bytes);
+    found.count_down();
+    looked_at.wait();
   });
-  other.join();
+  found.wait();
   expect_table_of(views[0], mine, stream);
   expect_table_of(views[layers - 1], its, stream);
+  EXPECT_THROW(expect_room((1 << 20) - 2 * table_bytes), Error);
+  looked_at.count_down();
+  other.join();
+  expect_room((1 << 20) - 2 * table_bytes);  // mine, and what it is rounded up to
   EXPECT_THROW(expect_room((1 << 20) - table_bytes), Error);
   expect_table_of(views[0], mine, stream);
 }

@@ -79,6 +79,7 @@ class LinkCommand : public Command {
     // The link first: its figures are kept as they come, and a profile is nothing until it is whole.
     std::optional<gpu::LinkReport> link;
     if (environment->backend->name() == "cuda") {
+      link_options_.device = machine_.cuda.device;
       link = gpu::measure_link(environment->topology, environment->threads, link_options_,
                                [&](const std::string& what, const gpu::LinkReport& so_far) {
                                  note("link: {}\n", what);

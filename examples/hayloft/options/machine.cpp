@@ -16,6 +16,21 @@ std::uint64_t read_memory(const std::string& option, const std::string& text) {
   return bytes;
 }
 
+void read_device(const std::string& text, MachineOptions& options) {
+  const std::string prefix = "cuda:";
+  options.cuda.device = 0;
+  if (text == "auto" || text == "cpu" || text == "cuda") {
+    options.device = text;
+    return;
+  }
+  const std::string number = text.rfind(prefix, 0) == 0 ? text.substr(prefix.size()) : "";
+  if (number.empty() || number.size() > 4 || number.find_first_not_of("0123456789") != std::string::npos) {
+    fail("--device {}: must be one of auto|cpu|cuda|cuda:N, where N counts the devices of --list-devices from 0", text);
+  }
+  options.device = "cuda";
+  options.cuda.device = std::stoi(number);
+}
+
 void add_memory_options(CLI::App& app, MachineOptions& options) {
   add_text(
       app, "--host-memory", "BYTES",
@@ -45,9 +60,9 @@ void add_memory_options(CLI::App& app, MachineOptions& options) {
 }
 
 void add_device_options(CLI::App& app, MachineOptions& options) {
-  add_choice<std::string>(app, "--device", {{"auto", "auto"}, {"cpu", "cpu"}, {"cuda", "cuda"}},
-                          "Device that computes; auto prefers CUDA",
-                          [&](std::string device) { options.device = std::move(device); })
+  add_text(
+      app, "--device", "auto|cpu|cuda|cuda:N", [&](const std::string& text) { read_device(text, options); },
+      "Device that computes; auto prefers CUDA, cuda is cuda:0")
       ->default_str("auto");
   add_text(
       app, "-t,--threads", "N",

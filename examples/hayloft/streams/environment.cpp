@@ -1,5 +1,7 @@
 #include "examples/hayloft/streams/environment.h"
 
+#include <algorithm>
+
 #include "examples/hayloft/streams/messages.h"
 #include "gpu/make_backend.h"
 #include "offload/error.h"
@@ -115,10 +117,16 @@ std::string list_devices() {
   std::string text =
       fmt::format("cpu   {}; {} of the memory can be taken\n", gpu::make_cpu_backend(threads)->description(),
                   format_bytes(offload::Topology().available_bytes()));
-  try {
-    text += fmt::format("cuda  {}\n", gpu::make_cuda_backend(threads)->description());
-  } catch (const Error& error) {
-    text += fmt::format("cuda  none: {}\n", error.what());
+  const int devices = gpu::cuda_devices();
+  for (int device = 0; device < std::max(1, devices); ++device) {
+    text += devices > 1 ? fmt::format("cuda:{}  ", device) : "cuda  ";
+    try {
+      gpu::CudaOptions options;
+      options.device = device;
+      text += gpu::make_cuda_backend(threads, options)->description() + "\n";
+    } catch (const Error& error) {
+      text += fmt::format("none: {}\n", error.what());
+    }
   }
   return text;
 }

@@ -8,8 +8,12 @@
 // What CUDA and the system say of a device.
 namespace hayloft::gpu::cuda {
 
-// Throws NoDevice, saying why, unless this process sees a device.
-void require_device();
+// Throws NoDevice, saying why, unless this process sees a device, and Error unless this is one of them.
+void require_device(int device);
+
+// Makes the device the calling thread's, as CUDA asks of every thread that launches, allocates or records on it; it
+// stays so. Nothing else is done when it is that already.
+cudaError_t use_device(int device) noexcept;
 
 int attribute(cudaDeviceAttr which, int device);
 

@@ -2,6 +2,7 @@
 #include "gpu/cuda/kernels/elementwise.cuh"
 #include "gpu/cuda/kernels/launch.h"
 #include "gpu/cuda/kernels/quantise.cuh"
+#include "gpu/cuda/memory/host_copy.h"
 #include "gpu/cuda/memory/spill_image.h"
 #include "gpu/device_plan.h"
 
@@ -147,9 +148,7 @@ void CudaBackend::spill(const CacheView& cache, int tokens, const offload::Block
            stride, tokens, shape, image);
     launch("value_sum", value_sum_kernel, {dim3(blocks_for(layout.head_dim, kWarp), y), dim3(kSpillThreads)}, stream,
            from, stride, tokens, shape, image);
-    check(cudaMemcpyAsync(block + static_cast<std::uint64_t>(head) * layout.head_bytes, image, bytes,
-                          cudaMemcpyDeviceToHost, stream),
-          "cudaMemcpyAsync", bytes);
+    copy_to_host(context_.pins, block + static_cast<std::uint64_t>(head) * layout.head_bytes, image, bytes, stream);
   }
 }
 

@@ -28,14 +28,19 @@ namespace {
 // Of products and weights: what the second-level cache of a recent card has room for.
 constexpr std::uint64_t kTileBytes = cuda_tile_bytes;
 constexpr std::uint64_t kBudgetShare = 8;  // of what is left, for them
-constexpr int kBlockTokens = 512;
 
+static_assert(kTileKeys == cuda_tile_keys);
+
+// Of a share of what is left where that is much, and of whole tiles of tensor cores as long as they fit beside the two
+// buffers of rows. Never fewer than a minimum: the allocation then says what is missing.
 int tokens_of_a_block(const Context& context, int query_heads, int T) {
-  const std::uint64_t budget = context.arena.budget_bytes();
-  const std::uint64_t left = budget - std::min(budget, context.arena.used_bytes());
-  const std::uint64_t per_token = static_cast<std::uint64_t>(query_heads) * kTileKeys * (sizeof(float) + sizeof(f16));
-  const std::uint64_t tokens = std::min(kTileBytes, left / kBudgetShare) / per_token;
-  return static_cast<int>(std::clamp<std::uint64_t>(tokens, 1, static_cast<std::uint64_t>(std::min(T, kBlockTokens))));
+  constexpr std::uint64_t buffers = 2 * cuda_least_stream_bytes;
+  const std::uint64_t least = cuda_tile_bytes_of(std::min(T, cuda_least_tile_tokens), query_heads);
+  const std::uint64_t whole = cuda_tile_bytes_of(std::min(T, cuda_tile_tokens), query_heads);
+  const std::uint64_t room = context.arena.room_for_step(whole + buffers);
+  const std::uint64_t left = room - std::min(room, buffers);
+  const std::uint64_t bytes = std::clamp(left / kBudgetShare, std::min(left, whole), std::max(left, whole));
+  return cuda_tokens_of_tile(std::max(least, std::min(kTileBytes, bytes)), query_heads, T);
 }
 
 // The oldest position that the cache still holds, and where the sinks end that a windowed query sees beside its window.

@@ -9,7 +9,6 @@
 #include "gpu/cuda/kernels/merge.cuh"
 #include "gpu/cuda/kernels/rows.cuh"
 #include "gpu/cuda/memory/row_stream.h"
-#include "gpu/cuda/memory/upload.h"
 #include "index/scan/exact_search.h"
 
 namespace hayloft::gpu::cuda {
@@ -55,7 +54,7 @@ class Decode {
     base_.group = query_heads / cache.kv_heads;
     base_.head_dim = cache.head_dim;
     base_.scale = index::exact_scale(cache.head_dim);
-    if (stored_ && in_place_) base_.store = context.tables.find(cache.store, stream);
+    if (stored_) base_.store = context.tables.find(cache.store, stream);
     sort_rows();
   }
 
@@ -128,7 +127,7 @@ class Decode {
   cudaStream_t stream_;
   int query_heads_;
   bool stored_;                        // whether there is a store
-  bool in_place_;                      // whether kernels may read it
+  bool in_place_;                      // whether kernels may read all of it
   AttendRows base_;                    // with the rows that kernels read where they lie
   int parts_ = 0;                      // of base_
   Attended::Range streamed_[2];        // in the store, brought to the device in chunks
@@ -215,7 +214,6 @@ void Decode::merge(float* out) const {
   const int parts = what_.alpha ? static_cast<int>(blocks_for(cache_.tail.tokens, kMeanRows)) : 0;
   const std::int64_t head_values = static_cast<std::int64_t>(cache_.kv_heads) * d;
   const Scratch<float> tail(context_, head_values * parts, stream_);
-  std::optional<Scratch<float>> sent;
   MeanValue mean;
   mean.group = base_.group;
   if (what_.alpha) {
@@ -227,14 +225,7 @@ void Decode::merge(float* out) const {
     launch("sum_values", sum_values,
            {dim3(static_cast<unsigned>(parts), static_cast<unsigned>(cache_.kv_heads)), dim3(kMaxHeadDim / 2)}, stream_,
            rows, cache_.tail.tokens, d, tail.data());
-    if (stored_ && in_place_) {
-      mean.stored = base_.store.value_sum;
-    } else if (stored_) {
-      sent.emplace(context_, head_values, stream_);
-      upload(sent->data(), cache_.store.value_sum.data(), static_cast<std::uint64_t>(head_values) * sizeof(float),
-             stream_);
-      mean.stored = *sent;
-    }
+    if (stored_) mean.stored = base_.store.value_sum;
   }
   launch("merge_states", merge_states, {dim3(static_cast<unsigned>(query_heads_)), dim3(kMergeThreads)}, stream_,
          base_.states, mean, d, out);

@@ -42,6 +42,35 @@ Link link_over(const Context& context, const offload::LayerView& store, int rank
   return bytes_per_copy(context.pins, store, rank) < context.least_copy_bytes ? Link::sm : asked;
 }
 
+// Positions [begin, end), whole chunks but for the store's last one, whose columns kernels may read in place, or not.
+struct Stretch {
+  std::int64_t begin;
+  std::int64_t end;
+  bool in_place;
+};
+
+// A chunk is read in place when all of its blocks are.
+std::vector<Stretch> stretches_of(const std::vector<BlockRun>& runs, const offload::LayerView& store) {
+  const std::int64_t block = store.layout->block_tokens;
+  std::vector<Stretch> stretches;
+  const auto add = [&](std::int64_t end, bool in_place) {
+    const std::int64_t begin = stretches.empty() ? 0 : stretches.back().end;
+    if (begin >= end) return;
+    if (!stretches.empty() && stretches.back().in_place == in_place) {
+      stretches.back().end = end;
+    } else {
+      stretches.push_back({begin, end, in_place});
+    }
+  };
+  for (const BlockRun& run : runs) {
+    if (run.in_place) continue;
+    add(run.begin * block / kChunkTokens * kChunkTokens, true);
+    add(std::min(chunks_of(run.end * block) * kChunkTokens, store.tokens), false);
+  }
+  add(store.tokens, true);
+  return stretches;
+}
+
 ColumnSource in_place(const DeviceStore& store) {
   ColumnSource source;
   source.blocks = store.blocks;
@@ -113,16 +142,19 @@ class SparqSelector {
     scan_.logits = logits_;
     scan_.stride = stride();
     scan_.partials = {partials_, partials_ + heads_at_once_ * group_ * partial_stride(), partial_stride()};
-    const bool staged = !context.tables.pinned(cache.store);
-    const Link link = staged ? Link::copy : link_over(context, cache.store, args.rank);
-    if (link != Link::copy) store_ = context.tables.find(cache.store, stream);
-    if (link != Link::sm) {
+    stretches_ = stretches_of(context.tables.runs(cache.store), cache.store);
+    const auto direct = [](const Stretch& stretch) { return stretch.in_place; };
+    const bool staged = !std::all_of(stretches_.begin(), stretches_.end(), direct);
+    if (std::any_of(stretches_.begin(), stretches_.end(), direct)) {
+      link_ = link_over(context, cache.store, args.rank);
+      if (link_ != Link::copy) store_ = context.tables.find(cache.store, stream);
+    }
+    if (link_ != Link::sm || staged) {
       host_components_ = fetch(components_.data(), std::int64_t{cache.kv_heads} * args.rank, stream);
       std::optional<HostGather> gather;
       if (staged) gather.emplace(HostGather{context.staging, context.threads});
       tiles_.emplace(context, cache.store, host_components_, args.rank, gather, stream);
     }
-    if (link == Link::both) in_place_per_copied_ = kInPlacePerCopied;
   }
 
   void run(std::int32_t* positions, float* alpha) {
@@ -183,19 +215,26 @@ class SparqSelector {
     }
   }
 
-  // The columns come in tiles, with Link::both some of the tiles' turns are read in place: while a tile is being copied
-  // the multiprocessors read the ones before and after it.
+  // What is not read in place comes in tiles. With Link::both some of the tiles' turns are read in place: while a tile
+  // is being copied the multiprocessors read the ones before and after it.
   void scan_tiles(int first, int heads) {
     std::vector<ColumnRange> copied;
     std::vector<std::pair<std::size_t, ColumnRange>> here;  // before which of the copied ones
     std::int64_t turn = 0;
     for (int head = first; head < first + heads; ++head) {
-      for (std::int64_t begin = 0; begin < cache_.store.tokens; begin += tiles_->tokens(), ++turn) {
-        const ColumnRange range{head, begin, std::min(begin + tiles_->tokens(), cache_.store.tokens)};
-        if (turn % (1 + in_place_per_copied_) == 0) {
-          copied.push_back(range);
-        } else {
-          here.emplace_back(copied.size(), range);
+      for (const Stretch& stretch : stretches_) {
+        if (stretch.in_place && link_ == Link::sm) {
+          here.emplace_back(copied.size(), ColumnRange{head, stretch.begin, stretch.end});
+          continue;
+        }
+        const std::int64_t in_place_per_copied = stretch.in_place && link_ == Link::both ? kInPlacePerCopied : 0;
+        for (std::int64_t begin = stretch.begin; begin < stretch.end; begin += tiles_->tokens(), ++turn) {
+          const ColumnRange range{head, begin, std::min(begin + tiles_->tokens(), stretch.end), !stretch.in_place};
+          if (turn % (1 + in_place_per_copied) == 0) {
+            copied.push_back(range);
+          } else {
+            here.emplace_back(copied.size(), range);
+          }
         }
       }
     }
@@ -246,10 +285,11 @@ class SparqSelector {
   RadixSelect passes_;               // of the heads' lists
 
   ColumnScan scan_;
-  DeviceStore store_;  // where columns are read in place
+  std::vector<Stretch> stretches_;  // of the store
+  Link link_ = Link::sm;            // how those come that could be read in place
+  DeviceStore store_;               // where columns are read in place
   std::vector<std::int32_t> host_components_;
   std::optional<ColumnTiles> tiles_;
-  std::int64_t in_place_per_copied_ = 0;
 };
 
 }  // namespace

@@ -31,6 +31,12 @@ std::string words(const offload::PageKind& kind) {
   return (kind.transparent ? "transparent pages of " : "pages of ") + format_bytes(kind.bytes);
 }
 
+std::uint64_t free_bytes() {
+  std::size_t free = 0, total = 0;
+  HAYLOFT_CUDA(cudaMemGetInfo(&free, &total));
+  return free;
+}
+
 class LinkBench {
  public:
   LinkBench(const offload::Topology& topology, const offload::Threads& threads, const LinkOptions& options,
@@ -127,6 +133,7 @@ class LinkBench {
                                  " s here; name it with --link-footprint to have it all the same");
     }
     const auto begin = std::chrono::steady_clock::now();
+    const std::uint64_t free_before = free_bytes();
     std::unique_ptr<PinnedRegion> region;
     try {
       region = std::make_unique<PinnedRegion>(footprint, kind, node, run_.device(), threads_);
@@ -142,6 +149,12 @@ class LinkBench {
     shared.kv_pages = node == report_.node && kind == offload::arena_pages(topology_.huge_pages(), footprint);
     if (shared.kv_pages) seconds_per_byte_ = taken.count() / static_cast<double>(footprint);
     run_.begin_region(shared);
+    // The region's share of the device's page tables.
+    const std::uint64_t free_after = free_bytes();
+    run_.add(
+        "device_memory_of_pinned", "",
+        static_cast<double>(free_before - std::min(free_before, free_after)) * kMiB / static_cast<double>(footprint),
+        "B/MiB");
     measure_whole_copies(run_, *region, threads_);
     measure_columns(run_, *region);
     measure_rows(run_, *region);
@@ -162,7 +175,8 @@ class LinkBench {
 
 LinkReport measure_link(const offload::Topology& topology, const offload::Threads& threads, const LinkOptions& options,
                         const LinkProgress& progress) {
-  cuda::require_device();
+  cuda::require_device(options.device);
+  HAYLOFT_CUDA(cuda::use_device(options.device));
   return cuda::LinkBench(topology, threads, options, progress).run();
 }
 

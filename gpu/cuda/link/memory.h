@@ -89,7 +89,7 @@ class PinnedRegion {
   }
 
   void release() noexcept {
-    for (std::uint64_t at = 0; at < pages_.bytes; at += kLinkPinBytes) pins_.releasing(pages_.data + at, 0);
+    pins_.releasing(pages_.data, pages_.bytes);
     offload::unmap_pages(pages_);
   }
 

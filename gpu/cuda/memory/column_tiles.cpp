@@ -5,6 +5,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "gpu/cuda/memory/host_copy.h"
 #include "gpu/cuda/memory/host_pins.h"
 
 namespace hayloft::gpu::cuda {
@@ -28,11 +29,11 @@ struct Stretch {
   std::ptrdiff_t pitch;  // of more than one
 };
 
-// Of the positions [begin, begin + tokens), those that the blocks have memory for: a last block that is not full is
-// taken whole, so that no scale is cut.
-std::vector<BlockPart> parts_of(const offload::LayerView& view, std::int64_t begin, std::int64_t tokens) {
+// Of the positions [begin, end), to the end of its last chunk so that no scale is cut, those that the blocks have
+// memory for.
+std::vector<BlockPart> parts_of(const offload::LayerView& view, std::int64_t begin, std::int64_t end) {
   const std::int64_t block = view.layout->block_tokens;
-  const std::int64_t end = std::min(begin + tokens, static_cast<std::int64_t>(view.blocks.size()) * block);
+  end = std::min(begin + chunks_of(end - begin) * kChunkTokens, static_cast<std::int64_t>(view.blocks.size()) * block);
   std::vector<BlockPart> parts;
   for (std::int64_t t = begin; t < end;) {
     const std::int64_t length = std::min(end - t, block - t % block);
@@ -88,21 +89,21 @@ std::uint64_t bytes_per_copy(const HostPins& pins, const offload::LayerView& vie
   const std::int64_t tile = tile_tokens(view, rank, kColumnTileBytes);
   std::size_t stretches = 0;
   for (std::int64_t begin = 0; begin < view.tokens; begin += tile) {
-    stretches += stretches_of(pins, parts_of(view, begin, tile)).size();
+    stretches += stretches_of(pins, parts_of(view, begin, std::min(begin + tile, view.tokens))).size();
   }
   const std::uint64_t copies_each = view.layout->scale_bytes > 0 ? 2 : 1;
   return bytes_of(*view.layout, 1, view.tokens) / std::max<std::uint64_t>(1, stretches * copies_each);
 }
 
 ColumnTiles::ColumnTiles(const DeviceContext& context, const offload::LayerView& view,
-                         std::span<const std::int32_t> components, int rank, std::optional<HostGather> staged,
+                         std::span<const std::int32_t> components, int rank, std::optional<HostGather> gather,
                          cudaStream_t stream)
-    : context_(context), view_(view), components_(components), rank_(rank), staged_(staged), stream_(stream) {
+    : context_(context), view_(view), components_(components), rank_(rank), gather_(gather), stream_(stream) {
   const offload::BlockLayout& layout = *view.layout;
-  if (staged) ring_ = staged->ring.lock();
-  const std::uint64_t most = staged ? std::min(kColumnTileBytes, staged->ring.piece_bytes()) : kColumnTileBytes;
+  if (gather) ring_ = gather->ring.lock();
+  const std::uint64_t most = gather ? std::min(kColumnTileBytes, gather->ring.piece_bytes()) : kColumnTileBytes;
   tokens_ = tile_tokens(view, rank, most);
-  if (staged && bytes_of(layout, rank, tokens_) > most) {
+  if (gather && bytes_of(layout, rank, tokens_) > most) {
     throw std::logic_error("ColumnTiles: a piece of the staging ring does not hold one chunk of the chosen columns");
   }
   column_bytes_ = share(layout.column_bytes, tokens_, layout.block_tokens);
@@ -113,11 +114,17 @@ ColumnTiles::ColumnTiles(const DeviceContext& context, const offload::LayerView&
   tiles_.emplace(context, 2 * static_cast<std::int64_t>(tile_bytes_), stream);
 }
 
+ColumnTiles::~ColumnTiles() {
+  // The tiles are freed on the stream, which what is being copied into them knows nothing of.
+  if (fetching_) cudaStreamSynchronize(context_.copies);
+}
+
 void ColumnTiles::fetch(const ColumnRange& range) {
   std::byte* tile = tiles_->data() + static_cast<std::uint64_t>(next_) * tile_bytes_;
   context_.order(stream_, context_.copies);
   begin_ = range.begin;
-  if (staged_) {
+  fetching_ = true;
+  if (range.staged) {
     gather(range, tile);
   } else {
     copy(range, tile);
@@ -126,6 +133,7 @@ void ColumnTiles::fetch(const ColumnRange& range) {
 
 ColumnSource ColumnTiles::ready() {
   context_.order(context_.copies, stream_);
+  fetching_ = false;
   ColumnSource source;
   source.base = tiles_->data() + static_cast<std::uint64_t>(next_) * tile_bytes_;
   source.first = begin_;
@@ -141,7 +149,7 @@ ColumnSource ColumnTiles::ready() {
 
 void ColumnTiles::copy(const ColumnRange& range, std::byte* tile) const {
   const offload::BlockLayout& layout = *view_.layout;
-  const std::vector<BlockPart> parts = parts_of(view_, range.begin, tokens_);
+  const std::vector<BlockPart> parts = parts_of(view_, range.begin, range.end);
   const std::vector<Stretch> stretches = stretches_of(context_.pins, parts);
   // One column's runs, `bytes` of them in each part, from `offset` in the block on.
   const auto copy_runs = [&](std::uint64_t offset, std::uint64_t column, std::byte* to) {
@@ -149,9 +157,9 @@ void ColumnTiles::copy(const ColumnRange& range, std::byte* tile) const {
       const BlockPart& part = parts[stretch.first];
       const std::uint64_t bytes = share(column, part.tokens, layout.block_tokens);
       const std::uint64_t pitch = stretch.parts > 1 ? static_cast<std::uint64_t>(stretch.pitch) : bytes;
-      HAYLOFT_CUDA(cudaMemcpy2DAsync(to + share(column, part.offset, layout.block_tokens), bytes,
-                                     part.block + offset + share(column, part.slot, layout.block_tokens), pitch, bytes,
-                                     stretch.parts, cudaMemcpyHostToDevice, context_.copies));
+      copy_rows_to_device(context_.pins, to + share(column, part.offset, layout.block_tokens), bytes,
+                          part.block + offset + share(column, part.slot, layout.block_tokens), pitch, bytes,
+                          stretch.parts, context_.copies);
     }
   };
   const std::uint64_t head = static_cast<std::uint64_t>(range.head) * layout.head_bytes;
@@ -168,15 +176,15 @@ void ColumnTiles::copy(const ColumnRange& range, std::byte* tile) const {
 
 void ColumnTiles::gather(const ColumnRange& range, std::byte* tile) {
   const offload::BlockLayout& layout = *view_.layout;
-  const std::vector<BlockPart> parts = parts_of(view_, range.begin, tokens_);
-  std::byte* piece = staged_->ring.acquire();
+  const std::vector<BlockPart> parts = parts_of(view_, range.begin, range.end);
+  std::byte* piece = gather_->ring.acquire();
   std::byte* scales = piece + static_cast<std::uint64_t>(rank_) * column_bytes_;
   const auto runs = static_cast<std::int64_t>(parts.size());
   const auto copy_run = [&](const BlockPart& part, const std::byte* column, std::uint64_t whole, std::byte* to) {
     std::memcpy(to + share(whole, part.offset, layout.block_tokens),
                 column + share(whole, part.slot, layout.block_tokens), share(whole, part.tokens, layout.block_tokens));
   };
-  staged_->threads.parallel_for(rank_ * runs, 8, [&](std::int64_t begin, std::int64_t end) {
+  gather_->threads.parallel_for(rank_ * runs, 8, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const auto j = static_cast<std::uint64_t>(i / runs);
       const BlockPart& part = parts[static_cast<std::size_t>(i % runs)];
@@ -187,9 +195,15 @@ void ColumnTiles::gather(const ColumnRange& range, std::byte* tile) {
                layout.scale_bytes, scales + j * scale_bytes_);
     }
   });
-  HAYLOFT_CUDA(cudaMemcpyAsync(tile, piece, static_cast<std::uint64_t>(rank_) * (column_bytes_ + scale_bytes_),
-                               cudaMemcpyHostToDevice, context_.copies));
-  staged_->ring.release(context_.copies);
+  const auto send = [&](std::byte* to, const std::byte* from, std::uint64_t whole, std::uint64_t pitch) {
+    const std::uint64_t width = share(whole, parts.back().offset + parts.back().tokens, layout.block_tokens);
+    if (width == 0) return;
+    HAYLOFT_CUDA(cudaMemcpy2DAsync(to, pitch, from, pitch, width, static_cast<std::size_t>(rank_),
+                                   cudaMemcpyHostToDevice, context_.copies));
+  };
+  send(tile, piece, layout.column_bytes, column_bytes_);
+  send(tile + (scales - piece), scales, layout.scale_bytes, scale_bytes_);
+  gather_->ring.release(context_.copies);
 }
 
 }  // namespace hayloft::gpu::cuda

@@ -20,7 +20,7 @@ inline constexpr std::uint64_t kColumnTileBytes = std::uint64_t{16} << 20;
 // What a copy of chosen columns out of a pinned store brings in on average.
 std::uint64_t bytes_per_copy(const HostPins& pins, const offload::LayerView& view, int rank);
 
-// Host threads and the ring that they gather columns into, where the store is not pinned.
+// Host threads and the ring that they gather columns into, where a part of the store is not pinned.
 struct HostGather {
   StagingRing& ring;
   const offload::Threads& threads;
@@ -31,12 +31,13 @@ struct ColumnRange {
   int head = 0;
   std::int64_t begin = 0;
   std::int64_t end = 0;
+  bool staged = false;  // the blocks are not pinned
 };
 
 // Brings chosen columns into device memory, one range ahead of the one being scanned: by the copy engine out of pinned
 // memory, or gathered by host threads into the staging ring where the store is not pinned. Both need to know on the
 // host which columns those are, so the host has waited for the device once before; that is why reading them in place is
-// the rule.
+// the rule. When an error leaves a range half fetched, the destructor waits for the copies.
 //
 // A staging tile holds the r columns of a range side by side, [r][tokens] in the column format, then their scales. The
 // copy engine fetches each column by two-dimensional copies, one for each stretch of blocks that lie equally far apart
@@ -45,12 +46,16 @@ struct ColumnRange {
 // fraction of the link below 28 KiB.)
 class ColumnTiles {
  public:
-  // components: [Hkv][r], on the host. staged: for a store that is not pinned; the ring's lock is then held until this
-  // is destroyed.
+  // components: [Hkv][r], on the host. gather: where some range is staged; the ring's lock is then held until this is
+  // destroyed.
   ColumnTiles(const DeviceContext& context, const offload::LayerView& view, std::span<const std::int32_t> components,
-              int rank, std::optional<HostGather> staged, cudaStream_t stream);
+              int rank, std::optional<HostGather> gather, cudaStream_t stream);
+  ~ColumnTiles();
+  ColumnTiles(const ColumnTiles&) = delete;
+  ColumnTiles& operator=(const ColumnTiles&) = delete;
 
-  // Tokens of the longest range, a power of two and a multiple of kChunkTokens. Ranges begin at multiples of it.
+  // Tokens of the longest range, a power of two and a multiple of kChunkTokens. Ranges begin at multiples of
+  // kChunkTokens.
   std::int64_t tokens() const { return tokens_; }
 
   // Starts bringing in a range; what it overwrites is the one before the last. The scans of that one must have been
@@ -67,7 +72,7 @@ class ColumnTiles {
   const offload::LayerView& view_;
   std::span<const std::int32_t> components_;
   int rank_;
-  std::optional<HostGather> staged_;
+  std::optional<HostGather> gather_;
   cudaStream_t stream_;
   std::unique_lock<std::mutex> ring_;
   std::int64_t tokens_ = 0;
@@ -78,6 +83,7 @@ class ColumnTiles {
   std::optional<Scratch<std::byte>> tiles_;  // two
   int next_ = 0;
   std::int64_t begin_ = 0;  // of the range fetched last
+  bool fetching_ = false;   // copies may be under way that the stream does not wait for yet
 };
 
 }  // namespace hayloft::gpu::cuda

@@ -8,11 +8,10 @@
 namespace hayloft::gpu::cuda {
 namespace {
 
-// Saturates: a request within a page of 2^64 still exceeds every budget.
-std::uint64_t rounded(std::uint64_t bytes) {
-  constexpr std::uint64_t a = DeviceArena::alignment;
-  const std::uint64_t most = UINT64_MAX / a * a;
-  return bytes > most ? most : std::max(a, (bytes + a - 1) / a * a);
+// Up to a multiple of `unit`. Saturates: a request within a page of 2^64 still exceeds every budget.
+std::uint64_t rounded_to(std::uint64_t unit, std::uint64_t bytes) {
+  const std::uint64_t most = UINT64_MAX / unit * unit;
+  return bytes > most ? most : (bytes + unit - 1) / unit * unit;
 }
 
 cudaError_t create_pool(int device, [[maybe_unused]] std::uint64_t most_bytes, cudaMemPool_t* pool) {
@@ -32,76 +31,199 @@ cudaError_t create_pool(int device, [[maybe_unused]] std::uint64_t most_bytes, c
 
 }  // namespace
 
-DeviceArena::DeviceArena(int device, std::uint64_t budget_bytes) : budget_(budget_bytes / step * step) {
-  check(create_pool(device, budget_, &pool_), "cudaMemPoolCreate");
-  std::uint64_t keep = budget_;
-  const cudaError_t set = cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep);
-  if (set != cudaSuccess) cudaMemPoolDestroy(pool_);
-  check(set, "cudaMemPoolSetAttribute");
-}
-
-DeviceArena::~DeviceArena() {
-  cudaMemPoolDestroy(pool_);
-}
-
-void DeviceArena::take(std::uint64_t bytes) {
-  std::uint64_t used = used_;
-  bool spared = false;
-  do {
-    if (bytes > budget_ - used && spare_ && !std::exchange(spared, true)) {
-      spare_(bytes - (budget_ - used));
-      used = used_;
-    }
-    if (bytes > budget_ - used) {
-      refuse("device memory budget of ", format_bytes(budget_), " is exhausted: asked for ", format_bytes(bytes), ", ",
-             format_bytes(budget_ - used), " left; raise --gpu-memory, or lower the context or --batch");
-    }
-  } while (!used_.compare_exchange_weak(used, used + bytes));
-  std::uint64_t peak = peak_;
-  while (peak < used + bytes && !peak_.compare_exchange_weak(peak, used + bytes)) {
+DeviceArena::DeviceArena(int device, std::uint64_t budget_bytes, std::uint64_t step_bytes)
+    : device_(device), budget_(budget_bytes / step * step) {
+  lasting_.most = budget_ - std::min(budget_, step_bytes / step * step);
+  // Made at once, so that a driver without pools is refused before anything is loaded; the sessions' when it is known
+  // what the lasting pieces leave.
+  open(lasting_, lasting_.most);
+  try {
+    if (budget_ > lasting_.most) open(step_, budget_ - lasting_.most);
+  } catch (...) {
+    close(lasting_);
+    throw;
   }
 }
 
-std::uint64_t DeviceArena::ask(cudaMemPoolAttr attribute) const {
+DeviceArena::~DeviceArena() {
+  for (Pool* pool : {&session_, &step_, &lasting_}) close(*pool);
+}
+
+void DeviceArena::open(Pool& pool, std::uint64_t most) {
+  check(create_pool(device_, most, &pool.handle), "cudaMemPoolCreate");
+  const cudaError_t set = cudaMemPoolSetAttribute(pool.handle, cudaMemPoolAttrReleaseThreshold, &most);
+  if (set != cudaSuccess) close(pool);
+  check(set, "cudaMemPoolSetAttribute");
+  pool.most = most;
+}
+
+void DeviceArena::close(Pool& pool) noexcept {
+  if (pool.handle) cudaMemPoolDestroy(pool.handle);
+  pool = {};
+}
+
+std::uint64_t DeviceArena::session_room() const {
+  return session_.used > 0 ? session_.most : lasting_.most - rounded_to(step, lasting_.used);
+}
+
+std::uint64_t DeviceArena::left_for_sessions() const {
+  return session_room() - session_.used - aside_;
+}
+
+bool DeviceArena::set_aside(std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  if (bytes > left_for_sessions()) return false;
+  aside_ += bytes;
+  peak_ = std::max(peak_, used());
+  return true;
+}
+
+void DeviceArena::give_back(std::uint64_t bytes) noexcept {
+  const std::lock_guard lock(mutex_);
+  aside_ -= bytes;
+}
+
+std::uint64_t DeviceArena::used() const {
+  return budget_ - left_for_sessions();
+}
+
+std::uint64_t DeviceArena::used_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return used();
+}
+
+std::uint64_t DeviceArena::peak_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return std::max(peak_, used());
+}
+
+std::uint64_t DeviceArena::held(const Pool& pool, cudaMemPoolAttr which) const {
   std::uint64_t bytes = 0;
-  if (cudaMemPoolGetAttribute(pool_, attribute, &bytes) == cudaSuccess) return bytes;
+  if (!pool.handle || cudaMemPoolGetAttribute(pool.handle, which, &bytes) == cudaSuccess) return bytes;
   cudaGetLastError();
   return 0;
 }
 
-std::uint64_t DeviceArena::driver_peak_bytes() const {
-  return ask(cudaMemPoolAttrReservedMemHigh);
+std::uint64_t DeviceArena::driver_peak() const {
+  std::uint64_t sum = 0;
+  for (const Pool* pool : {&session_, &lasting_, &step_}) sum += held(*pool, cudaMemPoolAttrReservedMemHigh);
+  return std::max(driver_peak_, sum);
 }
 
-void* DeviceArena::allocate(std::uint64_t bytes, cudaStream_t stream) {
-  bytes = rounded(bytes);
-  take(bytes);
+std::uint64_t DeviceArena::driver_peak_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return driver_peak();
+}
+
+std::uint64_t DeviceArena::room_for_step(std::uint64_t wanted) {
+  std::unique_lock lock(mutex_);
+  const auto room = [this] { return std::max(step_.most - step_.used, left_for_sessions()); };
+  if (room() < wanted && spare_) {
+    const std::uint64_t missing = wanted - left_for_sessions();
+    lock.unlock();
+    spare_(missing);
+    lock.lock();
+  }
+  return room() / alignment * alignment;
+}
+
+// Gives back what lasting pieces that were freed have left in their pool.
+void DeviceArena::trim_lasting() {
+  if (held(lasting_, cudaMemPoolAttrReservedMemCurrent) <= rounded_to(step, lasting_.used)) return;
+  HAYLOFT_CUDA(cudaDeviceSynchronize());
+  driver_peak_ = driver_peak();
+  HAYLOFT_CUDA(cudaMemPoolTrimTo(lasting_.handle, 0));
+  std::uint64_t none = 0;
+  HAYLOFT_CUDA(cudaMemPoolSetAttribute(lasting_.handle, cudaMemPoolAttrReservedMemHigh, &none));
+}
+
+// The pool that has so many bytes, which are taken of it. Called with the mutex locked.
+DeviceArena::Pool& DeviceArena::pool_for(std::uint64_t bytes, Purpose purpose) {
+  const auto take_from = [&](Pool& pool) -> Pool& {
+    pool.used += bytes;
+    return pool;
+  };
+  if (purpose == Purpose::step && bytes <= step_.most - step_.used) return take_from(step_);
+  const auto close_idle = [&] {  // what it holds is room for others
+    if (!session_.handle) return;
+    HAYLOFT_CUDA(cudaDeviceSynchronize());
+    driver_peak_ = driver_peak();
+    close(session_);
+  };
+  if (purpose == Purpose::lasting && session_.used == 0) {
+    close_idle();
+    const std::uint64_t room = lasting_.most - lasting_.used;
+    if (bytes <= room && rounded_to(step, lasting_.used + bytes) + aside_ <= lasting_.most) return take_from(lasting_);
+  }
+  const std::uint64_t left = left_for_sessions();
+  if (bytes > left) {
+    refuse("device memory budget of ", format_bytes(budget_), " is exhausted: asked for ", format_bytes(bytes), ", ",
+           format_bytes(left), " left; raise --gpu-memory, or lower the context or --batch");
+  }
+  if (session_.most != session_room()) close_idle();
+  if (!session_.handle) {
+    trim_lasting();
+    open(session_, session_room());
+  }
+  return take_from(session_);
+}
+
+void* DeviceArena::allocate(std::uint64_t bytes, cudaStream_t stream, Purpose purpose) {
+  bytes = rounded_to(alignment, std::max<std::uint64_t>(bytes, 1));
+  std::unique_lock lock(mutex_);
+  const bool set_aside = purpose == Purpose::step && bytes <= step_.most - step_.used;
+  if (const std::uint64_t left = left_for_sessions(); !set_aside && bytes > left && spare_) {
+    lock.unlock();  // it frees
+    spare_(bytes - left);
+    lock.lock();
+  }
+  Pool& pool = pool_for(bytes, purpose);
+  peak_ = std::max(peak_, used());
+  lock.unlock();  // the driver may wait for the device
+  try {
+    void* const data = allocate_from(pool, bytes, stream);
+    if (&pool != &session_) {
+      lock.lock();
+      others_[data] = &pool;
+    }
+    return data;
+  } catch (...) {
+    if (!lock.owns_lock()) lock.lock();
+    pool.used -= bytes;
+    throw;
+  }
+}
+
+void* DeviceArena::allocate_from(Pool& pool, std::uint64_t bytes, cudaStream_t stream) {
   void* data = nullptr;
-  cudaError_t result = cudaMallocFromPoolAsync(&data, bytes, pool_, stream);
+  cudaError_t result = cudaMallocFromPoolAsync(&data, bytes, pool.handle, stream);
   if (result == cudaErrorMemoryAllocation) {
     // What was freed on another stream comes back when that has got there, and what the pool holds in pieces too small
     // can be joined once it is given back.
     cudaGetLastError();
     result = cudaDeviceSynchronize();
-    if (result == cudaSuccess) result = cudaMemPoolTrimTo(pool_, 0);
-    if (result == cudaSuccess) result = cudaMallocFromPoolAsync(&data, bytes, pool_, stream);
+    if (result == cudaSuccess) result = cudaMemPoolTrimTo(pool.handle, 0);
+    if (result == cudaSuccess) result = cudaMallocFromPoolAsync(&data, bytes, pool.handle, stream);
   }
   if (result == cudaSuccess) return data;
-  used_ -= bytes;
-  if (result == cudaErrorMemoryAllocation && ask(cudaMemPoolAttrReservedMemCurrent) + bytes > budget_) {
+  if (result == cudaErrorMemoryAllocation && held(pool, cudaMemPoolAttrReservedMemCurrent) + bytes > pool.most) {
     cudaGetLastError();
+    const std::lock_guard lock(mutex_);
     refuse("device memory budget of ", format_bytes(budget_), " is exhausted: asked for ", format_bytes(bytes), ", ",
-           format_bytes(budget_ - used_),
-           " left but not in one piece; raise --gpu-memory, or lower the context or "
-           "--batch");
+           format_bytes(left_for_sessions() + bytes),
+           " left but not in one piece; raise --gpu-memory, or lower the context or --batch");
   }
   check(result, "cudaMallocFromPoolAsync", bytes);
   return nullptr;
 }
 
 void DeviceArena::free(void* data, std::uint64_t bytes, cudaStream_t stream) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = others_.find(data);
+  Pool& pool = found == others_.end() ? session_ : *found->second;
+  if (found != others_.end()) others_.erase(found);
   cudaFreeAsync(data, stream);  // fails when the device is lost, and then there is nothing to free
-  used_ -= rounded(bytes);
+  pool.used -= rounded_to(alignment, std::max<std::uint64_t>(bytes, 1));
 }
 
 }  // namespace hayloft::gpu::cuda

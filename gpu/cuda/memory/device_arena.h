@@ -1,27 +1,35 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
-#include <string>
+#include <mutex>
+#include <unordered_map>
 #include <utility>
 
 #include "gpu/cuda/api/check.h"
 
 namespace hayloft::gpu::cuda {
 
-// All device memory of a backend, within a budget. Allocated and freed in stream order from a pool of CUDA's own: a
+// All device memory of a backend, within a budget. Allocated and freed in stream order from pools of CUDA's own: a
 // piece freed on a stream may be handed out again at once for work queued later on that stream, and for other streams
-// once an event orders them. The pool keeps up to the budget instead of giving it back at every synchronisation, and
-// holds no more than that (drivers older than CUDA 12.2: no more than fragmentation and streams that lag behind make
-// it). Thread-safe. Every piece must be freed before the arena dies.
+// once an event orders them. The pools keep what they hold instead of giving it back at every synchronisation, and
+// together hold no more than the budget (drivers older than CUDA 12.2: no more than fragmentation and streams that lag
+// behind make it). Thread-safe. Every piece must be freed before the arena dies.
+//
+// Pools grow in steps, so that pieces of one kind do not fragment the room of another: what stays as long as the
+// backend lies in one pool; what a step of decoding or of a prompt needs has a pool whose size is set aside; the rest,
+// which is all that both leave, is for sessions.
 class DeviceArena {
  public:
   static constexpr std::uint64_t alignment = 512;                 // of addresses; sizes are rounded up to it
   static constexpr std::uint64_t step = std::uint64_t{32} << 20;  // that pools grow by
 
-  // The budget is rounded down to whole steps.
-  DeviceArena(int device, std::uint64_t budget_bytes);
+  // What a piece is for. A lasting one counts by whole steps, and is taken from the room of the sessions when some of
+  // that is in use already; one for a step is, when what is set aside does not suffice.
+  enum class Purpose : std::uint8_t { session, lasting, step };
+
+  // The budget, and what of it is set aside for the pieces of steps, are rounded down to whole steps.
+  DeviceArena(int device, std::uint64_t budget_bytes, std::uint64_t step_bytes = 0);
   ~DeviceArena();
   DeviceArena(const DeviceArena&) = delete;
   DeviceArena& operator=(const DeviceArena&) = delete;
@@ -29,7 +37,7 @@ class DeviceArena {
   // Never null; 0 bytes take `alignment`. Throws Error, saying what was asked, what is left and which option to change,
   // when the budget is exhausted or the device has less than that; nothing is lost then. Waits for the whole device
   // when the pool has no room at once.
-  void* allocate(std::uint64_t bytes, cudaStream_t stream);
+  void* allocate(std::uint64_t bytes, cudaStream_t stream, Purpose purpose = Purpose::session);
   // `bytes` as given to allocate().
   void free(void* data, std::uint64_t bytes, cudaStream_t stream) noexcept;
 
@@ -38,19 +46,44 @@ class DeviceArena {
   void when_short(std::function<void(std::uint64_t bytes)> spare) { spare_ = std::move(spare); }
 
   std::uint64_t budget_bytes() const { return budget_; }
-  std::uint64_t used_bytes() const { return used_; }
-  std::uint64_t peak_bytes() const { return peak_; }
-  std::uint64_t driver_peak_bytes() const;  // of what the pool has held; 0 when the driver does not say
+  std::uint64_t used_bytes() const;  // with what is set aside; the rest may be had by a session
+  std::uint64_t peak_bytes() const;
+  std::uint64_t driver_peak_bytes() const;  // of what the pools have held; 0 when the driver does not say
+
+  // Counts memory that the driver takes for itself, of the sessions' room; false when they have not got it.
+  bool set_aside(std::uint64_t bytes);
+  void give_back(std::uint64_t bytes) noexcept;
+
+  // The largest piece that a step can have, at least `wanted` where that can be had by asking who keeps something.
+  std::uint64_t room_for_step(std::uint64_t wanted);
 
  private:
-  void take(std::uint64_t bytes);
-  std::uint64_t ask(cudaMemPoolAttr attribute) const;  // 0 when the driver does not say
+  struct Pool {
+    cudaMemPool_t handle = nullptr;
+    std::uint64_t most = 0;
+    std::uint64_t used = 0;
+  };
 
+  void open(Pool& pool, std::uint64_t most);
+  void close(Pool& pool) noexcept;
+  void trim_lasting();
+  Pool& pool_for(std::uint64_t bytes, Purpose purpose);
+  std::uint64_t session_room() const;  // that of the sessions' pool, or of the one that would be opened
+  std::uint64_t left_for_sessions() const;
+  std::uint64_t used() const;
+  void* allocate_from(Pool& pool, std::uint64_t bytes, cudaStream_t stream);
+  std::uint64_t held(const Pool& pool, cudaMemPoolAttr which) const;  // 0 when the driver does not say
+  std::uint64_t driver_peak() const;
+
+  const int device_;
   const std::uint64_t budget_;
   std::function<void(std::uint64_t bytes)> spare_;
-  cudaMemPool_t pool_ = nullptr;
-  std::atomic<std::uint64_t> used_ = 0;
-  std::atomic<std::uint64_t> peak_ = 0;
+  mutable std::mutex mutex_;  // guards all below
+  Pool session_, lasting_, step_;
+  std::unordered_map<void*, Pool*> others_;  // the pieces that are not of the sessions' pool
+  std::uint64_t aside_ = 0;
+  std::uint64_t peak_ = 0;
+  std::uint64_t driver_peak_ = 0;  // with pools that are closed
 };
 
 }  // namespace hayloft::gpu::cuda

@@ -24,11 +24,12 @@ struct DeviceContext {
 template <class T>
 class Scratch {
  public:
-  Scratch(const DeviceContext& context, std::int64_t count, cudaStream_t stream)
+  Scratch(const DeviceContext& context, std::int64_t count, cudaStream_t stream,
+          DeviceArena::Purpose purpose = DeviceArena::Purpose::step)
       : arena_(&context.arena),
         bytes_(static_cast<std::uint64_t>(count) * sizeof(T)),
         stream_(stream),
-        data_(static_cast<T*>(context.arena.allocate(bytes_, stream))) {}
+        data_(static_cast<T*>(context.arena.allocate(bytes_, stream, purpose))) {}
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   ~Scratch() { arena_->free(data_, bytes_, stream_); }

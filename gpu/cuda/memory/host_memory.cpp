@@ -19,7 +19,7 @@ std::shared_ptr<std::byte> CudaBackend::host_memory(std::uint64_t bytes) {
   });
   if (pin_host_) {
     pins_->touch(data, rounded);
-    pins_->pin(data, rounded);  // or they are copied as other memory is
+    pins_->pin_in_pieces(data, rounded);  // or they are copied as other memory is
   }
   return memory;
 }

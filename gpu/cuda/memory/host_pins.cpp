@@ -1,9 +1,12 @@
 #include <algorithm>
 #include <mutex>
+#include <utility>
 
 #include "gpu/cuda/api/device.h"
 #include "gpu/cuda/api/refuse.h"
+#include "gpu/cuda/memory/device_arena.h"
 #include "gpu/cuda/memory/host_pins.h"
+#include "gpu/device_plan.h"
 #include "offload/format.h"
 #include "offload/host/pages.h"
 
@@ -11,34 +14,48 @@ namespace hayloft::gpu::cuda {
 namespace {
 
 constexpr std::uint64_t kPage = 4096;
+constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;     // which halves do not cut
 constexpr std::uint64_t kTouchBytes = std::uint64_t{32} << 20;  // per piece of parallel work
 
 }  // namespace
 
 HostPins::HostPins(KvHost mode, int device, const offload::Threads& threads,
                    std::function<void(const std::string&)> on_warning)
-    : mode_(mode), node_(pcie_link_of(device).node), threads_(threads), on_warning_(std::move(on_warning)) {}
+    : mode_(mode),
+      device_(device),
+      node_(pcie_link_of(device).node),
+      threads_(threads),
+      on_warning_(std::move(on_warning)) {}
 
 HostPins::~HostPins() {
+  if (!pins_.empty()) use_device(device_);
   for (const auto& [data, pin] : pins_) cudaHostUnregister(const_cast<std::byte*>(data));
+}
+
+bool HostPins::hopeless(std::uint64_t bytes) const {
+  const std::shared_lock lock(mutex_);
+  return refused_bytes_ <= (bytes < 2 * least_piece_bytes ? bytes : least_piece_bytes);
 }
 
 void HostPins::committed(std::byte* data, std::uint64_t bytes) {
   if (mode_ != KvHost::automatic && mode_ != KvHost::pinned) return;
-  if (const std::shared_lock lock(mutex_); refused_) return;
+  if (hopeless(bytes)) return;
   touch(data, bytes);  // fresh pages are zero and stay so
-  const cudaError_t result = pin(data, bytes);
+  const cudaError_t result = pin_in_pieces(data, bytes);
   if (result == cudaSuccess) return;
-  const std::string what = std::string("the system refuses to pin ") + format_bytes(bytes) +
-                           " of host memory for keys and values (" + cudaGetErrorName(result) + ")";
+  std::string what;
+  {
+    const std::unique_lock lock(mutex_);
+    what = std::string("the system refuses to pin ") + format_bytes(refused_bytes_) +
+           " of host memory for keys and values (" + cudaGetErrorName(result) + "), with " +
+           format_bytes(pinned_bytes_) + " pinned";
+  }
   if (mode_ == KvHost::pinned) {
+    releasing(data, bytes);
     refuse("--kv-host pinned: ", what,
            "; raise the limit of locked memory, lower the context, or use --kv-host staged");
   }
-  {
-    const std::unique_lock lock(mutex_);
-    refused_ = true;
-  }
+  if (std::unique_lock lock(mutex_); std::exchange(warned_, true)) return;
   if (on_warning_) on_warning_(what + ": what is not pinned is copied through a small pinned buffer, which is slower");
 }
 
@@ -54,28 +71,72 @@ void HostPins::touch(std::byte* data, std::uint64_t bytes) const {
 }
 
 cudaError_t HostPins::pin(std::byte* data, std::uint64_t bytes) {
-  cudaError_t result = cudaHostRegister(data, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable);
+  std::uint64_t charged = 0;
+  {
+    const std::unique_lock lock(mutex_);
+    if (arena_) {
+      charged = cuda_page_table_bytes(bytes);
+      if (!arena_->set_aside(charged)) return cudaErrorMemoryAllocation;
+    }
+  }
+  cudaError_t result = use_device(device_);
+  if (result == cudaSuccess) result = cudaHostRegister(data, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable);
   if (result == cudaSuccess) {
     void* device = nullptr;
     result = cudaHostGetDevicePointer(&device, data, 0);
     if (result == cudaSuccess) {
       const std::unique_lock lock(mutex_);
-      pins_.emplace(data, Pin{bytes, static_cast<std::byte*>(device)});
+      pins_.emplace(data, Pin{bytes, static_cast<std::byte*>(device), charged});
+      pinned_bytes_ += bytes;
       generation_++;
       return result;
     }
     cudaHostUnregister(data);  // pinned, but out of the device's reach
   }
   cudaGetLastError();
+  const std::unique_lock lock(mutex_);
+  if (arena_) arena_->give_back(charged);
   return result;
 }
 
-void HostPins::releasing(std::byte* data, std::uint64_t) noexcept {
+void HostPins::charge_to(DeviceArena* arena) {
   const std::unique_lock lock(mutex_);
-  if (pins_.erase(data) == 0) return;
+  arena_ = arena;
+}
+
+cudaError_t HostPins::pin_in_pieces(std::byte* data, std::uint64_t bytes) {
+  std::uint64_t refused = 0;
+  {
+    const std::shared_lock lock(mutex_);
+    refused = refused_bytes_;
+  }
+  cudaError_t result = cudaErrorMemoryAllocation;
+  if (bytes < refused) {
+    result = pin(data, bytes);
+    if (result == cudaSuccess) return result;
+    const std::unique_lock lock(mutex_);
+    refused_bytes_ = std::min(refused_bytes_, bytes);
+  }
+  if (bytes < 2 * least_piece_bytes) return result;
+  const std::uint64_t half = (bytes / 2 + kHugePage - 1) / kHugePage * kHugePage;
+  result = pin_in_pieces(data, half);
+  return result == cudaSuccess ? pin_in_pieces(data + half, bytes - half) : result;
+}
+
+void HostPins::releasing(std::byte* data, std::uint64_t bytes) noexcept {
+  const std::unique_lock lock(mutex_);
+  const auto first = pins_.lower_bound(data), last = pins_.lower_bound(data + bytes);
+  if (first == last) return;
+  use_device(device_);
   generation_++;
-  cudaDeviceSynchronize();  // fails when the device is lost, and then nothing reads any more
-  cudaHostUnregister(data);
+  refused_bytes_ = UINT64_MAX;  // what is given up here may be granted elsewhere
+  cudaDeviceSynchronize();      // fails when the device is lost, and then nothing reads any more
+  for (auto pin = first; pin != last; ++pin) {
+    cudaHostUnregister(const_cast<std::byte*>(pin->first));
+    pinned_bytes_ -= pin->second.bytes;
+    if (arena_) arena_->give_back(pin->second.charged);
+  }
+  pins_.erase(first, last);
 }
 
 HostPins::Pins::const_iterator HostPins::find(const std::byte* data) const {
@@ -87,10 +148,16 @@ HostPins::Pins::const_iterator HostPins::find(const std::byte* data) const {
 
 const std::byte* HostPins::on_device(const std::byte* data, std::uint64_t bytes) const {
   const std::shared_lock lock(mutex_);
-  const auto pin = find(data);
+  auto pin = find(data);
   if (pin == pins_.end()) return nullptr;
   const auto offset = static_cast<std::uint64_t>(data - pin->first);
-  return bytes <= pin->second.bytes - offset ? pin->second.device + offset : nullptr;
+  const std::byte* const address = pin->second.device + offset;
+  for (std::uint64_t seen = pin->second.bytes - offset; seen < bytes; seen += pin->second.bytes) {
+    const auto [before, from] = *pin++;
+    const bool adjoins = pin != pins_.end() && pin->first == before + from.bytes;
+    if (!adjoins || pin->second.device != from.device + from.bytes) return nullptr;
+  }
+  return address;
 }
 
 std::span<const std::byte> HostPins::piece_of(const std::byte* data) const {
@@ -98,6 +165,15 @@ std::span<const std::byte> HostPins::piece_of(const std::byte* data) const {
   const auto pin = find(data);
   if (pin == pins_.end()) return {};
   return {pin->first, pin->second.bytes};
+}
+
+std::uint64_t HostPins::copyable(const std::byte* data, std::uint64_t bytes) const {
+  const std::shared_lock lock(mutex_);
+  if (const auto pin = find(data); pin != pins_.end()) {
+    return std::min(bytes, pin->second.bytes - static_cast<std::uint64_t>(data - pin->first));
+  }
+  const auto next = pins_.upper_bound(data);
+  return next == pins_.end() ? bytes : std::min(bytes, static_cast<std::uint64_t>(next->first - data));
 }
 
 }  // namespace hayloft::gpu::cuda

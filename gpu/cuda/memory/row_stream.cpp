@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "gpu/cuda/memory/device_arena.h"
+#include "gpu/cuda/memory/host_copy.h"
 #include "gpu/cuda/memory/staging_ring.h"
-#include "gpu/cuda/memory/store_tables.h"
 #include "gpu/device_plan.h"
 
 namespace hayloft::gpu::cuda {
@@ -23,11 +23,14 @@ std::uint64_t row_bytes(const CacheView& cache) {
 }
 
 std::int64_t rows_of_a_buffer(const Context& context, const CacheView& cache, int heads, std::int64_t rows) {
-  const std::uint64_t budget = context.arena.budget_bytes();
-  const std::uint64_t left = budget - std::min(budget, context.arena.used_bytes());
-  const std::uint64_t bytes = std::min(kBufferBytes, left / kBudgetShare);
+  const std::uint64_t left = context.arena.room_for_step(2 * cuda_least_stream_bytes);
+  const std::uint64_t bytes = std::clamp(left / kBudgetShare, cuda_least_stream_bytes, kBufferBytes);
   const std::int64_t per_head = static_cast<std::int64_t>(bytes / row_bytes(cache)) / heads;
   return heads * std::max<std::int64_t>(1, std::min(per_head, rows));
+}
+
+bool in_place(const std::vector<BlockRun>& runs) {
+  return std::all_of(runs.begin(), runs.end(), [](const BlockRun& run) { return run.in_place; });
 }
 
 }  // namespace
@@ -36,22 +39,34 @@ RowStream::RowStream(const Context& context, const CacheView& cache, int heads, 
     : context_(context),
       cache_(cache),
       stream_(stream),
-      pinned_(context.tables.pinned(cache.store)),
-      staging_(pinned_ ? std::unique_lock<std::mutex>() : context.staging.lock()),
+      runs_(context.tables.runs(cache.store)),
+      staging_(in_place(runs_) ? std::unique_lock<std::mutex>() : context.staging.lock()),
       buffer_rows_(rows_of_a_buffer(context, cache, heads, rows)),
       halves_{{{context, buffer_rows_ * 2 * cache.head_dim, stream}, {}, {}},
               {{context, buffer_rows_ * 2 * cache.head_dim, stream}, {}, {}}} {
   context_.order(stream_, context_.copies);  // the buffers are theirs from here on
 }
 
+RowStream::~RowStream() {
+  // The buffers are freed on the stream, which what is being copied into them knows nothing of.
+  if (filling_) cudaStreamSynchronize(context_.copies);
+}
+
 void RowStream::range(std::int64_t begin, std::int64_t end, const Use& use) {
   const int heads = cache_.kv_heads;
+  const std::int64_t block = cache_.store.layout->block_tokens;
   const auto row = [this](int head, std::int64_t at) { return cache_.store.row(head, at); };
   for (; begin < end; begin += chunk_rows(heads)) {
     const std::int64_t to = std::min(begin + chunk_rows(heads), end);
-    chunk(
-        begin, to, [&](f16* rows) { pinned_ ? copy_blocks(begin, to, rows) : stage(heads, begin, to, row, rows); },
-        use);
+    const auto fill = [&](f16* rows) {
+      for (const BlockRun& run : runs_) {
+        const std::int64_t first = std::max(begin, run.begin * block), last = std::min(to, run.end * block);
+        if (first >= last) continue;
+        f16* const part = rows + (first - begin) * 2 * cache_.head_dim;
+        run.in_place ? copy_blocks(first, last, to - begin, part) : stage(heads, first, last, row, to - begin, part);
+      }
+    };
+    chunk(begin, to, fill, use);
   }
 }
 
@@ -63,7 +78,7 @@ void RowStream::lists(const std::int32_t* positions, int lists, int k, const Use
   for (std::int64_t begin = 0; begin < k; begin += chunk_rows(lists)) {
     const std::int64_t to = std::min<std::int64_t>(begin + chunk_rows(lists), k);
     chunk(
-        begin, to, [&](f16* rows) { stage(lists, begin, to, row, rows); }, use);
+        begin, to, [&](f16* rows) { stage(lists, begin, to, row, to - begin, rows); }, use);
   }
 }
 
@@ -71,48 +86,57 @@ void RowStream::chunk(std::int64_t begin, std::int64_t end, const std::function<
   Half& half = halves_[next_];
   next_ = 1 - next_;
   if (half.in_use) half.used.wait(context_.copies);
+  filling_ = true;
   fill(half.rows);
   half.filled.record(context_.copies);
   half.filled.wait(stream_);
+  filling_ = false;
   use({half.rows, end - begin, 0, begin}, begin, end);
   half.used.record(stream_);
   half.in_use = true;
 }
 
-// All heads' rows of a block's share of the chunk in one copy.
-void RowStream::copy_blocks(std::int64_t begin, std::int64_t end, f16* to) {
+// All heads' rows of a block's share in one copy.
+void RowStream::copy_blocks(std::int64_t begin, std::int64_t end, std::int64_t pitch, f16* to) {
   const offload::BlockLayout& layout = *cache_.store.layout;
   const std::uint64_t bytes = row_bytes(cache_);
-  const std::uint64_t pitch = static_cast<std::uint64_t>(end - begin) * bytes;
   for (std::int64_t at = begin; at < end;) {
     const std::int64_t block = at / layout.block_tokens;
     const std::int64_t next = std::min(end, (block + 1) * layout.block_tokens);
-    HAYLOFT_CUDA(cudaMemcpy2DAsync(to + (at - begin) * 2 * cache_.head_dim, pitch, cache_.store.row(0, at),
-                                   layout.head_bytes, static_cast<std::uint64_t>(next - at) * bytes,
-                                   static_cast<std::size_t>(cache_.kv_heads), cudaMemcpyHostToDevice, context_.copies));
+    copy_rows_to_device(context_.pins, reinterpret_cast<std::byte*>(to + (at - begin) * 2 * cache_.head_dim),
+                        static_cast<std::uint64_t>(pitch) * bytes,
+                        reinterpret_cast<const std::byte*>(cache_.store.row(0, at)), layout.head_bytes,
+                        static_cast<std::uint64_t>(next - at) * bytes, static_cast<std::uint64_t>(cache_.kv_heads),
+                        context_.copies);
     at = next;
   }
 }
 
-// Rows lie in the buffer as they lie in the ring, head after head, so that a piece of the ring may end anywhere.
-void RowStream::stage(int heads, std::int64_t begin, std::int64_t end, const Address& address, f16* to) {
+// A piece of the ring takes some rows of each of some heads, [heads][rows].
+void RowStream::stage(int heads, std::int64_t begin, std::int64_t end, const Address& address, std::int64_t pitch,
+                      f16* to) {
   StagingRing& ring = context_.staging;
   const std::uint64_t bytes = row_bytes(cache_);
-  const std::int64_t piece_rows = static_cast<std::int64_t>(ring.piece_bytes() / bytes);
-  const std::int64_t rows = heads * (end - begin);
-  for (std::int64_t done = 0; done < rows; done += piece_rows) {
-    const std::int64_t n = std::min(piece_rows, rows - done);
-    std::byte* const piece = ring.acquire();
-    context_.threads.parallel_for(n, kStagedRows, [&](std::int64_t from, std::int64_t until) {
-      for (std::int64_t i = from; i < until; ++i) {
-        const int head = static_cast<int>((done + i) / (end - begin));
-        std::memcpy(piece + static_cast<std::uint64_t>(i) * bytes, address(head, begin + (done + i) % (end - begin)),
-                    bytes);
-      }
-    });
-    HAYLOFT_CUDA(cudaMemcpyAsync(to + done * 2 * cache_.head_dim, piece, static_cast<std::uint64_t>(n) * bytes,
-                                 cudaMemcpyHostToDevice, context_.copies));
-    ring.release(context_.copies);
+  const auto piece_rows = static_cast<std::int64_t>(ring.piece_bytes() / bytes);
+  const int piece_heads = static_cast<int>(std::min<std::int64_t>(heads, piece_rows));
+  for (int head = 0; head < heads; head += piece_heads) {
+    const int h = std::min(piece_heads, heads - head);
+    for (std::int64_t at = begin; at < end;) {
+      const std::int64_t n = std::min(piece_rows / h, end - at);
+      std::byte* const piece = ring.acquire();
+      context_.threads.parallel_for(h * n, kStagedRows, [&](std::int64_t from, std::int64_t until) {
+        for (std::int64_t i = from; i < until; ++i) {
+          std::memcpy(piece + static_cast<std::uint64_t>(i) * bytes,
+                      address(head + static_cast<int>(i / n), at + i % n), bytes);
+        }
+      });
+      const std::uint64_t width = static_cast<std::uint64_t>(n) * bytes;
+      HAYLOFT_CUDA(cudaMemcpy2DAsync(to + (head * pitch + at - begin) * 2 * cache_.head_dim,
+                                     static_cast<std::uint64_t>(pitch) * bytes, piece, width, width,
+                                     static_cast<std::size_t>(h), cudaMemcpyHostToDevice, context_.copies));
+      ring.release(context_.copies);
+      at += n;
+    }
   }
 }
 

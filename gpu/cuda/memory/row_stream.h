@@ -3,18 +3,20 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
-#include <optional>
+#include <vector>
 
 #include "gpu/backend.h"
 #include "gpu/cuda/api/stream.h"
 #include "gpu/cuda/context.h"
 #include "gpu/cuda/memory/dense_rows.h"
+#include "gpu/cuda/memory/store_tables.h"
 
 namespace hayloft::gpu::cuda {
 
 // Brings rows of the store to device memory, chunk by chunk through two buffers: while one is used, the copy engine
 // fills the other. Rows of pinned blocks are copied from where they lie and the host waits for nothing; all others go
-// through the staging ring, filled by host threads, whose lock is held until the stream is done with.
+// through the staging ring, filled by host threads, whose lock is held until the stream is done with. When an error
+// leaves a chunk half filled, the destructor waits for the copies.
 class RowStream {
  public:
   // Queues work that reads `rows` on the operation's stream. [begin, end) are positions for range(), entries for
@@ -25,6 +27,9 @@ class RowStream {
   // passes. They bound the buffers, which otherwise are a share of what is left of the device's budget. Throws Error
   // when a row per head does not fit.
   RowStream(const Context& context, const CacheView& cache, int heads, std::int64_t rows, cudaStream_t stream);
+  ~RowStream();
+  RowStream(const RowStream&) = delete;
+  RowStream& operator=(const RowStream&) = delete;
 
   // How many rows of each of so many heads a chunk holds; the last chunk of a pass may have fewer.
   std::int64_t chunk_rows(int heads) const { return buffer_rows_ / heads; }
@@ -45,17 +50,19 @@ class RowStream {
   using Address = std::function<const f16*(int head, std::int64_t at)>;
 
   void chunk(std::int64_t begin, std::int64_t end, const std::function<void(f16* to)>& fill, const Use& use);
-  void copy_blocks(std::int64_t begin, std::int64_t end, f16* to);
-  void stage(int heads, std::int64_t begin, std::int64_t end, const Address& address, f16* to);
+  // Rows [begin, end) of each head, which lie `pitch` rows apart at `to`.
+  void copy_blocks(std::int64_t begin, std::int64_t end, std::int64_t pitch, f16* to);
+  void stage(int heads, std::int64_t begin, std::int64_t end, const Address& address, std::int64_t pitch, f16* to);
 
   const Context& context_;
   const CacheView& cache_;
   cudaStream_t stream_;
-  bool pinned_;
-  std::unique_lock<std::mutex> staging_;  // held when not pinned
+  std::vector<BlockRun> runs_;            // of the store
+  std::unique_lock<std::mutex> staging_;  // held when not all of them are read in place
   std::int64_t buffer_rows_;
   Half halves_[2];
   int next_ = 0;
+  bool filling_ = false;  // copies may be under way that the stream does not wait for yet
 };
 
 }  // namespace hayloft::gpu::cuda

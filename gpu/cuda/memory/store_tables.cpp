@@ -1,12 +1,31 @@
 #include <algorithm>
 #include <bit>
-#include <stdexcept>
 
 #include "gpu/cuda/memory/host_pins.h"
 #include "gpu/cuda/memory/store_tables.h"
 #include "gpu/cuda/memory/upload.h"
 
 namespace hayloft::gpu::cuda {
+namespace {
+
+// Expires with the calling thread.
+std::shared_ptr<const void> this_thread() {
+  thread_local const auto life = std::make_shared<const char>();
+  return life;
+}
+
+std::vector<BlockRun> runs_of(const std::vector<const std::byte*>& on_device) {
+  std::vector<BlockRun> runs;
+  for (std::size_t i = 0; i < on_device.size(); ++i) {
+    const bool in_place = on_device[i] != nullptr;
+    const auto block = static_cast<std::int64_t>(i);
+    if (runs.empty() || runs.back().in_place != in_place) runs.push_back({block, block, in_place});
+    runs.back().end = block + 1;
+  }
+  return runs;
+}
+
+}  // namespace
 
 StoreTables::~StoreTables() {
   for (Table& table : tables_) release(table);
@@ -21,7 +40,8 @@ std::uint64_t StoreTables::release(Table& table) noexcept {
 }
 
 bool StoreTables::in_use(const Table& table) const {
-  return std::any_of(found_.begin(), found_.end(), [&](const auto& entry) { return entry.second == &table; });
+  return std::any_of(found_.begin(), found_.end(),
+                     [&](const auto& entry) { return entry.second.table == &table && !entry.second.thread.expired(); });
 }
 
 void StoreTables::spare(std::uint64_t bytes) noexcept {
@@ -38,16 +58,12 @@ void StoreTables::locate(Table& table, const offload::LayerView& view) {
   std::vector<const std::byte*> on_device;
   on_device.reserve(table.blocks.size());
   for (const std::byte* block : table.blocks) {
-    const std::byte* const address = context_.pins.on_device(block, view.layout->block_bytes);
-    if (!address) {
-      on_device.clear();
-      break;
-    }
-    on_device.push_back(address);
+    on_device.push_back(context_.pins.on_device(block, view.layout->block_bytes));
   }
   if (on_device != table.on_device) {
     release(table);
     table.on_device = std::move(on_device);
+    table.runs = runs_of(table.on_device);
   }
   table.generation = generation;
 }
@@ -79,10 +95,15 @@ StoreTables::Table& StoreTables::look_up(const offload::LayerView& view) {
   return tables_.front();
 }
 
-bool StoreTables::pinned(const offload::LayerView& view) {
-  if (view.blocks.empty()) return true;
+std::vector<BlockRun> StoreTables::runs(const offload::LayerView& view) {
+  if (view.blocks.empty()) return {};
   const std::lock_guard lock(mutex_);
-  return !look_up(view).on_device.empty();
+  return look_up(view).runs;
+}
+
+bool StoreTables::pinned(const offload::LayerView& view) {
+  const std::vector<BlockRun> all = runs(view);
+  return std::all_of(all.begin(), all.end(), [](const BlockRun& run) { return run.in_place; });
 }
 
 void StoreTables::upload(Table& table, cudaStream_t stream) {
@@ -91,8 +112,13 @@ void StoreTables::upload(Table& table, cudaStream_t stream) {
     const std::uint64_t sums = table.value_sum.size() * sizeof(float);
     table.memory = context_.arena.allocate(addresses + sums, stream);
     table.stream = stream;
-    cuda::upload(table.memory, table.on_device.data(), addresses, stream);
-    cuda::upload(static_cast<std::byte*>(table.memory) + addresses, table.value_sum.data(), sums, stream);
+    try {
+      cuda::upload(table.memory, table.on_device.data(), addresses, stream);
+      cuda::upload(static_cast<std::byte*>(table.memory) + addresses, table.value_sum.data(), sums, stream);
+    } catch (...) {  // or half of it would be taken for all
+      release(table);
+      throw;
+    }
   } else if (stream != table.stream) {
     context_.order(table.stream, stream);
     table.stream = stream;
@@ -117,10 +143,8 @@ DeviceStore StoreTables::find(const offload::LayerView& view, cudaStream_t strea
 
   const std::lock_guard lock(mutex_);
   Table& table = look_up(view);
-  if (table.on_device.empty()) {
-    throw std::logic_error("StoreTables::find: the view has blocks that are not pinned; ask pinned() first");
-  }
-  found_[std::this_thread::get_id()] = &table;
+  std::erase_if(found_, [](const auto& entry) { return entry.second.thread.expired(); });
+  found_[std::this_thread::get_id()] = {this_thread(), &table};
   upload(table, stream);
   store.blocks = static_cast<const std::byte* const*>(table.memory);
   store.value_sum = reinterpret_cast<const float*>(store.blocks + table.blocks.size());

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
@@ -13,6 +14,14 @@
 #include "offload/store/store.h"
 
 namespace hayloft::gpu::cuda {
+
+// Blocks [begin, end) of a view, all of which the device can read in place, or none of which: rows and columns of the
+// latter are gathered by host threads into a pinned ring and copied (`--kv-host staged`).
+struct BlockRun {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  bool in_place = false;
+};
 
 // The tables of block addresses and the value sums that kernels read, in device memory, kept from call to call: a layer
 // changes once per block of tokens only. A table is found by what the view says, not by where it lies, so copies of a
@@ -25,13 +34,14 @@ class StoreTables {
   StoreTables(const StoreTables&) = delete;
   StoreTables& operator=(const StoreTables&) = delete;
 
-  // Whether the device can read all blocks of the view in place. When it cannot, rows and columns are gathered by host
-  // threads into a pinned ring and copied (`--kv-host staged`).
+  // The blocks of the view, in order, as the device reaches them. None for a view without blocks.
+  std::vector<BlockRun> runs(const offload::LayerView& view);
+  // Whether the device can read all of them in place.
   bool pinned(const offload::LayerView& view);
 
-  // The store as kernels see it, whose blocks must all be pinned (else std::logic_error). A store without blocks has
-  // null tables. The table stays until this thread's next find() at least: an operation finds one, and has queued all
-  // that reads it when it returns. After kTables others it is freed, in stream order.
+  // The store as kernels see it, without addresses of the blocks that the device cannot read in place. A store without
+  // blocks has null tables. The table stays until this thread's next find(), or its end, at least: an operation finds
+  // one, and has queued all that reads it when it returns. After kTables others it is freed, in stream order.
   DeviceStore find(const offload::LayerView& view, cudaStream_t stream);
 
   // Frees device memory of so many bytes, or what there is, in stream order: of the tables that were used least
@@ -45,9 +55,15 @@ class StoreTables {
     std::vector<const std::byte*> blocks;  // on the host
     std::vector<float> value_sum;
     std::uint64_t generation = UINT64_MAX;    // HostPins', when the next one was found out
-    std::vector<const std::byte*> on_device;  // of the blocks; empty when not all of them are pinned
-    void* memory = nullptr;                   // the addresses, then the value sums; null until a kernel wants it
-    cudaStream_t stream = nullptr;            // that used it last
+    std::vector<const std::byte*> on_device;  // of the blocks; null for one that is not pinned
+    std::vector<BlockRun> runs;
+    void* memory = nullptr;         // the addresses, then the value sums; null until a kernel wants it
+    cudaStream_t stream = nullptr;  // that used it last
+  };
+  // What a thread found last, until it ends.
+  struct Found {
+    std::weak_ptr<const void> thread;
+    const Table* table = nullptr;
   };
   using Tables = std::list<Table>;  // the one used last comes first
 
@@ -60,7 +76,7 @@ class StoreTables {
   const DeviceContext& context_;
   std::recursive_mutex mutex_;  // guards all below; find() allocates, which may call spare()
   Tables tables_;
-  std::unordered_map<std::thread::id, const Table*> found_;  // by each thread, last
+  std::unordered_map<std::thread::id, Found> found_;
   std::unordered_multimap<const std::byte*, Tables::iterator>
       by_last_block_;  // which tells even versions of a layer apart
 };

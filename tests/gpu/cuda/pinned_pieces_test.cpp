@@ -3,22 +3,23 @@
 
 #include "tests/gpu/cuda/backends.h"
 
-// Blocks that lie behind one another in memory, but were pinned by several calls, as those of an arena's chunks may be.
+// Blocks that lie behind one another in memory, but were pinned by several calls, as those of an arena's chunks may be,
+// or of which some could not be pinned.
 namespace hayloft::testing {
 namespace {
 
 using gpu::Link;
 using offload::ColumnFormat;
 
-// Pins a chunk in pieces.
+// Pins a chunk in pieces, or one in so many of them.
 class InPieces : public offload::ChunkListener {
  public:
-  InPieces(std::shared_ptr<offload::ChunkListener> pins, std::uint64_t piece_bytes)
-      : pins_(std::move(pins)), piece_bytes_(piece_bytes) {}
+  InPieces(std::shared_ptr<offload::ChunkListener> pins, std::uint64_t piece_bytes, std::uint64_t one_in = 1)
+      : pins_(std::move(pins)), piece_bytes_(piece_bytes), one_in_(one_in) {}
 
   void committed(std::byte* data, std::uint64_t bytes) override {
     for (std::uint64_t at = 0; at < bytes; at += piece_bytes_) {
-      pins_->committed(data + at, std::min(piece_bytes_, bytes - at));
+      if (at / piece_bytes_ % one_in_ == 0) pins_->committed(data + at, std::min(piece_bytes_, bytes - at));
     }
   }
   void releasing(std::byte* data, std::uint64_t bytes) noexcept override {
@@ -30,6 +31,7 @@ class InPieces : public offload::ChunkListener {
  private:
   const std::shared_ptr<offload::ChunkListener> pins_;
   const std::uint64_t piece_bytes_;
+  const std::uint64_t one_in_;
 };
 
 class PinnedPieces : public CudaTest {
@@ -58,6 +60,30 @@ class PinnedPieces : public CudaTest {
                         device.stream());
     return {download<std::int32_t>(device, positions), download<float>(device, alpha)};
   }
+
+  // What attend() makes of all positions.
+  std::vector<float> attended(SharedCache& cache, gpu::Backend* on = nullptr) {
+    gpu::Backend& device = on ? *on : *cuda;
+    const gpu::CacheView view = cache.on_cuda();
+    const int query_heads = 4 * view.kv_heads;
+    const gpu::Buffer q = upload(device, random_query(query_heads, view.head_dim, 1));
+    const gpu::Buffer out = device.allocate(q.bytes(), device.stream());
+    gpu::Attended what;
+    what.ranges[0] = {0, view.tokens()};
+    device.attend(view, q.as<float>(), query_heads, what, out.as<float>(), device.stream());
+    return download<float>(device, out);
+  }
+
+  // What attend_causal() makes of the newest eight.
+  std::vector<float> read_causally(SharedCache& cache, gpu::Backend* on = nullptr) {
+    gpu::Backend& device = on ? *on : *cuda;
+    const gpu::CacheView view = cache.on_cuda();
+    const int query_heads = 2 * view.kv_heads;
+    const gpu::Buffer q = upload(device, normal(static_cast<std::size_t>(8 * query_heads * view.head_dim), 2));
+    const gpu::Buffer out = device.allocate(q.bytes(), device.stream());
+    device.attend_causal(view, q.as<float>(), 8, query_heads, {}, out.as<float>(), device.stream());
+    return download<float>(device, out);
+  }
 };
 
 TEST_F(PinnedPieces, ColumnsAreCopiedAcrossTheirBorders) {
@@ -77,17 +103,65 @@ TEST_F(PinnedPieces, ColumnsAreCopiedAcrossTheirBorders) {
 
 TEST_F(PinnedPieces, RowsAreStreamedAcrossTheirBorders) {
   const CacheShape shape{.kv_heads = 2, .head_dim = 32, .stored = 1000, .tail = 40};
-  const gpu::Buffer q = upload(*cuda, random_query(8, 32, 1));
-  const gpu::Buffer out = cuda->allocate(8 * 32 * sizeof(float), cuda->stream());
-  const auto attended = [&](SharedCache& cache) {
-    gpu::Attended what;
-    what.ranges[0] = {0, 1040};
-    cuda->attend(cache.on_cuda(), q.as<float>(), 8, what, out.as<float>(), cuda->stream());
-    return download<float>(*cuda, out);
-  };
   SharedCache whole(*cuda, shape);
   SharedCache cache(*cuda, shape, std::make_shared<InPieces>(cuda->pinning(), block_bytes(shape)));
   EXPECT_EQ(attended(cache), attended(whole));
+}
+
+// Of a block of 12 KiB each: a piece ends within rows, within columns and between blocks.
+constexpr std::uint64_t kPage = 4096;
+
+TEST_F(PinnedPieces, ABorderWithinABlockChangesNothing) {
+  for (const ColumnFormat columns : {ColumnFormat::f16, ColumnFormat::int8}) {
+    const CacheShape shape{.kv_heads = 2, .head_dim = 40, .stored = 1000, .tail = 40, .columns = columns};
+    SharedCache whole(*cuda, shape);
+    const auto expected = selected(*cuda, whole.on_cuda());
+    for (const Link link : {Link::sm, Link::copy, Link::both}) {
+      const auto device = make_cuda({.link = link});
+      SharedCache cache(*device, shape, std::make_shared<InPieces>(device->pinning(), kPage));
+      EXPECT_EQ(selected(*device, cache.on_cuda()), expected);
+      if (link != Link::sm) continue;  // rows know no difference
+      EXPECT_EQ(attended(cache, device.get()), attended(whole));
+    }
+  }
+}
+
+TEST_F(PinnedPieces, WhatIsNotPinnedIsStagedAndTheRestIsNot) {
+  for (const ColumnFormat columns : {ColumnFormat::f16, ColumnFormat::int4}) {
+    const CacheShape shape{.kv_heads = 2, .head_dim = 32, .stored = 1600, .tail = 40, .columns = columns};
+    SharedCache whole(*cuda, shape);
+    const auto expected = selected(*cuda, whole.on_cuda());
+    for (const Link link : {Link::sm, Link::copy, Link::both}) {
+      const auto device = make_cuda({.link = link});
+      // Stretches of a few blocks, and ones that end within a block.
+      for (const std::uint64_t bytes : {6 * block_bytes(shape), 5 * block_bytes(shape) + kPage}) {
+        SharedCache cache(*device, shape, std::make_shared<InPieces>(device->pinning(), bytes, 2));
+        EXPECT_EQ(selected(*device, cache.on_cuda()), expected) << bytes;
+        if (link != Link::sm) continue;  // rows know no difference
+        EXPECT_EQ(attended(cache, device.get()), attended(whole)) << bytes;
+        EXPECT_EQ(read_causally(cache, device.get()), read_causally(whole)) << bytes;
+      }
+    }
+  }
+}
+
+TEST_F(PinnedPieces, ABlockIsWrittenAcrossThem) {
+  const CacheShape shape{.kv_heads = 2, .head_dim = 32, .stored = 0, .tail = 64};
+  SharedCache cache(*cuda, shape);
+  const offload::BlockLayout layout({1, 2, 32, 64, ColumnFormat::f16});
+  std::vector<std::byte> expected(layout.block_bytes);
+  cpu->spill(cache.on_cpu(), 64, layout, expected.data(), {});
+  const offload::Topology topology;
+  for (const std::uint64_t one_in : {1, 2}) {
+    offload::ArenaOptions options;
+    options.budget_bytes = std::uint64_t{1} << 20;
+    options.listener = std::make_shared<InPieces>(cuda->pinning(), 2 * kPage, one_in);
+    offload::Arena arena(topology, options);
+    const offload::Extent block = arena.allocate(layout.block_bytes);
+    cuda->spill(cache.on_cuda(), 64, layout, block.data(), cuda->stream());
+    cuda->synchronize(cuda->stream());
+    EXPECT_TRUE(std::equal(expected.begin(), expected.end(), block.data())) << one_in;
+  }
 }
 
 }  // namespace

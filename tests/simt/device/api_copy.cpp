@@ -51,6 +51,11 @@ cudaError_t copy_in_order(Runtime& runtime, void* to, const void* from, Rows row
       error != cudaSuccess) {
     return error;
   }
+  for (const void* side : {static_cast<const void*>(to), from}) {
+    const int device = runtime.memory.device_of(side);
+    if (device >= 0 && device != stream->device) return cudaErrorInvalidValue;
+  }
+  if (from_place != Place::device && to_place == Place::device) runtime.copied_to_device += rows.width * rows.height;
   if (from_place == Place::device && to_place != Place::device) runtime.copied_to_host += rows.width * rows.height;
   if (from_place == Place::pageable) {
     auto captured = std::make_shared<std::vector<std::byte>>(rows.width * rows.height);

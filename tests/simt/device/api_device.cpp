@@ -55,13 +55,17 @@ cudaError_t cudaGetDeviceCount(int* count) {
 }
 
 cudaError_t cudaSetDevice(int device) {
-  return api("cudaSetDevice", [&](Runtime& runtime) { return available(runtime.device, device); });
+  return api("cudaSetDevice", [&](Runtime& runtime) {
+    const cudaError_t error = available(runtime.device, device);
+    if (error == cudaSuccess) Runtime::current() = device;
+    return error;
+  });
 }
 
 cudaError_t cudaGetDevice(int* device) {
   return api("cudaGetDevice", [&](Runtime& runtime) {
-    *device = 0;
-    return available(runtime.device, 0);
+    *device = Runtime::current();
+    return available(runtime.device, *device);
   });
 }
 
@@ -81,7 +85,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 
 cudaError_t cudaDeviceGetPCIBusId(char* id, int bytes, int device) {
   return api("cudaDeviceGetPCIBusId", [&](Runtime& runtime) {
-    const std::string text = "0000:01:00.0";
+    const std::string text = "0000:0" + std::to_string(device + 1) + ":00.0";
     if (bytes <= static_cast<int>(text.size())) return cudaErrorInvalidValue;
     std::memcpy(id, text.c_str(), text.size() + 1);
     return available(runtime.device, device);

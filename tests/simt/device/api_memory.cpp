@@ -10,6 +10,7 @@
 
 // Allocations, registrations and memory pools.
 struct CUmemPoolHandle_st {
+  int device = 0;
   std::uint64_t release_threshold = 0;
   std::shared_ptr<hayloft::simt::PoolMemory> memory;  // lives as long as what was taken from it
 };
@@ -18,11 +19,11 @@ namespace hayloft::simt {
 namespace {
 
 cudaError_t allocate_now(Runtime& runtime, void** data, std::size_t bytes) {
-  *data = runtime.memory.allocate(bytes, runtime.device.memory_bytes);
+  *data = runtime.memory.allocate(bytes, runtime.device.memory_bytes, Runtime::current());
   if (*data) return cudaSuccess;
   // What was freed in stream order comes back.
   if (const cudaError_t error = runtime.wait_all(); error != cudaSuccess) return error;
-  *data = runtime.memory.allocate(bytes, runtime.device.memory_bytes);
+  *data = runtime.memory.allocate(bytes, runtime.device.memory_bytes, Runtime::current());
   return *data ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 
@@ -31,7 +32,7 @@ cudaError_t allocate_in_order(const char* function, void** data, std::size_t byt
                               cudaStream_t stream) {
   return api(function, [&](Runtime& runtime) {
     if (!data) return cudaErrorInvalidValue;
-    if (!runtime.known(stream)) return cudaErrorInvalidResourceHandle;
+    if (!runtime.known(stream) || (pool && pool->device != stream->device)) return cudaErrorInvalidResourceHandle;
     *data = nullptr;
     if (bytes == 0) return cudaSuccess;
     if (pool && !pool->memory->take(bytes, stream)) return cudaErrorMemoryAllocation;
@@ -109,6 +110,7 @@ cudaError_t cudaHostRegister(void* data, std::size_t bytes, unsigned flags) {
     constexpr unsigned all =
         cudaHostRegisterPortable | cudaHostRegisterMapped | cudaHostRegisterIoMemory | cudaHostRegisterReadOnly;
     if (!data || bytes == 0 || flags > all) return cudaErrorInvalidValue;
+    if (bytes > runtime.device.registration_bytes) return cudaErrorMemoryAllocation;
     if (runtime.memory.pinned_bytes() + bytes > runtime.device.registrable_bytes) return cudaErrorMemoryAllocation;
     return runtime.memory.pin(data, bytes, false) ? cudaSuccess : cudaErrorHostMemoryAlreadyRegistered;
   });
@@ -133,7 +135,10 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   return api("cudaMemGetInfo", [&](Runtime& runtime) {
     if (!free || !total) return cudaErrorInvalidValue;
     *total = runtime.device.memory_bytes;
-    *free = runtime.device.memory_bytes - std::min(runtime.device.memory_bytes, runtime.memory.device_bytes());
+    const hayloft::simt::Device& device = runtime.device;
+    std::uint64_t taken = runtime.memory.device_bytes(Runtime::current());
+    if (device.pinned_per_entry_byte > 0) taken += runtime.memory.pinned_bytes() / device.pinned_per_entry_byte;
+    *free = device.memory_bytes - std::min(device.memory_bytes, taken);
     return cudaSuccess;
   });
 }
@@ -150,7 +155,7 @@ cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
   return give_back("cudaFreeAsync", [&](Runtime& runtime) {
     if (!data) return cudaSuccess;
     if (!runtime.known(stream)) return cudaErrorInvalidResourceHandle;
-    if (runtime.memory.place(data, 1) != Place::device) return cudaErrorInvalidValue;
+    if (runtime.memory.device_of(data) != stream->device) return cudaErrorInvalidValue;
     runtime.queue_free(stream, data);
     return cudaSuccess;
   });
@@ -163,7 +168,7 @@ cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* prope
       return cudaErrorInvalidValue;
     }
     const std::uint64_t most = properties->maxSize ? properties->maxSize : std::numeric_limits<std::uint64_t>::max();
-    *pool = new CUmemPoolHandle_st{0, std::make_shared<PoolMemory>(most)};
+    *pool = new CUmemPoolHandle_st{properties->location.id, 0, std::make_shared<PoolMemory>(most)};
     return cudaSuccess;
   });
 }
@@ -179,6 +184,7 @@ cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
   return api("cudaMemPoolSetAttribute", [&](Runtime&) {
     if (!pool || !value) return cudaErrorInvalidValue;
+    if (attribute == cudaMemPoolAttrReservedMemHigh) pool->memory->forget_most_held();
     if (attribute == cudaMemPoolAttrReleaseThreshold) pool->release_threshold = *static_cast<std::uint64_t*>(value);
     return cudaSuccess;
   });

@@ -15,7 +15,7 @@ double now_milliseconds() {
 cudaError_t create(const char* function, cudaEvent_t* event, unsigned flags) {
   return api(function, [&](Runtime&) {
     if (!event || flags > (cudaEventBlockingSync | cudaEventDisableTiming)) return cudaErrorInvalidValue;
-    *event = new CUevent_st{nullptr, (flags & cudaEventDisableTiming) == 0};
+    *event = new CUevent_st{Runtime::current(), nullptr, (flags & cudaEventDisableTiming) == 0};
     return cudaSuccess;
   });
 }
@@ -88,7 +88,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return api("cudaEventRecord", [&](Runtime& runtime) {
-    if (!runtime.known(stream) || !event) return cudaErrorInvalidResourceHandle;
+    if (!runtime.known(stream) || !event || event->device != stream->device) return cudaErrorInvalidResourceHandle;
     auto record = std::make_shared<Record>();
     event->latest = record;
     runtime.queue(stream, [record] {

@@ -18,6 +18,8 @@
 //   is full of NaN.
 // - Pageable memory is read while the call that copies it runs; pinned memory when the copy's turn comes. No copy spans
 //   two registrations, or registered memory and other.
+// - Of several devices, a call uses the one that its thread has set (0 at first), and streams, events, memory and pools
+//   that belong to another are refused, also where a device would take them.
 // - Kernels need an explicit stream. A kernel that fails (tests/simt/device/machine.h) leaves its text on stderr and in
 //   kernel_failure(), and every later call fails with cudaErrorLaunchFailure until reset().
 namespace hayloft::simt {
@@ -31,6 +33,8 @@ struct Device {
   int driver_version = 13000;
   std::uint64_t memory_bytes = std::uint64_t{4} << 30;
   std::uint64_t registrable_bytes = std::numeric_limits<std::uint64_t>::max();  // of host memory, pinned in any way
+  std::uint64_t pinned_per_entry_byte = 0;  // bytes of host memory whose pinning takes a byte of the device; 0: none do
+  std::uint64_t registration_bytes = std::numeric_limits<std::uint64_t>::max();  // at a time
 };
 
 // Back to the beginning: the default device, no faults, no errors, counters at zero, and this seed. Handles and memory
@@ -61,10 +65,13 @@ std::int64_t calls(std::string_view function);
 std::int64_t products(cudaDataType type);  // of cuBLAS, of matrices of this type
 std::int64_t host_waits();                 // calls that waited for the device, whatever they were for
 std::uint64_t copied_to_host();            // bytes that copies took from the device's memory to the host's
+std::uint64_t copied_to_device();          // and the other way
+std::int64_t uses(int device);             // calls that a thread made with this device set and that would open it
 std::int64_t launches();
 std::int64_t launches(std::string_view kernel);  // of kernels whose demangled name contains this
 
-std::uint64_t device_bytes();  // allocated at present
+std::uint64_t device_bytes();            // allocated at present, of all devices
+std::uint64_t device_bytes(int device);  // of one
 std::uint64_t pinned_bytes();
 
 }  // namespace hayloft::simt

@@ -18,14 +18,14 @@ std::uintptr_t address_of(const void* data) {
 
 }  // namespace
 
-void* Memory::allocate(std::size_t bytes, std::uint64_t limit) {
-  if (bytes > limit || device_bytes_ > limit - bytes) return nullptr;
+void* Memory::allocate(std::size_t bytes, std::uint64_t limit, int device) {
+  if (bytes > limit || device_bytes(device) > limit - bytes) return nullptr;
   void* data = nullptr;
   if (posix_memalign(&data, device_alignment, bytes) != 0) return nullptr;
   std::memset(data, 0xff, bytes);  // NaN as f32 and f16, -1 as an integer
   ASAN_POISON_MEMORY_REGION(data, bytes);
-  device_[address_of(data)] = {bytes, false, false};
-  device_bytes_ += bytes;
+  device_[address_of(data)] = {bytes, false, false, device};
+  device_bytes_[device] += bytes;
   return data;
 }
 
@@ -38,7 +38,7 @@ void Memory::begin(void* data) {
 bool Memory::release(void* data) {
   const auto piece = device_.find(address_of(data));
   if (piece == device_.end()) return false;
-  device_bytes_ -= piece->second.bytes;
+  device_bytes_[piece->second.device] -= piece->second.bytes;
   ASAN_UNPOISON_MEMORY_REGION(data, piece->second.bytes);
   device_.erase(piece);
   std::free(data);
@@ -92,6 +92,22 @@ std::pair<std::uintptr_t, std::uintptr_t> Memory::reachable(std::uintptr_t addre
     if (piece && piece->second.usable) return {piece->first, piece->first + piece->second.bytes};
   }
   return {0, 0};
+}
+
+int Memory::device_of(const void* data) const {
+  const auto* const piece = find(device_, address_of(data));
+  return piece ? piece->second.device : -1;
+}
+
+std::uint64_t Memory::device_bytes() const {
+  std::uint64_t sum = 0;
+  for (const auto& [device, bytes] : device_bytes_) sum += bytes;
+  return sum;
+}
+
+std::uint64_t Memory::device_bytes(int device) const {
+  const auto found = device_bytes_.find(device);
+  return found == device_bytes_.end() ? 0 : found->second;
 }
 
 void Memory::open() {

@@ -13,8 +13,9 @@ enum class Place : std::uint8_t { pageable, pinned, device };
 // poisoned except while open: only the operations of streams open it.
 class Memory {
  public:
-  // Device memory, aligned as CUDA's. It is usable (when open) from begin() on. Returns null past `limit` bytes in all.
-  void* allocate(std::size_t bytes, std::uint64_t limit);
+  // Memory of a device, aligned as CUDA's. It is usable (when open) from begin() on. Returns null past `limit` bytes of
+  // the device.
+  void* allocate(std::size_t bytes, std::uint64_t limit, int device);
   void begin(void* data);
   bool release(void* data);  // false: not the beginning of an allocation
 
@@ -29,10 +30,13 @@ class Memory {
   // kernel may reach. Both 0 when none does.
   std::pair<std::uintptr_t, std::uintptr_t> reachable(std::uintptr_t address) const;
 
+  int device_of(const void* data) const;  // whose memory it is; -1: no device's
+
   void open();
   void close();
 
-  std::uint64_t device_bytes() const { return device_bytes_; }
+  std::uint64_t device_bytes() const;
+  std::uint64_t device_bytes(int device) const;
   std::uint64_t pinned_bytes() const { return pinned_bytes_; }
 
  private:
@@ -40,13 +44,14 @@ class Memory {
     std::size_t bytes = 0;
     bool usable = true;
     bool owned = false;  // pinned memory that CUDA allocated
+    int device = -1;
   };
   using Pieces = std::map<std::uintptr_t, Piece>;
   static const Pieces::value_type* find(const Pieces& pieces, std::uintptr_t address);
 
   Pieces device_;
   Pieces pinned_;
-  std::uint64_t device_bytes_ = 0;
+  std::map<int, std::uint64_t> device_bytes_;
   std::uint64_t pinned_bytes_ = 0;
   int opened_ = 0;
 };

@@ -42,6 +42,7 @@ class PoolMemory {
 
   std::uint64_t held() const { return held_; }
   std::uint64_t most_held() const { return most_held_; }
+  void forget_most_held() { most_held_ = held_; }
 
  private:
   static constexpr std::uint64_t step = std::uint64_t{32} << 20;

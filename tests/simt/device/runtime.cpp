@@ -7,7 +7,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iterator>
+#include <set>
 #include <stdexcept>
+#include <string_view>
 
 #include "tests/simt/device/symbols.h"
 
@@ -32,6 +34,15 @@ bool lasting(cudaError_t error) {
     default:
       return false;
   }
+}
+
+// All but what asks about devices, chooses one, or gives something back.
+bool opens_a_device(std::string_view function) {
+  static const std::set<std::string_view> others = {
+      "cudaGetDeviceCount",     "cudaSetDevice",         "cudaGetDevice",        "cudaGetDeviceProperties",
+      "cudaDeviceGetAttribute", "cudaDeviceGetPCIBusId", "cudaDriverGetVersion", "cudaRuntimeGetVersion",
+      "cudaEventDestroy",       "cudaMemPoolDestroy",    "cudaFreeHost",         "cudaMemPoolGetAttribute"};
+  return others.count(function) == 0;
 }
 
 std::uint64_t seed_from_environment() {
@@ -60,8 +71,14 @@ Runtime& Runtime::instance() {
   return runtime;
 }
 
+int& Runtime::current() {
+  thread_local int device = 0;
+  return device;
+}
+
 int Runtime::fault(const char* function) {
   const std::int64_t call = ++calls[function];
+  if (opens_a_device(function)) ++uses[current()];
   const auto found = faults.find(std::pair(std::string(function), call));
   return found == faults.end() ? 0 : found->second;
 }
@@ -174,6 +191,7 @@ cudaError_t Runtime::wait_all() {
 
 cudaStream_t Runtime::create_stream() {
   auto stream = std::make_unique<CUstream_st>();
+  stream->device = current();
   order_.push_back(stream.get());
   const cudaStream_t handle = stream.get();
   streams_[handle] = std::move(stream);
@@ -206,7 +224,9 @@ void Runtime::reset(std::uint64_t new_seed) {
   calls.clear();
   faults.clear();
   host_waits = 0;
-  copied_to_host = 0;
+  copied_to_host = copied_to_device = 0;
+  uses.clear();
+  current() = 0;
   products.clear();
   launches.clear();
   holding.clear();
@@ -271,6 +291,16 @@ std::uint64_t copied_to_host() {
   const std::lock_guard lock(runtime.mutex);
   return runtime.copied_to_host;
 }
+std::uint64_t copied_to_device() {
+  Runtime& runtime = Runtime::instance();
+  const std::lock_guard lock(runtime.mutex);
+  return runtime.copied_to_device;
+}
+std::int64_t uses(int device) {
+  Runtime& runtime = Runtime::instance();
+  const std::lock_guard lock(runtime.mutex);
+  return runtime.uses[device];
+}
 std::int64_t products(cudaDataType type) {
   Runtime& runtime = Runtime::instance();
   const std::lock_guard lock(runtime.mutex);
@@ -281,6 +311,11 @@ std::uint64_t device_bytes() {
   Runtime& runtime = Runtime::instance();
   const std::lock_guard lock(runtime.mutex);
   return runtime.memory.device_bytes();
+}
+std::uint64_t device_bytes(int device) {
+  Runtime& runtime = Runtime::instance();
+  const std::lock_guard lock(runtime.mutex);
+  return runtime.memory.device_bytes(device);
 }
 std::uint64_t pinned_bytes() {
   Runtime& runtime = Runtime::instance();

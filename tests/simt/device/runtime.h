@@ -42,10 +42,12 @@ struct Operation {
 }  // namespace hayloft::simt
 
 struct CUstream_st {
+  int device = 0;
   std::deque<hayloft::simt::Operation> queue;
 };
 
 struct CUevent_st {
+  int device = 0;
   std::shared_ptr<hayloft::simt::Record> latest;
   bool timing = true;
 };
@@ -72,7 +74,9 @@ class Runtime {
   cudaError_t wait_all();
   bool run_one();  // false: none can run
 
-  bool known(cudaStream_t stream) const { return stream && streams_.count(stream) > 0; }
+  // One of the calling thread's device.
+  bool known(cudaStream_t stream) const { return stream && streams_.count(stream) > 0 && stream->device == current(); }
+  static int& current();  // the calling thread's device
   cudaStream_t create_stream();
   void destroy_stream(cudaStream_t stream);
 
@@ -91,6 +95,8 @@ class Runtime {
   std::map<std::pair<std::string, std::int64_t>, int, std::less<>> faults;  // (function, call) to error
   std::int64_t host_waits = 0;
   std::uint64_t copied_to_host = 0;
+  std::uint64_t copied_to_device = 0;
+  std::map<int, std::int64_t> uses;  // by device
   std::map<cudaDataType, std::int64_t> products;
   std::map<void*, std::pair<std::shared_ptr<PoolMemory>, std::uint64_t>> pooled;  // what came from pools
   std::unordered_map<const void*, std::int64_t> launches;                         // by kernel

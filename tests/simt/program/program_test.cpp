@@ -56,6 +56,27 @@ TEST(ProgramOnADevice, IsListedByItsPlaceOnTheBusWithWhatMemoryIsFree) {
       << outcome.out;
 }
 
+TEST(ProgramOnADevice, OneOfSeveralIsNamedByItsNumber) {
+  ASSERT_EQ(::setenv("HAYLOFT_SIMT_DEVICES", "2", 1), 0);
+  const Outcome list = run_program({"--list-devices"});
+  const Outcome second =
+      run_program({"bench", "--device", "cuda:1", "-c", "512", "--shape", "1,2,1,64", "--block-tokens", "128",
+                   "--host-memory", "64MiB", "--seconds", "0.01", "--verbose"});
+  const Outcome third = run_program({"bench", "--device", "cuda:2", "-c", "512"});
+  ::unsetenv("HAYLOFT_SIMT_DEVICES");
+  EXPECT_TRUE(std::regex_search(list.out, std::regex("\ncuda:0  SIMT shim at 0000:01:00.0, .*\n"
+                                                     "cuda:1  SIMT shim at 0000:02:00.0, .*\n$")))
+      << list.out;
+  EXPECT_EQ(second.exit_code, 0) << second.err;
+  EXPECT_NE(second.err.find("device: SIMT shim at 0000:02:00.0"), std::string::npos) << second.err;
+  EXPECT_EQ(third.exit_code, 1);
+  EXPECT_NE(third.err.find("--device cuda:2: this process sees 2 devices, cuda:0 to cuda:1"), std::string::npos)
+      << third.err;
+  for (const char* device : {"cuda:", "cuda:x", "cuda:-1", "cuda:99999"}) {
+    EXPECT_EQ(run_program({"bench", "--device", device, "-c", "512"}).exit_code, 2) << device;
+  }
+}
+
 TEST(ProgramOnADevice, BenchSplitsAStepByStagesAndKeepsWhatItHas) {
   const test::TemporaryFolder folder;
   const fs::path json = folder / "bench.json";
