@@ -21,8 +21,7 @@ set(public_headers
     runtime/decode/hidden_states.h runtime/decode/load_tokenizer.h runtime/decode/model.h runtime/decode/prefill.h
     runtime/decode/sampler.h runtime/decode/session.h
     runtime/fidelity/attention_stats.h runtime/fidelity/audit.h runtime/fidelity/audit_report.h
-    runtime/fidelity/audit_sample.h runtime/fidelity/ranking.h runtime/fidelity/recall.h
-    runtime/fidelity/running_stats.h)
+    runtime/fidelity/audit_sample.h runtime/fidelity/ranking.h runtime/fidelity/running_stats.h)
 set(eval_headers
     runtime/eval/eval.h runtime/eval/ruler/ruler.h runtime/eval/task.h
     runtime/eval/needle/context.h runtime/eval/needle/haystack.h runtime/eval/needle/needle.h

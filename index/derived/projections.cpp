@@ -9,7 +9,7 @@
 namespace hayloft::index {
 namespace {
 
-constexpr std::int64_t subtile = 64;        // score_columns begins at its multiples
+constexpr std::int64_t quant_group = 64;    // score_columns begins at its multiples
 constexpr std::int64_t piece_tokens = 512;  // of one head, at a time
 
 // The standard fixes the numbers of mt19937_64 but not those of its distributions.
@@ -69,7 +69,7 @@ void project_keys(const offload::LayerView& view, const std::vector<float>& dire
     search.components = components.data();
     search.weights = directions.data();
     search.keys = exact_keys(view);
-    const std::int64_t aligned = first / subtile * subtile;
+    const std::int64_t aligned = first / quant_group * quant_group;
     const std::int64_t end = first + space.entries;
     const std::int64_t pieces = (end - aligned + piece_tokens - 1) / piece_tokens;
     threads.parallel_for(heads * pieces, 1, [&](std::int64_t piece_begin, std::int64_t piece_end) {

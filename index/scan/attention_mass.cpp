@@ -17,7 +17,7 @@ constexpr std::int64_t tile_keys = 256;  // their scores stay in the first-level
 constexpr std::int64_t piece_tiles = 8;  // of queries, at a time
 
 std::int64_t padded(std::int64_t n) {
-  return (n + subtile_tokens - 1) / subtile_tokens * subtile_tokens;
+  return (n + quant_group_tokens - 1) / quant_group_tokens * quant_group_tokens;
 }
 
 // One thread's scratch: the scores of 16 queries with every key.
@@ -28,7 +28,7 @@ class Worker {
         // Not a power of two: the queries' scores would compete for the same cache sets.
         stride_(static_cast<int>(padded(problem.visible[problem.n - 1]) + 80)),
         scores_(hwy::AllocateAligned<float>(static_cast<std::size_t>(tile_queries * stride_))),
-        maxima_(hwy::AllocateAligned<float>(static_cast<std::size_t>(tile_queries * stride_ / subtile_tokens))),
+        maxima_(hwy::AllocateAligned<float>(static_cast<std::size_t>(tile_queries * stride_ / quant_group_tokens))),
         sums_(hwy::AllocateAligned<float>(static_cast<std::size_t>(tile_queries * 16))),
         group_(hwy::AllocateAligned<float>(static_cast<std::size_t>(stride_))) {
     for (int c = 0; c < problem.head_dim; ++c) {
@@ -40,7 +40,7 @@ class Worker {
   void add(std::int64_t first, int heads, std::vector<double>& mass) {
     const std::int64_t* const visible = problem_.visible + first;
     const auto keys = static_cast<int>(visible[heads - 1]);
-    const auto subtiles = static_cast<int>(padded(keys) / subtile_tokens);
+    const auto quant_groups = static_cast<int>(padded(keys) / quant_group_tokens);
     score(first, heads, keys);
     for (int h = 0; h < heads; ++h) {
       float* const row = scores_.get() + std::ptrdiff_t{h} * stride_;
@@ -48,20 +48,20 @@ class Worker {
     }
     TileNotes notes;
     notes.head_maxima = maxima_.get();
-    notes.maxima_stride = subtiles;
-    take_notes(scores_.get(), stride_, heads, subtiles * subtile_tokens, notes);
+    notes.maxima_stride = quant_groups;
+    take_notes(scores_.get(), stride_, heads, quant_groups * quant_group_tokens, notes);
     float references[tile_queries];
     for (int h = 0; h < heads; ++h) {
-      references[h] = *std::max_element(maxima_.get() + h * subtiles, maxima_.get() + (h + 1) * subtiles);
+      references[h] = *std::max_element(maxima_.get() + h * quant_groups, maxima_.get() + (h + 1) * quant_groups);
     }
     notes.references = references;
     notes.sums = sums_.get();
     std::fill_n(sums_.get(), heads * 16, 0.0f);
-    take_notes(scores_.get(), stride_, heads, subtiles * subtile_tokens, notes);
+    take_notes(scores_.get(), stride_, heads, quant_groups * quant_group_tokens, notes);
     for (int h = 0; h < heads; ++h) {
       references[h] += std::log(std::accumulate(sums_.get() + h * 16, sums_.get() + (h + 1) * 16, 0.0f));
     }
-    group_scores(GroupScore::softmax, scores_.get(), stride_, heads, subtiles * subtile_tokens, references,
+    group_scores(GroupScore::softmax, scores_.get(), stride_, heads, quant_groups * quant_group_tokens, references,
                  group_.get());
     for (int t = 0; t < keys; ++t) mass[static_cast<std::size_t>(t)] += group_[static_cast<std::size_t>(t)];
   }
@@ -84,7 +84,7 @@ class Worker {
   std::vector<std::int64_t> offsets_;
   int stride_;
   hwy::AlignedFreeUniquePtr<float[]> scores_;  // [16][stride]
-  hwy::AlignedFreeUniquePtr<float[]> maxima_;  // [16][subtiles]
+  hwy::AlignedFreeUniquePtr<float[]> maxima_;  // [16][quantisation groups]
   hwy::AlignedFreeUniquePtr<float[]> sums_;    // [16][16]
   hwy::AlignedFreeUniquePtr<float[]> group_;   // [stride]
 };

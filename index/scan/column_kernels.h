@@ -9,8 +9,9 @@
 // head of one KV head, aligned to 64 bytes with a stride that is a multiple of 16. Nothing here allocates or throws.
 namespace hayloft::index {
 
-// Tokens per maximum: 64 f16 values of a column are two cache lines, the pair that the processor fetches together.
-inline constexpr int subtile_tokens = 64;
+// Tokens of a quantisation group, for each of which a maximum is kept, whatever the format of the columns and however
+// short their blocks: 64 f16 values of a column are two cache lines, the pair that the processor fetches together.
+inline constexpr int quant_group_tokens = offload::BlockLayout::scale_tokens;
 
 // Bytes that so many tokens of a column take.
 constexpr int column_bytes(offload::ColumnFormat format, int tokens) {
@@ -41,12 +42,13 @@ enum class GroupScore : std::uint8_t {
   softmax,  // sum_h exp(scores[h][t] - reference[h])
 };
 
-// What to note about the scores of one tile, subtile by subtile. Pointers are to the tile's first.
+// What to note about the scores of one tile, quantisation group by quantisation group. Pointers are to the tile's
+// first.
 struct TileNotes {
   float* head_maxima = nullptr;  // [heads][maxima_stride] the largest of each head's scores
   std::int64_t maxima_stride = 0;
   // [heads][maxima_stride] the largest of the other scores, infinity where several are the largest, and where in the
-  // subtile the largest is. Null: not wanted.
+  // quantisation group the largest is. Null: not wanted.
   float* seconds = nullptr;
   std::uint8_t* places = nullptr;
   float* group_maxima = nullptr;  // the largest group score; null: not wanted
@@ -70,16 +72,16 @@ void prefetch_run(const HeadQuery& query, const TokenRun& run, int tokens);
 //
 // exp has a relative error below 2e-7 + 2^-23 |x| (the polynomial, then the rounding of the difference and of its
 // product with log2 e) and is held at exp(-87) below x = -87; above x = 80 the result means nothing. NaN gives NaN. A
-// part of a sum is a chain of one addition per subtile.
+// part of a sum is a chain of one addition per quantisation group.
 void take_notes(const float* scores, int stride, int heads, int n, const TileNotes& notes);
 
 // out[t] = the group score of t, for t in [0, n), n a multiple of 64. The same arithmetic for every t.
 void group_scores(GroupScore kind, const float* scores, int stride, int heads, int n, const float* reference,
                   float* out);
 
-// Bounds of the group's softmax score sum_h exp(s_h - offset[h]) in each of n subtiles, from two sides: its heads'
-// maxima alone give max_h and sum_h of exp(maxima[h][i] - offset[h]), and a sum over the group that was noted with
-// other references gives that sum times the smallest and the largest ratio of the weights, ratios[i / per_tile] =
+// Bounds of the group's softmax score sum_h exp(s_h - offset[h]) in each of n quantisation groups, from two sides: its
+// heads' maxima alone give max_h and sum_h of exp(maxima[h][i] - offset[h]), and a sum over the group that was noted
+// with other references gives that sum times the smallest and the largest ratio of the weights, ratios[i / per_tile] =
 // {least, most}. Taken together and widened by what rounding may do. maxima has `stride` elements from head to head;
 // maxima, sums, lower and upper are aligned and readable and writable up to n rounded up to a multiple of 64. per_tile
 // is a multiple of 4.

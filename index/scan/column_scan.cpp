@@ -107,19 +107,20 @@ class Scanner {
       };
       for (std::int64_t i = 0; i < count; ++i) {
         const std::int64_t begin = starts[static_cast<std::size_t>(i)];
-        const auto subtiles = static_cast<int>((end_of(i) - begin + subtile_tokens - 1) / subtile_tokens);
+        const auto quant_groups = static_cast<int>((end_of(i) - begin + quant_group_tokens - 1) / quant_group_tokens);
         if (i + 1 < count) columns_->prefetch(starts[static_cast<std::size_t>(i + 1)], end_of(i + 1));
-        std::vector<float> maxima(static_cast<std::size_t>(scan_.group * subtiles));
+        std::vector<float> maxima(static_cast<std::size_t>(scan_.group * quant_groups));
         TileNotes notes;
         notes.head_maxima = maxima.data();
-        notes.maxima_stride = subtiles;
+        notes.maxima_stride = quant_groups;
         columns_->score(begin, end_of(i), scores_.get(), &notes);
         for (int h = 0; h < scan_.group; ++h) {
           references_[static_cast<std::size_t>(h)] =
-              *std::max_element(maxima.begin() + h * subtiles, maxima.begin() + (h + 1) * subtiles);
+              *std::max_element(maxima.begin() + h * quant_groups, maxima.begin() + (h + 1) * quant_groups);
         }
         set_references(notes, references_.data());
-        take_notes(scores_.get(), ColumnScores::stride(scan_.tile), scan_.group, subtiles * subtile_tokens, notes);
+        take_notes(scores_.get(), ColumnScores::stride(scan_.tile), scan_.group, quant_groups * quant_group_tokens,
+                   notes);
         for (int h = 0; h < scan_.group; ++h) {
           states[static_cast<std::size_t>(h * count + i)] = {references_[static_cast<std::size_t>(h)], sum(h)};
         }
@@ -132,16 +133,16 @@ class Scanner {
       const int first = head * scan_.group;
       const std::int64_t begin = index * scan_.tile;
       const std::int64_t end = std::min(begin + scan_.tile, scanner_.view_.tokens);
-      const std::int64_t subtile = begin / subtile_tokens;
-      const auto subtiles = static_cast<int>((end - begin + subtile_tokens - 1) / subtile_tokens);
+      const std::int64_t quant_group = begin / quant_group_tokens;
+      const auto quant_groups = static_cast<int>((end - begin + quant_group_tokens - 1) / quant_group_tokens);
       TileNotes notes;
-      notes.head_maxima = scan_.head_maxima + first * scan_.subtile_stride + subtile;
-      notes.maxima_stride = scan_.subtile_stride;
+      notes.head_maxima = scan_.head_maxima + first * scan_.quant_group_stride + quant_group;
+      notes.maxima_stride = scan_.quant_group_stride;
       if (scan_.head_seconds != nullptr) {
-        notes.seconds = scan_.head_seconds + first * scan_.subtile_stride + subtile;
-        notes.places = scan_.head_places + first * scan_.subtile_stride + subtile;
+        notes.seconds = scan_.head_seconds + first * scan_.quant_group_stride + quant_group;
+        notes.places = scan_.head_places + first * scan_.quant_group_stride + quant_group;
       }
-      if (scan_.group_maxima) notes.group_maxima = scan_.group_maxima + head * scan_.subtile_stride + subtile;
+      if (scan_.group_maxima) notes.group_maxima = scan_.group_maxima + head * scan_.quant_group_stride + quant_group;
       const bool logits = scanner_.search_.rule == GroupRule::logits;
       notes.group_score = logits ? GroupScore::logits : GroupScore::softmax;
       const float* guesses = scan_.guesses + first;
@@ -154,7 +155,7 @@ class Scanner {
       for (int h = 0; h < scan_.group; ++h) {
         const float* maxima = notes.head_maxima + h * notes.maxima_stride;
         float most = -infinity;
-        for (int i = 0; i < subtiles; ++i) most = std::max(most, maxima[i]);
+        for (int i = 0; i < quant_groups; ++i) most = std::max(most, maxima[i]);
         scan_.tile_maxima[at(first + h, index)] = most;
         references_[static_cast<std::size_t>(h)] = most;
         near = near && most - guesses[h] <= trusted_excess;
@@ -162,7 +163,8 @@ class Scanner {
       if (!scan_.tile_sums) return;
       if (!near) {
         set_references(notes, references_.data());
-        take_notes(scores_.get(), ColumnScores::stride(scan_.tile), scan_.group, subtiles * subtile_tokens, notes);
+        take_notes(scores_.get(), ColumnScores::stride(scan_.tile), scan_.group, quant_groups * quant_group_tokens,
+                   notes);
       }
       for (int h = 0; h < scan_.group; ++h) {
         scan_.tile_references[at(first + h, index)] = notes.references[h];
@@ -274,10 +276,10 @@ ColumnScan scan_columns(const offload::LayerView& view, const ColumnSearch& sear
   scan.group = search.query_heads / kv_heads;
   scan.tile = ColumnScores::tile_tokens(search, scan.group);
   scan.tiles = (view.tokens + scan.tile - 1) / scan.tile;
-  scan.subtiles = (view.tokens + subtile_tokens - 1) / subtile_tokens;
-  scan.subtile_stride = (scan.subtiles + 63) / 64 * 64;
+  scan.quant_groups = (view.tokens + quant_group_tokens - 1) / quant_group_tokens;
+  scan.quant_group_stride = (scan.quant_groups + 63) / 64 * 64;
   const auto query_heads = static_cast<std::size_t>(search.query_heads);
-  const auto row = static_cast<std::size_t>(scan.subtile_stride);
+  const auto row = static_cast<std::size_t>(scan.quant_group_stride);
   const auto tile_row = static_cast<std::size_t>(scan.tiles);
   const bool grouped = search.per == SelectPer::kv_head && scan.group > 1;
   Scratch scratch((3 * query_heads + static_cast<std::size_t>(kv_heads)) * row + query_heads * (3 * tile_row + 1));
@@ -296,7 +298,7 @@ ColumnScan scan_columns(const offload::LayerView& view, const ColumnSearch& sear
   }
   for (std::size_t h = 0; h < query_heads; ++h) {
     float* maxima = scan.head_maxima + h * row;
-    std::fill(maxima + scan.subtiles, maxima + row, -infinity);
+    std::fill(maxima + scan.quant_groups, maxima + row, -infinity);
   }
   Scanner scanner(view, search, threads, scan);
   if (with_softmax) scanner.guess(start_max, start_sum);

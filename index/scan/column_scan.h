@@ -12,19 +12,20 @@ namespace hayloft::index {
 // and tiles are added in their order, so nothing depends on the number of threads. Lives in the calling thread's
 // scratch memory until that thread scans again.
 struct ColumnScan {
-  int group = 1;                    // g
-  int tile = 0;                     // tokens
-  std::int64_t tiles = 0;           // of the view's tokens
-  std::int64_t subtiles = 0;        // of the view's tokens, the last one perhaps partial
-  std::int64_t subtile_stride = 0;  // elements from head to head, a multiple of 64
+  int group = 1;                        // g
+  int tile = 0;                         // tokens
+  std::int64_t tiles = 0;               // of the view's tokens
+  std::int64_t quant_groups = 0;        // of the view's tokens, the last one perhaps partial
+  std::int64_t quant_group_stride = 0;  // elements from head to head, a multiple of 64
 
-  // [Hq][subtile_stride] the largest logit of each subtile.
+  // [Hq][quant_group_stride] the largest logit of each quantisation group.
   float* head_maxima = nullptr;
-  // [Hq][subtile_stride] of lists per query head: the largest of the subtile's other logits, infinity where several are
-  // the largest, and where in the subtile the largest is. Nearly always that is all there is to know.
+  // [Hq][quant_group_stride] of lists per query head: the largest of the quantisation group's other logits, infinity
+  // where several are the largest, and where in the quantisation group the largest is. Nearly always that is all there
+  // is to know.
   float* head_seconds = nullptr;
   std::uint8_t* head_places = nullptr;
-  // [Hkv][subtile_stride] the largest summed logit (GroupRule::logits), or the largest sum over the group of
+  // [Hkv][quant_group_stride] the largest summed logit (GroupRule::logits), or the largest sum over the group of
   // exp(s - reference) with the tile's references (GroupRule::softmax). Null where lists are per query head or g = 1.
   float* group_maxima = nullptr;
 

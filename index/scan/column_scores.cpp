@@ -53,7 +53,7 @@ TokenRun ColumnScores::run_at(std::int64_t position) const {
   const std::byte* block = view_.blocks[static_cast<std::size_t>(view_.block_of(position))];
   TokenRun run{layout.column(block, head_, 0) + column_bytes(layout.columns, slot)};
   if (layout.scale_bytes != 0) {
-    run.scales = reinterpret_cast<const std::byte*>(layout.scales(block, head_, 0) + slot / subtile_tokens);
+    run.scales = reinterpret_cast<const std::byte*>(layout.scales(block, head_, 0) + slot / quant_group_tokens);
   }
   return run;
 }
@@ -83,7 +83,7 @@ void ColumnScores::score(std::int64_t begin, std::int64_t end, float* scores, co
       t += length;
     }
   }
-  const std::int64_t padded = round_up(run, subtile_tokens);
+  const std::int64_t padded = round_up(run, quant_group_tokens);
   for (int h = 0; h < query_.heads; ++h) {
     float* s = scores + static_cast<std::ptrdiff_t>(h) * row;
     std::fill(s + run, s + padded, -std::numeric_limits<float>::infinity());

@@ -26,7 +26,7 @@ class ColumnScores {
   static int stride(int tile) { return tile + 80; }
 
   // scores[h][t - begin] for t in [begin, end), which lies in one tile; begin is a multiple of 64. Up to the next
-  // multiple of 64 past `end` the scores are -infinity. Unless null, notes are taken of the subtiles.
+  // multiple of 64 past `end` the scores are -infinity. Unless null, notes are taken of the quantisation groups.
   void score(std::int64_t begin, std::int64_t end, float* scores, const TileNotes* notes = nullptr);
   // Asks for the tokens [begin, end) of one tile to be brought near.
   void prefetch(std::int64_t begin, std::int64_t end) const;

@@ -24,7 +24,7 @@ void search_exact(const offload::LayerView& view, const float* q, const ExactSea
   if (search.k == 0) return;
   if (search.faiss) {
     if (search.per != SelectPer::query_head) {
-      fail("--topk-engine faiss selects per query head only; use --topk-engine own to select per KV head");
+      fail("Faiss' flat index selects per query head only; search without it to select per KV head");
     }
     return faiss_flat_search(view, q, search.query_heads, search.limit, search.k, threads, result.positions);
   }

@@ -17,7 +17,8 @@ namespace hayloft::index {
 namespace HWY_NAMESPACE {
 
 void take_notes(const float* scores, int stride, int heads, int n, const TileNotes& notes) {
-  for (int t = 0; t < n; t += subtile_tokens) note_subtile(scores + t, stride, heads, t / subtile_tokens, notes);
+  for (int t = 0; t < n; t += quant_group_tokens)
+    note_quant_group(scores + t, stride, heads, t / quant_group_tokens, notes);
 }
 
 void group_scores(GroupScore kind, const float* scores, int stride, int heads, int n, const float* reference,
@@ -37,9 +38,9 @@ void group_scores(GroupScore kind, const float* scores, int stride, int heads, i
 
 // For tag d, none of whose vectors spans two tiles.
 template <class Tag>
-HWY_INLINE void bound_subtiles(Tag d, const float* maxima, std::int64_t stride, int heads, const float* sums,
-                               std::int64_t n, const float* offset, const SoftmaxRatio* ratios, int per_tile,
-                               float* lower, float* upper) {
+HWY_INLINE void bound_quant_groups(Tag d, const float* maxima, std::int64_t stride, int heads, const float* sums,
+                                   std::int64_t n, const float* offset, const SoftmaxRatio* ratios, int per_tile,
+                                   float* lower, float* upper) {
   // Two computations of one score differ by the errors of exp (1.1e-5 at |x| = 87, twice), of adding the group (2^-24
   // for each query head, twice) and of scaling: together less than this for any group up to 500. Neither follows exp
   // below exp(-87) = 1.65e-38.
@@ -66,9 +67,10 @@ HWY_INLINE void bound_subtiles(Tag d, const float* maxima, std::int64_t stride, 
 void softmax_bounds(const float* maxima, std::int64_t stride, int heads, const float* sums, std::int64_t n,
                     const float* offset, const SoftmaxRatio* ratios, int per_tile, float* lower, float* upper) {
   if (per_tile % lane_count == 0) {
-    bound_subtiles(D(), maxima, stride, heads, sums, n, offset, ratios, per_tile, lower, upper);
+    bound_quant_groups(D(), maxima, stride, heads, sums, n, offset, ratios, per_tile, lower, upper);
   } else {
-    bound_subtiles(hn::CappedTag<float, 4>(), maxima, stride, heads, sums, n, offset, ratios, per_tile, lower, upper);
+    bound_quant_groups(hn::CappedTag<float, 4>(), maxima, stride, heads, sums, n, offset, ratios, per_tile, lower,
+                       upper);
   }
 }
 

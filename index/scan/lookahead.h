@@ -11,10 +11,10 @@ namespace hayloft::index {
 // would spend its time on the sums; more at once would be too many streams for the memory.
 inline constexpr int columns_per_pass = 4;
 
-// Asks for the columns of the run at hand and of the next one in the order they will be read, a subtile of one pass at
-// a time: an even pace keeps the memory busy while the processor computes, exponentials included. (Left to itself the
-// processor looks ahead some hundred instructions, less than one subtile.) Into the second-level cache, since the first
-// is full of scores.
+// Asks for the columns of the run at hand and of the next one in the order they will be read, a quantisation group of
+// one pass at a time: an even pace keeps the memory busy while the processor computes, exponentials included. (Left to
+// itself the processor looks ahead some hundred instructions, less than one quantisation group.) Into the second-level
+// cache, since the first is full of scores.
 class Lookahead {
  public:
   // `lead` passes of the current run have been asked for already.
@@ -22,16 +22,16 @@ class Lookahead {
       : query_(query),
         run_(current),
         next_(next),
-        bytes_(column_bytes(query.format, tokens / subtile_tokens * subtile_tokens)),
-        step_bytes_(std::max(cache_line, column_bytes(query.format, subtile_tokens))),
-        step_cost_(256 * step_bytes_ / column_bytes(query.format, subtile_tokens)),
+        bytes_(column_bytes(query.format, tokens / quant_group_tokens * quant_group_tokens)),
+        step_bytes_(std::max(cache_line, column_bytes(query.format, quant_group_tokens))),
+        step_cost_(256 * step_bytes_ / column_bytes(query.format, quant_group_tokens)),
         column_(lead * columns_per_pass) {
-    // A subtile or two are asked for at once, by prefetch_run.
-    if (tokens < 3 * subtile_tokens) bytes_ = 0;
+    // A quantisation group or two are asked for at once, by prefetch_run.
+    if (tokens < 3 * quant_group_tokens) bytes_ = 0;
     if (bytes_ > 0) start_pass();
   }
 
-  // Adds to how much may be asked for, in 256ths of a subtile of a pass, and asks for it.
+  // Adds to how much may be asked for, in 256ths of a quantisation group of a pass, and asks for it.
   [[gnu::always_inline]] void advance(int credit) {
     for (credit_ += credit; credit_ > 0 && bytes_ > 0; credit_ -= step_cost_) {
       for (const std::byte* column : pass_) {
@@ -69,7 +69,7 @@ class Lookahead {
   TokenRun run_;
   TokenRun next_;
   std::ptrdiff_t bytes_;
-  int step_bytes_;  // a subtile, or the subtiles that share a cache line
+  int step_bytes_;  // a quantisation group, or the quantisation groups that share a cache line
   int step_cost_;
   int column_;
   int credit_ = 0;

@@ -67,15 +67,15 @@ HWY_NOINLINE void run_pass(const RunPass& shared) {
   const RunPass pass = shared;  // a copy that no store can change
   const int rank = pass.query.rank;
   const int heads = pass.query.heads;
-  for (int t = 0; t < pass.tokens; t += subtile_tokens) {
+  for (int t = 0; t < pass.tokens; t += quant_group_tokens) {
     pass.lookahead.advance(pass.pass_credit);
     Keys<format> columns[count];
     for (int c = 0; c < count; ++c) {
-      columns[c].open(pass.columns[c] + column_bytes(format, t), pass.scales[c], t / subtile_tokens);
+      columns[c].open(pass.columns[c] + column_bytes(format, t), pass.scales[c], t / quant_group_tokens);
     }
     float* scores = pass.scores + t;
-    if (pass.tokens - t >= subtile_tokens) {
-      for (int u = 0; u < subtile_tokens; u += unroll * lane_count) {
+    if (pass.tokens - t >= quant_group_tokens) {
+      for (int u = 0; u < quant_group_tokens; u += unroll * lane_count) {
         add_columns<format, count, unroll, first>(columns, u, pass.weights, rank, heads, scores, pass.stride);
       }
     } else {
@@ -85,11 +85,11 @@ HWY_NOINLINE void run_pass(const RunPass& shared) {
       }
     }
     if (pass.notes == nullptr) continue;
-    for (int h = 0; h < heads && pass.tokens - t < subtile_tokens; ++h) {
-      std::fill(scores + h * pass.stride + (pass.tokens - t), scores + h * pass.stride + subtile_tokens, -infinity);
+    for (int h = 0; h < heads && pass.tokens - t < quant_group_tokens; ++h) {
+      std::fill(scores + h * pass.stride + (pass.tokens - t), scores + h * pass.stride + quant_group_tokens, -infinity);
     }
     pass.lookahead.advance(pass.note_credit);
-    note_subtile(scores, static_cast<int>(pass.stride), heads, t / subtile_tokens, *pass.notes);
+    note_quant_group(scores, static_cast<int>(pass.stride), heads, t / quant_group_tokens, *pass.notes);
   }
 }
 
@@ -110,9 +110,9 @@ HWY_INLINE void run_pass(int count, const RunPass& pass) {
 template <ColumnFormat format>
 void score_format(const HeadQuery& query, const TokenRun& run, const TokenRun& next, int tokens, float* scores,
                   int stride, const TileNotes* notes) {
-  // The lookahead keeps the pace of the computation: what a pass over a subtile costs, and what its notes do, in
-  // instructions, decides how much is asked for meanwhile. So when the last notes are taken it is a share of a run
-  // ahead of the reads to come, and some passes more.
+  // The lookahead keeps the pace of the computation: what a pass over a quantisation group costs, and what its notes
+  // do, in instructions, decides how much is asked for meanwhile. So when the last notes are taken it is a share of a
+  // run ahead of the reads to come, and some passes more.
   constexpr int load_cost = format == ColumnFormat::f16 ? 32 : 80;
   const int passes = (query.rank + columns_per_pass - 1) / columns_per_pass;
   const int pass_cost = 16 * query.heads + load_cost;

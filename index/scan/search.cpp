@@ -10,7 +10,7 @@
 
 #include "index/scan/column_scan.h"
 #include "index/scan/column_scores.h"
-#include "index/scan/subtile_bounds.h"
+#include "index/scan/quant_group_bounds.h"
 #include "index/scan/top_positions.h"
 #include "offload/error.h"
 
@@ -19,7 +19,7 @@ namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-// The second pass over one list: finds the subtiles that can still hold a winner and scores them again.
+// The second pass over one list: finds the quantisation groups that can still hold a winner and scores them again.
 class ListSelector {
  public:
   // Query heads [first, first + heads), which share a list.
@@ -34,19 +34,19 @@ class ListSelector {
         columns_(view, search, first / scan.group, first, heads, scan.tile),
         scores_(hwy::AllocateAligned<float>(static_cast<std::size_t>(heads) * static_cast<std::size_t>(stride_))),
         combined_(hwy::AllocateAligned<float>(static_cast<std::size_t>(tile_))),
-        maxima_(hwy::AllocateAligned<float>(static_cast<std::size_t>(heads * (tile_ / subtile_tokens)))),
+        maxima_(hwy::AllocateAligned<float>(static_cast<std::size_t>(heads * (tile_ / quant_group_tokens)))),
         scratch_(hwy::AllocateAligned<float>(static_cast<std::size_t>(heads) * 16)),
         logits_row_(padded(std::max(search.k, 1))),
         logits_(hwy::AllocateAligned<float>(static_cast<std::size_t>(heads) * static_cast<std::size_t>(logits_row_))) {
     std::fill_n(logits_.get(), heads_ * logits_row_, -infinity);
   }
 
-  // positions [k], ascending. log_sums [heads] as for SubtileBounds.
+  // positions [k], ascending. log_sums [heads] as for QuantGroupBounds.
   void select(std::span<const double> log_sums, std::int32_t* positions) {
     if (search_.k == 0) return;
-    const SubtileBounds bounds(scan_, search_.rule, first_, heads_, log_sums, search_.limit);
-    // A subtile that the limit cuts may owe its maximum to a position past it.
-    const auto whole = static_cast<std::size_t>(search_.limit / subtile_tokens);
+    const QuantGroupBounds bounds(scan_, search_.rule, first_, heads_, log_sums, search_.limit);
+    // A quantisation group that the limit cuts may owe its maximum to a position past it.
+    const auto whole = static_cast<std::size_t>(search_.limit / quant_group_tokens);
     const float least = kth_largest(bounds.lower().first(whole), search_.k);
     TopPositions top(search_.k, heads_, least);
     std::vector<Stretch> stretches;
@@ -58,10 +58,10 @@ class ListSelector {
     for (std::size_t i = 0; i < stretches.size(); ++i) {
       if (i + ahead < stretches.size() && !stretches[i + ahead].single) {
         const Stretch& s = stretches[i + ahead];
-        columns_.prefetch(s.begin, std::min(s.end, s.begin + subtile_tokens));
+        columns_.prefetch(s.begin, std::min(s.end, s.begin + quant_group_tokens));
       }
       if (stretches[i].single) {
-        const float score = bounds.upper()[static_cast<std::size_t>(stretches[i].begin / subtile_tokens)];
+        const float score = bounds.upper()[static_cast<std::size_t>(stretches[i].begin / quant_group_tokens)];
         top.offer(stretches[i].begin, 1, &score, &score, 1);
       } else {
         offer(stretches[i], bounds.offsets(), top);
@@ -79,7 +79,7 @@ class ListSelector {
         add_exponentials(logits_.get() + h * logits_row_ + i, 1, static_cast<int>(n), max + h, sums.data() + h);
       }
     }
-    for (std::int64_t t = search_.limit / subtile_tokens * subtile_tokens; t < tokens_;) {
+    for (std::int64_t t = search_.limit / quant_group_tokens * quant_group_tokens; t < tokens_;) {
       const std::int64_t end = std::min(tokens_, (t / tile_ + 1) * tile_);
       columns_.score(t, end, scores_.get());
       for (int h = 0; h < heads_ && t < search_.limit; ++h) {
@@ -92,38 +92,41 @@ class ListSelector {
   }
 
  private:
-  // Positions of one tile, or the only one of its subtile that may be chosen. Empty at the end.
+  // Positions of one tile, or the only one of its quantisation group that may be chosen. Empty at the end.
   struct Stretch {
     std::int64_t begin;
     std::int64_t end;
     bool single = false;
   };
 
-  static std::int64_t padded(std::int64_t n) { return (n + subtile_tokens - 1) / subtile_tokens * subtile_tokens; }
-
-  // What may hold a score of at least `least` from position `from` on: a position that the scan has placed, or as many
-  // subtiles as are neighbours within a tile.
-  Stretch next_stretch(std::span<const float> upper, float least, std::int64_t from) const {
-    const auto subtiles = static_cast<std::int64_t>(upper.size());
-    const auto hopeless = [&](std::int64_t i) { return upper[static_cast<std::size_t>(i)] < least; };  // not so for NaN
-    std::int64_t i = (from + subtile_tokens - 1) / subtile_tokens;
-    while (i < subtiles && hopeless(i)) ++i;
-    if (i == subtiles) return {0, 0};
-    if (has_one(i, least)) {
-      const std::int64_t position = i * subtile_tokens + scan_.head_places[first_ * scan_.subtile_stride + i];
-      return {position, position + 1, true};
-    }
-    const std::int64_t per_tile = tile_ / subtile_tokens;
-    const std::int64_t last = std::min(subtiles, (i / per_tile + 1) * per_tile);
-    const std::int64_t begin = i;
-    while (i < last && !hopeless(i) && !has_one(i, least)) ++i;
-    return {begin * subtile_tokens, std::min(i * subtile_tokens, search_.limit)};
+  static std::int64_t padded(std::int64_t n) {
+    return (n + quant_group_tokens - 1) / quant_group_tokens * quant_group_tokens;
   }
 
-  // Only the largest of the subtile's scores reaches `least`. Not known of a subtile that the limit cuts.
-  bool has_one(std::int64_t subtile, float least) const {
-    return scan_.head_seconds != nullptr && (subtile + 1) * subtile_tokens <= search_.limit &&
-           scan_.head_seconds[first_ * scan_.subtile_stride + subtile] < least;
+  // What may hold a score of at least `least` from position `from` on: a position that the scan has placed, or as many
+  // quantisation groups as are neighbours within a tile.
+  Stretch next_stretch(std::span<const float> upper, float least, std::int64_t from) const {
+    const auto quant_groups = static_cast<std::int64_t>(upper.size());
+    const auto hopeless = [&](std::int64_t i) { return upper[static_cast<std::size_t>(i)] < least; };  // not so for NaN
+    std::int64_t i = (from + quant_group_tokens - 1) / quant_group_tokens;
+    while (i < quant_groups && hopeless(i)) ++i;
+    if (i == quant_groups) return {0, 0};
+    if (has_one(i, least)) {
+      const std::int64_t position = i * quant_group_tokens + scan_.head_places[first_ * scan_.quant_group_stride + i];
+      return {position, position + 1, true};
+    }
+    const std::int64_t per_tile = tile_ / quant_group_tokens;
+    const std::int64_t last = std::min(quant_groups, (i / per_tile + 1) * per_tile);
+    const std::int64_t begin = i;
+    while (i < last && !hopeless(i) && !has_one(i, least)) ++i;
+    return {begin * quant_group_tokens, std::min(i * quant_group_tokens, search_.limit)};
+  }
+
+  // Only the largest of the quantisation group's scores reaches `least`. Not known of a quantisation group that the
+  // limit cuts.
+  bool has_one(std::int64_t quant_group, float least) const {
+    return scan_.head_seconds != nullptr && (quant_group + 1) * quant_group_tokens <= search_.limit &&
+           scan_.head_seconds[first_ * scan_.quant_group_stride + quant_group] < least;
   }
 
   void offer(const Stretch& s, std::span<const float> offsets, TopPositions& top) {
@@ -142,7 +145,7 @@ class ListSelector {
   void add_exponentials(const float* scores, int heads, int n, const float* max, double* sums) {
     TileNotes notes;
     notes.head_maxima = maxima_.get();
-    notes.maxima_stride = tile_ / subtile_tokens;
+    notes.maxima_stride = tile_ / quant_group_tokens;
     notes.references = max;
     notes.sums = scratch_.get();
     std::fill_n(scratch_.get(), heads * 16, 0.0f);
@@ -162,7 +165,7 @@ class ListSelector {
   ColumnScores columns_;
   hwy::AlignedFreeUniquePtr<float[]> scores_;    // [heads][stride]
   hwy::AlignedFreeUniquePtr<float[]> combined_;  // [tile]
-  hwy::AlignedFreeUniquePtr<float[]> maxima_;    // [heads][subtiles of a tile]
+  hwy::AlignedFreeUniquePtr<float[]> maxima_;    // [heads][quantisation groups of a tile]
   hwy::AlignedFreeUniquePtr<float[]> scratch_;   // [heads][16]
   std::int64_t logits_row_;
   hwy::AlignedFreeUniquePtr<float[]> logits_;  // [heads][logits_row] of the selected positions, -infinity beyond them

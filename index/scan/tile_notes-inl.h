@@ -1,4 +1,4 @@
-// What is noted about the scores of a subtile. Included once per SIMD target by foreach_target.h.
+// What is noted about the scores of a quantisation group. Included once per SIMD target by foreach_target.h.
 #if defined(HAYLOFT_INDEX_TILE_NOTES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HAYLOFT_INDEX_TILE_NOTES_INL_H_
 #undef HAYLOFT_INDEX_TILE_NOTES_INL_H_
@@ -26,7 +26,7 @@ inline constexpr float infinity = std::numeric_limits<float>::infinity();
 HWY_INLINE Vec lane_maxima(const float* scores) {
   const D d;
   Vec most = hn::Load(d, scores);
-  for (int t = lane_count; t < subtile_tokens; t += lane_count) most = hn::Max(most, hn::Load(d, scores + t));
+  for (int t = lane_count; t < quant_group_tokens; t += lane_count) most = hn::Max(most, hn::Load(d, scores + t));
   return most;
 }
 
@@ -49,7 +49,7 @@ HWY_INLINE void fold_maxima(const Vec* v, int count, float* out, std::int64_t st
 #endif
 }
 
-// The largest score of the subtile for each query head; if wanted, its place and the largest of the others.
+// The largest score of the quantisation group for each query head; if wanted, its place and the largest of the others.
 HWY_INLINE void note_maxima(const float* scores, std::ptrdiff_t stride, int heads, int index, const TileNotes& notes) {
   const D d;
   const Vec none = hn::Set(d, -infinity);
@@ -66,7 +66,7 @@ HWY_INLINE void note_maxima(const float* scores, std::ptrdiff_t stride, int head
       const Vec most = hn::Set(d, maxima[h * notes.maxima_stride]);
       std::uint64_t places = 0;
       v[h] = none;
-      for (int t = 0; t < subtile_tokens; t += lane_count) {
+      for (int t = 0; t < quant_group_tokens; t += lane_count) {
         const Vec s = hn::Load(d, rows + h * stride + t);
         const auto equal = hn::Eq(s, most);
         std::uint8_t bits[8] = {};
@@ -76,7 +76,7 @@ HWY_INLINE void note_maxima(const float* scores, std::ptrdiff_t stride, int head
       }
       single[h] = std::has_single_bit(places);
       notes.places[(first + h) * notes.maxima_stride + index] =
-          static_cast<std::uint8_t>(std::min(std::countr_zero(places), subtile_tokens - 1));
+          static_cast<std::uint8_t>(std::min(std::countr_zero(places), quant_group_tokens - 1));
     }
     float* seconds = notes.seconds + first * notes.maxima_stride + index;
     fold_maxima(v, count, seconds, notes.maxima_stride);
@@ -86,12 +86,12 @@ HWY_INLINE void note_maxima(const float* scores, std::ptrdiff_t stride, int head
   }
 }
 
-// Adds a subtile's exponentials to the sums; returns the largest sum over the group.
+// Adds a quantisation group's exponentials to the sums; returns the largest sum over the group.
 HWY_INLINE float add_exponentials(const float* scores, std::ptrdiff_t stride, int heads, const TileNotes& notes) {
   const D d;
   const float* HWY_RESTRICT references = notes.references;
   Vec most = hn::Zero(d);
-  for (int t = 0; t < subtile_tokens; t += 2 * lane_count) {
+  for (int t = 0; t < quant_group_tokens; t += 2 * lane_count) {
     Vec group0 = hn::Zero(d);
     Vec group1 = hn::Zero(d);
     const float* row = scores + t;
@@ -112,7 +112,7 @@ HWY_INLINE float add_exponentials(const float* scores, std::ptrdiff_t stride, in
 HWY_INLINE float largest_sum(const float* scores, int stride, int heads) {
   const D d;
   Vec most = hn::Set(d, -infinity);
-  for (int t = 0; t < subtile_tokens; t += lane_count) {
+  for (int t = 0; t < quant_group_tokens; t += lane_count) {
     Vec sum = hn::Load(d, scores + t);
     for (int h = 1; h < heads; ++h) {
       sum = hn::Add(sum, hn::Load(d, scores + static_cast<std::ptrdiff_t>(h) * stride + t));
@@ -122,7 +122,8 @@ HWY_INLINE float largest_sum(const float* scores, int stride, int heads) {
   return hn::GetLane(hn::MaxOfLanes(d, most));
 }
 
-inline HWY_NOINLINE void note_subtile(const float* scores, int stride, int heads, int index, const TileNotes& notes) {
+inline HWY_NOINLINE void note_quant_group(const float* scores, int stride, int heads, int index,
+                                          const TileNotes& notes) {
   note_maxima(scores, stride, heads, index, notes);
   if (notes.group_maxima != nullptr && notes.group_score == GroupScore::logits) {
     notes.group_maxima[index] = largest_sum(scores, stride, heads);

@@ -195,6 +195,18 @@ constexpr MethodOption table[] = {
 
 }  // namespace
 
+std::string_view name(index::GroupRule rule) {
+  return word_of(rules, rule);
+}
+
+std::string_view name(index::SelectPer per) {
+  return word_of(selections, per);
+}
+
+std::string_view name(index::Temperature temperature) {
+  return word_of(temperatures, temperature);
+}
+
 std::span<const MethodOption> method_option_table() {
   return table;
 }

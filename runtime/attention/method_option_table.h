@@ -27,6 +27,11 @@ struct MethodOption {
   void (*check)(const MethodOptions& options, int head_dim);
 };
 
+// These as options are written: "softmax", "kv-head", "coverage".
+std::string_view name(index::GroupRule rule);
+std::string_view name(index::SelectPer per);
+std::string_view name(index::Temperature temperature);
+
 // In the order of labels.
 std::span<const MethodOption> method_option_table();
 

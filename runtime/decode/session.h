@@ -86,6 +86,9 @@ class Session {
   const Cache& cache() const { return cache_; }
   const Counters& counters() const { return attention_.counters; }  // of the steps of this session
   std::int64_t steps() const { return steps_; }
+  // Of the positions of the context, how many the steps attended to: 1 is all, as by `dense`. The mean over steps,
+  // global layers and lists of positions; 0 before the first step.
+  double attended_share() const;
 
   // Calls the observer for what is decoded from now on, after those that are there already.
   void add_observer(std::shared_ptr<StepObserver> observer) { attention_.add_observer(std::move(observer)); }
@@ -108,6 +111,7 @@ class Session {
   std::map<std::string, std::unique_ptr<MethodState>> states_;  // by Method::state_key
   DecodeAttention attention_;
   std::int64_t steps_ = 0;
+  std::int64_t positions_ = 0;  // of the context, summed over the steps
 };
 
 }  // namespace hayloft::runtime

@@ -209,7 +209,7 @@ class Run {
     Session session = context.fork();
     session.set_method(method);
     const auto meter = std::make_shared<Meter>(*host_, context.tokens(), options_.fidelity_steps);
-    double seconds = 0, watched = 0, positions = 0;
+    double seconds = 0, watched = 0;
     if (row.k > 0 && options_.fidelity_steps > 0) session.add_observer(std::make_shared<Clocked>(meter, watched));
     if (options_.observer && !observed_) session.add_observer(std::make_shared<Clocked>(options_.observer, watched));
     observed_ = true;
@@ -217,7 +217,6 @@ class Run {
       const Clock::time_point start = Clock::now();
       const std::vector<float> logits = session.step(*now);
       seconds += seconds_since(start);
-      positions += static_cast<double>(session.tokens());
       if (hooks_.step) hooks_.step();
       now = next(logits);
     }
@@ -225,22 +224,12 @@ class Run {
     const auto steps = static_cast<double>(row.steps);
     row.ms_per_token = (seconds - watched) * 1000 / steps;
     const Counters& counters = session.counters();
-    row.attended_share = rows_per_list(counters, method->options()) / positions;
+    row.attended_share = session.attended_share();
     row.elements_per_token = static_cast<double>(counters.elements) / steps;
     row.positions_scored_per_token = static_cast<double>(counters.positions_scored) / steps;
     row.link_bytes_per_token = static_cast<double>(counters.total(Place::link)) / steps;
     row.near_bytes_per_token = static_cast<double>(counters.total(Place::near)) / steps;
     meter->enter(row);
-  }
-
-  // Rows that were attended to, as the mean over global layers and lists: the tail is read once per KV head, what is
-  // selected once per list.
-  double rows_per_list(const Counters& counters, const MethodOptions& method) const {
-    const ModelConfig& config = model_.config();
-    const int lists = selects_per(method) == index::SelectPer::query_head ? config.query_heads : config.kv_heads;
-    const auto tail = static_cast<double>(counters.at(Place::device, Kind::rows)) / (4.0 * config.head_dim);
-    const double selected = static_cast<double>(counters.rows_fetched) - tail;
-    return (tail / config.kv_heads + selected / lists) / config.global_layers();
   }
 
   bool ends(std::int32_t token) const {

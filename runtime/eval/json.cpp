@@ -11,6 +11,7 @@
 #include "offload/error.h"
 #include "offload/json_file.h"
 #include "offload/json_text.h"
+#include "runtime/attention/method_option_table.h"
 
 namespace hayloft::runtime::eval {
 namespace {
@@ -39,31 +40,18 @@ std::optional<double> number_or_none(const json& object, const char* name) {
   return value.is_null() ? std::nullopt : std::optional(value.get<double>());
 }
 
-template <class T>
-struct Word {
-  const char* word;
-  T value;
+struct MeasureName {
+  const char* name;
+  Measure measure;
 };
-constexpr Word<Measure> measures[] = {
+constexpr MeasureName measures[] = {
     {"share", Measure::share}, {"characters", Measure::characters}, {"perplexity", Measure::perplexity}};
-constexpr Word<index::GroupRule> rules[] = {{"softmax", index::GroupRule::softmax},
-                                            {"logits", index::GroupRule::logits}};
-constexpr Word<index::SelectPer> selections[] = {{"kv-head", index::SelectPer::kv_head},
-                                                 {"query-head", index::SelectPer::query_head}};
-constexpr Word<index::Temperature> temperatures[] = {
-    {"coverage", index::Temperature::coverage}, {"d", index::Temperature::head_dim}, {"r", index::Temperature::rank}};
 
-template <class T, std::size_t n>
-const char* word(const Word<T> (&words)[n], T value) {
-  return std::find_if(words, words + n - 1, [&](const Word<T>& each) { return each.value == value; })->word;
-}
-
-template <class T, std::size_t n>
-T meaning(const Word<T> (&words)[n], const json& text) {
-  for (const Word<T>& each : words) {
-    if (text == each.word) return each.value;
+Measure measure_named(const json& text) {
+  for (const MeasureName& each : measures) {
+    if (text == each.name) return each.measure;
   }
-  throw std::invalid_argument("unknown word " + text.dump());
+  throw std::invalid_argument("unknown measure " + text.dump());
 }
 
 ordered_json method_json(const MethodOptions& method) {
@@ -74,9 +62,9 @@ ordered_json method_json(const MethodOptions& method) {
   object["window"] = json_or_null(method.window);
   object["sinks"] = method.sinks;
   object["mean"] = method.mean_value;
-  object["group"] = word(rules, method.rule);
-  object["select"] = method.per ? ordered_json(word(selections, *method.per)) : ordered_json(nullptr);
-  object["tau"] = word(temperatures, method.temperature);
+  object["group"] = name(method.rule);
+  object["select"] = method.per ? ordered_json(name(*method.per)) : ordered_json(nullptr);
+  object["tau"] = name(method.temperature);
   object["faiss"] = method.faiss;
   object["factory"] = method.factory;
   object["nprobe"] = method.probes;
@@ -97,9 +85,10 @@ MethodOptions read_method(const json& object) {
   if (!object.at("window").is_null()) method.window = object.at("window").get<std::int64_t>();
   method.sinks = object.at("sinks").get<std::int64_t>();
   method.mean_value = object.at("mean").get<bool>();
-  method.rule = meaning(rules, object.at("group"));
-  if (!object.at("select").is_null()) method.per = meaning(selections, object.at("select"));
-  method.temperature = meaning(temperatures, object.at("tau"));
+  for (const char* key : {"group", "select", "tau"}) {
+    const json& word = object.at(key);
+    if (!word.is_null()) read_method_option(*find_method_option(key), method, word.get<std::string>(), key);
+  }
   method.faiss = object.at("faiss").get<bool>();
   method.factory = object.at("factory").get<std::string>();
   method.probes = object.at("nprobe").get<int>();
@@ -115,7 +104,9 @@ MethodOptions read_method(const json& object) {
 }  // namespace
 
 const char* name(Measure measure) {
-  return word(measures, measure);
+  return std::find_if(std::begin(measures), std::end(measures) - 1,
+                      [&](const auto& each) { return each.measure == measure; })
+      ->name;
 }
 
 std::string recipe_json(const EvalRecipe& recipe) {
@@ -179,7 +170,7 @@ std::string eval_row_json(const EvalRow& row, const std::string& recipe) {
   object["method"] = method_json(row.attn);
   object["k"] = row.k;
   object["window"] = row.window;
-  object["measure"] = word(measures, row.measure);
+  object["measure"] = name(row.measure);
   object["score"] = row.score;
   object["prediction"] = row.prediction;
   object["expected"] = row.expected;
@@ -215,7 +206,7 @@ EvalRow parse_eval_row(const std::string& line, const std::string& where) {
     row.attn = read_method(object.at("method"));
     row.k = object.at("k").get<std::int64_t>();
     row.window = object.at("window").get<std::int64_t>();
-    row.measure = meaning(measures, object.at("measure"));
+    row.measure = measure_named(object.at("measure"));
     row.score = number_or_none(object, "score").value_or(HUGE_VAL);  // JSON has no infinity
     row.prediction = object.at("prediction").get<std::string>();
     row.expected = object.at("expected").get<std::vector<std::string>>();

@@ -10,6 +10,7 @@
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
 #include "examples/hayloft/options/session.h"
+#include "examples/hayloft/reach.h"
 #include "examples/hayloft/run_plan.h"
 #include "examples/hayloft/saved_context.h"
 #include "examples/hayloft/streams/environment.h"
@@ -112,6 +113,7 @@ class AskCommand : public Command {
     Decoded done;
     decode_and_print(environment, session, method, sampling_, tokens.back(), predict_, done);
     note("{}\n", decode_summary(session, done, predicted_beside(plan_, 0)));
+    if (machine_.verbose) note_reach(session, method.method()->options());
   }
 
   std::string context_;

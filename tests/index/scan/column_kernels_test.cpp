@@ -21,7 +21,7 @@ namespace {
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
 TEST(ColumnKernels, ExponentialsAreAsAccurateAsTheySay) {
-  // One query head per argument: alone in its subtile, an argument is its own sum.
+  // One query head per argument: alone in its quantisation group, an argument is its own sum.
   constexpr int heads = 1000;
   std::vector<float> arguments(heads);
   for (int h = 0; h < heads; ++h)

@@ -1,6 +1,3 @@
-#include "runtime/fidelity/recall.h"
-#include "gpu/make_backend.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,6 +5,9 @@
 #include <numeric>
 #include <random>
 #include <set>
+
+#include "gpu/make_backend.h"
+#include "runtime/fidelity/ranking.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -76,6 +76,15 @@ class RecallTest : public testing::Test {
     return static_cast<double>(caught) / (k * lists);
   }
 
+  // The mean over the lists of what recall_of() gives.
+  double recall(const StepTrace& trace, std::int64_t k, index::SelectPer per) {
+    const HostTail tail(*backend, cache, backend->stream());
+    const StepQuery step{cache.store, tail, q.data(), heads * g};
+    const std::vector<double> lists =
+        recall_of(rank_positions(step, exact_scores(step), k, per, backend->threads()), trace);
+    return std::accumulate(lists.begin(), lists.end(), 0.0) / static_cast<double>(lists.size());
+  }
+
   offload::Topology topology;
   offload::Threads threads{2};
   std::unique_ptr<gpu::Backend> backend = gpu::make_cpu_backend(threads);
@@ -102,17 +111,16 @@ TEST_F(RecallTest, IsTheShareOfTheTrueTopKByABruteForceCount) {
     }
     trace.ranges[0] = {stored, total};
     for (const int k : {1, 20, 150, total}) {
-      EXPECT_DOUBLE_EQ(recall(*backend, cache, q.data(), heads * g, trace, k, per), expected(trace, k, per))
-          << "k = " << k;
+      EXPECT_DOUBLE_EQ(recall(trace, k, per), expected(trace, k, per)) << "k = " << k;
     }
   }
 }
 
 TEST_F(RecallTest, IsOneWhenEverythingIsAttendedAndZeroWhenNothingIs) {
   StepTrace trace;
-  EXPECT_EQ(recall(*backend, cache, q.data(), heads * g, trace, 30, index::SelectPer::kv_head), 0);
+  EXPECT_EQ(recall(trace, 30, index::SelectPer::kv_head), 0);
   trace.ranges[0] = {0, total};
-  EXPECT_EQ(recall(*backend, cache, q.data(), heads * g, trace, 30, index::SelectPer::kv_head), 1);
+  EXPECT_EQ(recall(trace, 30, index::SelectPer::kv_head), 1);
 }
 
 }  // namespace

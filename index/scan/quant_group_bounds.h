@@ -10,14 +10,16 @@
 
 namespace hayloft::index {
 
-// What the first pass says about the subtiles of one list: no position of subtile i scores above upper()[i], and one
-// position of it scores at least lower()[i]. Holds for scores as group_scores computes them, rounding included.
-class SubtileBounds {
+// What the first pass says about the quantisation groups of one list: no position of quantisation group i scores above
+// upper()[i], and one position of it scores at least lower()[i]. Holds for scores as group_scores computes them,
+// rounding included.
+class QuantGroupBounds {
  public:
   // Query heads [first, first + heads): a whole group or a single one. log_sums [heads]: log-sum-exp of each over all
-  // positions, needed by the softmax rule only. Covers the subtiles of positions [0, limit). Refers to the scan.
-  SubtileBounds(const ColumnScan& scan, GroupRule rule, int first, int heads, std::span<const double> log_sums,
-                std::int64_t limit);
+  // positions, needed by the softmax rule only. Covers the quantisation groups of positions [0, limit). Refers to the
+  // scan.
+  QuantGroupBounds(const ColumnScan& scan, GroupRule rule, int first, int heads, std::span<const double> log_sums,
+                   std::int64_t limit);
 
   std::span<const float> lower() const { return lower_; }
   std::span<const float> upper() const { return upper_; }
@@ -35,7 +37,7 @@ class SubtileBounds {
   std::vector<float> offsets_;
   hwy::AlignedFreeUniquePtr<float[]> lower_store_;
   hwy::AlignedFreeUniquePtr<float[]> upper_store_;
-  std::int64_t subtiles_;
+  std::int64_t quant_groups_;
 };
 
 }  // namespace hayloft::index
