@@ -5,6 +5,7 @@
 #include <hwy/targets.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 namespace hayloft::test {
@@ -21,6 +22,16 @@ class EachTarget : public ::testing::TestWithParam<std::int64_t> {
   EachTarget() { choose_target(GetParam()); }
   ~EachTarget() override { choose_target(0); }
 };
+
+// Runs the body once for every instruction set that this processor has and the kernels were compiled for.
+inline void for_each_target(const std::function<void()>& body) {
+  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    SCOPED_TRACE(hwy::TargetName(target));
+    choose_target(target);
+    body();
+  }
+  choose_target(0);
+}
 
 inline auto each_target() {
   return ::testing::ValuesIn(hwy::SupportedAndGeneratedTargets());

@@ -2,136 +2,22 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <functional>
-#include <nlohmann/json.hpp>
-#include <numeric>
-#include <set>
+#include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "gpu/make_backend.h"
-#include "runtime/attention/attend_file.h"
-#include "runtime/checkpoint/safetensors.h"
-#include "tests/support/cpu_cache.h"
+#include "tests/runtime/attention/attend_fixture.h"
 #include "tests/support/expect_best.h"
-#include "tests/support/refusal.h"
 #include "tests/support/sparq_oracle.h"
-#include "tests/support/temporary_folder.h"
 
 // `hayloft attend` against double-precision attention over the same tensors.
 namespace hayloft::runtime {
 namespace {
 
-using hayloft::testing::CacheShape;
 using hayloft::testing::expect_the_best;
-using hayloft::testing::RandomCache;
-using test::refuses;
 
 constexpr double eps = std::numeric_limits<float>::epsilon();
-
-struct Problem {
-  int query_heads = 4;
-  int kv_heads = 2;
-  int head_dim = 32;
-  std::int64_t tokens = 300;  // with blocks of 64: the last one is ragged
-  int block_tokens = 64;
-  std::int64_t queries = 3;
-};
-
-class AttendTest : public ::testing::Test {
- protected:
-  void make(const Problem& problem) {
-    problem_ = problem;
-    CacheShape shape;
-    shape.kv_heads = problem.kv_heads;
-    shape.head_dim = problem.head_dim;
-    shape.block_tokens = problem.block_tokens;
-    shape.stored = problem.tokens;
-    shape.seed = 7;
-    cache_.emplace(shape);
-    q_ = hayloft::testing::normal(static_cast<std::size_t>(problem.queries * problem.query_heads * problem.head_dim), 8,
-                                  2);
-    write("F32", [](double x) { return raw(static_cast<float>(x)); });
-  }
-
-  template <class T>
-  static std::string raw(T value) {
-    std::string bytes(sizeof value, '\0');
-    std::memcpy(bytes.data(), &value, sizeof value);
-    return bytes;
-  }
-
-  // The problem's tensors as a .safetensors file; `encode` gives an element's bytes in the dtype.
-  void write(const std::string& dtype, const std::function<std::string(double)>& encode) {
-    const Problem& p = problem_;
-    std::string data;
-    std::string header;
-    const auto add = [&](const char* name, std::vector<std::int64_t> shape, auto&& element) {
-      const std::size_t begin = data.size();
-      for (std::int64_t a = 0; a < shape[0]; ++a) {
-        for (std::int64_t b = 0; b < shape[1]; ++b) {
-          for (int c = 0; c < p.head_dim; ++c) data += encode(element(a, b, c));
-        }
-      }
-      header += (header.empty() ? "{" : ",") + nlohmann::json(name).dump() + ":" +
-                nlohmann::json{{"dtype", dtype}, {"shape", shape}, {"data_offsets", {begin, data.size()}}}.dump();
-    };
-    add("q", {p.queries, p.query_heads, p.head_dim}, [&](std::int64_t n, std::int64_t h, int c) {
-      return q_[static_cast<std::size_t>((n * p.query_heads + h) * p.head_dim + c)];
-    });
-    add("k", {p.kv_heads, p.tokens, p.head_dim},
-        [&](std::int64_t h, std::int64_t t, int c) { return cache_->key(static_cast<int>(h), t, c); });
-    add("v", {p.kv_heads, p.tokens, p.head_dim},
-        [&](std::int64_t h, std::int64_t t, int c) { return cache_->value(static_cast<int>(h), t, c); });
-    header += "}";
-    folder_.write("qkv.safetensors", raw(static_cast<std::uint64_t>(header.size())) + header + data);
-  }
-
-  AttendOutput attend(std::string_view method, MethodOptions defaults = {}) {
-    return attend_file(folder_ / "qkv.safetensors", parse_method(method, defaults), *backend_, arena_,
-                       {problem_.block_tokens});
-  }
-
-  const float* query(std::int64_t n, int head) const {
-    return q_.data() + (n * problem_.query_heads + head) * problem_.head_dim;
-  }
-  int kv_head(int query_head) const { return query_head * problem_.kv_heads / problem_.query_heads; }
-
-  // The positions of query n that apply to a query head, without padding.
-  static std::vector<std::int64_t> positions(const AttendOutput& output, std::int64_t n, int query_head) {
-    const int list = query_head * output.lists / output.query_heads;
-    std::vector<std::int64_t> positions;
-    for (std::int64_t i = 0; i < output.width; ++i) {
-      const std::int32_t p = output.positions[static_cast<std::size_t>((n * output.lists + list) * output.width + i)];
-      if (p >= 0) positions.push_back(p);
-    }
-    return positions;
-  }
-
-  void expect_attention_over(const AttendOutput& output,
-                             const std::function<std::vector<std::int64_t>(std::int64_t n, int head)>& over) {
-    for (std::int64_t n = 0; n < problem_.queries; ++n) {
-      for (int head = 0; head < problem_.query_heads; ++head) {
-        const auto expected = hayloft::testing::attention(*cache_, kv_head(head), query(n, head), over(n, head));
-        for (int c = 0; c < problem_.head_dim; ++c) {
-          const std::size_t at = static_cast<std::size_t>((n * problem_.query_heads + head) * problem_.head_dim + c);
-          ASSERT_NEAR(output.y[at], expected.y[static_cast<std::size_t>(c)], expected.tolerance)
-              << "query " << n << " head " << head << " component " << c;
-        }
-      }
-    }
-  }
-
-  Problem problem_;
-  std::optional<RandomCache> cache_;
-  std::vector<float> q_;
-  test::TemporaryFolder folder_;
-  offload::Topology topology_;
-  offload::Threads threads_{2};
-  std::unique_ptr<gpu::Backend> backend_ = gpu::make_cpu_backend(threads_);
-  offload::Arena arena_{topology_, {.budget_bytes = std::uint64_t{1} << 30}};
-};
 
 TEST_F(AttendTest, DenseIsSoftmaxAttentionOverEverythingAndHasNoPositions) {
   make({});
@@ -369,119 +255,6 @@ TEST_F(AttendTest, ElementsEqualThePapersFormulasAndBytesTheLayout) {
       EXPECT_EQ(counters.total(Place::near), c.near_columns + c.near_index) << c.method;
     }
   }
-}
-
-TEST_F(AttendTest, EveryFloatDtypeGivesTheSameAnswer) {
-  make({});
-  for (float& x : q_) x = std::round(x * 8) / 8;  // exact in every dtype, and K and V are f16 already
-  write("F32", [](double x) { return raw(static_cast<float>(x)); });
-  const AttendOutput single = attend("sparq:k=40");
-  write("F64", [](double x) { return raw(x); });
-  EXPECT_EQ(attend("sparq:k=40").y, single.y);
-  write("F16", [](double x) { return raw(to_f16(static_cast<float>(x)).bits); });
-  EXPECT_EQ(attend("sparq:k=40").y, single.y);
-  write("BF16", [](double x) {
-    return raw(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(x)) >> 16));
-  });
-  const AttendOutput brain = attend("sparq:k=40");  // K and V lose bits on the way
-  write("F32", [](double x) {
-    return raw(std::bit_cast<float>(std::bit_cast<std::uint32_t>(static_cast<float>(x)) & 0xffff0000u));
-  });
-  EXPECT_EQ(brain.y, attend("sparq:k=40").y);
-}
-
-TEST_F(AttendTest, BlocksDoNotChangeWhatIsAttended) {
-  make({});
-  const AttendOutput small = attend("sparq:k=40");
-  problem_.block_tokens = 4096;
-  const AttendOutput large = attend("sparq:k=40");
-  EXPECT_EQ(small.positions, large.positions);
-  EXPECT_EQ(small.counters[0].bytes, large.counters[0].bytes);
-}
-
-TEST_F(AttendTest, TheOutputFileHoldsTheTensorsThatThereAre) {
-  make({});
-  write_attend_output(folder_ / "y.safetensors", attend("sparq:k=40"));
-  const SafetensorsFile sparq(folder_ / "y.safetensors");
-  EXPECT_EQ(sparq.at("y").dtype, "F32");
-  EXPECT_EQ(sparq.at("y").shape, (std::vector<std::int64_t>{3, 4, 32}));
-  EXPECT_EQ(sparq.at("positions").dtype, "I32");
-  EXPECT_EQ(sparq.at("positions").shape, (std::vector<std::int64_t>{3, 2, 40}));
-  EXPECT_EQ(sparq.at("alpha").shape, (std::vector<std::int64_t>{3, 4}));
-
-  write_attend_output(folder_ / "dense.safetensors", attend("dense"));
-  const SafetensorsFile dense(folder_ / "dense.safetensors");
-  EXPECT_EQ(dense.tensors().size(), 1u);
-}
-
-TEST_F(AttendTest, TheJsonHoldsTheCountersOfEveryQuery) {
-  make({});
-  const auto json = nlohmann::json::parse(attend_json(attend("sparq:r=8:k=40")));
-  EXPECT_EQ(json["schema"], "hayloft.attend/1");
-  EXPECT_EQ(json["r"], 8);
-  EXPECT_EQ(json["k"], 40);
-  EXPECT_EQ(json["window"], 10);
-  ASSERT_EQ(json["counters"].size(), 3u);
-  EXPECT_EQ(json["counters"][2]["bytes"]["link"]["rows"], 2 * 40 * 128);
-  EXPECT_EQ(json["counters"][2]["rows_fetched"], 80);
-}
-
-TEST_F(AttendTest, OptionsThatTheTensorsCannotMeetAreRefusedByName) {
-  make({});
-  EXPECT_TRUE(refuses([&] { attend("topk:k=301"); }, {"--attn-k 301", "300"}));
-  EXPECT_TRUE(refuses([&] { attend("sparq:k=301"); }, {"--attn-k 301", "300"}));
-  EXPECT_TRUE(refuses([&] { attend("sparq:r=33"); }, {"--attn-r 33", "32"}));
-  EXPECT_TRUE(refuses([&] { attend("lowrank:r=33"); }, {"--attn-r 33", "32"}));
-  EXPECT_TRUE(refuses([&] { attend("h2o:k=40"); }, {"h2o", "0 of its 300 tokens"}));
-  EXPECT_NO_THROW(attend("topk:k=300"));
-}
-
-TEST_F(AttendTest, TensorsThatMakeNoSenseAreRefusedByName) {
-  make({});
-  const auto refused = [&](std::initializer_list<std::string> parts) {
-    return refuses([&] { attend("dense"); }, parts);
-  };
-  write("I32", [](double x) { return raw(static_cast<std::int32_t>(x)); });
-  EXPECT_TRUE(refused({"qkv.safetensors", "q", "I32"}));
-
-  q_[5] = NAN;
-  write("F32", [](double x) { return raw(static_cast<float>(x)); });
-  EXPECT_TRUE(refused({"qkv.safetensors", "q", "nan", "query 0"}));
-  q_[5] = 0;
-  int element = 0;
-  const int third_key = static_cast<int>(q_.size()) + 2;
-  write("F32", [&](double x) { return raw(element++ == third_key ? 70000.f : static_cast<float>(x)); });
-  EXPECT_TRUE(refused({"qkv.safetensors", "k", "70000", "[0, 0, 2]", "65504"}));
-
-  const auto write_tensors = [&](std::vector<std::int64_t> q, std::vector<std::int64_t> k,
-                                 std::vector<std::int64_t> v) {
-    const std::vector<float> zeros(4096, 0.0f);
-    std::vector<TensorToWrite> tensors;
-    const auto add = [&](const char* name, const std::vector<std::int64_t>& shape) {
-      if (shape.empty()) return;
-      const auto n =
-          static_cast<std::size_t>(std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>()));
-      tensors.push_back({name, "F32", shape, std::as_bytes(std::span(zeros).first(n))});
-    };
-    add("q", q);
-    add("k", k);
-    add("v", v);
-    write_safetensors(folder_ / "qkv.safetensors", tensors);
-  };
-  write_tensors({1, 4, 8}, {2, 16, 8}, {});
-  EXPECT_TRUE(refused({"qkv.safetensors", "v"}));
-  write_tensors({4, 8}, {2, 16, 8}, {2, 16, 8});
-  EXPECT_TRUE(refused({"q", "[4, 8]", "[N, Hq, d]"}));
-  write_tensors({1, 4, 8}, {2, 0, 8}, {2, 0, 8});
-  EXPECT_TRUE(refused({"k", "[2, 0, 8]"}));
-  write_tensors({1, 4, 8}, {2, 16, 8}, {2, 15, 8});
-  EXPECT_TRUE(refused({"[2, 16, 8]", "[2, 15, 8]"}));
-  write_tensors({1, 4, 16}, {2, 16, 8}, {2, 16, 8});
-  EXPECT_TRUE(refused({"[1, 4, 16]", "[2, 16, 8]", "head dimensions"}));
-  write_tensors({1, 3, 8}, {2, 16, 8}, {2, 16, 8});
-  EXPECT_TRUE(refused({"3 query heads", "2 KV heads"}));
-  write_tensors({1, 4, 12}, {2, 16, 12}, {2, 16, 12});
-  EXPECT_TRUE(refused({"12"})) << "not a multiple of 8";
 }
 
 }  // namespace

@@ -1,0 +1,171 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "tests/gpu/cuda/backends.h"
+#include "tests/support/sparq_oracle.h"
+
+// Selection on the device against the CPU backend, and both against sums in double.
+namespace hayloft::testing {
+
+using index::GroupRule;
+using offload::ColumnFormat;
+
+inline constexpr double eps = std::numeric_limits<float>::epsilon();
+inline constexpr ColumnFormat all_formats[] = {ColumnFormat::f16, ColumnFormat::int8, ColumnFormat::int4};
+
+struct SelectCase {
+  CacheShape cache;
+  int group = 4;
+  int rank = 8;
+  int k = 20;
+  std::int64_t limit = -1;  // of the store's tokens; -1: all
+  GroupRule rule = GroupRule::softmax;
+  SharedCache::Host host = SharedCache::Host::pinned;
+  index::Temperature temperature = index::Temperature::coverage;
+};
+
+// SparQ's scores of one KV head (arXiv 2312.04985, appendix B), in double.
+struct Scores {
+  std::vector<std::vector<double>> share;  // the approximate softmax of each query head, [g][S]
+  std::vector<double> score;               // what positions are ranked by, [S]
+  double score_error = 0;                  // of an f32 evaluation of `score`
+  double share_error = 0;                  // relative, of a sum of shares
+
+  Scores(const RandomCache& cache, int head, const float* q, int group, int rank, GroupRule rule,
+         index::Temperature temperature) {
+    const int d = cache.shape().head_dim;
+    const std::int64_t S = cache.tokens();
+    const std::vector<int> components = sparq_oracle_components(q, group, d, rank);
+
+    score.assign(static_cast<std::size_t>(S), 0.0);
+    for (int h = 0; h < group; ++h) {
+      const double tau = sparq_oracle_temperature(q + h * d, d, components, temperature);
+      // An f32 logit of r products is off by at most (r + 4) eps / 2 times the sum of their magnitudes.
+      double error = 0;
+      std::vector<double> s(static_cast<std::size_t>(S));
+      for (std::int64_t t = 0; t < S; ++t) {
+        double size = 0;
+        for (const int i : components) {
+          const double product = q[h * d + i] * cache.searched_key(head, t, i) / tau;
+          s[static_cast<std::size_t>(t)] += product;
+          size += std::fabs(product);
+        }
+        error = std::max(error, (rank + 4) * eps / 2 * size);
+      }
+      const auto [least, most] = std::minmax_element(s.begin(), s.end());
+      const double low = *least, high = *most;
+      std::vector<double> p(s.size());
+      double sum = 0;
+      for (std::size_t t = 0; t < s.size(); ++t) sum += p[t] = std::exp(s[t] - high);
+      for (double& x : p) x /= sum;
+      for (std::size_t t = 0; t < s.size(); ++t) score[t] += rule == GroupRule::softmax && group > 1 ? p[t] : s[t];
+      // A logit's error is a share's relative error, twice because the normaliser has it too; exp adds 1e-6 and the
+      // rounding of its argument.
+      share_error = std::max(share_error, 2 * error + 1e-6 + eps * (high - low));
+      if (rule == GroupRule::logits || group == 1) score_error += error;
+      share.push_back(std::move(p));
+    }
+    if (rule == GroupRule::softmax && group > 1) {
+      score_error = share_error * *std::max_element(score.begin(), score.end());
+    }
+  }
+};
+
+class CudaSelect : public CudaTest {
+ protected:
+  struct Selection {
+    std::vector<std::int32_t> positions;
+    std::vector<float> alpha;
+  };
+
+  static Selection select(gpu::Backend& backend, const gpu::CacheView& view, const std::vector<float>& q,
+                          const gpu::SparqSelect& args) {
+    const int query_heads = static_cast<int>(q.size()) / view.head_dim;
+    const gpu::Buffer query = upload(backend, q);
+    const auto count = static_cast<std::size_t>(view.kv_heads) * static_cast<std::size_t>(args.k);
+    const gpu::Buffer positions = upload(backend, std::vector<std::int32_t>(count + 1, -1));
+    const gpu::Buffer alpha = upload(backend, std::vector<float>(static_cast<std::size_t>(query_heads), -1.0f));
+    backend.select_sparq(view, query.as<float>(), query_heads, args, positions.as<std::int32_t>(), alpha.as<float>(),
+                         backend.stream());
+    Selection result{download<std::int32_t>(backend, positions), download<float>(backend, alpha)};
+    EXPECT_EQ(result.positions.back(), -1);  // nothing is written past the last list
+    result.positions.pop_back();
+    return result;
+  }
+
+  void expect_like_cpu(const SelectCase& c) { expect_like_cpu(*cuda, c); }
+  void expect_like_cpu(gpu::Backend& device, const SelectCase& c) {
+    SCOPED_TRACE(::testing::Message() << "d=" << c.cache.head_dim << " g=" << c.group << " r=" << c.rank << " k=" << c.k
+                                      << " limit=" << c.limit << " B=" << c.cache.block_tokens
+                                      << " stored=" << c.cache.stored << " tail=" << c.cache.tail
+                                      << " columns=" << offload::name(c.cache.columns) << " seed=" << c.cache.seed);
+    SharedCache cache(device, c.cache, c.host);
+    const std::vector<float> q = random_query(c.group * c.cache.kv_heads, c.cache.head_dim, c.cache.seed + 100);
+    gpu::SparqSelect args;
+    args.rank = c.rank;
+    args.k = c.k;
+    args.limit = c.limit < 0 ? c.cache.stored : c.limit;
+    args.rule = c.rule;
+    args.temperature = c.temperature;
+    const Selection actual = select(device, cache.on_cuda(), q, args);
+    const Selection expected = select(*cpu, cache.on_cpu(), q, args);
+    for (int head = 0; head < c.cache.kv_heads; ++head) {
+      const Scores scores(cache.values(), head, q.data() + head * c.group * c.cache.head_dim, c.group, c.rank, c.rule,
+                          c.temperature);
+      const auto first = actual.positions.begin() + static_cast<std::ptrdiff_t>(head) * c.k;
+      const std::vector<std::int32_t> list(first, first + c.k);
+      expect_top(scores, args.limit, list);
+      if (gap(scores, args.limit, c.k) > 2 * scores.score_error) {
+        const auto cpu_first = expected.positions.begin() + static_cast<std::ptrdiff_t>(head) * c.k;
+        EXPECT_EQ(list, std::vector<std::int32_t>(cpu_first, cpu_first + c.k));
+      }
+      for (int h = 0; h < c.group; ++h) {
+        const std::vector<double>& share = scores.share[static_cast<std::size_t>(h)];
+        double mass = std::accumulate(share.begin() + args.limit, share.end(), 0.0);
+        for (const std::int32_t t : list) mass += share[static_cast<std::size_t>(t)];
+        // Sums of up to some thousand f32 numbers, in parts of a few hundred.
+        EXPECT_NEAR(actual.alpha[static_cast<std::size_t>(head * c.group + h)], mass,
+                    (scores.share_error + 300 * eps) * mass);
+      }
+    }
+  }
+
+  static void expect_same(const Selection& actual, const Selection& expected) {
+    EXPECT_EQ(actual.positions, expected.positions);
+    EXPECT_EQ(actual.alpha, expected.alpha);
+  }
+
+  // k ascending positions of [0, limit), and nothing outside beats anything inside by more than f32 can tell.
+  static void expect_top(const Scores& scores, std::int64_t limit, const std::vector<std::int32_t>& list) {
+    std::vector<bool> inside(static_cast<std::size_t>(limit));
+    double worst = std::numeric_limits<double>::infinity();
+    std::int32_t before = -1;
+    for (const std::int32_t t : list) {
+      ASSERT_TRUE(t > before && t < limit) << "position " << t << " after " << before;
+      before = t;
+      inside[static_cast<std::size_t>(t)] = true;
+      worst = std::min(worst, scores.score[static_cast<std::size_t>(t)]);
+    }
+    for (std::int64_t t = 0; t < limit; ++t) {
+      if (!inside[static_cast<std::size_t>(t)]) {
+        ASSERT_LE(scores.score[static_cast<std::size_t>(t)], worst + 2 * scores.score_error) << "position " << t;
+      }
+    }
+  }
+
+  // Between the last score that is selected and the first that is not.
+  static double gap(const Scores& scores, std::int64_t limit, int k) {
+    if (k == 0 || k == limit) return std::numeric_limits<double>::infinity();
+    std::vector<double> sorted(scores.score.begin(), scores.score.begin() + limit);
+    std::sort(sorted.begin(), sorted.end(), std::greater<>());
+    return sorted[static_cast<std::size_t>(k - 1)] - sorted[static_cast<std::size_t>(k)];
+  }
+};
+
+}  // namespace hayloft::testing
