@@ -118,6 +118,12 @@ void OutputFile::commit() {
   sync_folder(target_.parent_path());
 }
 
+void write_file(const std::filesystem::path& path, std::string_view bytes) {
+  OutputFile file(path);
+  file.write(bytes);
+  file.commit();
+}
+
 void require_writable(const std::filesystem::path& path) {
   const OutputFile probe(path);
 }

@@ -39,6 +39,9 @@ class OutputFile {
   int descriptor_ = -1;
 };
 
+// All of a file: an OutputFile of these bytes, committed.
+void write_file(const std::filesystem::path& path, std::string_view bytes);
+
 // Throws what writing to `path` would throw at its start, so that a long run can be refused before it begins. Leaves
 // nothing behind.
 void require_writable(const std::filesystem::path& path);

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "offload/error.h"
 #include "offload/json_file.h"
@@ -22,9 +23,7 @@ using nlohmann::ordered_json;
 std::string digest_of(std::string_view bytes) {
   XXH128_canonical_t canonical;
   XXH128_canonicalFromHash(&canonical, XXH3_128bits(bytes.data(), bytes.size()));
-  std::string text;
-  for (int i = 0; i < 8; ++i) text += fmt::format("{:02x}", canonical.digest[i]);
-  return text;
+  return fmt::format("{:02x}", fmt::join(std::span(canonical.digest).first<8>(), ""));
 }
 
 std::string contents(const std::string& option, const std::filesystem::path& path) {

@@ -264,9 +264,7 @@ MachineProfile read_profile(const std::filesystem::path& path) {
 void write_profile(const MachineProfile& profile, const std::filesystem::path& path) {
   std::error_code error;
   if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
-  offload::OutputFile file(path);  // says what is wrong with the folder, if anything
-  file.write(profile_json(profile));
-  file.commit();
+  offload::write_file(path, profile_json(profile));  // says what is wrong with the folder, if anything
 }
 
 std::optional<MachineProfile> find_profile(const std::filesystem::path& given) {

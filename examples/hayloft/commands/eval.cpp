@@ -80,7 +80,7 @@ class EvalCommand : public Command {
     }
     if (!plot_.empty()) offload::require_writable(plot_);
     if (json.to_stdout()) table_.use_standard_error();
-    const std::filesystem::path directory = model_.empty() ? bundled_model() : std::filesystem::path(model_);
+    const std::filesystem::path directory = model_or_bundled(model_);
     const std::string text = tasks_.read_text();
 
     const Environment environment(machine_, directory);
@@ -111,7 +111,7 @@ class EvalCommand : public Command {
     runtime::eval::EvalRecipe recipe;
     recipe.version = HAYLOFT_VERSION;
     recipe.model = model_name(directory);
-    for (const std::uint8_t byte : runtime::fingerprint(directory)) recipe.fingerprint += fmt::format("{:02x}", byte);
+    recipe.fingerprint = fmt::format("{:02x}", fmt::join(runtime::fingerprint(directory), ""));
     recipe.device = environment.backend->name();
     recipe.threads = environment.threads.count();
     tasks_.enter(recipe, options_.samples);
@@ -182,9 +182,7 @@ class EvalCommand : public Command {
     const std::optional<runtime::eval::Scatter> scatter = runtime::eval::eval_scatter(report(), plot_by_);
     if (!scatter)
       fail("--plot {}: there is nothing to draw; --plot-by top1 and kl need --agreement or perplexity", plot_);
-    offload::OutputFile picture(plot_);
-    picture.write(runtime::eval::render_scatter(*scatter, runtime::eval::picture_format(plot_)));
-    picture.commit();
+    offload::write_file(plot_, runtime::eval::render_scatter(*scatter, runtime::eval::picture_format(plot_)));
   }
 
   void add_output_options(CLI::App& app) {
