@@ -61,11 +61,11 @@ struct TileNotes {
 // being level * scale, which f32 holds exactly; up to the next multiple of 64 they become -infinity if there are notes
 // to take. One fused (or, without FMA, rounded) multiply-add per component in the order of j, whatever the length and
 // the alignment of the run: two calls that cover a token agree bit for bit. Reads whole vectors of 16 tokens. Meanwhile
-// brings the run of as many tokens at `next` near.
+// prefetches the run of as many tokens at `next`.
 void score_run(const HeadQuery& query, const TokenRun& run, const TokenRun& next, int tokens, float* scores, int stride,
                const TileNotes* notes);
 
-// Asks for `tokens` tokens of every chosen column of a run to be brought near.
+// Prefetches `tokens` tokens of every chosen column of a run.
 void prefetch_run(const HeadQuery& query, const TokenRun& run, int tokens);
 
 // Takes the notes of score_run on scores [heads][stride] of n tokens, a multiple of 64.
