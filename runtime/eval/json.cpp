@@ -61,9 +61,9 @@ ordered_json method_json(const MethodOptions& method) {
   object["window"] = json_or_null(method.window);
   object["sinks"] = method.sinks;
   object["mean"] = method.mean_value;
-  object["group"] = name(method.rule);
-  object["select"] = method.per ? ordered_json(name(*method.per)) : ordered_json(nullptr);
-  object["tau"] = name(method.temperature);
+  object["group"] = runtime::name(method.rule);
+  object["select"] = method.per ? ordered_json(runtime::name(*method.per)) : ordered_json(nullptr);
+  object["tau"] = runtime::name(method.temperature);
   object["faiss"] = method.faiss;
   object["factory"] = method.factory;
   object["nprobe"] = method.probes;
