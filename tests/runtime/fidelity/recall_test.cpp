@@ -78,8 +78,8 @@ class RecallTest : public testing::Test {
 
   // The mean over the lists of what recall_of() gives.
   double recall(const StepTrace& trace, std::int64_t k, index::SelectPer per) {
-    const HostTail tail(*backend, cache, backend->stream());
-    const StepQuery step{cache.store, tail, q.data(), heads * g};
+    const HostTail host_tail(*backend, cache, backend->stream());
+    const StepQuery step{cache.store, host_tail, q.data(), heads * g};
     const std::vector<double> lists =
         recall_of(rank_positions(step, exact_scores(step), k, per, backend->threads()), trace);
     return std::accumulate(lists.begin(), lists.end(), 0.0) / static_cast<double>(lists.size());
