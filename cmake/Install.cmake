@@ -11,15 +11,15 @@ set(public_headers
     offload/snapshot/snapshot.h offload/snapshot/writer.h
     index/ann/ann.h index/scan/exact_search.h index/scan/search.h index/scan/sparq_query.h
     gpu/backend.h gpu/packed.h gpu/buffer.h gpu/device_options.h gpu/device_plan.h gpu/link_choice.h gpu/make_backend.h
-    runtime/tokenizer/chat_template.h runtime/tokenizer/text_stream.h runtime/tokenizer/tokenizer.h
+    runtime/tokenizer/chat_template.h runtime/tokenizer/end_of_turn.h runtime/tokenizer/text_stream.h runtime/tokenizer/tokenizer.h
     runtime/checkpoint/config.h runtime/checkpoint/safetensors.h runtime/checkpoint/weights.h
     runtime/cache/cache.h runtime/cache/spills.h
     runtime/attention/budget.h runtime/attention/counters.h runtime/attention/host_tail.h runtime/attention/method.h
     runtime/attention/method_options.h runtime/attention/method_state.h runtime/attention/selection_plan.h
     runtime/attention/step_observer.h
-    runtime/decode/attention_policy.h runtime/decode/decode_attention.h runtime/decode/prefill_attention.h
+    runtime/decode/attention_policy.h runtime/decode/conversation.h runtime/decode/decode_attention.h runtime/decode/prefill_attention.h
     runtime/decode/hidden_states.h runtime/decode/load_tokenizer.h runtime/decode/model.h runtime/decode/prefill.h
-    runtime/decode/sampler.h runtime/decode/session.h
+    runtime/decode/sampler.h runtime/decode/sampling_defaults.h runtime/decode/session.h
     runtime/fidelity/attention_stats.h runtime/fidelity/audit.h runtime/fidelity/audit_report.h
     runtime/fidelity/audit_sample.h runtime/fidelity/ranking.h runtime/fidelity/running_stats.h)
 set(eval_headers

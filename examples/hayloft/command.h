@@ -20,6 +20,7 @@ std::unique_ptr<Command> make_needle_command(CLI::App& app);
 std::unique_ptr<Command> make_eval_command(CLI::App& app);
 std::unique_ptr<Command> make_attend_command(CLI::App& app);
 std::unique_ptr<Command> make_generate_command(CLI::App& app);
+std::unique_ptr<Command> make_chat_command(CLI::App& app);
 std::unique_ptr<Command> make_ingest_command(CLI::App& app);
 std::unique_ptr<Command> make_index_command(CLI::App& app);
 std::unique_ptr<Command> make_ask_command(CLI::App& app);

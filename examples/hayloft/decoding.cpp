@@ -28,21 +28,28 @@ void prepare_method(runtime::Session& session, const runtime::Method& method) {
 }
 
 void decode_and_print(const Environment& environment, runtime::Session& session, WatchedMethod& method,
-                      const runtime::SamplerOptions& sampling, std::int32_t token, int most, Decoded& done) {
-  const std::vector<std::int32_t>& ends = environment.model->config().eos_tokens;
-  runtime::Sampler sampler(sampling);
+                      const Drawing& drawing, std::int32_t token, Decoded& done, Answer* answer) {
+  std::vector<std::int32_t> ends = environment.model->config().eos_tokens;
+  ends.insert(ends.end(), drawing.ends.begin(), drawing.ends.end());
+  runtime::Sampler sampler(drawing.sampling);
   runtime::TextStream stream(*environment.tokenizer, token);
+  const auto show = [&](const std::string& text) {
+    if (answer) answer->text += text;
+    print_foreign(text);
+  };
   method.watch(session);
-  for (done = {}; done.tokens < most; ++done.tokens) {
+  for (done = {}; done.tokens < drawing.most; ++done.tokens) {
     check_interrupted();
     const Clock::time_point start = Clock::now();
     token = session.next(token, sampler);
+    if (answer) answer->drawn.push_back(token);
     method.stepped(session);
     done.seconds += seconds_since(start);
     if (std::find(ends.begin(), ends.end(), token) != ends.end()) break;
-    print_foreign(stream.push(token));
+    show(stream.push(token));
   }
-  print_foreign(stream.finish() + "\n");
+  show(stream.finish());
+  print("\n");
 }
 
 std::string decode_summary(const runtime::Session& session, const Decoded& done, const std::string& beside) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "examples/hayloft/audit_options.h"
 #include "examples/hayloft/streams/environment.h"
@@ -12,6 +13,12 @@
 
 // Generating text from a session and printing it as it comes.
 namespace hayloft::cli {
+
+// What a conversation has of an answer besides what is printed.
+struct Answer {
+  std::vector<std::int32_t> drawn;  // the token that ends it included
+  std::string text;
+};
 
 struct Decoded {
   int tokens = 0;  // generated, the end-of-text token not counted
@@ -24,10 +31,18 @@ runtime::StateProgress index_progress(std::optional<Progress>& progress);
 // Session::prepare with its progress on standard error; says nothing where there is nothing to do.
 void prepare_method(runtime::Session& session, const runtime::Method& method);
 
-// Decodes from `token`, the last of the prompt and not yet in the session, until an end-of-text token or `most` tokens,
-// and prints the text to standard output. `done` is kept up to date, also when Interrupted is thrown.
+// How tokens are drawn, and when that ends.
+struct Drawing {
+  runtime::SamplerOptions sampling;
+  int most = 0;                         // tokens
+  std::vector<std::int32_t> ends = {};  // besides the model's end-of-text tokens
+};
+
+// Decodes from `token`, the last of the prompt and not yet in the session, until a token that ends the text or as many
+// as are allowed, and prints the text to standard output. `done`, and `answer` unless it is null, are kept up to date,
+// also when Interrupted is thrown.
 void decode_and_print(const Environment& environment, runtime::Session& session, WatchedMethod& method,
-                      const runtime::SamplerOptions& sampling, std::int32_t token, int most, Decoded& done);
+                      const Drawing& drawing, std::int32_t token, Decoded& done, Answer* answer = nullptr);
 
 // "generated: N tokens, X ms/token", `beside` behind that, and the bytes read per token by place.
 std::string decode_summary(const runtime::Session& session, const Decoded& done, const std::string& beside);

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "examples/hayloft/options/chat.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/values.h"
 #include "examples/hayloft/streams/messages.h"
@@ -47,9 +48,10 @@ void EvalTasks::add_options(CLI::App& app, runtime::eval::EvalOptions& options) 
       app, "--chat-template", "NAME|TEXT",
       [this](const std::string& text) {
         chat_template_ = text;
-        ruler_.chat = runtime::ChatTemplate::named(text);
+        if (text != "model") ruler_.chat = runtime::ChatTemplate::named(text);
       },
-      "Put around RULER's prompts: none, llama-2, llama-3, chatml, or a text that has {task} in it")
+      "Put around RULER's prompts: none, model (its own chat template), llama-2, llama-3, chatml, or a text that has "
+      "{task} in it")
       ->default_str("none");
   add_text(
       app, "--digits", "N", [this](const std::string& text) { ruler_.digits = read_int("--digits", text); },
@@ -65,9 +67,9 @@ void EvalTasks::add_options(CLI::App& app, runtime::eval::EvalOptions& options) 
   app.add_flag_callback(
       "--no-recall", [&options] { options.fidelity_steps = 0; },
       "Do not compare the first steps with exact attention: no recall, mass and error");
-  common(app, Section::text, {"--text", "--haystack", "--jsonl"});
+  common(app, Section::text, {"--text", "--haystack", "--jsonl", "--chat-template"});
   advanced(app, Section::text, {"--squad", "--hotpotqa"});
-  common(app, Section::task, {"--tasks", "--samples", "--seed", "--chat-template", "--digits"});
+  common(app, Section::task, {"--tasks", "--samples", "--seed", "--digits"});
   advanced(app, Section::task, {"--scored-tokens", "--agreement", "--no-recall"});
 }
 
@@ -117,6 +119,10 @@ void EvalTasks::check_task(const std::string& name) const {
   if (name == "qa_2" && hotpotqa_.empty()) {
     fail("--tasks qa_2: its questions come from a file; name it with --hotpotqa");
   }
+}
+
+void EvalTasks::use_model(const std::filesystem::path& directory) {
+  if (chat_template_ == "model") ruler_.chat = chosen_template({}, directory);
 }
 
 std::string EvalTasks::read_text() const {

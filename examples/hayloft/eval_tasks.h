@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,6 +22,9 @@ class EvalTasks {
   // Replaces groups (needle, ruler, text, all) by what they hold and there is input for; nothing asked for becomes what
   // the input suggests. Throws Error on a task that is unknown, or whose input lacks.
   void check();
+
+  // `--chat-template model` is that of this one. Throws Error where it has none.
+  void use_model(const std::filesystem::path& directory);
 
   std::string read_text() const;  // of --text; empty without one
   void say_what_the_bundled_model_cannot() const;

@@ -65,6 +65,7 @@ struct Program {
       commands[subcommand] = make(*subcommand);
     };
     add("generate", "Continue a text", make_generate_command);
+    add("chat", "Talk with a model, also about a saved context", make_chat_command);
     add("ingest", "Read a long text once and save it as a context", make_ingest_command);
     add("ask", "Ask a saved context questions", make_ask_command);
     add("index", "Build indices for a saved context and save them with it", make_index_command);

@@ -139,7 +139,7 @@ ChatTemplate ChatTemplate::named(const std::string& text) {
   for (std::size_t at = 0; (at = written.find("\\n", at)) != std::string::npos;) written.replace(at, 2, "\n");
   const std::size_t at = written.find(place);
   if (at == std::string::npos) {
-    fail("--chat-template {}: must be none, llama-2, llama-3, chatml, or a text with {{task}} in it", text);
+    fail("--chat-template {}: must be model, none, llama-2, llama-3, chatml, or a text with {{task}} in it", text);
   }
   auto source = std::make_shared<Source>();
   source->templates.emplace(

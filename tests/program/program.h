@@ -30,8 +30,9 @@ struct Outcome {
 class Program {
  public:
   // Starts it; its streams go to files of its own. `shell`: what a shell does before it turns into the program, as in
-  // "ulimit -v 100000".
-  explicit Program(std::vector<std::string> arguments, const std::string& shell = "") {
+  // "ulimit -v 100000". `input`: the file that is its standard input.
+  explicit Program(std::vector<std::string> arguments, const std::string& shell = "",
+                   const std::string& input = "/dev/null") {
     arguments.insert(arguments.begin(), HAYLOFT_PROGRAM);
     if (!shell.empty()) arguments.insert(arguments.begin(), {"/bin/sh", "-c", shell + R"( && exec "$0" "$@")"});
     std::vector<char*> argv;
@@ -39,7 +40,7 @@ class Program {
     argv.push_back(nullptr);
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, input.c_str(), O_RDONLY, 0);
     posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, out().c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, err().c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     if (posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), environ) != 0) pid_ = -1;
@@ -63,7 +64,8 @@ class Program {
             contents(err()), static_cast<std::uint64_t>(used.ru_maxrss) * 1024};
   }
 
-  std::string error_output() const { return contents(err()); }  // so far
+  std::string output() const { return contents(out()); }  // so far
+  std::string error_output() const { return contents(err()); }
 
   void interrupt() const { ::kill(pid_, SIGINT); }
 

@@ -1,11 +1,13 @@
 #include <unistd.h>
 
 #include <iostream>
+#include <optional>
 
 #include "examples/hayloft/audit_options.h"
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/decoding.h"
 #include "examples/hayloft/options/attention.h"
+#include "examples/hayloft/options/chat.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
@@ -19,6 +21,8 @@
 #include "offload/error.h"
 #include "offload/snapshot/snapshot.h"
 #include "runtime/decode/ingest.h"
+#include "runtime/decode/load_tokenizer.h"
+#include "runtime/tokenizer/end_of_turn.h"
 
 // hayloft ask: questions to a saved context, each in a session of its own.
 namespace hayloft::cli {
@@ -37,17 +41,17 @@ constexpr std::string_view slot = "{}";
 
 class AskCommand : public Command {
  public:
-  explicit AskCommand(CLI::App& app) {
+  explicit AskCommand(CLI::App& app) : app_(&app) {
     app.footer(examples);
     add_context_argument(app, context_, "Saved context, made by hayloft ingest");
     add_model_option(app, model_, "where it was when the context was made");
     app.add_option("-p,--prompt", questions_, "A question; may be repeated [lines of standard input]")
         ->type_name("TEXT");
     app.add_option("--template", template_,
-                   "Text put behind the context; {} stands for the question, \\n for a new line")
+                   "Text put behind the context; {} stands for the question, \\n for a new line [the model's chat "
+                   "template; without one \\n{}]")
         ->type_name("TEXT")
-        ->take_last()
-        ->capture_default_str();
+        ->take_last();
     common(app, Section::text, {"--prompt", "--template"});
     add_predict_option(app, predict_);
     add_sampling_options(app, sampling_);
@@ -59,16 +63,19 @@ class AskCommand : public Command {
 
   void check() override {
     method_ = attention_.one_method("ask");
-    if (template_.find(slot) == std::string::npos) fail("--template: {{}} must stand where the question goes");
-    for (std::size_t at; (at = template_.find("\\n")) != std::string::npos;) template_.replace(at, 2, "\n");
     audit_.check();
     runtime::Sampler sampler(sampling_);
+    if (template_.empty()) return;
+    if (template_.find(slot) == std::string::npos) fail("--template: {{}} must stand where the question goes");
+    for (std::size_t at; (at = template_.find("\\n")) != std::string::npos;) template_.replace(at, 2, "\n");
   }
 
   void run() override {
     const offload::Snapshot snapshot = offload::Snapshot::open(context_);
     const std::filesystem::path directory = model_of(snapshot, model_);
+    choose_form(directory);
     const Environment environment(machine_, directory);
+    if (chat_) drawing_.ends = runtime::end_of_turn_tokens(*environment.tokenizer);
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
     WatchedMethod method(method_, environment, audit_);
     PlannedRun planned{directory, {}, {method_}, 0, 0};
@@ -90,6 +97,25 @@ class AskCommand : public Command {
   }
 
  private:
+  // How questions are written and answers drawn: as the model's makers say, unless --template does.
+  void choose_form(const std::filesystem::path& model) {
+    drawing_ = {sampling_, predict_};
+    if (!template_.empty()) return;
+    chat_ = runtime::load_chat_template(model);
+    if (chat_) {
+      drawing_.sampling = sampling_for(*app_, sampling_, model, machine_.verbose);
+    } else {
+      if (machine_.verbose) note("the model has no chat template: a question stands on a line of its own\n");
+      template_ = "\n{}";
+    }
+  }
+
+  std::string written(const std::string& question) const {
+    if (chat_) return chat_->text(question);
+    std::string text = template_;
+    return text.replace(text.find(slot), slot.size(), question);
+  }
+
   void answer_lines(const Environment& environment, const runtime::Session& context, WatchedMethod& method) const {
     const bool terminal = isatty(STDIN_FILENO) != 0;
     for (std::string line; prompt(terminal), std::getline(std::cin, line);) {
@@ -104,22 +130,23 @@ class AskCommand : public Command {
 
   void answer(const Environment& environment, const runtime::Session& context, WatchedMethod& method,
               const std::string& question) const {
-    std::string text = template_;
-    text.replace(text.find(slot), slot.size(), question);
-    const std::vector<std::int32_t> tokens = environment.tokenizer->encode_continuation(text);
+    const std::vector<std::int32_t> tokens = environment.tokenizer->encode_continuation(written(question));
     if (tokens.empty()) fail("the question is empty");
     runtime::Session session = context.fork();
     session.append(std::span(tokens).first(tokens.size() - 1), [](auto, auto) { check_interrupted(); });
     Decoded done;
-    decode_and_print(environment, session, method, sampling_, tokens.back(), predict_, done);
+    decode_and_print(environment, session, method, drawing_, tokens.back(), done);
     note("{}\n", decode_summary(session, done, predicted_beside(plan_, 0)));
     if (machine_.verbose) note_reach(session, method.method()->options());
   }
 
+  const CLI::App* app_;
   std::string context_;
   std::string model_;
   std::vector<std::string> questions_;
-  std::string template_ = "\\n{}";
+  std::string template_;                       // empty: the model's
+  std::optional<runtime::ChatTemplate> chat_;  // where that is used
+  Drawing drawing_;
   int predict_ = 64;
   runtime::SamplerOptions sampling_;
   AttentionOptions attention_;

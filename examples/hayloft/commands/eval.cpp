@@ -83,6 +83,7 @@ class EvalCommand : public Command {
     const std::filesystem::path directory = model_or_bundled(model_);
     const std::string text = tasks_.read_text();
 
+    tasks_.use_model(directory);
     const Environment environment(machine_, directory);
     report_.recipe = recipe(environment, directory);
     report_.effective_share = effective_percent_ / 100;

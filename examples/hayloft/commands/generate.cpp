@@ -4,6 +4,7 @@
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/decoding.h"
 #include "examples/hayloft/options/attention.h"
+#include "examples/hayloft/options/chat.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
@@ -23,6 +24,7 @@
 #include "runtime/decode/ingest.h"
 #include "runtime/decode/sampler.h"
 #include "runtime/decode/session.h"
+#include "runtime/tokenizer/end_of_turn.h"
 
 // hayloft generate: text from a prompt, streamed.
 namespace hayloft::cli {
@@ -32,11 +34,13 @@ constexpr const char* examples = R"(Examples:
   hayloft generate -m models/Llama-3.2-1B -p "The hay is in the" -n 64
       the most likely continuation, with exact attention
   hayloft generate -m models/Llama-3.2-1B -f book.txt --temp 0.8 --attn sparq --attn-k 512
-      a book as the prompt, sampling, SparQ attention)";
+      a book as the prompt, sampling, SparQ attention
+  hayloft generate -m smollm2.gguf --chat -p "What is hay?"
+      an answer to a message)";
 
 class GenerateCommand : public Command {
  public:
-  explicit GenerateCommand(CLI::App& app) {
+  explicit GenerateCommand(CLI::App& app) : app_(&app) {
     app.footer(examples);
     add_model_option(app, model_, "");
     app.add_option("--context", saved_, "Saved context to continue, made by hayloft ingest")
@@ -47,11 +51,13 @@ class GenerateCommand : public Command {
         app.add_option("-f,--file", file_, "File with the text to continue; - is standard input")->type_name("FILE");
     prompt->take_last()->excludes(file);
     file->take_last();
+    app.add_flag("--chat", chat_, "The text is a message: the model answers it, written by its chat template");
     add_text(
         app, "-c,--ctx-size", "TOKENS", [this](const std::string& text) { context_ = context_length(text); },
         "Room for the prompt and what follows [what they need]");
     common(app, Section::model, {"--context"});
-    common(app, Section::text, {"--prompt", "--file"});
+    common(app, Section::text, {"--prompt", "--file", "--chat"});
+    add_chat_options(app, choices_);
     common(app, Section::context, {"--ctx-size"});
     add_predict_option(app, predict_);
     add_sampling_options(app, sampling_);
@@ -67,6 +73,9 @@ class GenerateCommand : public Command {
     if (prompt_.empty() && file_.empty()) fail("a prompt is needed: --prompt TEXT or --file FILE");
     if (model_.empty() && saved_.empty())
       fail("a model is needed: --model DIR, or --context CTX.hay, which knows its own");
+    for (const char* option : {"--system", "--chat-template"}) {
+      if (!chat_ && app_->get_option(option)->count() > 0) fail("{} goes with --chat", option);
+    }
     method_ = attention_.one_method("generate");
     session_.cache.block_tokens = machine_.block_tokens;
     audit_.check();
@@ -74,11 +83,17 @@ class GenerateCommand : public Command {
   }
 
   void run() override {
-    const std::string text = file_.empty() ? prompt_ : read_text("--file", file_);
+    std::string text = file_.empty() ? prompt_ : read_text("--file", file_);
     std::optional<offload::Snapshot> snapshot;
     if (!saved_.empty()) snapshot.emplace(offload::Snapshot::open(saved_));
     const std::filesystem::path directory = snapshot ? model_of(*snapshot, model_) : std::filesystem::path(model_);
+    Drawing drawing{sampling_, predict_};
+    if (chat_) {
+      text = message(text, directory);
+      drawing.sampling = sampling_for(*app_, sampling_, directory, machine_.verbose);
+    }
     const Environment environment(machine_, directory);
+    if (chat_) drawing.ends = runtime::end_of_turn_tokens(*environment.tokenizer);
     WatchedMethod method(method_, environment, audit_);
     const std::vector<std::int32_t> prompt =
         snapshot ? environment.tokenizer->encode_continuation(text) : environment.tokenizer->encode_prompt(text);
@@ -96,7 +111,7 @@ class GenerateCommand : public Command {
     prefill_seconds_ = seconds_since(start);
     prepare_method(session, *method.method());
     try {
-      decode_and_print(environment, session, method, sampling_, prompt.back(), predict_, done_);
+      decode_and_print(environment, session, method, drawing, prompt.back(), done_);
     } catch (...) {  // interrupted, or the text cannot be printed: what was measured is kept
       summarise(session, method, prompt.size());
       method.finish();
@@ -108,6 +123,13 @@ class GenerateCommand : public Command {
   }
 
  private:
+  std::string message(const std::string& text, const std::filesystem::path& model) const {
+    std::vector<runtime::ChatMessage> messages;
+    if (!choices_.system.empty()) messages.push_back({"system", choices_.system});
+    messages.push_back({"user", text});
+    return chosen_template(choices_, model).render(messages);
+  }
+
   std::int64_t tokens_needed(std::int64_t prompt) const {
     const std::int64_t needed = prompt + predict_;
     if (context_ > 0 && needed > context_) {
@@ -131,10 +153,13 @@ class GenerateCommand : public Command {
     if (machine_.verbose) note_reach(session, method.method()->options());
   }
 
+  const CLI::App* app_;
   std::string model_;
   std::string saved_;
   std::string prompt_;
   std::string file_;
+  bool chat_ = false;
+  ChatChoices choices_;
   int predict_ = 128;
   std::int64_t context_ = 0;  // 0: what prompt and predict_ need
   runtime::SamplerOptions sampling_;

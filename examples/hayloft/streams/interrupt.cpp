@@ -14,10 +14,15 @@ extern "C" void raise_flag(int) {
 }  // namespace
 
 void catch_interrupts() {
+  interrupted = 0;
   struct sigaction action {};
   action.sa_handler = raise_flag;
   action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
   sigaction(SIGINT, &action, nullptr);
+}
+
+void leave_interrupts() {
+  std::signal(SIGINT, SIG_DFL);
 }
 
 void check_interrupted() {

@@ -10,7 +10,8 @@ struct Interrupted : std::exception {
   const char* what() const noexcept override { return "interrupted"; }
 };
 
-void catch_interrupts();   // of SIGINT; once, at the start
+void catch_interrupts();  // of SIGINT; at the start, and anew to go on after Interrupted: what came before is forgotten
+void leave_interrupts();  // until catch_interrupts() the first Ctrl-C ends the program at once
 void check_interrupted();  // throws Interrupted once Ctrl-C was pressed
 
 }  // namespace hayloft::cli

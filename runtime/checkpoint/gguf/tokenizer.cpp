@@ -9,6 +9,7 @@
 #include "offload/json_file.h"
 #include "offload/utf8.h"
 #include "runtime/checkpoint/gguf/pretokenizers.h"
+#include "runtime/tokenizer/end_of_turn.h"
 
 namespace hayloft::runtime::gguf {
 namespace {
@@ -207,16 +208,13 @@ std::vector<std::pair<std::string, std::string>> special_tokens(const Metadata& 
 }
 
 std::vector<std::int32_t> end_tokens(const Metadata& metadata) {
-  static const std::set<std::string_view> names = {
-      "<|eot_id|>",      "<|eom_id|>",      "<|im_end|>", "<|end|>",  "<end_of_turn>", "<turn|>", "<|endoftext|>",
-      "<|end_of_text|>", "<|end_of_turn|>", "<|return|>", "<|call|>", "</s>",          "<eos>"};
   const Vocabulary vocabulary(metadata);
   std::set<std::int32_t> ids;
   for (const char* name : {"eos", "eot", "eom"}) {
     if (const auto id = vocabulary.special(name)) ids.insert(*id);
   }
   for (std::size_t id = 0; id < vocabulary.texts.size(); ++id) {
-    if (vocabulary.is(id, TokenType::control) && names.contains(vocabulary.texts[id])) {
+    if (vocabulary.is(id, TokenType::control) && names_end_of_turn(vocabulary.texts[id])) {
       ids.insert(static_cast<std::int32_t>(id));
     }
   }

@@ -1,0 +1,207 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <iostream>
+#include <limits>
+#include <optional>
+
+#include "examples/hayloft/audit_options.h"
+#include "examples/hayloft/command.h"
+#include "examples/hayloft/decoding.h"
+#include "examples/hayloft/options/attention.h"
+#include "examples/hayloft/options/chat.h"
+#include "examples/hayloft/options/files.h"
+#include "examples/hayloft/options/help.h"
+#include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/session.h"
+#include "examples/hayloft/options/values.h"
+#include "examples/hayloft/run_plan.h"
+#include "examples/hayloft/saved_context.h"
+#include "examples/hayloft/streams/environment.h"
+#include "examples/hayloft/streams/interrupt.h"
+#include "examples/hayloft/streams/messages.h"
+#include "examples/hayloft/streams/text_output.h"
+#include "offload/error.h"
+#include "offload/progress.h"
+#include "offload/snapshot/snapshot.h"
+#include "runtime/decode/conversation.h"
+#include "runtime/tokenizer/end_of_turn.h"
+
+// hayloft chat: a conversation, a message a line.
+namespace hayloft::cli {
+namespace {
+
+constexpr const char* examples = R"(Examples:
+  hayloft chat -m smollm2.gguf
+      on a terminal: type messages; Ctrl-C stops an answer, /exit or Ctrl-D ends
+  hayloft chat -m models/Llama-3.2-1B-Instruct --context book.hay --attn sparq
+      about a book that hayloft ingest has read with that model
+  printf 'What is hay?\nAnd straw?\n' | hayloft chat -m smollm2.gguf
+      a message a line)";
+
+constexpr const char* exit_word = "/exit";
+
+class ChatCommand : public Command {
+ public:
+  explicit ChatCommand(CLI::App& app) : app_(&app) {
+    app.footer(examples);
+    add_model_option(app, model_, "with --context, where it was when the context was made");
+    app.add_option("--context", saved_, "Saved context to talk about, made by hayloft ingest")
+        ->type_name("CTX.hay")
+        ->take_last();
+    common(app, Section::model, {"--context"});
+    add_chat_options(app, chat_);
+    add_text(
+        app, "-c,--ctx-size", "TOKENS", [this](const std::string& text) { room_ = context_length(text); },
+        "Room for the conversation, besides what --context holds [16k, or what is left of the positions that the model "
+        "was made for]");
+    common(app, Section::context, {"--ctx-size"});
+    add_text(
+        app, "-n,--n-predict", "N", [this](const std::string& text) { predict_ = read_int("--n-predict", text); },
+        "Tokens of an answer at most [until it ends]");
+    common(app, Section::context, {"--n-predict"});
+    add_sampling_options(app, sampling_);
+    add_attention_options(app, attention_, {"dense"});
+    add_prefill_options(app, session_);
+    add_audit_options(app, audit_);
+    add_columns_option(app, session_.cache.columns);
+    add_machine_options(app, machine_);
+    add_profile_option(app, machine_);
+  }
+
+  void check() override {
+    if (model_.empty() && saved_.empty())
+      fail("a model is needed: --model MODEL, or --context CTX.hay, which knows its own");
+    method_ = attention_.one_method("chat");
+    session_.cache.block_tokens = machine_.block_tokens;
+    audit_.check();
+    runtime::Sampler sampler(sampling_);
+  }
+
+  void run() override {
+    std::optional<offload::Snapshot> snapshot;
+    if (!saved_.empty()) snapshot.emplace(offload::Snapshot::open(saved_));
+    const std::filesystem::path path = snapshot ? model_of(*snapshot, model_) : std::filesystem::path(model_);
+    const runtime::ChatTemplate chat = chosen_template(chat_, path);
+    drawing_ = {sampling_for(*app_, sampling_, path, machine_.verbose), predict_};
+    const Environment environment(machine_, path);
+    drawing_.ends = runtime::end_of_turn_tokens(*environment.tokenizer);
+    WatchedMethod method(method_, environment, audit_);
+    if (room_ == 0)
+      room_ = usual_room(environment.model->config().max_positions, snapshot ? snapshot->token_count() : 0);
+    PlannedRun planned{path, session_, {method_}, room_, 0};
+    if (snapshot) add_saved(environment, *snapshot, planned);
+    limit_ = planned.tokens;
+    plan_ = announce_plan(environment, planned, machine_profile(machine_.profile));
+
+    const runtime::ModelSource source{*environment.model, *environment.tokenizer, path};
+    runtime::Session root = snapshot ? open_saved(environment, source, *snapshot, session_, *method.method())
+                                     : runtime::Session(*environment.model, *environment.arena, session_);
+    root.attach_method(*method.method());
+    if (snapshot) {
+      note("{}: {} tokens\n", saved_, root.tokens());
+      prepare_method(root, *method.method());
+    }
+    runtime::Conversation conversation(std::move(root), *environment.tokenizer, chat, chat_.system);
+    try {
+      talk(environment, conversation, method);
+    } catch (...) {  // an answer cannot be printed: what was measured is kept
+      method.finish();
+      throw;
+    }
+    method.finish();
+    say_device_memory(*environment.backend);
+  }
+
+ private:
+  static std::int64_t usual_room(std::int64_t positions, std::int64_t saved) {
+    constexpr std::int64_t usual = 16 << 10;
+    return positions > saved ? std::min(usual, positions - saved) : usual;
+  }
+
+  void talk(const Environment& environment, runtime::Conversation& conversation, WatchedMethod& method) const {
+    const bool terminal = isatty(STDIN_FILENO) != 0;
+    for (std::string line; next_line(terminal, line) && line != exit_word;) {
+      if (line.empty()) continue;
+      try {
+        answer(environment, conversation, method, line);
+      } catch (const Interrupted&) {
+        print("\n");
+        note("the answer was stopped\n");
+      }
+    }
+  }
+
+  // While a line is waited for there is nothing to stop: Ctrl-C ends the program there.
+  static bool next_line(bool terminal, std::string& line) {
+    leave_interrupts();
+    if (terminal) note("> ");
+    const bool read = static_cast<bool>(std::getline(std::cin, line));
+    catch_interrupts();
+    if (terminal && !read) note("\n");
+    return read;
+  }
+
+  void answer(const Environment& environment, runtime::Conversation& conversation, WatchedMethod& method,
+              const std::string& message) const {
+    const std::int64_t left = limit_ - conversation.tokens_with(message);
+    if (left < 1) {
+      fail(
+          "the conversation is at its end: with this message it would be longer than the {} tokens of --ctx-size; "
+          "begin anew, or give it more room",
+          room_);
+    }
+    const std::int32_t last = read(conversation, message);
+    if (machine_.verbose && conversation.read_again() > 0) {
+      note("{} tokens were read again: the chat template rewrites earlier answers\n", conversation.read_again());
+    }
+    prepare_method(conversation.session(), *method.method());
+    Drawing drawing = drawing_;
+    drawing.most = static_cast<int>(std::min<std::int64_t>(left, drawing.most));
+    Decoded done;
+    Answer answer;
+    const auto keep = [&] { conversation.answered(answer.drawn, answer.text); };
+    try {
+      decode_and_print(environment, conversation.session(), method, drawing, last, done, &answer);
+    } catch (...) {
+      keep();
+      throw;
+    }
+    keep();
+    if (machine_.verbose) note("{}\n", decode_summary(conversation.session(), done, predicted_beside(plan_, 0)));
+  }
+
+  static std::int32_t read(runtime::Conversation& conversation, const std::string& message) {
+    std::optional<Progress> progress;
+    return conversation.ask(message, [&](std::int64_t done, std::int64_t total) {
+      check_interrupted();
+      if (!progress) progress.emplace(stderr_progress(), "prompt", "tokens", total);
+      progress->update(done);
+    });
+  }
+
+  const CLI::App* app_;
+  std::string model_;
+  std::string saved_;
+  ChatChoices chat_;
+  std::int64_t room_ = 0;  // 0: usual_room()
+  int predict_ = std::numeric_limits<int>::max();
+  runtime::SamplerOptions sampling_;
+  AttentionOptions attention_;
+  AuditChoices audit_;
+  MachineOptions machine_;
+  runtime::SessionOptions session_;
+  runtime::MethodOptions method_;
+
+  Drawing drawing_;
+  std::int64_t limit_ = 0;  // of tokens, those of the saved context included
+  runtime::plan::Plan plan_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_chat_command(CLI::App& app) {
+  return std::make_unique<ChatCommand>(app);
+}
+
+}  // namespace hayloft::cli

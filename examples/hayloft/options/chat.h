@@ -1,0 +1,29 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <string>
+
+#include "examples/hayloft/options/machine.h"
+#include "runtime/decode/sampler.h"
+#include "runtime/tokenizer/chat_template.h"
+
+// How a conversation is written for a model, and how its answers are drawn.
+namespace hayloft::cli {
+
+struct ChatChoices {
+  std::string chat_template = "model";  // or what runtime::ChatTemplate::named() takes
+  std::string system;                   // empty: no such message
+};
+// --chat-template and --system.
+void add_chat_options(CLI::App& app, ChatChoices& choices);
+
+// The model's own template, or the one that was named. Throws Error when it is to be the model's and there is none.
+runtime::ChatTemplate chosen_template(const ChatChoices& choices, const std::filesystem::path& model);
+
+// The sampling options of a command once parsed, those that were not given replaced by what the model's makers
+// recommend; says so with -v.
+runtime::SamplerOptions sampling_for(const CLI::App& app, const runtime::SamplerOptions& given,
+                                     const std::filesystem::path& model, bool verbose);
+
+}  // namespace hayloft::cli

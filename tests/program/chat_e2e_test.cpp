@@ -1,0 +1,144 @@
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/program/program.h"
+#include "tests/support/temporary_folder.h"
+
+// Conversations over a pipe, with the bundled model and a template given to it.
+namespace hayloft {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using test::Outcome;
+using test::Program;
+using test::refused_with;
+using test::run_program;
+
+class ChatTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const fs::path source = fs::path(HAYLOFT_SOURCE_DIR) / "examples/needle-model/model";
+    fs::create_directory(model_);
+    for (const auto& entry : fs::directory_iterator(source))
+      fs::create_symlink(entry, model_ / entry.path().filename());
+    write("chat_template.jinja",
+          "{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}"
+          "{% if add_generation_prompt %}assistant:{% endif %}");
+  }
+
+  void write(const std::string& file, const std::string& text) const { folder_.write("model/" + file, text); }
+
+  Outcome chat(const std::string& lines, const std::vector<std::string>& options) const {
+    std::vector<std::string> arguments = {"chat", "-m", model_};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    return Program(arguments, "", folder_.write("input", lines)).wait();
+  }
+  std::string generated(const std::string& prompt, const std::string& tokens) const {
+    return run_program({"generate", "-m", model_, "-p", prompt, "-n", tokens}).out;
+  }
+
+  test::TemporaryFolder folder_;
+  fs::path model_ = folder_ / "model";
+};
+
+TEST_F(ChatTest, AnswersLineByLineAndRemembersWhatWasSaid) {
+  const Outcome outcome = chat("the hay\n\nand then\n", {"-n", "5"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const std::string first = generated("user:the hay\nassistant:", "5");
+  const std::string second =
+      generated("user:the hay\nassistant:" + first.substr(0, first.size() - 1) + "\nuser:and then\nassistant:", "5");
+  EXPECT_EQ(outcome.out, first + second);
+}
+
+TEST_F(ChatTest, EndsAtExit) {
+  EXPECT_EQ(chat("hay\n/exit\nmore\n", {"-n", "3"}).out, chat("hay\n", {"-n", "3"}).out);
+  EXPECT_EQ(chat("/exit\n", {}).out, "");
+}
+
+TEST_F(ChatTest, AStoppedAnswerLeavesTheProgramRunning) {
+  const std::string input = folder_.write("input", "hay\nmore hay\n");
+  write("generation_config.json", R"({"eos_token_id": 5119})");  // in the place of the one that ends texts
+  Program program({"chat", "-m", model_, "-c", "4M", "--temp", "2"}, "", input);
+  const auto wait_for = [&](const std::function<bool()>& come) {
+    while (program.running() && !come()) ::sched_yield();
+  };
+  wait_for([&] { return program.output().size() > 1; });
+  program.interrupt();
+  wait_for([&] { return program.error_output().find("the answer was stopped") != std::string::npos; });
+  const std::size_t first = program.output().size();
+  wait_for([&] { return program.output().size() > first; });
+  program.interrupt();
+  const Outcome outcome = program.wait();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+}
+
+TEST_F(ChatTest, AnswersAboutASavedContext) {
+  const std::string text = folder_.write("book.txt", "The hay is in the loft. The straw is in the barn.");
+  const std::string book = folder_ / "book.hay";
+  ASSERT_EQ(run_program({"ingest", "-m", model_, "-f", text, "--save", book}).exit_code, 0);
+  const Outcome talked = chat("Where is it?\n", {"--context", book, "-n", "4"});
+  ASSERT_EQ(talked.exit_code, 0) << talked.err;
+  const std::string expected =
+      run_program({"generate", "--context", book, "--chat", "-p", "Where is it?", "-n", "4"}).out;
+  EXPECT_EQ(talked.out, expected);
+  EXPECT_EQ(run_program({"generate", "--context", book, "-p", "user:Where is it?\nassistant:", "-n", "4"}).out,
+            expected);
+  EXPECT_EQ(run_program({"ask", book, "-p", "Where is it?", "-n", "4", "--attn", "dense"}).out, expected);
+  const auto as_text = {"ask", book.c_str(), "-p", "Where is it?", "-n", "4", "--attn", "dense", "--template", "{}"};
+  EXPECT_EQ(run_program({as_text.begin(), as_text.end()}).out,
+            run_program({"generate", "--context", book, "-p", "Where is it?", "-n", "4"}).out);
+}
+
+TEST_F(ChatTest, DrawsAsTheMakersOfTheModelSayUnlessToldOtherwise) {
+  write("generation_config.json", R"({"do_sample": true, "temperature": 0.75, "top_p": 0.9, "eos_token_id": 0})");
+  EXPECT_NE(chat("hay\n", {"-n", "1", "-v"}).err.find("--temp 0.75 --top-k 50 --top-p 0.9 --min-p 0"),
+            std::string::npos);
+  EXPECT_NE(chat("hay\n", {"-n", "1", "-v", "--temp", "0"}).err.find("--temp 0 --top-k 50"), std::string::npos);
+  const Outcome answer = run_program({"generate", "--chat", "-m", model_, "-p", "hay", "-n", "1", "-v"});
+  EXPECT_NE(answer.err.find("--temp 0.75"), std::string::npos) << answer.err;
+  const Outcome text = run_program({"generate", "-m", model_, "-p", "hay", "-n", "1", "-v"});
+  EXPECT_EQ(text.err.find("--temp"), std::string::npos) << text.err;
+  write("generation_config.json", R"({"do_sample": true, "top_p": 2})");
+  EXPECT_TRUE(refused_with(chat("hay\n", {}), 1, {"generation_config.json", "top_p", "2"}));
+}
+
+TEST_F(ChatTest, AModelWithoutATemplateIsSaidToHaveNone) {
+  fs::remove(model_ / "chat_template.jinja");
+  EXPECT_TRUE(refused_with(chat("hay\n", {}), 1, {"has no chat template", "--chat-template"}));
+  EXPECT_TRUE(
+      refused_with(run_program({"generate", "--chat", "-m", model_, "-p", "hay"}), 1, {"has no chat template"}));
+  EXPECT_TRUE(refused_with(run_program({"eval", "-m", model_, "-c", "256", "--chat-template", "model"}), 1,
+                           {"has no chat template"}));
+  EXPECT_EQ(chat("hay\n", {"--chat-template", "chatml", "-n", "1"}).exit_code, 0);
+}
+
+TEST_F(ChatTest, WhatTheTemplateRefusesIsOneLine) {
+  write("chat_template.jinja",
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}hay");
+  EXPECT_TRUE(refused_with(run_program({"generate", "--chat", "-m", model_, "-p", "hay", "--system", "short"}), 1,
+                           {"chat_template.jinja", "no system role"}));
+  EXPECT_TRUE(refused_with(run_program({"generate", "-m", model_, "-p", "hay", "--system", "short"}), 2,
+                           {"--system goes with --chat"}));
+}
+
+TEST_F(ChatTest, EndsWhereThereIsNoMoreRoom) {
+  const Outcome outcome = chat("hay\nhay\nhay\n", {"-c", "20", "-n", "6"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_NE(outcome.err.find("20 tokens of --ctx-size"), std::string::npos) << outcome.err;
+}
+
+TEST_F(ChatTest, EvaluatesWithTheModelsTemplate) {
+  const Outcome outcome = run_program({"eval", "-m", model_, "-c", "512", "--tasks", "niah_single_1", "--samples", "1",
+                                       "--attn", "dense", "--chat-template", "model"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+}
+
+}  // namespace
+}  // namespace hayloft
