@@ -15,4 +15,8 @@ std::filesystem::path bundled_model() {
   return model;
 }
 
+std::filesystem::path model_or_bundled(const std::string& given) {
+  return given.empty() ? bundled_model() : std::filesystem::path(given);
+}
+
 }  // namespace hayloft

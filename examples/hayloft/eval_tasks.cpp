@@ -4,31 +4,109 @@
 #include <string_view>
 #include <utility>
 
+#include "examples/hayloft/options/chat.h"
+#include "examples/hayloft/options/help.h"
+#include "examples/hayloft/options/values.h"
 #include "examples/hayloft/streams/messages.h"
+#include "examples/hayloft/streams/text_input.h"
 #include "offload/error.h"
-#include "runtime/eval/reach.h"
-#include "runtime/eval/ruler/ruler.h"
+#include "offload/list.h"
 
 namespace hayloft::cli {
 namespace {
 
-// What the group stands for; nothing when it is none.
-std::vector<std::string> tasks_of_group(const std::string& group, const EvalInputs& given) {
+constexpr int bundled_digits = 6;
+
+std::vector<std::string> words_of(const std::string& text) {
+  const std::vector<std::string_view> words = split_list(text);
+  return {words.begin(), words.end()};
+}
+
+}  // namespace
+
+void EvalTasks::add_options(CLI::App& app, runtime::eval::EvalOptions& options) {
+  const auto add_path = [&](const char* name, std::string& path, const char* help) {
+    app.add_option(name, path, help)->type_name("FILE")->take_last();
+  };
+  add_path("--text", text_, "Text for perplexity and repetition");
+  add_path("--haystack", haystack_, "Text to hide needles in, a file or a folder [made by a grammar]");
+  add_path("--squad", squad_, "Questions of qa_1: SQuAD, or a file of its shape");
+  add_path("--hotpotqa", hotpotqa_, "Questions of qa_2: HotpotQA, distractor setting");
+  app.add_option("--jsonl", prepared_, "Samples prepared by RULER's scripts; may be repeated")
+      ->type_name("FILE")
+      ->allow_extra_args(false);
+  add_text(
+      app, "--tasks", "TASK,...", [this](const std::string& text) { tasks_ = words_of(text); },
+      "RULER's by name, depths, perplexity, repetition, or a group: needle, ruler, text, all [text with --text, "
+      "none with --jsonl, else needle]");
+  add_text(
+      app, "--samples", "N", [&options](const std::string& text) { options.samples = read_int("--samples", text); },
+      "Samples of each task at each length")
+      ->default_str("10");
+  add_seed(app, "-s,--seed", ruler_.seed, "Seed of everything random");
+  add_text(
+      app, "--chat-template", "NAME|TEXT",
+      [this](const std::string& text) {
+        chat_template_ = text;
+        if (text != "model") ruler_.chat = runtime::ChatTemplate::named(text);
+      },
+      "Put around RULER's prompts: none, model (its own chat template), llama-2, llama-3, chatml, or a text that has "
+      "{task} in it")
+      ->default_str("none");
+  add_text(
+      app, "--digits", "N", [this](const std::string& text) { ruler_.digits = read_int("--digits", text); },
+      "Digits of hidden numbers; the bundled model has learned 6")
+      ->default_str("7");
+  add_text(
+      app, "--scored-tokens", "N",
+      [this](const std::string& text) { scored_tokens_ = read_int("--scored-tokens", text); },
+      "perplexity: tokens predicted; repetition: tokens to copy")
+      ->default_str("128");
+  app.add_flag("--agreement", options.agreement,
+               "Also compare every method with dense attention, step by step: top-1 agreement and KL divergence");
+  app.add_flag_callback(
+      "--no-recall", [&options] { options.fidelity_steps = 0; },
+      "Do not compare the first steps with exact attention: no recall, mass and error");
+  common(app, Section::text, {"--text", "--haystack", "--jsonl", "--chat-template"});
+  advanced(app, Section::text, {"--squad", "--hotpotqa"});
+  common(app, Section::task, {"--tasks", "--samples", "--seed", "--digits"});
+  advanced(app, Section::task, {"--scored-tokens", "--agreement", "--no-recall"});
+}
+
+void EvalTasks::check() {
+  ruler_.haystack = haystack_;
+  ruler_.squad = squad_;
+  ruler_.hotpotqa = hotpotqa_;
+  if (ruler_.digits > 18) fail("--digits {}: must be between 1 and 18", ruler_.digits);
+  std::vector<std::string> asked = std::exchange(tasks_, {});
+  if (asked.empty() && !text_.empty()) asked = {"text"};
+  if (asked.empty() && prepared_.empty()) asked = {"needle"};
+  for (const std::string& name : asked) {
+    std::vector<std::string> named = tasks_of_group(name);
+    if (named.empty()) named = {name};
+    for (std::string& task : named) {
+      check_task(task);
+      if (std::find(tasks_.begin(), tasks_.end(), task) == tasks_.end()) tasks_.push_back(std::move(task));
+    }
+  }
+}
+
+std::vector<std::string> EvalTasks::tasks_of_group(const std::string& group) const {
   std::vector<std::string> tasks;
   if (group == "needle" || group == "ruler" || group == "all") {
     for (const runtime::eval::RulerTask& task : runtime::eval::ruler_tasks()) {
       if (group == "needle" && task.name.rfind("niah", 0) != 0) continue;
-      if ((task.name == "qa_1" && !given.squad) || (task.name == "qa_2" && !given.hotpotqa)) continue;
+      if ((task.name == "qa_1" && squad_.empty()) || (task.name == "qa_2" && hotpotqa_.empty())) continue;
       tasks.emplace_back(task.name);
     }
   }
-  if (group == "text" || (group == "all" && given.text)) tasks.insert(tasks.end(), {"perplexity", "repetition"});
+  if (group == "text" || (group == "all" && !text_.empty())) tasks.insert(tasks.end(), {"perplexity", "repetition"});
   return tasks;
 }
 
-void check_task(const std::string& name, const EvalInputs& given) {
+void EvalTasks::check_task(const std::string& name) const {
   if (name == "perplexity" || name == "repetition") {
-    if (!given.text) fail("--tasks {}: needs --text", name);
+    if (text_.empty()) fail("--tasks {}: needs --text", name);
     return;
   }
   if (name == "depths") return;
@@ -37,30 +115,67 @@ void check_task(const std::string& name, const EvalInputs& given) {
     for (const runtime::eval::RulerTask& task : runtime::eval::ruler_tasks()) known += fmt::format("{}, ", task.name);
     fail("--tasks {}: unknown task; one of {}depths, perplexity, repetition, or needle, ruler, text, all", name, known);
   }
-  if (name == "qa_1" && !given.squad) fail("--tasks qa_1: its questions come from a file; name it with --squad");
-  if (name == "qa_2" && !given.hotpotqa) fail("--tasks qa_2: its questions come from a file; name it with --hotpotqa");
+  if (name == "qa_1" && squad_.empty()) fail("--tasks qa_1: its questions come from a file; name it with --squad");
+  if (name == "qa_2" && hotpotqa_.empty()) {
+    fail("--tasks qa_2: its questions come from a file; name it with --hotpotqa");
+  }
 }
 
-}  // namespace
+void EvalTasks::use_model(const std::filesystem::path& directory) {
+  if (chat_template_ == "model") ruler_.chat = chosen_template({}, directory);
+}
 
-std::vector<std::string> expand_eval_tasks(std::vector<std::string> asked, const EvalInputs& given) {
-  if (asked.empty() && given.text) asked = {"text"};
-  if (asked.empty() && !given.prepared) asked = {"needle"};
-  std::vector<std::string> tasks;
-  for (const std::string& name : asked) {
-    std::vector<std::string> named = tasks_of_group(name, given);
-    if (named.empty()) named = {name};
-    for (std::string& task : named) {
-      check_task(task, given);
-      if (std::find(tasks.begin(), tasks.end(), task) == tasks.end()) tasks.push_back(std::move(task));
+std::string EvalTasks::read_text() const {
+  return text_.empty() ? "" : cli::read_text("--text", text_);
+}
+
+void EvalTasks::say_what_the_bundled_model_cannot() const {
+  const bool numbers =
+      std::any_of(tasks_.begin(), tasks_.end(), [](const std::string& task) { return task.rfind("niah", 0) == 0; });
+  if (numbers && ruler_.digits != bundled_digits) {
+    note("note: the bundled model has learned numbers of {0} digits: --digits {0}\n", bundled_digits);
+  }
+}
+
+std::vector<std::unique_ptr<runtime::eval::EvalTask>> EvalTasks::make(const std::string& text,
+                                                                      const runtime::Tokenizer& tokenizer,
+                                                                      const std::vector<std::int64_t>& ctx_sizes,
+                                                                      int samples) const {
+  std::vector<std::unique_ptr<runtime::eval::EvalTask>> tasks;
+  const auto tokens = runtime::eval::read_eval_text(text, tokenizer);
+  for (const std::int64_t length : ctx_sizes) {
+    for (const std::string& name : tasks_) {
+      if (name == "perplexity") {
+        tasks.push_back(runtime::eval::make_perplexity(tokens, length, samples, scored_tokens_));
+      } else if (name == "repetition") {
+        tasks.push_back(
+            runtime::eval::make_repetition(tokens, tokenizer, length, samples, scored_tokens_, ruler_.seed));
+      } else if (name == "depths") {
+        tasks.push_back(
+            runtime::eval::make_depths({ruler_.seed, samples, ruler_.digits, haystack_}, tokenizer, length));
+      } else {
+        tasks.push_back(runtime::eval::make_ruler_eval(name, ruler_, tokenizer, length));
+      }
     }
   }
+  for (const std::string& file : prepared_) tasks.push_back(runtime::eval::make_prepared_eval(file, tokenizer));
   return tasks;
 }
 
-void warn_of_reach(const std::vector<runtime::eval::EvalRow>& rows, bool tables_on_stderr) {
-  if (tables_on_stderr) return;
-  write_message(runtime::eval::reach_notes(runtime::eval::group_rows(rows, false)));
+void EvalTasks::enter(runtime::eval::EvalRecipe& recipe, int samples) const {
+  const auto digest = [](const char* option, const std::string& path) {
+    return path.empty() ? "" : runtime::eval::file_digest(option, path);
+  };
+  recipe.seed = ruler_.seed;
+  recipe.digits = ruler_.digits;
+  recipe.scored_tokens = scored_tokens_;
+  if (std::count(tasks_.begin(), tasks_.end(), "depths") > 0) recipe.needles = samples;
+  recipe.chat_template = chat_template_;
+  recipe.haystack = digest("--haystack", haystack_);
+  recipe.squad = digest("--squad", squad_);
+  recipe.hotpotqa = digest("--hotpotqa", hotpotqa_);
+  recipe.text = digest("--text", text_);
+  for (const std::string& file : prepared_) recipe.prepared.push_back(digest("--jsonl", file));
 }
 
 }  // namespace hayloft::cli

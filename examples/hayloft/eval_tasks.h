@@ -1,27 +1,53 @@
 #pragma once
 
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "runtime/eval/eval.h"
+#include "runtime/eval/json.h"
+#include "runtime/eval/ruler/ruler.h"
 
 namespace hayloft::cli {
 
-// What a user has given questions and texts of.
-struct EvalInputs {
-  bool squad = false;
-  bool hotpotqa = false;
-  bool text = false;
-  bool prepared = false;  // samples that need no task of ours
+// What an evaluation asks: the options that choose and shape its tasks, and the tasks made of them.
+class EvalTasks {
+ public:
+  // Those of `options` that say how a task is run are added as well.
+  void add_options(CLI::App& app, runtime::eval::EvalOptions& options);
+
+  // Replaces groups (needle, ruler, text, all) by what they hold and there is input for; nothing asked for becomes what
+  // the input suggests. Throws Error on a task that is unknown, or whose input lacks.
+  void check();
+
+  // `--chat-template model` is that of this one. Throws Error where it has none.
+  void use_model(const std::filesystem::path& directory);
+
+  std::string read_text() const;  // of --text; empty without one
+  void say_what_the_bundled_model_cannot() const;
+
+  // Length by length, files of prepared samples last.
+  std::vector<std::unique_ptr<runtime::eval::EvalTask>> make(const std::string& text,
+                                                             const runtime::Tokenizer& tokenizer,
+                                                             const std::vector<std::int64_t>& ctx_sizes,
+                                                             int samples) const;
+
+  // What of a recipe the tasks decide.
+  void enter(runtime::eval::EvalRecipe& recipe, int samples) const;
+
+ private:
+  std::vector<std::string> tasks_of_group(const std::string& group) const;  // nothing when it is none
+  void check_task(const std::string& name) const;
+
+  std::string haystack_, squad_, hotpotqa_, text_;
+  std::string chat_template_ = "none";
+  std::vector<std::string> prepared_;
+  std::vector<std::string> tasks_;
+  int scored_tokens_ = 128;
+  runtime::eval::RulerOptions ruler_;
 };
-
-// The tasks that --tasks asks for, each once: groups (needle, ruler, text, all) become what they hold and there is
-// input for; nothing asked for becomes what the input suggests. Throws Error on a name that is unknown, or whose input
-// lacks.
-std::vector<std::string> expand_eval_tasks(std::vector<std::string> asked, const EvalInputs& given);
-
-// Says on standard error which methods attended to most of their context, unless the tables, which say so too, went
-// there.
-void warn_of_reach(const std::vector<runtime::eval::EvalRow>& rows, bool tables_on_stderr);
 
 }  // namespace hayloft::cli

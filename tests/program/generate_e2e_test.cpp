@@ -52,6 +52,30 @@ TEST_F(ProgramTest, GenerateReadsItsPromptFromAFile) {
   EXPECT_TRUE(refused_with(run_program({"generate", "-m", model, "-f", at("no.txt")}), 1, {at("no.txt")}));
 }
 
+TEST_F(ProgramTest, AMethodThatAttendedToEverythingIsSaidToHave) {
+  const std::string model = make_model("llama");
+  const std::string text = "the hay the hay the hay the hay the hay the hay the hay the hay the hay the hay ";
+  const auto noted = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"generate", "-m", model, "-p", text, "-n", "4", "-v"});
+    const Outcome outcome = run_program(more);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    const std::size_t at = outcome.err.find("as dense attention does");
+    return at == std::string::npos ? "" : outcome.err.substr(outcome.err.rfind('\n', at) + 1);
+  };
+  EXPECT_NE(noted({"--attn", "sparq:r=8:k=16"}).find("sparq r=8 k=16 attended to all "), std::string::npos);
+  EXPECT_NE(noted({"--attn", "sparq:r=8:k=16"}).find("no block of 4096 tokens is full"), std::string::npos);
+  EXPECT_NE(noted({"--attn", "topk:k=100%", "--block-tokens", "16"}).find("a smaller k"), std::string::npos);
+  EXPECT_EQ(noted({"--attn", "topk:k=8", "--block-tokens", "16"}), "");
+  EXPECT_EQ(noted({"--attn", "dense"}), "") << "it is meant to";
+
+  write(at("text.txt"), text);
+  ASSERT_EQ(run_program({"ingest", "-m", model, "-f", at("text.txt"), "--save", at("text.hay")}).exit_code, 0);
+  std::vector<std::string> ask{"ask", at("text.hay"), "-p", "hay", "-n", "2", "--attn", "topk:k=8"};
+  EXPECT_EQ(run_program(ask).err.find("as dense attention does"), std::string::npos) << "only when asked";
+  ask.emplace_back("-v");
+  EXPECT_NE(run_program(ask).err.find("note: topk k=8 attended to all"), std::string::npos);
+}
+
 TEST_F(ProgramTest, PrefillIsChosenAndRefusedByItsOptions) {
   const std::string model = make_model("llama");
   const auto generate = [&](std::vector<std::string> more) {

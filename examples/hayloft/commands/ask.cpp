@@ -13,6 +13,7 @@
 #include "examples/hayloft/options/machine.h"
 #include "examples/hayloft/options/rope.h"
 #include "examples/hayloft/options/session.h"
+#include "examples/hayloft/reach.h"
 #include "examples/hayloft/run_plan.h"
 #include "examples/hayloft/saved_context.h"
 #include "examples/hayloft/streams/environment.h"
@@ -139,6 +140,7 @@ class AskCommand : public Command {
     Decoded done;
     decode_and_print(environment, session, method, drawing_, tokens.back(), done);
     note("{}\n", decode_summary(session, done, predicted_beside(plan_, 0)));
+    if (machine_.verbose) note_reach(session, method.method()->options());
   }
 
   const CLI::App* app_;

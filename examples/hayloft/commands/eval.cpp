@@ -8,22 +8,20 @@
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/eval_tasks.h"
 #include "examples/hayloft/options/attention.h"
-#include "examples/hayloft/options/chat.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
 #include "examples/hayloft/options/rope.h"
 #include "examples/hayloft/options/session.h"
 #include "examples/hayloft/options/values.h"
+#include "examples/hayloft/reach.h"
 #include "examples/hayloft/run_plan.h"
 #include "examples/hayloft/streams/environment.h"
 #include "examples/hayloft/streams/interrupt.h"
 #include "examples/hayloft/streams/messages.h"
-#include "examples/hayloft/streams/text_input.h"
 #include "examples/hayloft/streams/text_output.h"
 #include "offload/error.h"
 #include "offload/format.h"
-#include "offload/list.h"
 #include "offload/output_file.h"
 #include "offload/progress.h"
 #include "runtime/checkpoint/fingerprint.h"
@@ -43,13 +41,7 @@ constexpr const char* examples = R"(Examples:
   hayloft eval -m models/Llama-3.2-1B -c 32k --text book.txt --attn dense,sparq,topk --plot p.svg
       copying, perplexity and agreement with dense attention on a text)";
 
-constexpr int bundled_digits = 6;
 constexpr std::int64_t long_prompt = 64 * 1024;  // from here on its reading is shown
-
-std::vector<std::string> words_of(const std::string& text) {
-  const std::vector<std::string_view> words = split_list(text);
-  return {words.begin(), words.end()};
-}
 
 class EvalCommand : public Command {
  public:
@@ -59,7 +51,7 @@ class EvalCommand : public Command {
     add_model_option(app, model_, "the bundled needle model");
     add_rope_options(app, rope_);
     add_context_lengths_option(app, ctx_sizes_);
-    add_task_options(app);
+    tasks_.add_options(app, options_);
     add_attention_options(app, attention_, {"dense", "sparq", "topk", "window"});
     add_prefill_options(app, options_.session);
     add_columns_option(app, options_.session.cache.columns);
@@ -73,14 +65,7 @@ class EvalCommand : public Command {
   void check() override {
     options_.methods = attention_.methods();
     options_.session.cache.block_tokens = machine_.block_tokens;
-    ruler_.haystack = haystack_;
-    ruler_.squad = squad_;
-    ruler_.hotpotqa = hotpotqa_;
-    if (ruler_.digits > 18) fail("--digits {}: must be between 1 and 18", ruler_.digits);
-    tasks_ = expand_eval_tasks(tasks_, {.squad = !squad_.empty(),
-                                        .hotpotqa = !hotpotqa_.empty(),
-                                        .text = !text_.empty(),
-                                        .prepared = !prepared_.empty()});
+    tasks_.check();
     std::sort(ctx_sizes_.begin(), ctx_sizes_.end());
     ctx_sizes_.erase(std::unique(ctx_sizes_.begin(), ctx_sizes_.end()), ctx_sizes_.end());
     if (!stats_file_.empty() && ctx_sizes_.size() > 1) {
@@ -98,16 +83,16 @@ class EvalCommand : public Command {
     }
     if (!plot_.empty()) offload::require_writable(plot_);
     if (json.to_stdout()) table_.use_standard_error();
-    const std::filesystem::path directory = model_.empty() ? bundled_model() : std::filesystem::path(model_);
-    const std::string text = text_.empty() ? "" : read_text("--text", text_);
+    const std::filesystem::path directory = model_or_bundled(model_);
+    const std::string text = tasks_.read_text();
 
-    if (chat_template_ == "model") ruler_.chat = chosen_template({}, directory);
+    tasks_.use_model(directory);
     const Environment environment(machine_, directory, rope_);
     report_.recipe = recipe(environment, directory);
     report_.effective_share = effective_percent_ / 100;
     if (!out_.empty()) file_.emplace(out_, report_.recipe);
-    say_what_the_bundled_model_cannot();
-    const auto tasks = make_tasks(*environment.tokenizer, text);
+    if (model_.empty()) tasks_.say_what_the_bundled_model_cannot();
+    const auto tasks = tasks_.make(text, *environment.tokenizer, ctx_sizes_, options_.samples);
     announce(environment, directory, tasks);
     try {
       for (const auto& task : tasks) run_task(environment, *task);
@@ -127,26 +112,14 @@ class EvalCommand : public Command {
 
  private:
   runtime::eval::EvalRecipe recipe(const Environment& environment, const std::filesystem::path& directory) const {
-    const auto digest = [](const char* option, const std::string& path) {
-      return path.empty() ? "" : runtime::eval::file_digest(option, path);
-    };
     runtime::eval::EvalRecipe recipe;
     recipe.version = HAYLOFT_VERSION;
     recipe.model = model_name(directory);
-    for (const std::uint8_t byte : runtime::fingerprint(directory, environment.model->config().rope_overrides))
-      recipe.fingerprint += fmt::format("{:02x}", byte);
+    recipe.fingerprint =
+        fmt::format("{:02x}", fmt::join(runtime::fingerprint(directory, environment.model->config().rope_overrides), ""));
     recipe.device = environment.backend->name();
     recipe.threads = environment.threads.count();
-    recipe.seed = ruler_.seed;
-    recipe.digits = ruler_.digits;
-    recipe.scored_tokens = scored_tokens_;
-    if (std::count(tasks_.begin(), tasks_.end(), "depths") > 0) recipe.needles = options_.samples;
-    recipe.chat_template = chat_template_;
-    recipe.haystack = digest("--haystack", haystack_);
-    recipe.squad = digest("--squad", squad_);
-    recipe.hotpotqa = digest("--hotpotqa", hotpotqa_);
-    recipe.text = digest("--text", text_);
-    for (const std::string& file : prepared_) recipe.prepared.push_back(digest("--jsonl", file));
+    tasks_.enter(recipe, options_.samples);
     recipe.prefill = runtime::prefill_label(options_.session.prefill);
     recipe.chunk_tokens = options_.session.chunk_tokens;
     recipe.block_tokens = options_.session.cache.block_tokens;
@@ -154,38 +127,6 @@ class EvalCommand : public Command {
     recipe.agreement = options_.agreement;
     recipe.fidelity = options_.fidelity_steps > 0;
     return recipe;
-  }
-
-  void say_what_the_bundled_model_cannot() const {
-    const bool numbers =
-        std::any_of(tasks_.begin(), tasks_.end(), [](const std::string& task) { return task.rfind("niah", 0) == 0; });
-    if (model_.empty() && numbers && ruler_.digits != bundled_digits) {
-      note("note: the bundled model has learned numbers of {0} digits: --digits {0}\n", bundled_digits);
-    }
-  }
-
-  // Length by length, files of prepared samples last.
-  std::vector<std::unique_ptr<runtime::eval::EvalTask>> make_tasks(const runtime::Tokenizer& tokenizer,
-                                                                   const std::string& text) const {
-    std::vector<std::unique_ptr<runtime::eval::EvalTask>> tasks;
-    const auto tokens = runtime::eval::read_eval_text(text, tokenizer);
-    for (const std::int64_t length : ctx_sizes_) {
-      for (const std::string& name : tasks_) {
-        if (name == "perplexity") {
-          tasks.push_back(runtime::eval::make_perplexity(tokens, length, options_.samples, scored_tokens_));
-        } else if (name == "repetition") {
-          tasks.push_back(
-              runtime::eval::make_repetition(tokens, tokenizer, length, options_.samples, scored_tokens_, ruler_.seed));
-        } else if (name == "depths") {
-          tasks.push_back(
-              runtime::eval::make_depths({ruler_.seed, options_.samples, ruler_.digits, haystack_}, tokenizer, length));
-        } else {
-          tasks.push_back(runtime::eval::make_ruler_eval(name, ruler_, tokenizer, length));
-        }
-      }
-    }
-    for (const std::string& file : prepared_) tasks.push_back(runtime::eval::make_prepared_eval(file, tokenizer));
-    return tasks;
   }
 
   void announce(const Environment& environment, const std::filesystem::path& directory,
@@ -247,58 +188,7 @@ class EvalCommand : public Command {
     const std::optional<runtime::eval::Scatter> scatter = runtime::eval::eval_scatter(report(), plot_by_);
     if (!scatter)
       fail("--plot {}: there is nothing to draw; --plot-by top1 and kl need --agreement or perplexity", plot_);
-    offload::OutputFile picture(plot_);
-    picture.write(runtime::eval::render_scatter(*scatter, runtime::eval::picture_format(plot_)));
-    picture.commit();
-  }
-
-  void add_task_options(CLI::App& app) {
-    const auto add_path = [&](const char* name, std::string& path, const char* help) {
-      app.add_option(name, path, help)->type_name("FILE")->take_last();
-    };
-    add_path("--text", text_, "Text for perplexity and repetition");
-    add_path("--haystack", haystack_, "Text to hide needles in, a file or a folder [made by a grammar]");
-    add_path("--squad", squad_, "Questions of qa_1: SQuAD, or a file of its shape");
-    add_path("--hotpotqa", hotpotqa_, "Questions of qa_2: HotpotQA, distractor setting");
-    app.add_option("--jsonl", prepared_, "Samples prepared by RULER's scripts; may be repeated")
-        ->type_name("FILE")
-        ->allow_extra_args(false);
-    add_text(
-        app, "--tasks", "TASK,...", [this](const std::string& text) { tasks_ = words_of(text); },
-        "RULER's by name, depths, perplexity, repetition, or a group: needle, ruler, text, all [text with --text, "
-        "none with --jsonl, else needle]");
-    add_text(
-        app, "--samples", "N", [this](const std::string& text) { options_.samples = read_int("--samples", text); },
-        "Samples of each task at each length")
-        ->default_str("10");
-    add_seed(app, "-s,--seed", ruler_.seed, "Seed of everything random");
-    add_text(
-        app, "--chat-template", "NAME|TEXT",
-        [this](const std::string& text) {
-          chat_template_ = text;
-          if (text != "model") ruler_.chat = runtime::ChatTemplate::named(text);
-        },
-        "Put around RULER's prompts: none, model (its own chat template), llama-2, llama-3, chatml, or a text that has "
-        "{task} in it")
-        ->default_str("none");
-    add_text(
-        app, "--digits", "N", [this](const std::string& text) { ruler_.digits = read_int("--digits", text); },
-        "Digits of hidden numbers; the bundled model has learned 6")
-        ->default_str("7");
-    add_text(
-        app, "--scored-tokens", "N",
-        [this](const std::string& text) { scored_tokens_ = read_int("--scored-tokens", text); },
-        "perplexity: tokens predicted; repetition: tokens to copy")
-        ->default_str("128");
-    app.add_flag("--agreement", options_.agreement,
-                 "Also compare every method with dense attention, step by step: top-1 agreement and KL divergence");
-    app.add_flag_callback(
-        "--no-recall", [this] { options_.fidelity_steps = 0; },
-        "Do not compare the first steps with exact attention: no recall, mass and error");
-    common(app, Section::text, {"--text", "--haystack", "--jsonl", "--chat-template"});
-    advanced(app, Section::text, {"--squad", "--hotpotqa"});
-    common(app, Section::task, {"--tasks", "--samples", "--seed", "--digits"});
-    advanced(app, Section::task, {"--scored-tokens", "--agreement", "--no-recall"});
+    offload::write_file(plot_, runtime::eval::render_scatter(*scatter, runtime::eval::picture_format(plot_)));
   }
 
   void add_output_options(CLI::App& app) {
@@ -328,20 +218,16 @@ class EvalCommand : public Command {
     advanced(app, Section::output, {"--plot-by", "--format", "--effective"});
   }
 
-  std::string model_, haystack_, squad_, hotpotqa_, text_, out_, json_, plot_;
+  std::string model_, out_, json_, plot_;
   std::string stats_file_;
   std::shared_ptr<runtime::AttentionStats> stats_;
-  std::string chat_template_ = "none";
-  std::vector<std::string> prepared_;
-  std::vector<std::string> tasks_;
+  EvalTasks tasks_;
   std::vector<std::int64_t> ctx_sizes_;
-  int scored_tokens_ = 128;
   double effective_percent_ = 85.6;
   std::string (*format_)(const TextTable&) = aligned;
   AttentionOptions attention_;
   MachineOptions machine_;
   runtime::RopeOverrides rope_;
-  runtime::eval::RulerOptions ruler_;
   runtime::eval::EvalOptions options_;
   runtime::eval::EvalQuality plot_by_ = runtime::eval::EvalQuality::automatic;
 

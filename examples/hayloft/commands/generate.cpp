@@ -11,6 +11,7 @@
 #include "examples/hayloft/options/rope.h"
 #include "examples/hayloft/options/session.h"
 #include "examples/hayloft/options/values.h"
+#include "examples/hayloft/reach.h"
 #include "examples/hayloft/run_plan.h"
 #include "examples/hayloft/saved_context.h"
 #include "examples/hayloft/streams/environment.h"
@@ -119,11 +120,11 @@ class GenerateCommand : public Command {
     try {
       decode_and_print(environment, session, method, drawing, prompt.back(), done_);
     } catch (...) {  // interrupted, or the text cannot be printed: what was measured is kept
-      summarise(session, prompt.size());
+      summarise(session, method, prompt.size());
       method.finish();
       throw;
     }
-    summarise(session, prompt.size());
+    summarise(session, method, prompt.size());
     method.finish();
     say_device_memory(*environment.backend);
   }
@@ -152,10 +153,11 @@ class GenerateCommand : public Command {
     });
   }
 
-  void summarise(const runtime::Session& session, std::size_t prompt) const {
+  void summarise(const runtime::Session& session, const WatchedMethod& method, std::size_t prompt) const {
     std::string line = fmt::format("\nprompt: {} tokens", prompt);
     if (prompt > 1) line += fmt::format(", {:.0f} tokens/s", static_cast<double>(prompt - 1) / prefill_seconds_);
     note("{}\n{}\n", line, decode_summary(session, done_, predicted_beside(plan_, 0)));
+    if (machine_.verbose) note_reach(session, method.method()->options());
   }
 
   const CLI::App* app_;

@@ -69,7 +69,7 @@ class IngestCommand : public Command {
   }
 
   void run() override {
-    const std::filesystem::path directory = model_.empty() ? bundled_model() : std::filesystem::path(model_);
+    const std::filesystem::path directory = model_or_bundled(model_);
     std::string text;
     for (const std::string& file : files_) text += read_text("--file", file);
     const Environment environment(machine_, directory, rope_);

@@ -42,7 +42,7 @@ class InspectCommand : public Command {
         {"bytes", snapshot.file_bytes()},
         {"complete", snapshot.complete()},
         {"model", what.model.name},
-        {"model_fingerprint", hex(what.model.fingerprint)},
+        {"model_fingerprint", fmt::format("{:02x}", fmt::join(what.model.fingerprint, ""))},
         {"tokens", snapshot.token_count()},
         {"layers", what.model_layers},
         {"global_layers", what.shape.layers},
@@ -68,12 +68,6 @@ class InspectCommand : public Command {
   }
 
  private:
-  static std::string hex(const std::array<std::uint8_t, 16>& bytes) {
-    std::string text;
-    for (const std::uint8_t byte : bytes) text += fmt::format("{:02x}", byte);
-    return text;
-  }
-
   static offload::SnapshotProgress progress(const char* what) {
     return [line = std::shared_ptr<Progress>(), what](std::uint64_t bytes, std::uint64_t total) mutable {
       check_interrupted();

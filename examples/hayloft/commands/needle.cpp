@@ -4,7 +4,6 @@
 
 #include "examples/hayloft/bundled_model.h"
 #include "examples/hayloft/command.h"
-#include "examples/hayloft/eval_tasks.h"
 #include "examples/hayloft/options/attention.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
@@ -12,6 +11,7 @@
 #include "examples/hayloft/options/rope.h"
 #include "examples/hayloft/options/session.h"
 #include "examples/hayloft/options/values.h"
+#include "examples/hayloft/reach.h"
 #include "examples/hayloft/run_plan.h"
 #include "examples/hayloft/streams/environment.h"
 #include "examples/hayloft/streams/interrupt.h"
@@ -83,7 +83,7 @@ class NeedleCommand : public Command {
     if (!haystack_.empty() && !std::filesystem::exists(haystack_)) {
       fail("--haystack {}: there is no such file or folder", haystack_);
     }
-    const std::filesystem::path directory = model_.empty() ? bundled_model() : std::filesystem::path(model_);
+    const std::filesystem::path directory = model_or_bundled(model_);
     if (json.to_stdout()) table_.use_standard_error();
 
     const std::optional<runtime::plan::MachineProfile> profile = machine_profile(machine_.profile);
@@ -123,10 +123,8 @@ class NeedleCommand : public Command {
     warn_of_reach(report_.rows, json.to_stdout());
     show_predictions();
     if (!plot_.empty()) {
-      offload::OutputFile picture(plot_);
-      picture.write(
-          runtime::eval::render_heatmap(runtime::eval::needle_heatmap(report_), runtime::eval::picture_format(plot_)));
-      picture.commit();
+      offload::write_file(plot_, runtime::eval::render_heatmap(runtime::eval::needle_heatmap(report_),
+                                                               runtime::eval::picture_format(plot_)));
     }
     write_json(true);
     say_device_memory(*environment.backend);
