@@ -115,8 +115,8 @@ class EvalCommand : public Command {
     runtime::eval::EvalRecipe recipe;
     recipe.version = HAYLOFT_VERSION;
     recipe.model = model_name(directory);
-    recipe.fingerprint =
-        fmt::format("{:02x}", fmt::join(runtime::fingerprint(directory, environment.model->config().rope_overrides), ""));
+    recipe.fingerprint = fmt::format(
+        "{:02x}", fmt::join(runtime::fingerprint(directory, environment.model->config().rope_overrides), ""));
     recipe.device = environment.backend->name();
     recipe.threads = environment.threads.count();
     tasks_.enter(recipe, options_.samples);
