@@ -84,6 +84,17 @@ void CpuBackend::silu_mul(float* gate, const float* up, std::int64_t n, Stream) 
   });
 }
 
+void CpuBackend::scale(float* x, std::int64_t n, float factor, Stream) {
+  threads_.parallel_for(n, kElementGrain,
+                        [&](std::int64_t begin, std::int64_t end) { scale_by(x + begin, factor, end - begin); });
+}
+
+void CpuBackend::gelu_mul(float* gate, const float* up, std::int64_t n, Stream) {
+  threads_.parallel_for(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
+    gelu_mul_to(gate + begin, up + begin, end - begin);
+  });
+}
+
 void CpuBackend::flag_nonfinite(const float* x, std::int64_t n, std::int32_t tag, std::int32_t* flag, Stream) {
   std::atomic<bool> found = false;
   threads_.parallel_for(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {

@@ -100,19 +100,25 @@ class Uploader {
     return matrix;
   }
 
-  const float* vector(const std::string& name, int n) {
+  const float* vector(const std::string& name, int n, float plus = 0) {
     if (!checkpoint_) return values(std::vector<float>(static_cast<std::size_t>(n)));
     CheckpointTensor tensor = checkpoint_->at(name, {n});
     std::vector<std::byte> ordered;
     if (tensor.paired_heads) tensor.data = ordered = unpaired(tensor, n);
     std::vector<float> x(static_cast<std::size_t>(n));
     gguf::dequantise(tensor.type, tensor.data, x.data());
+    for (float& each : x) each += plus;
     return values(std::move(x));
   }
 
-  const float* values(std::vector<float> x) {
+  // The weights of a norm, as what they multiply by.
+  const float* norm(const std::string& name, int n, const ModelConfig& config) {
+    return vector(name, n, config.norms_less_one ? 1.0f : 0.0f);
+  }
+
+  float* values(std::vector<float> x) {
     staged_.push_back(std::move(x));
-    return static_cast<const float*>(upload(staged_.back().data(), staged_.back().size() * sizeof(float)));
+    return static_cast<float*>(upload(staged_.back().data(), staged_.back().size() * sizeof(float)));
   }
 
  private:
@@ -240,7 +246,8 @@ LayerWeights layer_weights(const std::string& prefix, const ModelConfig& config,
   const std::string mlp = prefix + "mlp.";
 
   LayerWeights layer;
-  layer.attention_norm = uploader.vector(prefix + "input_layernorm.weight", hidden);
+  const auto norm = [&](const std::string& name, int n) { return uploader.norm(name, n, config); };
+  if (config.norms != Norms::after) layer.attention_norm = norm(prefix + "input_layernorm.weight", hidden);
   layer.q = uploader.matrix(attention + "q_proj.weight", q_width, hidden);
   layer.k = uploader.matrix(attention + "k_proj.weight", kv_width, hidden);
   layer.v = uploader.matrix(attention + "v_proj.weight", kv_width, hidden);
@@ -252,11 +259,17 @@ LayerWeights layer_weights(const std::string& prefix, const ModelConfig& config,
   }
   if (config.output_bias) layer.o_bias = uploader.vector(attention + "o_proj.bias", hidden);
   if (config.qk_norm) {
-    layer.q_norm = uploader.vector(attention + "q_norm.weight", config.head_dim);
-    layer.k_norm = uploader.vector(attention + "k_norm.weight", config.head_dim);
+    layer.q_norm = norm(attention + "q_norm.weight", config.qk_norm_whole ? q_width : config.head_dim);
+    layer.k_norm = norm(attention + "k_norm.weight", config.qk_norm_whole ? kv_width : config.head_dim);
   }
 
-  layer.mlp_norm = uploader.vector(prefix + "post_attention_layernorm.weight", hidden);
+  if (config.norms == Norms::before) {
+    layer.mlp_norm = norm(prefix + "post_attention_layernorm.weight", hidden);
+  } else {
+    layer.attended_norm = norm(prefix + "post_attention_layernorm.weight", hidden);
+    if (config.norms == Norms::both) layer.mlp_norm = norm(prefix + "pre_feedforward_layernorm.weight", hidden);
+    layer.output_norm = norm(prefix + "post_feedforward_layernorm.weight", hidden);
+  }
   layer.gate = uploader.matrix(mlp + "gate_proj.weight", inner, hidden);
   layer.up = uploader.matrix(mlp + "up_proj.weight", inner, hidden);
   layer.down = uploader.matrix(mlp + "down_proj.weight", hidden, inner);
@@ -326,9 +339,12 @@ Weights take_weights(Checkpoint* checkpoint, WeightForm form, gpu::DType type, c
   for (int i = 0; i < config.layers; ++i) {
     weights.layers.push_back(layer_weights(fmt::format("model.layers.{}.", i), config, uploader));
   }
-  weights.final_norm = uploader.vector("model.norm.weight", config.hidden_size);
+  weights.final_norm = uploader.norm("model.norm.weight", config.hidden_size, config);
   weights.output = tied ? weights.embedding : uploader.matrix(output_name, config.vocab_size, config.hidden_size);
-  weights.inverse_frequency = uploader.values(config.inverse_frequency);
+  weights.inverse_frequency = uploader.values(config.global_table.inverse_frequency);
+  if (!config.local_table.inverse_frequency.empty()) {
+    weights.local_inverse_frequency = uploader.values(config.local_table.inverse_frequency);
+  }
   uploader.finish();
   if (checkpoint) refuse_unread(*checkpoint, config);
   return weights;

@@ -26,19 +26,22 @@ struct LayerWeights {
   const float* gate_bias = nullptr;
   const float* up_bias = nullptr;
   const float* down_bias = nullptr;
-  const float* attention_norm = nullptr;  // [hidden]
-  const float* mlp_norm = nullptr;        // [hidden]
-  const float* q_norm = nullptr;          // [d]
-  const float* k_norm = nullptr;          // [d]
+  const float* attention_norm = nullptr;  // [hidden], before attention
+  const float* attended_norm = nullptr;   // [hidden], of what attention gives
+  const float* mlp_norm = nullptr;        // [hidden], before the MLP
+  const float* output_norm = nullptr;     // [hidden], of what the MLP gives
+  const float* q_norm = nullptr;          // [d], or [Hq d] where config.qk_norm_whole
+  const float* k_norm = nullptr;          // [d], or [Hkv d]
 };
 
 // All weights of a model, in memory of the backend. Beside a device with memory of its own, the embedding stays in host
 // memory, pinned where that is possible, unless it is the output too: one row of it is read for each token.
 struct Weights {
-  gpu::Matrix embedding;                     // [vocab][hidden]
-  gpu::Matrix output;                        // [vocab][hidden]; the embedding itself when tied
-  const float* final_norm = nullptr;         // [hidden]
-  const float* inverse_frequency = nullptr;  // [d / 2]
+  gpu::Matrix embedding;                           // [vocab][hidden]
+  gpu::Matrix output;                              // [vocab][hidden]; the embedding itself when tied
+  const float* final_norm = nullptr;               // [hidden]
+  float* inverse_frequency = nullptr;              // of RopeTable, for all layers, or for global ones where there is
+  const float* local_inverse_frequency = nullptr;  // one for sliding-window layers
   std::vector<LayerWeights> layers;
 
   std::vector<gpu::Buffer> buffers;  // owns everything the pointers above point to, but for the embedding on a host

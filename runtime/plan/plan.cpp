@@ -240,7 +240,8 @@ ModelConfig config_of_shape(const ShapeOptions& shape) {
   config.vocab_size = checked("vocab", shape.vocab ? shape.vocab : 128256, 1 << 24);
   config.sliding_window.assign(static_cast<std::size_t>(config.layers), 0);
   config.rope.assign(static_cast<std::size_t>(config.layers), true);
-  config.inverse_frequency.resize(static_cast<std::size_t>(config.head_dim / 2));
+  config.global_rope.dimensions = config.head_dim;
+  set_rope(config);
   return config;
 }
 

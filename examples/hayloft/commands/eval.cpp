@@ -12,6 +12,7 @@
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/rope.h"
 #include "examples/hayloft/options/session.h"
 #include "examples/hayloft/options/values.h"
 #include "examples/hayloft/run_plan.h"
@@ -56,6 +57,7 @@ class EvalCommand : public Command {
     app.footer(examples);
     ctx_sizes_ = {4096};
     add_model_option(app, model_, "the bundled needle model");
+    add_rope_options(app, rope_);
     add_context_lengths_option(app, ctx_sizes_);
     add_task_options(app);
     add_attention_options(app, attention_, {"dense", "sparq", "topk", "window"});
@@ -100,7 +102,7 @@ class EvalCommand : public Command {
     const std::string text = text_.empty() ? "" : read_text("--text", text_);
 
     if (chat_template_ == "model") ruler_.chat = chosen_template({}, directory);
-    const Environment environment(machine_, directory);
+    const Environment environment(machine_, directory, rope_);
     report_.recipe = recipe(environment, directory);
     report_.effective_share = effective_percent_ / 100;
     if (!out_.empty()) file_.emplace(out_, report_.recipe);
@@ -131,7 +133,8 @@ class EvalCommand : public Command {
     runtime::eval::EvalRecipe recipe;
     recipe.version = HAYLOFT_VERSION;
     recipe.model = model_name(directory);
-    for (const std::uint8_t byte : runtime::fingerprint(directory)) recipe.fingerprint += fmt::format("{:02x}", byte);
+    for (const std::uint8_t byte : runtime::fingerprint(directory, environment.model->config().rope_overrides))
+      recipe.fingerprint += fmt::format("{:02x}", byte);
     recipe.device = environment.backend->name();
     recipe.threads = environment.threads.count();
     recipe.seed = ruler_.seed;
@@ -190,6 +193,7 @@ class EvalCommand : public Command {
     const std::optional<runtime::plan::MachineProfile> profile = machine_profile(machine_.profile);
     std::set<std::int64_t> lengths;
     for (const auto& task : tasks) lengths.insert(task->ctx_size());
+    if (!lengths.empty()) environment.model->expect_positions(*lengths.rbegin());
     for (const std::int64_t length : lengths) {
       const runtime::SessionOptions session = runtime::eval::session_at(options_.session, length);
       announce_plan(environment, {directory, session, options_.methods, length, 0}, profile);
@@ -336,6 +340,7 @@ class EvalCommand : public Command {
   std::string (*format_)(const TextTable&) = aligned;
   AttentionOptions attention_;
   MachineOptions machine_;
+  runtime::RopeOverrides rope_;
   runtime::eval::RulerOptions ruler_;
   runtime::eval::EvalOptions options_;
   runtime::eval::EvalQuality plot_by_ = runtime::eval::EvalQuality::automatic;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <optional>
 
@@ -8,6 +9,7 @@
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/rope.h"
 #include "examples/hayloft/options/session.h"
 #include "examples/hayloft/options/values.h"
 #include "examples/hayloft/run_plan.h"
@@ -41,6 +43,7 @@ class NeedleCommand : public Command {
     app.footer(examples);
     options_.ctx_sizes = {64 * 1024};
     add_model_option(app, model_, "the bundled needle model");
+    add_rope_options(app, rope_);
     app.add_option("--haystack", haystack_, "Text to hide needles in, a file or a folder [made by a grammar]")
         ->type_name("PATH")
         ->take_last();
@@ -84,7 +87,8 @@ class NeedleCommand : public Command {
     if (json.to_stdout()) table_.use_standard_error();
 
     const std::optional<runtime::plan::MachineProfile> profile = machine_profile(machine_.profile);
-    const Environment environment(machine_, directory);
+    const Environment environment(machine_, directory, rope_);
+    environment.model->expect_positions(*std::max_element(options_.ctx_sizes.begin(), options_.ctx_sizes.end()));
     for (const std::int64_t tokens : options_.ctx_sizes) {
       const runtime::SessionOptions session = runtime::eval::session_at(options_.session, tokens);
       plans_.push_back(announce_plan(environment, {directory, session, options_.methods, tokens, 0}, profile));
@@ -179,6 +183,7 @@ class NeedleCommand : public Command {
   std::string plot_;
   AttentionOptions attention_;
   MachineOptions machine_;
+  runtime::RopeOverrides rope_;
   runtime::eval::NeedleOptions options_;
 
   TableOutput table_;

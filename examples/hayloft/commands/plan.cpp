@@ -6,6 +6,7 @@
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/rope.h"
 #include "examples/hayloft/options/session.h"
 #include "examples/hayloft/options/values.h"
 #include "examples/hayloft/run_plan.h"
@@ -35,6 +36,7 @@ class PlanCommand : public Command {
   explicit PlanCommand(CLI::App& app) {
     app.footer(examples);
     add_model_option(app, model_, "");
+    add_rope_options(app, rope_);
     add_text(
         app, "--shape", "LAYERS,HEADS,KV-HEADS,HEAD-DIM",
         [this](const std::string& text) {
@@ -86,6 +88,7 @@ class PlanCommand : public Command {
     } else {
       const auto checkpoint = runtime::Checkpoint::open(model_);
       request_.config = checkpoint->config();
+      runtime::set_rope(request_.config, rope_);
       request_.weights = runtime::weight_sizes(*checkpoint, machine_.weights);
       request_.tokenizer_file_bytes = runtime::tokenizer_bytes(model_);
     }
@@ -148,6 +151,7 @@ class PlanCommand : public Command {
   std::vector<std::int64_t> lengths_{std::int64_t{1} << 20};
   AttentionOptions attention_;
   MachineOptions machine_;
+  runtime::RopeOverrides rope_;
   runtime::plan::PlanRequest request_;
 };
 

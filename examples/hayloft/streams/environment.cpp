@@ -70,10 +70,11 @@ Environment::Environment(const MachineOptions& options)
        format_bytes(arena->budget_bytes()));
 }
 
-Environment::Environment(const MachineOptions& options, const std::filesystem::path& model_path)
+Environment::Environment(const MachineOptions& options, const std::filesystem::path& model_path,
+                         const runtime::RopeOverrides& rope)
     : Environment(options) {
   tokenizer = std::make_unique<runtime::Tokenizer>(runtime::load_tokenizer(model_path));
-  model = std::make_unique<runtime::Model>(model_path, *backend, options.weights);
+  model = std::make_unique<runtime::Model>(model_path, *backend, options.weights, rope);
   arena = std::make_unique<offload::Arena>(topology, arena_options(options, *backend));
   for (const std::string& line : model->notes()) note("note: {}\n", line);
   if (!options.verbose) return;

@@ -27,7 +27,8 @@ struct Environment {
   // Without a model: what `attend` needs.
   explicit Environment(const MachineOptions& options);
   // The memory for keys and values is counted after the weights have taken theirs. Throws Error.
-  Environment(const MachineOptions& options, const std::filesystem::path& model_path);
+  Environment(const MachineOptions& options, const std::filesystem::path& model_path,
+              const runtime::RopeOverrides& rope = {});
 
   gpu::KvHost kv_host;  // as asked for
   runtime::WeightForm weights = runtime::WeightForm::stored;

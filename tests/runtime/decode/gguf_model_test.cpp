@@ -56,7 +56,9 @@ TEST_P(GgufModel, TakesTheBytesThatItsHeadersSay) {
   EXPECT_EQ(weight_sizes(*Checkpoint::open(file)).bytes, Model(file, *backend_).weight_bytes());
 }
 
-INSTANTIATE_TEST_SUITE_P(Architectures, GgufModel, ::testing::Values("llama", "llama-llama3", "qwen2", "qwen3"),
+INSTANTIATE_TEST_SUITE_P(Architectures, GgufModel,
+                         ::testing::Values("llama", "llama-llama3", "qwen2", "qwen2-yarn", "qwen3", "gemma3-older",
+                                           "phi3", "phi3-short", "ministral3", "granite", "olmo2"),
                          test::by_value);
 
 class RealGgufModel : public GgufModel {};
@@ -79,10 +81,10 @@ TEST_F(GgufModelRefusal, NamesTheFileAndWhatIsWrong) {
   test::GgufImage image;
   EXPECT_TRUE(refused(image, {"m.gguf", "general.architecture"}));
   image.set("general.architecture", "rwkv7");
-  EXPECT_TRUE(refused(image, {"m.gguf", "rwkv7", "llama, qwen2, qwen3 or smollm3"}));
+  EXPECT_TRUE(refused(image, {"m.gguf", "rwkv7", "one of llama, mistral3"}));
   image = test::GgufFromFolder(goldens / "llama").image;
-  image.set("llama.rope.scaling.type", "yarn");
-  EXPECT_TRUE(refused(image, {"llama.rope.scaling.type", "'yarn'"}));
+  image.set("llama.rope.scaling.type", "tower");
+  EXPECT_TRUE(refused(image, {"llama.rope.scaling.type", "'tower'"}));
   image = test::GgufFromFolder(goldens / "llama").image;
   image.set("llama.expert_count", 8);
   EXPECT_TRUE(refused(image, {"llama.expert_count", "8"}));
