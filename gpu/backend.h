@@ -22,6 +22,10 @@
 // order, and that of two threads comes in any. time_stages() and stage_times() see the work of all.
 namespace hayloft::gpu {
 
+// What gelu_mul's sigmoid takes of x and of x^3: 2 sqrt(2 / pi), and 0.044715 times that.
+inline constexpr float gelu_linear = 1.59576912f;
+inline constexpr float gelu_cubic = 0.0713548163f;
+
 // Types of the elements of weight matrices; `packed` ones are quantised, in the layout of gpu/packed.h.
 enum class DType : std::uint8_t { f32, f16, bf16, packed };
 // Of one element, which packed ones have no whole number of.
@@ -36,6 +40,7 @@ struct Matrix {
   int rows = 0;
   int cols = 0;
   Packing packing = {};  // of a packed one
+  bool on_host = false;  // whether `data` is host memory, which embed() alone reads
 };
 // Of all its elements, as they lie in device memory.
 inline std::uint64_t bytes_of(const Matrix& matrix) {
@@ -44,10 +49,14 @@ inline std::uint64_t bytes_of(const Matrix& matrix) {
          static_cast<std::uint64_t>(bytes_of(matrix.type));
 }
 
-// Rotary position embedding, half-split layout: component i pairs with i + d/2. angle = position *
-// inverse_frequency[i].
+// Rotary position embedding, half-split layout: component i pairs with i + pairs. angle = position *
+// inverse_frequency[i]; what is rotated is also multiplied by `magnitude`. Components from 2 pairs on stay as they are.
 struct Rope {
-  const float* inverse_frequency = nullptr;  // f32 [d / 2]
+  const float* inverse_frequency = nullptr;  // f32 [pairs]
+  int pairs = 0;                             // 0: d / 2
+  float magnitude = 1;
+
+  int pairs_of(int d) const { return pairs > 0 ? pairs : d / 2; }
 };
 
 // The newest tokens of one layer, dense on the device: f16 rows [Hkv][capacity][2 d], K then V, exactly the store's row
@@ -193,7 +202,11 @@ class Backend {
   // y = x / sqrt(mean(x^2) + eps) * weight, over each of `rows` rows of n; x and y may be the same. weight f32 [n].
   virtual void rms_norm(const float* x, int rows, int n, const float* weight, float eps, float* y, Stream stream) = 0;
   virtual void add(float* y, const float* x, std::int64_t n, Stream stream) = 0;           // y += x
+  virtual void scale(float* x, std::int64_t n, float factor, Stream stream) = 0;           // x *= factor
   virtual void silu_mul(float* gate, const float* up, std::int64_t n, Stream stream) = 0;  // gate = silu(gate) * up
+  // gate = gelu(gate) * up, with the tanh in place of the error function: x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715
+  // x^3))).
+  virtual void gelu_mul(float* gate, const float* up, std::int64_t n, Stream stream) = 0;
   // *flag = min(*flag, tag) if any of x [n] is NaN or infinite.
   virtual void flag_nonfinite(const float* x, std::int64_t n, std::int32_t tag, std::int32_t* flag, Stream stream) = 0;
   // In place on x [T][heads][d]; token t is at absolute position `position + t`.

@@ -129,6 +129,158 @@ CASES = {
         "rope_parameters": {"rope_type": "default", "rope_theta": 20000.0},
         "_dtype": torch.bfloat16,
     },
+    # two sliding layers to a global one, two RoPEs, queries scaled by another number than the head dimension
+    "gemma3": {
+        "model_type": "gemma3_text",
+        "head_dim": 24,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+        "num_hidden_layers": 4,
+        "sliding_window": 20,
+        "sliding_window_pattern": 3,
+        "query_pre_attn_scalar": 40,
+        "tie_word_embeddings": True,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "rope_theta": 1000000.0, "factor": 4.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0},
+        },
+    },
+    # the older spelling of its RoPE fields
+    "gemma3-older": {
+        "model_type": "gemma3_text",
+        "head_dim": 16,
+        "hidden_size": 40,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 3,
+        "sliding_window": 16,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "query_pre_attn_scalar": 16,
+        "tie_word_embeddings": True,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "rope_theta": 1000000.0, "factor": 8.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+        },
+        "_dtype": torch.float16,
+        "_older_rope": True,
+    },
+    # more positions than training had: the long list; 12 of 24 components are rotated, windows
+    "phi3": {
+        "model_type": "phi3",
+        "hidden_size": 72,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+        "sliding_window": 40,
+        "original_max_position_embeddings": 48,
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "rope_theta": 10000.0,
+            "partial_rotary_factor": 0.5,
+            "long_factor": [1.0, 1.1, 1.7, 3.0, 4.5, 5.25],
+            "short_factor": [1.0, 1.0, 1.05, 1.1, 1.2, 1.3],
+        },
+        "_dtype": torch.float16,
+    },
+    # as many as training had: the short list
+    "phi3-short": {
+        "model_type": "phi3",
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "original_max_position_embeddings": 128,
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "rope_theta": 10000.0,
+            "long_factor": [1.0, 1.1, 1.7, 3.0, 4.5, 5.25, 6.0, 7.0],
+            "short_factor": [1.0, 1.0, 1.05, 1.1, 1.2, 1.3, 1.4, 1.5],
+        },
+        "_dtype": torch.bfloat16,
+    },
+    # queries grow with their position
+    "ministral3": {
+        "model_type": "ministral3",
+        "head_dim": 24,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 1000000.0,
+            "factor": 16.0,
+            "original_max_position_embeddings": 16,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+            "llama_4_scaling_beta": 0.5,
+        },
+        "_dtype": torch.float16,
+    },
+    "granite": {
+        "model_type": "granite",
+        "hidden_size": 48,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "attention_bias": True,
+        "mlp_bias": True,
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.4,
+        "attention_multiplier": 0.25,
+        "logits_scaling": 2.5,
+        "tie_word_embeddings": True,
+    },
+    "olmo2": {
+        "model_type": "olmo2",
+        "hidden_size": 48,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 3,
+        "rms_norm_eps": 0.01,
+        "_dtype": torch.float16,
+    },
+    # every part of the ramp, in the older spelling
+    "qwen2-yarn": {
+        "model_type": "qwen2",
+        "hidden_size": 96,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+        "max_position_embeddings": 32,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 1000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 32,
+        },
+        "num_hidden_layers": 2,
+        "_dtype": torch.float16,
+        "_older_rope": True,
+    },
+    "llama-yarn": {
+        "model_type": "llama",
+        "head_dim": 40,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 8.0,
+            "original_max_position_embeddings": 40,
+            "beta_fast": 16.0,
+            "beta_slow": 2.0,
+            "mscale": 0.707,
+            "mscale_all_dim": 0.3,
+            "truncate": False,
+        },
+        "_dtype": torch.float16,
+    },
+    # a context longer than training's
+    "llama-dynamic": {
+        "model_type": "llama",
+        "head_dim": 24,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "max_position_embeddings": 40,
+        "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 3.0},
+    },
 }
 
 
@@ -138,7 +290,7 @@ def randomise(model, generator):
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             if "norm" in name:
-                parameter.copy_(1.0 + 0.3 * noise)
+                parameter.copy_((0.0 if model.config.model_type == "gemma3_text" else 1.0) + 0.3 * noise)
             elif name.endswith(".bias"):
                 parameter.copy_(0.3 * noise)
             elif "embed_tokens" in name or "lm_head" in name:
@@ -180,6 +332,9 @@ def config_fields(config, case):
     fields["torch_dtype"] = str(case.get("_dtype", torch.float32)).removeprefix("torch.")
     if case.get("_older_rope"):
         rope = dict(fields.pop("rope_parameters"))
+        if "sliding_attention" in rope:
+            fields["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+            rope = dict(rope["full_attention"])
         fields["rope_theta"] = rope.pop("rope_theta")
         fields["rope_scaling"] = rope
     return fields

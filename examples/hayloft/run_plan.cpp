@@ -19,8 +19,8 @@ void note_positions(const runtime::ModelConfig& config, std::int64_t tokens, con
   note(
       "note: {} tokens are more than the {} positions that {}, with its RoPE scaling, says the model was made for; "
       "answers get worse beyond them: shorten the text, or take the RoPE scaling that the model's makers name for such "
-      "lengths\n",
-      tokens, config.max_positions, source);
+      "lengths, as in --rope-scaling yarn --rope-scale {}\n",
+      tokens, config.max_positions, source, (tokens + config.max_positions - 1) / config.max_positions);
 }
 
 }  // namespace
@@ -37,7 +37,7 @@ runtime::plan::Plan announce_plan(const Environment& environment, const PlannedR
                                   const std::optional<runtime::plan::MachineProfile>& profile) {
   runtime::plan::PlanRequest request;
   request.config = environment.model->config();
-  request.weights = runtime::weight_sizes(*runtime::Checkpoint::open(run.model));
+  request.weights = runtime::weight_sizes(*runtime::Checkpoint::open(run.model), environment.weights);
   request.session = run.session;
   request.methods = run.methods;
   request.tokens = run.tokens;

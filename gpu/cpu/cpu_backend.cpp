@@ -13,6 +13,7 @@
 #include "gpu/cpu/elementwise.h"
 #include "gpu/cpu/packed.h"
 #include "gpu/make_backend.h"
+#include "gpu/table_row.h"
 #include "offload/error.h"
 #include "offload/host/topology.h"
 
@@ -57,7 +58,7 @@ void CpuBackend::embed(const Matrix& table, const std::int32_t* tokens, int T, f
   threads_.parallel_for(T, rows_per_piece(table.cols), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) {
       if (table.type == DType::packed) {
-        unpack_row(table, tokens[t], out + t * table.cols);
+        read_row(table, tokens[t], out + t * table.cols);
         continue;
       }
       const std::int64_t offset = static_cast<std::int64_t>(tokens[t]) * table.cols * bytes_of(table.type);
@@ -80,6 +81,17 @@ void CpuBackend::add(float* y, const float* x, std::int64_t n, Stream) {
 void CpuBackend::silu_mul(float* gate, const float* up, std::int64_t n, Stream) {
   threads_.parallel_for(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
     silu_mul_to(gate + begin, up + begin, end - begin);
+  });
+}
+
+void CpuBackend::scale(float* x, std::int64_t n, float factor, Stream) {
+  threads_.parallel_for(n, kElementGrain,
+                        [&](std::int64_t begin, std::int64_t end) { scale_by(x + begin, factor, end - begin); });
+}
+
+void CpuBackend::gelu_mul(float* gate, const float* up, std::int64_t n, Stream) {
+  threads_.parallel_for(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
+    gelu_mul_to(gate + begin, up + begin, end - begin);
   });
 }
 

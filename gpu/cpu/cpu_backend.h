@@ -37,7 +37,9 @@ class CpuBackend : public Backend {
   void matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream) override;
   void rms_norm(const float* x, int rows, int n, const float* weight, float eps, float* y, Stream) override;
   void add(float* y, const float* x, std::int64_t n, Stream) override;
+  void scale(float* x, std::int64_t n, float factor, Stream) override;
   void silu_mul(float* gate, const float* up, std::int64_t n, Stream) override;
+  void gelu_mul(float* gate, const float* up, std::int64_t n, Stream) override;
   void flag_nonfinite(const float* x, std::int64_t n, std::int32_t tag, std::int32_t* flag, Stream) override;
   // Angles, sines and cosines are computed in double, once per token for all heads, so a position of a million is as
   // exact as position one.

@@ -78,16 +78,40 @@ void add_to_simd(float* y, const float* x, std::int64_t n) {
   });
 }
 
+// exp(-|x|) never overflows: for x < 0 the sigmoid is e / (1 + e) instead of 1 / (1 + e).
+HWY_INLINE F32Vec sigmoid(F32 d, F32Vec x) {
+  const auto one = hn::Set(d, 1.0f);
+  const auto e = index::HWY_NAMESPACE::exp_accurate(d, hn::Neg(hn::Abs(x)));
+  return hn::Div(hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one), hn::Add(one, e));
+}
+
 void silu_mul_to_simd(float* gate, const float* up, std::int64_t n) {
   const F32 d;
-  const auto one = hn::Set(d, 1.0f);
   for_each_vector(d, n, [&](std::int64_t i, std::size_t part) HWY_ATTR {
     const auto x = load_up_to(d, gate + i, part);
-    // exp(-|x|) never overflows: for x < 0 the sigmoid is e / (1 + e) instead of 1 / (1 + e).
-    const auto e = index::HWY_NAMESPACE::exp_accurate(d, hn::Neg(hn::Abs(x)));
-    const auto numerator = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one);
-    const auto silu = hn::Mul(x, hn::Div(numerator, hn::Add(one, e)));
-    store_part(d, hn::Mul(silu, load_up_to(d, up + i, part)), part, gate + i);
+    store_part(d, hn::Mul(hn::Mul(x, sigmoid(d, x)), load_up_to(d, up + i, part)), part, gate + i);
+  });
+}
+
+// (1 + tanh(u)) / 2 is the sigmoid of 2 u, here with u's factors of x and x^3 doubled. Beyond 100 it is 0 or 1.
+void gelu_mul_to_simd(float* gate, const float* up, std::int64_t n) {
+  const F32 d;
+  const auto linear = hn::Set(d, gelu_linear);
+  const auto cubic = hn::Set(d, gelu_cubic);
+  const auto most = hn::Set(d, 100.0f);
+  for_each_vector(d, n, [&](std::int64_t i, std::size_t part) HWY_ATTR {
+    const auto x = load_up_to(d, gate + i, part);
+    const auto z = hn::Mul(x, hn::MulAdd(cubic, hn::Mul(x, x), linear));
+    const auto share = sigmoid(d, hn::Max(hn::Min(z, most), hn::Neg(most)));
+    store_part(d, hn::Mul(hn::Mul(x, share), load_up_to(d, up + i, part)), part, gate + i);
+  });
+}
+
+void scale_by_simd(float* x, float factor, std::int64_t n) {
+  const F32 d;
+  const auto by = hn::Set(d, factor);
+  for_each_vector(d, n, [&](std::int64_t i, std::size_t part) HWY_ATTR {
+    store_part(d, hn::Mul(load_up_to(d, x + i, part), by), part, x + i);
   });
 }
 
@@ -125,6 +149,8 @@ HWY_EXPORT(narrow_simd);
 HWY_EXPORT(rms_norm_row_simd);
 HWY_EXPORT(add_to_simd);
 HWY_EXPORT(silu_mul_to_simd);
+HWY_EXPORT(gelu_mul_to_simd);
+HWY_EXPORT(scale_by_simd);
 HWY_EXPORT(any_nonfinite_simd);
 HWY_EXPORT(rotate_head_simd);
 
@@ -142,6 +168,12 @@ void add_to(float* y, const float* x, std::int64_t n) {
 }
 void silu_mul_to(float* gate, const float* up, std::int64_t n) {
   HWY_DYNAMIC_DISPATCH(silu_mul_to_simd)(gate, up, n);
+}
+void gelu_mul_to(float* gate, const float* up, std::int64_t n) {
+  HWY_DYNAMIC_DISPATCH(gelu_mul_to_simd)(gate, up, n);
+}
+void scale_by(float* x, float factor, std::int64_t n) {
+  HWY_DYNAMIC_DISPATCH(scale_by_simd)(x, factor, n);
 }
 bool any_nonfinite(const float* x, std::int64_t n) {
   return HWY_DYNAMIC_DISPATCH(any_nonfinite_simd)(x, n);

@@ -98,8 +98,8 @@ void stream_packed(const float* x, int T, const Matrix& w, const float* bias, fl
                    const offload::Threads& threads) {
   std::vector<float> sums;
   if (w.packing.minimum) {
-    sums.resize(static_cast<std::size_t>(T) * static_cast<std::size_t>(w.cols / w.packing.group));
-    sum_groups(x, T, w.cols, w.packing.group, sums.data());
+    sums.resize(static_cast<std::size_t>(T) * static_cast<std::size_t>(w.cols / w.packing.group()));
+    sum_groups(x, T, w.cols, w.packing.group(), sums.data());
   }
   const std::int64_t tiles = (w.rows + packed_tile_rows - 1) / packed_tile_rows;
   const std::int64_t grain =

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "gpu/cpu/packed.cpp"
@@ -10,138 +11,184 @@
 
 #include "gpu/cpu/simd-inl.h"
 
+#undef HAYLOFT_LOOKS_UP_16
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+#define HAYLOFT_LOOKS_UP_16 1  // a vector is a table of 16 numbers
+#else
+#define HAYLOFT_LOOKS_UP_16 0
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace hayloft::gpu::HWY_NAMESPACE {
 
 using U32 = hn::RebindToUnsigned<F32>;
 using U32Vec = hn::Vec<U32>;
 constexpr int kRows = packed_tile_rows;
+constexpr int kColumns = packed_chunk_columns;
 
-// Values of 4-bit codes. With 16 lanes the table is one register, and a lookup takes the low four bits of each lane by
-// itself; elsewhere codes that are their own values are converted, others gathered.
-template <bool kIdentity>
-class Table {
+// Codes of kBits bits of Lanes(d) rows as f32 values, column by column of a chunk.
+template <int kBits, bool kTable>
+class Codes {
  public:
-  Table(F32 d, const Packing& packing) {
-    for (int i = 0; i < 16; ++i) values_[i] = packing.table[static_cast<std::size_t>(i)];
-#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
-    table_ = hn::Load(d, values_);
-#else
-    (void)d;
+  static constexpr Packing form{kBits};
+  static constexpr int kLow = form.low_bits();
+  static constexpr int kHigh = form.high_bits();
+
+  Codes(F32 d, const Packing& packing) : zero_(hn::Set(d, 0x1p23f + static_cast<float>(packing.zero))) {
+    if constexpr (kBits == 4) {
+      for (unsigned code = 0; code < 16; ++code) values_[code] = static_cast<float>(packing.value(code));
+#if HAYLOFT_LOOKS_UP_16
+      table_ = hn::Load(d, values_);
 #endif
+    }
   }
-  // Of bits [shift, shift + 4) of each lane.
-  template <int kShift>
-  HWY_INLINE F32Vec value(F32 d, U32Vec words) const {
+
+  // Goes to the next column, whose number is kColumn.
+  template <int kColumn>
+  HWY_INLINE F32Vec next(F32 d, const std::byte* chunk, int lane, U32Vec& low, U32Vec& high) const {
     const U32 du;
-    const auto codes = hn::ShiftRight<kShift>(words);
-#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
-    (void)d, (void)du;
-    return hn::TableLookupLanes(table_, hn::Indices512<float>{codes.raw});
-#else
-    const hn::RebindToSigned<F32> di;
-    const auto code = hn::BitCast(di, hn::And(codes, hn::Set(du, 15u)));
-    if constexpr (kIdentity) return hn::ConvertTo(d, code);
-    return hn::GatherIndex(d, values_, code);
+    const auto* const words = reinterpret_cast<const std::uint32_t*>(chunk) + lane;
+    constexpr int kShift = kColumn * kLow % 32;
+    if constexpr (kShift == 0) low = hn::LoadU(du, words + kColumn * kLow / 32 * kRows);
+    if constexpr (kHigh > 0 && kColumn * kHigh % 32 == 0) {
+      high = hn::LoadU(du, words + (kLow + kColumn * kHigh / 32) * kRows);
+    }
+    auto code = hn::ShiftRight<kShift>(low);
+#if HAYLOFT_LOOKS_UP_16
+    if constexpr (kBits == 4) return hn::TableLookupLanes(table_, hn::Indices512<float>{code.raw});
 #endif
+    code = hn::And(code, hn::Set(du, (1u << kLow) - 1));
+    if constexpr (kHigh > 0) {
+      constexpr int kFrom = kColumn * kHigh % 32;
+      constexpr int kRight = kFrom > kLow ? kFrom - kLow : 0, kLeft = kFrom < kLow ? kLow - kFrom : 0;
+      const auto above = hn::ShiftLeft<kLeft>(hn::ShiftRight<kRight>(high));
+      code = hn::Or(code, hn::And(above, hn::Set(du, ((1u << kHigh) - 1) << kLow)));
+    }
+    if constexpr (kTable) return hn::GatherIndex(d, values_, hn::BitCast(hn::RebindToSigned<F32>(), code));
+    // As the mantissa of a number from 2^23 on, a code is that number's whole part.
+    return hn::Sub(hn::BitCast(d, hn::Or(code, hn::Set(du, 0x4b000000u))), zero_);
   }
 
  private:
+  F32Vec zero_;
   HWY_ALIGN float values_[16];
-#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+#if HAYLOFT_LOOKS_UP_16
   F32Vec table_;
 #endif
-};
-
-// Signed bytes.
-struct Bytes {
-  Bytes(F32, const Packing&) {}
-  template <int kShift>
-  HWY_INLINE F32Vec value(F32 d, U32Vec words) const {
-    const hn::RebindToSigned<F32> di;
-    const auto top = hn::BitCast(di, hn::ShiftLeft<24 - kShift>(words));
-    return hn::ConvertTo(d, hn::ShiftRight<24>(top));
-  }
 };
 
 HWY_INLINE F32Vec load_halves(F32 d, const std::byte* p) {
   return widen_f16(d, load_bits(p));
 }
+HWY_INLINE F32Vec load_integers(F32 d, const std::byte* p) {
+  const hn::Rebind<std::int8_t, F32> d8;
+  return hn::ConvertTo(d, hn::PromoteTo(hn::RebindToSigned<F32>(), hn::LoadU(d8, reinterpret_cast<const int8_t*>(p))));
+}
 
-// step(integral_constant<int, shift>, column) for the codes of one word.
-template <int kBits, int kAt = 0, class Step>
-HWY_INLINE void each_code(const Step& step) {
-  if constexpr (kAt * kBits < 32) {
-    step(std::integral_constant<int, kAt * kBits>(), kAt);
-    each_code<kBits, kAt + 1>(step);
+// What a chunk's scales are multiplied with, where they are products.
+struct Factors {
+  F32Vec scale;
+  F32Vec minimum;
+};
+
+// body(first column, chunk, factors) for each chunk of the columns [begin, end) of a tile.
+template <class Body>
+HWY_INLINE void each_chunk(F32 d, const Packing& packing, const std::byte* tile, int lane, int begin, int end,
+                           const Body& body) {
+  const std::byte* chunk = tile + packing.chunk_offset(begin);
+  Factors factors{hn::Zero(d), hn::Zero(d)};
+  for (int column = begin; column < end; column += kColumns, chunk += packing.chunk_bytes()) {
+    if (packing.products && (column == begin || column % packed_head_columns == 0)) {
+      if (column != begin) chunk += packing.head_bytes();
+      const std::byte* const head = tile + packing.head_offset(column) + 2 * lane;
+      factors.scale = load_halves(d, head);
+      if (packing.minimum) factors.minimum = load_halves(d, head + 2 * kRows);
+    }
+    body(column, chunk, factors);
   }
 }
 
-// One tile's lanes [lane, lane + Lanes(d)) against Q tokens: y [q][lane]. Words of a group are summed apart, which
-// leaves the processor several sums to advance at a time.
-template <int Q, int kBits, int kGroup, bool kMinimum, class Codes>
-HWY_INLINE void tile_products(F32 d, const Codes& codes, const std::byte* chunk, std::size_t chunk_bytes, int lane,
-                              const float* x, std::size_t x_stride, const float* sums, std::size_t sums_stride,
-                              int groups, float* out) {
-  constexpr int kWords = kGroup * kBits / 32;
-  constexpr int kPerWord = 32 / kBits;
-  constexpr int kChains = kWords < 4 ? kWords : 4;
-  const U32 du;
+// The numbers of group g of a chunk, of those that begin at `first`.
+HWY_INLINE F32Vec load_scales(F32 d, const Packing& packing, const std::byte* first, int g, int lane, F32Vec factor) {
+  const int index = g * kRows + lane;
+  if (packing.products) return hn::Mul(factor, load_integers(d, first + index));
+  return load_halves(d, first + 2 * index);
+}
+
+// step(integral_constant<int, column>) for the columns [kBegin, kEnd).
+template <int kBegin, int kEnd, class Step>
+HWY_INLINE void each_column(const Step& step) {
+  if constexpr (kBegin < kEnd) {
+    step(std::integral_constant<int, kBegin>());
+    each_column<kBegin + 1, kEnd>(step);
+  }
+}
+
+// step(integral_constant<int, group>) for the groups of a chunk.
+template <int kGroups, class Step>
+HWY_INLINE void each_group(const Step& step) {
+  step(std::integral_constant<int, 0>());
+  if constexpr (kGroups == 2) step(std::integral_constant<int, 1>());
+}
+
+// One tile's lanes [lane, lane + Lanes(d)) against Q tokens: out [q][lane]. Every fourth column of a group is summed
+// apart, which leaves the processor several sums to advance at a time.
+template <int Q, class Codes>
+HWY_INLINE void tile_products(F32 d, const Codes& codes, const Packing& packing, const std::byte* tile, int lane,
+                              const float* x, int cols, const float* sums, float* out) {
+  constexpr int kGroup = Codes::form.group();
+  constexpr int kChains = 4;
+  const auto x_stride = static_cast<std::size_t>(cols);
+  const std::size_t sums_stride = x_stride / kGroup;
   F32Vec total[Q];
   for (int q = 0; q < Q; ++q) total[q] = hn::Zero(d);
-  for (int g = 0; g < groups; ++g, chunk += chunk_bytes) {
-    F32Vec part[Q][kChains];
-    for (int q = 0; q < Q; ++q) {
-      for (int c = 0; c < kChains; ++c) part[q][c] = hn::Zero(d);
-    }
-    const float* const xg = x + g * kGroup;
-    for (int w = 0; w < kWords; w += kChains) {
-      U32Vec words[kChains];
-      for (int c = 0; c < kChains; ++c) {
-        words[c] = hn::LoadU(du, reinterpret_cast<const std::uint32_t*>(chunk) + (w + c) * kRows + lane);
-      }
-      each_code<kBits>([&](auto shift, int column) HWY_ATTR {
-        for (int c = 0; c < kChains; ++c) {
-          const auto value = codes.template value<shift()>(d, words[c]);
-          for (int q = 0; q < Q; ++q) {
-            const auto xs = hn::Set(d, xg[static_cast<std::size_t>(q) * x_stride + (w + c) * kPerWord + column]);
-            part[q][c] = hn::MulAdd(value, xs, part[q][c]);
-          }
+  each_chunk(d, packing, tile, lane, 0, cols, [&](int column, const std::byte* chunk, const Factors& factors) HWY_ATTR {
+    const float* const xs = x + column;
+    const std::byte* const scales = chunk + Codes::form.code_bytes();
+    const std::byte* const minima = scales + packing.scale_bytes();
+    U32Vec low = hn::Zero(U32()), high = low;
+    each_group<Codes::form.groups()>([&](auto group) HWY_ATTR {
+      constexpr int kFirst = group() * kGroup;
+      F32Vec part[Q][kChains];
+      each_column<0, kGroup>([&](auto i) HWY_ATTR {
+        const auto value = codes.template next<kFirst + i()>(d, chunk, lane, low, high);
+        for (int q = 0; q < Q; ++q) {
+          const auto input = hn::Set(d, xs[static_cast<std::size_t>(q) * x_stride + kFirst + i()]);
+          F32Vec& sum = part[q][i() % kChains];
+          sum = i() < kChains ? hn::Mul(value, input) : hn::MulAdd(value, input, sum);
         }
       });
-    }
-    const std::byte* const halves = chunk + 4 * kWords * kRows + 2 * lane;
-    const auto scale = load_halves(d, halves);
-    for (int q = 0; q < Q; ++q) {
-      for (int c = 1; c < kChains; ++c) part[q][0] = hn::Add(part[q][0], part[q][c]);
-      total[q] = hn::MulAdd(scale, part[q][0], total[q]);
-    }
-    if constexpr (kMinimum) {
-      const auto minimum = load_halves(d, halves + 2 * kRows);
+      const auto scale = load_scales(d, packing, scales, group(), lane, factors.scale);
       for (int q = 0; q < Q; ++q) {
-        total[q] = hn::MulAdd(minimum, hn::Set(d, sums[static_cast<std::size_t>(q) * sums_stride + g]), total[q]);
+        const auto sum = hn::Add(hn::Add(part[q][0], part[q][1]), hn::Add(part[q][2], part[q][3]));
+        total[q] = hn::MulAdd(scale, sum, total[q]);
       }
-    }
-  }
+      if (packing.minimum) {
+        const auto minimum = load_scales(d, packing, minima, group(), lane, factors.minimum);
+        for (int q = 0; q < Q; ++q) {
+          const float sum = sums[static_cast<std::size_t>(q) * sums_stride + (column + kFirst) / kGroup];
+          total[q] = hn::MulAdd(minimum, hn::Set(d, sum), total[q]);
+        }
+      }
+    });
+  });
   for (int q = 0; q < Q; ++q) hn::StoreU(total[q], d, out + q * kRows + lane);
 }
 
-template <int kBits, int kGroup, bool kMinimum, class Codes>
+template <class Codes>
 void multiply(const float* x, const float* sums, int tokens, const Matrix& w, int begin, int end, float* y) {
   const F32 d;
   const Codes codes(d, w.packing);
-  const std::size_t chunk_bytes = w.packing.chunk_bytes();
-  const int groups = w.cols / kGroup;
+  const std::size_t groups = static_cast<std::size_t>(w.cols) / Codes::form.group();
   HWY_ALIGN float out[4 * kRows];
   for (int tile = begin; tile < end; ++tile) {
-    const std::byte* chunk =
+    const std::byte* const from =
         static_cast<const std::byte*>(w.data) + static_cast<std::size_t>(tile) * w.packing.tile_bytes(w.cols);
     const int rows = std::min(kRows, w.rows - tile * kRows);
     for_each_run(tokens, [&](auto run, int q) HWY_ATTR {
       for (int lane = 0; lane < kRows; lane += static_cast<int>(hn::Lanes(d))) {
-        tile_products<run(), kBits, kGroup, kMinimum>(
-            d, codes, chunk, chunk_bytes, lane, x + static_cast<std::size_t>(q) * w.cols, w.cols,
-            kMinimum ? sums + static_cast<std::size_t>(q) * groups : nullptr, groups, groups, out);
+        tile_products<run()>(d, codes, w.packing, from, lane, x + static_cast<std::size_t>(q) * w.cols, w.cols,
+                             sums + (w.packing.minimum ? static_cast<std::size_t>(q) * groups : 0), out);
       }
       for (int i = 0; i < run(); ++i) {
         std::memcpy(y + static_cast<std::size_t>(q + i) * w.rows + tile * kRows, out + i * kRows,
@@ -151,67 +198,66 @@ void multiply(const float* x, const float* sums, int tokens, const Matrix& w, in
   }
 }
 
-// body(integral_constant<int, bits>, integral_constant<int, group>, bool_constant<minimum>, type of codes) for a
-// packing.
-template <class Body>
-HWY_INLINE void with_packing(const Packing& packing, const Body& body) {
-  const auto with_minimum = [&](auto bits, auto group, auto* codes) HWY_ATTR {
-    if (packing.minimum) return body(bits, group, std::true_type(), codes);
-    body(bits, group, std::false_type(), codes);
-  };
-  const auto with_group = [&](auto bits, auto* codes) HWY_ATTR {
-    if (packing.group == 16) return with_minimum(bits, std::integral_constant<int, 16>(), codes);
-    with_minimum(bits, std::integral_constant<int, 32>(), codes);
-  };
-  if (packing.bits == 8) {
-    with_group(std::integral_constant<int, 8>(), static_cast<Bytes*>(nullptr));
-  } else if (packing.table == packed_identity) {
-    with_group(std::integral_constant<int, 4>(), static_cast<Table<true>*>(nullptr));
-  } else {
-    with_group(std::integral_constant<int, 4>(), static_cast<Table<false>*>(nullptr));
-  }
-}
-
-void packed_matmul_simd(const float* x, const float* sums, int tokens, const Matrix& w, int begin, int end, float* y) {
-  with_packing(w.packing, [&](auto bits, auto group, auto minimum, auto* codes) HWY_ATTR {
-    multiply<bits(), group(), minimum(), std::remove_pointer_t<decltype(codes)>>(x, sums, tokens, w, begin, end, y);
-  });
-}
-
-template <int kBits, int kGroup, bool kMinimum, class Codes>
+template <class Codes>
 void unpack_tiles(const Matrix& w, int first, int last, int begin, int end, float* out) {
   const F32 d;
-  const U32 du;
   const Codes codes(d, w.packing);
-  constexpr int kWords = kGroup * kBits / 32;
+  constexpr int kGroup = Codes::form.group();
   const std::size_t stride = static_cast<std::size_t>(last - first) * kRows;
-  const int lanes = static_cast<int>(hn::Lanes(d));
   for (int tile = first; tile < last; ++tile) {
-    const std::byte* chunk = static_cast<const std::byte*>(w.data) +
-                             static_cast<std::size_t>(tile) * w.packing.tile_bytes(w.cols) +
-                             static_cast<std::size_t>(begin / kGroup) * w.packing.chunk_bytes();
-    for (int col = begin; col < end; col += kGroup, chunk += w.packing.chunk_bytes()) {
-      for (int lane = 0; lane < kRows; lane += lanes) {
-        const std::byte* const halves = chunk + 4 * kWords * kRows + 2 * lane;
-        const auto scale = load_halves(d, halves);
-        const auto minimum = kMinimum ? load_halves(d, halves + 2 * kRows) : hn::Zero(d);
-        float* to = out + static_cast<std::size_t>(col - begin) * stride + (tile - first) * kRows + lane;
-        for (int word = 0; word < kWords; ++word) {
-          const auto bits = hn::LoadU(du, reinterpret_cast<const std::uint32_t*>(chunk) + word * kRows + lane);
-          each_code<kBits>([&](auto shift, int) HWY_ATTR {
-            const auto value = codes.template value<shift()>(d, bits);
-            hn::StoreU(kMinimum ? hn::MulAdd(scale, value, minimum) : hn::Mul(scale, value), d, to);
-            to += stride;
-          });
-        }
-      }
+    const std::byte* const from =
+        static_cast<const std::byte*>(w.data) + static_cast<std::size_t>(tile) * w.packing.tile_bytes(w.cols);
+    for (int lane = 0; lane < kRows; lane += static_cast<int>(hn::Lanes(d))) {
+      float* to = out + (tile - first) * kRows + lane;
+      each_chunk(d, w.packing, from, lane, begin, end,
+                 [&](int, const std::byte* chunk, const Factors& factors) HWY_ATTR {
+                   const std::byte* const scales = chunk + Codes::form.code_bytes();
+                   const std::byte* const minima = scales + w.packing.scale_bytes();
+                   U32Vec low = hn::Zero(U32()), high = low;
+                   each_group<Codes::form.groups()>([&](auto group) HWY_ATTR {
+                     const auto scale = load_scales(d, w.packing, scales, group(), lane, factors.scale);
+                     auto minimum = hn::Zero(d);
+                     if (w.packing.minimum) minimum = load_scales(d, w.packing, minima, group(), lane, factors.minimum);
+                     each_column<0, kGroup>([&](auto i) HWY_ATTR {
+                       const auto value = codes.template next<group() * kGroup + i()>(d, chunk, lane, low, high);
+                       hn::StoreU(hn::MulAdd(scale, value, minimum), d, to);
+                       to += stride;
+                     });
+                   });
+                 });
     }
   }
 }
 
+// body(null pointer to the type of its codes) for a packing.
+template <class Body>
+HWY_INLINE void with_codes(const Packing& packing, const Body& body) {
+  switch (packing.bits) {
+    case 2:
+      return body(static_cast<Codes<2, false>*>(nullptr));
+    case 3:
+      return body(static_cast<Codes<3, false>*>(nullptr));
+    case 4:
+      if (packing.by_table) return body(static_cast<Codes<4, true>*>(nullptr));
+      return body(static_cast<Codes<4, false>*>(nullptr));
+    case 5:
+      return body(static_cast<Codes<5, false>*>(nullptr));
+    case 6:
+      return body(static_cast<Codes<6, false>*>(nullptr));
+    default:
+      return body(static_cast<Codes<8, false>*>(nullptr));
+  }
+}
+
+void packed_matmul_simd(const float* x, const float* sums, int tokens, const Matrix& w, int begin, int end, float* y) {
+  with_codes(w.packing, [&](auto* codes) HWY_ATTR {
+    multiply<std::remove_pointer_t<decltype(codes)>>(x, sums, tokens, w, begin, end, y);
+  });
+}
+
 void unpack_columns_simd(const Matrix& w, int first, int last, int begin, int end, float* out) {
-  with_packing(w.packing, [&](auto bits, auto group, auto minimum, auto* codes) HWY_ATTR {
-    unpack_tiles<bits(), group(), minimum(), std::remove_pointer_t<decltype(codes)>>(w, first, last, begin, end, out);
+  with_codes(w.packing, [&](auto* codes) HWY_ATTR {
+    unpack_tiles<std::remove_pointer_t<decltype(codes)>>(w, first, last, begin, end, out);
   });
 }
 
@@ -240,27 +286,6 @@ void packed_matmul(const float* x, const float* sums, int tokens, const Matrix& 
 
 void unpack_columns(const Matrix& w, int first, int last, int begin, int end, float* out) {
   HWY_DYNAMIC_DISPATCH(unpack_columns_simd)(w, first, last, begin, end, out);
-}
-
-void unpack_row(const Matrix& w, int row, float* out) {
-  const Packing& packing = w.packing;
-  const std::byte* chunk = static_cast<const std::byte*>(w.data) +
-                           static_cast<std::size_t>(row / packed_tile_rows) * packing.tile_bytes(w.cols);
-  const int lane = row % packed_tile_rows;
-  for (int col = 0; col < w.cols; col += packing.group, chunk += packing.chunk_bytes()) {
-    const std::byte* halves = chunk + 4 * packing.words() * packed_tile_rows;
-    f16 scale, minimum{};
-    std::memcpy(&scale, halves + 2 * lane, 2);
-    if (packing.minimum) std::memcpy(&minimum, halves + 2 * (packed_tile_rows + lane), 2);
-    for (int i = 0; i < packing.group; ++i) {
-      const int per_word = 32 / packing.bits;
-      std::uint32_t word;
-      std::memcpy(&word, chunk + 4 * (i / per_word * packed_tile_rows + lane), 4);
-      const std::uint32_t code = word >> (i % per_word * packing.bits);
-      const int value = packing.bits == 8 ? static_cast<std::int8_t>(code & 255u) : packing.table[code & 15u];
-      *out++ = to_float(scale) * static_cast<float>(value) + to_float(minimum);
-    }
-  }
 }
 
 }  // namespace hayloft::gpu

@@ -14,11 +14,8 @@ void sum_groups(const float* x, int tokens, int cols, int group, float* sums);
 // In f32, each element's columns in the same order whatever else is asked for.
 void packed_matmul(const float* x, const float* sums, int tokens, const Matrix& w, int begin, int end, float* y);
 
-// Columns [begin, end) of the tiles [first, last), multiples of the group, as f32 [end - begin][16 (last - first)]:
+// Columns [begin, end) of the tiles [first, last), multiples of 32, as f32 [end - begin][16 (last - first)]:
 // column by column, so that the tiles' rows lie side by side.
 void unpack_columns(const Matrix& w, int first, int last, int begin, int end, float* out);
-
-// One row, f32 [w.cols].
-void unpack_row(const Matrix& w, int row, float* out);
 
 }  // namespace hayloft::gpu

@@ -25,7 +25,8 @@ Turn turn_by(double position, float inverse_frequency) {
 }  // namespace
 
 void CpuBackend::rope(float* x, int T, int heads, int d, std::int64_t position, const Rope& rope, Stream) {
-  const int half = d / 2;
+  const int half = rope.pairs_of(d);
+  const double magnitude = rope.magnitude;
   const std::int64_t run = std::min<std::int64_t>(kRun, T);
   std::vector<Turn> steps(static_cast<std::size_t>(run * half));  // [run][half]
   for (std::int64_t t = 0; t < run; ++t) {
@@ -38,6 +39,7 @@ void CpuBackend::rope(float* x, int T, int heads, int d, std::int64_t position, 
     for (std::int64_t r = begin; r < end; ++r) {
       for (int i = 0; i < half; ++i) {
         base[i] = turn_by(static_cast<double>(position + r * kRun), rope.inverse_frequency[i]);
+        base[i] = {base[i].cosine * magnitude, base[i].sine * magnitude};
       }
       for (std::int64_t t = r * kRun; t < std::min<std::int64_t>((r + 1) * kRun, T); ++t) {
         const Turn* step = steps.data() + (t - r * kRun) * half;

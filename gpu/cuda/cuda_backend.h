@@ -51,10 +51,13 @@ class CudaBackend final : public Backend {
 
   void embed(const Matrix& table, const std::int32_t* tokens, int T, float* out, Stream queue) override;
   DType convert_weights(void* w, DType type, std::int64_t n, Stream queue) override;
+  bool multiplies_packed() const override { return true; }
   void matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream queue) override;
   void rms_norm(const float* x, int rows, int n, const float* weight, float eps, float* y, Stream queue) override;
   void add(float* y, const float* x, std::int64_t n, Stream queue) override;
+  void scale(float* x, std::int64_t n, float factor, Stream queue) override;
   void silu_mul(float* gate, const float* up, std::int64_t n, Stream queue) override;
+  void gelu_mul(float* gate, const float* up, std::int64_t n, Stream queue) override;
   void flag_nonfinite(const float* x, std::int64_t n, std::int32_t tag, std::int32_t* flag, Stream queue) override;
   void rope(float* x, int T, int heads, int d, std::int64_t position, const Rope& rope, Stream queue) override;
   void top_values(const float* x, std::int64_t n, int k, std::int32_t* ids, float* values, Stream queue) override;

@@ -60,8 +60,10 @@ void Snapshot::require_model(const ModelIdentity& model) const {
   const ModelIdentity& own = description().model;
   if (own.fingerprint == model.fingerprint) return;
   const auto hex = [](const ModelIdentity& of) { return fmt::format("{:02x}", fmt::join(of.fingerprint, "")); };
-  fail("{}: made with the model {} (fingerprint {}), not with {} ({}); open it with the model it was made with",
-       path().string(), own.name, hex(own), model.name, hex(model));
+  fail(
+      "{}: made with the model {} (fingerprint {}), not with {} ({}); open it with the model it was made with, and the "
+      "same --rope options",
+      path().string(), own.name, hex(own), model.name, hex(model));
 }
 
 std::vector<std::int32_t> Snapshot::tokens() const {

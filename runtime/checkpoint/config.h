@@ -5,10 +5,18 @@
 #include <string>
 #include <vector>
 
+#include "runtime/checkpoint/rope.h"
+
 namespace hayloft::runtime {
 
-// A decoder-only transformer as its config.json describes it. Architectures: llama, mistral,
-// ministral (a mistral with layer_types), qwen2, qwen3, smollm3.
+// What a layer's gate goes through.
+enum class Activation : std::uint8_t { silu, gelu_tanh };
+
+// Where a layer has its RMS norms: before attention and MLP, on what they give before it is added, or both.
+enum class Norms : std::uint8_t { before, after, both };
+
+// A decoder-only transformer as its config.json describes it. Architectures: llama, mistral, ministral (a mistral with
+// layer_types), ministral3, qwen2, qwen3, smollm3, gemma3_text, phi3, granite, olmo2.
 struct ModelConfig {
   std::string architecture;  // config.json's model_type
   int vocab_size = 0;
@@ -23,21 +31,44 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool output_bias = false;  // of the attention's output projection
   bool mlp_bias = false;
-  bool qk_norm = false;  // RMS norm over each head of q and k before RoPE (qwen3)
+  bool qk_norm = false;        // RMS norm over each head of q and k before RoPE (qwen3)
+  bool qk_norm_whole = false;  // over all heads of q, and all of k, at once (olmo2)
+  bool fused = false;          // q, k and v lie in one matrix, gate and up in another (phi3)
+  Norms norms = Norms::before;
+  bool norms_less_one = false;  // norms are stored as what is added to one (gemma)
+  Activation activation = Activation::silu;
+
+  float embedding_scale = 1;  // multiplies the embeddings
+  float residual_scale = 1;   // what attention and MLP add to the residual stream
+  float logit_scale = 1;      // the logits
+  float attention_scale = 0;  // the products of queries and keys; 0: 1/sqrt(d)
+  // Queries at position p are multiplied by 1 + query_log_scale * ln(1 + floor(p / query_scale_positions))
+  // (ministral3).
+  float query_log_scale = 0;
+  std::int64_t query_scale_positions = 0;
 
   std::vector<std::int64_t> sliding_window;  // [layers]: 0 = global, else positions attended, the own one included
   std::vector<bool> rope;                    // [layers]: false = NoPE
-  std::vector<float> inverse_frequency;      // [d / 2], RoPE scaling applied
-  std::int64_t max_positions = 0;            // what the model was made for, RoPE scaling included. Not a limit here.
-  std::vector<std::int32_t> eos_tokens;      // may be empty
+  RopeParameters global_rope;                // as the checkpoint has them, or the user
+  RopeParameters local_rope;             // of sliding-window layers, where they have their own; dimensions is 0 else
+  RopeTable global_table;                // made of them by set_rope()
+  RopeTable local_table;                 // empty where sliding-window layers have none of their own
+  std::string rope_overrides;            // RopeOverrides::text()
+  std::int64_t max_positions = 0;        // what the model was made for, RoPE scaling included. Not a limit here.
+  std::vector<std::int32_t> eos_tokens;  // may be empty
 
   int group_size() const { return query_heads / kv_heads; }
   int global_layers() const;  // how many layers have a cache in host memory
 };
 
-// Reads DIR/config.json (and generation_config.json for the end-of-text tokens, if it is there). Throws Error naming
-// the file and field: unknown architecture, missing or mistyped field, a value out of range, a RoPE scaling other than
-// none, linear, llama3.
+// Takes the overrides over into the parameters of global layers' RoPE, and makes the tables for contexts of `positions`
+// tokens (0: as long as the model was made for). max_positions becomes what the scaling serves. Throws Error on what
+// the model cannot have.
+void set_rope(ModelConfig& config, const RopeOverrides& overrides = {}, std::int64_t positions = 0);
+
+// Reads DIR/config.json (and generation_config.json for the end-of-text tokens, if it is there); where it describes
+// more than a language model, its text_config. Throws Error naming the file and field: unknown architecture, missing or
+// mistyped field, a value out of range, an unknown RoPE scaling.
 ModelConfig read_config(const std::filesystem::path& directory);
 
 }  // namespace hayloft::runtime

@@ -84,8 +84,9 @@ void add_weights(Hash& hash, const std::filesystem::path& path) {
 
 }  // namespace
 
-Fingerprint fingerprint(const std::filesystem::path& model) {
+Fingerprint fingerprint(const std::filesystem::path& model, std::string_view run) {
   Hash hash;
+  if (!run.empty()) hash.add(run);
   if (gguf::is_file(model)) {
     const gguf::File file(model);
     for (const auto& path : file.paths()) add_weights(hash, path);

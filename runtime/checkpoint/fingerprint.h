@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <string_view>
 
 namespace hayloft::runtime {
 
@@ -12,6 +13,7 @@ namespace hayloft::runtime {
 // what cannot be read.
 using Fingerprint = std::array<std::uint8_t, 16>;
 
-Fingerprint fingerprint(const std::filesystem::path& model);
+// run: what else it is computed with, as RopeOverrides::text().
+Fingerprint fingerprint(const std::filesystem::path& model, std::string_view run = {});
 
 }  // namespace hayloft::runtime

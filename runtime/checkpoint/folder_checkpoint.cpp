@@ -1,11 +1,13 @@
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <system_error>
 
 #include "offload/error.h"
 #include "offload/json_file.h"
 #include "runtime/checkpoint/checkpoint_formats.h"
+#include "runtime/checkpoint/fused.h"
 #include "runtime/checkpoint/safetensors.h"
 
 namespace hayloft::runtime {
@@ -16,19 +18,25 @@ class FolderCheckpoint final : public Checkpoint {
   explicit FolderCheckpoint(const std::filesystem::path& directory);
 
   ModelConfig config() const override { return read_config(directory_); }
-  bool contains(std::string_view name) const override { return tensors_.contains(name); }
-  CheckpointTensor at(const std::string& name, std::initializer_list<int> shape) override;
+  bool contains(std::string_view name) const override { return tensors_.contains(stored_name(name)); }
+  CheckpointTensor at(const std::string& usual_name, std::initializer_list<int> shape) override;
   std::vector<std::string> unread() const override;
   std::string path() const override { return index_.string(); }
 
  private:
   void open_shards();
+  void find_language_model();
+  std::string stored_name(std::string_view name) const;
+  const ModelConfig& own_config();
 
   std::filesystem::path directory_;
   std::filesystem::path index_;                   // or the one file
   std::map<std::string, SafetensorsFile> files_;  // by name within the folder
   std::map<std::string, const TensorView*, std::less<>> tensors_;
   std::set<std::string, std::less<>> read_;
+  std::optional<ModelConfig> config_;  // read when it is needed
+  // Of the names of tensors, where the language model is one part of several: what "model." becomes.
+  std::string language_model_;
 };
 
 FolderCheckpoint::FolderCheckpoint(const std::filesystem::path& directory) : directory_(directory) {
@@ -43,6 +51,7 @@ FolderCheckpoint::FolderCheckpoint(const std::filesystem::path& directory) : dir
   } else {
     fail("{}: holds neither model.safetensors nor model.safetensors.index.json", directory.string());
   }
+  find_language_model();
 }
 
 void FolderCheckpoint::open_shards() {
@@ -63,7 +72,34 @@ void FolderCheckpoint::open_shards() {
   }
 }
 
-CheckpointTensor FolderCheckpoint::at(const std::string& name, std::initializer_list<int> shape) {
+constexpr std::string_view usual_prefix = "model.";
+
+void FolderCheckpoint::find_language_model() {
+  for (const char* prefix : {"model.language_model.", "language_model.model."}) {
+    const auto first = tensors_.lower_bound(std::string_view(prefix));
+    if (first != tensors_.end() && first->first.starts_with(prefix)) language_model_ = prefix;
+  }
+}
+
+std::string FolderCheckpoint::stored_name(std::string_view name) const {
+  if (language_model_.empty()) return std::string(name);
+  if (name.starts_with(usual_prefix)) return language_model_ + std::string(name.substr(usual_prefix.size()));
+  const std::string inside = "language_model." + std::string(name);  // lm_head
+  return tensors_.contains(inside) ? inside : std::string(name);
+}
+
+const ModelConfig& FolderCheckpoint::own_config() {
+  if (!config_) config_ = config();
+  return *config_;
+}
+
+CheckpointTensor FolderCheckpoint::at(const std::string& usual_name, std::initializer_list<int> shape) {
+  const std::string name = stored_name(usual_name);
+  if (!tensors_.contains(name) && shape.size() == 2) {
+    if (const auto part = fused_part(usual_name, own_config())) {
+      return rows_of(at(part->name, {part->fused_rows, *(shape.begin() + 1)}), *part);
+    }
+  }
   const auto tensor = tensors_.find(name);
   if (tensor == tensors_.end()) fail("{}: has no tensor {}, which config.json calls for", index_.string(), name);
   const std::vector<std::int64_t>& found = tensor->second->shape;
@@ -82,7 +118,8 @@ CheckpointTensor FolderCheckpoint::at(const std::string& name, std::initializer_
 std::vector<std::string> FolderCheckpoint::unread() const {
   std::vector<std::string> names;
   for (const auto& [name, tensor] : tensors_) {
-    if (!read_.contains(name)) names.push_back(name);
+    const bool other_part = !language_model_.empty() && !name.starts_with(language_model_);
+    if (!read_.contains(name) && !other_part) names.push_back(name);
   }
   return names;
 }

@@ -105,7 +105,7 @@ void require_same_beginning(const std::vector<std::int32_t>& saved, const std::v
 offload::ModelIdentity ModelSource::identity() const {
   std::string name = std::filesystem::weakly_canonical(directory).string();
   if (name.size() > 255) name.erase(0, name.size() - 255);
-  return {fingerprint(directory), name};
+  return {fingerprint(directory, model.config().rope_overrides), name};
 }
 
 IngestResult ingest(const ModelSource& source, offload::Arena& arena, std::string_view text,

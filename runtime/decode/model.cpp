@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 
 #include "offload/error.h"
@@ -26,6 +27,11 @@ std::uint64_t activation_bytes(const ModelConfig& config, int T) {
   std::int64_t floats = 0;
   for (const std::int64_t width : activation_widths(config)) floats += width;
   return static_cast<std::uint64_t>(floats) * static_cast<std::uint64_t>(T) * sizeof(float);
+}
+
+ModelConfig with_rope(ModelConfig config, const RopeOverrides& rope) {
+  if (rope.any()) set_rope(config, rope);
+  return config;
 }
 
 // A step that fails leaves nothing behind in the cache.
@@ -57,10 +63,22 @@ struct Model::Activations {
   float* delta;   // [T][hidden], added to the residual stream
 };
 
-Model::Model(Checkpoint& checkpoint, gpu::Backend& backend)
-    : config_(checkpoint.config()), backend_(&backend), weights_(load_weights(checkpoint, config_, backend)) {}
+Model::Model(Checkpoint& checkpoint, gpu::Backend& backend, WeightForm form, const RopeOverrides& rope)
+    : config_(with_rope(checkpoint.config(), rope)),
+      backend_(&backend),
+      weights_(load_weights(checkpoint, config_, backend, form)) {}
 
-Model::Model(const std::filesystem::path& path, gpu::Backend& backend) : Model(*Checkpoint::open(path), backend) {}
+Model::Model(const std::filesystem::path& path, gpu::Backend& backend, WeightForm form, const RopeOverrides& rope)
+    : Model(*Checkpoint::open(path), backend, form, rope) {}
+
+void Model::expect_positions(std::int64_t positions) {
+  const std::vector<float> before = config_.global_table.inverse_frequency;
+  set_rope(config_, {}, positions);
+  const std::vector<float>& now = config_.global_table.inverse_frequency;
+  if (now == before) return;
+  backend_->to_device(weights_.inverse_frequency, now.data(), now.size() * sizeof(float), backend_->stream());
+  backend_->synchronize(backend_->stream());
+}
 
 Model::Activations Model::prepare(Workspace& workspace, int T) const {
   const auto widths = activation_widths(config_);
@@ -89,7 +107,7 @@ void Model::forward(Cache& cache, Workspace& workspace, std::span<const std::int
   clear_flag(workspace);
   const Uncommitted uncommitted{cache};
 
-  backend_->embed(weights_.embedding, tokens.data(), T, act.hidden, stream);
+  embed(tokens.data(), T, act.hidden);
   int rows = T;  // how many of the newest positions are still needed
   for (int layer = 0; layer < config_.layers; ++layer) {
     if (layer + 1 == config_.layers && want != Want::all) rows = want == Want::none ? 0 : 1;
@@ -126,7 +144,7 @@ void Model::forward_by_layer(Cache& cache, Workspace& workspace, std::span<const
     for (std::int64_t at = 0; at < S; at += chunk) {
       const int T = static_cast<int>(std::min<std::int64_t>(chunk, S - at));
       act.hidden = hidden.begin(at, layer == 0);
-      if (layer == 0) backend_->embed(weights_.embedding, tokens.data() + at, T, act.hidden, stream);
+      if (layer == 0) embed(tokens.data() + at, T, act.hidden);
       attend(layer, grown, workspace, act, T, last ? 0 : T, attention);
       if (!last) {
         mlp(layer, act, act.hidden, T);
@@ -173,13 +191,19 @@ void Model::attend(int layer, Cache& cache, Workspace& workspace, const Activati
   const std::int64_t H = config_.hidden_size;
   const std::int64_t position = cache.tokens(layer);
   const gpu::Stream stream = backend_->stream();
-  const gpu::Rope rope{weights_.inverse_frequency};
+  const gpu::Rope rope = rope_of(layer);
   const bool rotated = config_.rope[static_cast<std::size_t>(layer)];
+  const auto norm_heads = [&](float* x, int tokens, int heads, const float* weight) {
+    if (!weight) return;
+    const bool whole = config_.qk_norm_whole;
+    backend_->rms_norm(x, whole ? tokens : tokens * heads, whole ? heads * d : d, weight, config_.rms_norm_eps, x,
+                       stream);
+  };
 
-  backend_->rms_norm(act.hidden, T, config_.hidden_size, w.attention_norm, config_.rms_norm_eps, act.normed, stream);
-  backend_->matmul(act.normed, T, w.k, w.k_bias, act.k, stream);
-  backend_->matmul(act.normed, T, w.v, w.v_bias, act.v, stream);
-  if (w.k_norm) backend_->rms_norm(act.k, T * config_.kv_heads, d, w.k_norm, config_.rms_norm_eps, act.k, stream);
+  const float* const input = normed(act.hidden, w.attention_norm, act, T);
+  backend_->matmul(input, T, w.k, w.k_bias, act.k, stream);
+  backend_->matmul(input, T, w.v, w.v_bias, act.v, stream);
+  norm_heads(act.k, T, config_.kv_heads, w.k_norm);
   if (rotated) backend_->rope(act.k, T, config_.kv_heads, d, position, rope, stream);
   cache.append(layer, act.k, act.v, T);
   const gpu::CacheView view = cache.view(layer);
@@ -189,10 +213,10 @@ void Model::attend(int layer, Cache& cache, Workspace& workspace, const Activati
   const int queries = global ? std::max(rows, policy.queries_wanted(at)) : rows;  // of the newest positions
   if (queries == 0) return;
 
-  backend_->matmul(act.normed + (T - queries) * H, queries, w.q, w.q_bias, act.q, stream);
-  if (w.q_norm)
-    backend_->rms_norm(act.q, queries * config_.query_heads, d, w.q_norm, config_.rms_norm_eps, act.q, stream);
+  backend_->matmul(input + (T - queries) * H, queries, w.q, w.q_bias, act.q, stream);
+  norm_heads(act.q, queries, config_.query_heads, w.q_norm);
   if (rotated) backend_->rope(act.q, queries, config_.query_heads, d, position + T - queries, rope, stream);
+  scale_queries(act.q, queries, position + T - queries);
 
   if (global) policy.see_queries(at, act.q, queries);
   if (rows == 0) return;
@@ -203,7 +227,59 @@ void Model::attend(int layer, Cache& cache, Workspace& workspace, const Activati
     backend_->attend_causal(view, q, rows, config_.query_heads, window, act.mixed, stream);
   }
   backend_->matmul(act.mixed, rows, w.o, w.o_bias, act.delta, stream);
-  backend_->add(act.hidden + (T - rows) * H, act.delta, rows * H, stream);
+  add_residual(act.hidden + (T - rows) * H, w.attended_norm, act, rows);
+}
+
+void Model::embed(const std::int32_t* tokens, int T, float* hidden) const {
+  const gpu::Stream stream = backend_->stream();
+  backend_->embed(weights_.embedding, tokens, T, hidden, stream);
+  scale(hidden, static_cast<std::int64_t>(T) * config_.hidden_size, config_.embedding_scale);
+}
+
+void Model::scale(float* x, std::int64_t n, float factor) const {
+  if (factor != 1) backend_->scale(x, n, factor, backend_->stream());
+}
+
+// x under the norm; x itself where there is none.
+const float* Model::normed(const float* x, const float* norm, const Activations& act, int rows) const {
+  if (!norm) return x;
+  backend_->rms_norm(x, rows, config_.hidden_size, norm, config_.rms_norm_eps, act.normed, backend_->stream());
+  return act.normed;
+}
+
+gpu::Rope Model::rope_of(int layer) const {
+  const bool local = weights_.local_inverse_frequency && config_.sliding_window[static_cast<std::size_t>(layer)] > 0;
+  const RopeTable& table = local ? config_.local_table : config_.global_table;
+  return {local ? weights_.local_inverse_frequency : weights_.inverse_frequency,
+          static_cast<int>(table.inverse_frequency.size()), table.magnitude};
+}
+
+// Attention multiplies products by 1/sqrt(d): whatever else an architecture wants goes into the queries of the T
+// positions from `position` on.
+void Model::scale_queries(float* q, int T, std::int64_t position) const {
+  const std::int64_t width = static_cast<std::int64_t>(config_.query_heads) * config_.head_dim;
+  if (config_.attention_scale > 0) {
+    scale(q, T * width, config_.attention_scale * std::sqrt(static_cast<float>(config_.head_dim)));
+  }
+  if (config_.query_log_scale <= 0) return;
+  const std::int64_t period = config_.query_scale_positions;
+  for (std::int64_t at = position; at < position + T;) {  // runs of positions that share a factor
+    const std::int64_t end = std::min(position + T, (at / period + 1) * period);
+    const float factor = 1 + config_.query_log_scale * std::log(1 + static_cast<float>(at / period));
+    scale(q + (at - position) * width, (end - at) * width, factor);
+    at = end;
+  }
+}
+
+// hidden += what is in act.delta, under its norm and scaled as the architecture has it.
+void Model::add_residual(float* hidden, const float* norm, const Activations& act, int rows) const {
+  const gpu::Stream stream = backend_->stream();
+  const std::int64_t n = static_cast<std::int64_t>(rows) * config_.hidden_size;
+  if (norm) {
+    backend_->rms_norm(act.delta, rows, config_.hidden_size, norm, config_.rms_norm_eps, act.delta, stream);
+  }
+  scale(act.delta, n, config_.residual_scale);
+  backend_->add(hidden, act.delta, n, stream);
 }
 
 // Logits of `rows` positions.
@@ -215,18 +291,24 @@ void Model::output(Workspace& workspace, const Activations& act, const float* hi
   auto* const logits = workspace.logits.as<float>();
   backend_->rms_norm(hidden, rows, config_.hidden_size, weights_.final_norm, config_.rms_norm_eps, act.normed, stream);
   backend_->matmul(act.normed, rows, weights_.output, nullptr, logits, stream);
+  scale(logits, count, config_.logit_scale);
   backend_->flag_nonfinite(logits, count, config_.layers, workspace.flag.as<std::int32_t>(), stream);
 }
 
 void Model::mlp(int layer, const Activations& act, float* hidden, int rows) const {
   const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
   const gpu::Stream stream = backend_->stream();
-  backend_->rms_norm(hidden, rows, config_.hidden_size, w.mlp_norm, config_.rms_norm_eps, act.normed, stream);
-  backend_->matmul(act.normed, rows, w.gate, w.gate_bias, act.gate, stream);
-  backend_->matmul(act.normed, rows, w.up, w.up_bias, act.up, stream);
-  backend_->silu_mul(act.gate, act.up, static_cast<std::int64_t>(rows) * config_.intermediate_size, stream);
+  const float* const input = normed(hidden, w.mlp_norm, act, rows);
+  backend_->matmul(input, rows, w.gate, w.gate_bias, act.gate, stream);
+  backend_->matmul(input, rows, w.up, w.up_bias, act.up, stream);
+  const std::int64_t inner = static_cast<std::int64_t>(rows) * config_.intermediate_size;
+  if (config_.activation == Activation::silu) {
+    backend_->silu_mul(act.gate, act.up, inner, stream);
+  } else {
+    backend_->gelu_mul(act.gate, act.up, inner, stream);
+  }
   backend_->matmul(act.gate, rows, w.down, w.down_bias, act.delta, stream);
-  backend_->add(hidden, act.delta, static_cast<std::int64_t>(rows) * config_.hidden_size, stream);
+  add_residual(hidden, w.output_norm, act, rows);
 }
 
 }  // namespace hayloft::runtime

@@ -48,9 +48,15 @@ struct OnDevice {
 class Model {
  public:
   // Takes the checkpoint's weights to the backend; it is not needed afterwards. Throws Error.
-  Model(Checkpoint& checkpoint, gpu::Backend& backend);
+  Model(Checkpoint& checkpoint, gpu::Backend& backend, WeightForm form = WeightForm::stored,
+        const RopeOverrides& rope = {});
   // Of a folder or GGUF file (Checkpoint::open).
-  Model(const std::filesystem::path& path, gpu::Backend& backend);
+  Model(const std::filesystem::path& path, gpu::Backend& backend, WeightForm form = WeightForm::stored,
+        const RopeOverrides& rope = {});
+
+  // Before anything is read: contexts will have so many tokens. A RoPE that depends on it (dynamic, longrope) is made
+  // for contexts as long as the model was made for until then. Not for saved contexts, which are all read that way.
+  void expect_positions(std::int64_t positions);
 
   const ModelConfig& config() const { return config_; }
   gpu::Backend& backend() const { return *backend_; }
@@ -80,6 +86,12 @@ class Model {
               AttentionPolicy& policy) const;
   void output(Workspace& workspace, const Activations& act, const float* hidden, int rows) const;
   void mlp(int layer, const Activations& act, float* hidden, int rows) const;
+  void embed(const std::int32_t* tokens, int T, float* hidden) const;
+  void scale(float* x, std::int64_t n, float factor) const;
+  const float* normed(const float* x, const float* norm, const Activations& act, int rows) const;
+  gpu::Rope rope_of(int layer) const;
+  void scale_queries(float* q, int T, std::int64_t position) const;
+  void add_residual(float* hidden, const float* norm, const Activations& act, int rows) const;
 
   ModelConfig config_;
   gpu::Backend* backend_;

@@ -14,7 +14,8 @@ namespace {
 // Whether two needle runs asked the same questions of the same model.
 bool same_questions(const Json& a, const Json& b) {
   return text(a, "model") == text(b, "model") && number(a, "seed") == number(b, "seed") &&
-         text(a, "columns") == text(b, "columns") && text(a, "prefill") == text(b, "prefill");
+         text(a, "columns") == text(b, "columns") && text(a, "prefill") == text(b, "prefill") &&
+         text(a, "weights") == text(b, "weights");
 }
 
 }  // namespace

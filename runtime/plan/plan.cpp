@@ -80,8 +80,9 @@ PlanMemory plan_memory(const PlanRequest& request) {
     memory.workspace += static_cast<std::uint64_t>(request.tokens) *
                         static_cast<std::uint64_t>(request.config.hidden_size) * sizeof(float);
   }
-  memory.weights = request.weights.bytes;
   memory.apart = request.device_budget > 0;
+  memory.embedding = memory.apart ? request.weights.host_bytes : 0;
+  memory.weights = request.weights.bytes - memory.embedding;
   if (memory.apart) {
     memory.scratch = gpu::cuda_context_bytes + gpu::cuda_workspace_bytes +
                      gpu::cuda_scratch_bytes(scratch_shape(request.config, chunk));
@@ -234,7 +235,8 @@ ModelConfig config_of_shape(const ShapeOptions& shape) {
   config.vocab_size = checked("vocab", shape.vocab ? shape.vocab : 128256, 1 << 24);
   config.sliding_window.assign(static_cast<std::size_t>(config.layers), 0);
   config.rope.assign(static_cast<std::size_t>(config.layers), true);
-  config.inverse_frequency.resize(static_cast<std::size_t>(config.head_dim / 2));
+  config.global_rope.dimensions = config.head_dim;
+  set_rope(config);
   return config;
 }
 

@@ -37,16 +37,17 @@ struct PlanMemory {
   std::uint64_t question = 0;  // the tails of a session that is forked for one
   std::uint64_t workspace = 0;
   std::uint64_t weights = 0;
-  std::uint64_t program = 0;  // libraries, the tokenizer's tables, what matrix products work in
-  std::uint64_t text = 0;     // and token ids
-  std::uint64_t scratch = 0;  // of a device: what operations take as they run, cuBLAS, and CUDA itself
-  bool apart = false;         // whether tails, workspace and weights lie on a device, outside the machine's memory
-  std::uint64_t mapped = 0;   // of the store, in a file: pages the system may drop, not counted in the total
-  std::uint64_t saved = 0;    // on disk, when the context is saved: at most
+  std::uint64_t embedding = 0;  // beside a device with memory of its own, which then is not in `weights`
+  std::uint64_t program = 0;    // libraries, the tokenizer's tables, what matrix products work in
+  std::uint64_t text = 0;       // and token ids
+  std::uint64_t scratch = 0;    // of a device: what operations take as they run, cuBLAS, and CUDA itself
+  bool apart = false;           // whether tails, workspace and weights lie on a device, outside the machine's memory
+  std::uint64_t mapped = 0;     // of the store, in a file: pages the system may drop, not counted in the total
+  std::uint64_t saved = 0;      // on disk, when the context is saved: at most
 
   std::uint64_t store() const { return rows + columns; }  // not mapped
   std::uint64_t total() const {                           // the most that is in the machine's memory at once
-    return store() + indices + program + text + (apart ? 0 : computing());
+    return store() + indices + embedding + program + text + (apart ? 0 : computing());
   }
   std::uint64_t device() const { return apart ? computing() + scratch : 0; }  // and in the device's
   std::uint64_t computing() const { return tails + question + workspace + weights; }

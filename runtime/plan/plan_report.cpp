@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "offload/error.h"
@@ -31,6 +32,7 @@ std::string plan_table(const Plan& plan) {
   };
   row("host: rows of K and V", memory.rows);
   row("host: columns of K", memory.columns);
+  if (memory.embedding > 0) row("host: embedding, read by rows", memory.embedding);
   if (memory.indices > 0) row("host: indices and other state of the methods", memory.indices);
   const char* where = memory.apart ? "device: " : "";
   row(fmt::format("{}tails", where), memory.tails);
@@ -41,6 +43,7 @@ std::string plan_table(const Plan& plan) {
     row("device: scratch, and CUDA itself", memory.scratch);
     row("**on the device**", memory.device());
     row("budget of the device", plan.device_budget);
+    row("left on the device", plan.device_budget - std::min(plan.device_budget, memory.device()));
   }
   row("program and tokenizer", memory.program);
   row("text and its tokens", memory.text);
@@ -104,6 +107,7 @@ std::string plan_json(const std::vector<Plan>& plans) {
           {"question", plan.memory.question},
           {"workspace", plan.memory.workspace},
           {"weights", plan.memory.weights},
+          {"embedding", plan.memory.embedding},
           {"program", plan.memory.program},
           {"text", plan.memory.text},
           {"total", plan.memory.total()},

@@ -99,5 +99,24 @@ TEST_F(PromptTest, BeginsWithBosOnce) {
   EXPECT_EQ(ingested(" hay hay"), ingested(bos + " hay hay"));
 }
 
+TEST_F(PromptTest, RopeOptionsBelongToTheContextThatIsReadWithThem) {
+  const std::string text = folder_.write("hay.txt", words(100));
+  const std::string model = made_for(64);
+  const std::string context = at("hay.hay");
+  ASSERT_EQ(run_program({"ingest", "-m", model, "-f", text, "--save", context, "--rope-freq-base", "5000"}).exit_code,
+            0);
+  const auto ask = [&](const std::string& base) {
+    return run_program({"ask", context, "-p", "hay", "-n", "1", "--rope-freq-base", base});
+  };
+  EXPECT_EQ(ask("5000").exit_code, 0);
+  EXPECT_NE(ask("6000").err.find("the same --rope options"), std::string::npos);
+
+  const Outcome stretched = run_program(
+      {"generate", "-m", model, "-p", words(200), "-n", "1", "--rope-scaling", "yarn", "--rope-scale", "4"});
+  EXPECT_TRUE(notes_length(stretched, false));
+  EXPECT_TRUE(test::refused_with(run_program({"generate", "-m", model, "-p", "hay", "--rope-scaling", "tower"}), 2,
+                                 {"--rope-scaling", "none|linear|yarn"}));
+}
+
 }  // namespace
 }  // namespace hayloft

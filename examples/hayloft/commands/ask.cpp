@@ -11,6 +11,7 @@
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/rope.h"
 #include "examples/hayloft/options/session.h"
 #include "examples/hayloft/reach.h"
 #include "examples/hayloft/run_plan.h"
@@ -45,6 +46,7 @@ class AskCommand : public Command {
     app.footer(examples);
     add_context_argument(app, context_, "Saved context, made by hayloft ingest");
     add_model_option(app, model_, "where it was when the context was made");
+    add_rope_options(app, rope_);
     app.add_option("-p,--prompt", questions_, "A question; may be repeated [lines of standard input]")
         ->type_name("TEXT");
     app.add_option("--template", template_,
@@ -57,6 +59,7 @@ class AskCommand : public Command {
     add_sampling_options(app, sampling_);
     add_attention_options(app, attention_, {"sparq"});
     add_audit_options(app, audit_);
+    add_weights_option(app, machine_);
     add_machine_options(app, machine_);
     add_profile_option(app, machine_);
   }
@@ -74,7 +77,7 @@ class AskCommand : public Command {
     const offload::Snapshot snapshot = offload::Snapshot::open(context_);
     const std::filesystem::path directory = model_of(snapshot, model_);
     choose_form(directory);
-    const Environment environment(machine_, directory);
+    const Environment environment(machine_, directory, rope_);
     if (chat_) drawing_.ends = runtime::end_of_turn_tokens(*environment.tokenizer);
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
     WatchedMethod method(method_, environment, audit_);
@@ -152,6 +155,7 @@ class AskCommand : public Command {
   AttentionOptions attention_;
   AuditChoices audit_;
   MachineOptions machine_;
+  runtime::RopeOverrides rope_;
   runtime::MethodOptions method_;
   runtime::plan::Plan plan_;
 };

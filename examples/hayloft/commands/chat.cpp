@@ -13,6 +13,7 @@
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/rope.h"
 #include "examples/hayloft/options/session.h"
 #include "examples/hayloft/options/values.h"
 #include "examples/hayloft/run_plan.h"
@@ -46,6 +47,7 @@ class ChatCommand : public Command {
   explicit ChatCommand(CLI::App& app) : app_(&app) {
     app.footer(examples);
     add_model_option(app, model_, "with --context, where it was when the context was made");
+    add_rope_options(app, rope_);
     app.add_option("--context", saved_, "Saved context to talk about, made by hayloft ingest")
         ->type_name("CTX.hay")
         ->take_last();
@@ -65,6 +67,7 @@ class ChatCommand : public Command {
     add_prefill_options(app, session_);
     add_audit_options(app, audit_);
     add_columns_option(app, session_.cache.columns);
+    add_weights_option(app, machine_);
     add_machine_options(app, machine_);
     add_profile_option(app, machine_);
   }
@@ -84,13 +87,17 @@ class ChatCommand : public Command {
     const std::filesystem::path path = snapshot ? model_of(*snapshot, model_) : std::filesystem::path(model_);
     const runtime::ChatTemplate chat = chosen_template(chat_, path);
     drawing_ = {sampling_for(*app_, sampling_, path, machine_.verbose), predict_};
-    const Environment environment(machine_, path);
+    const Environment environment(machine_, path, rope_);
     drawing_.ends = runtime::end_of_turn_tokens(*environment.tokenizer);
     WatchedMethod method(method_, environment, audit_);
     if (room_ == 0)
       room_ = usual_room(environment.model->config().max_positions, snapshot ? snapshot->token_count() : 0);
     PlannedRun planned{path, session_, {method_}, room_, 0};
-    if (snapshot) add_saved(environment, *snapshot, planned);
+    if (snapshot) {
+      add_saved(environment, *snapshot, planned);
+    } else {
+      environment.model->expect_positions(planned.tokens);
+    }
     limit_ = planned.tokens;
     plan_ = announce_plan(environment, planned, machine_profile(machine_.profile));
 
@@ -190,6 +197,7 @@ class ChatCommand : public Command {
   AttentionOptions attention_;
   AuditChoices audit_;
   MachineOptions machine_;
+  runtime::RopeOverrides rope_;
   runtime::SessionOptions session_;
   runtime::MethodOptions method_;
 

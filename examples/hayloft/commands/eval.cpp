@@ -11,6 +11,7 @@
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/rope.h"
 #include "examples/hayloft/options/session.h"
 #include "examples/hayloft/options/values.h"
 #include "examples/hayloft/reach.h"
@@ -48,12 +49,14 @@ class EvalCommand : public Command {
     app.footer(examples);
     ctx_sizes_ = {4096};
     add_model_option(app, model_, "the bundled needle model");
+    add_rope_options(app, rope_);
     add_context_lengths_option(app, ctx_sizes_);
     tasks_.add_options(app, options_);
     add_attention_options(app, attention_, {"dense", "sparq", "topk", "window"});
     add_prefill_options(app, options_.session);
     add_columns_option(app, options_.session.cache.columns);
     machine_.block_tokens = 0;
+    add_weights_option(app, machine_);
     add_machine_options(app, machine_);
     add_profile_option(app, machine_);
     add_output_options(app);
@@ -84,7 +87,7 @@ class EvalCommand : public Command {
     const std::string text = tasks_.read_text();
 
     tasks_.use_model(directory);
-    const Environment environment(machine_, directory);
+    const Environment environment(machine_, directory, rope_);
     report_.recipe = recipe(environment, directory);
     report_.effective_share = effective_percent_ / 100;
     if (!out_.empty()) file_.emplace(out_, report_.recipe);
@@ -112,7 +115,8 @@ class EvalCommand : public Command {
     runtime::eval::EvalRecipe recipe;
     recipe.version = HAYLOFT_VERSION;
     recipe.model = model_name(directory);
-    recipe.fingerprint = fmt::format("{:02x}", fmt::join(runtime::fingerprint(directory), ""));
+    recipe.fingerprint = fmt::format(
+        "{:02x}", fmt::join(runtime::fingerprint(directory, environment.model->config().rope_overrides), ""));
     recipe.device = environment.backend->name();
     recipe.threads = environment.threads.count();
     tasks_.enter(recipe, options_.samples);
@@ -130,6 +134,7 @@ class EvalCommand : public Command {
     const std::optional<runtime::plan::MachineProfile> profile = machine_profile(machine_.profile);
     std::set<std::int64_t> lengths;
     for (const auto& task : tasks) lengths.insert(task->ctx_size());
+    if (!lengths.empty()) environment.model->expect_positions(*lengths.rbegin());
     for (const std::int64_t length : lengths) {
       const runtime::SessionOptions session = runtime::eval::session_at(options_.session, length);
       announce_plan(environment, {directory, session, options_.methods, length, 0}, profile);
@@ -222,6 +227,7 @@ class EvalCommand : public Command {
   std::string (*format_)(const TextTable&) = aligned;
   AttentionOptions attention_;
   MachineOptions machine_;
+  runtime::RopeOverrides rope_;
   runtime::eval::EvalOptions options_;
   runtime::eval::EvalQuality plot_by_ = runtime::eval::EvalQuality::automatic;
 

@@ -8,6 +8,7 @@
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/rope.h"
 #include "examples/hayloft/options/session.h"
 #include "examples/hayloft/options/values.h"
 #include "examples/hayloft/reach.h"
@@ -43,6 +44,7 @@ class GenerateCommand : public Command {
   explicit GenerateCommand(CLI::App& app) : app_(&app) {
     app.footer(examples);
     add_model_option(app, model_, "");
+    add_rope_options(app, rope_);
     app.add_option("--context", saved_, "Saved context to continue, made by hayloft ingest")
         ->type_name("CTX.hay")
         ->take_last();
@@ -65,6 +67,7 @@ class GenerateCommand : public Command {
     add_prefill_options(app, session_);
     add_audit_options(app, audit_);
     add_columns_option(app, session_.cache.columns);
+    add_weights_option(app, machine_);
     add_machine_options(app, machine_);
     add_profile_option(app, machine_);
   }
@@ -92,14 +95,18 @@ class GenerateCommand : public Command {
       text = message(text, directory);
       drawing.sampling = sampling_for(*app_, sampling_, directory, machine_.verbose);
     }
-    const Environment environment(machine_, directory);
+    const Environment environment(machine_, directory, rope_);
     if (chat_) drawing.ends = runtime::end_of_turn_tokens(*environment.tokenizer);
     WatchedMethod method(method_, environment, audit_);
     const std::vector<std::int32_t> prompt =
         snapshot ? environment.tokenizer->encode_continuation(text) : environment.tokenizer->encode_prompt(text);
     if (prompt.empty()) fail("the prompt is empty: there is nothing to go on from");
     PlannedRun planned{directory, session_, {method_}, tokens_needed(static_cast<std::int64_t>(prompt.size())), 0};
-    if (snapshot) add_saved(environment, *snapshot, planned);
+    if (snapshot) {
+      add_saved(environment, *snapshot, planned);
+    } else {
+      environment.model->expect_positions(planned.tokens);
+    }
     plan_ = announce_plan(environment, planned, machine_profile(machine_.profile));
 
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
@@ -166,6 +173,7 @@ class GenerateCommand : public Command {
   AttentionOptions attention_;
   AuditChoices audit_;
   MachineOptions machine_;
+  runtime::RopeOverrides rope_;
   runtime::SessionOptions session_;
   runtime::MethodOptions method_;
 

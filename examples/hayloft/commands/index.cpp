@@ -3,6 +3,7 @@
 #include "examples/hayloft/options/attention.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/rope.h"
 #include "examples/hayloft/saved_context.h"
 #include "examples/hayloft/streams/environment.h"
 #include "examples/hayloft/streams/interrupt.h"
@@ -27,6 +28,8 @@ class IndexCommand : public Command {
     app.footer(examples);
     add_context_argument(app, context_, "Saved context, made by hayloft ingest");
     add_model_option(app, model_, "where it was when the context was made");
+    add_rope_options(app, rope_);
+    add_weights_option(app, machine_);
     add_machine_options(app, machine_);
     add_index_option(app, indices_);
   }
@@ -37,7 +40,7 @@ class IndexCommand : public Command {
 
   void run() override {
     const std::filesystem::path directory = [this] { return model_of(offload::Snapshot::open(context_), model_); }();
-    const Environment environment(machine_, directory);
+    const Environment environment(machine_, directory, rope_);
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
     std::optional<Progress> progress;
     runtime::IngestOptions options;
@@ -57,6 +60,7 @@ class IndexCommand : public Command {
   std::string model_;
   std::vector<std::string> indices_;
   MachineOptions machine_;
+  runtime::RopeOverrides rope_;
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/rope.h"
 #include "examples/hayloft/options/session.h"
 #include "examples/hayloft/options/values.h"
 #include "examples/hayloft/run_plan.h"
@@ -35,11 +36,13 @@ class IngestCommand : public Command {
   explicit IngestCommand(CLI::App& app) {
     app.footer(examples);
     add_model_option(app, model_, "the bundled needle model");
+    add_rope_options(app, rope_);
     app.add_option("-f,--file", files_, "Text to read, one file after another; - is standard input")
         ->type_name("FILE...")
         ->required();
     add_prefill_options(app, options_.session);
     add_columns_option(app, options_.session.cache.columns);
+    add_weights_option(app, machine_);
     add_machine_options(app, machine_);
     add_profile_option(app, machine_);
     CLI::Option* const save = app.add_option("--save", save_, "Context to make")->type_name("CTX.hay")->take_last();
@@ -66,7 +69,7 @@ class IngestCommand : public Command {
     const std::filesystem::path directory = model_or_bundled(model_);
     std::string text;
     for (const std::string& file : files_) text += read_text("--file", file);
-    const Environment environment(machine_, directory);
+    const Environment environment(machine_, directory, rope_);
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
     options_.indices = make_indices(indices_, environment.model->config().head_dim);
     const bool appending = !append_.empty();
@@ -114,6 +117,7 @@ class IngestCommand : public Command {
   std::string append_;
   std::vector<std::string> indices_;
   MachineOptions machine_;
+  runtime::RopeOverrides rope_;
   runtime::IngestOptions options_;
 };
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <optional>
 
@@ -7,6 +8,7 @@
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/rope.h"
 #include "examples/hayloft/options/session.h"
 #include "examples/hayloft/options/values.h"
 #include "examples/hayloft/reach.h"
@@ -41,6 +43,7 @@ class NeedleCommand : public Command {
     app.footer(examples);
     options_.ctx_sizes = {64 * 1024};
     add_model_option(app, model_, "the bundled needle model");
+    add_rope_options(app, rope_);
     app.add_option("--haystack", haystack_, "Text to hide needles in, a file or a folder [made by a grammar]")
         ->type_name("PATH")
         ->take_last();
@@ -55,6 +58,7 @@ class NeedleCommand : public Command {
     add_prefill_options(app, options_.session);
     add_columns_option(app, options_.session.cache.columns);
     machine_.block_tokens = 0;
+    add_weights_option(app, machine_);
     add_machine_options(app, machine_);
     add_profile_option(app, machine_);
     add_json_option(app, json_, "Write every question as JSON, to a file as they are answered");
@@ -83,7 +87,8 @@ class NeedleCommand : public Command {
     if (json.to_stdout()) table_.use_standard_error();
 
     const std::optional<runtime::plan::MachineProfile> profile = machine_profile(machine_.profile);
-    const Environment environment(machine_, directory);
+    const Environment environment(machine_, directory, rope_);
+    environment.model->expect_positions(*std::max_element(options_.ctx_sizes.begin(), options_.ctx_sizes.end()));
     for (const std::int64_t tokens : options_.ctx_sizes) {
       const runtime::SessionOptions session = runtime::eval::session_at(options_.session, tokens);
       plans_.push_back(announce_plan(environment, {directory, session, options_.methods, tokens, 0}, profile));
@@ -93,6 +98,7 @@ class NeedleCommand : public Command {
     report_.seed = options_.seed;
     report_.prefill = runtime::prefill_label(options_.session.prefill);
     report_.columns = offload::name(options_.session.cache.columns);
+    report_.weights = runtime::name(machine_.weights);
     const auto write_json = [&](bool complete) {
       report_.memory = environment.backend->memory();
       report_.complete = complete;
@@ -175,6 +181,7 @@ class NeedleCommand : public Command {
   std::string plot_;
   AttentionOptions attention_;
   MachineOptions machine_;
+  runtime::RopeOverrides rope_;
   runtime::eval::NeedleOptions options_;
 
   TableOutput table_;

@@ -6,6 +6,7 @@
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/rope.h"
 #include "examples/hayloft/options/session.h"
 #include "examples/hayloft/options/values.h"
 #include "examples/hayloft/run_plan.h"
@@ -35,6 +36,7 @@ class PlanCommand : public Command {
   explicit PlanCommand(CLI::App& app) {
     app.footer(examples);
     add_model_option(app, model_, "");
+    add_rope_options(app, rope_);
     add_text(
         app, "--shape", "LAYERS,HEADS,KV-HEADS,HEAD-DIM",
         [this](const std::string& text) {
@@ -54,6 +56,7 @@ class PlanCommand : public Command {
     add_attention_options(app, attention_, {"dense", "sparq", "topk", "window"});
     add_prefill_options(app, request_.session);
     add_columns_option(app, request_.session.cache.columns);
+    add_weights_option(app, machine_);
     add_machine_options(app, machine_);
     add_profile_option(app, machine_);
     add_json_option(app, json_, "Write the plan as JSON");
@@ -74,11 +77,12 @@ class PlanCommand : public Command {
     const TextOutput json(json_);
     json.check();
     if (model_.empty()) {
-      request_.weights = runtime::weight_sizes(request_.config, gpu::DType::f16);
+      request_.weights = runtime::weight_sizes(request_.config, gpu::DType::f16, machine_.weights);
     } else {
       const auto checkpoint = runtime::Checkpoint::open(model_);
       request_.config = checkpoint->config();
-      request_.weights = runtime::weight_sizes(*checkpoint);
+      runtime::set_rope(request_.config, rope_);
+      request_.weights = runtime::weight_sizes(*checkpoint, machine_.weights);
       request_.tokenizer_file_bytes = runtime::tokenizer_bytes(model_);
     }
     const offload::Threads threads(machine_.threads);
@@ -140,6 +144,7 @@ class PlanCommand : public Command {
   std::vector<std::int64_t> lengths_{std::int64_t{1} << 20};
   AttentionOptions attention_;
   MachineOptions machine_;
+  runtime::RopeOverrides rope_;
   runtime::plan::PlanRequest request_;
 };
 

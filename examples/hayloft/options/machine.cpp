@@ -85,6 +85,18 @@ void add_profile_option(CLI::App& app, MachineOptions& options) {
   advanced(app, Section::device, {"--profile"});
 }
 
+void add_weights_option(CLI::App& app, MachineOptions& options) {
+  using runtime::WeightForm;
+  add_choice<WeightForm>(
+      app, "--weights",
+      {{"stored", WeightForm::stored}, {"f16", WeightForm::f16}, {"q8", WeightForm::q8}, {"q4", WeightForm::q4}},
+      "How matrices lie in memory: as the model's files have them, in 16 bits, or those of 16 and 32 "
+      "bits quantised to 8 or 4 while they are read",
+      [&](WeightForm weights) { options.weights = weights; })
+      ->default_str("stored");
+  common(app, Section::model, {"--weights"});
+}
+
 void add_columns_option(CLI::App& app, offload::ColumnFormat& columns) {
   add_text(
       app, "--columns", "f16|int8|int4", [&columns](const std::string& text) { columns = column_format(text); },

@@ -6,6 +6,7 @@
 
 #include "gpu/device_options.h"
 #include "offload/store/layout.h"
+#include "runtime/checkpoint/weights.h"
 
 // What a command may use of the machine: memory, the device, threads.
 namespace hayloft::cli {
@@ -16,11 +17,13 @@ struct MachineOptions {
   gpu::CudaOptions cuda;          // what of it `--device cuda` takes
   std::uint64_t host_memory = 0;  // bytes for K and V; 0: what is free, less a tenth
   int block_tokens = 4096;        // 0, which cannot be asked for: a command chooses by the length of a context
+  runtime::WeightForm weights = runtime::WeightForm::stored;
   bool verbose = false;
   std::string profile;  // a file; empty: the one that hayloft link keeps
 };
 void add_machine_options(CLI::App& app, MachineOptions& options);
 void add_profile_option(CLI::App& app, MachineOptions& options);         // --profile
+void add_weights_option(CLI::App& app, MachineOptions& options);         // --weights, of commands that take a model
 void add_columns_option(CLI::App& app, offload::ColumnFormat& columns);  // --columns
 
 }  // namespace hayloft::cli

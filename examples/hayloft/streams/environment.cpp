@@ -60,6 +60,7 @@ std::optional<runtime::plan::MachineProfile> machine_profile(const std::string& 
 
 Environment::Environment(const MachineOptions& options)
     : kv_host(options.cuda.kv_host),
+      weights(options.weights),
       link(chosen_link(options)),
       threads(options.threads),
       backend(make_backend(options, threads, link, notes)),
@@ -69,10 +70,11 @@ Environment::Environment(const MachineOptions& options)
        format_bytes(arena->budget_bytes()));
 }
 
-Environment::Environment(const MachineOptions& options, const std::filesystem::path& model_path)
+Environment::Environment(const MachineOptions& options, const std::filesystem::path& model_path,
+                         const runtime::RopeOverrides& rope)
     : Environment(options) {
   tokenizer = std::make_unique<runtime::Tokenizer>(runtime::load_tokenizer(model_path));
-  model = std::make_unique<runtime::Model>(model_path, *backend);
+  model = std::make_unique<runtime::Model>(model_path, *backend, options.weights, rope);
   arena = std::make_unique<offload::Arena>(topology, arena_options(options, *backend));
   for (const std::string& line : model->notes()) note("note: {}\n", line);
   if (!options.verbose) return;

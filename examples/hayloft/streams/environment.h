@@ -27,9 +27,11 @@ struct Environment {
   // Without a model: what `attend` needs.
   explicit Environment(const MachineOptions& options);
   // The memory for keys and values is counted after the weights have taken theirs. Throws Error.
-  Environment(const MachineOptions& options, const std::filesystem::path& model_path);
+  Environment(const MachineOptions& options, const std::filesystem::path& model_path,
+              const runtime::RopeOverrides& rope = {});
 
-  gpu::KvHost kv_host;   // as asked for
+  gpu::KvHost kv_host;  // as asked for
+  runtime::WeightForm weights = runtime::WeightForm::stored;
   gpu::LinkChoice link;  // as a CUDA device is told; never automatic
   // What the backend had to say, which is printed at once: that memory could not be pinned.
   std::shared_ptr<std::vector<std::string>> notes = std::make_shared<std::vector<std::string>>();

@@ -1,10 +1,14 @@
 #include "gpu/cuda/kernels/elementwise.cuh"
 
+#include <vector>
+
 #include "gpu/cuda/api/refuse.h"
 #include "gpu/cuda/cuda_backend.h"
 #include "gpu/cuda/kernels/launch.h"
+#include "gpu/cuda/kernels/packed.h"
 #include "gpu/cuda/kernels/warp.cuh"
 #include "gpu/cuda/memory/upload.h"
+#include "gpu/table_row.h"
 
 namespace hayloft::gpu::cuda {
 namespace {
@@ -33,11 +37,24 @@ __global__ void add_kernel(float* y, const float* x, std::int64_t n) {
   for (std::int64_t i = global_thread(); i < n; i += all_threads()) y[i] += x[i];
 }
 
+__global__ void scale_kernel(float* x, std::int64_t n, float factor) {
+  for (std::int64_t i = global_thread(); i < n; i += all_threads()) x[i] *= factor;
+}
+
+__device__ float sigmoid(float x) {
+  const float e = expf(-fabsf(x));  // never overflows: for x < 0 the sigmoid is e / (1 + e) instead of 1 / (1 + e)
+  return (x < 0 ? e : 1.0f) / (1 + e);
+}
+
 __global__ void silu_mul_kernel(float* gate, const float* up, std::int64_t n) {
+  for (std::int64_t i = global_thread(); i < n; i += all_threads()) gate[i] = gate[i] * sigmoid(gate[i]) * up[i];
+}
+
+// (1 + tanh(u)) / 2 is the sigmoid of 2 u.
+__global__ void gelu_mul_kernel(float* gate, const float* up, std::int64_t n) {
   for (std::int64_t i = global_thread(); i < n; i += all_threads()) {
     const float x = gate[i];
-    const float e = expf(-fabsf(x));  // never overflows: for x < 0 the sigmoid is e / (1 + e) instead of 1 / (1 + e)
-    gate[i] = x * ((x < 0 ? e : 1.0f) / (1 + e)) * up[i];
+    gate[i] = x * sigmoid(x * (gelu_cubic * (x * x) + gelu_linear)) * up[i];
   }
 }
 
@@ -52,8 +69,8 @@ __global__ void flag_nonfinite_kernel(const float* x, std::int64_t n, std::int32
 // Grid: (T, parts of the heads). A thread rotates one pair of components in every so-manieth head of its token, by an
 // angle found once. In double until what is left of the angle is below one turn, so that a position of a million is as
 // exact as position one; half a turn then costs half a unit in f32's last place of it.
-__global__ void rope_kernel(float* x, int heads, int d, std::int64_t position, const float* inverse_frequency) {
-  const int half = d / 2;
+__global__ void rope_kernel(float* x, int heads, int d, std::int64_t position, const float* inverse_frequency, int half,
+                            float magnitude) {
   const int step = kThreads / half;
   const int pair = static_cast<int>(threadIdx.x) % half;
   const int first = static_cast<int>(threadIdx.x) / half;
@@ -63,6 +80,8 @@ __global__ void rope_kernel(float* x, int heads, int d, std::int64_t position, c
       static_cast<double>(position + blockIdx.x) * static_cast<double>(inverse_frequency[pair]) * half_turns;
   float sine, cosine;
   sin_cos_pi(static_cast<float>(angle - 2 * rint(angle / 2)), &sine, &cosine);
+  sine *= magnitude;
+  cosine *= magnitude;
   const int stride = step * static_cast<int>(gridDim.y);
   for (int head = first + step * static_cast<int>(blockIdx.y); head < heads; head += stride) {
     float* const at = x + (static_cast<std::int64_t>(blockIdx.x) * heads + head) * d + pair;
@@ -82,8 +101,17 @@ void CudaBackend::embed(const Matrix& table, const std::int32_t* tokens, int T, 
              ": the tokenizer does not belong to this model");
     }
   }
+  if (table.on_host) {
+    std::vector<float> rows(static_cast<std::size_t>(T) * static_cast<std::size_t>(table.cols));
+    threads_.parallel_for(T, 16, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t t = begin; t < end; ++t) read_row(table, tokens[t], rows.data() + t * table.cols);
+    });
+    upload(out, rows.data(), rows.size() * sizeof(float), stream);
+    return;
+  }
   const Scratch<std::int32_t> ids(context_, T, stream);
   upload(ids, tokens, static_cast<std::uint64_t>(T) * sizeof *tokens, stream);
+  if (table.type == DType::packed) return embed_packed(context_, table, ids, T, out, stream);
   const std::int64_t n = static_cast<std::int64_t>(T) * table.cols;
   with_type(table.type, [&]<class E>(const E*) {
     launch("embed", embed_kernel<E>, strided(context_.multiprocessors, n), stream, static_cast<const E*>(table.data),
@@ -107,6 +135,16 @@ void CudaBackend::silu_mul(float* gate, const float* up, std::int64_t n, Stream 
   launch("silu_mul", silu_mul_kernel, strided(context_.multiprocessors, n), stream, gate, up, n);
 }
 
+void CudaBackend::scale(float* x, std::int64_t n, float factor, Stream queue) {
+  const cudaStream_t stream = native(queue);
+  launch("scale", scale_kernel, strided(context_.multiprocessors, n), stream, x, n, factor);
+}
+
+void CudaBackend::gelu_mul(float* gate, const float* up, std::int64_t n, Stream queue) {
+  const cudaStream_t stream = native(queue);
+  launch("gelu_mul", gelu_mul_kernel, strided(context_.multiprocessors, n), stream, gate, up, n);
+}
+
 void CudaBackend::flag_nonfinite(const float* x, std::int64_t n, std::int32_t tag, std::int32_t* flag, Stream queue) {
   const cudaStream_t stream = native(queue);
   launch("flag_nonfinite", flag_nonfinite_kernel, strided(context_.multiprocessors, n), stream, x, n, tag, flag);
@@ -115,10 +153,11 @@ void CudaBackend::flag_nonfinite(const float* x, std::int64_t n, std::int32_t ta
 void CudaBackend::rope(float* x, int T, int heads, int d, std::int64_t position, const Rope& rope, Stream queue) {
   const cudaStream_t stream = native(queue);
   // A prompt has tokens enough to fill the device; a single one is spread over its heads.
-  const int per_block = kThreads / (d / 2);
+  const int pairs = rope.pairs_of(d);
+  const int per_block = kThreads / pairs;
   const unsigned parts = T >= 64 ? 1 : blocks_for(heads, per_block);
   launch("rope", rope_kernel, {dim3(static_cast<unsigned>(T), parts), dim3(kThreads)}, stream, x, heads, d, position,
-         rope.inverse_frequency);
+         rope.inverse_frequency, pairs, rope.magnitude);
 }
 
 }  // namespace hayloft::gpu::cuda

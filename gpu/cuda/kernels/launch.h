@@ -60,7 +60,7 @@ void with_type(DType type, const Body& body) {
       return body(static_cast<const float*>(nullptr));
     case DType::f16:
       return body(static_cast<const f16*>(nullptr));
-    case DType::packed:  // Backend::multiplies_packed
+    case DType::packed:  // gpu/cuda/kernels/packed.h
       break;
     case DType::bf16:
       return body(static_cast<const bf16*>(nullptr));

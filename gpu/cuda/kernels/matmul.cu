@@ -1,8 +1,12 @@
+#include <algorithm>
+
 #include "gpu/cuda/api/cublas.h"
 #include "gpu/cuda/cuda_backend.h"
 #include "gpu/cuda/kernels/elementwise.cuh"
 #include "gpu/cuda/kernels/launch.h"
+#include "gpu/cuda/kernels/packed.h"
 #include "gpu/cuda/kernels/warp.cuh"
+#include "gpu/device_plan.h"
 
 namespace hayloft::gpu::cuda {
 namespace {
@@ -112,28 +116,45 @@ bool aligned(const float* x, const T* w, int cols) {
 }
 
 // y [T][rows] = x [T][cols] W^T in row-major order is y^T = W x^T in the column-major one that BLAS thinks in.
-void multiply(const Context& context, cudaDataType type, const void* x, int T, const Matrix& w, float* y,
+// `stride` is that of y's rows.
+void multiply(const Context& context, cudaDataType type, const void* x, int T, const Matrix& w, float* y, int stride,
               cudaStream_t stream) {
   const float one = 1, zero = 0;
   if (stream != context.compute) context.order(stream, context.compute);
   {
     const std::lock_guard lock(context.cublas.mutex);
     check(context.cublas.functions.gemm_ex(context.cublas.handle, CUBLAS_OP_T, CUBLAS_OP_N, w.rows, T, w.cols, &one,
-                                           w.data, type, w.cols, x, type, w.cols, &zero, y, CUDA_R_32F, w.rows,
+                                           w.data, type, w.cols, x, type, w.cols, &zero, y, CUDA_R_32F, stride,
                                            CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
           "cublasGemmEx");
   }
   if (stream != context.compute) context.order(context.compute, stream);
 }
 
+// As multiply, with x in f16: as many rows of the matrix at a time as fit the panel, unpacked to f16.
+void multiply_panels(const Context& context, const f16* x, int T, const Matrix& w, float* y, cudaStream_t stream) {
+  const auto row_bytes = static_cast<std::int64_t>(w.cols) * static_cast<std::int64_t>(sizeof(f16));
+  const auto fitting = static_cast<std::int64_t>(cuda_panel_bytes) / (row_bytes * packed_tile_rows);
+  const int most =
+      static_cast<int>(std::max<std::int64_t>(1, std::min<std::int64_t>(fitting, w.rows))) * packed_tile_rows;
+  const int height = std::min(most, w.rows);
+  const Scratch<f16> panel(context, static_cast<std::int64_t>(height) * w.cols, stream);
+  for (int first = 0; first < w.rows; first += height) {
+    const int rows = std::min(height, w.rows - first);
+    unpack_rows(context, w, first, rows, panel, stream);
+    multiply(context, CUDA_R_16F, x, T, {panel.data(), DType::f16, rows, w.cols}, y + first, w.rows, stream);
+  }
+}
+
 }  // namespace
 
 // Inputs are f32. One token meets the weights in f32. Several go through tensor cores, which want both sides of one
 // type: inputs are rounded to that of the weights (relative error 2^-11 for f16, and 2^-8 for bf16), products and sums
-// stay f32. f32 weights are multiplied in f32.
+// stay f32. f32 weights are multiplied in f32. Packed weights are numbers of f16 when several tokens meet them.
 void CudaBackend::matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream queue) {
   const cudaStream_t stream = native(queue);
   if (T <= 0 || w.rows <= 0) return;
+  if (T == 1 && w.type == DType::packed) return multiply_packed(x, w, bias, y, stream);
   if (T == 1) {
     with_type(w.type, [&]<class E>(const E*) {
       const E* const weights = static_cast<const E*>(w.data);
@@ -150,20 +171,24 @@ void CudaBackend::matmul(const float* x, int T, const Matrix& w, const float* bi
            scales, bias);
   };
   if (w.type == DType::f32) {
-    multiply(context_, CUDA_R_32F, x, T, w, y, stream);
+    multiply(context_, CUDA_R_32F, x, T, w, y, w.rows, stream);
     finish(nullptr);
-  } else if (w.type == DType::f16) {
+  } else if (w.type == DType::f16 || w.type == DType::packed) {
     const Scratch<f16> converted(context_, inputs, stream);
     const Scratch<float> scales(context_, T, stream);
     launch("convert to f16", convert_to_f16, {dim3(static_cast<unsigned>(T)), dim3(kThreads)}, stream, x, w.cols,
            converted.data(), scales.data());
-    multiply(context_, CUDA_R_16F, converted, T, w, y, stream);
+    if (w.type == DType::f16) {
+      multiply(context_, CUDA_R_16F, converted, T, w, y, w.rows, stream);
+    } else {
+      multiply_panels(context_, converted, T, w, y, stream);
+    }
     finish(scales);
   } else {
     const Scratch<bf16> converted(context_, inputs, stream);
     launch("convert to bf16", convert_to_bf16, strided(context_.multiprocessors, inputs), stream, x, inputs,
            converted.data());
-    multiply(context_, CUDA_R_16BF, converted, T, w, y, stream);
+    multiply(context_, CUDA_R_16BF, converted, T, w, y, w.rows, stream);
     finish(nullptr);
   }
 }

@@ -18,6 +18,23 @@ std::uint16_t two_bytes(const std::uint8_t (&bytes)[2]) {
 float half(const std::uint8_t (&bytes)[2]) {
   return to_float(f16{two_bytes(bytes)});
 }
+
+// Scales that are products: the factor, and then the integer of each group.
+void put_factor(const std::uint8_t (&d)[2], Groups& groups) {
+  groups.scale_factor = f16{two_bytes(d)};
+}
+void put_scale(int group, int integer, Groups& groups) {
+  groups.scale_integer[group] = static_cast<std::int8_t>(integer);
+  groups.scale[group] = to_float(groups.scale_factor) * static_cast<float>(integer);
+}
+// And minima, whose factor the file has with the other sign.
+void put_minimum_factor(const std::uint8_t (&dmin)[2], Groups& groups) {
+  groups.minimum_factor = f16{static_cast<std::uint16_t>(two_bytes(dmin) ^ 0x8000u)};
+}
+void put_minimum(int group, int integer, Groups& groups) {
+  groups.minimum_integer[group] = static_cast<std::int8_t>(integer);
+  groups.minimum[group] = to_float(groups.minimum_factor) * static_cast<float>(integer);
+}
 std::int8_t code(int value) {
   return static_cast<std::int8_t>(value);
 }
@@ -48,13 +65,13 @@ int one_bit(const std::uint8_t (&bytes)[32], int element) {
 
 // Q4_K and Q5_K: eight scales and eight minima of 6 bits in 12 bytes. The first four lie whole in bytes 0 to 3 and 4 to
 // 7, whose upper two bits are those of the last four, which have their lower four bits in bytes 8 to 11.
-void unpack_scales(const std::uint8_t (&bytes)[12], float d, float dmin, Groups& groups) {
+void unpack_scales(const std::uint8_t (&bytes)[12], Groups& groups) {
   for (int i = 0; i < 4; ++i) {
     const int scale[2] = {bytes[i] & 63, (bytes[i + 8] & 15) | (bytes[i] >> 2 & 48)};
     const int minimum[2] = {bytes[i + 4] & 63, bytes[i + 8] >> 4 | (bytes[i + 4] >> 2 & 48)};
     for (int upper = 0; upper < 2; ++upper) {
-      groups.scale[i + 4 * upper] = d * static_cast<float>(scale[upper]);
-      groups.minimum[i + 4 * upper] = -(dmin * static_cast<float>(minimum[upper]));
+      put_scale(i + 4 * upper, scale[upper], groups);
+      put_minimum(i + 4 * upper, minimum[upper], groups);
     }
   }
 }
@@ -91,22 +108,22 @@ void unpack(const Q8_0& block, Groups& groups) {
 }
 
 void unpack(const Q2_K& block, Groups& groups) {
-  const float d = half(block.d);
-  const float dmin = half(block.dmin);
+  put_factor(block.d, groups);
+  put_minimum_factor(block.dmin, groups);
   for (int group = 0; group < 16; ++group) {
-    groups.scale[group] = d * static_cast<float>(block.scales[group] & 15);
-    groups.minimum[group] = -(dmin * static_cast<float>(block.scales[group] >> 4));
+    put_scale(group, block.scales[group] & 15, groups);
+    put_minimum(group, block.scales[group] >> 4, groups);
   }
   for (int i = 0; i < 256; ++i) groups.code[i] = code(two_bits(block.codes, i));
 }
 
 // Sixteen scales of 6 bits in 12 bytes: four low bits in the halves of the first eight, two high ones in the last four.
 void unpack(const Q3_K& block, Groups& groups) {
-  const float d = half(block.d);
+  put_factor(block.d, groups);
   for (int group = 0; group < 16; ++group) {
     const int low = group < 8 ? block.scales[group] & 15 : block.scales[group - 8] >> 4;
     const int high = block.scales[8 + group % 4] >> (group / 4 * 2) & 3;
-    groups.scale[group] = d * static_cast<float>((low | high << 4) - 32);
+    put_scale(group, (low | high << 4) - 32, groups);
   }
   for (int i = 0; i < 256; ++i) {
     groups.code[i] = code(two_bits(block.codes, i) - (one_bit(block.third_bits, i) ? 0 : 4));
@@ -114,21 +131,23 @@ void unpack(const Q3_K& block, Groups& groups) {
 }
 
 void unpack(const Q4_K& block, Groups& groups) {
-  unpack_scales(block.scales, half(block.d), half(block.dmin), groups);
+  put_factor(block.d, groups);
+  put_minimum_factor(block.dmin, groups);
+  unpack_scales(block.scales, groups);
   for (int i = 0; i < 256; ++i) groups.code[i] = code(nibble(block.codes, i));
 }
 
 void unpack(const Q5_K& block, Groups& groups) {
-  unpack_scales(block.scales, half(block.d), half(block.dmin), groups);
+  put_factor(block.d, groups);
+  put_minimum_factor(block.dmin, groups);
+  unpack_scales(block.scales, groups);
   for (int i = 0; i < 256; ++i) groups.code[i] = code(nibble(block.codes, i) | one_bit(block.fifth_bits, i) << 4);
 }
 
 // The lower four bits go by runs of 64 bytes: 64 elements in the low halves, the next 64 in the high ones.
 void unpack(const Q6_K& block, Groups& groups) {
-  const float d = half(block.d);
-  for (int group = 0; group < 16; ++group) {
-    groups.scale[group] = d * static_cast<float>(static_cast<std::int8_t>(block.scales[group]));
-  }
+  put_factor(block.d, groups);
+  for (int group = 0; group < 16; ++group) put_scale(group, static_cast<std::int8_t>(block.scales[group]), groups);
   for (int i = 0; i < 256; ++i) {
     const int byte = block.low[i / 128 * 64 + i % 64];
     const int low = i / 64 % 2 ? byte >> 4 : byte & 15;
@@ -142,11 +161,11 @@ void unpack(const Iq4Nl& block, Groups& groups) {
 }
 
 void unpack(const Iq4Xs& block, Groups& groups) {
-  const float d = half(block.d);
+  put_factor(block.d, groups);
   const int high = two_bytes(block.scales_high);
   for (int group = 0; group < 8; ++group) {
     const int low = block.scales_low[group / 2] >> (group % 2 * 4) & 15;
-    groups.scale[group] = d * static_cast<float>((low | (high >> (2 * group) & 3) << 4) - 32);
+    put_scale(group, (low | (high >> (2 * group) & 3) << 4) - 32, groups);
   }
   for (int i = 0; i < 256; ++i) {
     const int byte = block.codes[i / 32 * 16 + i % 16];

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "offload/half.h"
 #include "runtime/checkpoint/gguf/types.h"
 
 // The quantised blocks of GGUF, byte for byte as they lie in a file (ggml-common.h of ggml has the same), and one way
@@ -9,82 +10,86 @@
 //
 //   element = scale * code + minimum      (the minimum only in types that have one)
 //
-// with an integer code of at most 8 bits. Scales and minima are f32: products of the block's f16 scale and a group's
-// small integer one where a type has both.
+// with an integer code of at most 8 bits. Scales and minima are f32: products of an f16 factor of the block and a small
+// integer of the group in the types that have both.
 namespace hayloft::runtime::gguf {
 
 // A block taken apart. code: [elements]; scale, minimum: [elements / group]; minimum is not written by types without.
+// What scales and minima are products of is written by types whose `products` is true.
 struct Groups {
   std::int8_t code[256];
   float scale[16];
   float minimum[16];
+  f16 scale_factor{};
+  f16 minimum_factor{};
+  std::int8_t scale_integer[16];
+  std::int8_t minimum_integer[16];
 };
 
-// `bits` hold every code once the type's lowest code is subtracted, or once it is looked up where codes come from a
-// table (`table`, 16 entries, of 4-bit types).
+// `bits` hold every code plus `zero`, or the index of a code that comes from a table (iq4_table, mxfp4_table).
 struct Q4_0 {
-  static constexpr int elements = 32, group = 32, bits = 4;
-  static constexpr bool has_minimum = false;
+  static constexpr int elements = 32, group = 32, bits = 4, zero = 8;
+  static constexpr bool has_minimum = false, products = false;
   std::uint8_t d[2], low_high[16];
 };
 struct Q4_1 {
-  static constexpr int elements = 32, group = 32, bits = 4;
-  static constexpr bool has_minimum = true;
+  static constexpr int elements = 32, group = 32, bits = 4, zero = 0;
+  static constexpr bool has_minimum = true, products = false;
   std::uint8_t d[2], m[2], low_high[16];
 };
 struct Q5_0 {
-  static constexpr int elements = 32, group = 32, bits = 5;
-  static constexpr bool has_minimum = false;
+  static constexpr int elements = 32, group = 32, bits = 5, zero = 16;
+  static constexpr bool has_minimum = false, products = false;
   std::uint8_t d[2], fifth_bits[4], low_high[16];
 };
 struct Q5_1 {
-  static constexpr int elements = 32, group = 32, bits = 5;
-  static constexpr bool has_minimum = true;
+  static constexpr int elements = 32, group = 32, bits = 5, zero = 0;
+  static constexpr bool has_minimum = true, products = false;
   std::uint8_t d[2], m[2], fifth_bits[4], low_high[16];
 };
 struct Q8_0 {
-  static constexpr int elements = 32, group = 32, bits = 8;
-  static constexpr bool has_minimum = false;
+  static constexpr int elements = 32, group = 32, bits = 8, zero = 128;
+  static constexpr bool has_minimum = false, products = false;
   std::uint8_t d[2], codes[32];
 };
 struct Q2_K {
-  static constexpr int elements = 256, group = 16, bits = 2;
-  static constexpr bool has_minimum = true;
+  static constexpr int elements = 256, group = 16, bits = 2, zero = 0;
+  static constexpr bool has_minimum = true, products = true;
   std::uint8_t scales[16], codes[64], d[2], dmin[2];
 };
 struct Q3_K {
-  static constexpr int elements = 256, group = 16, bits = 3;
-  static constexpr bool has_minimum = false;
+  static constexpr int elements = 256, group = 16, bits = 3, zero = 4;
+  static constexpr bool has_minimum = false, products = true;
   std::uint8_t third_bits[32], codes[64], scales[12], d[2];
 };
 struct Q4_K {
-  static constexpr int elements = 256, group = 32, bits = 4;
-  static constexpr bool has_minimum = true;
+  static constexpr int elements = 256, group = 32, bits = 4, zero = 0;
+  static constexpr bool has_minimum = true, products = true;
   std::uint8_t d[2], dmin[2], scales[12], codes[128];
 };
 struct Q5_K {
-  static constexpr int elements = 256, group = 32, bits = 5;
-  static constexpr bool has_minimum = true;
+  static constexpr int elements = 256, group = 32, bits = 5, zero = 0;
+  static constexpr bool has_minimum = true, products = true;
   std::uint8_t d[2], dmin[2], scales[12], fifth_bits[32], codes[128];
 };
 struct Q6_K {
-  static constexpr int elements = 256, group = 16, bits = 6;
-  static constexpr bool has_minimum = false;
+  static constexpr int elements = 256, group = 16, bits = 6, zero = 32;
+  static constexpr bool has_minimum = false, products = true;
   std::uint8_t low[128], high[64], scales[16], d[2];
 };
 struct Iq4Nl {
-  static constexpr int elements = 32, group = 32, bits = 4;
-  static constexpr bool has_minimum = false;
+  static constexpr int elements = 32, group = 32, bits = 4, zero = 0;
+  static constexpr bool has_minimum = false, products = false;
   std::uint8_t d[2], low_high[16];
 };
 struct Iq4Xs {
-  static constexpr int elements = 256, group = 32, bits = 4;
-  static constexpr bool has_minimum = false;
+  static constexpr int elements = 256, group = 32, bits = 4, zero = 0;
+  static constexpr bool has_minimum = false, products = true;
   std::uint8_t d[2], scales_high[2], scales_low[4], codes[128];
 };
 struct Mxfp4 {
-  static constexpr int elements = 32, group = 32, bits = 4;
-  static constexpr bool has_minimum = false;
+  static constexpr int elements = 32, group = 32, bits = 4, zero = 0;
+  static constexpr bool has_minimum = false, products = false;
   std::uint8_t exponent, low_high[16];
 };
 

@@ -6,6 +6,7 @@
 
 #include "offload/error.h"
 #include "runtime/checkpoint/checkpoint_formats.h"
+#include "runtime/checkpoint/fused.h"
 #include "runtime/checkpoint/gguf/config.h"
 #include "runtime/checkpoint/gguf/file.h"
 
@@ -15,18 +16,26 @@ namespace {
 using Renamed = std::pair<std::string_view, std::string_view>;  // Hugging Face's name, GGUF's
 
 constexpr std::string_view layer_prefix = "model.layers.";
-constexpr std::array<Renamed, 11> in_layer = {{
+constexpr std::array<Renamed, 12> in_layer = {{
     {"input_layernorm", "attn_norm"},
+    {"self_attn.qkv_proj", "attn_qkv"},
     {"self_attn.q_proj", "attn_q"},
     {"self_attn.k_proj", "attn_k"},
     {"self_attn.v_proj", "attn_v"},
     {"self_attn.o_proj", "attn_output"},
     {"self_attn.q_norm", "attn_q_norm"},
     {"self_attn.k_norm", "attn_k_norm"},
-    {"post_attention_layernorm", "ffn_norm"},
     {"mlp.gate_proj", "ffn_gate"},
     {"mlp.up_proj", "ffn_up"},
+    {"mlp.gate_up_proj", "ffn_up"},
     {"mlp.down_proj", "ffn_down"},
+}};
+// The norm behind attention is that before the MLP where there are no others.
+constexpr std::array<Renamed, 1> norms_before = {{{"post_attention_layernorm", "ffn_norm"}}};
+constexpr std::array<Renamed, 3> norms_after = {{
+    {"post_attention_layernorm", "post_attention_norm"},
+    {"pre_feedforward_layernorm", "ffn_norm"},
+    {"post_feedforward_layernorm", "post_ffw_norm"},
 }};
 constexpr std::array<Renamed, 3> outside = {{
     {"model.embed_tokens", "token_embd"},
@@ -41,7 +50,7 @@ std::string_view find_name(const std::array<Renamed, N>& names, std::string_view
 }
 
 // "model.layers.3.mlp.up_proj.weight" to "blk.3.ffn_up.weight"; empty when GGUF has no name for it.
-std::string gguf_name(std::string_view name) {
+std::string gguf_name(std::string_view name, Norms norms) {
   std::string prefix;
   const bool layer = name.substr(0, layer_prefix.size()) == layer_prefix;
   if (layer) {
@@ -52,7 +61,10 @@ std::string gguf_name(std::string_view name) {
   }
   const std::size_t end = name.rfind('.');  // of ".weight" or ".bias"
   const std::string_view stem = name.substr(0, end);
-  const std::string_view renamed = layer ? find_name(in_layer, stem) : find_name(outside, stem);
+  std::string_view renamed = layer ? find_name(in_layer, stem) : find_name(outside, stem);
+  if (layer && renamed.empty()) {
+    renamed = norms == Norms::before ? find_name(norms_before, stem) : find_name(norms_after, stem);
+  }
   return renamed.empty() ? std::string() : prefix.append(renamed).append(name.substr(end));
 }
 
@@ -62,11 +74,14 @@ class GgufCheckpoint final : public Checkpoint {
 
   ModelConfig config() const override { return config_; }
 
-  bool contains(std::string_view name) const override { return file_.find(gguf_name(name)) != nullptr; }
+  bool contains(std::string_view name) const override { return file_.find(own_name(name)) != nullptr; }
   std::string path() const override { return file_.path().string(); }
 
   CheckpointTensor at(const std::string& name, std::initializer_list<int> shape) override {
-    const std::string own = gguf_name(name);
+    if (const auto part = fused_part(name, config_); part && shape.size() == 2) {
+      return rows_of(at(part->name, {part->fused_rows, *(shape.begin() + 1)}), *part);
+    }
+    const std::string own = own_name(name);
     const gguf::Tensor* tensor = file_.find(own);
     if (!tensor) {
       fail("{}: has no tensor {}, which its metadata call for", file_.path().string(), own.empty() ? name : own);
@@ -87,12 +102,14 @@ class GgufCheckpoint final : public Checkpoint {
   std::vector<std::string> unread() const override {
     std::vector<std::string> names;
     for (const auto& [name, tensor] : file_.tensors()) {
-      if (!read_.contains(name) && name != gguf::rope_factors_name) names.push_back(name);
+      if (!read_.contains(name) && !gguf::holds_rope_factors(name)) names.push_back(name);
     }
     return names;
   }
 
  private:
+  std::string own_name(std::string_view name) const { return gguf_name(name, config_.norms); }
+
   gguf::File file_;
   ModelConfig config_;
   std::set<std::string> read_;  // by their names here

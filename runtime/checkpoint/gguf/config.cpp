@@ -20,14 +20,20 @@ struct Architecture {
   const char* name;
   bool pairs;  // see rows_in_pairs
   bool qk_norm;
-  int rope_free_interval;  // every so many-th layer has no RoPE; 0: all have it
+  int rope_free_interval = 0;  // every so many-th layer has no RoPE; 0: all have it
+  Norms norms = Norms::before;
 };
 constexpr Architecture architectures[] = {
-    {"llama", true, false, 0},
-    {"qwen2", false, false, 0},
-    {"qwen3", false, true, 0},
+    {"llama", true, false},      {"mistral3", true, false},
+    {"qwen2", false, false},     {"qwen3", false, true},
+    {"phi3", false, false},      {"gemma3", false, true, 0, Norms::both},
+    {"granite", true, false},    {"olmo2", false, true, 0, Norms::after},
     {"smollm3", true, false, 4},
 };
+
+constexpr const char* llama3_factors = "rope_freqs.weight";
+constexpr const char* long_factors = "rope_factors_long.weight";
+constexpr const char* short_factors = "rope_factors_short.weight";
 
 const Architecture* find_architecture(std::string_view name) {
   for (const Architecture& architecture : architectures) {
@@ -42,8 +48,11 @@ class Reader {
   explicit Reader(const File& file) : file_(file), metadata_(file.metadata()) {
     prefix_ = metadata_.text("general.architecture");
     architecture_ = find_architecture(prefix_);
-    if (!architecture_)
-      metadata_.refuse("general.architecture", "llama, qwen2, qwen3 or smollm3 for hayloft to run it");
+    if (!architecture_) {
+      std::string names;
+      for (const Architecture& each : architectures) names += (names.empty() ? "" : ", ") + std::string(each.name);
+      metadata_.refuse("general.architecture", "one of " + names + " for hayloft to run it");
+    }
     prefix_ += '.';
   }
 
@@ -57,8 +66,11 @@ class Reader {
     config.output_bias = file_.find("blk.0.attn_output.bias");
     config.mlp_bias = file_.find("blk.0.ffn_gate.bias");
     config.qk_norm = architecture_->qk_norm;
+    config.norms = architecture_->norms;
+    read_parts(config);
     read_layers(config);
     read_rope(config);
+    set_rope(config);
     config.eos_tokens = end_tokens(metadata_);
     return config;
   }
@@ -105,53 +117,131 @@ class Reader {
     config.vocab_size = static_cast<int>(embedding->shape[0]);
   }
 
+  bool is(std::string_view name) const { return name == architecture_->name; }
+  float number(const char* name, double absent) const {
+    return static_cast<float>(metadata_.positive_or(key(name), absent));
+  }
+
+  void read_parts(ModelConfig& config) const {
+    if (is("phi3")) config.fused = true;
+    if (is("olmo2")) config.qk_norm_whole = true;
+    if (is("gemma3")) {
+      config.activation = Activation::gelu_tanh;
+      config.embedding_scale = std::sqrt(static_cast<float>(config.hidden_size));
+      // The queries' scale of the 27B, which has 62 layers, is that of hidden_size / heads; a file does not say so.
+      const int width = config.layers == 62 ? config.hidden_size / config.query_heads : config.head_dim;
+      config.attention_scale = 1 / std::sqrt(static_cast<float>(width));
+      for (const char* cap : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+        if (metadata_.contains(key(cap))) metadata_.refuse(key(cap), "absent: caps are not supported");
+      }
+    }
+    if (is("granite")) {
+      config.embedding_scale = number("embedding_scale", 1);
+      config.residual_scale = number("residual_scale", 1);
+      config.attention_scale = metadata_.contains(key("attention.scale")) ? number("attention.scale", 1) : 0;
+      config.logit_scale = 1 / number("logit_scale", 1);
+    }
+  }
+
   void read_layers(ModelConfig& config) const {
     const auto layers = static_cast<std::size_t>(config.layers);
-    // Of these architectures none slides unless the file says so, and then every layer does.
-    config.sliding_window.assign(layers, metadata_.integer_or(key("attention.sliding_window"), 0, 0, most_tokens));
+    std::int64_t window = metadata_.integer_or(key("attention.sliding_window"), 0, 0, most_tokens);
+    if (is("phi3") && window >= config.max_positions) window = 0;  // it hides nothing
+    // Of the other architectures none slides unless the file says so, and then every layer does.
+    config.sliding_window.assign(layers, window);
+    if (is("gemma3")) read_pattern(config);
     config.rope.assign(layers, true);
     const auto interval = static_cast<std::size_t>(architecture_->rope_free_interval);
     for (std::size_t layer = 0; interval > 0 && layer < layers; ++layer)
       config.rope[layer] = (layer + 1) % interval != 0;
   }
 
+  // Which layers slide: listed, or all but every so many-th.
+  void read_pattern(ModelConfig& config) const {
+    const std::string name = key("attention.sliding_window_pattern");
+    const Value* value = metadata_.find(name);
+    if (value && std::get_if<Array>(value)) {
+      const std::vector<std::int64_t> slides = metadata_.integers(name);
+      if (slides.size() != config.sliding_window.size())
+        metadata_.refuse(name, fmt::format("a list of {} numbers, one for each layer", config.layers));
+      for (std::size_t layer = 0; layer < slides.size(); ++layer) {
+        if (slides[layer] == 0) config.sliding_window[layer] = 0;
+      }
+      return;
+    }
+    const auto interval = static_cast<std::size_t>(metadata_.integer_or(name, 6, 1, most_layers));
+    for (std::size_t layer = interval - 1; layer < config.sliding_window.size(); layer += interval) {
+      config.sliding_window[layer] = 0;
+    }
+  }
+
   void read_rope(ModelConfig& config) const {
-    const std::int64_t rotated = metadata_.integer_or(key("rope.dimension_count"), config.head_dim, 1, most_width);
-    if (rotated != config.head_dim) {
-      metadata_.refuse(key("rope.dimension_count"), fmt::format("{}, all of a head", config.head_dim));
+    RopeParameters& rope = config.global_rope;
+    rope.dimensions =
+        static_cast<int>(metadata_.integer_or(key("rope.dimension_count"), config.head_dim, 2, config.head_dim));
+    if (rope.dimensions % 2 != 0) metadata_.refuse(key("rope.dimension_count"), "an even number");
+    rope.base = number("rope.freq_base", 1e4);
+    if (is("gemma3")) {
+      config.local_rope = {.base = number("rope.freq_base_swa", 1e4), .dimensions = rope.dimensions};
     }
-    const float base = static_cast<float>(metadata_.positive_or(key("rope.freq_base"), 1e4));
-    config.inverse_frequency.resize(static_cast<std::size_t>(config.head_dim / 2));
-    for (int i = 0; i < config.head_dim / 2; ++i) {
-      // As for a config.json: the power in f64 of operands in f32, then rounded.
-      const float exponent = static_cast<float>(2 * i) / static_cast<float>(config.head_dim);
-      config.inverse_frequency[static_cast<std::size_t>(i)] =
-          1.0f / static_cast<float>(std::pow(double{base}, double{exponent}));
+    rope.original_positions =
+        metadata_.integer_or(key("rope.scaling.original_context_length"), config.max_positions, 0, most_tokens);
+    read_scaling(config);
+    rope.divisors = factors(llama3_factors, rope.dimensions / 2);
+    if (is("mistral3")) {
+      config.query_log_scale =
+          metadata_.contains(key("attention.temperature_scale")) ? number("attention.temperature_scale", 1) : 0;
+      config.query_scale_positions = std::max<std::int64_t>(rope.original_positions, 1);
     }
-    scale_rope(config);
-    divide_by_factors(config);
   }
 
-  void scale_rope(ModelConfig& config) const {
+  void read_scaling(ModelConfig& config) const {
+    RopeParameters& rope = config.global_rope;
     const std::string_view type = metadata_.text_or(key("rope.scaling.type"), "none");
-    const float older = static_cast<float>(metadata_.positive_or(key("rope.scale_linear"), 1));
-    if (type == "linear" || (type == "none" && older != 1)) {
-      const float factor = static_cast<float>(metadata_.positive_or(key("rope.scaling.factor"), older));
-      for (float& frequency : config.inverse_frequency) frequency /= factor;
+    const double older = metadata_.positive_or(key("rope.scale_linear"), 1);
+    if (file_.find(long_factors)) {  // which is what llama.cpp goes by
+      rope.scaling = RopeScaling::longrope;
+      rope.long_factors = factors(long_factors, rope.dimensions / 2);
+      rope.short_factors = factors(short_factors, rope.dimensions / 2);
+      if (rope.short_factors.empty()) fail("{}: has {} and no {}", metadata_.file(), long_factors, short_factors);
+      rope.attention_factor = number("rope.scaling.attn_factor", 1);
+    } else if (type == "linear" || (type == "none" && older != 1)) {
+      rope.scaling = RopeScaling::linear;
+      rope.factor = metadata_.positive_or(key("rope.scaling.factor"), older);
+      // The context length of a file counts the scaling in.
+      rope.original_positions =
+          static_cast<std::int64_t>(std::round(static_cast<double>(config.max_positions) / rope.factor));
+    } else if (type == "yarn") {
+      rope.scaling = RopeScaling::yarn;
+      rope.factor = metadata_.positive(key("rope.scaling.factor"));
+      rope.beta_fast = number("rope.scaling.yarn_beta_fast", 32);
+      rope.beta_slow = number("rope.scaling.yarn_beta_slow", 1);
+      if (metadata_.contains(key("rope.scaling.yarn_attn_factor"))) {
+        rope.attention_factor = number("rope.scaling.yarn_attn_factor", 1);
+      }
+      if (metadata_.contains(key("rope.scaling.yarn_log_multiplier"))) {
+        rope.mscale = 1;
+        rope.mscale_all = number("rope.scaling.yarn_log_multiplier", 1);
+      }
+      if (rope.original_positions < 1) metadata_.refuse(key("context_length"), "there, for YaRN goes by it");
     } else if (type != "none") {
-      metadata_.refuse(key("rope.scaling.type"), "none or linear");
+      metadata_.refuse(key("rope.scaling.type"), "none, linear, yarn or, with factors, longrope");
     }
   }
 
-  void divide_by_factors(ModelConfig& config) const {
-    const Tensor* factors = file_.find(rope_factors_name);
-    if (!factors) return;
-    if (factors->type != TensorType::f32 || factors->shape != std::vector<std::int64_t>{config.head_dim / 2}) {
-      fail("{}: {} must be {} numbers in F32", metadata_.file(), rope_factors_name, config.head_dim / 2);
+  // Empty where there is no such tensor.
+  std::vector<float> factors(const char* name, int count) const {
+    const Tensor* tensor = file_.find(name);
+    if (!tensor) return {};
+    if (tensor->type != TensorType::f32 || tensor->shape != std::vector<std::int64_t>{count}) {
+      fail("{}: {} must be {} numbers in F32", metadata_.file(), name, count);
     }
-    std::vector<float> divisors(config.inverse_frequency.size());
-    dequantise(factors->type, factors->data, divisors.data());
-    for (std::size_t i = 0; i < divisors.size(); ++i) config.inverse_frequency[i] /= divisors[i];
+    std::vector<float> numbers(static_cast<std::size_t>(count));
+    dequantise(tensor->type, tensor->data, numbers.data());
+    for (const float each : numbers) {
+      if (!(each > 0)) fail("{}: {} holds {}, but divisors are above zero", metadata_.file(), name, each);
+    }
+    return numbers;
   }
 
   const File& file_;
@@ -164,6 +254,10 @@ class Reader {
 
 ModelConfig read_config(const File& file) {
   return Reader(file).read();
+}
+
+bool holds_rope_factors(std::string_view tensor) {
+  return tensor == llama3_factors || tensor == long_factors || tensor == short_factors;
 }
 
 bool rows_in_pairs(const ModelConfig& config) {

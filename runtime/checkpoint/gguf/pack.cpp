@@ -10,35 +10,19 @@
 namespace hayloft::runtime::gguf {
 namespace {
 
-using Table = std::array<std::int8_t, 16>;
-
-constexpr Table around_zero = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
-
-Table table_of(TensorType type) {
-  Table table = {};
-  switch (type) {
-    case TensorType::q4_0:
-    case TensorType::q3_k:
-      return around_zero;
-    case TensorType::iq4_nl:
-    case TensorType::iq4_xs:
-      std::copy(std::begin(iq4_table), std::end(iq4_table), table.begin());
-      return table;
-    case TensorType::mxfp4:
-      std::copy(std::begin(mxfp4_table), std::end(mxfp4_table), table.begin());
-      return table;
-    default:
-      return gpu::packed_identity;
-  }
-}
-
 template <class Block>
 gpu::Packing packing(TensorType type) {
   gpu::Packing packing;
-  packing.bits = Block::bits <= 4 ? 4 : 8;
-  packing.group = Block::group;
+  packing.bits = Block::bits;
+  packing.zero = Block::zero;
   packing.minimum = Block::has_minimum;
-  if (packing.bits == 4) packing.table = table_of(type);
+  packing.products = Block::products;
+  const auto take = [&](const std::int8_t(&table)[16]) {
+    packing.by_table = true;
+    std::copy(std::begin(table), std::end(table), packing.table.begin());
+  };
+  if (type == TensorType::iq4_nl || type == TensorType::iq4_xs) take(iq4_table);
+  if (type == TensorType::mxfp4) take(mxfp4_table);
   return packing;
 }
 
@@ -46,43 +30,57 @@ gpu::Packing packing(TensorType type) {
 class Encoder {
  public:
   explicit Encoder(const gpu::Packing& packing) {
-    for (int value = -128; value < 128; ++value) codes_[at(value)] = static_cast<std::uint8_t>(value);
-    if (packing.bits == 8) return;
-    for (int code = 15; code >= 0; --code) {
-      codes_[at(packing.table[static_cast<std::size_t>(code)])] = static_cast<std::uint8_t>(code);
+    for (int code = (1 << packing.bits) - 1; code >= 0; --code) {
+      codes_[at(packing.value(static_cast<unsigned>(code)))] = static_cast<std::uint8_t>(code);
     }
   }
-  std::uint32_t operator()(std::int8_t value) const { return codes_[at(value)]; }
+  std::uint8_t operator()(std::int8_t value) const { return codes_[at(value)]; }
 
  private:
-  static std::size_t at(int value) { return static_cast<std::size_t>(value + 128); }
-  std::array<std::uint8_t, 256> codes_;
+  static std::uint8_t at(int value) { return static_cast<std::uint8_t>(value); }  // -128 comes behind 127
+  std::array<std::uint8_t, 256> codes_{};
 };
 
-bool put_half(float value, std::byte* at) {
-  const f16 half = to_f16(value);
+bool put_half(f16 half, std::byte* at) {
   std::memcpy(at, &half, sizeof half);
   return std::isfinite(to_float(half));
 }
 
-// One block of one row into the chunks from `chunk` on.
+// The scales and minima of one chunk of a row, from group `first` of a block on.
 template <class Block>
-bool pack_block(const Groups& groups, const Encoder& encode, const gpu::Packing& packing, int row, std::byte* chunk) {
-  constexpr int bits = Block::bits <= 4 ? 4 : 8;
-  constexpr int per_word = 32 / bits;
+bool pack_scales(const Groups& groups, const gpu::Packing& packing, int first, int row, std::byte* scales) {
+  std::byte* const minima = scales + packing.scale_bytes();
   bool fits = true;
-  for (int g = 0; g < Block::elements / Block::group; ++g, chunk += packing.chunk_bytes()) {
-    const std::int8_t* const codes = groups.code + g * Block::group;
-    for (int w = 0; w < packing.words(); ++w) {
-      std::uint32_t word = 0;
-      for (int i = 0; i < per_word; ++i) word |= encode(codes[w * per_word + i]) << (i * bits);
-      std::memcpy(chunk + 4 * (w * gpu::packed_tile_rows + row), &word, sizeof word);
+  for (int g = 0; g < packing.groups(); ++g) {
+    const int at = g * gpu::packed_tile_rows + row;
+    if constexpr (Block::products) {
+      std::memcpy(scales + at, groups.scale_integer + first + g, 1);
+      if constexpr (Block::has_minimum) std::memcpy(minima + at, groups.minimum_integer + first + g, 1);
+    } else {
+      fits &= put_half(to_f16(groups.scale[first + g]), scales + 2 * at);
+      if constexpr (Block::has_minimum) fits &= put_half(to_f16(groups.minimum[first + g]), minima + 2 * at);
     }
-    std::byte* const scales = chunk + 4 * packing.words() * gpu::packed_tile_rows;
-    fits &= put_half(groups.scale[g], scales + 2 * row);
-    if constexpr (Block::has_minimum) {
-      fits &= put_half(groups.minimum[g], scales + 2 * (gpu::packed_tile_rows + row));
-    }
+  }
+  return fits;
+}
+
+// The block of one row that begins at `column` of a tile.
+template <class Block>
+bool pack_block(const Groups& groups, const Encoder& encode, const gpu::Packing& packing, int row, std::int64_t column,
+                std::byte* tile) {
+  bool fits = true;
+  if constexpr (Block::products) {
+    static_assert(Block::elements == gpu::packed_head_columns);
+    std::byte* const head = tile + packing.head_offset(column) + 2 * row;
+    fits &= put_half(groups.scale_factor, head);
+    if (Block::has_minimum) fits &= put_half(groups.minimum_factor, head + 2 * gpu::packed_tile_rows);
+  }
+  std::byte* chunk = tile + packing.chunk_offset(column);
+  for (int i = 0; i < Block::elements; i += gpu::packed_chunk_columns, chunk += packing.chunk_bytes()) {
+    std::uint8_t codes[gpu::packed_chunk_columns];
+    std::transform(groups.code + i, groups.code + i + gpu::packed_chunk_columns, codes, encode);
+    gpu::put_codes(packing, codes, row, chunk);
+    fits &= pack_scales<Block>(groups, packing, i / Block::group, row, chunk + packing.code_bytes());
   }
   return fits;
 }
@@ -95,13 +93,11 @@ bool pack_rows(TensorType type, std::span<const std::byte* const> rows, std::int
   Groups groups;
   for (std::size_t row = 0; row < rows.size(); ++row) {
     const std::byte* in = rows[row];
-    std::byte* chunk = out;
     for (std::int64_t col = 0; col < cols; col += Block::elements, in += sizeof(Block)) {
       Block block;
       std::memcpy(&block, in, sizeof block);
       unpack(block, groups);
-      fits &= pack_block<Block>(groups, encode, form, static_cast<int>(row), chunk);
-      chunk += static_cast<std::size_t>(Block::elements / Block::group) * form.chunk_bytes();
+      fits &= pack_block<Block>(groups, encode, form, static_cast<int>(row), col, out);
     }
   }
   return fits;
@@ -111,7 +107,10 @@ bool pack_rows(TensorType type, std::span<const std::byte* const> rows, std::int
 
 std::optional<gpu::Packing> packing_of(TensorType type) {
   std::optional<gpu::Packing> found;
-  with_block(type, [&]<class Block>(Block) { found = packing<Block>(type); });
+  with_block(type, [&]<class Block>(Block) {
+    found = packing<Block>(type);
+    static_assert(gpu::Packing{Block::bits}.group() == Block::group);
+  });
   return found;
 }
 

@@ -14,8 +14,7 @@ constexpr std::size_t kSegmentFrom = 64;
 }  // namespace
 
 TokenId Bpe::find(std::string_view text) const {
-  const auto it = ids_.find(text);
-  return it == ids_.end() ? -1 : it->second;
+  return ids_.find(text);
 }
 
 const std::string* Bpe::text(TokenId id) const {

@@ -5,11 +5,11 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "runtime/tokenizer/bpe/cache.h"
 #include "runtime/tokenizer/bpe/merges.h"
+#include "runtime/tokenizer/bpe/text_ids.h"
 
 namespace hayloft::runtime {
 
@@ -77,8 +77,8 @@ class Bpe {
   std::string prefix_, suffix_;  // continuing_subword_prefix, end_of_word_suffix
   TokenId unknown_ = -1;
 
-  std::vector<std::string> texts_;                     // by id; an id that is not in use has an empty text
-  std::unordered_map<std::string_view, TokenId> ids_;  // keys view texts_
+  std::vector<std::string> texts_;  // by id; an id that is not in use has an empty text
+  TextIds ids_{texts_};
   std::vector<TokenId> characters_;   // the symbol of each character of the basic plane, -1 if there is none
   std::array<TokenId, 256> letters_;  // the symbol of each byte (byte level), -1 if there is none
   std::array<TokenId, 256> bytes_;    // <0x00> to <0xFF>, -1 if there is none

@@ -84,7 +84,7 @@ void Bpe::read_texts(const Field& vocab) {
 
 void Bpe::index(TokenId id) {
   const std::string& text = texts_[static_cast<std::size_t>(id)];
-  if (!ids_.emplace(text, id).second) return;
+  if (!ids_.add(id)) return;
   const Utf8Char first = utf8_at(text, 0);
   if (first.length == text.size() && first.code < kBasicPlane) characters_[first.code] = id;
 }

@@ -141,6 +141,51 @@ TEST_F(CpuOps, AddAndSiluMulEqualTheOracleOverTheWholeRange) {
   });
 }
 
+TEST_F(CpuOps, GeluMulAndScaleEqualTheOracleOverTheWholeRange) {
+  for_each_target([&] {
+    std::vector<float> gate = normal(1003, 19, 4);
+    gate[0] = -1e30f;  // gelu vanishes
+    gate[1] = 1e30f;   // gelu is the identity
+    gate[2] = 0;
+    const auto up = normal(1003, 20);
+    auto y = gate;
+    backend->gelu_mul(y.data(), up.data(), 1003, {});
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      const double x = gate[i];
+      const double z = 2 * std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x);
+      const double expected = x / (1 + std::exp(-z)) * up[i];
+      // The argument is good to 4 roundings of itself, which exp turns into as many absolute ones; then as for silu.
+      const double relative = 2e-7 + eps * (4.5 * std::min(std::fabs(z), 90.0) + 6);
+      ASSERT_NEAR(y[i], expected, relative * std::fabs(expected) + 1e-34) << x;
+    }
+    y = up;
+    backend->scale(y.data(), 1003, 0.3f, {});
+    for (std::size_t i = 0; i < y.size(); ++i) ASSERT_EQ(y[i], up[i] * 0.3f);
+  });
+}
+
+TEST_F(CpuOps, RopeTurnsTheFirstComponentsAloneAndScalesThem) {
+  const int d = 32, pairs = 6, heads = 3, T = 150;
+  const std::vector<float> inverse_frequency = normal(pairs, 3, 0.2f);
+  auto x = normal(static_cast<std::size_t>(T * heads * d), 12);
+  const auto input = x;
+  backend->rope(x.data(), T, heads, d, 1000, {inverse_frequency.data(), pairs, 1.25f}, {});
+  for (int row = 0; row < T * heads; ++row) {
+    for (int i = 0; i < d; ++i) {
+      const auto at = static_cast<std::size_t>(row * d + i);
+      if (i >= 2 * pairs) {
+        ASSERT_EQ(x[at], input[at]);
+      } else if (i < pairs) {
+        const double angle = (1000.0 + row / heads) * inverse_frequency[static_cast<std::size_t>(i)];
+        const double a = input[at], b = input[at + pairs];
+        const double tolerance = 1.25 * 2 * eps * (std::fabs(a) + std::fabs(b));
+        ASSERT_NEAR(x[at], 1.25 * (a * std::cos(angle) - b * std::sin(angle)), tolerance);
+        ASSERT_NEAR(x[at + pairs], 1.25 * (b * std::cos(angle) + a * std::sin(angle)), tolerance);
+      }
+    }
+  }
+}
+
 TEST_F(CpuOps, RopeTurnsHalfSplitPairsExactlyEvenAtAMillion) {
   for (const int d : {8, 64, 80, 128}) {
     std::vector<float> inverse_frequency(static_cast<std::size_t>(d / 2));

@@ -97,6 +97,30 @@ TEST_F(ElementwiseTest, AddAndSiluMulEqualTheOracleOverTheWholeRange) {
   }
 }
 
+TEST_F(ElementwiseTest, GeluMulAndScaleEqualTheOracleOverTheWholeRange) {
+  std::vector<float> gate = normal(30003, 19, 4);
+  gate[0] = -1e30f;  // gelu vanishes
+  gate[1] = 1e30f;   // gelu is the identity
+  gate[2] = 0;
+  const auto up = normal(gate.size(), 20);
+  const auto n = static_cast<std::int64_t>(gate.size());
+  const gpu::Buffer y = upload(*cuda, gate);
+  const gpu::Buffer x = upload(*cuda, up);
+  cuda->gelu_mul(y.as<float>(), x.as<float>(), n, stream());
+  const auto product = download<float>(*cuda, y);
+  for (std::size_t i = 0; i < product.size(); ++i) {
+    const double g = gate[i];
+    const double z = 2 * std::sqrt(2 / std::acos(-1.0)) * (g + 0.044715 * g * g * g);
+    const double expected = g / (1 + std::exp(-z)) * up[i];
+    // The argument is good to 4 roundings of itself, which exp turns into as many absolute ones; then as for silu.
+    const double relative = eps * (4 * std::min(std::fabs(z), 90.0) + 6);
+    ASSERT_NEAR(product[i], expected, relative * std::fabs(expected) + 1e-36) << g;
+  }
+  cuda->scale(x.as<float>(), n, 0.3f, stream());
+  const auto scaled = download<float>(*cuda, x);
+  for (std::size_t i = 0; i < scaled.size(); ++i) ASSERT_EQ(scaled[i], up[i] * 0.3f);
+}
+
 TEST_F(ElementwiseTest, OneNonFiniteNumberLowersTheFlagToTheTagAndNeverRaisesIt) {
   for (const float bad : {std::nanf(""), infinity, -infinity}) {
     auto values = normal(40003, 13, 1e30f);
@@ -142,6 +166,25 @@ TEST_F(ElementwiseTest, RopeTurnsHalfSplitPairsExactlyEvenAtFourMillion) {
           }
         }
       }
+    }
+  }
+}
+
+TEST_F(ElementwiseTest, RopeTurnsTheFirstComponentsAloneAndScalesThem) {
+  const int d = 32, pairs = 6, heads = 3, T = 5;
+  std::vector<float> inverse_frequency = normal(pairs, 3, 0.2f);
+  const gpu::Buffer frequencies = upload(*cuda, inverse_frequency);
+  const auto input = normal(static_cast<std::size_t>(T * heads * d), 12);
+  const gpu::Buffer x = upload(*cuda, input);
+  cuda->rope(x.as<float>(), T, heads, d, 1000, {frequencies.as<float>(), pairs, 1.25f}, stream());
+  const auto y = download<float>(*cuda, x);
+  std::vector<float> expected = input;
+  cpu->rope(expected.data(), T, heads, d, 1000, {inverse_frequency.data(), pairs, 1.25f}, {});
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    if (static_cast<int>(i) % d >= 2 * pairs) {
+      ASSERT_EQ(y[i], input[i]);
+    } else {
+      ASSERT_NEAR(y[i], expected[i], 1e-6 * 1.25 * 8);
     }
   }
 }

@@ -64,7 +64,7 @@ ModelConfig small_config() {
   config.qkv_bias = config.output_bias = config.mlp_bias = config.qk_norm = true;
   config.sliding_window = {0};
   config.rope = {true};
-  config.inverse_frequency = {1.0f, 0.5f, 0.25f, 0.125f};
+  config.global_table.inverse_frequency = {1.0f, 0.5f, 0.25f, 0.125f};
   return config;
 }
 

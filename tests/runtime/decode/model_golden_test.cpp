@@ -76,6 +76,8 @@ class ModelGolden : public testing::TestWithParam<const char*> {
   std::unique_ptr<gpu::Backend> backend = gpu::make_cpu_backend(threads);
   offload::Arena arena{topology, {.budget_bytes = 64 << 20}};
   Model model{folder, *backend};
+
+  void SetUp() override { model.expect_positions(static_cast<std::int64_t>(golden.tokens.size())); }
 };
 
 TEST_P(ModelGolden, EveryPositionInOneChunk) {
@@ -114,7 +116,9 @@ TEST_P(ModelGolden, DecodingAfterAPrefillOfAnyLength) {
 
 INSTANTIATE_TEST_SUITE_P(Of, ModelGolden,
                          testing::Values("llama", "llama-llama3", "llama-linear-sharded", "mistral-sliding", "qwen2",
-                                         "qwen2-sliding", "qwen3", "smollm3"),
+                                         "qwen2-sliding", "qwen3", "smollm3", "gemma3", "gemma3-older", "phi3",
+                                         "phi3-short", "ministral3", "granite", "olmo2", "qwen2-yarn", "llama-yarn",
+                                         "llama-dynamic"),
                          test::by_value);
 
 }  // namespace

@@ -125,6 +125,23 @@ TEST(PlanOfAShape, KnowsLlama3BytesWithoutACheckpoint) {
   EXPECT_NEAR(static_cast<double>(memory.columns) / static_cast<double>(memory.store()), 1.0 / 3, 0.001);
 }
 
+TEST(PlanOfAShape, FitsALlama3On16GiBWith4BitWeightsAndItsEmbeddingBesideThem) {
+  PlanRequest request = llama_3_8b();
+  request.weights = weight_sizes(request.config, gpu::DType::f16, WeightForm::q4);
+  request.device_budget = std::uint64_t{16} << 30;
+  for (const std::int64_t tokens : {std::int64_t{128} << 10, std::int64_t{1} << 20}) {
+    request.tokens = tokens;
+    const Plan plan = make_plan(request, nullptr);
+    EXPECT_EQ(plan.shortfall, "");
+    EXPECT_EQ(plan.memory.embedding, std::uint64_t{128256} * 4096 * 5 / 8);  // 4 bits, and scale and minimum for 32
+    EXPECT_EQ(plan.memory.weights, request.weights.bytes - plan.memory.embedding);
+    EXPECT_LT(plan.memory.device(), std::uint64_t{8} << 30);
+    EXPECT_NE(plan_table(plan).find("left on the device"), std::string::npos);
+  }
+  request.device_budget = 0;  // the machine's memory is the device's
+  EXPECT_EQ(make_plan(request, nullptr).memory.weights, request.weights.bytes);
+}
+
 TEST(PlanOfAShape, RefusesShapesThatNoModelHas) {
   EXPECT_TRUE(test::refuses([] { config_of_shape({32, 32, 5, 128, 0, 0, 0}); }, {"--shape", "32", "5"}));
   EXPECT_TRUE(test::refuses([] { config_of_shape({32, 32, 8, 100, 0, 0, 0}); }, {"--shape", "head-dim 100"}));

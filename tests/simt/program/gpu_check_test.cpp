@@ -32,6 +32,7 @@ TEST_F(GpuCheckScript, AStepThatFailsIsShownAndDoesNotStopTheRest) {
             "tests: failed, exit code 1\nlink: failed, exit code 3\nneedle-256: passed\nneedle-256-cpu: passed\n"
             "bench-1280: passed\nbench-1280-sm: passed\nbench-1280-copy: passed\nbench-1280-both: passed\n"
             "needle-256-int4: failed, exit code 4\nneedle-256-int4-cpu: failed, exit code 4\n"
+            "needle-256-q4: passed\nneedle-256-q4-cpu: passed\n"
             "needle-256-staged: failed, exit code 4\n");
   EXPECT_EQ(found["failed_steps"], 5);
   EXPECT_EQ(found["steps"][0]["data"]["passed"], 1);
@@ -137,7 +138,7 @@ TEST_F(GpuCheckScript, ACardWithLessThan16GiBIsChecked) {
       "HAYLOFT_SIMT_MEMORY=14.6GiB HAYLOFT_SECONDS=100000 HAYLOFT_CHECK_NEEDLES=256 HAYLOFT_CHECK_DEPTHS=1 "
       "HAYLOFT_CHECK_BENCH=1280 HAYLOFT_CHECK_SHAPE=1,4,1,128 HAYLOFT_CHECK_METHOD=0.01 HAYLOFT_CHECK_BLOCK=128");
   const nlohmann::json found = report();
-  EXPECT_EQ(found["steps"].size(), 9u);
+  EXPECT_EQ(found["steps"].size(), 11u);
   for (const nlohmann::json& step : found["steps"]) {
     EXPECT_EQ(step["outcome"], "passed") << step["step"] << step["log_tail"];
     if (step["data"]["device"] != "cuda") continue;

@@ -1,0 +1,141 @@
+// Packed weights on the device: products, panels of a prompt and rows of an embedding, beside the CPU backend.
+#include <cmath>
+#include <limits>
+
+#include "gpu/table_row.h"
+#include "tests/gpu/cuda/backends.h"
+#include "tests/support/random_packed.h"
+
+namespace hayloft::testing {
+namespace {
+
+using test::all_packings;
+using test::RandomPacked;
+
+constexpr double eps = std::numeric_limits<float>::epsilon();
+
+class PackedTest : public CudaTest {
+ protected:
+  gpu::Matrix on_device(const RandomPacked& w) {
+    memory_.push_back(upload(*cuda, w.bytes));
+    gpu::Matrix matrix = w.matrix;
+    matrix.data = memory_.back().as<void>();
+    return matrix;
+  }
+
+  // y = W x + bias of both backends beside double, x `offset` elements behind an aligned address.
+  void expect_product(const RandomPacked& w, int T, bool biased, int offset = 0) {
+    const int rows = w.matrix.rows, cols = w.matrix.cols;
+    const auto x = normal(static_cast<std::size_t>(offset + T * cols), 100);
+    const auto bias = normal(static_cast<std::size_t>(rows), 101);
+    const gpu::Buffer inputs = upload(*cuda, x), added = upload(*cuda, bias);
+    const gpu::Buffer outputs = cuda->allocate(static_cast<std::uint64_t>(T * rows) * sizeof(float), cuda->stream());
+    cuda->matmul(inputs.as<float>() + offset, T, on_device(w), biased ? added.as<float>() : nullptr,
+                 outputs.as<float>(), cuda->stream());
+    const auto y = download<float>(*cuda, outputs);
+    std::vector<float> on_cpu(y.size());
+    cpu->matmul(x.data() + offset, T, w.matrix, biased ? bias.data() : nullptr, on_cpu.data(), {});
+    // Several tokens meet weights as numbers of f16, and are such numbers themselves: each half a unit off.
+    const double rounding = T > 1 ? 2 * 0x1p-11 : 0;
+    for (int t = 0; t < T; ++t) {
+      for (int row = 0; row < rows; ++row) {
+        double sum = biased ? bias[static_cast<std::size_t>(row)] : 0, magnitude = std::fabs(sum);
+        for (int i = 0; i < cols; ++i) {
+          const auto at = static_cast<std::size_t>(row * cols + i);
+          const double input = x[static_cast<std::size_t>(offset + t * cols + i)];
+          sum += input * w.weights[at];
+          magnitude += std::fabs(input) * w.magnitudes[at];
+        }
+        const auto at = static_cast<std::size_t>(t * rows + row);
+        const double sums = (cols + 4) * eps / 2;
+        ASSERT_NEAR(y[at], sum, (sums + rounding) * magnitude) << "T " << T << " row " << row;
+        ASSERT_NEAR(y[at], on_cpu[at], (2 * sums + rounding) * magnitude) << "T " << T << " row " << row;
+      }
+    }
+  }
+
+ private:
+  std::vector<gpu::Buffer> memory_;
+};
+
+TEST_F(PackedTest, ProductsAreTheCpusForEveryPackingAndNumberOfTokens) {
+  for (const auto& [name, packing] : all_packings()) {
+    SCOPED_TRACE(name);
+    const RandomPacked w(packing, 37, packing.products ? 256 : 96, 1);
+    for (const int T : {1, 2, 5}) expect_product(w, T, T % 2 == 1);
+  }
+}
+
+TEST_F(PackedTest, ProductsAreTheCpusForShapesThatFillNoBlock) {
+  for (const auto& [name, packing] : all_packings()) {
+    SCOPED_TRACE(name);
+    for (const int rows : {1, 16}) {
+      for (const int heads : {1, 3}) {
+        const RandomPacked w(packing, rows, packing.products ? 256 * heads : 32 * heads, 2);
+        for (const int T : {1, 3}) expect_product(w, T, false);
+      }
+    }
+  }
+}
+
+TEST_F(PackedTest, InputsMayLieAtAnyAddress) {
+  for (const auto& [name, packing] : all_packings()) {
+    SCOPED_TRACE(name);
+    const RandomPacked w(packing, 17, 256, 3);
+    for (const int T : {1, 2}) expect_product(w, T, true, 1);
+  }
+}
+
+TEST_F(PackedTest, APromptMeetsTheMatrixPanelByPanel) {
+  // 1024 rows of 16 K inputs are the 32 MiB of a panel.
+  const RandomPacked w({.bits = 4, .zero = 8}, 1045, 16384, 4);
+  const int rows = w.matrix.rows, cols = w.matrix.cols;
+  std::vector<float> x(static_cast<std::size_t>(2 * cols));  // one weight of each row for each token
+  x[5] = 1;
+  x[static_cast<std::size_t>(cols + 16000)] = 2;
+  const gpu::Buffer inputs = upload(*cuda, x);
+  const gpu::Buffer outputs = cuda->allocate(static_cast<std::uint64_t>(2 * rows) * sizeof(float), cuda->stream());
+  cuda->matmul(inputs.as<float>(), 2, on_device(w), nullptr, outputs.as<float>(), cuda->stream());
+  const auto y = download<float>(*cuda, outputs);
+  for (int row = 0; row < rows; ++row) {
+    const auto weight = [&](int col) {
+      return to_float(to_f16(w.weights[static_cast<std::size_t>(row * cols + col)]));
+    };
+    ASSERT_EQ(y[static_cast<std::size_t>(row)], weight(5)) << row;
+    ASSERT_EQ(y[static_cast<std::size_t>(rows + row)], 2 * weight(16000)) << row;
+  }
+}
+
+TEST_F(PackedTest, RowsOfAnEmbeddingAreTheWeightsWhereverItLies) {
+  const std::vector<std::int32_t> tokens = {36, 0, 17, 17, 5};
+  for (const auto& [name, packing] : all_packings()) {
+    SCOPED_TRACE(name);
+    constexpr int cols = 512;
+    const RandomPacked w(packing, 37, cols, 5);
+    gpu::Matrix in_host_memory = w.matrix;
+    in_host_memory.on_host = true;
+    for (const gpu::Matrix& table : {on_device(w), in_host_memory}) {
+      const gpu::Buffer out = cuda->allocate(tokens.size() * cols * sizeof(float), cuda->stream());
+      cuda->embed(table, tokens.data(), static_cast<int>(tokens.size()), out.as<float>(), cuda->stream());
+      const auto rows = download<float>(*cuda, out);
+      for (std::size_t t = 0; t < tokens.size(); ++t) {
+        for (std::size_t i = 0; i < cols; ++i) {
+          ASSERT_EQ(rows[t * cols + i], w.weights[static_cast<std::size_t>(tokens[t]) * cols + i]) << t << ' ' << i;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(PackedTest, APlainTableMayLieInHostMemory) {
+  const std::vector<f16> values = {to_f16(1), to_f16(2), to_f16(-3), to_f16(0.5f), to_f16(7), to_f16(-9)};
+  gpu::Matrix table{values.data(), gpu::DType::f16, 3, 2};
+  table.on_host = true;
+  const std::int32_t tokens[] = {2, 0};
+  const gpu::Buffer out = cuda->allocate(4 * sizeof(float), cuda->stream());
+  cuda->embed(table, tokens, 2, out.as<float>(), cuda->stream());
+  EXPECT_EQ(download<float>(*cuda, out), (std::vector<float>{7, -9, 1, 2}));
+}
+
+}  // namespace
+}  // namespace hayloft::testing
