@@ -193,6 +193,12 @@ void check_version(std::uint32_t version, const std::string& file) {
 
 }  // namespace
 
+std::int64_t Tensor::elements() const {
+  std::int64_t count = 1;
+  for (const std::int64_t n : shape) count *= n;
+  return count;
+}
+
 Parsed parse(std::span<const std::byte> image, const std::string& file) {
   if (image.size() < sizeof magic || std::memcmp(image.data(), magic, sizeof magic) != 0) {
     fail(

@@ -17,6 +17,8 @@ struct Tensor {
   TensorType type = TensorType::f32;
   std::vector<std::int64_t> shape;  // the slowest dimension first: a matrix is [rows][cols]
   std::span<const std::byte> data;
+
+  std::int64_t elements() const;
 };
 using Tensors = std::map<std::string, Tensor, std::less<>>;
 
