@@ -23,8 +23,8 @@
 namespace hayloft::gpu {
 
 // What gelu_mul's sigmoid takes of x and of x^3: 2 sqrt(2 / pi), and 0.044715 times that.
-inline constexpr float gelu_linear = 1.59576912f;
-inline constexpr float gelu_cubic = 0.0713548163f;
+inline constexpr float gelu_linear = 1.59576912f;   // of x
+inline constexpr float gelu_cubic = 0.0713548163f;  // of x^3
 
 // Types of the elements of weight matrices; `packed` ones are quantised, in the layout of gpu/packed.h.
 enum class DType : std::uint8_t { f32, f16, bf16, packed };

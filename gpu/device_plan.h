@@ -38,17 +38,19 @@ inline constexpr std::uint64_t cuda_panel_bytes = 32 * cuda_mebibyte;       // p
 // What a prompt is not read with less than: tiles of a few tokens, or buffers of a few rows, would take many times as
 // long.
 inline constexpr std::uint64_t cuda_least_stream_bytes = cuda_mebibyte;
-inline constexpr int cuda_least_tile_tokens = 32;
+inline constexpr int cuda_least_tile_tokens = 32;  // of a prompt, together
 
 // Prefill's attention goes through so many keys at a time, for so many tokens of a chunk of T as these bytes hold
 // products (f32) and weights (f16) of: as many as fill whole tiles of tensor cores where there are enough of them, so
 // that a chunk leaves no remainder of a few.
 inline constexpr int cuda_tile_keys = 1024;
-inline constexpr int cuda_tile_tokens = 128;
-inline constexpr int cuda_most_tile_tokens = 512;
+inline constexpr int cuda_tile_tokens = 128;       // what tiles are multiples of
+inline constexpr int cuda_most_tile_tokens = 512;  // in one
+// Bytes of a tile of so many tokens.
 inline std::uint64_t cuda_tile_bytes_of(int tokens, int query_heads) {
   return static_cast<std::uint64_t>(tokens) * static_cast<std::uint64_t>(query_heads) * cuda_tile_keys * 6;
 }
+// Tokens of the tiles that a chunk of T goes through, where a tile may take `bytes`.
 inline int cuda_tokens_of_tile(std::uint64_t bytes, int query_heads, int T) {
   const std::uint64_t fit = bytes / cuda_tile_bytes_of(1, query_heads);
   const int most = static_cast<int>(std::clamp<std::uint64_t>(fit, 1, cuda_most_tile_tokens));

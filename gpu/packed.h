@@ -28,8 +28,8 @@
 // and nothing is summed across lanes.
 namespace hayloft::gpu {
 
-inline constexpr int packed_tile_rows = 16;
-inline constexpr int packed_chunk_columns = 32;
+inline constexpr int packed_tile_rows = 16;      // rows of a tile
+inline constexpr int packed_chunk_columns = 32;  // columns whose codes lie together
 inline constexpr int packed_head_columns = 256;  // that one head stands for
 
 // How a matrix is packed. Sizes are in bytes; `cols` is a multiple of columns().
@@ -110,6 +110,7 @@ struct PackedGroup {
   float scale = 0;
   float minimum = 0;
 };
+// Of row `lane` of a tile, the group that holds `column`.
 inline PackedGroup group_at(const Packing& packing, const std::byte* tile, int lane, std::int64_t column) {
   const auto half = [](const std::byte* at) {
     f16 x;

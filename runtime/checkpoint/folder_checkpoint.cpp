@@ -95,7 +95,7 @@ const ModelConfig& FolderCheckpoint::own_config() {
 
 CheckpointTensor FolderCheckpoint::at(const std::string& usual_name, std::initializer_list<int> shape) {
   const std::string name = stored_name(usual_name);
-  if (!tensors_.contains(name) && shape.size() == 2) {
+  if (!tensors_.contains(name) && usual_name.find(".layers.") != std::string::npos && shape.size() == 2) {
     if (const auto part = fused_part(usual_name, own_config())) {
       return rows_of(at(part->name, {part->fused_rows, *(shape.begin() + 1)}), *part);
     }

@@ -55,7 +55,7 @@ struct Weights {
 // How matrices lie in memory: as the checkpoint has them, quantised ones packed (gpu/packed.h); all in f16; or packed
 // with 8 or 4 bits where the checkpoint has them in 16 or 32 (runtime/checkpoint/quantise.h) and rows are whole groups.
 enum class WeightForm : std::uint8_t { stored, f16, q8, q4 };
-const char* name(WeightForm form);
+const char* name(WeightForm form);  // as --weights takes it
 
 // Takes every tensor that `config`, the checkpoint's, calls for to the device. Throws Error naming tensor and file:
 // missing, truncated, wrong type, wrong shape.

@@ -116,8 +116,8 @@ void add_weights_option(CLI::App& app, MachineOptions& options) {
   add_choice<WeightForm>(
       app, "--weights",
       {{"stored", WeightForm::stored}, {"f16", WeightForm::f16}, {"q8", WeightForm::q8}, {"q4", WeightForm::q4}},
-      "How matrices lie in memory: as the model's files have them, in 16 bits, or those of 16 and 32 "
-      "bits quantised to 8 or 4 while they are read",
+      "Matrices in memory: as in the model's files, in 16 bits, or those of 16 and 32 bits quantised "
+      "while they are read",
       [&](WeightForm weights) { options.weights = weights; })
       ->default_str("stored");
   common(app, Section::model, {"--weights"});
