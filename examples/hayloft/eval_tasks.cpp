@@ -69,8 +69,8 @@ void EvalTasks::add_options(CLI::App& app, runtime::eval::EvalOptions& options) 
       "Do not compare the first steps with exact attention: no recall, mass and error");
   common(app, Section::text, {"--text", "--haystack", "--jsonl", "--chat-template"});
   advanced(app, Section::text, {"--squad", "--hotpotqa"});
-  common(app, Section::task, {"--tasks", "--samples", "--seed", "--digits"});
-  advanced(app, Section::task, {"--scored-tokens", "--agreement", "--no-recall"});
+  common(app, Section::task, {"--tasks", "--samples", "--seed"});
+  advanced(app, Section::task, {"--digits", "--scored-tokens", "--agreement", "--no-recall"});
 }
 
 void EvalTasks::check() {

@@ -9,7 +9,7 @@ namespace hayloft::testing {
 namespace {
 
 // All but 256 KiB of the device's budget is taken, so that rows of the store pass through the smallest buffers that
-// there are, of 1 MiB or 2,048 rows a head, which are used again and again.
+// there are, of some MiB or 4,096 rows a head, which are used again and again.
 class AttentionOrder : public CudaTest {
  protected:
   void SetUp() override {
@@ -25,10 +25,10 @@ class AttentionOrder : public CudaTest {
     simt::reset();
   }
 
-  static constexpr int heads = 2, query_heads = 2, d = 64, T = 4;
+  static constexpr int heads = 2, query_heads = 2, d = 256, T = 4;
 
   static CacheShape shape() {
-    return {.kv_heads = heads, .head_dim = d, .block_tokens = 16, .stored = 8000, .tail = 9, .seed = 21};
+    return {.kv_heads = heads, .head_dim = d, .block_tokens = 16, .stored = 16000, .tail = 9, .seed = 21};
   }
 
   gpu::Buffer taken_;
@@ -57,8 +57,8 @@ TEST_F(AttentionOrder, NeitherSeedNorMemoryChangesABit) {
       what.positions = device_lists.as<std::int32_t>();
       what.lists = heads;
       what.k = 90;
-      what.ranges[0] = {7970, 8009};
-      what.ranges[1] = {0, 7965};  // a second time what the lists name: no matter here
+      what.ranges[0] = {15970, 16009};
+      what.ranges[1] = {0, 15965};  // a second time what the lists name: no matter here
       what.alpha = alpha.as<float>();
       cuda->attend(cache.on_cuda(), device_q.as<float>(), query_heads, what, y.as<float>(), cuda->stream());
       cuda->attend_causal(cache.on_cuda(), device_prefill_q.as<float>(), T, query_heads, {}, prefill_y.as<float>(),
@@ -87,8 +87,8 @@ TEST_F(AttentionOrder, OnAPinnedStoreTheHostWaitsForNothing) {
   what.positions = lists.as<std::int32_t>();
   what.lists = heads;
   what.k = 3;
-  what.ranges[0] = {7998, 8009};
-  what.ranges[1] = {10, 7890};
+  what.ranges[0] = {15998, 16009};
+  what.ranges[1] = {10, 15890};
   what.alpha = alpha.as<float>();
   const std::int64_t before = simt::host_waits();
   cuda->attend(cache.on_cuda(), q.as<float>(), query_heads, what, y.as<float>(), cuda->stream());

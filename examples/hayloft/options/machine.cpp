@@ -120,7 +120,7 @@ void add_weights_option(CLI::App& app, MachineOptions& options) {
       "while they are read",
       [&](WeightForm weights) { options.weights = weights; })
       ->default_str("stored");
-  common(app, Section::model, {"--weights"});
+  advanced(app, Section::model, {"--weights"});
 }
 
 void add_columns_option(CLI::App& app, offload::ColumnFormat& columns) {
