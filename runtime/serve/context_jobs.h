@@ -22,8 +22,8 @@ struct ContextProgress {
   std::string problem;               // why it was given up; empty: it goes on, or waits
 };
 
-// Reads texts into saved contexts, one after another, on a thread of its own with the lowest priority, beside the
-// engine. Stopped, it leaves a checkpoint that the same text goes on from. Thread-safe.
+// Reads texts into saved contexts, one after another, on a thread of its own beside the engine, with the same
+// processors. Stopped, it leaves a checkpoint that the same text goes on from. Thread-safe.
 class ContextJobs {
  public:
   ContextJobs(const ModelSource& source, offload::Arena& arena, const Contexts& contexts, SessionOptions session,

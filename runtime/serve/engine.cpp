@@ -90,6 +90,7 @@ void Engine::run() {
       stopping = stopping_;
       for (SharedJob& job : arrived_) waiting_.push_back(std::move(job));
       arrived_.clear();
+      figures_.waiting = static_cast<int>(waiting_.size());  // idle() and the bound of the queue count them at once
       for (const std::string& name : std::exchange(forgotten_, {})) pool_.drop_context(name);
     }
     if (stopping) {
@@ -197,7 +198,7 @@ void Engine::start(const SharedJob& job) {
   if (!request.context.empty()) {
     Session session = opened(request.context);
     const std::int64_t context_tokens = session.tokens();
-    if (!request.echo) pool_.put(request.context, {}, session.fork());
+    if (!request.echo) keep(request.context, {}, [&] { return session.fork(); });
     job->start(std::move(session), context_tokens, 0);
     own_.cached_tokens += static_cast<std::uint64_t>(context_tokens);
     return;
@@ -215,7 +216,7 @@ bool Engine::advance(Job& job) {
     const bool kept_reading = job.reading() && !job.request().echo && job.to_read() >= options_.kept_reading;
     if (job.cancelled() && !kept_reading) {
       ++own_.cancelled;
-      keep(job);
+      keep_session(job);
       return true;
     }
     if (job.reading()) {
@@ -236,7 +237,7 @@ bool Engine::advance(Job& job) {
     if (!ended) return false;
     ++own_.finished;
     own_.generated_tokens += static_cast<std::uint64_t>(job.usage().completion_tokens);
-    keep(job);
+    keep_session(job);
     return true;
   } catch (const std::bad_alloc&) {
     fail_job(job, 507, "the system has no memory left for this request");
@@ -250,13 +251,23 @@ bool Engine::advance(Job& job) {
 // it had read all itself.
 void Engine::keep_boundary(const Job& job) {
   if (job.read() == 0) return;
-  pool_.put(job.request().context, std::span(job.request().tokens).first(job.read()), job.session().fork());
+  keep(job.request().context, std::span(job.request().tokens).first(job.read()), [&] { return job.session().fork(); });
 }
 
-void Engine::keep(Job& job) {
+void Engine::keep_session(Job& job) {
   const std::vector<std::int32_t> tokens = job.session_tokens();
   if (job.request().echo || tokens.size() < kWorthKeeping) return;
-  pool_.put(job.request().context, tokens, job.take_session());
+  keep(job.request().context, tokens, [&] { return job.take_session(); });
+}
+
+// Where there is no memory for it, nothing is kept: the request that it comes from goes on.
+void Engine::keep(const std::string& context, std::span<const std::int32_t> tokens,
+                  const std::function<Session()>& session) {
+  try {
+    pool_.put(context, tokens, session());
+  } catch (const Error&) {
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 void Engine::fail_job(Job& job, int status, const std::string& message) {

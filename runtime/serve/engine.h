@@ -3,8 +3,10 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -70,7 +72,8 @@ class Engine {
   Session opened(const std::string& context);
   bool advance(Job& job);  // one quantum of its work; true when it has ended
   void keep_boundary(const Job& job);
-  void keep(Job& job);
+  void keep_session(Job& job);
+  void keep(const std::string& context, std::span<const std::int32_t> tokens, const std::function<Session()>& session);
   std::uint64_t demand(const Job& job) const;
   void fail_job(Job& job, int status, const std::string& message);
   void publish();

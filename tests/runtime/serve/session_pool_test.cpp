@@ -1,0 +1,66 @@
+#include "runtime/serve/session_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "gpu/make_backend.h"
+
+namespace hayloft::runtime::serve {
+namespace {
+
+class SessionPoolTest : public testing::Test {
+ protected:
+  Session session() { return Session(model_, arena_); }
+  // So many tokens, of which those from `differs` on are others than of any other number.
+  static std::vector<std::int32_t> tokens(int count, int differs, int number) {
+    std::vector<std::int32_t> all(static_cast<std::size_t>(count), 5);
+    for (int i = differs; i < count; ++i) all[static_cast<std::size_t>(i)] = 100 + number;
+    return all;
+  }
+
+  offload::Topology topology_;
+  offload::Threads threads_{1};
+  std::unique_ptr<gpu::Backend> backend_ = gpu::make_cpu_backend(threads_);
+  Model model_{std::filesystem::path(HAYLOFT_SOURCE_DIR) / "examples/needle-model/model", *backend_};
+  offload::Arena arena_{topology_, {.budget_bytes = std::uint64_t{64} << 20}};
+  SessionPool pool_;
+};
+
+TEST_F(SessionPoolTest, TheLongestThatBeginsARequestIsFound) {
+  pool_.put("", tokens(10, 10, 0), session());
+  pool_.put("", tokens(20, 20, 0), session());
+  pool_.put("", tokens(30, 25, 1), session());
+  pool_.put("book", tokens(40, 40, 0), session());
+  const auto found = [&](const std::string& context, const std::vector<std::int32_t>& request) {
+    const SessionPool::Entry* const entry = pool_.longest(context, request);
+    return entry ? entry->tokens.size() : 0;
+  };
+  EXPECT_EQ(found("", tokens(50, 50, 0)), 20u);
+  EXPECT_EQ(found("", tokens(50, 25, 1)), 30u);
+  EXPECT_EQ(found("", tokens(20, 20, 0)), 10u) << "its last token is for a step";
+  EXPECT_EQ(found("", tokens(50, 0, 2)), 0u);
+  EXPECT_EQ(found("book", tokens(50, 50, 0)), 40u);
+  pool_.drop_context("book");
+  EXPECT_EQ(found("book", tokens(50, 50, 0)), 0u);
+}
+
+TEST_F(SessionPoolTest, TheSameTokensAreKeptOnce) {
+  pool_.put("", tokens(10, 10, 0), session());
+  pool_.put("", tokens(10, 10, 0), session());
+  EXPECT_EQ(pool_.size(), 1u);
+}
+
+TEST_F(SessionPoolTest, ShortRequestsOnTheSideDoNotDriveOutABook) {
+  pool_.put("", tokens(2000, 0, 0), session());
+  for (int title = 1; title <= 20; ++title) pool_.put("", tokens(40, 0, title), session());
+  for (int title = 1; title <= 20; ++title) EXPECT_TRUE(pool_.drop_one());
+  ASSERT_EQ(pool_.size(), 1u);
+  EXPECT_TRUE(pool_.longest("", tokens(2001, 0, 0)));
+  EXPECT_TRUE(pool_.drop_one());
+  EXPECT_FALSE(pool_.drop_one());
+}
+
+}  // namespace
+}  // namespace hayloft::runtime::serve
