@@ -5,20 +5,20 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/hayloft)
 
 # The public headers; the rest of a folder is its own business. tests/package compiles each of them alone, as installed.
 set(public_headers
-    offload/error.h offload/format.h offload/half.h offload/utf8.h
+    offload/error.h offload/text/format.h offload/half.h offload/text/utf8.h
     offload/host/arena.h offload/host/cgroup.h offload/host/mapped_file.h offload/host/threads.h offload/host/topology.h
     offload/store/layout.h offload/store/store.h
     offload/snapshot/snapshot.h offload/snapshot/writer.h
     index/ann/ann.h index/scan/exact_search.h index/scan/search.h index/scan/sparq_query.h
     gpu/backend.h gpu/packed.h gpu/buffer.h gpu/device_options.h gpu/device_plan.h gpu/link_choice.h gpu/make_backend.h
     runtime/tokenizer/chat_template.h runtime/tokenizer/end_of_turn.h runtime/tokenizer/text_stream.h runtime/tokenizer/tokenizer.h
-    runtime/checkpoint/config.h runtime/checkpoint/rope.h runtime/checkpoint/safetensors.h runtime/checkpoint/weights.h
+    runtime/checkpoint/config.h runtime/checkpoint/rope.h runtime/checkpoint/safetensors.h runtime/checkpoint/weights/weights.h
     runtime/cache/cache.h runtime/cache/spills.h
     runtime/attention/budget.h runtime/attention/counters.h runtime/attention/host_tail.h runtime/attention/method.h
     runtime/attention/method_options.h runtime/attention/method_state.h runtime/attention/selection_plan.h
     runtime/attention/step_observer.h
-    runtime/decode/attention_policy.h runtime/decode/conversation.h runtime/decode/decode_attention.h runtime/decode/prefill_attention.h
-    runtime/decode/hidden_states.h runtime/decode/load_tokenizer.h runtime/decode/model.h runtime/decode/prefill.h
+    runtime/decode/attention_policy.h runtime/decode/conversation.h runtime/decode/decode_attention.h runtime/decode/prefill/prefill_attention.h
+    runtime/decode/prefill/hidden_states.h runtime/decode/load_tokenizer.h runtime/decode/model.h runtime/decode/prefill/prefill.h
     runtime/decode/sampler.h runtime/decode/sampling_defaults.h runtime/decode/session.h
     runtime/fidelity/attention_stats.h runtime/fidelity/audit.h runtime/fidelity/audit_report.h
     runtime/fidelity/audit_sample.h runtime/fidelity/ranking.h runtime/fidelity/running_stats.h)

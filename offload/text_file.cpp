@@ -9,7 +9,7 @@
 #include <system_error>
 
 #include "offload/error.h"
-#include "offload/format.h"
+#include "offload/text/format.h"
 #include "offload/waiting.h"
 
 namespace hayloft::offload {

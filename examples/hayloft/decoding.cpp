@@ -8,8 +8,8 @@
 #include "examples/hayloft/streams/interrupt.h"
 #include "examples/hayloft/streams/text_output.h"
 #include "offload/clock.h"
-#include "offload/format.h"
 #include "offload/progress.h"
+#include "offload/text/format.h"
 #include "runtime/tokenizer/text_stream.h"
 
 namespace hayloft::cli {

@@ -10,7 +10,7 @@
 #include "examples/hayloft/streams/messages.h"
 #include "examples/hayloft/streams/text_input.h"
 #include "offload/error.h"
-#include "offload/list.h"
+#include "offload/text/list.h"
 
 namespace hayloft::cli {
 namespace {

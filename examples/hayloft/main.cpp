@@ -16,7 +16,7 @@
 #include "examples/hayloft/version.h"
 #include "offload/error.h"
 #include "offload/host/mapped_file.h"
-#include "offload/visible.h"
+#include "offload/text/visible.h"
 #include "offload/waiting.h"
 
 // The program: subcommands, exit codes (0 done, 1 an error, 2 wrong usage, 130 interrupted), one line per error.

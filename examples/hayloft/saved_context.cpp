@@ -4,7 +4,7 @@
 #include "examples/hayloft/streams/file_roles.h"
 #include "examples/hayloft/streams/messages.h"
 #include "offload/error.h"
-#include "offload/format.h"
+#include "offload/text/format.h"
 
 namespace hayloft::cli {
 

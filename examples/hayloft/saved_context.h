@@ -5,7 +5,7 @@
 
 #include "examples/hayloft/streams/environment.h"
 #include "offload/snapshot/snapshot.h"
-#include "runtime/decode/ingest.h"
+#include "runtime/decode/prefill/ingest.h"
 
 namespace hayloft::cli {
 

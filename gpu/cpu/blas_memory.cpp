@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "offload/error.h"
-#include "offload/format.h"
+#include "offload/text/format.h"
 
 // How OpenBLAS itself takes a buffer and gives it back to its pool; exported, in no header. Weak: a build of it without
 // them, or another BLAS, allocates when it likes.

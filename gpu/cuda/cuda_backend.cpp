@@ -11,7 +11,7 @@
 #include "gpu/cuda/memory/upload.h"
 #include "gpu/device_plan.h"
 #include "gpu/make_backend.h"
-#include "offload/format.h"
+#include "offload/text/format.h"
 
 namespace hayloft::gpu {
 namespace cuda {

@@ -7,7 +7,7 @@
 #include <limits>
 #include <numeric>
 
-#include "index/scan/column_kernels.h"
+#include "index/scan/columns/column_kernels.h"
 
 namespace hayloft::index {
 namespace {

@@ -9,10 +9,10 @@
 
 #include <algorithm>
 
-#include "index/scan/column_kernels.h"
-#include "index/scan/column_keys-inl.h"
-#include "index/scan/lookahead.h"
-#include "index/scan/tile_notes-inl.h"
+#include "index/scan/columns/column_kernels.h"
+#include "index/scan/columns/column_keys-inl.h"
+#include "index/scan/columns/lookahead.h"
+#include "index/scan/columns/tile_notes-inl.h"
 #include "index/scan/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();

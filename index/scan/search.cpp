@@ -8,9 +8,9 @@
 #include <numeric>
 #include <vector>
 
-#include "index/scan/column_scan.h"
-#include "index/scan/column_scores.h"
-#include "index/scan/quant_group_bounds.h"
+#include "index/scan/columns/column_scan.h"
+#include "index/scan/columns/column_scores.h"
+#include "index/scan/columns/quant_group_bounds.h"
 #include "index/scan/top_positions.h"
 #include "offload/error.h"
 

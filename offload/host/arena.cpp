@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "offload/error.h"
-#include "offload/format.h"
 #include "offload/host/pages.h"
+#include "offload/text/format.h"
 
 namespace hayloft::offload {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "offload/list.h"
+#include "offload/text/list.h"
 
 namespace hayloft::offload {
 namespace {

@@ -10,7 +10,7 @@
 #include <system_error>
 
 #include "offload/error.h"
-#include "offload/format.h"
+#include "offload/text/format.h"
 
 namespace hayloft::offload {
 namespace {

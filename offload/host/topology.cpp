@@ -15,7 +15,7 @@
 #include <string_view>
 
 #include "offload/error.h"
-#include "offload/format.h"
+#include "offload/text/format.h"
 
 namespace hayloft::offload {
 namespace {

@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "offload/error.h"
-#include "offload/format.h"
-#include "offload/list.h"
+#include "offload/text/format.h"
+#include "offload/text/list.h"
 
 namespace hayloft::runtime {
 

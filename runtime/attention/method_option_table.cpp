@@ -6,8 +6,8 @@
 
 #include "index/ann/ann.h"
 #include "offload/error.h"
-#include "offload/format.h"
-#include "offload/list.h"
+#include "offload/text/format.h"
+#include "offload/text/list.h"
 
 namespace hayloft::runtime {
 namespace {

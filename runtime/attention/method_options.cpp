@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "offload/error.h"
-#include "offload/list.h"
+#include "offload/text/list.h"
 #include "runtime/attention/method_option_table.h"
 
 namespace hayloft::runtime {

@@ -11,7 +11,7 @@
 #include "gpu/backend.h"
 #include "runtime/cache/cache.h"
 #include "runtime/checkpoint/config.h"
-#include "runtime/checkpoint/weights.h"
+#include "runtime/checkpoint/weights/weights.h"
 #include "runtime/decode/attention_policy.h"
 
 namespace hayloft::runtime {

@@ -4,7 +4,7 @@
 
 #include "offload/error.h"
 #include "offload/host/mapped_file.h"
-#include "runtime/decode/prefill_order.h"
+#include "runtime/decode/prefill/prefill_order.h"
 
 namespace hayloft::runtime {
 namespace {

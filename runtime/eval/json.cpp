@@ -9,7 +9,7 @@
 
 #include "offload/error.h"
 #include "offload/json_file.h"
-#include "offload/json_text.h"
+#include "offload/text/json_text.h"
 #include "offload/text_file.h"
 #include "runtime/attention/method_option_table.h"
 

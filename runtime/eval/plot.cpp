@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "offload/format.h"
+#include "offload/text/format.h"
 #include "runtime/eval/means.h"
 #include "runtime/eval/report.h"
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "offload/format.h"
+#include "offload/text/format.h"
 
 namespace hayloft::runtime::eval {
 

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "offload/format.h"
-#include "offload/json_text.h"
+#include "offload/text/format.h"
+#include "offload/text/json_text.h"
 #include "runtime/eval/means.h"
 #include "runtime/eval/reach.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "offload/text_table.h"
+#include "offload/text/text_table.h"
 #include "runtime/eval/eval.h"
 #include "runtime/eval/json.h"
 #include "runtime/eval/plot/scatter.h"

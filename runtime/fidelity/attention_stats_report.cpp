@@ -2,8 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "offload/json_text.h"
-#include "offload/text_table.h"
+#include "offload/text/json_text.h"
+#include "offload/text/text_table.h"
 #include "runtime/fidelity/attention_stats.h"
 
 namespace hayloft::runtime {

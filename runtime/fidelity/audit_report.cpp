@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "offload/json_text.h"
-#include "offload/text_table.h"
+#include "offload/text/json_text.h"
+#include "offload/text/text_table.h"
 
 namespace hayloft::runtime {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "offload/clock.h"
 #include "offload/error.h"
-#include "offload/format.h"
+#include "offload/text/format.h"
 
 namespace hayloft::runtime::plan {
 namespace {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "offload/format.h"
-#include "offload/json_text.h"
+#include "offload/text/format.h"
+#include "offload/text/json_text.h"
 
 namespace hayloft::runtime::plan {
 namespace {

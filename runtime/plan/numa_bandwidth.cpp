@@ -6,9 +6,9 @@
 #include <atomic>
 #include <cstdint>
 
-#include "offload/format.h"
 #include "offload/host/pages.h"
 #include "offload/host/read_memory.h"
+#include "offload/text/format.h"
 
 namespace hayloft::runtime::plan {
 namespace {

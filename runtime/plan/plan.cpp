@@ -6,8 +6,8 @@
 
 #include "gpu/device_plan.h"
 #include "offload/error.h"
-#include "offload/format.h"
 #include "offload/snapshot/format.h"
+#include "offload/text/format.h"
 #include "runtime/cache/cache.h"
 #include "runtime/plan/plan_prefill.h"
 

@@ -7,7 +7,7 @@
 
 #include "runtime/attention/counters.h"
 #include "runtime/attention/method.h"
-#include "runtime/checkpoint/weights.h"
+#include "runtime/checkpoint/weights/weights.h"
 #include "runtime/decode/session.h"
 #include "runtime/plan/gpu_roofline.h"
 #include "runtime/plan/profile.h"

@@ -2,8 +2,8 @@
 #include <nlohmann/json.hpp>
 
 #include "offload/error.h"
-#include "offload/format.h"
-#include "offload/json_text.h"
+#include "offload/text/format.h"
+#include "offload/text/json_text.h"
 #include "runtime/plan/plan.h"
 
 // A plan as people and as programs read it.

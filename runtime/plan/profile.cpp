@@ -8,8 +8,8 @@
 
 #include "offload/error.h"
 #include "offload/json_file.h"
-#include "offload/json_text.h"
 #include "offload/output_file.h"
+#include "offload/text/json_text.h"
 
 namespace hayloft::runtime::plan {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "offload/error.h"
-#include "offload/visible.h"
+#include "offload/text/visible.h"
 
 namespace hayloft::runtime::serve {
 namespace {

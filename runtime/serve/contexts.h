@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/decode/ingest.h"
+#include "runtime/decode/prefill/ingest.h"
 
 namespace hayloft::runtime::serve {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "offload/error.h"
-#include "offload/format.h"
+#include "offload/text/format.h"
 
 namespace hayloft::runtime::serve {
 namespace {

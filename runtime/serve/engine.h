@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/decode/ingest.h"
+#include "runtime/decode/prefill/ingest.h"
 #include "runtime/serve/contexts.h"
 #include "runtime/serve/generation.h"
 #include "runtime/serve/job.h"

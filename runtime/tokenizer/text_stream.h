@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "offload/utf8.h"
+#include "offload/text/utf8.h"
 #include "runtime/tokenizer/tokenizer.h"
 
 namespace hayloft::runtime {

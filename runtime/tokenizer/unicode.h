@@ -3,9 +3,10 @@
 #include <string>
 #include <string_view>
 
-#include "offload/utf8.h"
+#include "offload/text/utf8.h"
 
-// What the tokenizers need of Unicode besides UTF-8 (offload/utf8.h): the normal forms and a few character classes.
+// What the tokenizers need of Unicode besides UTF-8 (offload/text/utf8.h): the normal forms and a few character
+// classes.
 namespace hayloft::runtime {
 
 enum class NormalForm { nfc, nfd, nfkc, nfkd };

@@ -19,8 +19,8 @@
 #include "gpu/make_backend.h"
 #include "offload/clock.h"
 #include "offload/error.h"
-#include "runtime/decode/ingest.h"
 #include "runtime/decode/load_tokenizer.h"
+#include "runtime/decode/prefill/ingest.h"
 #include "runtime/eval/needle/haystack.h"
 
 namespace hayloft {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "offload/error.h"
-#include "offload/format.h"
+#include "offload/text/format.h"
 
 namespace hayloft {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/decode/ingest.h"
+#include "runtime/decode/prefill/ingest.h"
 
 #include "offload/error.h"
 #include "runtime/eval/needle/haystack.h"

@@ -21,8 +21,8 @@
 #include "examples/hayloft/streams/messages.h"
 #include "offload/error.h"
 #include "offload/snapshot/snapshot.h"
-#include "runtime/decode/ingest.h"
 #include "runtime/decode/load_tokenizer.h"
+#include "runtime/decode/prefill/ingest.h"
 #include "runtime/tokenizer/end_of_turn.h"
 
 // hayloft ask: questions to a saved context, each in a session of its own.

@@ -9,8 +9,8 @@
 #include "examples/hayloft/streams/interrupt.h"
 #include "examples/hayloft/streams/messages.h"
 #include "offload/error.h"
-#include "offload/format.h"
-#include "runtime/decode/ingest.h"
+#include "offload/text/format.h"
+#include "runtime/decode/prefill/ingest.h"
 
 // hayloft index: indices for a saved context, saved with it.
 namespace hayloft::cli {

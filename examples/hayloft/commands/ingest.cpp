@@ -17,9 +17,9 @@
 #include "examples/hayloft/streams/messages.h"
 #include "examples/hayloft/streams/text_input.h"
 #include "offload/error.h"
-#include "offload/format.h"
 #include "offload/progress.h"
-#include "runtime/decode/ingest.h"
+#include "offload/text/format.h"
+#include "runtime/decode/prefill/ingest.h"
 
 // hayloft ingest: a long text, read once and saved.
 namespace hayloft::cli {

@@ -6,10 +6,10 @@
 #include "examples/hayloft/streams/interrupt.h"
 #include "examples/hayloft/streams/text_output.h"
 #include "offload/error.h"
-#include "offload/format.h"
 #include "offload/progress.h"
 #include "offload/snapshot/snapshot.h"
-#include "offload/visible.h"
+#include "offload/text/format.h"
+#include "offload/text/visible.h"
 
 // hayloft inspect: what a saved context holds, and whether it is sound.
 namespace hayloft::cli {

@@ -9,7 +9,7 @@
 #include "examples/hayloft/streams/text_output.h"
 #include "offload/error.h"
 #include "offload/text_file.h"
-#include "runtime/plan/gpu_check.h"
+#include "runtime/plan/gpu_check/gpu_check.h"
 
 // hayloft judge: whether a run of gpu-check shows what it must.
 namespace hayloft::cli {

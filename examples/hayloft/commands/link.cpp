@@ -12,10 +12,10 @@
 #include "examples/hayloft/streams/messages.h"
 #include "examples/hayloft/streams/text_output.h"
 #include "offload/error.h"
-#include "offload/format.h"
-#include "offload/json_text.h"
-#include "offload/list.h"
 #include "offload/output_file.h"
+#include "offload/text/format.h"
+#include "offload/text/json_text.h"
+#include "offload/text/list.h"
 #include "runtime/plan/link_report.h"
 #include "runtime/plan/profile.h"
 

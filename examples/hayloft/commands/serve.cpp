@@ -13,7 +13,7 @@
 #include "examples/hayloft/streams/messages.h"
 #include "examples/hayloft/streams/text_input.h"
 #include "offload/error.h"
-#include "offload/visible.h"
+#include "offload/text/visible.h"
 #include "runtime/decode/load_tokenizer.h"
 #include "runtime/serve/http/server.h"
 

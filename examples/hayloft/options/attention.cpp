@@ -6,7 +6,7 @@
 #include "examples/hayloft/options/values.h"
 #include "examples/hayloft/streams/messages.h"
 #include "offload/error.h"
-#include "offload/list.h"
+#include "offload/text/list.h"
 #include "runtime/attention/method_option_table.h"
 
 namespace hayloft::cli {

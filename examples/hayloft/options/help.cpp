@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "offload/list.h"
+#include "offload/text/list.h"
 
 namespace hayloft::cli {
 namespace {

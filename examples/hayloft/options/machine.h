@@ -6,7 +6,7 @@
 
 #include "gpu/device_options.h"
 #include "offload/store/layout.h"
-#include "runtime/checkpoint/weights.h"
+#include "runtime/checkpoint/weights/weights.h"
 
 // What a command may use of the machine: memory, the device, threads.
 namespace hayloft::cli {

@@ -2,7 +2,7 @@
 
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/values.h"
-#include "offload/format.h"
+#include "offload/text/format.h"
 
 namespace hayloft::cli {
 

@@ -3,8 +3,8 @@
 #include <charconv>
 #include <limits>
 
-#include "offload/format.h"
-#include "offload/list.h"
+#include "offload/text/format.h"
+#include "offload/text/list.h"
 
 namespace hayloft::cli {
 

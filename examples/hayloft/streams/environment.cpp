@@ -5,7 +5,7 @@
 #include "examples/hayloft/streams/messages.h"
 #include "gpu/make_backend.h"
 #include "offload/error.h"
-#include "offload/format.h"
+#include "offload/text/format.h"
 #include "runtime/decode/load_tokenizer.h"
 
 namespace hayloft::cli {

@@ -9,7 +9,7 @@
 #include "examples/hayloft/streams/messages.h"
 #include "offload/error.h"
 #include "offload/output_file.h"
-#include "offload/visible.h"
+#include "offload/text/visible.h"
 
 namespace hayloft::cli {
 

@@ -9,8 +9,8 @@
 #include "gpu/cuda/api/device.h"
 #include "gpu/cuda/link/run.h"
 #include "gpu/link.h"
-#include "offload/format.h"
 #include "offload/host/pages.h"
+#include "offload/text/format.h"
 
 // Over which memory the link is measured. The protocol is nvbandwidth's: memory on a known NUMA node, the stream held
 // by a gate until everything is queued, a warm-up, events around the work, the payload checked, the median reported.

@@ -9,9 +9,9 @@
 #include "gpu/cuda/api/refuse.h"
 #include "gpu/cuda/link/pattern.h"
 #include "gpu/cuda/memory/host_pins.h"
-#include "offload/format.h"
 #include "offload/host/pages.h"
 #include "offload/host/threads.h"
+#include "offload/text/format.h"
 
 // The two ends of the link benchmark: pinned host memory that holds its pattern, and plain device memory.
 namespace hayloft::gpu::cuda {

@@ -3,7 +3,7 @@
 
 #include "gpu/cuda/api/refuse.h"
 #include "gpu/cuda/memory/device_arena.h"
-#include "offload/format.h"
+#include "offload/text/format.h"
 
 namespace hayloft::gpu::cuda {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "gpu/cuda/api/refuse.h"
-#include "offload/format.h"
+#include "offload/text/format.h"
 
 namespace hayloft::gpu::cuda {
 

@@ -7,8 +7,8 @@
 #include "gpu/cuda/memory/device_arena.h"
 #include "gpu/cuda/memory/host_pins.h"
 #include "gpu/device_plan.h"
-#include "offload/format.h"
 #include "offload/host/pages.h"
+#include "offload/text/format.h"
 
 namespace hayloft::gpu::cuda {
 namespace {

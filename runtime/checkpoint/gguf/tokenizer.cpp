@@ -7,7 +7,7 @@
 
 #include "offload/error.h"
 #include "offload/json_file.h"
-#include "offload/utf8.h"
+#include "offload/text/utf8.h"
 #include "runtime/checkpoint/gguf/pretokenizers.h"
 #include "runtime/tokenizer/end_of_turn.h"
 

@@ -1,7 +1,7 @@
 #include "runtime/eval/needle/needle.h"
 
 #include "offload/error.h"
-#include "offload/format.h"
+#include "offload/text/format.h"
 #include "runtime/eval/reach.h"
 
 namespace hayloft::runtime::eval {

@@ -7,9 +7,9 @@
 #include <optional>
 #include <set>
 
-#include "offload/format.h"
-#include "offload/json_text.h"
-#include "offload/text_table.h"
+#include "offload/text/format.h"
+#include "offload/text/json_text.h"
+#include "offload/text/text_table.h"
 #include "runtime/decode/device_memory.h"
 #include "runtime/eval/means.h"
 #include "runtime/eval/reach.h"

@@ -8,7 +8,7 @@
 #include <limits>
 #include <numeric>
 
-#include "offload/format.h"
+#include "offload/text/format.h"
 #include "runtime/eval/plot/canvas.h"
 
 namespace hayloft::runtime::eval {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "offload/error.h"
-#include "offload/utf8.h"
+#include "offload/text/utf8.h"
 #include "runtime/tokenizer/jinja/evaluator.h"
 #include "runtime/tokenizer/jinja/parse/ast.h"
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "offload/error.h"
-#include "offload/list.h"
+#include "offload/text/list.h"
 #include "runtime/attention/method_option_table.h"
 #include "tests/support/refusal.h"
 

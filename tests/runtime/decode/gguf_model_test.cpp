@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "gpu/make_backend.h"
-#include "runtime/checkpoint/weights.h"
+#include "runtime/checkpoint/weights/weights.h"
 #include "runtime/decode/session.h"
 #include "tests/support/gguf_from_folder.h"
 #include "tests/support/parameter_name.h"

@@ -9,7 +9,7 @@
 
 #include "gpu/make_backend.h"
 #include "offload/error.h"
-#include "runtime/decode/ingest.h"
+#include "runtime/decode/prefill/ingest.h"
 #include "runtime/eval/needle/haystack.h"
 #include "tests/program/program.h"
 #include "tests/support/temporary_folder.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "offload/utf8.h"
+#include "offload/text/utf8.h"
 #include "runtime/tokenizer/tokenizer.h"
 #include "tests/support/parameter_name.h"
 

@@ -1,5 +1,5 @@
 #include "runtime/tokenizer/tokenizer.h"
-#include "offload/utf8.h"
+#include "offload/text/utf8.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 #include <cstdlib>
 
-#include "offload/format.h"
+#include "offload/text/format.h"
 #include "tests/simt/device/control.h"
 
 // Linked into the program of tests/simt: its device is one on which a budget of 16 GiB is a small card's, unless

@@ -9,7 +9,7 @@
 
 #include "tests/simt/device/machine.h"
 #include "tests/simt/ptx/address_spaces.h"
-#include "tests/simt/ptx/module.h"
+#include "tests/simt/ptx/module/module.h"
 #include "tests/simt/ptx/schedule.h"
 #include "tests/simt/ptx/traffic.h"
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/simt/ptx/kernel.h"
+#include "tests/simt/ptx/module/kernel.h"
 
 namespace hayloft::simt::ptx {
 

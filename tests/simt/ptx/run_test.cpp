@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "tests/simt/ptx/grid_run.h"
-#include "tests/simt/ptx/kernel_text.h"
+#include "tests/simt/ptx/module/kernel_text.h"
 
 // Memory, barriers, races and orders of threads, by kernels written out in PTX.
 namespace hayloft::simt::ptx {

@@ -5,7 +5,7 @@
 
 #include "offload/error.h"
 #include "offload/json_file.h"
-#include "offload/utf8.h"
+#include "offload/text/utf8.h"
 #include "runtime/tokenizer/jinja/values/strings.h"
 #include "runtime/tokenizer/unicode.h"
 

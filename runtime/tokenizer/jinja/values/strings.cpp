@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "offload/utf8.h"
+#include "offload/text/utf8.h"
 #include "runtime/tokenizer/unicode.h"
 
 namespace hayloft::runtime::jinja {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "offload/error.h"
-#include "offload/utf8.h"
+#include "offload/text/utf8.h"
 
 namespace hayloft::runtime::jinja {
 namespace {

@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tests/simt/ptx/types.h"
+#include "tests/simt/ptx/module/types.h"
 
 namespace hayloft::simt::ptx {
 

@@ -1,0 +1,246 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "gpu/cuda/kernels/select/components.h"
+#include "gpu/cuda/kernels/warp.cuh"
+#include "gpu/cuda/memory/column_source.h"
+
+// The one pass over the chosen columns. Bound by the link the columns come over, so it does everything that needs no
+// second look while it is there: scores all query heads of the KV head, and keeps each one's softmax per chunk.
+//
+// A link of 1 to 2 us and 25 to 55 GB/s needs 50 to 100 KB on the way at any time. A lane asks for 8 consecutive tokens
+// of 8 components (4 for groups above 8, whose sums fill the registers) before it uses the first of them: 4 KiB (f16),
+// 2 KiB (int8) or 1 KiB (int4) a warp, on every multiprocessor 8 warps or more. A warp's request is 512, 256 or 128
+// contiguous bytes. A block's are 2,048 consecutive tokens, in f16 a whole page of 4 KiB that no other block asks for:
+// a device knows the addresses of only so many of the host's pages at a time.
+//
+// By its instruction count the link stays the bound: for 256 tokens of r = 16 columns a warp issues about 1,400 (f16),
+// 1,700 (int8) or 1,800 (int4) instructions with four query heads, and a small card of 34 multiprocessors at 2.5 GHz
+// can issue 340 billion a second: enough for 2,000, 860 or 420 GB/s of columns. With 16 query heads it is 4,400 to
+// 4,800, enough for 630, 300 or 150 GB/s: there int4 has little to spare when the link is a fast one.
+namespace hayloft::gpu::cuda {
+
+inline constexpr int kLaneTokens = kChunkTokens / kWarp;  // tokens per lane; 16 bytes of f16
+inline constexpr int kScanThreads = 256;
+inline constexpr int kTileScales = 64;  // scales per component and tile: one line of 128 bytes
+static_assert(kLaneTokens == 8);
+
+// What is scored, and where the results go. Heads are those of one batch: blockIdx.y = 0 is KV head `first_head`.
+struct ColumnScan {
+  const std::int32_t* components = nullptr;  // [Hkv][r]
+  const float* weights = nullptr;            // [Hq][r]
+  int rank = 0;
+  int group = 0;
+  int first_head = 0;       // of the batch's arrays below
+  int head = 0;             // KV head of blockIdx.y = 0
+  std::int64_t begin = 0;   // positions; a multiple of the tile
+  std::int64_t end = 0;     // a multiple of kChunkTokens, or the store's end
+  float* logits = nullptr;  // [batch Hq][stride], -infinity from the store's end to the chunk's
+  std::int64_t stride = 0;
+  PartialSoftmax partials;  // [batch Hq][partials.stride]
+};
+
+__host__ __device__ constexpr std::int64_t tile_tokens(int scale_shift) {
+  return std::int64_t{kTileScales} << scale_shift;
+}
+
+// Eight tokens of a column: how they are loaded, and what they are as floats. Integer levels times their scale have at
+// most 19 bits and so are exact.
+template <offload::ColumnFormat format>
+struct Eight;
+
+template <>
+struct Eight<offload::ColumnFormat::f16> {
+  using Bits = uint4;
+  static constexpr int bytes = 16;
+  static __device__ Bits load(const std::byte* address) { return load16_once(address); }
+  static __device__ void widen_to(const Bits& bits, float, float* x) {
+    const unsigned words[4] = {bits.x, bits.y, bits.z, bits.w};
+    for (int i = 0; i < 4; ++i) {
+      const float2 pair = widen_pair(words[i]);
+      x[2 * i] = pair.x;
+      x[2 * i + 1] = pair.y;
+    }
+  }
+};
+
+template <>
+struct Eight<offload::ColumnFormat::int8> {
+  using Bits = uint2;
+  static constexpr int bytes = 8;
+  static __device__ Bits load(const std::byte* address) { return load8_once(address); }
+  static __device__ void widen_to(const Bits& bits, float scale, float* x) {
+    for (int i = 0; i < 8; ++i) {
+      const unsigned word = i < 4 ? bits.x : bits.y;
+      x[i] = static_cast<float>(static_cast<int>(word << (24 - 8 * (i % 4))) >> 24) * scale;
+    }
+  }
+};
+
+template <>
+struct Eight<offload::ColumnFormat::int4> {
+  using Bits = unsigned;
+  static constexpr int bytes = 4;
+  static __device__ Bits load(const std::byte* address) { return load4_once(address); }
+  static __device__ void widen_to(const Bits& bits, float scale, float* x) {
+    for (int i = 0; i < 8; ++i) x[i] = static_cast<float>(static_cast<int>(bits << (28 - 4 * i)) >> 28) * scale;
+  }
+};
+
+// Components asked for at a time. More would not fit the registers.
+template <int G>
+inline constexpr int kAhead = G > 8 ? 4 : 8;
+
+// Dynamic shared memory of scan_columns: weights f32 [r'][G], offsets u32 [r'], scales f16 [r'][kTileScales], where r'
+// is r rounded up to a multiple of kAhead.
+template <int G>
+__host__ __device__ constexpr int padded_rank(int rank) {
+  return (rank + kAhead<G> - 1) / kAhead<G> * kAhead<G>;
+}
+template <offload::ColumnFormat format, int G>
+constexpr unsigned scan_shared_bytes(int rank) {
+  const unsigned scales = format == offload::ColumnFormat::f16 ? 0 : kTileScales * sizeof(f16);
+  return static_cast<unsigned>(padded_rank<G>(rank)) * (G * sizeof(float) + sizeof(unsigned) + scales);
+}
+
+// The scales of the tile's tokens [start, start + length), f16 [padded][kTileScales], zero where there is no token or
+// no component. Eight at a time where they lie together: the r = 16 components of a tile are then one load per thread,
+// and a warp asks for whole lines of four of them.
+__device__ inline void fetch_scales(const ColumnSource& source, int head, const std::int32_t* components, int rank,
+                                    std::int64_t start, int length, int padded, f16* scales) {
+  constexpr int together = 8;
+  const bool vectors = source.block_shift - source.scale_shift >= 3;  // a block has as many, and a multiple of them
+  const int each = vectors ? together : 1;
+  for (int i = static_cast<int>(threadIdx.x) * each; i < padded * kTileScales; i += kScanThreads * each) {
+    const int j = i / kTileScales;
+    const int token = (i % kTileScales) << source.scale_shift;
+    const f16* from = nullptr;
+    if (j < rank && token < length) {
+      const std::int64_t position = start + token;
+      const std::byte* const row = source.head(position, head) + source.scales_offset +
+                                   (source.gathered ? j : components[j]) * source.scale_bytes;
+      from = reinterpret_cast<const f16*>(row) + (source.slot(position) >> source.scale_shift);
+    }
+    if (vectors) {
+      *reinterpret_cast<uint4*>(scales + i) = from ? load16_once(from) : uint4{};
+    } else {
+      scales[i] = from ? *from : f16{0};
+    }
+  }
+}
+
+// s[h][i] = sum over the chosen components, in their order, of weight times the lane's i-th token: one fused
+// multiply-add each. `scale_of` is the lane's scale in each component's row of kTileScales. Called by whole warps.
+template <offload::ColumnFormat format, int G>
+__device__ inline void score_lane(const std::byte* column, const float* weights, const unsigned* offsets,
+                                  const f16* scale_of, int rank, float (&s)[G][kLaneTokens]) {
+  using Tokens = Eight<format>;
+  for (int j = 0; j < rank; j += kAhead<G>) {
+    typename Tokens::Bits bits[kAhead<G>] = {};  // past the rank zeros, with zero weights
+    for (int u = 0; u < kAhead<G>; ++u) {
+      if (j + u < rank) bits[u] = Tokens::load(column + offsets[j + u]);
+    }
+    warp_barrier();  // keeps the compiler from moving loads down to their first use, one after the other
+    for (int u = 0; u < kAhead<G>; ++u) {
+      float x[kLaneTokens];
+      const float scale = format == offload::ColumnFormat::f16 ? 1.0f : widen(scale_of[(j + u) * kTileScales]);
+      Tokens::widen_to(bits[u], scale, x);
+      for (int h = 0; h < G; ++h) {
+        const float weight = weights[(j + u) * G + h];
+        for (int i = 0; i < kLaneTokens; ++i) s[h][i] = fmaf(weight, x[i], s[h][i]);
+      }
+    }
+  }
+}
+
+// A softmax over the warp's tokens. What fast_exp is off by grows with the distance from the largest logit, slower than
+// the terms shrink.
+struct Part {
+  float max;
+  float sum;
+};
+__device__ inline Part part_of(const float (&s)[kLaneTokens]) {
+  float max = s[0];
+  for (int i = 1; i < kLaneTokens; ++i) max = fmaxf(max, s[i]);
+  max = warp_max(max);
+  const float reference = max == -__builtin_inff() ? 0.0f : max;
+  float sum = 0;
+  for (int i = 0; i < kLaneTokens; ++i) sum += fast_exp(s[i] - reference);
+  return {max, warp_sum(sum)};
+}
+
+// Grid: tiles (as many blocks as are useful, each takes every gridDim.x-th), KV heads, and pieces of G query heads of
+// the group. G is the group size rounded up to a power of two; heads beyond the group have zero weights.
+template <offload::ColumnFormat format, int G>
+__global__ __launch_bounds__(kScanThreads, G > 4 ? 1 : 2) void scan_columns(ColumnSource source, ColumnScan scan) {
+  constexpr bool scaled = format != offload::ColumnFormat::f16;
+  constexpr float infinity = __builtin_inff();
+  const int padded = padded_rank<G>(scan.rank);
+  float* weights = reinterpret_cast<float*>(dynamic_shared());
+  unsigned* offsets = reinterpret_cast<unsigned*>(weights + padded * G);
+  f16* scales = reinterpret_cast<f16*>(offsets + padded);
+  const int head = scan.head + static_cast<int>(blockIdx.y);
+  const int first = static_cast<int>(blockIdx.z) * G;  // of the group
+  const int heads = scan.group - first < G ? scan.group - first : G;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+
+  const std::int32_t* components = scan.components + static_cast<std::int64_t>(head) * scan.rank;
+  for (int j = threadIdx.x; j < padded; j += kScanThreads) {
+    const bool chosen = j < scan.rank;
+    if (chosen) offsets[j] = static_cast<unsigned>((source.gathered ? j : components[j]) * source.column_bytes);
+    for (int h = 0; h < G; ++h) {
+      const std::int64_t query_head = static_cast<std::int64_t>(head) * scan.group + first + h;
+      weights[j * G + h] = chosen && h < heads ? scan.weights[query_head * scan.rank + j] : 0.0f;
+    }
+  }
+  __syncthreads();
+
+  const std::int64_t tile = tile_tokens(source.scale_shift);
+  const int source_head = source.gathered ? 0 : head;
+  const std::int64_t row = static_cast<std::int64_t>(head - scan.first_head) * scan.group + first;
+  for (std::int64_t start = scan.begin + blockIdx.x * tile; start < scan.end; start += gridDim.x * tile) {
+    const int length = static_cast<int>(scan.end - start < tile ? scan.end - start : tile);
+    if (scaled) {
+      __syncthreads();  // the last tile's scales are still in use
+      fetch_scales(source, source_head, components, scan.rank, start, length, padded, scales);
+      __syncthreads();
+    }
+    for (int chunk = warp * kChunkTokens; chunk < length; chunk += kScanThreads / kWarp * kChunkTokens) {
+      const int token = chunk + lane * kLaneTokens;
+      float s[G][kLaneTokens] = {};
+      const int live = token < length ? token : 0;  // a lane past the end reads what it then drops
+      const std::byte* column = source.head(start + live, source_head) + source.columns_offset +
+                                source.slot(start + live) / kLaneTokens * Eight<format>::bytes;
+      score_lane<format, G>(column, weights, offsets, scales + (live >> source.scale_shift), scan.rank, s);
+      if (chunk + kChunkTokens > length) {  // the store's last chunk
+        for (int h = 0; h < G; ++h) {
+          for (int i = 0; i < kLaneTokens; ++i) {
+            if (token + i >= length) s[h][i] = -infinity;
+          }
+        }
+      }
+      for (int h = 0; h < G; ++h) {
+        if (h < heads) {
+          float* out = scan.logits + (row + h) * scan.stride + start + token;
+          for (int i = 0; i < kLaneTokens; i += 4) {
+            store16(out + i, {bits_of(s[h][i]), bits_of(s[h][i + 1]), bits_of(s[h][i + 2]), bits_of(s[h][i + 3])});
+          }
+        }
+      }
+      Part own{};
+      for (int h = 0; h < G; ++h) {
+        const Part part = part_of(s[h]);
+        if (lane == h) own = part;
+      }
+      if (lane < heads) {
+        const std::int64_t slot = (row + lane) * scan.partials.stride + (start + chunk) / kChunkTokens;
+        scan.partials.max[slot] = own.max;
+        scan.partials.sum[slot] = own.sum;
+      }
+    }
+  }
+}
+
+}  // namespace hayloft::gpu::cuda

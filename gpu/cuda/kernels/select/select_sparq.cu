@@ -1,0 +1,309 @@
+#include <algorithm>
+#include <bit>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "gpu/cuda/api/fetch.h"
+#include "gpu/cuda/api/stage_clock.h"
+#include "gpu/cuda/cuda_backend.h"
+#include "gpu/cuda/kernels/launch.h"
+#include "gpu/cuda/kernels/select/column_scan.cuh"
+#include "gpu/cuda/kernels/select/components.h"
+#include "gpu/cuda/kernels/select/group_scores.cuh"
+#include "gpu/cuda/kernels/select/radix_select.h"
+#include "gpu/cuda/memory/column_tiles.h"
+#include "gpu/cuda/memory/device_arena.h"
+#include "gpu/device_plan.h"
+
+// SparQ's step 1 and its selection. Device memory that it reads and writes, beside the r columns that come over the
+// link: the scan writes Hq f32 per position while it waits for the link; then one pass reads those and writes Hkv keys,
+// and the passes of the selection read the keys of the chunks that matter, at most all of them four times. At 1M
+// tokens, Hq = 32, Hkv = 8, k = 1024: 128 MiB read and 32 MiB written by the first, 32 MiB read by the others together
+// (a fourth of the chunks, four times), 8 MiB of partial softmaxes and tallies: 200 MiB, 0.7 ms at 300 GB/s, where the
+// r = 16 f16 columns are 256 MiB, 10.7 ms at 25 GB/s.
+namespace hayloft::gpu::cuda {
+namespace {
+
+static_assert(kChunkKeys == kChunkTokens);
+
+// What logits and keys may take, (g + 1) * 4 bytes per position and KV head: as many KV heads at a time as fit, one at
+// least. All 8 of a Llama-3-8B up to 1.6M tokens, 3 at a time at 4M; less where the budget of device memory is small.
+constexpr std::uint64_t kBatchBytes = cuda_selection_bytes;
+constexpr std::uint64_t kBatchesPerBudget = 64;
+
+// With Link::both, tokens read in place for each token copied.
+constexpr std::int64_t kInPlacePerCopied = 1;
+
+// How the chosen columns of a pinned store come: as asked for, unless copies of them would be too short.
+Link link_over(const Context& context, const offload::LayerView& store, int rank) {
+  const Link asked = context.link.of(store.layout->columns);
+  if (asked == Link::sm || context.least_copy_bytes == 0) return asked;
+  return bytes_per_copy(context.pins, store, rank) < context.least_copy_bytes ? Link::sm : asked;
+}
+
+// Positions [begin, end), whole chunks but for the store's last one, whose columns kernels may read in place, or not.
+struct Stretch {
+  std::int64_t begin;
+  std::int64_t end;
+  bool in_place;
+};
+
+// A chunk is read in place when all of its blocks are.
+std::vector<Stretch> stretches_of(const std::vector<BlockRun>& runs, const offload::LayerView& store) {
+  const std::int64_t block = store.layout->block_tokens;
+  std::vector<Stretch> stretches;
+  const auto add = [&](std::int64_t end, bool in_place) {
+    const std::int64_t begin = stretches.empty() ? 0 : stretches.back().end;
+    if (begin >= end) return;
+    if (!stretches.empty() && stretches.back().in_place == in_place) {
+      stretches.back().end = end;
+    } else {
+      stretches.push_back({begin, end, in_place});
+    }
+  };
+  for (const BlockRun& run : runs) {
+    if (run.in_place) continue;
+    add(run.begin * block / kChunkTokens * kChunkTokens, true);
+    add(std::min(chunks_of(run.end * block) * kChunkTokens, store.tokens), false);
+  }
+  add(store.tokens, true);
+  return stretches;
+}
+
+ColumnSource in_place(const DeviceStore& store) {
+  ColumnSource source;
+  source.blocks = store.blocks;
+  source.block_shift = store.block_shift;
+  source.head_bytes = store.head_bytes;
+  source.columns_offset = store.columns_offset;
+  source.column_bytes = store.column_bytes;
+  source.scales_offset = store.scales_offset;
+  source.scale_bytes = store.scale_bytes;
+  source.scale_shift = std::min(store.block_shift, 6);
+  return source;
+}
+
+template <offload::ColumnFormat format, int G>
+void launch_scan(const Context& context, const ColumnSource& source, const ColumnScan& scan, int heads,
+                 cudaStream_t stream) {
+  constexpr int blocks_per_multiprocessor = 4;
+  const auto kernel = scan_columns<format, G>;
+  const unsigned shared = scan_shared_bytes<format, G>(scan.rank);
+  if (shared > 48 * 1024) allow_shared("scan_columns", kernel, shared);
+  const std::int64_t tile = tile_tokens(source.scale_shift);
+  const std::int64_t tiles = (scan.end - scan.begin + tile - 1) / tile;
+  const std::int64_t useful = std::max(1, blocks_per_multiprocessor * context.multiprocessors / heads);
+  const dim3 grid(static_cast<unsigned>(std::min(tiles, useful)), static_cast<unsigned>(heads),
+                  blocks_for(scan.group, G));
+  launch("scan_columns", kernel, {grid, kScanThreads, shared}, stream, source, scan);
+}
+
+template <offload::ColumnFormat format>
+void launch_scan(const Context& context, const ColumnSource& source, const ColumnScan& scan, int heads,
+                 cudaStream_t stream) {
+  const int group = scan.group;
+  if (group == 1) return launch_scan<format, 1>(context, source, scan, heads, stream);
+  if (group == 2) return launch_scan<format, 2>(context, source, scan, heads, stream);
+  if (group <= 4) return launch_scan<format, 4>(context, source, scan, heads, stream);
+  if (group <= 8) return launch_scan<format, 8>(context, source, scan, heads, stream);
+  return launch_scan<format, 16>(context, source, scan, heads, stream);
+}
+
+// One selection: the choice of components for all heads, then everything else for as many KV heads at a time as
+// fit the scratch memory.
+class SparqSelector {
+ public:
+  SparqSelector(const Context& context, const CacheView& cache, const float* q, int query_heads,
+                const SparqSelect& args, cudaStream_t stream)
+      : context_(context),
+        cache_(cache),
+        args_(args),
+        stream_(stream),
+        group_(query_heads / cache.kv_heads),
+        store_chunks_(chunks_of(cache.store.tokens)),
+        tail_chunks_(chunks_of(cache.tail.tokens)),
+        heads_at_once_(heads_that_fit()),
+        components_(context, std::int64_t{cache.kv_heads} * args.rank, stream),
+        weights_(context, std::int64_t{query_heads} * args.rank, stream),
+        logits_(context, heads_at_once_ * group_ * stride(), stream),
+        partials_(context, 2 * heads_at_once_ * group_ * partial_stride(), stream),
+        softmax_(context, heads_at_once_ * group_, stream),
+        keys_(context, heads_at_once_ * stride(), stream),
+        key_chunk_max_(context, heads_at_once_ * partial_stride(), stream),
+        passes_(context, heads_at_once_, partial_stride(), stream) {
+    const Stage stage(context.stages, "components", stream);
+    choose_components(q, cache.kv_heads, group_, cache.head_dim, args.rank, args.temperature, components_, weights_,
+                      stream);
+    scan_.components = components_;
+    scan_.weights = weights_;
+    scan_.rank = args.rank;
+    scan_.group = group_;
+    scan_.logits = logits_;
+    scan_.stride = stride();
+    scan_.partials = {partials_, partials_ + heads_at_once_ * group_ * partial_stride(), partial_stride()};
+    stretches_ = stretches_of(context.tables.runs(cache.store), cache.store);
+    const auto direct = [](const Stretch& stretch) { return stretch.in_place; };
+    const bool staged = !std::all_of(stretches_.begin(), stretches_.end(), direct);
+    if (std::any_of(stretches_.begin(), stretches_.end(), direct)) {
+      link_ = link_over(context, cache.store, args.rank);
+      if (link_ != Link::copy) store_ = context.tables.find(cache.store, stream);
+    }
+    if (link_ != Link::sm || staged) {
+      host_components_ = fetch(components_.data(), std::int64_t{cache.kv_heads} * args.rank, stream);
+      std::optional<HostGather> gather;
+      if (staged) gather.emplace(HostGather{context.staging, context.threads});
+      tiles_.emplace(context, cache.store, host_components_, args.rank, gather, stream);
+    }
+  }
+
+  void run(std::int32_t* positions, float* alpha) {
+    for (int first = 0; first < cache_.kv_heads; first += heads_at_once_) {
+      const int heads = std::min(heads_at_once_, cache_.kv_heads - first);
+      scan(first, heads);
+      select(heads, positions + static_cast<std::int64_t>(first) * args_.k);
+      const Stage stage(context_.stages, "alpha", stream_);
+      launch("weigh_selection", weigh_selection, {static_cast<unsigned>(heads * group_), kSelectThreads}, stream_,
+             logits(), softmax_, positions + static_cast<std::int64_t>(first) * args_.k, args_.k, args_.limit,
+             cache_.store.tokens, alpha + static_cast<std::int64_t>(first) * group_);
+    }
+  }
+
+ private:
+  std::int64_t stride() const { return store_chunks_ * kChunkTokens; }
+  std::int64_t partial_stride() const { return store_chunks_ + tail_chunks_; }
+
+  int heads_that_fit() const {
+    const std::uint64_t each = static_cast<std::uint64_t>(stride()) * sizeof(float) * static_cast<unsigned>(group_ + 1);
+    const std::uint64_t most = std::min(kBatchBytes, context_.arena.budget_bytes() / kBatchesPerBudget);
+    return static_cast<int>(std::clamp<std::uint64_t>(most / each, 1, static_cast<unsigned>(cache_.kv_heads)));
+  }
+
+  Logits logits() const { return {logits_, stride(), scan_.partials, store_chunks_, tail_chunks_, group_}; }
+
+  // Logits and partial softmaxes of KV heads [first, first + heads).
+  void scan(int first, int heads) {
+    scan_.first_head = first;
+    {
+      const Stage stage(context_.stages, "column scan", stream_);
+      if (!tiles_) {
+        scan_range(in_place(store_), {first, 0, cache_.store.tokens}, heads);
+      } else {
+        scan_tiles(first, heads);
+      }
+    }
+    const Stage stage(context_.stages, "tail scores", stream_);
+    const PartialSoftmax& partials = scan_.partials;
+    sum_tail(cache_.tail, cache_.head_dim, components_, weights_, args_.rank, group_, first, heads,
+             {partials.max + store_chunks_, partials.sum + store_chunks_, partials.stride}, stream_);
+  }
+
+  void scan_range(const ColumnSource& source, const ColumnRange& range, int heads) {
+    ColumnScan scan = scan_;
+    scan.head = range.head;
+    scan.begin = range.begin;
+    scan.end = range.end;
+    const auto launch_as = [&](auto format) { launch_scan<format()>(context_, source, scan, heads, stream_); };
+    using offload::ColumnFormat;
+    switch (cache_.store.layout->columns) {
+      case ColumnFormat::f16:
+        return launch_as(std::integral_constant<ColumnFormat, ColumnFormat::f16>());
+      case ColumnFormat::int8:
+        return launch_as(std::integral_constant<ColumnFormat, ColumnFormat::int8>());
+      case ColumnFormat::int4:
+        return launch_as(std::integral_constant<ColumnFormat, ColumnFormat::int4>());
+    }
+  }
+
+  // What is not read in place comes in tiles. With Link::both some of the tiles' turns are read in place: while a tile
+  // is being copied the multiprocessors read the ones before and after it.
+  void scan_tiles(int first, int heads) {
+    std::vector<ColumnRange> copied;
+    std::vector<std::pair<std::size_t, ColumnRange>> here;  // before which of the copied ones
+    std::int64_t turn = 0;
+    for (int head = first; head < first + heads; ++head) {
+      for (const Stretch& stretch : stretches_) {
+        if (stretch.in_place && link_ == Link::sm) {
+          here.emplace_back(copied.size(), ColumnRange{head, stretch.begin, stretch.end});
+          continue;
+        }
+        const std::int64_t in_place_per_copied = stretch.in_place && link_ == Link::both ? kInPlacePerCopied : 0;
+        for (std::int64_t begin = stretch.begin; begin < stretch.end; begin += tiles_->tokens(), ++turn) {
+          const ColumnRange range{head, begin, std::min(begin + tiles_->tokens(), stretch.end), !stretch.in_place};
+          if (turn % (1 + in_place_per_copied) == 0) {
+            copied.push_back(range);
+          } else {
+            here.emplace_back(copied.size(), range);
+          }
+        }
+      }
+    }
+    tiles_->fetch(copied[0]);
+    auto next_here = here.begin();
+    for (std::size_t i = 0; i < copied.size(); ++i) {
+      const ColumnSource source = tiles_->ready();
+      if (i + 1 < copied.size()) tiles_->fetch(copied[i + 1]);
+      for (; next_here != here.end() && next_here->first <= i + 1; ++next_here) {
+        scan_range(in_place(store_), next_here->second, 1);
+      }
+      scan_range(source, copied[i], 1);
+    }
+  }
+
+  void select(int lists, std::int32_t* positions) {
+    const Stage stage(context_.stages, "selection", stream_);
+    const auto all = static_cast<unsigned>(lists);
+    const std::int64_t chunks = chunks_of(args_.limit);
+    launch("normalise", normalise, {all * static_cast<unsigned>(group_), kSelectThreads}, stream_, logits(), chunks,
+           softmax_);
+    if (args_.k == 0) return;
+    passes_.clear_histograms();
+    const bool sum_logits = group_ == 1 || args_.rule == index::GroupRule::logits;
+    const unsigned offsets = static_cast<unsigned>(group_) * sizeof(float);
+    launch("rank_positions", rank_positions, {passes_.pass_grid(lists, args_.limit), kSelectThreads, offsets}, stream_,
+           logits(), softmax_, sum_logits, args_.limit, keys_, key_chunk_max_, passes_.histogram(0));
+    passes_.select({keys_, key_chunk_max_, stride(), partial_stride(), args_.limit}, lists, args_.k, positions);
+  }
+
+  const Context& context_;
+  const CacheView& cache_;
+  const SparqSelect& args_;
+  cudaStream_t stream_;
+  int group_;
+  std::int64_t store_chunks_;
+  std::int64_t tail_chunks_;
+  int heads_at_once_;
+
+  Scratch<std::int32_t> components_;  // [Hkv][r]
+  Scratch<float> weights_;            // [Hq][r]
+  // For the heads of one batch:
+  Scratch<float> logits_;            // [heads g][stride]
+  Scratch<float> partials_;          // [2][heads g][partial_stride]: largest, sum
+  Scratch<HeadSoftmax> softmax_;     // [heads g]
+  Scratch<unsigned> keys_;           // [heads][stride]
+  Scratch<unsigned> key_chunk_max_;  // [heads][partial_stride]
+  RadixSelect passes_;               // of the heads' lists
+
+  ColumnScan scan_;
+  std::vector<Stretch> stretches_;  // of the store
+  Link link_ = Link::sm;            // how those come that could be read in place
+  DeviceStore store_;               // where columns are read in place
+  std::vector<std::int32_t> host_components_;
+  std::optional<ColumnTiles> tiles_;
+};
+
+}  // namespace
+
+void CudaBackend::select_sparq(const CacheView& cache, const float* q, int query_heads, const SparqSelect& args,
+                               std::int32_t* positions, float* alpha, Stream queue) {
+  const cudaStream_t stream = native(queue);
+  if (cache.store.tokens == 0) {  // nothing to select from
+    launch("attend_all", attend_all, {blocks_for(query_heads, kSelectThreads), kSelectThreads}, stream, query_heads,
+           alpha);
+    return;
+  }
+  index::require_valid(cache.store, {query_heads, args.rank, nullptr, nullptr, args.limit, args.k, args.rule});
+  SparqSelector(context_, cache, q, query_heads, args, stream).run(positions, alpha);
+}
+
+}  // namespace hayloft::gpu::cuda

@@ -1,0 +1,205 @@
+#include "runtime/checkpoint/weights/upload.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "offload/error.h"
+#include "offload/half.h"
+#include "runtime/checkpoint/gguf/pack.h"
+#include "runtime/checkpoint/weights/quantise.h"
+
+namespace hayloft::runtime {
+
+namespace {
+
+// Where a row of a matrix lies in a checkpoint that may have the components of heads in pairs.
+std::int64_t stored_row(const CheckpointTensor& tensor, std::int64_t rows, std::int64_t row) {
+  if (tensor.paired_heads == 0) return row;
+  const std::int64_t d = rows / tensor.paired_heads;
+  const std::int64_t i = row % d;
+  return row - i + (i < d / 2 ? 2 * i : 2 * (i - d / 2) + 1);
+}
+
+// All rows in their order.
+std::vector<std::byte> unpaired(const CheckpointTensor& tensor, std::int64_t rows) {
+  std::vector<std::byte> out(tensor.data.size());
+  const std::size_t row_bytes = tensor.data.size() / static_cast<std::size_t>(rows);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    std::memcpy(out.data() + static_cast<std::size_t>(row) * row_bytes,
+                tensor.data.data() + static_cast<std::size_t>(stored_row(tensor, rows, row)) * row_bytes, row_bytes);
+  }
+  return out;
+}
+
+gpu::DType plain_type(gguf::TensorType type) {
+  if (type == gguf::TensorType::f32) return gpu::DType::f32;
+  return type == gguf::TensorType::f16 ? gpu::DType::f16 : gpu::DType::bf16;
+}
+
+bool quantise_tile(const CheckpointTensor& tensor, std::span<const std::byte* const> rows, int cols,
+                          const gpu::Packing& packing, std::byte* out) {
+  std::memset(out, 0, packing.tile_bytes(cols));
+  std::vector<float> row(static_cast<std::size_t>(cols));
+  const std::size_t row_bytes = row.size() * static_cast<std::size_t>(gguf::traits(tensor.type).block_bytes);
+  bool fits = true;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    gguf::dequantise(tensor.type, {rows[i], row_bytes}, row.data());
+    fits &= quantise_row(packing, row, static_cast<int>(i), out);
+  }
+  return fits;
+}
+
+}  // namespace
+
+WeightUpload::WeightUpload(Checkpoint* checkpoint, WeightForm form, gpu::DType type, gpu::Backend* backend, Weights& weights)
+    : checkpoint_(checkpoint), form_(form), type_(type), backend_(backend), weights_(weights) {
+  if (backend_) stream_ = backend_->stream();
+}
+
+void WeightUpload::finish() {
+  if (backend_) backend_->synchronize(stream_);
+  staged_.clear();
+}
+
+gpu::Matrix WeightUpload::table(const std::string& name, int rows, int cols) {
+  on_host_ = !backend_ || backend_->memory().budget_bytes > 0;
+  const std::uint64_t before = weights_.bytes;
+  gpu::Matrix table = matrix(name, rows, cols);
+  if (on_host_) weights_.host_bytes = weights_.bytes - before;
+  table.on_host = on_host_;
+  on_host_ = false;
+  return table;
+}
+
+gpu::Matrix WeightUpload::matrix(const std::string& name, int rows, int cols) {
+  if (!checkpoint_) return counted({nullptr, type_, rows, cols});
+  const CheckpointTensor tensor = checkpoint_->at(name, {rows, cols});
+  if (form_ == WeightForm::f16 && tensor.type != gguf::TensorType::f16) return as_f16(tensor, rows, cols);
+  if (const auto packing = gguf::packing_of(tensor.type)) {
+    if (backend_ && !backend_->multiplies_packed()) return as_f16(tensor, rows, cols);
+    return packed(name, tensor, rows, cols, *packing,
+                  [&](auto tile_rows, std::byte* out) { return gguf::pack_tile(tensor.type, tile_rows, cols, out); });
+  }
+  const gpu::Packing packing = form_ == WeightForm::q4 ? packing_of_4_bits() : packing_of_8_bits();
+  if ((form_ == WeightForm::q8 || form_ == WeightForm::q4) && cols % packing.columns() == 0) {
+    return packed(name, tensor, rows, cols, packing, [&](auto tile_rows, std::byte* out) {
+      return quantise_tile(tensor, tile_rows, cols, packing, out);
+    });
+  }
+  return plain(tensor, rows, cols);
+}
+
+// A matrix of a model that is not there.
+gpu::Matrix WeightUpload::counted(gpu::Matrix matrix) {
+  if (form_ == WeightForm::f16) matrix.type = gpu::DType::f16;
+  const gpu::Packing packing = form_ == WeightForm::q4 ? packing_of_4_bits() : packing_of_8_bits();
+  if ((form_ == WeightForm::q8 || form_ == WeightForm::q4) && matrix.cols % packing.columns() == 0) {
+    matrix.type = gpu::DType::packed;
+    matrix.packing = packing;
+  }
+  weights_.bytes += gpu::bytes_of(matrix);
+  return matrix;
+}
+
+const float* WeightUpload::vector(const std::string& name, int n, float plus) {
+  if (!checkpoint_) return values(std::vector<float>(static_cast<std::size_t>(n)));
+  CheckpointTensor tensor = checkpoint_->at(name, {n});
+  std::vector<std::byte> ordered;
+  if (tensor.paired_heads) tensor.data = ordered = unpaired(tensor, n);
+  std::vector<float> x(static_cast<std::size_t>(n));
+  gguf::dequantise(tensor.type, tensor.data, x.data());
+  for (float& each : x) each += plus;
+  return values(std::move(x));
+}
+
+const float* WeightUpload::norm(const std::string& name, int n, const ModelConfig& config) {
+  return vector(name, n, config.norms_less_one ? 1.0f : 0.0f);
+}
+
+float* WeightUpload::values(std::vector<float> x) {
+  staged_.push_back(std::move(x));
+  return static_cast<float*>(upload(staged_.back().data(), staged_.back().size() * sizeof(float)));
+}
+
+void* WeightUpload::upload(const void* host, std::uint64_t bytes) {
+  weights_.bytes += bytes;
+  if (!backend_) return nullptr;
+  if (on_host_) {
+    weights_.host_table = backend_->host_memory(bytes);
+    std::memcpy(weights_.host_table.get(), host, bytes);
+    return weights_.host_table.get();
+  }
+  weights_.buffers.push_back(backend_->allocate_weights(bytes, stream_));
+  void* device = weights_.buffers.back().as<void>();
+  backend_->to_device(device, host, bytes, stream_);
+  return device;
+}
+
+gpu::Matrix WeightUpload::plain(const CheckpointTensor& tensor, int rows, int cols) {
+  std::vector<std::byte> ordered;
+  std::span<const std::byte> data = tensor.data;
+  if (backend_ && tensor.paired_heads) data = ordered = unpaired(tensor, rows);
+  void* const device = upload(data.data(), data.size());
+  gpu::DType type = plain_type(tensor.type);
+  if (backend_ && !on_host_) {
+    type = backend_->convert_weights(device, type, std::int64_t{rows} * cols, stream_);
+    if (!ordered.empty()) backend_->synchronize(stream_);  // the copy may still read them
+  }
+  return {device, type, rows, cols};
+}
+
+gpu::Matrix WeightUpload::packed(const std::string& name, const CheckpointTensor& tensor, int rows, int cols,
+                   const gpu::Packing& packing, const PackTile& pack) {
+  gpu::Matrix matrix{nullptr, gpu::DType::packed, rows, cols, packing};
+  if (!backend_) {
+    weights_.bytes += gpu::bytes_of(matrix);
+    return matrix;
+  }
+  if (!backend_->multiplies_packed()) {
+    fail("{}: weights cannot be quantised for the device {}; use --device cpu, or --weights f16", checkpoint_->path(),
+         backend_->name());
+  }
+  const std::size_t row_bytes = tensor.data.size() / static_cast<std::size_t>(rows);
+  std::vector<std::byte> bytes(gpu::bytes_of(matrix));
+  std::atomic<bool> fits = true;
+  constexpr int height = gpu::packed_tile_rows;
+  backend_->threads().parallel_for((rows + height - 1) / height, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t tile = begin; tile < end; ++tile) {
+      std::vector<const std::byte*> tile_rows;
+      for (std::int64_t row = tile * height; row < std::min<std::int64_t>((tile + 1) * height, rows); ++row) {
+        tile_rows.push_back(tensor.data.data() + static_cast<std::size_t>(stored_row(tensor, rows, row)) * row_bytes);
+      }
+      const std::span<const std::byte* const> views(tile_rows);
+      if (!pack(views, bytes.data() + static_cast<std::size_t>(tile) * packing.tile_bytes(cols))) fits = false;
+    }
+  });
+  if (!fits) {
+    fail("{}: tensor {} holds scales or numbers beyond the range of f16; use --weights f16", checkpoint_->path(),
+         name);
+  }
+  matrix.data = upload(bytes.data(), bytes.size());
+  backend_->synchronize(stream_);
+  return matrix;
+}
+
+gpu::Matrix WeightUpload::as_f16(const CheckpointTensor& tensor, int rows, int cols) {
+  gpu::Matrix matrix{nullptr, gpu::DType::f16, rows, cols};
+  if (!backend_) {
+    weights_.bytes += gpu::bytes_of(matrix);
+    return matrix;
+  }
+  std::vector<float> row(static_cast<std::size_t>(cols));
+  std::vector<f16> halves(static_cast<std::size_t>(rows) * static_cast<std::size_t>(cols));
+  const std::size_t row_bytes = tensor.data.size() / static_cast<std::size_t>(rows);
+  for (int r = 0; r < rows; ++r) {
+    const auto from = static_cast<std::size_t>(stored_row(tensor, rows, r)) * row_bytes;
+    gguf::dequantise(tensor.type, tensor.data.subspan(from, row_bytes), row.data());
+    std::transform(row.begin(), row.end(), halves.begin() + static_cast<std::ptrdiff_t>(r) * cols, to_f16);
+  }
+  matrix.data = upload(halves.data(), halves.size() * sizeof(f16));
+  backend_->synchronize(stream_);
+  return matrix;
+}
+
+}  // namespace hayloft::runtime

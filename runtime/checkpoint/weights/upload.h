@@ -1,0 +1,59 @@
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gpu/backend.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/weights/weights.h"
+
+namespace hayloft::runtime {
+
+// Takes tensors from the checkpoint to the device, or only counts their bytes when there is no device. Without a
+// checkpoint, too, it counts what one with matrices of `type` would hold. Not thread safe; the checkpoint's methods and
+// this one's throw Error naming tensor and file.
+class WeightUpload {
+ public:
+  WeightUpload(Checkpoint* checkpoint, WeightForm form, gpu::DType type, gpu::Backend* backend, Weights& weights);
+
+  // Whatever was handed over has reached the device.
+  void finish();
+
+  // A matrix of which single rows are read. It stays in host memory where there is other memory.
+  gpu::Matrix table(const std::string& name, int rows, int cols);
+
+  gpu::Matrix matrix(const std::string& name, int rows, int cols);
+
+  // [n], with `plus` added to each.
+  const float* vector(const std::string& name, int n, float plus = 0);
+
+  // The weights of a norm, as what they multiply by.
+  const float* norm(const std::string& name, int n, const ModelConfig& config);
+
+  float* values(std::vector<float> x);
+
+ private:
+  // Packs rows of a tile, false where a number is beyond the range of f16: see gguf::pack_tile.
+  using PackTile = std::function<bool(std::span<const std::byte* const> rows, std::byte* out)>;
+
+  gpu::Matrix counted(gpu::Matrix matrix);
+  gpu::Matrix plain(const CheckpointTensor& tensor, int rows, int cols);
+  gpu::Matrix packed(const std::string& name, const CheckpointTensor& tensor, int rows, int cols,
+                     const gpu::Packing& packing, const PackTile& pack);
+  gpu::Matrix as_f16(const CheckpointTensor& tensor, int rows, int cols);
+  void* upload(const void* host, std::uint64_t bytes);
+
+  Checkpoint* checkpoint_;
+  WeightForm form_;
+  gpu::DType type_;
+  gpu::Backend* backend_;
+  Weights& weights_;
+  gpu::Stream stream_;
+  bool on_host_ = false;                   // whether what is uploaded stays there
+  std::deque<std::vector<float>> staged_;  // copies to the device may still read them until finish()
+};
+
+}  // namespace hayloft::runtime

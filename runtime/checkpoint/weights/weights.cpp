@@ -1,0 +1,162 @@
+#include "runtime/checkpoint/weights/weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <string_view>
+
+#include "offload/error.h"
+#include "offload/host/mapped_file.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/weights/upload.h"
+
+namespace hayloft::runtime {
+
+namespace {
+
+WeightSizes sizes_of(const Weights& weights) {
+  WeightSizes sizes{weights.bytes, weights.host_bytes, gpu::bytes_of(weights.output)};
+  for (const LayerWeights& w : weights.layers) {
+    for (const gpu::Matrix& matrix : {w.q, w.k, w.v, w.o, w.gate, w.up, w.down}) {
+      sizes.bytes_per_step += gpu::bytes_of(matrix);
+    }
+  }
+  return sizes;
+}
+
+LayerWeights layer_weights(const std::string& prefix, const ModelConfig& config, WeightUpload& upload) {
+  const int hidden = config.hidden_size;
+  const int inner = config.intermediate_size;
+  const int q_width = config.query_heads * config.head_dim;
+  const int kv_width = config.kv_heads * config.head_dim;
+  const std::string attention = prefix + "self_attn.";
+  const std::string mlp = prefix + "mlp.";
+
+  LayerWeights layer;
+  const auto norm = [&](const std::string& name, int n) { return upload.norm(name, n, config); };
+  if (config.norms != Norms::after) layer.attention_norm = norm(prefix + "input_layernorm.weight", hidden);
+  layer.q = upload.matrix(attention + "q_proj.weight", q_width, hidden);
+  layer.k = upload.matrix(attention + "k_proj.weight", kv_width, hidden);
+  layer.v = upload.matrix(attention + "v_proj.weight", kv_width, hidden);
+  layer.o = upload.matrix(attention + "o_proj.weight", hidden, q_width);
+  if (config.qkv_bias) {
+    layer.q_bias = upload.vector(attention + "q_proj.bias", q_width);
+    layer.k_bias = upload.vector(attention + "k_proj.bias", kv_width);
+    layer.v_bias = upload.vector(attention + "v_proj.bias", kv_width);
+  }
+  if (config.output_bias) layer.o_bias = upload.vector(attention + "o_proj.bias", hidden);
+  if (config.qk_norm) {
+    layer.q_norm = norm(attention + "q_norm.weight", config.qk_norm_whole ? q_width : config.head_dim);
+    layer.k_norm = norm(attention + "k_norm.weight", config.qk_norm_whole ? kv_width : config.head_dim);
+  }
+
+  if (config.norms == Norms::before) {
+    layer.mlp_norm = norm(prefix + "post_attention_layernorm.weight", hidden);
+  } else {
+    layer.attended_norm = norm(prefix + "post_attention_layernorm.weight", hidden);
+    if (config.norms == Norms::both) layer.mlp_norm = norm(prefix + "pre_feedforward_layernorm.weight", hidden);
+    layer.output_norm = norm(prefix + "post_feedforward_layernorm.weight", hidden);
+  }
+  layer.gate = upload.matrix(mlp + "gate_proj.weight", inner, hidden);
+  layer.up = upload.matrix(mlp + "up_proj.weight", inner, hidden);
+  layer.down = upload.matrix(mlp + "down_proj.weight", hidden, inner);
+  if (config.mlp_bias) {
+    layer.gate_bias = upload.vector(mlp + "gate_proj.bias", inner);
+    layer.up_bias = upload.vector(mlp + "up_proj.bias", inner);
+    layer.down_bias = upload.vector(mlp + "down_proj.bias", hidden);
+  }
+  return layer;
+}
+
+constexpr const char* embedding_name = "model.embed_tokens.weight";
+constexpr const char* output_name = "lm_head.weight";
+
+// The name that the embedding's tensor has: a tied model may be saved with the output alone.
+const char* embedding_tensor(const Checkpoint* checkpoint, const ModelConfig& config) {
+  const bool output_alone = checkpoint && config.tied_embeddings && !checkpoint->contains(embedding_name) &&
+                            checkpoint->contains(output_name);
+  return output_alone ? output_name : embedding_name;
+}
+
+// Whether the output is a matrix of its own. A checkpoint that holds two different ones is followed, whatever its
+// configuration says, as transformers does.
+bool own_output(Checkpoint* checkpoint, const ModelConfig& config, Weights& weights) {
+  if (!config.tied_embeddings) return true;
+  if (!checkpoint || !checkpoint->contains(embedding_name) || !checkpoint->contains(output_name)) return false;
+  const auto tensor = [&](const char* name) { return checkpoint->at(name, {config.vocab_size, config.hidden_size}); };
+  if (same_values(tensor(embedding_name), tensor(output_name))) return false;
+  weights.notes.push_back(
+      fmt::format("{}: {} differs from {}, so the two are not tied, although config.json says tie_word_embeddings: "
+                  "true; set it to false there",
+                  checkpoint->path(), output_name, embedding_name));
+  return true;
+}
+
+// Buffers that older versions of transformers saved with the weights; every model computes its own.
+bool is_buffer(std::string_view name) {
+  constexpr std::string_view endings[] = {"rotary_emb.inv_freq", "position_ids", ".masked_bias", ".attn.bias"};
+  return std::any_of(std::begin(endings), std::end(endings), [&](auto ending) { return name.ends_with(ending); });
+}
+
+// A tensor that nothing reads is a part of the model that would be left out of every answer.
+void refuse_unread(const Checkpoint& checkpoint, const ModelConfig& config) {
+  std::vector<std::string> names = checkpoint.unread();
+  std::erase_if(names, is_buffer);
+  if (names.empty()) return;
+  constexpr std::size_t listed = 3;
+  const std::size_t most = std::min(names.size(), listed);
+  std::string list =
+      fmt::format("{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(most), ", "));
+  if (names.size() > most) list += fmt::format(" and {} more", names.size() - most);
+  fail(
+      "{}: holds {} tensor{} that a model of type {} does not have ({}): configuration and weights do not belong "
+      "together, or its options (model_type, num_hidden_layers, attention_bias, mlp_bias) are wrong",
+      checkpoint.path(), names.size(), names.size() == 1 ? "" : "s", config.architecture, list);
+}
+
+// `checkpoint` may be null when there is no backend; `type` is that of its matrices then.
+Weights take_weights(Checkpoint* checkpoint, WeightForm form, gpu::DType type, const ModelConfig& config,
+                     gpu::Backend* backend) {
+  Weights weights;
+  WeightUpload upload(checkpoint, form, type, backend, weights);
+  const bool tied = !own_output(checkpoint, config, weights);
+  const char* const table = embedding_tensor(checkpoint, config);
+  weights.embedding = tied ? upload.matrix(table, config.vocab_size, config.hidden_size)
+                           : upload.table(table, config.vocab_size, config.hidden_size);
+  for (int i = 0; i < config.layers; ++i) {
+    weights.layers.push_back(layer_weights(fmt::format("model.layers.{}.", i), config, upload));
+  }
+  weights.final_norm = upload.norm("model.norm.weight", config.hidden_size, config);
+  weights.output = tied ? weights.embedding : upload.matrix(output_name, config.vocab_size, config.hidden_size);
+  weights.inverse_frequency = upload.values(config.global_table.inverse_frequency);
+  if (!config.local_table.inverse_frequency.empty()) {
+    weights.local_inverse_frequency = upload.values(config.local_table.inverse_frequency);
+  }
+  upload.finish();
+  if (checkpoint) refuse_unread(*checkpoint, config);
+  return weights;
+}
+
+}  // namespace
+
+const char* name(WeightForm form) {
+  constexpr const char* names[] = {"stored", "f16", "q8", "q4"};
+  return names[static_cast<std::size_t>(form)];
+}
+
+Weights load_weights(Checkpoint& checkpoint, const ModelConfig& config, gpu::Backend& backend, WeightForm form) {
+  Weights weights = take_weights(&checkpoint, form, {}, config, &backend);
+  offload::check_mapped_files();
+  return weights;
+}
+
+WeightSizes weight_sizes(Checkpoint& checkpoint, WeightForm form) {
+  return sizes_of(take_weights(&checkpoint, form, {}, checkpoint.config(), nullptr));
+}
+
+WeightSizes weight_sizes(const ModelConfig& config, gpu::DType type, WeightForm form) {
+  return sizes_of(take_weights(nullptr, form, type, config, nullptr));
+}
+
+}  // namespace hayloft::runtime

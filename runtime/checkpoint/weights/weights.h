@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpu/backend.h"
+#include "runtime/checkpoint/config.h"
+
+namespace hayloft::runtime {
+
+class Checkpoint;  // runtime/checkpoint/checkpoint.h
+
+// A model's weights in device memory, in the dtype of the checkpoint (f32, f16 or bf16) or the one that the backend
+// made of it (Backend::convert_weights); norms and biases as f32. Null pointers stand for what the architecture does
+// not have.
+struct LayerWeights {
+  gpu::Matrix q, k, v, o;         // [Hq d][hidden], [Hkv d][hidden], [Hkv d][hidden], [hidden][Hq d]
+  gpu::Matrix gate, up, down;     // [intermediate][hidden] twice, [hidden][intermediate]
+  const float* q_bias = nullptr;  // [Hq d]
+  const float* k_bias = nullptr;  // [Hkv d]
+  const float* v_bias = nullptr;  // [Hkv d]
+  const float* o_bias = nullptr;  // [hidden]
+  const float* gate_bias = nullptr;
+  const float* up_bias = nullptr;
+  const float* down_bias = nullptr;
+  const float* attention_norm = nullptr;  // [hidden], before attention
+  const float* attended_norm = nullptr;   // [hidden], of what attention gives
+  const float* mlp_norm = nullptr;        // [hidden], before the MLP
+  const float* output_norm = nullptr;     // [hidden], of what the MLP gives
+  const float* q_norm = nullptr;          // [d], or [Hq d] where config.qk_norm_whole
+  const float* k_norm = nullptr;          // [d], or [Hkv d]
+};
+
+// All weights of a model, in memory of the backend. Beside a device with memory of its own, the embedding stays in host
+// memory, pinned where that is possible, unless it is the output too: one row of it is read for each token.
+struct Weights {
+  gpu::Matrix embedding;                           // [vocab][hidden]
+  gpu::Matrix output;                              // [vocab][hidden]; the embedding itself when tied
+  const float* final_norm = nullptr;               // [hidden]
+  float* inverse_frequency = nullptr;              // of RopeTable, for all layers, or for global ones where there is
+  const float* local_inverse_frequency = nullptr;  // one for sliding-window layers
+  std::vector<LayerWeights> layers;
+
+  std::vector<gpu::Buffer> buffers;  // owns everything the pointers above point to, but for the embedding on a host
+  std::uint64_t bytes = 0;
+  std::vector<std::string> notes;  // what the user should know of these weights, one line each
+
+  std::shared_ptr<std::byte> host_table;  // the embedding, where it stays in host memory
+  std::uint64_t host_bytes = 0;           // of `bytes`, what a device with memory of its own leaves there
+};
+
+// How matrices lie in memory: as the checkpoint has them, quantised ones packed (gpu/packed.h); all in f16; or packed
+// with 8 or 4 bits where the checkpoint has them in 16 or 32 (runtime/checkpoint/weights/quantise.h) and rows are whole
+// groups.
+enum class WeightForm : std::uint8_t { stored, f16, q8, q4 };
+const char* name(WeightForm form);  // as --weights takes it
+
+// Takes every tensor that `config`, the checkpoint's, calls for to the device. Throws Error naming tensor and file:
+// missing, truncated, wrong type, wrong shape.
+Weights load_weights(Checkpoint& checkpoint, const ModelConfig& config, gpu::Backend& backend,
+                     WeightForm form = WeightForm::stored);
+
+// How much memory weights take, and how much of it each decoded token reads.
+struct WeightSizes {
+  std::uint64_t bytes = 0;           // in memory
+  std::uint64_t host_bytes = 0;      // of them, in the machine's when a device has memory of its own
+  std::uint64_t bytes_per_step = 0;  // of matrices that a decoded token is multiplied with
+};
+// What load_weights will take, from the file headers alone.
+WeightSizes weight_sizes(Checkpoint& checkpoint, WeightForm form = WeightForm::stored);
+// Of a model that is not there, with its matrices in `type`.
+WeightSizes weight_sizes(const ModelConfig& config, gpu::DType type, WeightForm form = WeightForm::stored);
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,214 @@
+#include "runtime/decode/prefill/ingest.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "offload/clock.h"
+#include "offload/error.h"
+#include "runtime/checkpoint/fingerprint.h"
+#include "runtime/decode/prefill/reading_note.h"
+
+namespace hayloft::runtime {
+namespace {
+
+// How the context was read so far, and so goes on.
+SessionOptions as_read(const offload::Snapshot& snapshot, SessionOptions options) {
+  const ReadingNote note = read_note(snapshot.description().note, snapshot.path().string());
+  options.cache.block_tokens = snapshot.description().shape.block_tokens;
+  options.cache.columns = snapshot.description().shape.columns;
+  options.chunk_tokens = note.chunk_tokens;
+  options.prefill = note.prefill;
+  return options;
+}
+
+void checkpoint(offload::SnapshotWriter& writer, const Session& session, std::span<const std::int32_t> tokens,
+                std::span<const offload::SnapshotAttachment> attachments = {}, bool complete = false) {
+  const std::vector<offload::SnapshotTail> tails = session.cache().tails();
+  std::vector<offload::TailImage> images;
+  for (const offload::SnapshotTail& tail : tails) images.push_back(tail.image());
+  writer.checkpoint(session.cache().store(), tokens, images, attachments, complete);
+}
+
+// A method whose state is worth saving; throws Error naming those that keep none.
+std::vector<offload::SnapshotAttachment> build_indices(Session& session, const IngestOptions& options) {
+  std::vector<offload::SnapshotAttachment> built;
+  for (const auto& method : options.indices) {
+    session.prepare(*method, options.indexing);
+    const MethodState* const state = session.state(*method);
+    std::vector<std::byte> bytes = state ? state->save() : std::vector<std::byte>();
+    if (bytes.empty()) fail("--index {}: this method keeps nothing that could be saved", method->options().name);
+    built.push_back({method->state_key(), std::move(bytes)});
+  }
+  return built;
+}
+
+// Those that the context has already go on from there; the others see the queries of what is read.
+void begin_indices(Session& session, const offload::Snapshot* snapshot, const IngestOptions& options) {
+  for (const auto& method : options.indices) {
+    if (!snapshot || !restore_index(session, *snapshot, *method)) session.attach_method(*method);
+  }
+}
+
+// Reads what `tokens` have beyond the session, chunk by chunk, with checkpoints; then finishes the file.
+IngestResult read_on(offload::SnapshotWriter writer, Session session, const std::vector<std::int32_t>& tokens,
+                     const std::filesystem::path& path, int chunk, const IngestOptions& options,
+                     const PrefillProgress& progress) {
+  IngestResult result;
+  result.tokens = static_cast<std::int64_t>(tokens.size());
+  result.resumed_from = session.tokens();
+  const std::int64_t whole = result.tokens / chunk * chunk;
+  const Clock::time_point start = Clock::now();
+  Clock::time_point saved = start;
+  if (progress) progress(session.tokens(), result.tokens);
+  while (session.tokens() < whole) {
+    session.append(
+        std::span(tokens).subspan(static_cast<std::size_t>(session.tokens()), static_cast<std::size_t>(chunk)));
+    const auto done = std::span(tokens).first(static_cast<std::size_t>(session.tokens()));
+    if (seconds_since(saved) >= options.checkpoint_seconds) {
+      checkpoint(writer, session, done);
+      saved = Clock::now();
+    }
+    try {
+      if (progress) progress(session.tokens(), result.tokens);
+    } catch (...) {
+      if (writer.token_count() < session.tokens()) checkpoint(writer, session, done);
+      throw;
+    }
+  }
+  result.seconds = seconds_since(start);
+  result.read = session.tokens() - result.resumed_from;
+  checkpoint(writer, session, tokens, {}, options.indices.empty());
+  if (!options.indices.empty()) checkpoint(writer, session, tokens, build_indices(session, options), true);
+  result.file_bytes = writer.file_bytes();
+  writer.finish(path);
+  return result;
+}
+
+void announce(const IngestOptions& options, const std::vector<std::int32_t>& tokens,
+              const offload::Snapshot* snapshot) {
+  if (!options.planned) return;
+  const bool stored = snapshot && snapshot->description().shape.layers > 0;
+  options.planned(snapshot ? as_read(*snapshot, options.session) : options.session,
+                  static_cast<std::int64_t>(tokens.size()), stored ? snapshot->stored_tokens(0) : 0);
+}
+
+void require_same_beginning(const std::vector<std::int32_t>& saved, const std::vector<std::int32_t>& tokens,
+                            const std::string& file) {
+  const auto [at, other] = std::mismatch(saved.begin(), saved.end(), tokens.begin(), tokens.end());
+  if (at == saved.end()) return;
+  fail("{}: holds another text, different from token {} on, of an interrupted run; finish that one or remove the file",
+       file, at - saved.begin());
+}
+
+bool ends_with(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& last) {
+  return last.size() <= tokens.size() && std::equal(last.rbegin(), last.rend(), tokens.rbegin());
+}
+
+}  // namespace
+
+offload::ModelIdentity ModelSource::identity() const {
+  std::string name = std::filesystem::weakly_canonical(directory).string();
+  if (name.size() > 255) name.erase(0, name.size() - 255);
+  return {fingerprint(directory, model.config().rope_overrides), name};
+}
+
+IngestResult ingest(const ModelSource& source, offload::Arena& arena, std::string_view text,
+                    const std::filesystem::path& path, const IngestOptions& options, const PrefillProgress& progress) {
+  const std::vector<std::int32_t> tokens = source.tokenizer.encode_prompt(text);
+  if (tokens.empty()) fail("there is no text to read into {}", path.string());
+  std::error_code error;
+  if (std::filesystem::exists(path, error)) {
+    fail("{}: exists already; choose another name, remove it, or go on with it by --append", path.string());
+  }
+  std::filesystem::path part = path;
+  part += ".part";
+  if (!std::filesystem::exists(part, error)) {
+    announce(options, tokens, nullptr);
+    const int chunk = options.session.chunk_tokens;
+    const offload::SnapshotDescription description{
+        source.identity(), store_shape(source.model.config(), options.session.cache), source.model.config().layers,
+        write_note({chunk, options.session.prefill})};
+    Session session(source.model, arena, options.session);
+    begin_indices(session, nullptr, options);
+    return read_on(offload::SnapshotWriter::create(part, description), std::move(session), tokens, path, chunk, options,
+                   progress);
+  }
+  offload::SnapshotWriter writer = offload::SnapshotWriter::open_to_append(part);
+  const offload::Snapshot snapshot = writer.snapshot();
+  snapshot.require_model(source.identity());
+  require_same_beginning(snapshot.tokens(), tokens, part.string());
+  announce(options, tokens, &snapshot);
+  const SessionOptions reading = as_read(snapshot, options.session);
+  Session session(source.model, arena, reading, snapshot);
+  begin_indices(session, &snapshot, options);
+  return read_on(std::move(writer), std::move(session), tokens, path, reading.chunk_tokens, options, progress);
+}
+
+IngestResult append_to(const ModelSource& source, offload::Arena& arena, std::string_view text,
+                       const std::filesystem::path& path, const IngestOptions& options,
+                       const PrefillProgress& progress) {
+  offload::SnapshotWriter writer = offload::SnapshotWriter::open_to_append(path);
+  const offload::Snapshot snapshot = writer.snapshot();
+  snapshot.require_model(source.identity());
+  const std::vector<std::int32_t> saved = snapshot.tokens();
+  std::vector<std::int32_t> tokens(saved.begin(), saved.begin() + snapshot.finished_tokens());
+  const std::vector<std::int32_t> more = source.tokenizer.encode(text, false);
+  if (more.empty()) fail("there is no text to append to {}", path.string());
+  if (snapshot.complete() && !options.again && ends_with(tokens, more)) {
+    return {.was_there = true, .tokens = snapshot.token_count(), .file_bytes = writer.file_bytes()};
+  }
+  tokens.insert(tokens.end(), more.begin(), more.end());
+  require_same_beginning(saved, tokens, path.string());
+  announce(options, tokens, &snapshot);
+  const SessionOptions reading = as_read(snapshot, options.session);
+  Session session(source.model, arena, reading, snapshot);
+  begin_indices(session, &snapshot, options);
+  return read_on(std::move(writer), std::move(session), tokens, path, reading.chunk_tokens, options, progress);
+}
+
+void add_indices(const ModelSource& source, offload::Arena& arena, const std::filesystem::path& path,
+                 const IngestOptions& options) {
+  offload::SnapshotWriter writer = offload::SnapshotWriter::open_to_append(path);
+  const offload::Snapshot snapshot = writer.snapshot();
+  if (!snapshot.complete()) {
+    fail("{}: is unfinished; run the ingest that was interrupted again, to its end", path.string());
+  }
+  snapshot.require_model(source.identity());
+  Session session(source.model, arena, as_read(snapshot, options.session), snapshot);
+  for (const auto& method : options.indices) {
+    try {
+      if (restore_index(session, snapshot, *method)) continue;
+    } catch (const Error&) {  // damaged: this is how it is made again
+    }
+    session.attach_method(*method);
+  }
+  const std::vector<offload::SnapshotAttachment> built = build_indices(session, options);
+  checkpoint(writer, session, snapshot.tokens(), built, true);
+  writer.finish(path);
+}
+
+bool restore_index(Session& session, const offload::Snapshot& snapshot, const Method& method) {
+  if (method.state_key().empty()) return false;
+  const auto saved = snapshot.attachment(method.state_key());
+  if (!saved) return false;
+  try {
+    session.restore(method, *saved);
+  } catch (const Error& error) {
+    fail("{}: its index '{}': {}; make it again by hayloft index", snapshot.path().string(), method.state_key(),
+         error.what());
+  }
+  return true;
+}
+
+Session open_context(const ModelSource& source, offload::Arena& arena, const offload::Snapshot& snapshot,
+                     const SessionOptions& options, const Method* method) {
+  snapshot.require_model(source.identity());
+  Session session(source.model, arena, as_read(snapshot, options), snapshot);
+  if (method != nullptr && !restore_index(session, snapshot, *method)) session.attach_method(*method);
+  const std::vector<std::int32_t> tokens = snapshot.tokens();
+  session.append(std::span(tokens).subspan(static_cast<std::size_t>(session.tokens())));
+  session.set_prefill(options.prefill);
+  return session;
+}
+
+}  // namespace hayloft::runtime

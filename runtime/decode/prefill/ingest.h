@@ -1,0 +1,81 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "offload/snapshot/writer.h"
+#include "runtime/decode/session.h"
+#include "runtime/tokenizer/tokenizer.h"
+
+// Long texts, read once and saved: CTX.hay. Only whole chunks of a text are read into K and V; the ids of the tokens
+// behind the last one are saved as they are and read when the context is opened. So a context is the same, bit for bit,
+// whether it was made in one go, in pieces, or resumed after an interruption. It is always read
+// in the way it was begun: by chunks of the same size, attending by the same kind of prefill, which it notes down
+// (runtime/decode/prefill/reading_note.h).
+namespace hayloft::runtime {
+
+struct IngestOptions {
+  SessionOptions session;
+  double checkpoint_seconds =
+      5;  // a checkpoint after the first chunk that ends this long after the last; 0: after each
+  // Called before anything is read or written, with how the text will be read, how many tokens the context will have
+  // and how many of them lie in blocks of the file already. Throw to refuse.
+  std::function<void(const SessionOptions& reading, std::int64_t tokens, std::int64_t stored)> planned = {};
+  // What these methods keep of a sequence is built when the text has been read, and saved with the context, each under
+  // its Method::state_key(). They see the queries of what is read in this run.
+  std::vector<SharedMethod> indices = {};
+  StateProgress indexing = {};  // called for each in turn
+  bool again = false;           // append_to: also to a context that ends with the text already
+};
+
+struct IngestResult {
+  bool was_there = false;         // append_to: the context ended with the text already, so nothing was written
+  std::int64_t tokens = 0;        // in the context
+  std::int64_t resumed_from = 0;  // tokens that an interrupted run had read already
+  std::int64_t read = 0;          // tokens read into K and V by this run
+  double seconds = 0;             // of reading
+  std::uint64_t file_bytes = 0;
+};
+
+// A model, where it lies and what it is: what contexts are checked against.
+struct ModelSource {
+  const Model& model;
+  const Tokenizer& tokenizer;
+  std::filesystem::path directory;
+  offload::ModelIdentity identity() const;
+};
+
+// Reads `text` into a new context at `path`. It grows under the name PATH.part; when that is there already, left by an
+// interrupted run on the same text, it is continued. Throws Error; and whatever `progress` throws, after a checkpoint.
+// `path` itself appears only when it is complete.
+IngestResult ingest(const ModelSource& source, offload::Arena& arena, std::string_view text,
+                    const std::filesystem::path& path, const IngestOptions& options,
+                    const PrefillProgress& progress = {});
+
+// Goes on with an existing context. Interrupted, the context is as before until the same append is run again to its
+// end. A complete context whose last tokens are those of the text stays as it is unless options.again: so an append
+// whose end nobody saw can be repeated.
+IngestResult append_to(const ModelSource& source, offload::Arena& arena, std::string_view text,
+                       const std::filesystem::path& path, const IngestOptions& options,
+                       const PrefillProgress& progress = {});
+
+// Builds what options.indices keep for a context that is there already and saves it with it; an index that was saved
+// before is taken on from where it ends, a damaged one made anew. Throws Error; what `indexing` throws leaves the
+// context as it was.
+void add_indices(const ModelSource& source, offload::Arena& arena, const std::filesystem::path& path,
+                 const IngestOptions& options);
+
+// Takes what the method keeps from the context, where it was saved with it; else it will be built when it is needed.
+// Throws Error naming the file when it is damaged.
+bool restore_index(Session& session, const offload::Snapshot& snapshot, const Method& method);
+
+// A session at the end of a saved context: the mapped blocks, the tails, and the tokens behind the last chunk read now,
+// as the context was. What is appended to it attends by options.prefill. What `method` keeps, if given, is restored
+// before those tokens are read, or sees their queries. Throws Error when the context belongs to another model.
+Session open_context(const ModelSource& source, offload::Arena& arena, const offload::Snapshot& snapshot,
+                     const SessionOptions& options, const Method* method = nullptr);
+
+}  // namespace hayloft::runtime

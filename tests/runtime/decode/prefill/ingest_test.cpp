@@ -1,0 +1,336 @@
+#include "runtime/decode/prefill/ingest.h"
+#include "gpu/make_backend.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <stdexcept>
+
+#include "offload/error.h"
+#include "runtime/eval/needle/haystack.h"
+#include "tests/support/refusal.h"
+#include "tests/support/temporary_folder.h"
+
+namespace hayloft::runtime {
+namespace {
+
+const std::filesystem::path needle_model = std::filesystem::path(HAYLOFT_SOURCE_DIR) / "examples/needle-model/model";
+
+struct Stopped : std::exception {};
+
+class IngestTest : public testing::Test {
+ protected:
+  IngestTest() {
+    options.session.cache.block_tokens = 32;
+    options.session.cache.window = 16;
+    options.session.chunk_tokens = 48;
+    options.checkpoint_seconds = 0;
+    const auto grammar = eval::make_grammar(3);
+    for (int i = 0; i < 60; ++i) text += grammar->next() + " ";
+    text += "The special magic number for brave harbor is 482913. ";
+    for (int i = 0; i < 40; ++i) text += grammar->next() + " ";
+  }
+
+  std::string digest(const std::filesystem::path& path) const {
+    const offload::Snapshot snapshot = offload::Snapshot::open(path);
+    snapshot.verify();
+    return snapshot.content_digest();
+  }
+
+  std::string one_go() {
+    const std::filesystem::path path = folder.path() / "one.hay";
+    ingest(source, arena, text, path, options);
+    return digest(path);
+  }
+
+  std::vector<float> answer(Session session) const {
+    const auto question = tokenizer.encode("\nThe special magic number for brave harbor is", false);
+    session.append(std::span(question).first(question.size() - 1));
+    return session.step(question.back());
+  }
+
+  test::TemporaryFolder folder;
+  offload::Topology topology;
+  offload::Threads threads{2};
+  std::unique_ptr<gpu::Backend> backend = gpu::make_cpu_backend(threads);
+  offload::Arena arena{topology, {.budget_bytes = 256 << 20}};
+  Tokenizer tokenizer{needle_model};
+  Model model{needle_model, *backend};
+  ModelSource source{model, tokenizer, needle_model};
+  IngestOptions options;
+  std::string text;
+};
+
+TEST_F(IngestTest, AnInterruptedRunGoesOnAndEndsInTheSameContextBitForBit) {
+  const std::string expected = one_go();
+  const std::filesystem::path path = folder.path() / "resumed.hay";
+  int runs = 0;
+  for (bool finished = false; !finished; ++runs) {
+    ASSERT_LT(runs, 100);
+    int chunks = 0;
+    try {
+      const IngestResult result = ingest(source, arena, text, path, options, [&](std::int64_t, std::int64_t) {
+        if (++chunks == 3) throw Stopped();
+      });
+      EXPECT_GT(result.resumed_from, 0);
+      finished = true;
+    } catch (const Stopped&) {
+      EXPECT_FALSE(std::filesystem::exists(path)) << "an unfinished context has its final name";
+    }
+  }
+  EXPECT_GT(runs, 5);
+  EXPECT_EQ(digest(path), expected);
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "resumed.hay.part"));
+}
+
+TEST_F(IngestTest, ARunThatDiedBeforeItsFirstCheckpointCanBeRunAgain) {
+  const std::filesystem::path path = folder.path() / "early.hay";
+  EXPECT_THROW(ingest(source, arena, text, path, options, [](std::int64_t, std::int64_t) { throw Stopped(); }),
+               Stopped);
+  ASSERT_TRUE(std::filesystem::exists(folder.path() / "early.hay.part"));
+  ingest(source, arena, text, path, options);
+  EXPECT_EQ(digest(path), one_go());
+}
+
+TEST_F(IngestTest, AppendingTheRestEndsInTheSameContextBitForBit) {
+  const std::string expected = one_go();
+  // Cut between sentences, where the tokenizer would cut as well.
+  for (const std::size_t near : {std::size_t{1}, text.size() / 3, text.size() / 2, text.size() - 40}) {
+    const std::size_t cut = text.find(". ", near) + 1;
+    const std::filesystem::path path = folder.path() / fmt::format("appended-{}.hay", cut);
+    ingest(source, arena, std::string_view(text).substr(0, cut), path, options);
+    append_to(source, arena, std::string_view(text).substr(cut), path, options);
+    EXPECT_EQ(digest(path), expected) << "cut at byte " << cut;
+  }
+}
+
+TEST_F(IngestTest, AnInterruptedAppendGoesOnAndIsRefusedUntilThen) {
+  const std::string expected = one_go();
+  const std::size_t cut = text.find(". ", text.size() / 3) + 1;
+  const std::filesystem::path path = folder.path() / "appended.hay";
+  ingest(source, arena, std::string_view(text).substr(0, cut), path, options);
+  int chunks = 0;
+  EXPECT_THROW(append_to(source, arena, std::string_view(text).substr(cut), path, options,
+                         [&](std::int64_t, std::int64_t) {
+                           if (++chunks == 4) throw Stopped();
+                         }),
+               Stopped);
+  EXPECT_TRUE(test::refuses([&] { offload::Snapshot::open(path); }, {"appended.hay"}));
+  EXPECT_TRUE(test::refuses([&] { append_to(source, arena, " Something else.", path, options); }, {"another text"}));
+  append_to(source, arena, std::string_view(text).substr(cut), path, options);
+  EXPECT_EQ(digest(path), expected);
+}
+
+TEST_F(IngestTest, AReopenedContextAnswersAsTheSessionThatWasNeverSaved) {
+  const std::filesystem::path path = folder.path() / "saved.hay";
+  ingest(source, arena, text, path, options);
+  Session fresh(model, arena, options.session);
+  fresh.append(tokenizer.encode(text));
+  const offload::Snapshot snapshot = offload::Snapshot::open(path);
+  const Session reopened = open_context(source, arena, snapshot, {});
+  EXPECT_EQ(reopened.tokens(), fresh.tokens());
+  EXPECT_EQ(answer(reopened.fork()), answer(fresh.fork()));
+}
+
+TEST_F(IngestTest, HeavyHittersAreSavedWithAContextAndGoOnWithIt) {
+  const std::shared_ptr<const Method> h2o = make_method(parse_method("h2o:k=64", {}), model.config().head_dim);
+  const auto answer_by_h2o = [&](Session session) {
+    const auto question = tokenizer.encode("\nThe special magic number for brave harbor is", false);
+    session.append(std::span(question).first(question.size() - 1));
+    return session.set_method(h2o).step(question.back());
+  };
+  const std::filesystem::path path = folder.path() / "watched.hay";
+  const std::size_t cut = text.find(". ", text.size() / 2) + 1;
+  options.indices = {h2o};
+  ingest(source, arena, std::string_view(text).substr(0, cut), path, options);
+  append_to(source, arena, std::string_view(text).substr(cut), path, options);
+  Session fresh(model, arena, options.session);
+  fresh.attach_method(*h2o);
+  fresh.append(tokenizer.encode(text));
+  const offload::Snapshot snapshot = offload::Snapshot::open(path);
+  EXPECT_NE(snapshot.token_count() % options.session.chunk_tokens, 0) << "some tokens are read when it is opened";
+  EXPECT_EQ(answer_by_h2o(open_context(source, arena, snapshot, {}, h2o.get())), answer_by_h2o(fresh.fork()));
+
+  options.indices.clear();
+  append_to(source, arena, " " + text, path, options);
+  EXPECT_TRUE(test::refuses(
+      [&] { answer_by_h2o(open_context(source, arena, offload::Snapshot::open(path), {}, h2o.get())); }, {"h2o"}));
+}
+
+class SavedIndexTest : public IngestTest {
+ protected:
+  SavedIndexTest() {
+    options.indices = {ann};
+    const auto grammar = eval::make_grammar(4);
+    while (text.size() < 40000) text += grammar->next() + " ";  // shorter ones are searched without an index
+  }
+
+  std::vector<float> answer_by_ann(Session session) const {
+    const auto question = tokenizer.encode("\nThe special magic number for brave harbor is", false);
+    session.append(std::span(question).first(question.size() - 1));
+    return session.set_method(ann).step(question.back());
+  }
+  // How many keys an index lacks that a session has just been opened with.
+  std::int64_t keys_to_index(Session& session) const {
+    std::int64_t most = 0;
+    session.prepare(*ann, [&](std::int64_t, std::int64_t total) { most = std::max(most, total); });
+    return most;
+  }
+
+  const std::shared_ptr<const Method> ann =
+      make_method(parse_method("ann:IVF8,Flat:nprobe=4:k=64", {}), model.config().head_dim);
+};
+
+TEST_F(SavedIndexTest, IsTakenFromTheContextAndGivesTheSameAnswersToTheBit) {
+  const std::filesystem::path path = folder.path() / "saved.hay";
+  ingest(source, arena, text, path, options);
+  const offload::Snapshot snapshot = offload::Snapshot::open(path);
+  EXPECT_EQ(snapshot.attachments(), std::vector<std::string>{ann->state_key()});
+  Session reopened = open_context(source, arena, snapshot, options.session, ann.get());
+  EXPECT_EQ(keys_to_index(reopened), 0) << "nothing is built anew";
+
+  Session fresh(model, arena, options.session);
+  fresh.attach_method(*ann);
+  const std::vector<std::int32_t> tokens = tokenizer.encode(text);
+  const std::size_t whole = tokens.size() / 48 * 48;  // when the index is built
+  fresh.append(std::span(tokens).first(whole));
+  fresh.prepare(*ann);
+  fresh.append(std::span(tokens).subspan(whole));
+  EXPECT_EQ(answer_by_ann(reopened.fork()), answer_by_ann(fresh.fork()));
+}
+
+TEST_F(SavedIndexTest, IsAddedToAContextThatIsThereAndChangesNothingElse) {
+  const std::string expected = one_go();
+  const std::filesystem::path path = folder.path() / "plain.hay";
+  options.indices.clear();
+  ingest(source, arena, text, path, options);
+  EXPECT_TRUE(offload::Snapshot::open(path).attachments().empty());
+
+  options.indices = {ann};
+  options.indexing = [](std::int64_t, std::int64_t) { throw Stopped(); };
+  EXPECT_THROW(add_indices(source, arena, path, options), Stopped);
+  EXPECT_TRUE(offload::Snapshot::open(path).attachments().empty());
+
+  options.indexing = {};
+  add_indices(source, arena, path, options);
+  EXPECT_EQ(offload::Snapshot::open(path).attachments().size(), 1u);
+  EXPECT_EQ(digest(path), expected);
+}
+
+TEST_F(SavedIndexTest, GoesOnWithWhatIsAppended) {
+  const std::filesystem::path path = folder.path() / "grown.hay";
+  ingest(source, arena, text, path, options);
+  options.indices.clear();
+  append_to(source, arena, " " + text, path, options);
+  Session behind = open_context(source, arena, offload::Snapshot::open(path), {}, ann.get());
+  EXPECT_GT(keys_to_index(behind), 0) << "the index that was saved knows the first text only";
+  options.indices = {ann};
+  add_indices(source, arena, path, options);
+  Session session = open_context(source, arena, offload::Snapshot::open(path), {}, ann.get());
+  EXPECT_EQ(keys_to_index(session), 0);
+}
+
+TEST_F(SavedIndexTest, ThatIsDamagedIsRefusedAndMadeAgain) {
+  const std::filesystem::path path = folder.path() / "damaged.hay";
+  ingest(source, arena, text, path, options);
+  std::string image;
+  {
+    const offload::Snapshot snapshot = offload::Snapshot::open(path);
+    const auto index = snapshot.attachment(ann->state_key());
+    const std::string bytes(reinterpret_cast<const char*>(index->data()), index->size());
+    std::ifstream file(path, std::ios::binary);
+    image.assign(std::istreambuf_iterator<char>(file), {});
+    image[image.find(bytes) + bytes.size() / 2] ^= 1;
+  }
+  std::ofstream(path, std::ios::binary) << image;
+  EXPECT_TRUE(test::refuses([&] { open_context(source, arena, offload::Snapshot::open(path), {}, ann.get()); },
+                            {"damaged.hay", ann->state_key(), "hayloft index"}));
+  EXPECT_NO_THROW(open_context(source, arena, offload::Snapshot::open(path), {}));
+  add_indices(source, arena, path, options);
+  EXPECT_NO_THROW(open_context(source, arena, offload::Snapshot::open(path), {}, ann.get()));
+}
+
+TEST_F(IngestTest, AContextKeepsTheColumnFormatItWasBegunWith) {
+  const std::string f16_digest = one_go();
+  for (const auto format : {offload::ColumnFormat::int8, offload::ColumnFormat::int4}) {
+    SCOPED_TRACE(offload::name(format));
+    IngestOptions quantised = options;
+    quantised.session.cache.columns = format;
+    const std::filesystem::path whole = folder.path() / fmt::format("{}.hay", offload::name(format));
+    ingest(source, arena, text, whole, quantised);
+    EXPECT_NE(digest(whole), f16_digest);
+
+    // Goes on in its own format whatever is asked for.
+    const std::filesystem::path pieces = folder.path() / fmt::format("{}-pieces.hay", offload::name(format));
+    const std::size_t cut = text.find(". ", text.size() / 2) + 1;
+    ingest(source, arena, std::string_view(text).substr(0, cut), pieces, quantised);
+    append_to(source, arena, std::string_view(text).substr(cut), pieces, options);
+    EXPECT_EQ(digest(pieces), digest(whole));
+
+    const offload::Snapshot snapshot = offload::Snapshot::open(pieces);
+    EXPECT_EQ(snapshot.description().shape.columns, format);
+    Session reopened = open_context(source, arena, snapshot, options.session);
+    Session fresh(model, arena, quantised.session);
+    fresh.append(tokenizer.encode(text));
+    const auto sparq = make_method(parse_method("sparq:r=8:k=64", {}), model.config().head_dim);
+    reopened.set_method(sparq);
+    fresh.set_method(sparq);
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(reopened.step(i), fresh.step(i));
+  }
+}
+
+TEST_F(IngestTest, AReopenedContextCopiedIntoMemoryAnswersTheSame) {
+  const std::filesystem::path path = folder.path() / "saved.hay";
+  ingest(source, arena, text, path, options);
+  const std::uint64_t before = arena.used_bytes();
+  const offload::Snapshot snapshot = offload::Snapshot::open(path);
+  SessionOptions in_memory;
+  in_memory.cache.copy_saved = true;
+  const Session copied = open_context(source, arena, snapshot, in_memory);
+  EXPECT_GE(arena.used_bytes() - before, copied.cache().host_bytes());
+  EXPECT_EQ(answer(copied.fork()), answer(open_context(source, arena, snapshot, {})));
+}
+
+TEST_F(IngestTest, SessionsOnASavedContextTakeNoMemoryForItsBlocks) {
+  const std::filesystem::path path = folder.path() / "saved.hay";
+  ingest(source, arena, text, path, options);
+  const std::uint64_t before = arena.used_bytes();
+  const offload::Snapshot snapshot = offload::Snapshot::open(path);
+  const Session context = open_context(source, arena, snapshot, {});
+  std::vector<Session> sessions;
+  for (int i = 0; i < 10; ++i) sessions.push_back(context.fork());
+  // Reading the last tokens may fill a block of its own, shared by all ten.
+  EXPECT_LE(arena.used_bytes() - before, 2 * host_bytes(model.config(), sessions[0].cache().options(), 32 + 256));
+}
+
+TEST_F(IngestTest, AContextOfAnotherModelIsRefusedByName) {
+  const std::filesystem::path path = folder.path() / "saved.hay";
+  ingest(source, arena, text, path, options);
+  const std::filesystem::path other = folder.path() / "other-model";
+  std::filesystem::copy(needle_model, other);
+  std::fstream weights(other / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+  weights.seekp(-1, std::ios::end);
+  weights.put('\x55');
+  weights.close();
+  const ModelSource changed{model, tokenizer, other};
+  const offload::Snapshot snapshot = offload::Snapshot::open(path);
+  EXPECT_TRUE(test::refuses([&] { open_context(changed, arena, snapshot, {}); }, {"saved.hay", "other-model"}));
+}
+
+TEST_F(IngestTest, NothingThatExistsIsOverwritten) {
+  const std::filesystem::path path = folder.path() / "saved.hay";
+  ingest(source, arena, text, path, options);
+  EXPECT_TRUE(test::refuses([&] { ingest(source, arena, text, path, options); }, {"saved.hay", "exists", "--append"}));
+  int chunks = 0;
+  const std::filesystem::path other = folder.path() / "other.hay";
+  EXPECT_THROW(ingest(source, arena, text, other, options,
+                      [&](std::int64_t, std::int64_t) {
+                        if (++chunks == 2) throw Stopped();
+                      }),
+               Stopped);
+  EXPECT_TRUE(test::refuses([&] { ingest(source, arena, "Quite another text. " + text, other, options); },
+                            {"other.hay.part", "another text"}));
+}
+
+}  // namespace
+}  // namespace hayloft::runtime
