@@ -31,7 +31,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return made;
   }();
   static const ChatTemplate chat = ChatTemplate::from_source(
-      "{% for m in messages %}{{ m.role }}: {{ m.content }}{% if m.tool_calls %}{{ m.tool_calls | tojson }}{% endif %}\n"
+      "{% for m in messages %}{{ m.role }}: {{ m.content }}{% if m.tool_calls %}{{ m.tool_calls | tojson }}{% endif "
+      "%}\n"
       "{% endfor %}{{ tools }}{{ enable_thinking }}",
       "fuzz");
   static const serve::Contexts contexts("/nonexistent");
@@ -39,8 +40,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size == 0) return 0;
   const std::string_view body(reinterpret_cast<const char*>(data) + 1, size - 1);
   try {
-    const serve::openai::Request request = data[0] % 2 == 0 ? serve::openai::completion_request(body, served)
-                                                            : serve::openai::chat_request(body, served);
+    const serve::openai::Request request =
+        data[0] % 2 == 0 ? serve::openai::completion_request(body, served) : serve::openai::chat_request(body, served);
     serve::openai::Answer answer(request, tokenizer, "id", 0);
     for (std::size_t i = 0; i < request.generations.size(); ++i) {
       answer.begin(i);

@@ -55,9 +55,14 @@ std::string changed_json(Random& random) {
   for (std::size_t n = 1 + below(random, 4); n > 0; --n) {
     const std::size_t at = below(random, body.size());
     switch (below(random, 3)) {
-      case 0: body[at] = static_cast<char>(below(random, 256)); break;
-      case 1: body.erase(at, 1 + below(random, 5)); break;
-      default: body.insert(at, 1 + below(random, 3), one_of<char>(random, {'"', '{', '[', ']', ',', '\\', '\0'}));
+      case 0:
+        body[at] = static_cast<char>(below(random, 256));
+        break;
+      case 1:
+        body.erase(at, 1 + below(random, 5));
+        break;
+      default:
+        body.insert(at, 1 + below(random, 3), one_of<char>(random, {'"', '{', '[', ']', ',', '\\', '\0'}));
     }
     if (body.empty()) body = "{";
   }
@@ -92,8 +97,14 @@ std::string wrong_type(Random& random) {
 
 std::string wrong_message(Random& random) {
   const std::vector<json> messages{
-      5, "a", json::array(), json::object(), json::array({5}), json::array({{{"content", "a"}}}),
-      json::array({{{"role", 5}, {"content", "a"}}}), json::array({{{"role", "user"}, {"content", 5}}}),
+      5,
+      "a",
+      json::array(),
+      json::object(),
+      json::array({5}),
+      json::array({{{"content", "a"}}}),
+      json::array({{{"role", 5}, {"content", "a"}}}),
+      json::array({{{"role", "user"}, {"content", 5}}}),
       json::array({{{"role", "user"}, {"content", json::array({{{"type", "image_url"}}})}}}),
       json::array({{{"role", "user"}, {"content", json::array({{{"type", "text"}, {"text", 5}}})}}})};
   return post(chat, json{{"messages", one_of(random, messages)}, {"max_tokens", 1}}.dump());
@@ -103,8 +114,8 @@ std::string huge_number(Random& random) {
   const std::string field = one_of<std::string>(
       random, {"max_tokens", "n", "logprobs", "temperature", "top_p", "min_p", "seed", "top_k", "prompt"});
   const std::string number = one_of<std::string>(
-      random, {"1e999", "-1e999", "18446744073709551616", "-9223372036854775809", "1e308", "-0.5", "9223372036854775808",
-               std::string(400, '9'), "1e-", "0x10", "Infinity", "NaN", "+1", "01"});
+      random, {"1e999", "-1e999", "18446744073709551616", "-9223372036854775809", "1e308", "-0.5",
+               "9223372036854775808", std::string(400, '9'), "1e-", "0x10", "Infinity", "NaN", "+1", "01"});
   return post(completions, (field == "prompt" ? R"({"prompt": [)" + number + "]}"
                                               : R"({"prompt": "a", ")" + field + "\": " + number + "}"));
 }
@@ -114,28 +125,28 @@ std::string broken_text(Random& random) {
   const std::string bad = one_of<std::string>(
       random, {"\xff", "\xc3", "\xe2\x82", "\xf0\x9f\x98", "\xed\xa0\x80", "\xc0\xaf", "\xf5\x80\x80\x80", "\\ud800",
                "\\udc00\\ud800", "\\u12", std::string(1, '\0'), "\x1b[2J", "\n"});
-  return one_of<std::string>(
-      random, {post(completions, R"({"prompt": "hay )" + bad + "\"}"),
-               post(chat, R"({"messages": [{"role": "user", "content": "hay )" + bad + "\"}]}"),
-               post("/tokenize", R"({"prompt": "hay )" + bad + "\"}"),
-               post("/v1/contexts", R"({"text": "hay", "name": "b)" + bad + "\"}")});
+  return one_of<std::string>(random, {post(completions, R"({"prompt": "hay )" + bad + "\"}"),
+                                      post(chat, R"({"messages": [{"role": "user", "content": "hay )" + bad + "\"}]}"),
+                                      post("/tokenize", R"({"prompt": "hay )" + bad + "\"}"),
+                                      post("/v1/contexts", R"({"text": "hay", "name": "b)" + bad + "\"}")});
 }
 
 std::string traversal(Random& random) {
   const std::string name =
       one_of<std::string>(random, {"../secret", "..", ".", "/etc/passwd", "a/../../b", "..\\secret", "%2e%2e%2fsecret",
                                    "secret%00", "a b", "-rf", ".hidden", std::string(101, 'a'), "", "con:", "~root"});
-  return one_of<std::string>(random, {post("/v1/contexts", json{{"name", name}, {"text", "hay"}}.dump()),
-                                      post(completions, json{{"prompt", "a"}, {"model", "model:" + name}}.dump()),
-                                      head("GET", "/v1/contexts/..%2f" + std::to_string(below(random, 9)), ""),
-                                      head("DELETE", "/v1/contexts/../../secret.hay", ""),
-                                      head("GET", "/../../../etc/passwd", "")});
+  return one_of<std::string>(
+      random, {post("/v1/contexts", json{{"name", name}, {"text", "hay"}}.dump()),
+               post(completions, json{{"prompt", "a"}, {"model", "model:" + name}}.dump()),
+               head("GET", "/v1/contexts/..%2f" + std::to_string(below(random, 9)), ""),
+               head("DELETE", "/v1/contexts/../../secret.hay", ""), head("GET", "/../../../etc/passwd", "")});
 }
 
 std::string bad_chunks(Random& random) {
-  const std::string chunks = one_of<std::string>(
-      random, {"zz\r\n{}\r\n0\r\n\r\n", "-1\r\n{}\r\n", "ffffffffffffffffff\r\n{}", "2\r\n{}xx0\r\n\r\n", "2{}\r\n0\r\n",
-               "7fffffffffffffff\r\n{}", "\r\n\r\n", "2\r\n{}\r\n0\r\nno field\r\n\r\n", "2;" + std::string(20000, 'x')});
+  const std::string chunks =
+      one_of<std::string>(random, {"zz\r\n{}\r\n0\r\n\r\n", "-1\r\n{}\r\n", "ffffffffffffffffff\r\n{}",
+                                   "2\r\n{}xx0\r\n\r\n", "2{}\r\n0\r\n", "7fffffffffffffff\r\n{}", "\r\n\r\n",
+                                   "2\r\n{}\r\n0\r\nno field\r\n\r\n", "2;" + std::string(20000, 'x')});
   return head("POST", completions, "Transfer-Encoding: chunked\r\n") + chunks;
 }
 
@@ -149,26 +160,27 @@ std::string bad_head(Random& random) {
   std::string bytes(1 + below(random, 200), ' ');
   for (char& byte : bytes) byte = static_cast<char>(below(random, 256));
   return one_of<std::string>(
-      random, {bytes + "\r\n\r\n", "GET\r\n\r\n", "GET /\r\n\r\n", "GET / HTTP/3.0\r\n\r\n", "get  / HTTP/1.1\r\n\r\n",
-               "GET / HTTP/1.1\r\nno colon\r\n\r\n", "GET / HTTP/1.1\r\n: no name\r\n\r\n",
-               "GET / HTTP/1.1\r\nHost : localhost\r\n\r\n", "GET / HTTP/1.1\r\nHost: a" + bytes + "\x01\r\n\r\n",
-               "GET /" + std::string(20000, 'a') + " HTTP/1.1\r\n\r\n",
-               "GET / HTTP/1.1\r\nX: " + std::string(20000, 'x') + "\r\n\r\n", "\x16\x03\x01\x02\x00\x01\x00" + bytes + "\r\n",
-               "POST " + completions + " HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n",
-               "GET / HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\n\r\n"});
+      random,
+      {bytes + "\r\n\r\n", "GET\r\n\r\n", "GET /\r\n\r\n", "GET / HTTP/3.0\r\n\r\n", "get  / HTTP/1.1\r\n\r\n",
+       "GET / HTTP/1.1\r\nno colon\r\n\r\n", "GET / HTTP/1.1\r\n: no name\r\n\r\n",
+       "GET / HTTP/1.1\r\nHost : localhost\r\n\r\n", "GET / HTTP/1.1\r\nHost: a" + bytes + "\x01\r\n\r\n",
+       "GET /" + std::string(20000, 'a') + " HTTP/1.1\r\n\r\n",
+       "GET / HTTP/1.1\r\nX: " + std::string(20000, 'x') + "\r\n\r\n", "\x16\x03\x01\x02\x00\x01\x00" + bytes + "\r\n",
+       "POST " + completions + " HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n",
+       "GET / HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\n\r\n"});
 }
 
 std::string deep(Random& random) {
   const std::size_t depth = 101 + below(random, 200000);
-  const std::string nested = one_of<std::string>(
-      random, {std::string(depth, '[') + std::string(depth, ']'), std::string(depth, '['),
-               [&] {
-                 std::string objects;
-                 for (std::size_t i = 0; i < depth; ++i) objects += R"({"a":)";
-                 return objects + "1" + std::string(depth, '}');
-               }()});
+  const std::string nested =
+      one_of<std::string>(random, {std::string(depth, '[') + std::string(depth, ']'), std::string(depth, '['), [&] {
+                                     std::string objects;
+                                     for (std::size_t i = 0; i < depth; ++i) objects += R"({"a":)";
+                                     return objects + "1" + std::string(depth, '}');
+                                   }()});
   return one_of<std::string>(
       random, {post(completions, R"({"prompt": )" + nested + "}"),
+               post(completions, R"({"prompt": "a", "stop": )" + nested + "}"),
                post(chat, R"({"messages": [{"role": "user", "content": "a", "x": )" + nested + "}]}"),
                post(chat, R"({"messages": [{"role": "user", "content": "a"}], "tools": )" + nested + "}"),
                post("/detokenize", R"({"tokens": )" + nested + "}"), post("/v1/contexts", nested)});
@@ -176,8 +188,8 @@ std::string deep(Random& random) {
 
 std::string wrong_place(Random& random) {
   const std::string path =
-      one_of<std::string>(random, {"/", "/v1", "/v1/completions/", "/health", "/v2/models", "/v1/models/none", "*", "/%",
-                                   "http://example.com/health", "/v1/contexts/none", "/metrics"});
+      one_of<std::string>(random, {"/", "/v1", "/v1/completions/", "/health", "/v2/models", "/v1/models/none", "*",
+                                   "/%", "http://example.com/health", "/v1/contexts/none", "/metrics"});
   return head(one_of<std::string>(random, {"PUT", "PATCH", "TRACE", "BREW", "POST"}), path, "Content-Length: 0\r\n");
 }
 
@@ -189,8 +201,8 @@ std::string unfinished(Random& random) {
 }
 
 using Make = std::string (*)(Random&);
-const std::vector<Make> kinds{changed_json, wrong_type, wrong_message, huge_number, broken_text, traversal, bad_chunks,
-                              bad_length,   bad_head,   deep,          wrong_place, unfinished};
+const std::vector<Make> kinds{changed_json, wrong_type, wrong_message, huge_number, broken_text, traversal,
+                              bad_chunks,   bad_length, bad_head,      deep,        wrong_place, unfinished};
 
 // Some come in small pieces.
 void send(const HttpClient& client, std::string_view bytes, Random& random) {
