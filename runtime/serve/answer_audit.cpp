@@ -69,11 +69,11 @@ AnswerAuditor::AnswerAuditor(Session& session, const gpu::Backend& backend, int 
   options.rate = 0.2;
   options.time_share = 0.1;
   const bool wanted = quotes > 0;
-  auditor_ = std::make_shared<Auditor>(backend, options,
-                                       [places = places_, wanted](StepSample& sample, gpu::Backend& host) {
-                                         if (wanted) places->add(sample, host.threads());
-                                         return sample.measure(host);
-                                       });
+  auditor_ =
+      std::make_shared<Auditor>(backend, options, [places = places_, wanted](StepSample& sample, gpu::Backend& host) {
+        if (wanted) places->add(sample, host.threads());
+        return sample.measure(host);
+      });
   session.add_observer(auditor_);
 }
 
@@ -102,7 +102,8 @@ AnswerAudit AnswerAuditor::finish(const Session& session, const Tokenizer& token
   audit.least_mass = mass.min;
 
   const std::lock_guard lock(places_->mutex);
-  const std::size_t until = std::min(places_->mass.size(), static_cast<std::size_t>(std::max<std::int64_t>(quotable, 0)));
+  const std::size_t until =
+      std::min(places_->mass.size(), static_cast<std::size_t>(std::max<std::int64_t>(quotable, 0)));
   audit.quotes = heaviest_places(std::span(places_->mass).first(until), places_->total, quotes_);
   if (audit.quotes.empty()) return audit;
   const std::vector<std::int32_t> tokens = text_tokens();

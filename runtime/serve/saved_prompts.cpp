@@ -9,7 +9,6 @@
 
 #include "offload/error.h"
 
-
 namespace hayloft::runtime::serve {
 
 struct SavedPrompts::File {
@@ -130,8 +129,8 @@ SavedPrompts::Handle SavedPrompts::begin(std::span<const std::int32_t> prompt, s
   if (!available() || whole < options_.least_tokens || whole <= read || read % chunk != 0) return nullptr;
   const ModelConfig& config = source_.model.config();
   const auto tokens = static_cast<std::int64_t>(whole);
-  const std::uint64_t bytes = host_bytes(config, session_.cache, tokens) +
-                              tail_bytes(config, session_.cache, tokens, session_.chunk_tokens);
+  const std::uint64_t bytes =
+      host_bytes(config, session_.cache, tokens) + tail_bytes(config, session_.cache, tokens, session_.chunk_tokens);
   if (bytes > options_.most_bytes) return nullptr;
   const std::lock_guard lock(mutex_);
   Handle file = find(prompt);

@@ -21,12 +21,16 @@ class SavedPromptsTest : public testing::Test {
   SavedPrompts saved(std::uint64_t most_bytes = std::uint64_t{1} << 30, const char* method = "dense") {
     MethodOptions options;
     options.name = method;
-    return {source_, arena_, session_options_, make_method(options, model_.config().head_dim),
+    return {source_,
+            arena_,
+            session_options_,
+            make_method(options, model_.config().head_dim),
             {folder_ / "prompts", most_bytes, 2 * chunk, 0}};
   }
   static std::vector<std::int32_t> prompt(int tokens, int seed) {
     std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
-    for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(10 + (i * 7 + i / 9 * 3 + static_cast<std::size_t>(seed)) % 200);
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      ids[i] = static_cast<std::int32_t>(10 + (i * 7 + i / 9 * 3 + static_cast<std::size_t>(seed)) % 200);
     return ids;
   }
   static void read_to(Session& session, const std::vector<std::int32_t>& tokens, std::size_t end) {
