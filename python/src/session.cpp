@@ -46,11 +46,7 @@ class OpenSession {
     runtime::Session session =
         runtime::open_context(model->source(), *model->arena, snapshot, session_options(options), method.get());
     session.set_method(method);
-    const runtime::ReadingNote note = runtime::read_note(snapshot.description().note, path);
-    runtime::SessionOptions reading = session_options(options);
-    reading.chunk_tokens = note.chunk_tokens;
-    reading.prefill = note.prefill;
-    reading.cache = session.cache().options();
+    const runtime::SessionOptions reading = runtime::as_read(snapshot, session_options(options));
     auto opened =
         std::unique_ptr<OpenSession>(new OpenSession(std::move(model), reading, std::move(session), snapshot.tokens()));
     opened->attn_ = options.attn;
