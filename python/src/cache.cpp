@@ -218,10 +218,9 @@ void bind_cache(py::module_& module) {
       .def(py::init([](std::shared_ptr<Machine> machine, int query_heads, int kv_heads, int head_dim,
                        const Windows& windows, const std::string& attn, int block_tokens, const std::string& columns,
                        std::int64_t window) {
-             return std::make_unique<OpenCache>(std::move(machine), shape_of(query_heads, kv_heads, head_dim, windows),
-                                                cache_options(block_tokens, columns, window), attn);
-           }),
-           unlocked)
+        return std::make_unique<OpenCache>(std::move(machine), shape_of(query_heads, kv_heads, head_dim, windows),
+                                           cache_options(block_tokens, columns, window), attn);
+      }))
       .def_static("open", &OpenCache::open, unlocked)
       .def("set_method", &OpenCache::set_method, unlocked)
       .def("attend", &OpenCache::attend)

@@ -59,9 +59,9 @@ void bind_model(py::module_& module) {
   py::class_<OpenModel, std::shared_ptr<OpenModel>>(module, "OpenModel")
       .def(py::init([](std::shared_ptr<Machine> machine, const std::string& path, const std::string& weights,
                        std::int64_t positions) {
-             return std::make_shared<OpenModel>(std::move(machine), path, weights, positions);
-           }),
-           unlocked)
+        const py::gil_scoped_release released;
+        return std::make_shared<OpenModel>(std::move(machine), path, weights, positions);
+      }))
       .def_property_readonly("path", [](const OpenModel& model) { return model.path.string(); })
       .def_property_readonly("config", [](const OpenModel& model) { return config_dict(model.model.config()); })
       .def_property_readonly("notes", [](const OpenModel& model) { return model.model.notes(); })

@@ -195,7 +195,7 @@ void bind_session(py::module_& module) {
       .def_readwrite("columns", &Options::columns);
 
   py::class_<OpenSession>(module, "OpenSession")
-      .def(py::init<std::shared_ptr<OpenModel>, const Options&>(), unlocked)
+      .def(py::init<std::shared_ptr<OpenModel>, const Options&>())
       .def_static("open", &OpenSession::open, unlocked)
       .def("fork", &OpenSession::fork, unlocked)
       .def("set_method", &OpenSession::set_method, unlocked)
