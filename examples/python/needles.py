@@ -10,13 +10,14 @@ parser = arguments(__doc__.splitlines()[0], "needles.png", 0, 0)
 parser.add_argument("--lengths", default="4096,16384,65536", help="tokens of context [4096,16384,65536]")
 parser.add_argument("--attn", default="dense,sparq,window", help="methods, with commas between them [dense,sparq,window]")
 parser.add_argument("--needles", type=int, default=11, help="evenly from 0%% to 100%% of the context [11]")
+parser.add_argument("--digits", type=int, default=6, help="of a needle; the bundled model knows six [6]")
 options = parser.parse_args()
 lengths = [int(length) for length in options.lengths.split(",")]
 methods = options.attn.split(",")
 
 model = hayloft.Model(options.model, positions=max(lengths))
 rows = hayloft.eval(model, "depths", lengths, methods, samples=options.needles, needles=options.needles,
-                    haystack=options.haystack, fidelity_steps=0)
+                    digits=options.digits, haystack=options.haystack, fidelity_steps=0)
 
 figure, all_axes = plt.subplots(1, len(methods), figsize=(3 * len(methods) + 1, 4), sharey=True, squeeze=False)
 depths = sorted({row["depth"] for row in rows})

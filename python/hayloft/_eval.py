@@ -12,8 +12,8 @@ from ._model import Model
 
 def eval(model: Model, task: str = "niah_single_1", ctx_size: int | Sequence[int] = 4096,
          attn: str | Sequence[str] = ("dense", "sparq", "topk"), *, samples: int = 10, haystack: str | PathLike = "",
-         seed: int = 42, needles: int = 11, chat: bool = False, fidelity_steps: int = 8, attention: bool = False,
-         block_tokens: int = 0, columns: str = "f16") -> list[dict] | tuple[list[dict], dict]:
+         seed: int = 42, needles: int = 11, digits: int = 7, chat: bool = False, fidelity_steps: int = 8,
+         attention: bool = False, block_tokens: int = 0, columns: str = "f16") -> list[dict] | tuple[list[dict], dict]:
     """Puts samples of a task to a model: each is read once and answered by every method.
 
     model: a Model.
@@ -22,6 +22,7 @@ def eval(model: Model, task: str = "niah_single_1", ctx_size: int | Sequence[int
     attn: a method, or several.
     samples: of the task at each length.
     haystack: a text file or a folder of them; a generated text otherwise.
+    digits: of a number that is hidden, 1 to 18; the bundled needle model knows six.
     chat: whether prompts are written by the model's chat template.
     fidelity_steps: over which recall, mass and output error of each answer are measured; 0: not at all.
     attention: whether to measure what the model's attention is like, as `hayloft eval --attention-stats` does.
@@ -31,7 +32,7 @@ def eval(model: Model, task: str = "niah_single_1", ctx_size: int | Sequence[int
     """
     lengths = [ctx_size] if isinstance(ctx_size, int) else list(ctx_size)
     methods = [attn] if isinstance(attn, str) else list(attn)
-    lines, figures = _core.evaluate(model._open, task, lengths, methods, samples, fspath(haystack), seed, needles, chat,
-                                    fidelity_steps, attention, block_tokens, columns)
+    lines, figures = _core.evaluate(model._open, task, lengths, methods, samples, fspath(haystack), seed, needles, digits,
+                                    chat, fidelity_steps, attention, block_tokens, columns)
     rows = [json.loads(line) for line in lines]
     return (rows, json.loads(figures)) if attention else rows

@@ -13,16 +13,19 @@ namespace {
 namespace eval = runtime::eval;
 
 std::unique_ptr<eval::EvalTask> make_task(const OpenModel& model, const std::string& name, std::int64_t ctx_size,
-                                          const std::string& haystack, std::uint64_t seed, int needles, bool chat) {
+                                          const std::string& haystack, std::uint64_t seed, int needles, int digits,
+                                          bool chat) {
   if (name == "depths") {
     eval::DepthsOptions options;
     options.seed = seed;
     options.needles = needles;
+    options.digits = digits;
     options.haystack = haystack;
     return eval::make_depths(options, model.tokenizer, ctx_size);
   }
   eval::RulerOptions options;
   options.seed = seed;
+  options.digits = digits;
   options.haystack = haystack;
   if (chat) options.chat = model_template(model);
   return eval::make_ruler_eval(name, options, model.tokenizer, ctx_size);
@@ -31,8 +34,8 @@ std::unique_ptr<eval::EvalTask> make_task(const OpenModel& model, const std::str
 // (a line of JSON for each row, the attention's figures as JSON or nothing).
 py::tuple evaluate(const OpenModel& model, const std::string& name, const std::vector<std::int64_t>& lengths,
                    const std::vector<std::string>& methods, int samples, const std::string& haystack,
-                   std::uint64_t seed, int needles, bool chat, int fidelity_steps, bool attention, int block_tokens,
-                   const std::string& columns) {
+                   std::uint64_t seed, int needles, int digits, bool chat, int fidelity_steps, bool attention,
+                   int block_tokens, const std::string& columns) {
   std::vector<std::string> rows;
   eval::EvalOptions options;
   for (const std::string& method : methods) options.methods.push_back(runtime::parse_method(method, {}));
@@ -49,7 +52,7 @@ py::tuple evaluate(const OpenModel& model, const std::string& name, const std::v
   {
     const py::gil_scoped_release unlocked;
     for (const std::int64_t length : lengths) {
-      const auto task = make_task(model, name, length, haystack, seed, needles, chat);
+      const auto task = make_task(model, name, length, haystack, seed, needles, digits, chat);
       run_eval(model.model, model.tokenizer, *model.arena, *task, options, hooks);
     }
   }
