@@ -1,5 +1,7 @@
 """hayloft's cache and attention in the models of transformers."""
 
+import shutil
+
 import pytest
 from conftest import MODELS
 
@@ -110,6 +112,36 @@ def test_what_cannot_be_done_is_said(machine):
     hook.remove()
     with pytest.raises(hayloft.Error, match="not whole"):
         model(ids[:1], past_key_values=broken)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_a_saved_context_goes_on(name, machine, tmp_path):
+    """Also where layers have a sliding window, of which the file has the newest tokens."""
+    folder = shutil.copytree(MODELS / name, tmp_path / name)
+    (folder / "tokenizer.json").write_text("{}")  # a part of what tells models apart
+    model = load(folder)
+    ids = torch.randint(3, model.config.vocab_size, (1, 70), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        read = model(ids[:, :60], use_cache=True).past_key_values
+        wanted = None
+        for kind in ("read", "stored"):
+            if kind == "stored":
+                model.set_attn_implementation("hayloft:dense")
+                read = plug.Cache(model.config, block_tokens=16, window=8, machine=machine)
+                model(ids[:, :60], past_key_values=read)
+            saved = hayloft.save_context(read, ids[:, :62], folder, tmp_path / (kind + ".hay"), block_tokens=16,
+                                         machine=machine)
+            assert saved == (62, 60)
+            if wanted is None:
+                wanted = model(ids[:, 60:], past_key_values=read).logits[0]
+            model.set_attn_implementation("hayloft:dense")
+            opened = plug.open_context(tmp_path / (kind + ".hay"), model, machine=machine)
+            assert opened.tokens == ids[0, :62].tolist() and opened.get_seq_length() == 60
+            made = model(ids[:, 60:], past_key_values=opened).logits[0]
+            # K and V of the context have 11 bits there and 24 here.
+            assert (made - wanted).abs().max() <= 5e-3 * wanted.abs().max()
+    with pytest.raises(hayloft.Error, match="vocabulary"):
+        hayloft.save_context(read, [9999] * 60, folder, tmp_path / "bad.hay", machine=machine)
 
 
 @pytest.fixture(scope="session")
