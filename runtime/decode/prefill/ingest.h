@@ -51,6 +51,13 @@ struct ModelSource {
   offload::ModelIdentity identity() const;
 };
 
+// What is noted of a context that is read so.
+offload::SnapshotDescription describe_context(const ModelSource& source, const SessionOptions& session);
+
+// SnapshotWriter::checkpoint with what the session has read of `tokens`, from their first on.
+void save_checkpoint(offload::SnapshotWriter& writer, const Session& session, std::span<const std::int32_t> tokens,
+                     std::span<const offload::SnapshotAttachment> attachments = {}, bool complete = false);
+
 // Reads `text` into a new context at `path`. It grows under the name PATH.part; when that is there already, left by an
 // interrupted run on the same text, it is continued. Throws Error; and whatever `progress` throws, after a checkpoint.
 // `path` itself appears only when it is complete.
