@@ -43,8 +43,10 @@ IngestResult read_on(offload::SnapshotWriter writer, Session session, const std:
   Clock::time_point saved = start;
   if (progress) progress(session.tokens(), result.tokens);
   while (session.tokens() < whole) {
+    // A context that was not read here may end within a chunk.
+    const std::int64_t next = chunk - session.tokens() % chunk;
     session.append(
-        std::span(tokens).subspan(static_cast<std::size_t>(session.tokens()), static_cast<std::size_t>(chunk)));
+        std::span(tokens).subspan(static_cast<std::size_t>(session.tokens()), static_cast<std::size_t>(next)));
     const auto done = std::span(tokens).first(static_cast<std::size_t>(session.tokens()));
     if (seconds_since(saved) >= options.checkpoint_seconds) {
       save_checkpoint(writer, session, done);
@@ -97,10 +99,14 @@ SessionOptions as_read(const offload::Snapshot& snapshot, SessionOptions options
   return options;
 }
 
-offload::ModelIdentity ModelSource::identity() const {
-  std::string name = std::filesystem::weakly_canonical(directory).string();
+offload::ModelIdentity identity_of(const std::filesystem::path& model, std::string_view rope_overrides) {
+  std::string name = std::filesystem::weakly_canonical(model).string();
   if (name.size() > 255) name.erase(0, name.size() - 255);
-  return {fingerprint(directory, model.config().rope_overrides), name};
+  return {fingerprint(model, rope_overrides), name};
+}
+
+offload::ModelIdentity ModelSource::identity() const {
+  return identity_of(directory, model.config().rope_overrides);
 }
 
 offload::SnapshotDescription describe_context(const ModelSource& source, const SessionOptions& session) {

@@ -40,6 +40,9 @@ struct IngestResult {
   std::uint64_t file_bytes = 0;
 };
 
+// Of the model at that path, run with those RopeOverrides::text(). Throws Error on what cannot be read.
+offload::ModelIdentity identity_of(const std::filesystem::path& model, std::string_view rope_overrides = {});
+
 // A model, where it lies and what it is: what contexts are checked against.
 struct ModelSource {
   const Model& model;
