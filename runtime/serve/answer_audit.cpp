@@ -69,7 +69,7 @@ AnswerAuditor::AnswerAuditor(Session& session, const gpu::Backend& backend, int 
     : quotes_(quotes), places_(std::make_shared<Places>()) {
   AuditOptions options;
   options.rate = 0.2;
-  options.time_share = 0.1;
+  options.time_share = 0.3;
   const bool wanted = quotes > 0;
   auditor_ =
       std::make_shared<Auditor>(backend, options, [places = places_, wanted](StepSample& sample, gpu::Backend& host) {
