@@ -38,7 +38,7 @@ gpu::DType plain_type(gguf::TensorType type) {
 }
 
 bool quantise_tile(const CheckpointTensor& tensor, std::span<const std::byte* const> rows, int cols,
-                          const gpu::Packing& packing, std::byte* out) {
+                   const gpu::Packing& packing, std::byte* out) {
   std::memset(out, 0, packing.tile_bytes(cols));
   std::vector<float> row(static_cast<std::size_t>(cols));
   const std::size_t row_bytes = row.size() * static_cast<std::size_t>(gguf::traits(tensor.type).block_bytes);
@@ -52,7 +52,8 @@ bool quantise_tile(const CheckpointTensor& tensor, std::span<const std::byte* co
 
 }  // namespace
 
-WeightUpload::WeightUpload(Checkpoint* checkpoint, WeightForm form, gpu::DType type, gpu::Backend* backend, Weights& weights)
+WeightUpload::WeightUpload(Checkpoint* checkpoint, WeightForm form, gpu::DType type, gpu::Backend* backend,
+                           Weights& weights)
     : checkpoint_(checkpoint), form_(form), type_(type), backend_(backend), weights_(weights) {
   if (backend_) stream_ = backend_->stream();
 }
@@ -83,9 +84,8 @@ gpu::Matrix WeightUpload::matrix(const std::string& name, int rows, int cols) {
   }
   const gpu::Packing packing = form_ == WeightForm::q4 ? packing_of_4_bits() : packing_of_8_bits();
   if ((form_ == WeightForm::q8 || form_ == WeightForm::q4) && cols % packing.columns() == 0) {
-    return packed(name, tensor, rows, cols, packing, [&](auto tile_rows, std::byte* out) {
-      return quantise_tile(tensor, tile_rows, cols, packing, out);
-    });
+    return packed(name, tensor, rows, cols, packing,
+                  [&](auto tile_rows, std::byte* out) { return quantise_tile(tensor, tile_rows, cols, packing, out); });
   }
   return plain(tensor, rows, cols);
 }
@@ -150,7 +150,7 @@ gpu::Matrix WeightUpload::plain(const CheckpointTensor& tensor, int rows, int co
 }
 
 gpu::Matrix WeightUpload::packed(const std::string& name, const CheckpointTensor& tensor, int rows, int cols,
-                   const gpu::Packing& packing, const PackTile& pack) {
+                                 const gpu::Packing& packing, const PackTile& pack) {
   gpu::Matrix matrix{nullptr, gpu::DType::packed, rows, cols, packing};
   if (!backend_) {
     weights_.bytes += gpu::bytes_of(matrix);
@@ -175,8 +175,7 @@ gpu::Matrix WeightUpload::packed(const std::string& name, const CheckpointTensor
     }
   });
   if (!fits) {
-    fail("{}: tensor {} holds scales or numbers beyond the range of f16; use --weights f16", checkpoint_->path(),
-         name);
+    fail("{}: tensor {} holds scales or numbers beyond the range of f16; use --weights f16", checkpoint_->path(), name);
   }
   matrix.data = upload(bytes.data(), bytes.size());
   backend_->synchronize(stream_);
