@@ -61,8 +61,8 @@ IngestResult read_on(offload::SnapshotWriter writer, Session session, const std:
   Clock::time_point saved = start;
   if (progress) progress(session.tokens(), result.tokens);
   while (session.tokens() < whole) {
-    session.append(
-        std::span(tokens).subspan(static_cast<std::size_t>(session.tokens()), static_cast<std::size_t>(chunk)));
+    const auto next = std::span(tokens).subspan(static_cast<std::size_t>(session.tokens()));
+    session.append(next.first(static_cast<std::size_t>(chunk)), {}, true);
     const auto done = std::span(tokens).first(static_cast<std::size_t>(session.tokens()));
     if (seconds_since(saved) >= options.checkpoint_seconds) {
       checkpoint(writer, session, done);
