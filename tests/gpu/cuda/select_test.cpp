@@ -7,6 +7,14 @@
 namespace hayloft::testing {
 namespace {
 
+// Its softmaxes are added up by 256 threads, of which each then has chunks, in every warp but those of the end.
+TEST_F(CudaSelect, AlphaHasTheMassOfEveryChunkOfALongStore) {
+  for (const std::int64_t stored : {24576 + 256, 40000}) {
+    expect_like_cpu(
+        {.cache = {.head_dim = 16, .block_tokens = 4096, .stored = stored, .tail = 20}, .group = 2, .rank = 4});
+  }
+}
+
 TEST_F(CudaSelect, SparqSelectsWhatTheCpuSelectsForEveryGroupAndRule) {
   for (int group = 1; group <= 17; ++group) {
     for (const GroupRule rule : {GroupRule::softmax, GroupRule::logits}) {
