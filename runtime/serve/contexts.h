@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/decode/prefill/ingest.h"
+#include "offload/snapshot/snapshot.h"
 
 namespace hayloft::runtime::serve {
 

@@ -1,11 +1,11 @@
 #include "runtime/tokenizer/tokenizer.h"
 
 #include <algorithm>
-#include <fstream>
 #include <system_error>
 #include <utility>
 
 #include "offload/error.h"
+#include "offload/text_file.h"
 #include "runtime/tokenizer/added.h"
 #include "runtime/tokenizer/bpe/bpe.h"
 #include "runtime/tokenizer/declared.h"
@@ -20,21 +20,8 @@
 namespace hayloft::runtime {
 namespace {
 
-std::string read_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    fail("{}: cannot be opened; a model directory holds its tokenizer as tokenizer.json", path.string());
-  }
-  std::string bytes;
-  std::error_code unknown_size;  // then it is read all the same
-  const auto size = std::filesystem::file_size(path, unknown_size);
-  if (!unknown_size) bytes.reserve(size);
-  for (char block[1 << 16]; file.read(block, sizeof block), file.gcount() > 0;) {
-    bytes.append(block, static_cast<std::size_t>(file.gcount()));
-  }
-  if (file.bad()) fail("{}: reading failed after {} bytes", path.string(), bytes.size());
-  return bytes;
-}
+// The largest that are known have 33 MB.
+constexpr std::uint64_t most_bytes = std::uint64_t{1} << 30;
 
 nlohmann::json parse(std::string_view json, const std::string& name) {
   try {
@@ -99,7 +86,11 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 
 Tokenizer::Tokenizer(const std::filesystem::path& directory) {
   const std::string name = (directory / "tokenizer.json").string();
-  const nlohmann::json document = parse(read_file(name), name);
+  std::error_code error;
+  if (!std::filesystem::exists(name, error)) {
+    fail("{}: is not there; a model directory holds its tokenizer as tokenizer.json", name);
+  }
+  const nlohmann::json document = parse(offload::read_text_file("", name, most_bytes), name);
   impl_ = std::make_unique<Impl>(Field(document, name), &directory);
 }
 

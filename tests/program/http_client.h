@@ -15,9 +15,10 @@
 namespace hayloft::test {
 
 struct HttpAnswer {
-  int status = 0;    // 0: none
-  std::string head;  // with the status line
-  std::string body;  // chunks joined
+  int status = 0;      // 0: none
+  bool reset = false;  // the connection was, instead of closed
+  std::string head;    // with the status line
+  std::string body;    // chunks joined
 };
 
 class HttpClient {
@@ -43,10 +44,13 @@ class HttpClient {
     }
   }
 
+  void end_sending() const { ::shutdown(socket_, SHUT_WR); }
+
   // What comes next, at most; empty: the server has closed.
   std::string some() const {
     char bytes[4096];
     const ssize_t got = ::recv(socket_, bytes, sizeof bytes, 0);
+    reset_ = got < 0;
     return got > 0 ? std::string(bytes, static_cast<std::size_t>(got)) : std::string();
   }
 
@@ -55,6 +59,7 @@ class HttpClient {
     std::string all;
     for (std::string more = some(); !more.empty(); more = some()) all += more;
     HttpAnswer answer;
+    answer.reset = reset_;
     const std::size_t end = all.find("\r\n\r\n");
     if (all.rfind("HTTP/1.1 ", 0) != 0 || end == std::string::npos) return answer;
     answer.status = std::stoi(all.substr(9, 3));
@@ -78,6 +83,7 @@ class HttpClient {
   }
 
   int socket_;
+  mutable bool reset_ = false;
 };
 
 inline HttpAnswer http(std::uint16_t port, const std::string& method, const std::string& path,

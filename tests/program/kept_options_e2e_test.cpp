@@ -59,6 +59,21 @@ TEST_F(KeptOptions, WhatOnlyAffectsSpeedIsNoted) {
   EXPECT_NE(outcome.err.find("with 128, which stays"), std::string::npos) << outcome.err;
 }
 
+TEST_F(KeptOptions, WhatGoesOnBehindASavedContextKeepsItsLayout) {
+  begin({});
+  const auto go_on = [&](const char* command, std::vector<std::string> options) {
+    options.insert(options.begin(), {command, "--context", at("hay.hay")});
+    return run_program(options);
+  };
+  EXPECT_TRUE(refused_with(go_on("generate", {"-p", "hay", "-n", "1", "--columns", "int4"}), 1,
+                           {"--columns int4", "hay.hay", "int8"}));
+  EXPECT_TRUE(refused_with(go_on("chat", {"--chat-template", "chatml", "--block-tokens", "32"}), 1,
+                           {"--block-tokens 32", "hay.hay", "64"}));
+  const Outcome noted = go_on("generate", {"-p", "hay", "-n", "1", "-b", "256", "--prefill", "window"});
+  EXPECT_EQ(noted.exit_code, 0) << noted.err;
+  EXPECT_NE(noted.err.find("note: --batch 256 has no effect"), std::string::npos) << noted.err;
+}
+
 TEST_F(KeptOptions, AResumedIngestIsHeldToThemToo) {
   begin({});
   std::filesystem::rename(at("hay.hay"), at("hay.hay.part"));  // as an ingest leaves it that is killed before its end

@@ -106,6 +106,11 @@ TEST_F(LimitsTest, FilesWithoutAnEndAreRefused) {
                              {option, "/dev/zero", "device"}));
   }
   EXPECT_TRUE(refused_with(run_program({"judge", "/dev/zero"}), 1, {"/dev/zero", "device"}));
+  const fs::path model = folder_.path() / "model";
+  fs::copy(bundled, model);
+  fs::remove(model / "tokenizer.json");
+  fs::create_symlink("/dev/zero", model / "tokenizer.json");
+  EXPECT_TRUE(refused_with(run_program({"generate", "-m", model, "-p", "hay"}), 1, {"tokenizer.json", "device"}));
 }
 
 TEST_F(LimitsTest, AStandardInputOfADeviceIsRefusedToo) {
@@ -136,6 +141,22 @@ TEST_F(LimitsTest, TheFirstInterruptEndsTheWaitForAPipe) {
     EXPECT_EQ(outcome.exit_code, 130) << command.front() << ": " << outcome.signal << outcome.err;
     EXPECT_NE(outcome.err.find("interrupted"), std::string::npos) << outcome.err;
   }
+}
+
+TEST_F(LimitsTest, TheFirstInterruptEndsTheWaitForAQuestion) {
+  const std::string saved = at("hay.hay");
+  std::ofstream(at("hay.txt")) << "Hay and straw.";
+  ASSERT_EQ(run_program({"ingest", "-f", at("hay.txt"), "--save", saved}).exit_code, 0);
+  const std::string pipe = at("questions");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const int held = ::open(pipe.c_str(), O_RDWR | O_CLOEXEC);  // somebody who says nothing
+  Program program({"ask", saved, "--template", "{}"}, "", pipe);
+  program.wait_until_asleep_in_poll();
+  program.interrupt();
+  const Outcome outcome = program.wait();
+  EXPECT_EQ(outcome.exit_code, 130) << outcome.signal << outcome.err;
+  EXPECT_NE(outcome.err.find("interrupted"), std::string::npos) << outcome.err;
+  ::close(held);
 }
 
 TEST_F(LimitsTest, QueriesWhoseScoresOverflowAreRefused) {

@@ -5,64 +5,19 @@
 #include <thread>
 #include <vector>
 
-#include "tests/program/http_client.h"
-#include "tests/program/program.h"
+#include "tests/program/served.h"
 
 // The program as a server, to clients that behave and to others.
 namespace hayloft {
 namespace {
 
 using nlohmann::json;
+using test::greedy;
 using test::http;
 using test::HttpAnswer;
 using test::HttpClient;
-using test::Program;
-
-const std::filesystem::path needle_model = std::filesystem::path(HAYLOFT_SOURCE_DIR) / "examples/needle-model/model";
-
-class Served {
- public:
-  explicit Served(std::vector<std::string> options = {}, const std::filesystem::path& model = needle_model) {
-    std::vector<std::string> arguments{"serve", "-m", model.string(), "--port", "0", "-t", "2"};
-    arguments.insert(arguments.end(), options.begin(), options.end());
-    program_.emplace(arguments);
-    while (program_->running()) {  // until it says where it listens
-      const std::string said = program_->error_output();
-      const std::size_t at = said.find("at http://127.0.0.1:");
-      if (at == std::string::npos || said.find('\n', at) == std::string::npos) {
-        ::sched_yield();
-        continue;
-      }
-      port = static_cast<std::uint16_t>(std::stoi(said.substr(at + 20)));
-      return;
-    }
-    ADD_FAILURE() << program_->error_output();
-  }
-
-  HttpAnswer post(const std::string& path, const json& body, const std::string& fields = {}) const {
-    return http(port, "POST", path, body.dump(), "Content-Type: application/json\r\n" + fields);
-  }
-  json completed(const json& body) const {
-    const HttpAnswer answer = post("/v1/completions", body);
-    EXPECT_EQ(answer.status, 200) << answer.body;
-    return json::parse(answer.body, nullptr, false);
-  }
-  double metric(const std::string& name) const {
-    const std::string text = "\n" + http(port, "GET", "/metrics").body;
-    const std::size_t at = text.find("\nhayloft_" + name + " ");
-    return at == std::string::npos ? -1 : std::stod(text.substr(at + name.size() + 10));
-  }
-  Program& program() { return *program_; }
-
-  std::uint16_t port = 0;
-
- private:
-  std::optional<Program> program_;
-};
-
-json greedy(const json& prompt, int tokens) {
-  return {{"prompt", prompt}, {"max_tokens", tokens}, {"temperature", 0}, {"ignore_eos", true}};
-}
+using test::needle_model;
+using test::Served;
 
 // The data of the events of a stream.
 std::vector<std::string> events(const std::string& body) {

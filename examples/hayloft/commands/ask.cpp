@@ -1,6 +1,3 @@
-#include <unistd.h>
-
-#include <iostream>
 #include <optional>
 
 #include "examples/hayloft/audit_options.h"
@@ -19,6 +16,7 @@
 #include "examples/hayloft/streams/environment.h"
 #include "examples/hayloft/streams/interrupt.h"
 #include "examples/hayloft/streams/messages.h"
+#include "examples/hayloft/streams/text_input.h"
 #include "offload/error.h"
 #include "offload/snapshot/snapshot.h"
 #include "runtime/decode/load_tokenizer.h"
@@ -120,15 +118,10 @@ class AskCommand : public Command {
   }
 
   void answer_lines(const Environment& environment, const runtime::Session& context, WatchedMethod& method) const {
-    const bool terminal = isatty(STDIN_FILENO) != 0;
-    for (std::string line; prompt(terminal), std::getline(std::cin, line);) {
+    LineInput input;
+    for (std::string line; input.next(line);) {
       if (!line.empty()) answer(environment, context, method, line);
     }
-    if (terminal) note("\n");
-  }
-
-  static void prompt(bool terminal) {
-    if (terminal) note("> ");
   }
 
   void answer(const Environment& environment, const runtime::Session& context, WatchedMethod& method,

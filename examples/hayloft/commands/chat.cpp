@@ -1,7 +1,4 @@
-#include <unistd.h>
-
 #include <algorithm>
-#include <iostream>
 #include <limits>
 #include <optional>
 
@@ -12,6 +9,7 @@
 #include "examples/hayloft/options/chat.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
+#include "examples/hayloft/options/kept.h"
 #include "examples/hayloft/options/machine.h"
 #include "examples/hayloft/options/rope.h"
 #include "examples/hayloft/options/session.h"
@@ -21,11 +19,13 @@
 #include "examples/hayloft/streams/environment.h"
 #include "examples/hayloft/streams/interrupt.h"
 #include "examples/hayloft/streams/messages.h"
+#include "examples/hayloft/streams/text_input.h"
 #include "examples/hayloft/streams/text_output.h"
 #include "offload/error.h"
 #include "offload/progress.h"
 #include "offload/snapshot/snapshot.h"
 #include "runtime/decode/conversation.h"
+#include "runtime/decode/prefill/ingest.h"
 #include "runtime/tokenizer/end_of_turn.h"
 
 // hayloft chat: a conversation, a message a line.
@@ -94,6 +94,7 @@ class ChatCommand : public Command {
       room_ = usual_room(environment.model->config().max_positions, snapshot ? snapshot->token_count() : 0);
     PlannedRun planned{path, session_, {method_}, room_, 0};
     if (snapshot) {
+      check_kept_layout(*app_, session_, runtime::as_read(*snapshot, session_), saved_);
       add_saved(environment, *snapshot, planned);
     } else {
       environment.model->expect_positions(planned.tokens);
@@ -127,26 +128,17 @@ class ChatCommand : public Command {
   }
 
   void talk(const Environment& environment, runtime::Conversation& conversation, WatchedMethod& method) const {
-    const bool terminal = isatty(STDIN_FILENO) != 0;
-    for (std::string line; next_line(terminal, line) && line != exit_word;) {
+    LineInput input;
+    for (std::string line; input.next(line) && line != exit_word;) {
       if (line.empty()) continue;
       try {
         answer(environment, conversation, method, line);
       } catch (const Interrupted&) {
         print("\n");
         note("the answer was stopped\n");
+        catch_interrupts();
       }
     }
-  }
-
-  // While a line is waited for there is nothing to stop: Ctrl-C ends the program there.
-  static bool next_line(bool terminal, std::string& line) {
-    leave_interrupts();
-    if (terminal) note("> ");
-    const bool read = static_cast<bool>(std::getline(std::cin, line));
-    catch_interrupts();
-    if (terminal && !read) note("\n");
-    return read;
   }
 
   void answer(const Environment& environment, runtime::Conversation& conversation, WatchedMethod& method,

@@ -7,6 +7,7 @@
 #include "examples/hayloft/options/chat.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
+#include "examples/hayloft/options/kept.h"
 #include "examples/hayloft/options/machine.h"
 #include "examples/hayloft/options/rope.h"
 #include "examples/hayloft/options/session.h"
@@ -103,6 +104,7 @@ class GenerateCommand : public Command {
     if (prompt.empty()) fail("the prompt is empty: there is nothing to go on from");
     PlannedRun planned{directory, session_, {method_}, tokens_needed(static_cast<std::int64_t>(prompt.size())), 0};
     if (snapshot) {
+      check_kept_layout(*app_, session_, runtime::as_read(*snapshot, session_), saved_);
       add_saved(environment, *snapshot, planned);
     } else {
       environment.model->expect_positions(planned.tokens);

@@ -95,9 +95,14 @@ class ServeCommand : public Command {
     serve::ContextJobs context_jobs(source, *environment.arena, contexts, engine_.session,
                                     [&](const std::string& name) { engine.forget_context(name); });
     const std::optional<runtime::ChatTemplate> chat = runtime::load_chat_template(model_);
-    const serve::openai::Served served{
-        served_name(), *environment.model,         *environment.tokenizer, chat ? &*chat : nullptr, contexts, sampling_,
-        128,           longest_answer(environment)};
+    const serve::openai::Served served{served_name(),
+                                       environment.model->config(),
+                                       *environment.tokenizer,
+                                       chat ? &*chat : nullptr,
+                                       contexts,
+                                       sampling_,
+                                       128,
+                                       longest_answer(environment)};
     const serve::http::Routes routes(served, source, engine, context_jobs);
     serve::http::serve(routes, server_, [&](const std::string& host, std::uint16_t port) {
       if (!chat) note("note: the model has no chat template: /v1/completions works, /v1/chat/completions does not\n");

@@ -18,6 +18,17 @@ void require_same(const CLI::App& app, const char* option, const T& asked, const
 
 }  // namespace
 
+void check_kept_layout(const CLI::App& app, const runtime::SessionOptions& asked, const runtime::SessionOptions& kept,
+                       const std::string& file) {
+  require_same(app, "--block-tokens", asked.cache.block_tokens, kept.cache.block_tokens, file);
+  require_same<std::string>(app, "--columns", offload::name(asked.cache.columns), offload::name(kept.cache.columns),
+                            file);
+  if (app.get_option("--batch")->count() > 0 && asked.chunk_tokens != kept.chunk_tokens) {
+    note("note: --batch {} has no effect: {} was begun with {}, which stays\n", asked.chunk_tokens, file,
+         kept.chunk_tokens);
+  }
+}
+
 void check_kept_options(const CLI::App& app, const runtime::SessionOptions& asked, const runtime::SessionOptions& kept,
                         const std::string& file) {
   using Kind = runtime::PrefillOptions::Kind;
@@ -27,13 +38,7 @@ void check_kept_options(const CLI::App& app, const runtime::SessionOptions& aske
   if (then.kind != Kind::exact) require_same(app, "--prefill-window", now.window, then.window, file);
   if (then.kind == Kind::window) require_same(app, "--prefill-sinks", now.sinks, then.sinks, file);
   if (then.kind == Kind::topk) require_same(app, "--prefill-k", now.k.text(), then.k.text(), file);
-  require_same(app, "--block-tokens", asked.cache.block_tokens, kept.cache.block_tokens, file);
-  require_same<std::string>(app, "--columns", offload::name(asked.cache.columns), offload::name(kept.cache.columns),
-                            file);
-  if (app.get_option("--batch")->count() > 0 && asked.chunk_tokens != kept.chunk_tokens) {
-    note("note: --batch {} has no effect: {} was begun with {}, which stays\n", asked.chunk_tokens, file,
-         kept.chunk_tokens);
-  }
+  check_kept_layout(app, asked, kept, file);
 }
 
 }  // namespace hayloft::cli

@@ -21,10 +21,6 @@ void catch_interrupts() {
   sigaction(SIGINT, &action, nullptr);
 }
 
-void leave_interrupts() {
-  std::signal(SIGINT, SIG_DFL);
-}
-
 void check_interrupted() {
   if (interrupted) throw Interrupted();
 }

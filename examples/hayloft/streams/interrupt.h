@@ -11,7 +11,6 @@ struct Interrupted : std::exception {
 };
 
 void catch_interrupts();  // of SIGINT; at the start, and anew to go on after Interrupted: what came before is forgotten
-void leave_interrupts();  // until catch_interrupts() the first Ctrl-C ends the program at once
 void check_interrupted();  // throws Interrupted once Ctrl-C was pressed
 
 }  // namespace hayloft::cli

@@ -11,16 +11,6 @@
 namespace hayloft::runtime {
 namespace {
 
-// How the context was read so far, and so goes on.
-SessionOptions as_read(const offload::Snapshot& snapshot, SessionOptions options) {
-  const ReadingNote note = read_note(snapshot.description().note, snapshot.path().string());
-  options.cache.block_tokens = snapshot.description().shape.block_tokens;
-  options.cache.columns = snapshot.description().shape.columns;
-  options.chunk_tokens = note.chunk_tokens;
-  options.prefill = note.prefill;
-  return options;
-}
-
 void checkpoint(offload::SnapshotWriter& writer, const Session& session, std::span<const std::int32_t> tokens,
                 std::span<const offload::SnapshotAttachment> attachments = {}, bool complete = false) {
   const std::vector<offload::SnapshotTail> tails = session.cache().tails();
@@ -105,6 +95,15 @@ bool ends_with(const std::vector<std::int32_t>& tokens, const std::vector<std::i
 }
 
 }  // namespace
+
+SessionOptions as_read(const offload::Snapshot& snapshot, SessionOptions options) {
+  const ReadingNote note = read_note(snapshot.description().note, snapshot.path().string());
+  options.cache.block_tokens = snapshot.description().shape.block_tokens;
+  options.cache.columns = snapshot.description().shape.columns;
+  options.chunk_tokens = note.chunk_tokens;
+  options.prefill = note.prefill;
+  return options;
+}
 
 offload::ModelIdentity ModelSource::identity() const {
   std::string name = std::filesystem::weakly_canonical(directory).string();

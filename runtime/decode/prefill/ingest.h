@@ -72,6 +72,10 @@ void add_indices(const ModelSource& source, offload::Arena& arena, const std::fi
 // Throws Error naming the file when it is damaged.
 bool restore_index(Session& session, const offload::Snapshot& snapshot, const Method& method);
 
+// `options` with what a saved context was read by so far, and so goes on: block size, columns, chunk and prefill.
+// Throws Error when the file says nothing that this version knows.
+SessionOptions as_read(const offload::Snapshot& snapshot, SessionOptions options);
+
 // A session at the end of a saved context: the mapped blocks, the tails, and the tokens behind the last chunk read now,
 // as the context was. What is appended to it attends by options.prefill. What `method` keeps, if given, is restored
 // before those tokens are read, or sees their queries. Throws Error when the context belongs to another model.

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -33,6 +34,7 @@ using asio::use_awaitable;
 constexpr std::uint32_t kMostHeader = 16 << 10;
 constexpr std::chrono::milliseconds kLookAtClient{500};  // how often, while there is nothing to send
 constexpr std::chrono::seconds kComment{5};              // between comments in a stream that has nothing else to say
+constexpr std::chrono::seconds kDrain{2};                // for a client to notice that it is being refused
 
 // The API's ids: unique, and of no meaning.
 std::string new_id(openai::Style style) {
@@ -61,19 +63,31 @@ class Connection {
     if (service_.connections > service_.options.most_connections) {
       const Reply said = error_reply(503, "too many connections");
       co_await write(said, false);
-      co_return;
+      co_return co_await end();
     }
     while (co_await serve_one()) {
     }
-    error_code ignored;
-    stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+    co_await end();
   }
 
  private:
   const ServerOptions& options() const { return service_.options; }
 
+  // What the client still sends is read and dropped for a moment: closing with bytes unread would reset the connection,
+  // and the client might never see why it was refused.
+  asio::awaitable<void> end() {
+    error_code error;
+    stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_send, error);
+    stream_.expires_after(kDrain);
+    std::array<char, 4096> dropped;
+    while (!error) {
+      co_await stream_.async_read_some(asio::buffer(dropped), asio::redirect_error(use_awaitable, error));
+    }
+  }
+
   // One request; true when another may follow.
   asio::awaitable<bool> serve_one() {
+    head_only_ = false;
     beast::http::request_parser<beast::http::string_body> parser;
     parser.header_limit(kMostHeader);
     parser.body_limit(options().most_body);
@@ -82,6 +96,8 @@ class Connection {
     co_await beast::http::async_read_header(stream_, buffer_, parser, asio::redirect_error(use_awaitable, error));
     if (error) co_return co_await refuse_unread(error);
     const auto& head = parser.get();
+    head_only_ = head.method() == beast::http::verb::head;
+    chunked_ = head.version() >= 11;
     origin_ = std::string(head[beast::http::field::origin]);
     if (const auto reply = refusal(head, options())) {
       co_await write(*reply, false);
@@ -102,7 +118,7 @@ class Connection {
       co_await write(said, keep_alive);
       co_return keep_alive;
     }
-    Call call{std::string(request.method_string()), std::string(request.target()), request.body()};
+    Call call{head_only_ ? "GET" : std::string(request.method_string()), std::string(request.target()), request.body()};
     call.path.resize(std::min(call.path.size(), call.path.find('?')));
     // A lambda that is called at once would take its captures with it before the coroutine has begun.
     const auto work = [this, &call]() -> asio::awaitable<Outcome> { co_return service_.routes.outcome(call); };
@@ -159,7 +175,12 @@ class Connection {
     response.prepare_payload();
     error_code ignored;
     stream_.expires_after(options().write_time);
-    co_await beast::http::async_write(stream_, response, asio::redirect_error(use_awaitable, ignored));
+    if (head_only_) {
+      beast::http::response_serializer<beast::http::string_body> serializer(response);
+      co_await beast::http::async_write_header(stream_, serializer, asio::redirect_error(use_awaitable, ignored));
+    } else {
+      co_await beast::http::async_write(stream_, response, asio::redirect_error(use_awaitable, ignored));
+    }
     stream_.expires_never();
   }
 
@@ -239,8 +260,9 @@ class Connection {
     head.set(beast::http::field::content_type, "text/event-stream; charset=utf-8");
     head.set(beast::http::field::cache_control, "no-cache");
     add_fields(head, 200);
+    keep_alive = keep_alive && chunked_;  // without chunks the end of the connection is that of the answer
     head.keep_alive(keep_alive);
-    head.chunked(true);
+    if (chunked_) head.chunked(true);
     beast::http::response_serializer<beast::http::empty_body> serializer(head);
     error_code error;
     stream_.expires_after(options().write_time);
@@ -277,7 +299,7 @@ class Connection {
     if (request.include_usage && !failed) add(answer.usage_chunk());
     add("[DONE]");
     error = co_await send(text);
-    if (!error) {
+    if (!error && chunked_) {
       stream_.expires_after(options().write_time);
       co_await asio::async_write(stream_, beast::http::make_chunk_last(), asio::redirect_error(use_awaitable, error));
     }
@@ -288,8 +310,12 @@ class Connection {
   asio::awaitable<error_code> send(std::string& text) {
     error_code error;
     stream_.expires_after(options().write_time);
-    co_await asio::async_write(stream_, beast::http::make_chunk(asio::buffer(text)),
-                               asio::redirect_error(use_awaitable, error));
+    if (chunked_) {
+      co_await asio::async_write(stream_, beast::http::make_chunk(asio::buffer(text)),
+                                 asio::redirect_error(use_awaitable, error));
+    } else {
+      co_await asio::async_write(stream_, asio::buffer(text), asio::redirect_error(use_awaitable, error));
+    }
     stream_.expires_never();
     text.clear();
     co_return error;
@@ -298,7 +324,10 @@ class Connection {
   beast::tcp_stream stream_;
   beast::flat_buffer buffer_;
   Service& service_;
+  // Of the request being served.
   std::string origin_;
+  bool head_only_ = false;  // HEAD: the answer has no body
+  bool chunked_ = true;     // HTTP/1.0 knows no chunks
 };
 
 }  // namespace

@@ -98,8 +98,7 @@ Reply Routes::tokenize(const Call& call) const {
   if (!fields.find("prompt")) openai::refuse("prompt", "a text is needed");
   const std::vector<std::int32_t> tokens =
       served_.tokenizer.encode(fields.text("prompt", ""), fields.flag("add_special_tokens", true));
-  return json_reply(
-      {{"count", tokens.size()}, {"max_model_len", served_.model.config().max_positions}, {"tokens", tokens}});
+  return json_reply({{"count", tokens.size()}, {"max_model_len", served_.config.max_positions}, {"tokens", tokens}});
 }
 
 Reply Routes::detokenize(const Call& call) const {
@@ -125,8 +124,8 @@ Reply Routes::tokenizer_info() const {
             {"chat_template", nullptr}};
   const std::vector<std::int32_t> special = served_.tokenizer.encode("");
   if (!special.empty()) info["bos_token"] = served_.tokenizer.decode({special.front()}, true);
-  if (!served_.model.config().eos_tokens.empty()) {
-    info["eos_token"] = served_.tokenizer.decode({served_.model.config().eos_tokens.front()}, true);
+  if (!served_.config.eos_tokens.empty()) {
+    info["eos_token"] = served_.tokenizer.decode({served_.config.eos_tokens.front()}, true);
     info["pad_token"] = info["eos_token"];
   }
   return json_reply(info);

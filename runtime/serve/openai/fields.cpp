@@ -6,14 +6,23 @@
 #include <limits>
 
 namespace hayloft::runtime::serve::openai {
+namespace {
+
+constexpr int kMostNested = 100;  // copies, comparisons and text of a value call themselves for each level
+
+}  // namespace
 
 void refuse(const std::string& field, const std::string& message) {
   throw BadRequest(400, field.empty() ? message : fmt::format("{}: {}", field, message), field);
 }
 
 nlohmann::json parse_object(std::string_view body) {
+  const auto bounded = [](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+    if (depth > kMostNested) refuse("", fmt::format("the body is nested more than {} deep", kMostNested));
+    return true;
+  };
   try {
-    nlohmann::json object = nlohmann::json::parse(body);
+    nlohmann::json object = nlohmann::json::parse(body, bounded);
     if (!object.is_object()) refuse("", "the body must be a JSON object");
     return object;
   } catch (const nlohmann::json::exception& error) {

@@ -24,7 +24,7 @@ class BadRequest : public Error {
 
 [[noreturn]] void refuse(const std::string& field, const std::string& message);  // BadRequest 400
 
-// The body as a JSON object. Throws BadRequest saying where it is none.
+// The body as a JSON object, of bounded depth. Throws BadRequest saying where it is none.
 nlohmann::json parse_object(std::string_view body);
 
 // The fields of a request, typed: a field that is there with another type, or out of range, is refused by name; null

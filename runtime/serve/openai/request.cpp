@@ -15,7 +15,8 @@ using nlohmann::json;
 constexpr std::int64_t kMostTokens = std::numeric_limits<int>::max();
 constexpr int kMostLogprobs = 20;
 constexpr std::size_t kMostStops = 16;
-constexpr int kDefaultAnswer = 16;  // max_tokens of a completion, as the API has it
+constexpr std::size_t kMostRequestTokens = std::size_t{1} << 25;  // of all prompts of a request, each n times
+constexpr int kDefaultAnswer = 16;                                // max_tokens of a completion, as the API has it
 
 std::vector<std::string> stop_strings(const Fields& fields) {
   const json* const value = fields.find("stop");
@@ -32,7 +33,7 @@ std::vector<std::string> stop_strings(const Fields& fields) {
 std::vector<std::int32_t> token_ids(const json& list, const Served& served) {
   std::vector<std::int32_t> tokens;
   tokens.reserve(list.size());
-  const int vocab = served.model.config().vocab_size;
+  const int vocab = served.config.vocab_size;
   for (const json& id : list) {
     if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= static_cast<std::uint64_t>(vocab)) {
       refuse("prompt", fmt::format("a list of token ids from 0 to {} is wanted", vocab - 1));
@@ -96,6 +97,12 @@ void multiply(const Fields& fields, const Served& served, std::vector<Generation
   if (static_cast<std::int64_t>(generations.size()) * n > served.most_choices) {
     refuse("n", fmt::format("{} prompts with {} answers each: at most {} in one request", generations.size(), n,
                             served.most_choices));
+  }
+  std::size_t tokens = 0;
+  for (const GenerationRequest& each : generations) tokens += each.tokens.size() * static_cast<std::size_t>(n);
+  if (tokens > kMostRequestTokens) {
+    refuse("n", fmt::format("{} tokens in all prompts for {} answers each: at most {} in one request", tokens, n,
+                            kMostRequestTokens));
   }
   std::uint64_t seed = 0;
   if (fields.find("seed")) {

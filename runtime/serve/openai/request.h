@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/decode/model.h"
+#include "runtime/checkpoint/config.h"
 #include "runtime/serve/contexts.h"
 #include "runtime/serve/generation.h"
 #include "runtime/tokenizer/chat_template.h"
@@ -18,7 +18,7 @@ namespace hayloft::runtime::serve::openai {
 // What requests are read against. Views; they outlive it.
 struct Served {
   std::string name;  // the model's, as /v1/models gives it
-  const Model& model;
+  const ModelConfig& config;
   const Tokenizer& tokenizer;
   const ChatTemplate* chat_template;  // null: the model has none
   const Contexts& contexts;

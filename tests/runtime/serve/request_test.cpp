@@ -2,10 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <memory>
-
-#include "gpu/make_backend.h"
-#include "offload/host/threads.h"
 #include "runtime/decode/load_tokenizer.h"
 #include "runtime/serve/openai/fields.h"
 #include "tests/support/temporary_folder.h"
@@ -16,17 +12,20 @@ namespace {
 
 const std::filesystem::path model_folder = std::filesystem::path(HAYLOFT_SOURCE_DIR) / "examples/needle-model/model";
 
+std::string nested(std::size_t depth) {
+  return std::string(depth, '[') + std::string(depth, ']');
+}
+
 class OpenAiRequestTest : public testing::Test {
  protected:
   OpenAiRequestTest()
-      : threads_(1),
-        backend_(gpu::make_cpu_backend(threads_)),
-        model_(model_folder, *backend_),
-        tokenizer_(load_tokenizer(model_folder)),
+      : tokenizer_(load_tokenizer(model_folder)),
         template_(
             ChatTemplate::from_source("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}", "test")),
         contexts_(folder_.path()),
-        served_{"needle", model_, tokenizer_, &template_, contexts_, {.temperature = 1}, 8, 100} {}
+        served_{"needle", config_, tokenizer_, &template_, contexts_, {.temperature = 1}, 8, 100} {
+    config_.vocab_size = tokenizer_.vocab_size();
+  }
 
   int status_of(Request (*read)(std::string_view, const Served&), const std::string& body) const {
     try {
@@ -39,9 +38,7 @@ class OpenAiRequestTest : public testing::Test {
   }
 
   test::TemporaryFolder folder_;
-  offload::Threads threads_;
-  std::unique_ptr<gpu::Backend> backend_;
-  Model model_;
+  ModelConfig config_;
   Tokenizer tokenizer_;
   ChatTemplate template_;
   Contexts contexts_;
@@ -134,6 +131,8 @@ TEST_F(OpenAiRequestTest, WhatIsWrongIsRefusedWithAReason) {
       {R"({"prompt": "a", "model": "needle:"})", 400},
       {R"({"prompt": "a", "model": 5})", 400},
       {std::string(100000, '['), 400},
+      {R"({"prompt": "a", "user": )" + nested(100000) + "}", 400},
+      {R"({"prompt": "a", "stop": )" + nested(100000) + "}", 400},
   };
   for (const auto& [body, status] : bodies)
     EXPECT_EQ(status_of(completion_request, body), status) << body.substr(0, 80);
@@ -155,6 +154,11 @@ TEST_F(OpenAiRequestTest, AChatThatIsWrongIsRefusedWithAReason) {
       R"({"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": []})",
   };
   for (const std::string& body : bodies) EXPECT_EQ(status_of(chat_request, body), 400) << body;
+  for (const char* field : {"x", "tool_calls", "content"}) {
+    const std::string body =
+        R"({"messages": [{"role": "user", ")" + std::string(field) + "\": " + nested(100000) + "}]}";
+    EXPECT_EQ(status_of(chat_request, body), 400) << field;
+  }
 }
 
 TEST_F(OpenAiRequestTest, AModelWithoutATemplateDoesNotChat) {
