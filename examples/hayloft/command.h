@@ -25,6 +25,8 @@ std::unique_ptr<Command> make_ingest_command(CLI::App& app);
 std::unique_ptr<Command> make_index_command(CLI::App& app);
 std::unique_ptr<Command> make_ask_command(CLI::App& app);
 std::unique_ptr<Command> make_serve_command(CLI::App& app);
+std::unique_ptr<Command> make_import_command(CLI::App& app);
+std::unique_ptr<Command> make_export_command(CLI::App& app);
 std::unique_ptr<Command> make_inspect_command(CLI::App& app);
 std::unique_ptr<Command> make_plan_command(CLI::App& app);
 std::unique_ptr<Command> make_link_command(CLI::App& app);

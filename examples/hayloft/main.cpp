@@ -69,6 +69,8 @@ struct Program {
     add("ask", "Ask a saved context questions", make_ask_command);
     add("serve", "Answer requests over HTTP, as OpenAI's API has them", make_serve_command);
     add("index", "Build indices for a saved context and save them with it", make_index_command);
+    add("import", "Save keys and values that another program computed as a context", make_import_command);
+    add("export", "Write the keys and values of a saved context for other programs", make_export_command);
     add("inspect", "Show what a saved context holds, and whether it is intact", make_inspect_command);
     add("needle", "Find needles in a haystack, over methods, context lengths and depths", make_needle_command);
     add("eval", "Run RULER's tasks and measures on a text, over methods and context lengths", make_eval_command);

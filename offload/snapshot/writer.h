@@ -80,4 +80,9 @@ class SnapshotWriter {
   std::unique_ptr<Impl> impl_;
 };
 
+// A complete context in one go, of what checkpoint() takes. It grows under the name PATH.saving, and appears whole or
+// not at all. A file that exists is refused unless `overwrite`.
+void save_snapshot(const std::filesystem::path& path, const SnapshotDescription& description, const Store& store,
+                   std::span<const std::int32_t> tokens, std::span<const TailImage> tails, bool overwrite = false);
+
 }  // namespace hayloft::offload

@@ -1,5 +1,9 @@
 #include "runtime/attention/method.h"
 
+#include <algorithm>
+#include <map>
+#include <mutex>
+
 #include "offload/error.h"
 #include "runtime/attention/method_option_table.h"
 #include "runtime/attention/selection.h"
@@ -16,9 +20,25 @@ constexpr Entry methods[] = {{"dense", make_dense},   {"sparq", make_sparq},    
                              {"h2o", make_h2o},       {"lowrank", make_lowrank}, {"pages", make_pages},
                              {"oracle", make_oracle}};
 
-const Entry& find(std::string_view name) {
+using MakeMethod = std::function<std::unique_ptr<Method>(const MethodOptions&)>;
+
+struct Registry {
+  std::mutex lock;
+  std::map<std::string, MakeMethod, std::less<>> methods;
+};
+Registry& registry() {
+  static Registry all;
+  return all;
+}
+
+MakeMethod find(std::string_view name) {
   for (const Entry& entry : methods) {
-    if (name == entry.name) return entry;
+    if (name == entry.name) return entry.make;
+  }
+  {
+    const std::scoped_lock locked(registry().lock);
+    const auto found = registry().methods.find(name);
+    if (found != registry().methods.end()) return found->second;
   }
   fail("--attn {}: unknown attention method; one of {}", name, fmt::join(method_names(), ", "));
 }
@@ -28,13 +48,33 @@ const Entry& find(std::string_view name) {
 std::vector<std::string> method_names() {
   std::vector<std::string> names;
   for (const Entry& entry : methods) names.emplace_back(entry.name);
+  const std::scoped_lock locked(registry().lock);
+  for (const auto& [name, make] : registry().methods) names.push_back(name);
   return names;
 }
 
+void register_method(const std::string& name, MakeMethod make) {
+  const bool spelt = !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+  });
+  if (!spelt) fail("'{}' cannot name an attention method: letters, digits, '_' and '-' can", name);
+  const std::vector<std::string> known = method_names();
+  if (std::find(known.begin(), known.end(), name) != known.end()) {
+    fail("'{}' is an attention method already; choose another name", name);
+  }
+  const std::scoped_lock locked(registry().lock);
+  registry().methods.emplace(name, std::move(make));
+}
+
+bool is_registered_method(std::string_view name) {
+  const std::scoped_lock locked(registry().lock);
+  return registry().methods.contains(name);
+}
+
 SharedMethod make_method(const MethodOptions& options, int head_dim) {
-  const Entry& entry = find(options.name);
+  const MakeMethod make = find(options.name);
   check_method_options(options, head_dim);
-  return entry.make(options);
+  return make(options);
 }
 
 std::unique_ptr<MethodState> Method::load_state(const AttentionShape&, gpu::Backend&,

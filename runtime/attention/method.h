@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -96,6 +97,12 @@ using SharedMethod = std::shared_ptr<const Method>;
 
 // Throws Error (naming the option) when the options are out of range for heads of dimension `head_dim`.
 SharedMethod make_method(const MethodOptions& options, int head_dim);
+
+// Makes `name` a method like the others from now on: parse_method() and make_method() know it, with the options k,
+// window and select. `make` may be called from any thread. Throws Error on a name that is taken or has other characters
+// than letters, digits, '_' and '-'.
+void register_method(const std::string& name, std::function<std::unique_ptr<Method>(const MethodOptions&)> make);
+bool is_registered_method(std::string_view name);
 
 // One per method, each in its own file.
 std::unique_ptr<Method> make_dense(const MethodOptions& options);

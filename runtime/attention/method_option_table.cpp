@@ -8,6 +8,7 @@
 #include "offload/error.h"
 #include "offload/text/format.h"
 #include "offload/text/list.h"
+#include "runtime/attention/method.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -221,6 +222,7 @@ std::string flag(const MethodOption& option) {
 }
 
 bool uses(std::string_view method, const MethodOption& option) {
+  if (is_registered_method(method)) return option.key == "k" || option.key == "window" || option.key == "select";
   const std::vector<std::string_view> methods = split_list(option.methods, ' ');
   return std::find(methods.begin(), methods.end(), method) != methods.end();
 }

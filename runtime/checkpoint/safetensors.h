@@ -11,6 +11,10 @@
 
 #include "offload/host/mapped_file.h"
 
+namespace hayloft::offload {
+class OutputFile;
+}
+
 namespace hayloft::runtime {
 
 // One tensor inside a mapped file. `data` lives as long as the file object.
@@ -46,6 +50,31 @@ std::map<std::string, TensorView, std::less<>> parse_safetensors(std::span<const
 
 // Elements of a floating tensor (F64, F32, F16, BF16) as f32. Throws Error on another dtype.
 std::vector<float> to_f32(const TensorView& tensor, const std::string& name);
+// Elements [begin, begin + count) of it, counted in memory order.
+std::vector<float> to_f32(const TensorView& tensor, std::int64_t begin, std::int64_t count, const std::string& name);
+
+// What a file to be written says of a tensor.
+struct TensorHeader {
+  std::string name;
+  std::string dtype;  // F32, I32 or F16
+  std::vector<std::int64_t> shape;
+};
+
+// Writes a file whose tensors need not be in memory together: all headers first, then the data of each, in order and in
+// pieces of any length. Through a temporary name in the same folder, synced and renamed by commit(), so that a failure
+// leaves no half-written file. Throws Error; a name given twice, or data that does not fill the shapes, is a
+// programmer's mistake: std::invalid_argument.
+class SafetensorsWriter {
+ public:
+  SafetensorsWriter(const std::filesystem::path& path, std::span<const TensorHeader> tensors);
+  ~SafetensorsWriter();
+  void write(std::span<const std::byte> data);
+  void commit();
+
+ private:
+  std::unique_ptr<offload::OutputFile> file_;
+  std::uint64_t left_ = 0;  // bytes to come
+};
 
 // One tensor of a file to be written; a view of its data.
 struct TensorToWrite {
@@ -55,8 +84,7 @@ struct TensorToWrite {
   std::span<const std::byte> data;
 };
 
-// Writes through a temporary name in the same folder, synced and renamed, so that a failure leaves no half-written
-// file.
+// The same for tensors in memory.
 void write_safetensors(const std::filesystem::path& path, std::span<const TensorToWrite> tensors);
 
 }  // namespace hayloft::runtime

@@ -46,4 +46,10 @@ std::vector<float> to_f32(const TensorView& tensor, const std::string& name) {
   fail("tensor {} has dtype {}; it must be F64, F32, F16 or BF16", name, tensor.dtype);
 }
 
+std::vector<float> to_f32(const TensorView& tensor, std::int64_t begin, std::int64_t count, const std::string& name) {
+  const std::size_t width = tensor.data.size() / static_cast<std::size_t>(tensor.elements());
+  const auto from = static_cast<std::size_t>(begin) * width;
+  return to_f32({tensor.dtype, {count}, tensor.data.subspan(from, static_cast<std::size_t>(count) * width)}, name);
+}
+
 }  // namespace hayloft::runtime

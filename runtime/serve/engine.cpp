@@ -15,7 +15,12 @@ constexpr std::size_t kWorthKeeping = 32;  // tokens
 }  // namespace
 
 Engine::Engine(const ModelSource& source, offload::Arena& arena, const Contexts& contexts, EngineOptions options)
-    : source_(source), arena_(arena), contexts_(contexts), options_(std::move(options)), thread_([this] { run(); }) {}
+    : source_(source),
+      arena_(arena),
+      contexts_(contexts),
+      options_(std::move(options)),
+      saved_(source_, arena_, options_.session, options_.method, options_.saved),
+      thread_([this] { run(); }) {}
 
 void Engine::close() {
   if (!thread_.joinable()) return;
@@ -97,17 +102,24 @@ void Engine::run() {
       for (const SharedJob& job : std::exchange(waiting_, {})) fail_job(*job, 503, "the server is stopping");
     }
     admit();
+    count_places();
     // One step for every answer, one chunk for one of the prompts.
     std::vector<SharedJob> turn;
     std::vector<SharedJob> readers;
     for (const SharedJob& job : active_) (job->reading() ? readers : turn).push_back(job);
     if (!readers.empty()) turn.push_back(readers[next_reader_++ % readers.size()]);
     for (const SharedJob& job : turn) {
-      if (advance(*job)) std::erase(active_, job);
+      if (!advance(*job)) continue;
+      saved_.release(job->saving);
+      std::erase(active_, job);
     }
     publish();
   }
-  for (const SharedJob& job : active_) fail_job(*job, 503, "the server is stopping");
+  for (const SharedJob& job : active_) {
+    save_prompt(*job, true);
+    saved_.release(job->saving);
+    fail_job(*job, 503, "the server is stopping");
+  }
   for (const SharedJob& job : waiting_) fail_job(*job, 503, "the server is stopping");
   active_.clear();
   waiting_.clear();
@@ -189,23 +201,43 @@ void Engine::start(const SharedJob& job) {
     return session.tokens() - static_cast<std::int64_t>(behind);
   };
   if (!request.echo) {
-    if (const SessionPool::Entry* kept = pool_.longest(request.context, request.tokens)) {
-      job->start(kept->session.fork(), model_tokens(kept->session, kept->tokens.size()), kept->tokens.size());
-      own_.cached_tokens += static_cast<std::uint64_t>(job->usage().cached_tokens);
-      return;
+    const SessionPool::Entry* const kept = pool_.longest(request.context, request.tokens);
+    if (request.context.empty() && saved_.longest(request.tokens) > (kept ? kept->tokens.size() : 0)) {
+      if (std::optional<Session> session = saved_.open(request.tokens)) {
+        const auto read = static_cast<std::size_t>(session->tokens());
+        keep("", std::span(request.tokens).first(read), [&] { return session->fork(); });
+        return begin(*job, std::move(*session), 0, read);
+      }
+    }
+    if (kept) {
+      return begin(*job, kept->session.fork(), model_tokens(kept->session, kept->tokens.size()), kept->tokens.size());
     }
   }
   if (!request.context.empty()) {
     Session session = opened(request.context);
     const std::int64_t context_tokens = session.tokens();
     if (!request.echo) keep(request.context, {}, [&] { return session.fork(); });
-    job->start(std::move(session), context_tokens, 0);
-    own_.cached_tokens += static_cast<std::uint64_t>(context_tokens);
-    return;
+    return begin(*job, std::move(session), context_tokens, 0);
   }
   Session session(source_.model, arena_, options_.session);
   session.set_method(options_.method);
-  job->start(std::move(session), 0, 0);
+  begin(*job, std::move(session), 0, 0);
+}
+
+void Engine::begin(Job& job, Session session, std::int64_t context_tokens, std::size_t read) {
+  const GenerationRequest& request = job.request();
+  job.start(std::move(session), context_tokens, read);
+  own_.cached_tokens += static_cast<std::uint64_t>(job.usage().cached_tokens);
+  if (request.context.empty() && !request.echo) job.saving = saved_.begin(request.tokens, read);
+  job.text_of_context = [this, name = request.context] {
+    return offload::Snapshot::open(contexts_.path(name)).tokens();
+  };
+}
+
+// On the disk, where that is due: whole chunks.
+void Engine::save_prompt(Job& job, bool now) {
+  if (!job.saving || job.read() % static_cast<std::size_t>(options_.session.chunk_tokens) != 0) return;
+  saved_.advance(job.saving, job.session(), std::span(job.request().tokens).first(job.read()), now);
 }
 
 bool Engine::advance(Job& job) {
@@ -223,6 +255,7 @@ bool Engine::advance(Job& job) {
       const std::size_t before = job.read();
       job.read_chunk(chunk, context_tokens);
       own_.prompt_tokens += job.read() - before;
+      save_prompt(job, false);
       if (!job.request().echo && job.read() == job.to_read() / chunk * chunk) keep_boundary(job);
       return false;
     }
@@ -275,9 +308,17 @@ void Engine::fail_job(Job& job, int status, const std::string& message) {
   job.listener().failed({status, message});
 }
 
+// A place that has become free while this round lasts is free at once.
+void Engine::count_places() {
+  const std::lock_guard lock(mutex_);
+  figures_.waiting = static_cast<int>(waiting_.size());
+  figures_.active = static_cast<int>(active_.size());
+}
+
 void Engine::publish() {
   own_.kept_sessions = static_cast<int>(pool_.size());
   own_.kept_bytes = pool_.bytes();
+  own_.saved = saved_.figures();
   const std::lock_guard lock(mutex_);
   const auto [requests, refused] = std::pair(figures_.requests, figures_.refused);
   figures_ = own_;

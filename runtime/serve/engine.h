@@ -26,6 +26,7 @@ struct EngineOptions {
   int queue = 64;                   // that wait for a place; more are refused
   std::int64_t longest = 0;         // tokens of prompt and answer together; 0: no limit but memory
   std::size_t kept_reading = 2048;  // a prompt of so many tokens is read to its end when its client has left
+  SavedPromptOptions saved;         // long prompts on the disk
 };
 
 // What has happened so far; a copy, taken at one moment.
@@ -37,6 +38,7 @@ struct EngineFigures {
   Counters counters;  // of all steps
   int waiting = 0, active = 0, kept_sessions = 0;
   std::uint64_t kept_bytes = 0, host_bytes = 0, host_budget = 0;
+  SavedPrompts::Figures saved;
 };
 
 // Answers requests over one model, in turns, on a thread of its own: each round decodes one token of every answer and
@@ -69,13 +71,16 @@ class Engine {
   bool must_wait(const Job& job, std::size_t cached) const;
   bool make_room(const Job& job);
   void start(const SharedJob& job);
+  void begin(Job& job, Session session, std::int64_t context_tokens, std::size_t read);
   Session opened(const std::string& context);
   bool advance(Job& job);  // one quantum of its work; true when it has ended
+  void save_prompt(Job& job, bool now);
   void keep_boundary(const Job& job);
   void keep_session(Job& job);
   void keep(const std::string& context, std::span<const std::int32_t> tokens, const std::function<Session()>& session);
   std::uint64_t demand(const Job& job) const;
   void fail_job(Job& job, int status, const std::string& message);
+  void count_places();
   void publish();
 
   const ModelSource source_;
@@ -96,6 +101,7 @@ class Engine {
   std::vector<SharedJob> active_;
   std::size_t next_reader_ = 0;
   SessionPool pool_;
+  SavedPrompts saved_;
   EngineFigures own_;
 
   std::thread thread_;  // the last to be made, the first to end

@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "runtime/decode/sampler.h"
+#include "runtime/serve/answer_audit.h"
 
 // What a client asks of the engine, and what it is told while its answer is made.
 namespace hayloft::runtime::serve {
@@ -19,6 +21,8 @@ struct GenerationRequest {
   bool echo = false;              // log-probabilities of the prompt are wanted: it is read by exact attention
   int logprobs = -1;        // so many of the most likely tokens are told beside each; -1: none, 0: the token alone
   bool ignore_end = false;  // end-of-text tokens do not end the answer
+  bool audit = false;       // its steps are held against exact attention
+  int quotes = 0;           // so many places of the text that were attended most are told with the audit
 };
 
 struct TokenLogprob {
@@ -43,6 +47,7 @@ struct Usage {
   std::int64_t prompt_tokens = 0;  // a saved context's included
   std::int64_t cached_tokens = 0;  // of them, not read again
   std::int64_t completion_tokens = 0;
+  std::shared_ptr<const AnswerAudit> audit = nullptr;  // where it was asked for
 };
 
 // Why there is no answer, as HTTP counts: 400 the request, 404 no such context, 500 here, 503 stopping, 507 memory.

@@ -9,6 +9,7 @@ namespace hayloft::runtime::serve {
 namespace {
 
 constexpr std::size_t kScoredAtOnce = 128;  // tokens whose logits, [vocab] each, are in memory together
+constexpr std::int64_t kNotQuoted = 32;
 
 }  // namespace
 
@@ -65,6 +66,7 @@ bool Job::decode(const Method& method) {
   if (request_.max_tokens == 0) return finish(FinishReason::length);
   if (!prepared_) {
     session_->prepare(method);
+    if (request_.audit) auditor_ = std::make_unique<AnswerAuditor>(*session_, model_.backend(), request_.quotes);
     prepared_ = true;
   }
   const std::int32_t last = answer_.empty() ? request_.tokens.back() : answer_.back();
@@ -94,8 +96,18 @@ bool Job::finish(FinishReason reason) {
   } else {
     rest += stop_.rest();
   }
+  if (auditor_) usage_.audit = std::make_shared<const AnswerAudit>(audit());
   listener_->finished(reason, rest, usage_);
   return true;
+}
+
+// A saved context is quoted, not the question put to it; of a prompt without one, all but its last tokens, which every
+// answer attends to.
+AnswerAudit Job::audit() {
+  const std::int64_t context = usage_.prompt_tokens - static_cast<std::int64_t>(request_.tokens.size());
+  const std::int64_t quotable = context > 0 ? context : usage_.prompt_tokens - kNotQuoted;
+  return auditor_->finish(*session_, tokenizer_, quotable,
+                          [&] { return context > 0 ? text_of_context() : request_.tokens; });
 }
 
 std::vector<std::int32_t> Job::session_tokens() const {

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "runtime/decode/sampler.h"
 #include "runtime/decode/session.h"
 #include "runtime/serve/generation.h"
+#include "runtime/serve/saved_prompts.h"
 #include "runtime/serve/stop_strings.h"
 #include "runtime/tokenizer/text_stream.h"
 
@@ -45,10 +47,15 @@ class Job {
   std::vector<std::int32_t> session_tokens() const;
   const Usage& usage() const { return usage_; }
 
+  // Of the engine: where the prompt is saved as it is read, and the tokens of its saved context, for quotes.
+  SavedPrompts::Handle saving;
+  std::function<std::vector<std::int32_t>()> text_of_context;
+
  private:
   void score_chunk(std::size_t end);
   bool accept(std::int32_t token, TokenChoice choice);  // true at the end
   bool finish(FinishReason reason);
+  AnswerAudit audit();
 
   GenerationRequest request_;
   std::shared_ptr<GenerationListener> listener_;
@@ -66,6 +73,7 @@ class Job {
   TextStream text_;
   StopStrings stop_;
   Usage usage_;
+  std::unique_ptr<AnswerAuditor> auditor_;
 };
 
 }  // namespace hayloft::runtime::serve

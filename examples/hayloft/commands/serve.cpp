@@ -7,6 +7,7 @@
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/rope.h"
 #include "examples/hayloft/options/session.h"
 #include "examples/hayloft/options/values.h"
 #include "examples/hayloft/streams/environment.h"
@@ -34,6 +35,7 @@ class ServeCommand : public Command {
     engine_.session.chunk_tokens = 512;  // a prompt keeps the others waiting for one chunk
     sampling_.temperature = 1;           // as the API has it
     add_model_option(app, model_, "");
+    add_rope_options(app, rope_);
     app.add_option("--contexts", contexts_, "Folder of saved contexts that may be asked, made and removed")
         ->type_name("DIR")
         ->take_last();
@@ -60,16 +62,21 @@ class ServeCommand : public Command {
         app, "--queue", "N", [this](const std::string& text) { engine_.queue = read_int("--queue", text); },
         "Requests that may wait for their turn; more are refused [64]");
     add_text(
+        app, "--save-prompts", "BYTES",
+        [this](const std::string& text) { saved_prompts_ = text == "0" ? 0 : read_bytes("--save-prompts", text); },
+        "Disk for long prompts, saved in --contexts as they are read; 0: none is [4GiB]");
+    add_text(
         app, "-c,--ctx-size", "TOKENS", [this](const std::string& text) { engine_.longest = context_length(text); },
         "Tokens of prompt and answer that a request may have [what memory holds]");
     common(app, Section::model, {"--contexts"});
     common(app, Section::server, {"--host", "--port", "--api-key-file"});
-    advanced(app, Section::server, {"--cors", "--parallel", "--queue"});
+    advanced(app, Section::server, {"--cors", "--parallel", "--queue", "--save-prompts"});
     common(app, Section::context, {"--ctx-size"});
     add_sampling_options(app, sampling_);
     add_attention_options(app, attention_, {"dense"});
     add_prefill_options(app, engine_.session);
     add_columns_option(app, engine_.session.cache.columns);
+    add_weights_option(app, machine_);
     add_machine_options(app, machine_);
   }
 
@@ -87,9 +94,13 @@ class ServeCommand : public Command {
   void run() override {
     namespace serve = runtime::serve;
     server_.api_key = read_key();
-    const Environment environment(machine_, model_);
+    const Environment environment(machine_, model_, rope_);
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, model_};
     const serve::Contexts contexts(contexts_);
+    if (!contexts_.empty()) {
+      engine_.saved.directory = std::filesystem::path(contexts_) / ".prompts";
+      engine_.saved.most_bytes = saved_prompts_;
+    }
     engine_.method = runtime::make_method(method_, environment.model->config().head_dim);
     serve::Engine engine(source, *environment.arena, contexts, engine_);
     serve::ContextJobs context_jobs(source, *environment.arena, contexts, engine_.session,
@@ -142,6 +153,8 @@ class ServeCommand : public Command {
   runtime::SamplerOptions sampling_;
   AttentionOptions attention_;
   MachineOptions machine_;
+  runtime::RopeOverrides rope_;
+  std::uint64_t saved_prompts_ = std::uint64_t{4} << 30;
   runtime::MethodOptions method_;
   runtime::serve::EngineOptions engine_;
   runtime::serve::http::ServerOptions server_;

@@ -11,14 +11,6 @@
 namespace hayloft::runtime {
 namespace {
 
-void checkpoint(offload::SnapshotWriter& writer, const Session& session, std::span<const std::int32_t> tokens,
-                std::span<const offload::SnapshotAttachment> attachments = {}, bool complete = false) {
-  const std::vector<offload::SnapshotTail> tails = session.cache().tails();
-  std::vector<offload::TailImage> images;
-  for (const offload::SnapshotTail& tail : tails) images.push_back(tail.image());
-  writer.checkpoint(session.cache().store(), tokens, images, attachments, complete);
-}
-
 // A method whose state is worth saving; throws Error naming those that keep none.
 std::vector<offload::SnapshotAttachment> build_indices(Session& session, const IngestOptions& options) {
   std::vector<offload::SnapshotAttachment> built;
@@ -51,24 +43,27 @@ IngestResult read_on(offload::SnapshotWriter writer, Session session, const std:
   Clock::time_point saved = start;
   if (progress) progress(session.tokens(), result.tokens);
   while (session.tokens() < whole) {
-    const auto next = std::span(tokens).subspan(static_cast<std::size_t>(session.tokens()));
-    session.append(next.first(static_cast<std::size_t>(chunk)), {}, true);
+    // A context that was not read here may end within a chunk.
+    const std::int64_t next = chunk - session.tokens() % chunk;
+    session.append(
+        std::span(tokens).subspan(static_cast<std::size_t>(session.tokens()), static_cast<std::size_t>(next)), {},
+        true);
     const auto done = std::span(tokens).first(static_cast<std::size_t>(session.tokens()));
     if (seconds_since(saved) >= options.checkpoint_seconds) {
-      checkpoint(writer, session, done);
+      save_checkpoint(writer, session, done);
       saved = Clock::now();
     }
     try {
       if (progress) progress(session.tokens(), result.tokens);
     } catch (...) {
-      if (writer.token_count() < session.tokens()) checkpoint(writer, session, done);
+      if (writer.token_count() < session.tokens()) save_checkpoint(writer, session, done);
       throw;
     }
   }
   result.seconds = seconds_since(start);
   result.read = session.tokens() - result.resumed_from;
-  checkpoint(writer, session, tokens, {}, options.indices.empty());
-  if (!options.indices.empty()) checkpoint(writer, session, tokens, build_indices(session, options), true);
+  save_checkpoint(writer, session, tokens, {}, options.indices.empty());
+  if (!options.indices.empty()) save_checkpoint(writer, session, tokens, build_indices(session, options), true);
   result.file_bytes = writer.file_bytes();
   writer.finish(path);
   return result;
@@ -105,10 +100,27 @@ SessionOptions as_read(const offload::Snapshot& snapshot, SessionOptions options
   return options;
 }
 
-offload::ModelIdentity ModelSource::identity() const {
-  std::string name = std::filesystem::weakly_canonical(directory).string();
+offload::ModelIdentity identity_of(const std::filesystem::path& model, std::string_view rope_overrides) {
+  std::string name = std::filesystem::weakly_canonical(model).string();
   if (name.size() > 255) name.erase(0, name.size() - 255);
-  return {fingerprint(directory, model.config().rope_overrides), name};
+  return {fingerprint(model, rope_overrides), name};
+}
+
+offload::ModelIdentity ModelSource::identity() const {
+  return identity_of(directory, model.config().rope_overrides);
+}
+
+offload::SnapshotDescription describe_context(const ModelSource& source, const SessionOptions& session) {
+  return {source.identity(), store_shape(source.model.config(), session.cache), source.model.config().layers,
+          write_note({session.chunk_tokens, session.prefill})};
+}
+
+void save_checkpoint(offload::SnapshotWriter& writer, const Session& session, std::span<const std::int32_t> tokens,
+                     std::span<const offload::SnapshotAttachment> attachments, bool complete) {
+  const std::vector<offload::SnapshotTail> tails = session.cache().tails();
+  std::vector<offload::TailImage> images;
+  for (const offload::SnapshotTail& tail : tails) images.push_back(tail.image());
+  writer.checkpoint(session.cache().store(), tokens, images, attachments, complete);
 }
 
 IngestResult ingest(const ModelSource& source, offload::Arena& arena, std::string_view text,
@@ -124,13 +136,10 @@ IngestResult ingest(const ModelSource& source, offload::Arena& arena, std::strin
   if (!std::filesystem::exists(part, error)) {
     announce(options, tokens, nullptr);
     const int chunk = options.session.chunk_tokens;
-    const offload::SnapshotDescription description{
-        source.identity(), store_shape(source.model.config(), options.session.cache), source.model.config().layers,
-        write_note({chunk, options.session.prefill})};
     Session session(source.model, arena, options.session);
     begin_indices(session, nullptr, options);
-    return read_on(offload::SnapshotWriter::create(part, description), std::move(session), tokens, path, chunk, options,
-                   progress);
+    return read_on(offload::SnapshotWriter::create(part, describe_context(source, options.session)), std::move(session),
+                   tokens, path, chunk, options, progress);
   }
   offload::SnapshotWriter writer = offload::SnapshotWriter::open_to_append(part);
   const offload::Snapshot snapshot = writer.snapshot();
@@ -182,7 +191,7 @@ void add_indices(const ModelSource& source, offload::Arena& arena, const std::fi
     session.attach_method(*method);
   }
   const std::vector<offload::SnapshotAttachment> built = build_indices(session, options);
-  checkpoint(writer, session, snapshot.tokens(), built, true);
+  save_checkpoint(writer, session, snapshot.tokens(), built, true);
   writer.finish(path);
 }
 

@@ -40,6 +40,9 @@ struct IngestResult {
   std::uint64_t file_bytes = 0;
 };
 
+// Of the model at that path, run with those RopeOverrides::text(). Throws Error on what cannot be read.
+offload::ModelIdentity identity_of(const std::filesystem::path& model, std::string_view rope_overrides = {});
+
 // A model, where it lies and what it is: what contexts are checked against.
 struct ModelSource {
   const Model& model;
@@ -47,6 +50,13 @@ struct ModelSource {
   std::filesystem::path directory;
   offload::ModelIdentity identity() const;
 };
+
+// What is noted of a context that is read so.
+offload::SnapshotDescription describe_context(const ModelSource& source, const SessionOptions& session);
+
+// SnapshotWriter::checkpoint with what the session has read of `tokens`, from their first on.
+void save_checkpoint(offload::SnapshotWriter& writer, const Session& session, std::span<const std::int32_t> tokens,
+                     std::span<const offload::SnapshotAttachment> attachments = {}, bool complete = false);
 
 // Reads `text` into a new context at `path`. It grows under the name PATH.part; when that is there already, left by an
 // interrupted run on the same text, it is continued. Throws Error; and whatever `progress` throws, after a checkpoint.

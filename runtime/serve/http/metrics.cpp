@@ -38,6 +38,10 @@ std::string metrics_text(const EngineFigures& figures) {
   add(text, "active", "gauge", "Generations being read or decoded", figures.active);
   add(text, "kept_sessions", "gauge", "Sessions kept for requests that begin like them", figures.kept_sessions);
   add(text, "kept_bytes", "gauge", "Keys and values that they hold", figures.kept_bytes);
+  add(text, "saved_prompts", "gauge", "Prompts on the disk", figures.saved.files);
+  add(text, "saved_prompt_bytes", "gauge", "What they take there", figures.saved.bytes);
+  add(text, "saved_prompt_failures_total", "counter", "Prompts that could not be saved or opened",
+      figures.saved.failures);
   add(text, "host_memory_bytes", "gauge", "Host memory for keys and values in use", figures.host_bytes);
   add(text, "host_memory_limit_bytes", "gauge", "What may be used of it", figures.host_budget);
   return text;

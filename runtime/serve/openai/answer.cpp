@@ -17,6 +17,29 @@ json named(std::optional<FinishReason> reason) {
   return *reason == FinishReason::stop ? "stop" : "length";
 }
 
+// Beyond the API: what was read, what of it was caught, and the places attended most.
+json json_of(const AnswerAudit& audit) {
+  json quotes = json::array();
+  for (const Quote& each : audit.quotes) {
+    quotes.push_back(
+        {{"position", each.position}, {"tokens", each.tokens}, {"share", each.share}, {"text", each.text}});
+  }
+  json object{{"attended_share", audit.attended_share},
+              {"read_bytes", audit.read_bytes},
+              {"steps", audit.steps},
+              {"samples", audit.samples},
+              {"recall", nullptr},
+              {"mass", nullptr},
+              {"least_mass", nullptr},
+              {"quotes", std::move(quotes)}};
+  if (audit.samples > 0) {
+    object["recall"] = audit.recall;
+    object["mass"] = audit.mass;
+    object["least_mass"] = audit.least_mass;
+  }
+  return object;
+}
+
 }  // namespace
 
 std::string error_body(int status, const std::string& message, const std::string& field) {
@@ -115,6 +138,7 @@ std::string Answer::chunk(std::size_t index, const std::string& text, std::optio
   } else {
     choice["text"] = text;
   }
+  if (reason && choices_[index].audit) choice["hayloft"] = json_of(*choices_[index].audit);
   object["choices"] = json::array({std::move(choice)});
   if (request_.include_usage) object["usage"] = nullptr;
   return dumped(object);
@@ -146,6 +170,7 @@ std::string Answer::finished(std::size_t index, FinishReason reason, const std::
   Choice& choice = choices_[index];
   choice.text += rest;
   choice.reason = reason;
+  choice.audit = usage.audit;
   --unfinished_;
   usage_.prompt_tokens += usage.prompt_tokens;
   usage_.cached_tokens += usage.cached_tokens;
@@ -171,6 +196,7 @@ std::string Answer::whole() const {
     } else {
       choice["text"] = told.text;
     }
+    if (told.audit) choice["hayloft"] = json_of(*told.audit);
     list.push_back(std::move(choice));
   }
   object["choices"] = std::move(list);

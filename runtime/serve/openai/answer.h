@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -35,6 +36,7 @@ class Answer {
     std::size_t offset = 0;           // bytes of text of those sent
     bool first_is_bare = false;       // the prompt's first token, which has no log-probability
     std::optional<FinishReason> reason;
+    std::shared_ptr<const AnswerAudit> audit;
   };
   nlohmann::json frame(bool chunk) const;
   nlohmann::json usage() const;

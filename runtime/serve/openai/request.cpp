@@ -15,6 +15,7 @@ using nlohmann::json;
 constexpr std::int64_t kMostTokens = std::numeric_limits<int>::max();
 constexpr int kMostLogprobs = 20;
 constexpr std::size_t kMostStops = 16;
+constexpr int kMostQuotes = 20;
 constexpr std::size_t kMostRequestTokens = std::size_t{1} << 25;  // of all prompts of a request, each n times
 constexpr int kDefaultAnswer = 16;                                // max_tokens of a completion, as the API has it
 
@@ -79,6 +80,12 @@ GenerationRequest common(const Fields& fields, const Served& served, std::int64_
   sampling.min_p = static_cast<float>(fields.number("min_p", sampling.min_p, 0, 1));
   generation.stop = stop_strings(fields);
   generation.ignore_end = fields.flag("ignore_eos", false);
+  if (const json* extension = fields.find("hayloft")) {
+    if (!extension->is_object()) refuse("hayloft", "must be an object");
+    const Fields own(*extension);
+    generation.quotes = static_cast<int>(own.integer("quotes", 0, 0, kMostQuotes));
+    generation.audit = own.flag("audit", generation.quotes > 0);
+  }
   fields.unsupported("frequency_penalty", 0);
   fields.unsupported("presence_penalty", 0);
   fields.unsupported("logit_bias", json::object());

@@ -1,0 +1,68 @@
+"""Contexts that were read elsewhere."""
+
+from __future__ import annotations
+
+from os import PathLike, fspath
+from typing import Any
+
+import numpy as np
+
+from . import _core
+from ._arrays import as_array
+from ._machine import default_machine
+from ._model import Model
+
+
+def save_context(past_key_values: Any, tokens: Any, model: Model | str | PathLike, path: str | PathLike, *,
+                 block_tokens: int = 4096, columns: str = "f16", overwrite: bool = False,
+                 machine: _core.Machine | None = None) -> tuple[int, int]:
+    """Saves a context that another program has read, so that hayloft opens it as one of its own.
+
+    past_key_values: a cache of transformers, hayloft.transformers.Cache among them; or a list with (k, v) for each layer,
+        [Hkv, S, d] or [1, Hkv, S, d], K rotated and normed as it is attended to. Sliding-window layers may hold the newest
+        tokens alone.
+    tokens: ids of all tokens, S or more; those behind S are read when the context is opened.
+    model: what it is to be opened with: a Model, or the path of a folder or GGUF file.
+    path: of the .hay file. It appears whole or not at all.
+    block_tokens, columns: of the store, as Session has them; those of a hayloft.transformers.Cache are its own.
+
+    K and V are rounded to 16 bits. Returns (tokens, of which have K and V). Raises Error when they do not fit the model.
+    """
+    ids = [int(token) for token in np.asarray(tokens).reshape(-1)]
+    model = fspath(getattr(model, "path", model))
+    layers = getattr(past_key_values, "layers", past_key_values)
+    opened = getattr(past_key_values, "_open", None)
+    if opened is not None:
+        windows = {index: _window_rows(layer) for index, layer in enumerate(layers) if layer.keys is not None}
+        opened.save(fspath(path), model, ids, windows, overwrite)
+        return len(ids), past_key_values.length(past_key_values._windows.index(0))
+    arrays = [tuple(as_array(_heads(each), f"layer {index}") for each in _pair(layer, index))
+              for index, layer in enumerate(layers)]
+    dtypes = {dtype for pair in arrays for _, dtype in pair}
+    if len(dtypes) != 1:
+        raise TypeError(f"K and V are of several types: {', '.join(sorted(dtypes))}; they must be of one")
+    k, v = ([pair[half][0] for pair in arrays] for half in (0, 1))
+    return _core.save_context(machine or default_machine(), ids, k, v, dtypes.pop(), model, fspath(path), block_tokens,
+                              columns, overwrite)
+
+
+def _pair(layer, index):
+    if hasattr(layer, "keys"):
+        if layer.keys is None:
+            raise _core.Error(f"layer {index}: holds no keys, of a recurrent layer or of nothing that was read")
+        return layer.keys, layer.values
+    if len(layer) < 2 or layer[0] is None:
+        raise _core.Error(f"layer {index}: is no pair of keys and values")
+    return layer[0], layer[1]
+
+
+def _heads(array):
+    return array[0] if len(array.shape) == 4 and array.shape[0] == 1 else array
+
+
+def _window_rows(layer):
+    """Rows [K | V] of a sliding-window layer, f16 [Hkv, n, 2 d]."""
+    import torch
+
+    rows = torch.cat([layer.keys[0], layer.values[0]], dim=-1).detach().to("cpu", torch.float16)
+    return np.ascontiguousarray(rows.numpy())

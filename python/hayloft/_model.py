@@ -1,0 +1,225 @@
+"""Models and sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from os import PathLike, fspath
+
+import numpy as np
+
+from . import _core
+from ._counters import Counters
+from ._machine import default_machine
+
+
+@dataclass
+class Sampling:
+    """How a token is drawn from its logits: temperature (0 takes the largest), then top_k (0 off), top_p (1 off) and min_p
+    (0 off), each on what the one before left. The same seed and logits give the same tokens."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 1
+
+
+class Model:
+    """A model: a folder in Hugging Face's form, or a GGUF file.
+
+    path: of the folder or file.
+    weights: "stored", as the checkpoint has them; "f16"; or packed to 8 or 4 bits, "q8", "q4".
+    positions: tokens that contexts will have, which a RoPE that depends on it (dynamic, longrope) is made for; 0: as many as
+        the model was made for.
+    machine: what computes; default_machine() where none is given.
+    Raises Error in one line. Sessions keep their model alive.
+    """
+
+    def __init__(self, path: str | PathLike, *, weights: str = "stored", positions: int = 0,
+                 machine: _core.Machine | None = None):
+        self._open = _core.OpenModel(machine or default_machine(), fspath(path), weights, positions)
+
+    @property
+    def path(self) -> str:
+        return self._open.path
+
+    @property
+    def config(self) -> dict:
+        """Architecture, sizes, `sliding_window` (of each layer: 0 attends to everything), `eos_tokens`."""
+        return self._open.config
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user should know of the checkpoint, a line each."""
+        return self._open.notes
+
+    def encode(self, text: str, *, continued: bool = False) -> list[int]:
+        """Token ids of a text: as a prompt, with what the tokenizer puts before one; or, continued, as what follows other
+        tokens."""
+        return self._open.encode_continuation(text) if continued else self._open.encode_prompt(text)
+
+    def decode(self, tokens: Iterable[int], *, special: bool = False, continued: bool = False) -> str:
+        """The text of tokens; bytes that are no UTF-8 become U+FFFD."""
+        return self._open.decode(list(tokens), special, continued).decode("utf-8", errors="replace")
+
+    def chat(self, messages: str | list[str | dict[str, str]]) -> str:
+        """The prompt of a conversation by the model's chat template. messages: texts of the user, or {"role": ..., "content":
+        ...} as others have them."""
+        if isinstance(messages, str):
+            messages = [messages]
+        pairs = [("user", each) if isinstance(each, str) else (each["role"], each["content"]) for each in messages]
+        return self._open.chat_prompt(pairs)
+
+    def session(self, **options) -> Session:
+        """Session(self, **options)."""
+        return Session(self, **options)
+
+    def open(self, context: str | PathLike, **options) -> Session:
+        """Session.open(self, context, **options)."""
+        return Session.open(self, context, **options)
+
+
+class Session:
+    """One sequence that is read and generated.
+
+    attn: how decoded tokens attend, "sparq:r=16:k=128"; exactly by default.
+    prefill: how prompts attend: "exact", "window:window=4096:sinks=4", "topk:k=1024:window=4096".
+    chunk_tokens: of a prompt that are read at a time.
+    block_tokens, columns: of the store; columns is "f16", "int8" or "int4".
+
+    One thread at a time may use a session; forks may be used by others. Computing releases the interpreter's lock.
+    """
+
+    def __init__(self, model: Model, *, attn: str = "dense", prefill: str = "exact", chunk_tokens: int = 2048,
+                 block_tokens: int = 4096, columns: str = "f16"):
+        self.model = model
+        self._session = _core.OpenSession(model._open, _options(attn, prefill, chunk_tokens, block_tokens, columns))
+
+    @classmethod
+    def open(cls, model: Model, context: str | PathLike, *, attn: str = "dense", prefill: str = "exact") -> Session:
+        """The session at the end of a saved context (.hay). It is read from its file in place, and goes on in the way it was
+        begun; what is appended attends by `prefill`. Raises Error when it belongs to another model."""
+        options = _options(attn, prefill, 2048, 4096, "f16")
+        return cls._of(model, _core.OpenSession.open(model._open, fspath(context), options))
+
+    @classmethod
+    def _of(cls, model, session):
+        self = cls.__new__(cls)
+        self.model = model
+        self._session = session
+        return self
+
+    def __len__(self) -> int:
+        """Tokens that have K and V."""
+        return self._session.length
+
+    @property
+    def tokens(self) -> list[int]:
+        """Ids of all tokens, a list."""
+        return self._session.tokens
+
+    @property
+    def attn(self) -> str:
+        """The method of decoded tokens. It can be set."""
+        return self._session.attn
+
+    @attn.setter
+    def attn(self, method: str) -> None:
+        self._session.set_method(method)
+
+    @property
+    def counters(self) -> Counters:
+        """Counters of the tokens decoded in this session."""
+        return Counters(**self._session.counters)
+
+    @property
+    def steps(self) -> int:
+        """Tokens decoded in this session."""
+        return self._session.steps
+
+    @property
+    def attended_share(self) -> float:
+        """Of the positions of the context, how many those tokens attended to: 1 is all."""
+        return self._session.attended_share
+
+    def append(self, prompt: str | Iterable[int], progress: Callable[[int, int], None] | None = None) -> Session:
+        """Reads tokens, or a text: the first one as a prompt, later ones as what follows. No logits come of it.
+        progress(done, total) is called after each chunk; what it raises ends the reading, the chunks so far stay."""
+        self._session.append(self._ids(prompt), progress)
+        return self
+
+    def logits(self, token: int) -> np.ndarray:
+        """Decodes one token by the method and returns the logits of what follows, f32 [vocab]."""
+        return self._session.step(token)
+
+    def score(self, tokens: str | Iterable[int]) -> np.ndarray:
+        """Adds tokens, attending exactly, and returns the logits of what follows each, f32 [T, vocab]."""
+        return self._session.score(self._ids(tokens))
+
+    def stream(self, prompt: str | Iterable[int], max_tokens: int = 128, *, sampling: Sampling | None = None,
+               stop_at_end: bool = True) -> Iterator[int]:
+        """Generates, and yields each token as it is drawn. The last token of the prompt is decoded by the method; the one
+        before it and all others are read. What was yielded last is not in the session yet.
+
+        prompt: a text or ids, one at least.
+        stop_at_end: stops behind a token that ends a text or a turn, which is yielded as well.
+        """
+        ids = self._ids(prompt)
+        if not ids:
+            raise _core.Error("the prompt is empty: there is nothing to go on from")
+        sampler = _sampler(sampling)
+        ends = set(self.model.config["eos_tokens"]) | set(self.model._open.end_of_turn) if stop_at_end else set()
+        if len(ids) > 1:
+            self._session.append(ids[:-1], None)
+        token = ids[-1]
+        for _ in range(max_tokens):
+            token = self._session.next(token, sampler)
+            yield token
+            if token in ends:
+                return
+
+    def generate(self, prompt: str | Iterable[int], max_tokens: int = 128, *, sampling: Sampling | None = None,
+                 stop_at_end: bool = True) -> str:
+        """The text that stream() makes, without the token that ends it."""
+        return "".join(self.stream_text(prompt, max_tokens, sampling=sampling, stop_at_end=stop_at_end))
+
+    def stream_text(self, prompt: str | Iterable[int], max_tokens: int = 128, *, sampling: Sampling | None = None,
+                    stop_at_end: bool = True) -> Iterator[str]:
+        """The same in pieces as they come; a character that comes in several is held back until it is whole."""
+        ids = self._ids(prompt)
+        if not ids:
+            raise _core.Error("the prompt is empty: there is nothing to go on from")
+        text = _core.TextStream(self.model._open, ids[-1])
+        for token in self.stream(ids, max_tokens, sampling=sampling, stop_at_end=stop_at_end):
+            piece = text.push(token)
+            if piece:
+                yield piece
+        rest = text.finish()
+        if rest:
+            yield rest
+
+    def fork(self) -> Session:
+        """Another session that shares the context so far, without copying it."""
+        return Session._of(self.model, self._session.fork())
+
+    def save(self, path: str | PathLike, *, overwrite: bool = False) -> None:
+        """Saves the context as a file (.hay) that any session of the same model opens. It appears whole or not at all."""
+        self._session.save(fspath(path), overwrite)
+
+    def _ids(self, prompt):
+        if isinstance(prompt, str):
+            return self.model.encode(prompt, continued=len(self.tokens) > 0)
+        return [int(token) for token in prompt]
+
+
+def _options(attn, prefill, chunk_tokens, block_tokens, columns):
+    options = _core.SessionOptions()
+    options.attn, options.prefill, options.chunk_tokens = attn, prefill, chunk_tokens
+    options.block_tokens, options.columns = block_tokens, columns
+    return options
+
+
+def _sampler(sampling):
+    chosen = sampling or Sampling()
+    return _core.Sampler(chosen.temperature, chosen.top_k, chosen.top_p, chosen.min_p, chosen.seed)

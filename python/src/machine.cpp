@@ -1,0 +1,45 @@
+#include "python/src/machine.h"
+
+#include "gpu/make_backend.h"
+#include "python/src/bindings.h"
+
+namespace hayloft::python {
+namespace {
+
+std::unique_ptr<gpu::Backend> make_backend(const std::string& device, std::uint64_t memory,
+                                           const offload::Threads& threads) {
+  if (device == "cpu") return gpu::make_cpu_backend(threads);
+  if (device != "auto" && device != "cuda") fail("device '{}': must be one of auto, cpu, cuda", device);
+  gpu::CudaOptions options;
+  options.memory_bytes = memory;
+  if (device == "cuda") return gpu::make_cuda_backend(threads, options);
+  try {
+    return gpu::make_cuda_backend(threads, options);
+  } catch (const gpu::NoDevice&) {
+    return gpu::make_cpu_backend(threads);
+  }
+}
+
+}  // namespace
+
+Machine::Machine(int count, const std::string& device, std::uint64_t host, std::uint64_t gpu)
+    : threads(count), backend(make_backend(device, gpu, threads)), host_memory(host) {}
+
+std::unique_ptr<offload::Arena> Machine::make_arena() const {
+  offload::ArenaOptions options;
+  options.budget_bytes = host_memory;
+  options.budget_option = "host_memory";
+  options.listener = backend->pinning();
+  return std::make_unique<offload::Arena>(topology, options);
+}
+
+void bind_machine(py::module_& module) {
+  py::class_<Machine, std::shared_ptr<Machine>>(module, "Machine")
+      .def(py::init<int, const std::string&, std::uint64_t, std::uint64_t>(), py::kw_only(), py::arg("threads") = 0,
+           py::arg("device") = "auto", py::arg("host_memory") = 0, py::arg("gpu_memory") = 0)
+      .def_property_readonly("threads", [](const Machine& machine) { return machine.threads.count(); })
+      .def_property_readonly("device", [](const Machine& machine) { return machine.backend->name(); })
+      .def_property_readonly("description", [](const Machine& machine) { return machine.backend->description(); });
+}
+
+}  // namespace hayloft::python

@@ -1,0 +1,83 @@
+#include "python/src/model.h"
+
+#include "python/src/bindings.h"
+#include "runtime/decode/load_tokenizer.h"
+#include "runtime/tokenizer/end_of_turn.h"
+
+namespace hayloft::python {
+namespace {
+
+runtime::WeightForm weight_form(const std::string& text) {
+  using runtime::WeightForm;
+  for (const WeightForm form : {WeightForm::stored, WeightForm::f16, WeightForm::q8, WeightForm::q4}) {
+    if (text == runtime::name(form)) return form;
+  }
+  fail("weights '{}': must be one of stored, f16, q8, q4", text);
+}
+
+std::string chat_prompt(const OpenModel& model, const std::vector<std::pair<std::string, std::string>>& messages) {
+  std::vector<runtime::ChatMessage> all;
+  for (const auto& [role, content] : messages) all.push_back({role, content});
+  return model_template(model).render(all);
+}
+
+py::dict config_dict(const runtime::ModelConfig& config) {
+  py::dict all;
+  all["architecture"] = config.architecture;
+  all["vocab_size"] = config.vocab_size;
+  all["hidden_size"] = config.hidden_size;
+  all["layers"] = config.layers;
+  all["query_heads"] = config.query_heads;
+  all["kv_heads"] = config.kv_heads;
+  all["head_dim"] = config.head_dim;
+  all["sliding_window"] = config.sliding_window;
+  all["max_positions"] = config.max_positions;
+  all["eos_tokens"] = config.eos_tokens;
+  return all;
+}
+
+}  // namespace
+
+OpenModel::OpenModel(std::shared_ptr<Machine> on, const std::filesystem::path& from, const std::string& weights,
+                     std::int64_t positions)
+    : machine(std::move(on)),
+      path(from),
+      tokenizer(runtime::load_tokenizer(path)),
+      model(path, *machine->backend, weight_form(weights)),
+      arena(machine->make_arena()) {
+  if (positions > 0) model.expect_positions(positions);
+}
+
+runtime::ChatTemplate model_template(const OpenModel& model) {
+  const auto own = runtime::load_chat_template(model.path);
+  if (!own) fail("{}: the model has no chat template", model.path.string());
+  return *own;
+}
+
+void bind_model(py::module_& module) {
+  const auto unlocked = py::call_guard<py::gil_scoped_release>();
+  py::class_<OpenModel, std::shared_ptr<OpenModel>>(module, "OpenModel")
+      .def(py::init([](std::shared_ptr<Machine> machine, const std::string& path, const std::string& weights,
+                       std::int64_t positions) {
+        const py::gil_scoped_release released;
+        return std::make_shared<OpenModel>(std::move(machine), path, weights, positions);
+      }))
+      .def_property_readonly("path", [](const OpenModel& model) { return model.path.string(); })
+      .def_property_readonly("config", [](const OpenModel& model) { return config_dict(model.model.config()); })
+      .def_property_readonly("notes", [](const OpenModel& model) { return model.model.notes(); })
+      .def_property_readonly("weight_bytes", [](const OpenModel& model) { return model.model.weight_bytes(); })
+      .def_property_readonly("end_of_turn",
+                             [](const OpenModel& model) { return runtime::end_of_turn_tokens(model.tokenizer); })
+      .def(
+          "encode_prompt",
+          [](const OpenModel& model, const std::string& text) { return model.tokenizer.encode_prompt(text); }, unlocked)
+      .def(
+          "encode_continuation",
+          [](const OpenModel& model, const std::string& text) { return model.tokenizer.encode_continuation(text); },
+          unlocked)
+      .def("decode", [](const OpenModel& model, const std::vector<std::int32_t>& tokens, bool special,
+                        bool continued) { return py::bytes(model.tokenizer.decode(tokens, special, continued)); })
+      .def("chat_prompt", chat_prompt, unlocked);
+}
+
+}  // namespace hayloft::python

@@ -1,0 +1,233 @@
+#include <algorithm>
+
+#include "offload/snapshot/writer.h"
+#include "python/src/bindings.h"
+#include "python/src/model.h"
+#include "runtime/decode/prefill/reading_note.h"
+#include "runtime/tokenizer/text_stream.h"
+
+namespace hayloft::python {
+namespace {
+
+// Options as hayloft.Session has them.
+struct Options {
+  std::string attn = "dense";
+  std::string prefill = "exact";  // "window:window=4096:sinks=4": the words of a saved context's note
+  int chunk_tokens = 2048;
+  int block_tokens = 4096;
+  std::string columns = "f16";
+};
+
+runtime::SessionOptions session_options(const Options& options) {
+  std::string words = "prefill=" + options.prefill;
+  std::replace(words.begin(), words.end(), ':', ' ');
+  runtime::SessionOptions session;
+  session.prefill = runtime::read_note("chunk_tokens=1 " + words, "prefill '" + options.prefill + "'").prefill;
+  session.chunk_tokens = options.chunk_tokens;
+  session.cache.block_tokens = options.block_tokens;
+  session.cache.columns = column_format(options.columns);
+  return session;
+}
+
+// A session with the ids of its tokens. One thread at a time may use it; another is refused with an Error.
+class OpenSession {
+ public:
+  OpenSession(std::shared_ptr<OpenModel> model, const Options& options)
+      : model_(std::move(model)),
+        reading_(session_options(options)),
+        session_(model_->model, *model_->arena, reading_) {
+    set_method(options.attn);
+  }
+
+  static std::unique_ptr<OpenSession> open(std::shared_ptr<OpenModel> model, const std::string& path,
+                                           const Options& options) {
+    const offload::Snapshot snapshot = offload::Snapshot::open(path);
+    const auto method = runtime::make_method(runtime::parse_method(options.attn, {}), model->model.config().head_dim);
+    runtime::Session session =
+        runtime::open_context(model->source(), *model->arena, snapshot, session_options(options), method.get());
+    session.set_method(method);
+    const runtime::SessionOptions reading = runtime::as_read(snapshot, session_options(options));
+    auto opened =
+        std::unique_ptr<OpenSession>(new OpenSession(std::move(model), reading, std::move(session), snapshot.tokens()));
+    opened->attn_ = options.attn;
+    return opened;
+  }
+
+  std::unique_ptr<OpenSession> fork() {
+    const Use use(*this);
+    auto copy = std::unique_ptr<OpenSession>(new OpenSession(model_, reading_, session_.fork(), tokens_));
+    copy->attn_ = attn_;
+    return copy;
+  }
+
+  void set_method(const std::string& attn) {
+    const Use use(*this);
+    session_.set_method(runtime::make_method(runtime::parse_method(attn, {}), model_->model.config().head_dim));
+    attn_ = attn;
+  }
+
+  void append(const std::vector<std::int32_t>& tokens, const py::object& progress) {
+    const Use use(*this);
+    const bool watched = [&] {
+      const py::gil_scoped_acquire locked;
+      return !progress.is_none();
+    }();
+    const auto report = [&](std::int64_t done, std::int64_t total) {
+      check_signals();
+      if (!watched) return;
+      const py::gil_scoped_acquire locked;
+      progress(done, total);
+    };
+    const std::int64_t before = session_.tokens();
+    try {
+      session_.append(tokens, report);
+    } catch (...) {
+      keep(tokens, session_.tokens() - before);
+      throw;
+    }
+    keep(tokens, static_cast<std::int64_t>(tokens.size()));
+  }
+
+  std::vector<float> step(std::int32_t token) {
+    const Use use(*this);
+    std::vector<float> logits = session_.step(token);
+    tokens_.push_back(token);
+    return logits;
+  }
+
+  std::int32_t next(std::int32_t token, runtime::Sampler& sampler) {
+    const Use use(*this);
+    const std::int32_t drawn = session_.next(token, sampler);
+    tokens_.push_back(token);
+    return drawn;
+  }
+
+  std::vector<float> score(const std::vector<std::int32_t>& tokens) {
+    const Use use(*this);
+    std::vector<float> logits = session_.score(tokens);
+    keep(tokens, static_cast<std::int64_t>(tokens.size()));
+    return logits;
+  }
+
+  void save(const std::string& path, bool overwrite) {
+    const Use use(*this);
+    const runtime::Cache& cache = session_.cache();
+    const offload::SnapshotDescription description{model_->source().identity(), cache.store().shape(),
+                                                   model_->model.config().layers,
+                                                   runtime::write_note({reading_.chunk_tokens, reading_.prefill})};
+    const std::vector<offload::SnapshotTail> tails = cache.tails();
+    std::vector<offload::TailImage> images;
+    for (const offload::SnapshotTail& tail : tails) images.push_back(tail.image());
+    offload::save_snapshot(path, description, cache.store(), tokens_, images, overwrite);
+  }
+
+  const std::vector<std::int32_t>& tokens() const { return tokens_; }
+  const std::string& attn() const { return attn_; }
+  const runtime::Session& session() const { return session_; }
+  const OpenModel& model() const { return *model_; }
+
+ private:
+  OpenSession(std::shared_ptr<OpenModel> model, runtime::SessionOptions reading, runtime::Session session,
+              std::vector<std::int32_t> tokens)
+      : model_(std::move(model)),
+        reading_(std::move(reading)),
+        session_(std::move(session)),
+        tokens_(std::move(tokens)) {}
+
+  // For the length of a call.
+  struct Use {
+    explicit Use(OpenSession& session) : lock(session.busy_, std::try_to_lock) {
+      if (!lock.owns_lock()) fail("the session is in use by another thread; fork it for each thread");
+    }
+    std::unique_lock<std::mutex> lock;
+  };
+
+  void keep(const std::vector<std::int32_t>& tokens, std::int64_t count) {
+    tokens_.insert(tokens_.end(), tokens.begin(), tokens.begin() + count);
+  }
+
+  std::shared_ptr<OpenModel> model_;
+  runtime::SessionOptions reading_;
+  runtime::Session session_;
+  std::vector<std::int32_t> tokens_;
+  std::string attn_ = "dense";
+  std::mutex busy_;
+};
+
+// Pieces of text as tokens come, with what they are made by.
+class OpenTextStream {
+ public:
+  OpenTextStream(std::shared_ptr<OpenModel> model, std::int32_t last_of_prompt)
+      : model_(std::move(model)), stream_(model_->tokenizer, last_of_prompt) {}
+  std::string push(std::int32_t token) { return stream_.push(token); }
+  std::string finish() { return stream_.finish(); }
+
+ private:
+  std::shared_ptr<OpenModel> model_;
+  runtime::TextStream stream_;
+};
+
+std::int64_t vocabulary(const OpenSession& session) {
+  return session.model().model.config().vocab_size;
+}
+
+}  // namespace
+
+void bind_session(py::module_& module) {
+  const auto unlocked = py::call_guard<py::gil_scoped_release>();
+  py::class_<runtime::Sampler>(module, "Sampler")
+      .def(py::init([](float temperature, int top_k, float top_p, float min_p, std::uint64_t seed) {
+             return std::make_unique<runtime::Sampler>(runtime::SamplerOptions{temperature, top_k, top_p, min_p, seed});
+           }),
+           py::arg("temperature"), py::arg("top_k"), py::arg("top_p"), py::arg("min_p"), py::arg("seed"));
+
+  py::class_<OpenTextStream>(module, "TextStream")
+      .def(py::init<std::shared_ptr<OpenModel>, std::int32_t>())
+      .def("push", &OpenTextStream::push)
+      .def("finish", &OpenTextStream::finish);
+
+  py::class_<Options>(module, "SessionOptions")
+      .def(py::init<>())
+      .def_readwrite("attn", &Options::attn)
+      .def_readwrite("prefill", &Options::prefill)
+      .def_readwrite("chunk_tokens", &Options::chunk_tokens)
+      .def_readwrite("block_tokens", &Options::block_tokens)
+      .def_readwrite("columns", &Options::columns);
+
+  py::class_<OpenSession>(module, "OpenSession")
+      .def(py::init<std::shared_ptr<OpenModel>, const Options&>())
+      .def_static("open", &OpenSession::open, unlocked)
+      .def("fork", &OpenSession::fork, unlocked)
+      .def("set_method", &OpenSession::set_method, unlocked)
+      .def("append", &OpenSession::append, unlocked)
+      .def("next", &OpenSession::next, unlocked)
+      .def("save", &OpenSession::save, unlocked)
+      .def("step",
+           [](OpenSession& session, std::int32_t token) {
+             std::vector<float> logits;
+             {
+               const py::gil_scoped_release released;
+               logits = session.step(token);
+             }
+             return make_array(logits, {vocabulary(session)});
+           })
+      .def("score",
+           [](OpenSession& session, const std::vector<std::int32_t>& tokens) {
+             std::vector<float> logits;
+             {
+               const py::gil_scoped_release released;
+               logits = session.score(tokens);
+             }
+             return make_array(logits, {static_cast<std::int64_t>(tokens.size()), vocabulary(session)});
+           })
+      .def_property_readonly("tokens", &OpenSession::tokens)
+      .def_property_readonly("length", [](const OpenSession& session) { return session.session().tokens(); })
+      .def_property_readonly("attn", &OpenSession::attn)
+      .def_property_readonly("steps", [](const OpenSession& session) { return session.session().steps(); })
+      .def_property_readonly("attended_share",
+                             [](const OpenSession& session) { return session.session().attended_share(); })
+      .def_property_readonly("counters",
+                             [](const OpenSession& session) { return counters_dict(session.session().counters()); });
+}
+
+}  // namespace hayloft::python

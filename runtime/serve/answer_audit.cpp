@@ -1,0 +1,117 @@
+#include "runtime/serve/answer_audit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+
+#include "runtime/fidelity/audit.h"
+
+namespace hayloft::runtime::serve {
+namespace {
+
+constexpr std::size_t kWindow = 24;  // tokens of a quote
+constexpr std::size_t kSinks = 4;
+
+}  // namespace
+
+// Of exact attention, summed over the query heads of the sampled steps.
+struct AnswerAuditor::Places {
+  std::mutex mutex;
+  std::vector<double> mass;  // [tokens]
+  double total = 0;
+
+  void add(const StepSample& sample, const offload::Threads& threads) {
+    const StepQuery step = sample.query();
+    const Scores scores = exact_scores(step);
+    const Ranking exact = rank_positions(step, scores, 1, index::SelectPer::kv_head, threads);
+    const auto tokens = static_cast<std::size_t>(step.tokens());
+    const auto group = static_cast<std::size_t>(step.group());
+    const std::lock_guard lock(mutex);
+    if (mass.size() < tokens) mass.resize(tokens);
+    for (int head = 0; head < step.kv_heads(); ++head) {
+      const std::vector<float> logits = score_positions(step, scores, exact.tail, head, threads);
+      for (std::size_t g = 0; g < group; ++g) {
+        const std::size_t query = static_cast<std::size_t>(head) * group + g;
+        for (std::size_t at = 0; at < tokens; ++at) {
+          mass[at] += std::exp(logits[g * tokens + at] - exact.max[query]) / exact.sum[query];
+        }
+        total += 1;
+      }
+    }
+  }
+};
+
+std::vector<Quote> heaviest_places(std::span<const double> mass, double total, int count) {
+  std::vector<Quote> quotes;
+  if (mass.size() < kSinks + kWindow || total <= 0) return quotes;
+  std::vector<double> until(mass.size() + 1);  // of all before
+  for (std::size_t i = 0; i < mass.size(); ++i) until[i + 1] = until[i] + mass[i];
+  const auto held = [&](std::size_t at) { return until[at + kWindow] - until[at]; };
+  std::vector<std::size_t> taken;
+  while (static_cast<int>(taken.size()) < count) {
+    std::size_t best = mass.size();
+    for (std::size_t at = kSinks; at + kWindow <= mass.size(); ++at) {
+      const bool overlaps =
+          std::ranges::any_of(taken, [&](std::size_t other) { return at < other + kWindow && other < at + kWindow; });
+      if (!overlaps && (best == mass.size() || held(at) > held(best))) best = at;
+    }
+    if (best == mass.size() || held(best) <= 0) break;
+    taken.push_back(best);
+    quotes.push_back(
+        {static_cast<std::int64_t>(best), static_cast<std::int64_t>(kWindow), held(best) / total, std::string()});
+  }
+  return quotes;
+}
+
+AnswerAuditor::AnswerAuditor(Session& session, const gpu::Backend& backend, int quotes)
+    : quotes_(quotes), places_(std::make_shared<Places>()) {
+  AuditOptions options;
+  options.rate = 0.2;
+  options.time_share = 0.1;
+  const bool wanted = quotes > 0;
+  auditor_ =
+      std::make_shared<Auditor>(backend, options, [places = places_, wanted](StepSample& sample, gpu::Backend& host) {
+        if (wanted) places->add(sample, host.threads());
+        return sample.measure(host);
+      });
+  session.add_observer(auditor_);
+}
+
+AnswerAuditor::~AnswerAuditor() = default;
+
+AnswerAudit AnswerAuditor::finish(const Session& session, const Tokenizer& tokenizer, std::int64_t quotable,
+                                  const std::function<std::vector<std::int32_t>()>& text_tokens) {
+  auditor_->finish();
+  const AuditReport report = auditor_->report();
+  AnswerAudit audit;
+  audit.attended_share = session.attended_share();
+  audit.steps = session.steps();
+  for (const auto& of_place : session.counters().bytes) {
+    for (const std::uint64_t bytes : of_place) audit.read_bytes += bytes;
+  }
+  audit.samples = report.measured;
+  RunningStats recall, mass;
+  for (const auto& [layer, cells] : report.layers) {
+    for (const AuditCell& cell : cells) {
+      if (cell.recall.count > 0) recall.add(cell.recall.mean());
+      if (cell.mass.count > 0) mass.add(cell.mass.mean());
+    }
+  }
+  audit.recall = recall.mean();
+  audit.mass = mass.mean();
+  audit.least_mass = mass.min;
+
+  const std::lock_guard lock(places_->mutex);
+  const std::size_t until =
+      std::min(places_->mass.size(), static_cast<std::size_t>(std::max<std::int64_t>(quotable, 0)));
+  audit.quotes = heaviest_places(std::span(places_->mass).first(until), places_->total, quotes_);
+  if (audit.quotes.empty()) return audit;
+  const std::vector<std::int32_t> tokens = text_tokens();
+  for (Quote& quote : audit.quotes) {
+    const auto first = tokens.begin() + static_cast<std::ptrdiff_t>(quote.position);
+    quote.text = tokenizer.decode({first, first + static_cast<std::ptrdiff_t>(quote.tokens)}, false, true);
+  }
+  return audit;
+}
+
+}  // namespace hayloft::runtime::serve

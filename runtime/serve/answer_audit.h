@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/decode/session.h"
+#include "runtime/tokenizer/tokenizer.h"
+
+namespace hayloft::runtime {
+class Auditor;
+}
+
+namespace hayloft::runtime::serve {
+
+// A place of the text that an answer attended to.
+struct Quote {
+  std::int64_t position = 0;  // of its first token
+  std::int64_t tokens = 0;
+  double share = 0;  // of the attention of the sampled steps, over all positions
+  std::string text;
+};
+
+// What was read for an answer, what was caught by it, and from where.
+struct AnswerAudit {
+  double attended_share = 0;     // of the positions, as Session::attended_share
+  std::uint64_t read_bytes = 0;  // of K and V and their columns, over all steps and places
+  std::int64_t steps = 0;
+  std::int64_t samples = 0;  // steps of single layers that were measured against exact attention
+  double recall = 0;         // of the true top k, mean over the samples' heads
+  double mass = 0;           // of the exact softmax that was attended: mean
+  double least_mass = 0;     // and least, of a head's mean
+  std::vector<Quote> quotes;
+};
+
+// The places of a text with the most of `mass` [tokens], as windows that do not overlap, the heaviest first: at most
+// `count`, none of the first tokens, on which attention rests for want of anything better. `total` is all attention
+// there was. Their text is left empty.
+std::vector<Quote> heaviest_places(std::span<const double> mass, double total, int count);
+
+// Measures samples of one session's steps, of one layer in five at most, and takes about a tenth of the decoding time
+// for it. For one answer; the session must not outlive it as an observed one.
+class AnswerAuditor {
+ public:
+  AnswerAuditor(Session& session, const gpu::Backend& backend, int quotes);
+  ~AnswerAuditor();
+  AnswerAuditor(const AnswerAuditor&) = delete;
+  AnswerAuditor& operator=(const AnswerAuditor&) = delete;
+
+  // Ends it. Quotes come from the first `quotable` tokens; text_tokens gives those, and is called where there are
+  // quotes.
+  AnswerAudit finish(const Session& session, const Tokenizer& tokenizer, std::int64_t quotable,
+                     const std::function<std::vector<std::int32_t>()>& text_tokens);
+
+ private:
+  struct Places;
+  int quotes_;
+  std::shared_ptr<Places> places_;
+  std::shared_ptr<Auditor> auditor_;
+};
+
+}  // namespace hayloft::runtime::serve

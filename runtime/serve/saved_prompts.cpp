@@ -1,0 +1,269 @@
+#include "runtime/serve/saved_prompts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+#include <utility>
+
+#include "offload/error.h"
+
+namespace hayloft::runtime::serve {
+
+struct SavedPrompts::File {
+  std::filesystem::path path;
+  std::size_t whole = 0;      // tokens of the prompt that will be saved
+  Clock::time_point written;  // when a checkpoint was handed over last
+
+  // Under the mutex.
+  std::vector<std::int32_t> tokens;  // of the last checkpoint; empty: not to be used
+  std::uint64_t bytes = 0;
+  std::uint64_t last_use = 0;
+  bool complete = false;  // its prompt was read to the last whole chunk
+  bool busy = false;      // a prompt is being read into it
+  bool pending = false;   // a checkpoint has been handed over and is not written
+  bool failed = false;
+
+  std::optional<offload::SnapshotWriter> writer;  // of the writing thread
+};
+
+SavedPrompts::SavedPrompts(const ModelSource& source, offload::Arena& arena, SessionOptions session,
+                           SharedMethod method, SavedPromptOptions options)
+    : source_(source),
+      arena_(arena),
+      session_(std::move(session)),
+      method_(std::move(method)),
+      options_(std::move(options)) {
+  if (!available()) return;
+  load();
+  thread_ = std::thread([this] { run(); });
+}
+
+SavedPrompts::~SavedPrompts() {
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+bool SavedPrompts::available() const {
+  return !options_.directory.empty() && options_.most_bytes > 0 && method_->state_key().empty();
+}
+
+// What earlier servers left, in the order of its use. Files of other models and damaged ones count, and go in their
+// turn.
+void SavedPrompts::load() {
+  std::error_code error;
+  const offload::SnapshotDescription wanted = describe_context(source_, session_);
+  std::vector<std::pair<std::filesystem::file_time_type, Handle>> found;
+  for (const auto& each : std::filesystem::directory_iterator(options_.directory, error)) {
+    if (each.path().extension() != ".hay") continue;
+    auto file = std::make_shared<File>();
+    file->path = each.path();
+    file->bytes = each.file_size(error);
+    int number = 0;
+    const std::string stem = each.path().stem().string();
+    std::from_chars(stem.data(), stem.data() + stem.size(), number);
+    next_name_ = std::max(next_name_, number + 1);
+    try {
+      const offload::Snapshot snapshot = offload::Snapshot::open(file->path, offload::Snapshot::Accept::unfinished);
+      snapshot.require_model(wanted.model);
+      if (snapshot.description().note == wanted.note && snapshot.description().shape == wanted.shape &&
+          snapshot.cached_tokens() == snapshot.token_count()) {
+        file->tokens = snapshot.tokens();
+        file->complete = snapshot.complete();
+      }
+    } catch (const Error&) {
+    }
+    found.emplace_back(each.last_write_time(error), std::move(file));
+  }
+  std::ranges::sort(found, {}, [](const auto& each) { return each.first; });
+  for (auto& [time, file] : found) {
+    file->last_use = ++uses_;
+    files_.push_back(std::move(file));
+  }
+}
+
+SavedPrompts::Handle SavedPrompts::find(std::span<const std::int32_t> prompt) const {
+  Handle best;
+  for (const Handle& file : files_) {
+    const std::vector<std::int32_t>& tokens = file->tokens;
+    if (file->busy || tokens.empty() || tokens.size() >= prompt.size()) continue;
+    if (best && tokens.size() <= best->tokens.size()) continue;
+    if (std::equal(tokens.begin(), tokens.end(), prompt.begin())) best = file;
+  }
+  return best;
+}
+
+std::size_t SavedPrompts::longest(std::span<const std::int32_t> prompt) const {
+  const std::lock_guard lock(mutex_);
+  const Handle file = find(prompt);
+  return file ? file->tokens.size() : 0;
+}
+
+std::optional<Session> SavedPrompts::open(std::span<const std::int32_t> prompt) {
+  const std::lock_guard lock(mutex_);
+  const Handle file = find(prompt);
+  if (!file) return std::nullopt;
+  file->last_use = ++uses_;
+  try {
+    const offload::Snapshot snapshot = offload::Snapshot::open(file->path, offload::Snapshot::Accept::unfinished);
+    Session session = open_context(source_, arena_, snapshot, session_, method_.get());
+    session.set_method(method_);
+    std::error_code ignored;
+    std::filesystem::last_write_time(file->path, std::filesystem::file_time_type::clock::now(), ignored);
+    return session;
+  } catch (const Error&) {
+    ++failures_;
+    file->tokens.clear();
+    return std::nullopt;
+  }
+}
+
+SavedPrompts::Handle SavedPrompts::begin(std::span<const std::int32_t> prompt, std::size_t read) {
+  const auto chunk = static_cast<std::size_t>(session_.chunk_tokens);
+  const std::size_t whole = prompt.empty() ? 0 : (prompt.size() - 1) / chunk * chunk;
+  if (!available() || whole < options_.least_tokens || whole <= read || read % chunk != 0) return nullptr;
+  const ModelConfig& config = source_.model.config();
+  const auto tokens = static_cast<std::int64_t>(whole);
+  const std::uint64_t bytes =
+      host_bytes(config, session_.cache, tokens) + tail_bytes(config, session_.cache, tokens, session_.chunk_tokens);
+  if (bytes > options_.most_bytes) return nullptr;
+  const std::lock_guard lock(mutex_);
+  Handle file = find(prompt);
+  if (file && file->complete && whole < file->tokens.size() + options_.least_tokens) return nullptr;  // saved already
+  if (!file || file->complete || file->tokens.size() > read) {  // what was interrupted goes on in its file
+    file = std::make_shared<File>();
+    file->path = options_.directory / fmt::format("{:06}.hay", next_name_++);
+    files_.push_back(file);
+  }
+  file->busy = true;
+  file->whole = whole;
+  file->written = Clock::now();
+  return file;
+}
+
+void SavedPrompts::advance(Handle& file, const Session& session, std::span<const std::int32_t> read, bool now) {
+  if (!file) return;
+  const bool complete = read.size() >= file->whole;
+  {
+    const std::lock_guard lock(mutex_);
+    if (file->failed) return file.reset();
+    const bool due = seconds_since(file->written) >= options_.checkpoint_seconds && !file->pending;
+    if (!complete && !now && !due) return;
+    file->pending = true;
+  }
+  file->written = Clock::now();
+  try {
+    hand_over({file, session.fork(), {read.begin(), read.end()}, complete});
+  } catch (const Error&) {  // no memory for a fork
+    release(file);
+  }
+  if (complete) file.reset();
+}
+
+void SavedPrompts::release(Handle& file) {
+  if (!file) return;
+  hand_over({std::move(file), std::nullopt, {}, false});
+  file.reset();
+}
+
+void SavedPrompts::hand_over(Task task) {
+  {
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(task));
+  }
+  wake_.notify_all();
+}
+
+void SavedPrompts::flush() {
+  std::unique_lock lock(mutex_);
+  idle_.wait(lock, [&] { return (tasks_.empty() && !writing_) || !thread_.joinable(); });
+}
+
+SavedPrompts::Figures SavedPrompts::figures() const {
+  const std::lock_guard lock(mutex_);
+  Figures figures{static_cast<int>(files_.size()), 0, failures_};
+  for (const Handle& file : files_) figures.bytes += file->bytes;
+  return figures;
+}
+
+void SavedPrompts::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    wake_.wait(lock, [&] { return closed_ || !tasks_.empty(); });
+    if (tasks_.empty()) return;
+    {
+      Task task = std::move(tasks_.front());
+      tasks_.pop_front();
+      writing_ = true;
+      lock.unlock();
+      write(task);
+    }
+    lock.lock();
+    writing_ = false;
+    if (tasks_.empty()) idle_.notify_all();
+  }
+}
+
+void SavedPrompts::write(Task& task) {
+  File& file = *task.file;
+  bool failed = false;
+  if (task.session) {
+    try {
+      if (!file.writer && file.tokens.empty()) {
+        std::filesystem::create_directories(options_.directory);
+        file.writer = offload::SnapshotWriter::create(file.path, describe_context(source_, session_));
+      } else if (!file.writer) {
+        file.writer = offload::SnapshotWriter::open_to_append(file.path);
+      }
+      save_checkpoint(*file.writer, *task.session, task.tokens, {}, task.complete);
+    } catch (const std::exception&) {
+      failed = true;
+    }
+  }
+  const bool ends = failed || task.complete || !task.session;
+  const std::uint64_t bytes = file.writer ? file.writer->file_bytes() : 0;
+  if (ends) file.writer.reset();
+
+  const std::lock_guard lock(mutex_);
+  file.pending = false;
+  if (ends) file.busy = false;
+  if (task.session && !failed) {
+    file.tokens = std::move(task.tokens);
+    file.bytes = bytes;
+    file.complete = task.complete;
+    file.last_use = ++uses_;
+    make_room(file);
+  }
+  if (failed || (ends && file.tokens.empty())) {  // what an earlier checkpoint holds would stay good, but not the disk
+    failures_ += failed ? 1 : 0;
+    file.failed = true;
+    std::error_code ignored;
+    std::filesystem::remove(file.path, ignored);
+    files_.remove(task.file);
+  }
+}
+
+void SavedPrompts::make_room(const File& newest) {
+  const auto total = [&] {
+    return std::accumulate(files_.begin(), files_.end(), std::uint64_t{0},
+                           [](std::uint64_t sum, const Handle& file) { return sum + file->bytes; });
+  };
+  while (total() > options_.most_bytes) {
+    auto oldest = files_.end();
+    for (auto at = files_.begin(); at != files_.end(); ++at) {
+      const bool spared = (*at)->busy || at->get() == &newest;
+      if (!spared && (oldest == files_.end() || (*at)->last_use < (*oldest)->last_use)) oldest = at;
+    }
+    if (oldest == files_.end()) return;
+    std::error_code ignored;
+    std::filesystem::remove((*oldest)->path, ignored);  // sessions that were opened from it keep its blocks
+    files_.erase(oldest);
+  }
+}
+
+}  // namespace hayloft::runtime::serve
