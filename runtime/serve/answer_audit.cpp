@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::size_t kWindow = 24;  // tokens of a quote
 constexpr std::size_t kSinks = 4;
+constexpr double kPeak = 0.01;  // of a head: less is what it spreads over everything
 
 }  // namespace
 
@@ -33,7 +34,8 @@ struct AnswerAuditor::Places {
       for (std::size_t g = 0; g < group; ++g) {
         const std::size_t query = static_cast<std::size_t>(head) * group + g;
         for (std::size_t at = 0; at < tokens; ++at) {
-          mass[at] += std::exp(logits[g * tokens + at] - exact.max[query]) / exact.sum[query];
+          const double weight = std::exp(logits[g * tokens + at] - exact.max[query]) / exact.sum[query];
+          if (weight >= kPeak) mass[at] += weight;
         }
         total += 1;
       }
@@ -67,7 +69,7 @@ AnswerAuditor::AnswerAuditor(Session& session, const gpu::Backend& backend, int 
     : quotes_(quotes), places_(std::make_shared<Places>()) {
   AuditOptions options;
   options.rate = 0.2;
-  options.time_share = 0.1;
+  options.time_share = 0.3;
   const bool wanted = quotes > 0;
   auditor_ =
       std::make_shared<Auditor>(backend, options, [places = places_, wanted](StepSample& sample, gpu::Backend& host) {

@@ -41,8 +41,8 @@ struct AnswerAudit {
 // there was. Their text is left empty.
 std::vector<Quote> heaviest_places(std::span<const double> mass, double total, int count);
 
-// Measures samples of one session's steps, of one layer in five at most, and takes about a tenth of the decoding time
-// for it. For one answer; the session must not outlive it as an observed one.
+// Measures samples of one session's steps, of one layer in five at most, and takes up to three tenths of the decoding
+// time for it. For one answer; the session must not outlive it as an observed one.
 class AnswerAuditor {
  public:
   AnswerAuditor(Session& session, const gpu::Backend& backend, int quotes);

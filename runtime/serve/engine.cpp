@@ -185,6 +185,14 @@ bool Engine::make_room(const Job& job) {
   for (const SharedJob& other : active_) promised += demand(*other);
   while (promised + pool_.bytes() > budget && pool_.drop_one()) {
   }
+  const gpu::Backend& backend = source_.model.backend();
+  if (backend.memory().budget_bytes > 0) {  // a device with memory of its own, where the tails are
+    const auto tokens = static_cast<std::int64_t>(job.request().tokens.size()) + job.request().max_tokens;
+    const std::uint64_t tail =
+        tail_bytes(source_.model.config(), options_.session.cache, tokens, options_.session.chunk_tokens);
+    while (backend.memory().used_bytes + tail > backend.memory().budget_bytes && pool_.drop_one()) {
+    }
+  }
   return promised <= budget || active_.empty();
 }
 

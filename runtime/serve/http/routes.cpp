@@ -82,7 +82,11 @@ Outcome Routes::dispatch(const Call& call) const {
 Reply Routes::models() const {
   json data = json::array();
   const auto add = [&](const std::string& id) {
-    data.push_back({{"id", id}, {"object", "model"}, {"created", 0}, {"owned_by", "hayloft"}});
+    data.push_back({{"id", id},
+                    {"object", "model"},
+                    {"created", 0},
+                    {"owned_by", "hayloft"},
+                    {"chat", served_.chat_template != nullptr}});
   };
   add(served_.name);
   for (const ContextEntry& entry : served_.contexts.list(source_.identity())) {
