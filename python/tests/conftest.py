@@ -12,6 +12,7 @@ import hayloft
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODELS = ROOT / "tests" / "golden" / "models"
+NEEDLE_MODEL = ROOT / "examples" / "needle-model" / "model"
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +30,12 @@ def smollm2():
     if not path.exists():
         pytest.skip(f"no {path}: scripts/models fetches it")
     return str(path)
+
+
+@pytest.fixture(scope="session", params=["needle-model", "smollm2"])
+def model_path(request):
+    """The bundled model, and a trained one where it is."""
+    return str(NEEDLE_MODEL) if request.param == "needle-model" else request.getfixturevalue("smollm2")
 
 
 @pytest.fixture(scope="session")

@@ -13,15 +13,23 @@ ROOT = MODELS.parents[2]
 
 
 @pytest.fixture(scope="session")
-def book(program, smollm2, tmp_path_factory):
-    """A context of SmolLM2 that the program has read, and its tensors."""
+def book(program, model_path, tmp_path_factory):
+    """A context that the program has read, and its tensors."""
     folder = tmp_path_factory.mktemp("book")
     (folder / "book.txt").write_text((ROOT / "docs" / "design.md").read_text()[:2000])
-    run = [program, "ingest", "-m", smollm2, "-f", "book.txt", "--save", "book.hay", "--batch", "64", "--block-tokens", "64",
+    run = [program, "ingest", "-m", model_path, "-f", "book.txt", "--save", "book.hay", "--batch", "64", "--block-tokens", "64",
            "--device", "cpu", "--threads", "1"]
     subprocess.run(run, cwd=folder, check=True, capture_output=True)
     subprocess.run([program, "export", "book.hay", "--out", "kv.safetensors"], cwd=folder, check=True, capture_output=True)
     return folder
+
+
+def layers_of(tensors):
+    return sum(name.endswith(".k") for name in tensors)
+
+
+def last(tensors):
+    return f"layer.{layers_of(tensors) - 1}."
 
 
 def ask(program, folder, context):
@@ -29,56 +37,56 @@ def ask(program, folder, context):
                            "1"], cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
-def test_export_and_import_change_nothing(program, smollm2, book):
-    subprocess.run([program, "import", "-m", smollm2, "--in", "kv.safetensors", "--save", "again.hay", "--block-tokens", "64",
+def test_export_and_import_change_nothing(program, model_path, book):
+    subprocess.run([program, "import", "-m", model_path, "--in", "kv.safetensors", "--save", "again.hay", "--block-tokens", "64",
                     "--device", "cpu"], cwd=book, check=True, capture_output=True)
     assert ask(program, book, "again.hay") == ask(program, book, "book.hay")
     subprocess.run([program, "export", "again.hay", "--out", "again.safetensors"], cwd=book, check=True, capture_output=True)
     assert (book / "again.safetensors").read_bytes() == (book / "kv.safetensors").read_bytes()
 
 
-def test_save_context_takes_arrays(smollm2, machine, book, tmp_path):
+def test_save_context_takes_arrays(model_path, machine, book, tmp_path):
     tensors = read_safetensors(book / "kv.safetensors")
-    layers = [(tensors[f"layer.{i}.k"], tensors[f"layer.{i}.v"]) for i in range(30)]
-    tokens, cached = hayloft.save_context(layers, tensors["tokens"], smollm2, tmp_path / "made.hay", block_tokens=64,
+    layers = [(tensors[f"layer.{i}.k"], tensors[f"layer.{i}.v"]) for i in range(layers_of(tensors))]
+    tokens, cached = hayloft.save_context(layers, tensors["tokens"], model_path, tmp_path / "made.hay", block_tokens=64,
                                           machine=machine)
-    assert cached == layers[0][0].shape[1] and cached % 64 == 0 and cached < tokens
-    model = hayloft.Model(smollm2, machine=machine)
+    assert cached == max(k.shape[1] for k, _ in layers) and cached % 64 == 0 and cached < tokens
+    model = hayloft.Model(model_path, machine=machine)
     made, wanted = model.open(tmp_path / "made.hay"), model.open(book / "book.hay")
     assert made.tokens == wanted.tokens
     assert list(made.stream("In short,", 12)) == list(wanted.stream("In short,", 12))
 
 
-def test_a_context_that_ends_within_a_chunk_goes_on(program, smollm2, book, tmp_path):
+def test_a_context_that_ends_within_a_chunk_goes_on(program, model_path, book, tmp_path):
     tensors = dict(read_safetensors(book / "kv.safetensors"))
-    for i in range(30):
+    for i in range(layers_of(tensors)):
         for half in "kv":
             tensors[f"layer.{i}.{half}"] = tensors[f"layer.{i}.{half}"][:, :100]
     tensors["tokens"] = tensors["tokens"][:100]
     write_safetensors(tmp_path / "short.safetensors", tensors)
     (tmp_path / "more.txt").write_text("and the rest of it. " * 600)
     common = {"cwd": tmp_path, "check": True, "capture_output": True}
-    subprocess.run([program, "import", "-m", smollm2, "--in", "short.safetensors", "--save", "short.hay"], **common)
-    subprocess.run([program, "ingest", "-m", smollm2, "--append", "short.hay", "-f", "more.txt"], **common)
+    subprocess.run([program, "import", "-m", model_path, "--in", "short.safetensors", "--save", "short.hay"], **common)
+    subprocess.run([program, "ingest", "-m", model_path, "--append", "short.hay", "-f", "more.txt"], **common)
     subprocess.run([program, "inspect", "short.hay", "--verify"], **common)
 
 
 @pytest.mark.parametrize("damage,part", [
-    (lambda t: t.pop("layer.29.v"), "layer.29.v"),
-    (lambda t: t.update(extra=t["tokens"]), "62 tensors"),
+    (lambda t: t.pop(last(t) + "v"), ".v"),
+    (lambda t: t.update(extra=t["tokens"]), "tensors"),
     (lambda t: t.update(tokens=t["tokens"][:-200]), "ids of only"),
-    (lambda t: t.update(tokens=t["tokens"] + 49152), "vocabulary"),
+    (lambda t: t.update(tokens=t["tokens"] + 60000), "vocabulary"),
     (lambda t: t.update(tokens=t["tokens"].astype(np.float32)), "I32 or I64"),
-    (lambda t: t.update({"layer.3.k": t["layer.3.k"][:, :-1]}), "layer.3.k"),
-    (lambda t: t.update({"layer.3.k": t["layer.3.k"][:, :, :32]}), "KV heads of 64"),
-    (lambda t: t.update({"layer.2.v": np.full_like(t["layer.2.v"], np.inf)}), "finite"),
-    (lambda t: t.update({"layer.2.v": t["layer.2.v"].astype(np.int32)}), "I32"),
+    (lambda t: t.update({last(t) + "k": t[last(t) + "k"][:, :-1]}), ".k"),
+    (lambda t: t.update({last(t) + "k": t[last(t) + "k"][:, :, :8]}), "KV heads"),
+    (lambda t: t.update({last(t) + "v": np.full_like(t[last(t) + "v"], np.inf)}), "finite"),
+    (lambda t: t.update({last(t) + "v": t[last(t) + "v"].astype(np.int32)}), "I32"),
 ])
-def test_import_refuses_what_does_not_fit(program, smollm2, book, tmp_path, damage, part):
+def test_import_refuses_what_does_not_fit(program, model_path, book, tmp_path, damage, part):
     tensors = dict(read_safetensors(book / "kv.safetensors"))
     damage(tensors)
     write_safetensors(tmp_path / "bad.safetensors", tensors)
-    made = subprocess.run([program, "import", "-m", smollm2, "--in", "bad.safetensors", "--save", "bad.hay"], cwd=tmp_path,
+    made = subprocess.run([program, "import", "-m", model_path, "--in", "bad.safetensors", "--save", "bad.hay"], cwd=tmp_path,
                           capture_output=True, text=True)
     assert made.returncode == 1 and part in made.stderr and made.stderr.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.safetensors"]

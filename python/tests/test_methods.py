@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
-from conftest import MODELS, random_qkv
+from conftest import NEEDLE_MODEL, random_qkv
 
 import hayloft
-
-NEEDLE_MODEL = MODELS.parents[2] / "examples" / "needle-model" / "model"
 
 
 @hayloft.method("strongest")

@@ -1,4 +1,4 @@
-"""Models and sessions, on the small models of tests/golden and on SmolLM2."""
+"""Models and sessions, on the bundled model and on SmolLM2."""
 
 import subprocess
 import threading
@@ -13,80 +13,80 @@ PROMPT = "The hay is in the barn, and the barn is on the hill. The hay is in the
 
 
 @pytest.fixture(scope="session")
-def smol(smollm2, machine):
-    return hayloft.Model(smollm2, machine=machine)
+def model(model_path, machine):
+    return hayloft.Model(model_path, machine=machine)
 
 
 @pytest.mark.parametrize("method", ["dense", "sparq:r=16:k=32", "topk:k=16"])
-def test_generates_what_the_program_does(smol, smollm2, program, method):
+def test_generates_what_the_program_does(model, model_path, program, method):
     options = ["--block-tokens", "16", "--device", "cpu", "--threads", "1"]
-    made = subprocess.run([program, "generate", "-m", smollm2, "-p", PROMPT, "-n", "24", "--attn", method, *options],
+    made = subprocess.run([program, "generate", "-m", model_path, "-p", PROMPT, "-n", "24", "--attn", method, *options],
                           check=True, capture_output=True, text=True).stdout
-    session = smol.session(attn=method, block_tokens=16)
+    session = model.session(attn=method, block_tokens=16)
     assert session.generate(PROMPT, 24) == made.removesuffix("\n")
     assert session.counters.elements > 0 and session.counters.total("link") >= 0
 
 
-def test_a_fork_goes_its_own_way(smol):
-    session = smol.session().append(PROMPT)
+def test_a_fork_goes_its_own_way(model):
+    session = model.session().append(PROMPT)
     fork = session.fork()
     one = list(session.stream([28], 8))
     assert list(fork.stream([28], 8)) == one
     assert len(session) == len(fork) == len(session.tokens)
 
 
-def test_logits_and_scores_agree(smol):
-    ids = smol.encode(PROMPT)
-    scores = smol.session().score(ids)
-    assert scores.shape == (len(ids), smol.config["vocab_size"]) and scores.dtype == np.float32
-    session = smol.session().append(ids[:-1])
+def test_logits_and_scores_agree(model):
+    ids = model.encode(PROMPT)
+    scores = model.session().score(ids)
+    assert scores.shape == (len(ids), model.config["vocab_size"]) and scores.dtype == np.float32
+    session = model.session().append(ids[:-1])
     logits = session.logits(ids[-1])
     # The same sums in another order, over K and V of 16 bits.
     assert np.abs(logits - scores[-1]).max() < 0.02
-    assert list(smol.session().stream(ids, 1)) == [int(logits.argmax())]
+    assert list(model.session().stream(ids, 1)) == [int(logits.argmax())]
 
 
-def test_a_saved_context_goes_on_as_it_was(smol, smollm2, program, tmp_path):
-    session = smol.session(block_tokens=16).append(PROMPT)
+def test_a_saved_context_goes_on_as_it_was(model, model_path, program, tmp_path):
+    session = model.session(block_tokens=16).append(PROMPT)
     session.save(tmp_path / "hay.hay")
     with pytest.raises(hayloft.Error, match="exists"):
         session.save(tmp_path / "hay.hay")
     wanted = list(session.stream([28], 12))
-    opened = smol.open(tmp_path / "hay.hay")
-    assert opened.tokens == smol.encode(PROMPT)
+    opened = model.open(tmp_path / "hay.hay")
+    assert opened.tokens == model.encode(PROMPT)
     assert list(opened.stream([28], 12)) == wanted
     subprocess.run([program, "inspect", tmp_path / "hay.hay", "--verify"], check=True, capture_output=True)
 
 
-def test_what_was_generated_is_saved_too(smol, tmp_path):
-    session = smol.session()
+def test_what_was_generated_is_saved_too(model, tmp_path):
+    session = model.session()
     drawn = list(session.stream(PROMPT, 6))
     session.save(tmp_path / "more.hay")
-    opened = smol.open(tmp_path / "more.hay")
+    opened = model.open(tmp_path / "more.hay")
     assert opened.tokens == session.tokens
     assert list(opened.stream([drawn[-1]], 6)) == list(session.stream([drawn[-1]], 6))
 
 
-def test_sampling_repeats(smol):
+def test_sampling_repeats(model):
     sampling = hayloft.Sampling(temperature=0.9, top_k=40, seed=7)
-    one, two = (smol.session().generate(PROMPT, 12, sampling=sampling) for _ in range(2))
+    one, two = (model.session().generate(PROMPT, 12, sampling=sampling) for _ in range(2))
     assert one == two
 
 
-def test_progress_can_stop_a_reading(smol):
-    session = smol.session(chunk_tokens=8)
+def test_progress_can_stop_a_reading(model):
+    session = model.session(chunk_tokens=8)
 
     def stop(done, total):
         if done >= 8:
             raise KeyboardInterrupt
 
-    ids = smol.encode(PROMPT)
+    ids = model.encode(PROMPT)
     with pytest.raises(KeyboardInterrupt):
         session.append(ids, stop)
     assert session.tokens == ids[:8] and len(session) == 8
 
 
-def test_computing_releases_the_lock(smol):
+def test_computing_releases_the_lock(model):
     """A thread that waits for the other to be in the middle of a reading: with the lock held it would never come."""
     reading, seen = threading.Event(), threading.Event()
 
@@ -94,8 +94,8 @@ def test_computing_releases_the_lock(smol):
         reading.set()
         assert seen.wait(60)
 
-    session = smol.session(chunk_tokens=4)
-    thread = threading.Thread(target=session.append, args=(smol.encode(PROMPT), progress))
+    session = model.session(chunk_tokens=4)
+    thread = threading.Thread(target=session.append, args=(model.encode(PROMPT), progress))
     thread.start()
     assert reading.wait(60)
     with pytest.raises(hayloft.Error, match="another thread"):
@@ -109,9 +109,9 @@ def test_golden_models_open(machine):
         hayloft.Model(MODELS / "nothing", machine=machine)
 
 
-def test_bad_options_are_one_line(smol):
+def test_bad_options_are_one_line(model):
     for options, part in [({"attn": "sparq:r=999"}, "999"), ({"prefill": "some"}, "some"), ({"columns": "f8"}, "f8"),
                           ({"block_tokens": 17}, "17"), ({"chunk_tokens": 0}, "0")]:
         with pytest.raises(hayloft.Error, match=part) as error:
-            smol.session(**options)
+            model.session(**options)
         assert "\n" not in str(error.value)

@@ -102,7 +102,7 @@ SharedMethod make_method(const MethodOptions& options, int head_dim);
 // window and select. `make` may be called from any thread. Throws Error on a name that is taken or has other characters
 // than letters, digits, '_' and '-'.
 void register_method(const std::string& name, std::function<std::unique_ptr<Method>(const MethodOptions&)> make);
-bool is_registered_method(std::string_view name);
+bool is_registered_method(std::string_view name);  // by that function
 
 // One per method, each in its own file.
 std::unique_ptr<Method> make_dense(const MethodOptions& options);

@@ -24,7 +24,9 @@
 #include "offload/output_file.h"
 #include "offload/progress.h"
 #include "offload/text/format.h"
+#include "offload/text/list.h"
 #include "runtime/checkpoint/fingerprint.h"
+#include "runtime/eval/equal_bytes.h"
 #include "runtime/eval/file.h"
 #include "runtime/eval/reach.h"
 #include "runtime/eval/report.h"
@@ -53,6 +55,18 @@ class EvalCommand : public Command {
     add_context_lengths_option(app, ctx_sizes_);
     tasks_.add_options(app, options_);
     add_attention_options(app, attention_, {"dense", "sparq", "topk", "window"});
+    add_text(
+        app, "--equal-bytes", "BITS,...",
+        [this](const std::string& text) {
+          equal_bits_.clear();
+          for (const std::string_view item : split_list(text)) {
+            equal_bits_.push_back(read_int("--equal-bytes", std::string(item), 1, 4096));
+          }
+        },
+        "Every method once for each of these, sized (components, page, lists or positions) to read so many bits of "
+        "every position of a KV head besides the rows of --attn-k")
+        ->take_last();
+    advanced(app, Section::attention, {"--equal-bytes"});
     add_prefill_options(app, options_.session);
     add_columns_option(app, options_.session.cache.columns);
     machine_.block_tokens = 0;
@@ -137,8 +151,22 @@ class EvalCommand : public Command {
     if (!lengths.empty()) environment.model->expect_positions(*lengths.rbegin());
     for (const std::int64_t length : lengths) {
       const runtime::SessionOptions session = runtime::eval::session_at(options_.session, length);
-      announce_plan(environment, {directory, session, options_.methods, length, 0}, profile);
+      announce_plan(environment, {directory, session, methods_at(environment, length, /*say=*/true), length, 0},
+                    profile);
     }
+  }
+
+  // Those asked for, or what --equal-bytes makes of them; `say`: also what it cannot make.
+  std::vector<runtime::MethodOptions> methods_at(const Environment& environment, std::int64_t length, bool say) const {
+    if (equal_bits_.empty()) return options_.methods;
+    const runtime::ModelConfig& config = environment.model->config();
+    const runtime::eval::EqualBytes equal = runtime::eval::at_equal_bytes(
+        options_.methods, equal_bits_,
+        {length, config.head_dim, config.query_heads / config.kv_heads, options_.session.cache.columns});
+    for (const std::string& line : equal.left_out) {
+      if (say) note("note: left out at {}: {}\n", format_count(length), line);
+    }
+    return equal.methods;
   }
 
   void run_task(const Environment& environment, runtime::eval::EvalTask& task) {
@@ -174,7 +202,9 @@ class EvalCommand : public Command {
       }
       if (machine_.verbose) table_.show(runtime::eval::eval_line(row) + "\n");
     };
-    runtime::eval::run_eval(*environment.model, *environment.tokenizer, *environment.arena, task, options_, hooks);
+    runtime::eval::EvalOptions options = options_;
+    options.methods = methods_at(environment, task.ctx_size(), /*say=*/false);
+    runtime::eval::run_eval(*environment.model, *environment.tokenizer, *environment.arena, task, options, hooks);
     progress_.reset();
   }
 
@@ -226,6 +256,7 @@ class EvalCommand : public Command {
   double effective_percent_ = 85.6;
   std::string (*format_)(const TextTable&) = aligned;
   AttentionOptions attention_;
+  std::vector<int> equal_bits_;  // of --equal-bytes
   MachineOptions machine_;
   runtime::RopeOverrides rope_;
   runtime::eval::EvalOptions options_;
