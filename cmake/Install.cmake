@@ -13,7 +13,7 @@ set(public_headers
     gpu/backend.h gpu/packed.h gpu/buffer.h gpu/device_options.h gpu/device_plan.h gpu/link_choice.h gpu/make_backend.h
     runtime/tokenizer/chat_template.h runtime/tokenizer/end_of_turn.h runtime/tokenizer/text_stream.h runtime/tokenizer/tokenizer.h
     runtime/checkpoint/config.h runtime/checkpoint/rope.h runtime/checkpoint/safetensors.h runtime/checkpoint/weights/weights.h
-    runtime/cache/cache.h runtime/cache/spills.h
+    runtime/cache/cache.h runtime/cache/cache_size.h runtime/cache/spills.h
     runtime/attention/budget.h runtime/attention/counters.h runtime/attention/host_tail.h runtime/attention/method.h
     runtime/attention/method_options.h runtime/attention/method_state.h runtime/attention/selection_plan.h
     runtime/attention/step_observer.h

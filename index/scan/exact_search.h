@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "index/scan/search.h"
@@ -40,5 +41,11 @@ bool needs_tail_softmax(const ExactSearch& search);
 // for lists per KV head from Faiss. Thread-safe.
 void search_exact(const offload::LayerView& view, const float* q, const ExactSearch& search,
                   const offload::Threads& threads, const SearchResult& result);
+
+// The same for several tokens of a prompt, each with a limit and a k of its own, per query head: many of them in one
+// pass over the keys, so that what is read of memory does not grow with their number. q f32 [tokens][Hq][d]. positions
+// [Hq][k] of the first token, then of the next.
+void search_exact_tokens(const offload::LayerView& view, const float* q, int query_heads,
+                         std::span<const ListSize> tokens, const offload::Threads& threads, std::int32_t* positions);
 
 }  // namespace hayloft::index

@@ -25,6 +25,7 @@ class ListSelector {
   // Query heads [first, first + heads), which share a list.
   ListSelector(const offload::LayerView& view, const ColumnSearch& search, const ColumnScan& scan, int first, int heads)
       : search_(search),
+        size_(search.sizes ? search.sizes[first / heads] : ListSize{search.limit, search.k}),
         scan_(scan),
         tokens_(view.tokens),
         first_(first),
@@ -36,19 +37,19 @@ class ListSelector {
         combined_(hwy::AllocateAligned<float>(static_cast<std::size_t>(tile_))),
         maxima_(hwy::AllocateAligned<float>(static_cast<std::size_t>(heads * (tile_ / quant_group_tokens)))),
         scratch_(hwy::AllocateAligned<float>(static_cast<std::size_t>(heads) * 16)),
-        logits_row_(padded(std::max(search.k, 1))),
+        logits_row_(padded(std::max(size_.k, 1))),
         logits_(hwy::AllocateAligned<float>(static_cast<std::size_t>(heads) * static_cast<std::size_t>(logits_row_))) {
     std::fill_n(logits_.get(), heads_ * logits_row_, -infinity);
   }
 
   // positions [k], ascending. log_sums [heads] as for QuantGroupBounds.
   void select(std::span<const double> log_sums, std::int32_t* positions) {
-    if (search_.k == 0) return;
-    const QuantGroupBounds bounds(scan_, search_.rule, first_, heads_, log_sums, search_.limit);
+    if (size_.k == 0) return;
+    const QuantGroupBounds bounds(scan_, search_.rule, first_, heads_, log_sums, size_.limit);
     // A quantisation group that the limit cuts may owe its maximum to a position past it.
-    const auto whole = static_cast<std::size_t>(search_.limit / quant_group_tokens);
-    const float least = kth_largest(bounds.lower().first(whole), search_.k);
-    TopPositions top(search_.k, heads_, least);
+    const auto whole = static_cast<std::size_t>(size_.limit / quant_group_tokens);
+    const float least = kth_largest(bounds.lower().first(whole), size_.k);
+    TopPositions top(size_.k, heads_, least);
     std::vector<Stretch> stretches;
     for (Stretch s = next_stretch(bounds.upper(), least, 0); s.begin < s.end;
          s = next_stretch(bounds.upper(), least, s.end)) {
@@ -79,11 +80,11 @@ class ListSelector {
         add_exponentials(logits_.get() + h * logits_row_ + i, 1, static_cast<int>(n), max + h, sums.data() + h);
       }
     }
-    for (std::int64_t t = search_.limit / quant_group_tokens * quant_group_tokens; t < tokens_;) {
+    for (std::int64_t t = size_.limit / quant_group_tokens * quant_group_tokens; t < tokens_;) {
       const std::int64_t end = std::min(tokens_, (t / tile_ + 1) * tile_);
       columns_.score(t, end, scores_.get());
-      for (int h = 0; h < heads_ && t < search_.limit; ++h) {
-        std::fill_n(scores_.get() + static_cast<std::ptrdiff_t>(h) * stride_, search_.limit - t, -infinity);
+      for (int h = 0; h < heads_ && t < size_.limit; ++h) {
+        std::fill_n(scores_.get() + static_cast<std::ptrdiff_t>(h) * stride_, size_.limit - t, -infinity);
       }
       add_exponentials(scores_.get(), heads_, static_cast<int>(padded(end - t)), max, sums.data());
       t = end;
@@ -119,13 +120,13 @@ class ListSelector {
     const std::int64_t last = std::min(quant_groups, (i / per_tile + 1) * per_tile);
     const std::int64_t begin = i;
     while (i < last && !hopeless(i) && !has_one(i, least)) ++i;
-    return {begin * quant_group_tokens, std::min(i * quant_group_tokens, search_.limit)};
+    return {begin * quant_group_tokens, std::min(i * quant_group_tokens, size_.limit)};
   }
 
   // Only the largest of the quantisation group's scores reaches `least`. Not known of a quantisation group that the
   // limit cuts.
   bool has_one(std::int64_t quant_group, float least) const {
-    return scan_.head_seconds != nullptr && (quant_group + 1) * quant_group_tokens <= search_.limit &&
+    return scan_.head_seconds != nullptr && (quant_group + 1) * quant_group_tokens <= size_.limit &&
            scan_.head_seconds[first_ * scan_.quant_group_stride + quant_group] < least;
   }
 
@@ -156,6 +157,7 @@ class ListSelector {
   }
 
   const ColumnSearch& search_;
+  const ListSize size_;
   const ColumnScan& scan_;
   std::int64_t tokens_;
   int first_;
@@ -187,6 +189,15 @@ void require_valid(const offload::LayerView& view, const ColumnSearch& search) {
   if (search.k < 0 || search.k > search.limit) {
     fail("column search: k {} is out of range; use 0 to {}, the positions that may be selected", search.k,
          search.limit);
+  }
+  const int lists = search.per == SelectPer::kv_head ? layout.kv_heads : search.query_heads;
+  for (int list = 0; search.sizes != nullptr && list < lists; ++list) {
+    const ListSize& size = search.sizes[list];
+    if (size.limit < 0 || size.limit > search.limit || size.k < 0 ||
+        size.k > std::min<std::int64_t>(search.k, size.limit)) {
+      fail("column search: list {} asks for {} of {} positions; none has more than {} of {}", list, size.k, size.limit,
+           search.k, search.limit);
+    }
   }
 }
 

@@ -20,6 +20,12 @@ enum class SelectPer : std::uint8_t { kv_head, query_head };
 // 16-bit rows, whose scores are those of f16 columns to the bit but take longer to read.
 enum class KeySource : std::uint8_t { columns, rows };
 
+// What a list may differ in from the others of its search.
+struct ListSize {
+  std::int64_t limit = 0;  // positions [0, limit) may be selected, limit <= view.tokens
+  int k = 0;               // positions, k <= limit
+};
+
 // s[h][t] = sum_j weights[h][j] * K[t][components[j]] for the query heads h of each KV head and the store's positions
 // t.
 struct ColumnSearch {
@@ -32,11 +38,12 @@ struct ColumnSearch {
   GroupRule rule = GroupRule::softmax;
   SelectPer per = SelectPer::kv_head;
   KeySource keys = KeySource::columns;
+  const ListSize* sizes = nullptr;  // [lists], in place of limit and k, which then are the largest; null: all alike
 };
 
 // Lists are the Hkv KV heads or the Hq query heads, by ColumnSearch::per. Ties break towards the smaller position.
 struct SearchResult {
-  std::int32_t* positions = nullptr;  // out: [lists][k], ascending; always full
+  std::int32_t* positions = nullptr;  // out: [lists][k], ascending; always full, up to the list's own k
   // All three may be null when nobody asks for them: lists per query head, and GroupRule::logits, then skip the
   // softmax. In: (max, sum of exp(s - max)) over positions outside the store, (-infinity, 0) for none. Out: over those
   // and the store.

@@ -176,8 +176,8 @@ def _attention(method, module, query, key, value, attention_mask=None, *, dropou
                s_aux=None, **kwargs):
     """What transformers calls in every layer: query [1, Hq, T, d]; returns [1, T, Hq, d]."""
     if not isinstance(key, _Handed):
-        return _elsewhere(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, softcap=softcap,
-                          s_aux=s_aux, **kwargs)
+        return _elsewhere(method, module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,
+                          softcap=softcap, s_aux=s_aux, **kwargs)
     for name, given in (("softcap", softcap), ("s_aux", s_aux), ("position_bias", kwargs.get("position_bias"))):
         if given is not None:
             raise _core.Error(f"{type(module).__name__}: attends with {name}, which hayloft's attention does not know")
@@ -190,12 +190,12 @@ def _attention(method, module, query, key, value, attention_mask=None, *, dropou
     return torch.from_numpy(out).to(query.device, query.dtype).unsqueeze(0), None
 
 
-def _elsewhere(module, query, key, value, attention_mask, *, s_aux, **kwargs):
-    """Layers whose K and V are not in the store."""
+def _elsewhere(method, module, query, key, value, attention_mask, *, s_aux, **kwargs):
+    """Layers whose K and V are not in the store: those with a sliding window, and exact attention without a cache."""
     if s_aux is not None:
         raise _core.Error(f"{type(module).__name__}: attends with s_aux, which hayloft's attention does not know")
     windowed = kwargs.get("sliding_window") or getattr(module, "sliding_window", None) or getattr(module, "is_sliding", False)
-    if not windowed and query.shape[2] != key.shape[2]:
+    if not windowed and (method != "dense" or query.shape[2] != key.shape[2]):
         raise _core.Error(
             f"{type(module).__name__}: K and V are not in hayloft's store; "
             "pass past_key_values=hayloft.transformers.Cache(model.config)"
@@ -255,7 +255,8 @@ def install(*methods):
         if attn_implementation is not None:
             self.set_attn_implementation(attn_implementation)
         try:
-            if str(self.config._attn_implementation).startswith(PREFIX) and kwargs.get("past_key_values") is None:
+            stored = str(self.config._attn_implementation).startswith(PREFIX) and kwargs.get("use_cache") is not False
+            if stored and kwargs.get("past_key_values") is None:
                 kwargs["past_key_values"] = Cache(self.config.get_text_config(decoder=True))
             return generate(self, *args, **kwargs)
         finally:

@@ -104,6 +104,13 @@ def test_what_cannot_be_done_is_said(machine):
         model(ids[:1], attention_mask=hidden, past_key_values=plug.Cache(model.config, machine=machine))
     with pytest.raises(hayloft.Error, match="past_key_values=hayloft"):
         model(ids[:1, :1], past_key_values=model(ids[:1], use_cache=True).past_key_values)
+    model.set_attn_implementation("hayloft:topk:k=4")
+    for options in ({"use_cache": False}, {"use_cache": True}):
+        with pytest.raises(hayloft.Error, match="past_key_values=hayloft|mask of its own"):  # 4.57 says the latter
+            model(ids[:1], **options)
+    with pytest.raises(hayloft.Error, match="past_key_values=hayloft|mask of its own"):
+        model.generate(ids[:1], max_new_tokens=2, use_cache=False)
+    model.set_attn_implementation("hayloft:dense")
     broken = plug.Cache(model.config, machine=machine)
     layer = model.model.layers[1].mlp
     hook = layer.register_forward_pre_hook(lambda *args: 1 / 0)

@@ -77,12 +77,13 @@ OnDevice Session::fits_device(std::int64_t tokens) const {
   return fits;
 }
 
-void Session::append(std::span<const std::int32_t> tokens, const PrefillProgress& progress) {
+void Session::append(std::span<const std::int32_t> tokens, const PrefillProgress& progress, bool more_follows) {
   std::vector<MethodState*> states;
   for (const auto& [key, state] : states_) states.push_back(state.get());
   PrefillAttention attention(options_.prefill, std::move(states));
   try {
     read(tokens, attention, progress);
+    if (!more_follows) cache_.shrink();
   } catch (...) {
     states_.clear();  // they may have seen queries of tokens that never came to be
     rebind();

@@ -46,8 +46,9 @@ class Session {
   Session fork() const;
 
   // Prefill: adds the tokens chunk by chunk, or layer by layer, attending as SessionOptions::prefill says. No logits:
-  // the last token of a prompt goes through step().
-  void append(std::span<const std::int32_t> tokens, const PrefillProgress& progress = {});
+  // the last token of a prompt goes through step(). The newest tokens then give back the device memory that only the
+  // prompt needed, unless more of it follows at once.
+  void append(std::span<const std::int32_t> tokens, const PrefillProgress& progress = {}, bool more_follows = false);
 
   // How append() attends from now on: a question may be read in another way than the context it is put to. Throws
   // Error.

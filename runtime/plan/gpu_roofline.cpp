@@ -75,9 +75,10 @@ class Roofline {
                                    units * cost.memory_bytes / card_.memory_rate / 1e6,
                                    units * cost.link_bytes / card_.link_rate / 1e6};
     auto stage = std::find_if(stages_.begin(), stages_.end(), [&](const Sum& sum) { return cost.stage == sum.name; });
-    if (stage == stages_.end()) stage = stages_.insert(stage, {cost.stage, {}});
+    if (stage == stages_.end()) stage = stages_.insert(stage, {cost.stage, {}, {}});
     const auto longest = static_cast<std::size_t>(std::max_element(ms.begin(), ms.end()) - ms.begin());
     stage->by_bound[longest] += ms[longest];
+    for (std::size_t i = 0; i < ms.size(); ++i) stage->alone[i] += ms[i];
   }
 
   std::vector<PredictedStage> stages() const {
@@ -85,7 +86,8 @@ class Roofline {
     std::vector<PredictedStage> stages;
     for (const Sum& sum : stages_) {
       const auto most = std::max_element(sum.by_bound.begin(), sum.by_bound.end()) - sum.by_bound.begin();
-      stages.push_back({sum.name, sum.by_bound[0] + sum.by_bound[1] + sum.by_bound[2], bounds[most]});
+      stages.push_back({sum.name, sum.by_bound[0] + sum.by_bound[1] + sum.by_bound[2], bounds[most], sum.alone[0],
+                        sum.alone[1], sum.alone[2]});
     }
     return stages;
   }
@@ -93,7 +95,8 @@ class Roofline {
  private:
   struct Sum {
     std::string name;
-    std::array<double, 3> by_bound;  // ms
+    std::array<double, 3> by_bound;  // ms of the kernels that it bounds
+    std::array<double, 3> alone;     // ms of all
   };
   const GpuCard& card_;
   std::vector<Sum> stages_;

@@ -72,8 +72,8 @@ PlanMemory plan_memory(const PlanRequest& request) {
         {request.config.global_layers(), request.config.query_heads, request.config.kv_heads, request.config.head_dim},
         request.tokens);
   }
-  memory.tails = tail_bytes(request.config, options, request.tokens, request.session.chunk_tokens);
-  memory.question = memory.tails;
+  memory.tails = kept_tail_bytes(request.config, options, request.tokens, request.session.chunk_tokens);
+  memory.question = tail_bytes(request.config, options, request.tokens, request.session.chunk_tokens);
   const int chunk = static_cast<int>(std::min<std::int64_t>(request.session.chunk_tokens, request.tokens));
   memory.workspace = workspace_bytes(request.config, chunk);
   if (request.session.prefill.order == PrefillOptions::Order::layer) {  // hidden states in host memory

@@ -32,11 +32,11 @@ struct PlanRequest {
 };
 
 struct PlanMemory {
-  std::uint64_t rows = 0;     // of the store: K and V, value sums
-  std::uint64_t columns = 0;  // of the store, with scales
-  std::uint64_t indices = 0;  // that the methods keep besides, all together
-  std::uint64_t tails = 0;
-  std::uint64_t question = 0;  // the tails of a session that is forked for one
+  std::uint64_t rows = 0;      // of the store: K and V, value sums
+  std::uint64_t columns = 0;   // of the store, with scales
+  std::uint64_t indices = 0;   // that the methods keep besides, all together
+  std::uint64_t tails = 0;     // of the context, when it has been read
+  std::uint64_t question = 0;  // of a session that is forked for one; not less than what reading the context needs more
   std::uint64_t workspace = 0;
   std::uint64_t weights = 0;
   std::uint64_t embedding = 0;  // beside a device with memory of its own, which then is not in `weights`

@@ -21,6 +21,44 @@ std::uint64_t bytes_read(const Counters& counters) {
   return counters.total(Place::link) + counters.total(Place::near) + counters.total(Place::device);
 }
 
+// The stages of all methods, each in the order of a step.
+std::vector<std::string> stages_of(const std::vector<PlannedMethod>& methods) {
+  std::vector<std::string> all;
+  for (const PlannedMethod& method : methods) {
+    auto next = all.begin();
+    for (const PredictedStage& stage : method.predicted) {
+      const auto found = std::find(all.begin(), all.end(), stage.stage);
+      next = (found != all.end() ? found : all.insert(next, stage.stage)) + 1;
+    }
+  }
+  return all;
+}
+
+// Of the decode step on the given card: a row of what is predicted, with what bounds it, and one of what issuing the
+// instructions takes of that.
+std::string predicted_table(const std::vector<PlannedMethod>& methods) {
+  const std::vector<std::string> stages = stages_of(methods);
+  if (stages.empty()) return {};
+  std::string text = "\n| predicted ms per token on the given card |", rule = "\n|---|";
+  for (const std::string& stage : stages) text += fmt::format(" {} |", stage), rule += "---:|";
+  text += " **all** |" + rule + "---:|\n";
+  for (const PlannedMethod& method : methods) {
+    if (method.predicted.empty()) continue;
+    std::string bounded = fmt::format("| {} |", method_label(method.attn)), issuing = "| of instructions alone |";
+    double total = 0;
+    for (const std::string& name : stages) {
+      const auto stage = std::find_if(method.predicted.begin(), method.predicted.end(),
+                                      [&](const PredictedStage& one) { return one.stage == name; });
+      const bool known = stage != method.predicted.end();
+      bounded += known ? fmt::format(" {:.2f} {} |", stage->ms, stage->bound) : " |";
+      issuing += known ? fmt::format(" {:.2f} |", stage->instructions_ms) : " |";
+      total += known ? stage->ms : 0;
+    }
+    text += fmt::format("{} {:.1f} |\n{} |\n", bounded, total, issuing);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string plan_table(const Plan& plan) {
@@ -35,8 +73,8 @@ std::string plan_table(const Plan& plan) {
   if (memory.embedding > 0) row("host: embedding, read by rows", memory.embedding);
   if (memory.indices > 0) row("host: indices and other state of the methods", memory.indices);
   const char* where = memory.apart ? "device: " : "";
-  row(fmt::format("{}tails", where), memory.tails);
-  row(fmt::format("{}a question's tails", where), memory.question);
+  row(fmt::format("{}tails, when the context has been read", where), memory.tails);
+  row(fmt::format("{}a question's tails, while it is read", where), memory.question);
   row(fmt::format("{}workspace", where), memory.workspace);
   row(fmt::format("{}weights", where), memory.weights);
   if (memory.apart) {
@@ -70,17 +108,7 @@ std::string plan_table(const Plan& plan) {
     text += "\n";
   }
 
-  for (const PlannedMethod& method : plan.methods) {
-    if (method.predicted.empty()) continue;
-    text += fmt::format("\n| {}: stage on the given card | predicted ms per token | bound by |\n|---|---:|---|\n",
-                        method_label(method.attn));
-    double total = 0;
-    for (const PredictedStage& stage : method.predicted) {
-      text += fmt::format("| {} | {:.3f} | {} |\n", stage.stage, stage.ms, stage.bound);
-      total += stage.ms;
-    }
-    text += fmt::format("| **all** | {:.3f} | |\n", total);
-  }
+  text += predicted_table(plan.methods);
 
   text += "\n| reading the context | products | attention | over a link |";
   text += timed ? " **seconds** |\n|---|---:|---:|---:|---:|\n" : "\n|---|---:|---:|---:|\n";
@@ -141,7 +169,12 @@ std::string plan_json(const std::vector<Plan>& plans) {
       }
       nlohmann::ordered_json predicted = nlohmann::ordered_json::array();
       for (const PredictedStage& stage : method.predicted) {
-        predicted.push_back({{"stage", stage.stage}, {"predicted_ms", stage.ms}, {"bound", stage.bound}});
+        predicted.push_back({{"stage", stage.stage},
+                             {"predicted_ms", stage.ms},
+                             {"bound", stage.bound},
+                             {"instructions_ms", stage.instructions_ms},
+                             {"memory_ms", stage.memory_ms},
+                             {"link_ms", stage.link_ms}});
       }
       entry["methods"].push_back({{"attn", method_label(method.attn)},
                                   {"bytes_per_token", bytes_read(method.counters)},

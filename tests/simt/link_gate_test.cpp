@@ -1,7 +1,6 @@
 #include "gpu/cuda/link/gate.h"
 
 #include "gpu/cuda/kernels/launch.h"
-#include "gpu/cuda/link/kernels.cuh"
 #include "gpu/link.h"
 #include "offload/error.h"
 #include "tests/gpu/cuda/backends.h"
@@ -118,28 +117,6 @@ TEST_F(LyingLink, IsFoundByColumnsAndByTheirScales) {
   EXPECT_NE(refusal(cudaMemcpyHostToDevice, 2048, 2048).find("changed in column_stream_int4"), std::string::npos);
   EXPECT_NE(refusal(cudaMemcpyHostToDevice, 128, 128).find("changed in column_stream_int8"), std::string::npos)
       << "a scale for 64 of 4096 tokens is 128 bytes";
-}
-
-TEST_F(LyingLink, IsFoundByWhatTheMultiprocessorsRead) {
-  auto* const memory = pinned<uint4>(1024);
-  auto* const words = reinterpret_cast<unsigned*>(memory);
-  for (unsigned i = 0; i < 4096; ++i) words[i] = gpu::cuda::link_word(i);
-  auto* const starts = pinned<std::int64_t>(4);
-  for (int i = 0; i < 4; ++i) starts[i] = 256 * i;
-  auto* const wrong = pinned<unsigned>(1);
-  const auto count = [&] {
-    *wrong = 0;
-    launch("link_gather", gpu::cuda::link_gather, {dim3(2), dim3(gpu::cuda::kLinkThreads)}, stream, memory,
-           gpu::cuda::LinkRuns{starts, 3, 8}, gpu::cuda::LinkRuns{starts + 3, 1, 5}, wrong);
-    EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
-    return *wrong;
-  };
-  EXPECT_EQ(count(), 0u);
-  words[3 * 256 * 4 + 32 * 4] ^= 1;  // behind the last piece
-  EXPECT_EQ(count(), 0u);
-  words[3 * 256 * 4 + 7] ^= 1;
-  words[700 * 4] ^= 1;
-  EXPECT_EQ(count(), 2u);
 }
 
 TEST_F(LinkGate, MemoryThatIsNotPinnedIsSkippedAndSaidSo) {

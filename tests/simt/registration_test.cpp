@@ -156,5 +156,48 @@ TEST_F(RegistrationTest, OnlyColumnsOfBlocksThatAreNotPinnedAreCopied) {
   }
 }
 
+TEST_F(RegistrationTest, OnlyListedRowsOfBlocksThatAreNotPinnedAreGathered) {
+  const auto cuda = make();
+  constexpr int blocks = 16, block_tokens = 64, kv_heads = 2, query_heads = 4, d = 32;
+  const CacheShape shape{.kv_heads = kv_heads, .head_dim = d, .stored = blocks * block_tokens, .tail = 8};
+  const offload::BlockLayout layout({1, kv_heads, d, block_tokens, offload::ColumnFormat::f16});
+  const std::uint64_t block_bytes = (layout.block_bytes + 4095) / 4096 * 4096;
+  for (const int lists : {kv_heads, query_heads}) {
+    constexpr int k = 40;
+    std::vector<std::int32_t> positions;  // of a list its own: ascending, with more or less in each block
+    for (int list = 0; list < lists; ++list) {
+      for (int i = 0; i < k; ++i) positions.push_back(i * i * (blocks * block_tokens - 8) / (k * k) + list);
+    }
+    std::uint64_t copied = 0;
+    // What comes out, with so many blocks of the beginning pinned.
+    const auto attended = [&](std::uint64_t pinned_blocks) {
+      SharedCache cache(*cuda, shape, std::make_shared<Beginning>(cuda->pinning(), pinned_blocks * block_bytes));
+      const gpu::CacheView view = cache.on_cuda();
+      const gpu::Buffer q = upload(*cuda, random_query(query_heads, d, 1));
+      const gpu::Buffer listed = upload(*cuda, positions);
+      const gpu::Buffer out = cuda->allocate(q.bytes(), cuda->stream());
+      gpu::Attended what;
+      what.positions = listed.as<std::int32_t>();
+      what.lists = lists;
+      what.k = k;
+      what.ranges[0] = {view.store.tokens, view.tokens()};
+      const std::uint64_t before = simt::copied_to_device();
+      cuda->attend(view, q.as<float>(), query_heads, what, out.as<float>(), cuda->stream());
+      cuda->synchronize(cuda->stream());
+      copied = simt::copied_to_device() - before;
+      return download<float>(*cuda, out);
+    };
+    const std::vector<float> expected = attended(0);
+    EXPECT_EQ(copied, positions.size() * layout.row_bytes);
+    for (const std::uint64_t pinned : {15, 9, 1}) {
+      EXPECT_EQ(attended(pinned), expected) << pinned << " of " << blocks << " blocks pinned";
+      const auto staged = std::count_if(positions.begin(), positions.end(), [&](std::int32_t position) {
+        return position >= static_cast<std::int32_t>(pinned) * block_tokens;
+      });
+      EXPECT_EQ(copied, static_cast<std::uint64_t>(staged) * layout.row_bytes) << pinned;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace hayloft::testing

@@ -47,11 +47,62 @@ TEST_F(BudgetWith16MiBLeft, WhatIsSetAsideForStepsIsNotHadByOthers) {
   EXPECT_EQ(memory.used_bytes, memory.budget_bytes);
 }
 
+// Steps have their memory from the beginning.
+class MemoryOfSteps : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    simt::reset();
+    cuda = make_cuda({.memory_bytes = 1024 * MiB});
+  }
+
+  std::unique_ptr<gpu::Backend> cuda;
+};
+
+TEST_F(MemoryOfSteps, IsThereWhenOthersHaveTakenTheRestOfTheDevice) {
+  constexpr int query_heads = 4, d = 32, k = 50;
+  SharedCache cache(*cuda, {.kv_heads = 2, .head_dim = d, .stored = 1000, .tail = 40});
+  const gpu::Buffer q = upload(*cuda, random_query(query_heads, d, 1));
+  const gpu::Buffer positions = cuda->allocate(2 * k * sizeof(std::int32_t), cuda->stream());
+  const gpu::Buffer alpha = cuda->allocate(query_heads * sizeof(float), cuda->stream());
+  const gpu::Buffer out = cuda->allocate(q.bytes(), cuda->stream());
+  std::size_t free = 0, total = 0;
+  ASSERT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+  simt::device().memory_bytes = total - free;
+  const std::int64_t grown = simt::pool_growths();
+
+  gpu::SparqSelect args;
+  args.rank = 8;
+  args.k = k;
+  args.limit = 1000;
+  gpu::Attended what;
+  what.positions = positions.as<std::int32_t>();
+  what.lists = 2;
+  what.k = k;
+  what.alpha = alpha.as<float>();
+  what.ranges[0] = {1000, 1040};
+  for (int step = 0; step < 3; ++step) {
+    cuda->select_sparq(cache.on_cuda(), q.as<float>(), query_heads, args, positions.as<std::int32_t>(),
+                       alpha.as<float>(), cuda->stream());
+    cuda->attend(cache.on_cuda(), q.as<float>(), query_heads, what, out.as<float>(), cuda->stream());
+    cuda->attend_causal(cache.on_cuda(), q.as<float>(), 1, query_heads, {}, out.as<float>(), cuda->stream());
+    cuda->synchronize(cuda->stream());
+  }
+  EXPECT_EQ(simt::pool_growths(), grown) << "no step asked the device for memory";
+}
+
+TEST_F(MemoryOfSteps, IsRefusedAtOnceWhereTheDeviceHasNotGotIt) {
+  cuda.reset();
+  simt::fail_call("cudaMallocFromPoolAsync", 1, cudaErrorMemoryAllocation);
+  EXPECT_TRUE(refuses([] { make_cuda({.memory_bytes = 1024 * MiB}); }, {"no memory left", "lower --gpu-memory"}));
+}
+
 class PoolsTest : public simt::StreamTest {};
 
 TEST_F(PoolsTest, LastingPiecesLeaveTheRestInWholeSteps) {
   DeviceArena arena(0, 256 * MiB, 64 * MiB);
   EXPECT_EQ(arena.used_bytes(), 64 * MiB) << "is set aside";
+  EXPECT_EQ(arena.driver_peak_bytes(), 64 * MiB) << "and taken";
+  const std::int64_t waits = simt::host_waits();
   void* const weights = arena.allocate(33 * MiB, stream, Purpose::lasting);
   EXPECT_EQ(arena.used_bytes(), (64 + 64) * MiB);
   void* const more = arena.allocate(31 * MiB, stream, Purpose::lasting);
@@ -62,7 +113,7 @@ TEST_F(PoolsTest, LastingPiecesLeaveTheRestInWholeSteps) {
   EXPECT_EQ(arena.used_bytes(), 256 * MiB);
   EXPECT_TRUE(refuses([&] { arena.allocate(1, stream, Purpose::step); }, {"budget of 256.0 MiB", "0 B left"}));
   EXPECT_LE(arena.driver_peak_bytes(), 256 * MiB);
-  EXPECT_EQ(simt::host_waits(), 0);
+  EXPECT_EQ(simt::host_waits(), waits);
   arena.free(weights, 33 * MiB, stream);
   arena.free(more, 31 * MiB, stream);
   arena.free(tails, 128 * MiB, stream);

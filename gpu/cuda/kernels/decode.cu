@@ -60,15 +60,19 @@ class Decode {
 
   void run(float* out) {
     std::optional<RowStream> rows;
-    std::vector<std::int32_t> positions;  // of lists that host threads gather
-    if (staged_list_rows_ > 0) positions = fetch(what_.positions, std::int64_t{what_.lists} * what_.k, stream_);
-    if (streamed_rows_ + staged_list_rows_ > 0) {
-      rows.emplace(context_, cache_, std::max(staged_list_rows_ > 0 ? what_.lists : 0, cache_.kv_heads),
-                   std::max(streamed_rows_, staged_list_rows_), stream_);
+    std::vector<std::int32_t> positions;  // of lists of which host threads gather a part
+    if (listed_rows_ > 0) positions = fetch(what_.positions, std::int64_t{what_.lists} * what_.k, stream_);
+    if (streamed_rows_ + listed_rows_ > 0) {
+      rows.emplace(context_, cache_, std::max(listed_rows_ > 0 ? what_.lists : 0, cache_.kv_heads),
+                   std::max(streamed_rows_, listed_rows_), stream_);
     }
     const int direct = base_.parts[0].pieces + base_.parts[1].pieces + base_.parts[2].pieces;
     const RowPart streamed = chunk_part(rows, cache_.kv_heads, streamed_rows_);
-    const RowPart listed = chunk_part(rows, what_.lists, staged_list_rows_);
+    RowPart listed = chunk_part(rows, what_.lists, listed_rows_);
+    listed.positions = positions.empty() ? nullptr : what_.positions;
+    listed.stride = what_.k;
+    listed.stored = cache_.store.tokens;
+    listed.gathered = true;
 
     States& states = base_.states;
     states.slots = direct + streamed.pieces + listed.pieces;
@@ -126,13 +130,13 @@ class Decode {
   const Attended& what_;
   cudaStream_t stream_;
   int query_heads_;
-  bool stored_;                        // whether there is a store
-  bool in_place_;                      // whether kernels may read all of it
-  AttendRows base_;                    // with the rows that kernels read where they lie
-  int parts_ = 0;                      // of base_
-  Attended::Range streamed_[2];        // in the store, brought to the device in chunks
-  std::int64_t streamed_rows_ = 0;     // of the longer
-  std::int64_t staged_list_rows_ = 0;  // of each list, when host threads gather them
+  bool stored_;                     // whether there is a store
+  bool in_place_;                   // whether kernels may read all of it
+  AttendRows base_;                 // with the rows that kernels read where they lie
+  int parts_ = 0;                   // of base_
+  Attended::Range streamed_[2];     // in the store, brought to the device in chunks
+  std::int64_t streamed_rows_ = 0;  // of the longer
+  std::int64_t listed_rows_ = 0;    // of each list, where kernels do not reach every block
 };
 
 void Decode::sort_rows() {
@@ -146,7 +150,7 @@ void Decode::sort_rows() {
       part.lists = what_.lists / cache_.kv_heads;
       add_direct(part);
     } else {
-      staged_list_rows_ = what_.k;
+      listed_rows_ = what_.k;
     }
   }
   for (int i = 0; i < 2; ++i) {

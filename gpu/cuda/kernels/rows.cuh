@@ -30,6 +30,7 @@ struct RowPart {
   std::int64_t piece_rows = 0;
   std::int64_t stored = 0;  // positions below this lie in the store, the others in `dense`
   DenseRows dense;          // its heads are the lists in all
+  bool gathered = false;    // `dense` has, by their numbers, the rows that `positions` name in blocks out of reach
 
   __device__ int blocks() const { return pieces * lists; }
 };
@@ -162,10 +163,11 @@ __global__ void __launch_bounds__(kRowThreads, Heads* Strips <= 2 ? 4 : 2) atten
     const int n = end - at < kTileRows ? static_cast<int>(end - at) : kTileRows;
     if (thread < n) {
       const int list_in_all = kv_head * part.lists + list;
-      const std::int64_t position =
-          part.positions ? part.positions[list_in_all * part.stride + at + thread] : at + thread;
+      const std::int64_t entry = at + thread;
+      const std::int64_t position = part.positions ? part.positions[list_in_all * part.stride + entry] : entry;
+      const bool in_place = position < part.stored && (!part.gathered || a.store.reached(position));
       addresses[thread] =
-          position < part.stored ? a.store.row(kv_head, position) : part.dense.row(list_in_all, position, d);
+          in_place ? a.store.row(kv_head, position) : part.dense.row(list_in_all, part.gathered ? entry : position, d);
     }
     __syncthreads();
     fetch_rows<4 * Strips>(addresses, n, d, tile);

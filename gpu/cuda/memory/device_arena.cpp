@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "gpu/cuda/api/refuse.h"
+#include "gpu/cuda/api/stream.h"
 #include "gpu/cuda/memory/device_arena.h"
 #include "offload/text/format.h"
 
@@ -38,9 +39,11 @@ DeviceArena::DeviceArena(int device, std::uint64_t budget_bytes, std::uint64_t s
   // what the lasting pieces leave.
   open(lasting_, lasting_.most);
   try {
-    if (budget_ > lasting_.most) open(step_, budget_ - lasting_.most);
+    if (budget_ == lasting_.most) return;
+    open(step_, budget_ - lasting_.most);
+    fill(step_);
   } catch (...) {
-    close(lasting_);
+    for (Pool* pool : {&step_, &lasting_}) close(*pool);
     throw;
   }
 }
@@ -55,6 +58,15 @@ void DeviceArena::open(Pool& pool, std::uint64_t most) {
   if (set != cudaSuccess) close(pool);
   check(set, "cudaMemPoolSetAttribute");
   pool.most = most;
+}
+
+// A pool keeps what it has held once.
+void DeviceArena::fill(const Pool& pool) const {
+  const OwnedStream stream;
+  void* all = nullptr;
+  check(cudaMallocFromPoolAsync(&all, pool.most, pool.handle, stream), "cudaMallocFromPoolAsync", pool.most);
+  HAYLOFT_CUDA(cudaFreeAsync(all, stream));
+  HAYLOFT_CUDA(cudaStreamSynchronize(stream));
 }
 
 void DeviceArena::close(Pool& pool) noexcept {

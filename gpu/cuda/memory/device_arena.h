@@ -17,8 +17,9 @@ namespace hayloft::gpu::cuda {
 // behind make it). Thread-safe. Every piece must be freed before the arena dies.
 //
 // Pools grow in steps, so that pieces of one kind do not fragment the room of another: what stays as long as the
-// backend lies in one pool; what a step of decoding or of a prompt needs has a pool whose size is set aside; the rest,
-// which is all that both leave, is for sessions.
+// backend lies in one pool; what a step of decoding or of a prompt needs has a pool that is filled from the beginning,
+// so that no step waits for memory or finds that another process has taken it; the rest, which is all that both leave,
+// is for sessions.
 class DeviceArena {
  public:
   static constexpr std::uint64_t alignment = 512;                 // of addresses; sizes are rounded up to it
@@ -28,7 +29,8 @@ class DeviceArena {
   // that is in use already; one for a step is, when what is set aside does not suffice.
   enum class Purpose : std::uint8_t { session, lasting, step };
 
-  // The budget, and what of it is set aside for the pieces of steps, are rounded down to whole steps.
+  // The budget, and what of it is taken at once for the pieces of steps, are rounded down to whole steps. Waits. Throws
+  // Error when the device has not got the latter.
   DeviceArena(int device, std::uint64_t budget_bytes, std::uint64_t step_bytes = 0);
   ~DeviceArena();
   DeviceArena(const DeviceArena&) = delete;
@@ -65,6 +67,7 @@ class DeviceArena {
   };
 
   void open(Pool& pool, std::uint64_t most);
+  void fill(const Pool& pool) const;
   void close(Pool& pool) noexcept;
   void trim_lasting();
   Pool& pool_for(std::uint64_t bytes, Purpose purpose);

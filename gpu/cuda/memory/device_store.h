@@ -14,7 +14,7 @@ namespace hayloft::gpu::cuda {
 // over the link; the table of their addresses and the value sums are in device memory. offload/store/layout.h says what
 // lies where in a block; the fields are BlockLayout's.
 struct DeviceStore {
-  const std::byte* const* blocks = nullptr;  // [blocks] device-visible addresses
+  const std::byte* const* blocks = nullptr;  // [blocks] device-visible addresses; null where the device reaches none
   const float* value_sum = nullptr;          // f32 [Hkv][d], sum of V over all tokens
   std::int64_t tokens = 0;
   int kv_heads = 0;
@@ -31,6 +31,7 @@ struct DeviceStore {
   __device__ const std::byte* head(std::int64_t block, int kv_head) const {
     return blocks[block] + static_cast<std::uint64_t>(kv_head) * head_bytes;
   }
+  __device__ bool reached(std::int64_t position) const { return blocks[position >> block_shift] != nullptr; }
   __device__ const f16* row(int kv_head, std::int64_t position) const {  // [K | V], 2 d elements
     const std::int64_t slot = position & (block_tokens() - 1);
     return reinterpret_cast<const f16*>(head(position >> block_shift, kv_head)) + slot * 2 * head_dim;

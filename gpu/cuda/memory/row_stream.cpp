@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "gpu/cuda/memory/device_arena.h"
 #include "gpu/cuda/memory/host_copy.h"
@@ -63,7 +64,8 @@ void RowStream::range(std::int64_t begin, std::int64_t end, const Use& use) {
         const std::int64_t first = std::max(begin, run.begin * block), last = std::min(to, run.end * block);
         if (first >= last) continue;
         f16* const part = rows + (first - begin) * 2 * cache_.head_dim;
-        run.in_place ? copy_blocks(first, last, to - begin, part) : stage(heads, first, last, row, to - begin, part);
+        run.in_place ? copy_blocks(first, last, to - begin, part)
+                     : stage({0, heads}, first, last, row, to - begin, part);
       }
     };
     chunk(begin, to, fill, use);
@@ -71,14 +73,10 @@ void RowStream::range(std::int64_t begin, std::int64_t end, const Use& use) {
 }
 
 void RowStream::lists(const std::int32_t* positions, int lists, int k, const Use& use) {
-  const int lists_per_head = lists / cache_.kv_heads;
-  const auto row = [&](int list, std::int64_t at) {
-    return cache_.store.row(list / lists_per_head, positions[static_cast<std::int64_t>(list) * k + at]);
-  };
   for (std::int64_t begin = 0; begin < k; begin += chunk_rows(lists)) {
     const std::int64_t to = std::min<std::int64_t>(begin + chunk_rows(lists), k);
     chunk(
-        begin, to, [&](f16* rows) { stage(lists, begin, to, row, to - begin, rows); }, use);
+        begin, to, [&](f16* rows) { stage_entries(positions, lists, k, begin, to, rows); }, use);
   }
 }
 
@@ -112,15 +110,42 @@ void RowStream::copy_blocks(std::int64_t begin, std::int64_t end, std::int64_t p
   }
 }
 
+// Of the entries [begin, end) of each list those that lie in blocks to be staged. Lists of which they are the same
+// entries are copied together.
+void RowStream::stage_entries(const std::int32_t* positions, int lists, int k, std::int64_t begin, std::int64_t end,
+                              f16* to) {
+  const int lists_per_head = lists / cache_.kv_heads;
+  const auto entries = [&](int list) { return positions + static_cast<std::int64_t>(list) * k; };
+  const auto row = [&](int list, std::int64_t at) {
+    return cache_.store.row(list / lists_per_head, entries(list)[at]);
+  };
+  for (const BlockRun& run : runs_) {
+    if (run.in_place) continue;
+    const auto in_run = [&](int list) {
+      const std::int32_t* const all = entries(list);
+      const auto from = [&](std::int64_t block) {
+        return std::lower_bound(all + begin, all + end, block * cache_.store.layout->block_tokens) - all;
+      };
+      return std::pair(from(run.begin), from(run.end));
+    };
+    for (Heads same{0, 0}; same.begin < lists; same.begin = same.end) {
+      const auto [first, last] = in_run(same.begin);
+      same.end = same.begin + 1;
+      while (same.end < lists && in_run(same.end) == std::pair(first, last)) ++same.end;
+      if (first < last) stage(same, first, last, row, end - begin, to + (first - begin) * 2 * cache_.head_dim);
+    }
+  }
+}
+
 // A piece of the ring takes some rows of each of some heads, [heads][rows].
-void RowStream::stage(int heads, std::int64_t begin, std::int64_t end, const Address& address, std::int64_t pitch,
+void RowStream::stage(Heads heads, std::int64_t begin, std::int64_t end, const Address& address, std::int64_t pitch,
                       f16* to) {
   StagingRing& ring = context_.staging;
   const std::uint64_t bytes = row_bytes(cache_);
   const auto piece_rows = static_cast<std::int64_t>(ring.piece_bytes() / bytes);
-  const int piece_heads = static_cast<int>(std::min<std::int64_t>(heads, piece_rows));
-  for (int head = 0; head < heads; head += piece_heads) {
-    const int h = std::min(piece_heads, heads - head);
+  const int piece_heads = static_cast<int>(std::min<std::int64_t>(heads.end - heads.begin, piece_rows));
+  for (int head = heads.begin; head < heads.end; head += piece_heads) {
+    const int h = std::min(piece_heads, heads.end - head);
     for (std::int64_t at = begin; at < end;) {
       const std::int64_t n = std::min(piece_rows / h, end - at);
       std::byte* const piece = ring.acquire();

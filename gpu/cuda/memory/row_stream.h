@@ -36,8 +36,9 @@ class RowStream {
 
   // Positions [begin, end) of the store, of every KV head: DenseRows of Hkv heads.
   void range(std::int64_t begin, std::int64_t end, const Use& use);
-  // The rows that lists name, i32 [lists][k] in host memory, whole multiples of Hkv of them: DenseRows of `lists`
-  // heads whose positions are the entries' numbers.
+  // The rows that lists name, i32 [lists][k] in host memory, ascending, whole multiples of Hkv of them, as far as they
+  // lie in blocks that the device does not reach: DenseRows of `lists` heads whose positions are the entries' numbers,
+  // with undefined contents where an entry lies in a block that it does.
   void lists(const std::int32_t* positions, int lists, int k, const Use& use);
 
  private:
@@ -48,11 +49,16 @@ class RowStream {
     bool in_use = false;
   };
   using Address = std::function<const f16*(int head, std::int64_t at)>;
+  struct Heads {  // [begin, end)
+    int begin;
+    int end;
+  };
 
   void chunk(std::int64_t begin, std::int64_t end, const std::function<void(f16* to)>& fill, const Use& use);
   // Rows [begin, end) of each head, which lie `pitch` rows apart at `to`.
   void copy_blocks(std::int64_t begin, std::int64_t end, std::int64_t pitch, f16* to);
-  void stage(int heads, std::int64_t begin, std::int64_t end, const Address& address, std::int64_t pitch, f16* to);
+  void stage(Heads heads, std::int64_t begin, std::int64_t end, const Address& address, std::int64_t pitch, f16* to);
+  void stage_entries(const std::int32_t* positions, int lists, int k, std::int64_t begin, std::int64_t end, f16* to);
 
   const Context& context_;
   const CacheView& cache_;

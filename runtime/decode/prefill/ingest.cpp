@@ -46,7 +46,8 @@ IngestResult read_on(offload::SnapshotWriter writer, Session session, const std:
     // A context that was not read here may end within a chunk.
     const std::int64_t next = chunk - session.tokens() % chunk;
     session.append(
-        std::span(tokens).subspan(static_cast<std::size_t>(session.tokens()), static_cast<std::size_t>(next)));
+        std::span(tokens).subspan(static_cast<std::size_t>(session.tokens()), static_cast<std::size_t>(next)), {},
+        true);
     const auto done = std::span(tokens).first(static_cast<std::size_t>(session.tokens()));
     if (seconds_since(saved) >= options.checkpoint_seconds) {
       save_checkpoint(writer, session, done);

@@ -40,24 +40,23 @@ void attend_topk(gpu::Backend& backend, const gpu::CacheView& cache, const float
     scratch.positions = backend.allocate(found.size() * sizeof(std::int32_t), stream);
   }
   for (int begin = whole; begin < T; begin += at_once) {
+    std::vector<index::ListSize> sizes;
     std::vector<gpu::Attended> attended;
     std::int64_t used = 0;  // of `found`
     for (int t = begin; t < std::min(T, begin + at_once); ++t) {
       const std::int64_t seen = first + t + 1;
-      index::ExactSearch search;
-      search.query_heads = query_heads;
-      search.limit = limit_of(seen);
-      search.k = static_cast<int>(std::min(options.k.of(seen), search.limit));
-      index::search_exact(cache.store, queries.data() + (t - whole) * width, search, backend.threads(),
-                          {found.data() + used, nullptr, nullptr, nullptr});
+      const std::int64_t limit = limit_of(seen);
+      sizes.push_back({limit, static_cast<int>(std::min(options.k.of(seen), limit))});
       gpu::Attended what;
       what.positions = scratch.positions.as<std::int32_t>() + used;
       what.lists = query_heads;
-      what.k = search.k;
-      what.ranges[0] = {search.limit, seen};
+      what.k = sizes.back().k;
+      what.ranges[0] = {limit, seen};
       attended.push_back(what);
-      used += static_cast<std::int64_t>(query_heads) * search.k;
+      used += static_cast<std::int64_t>(query_heads) * what.k;
     }
+    index::search_exact_tokens(cache.store, queries.data() + (begin - whole) * width, query_heads, sizes,
+                               backend.threads(), found.data());
     backend.to_device(scratch.positions.as<void>(), found.data(),
                       static_cast<std::uint64_t>(used) * sizeof(std::int32_t), stream);
     for (std::size_t i = 0; i < attended.size(); ++i) {

@@ -14,8 +14,9 @@
 //           shift of positions (gpu::CausalWindow). Time is linear in S.
 //   topk    [L, p] and, for each query head, the k positions of [0, L) with the largest inner products, where
 //           L = min(N, max(0, p + 1 - w)); all of [0, L) when k >= L. Top-k attention, arXiv 2502.06766, section 3.4.
-//           Every query searches all keys before L, near the memory: time still grows with the square of S, at the
-//           price of a scan of K instead of attention over K and V. N is a matter of how the prompt is cut, so the
+//           Every query searches all keys before L, near the memory, those of some tokens together in one pass over
+//           them: time still grows with the square of S, at the price of a scan of K instead of attention over K and V.
+//           N is a matter of how the prompt is cut, so the
 //           chunk size is part of the result, unless w is so long that L = p + 1 - w always: at least the chunk, a
 //           block and the window of the cache together.
 //

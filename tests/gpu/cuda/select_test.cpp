@@ -7,6 +7,14 @@
 namespace hayloft::testing {
 namespace {
 
+// 97 chunks of the store and two of the tail: threads of every warp of four have some, and those of the tail are the
+// last one's. Keys are small, so that all positions have about the same share.
+TEST_F(CudaSelect, AlphaHasTheMassOfEveryChunkOfALongStoreAndOfTheTail) {
+  expect_like_cpu({.cache = {.head_dim = 16, .block_tokens = 4096, .stored = 97 * 256, .tail = 300, .key_scale = 0.05f},
+                   .group = 2,
+                   .rank = 4});
+}
+
 TEST_F(CudaSelect, SparqSelectsWhatTheCpuSelectsForEveryGroupAndRule) {
   for (int group = 1; group <= 17; ++group) {
     for (const GroupRule rule : {GroupRule::softmax, GroupRule::logits}) {

@@ -107,6 +107,35 @@ TEST(ExactSearch, IsThatOfF16ColumnsWhateverTheFormat) {
   }
 }
 
+TEST(ExactSearch, OfTokensTogetherIsThatOfEachAlone) {
+  const offload::Threads threads(2);
+  for (const int group : {1, 3, 40}) {
+    for (const auto columns : {offload::ColumnFormat::f16, offload::ColumnFormat::int8}) {
+      constexpr int kv_heads = 2, d = 24, tokens = 37;
+      const int query_heads = kv_heads * group;
+      RandomCache cache({.kv_heads = kv_heads, .head_dim = d, .stored = 900, .tail = 20, .columns = columns});
+      const auto q = normal(static_cast<std::size_t>(tokens * query_heads * d), 13);
+      std::vector<ListSize> sizes;
+      std::vector<std::int32_t> expected;
+      for (int t = 0; t < tokens; ++t) {
+        sizes.push_back({std::min(900, 870 + t), t == 5 ? 0 : 10 + t % 7});
+        ExactSearch alone;
+        alone.query_heads = query_heads;
+        alone.limit = sizes.back().limit;
+        alone.k = sizes.back().k;
+        const auto first = q.begin() + static_cast<std::ptrdiff_t>(t) * query_heads * d;
+        const auto lists = select(cache, {first, first + query_heads * d}, alone);
+        expected.insert(expected.end(), lists.begin(), lists.end());
+      }
+      std::vector<std::int32_t> together(expected.size() + 1, -1);
+      search_exact_tokens(cache.view().store, q.data(), query_heads, sizes, threads, together.data());
+      EXPECT_EQ(together.back(), -1);
+      together.pop_back();
+      EXPECT_EQ(together, expected) << group << " query heads, " << offload::name(columns);
+    }
+  }
+}
+
 TEST(ExactSearch, FaissAndOurOwnKernelSelectTheSameSets) {
   for (const auto& [d, columns] : {std::pair{64, offload::ColumnFormat::f16},
                                    {128, offload::ColumnFormat::f16},

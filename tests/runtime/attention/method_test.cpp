@@ -11,6 +11,7 @@ namespace hayloft::runtime {
 namespace {
 
 using test::message_of;
+using test::refuses;
 
 TEST(Method, OptionsBehindTheNameOverrideTheDefaults) {
   MethodOptions defaults;
@@ -123,6 +124,22 @@ TEST(Method, TheLocalWindowOfSparqIsAQuarterOfKUnlessGiven) {
   EXPECT_EQ(make_method(parse_method("sparq:k=128:window=0", {}), 64)->window(1 << 20), 0);
   EXPECT_EQ(make_method(parse_method("topk:k=128", {}), 64)->window(1 << 20), 0);
   EXPECT_EQ(make_method(parse_method("window:k=128:sinks=4", {}), 64)->window(1 << 20), 124);
+}
+
+// The last: what is registered stays for as long as the process lives.
+TEST(Method, ARegisteredOneIsKnownByItsNameWithTheOptionsOfASelection) {
+  EXPECT_FALSE(is_registered_method("mine"));
+  register_method("mine", make_topk);
+  EXPECT_TRUE(is_registered_method("mine"));
+  const MethodOptions options = parse_method("mine:k=64:window=8:select=query-head", {});
+  EXPECT_EQ(method_label(options), "mine k=64 w=8 select=query-head");
+  EXPECT_EQ(make_method(options, 64)->options(), options);
+  EXPECT_TRUE(refuses([] { parse_method("mine:r=4", {}); }, {"mine does not use 'r'"}));
+  EXPECT_TRUE(refuses([] { register_method("mine", make_topk); }, {"already"}));
+  EXPECT_TRUE(refuses([] { register_method("topk", make_topk); }, {"already"}));
+  for (const char* const name : {"", "a:b", "a,b", "a b"}) {
+    EXPECT_TRUE(refuses([&] { register_method(name, make_topk); }, {"cannot name"}));
+  }
 }
 
 }  // namespace

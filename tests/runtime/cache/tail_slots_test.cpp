@@ -32,6 +32,16 @@ TEST(TailSlots, OfSlidingWindowsHaveAQuarterMore) {
   EXPECT_EQ(tail_bytes(llama_3_8b(4096), {}, context, 2048), (4096 + 2048) * slot_bytes);
 }
 
+TEST(TailSlots, KeepAfterAPromptWhatDecodingWillNeed) {
+  const CacheOptions options;
+  const auto steady = static_cast<std::uint64_t>(options.block_tokens + options.window);
+  EXPECT_EQ(kept_tail_bytes(llama_3_8b(0), options, context, 2048), (steady + 1) * slot_bytes);
+  EXPECT_EQ(kept_tail_bytes(llama_3_8b(4096), options, context, 2048), (4096 + 1024) * slot_bytes);
+  EXPECT_EQ(kept_tail_bytes(llama_3_8b(0), options, 3000, 2048), 4096 * slot_bytes) << "less than a block";
+  // A few slots more than that are not worth moving all the others.
+  EXPECT_EQ(kept_tail_bytes(llama_3_8b(0), options, context, 100), (steady + 100) * slot_bytes);
+}
+
 TEST(TailSlots, OfShortContextsHaveTwiceWhatIsLive) {
   EXPECT_EQ(tail_bytes(llama_3_8b(0), {}, 100, 100), 200 * slot_bytes);
 }

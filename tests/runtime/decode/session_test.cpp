@@ -72,6 +72,21 @@ TEST_F(SessionTest, AForkCostsNoHostMemoryAndAnswersAsAFreshSessionWould) {
   EXPECT_EQ(context.tokens(), 100);
 }
 
+TEST_F(SessionTest, TheTailGivesBackWhatOnlyAPromptNeeded) {
+  for (const char* name : {"llama", "mistral-sliding"}) {
+    const Model of(goldens / name, *backend);
+    const auto tokens = random_tokens(137, of.config().vocab_size, 3);
+    Session shrunk(of, arena, options), whole(of, arena, options);
+    shrunk.append(tokens);
+    whole.append(tokens, {}, true);
+    const std::uint64_t kept = shrunk.cache().device_bytes();
+    EXPECT_LT(kept, whole.cache().device_bytes()) << name;
+    EXPECT_EQ(whole.cache().device_bytes(), tail_bytes(of.config(), options.cache, 137, options.chunk_tokens));
+    for (int i = 0; i < 40; ++i) ASSERT_EQ(shrunk.step(i), whole.step(i)) << name << ", step " << i;
+    EXPECT_EQ(shrunk.cache().device_bytes(), kept) << name << ": steps need no more";
+  }
+}
+
 TEST_F(SessionTest, PrefillDoesNotDependOnTheChunkSize) {
   const auto tokens = random_tokens(90, model.config().vocab_size, 2);
   std::vector<float> reference;

@@ -82,11 +82,13 @@ TEST_F(GpuRooflineTest, APlanSaysThatItPredicts) {
   request.config = config;
   request.weights = weight_sizes(config, gpu::DType::f16);
   request.tokens = stored;
-  request.methods = {parse_method("sparq", {})};
+  request.methods = {parse_method("dense", {}), parse_method("sparq", {})};
   request.card = small_card;
   const std::string table = plan_table(make_plan(request, nullptr));
-  EXPECT_NE(table.find("predicted ms per token"), std::string::npos) << table;
-  EXPECT_NE(table.find("| column scan | "), std::string::npos) << table;
+  EXPECT_NE(table.find("predicted ms per token on the given card"), std::string::npos) << table;
+  EXPECT_NE(table.find("| components | column scan | tail scores | selection | alpha | rows |"), std::string::npos)
+      << table;
+  EXPECT_NE(table.find(" 314.57 link |"), std::string::npos) << table;
 }
 
 }  // namespace

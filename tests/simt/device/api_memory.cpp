@@ -19,12 +19,14 @@ namespace hayloft::simt {
 namespace {
 
 cudaError_t allocate_now(Runtime& runtime, void** data, std::size_t bytes) {
-  *data = runtime.memory.allocate(bytes, runtime.device.memory_bytes, Runtime::current());
-  if (*data) return cudaSuccess;
+  const auto allocate = [&] {
+    *data = bytes <= runtime.left() ? runtime.memory.allocate(bytes, Runtime::current()) : nullptr;
+    return *data != nullptr;
+  };
+  if (allocate()) return cudaSuccess;
   // What was freed in stream order comes back.
   if (const cudaError_t error = runtime.wait_all(); error != cudaSuccess) return error;
-  *data = runtime.memory.allocate(bytes, runtime.device.memory_bytes, Runtime::current());
-  return *data ? cudaSuccess : cudaErrorMemoryAllocation;
+  return allocate() ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 
 // pool: null for the device's own, which is as large as the device.
@@ -35,15 +37,19 @@ cudaError_t allocate_in_order(const char* function, void** data, std::size_t byt
     if (!runtime.known(stream) || (pool && pool->device != stream->device)) return cudaErrorInvalidResourceHandle;
     *data = nullptr;
     if (bytes == 0) return cudaSuccess;
-    if (pool && !pool->memory->take(bytes, stream)) return cudaErrorMemoryAllocation;
-    const cudaError_t error = allocate_now(runtime, data, bytes);
-    if (error == cudaSuccess) {
-      if (pool) runtime.pooled[*data] = {pool->memory, bytes};
-      runtime.queue(stream, [&runtime, memory = *data] { runtime.memory.begin(memory); });
-    } else if (pool) {
-      pool->memory->free(bytes, stream);
+    if (!pool) {
+      const cudaError_t error = allocate_now(runtime, data, bytes);
+      if (error != cudaSuccess) return error;
+    } else {
+      const std::uint64_t held = pool->memory->held();
+      if (!pool->memory->take(bytes, stream, runtime.left())) return cudaErrorMemoryAllocation;
+      if (pool->memory->held() > held) ++runtime.pool_growths;
+      *data = runtime.memory.allocate(bytes, Runtime::current());
+      runtime.pooled[*data] = {pool->memory, bytes};
+      runtime.pooled_bytes[pool->device] += bytes;
     }
-    return error;
+    runtime.queue(stream, [&runtime, memory = *data] { runtime.memory.begin(memory); });
+    return cudaSuccess;
   });
 }
 
@@ -136,9 +142,10 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
     if (!free || !total) return cudaErrorInvalidValue;
     *total = runtime.device.memory_bytes;
     const hayloft::simt::Device& device = runtime.device;
-    std::uint64_t taken = runtime.memory.device_bytes(Runtime::current());
-    if (device.pinned_per_entry_byte > 0) taken += runtime.memory.pinned_bytes() / device.pinned_per_entry_byte;
-    *free = device.memory_bytes - std::min(device.memory_bytes, taken);
+    *free = runtime.left();
+    if (device.pinned_per_entry_byte > 0) {
+      *free -= std::min<std::size_t>(*free, runtime.memory.pinned_bytes() / device.pinned_per_entry_byte);
+    }
     return cudaSuccess;
   });
 }
@@ -162,13 +169,15 @@ cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
 }
 
 cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
-  return api("cudaMemPoolCreate", [&](Runtime&) {
+  return api("cudaMemPoolCreate", [&](Runtime& runtime) {
     if (!pool || !properties || properties->allocType != cudaMemAllocationTypePinned ||
         properties->location.type != cudaMemLocationTypeDevice) {
       return cudaErrorInvalidValue;
     }
     const std::uint64_t most = properties->maxSize ? properties->maxSize : std::numeric_limits<std::uint64_t>::max();
-    *pool = new CUmemPoolHandle_st{properties->location.id, 0, std::make_shared<PoolMemory>(most)};
+    *pool =
+        new CUmemPoolHandle_st{properties->location.id, 0, std::make_shared<PoolMemory>(properties->location.id, most)};
+    runtime.pools.push_back((*pool)->memory);
     return cudaSuccess;
   });
 }

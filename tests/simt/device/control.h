@@ -63,6 +63,7 @@ std::string kernel_failure();  // of the kernel that failed, empty if none did
 // Since reset().
 std::int64_t calls(std::string_view function);
 std::int64_t products(cudaDataType type);  // of cuBLAS, of matrices of this type
+std::int64_t pool_growths();               // times that a pool of memory took more of the device
 std::int64_t host_waits();                 // calls that waited for the device, whatever they were for
 std::uint64_t copied_to_host();            // bytes that copies took from the device's memory to the host's
 std::uint64_t copied_to_device();          // and the other way

@@ -13,9 +13,8 @@ enum class Place : std::uint8_t { pageable, pinned, device };
 // poisoned except while open: only the operations of streams open it.
 class Memory {
  public:
-  // Memory of a device, aligned as CUDA's. It is usable (when open) from begin() on. Returns null past `limit` bytes of
-  // the device.
-  void* allocate(std::size_t bytes, std::uint64_t limit, int device);
+  // Memory of a device, aligned as CUDA's. It is usable (when open) from begin() on. Null when the system has no more.
+  void* allocate(std::size_t bytes, int device);
   void begin(void* data);
   bool release(void* data);  // false: not the beginning of an allocation
 

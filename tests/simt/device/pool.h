@@ -13,14 +13,16 @@ namespace hayloft::simt {
 // instead.
 class PoolMemory {
  public:
-  explicit PoolMemory(std::uint64_t most) : most_(most) {}
+  PoolMemory(int device, std::uint64_t most) : device_(device), most_(most) {}
+  int device() const { return device_; }
 
-  bool take(std::uint64_t bytes, cudaStream_t stream) {
+  // left: of the device, for the pool to grow.
+  bool take(std::uint64_t bytes, cudaStream_t stream, std::uint64_t left) {
     std::uint64_t& own = freed_[stream];
     const std::uint64_t again = std::min(bytes, own);
     const std::uint64_t spare = std::min(bytes - again, idle_);
     const std::uint64_t growth = (bytes - again - spare + step - 1) / step * step;
-    if (growth > most_ - held_) return false;
+    if (growth > std::min(left, most_ - held_)) return false;
     own -= again;
     idle_ = idle_ + growth - (bytes - again);
     held_ += growth;
@@ -47,6 +49,7 @@ class PoolMemory {
  private:
   static constexpr std::uint64_t step = std::uint64_t{32} << 20;
 
+  const int device_;
   const std::uint64_t most_;
   std::uint64_t held_ = 0;
   std::uint64_t most_held_ = 0;

@@ -124,12 +124,25 @@ void Runtime::queue_free(cudaStream_t stream, void* data) {
     pooled.erase(found);
   }
   const auto free = [this, data, stream, piece] {
-    if (piece.first) piece.first->arrive(piece.second, stream);
+    if (piece.first) {
+      piece.first->arrive(piece.second, stream);
+      pooled_bytes[piece.first->device()] -= piece.second;
+    }
     if (!memory.release(data)) throw std::logic_error("simt: device memory freed twice");
   };
   if (sticky != cudaSuccess) return free();
   queue(stream, free);
   if (!stream->queue.empty()) stream->queue.back().frees = true;
+}
+
+std::uint64_t Runtime::left() const {
+  std::uint64_t taken = memory.device_bytes(current());
+  if (const auto found = pooled_bytes.find(current()); found != pooled_bytes.end()) taken -= found->second;
+  for (const auto& pool : pools) {
+    const std::shared_ptr<PoolMemory> held = pool.lock();
+    if (held && held->device() == current()) taken += held->held();
+  }
+  return device.memory_bytes - std::min(device.memory_bytes, taken);
 }
 
 void Runtime::queue_kernel(cudaStream_t stream, const void* kernel, std::function<void()> run) {
@@ -223,7 +236,7 @@ void Runtime::reset(std::uint64_t new_seed) {
   failure.clear();
   calls.clear();
   faults.clear();
-  host_waits = 0;
+  host_waits = pool_growths = 0;
   copied_to_host = copied_to_device = 0;
   uses.clear();
   current() = 0;
@@ -280,6 +293,11 @@ std::int64_t calls(std::string_view function) {
   const std::lock_guard lock(runtime.mutex);
   const auto found = runtime.calls.find(function);
   return found == runtime.calls.end() ? 0 : found->second;
+}
+std::int64_t pool_growths() {
+  Runtime& runtime = Runtime::instance();
+  const std::lock_guard lock(runtime.mutex);
+  return runtime.pool_growths;
 }
 std::int64_t host_waits() {
   Runtime& runtime = Runtime::instance();

@@ -76,7 +76,8 @@ class Runtime {
 
   // One of the calling thread's device.
   bool known(cudaStream_t stream) const { return stream && streams_.count(stream) > 0 && stream->device == current(); }
-  static int& current();  // the calling thread's device
+  static int& current();       // the calling thread's device
+  std::uint64_t left() const;  // memory of that device which is not taken, by pools neither
   cudaStream_t create_stream();
   void destroy_stream(cudaStream_t stream);
 
@@ -99,8 +100,11 @@ class Runtime {
   std::map<int, std::int64_t> uses;  // by device
   std::map<cudaDataType, std::int64_t> products;
   std::map<void*, std::pair<std::shared_ptr<PoolMemory>, std::uint64_t>> pooled;  // what came from pools
-  std::unordered_map<const void*, std::int64_t> launches;                         // by kernel
-  std::unordered_map<const void*, std::size_t> shared_limits;                     // by kernel, once raised
+  std::map<int, std::uint64_t> pooled_bytes;                                      // by device, until they are released
+  std::vector<std::weak_ptr<PoolMemory>> pools;                                   // all that were ever made
+  std::int64_t pool_growths = 0;
+  std::unordered_map<const void*, std::int64_t> launches;      // by kernel
+  std::unordered_map<const void*, std::size_t> shared_limits;  // by kernel, once raised
   Spoiled spoiled;
   std::string holding;  // part of the names of kernels that hold their streams; empty: there are none
 

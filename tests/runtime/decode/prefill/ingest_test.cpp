@@ -104,6 +104,31 @@ TEST_F(IngestTest, AppendingTheRestEndsInTheSameContextBitForBit) {
   }
 }
 
+TEST_F(IngestTest, AContextThatEndsWithinAChunkIsAppendedTo) {
+  const std::filesystem::path path = folder.path() / "within.hay";
+  const std::vector<std::int32_t> all = tokenizer.encode_prompt(text);
+  const std::vector<std::int32_t> first(all.begin(), all.begin() + 100);  // two chunks of 48 and a piece
+  Session session(model, arena, options.session);
+  session.append(first);
+  const std::vector<offload::SnapshotTail> tails = session.cache().tails();
+  std::vector<offload::TailImage> images;
+  for (const offload::SnapshotTail& tail : tails) images.push_back(tail.image());
+  offload::save_snapshot(path,
+                         {source.identity(), session.cache().store().shape(), model.config().layers, "chunk_tokens=48"},
+                         session.cache().store(), first, images);
+
+  // As many as leave the last chunk whole, and one fewer: what is behind the session never runs past the end.
+  for (const std::int64_t length : {std::int64_t{191}, std::int64_t{192}, std::int64_t{240}}) {
+    const std::string more = tokenizer.decode({all.begin() + 100, all.begin() + length}, false, true);
+    append_to(source, arena, more, path, options);
+    const offload::Snapshot snapshot = offload::Snapshot::open(path);
+    snapshot.verify();
+    EXPECT_EQ(snapshot.cached_tokens(), std::max<std::int64_t>(100, snapshot.token_count() / 48 * 48));
+    EXPECT_EQ(answer(open_context(source, arena, snapshot, options.session)).size(),
+              static_cast<std::size_t>(model.config().vocab_size));
+  }
+}
+
 TEST_F(IngestTest, AnInterruptedAppendGoesOnAndIsRefusedUntilThen) {
   const std::string expected = one_go();
   const std::size_t cut = text.find(". ", text.size() / 3) + 1;

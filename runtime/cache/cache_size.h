@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+
+#include "offload/store/layout.h"
+#include "offload/store/store.h"
+#include "runtime/checkpoint/config.h"
+
+// How the K/V of a sequence are kept, and the memory that takes, before any of it is there: what the cache itself and
+// the planner go by.
+namespace hayloft::runtime {
+
+// How the K/V of a sequence are kept.
+struct CacheOptions {
+  int block_tokens = 4096;  // B
+  offload::ColumnFormat columns = offload::ColumnFormat::f16;
+  std::int64_t window = 256;  // tokens that stay in the tail even when a whole block is full
+  bool copy_saved = false;  // the blocks of a saved context into the arena, instead of using them where they are mapped
+};
+
+offload::StoreShape store_shape(const ModelConfig& config, const CacheOptions& options);  // of its global layers
+
+// Host memory that the store takes for a sequence of `tokens`.
+std::uint64_t host_bytes(const ModelConfig& config, const CacheOptions& options, std::int64_t tokens);
+
+// The slots of one layer's tail, without the memory behind them: how it grows, forgets and spills.
+struct TailSlots {
+  std::int64_t capacity = 0;
+  std::int64_t first = 0;
+  std::int64_t tokens = 0;
+  std::int64_t position = 0;
+  std::int64_t window = 0;  // sliding-window layers: how many tokens stay; 0 for global layers
+
+  void drop(std::int64_t oldest);  // `oldest` tokens have left the tail
+  void forget();                   // what has left a sliding window
+  bool has_room(int T) const { return first + tokens + T <= capacity; }
+  std::int64_t capacity_for(int T, const CacheOptions& options) const;          // when there is no room
+  std::int64_t capacity_kept(const CacheOptions& options) const;                // once a prompt has been read
+  std::int64_t full_blocks(std::int64_t T, const CacheOptions& options) const;  // that T more tokens would fill
+};
+
+// What the tail of one layer (window 0: global) has become when `tokens` have been appended, `chunk` at a time.
+TailSlots tail_after(const CacheOptions& options, std::int64_t window, std::int64_t tokens, int chunk);
+
+// Device memory that the tails take then, and what they keep of it when the prompt has been read (Cache::shrink());
+// equals Cache::device_bytes().
+std::uint64_t tail_bytes(const ModelConfig& config, const CacheOptions& options, std::int64_t tokens, int chunk);
+std::uint64_t kept_tail_bytes(const ModelConfig& config, const CacheOptions& options, std::int64_t tokens, int chunk);
+
+}  // namespace hayloft::runtime
