@@ -10,11 +10,11 @@
 namespace hayloft::cli {
 namespace {
 
-constexpr const char* examples = R"(Example:
+constexpr const char* examples = R"(Examples:
   hayloft export book.hay --out kv.safetensors
 
-Out: tokens I32 [N]; for each layer I from 0, layer.I.k and layer.I.v F16 [Hkv, S, d], keys rotated (half-split RoPE) and
-     normed as they are attended to. Sliding-window layers hold the newest tokens alone.)";
+Out: tokens I32 [N]; for each layer I from 0, layer.I.k and layer.I.v F16 [Hkv, S, d], keys rotated
+     (half-split RoPE) and normed as they are attended to. Sliding-window layers hold the newest tokens alone.)";
 
 class ExportCommand : public Command {
  public:

@@ -17,9 +17,9 @@ constexpr const char* examples = R"(Examples:
       what a large machine has read becomes a context
   hayloft ask book.hay -p "Who is the captain?"
 
-In: tokens [N], I32 or I64; for each layer I from 0, layer.I.k and layer.I.v [Hkv, S, d] in F64, F32, F16 or BF16: keys
-    rotated (half-split RoPE) and normed as they are attended to. Tokens behind S are read when the context is opened.
-    Sliding-window layers may hold the newest tokens alone.)";
+In: tokens [N], I32 or I64; for each layer I from 0, layer.I.k and layer.I.v [Hkv, S, d] in F64, F32, F16 or
+    BF16: keys rotated (half-split RoPE) and normed as they are attended to. Tokens behind S are read when the
+    context is opened. Sliding-window layers may hold the newest tokens alone.)";
 
 class ImportCommand : public Command {
  public:

@@ -30,7 +30,7 @@ void expect_refused(const std::string& bytes, const std::initializer_list<std::s
 
 TEST(TokenizerFile, IsNamedWhenItIsMissing) {
   const test::TemporaryFolder folder;
-  EXPECT_TRUE(refuses([&] { Tokenizer(folder.path()); }, {(folder / "tokenizer.json").string(), "cannot be opened"}));
+  EXPECT_TRUE(refuses([&] { Tokenizer(folder.path()); }, {(folder / "tokenizer.json").string(), "is not there"}));
 }
 
 TEST(TokenizerFile, IsReadFromItsFolder) {
