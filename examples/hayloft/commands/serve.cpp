@@ -11,6 +11,7 @@
 #include "examples/hayloft/options/session.h"
 #include "examples/hayloft/options/values.h"
 #include "examples/hayloft/streams/environment.h"
+#include "examples/hayloft/streams/interrupt.h"
 #include "examples/hayloft/streams/messages.h"
 #include "examples/hayloft/streams/text_input.h"
 #include "offload/error.h"
@@ -116,6 +117,7 @@ class ServeCommand : public Command {
                                        longest_answer(environment)};
     const serve::http::Routes routes(served, source, engine, context_jobs);
     serve::http::serve(routes, server_, [&](const std::string& host, std::uint16_t port) {
+      check_interrupted();  // what came before the server had its own handlers
       if (!chat) note("note: the model has no chat template: /v1/completions works, /v1/chat/completions does not\n");
       note("serving {} at http://{}:{}/\n", visible(served.name, Lines::joined),
            host.find(':') == std::string::npos ? host : "[" + host + "]", port);

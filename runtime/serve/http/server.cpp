@@ -55,9 +55,9 @@ asio::awaitable<void> accept(tcp::acceptor& acceptor, Service& service) {
 }
 
 // After the first signal nothing new is accepted and the answers that are being made may end; the second ends them.
-asio::awaitable<void> stop_on_signal(asio::io_context& network, tcp::acceptor& acceptor, Service& service) {
+asio::awaitable<void> stop_on_signal(asio::io_context& network, asio::signal_set& signals, tcp::acceptor& acceptor,
+                                     Service& service) {
   const auto executor = co_await asio::this_coro::executor;
-  asio::signal_set signals(executor, SIGINT, SIGTERM);
   error_code error;
   co_await signals.async_wait(asio::redirect_error(asio::use_awaitable, error));
   acceptor.close(error);
@@ -85,7 +85,8 @@ void serve(const Routes& routes, const ServerOptions& options,
   asio::io_context network(1);  // with it go the connections, which use what is above
   tcp::acceptor acceptor = listen(network, options);
   asio::co_spawn(network, accept(acceptor, service), asio::detached);
-  asio::co_spawn(network, stop_on_signal(network, acceptor, service), asio::detached);
+  asio::signal_set signals(network, SIGINT, SIGTERM);  // from here on, before anybody can know that this listens
+  asio::co_spawn(network, stop_on_signal(network, signals, acceptor, service), asio::detached);
   const tcp::endpoint bound = acceptor.local_endpoint();
   listening(bound.address().to_string(), bound.port());
   network.run();
