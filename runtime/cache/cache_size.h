@@ -42,9 +42,9 @@ struct TailSlots {
 // What the tail of one layer (window 0: global) has become when `tokens` have been appended, `chunk` at a time.
 TailSlots tail_after(const CacheOptions& options, std::int64_t window, std::int64_t tokens, int chunk);
 
-// Device memory that the tails take then, and what they keep of it when the prompt has been read (Cache::shrink());
-// equals Cache::device_bytes().
+// Device memory that the tails take then; equals Cache::device_bytes().
 std::uint64_t tail_bytes(const ModelConfig& config, const CacheOptions& options, std::int64_t tokens, int chunk);
+// What they keep of it once the prompt has been read (Cache::shrink()).
 std::uint64_t kept_tail_bytes(const ModelConfig& config, const CacheOptions& options, std::int64_t tokens, int chunk);
 
 }  // namespace hayloft::runtime

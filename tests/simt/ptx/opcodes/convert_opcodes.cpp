@@ -73,6 +73,7 @@ void add_convert_opcodes(std::vector<Opcode>& to) {
   using s8 = std::int8_t;
   using u8 = std::uint8_t;
   using u16 = std::uint16_t;
+  using s16 = std::int16_t;
   using u32 = std::uint32_t;
   using s32 = std::int32_t;
   using s64 = std::int64_t;
@@ -94,6 +95,7 @@ void add_convert_opcodes(std::vector<Opcode>& to) {
   add.operator()<double(float)>("cvt.f64.f32", Type::f64, Type::f32, [](float x) { return double{x}; });
   add.operator()<float(double)>("cvt.rn.f32.f64", Type::f32, Type::f64, [](double x) { return static_cast<float>(x); });
 
+  add.operator()<float(s16)>("cvt.rn.f32.s16", Type::f32, Type::s16, [](s16 x) { return static_cast<float>(x); });
   add.operator()<float(s32)>("cvt.rn.f32.s32", Type::f32, Type::s32, [](s32 x) { return static_cast<float>(x); });
   add.operator()<float(u32)>("cvt.rn.f32.u32", Type::f32, Type::u32, [](u32 x) { return static_cast<float>(x); });
   add.operator()<double(s32)>("cvt.rn.f64.s32", Type::f64, Type::s32, [](s32 x) { return static_cast<double>(x); });

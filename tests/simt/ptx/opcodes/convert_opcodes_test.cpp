@@ -49,6 +49,8 @@ TEST(PtxConversions, FloatsRoundToNearestAndMakeOneNaN) {
           {"cvt.rn.f32.f64", {bits(1e300)}, {bits(inf)}},
           {"cvt.rn.f32.f64", {bits(0x1p-150)}, {0}},
           {"cvt.rn.f32.f64", {0x7ff8000000000000}, {nan32}},
+          {"cvt.rn.f32.s16", {0x8000}, {bits(-32768.0f)}},
+          {"cvt.rn.f32.s16", {0x7fff}, {bits(32767.0f)}},
           {"cvt.rn.f32.s32", {16777217}, {bits(16777216.0f)}},
           {"cvt.rn.f32.s32", {all32}, {bits(-1.0f)}},
           {"cvt.rn.f32.u32", {all32}, {bits(4294967296.0f)}},
