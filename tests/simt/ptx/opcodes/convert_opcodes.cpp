@@ -82,8 +82,10 @@ void add_convert_opcodes(std::vector<Opcode>& to) {
   };
   const auto same = [](auto x) { return x; };
   add.operator()<s8(s8)>("cvt.s32.s8", Type::s32, Type::s8, same);
+  add.operator()<s8(s8)>("cvt.s16.s8", Type::s16, Type::s8, same);
   add.operator()<u8(u8)>("cvt.u32.u8", Type::u32, Type::u8, same);
   add.operator()<u16(u32)>("cvt.u16.u32", Type::u16, Type::u32, [](u32 x) { return static_cast<u16>(x); });
+  add.operator()<u16(u64)>("cvt.u16.u64", Type::u16, Type::u64, [](u64 x) { return static_cast<u16>(x); });
   add.operator()<u16(u16)>("cvt.u32.u16", Type::u32, Type::u16, same);
   add.operator()<u32(u64)>("cvt.u32.u64", Type::u32, Type::u64, [](u64 x) { return static_cast<u32>(x); });
   add.operator()<u64(u32)>("cvt.u64.u32", Type::u64, Type::u32, [](u32 x) { return u64{x}; });

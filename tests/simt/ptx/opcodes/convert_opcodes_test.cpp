@@ -17,7 +17,10 @@ TEST(PtxConversions, IntegersAreCutAndExtendedByTheirOwnSign) {
       {
           {"cvt.s32.s8", {0x80}, {0xffffff80}},
           {"cvt.s32.s8", {0x7f}, {0x7f}},
+          {"cvt.s16.s8", {0x80}, {0xff80}},
+          {"cvt.s16.s8", {0x7f}, {0x7f}},
           {"cvt.u32.u8", {0x80}, {0x80}},
+          {"cvt.u16.u64", {0x1234567890abcdef}, {0xcdef}},
           {"cvt.u16.u32", {0x12348765}, {0x8765}},
           {"cvt.u32.u16", {0x8765}, {0x8765}},
           {"cvt.u32.u64", {0x1234567890abcdef}, {0x90abcdef}},
@@ -25,7 +28,7 @@ TEST(PtxConversions, IntegersAreCutAndExtendedByTheirOwnSign) {
           {"cvt.s64.s32", {0x80000000}, {0xffffffff80000000}},
           {"cvt.s64.s32", {5}, {5}},
       },
-      {"cvt.s32.s", "cvt.u32", "cvt.u16", "cvt.u64", "cvt.s64"});
+      {"cvt.s32.s", "cvt.s16.s", "cvt.u32", "cvt.u16", "cvt.u64", "cvt.s64"});
 }
 
 TEST(PtxConversions, FloatsRoundToNearestAndMakeOneNaN) {
