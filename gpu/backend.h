@@ -81,13 +81,19 @@ struct CacheView {
   std::int64_t tokens() const { return tail.position + tail.tokens; }  // absolute length of the sequence so far
 };
 
-// Step 1 of SparQ and its selection (arXiv 2312.04985, section 4 and appendix B), over store and tail.
+// Step 1 of SparQ and its selection (arXiv 2312.04985, section 4 and appendix B), over store and tail. Its approximate
+// scores come from r whole components of K; or from so many bit planes as index::plane_components() spreads over them,
+// from the tail's part of a component all bits. Planes, and ComponentOrder::qk, need a store whose columns are planes.
 struct SparqSelect {
-  int rank = 0;            // r
+  int rank = 0;  // r; of no account where there are bits
+  int bits = 0;  // planes read per KV head, all components together; 0: whole components
+  index::ComponentOrder order = index::ComponentOrder::q;
   int k = 0;               // positions to take from the store's [0, limit)
   std::int64_t limit = 0;  // positions at and after limit are attended anyway
   index::GroupRule rule = index::GroupRule::softmax;
   index::Temperature temperature = index::Temperature::coverage;
+
+  int components(int head_dim) const { return bits > 0 ? index::plane_rank(head_dim, bits) : rank; }  // at most
 };
 
 // What one decode query attends to: lists of positions in the store, and ranges of absolute positions that may lie in
@@ -237,7 +243,7 @@ class Backend {
   virtual void attend(const CacheView& cache, const float* q, int query_heads, const Attended& what, float* out,
                       Stream stream) = 0;
   // positions i32 [Hkv][k], ascending; alpha f32 [Hq], the softmax mass of everything attended (selected, at or after
-  // limit, tail), in the approximate scores.
+  // limit, tail), in the approximate scores. Throws Error where the columns are not what `args` needs.
   virtual void select_sparq(const CacheView& cache, const float* q, int query_heads, const SparqSelect& args,
                             std::int32_t* positions, float* alpha, Stream stream) = 0;
 

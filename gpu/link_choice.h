@@ -18,7 +18,7 @@ struct LinkChoice {
 
   LinkChoice(Link every = Link::automatic)
       : f16(every), int8(every), int4(every) {}  // NOLINT(google-explicit-constructor)
-  Link& of(offload::ColumnFormat format) {
+  Link& of(offload::ColumnFormat format) {       // planes go as int4 does, whose runs are as short
     return format == offload::ColumnFormat::f16 ? f16 : format == offload::ColumnFormat::int8 ? int8 : int4;
   }
   Link of(offload::ColumnFormat format) const { return LinkChoice(*this).of(format); }

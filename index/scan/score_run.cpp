@@ -24,16 +24,16 @@ constexpr int unroll = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
 
 // Adds `count` columns to the scores of every query head, for `vectors` vectors of tokens from t on. The first pass
 // starts the sums.
-template <ColumnFormat format, int count, int vectors, bool first>
-HWY_INLINE void add_columns(const Keys<format>* columns, int t, const float* HWY_RESTRICT weights, int rank, int heads,
-                            float* HWY_RESTRICT scores, std::ptrdiff_t stride) {
+template <ColumnFormat format, int planes, int count, int vectors, bool first>
+HWY_INLINE void add_columns(const Keys<format, planes>* columns, int t, const float* HWY_RESTRICT weights,
+                            int weight_stride, int heads, float* HWY_RESTRICT scores, std::ptrdiff_t stride) {
   const D d;
   Vec x[count][vectors];
   for (int c = 0; c < count; ++c) {
     for (int v = 0; v < vectors; ++v) x[c][v] = columns[c].at(t + v * lane_count);
   }
   scores += t;
-  for (int h = 0; h < heads; ++h, weights += rank, scores += stride) {
+  for (int h = 0; h < heads; ++h, weights += weight_stride, scores += stride) {
     Vec sum[vectors];
     const Vec w0 = hn::Set(d, weights[0]);
     for (int v = 0; v < vectors; ++v) {
@@ -47,12 +47,21 @@ HWY_INLINE void add_columns(const Keys<format>* columns, int t, const float* HWY
   }
 }
 
+// Tokens that share a scale, and what it takes: blocks of fewer tokens have one in all.
+template <ColumnFormat format>
+constexpr int group_tokens = offload::tokens_per_scale(format, 1 << 20);
+template <ColumnFormat format>
+constexpr int scale_bytes = format == ColumnFormat::f16      ? 0
+                            : format == ColumnFormat::planes ? 4
+                                                             : 2;
+
 // One pass over a run.
 struct RunPass {
   const HeadQuery& query;
   const std::byte* columns[columns_per_pass];
   const std::byte* scales[columns_per_pass];
-  const float* weights;  // of the first column, [heads][query.rank]
+  int scale_start;
+  const float* weights;  // of the first column, [heads][query.weight_stride]
   int tokens;
   float* scores;
   std::ptrdiff_t stride;
@@ -62,26 +71,27 @@ struct RunPass {
   int note_credit;
 };
 
-template <ColumnFormat format, int count, bool first>
+template <ColumnFormat format, int planes, int count, bool first>
 HWY_NOINLINE void run_pass(const RunPass& shared) {
   const RunPass pass = shared;  // a copy that no store can change
-  const int rank = pass.query.rank;
+  const int stride = pass.query.weight_stride;
   const int heads = pass.query.heads;
   for (int t = 0; t < pass.tokens; t += quant_group_tokens) {
     pass.lookahead.advance(pass.pass_credit);
-    Keys<format> columns[count];
+    Keys<format, planes> columns[count];
+    const int scale = (pass.scale_start + t) / group_tokens<format> * scale_bytes<format>;
     for (int c = 0; c < count; ++c) {
-      columns[c].open(pass.columns[c] + column_bytes(format, t), pass.scales[c], t / quant_group_tokens);
+      columns[c].open(pass.columns[c] + column_bytes(format, t), pass.scales[c] + scale, pass.query.plane_bytes);
     }
     float* scores = pass.scores + t;
     if (pass.tokens - t >= quant_group_tokens) {
       for (int u = 0; u < quant_group_tokens; u += unroll * lane_count) {
-        add_columns<format, count, unroll, first>(columns, u, pass.weights, rank, heads, scores, pass.stride);
+        add_columns<format, planes, count, unroll, first>(columns, u, pass.weights, stride, heads, scores, pass.stride);
       }
     } else {
       const int end = (pass.tokens - t + 15) / 16 * 16;
       for (int u = 0; u < end; u += lane_count) {
-        add_columns<format, count, 1, first>(columns, u, pass.weights, rank, heads, scores, pass.stride);
+        add_columns<format, planes, count, 1, first>(columns, u, pass.weights, stride, heads, scores, pass.stride);
       }
     }
     if (pass.notes == nullptr) continue;
@@ -93,18 +103,51 @@ HWY_NOINLINE void run_pass(const RunPass& shared) {
   }
 }
 
-template <ColumnFormat format, bool first>
+template <ColumnFormat format, int planes, bool first>
 HWY_INLINE void run_pass(int count, const RunPass& pass) {
   switch (count) {
     case 1:
-      return run_pass<format, 1, first>(pass);
+      return run_pass<format, planes, 1, first>(pass);
     case 2:
-      return run_pass<format, 2, first>(pass);
+      return run_pass<format, planes, 2, first>(pass);
     case 3:
-      return run_pass<format, 3, first>(pass);
+      return run_pass<format, planes, 3, first>(pass);
     default:
-      return run_pass<format, 4, first>(pass);
+      return run_pass<format, planes, 4, first>(pass);
   }
+}
+
+template <ColumnFormat format, int planes>
+HWY_INLINE void run_pass(bool first, int count, const RunPass& pass) {
+  if (first) {
+    run_pass<format, planes, true>(count, pass);
+  } else {
+    run_pass<format, planes, false>(count, pass);
+  }
+}
+
+template <ColumnFormat format>
+void run_pass(int planes, bool first, int count, const RunPass& pass) {
+  if constexpr (format != ColumnFormat::planes) return run_pass<format, 0>(first, count, pass);
+  switch (planes) {
+    case 1:
+      return run_pass<ColumnFormat::planes, 1>(first, count, pass);
+    case 2:
+      return run_pass<ColumnFormat::planes, 2>(first, count, pass);
+    case 3:
+      return run_pass<ColumnFormat::planes, 3>(first, count, pass);
+    default:
+      return run_pass<ColumnFormat::planes, 4>(first, count, pass);
+  }
+}
+
+// Of the columns from `first` on, those that a pass takes: of planes as many as are read alike.
+inline int columns_together(const HeadQuery& query, int first) {
+  const int most = std::min(columns_per_pass, query.rank - first);
+  if (query.planes == nullptr) return most;
+  int count = 1;
+  while (count < most && query.planes[first + count] == query.planes[first]) ++count;
+  return count;
 }
 
 template <ColumnFormat format>
@@ -122,20 +165,17 @@ void score_format(const HeadQuery& query, const TokenRun& run, const TokenRun& n
   const int lead = std::min(passes, (note_credit + 255) / 256 + 1);
   Lookahead lookahead(query, run, next, tokens, lead);
 
-  RunPass pass{query, {}, {}, query.weights, tokens, scores, stride, nullptr, lookahead, pass_credit, note_credit};
-  for (int j = 0; j < query.rank; j += columns_per_pass) {
-    const int count = std::min(columns_per_pass, query.rank - j);
+  RunPass pass{query,  {},     {},      run.scale_start, query.weights, tokens,
+               scores, stride, nullptr, lookahead,       pass_credit,   note_credit};
+  for (int j = 0, count = 0; j < query.rank; j += count) {
+    count = columns_together(query, j);
     for (int c = 0; c < count; ++c) {
       pass.columns[c] = run.columns + query.offsets[j + c];
       if constexpr (format != ColumnFormat::f16) pass.scales[c] = run.scales + query.scale_offsets[j + c];
     }
     pass.weights = query.weights + j;
     pass.notes = j + count == query.rank ? notes : nullptr;
-    if (j == 0) {
-      run_pass<format, true>(count, pass);
-    } else {
-      run_pass<format, false>(count, pass);
-    }
+    run_pass<format>(query.planes == nullptr ? 0 : query.planes[j], j == 0, count, pass);
   }
 }
 
@@ -148,6 +188,8 @@ void score_run(const HeadQuery& query, const TokenRun& run, const TokenRun& next
       return score_format<ColumnFormat::int8>(query, run, next, tokens, scores, stride, notes);
     case ColumnFormat::int4:
       return score_format<ColumnFormat::int4>(query, run, next, tokens, scores, stride, notes);
+    case ColumnFormat::planes:
+      return score_format<ColumnFormat::planes>(query, run, next, tokens, scores, stride, notes);
   }
 }
 
@@ -168,7 +210,10 @@ void score_run(const HeadQuery& query, const TokenRun& run, const TokenRun& next
 void prefetch_run(const HeadQuery& query, const TokenRun& run, int tokens) {
   const int bytes = column_bytes(query.format, tokens);
   for (int j = 0; j < query.rank; ++j) {
-    for (int at = 0; at < bytes; at += 64) __builtin_prefetch(run.columns + query.offsets[j] + at, 0, 2);
+    for (int plane = 0; plane < (query.planes == nullptr ? 1 : query.planes[j]); ++plane) {
+      const std::byte* const from = run.columns + query.offsets[j] + plane * query.plane_bytes;
+      for (int at = 0; at < bytes; at += 64) __builtin_prefetch(from + at, 0, 2);
+    }
     if (run.scales != nullptr) __builtin_prefetch(run.scales + query.scale_offsets[j], 0, 2);
   }
 }

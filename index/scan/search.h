@@ -31,13 +31,16 @@ struct ListSize {
 struct ColumnSearch {
   int query_heads = 0;                       // Hq, a multiple of the view's Hkv
   int rank = 0;                              // r, 1..d
-  const std::int32_t* components = nullptr;  // [Hkv][r], ascending
+  const std::int32_t* components = nullptr;  // [Hkv][r], in the order in which they are added up
   const float* weights = nullptr;            // [Hq][r]; q already divided by the softmax temperature
   std::int64_t limit = 0;                    // positions [0, limit) may be selected, limit <= view.tokens
   int k = 0;                                 // positions per list, k <= limit
   GroupRule rule = GroupRule::softmax;
   SelectPer per = SelectPer::kv_head;
   KeySource keys = KeySource::columns;
+  // [Hkv][r] of columns in planes: how many are read of each, the first ones, more before fewer and 0 only at the end,
+  // of which nothing is added. Null: all.
+  const std::uint8_t* planes = nullptr;
   const ListSize* sizes = nullptr;  // [lists], in place of limit and k, which then are the largest; null: all alike
 };
 

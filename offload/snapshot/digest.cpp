@@ -35,11 +35,17 @@ class Digest {
 // The first `tokens` tokens of one head of a block.
 void add_head(Digest& digest, const BlockLayout& layout, const std::byte* block, int head, std::uint64_t tokens) {
   const auto B = static_cast<std::uint64_t>(layout.block_tokens);
-  const std::uint64_t column_bytes = (tokens * layout.column_bytes + B - 1) / B;
-  const std::uint64_t scale_bytes =
-      layout.scale_bytes == 0 ? 0 : (tokens + BlockLayout::scale_tokens - 1) / BlockLayout::scale_tokens * sizeof(f16);
+  const int runs = layout.columns == ColumnFormat::planes ? plane_count : 1;  // of a column
+  const std::uint64_t run_bytes = layout.column_bytes / static_cast<unsigned>(runs);
+  const std::uint64_t used_bytes = (tokens * run_bytes + B - 1) / B;
+  const auto group = static_cast<std::uint64_t>(tokens_per_scale(layout.columns, layout.block_tokens));
+  const std::uint64_t scale_bytes = (tokens + group - 1) / group * (layout.scale_bytes * group / B);
   digest.add(layout.rows(block, head), tokens * layout.row_bytes);
-  for (int c = 0; c < layout.head_dim; ++c) digest.add(layout.column(block, head, c), column_bytes);
+  for (int c = 0; c < layout.head_dim; ++c) {
+    for (int run = 0; run < runs; ++run) {
+      digest.add(layout.column(block, head, c) + static_cast<unsigned>(run) * run_bytes, used_bytes);
+    }
+  }
   for (int c = 0; c < layout.head_dim; ++c) digest.add(layout.scales(block, head, c), scale_bytes);
   digest.add(layout.value_sum(block, head), static_cast<std::uint64_t>(layout.head_dim) * sizeof(float));
 }

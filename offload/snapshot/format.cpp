@@ -90,6 +90,7 @@ void read_layers(ByteReader& in, const SnapshotHeader& header, const BlockLayout
       claimed.push_back(claim(header, "blocks", block.offset, layout.block_bytes));
     }
     layer.value_sum = in.array<double>(sums);
+    if (shape.columns == ColumnFormat::planes) layer.spread = in.array<double>(sums);
     metadata.layers.push_back(std::move(layer));
   }
 }
@@ -275,6 +276,7 @@ std::vector<std::byte> encode_metadata(const SnapshotState& state) {
       out.number(block.checksum);
     }
     out.array(std::span(layer.value_sum));
+    out.array(std::span(layer.spread));
   }
   for (const SavedTail& tail : state.metadata.tails) {
     out.number(std::int32_t{tail.store_layer});

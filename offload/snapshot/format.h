@@ -59,6 +59,7 @@ struct SavedLayer {
   std::int64_t tokens = 0;
   std::vector<SavedBlock> blocks;
   std::vector<double> value_sum;  // [Hkv][d]
+  std::vector<double> spread;     // [Hkv][d], empty but for columns in planes
 };
 
 struct SavedTokens {  // i32 [count]

@@ -7,6 +7,7 @@
 #include "offload/error.h"
 #include "offload/host/mapped_file.h"
 #include "offload/snapshot/file.h"
+#include "offload/store/planes.h"
 
 namespace hayloft::offload {
 
@@ -101,6 +102,7 @@ Store Snapshot::store(Arena& arena) const {
     AdoptedLayer& layer = layers.emplace_back();
     layer.tokens = saved.tokens;
     layer.value_sum = saved.value_sum;
+    layer.spread = saved.spread;
     layer.blocks.reserve(saved.blocks.size());
     for (const SavedBlock& block : saved.blocks) layer.blocks.push_back(mapping_->data() + block.offset);
   }
@@ -140,6 +142,7 @@ void Snapshot::verify(const SnapshotProgress& progress) const {
   for (std::size_t index = 0; index < state_->metadata.layers.size(); ++index) {
     const SavedLayer& layer = state_->metadata.layers[index];
     std::vector<double> sum(layer.value_sum.size());
+    std::vector<double> spread(layer.spread.size());
     for (std::size_t i = 0; i < layer.blocks.size(); ++i) {
       const std::byte* const block = mapping_->data() + layer.blocks[i].offset;
       const bool same = snapshot_checksum({block, layout.block_bytes}) == layer.blocks[i].checksum;
@@ -151,12 +154,16 @@ void Snapshot::verify(const SnapshotProgress& progress) const {
       for (std::size_t c = 0; c < sum.size(); ++c) {
         sum[c] += static_cast<double>(layout.value_sum(block, static_cast<int>(c / d))[c % d]);
       }
+      if (!spread.empty()) add_spread(layout, block, spread.data());
       done += layout.block_bytes;
       if (progress) progress(done, total);
     }
     const auto same = [](double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); };
     if (!std::equal(sum.begin(), sum.end(), layer.value_sum.begin(), same)) {
       file_->refuse_damaged(fmt::format("layer {}: the value sums are not those of its blocks", index));
+    }
+    if (spread != layer.spread) {
+      file_->refuse_damaged(fmt::format("layer {}: the spread of its keys is not that of its blocks", index));
     }
   }
 }
@@ -175,7 +182,7 @@ std::string Snapshot::content_digest(const SnapshotProgress& progress) const {
     std::vector<const std::byte*>& of = blocks.emplace_back();
     for (const SavedBlock& block : saved.blocks) of.push_back(mapping_->data() + block.offset);
     const std::vector<float>& sum = sums.emplace_back(saved.value_sum.begin(), saved.value_sum.end());
-    layers.push_back({&state_->layout, of, saved.tokens, sum});
+    layers.push_back({&state_->layout, of, saved.tokens, sum, {}});
   }
   std::string digest = offload::content_digest(tokens(), layers, images, progress);
   mapping_->check();

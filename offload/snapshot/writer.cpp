@@ -190,6 +190,8 @@ struct SnapshotWriter::Impl {
       saved.tokens = layer.tokens;
       const std::span<const double> sum = store.exact_value_sum(index);
       saved.value_sum.assign(sum.begin(), sum.end());
+      const std::span<const double> spread = store.exact_spread(index);
+      saved.spread.assign(spread.begin(), spread.end());
     }
   }
 
@@ -253,8 +255,9 @@ SnapshotWriter SnapshotWriter::create(const std::filesystem::path& path, const S
   first.layout = BlockLayout(description.shape);
   const std::size_t sums =
       static_cast<std::size_t>(description.shape.kv_heads) * static_cast<std::size_t>(description.shape.head_dim);
+  const std::size_t spread = description.shape.columns == ColumnFormat::planes ? sums : 0;
   first.metadata.layers.assign(static_cast<std::size_t>(description.shape.layers),
-                               SavedLayer{0, {}, std::vector<double>(sums)});
+                               SavedLayer{0, {}, std::vector<double>(sums), std::vector<double>(spread)});
   const std::vector<TailImage> tails(static_cast<std::size_t>(description.model_layers));
 
   remove_abandoned(target);

@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "offload/error.h"
+#include "offload/store/planes.h"
 #include "offload/store/quantise.h"
 #include "offload/store/store.h"
 #include "offload/store/transpose.h"
@@ -38,6 +39,29 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace hayloft::offload {
+namespace {
+
+// The planes of a head, a quantisation group at a time, of so few components that their keys stay in the first-level
+// cache.
+void fill_plane_columns(const BlockLayout& layout, std::byte* base, const f16* rows, std::int64_t stride, int tokens) {
+  constexpr int group = tokens_per_scale(ColumnFormat::planes, 1 << 20);
+  constexpr int together = 8;
+  alignas(64) f16 keys[together * group] = {};
+  for (int first = 0; first < tokens; first += group) {
+    const int count = std::min(group, tokens - first);
+    std::byte* const scales = base + layout.scales_offset + static_cast<unsigned>(first / group) * sizeof(PlaneRange);
+    for (int c = 0; c < layout.head_dim; c += together) {
+      const auto component = static_cast<std::uint64_t>(c);
+      transpose(rows + first * stride + c, stride, count, together, keys, group);
+      fill_planes(layout, keys, count, together,
+                  base + layout.columns_offset + component * layout.column_bytes + static_cast<unsigned>(first) / 8,
+                  scales + component * layout.scale_bytes);
+    }
+  }
+}
+
+}  // namespace
+
 HWY_EXPORT(add_values);
 
 void fill_block(const BlockLayout& layout, std::byte* block, int head, const f16* rows, std::int64_t stride,
@@ -65,7 +89,7 @@ void fill_block(const BlockLayout& layout, std::byte* block, int head, const f16
     if (layout.columns == ColumnFormat::f16) {
       f16* const to = reinterpret_cast<f16*>(columns) + first;
       transpose(from, stride, count, d, to, layout.block_tokens);
-    } else {
+    } else if (layout.columns != ColumnFormat::planes) {
       if (count < tile) std::memset(keys, 0, static_cast<std::size_t>(d) * tile * sizeof(f16));
       transpose(from, stride, count, d, keys, tile);
       const std::uint64_t offset = static_cast<std::uint64_t>(first) * layout.column_bytes / layout.block_tokens;
@@ -75,6 +99,7 @@ void fill_block(const BlockLayout& layout, std::byte* block, int head, const f16
     HWY_DYNAMIC_DISPATCH(add_values)(reinterpret_cast<const std::uint16_t*>(from) + d, stride, count, d, sum);
   }
 
+  if (layout.columns == ColumnFormat::planes) fill_plane_columns(layout, base, rows, stride, tokens);
   auto* const value_sum = reinterpret_cast<float*>(base + layout.value_sum_offset);
   for (int c = 0; c < d; ++c) value_sum[c] = static_cast<float>(sum[c]);
 }

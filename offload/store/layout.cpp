@@ -23,23 +23,12 @@ void check_shape(const StoreShape& shape) {
   if (!std::has_single_bit(static_cast<unsigned>(shape.block_tokens))) {
     fail("store shape: block_tokens is {}, must be a power of two", shape.block_tokens);
   }
-  if (shape.columns != ColumnFormat::f16 && shape.columns != ColumnFormat::int8 &&
-      shape.columns != ColumnFormat::int4) {
+  if (shape.columns > ColumnFormat::planes) {
     fail("store shape: {} is not a column format", static_cast<int>(shape.columns));
   }
 }
 
-int bits_of(ColumnFormat format) {
-  switch (format) {
-    case ColumnFormat::f16:
-      return 16;
-    case ColumnFormat::int8:
-      return 8;
-    case ColumnFormat::int4:
-      return 4;
-  }
-  return 0;
-}
+constexpr ColumnFormat formats[] = {ColumnFormat::f16, ColumnFormat::int8, ColumnFormat::int4, ColumnFormat::planes};
 
 }  // namespace
 
@@ -51,8 +40,21 @@ const char* name(ColumnFormat format) {
       return "int8";
     case ColumnFormat::int4:
       return "int4";
+    case ColumnFormat::planes:
+      return "planes";
   }
   return "unknown";
+}
+
+std::optional<ColumnFormat> column_format(std::string_view text) {
+  const auto found = std::find_if(std::begin(formats), std::end(formats), [&](auto f) { return text == name(f); });
+  return found == std::end(formats) ? std::nullopt : std::optional(*found);
+}
+
+std::string column_format_names() {
+  std::string names;
+  for (const ColumnFormat format : formats) names += (names.empty() ? "" : ", ") + std::string(name(format));
+  return names;
 }
 
 BlockLayout::BlockLayout(const StoreShape& shape)
@@ -62,7 +64,10 @@ BlockLayout::BlockLayout(const StoreShape& shape)
   const auto tokens = static_cast<std::uint64_t>(block_tokens);
   row_bytes = 2 * d * sizeof(f16);
   column_bytes = tokens * static_cast<std::uint64_t>(bits_of(columns)) / 8;
-  scale_bytes = columns == ColumnFormat::f16 ? 0 : std::max<std::uint64_t>(1, tokens / scale_tokens) * sizeof(f16);
+  if (columns == ColumnFormat::planes) plane_bytes = column_bytes / plane_count;
+  const std::uint64_t ranges = tokens / static_cast<std::uint64_t>(tokens_per_scale(columns, block_tokens));
+  const std::uint64_t numbers = columns == ColumnFormat::f16 ? 0 : columns == ColumnFormat::planes ? 2 : 1;
+  scale_bytes = ranges * numbers * sizeof(f16);
   columns_offset = aligned(tokens * row_bytes);
   scales_offset = aligned(columns_offset + d * column_bytes);
   value_sum_offset = aligned(scales_offset + d * scale_bytes);

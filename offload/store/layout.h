@@ -1,7 +1,11 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
 
 #include "offload/half.h"
 
@@ -12,9 +16,25 @@ namespace hayloft::offload {
 //   int8  a byte per token, two's complement, -127 to 127
 //   int4  half a byte per token, two's complement, -7 to 7: byte i of a column holds token 2i in its low nibble and
 //         token 2i + 1 in its high one
-enum class ColumnFormat : std::uint8_t { f16, int8, int4 };
+// Planes hold a code of four bits per token, its most significant bits first, so that as many planes as are read are a
+// coarser code of the same key; planes.h defines it.
+//   planes  four bitmaps per column, one behind the other: bit t of byte i of a plane is of token 8 i + t
+enum class ColumnFormat : std::uint8_t { f16, int8, int4, planes };
 
-const char* name(ColumnFormat format);  // "f16", "int8", "int4"
+inline constexpr int plane_count = 4;  // of a column of planes
+
+const char* name(ColumnFormat format);                             // "f16", "int8", "int4", "planes"
+std::optional<ColumnFormat> column_format(std::string_view name);  // none of any other name
+std::string column_format_names();                                 // "f16, int8, int4, planes", for messages
+
+// Bits that a column takes of a token, scales apart.
+constexpr int bits_of(ColumnFormat format) {
+  return format == ColumnFormat::f16 ? 16 : format == ColumnFormat::int8 ? 8 : 4;
+}
+// Tokens of a column that share a scale, or of planes a range: a quantisation group.
+constexpr int tokens_per_scale(ColumnFormat format, int block_tokens) {
+  return std::min(block_tokens, format == ColumnFormat::planes ? 256 : 64);
+}
 
 // What all blocks of a store have in common.
 struct StoreShape {
@@ -31,6 +51,7 @@ struct StoreShape {
 //   rows       f16 [B][2 d]   token-major, K row then V row
 //   columns    [d][B]         component-major, in the column format
 //   scales     f16 [d][max(1, B / 64)]   integer formats only; scale i is that of tokens [64 i, 64 i + 64)
+//              f16 [d][max(1, B / 256)][2]   planes: centre and half-width of the range of tokens [256 i, 256 i + 256)
 //   value_sum  f32 [d]        sum of V over the block's tokens
 // All offsets are in bytes; each part starts at a multiple of 64. A block is the unit of allocation, sharing and
 // checksums.
@@ -47,6 +68,7 @@ struct BlockLayout {
 
   std::uint64_t row_bytes = 0;     // one token's [K | V]: 4 d
   std::uint64_t column_bytes = 0;  // one component over B tokens
+  std::uint64_t plane_bytes = 0;   // one plane of a component; 0 but for planes
   std::uint64_t scale_bytes = 0;   // the scales of one component, 0 for f16
 
   std::uint64_t columns_offset = 0;

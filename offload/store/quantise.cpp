@@ -1,5 +1,6 @@
 #include "offload/store/quantise.h"
 
+#include <algorithm>
 #include <cstring>
 
 #undef HWY_TARGET_INCLUDE
@@ -64,7 +65,7 @@ HWY_INLINE void pack_nibbles(const std::int16_t* pairs, int tokens, std::byte* o
 }
 
 void quantise_group(const BlockLayout& layout, const f16* tile, int components, std::byte* columns, std::byte* scales) {
-  const int tokens = tokens_per_scale(layout.block_tokens);
+  const int tokens = tokens_per_scale(layout.columns, layout.block_tokens);
   for (int c = 0; c < components; ++c) {
     const auto* const x = reinterpret_cast<const std::int16_t*>(tile + c * BlockLayout::scale_tokens);
     const f16 scale = scale_for(layout.columns, largest_magnitude(x, tokens));

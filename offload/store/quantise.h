@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -32,11 +31,6 @@ inline constexpr int largest_level(ColumnFormat format) {
   return format == ColumnFormat::int8 ? 127 : 7;
 }
 
-// Tokens that share a scale.
-inline constexpr int tokens_per_scale(int block_tokens) {
-  return std::min(block_tokens, BlockLayout::scale_tokens);
-}
-
 // What is quantised in place of x: the largest finite value for infinity, +0 for NaN.
 inline f16 finite(f16 x) {
   const int magnitude = x.bits & 0x7fff;
@@ -65,7 +59,7 @@ inline int level_at(ColumnFormat format, const std::byte* column, int t) {
   return (nibble ^ 8) - 8;
 }
 
-// One group of many columns: tile is f16 [components][64], of which the first tokens_per_scale(B) of each are
+// One group of many columns: tile is f16 [components][64], of which the first tokens_per_scale of each are
 // quantised to columns + c * column_bytes and scales + c * scale_bytes.
 void quantise_group(const BlockLayout& layout, const f16* tile, int components, std::byte* columns, std::byte* scales);
 

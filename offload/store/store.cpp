@@ -6,8 +6,17 @@
 #include <utility>
 
 #include "offload/error.h"
+#include "offload/store/planes.h"
 
 namespace hayloft::offload {
+
+namespace {
+
+void round_to(const std::vector<double>& exact, std::vector<float>& rounded) {
+  std::transform(exact.begin(), exact.end(), rounded.begin(), [](double x) { return static_cast<float>(x); });
+}
+
+}  // namespace
 
 Store::Store(Arena& arena, const StoreShape& shape)
     : arena_(&arena), shape_(shape), layout_(std::make_shared<BlockLayout>(shape)) {
@@ -16,6 +25,9 @@ Store::Store(Arena& arena, const StoreShape& shape)
   for (Layer& layer : layers_) {
     layer.exact_sum.assign(sums, 0.0);
     layer.value_sum.assign(sums, 0.0f);
+    if (shape.columns != ColumnFormat::planes) continue;
+    layer.exact_spread.assign(sums, 0.0);
+    layer.spread.assign(sums, 0.0f);
   }
 }
 
@@ -29,17 +41,20 @@ Store::Store(Arena& arena, const StoreShape& shape, const std::shared_ptr<const 
     AdoptedLayer& from = layers[i];
     Layer& to = layers_[i];
     const std::int64_t blocks = (from.tokens + shape.block_tokens - 1) / shape.block_tokens;
-    if (from.blocks.size() != static_cast<std::size_t>(blocks) || from.value_sum.size() != to.exact_sum.size()) {
-      throw std::logic_error(fmt::format("Store: layer {} adopts {} blocks and {} value sums for {} tokens", i,
-                                         from.blocks.size(), from.value_sum.size(), from.tokens));
+    if (from.blocks.size() != static_cast<std::size_t>(blocks) || from.value_sum.size() != to.exact_sum.size() ||
+        from.spread.size() != to.exact_spread.size()) {
+      throw std::logic_error(
+          fmt::format("Store: layer {} adopts {} blocks, {} value sums and a spread of {} for {} tokens", i,
+                      from.blocks.size(), from.value_sum.size(), from.spread.size(), from.tokens));
     }
     to.owners.assign(from.blocks.size(), owner);
     to.adopted = from.blocks.size();
     to.blocks = std::move(from.blocks);
     to.tokens = from.tokens;
     to.exact_sum = std::move(from.value_sum);
-    std::transform(to.exact_sum.begin(), to.exact_sum.end(), to.value_sum.begin(),
-                   [](double sum) { return static_cast<float>(sum); });
+    to.exact_spread = std::move(from.spread);
+    round_to(to.exact_sum, to.value_sum);
+    round_to(to.exact_spread, to.spread);
   }
 }
 
@@ -56,7 +71,7 @@ std::size_t Store::index(int layer) const {
 
 LayerView Store::layer(int layer) const {
   const Layer& of = layers_[index(layer)];
-  return {layout_.get(), of.blocks, of.tokens, of.value_sum};
+  return {layout_.get(), of.blocks, of.tokens, of.value_sum, of.spread};
 }
 
 std::int64_t Store::tokens(int layer) const {
@@ -65,6 +80,10 @@ std::int64_t Store::tokens(int layer) const {
 
 std::span<const double> Store::exact_value_sum(int layer) const {
   return layers_[index(layer)].exact_sum;
+}
+
+std::span<const double> Store::exact_spread(int layer) const {
+  return layers_[index(layer)].exact_spread;
 }
 
 BlockWriter Store::start_block() {
@@ -103,9 +122,12 @@ void Store::commit(int layer, BlockWriter block, int tokens) {
     const std::size_t first = static_cast<std::size_t>(head) * static_cast<std::size_t>(shape_.head_dim);
     for (std::size_t i = 0; i < static_cast<std::size_t>(shape_.head_dim); ++i) {
       to.exact_sum[first + i] += static_cast<double>(sum[i]);
-      to.value_sum[first + i] = static_cast<float>(to.exact_sum[first + i]);
     }
   }
+  round_to(to.exact_sum, to.value_sum);
+  if (to.spread.empty()) return;
+  add_spread(*layout_, data, to.exact_spread.data());
+  round_to(to.exact_spread, to.spread);
 }
 
 void Store::copy_mapped_blocks(const Threads& threads) {

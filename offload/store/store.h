@@ -17,6 +17,9 @@ struct LayerView {
   std::span<const std::byte* const> blocks;  // one base pointer per block
   std::int64_t tokens = 0;                   // held in the blocks; a multiple of B unless the layer is sealed
   std::span<const float> value_sum;          // f32 [Hkv][d], sum of V over all `tokens`
+  // f32 [Hkv][d], columns in planes only: sum of the half-widths of the ranges, to which the spread of K in that
+  // component is in proportion.
+  std::span<const float> spread = {};
 
   int block_of(std::int64_t position) const { return static_cast<int>(position / layout->block_tokens); }
   const f16* row(int head, std::int64_t position) const {  // [K | V], 2 d elements
@@ -40,6 +43,7 @@ struct AdoptedLayer {
   std::vector<const std::byte*> blocks;  // in order; all but the last full
   std::int64_t tokens = 0;               // in them; a multiple of B unless the layer is sealed
   std::vector<double> value_sum;         // [Hkv][d], what adding up the blocks' value sums in order gives
+  std::vector<double> spread;            // [Hkv][d], the same of add_spread(); empty but for planes
 };
 
 // The append-only K/V store: for each (global layer, KV head) a sequence of immutable blocks of B tokens. Stores are
@@ -66,6 +70,7 @@ class Store {
   LayerView layer(int layer) const;
   std::int64_t tokens(int layer) const;
   std::span<const double> exact_value_sum(int layer) const;  // [Hkv][d], of which a view has the f32
+  std::span<const double> exact_spread(int layer) const;     // likewise
 
   // Memory for the next block of any layer. Throws Error when the arena's budget is exhausted; the store is then
   // unchanged.
@@ -91,8 +96,10 @@ class Store {
     std::vector<const std::byte*> blocks;
     std::size_t adopted = 0;  // so many blocks from the first on are someone else's
     std::int64_t tokens = 0;
-    std::vector<double> exact_sum;  // [Hkv][d], of the blocks' value sums
-    std::vector<float> value_sum;   // exact_sum, rounded once
+    std::vector<double> exact_sum;     // [Hkv][d], of the blocks' value sums
+    std::vector<float> value_sum;      // exact_sum, rounded once
+    std::vector<double> exact_spread;  // [Hkv][d] or empty, likewise
+    std::vector<float> spread;
   };
   Store(const Store&) = default;  // what fork() does
   std::size_t index(int layer) const;

@@ -9,10 +9,8 @@
 namespace hayloft::python {
 
 offload::ColumnFormat column_format(const std::string& text) {
-  for (const auto format : {offload::ColumnFormat::f16, offload::ColumnFormat::int8, offload::ColumnFormat::int4}) {
-    if (text == offload::name(format)) return format;
-  }
-  fail("columns '{}': must be one of f16, int8, int4", text);
+  if (const auto format = offload::column_format(text)) return *format;
+  fail("columns '{}': must be one of {}", text, offload::column_format_names());
 }
 
 py::dict counters_dict(const runtime::Counters& counters) {

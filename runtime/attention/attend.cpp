@@ -169,6 +169,7 @@ AttendOutput attend(const AttendTensors& input, const MethodOptions& options, gp
   output.tokens = input.k.shape[1];
   output.head_dim = static_cast<int>(input.k.shape[2]);
   const SharedMethod method = make_method(options, output.head_dim);
+  method->require_columns(how.columns);
   check_k(options, output.tokens);
   output.window = method->window(output.tokens);
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "index/scan/exact_search.h"
-#include "offload/store/quantise.h"
 
 namespace hayloft::runtime {
 
@@ -52,6 +51,18 @@ void count_rows(Counters& counters, const gpu::CacheView& cache, const gpu::Atte
   counters.at(Place::device, Kind::rows) += tail_rows * row_bytes;
 }
 
+namespace {
+
+// Of one component over all tokens of the store, its scales or ranges.
+std::uint64_t scale_bytes(const offload::LayerView& store) {
+  const offload::BlockLayout& layout = *store.layout;
+  const auto group = static_cast<std::uint64_t>(offload::tokens_per_scale(layout.columns, layout.block_tokens));
+  const std::uint64_t groups = (static_cast<std::uint64_t>(store.tokens) + group - 1) / group;
+  return groups * (layout.scale_bytes * group / static_cast<std::uint64_t>(layout.block_tokens));
+}
+
+}  // namespace
+
 void count_columns(Counters& counters, const gpu::CacheView& cache, int columns, Place place) {
   if (cache.store.tokens == 0) return;
   const offload::BlockLayout& layout = *cache.store.layout;
@@ -60,10 +71,17 @@ void count_columns(Counters& counters, const gpu::CacheView& cache, int columns,
                                         static_cast<std::uint64_t>(layout.block_tokens);
   const std::uint64_t runs = static_cast<std::uint64_t>(cache.kv_heads) * static_cast<std::uint64_t>(columns);
   counters.at(place, Kind::columns) += runs * share_of_column;
-  if (layout.scale_bytes == 0) return;
-  const auto group = static_cast<std::uint64_t>(offload::tokens_per_scale(layout.block_tokens));
-  const std::uint64_t scales = (static_cast<std::uint64_t>(cache.store.tokens) + group - 1) / group;
-  counters.at(place, Kind::scales) += runs * scales * sizeof(f16);
+  counters.at(place, Kind::scales) += runs * scale_bytes(cache.store);
+}
+
+void count_planes(Counters& counters, const gpu::CacheView& cache, int bits, Place place) {
+  if (cache.store.tokens == 0) return;
+  const int d = cache.head_dim;
+  const auto heads = static_cast<std::uint64_t>(cache.kv_heads);
+  const auto planes = static_cast<std::uint64_t>(std::min(bits, d * offload::plane_count));
+  counters.at(place, Kind::columns) += heads * planes * ((static_cast<std::uint64_t>(cache.store.tokens) + 7) / 8);
+  counters.at(place, Kind::scales) +=
+      heads * static_cast<std::uint64_t>(index::plane_rank(d, bits)) * scale_bytes(cache.store);
 }
 
 void count_exact_keys(Counters& counters, const gpu::CacheView& cache) {

@@ -70,6 +70,10 @@ void count_rows(Counters& counters, const gpu::CacheView& cache, const gpu::Atte
 // Adds the bytes of reading `columns` columns of every block of every head, with their scales.
 void count_columns(Counters& counters, const gpu::CacheView& cache, int columns, Place place);
 
+// Adds the bytes of reading `bits` planes of every block of every head, with ranges of as many components as may have
+// one: at most that, and less where a query reads several planes of a component.
+void count_planes(Counters& counters, const gpu::CacheView& cache, int bits, Place place);
+
 // Adds the bytes of reading every key in the store exactly, near the memory: all f16 columns, or where the columns are
 // integers K's half of every row.
 void count_exact_keys(Counters& counters, const gpu::CacheView& cache);

@@ -18,7 +18,7 @@ struct Entry {
 constexpr Entry methods[] = {{"dense", make_dense},   {"sparq", make_sparq},     {"topk", make_topk},
                              {"window", make_window}, {"ann", make_ann},         {"flexgen", make_flexgen},
                              {"h2o", make_h2o},       {"lowrank", make_lowrank}, {"pages", make_pages},
-                             {"oracle", make_oracle}};
+                             {"oracle", make_oracle}, {"planes", make_planes}};
 
 using MakeMethod = std::function<std::unique_ptr<Method>(const MethodOptions&)>;
 
@@ -80,6 +80,12 @@ SharedMethod make_method(const MethodOptions& options, int head_dim) {
 std::unique_ptr<MethodState> Method::load_state(const AttentionShape&, gpu::Backend&,
                                                 std::span<const std::byte>) const {
   fail("--attn {}: keeps nothing that could have been saved", options_.name);
+}
+
+void Method::require_columns(offload::ColumnFormat columns) const {
+  if (columns == offload::ColumnFormat::planes || !needs_planes(options_)) return;
+  fail("--attn {}: reads key columns in planes, and these are {}; use --columns planes", method_label(options_),
+       name(columns));
 }
 
 void Method::attend(const Step& step, const float* q, float* out) const {

@@ -57,6 +57,8 @@ class Method {
   virtual ~Method() = default;
 
   const MethodOptions& options() const { return options_; }
+  // Throws Error, and says what to use, unless a step can read key columns of this format.
+  void require_columns(offload::ColumnFormat columns) const;
   virtual std::int64_t window(std::int64_t tokens,
                               int layer = 0) const;  // w at this length; 0 unless an option says so
 
@@ -114,6 +116,7 @@ std::unique_ptr<Method> make_flexgen(const MethodOptions& options);  // all of K
 std::unique_ptr<Method> make_h2o(const MethodOptions& options);      // heavy hitters and the newest
 std::unique_ptr<Method> make_lowrank(const MethodOptions& options);  // projections, then rows
 std::unique_ptr<Method> make_pages(const MethodOptions& options);    // bounds of pages, then rows
+std::unique_ptr<Method> make_planes(const MethodOptions& options);   // bit planes of columns, then rows
 std::unique_ptr<Method> make_oracle(const MethodOptions& options);   // SparQ with a perfect step 1
 
 }  // namespace hayloft::runtime

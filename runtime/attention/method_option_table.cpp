@@ -46,6 +46,7 @@ constexpr Word<index::GroupRule> rules[] = {{"softmax", index::GroupRule::softma
                                             {"logits", index::GroupRule::logits}};
 constexpr Word<index::Temperature> temperatures[] = {
     {"coverage", index::Temperature::coverage}, {"d", index::Temperature::head_dim}, {"r", index::Temperature::rank}};
+constexpr Word<index::ComponentOrder> orders[] = {{"q", index::ComponentOrder::q}, {"qk", index::ComponentOrder::qk}};
 constexpr Word<int> pages[] = {{"16", 16}, {"32", 32}, {"64", 64}};
 
 template <class T, std::size_t n>
@@ -79,6 +80,13 @@ std::string unusual(Text key, T MethodOptions::*field, const Word<T> (&words)[n]
 void check_rank(const Options& o, int head_dim) {
   if (o.rank < 1 || o.rank > head_dim) {
     fail("--attn-r {}: must be between 1 and the head dimension, {}", o.rank, head_dim);
+  }
+}
+
+void check_bits(const Options& o, int head_dim) {
+  const int most = head_dim * offload::plane_count;
+  if (o.bits < 1 || o.bits > most) {
+    fail("--attn-bits {}: must be between 1 and {}, all planes of every component", o.bits, most);
   }
 }
 
@@ -128,7 +136,7 @@ std::string k_label(const Options& o) {
   return decided_by_window ? "" : fmt::format(" k={}", o.k.text());
 }
 
-constexpr Text all_but_dense = "sparq topk window ann flexgen h2o lowrank pages oracle";
+constexpr Text all_but_dense = "sparq topk window ann flexgen h2o lowrank pages oracle planes";
 
 constexpr MethodOption table[] = {
     {"factory", "", "FACTORY", "ann", "",
@@ -151,13 +159,21 @@ constexpr MethodOption table[] = {
     {"r", "", "R", "sparq lowrank", "16", "components (projections) that rank keys",
      [](Options& o, Text text, Text named) { o.rank = parse_int(text, named, 1); },
      [](const Options& o) { return fmt::format(" r={}", o.rank); }, check_rank},
+    {"bits", "", "N", "planes", "32", "bit planes of K that rank keys, of all components together",
+     [](Options& o, Text text, Text named) { o.bits = parse_int(text, named, 1); },
+     [](const Options& o) { return fmt::format(" bits={}", o.bits); }, check_bits},
+    {"by", "", "q|qk", "sparq", "q",
+     "whether components are chosen by |q| alone or by |q| times the spread of K; qk needs --columns planes",
+     [](Options& o, Text text, Text named) { o.by = value_of(orders, text, named); },
+     [](const Options& o) { return unusual("by", &Options::by, orders, o); }, nullptr},
     {"k", "", "K,...", all_but_dense, "128",
      "positions attended, window included: a number, or a share as in 1%; a list has one for each global layer, the "
      "last "
      "for the rest",
      [](Options& o, Text text, Text named) { o.k = parse_budgets(text, named); }, k_label, nullptr},
     {"window", "", "W", all_but_dense, "",
-     "newest positions always attended [sparq, lowrank, oracle: k/4; window: k less the sinks; h2o: its recent share; "
+     "newest positions always attended [sparq, planes, lowrank, oracle: k/4; window: k less the sinks; h2o: its recent "
+     "share; "
      "others: 0]",
      [](Options& o, Text text, Text named) { o.window = parse_int(text, named, 0); }, window_label, check_window},
     {"sinks", "", "S", "window", "4", "first positions always attended",
@@ -173,14 +189,14 @@ constexpr MethodOption table[] = {
     {"seed", "", "N", "lowrank", "1", "seed of the random projections",
      [](Options& o, Text text, Text) { o.seed = static_cast<std::uint64_t>(parse_count(text)); },
      [](const Options& o) { return unusual("seed", &Options::seed, o); }, nullptr},
-    {"mean", "--mean-value", "on|off", "sparq lowrank oracle", "on",
+    {"mean", "--mean-value", "on|off", "sparq planes lowrank oracle", "on",
      "whether the mean value stands in for what was not attended",
      [](Options& o, Text text, Text named) { o.mean_value = value_of(switches, text, named); },
      [](const Options& o) { return unusual("mean", &Options::mean_value, switches, o); }, nullptr},
-    {"tau", "", "coverage|d|r", "sparq lowrank", "coverage", "softmax temperature of the approximate scores",
+    {"tau", "", "coverage|d|r", "sparq planes lowrank", "coverage", "softmax temperature of the approximate scores",
      [](Options& o, Text text, Text named) { o.temperature = value_of(temperatures, text, named); },
      [](const Options& o) { return unusual("tau", &Options::temperature, temperatures, o); }, nullptr},
-    {"group", "", "softmax|logits", "sparq topk flexgen lowrank pages oracle", "softmax",
+    {"group", "", "softmax|logits", "sparq topk flexgen lowrank pages oracle planes", "softmax",
      "whether the query heads of a KV head rank positions by their summed softmaxes or logits",
      [](Options& o, Text text, Text named) { o.rule = value_of(rules, text, named); },
      [](const Options& o) { return unusual("group", &Options::rule, rules, o); }, nullptr},
@@ -202,6 +218,10 @@ std::string_view name(index::GroupRule rule) {
 
 std::string_view name(index::SelectPer per) {
   return word_of(selections, per);
+}
+
+std::string_view name(index::ComponentOrder order) {
+  return word_of(orders, order);
 }
 
 std::string_view name(index::Temperature temperature) {

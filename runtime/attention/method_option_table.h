@@ -31,6 +31,7 @@ struct MethodOption {
 std::string_view name(index::GroupRule rule);
 std::string_view name(index::SelectPer per);
 std::string_view name(index::Temperature temperature);
+std::string_view name(index::ComponentOrder order);
 
 // In the order of labels.
 std::span<const MethodOption> method_option_table();

@@ -72,6 +72,10 @@ bool has_rank(const MethodOptions& method) {
   return uses(method.name, *find_method_option("r"));
 }
 
+bool needs_planes(const MethodOptions& method) {
+  return method.name == "planes" || (method.name == "sparq" && method.by == index::ComponentOrder::qk);
+}
+
 index::SelectPer selects_per(const MethodOptions& method) {
   const bool per_query_head = method.name == "topk" || method.name == "ann";
   return method.per.value_or(per_query_head ? index::SelectPer::query_head : index::SelectPer::kv_head);

@@ -16,6 +16,7 @@ namespace hayloft::runtime {
 struct MethodOptions {
   std::string name = "dense";
   int rank = 16;                       // r
+  int bits = 32;                       // of `planes`, read per position and KV head
   Budgets k;                           // positions attended, the local window counted in
   std::optional<std::int64_t> window;  // w; default: sparq k / 4, topk 0, window k - sinks
   std::int64_t sinks = 4;              // s, of `window`
@@ -23,7 +24,8 @@ struct MethodOptions {
   index::GroupRule rule = index::GroupRule::softmax;
   std::optional<index::SelectPer> per;  // default: sparq per KV head, topk per query head
   index::Temperature temperature = index::Temperature::coverage;
-  bool faiss = false;  // topk by Faiss' flat index
+  index::ComponentOrder by = index::ComponentOrder::q;  // of `sparq`
+  bool faiss = false;                                   // topk by Faiss' flat index
 
   std::string factory;      // of `ann`, a Faiss factory string; empty: one that suits the length
   int probes = 0;           // of `ann`, nprobe; 0: as many as suit the index
@@ -47,6 +49,9 @@ std::vector<std::string> split_methods(std::string_view text);
 
 std::vector<std::string> method_names();     // as --attn takes them
 bool has_rank(const MethodOptions& method);  // whether r says anything about it
+
+// Whether it reads key columns that are planes, which no other format can stand in for.
+bool needs_planes(const MethodOptions& method);
 
 // Whose selection it makes: of MethodOptions::per, or the method's own.
 index::SelectPer selects_per(const MethodOptions& method);

@@ -118,6 +118,7 @@ AttentionShape Session::attention_shape() const {
 }
 
 Session& Session::set_method(SharedMethod method) {
+  method->require_columns(cache_.options().columns);
   attach_method(*method);
   MethodState* const kept = state(*method);
   attention_.bind(std::move(method), kept);

@@ -13,11 +13,6 @@
 namespace hayloft::runtime::eval {
 namespace {
 
-int column_bits(offload::ColumnFormat format) {
-  if (format == offload::ColumnFormat::f16) return 16;
-  return format == offload::ColumnFormat::int8 ? 8 : 4;
-}
-
 // k raised by the positions whose rows take `bits` bits of every position.
 void spend_on_rows(MethodOptions& method, double bits, const ReadShape& shape) {
   const std::int64_t more = std::llround(static_cast<double>(shape.tokens) * bits / (32.0 * shape.head_dim));
@@ -42,9 +37,13 @@ std::optional<int> lists_of(const std::string& factory) {
 std::string sized(MethodOptions& method, int bits, const ReadShape& shape) {
   const int d = shape.head_dim;
   if (method.name == "sparq" || method.name == "lowrank") {
-    const int each = method.name == "sparq" ? column_bits(shape.columns) : 16;
+    const int each = method.name == "sparq" ? offload::bits_of(shape.columns) : 16;
     method.rank = std::min(bits / each, d);
     return method.rank > 0 ? "" : fmt::format("one component takes {} bits", each);
+  }
+  if (method.name == "planes") {
+    method.bits = std::min(bits, d * offload::plane_count);
+    return "";
   }
   if (method.name == "pages") {
     for (const int page : {16, 32, 64}) {

@@ -64,6 +64,8 @@ ordered_json method_json(const MethodOptions& method) {
   object["page"] = method.page;
   object["recent"] = method.recent;
   object["seed"] = method.seed;
+  object["bits"] = method.bits;
+  object["by"] = runtime::name(method.by);
   return object;
 }
 
@@ -88,6 +90,10 @@ MethodOptions read_method(const json& object) {
   method.page = object.at("page").get<int>();
   method.recent = object.at("recent").get<double>();
   method.seed = object.at("seed").get<std::uint64_t>();
+  // Files of before there were planes have neither.
+  method.bits = object.value("bits", method.bits);
+  if (object.contains("by"))
+    read_method_option(*find_method_option("by"), method, object.at("by").get<std::string>(), "by");
   return method;
 }
 

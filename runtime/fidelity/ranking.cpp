@@ -95,7 +95,7 @@ Scores sparq_scores(const StepQuery& step, int rank) {
   scores.components.resize(static_cast<std::size_t>(step.kv_heads() * rank));
   for (int head = 0; head < step.kv_heads(); ++head) {
     std::int32_t* const chosen = scores.components.data() + head * rank;
-    index::sparq_components(step.q + head * g * d, g, d, rank, chosen);
+    index::sparq_components(step.q + head * g * d, g, d, nullptr, rank, chosen);
     for (int h = head * g; h < (head + 1) * g; ++h) {
       const float tau = index::sparq_temperature(step.q + h * d, d, chosen, rank);
       for (int j = 0; j < rank; ++j) scores.weights[h * d + chosen[j]] = step.q[h * d + chosen[j]] / tau;

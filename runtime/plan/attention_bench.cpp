@@ -115,6 +115,7 @@ class Run {
   AttentionBenchRow measure(const MethodOptions& options) {
     say(options.name);
     const SharedMethod method = make_method(options, bench_.head_dim);
+    method->require_columns(bench_.columns);
     state_ = method->make_state({shape_.layers, bench_.query_heads, bench_.kv_heads, bench_.head_dim}, backend_);
     if (state_) {
       std::vector<gpu::CacheView> layers;

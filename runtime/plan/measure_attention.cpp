@@ -11,6 +11,7 @@ namespace {
 
 constexpr int kv_heads = NoiseStore::kv_heads;
 constexpr int rank = 16;
+constexpr int plane_bits = 32;
 constexpr int list_rows = 512;     // of a gather, per list
 constexpr int few = 32;            // positions of a list, where reading is to be measured
 constexpr int many = 512;          // and where selecting is
@@ -57,8 +58,10 @@ class Workplace {
   }
 
   void select_sparq(const gpu::CacheView& cache, int turn, int k, std::int64_t limit) {
-    timer_.backend().select_sparq(cache, q(turn), query_heads_, {rank, k, limit, index::GroupRule::softmax},
-                                  selected_.as<std::int32_t>(), alpha_.as<float>(), timer_.stream());
+    gpu::SparqSelect select{.rank = rank, .k = k, .limit = limit};
+    if (cache.store.layout->columns == offload::ColumnFormat::planes) select.bits = plane_bits;
+    timer_.backend().select_sparq(cache, q(turn), query_heads_, select, selected_.as<std::int32_t>(),
+                                  alpha_.as<float>(), timer_.stream());
   }
 
   // mean_value: with SparQ's share for the mean value, which select_sparq() left.
@@ -90,8 +93,13 @@ NoiseStore store_of(const TurnTimer& timer, const NoiseMemory& memory, std::uint
 
 double column_scan(Workplace& work, const NoiseStore& store) {
   const offload::BlockLayout& layout = store.layout();
+  // As count_columns() and count_planes() have it.
+  const bool planes = layout.columns == offload::ColumnFormat::planes;
+  const double columns = planes ? static_cast<double>(plane_bits) / offload::plane_count : rank;
+  const int ranges = planes ? index::plane_rank(layout.head_dim, plane_bits) : rank;
   const double bytes_per_key =
-      rank * static_cast<double>(layout.column_bytes + layout.scale_bytes) / layout.block_tokens;
+      (columns * static_cast<double>(layout.column_bytes) + ranges * static_cast<double>(layout.scale_bytes)) /
+      layout.block_tokens;
   return gigabytes_per_second(store.keys_of_slice() * bytes_per_key, work.sparq_seconds(store, few));
 }
 
@@ -150,6 +158,7 @@ void measure_store(TurnTimer& timer, const NoiseMemory& memory, std::uint64_t fo
   rates.column_scan = column_scan(work, f16_store);
   rates.int8_scan = column_scan(work, store(offload::ColumnFormat::int8));
   rates.int4_scan = column_scan(work, store(offload::ColumnFormat::int4));
+  rates.planes_scan = column_scan(work, store(offload::ColumnFormat::planes));
   rates.exact_scan = exact_scan(work, f16_store);
   rates.row_scan = exact_scan(work, store(offload::ColumnFormat::int8));
   rates.row_gather = row_gather(timer, work, f16_store);

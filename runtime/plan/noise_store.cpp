@@ -37,7 +37,8 @@ NoiseStore::NoiseStore(const NoiseMemory& memory, std::uint64_t footprint, int p
                        offload::ColumnFormat format, const offload::Threads& threads)
     : parts_(static_cast<std::size_t>(parts)),
       layout_({1, kv_heads, head_dim, 4096, format}),
-      sums_(static_cast<std::size_t>(kv_heads * head_dim)) {
+      sums_(static_cast<std::size_t>(kv_heads * head_dim)),
+      spread_(sums_.size(), 1.0f) {
   for (std::uint64_t at = 0; at + layout_.block_bytes <= footprint; at += layout_.block_bytes) {
     writable_.push_back(memory.data() + at);
   }
@@ -53,6 +54,7 @@ gpu::CacheView NoiseStore::view(std::size_t first_block, std::size_t blocks) con
   cache.store.blocks = std::span(blocks_).subspan(first_block, blocks);
   cache.store.tokens = static_cast<std::int64_t>(blocks) * layout_.block_tokens;
   cache.store.value_sum = sums_;
+  if (layout_.columns == offload::ColumnFormat::planes) cache.store.spread = spread_;
   cache.tail.position = cache.store.tokens;
   return cache;
 }

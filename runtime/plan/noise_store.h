@@ -54,6 +54,7 @@ class NoiseStore {
   std::vector<std::byte*> writable_;
   std::vector<const std::byte*> blocks_;
   std::vector<float> sums_;
+  std::vector<float> spread_;  // alike in all components
 };
 
 }  // namespace hayloft::runtime::plan

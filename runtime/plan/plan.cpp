@@ -207,6 +207,7 @@ Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
   for (const MethodOptions& options : request.methods) {
     PlannedMethod method{options, {}, std::nullopt, {}};
     const SharedMethod made = make_method(options, request.config.head_dim);
+    made->require_columns(layout.columns);
     for (cache.layer = 0; cache.layer < request.config.global_layers(); ++cache.layer) {
       method.counters += made->count(cache, request.config.query_heads);
     }

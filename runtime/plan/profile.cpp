@@ -29,6 +29,7 @@ constexpr RateField rate_fields[] = {
     {"sparq_tail_GBps", &AttentionRates::sparq_tail},
     {"int8_scan_GBps", &AttentionRates::int8_scan},
     {"int4_scan_GBps", &AttentionRates::int4_scan},
+    {"planes_scan_GBps", &AttentionRates::planes_scan},
     {"row_scan_GBps", &AttentionRates::row_scan},
     {"causal_GFLOPps", &AttentionRates::causal},
     {"ann_search_GBps", &AttentionRates::ann_search},
@@ -133,6 +134,8 @@ double AttentionRates::sparq_scan(offload::ColumnFormat format) const {
       return int8_scan;
     case offload::ColumnFormat::int4:
       return int4_scan;
+    case offload::ColumnFormat::planes:
+      return planes_scan;
     case offload::ColumnFormat::f16:
       break;
   }

@@ -30,6 +30,7 @@ struct AttentionRates {
   // GB/s: SparQ's step 1 over integer columns, scales counted in, and the exact top-k where those leave it the rows.
   double int8_scan = 0;
   double int4_scan = 0;
+  double planes_scan = 0;  // 32 planes and the ranges of their components
   double row_scan = 0;
   double causal = 0;  // GFLOP/s: attention of a prompt's chunk, 4 d for each query and key it sees
   // GB/s: the search of an approximate index, which reads whole centroids and scattered keys.

@@ -13,6 +13,7 @@
 
 #include "gpu/backend.h"
 #include "offload/host/arena.h"
+#include "offload/store/planes.h"
 #include "offload/store/quantise.h"
 #include "offload/store/store.h"
 
@@ -89,12 +90,17 @@ class RandomCache {
   std::int64_t tokens() const { return first() + shape_.stored + shape_.tail; }
 
   double key(int head, std::int64_t position, int i) const { return to_float(row_at(head, position - first())[i]); }
-  // As a search by columns sees it.
-  double searched_key(int head, std::int64_t position, int i) const {
+  // As a search by columns sees it, of planes the first `planes`.
+  double searched_key(int head, std::int64_t position, int i, int planes = offload::plane_count) const {
     const offload::BlockLayout& layout = store_.layout();
     if (layout.columns == offload::ColumnFormat::f16 || position >= shape_.stored) return key(head, position, i);
     const std::byte* block = store_.layer(0).blocks[static_cast<std::size_t>(position / layout.block_tokens)];
     const auto slot = static_cast<int>(position % layout.block_tokens);
+    if (layout.columns == offload::ColumnFormat::planes) {
+      const int group = offload::tokens_per_scale(layout.columns, layout.block_tokens);
+      return offload::plane_key(offload::code_at(layout, layout.column(block, head, i), slot), planes,
+                                offload::plane_ranges(layout, block, head, i)[slot / group]);
+    }
     return double{to_float(layout.scales(block, head, i)[slot / offload::BlockLayout::scale_tokens])} *
            offload::level_at(layout.columns, layout.column(block, head, i), slot);
   }

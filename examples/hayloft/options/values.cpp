@@ -77,11 +77,8 @@ runtime::plan::ShapeOptions read_shape(const std::string& text) {
 }
 
 offload::ColumnFormat column_format(const std::string& text) {
-  using offload::ColumnFormat;
-  for (const ColumnFormat format : {ColumnFormat::f16, ColumnFormat::int8, ColumnFormat::int4}) {
-    if (text == offload::name(format)) return format;
-  }
-  fail("--columns {}: must be one of f16, int8, int4", text);
+  if (const auto format = offload::column_format(text)) return *format;
+  fail("--columns {}: must be one of {}", text, offload::column_format_names());
 }
 
 }  // namespace hayloft::cli

@@ -109,7 +109,7 @@ ColumnTiles::ColumnTiles(const DeviceContext& context, const offload::LayerView&
   column_bytes_ = share(layout.column_bytes, tokens_, layout.block_tokens);
   scale_bytes_ = share(layout.scale_bytes, tokens_, layout.block_tokens);
   scale_shift_ =
-      std::countr_zero(static_cast<unsigned>(std::min(layout.block_tokens, offload::BlockLayout::scale_tokens)));
+      std::countr_zero(static_cast<unsigned>(offload::tokens_per_scale(layout.columns, layout.block_tokens)));
   tile_bytes_ = (bytes_of(layout, rank, tokens_) + 255) / 256 * 256;
   tiles_.emplace(context, 2 * static_cast<std::int64_t>(tile_bytes_), stream);
 }

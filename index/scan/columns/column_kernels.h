@@ -13,11 +13,10 @@ namespace hayloft::index {
 // short their blocks: 64 f16 values of a column are two cache lines, the pair that the processor fetches together.
 inline constexpr int quant_group_tokens = offload::BlockLayout::scale_tokens;
 
-// Bytes that so many tokens of a column take.
+// Bytes that so many tokens of a column take, or of one of its planes.
 constexpr int column_bytes(offload::ColumnFormat format, int tokens) {
-  return format == offload::ColumnFormat::f16    ? 2 * tokens
-         : format == offload::ColumnFormat::int8 ? tokens
-                                                 : tokens / 2;
+  const int runs = format == offload::ColumnFormat::planes ? offload::plane_count : 1;
+  return tokens * offload::bits_of(format) / 8 / runs;
 }
 
 // What one KV head's query heads multiply with.
@@ -25,15 +24,19 @@ struct HeadQuery {
   offload::ColumnFormat format = offload::ColumnFormat::f16;
   const std::int64_t* offsets = nullptr;        // [rank] bytes from component 0 to each chosen one, in a block
   const std::int64_t* scale_offsets = nullptr;  // [rank] the same for the scales; null: f16
-  const float* weights = nullptr;               // [heads][rank]
+  const float* weights = nullptr;               // [heads][weight_stride]
+  int weight_stride = 0;
   int rank = 0;
   int heads = 0;
+  const std::uint8_t* planes = nullptr;  // [rank] how many are read, 1 to 4, more before fewer; null: not planes
+  std::int64_t plane_bytes = 0;          // from one plane of a column to the next
 };
 
 // Where the first of some consecutive tokens of one block lies in component 0. The first token is a multiple of 64.
 struct TokenRun {
   const std::byte* columns = nullptr;  // null: no run
-  const std::byte* scales = nullptr;   // null: f16
+  const std::byte* scales = nullptr;   // of the first token; null: f16
+  int scale_start = 0;                 // tokens before the first one that share its scale
 };
 
 // How a group's scores become one.
@@ -58,10 +61,10 @@ struct TileNotes {
 };
 
 // scores[h][t] = sum_j weights[h][j] * K[t][j-th component] for t in [0, tokens) of a run, a key of an integer column
-// being level * scale, which f32 holds exactly; up to the next multiple of 64 they become -infinity if there are notes
-// to take. One fused (or, without FMA, rounded) multiply-add per component in the order of j, whatever the length and
-// the alignment of the run: two calls that cover a token agree bit for bit. Reads whole vectors of 16 tokens. Meanwhile
-// prefetches the run of as many tokens at `next`.
+// being level * scale, which f32 holds exactly, and one of planes what plane_key() says; up to the next multiple of 64
+// they become -infinity if there are notes to take. One fused (or, without FMA, rounded) multiply-add per component in
+// the order of j, whatever the length and the alignment of the run: two calls that cover a token agree bit for bit.
+// Reads whole vectors of 16 tokens. Meanwhile prefetches the run of as many tokens at `next`.
 void score_run(const HeadQuery& query, const TokenRun& run, const TokenRun& next, int tokens, float* scores, int stride,
                const TileNotes* notes);
 

@@ -26,7 +26,15 @@ ColumnScores::ColumnScores(const offload::LayerView& view, const ColumnSearch& s
     column = transposed_stride_ * static_cast<std::int64_t>(sizeof(f16));
   }
   const std::int32_t* components = search.components + static_cast<std::ptrdiff_t>(head) * search.rank;
-  for (int j = 0; j < search.rank; ++j) {
+  const bool planes = !rows && layout.columns == offload::ColumnFormat::planes;
+  if (planes) {
+    planes_.assign(static_cast<std::size_t>(search.rank), offload::plane_count);
+    if (search.planes != nullptr)
+      std::copy_n(search.planes + std::ptrdiff_t{head} * search.rank, search.rank, planes_.begin());
+    while (!planes_.empty() && planes_.back() == 0) planes_.pop_back();
+  }
+  const int rank = planes ? static_cast<int>(planes_.size()) : search.rank;
+  for (int j = 0; j < rank; ++j) {
     offsets_.push_back(components[j] * column);
     scale_offsets_.push_back(components[j] * static_cast<std::int64_t>(layout.scale_bytes));
   }
@@ -35,7 +43,10 @@ ColumnScores::ColumnScores(const offload::LayerView& view, const ColumnSearch& s
             scale_offsets_.data(),
             search.weights + static_cast<std::ptrdiff_t>(first) * search.rank,
             search.rank,
-            heads};
+            rank,
+            heads,
+            planes ? planes_.data() : nullptr,
+            static_cast<std::int64_t>(layout.plane_bytes)};
 }
 
 int ColumnScores::tile_tokens(const ColumnSearch& search, int group) {
@@ -53,7 +64,12 @@ TokenRun ColumnScores::run_at(std::int64_t position) const {
   const std::byte* block = view_.blocks[static_cast<std::size_t>(view_.block_of(position))];
   TokenRun run{layout.column(block, head_, 0) + column_bytes(layout.columns, slot)};
   if (layout.scale_bytes != 0) {
-    run.scales = reinterpret_cast<const std::byte*>(layout.scales(block, head_, 0) + slot / quant_group_tokens);
+    const int group = offload::tokens_per_scale(layout.columns, layout.block_tokens);
+    const std::uint64_t range =
+        layout.scale_bytes * static_cast<unsigned>(group) / static_cast<unsigned>(layout.block_tokens);
+    run.scales = reinterpret_cast<const std::byte*>(layout.scales(block, head_, 0)) +
+                 static_cast<unsigned>(slot / group) * range;
+    run.scale_start = slot % group;
   }
   return run;
 }

@@ -40,6 +40,7 @@ class ColumnScores {
   int tile_;
   std::vector<std::int64_t> offsets_;
   std::vector<std::int64_t> scale_offsets_;
+  std::vector<std::uint8_t> planes_;
   HeadQuery query_;
   std::int64_t transposed_stride_ = 0;  // elements from component to component
   // f16 [d][transposed_stride_], where rows are transposed; null: columns

@@ -16,11 +16,10 @@ class Sparq : public Method {
   Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const override {
     gpu::SparqSelect select;
     select.rank = options_.rank;
+    select.order = options_.by;
     select.rule = options_.rule;
     select.temperature = options_.temperature;
-    const auto [positions, alpha] = select_on_device(step, plan, q, select);
-    attend_positions(step, plan, q, positions, options_.mean_value ? alpha : nullptr, out);
-    if (step.trace != nullptr) step.trace->alpha = copy_to_host(step.backend, alpha, step.query_heads, step.stream);
+    attend_by_components(step, plan, q, select, options_.mean_value, out);
     return count_planned(step.cache, plan);
   }
 

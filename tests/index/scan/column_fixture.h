@@ -10,6 +10,7 @@
 
 #include "index/scan/search.h"
 #include "offload/store/layout.h"
+#include "offload/store/planes.h"
 #include "offload/store/quantise.h"
 #include "offload/store/store.h"
 
@@ -43,20 +44,33 @@ class HandmadeLayer {
     view_.blocks = blocks_;
     view_.tokens = tokens;
     view_.value_sum = value_sum_;
+    if (shape.columns != offload::ColumnFormat::planes) return;
+    std::vector<double> spread(value_sum_.size());
+    for (const std::byte* base : blocks_) offload::add_spread(layout_, base, spread.data());
+    spread_.assign(spread.begin(), spread.end());
+    view_.spread = spread_;
   }
   HandmadeLayer(const HandmadeLayer&) = delete;
   HandmadeLayer& operator=(const HandmadeLayer&) = delete;
 
   const offload::LayerView& view() const { return view_; }
 
-  // The key as the columns have it.
-  float column_key(int head, std::int64_t position, int component) const {
+  // The key as the columns have it, of planes the first `planes`.
+  float column_key(int head, std::int64_t position, int component, int planes = offload::plane_count) const {
     const std::byte* block = blocks_[static_cast<std::size_t>(view_.block_of(position))];
     const auto slot = static_cast<int>(position % layout_.block_tokens);
     const std::byte* column = layout_.column(block, head, component);
     if (layout_.columns == offload::ColumnFormat::f16) return to_float(reinterpret_cast<const f16*>(column)[slot]);
+    if (layout_.columns == offload::ColumnFormat::planes) {
+      return offload::plane_key(offload::code_at(layout_, column, slot), planes, range(head, position, component));
+    }
     return to_float(scale(head, position, component)) *
            static_cast<float>(offload::level_at(layout_.columns, column, slot));
+  }
+  offload::PlaneRange range(int head, std::int64_t position, int component) const {
+    const std::byte* block = blocks_[static_cast<std::size_t>(view_.block_of(position))];
+    const int group = offload::tokens_per_scale(layout_.columns, layout_.block_tokens);
+    return offload::plane_ranges(layout_, block, head, component)[position % layout_.block_tokens / group];
   }
   f16 scale(int head, std::int64_t position, int component) const {
     const std::byte* block = blocks_[static_cast<std::size_t>(view_.block_of(position))];
@@ -72,6 +86,7 @@ class HandmadeLayer {
   std::vector<std::vector<Line>> memory_;
   std::vector<const std::byte*> blocks_;
   std::vector<float> value_sum_;
+  std::vector<float> spread_;
   offload::LayerView view_;
 };
 

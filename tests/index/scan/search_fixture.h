@@ -60,6 +60,7 @@ struct Query {
       components.insert(components.end(), all.begin(), all.begin() + s.rank);
     }
     const float unit = scale / std::sqrt(static_cast<float>(s.rank));
+    if (s.columns == offload::ColumnFormat::planes) read_some_planes();
     for (int i = 0; i < query_heads() * s.rank; ++i) weights.push_back(with_six_bits(unit * normal(engine)));
   }
 
@@ -72,12 +73,32 @@ struct Query {
   int query_heads() const { return shape.kv_heads * shape.group; }
 
   ColumnSearch search(std::int64_t limit, int k, GroupRule rule, SelectPer per) const {
-    return {query_heads(), shape.rank, components.data(), weights.data(), limit, k, rule, per};
+    ColumnSearch search{query_heads(), shape.rank, components.data(), weights.data(), limit, k, rule, per};
+    if (!planes.empty()) search.planes = planes.data();
+    return search;
+  }
+
+  // How many planes of a KV head's j-th component are read.
+  int planes_of(int head, int j) const {
+    return planes.empty() ? offload::plane_count : planes[static_cast<std::size_t>(head * shape.rank + j)];
   }
 
   Shape shape;
   std::vector<std::int32_t> components;
+  std::vector<std::uint8_t> planes;  // empty but for columns in planes
   std::vector<float> weights;
+
+ private:
+  // From four to none, of which the first component has one at least, by heads in turn.
+  void read_some_planes() {
+    for (int head = 0; head < shape.kv_heads; ++head) {
+      for (int j = 0; j < shape.rank; ++j) {
+        const int all = offload::plane_count;
+        const int read = all - (j * (all + head % 2) / shape.rank);
+        planes.push_back(static_cast<std::uint8_t>(std::max(read, 0)));
+      }
+    }
+  }
 };
 
 struct Found {

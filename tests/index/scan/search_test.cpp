@@ -32,7 +32,8 @@ class ColumnSearchShapes : public ::testing::TestWithParam<Shape> {
 
 std::vector<Shape> shapes_in_every_format() {
   std::vector<Shape> all;
-  for (const auto format : {offload::ColumnFormat::f16, offload::ColumnFormat::int8, offload::ColumnFormat::int4}) {
+  using enum offload::ColumnFormat;
+  for (const auto format : {f16, int8, int4, planes}) {
     for (Shape shape : shapes) {
       shape.columns = format;
       all.push_back(shape);
@@ -51,10 +52,11 @@ TEST_P(ColumnSearchShapes, ScoresAreInnerProductsOverTheChosenComponents) {
     for (std::int64_t t = 0; t < shape.tokens; ++t) {
       double exact = 0;
       double magnitude = 0;
-      for (int j = 0; j < shape.rank; ++j) {
+      for (int j = 0; j < shape.rank && query.planes_of(head, j) > 0; ++j) {
         const double product =
             static_cast<double>(query.weights[static_cast<std::size_t>(h * shape.rank + j)]) *
-            layer.column_key(head, t, query.components[static_cast<std::size_t>(head * shape.rank + j)]);
+            layer.column_key(head, t, query.components[static_cast<std::size_t>(head * shape.rank + j)],
+                             query.planes_of(head, j));
         exact += product;
         magnitude += std::abs(product);
       }
@@ -161,6 +163,8 @@ TEST_P(ColumnSearchShapes, EveryInstructionSetFindsTheSame) {
     const Found best = find(layer, search);
     const auto best_logits = all_logits(layer, search);
     for (std::int64_t targets = hwy::SupportedTargets(); targets != 0; targets &= targets - 1) {
+      // A key of planes has all 24 bits, so that processors without fused multiply-add round its products.
+      if (shape.columns == offload::ColumnFormat::planes && (targets & -targets) > HWY_AVX2) continue;
       test::choose_target(targets & -targets);
       const Found found = find(layer, search);
       const auto logits = all_logits(layer, search);
@@ -172,7 +176,9 @@ TEST_P(ColumnSearchShapes, EveryInstructionSetFindsTheSame) {
   }
 }
 
+// A code of p planes is as far from a key as its cell is wide, and as shrinking moves what stands for it.
 TEST_P(ColumnSearchShapes, AScoreIsOffTheExactOneByHalfAScalePerComponentAtMost) {
+  constexpr double off_by[] = {1, 0.625, 0.34375, 0.125, 0.0625};  // of half a range, with so many planes
   const ColumnSearch search = query.search(shape.tokens, 1, GroupRule::softmax, SelectPer::query_head);
   const auto logits = all_logits(layer, search);
   for (int h = 0; h < query.query_heads(); ++h) {
@@ -182,11 +188,17 @@ TEST_P(ColumnSearchShapes, AScoreIsOffTheExactOneByHalfAScalePerComponentAtMost)
       double quantisation = 0;
       double magnitude = 0;
       for (int j = 0; j < shape.rank; ++j) {
+        const int planes = query.planes_of(head, j);
+        if (planes == 0) continue;
         const int c = query.components[static_cast<std::size_t>(head * shape.rank + j)];
         const double w = query.weights[static_cast<std::size_t>(h * shape.rank + j)];
         exact += w * to_float(layer.view().row(head, t)[c]);
-        magnitude += std::abs(w * layer.column_key(head, t, c));
-        if (shape.columns != offload::ColumnFormat::f16) {
+        const double key = layer.column_key(head, t, c, planes);
+        magnitude += std::abs(w * key);
+        if (shape.columns == offload::ColumnFormat::planes) {
+          quantisation +=
+              std::abs(w) * (to_float(layer.range(head, t, c).half) * off_by[planes] + std::abs(key) * 0x1p-22);
+        } else if (shape.columns != offload::ColumnFormat::f16) {
           quantisation += std::abs(w) * to_float(layer.scale(head, t, c)) / 2;
         }
       }

@@ -57,7 +57,7 @@ f16 any_half(std::mt19937& random) {
 // Checks every level and scale of the tokens that were written against the scalar definition.
 void expect_as_defined(const FilledBlock& block, ColumnFormat format, int d, int B, int tokens,
                        const FilledBlock::Key& key) {
-  const int group = tokens_per_scale(B);
+  const int group = tokens_per_scale(format, B);
   for (int c = 0; c < d; ++c) {
     for (int start = 0; start < tokens; start += group) {
       f16 largest{0};

@@ -38,7 +38,7 @@ class Layer {
     const gpu::Buffer q = query();
     const gpu::Buffer positions = cuda_->allocate(sizeof(std::int32_t) * kv_heads * selected, cuda_->stream());
     const gpu::Buffer alpha = cuda_->allocate(sizeof(float) * query_heads, cuda_->stream());
-    cuda_->select_sparq(cache.on_cuda(), q.as<float>(), query_heads, {rank, selected, tokens_},
+    cuda_->select_sparq(cache.on_cuda(), q.as<float>(), query_heads, {.rank = rank, .k = selected, .limit = tokens_},
                         positions.as<std::int32_t>(), alpha.as<float>(), cuda_->stream());
     finish();
   }

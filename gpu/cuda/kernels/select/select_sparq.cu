@@ -15,6 +15,7 @@
 #include "gpu/cuda/memory/column_tiles.h"
 #include "gpu/cuda/memory/device_arena.h"
 #include "gpu/device_plan.h"
+#include "offload/error.h"
 
 // SparQ's step 1 and its selection. Device memory that it reads and writes, beside the r columns that come over the
 // link: the scan writes Hq f32 per position while it waits for the link; then one pass reads those and writes Hkv keys,
@@ -212,6 +213,8 @@ class SparqSelector {
         return launch_as(std::integral_constant<ColumnFormat, ColumnFormat::int8>());
       case ColumnFormat::int4:
         return launch_as(std::integral_constant<ColumnFormat, ColumnFormat::int4>());
+      case ColumnFormat::planes:
+        throw Error("cuda: columns in planes are not searched yet");
     }
   }
 
