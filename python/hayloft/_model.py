@@ -86,7 +86,7 @@ class Session:
     attn: how decoded tokens attend, "sparq:r=16:k=128"; exactly by default.
     prefill: how prompts attend: "exact", "window:window=4096:sinks=4", "topk:k=1024:window=4096".
     chunk_tokens: of a prompt that are read at a time.
-    block_tokens, columns: of the store; columns is "f16", "int8" or "int4".
+    block_tokens, columns: of the store; columns is "f16", "int8", "int4" or "planes".
 
     One thread at a time may use a session; forks may be used by others. Computing releases the interpreter's lock.
     """

@@ -83,7 +83,7 @@ class ServeCommand : public Command {
 
   void check() override {
     if (model_.empty()) fail("a model is needed: --model DIR or FILE.gguf");
-    method_ = attention_.one_method("serve");
+    method_ = attention_.one_method("serve", engine_.session.cache.columns);
     engine_.session.cache.block_tokens = machine_.block_tokens;
     runtime::Sampler sampler(sampling_);  // names the option that is out of range
     std::error_code error;
