@@ -201,8 +201,7 @@ void score_heads(const HeadQuery& query, const float* weights, const TokenRun& r
   for (int t = 0; t < tokens;) {
     const int place = run.scale_start + t;
     const int end = std::min(tokens, t + range_tokens - place % range_tokens);
-    weigh_planes(query, own, run.scales + place / range_tokens * static_cast<int>(sizeof(offload::PlaneRange)),
-                 group);
+    weigh_planes(query, own, run.scales + place / range_tokens * static_cast<int>(sizeof(offload::PlaneRange)), group);
     if (next.columns != nullptr && tokens > 2 * unit_tokens) {
       const std::ptrdiff_t ahead = next.columns - run.columns;
       for (int i = count * t / tokens; i < count * end / tokens; ++i) {

@@ -67,7 +67,7 @@ TEST_F(ProgramTest, AShortContextLeavesTheMethodsSomethingToSelect) {
 
 TEST_F(ProgramTest, NeedlesAreFoundByEveryColumnFormat) {
   // The bundled model; nearly the whole context lies in the store.
-  for (const std::string format : {"f16", "int8", "int4"}) {
+  for (const std::string format : {"f16", "int8", "int4", "planes"}) {
     const Outcome outcome = run_program({"needle", "--ctx-size", "4k", "--depths", "3", "--attn", "sparq,topk",
                                          "--attn-k", "64", "--block-tokens", "64", "--columns", format, "--json", "-"});
     ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -76,6 +76,21 @@ TEST_F(ProgramTest, NeedlesAreFoundByEveryColumnFormat) {
     for (const auto& row : json["rows"]) EXPECT_TRUE(row["hit"]) << format << ": " << row;
   }
   EXPECT_TRUE(refused_with(run_program({"needle", "--columns", "int3"}), 2, {"--columns int3", "f16, int8, int4"}));
+}
+
+TEST_F(ProgramTest, AMethodOfPlanesMakesTheColumnsPlanesUnlessOthersAreAskedFor) {
+  const std::vector<std::string> needle = {"needle",         "--ctx-size", "4k", "--depths",       "3", "--attn",
+                                           "planes:bits=16", "--attn-k",   "64", "--block-tokens", "64"};
+  std::vector<std::string> with_json = needle;
+  with_json.insert(with_json.end(), {"--json", "-"});
+  const Outcome outcome = run_program(with_json);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  for (const auto& row : nlohmann::json::parse(outcome.out)["rows"]) EXPECT_TRUE(row["hit"]) << row;
+  std::vector<std::string> other = needle;
+  other.insert(other.end(), {"--columns", "int4"});
+  EXPECT_TRUE(refused_with(run_program(other), 1, {"planes bits=16", "int4", "--columns planes"}));
+  EXPECT_TRUE(
+      refused_with(run_program({"generate", "-p", "hay", "--attn", "planes:bits=9999"}), 1, {"--attn-bits 9999"}));
 }
 
 TEST_F(ProgramTest, IntegerColumnsAreAskedForKeptAndShown) {

@@ -104,6 +104,13 @@ class RandomCache {
     return double{to_float(layout.scales(block, head, i)[slot / offload::BlockLayout::scale_tokens])} *
            offload::level_at(layout.columns, layout.column(block, head, i), slot);
   }
+  offload::LayerView stored() const { return store_.layer(0); }
+  double half_range(int head, std::int64_t position, int i) const {  // of a position in the store
+    const offload::BlockLayout& layout = store_.layout();
+    const std::byte* block = store_.layer(0).blocks[static_cast<std::size_t>(position / layout.block_tokens)];
+    const int group = offload::tokens_per_scale(layout.columns, layout.block_tokens);
+    return to_float(offload::plane_ranges(layout, block, head, i)[position % layout.block_tokens / group].half);
+  }
   double value(int head, std::int64_t position, int i) const {
     return to_float(row_at(head, position - first())[shape_.head_dim + i]);
   }

@@ -22,12 +22,19 @@ struct SparqScores {
   std::vector<double> score;               // what the positions are ranked by, [S]
   double score_error = 0;                  // of an f32 evaluation of `score`
 
+  // bits: planes read in place of `rank` whole components; 0: none.
   SparqScores(const RandomCache& cache, int head, const float* q, int group, int rank, index::GroupRule rule,
-              index::Temperature temperature = index::Temperature::coverage) {
+              index::Temperature temperature = index::Temperature::coverage, int bits = 0) {
     constexpr double eps = std::numeric_limits<float>::epsilon();
     const int d = cache.shape().head_dim;
     const std::int64_t S = cache.tokens();
-    components = sparq_oracle_components(q, group, d, rank);
+    std::vector<int> planes(static_cast<std::size_t>(d), offload::plane_count);
+    if (bits > 0) {
+      choose_planes(cache, head, q, group, bits, planes);
+      rank = static_cast<int>(components.size());
+    } else {
+      components = sparq_oracle_components(q, group, d, rank);
+    }
 
     score.assign(static_cast<std::size_t>(S), 0.0);
     double relative_error = 0;
@@ -38,13 +45,21 @@ struct SparqScores {
       for (std::int64_t t = 0; t < S; ++t) {
         double sum = 0;
         double size = 0;
+        double rounding = 0;  // of the weights of planes
         for (const int i : components) {
-          const double key = cache.searched_key(head, t, i);
+          const int read = planes[static_cast<std::size_t>(i)];
+          const double key = cache.searched_key(head, t, i, read);
           sum += q[h * d + i] * key;
           size += std::fabs(q[h * d + i] * key);
+          rounding += (1 << read) - 1;
         }
         s[static_cast<std::size_t>(t)] = sum / tau;
         error = std::max(error, (rank + 4) * eps / 2 * size / tau);
+        if (cache.shape().columns != offload::ColumnFormat::planes || t >= cache.shape().stored) continue;
+        // index/scan/columns/plane_weights.h: half a unit of each level, of what is at most the sum of |w| half.
+        double reach = 0;
+        for (const int i : components) reach += std::fabs(q[h * d + i]) * cache.half_range(head, t, i);
+        error = std::max(error, (rank + 4) * eps * (size + reach) / tau + rounding / 2 * reach / tau / 30720 * 1.01);
       }
       const double largest = *std::max_element(s.begin(), s.end());
       const double smallest = *std::min_element(s.begin(), s.end());
@@ -62,6 +77,18 @@ struct SparqScores {
       score_error = relative_error * *std::max_element(score.begin(), score.end());
     }
     share_error = relative_error;
+  }
+
+  void choose_planes(const RandomCache& cache, int head, const float* q, int group, int bits,
+                     std::vector<int>& planes) {
+    const int d = cache.shape().head_dim, most = index::plane_rank(d, bits);
+    std::vector<std::int32_t> chosen(static_cast<std::size_t>(most));
+    std::vector<std::uint8_t> read(chosen.size());
+    index::plane_components(q, group, d, cache.stored().spread.data() + head * d, bits, chosen.data(), read.data());
+    for (std::size_t j = 0; j < chosen.size() && read[j] > 0; ++j) {
+      components.push_back(chosen[j]);
+      planes[static_cast<std::size_t>(chosen[j])] = read[j];
+    }
   }
 
   double share_error = 0;  // relative, of an f32 evaluation of a sum of shares

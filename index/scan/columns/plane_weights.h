@@ -6,9 +6,10 @@
 
 #include "offload/store/planes.h"
 
-// How a score is made of bit planes: in whole numbers, so that planes may be added up in any order, by any processor and
-// any device, with the same result to the bit. For a query head with weights w_c (q / tau) and one quantisation group of
-// tokens, of whose components c p_c planes are read, in f32 rounded to nearest even, c in the order of the list:
+// How a score is made of bit planes: in whole numbers, so that planes may be added up in any order, by any processor
+// and any device, with the same result to the bit. For a query head with weights w_c (q / tau) and one quantisation
+// group of tokens, of whose components c p_c planes are read, in f32 rounded to nearest even, c in the order of the
+// list:
 //
 //   a_c   = w_c * (half_c * plane_step(p_c))         the product in brackets is exact
 //   bound = sum of |a_c| * (2^p_c - 1)               one fused multiply-add each, from 0
@@ -19,9 +20,9 @@
 //   score = unit * I + base, with I = sum of A_c * (2 code_c + 1 - 2^p_c) over the components,
 //
 // code_c being the token's first p_c bits. |I| < 2^15: bound / unit is 30720 at most, and rounding adds half of
-// 2^p - 1 <= 15 for each of at most 256 components, 1920. So the sum fits 16 bits, whatever its parts do on the way; f32
-// holds it and every part of it exactly, and unit * I too. What rounding A costs a score is a few of the sixty thousand
-// steps that it can take. Where bound is not finite, scores are NaN.
+// 2^p - 1 <= 15 for each of at most 256 components, 1920. So the sum fits 16 bits, whatever its parts do on the way;
+// f32 holds it and every part of it exactly, and unit * I too. What rounding A costs a score is a few of the sixty
+// thousand steps that it can take. Where bound is not finite, scores are NaN.
 namespace hayloft::index {
 
 inline constexpr float plane_units = 30720;

@@ -2,6 +2,7 @@
 
 #include "gpu/make_backend.h"
 #include "index/scan/exact_search.h"
+#include "offload/error.h"
 #include "offload/host/threads.h"
 #include "tests/support/cpu_cache.h"
 #include "tests/support/sparq_scores.h"
@@ -20,7 +21,7 @@ class CpuSelect : public ::testing::Test {
  protected:
   // One whole SparQ step, as appendix B has it: k counts the window of w in; mean_value as section 4.
   void expect_sparq(const CacheShape& shape, int group, int rank, int k, std::int64_t w, bool mean_value,
-                    GroupRule rule, index::Temperature temperature = index::Temperature::coverage) {
+                    GroupRule rule, index::Temperature temperature = index::Temperature::coverage, int bits = 0) {
     RandomCache cache(shape);
     const int d = shape.head_dim;
     const int query_heads = shape.kv_heads * group;
@@ -29,6 +30,7 @@ class CpuSelect : public ::testing::Test {
 
     gpu::SparqSelect select;
     select.rank = rank;
+    select.bits = bits;
     select.limit = std::min(shape.stored, S - w);
     select.k = static_cast<int>(std::min<std::int64_t>(k - w, select.limit));
     select.rule = rule;
@@ -48,7 +50,7 @@ class CpuSelect : public ::testing::Test {
 
     for (int head = 0; head < shape.kv_heads; ++head) {
       const float* group_q = q.data() + head * group * d;
-      const testing::SparqScores oracle(cache, head, group_q, group, rank, rule, temperature);
+      const testing::SparqScores oracle(cache, head, group_q, group, rank, rule, temperature, bits);
       const std::int32_t* list = positions.data() + head * select.k;
       testing::expect_top(oracle.score, oracle.score_error, select.limit, list, select.k);
       auto attended = testing::range(select.limit, S);
@@ -89,6 +91,38 @@ TEST_F(CpuSelect, SparqEqualsAppendixBForEveryGroupWithAndWithoutWindowAndMeanVa
       }
     }
   }
+}
+
+TEST_F(CpuSelect, PlanesSelectAsSparqDoesByTheScoresOfTheirCodes) {
+  using enum offload::ColumnFormat;
+  for (const int group : {1, 3, 8}) {
+    for (const int bits : {1, 16, 32, 100}) {
+      for (const GroupRule rule : {GroupRule::softmax, GroupRule::logits}) {
+        expect_sparq({.kv_heads = 2,
+                      .head_dim = 64,
+                      .block_tokens = 512,
+                      .stored = 1536,
+                      .tail = 40,
+                      .seed = 11,
+                      .columns = planes},
+                     group, 0, 64, 16, true, rule, index::Temperature::coverage, bits);
+      }
+    }
+  }
+  expect_sparq({.kv_heads = 2, .head_dim = 64, .block_tokens = 64, .stored = 512, .seed = 5, .columns = planes}, 4, 16,
+               64, 16, true, GroupRule::softmax);
+}
+
+TEST_F(CpuSelect, PlanesOfOtherColumnsAreRefused) {
+  RandomCache cache({.kv_heads = 1, .head_dim = 8, .stored = 64});
+  std::vector<std::int32_t> positions(4);
+  float alpha = 0;
+  const std::vector<float> q(8, 1.0f);
+  gpu::SparqSelect select{.rank = 4, .bits = 8, .k = 4, .limit = 64};
+  EXPECT_THROW(backend->select_sparq(cache.view(), q.data(), 1, select, positions.data(), &alpha, {}), Error);
+  select.bits = 0;
+  select.order = index::ComponentOrder::qk;
+  EXPECT_THROW(backend->select_sparq(cache.view(), q.data(), 1, select, positions.data(), &alpha, {}), Error);
 }
 
 TEST_F(CpuSelect, SparqDividesByTheTemperatureAskedFor) {

@@ -268,6 +268,27 @@ TEST_F(SessionTest, BytesOfIntegerColumnsAreTheirLevelsAndTheirScales) {
   }
 }
 
+TEST_F(SessionTest, BytesOfPlanesAreThoseAskedForAndTheRangesOfAsManyComponents) {
+  const auto tokens = random_tokens(203, model.config().vocab_size, 5);
+  const auto lists = static_cast<std::uint64_t>(model.config().kv_heads * model.config().global_layers());
+  options.cache = {.block_tokens = 64, .columns = offload::ColumnFormat::planes, .window = 8};
+  Session session(model, arena, options);
+  session.append(std::span(tokens).first(202));
+  const auto in_store = static_cast<std::uint64_t>(session.cache().view(0).store.tokens);
+  ASSERT_GE(in_store, 128u);
+  const auto count = [&](const char* text) {
+    Session searching = session.fork();
+    searching.set_method(make_method(method(text), model.config().head_dim)).step(tokens[202]);
+    return searching.counters();
+  };
+  Counters planes = count("planes:bits=5:k=40:window=8");
+  EXPECT_EQ(planes.at(Place::link, Kind::columns), lists * 5 * in_store / 8);
+  EXPECT_EQ(planes.at(Place::link, Kind::scales), lists * 5 * in_store / 64 * 4);  // a centre and a half-width
+  Counters sparq = count("sparq:r=3:k=40:window=8");
+  EXPECT_EQ(sparq.at(Place::link, Kind::columns), lists * 3 * in_store / 2);
+  EXPECT_EQ(sparq.at(Place::link, Kind::scales), lists * 3 * in_store / 64 * 4);
+}
+
 TEST(Session, ANaNInTheWeightsIsAnErrorThatNamesTheLayer) {
   const auto folder = std::filesystem::temp_directory_path() / "hayloft-nan-test";
   std::filesystem::create_directories(folder);

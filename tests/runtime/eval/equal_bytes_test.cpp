@@ -31,6 +31,9 @@ TEST(EqualBytes, ComponentsFollowTheFormatOfTheColumns) {
   EXPECT_EQ(at("sparq:k=128", 64).rank, 4);
   EXPECT_EQ(at("sparq:k=128", 64, {S, d, 1, offload::ColumnFormat::int8}).rank, 8);
   EXPECT_EQ(at("sparq:k=128", 64, {S, d, 1, offload::ColumnFormat::int4}).rank, 16);
+  EXPECT_EQ(at("sparq:k=128", 64, {S, d, 1, offload::ColumnFormat::planes}).rank, 16);
+  EXPECT_EQ(at("planes:k=128", 64, {S, d, 1, offload::ColumnFormat::planes}).bits, 64);
+  EXPECT_EQ(at("planes:k=128", 4096, {S, d, 1, offload::ColumnFormat::planes}).bits, 4 * d);
   EXPECT_EQ(at("lowrank:k=128", 64, {S, d, 1, offload::ColumnFormat::int4}).rank, 4);
   EXPECT_EQ(at("sparq:k=128", 4096, {S, d, 1, offload::ColumnFormat::int4}).rank, d);
 }

@@ -36,7 +36,8 @@ std::vector<MethodOptions> every_method() {
 std::vector<std::pair<offload::ColumnFormat, std::int64_t>> in_every_format(
     std::initializer_list<std::int64_t> lengths) {
   std::vector<std::pair<offload::ColumnFormat, std::int64_t>> all;
-  for (const auto columns : {offload::ColumnFormat::f16, offload::ColumnFormat::int8, offload::ColumnFormat::int4}) {
+  using enum offload::ColumnFormat;
+  for (const auto columns : {f16, int8, int4, planes}) {
     for (const std::int64_t tokens : lengths) all.emplace_back(columns, tokens);
   }
   return all;
@@ -177,7 +178,7 @@ MachineProfile even_profile() {
   profile.near_read = profile.weight_stream = 10;
   profile.matmul = 100;
   profile.layer_overhead_us = 10;
-  profile.attention = {{128, 4, 10, 5, 2, 8, 20, 10, 6, 3, 4, 50}};
+  profile.attention = {{128, 4, 10, 5, 2, 8, 20, 10, 6, 3, 1, 4, 50}};
   return profile;
 }
 
@@ -247,7 +248,9 @@ TEST(PlanOfTime, RatesAreThoseOfAStoreOfThatSize) {
 TEST(PlanOfTime, SearchesOfIntegerColumnsHaveRatesOfTheirOwn) {
   PlanRequest request = llama_3_8b();
   const MachineProfile profile = even_profile();
-  for (const auto& [format, rate] : {std::pair{offload::ColumnFormat::int8, 6}, {offload::ColumnFormat::int4, 3}}) {
+  for (const auto& [format, rate] : {std::pair{offload::ColumnFormat::int8, 6},
+                                      {offload::ColumnFormat::int4, 3},
+                                      {offload::ColumnFormat::planes, 1}}) {
     request.session.cache.columns = format;
     const Plan plan = make_plan(request, &profile);
     Counters sparq = plan.methods[1].counters;
@@ -257,6 +260,21 @@ TEST(PlanOfTime, SearchesOfIntegerColumnsHaveRatesOfTheirOwn) {
     Counters topk = plan.methods[2].counters;
     EXPECT_DOUBLE_EQ(plan.methods[2].ms->search, static_cast<double>(topk.at(Place::near, Kind::rows)) / 1e6 / 4);
   }
+}
+
+TEST(PlanOfTime, PlanesOfAMillionTokensAre1200MegabytesAtTheShapeOfLlama3) {
+  PlanRequest request = llama_3_8b();
+  request.methods = {parse_method("planes:bits=32:k=1024", {})};
+  EXPECT_TRUE(test::refuses([&] { make_plan(request, nullptr); }, {"planes bits=32", "f16", "--columns planes"}));
+  request.session.cache.columns = offload::ColumnFormat::planes;
+  const Plan plan = make_plan(request, nullptr);
+  Counters read = plan.methods[0].counters;
+  const double columns = static_cast<double>(read.at(Place::link, Kind::columns));
+  const double ranges = static_cast<double>(read.at(Place::link, Kind::scales));
+  // 32 layers, 8 KV heads, 32 bits of each position but those of the tail; 4 bytes of 32 components for 256 tokens.
+  EXPECT_NEAR(columns, 32.0 * 8 * 4 * (1 << 20), 0.01 * columns);
+  EXPECT_DOUBLE_EQ(ranges, columns / 8);
+  EXPECT_NEAR(columns + ranges, 1.2e9, 0.01e9);
 }
 
 TEST(PlanOfPrefill, IsOperationsOverTheirRates) {

@@ -277,7 +277,8 @@ TEST_F(SavedIndexTest, ThatIsDamagedIsRefusedAndMadeAgain) {
 
 TEST_F(IngestTest, AContextKeepsTheColumnFormatItWasBegunWith) {
   const std::string f16_digest = one_go();
-  for (const auto format : {offload::ColumnFormat::int8, offload::ColumnFormat::int4}) {
+  using enum offload::ColumnFormat;
+  for (const auto format : {int8, int4, planes}) {
     SCOPED_TRACE(offload::name(format));
     IngestOptions quantised = options;
     quantised.session.cache.columns = format;
@@ -293,14 +294,21 @@ TEST_F(IngestTest, AContextKeepsTheColumnFormatItWasBegunWith) {
     EXPECT_EQ(digest(pieces), digest(whole));
 
     const offload::Snapshot snapshot = offload::Snapshot::open(pieces);
+    EXPECT_NO_THROW(snapshot.verify());
     EXPECT_EQ(snapshot.description().shape.columns, format);
     Session reopened = open_context(source, arena, snapshot, options.session);
     Session fresh(model, arena, quantised.session);
     fresh.append(tokenizer.encode(text));
-    const auto sparq = make_method(parse_method("sparq:r=8:k=64", {}), model.config().head_dim);
-    reopened.set_method(sparq);
-    fresh.set_method(sparq);
-    for (int i = 0; i < 3; ++i) EXPECT_EQ(reopened.step(i), fresh.step(i));
+    for (const char* name : {"sparq:r=8:k=64", "sparq:r=8:by=qk:k=64", "planes:bits=12:k=64"}) {
+      const auto method = make_method(parse_method(name, {}), model.config().head_dim);
+      if (format != planes && needs_planes(method->options())) {
+        EXPECT_TRUE(test::refuses([&] { reopened.set_method(method); }, {offload::name(format), "--columns planes"}));
+        continue;
+      }
+      reopened.set_method(method);
+      fresh.set_method(method);
+      for (int i = 0; i < 3; ++i) EXPECT_EQ(reopened.step(i), fresh.step(i)) << name;
+    }
   }
 }
 
