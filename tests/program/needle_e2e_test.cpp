@@ -89,8 +89,7 @@ TEST_F(ProgramTest, AMethodOfPlanesMakesTheColumnsPlanesUnlessOthersAreAskedFor)
   std::vector<std::string> other = needle;
   other.insert(other.end(), {"--columns", "int4"});
   EXPECT_TRUE(refused_with(run_program(other), 1, {"planes bits=16", "int4", "--columns planes"}));
-  EXPECT_TRUE(
-      refused_with(run_program({"generate", "-p", "hay", "--attn", "planes:bits=9999"}), 1, {"--attn-bits 9999"}));
+  EXPECT_TRUE(refused_with(run_program({"needle", "--attn", "planes:bits=9999"}), 1, {"--attn-bits 9999"}));
 }
 
 TEST_F(ProgramTest, IntegerColumnsAreAskedForKeptAndShown) {

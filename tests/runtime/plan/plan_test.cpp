@@ -249,8 +249,8 @@ TEST(PlanOfTime, SearchesOfIntegerColumnsHaveRatesOfTheirOwn) {
   PlanRequest request = llama_3_8b();
   const MachineProfile profile = even_profile();
   for (const auto& [format, rate] : {std::pair{offload::ColumnFormat::int8, 6},
-                                      {offload::ColumnFormat::int4, 3},
-                                      {offload::ColumnFormat::planes, 1}}) {
+                                     {offload::ColumnFormat::int4, 3},
+                                     {offload::ColumnFormat::planes, 1}}) {
     request.session.cache.columns = format;
     const Plan plan = make_plan(request, &profile);
     Counters sparq = plan.methods[1].counters;
