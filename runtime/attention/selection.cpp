@@ -88,13 +88,6 @@ DeviceSelection select_on_device(const Step& step, const SelectionPlan& plan, co
   return selection;
 }
 
-void attend_by_components(const Step& step, const SelectionPlan& plan, const float* q, const gpu::SparqSelect& args,
-                          bool mean_value, float* out) {
-  const auto [positions, alpha] = select_on_device(step, plan, q, args);
-  attend_positions(step, plan, q, positions, mean_value ? alpha : nullptr, out);
-  if (step.trace != nullptr) step.trace->alpha = copy_to_host(step.backend, alpha, step.query_heads, step.stream);
-}
-
 void attend_positions(const Step& step, const SelectionPlan& plan, const float* q, const std::int32_t* positions,
                       const float* alpha, float* out) {
   gpu::Attended what = plan.attended();

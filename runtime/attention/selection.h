@@ -44,10 +44,6 @@ Selection select_on_host(const Step& step, const SelectionPlan& plan, const Host
 // Step 1 of SparQ on the device; `args` takes limit and k from the plan.
 DeviceSelection select_on_device(const Step& step, const SelectionPlan& plan, const float* q, gpu::SparqSelect args);
 
-// All of SparQ: step 1 on the device, then what it selected, with the mean value for the rest (step 3) or without.
-void attend_by_components(const Step& step, const SelectionPlan& plan, const float* q, const gpu::SparqSelect& args,
-                          bool mean_value, float* out);
-
 // Attends as planned and fills the trace, but for its alpha. positions i32 [lists][k] and alpha f32 [Hq], both in
 // memory of the device, are as gpu::Attended has them; null where there are none.
 void attend_positions(const Step& step, const SelectionPlan& plan, const float* q, const std::int32_t* positions,

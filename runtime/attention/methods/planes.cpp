@@ -1,27 +1,13 @@
-#include "runtime/attention/selection.h"
+#include "runtime/attention/methods/by_components.h"
 
-// SparQ's selection, masses and mean value (arXiv 2312.04985) with scores from bit planes: `bits` planes of K, spread
-// over its components by what they are worth to the query (after Fathom, arXiv 2609.17652; index/scan/sparq_query.h).
+// SparQ's selection, masses and mean value with scores from bit planes: `bits` planes of K, spread over its components
+// by what they are worth to the query (after Fathom, arXiv 2609.17652; index/scan/sparq_query.h).
 namespace hayloft::runtime {
 namespace {
 
-class Planes : public Method {
+class Planes : public ByComponents {
  public:
-  using Method::Method;
-
-  std::int64_t window(std::int64_t tokens, int layer) const override { return sparq_window(options_, tokens, layer); }
-
-  index::SelectPer selection_per() const override { return index::SelectPer::kv_head; }
-
-  Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const override {
-    gpu::SparqSelect select;
-    select.bits = options_.bits;
-    select.order = index::ComponentOrder::qk;
-    select.rule = options_.rule;
-    select.temperature = options_.temperature;
-    attend_by_components(step, plan, q, select, options_.mean_value, out);
-    return count_planned(step.cache, plan);
-  }
+  using ByComponents::ByComponents;
 
   Counters count_planned(const gpu::CacheView& cache, const SelectionPlan& plan) const override {
     const StepTerms n(cache, plan);
@@ -31,6 +17,9 @@ class Planes : public Method {
     counters.elements = n.heads * sparq_elements(n.S, whole, n.k, n.d);
     return counters;
   }
+
+ protected:
+  gpu::SparqSelect scores() const override { return {.bits = options_.bits, .order = index::ComponentOrder::qk}; }
 };
 
 }  // namespace

@@ -1,27 +1,12 @@
-#include "runtime/attention/selection.h"
+#include "runtime/attention/methods/by_components.h"
 
-// SparQ Attention (arXiv 2312.04985, section 4 and appendix B): r columns of K choose k positions, whose rows are
-// fetched; the mean value stands in for the rest.
+// SparQ Attention (arXiv 2312.04985): scores come from r columns of K.
 namespace hayloft::runtime {
 namespace {
 
-class Sparq : public Method {
+class Sparq : public ByComponents {
  public:
-  using Method::Method;
-
-  std::int64_t window(std::int64_t tokens, int layer) const override { return sparq_window(options_, tokens, layer); }
-
-  index::SelectPer selection_per() const override { return index::SelectPer::kv_head; }
-
-  Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const override {
-    gpu::SparqSelect select;
-    select.rank = options_.rank;
-    select.order = options_.by;
-    select.rule = options_.rule;
-    select.temperature = options_.temperature;
-    attend_by_components(step, plan, q, select, options_.mean_value, out);
-    return count_planned(step.cache, plan);
-  }
+  using ByComponents::ByComponents;
 
   Counters count_planned(const gpu::CacheView& cache, const SelectionPlan& plan) const override {
     const StepTerms n(cache, plan);
@@ -30,6 +15,9 @@ class Sparq : public Method {
     counters.elements = n.heads * sparq_elements(n.S, static_cast<std::uint64_t>(options_.rank), n.k, n.d);
     return counters;
   }
+
+ protected:
+  gpu::SparqSelect scores() const override { return {.rank = options_.rank, .order = options_.by}; }
 };
 
 }  // namespace
