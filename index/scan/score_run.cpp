@@ -24,9 +24,9 @@ constexpr int unroll = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
 
 // Adds `count` columns to the scores of every query head, for `vectors` vectors of tokens from t on. The first pass
 // starts the sums.
-template <ColumnFormat format, int planes, int count, int vectors, bool first>
-HWY_INLINE void add_columns(const Keys<format, planes>* columns, int t, const float* HWY_RESTRICT weights,
-                            int weight_stride, int heads, float* HWY_RESTRICT scores, std::ptrdiff_t stride) {
+template <ColumnFormat format, int count, int vectors, bool first>
+HWY_INLINE void add_columns(const Keys<format>* columns, int t, const float* HWY_RESTRICT weights, int weight_stride,
+                            int heads, float* HWY_RESTRICT scores, std::ptrdiff_t stride) {
   const D d;
   Vec x[count][vectors];
   for (int c = 0; c < count; ++c) {
@@ -47,20 +47,11 @@ HWY_INLINE void add_columns(const Keys<format, planes>* columns, int t, const fl
   }
 }
 
-// Tokens that share a scale, and what it takes: blocks of fewer tokens have one in all.
-template <ColumnFormat format>
-constexpr int group_tokens = offload::tokens_per_scale(format, 1 << 20);
-template <ColumnFormat format>
-constexpr int scale_bytes = format == ColumnFormat::f16      ? 0
-                            : format == ColumnFormat::planes ? 4
-                                                             : 2;
-
 // One pass over a run.
 struct RunPass {
   const HeadQuery& query;
   const std::byte* columns[columns_per_pass];
   const std::byte* scales[columns_per_pass];
-  int scale_start;
   const float* weights;  // of the first column, [heads][query.weight_stride]
   int tokens;
   float* scores;
@@ -71,27 +62,26 @@ struct RunPass {
   int note_credit;
 };
 
-template <ColumnFormat format, int planes, int count, bool first>
+template <ColumnFormat format, int count, bool first>
 HWY_NOINLINE void run_pass(const RunPass& shared) {
   const RunPass pass = shared;  // a copy that no store can change
   const int stride = pass.query.weight_stride;
   const int heads = pass.query.heads;
   for (int t = 0; t < pass.tokens; t += quant_group_tokens) {
     pass.lookahead.advance(pass.pass_credit);
-    Keys<format, planes> columns[count];
-    const int scale = (pass.scale_start + t) / group_tokens<format> * scale_bytes<format>;
+    Keys<format> columns[count];
     for (int c = 0; c < count; ++c) {
-      columns[c].open(pass.columns[c] + column_bytes(format, t), pass.scales[c] + scale, pass.query.plane_bytes);
+      columns[c].open(pass.columns[c] + column_bytes(format, t), pass.scales[c], t / quant_group_tokens);
     }
     float* scores = pass.scores + t;
     if (pass.tokens - t >= quant_group_tokens) {
       for (int u = 0; u < quant_group_tokens; u += unroll * lane_count) {
-        add_columns<format, planes, count, unroll, first>(columns, u, pass.weights, stride, heads, scores, pass.stride);
+        add_columns<format, count, unroll, first>(columns, u, pass.weights, stride, heads, scores, pass.stride);
       }
     } else {
       const int end = (pass.tokens - t + 15) / 16 * 16;
       for (int u = 0; u < end; u += lane_count) {
-        add_columns<format, planes, count, 1, first>(columns, u, pass.weights, stride, heads, scores, pass.stride);
+        add_columns<format, count, 1, first>(columns, u, pass.weights, stride, heads, scores, pass.stride);
       }
     }
     if (pass.notes == nullptr) continue;
@@ -103,51 +93,18 @@ HWY_NOINLINE void run_pass(const RunPass& shared) {
   }
 }
 
-template <ColumnFormat format, int planes, bool first>
+template <ColumnFormat format, bool first>
 HWY_INLINE void run_pass(int count, const RunPass& pass) {
   switch (count) {
     case 1:
-      return run_pass<format, planes, 1, first>(pass);
+      return run_pass<format, 1, first>(pass);
     case 2:
-      return run_pass<format, planes, 2, first>(pass);
+      return run_pass<format, 2, first>(pass);
     case 3:
-      return run_pass<format, planes, 3, first>(pass);
+      return run_pass<format, 3, first>(pass);
     default:
-      return run_pass<format, planes, 4, first>(pass);
+      return run_pass<format, 4, first>(pass);
   }
-}
-
-template <ColumnFormat format, int planes>
-HWY_INLINE void run_pass(bool first, int count, const RunPass& pass) {
-  if (first) {
-    run_pass<format, planes, true>(count, pass);
-  } else {
-    run_pass<format, planes, false>(count, pass);
-  }
-}
-
-template <ColumnFormat format>
-void run_pass(int planes, bool first, int count, const RunPass& pass) {
-  if constexpr (format != ColumnFormat::planes) return run_pass<format, 0>(first, count, pass);
-  switch (planes) {
-    case 1:
-      return run_pass<ColumnFormat::planes, 1>(first, count, pass);
-    case 2:
-      return run_pass<ColumnFormat::planes, 2>(first, count, pass);
-    case 3:
-      return run_pass<ColumnFormat::planes, 3>(first, count, pass);
-    default:
-      return run_pass<ColumnFormat::planes, 4>(first, count, pass);
-  }
-}
-
-// Of the columns from `first` on, those that a pass takes: of planes as many as are read alike.
-inline int columns_together(const HeadQuery& query, int first) {
-  const int most = std::min(columns_per_pass, query.rank - first);
-  if (query.planes == nullptr) return most;
-  int count = 1;
-  while (count < most && query.planes[first + count] == query.planes[first]) ++count;
-  return count;
 }
 
 template <ColumnFormat format>
@@ -165,17 +122,20 @@ void score_format(const HeadQuery& query, const TokenRun& run, const TokenRun& n
   const int lead = std::min(passes, (note_credit + 255) / 256 + 1);
   Lookahead lookahead(query, run, next, tokens, lead);
 
-  RunPass pass{query,  {},     {},      run.scale_start, query.weights, tokens,
-               scores, stride, nullptr, lookahead,       pass_credit,   note_credit};
-  for (int j = 0, count = 0; j < query.rank; j += count) {
-    count = columns_together(query, j);
+  RunPass pass{query, {}, {}, query.weights, tokens, scores, stride, nullptr, lookahead, pass_credit, note_credit};
+  for (int j = 0; j < query.rank; j += columns_per_pass) {
+    const int count = std::min(columns_per_pass, query.rank - j);
     for (int c = 0; c < count; ++c) {
       pass.columns[c] = run.columns + query.offsets[j + c];
       if constexpr (format != ColumnFormat::f16) pass.scales[c] = run.scales + query.scale_offsets[j + c];
     }
     pass.weights = query.weights + j;
     pass.notes = j + count == query.rank ? notes : nullptr;
-    run_pass<format>(query.planes == nullptr ? 0 : query.planes[j], j == 0, count, pass);
+    if (j == 0) {
+      run_pass<format, true>(count, pass);
+    } else {
+      run_pass<format, false>(count, pass);
+    }
   }
 }
 
@@ -189,7 +149,7 @@ void score_run(const HeadQuery& query, const TokenRun& run, const TokenRun& next
     case ColumnFormat::int4:
       return score_format<ColumnFormat::int4>(query, run, next, tokens, scores, stride, notes);
     case ColumnFormat::planes:
-      return score_format<ColumnFormat::planes>(query, run, next, tokens, scores, stride, notes);
+      break;  // score_planes()
   }
 }
 

@@ -67,7 +67,8 @@ inline float plane_key(int code, int planes, const PlaneRange& range) {
 inline int code_at(const BlockLayout& layout, const std::byte* column, int t) {
   int code = 0;
   for (int plane = 0; plane < plane_count; ++plane) {
-    const std::byte bits = column[static_cast<std::uint64_t>(plane) * layout.plane_bytes + static_cast<unsigned>(t) / 8];
+    const std::byte bits =
+        column[static_cast<std::uint64_t>(plane) * layout.plane_bytes + static_cast<unsigned>(t) / 8];
     code = 2 * code + (static_cast<int>(bits) >> (t % 8) & 1);
   }
   return code;

@@ -12,6 +12,7 @@ hayloft.transformers plugs the same into the models of Hugging Face transformers
 """
 
 from ._attend import Attended, attend, search
+from ._audit import Audit
 from ._contexts import save_context
 from ._core import Error, method_names
 from ._core import version as __version__
@@ -22,5 +23,5 @@ from ._methods import method
 from ._model import Model, Sampling, Session
 from ._plan import plan
 
-__all__ = ["Attended", "Counters", "Error", "Machine", "Model", "Sampling", "Session", "attend", "default_machine", "eval",
-           "method", "method_names", "plan", "save_context", "search"]
+__all__ = ["Attended", "Audit", "Counters", "Error", "Machine", "Model", "Sampling", "Session", "attend",
+           "default_machine", "eval", "method", "method_names", "plan", "save_context", "search"]

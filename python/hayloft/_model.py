@@ -9,6 +9,7 @@ from os import PathLike, fspath
 import numpy as np
 
 from . import _core
+from ._audit import Audit
 from ._counters import Counters
 from ._machine import default_machine
 
@@ -86,7 +87,7 @@ class Session:
     attn: how decoded tokens attend, "sparq:r=16:k=128"; exactly by default.
     prefill: how prompts attend: "exact", "window:window=4096:sinks=4", "topk:k=1024:window=4096".
     chunk_tokens: of a prompt that are read at a time.
-    block_tokens, columns: of the store; columns is "f16", "int8" or "int4".
+    block_tokens, columns: of the store; columns is "f16", "int8", "int4" or "planes".
 
     One thread at a time may use a session; forks may be used by others. Computing releases the interpreter's lock.
     """
@@ -142,6 +143,14 @@ class Session:
     def attended_share(self) -> float:
         """Of the positions of the context, how many those tokens attended to: 1 is all."""
         return self._session.attended_share
+
+    def audit(self, rate: float = 0.0, *, seed: int = 1) -> Audit:
+        """From now on samples of the decoded tokens are held against exact attention: `with session.audit() as audit:`.
+
+        rate: the share of tokens x layers that is sampled, whatever that costs; 0: one of a hundred, and no more than take 2% of
+            the decoding time. seed decides which.
+        """
+        return Audit(self._session.audit(rate, seed))
 
     def append(self, prompt: str | Iterable[int], progress: Callable[[int, int], None] | None = None) -> Session:
         """Reads tokens, or a text: the first one as a prompt, later ones as what follows. No logits come of it.

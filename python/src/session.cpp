@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "offload/snapshot/writer.h"
+#include "python/src/audit.h"
 #include "python/src/bindings.h"
 #include "python/src/model.h"
 #include "runtime/decode/prefill/reading_note.h"
@@ -109,6 +110,20 @@ class OpenSession {
     return logits;
   }
 
+  // rate 0: one of a hundred steps x layers, as far as two hundredths of the decoding time go; else that share of them.
+  std::shared_ptr<OpenAudit> audit(double rate, std::uint64_t seed) {
+    const Use use(*this);
+    runtime::AuditOptions options;
+    options.seed = seed;
+    if (rate != 0) {
+      options.rate = rate;
+      options.time_share = 0;
+    }
+    auto audit = std::make_shared<OpenAudit>(model_->model.backend(), options);
+    session_.add_observer(audit);
+    return audit;
+  }
+
   void save(const std::string& path, bool overwrite) {
     const Use use(*this);
     const runtime::Cache& cache = session_.cache();
@@ -194,6 +209,11 @@ void bind_session(py::module_& module) {
       .def_readwrite("block_tokens", &Options::block_tokens)
       .def_readwrite("columns", &Options::columns);
 
+  py::class_<OpenAudit, std::shared_ptr<OpenAudit>>(module, "OpenAudit")
+      .def("finish", &OpenAudit::finish, unlocked)
+      .def("json", &OpenAudit::json, unlocked)
+      .def("table", &OpenAudit::table, unlocked);
+
   py::class_<OpenSession>(module, "OpenSession")
       .def(py::init<std::shared_ptr<OpenModel>, const Options&>())
       .def_static("open", &OpenSession::open, unlocked)
@@ -202,6 +222,7 @@ void bind_session(py::module_& module) {
       .def("append", &OpenSession::append, unlocked)
       .def("next", &OpenSession::next, unlocked)
       .def("save", &OpenSession::save, unlocked)
+      .def("audit", &OpenSession::audit, unlocked, py::keep_alive<0, 1>())  // which keeps the model
       .def("step",
            [](OpenSession& session, std::int32_t token) {
              std::vector<float> logits;

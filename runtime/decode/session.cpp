@@ -96,7 +96,7 @@ void Session::read(std::span<const std::int32_t> tokens, AttentionPolicy& attent
   const OnDevice fits = fits_device(total);
   if (total > options_.chunk_tokens &&
       prefill_order(model_->config(), options_, total, fits.layer).order == PrefillOptions::Order::layer) {
-    model_->forward_by_layer(cache_, workspace_, tokens, options_.chunk_tokens, attention, fits,
+    model_->forward_by_layer(cache_, *workspace_, tokens, options_.chunk_tokens, attention, fits,
                              [&](std::int64_t done) {
                                if (progress) progress(done, total);
                              });
@@ -105,7 +105,7 @@ void Session::read(std::span<const std::int32_t> tokens, AttentionPolicy& attent
   const Reserved reserved(cache_, total);
   for (std::size_t done = 0; done < tokens.size();) {
     const std::size_t T = std::min(tokens.size() - done, static_cast<std::size_t>(options_.chunk_tokens));
-    model_->forward(cache_, workspace_, tokens.subspan(done, T), Want::none, attention);
+    model_->forward(cache_, *workspace_, tokens.subspan(done, T), Want::none, attention);
     offload::check_mapped_files();
     done += T;
     if (progress) progress(static_cast<std::int64_t>(done), static_cast<std::int64_t>(tokens.size()));
@@ -180,7 +180,7 @@ std::int32_t Session::next(std::int32_t token, Sampler& sampler) {
 void Session::decode(std::int32_t token, const ReadLogits& read) {
   const std::uint64_t spilled = cache_.spilled_bytes();
   attention_.begin_step(cache_);
-  model_->forward(cache_, workspace_, {&token, 1}, Want::last, attention_, read);
+  model_->forward(cache_, *workspace_, {&token, 1}, Want::last, attention_, read);
   offload::check_mapped_files();
   attention_.counters.at(Place::link, Kind::spill) += cache_.spilled_bytes() - spilled;
   ++steps_;
@@ -205,7 +205,7 @@ std::vector<float> Session::score(std::span<const std::int32_t> tokens) {
   std::vector<float> logits;
   for (std::size_t done = 0; done < tokens.size();) {
     const std::size_t T = std::min(tokens.size() - done, static_cast<std::size_t>(options_.chunk_tokens));
-    model_->forward(cache_, workspace_, tokens.subspan(done, T), Want::all, exact, [&](const float* values) {
+    model_->forward(cache_, *workspace_, tokens.subspan(done, T), Want::all, exact, [&](const float* values) {
       const std::size_t before = logits.size();
       logits.resize(before + T * static_cast<std::size_t>(model_->config().vocab_size));
       backend.to_host(logits.data() + before, values, (logits.size() - before) * sizeof(float), backend.stream());

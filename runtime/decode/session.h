@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "offload/host/arena.h"
@@ -91,6 +92,10 @@ class Session {
   // global layers and lists of positions; 0 before the first step.
   double attended_share() const;
 
+  // Computes in that memory from now on instead of in its own: sessions that take turns on one thread need it only
+  // once. Forks have their own again.
+  void share_workspace(std::shared_ptr<Workspace> workspace) { workspace_ = std::move(workspace); }
+
   // Calls the observer for what is decoded from now on, after those that are there already.
   void add_observer(std::shared_ptr<StepObserver> observer) { attention_.add_observer(std::move(observer)); }
 
@@ -108,7 +113,7 @@ class Session {
   const Model* model_;
   SessionOptions options_;
   Cache cache_;
-  Workspace workspace_;
+  std::shared_ptr<Workspace> workspace_ = std::make_shared<Workspace>();
   std::map<std::string, std::unique_ptr<MethodState>> states_;  // by Method::state_key
   DecodeAttention attention_;
   std::int64_t steps_ = 0;

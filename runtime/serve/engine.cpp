@@ -11,6 +11,17 @@ namespace hayloft::runtime::serve {
 namespace {
 
 constexpr std::size_t kWorthKeeping = 32;  // tokens
+constexpr std::size_t kMostLeft = 4;
+
+// Of the blocks that a session which is opened from it uses where they are mapped.
+std::uint64_t stored_bytes(const offload::Snapshot& snapshot) {
+  const offload::StoreShape& shape = snapshot.description().shape;
+  std::int64_t blocks = 0;
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    blocks += (snapshot.stored_tokens(layer) + shape.block_tokens - 1) / shape.block_tokens;
+  }
+  return static_cast<std::uint64_t>(blocks) * offload::BlockLayout(shape).block_bytes;
+}
 
 }  // namespace
 
@@ -112,6 +123,9 @@ void Engine::run() {
       if (!advance(*job)) continue;
       saved_.release(job->saving);
       std::erase(active_, job);
+      if (!job->scored_for_nobody()) continue;
+      left_.push_back(job);
+      if (left_.size() > kMostLeft) left_.pop_front();
     }
     publish();
   }
@@ -122,6 +136,7 @@ void Engine::run() {
   }
   for (const SharedJob& job : waiting_) fail_job(*job, 503, "the server is stopping");
   active_.clear();
+  left_.clear();
   waiting_.clear();
   const std::lock_guard lock(mutex_);
   for (const SharedJob& job : arrived_) fail_job(*job, 503, "the server is stopping");
@@ -142,6 +157,10 @@ void Engine::admit() {
       continue;
     }
     try {
+      if (take_over(job)) {
+        at = waiting_.erase(at);
+        continue;
+      }
       if (!make_room(*job)) return;  // the first in the queue waits for memory, and the others behind it
       start(job);
       active_.push_back(job);
@@ -152,6 +171,25 @@ void Engine::admit() {
     }
     at = waiting_.erase(at);
   }
+}
+
+// What was scored of the same prompt for a client that has left: the progress is this one's, read to the end or not.
+bool Engine::take_over(const SharedJob& job) {
+  const auto left = [&](const SharedJob& other) { return other->cancelled() && other->scores_like(*job); };
+  auto found = std::ranges::find_if(active_, left);
+  if (found != active_.end()) {
+    job->take_over(**found);
+    *found = job;
+    ++own_.cancelled;
+  } else if (const auto kept = std::ranges::find_if(left_, left); kept != left_.end()) {
+    job->take_over(**kept);
+    left_.erase(kept);
+    active_.push_back(job);
+  } else {
+    return false;
+  }
+  own_.cached_tokens += static_cast<std::uint64_t>(job->usage().cached_tokens);
+  return true;
 }
 
 // Whether another request is reading what this one begins with: it attaches when that has been read.
@@ -183,6 +221,13 @@ bool Engine::make_room(const Job& job) {
   }
   std::uint64_t promised = wanted;
   for (const SharedJob& other : active_) promised += demand(*other);
+  const auto left_bytes = [&] {
+    std::uint64_t bytes = 0;
+    for (const SharedJob& other : left_) bytes += demand(*other);
+    return bytes;
+  };
+  while (!left_.empty() && promised + left_bytes() > budget) left_.pop_front();
+  promised += left_bytes();
   while (promised + pool_.bytes() > budget && pool_.drop_one()) {
   }
   const gpu::Backend& backend = source_.model.backend();
@@ -193,14 +238,20 @@ bool Engine::make_room(const Job& job) {
     while (backend.memory().used_bytes + tail > backend.memory().budget_bytes && pool_.drop_one()) {
     }
   }
-  return promised <= budget || active_.empty();
+  return promised <= budget || (active_.empty() && left_.empty());
 }
 
 Session Engine::opened(const std::string& context) {
   const offload::Snapshot snapshot = offload::Snapshot::open(contexts_.path(context));
   Session session = open_context(source_, arena_, snapshot, options_.session, options_.method.get());
   session.set_method(options_.method);
+  mapped_[context] = stored_bytes(snapshot);
   return session;
+}
+
+std::uint64_t Engine::mapped_bytes(const std::string& context) const {
+  const auto found = mapped_.find(context);
+  return found == mapped_.end() ? 0 : found->second;
 }
 
 void Engine::start(const SharedJob& job) {
@@ -234,6 +285,7 @@ void Engine::start(const SharedJob& job) {
 
 void Engine::begin(Job& job, Session session, std::int64_t context_tokens, std::size_t read) {
   const GenerationRequest& request = job.request();
+  session.share_workspace(workspace_);
   job.start(std::move(session), context_tokens, read);
   own_.cached_tokens += static_cast<std::uint64_t>(job.usage().cached_tokens);
   if (request.context.empty() && !request.echo) job.saving = saved_.begin(request.tokens, read);
@@ -253,7 +305,7 @@ bool Engine::advance(Job& job) {
   const std::int64_t context_tokens =
       job.usage().prompt_tokens - static_cast<std::int64_t>(job.request().tokens.size());
   try {
-    const bool kept_reading = job.reading() && !job.request().echo && job.to_read() >= options_.kept_reading;
+    const bool kept_reading = job.reading() && job.to_read() >= options_.kept_reading;
     if (job.cancelled() && !kept_reading) {
       ++own_.cancelled;
       keep_session(job);
@@ -305,7 +357,7 @@ void Engine::keep_session(Job& job) {
 void Engine::keep(const std::string& context, std::span<const std::int32_t> tokens,
                   const std::function<Session()>& session) {
   try {
-    pool_.put(context, tokens, session());
+    pool_.put(context, tokens, session(), mapped_bytes(context));
   } catch (const Error&) {
   } catch (const std::bad_alloc&) {
   }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -70,6 +71,7 @@ class Engine {
   void admit();
   bool must_wait(const Job& job, std::size_t cached) const;
   bool make_room(const Job& job);
+  bool take_over(const SharedJob& job);
   void start(const SharedJob& job);
   void begin(Job& job, Session session, std::int64_t context_tokens, std::size_t read);
   Session opened(const std::string& context);
@@ -77,6 +79,7 @@ class Engine {
   void save_prompt(Job& job, bool now);
   void keep_boundary(const Job& job);
   void keep_session(Job& job);
+  std::uint64_t mapped_bytes(const std::string& context) const;
   void keep(const std::string& context, std::span<const std::int32_t> tokens, const std::function<Session()>& session);
   std::uint64_t demand(const Job& job) const;
   void fail_job(Job& job, int status, const std::string& message);
@@ -99,6 +102,9 @@ class Engine {
   // Of the engine's thread.
   std::deque<SharedJob> waiting_;
   std::vector<SharedJob> active_;
+  std::deque<SharedJob> left_;  // scored with echo for clients that have left, for when they ask again
+  std::shared_ptr<Workspace> workspace_ = std::make_shared<Workspace>();  // of all sessions, which take turns
+  std::map<std::string, std::uint64_t> mapped_;  // bytes of blocks in the files of contexts that were opened
   std::size_t next_reader_ = 0;
   SessionPool pool_;
   SavedPrompts saved_;

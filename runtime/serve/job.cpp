@@ -34,16 +34,32 @@ void Job::start(Session session, std::int64_t context_tokens, std::size_t read) 
   usage_.cached_tokens = context_tokens + static_cast<std::int64_t>(read);
 }
 
+void Job::take_over(Job& other) {
+  const std::int64_t context_tokens =
+      other.usage_.prompt_tokens - static_cast<std::int64_t>(other.request_.tokens.size());
+  start(std::move(*other.session_), context_tokens, other.read_);
+  scored_ = std::move(other.scored_);
+  logits_ = std::move(other.logits_);
+  text_of_context = std::move(other.text_of_context);
+}
+
+bool Job::scores_like(const Job& other) const {
+  return request_.echo && other.request_.echo && request_.context == other.request_.context &&
+         request_.logprobs == other.request_.logprobs && request_.max_tokens == other.request_.max_tokens &&
+         request_.tokens == other.request_.tokens;
+}
+
 void Job::read_chunk(std::size_t chunk, std::int64_t total_context) {
   const std::size_t end = std::min((read_ / chunk + 1) * chunk, to_read());
   if (request_.echo) {
     score_chunk(end);
   } else {
-    session_->append(std::span(request_.tokens).subspan(read_, end - read_));
+    // Its tail shrinks when it is kept for others, and at the end, and not after every chunk.
+    const bool more_follows = end < to_read() / chunk * chunk;
+    session_->append(std::span(request_.tokens).subspan(read_, end - read_), {}, more_follows);
   }
   read_ = end;
   listener_->reading(total_context + static_cast<std::int64_t>(read_), usage_.prompt_tokens);
-  if (request_.echo && !reading()) listener_->scored(std::exchange(scored_, {}));
 }
 
 void Job::score_chunk(std::size_t end) {
@@ -63,6 +79,7 @@ void Job::score_chunk(std::size_t end) {
 }
 
 bool Job::decode(const Method& method) {
+  if (!scored_.empty()) listener_->scored(std::exchange(scored_, {}));
   if (request_.max_tokens == 0) return finish(FinishReason::length);
   if (!prepared_) {
     session_->prepare(method);

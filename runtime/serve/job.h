@@ -36,6 +36,13 @@ class Job {
   std::size_t read() const { return read_; }
   std::size_t to_read() const;  // the last token goes through a step, but with echo
 
+  // Goes on from what another of the same prompt has scored, whose client has left; that one is then empty.
+  void take_over(Job& other);
+  // Both want the same of the same prompt, with echo.
+  bool scores_like(const Job& other) const;
+  // With echo: the prompt has been read, its client had left, and what was found has been told to nobody.
+  bool scored_for_nobody() const { return cancelled_ && !scored_.empty() && !reading(); }
+
   // Reads up to the next multiple of `chunk` tokens.
   void read_chunk(std::size_t chunk, std::int64_t total_context);
   // One step. True when the answer has ended, of which the listener has been told.

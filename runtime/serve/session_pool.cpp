@@ -20,9 +20,10 @@ const SessionPool::Entry* SessionPool::longest(const std::string& context, std::
   return best;
 }
 
-void SessionPool::put(const std::string& context, std::span<const std::int32_t> tokens, Session session) {
+void SessionPool::put(const std::string& context, std::span<const std::int32_t> tokens, Session session,
+                      std::uint64_t mapped_bytes) {
   drop(context, tokens);
-  entries_.push_back({context, {tokens.begin(), tokens.end()}, std::move(session), ++uses_});
+  entries_.push_back({context, {tokens.begin(), tokens.end()}, std::move(session), mapped_bytes, ++uses_});
 }
 
 void SessionPool::drop(const std::string& context, std::span<const std::int32_t> tokens) {
@@ -36,7 +37,9 @@ void SessionPool::drop_context(const std::string& context) {
 
 bool SessionPool::drop_one() {
   const auto worth = [&](const Entry& entry) {
-    return static_cast<double>(entry.tokens.size()) / static_cast<double>(1 + uses_ - entry.last_use);
+    const auto tokens =  // an opened context itself stands for all that it has
+        entry.tokens.empty() ? static_cast<double>(entry.session.tokens()) : static_cast<double>(entry.tokens.size());
+    return tokens / static_cast<double>(1 + uses_ - entry.last_use);
   };
   const auto least = std::min_element(entries_.begin(), entries_.end(),
                                       [&](const Entry& a, const Entry& b) { return worth(a) < worth(b); });
@@ -47,7 +50,10 @@ bool SessionPool::drop_one() {
 
 std::uint64_t SessionPool::bytes() const {
   std::uint64_t sum = 0;
-  for (const Entry& entry : entries_) sum += entry.session.cache().host_bytes() + entry.session.cache().device_bytes();
+  for (const Entry& entry : entries_) {
+    const Cache& cache = entry.session.cache();
+    sum += cache.host_bytes() - std::min(cache.host_bytes(), entry.mapped_bytes) + cache.device_bytes();
+  }
   return sum;
 }
 

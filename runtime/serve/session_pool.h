@@ -12,13 +12,15 @@ namespace hayloft::runtime::serve {
 
 // Sessions that nobody decodes now, kept so that a request which begins like one of them does not read that part again.
 // Where room is needed, the one goes first that is cheapest to read again for the time it has lain unused: a short
-// request on the side does not drive out a book. Not thread-safe.
+// request on the side does not drive out a book, nor a context that has been opened and would be mapped once more. Not
+// thread-safe.
 class SessionPool {
  public:
   struct Entry {
     std::string context;               // the saved context that the tokens follow; empty: none
     std::vector<std::int32_t> tokens;  // all that it has read behind it
     Session session;
+    std::uint64_t mapped_bytes = 0;  // of its blocks, in the file of the context, which take no memory of the arena
     std::uint64_t last_use = 0;
   };
 
@@ -27,12 +29,13 @@ class SessionPool {
   const Entry* longest(const std::string& context, std::span<const std::int32_t> tokens);
 
   // Takes a session in; one with the same tokens is replaced.
-  void put(const std::string& context, std::span<const std::int32_t> tokens, Session session);
+  void put(const std::string& context, std::span<const std::int32_t> tokens, Session session,
+           std::uint64_t mapped_bytes = 0);
   void drop(const std::string& context, std::span<const std::int32_t> tokens);
   void drop_context(const std::string& context);
 
   bool drop_one();              // the least worth keeping; false when there is none
-  std::uint64_t bytes() const;  // of all entries; blocks that they share count for each
+  std::uint64_t bytes() const;  // of all entries but for mapped ones; blocks that they share count for each
   std::size_t size() const { return entries_.size(); }
 
  private:

@@ -46,7 +46,7 @@ class AttendCommand : public Command {
     common(app, Section::output, {"--out"});
   }
 
-  void check() override { method_ = attention_.one_method("attend"); }
+  void check() override { method_ = attention_.one_method("attend", columns_); }
 
   void run() override {
     const TextOutput json(json_);

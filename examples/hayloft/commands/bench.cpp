@@ -56,7 +56,7 @@ class BenchCommand : public Command {
     add_attention_options(app, attention_, {"dense", "sparq:k=512"});
     add_text(
         app, "--columns", "FORMAT,...", [this](const std::string& text) { read_columns(text); },
-        "Formats of the key columns to measure: f16, int8, int4")
+        "Formats of the key columns to measure: f16, int8, int4, planes")
         ->default_str("f16");
     common(app, Section::model, {"--shape"});
     common(app, Section::task, {"--seconds"});

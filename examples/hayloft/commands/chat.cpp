@@ -75,7 +75,7 @@ class ChatCommand : public Command {
   void check() override {
     if (model_.empty() && saved_.empty())
       fail("a model is needed: --model MODEL, or --context CTX.hay, which knows its own");
-    method_ = attention_.one_method("chat");
+    method_ = attention_.one_method("chat", session_.cache.columns);
     session_.cache.block_tokens = machine_.block_tokens;
     audit_.check();
     runtime::Sampler sampler(sampling_);

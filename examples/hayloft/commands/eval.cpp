@@ -77,7 +77,7 @@ class EvalCommand : public Command {
   }
 
   void check() override {
-    options_.methods = attention_.methods();
+    options_.methods = attention_.methods(options_.session.cache.columns);
     options_.session.cache.block_tokens = machine_.block_tokens;
     tasks_.check();
     std::sort(ctx_sizes_.begin(), ctx_sizes_.end());

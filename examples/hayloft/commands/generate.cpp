@@ -80,7 +80,7 @@ class GenerateCommand : public Command {
     for (const char* option : {"--system", "--chat-template"}) {
       if (!chat_ && app_->get_option(option)->count() > 0) fail("{} goes with --chat", option);
     }
-    method_ = attention_.one_method("generate");
+    method_ = attention_.one_method("generate", session_.cache.columns);
     session_.cache.block_tokens = machine_.block_tokens;
     audit_.check();
     runtime::Sampler sampler(sampling_);  // names the option that is out of range

@@ -70,7 +70,7 @@ class NeedleCommand : public Command {
   }
 
   void check() override {
-    options_.methods = attention_.methods();
+    options_.methods = attention_.methods(options_.session.cache.columns);
     options_.haystack = haystack_;
     options_.session.cache.block_tokens = machine_.block_tokens;
     if (!plot_.empty()) runtime::eval::picture_format(plot_);

@@ -71,7 +71,7 @@ class PlanCommand : public Command {
 
   void check() override {
     if (model_.empty() == (shape_.layers == 0)) fail("plan needs a model: either -m DIR or --shape");
-    request_.methods = attention_.methods();
+    request_.methods = attention_.methods(request_.session.cache.columns);
     request_.session.cache.block_tokens = machine_.block_tokens;
     if (!model_.empty()) return;
     request_.config = runtime::plan::config_of_shape(shape_);

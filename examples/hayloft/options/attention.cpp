@@ -1,5 +1,6 @@
 #include "examples/hayloft/options/attention.h"
 
+#include <algorithm>
 #include <cctype>
 
 #include "examples/hayloft/options/help.h"
@@ -49,9 +50,15 @@ void add_flag(CLI::App& app, AttentionOptions& options, const runtime::MethodOpt
   (is_needed_often(option) ? common : advanced)(app, Section::attention, {flag.c_str()});
 }
 
+const runtime::MethodOptions& only(const std::vector<runtime::MethodOptions>& methods, const char* subcommand) {
+  if (methods.size() != 1) fail("--attn: {} takes one method, and {} are given", subcommand, methods.size());
+  return methods.front();
+}
+
 }  // namespace
 
 void add_attention_options(CLI::App& app, AttentionOptions& options, std::vector<std::string> default_attn) {
+  options.app = &app;
   options.attn = std::move(default_attn);
   app.add_option("--attn", options.attn,
                  fmt::format("{}; options follow as in sparq:r=8:k=256; may be repeated",
@@ -79,9 +86,19 @@ std::vector<runtime::MethodOptions> AttentionOptions::methods() const {
 }
 
 runtime::MethodOptions AttentionOptions::one_method(const char* subcommand) const {
-  const std::vector<runtime::MethodOptions> all = methods();
-  if (all.size() != 1) fail("--attn: {} takes one method, and {} are given", subcommand, all.size());
-  return all.front();
+  return only(methods(), subcommand);
+}
+
+std::vector<runtime::MethodOptions> AttentionOptions::methods(offload::ColumnFormat& columns) const {
+  std::vector<runtime::MethodOptions> all = methods();
+  if (app->count("--columns") == 0 && std::any_of(all.begin(), all.end(), runtime::needs_planes)) {
+    columns = offload::ColumnFormat::planes;
+  }
+  return all;
+}
+
+runtime::MethodOptions AttentionOptions::one_method(const char* subcommand, offload::ColumnFormat& columns) const {
+  return only(methods(columns), subcommand);
 }
 
 void add_index_option(CLI::App& app, std::vector<std::string>& indices) {

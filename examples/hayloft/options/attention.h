@@ -20,6 +20,12 @@ struct AttentionOptions {
   std::vector<runtime::MethodOptions> methods() const;
   // Throws Error when several are given to a subcommand that takes one.
   runtime::MethodOptions one_method(const char* subcommand) const;
+
+  // The same; and where --columns was not given, `columns` becomes planes if a method needs them.
+  std::vector<runtime::MethodOptions> methods(offload::ColumnFormat& columns) const;
+  runtime::MethodOptions one_method(const char* subcommand, offload::ColumnFormat& columns) const;
+
+  const CLI::App* app = nullptr;
 };
 void add_attention_options(CLI::App& app, AttentionOptions& options, std::vector<std::string> default_attn);
 

@@ -125,8 +125,8 @@ void add_weights_option(CLI::App& app, MachineOptions& options) {
 
 void add_columns_option(CLI::App& app, offload::ColumnFormat& columns) {
   add_text(
-      app, "--columns", "f16|int8|int4", [&columns](const std::string& text) { columns = column_format(text); },
-      "Format of the key columns that sparq searches")
+      app, "--columns", "f16|int8|int4|planes", [&columns](const std::string& text) { columns = column_format(text); },
+      "Format of the key columns that sparq and planes search; planes where a method needs them")
       ->default_str("f16");
   common(app, Section::memory, {"--columns"});
 }

@@ -61,12 +61,17 @@ struct TileNotes {
 };
 
 // scores[h][t] = sum_j weights[h][j] * K[t][j-th component] for t in [0, tokens) of a run, a key of an integer column
-// being level * scale, which f32 holds exactly, and one of planes what plane_key() says; up to the next multiple of 64
+// being level * scale, which f32 holds exactly; up to the next multiple of 64
 // they become -infinity if there are notes to take. One fused (or, without FMA, rounded) multiply-add per component in
 // the order of j, whatever the length and the alignment of the run: two calls that cover a token agree bit for bit.
 // Reads whole vectors of 16 tokens. Meanwhile prefetches the run of as many tokens at `next`.
 void score_run(const HeadQuery& query, const TokenRun& run, const TokenRun& next, int tokens, float* scores, int stride,
                const TileNotes* notes);
+
+// The same of columns in planes, whose scores are made as plane_weights.h says: to the bit on every processor, and
+// whatever the length and the alignment of the run.
+void score_planes(const HeadQuery& query, const TokenRun& run, const TokenRun& next, int tokens, float* scores,
+                  int stride, const TileNotes* notes);
 
 // Prefetches `tokens` tokens of every chosen column of a run.
 void prefetch_run(const HeadQuery& query, const TokenRun& run, int tokens);

@@ -14,22 +14,22 @@
 #include <cstring>
 
 #include "index/scan/vectors-inl.h"
-#include "offload/store/planes.h"
+#include "offload/store/layout.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace hayloft::index::HWY_NAMESPACE {
 using offload::ColumnFormat;
 
-// The keys of up to 64 tokens of one column that share a scale: at(t) is that of the tokens [t, t + lane_count), t a
-// multiple of lane_count. Level times scale is exact in f32 (7 significant bits and 11), so that a key is the same
-// number on every processor. Of planes the first `planes` are read.
-template <ColumnFormat format, int planes = 0>
+// The keys of up to 64 tokens of one column that share a scale, the one of `quant_group`: at(t) is that of the tokens
+// [t, t + lane_count), t a multiple of lane_count. Level times scale is exact in f32 (7 significant bits and 11), so
+// that a key is the same number on every processor.
+template <ColumnFormat format>
 class Keys;
 
 template <>
 class Keys<ColumnFormat::f16> {
  public:
-  HWY_INLINE void open(const std::byte* column, const std::byte* /* scale */, std::int64_t /* plane_bytes */) {
+  HWY_INLINE void open(const std::byte* column, const std::byte* /* scales */, int /* quant_group */) {
     column_ = reinterpret_cast<const hwy::float16_t*>(column);
   }
   HWY_INLINE Vec at(int t) const { return hn::PromoteTo(D(), hn::LoadU(hn::Rebind<hwy::float16_t, D>(), column_ + t)); }
@@ -39,18 +39,18 @@ class Keys<ColumnFormat::f16> {
 };
 
 // An f16 scale, which is neither negative nor infinite: moved to f32's exponent field it is its value times 2^-112.
-HWY_INLINE float scale_at(const std::byte* scale) {
+HWY_INLINE float scale_at(const std::byte* scales, int quant_group) {
   std::uint16_t bits;
-  std::memcpy(&bits, scale, sizeof bits);
+  std::memcpy(&bits, scales + quant_group * static_cast<int>(sizeof bits), sizeof bits);
   return std::bit_cast<float>(std::uint32_t{bits} << 13) * 0x1p112f;
 }
 
 template <>
 class Keys<ColumnFormat::int8> {
  public:
-  HWY_INLINE void open(const std::byte* column, const std::byte* scale, std::int64_t /* plane_bytes */) {
+  HWY_INLINE void open(const std::byte* column, const std::byte* scales, int quant_group) {
     column_ = reinterpret_cast<const std::int8_t*>(column);
-    scale_ = hn::Set(D(), scale_at(scale));
+    scale_ = hn::Set(D(), scale_at(scales, quant_group));
   }
   HWY_INLINE Vec at(int t) const {
     const hn::Rebind<std::int32_t, D> integers;
@@ -69,10 +69,10 @@ class Keys<ColumnFormat::int4> {
   // The 16 keys there can be fill one register, and the instruction that picks from them looks at the low four bits of
   // a lane only: eight bytes spread to 64-bit lanes need nothing but their high nibbles moved to the upper halves.
  public:
-  HWY_INLINE void open(const std::byte* column, const std::byte* scale, std::int64_t /* plane_bytes */) {
+  HWY_INLINE void open(const std::byte* column, const std::byte* scales, int quant_group) {
     HWY_ALIGN static constexpr float levels[16] = {0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1};
     column_ = column;
-    keys_ = hn::Mul(hn::Load(D(), levels), hn::Set(D(), scale_at(scale)));
+    keys_ = hn::Mul(hn::Load(D(), levels), hn::Set(D(), scale_at(scales, quant_group)));
   }
   HWY_INLINE Vec at(int t) const {
     const __m512i bytes = _mm512_cvtepu8_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(column_ + t / 2)));
@@ -87,9 +87,9 @@ class Keys<ColumnFormat::int4> {
   // A word that holds the nibbles of all lanes goes to each of them and is shifted until the lane's own nibble is on
   // top, whence it is shifted down again with its sign.
  public:
-  HWY_INLINE void open(const std::byte* column, const std::byte* scale, std::int64_t /* plane_bytes */) {
+  HWY_INLINE void open(const std::byte* column, const std::byte* scales, int quant_group) {
     column_ = column;
-    scale_ = hn::Set(D(), scale_at(scale));
+    scale_ = hn::Set(D(), scale_at(scales, quant_group));
   }
   HWY_INLINE Vec at(int t) const {
     const hn::Rebind<std::int32_t, D> integers;
@@ -106,61 +106,6 @@ class Keys<ColumnFormat::int4> {
   const std::byte* column_;
   Vec scale_;
 #endif
-};
-
-// A centre may be negative, which scale_at() does not take.
-HWY_INLINE float centre_at(const std::byte* range) {
-  std::uint16_t bits;
-  std::memcpy(&bits, range, sizeof bits);
-  const float magnitude = std::bit_cast<float>((bits & 0x7fffu) << 13) * 0x1p112f;
-  return (bits & 0x8000) != 0 ? -magnitude : magnitude;
-}
-
-// The level 2 c + 1 - 2^p of offload/store/planes.h is built plane by plane, each adding a power of two, and made a key
-// by one multiply-add, whose product is exact.
-template <int planes>
-class Keys<ColumnFormat::planes, planes> {
- public:
-  HWY_INLINE void open(const std::byte* column, const std::byte* range, std::int64_t plane_bytes) {
-    column_ = column;
-    plane_bytes_ = plane_bytes;
-    centre_ = hn::Set(D(), centre_at(range));
-    step_ = hn::Set(D(), scale_at(range + sizeof(std::uint16_t)) * offload::plane_step(planes));
-    if constexpr (planes == 1) {
-      high_ = hn::MulAdd(step_, hn::Set(D(), 1.0f), centre_);
-      centre_ = hn::MulAdd(step_, hn::Set(D(), -1.0f), centre_);
-    }
-  }
-  HWY_INLINE Vec at(int t) const {
-    const D d;
-    if constexpr (planes == 1) return hn::IfThenElse(bits(0, t), high_, centre_);
-    Vec level = hn::IfThenElse(bits(0, t), hn::Set(d, 1.0f), hn::Set(d, 1.0f - (1 << planes)));
-    for (int plane = 1; plane < planes; ++plane) {
-      const Vec more = hn::Set(d, static_cast<float>(1 << (planes - plane)));
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-      level = Vec{_mm512_mask_add_ps(level.raw, bits(plane, t).raw, level.raw, more.raw)};
-#else
-      level = hn::Add(level, hn::IfThenElseZero(bits(plane, t), more));
-#endif
-    }
-    return hn::MulAdd(level, step_, centre_);
-  }
-
- private:
-  HWY_INLINE hn::Mask<D> bits(int plane, int t) const {
-    const auto* const at = reinterpret_cast<const std::uint8_t*>(column_ + plane * plane_bytes_) + t / 8;
-    if constexpr (lane_count >= 8) return hn::LoadMaskBits(D(), at);
-    std::uint8_t own[8] = {static_cast<std::uint8_t>(*at >> (t % 8))};
-    if constexpr (lane_count == 1) return hn::MaskFromVec(hn::Set(D(), std::bit_cast<float>(0u - (own[0] & 1u))));
-    own[0] &= (1u << lane_count) - 1;
-    return hn::LoadMaskBits(D(), own);
-  }
-
-  const std::byte* column_;
-  std::int64_t plane_bytes_;
-  Vec centre_;
-  Vec step_;
-  Vec high_;
 };
 
 }  // namespace hayloft::index::HWY_NAMESPACE

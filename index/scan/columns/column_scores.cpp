@@ -76,6 +76,8 @@ TokenRun ColumnScores::run_at(std::int64_t position) const {
 
 // Tokens of one block.
 void ColumnScores::score_run_at(std::int64_t begin, int tokens, float* scores, const TileNotes* notes) {
+  if (query_.planes != nullptr)
+    return score_planes(query_, run_at(begin), run_at(begin + tokens), tokens, scores, stride(tile_), notes);
   if (transposed_ == nullptr) {
     return score_run(query_, run_at(begin), run_at(begin + tokens), tokens, scores, stride(tile_), notes);
   }

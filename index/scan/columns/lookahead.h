@@ -27,8 +27,7 @@ class Lookahead {
         step_cost_(256 * step_bytes_ / column_bytes(query.format, quant_group_tokens)),
         column_(lead * columns_per_pass) {
     // A quantisation group or two are asked for at once, by prefetch_run.
-    // Planes are too many streams of too few bytes.
-    if (tokens < 3 * quant_group_tokens || query.planes != nullptr) bytes_ = 0;
+    if (tokens < 3 * quant_group_tokens) bytes_ = 0;
     if (bytes_ > 0) start_pass();
   }
 

@@ -13,8 +13,9 @@
 namespace hayloft::runtime {
 
 // Takes tensors from the checkpoint to the device, or only counts their bytes when there is no device. Without a
-// checkpoint, too, it counts what one with matrices of `type` would hold. Not thread safe; the checkpoint's methods and
-// this one's throw Error naming tensor and file.
+// checkpoint, too, it counts what one with matrices of `type` would hold. The memory behind the matrices and pointers
+// that it returns belongs to `weights` and lasts as long as that does; this object may go first, after finish(). Not
+// thread safe; the checkpoint's methods and this one's throw Error naming tensor and file.
 class WeightUpload {
  public:
   WeightUpload(Checkpoint* checkpoint, WeightForm form, gpu::DType type, gpu::Backend* backend, Weights& weights);

@@ -67,6 +67,11 @@ class HandmadeLayer {
     return to_float(scale(head, position, component)) *
            static_cast<float>(offload::level_at(layout_.columns, column, slot));
   }
+  int code(int head, std::int64_t position, int component) const {
+    const std::byte* block = blocks_[static_cast<std::size_t>(view_.block_of(position))];
+    return offload::code_at(layout_, layout_.column(block, head, component),
+                            static_cast<int>(position % layout_.block_tokens));
+  }
   offload::PlaneRange range(int head, std::int64_t position, int component) const {
     const std::byte* block = blocks_[static_cast<std::size_t>(view_.block_of(position))];
     const int group = offload::tokens_per_scale(layout_.columns, layout_.block_tokens);

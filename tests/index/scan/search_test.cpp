@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "index/scan/columns/plane_weights.h"
 #include "tests/index/scan/search_fixture.h"
 #include "tests/support/each_target.h"
 #include "tests/support/parameter_name.h"
@@ -44,19 +45,47 @@ std::vector<Shape> shapes_in_every_format() {
 
 INSTANTIATE_TEST_SUITE_P(All, ColumnSearchShapes, ::testing::ValuesIn(shapes_in_every_format()), test::by_value);
 
+// What plane_weights.h says, by its scalar functions.
+float plane_score(const HandmadeLayer& layer, const Query& query, int h, std::int64_t t) {
+  const int rank = query.shape.rank, head = h / query.shape.group;
+  std::vector<float> terms;
+  float bound = 0, base = 0;
+  const auto each = [&](const auto& use) {
+    for (int j = 0; j < rank && query.planes_of(head, j) > 0; ++j) {
+      use(query.components[static_cast<std::size_t>(head * rank + j)], query.planes_of(head, j), j);
+    }
+  };
+  each([&](int c, int planes, int j) {
+    const float w = query.weights[static_cast<std::size_t>(h * rank + j)];
+    terms.push_back(plane_term(w, layer.range(head, t, c), planes, bound, base));
+  });
+  const PlaneScale scale = plane_scale(bound, base);
+  int sum = 0;
+  each([&](int c, int planes, int j) {
+    const int level = 2 * (layer.code(head, t, c) >> (offload::plane_count - planes)) + 1 - (1 << planes);
+    sum += plane_weight(terms[static_cast<std::size_t>(j)], scale) * level;
+  });
+  EXPECT_LT(std::abs(sum), 1 << 15);
+  return std::fma(scale.unit, static_cast<float>(sum), scale.base);
+}
+
 TEST_P(ColumnSearchShapes, ScoresAreInnerProductsOverTheChosenComponents) {
   const ColumnSearch search = query.search(shape.tokens, 1, GroupRule::softmax, SelectPer::query_head);
   const auto logits = all_logits(layer, search);
   for (int h = 0; h < query.query_heads(); ++h) {
     const int head = h / shape.group;
     for (std::int64_t t = 0; t < shape.tokens; ++t) {
+      if (shape.columns == offload::ColumnFormat::planes) {
+        ASSERT_EQ(logits[static_cast<std::size_t>(h)][static_cast<std::size_t>(t)], plane_score(layer, query, h, t))
+            << "query head " << h << ", position " << t;
+        continue;
+      }
       double exact = 0;
       double magnitude = 0;
-      for (int j = 0; j < shape.rank && query.planes_of(head, j) > 0; ++j) {
+      for (int j = 0; j < shape.rank; ++j) {
         const double product =
             static_cast<double>(query.weights[static_cast<std::size_t>(h * shape.rank + j)]) *
-            layer.column_key(head, t, query.components[static_cast<std::size_t>(head * shape.rank + j)],
-                             query.planes_of(head, j));
+            layer.column_key(head, t, query.components[static_cast<std::size_t>(head * shape.rank + j)]);
         exact += product;
         magnitude += std::abs(product);
       }
@@ -163,8 +192,6 @@ TEST_P(ColumnSearchShapes, EveryInstructionSetFindsTheSame) {
     const Found best = find(layer, search);
     const auto best_logits = all_logits(layer, search);
     for (std::int64_t targets = hwy::SupportedTargets(); targets != 0; targets &= targets - 1) {
-      // A key of planes has all 24 bits, so that processors without fused multiply-add round its products.
-      if (shape.columns == offload::ColumnFormat::planes && (targets & -targets) > HWY_AVX2) continue;
       test::choose_target(targets & -targets);
       const Found found = find(layer, search);
       const auto logits = all_logits(layer, search);
@@ -187,6 +214,8 @@ TEST_P(ColumnSearchShapes, AScoreIsOffTheExactOneByHalfAScalePerComponentAtMost)
       double exact = 0;
       double quantisation = 0;
       double magnitude = 0;
+      double reach = 0;
+      double levels = 0;
       for (int j = 0; j < shape.rank; ++j) {
         const int planes = query.planes_of(head, j);
         if (planes == 0) continue;
@@ -196,12 +225,16 @@ TEST_P(ColumnSearchShapes, AScoreIsOffTheExactOneByHalfAScalePerComponentAtMost)
         const double key = layer.column_key(head, t, c, planes);
         magnitude += std::abs(w * key);
         if (shape.columns == offload::ColumnFormat::planes) {
-          quantisation +=
-              std::abs(w) * (to_float(layer.range(head, t, c).half) * off_by[planes] + std::abs(key) * 0x1p-22);
+          // Weights are rounded to a 30720th of the sum of |w| half, at most, times a level of 15.
+          const double half = to_float(layer.range(head, t, c).half);
+          quantisation += std::abs(w) * half * off_by[planes];
+          reach += std::abs(w) * half;
+          levels += (1 << planes) - 1;
         } else if (shape.columns != offload::ColumnFormat::f16) {
           quantisation += std::abs(w) * to_float(layer.scale(head, t, c)) / 2;
         }
       }
+      quantisation += 0.5 * levels * reach / plane_units * (1 + 0x1p-7) + 0x1p-22 * (reach + magnitude);
       // What quantise.h says of a key, and r roundings of the sum.
       ASSERT_NEAR(logits[static_cast<std::size_t>(h)][static_cast<std::size_t>(t)], exact,
                   quantisation + shape.rank * 0x1p-24 * magnitude)

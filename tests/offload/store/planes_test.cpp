@@ -41,8 +41,8 @@ TEST_P(EachTarget, EveryInstructionSetWritesThePlanesThatTheScalarFunctionsDefin
     for (const int B : {16, 64, 256, 1024}) {
       for (const int tokens : {0, 1, 7, B / 2 + 3, B - 1, B}) {
         SCOPED_TRACE(fmt::format("d={} B={} tokens={}", d, B, tokens));
-        const BlockLayout layout({.layers = 1, .kv_heads = 1, .head_dim = d, .block_tokens = B,
-                                  .columns = ColumnFormat::planes});
+        const BlockLayout layout(
+            {.layers = 1, .kv_heads = 1, .head_dim = d, .block_tokens = B, .columns = ColumnFormat::planes});
         const std::vector<f16> keys = some_keys(tokens, d);
         std::vector<f16> rows(static_cast<std::size_t>(tokens * 2 * d));
         for (int t = 0; t < tokens; ++t) {
@@ -117,8 +117,10 @@ TEST(Planes, KeysThatAreAllAlikeAreExact) {
 }
 
 TEST(Planes, AStoreAddsUpTheSpreadOfItsBlocks) {
-  const StoreShape shape{.layers = 1, .kv_heads = 2, .head_dim = 8, .block_tokens = 512, .columns = ColumnFormat::planes};
-  Arena arena;
+  const StoreShape shape{
+      .layers = 1, .kv_heads = 2, .head_dim = 8, .block_tokens = 512, .columns = ColumnFormat::planes};
+  const Topology topology;
+  Arena arena(topology, ArenaOptions{std::uint64_t{1} << 26, "--host-memory", std::uint64_t{1} << 20, nullptr});
   Store store(arena, shape);
   std::vector<double> expected(16);
   for (int block = 0; block < 2; ++block) {

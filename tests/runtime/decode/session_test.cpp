@@ -87,6 +87,27 @@ TEST_F(SessionTest, TheTailGivesBackWhatOnlyAPromptNeeded) {
   }
 }
 
+TEST_F(SessionTest, InOneWorkspaceSessionsThatTakeTurnsAnswerAsEachInItsOwn) {
+  const auto tokens = random_tokens(150, model.config().vocab_size, 7);
+  const auto workspace = std::make_shared<Workspace>();
+  Session long_one(model, arena, options), short_one(model, arena, options);
+  Session long_alone(model, arena, options), short_alone(model, arena, options);
+  long_one.share_workspace(workspace);
+  short_one.share_workspace(workspace);
+  for (Session* session : {&long_one, &long_alone}) session->append(tokens);
+  for (Session* session : {&short_one, &short_alone}) session->append(std::span(tokens).first(5));
+  const std::uint64_t bytes = workspace->memory.bytes();
+  EXPECT_GT(bytes, 0u);
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ(long_one.step(i), long_alone.step(i)) << i;
+    ASSERT_EQ(short_one.step(i), short_alone.step(i)) << i;
+  }
+  EXPECT_EQ(workspace->memory.bytes(), bytes);
+  EXPECT_EQ(workspace.use_count(), 3);
+  const Session fork = long_one.fork();
+  EXPECT_EQ(workspace.use_count(), 3) << "a fork may go to another thread";
+}
+
 TEST_F(SessionTest, PrefillDoesNotDependOnTheChunkSize) {
   const auto tokens = random_tokens(90, model.config().vocab_size, 2);
   std::vector<float> reference;

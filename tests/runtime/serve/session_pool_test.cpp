@@ -62,5 +62,31 @@ TEST_F(SessionPoolTest, ShortRequestsOnTheSideDoNotDriveOutABook) {
   EXPECT_FALSE(pool_.drop_one());
 }
 
+TEST_F(SessionPoolTest, QuestionsToAnOpenedContextDoNotDriveItOut) {
+  Session context = session();
+  context.append(tokens(600, 0, 0));
+  pool_.put("book", {}, context.fork());
+  for (int question = 1; question <= 5; ++question) pool_.put("book", tokens(40, 0, question), context.fork());
+  for (int question = 1; question <= 5; ++question) EXPECT_TRUE(pool_.drop_one());
+  const SessionPool::Entry* const left = pool_.longest("book", tokens(10, 0, 9));
+  ASSERT_TRUE(left);
+  EXPECT_TRUE(left->tokens.empty());
+}
+
+TEST_F(SessionPoolTest, WhatIsMappedTakesNoMemory) {
+  SessionOptions options;
+  options.cache.block_tokens = 64;
+  options.cache.window = 16;
+  Session context(model_, arena_, options);
+  context.append(tokens(600, 0, 0));
+  const std::uint64_t blocks = context.cache().host_bytes();
+  ASSERT_GT(blocks, 0u);
+  const std::uint64_t tails = context.cache().device_bytes();
+  pool_.put("", tokens(600, 0, 0), context.fork());
+  EXPECT_EQ(pool_.bytes(), blocks + tails);
+  pool_.put("book", {}, context.fork(), blocks);
+  EXPECT_EQ(pool_.bytes(), blocks + 2 * tails);
+}
+
 }  // namespace
 }  // namespace hayloft::runtime::serve
