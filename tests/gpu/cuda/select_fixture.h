@@ -90,6 +90,7 @@ struct Scores {
       // An f32 logit of r products is off by at most (r + 4) eps / 2 times the sum of their magnitudes.
       double error = 0;
       std::vector<double> s(static_cast<std::size_t>(S));
+      const double off = planes_error(cache, head, q + h * d, tau, chosen);
       for (std::int64_t t = 0; t < S; ++t) {
         double size = 0;
         for (std::size_t j = 0; j < components.size(); ++j) {
@@ -98,7 +99,7 @@ struct Scores {
           s[static_cast<std::size_t>(t)] += product;
           size += std::fabs(product);
         }
-        error = std::max(error, (rank + 4) * eps / 2 * size);
+        error = std::max(error, (rank + 4) * eps / 2 * size + off);
       }
       const auto [least, most] = std::minmax_element(s.begin(), s.end());
       const double low = *least, high = *most;
@@ -116,6 +117,26 @@ struct Scores {
     if (rule == GroupRule::softmax && group > 1) {
       score_error = share_error * *std::max_element(score.begin(), score.end());
     }
+  }
+
+ private:
+  // index/scan/columns/plane_weights.h: weights are rounded to half a 30720th of the sum of |w| half-width, times a
+  // level of 2^p - 1 each. A half-width is at most what the keys of a component differ by.
+  static double planes_error(const RandomCache& cache, int head, const float* q, double tau,
+                             const ChosenComponents& chosen) {
+    if (cache.shape().columns != ColumnFormat::planes) return 0;
+    double reach = 0, levels = 0;
+    for (std::size_t j = 0; j < chosen.components.size(); ++j) {
+      const int i = chosen.components[j];
+      double lo = std::numeric_limits<double>::infinity(), hi = -lo;
+      for (std::int64_t t = 0; t < cache.shape().stored; ++t) {
+        lo = std::min(lo, cache.key(head, t, i));
+        hi = std::max(hi, cache.key(head, t, i));
+      }
+      reach += std::fabs(q[i]) / tau * (hi - lo + 1e-6);
+      levels += (1 << chosen.planes[j]) - 1;
+    }
+    return levels * reach / 30720;
   }
 };
 

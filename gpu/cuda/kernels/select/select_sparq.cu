@@ -13,6 +13,7 @@
 #include "gpu/cuda/kernels/select/group_scores.cuh"
 #include "gpu/cuda/kernels/select/plane_scan.cuh"
 #include "gpu/cuda/kernels/select/radix_select.h"
+#include "gpu/cuda/kernels/select/small_plane_scan.cuh"
 #include "gpu/cuda/memory/column_tiles.h"
 #include "gpu/cuda/memory/device_arena.h"
 #include "gpu/device_plan.h"
@@ -113,7 +114,10 @@ void launch_scan(const Context& context, const ColumnSource& source, const Colum
     launch(name, kernel, {grid, kScanThreads, shared}, stream, source, scan);
   };
   if constexpr (planes) {
-    launch_as("scan_planes", scan_planes<G>, plane_shared_bytes<G>(scan.rank, scan.plane_total), kPlaneTile);
+    if ((1 << source.scale_shift) < kChunkTokens) {
+      return launch_as("scan_small_planes", scan_small_planes<G>, small_plane_shared_bytes<G>(scan.rank), kChunkTokens);
+    }
+    launch_as("scan_planes", scan_planes<G>, PlaneTables<G>::bytes(scan.rank, scan.plane_total), kPlaneTile);
   } else {
     launch_as("scan_columns", scan_columns<format, G>, scan_shared_bytes<format, G>(scan.rank),
               tile_tokens(source.scale_shift));
