@@ -21,7 +21,6 @@ template <int G>
 __global__ __launch_bounds__(kScanThreads) void scan_small_planes(ColumnSource source, ColumnScan scan) {
   __shared__ Depths depths;
   __shared__ PlaneScale scales[kMostGroups * G];
-  __shared__ float scratch[kScanThreads / kWarp + 1];
   constexpr float infinity = __builtin_inff();
   unsigned* const ranges = reinterpret_cast<unsigned*>(dynamic_shared());
   float* const weights = reinterpret_cast<float*>(ranges + scan.rank * kMostGroups);
@@ -76,16 +75,23 @@ __global__ __launch_bounds__(kScanThreads) void scan_small_planes(ColumnSource s
         before += planes;
       }
     }
-    for (int h = 0; h < heads; ++h) {
+    float* const logits = scan.logits + row * scan.stride + start;
+    for (int h = 0; h < G; ++h) {
+      if (h >= heads) continue;
       const PlaneScale scale = scales[group * G + h];
-      const float s = live ? fmaf(scale.unit, static_cast<float>(sums[h]), scale.base) : -infinity;
-      scan.logits[(row + h) * scan.stride + position] = s;
-      const float max = block_max(s, scratch);
-      const float sum = block_sum(fast_exp(s - (max == -infinity ? 0.0f : max)), scratch);
-      if (threadIdx.x == 0) {
+      logits[h * scan.stride + threadIdx.x] =
+          live ? fmaf(scale.unit, static_cast<float>(sums[h]), scale.base) : -infinity;
+    }
+    __syncthreads();
+    for (int h = static_cast<int>(threadIdx.x) / kWarp; h < heads; h += kScanThreads / kWarp) {
+      const int lane = threadIdx.x % kWarp;
+      float s[kLaneTokens];
+      for (int i = 0; i < kLaneTokens; ++i) s[i] = logits[h * scan.stride + i * kWarp + lane];
+      const Part part = part_of(s);
+      if (lane == 0) {
         const std::int64_t slot = (row + h) * scan.partials.stride + start / kChunkTokens;
-        scan.partials.max[slot] = max;
-        scan.partials.sum[slot] = sum;
+        scan.partials.max[slot] = part.max;
+        scan.partials.sum[slot] = part.sum;
       }
     }
   }
