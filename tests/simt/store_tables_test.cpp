@@ -43,6 +43,8 @@ class StoreTablesTest : public ::testing::Test {
     EXPECT_EQ(read(store.blocks, view.blocks.size(), on), expected);
     EXPECT_EQ(read(store.value_sum, view.value_sum.size(), on),
               std::vector<float>(view.value_sum.begin(), view.value_sum.end()));
+    EXPECT_EQ(store.spread != nullptr, !view.spread.empty());
+    EXPECT_EQ(read(store.spread, view.spread.size(), on), std::vector<float>(view.spread.begin(), view.spread.end()));
     EXPECT_EQ(store.tokens, view.tokens);
     EXPECT_EQ(store.block_tokens(), view.layout->block_tokens);
   }
@@ -69,6 +71,18 @@ TEST_F(StoreTablesTest, ATableIsUploadedOncePerContentAndNeedsNoWaiting) {
   const DeviceStore again = tables.find(cache.view().store, stream);
   EXPECT_EQ(again.blocks, store.blocks);
   EXPECT_EQ(simt::launches(), launches);
+}
+
+TEST_F(StoreTablesTest, ColumnsInPlanesBringTheirSpread) {
+  shape.stored = 5 * 16;
+  shape.columns = offload::ColumnFormat::planes;
+  RandomCache cache(shape, pins);
+  expect_table_of(cache.view().store, tables.find(cache.view().store, stream), stream);
+  offload::LayerView other = cache.view().store;
+  std::vector<float> spread(other.spread.begin(), other.spread.end());
+  spread.back() += 1;
+  other.spread = spread;
+  expect_table_of(other, tables.find(other, stream), stream);
 }
 
 TEST_F(StoreTablesTest, ALongerStoreGetsATableOfItsOwnAndTheShorterOneKeepsIts) {

@@ -1,7 +1,9 @@
 #include "gpu/cuda/cuda_backend.h"
 #include "gpu/cuda/kernels/elementwise.cuh"
 #include "gpu/cuda/kernels/launch.h"
+#include "gpu/cuda/kernels/planes.cuh"
 #include "gpu/cuda/kernels/quantise.cuh"
+#include "gpu/cuda/kernels/warp.cuh"
 #include "gpu/cuda/memory/host_copy.h"
 #include "gpu/cuda/memory/spill_image.h"
 #include "gpu/device_plan.h"
@@ -33,10 +35,10 @@ struct BlockShape {
   int head_dim;
   int block_tokens;
   offload::ColumnFormat columns;
-  std::uint64_t head_bytes, columns_offset, column_bytes, scales_offset, scale_bytes, value_sum_offset;
+  std::uint64_t head_bytes, columns_offset, column_bytes, plane_bytes, scales_offset, scale_bytes, value_sum_offset;
 };
 
-// Grid: (tiles of 64 tokens, heads). Copies the tile's rows and writes their keys transposed, by way of
+// Grid: (tiles of 64 tokens, heads). Copies the tile's rows and writes their keys transposed, but for planes, by way of
 // shared memory, so that both sides are touched in long runs. `tail` is the first head's oldest row.
 __global__ void __launch_bounds__(kSpillThreads)
     spill_tile_kernel(const f16* tail, std::int64_t head_stride, int tokens, BlockShape shape, std::byte* image) {
@@ -54,11 +56,12 @@ __global__ void __launch_bounds__(kSpillThreads)
     const uint4 bits = load16(rows + static_cast<std::int64_t>(i) * 8);
     store16(own_rows + static_cast<std::int64_t>(i) * 8, bits);
     const int component = i % pieces * 8;
-    if (component >= d) continue;
+    if (component >= d || shape.columns == offload::ColumnFormat::planes) continue;
     const unsigned words[4] = {bits.x, bits.y, bits.z, bits.w};
     std::uint16_t* const to = keys + i / pieces * pitch + component;
     for (int j = 0; j < 8; ++j) to[j] = static_cast<std::uint16_t>(words[j / 2] >> (j % 2 * 16));
   }
+  if (shape.columns == offload::ColumnFormat::planes) return;
   for (int i = count * pitch + static_cast<int>(threadIdx.x); i < kTile * pitch; i += kSpillThreads) keys[i] = 0;
   __syncthreads();
 
@@ -87,6 +90,71 @@ __global__ void __launch_bounds__(kSpillThreads)
     if (lane == 0) {
       auto* const scales = reinterpret_cast<f16*>(head + shape.scales_offset + c * shape.scale_bytes);
       scales[blockIdx.x] = scale;
+    }
+  }
+}
+
+constexpr int kGroup = 256;           // tokens that share a range
+constexpr int kGroupComponents = 64;  // of a block
+
+// Grid: (quantisation groups, groups of 64 components, heads). The keys of a group as bit planes, a warp per component
+// and in each of its turns a token per lane, so that a vote is a word of a plane.
+__global__ void __launch_bounds__(kSpillThreads)
+    spill_planes_kernel(const f16* tail, std::int64_t head_stride, int tokens, BlockShape shape, std::byte* image) {
+  constexpr int pitch = kGroupComponents + 2;  // an odd number of words: one component of 32 tokens lies in 32 banks
+  constexpr int turns = kGroup / kWarp;
+  __shared__ std::uint16_t keys[kGroup * pitch];
+  const int first = static_cast<int>(blockIdx.x) * kGroup,
+            first_component = static_cast<int>(blockIdx.y) * kGroupComponents;
+  const int count = min(kGroup, tokens - first);
+  const int components = min(kGroupComponents, shape.head_dim - first_component);
+  const std::int64_t row = 2 * shape.head_dim;
+  const f16* const rows = tail + blockIdx.z * head_stride + first * row + first_component;
+  constexpr int pieces = kGroupComponents / 8;  // 16 bytes each
+  for (int i = static_cast<int>(threadIdx.x); i < count * pieces; i += kSpillThreads) {
+    const int component = i % pieces * 8;
+    if (component >= components) continue;
+    const uint4 bits = load16(rows + i / pieces * row + component);
+    const unsigned words[4] = {bits.x, bits.y, bits.z, bits.w};
+    std::uint16_t* const to = keys + i / pieces * pitch + component;
+    for (int j = 0; j < 8; ++j) to[j] = static_cast<std::uint16_t>(words[j / 2] >> (j % 2 * 16));
+  }
+  __syncthreads();
+
+  std::byte* const head = image + blockIdx.z * shape.head_bytes;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  for (int c = static_cast<int>(threadIdx.x) / kWarp; c < components; c += kSpillThreads / kWarp) {
+    float x[turns];
+    float lo = __builtin_inff(), hi = -__builtin_inff();
+    for (int turn = 0; turn < turns; ++turn) {
+      const int token = turn * kWarp + lane;
+      x[turn] = token < count ? widen(finite({keys[token * pitch + c]})) : 0.0f;
+      if (token < count) {
+        lo = fminf(lo, x[turn]);
+        hi = fmaxf(hi, x[turn]);
+      }
+    }
+    const KeyRange range = plane_range(warp_min(lo), warp_max(hi));
+    unsigned word = 0;  // of plane lane / 8 and turn lane % 8
+    for (int turn = 0; turn < turns; ++turn) {
+      const int code = turn * kWarp + lane < count ? plane_code(x[turn], range) : 0;
+      for (int plane = 0; plane < offload::plane_count; ++plane) {
+        const unsigned votes = ballot((code >> (offload::plane_count - 1 - plane) & 1) != 0);
+        if (lane == plane * turns + turn) word = votes;
+      }
+    }
+    const auto component = static_cast<std::uint64_t>(first_component + c);
+    std::byte* const to = head + shape.columns_offset + component * shape.column_bytes +
+                          lane / turns * shape.plane_bytes + first / 8 + lane % turns * sizeof word;
+    const int token = lane % turns * kWarp;
+    if (token + kWarp <= shape.block_tokens) {
+      *reinterpret_cast<unsigned*>(to) = word;
+    } else if (token < shape.block_tokens) {
+      *reinterpret_cast<std::uint16_t*>(to) = static_cast<std::uint16_t>(word);
+    }
+    if (lane == 0) {
+      auto* const ranges = reinterpret_cast<unsigned*>(head + shape.scales_offset + component * shape.scale_bytes);
+      ranges[blockIdx.x] = range.centre.bits | static_cast<unsigned>(range.half.bits) << 16;
     }
   }
 }
@@ -129,9 +197,9 @@ void CudaBackend::spill(const CacheView& cache, int tokens, const offload::Block
                         Stream queue) {
   const cudaStream_t stream = native(queue);
   const TailView& tail = cache.tail;
-  const BlockShape shape{layout.head_dim,      layout.block_tokens,   layout.columns,
-                         layout.head_bytes,    layout.columns_offset, layout.column_bytes,
-                         layout.scales_offset, layout.scale_bytes,    layout.value_sum_offset};
+  const BlockShape shape{layout.head_dim,       layout.block_tokens,    layout.columns,     layout.head_bytes,
+                         layout.columns_offset, layout.column_bytes,    layout.plane_bytes, layout.scales_offset,
+                         layout.scale_bytes,    layout.value_sum_offset};
   const int most = static_cast<int>(
       std::clamp<std::uint64_t>(cuda_spill_bytes / layout.head_bytes, 1, static_cast<std::uint64_t>(layout.kv_heads)));
   const auto lock = context_.spill_image.lock();
@@ -146,6 +214,11 @@ void CudaBackend::spill(const CacheView& cache, int tokens, const offload::Block
     const unsigned y = static_cast<unsigned>(heads);
     launch("spill_tile", spill_tile_kernel, {dim3(blocks_for(tokens, kTile), y), dim3(kSpillThreads)}, stream, from,
            stride, tokens, shape, image);
+    if (layout.columns == offload::ColumnFormat::planes) {
+      const dim3 grid(blocks_for(tokens, kGroup), blocks_for(layout.head_dim, kGroupComponents), y);
+      launch("spill_planes", spill_planes_kernel, {grid, dim3(kSpillThreads)}, stream, from, stride, tokens, shape,
+             image);
+    }
     launch("value_sum", value_sum_kernel, {dim3(blocks_for(layout.head_dim, kWarp), y), dim3(kSpillThreads)}, stream,
            from, stride, tokens, shape, image);
     copy_to_host(context_.pins, block + static_cast<std::uint64_t>(head) * layout.head_bytes, image, bytes, stream);

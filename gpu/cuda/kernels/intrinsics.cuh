@@ -109,6 +109,9 @@ __device__ inline void sin_cos_pi(float x, float* sine, float* cosine) {
 __device__ inline int count_bits(unsigned x) {
   return __popc(x);
 }
+__device__ inline unsigned rotate_right(unsigned x, int by) {  // by the low five bits of it
+  return __funnelshift_r(x, x, by);
+}
 __device__ inline unsigned bits_of(float x) {
   return __float_as_uint(x);
 }

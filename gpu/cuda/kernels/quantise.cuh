@@ -12,6 +12,12 @@ __device__ inline int finite_magnitude(f16 x) {
   return magnitude > 0x7c00 ? 0 : min(magnitude, 0x7bff);
 }
 
+// What is quantised in place of x: the largest finite value for infinity, +0 for NaN.
+__device__ inline f16 finite(f16 x) {
+  const bool number = (x.bits & 0x7fff) <= 0x7c00;
+  return {static_cast<std::uint16_t>(finite_magnitude(x) | (number ? x.bits & 0x8000 : 0))};
+}
+
 // The largest of the warp's values, in every lane.
 __device__ inline int warp_largest(int x) {
   for (int mask = kWarp / 2; mask > 0; mask /= 2) x = max(x, shuffle_xor(x, mask));
@@ -28,9 +34,7 @@ __device__ inline f16 scale_for(f16 m, int level) {
 
 __device__ inline int quantise(f16 x, f16 scale) {
   if (scale.bits == 0) return 0;
-  const f16 finite{
-      static_cast<std::uint16_t>(finite_magnitude(x) | ((x.bits & 0x7fff) > 0x7c00 ? 0 : x.bits & 0x8000))};
-  return static_cast<int>(rintf(widen(finite) / widen(scale)));
+  return static_cast<int>(rintf(widen(finite(x)) / widen(scale)));
 }
 
 }  // namespace hayloft::gpu::cuda

@@ -14,6 +14,10 @@ __device__ inline float warp_max(float x) {
   for (int mask = kWarp / 2; mask > 0; mask /= 2) x = fmaxf(x, shuffle_xor(x, mask));
   return x;
 }
+__device__ inline float warp_min(float x) {
+  for (int mask = kWarp / 2; mask > 0; mask /= 2) x = fminf(x, shuffle_xor(x, mask));
+  return x;
+}
 
 // scratch: shared, one float per warp of the block and one more. Contains barriers: all threads of the block call it.
 __device__ inline float block_sum(float x, float* scratch) {

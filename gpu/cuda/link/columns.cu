@@ -81,7 +81,7 @@ class ColumnStreams {
     view_.blocks = std::span(blocks_).first(blocks);
     view_.tokens = static_cast<std::int64_t>(blocks) * kBlockTokens;
   }
-  ColumnTiles make_tiles() const { return {context_, view_, components_, kRank, std::nullopt, run_.stream()}; }
+  ColumnTiles make_tiles() const { return {context_, view_, components_, {kRank, kRank}, std::nullopt, run_.stream()}; }
 
   // Whole tiles evenly over the region, as many as a layer has; some of them more than once where it is small.
   void choose_tiles() {

@@ -23,6 +23,7 @@ struct ColumnSource {
   std::uint64_t head_bytes = 0;
   std::uint64_t columns_offset = 0;
   std::uint64_t column_bytes = 0;
+  std::uint64_t plane_bytes = 0;  // of one plane; 0 but for planes, of which those that are read are gathered
   std::uint64_t scales_offset = 0;
   std::uint64_t scale_bytes = 0;
   int scale_shift = 6;  // log2 of tokens per scale

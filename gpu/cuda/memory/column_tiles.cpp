@@ -70,47 +70,52 @@ std::uint64_t share(std::uint64_t whole, std::int64_t tokens, std::int64_t block
   return whole * static_cast<std::uint64_t>(tokens) / static_cast<std::uint64_t>(block_tokens);
 }
 
+// Of one run in a block.
+std::uint64_t run_bytes(const offload::BlockLayout& layout) {
+  return layout.plane_bytes > 0 ? layout.plane_bytes : layout.column_bytes;
+}
+
 // Of all chosen columns, levels and scales.
-std::uint64_t bytes_of(const offload::BlockLayout& layout, int rank, std::int64_t tokens) {
-  return static_cast<std::uint64_t>(rank) * (share(layout.column_bytes, tokens, layout.block_tokens) +
-                                             share(layout.scale_bytes, tokens, layout.block_tokens));
+std::uint64_t bytes_of(const offload::BlockLayout& layout, const ColumnCount& count, std::int64_t tokens) {
+  return static_cast<std::uint64_t>(count.runs) * share(run_bytes(layout), tokens, layout.block_tokens) +
+         static_cast<std::uint64_t>(count.columns) * share(layout.scale_bytes, tokens, layout.block_tokens);
 }
 
 // Tokens that a tile has room for.
-std::int64_t tile_tokens(const offload::LayerView& view, int rank, std::uint64_t tile_bytes) {
+std::int64_t tile_tokens(const offload::LayerView& view, const ColumnCount& count, std::uint64_t tile_bytes) {
   std::int64_t tokens = kChunkTokens;
-  while (tokens < view.tokens && bytes_of(*view.layout, rank, 2 * tokens) <= tile_bytes) tokens *= 2;
+  while (tokens < view.tokens && bytes_of(*view.layout, count, 2 * tokens) <= tile_bytes) tokens *= 2;
   return tokens;
 }
 
 }  // namespace
 
-std::uint64_t bytes_per_copy(const HostPins& pins, const offload::LayerView& view, int rank) {
-  const std::int64_t tile = tile_tokens(view, rank, kColumnTileBytes);
+std::uint64_t bytes_per_copy(const HostPins& pins, const offload::LayerView& view, const ColumnCount& count) {
+  const std::int64_t tile = tile_tokens(view, count, kColumnTileBytes);
   std::size_t stretches = 0;
   for (std::int64_t begin = 0; begin < view.tokens; begin += tile) {
     stretches += stretches_of(pins, parts_of(view, begin, std::min(begin + tile, view.tokens))).size();
   }
-  const std::uint64_t copies_each = view.layout->scale_bytes > 0 ? 2 : 1;
-  return bytes_of(*view.layout, 1, view.tokens) / std::max<std::uint64_t>(1, stretches * copies_each);
+  const auto copies = static_cast<std::uint64_t>(count.runs + (view.layout->scale_bytes > 0 ? count.columns : 0));
+  return bytes_of(*view.layout, count, view.tokens) / std::max<std::uint64_t>(1, stretches * copies);
 }
 
 ColumnTiles::ColumnTiles(const DeviceContext& context, const offload::LayerView& view,
-                         std::span<const std::int32_t> components, int rank, std::optional<HostGather> gather,
-                         cudaStream_t stream)
-    : context_(context), view_(view), components_(components), rank_(rank), gather_(gather), stream_(stream) {
+                         std::span<const std::int32_t> chosen, const ColumnCount& count,
+                         std::optional<HostGather> gather, cudaStream_t stream)
+    : context_(context), view_(view), chosen_(chosen), count_(count), gather_(gather), stream_(stream) {
   const offload::BlockLayout& layout = *view.layout;
   if (gather) ring_ = gather->ring.lock();
   const std::uint64_t most = gather ? std::min(kColumnTileBytes, gather->ring.piece_bytes()) : kColumnTileBytes;
-  tokens_ = tile_tokens(view, rank, most);
-  if (gather && bytes_of(layout, rank, tokens_) > most) {
+  tokens_ = tile_tokens(view, count, most);
+  if (gather && bytes_of(layout, count, tokens_) > most) {
     throw std::logic_error("ColumnTiles: a piece of the staging ring does not hold one chunk of the chosen columns");
   }
-  column_bytes_ = share(layout.column_bytes, tokens_, layout.block_tokens);
+  run_bytes_ = share(run_bytes(layout), tokens_, layout.block_tokens);
   scale_bytes_ = share(layout.scale_bytes, tokens_, layout.block_tokens);
   scale_shift_ =
       std::countr_zero(static_cast<unsigned>(offload::tokens_per_scale(layout.columns, layout.block_tokens)));
-  tile_bytes_ = (bytes_of(layout, rank, tokens_) + 255) / 256 * 256;
+  tile_bytes_ = (bytes_of(layout, count, tokens_) + 255) / 256 * 256;
   tiles_.emplace(context, 2 * static_cast<std::int64_t>(tile_bytes_), stream);
 }
 
@@ -139,70 +144,86 @@ ColumnSource ColumnTiles::ready() {
   source.first = begin_;
   source.block_shift = std::countr_zero(static_cast<std::uint64_t>(tokens_));
   source.gathered = true;
-  source.column_bytes = column_bytes_;
-  source.scales_offset = static_cast<std::uint64_t>(rank_) * column_bytes_;
+  source.column_bytes = run_bytes_;
+  source.plane_bytes = run_bytes_;
+  source.scales_offset = static_cast<std::uint64_t>(count_.runs) * run_bytes_;
   source.scale_bytes = scale_bytes_;
   source.scale_shift = scale_shift_;
   next_ = 1 - next_;
   return source;
 }
 
+std::vector<ColumnTiles::Piece> ColumnTiles::pieces_of(int head) const {
+  const offload::BlockLayout& layout = *view_.layout;
+  const auto columns = static_cast<std::size_t>(count_.columns);
+  const std::span components = chosen_.subspan(static_cast<std::size_t>(head) * columns, columns);
+  const std::size_t all = static_cast<std::size_t>(layout.kv_heads) * columns;
+  const std::uint64_t own = static_cast<std::uint64_t>(head) * layout.head_bytes;
+  const bool planes = layout.columns == offload::ColumnFormat::planes;
+  const auto runs_of = [&](std::size_t j) {
+    if (chosen_.size() > all) return chosen_[all + static_cast<std::size_t>(head) * columns + j];
+    return planes ? offload::plane_count : 1;
+  };
+  std::vector<Piece> pieces;
+  for (std::size_t j = 0; j < columns; ++j) {
+    const std::uint64_t column =
+        own + layout.columns_offset + static_cast<unsigned>(components[j]) * layout.column_bytes;
+    for (int run = 0; run < runs_of(j); ++run) {
+      pieces.push_back(
+          {column + static_cast<unsigned>(run) * layout.plane_bytes, pieces.size() * run_bytes_, run_bytes(layout)});
+    }
+  }
+  const std::uint64_t scales = static_cast<std::uint64_t>(count_.runs) * run_bytes_;
+  for (std::size_t j = 0; j < columns && layout.scale_bytes > 0; ++j) {
+    if (runs_of(j) == 0) continue;
+    pieces.push_back({own + layout.scales_offset + static_cast<unsigned>(components[j]) * layout.scale_bytes,
+                      scales + j * scale_bytes_, layout.scale_bytes});
+  }
+  return pieces;
+}
+
 void ColumnTiles::copy(const ColumnRange& range, std::byte* tile) const {
   const offload::BlockLayout& layout = *view_.layout;
   const std::vector<BlockPart> parts = parts_of(view_, range.begin, range.end);
   const std::vector<Stretch> stretches = stretches_of(context_.pins, parts);
-  // One column's runs, `bytes` of them in each part, from `offset` in the block on.
-  const auto copy_runs = [&](std::uint64_t offset, std::uint64_t column, std::byte* to) {
+  for (const Piece& piece : pieces_of(range.head)) {
     for (const Stretch& stretch : stretches) {
       const BlockPart& part = parts[stretch.first];
-      const std::uint64_t bytes = share(column, part.tokens, layout.block_tokens);
+      const std::uint64_t bytes = share(piece.block_bytes, part.tokens, layout.block_tokens);
       const std::uint64_t pitch = stretch.parts > 1 ? static_cast<std::uint64_t>(stretch.pitch) : bytes;
-      copy_rows_to_device(context_.pins, to + share(column, part.offset, layout.block_tokens), bytes,
-                          part.block + offset + share(column, part.slot, layout.block_tokens), pitch, bytes,
-                          stretch.parts, context_.copies);
+      copy_rows_to_device(context_.pins,
+                          tile + piece.target + share(piece.block_bytes, part.offset, layout.block_tokens), bytes,
+                          part.block + piece.source + share(piece.block_bytes, part.slot, layout.block_tokens), pitch,
+                          bytes, stretch.parts, context_.copies);
     }
-  };
-  const std::uint64_t head = static_cast<std::uint64_t>(range.head) * layout.head_bytes;
-  for (int j = 0; j < rank_; ++j) {
-    const auto component = static_cast<std::uint64_t>(components_[static_cast<std::size_t>(range.head * rank_ + j)]);
-    const auto column = static_cast<std::uint64_t>(j);
-    copy_runs(head + layout.columns_offset + component * layout.column_bytes, layout.column_bytes,
-              tile + column * column_bytes_);
-    if (layout.scale_bytes == 0) continue;
-    copy_runs(head + layout.scales_offset + component * layout.scale_bytes, layout.scale_bytes,
-              tile + static_cast<std::uint64_t>(rank_) * column_bytes_ + column * scale_bytes_);
   }
 }
 
 void ColumnTiles::gather(const ColumnRange& range, std::byte* tile) {
   const offload::BlockLayout& layout = *view_.layout;
   const std::vector<BlockPart> parts = parts_of(view_, range.begin, range.end);
-  std::byte* piece = gather_->ring.acquire();
-  std::byte* scales = piece + static_cast<std::uint64_t>(rank_) * column_bytes_;
+  const std::vector<Piece> pieces = pieces_of(range.head);
+  std::byte* const staged = gather_->ring.acquire();
   const auto runs = static_cast<std::int64_t>(parts.size());
-  const auto copy_run = [&](const BlockPart& part, const std::byte* column, std::uint64_t whole, std::byte* to) {
-    std::memcpy(to + share(whole, part.offset, layout.block_tokens),
-                column + share(whole, part.slot, layout.block_tokens), share(whole, part.tokens, layout.block_tokens));
-  };
-  gather_->threads.parallel_for(rank_ * runs, 8, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const auto j = static_cast<std::uint64_t>(i / runs);
-      const BlockPart& part = parts[static_cast<std::size_t>(i % runs)];
-      const int component = components_[static_cast<std::size_t>(range.head * rank_) + j];
-      copy_run(part, layout.column(part.block, range.head, component), layout.column_bytes, piece + j * column_bytes_);
-      if (layout.scale_bytes == 0) continue;
-      copy_run(part, reinterpret_cast<const std::byte*>(layout.scales(part.block, range.head, component)),
-               layout.scale_bytes, scales + j * scale_bytes_);
-    }
-  });
-  const auto send = [&](std::byte* to, const std::byte* from, std::uint64_t whole, std::uint64_t pitch) {
+  gather_->threads.parallel_for(
+      static_cast<std::int64_t>(pieces.size()) * runs, 8, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) {
+          const Piece& piece = pieces[static_cast<std::size_t>(i / runs)];
+          const BlockPart& part = parts[static_cast<std::size_t>(i % runs)];
+          std::memcpy(staged + piece.target + share(piece.block_bytes, part.offset, layout.block_tokens),
+                      part.block + piece.source + share(piece.block_bytes, part.slot, layout.block_tokens),
+                      share(piece.block_bytes, part.tokens, layout.block_tokens));
+        }
+      });
+  // `count` pieces, so far apart in the tile, from the offset on.
+  const auto send = [&](std::uint64_t offset, std::uint64_t whole, std::uint64_t pitch, int count) {
     const std::uint64_t width = share(whole, parts.back().offset + parts.back().tokens, layout.block_tokens);
     if (width == 0) return;
-    HAYLOFT_CUDA(cudaMemcpy2DAsync(to, pitch, from, pitch, width, static_cast<std::size_t>(rank_),
+    HAYLOFT_CUDA(cudaMemcpy2DAsync(tile + offset, pitch, staged + offset, pitch, width, static_cast<std::size_t>(count),
                                    cudaMemcpyHostToDevice, context_.copies));
   };
-  send(tile, piece, layout.column_bytes, column_bytes_);
-  send(tile + (scales - piece), scales, layout.scale_bytes, scale_bytes_);
+  send(0, run_bytes(layout), run_bytes_, count_.runs);
+  send(static_cast<std::uint64_t>(count_.runs) * run_bytes_, layout.scale_bytes, scale_bytes_, count_.columns);
   gather_->ring.release(context_.copies);
 }
 

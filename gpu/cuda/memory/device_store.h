@@ -16,6 +16,7 @@ namespace hayloft::gpu::cuda {
 struct DeviceStore {
   const std::byte* const* blocks = nullptr;  // [blocks] device-visible addresses; null where the device reaches none
   const float* value_sum = nullptr;          // f32 [Hkv][d], sum of V over all tokens
+  const float* spread = nullptr;             // f32 [Hkv][d], LayerView's; null but for columns in planes
   std::int64_t tokens = 0;
   int kv_heads = 0;
   int head_dim = 0;
@@ -24,10 +25,11 @@ struct DeviceStore {
   std::uint64_t head_bytes = 0;
   std::uint64_t columns_offset = 0;
   std::uint64_t column_bytes = 0;
+  std::uint64_t plane_bytes = 0;
   std::uint64_t scales_offset = 0;
   std::uint64_t scale_bytes = 0;
 
-  __device__ std::int64_t block_tokens() const { return std::int64_t{1} << block_shift; }
+  __host__ __device__ std::int64_t block_tokens() const { return std::int64_t{1} << block_shift; }
   __device__ const std::byte* head(std::int64_t block, int kv_head) const {
     return blocks[block] + static_cast<std::uint64_t>(kv_head) * head_bytes;
   }

@@ -33,7 +33,7 @@ StoreTables::~StoreTables() {
 
 std::uint64_t StoreTables::release(Table& table) noexcept {
   if (!table.memory) return 0;
-  const std::uint64_t bytes = table.blocks.size() * sizeof(std::byte*) + table.value_sum.size() * sizeof(float);
+  const std::uint64_t bytes = table.bytes();
   context_.arena.free(table.memory, bytes, table.stream);
   table.memory = nullptr;
   return bytes;
@@ -73,7 +73,8 @@ StoreTables::Table& StoreTables::look_up(const offload::LayerView& view) {
   const auto found = std::find_if(first, last, [&](const auto& entry) {
     const Table& table = *entry.second;
     return std::equal(table.blocks.begin(), table.blocks.end(), view.blocks.begin(), view.blocks.end()) &&
-           std::equal(table.value_sum.begin(), table.value_sum.end(), view.value_sum.begin(), view.value_sum.end());
+           std::equal(table.value_sum.begin(), table.value_sum.end(), view.value_sum.begin(), view.value_sum.end()) &&
+           std::equal(table.spread.begin(), table.spread.end(), view.spread.begin(), view.spread.end());
   });
   if (found != last) {
     tables_.splice(tables_.begin(), tables_, found->second);
@@ -89,6 +90,7 @@ StoreTables::Table& StoreTables::look_up(const offload::LayerView& view) {
     tables_.emplace_front();
     tables_.front().blocks.assign(view.blocks.begin(), view.blocks.end());
     tables_.front().value_sum.assign(view.value_sum.begin(), view.value_sum.end());
+    tables_.front().spread.assign(view.spread.begin(), view.spread.end());
     by_last_block_.emplace(view.blocks.back(), tables_.begin());
   }
   locate(tables_.front(), view);
@@ -108,13 +110,18 @@ bool StoreTables::pinned(const offload::LayerView& view) {
 
 void StoreTables::upload(Table& table, cudaStream_t stream) {
   if (!table.memory) {
-    const std::uint64_t addresses = table.blocks.size() * sizeof(std::byte*);
-    const std::uint64_t sums = table.value_sum.size() * sizeof(float);
-    table.memory = context_.arena.allocate(addresses + sums, stream);
+    table.memory = context_.arena.allocate(table.bytes(), stream);
     table.stream = stream;
+    auto* to = static_cast<std::byte*>(table.memory);
+    const auto next = [&](const auto& values) {
+      const std::uint64_t bytes = values.size() * sizeof(values[0]);
+      cuda::upload(to, values.data(), bytes, stream);
+      to += bytes;
+    };
     try {
-      cuda::upload(table.memory, table.on_device.data(), addresses, stream);
-      cuda::upload(static_cast<std::byte*>(table.memory) + addresses, table.value_sum.data(), sums, stream);
+      next(table.on_device);
+      next(table.value_sum);
+      next(table.spread);
     } catch (...) {  // or half of it would be taken for all
       release(table);
       throw;
@@ -137,6 +144,7 @@ DeviceStore StoreTables::find(const offload::LayerView& view, cudaStream_t strea
   store.head_bytes = layout.head_bytes;
   store.columns_offset = layout.columns_offset;
   store.column_bytes = layout.column_bytes;
+  store.plane_bytes = layout.plane_bytes;
   store.scales_offset = layout.scales_offset;
   store.scale_bytes = layout.scale_bytes;
   if (view.blocks.empty()) return store;
@@ -148,6 +156,7 @@ DeviceStore StoreTables::find(const offload::LayerView& view, cudaStream_t strea
   upload(table, stream);
   store.blocks = static_cast<const std::byte* const*>(table.memory);
   store.value_sum = reinterpret_cast<const float*>(store.blocks + table.blocks.size());
+  if (!table.spread.empty()) store.spread = store.value_sum + table.value_sum.size();
   return store;
 }
 

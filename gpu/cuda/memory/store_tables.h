@@ -23,10 +23,10 @@ struct BlockRun {
   bool in_place = false;
 };
 
-// The tables of block addresses and the value sums that kernels read, in device memory, kept from call to call: a layer
-// changes once per block of tokens only. A table is found by what the view says, not by where it lies, so copies of a
-// store share it; and it never changes, so another session's view of the same blocks cannot disturb kernels that are
-// yet to be queued. Thread-safe.
+// The tables of block addresses, the value sums and the spreads that kernels read, in device memory, kept from call to
+// call: a layer changes once per block of tokens only. A table is found by what the view says, not by where it lies, so
+// copies of a store share it; and it never changes, so another session's view of the same blocks cannot disturb kernels
+// that are yet to be queued. Thread-safe.
 class StoreTables {
  public:
   explicit StoreTables(const DeviceContext& context) : context_(context) {}
@@ -54,11 +54,16 @@ class StoreTables {
   struct Table {
     std::vector<const std::byte*> blocks;  // on the host
     std::vector<float> value_sum;
+    std::vector<float> spread;
     std::uint64_t generation = UINT64_MAX;    // HostPins', when the next one was found out
     std::vector<const std::byte*> on_device;  // of the blocks; null for one that is not pinned
     std::vector<BlockRun> runs;
-    void* memory = nullptr;         // the addresses, then the value sums; null until a kernel wants it
+    void* memory = nullptr;         // the addresses, value sums and spread; null until a kernel wants it
     cudaStream_t stream = nullptr;  // that used it last
+
+    std::uint64_t bytes() const {
+      return blocks.size() * sizeof(std::byte*) + (value_sum.size() + spread.size()) * sizeof(float);
+    }
   };
   // What a thread found last, until it ends.
   struct Found {

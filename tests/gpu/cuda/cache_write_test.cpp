@@ -115,7 +115,11 @@ INSTANTIATE_TEST_SUITE_P(Shapes, SpillTest,
                                            Spilled{80, 64, ColumnFormat::int4}, Spilled{96, 16, ColumnFormat::int8},
                                            Spilled{96, 64, ColumnFormat::int4}, Spilled{256, 64, ColumnFormat::int8},
                                            Spilled{64, 128, ColumnFormat::int4}, Spilled{8, 32, ColumnFormat::int4},
-                                           Spilled{128, 256, ColumnFormat::int4}),
+                                           Spilled{128, 256, ColumnFormat::int4},
+                                           Spilled{128, 16, ColumnFormat::planes}, Spilled{8, 32, ColumnFormat::planes},
+                                           Spilled{80, 64, ColumnFormat::planes},
+                                           Spilled{96, 256, ColumnFormat::planes},
+                                           Spilled{256, 1024, ColumnFormat::planes}),
                          test::by_value);
 
 }  // namespace

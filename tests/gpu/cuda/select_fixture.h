@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "tests/gpu/cuda/backends.h"
@@ -17,7 +18,8 @@ using index::GroupRule;
 using offload::ColumnFormat;
 
 inline constexpr double eps = std::numeric_limits<float>::epsilon();
-inline constexpr ColumnFormat all_formats[] = {ColumnFormat::f16, ColumnFormat::int8, ColumnFormat::int4};
+inline constexpr ColumnFormat all_formats[] = {ColumnFormat::f16, ColumnFormat::int8, ColumnFormat::int4,
+                                               ColumnFormat::planes};
 
 struct SelectCase {
   CacheShape cache;
@@ -28,6 +30,43 @@ struct SelectCase {
   GroupRule rule = GroupRule::softmax;
   SharedCache::Host host = SharedCache::Host::pinned;
   index::Temperature temperature = index::Temperature::coverage;
+  int bits = 0;  // in place of the rank
+  index::ComponentOrder order = index::ComponentOrder::q;
+
+  gpu::SparqSelect args() const {
+    gpu::SparqSelect args;
+    args.rank = rank;
+    args.bits = bits;
+    args.order = order;
+    args.k = k;
+    args.limit = limit < 0 ? cache.stored : limit;
+    args.rule = rule;
+    args.temperature = temperature;
+    return args;
+  }
+};
+
+// The components of a KV head that are read, and how many planes of each. q f32 [group][d], spread f32 [d].
+struct ChosenComponents {
+  std::vector<int> components;
+  std::vector<std::uint8_t> planes;
+
+  ChosenComponents(const float* q, int group, int head_dim, const float* spread, const gpu::SparqSelect& args) {
+    const int most = args.components(head_dim);
+    planes.assign(static_cast<std::size_t>(most), offload::plane_count);
+    if (args.bits == 0 && args.order == index::ComponentOrder::q) spread = nullptr;
+    if (args.bits > 0) {
+      components.resize(planes.size());
+      index::plane_components(q, group, head_dim, spread, args.bits, components.data(), planes.data());
+      while (planes.back() == 0) planes.pop_back();
+      components.resize(planes.size());
+    } else if (spread != nullptr) {
+      components.resize(planes.size());
+      index::sparq_components(q, group, head_dim, spread, most, components.data());
+    } else {
+      components = sparq_oracle_components(q, group, head_dim, most);
+    }
+  }
 };
 
 // SparQ's scores of one KV head (arXiv 2312.04985, appendix B), in double.
@@ -37,26 +76,30 @@ struct Scores {
   double score_error = 0;                  // of an f32 evaluation of `score`
   double share_error = 0;                  // relative, of a sum of shares
 
-  Scores(const RandomCache& cache, int head, const float* q, int group, int rank, GroupRule rule,
-         index::Temperature temperature) {
+  Scores(const RandomCache& cache, int head, const float* q, int group, const ChosenComponents& chosen,
+         const gpu::SparqSelect& args) {
     const int d = cache.shape().head_dim;
     const std::int64_t S = cache.tokens();
-    const std::vector<int> components = sparq_oracle_components(q, group, d, rank);
+    const std::vector<int>& components = chosen.components;
+    const auto rank = static_cast<int>(components.size());
+    const GroupRule rule = args.rule;
 
     score.assign(static_cast<std::size_t>(S), 0.0);
     for (int h = 0; h < group; ++h) {
-      const double tau = sparq_oracle_temperature(q + h * d, d, components, temperature);
+      const double tau = sparq_oracle_temperature(q + h * d, d, components, args.temperature);
       // An f32 logit of r products is off by at most (r + 4) eps / 2 times the sum of their magnitudes.
       double error = 0;
       std::vector<double> s(static_cast<std::size_t>(S));
+      const double off = planes_error(cache, head, q + h * d, tau, chosen);
       for (std::int64_t t = 0; t < S; ++t) {
         double size = 0;
-        for (const int i : components) {
-          const double product = q[h * d + i] * cache.searched_key(head, t, i) / tau;
+        for (std::size_t j = 0; j < components.size(); ++j) {
+          const int i = components[j];
+          const double product = q[h * d + i] * cache.searched_key(head, t, i, chosen.planes[j]) / tau;
           s[static_cast<std::size_t>(t)] += product;
           size += std::fabs(product);
         }
-        error = std::max(error, (rank + 4) * eps / 2 * size);
+        error = std::max(error, (rank + 4) * eps / 2 * size + off);
       }
       const auto [least, most] = std::minmax_element(s.begin(), s.end());
       const double low = *least, high = *most;
@@ -74,6 +117,26 @@ struct Scores {
     if (rule == GroupRule::softmax && group > 1) {
       score_error = share_error * *std::max_element(score.begin(), score.end());
     }
+  }
+
+ private:
+  // index/scan/columns/plane_weights.h: weights are rounded to half a 30720th of the sum of |w| half-width, times a
+  // level of 2^p - 1 each. A half-width is at most what the keys of a component differ by.
+  static double planes_error(const RandomCache& cache, int head, const float* q, double tau,
+                             const ChosenComponents& chosen) {
+    if (cache.shape().columns != ColumnFormat::planes) return 0;
+    double reach = 0, levels = 0;
+    for (std::size_t j = 0; j < chosen.components.size(); ++j) {
+      const int i = chosen.components[j];
+      double lo = std::numeric_limits<double>::infinity(), hi = -lo;
+      for (std::int64_t t = 0; t < cache.shape().stored; ++t) {
+        lo = std::min(lo, cache.key(head, t, i));
+        hi = std::max(hi, cache.key(head, t, i));
+      }
+      reach += std::fabs(q[i]) / tau * (hi - lo + 1e-6);
+      levels += (1 << chosen.planes[j]) - 1;
+    }
+    return levels * reach / 30720;
   }
 };
 
@@ -104,20 +167,19 @@ class CudaSelect : public CudaTest {
     SCOPED_TRACE(::testing::Message() << "d=" << c.cache.head_dim << " g=" << c.group << " r=" << c.rank << " k=" << c.k
                                       << " limit=" << c.limit << " B=" << c.cache.block_tokens
                                       << " stored=" << c.cache.stored << " tail=" << c.cache.tail
-                                      << " columns=" << offload::name(c.cache.columns) << " seed=" << c.cache.seed);
+                                      << " columns=" << offload::name(c.cache.columns) << " seed=" << c.cache.seed
+                                      << " bits=" << c.bits);
     SharedCache cache(device, c.cache, c.host);
     const std::vector<float> q = random_query(c.group * c.cache.kv_heads, c.cache.head_dim, c.cache.seed + 100);
-    gpu::SparqSelect args;
-    args.rank = c.rank;
-    args.k = c.k;
-    args.limit = c.limit < 0 ? c.cache.stored : c.limit;
-    args.rule = c.rule;
-    args.temperature = c.temperature;
+    const gpu::SparqSelect args = c.args();
     const Selection actual = select(device, cache.on_cuda(), q, args);
     const Selection expected = select(*cpu, cache.on_cpu(), q, args);
     for (int head = 0; head < c.cache.kv_heads; ++head) {
-      const Scores scores(cache.values(), head, q.data() + head * c.group * c.cache.head_dim, c.group, c.rank, c.rule,
-                          c.temperature);
+      const float* const own = q.data() + head * c.group * c.cache.head_dim;
+      const std::span<const float> spread = cache.on_cpu().store.spread;
+      const ChosenComponents chosen(own, c.group, c.cache.head_dim,
+                                    spread.empty() ? nullptr : spread.data() + head * c.cache.head_dim, args);
+      const Scores scores(cache.values(), head, own, c.group, chosen, args);
       const auto first = actual.positions.begin() + static_cast<std::ptrdiff_t>(head) * c.k;
       const std::vector<std::int32_t> list(first, first + c.k);
       expect_top(scores, args.limit, list);

@@ -3,6 +3,8 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <optional>
+#include <string>
 
 #include "offload/error.h"
 #include "tests/gpu/cuda/backends.h"
@@ -10,7 +12,8 @@
 // kernel_costs OPERATION TOKENS FORMAT: runs what one layer of a Llama-3-8B asks of the CUDA backend, once, so that the
 // interpreter of PTX can count it (HAYLOFT_PTX_COSTS, tests/simt/ptx/launch.h). scripts/kernel-costs calls it.
 //
-//   select     SparQ's selection behind TOKENS tokens of the store and the newest 256, r = 16, k = 1024
+//   select     SparQ's selection behind TOKENS tokens of the store and the newest 256, r = 16, k = 1024; of planes as
+//              many bits as behind the format's name (planes32)
 //   rows       attention to 1024 selected rows of TOKENS, and to the newest 256
 //   dense      attention to all rows
 //   token      the rest of a step: norms, rotation, matrix products, the cache, the largest logits; TOKENS is not used
@@ -31,15 +34,21 @@ constexpr int selected = 1024;
 
 class Layer {
  public:
-  Layer(std::int64_t tokens, offload::ColumnFormat format) : tokens_(tokens), format_(format) {}
+  Layer(std::int64_t tokens, offload::ColumnFormat format, int bits) : tokens_(tokens), format_(format), bits_(bits) {}
 
   void select() {
     SharedCache cache(*cuda_, shape(tokens_, newest));
     const gpu::Buffer q = query();
     const gpu::Buffer positions = cuda_->allocate(sizeof(std::int32_t) * kv_heads * selected, cuda_->stream());
     const gpu::Buffer alpha = cuda_->allocate(sizeof(float) * query_heads, cuda_->stream());
-    cuda_->select_sparq(cache.on_cuda(), q.as<float>(), query_heads, {.rank = rank, .k = selected, .limit = tokens_},
-                        positions.as<std::int32_t>(), alpha.as<float>(), cuda_->stream());
+    gpu::SparqSelect args;
+    args.rank = rank;
+    args.bits = bits_;
+    if (bits_ > 0) args.order = index::ComponentOrder::qk;
+    args.k = selected;
+    args.limit = tokens_;
+    cuda_->select_sparq(cache.on_cuda(), q.as<float>(), query_heads, args, positions.as<std::int32_t>(),
+                        alpha.as<float>(), cuda_->stream());
     finish();
   }
 
@@ -163,6 +172,7 @@ class Layer {
 
   std::int64_t tokens_;
   offload::ColumnFormat format_;
+  int bits_;
   std::unique_ptr<gpu::Backend> cuda_ = make_cuda();
   std::vector<gpu::Buffer> kept_;
 };
@@ -173,14 +183,15 @@ int run(int count, char** arguments) {
                                                             {"dense", &Layer::dense},
                                                             {"token", &Layer::token},
                                                             {"prefill", &Layer::prefill}};
-  const std::map<std::string, offload::ColumnFormat> formats{{"f16", offload::ColumnFormat::f16},
-                                                             {"int8", offload::ColumnFormat::int8},
-                                                             {"int4", offload::ColumnFormat::int4}};
-  if (count != 4 || operations.count(arguments[1]) == 0 || formats.count(arguments[3]) == 0) {
-    std::fputs("usage: kernel_costs select|rows|dense|token|prefill TOKENS f16|int8|int4\n", stderr);
+  const std::string form = count == 4 ? arguments[3] : "";
+  const std::string name = form.substr(0, form.find_last_not_of("0123456789") + 1);
+  const bool planes = name == "planes";
+  const std::optional<offload::ColumnFormat> format = offload::column_format(planes ? name : form);
+  if (!format || operations.count(arguments[1]) == 0) {
+    std::fputs("usage: kernel_costs select|rows|dense|token|prefill TOKENS f16|int8|int4|planes[BITS]\n", stderr);
     return 2;
   }
-  Layer layer(std::strtoll(arguments[2], nullptr, 10), formats.at(arguments[3]));
+  Layer layer(std::strtoll(arguments[2], nullptr, 10), *format, planes ? std::atoi(form.c_str() + name.size()) : 0);
   (layer.*operations.at(arguments[1]))();
   return 0;
 }

@@ -30,8 +30,10 @@ static_assert(kLaneTokens == 8);
 // What is scored, and where the results go. Heads are those of one batch: blockIdx.y = 0 is KV head `first_head`.
 struct ColumnScan {
   const std::int32_t* components = nullptr;  // [Hkv][r]
+  const std::int32_t* planes = nullptr;      // [Hkv][r] of columns in planes, more before fewer; null: all of each
   const float* weights = nullptr;            // [Hq][r]
   int rank = 0;
+  int plane_total = 0;  // of a KV head, all components together
   int group = 0;
   int first_head = 0;       // of the batch's arrays below
   int head = 0;             // KV head of blockIdx.y = 0
@@ -171,6 +173,37 @@ __device__ inline Part part_of(const float (&s)[kLaneTokens]) {
   return {max, warp_sum(sum)};
 }
 
+// Each head's softmax over the warp's tokens, of the chunk that is `chunk`th in the rows of partials from `row` on.
+// Lane h writes that of head h.
+template <int G>
+__device__ inline void write_parts(const float (&s)[G][kLaneTokens], int heads, std::int64_t row, std::int64_t chunk,
+                                   const PartialSoftmax& partials) {
+  const int lane = threadIdx.x % kWarp;
+  Part own{};
+  for (int h = 0; h < G; ++h) {
+    const Part part = part_of(s[h]);
+    if (lane == h) own = part;
+  }
+  if (lane < heads) {
+    const std::int64_t slot = (row + lane) * partials.stride + chunk;
+    partials.max[slot] = own.max;
+    partials.sum[slot] = own.sum;
+  }
+}
+
+// Those of G query heads of the KV head from the group's `first` on, f32 [padded][G]: zero past the rank and past the
+// group.
+template <int G>
+__device__ inline void load_weights(const ColumnScan& scan, int head, int first, int padded, float* weights) {
+  for (int j = threadIdx.x; j < padded; j += kScanThreads) {
+    for (int h = 0; h < G; ++h) {
+      const std::int64_t query_head = static_cast<std::int64_t>(head) * scan.group + first + h;
+      const bool chosen = j < scan.rank && first + h < scan.group;
+      weights[j * G + h] = chosen ? scan.weights[query_head * scan.rank + j] : 0.0f;
+    }
+  }
+}
+
 // Grid: tiles (as many blocks as are useful, each takes every gridDim.x-th), KV heads, and pieces of G query heads of
 // the group. G is the group size rounded up to a power of two; heads beyond the group have zero weights.
 template <offload::ColumnFormat format, int G>
@@ -187,13 +220,9 @@ __global__ __launch_bounds__(kScanThreads, G > 4 ? 1 : 2) void scan_columns(Colu
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
 
   const std::int32_t* components = scan.components + static_cast<std::int64_t>(head) * scan.rank;
-  for (int j = threadIdx.x; j < padded; j += kScanThreads) {
-    const bool chosen = j < scan.rank;
-    if (chosen) offsets[j] = static_cast<unsigned>((source.gathered ? j : components[j]) * source.column_bytes);
-    for (int h = 0; h < G; ++h) {
-      const std::int64_t query_head = static_cast<std::int64_t>(head) * scan.group + first + h;
-      weights[j * G + h] = chosen && h < heads ? scan.weights[query_head * scan.rank + j] : 0.0f;
-    }
+  load_weights<G>(scan, head, first, padded, weights);
+  for (int j = threadIdx.x; j < scan.rank; j += kScanThreads) {
+    offsets[j] = static_cast<unsigned>((source.gathered ? j : components[j]) * source.column_bytes);
   }
   __syncthreads();
 
@@ -229,16 +258,7 @@ __global__ __launch_bounds__(kScanThreads, G > 4 ? 1 : 2) void scan_columns(Colu
           }
         }
       }
-      Part own{};
-      for (int h = 0; h < G; ++h) {
-        const Part part = part_of(s[h]);
-        if (lane == h) own = part;
-      }
-      if (lane < heads) {
-        const std::int64_t slot = (row + lane) * scan.partials.stride + (start + chunk) / kChunkTokens;
-        scan.partials.max[slot] = own.max;
-        scan.partials.sum[slot] = own.sum;
-      }
+      write_parts<G>(s, heads, row, (start + chunk) / kChunkTokens, scan.partials);
     }
   }
 }

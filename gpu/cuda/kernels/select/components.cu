@@ -22,24 +22,19 @@ __device__ inline float temperature_of(index::Temperature temperature, int head_
   return chosen > 0 ? static_cast<float>(sqrt(head_dim * chosen / all)) : 1.0f;
 }
 
-// One block per KV head.
-__global__ __launch_bounds__(kComponentThreads) void choose_components_kernel(const float* q, int group, int head_dim,
-                                                                              int rank, index::Temperature temperature,
-                                                                              std::int32_t* components,
-                                                                              float* weights) {
-  __shared__ unsigned magnitude[kComponentThreads];
-  __shared__ int chosen[kComponentThreads];
-  __shared__ unsigned taken_of_warp[kComponentThreads / kWarp];
-  const int head = blockIdx.x, i = threadIdx.x;
-  const int lane = i % kWarp, warp = i / kWarp;
-  q += static_cast<std::int64_t>(head) * group * head_dim;
-  weights += static_cast<std::int64_t>(head) * group * rank;
+// The bits of numbers that are not negative have their order, and a total one if there is NaN.
+__device__ inline unsigned magnitude_of(float x) {
+  return bits_of(x) & 0x7fffffff;
+}
 
-  if (i < head_dim) {
-    float sum = 0;
-    for (int h = 0; h < group; ++h) sum += fabsf(q[h * head_dim + i]);
-    magnitude[i] = bits_of(sum);  // of a number that is not negative: their order, and a total one if it is NaN
-  }
+// Whole components: the `rank` whose `matters` is largest, into chosen, ascending. Contains barriers; thread i has that
+// of component i.
+__device__ inline void choose_whole(float matters, int head_dim, int rank, int* chosen) {
+  __shared__ unsigned magnitude[kComponentThreads];
+  __shared__ unsigned taken_of_warp[kComponentThreads / kWarp];
+  const int i = threadIdx.x;
+  const int lane = i % kWarp, warp = i / kWarp;
+  if (i < head_dim) magnitude[i] = magnitude_of(matters);
   __syncthreads();
   bool taken = false;
   if (i < head_dim) {
@@ -56,19 +51,85 @@ __global__ __launch_bounds__(kComponentThreads) void choose_components_kernel(co
     int slot = count_bits(votes & ((1u << lane) - 1));
     for (int w = 0; w < warp; ++w) slot += count_bits(taken_of_warp[w]);
     chosen[slot] = i;
-    components[head * rank + slot] = i;
   }
   __syncthreads();
+}
+
+// The `bits` planes that are worth most: components into chosen and how many planes of each into planes, [rank], more
+// before fewer. Of how many any are read. Contains barriers; thread i has what component i matters by.
+__device__ inline int choose_planes(float matters, int head_dim, int rank, int bits, int* chosen, int* planes) {
+  __shared__ uint4 worth[kComponentThreads];
+  __shared__ int read[kComponentThreads];
+  const int i = threadIdx.x;
+  const unsigned own[] = {magnitude_of(matters), magnitude_of(matters * 0.5f), magnitude_of(matters * 0.25f),
+                          magnitude_of(matters * 0.125f)};
+  static_assert(sizeof own == offload::plane_count * sizeof(unsigned));
+  if (i < head_dim) worth[i] = {own[0], own[1], own[2], own[3]};
+  __syncthreads();
+  if (i < head_dim) {
+    int before[offload::plane_count] = {0, 1, 2, 3};  // a component's own planes are worth less and less
+    for (int c = 0; c < head_dim; ++c) {
+      if (c == i) continue;
+      const uint4 other = worth[c];
+      const unsigned first = c < i ? 1 : 0;  // at a tie
+      for (int p = 0; p < offload::plane_count; ++p) {
+        before[p] += (other.x + first > own[p] ? 1 : 0) + (other.y + first > own[p] ? 1 : 0) +
+                     (other.z + first > own[p] ? 1 : 0) + (other.w + first > own[p] ? 1 : 0);
+      }
+    }
+    int count = 0;
+    for (int p = 0; p < offload::plane_count; ++p) count += before[p] < bits ? 1 : 0;
+    read[i] = count;
+  }
+  __syncthreads();
+  int used = 0, slot = 0;
+  const int count = i < head_dim ? read[i] : 0;
+  for (int c = 0; c < head_dim; ++c) {
+    used += read[c] > 0 ? 1 : 0;
+    slot += read[c] > count || (read[c] == count && c < i) ? 1 : 0;
+  }
+  if (i < head_dim && slot < rank) {
+    chosen[slot] = i;
+    planes[slot] = count;
+  }
+  __syncthreads();
+  return used;
+}
+
+// One block per KV head.
+__global__ __launch_bounds__(kComponentThreads) void choose_components_kernel(const float* q, int group, int head_dim,
+                                                                              ComponentChoice choice,
+                                                                              std::int32_t* components,
+                                                                              std::int32_t* planes, float* weights) {
+  __shared__ int chosen[kComponentThreads];
+  const int head = blockIdx.x, i = threadIdx.x;
+  const int lane = i % kWarp, warp = i / kWarp;
+  const int rank = choice.rank;
+  q += static_cast<std::int64_t>(head) * group * head_dim;
+  weights += static_cast<std::int64_t>(head) * group * rank;
+
+  float matters = 0;
+  if (i < head_dim) {
+    for (int h = 0; h < group; ++h) matters += fabsf(q[h * head_dim + i]);
+    if (choice.spread) matters *= choice.spread[head * head_dim + i];
+  }
+  int used = rank;
+  if (choice.bits > 0) {
+    used = choose_planes(matters, head_dim, rank, choice.bits, chosen, planes + head * rank);
+  } else {
+    choose_whole(matters, head_dim, rank, chosen);
+  }
+  if (i < rank) components[head * rank + i] = chosen[i];
 
   for (int h = warp; h < group; h += kComponentThreads / kWarp) {
     const float* query = q + h * head_dim;
     double all = 0, part = 0;
     for (int c = lane; c < head_dim; c += kWarp) all += fabsf(query[c]);
-    for (int j = lane; j < rank; j += kWarp) part += fabsf(query[chosen[j]]);
+    for (int j = lane; j < used; j += kWarp) part += fabsf(query[chosen[j]]);
     all = warp_sum_double(all);
     part = warp_sum_double(part);
-    const float tau = temperature_of(temperature, head_dim, rank, part, all);
-    for (int j = lane; j < rank; j += kWarp) weights[h * rank + j] = query[chosen[j]] / tau;
+    const float tau = temperature_of(choice.temperature, head_dim, used, part, all);
+    for (int j = lane; j < rank; j += kWarp) weights[h * rank + j] = j < used ? query[chosen[j]] / tau : 0.0f;
   }
 }
 
@@ -100,10 +161,10 @@ __global__ __launch_bounds__(kTailThreads) void sum_tail_kernel(TailView tail, i
 
 }  // namespace
 
-void choose_components(const float* q, int kv_heads, int group, int head_dim, int rank, index::Temperature temperature,
-                       std::int32_t* components, float* weights, cudaStream_t stream) {
+void choose_components(const float* q, int kv_heads, int group, int head_dim, const ComponentChoice& choice,
+                       std::int32_t* components, std::int32_t* planes, float* weights, cudaStream_t stream) {
   launch("choose_components", choose_components_kernel, {static_cast<unsigned>(kv_heads), kComponentThreads}, stream, q,
-         group, head_dim, rank, temperature, components, weights);
+         group, head_dim, choice, components, planes, weights);
 }
 
 void sum_tail(const TailView& tail, int head_dim, const std::int32_t* components, const float* weights, int rank,

@@ -9,11 +9,19 @@
 // which weights, and the tail's part of the softmax. index/scan/sparq_query.h has the same for the host.
 namespace hayloft::gpu::cuda {
 
-// For q f32 [Hq][d]: components out i32 [Hkv][r], ascending, those with the largest sum over the group of |q|, added up
-// in the order of the query heads, ties to the smaller index; weights out f32 [Hq][r], q / tau at the components, tau
-// as Temperature says, 1 where that is zero. With r = d those are all components and q / sqrt(d), whatever it says.
-void choose_components(const float* q, int kv_heads, int group, int head_dim, int rank, index::Temperature temperature,
-                       std::int32_t* components, float* weights, cudaStream_t stream);
+struct ComponentChoice {
+  int rank = 0;                   // r; of planes as many components as they may need, index::plane_rank()
+  int bits = 0;                   // planes of a KV head; 0: whole components
+  const float* spread = nullptr;  // f32 [Hkv][d], on the device; null: components are ordered by q alone
+  index::Temperature temperature = index::Temperature::coverage;
+};
+
+// For q f32 [Hq][d]: components out i32 [Hkv][r], as index::sparq_components() orders them, or where there are bits
+// index::plane_components(), to the bit, and then planes out i32 [Hkv][r]; weights out f32 [Hq][r], q / tau at the
+// components, 0 at those of which no plane is read; tau as Temperature says for the others, 1 where that is zero. With
+// r = d whole components those are all and q / sqrt(d), whatever it says.
+void choose_components(const float* q, int kv_heads, int group, int head_dim, const ComponentChoice& choice,
+                       std::int32_t* components, std::int32_t* planes, float* weights, cudaStream_t stream);
 
 // A softmax in parts: for each query head and chunk of kChunkTokens tokens the largest logit
 // and the sum of exp(s - that), f32 [.][stride].

@@ -11,11 +11,13 @@
 #include "gpu/cuda/kernels/select/column_scan.cuh"
 #include "gpu/cuda/kernels/select/components.h"
 #include "gpu/cuda/kernels/select/group_scores.cuh"
+#include "gpu/cuda/kernels/select/plane_scan.cuh"
 #include "gpu/cuda/kernels/select/radix_select.h"
+#include "gpu/cuda/kernels/select/small_plane_scan.cuh"
 #include "gpu/cuda/memory/column_tiles.h"
 #include "gpu/cuda/memory/device_arena.h"
 #include "gpu/device_plan.h"
-#include "offload/error.h"
+#include "index/scan/sparq_query.h"
 
 // SparQ's step 1 and its selection. Device memory that it reads and writes, beside the r columns that come over the
 // link: the scan writes Hq f32 per position while it waits for the link; then one pass reads those and writes Hkv keys,
@@ -37,10 +39,21 @@ constexpr std::uint64_t kBatchesPerBudget = 64;
 constexpr std::int64_t kInPlacePerCopied = 1;
 
 // How the chosen columns of a pinned store come: as asked for, unless copies of them would be too short.
-Link link_over(const Context& context, const offload::LayerView& store, int rank) {
+Link link_over(const Context& context, const offload::LayerView& store, const ColumnCount& count) {
   const Link asked = context.link.of(store.layout->columns);
   if (asked == Link::sm || context.least_copy_bytes == 0) return asked;
-  return bytes_per_copy(context.pins, store, rank) < context.least_copy_bytes ? Link::sm : asked;
+  return bytes_per_copy(context.pins, store, count) < context.least_copy_bytes ? Link::sm : asked;
+}
+
+bool needs_planes(const SparqSelect& args) {
+  return args.bits > 0 || args.order == index::ComponentOrder::qk;
+}
+
+ColumnCount column_count(const offload::BlockLayout& layout, const SparqSelect& args) {
+  const int columns = args.components(layout.head_dim);
+  if (layout.columns != offload::ColumnFormat::planes) return {columns, columns};
+  const int all = offload::plane_count * layout.head_dim;
+  return {columns, args.bits > 0 ? std::min(args.bits, all) : offload::plane_count * columns};
 }
 
 // Positions [begin, end), whole chunks but for the store's last one, whose columns kernels may read in place, or not.
@@ -79,9 +92,11 @@ ColumnSource in_place(const DeviceStore& store) {
   source.head_bytes = store.head_bytes;
   source.columns_offset = store.columns_offset;
   source.column_bytes = store.column_bytes;
+  source.plane_bytes = store.plane_bytes;
   source.scales_offset = store.scales_offset;
   source.scale_bytes = store.scale_bytes;
-  source.scale_shift = std::min(store.block_shift, 6);
+  source.scale_shift = std::countr_zero(
+      static_cast<unsigned>(offload::tokens_per_scale(store.columns, static_cast<int>(store.block_tokens()))));
   return source;
 }
 
@@ -89,15 +104,24 @@ template <offload::ColumnFormat format, int G>
 void launch_scan(const Context& context, const ColumnSource& source, const ColumnScan& scan, int heads,
                  cudaStream_t stream) {
   constexpr int blocks_per_multiprocessor = 4;
-  const auto kernel = scan_columns<format, G>;
-  const unsigned shared = scan_shared_bytes<format, G>(scan.rank);
-  if (shared > 48 * 1024) allow_shared("scan_columns", kernel, shared);
-  const std::int64_t tile = tile_tokens(source.scale_shift);
-  const std::int64_t tiles = (scan.end - scan.begin + tile - 1) / tile;
-  const std::int64_t useful = std::max(1, blocks_per_multiprocessor * context.multiprocessors / heads);
-  const dim3 grid(static_cast<unsigned>(std::min(tiles, useful)), static_cast<unsigned>(heads),
-                  blocks_for(scan.group, G));
-  launch("scan_columns", kernel, {grid, kScanThreads, shared}, stream, source, scan);
+  constexpr bool planes = format == offload::ColumnFormat::planes;
+  const auto launch_as = [&](const char* name, auto kernel, unsigned shared, std::int64_t tile) {
+    if (shared > 48 * 1024) allow_shared(name, kernel, shared);
+    const std::int64_t tiles = (scan.end - scan.begin + tile - 1) / tile;
+    const std::int64_t useful = std::max(1, blocks_per_multiprocessor * context.multiprocessors / heads);
+    const dim3 grid(static_cast<unsigned>(std::min(tiles, useful)), static_cast<unsigned>(heads),
+                    blocks_for(scan.group, G));
+    launch(name, kernel, {grid, kScanThreads, shared}, stream, source, scan);
+  };
+  if constexpr (planes) {
+    if ((1 << source.scale_shift) < kChunkTokens) {
+      return launch_as("scan_small_planes", scan_small_planes<G>, small_plane_shared_bytes<G>(scan.rank), kChunkTokens);
+    }
+    launch_as("scan_planes", scan_planes<G>, PlaneTables<G>::bytes(scan.rank, scan.plane_total), kPlaneTile);
+  } else {
+    launch_as("scan_columns", scan_columns<format, G>, scan_shared_bytes<format, G>(scan.rank),
+              tile_tokens(source.scale_shift));
+  }
 }
 
 template <offload::ColumnFormat format>
@@ -122,11 +146,12 @@ class SparqSelector {
         args_(args),
         stream_(stream),
         group_(query_heads / cache.kv_heads),
+        count_(column_count(*cache.store.layout, args)),
         store_chunks_(chunks_of(cache.store.tokens)),
         tail_chunks_(chunks_of(cache.tail.tokens)),
         heads_at_once_(heads_that_fit()),
-        components_(context, std::int64_t{cache.kv_heads} * args.rank, stream),
-        weights_(context, std::int64_t{query_heads} * args.rank, stream),
+        chosen_(context, chosen_count(), stream),
+        weights_(context, std::int64_t{query_heads} * count_.columns, stream),
         logits_(context, heads_at_once_ * group_ * stride(), stream),
         partials_(context, 2 * heads_at_once_ * group_ * partial_stride(), stream),
         softmax_(context, heads_at_once_ * group_, stream),
@@ -134,12 +159,13 @@ class SparqSelector {
         key_chunk_max_(context, heads_at_once_ * partial_stride(), stream),
         passes_(context, heads_at_once_, partial_stride(), stream) {
     const Stage stage(context.stages, "components", stream);
-    choose_components(q, cache.kv_heads, group_, cache.head_dim, args.rank, args.temperature, components_, weights_,
-                      stream);
-    scan_.components = components_;
+    scan_.components = chosen_;
+    if (args.bits > 0) scan_.planes = chosen_ + cache.kv_heads * count_.columns;
     scan_.weights = weights_;
-    scan_.rank = args.rank;
+    scan_.rank = count_.columns;
+    scan_.plane_total = count_.runs;
     scan_.group = group_;
+    choose(q);
     scan_.logits = logits_;
     scan_.stride = stride();
     scan_.partials = {partials_, partials_ + heads_at_once_ * group_ * partial_stride(), partial_stride()};
@@ -147,14 +173,14 @@ class SparqSelector {
     const auto direct = [](const Stretch& stretch) { return stretch.in_place; };
     const bool staged = !std::all_of(stretches_.begin(), stretches_.end(), direct);
     if (std::any_of(stretches_.begin(), stretches_.end(), direct)) {
-      link_ = link_over(context, cache.store, args.rank);
+      link_ = link_over(context, cache.store, count_);
       if (link_ != Link::copy) store_ = context.tables.find(cache.store, stream);
     }
     if (link_ != Link::sm || staged) {
-      host_components_ = fetch(components_.data(), std::int64_t{cache.kv_heads} * args.rank, stream);
+      host_chosen_ = fetch(chosen_.data(), chosen_count(), stream);
       std::optional<HostGather> gather;
       if (staged) gather.emplace(HostGather{context.staging, context.threads});
-      tiles_.emplace(context, cache.store, host_components_, args.rank, gather, stream);
+      tiles_.emplace(context, cache.store, host_chosen_, count_, gather, stream);
     }
   }
 
@@ -173,6 +199,21 @@ class SparqSelector {
  private:
   std::int64_t stride() const { return store_chunks_ * kChunkTokens; }
   std::int64_t partial_stride() const { return store_chunks_ + tail_chunks_; }
+
+  // Components, and how many planes of each where they are not read whole.
+  std::int64_t chosen_count() const {
+    return std::int64_t{cache_.kv_heads} * count_.columns * (args_.bits > 0 ? 2 : 1);
+  }
+
+  void choose(const float* q) {
+    ComponentChoice choice;
+    choice.rank = count_.columns;
+    choice.bits = args_.bits;
+    choice.temperature = args_.temperature;
+    if (needs_planes(args_)) choice.spread = context_.tables.find(cache_.store, stream_).spread;
+    choose_components(q, cache_.kv_heads, group_, cache_.head_dim, choice, chosen_,
+                      args_.bits > 0 ? chosen_ + cache_.kv_heads * count_.columns : nullptr, weights_, stream_);
+  }
 
   int heads_that_fit() const {
     const std::uint64_t each = static_cast<std::uint64_t>(stride()) * sizeof(float) * static_cast<unsigned>(group_ + 1);
@@ -195,7 +236,7 @@ class SparqSelector {
     }
     const Stage stage(context_.stages, "tail scores", stream_);
     const PartialSoftmax& partials = scan_.partials;
-    sum_tail(cache_.tail, cache_.head_dim, components_, weights_, args_.rank, group_, first, heads,
+    sum_tail(cache_.tail, cache_.head_dim, chosen_, weights_, count_.columns, group_, first, heads,
              {partials.max + store_chunks_, partials.sum + store_chunks_, partials.stride}, stream_);
   }
 
@@ -214,7 +255,7 @@ class SparqSelector {
       case ColumnFormat::int4:
         return launch_as(std::integral_constant<ColumnFormat, ColumnFormat::int4>());
       case ColumnFormat::planes:
-        throw Error("cuda: columns in planes are not searched yet");
+        return launch_as(std::integral_constant<ColumnFormat, ColumnFormat::planes>());
     }
   }
 
@@ -273,12 +314,13 @@ class SparqSelector {
   const SparqSelect& args_;
   cudaStream_t stream_;
   int group_;
+  ColumnCount count_;
   std::int64_t store_chunks_;
   std::int64_t tail_chunks_;
   int heads_at_once_;
 
-  Scratch<std::int32_t> components_;  // [Hkv][r]
-  Scratch<float> weights_;            // [Hq][r]
+  Scratch<std::int32_t> chosen_;  // components [Hkv][r], then planes likewise
+  Scratch<float> weights_;        // [Hq][r]
   // For the heads of one batch:
   Scratch<float> logits_;            // [heads g][stride]
   Scratch<float> partials_;          // [2][heads g][partial_stride]: largest, sum
@@ -291,7 +333,7 @@ class SparqSelector {
   std::vector<Stretch> stretches_;  // of the store
   Link link_ = Link::sm;            // how those come that could be read in place
   DeviceStore store_;               // where columns are read in place
-  std::vector<std::int32_t> host_components_;
+  std::vector<std::int32_t> host_chosen_;
   std::optional<ColumnTiles> tiles_;
 };
 
@@ -300,12 +342,14 @@ class SparqSelector {
 void CudaBackend::select_sparq(const CacheView& cache, const float* q, int query_heads, const SparqSelect& args,
                                std::int32_t* positions, float* alpha, Stream queue) {
   const cudaStream_t stream = native(queue);
+  if (needs_planes(args)) index::require_planes(cache.store.layout->columns);
   if (cache.store.tokens == 0) {  // nothing to select from
     launch("attend_all", attend_all, {blocks_for(query_heads, kSelectThreads), kSelectThreads}, stream, query_heads,
            alpha);
     return;
   }
-  index::require_valid(cache.store, {query_heads, args.rank, nullptr, nullptr, args.limit, args.k, args.rule});
+  const int rank = args.components(cache.head_dim);
+  index::require_valid(cache.store, {query_heads, rank, nullptr, nullptr, args.limit, args.k, args.rule});
   SparqSelector(context_, cache, q, query_heads, args, stream).run(positions, alpha);
 }
 

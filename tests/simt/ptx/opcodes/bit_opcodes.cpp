@@ -38,6 +38,14 @@ T right(T a, u32 by) {
   return by >= width ? T{0} : static_cast<T>(a >> by);
 }
 
+// Bits [by, by + 32) of high:low, and bits [32 - by, 64 - by).
+u32 funnel_right(u32 low, u32 high, u32 by) {
+  return static_cast<u32>((u64{high} << 32 | low) >> (by & 31));
+}
+u32 funnel_left(u32 low, u32 high, u32 by) {
+  return static_cast<u32>((u64{high} << 32 | low) << (by & 31) >> 32);
+}
+
 // Each of the four low nibbles of `selector` chooses a byte of b:a for the result, or copies of that byte's sign.
 u32 permute(u32 a, u32 b, u32 selector) {
   const u64 both = u64{b} << 32 | a;
@@ -73,6 +81,10 @@ void add_bit_opcodes(std::vector<Opcode>& to) {
   to.push_back(lane_opcode<u64(u64, u32)>("shr.u64", [](u64 a, u32 by) { return right(a, by); }));
   to.push_back(lane_opcode<s32(s32, u32)>("shr.s32", [](s32 a, u32 by) { return right(a, by); }));
   to.push_back(lane_opcode<s64(s64, u32)>("shr.s64", [](s64 a, u32 by) { return right(a, by); }));
+  to.push_back(
+      lane_opcode<u32(u32, u32, u32)>("shf.r.wrap.b32", [](u32 a, u32 b, u32 by) { return funnel_right(a, b, by); }));
+  to.push_back(
+      lane_opcode<u32(u32, u32, u32)>("shf.l.wrap.b32", [](u32 a, u32 b, u32 by) { return funnel_left(a, b, by); }));
   to.push_back(lane_opcode<u32(u32)>("popc.b32", [](u32 a) { return static_cast<u32>(std::popcount(a)); }));
   to.push_back(lane_opcode<u32(u32, u32, u32)>("prmt.b32", [](u32 a, u32 b, u32 c) { return permute(a, b, c); }));
   to.push_back(lane_opcode<u32(u32, u32, u32, u32)>(

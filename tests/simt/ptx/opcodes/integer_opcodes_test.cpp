@@ -152,12 +152,17 @@ TEST(PtxIntegerOpcodes, BitsAreCountedInsertedAndPermuted) {
           {"bfi.b32", {all32, 7, 0, 0}, {7}},
           {"bfi.b32", {0x12345678, all32, 0, 32}, {0x12345678}},
           {"bfi.b32", {all32, 0, 0x104, 0x104}, {0xf0}},  // only the low 8 bits of both count
+          {"shf.r.wrap.b32", {0x03020100, 0x07060504, 8}, {0x04030201}},
+          {"shf.r.wrap.b32", {0x03020100, 0x07060504, 0}, {0x03020100}},
+          {"shf.r.wrap.b32", {0x80000001, 0x80000001, 33}, {0xc0000000}},  // only the low 5 bits count
+          {"shf.l.wrap.b32", {0x03020100, 0x07060504, 8}, {0x06050403}},
+          {"shf.l.wrap.b32", {0x03020100, 0x07060504, 32}, {0x07060504}},
           {"prmt.b32", {0x03020100, 0x07060504, 0x7531}, {0x07050301}},
           {"prmt.b32", {0x03020100, 0x07060504, 0x3210}, {0x03020100}},
           {"prmt.b32", {0x00008000, 0x00000000, 0x0009}, {0x000000ff}},  // the sign of byte 1, then bytes 0
           {"prmt.b32", {0x00007f00, 0x00000000, 0x9999}, {0}},
       },
-      {"popc", "bfi", "prmt"});
+      {"popc", "bfi", "prmt", "shf"});
 }
 
 }  // namespace

@@ -119,6 +119,9 @@ inline void sin_cos_pi(float x, float* sine, float* cosine) {
 inline int count_bits(unsigned x) {
   return std::popcount(x);
 }
+inline unsigned rotate_right(unsigned x, int by) {
+  return std::rotr(x, by % 32);
+}
 inline unsigned bits_of(float x) {
   return std::bit_cast<unsigned>(x);
 }
