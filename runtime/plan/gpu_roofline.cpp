@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <iterator>
 
 #include "offload/error.h"
 
@@ -36,6 +37,23 @@ constexpr Cost scan(offload::ColumnFormat format) {
     default:
       return {"column scan", 1489, 4384, 8192};
   }
+}
+// Planes of a KV head, all components together; 0: all four of r components.
+struct PlaneCost {
+  int bits;
+  Cost scan;        // of 256 tokens of a KV head
+  Cost components;  // choose_components, of a layer
+};
+constexpr PlaneCost plane_costs[] = {
+    {0, {"column scan", 1466, 5280, 2112}, {"components", 58423, 39424, 0, counted_kv_heads}},
+    {16, {"column scan", 1036, 4463, 552}, {"components", 384643, 42464, 0, counted_kv_heads}},
+    {32, {"column scan", 1559, 4837, 1122}, {"components", 383195, 49248, 0, counted_kv_heads}},
+    {64, {"column scan", 2615, 5576, 2260}, {"components", 380837, 62720, 0, counted_kv_heads}},
+};
+const PlaneCost* plane_cost(int bits) {
+  const auto* const found =
+      std::find_if(std::begin(plane_costs), std::end(plane_costs), [&](const PlaneCost& c) { return c.bits == bits; });
+  return found == std::end(plane_costs) ? nullptr : found;
 }
 // Likewise; the last four as if no chunk could be passed over by its largest score.
 constexpr Cost selection[] = {
@@ -102,11 +120,13 @@ class Roofline {
   std::vector<Sum> stages_;
 };
 
+// With columns in planes what is counted is all planes of r components, and some numbers of planes.
 bool counted(const DecodeStep& step) {
   const ModelConfig& config = *step.config;
   const bool sparq = step.method.name == "sparq" && step.method.rank == counted_rank &&
                      selects_per(step.method) == index::SelectPer::kv_head;
-  return (sparq || step.method.name == "dense") && config.kv_heads == counted_kv_heads &&
+  const bool planes = step.method.name == "planes" && plane_cost(step.method.bits) != nullptr;
+  return (sparq || planes || step.method.name == "dense") && config.kv_heads == counted_kv_heads &&
          config.group_size() == counted_group && config.head_dim == counted_head_dim;
 }
 
@@ -134,10 +154,13 @@ std::vector<PredictedStage> predict_stages(const DecodeStep& step, const GpuCard
   if (!counted(step)) return {};
   const double layers = step.config->global_layers();
   Roofline roofline(card);
-  if (step.method.name == "sparq") {
+  if (step.method.name != "dense") {
+    const int bits = step.method.name == "planes" ? step.method.bits : 0;
+    const PlaneCost* const planes =
+        bits > 0 || step.columns == offload::ColumnFormat::planes ? plane_cost(bits) : nullptr;
     const double chunks = static_cast<double>(step.stored) / chunk_tokens * counted_kv_heads * layers;
-    roofline.add(each_layer[0], layers);
-    roofline.add(scan(step.columns), chunks);
+    roofline.add(bits > 0 ? planes->components : each_layer[0], layers);
+    roofline.add(planes != nullptr ? planes->scan : scan(step.columns), chunks);
     for (const Cost& cost : {each_layer[1], each_layer[2]}) roofline.add(cost, layers);
     for (const Cost& cost : selection) roofline.add(cost, chunks);
     roofline.add(each_layer[3], layers);

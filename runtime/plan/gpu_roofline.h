@@ -46,8 +46,9 @@ struct DecodeStep {
   std::int64_t stored = 0;  // tokens in the store
 };
 
-// In the order of a step. Empty where the kernels have not been counted: for methods other than `dense` and `sparq`,
-// and for layers other than a Llama-3-8B's (8 KV heads of 4 query heads, 128 components, sparq at rank 16).
+// In the order of a step. Empty where the kernels have not been counted: for methods other than `dense`, `sparq` at
+// rank 16 and `planes` at 16, 32 or 64 bits, and for layers other than a Llama-3-8B's (8 KV heads of 4 query heads, 128
+// components).
 std::vector<PredictedStage> predict_stages(const DecodeStep& step, const GpuCard& card);
 
 }  // namespace hayloft::runtime::plan

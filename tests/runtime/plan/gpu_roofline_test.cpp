@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "offload/error.h"
 #include "runtime/plan/plan.h"
 
@@ -40,6 +42,18 @@ TEST_F(GpuRooflineTest, WhatTheLinkBringsTakesItsBytesOverItsRate) {
   half.link_rate /= 2;
   EXPECT_NEAR(ms_of(predict_stages(step("sparq"), half), "column scan"), 2 * bytes / 27.2e6, 1e-9);
   EXPECT_NEAR(ms_of(stages, "weights"), static_cast<double>(std::uint64_t{15} << 30) / 448e6, 1e-9);
+}
+
+TEST_F(GpuRooflineTest, PlanesTakeTheBytesOfTheirBitsAndRanges) {
+  for (const int bits : {16, 32, 64}) {
+    DecodeStep planes = step(("planes:bits=" + std::to_string(bits)).c_str());
+    planes.columns = offload::ColumnFormat::planes;
+    const double ms = ms_of(predict_stages(planes, small_card), "column scan");
+    const double least = 32.0 * 8 * bits / 8 * static_cast<double>(stored);  // layers, KV heads
+    EXPECT_GT(ms, least / 27.2e6);
+    EXPECT_LT(ms, 1.2 * least / 27.2e6);
+  }
+  EXPECT_TRUE(predict_stages(step("planes:bits=31"), small_card).empty());
 }
 
 TEST_F(GpuRooflineTest, ASlowEnoughIssueBecomesTheBound) {

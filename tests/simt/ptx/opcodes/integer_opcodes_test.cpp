@@ -162,7 +162,7 @@ TEST(PtxIntegerOpcodes, BitsAreCountedInsertedAndPermuted) {
           {"prmt.b32", {0x00008000, 0x00000000, 0x0009}, {0x000000ff}},  // the sign of byte 1, then bytes 0
           {"prmt.b32", {0x00007f00, 0x00000000, 0x9999}, {0}},
       },
-      {"popc", "bfi", "prmt", "shf"});
+      {"popc", "bfi", "prmt", "shf."});
 }
 
 }  // namespace
