@@ -107,7 +107,12 @@ void Engine::run() {
       for (SharedJob& job : arrived_) waiting_.push_back(std::move(job));
       arrived_.clear();
       figures_.waiting = static_cast<int>(waiting_.size());  // idle() and the bound of the queue count them at once
-      for (const std::string& name : std::exchange(forgotten_, {})) pool_.drop_context(name);
+      for (const std::string& name : std::exchange(forgotten_, {})) {
+        pool_.drop_context(name);
+        for (const auto* jobs : {&active_, &left_}) {
+          for (const SharedJob& job : *jobs) job->context_replaced |= job->request().context == name;
+        }
+      }
     }
     if (stopping) {
       for (const SharedJob& job : std::exchange(waiting_, {})) fail_job(*job, 503, "the server is stopping");
@@ -125,7 +130,7 @@ void Engine::run() {
       std::erase(active_, job);
       if (!job->scored_for_nobody()) continue;
       left_.push_back(job);
-      if (left_.size() > kMostLeft) left_.pop_front();
+      if (left_.size() > kMostLeft) left_.erase(left_.begin());
     }
     publish();
   }
@@ -175,9 +180,10 @@ void Engine::admit() {
 
 // What was scored of the same prompt for a client that has left: the progress is this one's, read to the end or not.
 bool Engine::take_over(const SharedJob& job) {
-  const auto left = [&](const SharedJob& other) { return other->cancelled() && other->scores_like(*job); };
-  auto found = std::ranges::find_if(active_, left);
-  if (found != active_.end()) {
+  const auto left = [&](const SharedJob& other) {
+    return other->cancelled() && !other->context_replaced && other->scores_like(*job);
+  };
+  if (const auto found = std::ranges::find_if(active_, left); found != active_.end()) {
     job->take_over(**found);
     *found = job;
     ++own_.cancelled;
@@ -226,7 +232,7 @@ bool Engine::make_room(const Job& job) {
     for (const SharedJob& other : left_) bytes += demand(*other);
     return bytes;
   };
-  while (!left_.empty() && promised + left_bytes() > budget) left_.pop_front();
+  while (!left_.empty() && promised + left_bytes() > budget) left_.erase(left_.begin());
   promised += left_bytes();
   while (promised + pool_.bytes() > budget && pool_.drop_one()) {
   }
@@ -343,13 +349,13 @@ bool Engine::advance(Job& job) {
 // The last whole chunk of the prompt: what begins like it and ends otherwise goes on from here, to the same bits as if
 // it had read all itself.
 void Engine::keep_boundary(const Job& job) {
-  if (job.read() == 0) return;
+  if (job.read() == 0 || job.context_replaced) return;
   keep(job.request().context, std::span(job.request().tokens).first(job.read()), [&] { return job.session().fork(); });
 }
 
 void Engine::keep_session(Job& job) {
   const std::vector<std::int32_t> tokens = job.session_tokens();
-  if (job.request().echo || tokens.size() < kWorthKeeping) return;
+  if (job.request().echo || job.context_replaced || tokens.size() < kWorthKeeping) return;
   keep(job.request().context, tokens, [&] { return job.take_session(); });
 }
 

@@ -102,7 +102,7 @@ class Engine {
   // Of the engine's thread.
   std::deque<SharedJob> waiting_;
   std::vector<SharedJob> active_;
-  std::deque<SharedJob> left_;  // scored with echo for clients that have left, for when they ask again
+  std::vector<SharedJob> left_;  // scored with echo for clients that have left, for when they ask again
   std::shared_ptr<Workspace> workspace_ = std::make_shared<Workspace>();  // of all sessions, which take turns
   std::map<std::string, std::uint64_t> mapped_;  // bytes of blocks in the files of contexts that were opened
   std::size_t next_reader_ = 0;

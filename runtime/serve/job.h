@@ -57,6 +57,7 @@ class Job {
   // Of the engine: where the prompt is saved as it is read, and the tokens of its saved context, for quotes.
   SavedPrompts::Handle saving;
   std::function<std::vector<std::int32_t>()> text_of_context;
+  bool context_replaced = false;  // since it has begun: what it has read is of no use to others
 
  private:
   void score_chunk(std::size_t end);

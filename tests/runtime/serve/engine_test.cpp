@@ -6,6 +6,7 @@
 
 #include "gpu/make_backend.h"
 #include "runtime/decode/load_tokenizer.h"
+#include "tests/support/temporary_folder.h"
 
 namespace hayloft::runtime::serve {
 namespace {
@@ -116,6 +117,29 @@ TEST_F(EngineTest, AClientThatAsksAgainGoesOnWhereItsPromptIsBeingScored) {
   EXPECT_EQ(again->usage.cached_tokens, options_.session.chunk_tokens);
   EXPECT_EQ(logprobs(*again), logprobs(*alone));
   EXPECT_EQ(engine.figures().cancelled, 1u);
+}
+
+TEST_F(EngineTest, ASessionOfAContextThatHasBeenReplacedIsNotKept) {
+  const test::TemporaryFolder folder;
+  const Contexts contexts(folder.path());
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += "the quiet hay lies in the loft ";
+  IngestOptions reading;
+  reading.session = options_.session;
+  ingest({model_, tokenizer_, path_}, arena_, text, contexts.path("book"), reading);
+  request_.echo = false;
+  request_.logprobs = -1;
+  request_.context = "book";
+
+  for (const bool replaced : {false, true}) {
+    Engine engine({model_, tokenizer_, path_}, arena_, contexts, options_);
+    const auto client = std::make_shared<Client>();
+    if (replaced) client->leave = [&] { engine.forget_context("book"); };
+    ask(engine, request_, client);
+    while (!engine.idle()) {
+    }
+    EXPECT_EQ(engine.figures().kept_sessions > 0, !replaced);
+  }
 }
 
 }  // namespace
