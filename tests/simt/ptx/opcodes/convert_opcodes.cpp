@@ -103,12 +103,13 @@ void add_convert_opcodes(std::vector<Opcode>& to) {
   add.operator()<double(s32)>("cvt.rn.f64.s32", Type::f64, Type::s32, [](s32 x) { return static_cast<double>(x); });
   add.operator()<double(s64)>("cvt.rn.f64.s64", Type::f64, Type::s64, [](s64 x) { return static_cast<double>(x); });
 
-  // .rzi: towards zero; .rni: to nearest, half to even; .sat: into [0, 1], and a NaN becomes 0.
+  // .rzi: towards zero; .rmi: down; .rni: to nearest, half to even; .sat: into [0, 1], and a NaN becomes 0.
   add.operator()<s32(float)>("cvt.rzi.s32.f32", Type::s32, Type::f32,
                              [](float x) { return integer<s32>(std::trunc(x)); });
   add.operator()<s64(double)>("cvt.rzi.s64.f64", Type::s64, Type::f64,
                               [](double x) { return integer<s64>(std::trunc(x)); });
   add.operator()<float(float)>("cvt.rzi.f32.f32", Type::f32, Type::f32, [](float x) { return std::trunc(x); });
+  add.operator()<float(float)>("cvt.rmi.f32.f32", Type::f32, Type::f32, [](float x) { return std::floor(x); });
   add.operator()<float(float)>("cvt.rni.f32.f32", Type::f32, Type::f32, [](float x) { return std::nearbyint(x); });
   add.operator()<double(double)>("cvt.rni.f64.f64", Type::f64, Type::f64, [](double x) { return std::nearbyint(x); });
   add.operator()<float(float)>("cvt.sat.f32.f32", Type::f32, Type::f32, [](float x) {

@@ -76,6 +76,10 @@ TEST(PtxConversions, ToWholeNumbersAndIntoTheUnitInterval) {
           {"cvt.rzi.s64.f64", {0x7ff8000000000000}, {0x8000000000000000}},
           {"cvt.rzi.f32.f32", {bits(-0.5f)}, {minus0}},
           {"cvt.rzi.f32.f32", {bits(2.9f)}, {bits(2.0f)}},
+          {"cvt.rmi.f32.f32", {bits(2.5f)}, {bits(2.0f)}},
+          {"cvt.rmi.f32.f32", {bits(-2.5f)}, {bits(-3.0f)}},
+          {"cvt.rmi.f32.f32", {bits(-4.0f)}, {bits(-4.0f)}},
+          {"cvt.rmi.f32.f32", {bits(-inf)}, {bits(-inf)}},
           {"cvt.rni.f32.f32", {bits(2.5f)}, {bits(2.0f)}},
           {"cvt.rni.f32.f32", {bits(3.5f)}, {bits(4.0f)}},
           {"cvt.rni.f32.f32", {bits(-0.5f)}, {minus0}},
@@ -87,7 +91,7 @@ TEST(PtxConversions, ToWholeNumbersAndIntoTheUnitInterval) {
           {"cvt.sat.f32.f32", {minus0}, {0}},
           {"cvt.sat.f32.f32", {payload32}, {0}},
       },
-      {"cvt.rzi", "cvt.rni", "cvt.sat"});
+      {"cvt.rzi", "cvt.rmi", "cvt.rni", "cvt.sat"});
 }
 
 TEST(PtxMoves, KeepEveryBit) {
