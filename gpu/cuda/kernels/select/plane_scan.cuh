@@ -47,8 +47,6 @@ struct PlaneTables {
   unsigned* offsets;        // [planes] bytes from a head's columns to each plane that is read
   unsigned* range_offsets;  // [r] bytes from a head's ranges to those of each component
   PlaneTurn* turns;         // [turns + 1]
-  Depths* depths;
-  int* turn_count;
 
   __device__ PlaneTables(unsigned char* memory, int rank, int planes)
       : words(reinterpret_cast<unsigned*>(memory)),
@@ -58,12 +56,10 @@ struct PlaneTables {
         scales(reinterpret_cast<PlaneScale*>(weights + rank * G)),
         offsets(reinterpret_cast<unsigned*>(scales + kTileGroups * G)),
         range_offsets(offsets + planes),
-        turns(reinterpret_cast<PlaneTurn*>(range_offsets + rank)),
-        depths(reinterpret_cast<Depths*>(turns + planes + 1)),
-        turn_count(reinterpret_cast<int*>(depths + 1)) {}
+        turns(reinterpret_cast<PlaneTurn*>(range_offsets + rank)) {}
   __host__ __device__ static constexpr unsigned bytes(int rank, int planes) {
     const int words = kTurnPlanes * (kPlaneWords + kTileGroups * G) + 3 * kTileGroups * G;
-    return sizeof(unsigned) * static_cast<unsigned>(words + rank * (kTileGroups + G + 2) + planes + 2) + sizeof(Depths);
+    return sizeof(unsigned) * static_cast<unsigned>(words + rank * (kTileGroups + G + 2) + planes + 1);
   }
 };
 
@@ -193,13 +189,18 @@ __device__ inline float sum_of(unsigned half) {
   return float_of(half | 0x4b000000u) - (8388608.0f + 32768.0f);
 }
 
+// What a block has in static shared memory besides.
+inline constexpr unsigned kPlaneStaticBytes = sizeof(Depths) + sizeof(int);
+
+namespace {  // so that the fibers' double guards its static shared memory
+
 // Grid as of scan_columns, in tiles of kPlaneTile.
 template <int G>
 __global__ __launch_bounds__(kScanThreads, G > 8 ? 1 : 2) void scan_planes(ColumnSource source, ColumnScan scan) {
   constexpr float infinity = __builtin_inff();
+  __shared__ Depths depths;
+  __shared__ int turns;
   const PlaneTables<G> tables(dynamic_shared(), scan.rank, scan.plane_total);
-  Depths& depths = *tables.depths;
-  int& turns = *tables.turn_count;
   const int head = scan.head + static_cast<int>(blockIdx.y);
   const int first = static_cast<int>(blockIdx.z) * G;  // of the group
   const int heads = scan.group - first < G ? scan.group - first : G;
@@ -285,4 +286,5 @@ __global__ __launch_bounds__(kScanThreads, G > 8 ? 1 : 2) void scan_planes(Colum
   }
 }
 
+}  // namespace
 }  // namespace hayloft::gpu::cuda
