@@ -29,6 +29,7 @@ void add_saved(const Environment& environment, const offload::Snapshot& snapshot
   const offload::StoreShape& shape = snapshot.description().shape;
   run.session.cache.block_tokens = shape.block_tokens;
   run.session.cache.columns = shape.columns;
+  run.session.cache.rows = shape.rows;
   run.tokens += snapshot.token_count();
   run.mapped_tokens = shape.layers > 0 && !copies_saved(environment, snapshot) ? snapshot.stored_tokens(0) : 0;
 }

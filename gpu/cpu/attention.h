@@ -39,14 +39,23 @@ inline void finish_state(const AttentionState& state, int head_dim, float* out) 
   for (int i = 0; i < head_dim; ++i) out[i] = state.weighted[i] * scale;
 }
 
-// The [K | V] row of an absolute position, in the store or in the tail.
-inline const f16* row_of(const CacheView& cache, int head, std::int64_t position) {
+// Whether the rows of the store are f16, so that row_of() only points to them.
+inline bool plain_rows(const CacheView& cache) {
+  return cache.store.tokens == 0 || cache.store.layout->row_format == offload::RowFormat::f16;
+}
+
+// The [K | V] row of an absolute position, in the store or in the tail; rows of integers are read into `space`, f16
+// [2 d], which may be null where there are none.
+inline const f16* row_of(const CacheView& cache, int head, std::int64_t position, f16* space) {
   if (position < cache.store.tokens) {
     // As LayerView::row, without its division: this runs once per row attended.
     const offload::BlockLayout& layout = *cache.store.layout;
     const std::int64_t block = position >> std::countr_zero(static_cast<unsigned>(layout.block_tokens));
     const std::int64_t slot = position & (layout.block_tokens - 1);
-    return layout.rows(cache.store.blocks[static_cast<std::size_t>(block)], head) + slot * 2 * cache.head_dim;
+    const std::byte* const from = cache.store.blocks[static_cast<std::size_t>(block)];
+    if (layout.row_format == offload::RowFormat::f16) return f16_row(layout, from, head, static_cast<int>(slot));
+    read_rows(layout, from, head, static_cast<int>(slot), 1, space);
+    return space;
   }
   const std::int64_t slot = cache.tail.first + position - cache.tail.position;
   return cache.tail.rows + (head * cache.tail.capacity + slot) * 2 * cache.head_dim;

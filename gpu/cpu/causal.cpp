@@ -18,6 +18,7 @@ namespace {
 constexpr int kQueryRows = 256;  // rows of a block's matrix: tokens times the group's query heads
 constexpr int kBandTokens = 32;  // a block of a short window: its tile spans window + block keys, mostly masked
 constexpr int kTileKeys = 256;   // keys per tile
+constexpr int kMostDim = 256;    // head dimension
 constexpr std::int64_t kSplitKeys = 4096;  // the least a segment of keys holds
 constexpr std::int64_t kWantedTasks = 64;  // with fewer blocks than this, a block's keys are split into segments
 
@@ -89,7 +90,8 @@ class CausalAttention {
     const auto attend_keys = [&](std::int64_t from, std::int64_t to, bool windowed) {
       for (std::int64_t k0 = from; k0 < to; k0 += kTileKeys) {
         const int n = static_cast<int>(std::min<std::int64_t>(kTileKeys, to - k0));
-        for (int i = 0; i < n; ++i) widen(row_of(cache_, head, k0 + i), DType::f16, 2 * d, keys + i * 2 * d);
+        f16 space[2 * kMostDim];
+        for (int i = 0; i < n; ++i) widen(row_of(cache_, head, k0 + i, space), DType::f16, 2 * d, keys + i * 2 * d);
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, n, d, 1, queries, d, keys, 2 * d, 0, s, kTileKeys);
         const std::int64_t visible_from = windowed ? first - window_ + 1 - k0 : -cache_.tokens() - tokens_;
         softmax_tile({s, rows, n, kTileKeys, group_, visible_from, first + 1 - k0, weighted, d, max, sum});

@@ -14,6 +14,7 @@ namespace {
 constexpr std::int64_t kRangeRows = 2048;  // rows of a range per piece: a megabyte at d = 128
 constexpr std::int64_t kListRows = 128;    // gathered rows per piece
 constexpr std::int64_t kMeanRows = 1024;   // tail rows per partial sum of values
+constexpr std::int64_t kReadRows = 64;     // rows of integers read at a time: 32 KiB at d = 128
 
 // Rows for the query heads [query, query + queries), all of one KV head: positions [begin, end), or the entries
 // [begin, end) of a list of positions.
@@ -67,7 +68,7 @@ std::vector<float> mean_values(const CacheView& cache, const offload::Threads& t
       const std::int64_t first = i % parts * kMeanRows;
       const std::int64_t n = std::min(kMeanRows, cache.tail.tokens - first);
       for (std::int64_t row = 0; row < n; ++row) {
-        rows[row] = row_of(cache, static_cast<int>(i / parts), cache.tail.position + first + row);
+        rows[row] = row_of(cache, static_cast<int>(i / parts), cache.tail.position + first + row, nullptr);
       }
       add_values(rows.data(), n, d, sums.data() + i * d);
     }
@@ -104,17 +105,29 @@ void CpuBackend::attend(const CacheView& cache, const float* q, int query_heads,
   std::vector<float> max(static_cast<std::size_t>(states), AttentionState{}.max);
   std::vector<float> sum(static_cast<std::size_t>(states));
   threads_.parallel_for(static_cast<std::int64_t>(pieces.size()), 1, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<const f16*> rows(std::max(kRangeRows, kListRows));
+    const std::int64_t at_once = plain_rows(cache) ? std::max(kRangeRows, kListRows) : kReadRows;
+    std::vector<const f16*> rows(static_cast<std::size_t>(at_once));
+    std::vector<f16> space(plain_rows(cache) ? 0 : static_cast<std::size_t>(at_once * 2 * d));
     for (std::int64_t i = begin; i < end; ++i) {
       const Piece& piece = pieces[i];
-      for (std::int64_t at = piece.begin; at < piece.end; ++at) {
-        rows[at - piece.begin] = row_of(cache, piece.head, piece.list ? piece.list[at] : at);
-      }
       float* values = weighted.get() + piece.state * stride;
       std::fill_n(values, piece.queries * stride, 0.0f);
-      attend_rows(rows.data(), piece.end - piece.begin,
-                  {scaled.data() + piece.query * stride, piece.queries, d, stride, values, max.data() + piece.state,
-                   sum.data() + piece.state});
+      const QueryGroup queries{scaled.data() + piece.query * stride,
+                               piece.queries,
+                               d,
+                               stride,
+                               values,
+                               max.data() + piece.state,
+                               sum.data() + piece.state};
+      for (std::int64_t first = piece.begin; first < piece.end; first += at_once) {
+        const std::int64_t n = std::min(at_once, piece.end - first);
+        for (std::int64_t row = 0; row < n; ++row) {
+          const std::int64_t at = first + row;
+          f16* const to = space.empty() ? nullptr : space.data() + row * 2 * d;
+          rows[row] = row_of(cache, piece.head, piece.list ? piece.list[at] : at, to);
+        }
+        attend_rows(rows.data(), n, queries);
+      }
     }
   });
 

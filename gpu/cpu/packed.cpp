@@ -78,7 +78,7 @@ class Codes {
 };
 
 HWY_INLINE F32Vec load_halves(F32 d, const std::byte* p) {
-  return widen_f16(d, load_bits(p));
+  return widen_half(d, load_bits(p));
 }
 HWY_INLINE F32Vec load_integers(F32 d, const std::byte* p) {
   const hn::Rebind<std::int8_t, F32> d8;

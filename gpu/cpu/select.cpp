@@ -38,7 +38,7 @@ Normaliser sum_tail(const CacheView& cache, const std::vector<float>& weights, i
       const std::int64_t first = i % parts * kTailRows;
       const std::int64_t n = std::min(kTailRows, cache.tail.tokens - first);
       for (std::int64_t row = 0; row < n; ++row) {
-        rows[row] = row_of(cache, head, cache.tail.position + first + row);
+        rows[row] = row_of(cache, head, cache.tail.position + first + row, nullptr);
       }
       sum_rows(rows.data(), n,
                {weights.data() + static_cast<std::int64_t>(head) * group * stride, group, cache.head_dim, stride,

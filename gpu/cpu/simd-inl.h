@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "index/scan/exp-inl.h"
+#include "offload/half-inl.h"
 #include "offload/half.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -27,57 +28,10 @@ using F32Vec = hn::Vec<F32>;
 // Vectors of query heads that a kernel keeps accumulators for at once: 32 registers allow four, 16 allow two.
 inline constexpr int kQueriesAtOnce = HWY_MAX_BYTES >= 64 ? 4 : 2;
 
-// x86 below AVX2 and the scalar target emulate f16 in Highway without infinities and without rounding; the
-// integer versions here agree with to_float and to_f16 bit for bit.
-#undef HAYLOFT_EMULATE_F16
-#if (HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2) || HWY_TARGET == HWY_EMU128 || HWY_TARGET == HWY_SCALAR
-#define HAYLOFT_EMULATE_F16 1
-#else
-#define HAYLOFT_EMULATE_F16 0
-#endif
+using offload::HWY_NAMESPACE::narrow_half;
+using offload::HWY_NAMESPACE::widen_half;
 
 using Bits16 = hn::Vec<hn::Rebind<std::uint16_t, F32>>;
-
-HWY_INLINE F32Vec widen_f16(F32 d, Bits16 bits) {
-#if HAYLOFT_EMULATE_F16
-  const hn::RebindToUnsigned<F32> du;
-  const auto wide = hn::PromoteTo(du, bits);
-  const auto magnitude = hn::And(wide, hn::Set(du, 0x7fffu));
-  const auto sign = hn::ShiftLeft<16>(hn::And(wide, hn::Set(du, 0x8000u)));
-  // Moved to f32's exponent field, a half is its value times 2^-112, subnormals included.
-  const auto scaled = hn::Mul(hn::BitCast(d, hn::ShiftLeft<13>(magnitude)), hn::Set(d, 0x1p112f));
-  const auto special = hn::Gt(magnitude, hn::Set(du, 0x7bffu));
-  const auto infinite = hn::IfThenElseZero(special, hn::Set(du, 0x7f800000u));
-  return hn::BitCast(d, hn::Or(hn::Or(hn::BitCast(du, scaled), infinite), sign));
-#else
-  return hn::PromoteTo(d, hn::BitCast(hn::Rebind<hwy::float16_t, F32>(), bits));
-#endif
-}
-
-HWY_INLINE Bits16 narrow_f16(F32 d, F32Vec x) {
-#if HAYLOFT_EMULATE_F16
-  const hn::RebindToUnsigned<F32> du;
-  const hn::RebindToSigned<F32> di;
-  const hn::Rebind<std::uint16_t, F32> d16;
-  const auto bits = hn::BitCast(du, x);
-  const auto magnitude = hn::And(bits, hn::Set(du, 0x7fffffffu));
-  const auto sign = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 0x8000u));
-  const auto below = [&](std::uint32_t bound) HWY_ATTR {
-    return hn::RebindMask(du, hn::Lt(hn::BitCast(di, magnitude), hn::Set(di, static_cast<std::int32_t>(bound))));
-  };
-  const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(du, 1u));
-  const auto rounded = hn::Add(hn::Add(magnitude, hn::Set(du, 0xfffu)), odd);
-  const auto normal = hn::ShiftRight<13>(hn::Sub(rounded, hn::Set(du, 0x38000000u)));
-  const auto aligned = hn::BitCast(du, hn::Add(hn::BitCast(d, magnitude), hn::Set(d, 0.5f)));
-  const auto subnormal = hn::Sub(aligned, hn::Set(du, 0x3f000000u));
-  const auto finite = hn::IfThenElse(below(0x38800000u), subnormal, normal);
-  const auto special = hn::IfThenElse(below(0x7f800001u), hn::Set(du, 0x7c00u), hn::Set(du, 0x7e00u));
-  return hn::DemoteTo(d16, hn::BitCast(di, hn::Or(hn::IfThenElse(below(0x477ff000u), finite, special), sign)));
-#else
-  (void)d;
-  return hn::BitCast(hn::Rebind<std::uint16_t, F32>(), hn::DemoteTo(hn::Rebind<hwy::float16_t, F32>(), x));
-#endif
-}
 
 HWY_INLINE Bits16 load_bits(const void* p) {
   return hn::LoadU(hn::Rebind<std::uint16_t, F32>(), static_cast<const std::uint16_t*>(p));
@@ -88,7 +42,7 @@ HWY_INLINE F32Vec load(F32 d, const float* p) {
   return hn::LoadU(d, p);
 }
 HWY_INLINE F32Vec load(F32 d, const f16* p) {
-  return widen_f16(d, load_bits(p));
+  return widen_half(d, load_bits(p));
 }
 HWY_INLINE F32Vec load(F32 d, const bf16* p) {
   const hn::RebindToUnsigned<F32> du;
@@ -102,7 +56,7 @@ HWY_INLINE F32Vec load_part(F32 d, const T* p, std::size_t n) {
   if constexpr (sizeof(T) == 2) {
     const hn::Rebind<std::uint16_t, F32> d16;
     const auto bits = hn::MaskedLoad(hn::FirstN(d16, n), d16, reinterpret_cast<const std::uint16_t*>(p));
-    if constexpr (std::is_same_v<T, f16>) return widen_f16(d, bits);
+    if constexpr (std::is_same_v<T, f16>) return widen_half(d, bits);
     return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(hn::RebindToUnsigned<F32>(), bits)));
   } else {
     return hn::MaskedLoad(hn::FirstN(d, n), d, p);
@@ -123,7 +77,7 @@ HWY_INLINE void store_part(F32 d, F32Vec x, std::size_t n, float* p) {
 }
 HWY_INLINE void store_part(F32 d, F32Vec x, std::size_t n, f16* p) {
   const hn::Rebind<std::uint16_t, F32> d16;
-  const auto bits = narrow_f16(d, x);
+  const auto bits = narrow_half(d, x);
   if (n == hn::Lanes(d)) return hn::StoreU(bits, d16, reinterpret_cast<std::uint16_t*>(p));
   HWY_ALIGN std::uint16_t whole[HWY_MAX_BYTES / sizeof(float)];
   hn::StoreU(bits, d16, whole);

@@ -29,7 +29,7 @@ BestHits ranked_exactly(const KeyRows& rows, const float* q, const std::vector<H
   std::sort(found.begin(), found.end());
   std::vector<float> scores(found.size());
   score_rows(rows, q, found.data(), static_cast<int>(found.size()), scores.data());
-  cost.row_bytes += found.size() * static_cast<std::uint64_t>(rows.dim()) * sizeof(f16);
+  cost.row_bytes += found.size() * rows.key_bytes();
   BestHits best(k);
   best.offer(scores.data(), found.data(), static_cast<int>(found.size()));
   return best;

@@ -106,7 +106,7 @@ class GraphHead : public AnnHead {
     cost.keys += keys;
     cost.index_bytes +=
         links * sizeof(faiss::HNSW::storage_idx_t) + (codes ? keys * storage_->codes()->sa_code_size() : 0);
-    if (!codes) cost.row_bytes += keys * static_cast<std::uint64_t>(rows.dim()) * sizeof(f16);
+    if (!codes) cost.row_bytes += keys * rows.key_bytes();
   }
 
   std::uint64_t bytes() const override {

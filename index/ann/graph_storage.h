@@ -129,7 +129,9 @@ class GraphStorage : public faiss::Index {
         storage_.codes_->reconstruct(j, decoded_.data() + storage_.d);
         product = cblas_sdot(storage_.d, decoded_.data(), 1, decoded_.data() + storage_.d, 1);
       } else {
-        product = centred_product((*storage_.rows_)[i], (*storage_.rows_)[j], storage_.space_->mean(), storage_.d);
+        f16 one[most_row_elements], other[most_row_elements];
+        product = centred_product(storage_.rows_->key(i, one), storage_.rows_->key(j, other), storage_.space_->mean(),
+                                  storage_.d);
       }
       return -(product + storage_.lacking_at(i) * storage_.lacking_at(j));
     }

@@ -47,7 +47,7 @@ void compare_exactly(const KeyRows& rows, const float* q, std::int64_t begin, st
     }
   }
   cost.keys += static_cast<std::uint64_t>(end - begin);
-  cost.row_bytes += static_cast<std::uint64_t>((end - begin) * rows.dim()) * sizeof(f16);
+  cost.row_bytes += static_cast<std::uint64_t>(end - begin) * rows.key_bytes();
 }
 
 void QueryMoments::add(const float* q, int d) {

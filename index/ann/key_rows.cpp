@@ -37,23 +37,26 @@ HWY_INLINE float product(const float* q, const f16* row, int d) {
   return hn::GetLane(hn::SumOfLanes(tag, hn::Add(even, odd)));
 }
 
-HWY_INLINE void bring_near(const f16* row, int d) {
-  for (int c = 0; c < d; c += 32) __builtin_prefetch(row + c, 0, 3);
+HWY_INLINE void bring_near(const KeyRows& rows, std::int64_t position) {
+  const std::byte* const row = rows.row(position);
+  for (std::uint64_t at = 0; at < rows.key_bytes(); at += 64) __builtin_prefetch(row + at, 0, 3);
 }
 
 void score_rows(const KeyRows& rows, const float* q, const std::int32_t* positions, int n, float* out) {
   constexpr int ahead = 8;  // rows: about what a memory latency takes to score
   const int d = rows.dim();
-  for (int i = 0; i < std::min(n, ahead); ++i) bring_near(rows[positions[i]], d);
+  f16 space[most_row_elements];
+  for (int i = 0; i < std::min(n, ahead); ++i) bring_near(rows, positions[i]);
   for (int i = 0; i < n; ++i) {
-    if (i + ahead < n) bring_near(rows[positions[i + ahead]], d);
-    out[i] = product(q, rows[positions[i]], d);
+    if (i + ahead < n) bring_near(rows, positions[i + ahead]);
+    out[i] = product(q, rows.key(positions[i], space), d);
   }
 }
 
 void score_row_range(const KeyRows& rows, const float* q, std::int64_t begin, std::int64_t end, float* out) {
   const int d = rows.dim();
-  for (std::int64_t p = begin; p < end; ++p) out[p - begin] = product(q, rows[p], d);
+  f16 space[most_row_elements];
+  for (std::int64_t p = begin; p < end; ++p) out[p - begin] = product(q, rows.key(p, space), d);
 }
 
 float centred_product(const f16* a, const f16* b, const float* mean, int d) {
@@ -71,8 +74,9 @@ void centred_keys(const KeyRows& rows, std::int64_t begin, std::int64_t end, con
   const RowTag tag;
   const int lanes = static_cast<int>(hn::Lanes(tag));
   const int d = rows.dim();
+  f16 space[most_row_elements];
   for (std::int64_t p = begin; p < end; ++p, out += d) {
-    const f16* row = rows[p];
+    const f16* row = rows.key(p, space);
     for (int c = 0; c < d; c += lanes) hn::StoreU(hn::Sub(key_at(row, c), hn::LoadU(tag, mean + c)), tag, out + c);
   }
 }
@@ -91,10 +95,14 @@ HWY_EXPORT(centred_keys);
 KeyRows::KeyRows(const offload::LayerView& view, int head)
     : blocks_(view.blocks.data()),
       offset_(static_cast<std::uint64_t>(head) * view.layout->head_bytes),
+      row_bytes_(view.layout->row_bytes),
       tokens_(view.tokens),
       mask_(view.layout->block_tokens - 1),
       shift_(std::countr_zero(static_cast<unsigned>(view.layout->block_tokens))),
-      stride_(2 * view.layout->head_dim) {}
+      dim_(view.layout->head_dim),
+      plain_(view.layout->row_format == offload::RowFormat::f16),
+      head_(head),
+      view_(view) {}
 
 void score_rows(const KeyRows& rows, const float* q, const std::int32_t* positions, int n, float* out) {
   HWY_DYNAMIC_DISPATCH(score_rows)(rows, q, positions, n, out);

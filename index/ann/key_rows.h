@@ -6,24 +6,36 @@
 
 namespace hayloft::index {
 
-// The keys of one KV head where they lie in the store, at random access. A view: valid as long as the LayerView's.
+inline constexpr int most_row_elements = 512;  // 2 d
+
+// The keys of one KV head in the store, at random access. A view: valid as long as the LayerView's.
 class KeyRows {
  public:
   KeyRows(const offload::LayerView& view, int head);
 
-  const f16* operator[](std::int64_t position) const {  // K [d], V behind it
-    return reinterpret_cast<const f16*>(blocks_[position >> shift_] + offset_) + (position & mask_) * stride_;
+  // K [d], where it lies if rows are f16, else read into `space`, [2 d].
+  const f16* key(std::int64_t position, f16* space) const {
+    if (!plain_) return view_.keys(head_, position, 1, space);
+    return reinterpret_cast<const f16*>(row(position));
   }
-  int dim() const { return stride_ / 2; }          // d, a multiple of 8
-  std::int64_t tokens() const { return tokens_; }  // positions [0, tokens) are there
+  const std::byte* row(std::int64_t position) const {  // as it is stored
+    return blocks_[position >> shift_] + offset_ + static_cast<std::uint64_t>(position & mask_) * row_bytes_;
+  }
+  std::uint64_t key_bytes() const { return row_bytes_ / 2; }  // what the key of a row takes
+  int dim() const { return dim_; }                            // d, a multiple of 8
+  std::int64_t tokens() const { return tokens_; }             // positions [0, tokens) are there
 
  private:
   const std::byte* const* blocks_;
   std::uint64_t offset_;  // of the head in a block, bytes
+  std::uint64_t row_bytes_;
   std::int64_t tokens_;
   std::int64_t mask_;
   int shift_;
-  int stride_;
+  int dim_;
+  bool plain_;  // rows are f16
+  int head_;
+  offload::LayerView view_;
 };
 
 // SIMD kernels, dispatched at run time. f32 sums of d products in an order that depends on the processor, but neither

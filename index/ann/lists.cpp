@@ -258,7 +258,7 @@ class ListsHead : public AnnHead {
     }
     cost.keys += keys;
     cost.index_bytes += keys * sizeof(std::int32_t);
-    cost.row_bytes += keys * static_cast<std::uint64_t>(rows.dim()) * sizeof(f16);
+    cost.row_bytes += keys * rows.key_bytes();
   }
 
   void compare_codes(const KeySpace::Query& query, const std::vector<float>& products,

@@ -53,8 +53,9 @@ void bound_pages(const offload::LayerView& view, int page_tokens, const offload:
         const std::int64_t from = i % pieces * piece_pages;
         for (std::int64_t p = from; p < std::min<std::int64_t>(from + piece_pages, space.entries); ++p) {
           Bounds bounds;
+          f16 row[2 * most_components];
           for (std::int64_t t = (first + p) * page_tokens; t < (first + p + 1) * page_tokens; ++t) {
-            bounds.take(view.row(head, t), d);
+            bounds.take(view.keys(head, t, 1, row), d);
           }
           for (int j = 0; j < d; ++j) {
             space.column(head, j)[p] = value(bounds.most[j]);

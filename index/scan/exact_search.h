@@ -19,7 +19,7 @@ inline float exact_scale(int head_dim) {
 // [kv_heads][components], 0 to components - 1 for each head: ColumnSearch::components of a search over all of them.
 std::vector<std::int32_t> every_component(int kv_heads, int components);
 
-// Where the store's keys are exact: the columns, unless they are integers.
+// Where the store's keys are as they are attended: the columns, unless they or the rows are integers.
 KeySource exact_keys(const offload::LayerView& view);
 
 // What search_exact() looks for.

@@ -60,12 +60,14 @@ void faiss_flat_search(const offload::LayerView& view, const float* query, int q
   threads.parallel_for(layout.kv_heads * blocks, 1, [&](std::int64_t begin, std::int64_t end) {
     omp_set_num_threads(1);
     std::vector<float> keys;
+    std::vector<f16> space;
     for (std::int64_t i = begin; i < end; ++i) {
       const auto head = static_cast<int>(i / blocks);
       const std::int64_t first = i % blocks * block_tokens;
       const std::int64_t tokens = std::min(block_tokens, limit - first);
       keys.resize(static_cast<std::size_t>(tokens * d));
-      const f16* row = view.row(head, first);
+      space.resize(layout.row_format == offload::RowFormat::f16 ? 0 : static_cast<std::size_t>(tokens * 2 * d));
+      const f16* row = view.keys(head, first, tokens, space.data());
       for (std::int64_t t = 0; t < tokens; ++t) {
         for (int c = 0; c < d; ++c) keys[static_cast<std::size_t>(t * d + c)] = to_float(row[t * 2 * d + c]);
       }

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "offload/error.h"
+#include "offload/snapshot/format.h"
 #include "offload/snapshot/snapshot.h"
 
 namespace hayloft::offload {
@@ -40,13 +41,18 @@ void add_head(Digest& digest, const BlockLayout& layout, const std::byte* block,
   const std::uint64_t used_bytes = (tokens * run_bytes + B - 1) / B;
   const auto group = static_cast<std::uint64_t>(tokens_per_scale(layout.columns, layout.block_tokens));
   const std::uint64_t scale_bytes = (tokens + group - 1) / group * (layout.scale_bytes * group / B);
-  digest.add(layout.rows(block, head), tokens * layout.row_bytes);
+  digest.add(layout.row_data(block, head), tokens * layout.row_bytes);
   for (int c = 0; c < layout.head_dim; ++c) {
     for (int run = 0; run < runs; ++run) {
       digest.add(layout.column(block, head, c) + static_cast<unsigned>(run) * run_bytes, used_bytes);
     }
   }
   for (int c = 0; c < layout.head_dim; ++c) digest.add(layout.scales(block, head, c), scale_bytes);
+  if (layout.row_format != RowFormat::f16) {
+    const auto together = static_cast<std::uint64_t>(tokens_per_range(layout.block_tokens));
+    const std::uint64_t components = (tokens + together - 1) / together * static_cast<unsigned>(layout.head_dim);
+    digest.add(channel_ranges(layout, block, head, 0), components * sizeof(ChannelRange));
+  }
   digest.add(layout.value_sum(block, head), static_cast<std::uint64_t>(layout.head_dim) * sizeof(float));
 }
 
@@ -67,7 +73,7 @@ std::string content_digest(std::span<const std::int32_t> tokens, std::span<const
     const BlockLayout& layout = *layer.layout;
     for (const std::int64_t number :
          {std::int64_t{layout.kv_heads}, std::int64_t{layout.head_dim}, std::int64_t{layout.block_tokens},
-          static_cast<std::int64_t>(layout.columns), layer.tokens}) {
+          static_cast<std::int64_t>(format_number(layout.columns, layout.row_format)), layer.tokens}) {
       digest.add(number);
     }
     for (std::size_t i = 0; i < layer.blocks.size(); ++i) {

@@ -12,7 +12,7 @@ namespace hayloft::offload {
 namespace {
 
 constexpr std::array<char, 8> magic = {'H', 'A', 'Y', 'L', 'O', 'F', 'T', '\0'};
-constexpr std::uint32_t newest_version = 2;
+constexpr std::uint32_t newest_version = 3;
 constexpr std::int64_t most_tokens = std::int64_t{1} << 40;
 constexpr std::uint64_t most_metadata_bytes = std::uint64_t{1} << 30;  // a thousand times what a million tokens need
 constexpr const char* too_short = "the metadata end too early";
@@ -159,7 +159,8 @@ std::uint64_t snapshot_checksum(std::span<const std::byte> bytes) {
 }
 
 std::uint64_t tail_bytes(const BlockLayout& layout, std::int64_t tokens) {
-  return static_cast<std::uint64_t>(layout.kv_heads) * static_cast<std::uint64_t>(tokens) * layout.row_bytes;
+  return static_cast<std::uint64_t>(layout.kv_heads) * static_cast<std::uint64_t>(tokens) *
+         (2 * static_cast<std::uint64_t>(layout.head_dim) * sizeof(f16));
 }
 
 std::vector<std::byte> encode_slot(const SnapshotHeader& header) {
@@ -175,7 +176,7 @@ std::vector<std::byte> encode_slot(const SnapshotHeader& header) {
   out.number(std::int32_t{description.shape.kv_heads});
   out.number(std::int32_t{description.shape.head_dim});
   out.number(std::int32_t{description.shape.block_tokens});
-  out.number(static_cast<std::int32_t>(description.shape.columns));
+  out.number(format_number(description.shape.columns, description.shape.rows));
   out.number(std::int32_t{description.model_layers});
   out.number(header.tokens);
   out.number(header.finished_tokens);
@@ -218,7 +219,9 @@ SnapshotSlot decode_slot(std::span<const std::byte> bytes) {
   description.shape.head_dim = in.number<std::int32_t>();
   description.shape.block_tokens = in.number<std::int32_t>();
   // A number that no format has stays one when it is cut to the enumeration's 8 bits.
-  description.shape.columns = static_cast<ColumnFormat>(std::min<std::uint32_t>(in.number<std::uint32_t>(), 255));
+  const auto formats = in.number<std::uint32_t>();
+  description.shape.columns = static_cast<ColumnFormat>(formats & 255);
+  description.shape.rows = static_cast<RowFormat>(std::min<std::uint32_t>(formats >> 8, 255));
   description.model_layers = in.number<std::int32_t>();
   header.tokens = in.number<std::int64_t>();
   header.finished_tokens = in.number<std::int64_t>();

@@ -37,7 +37,7 @@ struct ByteRange {
 // What one slot says. The description's note is in the metadata.
 struct SnapshotHeader {
   SnapshotDescription description;
-  std::uint32_t version = 1;  // 2 where there are attachments, which older programs do not know
+  std::uint32_t version = 1;  // 2 where there are attachments, 3 where rows are integers: older programs refuse them
   bool complete = false;
   std::uint64_t sequence = 0;    // of the checkpoint, from 1; it lies in slot sequence % 2
   std::uint64_t file_bytes = 0;  // what lies behind is not part of the context
@@ -97,6 +97,11 @@ struct SnapshotState {
   BlockLayout layout;
   SnapshotMetadata metadata;
 };
+
+// Both formats of a store in one number, columns in its low byte.
+inline std::int32_t format_number(ColumnFormat columns, RowFormat rows) {
+  return static_cast<std::int32_t>(columns) + 256 * static_cast<std::int32_t>(rows);
+}
 
 // Of one tail, which cannot overflow for counts that decode_metadata() lets pass.
 std::uint64_t tail_bytes(const BlockLayout& layout, std::int64_t tokens);

@@ -223,7 +223,7 @@ struct SnapshotWriter::Impl {
       write(next.header.file_bytes, attachment.bytes);
       next.header.file_bytes += aligned(attachment.bytes.size());
     }
-    next.header.version = saved.empty() ? 1 : 2;
+    if (next.header.version < 3) next.header.version = saved.empty() ? 1 : 2;
   }
 
   void require_syncing() const {
@@ -251,6 +251,7 @@ SnapshotWriter SnapshotWriter::create(const std::filesystem::path& path, const S
 
   SnapshotState first;
   first.header.description = description;
+  if (description.shape.rows != RowFormat::f16) first.header.version = 3;
   first.header.file_bytes = snapshot_header_bytes;
   first.layout = BlockLayout(description.shape);
   const std::size_t sums =

@@ -5,6 +5,7 @@
 #include "offload/error.h"
 #include "offload/store/planes.h"
 #include "offload/store/quantise.h"
+#include "offload/store/rows.h"
 #include "offload/store/store.h"
 #include "offload/store/transpose.h"
 
@@ -72,6 +73,7 @@ void fill_block(const BlockLayout& layout, std::byte* block, int head, const f16
   }
   const int d = layout.head_dim;
   std::byte* const base = block + static_cast<std::uint64_t>(head) * layout.head_bytes;
+  const bool plain = layout.row_format == RowFormat::f16;
   auto* const own_rows = reinterpret_cast<f16*>(base);
   std::byte* const columns = base + layout.columns_offset;
   double sum[256] = {};
@@ -82,7 +84,7 @@ void fill_block(const BlockLayout& layout, std::byte* block, int head, const f16
   for (int first = 0; first < tokens; first += tile) {
     const int count = std::min(tile, tokens - first);
     const f16* const from = rows + first * stride;
-    for (int t = 0; t < count; ++t) {
+    for (int t = 0; plain && t < count; ++t) {
       f16* const to = own_rows + static_cast<std::int64_t>(first + t) * 2 * d;
       if (to != from + t * stride) std::memcpy(to, from + t * stride, layout.row_bytes);
     }
@@ -99,6 +101,7 @@ void fill_block(const BlockLayout& layout, std::byte* block, int head, const f16
     HWY_DYNAMIC_DISPATCH(add_values)(reinterpret_cast<const std::uint16_t*>(from) + d, stride, count, d, sum);
   }
 
+  if (!plain) fill_rows(layout, block, head, rows, stride, tokens);
   if (layout.columns == ColumnFormat::planes) fill_plane_columns(layout, base, rows, stride, tokens);
   auto* const value_sum = reinterpret_cast<float*>(base + layout.value_sum_offset);
   for (int c = 0; c < d; ++c) value_sum[c] = static_cast<float>(sum[c]);

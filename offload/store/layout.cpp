@@ -26,9 +26,32 @@ void check_shape(const StoreShape& shape) {
   if (shape.columns > ColumnFormat::planes) {
     fail("store shape: {} is not a column format", static_cast<int>(shape.columns));
   }
+  if (shape.rows > RowFormat::int4) fail("store shape: {} is not a row format", static_cast<int>(shape.rows));
 }
 
-constexpr ColumnFormat formats[] = {ColumnFormat::f16, ColumnFormat::int8, ColumnFormat::int4, ColumnFormat::planes};
+constexpr ColumnFormat column_formats[] = {ColumnFormat::f16, ColumnFormat::int8, ColumnFormat::int4,
+                                           ColumnFormat::planes};
+constexpr RowFormat row_formats[] = {RowFormat::f16, RowFormat::int8, RowFormat::int4};
+
+template <class Formats>
+auto named(const Formats& formats, std::string_view text) {
+  const auto found = std::find_if(std::begin(formats), std::end(formats), [&](auto f) { return text == name(f); });
+  return found == std::end(formats) ? std::nullopt : std::optional(*found);
+}
+
+template <class Formats>
+std::string names_of(const Formats& formats) {
+  std::string names;
+  for (const auto format : formats) names += (names.empty() ? "" : ", ") + std::string(name(format));
+  return names;
+}
+
+// Of an integer row: levels of K and V, then the scales of K and of V, filled up to whole words of 8 bytes.
+std::uint64_t integer_row_bytes(RowFormat format, std::uint64_t d) {
+  const auto group = static_cast<std::uint64_t>(elements_per_scale(format));
+  const std::uint64_t scales = 2 * ((d + group - 1) / group) * sizeof(f16);
+  return (2 * d * static_cast<std::uint64_t>(bits_of(format)) / 8 + scales + 7) / 8 * 8;
+}
 
 }  // namespace
 
@@ -46,23 +69,38 @@ const char* name(ColumnFormat format) {
   return "unknown";
 }
 
+const char* name(RowFormat format) {
+  return name(format == RowFormat::f16    ? ColumnFormat::f16
+              : format == RowFormat::int8 ? ColumnFormat::int8
+                                          : ColumnFormat::int4);
+}
+
 std::optional<ColumnFormat> column_format(std::string_view text) {
-  const auto found = std::find_if(std::begin(formats), std::end(formats), [&](auto f) { return text == name(f); });
-  return found == std::end(formats) ? std::nullopt : std::optional(*found);
+  return named(column_formats, text);
 }
 
 std::string column_format_names() {
-  std::string names;
-  for (const ColumnFormat format : formats) names += (names.empty() ? "" : ", ") + std::string(name(format));
-  return names;
+  return names_of(column_formats);
+}
+
+std::optional<RowFormat> row_format(std::string_view text) {
+  return named(row_formats, text);
+}
+
+std::string row_format_names() {
+  return names_of(row_formats);
 }
 
 BlockLayout::BlockLayout(const StoreShape& shape)
-    : kv_heads(shape.kv_heads), head_dim(shape.head_dim), block_tokens(shape.block_tokens), columns(shape.columns) {
+    : kv_heads(shape.kv_heads),
+      head_dim(shape.head_dim),
+      block_tokens(shape.block_tokens),
+      columns(shape.columns),
+      row_format(shape.rows) {
   check_shape(shape);
   const auto d = static_cast<std::uint64_t>(head_dim);
   const auto tokens = static_cast<std::uint64_t>(block_tokens);
-  row_bytes = 2 * d * sizeof(f16);
+  row_bytes = row_format == RowFormat::f16 ? 2 * d * sizeof(f16) : integer_row_bytes(row_format, d);
   column_bytes = tokens * static_cast<std::uint64_t>(bits_of(columns)) / 8;
   if (columns == ColumnFormat::planes) plane_bytes = column_bytes / plane_count;
   const std::uint64_t ranges = tokens / static_cast<std::uint64_t>(tokens_per_scale(columns, block_tokens));
@@ -70,7 +108,10 @@ BlockLayout::BlockLayout(const StoreShape& shape)
   scale_bytes = ranges * numbers * sizeof(f16);
   columns_offset = aligned(tokens * row_bytes);
   scales_offset = aligned(columns_offset + d * column_bytes);
-  value_sum_offset = aligned(scales_offset + d * scale_bytes);
+  ranges_offset = aligned(scales_offset + d * scale_bytes);
+  const std::uint64_t key_ranges =
+      row_format == RowFormat::f16 ? 0 : tokens / static_cast<std::uint64_t>(tokens_per_range(block_tokens));
+  value_sum_offset = aligned(ranges_offset + key_ranges * d * 2 * sizeof(f16));
   head_bytes = aligned(value_sum_offset + d * sizeof(float));
   block_bytes = static_cast<std::uint64_t>(kv_heads) * head_bytes;
 }

@@ -8,6 +8,7 @@
 #include "offload/host/arena.h"
 #include "offload/host/threads.h"
 #include "offload/store/layout.h"
+#include "offload/store/rows.h"
 
 namespace hayloft::offload {
 
@@ -22,9 +23,23 @@ struct LayerView {
   std::span<const float> spread = {};
 
   int block_of(std::int64_t position) const { return static_cast<int>(position / layout->block_tokens); }
-  const f16* row(int head, std::int64_t position) const {  // [K | V], 2 d elements
-    const std::int64_t slot = position & (layout->block_tokens - 1);
-    return layout->rows(blocks[block_of(position)], head) + slot * 2 * layout->head_dim;
+  // The rows of positions [first, first + n), all of one block: f16 [n][2 d], K then V, where they lie if they are
+  // f16, else read into `space`, which has room for them.
+  const f16* rows(int head, std::int64_t first, std::int64_t n, f16* space) const {
+    const std::byte* const block = blocks[static_cast<std::size_t>(block_of(first))];
+    const auto slot = static_cast<int>(first & (layout->block_tokens - 1));
+    if (layout->row_format == RowFormat::f16) return f16_row(*layout, block, head, slot);
+    read_rows(*layout, block, head, slot, static_cast<int>(n), space);
+    return space;
+  }
+  const f16* row(int head, std::int64_t position, f16* space) const { return rows(head, position, 1, space); }
+  // As rows(), but the keys alone are read: V of what is in `space` stays as it is.
+  const f16* keys(int head, std::int64_t first, std::int64_t n, f16* space) const {
+    const std::byte* const block = blocks[static_cast<std::size_t>(block_of(first))];
+    const auto slot = static_cast<int>(first & (layout->block_tokens - 1));
+    if (layout->row_format == RowFormat::f16) return f16_row(*layout, block, head, slot);
+    read_keys(*layout, block, head, slot, static_cast<int>(n), space);
+    return space;
   }
 };
 
@@ -110,9 +125,10 @@ class Store {
   std::vector<Layer> layers_;
 };
 
-// Fills one head of a block from token-major rows: copies the rows, transposes K into the columns (quantised as
-// quantise.h says), sums V (in double, in token order). The result depends neither on threads nor on the processor, to
-// the bit. `rows` is f16 [tokens][2 d] with `stride` elements from token to token; it may be the block's own rows.
+// Fills one head of a block from token-major rows: copies the rows (quantised as rows.h says), transposes K into the
+// columns (quantised as quantise.h and planes.h say), sums V (in double, in token order); columns and sums are those of
+// the rows as they are given. The result depends neither on threads nor on the processor, to the bit. `rows` is f16
+// [tokens][2 d] with `stride` elements from token to token; it may be the block's own rows where those are f16.
 // tokens is 0..B; rows, columns and scales past it stay as they are, zero in a fresh block, but for integer columns the
 // last 64 tokens that share a scale are filled up with zeros. Thread-safe for different heads.
 void fill_block(const BlockLayout& layout, std::byte* block, int head, const f16* rows, std::int64_t stride,

@@ -27,9 +27,10 @@ class View {
     check(head, "head", kv_heads());
     const int d = step().head_dim();
     std::vector<f16> out;
+    std::vector<f16> space(static_cast<std::size_t>(2 * d));
     out.reserve(static_cast<std::size_t>(limit() * d));
     for (std::int64_t at = 0; at < limit(); ++at) {
-      const f16* const row = step().cache.store.row(head, at);
+      const f16* const row = step().cache.store.keys(head, at, 1, space.data());
       out.insert(out.end(), row, row + d);
     }
     read_.at(runtime::Place::near, runtime::Kind::rows) += out.size() * sizeof(f16);
@@ -44,7 +45,10 @@ class View {
     check(component, "component", step().head_dim());
     std::vector<f16> out;
     out.reserve(static_cast<std::size_t>(limit()));
-    for (std::int64_t at = 0; at < limit(); ++at) out.push_back(step().cache.store.row(head, at)[component]);
+    std::vector<f16> space(static_cast<std::size_t>(2 * step().head_dim()));
+    for (std::int64_t at = 0; at < limit(); ++at) {
+      out.push_back(step().cache.store.keys(head, at, 1, space.data())[component]);
+    }
     read_.at(runtime::Place::near, runtime::Kind::columns) += out.size() * sizeof(f16);
     read_.elements += out.size();
     return make_array(out, {limit()});

@@ -139,7 +139,7 @@ offload::Store make_store(const AttendTensors& input, offload::Arena& arena, con
   const auto kv_heads = static_cast<int>(input.k.shape[0]);
   const std::int64_t S = input.k.shape[1];
   const auto d = static_cast<int>(input.k.shape[2]);
-  offload::Store store(arena, {1, kv_heads, d, how.block_tokens, how.columns});
+  offload::Store store(arena, {1, kv_heads, d, how.block_tokens, how.columns, how.rows});
   const offload::BlockLayout& layout = store.layout();
   for (std::int64_t first = 0; first < S; first += how.block_tokens) {
     const auto tokens = static_cast<int>(std::min<std::int64_t>(how.block_tokens, S - first));
@@ -147,7 +147,10 @@ offload::Store make_store(const AttendTensors& input, offload::Arena& arena, con
     threads.parallel_for(kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t head = begin; head < end; ++head) {
         std::byte* const base = block.data() + static_cast<std::uint64_t>(head) * layout.head_bytes;
-        auto* const rows = reinterpret_cast<f16*>(base);
+        std::vector<f16> given(layout.row_format == offload::RowFormat::f16
+                                   ? 0
+                                   : static_cast<std::size_t>(tokens) * 2 * static_cast<std::size_t>(d));
+        f16* const rows = given.empty() ? reinterpret_cast<f16*>(base) : given.data();
         fill_rows(input.k, name(input, "k"), head, first, tokens, rows, 0);
         fill_rows(input.v, name(input, "v"), head, first, tokens, rows, d);
         offload::fill_block(layout, block.data(), static_cast<int>(head), rows, 2 * d, tokens);

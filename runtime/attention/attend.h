@@ -43,6 +43,7 @@ struct AttendOutput {
 struct AttendStore {
   int block_tokens = 4096;
   offload::ColumnFormat columns = offload::ColumnFormat::f16;
+  offload::RowFormat rows = offload::RowFormat::f16;
 };
 
 // Called before the first query and after each with how many are done. Throw to stop.

@@ -33,7 +33,8 @@ Counters& Counters::operator+=(const Counters& other) {
 }
 
 void count_rows(Counters& counters, const gpu::CacheView& cache, const gpu::Attended& what, Kind kind) {
-  const std::uint64_t row_bytes = 4 * static_cast<std::uint64_t>(cache.head_dim);
+  const std::uint64_t tail_row_bytes = 4 * static_cast<std::uint64_t>(cache.head_dim);
+  const std::uint64_t row_bytes = cache.store.layout ? cache.store.layout->row_bytes : tail_row_bytes;
   const std::int64_t boundary = cache.store.tokens;
   std::int64_t in_store = 0;
   std::int64_t in_tail = 0;
@@ -48,7 +49,7 @@ void count_rows(Counters& counters, const gpu::CacheView& cache, const gpu::Atte
   const std::uint64_t tail_rows = heads * static_cast<std::uint64_t>(in_tail);
   counters.rows_fetched += store_rows + tail_rows;
   counters.at(Place::link, kind) += store_rows * row_bytes;
-  counters.at(Place::device, Kind::rows) += tail_rows * row_bytes;
+  counters.at(Place::device, Kind::rows) += tail_rows * tail_row_bytes;
 }
 
 namespace {

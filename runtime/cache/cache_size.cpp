@@ -10,7 +10,7 @@ namespace {
 
 // Of tails that have slots_of(window) slots.
 template <class SlotsOf>
-std::uint64_t bytes_of_slots(const ModelConfig& config, const CacheOptions& options, const SlotsOf& slots_of) {
+std::uint64_t bytes_of_slots(const ModelConfig& config, const SlotsOf& slots_of) {
   std::map<std::int64_t, std::int64_t> capacity;  // by window: layers of a kind are alike
   std::int64_t slots = 0;
   for (const std::int64_t window : config.sliding_window) {
@@ -18,14 +18,15 @@ std::uint64_t bytes_of_slots(const ModelConfig& config, const CacheOptions& opti
     if (fresh) known->second = slots_of(window);
     slots += known->second;
   }
-  const std::uint64_t row_bytes = offload::BlockLayout(store_shape(config, options)).row_bytes;
+  const std::uint64_t row_bytes = 2 * static_cast<std::uint64_t>(config.head_dim) * sizeof(f16);
   return static_cast<std::uint64_t>(slots) * static_cast<std::uint64_t>(config.kv_heads) * row_bytes;
 }
 
 }  // namespace
 
 offload::StoreShape store_shape(const ModelConfig& config, const CacheOptions& options) {
-  return {config.global_layers(), config.kv_heads, config.head_dim, options.block_tokens, options.columns};
+  return {config.global_layers(), config.kv_heads, config.head_dim,
+          options.block_tokens,   options.columns, options.rows};
 }
 
 std::uint64_t host_bytes(const ModelConfig& config, const CacheOptions& options, std::int64_t tokens) {
@@ -88,12 +89,12 @@ TailSlots tail_after(const CacheOptions& options, std::int64_t window, std::int6
 }
 
 std::uint64_t tail_bytes(const ModelConfig& config, const CacheOptions& options, std::int64_t tokens, int chunk) {
-  return bytes_of_slots(config, options,
+  return bytes_of_slots(config,
                         [&](std::int64_t window) { return tail_after(options, window, tokens, chunk).capacity; });
 }
 
 std::uint64_t kept_tail_bytes(const ModelConfig& config, const CacheOptions& options, std::int64_t tokens, int chunk) {
-  return bytes_of_slots(config, options, [&](std::int64_t window) {
+  return bytes_of_slots(config, [&](std::int64_t window) {
     TailSlots tail = tail_after(options, window, tokens, chunk);
     tail.forget();
     return tail.capacity_kept(options);

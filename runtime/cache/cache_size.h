@@ -16,6 +16,7 @@ struct CacheOptions {
   offload::ColumnFormat columns = offload::ColumnFormat::f16;
   std::int64_t window = 256;  // tokens that stay in the tail even when a whole block is full
   bool copy_saved = false;  // the blocks of a saved context into the arena, instead of using them where they are mapped
+  offload::RowFormat rows = offload::RowFormat::f16;  // of the store; the tail's are f16
 };
 
 offload::StoreShape store_shape(const ModelConfig& config, const CacheOptions& options);  // of its global layers

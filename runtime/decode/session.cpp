@@ -12,6 +12,7 @@ namespace {
 SessionOptions with_shape_of(SessionOptions options, const offload::Snapshot& snapshot) {
   options.cache.block_tokens = snapshot.description().shape.block_tokens;
   options.cache.columns = snapshot.description().shape.columns;
+  options.cache.rows = snapshot.description().shape.rows;
   return options;
 }
 

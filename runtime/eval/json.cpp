@@ -126,6 +126,7 @@ std::string recipe_json(const EvalRecipe& recipe) {
   object["chunk_tokens"] = recipe.chunk_tokens;
   object["block_tokens"] = recipe.block_tokens > 0 ? ordered_json(recipe.block_tokens) : ordered_json("by length");
   object["columns"] = recipe.columns;
+  if (recipe.rows != "f16") object["rows"] = recipe.rows;
   object["agreement"] = recipe.agreement;
   object["fidelity"] = recipe.fidelity;
   return json_line(object);

@@ -28,6 +28,7 @@ struct EvalRecipe {
   int chunk_tokens = 0;
   int block_tokens = 0;  // 0: block_tokens_for() each length
   std::string columns;
+  std::string rows = "f16";
   bool agreement = false;
   bool fidelity = true;
 };

@@ -128,6 +128,7 @@ Ranking rank_positions(const StepQuery& step, const Scores& scores, std::int64_t
   ranking.positions.resize(static_cast<std::size_t>(ranking.lists * k));
   threads.parallel_for(ranking.lists, 1, [&](std::int64_t begin, std::int64_t end) {
     std::vector<Candidate> candidates;
+    std::vector<f16> space(static_cast<std::size_t>(2 * d));
     for (int list = static_cast<int>(begin); list < end; ++list) {
       const ListHeads heads = heads_of(list, ranking.lists, step.query_heads);
       const int head = heads.first / step.group();
@@ -141,7 +142,8 @@ Ranking rank_positions(const StepQuery& step, const Scores& scores, std::int64_t
       candidates.clear();
       for (std::int64_t i = 0; i < from_store; ++i) {
         const std::int64_t position = found[static_cast<std::size_t>(list * from_store + i)];
-        add(position, [&](int h) { return dot(scores.weights.data() + h * d, step.store.row(head, position), d); });
+        const f16* const key = step.store.keys(head, position, 1, space.data());
+        add(position, [&](int h) { return dot(scores.weights.data() + h * d, key, d); });
       }
       for (std::int64_t t = 0; t < step.tail.tokens(); ++t) {
         add(step.tail.first() + t,
@@ -216,15 +218,16 @@ std::vector<double> caught_mass(const StepQuery& step, const Scores& scores, con
       }
     }
   }
+  std::vector<f16> space(static_cast<std::size_t>(2 * d));
   for (int list = 0; list < trace.lists; ++list) {
     const ListHeads heads = heads_of(list, trace.lists, step.query_heads);
     for (int i = 0; i < trace.k; ++i) {
       const std::int64_t position = trace.positions[list * trace.k + i];
       const std::int64_t in_tail = position - step.tail.first();  // of what evicts, lists reach into the tail
       for (int h = heads.first; h < heads.first + heads.count; ++h) {
-        const double logit = in_tail >= 0
-                                 ? exact.tail.logits[h * exact.tail.tokens + in_tail]
-                                 : dot(scores.weights.data() + h * d, step.store.row(heads.first / g, position), d);
+        const double logit = in_tail >= 0 ? exact.tail.logits[h * exact.tail.tokens + in_tail]
+                                          : dot(scores.weights.data() + h * d,
+                                                step.store.keys(heads.first / g, position, 1, space.data()), d);
         caught[h] += std::exp(logit - exact.max[h]);
       }
     }

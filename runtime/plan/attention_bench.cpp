@@ -196,7 +196,7 @@ class Run {
     tail_ = backend_.allocate(head_bytes * static_cast<std::uint64_t>(bench_.kv_heads), stream_);
     for (int head = 0; head < bench_.kv_heads; ++head) {
       backend_.to_device(tail_.as<std::byte>() + static_cast<std::uint64_t>(head) * head_bytes,
-                         layout.rows(blocks[0].data(), head), head_bytes, stream_);
+                         layout.row_data(blocks[0].data(), head), head_bytes, stream_);
     }
     backend_.synchronize(stream_);
     return store;

@@ -35,7 +35,7 @@ class AttendCommand : public Command {
         ->required()
         ->take_last();
     add_attention_options(app, attention_, {"dense"});
-    add_columns_option(app, columns_);
+    add_store_options(app, columns_, rows_);
     add_machine_options(app, machine_);
     app.add_option("--out", out_, "File for y, positions and alpha")
         ->type_name("FILE.safetensors")
@@ -55,8 +55,8 @@ class AttendCommand : public Command {
     const Environment environment(machine_);
     std::optional<Progress> progress;
     const runtime::AttendOutput output =
-        runtime::attend_file(in_, method_, *environment.backend, *environment.arena, {machine_.block_tokens, columns_},
-                             [&](std::int64_t done, std::int64_t total) {
+        runtime::attend_file(in_, method_, *environment.backend, *environment.arena,
+                             {machine_.block_tokens, columns_, rows_}, [&](std::int64_t done, std::int64_t total) {
                                check_interrupted();
                                if (!progress) progress.emplace(stderr_progress(), "attend", "queries", total);
                                progress->update(done);
@@ -73,6 +73,7 @@ class AttendCommand : public Command {
   AttentionOptions attention_;
   MachineOptions machine_;
   offload::ColumnFormat columns_ = offload::ColumnFormat::f16;
+  offload::RowFormat rows_ = offload::RowFormat::f16;
   runtime::MethodOptions method_;
 };
 

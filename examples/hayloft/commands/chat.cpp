@@ -66,7 +66,7 @@ class ChatCommand : public Command {
     add_attention_options(app, attention_, {"dense"});
     add_prefill_options(app, session_);
     add_audit_options(app, audit_);
-    add_columns_option(app, session_.cache.columns);
+    add_store_options(app, session_.cache.columns, session_.cache.rows);
     add_weights_option(app, machine_);
     add_machine_options(app, machine_);
     add_profile_option(app, machine_);

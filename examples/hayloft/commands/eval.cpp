@@ -68,7 +68,7 @@ class EvalCommand : public Command {
         ->take_last();
     advanced(app, Section::attention, {"--equal-bytes"});
     add_prefill_options(app, options_.session);
-    add_columns_option(app, options_.session.cache.columns);
+    add_store_options(app, options_.session.cache.columns, options_.session.cache.rows);
     machine_.block_tokens = 0;
     add_weights_option(app, machine_);
     add_machine_options(app, machine_);
@@ -138,6 +138,7 @@ class EvalCommand : public Command {
     recipe.chunk_tokens = options_.session.chunk_tokens;
     recipe.block_tokens = options_.session.cache.block_tokens;
     recipe.columns = offload::name(options_.session.cache.columns);
+    recipe.rows = offload::name(options_.session.cache.rows);
     recipe.agreement = options_.agreement;
     recipe.fidelity = options_.fidelity_steps > 0;
     return recipe;

@@ -30,7 +30,7 @@ class ImportCommand : public Command {
         ->type_name("FILE.safetensors")
         ->required()
         ->take_last();
-    add_columns_option(app, columns_);
+    add_store_options(app, columns_, rows_);
     add_machine_options(app, machine_);
     app.add_option("--save", save_, "Context to make")->type_name("CTX.hay")->required()->take_last();
     common(app, Section::text, {"--in"});
@@ -48,6 +48,7 @@ class ImportCommand : public Command {
     runtime::CacheOptions options;
     options.block_tokens = machine_.block_tokens;
     options.columns = columns_;
+    options.rows = rows_;
     const runtime::ContextTokens tokens =
         runtime::import_context(in_, model, *environment.backend, *environment.arena, options, save_);
     note("{}: {} tokens, {} with keys and values\n", save_, tokens.all, tokens.cached);
@@ -59,6 +60,7 @@ class ImportCommand : public Command {
   std::string save_;
   MachineOptions machine_;
   offload::ColumnFormat columns_ = offload::ColumnFormat::f16;
+  offload::RowFormat rows_ = offload::RowFormat::f16;
 };
 
 }  // namespace

@@ -42,7 +42,7 @@ class IngestCommand : public Command {
         ->type_name("FILE...")
         ->required();
     add_prefill_options(app, options_.session);
-    add_columns_option(app, options_.session.cache.columns);
+    add_store_options(app, options_.session.cache.columns, options_.session.cache.rows);
     add_weights_option(app, machine_);
     add_machine_options(app, machine_);
     add_profile_option(app, machine_);

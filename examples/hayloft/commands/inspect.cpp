@@ -50,6 +50,7 @@ class InspectCommand : public Command {
         {"head_dim", what.shape.head_dim},
         {"block_tokens", what.shape.block_tokens},
         {"columns", offload::name(what.shape.columns)},
+        {"rows", offload::name(what.shape.rows)},
         {"stored_tokens", what.shape.layers > 0 ? snapshot.stored_tokens(0) : 0},
         {"note", what.note},
         {"indices", snapshot.attachments()},

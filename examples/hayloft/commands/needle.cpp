@@ -56,7 +56,7 @@ class NeedleCommand : public Command {
     add_seed(app, "-s,--seed", options_.seed, "Seed of keys, digits and text");
     add_attention_options(app, attention_, {"dense", "sparq", "topk", "window"});
     add_prefill_options(app, options_.session);
-    add_columns_option(app, options_.session.cache.columns);
+    add_store_options(app, options_.session.cache.columns, options_.session.cache.rows);
     machine_.block_tokens = 0;
     add_weights_option(app, machine_);
     add_machine_options(app, machine_);
@@ -98,6 +98,7 @@ class NeedleCommand : public Command {
     report_.seed = options_.seed;
     report_.prefill = runtime::prefill_label(options_.session.prefill);
     report_.columns = offload::name(options_.session.cache.columns);
+    report_.row_format = offload::name(options_.session.cache.rows);
     report_.weights = runtime::name(machine_.weights);
     const auto write_json = [&](bool complete) {
       report_.memory = environment.backend->memory();

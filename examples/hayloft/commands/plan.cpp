@@ -55,7 +55,7 @@ class PlanCommand : public Command {
     add_context_lengths_option(app, lengths_);
     add_attention_options(app, attention_, {"dense", "sparq", "topk", "window"});
     add_prefill_options(app, request_.session);
-    add_columns_option(app, request_.session.cache.columns);
+    add_store_options(app, request_.session.cache.columns, request_.session.cache.rows);
     add_weights_option(app, machine_);
     add_machine_options(app, machine_);
     add_profile_option(app, machine_);

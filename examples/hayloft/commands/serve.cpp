@@ -87,7 +87,7 @@ class ServeCommand : public Command {
     add_sampling_options(app, sampling_);
     add_attention_options(app, attention_, {"dense"});
     add_prefill_options(app, engine_.session);
-    add_columns_option(app, engine_.session.cache.columns);
+    add_store_options(app, engine_.session.cache.columns, engine_.session.cache.rows);
     add_weights_option(app, machine_);
     add_machine_options(app, machine_);
   }

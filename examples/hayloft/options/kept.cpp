@@ -23,6 +23,7 @@ void check_kept_layout(const CLI::App& app, const runtime::SessionOptions& asked
   require_same(app, "--block-tokens", asked.cache.block_tokens, kept.cache.block_tokens, file);
   require_same<std::string>(app, "--columns", offload::name(asked.cache.columns), offload::name(kept.cache.columns),
                             file);
+  require_same<std::string>(app, "--rows", offload::name(asked.cache.rows), offload::name(kept.cache.rows), file);
   if (app.get_option("--batch")->count() > 0 && asked.chunk_tokens != kept.chunk_tokens) {
     note("note: --batch {} has no effect: {} was begun with {}, which stays\n", asked.chunk_tokens, file,
          kept.chunk_tokens);

@@ -123,12 +123,16 @@ void add_weights_option(CLI::App& app, MachineOptions& options) {
   advanced(app, Section::model, {"--weights"});
 }
 
-void add_columns_option(CLI::App& app, offload::ColumnFormat& columns) {
+void add_store_options(CLI::App& app, offload::ColumnFormat& columns, offload::RowFormat& rows) {
   add_text(
       app, "--columns", "FORMAT", [&columns](const std::string& text) { columns = column_format(text); },
       "Key columns: f16, int8, int4; planes where needed")
       ->default_str("f16");
-  common(app, Section::memory, {"--columns"});
+  add_text(
+      app, "--rows", "FORMAT", [&rows](const std::string& text) { rows = row_format(text); },
+      "Keys and values as they are attended: f16, int8, int4")
+      ->default_str("f16");
+  common(app, Section::memory, {"--columns", "--rows"});
 }
 
 }  // namespace hayloft::cli

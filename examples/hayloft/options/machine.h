@@ -27,8 +27,9 @@ struct MachineOptions {
 int thread_count(const MachineOptions& options);
 
 void add_machine_options(CLI::App& app, MachineOptions& options);
-void add_profile_option(CLI::App& app, MachineOptions& options);         // --profile
-void add_weights_option(CLI::App& app, MachineOptions& options);         // --weights, of commands that take a model
-void add_columns_option(CLI::App& app, offload::ColumnFormat& columns);  // --columns
+void add_profile_option(CLI::App& app, MachineOptions& options);  // --profile
+void add_weights_option(CLI::App& app, MachineOptions& options);  // --weights, of commands that take a model
+// --columns and --rows
+void add_store_options(CLI::App& app, offload::ColumnFormat& columns, offload::RowFormat& rows);
 
 }  // namespace hayloft::cli

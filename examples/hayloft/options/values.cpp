@@ -81,4 +81,9 @@ offload::ColumnFormat column_format(const std::string& text) {
   fail("--columns {}: must be one of {}", text, offload::column_format_names());
 }
 
+offload::RowFormat row_format(const std::string& text) {
+  if (const auto format = offload::row_format(text)) return *format;
+  fail("--rows {}: must be one of {}", text, offload::row_format_names());
+}
+
 }  // namespace hayloft::cli

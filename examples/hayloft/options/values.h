@@ -27,6 +27,7 @@ runtime::plan::ShapeOptions read_shape(const std::string& text);
 
 // The columns of K: f16, int8 or int4.
 offload::ColumnFormat column_format(const std::string& text);
+offload::RowFormat row_format(const std::string& text);
 
 // What `read` returns. The message of an Error that it throws begins with the option's name.
 template <class Read>

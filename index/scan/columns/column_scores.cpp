@@ -24,6 +24,9 @@ ColumnScores::ColumnScores(const offload::LayerView& view, const ColumnSearch& s
     transposed_stride_ = tile + 32;  // not a power of two, as in stride()
     transposed_ = hwy::AllocateAligned<std::uint16_t>(static_cast<std::size_t>(layout.head_dim * transposed_stride_));
     column = transposed_stride_ * static_cast<std::int64_t>(sizeof(f16));
+    if (layout.row_format != offload::RowFormat::f16) {
+      rows_.resize(static_cast<std::size_t>(tile) * 2 * static_cast<std::size_t>(layout.head_dim));
+    }
   }
   const std::int32_t* components = search.components + static_cast<std::ptrdiff_t>(head) * search.rank;
   const bool planes = !rows && layout.columns == offload::ColumnFormat::planes;
@@ -83,7 +86,7 @@ void ColumnScores::score_run_at(std::int64_t begin, int tokens, float* scores, c
   }
   const int d = view_.layout->head_dim;
   auto* const transposed = reinterpret_cast<f16*>(transposed_.get());
-  offload::transpose(view_.row(head_, begin), 2 * d, tokens, d, transposed, transposed_stride_);
+  offload::transpose(view_.keys(head_, begin, tokens, rows_.data()), 2 * d, tokens, d, transposed, transposed_stride_);
   score_run(query_, {reinterpret_cast<const std::byte*>(transposed)}, {}, tokens, scores, stride(tile_), notes);
 }
 

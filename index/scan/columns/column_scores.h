@@ -45,6 +45,7 @@ class ColumnScores {
   std::int64_t transposed_stride_ = 0;  // elements from component to component
   // f16 [d][transposed_stride_], where rows are transposed; null: columns
   hwy::AlignedFreeUniquePtr<std::uint16_t[]> transposed_;
+  std::vector<f16> rows_;  // of a tile, where those of the store are integers
 };
 
 }  // namespace hayloft::index

@@ -14,7 +14,7 @@ class FlexGen : public Method {
   index::SelectPer selection_per() const override { return index::SelectPer::kv_head; }
 
   Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const override {
-    if (index::exact_keys(step.cache.store) != index::KeySource::columns) {
+    if (step.cache.store.tokens > 0 && step.cache.store.layout->columns != offload::ColumnFormat::f16) {
       fail("--attn flexgen scores exactly, and {} columns are not exact; read the context with --columns f16",
            offload::name(step.cache.store.layout->columns));
     }

@@ -114,7 +114,8 @@ void HeavyHitters::append_rows(Layer& layer, const gpu::CacheView& cache, std::i
   if (layer.kept + newest > layer.capacity) set_capacity(layer, layer.kept + newest + spare_rows);
   const std::int64_t row = 2 * shape_.head_dim;
   for (int h = 0; h < shape_.kv_heads; ++h) {
-    std::copy_n(tail.rows().row(h, 0), newest * row, layer.rows.data() + (h * layer.capacity + layer.kept) * row);
+    std::copy_n(tail.rows().row(h, 0, nullptr), newest * row,
+                layer.rows.data() + (h * layer.capacity + layer.kept) * row);
     Layer::Head& head = layer.heads[static_cast<std::size_t>(h)];
     for (std::int64_t t = 0; t < newest; ++t) {
       head.positions.push_back(static_cast<std::int32_t>(tail.first() + t));

@@ -95,6 +95,7 @@ SessionOptions as_read(const offload::Snapshot& snapshot, SessionOptions options
   const ReadingNote note = read_note(snapshot.description().note, snapshot.path().string());
   options.cache.block_tokens = snapshot.description().shape.block_tokens;
   options.cache.columns = snapshot.description().shape.columns;
+  options.cache.rows = snapshot.description().shape.rows;
   options.chunk_tokens = note.chunk_tokens;
   options.prefill = note.prefill;
   return options;

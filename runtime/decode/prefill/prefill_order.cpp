@@ -11,10 +11,6 @@ namespace {
 using Strategy = PrefillOptions::Kind;
 using Order = PrefillOptions::Order;
 
-std::uint64_t row_bytes(const ModelConfig& config) {
-  return std::uint64_t{4} * static_cast<std::uint64_t>(config.head_dim);
-}
-
 }  // namespace
 
 int attending_layers(const ModelConfig& config, bool global) {
@@ -43,7 +39,8 @@ PrefillTraffic prefill_traffic(const ModelConfig& config, const SessionOptions& 
     rows += static_cast<std::uint64_t>(read);
   }
   PrefillTraffic traffic;
-  traffic.chunk_major = rows * row_bytes(config) * static_cast<std::uint64_t>(config.kv_heads) *
+  const std::uint64_t row_bytes = offload::BlockLayout(store_shape(config, options.cache)).row_bytes;
+  traffic.chunk_major = rows * row_bytes * static_cast<std::uint64_t>(config.kv_heads) *
                         static_cast<std::uint64_t>(attending_layers(config, true));
   traffic.layer_major = static_cast<std::uint64_t>(tokens) * static_cast<std::uint64_t>(config.hidden_size) *
                         sizeof(float) * static_cast<std::uint64_t>(2 * config.layers - 1);

@@ -91,6 +91,7 @@ std::string needle_json(const NeedleReport& report) {
   json["seed"] = report.seed;
   json["prefill"] = report.prefill;
   json["columns"] = report.columns;
+  json["row_format"] = report.row_format;
   json["weights"] = report.weights;
   json["device_memory"] = device_memory_json(report.memory);
   json["complete"] = report.complete;

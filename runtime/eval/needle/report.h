@@ -14,9 +14,10 @@ struct NeedleReport {
   std::string model;   // a name, not a path
   std::string device;  // the backend's name
   std::uint64_t seed = 0;
-  std::vector<EvalRow> rows;       // of the task depths, in the order asked
-  std::string prefill = "exact";   // prefill_label of how the contexts were read
-  std::string columns = "f16";     // their format
+  std::vector<EvalRow> rows;      // of the task depths, in the order asked
+  std::string prefill = "exact";  // prefill_label of how the contexts were read
+  std::string columns = "f16";    // their format
+  std::string row_format = "f16";
   std::string weights = "stored";  // the form of the model's
   gpu::DeviceMemory memory = {};   // of the device
   bool complete = true;            // every question asked has its row

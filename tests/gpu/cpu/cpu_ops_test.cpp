@@ -279,8 +279,8 @@ TEST_F(CpuOps, SpillMakesABlockOfTheOldestTokensOfEveryHead) {
   for (int head = 0; head < 3; ++head) {
     for (int t = 0; t < 32; ++t) {
       for (int i = 0; i < 16; ++i) {
-        EXPECT_EQ(to_float(layout.rows(block, head)[t * 32 + i]), cache.key(head, t, i));
-        EXPECT_EQ(to_float(layout.rows(block, head)[t * 32 + 16 + i]), cache.value(head, t, i));
+        EXPECT_EQ(to_float(f16_row(layout, block, head, 0)[t * 32 + i]), cache.key(head, t, i));
+        EXPECT_EQ(to_float(f16_row(layout, block, head, 0)[t * 32 + 16 + i]), cache.value(head, t, i));
         EXPECT_EQ(to_float(reinterpret_cast<const f16*>(layout.column(block, head, i))[t]), cache.key(head, t, i));
       }
     }

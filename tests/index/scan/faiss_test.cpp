@@ -44,7 +44,7 @@ struct Engines {
   }
 
   double product(int h, std::int64_t position) const {
-    const f16* key = layer.view().row(h / (query_heads / kv_heads), position);
+    const f16* key = layer.view().row(h / (query_heads / kv_heads), position, nullptr);
     double sum = 0;
     for (int c = 0; c < d; ++c)
       sum += static_cast<double>(query[static_cast<std::size_t>(h * d + c)]) * to_float(key[c]);

@@ -221,7 +221,7 @@ TEST_P(ColumnSearchShapes, AScoreIsOffTheExactOneByHalfAScalePerComponentAtMost)
         if (planes == 0) continue;
         const int c = query.components[static_cast<std::size_t>(head * shape.rank + j)];
         const double w = query.weights[static_cast<std::size_t>(h * shape.rank + j)];
-        exact += w * to_float(layer.view().row(head, t)[c]);
+        exact += w * to_float(layer.view().row(head, t, nullptr)[c]);
         const double key = layer.column_key(head, t, c, planes);
         magnitude += std::abs(w * key);
         if (shape.columns == offload::ColumnFormat::planes) {

@@ -87,7 +87,7 @@ TEST(BlockLayout, PointersLandWhereTheOffsetsSay) {
   const BlockLayout layout(shape_of(2, 16, 64, ColumnFormat::int8));
   const std::vector<std::byte> block(layout.block_bytes);
   const std::byte* const head = block.data() + layout.head_bytes;
-  EXPECT_EQ(static_cast<const void*>(layout.rows(block.data(), 1)), head);
+  EXPECT_EQ(static_cast<const void*>(layout.row_data(block.data(), 1)), head);
   EXPECT_EQ(layout.column(block.data(), 1, 3), head + layout.columns_offset + 3 * 64);
   EXPECT_EQ(static_cast<const void*>(layout.scales(block.data(), 1, 3)), head + layout.scales_offset + 3 * 2);
   EXPECT_EQ(static_cast<const void*>(layout.value_sum(block.data(), 1)), head + layout.value_sum_offset);
@@ -143,7 +143,7 @@ std::vector<f16> random_rows(int tokens, std::int64_t stride, unsigned seed) {
 void expect_filled(const Block& block, int head, const std::vector<f16>& rows, std::int64_t stride, int tokens) {
   const BlockLayout& layout = block.layout;
   const int d = layout.head_dim;
-  const f16* const got_rows = layout.rows(block.bytes.get(), head);
+  const f16* const got_rows = f16_row(layout, block.bytes.get(), head, 0);
   std::vector<double> sum(static_cast<std::size_t>(d));
   for (int t = 0; t < layout.block_tokens; ++t) {
     for (int c = 0; c < 2 * d; ++c) {
@@ -205,7 +205,7 @@ TEST(FillBlock, RowsAlreadyInPlaceAreLeftThere) {
   const Block block(layout);
   const std::vector<f16> rows = random_rows(B, 2 * d, 5);
   std::memcpy(block.bytes.get(), rows.data(), rows.size() * sizeof(f16));
-  fill_block(layout, block.bytes.get(), 0, layout.rows(block.bytes.get(), 0), 2 * d, B);
+  fill_block(layout, block.bytes.get(), 0, f16_row(layout, block.bytes.get(), 0, 0), 2 * d, B);
   expect_filled(block, 0, rows, 2 * d, B);
 }
 

@@ -81,7 +81,8 @@ TEST_F(StoreTest, AppendedRowsAreReadBackByPosition) {
   const LayerView view = store.layer(1);
   for (int position = 0; position < 3 * B; ++position) {
     for (int head = 0; head < 2; ++head) {
-      EXPECT_EQ(std::memcmp(view.row(head, position), &blocks[position / B][position % B * 2 * d], 2 * d * sizeof(f16)),
+      EXPECT_EQ(std::memcmp(view.row(head, position, nullptr), &blocks[position / B][position % B * 2 * d],
+                            2 * d * sizeof(f16)),
                 0)
           << "head " << head << ", position " << position;
     }
@@ -110,8 +111,8 @@ TEST_F(StoreTest, AppendingToAForkIsNotSeenByTheOther) {
   EXPECT_EQ(store.layer(0).blocks.size(), 1u);
 
   append(store, 0, to_store, B);
-  EXPECT_EQ(std::memcmp(fork.layer(0).row(0, B), to_fork.data(), to_fork.size() * sizeof(f16)), 0);
-  EXPECT_EQ(std::memcmp(store.layer(0).row(0, B), to_store.data(), to_store.size() * sizeof(f16)), 0);
+  EXPECT_EQ(std::memcmp(fork.layer(0).row(0, B, nullptr), to_fork.data(), to_fork.size() * sizeof(f16)), 0);
+  EXPECT_EQ(std::memcmp(store.layer(0).row(0, B, nullptr), to_store.data(), to_store.size() * sizeof(f16)), 0);
   EXPECT_NE(fork.layer(0).value_sum[0], store.layer(0).value_sum[0]);
 }
 
@@ -127,7 +128,7 @@ TEST_F(StoreTest, SharedBlocksLiveUntilTheLastStoreThatHoldsThem) {
 
   store.reset();
   EXPECT_EQ(arena_.used_bytes(), one_block);
-  EXPECT_EQ(std::memcmp(fork->layer(0).row(0, 0), rows.data(), rows.size() * sizeof(f16)), 0);
+  EXPECT_EQ(std::memcmp(fork->layer(0).row(0, 0, nullptr), rows.data(), rows.size() * sizeof(f16)), 0);
   fork.reset();
   EXPECT_EQ(arena_.used_bytes(), 0u);
 }
@@ -142,7 +143,7 @@ TEST(StoreLifetime, BlocksOutliveTheArena) {
   fill_block(store.layout(), block.data(), 0, rows.data(), 2 * d, B);
   store.commit(0, std::move(block), B);
   arena.reset();
-  EXPECT_EQ(std::memcmp(store.layer(0).row(0, 0), rows.data(), rows.size() * sizeof(f16)), 0);
+  EXPECT_EQ(std::memcmp(store.layer(0).row(0, 0, nullptr), rows.data(), rows.size() * sizeof(f16)), 0);
 }
 
 class AdoptedBlocks : public StoreTest {

@@ -36,7 +36,7 @@ TEST_P(HostTailTest, HoldsTheLiveRowsOfTheTail) {
   EXPECT_EQ(tail.first(), 128);
   for (int head = 0; head < 3; ++head) {
     for (std::int64_t t = 0; t < tail.tokens(); ++t) {
-      const f16* row = tail.rows().row(head, t);
+      const f16* row = tail.rows().row(head, t, nullptr);
       for (int i = 0; i < 24; ++i) {
         ASSERT_EQ(to_float(row[i]), cache.key(head, 128 + t, i));
         ASSERT_EQ(to_float(row[24 + i]), cache.value(head, 128 + t, i));

@@ -70,7 +70,7 @@ class TinyRun {
 
 // The [K | V] row of a position; on the CPU backend device memory is host memory.
 inline const f16* row_of(const gpu::CacheView& cache, int head, std::int64_t position) {
-  if (position < cache.store.tokens) return cache.store.row(head, position);
+  if (position < cache.store.tokens) return cache.store.row(head, position, nullptr);
   const std::int64_t slot = cache.tail.first + position - cache.tail.position;
   return cache.tail.rows + (head * cache.tail.capacity + slot) * 2 * cache.head_dim;
 }
