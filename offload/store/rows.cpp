@@ -32,7 +32,7 @@ HWY_INLINE void put_levels(RowFormat format, const float* x, int count, f16 scal
   const hn::Rebind<std::int8_t, Eight> d8;
   const int lanes = static_cast<int>(hn::Lanes(d));
   const auto n = static_cast<float>(levels_below_zero(format));
-  const bool zero = (scale.bits & 0x7fff) == 0;
+  const bool zero = scale.bits == 0;
   const auto divisor = hn::Set(d, zero ? 1.0f : to_float(scale));
   HWY_ALIGN std::int8_t levels[64];
   for (int i = 0; i < count; i += lanes) {
@@ -64,7 +64,8 @@ HWY_INLINE void put_elements(RowFormat format, const float* x, int d, std::byte*
       least = hn::Min(least, v);
       most = hn::Max(most, v);
     }
-    const f16 scale = row_scale(format, hn::GetLane(hn::MinOfLanes(tag, least)), hn::GetLane(hn::MaxOfLanes(tag, most)));
+    const f16 scale =
+        row_scale(format, hn::GetLane(hn::MinOfLanes(tag, least)), hn::GetLane(hn::MaxOfLanes(tag, most)));
     std::memcpy(scales + static_cast<std::size_t>(first / group) * sizeof scale, &scale, sizeof scale);
     put_levels(format, x + first, count, scale, levels + first * bits_of(format) / 8);
   }
@@ -126,7 +127,8 @@ HWY_INLINE hn::Vec<Eight> levels_at(const std::byte* row, int i) {
   } else {
     // Nibble j of a word, moved to the top and from there down with its sign.
     std::uint32_t word = 0;
-    std::memcpy(&word, row + i / 2, hn::Lanes(d) / 2);
+    std::memcpy(&word, row + i / 2, std::max<std::size_t>(1, hn::Lanes(d) / 2));
+    word >>= i % 2 * 4;  // where vectors have one lane
     const hn::RebindToUnsigned<Eight> du;
     const auto places = hn::Mul(hn::Iota(du, 0), hn::Set(du, 4u));
     const auto moved = hn::Shl(hn::Set(du, word), hn::Sub(hn::Set(du, 28u), places));

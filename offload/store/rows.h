@@ -11,8 +11,8 @@
 #include "offload/store/planes.h"
 
 // Integer rows. What is attended are f16 values again: those that a row's levels stand for. Keys have components whose
-// values lie far from zero, or far apart, for all tokens alike, values do not (as KIVI found, arXiv 2402.02750): so keys
-// are brought to a common scale component by component before levels are taken. A range is that of min(1024, B)
+// values lie far from zero, or far apart, for all tokens alike, values do not (as KIVI found, arXiv 2402.02750): so
+// keys are brought to a common scale component by component before levels are taken. A range is that of min(1024, B)
 // consecutive tokens of one component of K; a scale is that of 64 (int8) or 32 (int4) consecutive elements of K or V of
 // one token, the last of which may be fewer. n is 128 or 8. All of it is defined by the scalar functions here, to the
 // bit, in f32 arithmetic rounded to nearest even, infinity counting as 65504 and NaN as 0:
@@ -22,16 +22,16 @@
 //   width  = the power of two from 2^-14 to 2^15 nearest above plane_range()'s half, or the half itself if it is one
 //   x'     = (x - centre) / width of a key, x of a value
 //   m      = the x' of the group that is largest in magnitude, of two the positive one
-//   scale  = the f16 nearest to -m / n
+//   scale  = the f16 nearest to -m / n, +0 for -0
 //   level  = the integer nearest to x' / scale, ties to even, held within -n to n - 1; 0 where the scale is 0
 //
 // and what the level stands for is
 //
 //   x^ = the f16 nearest to level * scale * width + centre of a key, to level * scale of a value,
 //
-// rounded twice of a key, once of a value: the products have at most 19 significant bits. But for that rounding, and for
-// scales that are subnormal, |x' - x'^| <= |scale| (1 + n 2^-11), and half of that away from the end of the range that m
-// is not at.
+// rounded twice of a key, once of a value: the products have at most 19 significant bits. But for that rounding, and
+// for scales that are subnormal, |x' - x'^| <= |scale| (1 + n 2^-11), and half of that away from the end of the range
+// that m is not at.
 //
 // A row is d levels of K and d of V, in two's complement, a byte each or half a byte (element 2i in the low nibble of
 // byte i); then the f16 scales of K and those of V; then zeros up to a multiple of 8 bytes.
@@ -57,11 +57,12 @@ inline constexpr int levels_below_zero(RowFormat format) {
 
 // Of a group whose smallest and largest x' are lo and hi.
 inline f16 row_scale(RowFormat format, float lo, float hi) {
-  return to_f16((hi >= -lo ? hi : lo) * (-1.0f / static_cast<float>(levels_below_zero(format))));
+  const f16 scale = to_f16((hi >= -lo ? hi : lo) * (-1.0f / static_cast<float>(levels_below_zero(format))));
+  return scale.bits == 0x8000 ? f16{0} : scale;
 }
 
 inline int row_level(RowFormat format, float x, f16 scale) {
-  if ((scale.bits & 0x7fff) == 0) return 0;
+  if (scale.bits == 0) return 0;
   const auto n = static_cast<float>(levels_below_zero(format));
   return static_cast<int>(std::clamp(std::nearbyint(x / to_float(scale)), -n, n - 1));
 }
