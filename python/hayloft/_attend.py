@@ -31,21 +31,22 @@ class Attended:
 
 
 def attend(q: Any, k: Any, v: Any, attn: str = "dense", *, details: bool = False, block_tokens: int = 4096,
-           columns: str = "f16", machine: _core.Machine | None = None) -> np.ndarray | Attended:
+           columns: str = "f16", rows: str = "f16", machine: _core.Machine | None = None) -> np.ndarray | Attended:
     """Attends with N independent decode queries over one cache, by any method.
 
     q: [N, Hq, d], not scaled: products are divided by sqrt(d).
     k, v: [Hkv, S, d]; Hkv divides Hq, d is a multiple of 8 up to 256. They are rounded to 16 bits, as the store keeps
         them.
     attn: a method as --attn takes it, "sparq:r=16:k=128".
-    block_tokens, columns: of the store; columns is "f16", "int8", "int4" or "planes".
+    block_tokens, columns, rows: of the store; columns is "f16", "int8", "int4" or "planes", rows "f16", "int8" or "int4".
     Arrays are of NumPy, or speak DLPack (PyTorch, JAX, CuPy ...), in f64, f32, f16 or bf16.
 
     Returns y, f32 [N, Hq, d]; with details, Attended. The same as the program's `hayloft attend`, to the bit. Raises Error
     in one line: what does not fit, and what to do.
     """
     machine = machine or default_machine()
-    result = _core.attend(machine, *as_array(q, "q"), *as_array(k, "k"), *as_array(v, "v"), attn, block_tokens, columns)
+    result = _core.attend(machine, *as_array(q, "q"), *as_array(k, "k"), *as_array(v, "v"), attn, block_tokens, columns,
+                          rows)
     if not details:
         return result["y"]
     return Attended(result["y"], result["positions"], result["alpha"], [Counters(**each) for each in result["counters"]])

@@ -14,7 +14,7 @@ from ._model import Model
 
 
 def save_context(past_key_values: Any, tokens: Any, model: Model | str | PathLike, path: str | PathLike, *,
-                 block_tokens: int = 4096, columns: str = "f16", overwrite: bool = False,
+                 block_tokens: int = 4096, columns: str = "f16", rows: str = "f16", overwrite: bool = False,
                  machine: _core.Machine | None = None) -> tuple[int, int]:
     """Saves a context that another program has read, so that hayloft opens it as one of its own.
 
@@ -24,9 +24,9 @@ def save_context(past_key_values: Any, tokens: Any, model: Model | str | PathLik
     tokens: ids of all tokens, S or more; those behind S are read when the context is opened.
     model: what it is to be opened with: a Model, or the path of a folder or GGUF file.
     path: of the .hay file. It appears whole or not at all.
-    block_tokens, columns: of the store, as Session has them; those of a hayloft.transformers.Cache are its own.
+    block_tokens, columns, rows: of the store, as Session has them; those of a hayloft.transformers.Cache are its own.
 
-    K and V are rounded to 16 bits. Returns (tokens, of which have K and V). Raises Error when they do not fit the model.
+    K and V are rounded to 16 bits, or as `rows` says. Returns (tokens, of which have K and V). Raises Error when they do not fit the model.
     """
     ids = [int(token) for token in np.asarray(tokens).reshape(-1)]
     model = fspath(getattr(model, "path", model))
@@ -43,7 +43,7 @@ def save_context(past_key_values: Any, tokens: Any, model: Model | str | PathLik
         raise TypeError(f"K and V are of several types: {', '.join(sorted(dtypes))}; they must be of one")
     k, v = ([pair[half][0] for pair in arrays] for half in (0, 1))
     return _core.save_context(machine or default_machine(), ids, k, v, dtypes.pop(), model, fspath(path), block_tokens,
-                              columns, overwrite)
+                              columns, rows, overwrite)
 
 
 def _pair(layer, index):

@@ -13,7 +13,8 @@ from ._model import Model
 def eval(model: Model, task: str = "niah_single_1", ctx_size: int | Sequence[int] = 4096,
          attn: str | Sequence[str] = ("dense", "sparq", "topk"), *, samples: int = 10, haystack: str | PathLike = "",
          seed: int = 42, needles: int = 11, digits: int = 7, chat: bool = False, fidelity_steps: int = 8,
-         attention: bool = False, block_tokens: int = 0, columns: str = "f16") -> list[dict] | tuple[list[dict], dict]:
+         attention: bool = False, block_tokens: int = 0, columns: str = "f16",
+         rows: str = "f16") -> list[dict] | tuple[list[dict], dict]:
     """Puts samples of a task to a model: each is read once and answered by every method.
 
     model: a Model.
@@ -26,13 +27,13 @@ def eval(model: Model, task: str = "niah_single_1", ctx_size: int | Sequence[int
     chat: whether prompts are written by the model's chat template.
     fidelity_steps: over which recall, mass and output error of each answer are measured; 0: not at all.
     attention: whether to measure what the model's attention is like, as `hayloft eval --attention-stats` does.
-    block_tokens, columns: of the store; 0 chooses by the length.
+    block_tokens, columns, rows: of the store; 0 chooses by the length.
 
     Returns a list of rows, dicts as `hayloft eval --out` writes them (docs/eval.md); with attention, (rows, figures).
     """
     lengths = [ctx_size] if isinstance(ctx_size, int) else list(ctx_size)
     methods = [attn] if isinstance(attn, str) else list(attn)
     lines, figures = _core.evaluate(model._open, task, lengths, methods, samples, fspath(haystack), seed, needles, digits,
-                                    chat, fidelity_steps, attention, block_tokens, columns)
-    rows = [json.loads(line) for line in lines]
-    return (rows, json.loads(figures)) if attention else rows
+                                    chat, fidelity_steps, attention, block_tokens, columns, rows)
+    results = [json.loads(line) for line in lines]
+    return (results, json.loads(figures)) if attention else results

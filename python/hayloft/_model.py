@@ -87,21 +87,21 @@ class Session:
     attn: how decoded tokens attend, "sparq:r=16:k=128"; exactly by default.
     prefill: how prompts attend: "exact", "window:window=4096:sinks=4", "topk:k=1024:window=4096".
     chunk_tokens: of a prompt that are read at a time.
-    block_tokens, columns: of the store; columns is "f16", "int8", "int4" or "planes".
+    block_tokens, columns, rows: of the store; columns is "f16", "int8", "int4" or "planes", rows "f16", "int8" or "int4".
 
     One thread at a time may use a session; forks may be used by others. Computing releases the interpreter's lock.
     """
 
     def __init__(self, model: Model, *, attn: str = "dense", prefill: str = "exact", chunk_tokens: int = 2048,
-                 block_tokens: int = 4096, columns: str = "f16"):
+                 block_tokens: int = 4096, columns: str = "f16", rows: str = "f16"):
         self.model = model
-        self._session = _core.OpenSession(model._open, _options(attn, prefill, chunk_tokens, block_tokens, columns))
+        self._session = _core.OpenSession(model._open, _options(attn, prefill, chunk_tokens, block_tokens, columns, rows))
 
     @classmethod
     def open(cls, model: Model, context: str | PathLike, *, attn: str = "dense", prefill: str = "exact") -> Session:
         """The session at the end of a saved context (.hay). It is read from its file in place, and goes on in the way it was
         begun; what is appended attends by `prefill`. Raises Error when it belongs to another model."""
-        options = _options(attn, prefill, 2048, 4096, "f16")
+        options = _options(attn, prefill, 2048, 4096, "f16", "f16")
         return cls._of(model, _core.OpenSession.open(model._open, fspath(context), options))
 
     @classmethod
@@ -222,10 +222,10 @@ class Session:
         return [int(token) for token in prompt]
 
 
-def _options(attn, prefill, chunk_tokens, block_tokens, columns):
+def _options(attn, prefill, chunk_tokens, block_tokens, columns, rows):
     options = _core.SessionOptions()
     options.attn, options.prefill, options.chunk_tokens = attn, prefill, chunk_tokens
-    options.block_tokens, options.columns = block_tokens, columns
+    options.block_tokens, options.columns, options.rows = block_tokens, columns, rows
     return options
 
 

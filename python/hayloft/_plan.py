@@ -13,7 +13,8 @@ from ._model import Model
 
 def plan(model: Model | str | PathLike | None = None, ctx_size: int | Sequence[int] = 1 << 20,
          attn: str | Sequence[str] = ("dense", "sparq", "topk", "window"), *, shape: Sequence[int] | None = None,
-         block_tokens: int = 4096, columns: str = "f16", machine: _core.Machine | None = None) -> list[dict]:
+         block_tokens: int = 4096, columns: str = "f16", rows: str = "f16",
+         machine: _core.Machine | None = None) -> list[dict]:
     """Predicts memory, and the time of a token where `hayloft link` has measured this machine.
 
     model: a Model, or the path of a folder or GGUF file; or shape: (layers, query heads, KV heads, head dimension) of one
@@ -28,4 +29,4 @@ def plan(model: Model | str | PathLike | None = None, ctx_size: int | Sequence[i
         raise _core.Error("plan needs a model or a shape, one of them")
     path = "" if model is None else fspath(getattr(model, "path", model))
     return json.loads(_core.plan(machine or default_machine(), path, list(shape or ()), lengths, methods, block_tokens,
-                                 columns))["plans"]
+                                 columns, rows))["plans"]

@@ -32,15 +32,15 @@ class Cache(DynamicCache):
     """A cache for one sequence: K and V of layers that attend to everything lie in hayloft's store.
 
     config: of the model.
-    block_tokens, columns: of the store; columns is "f16", "int8", "int4" or "planes".
+    block_tokens, columns, rows: of the store; columns is "f16", "int8", "int4" or "planes", rows "f16", "int8" or "int4".
     window: tokens that stay out of the store even when they fill a block.
 
     To be passed as past_key_values to a model whose attention is "hayloft:..."; generate() makes one where none is given.
     """
 
-    def __init__(self, config, *, block_tokens=4096, columns="f16", window=256, machine=None):
+    def __init__(self, config, *, block_tokens=4096, columns="f16", rows="f16", window=256, machine=None):
         super().__init__(config=config)
-        self._options = (block_tokens, columns, window)
+        self._options = (block_tokens, columns, rows, window)
         self._machine = machine or default_machine()
         self._open = None  # made when the shapes of K and V are known
         self._method = "dense"

@@ -13,6 +13,11 @@ offload::ColumnFormat column_format(const std::string& text) {
   fail("columns '{}': must be one of {}", text, offload::column_format_names());
 }
 
+offload::RowFormat row_format(const std::string& text) {
+  if (const auto format = offload::row_format(text)) return *format;
+  fail("rows '{}': must be one of {}", text, offload::row_format_names());
+}
+
 py::dict counters_dict(const runtime::Counters& counters) {
   py::dict bytes;
   for (int place = 0; place < runtime::place_count; ++place) {
@@ -35,7 +40,7 @@ namespace {
 
 py::dict attend(const Machine& machine, const py::buffer& q, const std::string& q_type, const py::buffer& k,
                 const std::string& k_type, const py::buffer& v, const std::string& v_type, const std::string& method,
-                int block_tokens, const std::string& columns) {
+                int block_tokens, const std::string& columns, const std::string& rows) {
   const ArrayView queries(q, q_type, "q");
   const ArrayView keys(k, k_type, "k");
   const ArrayView values(v, v_type, "v");
@@ -45,7 +50,7 @@ py::dict attend(const Machine& machine, const py::buffer& q, const std::string& 
     const auto arena = machine.make_arena();
     output =
         runtime::attend({"attend", queries.tensor(), keys.tensor(), values.tensor()}, runtime::parse_method(method, {}),
-                        *machine.backend, *arena, {block_tokens, column_format(columns)},
+                        *machine.backend, *arena, {block_tokens, column_format(columns), row_format(rows)},
                         [](std::int64_t, std::int64_t) { check_signals(); });
   }
   py::dict result;

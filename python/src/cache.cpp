@@ -29,10 +29,12 @@ runtime::ModelConfig shape_of(int query_heads, int kv_heads, int head_dim, const
   return config;
 }
 
-runtime::CacheOptions cache_options(int block_tokens, const std::string& columns, std::int64_t window) {
+runtime::CacheOptions cache_options(int block_tokens, const std::string& columns, const std::string& rows,
+                                    std::int64_t window) {
   runtime::CacheOptions options;
   options.block_tokens = block_tokens;
   options.columns = column_format(columns);
+  options.rows = row_format(rows);
   options.window = window;
   return options;
 }
@@ -60,9 +62,11 @@ class OpenCache {
                                          const Windows& windows, const std::string& attn) {
     const offload::Snapshot snapshot = offload::Snapshot::open(path);
     const offload::StoreShape& shape = snapshot.description().shape;
-    return std::make_unique<OpenCache>(
-        std::move(machine), snapshot, shape_of(query_heads, shape.kv_heads, shape.head_dim, windows),
-        cache_options(shape.block_tokens, offload::name(shape.columns), runtime::CacheOptions().window), attn);
+    return std::make_unique<OpenCache>(std::move(machine), snapshot,
+                                       shape_of(query_heads, shape.kv_heads, shape.head_dim, windows),
+                                       cache_options(shape.block_tokens, offload::name(shape.columns),
+                                                     offload::name(shape.rows), runtime::CacheOptions().window),
+                                       attn);
   }
 
   void set_method(const std::string& attn) {
@@ -188,7 +192,7 @@ class OpenCache {
 
 py::tuple save_context(const Machine& machine, const std::vector<std::int32_t>& tokens, const py::list& k,
                        const py::list& v, const std::string& dtype, const std::string& model, const std::string& path,
-                       int block_tokens, const std::string& columns, bool overwrite) {
+                       int block_tokens, const std::string& columns, const std::string& rows, bool overwrite) {
   runtime::ForeignContext context{"save_context", tokens, {}, {}};
   std::vector<ArrayView> views;
   for (const py::handle each : k) {
@@ -203,9 +207,9 @@ py::tuple save_context(const Machine& machine, const std::vector<std::int32_t>& 
   {
     const py::gil_scoped_release unlocked;
     const auto arena = machine.make_arena();
-    saved =
-        runtime::save_context(context, runtime::ContextModel(model), *machine.backend, *arena,
-                              cache_options(block_tokens, columns, runtime::CacheOptions().window), path, overwrite);
+    saved = runtime::save_context(context, runtime::ContextModel(model), *machine.backend, *arena,
+                                  cache_options(block_tokens, columns, rows, runtime::CacheOptions().window), path,
+                                  overwrite);
   }
   return py::make_tuple(saved.all, saved.cached);
 }
@@ -217,9 +221,9 @@ void bind_cache(py::module_& module) {
   py::class_<OpenCache>(module, "OpenCache")
       .def(py::init([](std::shared_ptr<Machine> machine, int query_heads, int kv_heads, int head_dim,
                        const Windows& windows, const std::string& attn, int block_tokens, const std::string& columns,
-                       std::int64_t window) {
+                       const std::string& rows, std::int64_t window) {
         return std::make_unique<OpenCache>(std::move(machine), shape_of(query_heads, kv_heads, head_dim, windows),
-                                           cache_options(block_tokens, columns, window), attn);
+                                           cache_options(block_tokens, columns, rows, window), attn);
       }))
       .def_static("open", &OpenCache::open, unlocked)
       .def("set_method", &OpenCache::set_method, unlocked)

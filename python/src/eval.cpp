@@ -35,7 +35,7 @@ std::unique_ptr<eval::EvalTask> make_task(const OpenModel& model, const std::str
 py::tuple evaluate(const OpenModel& model, const std::string& name, const std::vector<std::int64_t>& lengths,
                    const std::vector<std::string>& methods, int samples, const std::string& haystack,
                    std::uint64_t seed, int needles, int digits, bool chat, int fidelity_steps, bool attention,
-                   int block_tokens, const std::string& columns) {
+                   int block_tokens, const std::string& columns, const std::string& row_names) {
   std::vector<std::string> rows;
   eval::EvalOptions options;
   for (const std::string& method : methods) options.methods.push_back(runtime::parse_method(method, {}));
@@ -43,6 +43,7 @@ py::tuple evaluate(const OpenModel& model, const std::string& name, const std::v
   options.fidelity_steps = fidelity_steps;
   options.session.cache.block_tokens = block_tokens;
   options.session.cache.columns = column_format(columns);
+  options.session.cache.rows = row_format(row_names);
   const auto stats = attention ? std::make_shared<runtime::AttentionStats>() : nullptr;
   options.observer = stats;
   eval::EvalHooks hooks;

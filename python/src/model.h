@@ -33,5 +33,6 @@ runtime::ChatTemplate model_template(const OpenModel& model);
 
 // Throws Error unless it is "f16", "int8" or "int4".
 offload::ColumnFormat column_format(const std::string& text);
+offload::RowFormat row_format(const std::string& text);
 
 }  // namespace hayloft::python

@@ -18,7 +18,7 @@ namespace plans = runtime::plan;
 // machine gives times where it is of the same device and threads.
 std::string plan(const Machine& machine, const std::string& model, const std::vector<std::int64_t>& shape,
                  const std::vector<std::int64_t>& lengths, const std::vector<std::string>& methods, int block_tokens,
-                 const std::string& columns) {
+                 const std::string& columns, const std::string& rows) {
   plans::PlanRequest request;
   if (!model.empty()) {
     const auto checkpoint = runtime::Checkpoint::open(model);
@@ -33,6 +33,7 @@ std::string plan(const Machine& machine, const std::string& model, const std::ve
   for (const std::string& method : methods) request.methods.push_back(runtime::parse_method(method, {}));
   request.session.cache.block_tokens = block_tokens;
   request.session.cache.columns = column_format(columns);
+  request.session.cache.rows = row_format(rows);
   request.threads = machine.threads.count();
   const gpu::DeviceMemory device = machine.backend->memory();
   if (device.budget_bytes > 0) request.device_budget = device.budget_bytes + device.overhead_bytes;

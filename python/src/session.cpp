@@ -17,6 +17,7 @@ struct Options {
   int chunk_tokens = 2048;
   int block_tokens = 4096;
   std::string columns = "f16";
+  std::string rows = "f16";
 };
 
 runtime::SessionOptions session_options(const Options& options) {
@@ -27,6 +28,7 @@ runtime::SessionOptions session_options(const Options& options) {
   session.chunk_tokens = options.chunk_tokens;
   session.cache.block_tokens = options.block_tokens;
   session.cache.columns = column_format(options.columns);
+  session.cache.rows = row_format(options.rows);
   return session;
 }
 
@@ -207,7 +209,8 @@ void bind_session(py::module_& module) {
       .def_readwrite("prefill", &Options::prefill)
       .def_readwrite("chunk_tokens", &Options::chunk_tokens)
       .def_readwrite("block_tokens", &Options::block_tokens)
-      .def_readwrite("columns", &Options::columns);
+      .def_readwrite("columns", &Options::columns)
+      .def_readwrite("rows", &Options::rows);
 
   py::class_<OpenAudit, std::shared_ptr<OpenAudit>>(module, "OpenAudit")
       .def("finish", &OpenAudit::finish, unlocked)

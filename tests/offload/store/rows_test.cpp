@@ -73,7 +73,9 @@ TEST_P(EachTarget, EveryInstructionSetWritesAndReadsTheRowsThatTheScalarFunction
             const ChannelRange* const ranges = channel_ranges(layout, block.data(), 1, t);
             const std::byte* const row =
                 layout.row_data(block.data(), 1) + static_cast<std::uint64_t>(t) * layout.row_bytes;
-            const auto at = [&](int token, int i) { return to_float(finite(rows[static_cast<std::size_t>(token * 2 * d + i)])); };
+            const auto at = [&](int token, int i) {
+              return to_float(finite(rows[static_cast<std::size_t>(token * 2 * d + i)]));
+            };
             if (t == first) {
               for (int c = 0; c < d; ++c) {
                 float lo = at(first, c), hi = lo;
@@ -95,8 +97,8 @@ TEST_P(EachTarget, EveryInstructionSetWritesAndReadsTheRowsThatTheScalarFunction
               for (int from = 0; from < d; from += group) {
                 const int count = std::min(group, d - from);
                 const auto begin = x.begin() + half * d + from;
-                const f16 scale = row_scale(format, *std::min_element(begin, begin + count),
-                                            *std::max_element(begin, begin + count));
+                const f16 scale =
+                    row_scale(format, *std::min_element(begin, begin + count), *std::max_element(begin, begin + count));
                 ASSERT_EQ(scales[half * key_scales(layout) + from / group], scale);
                 for (int i = half * d + from; i < half * d + from + count; ++i) {
                   const int level = level_at(format, row, i);
@@ -149,8 +151,9 @@ TEST(RowsTest, WhatIsReadIsOffByAStepOfItsScaleAtMost) {
     const float n = static_cast<float>(levels_below_zero(format));
     for (int t = 0; t < B; ++t) {
       const ChannelRange* const ranges = channel_ranges(layout, block.data(), 0, t);
-      const auto* const scales = reinterpret_cast<const f16*>(
-          layout.row_data(block.data(), 0) + static_cast<std::uint64_t>(t) * layout.row_bytes + row_scales_offset(layout));
+      const auto* const scales =
+          reinterpret_cast<const f16*>(layout.row_data(block.data(), 0) +
+                                       static_cast<std::uint64_t>(t) * layout.row_bytes + row_scales_offset(layout));
       for (int i = 0; i < 2 * d; ++i) {
         const float scale = std::fabs(to_float(scales[i / d * key_scales(layout) + i % d / group]));
         const float width = i < d ? to_float(ranges[i].width) : 1;
@@ -195,8 +198,6 @@ TEST(RowsTest, ABlockOfIntegerRowsTakesWhatItsFormatSays) {
   EXPECT_EQ(layout.value_sum_offset - layout.ranges_offset, 4u * 128 * 4);
   EXPECT_EQ(layout.columns_offset, 4096u * 264);
 }
-
-
 
 }  // namespace
 }  // namespace hayloft::offload
