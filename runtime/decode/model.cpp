@@ -105,7 +105,7 @@ void Model::forward(Cache& cache, Workspace& workspace, std::span<const std::int
   const std::int64_t H = config_.hidden_size;
   const gpu::Stream stream = backend_->stream();
   const Activations act = prepare(workspace, T);
-  clear_flag(workspace);
+  clear_flag(workspace.flag);
   const Uncommitted uncommitted{cache};
 
   embed(tokens.data(), T, act.hidden);
@@ -114,19 +114,62 @@ void Model::forward(Cache& cache, Workspace& workspace, std::span<const std::int
     if (layer + 1 == config_.layers && want != Want::all) rows = want == Want::none ? 0 : 1;
     attend(layer, cache, workspace, act, T, rows, attention);
     if (rows > 0) mlp(layer, act, act.hidden + (T - rows) * H, rows);
-    backend_->flag_nonfinite(act.hidden + (T - rows) * H, rows * H, layer, workspace.flag.as<std::int32_t>(), stream);
+    backend_->flag_nonfinite(act.hidden + (T - rows) * H, rows * H, layer, workspace.flag.device.as<std::int32_t>(),
+                             stream);
   }
   if (rows > 0) {
-    output(workspace, act, act.hidden + (T - rows) * H, rows);
+    output(workspace, workspace.flag, act, act.hidden + (T - rows) * H, rows);
   }
-  bring_flag(workspace);  // first, so that who reads the logits waits for both
+  bring_flag(workspace.flag);  // first, so that who reads the logits waits for both
   if (rows > 0 && read) {
     read(workspace.logits.as<float>());
   } else {
     backend_->synchronize(stream);
   }
-  require_finite(workspace, cache.tokens() + T - 1);
+  require_finite(workspace.flag, cache.tokens() + T - 1);
   cache.commit();
+}
+
+void Model::forward_together(std::span<ModelStep> steps, Workspace& workspace) const {
+  const std::int64_t H = config_.hidden_size;
+  const gpu::Stream stream = backend_->stream();
+  Activations act = prepare(workspace, 1);
+  const std::uint64_t bytes = steps.size() * static_cast<std::uint64_t>(H) * sizeof(float);
+  if (workspace.hidden.bytes() < bytes) workspace.hidden = backend_->allocate(bytes, stream);
+  if (workspace.flags.size() < steps.size()) workspace.flags.resize(steps.size());
+  // Of every sequence that nothing has gone wrong with yet.
+  const auto each = [&](const auto& part) {
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      ModelStep& step = steps[i];
+      if (step.failure) continue;
+      act.hidden = workspace.hidden.as<float>() + static_cast<std::int64_t>(i) * H;
+      try {
+        part(step, workspace.flags[i]);
+      } catch (...) {
+        step.failure = std::current_exception();
+        step.cache->abandon();
+      }
+    }
+  };
+  each([&](const ModelStep& step, NanFlag& flag) {
+    check_ids({&step.token, 1});
+    clear_flag(flag);
+    embed(&step.token, 1, act.hidden);
+  });
+  for (int layer = 0; layer < config_.layers; ++layer) {
+    each([&](const ModelStep& step, NanFlag& flag) {
+      attend(layer, *step.cache, workspace, act, 1, 1, *step.attention);
+      mlp(layer, act, act.hidden, 1);
+      backend_->flag_nonfinite(act.hidden, H, layer, flag.device.as<std::int32_t>(), stream);
+    });
+  }
+  each([&](const ModelStep& step, NanFlag& flag) {
+    output(workspace, flag, act, act.hidden, 1);
+    bring_flag(flag);  // first, so that who reads the logits waits for both
+    step.read(workspace.logits.as<float>());
+    require_finite(flag, step.cache->tokens());
+    step.cache->commit();
+  });
 }
 
 void Model::forward_by_layer(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, int chunk,
@@ -141,7 +184,7 @@ void Model::forward_by_layer(Cache& cache, Workspace& workspace, std::span<const
   grown.reserve(S);
   Activations act = prepare(workspace, static_cast<int>(std::min<std::int64_t>(chunk, S)));
   HiddenStates hidden(*backend_, S, H, chunk, on_device.hidden);
-  clear_flag(workspace);
+  clear_flag(workspace.flag);
   for (int layer = 0; layer < config_.layers; ++layer) {
     const bool last = layer + 1 == config_.layers;  // it stops at K and V
     const bool kept_on_device =
@@ -154,16 +197,16 @@ void Model::forward_by_layer(Cache& cache, Workspace& workspace, std::span<const
       attend(layer, grown, workspace, act, T, last ? 0 : T, attention);
       if (!last) {
         mlp(layer, act, act.hidden, T);
-        backend_->flag_nonfinite(act.hidden, T * H, layer, workspace.flag.as<std::int32_t>(), stream);
+        backend_->flag_nonfinite(act.hidden, T * H, layer, workspace.flag.device.as<std::int32_t>(), stream);
         hidden.keep(at, T);
       }
       grown.commit();
       if (progress) progress((layer * S + at + T) / config_.layers);
     }
     if (kept_on_device) grown.flush_layer(layer);
-    bring_flag(workspace);
+    bring_flag(workspace.flag);
     backend_->synchronize(stream);
-    require_finite(workspace, cache.tokens() + S - 1);
+    require_finite(workspace.flag, cache.tokens() + S - 1);
   }
   cache.replace_by(std::move(grown));
 }
@@ -177,22 +220,22 @@ void Model::check_ids(std::span<const std::int32_t> tokens) const {
   }
 }
 
-void Model::clear_flag(Workspace& workspace) const {
+void Model::clear_flag(NanFlag& flag) const {
   const gpu::Stream stream = backend_->stream();
-  if (!workspace.flag) {
-    workspace.flag = backend_->allocate(sizeof no_layer, stream);
-    workspace.host_flag = backend_->host_memory(sizeof no_layer);
+  if (!flag.device) {
+    flag.device = backend_->allocate(sizeof no_layer, stream);
+    flag.host = backend_->host_memory(sizeof no_layer);
   }
-  backend_->to_device(workspace.flag.as<void>(), &no_layer, sizeof no_layer, stream);
+  backend_->to_device(flag.device.as<void>(), &no_layer, sizeof no_layer, stream);
 }
 
-void Model::bring_flag(const Workspace& workspace) const {
-  backend_->queue_to_host(workspace.host_flag.get(), workspace.flag.as<void>(), sizeof no_layer, backend_->stream());
+void Model::bring_flag(const NanFlag& flag) const {
+  backend_->queue_to_host(flag.host.get(), flag.device.as<void>(), sizeof no_layer, backend_->stream());
 }
 
-void Model::require_finite(const Workspace& workspace, std::int64_t last_position) const {
+void Model::require_finite(const NanFlag& flag, std::int64_t last_position) const {
   std::int32_t bad_layer = no_layer;
-  std::memcpy(&bad_layer, workspace.host_flag.get(), sizeof bad_layer);
+  std::memcpy(&bad_layer, flag.host.get(), sizeof bad_layer);
   if (bad_layer == no_layer) return;
   const std::string where = bad_layer == config_.layers ? "the logits" : fmt::format("layer {}", bad_layer);
   fail("NaN or infinity in {} at position {}: the weights are damaged, or overflow 16-bit K/V", where, last_position);
@@ -298,7 +341,8 @@ void Model::add_residual(float* hidden, const float* norm, const Activations& ac
 }
 
 // Logits of `rows` positions.
-void Model::output(Workspace& workspace, const Activations& act, const float* hidden, int rows) const {
+void Model::output(Workspace& workspace, const NanFlag& flag, const Activations& act, const float* hidden,
+                   int rows) const {
   const gpu::Stream stream = backend_->stream();
   const std::int64_t count = static_cast<std::int64_t>(rows) * config_.vocab_size;
   const std::uint64_t bytes = static_cast<std::uint64_t>(count) * sizeof(float);
@@ -307,7 +351,7 @@ void Model::output(Workspace& workspace, const Activations& act, const float* hi
   backend_->rms_norm(hidden, rows, config_.hidden_size, weights_.final_norm, config_.rms_norm_eps, act.normed, stream);
   backend_->matmul(act.normed, rows, weights_.output, nullptr, logits, stream);
   scale(logits, count, config_.logit_scale);
-  backend_->flag_nonfinite(logits, count, config_.layers, workspace.flag.as<std::int32_t>(), stream);
+  backend_->flag_nonfinite(logits, count, config_.layers, flag.device.as<std::int32_t>(), stream);
 }
 
 void Model::mlp(int layer, const Activations& act, float* hidden, int rows) const {

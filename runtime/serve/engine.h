@@ -75,7 +75,12 @@ class Engine {
   void start(const SharedJob& job);
   void begin(Job& job, Session session, std::int64_t context_tokens, std::size_t read);
   Session opened(const std::string& context);
-  bool advance(Job& job);  // one quantum of its work; true when it has ended
+  bool read_on(Job& job);  // a chunk of its prompt; true when it has failed or its client has left
+  // A token of every answer, layer by layer together. Those that have ended.
+  std::vector<SharedJob> decode(const std::vector<SharedJob>& answers);
+  void remove(const SharedJob& job);
+  bool left(Job& job);                                      // its client has, and nobody else wants it
+  bool fails(Job& job, const std::function<void()>& part);  // whose errors end the job
   void save_prompt(Job& job, bool now);
   void keep_boundary(const Job& job);
   void keep_session(Job& job);

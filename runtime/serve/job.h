@@ -45,8 +45,12 @@ class Job {
 
   // Reads up to the next multiple of `chunk` tokens.
   void read_chunk(std::size_t chunk, std::int64_t total_context);
-  // One step. True when the answer has ended, of which the listener has been told.
-  bool decode(const Method& method);
+  // What the next token of the answer is decoded from; none where it follows from what was scored, or there is to be
+  // none.
+  std::optional<Session::Step> begin_step(const Method& method);
+  // Goes on from that step; null: from none. True when the answer has ended, of which the listener has been told.
+  // Throws what the step has failed with.
+  bool end_step(Session::Step* step);
 
   const Session& session() const { return *session_; }
   Session take_session() { return std::move(*session_); }
