@@ -71,6 +71,7 @@ class Worker {
     HeadQuery query;
     query.offsets = offsets_.data();
     query.weights = problem_.queries + first * problem_.head_dim;
+    query.weight_stride = problem_.head_dim;
     query.rank = problem_.head_dim;
     query.heads = heads;
     for (std::int64_t t = 0; t < keys; t += tile_keys) {

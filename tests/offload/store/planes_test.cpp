@@ -124,7 +124,7 @@ TEST(Planes, AStoreAddsUpTheSpreadOfItsBlocks) {
   Store store(arena, shape);
   std::vector<double> expected(16);
   for (int block = 0; block < 2; ++block) {
-    const std::vector<f16> keys = some_keys(512, 16);
+    const std::vector<f16> keys = some_keys(513, 16);
     BlockWriter writer = store.start_block();
     for (int head = 0; head < 2; ++head) fill_block(store.layout(), writer.data(), head, keys.data() + head, 16, 512);
     add_spread(store.layout(), writer.data(), expected.data());

@@ -272,20 +272,27 @@ TEST_F(EvalTest, SparseMethodsAreHeldToExactAttentionUnlessNobodyWants) {
 }
 
 TEST_F(EvalTest, EveryMethodThereIsCanBeMeasured) {
-  options.methods.clear();
   MethodOptions defaults;
   defaults.rank = 4;
   defaults.k = Budgets({24, 0});
-  for (const std::string& name : method_names()) options.methods.push_back(parse_method(name, defaults));
   options.samples = 1;
-  RandomTask task(300, 8, 0);
-  run(task);
-  ASSERT_EQ(rows.size(), options.methods.size());
-  for (const EvalRow& row : rows) {
-    EXPECT_TRUE(std::isfinite(row.score) && std::isfinite(*row.kl)) << row.attn.name;
-    if (!row.mass) continue;
-    EXPECT_GT(*row.mass, 0) << row.attn.name;
-    EXPECT_LE(*row.mass, 1 + rounding) << row.attn.name;
+  for (const auto columns : {offload::ColumnFormat::f16, offload::ColumnFormat::planes}) {
+    options.session.cache.columns = columns;
+    options.methods.clear();
+    for (const std::string& name : method_names()) {
+      const MethodOptions method = parse_method(name, defaults);
+      if (needs_planes(method) == (columns == offload::ColumnFormat::planes)) options.methods.push_back(method);
+    }
+    RandomTask task(300, 8, 0);
+    rows.clear();
+    run(task);
+    ASSERT_EQ(rows.size(), options.methods.size());
+    for (const EvalRow& row : rows) {
+      EXPECT_TRUE(std::isfinite(row.score) && std::isfinite(*row.kl)) << row.attn.name;
+      if (!row.mass) continue;
+      EXPECT_GT(*row.mass, 0) << row.attn.name;
+      EXPECT_LE(*row.mass, 1 + rounding) << row.attn.name;
+    }
   }
 }
 

@@ -26,9 +26,9 @@ MachineProfile some_profile() {
   profile.weight_stream = 10;
   profile.matmul = 100;
   profile.layer_overhead_us = 12;
-  profile.attention = {{64, 1, 8, 6, 2, 12, 30, 15, 5, 3, 2, 40, 7, 0.5, 0.25},
-                       {64, 4, 4, 3, 1, 6, 15, 5, 3, 2, 1, 50, 8, 2, 1},
-                       {128, 4, 5, 4, 3, 9, 20, 10, 4, 3, 2, 60, 9, 3, 2}};
+  profile.attention = {{64, 1, 8, 6, 2, 12, 30, 15, 5, 3, 4, 2, 40, 7, 0.5, 0.25},
+                       {64, 4, 4, 3, 1, 6, 15, 5, 3, 2, 3, 1, 50, 8, 2, 1},
+                       {128, 4, 5, 4, 3, 9, 20, 10, 4, 3, 5, 2, 60, 9, 3, 2}};
   return profile;
 }
 

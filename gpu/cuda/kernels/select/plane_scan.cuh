@@ -189,6 +189,11 @@ __device__ inline float sum_of(unsigned half) {
   return float_of(half | 0x4b000000u) - (8388608.0f + 32768.0f);
 }
 
+// What a block has in static shared memory besides.
+inline constexpr unsigned kPlaneStaticBytes = sizeof(Depths) + sizeof(int);
+
+namespace {  // so that the fibers' double guards its static shared memory
+
 // Grid as of scan_columns, in tiles of kPlaneTile.
 template <int G>
 __global__ __launch_bounds__(kScanThreads, G > 8 ? 1 : 2) void scan_planes(ColumnSource source, ColumnScan scan) {
@@ -281,4 +286,5 @@ __global__ __launch_bounds__(kScanThreads, G > 8 ? 1 : 2) void scan_planes(Colum
   }
 }
 
+}  // namespace
 }  // namespace hayloft::gpu::cuda

@@ -106,7 +106,8 @@ void launch_scan(const Context& context, const ColumnSource& source, const Colum
   constexpr int blocks_per_multiprocessor = 4;
   constexpr bool planes = format == offload::ColumnFormat::planes;
   const auto launch_as = [&](const char* name, auto kernel, unsigned shared, std::int64_t tile) {
-    if (shared > 48 * 1024) allow_shared(name, kernel, shared);
+    const unsigned all = shared + (planes ? kPlaneStaticBytes : 0);
+    if (all > 48 * 1024) allow_shared(name, kernel, all);
     const std::int64_t tiles = (scan.end - scan.begin + tile - 1) / tile;
     const std::int64_t useful = std::max(1, blocks_per_multiprocessor * context.multiprocessors / heads);
     const dim3 grid(static_cast<unsigned>(std::min(tiles, useful)), static_cast<unsigned>(heads),

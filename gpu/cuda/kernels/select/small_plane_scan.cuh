@@ -10,20 +10,21 @@ static_assert(kScanThreads == kChunkTokens);
 inline constexpr int kSmallestGroup = 16;
 inline constexpr int kMostGroups = kChunkTokens / kSmallestGroup;
 
-// Dynamic shared memory: ranges u32 [r][groups], weights f32 [r][G].
+// Dynamic shared memory: ranges u32 [r][groups], weights f32 [r][G], scales [groups][G], depths.
 template <int G>
 __host__ __device__ constexpr unsigned small_plane_shared_bytes(int rank) {
-  return static_cast<unsigned>(rank) * (kMostGroups * sizeof(unsigned) + G * sizeof(float));
+  return static_cast<unsigned>(rank) * (kMostGroups * sizeof(unsigned) + G * sizeof(float)) +
+         kMostGroups * G * sizeof(PlaneScale) + sizeof(Depths);
 }
 
 // Grid as of scan_columns, in tiles of one chunk.
 template <int G>
 __global__ __launch_bounds__(kScanThreads) void scan_small_planes(ColumnSource source, ColumnScan scan) {
-  __shared__ Depths depths;
-  __shared__ PlaneScale scales[kMostGroups * G];
   constexpr float infinity = __builtin_inff();
   unsigned* const ranges = reinterpret_cast<unsigned*>(dynamic_shared());
   float* const weights = reinterpret_cast<float*>(ranges + scan.rank * kMostGroups);
+  PlaneScale* const scales = reinterpret_cast<PlaneScale*>(weights + scan.rank * G);
+  Depths& depths = *reinterpret_cast<Depths*>(scales + kMostGroups * G);
   const int head = scan.head + static_cast<int>(blockIdx.y);
   const int source_head = source.gathered ? 0 : head;
   const int first = static_cast<int>(blockIdx.z) * G;  // of the group
