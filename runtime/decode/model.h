@@ -91,8 +91,9 @@ class Model {
                AttentionPolicy& attention, const ReadLogits& read = {}) const;
 
   // forward() of one token each of several sequences, Want::last, to the bit, but with the loop over the layers
-  // outside: what sequences have in common, weights and shared blocks, is read by all of them while it is near. What
-  // fails in one does not touch the others.
+  // outside. On the CPU backend up to eight tokens are multiplied with a matrix at once, which is then read once for
+  // all of them; each attends by itself, to blocks that others of them may just have read. What fails in one does not
+  // touch the others; what fails in a part that is common to some is the failure of each of those. Throws nothing.
   void forward_together(std::span<ModelStep> steps, Workspace& workspace) const;
 
   // What forward(..., Want::none) does with the tokens `chunk` at a time, to the bit, but with the loop over the layers
@@ -103,7 +104,18 @@ class Model {
                         const std::function<void(std::int64_t done)>& progress = {}) const;
 
  private:
-  struct Activations;
+  // Pieces of the workspace, all f32; see the shapes.
+  struct Activations {
+    float* hidden;  // [T][hidden]
+    float* normed;  // [T][hidden]
+    float* q;       // [T][Hq d]
+    float* k;       // [T][Hkv d]
+    float* v;       // [T][Hkv d]
+    float* mixed;   // [T][Hq d], what attention returns
+    float* gate;    // [T][intermediate]
+    float* up;      // [T][intermediate]
+    float* delta;   // [T][hidden], added to the residual stream
+  };
   void check_ids(std::span<const std::int32_t> tokens) const;
   void clear_flag(NanFlag& flag) const;
   // The flag's copy to the host is queued, and looked at once the stream has been waited for.
@@ -112,7 +124,17 @@ class Model {
   Activations prepare(Workspace& workspace, int T) const;
   void attend(int layer, Cache& cache, Workspace& workspace, const Activations& act, int T, int rows,
               AttentionPolicy& policy) const;
-  void output(Workspace& workspace, const NanFlag& flag, const Activations& act, const float* hidden, int rows) const;
+  void project_kv(int layer, const float* input, int T, const Activations& act) const;
+  void project_q(int layer, const float* input, int T, const Activations& act) const;
+  void norm_heads(float* x, int tokens, int heads, const float* weight) const;
+  void append(int layer, Cache& cache, const Activations& act, int T) const;
+  void place_q(int layer, float* q, int T, std::int64_t position) const;
+  void mix(int layer, const Cache& cache, Workspace& workspace, const float* q, int T, int queries, int rows,
+           float* out, AttentionPolicy& policy) const;
+  void attended(int layer, const Activations& act, float* hidden, int rows) const;
+  Activations row_of(const Activations& act, std::int64_t row) const;
+  void output(Workspace& workspace, const Activations& act, const float* hidden, int rows) const;
+  void flag_logits(const float* logits, int rows, const NanFlag& flag) const;
   void mlp(int layer, const Activations& act, float* hidden, int rows) const;
   void embed(const std::int32_t* tokens, int T, float* hidden) const;
   void scale(float* x, std::int64_t n, float factor) const;

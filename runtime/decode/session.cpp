@@ -203,7 +203,11 @@ void Session::step_together(std::span<Step> steps) {
     if (step.failure) continue;
     step.session->count_step(spilled[i]);
     if (step.sampler == nullptr) continue;
-    step.next = step.sampler->wanted() > 0 ? step.sampler->sample(candidates[i]) : step.sampler->sample(step.logits);
+    try {
+      step.next = step.sampler->wanted() > 0 ? step.sampler->sample(candidates[i]) : step.sampler->sample(step.logits);
+    } catch (...) {
+      step.failure = std::current_exception();
+    }
   }
 }
 

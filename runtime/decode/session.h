@@ -82,10 +82,11 @@ class Session {
   // Decodes one token and draws the next. Only the logits that decide leave the device.
   std::int32_t next(std::int32_t token, Sampler& sampler);
 
-  // One token each of several sessions, each as step() or next() decodes it alone, to the bit, but layer by layer: all
-  // go through a layer before the next, so that what they share, weights and the blocks of a context, is read while it
-  // is near. They are different sessions of one model, and compute in the workspace of the first. A step that fails
-  // leaves its session as it was and the others alone.
+  // One token each of several sessions, each as step() or next() decodes it alone, to the bit, but layer by layer:
+  // what they share, weights and the blocks of a context, is read by all of them while it is near
+  // (Model::forward_together). They are different sessions of one model, and compute in the workspace of the first. A
+  // step that fails leaves its session as it was and the others alone; one whose memory-mapped context was cut short,
+  // or that nothing can be drawn from, has its token. Throws std::bad_alloc before any step.
   struct Step {
     Session* session = nullptr;
     std::int32_t token = 0;

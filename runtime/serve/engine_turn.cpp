@@ -79,7 +79,11 @@ std::vector<Engine::SharedJob> Engine::decode(const std::vector<SharedJob>& answ
     if (failed && !turns.empty() && turns.back().job == job) turns.pop_back();
     if (gone || failed) ended.push_back(job);
   }
-  Session::step_together(steps);
+  try {
+    Session::step_together(steps);
+  } catch (...) {  // before any of them
+    for (Session::Step& step : steps) step.failure = std::current_exception();
+  }
   for (const Turn& turn : turns) {
     Job& job = *turn.job;
     bool finished = false;
