@@ -11,7 +11,8 @@ void Model::attend(int layer, Cache& cache, Workspace& workspace, const Activati
                    AttentionPolicy& policy) const {
   const std::int64_t H = config_.hidden_size;
   const std::int64_t position = cache.tokens(layer);
-  const float* const input = normed(act.hidden, weights_.layers[static_cast<std::size_t>(layer)].attention_norm, act, T);
+  const float* const input =
+      normed(act.hidden, weights_.layers[static_cast<std::size_t>(layer)].attention_norm, act, T);
   project_kv(layer, input, T, act);
   append(layer, cache, act, T);
   int queries = rows;  // of the newest positions

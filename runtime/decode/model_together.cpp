@@ -6,8 +6,8 @@
 namespace hayloft::runtime {
 namespace {
 
-// How many tokens a matrix is multiplied with at once so that each gets the bits that it gets alone: the CPU backend sums
-// the products of up to eight one by one (CpuBackend::matmul); no other promises it.
+// How many tokens a matrix is multiplied with at once so that each gets the bits that it gets alone: the CPU backend
+// sums the products of up to eight one by one (CpuBackend::matmul); no other promises it.
 std::size_t multiplied_as_alone(const gpu::Backend& backend) {
   return backend.name() == "cpu" ? 8 : 1;
 }
@@ -65,8 +65,8 @@ void Model::forward_together(std::span<ModelStep> steps, Workspace& workspace) c
   for (int layer = 0; layer < config_.layers; ++layer) {
     each_group([&](std::span<ModelStep> group, std::span<NanFlag> flags) {
       const int rows = static_cast<int>(group.size());
-      const float* const input = normed(act.hidden, weights_.layers[static_cast<std::size_t>(layer)].attention_norm,
-                                        act, rows);
+      const float* const input =
+          normed(act.hidden, weights_.layers[static_cast<std::size_t>(layer)].attention_norm, act, rows);
       project_kv(layer, input, rows, act);
       project_q(layer, input, rows, act);
       each(group, [&](const ModelStep& step, std::int64_t row) {

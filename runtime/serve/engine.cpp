@@ -67,7 +67,8 @@ std::shared_ptr<Job> Engine::submit(GenerationRequest request, std::shared_ptr<G
   return job;
 }
 
-void Engine::forget_context(const std::string& name) {
+void Engine::forget_context(const std::string& name, const std::function<void()>& change) {
+  if (change) change();  // first: what is opened until it has ended goes as well
   {
     const std::lock_guard lock(mutex_);
     forgotten_.push_back(name);
@@ -290,9 +291,9 @@ void Engine::begin(Job& job, Session session, std::int64_t context_tokens, std::
   job.start(std::move(session), context_tokens, read);
   own_.cached_tokens += static_cast<std::uint64_t>(job.usage().cached_tokens);
   if (request.context.empty() && !request.echo) job.saving = saved_.begin(request.tokens, read);
-  job.text_of_context = [this, name = request.context] {
-    return offload::Snapshot::open(contexts_.path(name)).tokens();
-  };
+  if (request.audit && request.quotes > 0 && !request.context.empty()) {  // now: it may be replaced or removed while the answer is made
+    job.text_of_context = offload::Snapshot::open(contexts_.path(request.context)).tokens();
+  }
 }
 
 // On the disk, where that is due: whole chunks.

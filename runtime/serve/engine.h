@@ -56,8 +56,9 @@ class Engine {
   // out of range, longer than `longest`.
   std::shared_ptr<Job> submit(GenerationRequest request, std::shared_ptr<GenerationListener> listener);
 
-  // The sessions of a saved context are let go: it is about to be replaced or removed.
-  void forget_context(const std::string& name);
+  // Lets the sessions of a saved context go, whose file has been replaced or removed, or is so by `change`: requests
+  // that are submitted afterwards find nothing of what was read from it before, or while it changed.
+  void forget_context(const std::string& name, const std::function<void()>& change = {});
 
   void stop_admitting();  // what waits is failed (503), what runs ends
   void close();           // stops at once; every listener has been told, and none is called again, when it returns

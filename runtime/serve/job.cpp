@@ -132,8 +132,7 @@ bool Job::finish(FinishReason reason) {
 AnswerAudit Job::audit() {
   const std::int64_t context = usage_.prompt_tokens - static_cast<std::int64_t>(request_.tokens.size());
   const std::int64_t quotable = context > 0 ? context : usage_.prompt_tokens - kNotQuoted;
-  return auditor_->finish(*session_, tokenizer_, quotable,
-                          [&] { return context > 0 ? text_of_context() : request_.tokens; });
+  return auditor_->finish(*session_, tokenizer_, quotable, context > 0 ? text_of_context : request_.tokens);
 }
 
 std::vector<std::int32_t> Job::session_tokens() const {

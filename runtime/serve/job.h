@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -58,9 +57,9 @@ class Job {
   std::vector<std::int32_t> session_tokens() const;
   const Usage& usage() const { return usage_; }
 
-  // Of the engine: where the prompt is saved as it is read, and the tokens of its saved context, for quotes.
+  // Of the engine: where the prompt is saved as it is read, and the tokens of its saved context, where it quotes them.
   SavedPrompts::Handle saving;
-  std::function<std::vector<std::int32_t>()> text_of_context;
+  std::vector<std::int32_t> text_of_context;
   bool context_replaced = false;  // since it has begun: what it has read is of no use to others
 
  private:
