@@ -104,8 +104,8 @@ AnswerAudit AnswerAuditor::finish(const Session& session, const Tokenizer& token
   audit.least_mass = mass.min;
 
   const std::lock_guard lock(places_->mutex);
-  const std::size_t until = std::min({places_->mass.size(), text_tokens.size(),
-                                      static_cast<std::size_t>(std::max<std::int64_t>(quotable, 0))});
+  const std::size_t until = std::min(
+      {places_->mass.size(), text_tokens.size(), static_cast<std::size_t>(std::max<std::int64_t>(quotable, 0))});
   audit.quotes = heaviest_places(std::span(places_->mass).first(until), places_->total, quotes_);
   for (Quote& quote : audit.quotes) {
     const std::span<const std::int32_t> part =

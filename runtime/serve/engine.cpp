@@ -291,7 +291,8 @@ void Engine::begin(Job& job, Session session, std::int64_t context_tokens, std::
   job.start(std::move(session), context_tokens, read);
   own_.cached_tokens += static_cast<std::uint64_t>(job.usage().cached_tokens);
   if (request.context.empty() && !request.echo) job.saving = saved_.begin(request.tokens, read);
-  if (request.audit && request.quotes > 0 && !request.context.empty()) {  // now: it may be replaced or removed while the answer is made
+  // Now: it may be replaced or removed while the answer is made.
+  if (request.audit && request.quotes > 0 && !request.context.empty()) {
     job.text_of_context = offload::Snapshot::open(contexts_.path(request.context)).tokens();
   }
 }
