@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -51,19 +50,6 @@ gpu::ScratchShape scratch_shape(const ModelConfig& config, int T) {
   return {T, config.query_heads, config.head_dim, std::max(config.hidden_size, config.intermediate_size)};
 }
 
-// Pieces of the workspace, all f32; see the shapes.
-struct Model::Activations {
-  float* hidden;  // [T][hidden]
-  float* normed;  // [T][hidden]
-  float* q;       // [T][Hq d]
-  float* k;       // [T][Hkv d]
-  float* v;       // [T][Hkv d]
-  float* mixed;   // [T][Hq d], what attention returns
-  float* gate;    // [T][intermediate]
-  float* up;      // [T][intermediate]
-  float* delta;   // [T][hidden], added to the residual stream
-};
-
 Model::Model(Checkpoint& checkpoint, gpu::Backend& backend, WeightForm form, const RopeOverrides& rope)
     : config_(with_rope(checkpoint.config(), rope)),
       backend_(&backend),
@@ -85,6 +71,7 @@ Model::Activations Model::prepare(Workspace& workspace, int T) const {
   const auto widths = activation_widths(config_);
   if (T > workspace.capacity) {
     workspace.memory = {};
+    workspace.capacity = 0;  // should there be none left
     workspace.memory = backend_->allocate(activation_bytes(config_, T), backend_->stream());
     workspace.capacity = T;
   }
@@ -105,7 +92,7 @@ void Model::forward(Cache& cache, Workspace& workspace, std::span<const std::int
   const std::int64_t H = config_.hidden_size;
   const gpu::Stream stream = backend_->stream();
   const Activations act = prepare(workspace, T);
-  clear_flag(workspace);
+  clear_flag(workspace.flag);
   const Uncommitted uncommitted{cache};
 
   embed(tokens.data(), T, act.hidden);
@@ -114,18 +101,20 @@ void Model::forward(Cache& cache, Workspace& workspace, std::span<const std::int
     if (layer + 1 == config_.layers && want != Want::all) rows = want == Want::none ? 0 : 1;
     attend(layer, cache, workspace, act, T, rows, attention);
     if (rows > 0) mlp(layer, act, act.hidden + (T - rows) * H, rows);
-    backend_->flag_nonfinite(act.hidden + (T - rows) * H, rows * H, layer, workspace.flag.as<std::int32_t>(), stream);
+    backend_->flag_nonfinite(act.hidden + (T - rows) * H, rows * H, layer, workspace.flag.device.as<std::int32_t>(),
+                             stream);
   }
   if (rows > 0) {
     output(workspace, act, act.hidden + (T - rows) * H, rows);
+    flag_logits(workspace.logits.as<float>(), rows, workspace.flag);
   }
-  bring_flag(workspace);  // first, so that who reads the logits waits for both
+  bring_flag(workspace.flag);  // first, so that who reads the logits waits for both
   if (rows > 0 && read) {
     read(workspace.logits.as<float>());
   } else {
     backend_->synchronize(stream);
   }
-  require_finite(workspace, cache.tokens() + T - 1);
+  require_finite(workspace.flag, cache.tokens() + T - 1);
   cache.commit();
 }
 
@@ -141,7 +130,7 @@ void Model::forward_by_layer(Cache& cache, Workspace& workspace, std::span<const
   grown.reserve(S);
   Activations act = prepare(workspace, static_cast<int>(std::min<std::int64_t>(chunk, S)));
   HiddenStates hidden(*backend_, S, H, chunk, on_device.hidden);
-  clear_flag(workspace);
+  clear_flag(workspace.flag);
   for (int layer = 0; layer < config_.layers; ++layer) {
     const bool last = layer + 1 == config_.layers;  // it stops at K and V
     const bool kept_on_device =
@@ -154,16 +143,16 @@ void Model::forward_by_layer(Cache& cache, Workspace& workspace, std::span<const
       attend(layer, grown, workspace, act, T, last ? 0 : T, attention);
       if (!last) {
         mlp(layer, act, act.hidden, T);
-        backend_->flag_nonfinite(act.hidden, T * H, layer, workspace.flag.as<std::int32_t>(), stream);
+        backend_->flag_nonfinite(act.hidden, T * H, layer, workspace.flag.device.as<std::int32_t>(), stream);
         hidden.keep(at, T);
       }
       grown.commit();
       if (progress) progress((layer * S + at + T) / config_.layers);
     }
     if (kept_on_device) grown.flush_layer(layer);
-    bring_flag(workspace);
+    bring_flag(workspace.flag);
     backend_->synchronize(stream);
-    require_finite(workspace, cache.tokens() + S - 1);
+    require_finite(workspace.flag, cache.tokens() + S - 1);
   }
   cache.replace_by(std::move(grown));
 }
@@ -177,153 +166,25 @@ void Model::check_ids(std::span<const std::int32_t> tokens) const {
   }
 }
 
-void Model::clear_flag(Workspace& workspace) const {
+void Model::clear_flag(NanFlag& flag) const {
   const gpu::Stream stream = backend_->stream();
-  if (!workspace.flag) {
-    workspace.flag = backend_->allocate(sizeof no_layer, stream);
-    workspace.host_flag = backend_->host_memory(sizeof no_layer);
+  if (!flag.device) {
+    flag.device = backend_->allocate(sizeof no_layer, stream);
+    flag.host = backend_->host_memory(sizeof no_layer);
   }
-  backend_->to_device(workspace.flag.as<void>(), &no_layer, sizeof no_layer, stream);
+  backend_->to_device(flag.device.as<void>(), &no_layer, sizeof no_layer, stream);
 }
 
-void Model::bring_flag(const Workspace& workspace) const {
-  backend_->queue_to_host(workspace.host_flag.get(), workspace.flag.as<void>(), sizeof no_layer, backend_->stream());
+void Model::bring_flag(const NanFlag& flag) const {
+  backend_->queue_to_host(flag.host.get(), flag.device.as<void>(), sizeof no_layer, backend_->stream());
 }
 
-void Model::require_finite(const Workspace& workspace, std::int64_t last_position) const {
+void Model::require_finite(const NanFlag& flag, std::int64_t last_position) const {
   std::int32_t bad_layer = no_layer;
-  std::memcpy(&bad_layer, workspace.host_flag.get(), sizeof bad_layer);
+  std::memcpy(&bad_layer, flag.host.get(), sizeof bad_layer);
   if (bad_layer == no_layer) return;
   const std::string where = bad_layer == config_.layers ? "the logits" : fmt::format("layer {}", bad_layer);
   fail("NaN or infinity in {} at position {}: the weights are damaged, or overflow 16-bit K/V", where, last_position);
-}
-
-// The residual stream of the newest `rows` positions gains the layer's attention; K and V of all T enter the cache.
-void Model::attend(int layer, Cache& cache, Workspace& workspace, const Activations& act, int T, int rows,
-                   AttentionPolicy& policy) const {
-  const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
-  const int d = config_.head_dim;
-  const std::int64_t H = config_.hidden_size;
-  const std::int64_t position = cache.tokens(layer);
-  const gpu::Stream stream = backend_->stream();
-  const gpu::Rope rope = rope_of(layer);
-  const bool rotated = config_.rope[static_cast<std::size_t>(layer)];
-  const auto norm_heads = [&](float* x, int tokens, int heads, const float* weight) {
-    if (!weight) return;
-    const bool whole = config_.qk_norm_whole;
-    backend_->rms_norm(x, whole ? tokens : tokens * heads, whole ? heads * d : d, weight, config_.rms_norm_eps, x,
-                       stream);
-  };
-
-  const float* const input = normed(act.hidden, w.attention_norm, act, T);
-  backend_->matmul(input, T, w.k, w.k_bias, act.k, stream);
-  backend_->matmul(input, T, w.v, w.v_bias, act.v, stream);
-  norm_heads(act.k, T, config_.kv_heads, w.k_norm);
-  if (rotated) backend_->rope(act.k, T, config_.kv_heads, d, position, rope, stream);
-  cache.append(layer, act.k, act.v, T);
-  const gpu::CacheView view = cache.view(layer);
-  const std::int64_t window = config_.sliding_window[static_cast<std::size_t>(layer)];
-  const bool global = window == 0;
-  const GlobalLayer at{*backend_, stream, layer, view, cache.store(), config_.query_heads, T, workspace.scratch};
-  const int queries = global ? std::max(rows, policy.queries_wanted(at)) : rows;  // of the newest positions
-  if (queries == 0) return;
-
-  backend_->matmul(input + (T - queries) * H, queries, w.q, w.q_bias, act.q, stream);
-  norm_heads(act.q, queries, config_.query_heads, w.q_norm);
-  if (rotated) backend_->rope(act.q, queries, config_.query_heads, d, position + T - queries, rope, stream);
-  scale_queries(act.q, queries, position + T - queries);
-
-  if (global) policy.see_queries(at, act.q, queries);
-  if (rows == 0) return;
-  const float* const q = act.q + static_cast<std::int64_t>(queries - rows) * config_.query_heads * d;
-  if (global) {
-    policy.attend(at, q, rows, act.mixed);
-  } else {
-    backend_->attend_causal(view, q, rows, config_.query_heads, window, act.mixed, stream);
-  }
-  backend_->matmul(act.mixed, rows, w.o, w.o_bias, act.delta, stream);
-  add_residual(act.hidden + (T - rows) * H, w.attended_norm, act, rows);
-}
-
-void Model::embed(const std::int32_t* tokens, int T, float* hidden) const {
-  const gpu::Stream stream = backend_->stream();
-  backend_->embed(weights_.embedding, tokens, T, hidden, stream);
-  scale(hidden, static_cast<std::int64_t>(T) * config_.hidden_size, config_.embedding_scale);
-}
-
-void Model::scale(float* x, std::int64_t n, float factor) const {
-  if (factor != 1) backend_->scale(x, n, factor, backend_->stream());
-}
-
-// x under the norm; x itself where there is none.
-const float* Model::normed(const float* x, const float* norm, const Activations& act, int rows) const {
-  if (!norm) return x;
-  backend_->rms_norm(x, rows, config_.hidden_size, norm, config_.rms_norm_eps, act.normed, backend_->stream());
-  return act.normed;
-}
-
-gpu::Rope Model::rope_of(int layer) const {
-  const bool local = weights_.local_inverse_frequency && config_.sliding_window[static_cast<std::size_t>(layer)] > 0;
-  const RopeTable& table = local ? config_.local_table : config_.global_table;
-  return {local ? weights_.local_inverse_frequency : weights_.inverse_frequency,
-          static_cast<int>(table.inverse_frequency.size()), table.magnitude};
-}
-
-// Attention multiplies products by 1/sqrt(d): whatever else an architecture wants goes into the queries of the T
-// positions from `position` on.
-void Model::scale_queries(float* q, int T, std::int64_t position) const {
-  const std::int64_t width = static_cast<std::int64_t>(config_.query_heads) * config_.head_dim;
-  if (config_.attention_scale > 0) {
-    scale(q, T * width, config_.attention_scale * std::sqrt(static_cast<float>(config_.head_dim)));
-  }
-  if (config_.query_log_scale <= 0) return;
-  const std::int64_t period = config_.query_scale_positions;
-  for (std::int64_t at = position; at < position + T;) {  // runs of positions that share a factor
-    const std::int64_t end = std::min(position + T, (at / period + 1) * period);
-    const float factor = 1 + config_.query_log_scale * std::log(1 + static_cast<float>(at / period));
-    scale(q + (at - position) * width, (end - at) * width, factor);
-    at = end;
-  }
-}
-
-// hidden += what is in act.delta, under its norm and scaled as the architecture has it.
-void Model::add_residual(float* hidden, const float* norm, const Activations& act, int rows) const {
-  const gpu::Stream stream = backend_->stream();
-  const std::int64_t n = static_cast<std::int64_t>(rows) * config_.hidden_size;
-  if (norm) {
-    backend_->rms_norm(act.delta, rows, config_.hidden_size, norm, config_.rms_norm_eps, act.delta, stream);
-  }
-  scale(act.delta, n, config_.residual_scale);
-  backend_->add(hidden, act.delta, n, stream);
-}
-
-// Logits of `rows` positions.
-void Model::output(Workspace& workspace, const Activations& act, const float* hidden, int rows) const {
-  const gpu::Stream stream = backend_->stream();
-  const std::int64_t count = static_cast<std::int64_t>(rows) * config_.vocab_size;
-  const std::uint64_t bytes = static_cast<std::uint64_t>(count) * sizeof(float);
-  if (workspace.logits.bytes() < bytes) workspace.logits = backend_->allocate(bytes, stream);
-  auto* const logits = workspace.logits.as<float>();
-  backend_->rms_norm(hidden, rows, config_.hidden_size, weights_.final_norm, config_.rms_norm_eps, act.normed, stream);
-  backend_->matmul(act.normed, rows, weights_.output, nullptr, logits, stream);
-  scale(logits, count, config_.logit_scale);
-  backend_->flag_nonfinite(logits, count, config_.layers, workspace.flag.as<std::int32_t>(), stream);
-}
-
-void Model::mlp(int layer, const Activations& act, float* hidden, int rows) const {
-  const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
-  const gpu::Stream stream = backend_->stream();
-  const float* const input = normed(hidden, w.mlp_norm, act, rows);
-  backend_->matmul(input, rows, w.gate, w.gate_bias, act.gate, stream);
-  backend_->matmul(input, rows, w.up, w.up_bias, act.up, stream);
-  const std::int64_t inner = static_cast<std::int64_t>(rows) * config_.intermediate_size;
-  if (config_.activation == Activation::silu) {
-    backend_->silu_mul(act.gate, act.up, inner, stream);
-  } else {
-    backend_->gelu_mul(act.gate, act.up, inner, stream);
-  }
-  backend_->matmul(act.gate, rows, w.down, w.down_bias, act.delta, stream);
-  add_residual(hidden, w.output_norm, act, rows);
 }
 
 }  // namespace hayloft::runtime

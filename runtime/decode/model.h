@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -19,14 +20,22 @@ namespace hayloft::runtime {
 // Which positions' logits are wanted. `none` lets the last layer stop at K and V: nothing later needs the rest.
 enum class Want : std::uint8_t { none, last, all };
 
+// Where a forward pass notes down a NaN or an infinity: i32, the first layer that has one.
+struct NanFlag {
+  gpu::Buffer device;
+  std::shared_ptr<std::byte> host;  // where it comes to
+};
+
 // Device memory for the activations of up to T tokens. Grows on demand; one per session.
 struct Workspace {
   gpu::Buffer memory;
   gpu::Buffer logits;
-  gpu::Buffer flag;                      // i32: the first layer with a NaN or an infinity
-  std::shared_ptr<std::byte> host_flag;  // where it comes to
+  NanFlag flag;
   MethodScratch scratch;
   int capacity = 0;
+  // Of sequences that go through the layers together, one entry each.
+  gpu::Buffer hidden;  // f32 [sequences][hidden]
+  std::vector<NanFlag> flags;
 };
 
 // What a workspace takes once up to T tokens have gone through it and one token's logits have been asked for.
@@ -44,6 +53,15 @@ struct OnDevice {
   // crosses the link to be attended to.
   bool layer = false;
   bool hidden = false;  // the hidden states of all tokens; they come and go otherwise (HiddenStates)
+};
+
+// One token of one of several sequences that go through the layers together.
+struct ModelStep {
+  Cache* cache = nullptr;
+  std::int32_t token = 0;
+  AttentionPolicy* attention = nullptr;
+  ReadLogits read;             // f32 [1][vocab] of what follows
+  std::exception_ptr failure;  // out: what went wrong with this one, whose cache is then as before
 };
 
 // A decoder-only transformer on one backend. Immutable and thread-safe after construction: sequences bring their own
@@ -72,6 +90,12 @@ class Model {
   void forward(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, Want want,
                AttentionPolicy& attention, const ReadLogits& read = {}) const;
 
+  // forward() of one token each of several sequences, Want::last, to the bit, but with the loop over the layers
+  // outside. On the CPU backend up to eight tokens are multiplied with a matrix at once, which is then read once for
+  // all of them; each attends by itself, to blocks that others of them may just have read. What fails in one does not
+  // touch the others; what fails in a part that is common to some is the failure of each of those. Throws nothing.
+  void forward_together(std::span<ModelStep> steps, Workspace& workspace) const;
+
   // What forward(..., Want::none) does with the tokens `chunk` at a time, to the bit, but with the loop over the layers
   // outside: every chunk goes through a layer before the next layer. progress: tokens queued, as the share of the work
   // that is. If it throws, or progress does, the cache is as before.
@@ -80,16 +104,37 @@ class Model {
                         const std::function<void(std::int64_t done)>& progress = {}) const;
 
  private:
-  struct Activations;
+  // Pieces of the workspace, all f32; see the shapes.
+  struct Activations {
+    float* hidden;  // [T][hidden]
+    float* normed;  // [T][hidden]
+    float* q;       // [T][Hq d]
+    float* k;       // [T][Hkv d]
+    float* v;       // [T][Hkv d]
+    float* mixed;   // [T][Hq d], what attention returns
+    float* gate;    // [T][intermediate]
+    float* up;      // [T][intermediate]
+    float* delta;   // [T][hidden], added to the residual stream
+  };
   void check_ids(std::span<const std::int32_t> tokens) const;
-  void clear_flag(Workspace& workspace) const;
+  void clear_flag(NanFlag& flag) const;
   // The flag's copy to the host is queued, and looked at once the stream has been waited for.
-  void bring_flag(const Workspace& workspace) const;
-  void require_finite(const Workspace& workspace, std::int64_t last_position) const;
+  void bring_flag(const NanFlag& flag) const;
+  void require_finite(const NanFlag& flag, std::int64_t last_position) const;
   Activations prepare(Workspace& workspace, int T) const;
   void attend(int layer, Cache& cache, Workspace& workspace, const Activations& act, int T, int rows,
               AttentionPolicy& policy) const;
+  void project_kv(int layer, const float* input, int T, const Activations& act) const;
+  void project_q(int layer, const float* input, int T, const Activations& act) const;
+  void norm_heads(float* x, int tokens, int heads, const float* weight) const;
+  void append(int layer, Cache& cache, const Activations& act, int T) const;
+  void place_q(int layer, float* q, int T, std::int64_t position) const;
+  void mix(int layer, const Cache& cache, Workspace& workspace, const float* q, int T, int queries, int rows,
+           float* out, AttentionPolicy& policy) const;
+  void attended(int layer, const Activations& act, float* hidden, int rows) const;
+  Activations row_of(const Activations& act, std::int64_t row) const;
   void output(Workspace& workspace, const Activations& act, const float* hidden, int rows) const;
+  void flag_logits(const float* logits, int rows, const NanFlag& flag) const;
   void mlp(int layer, const Activations& act, float* hidden, int rows) const;
   void embed(const std::int32_t* tokens, int T, float* hidden) const;
   void scale(float* x, std::int64_t n, float factor) const;

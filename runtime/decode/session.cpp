@@ -157,25 +157,77 @@ void Session::set_prefill(const PrefillOptions& prefill) {
 }
 
 std::vector<float> Session::step(std::int32_t token) {
-  gpu::Backend& backend = model_->backend();
-  std::vector<float> logits(static_cast<std::size_t>(model_->config().vocab_size));
-  decode(token, [&](const float* values) {
-    backend.to_host(logits.data(), values, logits.size() * sizeof(float), backend.stream());
-  });
+  std::vector<float> logits;
+  decode(token, read_all(logits));
   return logits;
 }
 
 std::int32_t Session::next(std::int32_t token, Sampler& sampler) {
   if (sampler.wanted() == 0) return sampler.sample(step(token));
-  gpu::Backend& backend = model_->backend();
-  const int vocab = model_->config().vocab_size;
-  const int count = std::min(sampler.wanted(), vocab);
-  Candidates candidates{std::vector<std::int32_t>(static_cast<std::size_t>(count)),
-                        std::vector<float>(static_cast<std::size_t>(count))};
-  decode(token, [&](const float* values) {
-    backend.top_values(values, vocab, count, candidates.tokens.data(), candidates.logits.data(), backend.stream());
-  });
+  Candidates candidates;
+  decode(token, read_candidates(sampler, candidates));
   return sampler.sample(candidates);
+}
+
+void Session::step_together(std::span<Step> steps) {
+  if (steps.empty()) return;
+  const Model& model = *steps.front().session->model_;
+  std::vector<Candidates> candidates(steps.size());
+  std::vector<std::uint64_t> spilled(steps.size());
+  std::vector<ModelStep> passes(steps.size());
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    Step& step = steps[i];
+    Session& session = *step.session;
+    spilled[i] = session.cache_.spilled_bytes();
+    const bool few = step.sampler != nullptr && step.sampler->wanted() > 0;
+    passes[i] = {&session.cache_,
+                 step.token,
+                 &session.attention_,
+                 few ? session.read_candidates(*step.sampler, candidates[i]) : session.read_all(step.logits),
+                 {}};
+    try {
+      session.attention_.begin_step(session.cache_);
+    } catch (...) {
+      passes[i].failure = std::current_exception();
+    }
+  }
+  model.forward_together(passes, *steps.front().session->workspace_);
+  std::exception_ptr lost_file;
+  try {
+    offload::check_mapped_files();
+  } catch (...) {
+    lost_file = std::current_exception();
+  }
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    Step& step = steps[i];
+    step.failure = passes[i].failure ? passes[i].failure : lost_file;
+    if (step.failure) continue;
+    step.session->count_step(spilled[i]);
+    if (step.sampler == nullptr) continue;
+    try {
+      step.next = step.sampler->wanted() > 0 ? step.sampler->sample(candidates[i]) : step.sampler->sample(step.logits);
+    } catch (...) {
+      step.failure = std::current_exception();
+    }
+  }
+}
+
+ReadLogits Session::read_all(std::vector<float>& logits) const {
+  logits.resize(static_cast<std::size_t>(model_->config().vocab_size));
+  return [this, &logits](const float* values) {
+    gpu::Backend& backend = model_->backend();
+    backend.to_host(logits.data(), values, logits.size() * sizeof(float), backend.stream());
+  };
+}
+
+ReadLogits Session::read_candidates(const Sampler& sampler, Candidates& candidates) const {
+  const auto count = static_cast<std::size_t>(std::min(sampler.wanted(), model_->config().vocab_size));
+  candidates = {std::vector<std::int32_t>(count), std::vector<float>(count)};
+  return [this, &candidates](const float* values) {
+    gpu::Backend& backend = model_->backend();
+    backend.top_values(values, model_->config().vocab_size, static_cast<int>(candidates.tokens.size()),
+                       candidates.tokens.data(), candidates.logits.data(), backend.stream());
+  };
 }
 
 void Session::decode(std::int32_t token, const ReadLogits& read) {
@@ -183,7 +235,11 @@ void Session::decode(std::int32_t token, const ReadLogits& read) {
   attention_.begin_step(cache_);
   model_->forward(cache_, *workspace_, {&token, 1}, Want::last, attention_, read);
   offload::check_mapped_files();
-  attention_.counters.at(Place::link, Kind::spill) += cache_.spilled_bytes() - spilled;
+  count_step(spilled);
+}
+
+void Session::count_step(std::uint64_t spilled_before) {
+  attention_.counters.at(Place::link, Kind::spill) += cache_.spilled_bytes() - spilled_before;
   ++steps_;
   positions_ += tokens();
 }

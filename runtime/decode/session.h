@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -81,6 +82,21 @@ class Session {
   // Decodes one token and draws the next. Only the logits that decide leave the device.
   std::int32_t next(std::int32_t token, Sampler& sampler);
 
+  // One token each of several sessions, each as step() or next() decodes it alone, to the bit, but layer by layer:
+  // what they share, weights and the blocks of a context, is read by all of them while it is near
+  // (Model::forward_together). They are different sessions of one model, and compute in the workspace of the first. A
+  // step that fails leaves its session as it was and the others alone; one whose memory-mapped context was cut short,
+  // or that nothing can be drawn from, has its token. Throws std::bad_alloc before any step.
+  struct Step {
+    Session* session = nullptr;
+    std::int32_t token = 0;
+    Sampler* sampler = nullptr;  // draws the next token; null: all logits are wanted
+    std::int32_t next = 0;       // out, with a sampler
+    std::vector<float> logits;   // out, [vocab], without
+    std::exception_ptr failure;  // out
+  };
+  static void step_together(std::span<Step> steps);
+
   // Adds the tokens and returns all their logits, [T][vocab], attending exactly.
   std::vector<float> score(std::span<const std::int32_t> tokens);
 
@@ -104,6 +120,9 @@ class Session {
   AttentionShape attention_shape() const;
   void rebind();  // the method to its state, when what is kept has changed
   void decode(std::int32_t token, const ReadLogits& read);
+  ReadLogits read_all(std::vector<float>& logits) const;
+  ReadLogits read_candidates(const Sampler& sampler, Candidates& candidates) const;
+  void count_step(std::uint64_t spilled_before);
   void read(std::span<const std::int32_t> tokens, AttentionPolicy& attention, const PrefillProgress& progress);
   // What fits into memory of the device, beside all else, when `tokens` more are read layer by layer. Without a budget
   // of its own the device's memory is the host's: K and V need not be kept there, and the hidden states are there

@@ -82,7 +82,7 @@ AnswerAuditor::AnswerAuditor(Session& session, const gpu::Backend& backend, int 
 AnswerAuditor::~AnswerAuditor() = default;
 
 AnswerAudit AnswerAuditor::finish(const Session& session, const Tokenizer& tokenizer, std::int64_t quotable,
-                                  const std::function<std::vector<std::int32_t>()>& text_tokens) {
+                                  std::span<const std::int32_t> text_tokens) {
   auditor_->finish();
   const AuditReport report = auditor_->report();
   AnswerAudit audit;
@@ -104,14 +104,13 @@ AnswerAudit AnswerAuditor::finish(const Session& session, const Tokenizer& token
   audit.least_mass = mass.min;
 
   const std::lock_guard lock(places_->mutex);
-  const std::size_t until =
-      std::min(places_->mass.size(), static_cast<std::size_t>(std::max<std::int64_t>(quotable, 0)));
+  const std::size_t until = std::min(
+      {places_->mass.size(), text_tokens.size(), static_cast<std::size_t>(std::max<std::int64_t>(quotable, 0))});
   audit.quotes = heaviest_places(std::span(places_->mass).first(until), places_->total, quotes_);
-  if (audit.quotes.empty()) return audit;
-  const std::vector<std::int32_t> tokens = text_tokens();
   for (Quote& quote : audit.quotes) {
-    const auto first = tokens.begin() + static_cast<std::ptrdiff_t>(quote.position);
-    quote.text = tokenizer.decode({first, first + static_cast<std::ptrdiff_t>(quote.tokens)}, false, true);
+    const std::span<const std::int32_t> part =
+        text_tokens.subspan(static_cast<std::size_t>(quote.position), static_cast<std::size_t>(quote.tokens));
+    quote.text = tokenizer.decode({part.begin(), part.end()}, false, true);
   }
   return audit;
 }

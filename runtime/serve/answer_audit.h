@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -50,10 +49,9 @@ class AnswerAuditor {
   AnswerAuditor(const AnswerAuditor&) = delete;
   AnswerAuditor& operator=(const AnswerAuditor&) = delete;
 
-  // Ends it. Quotes come from the first `quotable` tokens; text_tokens gives those, and is called where there are
-  // quotes.
+  // Ends it. Quotes come from the first `quotable` tokens of the session, as far as text_tokens has them.
   AnswerAudit finish(const Session& session, const Tokenizer& tokenizer, std::int64_t quotable,
-                     const std::function<std::vector<std::int32_t>()>& text_tokens);
+                     std::span<const std::int32_t> text_tokens);
 
  private:
   struct Places;

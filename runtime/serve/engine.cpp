@@ -11,7 +11,6 @@ namespace hayloft::runtime::serve {
 namespace {
 
 constexpr std::size_t kWorthKeeping = 32;  // tokens
-constexpr std::size_t kMostLeft = 4;
 
 // Of the blocks that a session which is opened from it uses where they are mapped.
 std::uint64_t stored_bytes(const offload::Snapshot& snapshot) {
@@ -68,7 +67,8 @@ std::shared_ptr<Job> Engine::submit(GenerationRequest request, std::shared_ptr<G
   return job;
 }
 
-void Engine::forget_context(const std::string& name) {
+void Engine::forget_context(const std::string& name, const std::function<void()>& change) {
+  if (change) change();  // first: what is opened until it has ended goes as well
   {
     const std::lock_guard lock(mutex_);
     forgotten_.push_back(name);
@@ -120,17 +120,13 @@ void Engine::run() {
     admit();
     count_places();
     // One step for every answer, one chunk for one of the prompts.
-    std::vector<SharedJob> turn;
+    std::vector<SharedJob> answers;
     std::vector<SharedJob> readers;
-    for (const SharedJob& job : active_) (job->reading() ? readers : turn).push_back(job);
-    if (!readers.empty()) turn.push_back(readers[next_reader_++ % readers.size()]);
-    for (const SharedJob& job : turn) {
-      if (!advance(*job)) continue;
-      saved_.release(job->saving);
-      std::erase(active_, job);
-      if (!job->scored_for_nobody()) continue;
-      left_.push_back(job);
-      if (left_.size() > kMostLeft) left_.erase(left_.begin());
+    for (const SharedJob& job : active_) (job->reading() ? readers : answers).push_back(job);
+    for (const SharedJob& job : decode(answers)) remove(job);
+    if (!readers.empty()) {
+      const SharedJob reader = readers[next_reader_++ % readers.size()];
+      if (read_on(*reader)) remove(reader);
     }
     publish();
   }
@@ -295,55 +291,16 @@ void Engine::begin(Job& job, Session session, std::int64_t context_tokens, std::
   job.start(std::move(session), context_tokens, read);
   own_.cached_tokens += static_cast<std::uint64_t>(job.usage().cached_tokens);
   if (request.context.empty() && !request.echo) job.saving = saved_.begin(request.tokens, read);
-  job.text_of_context = [this, name = request.context] {
-    return offload::Snapshot::open(contexts_.path(name)).tokens();
-  };
+  // Now: it may be replaced or removed while the answer is made.
+  if (request.audit && request.quotes > 0 && !request.context.empty()) {
+    job.text_of_context = offload::Snapshot::open(contexts_.path(request.context)).tokens();
+  }
 }
 
 // On the disk, where that is due: whole chunks.
 void Engine::save_prompt(Job& job, bool now) {
   if (!job.saving || job.read() % static_cast<std::size_t>(options_.session.chunk_tokens) != 0) return;
   saved_.advance(job.saving, job.session(), std::span(job.request().tokens).first(job.read()), now);
-}
-
-bool Engine::advance(Job& job) {
-  const auto chunk = static_cast<std::size_t>(options_.session.chunk_tokens);
-  const std::int64_t context_tokens =
-      job.usage().prompt_tokens - static_cast<std::int64_t>(job.request().tokens.size());
-  try {
-    const bool kept_reading = job.reading() && job.to_read() >= options_.kept_reading;
-    if (job.cancelled() && !kept_reading) {
-      ++own_.cancelled;
-      keep_session(job);
-      return true;
-    }
-    if (job.reading()) {
-      const std::size_t before = job.read();
-      job.read_chunk(chunk, context_tokens);
-      own_.prompt_tokens += job.read() - before;
-      save_prompt(job, false);
-      if (!job.request().echo && job.read() == job.to_read() / chunk * chunk) keep_boundary(job);
-      return false;
-    }
-    const Counters before = job.session().counters();
-    const bool ended = job.decode(*options_.method);
-    for (std::size_t place = 0; place < place_count; ++place) {
-      for (std::size_t kind = 0; kind < kind_count; ++kind) {
-        own_.counters.bytes[place][kind] += job.session().counters().bytes[place][kind] - before.bytes[place][kind];
-      }
-    }
-    own_.counters.rows_fetched += job.session().counters().rows_fetched - before.rows_fetched;
-    if (!ended) return false;
-    ++own_.finished;
-    own_.generated_tokens += static_cast<std::uint64_t>(job.usage().completion_tokens);
-    keep_session(job);
-    return true;
-  } catch (const std::bad_alloc&) {
-    fail_job(job, 507, "the system has no memory left for this request");
-  } catch (const std::exception& error) {
-    fail_job(job, 500, error.what());
-  }
-  return true;
 }
 
 // The last whole chunk of the prompt: what begins like it and ends otherwise goes on from here, to the same bits as if

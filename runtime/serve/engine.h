@@ -56,8 +56,9 @@ class Engine {
   // out of range, longer than `longest`.
   std::shared_ptr<Job> submit(GenerationRequest request, std::shared_ptr<GenerationListener> listener);
 
-  // The sessions of a saved context are let go: it is about to be replaced or removed.
-  void forget_context(const std::string& name);
+  // Lets the sessions of a saved context go, whose file has been replaced or removed, or is so by `change`: requests
+  // that are submitted afterwards find nothing of what was read from it before, or while it changed.
+  void forget_context(const std::string& name, const std::function<void()>& change = {});
 
   void stop_admitting();  // what waits is failed (503), what runs ends
   void close();           // stops at once; every listener has been told, and none is called again, when it returns
@@ -75,7 +76,12 @@ class Engine {
   void start(const SharedJob& job);
   void begin(Job& job, Session session, std::int64_t context_tokens, std::size_t read);
   Session opened(const std::string& context);
-  bool advance(Job& job);  // one quantum of its work; true when it has ended
+  bool read_on(Job& job);  // a chunk of its prompt; true when it has failed or its client has left
+  // A token of every answer, layer by layer together. Those that have ended.
+  std::vector<SharedJob> decode(const std::vector<SharedJob>& answers);
+  void remove(const SharedJob& job);
+  bool left(Job& job);                                      // its client has, and nobody else wants it
+  bool fails(Job& job, const std::function<void()>& part);  // whose errors end the job
   void save_prompt(Job& job, bool now);
   void keep_boundary(const Job& job);
   void keep_session(Job& job);

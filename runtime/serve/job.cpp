@@ -78,18 +78,27 @@ void Job::score_chunk(std::size_t end) {
   }
 }
 
-bool Job::decode(const Method& method) {
+std::optional<Session::Step> Job::begin_step(const Method& method) {
   if (!scored_.empty()) listener_->scored(std::exchange(scored_, {}));
-  if (request_.max_tokens == 0) return finish(FinishReason::length);
+  if (request_.max_tokens == 0) return std::nullopt;
   if (!prepared_) {
     session_->prepare(method);
     if (request_.audit) auditor_ = std::make_unique<AnswerAuditor>(*session_, model_.backend(), request_.quotes);
     prepared_ = true;
   }
-  const std::int32_t last = answer_.empty() ? request_.tokens.back() : answer_.back();
-  const bool scored = !logits_.empty();  // by reading the prompt: its last token is in the session
-  if (!scored && request_.logprobs < 0) return accept(session_->next(last, sampler_), {});
-  const std::vector<float> logits = scored ? std::exchange(logits_, {}) : session_->step(last);
+  if (!logits_.empty()) return std::nullopt;  // by reading the prompt: its last token is in the session
+  Session::Step step;
+  step.session = &*session_;
+  step.token = answer_.empty() ? request_.tokens.back() : answer_.back();
+  step.sampler = request_.logprobs < 0 ? &sampler_ : nullptr;
+  return step;
+}
+
+bool Job::end_step(Session::Step* step) {
+  if (request_.max_tokens == 0) return finish(FinishReason::length);
+  if (step != nullptr && step->failure) std::rethrow_exception(step->failure);
+  if (step != nullptr && step->sampler != nullptr) return accept(step->next, {});
+  const std::vector<float> logits = step != nullptr ? std::move(step->logits) : std::exchange(logits_, {});
   const std::int32_t token = sampler_.sample(logits);
   return accept(token, request_.logprobs < 0 ? TokenChoice{} : choice_of(logits, token, request_.logprobs));
 }
@@ -123,8 +132,7 @@ bool Job::finish(FinishReason reason) {
 AnswerAudit Job::audit() {
   const std::int64_t context = usage_.prompt_tokens - static_cast<std::int64_t>(request_.tokens.size());
   const std::int64_t quotable = context > 0 ? context : usage_.prompt_tokens - kNotQuoted;
-  return auditor_->finish(*session_, tokenizer_, quotable,
-                          [&] { return context > 0 ? text_of_context() : request_.tokens; });
+  return auditor_->finish(*session_, tokenizer_, quotable, context > 0 ? text_of_context : request_.tokens);
 }
 
 std::vector<std::int32_t> Job::session_tokens() const {

@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -45,8 +44,12 @@ class Job {
 
   // Reads up to the next multiple of `chunk` tokens.
   void read_chunk(std::size_t chunk, std::int64_t total_context);
-  // One step. True when the answer has ended, of which the listener has been told.
-  bool decode(const Method& method);
+  // What the next token of the answer is decoded from; none where it follows from what was scored, or there is to be
+  // none.
+  std::optional<Session::Step> begin_step(const Method& method);
+  // Goes on from that step; null: from none. True when the answer has ended, of which the listener has been told.
+  // Throws what the step has failed with.
+  bool end_step(Session::Step* step);
 
   const Session& session() const { return *session_; }
   Session take_session() { return std::move(*session_); }
@@ -54,9 +57,9 @@ class Job {
   std::vector<std::int32_t> session_tokens() const;
   const Usage& usage() const { return usage_; }
 
-  // Of the engine: where the prompt is saved as it is read, and the tokens of its saved context, for quotes.
+  // Of the engine: where the prompt is saved as it is read, and the tokens of its saved context, where it quotes them.
   SavedPrompts::Handle saving;
-  std::function<std::vector<std::int32_t>()> text_of_context;
+  std::vector<std::int32_t> text_of_context;
   bool context_replaced = false;  // since it has begun: what it has read is of no use to others
 
  private:

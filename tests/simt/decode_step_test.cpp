@@ -100,5 +100,47 @@ TEST_F(DecodeStepTest, ExactSelectionBringsTheQueriesOfEachLayerToTheHost) {
   EXPECT_EQ(waits, at_the_end + layers);
 }
 
+TEST_F(DecodeStepTest, StepsOfSeveralSessionsTogetherAreThoseOfEachAlone) {
+  const std::unique_ptr<gpu::Backend> cuda = testing::make_cuda();
+  offload::ArenaOptions memory;
+  memory.budget_bytes = std::uint64_t{64} << 20;
+  memory.chunk_bytes = std::uint64_t{1} << 20;
+  memory.listener = cuda->pinning();
+  const offload::Topology topology;
+  offload::Arena arena(topology, memory);
+  for (const char* name : {"llama", "qwen2-sliding"}) {
+    const Model model(testing::golden_models() / name, *cuda);
+    runtime::SessionOptions options;
+    options.cache.block_tokens = 16;
+    options.cache.window = 8;
+    Session book(model, arena, options);
+    book.append(std::vector<std::int32_t>(40, 7));
+    std::vector<Session> together, alone;
+    for (auto* sessions : {&together, &alone}) {
+      for (const char* text : {"dense", "sparq:r=4:k=20", "dense"}) {
+        sessions->push_back(book.fork());
+        sessions->back().set_method(runtime::make_method(runtime::parse_method(text, {}), model.config().head_dim));
+      }
+    }
+    runtime::Sampler greedy({.temperature = 0}), greedy_alone({.temperature = 0});
+    for (std::int32_t i = 0; i < 12; ++i) {
+      std::vector<Session::Step> steps(3);
+      for (std::size_t s = 0; s < 3; ++s) {
+        steps[s].session = &together[s];
+        steps[s].token = 10 * i + static_cast<std::int32_t>(s);
+      }
+      steps[1].sampler = &greedy;
+      const bool bad = i % 4 == 3;
+      if (bad) steps[2].token = model.config().vocab_size;
+      Session::step_together(steps);
+      ASSERT_EQ(steps[0].logits, alone[0].step(10 * i)) << name << ", step " << i;
+      ASSERT_EQ(steps[1].next, alone[1].next(10 * i + 1, greedy_alone)) << name << ", step " << i;
+      ASSERT_EQ(steps[2].failure != nullptr, bad);
+      if (bad) continue;
+      ASSERT_EQ(steps[2].logits, alone[2].step(10 * i + 2)) << name << ", step " << i;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace hayloft::simt

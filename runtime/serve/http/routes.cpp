@@ -168,8 +168,9 @@ Reply Routes::context(const Call& call, const std::string& name) const {
   check_context_name(name);
   if (call.method == "DELETE") {
     const bool stopped = context_jobs_.cancel(name);
-    engine_.forget_context(name);
-    if (!served_.contexts.remove(name) && !stopped) return error_reply(404, "there is no such context");
+    bool removed = false;
+    engine_.forget_context(name, [&] { removed = served_.contexts.remove(name); });
+    if (!removed && !stopped) return error_reply(404, "there is no such context");
     return json_reply({{"name", name}, {"deleted", true}});
   }
   require_method(call, "GET");

@@ -114,6 +114,34 @@ TEST_P(ModelGolden, DecodingAfterAPrefillOfAnyLength) {
   }
 }
 
+// More than are multiplied with a matrix at once, each of another length; matrices as they are, and packed.
+TEST_P(ModelGolden, OfSequencesTogetherEachAsAloneToTheBit) {
+  for (const WeightForm form : {WeightForm::stored, WeightForm::q8, WeightForm::q4}) {
+    const Model of(folder, *backend, form);
+    std::vector<Session> together, alone;
+    for (auto* sessions : {&together, &alone}) {
+      for (std::size_t i = 0; i < 11; ++i) {
+        Session& session =
+            sessions->emplace_back(of, arena, SessionOptions{.cache = {.block_tokens = 16, .window = 8}});
+        session.append(std::span(golden.tokens).first(3 + 5 * i));
+      }
+    }
+    for (std::size_t at = 0; at < 20; ++at) {
+      const std::size_t now = 11 - at % 4;  // how many there are
+      std::vector<Session::Step> steps(now);
+      for (std::size_t i = 0; i < now; ++i) {
+        steps[i].session = &together[i];
+        steps[i].token = golden.tokens[at + i];
+      }
+      Session::step_together(steps);
+      for (std::size_t i = 0; i < now; ++i) {
+        ASSERT_FALSE(steps[i].failure) << i;
+        ASSERT_EQ(steps[i].logits, alone[i].step(golden.tokens[at + i])) << name(form) << ", " << i << ", step " << at;
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Of, ModelGolden,
                          testing::Values("llama", "llama-llama3", "llama-linear-sharded", "mistral-sliding", "qwen2",
                                          "qwen2-sliding", "qwen3", "smollm3", "gemma3", "gemma3-older", "phi3",

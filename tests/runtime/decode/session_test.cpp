@@ -108,6 +108,65 @@ TEST_F(SessionTest, InOneWorkspaceSessionsThatTakeTurnsAnswerAsEachInItsOwn) {
   EXPECT_EQ(workspace.use_count(), 3) << "a fork may go to another thread";
 }
 
+TEST_F(SessionTest, StepsTogetherAreThoseOfEachAloneToTheBit) {
+  const auto tokens = random_tokens(150, model.config().vocab_size, 7);
+  Session book(model, arena, options);
+  book.append(tokens);
+  std::vector<Session> together, alone;
+  for (const char* text : {"dense", "sparq:r=4:k=40", "topk:k=20", "window:k=30", "h2o:k=24"}) {
+    const SharedMethod made = make_method(method(text), model.config().head_dim);
+    for (auto* sessions : {&together, &alone}) {
+      Session session(model, arena, options);
+      session.set_method(made);
+      session.append(std::span(tokens).first(100 + sessions->size() * 7));
+      sessions->push_back(std::move(session));
+    }
+  }
+  for (auto* sessions : {&together, &alone}) sessions->push_back(book.fork()), sessions->push_back(book.fork());
+  Sampler greedy({.temperature = 0}), greedy_alone({.temperature = 0});
+  for (int i = 0; i < 40; ++i) {  // blocks are spilled on the way
+    std::vector<Session::Step> steps;
+    for (std::size_t s = 0; s < together.size(); ++s) {
+      Session::Step step;
+      step.session = &together[s];
+      step.token = static_cast<std::int32_t>(s) + i;
+      if (s % 2 == 1) step.sampler = &greedy;
+      steps.push_back(step);
+    }
+    Session::step_together(steps);
+    for (std::size_t s = 0; s < steps.size(); ++s) {
+      ASSERT_FALSE(steps[s].failure) << s;
+      const auto token = static_cast<std::int32_t>(s) + i;
+      if (s % 2 == 1) {
+        ASSERT_EQ(steps[s].next, alone[s].next(token, greedy_alone)) << s << ", step " << i;
+      } else {
+        ASSERT_EQ(steps[s].logits, alone[s].step(token)) << s << ", step " << i;
+      }
+      ASSERT_EQ(together[s].tokens(), alone[s].tokens());
+      ASSERT_EQ(together[s].counters().bytes, alone[s].counters().bytes) << s;
+      ASSERT_EQ(together[s].attended_share(), alone[s].attended_share());
+    }
+  }
+}
+
+TEST_F(SessionTest, AStepThatFailsLeavesItsSessionAsItWasAndTheOthersAlone) {
+  const auto tokens = random_tokens(60, model.config().vocab_size, 8);
+  Session book(model, arena, options);
+  book.append(tokens);
+  Session first = book.fork(), bad = book.fork(), last = book.fork(), alone = book.fork();
+  std::vector<Session::Step> steps(3);
+  Session* const sessions[] = {&first, &bad, &last};
+  for (std::size_t i = 0; i < 3; ++i) steps[i].session = sessions[i];
+  steps[1].token = model.config().vocab_size;  // no such token
+  Session::step_together(steps);
+  EXPECT_THROW(std::rethrow_exception(steps[1].failure), Error);
+  EXPECT_EQ(bad.tokens(), 60);
+  const std::vector<float> expected = alone.step(0);
+  EXPECT_EQ(steps[0].logits, expected);
+  EXPECT_EQ(steps[2].logits, expected);
+  EXPECT_EQ(bad.step(0), expected) << "goes on as if nothing had been";
+}
+
 TEST_F(SessionTest, PrefillDoesNotDependOnTheChunkSize) {
   const auto tokens = random_tokens(90, model.config().vocab_size, 2);
   std::vector<float> reference;

@@ -17,7 +17,10 @@ struct Client : GenerationListener {
     if (leave) std::exchange(leave, {})();
   }
   void scored(std::vector<TokenChoice> prompt) override { choices = std::move(prompt); }
-  void generated(GeneratedToken token) override { choices.push_back(std::move(token.choice)); }
+  void generated(GeneratedToken token) override {
+    choices.push_back(std::move(token.choice));
+    if (at_token) std::exchange(at_token, {})();
+  }
   void finished(FinishReason, const std::string&, const Usage& told) override {
     usage = told;
     ended.set_value();
@@ -28,10 +31,17 @@ struct Client : GenerationListener {
   }
 
   std::function<void()> leave;
+  std::function<void()> at_token;  // when the first has come
   std::vector<TokenChoice> choices;
   Usage usage;
   std::promise<void> ended;
 };
+
+std::vector<std::int32_t> tokens(const Client& client) {
+  std::vector<std::int32_t> all;
+  for (const TokenChoice& choice : client.choices) all.push_back(choice.chosen.token);
+  return all;
+}
 
 std::vector<float> logprobs(const Client& client) {
   std::vector<float> all;
@@ -56,6 +66,22 @@ class EngineTest : public testing::Test {
   static void ask(Engine& engine, const GenerationRequest& request, const std::shared_ptr<Client>& client) {
     engine.submit(request, client);
     client->ended.get_future().wait();
+  }
+
+  // A saved context of so many sentences, in place of the one that is there.
+  void save_book(const Contexts& contexts, int sentences) {
+    std::string text;
+    for (int i = 0; i < sentences; ++i) text += "the quiet hay lies in the loft ";
+    IngestOptions reading;
+    reading.session = options_.session;
+    std::filesystem::remove(contexts.path("book"));
+    ingest({model_, tokenizer_, path_}, arena_, text, contexts.path("book"), reading);
+  }
+
+  void ask_the_book() {
+    request_.echo = false;
+    request_.logprobs = -1;
+    request_.context = "book";
   }
 
   const std::filesystem::path path_ = std::filesystem::path(HAYLOFT_SOURCE_DIR) / "examples/needle-model/model";
@@ -122,15 +148,8 @@ TEST_F(EngineTest, AClientThatAsksAgainGoesOnWhereItsPromptIsBeingScored) {
 TEST_F(EngineTest, ASessionOfAContextThatHasBeenReplacedIsNotKept) {
   const test::TemporaryFolder folder;
   const Contexts contexts(folder.path());
-  std::string text;
-  for (int i = 0; i < 100; ++i) text += "the quiet hay lies in the loft ";
-  IngestOptions reading;
-  reading.session = options_.session;
-  ingest({model_, tokenizer_, path_}, arena_, text, contexts.path("book"), reading);
-  request_.echo = false;
-  request_.logprobs = -1;
-  request_.context = "book";
-
+  save_book(contexts, 100);
+  ask_the_book();
   for (const bool replaced : {false, true}) {
     Engine engine({model_, tokenizer_, path_}, arena_, contexts, options_);
     const auto client = std::make_shared<Client>();
@@ -140,6 +159,87 @@ TEST_F(EngineTest, ASessionOfAContextThatHasBeenReplacedIsNotKept) {
     }
     EXPECT_EQ(engine.figures().kept_sessions > 0, !replaced);
   }
+}
+
+TEST_F(EngineTest, WhatIsOpenedWhileAContextIsReplacedDoesNotStay) {
+  const test::TemporaryFolder folder;
+  const Contexts contexts(folder.path());
+  save_book(contexts, 100);
+  ask_the_book();
+  Engine engine({model_, tokenizer_, path_}, arena_, contexts, options_);
+  const auto before = std::make_shared<Client>(), after = std::make_shared<Client>();
+  engine.forget_context("book", [&] {
+    ask(engine, request_, before);
+    while (!engine.idle()) {
+    }
+    save_book(contexts, 50);
+  });
+  const std::int64_t book = offload::Snapshot::open(contexts.path("book")).token_count();
+  ask(engine, request_, after);
+  EXPECT_GT(before->usage.prompt_tokens, after->usage.prompt_tokens);
+  EXPECT_EQ(after->usage.prompt_tokens, book + static_cast<std::int64_t>(request_.tokens.size()));
+}
+
+TEST_F(EngineTest, QuotesAreOfTheTextThatWasReadThoughItsContextIsGone) {
+  const test::TemporaryFolder folder;
+  const Contexts contexts(folder.path());
+  save_book(contexts, 100);
+  ask_the_book();
+  request_.audit = true;
+  request_.quotes = 3;
+  request_.max_tokens = 40;
+  const auto client = std::make_shared<Client>();
+  client->leave = [&] { contexts.remove("book"); };
+  Engine engine({model_, tokenizer_, path_}, arena_, contexts, options_);
+  ask(engine, request_, client);
+  ASSERT_TRUE(client->usage.audit);
+  EXPECT_EQ(client->choices.size(), 40u);
+  for (const Quote& quote : client->usage.audit->quotes) EXPECT_NE(quote.text.find("hay"), std::string::npos);
+}
+
+// More than are multiplied with a matrix at once; one client leaves in the middle.
+TEST_F(EngineTest, AnswersMadeTogetherAreThoseOfEachAlone) {
+  const test::TemporaryFolder folder;
+  const Contexts contexts(folder.path());
+  save_book(contexts, 100);
+  ask_the_book();
+  options_.parallel = 11;
+  std::vector<GenerationRequest> requests(11, request_);
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    requests[i].tokens.resize(20 + 3 * i);
+    requests[i].tokens.back() = static_cast<std::int32_t>(7 + i);
+    requests[i].max_tokens = static_cast<int>(12 + i);
+    requests[i].logprobs = i % 3 == 0 ? 0 : -1;
+    requests[i].sampling.temperature = i % 2 == 0 ? 0 : 1;
+    if (i % 4 == 3) requests[i].context.clear();
+  }
+  std::vector<std::shared_ptr<Client>> alone, together;
+  for (const GenerationRequest& request : requests) {
+    Engine engine({model_, tokenizer_, path_}, arena_, contexts, options_);
+    ask(engine, request, alone.emplace_back(std::make_shared<Client>()));
+  }
+  Engine engine({model_, tokenizer_, path_}, arena_, contexts, options_);
+  requests[5].max_tokens = 20000;
+  std::vector<std::shared_ptr<Job>> jobs(requests.size());
+  std::promise<void> submitted;
+  const std::shared_future<void> all = submitted.get_future();
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    together.push_back(std::make_shared<Client>());
+    together[i]->leave = [all] { all.wait(); };
+    if (i == 5) together[i]->at_token = [&] { jobs[5]->cancel(); };
+    jobs[i] = engine.submit(requests[i], together[i]);
+  }
+  submitted.set_value();
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    if (i == 5) continue;
+    together[i]->ended.get_future().wait();
+    EXPECT_EQ(tokens(*together[i]), tokens(*alone[i])) << i;
+    EXPECT_EQ(logprobs(*together[i]), logprobs(*alone[i])) << i;
+  }
+  while (!engine.idle()) {
+  }
+  EXPECT_EQ(engine.figures().cancelled, 1u);
+  EXPECT_EQ(tokens(*together[5]).front(), tokens(*alone[5]).front());
 }
 
 }  // namespace

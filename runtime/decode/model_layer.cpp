@@ -1,0 +1,191 @@
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/decode/model.h"
+
+// What one layer does to the residual stream, and what comes before the first and behind the last.
+namespace hayloft::runtime {
+
+// The residual stream of the newest `rows` positions gains the layer's attention; K and V of all T enter the cache.
+void Model::attend(int layer, Cache& cache, Workspace& workspace, const Activations& act, int T, int rows,
+                   AttentionPolicy& policy) const {
+  const std::int64_t H = config_.hidden_size;
+  const std::int64_t position = cache.tokens(layer);
+  const float* const input =
+      normed(act.hidden, weights_.layers[static_cast<std::size_t>(layer)].attention_norm, act, T);
+  project_kv(layer, input, T, act);
+  append(layer, cache, act, T);
+  int queries = rows;  // of the newest positions
+  if (config_.sliding_window[static_cast<std::size_t>(layer)] == 0) {
+    const gpu::CacheView view = cache.view(layer);
+    queries = std::max(rows, policy.queries_wanted({*backend_, backend_->stream(), layer, view, cache.store(),
+                                                    config_.query_heads, T, workspace.scratch}));
+  }
+  if (queries == 0) return;
+  project_q(layer, input + (T - queries) * H, queries, act);
+  place_q(layer, act.q, queries, position + T - queries);
+  mix(layer, cache, workspace, act.q, T, queries, rows, act.mixed, policy);
+  if (rows > 0) attended(layer, act, act.hidden + (T - rows) * H, rows);
+}
+
+void Model::norm_heads(float* x, int tokens, int heads, const float* weight) const {
+  if (!weight) return;
+  const int d = config_.head_dim;
+  const bool whole = config_.qk_norm_whole;
+  backend_->rms_norm(x, whole ? tokens : tokens * heads, whole ? heads * d : d, weight, config_.rms_norm_eps, x,
+                     backend_->stream());
+}
+
+void Model::project_kv(int layer, const float* input, int T, const Activations& act) const {
+  const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
+  const gpu::Stream stream = backend_->stream();
+  backend_->matmul(input, T, w.k, w.k_bias, act.k, stream);
+  backend_->matmul(input, T, w.v, w.v_bias, act.v, stream);
+  norm_heads(act.k, T, config_.kv_heads, w.k_norm);
+}
+
+void Model::project_q(int layer, const float* input, int T, const Activations& act) const {
+  const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
+  backend_->matmul(input, T, w.q, w.q_bias, act.q, backend_->stream());
+  norm_heads(act.q, T, config_.query_heads, w.q_norm);
+}
+
+// K, rotated, and V of T positions enter the cache behind those that it has.
+void Model::append(int layer, Cache& cache, const Activations& act, int T) const {
+  if (config_.rope[static_cast<std::size_t>(layer)]) {
+    backend_->rope(act.k, T, config_.kv_heads, config_.head_dim, cache.tokens(layer), rope_of(layer),
+                   backend_->stream());
+  }
+  cache.append(layer, act.k, act.v, T);
+}
+
+// Queries of T positions from `position` on become what keys are multiplied with.
+void Model::place_q(int layer, float* q, int T, std::int64_t position) const {
+  if (config_.rope[static_cast<std::size_t>(layer)]) {
+    backend_->rope(q, T, config_.query_heads, config_.head_dim, position, rope_of(layer), backend_->stream());
+  }
+  scale_queries(q, T, position);
+}
+
+// What the newest `rows` of T positions attend to, into out [rows][Hq d], by the queries of the newest `queries`.
+void Model::mix(int layer, const Cache& cache, Workspace& workspace, const float* q, int T, int queries, int rows,
+                float* out, AttentionPolicy& policy) const {
+  const gpu::CacheView view = cache.view(layer);
+  const gpu::Stream stream = backend_->stream();
+  const std::int64_t window = config_.sliding_window[static_cast<std::size_t>(layer)];
+  const GlobalLayer at{*backend_, stream, layer, view, cache.store(), config_.query_heads, T, workspace.scratch};
+  if (window == 0) policy.see_queries(at, q, queries);
+  if (rows == 0) return;
+  const float* const newest = q + static_cast<std::int64_t>(queries - rows) * config_.query_heads * config_.head_dim;
+  if (window == 0) {
+    policy.attend(at, newest, rows, out);
+  } else {
+    backend_->attend_causal(view, newest, rows, config_.query_heads, window, out, stream);
+  }
+}
+
+// The residual stream of `rows` positions gains what they have attended to.
+void Model::attended(int layer, const Activations& act, float* hidden, int rows) const {
+  const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
+  backend_->matmul(act.mixed, rows, w.o, w.o_bias, act.delta, backend_->stream());
+  add_residual(hidden, w.attended_norm, act, rows);
+}
+
+// The pieces of one row that a sequence of its own works on.
+Model::Activations Model::row_of(const Activations& act, std::int64_t row) const {
+  const std::int64_t kv = row * config_.kv_heads * config_.head_dim;
+  const std::int64_t query = row * config_.query_heads * config_.head_dim;
+  Activations own = act;
+  own.k += kv;
+  own.v += kv;
+  own.q += query;
+  own.mixed += query;
+  return own;
+}
+
+void Model::embed(const std::int32_t* tokens, int T, float* hidden) const {
+  const gpu::Stream stream = backend_->stream();
+  backend_->embed(weights_.embedding, tokens, T, hidden, stream);
+  scale(hidden, static_cast<std::int64_t>(T) * config_.hidden_size, config_.embedding_scale);
+}
+
+void Model::scale(float* x, std::int64_t n, float factor) const {
+  if (factor != 1) backend_->scale(x, n, factor, backend_->stream());
+}
+
+// x under the norm; x itself where there is none.
+const float* Model::normed(const float* x, const float* norm, const Activations& act, int rows) const {
+  if (!norm) return x;
+  backend_->rms_norm(x, rows, config_.hidden_size, norm, config_.rms_norm_eps, act.normed, backend_->stream());
+  return act.normed;
+}
+
+gpu::Rope Model::rope_of(int layer) const {
+  const bool local = weights_.local_inverse_frequency && config_.sliding_window[static_cast<std::size_t>(layer)] > 0;
+  const RopeTable& table = local ? config_.local_table : config_.global_table;
+  return {local ? weights_.local_inverse_frequency : weights_.inverse_frequency,
+          static_cast<int>(table.inverse_frequency.size()), table.magnitude};
+}
+
+// Attention multiplies products by 1/sqrt(d): whatever else an architecture wants goes into the queries of the T
+// positions from `position` on.
+void Model::scale_queries(float* q, int T, std::int64_t position) const {
+  const std::int64_t width = static_cast<std::int64_t>(config_.query_heads) * config_.head_dim;
+  if (config_.attention_scale > 0) {
+    scale(q, T * width, config_.attention_scale * std::sqrt(static_cast<float>(config_.head_dim)));
+  }
+  if (config_.query_log_scale <= 0) return;
+  const std::int64_t period = config_.query_scale_positions;
+  for (std::int64_t at = position; at < position + T;) {  // runs of positions that share a factor
+    const std::int64_t end = std::min(position + T, (at / period + 1) * period);
+    const float factor = 1 + config_.query_log_scale * std::log(1 + static_cast<float>(at / period));
+    scale(q + (at - position) * width, (end - at) * width, factor);
+    at = end;
+  }
+}
+
+// hidden += what is in act.delta, under its norm and scaled as the architecture has it.
+void Model::add_residual(float* hidden, const float* norm, const Activations& act, int rows) const {
+  const gpu::Stream stream = backend_->stream();
+  const std::int64_t n = static_cast<std::int64_t>(rows) * config_.hidden_size;
+  if (norm) {
+    backend_->rms_norm(act.delta, rows, config_.hidden_size, norm, config_.rms_norm_eps, act.delta, stream);
+  }
+  scale(act.delta, n, config_.residual_scale);
+  backend_->add(hidden, act.delta, n, stream);
+}
+
+// Logits of `rows` positions.
+void Model::output(Workspace& workspace, const Activations& act, const float* hidden, int rows) const {
+  const gpu::Stream stream = backend_->stream();
+  const std::int64_t count = static_cast<std::int64_t>(rows) * config_.vocab_size;
+  const std::uint64_t bytes = static_cast<std::uint64_t>(count) * sizeof(float);
+  if (workspace.logits.bytes() < bytes) workspace.logits = backend_->allocate(bytes, stream);
+  auto* const logits = workspace.logits.as<float>();
+  backend_->rms_norm(hidden, rows, config_.hidden_size, weights_.final_norm, config_.rms_norm_eps, act.normed, stream);
+  backend_->matmul(act.normed, rows, weights_.output, nullptr, logits, stream);
+  scale(logits, count, config_.logit_scale);
+}
+
+void Model::flag_logits(const float* logits, int rows, const NanFlag& flag) const {
+  backend_->flag_nonfinite(logits, static_cast<std::int64_t>(rows) * config_.vocab_size, config_.layers,
+                           flag.device.as<std::int32_t>(), backend_->stream());
+}
+
+void Model::mlp(int layer, const Activations& act, float* hidden, int rows) const {
+  const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
+  const gpu::Stream stream = backend_->stream();
+  const float* const input = normed(hidden, w.mlp_norm, act, rows);
+  backend_->matmul(input, rows, w.gate, w.gate_bias, act.gate, stream);
+  backend_->matmul(input, rows, w.up, w.up_bias, act.up, stream);
+  const std::int64_t inner = static_cast<std::int64_t>(rows) * config_.intermediate_size;
+  if (config_.activation == Activation::silu) {
+    backend_->silu_mul(act.gate, act.up, inner, stream);
+  } else {
+    backend_->gelu_mul(act.gate, act.up, inner, stream);
+  }
+  backend_->matmul(act.gate, rows, w.down, w.down_bias, act.delta, stream);
+  add_residual(hidden, w.output_norm, act, rows);
+}
+
+}  // namespace hayloft::runtime

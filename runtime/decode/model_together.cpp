@@ -1,0 +1,102 @@
+#include <algorithm>
+
+#include "runtime/decode/model.h"
+
+// One token each of several sequences.
+namespace hayloft::runtime {
+namespace {
+
+// How many tokens a matrix is multiplied with at once so that each gets the bits that it gets alone: the CPU backend
+// sums the products of up to eight one by one (CpuBackend::matmul); no other promises it.
+std::size_t multiplied_as_alone(const gpu::Backend& backend) {
+  return backend.name() == "cpu" ? 8 : 1;
+}
+
+}  // namespace
+
+void Model::forward_together(std::span<ModelStep> steps, Workspace& workspace) const {
+  if (steps.empty()) return;
+  const std::int64_t H = config_.hidden_size;
+  const gpu::Stream stream = backend_->stream();
+  const std::size_t most = std::min(steps.size(), multiplied_as_alone(*backend_));
+  const auto fail_step = [](ModelStep& step) {
+    step.failure = std::current_exception();
+    step.cache->abandon();
+  };
+  // What concerns some of the steps: its failure is theirs, but for those that have failed before.
+  const auto guard = [&](std::span<ModelStep> group, const auto& part) {
+    try {
+      part();
+    } catch (...) {
+      for (ModelStep& step : group) {
+        if (!step.failure) fail_step(step);
+      }
+    }
+  };
+  Activations act{};
+  guard(steps, [&] {
+    act = prepare(workspace, static_cast<int>(most));
+    const std::uint64_t bytes = steps.size() * static_cast<std::uint64_t>(H) * sizeof(float);
+    if (workspace.hidden.bytes() < bytes) workspace.hidden = backend_->allocate(bytes, stream);
+    if (workspace.flags.size() < steps.size()) workspace.flags.resize(steps.size());
+  });
+  // part(steps, how many, the first) for each group of steps whose rows are multiplied together, in act.
+  const auto each_group = [&](const auto& part) {
+    for (std::size_t first = 0; first < steps.size(); first += most) {
+      const std::span<ModelStep> group = steps.subspan(first, std::min(most, steps.size() - first));
+      if (std::ranges::all_of(group, [](const ModelStep& step) { return step.failure != nullptr; })) continue;
+      act.hidden = workspace.hidden.as<float>() + static_cast<std::int64_t>(first) * H;
+      guard(group, [&] { part(group, std::span(workspace.flags).subspan(first, group.size())); });
+    }
+  };
+  // Of a group, every step that nothing has gone wrong with yet, and its row.
+  const auto each = [&](std::span<ModelStep> group, const auto& part) {
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      if (!group[i].failure) guard(group.subspan(i, 1), [&] { part(group[i], static_cast<std::int64_t>(i)); });
+    }
+  };
+  each_group([&](std::span<ModelStep> group, std::span<NanFlag> flags) {
+    each(group, [&](const ModelStep& step, std::int64_t row) {
+      check_ids({&step.token, 1});
+      clear_flag(flags[static_cast<std::size_t>(row)]);
+      embed(&step.token, 1, act.hidden + row * H);
+    });
+  });
+  for (int layer = 0; layer < config_.layers; ++layer) {
+    each_group([&](std::span<ModelStep> group, std::span<NanFlag> flags) {
+      const int rows = static_cast<int>(group.size());
+      const float* const input =
+          normed(act.hidden, weights_.layers[static_cast<std::size_t>(layer)].attention_norm, act, rows);
+      project_kv(layer, input, rows, act);
+      project_q(layer, input, rows, act);
+      each(group, [&](const ModelStep& step, std::int64_t row) {
+        const Activations own = row_of(act, row);
+        const std::int64_t position = step.cache->tokens(layer);
+        append(layer, *step.cache, own, 1);
+        place_q(layer, own.q, 1, position);
+        mix(layer, *step.cache, workspace, own.q, 1, 1, 1, own.mixed, *step.attention);
+      });
+      attended(layer, act, act.hidden, rows);
+      mlp(layer, act, act.hidden, rows);
+      each(group, [&](const ModelStep&, std::int64_t row) {
+        backend_->flag_nonfinite(act.hidden + row * H, H, layer,
+                                 flags[static_cast<std::size_t>(row)].device.as<std::int32_t>(), stream);
+      });
+    });
+  }
+  each_group([&](std::span<ModelStep> group, std::span<NanFlag> flags) {
+    const std::int64_t vocab = config_.vocab_size;
+    output(workspace, act, act.hidden, static_cast<int>(group.size()));
+    each(group, [&](const ModelStep& step, std::int64_t row) {
+      const NanFlag& flag = flags[static_cast<std::size_t>(row)];
+      const float* const logits = workspace.logits.as<float>() + row * vocab;
+      flag_logits(logits, 1, flag);
+      bring_flag(flag);  // first, so that who reads the logits waits for both
+      step.read(logits);
+      require_finite(flag, step.cache->tokens());
+      step.cache->commit();
+    });
+  });
+}
+
+}  // namespace hayloft::runtime

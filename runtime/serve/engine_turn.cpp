@@ -1,0 +1,111 @@
+#include <algorithm>
+#include <new>
+#include <optional>
+
+#include "runtime/serve/engine.h"
+#include "runtime/serve/job.h"
+
+// One turn of the engine: a token of every answer, a chunk of one prompt.
+namespace hayloft::runtime::serve {
+namespace {
+
+constexpr std::size_t kMostLeft = 4;
+
+}  // namespace
+
+void Engine::remove(const SharedJob& job) {
+  saved_.release(job->saving);
+  std::erase(active_, job);
+  if (!job->scored_for_nobody()) return;
+  left_.push_back(job);
+  if (left_.size() > kMostLeft) left_.erase(left_.begin());
+}
+
+bool Engine::fails(Job& job, const std::function<void()>& part) {
+  try {
+    part();
+    return false;
+  } catch (const std::bad_alloc&) {
+    fail_job(job, 507, "the system has no memory left for this request");
+  } catch (const std::exception& error) {
+    fail_job(job, 500, error.what());
+  }
+  return true;
+}
+
+bool Engine::left(Job& job) {
+  const bool kept_reading = job.reading() && job.to_read() >= options_.kept_reading;
+  if (!job.cancelled() || kept_reading) return false;
+  ++own_.cancelled;
+  keep_session(job);
+  return true;
+}
+
+bool Engine::read_on(Job& job) {
+  bool ended = false;
+  const bool failed = fails(job, [&] {
+    ended = left(job);
+    if (ended) return;
+    const auto chunk = static_cast<std::size_t>(options_.session.chunk_tokens);
+    const std::size_t before = job.read();
+    job.read_chunk(chunk, job.usage().prompt_tokens - static_cast<std::int64_t>(job.request().tokens.size()));
+    own_.prompt_tokens += job.read() - before;
+    save_prompt(job, false);
+    if (!job.request().echo && job.read() == job.to_read() / chunk * chunk) keep_boundary(job);
+  });
+  return ended || failed;
+}
+
+std::vector<Engine::SharedJob> Engine::decode(const std::vector<SharedJob>& answers) {
+  struct Turn {
+    SharedJob job;
+    Counters before;
+    std::optional<std::size_t> step;  // of `steps`; none: it goes on without one
+  };
+  std::vector<SharedJob> ended;
+  std::vector<Turn> turns;
+  std::vector<Session::Step> steps;
+  for (const SharedJob& job : answers) {
+    bool gone = false;
+    const bool failed = fails(*job, [&] {
+      gone = left(*job);
+      if (gone) return;
+      turns.push_back({job, job->session().counters(), std::nullopt});
+      if (std::optional<Session::Step> step = job->begin_step(*options_.method)) {
+        turns.back().step = steps.size();
+        steps.push_back(std::move(*step));
+      }
+    });
+    if (failed && !turns.empty() && turns.back().job == job) turns.pop_back();
+    if (gone || failed) ended.push_back(job);
+  }
+  try {
+    Session::step_together(steps);
+  } catch (...) {  // before any of them
+    for (Session::Step& step : steps) step.failure = std::current_exception();
+  }
+  for (const Turn& turn : turns) {
+    Job& job = *turn.job;
+    bool finished = false;
+    const bool failed = fails(job, [&] { finished = job.end_step(turn.step ? &steps[*turn.step] : nullptr); });
+    if (failed) {
+      ended.push_back(turn.job);
+      continue;
+    }
+    const Counters& now = job.session().counters();
+    for (std::size_t place = 0; place < place_count; ++place) {
+      for (std::size_t kind = 0; kind < kind_count; ++kind) {
+        own_.counters.bytes[place][kind] += now.bytes[place][kind] - turn.before.bytes[place][kind];
+      }
+    }
+    own_.counters.rows_fetched += now.rows_fetched - turn.before.rows_fetched;
+    if (!finished) continue;
+    ++own_.finished;
+    own_.generated_tokens += static_cast<std::uint64_t>(job.usage().completion_tokens);
+    fails(job, [&] { keep_session(job); });
+    ended.push_back(turn.job);
+  }
+  return ended;
+}
+
+}  // namespace hayloft::runtime::serve
