@@ -47,7 +47,8 @@ class IntegerRowsTest : public ::testing::TestWithParam<offload::RowFormat> {
  protected:
   // The tensors whose f16 rows a store of integer rows stands for.
   Tensors stood_for() {
-    const offload::Store store = make_store(tensors_.view(), arena_, {B, offload::ColumnFormat::f16, GetParam()}, threads_);
+    const offload::Store store =
+        make_store(tensors_.view(), arena_, {B, offload::ColumnFormat::f16, GetParam()}, threads_);
     const offload::LayerView view = store.layer(0);
     Tensors result = tensors_;
     std::vector<f16> row(2 * d);
@@ -78,13 +79,15 @@ class IntegerRowsTest : public ::testing::TestWithParam<offload::RowFormat> {
 TEST_P(IntegerRowsTest, WhatIsExactIsThatOfTheRowsTheyStandFor) {
   const Tensors plain = stood_for();
   ASSERT_NE(plain.k, tensors_.k);
-  for (const std::string method : {"dense", "window:k=50", "topk:k=40", "topk:k=40:select=kv-head", "topk:k=40:engine=faiss",
-                                   "pages:k=64:page=16", "ann:k=40", "ann:IVF4:k=40", "lowrank:r=16:k=40"}) {
+  for (const std::string method :
+       {"dense", "window:k=50", "topk:k=40", "topk:k=40:select=kv-head", "topk:k=40:engine=faiss", "pages:k=64:page=16",
+        "ann:k=40", "ann:IVF4,Flat:k=40", "ann:HNSW8,Flat:k=40", "lowrank:r=16:k=40"}) {
     SCOPED_TRACE(method);
     // Over f16 columns of what was given, an exact search has to look into the rows.
     const AttendOutput integers = run(tensors_, method, offload::ColumnFormat::f16, GetParam());
     const AttendOutput halves = run(plain, method, offload::ColumnFormat::int4, offload::RowFormat::f16);
     EXPECT_EQ(integers.positions, halves.positions);
+    if (method.starts_with("lowrank")) continue;  // whose mean of V is of what was given
     EXPECT_EQ(integers.y, halves.y);
   }
 }
