@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -112,6 +113,14 @@ struct Attended {
   const float* alpha = nullptr;  // [Hq]: y = alpha * y + (1 - alpha) * mean of V over every token; null: y as it is
 };
 
+// What attend_together() does for one of its sequences.
+struct AttendStep {
+  CacheView cache;
+  const float* q = nullptr;  // f32 [Hq][d], already in the cache
+  Attended what;
+  float* out = nullptr;  // f32 [Hq][d]
+};
+
 // Which of the positions up to its own a prefill query keeps: the last `window`, its own included, and the first
 // `sinks` of the sequence as far as the cache still holds them; window 0 keeps them all. With sinks this is
 // StreamingLLM (arXiv 2309.17453) and LM-Infinite (arXiv 2308.16137) without their shift of positions: keys are rotated
@@ -204,6 +213,8 @@ class Backend {
   // For a loader: converts the n elements of a matrix in place to the type that is returned. A device that multiplies
   // another type of the same width faster may choose that one, when next to nothing is lost. Done on return.
   virtual DType convert_weights(void* /* w */, DType type, std::int64_t /* n */, Stream) { return type; }
+  // How many tokens matmul() takes at most so that each gets the bits that it gets alone.
+  virtual int tokens_multiplied_as_alone() const { return 1; }
   // Whether embed and matmul take packed matrices.
   virtual bool multiplies_packed() const { return false; }
   // y [T][w.rows] = x [T][w.cols] W^T + bias [w.rows] (bias may be null)
@@ -242,6 +253,11 @@ class Backend {
   // Decode, one token: q f32 [Hq][d], already in the cache.
   virtual void attend(const CacheView& cache, const float* q, int query_heads, const Attended& what, float* out,
                       Stream stream) = 0;
+  // attend() for one token each of several sequences, in the same layer of one model, each to the bit as alone. Rows of
+  // ranges that lie in blocks which sequences share may be read once for all of them.
+  virtual void attend_together(std::span<const AttendStep> steps, int query_heads, Stream stream) {
+    for (const AttendStep& step : steps) attend(step.cache, step.q, query_heads, step.what, step.out, stream);
+  }
   // positions i32 [Hkv][k], ascending; alpha f32 [Hq], the softmax mass of everything attended (selected, at or after
   // limit, tail), in the approximate scores. Throws Error where the columns are not what `args` needs.
   virtual void select_sparq(const CacheView& cache, const float* q, int query_heads, const SparqSelect& args,

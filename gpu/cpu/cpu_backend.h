@@ -31,6 +31,8 @@ class CpuBackend : public Backend {
   void synchronize(Stream) override {}
 
   void embed(const Matrix& table, const std::int32_t* tokens, int T, float* out, Stream) override;
+  static constexpr int tokens_one_by_one = 8;  // matmul() of so many or fewer sums the products of each by itself
+  int tokens_multiplied_as_alone() const override { return tokens_one_by_one; }
   bool multiplies_packed() const override { return true; }
   // Few tokens stream the weights once in their own dtype; many convert panels of them to f32 for BLAS, which runs on
   // one thread inside each of ours.
@@ -54,6 +56,8 @@ class CpuBackend : public Backend {
                      float* out, Stream) override;
   void attend(const CacheView& cache, const float* q, int query_heads, const Attended& what, float* out,
               Stream) override;
+  // Reads the rows of a range once for all steps that have them in the same blocks.
+  void attend_together(std::span<const AttendStep> steps, int query_heads, Stream) override;
   void select_sparq(const CacheView& cache, const float* q, int query_heads, const SparqSelect& args,
                     std::int32_t* positions, float* alpha, Stream) override;
 

@@ -68,7 +68,7 @@ HWY_EXPORT(stream_matmul_simd);
 // Reading the weights as they are beats widening them for BLAS while the tokens' inputs stay in the second-level cache,
 // and always when they are very few.
 bool streams(int T, int cols) {
-  return T <= 8 || (T <= 64 && static_cast<std::int64_t>(T) * cols <= 256 << 10);
+  return T <= CpuBackend::tokens_one_by_one || (T <= 64 && static_cast<std::int64_t>(T) * cols <= 256 << 10);
 }
 
 // BLAS panels: an f32 panel of weights is 1 MiB at most and stays in the second-level cache while the tokens pass.

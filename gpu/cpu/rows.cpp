@@ -18,7 +18,7 @@ namespace hayloft::gpu::HWY_NAMESPACE {
 
 // Rows whose scores are held at once. A tile's rows stay in the first-level cache between the pass over K and the one
 // over V: 32 rows of d = 128 are 16 KiB.
-constexpr int kTile = 32;
+constexpr int kTile = kTileRows;
 constexpr int kMaxQueries = 64;  // query heads a tile's score buffer has room for; larger groups come in slices
 
 // Asks for rows to be brought into the second-level cache, line by line in their order and a little at a time: all at

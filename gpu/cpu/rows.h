@@ -20,8 +20,13 @@ struct QueryGroup {
   float* sum = nullptr;       // f32 [g]
 };
 
+// Rows that attend_rows() takes into the softmax at a time.
+inline constexpr int kTileRows = 32;
+
 // Online softmax over n rows, each read once: brings the group's states up to date with them. Rows ahead are
-// prefetched, the order of `rows` is the order of accumulation.
+// prefetched, the order of `rows` is the order of accumulation. Calls over parts of the rows, all but the last of a
+// multiple of kTileRows, give the same bits as one over all; and what a query head gets does not depend on the others
+// of its group.
 void attend_rows(const f16* const* rows, std::int64_t n, const QueryGroup& group);
 
 // Brings (max, sum) of the group up to date with the scores of n rows' keys; `weighted` is not used.

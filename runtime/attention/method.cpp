@@ -97,6 +97,11 @@ Counters Method::count(const gpu::CacheView& cache, int query_heads) const {
   return count_planned(cache, plan_selection(cache, query_heads));
 }
 
+std::optional<gpu::Attended> Method::ranges(const gpu::CacheView& cache, int query_heads) const {
+  if (selects()) return {};
+  return plan_selection(cache, query_heads).attended();
+}
+
 std::int64_t Method::window(std::int64_t tokens, int /*layer*/) const {
   return std::min(options_.window.value_or(0), tokens);
 }

@@ -67,6 +67,9 @@ class Method {
   // What attend() adds to the counters. Looks at the cache's shape and its numbers of tokens only, so the planner
   // counts steps of caches that do not exist. Where a search visits as many keys as it happens to, an estimate.
   Counters count(const gpu::CacheView& cache, int query_heads) const;
+  // What a step attends to by a method that selects no positions, whatever its query: attend() is then
+  // gpu::Backend::attend() of these ranges, and count(). None by any other method.
+  std::optional<gpu::Attended> ranges(const gpu::CacheView& cache, int query_heads) const;
 
   // How many of the true top-k a perfect method of this kind would fetch: what recall is measured against. 0: makes no
   // sense.
@@ -86,6 +89,7 @@ class Method {
   // the whole tail are attended, and k in all per list of selection_per().
   virtual SelectionPlan plan_selection(const gpu::CacheView& cache, int query_heads) const;
   virtual index::SelectPer selection_per() const { return selects_per(options_); }
+  virtual bool selects() const { return true; }  // false: the plan's ranges are all, and attend_planned() is as below
   // Attends as planned and returns what that costs: count_planned(), but where only the search knows. By default no
   // positions are selected: the plan's ranges are all.
   virtual Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const;

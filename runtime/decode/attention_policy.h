@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include "gpu/backend.h"
 #include "offload/store/store.h"
 #include "runtime/attention/method.h"
@@ -31,6 +33,12 @@ class AttentionPolicy {
   virtual void see_queries(const GlobalLayer&, const float* /*q*/, int /*n*/) {}
   // The output of the newest `rows` tokens, 1 to T.
   virtual void attend(const GlobalLayer& at, const float* q, int rows, float* out) = 0;
+  // attend() of one row, which may be left to the caller, who does it for several sequences at once
+  // (gpu::Backend::attend_together): what q is to attend to; none where `out` is done.
+  virtual std::optional<gpu::Attended> attend_or_leave(const GlobalLayer& at, const float* q, float* out) {
+    attend(at, q, 1, out);
+    return {};
+  }
 };
 
 }  // namespace hayloft::runtime

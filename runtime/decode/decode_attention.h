@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -23,10 +24,16 @@ class DecodeAttention : public AttentionPolicy {
   // Brings the state up to the cache, as it is before the token. Throws Error where the method cannot go on from it.
   void begin_step(const Cache& cache);
   void attend(const GlobalLayer& at, const float* q, int rows, float* out) override;  // of one token
+  // Leaves what ranges alone are to be attended to, unless an observer wants the step.
+  std::optional<gpu::Attended> attend_or_leave(const GlobalLayer& at, const float* q, float* out) override;
 
   Counters counters;  // of all steps
 
  private:
+  using Observers = std::vector<StepObserver*>;
+  Observers interested_in(const GlobalLayer& at) const;
+  void attend_before(const Observers& interested, const GlobalLayer& at, const float* q, float* out);
+
   SharedMethod method_;
   MethodState* state_ = nullptr;
   std::vector<std::shared_ptr<StepObserver>> observers_;

@@ -92,8 +92,9 @@ class Model {
 
   // forward() of one token each of several sequences, Want::last, to the bit, but with the loop over the layers
   // outside. On the CPU backend up to eight tokens are multiplied with a matrix at once, which is then read once for
-  // all of them; each attends by itself, to blocks that others of them may just have read. What fails in one does not
-  // touch the others; what fails in a part that is common to some is the failure of each of those. Throws nothing.
+  // all of them, and blocks that they share are read once where they attend to ranges alone
+  // (AttentionPolicy::attend_or_leave). What fails in one does not touch the others; what fails in a part that is
+  // common to some is the failure of each of those. Throws nothing.
   void forward_together(std::span<ModelStep> steps, Workspace& workspace) const;
 
   // What forward(..., Want::none) does with the tokens `chunk` at a time, to the bit, but with the loop over the layers
@@ -130,7 +131,7 @@ class Model {
   void append(int layer, Cache& cache, const Activations& act, int T) const;
   void place_q(int layer, float* q, int T, std::int64_t position) const;
   void mix(int layer, const Cache& cache, Workspace& workspace, const float* q, int T, int queries, int rows,
-           float* out, AttentionPolicy& policy) const;
+           float* out, AttentionPolicy& policy, std::vector<gpu::AttendStep>* left = nullptr) const;
   void attended(int layer, const Activations& act, float* hidden, int rows) const;
   Activations row_of(const Activations& act, std::int64_t row) const;
   void output(Workspace& workspace, const Activations& act, const float* hidden, int rows) const;

@@ -67,9 +67,10 @@ void Model::place_q(int layer, float* q, int T, std::int64_t position) const {
   scale_queries(q, T, position);
 }
 
-// What the newest `rows` of T positions attend to, into out [rows][Hq d], by the queries of the newest `queries`.
+// What the newest `rows` of T positions attend to, into out [rows][Hq d], by the queries of the newest `queries`. With
+// `left`, for one row, attention to ranges of a global layer may be added to it instead.
 void Model::mix(int layer, const Cache& cache, Workspace& workspace, const float* q, int T, int queries, int rows,
-                float* out, AttentionPolicy& policy) const {
+                float* out, AttentionPolicy& policy, std::vector<gpu::AttendStep>* left) const {
   const gpu::CacheView view = cache.view(layer);
   const gpu::Stream stream = backend_->stream();
   const std::int64_t window = config_.sliding_window[static_cast<std::size_t>(layer)];
@@ -77,10 +78,12 @@ void Model::mix(int layer, const Cache& cache, Workspace& workspace, const float
   if (window == 0) policy.see_queries(at, q, queries);
   if (rows == 0) return;
   const float* const newest = q + static_cast<std::int64_t>(queries - rows) * config_.query_heads * config_.head_dim;
-  if (window == 0) {
-    policy.attend(at, newest, rows, out);
-  } else {
+  if (window > 0) {
     backend_->attend_causal(view, newest, rows, config_.query_heads, window, out, stream);
+  } else if (left == nullptr) {
+    policy.attend(at, newest, rows, out);
+  } else if (const auto what = policy.attend_or_leave(at, newest, out)) {
+    left->push_back({view, newest, *what, out});
   }
 }
 

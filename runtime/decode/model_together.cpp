@@ -4,21 +4,12 @@
 
 // One token each of several sequences.
 namespace hayloft::runtime {
-namespace {
-
-// How many tokens a matrix is multiplied with at once so that each gets the bits that it gets alone: the CPU backend
-// sums the products of up to eight one by one (CpuBackend::matmul); no other promises it.
-std::size_t multiplied_as_alone(const gpu::Backend& backend) {
-  return backend.name() == "cpu" ? 8 : 1;
-}
-
-}  // namespace
 
 void Model::forward_together(std::span<ModelStep> steps, Workspace& workspace) const {
   if (steps.empty()) return;
   const std::int64_t H = config_.hidden_size;
   const gpu::Stream stream = backend_->stream();
-  const std::size_t most = std::min(steps.size(), multiplied_as_alone(*backend_));
+  const std::size_t most = std::min(steps.size(), static_cast<std::size_t>(backend_->tokens_multiplied_as_alone()));
   const auto fail_step = [](ModelStep& step) {
     step.failure = std::current_exception();
     step.cache->abandon();
@@ -69,13 +60,15 @@ void Model::forward_together(std::span<ModelStep> steps, Workspace& workspace) c
           normed(act.hidden, weights_.layers[static_cast<std::size_t>(layer)].attention_norm, act, rows);
       project_kv(layer, input, rows, act);
       project_q(layer, input, rows, act);
+      std::vector<gpu::AttendStep> left;  // to be attended together
       each(group, [&](const ModelStep& step, std::int64_t row) {
         const Activations own = row_of(act, row);
         const std::int64_t position = step.cache->tokens(layer);
         append(layer, *step.cache, own, 1);
         place_q(layer, own.q, 1, position);
-        mix(layer, *step.cache, workspace, own.q, 1, 1, 1, own.mixed, *step.attention);
+        mix(layer, *step.cache, workspace, own.q, 1, 1, 1, own.mixed, *step.attention, &left);
       });
+      backend_->attend_together(left, config_.query_heads, stream);
       attended(layer, act, act.hidden, rows);
       mlp(layer, act, act.hidden, rows);
       each(group, [&](const ModelStep&, std::int64_t row) {

@@ -1,13 +1,15 @@
 #include "runtime/decode/session.h"
-#include "gpu/make_backend.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <limits>
 #include <random>
 
+#include "gpu/cpu/cpu_backend.h"
+#include "gpu/make_backend.h"
 #include "offload/error.h"
 #include "runtime/checkpoint/safetensors.h"
 
@@ -122,7 +124,11 @@ TEST_F(SessionTest, StepsTogetherAreThoseOfEachAloneToTheBit) {
       sessions->push_back(std::move(session));
     }
   }
-  for (auto* sessions : {&together, &alone}) sessions->push_back(book.fork()), sessions->push_back(book.fork());
+  const SharedMethod window = make_method(method("window:k=60"), model.config().head_dim);
+  for (auto* sessions : {&together, &alone}) {
+    for (int i = 0; i < 3; ++i) sessions->push_back(book.fork());
+    for (int i = 0; i < 2; ++i) sessions->push_back(book.fork()), sessions->back().set_method(window);
+  }
   Sampler greedy({.temperature = 0}), greedy_alone({.temperature = 0});
   for (int i = 0; i < 40; ++i) {  // blocks are spilled on the way
     std::vector<Session::Step> steps;
@@ -147,6 +153,52 @@ TEST_F(SessionTest, StepsTogetherAreThoseOfEachAloneToTheBit) {
       ASSERT_EQ(together[s].attended_share(), alone[s].attended_share());
     }
   }
+}
+
+// Counts how many steps attend at once, call after call.
+class CountingBackend : public gpu::CpuBackend {
+ public:
+  using CpuBackend::CpuBackend;
+  void attend_together(std::span<const gpu::AttendStep> steps, int query_heads, gpu::Stream stream) override {
+    if (!steps.empty()) calls.push_back(steps.size());
+    CpuBackend::attend_together(steps, query_heads, stream);
+  }
+  std::vector<std::size_t> calls;
+};
+
+// Wants every other step, and notes each layer that it is asked about.
+class EveryOther : public StepObserver {
+ public:
+  bool wants(int layer, std::int64_t position) override {
+    asked.push_back(layer);
+    return position % 2 == 0;
+  }
+  void see(const ObservedStep& step) override { seen.push_back(step.layer); }
+  std::vector<int> asked, seen;
+};
+
+TEST_F(SessionTest, StepsThatReadRangesAttendInOneCallPerLayerButForThoseThatAnObserverWants) {
+  CountingBackend counting(threads);
+  const Model counted(goldens / "llama", counting);
+  const auto layers = static_cast<std::size_t>(counted.config().layers);
+  Session book(counted, arena, options);
+  book.append(random_tokens(101, counted.config().vocab_size, 7));
+  std::vector<Session> sessions;
+  for (const char* text : {"dense", "dense", "window:k=30", "sparq:r=4:k=40", "dense"}) {
+    sessions.push_back(book.fork());
+    sessions.back().set_method(make_method(method(text), counted.config().head_dim));
+  }
+  const auto observer = std::make_shared<EveryOther>();
+  sessions[0].add_observer(observer);
+  for (const std::size_t at_once : {std::size_t{4}, std::size_t{3}}) {
+    counting.calls.clear();
+    std::vector<Session::Step> steps(sessions.size());
+    for (std::size_t i = 0; i < steps.size(); ++i) steps[i].session = &sessions[i];
+    Session::step_together(steps);
+    EXPECT_EQ(std::ranges::count(counting.calls, at_once), static_cast<std::ptrdiff_t>(layers));
+  }
+  EXPECT_EQ(observer->asked.size(), 2 * layers);
+  EXPECT_EQ(observer->seen.size(), layers);
 }
 
 TEST_F(SessionTest, AStepThatFailsLeavesItsSessionAsItWasAndTheOthersAlone) {

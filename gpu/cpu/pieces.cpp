@@ -1,0 +1,110 @@
+#include "gpu/cpu/pieces.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "gpu/cpu/rows.h"
+
+namespace hayloft::gpu {
+namespace {
+
+static_assert(kRangeRows % kTileRows == 0);
+
+void cut_step(const AttendStep& step, std::size_t index, int query_heads, std::vector<Piece>& pieces) {
+  const int group = query_heads / step.cache.kv_heads;
+  const Attended& what = step.what;
+  const auto cut = [&](Piece piece, std::int64_t end, std::int64_t rows) {
+    for (; piece.begin < end; piece.begin += rows) {
+      piece.end = std::min(piece.begin + rows, end);
+      piece.own = piece.begin;
+      pieces.push_back(piece);
+    }
+  };
+  const auto list = [&](int i) { return what.positions + static_cast<std::int64_t>(i) * what.k; };
+  for (int head = 0; head < step.cache.kv_heads; ++head) {
+    for (const Attended::Range& range : what.ranges) {
+      cut({index, head, head * group, group, nullptr, range.begin, 0}, range.end, kRangeRows);
+    }
+    if (what.lists == step.cache.kv_heads) {
+      cut({index, head, head * group, group, list(head), 0, 0}, what.k, kListRows);
+    } else if (what.lists == query_heads) {
+      for (int query = head * group; query < (head + 1) * group; ++query) {
+        cut({index, head, query, 1, list(query), 0, 0}, what.k, kListRows);
+      }
+    }
+  }
+}
+
+const std::byte* block_at(const offload::LayerView& store, std::int64_t position) {
+  return store.blocks[static_cast<std::size_t>(store.block_of(position))];
+}
+
+// The end of the positions from `begin` on, at most up to `end`, that lie in the same blocks in both.
+std::int64_t end_of_common(const offload::LayerView& a, const offload::LayerView& b, std::int64_t begin,
+                           std::int64_t end) {
+  end = std::min({end, a.tokens, b.tokens});
+  while (begin < end && block_at(a, begin) == block_at(b, begin)) {
+    begin = (begin / a.layout->block_tokens + 1) * a.layout->block_tokens;
+  }
+  return std::min(begin, end);
+}
+
+// Pieces of one KV head that begin at the same position in the same block share what they all have in common; where
+// one of them goes on behind it, whole tiles of that.
+std::vector<SharedRows> find_shared(std::span<const AttendStep> steps, std::span<const Piece> pieces) {
+  const auto store = [&](std::size_t i) -> const offload::LayerView& { return steps[pieces[i].step].cache.store; };
+  const auto key = [&](std::size_t i) {
+    return std::tuple(pieces[i].head, pieces[i].begin,
+                      reinterpret_cast<std::uintptr_t>(block_at(store(i), pieces[i].begin)));
+  };
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    if (pieces[i].list == nullptr && pieces[i].begin < store(i).tokens) order.push_back(i);
+  }
+  std::ranges::stable_sort(order, {}, key);
+  std::vector<SharedRows> shared;
+  for (auto from = order.begin(); from != order.end();) {
+    const auto to = std::find_if(from, order.end(), [&](std::size_t i) { return key(i) != key(*from); });
+    const std::int64_t begin = pieces[*from].begin;
+    std::int64_t end = pieces[*from].end;
+    std::int64_t longest = end;
+    for (auto i = from; i != to; ++i) {
+      end = end_of_common(store(*from), store(*i), begin, std::min(end, pieces[*i].end));
+      longest = std::max(longest, pieces[*i].end);
+    }
+    if (end < longest) end -= (end - begin) % kTileRows;
+    if (to - from > 1 && begin < end) shared.push_back({{from, to}, begin, end});
+    from = to;
+  }
+  return shared;
+}
+
+}  // namespace
+
+Pieces cut_pieces(std::span<const AttendStep> steps, int query_heads) {
+  Pieces pieces;
+  pieces.first_of.push_back(0);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    cut_step(steps[i], i, query_heads, pieces.all);
+    pieces.first_of.push_back(pieces.all.size());
+  }
+  const auto take_states = [&](Piece& piece) {
+    piece.state = pieces.states;
+    pieces.states += piece.queries;
+  };
+  if (steps.size() > 1) pieces.shared = find_shared(steps, pieces.all);
+  for (const SharedRows& rows : pieces.shared) {
+    for (const std::size_t i : rows.pieces) {
+      pieces.all[i].own = rows.end;
+      take_states(pieces.all[i]);
+    }
+  }
+  for (std::size_t i = 0; i < pieces.all.size(); ++i) {
+    Piece& piece = pieces.all[i];
+    if (piece.own == piece.begin) take_states(piece);
+    if (piece.own < piece.end) pieces.with_rest.push_back(i);
+  }
+  return pieces;
+}
+
+}  // namespace hayloft::gpu
