@@ -62,7 +62,7 @@ class BenchCommand : public Command {
     common(app, Section::task, {"--seconds"});
     add_text(
         app, "--rows", "FORMAT", [this](const std::string& text) { bench_.rows = row_format(text); },
-        "Keys and values as they are attended: f16, int8, int4")
+        "Keys and values: f16, int8, int4")
         ->default_str("f16");
     common(app, Section::memory, {"--columns", "--rows"});
     machine_.block_tokens = 0;
