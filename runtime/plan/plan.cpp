@@ -87,6 +87,7 @@ PlanMemory plan_memory(const PlanRequest& request) {
     const std::uint64_t pinned = store - std::min(store, memory.mapped);
     memory.scratch =
         gpu::cuda_context_bytes + gpu::cuda_workspace_bytes + gpu::cuda_page_table_bytes(pinned) +
+        gpu::cuda_range_bytes(store_shape(request.config, options), stored) +
         std::max(gpu::cuda_step_bytes(request.device_budget - std::min(request.device_budget, gpu::cuda_context_bytes)),
                  gpu::cuda_scratch_bytes(scratch_shape(request.config, chunk)));
   }
