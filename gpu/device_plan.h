@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "gpu/backend.h"
+#include "offload/store/rows.h"
 
 // What the CUDA backend takes of a device besides what it is asked to allocate: known here to the backend and to those
 // who plan for devices that are not there. Who has the backend asks Backend::scratch_bytes() and DeviceMemory.
@@ -20,6 +21,15 @@ inline constexpr std::uint64_t cuda_workspace_bytes = 32 * cuda_mebibyte;  // of
 // What pinned memory takes of the device: an entry of 8 bytes in its page tables for every page of 4 KiB.
 inline std::uint64_t cuda_page_table_bytes(std::uint64_t pinned_bytes) {
   return pinned_bytes / 512;
+}
+
+// The ranges of integer rows in so many blocks of every layer, which the device has of the whole store; 0 where rows
+// are f16.
+inline std::uint64_t cuda_range_bytes(const offload::StoreShape& shape, std::int64_t blocks) {
+  if (shape.rows == offload::RowFormat::f16) return 0;
+  const int ranges = shape.block_tokens / offload::tokens_per_range(shape.block_tokens);
+  return static_cast<std::uint64_t>(blocks * ranges * shape.layers) * static_cast<std::uint64_t>(shape.kv_heads) *
+         static_cast<std::uint64_t>(shape.head_dim) * sizeof(offload::ChannelRange);
 }
 
 // What of a budget is set aside for operations: enough for the prompt of a small model, and from 2.3 GiB on for all

@@ -87,6 +87,7 @@ PlanMemory plan_memory(const PlanRequest& request) {
     const std::uint64_t pinned = store - std::min(store, memory.mapped);
     memory.scratch =
         gpu::cuda_context_bytes + gpu::cuda_workspace_bytes + gpu::cuda_page_table_bytes(pinned) +
+        gpu::cuda_range_bytes(store_shape(request.config, options), stored) +
         std::max(gpu::cuda_step_bytes(request.device_budget - std::min(request.device_budget, gpu::cuda_context_bytes)),
                  gpu::cuda_scratch_bytes(scratch_shape(request.config, chunk)));
   }
@@ -211,7 +212,8 @@ Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
     for (cache.layer = 0; cache.layer < request.config.global_layers(); ++cache.layer) {
       method.counters += made->count(cache, request.config.query_heads);
     }
-    if (profile) method.ms = predict(request, layout, method, *profile);
+    // A profile has rates of f16 rows, which say nothing of what reading integers takes.
+    if (profile && layout.row_format == offload::RowFormat::f16) method.ms = predict(request, layout, method, *profile);
     if (request.card) {
       method.predicted = predict_stages({&request.config, request.weights.bytes_per_step, options, method.counters,
                                          layout.columns, cache.store.tokens},

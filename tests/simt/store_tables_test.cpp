@@ -1,5 +1,6 @@
 #include "gpu/cuda/memory/store_tables.h"
 
+#include <cstring>
 #include <latch>
 #include <thread>
 
@@ -83,6 +84,74 @@ TEST_F(StoreTablesTest, ColumnsInPlanesBringTheirSpread) {
   spread.back() += 1;
   other.spread = spread;
   expect_table_of(other, tables.find(other, stream), stream);
+}
+
+// As offload/store/rows.h has them, [Hkv][ranges][d].
+TEST_F(StoreTablesTest, RowsOfIntegersBringTheirRanges) {
+  for (const int block_tokens : {16, 2048}) {
+    shape.block_tokens = block_tokens;
+    shape.stored = 3 * block_tokens + 5;
+    shape.rows = offload::RowFormat::int4;
+    RandomCache cache(shape, pins);
+    const offload::LayerView view = cache.view().store;
+    const DeviceStore store = tables.find(view, stream);
+    expect_table_of(view, store, stream);
+    EXPECT_EQ(store.row_bytes, view.layout->row_bytes);
+    const std::int64_t of_a_block = block_tokens == 16 ? 1 : 2;
+    EXPECT_EQ(store.ranges_per_head, 4 * of_a_block);
+    EXPECT_EQ(std::int64_t{1} << store.range_shift, block_tokens / of_a_block);
+    const auto ranges = read(store.ranges, static_cast<std::size_t>(2 * store.ranges_per_head * 8), stream);
+    for (int head = 0; head < 2; ++head) {
+      for (std::int64_t i = 0; i < store.ranges_per_head; ++i) {
+        const auto slot = static_cast<int>(i % of_a_block * 1024);
+        const std::byte* const block = view.blocks[static_cast<std::size_t>(i / of_a_block)];
+        const offload::ChannelRange* const expected = channel_ranges(*view.layout, block, head, slot);
+        EXPECT_EQ(std::memcmp(ranges.data() + (head * store.ranges_per_head + i) * 8, expected, 8 * sizeof *expected),
+                  0)
+            << head << " " << i;
+      }
+    }
+  }
+}
+
+TEST_F(StoreTablesTest, OtherRangesAtTheSameAddressAreSeen) {
+  shape.stored = 40;
+  shape.rows = offload::RowFormat::int8;
+  RandomCache cache(shape, pins);
+  const offload::LayerView view = cache.view().store;
+  tables.find(view, stream);
+  auto* const ranges = const_cast<offload::ChannelRange*>(channel_ranges(*view.layout, view.blocks.back(), 1, 0));
+  ranges[3].centre = f16{0x1234};
+  const DeviceStore store = tables.find(view, stream);
+  const auto on_device = read(store.ranges, 2 * 3 * 8, stream);
+  EXPECT_EQ(on_device[5 * 8 + 3].centre.bits, 0x1234);
+}
+
+// Ranges take bytes per token: those of what a layer was before give up their memory, once, and come back when they are
+// wanted, as they are by a fork that stays behind.
+TEST_F(StoreTablesTest, VersionsOfALayerThatGrowsDoNotPileUp) {
+  shape.head_dim = 256;
+  shape.stored = 100 * 16;
+  shape.rows = offload::RowFormat::int8;
+  RandomCache cache(shape, pins);
+  const auto version = [&](std::size_t blocks) {
+    offload::LayerView view = cache.view().store;
+    view.blocks = view.blocks.first(blocks);
+    view.tokens = static_cast<std::int64_t>(blocks) * 16;
+    return view;
+  };
+  const std::uint64_t before = device_memory.used_bytes();
+  for (std::size_t blocks = 1; blocks <= 100; ++blocks) tables.find(version(blocks), stream);
+  const std::uint64_t ranges = 100 * 2 * 256 * sizeof(offload::ChannelRange);
+  EXPECT_LT(device_memory.used_bytes() - before, 2 * ranges + (32 << 10)) << "the latest and what was found before it";
+
+  tables.find(version(60), stream);
+  const std::int64_t launches = simt::launches();
+  tables.find(version(100), stream);
+  tables.find(version(60), stream);
+  EXPECT_EQ(simt::launches(), launches) << "neither was uploaded again";
+  tables.spare(std::uint64_t{1} << 30);
+  EXPECT_LT(device_memory.used_bytes() - before, ranges) << "but for the one found last";
 }
 
 TEST_F(StoreTablesTest, ALongerStoreGetsATableOfItsOwnAndTheShorterOneKeepsIts) {

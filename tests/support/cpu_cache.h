@@ -38,6 +38,7 @@ struct CacheShape {
   std::uint32_t seed = 1;
   float key_scale = 1;
   offload::ColumnFormat columns = offload::ColumnFormat::f16;
+  offload::RowFormat rows = offload::RowFormat::f16;
 };
 
 class RandomCache {
@@ -46,7 +47,7 @@ class RandomCache {
   explicit RandomCache(const CacheShape& shape, std::shared_ptr<offload::ChunkListener> listener = nullptr)
       : shape_(shape),
         arena_(topology_, budget(std::move(listener))),
-        store_(arena_, {1, shape.kv_heads, shape.head_dim, shape.block_tokens, shape.columns}) {
+        store_(arena_, {1, shape.kv_heads, shape.head_dim, shape.block_tokens, shape.columns, shape.rows}) {
     const std::size_t row = 2 * static_cast<std::size_t>(shape.head_dim);
     const std::int64_t tokens = shape.stored + shape.tail;
     std::mt19937 random(shape.seed);
@@ -63,6 +64,14 @@ class RandomCache {
                             n);
       }
       store_.commit(0, std::move(block), n);
+    }
+    attended_ = rows_;
+    if (shape.rows != offload::RowFormat::f16) {
+      for (int head = 0; head < shape.kv_heads; ++head) {
+        for (std::int64_t at = 0; at < shape.stored; ++at) {
+          store_.layer(0).row(head, at, attended_.data() + (row_at(head, at) - rows_.data()));
+        }
+      }
     }
     // Dead slots around the live ones hold NaN: whoever reads them shows it.
     capacity_ = shape.tail + 2 * dead_slots;
@@ -89,11 +98,14 @@ class RandomCache {
   std::int64_t first() const { return shape_.stored > 0 ? 0 : shape_.position; }
   std::int64_t tokens() const { return first() + shape_.stored + shape_.tail; }
 
-  double key(int head, std::int64_t position, int i) const { return to_float(row_at(head, position - first())[i]); }
+  // What is attended: of integer rows what their levels stand for.
+  double key(int head, std::int64_t position, int i) const { return to_float(attended_at(head, position)[i]); }
   // As a search by columns sees it, of planes the first `planes`.
   double searched_key(int head, std::int64_t position, int i, int planes = offload::plane_count) const {
     const offload::BlockLayout& layout = store_.layout();
-    if (layout.columns == offload::ColumnFormat::f16 || position >= shape_.stored) return key(head, position, i);
+    if (layout.columns == offload::ColumnFormat::f16 || position >= shape_.stored) {
+      return to_float(row_at(head, position - first())[i]);
+    }
     const std::byte* block = store_.layer(0).blocks[static_cast<std::size_t>(position / layout.block_tokens)];
     const auto slot = static_cast<int>(position % layout.block_tokens);
     if (layout.columns == offload::ColumnFormat::planes) {
@@ -112,7 +124,7 @@ class RandomCache {
     return to_float(offload::plane_ranges(layout, block, head, i)[position % layout.block_tokens / group].half);
   }
   double value(int head, std::int64_t position, int i) const {
-    return to_float(row_at(head, position - first())[shape_.head_dim + i]);
+    return to_float(attended_at(head, position)[shape_.head_dim + i]);
   }
   f16& key_bits(int head, std::int64_t tail_token, int i) {
     const std::size_t slot = static_cast<std::size_t>(head * capacity_ + dead_slots + tail_token);
@@ -134,11 +146,16 @@ class RandomCache {
     return rows_.data() + (head * (shape_.stored + shape_.tail) + index) * 2 * shape_.head_dim;
   }
 
+  const f16* attended_at(int head, std::int64_t position) const {
+    return attended_.data() + (row_at(head, position - first()) - rows_.data());
+  }
+
   CacheShape shape_;
   offload::Topology topology_;
   offload::Arena arena_;
   offload::Store store_;
-  std::vector<f16> rows_;  // [Hkv][tokens][2 d]
+  std::vector<f16> rows_;      // [Hkv][tokens][2 d], as they are given to the store
+  std::vector<f16> attended_;  // as they are read
   std::vector<f16> tail_;
   std::int64_t capacity_ = 0;
 };

@@ -1,8 +1,8 @@
 #include "gpu/cuda/cuda_backend.h"
 #include "gpu/cuda/kernels/elementwise.cuh"
 #include "gpu/cuda/kernels/launch.h"
-#include "gpu/cuda/kernels/planes.cuh"
 #include "gpu/cuda/kernels/quantise.cuh"
+#include "gpu/cuda/kernels/quantised_rows.cuh"
 #include "gpu/cuda/kernels/warp.cuh"
 #include "gpu/cuda/memory/host_copy.h"
 #include "gpu/cuda/memory/spill_image.h"
@@ -35,11 +35,15 @@ struct BlockShape {
   int head_dim;
   int block_tokens;
   offload::ColumnFormat columns;
+  RowFormat rows;
+  int range_tokens;  // that share the ranges of integer rows
+  std::uint64_t row_bytes, ranges_offset;
   std::uint64_t head_bytes, columns_offset, column_bytes, plane_bytes, scales_offset, scale_bytes, value_sum_offset;
 };
 
-// Grid: (tiles of 64 tokens, heads). Copies the tile's rows and writes their keys transposed, but for planes, by way of
-// shared memory, so that both sides are touched in long runs. `tail` is the first head's oldest row.
+// Grid: (tiles of 64 tokens, heads). Copies the tile's rows, but for integer ones, and writes their keys transposed,
+// but for planes, by way of shared memory, so that both sides are touched in long runs. `tail` is the first head's
+// oldest row.
 __global__ void __launch_bounds__(kSpillThreads)
     spill_tile_kernel(const f16* tail, std::int64_t head_stride, int tokens, BlockShape shape, std::byte* image) {
   // One more per row: every other token of one component, which is what lanes ask for, then lies in a bank of its own.
@@ -54,7 +58,7 @@ __global__ void __launch_bounds__(kSpillThreads)
   const int pieces = 2 * d / 8;  // of a row, 16 bytes each
   for (int i = static_cast<int>(threadIdx.x); i < count * pieces; i += kSpillThreads) {
     const uint4 bits = load16(rows + static_cast<std::int64_t>(i) * 8);
-    store16(own_rows + static_cast<std::int64_t>(i) * 8, bits);
+    if (shape.rows == RowFormat::f16) store16(own_rows + static_cast<std::int64_t>(i) * 8, bits);
     const int component = i % pieces * 8;
     if (component >= d || shape.columns == offload::ColumnFormat::planes) continue;
     const unsigned words[4] = {bits.x, bits.y, bits.z, bits.w};
@@ -159,6 +163,91 @@ __global__ void __launch_bounds__(kSpillThreads)
   }
 }
 
+// Grid: (ranges of tokens, groups of 32 components, heads). The ranges of the keys of integer rows.
+__global__ void __launch_bounds__(kSpillThreads)
+    spill_ranges_kernel(const f16* tail, std::int64_t head_stride, int tokens, BlockShape shape, std::byte* image) {
+  constexpr int parts = kSpillThreads / kWarp;
+  __shared__ float least[parts][kWarp], most[parts][kWarp];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, part = static_cast<int>(threadIdx.x) / kWarp;
+  const int d = shape.head_dim;
+  const int component = static_cast<int>(blockIdx.y) * kWarp + lane;
+  const int first = static_cast<int>(blockIdx.x) * shape.range_tokens;
+  const int count = min(shape.range_tokens, tokens - first);
+  const f16* const keys = tail + blockIdx.z * head_stride + static_cast<std::int64_t>(first) * 2 * d + component;
+  float lo = __builtin_inff(), hi = -__builtin_inff();
+  if (component < d) {
+    for (int t = part; t < count; t += parts) {
+      const float x = widen(finite(keys[std::int64_t{t} * 2 * d]));
+      lo = fminf(lo, x);
+      hi = fmaxf(hi, x);
+    }
+  }
+  least[part][lane] = lo;
+  most[part][lane] = hi;
+  __syncthreads();
+  if (part != 0 || component >= d) return;
+  for (int i = 1; i < parts; ++i) {
+    lo = fminf(lo, least[i][lane]);
+    hi = fmaxf(hi, most[i][lane]);
+  }
+  const offload::ChannelRange range = channel_range(lo, hi);
+  auto* const ranges = reinterpret_cast<unsigned*>(image + blockIdx.z * shape.head_bytes + shape.ranges_offset);
+  ranges[blockIdx.x * static_cast<unsigned>(d) + static_cast<unsigned>(component)] =
+      range.centre.bits | static_cast<unsigned>(range.width.bits) << 16;
+}
+
+// Grid: (tiles of 64 tokens, heads). Integer rows under the ranges that the image has by now, a warp per row and two
+// elements per lane at a time, so that those of a scale are whole warps, or halves of them.
+__global__ void __launch_bounds__(kSpillThreads)
+    spill_rows_kernel(const f16* tail, std::int64_t head_stride, int tokens, BlockShape shape, std::byte* image) {
+  const int d = shape.head_dim;
+  const bool bytes = shape.rows == RowFormat::int8;
+  const int n = bytes ? 128 : 8, group = bytes ? 64 : 32;
+  const int groups = (d + group - 1) / group;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  std::byte* const head = image + blockIdx.y * shape.head_bytes;
+  const int first = static_cast<int>(blockIdx.x) * kTile;
+  const int end = min(first + kTile, tokens);
+  for (int token = first + warp; token < end; token += kSpillThreads / kWarp) {
+    const f16* const from = tail + blockIdx.y * head_stride + static_cast<std::int64_t>(token) * 2 * d;
+    std::byte* const row = head + static_cast<std::uint64_t>(token) * shape.row_bytes;
+    auto* const scales = reinterpret_cast<f16*>(row + (bytes ? 2 * d : d));
+    const auto* const ranges =
+        reinterpret_cast<const unsigned*>(head + shape.ranges_offset) + token / shape.range_tokens * d;
+    for (int part = 0; part < 2; ++part) {  // K, V
+      for (int begin = 0; begin < d; begin += 2 * kWarp) {
+        const int c = begin + 2 * lane;
+        const bool live = c < d;
+        float x[2] = {__builtin_inff(), -__builtin_inff()};  // of none
+        if (live) {
+          const unsigned pair = *reinterpret_cast<const unsigned*>(from + part * d + c);
+          for (int i = 0; i < 2; ++i) {
+            x[i] = widen(finite({static_cast<std::uint16_t>(pair >> 16 * i)}));
+            if (part == 1) continue;
+            const float2 range = widen_pair(ranges[c + i]);
+            x[i] = (x[i] - range.x) * (1.0f / range.y);  // widths are powers of two
+          }
+        }
+        float lo = live ? fminf(x[0], x[1]) : x[0], hi = live ? fmaxf(x[0], x[1]) : x[1];
+        for (int mask = group / 4; mask > 0; mask /= 2) {
+          lo = fminf(lo, shuffle_xor(lo, mask));
+          hi = fmaxf(hi, shuffle_xor(hi, mask));
+        }
+        if (!live) continue;
+        const f16 scale = row_scale(n, lo, hi);
+        const int low = row_level(n, x[0], scale), high = row_level(n, x[1], scale);
+        if (bytes) {
+          *reinterpret_cast<std::uint16_t*>(row + part * d + c) =
+              static_cast<std::uint16_t>((low & 255) | (high & 255) << 8);
+        } else {
+          row[(part * d + c) / 2] = static_cast<std::byte>((low & 15) | (high & 15) << 4);
+        }
+        if (c % group == 0) scales[part * groups + c / group] = scale;
+      }
+    }
+  }
+}
+
 // Grid: (groups of 32 components, heads). Sums of V in f64, which holds a sum of up to 8192 values of f16 exactly,
 // hence in any order: the multiples of 2^-24 below 2^29.
 __global__ void __launch_bounds__(kSpillThreads)
@@ -197,9 +286,20 @@ void CudaBackend::spill(const CacheView& cache, int tokens, const offload::Block
                         Stream queue) {
   const cudaStream_t stream = native(queue);
   const TailView& tail = cache.tail;
-  const BlockShape shape{layout.head_dim,       layout.block_tokens,    layout.columns,     layout.head_bytes,
-                         layout.columns_offset, layout.column_bytes,    layout.plane_bytes, layout.scales_offset,
-                         layout.scale_bytes,    layout.value_sum_offset};
+  const BlockShape shape{layout.head_dim,
+                         layout.block_tokens,
+                         layout.columns,
+                         layout.row_format,
+                         offload::tokens_per_range(layout.block_tokens),
+                         layout.row_bytes,
+                         layout.ranges_offset,
+                         layout.head_bytes,
+                         layout.columns_offset,
+                         layout.column_bytes,
+                         layout.plane_bytes,
+                         layout.scales_offset,
+                         layout.scale_bytes,
+                         layout.value_sum_offset};
   const int most = static_cast<int>(
       std::clamp<std::uint64_t>(cuda_spill_bytes / layout.head_bytes, 1, static_cast<std::uint64_t>(layout.kv_heads)));
   const auto lock = context_.spill_image.lock();
@@ -214,6 +314,13 @@ void CudaBackend::spill(const CacheView& cache, int tokens, const offload::Block
     const unsigned y = static_cast<unsigned>(heads);
     launch("spill_tile", spill_tile_kernel, {dim3(blocks_for(tokens, kTile), y), dim3(kSpillThreads)}, stream, from,
            stride, tokens, shape, image);
+    if (layout.row_format != RowFormat::f16) {
+      const dim3 grid(blocks_for(tokens, shape.range_tokens), blocks_for(layout.head_dim, kWarp), y);
+      launch("spill_ranges", spill_ranges_kernel, {grid, dim3(kSpillThreads)}, stream, from, stride, tokens, shape,
+             image);
+      launch("spill_rows", spill_rows_kernel, {dim3(blocks_for(tokens, kTile), y), dim3(kSpillThreads)}, stream, from,
+             stride, tokens, shape, image);
+    }
     if (layout.columns == offload::ColumnFormat::planes) {
       const dim3 grid(blocks_for(tokens, kGroup), blocks_for(layout.head_dim, kGroupComponents), y);
       launch("spill_planes", spill_planes_kernel, {grid, dim3(kSpillThreads)}, stream, from, stride, tokens, shape,

@@ -21,11 +21,15 @@ constexpr unsigned kSharedBytes = 48 * 1024;  // a kernel may have without askin
 using RowKernel = void (*)(AttendRows);
 
 // Heads per warp for up to 4, 8 and 16 query heads, by strips for d up to 64, 128, 192 and 256.
+template <bool Integers>
 RowKernel row_kernel(int heads, int head_dim) {
   static constexpr RowKernel kernels[3][4] = {
-      {attend_rows<1, 1>, attend_rows<1, 2>, attend_rows<1, 3>, attend_rows<1, 4>},
-      {attend_rows<2, 1>, attend_rows<2, 2>, attend_rows<2, 3>, attend_rows<2, 4>},
-      {attend_rows<4, 1>, attend_rows<4, 2>, attend_rows<4, 3>, attend_rows<4, 4>},
+      {attend_rows<1, 1, Integers>, attend_rows<1, 2, Integers>, attend_rows<1, 3, Integers>,
+       attend_rows<1, 4, Integers>},
+      {attend_rows<2, 1, Integers>, attend_rows<2, 2, Integers>, attend_rows<2, 3, Integers>,
+       attend_rows<2, 4, Integers>},
+      {attend_rows<4, 1, Integers>, attend_rows<4, 2, Integers>, attend_rows<4, 3, Integers>,
+       attend_rows<4, 4, Integers>},
   };
   return kernels[heads <= 4 ? 0 : heads <= 8 ? 1 : 2][(head_dim - 1) / 64];
 }
@@ -110,7 +114,7 @@ class Decode {
     });
     stage.reset();
     attend_chunks(listed, direct + streamed.pieces, [&](const RowStream::Use& use) {
-      if (!positions.empty()) rows->lists(positions.data(), what_.lists, what_.k, use);
+      if (!positions.empty()) rows->lists(positions.data(), what_.positions, what_.lists, what_.k, use);
     });
     merge(out);
   }
@@ -201,12 +205,15 @@ RowPart Decode::chunk_part(const std::optional<RowStream>& rows, int lists, std:
 void Decode::launch_rows(const AttendRows& args) const {
   int heads = 1;
   unsigned blocks = 0;
+  bool integers = false;  // whether any rows are
   for (const RowPart& part : args.parts) {
     if (part.pieces > 0 && part.lists == 1) heads = std::min(args.group, kRowHeads);
     blocks += static_cast<unsigned>(part.pieces * part.lists);
+    const bool in_store = part.pieces > 0 && part.stored > 0 && (part.positions || part.begin < part.stored);
+    integers = integers || (in_store && args.store.row_format != RowFormat::f16);
   }
-  const RowKernel kernel = row_kernel(heads, args.head_dim);
-  const auto shared = static_cast<unsigned>(attend_rows_shared_bytes(heads_of_kernel(heads), args.head_dim));
+  const RowKernel kernel = (integers ? row_kernel<true> : row_kernel<false>)(heads, args.head_dim);
+  const auto shared = static_cast<unsigned>(attend_rows_shared_bytes(heads_of_kernel(heads), args.head_dim, integers));
   if (shared > kSharedBytes) allow_shared("attend_rows", kernel, shared);
   const dim3 grid(blocks, static_cast<unsigned>(cache_.kv_heads), blocks_for(args.group, kRowHeads));
   launch("attend_rows", kernel, {grid, dim3(kRowThreads), shared}, stream_, args);

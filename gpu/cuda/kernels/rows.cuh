@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "gpu/cuda/kernels/quantised_rows.cuh"
 #include "gpu/cuda/kernels/states.cuh"
 #include "gpu/cuda/kernels/warp.cuh"
 #include "gpu/cuda/memory/dense_rows.h"
@@ -11,7 +12,8 @@
 // Decode's attention over rows, wherever they lie: in the store, over the link; in the tail; in a buffer that the copy
 // engine filled. A block of threads takes one piece of rows through shared memory, 32 rows at a time, all of whose
 // loads are under way before the first is used: at d = 128 that is 16 KiB per block, and a few blocks are enough to
-// cover the link's latency. Each row is fetched once for all query heads of its KV head.
+// cover the link's latency. Each row is fetched once for all query heads of its KV head. Integer rows cross the link as
+// they are stored and are turned into f16 in shared memory.
 namespace hayloft::gpu::cuda {
 
 inline constexpr int kTileRows = kWarp;  // a lane scores a row
@@ -51,13 +53,14 @@ struct AttendRows {
   bool resume = false;  // carry on from the states there, instead of from nothing
 };
 
-// Shared memory: q [heads][d] scaled, weights [heads][32], addresses [32], rows [32][2 d] padded to an odd number of 16
-// bytes, so that lanes reading a row each do not collide.
+// Shared memory: q [heads][d] scaled, weights [heads][32], addresses [32], ranges [32] where rows may be integers, rows
+// [32][2 d] padded to an odd number of 16 bytes, so that lanes reading a row each do not collide.
 __host__ __device__ inline std::size_t row_pitch(int head_dim) {
   return sizeof(f16) * 2 * static_cast<std::size_t>(head_dim) + 16;
 }
-inline std::size_t attend_rows_shared_bytes(int heads, int head_dim) {
-  return sizeof(float) * static_cast<std::size_t>(heads) * static_cast<std::size_t>(head_dim + kTileRows) +
+inline std::size_t attend_rows_shared_bytes(int heads, int head_dim, bool integers) {
+  return (integers ? sizeof(int) * kTileRows : 0) +
+         sizeof(float) * static_cast<std::size_t>(heads) * static_cast<std::size_t>(head_dim + kTileRows) +
          sizeof(f16*) * kTileRows + row_pitch(head_dim) * kTileRows;
 }
 
@@ -98,10 +101,81 @@ __device__ inline void fetch_rows(const f16* const* addresses, int n, int head_d
   }
 }
 
+// The same of rows some of which are integers: those of which `ranges` is not negative lie in the store, the others in
+// device memory. A warp takes eight rows, all at once or, for the registers, four and four: brings their bytes to the
+// front of their places in the tile, all loads under way before the first is used, and turns them there.
+template <RowFormat format, int Strips>
+__device__ inline void fetch_integer_rows(const DeviceStore& store, int kv_head, const f16* const* addresses,
+                                          const int* ranges, int n, unsigned char* tile) {
+  constexpr int warp_rows = kTileRows / kRowWarps, rows = Strips <= 2 ? warp_rows : warp_rows / 2;
+  constexpr int most_dim = 64 * Strips, group = kScaleElements<format>;
+  constexpr int most_bytes = 2 * most_dim * kLevelBits<format> / 8 + 4 * ((most_dim + group - 1) / group);
+  constexpr int turns = (rows * ((most_bytes + 7) / 8) + kWarp - 1) / kWarp;
+  constexpr int octet_turns = (most_dim / 4 + kWarp - 1) / kWarp;
+  const int d = store.head_dim;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int of_warp = static_cast<int>(threadIdx.x) / kWarp * warp_rows;
+  const auto place = [&](int row) { return tile + static_cast<std::size_t>(row) * row_pitch(d); };
+  const int units = static_cast<int>(store.row_bytes) / 8;  // of a row
+  const int octets = d / 4;
+  // Of a row's eight levels each a lane, of as many rows as a warp has lanes for.
+  const int together = octets < kWarp ? kWarp / octets : 1;
+  const int of_lane = lane / octets < together ? lane / octets : warp_rows;
+
+  for (int first = of_warp; first < min(of_warp + warp_rows, n); first += rows) {
+    const int last = min(first + rows, n);
+    uint2 staged[turns];
+    int row = first + lane / units, unit = lane % units;
+    const auto step = [&] {
+      row += kWarp / units;
+      unit += kWarp % units;
+      if (unit >= units) {
+        unit -= units;
+        ++row;
+      }
+    };
+    for (int turn = 0; turn < turns; ++turn, step()) {
+      if (row < last && ranges[row] >= 0) staged[turn] = load8_once(addresses[row] + unit * 4);
+    }
+    warp_barrier();  // as in fetch_rows()
+    row = first + lane / units, unit = lane % units;
+    for (int turn = 0; turn < turns; ++turn, step()) {
+      if (row < last && ranges[row] >= 0) *reinterpret_cast<uint2*>(place(row) + unit * 8) = staged[turn];
+    }
+    for (int i = first; i < last; ++i) {
+      if (ranges[i] >= 0) continue;
+      for (int octet = lane; octet < octets; octet += kWarp) {
+        *reinterpret_cast<uint4*>(place(i) + octet * 16) = load16_once(addresses[i] + octet * 8);
+      }
+    }
+    warp_barrier();
+
+    for (int begin = first; begin < last; begin += together) {
+      const int mine = begin + of_lane;
+      const bool live = mine < last && ranges[mine] >= 0;
+      uint4 turned[octet_turns];
+      for (int turn = 0; turn < octet_turns; ++turn) {
+        const int octet = lane % octets + turn * kWarp;
+        if (live && octet < octets) {
+          turned[turn] = read_octet<format>(place(mine), store.ranges_of(kv_head, ranges[mine]), d, octet);
+        }
+      }
+      warp_barrier();  // nothing of a row is written over before all of it has been read
+      for (int turn = 0; turn < octet_turns; ++turn) {
+        const int octet = lane % octets + turn * kWarp;
+        if (live && octet < octets) *reinterpret_cast<uint4*>(place(mine) + octet * 16) = turned[turn];
+      }
+    }
+  }
+}
+
 // Heads: query heads per warp; warp w has the block's heads w, w + 4, ... Strips: pairs of components per lane, at
-// least d / 64. The least number of blocks per multiprocessor is what ptxas reaches without spilling registers.
-template <int Heads, int Strips>
-__global__ void __launch_bounds__(kRowThreads, Heads* Strips <= 2 ? 4 : 2) attend_rows(const AttendRows a) {
+// least d / 64. Integers: whether the store's rows are. The least number of blocks per multiprocessor is what ptxas
+// reaches without spilling registers.
+template <int Heads, int Strips, bool Integers>
+__global__ void __launch_bounds__(kRowThreads, Heads* Strips > 2 ? 2
+                                               : Integers        ? 3
+                                                                 : 4) attend_rows(const AttendRows a) {
   const int d = a.head_dim;
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % kWarp;
@@ -137,7 +211,8 @@ __global__ void __launch_bounds__(kRowThreads, Heads* Strips <= 2 ? 4 : 2) atten
   float* const q = reinterpret_cast<float*>(shared);
   float* const weights = q + Heads * kRowWarps * d;
   const f16** const addresses = reinterpret_cast<const f16**>(weights + Heads * kRowWarps * kTileRows);
-  unsigned char* const tile = reinterpret_cast<unsigned char*>(addresses + kTileRows);
+  int* const ranges = reinterpret_cast<int*>(addresses + kTileRows);  // negative of f16
+  unsigned char* const tile = reinterpret_cast<unsigned char*>(ranges + (Integers ? kTileRows : 0));
 
   for (int i = thread; i < queries * d; i += kRowThreads) {
     q[i] = a.q[static_cast<std::int64_t>(first_query) * d + i] * a.scale;
@@ -166,11 +241,22 @@ __global__ void __launch_bounds__(kRowThreads, Heads* Strips <= 2 ? 4 : 2) atten
       const std::int64_t entry = at + thread;
       const std::int64_t position = part.positions ? part.positions[list_in_all * part.stride + entry] : entry;
       const bool in_place = position < part.stored && (!part.gathered || a.store.reached(position));
-      addresses[thread] =
-          in_place ? a.store.row(kv_head, position) : part.dense.row(list_in_all, part.gathered ? entry : position, d);
+      if (Integers && in_place) {
+        addresses[thread] = reinterpret_cast<const f16*>(a.store.integer_row(kv_head, position));
+      } else {
+        addresses[thread] = in_place ? a.store.row(kv_head, position)
+                                     : part.dense.row(list_in_all, part.gathered ? entry : position, d);
+      }
+      if (Integers) ranges[thread] = in_place ? a.store.range(position) : -1;
     }
     __syncthreads();
-    fetch_rows<4 * Strips>(addresses, n, d, tile);
+    if (!Integers || ballot(lane < n && ranges[lane] >= 0) == 0) {
+      fetch_rows<4 * Strips>(addresses, n, d, tile);
+    } else if (a.store.row_format == RowFormat::int8) {
+      fetch_integer_rows<RowFormat::int8, Strips>(a.store, kv_head, addresses, ranges, n, tile);
+    } else {
+      fetch_integer_rows<RowFormat::int4, Strips>(a.store, kv_head, addresses, ranges, n, tile);
+    }
     __syncthreads();
     if (warp < queries) {
       // Scores: a lane per row. Heads that the group does not have score the last one's query again; nobody looks.
@@ -221,8 +307,8 @@ __global__ void __launch_bounds__(kRowThreads, Heads* Strips <= 2 ? 4 : 2) atten
         }
       }
     }
-    // No barrier: what the next tile overwrites before its first one, the addresses, was last read before this one's
-    // second.
+    // No barrier: what the next tile overwrites before its first one, addresses and ranges, was last read before this
+    // one's second.
   }
 
   for (int h = 0; h < Heads; ++h) {

@@ -19,14 +19,17 @@ constexpr std::uint64_t kBudgetShare = 8;  // of what is left, for one of the tw
 
 constexpr std::int64_t kStagedRows = 64;  // that a host thread copies at a time
 
-std::uint64_t row_bytes(const CacheView& cache) {
-  return sizeof(f16) * 2 * static_cast<std::uint64_t>(cache.head_dim);
+// What a row takes of each of the two buffers, to which the third adds half of a row's f16.
+std::uint64_t buffer_row_bytes(const CacheView& cache) {
+  const offload::BlockLayout& layout = *cache.store.layout;
+  const bool integers = layout.row_format != offload::RowFormat::f16;
+  return layout.row_bytes + (integers ? sizeof(f16) * static_cast<std::uint64_t>(cache.head_dim) : 0);
 }
 
 std::int64_t rows_of_a_buffer(const Context& context, const CacheView& cache, int heads, std::int64_t rows) {
   const std::uint64_t left = context.arena.room_for_step(2 * cuda_least_stream_bytes);
   const std::uint64_t bytes = std::clamp(left / kBudgetShare, cuda_least_stream_bytes, kBufferBytes);
-  const std::int64_t per_head = static_cast<std::int64_t>(bytes / row_bytes(cache)) / heads;
+  const std::int64_t per_head = static_cast<std::int64_t>(bytes / buffer_row_bytes(cache)) / heads;
   return heads * std::max<std::int64_t>(1, std::min(per_head, rows));
 }
 
@@ -41,10 +44,14 @@ RowStream::RowStream(const Context& context, const CacheView& cache, int heads, 
       cache_(cache),
       stream_(stream),
       runs_(context.tables.runs(cache.store)),
+      store_(cache.store.layout->row_format == offload::RowFormat::f16 ? DeviceStore{}
+                                                                       : context.tables.find(cache.store, stream)),
+      row_bytes_(cache.store.layout->row_bytes),
       staging_(in_place(runs_) ? std::unique_lock<std::mutex>() : context.staging.lock()),
       buffer_rows_(rows_of_a_buffer(context, cache, heads, rows)),
-      halves_{{{context, buffer_rows_ * 2 * cache.head_dim, stream}, {}, {}},
-              {{context, buffer_rows_ * 2 * cache.head_dim, stream}, {}, {}}} {
+      halves_{{{context, buffer_rows_ * static_cast<std::int64_t>(row_bytes_), stream}, {}, {}},
+              {{context, buffer_rows_ * static_cast<std::int64_t>(row_bytes_), stream}, {}, {}}} {
+  if (integers()) turned_.emplace(context, buffer_rows_ * 2 * cache.head_dim, stream);
   context_.order(stream_, context_.copies);  // the buffers are theirs from here on
 }
 
@@ -56,31 +63,38 @@ RowStream::~RowStream() {
 void RowStream::range(std::int64_t begin, std::int64_t end, const Use& use) {
   const int heads = cache_.kv_heads;
   const std::int64_t block = cache_.store.layout->block_tokens;
-  const auto row = [this](int head, std::int64_t at) { return cache_.store.row(head, at); };
+  const auto row = [this](int head, std::int64_t at) { return stored_row(head, at); };
   for (; begin < end; begin += chunk_rows(heads)) {
     const std::int64_t to = std::min(begin + chunk_rows(heads), end);
-    const auto fill = [&](f16* rows) {
+    const auto fill = [&](std::byte* rows) {
       for (const BlockRun& run : runs_) {
         const std::int64_t first = std::max(begin, run.begin * block), last = std::min(to, run.end * block);
         if (first >= last) continue;
-        f16* const part = rows + (first - begin) * 2 * cache_.head_dim;
+        std::byte* const part = rows + static_cast<std::uint64_t>(first - begin) * row_bytes_;
         run.in_place ? copy_blocks(first, last, to - begin, part)
                      : stage({0, heads}, first, last, row, to - begin, part);
       }
     };
-    chunk(begin, to, fill, use);
+    chunk({nullptr, heads, to - begin, begin}, fill, use);
   }
 }
 
-void RowStream::lists(const std::int32_t* positions, int lists, int k, const Use& use) {
+void RowStream::lists(const std::int32_t* positions, const std::int32_t* on_device, int lists, int k, const Use& use) {
   for (std::int64_t begin = 0; begin < k; begin += chunk_rows(lists)) {
     const std::int64_t to = std::min<std::int64_t>(begin + chunk_rows(lists), k);
     chunk(
-        begin, to, [&](f16* rows) { stage_entries(positions, lists, k, begin, to, rows); }, use);
+        {nullptr, lists, to - begin, begin, on_device, k},
+        [&](std::byte* rows) { stage_entries(positions, lists, k, begin, to, rows); }, use);
   }
 }
 
-void RowStream::chunk(std::int64_t begin, std::int64_t end, const std::function<void(f16* to)>& fill, const Use& use) {
+const std::byte* RowStream::stored_row(int head, std::int64_t position) const {
+  const offload::BlockLayout& layout = *cache_.store.layout;
+  const std::byte* const block = cache_.store.blocks[static_cast<std::size_t>(cache_.store.block_of(position))];
+  return layout.row_data(block, head) + static_cast<std::uint64_t>(position & (layout.block_tokens - 1)) * row_bytes_;
+}
+
+void RowStream::chunk(StoredRows of, const std::function<void(std::byte* to)>& fill, const Use& use) {
   Half& half = halves_[next_];
   next_ = 1 - next_;
   if (half.in_use) half.used.wait(context_.copies);
@@ -89,22 +103,26 @@ void RowStream::chunk(std::int64_t begin, std::int64_t end, const std::function<
   half.filled.record(context_.copies);
   half.filled.wait(stream_);
   filling_ = false;
-  use({half.rows, end - begin, 0, begin}, begin, end);
+  const f16* rows = reinterpret_cast<const f16*>(half.rows.data());
+  if (integers()) {
+    of.data = half.rows;
+    read_rows(store_, of, *turned_, stream_);
+    rows = *turned_;
+  }
+  use({rows, of.rows, 0, of.begin}, of.begin, of.begin + of.rows);
   half.used.record(stream_);
   half.in_use = true;
 }
 
 // All heads' rows of a block's share in one copy.
-void RowStream::copy_blocks(std::int64_t begin, std::int64_t end, std::int64_t pitch, f16* to) {
+void RowStream::copy_blocks(std::int64_t begin, std::int64_t end, std::int64_t pitch, std::byte* to) {
   const offload::BlockLayout& layout = *cache_.store.layout;
-  const std::uint64_t bytes = row_bytes(cache_);
   for (std::int64_t at = begin; at < end;) {
     const std::int64_t block = at / layout.block_tokens;
     const std::int64_t next = std::min(end, (block + 1) * layout.block_tokens);
-    copy_rows_to_device(context_.pins, reinterpret_cast<std::byte*>(to + (at - begin) * 2 * cache_.head_dim),
-                        static_cast<std::uint64_t>(pitch) * bytes,
-                        reinterpret_cast<const std::byte*>(cache_.store.row(0, at)), layout.head_bytes,
-                        static_cast<std::uint64_t>(next - at) * bytes, static_cast<std::uint64_t>(cache_.kv_heads),
+    copy_rows_to_device(context_.pins, to + static_cast<std::uint64_t>(at - begin) * row_bytes_,
+                        static_cast<std::uint64_t>(pitch) * row_bytes_, stored_row(0, at), layout.head_bytes,
+                        static_cast<std::uint64_t>(next - at) * row_bytes_, static_cast<std::uint64_t>(cache_.kv_heads),
                         context_.copies);
     at = next;
   }
@@ -113,12 +131,10 @@ void RowStream::copy_blocks(std::int64_t begin, std::int64_t end, std::int64_t p
 // Of the entries [begin, end) of each list those that lie in blocks to be staged. Lists of which they are the same
 // entries are copied together.
 void RowStream::stage_entries(const std::int32_t* positions, int lists, int k, std::int64_t begin, std::int64_t end,
-                              f16* to) {
+                              std::byte* to) {
   const int lists_per_head = lists / cache_.kv_heads;
   const auto entries = [&](int list) { return positions + static_cast<std::int64_t>(list) * k; };
-  const auto row = [&](int list, std::int64_t at) {
-    return cache_.store.row(list / lists_per_head, entries(list)[at]);
-  };
+  const auto row = [&](int list, std::int64_t at) { return stored_row(list / lists_per_head, entries(list)[at]); };
   for (const BlockRun& run : runs_) {
     if (run.in_place) continue;
     const auto in_run = [&](int list) {
@@ -132,16 +148,17 @@ void RowStream::stage_entries(const std::int32_t* positions, int lists, int k, s
       const auto [first, last] = in_run(same.begin);
       same.end = same.begin + 1;
       while (same.end < lists && in_run(same.end) == std::pair(first, last)) ++same.end;
-      if (first < last) stage(same, first, last, row, end - begin, to + (first - begin) * 2 * cache_.head_dim);
+      if (first >= last) continue;
+      stage(same, first, last, row, end - begin, to + static_cast<std::uint64_t>(first - begin) * row_bytes_);
     }
   }
 }
 
 // A piece of the ring takes some rows of each of some heads, [heads][rows].
 void RowStream::stage(Heads heads, std::int64_t begin, std::int64_t end, const Address& address, std::int64_t pitch,
-                      f16* to) {
+                      std::byte* to) {
   StagingRing& ring = context_.staging;
-  const std::uint64_t bytes = row_bytes(cache_);
+  const std::uint64_t bytes = row_bytes_;
   const auto piece_rows = static_cast<std::int64_t>(ring.piece_bytes() / bytes);
   const int piece_heads = static_cast<int>(std::min<std::int64_t>(heads.end - heads.begin, piece_rows));
   for (int head = heads.begin; head < heads.end; head += piece_heads) {
@@ -156,7 +173,7 @@ void RowStream::stage(Heads heads, std::int64_t begin, std::int64_t end, const A
         }
       });
       const std::uint64_t width = static_cast<std::uint64_t>(n) * bytes;
-      HAYLOFT_CUDA(cudaMemcpy2DAsync(to + (head * pitch + at - begin) * 2 * cache_.head_dim,
+      HAYLOFT_CUDA(cudaMemcpy2DAsync(to + static_cast<std::uint64_t>(head * pitch + at - begin) * bytes,
                                      static_cast<std::uint64_t>(pitch) * bytes, piece, width, width,
                                      static_cast<std::size_t>(h), cudaMemcpyHostToDevice, context_.copies));
       ring.release(context_.copies);

@@ -3,20 +3,23 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "gpu/backend.h"
 #include "gpu/cuda/api/stream.h"
 #include "gpu/cuda/context.h"
 #include "gpu/cuda/memory/dense_rows.h"
+#include "gpu/cuda/memory/read_rows.h"
 #include "gpu/cuda/memory/store_tables.h"
 
 namespace hayloft::gpu::cuda {
 
 // Brings rows of the store to device memory, chunk by chunk through two buffers: while one is used, the copy engine
-// fills the other. Rows of pinned blocks are copied from where they lie and the host waits for nothing; all others go
-// through the staging ring, filled by host threads, whose lock is held until the stream is done with. When an error
-// leaves a chunk half filled, the destructor waits for the copies.
+// fills the other. Integer rows are copied as they are stored, and turned into f16 in a third. Rows of pinned blocks
+// are copied from where they lie and the host waits for nothing; all others go through the staging ring, filled by host
+// threads, whose lock is held until the stream is done with. When an error leaves a chunk half filled, the destructor
+// waits for the copies.
 class RowStream {
  public:
   // Queues work that reads `rows` on the operation's stream. [begin, end) are positions for range(), entries for
@@ -38,35 +41,43 @@ class RowStream {
   void range(std::int64_t begin, std::int64_t end, const Use& use);
   // The rows that lists name, i32 [lists][k] in host memory, ascending, whole multiples of Hkv of them, as far as they
   // lie in blocks that the device does not reach: DenseRows of `lists` heads whose positions are the entries' numbers,
-  // with undefined contents where an entry lies in a block that it does.
-  void lists(const std::int32_t* positions, int lists, int k, const Use& use);
+  // with undefined contents where an entry lies in a block that it does. on_device: the same lists in device memory.
+  void lists(const std::int32_t* positions, const std::int32_t* on_device, int lists, int k, const Use& use);
 
  private:
   struct Half {
-    Scratch<f16> rows;
+    Scratch<std::byte> rows;  // [heads][rows of a chunk][row_bytes]
     Event filled;
     Event used;
     bool in_use = false;
   };
-  using Address = std::function<const f16*(int head, std::int64_t at)>;
+  using Address = std::function<const std::byte*(int head, std::int64_t at)>;
   struct Heads {  // [begin, end)
     int begin;
     int end;
   };
 
-  void chunk(std::int64_t begin, std::int64_t end, const std::function<void(f16* to)>& fill, const Use& use);
+  // What `of` says of the chunk as it is copied, but for where.
+  void chunk(StoredRows of, const std::function<void(std::byte* to)>& fill, const Use& use);
   // Rows [begin, end) of each head, which lie `pitch` rows apart at `to`.
-  void copy_blocks(std::int64_t begin, std::int64_t end, std::int64_t pitch, f16* to);
-  void stage(Heads heads, std::int64_t begin, std::int64_t end, const Address& address, std::int64_t pitch, f16* to);
-  void stage_entries(const std::int32_t* positions, int lists, int k, std::int64_t begin, std::int64_t end, f16* to);
+  void copy_blocks(std::int64_t begin, std::int64_t end, std::int64_t pitch, std::byte* to);
+  void stage(Heads heads, std::int64_t begin, std::int64_t end, const Address& address, std::int64_t pitch,
+             std::byte* to);
+  void stage_entries(const std::int32_t* positions, int lists, int k, std::int64_t begin, std::int64_t end,
+                     std::byte* to);
+  const std::byte* stored_row(int head, std::int64_t position) const;
+  bool integers() const { return store_.row_format != offload::RowFormat::f16; }
 
   const Context& context_;
   const CacheView& cache_;
   cudaStream_t stream_;
   std::vector<BlockRun> runs_;            // of the store
+  DeviceStore store_;                     // where its rows are integers
+  std::uint64_t row_bytes_;               // as they are stored
   std::unique_lock<std::mutex> staging_;  // held when not all of them are read in place
   std::int64_t buffer_rows_;
   Half halves_[2];
+  std::optional<Scratch<f16>> turned_;  // [heads][rows of a chunk][2 d], of integer rows
   int next_ = 0;
   bool filling_ = false;  // copies may be under way that the stream does not wait for yet
 };

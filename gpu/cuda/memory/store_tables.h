@@ -23,10 +23,10 @@ struct BlockRun {
   bool in_place = false;
 };
 
-// The tables of block addresses, the value sums and the spreads that kernels read, in device memory, kept from call to
-// call: a layer changes once per block of tokens only. A table is found by what the view says, not by where it lies, so
-// copies of a store share it; and it never changes, so another session's view of the same blocks cannot disturb kernels
-// that are yet to be queued. Thread-safe.
+// The tables of block addresses, the value sums, the spreads and the ranges of integer rows that kernels read, in
+// device memory, kept from call to call: a layer changes once per block of tokens only. A table is found by what the
+// view says, not by where it lies, so copies of a store share it; and it never changes, so another session's view of
+// the same blocks cannot disturb kernels that are yet to be queued. Thread-safe.
 class StoreTables {
  public:
   explicit StoreTables(const DeviceContext& context) : context_(context) {}
@@ -41,7 +41,8 @@ class StoreTables {
 
   // The store as kernels see it, without addresses of the blocks that the device cannot read in place. A store without
   // blocks has null tables. The table stays until this thread's next find(), or its end, at least: an operation finds
-  // one, and has queued all that reads it when it returns. After kTables others it is freed, in stream order.
+  // one, and has queued all that reads it when it returns. After kTables others it is freed, in stream order; with
+  // ranges, which take some bytes per token, when a longer version of the layer is found first, too.
   DeviceStore find(const offload::LayerView& view, cudaStream_t stream);
 
   // Frees device memory of so many bytes, or what there is, in stream order: of the tables that were used least
@@ -55,15 +56,20 @@ class StoreTables {
     std::vector<const std::byte*> blocks;  // on the host
     std::vector<float> value_sum;
     std::vector<float> spread;
+    std::uint64_t range_bytes = 0;            // of all blocks
+    std::vector<std::byte> last_ranges;       // of the last block, [Hkv], which tell it from another at its address
     std::uint64_t generation = UINT64_MAX;    // HostPins', when the next one was found out
     std::vector<const std::byte*> on_device;  // of the blocks; null for one that is not pinned
     std::vector<BlockRun> runs;
-    void* memory = nullptr;         // the addresses, value sums and spread; null until a kernel wants it
+    void* memory = nullptr;         // the addresses, value sums, spread and ranges; null until a kernel wants it
     cudaStream_t stream = nullptr;  // that used it last
 
-    std::uint64_t bytes() const {
-      return blocks.size() * sizeof(std::byte*) + (value_sum.size() + spread.size()) * sizeof(float);
+    std::uint64_t ranges_offset() const {  // a multiple of 16
+      const std::uint64_t before =
+          blocks.size() * sizeof(std::byte*) + (value_sum.size() + spread.size()) * sizeof(float);
+      return range_bytes == 0 ? before : (before + 15) / 16 * 16;
     }
+    std::uint64_t bytes() const { return ranges_offset() + range_bytes; }
   };
   // What a thread found last, until it ends.
   struct Found {
@@ -73,8 +79,9 @@ class StoreTables {
   using Tables = std::list<Table>;  // the one used last comes first
 
   Table& look_up(const offload::LayerView& view);
+  void release_shorter(const Table& table) noexcept;  // versions of the same layer that nobody uses just now
   void locate(Table& table, const offload::LayerView& view);
-  void upload(Table& table, cudaStream_t stream);
+  void upload(Table& table, const offload::LayerView& view, cudaStream_t stream);
   std::uint64_t release(Table& table) noexcept;  // how many bytes
   bool in_use(const Table& table) const;
 

@@ -9,6 +9,7 @@ namespace {
 
 using CacheWriteTest = CudaTest;
 using offload::ColumnFormat;
+using offload::RowFormat;
 
 TEST_F(CacheWriteTest, AppendRoundsToF16BehindTheLiveSlotsAndTouchesNothingElse) {
   for (const int d : {8, 64, 80}) {
@@ -33,10 +34,12 @@ struct Spilled {
   int head_dim;
   int block_tokens;
   ColumnFormat columns;
+  RowFormat rows = RowFormat::f16;
 };
 
 std::ostream& operator<<(std::ostream& out, const Spilled& s) {
-  return out << offload::name(s.columns) << " d=" << s.head_dim << " B=" << s.block_tokens;
+  out << offload::name(s.columns) << " d=" << s.head_dim << " B=" << s.block_tokens;
+  return s.rows == RowFormat::f16 ? out : out << " rows=" << offload::name(s.rows);
 }
 
 class SpillTest : public CudaTest, public ::testing::WithParamInterface<Spilled> {
@@ -46,7 +49,8 @@ class SpillTest : public CudaTest, public ::testing::WithParamInterface<Spilled>
 
   // The tail's oldest `tokens` rows as a block, written by either backend; all zero before, as an arena's memory is.
   void expect_same_block(int tokens, const std::vector<f16>& rows, std::int64_t capacity, bool pinned = true) {
-    const offload::BlockLayout layout({1, heads, GetParam().head_dim, GetParam().block_tokens, GetParam().columns});
+    const offload::BlockLayout layout(
+        {1, heads, GetParam().head_dim, GetParam().block_tokens, GetParam().columns, GetParam().rows});
     gpu::CacheView cache;
     cache.kv_heads = heads;
     cache.head_dim = GetParam().head_dim;
@@ -108,6 +112,50 @@ TEST_P(SpillTest, QuantisesEveryMagnitudeAsTheCpuDoes) {
   expect_same_block(GetParam().block_tokens, rows, capacity);
 }
 
+using SpillIntegerRowsTest = SpillTest;
+
+TEST_P(SpillIntegerRowsTest, QuantisesAnyBitsAsTheCpuDoes) {
+  const int d = GetParam().head_dim;
+  const std::int64_t capacity = first + GetParam().block_tokens;
+  auto rows = random_rows(capacity);
+  std::mt19937 random(31);
+  const f16 special[] = {{0x7c00}, {0xfc00}, {0x7e00}, {0x0001}, {0x8001}, {0x8000}, {0x7bff}, {0x03ff}, {0x0000}};
+  const auto row = static_cast<std::size_t>(2 * d);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const std::size_t token = i / row;
+    // The sums of values are exact in any order as long as these are finite and of moderate size.
+    const bool value = i % row >= row / 2;
+    switch (token % 5) {
+      case 0:  // zeros of either sign
+        rows[i].bits = random() % 2 ? 0x8000 : 0;
+        break;
+      case 1:  // subnormal
+        rows[i].bits &= 0x83ff;
+        break;
+      case 2:
+        rows[i] = value ? rows[i] : special[random() % 9];
+        break;
+      case 3:
+        rows[i].bits = static_cast<std::uint16_t>(value ? random() & 0xc7ff : random());
+        break;
+      default:
+        break;
+    }
+  }
+  for (const int tokens : {GetParam().block_tokens, GetParam().block_tokens / 2 + 3}) {
+    expect_same_block(tokens, rows, capacity);
+  }
+}
+
+const auto integer_rows = ::testing::Values(
+    Spilled{8, 16, ColumnFormat::f16, RowFormat::int8}, Spilled{8, 64, ColumnFormat::int4, RowFormat::int4},
+    Spilled{80, 64, ColumnFormat::int8, RowFormat::int8}, Spilled{80, 128, ColumnFormat::f16, RowFormat::int4},
+    Spilled{88, 64, ColumnFormat::planes, RowFormat::int8}, Spilled{128, 256, ColumnFormat::int4, RowFormat::int8},
+    Spilled{128, 256, ColumnFormat::planes, RowFormat::int4}, Spilled{256, 32, ColumnFormat::int8, RowFormat::int4},
+    Spilled{256, 64, ColumnFormat::f16, RowFormat::int8}, Spilled{8, 2048, ColumnFormat::int8, RowFormat::int8},
+    Spilled{16, 4096, ColumnFormat::planes, RowFormat::int4});
+INSTANTIATE_TEST_SUITE_P(Rows, SpillTest, integer_rows, test::by_value);
+INSTANTIATE_TEST_SUITE_P(Rows, SpillIntegerRowsTest, integer_rows, test::by_value);
 INSTANTIATE_TEST_SUITE_P(Shapes, SpillTest,
                          ::testing::Values(Spilled{64, 64, ColumnFormat::f16}, Spilled{80, 128, ColumnFormat::f16},
                                            Spilled{128, 16, ColumnFormat::f16}, Spilled{256, 256, ColumnFormat::f16},

@@ -147,6 +147,32 @@ TEST_F(Causal, StagedMemory) {
   expect_alike(cache, 20, 3, {12, 4});
 }
 
+TEST_F(Causal, RowsOfIntegers) {
+  for (const offload::RowFormat rows : {offload::RowFormat::int8, offload::RowFormat::int4}) {
+    for (const int head_dim : {8, 80, 128, 256}) {
+      for (const auto host : {SharedCache::Host::pinned, SharedCache::Host::pageable}) {
+        SCOPED_TRACE(fmt::format("{}, d = {}", offload::name(rows), head_dim));
+        SharedCache cache(*cuda,
+                          {.kv_heads = 2,
+                           .head_dim = head_dim,
+                           .block_tokens = 32,
+                           .stored = 200,
+                           .tail = 17,
+                           .seed = 8,
+                           .rows = rows},
+                          host);
+        expect_alike(cache, 20, 3);
+        expect_alike(cache, 20, 3, {12, 4});
+        expect_alike(cache, 1, 3);
+      }
+    }
+    SharedCache cache(
+        *cuda,
+        {.kv_heads = 1, .head_dim = 16, .block_tokens = 2048, .stored = 4500, .tail = 30, .seed = 4, .rows = rows});
+    expect_alike(cache, 3, 2);
+  }
+}
+
 // As causal.cu derives it for queries that an f16 does not hold.
 TEST_F(Causal, QueriesAreRoundedToHalfPrecision) {
   const int T = 6, d = 64, query_heads = 4;

@@ -27,10 +27,12 @@ std::vector<std::int32_t> random_tokens(int count, std::uint32_t seed) {
 struct Tested {
   const char* model;
   offload::ColumnFormat columns = offload::ColumnFormat::f16;
+  offload::RowFormat rows = offload::RowFormat::f16;
 };
 
 std::ostream& operator<<(std::ostream& out, const Tested& tested) {
-  return out << tested.model << " " << offload::name(tested.columns);
+  out << tested.model << " " << offload::name(tested.columns);
+  return tested.rows == offload::RowFormat::f16 ? out : out << " rows " << offload::name(tested.rows);
 }
 
 class ModelOnCuda : public CudaTest, public ::testing::WithParamInterface<Tested> {
@@ -52,6 +54,7 @@ class ModelOnCuda : public CudaTest, public ::testing::WithParamInterface<Tested
     options.cache.block_tokens = 16;
     options.cache.window = 8;
     options.cache.columns = GetParam().columns;
+    options.cache.rows = GetParam().rows;
     options.chunk_tokens = 24;
     offload::ArenaOptions memory;
     memory.budget_bytes = std::uint64_t{64} << 20;
@@ -128,6 +131,34 @@ TEST_P(ModelOnCudaByColumns, DecodesByEveryMethodThatReadsColumnsAsTheCpuDoes) {
   expect_same_steps({"sparq:r=4:k=16", "sparq:r=8:k=100%", "topk:k=16", "lowrank:r=4:k=16"});
 }
 
+using ModelOnCudaByRows = ModelOnCuda;
+
+TEST_P(ModelOnCudaByRows, DecodesByEveryMethodAsTheCpuDoes) {
+  expect_same_steps({"dense", "sparq:r=4:k=16", "topk:k=16", "topk:k=16:select=kv-head", "window:k=20", "topk:k=100%",
+                     "flexgen:k=16", "oracle:k=16:select=query-head", "lowrank:r=4:k=16", "pages:page=16:k=20"});
+}
+
+using ModelOnCudaByRowsAndColumns = ModelOnCuda;
+
+// The tokens that follow others, the likeliest each. Those before are read by steps: prefill rounds weights, after
+// which a key may be a level off.
+TEST_P(ModelOnCudaByRowsAndColumns, GoesOnWithTheTokensOfTheCpu) {
+  const auto tokens = random_tokens(60, 6);
+  std::vector<std::int32_t> expected, actual;
+  for (auto [side, chosen] : {std::pair(&on_cpu, &expected), std::pair(&on_cuda, &actual)}) {
+    Session& session = (*side)->session;
+    for (const std::int32_t token : tokens) session.step(token);
+    session.set_method(method("sparq:r=4:k=16"));
+    runtime::Sampler sampler({.temperature = 0});
+    std::int32_t token = 7;
+    for (int i = 0; i < 40; ++i) {
+      token = session.next(token, sampler);
+      chosen->push_back(token);
+    }
+  }
+  EXPECT_EQ(actual, expected);
+}
+
 TEST_P(ModelOnCuda, KeepsTheHeavyHittersThatTheCpuKeeps) {
   const auto h2o = method("h2o:k=16");
   on_cpu->session.set_method(h2o);
@@ -167,6 +198,17 @@ INSTANTIATE_TEST_SUITE_P(Formats, ModelOnCudaByColumns,
                                            Tested{"llama", offload::ColumnFormat::int4},
                                            Tested{"qwen3", offload::ColumnFormat::int8},
                                            Tested{"qwen3", offload::ColumnFormat::int4}),
+                         test::by_value);
+INSTANTIATE_TEST_SUITE_P(Formats, ModelOnCudaByRows,
+                         ::testing::Values(Tested{"llama", offload::ColumnFormat::f16, offload::RowFormat::int8},
+                                           Tested{"llama", offload::ColumnFormat::f16, offload::RowFormat::int4},
+                                           Tested{"gemma3", offload::ColumnFormat::f16, offload::RowFormat::int8}),
+                         test::by_value);
+INSTANTIATE_TEST_SUITE_P(Formats, ModelOnCudaByRowsAndColumns,
+                         ::testing::Values(Tested{"llama", offload::ColumnFormat::f16, offload::RowFormat::int8},
+                                           Tested{"llama", offload::ColumnFormat::int4, offload::RowFormat::int4},
+                                           Tested{"qwen3", offload::ColumnFormat::int8, offload::RowFormat::int8},
+                                           Tested{"gemma3", offload::ColumnFormat::planes, offload::RowFormat::int4}),
                          test::by_value);
 
 }  // namespace

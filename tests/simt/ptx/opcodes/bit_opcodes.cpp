@@ -77,6 +77,7 @@ void add_bit_opcodes(std::vector<Opcode>& to) {
   add_logic<u64>(to, "b64");
   to.push_back(lane_opcode<u32(u32, u32)>("shl.b32", [](u32 a, u32 by) { return left(a, by); }));
   to.push_back(lane_opcode<u64(u64, u32)>("shl.b64", [](u64 a, u32 by) { return left(a, by); }));
+  to.push_back(lane_opcode<u16(u16, u32)>("shr.u16", [](u16 a, u32 by) { return right(a, by); }));
   to.push_back(lane_opcode<u32(u32, u32)>("shr.u32", [](u32 a, u32 by) { return right(a, by); }));
   to.push_back(lane_opcode<u64(u64, u32)>("shr.u64", [](u64 a, u32 by) { return right(a, by); }));
   to.push_back(lane_opcode<s32(s32, u32)>("shr.s32", [](s32 a, u32 by) { return right(a, by); }));

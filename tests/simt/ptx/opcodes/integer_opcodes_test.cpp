@@ -98,6 +98,8 @@ TEST(PtxIntegerOpcodes, ShiftsPastTheWidthGiveZeroOrTheSign) {
           {"shl.b32", {1, all32}, {0}},
           {"shl.b64", {1, 63}, {low64}},
           {"shl.b64", {1, 64}, {0}},
+          {"shr.u16", {0xffff, 10}, {0x3f}},
+          {"shr.u16", {0xffff, 16}, {0}},
           {"shr.u32", {low32, 31}, {1}},
           {"shr.u32", {low32, 32}, {0}},
           {"shr.u64", {low64, 63}, {1}},
