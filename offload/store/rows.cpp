@@ -117,54 +117,68 @@ void fill_rows(const BlockLayout& layout, std::byte* block, int head, const f16*
 }
 
 // Levels i to i + lanes of a row, as numbers.
-template <RowFormat format>
-HWY_INLINE hn::Vec<Eight> levels_at(const std::byte* row, int i) {
-  const Eight d;
-  const hn::RebindToSigned<Eight> di;
+template <RowFormat format, class D>
+HWY_INLINE hn::Vec<D> levels_at(D d, const std::byte* row, int i) {
+  const hn::Rebind<std::int32_t, D> di;
+  const hn::Rebind<std::int8_t, D> d8;
   if constexpr (format == RowFormat::int8) {
-    const hn::Rebind<std::int8_t, Eight> d8;
     return hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const std::int8_t*>(row) + i)));
   } else {
-    // Nibble j of a word, moved to the top and from there down with its sign.
-    std::uint32_t word = 0;
-    std::memcpy(&word, row + i / 2, std::max<std::size_t>(1, hn::Lanes(d) / 2));
-    word >>= i % 2 * 4;  // where vectors have one lane
-    const hn::RebindToUnsigned<Eight> du;
-    const auto places = hn::Mul(hn::Iota(du, 0), hn::Set(du, 4u));
-    const auto moved = hn::Shl(hn::Set(du, word), hn::Sub(hn::Set(du, 28u), places));
-    return hn::ConvertTo(d, hn::ShiftRight<28>(hn::BitCast(di, moved)));
+#if HWY_TARGET == HWY_SCALAR
+    return hn::Set(d, static_cast<float>(level_at(format, row, i)));
+#else
+    // A byte in 16 bits, its nibbles moved to a byte each.
+    const hn::Half<hn::Rebind<std::uint16_t, D> > d16;
+    const auto both = hn::PromoteTo(
+        d16, hn::LoadU(hn::Rebind<std::uint8_t, decltype(d16)>(), reinterpret_cast<const std::uint8_t*>(row) + i / 2));
+    const auto low = hn::And(both, hn::Set(d16, 0x0f));
+    const auto high = hn::ShiftLeft<4>(hn::And(both, hn::Set(d16, 0xf0)));
+    const auto eight = hn::Set(d8, 8);
+    return hn::ConvertTo(d, hn::PromoteTo(di, hn::Sub(hn::Xor(hn::BitCast(d8, hn::Or(low, high)), eight), eight)));
+#endif
   }
 }
 
-template <RowFormat format>
-void read(const BlockLayout& layout, const std::byte* block, int head, int slot, int n, bool values, f16* out) {
-  const Eight tag;
-  const hn::Rebind<std::uint16_t, Eight> d16;
+constexpr std::uint64_t ahead = 8;  // rows: about what a memory latency takes to read
+
+template <RowFormat format, class D>
+HWY_INLINE void read(D tag, const BlockLayout& layout, const std::byte* block, int head, int slot, int n, bool values,
+                     f16* out) {
+  const hn::Rebind<std::uint16_t, D> d16;
+  const hn::Rebind<std::uint32_t, D> d32;
   const int lanes = static_cast<int>(hn::Lanes(tag));
   const int d = layout.head_dim;
   const int group = elements_per_scale(format);
   const std::uint64_t scales_offset = row_scales_offset(layout);
   const int value_scales = key_scales(layout);
   const std::byte* row = layout.row_data(block, head) + static_cast<std::uint64_t>(slot) * layout.row_bytes;
+  const std::uint64_t read_bytes = values ? layout.row_bytes : layout.row_bytes / 2;
   for (int t = slot; t < slot + n; ++t, row += layout.row_bytes, out += 2 * d) {
-    const auto* const ranges = reinterpret_cast<const std::uint16_t*>(channel_ranges(layout, block, head, t));
+    if (n > 1) {  // rows that are not wholly read are not foreseen by the processor
+      for (std::uint64_t at = 0; at < read_bytes; at += 64)
+        __builtin_prefetch(row + ahead * layout.row_bytes + at, 0, 3);
+    }
+    const auto* const ranges = reinterpret_cast<const std::uint32_t*>(channel_ranges(layout, block, head, t));
     const auto* const scales = reinterpret_cast<const f16*>(row + scales_offset);
     auto* const to = reinterpret_cast<std::uint16_t*>(out);
     for (int first = 0, g = 0; first < d; first += group, ++g) {
       const auto scale = hn::Set(tag, to_float(scales[g]));
       for (int c = first; c < std::min(first + group, d); c += lanes) {
-        hn::Vec<decltype(d16)> centre, width;
-        hn::LoadInterleaved2(d16, ranges + 2 * c, centre, width);
+        const auto range = hn::LoadU(d32, ranges + c);  // centre in the low half
+        const auto centre = widen_half(tag, hn::TruncateTo(d16, range));
+        // A power of two that is a normal f16: its exponent moves to where f32 has it.
+        const auto width =
+            hn::BitCast(tag, hn::Add(hn::ShiftLeft<13>(hn::ShiftRight<16>(range)), hn::Set(d32, 112u << 23)));
         // Exact, as widths are powers of two: it does not matter whether the sum is fused to it.
-        const auto x = hn::Mul(hn::Mul(levels_at<format>(row, c), scale), widen_half(tag, width));
-        hn::StoreU(narrow_half(tag, hn::Add(x, widen_half(tag, centre))), d16, to + c);
+        const auto x = hn::Mul(hn::Mul(levels_at<format>(tag, row, c), scale), width);
+        hn::StoreU(narrow_half(tag, hn::Add(x, centre)), d16, to + c);
       }
     }
     if (!values) continue;
     for (int first = 0, g = value_scales; first < d; first += group, ++g) {
       const auto scale = hn::Set(tag, to_float(scales[g]));
       for (int c = first; c < std::min(first + group, d); c += lanes) {
-        hn::StoreU(narrow_half(tag, hn::Mul(levels_at<format>(row, d + c), scale)), d16, to + d + c);
+        hn::StoreU(narrow_half(tag, hn::Mul(levels_at<format>(tag, row, d + c), scale)), d16, to + d + c);
       }
     }
   }
@@ -172,8 +186,15 @@ void read(const BlockLayout& layout, const std::byte* block, int head, int slot,
 
 void read_elements(const BlockLayout& layout, const std::byte* block, int head, int slot, int n, bool values,
                    f16* out) {
-  if (layout.row_format == RowFormat::int8) return read<RowFormat::int8>(layout, block, head, slot, n, values, out);
-  read<RowFormat::int4>(layout, block, head, slot, n, values, out);
+  const auto in = [&](auto tag) HWY_ATTR {
+    if (layout.row_format == RowFormat::int8) {
+      read<RowFormat::int8>(tag, layout, block, head, slot, n, values, out);
+    } else {
+      read<RowFormat::int4>(tag, layout, block, head, slot, n, values, out);
+    }
+  };
+  if (layout.head_dim % 16 == 0) return in(hn::CappedTag<float, 16>());
+  in(Eight());
 }
 
 }  // namespace hayloft::offload::HWY_NAMESPACE

@@ -26,7 +26,8 @@ def save_context(past_key_values: Any, tokens: Any, model: Model | str | PathLik
     path: of the .hay file. It appears whole or not at all.
     block_tokens, columns, rows: of the store, as Session has them; those of a hayloft.transformers.Cache are its own.
 
-    K and V are rounded to 16 bits, or as `rows` says. Returns (tokens, of which have K and V). Raises Error when they do not fit the model.
+    K and V are rounded to 16 bits, or as `rows` says. Returns (tokens, of which have K and V). Raises Error when they do
+    not fit the model.
     """
     ids = [int(token) for token in np.asarray(tokens).reshape(-1)]
     model = fspath(getattr(model, "path", model))

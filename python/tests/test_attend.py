@@ -17,13 +17,14 @@ def test_dense_is_attention(machine):
 
 
 @pytest.mark.parametrize("method", ["dense", "sparq:r=8:k=64", "topk:k=40", "window:k=32", "oracle:k=64", "pages:k=64"])
-@pytest.mark.parametrize("columns", ["f16", "int8"])
-def test_equals_the_program_to_the_bit(machine, program, tmp_path, method, columns):
+@pytest.mark.parametrize("columns, rows", [("f16", "f16"), ("int8", "f16"), ("int4", "int8"), ("f16", "int4")])
+def test_equals_the_program_to_the_bit(machine, program, tmp_path, method, columns, rows):
     q, k, v = random_qkv()
     write_safetensors(tmp_path / "qkv.safetensors", {"q": q, "k": k, "v": v})
     subprocess.run([program, "attend", "--in", "qkv.safetensors", "--out", "y.safetensors", "--attn", method, "--device", "cpu",
-                    "--block-tokens", "64", "--columns", columns, "--json", "counters.json"], cwd=tmp_path, check=True)
-    made = hayloft.attend(q, k, v, method, details=True, block_tokens=64, columns=columns, machine=machine)
+                    "--block-tokens", "64", "--columns", columns, "--rows", rows, "--json", "counters.json"],
+                   cwd=tmp_path, check=True)
+    made = hayloft.attend(q, k, v, method, details=True, block_tokens=64, columns=columns, rows=rows, machine=machine)
     wanted = read_safetensors(tmp_path / "y.safetensors")
     assert made.y.tobytes() == wanted["y"].tobytes()
     assert (made.positions is None) == ("positions" not in wanted)

@@ -17,12 +17,13 @@ def model(model_path, machine):
     return hayloft.Model(model_path, machine=machine)
 
 
+@pytest.mark.parametrize("rows", ["f16", "int4"])
 @pytest.mark.parametrize("method", ["dense", "sparq:r=16:k=32", "topk:k=16"])
-def test_generates_what_the_program_does(model, model_path, program, method):
-    options = ["--block-tokens", "16", "--device", "cpu", "--threads", "1"]
+def test_generates_what_the_program_does(model, model_path, program, method, rows):
+    options = ["--block-tokens", "16", "--rows", rows, "--device", "cpu", "--threads", "1"]
     made = subprocess.run([program, "generate", "-m", model_path, "-p", PROMPT, "-n", "24", "--attn", method, *options],
                           check=True, capture_output=True, text=True).stdout
-    session = model.session(attn=method, block_tokens=16)
+    session = model.session(attn=method, block_tokens=16, rows=rows)
     assert session.generate(PROMPT, 24) == made.removesuffix("\n")
     assert session.counters.elements > 0 and session.counters.total("link") >= 0
 

@@ -100,7 +100,7 @@ class Run {
         bench_(bench),
         hooks_(hooks),
         stream_(backend.stream()),
-        shape_{0, bench.kv_heads, bench.head_dim, bench.block_tokens, bench.columns},
+        shape_{0, bench.kv_heads, bench.head_dim, bench.block_tokens, bench.columns, bench.rows},
         store_(fill(arena)) {
     const std::vector<float> q = queries(bench);
     queries_ = backend.allocate(q.size() * sizeof(float), stream_);
@@ -192,11 +192,15 @@ class Run {
       say(fmt::format("layer {} of {} filled", layer + 1, shape_.layers));
     }
     // The tail's slots of all heads lie behind one another, as do the rows of a block's first head.
-    const std::uint64_t head_bytes = layout.row_bytes * static_cast<std::uint64_t>(shape.tail);
+    const std::int64_t elements = shape.tail * 2 * bench_.head_dim;
+    const std::uint64_t head_bytes = static_cast<std::uint64_t>(elements) * sizeof(f16);
+    const std::byte* const blocks_of_noise[] = {blocks[0].data()};
+    const offload::LayerView noise_rows{&layout, blocks_of_noise, layout.block_tokens, {}};
+    std::vector<f16> space(static_cast<std::size_t>(elements));
     tail_ = backend_.allocate(head_bytes * static_cast<std::uint64_t>(bench_.kv_heads), stream_);
     for (int head = 0; head < bench_.kv_heads; ++head) {
       backend_.to_device(tail_.as<std::byte>() + static_cast<std::uint64_t>(head) * head_bytes,
-                         layout.row_data(blocks[0].data(), head), head_bytes, stream_);
+                         noise_rows.rows(head, 0, shape.tail, space.data()), head_bytes, stream_);
     }
     backend_.synchronize(stream_);
     return store;

@@ -25,6 +25,7 @@ struct AttentionBench {
   offload::ColumnFormat columns = offload::ColumnFormat::f16;
   std::vector<MethodOptions> methods;
   double seconds = 5;  // about how long to measure each method
+  offload::RowFormat rows = offload::RowFormat::f16;
 };
 
 // The time of a part of a step, all layers together.

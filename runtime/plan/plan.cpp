@@ -212,7 +212,8 @@ Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
     for (cache.layer = 0; cache.layer < request.config.global_layers(); ++cache.layer) {
       method.counters += made->count(cache, request.config.query_heads);
     }
-    if (profile) method.ms = predict(request, layout, method, *profile);
+    // A profile has rates of f16 rows, which say nothing of what reading integers takes.
+    if (profile && layout.row_format == offload::RowFormat::f16) method.ms = predict(request, layout, method, *profile);
     if (request.card) {
       method.predicted = predict_stages({&request.config, request.weights.bytes_per_step, options, method.counters,
                                          layout.columns, cache.store.tokens, layout.row_format},

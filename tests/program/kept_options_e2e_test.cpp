@@ -37,6 +37,8 @@ TEST_F(KeptOptions, WhatShapesTheFileIsRefused) {
   begin({});
   const std::string before = contents();
   EXPECT_TRUE(refused_with(run_program(append({"--columns", "int4"})), 1, {"--columns int4", "hay.hay", "int8"}));
+  EXPECT_TRUE(refused_with(run_program(append({"--rows", "int8"})), 1, {"--rows int8", "hay.hay", "f16"}));
+  EXPECT_TRUE(refused_with(run_program(append({"--rows", "q8"})), 2, {"--rows q8", "f16, int8, int4"}));
   EXPECT_TRUE(refused_with(run_program(append({"--block-tokens", "32"})), 1, {"--block-tokens 32", "hay.hay", "64"}));
   EXPECT_TRUE(refused_with(run_program(append({"--prefill", "window"})), 1, {"--prefill window", "exact"}));
   EXPECT_EQ(contents(), before);

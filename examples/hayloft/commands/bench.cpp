@@ -60,7 +60,11 @@ class BenchCommand : public Command {
         ->default_str("f16");
     common(app, Section::model, {"--shape"});
     common(app, Section::task, {"--seconds"});
-    common(app, Section::memory, {"--columns"});
+    add_text(
+        app, "--rows", "FORMAT", [this](const std::string& text) { bench_.rows = row_format(text); },
+        "Keys and values: f16, int8, int4")
+        ->default_str("f16");
+    common(app, Section::memory, {"--columns", "--rows"});
     machine_.block_tokens = 0;
     add_machine_options(app, machine_);
     add_profile_option(app, machine_);
@@ -75,7 +79,7 @@ class BenchCommand : public Command {
     for (const runtime::MethodOptions& method : bench_.methods) runtime::make_method(method, bench_.head_dim);
     for (const std::int64_t tokens : lengths_) {
       for (const offload::ColumnFormat format : columns_) {
-        offload::BlockLayout({1, bench_.kv_heads, bench_.head_dim, block_tokens(tokens), format});
+        offload::BlockLayout({1, bench_.kv_heads, bench_.head_dim, block_tokens(tokens), format, bench_.rows});
       }
     }
   }
@@ -203,7 +207,8 @@ class BenchCommand : public Command {
         {"layers", bench_.layers},
         {"query_heads", bench_.query_heads},
         {"kv_heads", bench_.kv_heads},
-        {"head_dim", bench_.head_dim}};
+        {"head_dim", bench_.head_dim},
+        {"row_format", offload::name(bench_.rows)}};
     if (rates_) json.update({{"link_GBps", rates_->link}, {"near_GBps", rates_->near}});
     json["rows"] = nlohmann::ordered_json::array();
     for (const Measured& m : all_) {

@@ -137,6 +137,12 @@ class PlanCommand : public Command {
       note("no machine profile at {}: no times; hayloft link measures one\n",
            runtime::plan::default_profile_path().string());
     }
+    if (profile && request_.session.cache.rows != offload::RowFormat::f16) {
+      note(
+          "a machine profile has rates of f16 rows: no times of methods over {} rows; hayloft bench --rows {} measures "
+          "them\n",
+          offload::name(request_.session.cache.rows), offload::name(request_.session.cache.rows));
+    }
     const char* device = request_.device_budget > 0 ? "cuda" : "cpu";
     if (profile && profile->device != device) {
       note("the machine profile is of device {}, the plan of {}: no times\n", profile->device, device);

@@ -8,7 +8,7 @@ namespace hayloft::cli {
 
 void add_model_option(CLI::App& app, std::string& directory, const std::string& otherwise) {
   const std::string suffix = otherwise.empty() ? "" : " [" + otherwise + "]";
-  app.add_option("-m,--model", directory, "Model: GGUF file or folder in Hugging Face layout" + suffix)
+  app.add_option("-m,--model", directory, "Model: GGUF file or Hugging Face folder" + suffix)
       ->type_name("MODEL")
       ->take_last();
   common(app, Section::model, {"--model"});

@@ -130,7 +130,7 @@ void add_store_options(CLI::App& app, offload::ColumnFormat& columns, offload::R
       ->default_str("f16");
   add_text(
       app, "--rows", "FORMAT", [&rows](const std::string& text) { rows = row_format(text); },
-      "Keys and values as they are attended: f16, int8, int4")
+      "Keys and values: f16, int8, int4")
       ->default_str("f16");
   common(app, Section::memory, {"--columns", "--rows"});
 }

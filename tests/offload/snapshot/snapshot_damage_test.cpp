@@ -179,10 +179,10 @@ TEST_F(SnapshotDamageTest, FilesOfOthersAreNotContexts) {
 TEST_F(SnapshotDamageTest, AFileOfANewerVersionIsRefusedWithItsVersion) {
   for (const std::size_t slot : {0u, 1u}) {  // as a newer program that appended would leave it
     std::string image = image_;
-    image[slot * snapshot_slot_bytes + 8] = 3;
+    image[slot * snapshot_slot_bytes + 8] = 4;
     const std::uint64_t sum = snapshot_checksum(bytes(image).subspan(slot * snapshot_slot_bytes, 4088));
     std::memcpy(image.data() + slot * snapshot_slot_bytes + 4088, &sum, sizeof sum);
-    EXPECT_TRUE(refuses([&] { opened(image); }, {path_.string(), "newer hayloft", "version 3"}));
+    EXPECT_TRUE(refuses([&] { opened(image); }, {path_.string(), "newer hayloft", "version 4"}));
   }
 }
 
@@ -198,6 +198,7 @@ TEST_F(SnapshotDamageTest, AFieldThatCannotBeIsNamedEvenWhenTheChecksumsAreRight
       {"kv_heads is -1", [](auto& s) { s.header.description.shape.kv_heads = -1; }},
       {"block_tokens is 48", [](auto& s) { s.header.description.shape.block_tokens = 48; }},
       {"not a column format", [](auto& s) { s.header.description.shape.columns = static_cast<ColumnFormat>(9); }},
+      {"not a row format", [](auto& s) { s.header.description.shape.rows = static_cast<RowFormat>(9); }},
       {"a model of 1 layers for a store of 2", [](auto& s) { s.header.description.model_layers = 1; }},
       {"context of -1 tokens", [](auto& s) { s.header.tokens = -1; }},
       {"context of 2199023255552 tokens", [](auto& s) { s.header.tokens = std::int64_t{1} << 41; }},

@@ -33,12 +33,18 @@ std::vector<MethodOptions> every_method() {
   return methods;
 }
 
-std::vector<std::pair<offload::ColumnFormat, std::int64_t>> in_every_format(
-    std::initializer_list<std::int64_t> lengths) {
-  std::vector<std::pair<offload::ColumnFormat, std::int64_t>> all;
+struct Formats {
+  offload::ColumnFormat columns;
+  offload::RowFormat rows;
+  std::int64_t tokens;
+};
+
+std::vector<Formats> in_every_format(std::initializer_list<std::int64_t> lengths) {
+  std::vector<Formats> all;
   using enum offload::ColumnFormat;
-  for (const auto columns : {f16, int8, int4, planes}) {
-    for (const std::int64_t tokens : lengths) all.emplace_back(columns, tokens);
+  for (const std::int64_t tokens : lengths) {
+    for (const auto columns : {f16, int8, int4, planes}) all.push_back({columns, offload::RowFormat::f16, tokens});
+    for (const auto rows : {offload::RowFormat::int8, offload::RowFormat::int4}) all.push_back({int4, rows, tokens});
   }
   return all;
 }
@@ -65,9 +71,10 @@ class PlanTest : public testing::TestWithParam<const char*> {
 };
 
 TEST_P(PlanTest, MemoryIsWhatASessionTakes) {
-  for (const auto& [columns, tokens] : in_every_format({1, 20, 24, 25, 100, 137})) {
-    SCOPED_TRACE(fmt::format("{} tokens, {}", tokens, offload::name(columns)));
+  for (const auto& [columns, rows, tokens] : in_every_format({1, 20, 24, 25, 100, 137})) {
+    SCOPED_TRACE(fmt::format("{} tokens, columns {}, rows {}", tokens, offload::name(columns), offload::name(rows)));
     request.session.cache.columns = columns;
+    request.session.cache.rows = rows;
     const std::uint64_t before = arena.used_bytes();
     Session session(model, arena, request.session);
     session.append(random_tokens(tokens, model.config().vocab_size));
@@ -80,9 +87,10 @@ TEST_P(PlanTest, MemoryIsWhatASessionTakes) {
 }
 
 TEST_P(PlanTest, BytesAndElementsAreThoseThatARealStepCounts) {
-  for (const auto& [columns, tokens] : in_every_format({5, 24, 100, 137})) {
+  for (const auto& [columns, rows, tokens] : in_every_format({5, 24, 100, 137})) {
     request.tokens = tokens;
     request.session.cache.columns = columns;
+    request.session.cache.rows = rows;
     const Plan plan = make_plan(request, nullptr);
     Session context(model, arena, request.session);
     context.append(random_tokens(tokens, model.config().vocab_size));
@@ -124,6 +132,28 @@ TEST(PlanOfAShape, KnowsLlama3BytesWithoutACheckpoint) {
   const double kv = 32.0 * 8 * 128 * 2 * 2 * (1 << 20);
   EXPECT_NEAR(static_cast<double>(memory.store()), 1.5 * kv, 0.006 * kv);
   EXPECT_NEAR(static_cast<double>(memory.columns) / static_cast<double>(memory.store()), 1.0 / 3, 0.001);
+}
+
+TEST(PlanOfAShape, IntegerRowsTakeWhatTheirFormatSaysToTheByte) {
+  const auto stored = [](const ShapeOptions& shape, offload::RowFormat rows) {
+    PlanRequest request;
+    request.config = config_of_shape(shape);
+    request.weights = weight_sizes(request.config, gpu::DType::f16, WeightForm::stored);
+    request.session.cache.columns = offload::ColumnFormat::int4;
+    request.session.cache.rows = rows;
+    request.tokens = std::int64_t{1} << 20;
+    return make_plan(request, nullptr).memory.store();
+  };
+  // Per block of 4096 tokens and head: rows, columns of half a byte with a scale of two bytes for 64 tokens, four
+  // ranges of four bytes for each component, sums; 255 blocks are full beyond the window.
+  const auto block = [](std::uint64_t d, std::uint64_t row, std::uint64_t ranges) {
+    return 4096 * row + d * (4096 / 2 + 4096 / 64 * 2) + ranges * d * 4 + d * 4;
+  };
+  const std::uint64_t llama = 32 * 8 * 255, hybrid = 8 * 4 * 255;
+  EXPECT_EQ(stored({32, 32, 8, 128}, offload::RowFormat::f16), llama * block(128, 512, 0));
+  EXPECT_EQ(stored({32, 32, 8, 128}, offload::RowFormat::int8), llama * block(128, 256 + 8, 4));   // 82.8 GiB
+  EXPECT_EQ(stored({32, 32, 8, 128}, offload::RowFormat::int4), llama * block(128, 128 + 16, 4));  // 52.9 GiB
+  EXPECT_EQ(stored({8, 16, 4, 256}, offload::RowFormat::int8), hybrid * block(256, 512 + 16, 4));  // 20.7 GiB
 }
 
 TEST(PlanOfAShape, FitsALlama3On16GiBWith4BitWeightsAndItsEmbeddingBesideThem) {

@@ -312,6 +312,47 @@ TEST_F(IngestTest, AContextKeepsTheColumnFormatItWasBegunWith) {
   }
 }
 
+TEST_F(IngestTest, AContextKeepsTheRowFormatItWasBegunWith) {
+  const std::string f16_digest = one_go();
+  std::uintmax_t bytes = std::filesystem::file_size(folder.path() / "one.hay");
+  for (const auto format : {offload::RowFormat::int8, offload::RowFormat::int4}) {
+    SCOPED_TRACE(offload::name(format));
+    IngestOptions quantised = options;
+    quantised.session.cache.rows = format;
+    quantised.session.cache.columns = offload::ColumnFormat::int4;
+    const std::filesystem::path whole = folder.path() / fmt::format("{}-rows.hay", offload::name(format));
+    ingest(source, arena, text, whole, quantised);
+    EXPECT_NE(digest(whole), f16_digest);
+    EXPECT_LT(std::filesystem::file_size(whole), bytes);
+    bytes = std::filesystem::file_size(whole);
+
+    const std::filesystem::path pieces = folder.path() / fmt::format("{}-rows-pieces.hay", offload::name(format));
+    const std::size_t cut = text.find(". ", text.size() / 2) + 1;
+    ingest(source, arena, std::string_view(text).substr(0, cut), pieces, quantised);
+    append_to(source, arena, std::string_view(text).substr(cut), pieces, options);
+    EXPECT_EQ(digest(pieces), digest(whole));
+
+    const offload::Snapshot snapshot = offload::Snapshot::open(pieces);
+    EXPECT_NO_THROW(snapshot.verify());
+    EXPECT_EQ(snapshot.description().shape.rows, format);
+    EXPECT_EQ(snapshot.description().shape.columns, offload::ColumnFormat::int4);
+    Session reopened = open_context(source, arena, snapshot, options.session);
+    Session fresh(model, arena, quantised.session);
+    fresh.append(tokenizer.encode(text));
+    for (const char* name : {"dense", "topk:k=64", "sparq:r=8:k=64", "pages:k=64:page=16", "ann:k=64", "window:k=64"}) {
+      const auto method = make_method(parse_method(name, {}), model.config().head_dim);
+      reopened.set_method(method);
+      fresh.set_method(method);
+      Session fork = reopened.fork();
+      for (int i = 0; i < 3; ++i) {
+        const auto logits = reopened.step(i);
+        EXPECT_EQ(logits, fresh.step(i)) << name;
+        EXPECT_EQ(logits, fork.step(i)) << name;
+      }
+    }
+  }
+}
+
 TEST_F(IngestTest, AReopenedContextCopiedIntoMemoryAnswersTheSame) {
   const std::filesystem::path path = folder.path() / "saved.hay";
   ingest(source, arena, text, path, options);
