@@ -61,18 +61,18 @@ inline f16 row_scale(RowFormat format, float lo, float hi) {
   return scale.bits == 0x8000 ? f16{0} : scale;
 }
 
-inline int row_level(RowFormat format, float x, f16 scale) {
+inline int row_level(RowFormat format, float x, f16 scale) {  // of x'
   if (scale.bits == 0) return 0;
   const auto n = static_cast<float>(levels_below_zero(format));
   return static_cast<int>(std::clamp(std::nearbyint(x / to_float(scale)), -n, n - 1));
 }
 
-inline f16 key_of_level(int level, f16 scale, const ChannelRange& range) {
+inline f16 key_of_level(int level, f16 scale, const ChannelRange& range) {  // x^
   const float x = static_cast<float>(level) * to_float(scale) * to_float(range.width);
   return to_f16(x + to_float(range.centre));
 }
 
-inline f16 value_of_level(int level, f16 scale) {
+inline f16 value_of_level(int level, f16 scale) {  // x^
   return to_f16(static_cast<float>(level) * to_float(scale));
 }
 
@@ -87,7 +87,7 @@ inline int level_at(RowFormat format, const std::byte* row, int i) {
 inline std::uint64_t row_scales_offset(const BlockLayout& layout) {
   return static_cast<std::uint64_t>(2 * layout.head_dim) * static_cast<unsigned>(bits_of(layout.row_format)) / 8;
 }
-inline int key_scales(const BlockLayout& layout) {
+inline int key_scales(const BlockLayout& layout) {  // how many
   const int group = elements_per_scale(layout.row_format);
   return (layout.head_dim + group - 1) / group;
 }
