@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -76,11 +75,9 @@ inline f16 value_of_level(int level, f16 scale) {  // x^
   return to_f16(static_cast<float>(level) * to_float(scale));
 }
 
-// Level i of a row, K and V counted through.
+// Level i of a row, K and V counted through; levels lie as those of integer columns do.
 inline int level_at(RowFormat format, const std::byte* row, int i) {
-  if (format == RowFormat::int8) return static_cast<std::int8_t>(row[i]);
-  const int nibble = static_cast<int>(row[i / 2]) >> (i % 2 * 4) & 15;
-  return (nibble ^ 8) - 8;
+  return level_at(format == RowFormat::int8 ? ColumnFormat::int8 : ColumnFormat::int4, row, i);
 }
 
 // The scales of K in an integer row, which those of V follow.

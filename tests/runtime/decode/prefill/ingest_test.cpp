@@ -43,6 +43,20 @@ class IngestTest : public testing::Test {
     return digest(path);
   }
 
+  // Reads the text as `begun` says, into NAME.hay in one go and into another file in two, the second of which is asked
+  // for other options. That file, of the same contents, which are not those of digest `other`.
+  std::filesystem::path read_in_two(const std::string& name, const IngestOptions& begun, const std::string& other) {
+    const std::filesystem::path whole = folder.path() / (name + ".hay"),
+                                pieces = folder.path() / (name + "-pieces.hay");
+    ingest(source, arena, text, whole, begun);
+    EXPECT_NE(digest(whole), other);
+    const std::size_t cut = text.find(". ", text.size() / 2) + 1;
+    ingest(source, arena, std::string_view(text).substr(0, cut), pieces, begun);
+    append_to(source, arena, std::string_view(text).substr(cut), pieces, options);
+    EXPECT_EQ(digest(pieces), digest(whole));
+    return pieces;
+  }
+
   std::vector<float> answer(Session session) const {
     const auto question = tokenizer.encode("\nThe special magic number for brave harbor is", false);
     session.append(std::span(question).first(question.size() - 1));
@@ -282,18 +296,8 @@ TEST_F(IngestTest, AContextKeepsTheColumnFormatItWasBegunWith) {
     SCOPED_TRACE(offload::name(format));
     IngestOptions quantised = options;
     quantised.session.cache.columns = format;
-    const std::filesystem::path whole = folder.path() / fmt::format("{}.hay", offload::name(format));
-    ingest(source, arena, text, whole, quantised);
-    EXPECT_NE(digest(whole), f16_digest);
-
-    // Goes on in its own format whatever is asked for.
-    const std::filesystem::path pieces = folder.path() / fmt::format("{}-pieces.hay", offload::name(format));
-    const std::size_t cut = text.find(". ", text.size() / 2) + 1;
-    ingest(source, arena, std::string_view(text).substr(0, cut), pieces, quantised);
-    append_to(source, arena, std::string_view(text).substr(cut), pieces, options);
-    EXPECT_EQ(digest(pieces), digest(whole));
-
-    const offload::Snapshot snapshot = offload::Snapshot::open(pieces);
+    const offload::Snapshot snapshot =
+        offload::Snapshot::open(read_in_two(offload::name(format), quantised, f16_digest));
     EXPECT_NO_THROW(snapshot.verify());
     EXPECT_EQ(snapshot.description().shape.columns, format);
     Session reopened = open_context(source, arena, snapshot, options.session);
@@ -320,20 +324,12 @@ TEST_F(IngestTest, AContextKeepsTheRowFormatItWasBegunWith) {
     IngestOptions quantised = options;
     quantised.session.cache.rows = format;
     quantised.session.cache.columns = offload::ColumnFormat::int4;
-    const std::filesystem::path whole = folder.path() / fmt::format("{}-rows.hay", offload::name(format));
-    ingest(source, arena, text, whole, quantised);
-    EXPECT_NE(digest(whole), f16_digest);
-    EXPECT_LT(std::filesystem::file_size(whole), bytes);
-    bytes = std::filesystem::file_size(whole);
-
-    const std::filesystem::path pieces = folder.path() / fmt::format("{}-rows-pieces.hay", offload::name(format));
-    const std::size_t cut = text.find(". ", text.size() / 2) + 1;
-    ingest(source, arena, std::string_view(text).substr(0, cut), pieces, quantised);
-    append_to(source, arena, std::string_view(text).substr(cut), pieces, options);
-    EXPECT_EQ(digest(pieces), digest(whole));
-
-    const offload::Snapshot snapshot = offload::Snapshot::open(pieces);
+    const std::string name_of_file = fmt::format("{}-rows", offload::name(format));
+    const offload::Snapshot snapshot = offload::Snapshot::open(read_in_two(name_of_file, quantised, f16_digest));
     EXPECT_NO_THROW(snapshot.verify());
+    const std::uintmax_t fewer = std::filesystem::file_size(folder.path() / (name_of_file + ".hay"));
+    EXPECT_LT(fewer, bytes);
+    bytes = fewer;
     EXPECT_EQ(snapshot.description().shape.rows, format);
     EXPECT_EQ(snapshot.description().shape.columns, offload::ColumnFormat::int4);
     Session reopened = open_context(source, arena, snapshot, options.session);
