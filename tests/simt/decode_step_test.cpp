@@ -70,7 +70,6 @@ TEST_F(DecodeStepTest, SlidingWindowLayersNeverLeaveTheDevice) {
   offload::ArenaOptions memory;
   memory.budget_bytes = std::uint64_t{64} << 20;
   memory.listener = cuda->pinning();
-  const offload::Topology topology;
   offload::Arena arena(topology, memory);
   const Model model(testing::golden_models() / "mistral-sliding", *cuda);  // all of its layers, by 24 tokens
   ASSERT_EQ(model.config().global_layers(), 0);
