@@ -14,24 +14,6 @@ HWY_BEFORE_NAMESPACE();
 namespace hayloft::offload::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// f16 (the low half of each 32-bit lane, zeros above) to f32, exactly, subnormals, infinities and NaN included,
-// whatever the target has for it.
-template <class DF, class VU>
-HWY_INLINE hn::Vec<DF> widen(DF df, VU bits) {
-  const hn::RebindToUnsigned<DF> du;
-  const hn::RebindToSigned<DF> di;
-  const auto magnitude = hn::And(bits, hn::Set(du, 0x7fffu));
-  const auto shifted = hn::ShiftLeft<13>(magnitude);
-  const auto normal = hn::BitCast(df, hn::Add(shifted, hn::Set(du, 112u << 23)));
-  const auto special = hn::BitCast(df, hn::Or(shifted, hn::Set(du, 0x7f800000u)));
-  const auto subnormal = hn::Mul(hn::ConvertTo(df, hn::BitCast(di, magnitude)), hn::Set(df, 0x1p-24f));
-  const auto is_subnormal = hn::RebindMask(df, hn::Lt(hn::BitCast(di, magnitude), hn::Set(di, 0x400)));
-  const auto is_special = hn::RebindMask(df, hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, 0x7bff)));
-  const auto value = hn::IfThenElse(is_subnormal, subnormal, hn::IfThenElse(is_special, special, normal));
-  const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(du, 0x8000u)));
-  return hn::Or(value, hn::BitCast(df, sign));
-}
-
 // x86 below AVX2 and the scalar target emulate f16 in Highway without infinities and without rounding; the
 // integer versions here agree with to_float and to_f16 bit for bit.
 #undef HAYLOFT_EMULATE_F16
@@ -57,6 +39,13 @@ HWY_INLINE hn::Vec<DF> widen_half(DF d, hn::Vec<hn::Rebind<std::uint16_t, DF>> b
 #else
   return hn::PromoteTo(d, hn::BitCast(hn::Rebind<hwy::float16_t, DF>(), bits));
 #endif
+}
+
+// What is quantised in place of x, as finite() of quantise.h: infinity is the largest finite f16, NaN is 0.
+template <class DF>
+HWY_INLINE hn::Vec<DF> held_finite(DF d, hn::Vec<DF> x) {
+  const auto held = hn::Min(hn::Max(x, hn::Set(d, -65504.0f)), hn::Set(d, 65504.0f));
+  return hn::IfThenElseZero(hn::Eq(x, x), held);
 }
 
 // f32 to f16, rounded to nearest even.

@@ -93,16 +93,14 @@ HWY_EXPORT(centred_product);
 HWY_EXPORT(centred_keys);
 
 KeyRows::KeyRows(const offload::LayerView& view, int head)
-    : blocks_(view.blocks.data()),
+    : view_(view),
+      head_(head),
+      blocks_(view.blocks.data()),
       offset_(static_cast<std::uint64_t>(head) * view.layout->head_bytes),
       row_bytes_(view.layout->row_bytes),
-      tokens_(view.tokens),
       mask_(view.layout->block_tokens - 1),
       shift_(std::countr_zero(static_cast<unsigned>(view.layout->block_tokens))),
-      dim_(view.layout->head_dim),
-      plain_(view.layout->row_format == offload::RowFormat::f16),
-      head_(head),
-      view_(view) {}
+      plain_(view.layout->row_format == offload::RowFormat::f16) {}
 
 void score_rows(const KeyRows& rows, const float* q, const std::int32_t* positions, int n, float* out) {
   HWY_DYNAMIC_DISPATCH(score_rows)(rows, q, positions, n, out);

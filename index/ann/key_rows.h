@@ -22,20 +22,19 @@ class KeyRows {
     return blocks_[position >> shift_] + offset_ + static_cast<std::uint64_t>(position & mask_) * row_bytes_;
   }
   std::uint64_t key_bytes() const { return row_bytes_ / 2; }  // what the key of a row takes
-  int dim() const { return dim_; }                            // d, a multiple of 8
-  std::int64_t tokens() const { return tokens_; }             // positions [0, tokens) are there
+  int dim() const { return view_.layout->head_dim; }          // d, a multiple of 8
+  std::int64_t tokens() const { return view_.tokens; }        // positions [0, tokens) are there
 
  private:
+  offload::LayerView view_;
+  int head_;
+  // What row() needs of it, found out once: it runs for every key.
   const std::byte* const* blocks_;
   std::uint64_t offset_;  // of the head in a block, bytes
   std::uint64_t row_bytes_;
-  std::int64_t tokens_;
   std::int64_t mask_;
   int shift_;
-  int dim_;
   bool plain_;  // rows are f16
-  int head_;
-  offload::LayerView view_;
 };
 
 // SIMD kernels, dispatched at run time. f32 sums of d products in an order that depends on the processor, but neither

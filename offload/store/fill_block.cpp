@@ -24,12 +24,11 @@ namespace hn = hwy::HWY_NAMESPACE;
 void add_values(const std::uint16_t* from, std::int64_t stride, int tokens, int components, double* sum) {
   const hn::CappedTag<double, 8> dd;
   const hn::Rebind<float, decltype(dd)> df;
-  const hn::RebindToUnsigned<decltype(df)> du;
   const hn::Rebind<std::uint16_t, decltype(dd)> dh;
   const int lanes = static_cast<int>(hn::Lanes(dd));  // divides 8
   for (int t = 0; t < tokens; ++t) {
     for (int c = 0; c < components; c += lanes) {
-      const auto value = widen(df, hn::PromoteTo(du, hn::LoadU(dh, from + t * stride + c)));
+      const auto value = widen_half(df, hn::LoadU(dh, from + t * stride + c));
       hn::StoreU(hn::Add(hn::LoadU(dd, sum + c), hn::PromoteTo(dd, value)), dd, sum + c);
     }
   }

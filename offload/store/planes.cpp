@@ -20,13 +20,10 @@ constexpr int group_tokens = 256;
 // Keys as f32, infinity as the largest finite value and NaN as 0.
 HWY_INLINE void finite_keys(const f16* x, float* keys) {
   const hn::CappedTag<float, 16> df;
-  const hn::RebindToUnsigned<decltype(df)> du;
   const hn::Rebind<std::uint16_t, decltype(df)> d16;
   for (int t = 0; t < group_tokens; t += static_cast<int>(hn::Lanes(df))) {
-    const auto bits = hn::PromoteTo(du, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(x) + t));
-    const auto value = widen(df, bits);
-    const auto held = hn::Min(hn::Max(value, hn::Set(df, -65504.0f)), hn::Set(df, 65504.0f));
-    hn::Store(hn::IfThenElseZero(hn::Eq(value, value), held), df, keys + t);
+    const auto bits = hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(x) + t);
+    hn::Store(held_finite(df, widen_half(df, bits)), df, keys + t);
   }
 }
 

@@ -28,7 +28,7 @@
 // 7/8, 1, 1: keys gather near the middle of their range, most of all in cells as wide as half of it. With four planes
 // |x - x^| <= half / 16 but for what rounds. Bits of tokens that a group has not are 0.
 namespace hayloft::offload {
-
+// Of a component over a quantisation group.
 struct PlaneRange {
   f16 centre;
   f16 half;
@@ -45,7 +45,7 @@ inline PlaneRange plane_range(float lo, float hi) {
   return range;
 }
 
-inline int plane_code(f16 x, const PlaneRange& range) {
+inline int plane_code(f16 x, const PlaneRange& range) {  // of a key
   if (range.half.bits == 0) return 8;
   const float t = (to_float(finite(x)) - to_float(range.centre)) / to_float(range.half);
   return static_cast<int>(std::clamp(std::floor(8 * t), -8.0f, 7.0f)) + 8;

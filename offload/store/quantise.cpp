@@ -37,7 +37,6 @@ HWY_INLINE f16 largest_magnitude(const std::int16_t* x, int tokens) {
 
 HWY_INLINE void quantise_column(const std::int16_t* x, f16 scale, int tokens, std::int8_t* levels) {
   const hn::CappedTag<float, 16> df;
-  const hn::RebindToUnsigned<decltype(df)> du;
   const hn::Rebind<std::int16_t, decltype(df)> d16;
   const hn::Rebind<std::uint16_t, decltype(df)> du16;
   const hn::Rebind<std::int8_t, decltype(df)> d8;
@@ -47,7 +46,7 @@ HWY_INLINE void quantise_column(const std::int16_t* x, f16 scale, int tokens, st
     const auto bits = hn::LoadU(d16, x + t);
     const auto sign = hn::AndNot(hn::Set(d16, 0x7fff), bits);
     const auto number = hn::BitCast(du16, hn::Or(finite_magnitude(d16, bits), sign));
-    const auto value = widen(df, hn::PromoteTo(du, number));
+    const auto value = widen_half(df, number);
     hn::StoreU(hn::DemoteTo(d8, hn::NearestInt(hn::Div(value, divisor))), d8, levels + t);
   }
 }

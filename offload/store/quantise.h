@@ -27,7 +27,7 @@
 // level 0.
 namespace hayloft::offload {
 
-inline constexpr int largest_level(ColumnFormat format) {
+inline constexpr int largest_level(ColumnFormat format) {  // Q of the definition
   return format == ColumnFormat::int8 ? 127 : 7;
 }
 
@@ -47,7 +47,7 @@ inline f16 scale_for(ColumnFormat format, f16 m) {
   return scale;
 }
 
-inline int quantise(f16 x, f16 scale) {
+inline int quantise(f16 x, f16 scale) {  // the level
   if (scale.bits == 0) return 0;
   return static_cast<int>(std::nearbyint(to_float(finite(x)) / to_float(scale)));
 }

@@ -21,9 +21,7 @@ using Eight = hn::CappedTag<float, 8>;
 HWY_INLINE hn::Vec<Eight> finite_at(const f16* x) {
   const Eight d;
   const hn::Rebind<std::uint16_t, Eight> d16;
-  const auto value = widen_half(d, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(x)));
-  const auto held = hn::Min(hn::Max(value, hn::Set(d, -65504.0f)), hn::Set(d, 65504.0f));
-  return hn::IfThenElseZero(hn::Eq(value, value), held);
+  return held_finite(d, widen_half(d, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(x))));
 }
 
 // Levels of `count` elements, x [count].

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -61,33 +60,31 @@ inline f16 row_scale(RowFormat format, float lo, float hi) {
   return scale.bits == 0x8000 ? f16{0} : scale;
 }
 
-inline int row_level(RowFormat format, float x, f16 scale) {
+inline int row_level(RowFormat format, float x, f16 scale) {  // of x'
   if (scale.bits == 0) return 0;
   const auto n = static_cast<float>(levels_below_zero(format));
   return static_cast<int>(std::clamp(std::nearbyint(x / to_float(scale)), -n, n - 1));
 }
 
-inline f16 key_of_level(int level, f16 scale, const ChannelRange& range) {
+inline f16 key_of_level(int level, f16 scale, const ChannelRange& range) {  // x^
   const float x = static_cast<float>(level) * to_float(scale) * to_float(range.width);
   return to_f16(x + to_float(range.centre));
 }
 
-inline f16 value_of_level(int level, f16 scale) {
+inline f16 value_of_level(int level, f16 scale) {  // x^
   return to_f16(static_cast<float>(level) * to_float(scale));
 }
 
-// Level i of a row, K and V counted through.
+// Level i of a row, K and V counted through; levels lie as those of integer columns do.
 inline int level_at(RowFormat format, const std::byte* row, int i) {
-  if (format == RowFormat::int8) return static_cast<std::int8_t>(row[i]);
-  const int nibble = static_cast<int>(row[i / 2]) >> (i % 2 * 4) & 15;
-  return (nibble ^ 8) - 8;
+  return level_at(format == RowFormat::int8 ? ColumnFormat::int8 : ColumnFormat::int4, row, i);
 }
 
 // The scales of K in an integer row, which those of V follow.
 inline std::uint64_t row_scales_offset(const BlockLayout& layout) {
   return static_cast<std::uint64_t>(2 * layout.head_dim) * static_cast<unsigned>(bits_of(layout.row_format)) / 8;
 }
-inline int key_scales(const BlockLayout& layout) {
+inline int key_scales(const BlockLayout& layout) {  // how many
   const int group = elements_per_scale(layout.row_format);
   return (layout.head_dim + group - 1) / group;
 }

@@ -26,19 +26,20 @@ struct LayerView {
   // The rows of positions [first, first + n), all of one block: f16 [n][2 d], K then V, where they lie if they are
   // f16, else read into `space`, which has room for them.
   const f16* rows(int head, std::int64_t first, std::int64_t n, f16* space) const {
-    const std::byte* const block = blocks[static_cast<std::size_t>(block_of(first))];
-    const auto slot = static_cast<int>(first & (layout->block_tokens - 1));
-    if (layout->row_format == RowFormat::f16) return f16_row(*layout, block, head, slot);
-    read_rows(*layout, block, head, slot, static_cast<int>(n), space);
-    return space;
+    return read(read_rows, head, first, n, space);
   }
   const f16* row(int head, std::int64_t position, f16* space) const { return rows(head, position, 1, space); }
   // As rows(), but the keys alone are read: V of what is in `space` stays as it is.
   const f16* keys(int head, std::int64_t first, std::int64_t n, f16* space) const {
+    return read(read_keys, head, first, n, space);
+  }
+
+ private:
+  const f16* read(decltype(read_rows)* read_integers, int head, std::int64_t first, std::int64_t n, f16* space) const {
     const std::byte* const block = blocks[static_cast<std::size_t>(block_of(first))];
     const auto slot = static_cast<int>(first & (layout->block_tokens - 1));
     if (layout->row_format == RowFormat::f16) return f16_row(*layout, block, head, slot);
-    read_keys(*layout, block, head, slot, static_cast<int>(n), space);
+    read_integers(*layout, block, head, slot, static_cast<int>(n), space);
     return space;
   }
 };

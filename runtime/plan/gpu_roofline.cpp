@@ -75,10 +75,29 @@ constexpr Cost merging[] = {
     {"merge", 42368, 540672, 0, counted_kv_heads * 4},               // sum_values
     {"merge", 140192, 1102848, 0, counted_kv_heads* counted_group},  // merge_states
 };
-// Of a row of [K | V].
-constexpr Cost selected_row{"rows", 182, 0, 512};
+// Of a row of [K | V]. One of integers that is read where it lies has its keys' ranges from device memory.
+constexpr Cost selected_row(offload::RowFormat format) {
+  switch (format) {
+    case offload::RowFormat::int8:
+      return {"rows", 315, 512, 264};
+    case offload::RowFormat::int4:
+      return {"rows", 309, 512, 144};
+    default:
+      return {"rows", 182, 0, 512};
+  }
+}
 constexpr Cost tail_row{"rows", 182, 512, 0};
-constexpr Cost dense_row{"dense stream", 160, 2 * 512, 512};  // written to device memory by the copy engine, and read
+// Written to device memory by the copy engine, and read; of integers that is read_rows, which writes f16 for the other.
+constexpr Cost dense_row(offload::RowFormat format) {
+  switch (format) {
+    case offload::RowFormat::int8:
+      return {"dense stream", 160 + 168, 2 * 264 + 2 * 512, 264};
+    case offload::RowFormat::int4:
+      return {"dense stream", 160 + 171, 2 * 144 + 2 * 512, 144};
+    default:
+      return {"dense stream", 160, 2 * 512, 512};
+  }
+}
 // Of 1024 bytes of f16 weights.
 constexpr Cost weights{"weights", 47.7, 1024, 0};
 
@@ -130,8 +149,8 @@ bool counted(const DecodeStep& step) {
          config.group_size() == counted_group && config.head_dim == counted_head_dim;
 }
 
-double rows(const DecodeStep& step, Place place, Kind kind) {
-  return static_cast<double>(step.counters.at(place, kind)) / (4 * counted_head_dim);
+double rows(const DecodeStep& step, Place place, Kind kind, double row_bytes) {
+  return static_cast<double>(step.counters.at(place, kind)) / row_bytes;
 }
 
 }  // namespace
@@ -165,9 +184,10 @@ std::vector<PredictedStage> predict_stages(const DecodeStep& step, const GpuCard
     for (const Cost& cost : selection) roofline.add(cost, chunks);
     roofline.add(each_layer[3], layers);
   }
-  roofline.add(selected_row, rows(step, Place::link, Kind::rows));
-  roofline.add(tail_row, rows(step, Place::device, Kind::rows));
-  roofline.add(dense_row, rows(step, Place::link, Kind::dense));
+  const Cost selected = selected_row(step.rows), dense = dense_row(step.rows);
+  roofline.add(selected, rows(step, Place::link, Kind::rows, selected.link_bytes));
+  roofline.add(tail_row, rows(step, Place::device, Kind::rows, tail_row.memory_bytes));
+  roofline.add(dense, rows(step, Place::link, Kind::dense, dense.link_bytes));
   for (const Cost& cost : merging) roofline.add(cost, layers);
   roofline.add(weights, static_cast<double>(step.weight_bytes) / 1024);
   return roofline.stages();

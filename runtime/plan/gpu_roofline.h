@@ -44,6 +44,7 @@ struct DecodeStep {
   Counters counters;  // of the step
   offload::ColumnFormat columns = offload::ColumnFormat::f16;
   std::int64_t stored = 0;  // tokens in the store
+  offload::RowFormat rows = offload::RowFormat::f16;
 };
 
 // In the order of a step. Empty where the kernels have not been counted: for methods other than `dense`, `sparq` at

@@ -216,7 +216,7 @@ Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
     if (profile && layout.row_format == offload::RowFormat::f16) method.ms = predict(request, layout, method, *profile);
     if (request.card) {
       method.predicted = predict_stages({&request.config, request.weights.bytes_per_step, options, method.counters,
-                                         layout.columns, cache.store.tokens},
+                                         layout.columns, cache.store.tokens, layout.row_format},
                                         *request.card);
     }
     plan.methods.push_back(std::move(method));

@@ -14,15 +14,18 @@ using runtime::Session;
 
 class DecodeStepTest : public ::testing::Test {
  protected:
-  // Of a step behind 66 tokens, which fills no block.
-  std::int64_t waits_of_a_step(const char* model_name, const char* method_text, bool drawn = false) {
-    const std::unique_ptr<gpu::Backend> cuda = testing::make_cuda();
+  static offload::ArenaOptions memory_of(gpu::Backend& backend) {
     offload::ArenaOptions memory;
     memory.budget_bytes = std::uint64_t{64} << 20;
     memory.chunk_bytes = std::uint64_t{1} << 20;
-    memory.listener = cuda->pinning();
-    const offload::Topology topology;
-    offload::Arena arena(topology, memory);
+    memory.listener = backend.pinning();
+    return memory;
+  }
+
+  // Of a step behind 66 tokens, which fills no block.
+  std::int64_t waits_of_a_step(const char* model_name, const char* method_text, bool drawn = false) {
+    const std::unique_ptr<gpu::Backend> cuda = testing::make_cuda();
+    offload::Arena arena(topology, memory_of(*cuda));
     const Model model(std::filesystem::path(HAYLOFT_SOURCE_DIR) / "tests/golden/models" / model_name, *cuda);
     runtime::SessionOptions options;
     options.cache.block_tokens = 16;
@@ -46,6 +49,7 @@ class DecodeStepTest : public ::testing::Test {
     return host_waits() - before;
   }
 
+  const offload::Topology topology;
   int layers = 0;
 };
 
@@ -66,7 +70,6 @@ TEST_F(DecodeStepTest, SlidingWindowLayersNeverLeaveTheDevice) {
   offload::ArenaOptions memory;
   memory.budget_bytes = std::uint64_t{64} << 20;
   memory.listener = cuda->pinning();
-  const offload::Topology topology;
   offload::Arena arena(topology, memory);
   const Model model(testing::golden_models() / "mistral-sliding", *cuda);  // all of its layers, by 24 tokens
   ASSERT_EQ(model.config().global_layers(), 0);
@@ -102,12 +105,7 @@ TEST_F(DecodeStepTest, ExactSelectionBringsTheQueriesOfEachLayerToTheHost) {
 
 TEST_F(DecodeStepTest, StepsOfSeveralSessionsTogetherAreThoseOfEachAlone) {
   const std::unique_ptr<gpu::Backend> cuda = testing::make_cuda();
-  offload::ArenaOptions memory;
-  memory.budget_bytes = std::uint64_t{64} << 20;
-  memory.chunk_bytes = std::uint64_t{1} << 20;
-  memory.listener = cuda->pinning();
-  const offload::Topology topology;
-  offload::Arena arena(topology, memory);
+  offload::Arena arena(topology, memory_of(*cuda));
   for (const char* name : {"llama", "qwen2-sliding"}) {
     const Model model(testing::golden_models() / name, *cuda);
     runtime::SessionOptions options;

@@ -6,6 +6,7 @@
 
 #include "gpu/cuda/memory/device_arena.h"
 #include "gpu/cuda/memory/host_pins.h"
+#include "gpu/device_plan.h"
 #include "offload/error.h"
 #include "tests/gpu/cuda/backends.h"
 #include "tests/simt/device/control.h"
@@ -100,6 +101,8 @@ TEST_F(StoreTablesTest, RowsOfIntegersBringTheirRanges) {
     const std::int64_t of_a_block = block_tokens == 16 ? 1 : 2;
     EXPECT_EQ(store.ranges_per_head, 4 * of_a_block);
     EXPECT_EQ(std::int64_t{1} << store.range_shift, block_tokens / of_a_block);
+    EXPECT_EQ(gpu::cuda_range_bytes({1, 2, 8, block_tokens, shape.columns, shape.rows}, 4),
+              static_cast<std::uint64_t>(2 * store.ranges_per_head * 8) * sizeof(offload::ChannelRange));
     const auto ranges = read(store.ranges, static_cast<std::size_t>(2 * store.ranges_per_head * 8), stream);
     for (int head = 0; head < 2; ++head) {
       for (std::int64_t i = 0; i < store.ranges_per_head; ++i) {

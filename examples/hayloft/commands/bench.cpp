@@ -60,11 +60,8 @@ class BenchCommand : public Command {
         ->default_str("f16");
     common(app, Section::model, {"--shape"});
     common(app, Section::task, {"--seconds"});
-    add_text(
-        app, "--rows", "FORMAT", [this](const std::string& text) { bench_.rows = row_format(text); },
-        "Keys and values: f16, int8, int4")
-        ->default_str("f16");
-    common(app, Section::memory, {"--columns", "--rows"});
+    common(app, Section::memory, {"--columns"});
+    add_rows_option(app, bench_.rows);
     machine_.block_tokens = 0;
     add_machine_options(app, machine_);
     add_profile_option(app, machine_);

@@ -123,16 +123,21 @@ void add_weights_option(CLI::App& app, MachineOptions& options) {
   advanced(app, Section::model, {"--weights"});
 }
 
+void add_rows_option(CLI::App& app, offload::RowFormat& rows) {
+  add_text(
+      app, "--rows", "FORMAT", [&rows](const std::string& text) { rows = row_format(text); },
+      "Keys and values: f16, int8, int4")
+      ->default_str("f16");
+  common(app, Section::memory, {"--rows"});
+}
+
 void add_store_options(CLI::App& app, offload::ColumnFormat& columns, offload::RowFormat& rows) {
   add_text(
       app, "--columns", "FORMAT", [&columns](const std::string& text) { columns = column_format(text); },
       "Key columns: f16, int8, int4; planes where needed")
       ->default_str("f16");
-  add_text(
-      app, "--rows", "FORMAT", [&rows](const std::string& text) { rows = row_format(text); },
-      "Keys and values: f16, int8, int4")
-      ->default_str("f16");
-  common(app, Section::memory, {"--columns", "--rows"});
+  common(app, Section::memory, {"--columns"});
+  add_rows_option(app, rows);
 }
 
 }  // namespace hayloft::cli

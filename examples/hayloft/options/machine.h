@@ -29,6 +29,7 @@ int thread_count(const MachineOptions& options);
 void add_machine_options(CLI::App& app, MachineOptions& options);
 void add_profile_option(CLI::App& app, MachineOptions& options);  // --profile
 void add_weights_option(CLI::App& app, MachineOptions& options);  // --weights, of commands that take a model
+void add_rows_option(CLI::App& app, offload::RowFormat& rows);    // --rows
 // --columns and --rows
 void add_store_options(CLI::App& app, offload::ColumnFormat& columns, offload::RowFormat& rows);
 

@@ -107,8 +107,8 @@ TEST(NeedleReport, TheJsonHasTheFieldsOfItsSchemaInOrder) {
   const auto json = nlohmann::ordered_json::parse(needle_json(small_report()));
   std::vector<std::string> keys;
   for (const auto& [key, value] : json.items()) keys.push_back(key);
-  EXPECT_EQ(keys, (std::vector<std::string>{"schema", "model", "device", "seed", "prefill", "columns", "weights",
-                                            "device_memory", "complete", "rows"}));
+  EXPECT_EQ(keys, (std::vector<std::string>{"schema", "model", "device", "seed", "prefill", "columns", "row_format",
+                                            "weights", "device_memory", "complete", "rows"}));
   EXPECT_EQ(json["schema"], "hayloft.needle/1");
   EXPECT_EQ(json["seed"], 7);
   ASSERT_EQ(json["rows"].size(), 8u);

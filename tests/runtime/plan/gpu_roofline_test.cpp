@@ -75,6 +75,30 @@ TEST_F(GpuRooflineTest, RowsAreThoseThatTheStepCounts) {
   EXPECT_NEAR(ms_of(predict_stages(dense, small_card), "dense stream"), (1 << 30) / 27.2e6, 1e-9);
 }
 
+TEST_F(GpuRooflineTest, RowsOfIntegersTakeTheirOwnBytesAndAreTurned) {
+  constexpr double row_bytes[] = {512, 264, 144};  // of d = 128
+  const offload::RowFormat formats[] = {offload::RowFormat::f16, offload::RowFormat::int8, offload::RowFormat::int4};
+  const auto predicted = [&](const DecodeStep& step, const char* name) {
+    for (const PredictedStage& stage : predict_stages(step, small_card)) {
+      if (stage.stage == name) return stage;
+    }
+    return PredictedStage();
+  };
+  constexpr std::uint64_t rows = 1 << 20;
+  for (const char* const stage : {"rows", "dense stream"}) {
+    double instructions = 0;
+    for (int i = 0; i < 3; ++i) {
+      DecodeStep step = this->step("sparq");
+      step.rows = formats[i];
+      step.counters.at(Place::link, stage[0] == 'r' ? Kind::rows : Kind::dense) =
+          rows * static_cast<std::uint64_t>(row_bytes[i]);
+      EXPECT_NEAR(predicted(step, stage).link_ms, rows * row_bytes[i] / 27.2e6, 1e-9);
+      if (i == 0) instructions = predicted(step, stage).instructions_ms;
+      EXPECT_GE(predicted(step, stage).instructions_ms, (i == 0 ? 1 : 1.5) * instructions);
+    }
+  }
+}
+
 TEST_F(GpuRooflineTest, WhatHasNotBeenCountedHasNoPrediction) {
   EXPECT_TRUE(predict_stages(step("sparq:r=8"), small_card).empty());
   EXPECT_TRUE(predict_stages(step("topk"), small_card).empty());

@@ -9,8 +9,8 @@
 #include "offload/error.h"
 #include "tests/gpu/cuda/backends.h"
 
-// kernel_costs OPERATION TOKENS FORMAT: runs what one layer of a Llama-3-8B asks of the CUDA backend, once, so that the
-// interpreter of PTX can count it (HAYLOFT_PTX_COSTS, tests/simt/ptx/launch.h). scripts/kernel-costs calls it.
+// kernel_costs OPERATION TOKENS FORMAT [ROWS]: runs what one layer of a Llama-3-8B asks of the CUDA backend, once, so
+// that the interpreter of PTX can count it (HAYLOFT_PTX_COSTS, tests/simt/ptx/launch.h). scripts/kernel-costs calls it.
 //
 //   select     SparQ's selection behind TOKENS tokens of the store and the newest 256, r = 16, k = 1024; of planes as
 //              many bits as behind the format's name (planes32)
@@ -34,7 +34,8 @@ constexpr int selected = 1024;
 
 class Layer {
  public:
-  Layer(std::int64_t tokens, offload::ColumnFormat format, int bits) : tokens_(tokens), format_(format), bits_(bits) {}
+  Layer(std::int64_t tokens, offload::ColumnFormat format, int bits, offload::RowFormat rows)
+      : tokens_(tokens), format_(format), bits_(bits), rows_(rows) {}
 
   void select() {
     SharedCache cache(*cuda_, shape(tokens_, newest));
@@ -129,7 +130,8 @@ class Layer {
             .block_tokens = block_tokens,
             .stored = stored,
             .tail = tail,
-            .columns = format_};
+            .columns = format_,
+            .rows = rows_};
   }
   gpu::Buffer query() { return upload(*cuda_, random_query(query_heads, head_dim, 5)); }
   gpu::Buffer& upload_kept(const std::vector<float>& values) {
@@ -156,7 +158,7 @@ class Layer {
   }
 
   void spill() {
-    const offload::BlockLayout layout({1, kv_heads, head_dim, block_tokens, format_});
+    const offload::BlockLayout layout({1, kv_heads, head_dim, block_tokens, format_, rows_});
     SharedCache cache(*cuda_, shape(0, block_tokens));
     const offload::Topology topology;
     offload::ArenaOptions options;
@@ -173,6 +175,7 @@ class Layer {
   std::int64_t tokens_;
   offload::ColumnFormat format_;
   int bits_;
+  offload::RowFormat rows_;
   std::unique_ptr<gpu::Backend> cuda_ = make_cuda();
   std::vector<gpu::Buffer> kept_;
 };
@@ -183,15 +186,19 @@ int run(int count, char** arguments) {
                                                             {"dense", &Layer::dense},
                                                             {"token", &Layer::token},
                                                             {"prefill", &Layer::prefill}};
-  const std::string form = count == 4 ? arguments[3] : "";
+  const std::string form = count >= 4 ? arguments[3] : "";
+  const std::optional<offload::RowFormat> rows = offload::row_format(count == 5 ? arguments[4] : "f16");
   const std::string name = form.substr(0, form.find_last_not_of("0123456789") + 1);
   const bool planes = name == "planes";
   const std::optional<offload::ColumnFormat> format = offload::column_format(planes ? name : form);
-  if (!format || operations.count(arguments[1]) == 0) {
-    std::fputs("usage: kernel_costs select|rows|dense|token|prefill TOKENS f16|int8|int4|planes[BITS]\n", stderr);
+  if (!format || !rows || operations.count(arguments[1]) == 0) {
+    std::fputs(
+        "usage: kernel_costs select|rows|dense|token|prefill TOKENS f16|int8|int4|planes[BITS] [f16|int8|int4]\n",
+        stderr);
     return 2;
   }
-  Layer layer(std::strtoll(arguments[2], nullptr, 10), *format, planes ? std::atoi(form.c_str() + name.size()) : 0);
+  Layer layer(std::strtoll(arguments[2], nullptr, 10), *format, planes ? std::atoi(form.c_str() + name.size()) : 0,
+              *rows);
   (layer.*operations.at(arguments[1]))();
   return 0;
 }

@@ -1,65 +1,12 @@
-#include "runtime/decode/prefill/ingest.h"
-#include "gpu/make_backend.h"
-
-#include <gtest/gtest.h>
-
 #include <fstream>
 #include <stdexcept>
 
 #include "offload/error.h"
-#include "runtime/eval/needle/haystack.h"
+#include "tests/runtime/decode/prefill/ingest_fixture.h"
 #include "tests/support/refusal.h"
-#include "tests/support/temporary_folder.h"
 
 namespace hayloft::runtime {
 namespace {
-
-const std::filesystem::path needle_model = std::filesystem::path(HAYLOFT_SOURCE_DIR) / "examples/needle-model/model";
-
-struct Stopped : std::exception {};
-
-class IngestTest : public testing::Test {
- protected:
-  IngestTest() {
-    options.session.cache.block_tokens = 32;
-    options.session.cache.window = 16;
-    options.session.chunk_tokens = 48;
-    options.checkpoint_seconds = 0;
-    const auto grammar = eval::make_grammar(3);
-    for (int i = 0; i < 60; ++i) text += grammar->next() + " ";
-    text += "The special magic number for brave harbor is 482913. ";
-    for (int i = 0; i < 40; ++i) text += grammar->next() + " ";
-  }
-
-  std::string digest(const std::filesystem::path& path) const {
-    const offload::Snapshot snapshot = offload::Snapshot::open(path);
-    snapshot.verify();
-    return snapshot.content_digest();
-  }
-
-  std::string one_go() {
-    const std::filesystem::path path = folder.path() / "one.hay";
-    ingest(source, arena, text, path, options);
-    return digest(path);
-  }
-
-  std::vector<float> answer(Session session) const {
-    const auto question = tokenizer.encode("\nThe special magic number for brave harbor is", false);
-    session.append(std::span(question).first(question.size() - 1));
-    return session.step(question.back());
-  }
-
-  test::TemporaryFolder folder;
-  offload::Topology topology;
-  offload::Threads threads{2};
-  std::unique_ptr<gpu::Backend> backend = gpu::make_cpu_backend(threads);
-  offload::Arena arena{topology, {.budget_bytes = 256 << 20}};
-  Tokenizer tokenizer{needle_model};
-  Model model{needle_model, *backend};
-  ModelSource source{model, tokenizer, needle_model};
-  IngestOptions options;
-  std::string text;
-};
 
 TEST_F(IngestTest, AnInterruptedRunGoesOnAndEndsInTheSameContextBitForBit) {
   const std::string expected = one_go();
@@ -182,99 +129,6 @@ TEST_F(IngestTest, HeavyHittersAreSavedWithAContextAndGoOnWithIt) {
       [&] { answer_by_h2o(open_context(source, arena, offload::Snapshot::open(path), {}, h2o.get())); }, {"h2o"}));
 }
 
-class SavedIndexTest : public IngestTest {
- protected:
-  SavedIndexTest() {
-    options.indices = {ann};
-    const auto grammar = eval::make_grammar(4);
-    while (text.size() < 40000) text += grammar->next() + " ";  // shorter ones are searched without an index
-  }
-
-  std::vector<float> answer_by_ann(Session session) const {
-    const auto question = tokenizer.encode("\nThe special magic number for brave harbor is", false);
-    session.append(std::span(question).first(question.size() - 1));
-    return session.set_method(ann).step(question.back());
-  }
-  // How many keys an index lacks that a session has just been opened with.
-  std::int64_t keys_to_index(Session& session) const {
-    std::int64_t most = 0;
-    session.prepare(*ann, [&](std::int64_t, std::int64_t total) { most = std::max(most, total); });
-    return most;
-  }
-
-  const std::shared_ptr<const Method> ann =
-      make_method(parse_method("ann:IVF8,Flat:nprobe=4:k=64", {}), model.config().head_dim);
-};
-
-TEST_F(SavedIndexTest, IsTakenFromTheContextAndGivesTheSameAnswersToTheBit) {
-  const std::filesystem::path path = folder.path() / "saved.hay";
-  ingest(source, arena, text, path, options);
-  const offload::Snapshot snapshot = offload::Snapshot::open(path);
-  EXPECT_EQ(snapshot.attachments(), std::vector<std::string>{ann->state_key()});
-  Session reopened = open_context(source, arena, snapshot, options.session, ann.get());
-  EXPECT_EQ(keys_to_index(reopened), 0) << "nothing is built anew";
-
-  Session fresh(model, arena, options.session);
-  fresh.attach_method(*ann);
-  const std::vector<std::int32_t> tokens = tokenizer.encode(text);
-  const std::size_t whole = tokens.size() / 48 * 48;  // when the index is built
-  fresh.append(std::span(tokens).first(whole));
-  fresh.prepare(*ann);
-  fresh.append(std::span(tokens).subspan(whole));
-  EXPECT_EQ(answer_by_ann(reopened.fork()), answer_by_ann(fresh.fork()));
-}
-
-TEST_F(SavedIndexTest, IsAddedToAContextThatIsThereAndChangesNothingElse) {
-  const std::string expected = one_go();
-  const std::filesystem::path path = folder.path() / "plain.hay";
-  options.indices.clear();
-  ingest(source, arena, text, path, options);
-  EXPECT_TRUE(offload::Snapshot::open(path).attachments().empty());
-
-  options.indices = {ann};
-  options.indexing = [](std::int64_t, std::int64_t) { throw Stopped(); };
-  EXPECT_THROW(add_indices(source, arena, path, options), Stopped);
-  EXPECT_TRUE(offload::Snapshot::open(path).attachments().empty());
-
-  options.indexing = {};
-  add_indices(source, arena, path, options);
-  EXPECT_EQ(offload::Snapshot::open(path).attachments().size(), 1u);
-  EXPECT_EQ(digest(path), expected);
-}
-
-TEST_F(SavedIndexTest, GoesOnWithWhatIsAppended) {
-  const std::filesystem::path path = folder.path() / "grown.hay";
-  ingest(source, arena, text, path, options);
-  options.indices.clear();
-  append_to(source, arena, " " + text, path, options);
-  Session behind = open_context(source, arena, offload::Snapshot::open(path), {}, ann.get());
-  EXPECT_GT(keys_to_index(behind), 0) << "the index that was saved knows the first text only";
-  options.indices = {ann};
-  add_indices(source, arena, path, options);
-  Session session = open_context(source, arena, offload::Snapshot::open(path), {}, ann.get());
-  EXPECT_EQ(keys_to_index(session), 0);
-}
-
-TEST_F(SavedIndexTest, ThatIsDamagedIsRefusedAndMadeAgain) {
-  const std::filesystem::path path = folder.path() / "damaged.hay";
-  ingest(source, arena, text, path, options);
-  std::string image;
-  {
-    const offload::Snapshot snapshot = offload::Snapshot::open(path);
-    const auto index = snapshot.attachment(ann->state_key());
-    const std::string bytes(reinterpret_cast<const char*>(index->data()), index->size());
-    std::ifstream file(path, std::ios::binary);
-    image.assign(std::istreambuf_iterator<char>(file), {});
-    image[image.find(bytes) + bytes.size() / 2] ^= 1;
-  }
-  std::ofstream(path, std::ios::binary) << image;
-  EXPECT_TRUE(test::refuses([&] { open_context(source, arena, offload::Snapshot::open(path), {}, ann.get()); },
-                            {"damaged.hay", ann->state_key(), "hayloft index"}));
-  EXPECT_NO_THROW(open_context(source, arena, offload::Snapshot::open(path), {}));
-  add_indices(source, arena, path, options);
-  EXPECT_NO_THROW(open_context(source, arena, offload::Snapshot::open(path), {}, ann.get()));
-}
-
 TEST_F(IngestTest, AContextKeepsTheColumnFormatItWasBegunWith) {
   const std::string f16_digest = one_go();
   using enum offload::ColumnFormat;
@@ -282,18 +136,8 @@ TEST_F(IngestTest, AContextKeepsTheColumnFormatItWasBegunWith) {
     SCOPED_TRACE(offload::name(format));
     IngestOptions quantised = options;
     quantised.session.cache.columns = format;
-    const std::filesystem::path whole = folder.path() / fmt::format("{}.hay", offload::name(format));
-    ingest(source, arena, text, whole, quantised);
-    EXPECT_NE(digest(whole), f16_digest);
-
-    // Goes on in its own format whatever is asked for.
-    const std::filesystem::path pieces = folder.path() / fmt::format("{}-pieces.hay", offload::name(format));
-    const std::size_t cut = text.find(". ", text.size() / 2) + 1;
-    ingest(source, arena, std::string_view(text).substr(0, cut), pieces, quantised);
-    append_to(source, arena, std::string_view(text).substr(cut), pieces, options);
-    EXPECT_EQ(digest(pieces), digest(whole));
-
-    const offload::Snapshot snapshot = offload::Snapshot::open(pieces);
+    const offload::Snapshot snapshot =
+        offload::Snapshot::open(read_in_two(offload::name(format), quantised, f16_digest));
     EXPECT_NO_THROW(snapshot.verify());
     EXPECT_EQ(snapshot.description().shape.columns, format);
     Session reopened = open_context(source, arena, snapshot, options.session);
@@ -320,20 +164,12 @@ TEST_F(IngestTest, AContextKeepsTheRowFormatItWasBegunWith) {
     IngestOptions quantised = options;
     quantised.session.cache.rows = format;
     quantised.session.cache.columns = offload::ColumnFormat::int4;
-    const std::filesystem::path whole = folder.path() / fmt::format("{}-rows.hay", offload::name(format));
-    ingest(source, arena, text, whole, quantised);
-    EXPECT_NE(digest(whole), f16_digest);
-    EXPECT_LT(std::filesystem::file_size(whole), bytes);
-    bytes = std::filesystem::file_size(whole);
-
-    const std::filesystem::path pieces = folder.path() / fmt::format("{}-rows-pieces.hay", offload::name(format));
-    const std::size_t cut = text.find(". ", text.size() / 2) + 1;
-    ingest(source, arena, std::string_view(text).substr(0, cut), pieces, quantised);
-    append_to(source, arena, std::string_view(text).substr(cut), pieces, options);
-    EXPECT_EQ(digest(pieces), digest(whole));
-
-    const offload::Snapshot snapshot = offload::Snapshot::open(pieces);
+    const std::string name_of_file = fmt::format("{}-rows", offload::name(format));
+    const offload::Snapshot snapshot = offload::Snapshot::open(read_in_two(name_of_file, quantised, f16_digest));
     EXPECT_NO_THROW(snapshot.verify());
+    const std::uintmax_t fewer = std::filesystem::file_size(folder.path() / (name_of_file + ".hay"));
+    EXPECT_LT(fewer, bytes);
+    bytes = fewer;
     EXPECT_EQ(snapshot.description().shape.rows, format);
     EXPECT_EQ(snapshot.description().shape.columns, offload::ColumnFormat::int4);
     Session reopened = open_context(source, arena, snapshot, options.session);

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpu/make_backend.h"
+#include "runtime/decode/prefill/ingest.h"
+#include "runtime/eval/needle/haystack.h"
+#include "tests/support/temporary_folder.h"
+
+// A text in which a number is hidden, the bundled model, and contexts made of the two.
+namespace hayloft::runtime {
+
+inline const std::filesystem::path needle_model = std::filesystem::path(HAYLOFT_SOURCE_DIR) / "examples/needle-model/model";
+
+struct Stopped : std::exception {};
+
+class IngestTest : public testing::Test {
+ protected:
+  IngestTest() {
+    options.session.cache.block_tokens = 32;
+    options.session.cache.window = 16;
+    options.session.chunk_tokens = 48;
+    options.checkpoint_seconds = 0;
+    const auto grammar = eval::make_grammar(3);
+    for (int i = 0; i < 60; ++i) text += grammar->next() + " ";
+    text += "The special magic number for brave harbor is 482913. ";
+    for (int i = 0; i < 40; ++i) text += grammar->next() + " ";
+  }
+
+  std::string digest(const std::filesystem::path& path) const {
+    const offload::Snapshot snapshot = offload::Snapshot::open(path);
+    snapshot.verify();
+    return snapshot.content_digest();
+  }
+
+  std::string one_go() {
+    const std::filesystem::path path = folder.path() / "one.hay";
+    ingest(source, arena, text, path, options);
+    return digest(path);
+  }
+
+  // Reads the text as `begun` says, into NAME.hay in one go and into another file in two, the second of which is asked
+  // for other options. That file, of the same contents, which are not those of digest `other`.
+  std::filesystem::path read_in_two(const std::string& name, const IngestOptions& begun, const std::string& other) {
+    const std::filesystem::path whole = folder.path() / (name + ".hay"),
+                                pieces = folder.path() / (name + "-pieces.hay");
+    ingest(source, arena, text, whole, begun);
+    EXPECT_NE(digest(whole), other);
+    const std::size_t cut = text.find(". ", text.size() / 2) + 1;
+    ingest(source, arena, std::string_view(text).substr(0, cut), pieces, begun);
+    append_to(source, arena, std::string_view(text).substr(cut), pieces, options);
+    EXPECT_EQ(digest(pieces), digest(whole));
+    return pieces;
+  }
+
+  std::vector<float> answer(Session session) const {
+    const auto question = tokenizer.encode("\nThe special magic number for brave harbor is", false);
+    session.append(std::span(question).first(question.size() - 1));
+    return session.step(question.back());
+  }
+
+  test::TemporaryFolder folder;
+  offload::Topology topology;
+  offload::Threads threads{2};
+  std::unique_ptr<gpu::Backend> backend = gpu::make_cpu_backend(threads);
+  offload::Arena arena{topology, {.budget_bytes = 256 << 20}};
+  Tokenizer tokenizer{needle_model};
+  Model model{needle_model, *backend};
+  ModelSource source{model, tokenizer, needle_model};
+  IngestOptions options;
+  std::string text;
+};
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,100 @@
+#include "tests/runtime/decode/prefill/ingest_fixture.h"
+
+namespace hayloft::runtime {
+namespace {
+
+class SavedIndexTest : public IngestTest {
+ protected:
+  SavedIndexTest() {
+    options.indices = {ann};
+    const auto grammar = eval::make_grammar(4);
+    while (text.size() < 40000) text += grammar->next() + " ";  // shorter ones are searched without an index
+  }
+
+  std::vector<float> answer_by_ann(Session session) const {
+    const auto question = tokenizer.encode("\nThe special magic number for brave harbor is", false);
+    session.append(std::span(question).first(question.size() - 1));
+    return session.set_method(ann).step(question.back());
+  }
+  // How many keys an index lacks that a session has just been opened with.
+  std::int64_t keys_to_index(Session& session) const {
+    std::int64_t most = 0;
+    session.prepare(*ann, [&](std::int64_t, std::int64_t total) { most = std::max(most, total); });
+    return most;
+  }
+
+  const std::shared_ptr<const Method> ann =
+      make_method(parse_method("ann:IVF8,Flat:nprobe=4:k=64", {}), model.config().head_dim);
+};
+
+TEST_F(SavedIndexTest, IsTakenFromTheContextAndGivesTheSameAnswersToTheBit) {
+  const std::filesystem::path path = folder.path() / "saved.hay";
+  ingest(source, arena, text, path, options);
+  const offload::Snapshot snapshot = offload::Snapshot::open(path);
+  EXPECT_EQ(snapshot.attachments(), std::vector<std::string>{ann->state_key()});
+  Session reopened = open_context(source, arena, snapshot, options.session, ann.get());
+  EXPECT_EQ(keys_to_index(reopened), 0) << "nothing is built anew";
+
+  Session fresh(model, arena, options.session);
+  fresh.attach_method(*ann);
+  const std::vector<std::int32_t> tokens = tokenizer.encode(text);
+  const std::size_t whole = tokens.size() / 48 * 48;  // when the index is built
+  fresh.append(std::span(tokens).first(whole));
+  fresh.prepare(*ann);
+  fresh.append(std::span(tokens).subspan(whole));
+  EXPECT_EQ(answer_by_ann(reopened.fork()), answer_by_ann(fresh.fork()));
+}
+
+TEST_F(SavedIndexTest, IsAddedToAContextThatIsThereAndChangesNothingElse) {
+  const std::string expected = one_go();
+  const std::filesystem::path path = folder.path() / "plain.hay";
+  options.indices.clear();
+  ingest(source, arena, text, path, options);
+  EXPECT_TRUE(offload::Snapshot::open(path).attachments().empty());
+
+  options.indices = {ann};
+  options.indexing = [](std::int64_t, std::int64_t) { throw Stopped(); };
+  EXPECT_THROW(add_indices(source, arena, path, options), Stopped);
+  EXPECT_TRUE(offload::Snapshot::open(path).attachments().empty());
+
+  options.indexing = {};
+  add_indices(source, arena, path, options);
+  EXPECT_EQ(offload::Snapshot::open(path).attachments().size(), 1u);
+  EXPECT_EQ(digest(path), expected);
+}
+
+TEST_F(SavedIndexTest, GoesOnWithWhatIsAppended) {
+  const std::filesystem::path path = folder.path() / "grown.hay";
+  ingest(source, arena, text, path, options);
+  options.indices.clear();
+  append_to(source, arena, " " + text, path, options);
+  Session behind = open_context(source, arena, offload::Snapshot::open(path), {}, ann.get());
+  EXPECT_GT(keys_to_index(behind), 0) << "the index that was saved knows the first text only";
+  options.indices = {ann};
+  add_indices(source, arena, path, options);
+  Session session = open_context(source, arena, offload::Snapshot::open(path), {}, ann.get());
+  EXPECT_EQ(keys_to_index(session), 0);
+}
+
+TEST_F(SavedIndexTest, ThatIsDamagedIsRefusedAndMadeAgain) {
+  const std::filesystem::path path = folder.path() / "damaged.hay";
+  ingest(source, arena, text, path, options);
+  std::string image;
+  {
+    const offload::Snapshot snapshot = offload::Snapshot::open(path);
+    const auto index = snapshot.attachment(ann->state_key());
+    const std::string bytes(reinterpret_cast<const char*>(index->data()), index->size());
+    std::ifstream file(path, std::ios::binary);
+    image.assign(std::istreambuf_iterator<char>(file), {});
+    image[image.find(bytes) + bytes.size() / 2] ^= 1;
+  }
+  std::ofstream(path, std::ios::binary) << image;
+  EXPECT_TRUE(test::refuses([&] { open_context(source, arena, offload::Snapshot::open(path), {}, ann.get()); },
+                            {"damaged.hay", ann->state_key(), "hayloft index"}));
+  EXPECT_NO_THROW(open_context(source, arena, offload::Snapshot::open(path), {}));
+  add_indices(source, arena, path, options);
+  EXPECT_NO_THROW(open_context(source, arena, offload::Snapshot::open(path), {}, ann.get()));
+}
+
+}  // namespace
+}  // namespace hayloft::runtime
