@@ -11,6 +11,7 @@
 #include "gpu/cuda/api/device.h"
 #include "gpu/cuda/api/stage_clock.h"
 #include "gpu/cuda/context.h"
+#include "gpu/cuda/memory/column_cache.h"
 #include "gpu/cuda/memory/host_pins.h"
 #include "gpu/cuda/memory/spill_image.h"
 #include "gpu/cuda/memory/staging_ring.h"
@@ -33,6 +34,7 @@ class CudaBackend final : public Backend {
   std::shared_ptr<offload::ChunkListener> pinning() override { return pins_; }
   DeviceMemory memory() const override;
   std::uint64_t scratch_bytes(const ScratchShape& shape) const override;
+  bool keeps_columns() const override { return columns_.most_bytes() > 0; }
   void time_stages(bool on) override { stages_.run(on); }
   std::vector<StageTime> stage_times() override { return stages_.times(); }
 
@@ -102,6 +104,7 @@ class CudaBackend final : public Backend {
   const Scratch<std::byte> workspace_;
   Cublas cublas_;
   StoreTables tables_;
+  ColumnCache columns_;
 };
 
 }  // namespace hayloft::gpu::cuda

@@ -42,7 +42,8 @@ struct Step {
   MethodScratch& scratch;
   Counters& counters;
   StepTrace* trace = nullptr;
-  MethodState* state = nullptr;  // of the method that attends, up to date; null for methods without
+  MethodState* state = nullptr;              // of the method that attends, up to date; null for methods without
+  unsigned long long* held_bytes = nullptr;  // SparqSelect's
 
   int head_dim() const { return cache.head_dim; }
   std::int64_t query_elements() const { return std::int64_t{query_heads} * cache.head_dim; }

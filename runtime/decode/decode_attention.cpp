@@ -1,5 +1,7 @@
 #include "runtime/decode/decode_attention.h"
 
+#include <utility>
+
 namespace hayloft::runtime {
 
 void DecodeAttention::bind(SharedMethod method, MethodState* state) {
@@ -27,6 +29,29 @@ std::optional<gpu::Attended> DecodeAttention::attend_or_leave(const GlobalLayer&
   return {};
 }
 
+unsigned long long* DecodeAttention::held_bytes(gpu::Backend& backend, gpu::Stream stream) {
+  if (!backend.keeps_columns()) return nullptr;
+  if (!backend_) {
+    const unsigned long long none[2] = {};
+    held_ = backend.allocate(sizeof none, stream);
+    backend.to_device(held_.as<void>(), none, sizeof none, stream);
+    backend_ = &backend;
+  }
+  return held_.as<unsigned long long>();
+}
+
+Counters DecodeAttention::read_counters() const {
+  Counters read = counters;
+  if (!backend_) return read;
+  unsigned long long held[2] = {};
+  backend_->to_host(held, held_.as<void>(), sizeof held, backend_->stream());
+  for (const auto& [kind, bytes] : {std::pair(Kind::columns, held[0]), std::pair(Kind::scales, held[1])}) {
+    read.at(Place::link, kind) -= bytes;
+    read.at(Place::device, kind) += bytes;
+  }
+  return read;
+}
+
 DecodeAttention::Observers DecodeAttention::interested_in(const GlobalLayer& at) const {
   Observers interested;
   for (const auto& observer : observers_) {
@@ -38,7 +63,7 @@ DecodeAttention::Observers DecodeAttention::interested_in(const GlobalLayer& at)
 void DecodeAttention::attend_before(const Observers& interested, const GlobalLayer& at, const float* q, float* out) {
   StepTrace trace;
   method_->attend({at.backend, at.stream, at.cache, at.query_heads, at.scratch, counters,
-                   interested.empty() ? nullptr : &trace, state_},
+                   interested.empty() ? nullptr : &trace, state_, held_bytes(at.backend, at.stream)},
                   q, out);
   for (StepObserver* observer : interested) {
     observer->see({at.backend, at.stream, at.layer, at.cache, at.store, at.query_heads, q, out, trace, *method_});

@@ -27,16 +27,23 @@ class DecodeAttention : public AttentionPolicy {
   // Leaves what ranges alone are to be attended to, unless an observer wants the step.
   std::optional<gpu::Attended> attend_or_leave(const GlobalLayer& at, const float* q, float* out) override;
 
-  Counters counters;  // of all steps
+  // Of all steps. read_counters(): with what the device had of the columns counted where it was read, which may wait
+  // for the device.
+  Counters counters;
+  Counters read_counters() const;
 
  private:
   using Observers = std::vector<StepObserver*>;
   Observers interested_in(const GlobalLayer& at) const;
   void attend_before(const Observers& interested, const GlobalLayer& at, const float* q, float* out);
 
+  unsigned long long* held_bytes(gpu::Backend& backend, gpu::Stream stream);
+
   SharedMethod method_;
   MethodState* state_ = nullptr;
   std::vector<std::shared_ptr<StepObserver>> observers_;
+  gpu::Backend* backend_ = nullptr;  // whose memory `held_` is
+  gpu::Buffer held_;                 // u64 [2], SparqSelect::held_bytes of all steps; empty where nothing is kept
 };
 
 }  // namespace hayloft::runtime

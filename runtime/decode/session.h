@@ -102,7 +102,7 @@ class Session {
 
   std::int64_t tokens() const { return cache_.tokens(); }
   const Cache& cache() const { return cache_; }
-  const Counters& counters() const { return attention_.counters; }  // of the steps of this session
+  Counters counters() const { return attention_.read_counters(); }  // of the steps of this session
   std::int64_t steps() const { return steps_; }
   // Of the positions of the context, how many the steps attended to: 1 is all, as by `dense`. The mean over steps,
   // global layers and lists of positions; 0 before the first step.

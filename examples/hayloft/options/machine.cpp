@@ -103,6 +103,21 @@ void add_machine_options(CLI::App& app, MachineOptions& options) {
   common(app, Section::output, {"--verbose"});
 }
 
+void add_device_columns_option(CLI::App& app, MachineOptions& options) {
+  options.cuda.column_cache_bytes = gpu::column_cache_rest;
+  add_text(
+      app, "--device-columns", "auto|BYTES|off",
+      [&](const std::string& text) {
+        options.cuda.column_cache_bytes = text == "auto"  ? gpu::column_cache_rest
+                                          : text == "off" ? 0
+                                                          : read_memory("--device-columns", text);
+      },
+      "cuda: device memory for the key columns, or planes of them, that are read most; auto takes what is left of "
+      "--gpu-memory")
+      ->default_str("auto");
+  advanced(app, Section::memory, {"--device-columns"});
+}
+
 void add_profile_option(CLI::App& app, MachineOptions& options) {
   app.add_option("--profile", options.profile,
                  "Machine profile for predicted times and for --link auto [the one that hayloft link keeps]")

@@ -49,6 +49,9 @@ class StoreTables {
   // recently and whose operation is over. They are uploaded again when they are wanted again.
   void spare(std::uint64_t bytes) noexcept;
 
+  // Held while it allocates: others whose memory may then be asked for hold the same while they do.
+  std::recursive_mutex& mutex() { return mutex_; }
+
  private:
   static constexpr std::size_t kTables = 2048;  // 16 sessions of 128 layers
 
