@@ -96,7 +96,7 @@ struct CachedRuns {
   std::byte* base = nullptr;              // of the CachedBlock
   const std::uint32_t* places = nullptr;  // of the KV head
 
-  __device__ CachedRuns() = default;
+  __device__ CachedRuns() {}
   __device__ CachedRuns(const ColumnSource& source, std::int64_t position, int kv_head)
       : base(source.cached.blocks[source.block(position)].base),
         places(source.cached.of(source.block(position), kv_head)) {}
