@@ -114,6 +114,9 @@ struct Attended {
     std::int64_t end = 0;
   };
   Range ranges[2];
+  // u64 in device memory, to which the bytes of the lists' rows are added that a device with a cache of rows reads
+  // there instead of in host memory. May be null.
+  unsigned long long* held_bytes = nullptr;
   const float* alpha = nullptr;  // [Hq]: y = alpha * y + (1 - alpha) * mean of V over every token; null: y as it is
 };
 
@@ -176,8 +179,8 @@ class Backend {
   // What operations of that shape take of the budget while they run, at most, besides what they are given and what is
   // set aside for them, which memory() counts as used.
   virtual std::uint64_t scratch_bytes(const ScratchShape&) const { return 0; }
-  // Whether select_sparq() may find columns on the device, and then counts SparqSelect::held_bytes.
-  virtual bool keeps_columns() const { return false; }
+  // Whether select_sparq() may find columns on the device, and attend() rows of lists, and then count their held_bytes.
+  virtual bool keeps_reads() const { return false; }
 
   // For benchmarks: measures the parts of the operations from now on, or stops; stage_times() then says how long each
   // took, and waits for them.

@@ -13,6 +13,7 @@
 #include "gpu/cuda/context.h"
 #include "gpu/cuda/memory/column_cache.h"
 #include "gpu/cuda/memory/host_pins.h"
+#include "gpu/cuda/memory/row_cache.h"
 #include "gpu/cuda/memory/spill_image.h"
 #include "gpu/cuda/memory/staging_ring.h"
 #include "gpu/cuda/memory/store_tables.h"
@@ -34,7 +35,7 @@ class CudaBackend final : public Backend {
   std::shared_ptr<offload::ChunkListener> pinning() override { return pins_; }
   DeviceMemory memory() const override;
   std::uint64_t scratch_bytes(const ScratchShape& shape) const override;
-  bool keeps_columns() const override { return columns_.most_bytes() > 0; }
+  bool keeps_reads() const override { return columns_.most_bytes() + rows_.most_bytes() > 0; }
   void time_stages(bool on) override { stages_.run(on); }
   std::vector<StageTime> stage_times() override { return stages_.times(); }
 
@@ -105,6 +106,7 @@ class CudaBackend final : public Backend {
   Cublas cublas_;
   StoreTables tables_;
   ColumnCache columns_;
+  RowCache rows_;
 };
 
 }  // namespace hayloft::gpu::cuda

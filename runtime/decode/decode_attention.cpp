@@ -1,7 +1,5 @@
 #include "runtime/decode/decode_attention.h"
 
-#include <utility>
-
 namespace hayloft::runtime {
 
 void DecodeAttention::bind(SharedMethod method, MethodState* state) {
@@ -30,9 +28,9 @@ std::optional<gpu::Attended> DecodeAttention::attend_or_leave(const GlobalLayer&
 }
 
 unsigned long long* DecodeAttention::held_bytes(gpu::Backend& backend, gpu::Stream stream) {
-  if (!backend.keeps_columns()) return nullptr;
+  if (!backend.keeps_reads()) return nullptr;
   if (!backend_) {
-    const unsigned long long none[2] = {};
+    const unsigned long long none[3] = {};
     held_ = backend.allocate(sizeof none, stream);
     backend.to_device(held_.as<void>(), none, sizeof none, stream);
     backend_ = &backend;
@@ -43,9 +41,12 @@ unsigned long long* DecodeAttention::held_bytes(gpu::Backend& backend, gpu::Stre
 Counters DecodeAttention::read_counters() const {
   Counters read = counters;
   if (!backend_) return read;
-  unsigned long long held[2] = {};
+  unsigned long long held[3] = {};
   backend_->to_host(held, held_.as<void>(), sizeof held, backend_->stream());
-  for (const auto& [kind, bytes] : {std::pair(Kind::columns, held[0]), std::pair(Kind::scales, held[1])}) {
+  constexpr Kind kinds[] = {Kind::columns, Kind::scales, Kind::rows};
+  for (int i = 0; i < 3; ++i) {
+    const Kind kind = kinds[i];
+    const std::uint64_t bytes = held[i];
     read.at(Place::link, kind) -= bytes;
     read.at(Place::device, kind) += bytes;
   }

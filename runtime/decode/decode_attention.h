@@ -43,7 +43,7 @@ class DecodeAttention : public AttentionPolicy {
   MethodState* state_ = nullptr;
   std::vector<std::shared_ptr<StepObserver>> observers_;
   gpu::Backend* backend_ = nullptr;  // whose memory `held_` is
-  gpu::Buffer held_;                 // u64 [2], SparqSelect::held_bytes of all steps; empty where nothing is kept
+  gpu::Buffer held_;                 // u64 [3], Step::held_bytes of all steps; empty where nothing is kept
 };
 
 }  // namespace hayloft::runtime

@@ -18,7 +18,6 @@ class ByComponents : public Method {
     gpu::SparqSelect select = scores();
     select.rule = options_.rule;
     select.temperature = options_.temperature;
-    select.held_bytes = step.held_bytes;
     const auto [positions, alpha] = select_on_device(step, plan, q, select);
     attend_positions(step, plan, q, positions, options_.mean_value ? alpha : nullptr, out);
     if (step.trace != nullptr) step.trace->alpha = copy_to_host(step.backend, alpha, step.query_heads, step.stream);

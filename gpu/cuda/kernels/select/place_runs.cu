@@ -2,6 +2,7 @@
 
 #include "gpu/cuda/kernels/launch.h"
 #include "gpu/cuda/kernels/warp.cuh"
+#include "index/scan/run_cache.h"
 
 namespace hayloft::gpu::cuda {
 namespace {
@@ -9,7 +10,6 @@ namespace {
 constexpr int kPlaceThreads = 128;
 constexpr int kPlaceWarps = kPlaceThreads / kWarp;
 constexpr int kMostRuns = 1024;  // of a KV head: four planes of 256 components
-constexpr float kLeft = 0.98f;   // of a count, at the next step
 
 struct PlaceArguments {
   RunLayout layout;
@@ -103,7 +103,7 @@ __global__ __launch_bounds__(kPlaceThreads) void place_runs_kernel(const PlaceAr
   auto* const slot_of = reinterpret_cast<std::uint16_t*>(cached.base + layout.use_bytes()) + kv_head * layout.runs;
   auto* const held = reinterpret_cast<std::uint16_t*>(cached.base + layout.run_offset()) + kv_head * cached.slots;
   for (int run = lane; run < layout.runs; run += kWarp) {
-    use[run] = kLeft * use[run] + static_cast<float>(reads.chosen[run / kWarp] >> run % kWarp & 1);
+    use[run] = index::run_use_left * use[run] + static_cast<float>(reads.chosen[run / kWarp] >> run % kWarp & 1);
   }
   warp_barrier();
 

@@ -19,8 +19,8 @@ struct RunReads {
 };
 
 // Queues what writes `places` of every block (RunPlaces::reads of them for each KV head) and counts the reads. Runs
-// that are not held take empty slots, then those of runs that are read less often; such a slot counts as holding its
-// run from here on, so whatever scans the blocks next must fill it.
+// that are not held take slots as index::RunCache says; such a slot counts as holding its run from here on, so whatever
+// scans the blocks next must fill it.
 void place_runs(const RunLayout& layout, const RunReads& reads, const RunPlaces& places, std::uint32_t* to,
                 std::int64_t blocks, cudaStream_t stream);
 
