@@ -23,7 +23,7 @@ int RunCache::read(std::span<const std::int32_t> runs) {
     float least = std::numeric_limits<float>::infinity();
     std::size_t slot = held_.size();
     for (std::size_t i = 0; i < held_.size(); ++i) {
-      const float use = held_[i] < 0           ? -1.0f
+      const float use = held_[i] < 0         ? -1.0f
                         : read_now(held_[i]) ? std::numeric_limits<float>::infinity()
                                              : use_[static_cast<std::size_t>(held_[i])];
       if (use < least) least = use, slot = i;

@@ -72,8 +72,7 @@ __global__ __launch_bounds__(kPlaceThreads) void place_rows_kernel(const PlaceRo
     const std::uint32_t place = places[i];
     if ((place & kHeld) != 0) continue;
     const std::uint32_t order = place >> kOrderShift;
-    const std::int64_t slot =
-        static_cast<std::int64_t>(set_of(row_number(a.store, kv_head, positions[i]))) * kRowWays;
+    const std::int64_t slot = static_cast<std::int64_t>(set_of(row_number(a.store, kv_head, positions[i]))) * kRowWays;
     // The slot before which `order` others were read longer ago: `used` falls, and of several the first comes first.
     std::uint32_t found = 0;
     for (int way = 0; way < kRowWays; ++way) {

@@ -83,8 +83,8 @@ void RowCache::make(const offload::BlockLayout& layout) {
     slots_.used = reinterpret_cast<std::int32_t*>(slots_.rows + count);
     slots_.wanted = reinterpret_cast<std::uint32_t*>(slots_.used + count);
     now_ = 0;
-    HAYLOFT_CUDA(cudaMemsetAsync(slots_.rows, 0,
-                                 count * (sizeof(std::uint64_t) + sizeof(std::int32_t)) + wanted, stream_));
+    HAYLOFT_CUDA(
+        cudaMemsetAsync(slots_.rows, 0, count * (sizeof(std::uint64_t) + sizeof(std::int32_t)) + wanted, stream_));
   } catch (const Error&) {  // the device has less than its budget says
     release();
   }

@@ -10,10 +10,11 @@
 
 namespace hayloft::gpu::cuda {
 
-// Rows that lists of positions named not long ago, of all layers and sequences, in device memory: as the store has them,
-// each told by its block's serial and its place there. Which are kept is decided on the device (kernels/place_rows.h);
-// what is read from the host fills the slots in passing. A cache is for rows of one size and so many KV heads, which are
-// those of the store that was attended to last. Its memory is had, and given back, as the ColumnCache's. Thread-safe.
+// Rows that lists of positions named not long ago, of all layers and sequences, in device memory: as the store has
+// them, each told by its block's serial and its place there. Which are kept is decided on the device
+// (kernels/place_rows.h); what is read from the host fills the slots in passing. A cache is for rows of one size and so
+// many KV heads, which are those of the store that was attended to last. Its memory is had, and given back, as the
+// ColumnCache's. Thread-safe.
 class RowCache {
  public:
   // The cache may take so many bytes; row_cache_rest: a 32nd of the budget. `mutex`: the StoreTables'.

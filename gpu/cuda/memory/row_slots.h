@@ -14,7 +14,7 @@ struct RowSlots {
   // u64 [Hkv][sets][kRowWays]: which row a slot holds, 0: none. A row's number is its block's serial, times the rows of
   // a block, plus which of them it is, all heads counted.
   std::uint64_t* rows = nullptr;
-  std::int32_t* used = nullptr;  // [Hkv][sets][kRowWays]: the use that read it last, of which later ones are smaller
+  std::int32_t* used = nullptr;     // [Hkv][sets][kRowWays]: the use that read it last, of which later ones are smaller
   std::uint32_t* wanted = nullptr;  // [Hkv][sets]: zero between operations
   std::byte* data = nullptr;        // [Hkv][sets][kRowWays] of row_bytes
   std::uint32_t sets = 0;           // of a KV head, a power of two
@@ -28,7 +28,9 @@ struct RowPlaces {
   std::byte* data = nullptr;              // RowSlots'
   std::uint64_t row_bytes = 0;
 
-  __device__ std::byte* slot(std::uint32_t place) const { return data + static_cast<std::uint64_t>(place / 4) * row_bytes; }
+  __device__ std::byte* slot(std::uint32_t place) const {
+    return data + static_cast<std::uint64_t>(place / 4) * row_bytes;
+  }
 };
 
 }  // namespace hayloft::gpu::cuda

@@ -101,6 +101,26 @@ TEST_F(CudaColumnCache, AQueryThatComesAgainFindsAllOnTheDevice) {
   }
 }
 
+// What the host has instead is then never looked at.
+TEST_F(CudaColumnCache, WhatIsHeldIsNotReadFromTheHost) {
+  for (const ColumnFormat format : all_formats) {
+    SCOPED_TRACE(offload::name(format));
+    const SelectCase c = of(format, 4, 1300);
+    SharedCache cache(*cuda, c.cache);
+    const std::vector<float> q = random_query(8, 32, 1);
+    const Selection expected = select(*cuda, cache.on_cuda(), q, c.args());
+    const offload::BlockLayout& layout = *cache.on_cuda().store.layout;
+    for (const std::byte* block : cache.on_cuda().store.blocks) {
+      for (int head = 0; head < layout.kv_heads; ++head) {
+        std::byte* const columns = const_cast<std::byte*>(layout.column(block, head, 0));
+        std::fill_n(columns, layout.value_sum_offset - layout.columns_offset, std::byte{0x7e});
+      }
+    }
+    expect_same(select(*cuda, cache.on_cuda(), q, c.args()), expected);
+    EXPECT_NE(select(*cuda, without_cache(cache.on_cuda()), q, c.args()).positions, expected.positions);
+  }
+}
+
 TEST_F(CudaColumnCache, WithLittleRoomItKeepsWhatIsReadMost) {
   SelectCase c = of(ColumnFormat::int4, 4, 1024);
   c.rank = 8;
@@ -141,10 +161,10 @@ TEST_F(CudaColumnCache, BlocksUnderAChunkAreNotKept) {
   }
 }
 
-// Sequences that grow, fork and end, in turn, while memory is taken and given back.
+// Sequences that grow, fork, are saved and opened and end, in turn, while memory is taken and given back.
 TEST_F(CudaColumnCache, ARandomWalkOverSequencesSelectsAsWithoutIt) {
   const char* wanted = std::getenv("HAYLOFT_WALK_STEPS");
-  const int steps = wanted ? std::atoi(wanted) : 150;
+  const int steps = wanted ? std::atoi(wanted) : 100;
   constexpr int layers = 2, kv_heads = 2, d = 16, block = 256, group = 2;
   for (const ColumnFormat format : {ColumnFormat::int4, ColumnFormat::planes}) {
     std::mt19937 random(7);
@@ -181,7 +201,18 @@ TEST_F(CudaColumnCache, ARandomWalkOverSequencesSelectsAsWithoutIt) {
         stores.push_back(stores[at].fork());
       } else if (what == 4 && stores.size() > 1) {
         stores.erase(stores.begin() + static_cast<std::ptrdiff_t>(at));
-      } else if (what == 5) {
+      } else if (what == 5 && stores.size() < 5) {  // saved and opened: the same blocks, told apart from themselves
+        std::vector<offload::AdoptedLayer> saved(layers);
+        for (int layer = 0; layer < layers; ++layer) {
+          const offload::LayerView view = stores[at].layer(layer);
+          const auto sums = stores[at].exact_value_sum(layer), spread = stores[at].exact_spread(layer);
+          saved[static_cast<std::size_t>(layer)] = {{view.blocks.begin(), view.blocks.end()},
+                                                    view.tokens,
+                                                    {sums.begin(), sums.end()},
+                                                    {spread.begin(), spread.end()}};
+        }
+        stores.emplace_back(arena, shape, std::make_shared<offload::Store>(stores[at].fork()), std::move(saved));
+      } else if (what == 6) {
         taken.clear();
         const gpu::DeviceMemory memory = cuda->memory();
         const std::uint64_t left = memory.budget_bytes - memory.used_bytes;

@@ -19,13 +19,8 @@ class CudaRowCache : public CudaTest {
   }
 
   static CacheShape shape(RowFormat rows, int head_dim = 64, std::uint32_t seed = 3) {
-    return {.kv_heads = 2,
-            .head_dim = head_dim,
-            .block_tokens = 64,
-            .stored = 400,
-            .tail = 9,
-            .seed = seed,
-            .rows = rows};
+    return {
+        .kv_heads = 2, .head_dim = head_dim, .block_tokens = 64, .stored = 400, .tail = 9, .seed = seed, .rows = rows};
   }
 
   // Ascending positions below 400, [lists][k].
@@ -43,6 +38,25 @@ class CudaRowCache : public CudaTest {
     return all;
   }
 
+  static gpu::CacheView without_cache(gpu::CacheView view) {
+    view.store.serials = {};  // blocks that nothing tells apart are not kept
+    return view;
+  }
+
+  std::vector<float> output(const gpu::CacheView& view, const gpu::Buffer& q, const gpu::Buffer& list, int lists, int k,
+                            unsigned long long* held = nullptr) {
+    const gpu::Buffer out = cuda->allocate(q.bytes(), cuda->stream());
+    const int query_heads = static_cast<int>(q.bytes() / sizeof(float)) / view.head_dim;
+    gpu::Attended what;
+    what.positions = list.as<std::int32_t>();
+    what.lists = lists;
+    what.k = k;
+    what.ranges[0] = {view.store.tokens, view.tokens()};
+    what.held_bytes = held;
+    cuda->attend(view, q.as<float>(), query_heads, what, out.as<float>(), cuda->stream());
+    return download<float>(*cuda, out);
+  }
+
   // Attends with what is kept, as without, and returns how many rows the device had.
   std::uint64_t attend(SharedCache& cache, int group, int lists, int k, std::uint32_t seed) {
     const gpu::CacheView view = cache.on_cuda();
@@ -50,20 +64,8 @@ class CudaRowCache : public CudaTest {
     const gpu::Buffer q = upload(*cuda, random_query(query_heads, view.head_dim, seed));
     const gpu::Buffer list = upload(*cuda, positions(lists, k, seed));
     const gpu::Buffer held = upload(*cuda, std::vector<unsigned long long>(1, 0));
-    const auto output = [&](const gpu::CacheView& of) {
-      const gpu::Buffer out = cuda->allocate(q.bytes(), cuda->stream());
-      gpu::Attended what;
-      what.positions = list.as<std::int32_t>();
-      what.lists = lists;
-      what.k = k;
-      what.ranges[0] = {view.store.tokens - 3, view.tokens()};
-      if (!of.store.serials.empty()) what.held_bytes = held.as<unsigned long long>();
-      cuda->attend(of, q.as<float>(), query_heads, what, out.as<float>(), cuda->stream());
-      return download<float>(*cuda, out);
-    };
-    gpu::CacheView without = view;
-    without.store.serials = {};
-    EXPECT_EQ(output(view), output(without));
+    EXPECT_EQ(output(view, q, list, lists, k, held.as<unsigned long long>()),
+              output(without_cache(view), q, list, lists, k));
     return download<unsigned long long>(*cuda, held)[0] / view.store.layout->row_bytes;
   }
 };
@@ -74,7 +76,8 @@ TEST_F(CudaRowCache, RowsThatAreNamedAgainAreOnTheDevice) {
       keep(gpu::row_cache_rest);
       for (const int group : {1, 4, 17}) {
         for (const int per : {1, group}) {
-          SCOPED_TRACE(::testing::Message() << offload::name(rows) << " d " << d << " group " << group << " lists " << per);
+          SCOPED_TRACE(::testing::Message()
+                       << offload::name(rows) << " d " << d << " group " << group << " lists " << per);
           SharedCache cache(*cuda, shape(rows, d));
           const int lists = 2 * per;
           EXPECT_EQ(attend(cache, group, lists, 40, 1), 0u);
@@ -83,6 +86,27 @@ TEST_F(CudaRowCache, RowsThatAreNamedAgainAreOnTheDevice) {
         }
       }
     }
+  }
+}
+
+// What the host has instead is then never looked at.
+TEST_F(CudaRowCache, WhatIsHeldIsNotReadFromTheHost) {
+  for (const RowFormat rows : {RowFormat::f16, RowFormat::int8, RowFormat::int4}) {
+    SCOPED_TRACE(offload::name(rows));
+    keep(gpu::row_cache_rest);
+    SharedCache cache(*cuda, shape(rows));
+    const gpu::CacheView view = cache.on_cuda();
+    const gpu::Buffer q = upload(*cuda, random_query(4, view.head_dim, 1));
+    const gpu::Buffer list = upload(*cuda, positions(2, 40, 1));
+    const std::vector<float> expected = output(view, q, list, 2, 40);
+    const offload::BlockLayout& layout = *view.store.layout;
+    for (const std::byte* block : view.store.blocks) {
+      for (int head = 0; head < layout.kv_heads; ++head) {
+        std::fill_n(const_cast<std::byte*>(layout.row_data(block, head)), layout.columns_offset, std::byte{0x3c});
+      }
+    }
+    EXPECT_EQ(output(view, q, list, 2, 40), expected);
+    EXPECT_NE(output(without_cache(view), q, list, 2, 40), expected);
   }
 }
 

@@ -26,8 +26,11 @@ void launch_scan(const Context& context, const ColumnSource& source, const Colum
     launch(name, kernel, {grid, kScanThreads, shared}, stream, source, scan);
   };
   if constexpr (planes) {
-    if ((1 << source.scale_shift) < kChunkTokens) {
-      return launch_as("scan_small_planes", scan_small_planes<G>, small_plane_shared_bytes<G>(scan.rank), kChunkTokens);
+    if constexpr (!Cached) {
+      if ((1 << source.scale_shift) < kChunkTokens) {
+        return launch_as("scan_small_planes", scan_small_planes<G>, small_plane_shared_bytes<G>(scan.rank),
+                         kChunkTokens);
+      }
     }
     launch_as("scan_planes", scan_planes<G, Cached>, PlaneTables<G>::bytes(scan.rank, scan.plane_total), kPlaneTile);
   } else {
