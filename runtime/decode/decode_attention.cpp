@@ -53,6 +53,12 @@ Counters DecodeAttention::read_counters() const {
   return read;
 }
 
+double DecodeAttention::held_share(Kind kind) const {
+  const std::uint64_t all = counters.at(Place::link, kind);
+  if (!backend_ || all == 0) return 0;
+  return 1 - static_cast<double>(read_counters().at(Place::link, kind)) / static_cast<double>(all);
+}
+
 DecodeAttention::Observers DecodeAttention::interested_in(const GlobalLayer& at) const {
   Observers interested;
   for (const auto& observer : observers_) {

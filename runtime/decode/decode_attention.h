@@ -31,6 +31,9 @@ class DecodeAttention : public AttentionPolicy {
   // for the device.
   Counters counters;
   Counters read_counters() const;
+  // Of the bytes of one kind that lie in host memory, the share that the device had: of columns, scales, or rows of
+  // lists. 0 where nothing is kept.
+  double held_share(Kind kind) const;
 
  private:
   using Observers = std::vector<StepObserver*>;

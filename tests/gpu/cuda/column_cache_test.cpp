@@ -1,6 +1,8 @@
 #include <random>
 #include <tuple>
 
+#include "gpu/cuda/memory/cached_block.h"
+#include "gpu/device_plan.h"
 #include "runtime/attention/counters.h"
 #include "tests/gpu/cuda/select_fixture.h"
 
@@ -118,6 +120,22 @@ TEST_F(CudaColumnCache, WhatIsHeldIsNotReadFromTheHost) {
     }
     expect_same(select(*cuda, cache.on_cuda(), q, c.args()), expected);
     EXPECT_NE(select(*cuda, without_cache(cache.on_cuda()), q, c.args()).positions, expected.positions);
+  }
+}
+
+TEST_F(CudaColumnCache, APlanCountsWhatACachedBlockTakes) {
+  for (const ColumnFormat format : all_formats) {
+    const offload::BlockLayout layout(
+        {.layers = 1, .kv_heads = 3, .head_dim = 40, .block_tokens = 256, .columns = format});
+    const gpu::cuda::RunLayout runs(layout);
+    EXPECT_EQ(gpu::cuda_runs(layout), runs.runs);
+    for (const int slots : {0, 1, 7, 40}) {
+      EXPECT_EQ(gpu::cuda_cached_block_bytes(layout, slots), runs.bytes(slots)) << offload::name(format);
+    }
+    EXPECT_EQ(gpu::cuda_cached_slots(layout, runs.bytes(7)), 7);
+    EXPECT_EQ(gpu::cuda_cached_slots(layout, runs.bytes(7) - 1), 6);
+    EXPECT_EQ(gpu::cuda_cached_slots(layout, runs.bytes(0)), 0);
+    EXPECT_EQ(gpu::cuda_cached_slots(layout, std::uint64_t{1} << 40), runs.runs);
   }
 }
 
