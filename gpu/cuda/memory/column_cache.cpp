@@ -45,9 +45,10 @@ std::unique_ptr<ColumnCache::Use> ColumnCache::use(const CacheView& cache, cudaS
   std::unique_lock lock(mutex_);
   become(stream);
   ++uses_;
+  layers_ = static_cast<std::uint64_t>(cache.layers);
   View& view = look_up(cache.store);
   view.used = uses_;
-  const bool again = view.short_of_room && uses_ - view.built > kPatience * static_cast<unsigned>(cache.layers);
+  const bool again = view.short_of_room && uses_ - view.built > kPatience * layers_;
   if (view.built == 0 || view.generation != generation_ || again) {
     building_ = true;
     try {
@@ -100,7 +101,7 @@ void ColumnCache::note_uses() {
 }
 
 std::uint64_t ColumnCache::room() const {
-  const std::uint64_t most = uses_ - spared_at_ < kRecent ? std::min(most_, spared_to_) : most_;
+  const std::uint64_t most = uses_ - spared_at_ < recent_uses() ? std::min(most_, spared_to_) : most_;
   const std::uint64_t left = most - std::min(most, bytes_);
   const std::uint64_t budget = context_.arena.budget_bytes();
   const std::uint64_t free = budget - std::min(budget, context_.arena.used_bytes());
@@ -119,7 +120,7 @@ int ColumnCache::fair_slots(const RunLayout& layout, std::uint64_t blocks) const
 bool ColumnCache::make_room(std::uint64_t bytes, const RunLayout& layout, int slots) {
   if (room() >= bytes) return true;
   note_uses();
-  const std::uint64_t old = uses_ - std::min(uses_, kRecent);
+  const std::uint64_t old = uses_ - std::min(uses_, recent_uses());
   const auto free_those = [&](const auto& wanted, const auto& before) {
     std::vector<Entries::iterator> some;
     for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
@@ -163,7 +164,7 @@ void ColumnCache::build(View& view, const CacheView& cache) {
   view.built = uses_;
   view.short_of_room = false;
   note_uses();
-  const std::uint64_t old = uses_ - std::min(uses_, kRecent);
+  const std::uint64_t old = uses_ - std::min(uses_, recent_uses());
   const auto recent = static_cast<std::uint64_t>(
       std::count_if(entries_.begin(), entries_.end(), [&](const auto& entry) { return entry.second.used >= old; }));
   const auto missing = static_cast<std::uint64_t>(std::count_if(

@@ -64,9 +64,9 @@ class ColumnCache {
   std::uint64_t most_bytes() const { return most_; }
 
  private:
-  static constexpr std::size_t kViews = 2048;        // 16 sessions of 128 layers
-  static constexpr std::uint64_t kPatience = 64;     // uses of a view after which it is seen whether there is more room
-  static constexpr std::uint64_t kRecent = 8 * 128;  // uses: eight steps of 128 layers
+  static constexpr std::size_t kViews = 2048;       // 16 sessions of 128 layers
+  static constexpr std::uint64_t kPatience = 64;    // uses of a view after which it is seen whether there is more room
+  static constexpr std::uint64_t kRecentSteps = 8;  // of all layers, in which what is in use is used
 
   struct Entry {
     void* memory = nullptr;
@@ -90,6 +90,7 @@ class ColumnCache {
   View& look_up(const offload::LayerView& view);
   void build(View& view, const CacheView& cache);
   void note_uses();
+  std::uint64_t recent_uses() const { return kRecentSteps * layers_; }
   std::uint64_t room() const;  // bytes that may be taken besides
   // How many slots each block gets where so many blocks share what may be taken in all.
   int fair_slots(const RunLayout& layout, std::uint64_t blocks) const;
@@ -108,6 +109,7 @@ class ColumnCache {
   std::unordered_map<std::uint64_t, Views::iterator> by_last_;  // serial of the last block
   std::uint64_t bytes_ = 0;
   std::uint64_t uses_ = 0;
+  std::uint64_t layers_ = 1;              // that the sequence had which was used last
   std::uint64_t generation_ = 0;          // counts the entries that were freed
   std::uint64_t spared_at_ = 0;           // the use before spare() was called last
   std::uint64_t spared_to_ = UINT64_MAX;  // what it left
