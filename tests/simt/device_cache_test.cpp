@@ -15,7 +15,7 @@ using runtime::Model;
 using runtime::Place;
 using runtime::Session;
 
-constexpr Kind kept_kinds[] = {Kind::columns, Kind::scales, Kind::rows};
+constexpr Kind kinds[] = {Kind::columns, Kind::scales, Kind::rows};
 
 class DeviceCacheTest : public ::testing::Test {
  protected:
@@ -68,7 +68,7 @@ TEST_F(DeviceCacheTest, TokensAreThoseWithoutAndBytesMoveFromTheLinkToTheDevice)
     const Run with = decode(keeping, method, columns, rows);
     const Run without = decode({}, method, columns, rows);
     EXPECT_EQ(with.logits, without.logits);
-    for (const Kind kind : kept_kinds) {
+    for (const Kind kind : kinds) {
       EXPECT_EQ(with.counters.at(Place::link, kind) + with.counters.at(Place::device, kind),
                 without.counters.at(Place::link, kind) + without.counters.at(Place::device, kind))
           << runtime::name(kind);

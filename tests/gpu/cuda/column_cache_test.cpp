@@ -83,7 +83,7 @@ TEST_F(CudaColumnCache, EveryFormatAndGroupSelectsAsWithoutIt) {
 
 TEST_F(CudaColumnCache, AQueryThatComesAgainFindsAllOnTheDevice) {
   for (const ColumnFormat format : all_formats) {
-    for (const auto& [stored, block_tokens] : {std::pair(1024, 256), std::pair(1300, 256), std::pair(5000, 1024)}) {
+    for (const auto& [stored, block_tokens] : {std::pair(1024, 256), std::pair(1301, 256), std::pair(5000, 1024)}) {
       SCOPED_TRACE(::testing::Message() << offload::name(format) << " " << stored << " tokens");
       SelectCase c = of(format, 4, stored, block_tokens);
       SharedCache cache(*cuda, c.cache);

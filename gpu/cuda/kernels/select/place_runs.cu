@@ -148,9 +148,11 @@ __global__ __launch_bounds__(kPlaceThreads) void place_runs_kernel(const PlaceAr
     held_scales += shuffle_xor(held_scales, mask);
   }
   if (lane != 0 || held_runs == 0) return;
+  // As runtime::count_columns() and count_planes() count those that are read from the host: to a whole byte, and scales
+  // in whole groups.
+  const std::uint64_t odd = a.reads.in_planes ? all_tokens - 1 : 0;
   atomic_add(a.reads.held_bytes,
-             static_cast<unsigned long long>(held_runs * ((layout.run_bytes * tokens + all_tokens - 1) / all_tokens)));
-  // In whole groups.
+             static_cast<unsigned long long>(held_runs * ((layout.run_bytes * tokens + odd) / all_tokens)));
   const std::uint64_t group = layout.scale_bytes == 0 ? 1 : a.reads.in_planes ? 256 : 64;
   const std::uint64_t groups = (tokens + group - 1) / group;
   atomic_add(a.reads.held_bytes + 1,
