@@ -35,9 +35,11 @@ inline std::uint64_t cuda_range_bytes(const offload::StoreShape& shape, std::int
 // Columns that a device keeps of a block, in slots for so many runs, whole columns or planes, of each KV head: they
 // take what gpu/cuda/memory/cached_block.h lays out.
 inline constexpr int cuda_least_cached_block = 256;  // tokens: of smaller blocks nothing is kept
+// Runs of a KV head, all of them.
 inline int cuda_runs(const offload::BlockLayout& layout) {
   return layout.plane_bytes > 0 ? offload::plane_count * layout.head_dim : layout.head_dim;
 }
+// Of one block, with so many slots of each KV head.
 inline std::uint64_t cuda_cached_block_bytes(const offload::BlockLayout& layout, int slots) {
   const auto aligned = [](std::uint64_t bytes) { return (bytes + 15) / 16 * 16; };
   const auto heads = static_cast<std::uint64_t>(layout.kv_heads), all = static_cast<std::uint64_t>(slots);
