@@ -48,6 +48,9 @@ class CpuBackend : public Backend {
   void rope(float* x, int T, int heads, int d, std::int64_t position, const Rope& rope, Stream) override;
   void top_values(const float* x, std::int64_t n, int k, std::int32_t* ids, float* values, Stream) override;
 
+  void gated_delta(const DeltaLayer& layer, const DeltaState& state, float* inputs, const float* a, const float* b,
+                   const float* gate, int T, float* out, Stream) override;
+
   void append(const CacheView& cache, const float* k, const float* v, int T, Stream) override;
   void spill(const CacheView& cache, int tokens, const offload::BlockLayout& layout, std::byte* block, Stream) override;
   // Blocks of queries against tiles of keys: two matrix products and one online softmax step per pair, touching only

@@ -1,0 +1,209 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "gpu/cpu/cpu_backend.h"
+#include "gpu/cpu/elementwise.h"
+#include "gpu/cpu/gated_delta.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "gpu/cpu/gated_delta.cpp"
+#include <hwy/foreach_target.h>  // must come before highway.h
+#include <hwy/highway.h>
+
+#include "gpu/cpu/simd-inl.h"
+
+// The columns of a head's state do not know of each other: a piece of work is a few of them, which stay in the
+// processor's first cache while all tokens of a chunk pass.
+HWY_BEFORE_NAMESPACE();
+namespace hayloft::gpu::HWY_NAMESPACE {
+
+// `Vectors` vectors of columns of the state [dk][dv] at `state`; `part` lanes of the last.
+template <int Vectors>
+HWY_INLINE void pass_columns(F32 d, const DeltaTokens& tokens, int dk, int dv, std::size_t part, float* state) {
+  const std::size_t lanes = hn::Lanes(d);
+  HWY_ALIGN float s[256 * Vectors * hn::MaxLanes(F32())];
+  const auto lanes_of = [&](int i) { return i + 1 < Vectors ? lanes : part; };
+  const auto load_from = [&](const float* p, int i) HWY_ATTR {
+    return lanes_of(i) == lanes ? load(d, p) : load_part(d, p, part);
+  };
+  for (int row = 0; row < dk; ++row) {
+    for (int i = 0; i < Vectors; ++i) {
+      const std::size_t at = static_cast<std::size_t>(i) * lanes;
+      hn::Store(load_from(state + static_cast<std::ptrdiff_t>(row) * dv + at, i), d,
+                s + (static_cast<std::size_t>(row) * Vectors) * lanes + at);
+    }
+  }
+  for (int t = 0; t < tokens.count; ++t) {
+    const float* const q = tokens.q + t * tokens.stride;
+    const float* const k = tokens.k + t * tokens.stride;
+    const float* const v = tokens.v + t * tokens.stride;
+    const auto keep = hn::Set(d, tokens.keep[t * tokens.heads]);
+    const auto beta = hn::Set(d, tokens.beta[t * tokens.heads]);
+    F32Vec held[Vectors], given[Vectors];
+    for (int i = 0; i < Vectors; ++i) held[i] = given[i] = hn::Zero(d);
+    for (int row = 0; row < dk; ++row) {
+      float* const own = s + static_cast<std::size_t>(row) * Vectors * lanes;
+      const auto key = hn::Set(d, k[row]);
+      for (int i = 0; i < Vectors; ++i) {
+        const auto kept = hn::Mul(hn::Load(d, own + static_cast<std::size_t>(i) * lanes), keep);
+        hn::Store(kept, d, own + static_cast<std::size_t>(i) * lanes);
+        held[i] = hn::MulAdd(kept, key, held[i]);
+      }
+    }
+    for (int i = 0; i < Vectors; ++i) {
+      held[i] = hn::Mul(hn::Sub(load_from(v + static_cast<std::size_t>(i) * lanes, i), held[i]), beta);
+    }
+    for (int row = 0; row < dk; ++row) {
+      float* const own = s + static_cast<std::size_t>(row) * Vectors * lanes;
+      const auto key = hn::Set(d, k[row]);
+      const auto query = hn::Set(d, q[row]);
+      for (int i = 0; i < Vectors; ++i) {
+        const auto now = hn::MulAdd(key, held[i], hn::Load(d, own + static_cast<std::size_t>(i) * lanes));
+        hn::Store(now, d, own + static_cast<std::size_t>(i) * lanes);
+        given[i] = hn::MulAdd(now, query, given[i]);
+      }
+    }
+    float* const out = tokens.out + t * tokens.out_stride;
+    for (int i = 0; i < Vectors; ++i) store_part(d, given[i], lanes_of(i), out + static_cast<std::size_t>(i) * lanes);
+  }
+  for (int row = 0; row < dk; ++row) {
+    for (int i = 0; i < Vectors; ++i) {
+      const std::size_t at = static_cast<std::size_t>(i) * lanes;
+      store_part(d, hn::Load(d, s + (static_cast<std::size_t>(row) * Vectors) * lanes + at), lanes_of(i),
+                 state + static_cast<std::ptrdiff_t>(row) * dv + at);
+    }
+  }
+}
+
+// Columns [0, columns) of those that `tokens` and `state` begin with, at most columns_at_once().
+void pass_columns_simd(const DeltaTokens& tokens, int dk, int dv, int columns, float* state) {
+  const F32 d;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto count = static_cast<std::size_t>(columns);
+  const std::size_t vectors = (count + lanes - 1) / lanes, part = count - (vectors - 1) * lanes;
+  switch (vectors) {
+    case 1:
+      return pass_columns<1>(d, tokens, dk, dv, part, state);
+    case 2:
+      return pass_columns<2>(d, tokens, dk, dv, part, state);
+    case 3:
+      return pass_columns<3>(d, tokens, dk, dv, part, state);
+    default:
+      return pass_columns<4>(d, tokens, dk, dv, part, state);
+  }
+}
+
+int columns_at_once_simd() {
+  return static_cast<int>(4 * hn::Lanes(F32()));
+}
+
+}  // namespace hayloft::gpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace hayloft::gpu {
+namespace {
+
+HWY_EXPORT(pass_columns_simd);
+HWY_EXPORT(columns_at_once_simd);
+
+constexpr float kLeastSquare = 1e-6f;         // added to |q|^2 and |k|^2
+constexpr std::int64_t kChannelsAtOnce = 64;  // of the convolution
+
+float sigmoid(float x) {
+  return x < 0 ? std::exp(x) / (1 + std::exp(x)) : 1 / (1 + std::exp(-x));
+}
+
+float softplus(float x) {
+  return x > 20 ? x : std::log1p(std::exp(x));
+}
+
+// Channels [begin, end) of the inputs become what the convolution makes of them, and the newest of them the state's.
+void convolve(const DeltaLayer& layer, float* kept, float* inputs, int T, std::int64_t begin, std::int64_t end) {
+  const std::int64_t channels = layer.channels();
+  const int before = layer.kernel - 1;
+  std::vector<float> line(static_cast<std::size_t>(before + T));  // of one channel
+  for (std::int64_t c = begin; c < end; ++c) {
+    for (int i = 0; i < before; ++i) line[static_cast<std::size_t>(i)] = kept[i * channels + c];
+    for (int t = 0; t < T; ++t) line[static_cast<std::size_t>(before + t)] = inputs[t * channels + c];
+    for (int i = 0; i < before; ++i) kept[i * channels + c] = line[static_cast<std::size_t>(T + i)];
+    const float* const weights = layer.convolution + c * layer.kernel;
+    for (int t = 0; t < T; ++t) {
+      float sum = 0;
+      for (int i = 0; i < layer.kernel; ++i) sum += weights[i] * line[static_cast<std::size_t>(t + i)];
+      inputs[t * channels + c] = sum * sigmoid(sum);
+    }
+  }
+}
+
+// x [n] / sqrt(|x|^2 + kLeastSquare), times `factor`.
+void normalise(float* x, int n, float factor) {
+  float squares = 0;
+  for (int i = 0; i < n; ++i) squares += x[i] * x[i];
+  scale_by(x, factor / std::sqrt(squares + kLeastSquare), n);
+}
+
+}  // namespace
+
+void CpuBackend::gated_delta(const DeltaLayer& layer, const DeltaState& state, float* inputs, const float* a,
+                             const float* b, const float* gate, int T, float* out, Stream) {
+  const std::int64_t channels = layer.channels(), values = layer.values();
+  const int Hk = layer.key_heads, Hv = layer.value_heads, dk = layer.key_dim, dv = layer.value_dim;
+  if (T == 0) return;
+  threads_.parallel_for(channels, kChannelsAtOnce, [&](std::int64_t begin, std::int64_t end) {
+    convolve(layer, state.inputs, inputs, T, begin, end);
+  });
+  std::vector<float> keep(static_cast<std::size_t>(T) * static_cast<std::size_t>(Hv)), beta(keep.size());
+  threads_.parallel_for(T, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t) {
+      float* const own = inputs + t * channels;
+      for (int head = 0; head < Hk; ++head) {
+        normalise(own + head * dk, dk, 1 / std::sqrt(static_cast<float>(dk)));
+        normalise(own + (Hk + head) * dk, dk, 1);
+      }
+      for (int head = 0; head < Hv; ++head) {
+        const std::int64_t at = t * Hv + head;
+        keep[static_cast<std::size_t>(at)] = std::exp(-layer.decay[head] * softplus(a[at] + layer.step_bias[head]));
+        beta[static_cast<std::size_t>(at)] = sigmoid(b[at]);
+      }
+    }
+  });
+  const int columns = HWY_DYNAMIC_DISPATCH(columns_at_once_simd)();
+  const int pieces = (dv + columns - 1) / columns;  // of a head
+  threads_.parallel_for(std::int64_t{Hv} * pieces, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t piece = begin; piece < end; ++piece) {
+      const auto head = static_cast<int>(piece / pieces), key_head = head * Hk / Hv;
+      const int first = static_cast<int>(piece % pieces) * columns;
+      DeltaTokens tokens;
+      tokens.q = inputs + key_head * dk;
+      tokens.k = tokens.q + Hk * dk;
+      tokens.v = inputs + 2 * Hk * dk + head * dv + first;
+      tokens.stride = channels;
+      tokens.keep = keep.data() + head;
+      tokens.beta = beta.data() + head;
+      tokens.heads = Hv;
+      tokens.out = out + head * dv + first;
+      tokens.out_stride = values;
+      tokens.count = T;
+      HWY_DYNAMIC_DISPATCH(pass_columns_simd)
+      (tokens, dk, dv, std::min(columns, dv - first), state.state + std::int64_t{head} * dk * dv + first);
+    }
+  });
+  threads_.parallel_for(T, 1, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<float> gates(static_cast<std::size_t>(dv));
+    for (std::int64_t t = begin; t < end; ++t) {
+      for (int head = 0; head < Hv; ++head) {
+        const std::int64_t at = t * values + head * dv;
+        rms_norm_row(out + at, dv, layer.norm, layer.eps, out + at);
+        std::copy_n(gate + at, dv, gates.data());
+        silu_mul_to(gates.data(), out + at, dv);
+        std::copy_n(gates.data(), dv, out + at);
+      }
+    }
+  });
+}
+
+}  // namespace hayloft::gpu
+#endif
