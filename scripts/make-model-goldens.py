@@ -118,6 +118,38 @@ CASES = {
         "rms_norm_eps": 0.01,
         "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
     },
+    # three layers of gated delta rules to one of attention; 8 of 32 components rotated, value heads in pairs to a key head
+    "qwen3_5": {
+        "model_type": "qwen3_5_text",
+        "head_dim": 32,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 4,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 24,
+        "linear_value_head_dim": 16,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
+        "_dtype": torch.float16,
+    },
+    # another kernel, as many value heads as key heads, the global layers listed, one of them the first
+    "qwen3_5-listed": {
+        "model_type": "qwen3_5_text",
+        "head_dim": 16,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 3,
+        "layer_types": ["full_attention", "linear_attention", "linear_attention"],
+        "linear_num_key_heads": 3,
+        "linear_num_value_heads": 3,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 40,
+        "linear_conv_kernel_dim": 3,
+        "rms_norm_eps": 0.01,
+        "tie_word_embeddings": True,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0, "partial_rotary_factor": 0.5},
+        "_dtype": torch.bfloat16,
+    },
     # the shape of the needle model: sliding-window layers with RoPE, global layers without
     "smollm3": {
         "model_type": "smollm3",
@@ -284,15 +316,24 @@ CASES = {
 }
 
 
+# Architectures whose norms multiply by 1 + weight; that of a layer of gated delta rules does not.
+NORMS_ADD_ONE = ("gemma3_text", "qwen3_5_text")
+
+
 def randomise(model, generator):
     """Weights under which every part shows in the logits: attention neither flat nor one-hot, norms away from one."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             if "norm" in name:
-                parameter.copy_((0.0 if model.config.model_type == "gemma3_text" else 1.0) + 0.3 * noise)
+                adds_one = model.config.model_type in NORMS_ADD_ONE and not name.endswith("linear_attn.norm.weight")
+                parameter.copy_((0.0 if adds_one else 1.0) + 0.3 * noise)
             elif name.endswith(".bias"):
                 parameter.copy_(0.3 * noise)
+            elif name.endswith((".A_log", ".dt_bias")):  # a state is halved after 1 to some 100 tokens
+                parameter.copy_(noise - 2.0)
+            elif name.endswith(".conv1d.weight"):
+                parameter.copy_(noise * 1.5 / parameter.shape[2] ** 0.5)
             elif "embed_tokens" in name or "lm_head" in name:
                 parameter.copy_(0.5 * noise)
             else:
