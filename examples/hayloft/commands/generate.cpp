@@ -64,7 +64,7 @@ class GenerateCommand : public Command {
     common(app, Section::context, {"--ctx-size"});
     add_predict_option(app, predict_);
     add_sampling_options(app, sampling_);
-    add_attention_options(app, attention_, {"dense"});
+    add_attention_options(app, attention_, {"auto"});
     add_prefill_options(app, session_);
     add_audit_options(app, audit_);
     add_store_options(app, session_.cache.columns, session_.cache.rows);
@@ -98,6 +98,7 @@ class GenerateCommand : public Command {
     }
     const Environment environment(machine_, directory, rope_);
     if (chat_) drawing.ends = runtime::end_of_turn_tokens(*environment.tokenizer);
+    method_ = with_rates(method_, environment, machine_.profile);
     WatchedMethod method(method_, environment, audit_);
     const std::vector<std::int32_t> prompt =
         snapshot ? environment.tokenizer->encode_continuation(text) : environment.tokenizer->encode_prompt(text);
