@@ -22,7 +22,7 @@ struct AuditChoices {
   std::optional<runtime::AuditOptions> audit;
   std::optional<runtime::AuditTargetOptions> target;
   std::optional<double> fidelity;  // the share of the attention mass to keep
-  std::string json;   // where the audit's figures go; empty: nowhere
+  std::string json;                // where the audit's figures go; empty: nowhere
   std::string stats;  // where the attention statistics go: a table where it ends in .md, else JSON; empty: nowhere
 
   // Throws Error when a file cannot be written.
@@ -35,8 +35,8 @@ void add_attention_stats_option(CLI::App& app, std::string& file);
 void write_attention_stats(const runtime::AttentionStats& stats, const std::string& file);
 
 // The method that a run decodes with, and its observers: an audit, which may have the method replaced by one with a
-// larger k; what keeps a fidelity, which replaces it too; and attention statistics. Without choices it is the method and
-// nothing else.
+// larger k; what keeps a fidelity, which replaces it too; and attention statistics. Without choices it is the method
+// and nothing else.
 class WatchedMethod {
  public:
   // The environment must outlive it. Throws Error on options out of range.
@@ -45,9 +45,9 @@ class WatchedMethod {
   const runtime::SharedMethod& method() const;
   // The session decodes with the method from now on, watched.
   void watch(runtime::Session& session);
-  void stepped(runtime::Session& session);         // after each step; says on standard error what it has changed
+  void stepped(runtime::Session& session);        // after each step; says on standard error what it has changed
   void decoded(const runtime::Session& session);  // when its last step is done: what it has used is kept
-  void finish();                                   // prints what has been found, or writes it
+  void finish();                                  // prints what has been found, or writes it
 
  private:
   AuditChoices choices_;

@@ -55,8 +55,8 @@ struct AttentionTime {
 AttentionTime attention_time(const MethodOptions& method, const Counters& counters, const offload::BlockLayout& layout,
                              const AttentionRates& rates, const AttentionRates& alone);
 
-// Of the CPU backend, as docs/rows.md measured it once: what an integer row takes longer than an f16 row, attended to and
-// searched.
+// Of the CPU backend, as docs/rows.md measured it once: what an integer row takes longer than an f16 row, attended to
+// and searched.
 inline constexpr double cpu_integer_rows = 3;
 inline constexpr double cpu_integer_keys = 1.4;
 

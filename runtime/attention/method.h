@@ -71,9 +71,9 @@ class Method {
   // gpu::Backend::attend() of these ranges, and count(). None by any other method.
   std::optional<gpu::Attended> ranges(const gpu::CacheView& cache, int query_heads) const;
 
-  // The method that attends to such a cache: this one, but by `auto`, which leaves that to others. It depends on the shape
-  // of the cache, the tokens in its store and tail_part() of it, on nothing else, so that it can be kept while these stay.
-  // It lives as long as this one.
+  // The method that attends to such a cache: this one, but by `auto`, which leaves that to others. It depends on the
+  // shape of the cache, the tokens in its store and tail_part() of it, on nothing else, so that it can be kept while
+  // these stay. It lives as long as this one.
   virtual const Method& chosen(const gpu::CacheView& /*cache*/, int /*query_heads*/) const { return *this; }
 
   // How many of the true top-k a perfect method of this kind would fetch: what recall is measured against. 0: makes no

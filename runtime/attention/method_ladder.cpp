@@ -89,9 +89,11 @@ class Leveled : public Method {
 
 // What every method of a step is predicted from.
 struct MethodLadder::Prediction {
-  Prediction(const MachineRates& machine, const gpu::CacheView& at, int heads) : cache(settled(at)), query_heads(heads) {
+  Prediction(const MachineRates& machine, const gpu::CacheView& at, int heads)
+      : cache(settled(at)), query_heads(heads) {
     const offload::BlockLayout& layout = *cache.store.layout;
-    const auto blocks = static_cast<std::uint64_t>((cache.store.tokens + layout.block_tokens - 1) / layout.block_tokens);
+    const auto blocks =
+        static_cast<std::uint64_t>((cache.store.tokens + layout.block_tokens - 1) / layout.block_tokens);
     const std::uint64_t bytes = blocks * layout.block_bytes;
     rates = machine.rates(cache.head_dim, heads / cache.kv_heads, bytes);
     alone = machine.rates(cache.head_dim, 1, bytes);

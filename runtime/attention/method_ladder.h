@@ -50,8 +50,8 @@ class MethodLadder {
   std::shared_ptr<const Method> dense_;
 };
 
-// The method that attends in global layer i by level levels[i] of the ladder, the last entry standing for all behind it.
-// Its options are the ladder's.
+// The method that attends in global layer i by level levels[i] of the ladder, the last entry standing for all behind
+// it. Its options are the ladder's.
 SharedMethod make_leveled(std::shared_ptr<const MethodLadder> ladder, std::vector<int> levels);
 
 }  // namespace hayloft::runtime

@@ -163,7 +163,9 @@ constexpr MethodOption table[] = {
      [](const Options& o) { return fmt::format(" r={}", o.rank); }, check_rank},
     {"bits", "", "N", "planes auto", "32", "bit planes of K that rank keys, of all components together",
      [](Options& o, Text text, Text named) { o.bits = parse_int(text, named, 1); },
-     [](const Options& o) { return o.name == "auto" ? unusual("bits", &Options::bits, o) : fmt::format(" bits={}", o.bits); },
+     [](const Options& o) {
+       return o.name == "auto" ? unusual("bits", &Options::bits, o) : fmt::format(" bits={}", o.bits);
+     },
      check_bits},
     {"by", "", "q|qk", "sparq", "q",
      "whether components are chosen by |q| alone or by |q| times the spread of K; qk needs --columns planes",
@@ -175,7 +177,8 @@ constexpr MethodOption table[] = {
      "for the rest",
      [](Options& o, Text text, Text named) { o.k = parse_budgets(text, named); }, k_label, nullptr},
     {"window", "", "W", all_but_dense, "",
-     "newest positions always attended [sparq, planes, lowrank, oracle: k/4; auto: as what it takes; window: k less the sinks; h2o: its recent "
+     "newest positions always attended [sparq, planes, lowrank, oracle: k/4; auto: as what it takes; window: k less "
+     "the sinks; h2o: its recent "
      "share; "
      "others: 0]",
      [](Options& o, Text text, Text named) { o.window = parse_int(text, named, 0); }, window_label, check_window},
@@ -196,7 +199,8 @@ constexpr MethodOption table[] = {
      "whether the mean value stands in for what was not attended",
      [](Options& o, Text text, Text named) { o.mean_value = value_of(switches, text, named); },
      [](const Options& o) { return unusual("mean", &Options::mean_value, switches, o); }, nullptr},
-    {"tau", "", "coverage|d|r", "sparq planes lowrank auto", "coverage", "softmax temperature of the approximate scores",
+    {"tau", "", "coverage|d|r", "sparq planes lowrank auto", "coverage",
+     "softmax temperature of the approximate scores",
      [](Options& o, Text text, Text named) { o.temperature = value_of(temperatures, text, named); },
      [](const Options& o) { return unusual("tau", &Options::temperature, temperatures, o); }, nullptr},
     {"group", "", "softmax|logits", "sparq topk flexgen lowrank pages oracle planes auto", "softmax",

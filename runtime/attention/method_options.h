@@ -39,8 +39,8 @@ struct MethodOptions {
   double recent = 0.5;      // of `h2o`, the share of k that is recent
   std::uint64_t seed = 1;   // of `lowrank`, its projections
 
-  // Of `auto`, no matter of the user's: what it predicts by (runtime/attention/attention_rates.h); null: built_in_rates()
-  // of a CPU.
+  // Of `auto`, no matter of the user's: what it predicts by (runtime/attention/attention_rates.h); null:
+  // built_in_rates() of a CPU.
   std::shared_ptr<const MachineRates> rates = nullptr;
 
   friend bool operator==(const MethodOptions&, const MethodOptions&) = default;

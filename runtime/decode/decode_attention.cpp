@@ -75,9 +75,9 @@ void DecodeAttention::attend_before(const Observers& interested, const Method& b
                                     const float* q, float* out) {
   StepTrace trace;
   Counters of_step;
-  by.attend(
-      {at.backend, at.stream, at.cache, at.query_heads, at.scratch, of_step, interested.empty() ? nullptr : &trace, state_},
-      q, out);
+  by.attend({at.backend, at.stream, at.cache, at.query_heads, at.scratch, of_step,
+             interested.empty() ? nullptr : &trace, state_},
+            q, out);
   count(by, of_step, at);
   for (StepObserver* observer : interested) {
     observer->see({at.backend, at.stream, at.layer, at.cache, at.store, at.query_heads, q, out, trace, by, state_});

@@ -54,8 +54,8 @@ class DecodeAttention : public AttentionPolicy {
   SharedMethod method_;
   MethodState* state_ = nullptr;
   std::vector<std::shared_ptr<StepObserver>> observers_;
-  std::vector<Choice> choices_;                 // by global layer
-  std::map<std::string, std::int64_t> used_;    // before those choices
+  std::vector<Choice> choices_;               // by global layer
+  std::map<std::string, std::int64_t> used_;  // before those choices
   double positions_attended_ = 0;
 };
 

@@ -87,7 +87,8 @@ std::string audit_warning(const AuditReport& report, double least) {
 std::string methods_line(const std::map<std::string, std::int64_t>& methods) {
   std::string line;
   for (const auto& [method, steps] : methods) {
-    line += line.empty() ? fmt::format("{} in {} steps x layers", method, steps) : fmt::format(", {} in {}", method, steps);
+    line +=
+        line.empty() ? fmt::format("{} in {} steps x layers", method, steps) : fmt::format(", {} in {}", method, steps);
   }
   return line;
 }

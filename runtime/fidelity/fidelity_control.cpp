@@ -13,10 +13,10 @@
 namespace hayloft::runtime {
 namespace {
 
-constexpr double measuring_share = 0.05;  // of the predicted time of a layer's attention
-constexpr double exact_passes = 2;        // what scoring every position takes, in steps of dense attention
-constexpr double margin = 0.25;           // of what may be missed, that a level must not miss in a sample
-constexpr std::int64_t idle_calls = 64;   // until a layer is asked again whether there is anything to choose
+constexpr double measuring_share = 1.0 / 30;  // of the predicted time of a layer's attention
+constexpr double exact_passes = 2.5;          // what scoring every position takes, in steps of dense attention
+constexpr double margin = 0.25;               // of what may be missed, that a level must not miss in a sample
+constexpr std::int64_t idle_calls = 64;       // until a layer is asked again whether there is anything to choose
 
 // Of the KV head that catches least, averaged over its query heads.
 double least_mass(const std::vector<double>& mass, int kv_heads) {
@@ -31,8 +31,9 @@ double least_mass(const std::vector<double>& mass, int kv_heads) {
 std::shared_ptr<const MethodLadder> ladder_of(const MethodOptions& method, int head_dim) {
   auto ladder = std::make_shared<const MethodLadder>(method, head_dim);
   if (method.name == "window" && method.window) {
-    fail("--fidelity: with --attn-window {} `window` attends to as many positions whatever its k; give --attn-k instead",
-         *method.window);
+    fail(
+        "--fidelity: with --attn-window {} `window` attends to as many positions whatever its k; give --attn-k instead",
+        *method.window);
   }
   if (!ladder->shares_state()) {
     fail(
@@ -56,16 +57,23 @@ void LevelChoice::add(int needed) {
   if (static_cast<int>(needed_.size()) > kept) needed_.pop_front();
 }
 
+bool LevelChoice::decided() const {
+  return static_cast<int>(needed_.size()) >= enough || std::ranges::find(needed_, exact_level_) != needed_.end();
+}
+
 int LevelChoice::level() const {
-  if (samples() < enough) return exact_level_;
-  return *std::max_element(needed_.begin(), needed_.end());
+  return decided() ? *std::ranges::max_element(needed_) : exact_level_;
 }
 
 // One step, on which levels are tried.
 class FidelityControl::Probe {
  public:
   Probe(const ObservedStep& step, MethodScratch& scratch)
-      : step_(step), scratch_(scratch), sample_(step), query_(sample_.query()), scores_(exact_scores(query_)),
+      : step_(step),
+        scratch_(scratch),
+        sample_(step),
+        query_(sample_.query()),
+        scores_(exact_scores(query_)),
         ranking_(rank_positions(query_, scores_, 1, index::SelectPer::kv_head, step.backend.threads())) {}
 
   bool whole(const StepTrace& trace) const {
@@ -75,13 +83,14 @@ class FidelityControl::Probe {
     return whole(trace) ? 1 : least_mass(caught_mass(query_, scores_, ranking_, trace), query_.kv_heads());
   }
   double mass(const Method& method) {
-    const std::uint64_t bytes = static_cast<std::uint64_t>(query_.query_heads) *
-                                static_cast<std::uint64_t>(query_.head_dim()) * sizeof(float);
+    const std::uint64_t bytes =
+        static_cast<std::uint64_t>(query_.query_heads) * static_cast<std::uint64_t>(query_.head_dim()) * sizeof(float);
     if (out_.bytes() < bytes) out_ = step_.backend.allocate(bytes, step_.stream);
     StepTrace trace;
     Counters counters;
-    method.attend({step_.backend, step_.stream, step_.cache, step_.query_heads, scratch_, counters, &trace, step_.state},
-                  step_.q, out_.as<float>());
+    method.attend(
+        {step_.backend, step_.stream, step_.cache, step_.query_heads, scratch_, counters, &trace, step_.state}, step_.q,
+        out_.as<float>());
     return mass(trace);
   }
   offload::ColumnFormat columns() const { return step_.cache.store.layout->columns; }
@@ -104,14 +113,15 @@ FidelityControl::FidelityControl(const MethodOptions& method, int head_dim, doub
   report_.asked = least;
 }
 
-bool FidelityControl::wants(int layer, std::int64_t /*position*/) {
+bool FidelityControl::wants(int layer, std::int64_t position) {
   Layer& state = layers_.try_emplace(layer, ladder_->exact_level()).first->second;
-  return state.calls++ >= state.next;
+  return state.calls++ >= state.next || position >= state.grown;
 }
 
 void FidelityControl::see(const ObservedStep& step) {
   Layer& layer = layers_.at(step.layer);
   layer.global_layer = step.cache.layer;
+  layer.grown = step.cache.tokens() + step.cache.tokens() / 8;
   const int worthwhile = ladder_->worthwhile(step.cache, step.query_heads);
   layer.selects = worthwhile > 0;
   if (worthwhile == 0) {
@@ -126,12 +136,13 @@ void FidelityControl::see(const ObservedStep& step) {
     report_.measured.add(caught);
     report_.by_layer[step.layer].add(caught);
   }
-  // The level that is in use has been tried already.
+  // Levels in [low, high) are to be tried, `next` first: mostly all is as it was, or nothing but exact attention will
+  // do.
   int low = 0;
   int high = worthwhile;  // the lowest that is known to be enough; here that is exact attention
-  int next = -1;
-  if (live < worthwhile) {
-    if (caught >= enough_ || (caught >= least_ && layer.choice.samples() >= LevelChoice::enough)) {
+  int next = worthwhile - 1;
+  if (live < worthwhile) {  // which has been tried by the step itself
+    if (caught >= least_) {
       high = live;
       next = live - 1;
     } else {
@@ -141,8 +152,7 @@ void FidelityControl::see(const ObservedStep& step) {
   }
   int tried = 0;
   while (low < high) {
-    const int level = next >= low && next < high ? next : (low + high) / 2;
-    next = -1;
+    const int level = tried == 0 ? next : (low + high) / 2;
     ++tried;
     if (probe.mass(ladder_->judged_at(level, probe.columns())) >= enough_) {
       high = level;
@@ -152,14 +162,16 @@ void FidelityControl::see(const ObservedStep& step) {
   }
   layer.choice.add(high < worthwhile ? high : ladder_->exact_level());
 
-  if (layer.choice.samples() < LevelChoice::enough) {
+  const int level = layer.choice.level();
+  const bool untried = level < live && live >= worthwhile;  // the first samples of what is decoded with come at once
+  if (!layer.choice.decided() || untried) {
     layer.next = layer.calls;
     return;
   }
   const double dense = ladder_->predicted(ladder_->dense(), step.cache, step.query_heads);
   const double own = ladder_->predicted(step.method, step.cache, step.query_heads);
-  layer.next =
-      layer.calls + static_cast<std::int64_t>(std::ceil((exact_passes * dense + tried * own) / (measuring_share * own)));
+  layer.next = layer.calls +
+               static_cast<std::int64_t>(std::ceil((exact_passes * dense + tried * own) / (measuring_share * own)));
 }
 
 bool FidelityControl::update() {
@@ -178,9 +190,8 @@ bool FidelityControl::update() {
 std::string FidelityControl::take_note() {
   if (noted_) return {};
   const FidelityReport now = report();
-  const bool settled = std::ranges::all_of(layers_, [](const auto& each) {
-    return !each.second.selects || each.second.choice.samples() >= LevelChoice::enough;
-  });
+  const bool settled = std::ranges::all_of(
+      layers_, [](const auto& each) { return !each.second.selects || each.second.choice.decided(); });
   if (!settled || now.exact_layers == 0) return {};
   noted_ = true;
   return fmt::format(
@@ -191,12 +202,9 @@ std::string FidelityControl::take_note() {
 FidelityReport FidelityControl::report() const {
   FidelityReport report = report_;
   for (const auto& [number, layer] : layers_) {
-    if (layer.choice.samples() == 0) continue;
+    if (!layer.selects) continue;
     ++report.layers;
-    if (layer.selects && layer.choice.samples() >= LevelChoice::enough &&
-        layer.choice.level() == ladder_->exact_level()) {
-      ++report.exact_layers;
-    }
+    if (layer.choice.decided() && layer.choice.level() == ladder_->exact_level()) ++report.exact_layers;
   }
   return report;
 }
@@ -206,8 +214,7 @@ std::string fidelity_line(const FidelityReport& report) {
   if (report.measured.count == 0) return line + "every measured step attended to everything";
   line += fmt::format("{:.2f}% of the attention mass caught on average by {} sampled steps of single layers",
                       report.measured.mean() * 100, report.measured.count);
-  const auto least = std::ranges::min_element(
-      report.by_layer, {}, [](const auto& each) { return each.second.mean(); });
+  const auto least = std::ranges::min_element(report.by_layer, {}, [](const auto& each) { return each.second.mean(); });
   line += fmt::format(", least in layer {}: {:.2f}%", least->first, least->second.mean() * 100);
   if (report.measured.mean() < report.asked) line += "; that is below what was asked";
   return line;

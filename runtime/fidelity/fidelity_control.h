@@ -30,7 +30,8 @@ class LevelChoice {
 
   void add(int needed);  // the lowest level that would have been enough in a step, exact_level at most
   int level() const;
-  int samples() const { return static_cast<int>(needed_.size()); }  // kept at most
+  // Whether level() comes of samples: there are enough of them, or one has asked for the exact level.
+  bool decided() const;
 
  private:
   int exact_level_;
@@ -43,17 +44,18 @@ struct FidelityReport {
   RunningStats measured;                 // of the samples whose step left positions out
   std::map<int, RunningStats> by_layer;  // the same by the model's layer
   std::int64_t samples = 0;              // all of them
-  int layers = 0;                        // that have been sampled
-  int exact_layers = 0;                  // of those, that end up with dense attention for want of another way
+  int layers = 0;                        // in which some other level than the exact one is worth it
+  int exact_layers = 0;                  // of those, that attend by the exact one all the same
 };
 // A line without a newline: the share that was measured, in how many samples, which layer had least.
 std::string fidelity_line(const FidelityReport& report);
 
 // Observes the steps of sessions, one after another, and has their layers attend by the cheapest level of a method's
-// ladder that catches enough. A layer begins with dense attention; its first samples, one at each step, and then as
-// many as are predicted to cost a twentieth of its attention, find which level each of these steps needed, by attending
-// once more by other levels beside what is decoded. Which steps are samples depends on their numbers and on
-// predictions, never on a clock: the same run has the same tokens again. For the thread that decodes.
+// ladder that catches enough. A layer begins with dense attention; its first samples, one at each step until one needs
+// that or there are enough, and then as many as are predicted to cost a thirtieth of its attention, and one whenever
+// the context has grown by an eighth, find which level each of these steps needed, by attending once more by other
+// levels beside what is decoded. Which steps are samples depends on their numbers and on predictions, never on a clock:
+// the same run has the same tokens again. For the thread that decodes.
 class FidelityControl : public StepObserver {
  public:
   // Throws Error on a method that cannot attend to more than it was made for.
@@ -76,13 +78,12 @@ class FidelityControl : public StepObserver {
     explicit Layer(int exact_level) : choice(exact_level) {}
     LevelChoice choice;
     std::int64_t calls = 0;
-    std::int64_t next = 0;  // the call that is the next sample
+    std::int64_t next = 0;   // the call that is the next sample
+    std::int64_t grown = 0;  // the position at which there is one before that
     int global_layer = 0;
     bool selects = false;  // some level is worth it at this length
   };
-  // The share that a level would have caught.
   class Probe;
-  int needed(Probe& probe, int live, int worthwhile) const;
 
   double least_;
   double enough_;  // what a level has to catch in a sample, to be held for good enough

@@ -121,8 +121,8 @@ PlanTime predict(const PlanRequest& request, const offload::BlockLayout& layout,
   const ModelConfig& config = request.config;
   const std::uint64_t store = host_bytes(config, request.session.cache, request.tokens);
   const AttentionRates rates = profile.rates(config.head_dim, config.group_size(), store);
-  const AttentionTime attention = attention_time(by, method.counters, layout, rates,
-                                                 profile.rates(config.head_dim, 1, store));
+  const AttentionTime attention =
+      attention_time(by, method.counters, layout, rates, profile.rates(config.head_dim, 1, store));
   PlanTime ms;
   ms.search = attention.search;
   ms.rows = attention.rows;

@@ -265,7 +265,7 @@ std::shared_ptr<const MachineRates> machine_rates(const std::optional<MachinePro
                                                   const std::string& source) {
   if (!profile || profile->device != device) return built_in_rates(device);
   MachineRates rates = *built_in_rates(device);
-  rates.source = fmt::format("{}, measured with {} threads", source, profile->threads);
+  rates.source = fmt::format("{} (threads: {})", source, profile->threads);
   rates.margin = MachineRates().margin;
   const auto layers = static_cast<std::uint64_t>(global_layers);
   rates.rates = [of = *profile, layers](int head_dim, int group, std::uint64_t layer_bytes) {

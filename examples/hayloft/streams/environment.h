@@ -31,7 +31,7 @@ struct Environment {
   Environment(const MachineOptions& options, const std::filesystem::path& model_path,
               const runtime::RopeOverrides& rope = {});
 
-  gpu::KvHost kv_host;  // as asked for
+  gpu::KvHost kv_host;   // as asked for
   bool verbose = false;  // likewise
   runtime::WeightForm weights = runtime::WeightForm::stored;
   gpu::LinkChoice link;  // as a CUDA device is told; never automatic

@@ -16,7 +16,8 @@
 // A text in which a number is hidden, the bundled model, and contexts made of the two.
 namespace hayloft::runtime {
 
-inline const std::filesystem::path needle_model = std::filesystem::path(HAYLOFT_SOURCE_DIR) / "examples/needle-model/model";
+inline const std::filesystem::path needle_model =
+    std::filesystem::path(HAYLOFT_SOURCE_DIR) / "examples/needle-model/model";
 
 struct Stopped : std::exception {};
 
