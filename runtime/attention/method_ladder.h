@@ -31,7 +31,7 @@ class MethodLadder {
   int worthwhile(const gpu::CacheView& cache, int query_heads) const;
 
   // What the method keeps of a sequence, which all levels share; the first method says.
-  const Method& first() const { return *levels_.front().front(); }
+  const Method& first() const { return levels_.empty() ? *dense_ : *levels_.front().front(); }
   // Whether every level can go on from what the first one keeps.
   bool shares_state() const;
 

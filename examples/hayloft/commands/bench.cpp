@@ -74,8 +74,6 @@ class BenchCommand : public Command {
       fail("--shape: {} query heads cannot be shared out among {} KV heads", bench_.query_heads, bench_.kv_heads);
     }
     for (const runtime::MethodOptions& method : bench_.methods) runtime::make_method(method, bench_.head_dim);
-    const auto rates = runtime::plan::machine_rates(machine_profile({}), environment.backend->name(), bench_.layers);
-    for (runtime::MethodOptions& method : bench_.methods) method.rates = rates;
     for (const std::int64_t tokens : lengths_) {
       for (const offload::ColumnFormat format : columns_) {
         offload::BlockLayout({1, bench_.kv_heads, bench_.head_dim, block_tokens(tokens), format, bench_.rows});
@@ -88,6 +86,8 @@ class BenchCommand : public Command {
     json.check();
     const Environment environment(machine_);
     rates_ = read_rates(environment.backend->name());
+    const auto rates = runtime::plan::machine_rates(machine_profile({}), environment.backend->name(), bench_.layers);
+    for (runtime::MethodOptions& method : bench_.methods) method.rates = rates;
     for (const std::int64_t tokens : lengths_) {
       for (const offload::ColumnFormat format : columns_) {
         bench_.tokens = tokens;

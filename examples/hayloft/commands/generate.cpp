@@ -34,7 +34,7 @@ namespace {
 
 constexpr const char* examples = R"(Examples:
   hayloft generate -m models/Llama-3.2-1B -p "The hay is in the" -n 64
-      the most likely continuation, with exact attention
+      the most likely continuation
   hayloft generate -m models/Llama-3.2-1B -f book.txt --temp 0.8 --attn sparq --attn-k 512
       a book as the prompt, sampling, SparQ attention
   hayloft generate -m smollm2.gguf --chat -p "What is hay?"

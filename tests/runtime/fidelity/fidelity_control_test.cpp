@@ -86,8 +86,8 @@ class MeasuresNow : public StepObserver {
     double least = 1;
     for (std::size_t head = 0; head < sample.recall.size(); ++head) {
       const auto first = sample.mass.begin() + static_cast<std::ptrdiff_t>(head * group);
-      least = std::min(least, std::accumulate(first, first + static_cast<std::ptrdiff_t>(group), 0.0) /
-                                  static_cast<double>(group));
+      least = std::min(
+          least, std::accumulate(first, first + static_cast<std::ptrdiff_t>(group), 0.0) / static_cast<double>(group));
     }
     mass.add(least);
     selected += step.trace.lists > 0 ? 1 : 0;
@@ -126,7 +126,8 @@ Steered decode(std::string_view method, double least, int steps = 150) {
 }
 
 TEST(FidelityControl, KeepsWhatWasAskedWhileDecoding) {
-  for (const char* method : {"auto:r=2:k=8", "sparq:r=2:k=8", "topk:k=4", "window:k=12", "pages:k=16:page=16", "lowrank:r=4:k=8"}) {
+  for (const char* method :
+       {"auto:r=2:k=8", "sparq:r=2:k=8", "topk:k=4", "window:k=12", "pages:k=16:page=16", "lowrank:r=4:k=8"}) {
     for (const double least : {0.7, 0.9}) {
       SCOPED_TRACE(fmt::format("{} at {}", method, least));
       const Steered steered = decode(method, least);
@@ -188,7 +189,8 @@ TEST(FidelityControl, SaysWhenLessWasCaughtThanAsked) {
 
 TEST(FidelityControl, RefusesWhatItCannotDo) {
   for (const double least : {0.0, 1.01, -1.0}) {
-    EXPECT_TRUE(test::refuses([&] { FidelityControl(options_of("auto"), 8, least); }, {"--fidelity", "share"})) << least;
+    EXPECT_TRUE(test::refuses([&] { FidelityControl(options_of("auto"), 8, least); }, {"--fidelity", "share"}))
+        << least;
   }
   EXPECT_TRUE(test::refuses([] { FidelityControl(options_of("window:window=100"), 8, 0.9); }, {"--attn-window 100"}));
   EXPECT_TRUE(test::refuses([] { FidelityControl(options_of("h2o:k=100"), 8, 0.9); }, {"--attn h2o"}));
