@@ -98,7 +98,9 @@ TEST_F(AuditProgram, KeepsAFidelityAndSaysWhichWasMeasured) {
   EXPECT_TRUE(refused_with(generate({"--fidelity", "99"}), 2, {"--fidelity 99", "99%"}));
   EXPECT_TRUE(refused_with(generate({"--fidelity", "much"}), 2, {"--fidelity much", "share"}));
   EXPECT_TRUE(refused_with(generate({"--fidelity", "90%", "--audit-target", "90%"}), 2, {"--audit-target"}));
-  EXPECT_TRUE(refused_with(generate({"--fidelity", "90%", "--attn", "h2o"}), 1, {"--attn h2o"}));
+  EXPECT_TRUE(refused_with(run_program({"generate", "-m", HAYLOFT_SOURCE_DIR "/examples/needle-model/model", "-p",
+                                        "hay", "-n", "2", "--attn", "h2o", "--fidelity", "90%"}),
+                           1, {"--attn h2o"}));
 }
 
 TEST_F(AuditProgram, RefusesWhatIsNoShare) {
