@@ -22,20 +22,20 @@ double search_ms(const MethodOptions& method, const Counters& counters, const of
   return reading + selected * each / 1000;
 }
 
-// Rounded figures of `hayloft link` on two processors of an AMD EPYC with AVX-512, heads of 64 and 128 in groups of 4.
-constexpr AttentionRates cpu_rates = {.column_scan = 25,
-                                      .exact_scan = 35,
-                                      .row_gather = 25,
-                                      .dense = 30,
-                                      .tail = 50,
-                                      .sparq_tail = 22,
-                                      .int8_scan = 14,
-                                      .int4_scan = 7,
-                                      .planes_scan = 3,
-                                      .row_scan = 15,
-                                      .causal = 190,
-                                      .ann_search = 35,
-                                      .column_select_us = 0.2,
+// Rounded figures of `hayloft link -t 1` on an AMD EPYC with AVX-512, heads of 64 in groups of 4.
+constexpr AttentionRates cpu_rates = {.column_scan = 16,
+                                      .exact_scan = 22,
+                                      .row_gather = 16,
+                                      .dense = 21,
+                                      .tail = 25,
+                                      .sparq_tail = 8,
+                                      .int8_scan = 8.6,
+                                      .int4_scan = 4.6,
+                                      .planes_scan = 2,
+                                      .row_scan = 8.6,
+                                      .causal = 97,
+                                      .ann_search = 7.4,
+                                      .column_select_us = 0.4,
                                       .exact_select_us = 0.2};
 
 // Bytes over the link by published figures of PCIe 4: 25 GB/s in order, 17 read in place, 10 of scattered rows; the
