@@ -55,9 +55,9 @@ struct AttentionTime {
 AttentionTime attention_time(const MethodOptions& method, const Counters& counters, const offload::BlockLayout& layout,
                              const AttentionRates& rates, const AttentionRates& alone);
 
-// Of the CPU backend, as docs/rows.md measured it once: what an integer row takes longer than an f16 row, attended to
-// and searched.
+// What an integer row takes longer than an f16 row on the CPU, attended to, as docs/rows.md measured it once.
 inline constexpr double cpu_integer_rows = 3;
+// The same, searched.
 inline constexpr double cpu_integer_keys = 1.4;
 
 // What `auto` predicts by. Immutable; rates() may be called from any thread.

@@ -103,8 +103,9 @@ class Method {
   MethodOptions options_;
 };
 
-// How long the tail is, in eighths of a block: `auto` chooses anew when that changes.
+// `auto` chooses anew when the tail has grown by such a part of a block.
 inline constexpr int tail_parts = 8;
+// How many of these parts are full.
 inline std::int64_t tail_part(const gpu::CacheView& cache) {
   return cache.tail.tokens * tail_parts / cache.store.layout->block_tokens;
 }
