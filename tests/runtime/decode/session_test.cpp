@@ -11,6 +11,7 @@
 #include "gpu/cpu/cpu_backend.h"
 #include "gpu/make_backend.h"
 #include "offload/error.h"
+#include "runtime/attention/attention_rates.h"
 #include "runtime/checkpoint/safetensors.h"
 
 namespace hayloft::runtime {
@@ -89,6 +90,46 @@ TEST_F(SessionTest, TheTailGivesBackWhatOnlyAPromptNeeded) {
   }
 }
 
+TEST_F(SessionTest, AutoAnswersAsTheMethodsItChoosesAndAsAForkOfItself) {
+  const auto tokens = random_tokens(260, model.config().vocab_size, 7);
+  const int d = model.config().head_dim;
+  MachineRates rates;
+  rates.rates = [](int head_dim, int group, std::uint64_t) {
+    AttentionRates of = built_in_rates("cpu")->rates(head_dim, group, 0);
+    of.column_select_us = 1e-3;
+    of.sparq_tail = of.tail / 8;  // a long tail makes it dense
+    return of;
+  };
+  MethodOptions automatic = method("auto:r=2:k=8");
+  automatic.rates = std::make_shared<const MachineRates>(rates);
+  const SharedMethod by_length = make_method(automatic, d);
+  const SharedMethod sparq = make_method(method("sparq:r=2:k=8"), d), dense = make_method(method("dense"), d);
+  Session session(model, arena, options);
+  session.set_method(by_length).append(std::span(tokens).first(20));
+  Session other(model, arena, options);  // decodes by the method that the views say is chosen
+  other.append(std::span(tokens).first(20));
+  int changes = 0;
+  bool was_sparq = false;
+  for (int i = 20; i < 240; ++i) {
+    gpu::CacheView next = session.cache().global_views().front();
+    ++next.tail.tokens;
+    const bool is_sparq = by_length->chosen(next, model.config().query_heads).options().name == "sparq";
+    changes += is_sparq != was_sparq ? 1 : 0;
+    was_sparq = is_sparq;
+    Session fork = session.fork();
+    const std::int32_t token = tokens[static_cast<std::size_t>(i)];
+    const auto logits = session.step(token);
+    ASSERT_EQ(logits, other.set_method(is_sparq ? sparq : dense).step(token)) << i;
+    if (i % 16 == 0) {
+      ASSERT_EQ(logits, fork.step(token)) << i;
+    }
+  }
+  EXPECT_GT(changes, 2);
+  EXPECT_EQ(session.methods_used(), other.methods_used());
+  EXPECT_EQ(session.methods_used().size(), 2u);
+  EXPECT_DOUBLE_EQ(session.attended_share(), other.attended_share());
+}
+
 TEST_F(SessionTest, InOneWorkspaceSessionsThatTakeTurnsAnswerAsEachInItsOwn) {
   const auto tokens = random_tokens(150, model.config().vocab_size, 7);
   const auto workspace = std::make_shared<Workspace>();
@@ -115,7 +156,7 @@ TEST_F(SessionTest, StepsTogetherAreThoseOfEachAloneToTheBit) {
   Session book(model, arena, options);
   book.append(tokens);
   std::vector<Session> together, alone;
-  for (const char* text : {"dense", "sparq:r=4:k=40", "topk:k=20", "window:k=30", "h2o:k=24"}) {
+  for (const char* text : {"dense", "sparq:r=4:k=40", "topk:k=20", "window:k=30", "h2o:k=24", "auto:r=4:k=20"}) {
     const SharedMethod made = make_method(method(text), model.config().head_dim);
     for (auto* sessions : {&together, &alone}) {
       Session session(model, arena, options);
