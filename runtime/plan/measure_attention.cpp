@@ -187,9 +187,10 @@ void measure_tail(TurnTimer& timer, const NoiseMemory& memory, std::uint64_t foo
   const int d = rates.head_dim;
   Workplace work(timer, d, rates.group);
   const NoiseStore store = store_of(timer, memory, footprint, parts, d, offload::ColumnFormat::f16);
-  // A tail for each of some turns: a step reads those of all layers, so that none is in a cache when its turn comes.
+  // Several, that take turns, as a step reads those of all layers: where stores are large none is in a cache when its
+  // turn comes. Together they are as large as a sixteenth of the footprint.
   const std::size_t numbers = static_cast<std::size_t>(kv_heads) * tail_tokens * 2 * d;
-  const std::size_t tails = std::clamp<std::size_t>(memory.bytes() / sizeof(f16) / numbers, 1, turns);
+  const std::size_t tails = std::clamp<std::size_t>(footprint / 16 / sizeof(f16) / numbers, 1, turns);
   const gpu::Buffer rows =
       timer.on_device(std::span<const f16>(reinterpret_cast<const f16*>(memory.data()), tails * numbers));
   gpu::CacheView tail = store.view(0, 0);
