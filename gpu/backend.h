@@ -73,7 +73,8 @@ struct TailView {
 // All of one layer's cache. Global layers: the store holds [0, store.tokens) and the tail follows on. Sliding-window
 // layers: the store is empty and the tail is all there is.
 struct CacheView {
-  int layer = 0;  // which of the model's global layers, from 0
+  int layer = 0;   // which of the model's global layers, from 0
+  int layers = 1;  // how many those are
   int kv_heads = 0;
   int head_dim = 0;
   offload::LayerView store;
@@ -93,6 +94,9 @@ struct SparqSelect {
   std::int64_t limit = 0;  // positions at and after limit are attended anyway
   index::GroupRule rule = index::GroupRule::softmax;
   index::Temperature temperature = index::Temperature::coverage;
+  // u64 [2] in device memory, to which the bytes are added that a device with a cache of columns reads there instead of
+  // in host memory: of columns, and of their scales or ranges. May be null.
+  unsigned long long* held_bytes = nullptr;
 
   int components(int head_dim) const { return bits > 0 ? index::plane_rank(head_dim, bits) : rank; }  // at most
 };
@@ -110,6 +114,9 @@ struct Attended {
     std::int64_t end = 0;
   };
   Range ranges[2];
+  // u64 in device memory, to which the bytes of the lists' rows are added that a device with a cache of rows reads
+  // there instead of in host memory. May be null.
+  unsigned long long* held_bytes = nullptr;
   const float* alpha = nullptr;  // [Hq]: y = alpha * y + (1 - alpha) * mean of V over every token; null: y as it is
 };
 
@@ -142,7 +149,7 @@ struct StageTime {
 // Device memory of a backend that has a budget for it; all zero where it is ordinary memory.
 struct DeviceMemory {
   std::uint64_t budget_bytes = 0;
-  std::uint64_t used_bytes = 0;
+  std::uint64_t used_bytes = 0;         // without what is only kept as long as nobody needs the room
   std::uint64_t peak_bytes = 0;         // the most that used_bytes has been
   std::uint64_t driver_peak_bytes = 0;  // the most that the driver has held for it, pieces too small to use included
   std::uint64_t overhead_bytes = 0;  // beside the budget: what the driver takes before anything is allocated, at most
@@ -172,6 +179,8 @@ class Backend {
   // What operations of that shape take of the budget while they run, at most, besides what they are given and what is
   // set aside for them, which memory() counts as used.
   virtual std::uint64_t scratch_bytes(const ScratchShape&) const { return 0; }
+  // Whether select_sparq() may find columns on the device, and attend() rows of lists, and then count their held_bytes.
+  virtual bool keeps_reads() const { return false; }
 
   // For benchmarks: measures the parts of the operations from now on, or stops; stage_times() then says how long each
   // took, and waits for them.

@@ -14,6 +14,12 @@ namespace hayloft::gpu {
 // `automatic` pins what can be pinned and stages otherwise.
 enum class KvHost : std::uint8_t { automatic, pinned, staged, mmap };
 
+// As CudaOptions::column_cache_bytes: whatever the budget leaves, but for an eighth of it.
+inline constexpr std::uint64_t column_cache_rest = UINT64_MAX;
+
+// As CudaOptions::row_cache_bytes: a 32nd of the budget.
+inline constexpr std::uint64_t row_cache_rest = UINT64_MAX;
+
 // How much of the device is used, and how K and V reach it.
 struct CudaOptions {
   int device = 0;  // of those that this process sees, --device cuda:N
@@ -25,6 +31,11 @@ struct CudaOptions {
   // are read in place instead. 0: copied at whatever cost.
   std::uint64_t least_copy_bytes = 0;
   KvHost kv_host = KvHost::automatic;
+  // --device-columns: what columns of keys, or planes of them, that are read often may take of the budget in order to
+  // be kept on the device. They make room for everything else. 0: none are kept.
+  std::uint64_t column_cache_bytes = 0;
+  // --device-rows: what rows that were read not long ago may take likewise. 0: none are kept.
+  std::uint64_t row_cache_bytes = 0;
   // Called, once, with what the user should know and did not ask for: memory that could not be pinned. May be null.
   std::function<void(const std::string&)> on_warning = nullptr;
 };

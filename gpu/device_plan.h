@@ -32,6 +32,29 @@ inline std::uint64_t cuda_range_bytes(const offload::StoreShape& shape, std::int
          static_cast<std::uint64_t>(shape.head_dim) * sizeof(offload::ChannelRange);
 }
 
+// Columns that a device keeps of a block, in slots for so many runs, whole columns or planes, of each KV head: they
+// take what gpu/cuda/memory/cached_block.h lays out.
+inline constexpr int cuda_least_cached_block = 256;  // tokens: of smaller blocks nothing is kept
+// Runs of a KV head, all of them.
+inline int cuda_runs(const offload::BlockLayout& layout) {
+  return layout.plane_bytes > 0 ? offload::plane_count * layout.head_dim : layout.head_dim;
+}
+// Of one block, with so many slots of each KV head.
+inline std::uint64_t cuda_cached_block_bytes(const offload::BlockLayout& layout, int slots) {
+  const auto aligned = [](std::uint64_t bytes) { return (bytes + 15) / 16 * 16; };
+  const auto heads = static_cast<std::uint64_t>(layout.kv_heads), all = static_cast<std::uint64_t>(slots);
+  const std::uint64_t runs = heads * static_cast<unsigned>(cuda_runs(layout));
+  const std::uint64_t run_bytes = layout.plane_bytes > 0 ? layout.plane_bytes : layout.column_bytes;
+  return aligned(4 * runs) + aligned(2 * runs) + aligned(2 * heads * all) +
+         heads * all * aligned(run_bytes + layout.scale_bytes);
+}
+// Slots of each KV head that so many bytes have room for.
+inline int cuda_cached_slots(const offload::BlockLayout& layout, std::uint64_t bytes) {
+  int slots = cuda_runs(layout);
+  while (slots > 0 && cuda_cached_block_bytes(layout, slots) > bytes) --slots;
+  return slots;
+}
+
 // What of a budget is set aside for operations: enough for the prompt of a small model, and from 2.3 GiB on for all
 // that cuda_scratch_bytes() counts at the shape of Llama-3-8B.
 inline std::uint64_t cuda_step_bytes(std::uint64_t budget_bytes) {

@@ -62,10 +62,15 @@ std::string decode_summary(const runtime::Session& session, const Decoded& done,
   if (session.steps() == 0) return line;
   const auto steps = static_cast<std::uint64_t>(session.steps());
   line += fmt::format(", {:.2f} ms/token{}\nread per token:", done.seconds * 1000 / static_cast<double>(steps), beside);
+  const runtime::Counters counters = session.counters();
   for (int place = 0; place < runtime::place_count; ++place) {
     const auto which = static_cast<runtime::Place>(place);
     line += fmt::format("{} {} {}", place > 0 ? "," : "", runtime::name(which),
-                        format_bytes(session.counters().total(which) / steps));
+                        format_bytes(counters.total(which) / steps));
+  }
+  const double columns = session.held_share(runtime::Kind::columns), rows = session.held_share(runtime::Kind::rows);
+  if (columns + rows > 0) {
+    line += fmt::format("; the device had {:.1f}% of the columns and {:.1f}% of the rows", 100 * columns, 100 * rows);
   }
   return line;
 }

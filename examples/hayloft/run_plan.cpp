@@ -50,6 +50,7 @@ runtime::plan::Plan announce_plan(const Environment& environment, const PlannedR
   const gpu::DeviceMemory device = environment.backend->memory();
   if (device.budget_bytes > 0) {
     request.device_budget = device.budget_bytes + device.overhead_bytes;
+    request.device_cache = environment.device_cache;
     request.available_bytes = environment.topology.available_bytes();
   }
   const bool applies = profile && profile->threads == request.threads && profile->device == environment.backend->name();

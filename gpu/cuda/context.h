@@ -9,6 +9,8 @@
 namespace hayloft::gpu::cuda {
 
 class StoreTables;  // block tables on the device, gpu/cuda/memory/store_tables.h
+class ColumnCache;  // columns that are read often, gpu/cuda/memory/column_cache.h
+class RowCache;     // rows that were read not long ago, gpu/cuda/memory/row_cache.h
 class StagingRing;  // a little pinned memory that pageable memory passes through, gpu/cuda/memory/staging_ring.h
 class SpillImage;   // where blocks take shape on their way out, gpu/cuda/memory/spill_image.h
 class StageClock;   // how long parts of operations take, gpu/cuda/api/stage_clock.h
@@ -21,6 +23,8 @@ struct Context : DeviceContext {
   LinkChoice link;     // never automatic
   std::uint64_t least_copy_bytes;
   StoreTables& tables;
+  ColumnCache& columns;
+  RowCache& rows;
   StagingRing& staging;
   SpillImage& spill_image;
   Cublas& cublas;

@@ -94,6 +94,8 @@ CudaBackend::CudaBackend(const offload::Threads& threads, const CudaOptions& opt
                way_over(options.link),
                options.least_copy_bytes,
                tables_,
+               columns_,
+               rows_,
                staging_,
                spill_image_,
                cublas_,
@@ -102,9 +104,15 @@ CudaBackend::CudaBackend(const offload::Threads& threads, const CudaOptions& opt
       spill_image_(context_, spills_),
       workspace_(context_, cuda_workspace_bytes, compute_, DeviceArena::Purpose::lasting),
       cublas_(compute_, workspace_, cuda_workspace_bytes),
-      tables_(context_) {
+      tables_(context_),
+      columns_(context_, tables_.mutex(), options.column_cache_bytes),
+      rows_(context_, tables_.mutex(), options.row_cache_bytes) {
   pins_->charge_to(&arena_);
-  arena_.when_short([this](std::uint64_t bytes) { tables_.spare(bytes); });
+  arena_.when_short([this](std::uint64_t bytes) {
+    std::uint64_t freed = columns_.spare(bytes);
+    if (freed < bytes) freed += rows_.spare();
+    if (freed < bytes) tables_.spare(bytes - freed);
+  });
 }
 
 CudaBackend::~CudaBackend() {
@@ -121,7 +129,9 @@ std::string CudaBackend::description() const {
 }
 
 DeviceMemory CudaBackend::memory() const {
-  return {arena_.budget_bytes(), arena_.used_bytes(), arena_.peak_bytes(), arena_.driver_peak_bytes(),
+  // What is kept makes room for whoever asks.
+  const std::uint64_t kept = columns_.bytes() + rows_.bytes(), used = arena_.used_bytes();
+  return {arena_.budget_bytes(), used - std::min(used, kept), arena_.peak_bytes(), arena_.driver_peak_bytes(),
           cuda_context_bytes};
 }
 

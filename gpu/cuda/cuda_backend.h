@@ -11,7 +11,9 @@
 #include "gpu/cuda/api/device.h"
 #include "gpu/cuda/api/stage_clock.h"
 #include "gpu/cuda/context.h"
+#include "gpu/cuda/memory/column_cache.h"
 #include "gpu/cuda/memory/host_pins.h"
+#include "gpu/cuda/memory/row_cache.h"
 #include "gpu/cuda/memory/spill_image.h"
 #include "gpu/cuda/memory/staging_ring.h"
 #include "gpu/cuda/memory/store_tables.h"
@@ -33,6 +35,7 @@ class CudaBackend final : public Backend {
   std::shared_ptr<offload::ChunkListener> pinning() override { return pins_; }
   DeviceMemory memory() const override;
   std::uint64_t scratch_bytes(const ScratchShape& shape) const override;
+  bool keeps_reads() const override { return columns_.most_bytes() + rows_.most_bytes() > 0; }
   void time_stages(bool on) override { stages_.run(on); }
   std::vector<StageTime> stage_times() override { return stages_.times(); }
 
@@ -102,6 +105,8 @@ class CudaBackend final : public Backend {
   const Scratch<std::byte> workspace_;
   Cublas cublas_;
   StoreTables tables_;
+  ColumnCache columns_;
+  RowCache rows_;
 };
 
 }  // namespace hayloft::gpu::cuda

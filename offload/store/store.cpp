@@ -1,6 +1,7 @@
 #include "offload/store/store.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <stdexcept>
 #include <utility>
@@ -11,6 +12,11 @@
 namespace hayloft::offload {
 
 namespace {
+
+std::uint64_t next_serial() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
 
 void round_to(const std::vector<double>& exact, std::vector<float>& rounded) {
   std::transform(exact.begin(), exact.end(), rounded.begin(), [](double x) { return static_cast<float>(x); });
@@ -48,6 +54,8 @@ Store::Store(Arena& arena, const StoreShape& shape, const std::shared_ptr<const 
                       from.blocks.size(), from.value_sum.size(), from.spread.size(), from.tokens));
     }
     to.owners.assign(from.blocks.size(), owner);
+    to.serials.resize(from.blocks.size());
+    std::generate(to.serials.begin(), to.serials.end(), next_serial);
     to.adopted = from.blocks.size();
     to.blocks = std::move(from.blocks);
     to.tokens = from.tokens;
@@ -71,7 +79,7 @@ std::size_t Store::index(int layer) const {
 
 LayerView Store::layer(int layer) const {
   const Layer& of = layers_[index(layer)];
-  return {layout_.get(), of.blocks, of.tokens, of.value_sum, of.spread};
+  return {layout_.get(), of.blocks, of.tokens, of.value_sum, of.spread, of.serials};
 }
 
 std::int64_t Store::tokens(int layer) const {
@@ -113,8 +121,10 @@ void Store::commit(int layer, BlockWriter block, int tokens) {
   const std::byte* const data = block.data();
   auto owner = std::make_shared<const Extent>(std::move(block.memory_));
   if (to.owners.size() == to.owners.capacity()) to.owners.reserve(2 * to.owners.size() + 1);
+  if (to.serials.size() == to.serials.capacity()) to.serials.reserve(2 * to.serials.size() + 1);
   to.blocks.push_back(data);
   to.owners.push_back(std::move(owner));
+  to.serials.push_back(next_serial());
   to.tokens += tokens;
 
   for (int head = 0; head < shape_.kv_heads; ++head) {
@@ -151,6 +161,7 @@ void Store::copy_mapped_blocks(const Threads& threads) {
     for (std::size_t i = 0; i < layer.adopted; ++i, ++copy) {
       layer.blocks[i] = (*copy)->data();
       layer.owners[i] = std::move(*copy);
+      layer.serials[i] = next_serial();
     }
     layer.adopted = 0;
   }

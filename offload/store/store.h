@@ -21,6 +21,9 @@ struct LayerView {
   // f32 [Hkv][d], columns in planes only: sum of the half-widths of the ranges, to which the spread of K in that
   // component is in proportion.
   std::span<const float> spread = {};
+  // What tells blocks apart, one for each: no two blocks of this process ever have the same. Those that forks share are
+  // the same block; a copy is another.
+  std::span<const std::uint64_t> serials = {};
 
   int block_of(std::int64_t position) const { return static_cast<int>(position / layout->block_tokens); }
   // The rows of positions [first, first + n), all of one block: f16 [n][2 d], K then V, where they lie if they are
@@ -110,6 +113,7 @@ class Store {
   struct Layer {
     std::vector<std::shared_ptr<const void>> owners;  // of the blocks
     std::vector<const std::byte*> blocks;
+    std::vector<std::uint64_t> serials;
     std::size_t adopted = 0;  // so many blocks from the first on are someone else's
     std::int64_t tokens = 0;
     std::vector<double> exact_sum;     // [Hkv][d], of the blocks' value sums

@@ -43,6 +43,8 @@ struct Step {
   Counters& counters;
   StepTrace* trace = nullptr;
   MethodState* state = nullptr;  // of the method that attends, up to date; null for methods without
+  // u64 [3]: SparqSelect's, then that of Attended; null where the backend keeps nothing.
+  unsigned long long* held_bytes = nullptr;
 
   int head_dim() const { return cache.head_dim; }
   std::int64_t query_elements() const { return std::int64_t{query_heads} * cache.head_dim; }

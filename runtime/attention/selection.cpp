@@ -82,6 +82,7 @@ Selection select_on_host(const Step& step, const SelectionPlan& plan, const Host
 DeviceSelection select_on_device(const Step& step, const SelectionPlan& plan, const float* q, gpu::SparqSelect args) {
   args.limit = plan.limit;
   args.k = plan.k;
+  args.held_bytes = step.held_bytes;
   const DeviceSelection selection{positions_on_device(step, plan),
                                   scratch_for<float>(step, step.scratch.alpha, step.query_heads)};
   step.backend.select_sparq(step.cache, q, step.query_heads, args, selection.positions, selection.alpha, step.stream);
@@ -93,6 +94,7 @@ void attend_positions(const Step& step, const SelectionPlan& plan, const float* 
   gpu::Attended what = plan.attended();
   what.positions = positions;
   what.alpha = alpha;
+  if (step.held_bytes) what.held_bytes = step.held_bytes + 2;
   step.backend.attend(step.cache, q, step.query_heads, what, out, step.stream);
   if (step.trace != nullptr) record(step, what);
 }

@@ -106,6 +106,7 @@ gpu::CacheView Cache::view(int layer) const {
   view.head_dim = head_dim_;
   if (tail.store_layer >= 0) {
     view.layer = tail.store_layer;
+    view.layers = store_.shape().layers;
     view.store = store_.layer(tail.store_layer);
   }
   view.tail = {tail.rows.as<f16>(), tail.capacity, tail.first, tail.tokens + tail.pending, tail.position};

@@ -63,6 +63,38 @@ std::optional<gpu::Attended> DecodeAttention::attend_or_leave(const GlobalLayer&
   return {};
 }
 
+unsigned long long* DecodeAttention::held_bytes(gpu::Backend& backend, gpu::Stream stream) {
+  if (!backend.keeps_reads()) return nullptr;
+  if (!backend_) {
+    const unsigned long long none[3] = {};
+    held_ = backend.allocate(sizeof none, stream);
+    backend.to_device(held_.as<void>(), none, sizeof none, stream);
+    backend_ = &backend;
+  }
+  return held_.as<unsigned long long>();
+}
+
+Counters DecodeAttention::read_counters() const {
+  Counters read = counters;
+  if (!backend_) return read;
+  unsigned long long held[3] = {};
+  backend_->to_host(held, held_.as<void>(), sizeof held, backend_->stream());
+  constexpr Kind kinds[] = {Kind::columns, Kind::scales, Kind::rows};
+  for (int i = 0; i < 3; ++i) {
+    const Kind kind = kinds[i];
+    const std::uint64_t bytes = held[i];
+    read.at(Place::link, kind) -= bytes;
+    read.at(Place::device, kind) += bytes;
+  }
+  return read;
+}
+
+double DecodeAttention::held_share(Kind kind) const {
+  const std::uint64_t all = counters.at(Place::link, kind);
+  if (!backend_ || all == 0) return 0;
+  return 1 - static_cast<double>(read_counters().at(Place::link, kind)) / static_cast<double>(all);
+}
+
 DecodeAttention::Observers DecodeAttention::interested_in(const GlobalLayer& at) const {
   Observers interested;
   for (const auto& observer : observers_) {
@@ -76,7 +108,7 @@ void DecodeAttention::attend_before(const Observers& interested, const Method& b
   StepTrace trace;
   Counters of_step;
   by.attend({at.backend, at.stream, at.cache, at.query_heads, at.scratch, of_step,
-             interested.empty() ? nullptr : &trace, state_},
+             interested.empty() ? nullptr : &trace, state_, held_bytes(at.backend, at.stream)},
             q, out);
   count(by, of_step, at);
   for (StepObserver* observer : interested) {

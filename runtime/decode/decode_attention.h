@@ -30,7 +30,13 @@ class DecodeAttention : public AttentionPolicy {
   // Leaves what ranges alone are to be attended to, unless an observer wants the step.
   std::optional<gpu::Attended> attend_or_leave(const GlobalLayer& at, const float* q, float* out) override;
 
-  Counters counters;  // of all steps
+  // Of all steps. read_counters(): with what the device had of the columns counted where it was read, which may wait
+  // for the device.
+  Counters counters;
+  Counters read_counters() const;
+  // Of the bytes of one kind that lie in host memory, the share that the device had: of columns, scales, or rows of
+  // lists. 0 where nothing is kept.
+  double held_share(Kind kind) const;
   // Positions attended to, the mean over the lists of each step and layer, summed over both.
   double positions_attended() const { return positions_attended_; }
   // By how many steps x layers each method has attended, by its label (method_label).
@@ -51,9 +57,13 @@ class DecodeAttention : public AttentionPolicy {
   void count(const Method& by, const Counters& of_step, const GlobalLayer& at);
   static void add_use(const Choice& choice, std::map<std::string, std::int64_t>& used);
 
+  unsigned long long* held_bytes(gpu::Backend& backend, gpu::Stream stream);
+
   SharedMethod method_;
   MethodState* state_ = nullptr;
   std::vector<std::shared_ptr<StepObserver>> observers_;
+  gpu::Backend* backend_ = nullptr;           // whose memory `held_` is
+  gpu::Buffer held_;                          // u64 [3], Step::held_bytes of all steps; empty where nothing is kept
   std::vector<Choice> choices_;               // by global layer
   std::map<std::string, std::int64_t> used_;  // before those choices
   double positions_attended_ = 0;

@@ -35,7 +35,7 @@ class ForeignCache {
 
   std::int64_t tokens(int layer) const { return cache_.view(layer).tokens(); }
   const ModelConfig& config() const { return config_; }
-  const Counters& counters() const { return attention_.counters; }  // of the tokens that attended by the method
+  Counters counters() const { return attention_.read_counters(); }  // of the tokens that attended by the method
   const Method& method() const { return *attention_.method(); }
 
   // Everything that was added, settled: what can be saved. Throws Error where a forward pass did not reach every layer.

@@ -102,7 +102,8 @@ class Session {
 
   std::int64_t tokens() const { return cache_.tokens(); }
   const Cache& cache() const { return cache_; }
-  const Counters& counters() const { return attention_.counters; }  // of the steps of this session
+  double held_share(Kind kind) const { return attention_.held_share(kind); }  // DecodeAttention's, of those steps
+  Counters counters() const { return attention_.read_counters(); }            // of the steps of this session
   std::int64_t steps() const { return steps_; }
   // Of the positions of the context, how many the steps attended to: 1 is all, as by `dense`. The mean over steps,
   // global layers and lists of positions; 0 before the first step.

@@ -124,7 +124,10 @@ bool AttentionStats::wants(int layer, std::int64_t position) {
   if (!same_step) {
     const bool goes_on = position == last_position_ + 1;
     steps_of_sequence_ = goes_on ? steps_of_sequence_ + 1 : 1;
-    if (!goes_on) last_.clear();
+    if (!goes_on) {
+      last_.clear();
+      kept_.clear();
+    }
     last_position_ = position;
     if (steps_of_sequence_ <= options_.steps) ++report_.steps;
   }
@@ -148,6 +151,7 @@ void AttentionStats::see(const ObservedStep& observed) {
   Chosen chosen = add_choices(step, exact, layer, threads);
   const auto before = last_.find(observed.layer);
   if (before != last_.end()) add_repetition(before->second, chosen, step.kv_heads(), layer);
+  add_held(chosen, d, observed.layer);
   last_[observed.layer] = std::move(chosen);
 }
 
@@ -194,6 +198,24 @@ AttentionStats::Chosen AttentionStats::add_choices(const StepQuery& step, const 
     }
   }
   return chosen;
+}
+
+void AttentionStats::add_held(const Chosen& chosen, int head_dim, int layer) {
+  constexpr int shares[] = {1, 2, 3, 4, 6};  // eighths of all columns
+  for (const auto& [rank, columns] : chosen.columns) {
+    const int kv_heads = static_cast<int>(columns.size()) / rank;
+    for (const int share : shares) {
+      const int slots = head_dim * share / 8;
+      if (slots < 1) continue;
+      for (int head = 0; head < kv_heads; ++head) {
+        index::RunCache& kept = kept_.try_emplace({layer, rank, slots, head}, head_dim, slots).first->second;
+        const int held = kept.read(list_of(columns, head, kv_heads));
+        if (steps_of_sequence_ > LayerAttention::warm) {
+          report_.layers[layer].columns_held[{rank, slots}].add(static_cast<double>(held) / rank);
+        }
+      }
+    }
+  }
 }
 
 void AttentionStats::add_repetition(const Chosen& before, const Chosen& now, int kv_heads, LayerAttention& layer) {

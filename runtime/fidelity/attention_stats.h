@@ -3,8 +3,10 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "index/scan/run_cache.h"
 #include "offload/host/threads.h"
 #include "runtime/attention/step_observer.h"
 #include "runtime/fidelity/ranking.h"
@@ -36,6 +38,10 @@ struct LayerAttention {
   // Of the r components, or the k positions, that a KV head chose in the step before, the share that it chose again.
   std::map<int, RunningStats> columns_again;
   std::map<std::int64_t, RunningStats> positions_again;
+  // By (r, slots): of the r columns that a KV head read in a step, the share that a device had which keeps so many
+  // (index::RunCache), from the step on that `warm` others came before.
+  static constexpr int warm = 16;
+  std::map<std::pair<int, int>, RunningStats> columns_held;
   RunningStats kurtosis;  // of the components of a query: 3 where they are normally distributed
 };
 
@@ -68,11 +74,14 @@ class AttentionStats : public StepObserver {
                         const offload::Threads& threads) const;
   Chosen add_choices(const StepQuery& step, const Ranking& exact, LayerAttention& layer,
                      const offload::Threads& threads) const;
+  void add_held(const Chosen& chosen, int head_dim, int layer);
   static void add_repetition(const Chosen& before, const Chosen& now, int kv_heads, LayerAttention& layer);
 
   AttentionStatsOptions options_;
   AttentionReport report_;
   std::map<int, Chosen> last_;  // by the model's layer
+  // By the model's layer, r, slots and KV head: what a device would keep.
+  std::map<std::tuple<int, int, int, int>, index::RunCache> kept_;
   std::int64_t last_position_ = -1;
   int last_layer_ = -1;
   std::int64_t steps_of_sequence_ = 0;

@@ -56,9 +56,16 @@ std::string attention_table(const AttentionReport& report) {
   add_columns(again, report, &LayerAttention::columns_again, [](int r) { return fmt::format("columns r={}", r); });
   add_columns(again, report, &LayerAttention::positions_again,
               [](std::int64_t k) { return fmt::format("positions k={}", k); });
+  TextTable held = layers_table(report);
+  add_columns(held, report, &LayerAttention::columns_held,
+              [](const std::pair<int, int>& key) { return fmt::format("r={} of {}", key.first, key.second); });
   text += markdown(spread) + "\n" + markdown(top);
   text += "\nShare of the exact top k among the approximate top k:\n\n" + markdown(agreement);
   text += "\nShare chosen again in the next step:\n\n" + markdown(again);
+  if (report.layers.begin()->second.columns_held.empty()) return text;
+  text += fmt::format("\nShare of the r columns read that a device had which keeps so many, from step {} on:\n\n",
+                      LayerAttention::warm + 1) +
+          markdown(held);
   return text;
 }
 
@@ -88,6 +95,9 @@ std::string attention_json(const AttentionReport& report) {
     }
     for (const auto& [r, stats] : attention.columns_again) add("columns_again", {{"r", r}}, stats);
     for (const auto& [k, stats] : attention.positions_again) add("positions_again", {{"k", k}}, stats);
+    for (const auto& [key, stats] : attention.columns_held) {
+      add("columns_held", {{"r", key.first}, {"kept", key.second}}, stats);
+    }
     json["layers"].push_back(std::move(entry));
   }
   return json_document(json);

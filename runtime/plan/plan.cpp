@@ -189,7 +189,8 @@ Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
   plan.shortfall = shortfall(request, plan.memory);
   gpu::CacheView cache = cache_of_step(request, layout, 0);
   for (const MethodOptions& options : request.methods) {
-    PlannedMethod method{options, {}, std::nullopt, {}};
+    PlannedMethod method;
+    method.attn = options;
     const SharedMethod made = make_method(options, request.config.head_dim);
     made->require_columns(layout.columns);
     for (cache.layer = 0; cache.layer < request.config.global_layers(); ++cache.layer) {
@@ -205,6 +206,14 @@ Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
       method.predicted = predict_stages({&request.config, request.weights.bytes_per_step, by, method.counters,
                                          layout.columns, cache.store.tokens, layout.row_format},
                                         *request.card);
+    }
+    if (plan.memory.apart && plan.memory.device() <= request.device_budget) {
+      const offload::StoreShape shape = store_shape(request.config, request.session.cache);
+      const ExpectedCache expected =
+          expect_cache(method.counters, shape, cache.store.tokens / shape.block_tokens, request.device_cache,
+                       request.device_budget - plan.memory.device(),
+                       request.device_budget - std::min(request.device_budget, gpu::cuda_context_bytes));
+      if (expected.columns_held + expected.rows_held > 0) method.cache = expected;
     }
     plan.methods.push_back(std::move(method));
   }

@@ -9,6 +9,7 @@
 #include "runtime/attention/method.h"
 #include "runtime/checkpoint/weights/weights.h"
 #include "runtime/decode/session.h"
+#include "runtime/plan/device_cache.h"
 #include "runtime/plan/gpu_roofline.h"
 #include "runtime/plan/profile.h"
 
@@ -25,6 +26,7 @@ struct PlanRequest {
   std::uint64_t host_budget = 0;      // for the store, as the arena will have it
   std::uint64_t available_bytes = 0;  // of the machine's memory, for everything
   std::uint64_t device_budget = 0;    // of a device with memory of its own, --gpu-memory; 0: the CPU computes
+  CacheBudget device_cache;           // of it, for columns and rows that are kept there
   std::int64_t mapped_tokens = 0;     // of the store that lie in a saved context, mapped: whole blocks
   int threads = 1;
   std::uint64_t tokenizer_file_bytes = 0;  // see tokenizer_bytes; 0 without one
@@ -81,7 +83,8 @@ struct PlannedMethod {
   MethodOptions attn;
   Counters counters;  // of one step, over all global layers
   std::optional<PlanTime> ms;
-  std::vector<PredictedStage> predicted;  // on PlanRequest::card
+  std::vector<PredictedStage> predicted;  // on PlanRequest::card, as if it kept nothing
+  std::optional<ExpectedCache> cache;     // of a device with memory of its own that has room for one
 };
 
 struct Plan {

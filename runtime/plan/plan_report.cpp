@@ -4,6 +4,7 @@
 #include "offload/error.h"
 #include "offload/text/format.h"
 #include "offload/text/json_text.h"
+#include "offload/text/text_table.h"
 #include "runtime/plan/plan.h"
 
 // A plan as people and as programs read it.
@@ -59,6 +60,24 @@ std::string predicted_table(const std::vector<PlannedMethod>& methods) {
   return text;
 }
 
+// Of the methods for which a device keeps anything, what is then expected to cross the link.
+std::string cache_table(const std::vector<PlannedMethod>& methods) {
+  TextTable table{{"method", "columns kept there", "share of all", "of columns read, there", "of rows",
+                   "over the link per token", "without"}};
+  for (const PlannedMethod& method : methods) {
+    if (!method.cache) continue;
+    const ExpectedCache& cache = *method.cache;
+    const auto percent = [](double share) { return fmt::format("{:.1f}%", 100 * share); };
+    table.push_back({method_label(method.attn), format_bytes(cache.column_bytes), percent(cache.columns_kept),
+                     percent(cache.columns_held), percent(cache.rows_held), format_bytes(cache.link_bytes),
+                     format_bytes(method.counters.total(Place::link))});
+  }
+  if (table.size() == 1) return "";
+  return "\nWhat the device keeps in memory that is left; shares of what is read are those of other texts and "
+         "models:\n\n" +
+         markdown(table);
+}
+
 }  // namespace
 
 std::string plan_table(const Plan& plan) {
@@ -108,6 +127,7 @@ std::string plan_table(const Plan& plan) {
     text += "\n";
   }
 
+  text += cache_table(plan.methods);
   text += predicted_table(plan.methods);
 
   text += "\n| reading the context | products | attention | over a link |";
@@ -176,9 +196,18 @@ std::string plan_json(const std::vector<Plan>& plans) {
                              {"memory_ms", stage.memory_ms},
                              {"link_ms", stage.link_ms}});
       }
+      nlohmann::ordered_json expected;  // null where nothing is kept
+      if (method.cache) {
+        expected = {{"column_bytes", method.cache->column_bytes},
+                    {"columns_kept", method.cache->columns_kept},
+                    {"columns_held", method.cache->columns_held},
+                    {"rows_held", method.cache->rows_held},
+                    {"link_bytes_per_token", method.cache->link_bytes}};
+      }
       entry["methods"].push_back({{"attn", method_label(method.attn)},
                                   {"bytes_per_token", bytes_read(method.counters)},
                                   {"elements_per_token", method.counters.elements},
+                                  {"expected_on_device", expected},
                                   {"ms_per_token", times},
                                   {"predicted_on_card", predicted}});
     }

@@ -254,14 +254,14 @@ class ShortOfMemory : public StoreTablesTest {
   ~ShortOfMemory() override { device_memory.free(taken, taken_bytes, stream); }
 
   static std::size_t index(int i) { return static_cast<std::size_t>(i); }
-  static CacheShape long_shape() { return {.kv_heads = 2, .head_dim = 8, .block_tokens = 16, .stored = 5000 * 16}; }
+  static CacheShape long_shape() { return {.kv_heads = 2, .head_dim = 8, .block_tokens = 16, .stored = 2500 * 16}; }
   void expect_room(std::uint64_t bytes) {
     void* const more = device_memory.allocate(bytes, stream);
     device_memory.free(more, bytes, stream);
   }
 
   static constexpr int layers = 20;
-  const std::uint64_t table_bytes = 5000 * sizeof(std::byte*) + 16 * sizeof(float);
+  const std::uint64_t table_bytes = 2500 * (sizeof(std::byte*) + sizeof(std::uint64_t)) + 16 * sizeof(float);
   const std::uint64_t taken_bytes = device_memory.budget_bytes() - (1 << 20);
   void* taken = nullptr;
   RandomCache cache{long_shape(), pins};

@@ -72,6 +72,7 @@ class EvalCommand : public Command {
     machine_.block_tokens = 0;
     add_weights_option(app, machine_);
     add_machine_options(app, machine_);
+    add_device_cache_options(app, machine_, DeviceCache::off);
     add_profile_option(app, machine_);
     add_output_options(app);
   }

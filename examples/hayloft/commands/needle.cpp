@@ -60,6 +60,7 @@ class NeedleCommand : public Command {
     machine_.block_tokens = 0;
     add_weights_option(app, machine_);
     add_machine_options(app, machine_);
+    add_device_cache_options(app, machine_, DeviceCache::off);
     add_profile_option(app, machine_);
     add_json_option(app, json_, "Write every question as JSON, to a file as they are answered");
     app.add_option("--plot", plot_, "Draw a heatmap, .svg or .png")->type_name("FILE")->take_last();

@@ -58,6 +58,7 @@ class PlanCommand : public Command {
     add_store_options(app, request_.session.cache.columns, request_.session.cache.rows);
     add_weights_option(app, machine_);
     add_machine_options(app, machine_);
+    add_device_cache_options(app, machine_);
     add_profile_option(app, machine_);
     add_text(
         app, "--card", "SMS,GHZ,GB/S,LINK",
@@ -95,6 +96,7 @@ class PlanCommand : public Command {
     const offload::Threads threads(thread_count(machine_));
     request_.threads = threads.count();
     request_.device_budget = device_budget(threads);
+    request_.device_cache = {machine_.cuda.column_cache_bytes, machine_.cuda.row_cache_bytes};
     const offload::Topology topology;
     request_.available_bytes = topology.available_bytes();
     const std::uint64_t weights =

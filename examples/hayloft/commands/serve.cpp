@@ -90,6 +90,7 @@ class ServeCommand : public Command {
     add_store_options(app, engine_.session.cache.columns, engine_.session.cache.rows);
     add_weights_option(app, machine_);
     add_machine_options(app, machine_);
+    add_device_cache_options(app, machine_);
   }
 
   void check() override {

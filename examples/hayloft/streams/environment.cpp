@@ -12,7 +12,14 @@ namespace hayloft::cli {
 namespace {
 
 gpu::LinkChoice chosen_link(const MachineOptions& options) {
-  if (options.cuda.link != gpu::LinkChoice()) return options.cuda.link;
+  if (options.cuda.link != gpu::LinkChoice()) {
+    const bool all_sm = options.cuda.link == gpu::LinkChoice(gpu::Link::sm);
+    if (!all_sm && options.cuda.column_cache_bytes > 0 && options.device != "cpu") {
+      note("note: --link: columns that the copy engine moves are not kept on the device; --link sm keeps them\n");
+    }
+    return options.cuda.link;
+  }
+  if (options.cuda.column_cache_bytes > 0) return gpu::Link::sm;  // which alone keeps what it reads
   const std::optional<runtime::plan::MachineProfile> profile = machine_profile(options.profile);
   return profile && profile->device == "cuda" ? profile->best_link() : gpu::LinkChoice(gpu::Link::sm);
 }
@@ -65,6 +72,7 @@ Environment::Environment(const MachineOptions& options)
       verbose(options.verbose),
       weights(options.weights),
       link(chosen_link(options)),
+      device_cache{options.cuda.column_cache_bytes, options.cuda.row_cache_bytes},
       threads(thread_count(options)),
       backend(make_backend(options, threads, link, notes)),
       arena(std::make_unique<offload::Arena>(topology, arena_options(options, *backend))) {

@@ -14,6 +14,7 @@
 #include "offload/host/topology.h"
 #include "runtime/attention/method_options.h"
 #include "runtime/decode/model.h"
+#include "runtime/plan/device_cache.h"
 #include "runtime/plan/profile.h"
 #include "runtime/tokenizer/tokenizer.h"
 
@@ -34,7 +35,8 @@ struct Environment {
   gpu::KvHost kv_host;   // as asked for
   bool verbose = false;  // likewise
   runtime::WeightForm weights = runtime::WeightForm::stored;
-  gpu::LinkChoice link;  // as a CUDA device is told; never automatic
+  gpu::LinkChoice link;                     // as a CUDA device is told; never automatic
+  runtime::plan::CacheBudget device_cache;  // likewise
   // What the backend had to say, which is printed at once: that memory could not be pinned.
   std::shared_ptr<std::vector<std::string>> notes = std::make_shared<std::vector<std::string>>();
   offload::Topology topology;

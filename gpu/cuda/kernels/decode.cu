@@ -7,7 +7,9 @@
 #include "gpu/cuda/cuda_backend.h"
 #include "gpu/cuda/kernels/launch.h"
 #include "gpu/cuda/kernels/merge.cuh"
+#include "gpu/cuda/kernels/place_rows.h"
 #include "gpu/cuda/kernels/rows.cuh"
+#include "gpu/cuda/memory/row_cache.h"
 #include "gpu/cuda/memory/row_stream.h"
 #include "index/scan/exact_search.h"
 
@@ -88,12 +90,10 @@ class Decode {
     states.max = max;
     states.sum = sum;
 
-    if (direct > 0) {
-      const Stage stage(context_.stages, "rows", stream_);
-      launch_rows(base_);
-    }
+    if (direct > 0) attend_direct();
     const auto attend_chunks = [&](const RowPart& part, int first_slot, const auto& pass) {
       AttendRows args = base_;
+      args.cached = {};
       args.first_slot = first_slot;
       for (RowPart& unused : args.parts) unused = {};
       args.parts[0] = part;
@@ -120,6 +120,7 @@ class Decode {
   }
 
  private:
+  void attend_direct();
   void sort_rows();
   void add_direct(RowPart part);
   void cut(RowPart& part, std::int64_t tiles, int lists) const;
@@ -142,6 +143,21 @@ class Decode {
   std::int64_t streamed_rows_ = 0;  // of the longer
   std::int64_t listed_rows_ = 0;    // of each list, where kernels do not reach every block
 };
+
+// The rows that kernels read where they lie, of lists those that the device keeps there.
+void Decode::attend_direct() {
+  const Stage stage(context_.stages, "rows", stream_);
+  if (what_.lists == 0 || what_.k == 0 || !in_place_ || context_.rows.most_bytes() == 0) return launch_rows(base_);
+  const Scratch<std::uint32_t> places(context_, std::int64_t{what_.lists} * what_.k, stream_);
+  const std::unique_ptr<RowCache::Use> cached = context_.rows.use(cache_.store, stream_);
+  if (cached) {
+    const RowReads reads{what_.positions, what_.lists / cache_.kv_heads, what_.k, cached->now(), what_.held_bytes};
+    place_rows(base_.store, cached->slots(), reads, places, stream_);
+    base_.cached = {places, cached->slots().data, cached->slots().row_bytes};
+  }
+  launch_rows(base_);
+  if (cached) cached->done();
+}
 
 void Decode::sort_rows() {
   const std::int64_t stored = cache_.store.tokens;
@@ -213,7 +229,8 @@ void Decode::launch_rows(const AttendRows& args) const {
     integers = integers || (in_store && args.store.row_format != RowFormat::f16);
   }
   const RowKernel kernel = (integers ? row_kernel<true> : row_kernel<false>)(heads, args.head_dim);
-  const auto shared = static_cast<unsigned>(attend_rows_shared_bytes(heads_of_kernel(heads), args.head_dim, integers));
+  const auto shared = static_cast<unsigned>(
+      attend_rows_shared_bytes(heads_of_kernel(heads), args.head_dim, integers, args.cached.places != nullptr));
   if (shared > kSharedBytes) allow_shared("attend_rows", kernel, shared);
   const dim3 grid(blocks, static_cast<unsigned>(cache_.kv_heads), blocks_for(args.group, kRowHeads));
   launch("attend_rows", kernel, {grid, dim3(kRowThreads), shared}, stream_, args);

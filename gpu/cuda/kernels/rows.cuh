@@ -6,8 +6,10 @@
 #include "gpu/cuda/kernels/quantised_rows.cuh"
 #include "gpu/cuda/kernels/states.cuh"
 #include "gpu/cuda/kernels/warp.cuh"
+#include "gpu/cuda/memory/cached_block.h"
 #include "gpu/cuda/memory/dense_rows.h"
 #include "gpu/cuda/memory/device_store.h"
+#include "gpu/cuda/memory/row_slots.h"
 
 // Decode's attention over rows, wherever they lie: in the store, over the link; in the tail; in a buffer that the copy
 // engine filled. A block of threads takes one piece of rows through shared memory, 32 rows at a time, all of whose
@@ -44,6 +46,7 @@ inline constexpr int kRowParts = 3;
 struct AttendRows {
   RowPart parts[kRowParts];
   DeviceStore store;
+  RowPlaces cached;          // of the part that has lists
   const float* q = nullptr;  // f32 [Hq][d]
   int group = 0;
   int head_dim = 0;
@@ -54,12 +57,13 @@ struct AttendRows {
 };
 
 // Shared memory: q [heads][d] scaled, weights [heads][32], addresses [32], ranges [32] where rows may be integers, rows
-// [32][2 d] padded to an odd number of 16 bytes, so that lanes reading a row each do not collide.
+// [32][2 d] (after the slots to be filled [32] where rows are cached) padded to an odd number of 16 bytes, so that
+// lanes reading a row each do not collide.
 __host__ __device__ inline std::size_t row_pitch(int head_dim) {
   return sizeof(f16) * 2 * static_cast<std::size_t>(head_dim) + 16;
 }
-inline std::size_t attend_rows_shared_bytes(int heads, int head_dim, bool integers) {
-  return (integers ? sizeof(int) * kTileRows : 0) +
+inline std::size_t attend_rows_shared_bytes(int heads, int head_dim, bool integers, bool cached) {
+  return (integers ? sizeof(int) * kTileRows : 0) + (cached ? sizeof(std::byte*) * kTileRows : 0) +
          sizeof(float) * static_cast<std::size_t>(heads) * static_cast<std::size_t>(head_dim + kTileRows) +
          sizeof(f16*) * kTileRows + row_pitch(head_dim) * kTileRows;
 }
@@ -84,9 +88,11 @@ struct TileWalk {
   }
 };
 
-// Brings n rows to `tile`, shared. Units: how often a thread's turn comes. Called by whole warps.
+// Brings n rows to `tile`, shared, and when `filling` to the slots that `fills` names. Units: how often a
+// thread's turn comes. Called by whole warps.
 template <int Units>
-__device__ inline void fetch_rows(const f16* const* addresses, int n, int head_dim, unsigned char* tile) {
+__device__ inline void fetch_rows(const f16* const* addresses, std::byte* const* fills, bool filling, int n,
+                                  int head_dim, unsigned char* tile) {
   uint4 staged[Units];
   TileWalk from(head_dim);
   for (int u = 0; u < Units; ++u, from.step()) {
@@ -98,6 +104,7 @@ __device__ inline void fetch_rows(const f16* const* addresses, int n, int head_d
     if (to.row >= n) continue;
     unsigned char* const at = tile + static_cast<std::size_t>(to.row) * row_pitch(head_dim) + to.unit * 16;
     *reinterpret_cast<uint4*>(at) = staged[u];
+    if (filling && fills[to.row]) store16(fills[to.row] + to.unit * 16, staged[u]);
   }
 }
 
@@ -106,7 +113,8 @@ __device__ inline void fetch_rows(const f16* const* addresses, int n, int head_d
 // front of their places in the tile, all loads under way before the first is used, and turns them there.
 template <RowFormat format, int Strips>
 __device__ inline void fetch_integer_rows(const DeviceStore& store, int kv_head, const f16* const* addresses,
-                                          const int* ranges, int n, unsigned char* tile) {
+                                          const int* ranges, std::byte* const* fills, bool filling, int n,
+                                          unsigned char* tile) {
   constexpr int warp_rows = kTileRows / kRowWarps, rows = Strips <= 2 ? warp_rows : warp_rows / 2;
   constexpr int most_dim = 64 * Strips, group = kScaleElements<format>;
   constexpr int most_bytes = 2 * most_dim * kLevelBits<format> / 8 + 4 * ((most_dim + group - 1) / group);
@@ -140,7 +148,9 @@ __device__ inline void fetch_integer_rows(const DeviceStore& store, int kv_head,
     warp_barrier();  // as in fetch_rows()
     row = first + lane / units, unit = lane % units;
     for (int turn = 0; turn < turns; ++turn, step()) {
-      if (row < last && ranges[row] >= 0) *reinterpret_cast<uint2*>(place(row) + unit * 8) = staged[turn];
+      if (row >= last || ranges[row] < 0) continue;
+      *reinterpret_cast<uint2*>(place(row) + unit * 8) = staged[turn];
+      if (filling && fills[row]) *reinterpret_cast<uint2*>(fills[row] + unit * 8) = staged[turn];
     }
     for (int i = first; i < last; ++i) {
       if (ranges[i] >= 0) continue;
@@ -212,7 +222,9 @@ __global__ void __launch_bounds__(kRowThreads, Heads* Strips > 2 ? 2
   float* const weights = q + Heads * kRowWarps * d;
   const f16** const addresses = reinterpret_cast<const f16**>(weights + Heads * kRowWarps * kTileRows);
   int* const ranges = reinterpret_cast<int*>(addresses + kTileRows);  // negative of f16
-  unsigned char* const tile = reinterpret_cast<unsigned char*>(ranges + (Integers ? kTileRows : 0));
+  std::byte** const fills = reinterpret_cast<std::byte**>(ranges + (Integers ? kTileRows : 0));
+  const bool filling = a.cached.places != nullptr;
+  unsigned char* const tile = reinterpret_cast<unsigned char*>(fills + (filling ? kTileRows : 0));
 
   for (int i = thread; i < queries * d; i += kRowThreads) {
     q[i] = a.q[static_cast<std::int64_t>(first_query) * d + i] * a.scale;
@@ -248,14 +260,20 @@ __global__ void __launch_bounds__(kRowThreads, Heads* Strips > 2 ? 2
                                      : part.dense.row(list_in_all, part.gathered ? entry : position, d);
       }
       if (Integers) ranges[thread] = in_place ? a.store.range(position) : -1;
+      if (filling) {
+        const std::uint32_t at_slot = part.positions ? a.cached.places[list_in_all * part.stride + entry] : 0;
+        std::byte* const slot_data = a.cached.slot(at_slot);
+        if ((at_slot & kHeld) != 0) addresses[thread] = reinterpret_cast<const f16*>(slot_data);
+        fills[thread] = (at_slot & kFilled) != 0 && blockIdx.z == 0 ? slot_data : nullptr;
+      }
     }
     __syncthreads();
     if (!Integers || ballot(lane < n && ranges[lane] >= 0) == 0) {
-      fetch_rows<4 * Strips>(addresses, n, d, tile);
+      fetch_rows<4 * Strips>(addresses, fills, filling, n, d, tile);
     } else if (a.store.row_format == RowFormat::int8) {
-      fetch_integer_rows<RowFormat::int8, Strips>(a.store, kv_head, addresses, ranges, n, tile);
+      fetch_integer_rows<RowFormat::int8, Strips>(a.store, kv_head, addresses, ranges, fills, filling, n, tile);
     } else {
-      fetch_integer_rows<RowFormat::int4, Strips>(a.store, kv_head, addresses, ranges, n, tile);
+      fetch_integer_rows<RowFormat::int4, Strips>(a.store, kv_head, addresses, ranges, fills, filling, n, tile);
     }
     __syncthreads();
     if (warp < queries) {

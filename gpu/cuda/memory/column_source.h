@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "gpu/cuda/memory/cached_block.h"
+
 namespace hayloft::gpu::cuda {
 
 inline constexpr int kChunkTokens = 256;  // tokens of a partial softmax
@@ -27,14 +29,17 @@ struct ColumnSource {
   std::uint64_t scales_offset = 0;
   std::uint64_t scale_bytes = 0;
   int scale_shift = 6;  // log2 of tokens per scale
+  // Which runs are read from the device instead, or are to be kept there; of blocks of kChunkTokens or more.
+  RunPlaces cached;
 
   __device__ const std::byte* head(std::int64_t position, int kv_head) const {
-    const std::byte* block = blocks ? blocks[(position - first) >> block_shift] : base;
-    return block + static_cast<std::uint64_t>(kv_head) * head_bytes;
+    const std::byte* const own = blocks ? blocks[block(position)] : base;
+    return own + static_cast<std::uint64_t>(kv_head) * head_bytes;
   }
   __device__ std::int64_t slot(std::int64_t position) const {
     return (position - first) & ((std::int64_t{1} << block_shift) - 1);
   }
+  __device__ std::int64_t block(std::int64_t position) const { return (position - first) >> block_shift; }
 };
 
 }  // namespace hayloft::gpu::cuda

@@ -16,6 +16,7 @@ namespace hayloft::gpu::cuda {
 // offload/store/layout.h says what lies where in a block; the fields are BlockLayout's.
 struct DeviceStore {
   const std::byte* const* blocks = nullptr;  // [blocks] device-visible addresses; null where the device reaches none
+  const std::uint64_t* serials = nullptr;    // [blocks], LayerView's; null where there are none
   const float* value_sum = nullptr;          // f32 [Hkv][d], sum of V over all tokens
   const float* spread = nullptr;             // f32 [Hkv][d], LayerView's; null but for columns in planes
   std::int64_t tokens = 0;

@@ -115,6 +115,7 @@ StoreTables::Table& StoreTables::look_up(const offload::LayerView& view) {
   const auto found = std::find_if(first, last, [&](const auto& entry) {
     const Table& table = *entry.second;
     return std::equal(table.blocks.begin(), table.blocks.end(), view.blocks.begin(), view.blocks.end()) &&
+           std::equal(table.serials.begin(), table.serials.end(), view.serials.begin(), view.serials.end()) &&
            std::equal(table.value_sum.begin(), table.value_sum.end(), view.value_sum.begin(), view.value_sum.end()) &&
            std::equal(table.spread.begin(), table.spread.end(), view.spread.begin(), view.spread.end()) &&
            same_ranges(view, table.last_ranges);
@@ -132,6 +133,7 @@ StoreTables::Table& StoreTables::look_up(const offload::LayerView& view) {
     }
     tables_.emplace_front();
     tables_.front().blocks.assign(view.blocks.begin(), view.blocks.end());
+    tables_.front().serials.assign(view.serials.begin(), view.serials.end());
     tables_.front().value_sum.assign(view.value_sum.begin(), view.value_sum.end());
     tables_.front().spread.assign(view.spread.begin(), view.spread.end());
     each_ranges(*view.layout, view.blocks.back(), [&](const std::byte* ranges, std::uint64_t bytes) {
@@ -181,6 +183,7 @@ void StoreTables::upload(Table& table, const offload::LayerView& view, cudaStrea
     };
     try {
       next(table.on_device);
+      next(table.serials);
       next(table.value_sum);
       next(table.spread);
       if (table.range_bytes > 0) {
@@ -224,7 +227,11 @@ DeviceStore StoreTables::find(const offload::LayerView& view, cudaStream_t strea
   found_[std::this_thread::get_id()] = {this_thread(), &table};
   upload(table, view, stream);
   store.blocks = static_cast<const std::byte* const*>(table.memory);
-  store.value_sum = reinterpret_cast<const float*>(store.blocks + table.blocks.size());
+  if (!table.serials.empty()) {
+    store.serials = reinterpret_cast<const std::uint64_t*>(store.blocks + table.blocks.size());
+  }
+  store.value_sum =
+      reinterpret_cast<const float*>(store.blocks + table.blocks.size() + table.serials.size());  // all of 8 bytes
   if (!table.spread.empty()) store.spread = store.value_sum + table.value_sum.size();
   if (table.range_bytes > 0) {
     store.ranges = reinterpret_cast<const offload::ChannelRange*>(static_cast<const std::byte*>(table.memory) +

@@ -49,11 +49,15 @@ class StoreTables {
   // recently and whose operation is over. They are uploaded again when they are wanted again.
   void spare(std::uint64_t bytes) noexcept;
 
+  // Held while it allocates: others whose memory may then be asked for hold the same while they do.
+  std::recursive_mutex& mutex() { return mutex_; }
+
  private:
   static constexpr std::size_t kTables = 2048;  // 16 sessions of 128 layers
 
   struct Table {
     std::vector<const std::byte*> blocks;  // on the host
+    std::vector<std::uint64_t> serials;
     std::vector<float> value_sum;
     std::vector<float> spread;
     std::uint64_t range_bytes = 0;            // of all blocks
@@ -61,12 +65,12 @@ class StoreTables {
     std::uint64_t generation = UINT64_MAX;    // HostPins', when the next one was found out
     std::vector<const std::byte*> on_device;  // of the blocks; null for one that is not pinned
     std::vector<BlockRun> runs;
-    void* memory = nullptr;         // the addresses, value sums, spread and ranges; null until a kernel wants it
+    void* memory = nullptr;  // the addresses, serials, value sums, spread and ranges; null until a kernel wants it
     cudaStream_t stream = nullptr;  // that used it last
 
     std::uint64_t ranges_offset() const {  // a multiple of 16
-      const std::uint64_t before =
-          blocks.size() * sizeof(std::byte*) + (value_sum.size() + spread.size()) * sizeof(float);
+      const std::uint64_t before = blocks.size() * sizeof(std::byte*) + serials.size() * sizeof(std::uint64_t) +
+                                   (value_sum.size() + spread.size()) * sizeof(float);
       return range_bytes == 0 ? before : (before + 15) / 16 * 16;
     }
     std::uint64_t bytes() const { return ranges_offset() + range_bytes; }

@@ -94,6 +94,12 @@ TEST_F(PtxRunTest, AtomicsOfAllThreadsCount) {
     EXPECT_EQ(data_[0], 300u);
     EXPECT_EQ(data_[1], 0xfffffffbu);
   });
+  const std::string wide =
+      "ld.param.u64 %rd0, [data];\nmov.u64 %rd1, 0x80000001;\natom.global.add.u64 %rd2, [%rd0], %rd1;";
+  run_everywhere({wide}, {.threads = 100}, [&] {
+    EXPECT_EQ(data_[0], 100u);
+    EXPECT_EQ(data_[1], 50u);
+  });
 }
 
 TEST_F(PtxRunTest, AccessesOutsideOfMemoryNameTheLineAndTheThread) {

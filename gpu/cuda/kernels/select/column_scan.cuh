@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "gpu/cuda/kernels/select/components.h"
+#include "gpu/cuda/kernels/select/scan.h"
 #include "gpu/cuda/kernels/warp.cuh"
 #include "gpu/cuda/memory/column_source.h"
 
@@ -26,23 +26,6 @@ inline constexpr int kLaneTokens = kChunkTokens / kWarp;  // tokens per lane; 16
 inline constexpr int kScanThreads = 256;
 inline constexpr int kTileScales = 64;  // scales per component and tile: one line of 128 bytes
 static_assert(kLaneTokens == 8);
-
-// What is scored, and where the results go. Heads are those of one batch: blockIdx.y = 0 is KV head `first_head`.
-struct ColumnScan {
-  const std::int32_t* components = nullptr;  // [Hkv][r]
-  const std::int32_t* planes = nullptr;      // [Hkv][r] of columns in planes, more before fewer; null: all of each
-  const float* weights = nullptr;            // [Hq][r]
-  int rank = 0;
-  int plane_total = 0;  // of a KV head, all components together
-  int group = 0;
-  int first_head = 0;       // of the batch's arrays below
-  int head = 0;             // KV head of blockIdx.y = 0
-  std::int64_t begin = 0;   // positions; a multiple of the tile
-  std::int64_t end = 0;     // a multiple of kChunkTokens, or the store's end
-  float* logits = nullptr;  // [batch Hq][stride], -infinity from the store's end to the chunk's
-  std::int64_t stride = 0;
-  PartialSoftmax partials;  // [batch Hq][partials.stride]
-};
 
 __host__ __device__ constexpr std::int64_t tile_tokens(int scale_shift) {
   return std::int64_t{kTileScales} << scale_shift;
@@ -107,9 +90,29 @@ constexpr unsigned scan_shared_bytes(int rank) {
   return static_cast<unsigned>(padded_rank<G>(rank)) * (G * sizeof(float) + sizeof(unsigned) + scales);
 }
 
+// What of one block the device has or is to have, as a lane sees it. Writes what was read from the host to the slots
+// that are to be filled, once: by the blocks of threads of the group's first query heads.
+struct CachedRuns {
+  std::byte* base = nullptr;              // of the CachedBlock
+  const std::uint32_t* places = nullptr;  // of the KV head
+
+  __device__ CachedRuns() {}
+  __device__ CachedRuns(const ColumnSource& source, std::int64_t position, int kv_head)
+      : base(source.cached.blocks[source.block(position)].base),
+        places(source.cached.of(source.block(position), kv_head)) {}
+
+  __device__ static std::uint64_t offset(std::uint32_t place) { return place & ~kPlaceFlags; }
+  __device__ static bool fills(std::uint32_t place) { return (place & kFilled) != 0 && blockIdx.z == 0; }
+  // `elsewhere`, or so many bytes into the slot that holds the run.
+  __device__ const std::byte* from(std::uint32_t place, std::uint64_t within, const std::byte* elsewhere) const {
+    return (place & kHeld) != 0 ? base + offset(place) + within : elsewhere;
+  }
+};
+
 // The scales of the tile's tokens [start, start + length), f16 [padded][kTileScales], zero where there is no token or
 // no component. Eight at a time where they lie together: the r = 16 components of a tile are then one load per thread,
 // and a warp asks for whole lines of four of them.
+template <bool Cached>
 __device__ inline void fetch_scales(const ColumnSource& source, int head, const std::int32_t* components, int rank,
                                     std::int64_t start, int length, int padded, f16* scales) {
   constexpr int together = 8;
@@ -119,32 +122,57 @@ __device__ inline void fetch_scales(const ColumnSource& source, int head, const 
     const int j = i / kTileScales;
     const int token = (i % kTileScales) << source.scale_shift;
     const f16* from = nullptr;
+    f16* keep = nullptr;
     if (j < rank && token < length) {
       const std::int64_t position = start + token;
-      const std::byte* const row = source.head(position, head) + source.scales_offset +
-                                   (source.gathered ? j : components[j]) * source.scale_bytes;
-      from = reinterpret_cast<const f16*>(row) + (source.slot(position) >> source.scale_shift);
+      const std::int64_t scale = source.slot(position) >> source.scale_shift;
+      const std::byte* row = source.head(position, head) + source.scales_offset +
+                             (source.gathered ? j : components[j]) * source.scale_bytes;
+      if constexpr (Cached) {
+        const CachedRuns cached(source, position, head);
+        const std::uint32_t place = cached.places[j];
+        row = cached.from(place, source.column_bytes, row);
+        if (cached.fills(place)) {
+          keep = reinterpret_cast<f16*>(cached.base + cached.offset(place) + source.column_bytes) + scale;
+        }
+      }
+      from = reinterpret_cast<const f16*>(row) + scale;
     }
     if (vectors) {
-      *reinterpret_cast<uint4*>(scales + i) = from ? load16_once(from) : uint4{};
+      const uint4 eight = from ? load16_once(from) : uint4{};
+      *reinterpret_cast<uint4*>(scales + i) = eight;
+      if (Cached && keep) store16(keep, eight);
     } else {
-      scales[i] = from ? *from : f16{0};
+      const f16 one = from ? *from : f16{0};
+      scales[i] = one;
+      if (Cached && keep) *keep = one;
     }
   }
 }
 
 // s[h][i] = sum over the chosen components, in their order, of weight times the lane's i-th token: one fused
-// multiply-add each. `scale_of` is the lane's scale in each component's row of kTileScales. Called by whole warps.
-template <offload::ColumnFormat format, int G>
-__device__ inline void score_lane(const std::byte* column, const float* weights, const unsigned* offsets,
-                                  const f16* scale_of, int rank, float (&s)[G][kLaneTokens]) {
+// multiply-add each. `scale_of` is the lane's scale in each component's row of kTileScales. With `cached`, `within` is
+// how far into a column the lane's tokens lie, and `live` whether it has any. Called by whole warps.
+template <offload::ColumnFormat format, int G, bool Cached>
+__device__ inline void score_lane(const std::byte* column, const CachedRuns& cached, std::uint64_t within, bool live,
+                                  const float* weights, const unsigned* offsets, const f16* scale_of, int rank,
+                                  float (&s)[G][kLaneTokens]) {
   using Tokens = Eight<format>;
   for (int j = 0; j < rank; j += kAhead<G>) {
     typename Tokens::Bits bits[kAhead<G>] = {};  // past the rank zeros, with zero weights
     for (int u = 0; u < kAhead<G>; ++u) {
-      if (j + u < rank) bits[u] = Tokens::load(column + offsets[j + u]);
+      if (j + u >= rank) continue;
+      const std::byte* from = column + offsets[j + u];
+      if constexpr (Cached) from = cached.from(cached.places[j + u], within, from);
+      bits[u] = Tokens::load(from);
     }
     warp_barrier();  // keeps the compiler from moving loads down to their first use, one after the other
+    for (int u = 0; Cached && u < kAhead<G> && j + u < rank; ++u) {
+      const std::uint32_t place = cached.places[j + u];
+      if (live && cached.fills(place)) {
+        *reinterpret_cast<typename Tokens::Bits*>(cached.base + cached.offset(place) + within) = bits[u];
+      }
+    }
     for (int u = 0; u < kAhead<G>; ++u) {
       float x[kLaneTokens];
       const float scale = format == offload::ColumnFormat::f16 ? 1.0f : widen(scale_of[(j + u) * kTileScales]);
@@ -206,7 +234,8 @@ __device__ inline void load_weights(const ColumnScan& scan, int head, int first,
 
 // Grid: tiles (as many blocks as are useful, each takes every gridDim.x-th), KV heads, and pieces of G query heads of
 // the group. G is the group size rounded up to a power of two; heads beyond the group have zero weights.
-template <offload::ColumnFormat format, int G>
+// Cached: whether some runs come from the device.
+template <offload::ColumnFormat format, int G, bool Cached>
 __global__ __launch_bounds__(kScanThreads, G > 4 ? 1 : 2) void scan_columns(ColumnSource source, ColumnScan scan) {
   constexpr bool scaled = format != offload::ColumnFormat::f16;
   constexpr float infinity = __builtin_inff();
@@ -233,16 +262,19 @@ __global__ __launch_bounds__(kScanThreads, G > 4 ? 1 : 2) void scan_columns(Colu
     const int length = static_cast<int>(scan.end - start < tile ? scan.end - start : tile);
     if (scaled) {
       __syncthreads();  // the last tile's scales are still in use
-      fetch_scales(source, source_head, components, scan.rank, start, length, padded, scales);
+      fetch_scales<Cached>(source, source_head, components, scan.rank, start, length, padded, scales);
       __syncthreads();
     }
     for (int chunk = warp * kChunkTokens; chunk < length; chunk += kScanThreads / kWarp * kChunkTokens) {
       const int token = chunk + lane * kLaneTokens;
       float s[G][kLaneTokens] = {};
       const int live = token < length ? token : 0;  // a lane past the end reads what it then drops
-      const std::byte* column = source.head(start + live, source_head) + source.columns_offset +
-                                source.slot(start + live) / kLaneTokens * Eight<format>::bytes;
-      score_lane<format, G>(column, weights, offsets, scales + (live >> source.scale_shift), scan.rank, s);
+      const auto within = static_cast<std::uint64_t>(source.slot(start + live) / kLaneTokens * Eight<format>::bytes);
+      const std::byte* column = source.head(start + live, source_head) + source.columns_offset + within;
+      CachedRuns cached;
+      if constexpr (Cached) cached = CachedRuns(source, start + live, source_head);
+      score_lane<format, G, Cached>(column, cached, within, token < length, weights, offsets,
+                                    scales + (live >> source.scale_shift), scan.rank, s);
       if (chunk + kChunkTokens > length) {  // the store's last chunk
         for (int h = 0; h < G; ++h) {
           for (int i = 0; i < kLaneTokens; ++i) {

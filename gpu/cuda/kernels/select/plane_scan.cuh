@@ -99,7 +99,7 @@ __device__ inline void lay_out(const ColumnSource& source, const std::int32_t* c
 }
 
 // The thread's pieces of a turn; zeros where there are none.
-template <int G>
+template <int G, bool Cached>
 __device__ inline void load_turn(const ColumnSource& source, int head, const PlaneTables<G>& tables, int turn,
                                  std::int64_t start, std::int64_t end, uint4 (&pieces)[kPieceLoads]) {
   const PlaneTurn first = tables.turns[turn], last = tables.turns[turn + 1];
@@ -109,28 +109,66 @@ __device__ inline void load_turn(const ColumnSource& source, int head, const Pla
     const int plane = first.planes + thread / kPieces + i * (kScanThreads / kPieces);
     pieces[i] = {};
     if (plane < last.planes && position < end) {
-      pieces[i] = load16_once(source.head(position, head) + source.columns_offset + tables.offsets[plane] +
-                              source.slot(position) / 8);
+      const std::byte* from =
+          source.head(position, head) + source.columns_offset + tables.offsets[plane] + source.slot(position) / 8;
+      if constexpr (Cached) {
+        const CachedRuns cached(source, position, head);
+        from = cached.from(cached.places[plane], static_cast<std::uint64_t>(source.slot(position) / 8), from);
+      }
+      pieces[i] = load16_once(from);
     }
   }
 }
 
-// The i-th range of a tile, in the order of PlaneTables::ranges.
+// Writes those of them that came from the host to the slots that are to have them.
 template <int G>
-__device__ inline unsigned load_range(const ColumnSource& source, int head, const PlaneTables<G>& tables, int i,
-                                      std::int64_t start, std::int64_t end) {
+__device__ inline void fill_turn(const ColumnSource& source, int head, const PlaneTables<G>& tables, int turn,
+                                 std::int64_t start, std::int64_t end, const uint4 (&pieces)[kPieceLoads]) {
+  const PlaneTurn first = tables.turns[turn], last = tables.turns[turn + 1];
+  const int thread = threadIdx.x;
+  const std::int64_t position = start + thread % kPieces * kPieceTokens;
+  for (int i = 0; i < kPieceLoads; ++i) {
+    const int plane = first.planes + thread / kPieces + i * (kScanThreads / kPieces);
+    if (plane >= last.planes || position >= end) continue;
+    const CachedRuns cached(source, position, head);
+    const std::uint32_t place = cached.places[plane];
+    if (cached.fills(place)) store16(cached.base + cached.offset(place) + source.slot(position) / 8, pieces[i]);
+  }
+}
+
+// The i-th range of a tile, in the order of PlaneTables::ranges.
+template <int G, bool Cached>
+__device__ inline unsigned load_range(const ColumnSource& source, int head, const PlaneTables<G>& tables,
+                                      const Depths& depths, int i, std::int64_t start, std::int64_t end) {
   const std::int64_t position = start + i % kTileGroups * kChunkTokens;
   if (position >= end) return 0;
-  return load4_once(source.head(position, head) + source.scales_offset + tables.range_offsets[i / kTileGroups] +
-                    source.slot(position) / kChunkTokens * sizeof(unsigned));
+  const std::byte* ranges = source.head(position, head) + source.scales_offset + tables.range_offsets[i / kTileGroups];
+  if constexpr (Cached) {
+    const CachedRuns cached(source, position, head);
+    ranges = cached.from(cached.places[depths.planes_before(i / kTileGroups)], source.plane_bytes, ranges);
+  }
+  return load4_once(ranges + source.slot(position) / kChunkTokens * sizeof(unsigned));
 }
-template <int G>
-__device__ inline void load_ranges(const ColumnSource& source, int head, const PlaneTables<G>& tables, int count,
-                                   std::int64_t start, std::int64_t end, unsigned (&ranges)[kRangeLoads]) {
+template <int G, bool Cached>
+__device__ inline void load_ranges(const ColumnSource& source, int head, const PlaneTables<G>& tables,
+                                   const Depths& depths, int count, std::int64_t start, std::int64_t end,
+                                   unsigned (&ranges)[kRangeLoads]) {
   for (int i = 0; i < kRangeLoads; ++i) {
     const int at = static_cast<int>(threadIdx.x) + i * kScanThreads;
-    if (at < count) ranges[i] = load_range(source, head, tables, at, start, end);
+    if (at < count) ranges[i] = load_range<G, Cached>(source, head, tables, depths, at, start, end);
   }
+}
+
+// Writes such a range, if it came from the host, to the slot that is to have it: that of the component's first plane.
+__device__ inline void fill_range(const ColumnSource& source, int head, const Depths& depths, int i, std::int64_t start,
+                                  std::int64_t end, unsigned range) {
+  const std::int64_t position = start + i % kTileGroups * kChunkTokens;
+  if (position >= end) return;
+  const CachedRuns cached(source, position, head);
+  const std::uint32_t place = cached.places[depths.planes_before(i / kTileGroups)];
+  if (!cached.fills(place)) return;
+  std::byte* const ranges = cached.base + cached.offset(place) + source.plane_bytes;
+  reinterpret_cast<unsigned*>(ranges)[source.slot(position) / kChunkTokens] = range;
 }
 
 // The pieces of a turn, and the weights of its components in each group of the tile.
@@ -195,7 +233,7 @@ inline constexpr unsigned kPlaneStaticBytes = sizeof(Depths) + sizeof(int);
 namespace {  // so that the fibers' double guards its static shared memory
 
 // Grid as of scan_columns, in tiles of kPlaneTile.
-template <int G>
+template <int G, bool Cached>
 __global__ __launch_bounds__(kScanThreads, G > 8 ? 1 : 2) void scan_planes(ColumnSource source, ColumnScan scan) {
   constexpr float infinity = __builtin_inff();
   __shared__ Depths depths;
@@ -221,17 +259,20 @@ __global__ __launch_bounds__(kScanThreads, G > 8 ? 1 : 2) void scan_planes(Colum
   unsigned ranges[kRangeLoads] = {};
   std::int64_t start = scan.begin + static_cast<std::int64_t>(blockIdx.x) * kPlaneTile;
   if (start < scan.end) {
-    load_ranges(source, source_head, tables, range_count, start, scan.end, ranges);
-    load_turn(source, source_head, tables, 0, start, scan.end, pieces);
+    load_ranges<G, Cached>(source, source_head, tables, depths, range_count, start, scan.end, ranges);
+    load_turn<G, Cached>(source, source_head, tables, 0, start, scan.end, pieces);
   }
   for (; start < scan.end; start += stride) {
     const int length = static_cast<int>(scan.end - start < kPlaneTile ? scan.end - start : kPlaneTile);
     __syncthreads();  // the last tile is still in use
     for (int i = threadIdx.x; i < range_count; i += kScanThreads) {
       const int load = i / kScanThreads;
-      tables.ranges[i] = load == 0   ? ranges[0]
-                         : load == 1 ? ranges[1]
-                                     : load_range(source, source_head, tables, i, start, scan.end);
+      const unsigned range = load == 0 ? ranges[0]
+                             : load == 1
+                                 ? ranges[1]
+                                 : load_range<G, Cached>(source, source_head, tables, depths, i, start, scan.end);
+      tables.ranges[i] = range;
+      if (Cached) fill_range(source, source_head, depths, i, start, scan.end, range);
     }
     __syncthreads();
     if (threadIdx.x < kTileGroups * G) {
@@ -245,11 +286,12 @@ __global__ __launch_bounds__(kScanThreads, G > 8 ? 1 : 2) void scan_planes(Colum
     for (int turn = 0; turn < turns; ++turn) {
       __syncthreads();  // the last turn is still in use
       keep_turn(tables, depths, turn, pieces);
+      if (Cached) fill_turn(source, source_head, tables, turn, start, scan.end, pieces);
       if (turn + 1 < turns) {
-        load_turn(source, source_head, tables, turn + 1, start, scan.end, pieces);
+        load_turn<G, Cached>(source, source_head, tables, turn + 1, start, scan.end, pieces);
       } else if (start + stride < scan.end) {
-        load_ranges(source, source_head, tables, range_count, start + stride, scan.end, ranges);
-        load_turn(source, source_head, tables, 0, start + stride, scan.end, pieces);
+        load_ranges<G, Cached>(source, source_head, tables, depths, range_count, start + stride, scan.end, ranges);
+        load_turn<G, Cached>(source, source_head, tables, 0, start + stride, scan.end, pieces);
       }
       __syncthreads();
       if (chunk >= length) continue;

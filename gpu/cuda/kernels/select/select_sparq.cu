@@ -8,12 +8,12 @@
 #include "gpu/cuda/api/stage_clock.h"
 #include "gpu/cuda/cuda_backend.h"
 #include "gpu/cuda/kernels/launch.h"
-#include "gpu/cuda/kernels/select/column_scan.cuh"
 #include "gpu/cuda/kernels/select/components.h"
 #include "gpu/cuda/kernels/select/group_scores.cuh"
-#include "gpu/cuda/kernels/select/plane_scan.cuh"
+#include "gpu/cuda/kernels/select/place_runs.h"
 #include "gpu/cuda/kernels/select/radix_select.h"
-#include "gpu/cuda/kernels/select/small_plane_scan.cuh"
+#include "gpu/cuda/kernels/select/scan.h"
+#include "gpu/cuda/memory/column_cache.h"
 #include "gpu/cuda/memory/column_tiles.h"
 #include "gpu/cuda/memory/device_arena.h"
 #include "gpu/device_plan.h"
@@ -100,42 +100,6 @@ ColumnSource in_place(const DeviceStore& store) {
   return source;
 }
 
-template <offload::ColumnFormat format, int G>
-void launch_scan(const Context& context, const ColumnSource& source, const ColumnScan& scan, int heads,
-                 cudaStream_t stream) {
-  constexpr int blocks_per_multiprocessor = 4;
-  constexpr bool planes = format == offload::ColumnFormat::planes;
-  const auto launch_as = [&](const char* name, auto kernel, unsigned shared, std::int64_t tile) {
-    const unsigned all = shared + (planes ? kPlaneStaticBytes : 0);
-    if (all > 48 * 1024) allow_shared(name, kernel, all);
-    const std::int64_t tiles = (scan.end - scan.begin + tile - 1) / tile;
-    const std::int64_t useful = std::max(1, blocks_per_multiprocessor * context.multiprocessors / heads);
-    const dim3 grid(static_cast<unsigned>(std::min(tiles, useful)), static_cast<unsigned>(heads),
-                    blocks_for(scan.group, G));
-    launch(name, kernel, {grid, kScanThreads, shared}, stream, source, scan);
-  };
-  if constexpr (planes) {
-    if ((1 << source.scale_shift) < kChunkTokens) {
-      return launch_as("scan_small_planes", scan_small_planes<G>, small_plane_shared_bytes<G>(scan.rank), kChunkTokens);
-    }
-    launch_as("scan_planes", scan_planes<G>, PlaneTables<G>::bytes(scan.rank, scan.plane_total), kPlaneTile);
-  } else {
-    launch_as("scan_columns", scan_columns<format, G>, scan_shared_bytes<format, G>(scan.rank),
-              tile_tokens(source.scale_shift));
-  }
-}
-
-template <offload::ColumnFormat format>
-void launch_scan(const Context& context, const ColumnSource& source, const ColumnScan& scan, int heads,
-                 cudaStream_t stream) {
-  const int group = scan.group;
-  if (group == 1) return launch_scan<format, 1>(context, source, scan, heads, stream);
-  if (group == 2) return launch_scan<format, 2>(context, source, scan, heads, stream);
-  if (group <= 4) return launch_scan<format, 4>(context, source, scan, heads, stream);
-  if (group <= 8) return launch_scan<format, 8>(context, source, scan, heads, stream);
-  return launch_scan<format, 16>(context, source, scan, heads, stream);
-}
-
 // One selection: the choice of components for all heads, then everything else for as many KV heads at a time as
 // fit the scratch memory.
 class SparqSelector {
@@ -175,13 +139,15 @@ class SparqSelector {
     const bool staged = !std::all_of(stretches_.begin(), stretches_.end(), direct);
     if (std::any_of(stretches_.begin(), stretches_.end(), direct)) {
       link_ = link_over(context, cache.store, count_);
-      if (link_ != Link::copy) store_ = context.tables.find(cache.store, stream);
+      if (link_ != Link::copy) source_ = in_place(context.tables.find(cache.store, stream));
     }
     if (link_ != Link::sm || staged) {
       host_chosen_ = fetch(chosen_.data(), chosen_count(), stream);
       std::optional<HostGather> gather;
       if (staged) gather.emplace(HostGather{context.staging, context.threads});
       tiles_.emplace(context, cache.store, host_chosen_, count_, gather, stream);
+    } else {
+      take_cached();
     }
   }
 
@@ -195,6 +161,7 @@ class SparqSelector {
              logits(), softmax_, positions + static_cast<std::int64_t>(first) * args_.k, args_.k, args_.limit,
              cache_.store.tokens, alpha + static_cast<std::int64_t>(first) * group_);
     }
+    if (cached_) cached_->done();
   }
 
  private:
@@ -216,6 +183,25 @@ class SparqSelector {
                       args_.bits > 0 ? chosen_ + cache_.kv_heads * count_.columns : nullptr, weights_, stream_);
   }
 
+  // What the device keeps of the columns. Comes last of what takes memory, which might else be taken of that.
+  void take_cached() {
+    const offload::LayerView& store = cache_.store;
+    if (!context_.columns.keeps(store)) return;
+    const auto blocks = static_cast<std::int64_t>(store.blocks.size());
+    places_.emplace(context_, blocks * cache_.kv_heads * count_.runs, stream_);
+    cached_ = context_.columns.use(cache_, stream_);
+    if (!cached_) return;
+    source_.cached = {cached_->blocks(), *places_, cache_.kv_heads, count_.runs};
+    RunReads reads;
+    reads.components = scan_.components;
+    reads.planes = scan_.planes;
+    reads.rank = count_.columns;
+    reads.in_planes = store.layout->columns == offload::ColumnFormat::planes;
+    reads.tokens = store.tokens;
+    reads.held_bytes = args_.held_bytes;
+    place_runs(RunLayout(*store.layout), reads, source_.cached, *places_, blocks, stream_);
+  }
+
   int heads_that_fit() const {
     const std::uint64_t each = static_cast<std::uint64_t>(stride()) * sizeof(float) * static_cast<unsigned>(group_ + 1);
     const std::uint64_t most = std::min(kBatchBytes, context_.arena.budget_bytes() / kBatchesPerBudget);
@@ -230,7 +216,7 @@ class SparqSelector {
     {
       const Stage stage(context_.stages, "column scan", stream_);
       if (!tiles_) {
-        scan_range(in_place(store_), {first, 0, cache_.store.tokens}, heads);
+        scan_range(source_, {first, 0, cache_.store.tokens}, heads);
       } else {
         scan_tiles(first, heads);
       }
@@ -246,18 +232,7 @@ class SparqSelector {
     scan.head = range.head;
     scan.begin = range.begin;
     scan.end = range.end;
-    const auto launch_as = [&](auto format) { launch_scan<format()>(context_, source, scan, heads, stream_); };
-    using offload::ColumnFormat;
-    switch (cache_.store.layout->columns) {
-      case ColumnFormat::f16:
-        return launch_as(std::integral_constant<ColumnFormat, ColumnFormat::f16>());
-      case ColumnFormat::int8:
-        return launch_as(std::integral_constant<ColumnFormat, ColumnFormat::int8>());
-      case ColumnFormat::int4:
-        return launch_as(std::integral_constant<ColumnFormat, ColumnFormat::int4>());
-      case ColumnFormat::planes:
-        return launch_as(std::integral_constant<ColumnFormat, ColumnFormat::planes>());
-    }
+    launch_scan(context_, cache_.store.layout->columns, source, scan, heads, stream_);
   }
 
   // What is not read in place comes in tiles. With Link::both some of the tiles' turns are read in place: while a tile
@@ -289,7 +264,7 @@ class SparqSelector {
       const ColumnSource source = tiles_->ready();
       if (i + 1 < copied.size()) tiles_->fetch(copied[i + 1]);
       for (; next_here != here.end() && next_here->first <= i + 1; ++next_here) {
-        scan_range(in_place(store_), next_here->second, 1);
+        scan_range(source_, next_here->second, 1);
       }
       scan_range(source, copied[i], 1);
     }
@@ -333,7 +308,9 @@ class SparqSelector {
   ColumnScan scan_;
   std::vector<Stretch> stretches_;  // of the store
   Link link_ = Link::sm;            // how those come that could be read in place
-  DeviceStore store_;               // where columns are read in place
+  ColumnSource source_;             // where columns are read in place
+  std::optional<Scratch<std::uint32_t>> places_;
+  std::unique_ptr<ColumnCache::Use> cached_;
   std::vector<std::int32_t> host_chosen_;
   std::optional<ColumnTiles> tiles_;
 };

@@ -1,4 +1,5 @@
 #include "tests/runtime/decode/prefill/ingest_fixture.h"
+#include "tests/support/refusal.h"
 
 namespace hayloft::runtime {
 namespace {

@@ -89,6 +89,7 @@ void add_convert_opcodes(std::vector<Opcode>& to) {
   add.operator()<u16(u16)>("cvt.u32.u16", Type::u32, Type::u16, same);
   add.operator()<u32(u64)>("cvt.u32.u64", Type::u32, Type::u64, [](u64 x) { return static_cast<u32>(x); });
   add.operator()<u64(u32)>("cvt.u64.u32", Type::u64, Type::u32, [](u32 x) { return u64{x}; });
+  add.operator()<u64(u16)>("cvt.u64.u16", Type::u64, Type::u16, [](u16 x) { return u64{x}; });
   add.operator()<s64(s32)>("cvt.s64.s32", Type::s64, Type::s32, [](s32 x) { return s64{x}; });
 
   add.operator()<float(f16)>("cvt.f32.f16", Type::f32, Type::f16, [](f16 x) { return to_float(x); });

@@ -25,6 +25,7 @@ TEST(PtxConversions, IntegersAreCutAndExtendedByTheirOwnSign) {
           {"cvt.u32.u16", {0x8765}, {0x8765}},
           {"cvt.u32.u64", {0x1234567890abcdef}, {0x90abcdef}},
           {"cvt.u64.u32", {all32}, {all32}},
+          {"cvt.u64.u16", {0x18765}, {0x8765}},
           {"cvt.s64.s32", {0x80000000}, {0xffffffff80000000}},
           {"cvt.s64.s32", {5}, {5}},
       },

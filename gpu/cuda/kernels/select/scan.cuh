@@ -1,0 +1,69 @@
+#pragma once
+
+#include <algorithm>
+
+#include "gpu/cuda/kernels/launch.h"
+#include "gpu/cuda/kernels/select/column_scan.cuh"
+#include "gpu/cuda/kernels/select/plane_scan.cuh"
+#include "gpu/cuda/kernels/select/small_plane_scan.cuh"
+
+// Which of the scans is launched, and with what grid. The kernels that take some runs from the device are apart from
+// those that do not, in files that compile beside each other.
+namespace hayloft::gpu::cuda {
+
+template <offload::ColumnFormat format, bool Cached, int G>
+void launch_scan(const Context& context, const ColumnSource& source, const ColumnScan& scan, int heads,
+                 cudaStream_t stream) {
+  constexpr int blocks_per_multiprocessor = 4;
+  constexpr bool planes = format == offload::ColumnFormat::planes;
+  const auto launch_as = [&](const char* name, auto kernel, unsigned shared, std::int64_t tile) {
+    const unsigned all = shared + (planes ? kPlaneStaticBytes : 0);
+    if (all > 48 * 1024) allow_shared(name, kernel, all);
+    const std::int64_t tiles = (scan.end - scan.begin + tile - 1) / tile;
+    const std::int64_t useful = std::max(1, blocks_per_multiprocessor * context.multiprocessors / heads);
+    const dim3 grid(static_cast<unsigned>(std::min(tiles, useful)), static_cast<unsigned>(heads),
+                    blocks_for(scan.group, G));
+    launch(name, kernel, {grid, kScanThreads, shared}, stream, source, scan);
+  };
+  if constexpr (planes) {
+    if constexpr (!Cached) {
+      if ((1 << source.scale_shift) < kChunkTokens) {
+        return launch_as("scan_small_planes", scan_small_planes<G>, small_plane_shared_bytes<G>(scan.rank),
+                         kChunkTokens);
+      }
+    }
+    launch_as("scan_planes", scan_planes<G, Cached>, PlaneTables<G>::bytes(scan.rank, scan.plane_total), kPlaneTile);
+  } else {
+    launch_as("scan_columns", scan_columns<format, G, Cached>, scan_shared_bytes<format, G>(scan.rank),
+              tile_tokens(source.scale_shift));
+  }
+}
+
+template <offload::ColumnFormat format, bool Cached>
+void launch_scan(const Context& context, const ColumnSource& source, const ColumnScan& scan, int heads,
+                 cudaStream_t stream) {
+  const int group = scan.group;
+  if (group == 1) return launch_scan<format, Cached, 1>(context, source, scan, heads, stream);
+  if (group == 2) return launch_scan<format, Cached, 2>(context, source, scan, heads, stream);
+  if (group <= 4) return launch_scan<format, Cached, 4>(context, source, scan, heads, stream);
+  if (group <= 8) return launch_scan<format, Cached, 8>(context, source, scan, heads, stream);
+  return launch_scan<format, Cached, 16>(context, source, scan, heads, stream);
+}
+
+template <bool Cached>
+void launch_scan(const Context& context, offload::ColumnFormat format, const ColumnSource& source,
+                 const ColumnScan& scan, int heads, cudaStream_t stream) {
+  using offload::ColumnFormat;
+  switch (format) {
+    case ColumnFormat::f16:
+      return launch_scan<ColumnFormat::f16, Cached>(context, source, scan, heads, stream);
+    case ColumnFormat::int8:
+      return launch_scan<ColumnFormat::int8, Cached>(context, source, scan, heads, stream);
+    case ColumnFormat::int4:
+      return launch_scan<ColumnFormat::int4, Cached>(context, source, scan, heads, stream);
+    case ColumnFormat::planes:
+      return launch_scan<ColumnFormat::planes, Cached>(context, source, scan, heads, stream);
+  }
+}
+
+}  // namespace hayloft::gpu::cuda
