@@ -196,9 +196,9 @@ Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
     for (cache.layer = 0; cache.layer < request.config.global_layers(); ++cache.layer) {
       method.counters += made->count(cache, request.config.query_heads);
     }
-    // A profile has rates of f16 rows, which say nothing of what reading integers takes.
     cache.layer = 0;
     const MethodOptions& by = made->chosen(cache, request.config.query_heads).options();
+    // A profile has rates of f16 rows, which say nothing of what reading integers takes.
     if (profile && layout.row_format == offload::RowFormat::f16) {
       method.ms = predict(request, layout, method, by, *profile);
     }

@@ -120,7 +120,9 @@ std::uint64_t ColumnCache::room() const {
 }
 
 int ColumnCache::fair_slots(const RunLayout& layout, std::uint64_t blocks) const {
-  const std::uint64_t each = (bytes_ + room()) / std::max<std::uint64_t>(1, blocks);
+  // A place has 32 bits for where its slot lies (RunPlaces).
+  const std::uint64_t each =
+      std::min<std::uint64_t>((bytes_ + room()) / std::max<std::uint64_t>(1, blocks), UINT32_MAX);
   const std::uint64_t fixed = layout.bytes(0) + DeviceArena::alignment;  // what sizes are rounded up to
   if (each <= fixed) return 0;
   const std::uint64_t slot = static_cast<std::uint64_t>(layout.kv_heads) * (layout.slot_bytes() + 2);
