@@ -31,6 +31,8 @@ runtime::AuditOptions& audit_of(AuditChoices& choices) {
 void AuditChoices::check() {
   if (audit) runtime::check_audit(*audit);
   if (target) runtime::check_audit_target(*target);
+  if (fidelity) runtime::check_fidelity(*fidelity);
+  if (fidelity && target) fail("--fidelity raises k itself, and more; leave --audit-target out");
   TextOutput(json).check();
   TextOutput(stats).check();
 }
@@ -56,6 +58,11 @@ void add_audit_options(CLI::App& app, AuditChoices& choices) {
       },
       "Raise k, layer by layer, until every head catches this share of the attention mass; implies --audit");
   add_text(
+      app, "--fidelity", "SHARE",
+      [&choices](const std::string& text) { choices.fidelity = read_share("--fidelity", text); },
+      "Attend as cheaply as this share of the attention mass allows, as in 99%: k, r and the method follow samples of "
+      "the steps, layer by layer");
+  add_text(
       app, "--audit-json", "FILE",
       [&choices](const std::string& text) {
         audit_of(choices);
@@ -63,7 +70,7 @@ void add_audit_options(CLI::App& app, AuditChoices& choices) {
       },
       "Write the audit's figures as JSON; - is standard output; implies --audit");
   add_attention_stats_option(app, choices.stats);
-  common(app, Section::audit, {"--audit"});
+  common(app, Section::audit, {"--fidelity", "--audit"});
   advanced(app, Section::audit, {"--audit-target", "--audit-json"});
 }
 
@@ -83,10 +90,12 @@ void write_attention_stats(const runtime::AttentionStats& stats, const std::stri
 
 WatchedMethod::WatchedMethod(const runtime::MethodOptions& method, const Environment& environment,
                              const AuditChoices& choices)
-    : choices_(choices) {
+    : choices_(choices), verbose_(environment.verbose) {
   const int head_dim = environment.model->config().head_dim;
   if (choices.target)
     target_.emplace(method, head_dim, *choices.target);
+  else if (choices.fidelity)
+    fidelity_ = std::make_shared<runtime::FidelityControl>(method, head_dim, *choices.fidelity);
   else
     method_ = runtime::make_method(method, head_dim);
   if (choices.audit) auditor_ = std::make_shared<runtime::Auditor>(*environment.backend, *choices.audit);
@@ -94,27 +103,40 @@ WatchedMethod::WatchedMethod(const runtime::MethodOptions& method, const Environ
 }
 
 const runtime::SharedMethod& WatchedMethod::method() const {
-  return target_ ? target_->method() : method_;
+  return target_ ? target_->method() : fidelity_ ? fidelity_->method() : method_;
 }
 
 void WatchedMethod::watch(runtime::Session& session) {
   session.set_method(method());
   if (auditor_) session.add_observer(auditor_);
+  if (fidelity_) session.add_observer(fidelity_);
   if (stats_) session.add_observer(stats_);
 }
 
 void WatchedMethod::stepped(runtime::Session& session) {
+  if (fidelity_ && fidelity_->update()) session.set_method(fidelity_->method());
+  if (fidelity_) {
+    if (const std::string line = fidelity_->take_note(); !line.empty()) note("\n{}\n", line);
+  }
   if (!target_) return;
   const std::vector<std::string> raised = target_->update(auditor_->take_measured());
   if (!raised.empty()) session.set_method(target_->method());
   for (const std::string& line : raised) note("\n{}\n", line);
 }
 
+void WatchedMethod::decoded(const runtime::Session& session) {
+  for (const auto& [method, steps] : session.methods_used()) used_[method] += steps;
+}
+
 void WatchedMethod::finish() {
   if (stats_) write_attention_stats(*stats_, choices_.stats);
+  if (verbose_ && !used_.empty()) note("attention: {}\n", runtime::methods_line(used_));
+  if (fidelity_) note("{}\n", runtime::fidelity_line(fidelity_->report()));
   if (!auditor_) return;
   auditor_->finish();
-  const runtime::AuditReport report = auditor_->report();
+  runtime::AuditReport report = auditor_->report();
+  report.methods = used_;
+  if (fidelity_) report.kept = fidelity_->report();
   note("{}{}", runtime::audit_table(report), runtime::audit_warning(report));
   TextOutput(choices_.json).write(runtime::audit_json(report));
 }

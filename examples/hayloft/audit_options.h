@@ -1,6 +1,8 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +13,7 @@
 #include "runtime/fidelity/attention_stats.h"
 #include "runtime/fidelity/audit.h"
 #include "runtime/fidelity/audit_target.h"
+#include "runtime/fidelity/fidelity_control.h"
 
 // Watching the attention of what generate and ask decode.
 namespace hayloft::cli {
@@ -18,7 +21,8 @@ namespace hayloft::cli {
 struct AuditChoices {
   std::optional<runtime::AuditOptions> audit;
   std::optional<runtime::AuditTargetOptions> target;
-  std::string json;   // where the audit's figures go; empty: nowhere
+  std::optional<double> fidelity;  // the share of the attention mass to keep
+  std::string json;                // where the audit's figures go; empty: nowhere
   std::string stats;  // where the attention statistics go: a table where it ends in .md, else JSON; empty: nowhere
 
   // Throws Error when a file cannot be written.
@@ -31,7 +35,8 @@ void add_attention_stats_option(CLI::App& app, std::string& file);
 void write_attention_stats(const runtime::AttentionStats& stats, const std::string& file);
 
 // The method that a run decodes with, and its observers: an audit, which may have the method replaced by one with a
-// larger k, and attention statistics. Without choices it is the method and nothing else.
+// larger k; what keeps a fidelity, which replaces it too; and attention statistics. Without choices it is the method
+// and nothing else.
 class WatchedMethod {
  public:
   // The environment must outlive it. Throws Error on options out of range.
@@ -40,15 +45,19 @@ class WatchedMethod {
   const runtime::SharedMethod& method() const;
   // The session decodes with the method from now on, watched.
   void watch(runtime::Session& session);
-  void stepped(runtime::Session& session);  // after each step; says on standard error what it has changed
-  void finish();                            // prints what has been found, or writes it
+  void stepped(runtime::Session& session);        // after each step; says on standard error what it has changed
+  void decoded(const runtime::Session& session);  // when its last step is done: what it has used is kept
+  void finish();                                  // prints what has been found, or writes it
 
  private:
   AuditChoices choices_;
+  bool verbose_;
   runtime::SharedMethod method_;
   std::shared_ptr<runtime::Auditor> auditor_;
   std::optional<runtime::AuditTarget> target_;
+  std::shared_ptr<runtime::FidelityControl> fidelity_;
   std::shared_ptr<runtime::AttentionStats> stats_;
+  std::map<std::string, std::int64_t> used_;  // steps x layers by method
 };
 
 }  // namespace hayloft::cli

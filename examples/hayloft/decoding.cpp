@@ -38,6 +38,11 @@ void decode_and_print(const Environment& environment, runtime::Session& session,
     print_foreign(text);
   };
   method.watch(session);
+  struct Keeps {  // also when Interrupted is thrown
+    ~Keeps() { method.decoded(session); }
+    WatchedMethod& method;
+    const runtime::Session& session;
+  } const keeps{method, session};
   for (done = {}; done.tokens < drawing.most; ++done.tokens) {
     check_interrupted();
     const Clock::time_point start = Clock::now();

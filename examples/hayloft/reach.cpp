@@ -14,7 +14,7 @@ void warn_of_reach(const std::vector<runtime::eval::EvalRow>& rows, bool tables_
 
 void note_reach(const runtime::Session& session, const runtime::MethodOptions& method) {
   constexpr double everything = 1 - 1e-9;  // but for rounding
-  if (method.name == "dense" || session.attended_share() < everything) return;
+  if (method.name == "dense" || method.name == "auto" || session.attended_share() < everything) return;
   std::string why = "k is no smaller than the context; a smaller k";
   if (session.cache().global_views().back().store.tokens == 0) {
     why = fmt::format(

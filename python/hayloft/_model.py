@@ -84,7 +84,8 @@ class Model:
 class Session:
     """One sequence that is read and generated.
 
-    attn: how decoded tokens attend, "sparq:r=16:k=128"; exactly by default.
+    attn: how decoded tokens attend, "sparq:r=16:k=128", or "auto", by whichever method the machine's profile says is fastest at
+        each length; exactly by default.
     prefill: how prompts attend: "exact", "window:window=4096:sinks=4", "topk:k=1024:window=4096".
     chunk_tokens: of a prompt that are read at a time.
     block_tokens, columns, rows: of the store; columns is "f16", "int8", "int4" or "planes", rows "f16", "int8" or "int4".

@@ -1,17 +1,17 @@
 #include "python/src/machine.h"
 
+#include <optional>
+
 #include "gpu/make_backend.h"
 #include "python/src/bindings.h"
 
 namespace hayloft::python {
 namespace {
 
-std::unique_ptr<gpu::Backend> make_backend(const std::string& device, std::uint64_t memory,
+std::unique_ptr<gpu::Backend> make_backend(const std::string& device, const gpu::CudaOptions& options,
                                            const offload::Threads& threads) {
   if (device == "cpu") return gpu::make_cpu_backend(threads);
   if (device != "auto" && device != "cuda") fail("device '{}': must be one of auto, cpu, cuda", device);
-  gpu::CudaOptions options;
-  options.memory_bytes = memory;
   if (device == "cuda") return gpu::make_cuda_backend(threads, options);
   try {
     return gpu::make_cuda_backend(threads, options);
@@ -22,8 +22,8 @@ std::unique_ptr<gpu::Backend> make_backend(const std::string& device, std::uint6
 
 }  // namespace
 
-Machine::Machine(int count, const std::string& device, std::uint64_t host, std::uint64_t gpu)
-    : threads(count), backend(make_backend(device, gpu, threads)), host_memory(host) {}
+Machine::Machine(int count, const std::string& device, std::uint64_t host, const gpu::CudaOptions& options)
+    : threads(count), backend(make_backend(device, options, threads)), host_memory(host) {}
 
 std::unique_ptr<offload::Arena> Machine::make_arena() const {
   offload::ArenaOptions options;
@@ -35,8 +35,16 @@ std::unique_ptr<offload::Arena> Machine::make_arena() const {
 
 void bind_machine(py::module_& module) {
   py::class_<Machine, std::shared_ptr<Machine>>(module, "Machine")
-      .def(py::init<int, const std::string&, std::uint64_t, std::uint64_t>(), py::kw_only(), py::arg("threads") = 0,
-           py::arg("device") = "auto", py::arg("host_memory") = 0, py::arg("gpu_memory") = 0)
+      .def(py::init([](int threads, const std::string& device, std::uint64_t host_memory, std::uint64_t gpu_memory,
+                       std::optional<std::uint64_t> device_columns, std::optional<std::uint64_t> device_rows) {
+             gpu::CudaOptions options;
+             options.memory_bytes = gpu_memory;
+             options.column_cache_bytes = device_columns.value_or(gpu::column_cache_rest);
+             options.row_cache_bytes = device_rows.value_or(gpu::row_cache_rest);
+             return std::make_shared<Machine>(threads, device, host_memory, options);
+           }),
+           py::kw_only(), py::arg("threads") = 0, py::arg("device") = "auto", py::arg("host_memory") = 0,
+           py::arg("gpu_memory") = 0, py::arg("device_columns") = 0, py::arg("device_rows") = 0)
       .def_property_readonly("threads", [](const Machine& machine) { return machine.threads.count(); })
       .def_property_readonly("device", [](const Machine& machine) { return machine.backend->name(); })
       .def_property_readonly("description", [](const Machine& machine) { return machine.backend->description(); });

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "gpu/backend.h"
+#include "gpu/device_options.h"
 #include "offload/host/arena.h"
 #include "offload/host/threads.h"
 #include "offload/host/topology.h"
@@ -14,7 +15,7 @@ namespace hayloft::python {
 // What of the machine the package computes with: threads, and the CPU or a CUDA device.
 struct Machine {
   // threads 0: all processors. device "auto", "cpu" or "cuda". Bytes 0: what is free. Throws Error.
-  Machine(int threads, const std::string& device, std::uint64_t host_memory, std::uint64_t gpu_memory);
+  Machine(int threads, const std::string& device, std::uint64_t host_memory, const gpu::CudaOptions& options);
 
   // Memory for K and V, within the budget. The machine must outlive it.
   std::unique_ptr<offload::Arena> make_arena() const;

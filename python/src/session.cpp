@@ -1,10 +1,12 @@
 #include <algorithm>
+#include <optional>
 
 #include "offload/snapshot/writer.h"
 #include "python/src/audit.h"
 #include "python/src/bindings.h"
 #include "python/src/model.h"
 #include "runtime/decode/prefill/reading_note.h"
+#include "runtime/plan/profile.h"
 #include "runtime/tokenizer/text_stream.h"
 
 namespace hayloft::python {
@@ -32,6 +34,21 @@ runtime::SessionOptions session_options(const Options& options) {
   return session;
 }
 
+// The method of those words; `auto` predicts by the profile that hayloft link keeps, where there is one.
+runtime::SharedMethod method_of(const std::string& attn, const OpenModel& model) {
+  const runtime::ModelConfig& config = model.model.config();
+  runtime::MethodOptions options = runtime::parse_method(attn, {});
+  if (options.name == "auto") {
+    std::optional<runtime::plan::MachineProfile> profile;
+    try {
+      profile = runtime::plan::find_profile();
+    } catch (const Error&) {  // nobody asked for it
+    }
+    options.rates = runtime::plan::machine_rates(profile, model.model.backend().name(), config.global_layers());
+  }
+  return runtime::make_method(options, config.head_dim);
+}
+
 // A session with the ids of its tokens. One thread at a time may use it; another is refused with an Error.
 class OpenSession {
  public:
@@ -45,7 +62,7 @@ class OpenSession {
   static std::unique_ptr<OpenSession> open(std::shared_ptr<OpenModel> model, const std::string& path,
                                            const Options& options) {
     const offload::Snapshot snapshot = offload::Snapshot::open(path);
-    const auto method = runtime::make_method(runtime::parse_method(options.attn, {}), model->model.config().head_dim);
+    const auto method = method_of(options.attn, *model);
     runtime::Session session =
         runtime::open_context(model->source(), *model->arena, snapshot, session_options(options), method.get());
     session.set_method(method);
@@ -65,7 +82,7 @@ class OpenSession {
 
   void set_method(const std::string& attn) {
     const Use use(*this);
-    session_.set_method(runtime::make_method(runtime::parse_method(attn, {}), model_->model.config().head_dim));
+    session_.set_method(method_of(attn, *model_));
     attn_ = attn;
   }
 

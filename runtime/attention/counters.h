@@ -9,7 +9,7 @@ namespace hayloft::runtime {
 
 // Where bytes are read. `link`: from host memory to the compute backend (PCIe on a GPU; on the CPU backend the same
 // bytes, over the memory bus). `near`: by a search that runs beside the memory and sends only positions on. `device`:
-// the tail, and the columns that a device keeps.
+// the tail, and the columns and rows that a device keeps.
 enum class Place : std::uint8_t { link, near, device };
 // What is read: key columns and their scales, chosen rows of [K | V], all rows, rows on their way to the store, and
 // what a method keeps besides the cache (`index`: codes, centroids, links, bounds, projections).

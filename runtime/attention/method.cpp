@@ -19,6 +19,7 @@ constexpr Entry methods[] = {{"dense", make_dense},   {"sparq", make_sparq},    
                              {"window", make_window}, {"ann", make_ann},         {"flexgen", make_flexgen},
                              {"h2o", make_h2o},       {"lowrank", make_lowrank}, {"pages", make_pages},
                              {"oracle", make_oracle}, {"planes", make_planes}};
+constexpr const char* automatic = "auto";
 
 using MakeMethod = std::function<std::unique_ptr<Method>(const MethodOptions&)>;
 
@@ -48,6 +49,7 @@ MakeMethod find(std::string_view name) {
 std::vector<std::string> method_names() {
   std::vector<std::string> names;
   for (const Entry& entry : methods) names.emplace_back(entry.name);
+  names.emplace_back(automatic);
   const std::scoped_lock locked(registry().lock);
   for (const auto& [name, make] : registry().methods) names.push_back(name);
   return names;
@@ -72,6 +74,10 @@ bool is_registered_method(std::string_view name) {
 }
 
 SharedMethod make_method(const MethodOptions& options, int head_dim) {
+  if (options.name == automatic) {
+    check_method_options(options, head_dim);
+    return make_auto(options, head_dim);
+  }
   const MakeMethod make = find(options.name);
   check_method_options(options, head_dim);
   return make(options);
@@ -89,17 +95,20 @@ void Method::require_columns(offload::ColumnFormat columns) const {
 }
 
 void Method::attend(const Step& step, const float* q, float* out) const {
-  const SelectionPlan plan = plan_selection(step.cache, step.query_heads);
-  step.counters += attend_planned(step, plan, q, out);
+  const Method& by = chosen(step.cache, step.query_heads);
+  const SelectionPlan plan = by.plan_selection(step.cache, step.query_heads);
+  step.counters += by.attend_planned(step, plan, q, out);
 }
 
 Counters Method::count(const gpu::CacheView& cache, int query_heads) const {
-  return count_planned(cache, plan_selection(cache, query_heads));
+  const Method& by = chosen(cache, query_heads);
+  return by.count_planned(cache, by.plan_selection(cache, query_heads));
 }
 
 std::optional<gpu::Attended> Method::ranges(const gpu::CacheView& cache, int query_heads) const {
-  if (selects()) return {};
-  return plan_selection(cache, query_heads).attended();
+  const Method& by = chosen(cache, query_heads);
+  if (by.selects()) return {};
+  return by.plan_selection(cache, query_heads).attended();
 }
 
 std::int64_t Method::window(std::int64_t tokens, int /*layer*/) const {

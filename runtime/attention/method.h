@@ -73,6 +73,11 @@ class Method {
   // gpu::Backend::attend() of these ranges, and count(). None by any other method.
   std::optional<gpu::Attended> ranges(const gpu::CacheView& cache, int query_heads) const;
 
+  // The method that attends to such a cache: this one, but by `auto`, which leaves that to others. It depends on the
+  // shape of the cache, the tokens in its store and tail_part() of it, on nothing else, so that it can be kept while
+  // these stay. It lives as long as this one.
+  virtual const Method& chosen(const gpu::CacheView& /*cache*/, int /*query_heads*/) const { return *this; }
+
   // How many of the true top-k a perfect method of this kind would fetch: what recall is measured against. 0: makes no
   // sense.
   virtual std::int64_t recall_k(std::int64_t tokens, int layer = 0) const { return options_.k.at(layer).of(tokens); }
@@ -100,6 +105,13 @@ class Method {
   MethodOptions options_;
 };
 
+// `auto` chooses anew when the tail has grown by such a part of a block.
+inline constexpr int tail_parts = 8;
+// How many of these parts are full.
+inline std::int64_t tail_part(const gpu::CacheView& cache) {
+  return cache.tail.tokens * tail_parts / cache.store.layout->block_tokens;
+}
+
 // Sessions share methods, which are immutable.
 using SharedMethod = std::shared_ptr<const Method>;
 
@@ -124,5 +136,8 @@ std::unique_ptr<Method> make_lowrank(const MethodOptions& options);  // projecti
 std::unique_ptr<Method> make_pages(const MethodOptions& options);    // bounds of pages, then rows
 std::unique_ptr<Method> make_planes(const MethodOptions& options);   // bit planes of columns, then rows
 std::unique_ptr<Method> make_oracle(const MethodOptions& options);   // SparQ with a perfect step 1
+
+// Whichever of `dense`, `sparq`, `planes` and `topk` is predicted to be fastest (runtime/attention/method_ladder.h).
+SharedMethod make_auto(const MethodOptions& options, int head_dim);
 
 }  // namespace hayloft::runtime

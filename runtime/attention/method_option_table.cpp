@@ -78,12 +78,14 @@ std::string unusual(Text key, T MethodOptions::*field, const Word<T> (&words)[n]
 }
 
 void check_rank(const Options& o, int head_dim) {
+  if (o.name == "auto") return;  // which takes no more than there are
   if (o.rank < 1 || o.rank > head_dim) {
     fail("--attn-r {}: must be between 1 and the head dimension, {}", o.rank, head_dim);
   }
 }
 
 void check_bits(const Options& o, int head_dim) {
+  if (o.name == "auto") return;
   const int most = head_dim * offload::plane_count;
   if (o.bits < 1 || o.bits > most) {
     fail("--attn-bits {}: must be between 1 and {}, all planes of every component", o.bits, most);
@@ -136,7 +138,7 @@ std::string k_label(const Options& o) {
   return decided_by_window ? "" : fmt::format(" k={}", o.k.text());
 }
 
-constexpr Text all_but_dense = "sparq topk window ann flexgen h2o lowrank pages oracle planes";
+constexpr Text all_but_dense = "sparq topk window ann flexgen h2o lowrank pages oracle planes auto";
 
 constexpr MethodOption table[] = {
     {"factory", "", "FACTORY", "ann", "",
@@ -156,12 +158,15 @@ constexpr MethodOption table[] = {
     {"aware", "", "on|off", "ann", "on", "whether the index is built for the queries of the prompt",
      [](Options& o, Text text, Text named) { o.query_aware = value_of(switches, text, named); },
      [](const Options& o) { return unusual("aware", &Options::query_aware, switches, o); }, nullptr},
-    {"r", "", "R", "sparq lowrank", "16", "components (projections) that rank keys",
+    {"r", "", "R", "sparq lowrank auto", "16", "components (projections) that rank keys",
      [](Options& o, Text text, Text named) { o.rank = parse_int(text, named, 1); },
      [](const Options& o) { return fmt::format(" r={}", o.rank); }, check_rank},
-    {"bits", "", "N", "planes", "32", "bit planes of K that rank keys, of all components together",
+    {"bits", "", "N", "planes auto", "32", "bit planes of K that rank keys, of all components together",
      [](Options& o, Text text, Text named) { o.bits = parse_int(text, named, 1); },
-     [](const Options& o) { return fmt::format(" bits={}", o.bits); }, check_bits},
+     [](const Options& o) {
+       return o.name == "auto" ? unusual("bits", &Options::bits, o) : fmt::format(" bits={}", o.bits);
+     },
+     check_bits},
     {"by", "", "q|qk", "sparq", "q",
      "whether components are chosen by |q| alone or by |q| times the spread of K; qk needs --columns planes",
      [](Options& o, Text text, Text named) { o.by = value_of(orders, text, named); },
@@ -172,7 +177,8 @@ constexpr MethodOption table[] = {
      "for the rest",
      [](Options& o, Text text, Text named) { o.k = parse_budgets(text, named); }, k_label, nullptr},
     {"window", "", "W", all_but_dense, "",
-     "newest positions always attended [sparq, planes, lowrank, oracle: k/4; window: k less the sinks; h2o: its recent "
+     "newest positions always attended [sparq, planes, lowrank, oracle: k/4; auto: as what it takes; window: k less "
+     "the sinks; h2o: its recent "
      "share; "
      "others: 0]",
      [](Options& o, Text text, Text named) { o.window = parse_int(text, named, 0); }, window_label, check_window},
@@ -189,14 +195,15 @@ constexpr MethodOption table[] = {
     {"seed", "", "N", "lowrank", "1", "seed of the random projections",
      [](Options& o, Text text, Text) { o.seed = static_cast<std::uint64_t>(parse_count(text)); },
      [](const Options& o) { return unusual("seed", &Options::seed, o); }, nullptr},
-    {"mean", "--mean-value", "on|off", "sparq planes lowrank oracle", "on",
+    {"mean", "--mean-value", "on|off", "sparq planes lowrank oracle auto", "on",
      "whether the mean value stands in for what was not attended",
      [](Options& o, Text text, Text named) { o.mean_value = value_of(switches, text, named); },
      [](const Options& o) { return unusual("mean", &Options::mean_value, switches, o); }, nullptr},
-    {"tau", "", "coverage|d|r", "sparq planes lowrank", "coverage", "softmax temperature of the approximate scores",
+    {"tau", "", "coverage|d|r", "sparq planes lowrank auto", "coverage",
+     "softmax temperature of the approximate scores",
      [](Options& o, Text text, Text named) { o.temperature = value_of(temperatures, text, named); },
      [](const Options& o) { return unusual("tau", &Options::temperature, temperatures, o); }, nullptr},
-    {"group", "", "softmax|logits", "sparq topk flexgen lowrank pages oracle planes", "softmax",
+    {"group", "", "softmax|logits", "sparq topk flexgen lowrank pages oracle planes auto", "softmax",
      "whether the query heads of a KV head rank positions by their summed softmaxes or logits",
      [](Options& o, Text text, Text named) { o.rule = value_of(rules, text, named); },
      [](const Options& o) { return unusual("group", &Options::rule, rules, o); }, nullptr},

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -10,6 +11,8 @@
 #include "runtime/attention/budget.h"
 
 namespace hayloft::runtime {
+
+struct MachineRates;
 
 // What a user can choose about a method. method_option_table.h says which methods use which field, and how each is
 // written, described, printed and checked.
@@ -35,6 +38,10 @@ struct MethodOptions {
   int page = 32;            // of `pages`, tokens
   double recent = 0.5;      // of `h2o`, the share of k that is recent
   std::uint64_t seed = 1;   // of `lowrank`, its projections
+
+  // Of `auto`, no matter of the user's: what it predicts by (runtime/attention/attention_rates.h); null:
+  // built_in_rates() of a CPU.
+  std::shared_ptr<const MachineRates> rates = nullptr;
 
   friend bool operator==(const MethodOptions&, const MethodOptions&) = default;
 };

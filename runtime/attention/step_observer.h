@@ -20,7 +20,8 @@ struct ObservedStep {
   const float* q;    // f32 [Hq][d], device memory
   const float* out;  // f32 [Hq][d], device memory: what the method made of it
   const StepTrace& trace;
-  const Method& method;
+  const Method& method;  // that attended: of `auto`, the one that was chosen
+  MethodState* state;    // that it attended with; null for methods without
 };
 
 // Called by the thread that decodes; the step waits until it returns.

@@ -3,6 +3,8 @@
 namespace hayloft::runtime {
 
 void DecodeAttention::bind(SharedMethod method, MethodState* state) {
+  for (const Choice& choice : choices_) add_use(choice, used_);
+  choices_.clear();
   method_ = std::move(method);
   state_ = state;
 }
@@ -11,19 +13,53 @@ void DecodeAttention::begin_step(const Cache& cache) {
   if (state_ != nullptr) state_->sync_with_cache(cache.global_views(), {});
 }
 
+const Method& DecodeAttention::chosen(const GlobalLayer& at) {
+  const auto layer = static_cast<std::size_t>(at.cache.layer);
+  if (choices_.size() <= layer) choices_.resize(layer + 1);
+  Choice& choice = choices_[layer];
+  const std::int64_t part = tail_part(at.cache);
+  if (choice.method == nullptr || choice.store_tokens != at.cache.store.tokens || choice.tail_part != part) {
+    add_use(choice, used_);
+    choice = {&method_->chosen(at.cache, at.query_heads), at.cache.store.tokens, part, 0};
+  }
+  ++choice.steps;
+  return *choice.method;
+}
+
+void DecodeAttention::add_use(const Choice& choice, std::map<std::string, std::int64_t>& used) {
+  if (choice.steps > 0) used[method_label(choice.method->options())] += choice.steps;
+}
+
+std::map<std::string, std::int64_t> DecodeAttention::used() const {
+  std::map<std::string, std::int64_t> used = used_;
+  for (const Choice& choice : choices_) add_use(choice, used);
+  return used;
+}
+
+// The tail is read once per KV head, what is selected once per list.
+void DecodeAttention::count(const Method& by, const Counters& of_step, const GlobalLayer& at) {
+  counters += of_step;
+  const bool per_query_head = selects_per(by.options()) == index::SelectPer::query_head;
+  const double lists = per_query_head ? at.query_heads : at.cache.kv_heads;
+  const auto tail = static_cast<double>(of_step.at(Place::device, Kind::rows)) / (4.0 * at.cache.head_dim);
+  const double selected = static_cast<double>(of_step.rows_fetched) - tail;
+  positions_attended_ += tail / at.cache.kv_heads + selected / lists;
+}
+
 void DecodeAttention::attend(const GlobalLayer& at, const float* q, int /*rows*/, float* out) {
-  attend_before(interested_in(at), at, q, out);
+  attend_before(interested_in(at), chosen(at), at, q, out);
 }
 
 std::optional<gpu::Attended> DecodeAttention::attend_or_leave(const GlobalLayer& at, const float* q, float* out) {
   const Observers interested = interested_in(at);
+  const Method& by = chosen(at);
   if (interested.empty()) {
-    if (const auto ranges = method_->ranges(at.cache, at.query_heads)) {
-      counters += method_->count(at.cache, at.query_heads);
+    if (const auto ranges = by.ranges(at.cache, at.query_heads)) {
+      count(by, by.count(at.cache, at.query_heads), at);
       return ranges;
     }
   }
-  attend_before(interested, at, q, out);
+  attend_before(interested, by, at, q, out);
   return {};
 }
 
@@ -67,13 +103,16 @@ DecodeAttention::Observers DecodeAttention::interested_in(const GlobalLayer& at)
   return interested;
 }
 
-void DecodeAttention::attend_before(const Observers& interested, const GlobalLayer& at, const float* q, float* out) {
+void DecodeAttention::attend_before(const Observers& interested, const Method& by, const GlobalLayer& at,
+                                    const float* q, float* out) {
   StepTrace trace;
-  method_->attend({at.backend, at.stream, at.cache, at.query_heads, at.scratch, counters,
-                   interested.empty() ? nullptr : &trace, state_, held_bytes(at.backend, at.stream)},
-                  q, out);
+  Counters of_step;
+  by.attend({at.backend, at.stream, at.cache, at.query_heads, at.scratch, of_step,
+             interested.empty() ? nullptr : &trace, state_, held_bytes(at.backend, at.stream)},
+            q, out);
+  count(by, of_step, at);
   for (StepObserver* observer : interested) {
-    observer->see({at.backend, at.stream, at.layer, at.cache, at.store, at.query_heads, q, out, trace, *method_});
+    observer->see({at.backend, at.stream, at.layer, at.cache, at.store, at.query_heads, q, out, trace, by, state_});
   }
 }
 

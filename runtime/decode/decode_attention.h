@@ -1,7 +1,10 @@
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -34,19 +37,36 @@ class DecodeAttention : public AttentionPolicy {
   // Of the bytes of one kind that lie in host memory, the share that the device had: of columns, scales, or rows of
   // lists. 0 where nothing is kept.
   double held_share(Kind kind) const;
+  // Positions attended to, the mean over the lists of each step and layer, summed over both.
+  double positions_attended() const { return positions_attended_; }
+  // By how many steps x layers each method has attended, by its label (method_label).
+  std::map<std::string, std::int64_t> used() const;
 
  private:
   using Observers = std::vector<StepObserver*>;
+  // Of one global layer: who attends, while the store holds as many tokens and tail_part() stays.
+  struct Choice {
+    const Method* method = nullptr;
+    std::int64_t store_tokens = 0;
+    std::int64_t tail_part = 0;
+    std::int64_t steps = 0;  // that it has attended
+  };
   Observers interested_in(const GlobalLayer& at) const;
-  void attend_before(const Observers& interested, const GlobalLayer& at, const float* q, float* out);
+  const Method& chosen(const GlobalLayer& at);
+  void attend_before(const Observers& interested, const Method& by, const GlobalLayer& at, const float* q, float* out);
+  void count(const Method& by, const Counters& of_step, const GlobalLayer& at);
+  static void add_use(const Choice& choice, std::map<std::string, std::int64_t>& used);
 
   unsigned long long* held_bytes(gpu::Backend& backend, gpu::Stream stream);
 
   SharedMethod method_;
   MethodState* state_ = nullptr;
   std::vector<std::shared_ptr<StepObserver>> observers_;
-  gpu::Backend* backend_ = nullptr;  // whose memory `held_` is
-  gpu::Buffer held_;                 // u64 [3], Step::held_bytes of all steps; empty where nothing is kept
+  gpu::Backend* backend_ = nullptr;           // whose memory `held_` is
+  gpu::Buffer held_;                          // u64 [3], Step::held_bytes of all steps; empty where nothing is kept
+  std::vector<Choice> choices_;               // by global layer
+  std::map<std::string, std::int64_t> used_;  // before those choices
+  double positions_attended_ = 0;
 };
 
 }  // namespace hayloft::runtime

@@ -244,16 +244,10 @@ void Session::count_step(std::uint64_t spilled_before) {
   positions_ += tokens();
 }
 
-// The tail is read once per KV head, what is selected once per list.
 double Session::attended_share() const {
-  const ModelConfig& config = model_->config();
-  if (positions_ == 0 || config.global_layers() == 0) return 0;
-  const Counters& counters = attention_.counters;
-  const index::SelectPer per = selects_per(attention_.method()->options());
-  const int lists = per == index::SelectPer::query_head ? config.query_heads : config.kv_heads;
-  const auto tail = static_cast<double>(counters.at(Place::device, Kind::rows)) / (4.0 * config.head_dim);
-  const double selected = static_cast<double>(counters.rows_fetched) - tail;
-  return (tail / config.kv_heads + selected / lists) / config.global_layers() / static_cast<double>(positions_);
+  const int layers = model_->config().global_layers();
+  if (positions_ == 0 || layers == 0) return 0;
+  return attention_.positions_attended() / layers / static_cast<double>(positions_);
 }
 
 std::vector<float> Session::score(std::span<const std::int32_t> tokens) {

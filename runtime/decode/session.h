@@ -108,6 +108,8 @@ class Session {
   // Of the positions of the context, how many the steps attended to: 1 is all, as by `dense`. The mean over steps,
   // global layers and lists of positions; 0 before the first step.
   double attended_share() const;
+  // How many steps x global layers each method has attended, by its label; of `auto`, those that it chose.
+  std::map<std::string, std::int64_t> methods_used() const { return attention_.used(); }
 
   // Computes in that memory from now on instead of in its own: sessions that take turns on one thread need it only
   // once. Forks have their own again.

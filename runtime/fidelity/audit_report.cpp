@@ -84,6 +84,15 @@ std::string audit_warning(const AuditReport& report, double least) {
       low, all, least * 100, worst_head, worst_layer, worst * 100, least);
 }
 
+std::string methods_line(const std::map<std::string, std::int64_t>& methods) {
+  std::string line;
+  for (const auto& [method, steps] : methods) {
+    line +=
+        line.empty() ? fmt::format("{} in {} steps x layers", method, steps) : fmt::format(", {} in {}", method, steps);
+  }
+  return line;
+}
+
 std::string audit_json(const AuditReport& report) {
   nlohmann::ordered_json json;
   json["schema"] = "hayloft.audit/1";
@@ -94,6 +103,18 @@ std::string audit_json(const AuditReport& report) {
   json["decode_seconds"] = report.decode_seconds;
   json["copy_seconds"] = report.copy_seconds;
   json["measure_seconds"] = report.measure_seconds;
+  if (!report.methods.empty()) json["methods"] = report.methods;
+  if (report.kept) {
+    const FidelityReport& kept = *report.kept;
+    nlohmann::ordered_json& object = json["fidelity"];
+    object = {{"asked", kept.asked},
+              {"samples", kept.samples},
+              {"selecting", kept.measured.count},
+              {"layers", kept.layers},
+              {"exact_layers", kept.exact_layers}};
+    object["mass"] = nullptr;
+    if (kept.measured.count > 0) object["mass"] = stats_json(kept.measured, kept.measured.min);
+  }
   json["rows"] = nlohmann::ordered_json::array();
   for (const auto& [layer, heads] : report.layers) {
     for (std::size_t head = 0; head < heads.size(); ++head) {

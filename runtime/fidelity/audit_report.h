@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/fidelity/audit_sample.h"
+#include "runtime/fidelity/fidelity_control.h"
 #include "runtime/fidelity/running_stats.h"
 
 // What an audit has found, for people (a table, a warning) and for programs (JSON).
@@ -32,6 +34,9 @@ struct AuditReport {
   double copy_seconds = 0;     // that the decoding thread spent on copying samples
   double measure_seconds = 0;  // of processor time, divided by the threads of the backend
 
+  std::map<std::string, std::int64_t> methods;  // steps x layers that each has attended, where that is known
+  std::optional<FidelityReport> kept;           // of a run that was to keep a fidelity
+
   void add(const StepFidelity& fidelity);
   double cost() const;  // the share of the decoding time that the audit took, if all of it came out of that time
 };
@@ -42,6 +47,9 @@ std::string audit_table(const AuditReport& report);
 // A line saying which heads catch less than `least` of the attention mass on average, and what to do; empty when all
 // catch enough.
 std::string audit_warning(const AuditReport& report, double least = 0.9);
+
+// "dense in 120 steps x layers, sparq r=16 k=128 in 3480".
+std::string methods_line(const std::map<std::string, std::int64_t>& methods);
 
 std::string audit_json(const AuditReport& report);  // schema hayloft.audit/1
 

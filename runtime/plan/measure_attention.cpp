@@ -187,17 +187,25 @@ void measure_tail(TurnTimer& timer, const NoiseMemory& memory, std::uint64_t foo
   const int d = rates.head_dim;
   Workplace work(timer, d, rates.group);
   const NoiseStore store = store_of(timer, memory, footprint, parts, d, offload::ColumnFormat::f16);
-  const gpu::Buffer tail_rows = timer.on_device(std::span<const f16>(
-      reinterpret_cast<const f16*>(memory.data()), static_cast<std::size_t>(kv_heads) * tail_tokens * 2 * d));
+  // Several, that take turns, as a step reads those of all layers: where stores are large none is in a cache when its
+  // turn comes. Together they are as large as a sixteenth of the footprint.
+  const std::size_t numbers = static_cast<std::size_t>(kv_heads) * tail_tokens * 2 * d;
+  const std::size_t tails = std::clamp<std::size_t>(footprint / 16 / sizeof(f16) / numbers, 1, turns);
+  const gpu::Buffer rows =
+      timer.on_device(std::span<const f16>(reinterpret_cast<const f16*>(memory.data()), tails * numbers));
   gpu::CacheView tail = store.view(0, 0);
-  tail.tail = {tail_rows.as<f16>(), tail_tokens, 0, tail_tokens, 0};
+  const auto at = [&](int turn) {
+    tail.tail = {rows.as<f16>() + static_cast<std::size_t>(turn) % tails * numbers, tail_tokens, 0, tail_tokens, 0};
+    return tail;
+  };
   const double bytes = static_cast<double>(kv_heads) * tail_tokens * static_cast<double>(store.layout().row_bytes);
-  rates.tail = gigabytes_per_second(bytes, timer.median([&](int turn) { work.attend_all(tail, turn, false); }));
+  rates.tail = gigabytes_per_second(bytes, timer.median([&](int turn) { work.attend_all(at(turn), turn, false); }));
   rates.sparq_tail = gigabytes_per_second(bytes, timer.median([&](int turn) {
-    work.select_sparq(tail, turn, 0, 0);
-    work.attend_all(tail, turn, true);
+    const gpu::CacheView& cache = at(turn);
+    work.select_sparq(cache, turn, 0, 0);
+    work.attend_all(cache, turn, true);
   }));
-  rates.causal = causal(timer, work, store.slice(0), tail);
+  rates.causal = causal(timer, work, store.slice(0), at(0));
 }
 
 double measure_ann_search(TurnTimer& timer, const NoiseMemory& memory, int head_dim) {

@@ -22,7 +22,8 @@ void measure_store(TurnTimer& timer, const NoiseMemory& memory, std::uint64_t fo
 void measure_selection(TurnTimer& timer, const NoiseMemory& memory, std::uint64_t footprint, int parts,
                        AttentionRates& rates);
 
-// What reads the newest tokens, and a prompt behind at most `footprint / parts` bytes of store.
+// What reads the newest tokens, in tails that are as large together as a sixteenth of the footprint, and a prompt
+// behind at most `footprint / parts` bytes of store.
 void measure_tail(TurnTimer& timer, const NoiseMemory& memory, std::uint64_t footprint, int parts,
                   AttentionRates& rates);
 

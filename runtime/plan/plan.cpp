@@ -115,36 +115,19 @@ double milliseconds(std::uint64_t bytes, double gigabytes_per_second) {
   return static_cast<double>(bytes) / gigabytes_per_second / 1e6;
 }
 
-// Reading what is searched, and selecting from it.
-double search_ms(const PlannedMethod& method, const offload::BlockLayout& layout, const AttentionRates& rates) {
-  const auto bytes = [&](Place place, Kind kind) { return method.counters.at(place, kind); };
-  const std::uint64_t index = bytes(Place::near, Kind::index);
-  const std::uint64_t keys = bytes(Place::near, Kind::columns) + bytes(Place::near, Kind::rows);
-  if (method.attn.name == "ann") return milliseconds(index + keys, rates.ann_search);
-  const std::uint64_t columns = bytes(Place::link, Kind::columns) + bytes(Place::link, Kind::scales);
-  const double reading = milliseconds(columns, rates.sparq_scan(layout.columns)) +
-                         milliseconds(index, rates.sparq_scan(offload::ColumnFormat::f16)) +
-                         milliseconds(keys, rates.topk_scan(layout.columns));
-  const auto selected = static_cast<double>(bytes(Place::link, Kind::rows) / layout.row_bytes);
-  const double each = keys > 0 ? rates.exact_select_us : columns + index > 0 ? rates.column_select_us : 0;
-  return reading + selected * each / 1000;
-}
-
+// `by`: the method that attends, which `auto` has chosen.
 PlanTime predict(const PlanRequest& request, const offload::BlockLayout& layout, const PlannedMethod& method,
-                 const MachineProfile& profile) {
+                 const MethodOptions& by, const MachineProfile& profile) {
   const ModelConfig& config = request.config;
   const std::uint64_t store = host_bytes(config, request.session.cache, request.tokens);
   const AttentionRates rates = profile.rates(config.head_dim, config.group_size(), store);
-  const bool sparq = method.attn.name == "sparq";
-  // A list per query head serves one query per row.
-  const bool alone = selects_per(method.attn) == index::SelectPer::query_head;
-  const auto bytes = [&](Place place, Kind kind) { return method.counters.at(place, kind); };
+  const AttentionTime attention =
+      attention_time(by, method.counters, layout, rates, profile.rates(config.head_dim, 1, store));
   PlanTime ms;
-  ms.search = search_ms(method, layout, rates);
-  ms.rows = milliseconds(bytes(Place::link, Kind::rows),
-                         alone ? profile.rates(config.head_dim, 1, store).row_gather : rates.row_gather);
-  ms.dense = milliseconds(bytes(Place::link, Kind::dense), rates.dense);
-  ms.tail = milliseconds(bytes(Place::device, Kind::rows), sparq ? rates.sparq_tail : rates.tail);
+  ms.search = attention.search;
+  ms.rows = attention.rows;
+  ms.dense = attention.dense;
+  ms.tail = attention.tail;
   for (const std::int64_t window : config.sliding_window) {
     if (window == 0) continue;
     Counters counters;
@@ -213,10 +196,14 @@ Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
     for (cache.layer = 0; cache.layer < request.config.global_layers(); ++cache.layer) {
       method.counters += made->count(cache, request.config.query_heads);
     }
+    cache.layer = 0;
+    const MethodOptions& by = made->chosen(cache, request.config.query_heads).options();
     // A profile has rates of f16 rows, which say nothing of what reading integers takes.
-    if (profile && layout.row_format == offload::RowFormat::f16) method.ms = predict(request, layout, method, *profile);
+    if (profile && layout.row_format == offload::RowFormat::f16) {
+      method.ms = predict(request, layout, method, by, *profile);
+    }
     if (request.card) {
-      method.predicted = predict_stages({&request.config, request.weights.bytes_per_step, options, method.counters,
+      method.predicted = predict_stages({&request.config, request.weights.bytes_per_step, by, method.counters,
                                          layout.columns, cache.store.tokens, layout.row_format},
                                         *request.card);
     }

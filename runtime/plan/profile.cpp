@@ -128,24 +128,6 @@ AttentionRates rates_among(const std::vector<AttentionRates>& attention, int hea
 
 }  // namespace
 
-double AttentionRates::sparq_scan(offload::ColumnFormat format) const {
-  switch (format) {
-    case offload::ColumnFormat::int8:
-      return int8_scan;
-    case offload::ColumnFormat::int4:
-      return int4_scan;
-    case offload::ColumnFormat::planes:
-      return planes_scan;
-    case offload::ColumnFormat::f16:
-      break;
-  }
-  return column_scan;
-}
-
-double AttentionRates::topk_scan(offload::ColumnFormat format) const {
-  return format == offload::ColumnFormat::f16 ? exact_scan : row_scan;
-}
-
 AttentionRates MachineProfile::rates(int head_dim, int group) const {
   return rates_among(attention, head_dim, group);
 }
@@ -276,6 +258,20 @@ std::optional<MachineProfile> find_profile(const std::filesystem::path& given) {
   std::error_code error;
   if (!std::filesystem::exists(kept, error)) return std::nullopt;
   return read_profile(kept);
+}
+
+std::shared_ptr<const MachineRates> machine_rates(const std::optional<MachineProfile>& profile,
+                                                  const std::string& device, int global_layers,
+                                                  const std::string& source) {
+  if (!profile || profile->device != device) return built_in_rates(device);
+  MachineRates rates = *built_in_rates(device);
+  rates.source = fmt::format("{} (threads: {})", source, profile->threads);
+  rates.margin = MachineRates().margin;
+  const auto layers = static_cast<std::uint64_t>(global_layers);
+  rates.rates = [of = *profile, layers](int head_dim, int group, std::uint64_t layer_bytes) {
+    return of.rates(head_dim, group, layers * layer_bytes);
+  };
+  return std::make_shared<const MachineRates>(std::move(rates));
 }
 
 std::filesystem::path default_profile_path() {

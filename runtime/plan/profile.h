@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,38 +12,11 @@
 #include "gpu/link_choice.h"
 #include "offload/host/arena.h"
 #include "offload/host/topology.h"
+#include "runtime/attention/attention_rates.h"
 
 // What a machine gives, measured by `hayloft link` and read by the planner (docs/plan.md). Rates are bytes read as
 // the counters count them, over time; GB = 10^9 bytes.
 namespace hayloft::runtime::plan {
-
-// How fast attention goes, for heads of one dimension shared by a group of query heads. The arithmetic grows with the
-// group, so reading alone does not say it.
-struct AttentionRates {
-  int head_dim = 0;
-  int group = 0;
-  double column_scan = 0;  // GB/s: SparQ's step 1 with a selection of 32 positions, rank 16, f16 columns
-  double exact_scan = 0;   // GB/s: the top 32 of each query head over all columns
-  double row_gather = 0;   // GB/s: attention to scattered rows
-  double dense = 0;        // GB/s: attention to all rows in order
-  double tail = 0;         // GB/s: attention to a tail of 4096 tokens
-  double sparq_tail = 0;   // GB/s: the same with what SparQ needs of it besides, its scores and its mean value
-  // GB/s: SparQ's step 1 over integer columns, scales counted in, and the exact top-k where those leave it the rows.
-  double int8_scan = 0;
-  double int4_scan = 0;
-  double planes_scan = 0;  // 32 planes and the ranges of their components
-  double row_scan = 0;
-  double causal = 0;  // GFLOP/s: attention of a prompt's chunk, 4 d for each query and key it sees
-  // GB/s: the search of an approximate index, which reads whole centroids and scattered keys.
-  double ann_search = 0;
-  // Microseconds for each position that a list selects: where the best are found, keys are scored a second time.
-  double column_select_us = 0;  // by SparQ's step 1
-  double exact_select_us = 0;   // by the exact search
-
-  // Of SparQ's step 1, and of the exact top-k over a store whose columns have that format.
-  double sparq_scan(offload::ColumnFormat format) const;
-  double topk_scan(offload::ColumnFormat format) const;
-};
 
 // How fast memory of one NUMA node (its OS index) is read by so many threads, in order.
 struct NearRead {
@@ -120,6 +94,12 @@ void write_profile(const MachineProfile& profile, const std::filesystem::path& p
 // The profile at `given`; when that is empty, the one that hayloft link keeps at default_profile_path(), nothing when
 // there is none. Throws Error on one that cannot be read.
 std::optional<MachineProfile> find_profile(const std::filesystem::path& given = {});
+
+// What `auto` predicts by, in a model with so many global layers, computed by the backend of that name: of the profile
+// where there is one of that device, else built_in_rates(). `source` names the profile's file, if it has one.
+std::shared_ptr<const MachineRates> machine_rates(const std::optional<MachineProfile>& profile,
+                                                  const std::string& device, int global_layers,
+                                                  const std::string& source = "the machine profile");
 
 // $XDG_CACHE_HOME/hayloft/profile.json, else ~/.cache/hayloft/profile.json. Throws Error when neither is set.
 std::filesystem::path default_profile_path();

@@ -16,7 +16,7 @@ constexpr std::uint64_t small_share = 16;  // of the footprint: 64 MiB of 1 GiB
 constexpr int measured_dims[] = {64, 128};
 constexpr int measured_groups[] = {1, 2, 4, 8};
 constexpr int measurements =
-    8 * (2 * store_measurements + search_measurements + tail_measurements) + 2 /* indices */ + 4 /* all else */;
+    8 * (2 * (store_measurements + tail_measurements) + search_measurements) + 2 /* indices */ + 4 /* all else */;
 
 std::uint64_t wanted_footprint(const offload::Arena& arena, const ProfileOptions& options) {
   const std::uint64_t wanted =
@@ -114,6 +114,7 @@ MachineProfile measure_profile(gpu::Backend& backend, offload::Arena& arena, con
       profile.attention.push_back(rates);
       // Once more over little memory; what knows no footprint is the same.
       measure_store(timer, memory, profile.small_footprint_bytes, 1, rates);
+      measure_tail(timer, memory, profile.small_footprint_bytes, 1, rates);
       profile.attention_small.push_back(rates);
     }
   }

@@ -13,7 +13,7 @@
 // Whatever is written behind --attn, it is a list of methods with options or an Error, and a method that was read has a
 // label. The methods themselves are not built in here, nor Faiss, which judges index factories.
 std::vector<std::string> hayloft::runtime::method_names() {
-  return {"dense", "sparq", "topk", "ann", "window", "flexgen", "oracle", "lowrank", "pages", "h2o"};
+  return {"dense", "sparq", "topk", "ann", "window", "flexgen", "oracle", "lowrank", "pages", "h2o", "auto"};
 }
 bool hayloft::runtime::is_registered_method(std::string_view) {
   return false;

@@ -66,6 +66,43 @@ TEST_F(AuditProgram, SaysNothingUnlessAsked) {
   EXPECT_EQ(generate({}).err.find("audit"), std::string::npos);
 }
 
+TEST_F(AuditProgram, AutoIsTheDefaultAndSaysWhatItTook) {
+  const std::vector<std::string> text = {
+      "generate",       "-m", HAYLOFT_SOURCE_DIR "/examples/needle-model/model", "-f", folder_ / "text.txt", "-n", "24",
+      "--block-tokens", "256"};
+  const auto run = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), text.begin(), text.end());
+    return run_program(more);
+  };
+  const Outcome usual = run({"-v"});
+  ASSERT_EQ(usual.exit_code, 0) << usual.err;
+  EXPECT_NE(usual.err.find("attention: auto, predicted by "), std::string::npos) << usual.err;
+  EXPECT_NE(usual.err.find(" in 24 steps x layers"), std::string::npos) << usual.err;
+  EXPECT_EQ(run({"-v", "--attn", "auto"}).out, usual.out);
+  EXPECT_EQ(run({"-v", "--attn", "auto:k=100%"}).out, run({"--attn", "dense"}).out);
+  EXPECT_EQ(run({}).err.find("attention: "), std::string::npos) << "only when asked";
+}
+
+TEST_F(AuditProgram, KeepsAFidelityAndSaysWhichWasMeasured) {
+  const Outcome kept = generate({"--fidelity", "80%", "-v", "--audit-json", folder_ / "audit.json"});
+  ASSERT_EQ(kept.exit_code, 0) << kept.err;
+  EXPECT_NE(kept.err.find("fidelity: 80% asked; "), std::string::npos) << kept.err;
+  EXPECT_EQ(generate({"--fidelity", "80%"}).out, kept.out);
+  const auto json = nlohmann::json::parse(contents(folder_ / "audit.json"));
+  EXPECT_EQ(json["fidelity"]["asked"], 0.8);
+  EXPECT_GE(json["fidelity"]["samples"], 1);
+  std::int64_t steps = 0;
+  for (const auto& [method, count] : json["methods"].items()) steps += count.get<std::int64_t>();
+  EXPECT_EQ(steps, 24);
+  EXPECT_TRUE(refused_with(generate({"--fidelity", "0"}), 2, {"--fidelity 0", "share"}));
+  EXPECT_TRUE(refused_with(generate({"--fidelity", "99"}), 2, {"--fidelity 99", "99%"}));
+  EXPECT_TRUE(refused_with(generate({"--fidelity", "much"}), 2, {"--fidelity much", "share"}));
+  EXPECT_TRUE(refused_with(generate({"--fidelity", "90%", "--audit-target", "90%"}), 2, {"--audit-target"}));
+  EXPECT_TRUE(refused_with(run_program({"generate", "-m", HAYLOFT_SOURCE_DIR "/examples/needle-model/model", "-p",
+                                        "hay", "-n", "2", "--attn", "h2o", "--fidelity", "90%"}),
+                           1, {"--attn h2o"}));
+}
+
 TEST_F(AuditProgram, RefusesWhatIsNoShare) {
   EXPECT_TRUE(refused_with(generate({"--audit", "book.txt"}), 2, {"--audit book.txt", "share"}));
   EXPECT_TRUE(refused_with(generate({"--audit=2"}), 2, {"--audit 2", "share"}));

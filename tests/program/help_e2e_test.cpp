@@ -186,7 +186,7 @@ TEST(Program, AFlagThatNoMethodUsesIsNoted) {
   const Outcome outcome =
       run_program({"plan", "--shape", "2,4,2,32", "-c", "4k", "--attn", "dense,topk", "--attn-r", "8"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_NE(outcome.err.find("note: --attn-r has no effect: not used by dense, topk, but by sparq, lowrank\n"),
+  EXPECT_NE(outcome.err.find("note: --attn-r has no effect: not used by dense, topk, but by sparq, lowrank, auto\n"),
             std::string::npos)
       << outcome.err;
   const Outcome used =

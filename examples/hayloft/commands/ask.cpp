@@ -55,7 +55,7 @@ class AskCommand : public Command {
     common(app, Section::text, {"--prompt", "--template"});
     add_predict_option(app, predict_);
     add_sampling_options(app, sampling_);
-    add_attention_options(app, attention_, {"sparq"});
+    add_attention_options(app, attention_, {"auto"});
     add_audit_options(app, audit_);
     add_weights_option(app, machine_);
     add_machine_options(app, machine_);
@@ -79,6 +79,7 @@ class AskCommand : public Command {
     const Environment environment(machine_, directory, rope_);
     if (chat_) drawing_.ends = runtime::end_of_turn_tokens(*environment.tokenizer);
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
+    method_ = with_rates(method_, environment, machine_.profile);
     WatchedMethod method(method_, environment, audit_);
     PlannedRun planned{directory, {}, {method_}, 0, 0};
     add_saved(environment, snapshot, planned);

@@ -86,6 +86,8 @@ class BenchCommand : public Command {
     json.check();
     const Environment environment(machine_);
     rates_ = read_rates(environment.backend->name());
+    const auto rates = runtime::plan::machine_rates(machine_profile({}), environment.backend->name(), bench_.layers);
+    for (runtime::MethodOptions& method : bench_.methods) method.rates = rates;
     for (const std::int64_t tokens : lengths_) {
       for (const offload::ColumnFormat format : columns_) {
         bench_.tokens = tokens;

@@ -63,7 +63,7 @@ class ChatCommand : public Command {
         "Tokens of an answer at most [until it ends]");
     common(app, Section::context, {"--n-predict"});
     add_sampling_options(app, sampling_);
-    add_attention_options(app, attention_, {"dense"});
+    add_attention_options(app, attention_, {"auto"});
     add_prefill_options(app, session_);
     add_audit_options(app, audit_);
     add_store_options(app, session_.cache.columns, session_.cache.rows);
@@ -90,6 +90,7 @@ class ChatCommand : public Command {
     drawing_ = {sampling_for(*app_, sampling_, path, machine_.verbose), predict_};
     const Environment environment(machine_, path, rope_);
     drawing_.ends = runtime::end_of_turn_tokens(*environment.tokenizer);
+    method_ = with_rates(method_, environment, machine_.profile);
     WatchedMethod method(method_, environment, audit_);
     if (room_ == 0)
       room_ = usual_room(environment.model->config().max_positions, snapshot ? snapshot->token_count() : 0);

@@ -72,7 +72,7 @@ class EvalCommand : public Command {
     machine_.block_tokens = 0;
     add_weights_option(app, machine_);
     add_machine_options(app, machine_);
-    add_device_cache_options(app, machine_);
+    add_device_cache_options(app, machine_, DeviceCache::off);
     add_profile_option(app, machine_);
     add_output_options(app);
   }
@@ -103,6 +103,7 @@ class EvalCommand : public Command {
 
     tasks_.use_model(directory);
     const Environment environment(machine_, directory, rope_);
+    for (runtime::MethodOptions& method : options_.methods) method = with_rates(method, environment, machine_.profile);
     report_.recipe = recipe(environment, directory);
     report_.effective_share = effective_percent_ / 100;
     if (!out_.empty()) file_.emplace(out_, report_.recipe);

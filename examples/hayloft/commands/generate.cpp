@@ -34,7 +34,7 @@ namespace {
 
 constexpr const char* examples = R"(Examples:
   hayloft generate -m models/Llama-3.2-1B -p "The hay is in the" -n 64
-      the most likely continuation, with exact attention
+      the most likely continuation
   hayloft generate -m models/Llama-3.2-1B -f book.txt --temp 0.8 --attn sparq --attn-k 512
       a book as the prompt, sampling, SparQ attention
   hayloft generate -m smollm2.gguf --chat -p "What is hay?"
@@ -64,7 +64,7 @@ class GenerateCommand : public Command {
     common(app, Section::context, {"--ctx-size"});
     add_predict_option(app, predict_);
     add_sampling_options(app, sampling_);
-    add_attention_options(app, attention_, {"dense"});
+    add_attention_options(app, attention_, {"auto"});
     add_prefill_options(app, session_);
     add_audit_options(app, audit_);
     add_store_options(app, session_.cache.columns, session_.cache.rows);
@@ -99,6 +99,7 @@ class GenerateCommand : public Command {
     }
     const Environment environment(machine_, directory, rope_);
     if (chat_) drawing.ends = runtime::end_of_turn_tokens(*environment.tokenizer);
+    method_ = with_rates(method_, environment, machine_.profile);
     WatchedMethod method(method_, environment, audit_);
     const std::vector<std::int32_t> prompt =
         snapshot ? environment.tokenizer->encode_continuation(text) : environment.tokenizer->encode_prompt(text);

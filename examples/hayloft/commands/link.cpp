@@ -160,7 +160,7 @@ class LinkCommand : public Command {
     row("weights, one token", 0, 0, profile.weight_stream, "GB/s");
     row("weights, many tokens", 0, 0, profile.matmul, "GFLOP/s");
     row("overhead of a layer", 0, 0, profile.layer_overhead_us, "us");
-    for (const runtime::plan::AttentionRates& rates : profile.attention) {
+    for (const runtime::AttentionRates& rates : profile.attention) {
       row("column scan, r=16", rates.head_dim, rates.group, rates.column_scan, "GB/s");
       row("column scan, int8", rates.head_dim, rates.group, rates.int8_scan, "GB/s");
       row("column scan, int4", rates.head_dim, rates.group, rates.int4_scan, "GB/s");

@@ -60,7 +60,7 @@ class NeedleCommand : public Command {
     machine_.block_tokens = 0;
     add_weights_option(app, machine_);
     add_machine_options(app, machine_);
-    add_device_cache_options(app, machine_);
+    add_device_cache_options(app, machine_, DeviceCache::off);
     add_profile_option(app, machine_);
     add_json_option(app, json_, "Write every question as JSON, to a file as they are answered");
     app.add_option("--plot", plot_, "Draw a heatmap, .svg or .png")->type_name("FILE")->take_last();
@@ -89,6 +89,7 @@ class NeedleCommand : public Command {
 
     const std::optional<runtime::plan::MachineProfile> profile = machine_profile(machine_.profile);
     const Environment environment(machine_, directory, rope_);
+    for (runtime::MethodOptions& method : options_.methods) method = with_rates(method, environment, machine_.profile);
     environment.model->expect_positions(*std::max_element(options_.ctx_sizes.begin(), options_.ctx_sizes.end()));
     for (const std::int64_t tokens : options_.ctx_sizes) {
       const runtime::SessionOptions session = runtime::eval::session_at(options_.session, tokens);

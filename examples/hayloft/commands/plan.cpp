@@ -105,6 +105,10 @@ class PlanCommand : public Command {
     request_.host_budget = machine_.host_memory ? machine_.host_memory : (request_.available_bytes - weights) / 10 * 9;
 
     const std::optional<runtime::plan::MachineProfile> profile = read_profile();
+    for (runtime::MethodOptions& method : request_.methods) {
+      method.rates = runtime::plan::machine_rates(profile, request_.device_budget > 0 ? "cuda" : "cpu",
+                                                  request_.config.global_layers());
+    }
     std::vector<runtime::plan::Plan> plans;
     for (const std::int64_t tokens : lengths_) {
       request_.tokens = tokens;

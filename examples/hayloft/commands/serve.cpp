@@ -115,7 +115,8 @@ class ServeCommand : public Command {
       engine_.saved.directory = std::filesystem::path(contexts_) / ".prompts";
       engine_.saved.most_bytes = saved_prompts_;
     }
-    engine_.method = runtime::make_method(method_, environment.model->config().head_dim);
+    engine_.method =
+        runtime::make_method(with_rates(method_, environment, machine_.profile), environment.model->config().head_dim);
     serve::Engine engine(source, *environment.arena, contexts, engine_);
     serve::ContextJobs context_jobs(source, *environment.arena, contexts, engine_.session,
                                     [&](const std::string& name) { engine.forget_context(name); });

@@ -103,16 +103,17 @@ void add_machine_options(CLI::App& app, MachineOptions& options) {
   common(app, Section::output, {"--verbose"});
 }
 
-void add_device_cache_options(CLI::App& app, MachineOptions& options) {
+void add_device_cache_options(CLI::App& app, MachineOptions& options, DeviceCache otherwise) {
+  const bool off = otherwise == DeviceCache::off;
   const auto add = [&](const std::string& name, std::uint64_t& bytes, std::uint64_t automatic, const char* help) {
-    bytes = automatic;
+    bytes = off ? 0 : automatic;
     add_text(
         app, name, "auto|BYTES|off",
         [name, &bytes, automatic](const std::string& text) {
           bytes = text == "auto" ? automatic : text == "off" ? 0 : read_memory(name, text);
         },
         help)
-        ->default_str("auto");
+        ->default_str(off ? "off" : "auto");
   };
   add("--device-columns", options.cuda.column_cache_bytes, gpu::column_cache_rest,
       "cuda: device memory for the key columns, or planes of them, that are read most; auto takes what is left of "

@@ -27,8 +27,10 @@ struct MachineOptions {
 int thread_count(const MachineOptions& options);
 
 void add_machine_options(CLI::App& app, MachineOptions& options);
-// --device-columns and --device-rows, of commands that decode
-void add_device_cache_options(CLI::App& app, MachineOptions& options);
+// --device-columns and --device-rows, of commands that decode: off unless asked for where a command compares what
+// methods read.
+enum class DeviceCache : std::uint8_t { automatic, off };
+void add_device_cache_options(CLI::App& app, MachineOptions& options, DeviceCache otherwise = DeviceCache::automatic);
 void add_profile_option(CLI::App& app, MachineOptions& options);  // --profile
 void add_weights_option(CLI::App& app, MachineOptions& options);  // --weights, of commands that take a model
 void add_rows_option(CLI::App& app, offload::RowFormat& rows);    // --rows

@@ -69,6 +69,7 @@ std::optional<runtime::plan::MachineProfile> machine_profile(const std::string& 
 
 Environment::Environment(const MachineOptions& options)
     : kv_host(options.cuda.kv_host),
+      verbose(options.verbose),
       weights(options.weights),
       link(chosen_link(options)),
       device_cache{options.cuda.column_cache_bytes, options.cuda.row_cache_bytes},
@@ -92,6 +93,20 @@ Environment::Environment(const MachineOptions& options, const std::filesystem::p
   note("model: {}, {} layers ({} global), {} query heads, {} KV heads of {}, weights {}\n", config.architecture,
        config.layers, config.global_layers(), config.query_heads, config.kv_heads, config.head_dim,
        format_bytes(model->weight_bytes()));
+}
+
+runtime::MethodOptions with_rates(runtime::MethodOptions method, const Environment& environment,
+                                  const std::string& profile) {
+  const std::optional<runtime::plan::MachineProfile> measured = machine_profile(profile);
+  std::string source = profile;
+  if (measured && profile.empty()) source = runtime::plan::default_profile_path().string();
+  method.rates = runtime::plan::machine_rates(measured, environment.backend->name(),
+                                              environment.model->config().global_layers(), source);
+  if (environment.verbose && method.name == "auto") {
+    note("attention: auto, predicted by {}{}\n", method.rates->source,
+         measured ? "" : "; hayloft link measures this machine's");
+  }
+  return method;
 }
 
 void say_device_memory(const gpu::Backend& backend) {

@@ -12,6 +12,7 @@
 #include "offload/host/arena.h"
 #include "offload/host/threads.h"
 #include "offload/host/topology.h"
+#include "runtime/attention/method_options.h"
 #include "runtime/decode/model.h"
 #include "runtime/plan/device_cache.h"
 #include "runtime/plan/profile.h"
@@ -31,7 +32,8 @@ struct Environment {
   Environment(const MachineOptions& options, const std::filesystem::path& model_path,
               const runtime::RopeOverrides& rope = {});
 
-  gpu::KvHost kv_host;  // as asked for
+  gpu::KvHost kv_host;   // as asked for
+  bool verbose = false;  // likewise
   runtime::WeightForm weights = runtime::WeightForm::stored;
   gpu::LinkChoice link;                     // as a CUDA device is told; never automatic
   runtime::plan::CacheBudget device_cache;  // likewise
@@ -44,6 +46,11 @@ struct Environment {
   std::unique_ptr<runtime::Model> model;
   std::unique_ptr<offload::Arena> arena;
 };
+
+// The same options with what `auto` and --fidelity predict by: the profile that --profile names or hayloft link keeps,
+// where it is of the environment's device. -v says which.
+runtime::MethodOptions with_rates(runtime::MethodOptions method, const Environment& environment,
+                                  const std::string& profile);
 
 // What of the device's memory has been used at most, as one line on standard error; nothing where there is no budget.
 void say_device_memory(const gpu::Backend& backend);

@@ -9,6 +9,18 @@
 #include "offload/error.h"
 
 namespace hayloft::gpu::cuda {
+namespace {
+
+// Sets a flag for as long as it lives.
+struct Building {
+  bool& flag;
+  explicit Building(bool& of) : flag(of) { flag = true; }
+  ~Building() { flag = false; }
+  Building(const Building&) = delete;
+  Building& operator=(const Building&) = delete;
+};
+
+}  // namespace
 
 ColumnCache::Use::~Use() {
   if (cache_) cache_->forget(serials_);
@@ -50,15 +62,14 @@ std::unique_ptr<ColumnCache::Use> ColumnCache::use(const CacheView& cache, cudaS
   view.used = uses_;
   const bool again = view.short_of_room && uses_ - view.built > kPatience * layers_;
   if (view.built == 0 || view.generation != generation_ || again) {
-    building_ = true;
+    const Building building(building_);
     try {
-      build(view, cache);
+      build(view, cache, again);
     } catch (const Error&) {  // the device has less than its budget says
       release_table(view);
       view.short_of_room = true;
     }
     view.generation = generation_;
-    building_ = false;
   }
   if (!view.table) return {};
   return std::unique_ptr<Use>(
@@ -109,7 +120,9 @@ std::uint64_t ColumnCache::room() const {
 }
 
 int ColumnCache::fair_slots(const RunLayout& layout, std::uint64_t blocks) const {
-  const std::uint64_t each = (bytes_ + room()) / std::max<std::uint64_t>(1, blocks);
+  // A place has 32 bits for where its slot lies (RunPlaces).
+  const std::uint64_t each =
+      std::min<std::uint64_t>((bytes_ + room()) / std::max<std::uint64_t>(1, blocks), UINT32_MAX);
   const std::uint64_t fixed = layout.bytes(0) + DeviceArena::alignment;  // what sizes are rounded up to
   if (each <= fixed) return 0;
   const std::uint64_t slot = static_cast<std::uint64_t>(layout.kv_heads) * (layout.slot_bytes() + 2);
@@ -158,7 +171,7 @@ void ColumnCache::add(std::uint64_t serial, const RunLayout& layout, int slots, 
   }
 }
 
-void ColumnCache::build(View& view, const CacheView& cache) {
+void ColumnCache::build(View& view, const CacheView& cache, bool larger) {
   const RunLayout layout(*cache.store.layout);
   release_table(view);
   view.built = uses_;
@@ -171,6 +184,12 @@ void ColumnCache::build(View& view, const CacheView& cache) {
       view.serials.begin(), view.serials.end(), [&](std::uint64_t serial) { return entries_.count(serial) == 0; }));
   const std::uint64_t all = std::max(view.serials.size() * static_cast<std::uint64_t>(cache.layers), recent + missing);
   const int slots = fair_slots(layout, all);
+  if (larger) {  // there may be much more room than there was
+    for (const std::uint64_t serial : view.serials) {
+      const auto entry = entries_.find(serial);
+      if (entry != entries_.end() && 5 * entry->second.slots < 4 * slots) drop(entry);
+    }
+  }
   // Twice, for making room may free some of these that have more slots than is fair.
   for (int pass = 0; pass < 2; ++pass) {
     std::uint64_t before = 0;

@@ -88,7 +88,8 @@ class ColumnCache {
   using Views = std::list<View>;  // the one used last comes first
 
   View& look_up(const offload::LayerView& view);
-  void build(View& view, const CacheView& cache);
+  // larger: blocks that would now get many more slots begin anew with those.
+  void build(View& view, const CacheView& cache, bool larger);
   void note_uses();
   std::uint64_t recent_uses() const { return kRecentSteps * layers_; }
   std::uint64_t room() const;  // bytes that may be taken besides

@@ -171,6 +171,20 @@ TEST_F(CudaColumnCache, MemoryThatIsNeededElsewhereIsGivenBack) {
   }
 }
 
+TEST_F(CudaColumnCache, MemoryThatIsFreeAgainIsUsedAfterSomeSteps) {
+  const SelectCase c = of(ColumnFormat::int8, 4, 1300);
+  SharedCache cache(*cuda, c.cache);
+  const std::vector<float> q = random_query(8, 32, 1);
+  const gpu::DeviceMemory memory = cuda->memory();
+  gpu::Buffer most = cuda->allocate((memory.budget_bytes - memory.used_bytes) / 8 * 7 - 20000, cuda->stream());
+  std::uint64_t held = 0;
+  for (int step = 0; step < 3; ++step) held = select_twice(cache.on_cuda(), q, c.args()).columns;
+  EXPECT_LT(held, counted(cache.on_cuda(), c.args()).columns);
+  most = {};
+  for (int step = 0; step < 70; ++step) held = select_twice(cache.on_cuda(), q, c.args()).columns;
+  EXPECT_EQ(held, counted(cache.on_cuda(), c.args()).columns);
+}
+
 TEST_F(CudaColumnCache, BlocksUnderAChunkAreNotKept) {
   const SelectCase c = of(ColumnFormat::int4, 2, 1000, 128);
   SharedCache cache(*cuda, c.cache);

@@ -168,6 +168,26 @@ TEST(AttentionStats, OfAllColumnsAgreeFullyAndIntegersLessThanSixteenBits) {
   EXPECT_GT(agreement[1], 0.5);
 }
 
+// Of columns that are all read at every step, those that were kept first stay.
+TEST(AttentionStats, SayWhatADeviceWouldHaveHadFromTheSeventeenthStepOn) {
+  TinyRun run("llama");
+  const int d = run.model.config().head_dim;
+  AttentionStatsOptions options;
+  options.ks = {k};
+  options.ranks = {d};
+  const auto stats = std::make_shared<AttentionStats>(options);
+  run.session.add_observer(stats);
+  run.decode(run.session, "dense", LayerAttention::warm);
+  EXPECT_TRUE(stats->report().layers.at(0).columns_held.empty());
+  run.decode(run.session, "dense", 2);
+  for (const auto& [layer, attention] : stats->report().layers) {
+    ASSERT_EQ(attention.columns_held.size(), 5u);
+    for (const int eighths : {1, 2, 3, 4, 6}) {
+      EXPECT_EQ(attention.columns_held.at({d, d * eighths / 8}).mean(), eighths / 8.0) << "layer " << layer;
+    }
+  }
+}
+
 TEST(AttentionStats, LookAtTheFirstStepsOfEachSequenceAndCompareWithinItOnly) {
   TinyRun run("llama");
   AttentionStatsOptions options;

@@ -35,7 +35,7 @@ class RecallTest : public testing::Test {
     for (int head = 0; head < heads; ++head) {
       tail_rows.insert(tail_rows.end(), row(head, stored), row(head, stored) + tail * 2 * d);
     }
-    cache = {0, heads, d, store.layer(0), {tail_rows.data(), tail, 0, tail, stored}};
+    cache = {0, 1, heads, d, store.layer(0), {tail_rows.data(), tail, 0, tail, stored}};
   }
 
   const f16* row(int head, int position) const { return rows.data() + (head * total + position) * 2 * d; }

@@ -59,6 +59,7 @@ class PlanTest : public testing::TestWithParam<const char*> {
     request.session.cache.window = 8;
     request.session.chunk_tokens = 24;
     request.methods = every_method();
+    request.methods.push_back(parse_method("auto:r=4:k=8", {}));
     request.host_budget = request.available_bytes = std::uint64_t{1} << 30;
   }
 

@@ -39,6 +39,23 @@ class ProfileFile : public testing::Test {
   test::TemporaryFolder folder_;
 };
 
+TEST(MachineRatesOf, AProfileAreItsOwnForTheStoreOfAllLayersAndBuiltInForAnotherDevice) {
+  MachineProfile profile = some_profile();
+  profile.small_footprint_bytes = 1 << 20;
+  profile.attention_small = profile.attention;
+  for (AttentionRates& rates : profile.attention_small) rates.dense *= 4;
+  const auto rates = machine_rates(profile, "cpu", 30, "a file");
+  EXPECT_EQ(rates->source, "a file (threads: 2)");
+  for (const std::uint64_t bytes : {1u << 10, 1u << 18, 1u << 22}) {
+    EXPECT_EQ(rates->rates(64, 4, bytes).dense, profile.rates(64, 4, 30 * std::uint64_t{bytes}).dense);
+  }
+  EXPECT_GT(rates->integer_rows, 1);
+  EXPECT_LT(rates->margin, built_in_rates("cpu")->margin);
+  EXPECT_EQ(machine_rates(profile, "cuda", 30)->source, built_in_rates("cuda")->source);
+  EXPECT_EQ(machine_rates(std::nullopt, "cpu", 30)->source, built_in_rates("cpu")->source);
+  EXPECT_EQ(built_in_rates("cuda")->integer_rows, 0) << "a link moves bytes";
+}
+
 TEST_F(ProfileFile, ComesBackAsItWasWritten) {
   MachineProfile profile = some_profile();
   write_profile(profile, path());
