@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gpu/buffer.h"
+#include "gpu/gated_delta.h"
 #include "gpu/packed.h"
 #include "index/scan/search.h"
 #include "index/scan/sparq_query.h"
@@ -139,35 +140,6 @@ struct CausalWindow {
   CausalWindow(std::int64_t last = 0, std::int64_t first = 0) : window(last), sinks(first) {}
 };
 
-// A layer of gated delta rules (Gated DeltaNet, arXiv 2412.06464, as the architecture qwen3_5 has it). Its inputs of a
-// token are queries and keys [Hk][dk] and values [Hv][dv], side by side: channels. With s the state of a value head,
-// [dk][dv], q and k those of key head h Hk / Hv:
-//   x' = silu of the sum over i of convolution[.][i] times the channel's input of kernel - 1 - i tokens before
-//   q = q' / sqrt((|q'|^2 + 1e-6) dk),  k = k' / sqrt(|k'|^2 + 1e-6),  v = v'
-//   s = exp(-decay ln(1 + exp(a + step_bias))) s;  s = s + k (sigmoid(b) (v - s^T k))^T;  y = s^T q
-//   out = y / sqrt(mean(y^2) + eps) norm silu(gate)
-struct DeltaLayer {
-  int key_heads = 0;    // Hk
-  int value_heads = 0;  // Hv, a multiple of Hk
-  int key_dim = 0;      // dk
-  int value_dim = 0;    // dv
-  int kernel = 0;       // inputs that the convolution takes, the token's own included
-  const float* convolution = nullptr;  // f32 [channels][kernel]
-  const float* decay = nullptr;        // f32 [Hv], above zero
-  const float* step_bias = nullptr;    // f32 [Hv]
-  const float* norm = nullptr;         // f32 [dv]
-  float eps = 1e-6f;
-
-  int channels() const { return 2 * key_heads * key_dim + value_heads * value_dim; }
-  int values() const { return value_heads * value_dim; }
-};
-
-// What such a layer keeps of a sequence.
-struct DeltaState {
-  float* state = nullptr;   // f32 [Hv][dk][dv]
-  float* inputs = nullptr;  // f32 [kernel - 1][channels], of the newest tokens, the oldest first
-};
-
 // How long one part of the operations took on the device, all calls together.
 struct StageTime {
   std::string name;
@@ -262,6 +234,7 @@ class Backend {
   virtual void add(float* y, const float* x, std::int64_t n, Stream stream) = 0;           // y += x
   virtual void scale(float* x, std::int64_t n, float factor, Stream stream) = 0;           // x *= factor
   virtual void silu_mul(float* gate, const float* up, std::int64_t n, Stream stream) = 0;  // gate = silu(gate) * up
+  virtual void sigmoid_mul(float* x, const float* gate, std::int64_t n, Stream stream);    // x = sigmoid(gate) * x
   // gate = gelu(gate) * up, with the tanh in place of the error function: x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715
   // x^3))).
   virtual void gelu_mul(float* gate, const float* up, std::int64_t n, Stream stream) = 0;
@@ -285,7 +258,7 @@ class Backend {
 
   // T tokens through a layer of gated delta rules, one after the other: what they give, f32 [T][values], and the state
   // behind them do not depend on how they are cut into chunks, to the bit. inputs f32 [T][channels], which are changed;
-  // a, b f32 [T][Hv]; gate f32 [T][values]. Throws Error where the backend has no such operation.
+  // a, b f32 [T][Hv]; gate f32 [T][values].
   virtual void gated_delta(const DeltaLayer& layer, const DeltaState& state, float* inputs, const float* a,
                            const float* b, const float* gate, int T, float* out, Stream stream);
 

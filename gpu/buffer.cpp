@@ -32,6 +32,10 @@ void Backend::gated_delta(const DeltaLayer&, const DeltaState&, float*, const fl
   fail("layers of gated delta rules do not run on {} yet; use --device cpu", description());
 }
 
+void Backend::sigmoid_mul(float*, const float*, std::int64_t, Stream) {
+  fail("gates of attention do not run on {} yet; use --device cpu", description());
+}
+
 std::shared_ptr<std::byte> Backend::host_memory(std::uint64_t bytes) {
   return {new std::byte[bytes], std::default_delete<std::byte[]>()};
 }

@@ -89,6 +89,12 @@ void CpuBackend::scale(float* x, std::int64_t n, float factor, Stream) {
                         [&](std::int64_t begin, std::int64_t end) { scale_by(x + begin, factor, end - begin); });
 }
 
+void CpuBackend::sigmoid_mul(float* x, const float* gate, std::int64_t n, Stream) {
+  threads_.parallel_for(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
+    sigmoid_mul_to(x + begin, gate + begin, end - begin);
+  });
+}
+
 void CpuBackend::gelu_mul(float* gate, const float* up, std::int64_t n, Stream) {
   threads_.parallel_for(n, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
     gelu_mul_to(gate + begin, up + begin, end - begin);

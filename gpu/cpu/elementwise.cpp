@@ -93,6 +93,13 @@ void silu_mul_to_simd(float* gate, const float* up, std::int64_t n) {
   });
 }
 
+void sigmoid_mul_to_simd(float* x, const float* gate, std::int64_t n) {
+  const F32 d;
+  for_each_vector(d, n, [&](std::int64_t i, std::size_t part) HWY_ATTR {
+    store_part(d, hn::Mul(load_up_to(d, x + i, part), sigmoid(d, load_up_to(d, gate + i, part))), part, x + i);
+  });
+}
+
 // (1 + tanh(u)) / 2 is the sigmoid of 2 u, here with u's factors of x and x^3 doubled. Beyond 100 it is 0 or 1.
 void gelu_mul_to_simd(float* gate, const float* up, std::int64_t n) {
   const F32 d;
@@ -149,6 +156,7 @@ HWY_EXPORT(narrow_simd);
 HWY_EXPORT(rms_norm_row_simd);
 HWY_EXPORT(add_to_simd);
 HWY_EXPORT(silu_mul_to_simd);
+HWY_EXPORT(sigmoid_mul_to_simd);
 HWY_EXPORT(gelu_mul_to_simd);
 HWY_EXPORT(scale_by_simd);
 HWY_EXPORT(any_nonfinite_simd);
@@ -168,6 +176,9 @@ void add_to(float* y, const float* x, std::int64_t n) {
 }
 void silu_mul_to(float* gate, const float* up, std::int64_t n) {
   HWY_DYNAMIC_DISPATCH(silu_mul_to_simd)(gate, up, n);
+}
+void sigmoid_mul_to(float* x, const float* gate, std::int64_t n) {
+  HWY_DYNAMIC_DISPATCH(sigmoid_mul_to_simd)(x, gate, n);
 }
 void gelu_mul_to(float* gate, const float* up, std::int64_t n) {
   HWY_DYNAMIC_DISPATCH(gelu_mul_to_simd)(gate, up, n);

@@ -19,20 +19,20 @@
 HWY_BEFORE_NAMESPACE();
 namespace hayloft::gpu::HWY_NAMESPACE {
 
-// `Vectors` vectors of columns of the state [dk][dv] at `state`; `part` lanes of the last.
+// `Vectors` vectors of columns of a state [dk][dv], from `before` (null: zeros) to `after`; `part` lanes of the last.
 template <int Vectors>
-HWY_INLINE void pass_columns(F32 d, const DeltaTokens& tokens, int dk, int dv, std::size_t part, float* state) {
+HWY_INLINE void pass_columns(F32 d, const DeltaTokens& tokens, int dk, int dv, std::size_t part, const float* before,
+                             float* after) {
   const std::size_t lanes = hn::Lanes(d);
-  HWY_ALIGN float s[256 * Vectors * hn::MaxLanes(F32())];
+  HWY_ALIGN float s[DeltaShape::most_key_dim * Vectors * hn::MaxLanes(F32())];
   const auto lanes_of = [&](int i) { return i + 1 < Vectors ? lanes : part; };
-  const auto load_from = [&](const float* p, int i) HWY_ATTR {
-    return lanes_of(i) == lanes ? load(d, p) : load_part(d, p, part);
-  };
+  const auto load_from = [&](const float* p, int i)
+                             HWY_ATTR { return lanes_of(i) == lanes ? load(d, p) : load_part(d, p, part); };
   for (int row = 0; row < dk; ++row) {
     for (int i = 0; i < Vectors; ++i) {
       const std::size_t at = static_cast<std::size_t>(i) * lanes;
-      hn::Store(load_from(state + static_cast<std::ptrdiff_t>(row) * dv + at, i), d,
-                s + (static_cast<std::size_t>(row) * Vectors) * lanes + at);
+      const auto kept = before ? load_from(before + static_cast<std::ptrdiff_t>(row) * dv + at, i) : hn::Zero(d);
+      hn::Store(kept, d, s + (static_cast<std::size_t>(row) * Vectors) * lanes + at);
     }
   }
   for (int t = 0; t < tokens.count; ++t) {
@@ -72,26 +72,26 @@ HWY_INLINE void pass_columns(F32 d, const DeltaTokens& tokens, int dk, int dv, s
     for (int i = 0; i < Vectors; ++i) {
       const std::size_t at = static_cast<std::size_t>(i) * lanes;
       store_part(d, hn::Load(d, s + (static_cast<std::size_t>(row) * Vectors) * lanes + at), lanes_of(i),
-                 state + static_cast<std::ptrdiff_t>(row) * dv + at);
+                 after + static_cast<std::ptrdiff_t>(row) * dv + at);
     }
   }
 }
 
-// Columns [0, columns) of those that `tokens` and `state` begin with, at most columns_at_once().
-void pass_columns_simd(const DeltaTokens& tokens, int dk, int dv, int columns, float* state) {
+// Columns [0, columns) of those that `tokens` and the states begin with, at most columns_at_once().
+void pass_columns_simd(const DeltaTokens& tokens, int dk, int dv, int columns, const float* before, float* after) {
   const F32 d;
   const std::size_t lanes = hn::Lanes(d);
   const auto count = static_cast<std::size_t>(columns);
   const std::size_t vectors = (count + lanes - 1) / lanes, part = count - (vectors - 1) * lanes;
   switch (vectors) {
     case 1:
-      return pass_columns<1>(d, tokens, dk, dv, part, state);
+      return pass_columns<1>(d, tokens, dk, dv, part, before, after);
     case 2:
-      return pass_columns<2>(d, tokens, dk, dv, part, state);
+      return pass_columns<2>(d, tokens, dk, dv, part, before, after);
     case 3:
-      return pass_columns<3>(d, tokens, dk, dv, part, state);
+      return pass_columns<3>(d, tokens, dk, dv, part, before, after);
     default:
-      return pass_columns<4>(d, tokens, dk, dv, part, state);
+      return pass_columns<4>(d, tokens, dk, dv, part, before, after);
   }
 }
 
@@ -121,18 +121,19 @@ float softplus(float x) {
 }
 
 // Channels [begin, end) of the inputs become what the convolution makes of them, and the newest of them the state's.
-void convolve(const DeltaLayer& layer, float* kept, float* inputs, int T, std::int64_t begin, std::int64_t end) {
-  const std::int64_t channels = layer.channels();
-  const int before = layer.kernel - 1;
+void convolve(const DeltaLayer& layer, const float* kept, float* keep, float* inputs, int T, std::int64_t begin,
+              std::int64_t end) {
+  const std::int64_t channels = layer.shape.channels();
+  const int kernel = layer.shape.kernel, before = kernel - 1;
   std::vector<float> line(static_cast<std::size_t>(before + T));  // of one channel
   for (std::int64_t c = begin; c < end; ++c) {
-    for (int i = 0; i < before; ++i) line[static_cast<std::size_t>(i)] = kept[i * channels + c];
+    for (int i = 0; i < before; ++i) line[static_cast<std::size_t>(i)] = kept ? kept[i * channels + c] : 0;
     for (int t = 0; t < T; ++t) line[static_cast<std::size_t>(before + t)] = inputs[t * channels + c];
-    for (int i = 0; i < before; ++i) kept[i * channels + c] = line[static_cast<std::size_t>(T + i)];
-    const float* const weights = layer.convolution + c * layer.kernel;
+    for (int i = 0; i < before; ++i) keep[i * channels + c] = line[static_cast<std::size_t>(T + i)];
+    const float* const weights = layer.convolution + c * kernel;
     for (int t = 0; t < T; ++t) {
       float sum = 0;
-      for (int i = 0; i < layer.kernel; ++i) sum += weights[i] * line[static_cast<std::size_t>(t + i)];
+      for (int i = 0; i < kernel; ++i) sum += weights[i] * line[static_cast<std::size_t>(t + i)];
       inputs[t * channels + c] = sum * sigmoid(sum);
     }
   }
@@ -149,19 +150,20 @@ void normalise(float* x, int n, float factor) {
 
 void CpuBackend::gated_delta(const DeltaLayer& layer, const DeltaState& state, float* inputs, const float* a,
                              const float* b, const float* gate, int T, float* out, Stream) {
-  const std::int64_t channels = layer.channels(), values = layer.values();
-  const int Hk = layer.key_heads, Hv = layer.value_heads, dk = layer.key_dim, dv = layer.value_dim;
+  const DeltaShape& shape = layer.shape;
+  const std::int64_t channels = shape.channels(), values = shape.values(), own = shape.state_floats();
+  const int Hk = shape.key_heads, Hv = shape.value_heads, dk = shape.key_dim, dv = shape.value_dim;
   if (T == 0) return;
   threads_.parallel_for(channels, kChannelsAtOnce, [&](std::int64_t begin, std::int64_t end) {
-    convolve(layer, state.inputs, inputs, T, begin, end);
+    convolve(layer, state.before ? state.before + own : nullptr, state.after + own, inputs, T, begin, end);
   });
   std::vector<float> keep(static_cast<std::size_t>(T) * static_cast<std::size_t>(Hv)), beta(keep.size());
   threads_.parallel_for(T, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) {
-      float* const own = inputs + t * channels;
+      float* const row = inputs + t * channels;
       for (int head = 0; head < Hk; ++head) {
-        normalise(own + head * dk, dk, 1 / std::sqrt(static_cast<float>(dk)));
-        normalise(own + (Hk + head) * dk, dk, 1);
+        normalise(row + head * dk, dk, 1 / std::sqrt(static_cast<float>(dk)));
+        normalise(row + (Hk + head) * dk, dk, 1);
       }
       for (int head = 0; head < Hv; ++head) {
         const std::int64_t at = t * Hv + head;
@@ -174,7 +176,7 @@ void CpuBackend::gated_delta(const DeltaLayer& layer, const DeltaState& state, f
   const int pieces = (dv + columns - 1) / columns;  // of a head
   threads_.parallel_for(std::int64_t{Hv} * pieces, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t piece = begin; piece < end; ++piece) {
-      const auto head = static_cast<int>(piece / pieces), key_head = head * Hk / Hv;
+      const auto head = static_cast<int>(piece / pieces), key_head = shape.key_head_of(head);
       const int first = static_cast<int>(piece % pieces) * columns;
       DeltaTokens tokens;
       tokens.q = inputs + key_head * dk;
@@ -187,8 +189,9 @@ void CpuBackend::gated_delta(const DeltaLayer& layer, const DeltaState& state, f
       tokens.out = out + head * dv + first;
       tokens.out_stride = values;
       tokens.count = T;
+      const std::int64_t at = std::int64_t{head} * dk * dv + first;
       HWY_DYNAMIC_DISPATCH(pass_columns_simd)
-      (tokens, dk, dv, std::min(columns, dv - first), state.state + std::int64_t{head} * dk * dv + first);
+      (tokens, dk, dv, std::min(columns, dv - first), state.before ? state.before + at : nullptr, state.after + at);
     }
   });
   threads_.parallel_for(T, 1, [&](std::int64_t begin, std::int64_t end) {
