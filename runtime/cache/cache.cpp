@@ -12,6 +12,7 @@ Cache::Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& co
       options_(options),
       kv_heads_(config.kv_heads),
       head_dim_(config.head_dim),
+      delta_(config.delta),
       store_(arena, store_shape(config, options)),
       tails_(static_cast<std::size_t>(config.layers)),
       spills_(backend) {
@@ -19,7 +20,8 @@ Cache::Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& co
   for (int layer = 0; layer < config.layers; ++layer) {
     Tail& tail = tails_[static_cast<std::size_t>(layer)];
     tail.window = config.sliding_window[static_cast<std::size_t>(layer)];
-    if (tail.window == 0) tail.store_layer = global++;
+    tail.recurrent = config.kind(layer) == LayerKind::recurrent;
+    if (config.kind(layer) == LayerKind::global) tail.store_layer = global++;
   }
 }
 
@@ -28,6 +30,7 @@ Cache::Cache(const Cache& other, offload::Store store)
       options_(other.options_),
       kv_heads_(other.kv_heads_),
       head_dim_(other.head_dim_),
+      delta_(other.delta_),
       store_(std::move(store)),
       tails_(other.tails_.size()),
       spills_(*other.backend_) {
@@ -37,6 +40,11 @@ Cache::Cache(const Cache& other, offload::Store store)
     to.window = from.window;
     to.store_layer = from.store_layer;
     to.position = from.position;
+    to.recurrent = from.recurrent;
+    if (from.state) {
+      to.state = backend_->allocate(from.state.bytes(), backend_->stream());
+      backend_->copy(to.state.as<void>(), from.state.as<void>(), from.state.bytes(), backend_->stream());
+    }
     if (from.tokens == 0) continue;
     to.rows = backend_->allocate(from.rows.bytes(), backend_->stream());
     to.capacity = from.capacity;
@@ -130,6 +138,16 @@ void Cache::append(int layer, const float* k, const float* v, int T) {
   if (!tail.kept_on_device) start_spills(layer);
 }
 
+gpu::DeltaState Cache::advance(int layer, int T) {
+  Tail& tail = tails_[static_cast<std::size_t>(layer)];
+  if (tail.pending > 0) abandon();
+  for (gpu::Buffer* memory : {&tail.state, &tail.next}) {
+    if (!*memory) *memory = backend_->allocate(recurrent_bytes(delta_), backend_->stream());
+  }
+  tail.pending = T;
+  return {tail.position > 0 ? tail.state.as<float>() : nullptr, tail.next.as<float>()};
+}
+
 void Cache::start_spills(int layer) {
   const Tail& tail = tails_[static_cast<std::size_t>(layer)];
   const std::int64_t full = tail.full_blocks(tail.pending, options_);
@@ -160,6 +178,7 @@ void Cache::reserve(std::int64_t tokens) {
   std::vector<std::vector<offload::BlockWriter>> reserved(tails_.size());
   try {
     for (std::size_t layer = 0; layer < tails_.size(); ++layer) {
+      if (tails_[layer].store_layer < 0) continue;
       reserved[layer] = store_.start_blocks(static_cast<std::size_t>(tails_[layer].full_blocks(tokens, options_)));
       std::reverse(reserved[layer].begin(), reserved[layer].end());
     }
@@ -197,7 +216,11 @@ void Cache::resize(Tail& tail, std::int64_t capacity) const {
 
 void Cache::commit() {
   std::vector<Spill> spilled = spills_.finish();  // all that can fail comes first and changes nothing
-  for (Tail& tail : tails_) tail.tokens += std::exchange(tail.pending, 0);
+  for (Tail& tail : tails_) {
+    const int appended = std::exchange(tail.pending, 0);
+    (tail.recurrent ? tail.position : tail.tokens) += appended;
+    if (tail.recurrent && appended > 0) std::swap(tail.state, tail.next);
+  }
   for (Spill& spill : spilled) {
     Tail& tail = tails_[static_cast<std::size_t>(spill.layer)];
     store_.commit(tail.store_layer, std::move(spill.block), options_.block_tokens);
@@ -252,7 +275,7 @@ void Cache::replace_by(Cache grown) {
 
 std::uint64_t Cache::device_bytes() const {
   std::uint64_t bytes = 0;
-  for (const Tail& tail : tails_) bytes += tail.rows.bytes();
+  for (const Tail& tail : tails_) bytes += tail.rows.bytes() + tail.state.bytes() + tail.next.bytes();
   return bytes;
 }
 

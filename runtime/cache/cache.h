@@ -13,7 +13,7 @@
 namespace hayloft::runtime {
 
 // The K/V of one sequence: for each global layer blocks in the store and a tail on the device; for each sliding-window
-// layer its window on the device and nothing else.
+// layer its window on the device and nothing else. And the state of each recurrent layer, on the device.
 //
 // Adding tokens is in two steps, so that an error halfway through the layers loses nothing: append() writes behind the
 // live tokens of a layer and starts to spill the blocks that they fill, while later layers are computed; commit() waits
@@ -44,6 +44,8 @@ class Cache {
 
   // Writes k, v (f32 [T][Hkv][d], device) behind the layer's live tokens, making room first.
   void append(int layer, const float* k, const float* v, int T);
+  // The state of a recurrent layer before and behind T more tokens, for the caller to make the latter of the former.
+  gpu::DeltaState advance(int layer, int T);
   void commit();
   // The tails give back what only a prompt's chunks needed, as long as the device has room to move them; decoding goes
   // on without asking for more, once the context is longer than a block.
@@ -84,6 +86,10 @@ class Cache {
     int store_layer = -1;  // global layers
     bool kept_on_device = false;
     int pending = 0;  // appended, not committed
+    // Recurrent layers, which have no slots; `position` counts their tokens. f32 [DeltaShape::kept_floats()].
+    bool recurrent = false;
+    gpu::Buffer state;  // of the committed tokens
+    gpu::Buffer next;   // behind what is pending
   };
   Cache(const Cache& other, offload::Store store);
   void make_room(Tail& tail, int T);
@@ -95,6 +101,7 @@ class Cache {
   CacheOptions options_;
   int kv_heads_;
   int head_dim_;
+  gpu::DeltaShape delta_;
   offload::Store store_;
   std::vector<Tail> tails_;  // [layers]
   std::uint64_t spilled_bytes_ = 0;

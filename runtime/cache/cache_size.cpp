@@ -8,21 +8,29 @@
 namespace hayloft::runtime {
 namespace {
 
-// Of tails that have slots_of(window) slots.
+// Of tails that have slots_of(window) slots, and of states.
 template <class SlotsOf>
 std::uint64_t bytes_of_slots(const ModelConfig& config, const SlotsOf& slots_of) {
   std::map<std::int64_t, std::int64_t> capacity;  // by window: layers of a kind are alike
   std::int64_t slots = 0;
-  for (const std::int64_t window : config.sliding_window) {
+  for (int layer = 0; layer < config.layers; ++layer) {
+    if (config.kind(layer) == LayerKind::recurrent) continue;
+    const std::int64_t window = config.sliding_window[static_cast<std::size_t>(layer)];
     const auto [known, fresh] = capacity.try_emplace(window);
     if (fresh) known->second = slots_of(window);
     slots += known->second;
   }
   const std::uint64_t row_bytes = 2 * static_cast<std::uint64_t>(config.head_dim) * sizeof(f16);
-  return static_cast<std::uint64_t>(slots) * static_cast<std::uint64_t>(config.kv_heads) * row_bytes;
+  const std::uint64_t states = 2 * static_cast<std::uint64_t>(config.count(LayerKind::recurrent));
+  return static_cast<std::uint64_t>(slots) * static_cast<std::uint64_t>(config.kv_heads) * row_bytes +
+         states * recurrent_bytes(config.delta);
 }
 
 }  // namespace
+
+std::uint64_t recurrent_bytes(const gpu::DeltaShape& shape) {
+  return static_cast<std::uint64_t>(shape.kept_floats()) * sizeof(float);
+}
 
 offload::StoreShape store_shape(const ModelConfig& config, const CacheOptions& options) {
   return {config.global_layers(), config.kv_heads, config.head_dim,

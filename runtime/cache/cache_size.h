@@ -40,10 +40,13 @@ struct TailSlots {
   std::int64_t full_blocks(std::int64_t T, const CacheOptions& options) const;  // that T more tokens would fill
 };
 
+// What one recurrent layer keeps of a sequence; a cache has it twice, before and behind the tokens that are computed.
+std::uint64_t recurrent_bytes(const gpu::DeltaShape& shape);
+
 // What the tail of one layer (window 0: global) has become when `tokens` have been appended, `chunk` at a time.
 TailSlots tail_after(const CacheOptions& options, std::int64_t window, std::int64_t tokens, int chunk);
 
-// Device memory that the tails take then; equals Cache::device_bytes().
+// Device memory that the tails and the states take then; equals Cache::device_bytes().
 std::uint64_t tail_bytes(const ModelConfig& config, const CacheOptions& options, std::int64_t tokens, int chunk);
 // What they keep of it once the prompt has been read (Cache::shrink()).
 std::uint64_t kept_tail_bytes(const ModelConfig& config, const CacheOptions& options, std::int64_t tokens, int chunk);

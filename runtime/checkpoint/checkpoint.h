@@ -20,6 +20,10 @@ struct CheckpointTensor {
   std::span<const std::byte> data;
   // Not 0: the rows are so many heads, within which row 2i is component i and row 2i + 1 component i + d/2.
   int paired_heads = 0;
+  // Not 0: rows come in runs of so many, between which lie as many that are none of this tensor's.
+  int run_rows = 0;
+  // Of the decays of gated delta rules: whether these are -exp(A_log) instead of A_log.
+  bool negated_exponentials = false;
 };
 
 // A model as it lies on disk, whatever the format. Tensors go by their names in Hugging Face's form, as in
@@ -43,6 +47,10 @@ class Checkpoint {
 
   // The names, as the file has them, of the tensors that `at` has never been called for, ascending.
   virtual std::vector<std::string> unread() const = 0;
+
+  // Likewise, of the parts that are none of the language model's: what sees, hears, or predicts several tokens at once.
+  // They are not among the unread.
+  virtual std::vector<std::string> of_other_parts() const { return {}; }
 
   virtual std::string path() const = 0;  // of the file to name in messages
 };

@@ -36,6 +36,7 @@ constexpr Architecture architectures[] = {
     {"ministral3", 8, 128, 262144, 1e6, false, 2, false, false, 1e-5},
     {"qwen2", 32, 0, 32768, 1e4, false, -1, false, false},
     {"qwen3", 32, 128, 32768, 1e4, false, -1, true, false},
+    {"qwen3_5_text", 4, 256, 32768, 1e4, false, -1, true, false},
     {"smollm3", 4, 0, 32768, 2e6, true, 128001, true, true},
     {"gemma3_text", 4, 256, 131072, 1e6, true, 1, true, false},
     {"phi3", 0, 0, 4096, 1e4, false, 32000, false, false, 1e-5},
@@ -112,9 +113,34 @@ void read_granite(const JsonFields& fields, ModelConfig& config) {
   config.logit_scale = static_cast<float>(1 / fields.positive_or("logits_scaling", 1));
 }
 
+void read_qwen3_5(const JsonFields& fields, ModelConfig& config) {
+  config.qk_norm = true;
+  config.norms_less_one = true;
+  config.attention_gate = true;
+  if (config.qkv_bias) fields.refuse("attention_bias", true, "false for a model whose attention has gates");
+  const auto size = [&](const char* name, std::int64_t absent, std::int64_t most) {
+    return static_cast<int>(fields.integer_or(name, absent, 1, most));
+  };
+  gpu::DeltaShape& delta = config.delta;
+  delta.key_heads = size("linear_num_key_heads", 16, most_heads);
+  delta.value_heads = size("linear_num_value_heads", 32, most_heads);
+  delta.key_dim = size("linear_key_head_dim", 128, gpu::DeltaShape::most_key_dim);
+  delta.value_dim = size("linear_value_head_dim", 128, most_width);
+  delta.kernel = size("linear_conv_kernel_dim", 4, 64);
+  if (delta.value_heads % delta.key_heads != 0) {
+    fail("{}: linear_num_value_heads {} is not a multiple of linear_num_key_heads {}", fields.where(),
+         delta.value_heads, delta.key_heads);
+  }
+  if (delta.channels() > most_width) {
+    fail("{}: linear_num_key_heads, linear_num_value_heads and the sizes of their heads make {} channels, more than {}",
+         fields.where(), delta.channels(), most_width);
+  }
+}
+
 // Where an architecture departs from Llama's.
 void read_parts(const JsonFields& fields, ModelConfig& config) {
   if (config.architecture == "qwen3") config.qk_norm = true;
+  if (config.architecture == "qwen3_5_text") read_qwen3_5(fields, config);
   if (config.architecture == "gemma3_text") read_gemma3(fields, config);
   if (config.architecture == "granite") read_granite(fields, config);
   if (config.architecture == "phi3") config.fused = true;
@@ -179,8 +205,16 @@ void read_eos_tokens(const std::filesystem::path& directory, const JsonFields& f
 
 }  // namespace
 
-int ModelConfig::global_layers() const {
-  return static_cast<int>(std::count(sliding_window.begin(), sliding_window.end(), 0));
+LayerKind ModelConfig::kind(int layer) const {
+  const auto at = static_cast<std::size_t>(layer);
+  if (!recurrent.empty() && recurrent[at]) return LayerKind::recurrent;
+  return sliding_window[at] > 0 ? LayerKind::sliding : LayerKind::global;
+}
+
+int ModelConfig::count(LayerKind wanted) const {
+  int found = 0;
+  for (int layer = 0; layer < layers; ++layer) found += kind(layer) == wanted ? 1 : 0;
+  return found;
 }
 
 void set_rope(ModelConfig& config, const RopeOverrides& overrides, std::int64_t positions) {
@@ -215,7 +249,8 @@ ModelConfig read_config(const std::filesystem::path& directory) {
   read_shape(fields, architecture, config);
 
   config.rms_norm_eps = static_cast<float>(fields.positive_or("rms_norm_eps", architecture.rms_norm_eps));
-  config.tied_embeddings = fields.boolean_or("tie_word_embeddings", architecture.tied_embeddings);
+  config.tied_embeddings =
+      fields.boolean_or("tie_word_embeddings", outer.boolean_or("tie_word_embeddings", architecture.tied_embeddings));
   read_activation(fields, config);
   const bool attention_bias = architecture.reads_attention_bias && fields.boolean_or("attention_bias", false);
   config.qkv_bias = attention_bias || config.architecture == "qwen2";

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu/gated_delta.h"
 #include "runtime/checkpoint/rope.h"
 
 namespace hayloft::runtime {
@@ -15,8 +16,15 @@ enum class Activation : std::uint8_t { silu, gelu_tanh };
 // Where a layer has its RMS norms: before attention and MLP, on what they give before it is added, or both.
 enum class Norms : std::uint8_t { before, after, both };
 
+// What a layer keeps of the tokens before.
+enum class LayerKind : std::uint8_t {
+  global,    // K and V of all of them
+  sliding,   // K and V of the newest
+  recurrent  // a state of one size (gpu::DeltaState)
+};
+
 // A decoder-only transformer as its config.json describes it. Architectures: llama, mistral, ministral (a mistral with
-// layer_types), ministral3, qwen2, qwen3, smollm3, gemma3_text, phi3, granite, olmo2.
+// layer_types), ministral3, qwen2, qwen3, qwen3_5_text, smollm3, gemma3_text, phi3, granite, olmo2.
 struct ModelConfig {
   std::string architecture;  // config.json's model_type
   int vocab_size = 0;
@@ -33,7 +41,10 @@ struct ModelConfig {
   bool mlp_bias = false;
   bool qk_norm = false;        // RMS norm over each head of q and k before RoPE (qwen3)
   bool qk_norm_whole = false;  // over all heads of q, and all of k, at once (olmo2)
-  bool fused = false;          // q, k and v lie in one matrix, gate and up in another (phi3)
+  // Each head of what attention gives is multiplied by the sigmoid of as many gates, whose weights lie in q_proj,
+  // behind those of the head's queries (qwen3_5).
+  bool attention_gate = false;
+  bool fused = false;  // q, k and v lie in one matrix, gate and up in another (phi3)
   Norms norms = Norms::before;
   bool norms_less_one = false;  // norms are stored as what is added to one (gemma)
   Activation activation = Activation::silu;
@@ -47,7 +58,9 @@ struct ModelConfig {
   float query_log_scale = 0;
   std::int64_t query_scale_positions = 0;
 
-  std::vector<std::int64_t> sliding_window;  // [layers]: 0 = global, else positions attended, the own one included
+  std::vector<std::int64_t> sliding_window;  // [layers]: positions attended, the own one included; 0: no such layer
+  std::vector<bool> recurrent;               // [layers], or empty where none is
+  gpu::DeltaShape delta;                     // of recurrent layers
   std::vector<bool> rope;                    // [layers]: false = NoPE
   RopeParameters global_rope;                // as the checkpoint has them, or the user
   RopeParameters local_rope;             // of sliding-window layers, where they have their own; dimensions is 0 else
@@ -58,7 +71,9 @@ struct ModelConfig {
   std::vector<std::int32_t> eos_tokens;  // may be empty
 
   int group_size() const { return query_heads / kv_heads; }
-  int global_layers() const;  // how many layers have a cache in host memory
+  LayerKind kind(int layer) const;
+  int count(LayerKind kind) const;
+  int global_layers() const { return count(LayerKind::global); }  // how many layers have a cache in host memory
 };
 
 // Takes the overrides over into the parameters of global layers' RoPE, and makes the tables for contexts of `positions`

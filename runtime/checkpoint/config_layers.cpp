@@ -6,14 +6,20 @@
 namespace hayloft::runtime {
 namespace {
 
+// layer_types, one for each layer; null where the file has none.
+const nlohmann::json* listed_types(const JsonFields& fields, const ModelConfig& config) {
+  const nlohmann::json* const types = fields.find("layer_types");
+  if (types && (!types->is_array() || types->size() != static_cast<std::size_t>(config.layers))) {
+    fields.refuse("layer_types", *types, fmt::format("a list of {} layer types", config.layers));
+  }
+  return types;
+}
+
 // The layers' window from layer_types where the file lists them, else from `by_default`.
 void read_layer_types(const JsonFields& fields, std::optional<std::int64_t> window,
                       const std::vector<bool>& sliding_by_default, ModelConfig& config) {
   std::vector<bool> sliding = sliding_by_default;
-  if (const nlohmann::json* types = fields.find("layer_types")) {
-    if (!types->is_array() || types->size() != sliding.size()) {
-      fields.refuse("layer_types", *types, fmt::format("a list of {} layer types", sliding.size()));
-    }
+  if (const nlohmann::json* types = listed_types(fields, config)) {
     for (std::size_t layer = 0; layer < sliding.size(); ++layer) {
       const nlohmann::json& type = (*types)[layer];
       sliding[layer] = type == "sliding_attention";
@@ -68,12 +74,35 @@ std::vector<bool> sliding_but_every(std::int64_t interval, std::size_t layers) {
   return sliding;
 }
 
+// qwen3_5: layers of gated delta rules, but for every so many-th, or as listed.
+void read_recurrent_layers(const JsonFields& fields, ModelConfig& config) {
+  const std::int64_t interval = fields.integer_or("full_attention_interval", 4, 1, most_layers);
+  const nlohmann::json* const types = listed_types(fields, config);
+  for (int layer = 0; layer < config.layers; ++layer) {
+    const auto at = static_cast<std::size_t>(layer);
+    bool recurrent = (layer + 1) % interval != 0;
+    if (types) {
+      const nlohmann::json& type = (*types)[at];
+      recurrent = type == "linear_attention";
+      if (!recurrent && type != "full_attention") {
+        fields.refuse(fmt::format("layer_types[{}]", layer).c_str(), type, "full_attention or linear_attention");
+      }
+    }
+    config.recurrent[at] = recurrent;
+  }
+  if (config.global_layers() == 0) {
+    fail("{}: no layer attends to the tokens before; at least one of layer_types must be full_attention",
+         fields.where());
+  }
+}
+
 }  // namespace
 
 void read_layers(const JsonFields& fields, ModelConfig& config) {
   const std::size_t layers = static_cast<std::size_t>(config.layers);
   config.sliding_window.assign(layers, 0);
   config.rope.assign(layers, true);
+  config.recurrent.assign(layers, false);
 
   if (config.architecture == "gemma3_text") {
     const std::int64_t interval = fields.integer_or(
@@ -97,6 +126,8 @@ void read_layers(const JsonFields& fields, ModelConfig& config) {
       sliding[layer] = window.has_value() && static_cast<std::int64_t>(layer) >= full_layers;
     }
     read_layer_types(fields, window, sliding, config);
+  } else if (config.architecture == "qwen3_5_text") {
+    read_recurrent_layers(fields, config);
   } else if (config.architecture == "smollm3") {
     read_no_rope_layers(fields, config);
     const std::optional<std::int64_t> window = read_window(fields, std::nullopt);

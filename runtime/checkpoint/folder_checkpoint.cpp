@@ -21,11 +21,13 @@ class FolderCheckpoint final : public Checkpoint {
   bool contains(std::string_view name) const override { return tensors_.contains(stored_name(name)); }
   CheckpointTensor at(const std::string& usual_name, std::initializer_list<int> shape) override;
   std::vector<std::string> unread() const override;
+  std::vector<std::string> of_other_parts() const override;
   std::string path() const override { return index_.string(); }
 
  private:
   void open_shards();
   void find_language_model();
+  bool of_other_part(std::string_view name) const;
   std::string stored_name(std::string_view name) const;
   const ModelConfig& own_config();
 
@@ -115,11 +117,23 @@ CheckpointTensor FolderCheckpoint::at(const std::string& usual_name, std::initia
   fail("{}: tensor {} has dtype {}; it must be F32, F16 or BF16", index_.string(), name, view.dtype);
 }
 
+bool FolderCheckpoint::of_other_part(std::string_view name) const {
+  constexpr std::string_view several_tokens = "mtp.";  // predicts them at once
+  return name.starts_with(several_tokens) || (!language_model_.empty() && !name.starts_with(language_model_));
+}
+
 std::vector<std::string> FolderCheckpoint::unread() const {
   std::vector<std::string> names;
   for (const auto& [name, tensor] : tensors_) {
-    const bool other_part = !language_model_.empty() && !name.starts_with(language_model_);
-    if (!read_.contains(name) && !other_part) names.push_back(name);
+    if (!read_.contains(name) && !of_other_part(name)) names.push_back(name);
+  }
+  return names;
+}
+
+std::vector<std::string> FolderCheckpoint::of_other_parts() const {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : tensors_) {
+    if (!read_.contains(name) && of_other_part(name)) names.push_back(name);
   }
   return names;
 }

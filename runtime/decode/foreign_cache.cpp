@@ -35,7 +35,7 @@ void ForeignCache::set_method(SharedMethod method) {
 void ForeignCache::require_whole() const {
   std::int64_t tokens = -1;
   for (int layer = 0; layer < config_.layers; ++layer) {
-    if (config_.sliding_window[static_cast<std::size_t>(layer)] > 0) continue;
+    if (config_.kind(layer) != LayerKind::global) continue;
     const std::int64_t here = this->tokens(layer);
     if (tokens < 0) tokens = here;
     if (here != tokens || failed_) {

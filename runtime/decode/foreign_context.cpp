@@ -166,7 +166,12 @@ std::vector<std::int32_t> read_ids(const TensorView& tensor, const std::string& 
 }  // namespace
 
 ContextModel::ContextModel(const std::filesystem::path& path)
-    : config(Checkpoint::open(path)->config()), identity(identity_of(path)) {}
+    : config(Checkpoint::open(path)->config()), identity(identity_of(path)) {
+  if (config.count(LayerKind::recurrent) > 0) {
+    fail("{}: has recurrent layers, whose states are neither taken from other programs nor given to them",
+         path.string());
+  }
+}
 
 ContextTokens save_context(const Cache& cache, std::span<const std::int32_t> tokens,
                            const std::map<int, offload::SnapshotTail>& windows, const ContextModel& model,

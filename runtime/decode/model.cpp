@@ -13,12 +13,19 @@ namespace hayloft::runtime {
 namespace {
 
 // Floats per token of the pieces of Activations, in their order.
-std::array<std::int64_t, 9> activation_widths(const ModelConfig& config) {
+std::array<std::int64_t, 10> activation_widths(const ModelConfig& config) {
   const std::int64_t hidden = config.hidden_size;
   const std::int64_t inner = config.intermediate_size;
   const std::int64_t query = static_cast<std::int64_t>(config.query_heads) * config.head_dim;
   const std::int64_t kv = static_cast<std::int64_t>(config.kv_heads) * config.head_dim;
-  return {hidden, hidden, query, kv, kv, query, inner, inner, hidden};
+  const gpu::DeltaShape& delta = config.delta;  // all zero where no layer is recurrent
+  const std::int64_t values = delta.values();
+  const std::int64_t kv_or_steps = std::max<std::int64_t>(kv, delta.value_heads);
+  const std::int64_t gates = std::max(config.attention_gate ? query : 0, values);
+  return {hidden,      hidden,      std::max(query, delta.channels()),
+          kv_or_steps, kv_or_steps, std::max(query, values),
+          inner,       inner,       hidden,
+          gates};
 }
 
 constexpr std::int32_t no_layer = std::numeric_limits<std::int32_t>::max();  // has a NaN or an infinity
@@ -47,7 +54,8 @@ std::uint64_t workspace_bytes(const ModelConfig& config, int T) {
 }
 
 gpu::ScratchShape scratch_shape(const ModelConfig& config, int T) {
-  return {T, config.query_heads, config.head_dim, std::max(config.hidden_size, config.intermediate_size)};
+  const int values = static_cast<int>(config.delta.values());
+  return {T, config.query_heads, config.head_dim, std::max({config.hidden_size, config.intermediate_size, values})};
 }
 
 Model::Model(Checkpoint& checkpoint, gpu::Backend& backend, WeightForm form, const RopeOverrides& rope)
@@ -81,7 +89,7 @@ Model::Activations Model::prepare(Workspace& workspace, int T) const {
     pieces[i] = next;
     next += widths[i] * workspace.capacity;
   }
-  return {pieces[0], pieces[1], pieces[2], pieces[3], pieces[4], pieces[5], pieces[6], pieces[7], pieces[8]};
+  return {pieces[0], pieces[1], pieces[2], pieces[3], pieces[4], pieces[5], pieces[6], pieces[7], pieces[8], pieces[9]};
 }
 
 void Model::forward(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, Want want,
@@ -133,8 +141,7 @@ void Model::forward_by_layer(Cache& cache, Workspace& workspace, std::span<const
   clear_flag(workspace.flag);
   for (int layer = 0; layer < config_.layers; ++layer) {
     const bool last = layer + 1 == config_.layers;  // it stops at K and V
-    const bool kept_on_device =
-        on_device.layer && !last && config_.sliding_window[static_cast<std::size_t>(layer)] == 0;
+    const bool kept_on_device = on_device.layer && !last && config_.kind(layer) == LayerKind::global;
     if (kept_on_device) grown.keep_layer_on_device(layer, S);
     for (std::int64_t at = 0; at < S; at += chunk) {
       const int T = static_cast<int>(std::min<std::int64_t>(chunk, S - at));

@@ -82,6 +82,7 @@ class Model {
   const ModelConfig& config() const { return config_; }
   gpu::Backend& backend() const { return *backend_; }
   std::uint64_t weight_bytes() const { return weights_.bytes; }
+  const std::vector<std::string>& skipped() const { return weights_.skipped; }  // parts left out, a line each
   const std::vector<std::string>& notes() const { return weights_.notes; }  // what the user should know, a line each
 
   // Runs `tokens` behind what is in the cache and adds their K and V to it. Global layers attend as `attention` says.
@@ -105,17 +106,19 @@ class Model {
                         const std::function<void(std::int64_t done)>& progress = {}) const;
 
  private:
-  // Pieces of the workspace, all f32; see the shapes.
+  // Pieces of the workspace, all f32; see the shapes. In a recurrent layer q holds inputs [T][channels], k and v hold
+  // a and b [T][Hv], and mixed what comes of them, [T][values].
   struct Activations {
-    float* hidden;  // [T][hidden]
-    float* normed;  // [T][hidden]
-    float* q;       // [T][Hq d]
-    float* k;       // [T][Hkv d]
-    float* v;       // [T][Hkv d]
-    float* mixed;   // [T][Hq d], what attention returns
-    float* gate;    // [T][intermediate]
-    float* up;      // [T][intermediate]
-    float* delta;   // [T][hidden], added to the residual stream
+    float* hidden;       // [T][hidden]
+    float* normed;       // [T][hidden]
+    float* q;            // [T][Hq d]
+    float* k;            // [T][Hkv d]
+    float* v;            // [T][Hkv d]
+    float* mixed;        // [T][Hq d], what attention returns
+    float* gate;         // [T][intermediate]
+    float* up;           // [T][intermediate]
+    float* delta;        // [T][hidden], added to the residual stream
+    float* output_gate;  // [T][Hq d] where attention has gates; [T][values]
   };
   void check_ids(std::span<const std::int32_t> tokens) const;
   void clear_flag(NanFlag& flag) const;
@@ -125,6 +128,9 @@ class Model {
   Activations prepare(Workspace& workspace, int T) const;
   void attend(int layer, Cache& cache, Workspace& workspace, const Activations& act, int T, int rows,
               AttentionPolicy& policy) const;
+  void advance(int layer, Cache& cache, const Activations& act, const float* input, int T, int rows) const;
+  void project_delta(int layer, const float* input, int T, const Activations& act) const;
+  void project_gate(int layer, const float* input, int rows, const Activations& act) const;
   void project_kv(int layer, const float* input, int T, const Activations& act) const;
   void project_q(int layer, const float* input, int T, const Activations& act) const;
   void norm_heads(float* x, int tokens, int heads, const float* weight) const;
@@ -132,8 +138,8 @@ class Model {
   void place_q(int layer, float* q, int T, std::int64_t position) const;
   void mix(int layer, const Cache& cache, Workspace& workspace, const float* q, int T, int queries, int rows,
            float* out, AttentionPolicy& policy, std::vector<gpu::AttendStep>* left = nullptr) const;
-  void attended(int layer, const Activations& act, float* hidden, int rows) const;
-  Activations row_of(const Activations& act, std::int64_t row) const;
+  void attended(int layer, const Activations& act, float* mixed, float* hidden, int rows) const;
+  Activations row_of(int layer, const Activations& act, std::int64_t row) const;
   void output(Workspace& workspace, const Activations& act, const float* hidden, int rows) const;
   void flag_logits(const float* logits, int rows, const NanFlag& flag) const;
   void mlp(int layer, const Activations& act, float* hidden, int rows) const;

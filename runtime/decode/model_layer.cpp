@@ -13,10 +13,14 @@ void Model::attend(int layer, Cache& cache, Workspace& workspace, const Activati
   const std::int64_t position = cache.tokens(layer);
   const float* const input =
       normed(act.hidden, weights_.layers[static_cast<std::size_t>(layer)].attention_norm, act, T);
+  if (config_.kind(layer) == LayerKind::recurrent) {
+    advance(layer, cache, act, input, T, rows);
+    return;
+  }
   project_kv(layer, input, T, act);
   append(layer, cache, act, T);
   int queries = rows;  // of the newest positions
-  if (config_.sliding_window[static_cast<std::size_t>(layer)] == 0) {
+  if (config_.kind(layer) == LayerKind::global) {
     const gpu::CacheView view = cache.view(layer);
     queries = std::max(rows, policy.queries_wanted({*backend_, backend_->stream(), layer, view, cache.store(),
                                                     config_.query_heads, T, workspace.scratch}));
@@ -25,7 +29,36 @@ void Model::attend(int layer, Cache& cache, Workspace& workspace, const Activati
   project_q(layer, input + (T - queries) * H, queries, act);
   place_q(layer, act.q, queries, position + T - queries);
   mix(layer, cache, workspace, act.q, T, queries, rows, act.mixed, policy);
-  if (rows > 0) attended(layer, act, act.hidden + (T - rows) * H, rows);
+  if (rows == 0) return;
+  project_gate(layer, input + (T - rows) * H, rows, act);
+  attended(layer, act, act.mixed, act.hidden + (T - rows) * H, rows);
+}
+
+// The residual stream of the newest `rows` positions gains what a recurrent layer makes of all T.
+void Model::advance(int layer, Cache& cache, const Activations& act, const float* input, int T, int rows) const {
+  const gpu::DeltaLayer& delta = weights_.layers[static_cast<std::size_t>(layer)].delta.layer;
+  project_delta(layer, input, T, act);
+  backend_->gated_delta(delta, cache.advance(layer, T), act.q, act.k, act.v, act.output_gate, T, act.mixed,
+                        backend_->stream());
+  if (rows == 0) return;
+  attended(layer, act, act.mixed + (T - rows) * delta.shape.values(),
+           act.hidden + std::int64_t{T - rows} * config_.hidden_size, rows);
+}
+
+void Model::project_delta(int layer, const float* input, int T, const Activations& act) const {
+  const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
+  const gpu::Stream stream = backend_->stream();
+  backend_->matmul(input, T, w.delta.inputs, nullptr, act.q, stream);
+  backend_->matmul(input, T, w.delta.step, nullptr, act.k, stream);
+  backend_->matmul(input, T, w.delta.rate, nullptr, act.v, stream);
+  backend_->matmul(input, T, w.output_gate, nullptr, act.output_gate, stream);
+}
+
+// The gates of what the newest `rows` positions attend to, where there are any.
+void Model::project_gate(int layer, const float* input, int rows, const Activations& act) const {
+  if (!config_.attention_gate) return;
+  backend_->matmul(input, rows, weights_.layers[static_cast<std::size_t>(layer)].output_gate, nullptr, act.output_gate,
+                   backend_->stream());
 }
 
 void Model::norm_heads(float* x, int tokens, int heads, const float* weight) const {
@@ -87,22 +120,31 @@ void Model::mix(int layer, const Cache& cache, Workspace& workspace, const float
   }
 }
 
-// The residual stream of `rows` positions gains what they have attended to.
-void Model::attended(int layer, const Activations& act, float* hidden, int rows) const {
+// The residual stream of `rows` positions gains `mixed`, what they have attended to.
+void Model::attended(int layer, const Activations& act, float* mixed, float* hidden, int rows) const {
   const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
-  backend_->matmul(act.mixed, rows, w.o, w.o_bias, act.delta, backend_->stream());
+  if (config_.attention_gate && config_.kind(layer) != LayerKind::recurrent) {
+    const std::int64_t width = static_cast<std::int64_t>(config_.query_heads) * config_.head_dim;
+    backend_->sigmoid_mul(mixed, act.output_gate, rows * width, backend_->stream());
+  }
+  backend_->matmul(mixed, rows, w.o, w.o_bias, act.delta, backend_->stream());
   add_residual(hidden, w.attended_norm, act, rows);
 }
 
 // The pieces of one row that a sequence of its own works on.
-Model::Activations Model::row_of(const Activations& act, std::int64_t row) const {
-  const std::int64_t kv = row * config_.kv_heads * config_.head_dim;
-  const std::int64_t query = row * config_.query_heads * config_.head_dim;
+Model::Activations Model::row_of(int layer, const Activations& act, std::int64_t row) const {
+  const bool recurrent = config_.kind(layer) == LayerKind::recurrent;
+  const gpu::DeltaShape& delta = config_.delta;
+  const std::int64_t query = static_cast<std::int64_t>(config_.query_heads) * config_.head_dim;
+  const std::int64_t kv =
+      recurrent ? delta.value_heads : static_cast<std::int64_t>(config_.kv_heads) * config_.head_dim;
+  const std::int64_t out = recurrent ? delta.values() : query;
   Activations own = act;
-  own.k += kv;
-  own.v += kv;
-  own.q += query;
-  own.mixed += query;
+  own.k += row * kv;
+  own.v += row * kv;
+  own.q += row * (recurrent ? delta.channels() : query);
+  own.mixed += row * out;
+  own.output_gate += row * out;
   return own;
 }
 

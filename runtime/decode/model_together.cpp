@@ -58,18 +58,30 @@ void Model::forward_together(std::span<ModelStep> steps, Workspace& workspace) c
       const int rows = static_cast<int>(group.size());
       const float* const input =
           normed(act.hidden, weights_.layers[static_cast<std::size_t>(layer)].attention_norm, act, rows);
-      project_kv(layer, input, rows, act);
-      project_q(layer, input, rows, act);
+      const bool recurrent = config_.kind(layer) == LayerKind::recurrent;
+      if (recurrent) {
+        project_delta(layer, input, rows, act);
+      } else {
+        project_kv(layer, input, rows, act);
+        project_q(layer, input, rows, act);
+        project_gate(layer, input, rows, act);
+      }
       std::vector<gpu::AttendStep> left;  // to be attended together
       each(group, [&](const ModelStep& step, std::int64_t row) {
-        const Activations own = row_of(act, row);
+        const Activations own = row_of(layer, act, row);
+        if (recurrent) {
+          backend_->gated_delta(weights_.layers[static_cast<std::size_t>(layer)].delta.layer,
+                                step.cache->advance(layer, 1), own.q, own.k, own.v, own.output_gate, 1, own.mixed,
+                                stream);
+          return;
+        }
         const std::int64_t position = step.cache->tokens(layer);
         append(layer, *step.cache, own, 1);
         place_q(layer, own.q, 1, position);
         mix(layer, *step.cache, workspace, own.q, 1, 1, 1, own.mixed, *step.attention, &left);
       });
       backend_->attend_together(left, config_.query_heads, stream);
-      attended(layer, act, act.hidden, rows);
+      attended(layer, act, act.mixed, act.hidden, rows);
       mlp(layer, act, act.hidden, rows);
       each(group, [&](const ModelStep&, std::int64_t row) {
         backend_->flag_nonfinite(act.hidden + row * H, H, layer,

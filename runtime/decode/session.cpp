@@ -70,9 +70,9 @@ OnDevice Session::fits_device(std::int64_t tokens) const {
     return true;
   };
   OnDevice fits;
-  const auto global = std::find(config.sliding_window.begin(), config.sliding_window.end(), 0);
-  fits.layer = global != config.sliding_window.end() &&
-               take(cache_.layer_bytes_on_device(static_cast<int>(global - config.sliding_window.begin()), tokens));
+  int global = 0;
+  while (global < config.layers && config.kind(global) != LayerKind::global) ++global;
+  fits.layer = global < config.layers && take(cache_.layer_bytes_on_device(global, tokens));
   fits.hidden =
       take(static_cast<std::uint64_t>(tokens) * static_cast<std::uint64_t>(config.hidden_size) * sizeof(float));
   return fits;

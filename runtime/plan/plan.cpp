@@ -24,7 +24,13 @@ std::uint64_t pages(std::uint64_t bytes) {
 // needs. The metadata of blocks is a few bytes each and counts as a page per thousand tokens.
 std::uint64_t saved_bytes(const PlanRequest& request, const offload::BlockLayout& layout, std::uint64_t store) {
   std::uint64_t tails = 0;
-  for (const std::int64_t window : request.config.sliding_window) {
+  const ModelConfig& config = request.config;
+  for (int layer = 0; layer < config.layers; ++layer) {
+    if (config.kind(layer) == LayerKind::recurrent) {
+      tails += recurrent_bytes(config.delta);
+      continue;
+    }
+    const std::int64_t window = config.sliding_window[static_cast<std::size_t>(layer)];
     TailSlots tail = tail_after(request.session.cache, window, request.tokens, request.session.chunk_tokens);
     tail.forget();
     tails += offload::tail_bytes(layout, tail.tokens);

@@ -20,8 +20,18 @@ double product_flops_per_token(const ModelConfig& config) {
   const double hidden = config.hidden_size;
   const double query = static_cast<double>(config.query_heads) * config.head_dim;
   const double kv = 2.0 * config.kv_heads * config.head_dim;
-  const double whole = hidden * (2 * query + kv) + 3 * hidden * config.intermediate_size;
-  return 2 * (whole * (config.layers - 1) + hidden * kv);
+  const gpu::DeltaShape& delta = config.delta;
+  const double gate = config.attention_gate ? query : 0;
+  const double attention = hidden * (2 * query + kv + gate);
+  const double recurrent =
+      hidden * (static_cast<double>(delta.channels() + 2 * delta.values()) + 2 * delta.value_heads) +
+      3 * static_cast<double>(delta.state_floats());
+  double all = 3 * hidden * config.intermediate_size * (config.layers - 1);
+  for (int layer = 0; layer < config.layers; ++layer) {
+    const bool last = layer + 1 == config.layers;  // it stops at K and V
+    all += config.kind(layer) == LayerKind::recurrent ? recurrent : last ? hidden * kv : attention;
+  }
+  return 2 * all;
 }
 
 // Keys that the queries of one global layer see, masked parts of a window's tiles included.
@@ -36,7 +46,7 @@ double global_keys(const PrefillOptions& prefill, double S, double tile) {
 double searched_bytes(const ModelConfig& config, const PrefillOptions& prefill, double S) {
   if (prefill.kind != Strategy::topk) return 0;
   const double before = std::max(0.0, S - static_cast<double>(prefill.window));
-  return before * (before + 1) / 2 * 2 * config.head_dim * config.kv_heads * attending_layers(config, true);
+  return before * (before + 1) / 2 * 2 * config.head_dim * config.kv_heads * attending_layers(config);
 }
 
 double prefill_seconds(const PlanRequest& request, const PlannedPrefill& planned, const PrefillOptions& prefill,
@@ -54,7 +64,7 @@ PlannedPrefill plan_strategy(const PlanRequest& request, const PrefillOptions& p
   const ModelConfig& config = request.config;
   const auto S = static_cast<double>(request.tokens);
   const double tile = static_cast<double>(block_rows) / config.group_size();
-  double keys = attending_layers(config, true) * global_keys(prefill, S, tile);
+  double keys = attending_layers(config) * global_keys(prefill, S, tile);
   for (int layer = 0; layer + 1 < config.layers; ++layer) {
     const std::int64_t window = config.sliding_window[static_cast<std::size_t>(layer)];
     if (window > 0) keys += keys_seen(S, static_cast<double>(window) + tile);

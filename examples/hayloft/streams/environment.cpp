@@ -89,10 +89,12 @@ Environment::Environment(const MachineOptions& options, const std::filesystem::p
   arena = std::make_unique<offload::Arena>(topology, arena_options(options, *backend));
   for (const std::string& line : model->notes()) note("note: {}\n", line);
   if (!options.verbose) return;
+  for (const std::string& line : model->skipped()) note("{}\n", line);
   const runtime::ModelConfig& config = model->config();
-  note("model: {}, {} layers ({} global), {} query heads, {} KV heads of {}, weights {}\n", config.architecture,
-       config.layers, config.global_layers(), config.query_heads, config.kv_heads, config.head_dim,
-       format_bytes(model->weight_bytes()));
+  const int recurrent = config.count(runtime::LayerKind::recurrent);
+  note("model: {}, {} layers ({} global{}), {} query heads, {} KV heads of {}, weights {}\n", config.architecture,
+       config.layers, config.global_layers(), recurrent > 0 ? fmt::format(", {} recurrent", recurrent) : "",
+       config.query_heads, config.kv_heads, config.head_dim, format_bytes(model->weight_bytes()));
 }
 
 runtime::MethodOptions with_rates(runtime::MethodOptions method, const Environment& environment,

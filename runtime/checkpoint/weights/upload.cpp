@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "offload/error.h"
 #include "offload/half.h"
@@ -13,8 +15,18 @@ namespace hayloft::runtime {
 
 namespace {
 
-// Where a row of a matrix lies in a checkpoint that may have the components of heads in pairs.
+bool in_order(const CheckpointTensor& tensor) {
+  return tensor.paired_heads == 0 && tensor.run_rows == 0;
+}
+
+std::size_t row_bytes(const CheckpointTensor& tensor, std::int64_t rows) {
+  const std::int64_t stored = tensor.run_rows == 0 ? rows : 2 * rows - tensor.run_rows;
+  return tensor.data.size() / static_cast<std::size_t>(stored);
+}
+
+// Where a row of a matrix lies in a checkpoint that may have the components of heads in pairs, or other rows between.
 std::int64_t stored_row(const CheckpointTensor& tensor, std::int64_t rows, std::int64_t row) {
+  if (tensor.run_rows > 0) return row + row / tensor.run_rows * tensor.run_rows;
   if (tensor.paired_heads == 0) return row;
   const std::int64_t d = rows / tensor.paired_heads;
   const std::int64_t i = row % d;
@@ -22,12 +34,12 @@ std::int64_t stored_row(const CheckpointTensor& tensor, std::int64_t rows, std::
 }
 
 // All rows in their order.
-std::vector<std::byte> unpaired(const CheckpointTensor& tensor, std::int64_t rows) {
-  std::vector<std::byte> out(tensor.data.size());
-  const std::size_t row_bytes = tensor.data.size() / static_cast<std::size_t>(rows);
+std::vector<std::byte> ordered_rows(const CheckpointTensor& tensor, std::int64_t rows) {
+  const std::size_t bytes = row_bytes(tensor, rows);
+  std::vector<std::byte> out(bytes * static_cast<std::size_t>(rows));
   for (std::int64_t row = 0; row < rows; ++row) {
-    std::memcpy(out.data() + static_cast<std::size_t>(row) * row_bytes,
-                tensor.data.data() + static_cast<std::size_t>(stored_row(tensor, rows, row)) * row_bytes, row_bytes);
+    std::memcpy(out.data() + static_cast<std::size_t>(row) * bytes,
+                tensor.data.data() + static_cast<std::size_t>(stored_row(tensor, rows, row)) * bytes, bytes);
   }
   return out;
 }
@@ -75,7 +87,27 @@ gpu::Matrix WeightUpload::table(const std::string& name, int rows, int cols) {
 
 gpu::Matrix WeightUpload::matrix(const std::string& name, int rows, int cols) {
   if (!checkpoint_) return counted({nullptr, type_, rows, cols});
-  const CheckpointTensor tensor = checkpoint_->at(name, {rows, cols});
+  return take(name, checkpoint_->at(name, {rows, cols}), rows, cols);
+}
+
+gpu::Matrix WeightUpload::unquantised(const std::string& name, int rows, int cols) {
+  const WeightForm form = std::exchange(form_, form_ == WeightForm::f16 ? WeightForm::f16 : WeightForm::stored);
+  gpu::Matrix matrix = this->matrix(name, rows, cols);
+  form_ = form;
+  return matrix;
+}
+
+gpu::Matrix WeightUpload::half_of_heads(const std::string& name, int heads, int d, int cols, int half) {
+  const int rows = heads * d;
+  if (!checkpoint_) return counted({nullptr, type_, rows, cols});
+  CheckpointTensor tensor = checkpoint_->at(name, {2 * rows, cols});
+  const std::size_t run = tensor.data.size() / static_cast<std::size_t>(2 * heads);
+  tensor.data = tensor.data.subspan(static_cast<std::size_t>(half) * run, tensor.data.size() - run);
+  tensor.run_rows = d;
+  return take(name, tensor, rows, cols);
+}
+
+gpu::Matrix WeightUpload::take(const std::string& name, const CheckpointTensor& tensor, int rows, int cols) {
   if (form_ == WeightForm::f16 && tensor.type != gguf::TensorType::f16) return as_f16(tensor, rows, cols);
   if (const auto packing = gguf::packing_of(tensor.type)) {
     if (backend_ && !backend_->multiplies_packed()) return as_f16(tensor, rows, cols);
@@ -103,14 +135,24 @@ gpu::Matrix WeightUpload::counted(gpu::Matrix matrix) {
 }
 
 const float* WeightUpload::vector(const std::string& name, int n, float plus) {
-  if (!checkpoint_) return values(std::vector<float>(static_cast<std::size_t>(n)));
-  CheckpointTensor tensor = checkpoint_->at(name, {n});
-  std::vector<std::byte> ordered;
-  if (tensor.paired_heads) tensor.data = ordered = unpaired(tensor, n);
-  std::vector<float> x(static_cast<std::size_t>(n));
-  gguf::dequantise(tensor.type, tensor.data, x.data());
+  std::vector<float> x = numbers(name, {n});
   for (float& each : x) each += plus;
   return values(std::move(x));
+}
+
+std::vector<float> WeightUpload::numbers(const std::string& name, std::initializer_list<int> shape) {
+  std::size_t n = 1;
+  for (const int size : shape) n *= static_cast<std::size_t>(size);
+  std::vector<float> x(n);
+  if (!checkpoint_) return x;
+  CheckpointTensor tensor = checkpoint_->at(name, shape);
+  std::vector<std::byte> ordered;
+  if (!in_order(tensor)) tensor.data = ordered = ordered_rows(tensor, *shape.begin());
+  gguf::dequantise(tensor.type, tensor.data, x.data());
+  if (tensor.negated_exponentials) {
+    for (float& each : x) each = std::log(-each);
+  }
+  return x;
 }
 
 const float* WeightUpload::norm(const std::string& name, int n, const ModelConfig& config) {
@@ -139,8 +181,9 @@ void* WeightUpload::upload(const void* host, std::uint64_t bytes) {
 gpu::Matrix WeightUpload::plain(const CheckpointTensor& tensor, int rows, int cols) {
   std::vector<std::byte> ordered;
   std::span<const std::byte> data = tensor.data;
-  if (backend_ && tensor.paired_heads) data = ordered = unpaired(tensor, rows);
-  void* const device = upload(data.data(), data.size());
+  const std::size_t bytes = row_bytes(tensor, rows) * static_cast<std::size_t>(rows);
+  if (backend_ && !in_order(tensor)) data = ordered = ordered_rows(tensor, rows);
+  void* const device = upload(data.data(), bytes);
   gpu::DType type = plain_type(tensor.type);
   if (backend_ && !on_host_) {
     type = backend_->convert_weights(device, type, std::int64_t{rows} * cols, stream_);
@@ -160,7 +203,7 @@ gpu::Matrix WeightUpload::packed(const std::string& name, const CheckpointTensor
     fail("{}: weights cannot be quantised for the device {}; use --device cpu, or --weights f16", checkpoint_->path(),
          backend_->name());
   }
-  const std::size_t row_bytes = tensor.data.size() / static_cast<std::size_t>(rows);
+  const std::size_t stride = row_bytes(tensor, rows);
   std::vector<std::byte> bytes(gpu::bytes_of(matrix));
   std::atomic<bool> fits = true;
   constexpr int height = gpu::packed_tile_rows;
@@ -168,7 +211,7 @@ gpu::Matrix WeightUpload::packed(const std::string& name, const CheckpointTensor
     for (std::int64_t tile = begin; tile < end; ++tile) {
       std::vector<const std::byte*> tile_rows;
       for (std::int64_t row = tile * height; row < std::min<std::int64_t>((tile + 1) * height, rows); ++row) {
-        tile_rows.push_back(tensor.data.data() + static_cast<std::size_t>(stored_row(tensor, rows, row)) * row_bytes);
+        tile_rows.push_back(tensor.data.data() + static_cast<std::size_t>(stored_row(tensor, rows, row)) * stride);
       }
       const std::span<const std::byte* const> views(tile_rows);
       if (!pack(views, bytes.data() + static_cast<std::size_t>(tile) * packing.tile_bytes(cols))) fits = false;
@@ -190,10 +233,10 @@ gpu::Matrix WeightUpload::as_f16(const CheckpointTensor& tensor, int rows, int c
   }
   std::vector<float> row(static_cast<std::size_t>(cols));
   std::vector<f16> halves(static_cast<std::size_t>(rows) * static_cast<std::size_t>(cols));
-  const std::size_t row_bytes = tensor.data.size() / static_cast<std::size_t>(rows);
+  const std::size_t stride = row_bytes(tensor, rows);
   for (int r = 0; r < rows; ++r) {
-    const auto from = static_cast<std::size_t>(stored_row(tensor, rows, r)) * row_bytes;
-    gguf::dequantise(tensor.type, tensor.data.subspan(from, row_bytes), row.data());
+    const auto from = static_cast<std::size_t>(stored_row(tensor, rows, r)) * stride;
+    gguf::dequantise(tensor.type, tensor.data.subspan(from, stride), row.data());
     std::transform(row.begin(), row.end(), halves.begin() + static_cast<std::ptrdiff_t>(r) * cols, to_f16);
   }
   matrix.data = upload(halves.data(), halves.size() * sizeof(f16));

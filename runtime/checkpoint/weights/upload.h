@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <functional>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,8 +29,17 @@ class WeightUpload {
 
   gpu::Matrix matrix(const std::string& name, int rows, int cols);
 
+  // One that stays as the checkpoint has it, whatever the form of the others.
+  gpu::Matrix unquantised(const std::string& name, int rows, int cols);
+
+  // Of the rows of each head of a matrix [heads][2 d][cols], the first d (half 0) or the last (1): [heads d][cols].
+  gpu::Matrix half_of_heads(const std::string& name, int heads, int d, int cols, int half);
+
   // [n], with `plus` added to each.
   const float* vector(const std::string& name, int n, float plus = 0);
+
+  // A tensor of that shape as it is, on the host; zeros without a checkpoint.
+  std::vector<float> numbers(const std::string& name, std::initializer_list<int> shape);
 
   // The weights of a norm, as what they multiply by.
   const float* norm(const std::string& name, int n, const ModelConfig& config);
@@ -40,6 +50,7 @@ class WeightUpload {
   // Packs rows of a tile, false where a number is beyond the range of f16: see gguf::pack_tile.
   using PackTile = std::function<bool(std::span<const std::byte* const> rows, std::byte* out)>;
 
+  gpu::Matrix take(const std::string& name, const CheckpointTensor& tensor, int rows, int cols);
   gpu::Matrix counted(gpu::Matrix matrix);
   gpu::Matrix plain(const CheckpointTensor& tensor, int rows, int cols);
   gpu::Matrix packed(const std::string& name, const CheckpointTensor& tensor, int rows, int cols,

@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <initializer_list>
+#include <map>
 #include <string_view>
+#include <utility>
 
 #include "offload/error.h"
 #include "offload/host/mapped_file.h"
@@ -18,25 +21,28 @@ namespace {
 WeightSizes sizes_of(const Weights& weights) {
   WeightSizes sizes{weights.bytes, weights.host_bytes, gpu::bytes_of(weights.output)};
   for (const LayerWeights& w : weights.layers) {
-    for (const gpu::Matrix& matrix : {w.q, w.k, w.v, w.o, w.gate, w.up, w.down}) {
+    for (const gpu::Matrix& matrix :
+         {w.q, w.k, w.v, w.o, w.output_gate, w.delta.inputs, w.delta.step, w.delta.rate, w.gate, w.up, w.down}) {
       sizes.bytes_per_step += gpu::bytes_of(matrix);
     }
   }
   return sizes;
 }
 
-LayerWeights layer_weights(const std::string& prefix, const ModelConfig& config, WeightUpload& upload) {
+void take_attention(const std::string& prefix, const ModelConfig& config, WeightUpload& upload, LayerWeights& layer) {
   const int hidden = config.hidden_size;
-  const int inner = config.intermediate_size;
   const int q_width = config.query_heads * config.head_dim;
   const int kv_width = config.kv_heads * config.head_dim;
   const std::string attention = prefix + "self_attn.";
-  const std::string mlp = prefix + "mlp.";
-
-  LayerWeights layer;
-  const auto norm = [&](const std::string& name, int n) { return upload.norm(name, n, config); };
-  if (config.norms != Norms::after) layer.attention_norm = norm(prefix + "input_layernorm.weight", hidden);
-  layer.q = upload.matrix(attention + "q_proj.weight", q_width, hidden);
+  if (config.attention_gate) {
+    const auto half = [&](int which) {
+      return upload.half_of_heads(attention + "q_proj.weight", config.query_heads, config.head_dim, hidden, which);
+    };
+    layer.q = half(0);
+    layer.output_gate = half(1);
+  } else {
+    layer.q = upload.matrix(attention + "q_proj.weight", q_width, hidden);
+  }
   layer.k = upload.matrix(attention + "k_proj.weight", kv_width, hidden);
   layer.v = upload.matrix(attention + "v_proj.weight", kv_width, hidden);
   layer.o = upload.matrix(attention + "o_proj.weight", hidden, q_width);
@@ -47,8 +53,45 @@ LayerWeights layer_weights(const std::string& prefix, const ModelConfig& config,
   }
   if (config.output_bias) layer.o_bias = upload.vector(attention + "o_proj.bias", hidden);
   if (config.qk_norm) {
-    layer.q_norm = norm(attention + "q_norm.weight", config.qk_norm_whole ? q_width : config.head_dim);
-    layer.k_norm = norm(attention + "k_norm.weight", config.qk_norm_whole ? kv_width : config.head_dim);
+    layer.q_norm = upload.norm(attention + "q_norm.weight", config.qk_norm_whole ? q_width : config.head_dim, config);
+    layer.k_norm = upload.norm(attention + "k_norm.weight", config.qk_norm_whole ? kv_width : config.head_dim, config);
+  }
+}
+
+void take_delta(const std::string& prefix, const ModelConfig& config, WeightUpload& upload, LayerWeights& layer) {
+  const int hidden = config.hidden_size;
+  const gpu::DeltaShape& shape = config.delta;
+  const int channels = static_cast<int>(shape.channels()), values = static_cast<int>(shape.values());
+  const std::string part = prefix + "linear_attn.";
+  DeltaWeights& delta = layer.delta;
+  delta.inputs = upload.matrix(part + "in_proj_qkv.weight", channels, hidden);
+  delta.step = upload.unquantised(part + "in_proj_a.weight", shape.value_heads, hidden);
+  delta.rate = upload.unquantised(part + "in_proj_b.weight", shape.value_heads, hidden);
+  layer.output_gate = upload.matrix(part + "in_proj_z.weight", values, hidden);
+  layer.o = upload.matrix(part + "out_proj.weight", hidden, values);
+  std::vector<float> decay = upload.numbers(part + "A_log", {shape.value_heads});
+  for (float& each : decay) each = std::exp(each);
+  delta.layer.shape = shape;
+  delta.layer.convolution = upload.values(upload.numbers(part + "conv1d.weight", {channels, 1, shape.kernel}));
+  delta.layer.decay = upload.values(std::move(decay));
+  delta.layer.step_bias = upload.vector(part + "dt_bias", shape.value_heads);
+  delta.layer.norm = upload.vector(part + "norm.weight", shape.value_dim);
+  delta.layer.eps = config.rms_norm_eps;
+}
+
+LayerWeights layer_weights(int index, const ModelConfig& config, WeightUpload& upload) {
+  const int hidden = config.hidden_size;
+  const int inner = config.intermediate_size;
+  const std::string prefix = fmt::format("model.layers.{}.", index);
+  const std::string mlp = prefix + "mlp.";
+
+  LayerWeights layer;
+  const auto norm = [&](const std::string& name, int n) { return upload.norm(name, n, config); };
+  if (config.norms != Norms::after) layer.attention_norm = norm(prefix + "input_layernorm.weight", hidden);
+  if (config.kind(index) == LayerKind::recurrent) {
+    take_delta(prefix, config, upload, layer);
+  } else {
+    take_attention(prefix, config, upload, layer);
   }
 
   if (config.norms == Norms::before) {
@@ -99,6 +142,20 @@ bool is_buffer(std::string_view name) {
   return std::any_of(std::begin(endings), std::end(endings), [&](auto ending) { return name.ends_with(ending); });
 }
 
+// One line about what has been left out, by the beginnings of its names.
+void say_skipped(const Checkpoint& checkpoint, Weights& weights) {
+  std::map<std::string, int> parts;
+  for (const std::string& name : checkpoint.of_other_parts()) {
+    const std::size_t first = name.find('.');
+    const std::size_t second = name.starts_with("model.") ? name.find('.', first + 1) : first;
+    ++parts[name.substr(0, second)];
+  }
+  for (const auto& [part, tensors] : parts) {
+    weights.skipped.push_back(fmt::format("{}: the {} tensors of {} are left out: they are not of the language model",
+                                          checkpoint.path(), tensors, part));
+  }
+}
+
 // A tensor that nothing reads is a part of the model that would be left out of every answer.
 void refuse_unread(const Checkpoint& checkpoint, const ModelConfig& config) {
   std::vector<std::string> names = checkpoint.unread();
@@ -125,7 +182,7 @@ Weights take_weights(Checkpoint* checkpoint, WeightForm form, gpu::DType type, c
   weights.embedding = tied ? upload.matrix(table, config.vocab_size, config.hidden_size)
                            : upload.table(table, config.vocab_size, config.hidden_size);
   for (int i = 0; i < config.layers; ++i) {
-    weights.layers.push_back(layer_weights(fmt::format("model.layers.{}.", i), config, upload));
+    weights.layers.push_back(layer_weights(i, config, upload));
   }
   weights.final_norm = upload.norm("model.norm.weight", config.hidden_size, config);
   weights.output = tied ? weights.embedding : upload.matrix(output_name, config.vocab_size, config.hidden_size);
@@ -134,7 +191,10 @@ Weights take_weights(Checkpoint* checkpoint, WeightForm form, gpu::DType type, c
     weights.local_inverse_frequency = upload.values(config.local_table.inverse_frequency);
   }
   upload.finish();
-  if (checkpoint) refuse_unread(*checkpoint, config);
+  if (checkpoint) {
+    refuse_unread(*checkpoint, config);
+    say_skipped(*checkpoint, weights);
+  }
   return weights;
 }
 

@@ -13,11 +13,20 @@ namespace hayloft::runtime {
 
 class Checkpoint;  // runtime/checkpoint/checkpoint.h
 
+// Of a recurrent layer, beside its norms and MLP. o is [hidden][values], output_gate [values][hidden]; it has no q, k
+// and v.
+struct DeltaWeights {
+  gpu::Matrix inputs;      // [channels][hidden]
+  gpu::Matrix step, rate;  // [Hv][hidden]: a and b of gpu::DeltaLayer
+  gpu::DeltaLayer layer;
+};
+
 // A model's weights in device memory, in the dtype of the checkpoint (f32, f16 or bf16) or the one that the backend
 // made of it (Backend::convert_weights); norms and biases as f32. Null pointers stand for what the architecture does
 // not have.
 struct LayerWeights {
   gpu::Matrix q, k, v, o;         // [Hq d][hidden], [Hkv d][hidden], [Hkv d][hidden], [hidden][Hq d]
+  gpu::Matrix output_gate;        // [Hq d][hidden]: attention's gates
   gpu::Matrix gate, up, down;     // [intermediate][hidden] twice, [hidden][intermediate]
   const float* q_bias = nullptr;  // [Hq d]
   const float* k_bias = nullptr;  // [Hkv d]
@@ -30,8 +39,9 @@ struct LayerWeights {
   const float* attended_norm = nullptr;   // [hidden], of what attention gives
   const float* mlp_norm = nullptr;        // [hidden], before the MLP
   const float* output_norm = nullptr;     // [hidden], of what the MLP gives
-  const float* q_norm = nullptr;          // [d], or [Hq d] where config.qk_norm_whole
-  const float* k_norm = nullptr;          // [d], or [Hkv d]
+  DeltaWeights delta;
+  const float* q_norm = nullptr;  // [d], or [Hq d] where config.qk_norm_whole
+  const float* k_norm = nullptr;  // [d], or [Hkv d]
 };
 
 // All weights of a model, in memory of the backend. Beside a device with memory of its own, the embedding stays in host
@@ -46,7 +56,8 @@ struct Weights {
 
   std::vector<gpu::Buffer> buffers;  // owns everything the pointers above point to, but for the embedding on a host
   std::uint64_t bytes = 0;
-  std::vector<std::string> notes;  // what the user should know of these weights, one line each
+  std::vector<std::string> notes;    // what the user should know of these weights, one line each
+  std::vector<std::string> skipped;  // parts of the checkpoint that are none of the language model's, likewise
 
   std::shared_ptr<std::byte> host_table;  // the embedding, where it stays in host memory
   std::uint64_t host_bytes = 0;           // of `bytes`, what a device with memory of its own leaves there

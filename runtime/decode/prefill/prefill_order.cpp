@@ -13,10 +13,10 @@ using Order = PrefillOptions::Order;
 
 }  // namespace
 
-int attending_layers(const ModelConfig& config, bool global) {
+int attending_layers(const ModelConfig& config) {
   int count = 0;
   for (int layer = 0; layer + 1 < config.layers; ++layer) {
-    if ((config.sliding_window[static_cast<std::size_t>(layer)] == 0) == global) ++count;
+    if (config.kind(layer) == LayerKind::global) ++count;
   }
   return count;
 }
@@ -41,7 +41,7 @@ PrefillTraffic prefill_traffic(const ModelConfig& config, const SessionOptions& 
   PrefillTraffic traffic;
   const std::uint64_t row_bytes = offload::BlockLayout(store_shape(config, options.cache)).row_bytes;
   traffic.chunk_major = rows * row_bytes * static_cast<std::uint64_t>(config.kv_heads) *
-                        static_cast<std::uint64_t>(attending_layers(config, true));
+                        static_cast<std::uint64_t>(attending_layers(config));
   traffic.layer_major = static_cast<std::uint64_t>(tokens) * static_cast<std::uint64_t>(config.hidden_size) *
                         sizeof(float) * static_cast<std::uint64_t>(2 * config.layers - 1);
   return traffic;

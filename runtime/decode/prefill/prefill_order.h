@@ -14,9 +14,8 @@
 // same in both and left out.
 namespace hayloft::runtime {
 
-// Layers of a prompt whose attention is computed, global ones or the others. The last layer stops at K and V: nothing
-// reads its output.
-int attending_layers(const ModelConfig& config, bool global);
+// Global layers of a prompt whose attention is computed. The last layer stops at K and V: nothing reads its output.
+int attending_layers(const ModelConfig& config);
 
 struct PrefillTraffic {
   std::uint64_t chunk_major = 0;  // bytes over the link
