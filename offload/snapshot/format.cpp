@@ -12,7 +12,8 @@ namespace hayloft::offload {
 namespace {
 
 constexpr std::array<char, 8> magic = {'H', 'A', 'Y', 'L', 'O', 'F', 'T', '\0'};
-constexpr std::uint32_t newest_version = 3;
+constexpr std::uint32_t newest_version = 4;
+constexpr std::uint64_t most_state_floats = std::uint64_t{1} << 32;
 constexpr std::int64_t most_tokens = std::int64_t{1} << 40;
 constexpr std::uint64_t most_metadata_bytes = std::uint64_t{1} << 30;  // a thousand times what a million tokens need
 constexpr const char* too_short = "the metadata end too early";
@@ -106,6 +107,11 @@ void read_tails(ByteReader& in, const SnapshotHeader& header, const BlockLayout&
     tail.tokens = in.number<std::int64_t>();
     tail.offset = in.number<std::uint64_t>();
     tail.checksum = in.number<std::uint64_t>();
+    if (header.version >= 4) tail.state_floats = in.number<std::uint64_t>();
+    if (tail.state_floats > most_state_floats || (tail.state_floats > 0 && (tail.store_layer != -1 || tail.tokens != 0))) {
+      fail("a state of {} numbers beside {} tokens of layer {} of the store", tail.state_floats, tail.tokens,
+           tail.store_layer);
+    }
     check_tokens("a tail of", tail.tokens, header.tokens);
     check_tokens("a tail behind", tail.position, header.tokens - tail.tokens);
     metadata.tails.push_back(tail);
@@ -113,7 +119,7 @@ void read_tails(ByteReader& in, const SnapshotHeader& header, const BlockLayout&
       fail("the tail of model layer {} ends at token {}, another at {}", index, tail.position + tail.tokens,
            metadata.cached_tokens());
     }
-    const std::uint64_t bytes = tail_bytes(layout, tail.tokens);
+    const std::uint64_t bytes = saved_bytes(layout, tail);
     if (tail.offset < free_from || !header.areas[static_cast<std::size_t>(header.area())].holds({tail.offset, bytes})) {
       fail("the tail of model layer {} at byte {} does not lie in its area", index, tail.offset);
     }
@@ -161,6 +167,10 @@ std::uint64_t snapshot_checksum(std::span<const std::byte> bytes) {
 std::uint64_t tail_bytes(const BlockLayout& layout, std::int64_t tokens) {
   return static_cast<std::uint64_t>(layout.kv_heads) * static_cast<std::uint64_t>(tokens) *
          (2 * static_cast<std::uint64_t>(layout.head_dim) * sizeof(f16));
+}
+
+std::uint64_t saved_bytes(const BlockLayout& layout, const SavedTail& tail) {
+  return tail_bytes(layout, tail.tokens) + tail.state_floats * sizeof(float);
 }
 
 std::vector<std::byte> encode_slot(const SnapshotHeader& header) {
@@ -288,6 +298,7 @@ std::vector<std::byte> encode_metadata(const SnapshotState& state) {
     out.number(tail.tokens);
     out.number(tail.offset);
     out.number(tail.checksum);
+    if (state.header.version >= 4) out.number(tail.state_floats);
   }
   if (state.header.version < 2) return out.take();
   out.number(static_cast<std::uint64_t>(state.metadata.attachments.size()));

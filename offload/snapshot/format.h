@@ -37,7 +37,7 @@ struct ByteRange {
 // What one slot says. The description's note is in the metadata.
 struct SnapshotHeader {
   SnapshotDescription description;
-  std::uint32_t version = 1;  // 2 where there are attachments, 3 where rows are integers: older programs refuse them
+  std::uint32_t version = 1;  // 2: attachments; 3: integer rows; 4: states. Older programs refuse them
   bool complete = false;
   std::uint64_t sequence = 0;    // of the checkpoint, from 1; it lies in slot sequence % 2
   std::uint64_t file_bytes = 0;  // what lies behind is not part of the context
@@ -68,12 +68,13 @@ struct SavedTokens {  // i32 [count]
   std::uint64_t checksum = 0;
 };
 
-struct SavedTail {  // f16 [Hkv][tokens][2 d]
+struct SavedTail {  // f16 [Hkv][tokens][2 d], or f32 [state_floats]
   int store_layer = -1;
   std::int64_t position = 0;
   std::int64_t tokens = 0;
   std::uint64_t offset = 0;
   std::uint64_t checksum = 0;
+  std::uint64_t state_floats = 0;
 };
 
 struct SavedAttachment {
@@ -103,8 +104,10 @@ inline std::int32_t format_number(ColumnFormat columns, RowFormat rows) {
   return static_cast<std::int32_t>(columns) + 256 * static_cast<std::int32_t>(rows);
 }
 
-// Of one tail, which cannot overflow for counts that decode_metadata() lets pass.
+// Of one tail's rows, which cannot overflow for counts that decode_metadata() lets pass.
 std::uint64_t tail_bytes(const BlockLayout& layout, std::int64_t tokens);
+// Of its rows or its state.
+std::uint64_t saved_bytes(const BlockLayout& layout, const SavedTail& tail);
 
 // [snapshot_slot_bytes], its checksum included.
 std::vector<std::byte> encode_slot(const SnapshotHeader& header);

@@ -85,9 +85,11 @@ std::vector<std::int32_t> Snapshot::tokens() const {
 
 SnapshotTail Snapshot::tail(int model_layer) const {
   const SavedTail& saved = state_->metadata.tails.at(static_cast<std::size_t>(model_layer));
-  SnapshotTail tail{saved.store_layer, saved.position, saved.tokens, {}};
+  SnapshotTail tail{saved.store_layer, saved.position, saved.tokens, {}, {}};
   tail.rows.resize(tail_bytes(state_->layout, saved.tokens) / sizeof(f16));
-  const auto bytes = std::as_writable_bytes(std::span(tail.rows));
+  tail.state.resize(saved.state_floats);
+  const auto bytes = saved.state_floats > 0 ? std::as_writable_bytes(std::span(tail.state))
+                                            : std::as_writable_bytes(std::span(tail.rows));
   file_->read(saved.offset, bytes);
   if (snapshot_checksum(bytes) == saved.checksum) return tail;
   if (file_->last_checkpoint().header.sequence != state_->header.sequence) {

@@ -68,6 +68,10 @@ void take_permissions(const SnapshotFile& file, const std::filesystem::path& rep
   }
 }
 
+std::span<const std::byte> bytes_of(const TailImage& tail) {
+  return tail.state.empty() ? std::as_bytes(tail.rows) : std::as_bytes(tail.state);
+}
+
 bool disk_full(int cause) {
   return cause == ENOSPC || cause == EDQUOT || cause == EFBIG;
 }
@@ -153,9 +157,10 @@ struct SnapshotWriter::Impl {
     next.metadata.tails.clear();
     std::uint64_t rows = 0;
     for (const TailImage& tail : tails) {
-      next.metadata.tails.push_back(
-          {tail.store_layer, tail.position, tail.tokens, rows, snapshot_checksum(std::as_bytes(tail.rows))});
-      rows += tail_bytes(layout, tail.tokens);
+      if (!tail.state.empty()) header.version = std::max<std::uint32_t>(header.version, 4);
+      next.metadata.tails.push_back({tail.store_layer, tail.position, tail.tokens, rows,
+                                     snapshot_checksum(bytes_of(tail)), tail.state.size()});
+      rows += saved_bytes(layout, next.metadata.tails.back());
     }
     const std::uint64_t metadata = encode_metadata(next).size();
     const std::uint64_t rows_place = (metadata + 63) / 64 * 64;
@@ -173,7 +178,7 @@ struct SnapshotWriter::Impl {
     if (file->bytes() < header.file_bytes) resize(header.file_bytes);
     write(header.metadata.offset, image);
     for (std::size_t i = 0; i < tails.size(); ++i) {
-      write(next.metadata.tails[i].offset, std::as_bytes(tails[i].rows));
+      write(next.metadata.tails[i].offset, bytes_of(tails[i]));
     }
   }
 
