@@ -45,7 +45,7 @@ struct TailImage {
   int store_layer = -1;       // of a global layer, which then holds [0, position); -1 for others
   std::int64_t position = 0;  // of the first row
   std::int64_t tokens = 0;
-  std::span<const f16> rows;     // [Hkv][tokens][2 d], [K | V] as in a block
+  std::span<const f16> rows;  // [Hkv][tokens][2 d], [K | V] as in a block
   // Of a recurrent layer, which has no rows: what it keeps of the tokens before `position`.
   std::span<const float> state = {};
 };
@@ -104,6 +104,13 @@ class Snapshot {
 
   // Throws Error saying both names unless the context belongs to this model.
   void require_model(const ModelIdentity& model) const;
+
+  // How many tokens had K and V at the checkpoints before the last that are kept (SnapshotWriter::keep), ascending.
+  std::vector<std::int64_t> earlier_checkpoints() const;
+  // The context as it was at the last of its checkpoints, the one it is opened at included, that had K and V of at most
+  // so many tokens; at an earlier one without attachments, which may know later tokens. Ids that are yet to be read
+  // stay where all of them are among the `tokens`. None where every checkpoint has more.
+  std::optional<Snapshot> back_to(std::int64_t tokens) const;
 
   std::vector<std::int32_t> tokens() const;  // reads them and checks their checksums
   // Reads it and checks its checksum. In a context without cached tokens, the tails do not know their store layers: -1.

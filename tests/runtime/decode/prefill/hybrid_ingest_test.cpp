@@ -11,6 +11,12 @@ namespace {
 
 class HybridIngestTest : public IngestTest {
  protected:
+  std::string digest_of_text() {
+    const std::filesystem::path path = folder.path() / "of-text.hay";
+    if (!std::filesystem::exists(path)) ingest(source, arena, text, path, options);
+    return digest(path);
+  }
+
   HybridIngestTest() : IngestTest([](const auto& at) { return test::write_hybrid_model(at); }) {}
 
   std::string digest_of(const Session& session, std::span<const std::int32_t> tokens) const {
@@ -93,6 +99,73 @@ TEST_F(HybridIngestTest, LayerByLayerAndChunkByChunkAreTheSameBits) {
     digests.push_back(digest_of(session, tokens));
   }
   EXPECT_EQ(digests[0], digests[1]);
+}
+
+TEST_F(HybridIngestTest, AChangedTextIsReadAgainFromTheLastCheckpointBeforeTheChange) {
+  const std::vector<std::int32_t> all = tokenizer.encode_prompt(text);
+  const auto chunk = static_cast<std::int64_t>(options.session.chunk_tokens);
+  const std::int64_t last = static_cast<std::int64_t>(all.size()) / chunk * chunk;
+  options.checkpoints = 4;
+  for (const std::size_t near : {text.size() - 100, text.size() - 300, text.size() / 2}) {
+    const std::size_t cut = text.find(". ", near) + 1;
+    const std::string changed = text.substr(0, cut) + " But the captain had other plans. They sailed at dawn.";
+    const std::filesystem::path path = folder.path() / fmt::format("updated-{}.hay", cut),
+                                anew = folder.path() / fmt::format("anew-{}.hay", cut);
+    ingest(source, arena, text, path, options);
+    ingest(source, arena, changed, anew, options);
+    EXPECT_EQ(offload::Snapshot::open(path).earlier_checkpoints(),
+              (std::vector<std::int64_t>{last - 3 * chunk, last - 2 * chunk, last - chunk}));
+    const IngestResult result = update(source, arena, changed, path, options);
+    const std::int64_t nearest = result.same / chunk * chunk;
+    EXPECT_EQ(result.resumed_from, nearest >= last - 3 * chunk ? std::min(nearest, last) : 0) << cut;
+    EXPECT_EQ(digest(path), digest(anew)) << cut;
+    EXPECT_TRUE(update(source, arena, changed, path, options).was_there);
+    // And back to where it was.
+    update(source, arena, text, path, options);
+    EXPECT_EQ(digest(path), digest_of_text());
+  }
+}
+
+TEST_F(HybridIngestTest, AnInterruptedUpdateGoesOn) {
+  const std::filesystem::path path = folder.path() / "updated.hay";
+  options.checkpoints = 8;
+  ingest(source, arena, text, path, options);
+  const std::string changed = text.substr(0, text.size() - 700) + text.substr(200, 2000);
+  int runs = 0;
+  for (bool finished = false; !finished; ++runs) {
+    ASSERT_LT(runs, 100);
+    int chunks = 0;
+    try {
+      update(source, arena, changed, path, options, [&](std::int64_t, std::int64_t) {
+        if (++chunks == 3) throw Stopped();
+      });
+      finished = true;
+    } catch (const Stopped&) {
+      EXPECT_TRUE(test::refuses([&] { offload::Snapshot::open(path); }, {"updated.hay", "unfinished"}));
+    }
+  }
+  EXPECT_GT(runs, 2);
+  const std::filesystem::path anew = folder.path() / "anew.hay";
+  ingest(source, arena, changed, anew, options);
+  EXPECT_EQ(digest(path), digest(anew));
+}
+
+TEST_F(HybridIngestTest, KeptCheckpointsDoNotGrowTheFileForEver) {
+  options.checkpoints = 3;
+  const std::filesystem::path path = folder.path() / "kept.hay";
+  ingest(source, arena, text, path, options);
+  const std::uint64_t before = std::filesystem::file_size(path);
+  std::uint64_t tails = 0;
+  const offload::Snapshot snapshot = offload::Snapshot::open(path);
+  for (int layer = 0; layer < model.config().layers; ++layer) {
+    const offload::SnapshotTail tail = snapshot.tail(layer);
+    tails += tail.rows.size() * sizeof(f16) + tail.state.size() * sizeof(float);
+  }
+  // Ten chunks more, each with a checkpoint: their blocks and ids, and no more tails than before.
+  const std::uint64_t blocks =
+      host_bytes(model.config(), options.session.cache, 10 * options.session.chunk_tokens + 64);
+  append_to(source, arena, text.substr(0, 10 * 48 * 4), path, options);
+  EXPECT_LT(std::filesystem::file_size(path), before + blocks + 20 * 4096 + tails);
 }
 
 TEST_F(HybridIngestTest, AStateOfAnotherShapeOrADamagedOneIsRefused) {
