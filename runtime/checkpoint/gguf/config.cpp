@@ -46,7 +46,7 @@ const Architecture* find_architecture(std::string_view name) {
 // A file's metadata under its architecture's prefix: key("block_count") is "llama.block_count".
 class Reader {
  public:
-  explicit Reader(const File& file) : file_(file), metadata_(file.metadata()) {
+  Reader(const Metadata& metadata, const Tensors& tensors) : metadata_(metadata), tensors_(tensors) {
     prefix_ = metadata_.text("general.architecture");
     architecture_ = find_architecture(prefix_);
     if (!architecture_) {
@@ -63,10 +63,10 @@ class Reader {
     config.architecture = architecture_->name;
     read_shape(config);
     config.rms_norm_eps = static_cast<float>(metadata_.positive(key("attention.layer_norm_rms_epsilon")));
-    config.tied_embeddings = !file_.find("output.weight");
-    config.qkv_bias = file_.find("blk.0.attn_q.bias");
-    config.output_bias = file_.find("blk.0.attn_output.bias");
-    config.mlp_bias = file_.find("blk.0.ffn_gate.bias");
+    config.tied_embeddings = !find("output.weight");
+    config.qkv_bias = find("blk.0.attn_q.bias");
+    config.output_bias = find("blk.0.attn_output.bias");
+    config.mlp_bias = find("blk.0.ffn_gate.bias");
     config.qk_norm = architecture_->qk_norm;
     config.norms = architecture_->norms;
     read_parts(config);
@@ -117,7 +117,7 @@ class Reader {
     }
     config.max_positions = metadata_.integer_or(key("context_length"), 0, 1, most_tokens);
 
-    const Tensor* embedding = file_.find("token_embd.weight");
+    const Tensor* embedding = find("token_embd.weight");
     if (!embedding || embedding->shape.size() != 2) fail("{}: has no matrix token_embd.weight", metadata_.file());
     if (embedding->shape[0] > most_width * 4) fail("{}: a vocabulary of {}", metadata_.file(), embedding->shape[0]);
     config.vocab_size = static_cast<int>(embedding->shape[0]);
@@ -246,7 +246,7 @@ class Reader {
     RopeParameters& rope = config.global_rope;
     const std::string_view type = metadata_.text_or(key("rope.scaling.type"), "none");
     const double older = metadata_.positive_or(key("rope.scale_linear"), 1);
-    if (file_.find(long_factors)) {  // which is what llama.cpp goes by
+    if (find(long_factors)) {  // which is what llama.cpp goes by
       rope.scaling = RopeScaling::longrope;
       rope.long_factors = factors(long_factors, rope.dimensions / 2);
       rope.short_factors = factors(short_factors, rope.dimensions / 2);
@@ -278,7 +278,7 @@ class Reader {
 
   // Empty where there is no such tensor.
   std::vector<float> factors(const char* name, int count) const {
-    const Tensor* tensor = file_.find(name);
+    const Tensor* tensor = find(name);
     if (!tensor) return {};
     if (tensor->type != TensorType::f32 || tensor->shape != std::vector<std::int64_t>{count}) {
       fail("{}: {} must be {} numbers in F32", metadata_.file(), name, count);
@@ -291,16 +291,25 @@ class Reader {
     return numbers;
   }
 
-  const File& file_;
+  const Tensor* find(std::string_view name) const {
+    const auto tensor = tensors_.find(name);
+    return tensor == tensors_.end() ? nullptr : &tensor->second;
+  }
+
   const Metadata& metadata_;
+  const Tensors& tensors_;
   std::string prefix_;
   const Architecture* architecture_ = nullptr;
 };
 
 }  // namespace
 
+ModelConfig read_config(const Metadata& metadata, const Tensors& tensors) {
+  return Reader(metadata, tensors).read();
+}
+
 ModelConfig read_config(const File& file) {
-  return Reader(file).read();
+  return read_config(file.metadata(), file.tensors());
 }
 
 int blocks_behind(const Metadata& metadata) {

@@ -17,6 +17,7 @@ int blocks_behind(const Metadata& metadata);
 // qwen2, qwen3, qwen35, smollm3, gemma3, phi3, granite, olmo2; config.architecture is that name. Throws Error naming
 // file and key: unknown architecture, a key missing or out of range, an unknown RoPE scaling, experts.
 ModelConfig read_config(const File& file);
+ModelConfig read_config(const Metadata& metadata, const Tensors& tensors);
 
 // Whether the rows of Q and K lie in pairs of components (2i, 2i + 1), as ggml's RoPE for this architecture takes them,
 // where hayloft's and Hugging Face's are (i, i + d/2).
