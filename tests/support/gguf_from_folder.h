@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <string>
@@ -15,7 +16,8 @@ namespace hayloft::test {
 
 // A small checkpoint in Hugging Face's form as the GGUF that llama.cpp's converter makes of it: other names, Q and K of
 // the llama family with the components of heads in pairs, Llama 3's RoPE scaling as a divisor for each frequency,
-// Gemma's norms plus one.
+// the norms of Gemma and Qwen 3.5 plus one, Qwen 3.5's value heads in turns and behind its layers a block that predicts
+// several tokens.
 class GgufFromFolder {
  public:
   explicit GgufFromFolder(const std::filesystem::path& folder)
@@ -32,6 +34,10 @@ class GgufFromFolder {
           if (file_.contains(name)) add("blk." + std::to_string(layer) + "." + own + end, name);
         }
       }
+      if (config_.kind(layer) == runtime::LayerKind::recurrent) add_delta(layer);
+    }
+    for (const char* norm : {"enorm", "hnorm"}) {
+      if (hybrid()) write_floats("blk." + std::to_string(config_.layers) + ".nextn." + norm + ".weight", {1, 2, 3});
     }
   }
 
@@ -44,7 +50,9 @@ class GgufFromFolder {
         {"attn_v", "self_attn.v_proj"},      {"attn_output", "self_attn.o_proj"}, {"attn_q_norm", "self_attn.q_norm"},
         {"attn_k_norm", "self_attn.k_norm"}, {"attn_qkv", "self_attn.qkv_proj"},  {"ffn_gate", "mlp.gate_proj"},
         {"ffn_up", "mlp.up_proj"},           {"ffn_up", "mlp.gate_up_proj"},      {"ffn_down", "mlp.down_proj"}};
-    if (config_.norms == runtime::Norms::before) {
+    if (hybrid()) {
+      list.emplace_back("post_attention_norm", "post_attention_layernorm");
+    } else if (config_.norms == runtime::Norms::before) {
       list.emplace_back("ffn_norm", "post_attention_layernorm");
     } else {
       list.emplace_back("post_attention_norm", "post_attention_layernorm");
@@ -54,7 +62,9 @@ class GgufFromFolder {
     return list;
   }
 
+  bool hybrid() const { return config_.architecture == "qwen3_5_text"; }
   std::string architecture() const {
+    if (hybrid()) return "qwen35";
     if (config_.architecture == "mistral") return "llama";
     if (config_.architecture == "gemma3_text") return "gemma3";
     return config_.architecture == "ministral3" ? "mistral3" : config_.architecture;
@@ -66,7 +76,7 @@ class GgufFromFolder {
 
   void write_metadata() {
     image.set("general.architecture", architecture());
-    set("block_count", config_.layers);
+    set("block_count", config_.layers + (hybrid() ? 1 : 0));
     set("context_length", config_.max_positions);
     set("embedding_length", config_.hidden_size);
     set("feed_forward_length", config_.intermediate_size);
@@ -88,9 +98,30 @@ class GgufFromFolder {
       set_number("attention.scale", config_.attention_scale);
       set_number("logit_scale", 1 / config_.logit_scale);
     }
+    if (hybrid()) write_delta_metadata();
     if (config_.query_log_scale > 0) set_number("attention.temperature_scale", config_.query_log_scale);
     image.set("tokenizer.ggml.tokens", std::vector<std::string>(static_cast<std::size_t>(config_.vocab_size), "x"));
     image.set("tokenizer.ggml.eos_token_id", std::uint32_t{2});
+  }
+
+  void write_delta_metadata() {
+    const gpu::DeltaShape& delta = config_.delta;
+    set("nextn_predict_layers", 1);
+    set("ssm.conv_kernel", delta.kernel);
+    set("ssm.state_size", delta.key_dim);
+    set("ssm.group_count", delta.key_heads);
+    set("ssm.time_step_rank", delta.value_heads);
+    set("ssm.inner_size", delta.values());
+    set("full_attention_interval", 4);
+    bool by_interval = true;
+    std::string listed = GgufImage::raw(std::uint32_t{7}) + GgufImage::raw(std::uint64_t(config_.layers) + 1);
+    for (int layer = 0; layer < config_.layers; ++layer) {
+      const bool recurrent = config_.kind(layer) == runtime::LayerKind::recurrent;
+      by_interval &= recurrent == ((layer + 1) % 4 != 0);
+      listed += GgufImage::raw(static_cast<std::uint8_t>(recurrent));
+    }
+    listed += '\0';  // the block behind
+    if (!by_interval) image.pair("qwen35.attention.recurrent_layers", 9, listed);
   }
 
   void write_rope() {
@@ -135,11 +166,73 @@ class GgufFromFolder {
     write_floats("rope_freqs.weight", factors);
   }
 
+  // Of a layer of gated delta rules: everything that belongs to value head h comes where llama.cpp has head h.
+  void add_delta(int layer) {
+    const std::string own = "blk." + std::to_string(layer) + ".";
+    const std::string theirs = "model.layers." + std::to_string(layer) + ".linear_attn.";
+    const gpu::DeltaShape& delta = config_.delta;
+    const auto keys = 2 * static_cast<std::size_t>(delta.key_heads * delta.key_dim);
+    const auto width = static_cast<std::size_t>(delta.value_dim);
+    add_rows(own + "attn_qkv.weight", theirs + "in_proj_qkv.weight", keys, width);
+    add_rows(own + "attn_gate.weight", theirs + "in_proj_z.weight", 0, width);
+    add_rows(own + "ssm_alpha.weight", theirs + "in_proj_a.weight", 0, 1);
+    add_rows(own + "ssm_beta.weight", theirs + "in_proj_b.weight", 0, 1);
+    add_rows(own + "ssm_dt.bias", theirs + "dt_bias", 0, 1);
+    add_rows(own + "ssm_conv1d.weight", theirs + "conv1d.weight", keys, width);
+    std::vector<float> decays;
+    const std::vector<float> logarithms = runtime::to_f32(file_.at(theirs + "A_log"), theirs);
+    for (const std::size_t head : heads_in_turns()) decays.push_back(-std::exp(logarithms[head]));
+    write_floats(own + "ssm_a", decays);
+    add(own + "ssm_norm.weight", theirs + "norm.weight");
+    add_columns(own + "ssm_out.weight", theirs + "out_proj.weight", width);
+  }
+
+  // The value heads of the folder in the order of the file: those of a key head are Hk apart instead of side by side.
+  std::vector<std::size_t> heads_in_turns() const {
+    const auto keys = static_cast<std::size_t>(config_.delta.key_heads);
+    const auto values = static_cast<std::size_t>(config_.delta.value_heads);
+    std::vector<std::size_t> heads;
+    for (std::size_t head = 0; head < values; ++head) heads.push_back(head % keys * (values / keys) + head / keys);
+    return heads;
+  }
+
+  std::string bytes_in_turns(const std::string& bytes, std::size_t bytes_of_head) const {
+    std::string out;
+    for (const std::size_t head : heads_in_turns()) out += bytes.substr(head * bytes_of_head, bytes_of_head);
+    return out;
+  }
+
+  // Rows, of which the first `before` stay; a head has `width`.
+  void add_rows(const std::string& name, const std::string& theirs, std::size_t before, std::size_t width) {
+    const runtime::TensorView& tensor = file_.at(theirs);
+    const std::string data(reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size());
+    const std::size_t row = data.size() / static_cast<std::size_t>(tensor.shape.front());
+    std::vector<std::uint64_t> shape(tensor.shape.rbegin(), tensor.shape.rend());
+    std::erase(shape, 1);
+    image.tensor(name, shape, type_of(tensor),
+                 data.substr(0, before * row) + bytes_in_turns(data.substr(before * row), width * row));
+  }
+
+  void add_columns(const std::string& name, const std::string& theirs, std::size_t width) {
+    const runtime::TensorView& tensor = file_.at(theirs);
+    const std::string data(reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size());
+    const std::size_t row = data.size() / static_cast<std::size_t>(tensor.shape.front());
+    const std::size_t column = row / static_cast<std::size_t>(tensor.shape.back());
+    std::string out;
+    for (std::size_t at = 0; at < data.size(); at += row) out += bytes_in_turns(data.substr(at, row), width * column);
+    image.tensor(name, {tensor.shape.rbegin(), tensor.shape.rend()}, type_of(tensor), out);
+  }
+
+  static std::uint32_t type_of(const runtime::TensorView& tensor) {
+    return tensor.dtype == "F32" ? 0 : tensor.dtype == "F16" ? 1 : 30;
+  }
+
   void add(const std::string& name, const std::string& theirs) {
     const runtime::TensorView& tensor = file_.at(theirs);
-    const std::uint32_t type = tensor.dtype == "F32" ? 0 : tensor.dtype == "F16" ? 1 : 30;
+    const std::uint32_t type = type_of(tensor);
     std::string data(reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size());
-    if (config_.norms_less_one && theirs.find("norm") != std::string::npos) {
+    const bool of_state = theirs.ends_with("linear_attn.norm.weight");
+    if (config_.norms_less_one && !of_state && theirs.find("norm") != std::string::npos) {
       std::string plus_one;
       for (const float each : runtime::to_f32(tensor, theirs)) plus_one += GgufImage::raw(each + 1);
       return image.tensor(name, {tensor.shape.rbegin(), tensor.shape.rend()}, 0, plus_one);

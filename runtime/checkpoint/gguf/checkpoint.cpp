@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <set>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "offload/error.h"
 #include "runtime/checkpoint/checkpoint_formats.h"
@@ -16,22 +18,25 @@ namespace {
 using Renamed = std::pair<std::string_view, std::string_view>;  // Hugging Face's name, GGUF's
 
 constexpr std::string_view layer_prefix = "model.layers.";
-constexpr std::array<Renamed, 12> in_layer = {{
-    {"input_layernorm", "attn_norm"},
-    {"self_attn.qkv_proj", "attn_qkv"},
-    {"self_attn.q_proj", "attn_q"},
-    {"self_attn.k_proj", "attn_k"},
-    {"self_attn.v_proj", "attn_v"},
-    {"self_attn.o_proj", "attn_output"},
-    {"self_attn.q_norm", "attn_q_norm"},
-    {"self_attn.k_norm", "attn_k_norm"},
-    {"mlp.gate_proj", "ffn_gate"},
-    {"mlp.up_proj", "ffn_up"},
-    {"mlp.gate_up_proj", "ffn_up"},
-    {"mlp.down_proj", "ffn_down"},
+constexpr std::array<Renamed, 19> in_layer = {{
+    {"input_layernorm", "attn_norm"},        {"self_attn.qkv_proj", "attn_qkv"},
+    {"self_attn.q_proj", "attn_q"},          {"self_attn.k_proj", "attn_k"},
+    {"self_attn.v_proj", "attn_v"},          {"self_attn.o_proj", "attn_output"},
+    {"self_attn.q_norm", "attn_q_norm"},     {"self_attn.k_norm", "attn_k_norm"},
+    {"mlp.gate_proj", "ffn_gate"},           {"mlp.up_proj", "ffn_up"},
+    {"mlp.gate_up_proj", "ffn_up"},          {"mlp.down_proj", "ffn_down"},
+    {"linear_attn.in_proj_qkv", "attn_qkv"}, {"linear_attn.in_proj_z", "attn_gate"},
+    {"linear_attn.in_proj_a", "ssm_alpha"},  {"linear_attn.in_proj_b", "ssm_beta"},
+    {"linear_attn.conv1d", "ssm_conv1d"},    {"linear_attn.norm", "ssm_norm"},
+    {"linear_attn.out_proj", "ssm_out"},
 }};
-// The norm behind attention is that before the MLP where there are no others.
+constexpr std::array<Renamed, 2> whole_in_layer = {{
+    {"linear_attn.A_log", "ssm_a"},
+    {"linear_attn.dt_bias", "ssm_dt.bias"},
+}};
+// The norm behind attention is that before the MLP where there are no others; of a hybrid it is named for its place.
 constexpr std::array<Renamed, 1> norms_before = {{{"post_attention_layernorm", "ffn_norm"}}};
+constexpr std::array<Renamed, 1> norms_of_hybrids = {{{"post_attention_layernorm", "post_attention_norm"}}};
 constexpr std::array<Renamed, 3> norms_after = {{
     {"post_attention_layernorm", "post_attention_norm"},
     {"pre_feedforward_layernorm", "ffn_norm"},
@@ -49,8 +54,13 @@ std::string_view find_name(const std::array<Renamed, N>& names, std::string_view
   return found == names.end() ? std::string_view() : found->second;
 }
 
+std::string_view norm_name(std::string_view stem, const ModelConfig& config) {
+  if (config.norms != Norms::before) return find_name(norms_after, stem);
+  return config.count(LayerKind::recurrent) > 0 ? find_name(norms_of_hybrids, stem) : find_name(norms_before, stem);
+}
+
 // "model.layers.3.mlp.up_proj.weight" to "blk.3.ffn_up.weight"; empty when GGUF has no name for it.
-std::string gguf_name(std::string_view name, Norms norms) {
+std::string gguf_name(std::string_view name, const ModelConfig& config) {
   std::string prefix;
   const bool layer = name.substr(0, layer_prefix.size()) == layer_prefix;
   if (layer) {
@@ -59,13 +69,22 @@ std::string gguf_name(std::string_view name, Norms norms) {
     prefix = "blk." + std::string(name.substr(0, dot));
     name.remove_prefix(dot);
   }
+  if (layer) {
+    const std::string_view whole = find_name(whole_in_layer, name);
+    if (!whole.empty()) return prefix.append(whole);
+  }
   const std::size_t end = name.rfind('.');  // of ".weight" or ".bias"
   const std::string_view stem = name.substr(0, end);
   std::string_view renamed = layer ? find_name(in_layer, stem) : find_name(outside, stem);
-  if (layer && renamed.empty()) {
-    renamed = norms == Norms::before ? find_name(norms_before, stem) : find_name(norms_after, stem);
-  }
+  if (layer && renamed.empty()) renamed = norm_name(stem, config);
   return renamed.empty() ? std::string() : prefix.append(renamed).append(name.substr(end));
+}
+
+// Files leave dimensions of 1 out.
+bool same_shape(std::vector<std::int64_t> found, std::vector<std::int64_t> wanted) {
+  std::erase(found, 1);
+  std::erase(wanted, 1);
+  return found == wanted;
 }
 
 class GgufCheckpoint final : public Checkpoint {
@@ -86,7 +105,7 @@ class GgufCheckpoint final : public Checkpoint {
     if (!tensor) {
       fail("{}: has no tensor {}, which its metadata call for", file_.path().string(), own.empty() ? name : own);
     }
-    if (!std::equal(tensor->shape.begin(), tensor->shape.end(), shape.begin(), shape.end())) {
+    if (!same_shape(tensor->shape, {shape.begin(), shape.end()})) {
       fail("{}: tensor {} has shape [{}], but the metadata call for [{}]", file_.path().string(), own,
            fmt::join(tensor->shape, ", "), fmt::join(shape, ", "));
     }
@@ -96,22 +115,40 @@ class GgufCheckpoint final : public Checkpoint {
       if (own.find(".attn_q.") != std::string::npos) paired_heads = config_.query_heads;
       if (own.find(".attn_k.") != std::string::npos) paired_heads = config_.kv_heads;
     }
-    return {tensor->type, tensor->data, paired_heads};
+    return {.type = tensor->type,
+            .data = tensor->data,
+            .paired_heads = paired_heads,
+            .negated_exponentials = own.ends_with(".ssm_a")};
   }
 
-  std::vector<std::string> unread() const override {
+  std::vector<std::string> unread() const override { return names_not_read(false); }
+  std::vector<std::string> of_other_parts() const override { return names_not_read(true); }
+
+ private:
+  std::string own_name(std::string_view name) const { return gguf_name(name, config_); }
+
+  // blk.N of a block behind the language model's.
+  bool of_other_part(std::string_view name) const {
+    constexpr std::string_view prefix = "blk.";
+    if (!name.starts_with(prefix)) return false;
+    name.remove_prefix(prefix.size());
+    int block = -1;
+    std::from_chars(name.data(), name.data() + name.size(), block);
+    return block >= config_.layers && block < config_.layers + blocks_behind_;
+  }
+
+  std::vector<std::string> names_not_read(bool of_other_parts) const {
     std::vector<std::string> names;
     for (const auto& [name, tensor] : file_.tensors()) {
-      if (!read_.contains(name) && !gguf::holds_rope_factors(name)) names.push_back(name);
+      if (read_.contains(name) || gguf::holds_rope_factors(name) || of_other_part(name) != of_other_parts) continue;
+      names.push_back(name);
     }
     return names;
   }
 
- private:
-  std::string own_name(std::string_view name) const { return gguf_name(name, config_.norms); }
-
   gguf::File file_;
   ModelConfig config_;
+  int blocks_behind_ = gguf::blocks_behind(file_.metadata());
   std::set<std::string> read_;  // by their names here
 };
 

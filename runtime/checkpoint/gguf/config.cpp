@@ -15,6 +15,7 @@ constexpr std::int64_t most_layers = 4096;
 constexpr std::int64_t most_heads = 1 << 12;
 constexpr std::int64_t most_width = 1 << 22;
 constexpr std::int64_t most_tokens = std::int64_t{1} << 40;
+constexpr std::int64_t most_kernel = 64;
 
 struct Architecture {
   const char* name;
@@ -28,7 +29,7 @@ constexpr Architecture architectures[] = {
     {"qwen2", false, false},     {"qwen3", false, true},
     {"phi3", false, false},      {"gemma3", false, true, 0, Norms::both},
     {"granite", true, false},    {"olmo2", false, true, 0, Norms::after},
-    {"smollm3", true, false, 4},
+    {"smollm3", true, false, 4}, {"qwen35", false, true},
 };
 
 constexpr const char* llama3_factors = "rope_freqs.weight";
@@ -45,10 +46,11 @@ const Architecture* find_architecture(std::string_view name) {
 // A file's metadata under its architecture's prefix: key("block_count") is "llama.block_count".
 class Reader {
  public:
-  explicit Reader(const File& file) : file_(file), metadata_(file.metadata()) {
+  Reader(const Metadata& metadata, const Tensors& tensors) : metadata_(metadata), tensors_(tensors) {
     prefix_ = metadata_.text("general.architecture");
     architecture_ = find_architecture(prefix_);
     if (!architecture_) {
+      refuse_experts(prefix_ + ".expert_count");
       std::string names;
       for (const Architecture& each : architectures) names += (names.empty() ? "" : ", ") + std::string(each.name);
       metadata_.refuse("general.architecture", "one of " + names + " for hayloft to run it");
@@ -61,10 +63,10 @@ class Reader {
     config.architecture = architecture_->name;
     read_shape(config);
     config.rms_norm_eps = static_cast<float>(metadata_.positive(key("attention.layer_norm_rms_epsilon")));
-    config.tied_embeddings = !file_.find("output.weight");
-    config.qkv_bias = file_.find("blk.0.attn_q.bias");
-    config.output_bias = file_.find("blk.0.attn_output.bias");
-    config.mlp_bias = file_.find("blk.0.ffn_gate.bias");
+    config.tied_embeddings = !find("output.weight");
+    config.qkv_bias = find("blk.0.attn_q.bias");
+    config.output_bias = find("blk.0.attn_output.bias");
+    config.mlp_bias = find("blk.0.ffn_gate.bias");
     config.qk_norm = architecture_->qk_norm;
     config.norms = architecture_->norms;
     read_parts(config);
@@ -81,8 +83,14 @@ class Reader {
     return static_cast<int>(metadata_.integer(key(name), 1, most));
   }
 
+  void refuse_experts(const std::string& count) const {
+    if (metadata_.integer_or(count, 0, 0, most_width) == 0) return;
+    metadata_.refuse(count, fmt::format("0: {} is a mixture of experts, which is not supported",
+                                        printable(metadata_.text("general.architecture"))));
+  }
+
   void read_shape(ModelConfig& config) const {
-    config.layers = integer("block_count", most_layers);
+    config.layers = integer("block_count", most_layers) - blocks_behind(metadata_);
     config.hidden_size = integer("embedding_length", most_width);
     config.intermediate_size = integer("feed_forward_length", most_width);
     config.query_heads = integer("attention.head_count", most_heads);
@@ -92,9 +100,7 @@ class Reader {
       fail("{}: attention.head_count {} is not a multiple of attention.head_count_kv {}", metadata_.file(),
            config.query_heads, config.kv_heads);
     }
-    if (metadata_.integer_or(key("expert_count"), 0, 0, most_width) > 0) {
-      metadata_.refuse(key("expert_count"), "0: mixtures of experts are not supported");
-    }
+    refuse_experts(key("expert_count"));
 
     if (!metadata_.contains(key("attention.key_length")) && config.hidden_size % config.query_heads != 0) {
       fail("{}: embedding_length {} is not a multiple of attention.head_count {}, and there is no attention.key_length",
@@ -111,7 +117,7 @@ class Reader {
     }
     config.max_positions = metadata_.integer_or(key("context_length"), 0, 1, most_tokens);
 
-    const Tensor* embedding = file_.find("token_embd.weight");
+    const Tensor* embedding = find("token_embd.weight");
     if (!embedding || embedding->shape.size() != 2) fail("{}: has no matrix token_embd.weight", metadata_.file());
     if (embedding->shape[0] > most_width * 4) fail("{}: a vocabulary of {}", metadata_.file(), embedding->shape[0]);
     config.vocab_size = static_cast<int>(embedding->shape[0]);
@@ -125,6 +131,7 @@ class Reader {
   void read_parts(ModelConfig& config) const {
     if (is("phi3")) config.fused = true;
     if (is("olmo2")) config.qk_norm_whole = true;
+    if (is("qwen35")) read_delta(config);
     if (is("gemma3")) {
       config.activation = Activation::gelu_tanh;
       config.embedding_scale = std::sqrt(static_cast<float>(config.hidden_size));
@@ -143,6 +150,45 @@ class Reader {
     }
   }
 
+  // Layers of gated delta rules, which have the names of a state space model's.
+  void read_delta(ModelConfig& config) const {
+    config.attention_gate = true;
+    gpu::DeltaShape& delta = config.delta;
+    delta.heads_in_turns = true;  // as ggml repeats keys
+    delta.kernel = integer("ssm.conv_kernel", most_kernel);
+    delta.key_heads = integer("ssm.group_count", most_heads);
+    delta.key_dim = integer("ssm.state_size", gpu::DeltaShape::most_key_dim);
+    delta.value_heads = integer("ssm.time_step_rank", most_heads);
+    const int values = integer("ssm.inner_size", most_width);
+    if (delta.value_heads % delta.key_heads != 0) {
+      metadata_.refuse(key("ssm.time_step_rank"), fmt::format("a multiple of ssm.group_count, {}", delta.key_heads));
+    }
+    if (values % delta.value_heads != 0) {
+      metadata_.refuse(key("ssm.inner_size"), fmt::format("a multiple of ssm.time_step_rank, {}", delta.value_heads));
+    }
+    delta.value_dim = values / delta.value_heads;
+  }
+
+  // Which layers are of gated delta rules: listed, those behind the language model too, or all but every so many-th.
+  void read_recurrent(ModelConfig& config) const {
+    const auto layers = static_cast<std::size_t>(config.layers);
+    config.recurrent.assign(layers, false);
+    const std::string listed = key("attention.recurrent_layers");
+    const auto interval =
+        static_cast<std::size_t>(metadata_.integer_or(key("full_attention_interval"), 4, 1, most_layers));
+    for (std::size_t layer = 0; layer < layers; ++layer) config.recurrent[layer] = (layer + 1) % interval != 0;
+    if (metadata_.contains(listed)) {
+      const std::vector<std::int64_t> list = metadata_.integers(listed);
+      if (list.size() < layers) {
+        metadata_.refuse(listed, fmt::format("a list of {} flags, one for each layer", config.layers));
+      }
+      for (std::size_t layer = 0; layer < layers; ++layer) config.recurrent[layer] = list[layer] != 0;
+    }
+    if (config.global_layers() == 0) {
+      fail("{}: none of {} layers attends to the tokens before; at least one must", metadata_.file(), config.layers);
+    }
+  }
+
   void read_layers(ModelConfig& config) const {
     const auto layers = static_cast<std::size_t>(config.layers);
     std::int64_t window = metadata_.integer_or(key("attention.sliding_window"), 0, 0, most_tokens);
@@ -150,6 +196,7 @@ class Reader {
     // Of the other architectures none slides unless the file says so, and then every layer does.
     config.sliding_window.assign(layers, window);
     if (is("gemma3")) read_pattern(config);
+    if (is("qwen35")) read_recurrent(config);
     config.rope.assign(layers, true);
     const auto interval = static_cast<std::size_t>(architecture_->rope_free_interval);
     for (std::size_t layer = 0; interval > 0 && layer < layers; ++layer)
@@ -199,7 +246,7 @@ class Reader {
     RopeParameters& rope = config.global_rope;
     const std::string_view type = metadata_.text_or(key("rope.scaling.type"), "none");
     const double older = metadata_.positive_or(key("rope.scale_linear"), 1);
-    if (file_.find(long_factors)) {  // which is what llama.cpp goes by
+    if (find(long_factors)) {  // which is what llama.cpp goes by
       rope.scaling = RopeScaling::longrope;
       rope.long_factors = factors(long_factors, rope.dimensions / 2);
       rope.short_factors = factors(short_factors, rope.dimensions / 2);
@@ -231,7 +278,7 @@ class Reader {
 
   // Empty where there is no such tensor.
   std::vector<float> factors(const char* name, int count) const {
-    const Tensor* tensor = file_.find(name);
+    const Tensor* tensor = find(name);
     if (!tensor) return {};
     if (tensor->type != TensorType::f32 || tensor->shape != std::vector<std::int64_t>{count}) {
       fail("{}: {} must be {} numbers in F32", metadata_.file(), name, count);
@@ -244,16 +291,31 @@ class Reader {
     return numbers;
   }
 
-  const File& file_;
+  const Tensor* find(std::string_view name) const {
+    const auto tensor = tensors_.find(name);
+    return tensor == tensors_.end() ? nullptr : &tensor->second;
+  }
+
   const Metadata& metadata_;
+  const Tensors& tensors_;
   std::string prefix_;
   const Architecture* architecture_ = nullptr;
 };
 
 }  // namespace
 
+ModelConfig read_config(const Metadata& metadata, const Tensors& tensors) {
+  return Reader(metadata, tensors).read();
+}
+
 ModelConfig read_config(const File& file) {
-  return Reader(file).read();
+  return read_config(file.metadata(), file.tensors());
+}
+
+int blocks_behind(const Metadata& metadata) {
+  const std::string prefix = std::string(metadata.text("general.architecture")) + ".";
+  const std::int64_t blocks = metadata.integer(prefix + "block_count", 1, most_layers);
+  return static_cast<int>(metadata.integer_or(prefix + "nextn_predict_layers", 0, 0, blocks - 1));
 }
 
 bool holds_rope_factors(std::string_view tensor) {

@@ -150,7 +150,10 @@ std::vector<float> WeightUpload::numbers(const std::string& name, std::initializ
   if (!in_order(tensor)) tensor.data = ordered = ordered_rows(tensor, *shape.begin());
   gguf::dequantise(tensor.type, tensor.data, x.data());
   if (tensor.negated_exponentials) {
-    for (float& each : x) each = std::log(-each);
+    for (float& each : x) {
+      if (!(each < 0)) fail("{}: {} holds {}; it must be below zero", checkpoint_->path(), name, each);
+      each = std::log(-each);
+    }
   }
   return x;
 }

@@ -147,7 +147,8 @@ void say_skipped(const Checkpoint& checkpoint, Weights& weights) {
   std::map<std::string, int> parts;
   for (const std::string& name : checkpoint.of_other_parts()) {
     const std::size_t first = name.find('.');
-    const std::size_t second = name.starts_with("model.") ? name.find('.', first + 1) : first;
+    const std::size_t second =
+        name.starts_with("model.") || name.starts_with("blk.") ? name.find('.', first + 1) : first;
     ++parts[name.substr(0, second)];
   }
   for (const auto& [part, tensors] : parts) {
