@@ -70,7 +70,8 @@ int read_tails(ByteReader& in, const SnapshotHeader& header, const BlockLayout& 
     tail.offset = in.number<std::uint64_t>();
     tail.checksum = in.number<std::uint64_t>();
     if (header.version >= 4) tail.state_floats = in.number<std::uint64_t>();
-    if (tail.state_floats > most_state_floats || (tail.state_floats > 0 && (tail.store_layer != -1 || tail.tokens != 0))) {
+    if (tail.state_floats > most_state_floats ||
+        (tail.state_floats > 0 && (tail.store_layer != -1 || tail.tokens != 0))) {
       fail("a state of {} numbers beside {} tokens of layer {} of the store", tail.state_floats, tail.tokens,
            tail.store_layer);
     }

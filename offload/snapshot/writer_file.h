@@ -105,8 +105,8 @@ struct SnapshotWriter::Impl {
     std::uint64_t rows = 0;
     for (const TailImage& tail : tails) {
       if (!tail.state.empty()) header.version = std::max<std::uint32_t>(header.version, 4);
-      next.metadata.tails.push_back({tail.store_layer, tail.position, tail.tokens, rows,
-                                     snapshot_checksum(bytes_of(tail)), tail.state.size()});
+      next.metadata.tails.push_back(
+          {tail.store_layer, tail.position, tail.tokens, rows, snapshot_checksum(bytes_of(tail)), tail.state.size()});
       rows += saved_bytes(layout, next.metadata.tails.back());
     }
     const std::uint64_t metadata = encode_metadata(next).size();
