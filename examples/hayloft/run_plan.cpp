@@ -13,6 +13,13 @@ namespace {
 // Rotations that a model has never seen make its answers worse, first slowly, then altogether.
 void note_positions(const runtime::ModelConfig& config, std::int64_t tokens, const std::filesystem::path& model) {
   if (config.max_positions == 0 || tokens <= config.max_positions) return;
+  if (config.dual_chunk_positions > 0) {
+    note(
+        "note: {} tokens: past {} positions {} was made for dual chunk attention, which hayloft does not have; answers "
+        "get worse beyond them: shorten the text, or take another model\n",
+        tokens, config.dual_chunk_positions, model.filename().string());
+    return;
+  }
   const std::string source = std::filesystem::is_directory(model)
                                  ? fmt::format("max_position_embeddings in {}", (model / "config.json").string())
                                  : model.string();

@@ -51,6 +51,9 @@ const Architecture& find_architecture(const JsonFields& fields) {
     if (name == architecture.name) return architecture;
     names += (names.empty() ? "" : ", ") + std::string(architecture.name);
   }
+  if (name.find("moe") != std::string::npos || name == "gpt_oss" || name == "mixtral" || name == "qwen3_next") {
+    fail("{}: model_type {} is a mixture of experts, which hayloft does not run", fields.where(), name);
+  }
   fields.refuse("model_type", *fields.find("model_type"), "one of " + names + " for hayloft to run it");
 }
 
@@ -232,6 +235,15 @@ void set_rope(ModelConfig& config, const RopeOverrides& overrides, std::int64_t 
   config.local_table = config.local_rope.dimensions > 0 ? rope_table(config.local_rope, length) : RopeTable{};
 }
 
+void limit_to_one_chunk(ModelConfig& config, std::int64_t chunk) {
+  constexpr std::int64_t usual_chunk = 262144;  // of Qwen2.5-1M and the 1M configurations of Qwen3-2507
+  const bool by_length = (config.architecture == "qwen2" || config.architecture == "qwen3") &&
+                         config.global_rope.scaling == RopeScaling::none && config.max_positions > usual_chunk;
+  if (chunk == 0 && by_length) chunk = usual_chunk;
+  if (chunk == 0 || config.max_positions <= chunk) return;
+  config.dual_chunk_positions = config.max_positions = chunk;
+}
+
 ModelConfig read_config(const std::filesystem::path& directory) {
   const std::filesystem::path path = directory / "config.json";
   const nlohmann::json whole = read_json_file(path);
@@ -259,6 +271,11 @@ ModelConfig read_config(const std::filesystem::path& directory) {
   read_parts(fields, config);
   read_layers(fields, config);
   read_rope(fields, architecture.rope_theta, config);
+  std::int64_t chunk = 0;
+  if (const nlohmann::json* dual = fields.find("dual_chunk_attention_config")) {
+    chunk = JsonFields(*dual, fields.where() + ": dual_chunk_attention_config").integer("chunk_size", 1, most_tokens);
+  }
+  limit_to_one_chunk(config, chunk);
   set_rope(config);
   read_eos_tokens(directory, fields, architecture.eos_token, config);
   return config;

@@ -63,11 +63,14 @@ struct ModelConfig {
   gpu::DeltaShape delta;                     // of recurrent layers
   std::vector<bool> rope;                    // [layers]: false = NoPE
   RopeParameters global_rope;                // as the checkpoint has them, or the user
-  RopeParameters local_rope;             // of sliding-window layers, where they have their own; dimensions is 0 else
-  RopeTable global_table;                // made of them by set_rope()
-  RopeTable local_table;                 // empty where sliding-window layers have none of their own
-  std::string rope_overrides;            // RopeOverrides::text()
-  std::int64_t max_positions = 0;        // what the model was made for, RoPE scaling included. Not a limit here.
+  RopeParameters local_rope;       // of sliding-window layers, where they have their own; dimensions is 0 else
+  RopeTable global_table;          // made of them by set_rope()
+  RopeTable local_table;           // empty where sliding-window layers have none of their own
+  std::string rope_overrides;      // RopeOverrides::text()
+  std::int64_t max_positions = 0;  // what the model was made for, RoPE scaling included. Not a limit here.
+  // Not 0: past so many positions the model was made for dual chunk attention (arXiv 2402.17463), which is not here;
+  // max_positions is then no more.
+  std::int64_t dual_chunk_positions = 0;
   std::vector<std::int32_t> eos_tokens;  // may be empty
 
   int group_size() const { return query_heads / kv_heads; }
@@ -80,6 +83,10 @@ struct ModelConfig {
 // tokens (0: as long as the model was made for). max_positions becomes what the scaling serves. Throws Error on what
 // the model cannot have.
 void set_rope(ModelConfig& config, const RopeOverrides& overrides = {}, std::int64_t positions = 0);
+
+// Limits max_positions of models that were made for dual chunk attention past `chunk` of them; 0: the models of the
+// architectures qwen2 and qwen3 that name more than 262,144 and no scaling of their RoPE. Before set_rope().
+void limit_to_one_chunk(ModelConfig& config, std::int64_t chunk = 0);
 
 // Reads DIR/config.json (and generation_config.json for the end-of-text tokens, if it is there); where it describes
 // more than a language model, its text_config. Throws Error naming the file and field: unknown architecture, missing or

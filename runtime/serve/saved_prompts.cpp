@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "offload/error.h"
+#include "runtime/serve/session_pool.h"
 
 namespace hayloft::runtime::serve {
 
@@ -17,7 +18,8 @@ struct SavedPrompts::File {
   Clock::time_point written;  // when a checkpoint was handed over last
 
   // Under the mutex.
-  std::vector<std::int32_t> tokens;  // of the last checkpoint; empty: not to be used
+  std::vector<std::int32_t> tokens;   // of the last checkpoint; empty: not to be used
+  std::vector<std::int64_t> earlier;  // tokens of the checkpoints before that are kept
   std::uint64_t bytes = 0;
   std::uint64_t last_use = 0;
   bool complete = false;  // its prompt was read to the last whole chunk
@@ -74,6 +76,7 @@ void SavedPrompts::load() {
       if (snapshot.description().note == wanted.note && snapshot.description().shape == wanted.shape &&
           snapshot.cached_tokens() == snapshot.token_count()) {
         file->tokens = snapshot.tokens();
+        file->earlier = snapshot.earlier_checkpoints();
         file->complete = snapshot.complete();
       }
     } catch (const Error&) {
@@ -87,31 +90,37 @@ void SavedPrompts::load() {
   }
 }
 
-SavedPrompts::Handle SavedPrompts::find(std::span<const std::int32_t> prompt) const {
-  Handle best;
+SavedPrompts::Found SavedPrompts::find(std::span<const std::int32_t> prompt) const {
+  Found best;
+  const auto consider = [&](const Handle& file, std::size_t tokens) {
+    if (tokens > best.tokens && tokens < prompt.size()) best = {file, tokens};
+  };
   for (const Handle& file : files_) {
-    const std::vector<std::int32_t>& tokens = file->tokens;
-    if (file->busy || tokens.empty() || tokens.size() >= prompt.size()) continue;
-    if (best && tokens.size() <= best->tokens.size()) continue;
-    if (std::equal(tokens.begin(), tokens.end(), prompt.begin())) best = file;
+    if (file->busy || file->tokens.empty()) continue;
+    const std::size_t same = common_prefix(file->tokens, prompt);
+    if (same == file->tokens.size()) consider(file, same);
+    for (const std::int64_t tokens : file->earlier) {
+      if (static_cast<std::size_t>(tokens) <= same) consider(file, static_cast<std::size_t>(tokens));
+    }
   }
   return best;
 }
 
 std::size_t SavedPrompts::longest(std::span<const std::int32_t> prompt) const {
   const std::lock_guard lock(mutex_);
-  const Handle file = find(prompt);
-  return file ? file->tokens.size() : 0;
+  return find(prompt).tokens;
 }
 
 std::optional<Session> SavedPrompts::open(std::span<const std::int32_t> prompt) {
   const std::lock_guard lock(mutex_);
-  const Handle file = find(prompt);
+  const auto [file, tokens] = find(prompt);
   if (!file) return std::nullopt;
   file->last_use = ++uses_;
   try {
-    const offload::Snapshot snapshot = offload::Snapshot::open(file->path, offload::Snapshot::Accept::unfinished);
-    Session session = open_context(source_, arena_, snapshot, session_, method_.get());
+    const offload::Snapshot whole = offload::Snapshot::open(file->path, offload::Snapshot::Accept::unfinished);
+    const std::optional<offload::Snapshot> snapshot = whole.back_to(static_cast<std::int64_t>(tokens));
+    if (!snapshot) fail("{}: has been written to", file->path.string());
+    Session session = open_context(source_, arena_, *snapshot, session_, method_.get());
     session.set_method(method_);
     std::error_code ignored;
     std::filesystem::last_write_time(file->path, std::filesystem::file_time_type::clock::now(), ignored);
@@ -133,7 +142,9 @@ SavedPrompts::Handle SavedPrompts::begin(std::span<const std::int32_t> prompt, s
       host_bytes(config, session_.cache, tokens) + tail_bytes(config, session_.cache, tokens, session_.chunk_tokens);
   if (bytes > options_.most_bytes) return nullptr;
   const std::lock_guard lock(mutex_);
-  Handle file = find(prompt);
+  const Found found = find(prompt);
+  Handle file = found.file;
+  if (file && found.tokens < file->tokens.size()) file = nullptr;  // this prompt is another, and has a file of its own
   if (file && file->complete && whole < file->tokens.size() + options_.least_tokens) return nullptr;  // saved already
   if (!file || file->complete || file->tokens.size() > read) {  // what was interrupted goes on in its file
     file = std::make_shared<File>();
@@ -220,6 +231,7 @@ void SavedPrompts::write(Task& task) {
       } else if (!file.writer) {
         file.writer = offload::SnapshotWriter::open_to_append(file.path);
       }
+      file.writer->keep(kept_checkpoints(source_.model.config(), options_.checkpoints));
       save_checkpoint(*file.writer, *task.session, task.tokens, {}, task.complete);
     } catch (const std::exception&) {
       failed = true;
@@ -227,6 +239,8 @@ void SavedPrompts::write(Task& task) {
   }
   const bool ends = failed || task.complete || !task.session;
   const std::uint64_t bytes = file.writer ? file.writer->file_bytes() : 0;
+  const std::vector<std::int64_t> earlier =
+      file.writer ? file.writer->snapshot().earlier_checkpoints() : std::vector<std::int64_t>();
   if (ends) file.writer.reset();
 
   const std::lock_guard lock(mutex_);
@@ -234,6 +248,7 @@ void SavedPrompts::write(Task& task) {
   if (ends) file.busy = false;
   if (task.session && !failed) {
     file.tokens = std::move(task.tokens);
+    file.earlier = earlier;
     file.bytes = bytes;
     file.complete = task.complete;
     file.last_use = ++uses_;

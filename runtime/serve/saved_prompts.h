@@ -22,12 +22,16 @@ struct SavedPromptOptions {
   std::uint64_t most_bytes = 0;     // of all files; 0: nothing is saved
   std::size_t least_tokens = 2048;  // prompts shorter than this, in whole chunks, are not worth it
   double checkpoint_seconds = 15;   // between checkpoints while a prompt is read; 0: after each chunk
+  // How many of its last checkpoints a file keeps, for prompts that part from it before its end; 0: 4 for a model with
+  // recurrent layers, 1 for others.
+  int checkpoints = 0;
 };
 
 // Long prompts on the disk, as far as they have been read: a server that is started again, even after it was killed,
-// goes on from there. One file for each, in the format of saved contexts; where they take more than they may, the least
-// recently used go. Written on a thread of its own from forks, so that answers do not wait for the disk; the other
-// members are for one thread. What cannot be written is not saved, and counted.
+// goes on from there. One file for each, in the format of saved contexts; a prompt that parts from it goes on from the
+// last checkpoint that the file keeps before that. Where they take more than they may, the least recently used go.
+// Written on a thread of its own from forks, so that answers do not wait for the disk; the other members are for one
+// thread. What cannot be written is not saved, and counted.
 class SavedPrompts {
  public:
   // `method`: what sessions decode with, for open(). Methods that keep something of a sequence have to see it being
@@ -38,9 +42,10 @@ class SavedPrompts {
   SavedPrompts(const SavedPrompts&) = delete;
   SavedPrompts& operator=(const SavedPrompts&) = delete;
 
-  // How many tokens the longest one has that begins `prompt`, fewer than all of it; 0: there is none.
+  // How many tokens the checkpoint has that holds most of the beginning of `prompt`, fewer than all of it; 0: there is
+  // none.
   std::size_t longest(std::span<const std::int32_t> prompt) const;
-  // A session that has read that one. Nothing where it is gone or damaged, and then it is forgotten.
+  // A session that has read up to there. Nothing where it is gone or damaged, and then it is forgotten.
   std::optional<Session> open(std::span<const std::int32_t> prompt);
 
   struct File;
@@ -68,7 +73,11 @@ class SavedPrompts {
   };
   bool available() const;
   void load();
-  Handle find(std::span<const std::int32_t> prompt) const;  // the mutex is held
+  struct Found {
+    Handle file;
+    std::size_t tokens = 0;  // of the checkpoint
+  };
+  Found find(std::span<const std::int32_t> prompt) const;  // the mutex is held
   void hand_over(Task task);
   void run();
   void write(Task& task);

@@ -78,11 +78,16 @@ class ServeCommand : public Command {
         [this](const std::string& text) { saved_prompts_ = text == "0" ? 0 : read_bytes("--save-prompts", text); },
         "Disk for long prompts, saved in --contexts as they are read; 0: none is [4GiB]");
     add_text(
+        app, "--checkpoints", "N",
+        [this](const std::string& text) { checkpoints_ = read_int("--checkpoints", text, 1, 64); },
+        "Keep so many of a saved prompt's last checkpoints, for prompts that part from it [4 with recurrent layers, "
+        "else 1]");
+    add_text(
         app, "-c,--ctx-size", "TOKENS", [this](const std::string& text) { engine_.longest = context_length(text); },
         "Tokens of prompt and answer that a request may have [what memory holds]");
     common(app, Section::model, {"--contexts"});
     common(app, Section::server, {"--host", "--port", "--api-key-file"});
-    advanced(app, Section::server, {"--cors", "--parallel", "--queue", "--save-prompts"});
+    advanced(app, Section::server, {"--cors", "--parallel", "--queue", "--save-prompts", "--checkpoints"});
     common(app, Section::context, {"--ctx-size"});
     add_sampling_options(app, sampling_);
     add_attention_options(app, attention_, {"dense"});
@@ -114,6 +119,7 @@ class ServeCommand : public Command {
     if (!contexts_.empty()) {
       engine_.saved.directory = std::filesystem::path(contexts_) / ".prompts";
       engine_.saved.most_bytes = saved_prompts_;
+      engine_.saved.checkpoints = checkpoints_;
     }
     engine_.method =
         runtime::make_method(with_rates(method_, environment, machine_.profile), environment.model->config().head_dim);
@@ -171,6 +177,7 @@ class ServeCommand : public Command {
   MachineOptions machine_;
   runtime::RopeOverrides rope_;
   std::uint64_t saved_prompts_ = std::uint64_t{4} << 30;
+  int checkpoints_ = 0;
   runtime::MethodOptions method_;
   runtime::serve::EngineOptions engine_;
   runtime::serve::http::ServerOptions server_;

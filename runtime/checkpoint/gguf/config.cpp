@@ -72,6 +72,7 @@ class Reader {
     read_parts(config);
     read_layers(config);
     read_rope(config);
+    limit_to_one_chunk(config);
     set_rope(config);
     config.eos_tokens = end_tokens(metadata_);
     return config;

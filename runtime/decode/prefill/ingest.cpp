@@ -32,11 +32,6 @@ void begin_indices(Session& session, const offload::Snapshot* snapshot, const In
   }
 }
 
-int kept_checkpoints(const ModelConfig& config, const IngestOptions& options) {
-  if (options.checkpoints > 0) return options.checkpoints;
-  return config.count(LayerKind::recurrent) > 0 ? 4 : 1;
-}
-
 // Reads what `tokens` have beyond the session, chunk by chunk, with checkpoints; then finishes the file.
 IngestResult read_on(offload::SnapshotWriter writer, Session session, const std::vector<std::int32_t>& tokens,
                      const std::filesystem::path& path, int chunk, const IngestOptions& options,
@@ -100,7 +95,7 @@ IngestResult go_on(const ModelSource& source, offload::Arena& arena, offload::Sn
                    const offload::Snapshot& snapshot, const std::vector<std::int32_t>& tokens,
                    const std::filesystem::path& path, const IngestOptions& options, const PrefillProgress& progress) {
   announce(options, tokens, &snapshot);
-  writer.keep(kept_checkpoints(source.model.config(), options));
+  writer.keep(kept_checkpoints(source.model.config(), options.checkpoints));
   const SessionOptions reading = as_read(snapshot, options.session);
   Session session(source.model, arena, reading, snapshot);
   begin_indices(session, &snapshot, options);
@@ -120,7 +115,7 @@ IngestResult read_anew(const ModelSource& source, offload::Arena& arena, const s
     Session session(source.model, arena, options.session);
     begin_indices(session, nullptr, options);
     offload::SnapshotWriter writer = offload::SnapshotWriter::create(part, describe_context(source, options.session));
-    writer.keep(kept_checkpoints(source.model.config(), options));
+    writer.keep(kept_checkpoints(source.model.config(), options.checkpoints));
     return read_on(std::move(writer), std::move(session), tokens, path, chunk, options, progress);
   }
   offload::SnapshotWriter writer = offload::SnapshotWriter::open_to_append(part);
@@ -155,6 +150,11 @@ offload::ModelIdentity ModelSource::identity() const {
 offload::SnapshotDescription describe_context(const ModelSource& source, const SessionOptions& session) {
   return {source.identity(), store_shape(source.model.config(), session.cache), source.model.config().layers,
           write_note({session.chunk_tokens, session.prefill})};
+}
+
+int kept_checkpoints(const ModelConfig& config, int wanted) {
+  if (wanted > 0) return wanted;
+  return config.count(LayerKind::recurrent) > 0 ? 4 : 1;
 }
 
 void save_checkpoint(offload::SnapshotWriter& writer, const Session& session, std::span<const std::int32_t> tokens,

@@ -58,6 +58,9 @@ struct ModelSource {
 // What is noted of a context that is read so.
 offload::SnapshotDescription describe_context(const ModelSource& source, const SessionOptions& session);
 
+// How many checkpoints a context keeps where `wanted` of them are asked for; see IngestOptions::checkpoints.
+int kept_checkpoints(const ModelConfig& config, int wanted);
+
 // SnapshotWriter::checkpoint with what the session has read of `tokens`, from their first on.
 void save_checkpoint(offload::SnapshotWriter& writer, const Session& session, std::span<const std::int32_t> tokens,
                      std::span<const offload::SnapshotAttachment> attachments = {}, bool complete = false);

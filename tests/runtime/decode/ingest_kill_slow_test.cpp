@@ -12,6 +12,8 @@
 #include "runtime/decode/prefill/ingest.h"
 #include "runtime/eval/needle/haystack.h"
 #include "tests/program/program.h"
+#include "tests/support/hybrid_model.h"
+#include "tests/support/parameter_name.h"
 #include "tests/support/temporary_folder.h"
 
 // The whole program, killed at random moments of a fresh ingest and of an append. After every kill the file, if there
@@ -34,13 +36,6 @@ const fs::path needle_model = fs::path(HAYLOFT_SOURCE_DIR) / "examples/needle-mo
 constexpr int wanted_kills = 200;  // of living processes, in each of the two tests
 constexpr int chunk = 48;          // tokens
 constexpr std::uint64_t seed = 20;
-
-// The program's checkpoints come after every chunk, and a chunk fills blocks.
-std::vector<std::string> tiny(std::vector<std::string> arguments) {
-  arguments.insert(arguments.end(), {"--batch", std::to_string(chunk), "--block-tokens", "16", "--checkpoint-seconds",
-                                     "0", "--threads", "2"});
-  return arguments;
-}
 
 // A text as it should come out: its tokens, and its digest after every whole chunk and at its end.
 class Expected {
@@ -65,7 +60,11 @@ class Expected {
     if (ids.size() > tokens.size() || !std::equal(ids.begin(), ids.end(), tokens.begin())) return "other tokens";
     const auto known = digests.find(ids.size());
     if (known == digests.end()) return fmt::format("{} tokens, in the middle of a chunk", ids.size());
-    return snapshot.content_digest() == known->second ? "" : fmt::format("other content at {} tokens", ids.size());
+    if (snapshot.content_digest() != known->second) return fmt::format("other content at {} tokens", ids.size());
+    for (const std::int64_t earlier : snapshot.earlier_checkpoints()) {
+      if (std::string wrong = fault(*snapshot.back_to(earlier)); !wrong.empty()) return "earlier: " + wrong;
+    }
+    return "";
   }
 
   const std::string& final_digest() const { return digests.rbegin()->second; }
@@ -84,11 +83,20 @@ class Expected {
   }
 };
 
-class KilledIngest : public testing::Test {
+// Of the bundled model, or of one with recurrent layers.
+class KilledIngest : public testing::TestWithParam<const char*> {
  protected:
-  KilledIngest() {
+  KilledIngest()
+      : model_path(GetParam() == std::string("hybrid") ? test::write_hybrid_model(folder / "hybrid") : needle_model) {
     const auto grammar = runtime::eval::make_grammar(3);
     for (int i = 0; i < 260; ++i) text += grammar->next() + " ";
+  }
+
+  // The program's checkpoints come after every chunk, and a chunk fills blocks.
+  std::vector<std::string> tiny(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.end(), {"-m", model_path.string(), "--batch", std::to_string(chunk), "--block-tokens",
+                                       "16", "--checkpoint-seconds", "0", "--threads", "2"});
+    return arguments;
   }
 
   // The first sentences, up to about `bytes` bytes.
@@ -196,8 +204,9 @@ class KilledIngest : public testing::Test {
   offload::Threads threads{2};
   std::unique_ptr<gpu::Backend> backend = gpu::make_cpu_backend(threads);
   offload::Arena arena{topology, {.budget_bytes = 256 << 20}};
-  runtime::Tokenizer tokenizer{needle_model};
-  runtime::Model model{needle_model, *backend};
+  const fs::path model_path;
+  runtime::Tokenizer tokenizer{model_path};
+  runtime::Model model{model_path, *backend};
   std::string text;
   std::mt19937_64 random{seed};
   int kills = 0;
@@ -207,7 +216,7 @@ class KilledIngest : public testing::Test {
 // Short texts, where starting and finishing are most of the work, and a longer one of many checkpoints.
 constexpr std::size_t lengths[] = {300, 2000, 9000};
 
-TEST_F(KilledIngest, KeepsWholeChunksAndEndsAsIfItHadNeverBeenKilled) {
+TEST_P(KilledIngest, KeepsWholeChunksAndEndsAsIfItHadNeverBeenKilled) {
   const fs::path path = folder / "killed.hay";
   const fs::path part = folder / "killed.hay.part";
   std::vector<Case> cases;
@@ -229,7 +238,7 @@ TEST_F(KilledIngest, KeepsWholeChunksAndEndsAsIfItHadNeverBeenKilled) {
   report("ingest");
 }
 
-TEST_F(KilledIngest, AppendingKeepsTheContextAndWholeChunksToo) {
+TEST_P(KilledIngest, AppendingKeepsTheContextAndWholeChunksToo) {
   const fs::path path = folder / "killed.hay";
   const fs::path base = folder / "base.hay";
   const std::string begun = beginning(1000);
@@ -255,6 +264,8 @@ TEST_F(KilledIngest, AppendingKeepsTheContextAndWholeChunksToo) {
   }
   report("append");
 }
+
+INSTANTIATE_TEST_SUITE_P(Of, KilledIngest, testing::Values("needle", "hybrid"), test::by_value);
 
 }  // namespace
 }  // namespace hayloft

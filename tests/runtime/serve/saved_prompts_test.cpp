@@ -25,7 +25,7 @@ class SavedPromptsTest : public testing::Test {
             arena_,
             session_options_,
             make_method(options, model_.config().head_dim),
-            {folder_ / "prompts", most_bytes, 2 * chunk, 0}};
+            {folder_ / "prompts", most_bytes, 2 * chunk, 0, checkpoints_}};
   }
   static std::vector<std::int32_t> prompt(int tokens, int seed) {
     std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
@@ -50,6 +50,7 @@ class SavedPromptsTest : public testing::Test {
     }
   }
 
+  int checkpoints_ = 0;
   test::TemporaryFolder folder_;
   offload::Topology topology_;
   offload::Threads threads_{1};
@@ -81,6 +82,39 @@ TEST_F(SavedPromptsTest, WhatWasReadBeforeTheServerWasKilledIsNotReadAgain) {
   read_to(alone, tokens, 5 * chunk);
   EXPECT_EQ(session->step(tokens.back()), alone.step(tokens.back()));
   EXPECT_FALSE(prompts.begin(tokens, 5 * chunk)) << "saved already";
+}
+
+TEST_F(SavedPromptsTest, APromptWithAnotherEndGoesOnFromTheLastCheckpointThatIsKeptBeforeIt) {
+  const std::vector<std::int32_t> tokens = prompt(6 * chunk + 10, 1);
+  std::vector<std::int32_t> other = tokens;
+  for (std::size_t i = 4 * chunk + 20; i < other.size(); ++i) other[i] = 300;
+  {
+    SavedPrompts prompts = saved();
+    read(prompts, tokens, 6);
+    EXPECT_EQ(prompts.longest(other), 0u) << "the last checkpoint alone is kept";
+  }
+  checkpoints_ = 4;
+  {
+    SavedPrompts prompts = saved();
+    std::vector<std::int32_t> third = prompt(6 * chunk + 10, 2), fourth = third;
+    read(prompts, third, 6);
+    fourth[4 * chunk + 20] = 300;
+    EXPECT_EQ(prompts.longest(fourth), 4u * chunk);
+    fourth[2 * chunk + 20] = 300;
+    EXPECT_EQ(prompts.longest(fourth), 0u) << "before all that are kept";
+  }
+  SavedPrompts prompts = saved();  // again from the disk
+  std::vector<std::int32_t> fourth = prompt(6 * chunk + 10, 2);
+  fourth[4 * chunk + 20] = 300;
+  EXPECT_EQ(prompts.longest(fourth), 4u * chunk);
+  std::optional<Session> session = prompts.open(fourth);
+  ASSERT_TRUE(session);
+  Session alone(model_, arena_, session_options_);
+  read_to(alone, fourth, 4 * chunk);
+  EXPECT_EQ(session->step(fourth.back()), alone.step(fourth.back()));
+  read(prompts, fourth, 6);
+  EXPECT_EQ(prompts.figures().files, 3) << "a file of its own";
+  EXPECT_EQ(prompts.longest(prompt(6 * chunk + 10, 2)), 6u * chunk) << "the other is as it was";
 }
 
 TEST_F(SavedPromptsTest, OtherBeginningsAndShortPromptsAreNotFound) {
