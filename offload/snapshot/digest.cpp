@@ -90,6 +90,7 @@ std::string content_digest(std::span<const std::int32_t> tokens, std::span<const
     digest.add(tail.position);
     digest.add(tail.tokens);
     digest.add(tail.rows.data(), tail.rows.size_bytes());
+    digest.add(tail.state.data(), tail.state.size_bytes());
   }
   return digest.hex();
 }

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,6 +21,7 @@ inline constexpr std::uint64_t snapshot_alignment = 4096;                       
 inline constexpr std::size_t snapshot_name_bytes = 255;
 inline constexpr std::size_t snapshot_note_bytes = 65536;
 inline constexpr std::size_t snapshot_attachments = 256;  // at most
+inline constexpr std::size_t snapshot_points = 64;        // at most, and as many spare ranges
 
 std::uint64_t snapshot_checksum(std::span<const std::byte> bytes);  // xxh3-64
 
@@ -37,7 +39,7 @@ struct ByteRange {
 // What one slot says. The description's note is in the metadata.
 struct SnapshotHeader {
   SnapshotDescription description;
-  std::uint32_t version = 1;  // 2 where there are attachments, 3 where rows are integers: older programs refuse them
+  std::uint32_t version = 1;  // 2: attachments; 3: integer rows; 4: states, points. Older programs refuse them
   bool complete = false;
   std::uint64_t sequence = 0;    // of the checkpoint, from 1; it lies in slot sequence % 2
   std::uint64_t file_bytes = 0;  // what lies behind is not part of the context
@@ -68,12 +70,13 @@ struct SavedTokens {  // i32 [count]
   std::uint64_t checksum = 0;
 };
 
-struct SavedTail {  // f16 [Hkv][tokens][2 d]
+struct SavedTail {  // f16 [Hkv][tokens][2 d], or f32 [state_floats]
   int store_layer = -1;
   std::int64_t position = 0;
   std::int64_t tokens = 0;
   std::uint64_t offset = 0;
   std::uint64_t checksum = 0;
+  std::uint64_t state_floats = 0;
 };
 
 struct SavedAttachment {
@@ -83,11 +86,27 @@ struct SavedAttachment {
   std::uint64_t checksum = 0;
 };
 
+// A checkpoint before the last: what the store held, and the tails.
+struct SavedPoint {
+  struct Layer {
+    std::int64_t tokens = 0;  // whole blocks of SavedLayer, or all it has
+    std::vector<double> value_sum;
+    std::vector<double> spread;
+  };
+  std::vector<Layer> layers;
+  std::vector<SavedTail> tails;  // in `range`
+  ByteRange range;
+
+  std::int64_t cached_tokens() const { return tails.front().position + tails.front().tokens; }
+};
+
 struct SnapshotMetadata {
   std::vector<SavedTokens> segments;
   std::vector<SavedLayer> layers;  // of the store
   std::vector<SavedTail> tails;    // of the model, at least one
   std::vector<SavedAttachment> attachments;
+  std::vector<SavedPoint> points;  // by tokens, ascending
+  std::vector<ByteRange> spare;    // of points that are no more, for those to come
 
   std::int64_t cached_tokens() const { return tails.front().position + tails.front().tokens; }
 };
@@ -103,8 +122,15 @@ inline std::int32_t format_number(ColumnFormat columns, RowFormat rows) {
   return static_cast<std::int32_t>(columns) + 256 * static_cast<std::int32_t>(rows);
 }
 
-// Of one tail, which cannot overflow for counts that decode_metadata() lets pass.
+// Of one tail's rows, which cannot overflow for counts that decode_metadata() lets pass.
 std::uint64_t tail_bytes(const BlockLayout& layout, std::int64_t tokens);
+// Of its rows or its state.
+std::uint64_t saved_bytes(const BlockLayout& layout, const SavedTail& tail);
+
+// As it was at the last checkpoint, the last of all or one of the points, with at most so many cached tokens; none
+// where there is none. Ids behind them are left out where there are more than `tokens`; segments may then hold more
+// than header.tokens.
+std::optional<SnapshotState> state_back_to(const SnapshotState& state, std::int64_t tokens);
 
 // [snapshot_slot_bytes], its checksum included.
 std::vector<std::byte> encode_slot(const SnapshotHeader& header);

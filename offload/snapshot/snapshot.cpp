@@ -57,6 +57,20 @@ std::uint64_t Snapshot::file_bytes() const {
   return state_->header.file_bytes;
 }
 
+std::vector<std::int64_t> Snapshot::earlier_checkpoints() const {
+  std::vector<std::int64_t> tokens;
+  for (const SavedPoint& point : state_->metadata.points) {
+    if (point.cached_tokens() < cached_tokens()) tokens.push_back(point.cached_tokens());
+  }
+  return tokens;
+}
+
+std::optional<Snapshot> Snapshot::back_to(std::int64_t tokens) const {
+  std::optional<SnapshotState> earlier = state_back_to(*state_, tokens);
+  if (!earlier) return std::nullopt;
+  return Snapshot(file_, std::make_shared<const SnapshotState>(std::move(*earlier)));
+}
+
 void Snapshot::require_model(const ModelIdentity& model) const {
   const ModelIdentity& own = description().model;
   if (own.fingerprint == model.fingerprint) return;
@@ -68,7 +82,9 @@ void Snapshot::require_model(const ModelIdentity& model) const {
 }
 
 std::vector<std::int32_t> Snapshot::tokens() const {
-  std::vector<std::int32_t> tokens(static_cast<std::size_t>(token_count()));
+  std::size_t all = 0;  // those of a context that went back to an earlier checkpoint included
+  for (const SavedTokens& segment : state_->metadata.segments) all += static_cast<std::size_t>(segment.count);
+  std::vector<std::int32_t> tokens(all);
   std::span<std::int32_t> rest(tokens);
   for (const SavedTokens& segment : state_->metadata.segments) {
     const auto count = static_cast<std::size_t>(segment.count);
@@ -80,14 +96,17 @@ std::vector<std::int32_t> Snapshot::tokens() const {
     }
     rest = rest.subspan(count);
   }
+  tokens.resize(static_cast<std::size_t>(token_count()));
   return tokens;
 }
 
 SnapshotTail Snapshot::tail(int model_layer) const {
   const SavedTail& saved = state_->metadata.tails.at(static_cast<std::size_t>(model_layer));
-  SnapshotTail tail{saved.store_layer, saved.position, saved.tokens, {}};
+  SnapshotTail tail{saved.store_layer, saved.position, saved.tokens, {}, {}};
   tail.rows.resize(tail_bytes(state_->layout, saved.tokens) / sizeof(f16));
-  const auto bytes = std::as_writable_bytes(std::span(tail.rows));
+  tail.state.resize(saved.state_floats);
+  const auto bytes = saved.state_floats > 0 ? std::as_writable_bytes(std::span(tail.state))
+                                            : std::as_writable_bytes(std::span(tail.rows));
   file_->read(saved.offset, bytes);
   if (snapshot_checksum(bytes) == saved.checksum) return tail;
   if (file_->last_checkpoint().header.sequence != state_->header.sequence) {

@@ -33,7 +33,7 @@ struct ModelIdentity {
 struct SnapshotDescription {
   ModelIdentity model;
   StoreShape shape;
-  int model_layers = 0;  // global and sliding-window ones; each has a tail
+  int model_layers = 0;  // of any kind; each has a tail
   std::string note;      // whatever the maker wants to find again (how the context was prefilled, ...), at most 64 KiB
 
   friend bool operator==(const SnapshotDescription&, const SnapshotDescription&) = default;
@@ -42,10 +42,12 @@ struct SnapshotDescription {
 // The tail of one model layer, as a view: tokens [position, position + tokens). All tails end at the same token, up to
 // which the context has keys and values; the tokens behind it are kept as ids only.
 struct TailImage {
-  int store_layer = -1;       // of a global layer, which then holds [0, position); -1 for a sliding-window layer
+  int store_layer = -1;       // of a global layer, which then holds [0, position); -1 for others
   std::int64_t position = 0;  // of the first row
   std::int64_t tokens = 0;
   std::span<const f16> rows;  // [Hkv][tokens][2 d], [K | V] as in a block
+  // Of a recurrent layer, which has no rows: what it keeps of the tokens before `position`.
+  std::span<const float> state = {};
 };
 
 // The same, owning its rows.
@@ -54,8 +56,9 @@ struct SnapshotTail {
   std::int64_t position = 0;
   std::int64_t tokens = 0;
   std::vector<f16> rows;
+  std::vector<float> state = {};
 
-  TailImage image() const { return {store_layer, position, tokens, rows}; }
+  TailImage image() const { return {store_layer, position, tokens, rows, state}; }
 };
 
 // Told how much of a long read is done. Throw to stop.
@@ -101,6 +104,13 @@ class Snapshot {
 
   // Throws Error saying both names unless the context belongs to this model.
   void require_model(const ModelIdentity& model) const;
+
+  // How many tokens had K and V at the checkpoints before the last that are kept (SnapshotWriter::keep), ascending.
+  std::vector<std::int64_t> earlier_checkpoints() const;
+  // The context as it was at the last of its checkpoints, the one it is opened at included, that had K and V of at most
+  // so many tokens; at an earlier one without attachments, which may know later tokens. Ids that are yet to be read
+  // stay where all of them are among the `tokens`. None where every checkpoint has more.
+  std::optional<Snapshot> back_to(std::int64_t tokens) const;
 
   std::vector<std::int32_t> tokens() const;  // reads them and checks their checksums
   // Reads it and checks its checksum. In a context without cached tokens, the tails do not know their store layers: -1.

@@ -56,6 +56,13 @@ class SnapshotWriter {
   // The last checkpoint, opened: where to continue.
   Snapshot snapshot() const;
 
+  // From now on the last `checkpoints` of them are kept, 1 to 64, for Snapshot::back_to(): each as large as the tails.
+  // 1, as at first: only the last, and those that were kept are forgotten.
+  void keep(int checkpoints);
+
+  // Goes on from snapshot().back_to(tokens), which there must be: what is behind it is gone with the next checkpoint.
+  void go_back(std::int64_t tokens);
+
   std::int64_t token_count() const;  // of the last checkpoint
   std::uint64_t file_bytes() const;
 

@@ -77,6 +77,10 @@ Cache::Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& co
            saved.store_layer < 0 ? "sliding-window" : "global", tail.store_layer < 0 ? "sliding-window" : "global");
     }
     tail.position = saved.position;
+    if (tail.recurrent || !saved.state.empty()) {
+      restore_state(tail, saved, snapshot.path().string(), layer);
+      continue;
+    }
     tail.tokens = tail.capacity = saved.tokens;
     if (saved.tokens == 0) continue;
     tail.rows = backend_->allocate(saved.rows.size() * sizeof(f16), stream);
@@ -85,12 +89,26 @@ Cache::Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& co
   }
 }
 
+void Cache::restore_state(Tail& tail, const offload::SnapshotTail& saved, const std::string& file, int layer) const {
+  const std::size_t wanted = tail.recurrent ? static_cast<std::size_t>(delta_.kept_floats()) : 0;
+  if (saved.state.size() != wanted) {
+    fail("{}: layer {} has a state of {} numbers there, and in this model {}", file, layer, saved.state.size(), wanted);
+  }
+  tail.state = backend_->allocate(recurrent_bytes(delta_), backend_->stream());
+  backend_->to_device(tail.state.as<void>(), saved.state.data(), recurrent_bytes(delta_), backend_->stream());
+  backend_->synchronize(backend_->stream());  // the host memory of the state is freed next
+}
+
 std::vector<offload::SnapshotTail> Cache::tails() const {
   std::vector<offload::SnapshotTail> images;
   for (const Tail& tail : tails_) {
     // A sliding-window layer may still hold a little more than its window.
     const std::int64_t surplus = tail.window > 0 ? std::max<std::int64_t>(0, tail.tokens - tail.window) : 0;
-    offload::SnapshotTail image{tail.store_layer, tail.position + surplus, tail.tokens - surplus, {}};
+    offload::SnapshotTail image{tail.store_layer, tail.position + surplus, tail.tokens - surplus, {}, {}};
+    if (tail.recurrent && tail.position > 0) {
+      image.state.resize(static_cast<std::size_t>(delta_.kept_floats()));
+      backend_->to_host(image.state.data(), tail.state.as<void>(), recurrent_bytes(delta_), backend_->stream());
+    }
     const std::int64_t per_head = image.tokens * 2 * head_dim_;
     image.rows.resize(static_cast<std::size_t>(kv_heads_ * per_head));
     for (int head = 0; head < kv_heads_ && image.tokens > 0; ++head) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "gpu/backend.h"
@@ -92,6 +93,7 @@ class Cache {
     gpu::Buffer next;   // behind what is pending
   };
   Cache(const Cache& other, offload::Store store);
+  void restore_state(Tail& tail, const offload::SnapshotTail& saved, const std::string& file, int layer) const;
   void make_room(Tail& tail, int T);
   void start_spills(int layer);  // of the blocks that the tail fills
   offload::BlockWriter next_block(int layer);

@@ -21,15 +21,18 @@ std::uint64_t bytes_of_slots(const ModelConfig& config, const SlotsOf& slots_of)
     slots += known->second;
   }
   const std::uint64_t row_bytes = 2 * static_cast<std::uint64_t>(config.head_dim) * sizeof(f16);
-  const std::uint64_t states = 2 * static_cast<std::uint64_t>(config.count(LayerKind::recurrent));
   return static_cast<std::uint64_t>(slots) * static_cast<std::uint64_t>(config.kv_heads) * row_bytes +
-         states * recurrent_bytes(config.delta);
+         state_bytes(config);
 }
 
 }  // namespace
 
 std::uint64_t recurrent_bytes(const gpu::DeltaShape& shape) {
   return static_cast<std::uint64_t>(shape.kept_floats()) * sizeof(float);
+}
+
+std::uint64_t state_bytes(const ModelConfig& config) {
+  return 2 * static_cast<std::uint64_t>(config.count(LayerKind::recurrent)) * recurrent_bytes(config.delta);
 }
 
 offload::StoreShape store_shape(const ModelConfig& config, const CacheOptions& options) {

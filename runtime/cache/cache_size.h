@@ -42,6 +42,7 @@ struct TailSlots {
 
 // What one recurrent layer keeps of a sequence; a cache has it twice, before and behind the tokens that are computed.
 std::uint64_t recurrent_bytes(const gpu::DeltaShape& shape);
+std::uint64_t state_bytes(const ModelConfig& config);  // what a cache has of all layers
 
 // What the tail of one layer (window 0: global) has become when `tokens` have been appended, `chunk` at a time.
 TailSlots tail_after(const CacheOptions& options, std::int64_t window, std::int64_t tokens, int chunk);

@@ -40,6 +40,10 @@ ContextTokens export_context(const offload::Snapshot& snapshot, offload::Arena& 
   std::vector<TensorHeader> headers{{"tokens", "I32", {static_cast<std::int64_t>(tokens.size())}}};
   for (int layer = 0; layer < snapshot.description().model_layers; ++layer) {
     tails.push_back(snapshot.tail(layer));
+    if (!tails.back().state.empty()) {
+      fail("{}: layer {} is recurrent, and its state is no K and V: the context cannot be exported",
+           snapshot.path().string(), layer);
+    }
     const bool global = tails.back().store_layer >= 0;
     const std::int64_t held = tails.back().tokens + (global ? tails.back().position : 0);
     for (const char* const which : {"k", "v"}) {

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <initializer_list>
 #include <iterator>
 
 #include "offload/error.h"
+#include "runtime/cache/cache_size.h"
 
 namespace hayloft::runtime::plan {
 namespace {
@@ -190,6 +192,22 @@ std::vector<PredictedStage> predict_stages(const DecodeStep& step, const GpuCard
   roofline.add(dense, rows(step, Place::link, Kind::dense, dense.link_bytes));
   for (const Cost& cost : merging) roofline.add(cost, layers);
   roofline.add(weights, static_cast<double>(step.weight_bytes) / 1024);
+  return roofline.stages();
+}
+
+std::vector<PredictedStage> predict_by_bytes(const DecodeStep& step, const GpuCard& card) {
+  const auto link = [&](std::initializer_list<Kind> kinds) {
+    double bytes = 0;
+    for (const Kind kind : kinds) bytes += static_cast<double>(step.counters.at(Place::link, kind));
+    return bytes;
+  };
+  Roofline roofline(card);
+  roofline.add({"column scan", 0, 0, 1}, link({Kind::columns, Kind::scales, Kind::index}));
+  roofline.add({"rows", 0, 0, 1}, link({Kind::rows}));
+  roofline.add({"dense stream", 0, 0, 1}, link({Kind::dense}));
+  roofline.add({"tail", 0, 1, 0}, static_cast<double>(step.counters.total(Place::device)));
+  roofline.add({"states", 0, 1, 0}, static_cast<double>(state_bytes(*step.config)));
+  roofline.add({"weights", 0, 1, 0}, static_cast<double>(step.weight_bytes));
   return roofline.stages();
 }
 

@@ -52,4 +52,8 @@ struct DecodeStep {
 // components).
 std::vector<PredictedStage> predict_stages(const DecodeStep& step, const GpuCard& card);
 
+// Likewise of any method and shape, but by its bytes alone, over the link and in device memory; selection and whatever
+// else takes instructions rather than bytes is not in it.
+std::vector<PredictedStage> predict_by_bytes(const DecodeStep& step, const GpuCard& card);
+
 }  // namespace hayloft::runtime::plan

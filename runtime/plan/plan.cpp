@@ -78,8 +78,10 @@ PlanMemory plan_memory(const PlanRequest& request) {
         {request.config.global_layers(), request.config.query_heads, request.config.kv_heads, request.config.head_dim},
         request.tokens);
   }
-  memory.tails = kept_tail_bytes(request.config, options, request.tokens, request.session.chunk_tokens);
-  memory.question = tail_bytes(request.config, options, request.tokens, request.session.chunk_tokens);
+  const std::uint64_t states = state_bytes(request.config);
+  memory.states = 2 * states;
+  memory.tails = kept_tail_bytes(request.config, options, request.tokens, request.session.chunk_tokens) - states;
+  memory.question = tail_bytes(request.config, options, request.tokens, request.session.chunk_tokens) - states;
   const int chunk = static_cast<int>(std::min<std::int64_t>(request.session.chunk_tokens, request.tokens));
   memory.workspace = workspace_bytes(request.config, chunk);
   if (request.session.prefill.order == PrefillOptions::Order::layer) {  // hidden states in host memory
@@ -143,7 +145,8 @@ PlanTime predict(const PlanRequest& request, const offload::BlockLayout& layout,
     count_rows(counters, cache, what, Kind::rows);
     ms.tail += milliseconds(counters.total(Place::device), rates.tail);
   }
-  ms.weights = milliseconds(request.weights.bytes_per_step, profile.weight_stream);
+  // A state is read and written; both are streams, as weights are.
+  ms.weights = milliseconds(request.weights.bytes_per_step + state_bytes(config), profile.weight_stream);
   ms.fixed = config.layers * profile.layer_overhead_us / 1000;
   return ms;
 }
@@ -209,9 +212,12 @@ Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
       method.ms = predict(request, layout, method, by, *profile);
     }
     if (request.card) {
-      method.predicted = predict_stages({&request.config, request.weights.bytes_per_step, by, method.counters,
-                                         layout.columns, cache.store.tokens, layout.row_format},
-                                        *request.card);
+      const DecodeStep step{
+          &request.config,  request.weights.bytes_per_step, by, method.counters, layout.columns, cache.store.tokens,
+          layout.row_format};
+      method.predicted = predict_stages(step, *request.card);
+      method.by_bytes = method.predicted.empty();
+      if (method.by_bytes) method.predicted = predict_by_bytes(step, *request.card);
     }
     if (plan.memory.apart && plan.memory.device() <= request.device_budget) {
       const offload::StoreShape shape = store_shape(request.config, request.session.cache);

@@ -39,6 +39,7 @@ struct PlanMemory {
   std::uint64_t indices = 0;   // that the methods keep besides, all together
   std::uint64_t tails = 0;     // of the context, when it has been read
   std::uint64_t question = 0;  // of a session that is forked for one; not less than what reading the context needs more
+  std::uint64_t states = 0;    // of recurrent layers: the context's, and a question's
   std::uint64_t workspace = 0;
   std::uint64_t weights = 0;
   std::uint64_t embedding = 0;  // beside a device with memory of its own, which then is not in `weights`
@@ -54,7 +55,7 @@ struct PlanMemory {
     return store() + indices + embedding + program + text + (apart ? 0 : computing());
   }
   std::uint64_t device() const { return apart ? computing() + scratch : 0; }  // and in the device's
-  std::uint64_t computing() const { return tails + question + workspace + weights; }
+  std::uint64_t computing() const { return tails + question + states + workspace + weights; }
 };
 
 // Milliseconds of one decoded token.
@@ -84,6 +85,7 @@ struct PlannedMethod {
   Counters counters;  // of one step, over all global layers
   std::optional<PlanTime> ms;
   std::vector<PredictedStage> predicted;  // on PlanRequest::card, as if it kept nothing
+  bool by_bytes = false;                  // by predict_by_bytes()
   std::optional<ExpectedCache> cache;     // of a device with memory of its own that has room for one
 };
 

@@ -55,7 +55,8 @@ std::string predicted_table(const std::vector<PlannedMethod>& methods) {
       issuing += known ? fmt::format(" {:.2f} |", stage->instructions_ms) : " |";
       total += known ? stage->ms : 0;
     }
-    text += fmt::format("{} {:.1f} |\n{} |\n", bounded, total, issuing);
+    text += fmt::format("{} {:.1f} |\n", bounded, total);
+    text += method.by_bytes ? "| of its bytes alone: its kernels are not counted |\n" : issuing + " |\n";
   }
   return text;
 }
@@ -94,6 +95,7 @@ std::string plan_table(const Plan& plan) {
   const char* where = memory.apart ? "device: " : "";
   row(fmt::format("{}tails, when the context has been read", where), memory.tails);
   row(fmt::format("{}a question's tails, while it is read", where), memory.question);
+  if (memory.states > 0) row(fmt::format("{}states of recurrent layers", where), memory.states);
   row(fmt::format("{}workspace", where), memory.workspace);
   row(fmt::format("{}weights", where), memory.weights);
   if (memory.apart) {
@@ -165,6 +167,7 @@ std::string plan_json(const std::vector<Plan>& plans) {
           {"indices", plan.memory.indices},
           {"tails", plan.memory.tails},
           {"question", plan.memory.question},
+          {"states", plan.memory.states},
           {"workspace", plan.memory.workspace},
           {"weights", plan.memory.weights},
           {"embedding", plan.memory.embedding},
@@ -209,7 +212,8 @@ std::string plan_json(const std::vector<Plan>& plans) {
                                   {"elements_per_token", method.counters.elements},
                                   {"expected_on_device", expected},
                                   {"ms_per_token", times},
-                                  {"predicted_on_card", predicted}});
+                                  {"predicted_on_card", predicted},
+                                  {"predicted_by_bytes_alone", method.by_bytes}});
     }
     for (const PlannedPrefill& prefill : plan.prefill) {
       entry["prefill"].push_back({{"strategy", prefill.strategy},

@@ -30,6 +30,8 @@ constexpr const char* examples = R"(Examples:
       saves the keys and values of a book; after an interruption the same command continues
   hayloft ingest -m models/Llama-3.2-1B --append book.hay -f sequel.txt
       goes on with more text
+  hayloft ingest -m models/Llama-3.2-1B --update book.hay -f book-edited.txt
+      reads again only from the last kept checkpoint before the first change
   hayloft ask book.hay -p "Who is the captain?")";
 
 class IngestCommand : public Command {
@@ -47,18 +49,30 @@ class IngestCommand : public Command {
     add_machine_options(app, machine_);
     add_profile_option(app, machine_);
     CLI::Option* const save = app.add_option("--save", save_, "Context to make")->type_name("CTX.hay")->take_last();
-    app.add_option("--append", append_, "Context to continue")->type_name("CTX.hay")->take_last()->excludes(save);
+    CLI::Option* const append =
+        app.add_option("--append", append_, "Context to continue")->type_name("CTX.hay")->take_last()->excludes(save);
+    app.add_option("--update", update_, "Context to make that of the text, which differs from its own somewhere")
+        ->type_name("CTX.hay")
+        ->take_last()
+        ->excludes(save)
+        ->excludes(append);
     app.add_flag("--again", options_.again, "--append: also to a context that ends with this text already");
     add_number(app, "--checkpoint-seconds", "S", options_.checkpoint_seconds, 0, 1e9,
                "Write a checkpoint to the disk this often; 0: after every chunk");
+    add_text(
+        app, "--checkpoints", "N",
+        [this](const std::string& text) { options_.checkpoints = read_int("--checkpoints", text, 1, 64); },
+        "Keep so many of the last checkpoints, for --update to go back to [4 with recurrent layers, else 1]");
     add_index_option(app, indices_);
     common(app, Section::text, {"--file"});
-    common(app, Section::output, {"--save", "--append"});
-    advanced(app, Section::output, {"--checkpoint-seconds", "--again"});
+    common(app, Section::output, {"--save", "--append", "--update"});
+    advanced(app, Section::output, {"--checkpoint-seconds", "--checkpoints", "--again"});
   }
 
   void check() override {
-    if (save_.empty() && append_.empty()) fail("a context is needed: --save CTX.hay or --append CTX.hay");
+    if (save_.empty() && append_.empty() && update_.empty()) {
+      fail("a context is needed: --save CTX.hay, --append CTX.hay or --update CTX.hay");
+    }
     if (options_.again && append_.empty()) fail("--again: belongs to --append");
     options_.session.cache.block_tokens = machine_.block_tokens;
     if (options_.session.prefill.order == runtime::PrefillOptions::Order::layer) {
@@ -75,8 +89,8 @@ class IngestCommand : public Command {
     const Environment environment(machine_, directory, rope_);
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
     options_.indices = make_indices(indices_, environment.model->config().head_dim);
-    const bool appending = !append_.empty();
-    const std::string path = appending ? append_ : save_;
+    const bool anew = !save_.empty();
+    const std::string path = anew ? save_ : append_.empty() ? update_ : append_;
 
     runtime::plan::Plan plan;
     runtime::PrefillOptions::Kind kind{};
@@ -97,21 +111,30 @@ class IngestCommand : public Command {
     options_.indexing = index_progress(progress);
     runtime::IngestResult result;
     try {
-      result = appending ? append_to(source, *environment.arena, text, path, options_, show)
-                         : ingest(source, *environment.arena, text, path, options_, show);
+      const auto read = anew ? runtime::ingest : append_.empty() ? runtime::update : runtime::append_to;
+      result = read(source, *environment.arena, text, path, options_, show);
     } catch (const Interrupted&) {
       progress.reset();
-      note("{} tokens are kept in {}; the same command goes on from there\n", reached,
-           appending ? path : path + ".part");
+      note("{} tokens are kept in {}; the same command goes on from there\n", reached, anew ? path + ".part" : path);
       throw;
     }
     progress.reset();
+    if (result.was_there && !update_.empty()) {
+      note("{}: is of this text already, {} tokens\n", path, result.tokens);
+      return;
+    }
     if (result.was_there) {
       note("{}: ends with this text already, {} tokens in all; nothing is added (--again adds it once more)\n", path,
            result.tokens);
       return;
     }
-    if (result.resumed_from > 0) note("went on from token {}\n", result.resumed_from);
+    if (!update_.empty()) {
+      note("{}: the first {} of {} tokens are those it had; read again from token {} on, {}\n", path, result.same,
+           result.tokens, result.resumed_from,
+           result.resumed_from > 0 ? "the last checkpoint before" : "as it keeps no checkpoint before");
+    } else if (result.resumed_from > 0) {
+      note("went on from token {}\n", result.resumed_from);
+    }
     note("{}: {} tokens, {}; read {} in {:.1f} s ({:.0f} tokens/s){}\n", path, result.tokens,
          format_bytes(result.file_bytes), result.read, result.seconds,
          static_cast<double>(result.read) / std::max(result.seconds, 1e-9),
@@ -125,6 +148,7 @@ class IngestCommand : public Command {
   std::vector<std::string> files_;
   std::string save_;
   std::string append_;
+  std::string update_;
   std::vector<std::string> indices_;
   MachineOptions machine_;
   runtime::RopeOverrides rope_;

@@ -1,4 +1,5 @@
 #include <cstdio>
+#include <filesystem>
 #include <optional>
 
 #include "examples/hayloft/command.h"
@@ -28,6 +29,8 @@ namespace {
 
 constexpr const char* examples = R"(Examples:
   hayloft plan -m models/Llama-3.2-1B --ctx-size 256k,1M
+  hayloft plan -m Qwen3.5-27B/config.json --weight-type IQ4_XS --gpu-memory 16GiB --ctx-size 256k
+      of a model of which only its configuration is there
   hayloft plan --shape 32,32,8,128 --ctx-size 1M --attn dense,sparq:r=16:k=512 --host-memory 64GiB
   hayloft link --profile here.json && hayloft plan -m DIR --profile here.json --json -)";
 
@@ -50,8 +53,11 @@ class PlanCommand : public Command {
     add_size(app, "--hidden", shape_.hidden, "With --shape [heads times head-dim]");
     add_size(app, "--intermediate", shape_.intermediate, "With --shape [3.5 times hidden]");
     add_size(app, "--vocab", shape_.vocab, "With --shape [128256]");
+    add_text(
+        app, "--weight-type", "TYPE", [this](const std::string& text) { weight_type_ = read_type(text); },
+        "With --shape or -m DIR/config.json: what the matrices are, as GGUF files name it: Q4_K, IQ4_XS ... [F16]");
     common(app, Section::model, {"--shape"});
-    advanced(app, Section::model, {"--hidden", "--intermediate", "--vocab"});
+    advanced(app, Section::model, {"--hidden", "--intermediate", "--vocab", "--weight-type"});
     add_context_lengths_option(app, lengths_);
     add_attention_options(app, attention_, {"dense", "sparq", "topk", "window"});
     add_prefill_options(app, request_.session);
@@ -74,6 +80,12 @@ class PlanCommand : public Command {
     if (model_.empty() == (shape_.layers == 0)) fail("plan needs a model: either -m DIR or --shape");
     request_.methods = attention_.methods(request_.session.cache.columns);
     request_.session.cache.block_tokens = machine_.block_tokens;
+    if (weight_type_ && machine_.weights != runtime::WeightForm::stored) {
+      fail("--weight-type and --weights both say what the matrices are; leave one of them out");
+    }
+    if (weight_type_ && !model_.empty() && !configuration_alone()) {
+      fail("--weight-type: {} has weights of its own; leave it out", model_);
+    }
     if (!model_.empty()) return;
     request_.config = runtime::plan::config_of_shape(shape_);
     for (const runtime::MethodOptions& method : request_.methods) {
@@ -84,8 +96,13 @@ class PlanCommand : public Command {
   void run() override {
     const TextOutput json(json_);
     json.check();
-    if (model_.empty()) {
-      request_.weights = runtime::weight_sizes(request_.config, gpu::DType::f16, machine_.weights);
+    if (model_.empty() || configuration_alone()) {
+      if (!model_.empty()) {
+        request_.config = runtime::read_config(std::filesystem::path(model_).parent_path());
+        runtime::set_rope(request_.config, rope_);
+      }
+      request_.weights = weight_type_ ? runtime::weight_sizes(request_.config, *weight_type_)
+                                      : runtime::weight_sizes(request_.config, gpu::DType::f16, machine_.weights);
     } else {
       const auto checkpoint = runtime::Checkpoint::open(model_);
       request_.config = checkpoint->config();
@@ -119,6 +136,15 @@ class PlanCommand : public Command {
   }
 
  private:
+  bool configuration_alone() const { return std::filesystem::path(model_).filename() == "config.json"; }
+
+  static runtime::gguf::TensorType read_type(const std::string& text) {
+    for (const runtime::gguf::TypeTraits& type : runtime::gguf::supported_types()) {
+      if (text == type.name) return type.type;
+    }
+    fail("--weight-type {}: must be one of {}", text, runtime::gguf::supported_type_names());
+  }
+
   static void add_size(CLI::App& app, const std::string& option, std::int64_t& size, const std::string& help) {
     add_text(
         app, option, "N", [option, &size](const std::string& text) { size = read_int(option, text); }, help);
@@ -160,6 +186,7 @@ class PlanCommand : public Command {
   std::string model_;
   std::string json_;
   runtime::plan::ShapeOptions shape_;
+  std::optional<runtime::gguf::TensorType> weight_type_;
   std::vector<std::int64_t> lengths_{std::int64_t{1} << 20};
   AttentionOptions attention_;
   MachineOptions machine_;

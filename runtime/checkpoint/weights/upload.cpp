@@ -65,8 +65,8 @@ bool quantise_tile(const CheckpointTensor& tensor, std::span<const std::byte* co
 }  // namespace
 
 WeightUpload::WeightUpload(Checkpoint* checkpoint, WeightForm form, gpu::DType type, gpu::Backend* backend,
-                           Weights& weights)
-    : checkpoint_(checkpoint), form_(form), type_(type), backend_(backend), weights_(weights) {
+                           Weights& weights, const std::optional<gpu::Packing>& packing)
+    : checkpoint_(checkpoint), form_(form), type_(type), packing_(packing), backend_(backend), weights_(weights) {
   if (backend_) stream_ = backend_->stream();
 }
 
@@ -125,8 +125,11 @@ gpu::Matrix WeightUpload::take(const std::string& name, const CheckpointTensor& 
 // A matrix of a model that is not there.
 gpu::Matrix WeightUpload::counted(gpu::Matrix matrix) {
   if (form_ == WeightForm::f16) matrix.type = gpu::DType::f16;
-  const gpu::Packing packing = form_ == WeightForm::q4 ? packing_of_4_bits() : packing_of_8_bits();
-  if ((form_ == WeightForm::q8 || form_ == WeightForm::q4) && matrix.cols % packing.columns() == 0) {
+  const gpu::Packing packing = packing_                  ? *packing_
+                               : form_ == WeightForm::q4 ? packing_of_4_bits()
+                                                         : packing_of_8_bits();
+  const bool pack = packing_ || form_ == WeightForm::q8 || form_ == WeightForm::q4;
+  if (pack && matrix.cols % packing.columns() == 0) {
     matrix.type = gpu::DType::packed;
     matrix.packing = packing;
   }

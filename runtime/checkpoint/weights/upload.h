@@ -3,6 +3,7 @@
 #include <deque>
 #include <functional>
 #include <initializer_list>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,7 +20,9 @@ namespace hayloft::runtime {
 // thread safe; the checkpoint's methods and this one's throw Error naming tensor and file.
 class WeightUpload {
  public:
-  WeightUpload(Checkpoint* checkpoint, WeightForm form, gpu::DType type, gpu::Backend* backend, Weights& weights);
+  // packing: of the matrices of a model that is not there, instead of `type`.
+  WeightUpload(Checkpoint* checkpoint, WeightForm form, gpu::DType type, gpu::Backend* backend, Weights& weights,
+               const std::optional<gpu::Packing>& packing = std::nullopt);
 
   // Whatever was handed over has reached the device.
   void finish();
@@ -61,6 +64,7 @@ class WeightUpload {
   Checkpoint* checkpoint_;
   WeightForm form_;
   gpu::DType type_;
+  std::optional<gpu::Packing> packing_;
   gpu::Backend* backend_;
   Weights& weights_;
   gpu::Stream stream_;

@@ -6,12 +6,14 @@
 #include <cmath>
 #include <initializer_list>
 #include <map>
+#include <optional>
 #include <string_view>
 #include <utility>
 
 #include "offload/error.h"
 #include "offload/host/mapped_file.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/gguf/pack.h"
 #include "runtime/checkpoint/weights/upload.h"
 
 namespace hayloft::runtime {
@@ -175,9 +177,9 @@ void refuse_unread(const Checkpoint& checkpoint, const ModelConfig& config) {
 
 // `checkpoint` may be null when there is no backend; `type` is that of its matrices then.
 Weights take_weights(Checkpoint* checkpoint, WeightForm form, gpu::DType type, const ModelConfig& config,
-                     gpu::Backend* backend) {
+                     gpu::Backend* backend, const std::optional<gpu::Packing>& packing = std::nullopt) {
   Weights weights;
-  WeightUpload upload(checkpoint, form, type, backend, weights);
+  WeightUpload upload(checkpoint, form, type, backend, weights, packing);
   const bool tied = !own_output(checkpoint, config, weights);
   const char* const table = embedding_tensor(checkpoint, config);
   weights.embedding = tied ? upload.matrix(table, config.vocab_size, config.hidden_size)
@@ -218,6 +220,11 @@ WeightSizes weight_sizes(Checkpoint& checkpoint, WeightForm form) {
 
 WeightSizes weight_sizes(const ModelConfig& config, gpu::DType type, WeightForm form) {
   return sizes_of(take_weights(nullptr, form, type, config, nullptr));
+}
+
+WeightSizes weight_sizes(const ModelConfig& config, gguf::TensorType type) {
+  const gpu::DType plain = type == gguf::TensorType::f32 ? gpu::DType::f32 : gpu::DType::f16;
+  return sizes_of(take_weights(nullptr, WeightForm::stored, plain, config, nullptr, gguf::packing_of(type)));
 }
 
 }  // namespace hayloft::runtime

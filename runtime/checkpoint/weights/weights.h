@@ -8,6 +8,7 @@
 
 #include "gpu/backend.h"
 #include "runtime/checkpoint/config.h"
+#include "runtime/checkpoint/gguf/types.h"
 
 namespace hayloft::runtime {
 
@@ -84,5 +85,7 @@ struct WeightSizes {
 WeightSizes weight_sizes(Checkpoint& checkpoint, WeightForm form = WeightForm::stored);
 // Of a model that is not there, with its matrices in `type`.
 WeightSizes weight_sizes(const ModelConfig& config, gpu::DType type, WeightForm form = WeightForm::stored);
+// With its matrices packed as those of such tensors are, where their rows are whole blocks, else in f16.
+WeightSizes weight_sizes(const ModelConfig& config, gguf::TensorType type);
 
 }  // namespace hayloft::runtime

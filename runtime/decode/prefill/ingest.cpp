@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 
 #include "offload/clock.h"
 #include "offload/error.h"
@@ -29,6 +30,11 @@ void begin_indices(Session& session, const offload::Snapshot* snapshot, const In
   for (const auto& method : options.indices) {
     if (!snapshot || !restore_index(session, *snapshot, *method)) session.attach_method(*method);
   }
+}
+
+int kept_checkpoints(const ModelConfig& config, const IngestOptions& options) {
+  if (options.checkpoints > 0) return options.checkpoints;
+  return config.count(LayerKind::recurrent) > 0 ? 4 : 1;
 }
 
 // Reads what `tokens` have beyond the session, chunk by chunk, with checkpoints; then finishes the file.
@@ -89,6 +95,41 @@ bool ends_with(const std::vector<std::int32_t>& tokens, const std::vector<std::i
   return last.size() <= tokens.size() && std::equal(last.rbegin(), last.rend(), tokens.rbegin());
 }
 
+// From where the snapshot ends.
+IngestResult go_on(const ModelSource& source, offload::Arena& arena, offload::SnapshotWriter writer,
+                   const offload::Snapshot& snapshot, const std::vector<std::int32_t>& tokens,
+                   const std::filesystem::path& path, const IngestOptions& options, const PrefillProgress& progress) {
+  announce(options, tokens, &snapshot);
+  writer.keep(kept_checkpoints(source.model.config(), options));
+  const SessionOptions reading = as_read(snapshot, options.session);
+  Session session(source.model, arena, reading, snapshot);
+  begin_indices(session, &snapshot, options);
+  return read_on(std::move(writer), std::move(session), tokens, path, reading.chunk_tokens, options, progress);
+}
+
+// The whole of `tokens`, into PATH.part first, which goes on where an interrupted run left it.
+IngestResult read_anew(const ModelSource& source, offload::Arena& arena, const std::vector<std::int32_t>& tokens,
+                       const std::filesystem::path& path, const IngestOptions& options,
+                       const PrefillProgress& progress) {
+  std::error_code error;
+  std::filesystem::path part = path;
+  part += ".part";
+  if (!std::filesystem::exists(part, error)) {
+    announce(options, tokens, nullptr);
+    const int chunk = options.session.chunk_tokens;
+    Session session(source.model, arena, options.session);
+    begin_indices(session, nullptr, options);
+    offload::SnapshotWriter writer = offload::SnapshotWriter::create(part, describe_context(source, options.session));
+    writer.keep(kept_checkpoints(source.model.config(), options));
+    return read_on(std::move(writer), std::move(session), tokens, path, chunk, options, progress);
+  }
+  offload::SnapshotWriter writer = offload::SnapshotWriter::open_to_append(part);
+  const offload::Snapshot snapshot = writer.snapshot();
+  snapshot.require_model(source.identity());
+  require_same_beginning(snapshot.tokens(), tokens, part.string());
+  return go_on(source, arena, std::move(writer), snapshot, tokens, path, options, progress);
+}
+
 }  // namespace
 
 SessionOptions as_read(const offload::Snapshot& snapshot, SessionOptions options) {
@@ -132,25 +173,7 @@ IngestResult ingest(const ModelSource& source, offload::Arena& arena, std::strin
   if (std::filesystem::exists(path, error)) {
     fail("{}: exists already; choose another name, remove it, or go on with it by --append", path.string());
   }
-  std::filesystem::path part = path;
-  part += ".part";
-  if (!std::filesystem::exists(part, error)) {
-    announce(options, tokens, nullptr);
-    const int chunk = options.session.chunk_tokens;
-    Session session(source.model, arena, options.session);
-    begin_indices(session, nullptr, options);
-    return read_on(offload::SnapshotWriter::create(part, describe_context(source, options.session)), std::move(session),
-                   tokens, path, chunk, options, progress);
-  }
-  offload::SnapshotWriter writer = offload::SnapshotWriter::open_to_append(part);
-  const offload::Snapshot snapshot = writer.snapshot();
-  snapshot.require_model(source.identity());
-  require_same_beginning(snapshot.tokens(), tokens, part.string());
-  announce(options, tokens, &snapshot);
-  const SessionOptions reading = as_read(snapshot, options.session);
-  Session session(source.model, arena, reading, snapshot);
-  begin_indices(session, &snapshot, options);
-  return read_on(std::move(writer), std::move(session), tokens, path, reading.chunk_tokens, options, progress);
+  return read_anew(source, arena, tokens, path, options, progress);
 }
 
 IngestResult append_to(const ModelSource& source, offload::Arena& arena, std::string_view text,
@@ -168,11 +191,35 @@ IngestResult append_to(const ModelSource& source, offload::Arena& arena, std::st
   }
   tokens.insert(tokens.end(), more.begin(), more.end());
   require_same_beginning(saved, tokens, path.string());
-  announce(options, tokens, &snapshot);
-  const SessionOptions reading = as_read(snapshot, options.session);
-  Session session(source.model, arena, reading, snapshot);
-  begin_indices(session, &snapshot, options);
-  return read_on(std::move(writer), std::move(session), tokens, path, reading.chunk_tokens, options, progress);
+  return go_on(source, arena, std::move(writer), snapshot, tokens, path, options, progress);
+}
+
+IngestResult update(const ModelSource& source, offload::Arena& arena, std::string_view text,
+                    const std::filesystem::path& path, const IngestOptions& options, const PrefillProgress& progress) {
+  const std::vector<std::int32_t> tokens = source.tokenizer.encode_prompt(text);
+  if (tokens.empty()) fail("there is no text to read into {}", path.string());
+  std::optional<offload::SnapshotWriter> writer = offload::SnapshotWriter::open_to_append(path);
+  const offload::Snapshot whole = writer->snapshot();
+  whole.require_model(source.identity());
+  const std::vector<std::int32_t> saved = whole.tokens();
+  const std::int64_t same = std::ranges::mismatch(saved, tokens).in1 - saved.begin();
+  const auto count = static_cast<std::int64_t>(tokens.size());
+  if (whole.complete() && saved.size() == tokens.size() && same == count) {
+    return {.was_there = true, .tokens = count, .same = same, .file_bytes = writer->file_bytes()};
+  }
+  const std::optional<offload::Snapshot> snapshot = whole.back_to(same);
+  IngestResult result;
+  if (!snapshot || snapshot->cached_tokens() == 0) {
+    writer.reset();
+    IngestOptions as_before = options;
+    as_before.session = as_read(whole, options.session);
+    result = read_anew(source, arena, tokens, path, as_before, progress);
+  } else {
+    writer->go_back(same);
+    result = go_on(source, arena, std::move(*writer), *snapshot, tokens, path, options, progress);
+  }
+  result.same = same;
+  return result;
 }
 
 void add_indices(const ModelSource& source, offload::Arena& arena, const std::filesystem::path& path,
@@ -183,6 +230,7 @@ void add_indices(const ModelSource& source, offload::Arena& arena, const std::fi
     fail("{}: is unfinished; run the ingest that was interrupted again, to its end", path.string());
   }
   snapshot.require_model(source.identity());
+  writer.keep(static_cast<int>(snapshot.earlier_checkpoints().size()) + 1);
   Session session(source.model, arena, as_read(snapshot, options.session), snapshot);
   for (const auto& method : options.indices) {
     try {

@@ -29,12 +29,16 @@ struct IngestOptions {
   std::vector<SharedMethod> indices = {};
   StateProgress indexing = {};  // called for each in turn
   bool again = false;           // append_to: also to a context that ends with the text already
+  // How many of its last checkpoints the context keeps, so that update() can go back to them; each takes what the tails
+  // and states take. 0: 4 for a model with recurrent layers, 1 for others.
+  int checkpoints = 0;
 };
 
 struct IngestResult {
-  bool was_there = false;         // append_to: the context ended with the text already, so nothing was written
+  bool was_there = false;         // append_to, update: the context had the text already, so nothing was written
   std::int64_t tokens = 0;        // in the context
-  std::int64_t resumed_from = 0;  // tokens that an interrupted run had read already
+  std::int64_t resumed_from = 0;  // tokens that were read already
+  std::int64_t same = 0;          // update: tokens that the context and the text both begin with
   std::int64_t read = 0;          // tokens read into K and V by this run
   double seconds = 0;             // of reading
   std::uint64_t file_bytes = 0;
@@ -71,6 +75,13 @@ IngestResult ingest(const ModelSource& source, offload::Arena& arena, std::strin
 IngestResult append_to(const ModelSource& source, offload::Arena& arena, std::string_view text,
                        const std::filesystem::path& path, const IngestOptions& options,
                        const PrefillProgress& progress = {});
+
+// Makes the context that of `text`: reads on from the last of its checkpoints up to which both are the same, or from
+// the beginning, into PATH.part, where there is none. Interrupted, the context holds what was read so far, unfinished,
+// until an update has come to its end.
+IngestResult update(const ModelSource& source, offload::Arena& arena, std::string_view text,
+                    const std::filesystem::path& path, const IngestOptions& options,
+                    const PrefillProgress& progress = {});
 
 // Builds what options.indices keep for a context that is there already and saves it with it; an index that was saved
 // before is taken on from where it ends, a damaged one made anew. Throws Error; what `indexing` throws leaves the

@@ -4,6 +4,7 @@
 
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,7 +14,7 @@
 #include "runtime/eval/needle/haystack.h"
 #include "tests/support/temporary_folder.h"
 
-// A text in which a number is hidden, the bundled model, and contexts made of the two.
+// A text in which a number is hidden, the bundled model or another, and contexts made of the two.
 namespace hayloft::runtime {
 
 inline const std::filesystem::path needle_model =
@@ -23,7 +24,8 @@ struct Stopped : std::exception {};
 
 class IngestTest : public testing::Test {
  protected:
-  IngestTest() {
+  explicit IngestTest(const std::function<std::filesystem::path(const std::filesystem::path& folder)>& make_model = {})
+      : model_path(make_model ? make_model(folder.path() / "model") : needle_model) {
     options.session.cache.block_tokens = 32;
     options.session.cache.window = 16;
     options.session.chunk_tokens = 48;
@@ -71,9 +73,10 @@ class IngestTest : public testing::Test {
   offload::Threads threads{2};
   std::unique_ptr<gpu::Backend> backend = gpu::make_cpu_backend(threads);
   offload::Arena arena{topology, {.budget_bytes = 256 << 20}};
-  Tokenizer tokenizer{needle_model};
-  Model model{needle_model, *backend};
-  ModelSource source{model, tokenizer, needle_model};
+  std::filesystem::path model_path;
+  Tokenizer tokenizer{model_path};
+  Model model{model_path, *backend};
+  ModelSource source{model, tokenizer, model_path};
   IngestOptions options;
   std::string text;
 };
