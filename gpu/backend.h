@@ -231,10 +231,10 @@ class Backend {
   virtual void matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream stream) = 0;
   // y = x / sqrt(mean(x^2) + eps) * weight, over each of `rows` rows of n; x and y may be the same. weight f32 [n].
   virtual void rms_norm(const float* x, int rows, int n, const float* weight, float eps, float* y, Stream stream) = 0;
-  virtual void add(float* y, const float* x, std::int64_t n, Stream stream) = 0;           // y += x
-  virtual void scale(float* x, std::int64_t n, float factor, Stream stream) = 0;           // x *= factor
-  virtual void silu_mul(float* gate, const float* up, std::int64_t n, Stream stream) = 0;  // gate = silu(gate) * up
-  virtual void sigmoid_mul(float* x, const float* gate, std::int64_t n, Stream stream);    // x = sigmoid(gate) * x
+  virtual void add(float* y, const float* x, std::int64_t n, Stream stream) = 0;             // y += x
+  virtual void scale(float* x, std::int64_t n, float factor, Stream stream) = 0;             // x *= factor
+  virtual void silu_mul(float* gate, const float* up, std::int64_t n, Stream stream) = 0;    // gate = silu(gate) * up
+  virtual void sigmoid_mul(float* x, const float* gate, std::int64_t n, Stream stream) = 0;  // x = sigmoid(gate) * x
   // gate = gelu(gate) * up, with the tanh in place of the error function: x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715
   // x^3))).
   virtual void gelu_mul(float* gate, const float* up, std::int64_t n, Stream stream) = 0;
@@ -258,9 +258,9 @@ class Backend {
 
   // T tokens through a layer of gated delta rules, one after the other: what they give, f32 [T][values], and the state
   // behind them do not depend on how they are cut into chunks, to the bit. inputs f32 [T][channels], which are changed;
-  // a, b f32 [T][Hv]; gate f32 [T][values].
+  // a, b f32 [T][Hv]; gate f32 [T][values]. Throws Error where require_delta_shape() does.
   virtual void gated_delta(const DeltaLayer& layer, const DeltaState& state, float* inputs, const float* a,
-                           const float* b, const float* gate, int T, float* out, Stream stream);
+                           const float* b, const float* gate, int T, float* out, Stream stream) = 0;
 
   // Attention, scale 1/sqrt(d). Outputs are f32 [.][Hq][d].
   // Prefill: T queries, the last of which sits at the cache's last position; each attends to the positions up to its

@@ -1,7 +1,6 @@
 #include <utility>
 
 #include "gpu/backend.h"
-#include "offload/error.h"
 
 namespace hayloft::gpu {
 
@@ -25,15 +24,6 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 
 Buffer::~Buffer() {
   if (data_) backend_->release(data_, bytes_, stream_);
-}
-
-void Backend::gated_delta(const DeltaLayer&, const DeltaState&, float*, const float*, const float*, const float*, int,
-                          float*, Stream) {
-  fail("layers of gated delta rules do not run on {} yet; use --device cpu", description());
-}
-
-void Backend::sigmoid_mul(float*, const float*, std::int64_t, Stream) {
-  fail("gates of attention do not run on {} yet; use --device cpu", description());
 }
 
 std::shared_ptr<std::byte> Backend::host_memory(std::uint64_t bytes) {

@@ -11,11 +11,12 @@ struct DeltaShape {
   int value_heads = 0;  // Hv, a multiple of Hk
   int key_dim = 0;      // dk, at most most_key_dim
   int value_dim = 0;    // dv
-  int kernel = 0;       // inputs that the convolution takes, the token's own included
+  int kernel = 0;       // inputs that the convolution takes, the token's own included; 1 to most_kernel
   // Which key head a value head h goes with: h modulo Hk, instead of h Hk / Hv.
   bool heads_in_turns = false;
 
   static constexpr int most_key_dim = 256;
+  static constexpr int most_kernel = 8;
 
   std::int64_t channels() const { return 2 * std::int64_t{key_heads} * key_dim + values(); }
   std::int64_t values() const { return std::int64_t{value_heads} * value_dim; }
@@ -28,6 +29,9 @@ struct DeltaShape {
 
   bool operator==(const DeltaShape&) const = default;
 };
+
+// Throws Error where a shape is not as DeltaShape says.
+void require_delta_shape(const DeltaShape& shape);
 
 // A layer of gated delta rules (Gated DeltaNet, arXiv 2412.06464, as the architecture qwen3_5 has it). With s the state
 // of a value head, [dk][dv], and q and k those of its key head:

@@ -150,6 +150,7 @@ void normalise(float* x, int n, float factor) {
 
 void CpuBackend::gated_delta(const DeltaLayer& layer, const DeltaState& state, float* inputs, const float* a,
                              const float* b, const float* gate, int T, float* out, Stream) {
+  require_delta_shape(layer.shape);
   const DeltaShape& shape = layer.shape;
   const std::int64_t channels = shape.channels(), values = shape.values(), own = shape.state_floats();
   const int Hk = shape.key_heads, Hv = shape.value_heads, dk = shape.key_dim, dv = shape.value_dim;

@@ -62,6 +62,7 @@ class CudaBackend final : public Backend {
   void add(float* y, const float* x, std::int64_t n, Stream queue) override;
   void scale(float* x, std::int64_t n, float factor, Stream queue) override;
   void silu_mul(float* gate, const float* up, std::int64_t n, Stream queue) override;
+  void sigmoid_mul(float* x, const float* gate, std::int64_t n, Stream queue) override;
   void gelu_mul(float* gate, const float* up, std::int64_t n, Stream queue) override;
   void flag_nonfinite(const float* x, std::int64_t n, std::int32_t tag, std::int32_t* flag, Stream queue) override;
   void rope(float* x, int T, int heads, int d, std::int64_t position, const Rope& rope, Stream queue) override;
@@ -70,6 +71,9 @@ class CudaBackend final : public Backend {
   void append(const CacheView& cache, const float* k, const float* v, int T, Stream queue) override;
   void spill(const CacheView& cache, int tokens, const offload::BlockLayout& layout, std::byte* block,
              Stream queue) override;
+  void gated_delta(const DeltaLayer& layer, const DeltaState& state, float* inputs, const float* a, const float* b,
+                   const float* gate, int T, float* out, Stream queue) override;
+
   void attend_causal(const CacheView& cache, const float* q, int T, int query_heads, const CausalWindow& window,
                      float* out, Stream queue) override;
   void attend(const CacheView& cache, const float* q, int query_heads, const Attended& what, float* out,

@@ -41,13 +41,12 @@ __global__ void scale_kernel(float* x, std::int64_t n, float factor) {
   for (std::int64_t i = global_thread(); i < n; i += all_threads()) x[i] *= factor;
 }
 
-__device__ float sigmoid(float x) {
-  const float e = expf(-fabsf(x));  // never overflows: for x < 0 the sigmoid is e / (1 + e) instead of 1 / (1 + e)
-  return (x < 0 ? e : 1.0f) / (1 + e);
-}
-
 __global__ void silu_mul_kernel(float* gate, const float* up, std::int64_t n) {
   for (std::int64_t i = global_thread(); i < n; i += all_threads()) gate[i] = gate[i] * sigmoid(gate[i]) * up[i];
+}
+
+__global__ void sigmoid_mul_kernel(float* x, const float* gate, std::int64_t n) {
+  for (std::int64_t i = global_thread(); i < n; i += all_threads()) x[i] = sigmoid(gate[i]) * x[i];
 }
 
 // (1 + tanh(u)) / 2 is the sigmoid of 2 u.
@@ -133,6 +132,11 @@ void CudaBackend::add(float* y, const float* x, std::int64_t n, Stream queue) {
 void CudaBackend::silu_mul(float* gate, const float* up, std::int64_t n, Stream queue) {
   const cudaStream_t stream = native(queue);
   launch("silu_mul", silu_mul_kernel, strided(context_.multiprocessors, n), stream, gate, up, n);
+}
+
+void CudaBackend::sigmoid_mul(float* x, const float* gate, std::int64_t n, Stream queue) {
+  const cudaStream_t stream = native(queue);
+  launch("sigmoid_mul", sigmoid_mul_kernel, strided(context_.multiprocessors, n), stream, x, gate, n);
 }
 
 void CudaBackend::scale(float* x, std::int64_t n, float factor, Stream queue) {

@@ -18,4 +18,9 @@ __device__ inline float widen(float x) {
   return x;
 }
 
+__device__ inline float sigmoid(float x) {
+  const float e = expf(-fabsf(x));  // never overflows: for x < 0 the sigmoid is e / (1 + e) instead of 1 / (1 + e)
+  return (x < 0 ? e : 1.0f) / (1 + e);
+}
+
 }  // namespace hayloft::gpu::cuda

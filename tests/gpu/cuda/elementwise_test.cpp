@@ -97,6 +97,22 @@ TEST_F(ElementwiseTest, AddAndSiluMulEqualTheOracleOverTheWholeRange) {
   }
 }
 
+TEST_F(ElementwiseTest, SigmoidMulEqualsTheOracleOverTheWholeRange) {
+  std::vector<float> gate = normal(30003, 29, 30);
+  gate[0] = -1000;  // nothing passes
+  gate[1] = 1000;   // all does
+  gate[2] = 0;
+  const auto input = normal(gate.size(), 30);
+  const gpu::Buffer x = upload(*cuda, input), g = upload(*cuda, gate);
+  cuda->sigmoid_mul(x.as<float>(), g.as<float>(), static_cast<std::int64_t>(gate.size()), stream());
+  const auto product = download<float>(*cuda, x);
+  for (std::size_t i = 0; i < product.size(); ++i) {
+    const double expected = input[i] / (1 + std::exp(-double{gate[i]}));
+    // exp is good to 2 units in the last place, and three roundings; denormal results end at 2^-149.
+    ASSERT_NEAR(product[i], expected, 5 * eps * std::fabs(expected) + 1e-40) << gate[i];
+  }
+}
+
 TEST_F(ElementwiseTest, GeluMulAndScaleEqualTheOracleOverTheWholeRange) {
   std::vector<float> gate = normal(30003, 19, 4);
   gate[0] = -1e30f;  // gelu vanishes
@@ -218,6 +234,7 @@ TEST_F(ElementwiseTest, NoTokensAndNoElementsAreNoWork) {
   cuda->rms_norm(x.as<float>(), 0, 1, x.as<float>(), 1e-5f, x.as<float>(), stream());
   cuda->add(x.as<float>(), x.as<float>(), 0, stream());
   cuda->silu_mul(x.as<float>(), x.as<float>(), 0, stream());
+  cuda->sigmoid_mul(x.as<float>(), x.as<float>(), 0, stream());
   cuda->matmul(x.as<float>(), 0, {x.as<float>(), gpu::DType::f32, 1, 1}, nullptr, x.as<float>(), stream());
   EXPECT_EQ(download<float>(*cuda, x)[0], 3);
 }
