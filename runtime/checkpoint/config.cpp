@@ -129,7 +129,7 @@ void read_qwen3_5(const JsonFields& fields, ModelConfig& config) {
   delta.value_heads = size("linear_num_value_heads", 32, most_heads);
   delta.key_dim = size("linear_key_head_dim", 128, gpu::DeltaShape::most_key_dim);
   delta.value_dim = size("linear_value_head_dim", 128, most_width);
-  delta.kernel = size("linear_conv_kernel_dim", 4, 64);
+  delta.kernel = size("linear_conv_kernel_dim", 4, gpu::DeltaShape::most_kernel);
   if (delta.value_heads % delta.key_heads != 0) {
     fail("{}: linear_num_value_heads {} is not a multiple of linear_num_key_heads {}", fields.where(),
          delta.value_heads, delta.key_heads);

@@ -5,15 +5,16 @@
 #include "gpu/cuda/kernels/launch.h"
 #include "gpu/cuda/kernels/warp.cuh"
 
-// A chunk of tokens passes through a layer in four kernels: the convolution, pieces of time side by side; the lengths of
-// queries and keys, and the factors of each token; the recurrence, token after token, with the state in registers; the
-// gated norm. What a token gives is computed by the same operations in the same order wherever a chunk begins and ends.
+// A chunk of tokens passes through a layer in four kernels: the convolution, pieces of time side by side; the lengths
+// of queries and keys, and the factors of each token; the recurrence, token after token, with the state in registers;
+// the gated norm. What a token gives is computed by the same operations in the same order wherever a chunk begins and
+// ends.
 namespace hayloft::gpu::cuda {
 namespace {
 
-constexpr int kWarpsOfBlock = 8;     // where a warp has an item to itself
+constexpr int kWarpsOfBlock = 8;  // where a warp has an item to itself
 constexpr int kConvolveThreads = 128;
-constexpr int kPieceTokens = 64;     // of the convolution
+constexpr int kPieceTokens = 64;       // of the convolution
 constexpr float kLeastSquare = 1e-6f;  // added to |q|^2 and |k|^2
 constexpr int kMostKernel = DeltaShape::most_kernel;
 
@@ -90,8 +91,8 @@ __device__ int global_warp() {
 // A warp per token and head of queries or keys, [T][2 Hk]: x / sqrt(|x|^2 + kLeastSquare), queries also / sqrt(dk).
 // Behind them threads for the factors: keep and beta [T][Hv].
 __global__ void normalise_kernel(float* inputs, const float* a, const float* b, const float* decay,
-                                 const float* step_bias, DeltaShape shape, std::int64_t channels, int T,
- float* keep, float* beta) {
+                                 const float* step_bias, DeltaShape shape, std::int64_t channels, int T, float* keep,
+                                 float* beta) {
   const int heads = 2 * shape.key_heads, dk = shape.key_dim, lane = static_cast<int>(threadIdx.x) % kWarp;
   const std::int64_t item = global_warp(), items = static_cast<std::int64_t>(T) * heads;
   if (item >= items) {
@@ -144,7 +145,7 @@ __device__ float sum_of_parts(const float (&sums)[4]) {
 
 // Grid: (parts of dv, Hv). Fours: rows of a column that a lane has, in fours; rows from dk on are zeros.
 template <int Fours>
-__global__ void __launch_bounds__(kPassWarps * kWarp) delta_pass_kernel(Pass pass) {
+__global__ void __launch_bounds__(kPassWarps* kWarp) delta_pass_kernel(Pass pass) {
   constexpr int kRows = Fours * kRowsOfFour;
   __shared__ __align__(16) float q[kStagedTokens][kRows];
   __shared__ __align__(16) float k[kStagedTokens][kRows];

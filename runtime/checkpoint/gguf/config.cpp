@@ -15,7 +15,6 @@ constexpr std::int64_t most_layers = 4096;
 constexpr std::int64_t most_heads = 1 << 12;
 constexpr std::int64_t most_width = 1 << 22;
 constexpr std::int64_t most_tokens = std::int64_t{1} << 40;
-constexpr std::int64_t most_kernel = 64;
 
 struct Architecture {
   const char* name;
@@ -156,7 +155,7 @@ class Reader {
     config.attention_gate = true;
     gpu::DeltaShape& delta = config.delta;
     delta.heads_in_turns = true;  // as ggml repeats keys
-    delta.kernel = integer("ssm.conv_kernel", most_kernel);
+    delta.kernel = integer("ssm.conv_kernel", gpu::DeltaShape::most_kernel);
     delta.key_heads = integer("ssm.group_count", most_heads);
     delta.key_dim = integer("ssm.state_size", gpu::DeltaShape::most_key_dim);
     delta.value_heads = integer("ssm.time_step_rank", most_heads);

@@ -191,7 +191,8 @@ TEST_P(ModelOnCuda, ReadsAPromptAsTheCpuDoes) {
 INSTANTIATE_TEST_SUITE_P(Architectures, ModelOnCuda,
                          ::testing::Values(Tested{"llama"}, Tested{"llama-llama3"}, Tested{"mistral-sliding"},
                                            Tested{"qwen2"}, Tested{"qwen3"}, Tested{"smollm3"}, Tested{"gemma3"},
-                                           Tested{"phi3"}, Tested{"granite"}, Tested{"olmo2"}),
+                                           Tested{"qwen3_5"}, Tested{"qwen3_5-listed"}, Tested{"phi3"},
+                                           Tested{"granite"}, Tested{"olmo2"}),
                          test::by_value);
 INSTANTIATE_TEST_SUITE_P(Formats, ModelOnCudaByColumns,
                          ::testing::Values(Tested{"llama", offload::ColumnFormat::int8},

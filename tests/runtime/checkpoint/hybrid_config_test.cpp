@@ -13,12 +13,8 @@ namespace {
 using nlohmann::json;
 
 json hybrid() {
-  return {{"model_type", "qwen3_5_text"},
-          {"vocab_size", 320},
-          {"hidden_size", 96},
-          {"intermediate_size", 200},
-          {"num_hidden_layers", 8},
-          {"num_attention_heads", 4},
+  return {{"model_type", "qwen3_5_text"}, {"vocab_size", 320},      {"hidden_size", 96},
+          {"intermediate_size", 200},     {"num_hidden_layers", 8}, {"num_attention_heads", 4},
           {"num_key_value_heads", 2}};
 }
 
