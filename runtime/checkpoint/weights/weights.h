@@ -8,7 +8,10 @@
 
 #include "gpu/backend.h"
 #include "runtime/checkpoint/config.h"
-#include "runtime/checkpoint/gguf/types.h"
+
+namespace hayloft::runtime::gguf {
+enum class TensorType : std::uint32_t;  // runtime/checkpoint/gguf/types.h
+}
 
 namespace hayloft::runtime {
 
