@@ -9,8 +9,8 @@
 #include "gpu/backend.h"
 #include "gpu/make_backend.h"
 
-// A layer of gated delta rules at the shape of Qwen3.5's, beside the matrix products before and behind it, whose time it
-// is to stay below: each iteration runs products, operation and product, as a model does.
+// A layer of gated delta rules at the shape of Qwen3.5's, beside the matrix products before and behind it, whose time
+// it is to stay below: each iteration runs products, operation and product, as a model does.
 namespace hayloft::bench {
 namespace {
 
@@ -61,8 +61,9 @@ void gated_delta(benchmark::State& state) {
   const std::int64_t channels = shape.channels(), values = shape.values(), heads = shape.value_heads;
   const Weights in(channels, hidden, packed), z(values, hidden, packed), a(heads, hidden, packed),
       b(heads, hidden, packed), back(hidden, static_cast<int>(values), packed);
-  const std::vector<float> convolution = normal(channels * shape.kernel, 0.5f), decay(static_cast<std::size_t>(heads), 1),
- norm(static_cast<std::size_t>(shape.value_dim), 1);
+  const std::vector<float> convolution = normal(channels * shape.kernel, 0.5f),
+                           decay(static_cast<std::size_t>(heads), 1),
+                           norm(static_cast<std::size_t>(shape.value_dim), 1);
   const std::vector<float> x = normal(std::int64_t{T} * hidden, 1);
   std::vector<float> inputs(static_cast<std::size_t>(T * channels)), gate(static_cast<std::size_t>(T * values)),
       as(static_cast<std::size_t>(T * heads)), bs(as.size()), out(gate.size()), y(x.size()),

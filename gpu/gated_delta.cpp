@@ -6,8 +6,10 @@ namespace hayloft::gpu {
 
 void require_delta_shape(const DeltaShape& shape) {
   if (shape.key_heads < 1 || shape.value_heads < 1 || shape.value_heads % shape.key_heads != 0) {
-    fail("a layer of gated delta rules with {} key heads and {} value heads: the latter must be a multiple of the former",
-         shape.key_heads, shape.value_heads);
+    fail(
+        "a layer of gated delta rules with {} key heads and {} value heads: the latter must be a multiple of the "
+        "former",
+        shape.key_heads, shape.value_heads);
   }
   if (shape.key_dim < 1 || shape.key_dim > DeltaShape::most_key_dim || shape.value_dim < 1) {
     fail("a layer of gated delta rules with keys of {} and values of {}: keys must be 1 to {} long, values at least 1",

@@ -38,9 +38,9 @@ struct DeltaProblem {
   }
 };
 
-inline const gpu::DeltaShape delta_shapes[] = {{1, 1, 8, 8, 4},       {2, 4, 16, 24, 4},     {2, 2, 128, 128, 4},
-                                               {1, 3, 40, 72, 2},     {2, 6, 64, 5, 3},      {2, 6, 16, 8, 4, true},
-                                               {1, 2, 256, 40, 8},    {1, 1, 100, 33, 1}};
+inline const gpu::DeltaShape delta_shapes[] = {{1, 1, 8, 8, 4},    {2, 4, 16, 24, 4}, {2, 2, 128, 128, 4},
+                                               {1, 3, 40, 72, 2},  {2, 6, 64, 5, 3},  {2, 6, 16, 8, 4, true},
+                                               {1, 2, 256, 40, 8}, {1, 1, 100, 33, 1}};
 
 // Keys too long, none, heads that do not go together, no heads, and convolutions of nothing and of too much.
 inline const gpu::DeltaShape delta_shapes_refused[] = {{1, 1, 257, 8, 4}, {1, 1, 0, 8, 4}, {2, 3, 8, 8, 4},
@@ -49,10 +49,10 @@ inline const gpu::DeltaShape delta_shapes_refused[] = {{1, 1, 257, 8, 4}, {1, 1,
 // Of all tokens: out [T][values], and the state behind them [Hv][dk][dv].
 struct DeltaOracle {
   std::vector<double> out, state;
-  // How far f32 may be off, to first order, doubled for the rest. With eps that of f32, any order of summation: a sum of
-  // n products is off by n eps / 2 of the sum of their magnitudes, exp and log1p by 2 eps. The error of a column of the
-  // state, as a vector, does not grow by a step, which multiplies it by keep (1 - beta k k^T), whose norm is at most one:
-  // each step adds its own roundings, and keep fades what was there.
+  // How far f32 may be off, to first order, doubled for the rest. With eps that of f32, any order of summation: a sum
+  // of n products is off by n eps / 2 of the sum of their magnitudes, exp and log1p by 2 eps. The error of a column of
+  // the state, as a vector, does not grow by a step, which multiplies it by keep (1 - beta k k^T), whose norm is at
+  // most one: each step adds its own roundings, and keep fades what was there.
   std::vector<double> out_tolerance, state_tolerance;
 
   explicit DeltaOracle(const DeltaProblem& p);
@@ -75,8 +75,8 @@ inline DeltaOracle::DeltaOracle(const DeltaProblem& p) {
   state_tolerance.resize(state.size());
   out.resize(p.gate.size());
   out_tolerance.resize(out.size());
-  std::vector<double> x(at(channels)), x_off(x.size());      // of a token, behind the convolution
-  std::vector<double> off(at(std::int64_t{Hv} * dv));        // of the columns of the states
+  std::vector<double> x(at(channels)), x_off(x.size());  // of a token, behind the convolution
+  std::vector<double> off(at(std::int64_t{Hv} * dv));    // of the columns of the states
   std::vector<double> k(at(dk)), q(at(dk)), y(at(dv)), y_off(at(dv));
   for (int t = 0; t < p.T; ++t) {
     for (int c = 0; c < channels; ++c) {
@@ -84,7 +84,8 @@ inline DeltaOracle::DeltaOracle(const DeltaProblem& p) {
       for (int i = 0; i < kernel; ++i) {
         const int from = t - (kernel - 1) + i;
         if (from < 0) continue;
-        const double product = double{p.convolution[at(c * kernel + i)]} * p.inputs[at(std::int64_t{from} * channels + c)];
+        const double product =
+            double{p.convolution[at(c * kernel + i)]} * p.inputs[at(std::int64_t{from} * channels + c)];
         sum += product;
         magnitude += std::fabs(product);
       }
@@ -123,8 +124,7 @@ inline DeltaOracle::DeltaOracle(const DeltaProblem& p) {
         const double change_off = x_off[at(value)] + size * (keep_off + k_off + (dk / 2.0 + 1) * eps) +
                                   6 * eps * (std::fabs(x[at(value)]) + std::fabs(held));
         double& column_off = off[at(head * dv + j)];
-        column_off =
-            keep * column_off + change_off + size * (keep_off + eps) + (k_off + 2 * eps) * std::fabs(change);
+        column_off = keep * column_off + change_off + size * (keep_off + eps) + (k_off + 2 * eps) * std::fabs(change);
         double now = 0;
         y[at(j)] = 0;
         for (int i = 0; i < dk; ++i) {
