@@ -29,8 +29,8 @@ constexpr int kStagedTokens = 8;  // in shared memory at a time
 
 // Grid: (channels, pieces). The inputs of the kernel - 1 tokens before each piece, which the convolution of the piece
 // before it writes over: saved [pieces][before][channels].
-__global__ void save_inputs_kernel(const float* inputs, const float* kept, std::int64_t channels, int before, int T,
-                                   float* saved) {
+__global__ void delta_save_kernel(const float* inputs, const float* kept, std::int64_t channels, int before,
+                                  float* saved) {
   const std::int64_t c = static_cast<std::int64_t>(blockIdx.x) * kConvolveThreads + threadIdx.x;
   if (c >= channels) return;
   const int piece = static_cast<int>(blockIdx.y), first = piece * kPieceTokens - before;
@@ -48,15 +48,14 @@ __global__ void save_inputs_kernel(const float* inputs, const float* kept, std::
 
 // Grid: (channels, pieces). `saved` is null where there is one piece: what was before it is then in `kept` (null:
 // zeros), which may be `keep`. A thread goes through the tokens of a piece with the newest inputs of its channel.
-__global__ void convolve_kernel(float* inputs, const float* convolution, int kernel, const float* kept,
-                                const float* saved, std::int64_t channels, int T, float* keep) {
+__global__ void delta_convolve_kernel(float* inputs, const float* convolution, int kernel, const float* kept,
+                                      const float* saved, std::int64_t channels, int T, float* keep) {
   const std::int64_t c = static_cast<std::int64_t>(blockIdx.x) * kConvolveThreads + threadIdx.x;
   if (c >= channels) return;
   const int piece = static_cast<int>(blockIdx.y), before = kernel - 1;
   const float* const old = saved != nullptr ? saved + static_cast<std::int64_t>(piece) * before * channels : kept;
   // The newest `kernel` of kMostKernel places are in use.
   float weights[kMostKernel], window[kMostKernel];
-#pragma unroll
   for (int i = 0; i < kMostKernel; ++i) {
     const int own = i - (kMostKernel - kernel);
     weights[i] = own >= 0 ? convolution[c * kernel + own] : 0;
@@ -66,18 +65,15 @@ __global__ void convolve_kernel(float* inputs, const float* convolution, int ker
   }
   const int begin = piece * kPieceTokens, end = min(begin + kPieceTokens, T);
   for (int t = begin; t < end; ++t) {
-#pragma unroll
     for (int i = 0; i + 1 < kMostKernel; ++i) window[i] = window[i + 1];
     window[kMostKernel - 1] = inputs[t * channels + c];
     float sum = 0;
-#pragma unroll
     for (int i = 0; i < kMostKernel; ++i) {
       if (i >= kMostKernel - kernel) sum = fmaf(weights[i], window[i], sum);
     }
     inputs[t * channels + c] = sum * sigmoid(sum);
   }
   if (end < T) return;
-#pragma unroll
   for (int i = 1; i < kMostKernel; ++i) {
     const int place = i - (kMostKernel - before);
     if (place >= 0) keep[place * channels + c] = window[i];
@@ -90,9 +86,15 @@ __device__ int global_warp() {
 
 // A warp per token and head of queries or keys, [T][2 Hk]: x / sqrt(|x|^2 + kLeastSquare), queries also / sqrt(dk).
 // Behind them threads for the factors: keep and beta [T][Hv].
+<<<<<<< HEAD
 __global__ void normalise_kernel(float* inputs, const float* a, const float* b, const float* decay,
                                  const float* step_bias, DeltaShape shape, std::int64_t channels, int T, float* keep,
                                  float* beta) {
+=======
+__global__ void delta_normalise_kernel(float* inputs, const float* a, const float* b, const float* decay,
+                                       const float* step_bias, DeltaShape shape, std::int64_t channels, int T,
+                                       float* keep, float* beta) {
+>>>>>>> w/deltacuda
   const int heads = 2 * shape.key_heads, dk = shape.key_dim, lane = static_cast<int>(threadIdx.x) % kWarp;
   const std::int64_t item = global_warp(), items = static_cast<std::int64_t>(T) * heads;
   if (item >= items) {
@@ -161,9 +163,7 @@ __global__ void __launch_bounds__(kPassWarps* kWarp) delta_pass_kernel(Pass pass
   const std::int64_t state = static_cast<std::int64_t>(head) * dk * dv + column;
 
   float s[Fours][4];
-#pragma unroll
   for (int i = 0; i < Fours; ++i) {
-#pragma unroll
     for (int e = 0; e < 4; ++e) {
       const int row = i * kRowsOfFour + part * 4 + e;
       const bool there = pass.before != nullptr && row < dk && column < dv;
@@ -192,25 +192,20 @@ __global__ void __launch_bounds__(kPassWarps* kWarp) delta_pass_kernel(Pass pass
     for (int t = 0; t < tokens; ++t) {
       const float keep = factors[t][0];
       float sums[4] = {0, 0, 0, 0};
-#pragma unroll
       for (int i = 0; i < Fours; ++i) {
         float keys[4];
         load_four(&k[t][i * kRowsOfFour + part * 4], keys);
-#pragma unroll
         for (int e = 0; e < 4; ++e) {
           s[i][e] *= keep;
           sums[e] = fmaf(s[i][e], keys[e], sums[e]);
         }
       }
       const float change = factors[t][1] * (v[t][own] - sum_of_parts(sums));
-#pragma unroll
       for (int e = 0; e < 4; ++e) sums[e] = 0;
-#pragma unroll
       for (int i = 0; i < Fours; ++i) {
         float keys[4], queries[4];
         load_four(&k[t][i * kRowsOfFour + part * 4], keys);
         load_four(&q[t][i * kRowsOfFour + part * 4], queries);
-#pragma unroll
         for (int e = 0; e < 4; ++e) {
           s[i][e] = fmaf(keys[e], change, s[i][e]);
           sums[e] = fmaf(s[i][e], queries[e], sums[e]);
@@ -223,9 +218,7 @@ __global__ void __launch_bounds__(kPassWarps* kWarp) delta_pass_kernel(Pass pass
     }
     __syncthreads();
   }
-#pragma unroll
   for (int i = 0; i < Fours; ++i) {
-#pragma unroll
     for (int e = 0; e < 4; ++e) {
       const int row = i * kRowsOfFour + part * 4 + e;
       if (row < dk && column < dv) pass.after[state + static_cast<std::int64_t>(row) * dv] = s[i][e];
@@ -234,7 +227,7 @@ __global__ void __launch_bounds__(kPassWarps* kWarp) delta_pass_kernel(Pass pass
 }
 
 // A warp per token and head: x = x / sqrt(mean(x^2) + eps) norm silu(gate), over rows of n.
-__global__ void gated_norm_kernel(float* x, const float* gate, const float* norm, float eps, std::int64_t rows, int n) {
+__global__ void delta_norm_kernel(float* x, const float* gate, const float* norm, float eps, std::int64_t rows, int n) {
   const std::int64_t row = global_warp();
   if (row >= rows) return;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -255,13 +248,13 @@ void convolve(const Context& context, const DeltaLayer& layer, const DeltaState&
   const unsigned blocks = blocks_for(channels, kConvolveThreads), pieces = blocks_for(T, kPieceTokens);
   const float* const kept = state.before != nullptr ? state.before + own : nullptr;
   const auto run = [&](const float* saved) {
-    launch("convolve", convolve_kernel, {dim3(blocks, pieces), dim3(kConvolveThreads)}, stream, inputs,
+    launch("delta_convolve", delta_convolve_kernel, {dim3(blocks, pieces), dim3(kConvolveThreads)}, stream, inputs,
            layer.convolution, shape.kernel, kept, saved, channels, T, state.after + own);
   };
   if (pieces == 1 || before == 0) return run(nullptr);
   const Scratch<float> saved(context, std::int64_t{pieces} * before * channels, stream);
-  launch("save_inputs", save_inputs_kernel, {dim3(blocks, pieces), dim3(kConvolveThreads)}, stream, inputs, kept,
-         channels, before, T, saved);
+  launch("delta_save", delta_save_kernel, {dim3(blocks, pieces), dim3(kConvolveThreads)}, stream, inputs, kept,
+         channels, before, saved);
   run(saved);
 }
 
@@ -289,11 +282,11 @@ void CudaBackend::gated_delta(const DeltaLayer& layer, const DeltaState& state, 
   const Scratch<float> scratch(context_, 2 * factors, stream);
   float* const keep = scratch;
   float* const beta = keep + factors;
-  launch("normalise", normalise_kernel,
+  launch("delta_normalise", delta_normalise_kernel,
          {dim3(blocks_for(norms + blocks_for(factors, kWarp), kWarpsOfBlock)), dim3(kWarpsOfBlock * kWarp)}, stream,
          inputs, a, b, layer.decay, layer.step_bias, shape, shape.channels(), T, keep, beta);
   pass_tokens({shape, shape.channels(), shape.values(), inputs, keep, beta, state.before, state.after, out, T}, stream);
-  launch("gated_norm", gated_norm_kernel, {dim3(blocks_for(factors, kWarpsOfBlock)), dim3(kWarpsOfBlock * kWarp)},
+  launch("delta_norm", delta_norm_kernel, {dim3(blocks_for(factors, kWarpsOfBlock)), dim3(kWarpsOfBlock * kWarp)},
          stream, out, gate, layer.norm, layer.eps, factors, shape.value_dim);
 }
 

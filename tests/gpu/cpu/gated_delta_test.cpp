@@ -62,7 +62,7 @@ TEST(GatedDelta, WhatTheOracleAllowsIsSmall) {
       size += std::fabs(expected.out[i]);
       allowed += expected.out_tolerance[i];
     }
-    EXPECT_LT(allowed / size, 1e-3) << "dk " << shape.key_dim;
+    EXPECT_LT(allowed / size, 5e-3) << "dk " << shape.key_dim;
   }
 }
 
