@@ -86,15 +86,9 @@ __device__ int global_warp() {
 
 // A warp per token and head of queries or keys, [T][2 Hk]: x / sqrt(|x|^2 + kLeastSquare), queries also / sqrt(dk).
 // Behind them threads for the factors: keep and beta [T][Hv].
-<<<<<<< HEAD
-__global__ void normalise_kernel(float* inputs, const float* a, const float* b, const float* decay,
-                                 const float* step_bias, DeltaShape shape, std::int64_t channels, int T, float* keep,
-                                 float* beta) {
-=======
 __global__ void delta_normalise_kernel(float* inputs, const float* a, const float* b, const float* decay,
                                        const float* step_bias, DeltaShape shape, std::int64_t channels, int T,
                                        float* keep, float* beta) {
->>>>>>> w/deltacuda
   const int heads = 2 * shape.key_heads, dk = shape.key_dim, lane = static_cast<int>(threadIdx.x) % kWarp;
   const std::int64_t item = global_warp(), items = static_cast<std::int64_t>(T) * heads;
   if (item >= items) {
