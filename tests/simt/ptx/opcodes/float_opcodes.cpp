@@ -50,6 +50,16 @@ float fma_down(float a, float b, float c) {
   return result;
 }
 
+// Towards zero.
+float add_to_zero(float a, float b) {
+  volatile float va = a;
+  volatile float vb = b;
+  std::fesetround(FE_TOWARDZERO);
+  const volatile float result = va + vb;
+  std::fesetround(FE_TONEAREST);
+  return result;
+}
+
 // About 20 bits of the mantissa: the low half of the result is zero. Denormals count as zero.
 double coarse_reciprocal(double x) {
   if (std::fabs(x) < std::numeric_limits<double>::min()) x = std::copysign(0.0, x);
@@ -79,6 +89,8 @@ void add_float_opcodes(std::vector<Opcode>& to) {
   add_arithmetic<double>(to, "f64");
   to.push_back(lane_opcode<float(float, float, float)>(
       "fma.rm.f32", [](float a, float b, float c) { return canonical(fma_down(a, b, c)); }));
+  to.push_back(
+      lane_opcode<float(float, float)>("add.rz.f32", [](float a, float b) { return canonical(add_to_zero(a, b)); }));
   // The sign alone, of a NaN too.
   to.push_back(lane_opcode<u32(u32)>("neg.f32", [](u32 a) { return a ^ 0x80000000u; }));
   to.push_back(lane_opcode<u64(u64)>("neg.f64", [](u64 a) { return a ^ u64 { 1 } << 63; }));

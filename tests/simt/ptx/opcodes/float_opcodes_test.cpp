@@ -29,6 +29,10 @@ TEST(PtxFloatOpcodes, SingleArithmeticRoundsToNearestKeepsDenormalsAndMakesOneNa
       {"fma.rm.f32", {bits(1.0f), bits(-1.0f), bits(-eps / 4)}, {bits(-1 - eps)}},
       {"fma.rm.f32", {bits(1.0f), bits(1.0f), bits(-1.0f)}, {minus0}},
       {"fma.rm.f32", {bits(largest), bits(2.0f), bits(0.0f)}, {bits(largest)}},
+      {"add.rz.f32", {bits(1.0f), bits(eps * 3 / 4)}, {bits(1.0f)}},
+      {"add.rz.f32", {bits(-1.0f), bits(-eps * 3 / 4)}, {bits(-1.0f)}},
+      {"add.rz.f32", {bits(largest), bits(largest)}, {bits(largest)}},
+      {"add.rz.f32", {bits(inf), bits(-inf)}, {nan32}},
       {"div.rn.f32", {bits(1.0f), bits(3.0f)}, {0x3eaaaaab}},
       {"div.rn.f32", {bits(1.0f), minus0}, {bits(-inf)}},
       {"div.rn.f32", {bits(0.0f), bits(0.0f)}, {nan32}},
@@ -52,8 +56,8 @@ TEST(PtxFloatOpcodes, SingleArithmeticRoundsToNearestKeepsDenormalsAndMakesOneNa
     table.push_back({"mul" + rounding + "f32", {bits(std::numeric_limits<float>::min()), bits(0.5f)}, {0x00400000}});
     table.push_back({"mul" + rounding + "f32", {bits(inf), bits(0.0f)}, {nan32}});
   }
-  check_table(table, {"fma.rn.f32", "fma.rm", "div.rn.f32", "rcp.rn.f32", "sqrt.rn.f32", "add.f32", "add.rn.f32",
-                      "sub.f32", "sub.rn.f32", "mul.f32", "mul.rn.f32"});
+  check_table(table, {"fma.rn.f32", "fma.rm", "add.rz", "div.rn.f32", "rcp.rn.f32", "sqrt.rn.f32", "add.f32",
+                      "add.rn.f32", "sub.f32", "sub.rn.f32", "mul.f32", "mul.rn.f32"});
 }
 
 TEST(PtxFloatOpcodes, DoubleArithmetic) {
