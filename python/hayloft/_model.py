@@ -47,7 +47,7 @@ class Model:
 
     @property
     def config(self) -> dict:
-        """Architecture, sizes, `sliding_window` (of each layer: 0 attends to everything), `eos_tokens`."""
+        """Architecture, sizes, `sliding_window` (of each layer: 0 attends to everything, unless it is one of `recurrent`), `eos_tokens`."""
         return self._open.config
 
     @property

@@ -31,6 +31,7 @@ py::dict config_dict(const runtime::ModelConfig& config) {
   all["kv_heads"] = config.kv_heads;
   all["head_dim"] = config.head_dim;
   all["sliding_window"] = config.sliding_window;
+  all["recurrent"] = config.recurrent;
   all["max_positions"] = config.max_positions;
   all["eos_tokens"] = config.eos_tokens;
   return all;

@@ -12,6 +12,7 @@ namespace hayloft::runtime {
 
 namespace {
 
+constexpr std::int64_t most_experts_width = 1 << 14;  // so that what all of them make stays within an int
 constexpr std::int64_t most_token_id = (std::int64_t{1} << 31) - 1;
 
 // What an architecture takes for granted when its config.json does not say: the defaults of the Hugging Face
@@ -37,6 +38,9 @@ constexpr Architecture architectures[] = {
     {"qwen2", 32, 0, 32768, 1e4, false, -1, false, false},
     {"qwen3", 32, 128, 32768, 1e4, false, -1, true, false},
     {"qwen3_5_text", 4, 256, 32768, 1e4, false, -1, true, false},
+    {"qwen3_moe", 4, 0, 32768, 1e4, false, -1, true, false},
+    {"qwen3_5_moe_text", 2, 256, 32768, 1e4, false, -1, true, false},
+    {"gpt_oss", 8, 64, 131072, 150000, false, -1, true, false, 1e-5},
     {"smollm3", 4, 0, 32768, 2e6, true, 128001, true, true},
     {"gemma3_text", 4, 256, 131072, 1e6, true, 1, true, false},
     {"phi3", 0, 0, 4096, 1e4, false, 32000, false, false, 1e-5},
@@ -51,16 +55,46 @@ const Architecture& find_architecture(const JsonFields& fields) {
     if (name == architecture.name) return architecture;
     names += (names.empty() ? "" : ", ") + std::string(architecture.name);
   }
-  if (name.find("moe") != std::string::npos || name == "gpt_oss" || name == "mixtral" || name == "qwen3_next") {
+  if (name.find("moe") != std::string::npos || name == "mixtral" || name == "qwen3_next") {
     fail("{}: model_type {} is a mixture of experts, which hayloft does not run", fields.where(), name);
   }
   fields.refuse("model_type", *fields.find("model_type"), "one of " + names + " for hayloft to run it");
 }
 
+bool is_hybrid(const ModelConfig& config) {
+  return config.architecture == "qwen3_5_text" || config.architecture == "qwen3_5_moe_text";
+}
+
+// qwen3_moe, qwen3_5_moe and gpt_oss, with the defaults of their configuration classes.
+void read_experts(const JsonFields& fields, ModelConfig& config) {
+  const auto size = [&](const char* name, std::int64_t absent, std::int64_t least = 1) {
+    return static_cast<int>(fields.integer_or(name, absent, least, most_experts_width));
+  };
+  Experts& experts = config.experts;
+  if (config.architecture == "gpt_oss") {
+    experts = {size("num_local_experts", 128), size("num_experts_per_tok", 4), size("intermediate_size", 2880), 0};
+  } else {
+    const bool hybrid = is_hybrid(config);
+    experts = {size("num_experts", hybrid ? 256 : 128), size("num_experts_per_tok", 8),
+               size("moe_intermediate_size", hybrid ? 512 : 768),
+               hybrid ? size("shared_expert_intermediate_size", 512, 0) : 0};
+  }
+  if (experts.used > experts.count) {
+    fail("{}: num_experts_per_tok {} is more than the {} experts there are", fields.where(), experts.used,
+         experts.count);
+  }
+  config.intermediate_size = experts.used * experts.inner + experts.shared_inner;
+}
+
 void read_shape(const JsonFields& fields, const Architecture& architecture, ModelConfig& config) {
   config.vocab_size = static_cast<int>(fields.integer("vocab_size", 1, most_width * 4));
   config.hidden_size = static_cast<int>(fields.integer("hidden_size", 1, most_width));
-  config.intermediate_size = static_cast<int>(fields.integer("intermediate_size", 1, most_width));
+  const bool experts = config.architecture.find("moe") != std::string::npos || config.architecture == "gpt_oss";
+  if (experts) {
+    read_experts(fields, config);
+  } else {
+    config.intermediate_size = static_cast<int>(fields.integer("intermediate_size", 1, most_width));
+  }
   config.layers = static_cast<int>(fields.integer("num_hidden_layers", 1, most_layers));
   config.query_heads = static_cast<int>(fields.integer("num_attention_heads", 1, most_heads));
 
@@ -143,7 +177,8 @@ void read_qwen3_5(const JsonFields& fields, ModelConfig& config) {
 // Where an architecture departs from Llama's.
 void read_parts(const JsonFields& fields, ModelConfig& config) {
   if (config.architecture == "qwen3") config.qk_norm = true;
-  if (config.architecture == "qwen3_5_text") read_qwen3_5(fields, config);
+  if (config.architecture == "qwen3_moe") config.qk_norm = true;
+  if (is_hybrid(config)) read_qwen3_5(fields, config);
   if (config.architecture == "gemma3_text") read_gemma3(fields, config);
   if (config.architecture == "granite") read_granite(fields, config);
   if (config.architecture == "phi3") config.fused = true;

@@ -23,13 +23,23 @@ enum class LayerKind : std::uint8_t {
   recurrent  // a state of one size (gpu::DeltaState)
 };
 
+// Of an MLP that is a mixture of experts; such models are planned and not run.
+struct Experts {
+  int count = 0;         // of a layer; 0: there are none
+  int used = 0;          // of them, for each token
+  int inner = 0;         // of each, what intermediate_size is to an MLP
+  int shared_inner = 0;  // of one that every token goes through
+};
+
 // A decoder-only transformer as its config.json describes it. Architectures: llama, mistral, ministral (a mistral with
-// layer_types), ministral3, qwen2, qwen3, qwen3_5_text, smollm3, gemma3_text, phi3, granite, olmo2.
+// layer_types), ministral3, qwen2, qwen3, qwen3_5_text, smollm3, gemma3_text, phi3, granite, olmo2; and
+// to be planned alone qwen3_moe, qwen3_5_moe_text, gpt_oss.
 struct ModelConfig {
   std::string architecture;  // config.json's model_type
   int vocab_size = 0;
   int hidden_size = 0;
-  int intermediate_size = 0;
+  int intermediate_size = 0;  // with experts: of those that a token goes through, together
+  Experts experts;
   int layers = 0;
   int query_heads = 0;  // Hq
   int kv_heads = 0;     // Hkv, a divisor of Hq

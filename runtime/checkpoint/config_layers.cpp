@@ -117,7 +117,7 @@ void read_layers(const JsonFields& fields, ModelConfig& config) {
     const std::optional<std::int64_t> window = read_window(fields, 4096);
     // Every layer slides, unless a later revision of the family says otherwise layer by layer.
     read_layer_types(fields, window, std::vector<bool>(layers, window.has_value()), config);
-  } else if (config.architecture == "qwen2" || config.architecture == "qwen3") {
+  } else if (config.architecture == "qwen2" || config.architecture == "qwen3" || config.architecture == "qwen3_moe") {
     const bool used = fields.boolean_or("use_sliding_window", false);
     const std::optional<std::int64_t> window = used ? read_window(fields, 4096) : std::nullopt;
     const std::int64_t full_layers = fields.integer_or("max_window_layers", 28, 0, most_tokens);
@@ -126,8 +126,10 @@ void read_layers(const JsonFields& fields, ModelConfig& config) {
       sliding[layer] = window.has_value() && static_cast<std::int64_t>(layer) >= full_layers;
     }
     read_layer_types(fields, window, sliding, config);
-  } else if (config.architecture == "qwen3_5_text") {
+  } else if (config.architecture == "qwen3_5_text" || config.architecture == "qwen3_5_moe_text") {
     read_recurrent_layers(fields, config);
+  } else if (config.architecture == "gpt_oss") {  // every other layer slides, the first among them
+    read_layer_types(fields, read_window(fields, 128), sliding_but_every(2, layers), config);
   } else if (config.architecture == "smollm3") {
     read_no_rope_layers(fields, config);
     const std::optional<std::int64_t> window = read_window(fields, std::nullopt);

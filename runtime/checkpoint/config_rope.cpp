@@ -58,8 +58,9 @@ std::vector<float> factors(const JsonFields& rope, const char* name, int count) 
 }
 
 int rotated_dimensions(const JsonFields& rope, const JsonFields& fields, const ModelConfig& config) {
-  const bool partial = config.architecture == "phi3" || config.architecture == "qwen3_5_text";
-  const double by_default = config.architecture == "qwen3_5_text" ? 0.25 : 1;
+  const bool hybrid = config.architecture.starts_with("qwen3_5");
+  const bool partial = config.architecture == "phi3" || hybrid;
+  const double by_default = hybrid ? 0.25 : 1;
   const double share =
       rope.positive_or("partial_rotary_factor", fields.positive_or("partial_rotary_factor", by_default));
   if (share == 1) return config.head_dim;
@@ -67,7 +68,7 @@ int rotated_dimensions(const JsonFields& rope, const JsonFields& fields, const M
   if (!partial || share > 1 || dimensions < 2 || dimensions % 2 != 0) {
     fail(
         "{}: partial_rotary_factor {} of heads of {} components is not supported; it must be 1, or for phi3 and "
-        "qwen3_5_text leave an even number of them",
+        "qwen3_5 leave an even number of them",
         fields.where(), share, config.head_dim);
   }
   return dimensions;

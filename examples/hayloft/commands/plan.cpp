@@ -55,7 +55,8 @@ class PlanCommand : public Command {
     add_size(app, "--vocab", shape_.vocab, "With --shape [128256]");
     add_text(
         app, "--weight-type", "TYPE", [this](const std::string& text) { weight_type_ = read_type(text); },
-        "With --shape or -m DIR/config.json: what the matrices are, as GGUF files name it: Q4_K, IQ4_XS ... [F16]");
+        "With --shape, -m DIR/config.json or a mixture of experts: what the matrices are, as GGUF names it: Q4_K ... "
+        "[F16]");
     common(app, Section::model, {"--shape"});
     advanced(app, Section::model, {"--hidden", "--intermediate", "--vocab", "--weight-type"});
     add_context_lengths_option(app, lengths_);
@@ -83,9 +84,6 @@ class PlanCommand : public Command {
     if (weight_type_ && machine_.weights != runtime::WeightForm::stored) {
       fail("--weight-type and --weights both say what the matrices are; leave one of them out");
     }
-    if (weight_type_ && !model_.empty() && !configuration_alone()) {
-      fail("--weight-type: {} has weights of its own; leave it out", model_);
-    }
     if (!model_.empty()) return;
     request_.config = runtime::plan::config_of_shape(shape_);
     for (const runtime::MethodOptions& method : request_.methods) {
@@ -101,14 +99,19 @@ class PlanCommand : public Command {
         request_.config = runtime::read_config(std::filesystem::path(model_).parent_path());
         runtime::set_rope(request_.config, rope_);
       }
-      request_.weights = weight_type_ ? runtime::weight_sizes(request_.config, *weight_type_)
-                                      : runtime::weight_sizes(request_.config, gpu::DType::f16, machine_.weights);
+      request_.weights = counted_weights();
     } else {
       const auto checkpoint = runtime::Checkpoint::open(model_);
       request_.config = checkpoint->config();
       runtime::set_rope(request_.config, rope_);
-      request_.weights = runtime::weight_sizes(*checkpoint, machine_.weights);
+      const bool experts = request_.config.experts.count > 0;
+      if (weight_type_ && !experts) fail("--weight-type: {} has weights of its own; leave it out", model_);
+      request_.weights = experts ? counted_weights() : runtime::weight_sizes(*checkpoint, machine_.weights);
       request_.tokenizer_file_bytes = runtime::tokenizer_bytes(model_);
+    }
+    if (request_.config.experts.count > 0) {
+      note("note: {} is a mixture of experts, which hayloft does not run; this is what it would take\n",
+           request_.config.architecture);
     }
     const offload::Threads threads(thread_count(machine_));
     request_.threads = threads.count();
@@ -137,6 +140,12 @@ class PlanCommand : public Command {
 
  private:
   bool configuration_alone() const { return std::filesystem::path(model_).filename() == "config.json"; }
+
+  // Of the configuration, whatever is there.
+  runtime::WeightSizes counted_weights() const {
+    return weight_type_ ? runtime::weight_sizes(request_.config, *weight_type_)
+                        : runtime::weight_sizes(request_.config, gpu::DType::f16, machine_.weights);
+  }
 
   static runtime::gguf::TensorType read_type(const std::string& text) {
     for (const runtime::gguf::TypeTraits& type : runtime::gguf::supported_types()) {

@@ -78,8 +78,8 @@ class ServeCommand : public Command {
         [this](const std::string& text) { saved_prompts_ = text == "0" ? 0 : read_bytes("--save-prompts", text); },
         "Disk for long prompts, saved in --contexts as they are read; 0: none is [4GiB]");
     add_text(
-        app, "--checkpoints", "N",
-        [this](const std::string& text) { checkpoints_ = read_int("--checkpoints", text, 1, 64); },
+        app, "--prompt-checkpoints", "N",
+        [this](const std::string& text) { checkpoints_ = read_int("--prompt-checkpoints", text, 1, 64); },
         "Keep so many of a saved prompt's last checkpoints, for prompts that part from it [4 with recurrent layers, "
         "else 1]");
     add_text(
@@ -87,7 +87,7 @@ class ServeCommand : public Command {
         "Tokens of prompt and answer that a request may have [what memory holds]");
     common(app, Section::model, {"--contexts"});
     common(app, Section::server, {"--host", "--port", "--api-key-file"});
-    advanced(app, Section::server, {"--cors", "--parallel", "--queue", "--save-prompts", "--checkpoints"});
+    advanced(app, Section::server, {"--cors", "--parallel", "--queue", "--save-prompts", "--prompt-checkpoints"});
     common(app, Section::context, {"--ctx-size"});
     add_sampling_options(app, sampling_);
     add_attention_options(app, attention_, {"dense"});

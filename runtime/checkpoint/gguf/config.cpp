@@ -14,6 +14,7 @@ namespace {
 constexpr std::int64_t most_layers = 4096;
 constexpr std::int64_t most_heads = 1 << 12;
 constexpr std::int64_t most_width = 1 << 22;
+constexpr std::int64_t most_experts_width = 1 << 14;
 constexpr std::int64_t most_tokens = std::int64_t{1} << 40;
 
 struct Architecture {
@@ -29,6 +30,8 @@ constexpr Architecture architectures[] = {
     {"phi3", false, false},      {"gemma3", false, true, 0, Norms::both},
     {"granite", true, false},    {"olmo2", false, true, 0, Norms::after},
     {"smollm3", true, false, 4}, {"qwen35", false, true},
+    {"qwen3moe", false, true},   {"qwen35moe", false, true},
+    {"gpt-oss", false, false},
 };
 
 constexpr const char* llama3_factors = "rope_freqs.weight";
@@ -49,7 +52,6 @@ class Reader {
     prefix_ = metadata_.text("general.architecture");
     architecture_ = find_architecture(prefix_);
     if (!architecture_) {
-      refuse_experts(prefix_ + ".expert_count");
       std::string names;
       for (const Architecture& each : architectures) names += (names.empty() ? "" : ", ") + std::string(each.name);
       metadata_.refuse("general.architecture", "one of " + names + " for hayloft to run it");
@@ -83,16 +85,32 @@ class Reader {
     return static_cast<int>(metadata_.integer(key(name), 1, most));
   }
 
-  void refuse_experts(const std::string& count) const {
-    if (metadata_.integer_or(count, 0, 0, most_width) == 0) return;
-    metadata_.refuse(count, fmt::format("0: {} is a mixture of experts, which is not supported",
-                                        printable(metadata_.text("general.architecture"))));
+  // Of models that are planned and not run.
+  void read_experts(ModelConfig& config) const {
+    const auto size = [&](const char* name, std::int64_t absent) {
+      return static_cast<int>(metadata_.integer_or(key(name), absent, absent, most_experts_width));
+    };
+    const int count = size("expert_count", 0);
+    if (!is("qwen3moe") && !is("qwen35moe") && !is("gpt-oss")) {
+      if (count > 0) {
+        metadata_.refuse(key("expert_count"), fmt::format("0: {} is no mixture of experts here", architecture_->name));
+      }
+      config.intermediate_size = integer("feed_forward_length", most_width);
+      return;
+    }
+    config.experts = {std::max(count, 1), integer("expert_used_count", most_experts_width),
+                      integer("expert_feed_forward_length", most_experts_width),
+                      size("expert_shared_feed_forward_length", 0)};
+    if (config.experts.used > config.experts.count) {
+      metadata_.refuse(key("expert_used_count"), fmt::format("at most expert_count, {}", config.experts.count));
+    }
+    config.intermediate_size = config.experts.used * config.experts.inner + config.experts.shared_inner;
   }
 
   void read_shape(ModelConfig& config) const {
     config.layers = integer("block_count", most_layers) - blocks_behind(metadata_);
     config.hidden_size = integer("embedding_length", most_width);
-    config.intermediate_size = integer("feed_forward_length", most_width);
+    read_experts(config);
     config.query_heads = integer("attention.head_count", most_heads);
     config.kv_heads =
         static_cast<int>(metadata_.integer_or(key("attention.head_count_kv"), config.query_heads, 1, most_heads));
@@ -100,7 +118,6 @@ class Reader {
       fail("{}: attention.head_count {} is not a multiple of attention.head_count_kv {}", metadata_.file(),
            config.query_heads, config.kv_heads);
     }
-    refuse_experts(key("expert_count"));
 
     if (!metadata_.contains(key("attention.key_length")) && config.hidden_size % config.query_heads != 0) {
       fail("{}: embedding_length {} is not a multiple of attention.head_count {}, and there is no attention.key_length",
@@ -131,7 +148,7 @@ class Reader {
   void read_parts(ModelConfig& config) const {
     if (is("phi3")) config.fused = true;
     if (is("olmo2")) config.qk_norm_whole = true;
-    if (is("qwen35")) read_delta(config);
+    if (is("qwen35") || is("qwen35moe")) read_delta(config);
     if (is("gemma3")) {
       config.activation = Activation::gelu_tanh;
       config.embedding_scale = std::sqrt(static_cast<float>(config.hidden_size));
@@ -196,7 +213,8 @@ class Reader {
     // Of the other architectures none slides unless the file says so, and then every layer does.
     config.sliding_window.assign(layers, window);
     if (is("gemma3")) read_pattern(config);
-    if (is("qwen35")) read_recurrent(config);
+    if (is("qwen35") || is("qwen35moe")) read_recurrent(config);
+    for (std::size_t layer = 1; is("gpt-oss") && layer < layers; layer += 2) config.sliding_window[layer] = 0;
     config.rope.assign(layers, true);
     const auto interval = static_cast<std::size_t>(architecture_->rope_free_interval);
     for (std::size_t layer = 0; interval > 0 && layer < layers; ++layer)

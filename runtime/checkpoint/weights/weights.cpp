@@ -20,12 +20,18 @@ namespace hayloft::runtime {
 
 namespace {
 
-WeightSizes sizes_of(const Weights& weights) {
+WeightSizes sizes_of(const Weights& weights, const ModelConfig& config) {
   WeightSizes sizes{weights.bytes, weights.host_bytes, gpu::bytes_of(weights.output)};
+  const Experts& experts = config.experts;
+  const double all = static_cast<double>(experts.count) * experts.inner + experts.shared_inner;
+  const double share = experts.count > 0 ? config.intermediate_size / all : 1;  // that a token goes through
   for (const LayerWeights& w : weights.layers) {
     for (const gpu::Matrix& matrix :
-         {w.q, w.k, w.v, w.o, w.output_gate, w.delta.inputs, w.delta.step, w.delta.rate, w.gate, w.up, w.down}) {
+         {w.q, w.k, w.v, w.o, w.output_gate, w.delta.inputs, w.delta.step, w.delta.rate, w.router}) {
       sizes.bytes_per_step += gpu::bytes_of(matrix);
+    }
+    for (const gpu::Matrix& matrix : {w.gate, w.up, w.down}) {
+      sizes.bytes_per_step += static_cast<std::uint64_t>(share * static_cast<double>(gpu::bytes_of(matrix)));
     }
   }
   return sizes;
@@ -103,6 +109,14 @@ LayerWeights layer_weights(int index, const ModelConfig& config, WeightUpload& u
     if (config.norms == Norms::both) layer.mlp_norm = norm(prefix + "pre_feedforward_layernorm.weight", hidden);
     layer.output_norm = norm(prefix + "post_feedforward_layernorm.weight", hidden);
   }
+  if (config.experts.count > 0) {  // counted alone
+    const int all = config.experts.count * config.experts.inner + config.experts.shared_inner;
+    layer.router = upload.matrix(mlp + "gate.weight", config.experts.count, hidden);
+    layer.gate = upload.matrix(mlp + "experts.gate", all, hidden);
+    layer.up = upload.matrix(mlp + "experts.up", all, hidden);
+    layer.down = upload.matrix(mlp + "experts.down", hidden, all);
+    return layer;
+  }
   layer.gate = upload.matrix(mlp + "gate_proj.weight", inner, hidden);
   layer.up = upload.matrix(mlp + "up_proj.weight", inner, hidden);
   layer.down = upload.matrix(mlp + "down_proj.weight", hidden, inner);
@@ -175,6 +189,13 @@ void refuse_unread(const Checkpoint& checkpoint, const ModelConfig& config) {
       checkpoint.path(), names.size(), names.size() == 1 ? "" : "s", config.architecture, list);
 }
 
+// There is no operation for them here.
+void refuse_experts(const Checkpoint& checkpoint, const ModelConfig& config) {
+  if (config.experts.count == 0) return;
+  fail("{}: {} is a mixture of experts, which hayloft does not run; hayloft plan says what it would take",
+       checkpoint.path(), config.architecture);
+}
+
 // `checkpoint` may be null when there is no backend; `type` is that of its matrices then.
 Weights take_weights(Checkpoint* checkpoint, WeightForm form, gpu::DType type, const ModelConfig& config,
                      gpu::Backend* backend, const std::optional<gpu::Packing>& packing = std::nullopt) {
@@ -209,22 +230,25 @@ const char* name(WeightForm form) {
 }
 
 Weights load_weights(Checkpoint& checkpoint, const ModelConfig& config, gpu::Backend& backend, WeightForm form) {
+  refuse_experts(checkpoint, config);
   Weights weights = take_weights(&checkpoint, form, {}, config, &backend);
   offload::check_mapped_files();
   return weights;
 }
 
 WeightSizes weight_sizes(Checkpoint& checkpoint, WeightForm form) {
-  return sizes_of(take_weights(&checkpoint, form, {}, checkpoint.config(), nullptr));
+  const ModelConfig config = checkpoint.config();
+  refuse_experts(checkpoint, config);
+  return sizes_of(take_weights(&checkpoint, form, {}, config, nullptr), config);
 }
 
 WeightSizes weight_sizes(const ModelConfig& config, gpu::DType type, WeightForm form) {
-  return sizes_of(take_weights(nullptr, form, type, config, nullptr));
+  return sizes_of(take_weights(nullptr, form, type, config, nullptr), config);
 }
 
 WeightSizes weight_sizes(const ModelConfig& config, gguf::TensorType type) {
   const gpu::DType plain = type == gguf::TensorType::f32 ? gpu::DType::f32 : gpu::DType::f16;
-  return sizes_of(take_weights(nullptr, WeightForm::stored, plain, config, nullptr, gguf::packing_of(type)));
+  return sizes_of(take_weights(nullptr, WeightForm::stored, plain, config, nullptr, gguf::packing_of(type)), config);
 }
 
 }  // namespace hayloft::runtime

@@ -32,6 +32,7 @@ struct LayerWeights {
   gpu::Matrix q, k, v, o;         // [Hq d][hidden], [Hkv d][hidden], [Hkv d][hidden], [hidden][Hq d]
   gpu::Matrix output_gate;        // [Hq d][hidden]: attention's gates
   gpu::Matrix gate, up, down;     // [intermediate][hidden] twice, [hidden][intermediate]
+  gpu::Matrix router;             // [experts][hidden], where the others are those of all experts
   const float* q_bias = nullptr;  // [Hq d]
   const float* k_bias = nullptr;  // [Hkv d]
   const float* v_bias = nullptr;  // [Hkv d]

@@ -83,12 +83,25 @@ TEST(HybridConfig, RefusesWhatCannotBe) {
   expect_refused(with("partial_rotary_factor", 0.004), "partial_rotary_factor");
 }
 
-TEST(HybridConfig, MixturesOfExpertsAreRefusedByName) {
-  for (const char* name : {"qwen3_moe", "qwen3_5_moe", "gpt_oss", "mixtral", "qwen3_next"}) {
+TEST(HybridConfig, MixturesOfExpertsAreReadToBePlannedOrRefusedByName) {
+  for (const char* name : {"mixtral", "qwen3_next", "qwen2_moe"}) {
     json config = hybrid();
     config["model_type"] = name;
     EXPECT_TRUE(test::refuses([&] { read(config); }, {"config.json", name, "mixture of experts"}));
   }
+  json file = hybrid();
+  file["model_type"] = "qwen3_5_moe_text";
+  const ModelConfig hybrid_config = read(file);
+  EXPECT_EQ(hybrid_config.experts.count, 256);
+  EXPECT_EQ(hybrid_config.intermediate_size, 8 * 512 + 512);
+  EXPECT_EQ(hybrid_config.count(LayerKind::recurrent), 6);
+  file["model_type"] = "qwen3_moe";
+  file["num_experts"] = 4;
+  expect_refused(file, "num_experts_per_tok 8 is more than the 4 experts");
+  file["model_type"] = "gpt_oss";
+  const ModelConfig sliding = read(file);
+  EXPECT_EQ(sliding.sliding_window, (std::vector<std::int64_t>{128, 0, 128, 0, 128, 0, 128, 0}));
+  EXPECT_EQ(sliding.intermediate_size, 4 * 200);
 }
 
 TEST(HybridConfig, ModelsMadeForDualChunkAttentionAreGoodForOneChunk) {

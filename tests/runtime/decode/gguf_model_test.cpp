@@ -115,13 +115,33 @@ TEST_F(GgufModelRefusal, OfAHybridNamesTheFileAndWhatIsWrong) {
 }
 
 TEST_F(GgufModelRefusal, NamesMixturesOfExperts) {
-  for (const char* architecture : {"qwen3moe", "qwen35moe", "gpt-oss"}) {
+  for (const std::string architecture : {"qwen3moe", "qwen35moe", "gpt-oss"}) {
     test::GgufImage image;
-    image.set("general.architecture", architecture);
-    image.set(std::string(architecture) + ".expert_count", 128);
+    image.set("general.architecture", architecture.c_str());
+    const auto set = [&](const char* name, int value) { image.set(architecture + "." + name, value); };
+    for (const char* name : {"block_count", "attention.head_count", "attention.head_count_kv"}) set(name, 4);
+    set("embedding_length", 64);
+    set("expert_count", 128);
+    set("expert_used_count", 8);
+    set("expert_feed_forward_length", 24);
+    set("context_length", 4096);
+    for (const char* name : {"ssm.conv_kernel", "ssm.group_count", "ssm.time_step_rank"}) set(name, 4);
+    set("ssm.state_size", 16);
+    set("ssm.inner_size", 64);
+    image.set(architecture + ".attention.layer_norm_rms_epsilon", 1e-6f);
+    image.set("tokenizer.ggml.model", "gpt2");
+    image.set("tokenizer.ggml.tokens", std::vector<std::string>{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"});
+    image.tensor("token_embd.weight", {64, 10}, 0, std::string(10 * 64 * 4, 0));
     const auto file = folder_.write("m.gguf", image.bytes());
-    EXPECT_TRUE(test::refuses([&] { Model model(file, *backend_); },
-                              {"m.gguf", "expert_count is 128", architecture, "mixture of experts"}));
+    EXPECT_TRUE(test::refuses([&] { Model model(file, *backend_); }, {"m.gguf", architecture, "mixture of experts"}));
+    const ModelConfig config = Checkpoint::open(file)->config();  // for plans
+    EXPECT_EQ(config.experts.count, 128);
+    EXPECT_EQ(config.intermediate_size, 8 * 24);
+    EXPECT_EQ(config.count(LayerKind::recurrent), architecture == "qwen35moe" ? 3 : 0);
+    const WeightSizes sizes = weight_sizes(config, gpu::DType::f16);
+    const std::uint64_t one = 3 * 24 * 64 * 2, layers = 4;  // of an expert
+    EXPECT_GE(sizes.bytes, layers * 128 * one);
+    EXPECT_LT(sizes.bytes_per_step, sizes.bytes - layers * 120 * one);
   }
 }
 
