@@ -34,24 +34,10 @@ class HybridIngestTest : public IngestTest {
 TEST_F(HybridIngestTest, ResumedAndAppendedAreOneGoBitForBit) {
   const std::string expected = one_go();
   const std::filesystem::path resumed = folder.path() / "resumed.hay";
-  for (bool finished = false; !finished;) {
-    int chunks = 0;
-    try {
-      ingest(source, arena, text, resumed, options, [&](std::int64_t, std::int64_t) {
-        if (++chunks == 3) throw Stopped();
-      });
-      finished = true;
-    } catch (const Stopped&) {
-    }
-  }
+  interrupted([&](const PrefillProgress& progress) { return ingest(source, arena, text, resumed, options, progress); },
+              [] {});
   EXPECT_EQ(digest(resumed), expected);
-  for (const std::size_t near : {std::size_t{1}, text.size() / 2, text.size() - 40}) {
-    const std::size_t cut = text.find(". ", near) + 1;
-    const std::filesystem::path path = folder.path() / fmt::format("appended-{}.hay", cut);
-    ingest(source, arena, std::string_view(text).substr(0, cut), path, options);
-    append_to(source, arena, std::string_view(text).substr(cut), path, options);
-    EXPECT_EQ(digest(path), expected) << "cut at byte " << cut;
-  }
+  EXPECT_EQ(in_pieces({1, text.size() / 2, text.size() - 40}), std::vector<std::string>(3, expected));
 }
 
 TEST_F(HybridIngestTest, AReopenedContextAnswersAsTheSessionThatWasNeverSavedAndForksGoTheirOwnWays) {
@@ -131,19 +117,11 @@ TEST_F(HybridIngestTest, AnInterruptedUpdateGoesOn) {
   options.checkpoints = 8;
   ingest(source, arena, text, path, options);
   const std::string changed = text.substr(0, text.size() - 700) + text.substr(200, 2000);
-  int runs = 0;
-  for (bool finished = false; !finished; ++runs) {
-    ASSERT_LT(runs, 100);
-    int chunks = 0;
-    try {
-      update(source, arena, changed, path, options, [&](std::int64_t, std::int64_t) {
-        if (++chunks == 3) throw Stopped();
+  const int runs = interrupted(
+      [&](const PrefillProgress& progress) { return update(source, arena, changed, path, options, progress); },
+      [&] {
+        EXPECT_TRUE(test::refuses([&] { offload::Snapshot::open(path); }, {"updated.hay", "unfinished"}));
       });
-      finished = true;
-    } catch (const Stopped&) {
-      EXPECT_TRUE(test::refuses([&] { offload::Snapshot::open(path); }, {"updated.hay", "unfinished"}));
-    }
-  }
   EXPECT_GT(runs, 2);
   const std::filesystem::path anew = folder.path() / "anew.hay";
   ingest(source, arena, changed, anew, options);

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <exception>
 #include <filesystem>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -46,6 +48,40 @@ class IngestTest : public testing::Test {
     const std::filesystem::path path = folder.path() / "one.hay";
     ingest(source, arena, text, path, options);
     return digest(path);
+  }
+
+  // Digests of the text read in two pieces, cut near those bytes: between sentences, where the tokenizer would cut as
+  // well.
+  std::vector<std::string> in_pieces(std::initializer_list<std::size_t> places) {
+    std::vector<std::string> digests;
+    for (const std::size_t near : places) {
+      const std::size_t cut = text.find(". ", near) + 1;
+      const std::filesystem::path path = folder.path() / fmt::format("appended-{}.hay", cut);
+      ingest(source, arena, std::string_view(text).substr(0, cut), path, options);
+      append_to(source, arena, std::string_view(text).substr(cut), path, options);
+      digests.push_back(digest(path));
+    }
+    return digests;
+  }
+
+  // read(progress) until it ends, interrupted after each third chunk; how many runs that were. between() after each
+  // interruption.
+  static int interrupted(const std::function<IngestResult(const PrefillProgress&)>& read,
+                         const std::function<void()>& between) {
+    for (int runs = 1; runs < 100; ++runs) {
+      int chunks = 0;
+      try {
+        const IngestResult result = read([&](std::int64_t, std::int64_t) {
+          if (++chunks == 3) throw Stopped();
+        });
+        EXPECT_GT(result.resumed_from, 0);
+        return runs;
+      } catch (const Stopped&) {
+        between();
+      }
+    }
+    ADD_FAILURE() << "it does not come to an end";
+    return 100;
   }
 
   // Reads the text as `begun` says, into NAME.hay in one go and into another file in two, the second of which is asked

@@ -11,20 +11,9 @@ namespace {
 TEST_F(IngestTest, AnInterruptedRunGoesOnAndEndsInTheSameContextBitForBit) {
   const std::string expected = one_go();
   const std::filesystem::path path = folder.path() / "resumed.hay";
-  int runs = 0;
-  for (bool finished = false; !finished; ++runs) {
-    ASSERT_LT(runs, 100);
-    int chunks = 0;
-    try {
-      const IngestResult result = ingest(source, arena, text, path, options, [&](std::int64_t, std::int64_t) {
-        if (++chunks == 3) throw Stopped();
-      });
-      EXPECT_GT(result.resumed_from, 0);
-      finished = true;
-    } catch (const Stopped&) {
-      EXPECT_FALSE(std::filesystem::exists(path)) << "an unfinished context has its final name";
-    }
-  }
+  const int runs =
+      interrupted([&](const PrefillProgress& progress) { return ingest(source, arena, text, path, options, progress); },
+                  [&] { EXPECT_FALSE(std::filesystem::exists(path)) << "an unfinished context has its final name"; });
   EXPECT_GT(runs, 5);
   EXPECT_EQ(digest(path), expected);
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "resumed.hay.part"));
@@ -41,14 +30,8 @@ TEST_F(IngestTest, ARunThatDiedBeforeItsFirstCheckpointCanBeRunAgain) {
 
 TEST_F(IngestTest, AppendingTheRestEndsInTheSameContextBitForBit) {
   const std::string expected = one_go();
-  // Cut between sentences, where the tokenizer would cut as well.
-  for (const std::size_t near : {std::size_t{1}, text.size() / 3, text.size() / 2, text.size() - 40}) {
-    const std::size_t cut = text.find(". ", near) + 1;
-    const std::filesystem::path path = folder.path() / fmt::format("appended-{}.hay", cut);
-    ingest(source, arena, std::string_view(text).substr(0, cut), path, options);
-    append_to(source, arena, std::string_view(text).substr(cut), path, options);
-    EXPECT_EQ(digest(path), expected) << "cut at byte " << cut;
-  }
+  const std::vector<std::string> digests = in_pieces({1, text.size() / 3, text.size() / 2, text.size() - 40});
+  EXPECT_EQ(digests, std::vector<std::string>(4, expected));
 }
 
 TEST_F(IngestTest, AContextThatEndsWithinAChunkIsAppendedTo) {
