@@ -54,6 +54,7 @@ class InspectCommand : public Command {
         {"stored_tokens", what.shape.layers > 0 ? snapshot.stored_tokens(0) : 0},
         {"note", what.note},
         {"indices", snapshot.attachments()},
+        {"earlier_checkpoints", snapshot.earlier_checkpoints()},
     };
     if (verify_) {
       snapshot.verify(progress("verify"));
