@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "offload/error.h"
 #include "offload/snapshot/format.h"
@@ -35,16 +36,21 @@ void put(std::string& bytes, std::size_t place, std::uint64_t value) {
   std::memcpy(bytes.data() + place, &value, sizeof value);
 }
 
+// With states, the middle layer has one in place of rows, and earlier checkpoints are kept.
 struct Good {
-  Good() {
+  explicit Good(bool states) {
     char folder[] = "/tmp/hayloft-fuzz-XXXXXX";
     if (!::mkdtemp(folder)) std::abort();
     const std::filesystem::path path = std::filesystem::path(folder) / "ctx.hay";
     SnapshotWriter writer = SnapshotWriter::create(path, test::small_description());
     test::SmallContext context(arena);
+    if (states) writer.keep(3);
+    const std::vector<float> state(12, 0.5f);
     for (const std::int64_t tokens : {20, 40}) {  // the second checkpoint is the third, in slot 1
       context.grow_to(tokens);
-      context.save(writer);
+      std::vector<TailImage> tails = context.tails();
+      if (states) tails[1] = {-1, tokens, 0, {}, state};
+      writer.checkpoint(context.store(), context.tokens(), tails);
     }
     image = test::bytes_of(path);
     std::filesystem::remove_all(folder);
@@ -91,6 +97,7 @@ bool read_all(const std::string& image, Arena& arena) {
     for (int layer = 0; layer < store.shape().layers; ++layer) snapshot.stored_tokens(layer);
     snapshot.content_digest();
     snapshot.verify();
+    for (const std::int64_t earlier : snapshot.earlier_checkpoints()) snapshot.back_to(earlier)->verify();
     read = true;
   } catch (const Error&) {
   }
@@ -101,8 +108,9 @@ bool read_all(const std::string& image, Arena& arena) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static Good good;
+  static Good plain(false), with_states(true);
   if (size == 0) return 0;
+  Good& good = data[0] % 2 == 0 ? plain : with_states;
   if (data[0] == 'H') {
     read_all(std::string(reinterpret_cast<const char*>(data), size), good.arena);
   } else if (!read_all(edited(good, data + 1, size - 1), good.arena) && size == 1) {
