@@ -78,13 +78,6 @@ void add_to_simd(float* y, const float* x, std::int64_t n) {
   });
 }
 
-// exp(-|x|) never overflows: for x < 0 the sigmoid is e / (1 + e) instead of 1 / (1 + e).
-HWY_INLINE F32Vec sigmoid(F32 d, F32Vec x) {
-  const auto one = hn::Set(d, 1.0f);
-  const auto e = index::HWY_NAMESPACE::exp_accurate(d, hn::Neg(hn::Abs(x)));
-  return hn::Div(hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one), hn::Add(one, e));
-}
-
 void silu_mul_to_simd(float* gate, const float* up, std::int64_t n) {
   const F32 d;
   for_each_vector(d, n, [&](std::int64_t i, std::size_t part) HWY_ATTR {

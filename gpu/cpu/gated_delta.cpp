@@ -95,6 +95,38 @@ void pass_columns_simd(const DeltaTokens& tokens, int dk, int dv, int columns, c
   }
 }
 
+// Channels [begin, end) of the inputs become what the convolution makes of them, and the newest of them the state's.
+void convolve_simd(const DeltaLayer& layer, const float* kept, float* keep, float* inputs, int T, std::int64_t begin,
+                   std::int64_t end) {
+  const F32 d;
+  const std::size_t lanes = hn::Lanes(d);
+  const std::int64_t channels = layer.shape.channels();
+  const int kernel = layer.shape.kernel, before = kernel - 1;
+  HWY_ALIGN float weights[DeltaShape::most_kernel * hn::MaxLanes(F32())];  // of a vector of channels, input by input
+  HWY_ALIGN float line[DeltaShape::most_kernel * hn::MaxLanes(F32())];     // their inputs, the oldest first
+  const auto at = [&](float* lines, int i) { return lines + static_cast<std::size_t>(i) * lanes; };
+  for (std::int64_t c = begin; c < end; c += static_cast<std::int64_t>(lanes)) {
+    const std::size_t part = std::min(lanes, static_cast<std::size_t>(end - c));
+    const auto load_from = [&](const float* p) HWY_ATTR { return part == lanes ? load(d, p) : load_part(d, p, part); };
+    for (int i = 0; i < kernel; ++i) {
+      for (std::size_t lane = 0; lane < lanes; ++lane) {
+        const std::int64_t channel = c + static_cast<std::int64_t>(std::min(lane, part - 1));
+        at(weights, i)[lane] = layer.convolution[channel * kernel + i];
+      }
+    }
+    for (int i = 0; i < before; ++i) hn::Store(kept ? load_from(kept + i * channels + c) : hn::Zero(d), d, at(line, i));
+    for (int t = 0; t < T; ++t) {
+      float* const own = inputs + t * channels + c;
+      hn::Store(load_from(own), d, at(line, before));
+      auto sum = hn::Zero(d);
+      for (int i = 0; i < kernel; ++i) sum = hn::MulAdd(hn::Load(d, at(weights, i)), hn::Load(d, at(line, i)), sum);
+      store_part(d, hn::Mul(sum, sigmoid(d, sum)), part, own);
+      for (int i = 0; i < before; ++i) hn::Store(hn::Load(d, at(line, i + 1)), d, at(line, i));
+    }
+    for (int i = 0; i < before; ++i) store_part(d, hn::Load(d, at(line, i)), part, keep + i * channels + c);
+  }
+}
+
 int columns_at_once_simd() {
   return static_cast<int>(4 * hn::Lanes(F32()));
 }
@@ -106,6 +138,7 @@ HWY_AFTER_NAMESPACE();
 namespace hayloft::gpu {
 namespace {
 
+HWY_EXPORT(convolve_simd);
 HWY_EXPORT(pass_columns_simd);
 HWY_EXPORT(columns_at_once_simd);
 
@@ -118,25 +151,6 @@ float sigmoid(float x) {
 
 float softplus(float x) {
   return x > 20 ? x : std::log1p(std::exp(x));
-}
-
-// Channels [begin, end) of the inputs become what the convolution makes of them, and the newest of them the state's.
-void convolve(const DeltaLayer& layer, const float* kept, float* keep, float* inputs, int T, std::int64_t begin,
-              std::int64_t end) {
-  const std::int64_t channels = layer.shape.channels();
-  const int kernel = layer.shape.kernel, before = kernel - 1;
-  std::vector<float> line(static_cast<std::size_t>(before + T));  // of one channel
-  for (std::int64_t c = begin; c < end; ++c) {
-    for (int i = 0; i < before; ++i) line[static_cast<std::size_t>(i)] = kept ? kept[i * channels + c] : 0;
-    for (int t = 0; t < T; ++t) line[static_cast<std::size_t>(before + t)] = inputs[t * channels + c];
-    for (int i = 0; i < before; ++i) keep[i * channels + c] = line[static_cast<std::size_t>(T + i)];
-    const float* const weights = layer.convolution + c * kernel;
-    for (int t = 0; t < T; ++t) {
-      float sum = 0;
-      for (int i = 0; i < kernel; ++i) sum += weights[i] * line[static_cast<std::size_t>(t + i)];
-      inputs[t * channels + c] = sum * sigmoid(sum);
-    }
-  }
 }
 
 // x [n] / sqrt(|x|^2 + kLeastSquare), times `factor`.
@@ -156,7 +170,8 @@ void CpuBackend::gated_delta(const DeltaLayer& layer, const DeltaState& state, f
   const int Hk = shape.key_heads, Hv = shape.value_heads, dk = shape.key_dim, dv = shape.value_dim;
   if (T == 0) return;
   threads_.parallel_for(channels, kChannelsAtOnce, [&](std::int64_t begin, std::int64_t end) {
-    convolve(layer, state.before ? state.before + own : nullptr, state.after + own, inputs, T, begin, end);
+    HWY_DYNAMIC_DISPATCH(convolve_simd)
+    (layer, state.before ? state.before + own : nullptr, state.after + own, inputs, T, begin, end);
   });
   std::vector<float> keep(static_cast<std::size_t>(T) * static_cast<std::size_t>(Hv)), beta(keep.size());
   threads_.parallel_for(T, 1, [&](std::int64_t begin, std::int64_t end) {

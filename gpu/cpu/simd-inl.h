@@ -170,6 +170,13 @@ HWY_INLINE void dot_four(F32 d, const T* const* rows, const float* x, int vector
   });
 }
 
+// exp(-|x|) never overflows: for x < 0 the sigmoid is e / (1 + e) instead of 1 / (1 + e).
+HWY_INLINE F32Vec sigmoid(F32 d, F32Vec x) {
+  const auto one = hn::Set(d, 1.0f);
+  const auto e = index::HWY_NAMESPACE::exp_accurate(d, hn::Neg(hn::Abs(x)));
+  return hn::Div(hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one), hn::Add(one, e));
+}
+
 }  // namespace hayloft::gpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
