@@ -1,4 +1,4 @@
-# cpack -G TGZ: one folder that runs on another x86-64 Linux with at least this system's glibc. It holds the program, the
+# Packages. cpack -G DEB: a package for this Debian, in DebianPackage.cmake. cpack -G TGZ: one folder that runs on another x86-64 Linux with at least this system's glibc. It holds the program, the
 # bundled model, the CUDA tests, scripts/gpu-check and every shared library they need but glibc itself and
 # what belongs to the machine's GPU. Not part of cmake --install.
 if(NOT PROJECT_IS_TOP_LEVEL OR HAYLOFT_SANITIZE)
@@ -48,4 +48,5 @@ set(CPACK_ARCHIVE_COMPONENT_INSTALL ON)
 set(CPACK_COMPONENT_INCLUDE_TOPLEVEL_DIRECTORY ON)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_THREADS 0)
+include(DebianPackage)
 include(CPack)

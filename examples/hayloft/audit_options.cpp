@@ -7,6 +7,8 @@
 #include "examples/hayloft/options/values.h"
 #include "examples/hayloft/streams/messages.h"
 #include "offload/error.h"
+#include "offload/output_file.h"
+#include "runtime/eval/attention_chart.h"
 
 namespace hayloft::cli {
 namespace {
@@ -79,13 +81,20 @@ void add_attention_stats_option(CLI::App& app, std::string& file) {
       app, "--attention-stats", "FILE", [&file](const std::string& text) { file = text; },
       "Measure the attention of the first 64 steps, slowing them down: its entropy, the keys that hold most of it, "
       "what "
-      "approximate scores find, what repeats from step to step; a table where FILE ends in .md, else JSON");
+      "approximate scores find, what repeats from step to step; a table where FILE ends in .md, a picture where in "
+      ".svg, .pdf or .png, else JSON");
   advanced(app, Section::audit, {"--attention-stats"});
 }
 
 void write_attention_stats(const runtime::AttentionStats& stats, const std::string& file) {
-  const bool table = std::filesystem::path(file).extension() == ".md";
-  TextOutput(file).write(table ? runtime::attention_table(stats.report()) : runtime::attention_json(stats.report()));
+  const runtime::AttentionReport& report = stats.report();
+  const std::string ending = std::filesystem::path(file).extension().string();
+  if (ending == ".svg" || ending == ".pdf" || ending == ".png") {
+    if (report.layers.empty()) return note("--attention-stats: no step was measured, {} is not drawn\n", file);
+    const runtime::eval::PictureFormat format = runtime::eval::picture_format(file);
+    return offload::write_file(file, runtime::eval::render_lines(runtime::eval::attention_chart(report), format));
+  }
+  TextOutput(file).write(ending == ".md" ? runtime::attention_table(report) : runtime::attention_json(report));
 }
 
 WatchedMethod::WatchedMethod(const runtime::MethodOptions& method, const Environment& environment,

@@ -50,6 +50,7 @@ runtime::plan::Plan announce_plan(const Environment& environment, const PlannedR
   request.methods = run.methods;
   request.tokens = run.tokens;
   request.mapped_tokens = run.mapped_tokens;
+  request.checkpoints = run.checkpoints;
   request.host_budget = environment.arena->budget_bytes();
   request.available_bytes = environment.topology.available_bytes() + environment.model->weight_bytes();
   request.threads = environment.threads.count();

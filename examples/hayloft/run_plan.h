@@ -19,6 +19,7 @@ struct PlannedRun {
   std::vector<runtime::MethodOptions> methods;
   std::int64_t tokens = 0;         // of context, at the end
   std::int64_t mapped_tokens = 0;  // of them, in blocks of a saved context that stay in its file
+  int checkpoints = 0;             // that a context keeps, when it is saved; 0: the model's kind decides
 };
 
 // A run that goes on behind a saved context: its tokens come on top, its block size and columns are the run's.

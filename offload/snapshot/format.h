@@ -11,7 +11,7 @@
 #include "offload/snapshot/snapshot.h"
 #include "offload/store/layout.h"
 
-// The bytes of a saved context (docs/snapshot.md): what a header slot and a metadata image hold, to and from
+// The bytes of a saved context (docs/internals/snapshot.md): what a header slot and a metadata image hold, to and from
 // little-endian bytes. No file is touched here.
 namespace hayloft::offload {
 

@@ -18,7 +18,8 @@
 #include "offload/store/store.h"
 
 // A saved context: token ids, the store's blocks and the tails, in one file that is mapped when it is opened again. The
-// file knows nothing of models but a fingerprint. docs/snapshot.md describes the format; snapshot_writer.h writes it.
+// file knows nothing of models but a fingerprint. docs/internals/snapshot.md describes the format; snapshot_writer.h
+// writes it.
 namespace hayloft::offload {
 
 // Which model a context belongs to. What the fingerprint is made from is the business of whoever makes it.

@@ -21,6 +21,12 @@
 namespace hayloft::offload {
 namespace {
 
+void check_note(const std::filesystem::path& path, const std::string& note) {
+  if (note.size() > snapshot_note_bytes) {
+    fail("{}: a note of {} bytes cannot be saved, at most {}", path.string(), note.size(), snapshot_note_bytes);
+  }
+}
+
 void check_description(const std::filesystem::path& path, const SnapshotDescription& description) {
   if (description.model_layers < std::max(1, description.shape.layers)) {
     throw std::logic_error(fmt::format("SnapshotWriter: a model of {} layers for a store of {}",
@@ -30,10 +36,7 @@ void check_description(const std::filesystem::path& path, const SnapshotDescript
     fail("{}: a model name of {} bytes cannot be saved, at most {}", path.string(), description.model.name.size(),
          snapshot_name_bytes);
   }
-  if (description.note.size() > snapshot_note_bytes) {
-    fail("{}: a note of {} bytes cannot be saved, at most {}", path.string(), description.note.size(),
-         snapshot_note_bytes);
-  }
+  check_note(path, description.note);
 }
 
 std::filesystem::path real_path(const std::filesystem::path& path) {
@@ -144,6 +147,11 @@ void SnapshotWriter::keep(int checkpoints) {
   impl_->most_points = static_cast<std::size_t>(checkpoints);
 }
 
+void SnapshotWriter::set_note(std::string note) {
+  check_note(impl_->file->path(), note);
+  impl_->note = std::move(note);
+}
+
 void SnapshotWriter::go_back(std::int64_t tokens) {
   if (tokens >= impl_->state->header.tokens) return;
   std::optional<SnapshotState> earlier = state_back_to(*impl_->state, tokens);
@@ -177,6 +185,7 @@ void SnapshotWriter::checkpoint(const Store& store, std::span<const std::int32_t
   SnapshotState next = *impl_->state;
   next.header.sequence += 1;
   next.header.complete = complete;
+  if (impl_->note) next.header.description.note = *impl_->note;
   impl_->write_new_blocks(next, store);
   impl_->write_point(next, tails);
   impl_->write_new_tokens(next, tokens);

@@ -60,6 +60,9 @@ class SnapshotWriter {
   // 1, as at first: only the last, and those that were kept are forgotten.
   void keep(int checkpoints);
 
+  // From the next checkpoint on the description has this note. Throws Error on one that is too long.
+  void set_note(std::string note);
+
   // Goes on from snapshot().back_to(tokens), which there must be: what is behind it is gone with the next checkpoint.
   void go_back(std::int64_t tokens);
 

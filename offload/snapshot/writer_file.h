@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <memory>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -39,6 +40,7 @@ struct SnapshotWriter::Impl {
   std::shared_ptr<const SnapshotState> state;  // of the last checkpoint, or the one that was gone back to
   std::vector<ByteRange> unused;               // spare ranges of the last checkpoint, which nothing refers to
   std::size_t most_points = 1;
+  std::optional<std::string> note;  // of the next checkpoints, where it is not the last one's
   bool failed_sync = false;
 
   void adopt(std::shared_ptr<const SnapshotState> last) {

@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "offload/text/format.h"
+#include "runtime/eval/interval.h"
+#include "runtime/eval/json.h"
 #include "runtime/eval/means.h"
 #include "runtime/eval/report.h"
 
@@ -30,6 +32,31 @@ std::optional<Scatter> eval_scatter(const EvalReport& report, EvalQuality qualit
     const std::optional<double> share = (quality == EvalQuality::mass ? group.mass : group.top1).value();
     return share ? std::optional(100 * *share) : std::nullopt;
   };
+  // Of the samples of all tasks together, of which each task has as many.
+  const auto likely = [&](const Group& group) -> std::optional<Interval> {
+    std::vector<double> values;
+    for (const EvalRow& row : report.rows) {
+      if (row.ctx_size != group.ctx_size || method_key(row.attn) != group.method) continue;
+      if (shares || characters) {
+        if (row.measure == (shares ? Measure::share : Measure::characters)) values.push_back(row.score);
+        continue;
+      }
+      const std::optional<double>& value = quality == EvalQuality::kl     ? row.kl
+                                           : quality == EvalQuality::mass ? row.mass
+                                                                          : row.top1;
+      if (value) values.push_back(*value);
+    }
+    if (values.size() < 2) return std::nullopt;
+    if (shares) {
+      const Interval share = share_interval(values);
+      return Interval{100 * share.low, 100 * share.high};
+    }
+    const Interval mean = bootstrap_interval(values);
+    if (characters) return mean;
+    if (quality != EvalQuality::kl) return Interval{100 * mean.low, 100 * mean.high};
+    if (mean.low <= 0) return std::nullopt;
+    return Interval{-std::log10(mean.high), -std::log10(mean.low)};
+  };
 
   Scatter scatter;
   scatter.title = "Quality against bytes moved";
@@ -46,7 +73,8 @@ std::optional<Scatter> eval_scatter(const EvalReport& report, EvalQuality qualit
     for (const Group& group : all) {
       if (group.ctx_size != length) continue;
       if (const std::optional<double> value = quality_of(group)) {
-        panel.points.push_back({group.label, *group.near.value() + *group.link.value(), *value});
+        const std::string family = group.label.substr(0, group.label.find(' '));
+        panel.points.push_back({group.label, *group.near.value() + *group.link.value(), *value, family, likely(group)});
       }
     }
     if (!panel.points.empty()) scatter.panels.push_back(std::move(panel));

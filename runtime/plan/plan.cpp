@@ -9,6 +9,7 @@
 #include "offload/snapshot/format.h"
 #include "offload/text/format.h"
 #include "runtime/cache/cache.h"
+#include "runtime/decode/prefill/ingest.h"
 #include "runtime/plan/plan_prefill.h"
 
 namespace hayloft::runtime::plan {
@@ -21,7 +22,9 @@ std::uint64_t pages(std::uint64_t bytes) {
 }
 
 // At most: checkpoints leave areas behind that are no larger than twice the last, which has half as much again as it
-// needs. The metadata of blocks is a few bytes each and counts as a page per thousand tokens.
+// needs. Those that are kept have ranges of their own, and two more take turns: what the last checkpoint but one refers
+// to is not written over. Ids of tokens begin at a page with every checkpoint, of which a chunk has one at most. The
+// metadata of blocks is a few bytes each and counts as a page per thousand tokens.
 std::uint64_t saved_bytes(const PlanRequest& request, const offload::BlockLayout& layout, std::uint64_t store) {
   std::uint64_t tails = 0;
   const ModelConfig& config = request.config;
@@ -36,8 +39,10 @@ std::uint64_t saved_bytes(const PlanRequest& request, const offload::BlockLayout
     tails += offload::tail_bytes(layout, tail.tokens);
   }
   const auto tokens = static_cast<std::uint64_t>(request.tokens);
-  return offload::snapshot_header_bytes + store + pages(tokens * sizeof(std::int32_t)) + pages(3 * tails) +
-         pages(tokens);
+  const int kept = kept_checkpoints(config, request.checkpoints);
+  const std::uint64_t earlier = kept > 1 ? static_cast<std::uint64_t>(kept + 2) * pages(tails) : 0;
+  return earlier + offload::snapshot_header_bytes + store + pages(tokens * sizeof(std::int32_t)) + pages(3 * tails) +
+         pages(tokens) + (tokens / static_cast<std::uint64_t>(request.session.chunk_tokens) + 1) * pages(1);
 }
 
 // Measured on Linux x86-64 with Debian 12's libraries, by the peak of the resident memory of runs that vary one thing

@@ -28,6 +28,7 @@ struct PlanRequest {
   std::uint64_t device_budget = 0;    // of a device with memory of its own, --gpu-memory; 0: the CPU computes
   CacheBudget device_cache;           // of it, for columns and rows that are kept there
   std::int64_t mapped_tokens = 0;     // of the store that lie in a saved context, mapped: whole blocks
+  int checkpoints = 0;                // that a context keeps when it is saved; see IngestOptions
   int threads = 1;
   std::uint64_t tokenizer_file_bytes = 0;  // see tokenizer_bytes; 0 without one
   std::optional<GpuCard> card;             // whose stages are predicted from counted instructions and bytes

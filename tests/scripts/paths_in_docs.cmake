@@ -1,7 +1,7 @@
 # Every file and folder of the repository that the documentation or a comment names is there, and so is what links lead
 # to. In a path NAME and ROOM stand for any name, ROOM over several folders.
 set(rooms "offload|index|gpu|runtime|examples|tests|bench|docs|scripts|cmake")
-file(GLOB pages ${SOURCE}/*.md ${SOURCE}/docs/*.md ${SOURCE}/examples/*/*.md ${SOURCE}/bench/results/*.md)
+file(GLOB pages ${SOURCE}/*.md ${SOURCE}/docs/*.md ${SOURCE}/docs/*/*.md ${SOURCE}/examples/*/*.md ${SOURCE}/bench/results/*.md)
 string(REPLACE "|" ";" folders "${rooms}")
 list(REMOVE_ITEM folders docs scripts)
 foreach(folder ${folders})

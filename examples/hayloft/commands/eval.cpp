@@ -230,7 +230,9 @@ class EvalCommand : public Command {
         ->type_name("FILE")
         ->take_last();
     add_json_option(app, json_, "Write means and rows as JSON");
-    app.add_option("--plot", plot_, "Draw quality against bytes moved, .svg or .png")->type_name("FILE")->take_last();
+    app.add_option("--plot", plot_, "Draw quality against bytes moved, .svg, .pdf or .png")
+        ->type_name("FILE")
+        ->take_last();
     using runtime::eval::EvalQuality;
     add_choice<EvalQuality>(app, "--plot-by",
                             {{"score", EvalQuality::automatic},

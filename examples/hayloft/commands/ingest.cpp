@@ -62,7 +62,8 @@ class IngestCommand : public Command {
     add_text(
         app, "--checkpoints", "N",
         [this](const std::string& text) { options_.checkpoints = read_int("--checkpoints", text, 1, 64); },
-        "Keep so many of the last checkpoints, for --update to go back to [4 with recurrent layers, else 1]");
+        "Keep so many of the last checkpoints, for --update to go back to [as the context was made, 4 with recurrent "
+        "layers, else 1]");
     add_index_option(app, indices_);
     common(app, Section::text, {"--file"});
     common(app, Section::output, {"--save", "--append", "--update"});
@@ -95,9 +96,10 @@ class IngestCommand : public Command {
     runtime::plan::Plan plan;
     runtime::PrefillOptions::Kind kind{};
     options_.planned = [&, profile = machine_profile(machine_.profile)](const runtime::SessionOptions& reading,
-                                                                        std::int64_t tokens, std::int64_t stored) {
+                                                                        std::int64_t tokens, std::int64_t stored,
+                                                                        int checkpoints) {
       check_kept_options(app_, options_.session, reading, path);
-      plan = announce_plan(environment, {directory, reading, {}, tokens, stored}, profile);
+      plan = announce_plan(environment, {directory, reading, {}, tokens, stored, checkpoints}, profile);
       kind = reading.prefill.kind;
     };
 

@@ -63,7 +63,7 @@ class NeedleCommand : public Command {
     add_device_cache_options(app, machine_, DeviceCache::off);
     add_profile_option(app, machine_);
     add_json_option(app, json_, "Write every question as JSON, to a file as they are answered");
-    app.add_option("--plot", plot_, "Draw a heatmap, .svg or .png")->type_name("FILE")->take_last();
+    app.add_option("--plot", plot_, "Draw a heatmap, .svg, .pdf or .png")->type_name("FILE")->take_last();
     common(app, Section::text, {"--haystack"});
     common(app, Section::task, {"--depths", "--seed"});
     advanced(app, Section::task, {"--one-needle"});

@@ -70,12 +70,31 @@ IngestResult read_on(offload::SnapshotWriter writer, Session session, const std:
   return result;
 }
 
-void announce(const IngestOptions& options, const std::vector<std::int32_t>& tokens,
+// Of a context that may be there already. Takes over what it has noted.
+int wanted_checkpoints(const IngestOptions& options, const offload::Snapshot* snapshot) {
+  if (options.checkpoints > 0 || !snapshot) return options.checkpoints;
+  return read_note(snapshot->description().note, snapshot->path().string()).checkpoints;
+}
+
+void announce(const ModelSource& source, const IngestOptions& options, const std::vector<std::int32_t>& tokens,
               const offload::Snapshot* snapshot) {
   if (!options.planned) return;
   const bool stored = snapshot && snapshot->description().shape.layers > 0;
   options.planned(snapshot ? as_read(*snapshot, options.session) : options.session,
-                  static_cast<std::int64_t>(tokens.size()), stored ? snapshot->stored_tokens(0) : 0);
+                  static_cast<std::int64_t>(tokens.size()), stored ? snapshot->stored_tokens(0) : 0,
+                  kept_checkpoints(source.model.config(), wanted_checkpoints(options, snapshot)));
+}
+
+// The file keeps as many checkpoints as are asked for or noted, and notes what is asked for.
+void keep_checkpoints(offload::SnapshotWriter& writer, const ModelSource& source, const offload::Snapshot& snapshot,
+                      const IngestOptions& options) {
+  ReadingNote note = read_note(snapshot.description().note, snapshot.path().string());
+  const int wanted = wanted_checkpoints(options, &snapshot);
+  if (note.checkpoints != wanted) {
+    note.checkpoints = wanted;
+    writer.set_note(write_note(note));
+  }
+  writer.keep(kept_checkpoints(source.model.config(), wanted));
 }
 
 void require_same_beginning(const std::vector<std::int32_t>& saved, const std::vector<std::int32_t>& tokens,
@@ -94,8 +113,8 @@ bool ends_with(const std::vector<std::int32_t>& tokens, const std::vector<std::i
 IngestResult go_on(const ModelSource& source, offload::Arena& arena, offload::SnapshotWriter writer,
                    const offload::Snapshot& snapshot, const std::vector<std::int32_t>& tokens,
                    const std::filesystem::path& path, const IngestOptions& options, const PrefillProgress& progress) {
-  announce(options, tokens, &snapshot);
-  writer.keep(kept_checkpoints(source.model.config(), options.checkpoints));
+  announce(source, options, tokens, &snapshot);
+  keep_checkpoints(writer, source, snapshot, options);
   const SessionOptions reading = as_read(snapshot, options.session);
   Session session(source.model, arena, reading, snapshot);
   begin_indices(session, &snapshot, options);
@@ -110,11 +129,12 @@ IngestResult read_anew(const ModelSource& source, offload::Arena& arena, const s
   std::filesystem::path part = path;
   part += ".part";
   if (!std::filesystem::exists(part, error)) {
-    announce(options, tokens, nullptr);
+    announce(source, options, tokens, nullptr);
     const int chunk = options.session.chunk_tokens;
     Session session(source.model, arena, options.session);
     begin_indices(session, nullptr, options);
-    offload::SnapshotWriter writer = offload::SnapshotWriter::create(part, describe_context(source, options.session));
+    offload::SnapshotWriter writer =
+        offload::SnapshotWriter::create(part, describe_context(source, options.session, options.checkpoints));
     writer.keep(kept_checkpoints(source.model.config(), options.checkpoints));
     return read_on(std::move(writer), std::move(session), tokens, path, chunk, options, progress);
   }
@@ -147,9 +167,10 @@ offload::ModelIdentity ModelSource::identity() const {
   return identity_of(directory, model.config().rope_overrides);
 }
 
-offload::SnapshotDescription describe_context(const ModelSource& source, const SessionOptions& session) {
+offload::SnapshotDescription describe_context(const ModelSource& source, const SessionOptions& session,
+                                              int checkpoints) {
   return {source.identity(), store_shape(source.model.config(), session.cache), source.model.config().layers,
-          write_note({session.chunk_tokens, session.prefill})};
+          write_note({session.chunk_tokens, session.prefill, checkpoints})};
 }
 
 int kept_checkpoints(const ModelConfig& config, int wanted) {
@@ -230,7 +251,7 @@ void add_indices(const ModelSource& source, offload::Arena& arena, const std::fi
     fail("{}: is unfinished; run the ingest that was interrupted again, to its end", path.string());
   }
   snapshot.require_model(source.identity());
-  writer.keep(static_cast<int>(snapshot.earlier_checkpoints().size()) + 1);
+  keep_checkpoints(writer, source, snapshot, options);
   Session session(source.model, arena, as_read(snapshot, options.session), snapshot);
   for (const auto& method : options.indices) {
     try {

@@ -21,16 +21,18 @@ struct IngestOptions {
   SessionOptions session;
   double checkpoint_seconds =
       5;  // a checkpoint after the first chunk that ends this long after the last; 0: after each
-  // Called before anything is read or written, with how the text will be read, how many tokens the context will have
-  // and how many of them lie in blocks of the file already. Throw to refuse.
-  std::function<void(const SessionOptions& reading, std::int64_t tokens, std::int64_t stored)> planned = {};
+  // Called before anything is read or written, with how the text will be read, how many tokens the context will have,
+  // how many of them lie in blocks of the file already, and how many checkpoints it will keep. Throw to refuse.
+  std::function<void(const SessionOptions& reading, std::int64_t tokens, std::int64_t stored, int checkpoints)>
+      planned = {};
   // What these methods keep of a sequence is built when the text has been read, and saved with the context, each under
   // its Method::state_key(). They see the queries of what is read in this run.
   std::vector<SharedMethod> indices = {};
   StateProgress indexing = {};  // called for each in turn
   bool again = false;           // append_to: also to a context that ends with the text already
   // How many of its last checkpoints the context keeps, so that update() can go back to them; each takes what the tails
-  // and states take. 0: 4 for a model with recurrent layers, 1 for others.
+  // and states take. The context notes the number down. 0: as noted, else 4 for a model with recurrent layers and 1 for
+  // others.
   int checkpoints = 0;
 };
 
@@ -55,8 +57,9 @@ struct ModelSource {
   offload::ModelIdentity identity() const;
 };
 
-// What is noted of a context that is read so.
-offload::SnapshotDescription describe_context(const ModelSource& source, const SessionOptions& session);
+// What is noted of a context that is read so; `checkpoints` as in IngestOptions.
+offload::SnapshotDescription describe_context(const ModelSource& source, const SessionOptions& session,
+                                              int checkpoints = 0);
 
 // How many checkpoints a context keeps where `wanted` of them are asked for; see IngestOptions::checkpoints.
 int kept_checkpoints(const ModelConfig& config, int wanted);

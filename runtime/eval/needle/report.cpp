@@ -116,6 +116,8 @@ Heatmap needle_heatmap(const NeedleReport& report) {
   heatmap.x_label = "context length (tokens)";
   heatmap.y_label = "needle depth";
   heatmap.legend = "needles found";
+  heatmap.yes = "found";
+  heatmap.no = "missed";
   for (const std::int64_t tokens : contexts) heatmap.columns.push_back(format_count(tokens));
   for (const double depth : depths) heatmap.rows.push_back(depth_label(depth));
   for (const std::string& method : methods) {

@@ -1,10 +1,12 @@
 #include "runtime/eval/plot/canvas.h"
 
+#include <cairo-pdf.h>
 #include <cairo-svg.h>
 #include <cairo.h>
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "offload/error.h"
 
@@ -44,6 +46,13 @@ void Canvas::disc(double x, double y, double radius, Colour colour) {
   cairo_fill(cairo_.get());
 }
 
+void Canvas::polygon(const std::vector<std::pair<double, double>>& corners, Colour colour, double opacity) {
+  cairo_set_source_rgba(cairo_.get(), colour.r, colour.g, colour.b, opacity);
+  for (const auto& [x, y] : corners) cairo_line_to(cairo_.get(), x, y);
+  cairo_close_path(cairo_.get());
+  cairo_fill(cairo_.get());
+}
+
 void Canvas::line(const std::vector<std::pair<double, double>>& points, double width, Colour colour, bool dashed) {
   use(colour);
   cairo_set_line_width(cairo_.get(), width);
@@ -57,7 +66,15 @@ void Canvas::text(double x, double y, const std::string& text, double size, Alig
   use(colour);
   font(size, bold);
   const double shift = align == Align::left ? 0 : align == Align::centre ? 0.5 : 1;
-  cairo_move_to(cairo_.get(), x - shift * measure(text), y);
+  const double width = measure(text);
+  x -= shift * width;
+  // Upper and lower case reach so far above and below the base line.
+  TextBox box{text, x, y - 0.76 * size, x + width, y + 0.22 * size};
+  cairo_user_to_device(cairo_.get(), &box.left, &box.top);
+  cairo_user_to_device(cairo_.get(), &box.right, &box.bottom);
+  if (box.top > box.bottom) std::swap(box.top, box.bottom);  // turned upwards
+  texts_.push_back(box);
+  cairo_move_to(cairo_.get(), x, y);
   cairo_show_text(cairo_.get(), text.c_str());
   cairo_new_path(cairo_.get());
 }
@@ -95,39 +112,41 @@ PictureFormat picture_format(const std::filesystem::path& path) {
   std::string ending = path.extension().string();
   std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) { return std::tolower(c); });
   if (ending == ".svg") return PictureFormat::svg;
+  if (ending == ".pdf") return PictureFormat::pdf;
   if (ending == ".png") return PictureFormat::png;
-  fail("{}: a picture's name must end in .svg or .png", path.string());
+  fail("{}: a picture's name must end in .svg, .pdf or .png", path.string());
 }
 
 std::string render_picture(PictureFormat format, const std::function<PictureSize(Canvas& measure)>& lay_out,
-                           const std::function<void(Canvas& canvas)>& draw) {
+                           const std::function<void(Canvas& canvas)>& draw, std::vector<TextBox>* texts) {
   const Surface ruler(cairo_recording_surface_create(CAIRO_CONTENT_COLOR, nullptr), cairo_surface_destroy);
   Canvas measure(ruler.get());
   const auto [width, height] = lay_out(measure);
   measure.check();
 
   std::string bytes;
-  if (format == PictureFormat::svg) {
-    const Surface surface(cairo_svg_surface_create_for_stream(append_bytes, &bytes, width, height),
-                          cairo_surface_destroy);
-    {
-      Canvas canvas(surface.get());
-      draw(canvas);
-      canvas.check();
-    }
-    cairo_surface_finish(surface.get());  // writes what is left
-    check_status(cairo_surface_status(surface.get()));
-  } else {
+  const auto draw_on = [&](const Surface& surface) {
+    Canvas canvas(surface.get());
+    draw(canvas);
+    canvas.check();
+    if (texts) *texts = canvas.texts();
+  };
+  if (format == PictureFormat::png) {
     constexpr double pixels_per_unit = 2;
     const Surface surface(cairo_image_surface_create(CAIRO_FORMAT_RGB24, static_cast<int>(width * pixels_per_unit),
                                                      static_cast<int>(height * pixels_per_unit)),
                           cairo_surface_destroy);
     cairo_surface_set_device_scale(surface.get(), pixels_per_unit, pixels_per_unit);
-    Canvas canvas(surface.get());
-    draw(canvas);
-    canvas.check();
+    draw_on(surface);
     check_status(cairo_surface_write_to_png_stream(surface.get(), append_bytes, &bytes));
+    return bytes;
   }
+  const auto create =
+      format == PictureFormat::pdf ? cairo_pdf_surface_create_for_stream : cairo_svg_surface_create_for_stream;
+  const Surface surface(create(append_bytes, &bytes, width, height), cairo_surface_destroy);
+  draw_on(surface);
+  cairo_surface_finish(surface.get());  // writes what is left
+  check_status(cairo_surface_status(surface.get()));
   return bytes;
 }
 

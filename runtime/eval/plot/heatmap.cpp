@@ -118,12 +118,29 @@ void draw_panel(Canvas& canvas, const Heatmap& heatmap, const Geometry& geometry
   }
 }
 
+// Whether every cell that has a value is 0 or 1.
+bool yes_or_no(const Heatmap& heatmap) {
+  return std::all_of(heatmap.panels.begin(), heatmap.panels.end(), [](const HeatmapPanel& panel) {
+    return std::all_of(panel.values.begin(), panel.values.end(),
+                       [](const std::optional<double>& value) { return !value || *value == 0 || *value == 1; });
+  });
+}
+
 void draw_legend(Canvas& canvas, const Heatmap& heatmap, const Geometry& geometry) {
   constexpr int steps = 60;
   constexpr double bar_width = 16;
   const int last_of_line = std::min(static_cast<int>(heatmap.panels.size()), panels_per_line) - 1;
   const double x = geometry.panel_x(last_of_line) + geometry.plot_width + 40;
   const double y = geometry.panel_y(0);
+  if (yes_or_no(heatmap)) {
+    for (const int value : {1, 0}) {
+      const double top = y + 26 * (1 - value);
+      canvas.rectangle(x - 16, top, bar_width, bar_width, colour_of(value));
+      canvas.text(x + bar_width - 10, top + bar_width / 2 + text_size * 0.36, value ? heatmap.yes : heatmap.no,
+                  text_size, Align::left, ink);
+    }
+    return;
+  }
   const double height = std::min(geometry.plot_height, 220.0);
   for (int i = 0; i < steps; ++i) {  // a hair taller than its share, so that no seams show
     canvas.rectangle(x, y + height * i / steps, bar_width, height / steps + (i + 1 < steps ? 0.5 : 0),
@@ -150,7 +167,7 @@ void draw(Canvas& canvas, const Heatmap& heatmap, const Geometry& geometry) {
 
 }  // namespace
 
-std::string render_heatmap(const Heatmap& heatmap, PictureFormat format) {
+std::string render_heatmap(const Heatmap& heatmap, PictureFormat format, std::vector<TextBox>* texts) {
   assert(!heatmap.panels.empty() && !heatmap.columns.empty() && !heatmap.rows.empty());
   Geometry geometry;
   return render_picture(
@@ -159,7 +176,7 @@ std::string render_heatmap(const Heatmap& heatmap, PictureFormat format) {
         geometry = lay_out(heatmap, measure);
         return PictureSize{geometry.width, geometry.height};
       },
-      [&](Canvas& canvas) { draw(canvas, heatmap, geometry); });
+      [&](Canvas& canvas) { draw(canvas, heatmap, geometry); }, texts);
 }
 
 }  // namespace hayloft::runtime::eval

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/eval/plot/picture.h"
+#include "runtime/eval/plot/canvas.h"
 
 namespace hayloft::runtime::eval {
 
@@ -25,10 +25,12 @@ struct Heatmap {
   std::vector<std::string> columns;  // tick labels from left to right
   std::vector<std::string> rows;     // tick labels from top to bottom
   std::vector<HeatmapPanel> panels;
+  // What 1 and 0 are called in the legend where every cell is one or the other.
+  std::string yes = "yes";
+  std::string no = "no";
 };
 
-// The bytes of the picture file; one drawing for both formats, PNG at two pixels per unit. Throws Error when memory for
-// the picture is lacking.
-std::string render_heatmap(const Heatmap& heatmap, PictureFormat format);
+// The bytes of the picture file; see render_picture. Throws Error when memory for the picture is lacking.
+std::string render_heatmap(const Heatmap& heatmap, PictureFormat format, std::vector<TextBox>* texts = nullptr);
 
 }  // namespace hayloft::runtime::eval

@@ -9,15 +9,10 @@
 #include <numeric>
 
 #include "offload/text/format.h"
-#include "runtime/eval/plot/canvas.h"
+#include "runtime/eval/plot/marks.h"
 
 namespace hayloft::runtime::eval {
 namespace {
-
-// Told apart by every common form of colour blindness (Okabe and Ito); each eight series have a mark of their own.
-constexpr Colour colours[] = {{0.00, 0.45, 0.70}, {0.84, 0.37, 0.00}, {0.00, 0.62, 0.45}, {0.80, 0.47, 0.65},
-                              {0.34, 0.71, 0.91}, {0.90, 0.62, 0.00}, {0.35, 0.35, 0.35}, {0.75, 0.70, 0.15}};
-constexpr Colour grid{0.90, 0.90, 0.90};
 
 constexpr int panels_per_line = 3;
 constexpr double margin = 24;
@@ -26,7 +21,6 @@ constexpr double plot_width = 300, plot_height = 230;
 constexpr double left_of_plot = 70, above_plot = 34, below_plot = 56;
 constexpr double legend_gap = 46;
 constexpr double title_size = 18, panel_title_size = 13.5, text_size = 11.5;
-constexpr double radius = 4.5;
 
 struct Axes {
   double least_x, most_x;  // log2 of bytes
@@ -45,8 +39,9 @@ Axes axes_of(const Scatter& scatter) {
     for (const ScatterPoint& point : panel.points) {
       axes.least_x = std::min(axes.least_x, Axes::log_bytes(point.bytes));
       axes.most_x = std::max(axes.most_x, Axes::log_bytes(point.bytes));
-      axes.least_y = std::min(axes.least_y, point.quality);
-      axes.most_y = std::max(axes.most_y, point.quality);
+      const Interval likely = point.likely.value_or(Interval{point.quality, point.quality});
+      axes.least_y = std::min({axes.least_y, point.quality, likely.low});
+      axes.most_y = std::max({axes.most_y, point.quality, likely.high});
     }
   }
   axes.least_x = std::floor(axes.least_x - 0.5);
@@ -57,38 +52,12 @@ Axes axes_of(const Scatter& scatter) {
   return axes;
 }
 
-std::vector<std::string> series_of(const Scatter& scatter) {
-  std::vector<std::string> series;
+std::vector<SeriesStyle> styles_of(const Scatter& scatter) {
+  std::vector<std::pair<std::string, std::string>> series;
   for (const ScatterPanel& panel : scatter.panels) {
-    for (const ScatterPoint& point : panel.points) {
-      if (std::find(series.begin(), series.end(), point.series) == series.end()) series.push_back(point.series);
-    }
+    for (const ScatterPoint& point : panel.points) series.emplace_back(point.series, point.family);
   }
-  return series;
-}
-
-void draw_mark(Canvas& canvas, double x, double y, std::size_t series) {
-  const Colour colour = colours[series % std::size(colours)];
-  const double r = radius * 0.9;
-  switch (series / std::size(colours) % 4) {
-    case 0:
-      return canvas.disc(x, y, radius, colour);
-    case 1:
-      return canvas.rectangle(x - r, y - r, 2 * r, 2 * r, colour);
-    case 2:
-      canvas.line({{x - r, y - r}, {x + r, y + r}}, 2.5, colour);
-      return canvas.line({{x - r, y + r}, {x + r, y - r}}, 2.5, colour);
-    default:
-      canvas.line({{x - radius, y}, {x + radius, y}}, 2.5, colour);
-      return canvas.line({{x, y - radius}, {x, y + radius}}, 2.5, colour);
-  }
-}
-
-// 1, 2 or 5 times a power of ten, so that a range has three to seven of them.
-double tick_distance(double range) {
-  const double power = std::pow(10, std::floor(std::log10(range / 3)));
-  const double times = range / 3 / power;
-  return power * (times >= 5 ? 5 : times >= 2 ? 2 : 1);
+  return style_series(series);
 }
 
 void draw_axes(Canvas& canvas, const Scatter& scatter, const Axes& axes, double x, double y) {
@@ -96,23 +65,17 @@ void draw_axes(Canvas& canvas, const Scatter& scatter, const Axes& axes, double 
   const double step = std::max(1.0, std::ceil(octaves / 5));
   for (double at = axes.least_x; at <= axes.most_x; at += step) {
     const double tick = x + axes.x(std::exp2(at));
-    canvas.line({{tick, y}, {tick, y + plot_height}}, 1, grid);
+    canvas.line({{tick, y}, {tick, y + plot_height}}, 1, grid_colour);
     canvas.text(tick, y + plot_height + 16, format_bytes(static_cast<std::uint64_t>(std::exp2(at))), text_size,
                 Align::centre, ink);
   }
-  const double apart = tick_distance(axes.most_y - axes.least_y);
-  for (double value = std::ceil(axes.least_y / apart) * apart; value <= axes.most_y; value += apart) {
-    const double tick = y + axes.y(value);
-    canvas.line({{x, tick}, {x + plot_width, tick}}, 1, grid);
-    canvas.text(x - 7, tick + text_size * 0.36, fmt::format("{:.4g}", std::round(value / apart) * apart + 0.0),
-                text_size, Align::right, ink);
-  }
+  draw_y_ticks(canvas, {x, y, plot_width, plot_height}, axes.least_y, axes.most_y, text_size);
   canvas.text(x + plot_width / 2, y + plot_height + 36, scatter.x_label, text_size, Align::centre, faint_ink);
   canvas.upward_text(x - left_of_plot + 16, y + plot_height / 2, scatter.y_label, text_size, faint_ink);
 }
 
-void draw_panel(Canvas& canvas, const Scatter& scatter, const Axes& axes, const ScatterPanel& panel, double x,
-                double y) {
+void draw_panel(Canvas& canvas, const Scatter& scatter, const Axes& axes, const std::vector<SeriesStyle>& styles,
+                const ScatterPanel& panel, double x, double y) {
   canvas.text(x, y - 12, panel.title, panel_title_size, Align::left, ink, true);
   draw_axes(canvas, scatter, axes, x, y);
   std::vector<std::pair<double, double>> front;  // in steps: nobody has measured what lies between two points
@@ -122,10 +85,15 @@ void draw_panel(Canvas& canvas, const Scatter& scatter, const Axes& axes, const 
     front.emplace_back(at, y + axes.y(panel.points[i].quality));
   }
   canvas.line(front, 1.5, faint_ink, true);
-  const std::vector<std::string> series = series_of(scatter);
   for (const ScatterPoint& point : panel.points) {
-    const auto number = std::find(series.begin(), series.end(), point.series) - series.begin();
-    draw_mark(canvas, x + axes.x(point.bytes), y + axes.y(point.quality), static_cast<std::size_t>(number));
+    const auto style = std::find_if(styles.begin(), styles.end(),
+                                    [&](const SeriesStyle& each) { return each.series == point.series; });
+    const double at = x + axes.x(point.bytes);
+    if (point.likely) {
+      draw_error_bar(canvas, at, y + axes.y(point.likely->low), y + axes.y(point.likely->high),
+                     series_colour(style->colour));
+    }
+    draw_mark(canvas, at, y + axes.y(point.quality), *style);
   }
 }
 
@@ -145,10 +113,10 @@ std::vector<std::size_t> pareto_front(const std::vector<ScatterPoint>& points) {
   return front;
 }
 
-std::string render_scatter(const Scatter& scatter, PictureFormat format) {
+std::string render_scatter(const Scatter& scatter, PictureFormat format, std::vector<TextBox>* texts) {
   assert(!scatter.panels.empty());
   const Axes axes = axes_of(scatter);
-  const std::vector<std::string> series = series_of(scatter);
+  const std::vector<SeriesStyle> styles = styles_of(scatter);
   const int panels = static_cast<int>(scatter.panels.size());
   const int across = std::min(panels, panels_per_line);
   const int lines = (panels + panels_per_line - 1) / panels_per_line;
@@ -156,33 +124,39 @@ std::string render_scatter(const Scatter& scatter, PictureFormat format) {
   PictureSize size{};
   const auto lay_out = [&](Canvas& measure) {
     double widest = 0;
-    for (const std::string& name : series) widest = std::max(widest, measure.width_of(name, text_size));
+    for (const SeriesStyle& each : styles) widest = std::max(widest, measure.width_of(each.series, text_size));
     const double heading =
         std::max(measure.width_of(scatter.title, title_size, true), measure.width_of(scatter.subtitle, text_size));
     const double plots = lines * (above_plot + plot_height + below_plot);
-    size.width = std::ceil(std::max(right + legend_gap + 2 * radius + 8 + widest, margin + heading) + margin);
-    const double legend = above_plot + 20.0 * static_cast<double>(series.size() + 2);
+    size.width = std::ceil(std::max(right + legend_gap + 2 * mark_radius + 8 + widest, margin + heading) + margin);
+    const double legend = above_plot + 20.0 * static_cast<double>(styles.size() + 2);
     size.height = std::ceil(margin + header + std::max(plots, legend));
     return size;
   };
-  return render_picture(format, lay_out, [&](Canvas& canvas) {
-    canvas.rectangle(0, 0, size.width, size.height, paper);
-    canvas.text(margin, margin + title_size, scatter.title, title_size, Align::left, ink, true);
-    canvas.text(margin, margin + title_size + 22, scatter.subtitle, text_size, Align::left, faint_ink);
-    for (int i = 0; i < panels; ++i) {
-      const double x = margin + left_of_plot + (i % panels_per_line) * (left_of_plot + plot_width);
-      const double y = margin + header + above_plot + (i / panels_per_line) * (above_plot + plot_height + below_plot);
-      draw_panel(canvas, scatter, axes, scatter.panels[static_cast<std::size_t>(i)], x, y);
-    }
-    double y = margin + header + above_plot;
-    for (std::size_t i = 0; i < series.size(); ++i, y += 20) {
-      draw_mark(canvas, right + legend_gap, y, i);
-      canvas.text(right + legend_gap + radius + 8, y + text_size * 0.36, series[i], text_size, Align::left, ink);
-    }
-    canvas.line({{right + legend_gap - 8, y + 4}, {right + legend_gap + 8, y + 4}}, 1.5, faint_ink, true);
-    canvas.text(right + legend_gap + radius + 8, y + 4 + text_size * 0.36, "Pareto front", text_size, Align::left,
-                faint_ink);
-  });
+  return render_picture(
+      format, lay_out,
+      [&](Canvas& canvas) {
+        canvas.rectangle(0, 0, size.width, size.height, paper);
+        canvas.text(margin, margin + title_size, scatter.title, title_size, Align::left, ink, true);
+        canvas.text(margin, margin + title_size + 22, scatter.subtitle, text_size, Align::left, faint_ink);
+        for (int i = 0; i < panels; ++i) {
+          const double x = margin + left_of_plot + (i % panels_per_line) * (left_of_plot + plot_width);
+          const double y =
+              margin + header + above_plot + (i / panels_per_line) * (above_plot + plot_height + below_plot);
+          draw_panel(canvas, scatter, axes, styles, scatter.panels[static_cast<std::size_t>(i)], x, y);
+        }
+        double y = margin + header + above_plot;
+        for (const SeriesStyle& style : styles) {
+          draw_mark(canvas, right + legend_gap, y, style);
+          canvas.text(right + legend_gap + mark_radius + 8, y + text_size * 0.36, style.series, text_size, Align::left,
+                      ink);
+          y += 20;
+        }
+        canvas.line({{right + legend_gap - 8, y + 4}, {right + legend_gap + 8, y + 4}}, 1.5, faint_ink, true);
+        canvas.text(right + legend_gap + mark_radius + 8, y + 4 + text_size * 0.36, "Pareto front", text_size,
+                    Align::left, faint_ink);
+      },
+      texts);
 }
 
 }  // namespace hayloft::runtime::eval

@@ -1,18 +1,22 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "runtime/eval/plot/picture.h"
+#include "runtime/eval/interval.h"
+#include "runtime/eval/plot/canvas.h"
 
 namespace hayloft::runtime::eval {
 
 // Points of quality against bytes, in panels that share their axes' meaning. The legend names each series once.
 struct ScatterPoint {
   std::string series;
-  double bytes = 0;    // smaller is better
-  double quality = 0;  // larger is better
+  double bytes = 0;                     // smaller is better
+  double quality = 0;                   // larger is better
+  std::string family = {};              // series of a family have a colour in common
+  std::optional<Interval> likely = {};  // where the true quality lies: an error bar
 };
 
 struct ScatterPanel {
@@ -32,7 +36,8 @@ struct Scatter {
 // Indices in the order of their bytes; of equal points the first.
 std::vector<std::size_t> pareto_front(const std::vector<ScatterPoint>& points);
 
-// Bytes on a logarithmic scale, the front as steps from point to point. Throws Error when memory for it is lacking.
-std::string render_scatter(const Scatter& scatter, PictureFormat format);
+// Bytes on a logarithmic scale, the front as steps from point to point. `texts`: see render_picture. Throws Error when
+// memory for it is lacking.
+std::string render_scatter(const Scatter& scatter, PictureFormat format, std::vector<TextBox>* texts = nullptr);
 
 }  // namespace hayloft::runtime::eval

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <string>
@@ -31,8 +32,24 @@ TEST(Heatmap, EveryCellIsFilledWithTheColourOfItsValue) {
   const std::string svg = render_heatmap(small_heatmap(), PictureFormat::svg);
   EXPECT_EQ(svg.rfind("<?xml", 0), 0u);
   EXPECT_NE(svg.find("</svg>"), std::string::npos);
-  EXPECT_EQ(filled_with(svg, found_colour), 2);
-  EXPECT_EQ(filled_with(svg, missed_colour), 3);  // the sixth cell has no value
+  EXPECT_EQ(filled_with(svg, found_colour), 2 + 1);   // and one in the legend
+  EXPECT_EQ(filled_with(svg, missed_colour), 3 + 1);  // the sixth cell has no value
+}
+
+bool says(const std::vector<TextBox>& texts, const std::string& text) {
+  return std::any_of(texts.begin(), texts.end(), [&](const TextBox& box) { return box.text == text; });
+}
+
+TEST(Heatmap, TheLegendIsAScaleUnlessEveryCellIsYesOrNo) {
+  Heatmap heatmap = small_heatmap();
+  heatmap.yes = "found";
+  heatmap.no = "missed";
+  std::vector<TextBox> texts;
+  render_heatmap(heatmap, PictureFormat::svg, &texts);
+  EXPECT_TRUE(says(texts, "found") && says(texts, "missed"));
+  heatmap.panels[0].values[2] = 0.5;
+  render_heatmap(heatmap, PictureFormat::svg, &texts);
+  EXPECT_FALSE(says(texts, "missed"));
 }
 
 TEST(Heatmap, ThePngIsTheSameDrawingAtTwicePerUnit) {
@@ -61,7 +78,8 @@ TEST(Heatmap, ManyRowsColumnsAndPanelsStillMakeAPicture) {
 TEST(Heatmap, TheNameDecidesTheFormat) {
   EXPECT_EQ(picture_format("a/b.svg"), PictureFormat::svg);
   EXPECT_EQ(picture_format("b.PNG"), PictureFormat::png);
-  EXPECT_THROW(picture_format("b.pdf"), Error);
+  EXPECT_EQ(picture_format("b.pdf"), PictureFormat::pdf);
+  EXPECT_THROW(picture_format("b.jpg"), Error);
   EXPECT_THROW(picture_format("svg"), Error);
 }
 

@@ -9,8 +9,11 @@
 #include <random>
 
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/decode/prefill/ingest.h"
+#include "tests/support/hybrid_model.h"
 #include "tests/support/parameter_name.h"
 #include "tests/support/refusal.h"
+#include "tests/support/temporary_folder.h"
 
 // The planner against what really happens: each number beside that of a session that was really run.
 namespace hayloft::runtime::plan {
@@ -120,6 +123,37 @@ PlanRequest llama_3_8b() {
   request.tokens = 1 << 20;
   request.host_budget = request.available_bytes = std::uint64_t{1} << 40;
   return request;
+}
+
+TEST(PlanOfASavedContext, IsNotLessThanItsFileWithEveryCheckpointItKeeps) {
+  const test::TemporaryFolder folder;
+  const std::filesystem::path path = test::write_hybrid_model(folder / "model");
+  const offload::Topology topology;
+  const offload::Threads threads{2};
+  const auto backend = gpu::make_cpu_backend(threads);
+  const Tokenizer tokenizer(path);
+  const Model model(path, *backend);
+  const ModelSource source{model, tokenizer, path};
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += fmt::format("The hay of {} lies in the loft over barn {}. ", 1800 + i, i);
+  PlanRequest request;
+  request.config = model.config();
+  request.weights = weight_sizes(*Checkpoint::open(path));
+  request.session.cache.block_tokens = 32;
+  request.session.cache.window = 16;
+  request.session.chunk_tokens = 64;
+  request.host_budget = request.available_bytes = std::uint64_t{1} << 30;
+  for (const int checkpoints : {0, 1, 2, 8, 24}) {
+    SCOPED_TRACE(checkpoints);
+    offload::Arena arena{topology, {.budget_bytes = 64 << 20}};
+    IngestOptions options{.session = request.session, .checkpoint_seconds = 0};
+    options.checkpoints = request.checkpoints = checkpoints;
+    const std::filesystem::path file = folder / fmt::format("{}.hay", checkpoints);
+    request.tokens = ingest(source, arena, text, file, options).tokens;
+    const std::uint64_t bytes = std::filesystem::file_size(file), planned = make_plan(request, nullptr).memory.saved;
+    EXPECT_LE(bytes, planned);
+    EXPECT_GT(bytes, planned * 6 / 10);
+  }
 }
 
 TEST(PlanOfAShape, KnowsLlama3BytesWithoutACheckpoint) {

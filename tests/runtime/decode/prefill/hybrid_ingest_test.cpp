@@ -146,6 +146,25 @@ TEST_F(HybridIngestTest, KeptCheckpointsDoNotGrowTheFileForEver) {
   EXPECT_LT(std::filesystem::file_size(path), before + blocks + 20 * 4096 + tails);
 }
 
+TEST_F(HybridIngestTest, AContextGoesOnKeepingAsManyCheckpointsAsWereAskedForLast) {
+  const std::filesystem::path path = folder.path() / "kept.hay";
+  const auto goes_on = [&](int asked) {
+    options.checkpoints = asked;
+    append_to(source, arena, text, path, options);
+    return offload::Snapshot::open(path).earlier_checkpoints().size() + 1;
+  };
+  options.again = true;
+  options.checkpoints = 6;
+  ingest(source, arena, text, path, options);
+  EXPECT_EQ(goes_on(0), 6u);
+  EXPECT_EQ(goes_on(2), 2u);
+  EXPECT_EQ(goes_on(0), 2u);
+  options.checkpoints = 0;
+  const std::filesystem::path other = folder.path() / "other.hay";
+  ingest(source, arena, text, other, options);
+  EXPECT_EQ(offload::Snapshot::open(other).earlier_checkpoints().size() + 1, 4u) << "nothing was asked for";
+}
+
 TEST_F(HybridIngestTest, AStateOfAnotherShapeOrADamagedOneIsRefused) {
   const std::filesystem::path path = folder.path() / "saved.hay", other = folder.path() / "other.hay";
   ingest(source, arena, text, path, options);

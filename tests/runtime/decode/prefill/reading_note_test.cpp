@@ -33,6 +33,8 @@ TEST(ReadingNote, IsReadAsItWasWritten) {
     EXPECT_EQ(note.prefill.k.count, prefill.k.count);
     EXPECT_EQ(note.prefill.k.share, prefill.k.share);
   }
+  EXPECT_EQ(read_note(write_note({48, windowed(7, 0), 8}), "a.hay").checkpoints, 8);
+  EXPECT_EQ(read_note("chunk_tokens=2048", "a.hay").checkpoints, 0);
   EXPECT_EQ(read_note("chunk_tokens=2048", "a.hay").prefill.kind, Kind::exact) << "as contexts say that know no other";
   EXPECT_EQ(read_note(" sinks=1  prefill=window window=9 chunk_tokens=2", "a.hay").prefill.window, 9);
 }
@@ -43,7 +45,7 @@ TEST(ReadingNote, ThatIsNotUnderstoodIsRefusedByTheFilesName) {
         "chunk_tokens=8 prefill=magic", "chunk_tokens=8 prefill=window window=4",
         "chunk_tokens=8 prefill=topk window=4", "chunk_tokens=8 prefill=topk window=0 k=3",
         "chunk_tokens=8 prefill=topk window=4 k_share=2", "chunk_tokens=8 prefill=topk window=4 k=3 k_share=0.5",
-        "chunk_tokens=8 later=1", "chunk_tokens"}) {
+        "chunk_tokens=8 checkpoints=0", "chunk_tokens=8 later=1", "chunk_tokens"}) {
     try {
       read_note(text, "a.hay");
       ADD_FAILURE() << "understood: " << text;

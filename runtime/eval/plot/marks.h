@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/eval/plot/canvas.h"
+
+// How series are told apart, in every picture alike: a family by its colour, a member by its mark.
+namespace hayloft::runtime::eval {
+
+inline constexpr Colour grid_colour{0.90, 0.90, 0.90};
+inline constexpr double mark_radius = 4.5;
+
+struct SeriesStyle {
+  std::string series;
+  std::string family;
+  std::size_t colour = 0;
+  std::size_t mark = 0;
+};
+
+// A style for each series, families together in the order in which they were first met. Pairs of series and family; an
+// empty family is one of its own. Nine colours and eight marks go round.
+std::vector<SeriesStyle> style_series(const std::vector<std::pair<std::string, std::string>>& series);
+
+Colour series_colour(std::size_t number);
+void draw_mark(Canvas& canvas, double x, double y, const SeriesStyle& style);
+// From low to high, at x, with a short stroke at either end.
+void draw_error_bar(Canvas& canvas, double x, double low, double high, Colour colour);
+
+// 1, 2 or 5 times a power of ten, so that a range has three to seven of them.
+double tick_distance(double range);
+
+// Where the marks of a panel go, without its labels.
+struct PlotArea {
+  double x = 0, y = 0, width = 0, height = 0;
+};
+// Of a linear axis: lines across the plot, and their numbers on the left.
+void draw_y_ticks(Canvas& canvas, const PlotArea& area, double least, double most, double text_size);
+
+}  // namespace hayloft::runtime::eval
