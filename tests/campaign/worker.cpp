@@ -1,6 +1,7 @@
-// campaign_worker kills|damage|models FIRST-SEED CASES FOLDER: many cases in one process, for scripts/campaign, which
-// preloads tests/campaign/faults.c. The seed of the case that runs is kept in FOLDER/seed. Prints what was counted as
-// JSON; the exit status is 1, with a line that names the seed, when a case failed.
+// campaign_worker kills|damage|models FIRST-SEED CASES FOLDER f16|int8|int4: many cases in one process, of contexts
+// with such rows, for scripts/campaign, which preloads tests/campaign/faults.c. The seed of the case that runs is kept
+// in FOLDER/seed. Prints what was counted as JSON; the exit status is 1, with a line that names the seed, when a case
+// failed.
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <sys/wait.h>
@@ -77,7 +78,9 @@ void damage(std::string& data, Random& random) {
 
 class Worker {
  public:
-  explicit Worker(fs::path folder) : folder_(std::move(folder)) {
+  Worker(fs::path folder, offload::RowFormat rows) : folder_(std::move(folder)) {
+    options_.session.cache.rows = rows;
+    if (rows != offload::RowFormat::f16) options_.session.cache.columns = offload::ColumnFormat::int4;
     options_.session.cache.block_tokens = 16;
     options_.session.cache.window = 16;
     options_.session.chunk_tokens = 32;
@@ -251,8 +254,8 @@ class Worker {
   int usual_us_ = 0;
 };
 
-int run(const std::string& what, std::uint64_t seed, long cases, const fs::path& folder) {
-  Worker worker(folder);
+int run(const std::string& what, std::uint64_t seed, long cases, const fs::path& folder, offload::RowFormat rows) {
+  Worker worker(folder, rows);
   int status = 0;
   for (const std::uint64_t end = seed + static_cast<std::uint64_t>(cases); seed < end; ++seed) {
     std::ofstream(folder / "seed") << seed;
@@ -277,6 +280,12 @@ int run(const std::string& what, std::uint64_t seed, long cases, const fs::path&
 }  // namespace hayloft
 
 int main(int count, char** arguments) {
-  if (count != 5) return 2;
-  return hayloft::run(arguments[1], std::strtoull(arguments[2], nullptr, 10), std::atol(arguments[3]), arguments[4]);
+  using hayloft::offload::RowFormat;
+  if (count != 6) return 2;
+  for (const RowFormat rows : {RowFormat::f16, RowFormat::int8, RowFormat::int4}) {
+    if (name(rows) != std::string(arguments[5])) continue;
+    return hayloft::run(arguments[1], std::strtoull(arguments[2], nullptr, 10), std::atol(arguments[3]), arguments[4],
+                        rows);
+  }
+  return 2;
 }

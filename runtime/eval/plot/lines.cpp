@@ -65,8 +65,8 @@ void draw_x_ticks(Canvas& canvas, const LinePanel& panel, const Axes& axes, doub
   for (double at = std::ceil(least / apart) * apart; at <= most; at += apart) {
     const double tick = x + (at - axes.least_x) / (axes.most_x - axes.least_x) * plot_width;
     canvas.line({{tick, y + plot_height}, {tick, y + plot_height + 4}}, 1, faint_ink);
-    canvas.text(tick, y + plot_height + 17, fmt::format("{:.0f}", (axes.logarithmic ? std::exp2(at) : at) + 0.0), text_size,
-                Align::centre, ink);
+    canvas.text(tick, y + plot_height + 17, fmt::format("{:.0f}", (axes.logarithmic ? std::exp2(at) : at) + 0.0),
+                text_size, Align::centre, ink);
   }
   canvas.text(x + plot_width / 2, y + plot_height + 36, panel.x_label, text_size, Align::centre, faint_ink);
 }

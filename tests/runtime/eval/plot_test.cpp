@@ -39,8 +39,11 @@ void expect_legible(const std::string& svg, const std::vector<TextBox>& texts) {
 }
 
 Scatter scatter_of(int panels, int members) {
-  Scatter scatter{"Quality against bytes moved", "a model of some name, cpu, seed 42", "bytes read per token",
-                  "-log10 KL(dense || method)", {}};
+  Scatter scatter{"Quality against bytes moved",
+                  "a model of some name, cpu, seed 42",
+                  "bytes read per token",
+                  "-log10 KL(dense || method)",
+                  {}};
   for (int p = 0; p < panels; ++p) {
     ScatterPanel panel{fmt::format("{}k tokens", 4 << p), {}};
     for (const char* family : {"dense", "sparq", "ann"}) {
@@ -64,8 +67,14 @@ TEST(Plots, NoTextStandsOverAnotherOrOutOfTheFrame) {
   for (const std::size_t columns : {1u, 2u, 9u, 40u}) {
     for (const std::size_t rows : {1u, 11u, 101u}) {
       SCOPED_TRACE(fmt::format("{} by {}", columns, rows));
-      Heatmap heatmap{"Needle in a haystack", "needle-model, cpu, seed 1", "context length (tokens)", "needle depth",
-                      "needles found", {}, {}, {}};
+      Heatmap heatmap{"Needle in a haystack",
+                      "needle-model, cpu, seed 1",
+                      "context length (tokens)",
+                      "needle depth",
+                      "needles found",
+                      {},
+                      {},
+                      {}};
       for (std::size_t i = 0; i < columns; ++i) heatmap.columns.push_back(fmt::format("{}k", 4 << (i % 9)));
       for (std::size_t i = 0; i < rows; ++i) heatmap.rows.push_back(fmt::format("{}%", i));
       for (const char* name : {"dense", "sparq r=16 k=128", "window k=128", "topk k=32", "ann IVF1024,PQ16"}) {
