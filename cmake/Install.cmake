@@ -16,7 +16,7 @@ set(public_headers
     runtime/checkpoint/config.h runtime/checkpoint/rope.h runtime/checkpoint/safetensors.h runtime/checkpoint/weights/weights.h
     runtime/cache/cache.h runtime/cache/cache_size.h runtime/cache/spills.h
     runtime/attention/attention_rates.h runtime/attention/budget.h runtime/attention/counters.h runtime/attention/host_tail.h
-    runtime/attention/method.h runtime/attention/method_ladder.h runtime/attention/method_options.h runtime/attention/method_state.h runtime/attention/selection_plan.h
+    runtime/attention/method.h runtime/attention/method_ladder.h runtime/attention/method_options.h runtime/attention/method_state.h runtime/attention/selection.h runtime/attention/selection_plan.h
     runtime/attention/step_observer.h
     runtime/decode/attention_policy.h runtime/decode/conversation.h runtime/decode/decode_attention.h runtime/decode/prefill/prefill_attention.h
     runtime/decode/prefill/hidden_states.h runtime/decode/load_tokenizer.h runtime/decode/model.h runtime/decode/prefill/prefill.h
