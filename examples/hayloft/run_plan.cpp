@@ -2,6 +2,7 @@
 
 #include "examples/hayloft/saved_context.h"
 #include "examples/hayloft/streams/messages.h"
+#include "examples/hayloft/streams/ranks.h"
 #include "offload/error.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/decode/load_tokenizer.h"
@@ -51,7 +52,8 @@ runtime::plan::Plan announce_plan(const Environment& environment, const PlannedR
   request.tokens = run.tokens;
   request.mapped_tokens = run.mapped_tokens;
   request.host_budget = environment.arena->budget_bytes();
-  request.available_bytes = environment.topology.available_bytes() + environment.model->weight_bytes();
+  request.available_bytes = environment.topology.available_bytes() / static_cast<std::uint64_t>(ranks_on_machine()) +
+                            environment.model->weight_bytes();
   request.threads = environment.threads.count();
   request.tokenizer_file_bytes = runtime::tokenizer_bytes(run.model);
   const gpu::DeviceMemory device = environment.backend->memory();
