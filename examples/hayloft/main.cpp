@@ -48,7 +48,10 @@ int report(std::string_view message, int exit_code) noexcept {
 
 // An error that only this rank knows of: says so, whichever it is, and ends the others. Alone: report().
 int report_and_end_ranks(const std::string& message, int exit_code) noexcept {
-  if (ranks() == nullptr) return report(message, exit_code);
+  if (ranks() == nullptr) {
+    let_first_rank_speak(message);
+    return report(message, exit_code);
+  }
   try {
     write_error(fmt::format("hayloft: rank {}: {}\n", ranks()->rank(), visible(message, Lines::joined)));
   } catch (...) {

@@ -62,7 +62,9 @@ runtime::plan::Plan announce_plan(const Environment& environment, const PlannedR
     request.device_cache = environment.device_cache;
     request.available_bytes = environment.topology.available_bytes();
   }
-  const bool applies = profile && profile->threads == request.threads && profile->device == environment.backend->name();
+  // A profile knows nothing of the network between ranks.
+  const bool applies =
+      profile && !over_ranks() && profile->threads == request.threads && profile->device == environment.backend->name();
   const runtime::plan::Plan plan = runtime::plan::make_plan(request, applies ? &*profile : nullptr);
   if (!plan.shortfall.empty()) fail("{}", plan.shortfall);
   note("{}\n", runtime::plan::plan_line(plan));
