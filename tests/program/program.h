@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -43,7 +44,10 @@ class Program {
   // "ulimit -v 100000". `input`: the file that is its standard input.
   explicit Program(std::vector<std::string> arguments, const std::string& shell = "",
                    const std::string& input = "/dev/null") {
-    if (shell.empty()) return start(HAYLOFT_PROGRAM, std::move(arguments), input);
+    if (shell.empty()) {
+      start(HAYLOFT_PROGRAM, std::move(arguments), input);
+      return;
+    }
     arguments.insert(arguments.begin(), {"-c", shell + R"( && exec "$0" "$@")", HAYLOFT_PROGRAM});
     start("/bin/sh", std::move(arguments), input);
   }
@@ -85,29 +89,21 @@ class Program {
     return ::waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid == 0;
   }
 
-  // The process id of one of `count` processes of this name that it has started, once all of them are there and have
-  // computed for a moment; -1 when it has ended.
-  pid_t descendant_running(const std::string& name, int count) const {
-    while (running()) {
-      std::vector<pid_t> found;
-      std::vector<pid_t> started;
-      std::error_code ended;  // a thread, meanwhile
-      for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid_) + "/task", ended)) {
-        std::ifstream children(task.path() / "children");
-        for (pid_t child = 0; children >> child;) started.push_back(child);
-      }
-      for (const pid_t child : started) {
-        std::ifstream stat("/proc/" + std::to_string(child) + "/stat");
-        std::string field, command;
-        stat >> field >> command;
-        for (int skipped = 3; skipped < 14; ++skipped) stat >> field;
-        long ticks = 0;
-        if (stat >> ticks && command == "(" + name + ")" && ticks > 20) found.push_back(child);
-      }
-      if (static_cast<int>(found.size()) == count) return found.back();
-      ::sched_yield();
+  // Returns once it has printed `text`, or has ended.
+  void wait_until_printed(const std::string& text) const {
+    while (running() && output().find(text) == std::string::npos) ::sched_yield();
+  }
+
+  // The processes that it has started, oldest first.
+  std::vector<pid_t> children() const {
+    std::vector<pid_t> started;
+    std::error_code ended;  // a thread, meanwhile
+    for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid_) + "/task", ended)) {
+      std::ifstream list(task.path() / "children");
+      for (pid_t child = 0; list >> child;) started.push_back(child);
     }
-    return -1;
+    std::sort(started.begin(), started.end());
+    return started;
   }
 
   // Ends it wherever it is, unless it has ended by itself: Outcome::signal says which.
