@@ -19,6 +19,7 @@ const char* name(Traffic kind);          // as in Traffic
 // gives n bytes to an all-gather of N ranks sends n and receives (N - 1) n; a broadcast is sent once and received once
 // by each of the others.
 struct Ledger {
+  // Of one kind.
   struct Entry {
     std::uint64_t messages = 0;  // collectives, of two ranks or more
     std::uint64_t sent = 0;      // bytes

@@ -133,7 +133,7 @@ std::string plan_table(const Plan& plan) {
   row("disk, when saved: at most", memory.saved);
   text += plan.shortfall.empty() ? "\nIt fits.\n" : fmt::format("\nIt does not fit: {}.\n", plan.shortfall);
 
-  text += "\n| method | read per token |";
+  text += plan.ranks > 1 ? "\n| method | read per token, on all ranks |" : "\n| method | read per token |";
   std::string rule = "\n|---|---:|";
   const bool timed = !plan.methods.empty() && plan.methods.front().ms;
   if (timed) {
