@@ -8,12 +8,13 @@ set(public_headers
     offload/error.h offload/text/format.h offload/half.h offload/text/utf8.h
     offload/host/arena.h offload/host/cgroup.h offload/host/mapped_file.h offload/host/threads.h offload/host/topology.h
     offload/store/layout.h offload/store/planes.h offload/store/quantise.h offload/store/rows.h
-    offload/store/store.h
+    offload/store/shard.h offload/store/store.h
     offload/snapshot/snapshot.h offload/snapshot/writer.h
     index/ann/ann.h index/scan/exact_search.h index/scan/run_cache.h index/scan/search.h index/scan/sparq_query.h
     gpu/backend.h gpu/packed.h gpu/buffer.h gpu/device_options.h gpu/device_plan.h gpu/gated_delta.h gpu/link_choice.h gpu/make_backend.h
     runtime/tokenizer/chat_template.h runtime/tokenizer/end_of_turn.h runtime/tokenizer/text_stream.h runtime/tokenizer/tokenizer.h
     runtime/checkpoint/config.h runtime/checkpoint/rope.h runtime/checkpoint/safetensors.h runtime/checkpoint/weights/weights.h
+    runtime/cluster/communicator.h
     runtime/cache/cache.h runtime/cache/cache_size.h runtime/cache/spills.h
     runtime/attention/attention_rates.h runtime/attention/budget.h runtime/attention/counters.h runtime/attention/host_tail.h
     runtime/attention/method.h runtime/attention/method_ladder.h runtime/attention/method_options.h runtime/attention/method_state.h runtime/attention/selection.h runtime/attention/selection_plan.h
@@ -48,5 +49,8 @@ install(FILES ${PROJECT_BINARY_DIR}/hayloftConfig.cmake ${PROJECT_BINARY_DIR}/ha
         DESTINATION ${package_dir})
 
 install(TARGETS hayloft RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+if(HAYLOFT_HAS_MPI)  # which the program finds from where it lies; not in the bundle, since MPI is the cluster's own
+  install(TARGETS hayloft_mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/hayloft)
+endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/needle-model/model/
         DESTINATION ${CMAKE_INSTALL_DATADIR}/hayloft/needle-model OPTIONAL)

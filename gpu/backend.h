@@ -13,6 +13,7 @@
 #include "index/scan/search.h"
 #include "index/scan/sparq_query.h"
 #include "offload/host/threads.h"
+#include "offload/store/shard.h"
 #include "offload/store/store.h"
 
 // The interface between the runtime and whatever computes: coarse operations over device memory, in stream order.
@@ -72,7 +73,8 @@ struct TailView {
 };
 
 // All of one layer's cache. Global layers: the store holds [0, store.tokens) and the tail follows on. Sliding-window
-// layers: the store is empty and the tail is all there is.
+// layers: the store is empty and the tail is all there is. Where ranks hold a context together, the store of a global
+// layer has the shard's own blocks alone, in which positions are own ones; all others are whole.
 struct CacheView {
   int layer = 0;   // which of the model's global layers, from 0
   int layers = 1;  // how many those are
@@ -80,8 +82,12 @@ struct CacheView {
   int head_dim = 0;
   offload::LayerView store;
   TailView tail;
+  offload::Shard shard = {};
+  std::span<const float> value_sum = {};  // f32 [Hkv][d], of V in the stores of all ranks; empty of a cache alone
 
   std::int64_t tokens() const { return tail.position + tail.tokens; }  // absolute length of the sequence so far
+  // Of a global layer, the positions in the stores of all ranks.
+  std::int64_t stored_tokens() const { return shard.alone() ? store.tokens : tail.position; }
 };
 
 // Step 1 of SparQ and its selection (arXiv 2312.04985, section 4 and appendix B), over store and tail. Its approximate
@@ -102,6 +108,13 @@ struct SparqSelect {
   int components(int head_dim) const { return bits > 0 ? index::plane_rank(head_dim, bits) : rank; }  // at most
 };
 
+// Where attention to a part of the positions leaves its softmax, so that it can be merged with other parts
+// (gpu/attention_state.h): the output is then AttentionState::weighted instead of weighted / sum.
+struct SoftmaxPart {
+  float* max = nullptr;  // f32 [.][Hq]
+  float* sum = nullptr;  // likewise
+};
+
 // What one decode query attends to: lists of positions in the store, and ranges of absolute positions that may lie in
 // the store, in the tail or across both. Ranges are disjoint from each other and from the lists; an empty one is
 // ignored. A range that ends at CacheView::tokens() takes in the whole tail.
@@ -119,6 +132,9 @@ struct Attended {
   // there instead of in host memory. May be null.
   unsigned long long* held_bytes = nullptr;
   const float* alpha = nullptr;  // [Hq]: y = alpha * y + (1 - alpha) * mean of V over every token; null: y as it is
+  // For backends that attend in parts, and without alpha. Both may be null.
+  const std::int32_t* sizes = nullptr;  // [lists]: so many of a list's k are attended, its first ones; null: all k
+  SoftmaxPart partial = {};             // [Hq]
 };
 
 // What attend_together() does for one of its sequences.
@@ -275,6 +291,12 @@ class Backend {
   virtual void attend_together(std::span<const AttendStep> steps, int query_heads, Stream stream) {
     for (const AttendStep& step : steps) attend(step.cache, step.q, query_heads, step.what, step.out, stream);
   }
+  // Whether attend() looks at Attended::sizes and partial, and attend_causal_part() is there.
+  virtual bool attends_in_parts() const { return false; }
+  // attend_causal() to the positions of `part` alone, whose `first` is that of the first query, and which may end
+  // before it: then all queries see all of it. For the merge with other parts, `partial` f32 [T][Hq].
+  virtual void attend_causal_part(const CacheView& part, const float* q, int T, int query_heads, std::int64_t first,
+                                  const SoftmaxPart& partial, float* out, Stream stream);
   // positions i32 [Hkv][k], ascending; alpha f32 [Hq], the softmax mass of everything attended (selected, at or after
   // limit, tail), in the approximate scores. Throws Error where the columns are not what `args` needs.
   virtual void select_sparq(const CacheView& cache, const float* q, int query_heads, const SparqSelect& args,

@@ -1,3 +1,4 @@
+#include <stdexcept>
 #include <utility>
 
 #include "gpu/backend.h"
@@ -28,6 +29,11 @@ Buffer::~Buffer() {
 
 std::shared_ptr<std::byte> Backend::host_memory(std::uint64_t bytes) {
   return {new std::byte[bytes], std::default_delete<std::byte[]>()};
+}
+
+void Backend::attend_causal_part(const CacheView&, const float*, int, int, std::int64_t, const SoftmaxPart&, float*,
+                                 Stream) {
+  throw std::logic_error("attend_causal_part: this backend does not attend in parts");
 }
 
 }  // namespace hayloft::gpu

@@ -12,6 +12,9 @@ class Command {
 
   // Looks at everything typed as a whole. What it throws is wrong usage: exit code 2.
   virtual void check() = 0;
+  // After check(), where mpirun has started several ranks: throws Error, likewise wrong usage, unless they can do
+  // together what is asked for.
+  virtual void check_ranks() const;
   // Throws Error (exit code 1) or Interrupted.
   virtual void run() = 0;
 };

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "examples/hayloft/streams/interrupt.h"
+#include "examples/hayloft/streams/ranks.h"
 #include "examples/hayloft/streams/text_output.h"
 #include "offload/clock.h"
 #include "offload/progress.h"
@@ -17,7 +18,7 @@ namespace hayloft::cli {
 runtime::StateProgress index_progress(std::optional<Progress>& progress) {
   return [&progress, reached = std::int64_t{-1}](std::int64_t done, std::int64_t total) mutable {
     check_interrupted();
-    if (reached < 0 || done < reached) progress.emplace(stderr_progress(), "index", "keys", total);
+    if (reached < 0 || done < reached) progress.emplace(progress_sink(), "index", "keys", total);
     progress->update(reached = done);
   };
 }

@@ -12,6 +12,7 @@
 #include "examples/hayloft/streams/file_roles.h"
 #include "examples/hayloft/streams/interrupt.h"
 #include "examples/hayloft/streams/messages.h"
+#include "examples/hayloft/streams/ranks.h"
 #include "examples/hayloft/streams/text_output.h"
 #include "examples/hayloft/version.h"
 #include "offload/error.h"
@@ -42,6 +43,21 @@ int report(std::string_view message, int exit_code) noexcept {
     write_message(message);
     write_message("\n");
   }
+  return exit_code;
+}
+
+// An error that only this rank knows of: says so, whichever it is, and ends the others. Alone: report().
+int report_and_end_ranks(const std::string& message, int exit_code) noexcept {
+  if (ranks() == nullptr) {
+    let_first_rank_speak(message);
+    return report(message, exit_code);
+  }
+  try {
+    write_error(fmt::format("hayloft: rank {}: {}\n", ranks()->rank(), visible(message, Lines::joined)));
+  } catch (...) {
+    write_error("hayloft: a rank has no memory left\n");
+  }
+  abort_ranks();
   return exit_code;
 }
 
@@ -94,10 +110,12 @@ struct Program {
     Command* const command = commands.at(chosen.front()).get();
     check_files(*chosen.front());
     command->check();
+    if (over_ranks()) command->check_ranks();
     return command;
   }
 
   int wrong_usage(const std::string& message) const {
+    let_first_rank_speak(message);
     const std::vector<CLI::App*> chosen = app.get_subcommands();
     const std::string subcommand = chosen.empty() ? "" : chosen.front()->get_name() + " ";
     return report(fmt::format("{} (see hayloft {}--help)", message, subcommand), usage_exit);
@@ -122,6 +140,7 @@ int run(int argc, char** argv) {
   }
   command->run();
   offload::check_mapped_files();
+  leave_ranks();
   return 0;
 }
 
@@ -144,6 +163,11 @@ void silence_hwloc() {
 }
 
 }  // namespace
+
+void Command::check_ranks() const {
+  fail("this command does not run over ranks, of which mpirun has started {}; needle and generate do", rank_count());
+}
+
 }  // namespace hayloft::cli
 
 int main(int argc, char** argv) {
@@ -153,17 +177,22 @@ int main(int argc, char** argv) {
   return_freed_memory();
   silence_hwloc();
   catch_interrupts();
+  silence_other_ranks();
   hayloft::offload::check_while_waiting(check_interrupted);
   hayloft::offload::survive_truncated_files();
   try {
     return run(argc, argv);
+  } catch (const hayloft::runtime::cluster::SharedError& error) {
+    report(error.what(), error_exit);  // before the others may end, which ends this one
+    leave_ranks();
+    return error_exit;
   } catch (const Interrupted& stopped) {
-    return report(stopped.what(), interrupted_exit);
+    return report_and_end_ranks(stopped.what(), interrupted_exit);
   } catch (const std::bad_alloc&) {
-    return report(
+    return report_and_end_ranks(
         "the system has no memory left for this process; raise its limit (ulimit -v, ulimit -d) or lower the context",
         error_exit);
   } catch (const std::exception& error) {
-    return report(error.what(), error_exit);
+    return report_and_end_ranks(error.what(), error_exit);
   }
 }

@@ -2,6 +2,7 @@
 
 #include "examples/hayloft/saved_context.h"
 #include "examples/hayloft/streams/messages.h"
+#include "examples/hayloft/streams/ranks.h"
 #include "offload/error.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/decode/load_tokenizer.h"
@@ -52,7 +53,8 @@ runtime::plan::Plan announce_plan(const Environment& environment, const PlannedR
   request.mapped_tokens = run.mapped_tokens;
   request.checkpoints = run.checkpoints;
   request.host_budget = environment.arena->budget_bytes();
-  request.available_bytes = environment.topology.available_bytes() + environment.model->weight_bytes();
+  request.available_bytes = environment.topology.available_bytes() / static_cast<std::uint64_t>(ranks_on_machine()) +
+                            environment.model->weight_bytes();
   request.threads = environment.threads.count();
   request.tokenizer_file_bytes = runtime::tokenizer_bytes(run.model);
   const gpu::DeviceMemory device = environment.backend->memory();
@@ -61,7 +63,9 @@ runtime::plan::Plan announce_plan(const Environment& environment, const PlannedR
     request.device_cache = environment.device_cache;
     request.available_bytes = environment.topology.available_bytes();
   }
-  const bool applies = profile && profile->threads == request.threads && profile->device == environment.backend->name();
+  // A profile knows nothing of the network between ranks.
+  const bool applies =
+      profile && !over_ranks() && profile->threads == request.threads && profile->device == environment.backend->name();
   const runtime::plan::Plan plan = runtime::plan::make_plan(request, applies ? &*profile : nullptr);
   if (!plan.shortfall.empty()) fail("{}", plan.shortfall);
   note("{}\n", runtime::plan::plan_line(plan));

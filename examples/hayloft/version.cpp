@@ -22,6 +22,13 @@ std::string cuda() {
   return version.empty() ? "absent: built without the CUDA backend (-DHAYLOFT_CUDA=ON builds it)" : version;
 }
 
+// HAYLOFT_MPI_VERSION is empty where the build has no MPI.
+std::string mpi() {
+  const std::string version = HAYLOFT_MPI_VERSION;
+  return version.empty() ? "absent: built without it (-DHAYLOFT_MPI=ON builds it)"
+                         : version + ", loaded when mpirun starts several ranks";
+}
+
 }  // namespace
 
 std::string version_text() {
@@ -29,10 +36,11 @@ std::string version_text() {
       "hayloft {}\n"
       "compiler         {}, {} build\n"
       "CUDA             {}\n"
+      "MPI              {}\n"
       "Faiss            {}\n"
       "BLAS             {}\n"
       "instruction set  {}",
-      HAYLOFT_VERSION, compiler(), HAYLOFT_BUILD_TYPE, cuda(), index::faiss_version(), index::blas_version(),
+      HAYLOFT_VERSION, compiler(), HAYLOFT_BUILD_TYPE, cuda(), mpi(), index::faiss_version(), index::blas_version(),
       offload::instruction_set());
 }
 

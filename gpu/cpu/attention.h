@@ -3,41 +3,12 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <limits>
 
+#include "gpu/attention_state.h"
 #include "gpu/backend.h"
-#include "index/scan/softmax.h"
 
 // The pieces every attention operation of the CPU backend is made of.
 namespace hayloft::gpu {
-
-// What one query head has seen of part of the sequence: weighted = sum over its positions of exp(s - max) v, and
-// sum = sum of exp(s - max). The attention over that part is weighted / sum. Nothing seen yet: max = -infinity,
-// sum = 0, weighted all zero.
-struct AttentionState {
-  float* weighted = nullptr;  // f32 [head_dim], not owned
-  float max = -std::numeric_limits<float>::infinity();
-  float sum = 0;
-};
-
-using index::merge_sums;
-using index::rescale;
-
-// Takes `from` into `into`: the state over the union of two disjoint parts. The order of merges decides the rounding,
-// so callers merge in an order that does not depend on threads.
-inline void merge_states(AttentionState& into, const AttentionState& from, int head_dim) {
-  const float before = into.max;
-  merge_sums(into.max, into.sum, from.max, from.sum);
-  const float keep = rescale(before, into.max);
-  const float take = rescale(from.max, into.max);
-  for (int i = 0; i < head_dim; ++i) into.weighted[i] = into.weighted[i] * keep + from.weighted[i] * take;
-}
-
-// out = weighted / sum; zeros where nothing was attended. weighted and out may be the same.
-inline void finish_state(const AttentionState& state, int head_dim, float* out) {
-  const float scale = state.sum == 0 ? 0.0f : 1 / state.sum;
-  for (int i = 0; i < head_dim; ++i) out[i] = state.weighted[i] * scale;
-}
 
 // Whether the rows of the store are f16, so that row_of() only points to them.
 inline bool plain_rows(const CacheView& cache) {

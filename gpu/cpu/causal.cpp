@@ -28,11 +28,20 @@ std::int64_t sinks_end(const CacheView& cache, const CausalWindow& keep) {
   return keep.window > 0 ? std::clamp(keep.sinks, oldest, cache.tokens()) : oldest;
 }
 
-// T queries against everything they may see, as a grid of (KV head, block of tokens, segment of keys).
+// T queries, the first at position `first`, against everything they may see, as a grid of (KV head, block of tokens,
+// segment of keys).
 class CausalAttention {
  public:
-  CausalAttention(const CacheView& cache, const float* q, int T, int query_heads, const CausalWindow& keep, float* out)
-      : cache_(cache), q_(q), out_(out), tokens_(T), query_heads_(query_heads), window_(keep.window) {
+  CausalAttention(const CacheView& cache, const float* q, int T, int query_heads, std::int64_t first,
+                  const CausalWindow& keep, const SoftmaxPart& partial, float* out)
+      : cache_(cache),
+        q_(q),
+        out_(out),
+        partial_(partial),
+        tokens_(T),
+        query_heads_(query_heads),
+        first_(first),
+        window_(keep.window) {
     const std::int64_t window = keep.window;
     oldest_ = first_position(cache);
     sinks_end_ = sinks_end(cache, keep);
@@ -85,15 +94,15 @@ class CausalAttention {
     std::fill_n(max, rows, AttentionState{}.max);
     std::fill_n(sum, rows, 0.0f);
 
-    const std::int64_t first = cache_.tokens() - tokens_ + t0;  // the first query's position
-    const std::int64_t keys_end = first + block_tokens;
+    const std::int64_t first = first_ + t0;  // the first query's position
+    const std::int64_t keys_end = std::min(first + block_tokens, cache_.tokens());
     const auto attend_keys = [&](std::int64_t from, std::int64_t to, bool windowed) {
       for (std::int64_t k0 = from; k0 < to; k0 += kTileKeys) {
         const int n = static_cast<int>(std::min<std::int64_t>(kTileKeys, to - k0));
         f16 space[2 * kMostDim];
         for (int i = 0; i < n; ++i) widen(row_of(cache_, head, k0 + i, space), DType::f16, 2 * d, keys + i * 2 * d);
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, n, d, 1, queries, d, keys, 2 * d, 0, s, kTileKeys);
-        const std::int64_t visible_from = windowed ? first - window_ + 1 - k0 : -cache_.tokens() - tokens_;
+        const std::int64_t visible_from = windowed ? first - window_ + 1 - k0 : -first_ - tokens_;
         softmax_tile({s, rows, n, kTileKeys, group_, visible_from, first + 1 - k0, weighted, d, max, sum});
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, d, n, 1, s, kTileKeys, keys + d, 2 * d, 1,
                     weighted, d);
@@ -130,7 +139,7 @@ class CausalAttention {
       const std::int64_t at = query_index(head, t0 + m / group_) + m % group_;
       const AttentionState state{weighted + static_cast<std::int64_t>(m) * d, max[m], sum[m]};
       if (segments_ == 1) {
-        finish_state(state, d, out_ + at * d);
+        finish(state, at);
       } else {
         const std::int64_t slot = segment * tokens_ * query_heads_ + at;
         std::copy_n(state.weighted, d, weighted_.begin() + slot * d);
@@ -148,8 +157,16 @@ class CausalAttention {
         const std::int64_t slot = segment * tokens_ * query_heads_ + at;
         merge_states(merged, {weighted_.data() + slot * d, max_[slot], sum_[slot]}, d);
       }
-      finish_state(merged, d, out_ + at * d);
+      finish(merged, at);
     }
+  }
+
+  void finish(const AttentionState& state, std::int64_t at) {
+    const int d = cache_.head_dim;
+    if (partial_.max == nullptr) return finish_state(state, d, out_ + at * d);
+    std::copy_n(state.weighted, d, out_ + at * d);
+    partial_.max[at] = state.max;
+    partial_.sum[at] = state.sum;
   }
 
   // Index of a token's first query head of `head` in [T][Hq].
@@ -160,8 +177,10 @@ class CausalAttention {
   const CacheView& cache_;
   const float* q_;
   float* out_;
+  SoftmaxPart partial_;  // null: outputs
   int tokens_;
   int query_heads_;
+  std::int64_t first_;      // position of the first query
   std::int64_t window_;     // 0: every position up to the query's own
   std::int64_t oldest_;     // the oldest position there is
   std::int64_t sinks_end_;  // sinks are [oldest_, sinks_end_)
@@ -189,7 +208,14 @@ void CpuBackend::attend_causal(const CacheView& cache, const float* q, int T, in
     return attend(cache, q, query_heads, all, out, stream);
   }
   const Stage stage(stages_, "attend_causal");
-  CausalAttention(cache, q, T, query_heads, window, out).run(threads_);
+  CausalAttention(cache, q, T, query_heads, cache.tokens() - T, window, {}, out).run(threads_);
+}
+
+void CpuBackend::attend_causal_part(const CacheView& part, const float* q, int T, int query_heads, std::int64_t first,
+                                    const SoftmaxPart& partial, float* out, Stream) {
+  if (T <= 0) return;
+  const Stage stage(stages_, "attend_causal");
+  CausalAttention(part, q, T, query_heads, first, {}, partial, out).run(threads_);
 }
 
 }  // namespace hayloft::gpu

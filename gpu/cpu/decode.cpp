@@ -99,8 +99,8 @@ void attend_pieces(std::span<const AttendStep> steps, int query_heads, const std
   }
 }
 
-// The output of one step's query heads of one KV head, from the states of its pieces. mean f32 [Hkv][d], where there is
-// an alpha.
+// The output of one step's query heads of one KV head, or its partial softmax, from the states of its pieces. mean f32
+// [Hkv][d], where there is an alpha.
 void merge_pieces(const AttendStep& step, int query_heads, int head, std::span<const Piece> pieces,
                   const States& states, const std::vector<float>& mean) {
   const int d = step.cache.head_dim;
@@ -120,6 +120,11 @@ void merge_pieces(const AttendStep& step, int query_heads, int head, std::span<c
   }
   for (int h = query; h < query + group; ++h) {
     float* const y = step.out + h * d;
+    if (step.what.partial.max != nullptr) {
+      step.what.partial.max[h] = merged[h - query].max;
+      step.what.partial.sum[h] = merged[h - query].sum;
+      continue;
+    }
     finish_state(merged[h - query], d, y);
     if (!step.what.alpha) continue;
     const float alpha = step.what.alpha[h];

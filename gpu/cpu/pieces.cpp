@@ -21,15 +21,16 @@ void cut_step(const AttendStep& step, std::size_t index, int query_heads, std::v
     }
   };
   const auto list = [&](int i) { return what.positions + static_cast<std::int64_t>(i) * what.k; };
+  const auto size = [&](int i) { return what.sizes == nullptr ? what.k : what.sizes[i]; };
   for (int head = 0; head < step.cache.kv_heads; ++head) {
     for (const Attended::Range& range : what.ranges) {
       cut({index, head, head * group, group, nullptr, range.begin, 0}, range.end, kRangeRows);
     }
     if (what.lists == step.cache.kv_heads) {
-      cut({index, head, head * group, group, list(head), 0, 0}, what.k, kListRows);
+      cut({index, head, head * group, group, list(head), 0, 0}, size(head), kListRows);
     } else if (what.lists == query_heads) {
       for (int query = head * group; query < (head + 1) * group; ++query) {
-        cut({index, head, query, 1, list(query), 0, 0}, what.k, kListRows);
+        cut({index, head, query, 1, list(query), 0, 0}, size(query), kListRows);
       }
     }
   }

@@ -42,8 +42,9 @@ class ListSelector {
     std::fill_n(logits_.get(), heads_ * logits_row_, -infinity);
   }
 
-  // positions [k], ascending. log_sums [heads] as for QuantGroupBounds.
-  void select(std::span<const double> log_sums, std::int32_t* positions) {
+  // positions [k], ascending. log_sums [heads] as for QuantGroupBounds. logits [heads][row], what the query heads gave
+  // them, may be null.
+  void select(std::span<const double> log_sums, std::int32_t* positions, float* logits, std::int64_t row) {
     if (size_.k == 0) return;
     const QuantGroupBounds bounds(scan_, search_.rule, first_, heads_, log_sums, size_.limit);
     // A quantisation group that the limit cuts may owe its maximum to a position past it.
@@ -69,6 +70,9 @@ class ListSelector {
       }
     }
     top.finish(positions, logits_.get(), logits_row_);
+    for (int h = 0; h < heads_ && logits != nullptr; ++h) {
+      std::copy_n(logits_.get() + h * logits_row_, size_.k, logits + h * row);
+    }
   }
 
   // mass[h] = sum of exp(s - max[h]) over the selected positions and over [limit, tokens).
@@ -222,20 +226,27 @@ void search_columns(const offload::LayerView& view, const ColumnSearch& search, 
   }
   const ColumnScan scan = scan_columns(view, search, threads, with_softmax, max.data(), sum.data());
 
+  std::vector<double> log_sums(query_heads);
+  for (std::size_t h = 0; with_softmax && h < query_heads; ++h) {
+    const PartialSoftmax all = scan.softmax(static_cast<int>(h), {max[h], sum[h]});
+    max[h] = all.max;
+    sum[h] = static_cast<float>(all.sum);
+    log_sums[h] = all.max + std::log(all.sum);
+  }
+  if (result.widen != nullptr) {
+    (*result.widen)(max.data(), sum.data());
+    for (std::size_t h = 0; h < query_heads; ++h) log_sums[h] = max[h] + std::log(static_cast<double>(sum[h]));
+  }
   const int heads = shared ? group : 1;
   const std::int64_t lists = search.query_heads / heads;
   threads.parallel_for(lists, 1, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<double> log_sums(static_cast<std::size_t>(heads));
     for (std::int64_t list = begin; list < end; ++list) {
       const auto first = static_cast<std::size_t>(list * heads);
-      for (std::size_t h = 0; with_softmax && h < log_sums.size(); ++h) {
-        const PartialSoftmax all = scan.softmax(static_cast<int>(first + h), {max[first + h], sum[first + h]});
-        max[first + h] = all.max;
-        sum[first + h] = static_cast<float>(all.sum);
-        log_sums[h] = all.max + std::log(all.sum);
-      }
       ListSelector selector(view, search, scan, static_cast<int>(first), heads);
-      selector.select(log_sums, result.positions + list * search.k);
+      float* const logits =
+          result.logits == nullptr ? nullptr : result.logits + static_cast<std::int64_t>(first) * search.k;
+      selector.select(std::span(log_sums).subspan(first, static_cast<std::size_t>(heads)),
+                      result.positions + list * search.k, logits, search.k);
       if (result.mass != nullptr) selector.weigh(max.data() + first, result.mass + first);
     }
   });

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "offload/host/threads.h"
 #include "offload/store/store.h"
@@ -55,6 +56,12 @@ struct SearchResult {
   // Out: sum of exp(s - max) over the selected positions of the head's list and over [limit, view.tokens), so that mass
   // / sum (with the tail's share added) is SparQ's alpha.
   float* mass = nullptr;  // [Hq]
+  // Out, where it is asked for: what each query head gave the positions of its list, [Hq][k]; NaN where NaN left too
+  // few. For whoever compares the lists of several stores.
+  float* logits = nullptr;
+  // Called between the scan and the selection, where it is given: takes (max, sum) [Hq] to those over more positions
+  // than are known here. They are what the softmax rule then ranks by, and what comes out.
+  const std::function<void(float* max, float* sum)>* widen = nullptr;
 };
 
 // What every search of columns asks of its arguments. Throws Error naming the number that is out of range.

@@ -35,7 +35,7 @@ Counters& Counters::operator+=(const Counters& other) {
 void count_rows(Counters& counters, const gpu::CacheView& cache, const gpu::Attended& what, Kind kind) {
   const std::uint64_t tail_row_bytes = 4 * static_cast<std::uint64_t>(cache.head_dim);
   const std::uint64_t row_bytes = cache.store.layout ? cache.store.layout->row_bytes : tail_row_bytes;
-  const std::int64_t boundary = cache.store.tokens;
+  const std::int64_t boundary = cache.stored_tokens();
   std::int64_t in_store = 0;
   std::int64_t in_tail = 0;
   for (const auto& range : what.ranges) {
@@ -55,44 +55,44 @@ void count_rows(Counters& counters, const gpu::CacheView& cache, const gpu::Atte
 namespace {
 
 // Of one component over all tokens of the store, its scales or ranges.
-std::uint64_t scale_bytes(const offload::LayerView& store) {
-  const offload::BlockLayout& layout = *store.layout;
+std::uint64_t scale_bytes(const gpu::CacheView& cache) {
+  const offload::BlockLayout& layout = *cache.store.layout;
   const auto group = static_cast<std::uint64_t>(offload::tokens_per_scale(layout.columns, layout.block_tokens));
-  const std::uint64_t groups = (static_cast<std::uint64_t>(store.tokens) + group - 1) / group;
+  const std::uint64_t groups = (static_cast<std::uint64_t>(cache.stored_tokens()) + group - 1) / group;
   return groups * (layout.scale_bytes * group / static_cast<std::uint64_t>(layout.block_tokens));
 }
 
 }  // namespace
 
 void count_columns(Counters& counters, const gpu::CacheView& cache, int columns, Place place) {
-  if (cache.store.tokens == 0) return;
+  if (cache.stored_tokens() == 0) return;
   const offload::BlockLayout& layout = *cache.store.layout;
   // Whole blocks are read whole; of a sealed last block only the part that holds tokens, in units of a byte.
-  const std::uint64_t share_of_column = layout.column_bytes * static_cast<std::uint64_t>(cache.store.tokens) /
+  const std::uint64_t share_of_column = layout.column_bytes * static_cast<std::uint64_t>(cache.stored_tokens()) /
                                         static_cast<std::uint64_t>(layout.block_tokens);
   const std::uint64_t runs = static_cast<std::uint64_t>(cache.kv_heads) * static_cast<std::uint64_t>(columns);
   counters.at(place, Kind::columns) += runs * share_of_column;
-  counters.at(place, Kind::scales) += runs * scale_bytes(cache.store);
+  counters.at(place, Kind::scales) += runs * scale_bytes(cache);
 }
 
 void count_planes(Counters& counters, const gpu::CacheView& cache, int bits, Place place) {
-  if (cache.store.tokens == 0) return;
+  if (cache.stored_tokens() == 0) return;
   const int d = cache.head_dim;
   const auto heads = static_cast<std::uint64_t>(cache.kv_heads);
   const auto planes = static_cast<std::uint64_t>(std::min(bits, d * offload::plane_count));
-  counters.at(place, Kind::columns) += heads * planes * ((static_cast<std::uint64_t>(cache.store.tokens) + 7) / 8);
+  counters.at(place, Kind::columns) += heads * planes * ((static_cast<std::uint64_t>(cache.stored_tokens()) + 7) / 8);
   counters.at(place, Kind::scales) +=
-      heads * static_cast<std::uint64_t>(index::plane_rank(d, bits)) * scale_bytes(cache.store);
+      heads * static_cast<std::uint64_t>(index::plane_rank(d, bits)) * scale_bytes(cache);
 }
 
 void count_exact_keys(Counters& counters, const gpu::CacheView& cache) {
-  if (cache.store.tokens == 0) return;
+  if (cache.stored_tokens() == 0) return;
   const offload::BlockLayout& layout = *cache.store.layout;
   if (index::exact_keys(cache.store) == index::KeySource::columns) {
     return count_columns(counters, cache, layout.head_dim, Place::near);
   }
   counters.at(Place::near, Kind::rows) += static_cast<std::uint64_t>(cache.kv_heads) *
-                                          static_cast<std::uint64_t>(cache.store.tokens) * (layout.row_bytes / 2);
+                                          static_cast<std::uint64_t>(cache.stored_tokens()) * (layout.row_bytes / 2);
 }
 
 }  // namespace hayloft::runtime

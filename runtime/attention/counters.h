@@ -19,8 +19,9 @@ inline constexpr int kind_count = 6;   // of Kind
 const char* name(Place place);         // "link", "near", "device"
 const char* name(Kind kind);           // as in Kind
 
-// What decoding reads, counted in two ways. Elements are counted as the papers do, wherever they lie; bytes as the
-// layout really costs. Sums over KV heads and global layers; not thread-safe.
+// What decoding reads, on all ranks together where they hold a context together, counted in two ways. Elements are
+// counted as the papers do, wherever they lie; bytes as the layout really costs. Sums over KV heads and global layers;
+// not thread-safe.
 struct Counters {
   std::uint64_t elements = 0;
   std::uint64_t positions_scored = 0;  // summed over KV heads, a group's queries counted once; ann: over query heads

@@ -6,6 +6,7 @@
 
 #include "offload/error.h"
 #include "runtime/attention/method_option_table.h"
+#include "runtime/attention/over_ranks.h"
 #include "runtime/attention/selection.h"
 
 namespace hayloft::runtime {
@@ -116,7 +117,11 @@ std::int64_t Method::window(std::int64_t tokens, int /*layer*/) const {
 }
 
 Counters Method::attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const {
-  attend_positions(step, plan, q, nullptr, nullptr, out);
+  if (step.ranks != nullptr) {
+    attend_over_ranks(step, plan, q, {}, nullptr, out);
+  } else {
+    attend_positions(step, plan, q, nullptr, nullptr, out);
+  }
   return count_planned(step.cache, plan);
 }
 
@@ -125,7 +130,7 @@ SelectionPlan Method::plan_selection(const gpu::CacheView& cache, int query_head
   plan.tokens = cache.tokens();
   const std::int64_t k = options_.k.at(cache.layer).of(plan.tokens);
   const std::int64_t w = window(plan.tokens, cache.layer);
-  plan.limit = std::min(cache.store.tokens, plan.tokens - w);
+  plan.limit = std::min(cache.stored_tokens(), plan.tokens - w);
   plan.k = static_cast<int>(std::min(std::max<std::int64_t>(0, k - w), plan.limit));
   plan.lists = selection_per() == index::SelectPer::kv_head ? cache.kv_heads : query_heads;
   return plan;

@@ -14,6 +14,7 @@
 #include "runtime/attention/method_options.h"
 #include "runtime/attention/method_state.h"
 #include "runtime/attention/selection_plan.h"
+#include "runtime/cluster/communicator.h"
 
 namespace hayloft::runtime {
 
@@ -45,6 +46,7 @@ struct Step {
   MethodState* state = nullptr;  // of the method that attends, up to date; null for methods without
   // u64 [3]: SparqSelect's, then that of Attended; null where the backend keeps nothing.
   unsigned long long* held_bytes = nullptr;
+  cluster::Communicator* ranks = nullptr;  // that hold the context together; null: it is whole here
 
   int head_dim() const { return cache.head_dim; }
   std::int64_t query_elements() const { return std::int64_t{query_heads} * cache.head_dim; }

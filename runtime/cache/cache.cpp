@@ -21,7 +21,12 @@ Cache::Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& co
     Tail& tail = tails_[static_cast<std::size_t>(layer)];
     tail.window = config.sliding_window[static_cast<std::size_t>(layer)];
     tail.recurrent = config.kind(layer) == LayerKind::recurrent;
-    if (config.kind(layer) == LayerKind::global) tail.store_layer = global++;
+    if (config.kind(layer) != LayerKind::global) continue;
+    tail.store_layer = global++;
+    if (options.shard.alone()) continue;
+    const auto sums = static_cast<std::size_t>(kv_heads_) * static_cast<std::size_t>(head_dim_);
+    tail.exact_sum.assign(sums, 0.0);
+    tail.value_sum.assign(sums, 0.0f);
   }
 }
 
@@ -41,6 +46,8 @@ Cache::Cache(const Cache& other, offload::Store store)
     to.store_layer = from.store_layer;
     to.position = from.position;
     to.recurrent = from.recurrent;
+    to.exact_sum = from.exact_sum;
+    to.value_sum = from.value_sum;
     if (from.state) {
       to.state = backend_->allocate(from.state.bytes(), backend_->stream());
       backend_->copy(to.state.as<void>(), from.state.as<void>(), from.state.bytes(), backend_->stream());
@@ -134,6 +141,8 @@ gpu::CacheView Cache::view(int layer) const {
     view.layer = tail.store_layer;
     view.layers = store_.shape().layers;
     view.store = store_.layer(tail.store_layer);
+    view.shard = options_.shard;
+    view.value_sum = tail.value_sum;
   }
   view.tail = {tail.rows.as<f16>(), tail.capacity, tail.first, tail.tokens + tail.pending, tail.position};
   return view;
@@ -167,12 +176,15 @@ gpu::DeltaState Cache::advance(int layer, int T) {
 }
 
 void Cache::start_spills(int layer) {
-  const Tail& tail = tails_[static_cast<std::size_t>(layer)];
+  Tail& tail = tails_[static_cast<std::size_t>(layer)];
   const std::int64_t full = tail.full_blocks(tail.pending, options_);
   if (full == 0) return;
+  tail.filled = full;
+  if (!options_.shard.alone()) sum_filled(tail);
   backend_->order(backend_->stream(), backend_->spill_stream());
   const int B = options_.block_tokens;
   for (std::int64_t i = 0; i < full; ++i) {
+    if (!options_.shard.owns(tail.position / B + i)) continue;
     gpu::CacheView oldest = view(layer);
     const std::int64_t before = i * B;
     oldest.tail.first += before;
@@ -181,6 +193,35 @@ void Cache::start_spills(int layer) {
     std::byte* const block = spills_.start(layer, next_block(layer));
     backend_->spill(oldest, B, store_.layout(), block, backend_->spill_stream());
   }
+}
+
+// What fill_block() makes of V in the blocks that the tail fills, to the bit, whoever's they are.
+void Cache::sum_filled(Tail& tail) const {
+  const auto d = static_cast<std::size_t>(head_dim_);
+  const auto B = static_cast<std::size_t>(options_.block_tokens);
+  tail.filled_sums.clear();
+  std::vector<f16> rows(B * 2 * d);
+  for (std::int64_t block = 0; block < tail.filled; ++block) {
+    for (int head = 0; head < kv_heads_; ++head) {
+      const std::int64_t slot = head * tail.capacity + tail.first + block * options_.block_tokens;
+      backend_->to_host(rows.data(), tail.rows.as<f16>() + slot * 2 * head_dim_, rows.size() * sizeof(f16),
+                        backend_->stream());
+      std::vector<double> sum(d);
+      for (std::size_t t = 0; t < B; ++t) {
+        for (std::size_t i = 0; i < d; ++i) sum[i] += static_cast<double>(to_float(rows[(2 * t + 1) * d + i]));
+      }
+      for (const double x : sum) tail.filled_sums.push_back(static_cast<float>(x));
+    }
+  }
+}
+
+void Cache::take_filled_sums(Tail& tail) {
+  if (tail.exact_sum.empty()) return;
+  const std::size_t sums = tail.exact_sum.size();
+  for (std::size_t i = 0; i < static_cast<std::size_t>(tail.filled) * sums; ++i) {
+    tail.exact_sum[i % sums] += static_cast<double>(tail.filled_sums[i]);
+  }
+  for (std::size_t i = 0; i < sums; ++i) tail.value_sum[i] = static_cast<float>(tail.exact_sum[i]);
 }
 
 offload::BlockWriter Cache::next_block(int layer) {
@@ -197,7 +238,10 @@ void Cache::reserve(std::int64_t tokens) {
   try {
     for (std::size_t layer = 0; layer < tails_.size(); ++layer) {
       if (tails_[layer].store_layer < 0) continue;
-      reserved[layer] = store_.start_blocks(static_cast<std::size_t>(tails_[layer].full_blocks(tokens, options_)));
+      const std::int64_t before = tails_[layer].position / options_.block_tokens;
+      const std::int64_t full = tails_[layer].full_blocks(tokens, options_);
+      const std::int64_t own = options_.shard.own_blocks(before + full) - options_.shard.own_blocks(before);
+      reserved[layer] = store_.start_blocks(static_cast<std::size_t>(own));
       std::reverse(reserved[layer].begin(), reserved[layer].end());
     }
   } catch (const Error&) {  // block by block, as far as it goes, and then with an error
@@ -240,10 +284,13 @@ void Cache::commit() {
     if (tail.recurrent && appended > 0) std::swap(tail.state, tail.next);
   }
   for (Spill& spill : spilled) {
-    Tail& tail = tails_[static_cast<std::size_t>(spill.layer)];
+    const Tail& tail = tails_[static_cast<std::size_t>(spill.layer)];
     store_.commit(tail.store_layer, std::move(spill.block), options_.block_tokens);
     spilled_bytes_ += store_.layout().block_bytes;
-    tail.drop(options_.block_tokens);
+  }
+  for (Tail& tail : tails_) {
+    take_filled_sums(tail);
+    tail.drop(std::exchange(tail.filled, 0) * options_.block_tokens);
   }
 }
 
@@ -262,7 +309,10 @@ void Cache::shrink() {
 
 void Cache::abandon() noexcept {
   spills_.abandon();
-  for (Tail& tail : tails_) tail.pending = 0;
+  for (Tail& tail : tails_) {
+    tail.pending = 0;
+    tail.filled = 0;
+  }
 }
 
 std::uint64_t Cache::layer_bytes_on_device(int layer, std::int64_t tokens) const {

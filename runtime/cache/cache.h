@@ -21,6 +21,10 @@ namespace hayloft::runtime {
 // for the spilled blocks and makes what has been appended live, in all layers at once. What has been appended and not
 // committed is dropped by abandon(), or by the next append() to the layer.
 //
+// Where ranks hold a context together (CacheOptions::shard), each has all of its tokens in its tail first, and of the
+// blocks that they fill keeps its own ones: the others' it forgets, but for the sum of their values. Tails are small,
+// and every rank computes the same K and V, so that no token crosses the network to be stored.
+//
 // Not thread-safe; forks may be used from different threads.
 class Cache {
  public:
@@ -86,7 +90,12 @@ class Cache {
     gpu::Buffer rows;
     int store_layer = -1;  // global layers
     bool kept_on_device = false;
-    int pending = 0;  // appended, not committed
+    int pending = 0;          // appended, not committed
+    std::int64_t filled = 0;  // blocks that leave with the next commit()
+    // [Hkv][d], of V in the blocks of all ranks, in their order, and rounded; empty of a cache alone.
+    std::vector<double> exact_sum;
+    std::vector<float> value_sum;
+    std::vector<float> filled_sums;  // of the blocks that leave, one after the other
     // Recurrent layers, which have no slots; `position` counts their tokens. f32 [DeltaShape::kept_floats()].
     bool recurrent = false;
     gpu::Buffer state;  // of the committed tokens
@@ -96,6 +105,8 @@ class Cache {
   void restore_state(Tail& tail, const offload::SnapshotTail& saved, const std::string& file, int layer) const;
   void make_room(Tail& tail, int T);
   void start_spills(int layer);  // of the blocks that the tail fills
+  void sum_filled(Tail& tail) const;
+  static void take_filled_sums(Tail& tail);
   offload::BlockWriter next_block(int layer);
   void resize(Tail& tail, std::int64_t capacity) const;
 

@@ -42,7 +42,8 @@ offload::StoreShape store_shape(const ModelConfig& config, const CacheOptions& o
 
 std::uint64_t host_bytes(const ModelConfig& config, const CacheOptions& options, std::int64_t tokens) {
   const offload::BlockLayout layout(store_shape(config, options));
-  const std::int64_t blocks = std::max<std::int64_t>(0, tokens - options.window) / options.block_tokens;
+  const std::int64_t blocks =
+      options.shard.own_blocks(std::max<std::int64_t>(0, tokens - options.window) / options.block_tokens);
   const std::uint64_t aligned =
       (layout.block_bytes + offload::Arena::alignment - 1) / offload::Arena::alignment * offload::Arena::alignment;
   return aligned * static_cast<std::uint64_t>(blocks) * static_cast<std::uint64_t>(config.global_layers());

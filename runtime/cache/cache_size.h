@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "offload/store/layout.h"
+#include "offload/store/shard.h"
 #include "offload/store/store.h"
 #include "runtime/checkpoint/config.h"
 
@@ -17,11 +18,12 @@ struct CacheOptions {
   std::int64_t window = 256;  // tokens that stay in the tail even when a whole block is full
   bool copy_saved = false;  // the blocks of a saved context into the arena, instead of using them where they are mapped
   offload::RowFormat rows = offload::RowFormat::f16;  // of the store; the tail's are f16
+  offload::Shard shard = {};  // whose blocks the store holds, of a context that ranks hold together
 };
 
 offload::StoreShape store_shape(const ModelConfig& config, const CacheOptions& options);  // of its global layers
 
-// Host memory that the store takes for a sequence of `tokens`.
+// Host memory that the store takes for a sequence of `tokens`, on this rank.
 std::uint64_t host_bytes(const ModelConfig& config, const CacheOptions& options, std::int64_t tokens);
 
 // The slots of one layer's tail, without the memory behind them: how it grows, forgets and spills.

@@ -18,9 +18,9 @@ const Method& DecodeAttention::chosen(const GlobalLayer& at) {
   if (choices_.size() <= layer) choices_.resize(layer + 1);
   Choice& choice = choices_[layer];
   const std::int64_t part = tail_part(at.cache);
-  if (choice.method == nullptr || choice.store_tokens != at.cache.store.tokens || choice.tail_part != part) {
+  if (choice.method == nullptr || choice.store_tokens != at.cache.stored_tokens() || choice.tail_part != part) {
     add_use(choice, used_);
-    choice = {&method_->chosen(at.cache, at.query_heads), at.cache.store.tokens, part, 0};
+    choice = {&method_->chosen(at.cache, at.query_heads), at.cache.stored_tokens(), part, 0};
   }
   ++choice.steps;
   return *choice.method;
@@ -53,7 +53,7 @@ void DecodeAttention::attend(const GlobalLayer& at, const float* q, int /*rows*/
 std::optional<gpu::Attended> DecodeAttention::attend_or_leave(const GlobalLayer& at, const float* q, float* out) {
   const Observers interested = interested_in(at);
   const Method& by = chosen(at);
-  if (interested.empty()) {
+  if (interested.empty() && ranks_ == nullptr) {
     if (const auto ranges = by.ranges(at.cache, at.query_heads)) {
       count(by, by.count(at.cache, at.query_heads), at);
       return ranges;
@@ -108,7 +108,7 @@ void DecodeAttention::attend_before(const Observers& interested, const Method& b
   StepTrace trace;
   Counters of_step;
   by.attend({at.backend, at.stream, at.cache, at.query_heads, at.scratch, of_step,
-             interested.empty() ? nullptr : &trace, state_, held_bytes(at.backend, at.stream)},
+             interested.empty() ? nullptr : &trace, state_, held_bytes(at.backend, at.stream), ranks_},
             q, out);
   count(by, of_step, at);
   for (StepObserver* observer : interested) {

@@ -22,6 +22,9 @@ class DecodeAttention : public AttentionPolicy {
   void bind(SharedMethod method, MethodState* state);
   const SharedMethod& method() const { return method_; }
 
+  // Over ranks that hold the context together, which must outlive it; alone until then.
+  void attend_over(cluster::Communicator* ranks) { ranks_ = ranks; }
+
   void add_observer(std::shared_ptr<StepObserver> observer) { observers_.push_back(std::move(observer)); }
 
   // Brings the state up to the cache, as it is before the token. Throws Error where the method cannot go on from it.
@@ -61,6 +64,7 @@ class DecodeAttention : public AttentionPolicy {
 
   SharedMethod method_;
   MethodState* state_ = nullptr;
+  cluster::Communicator* ranks_ = nullptr;
   std::vector<std::shared_ptr<StepObserver>> observers_;
   gpu::Backend* backend_ = nullptr;           // whose memory `held_` is
   gpu::Buffer held_;                          // u64 [3], Step::held_bytes of all steps; empty where nothing is kept

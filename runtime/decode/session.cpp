@@ -1,9 +1,11 @@
 #include "runtime/decode/session.h"
 
 #include <algorithm>
+#include <stdexcept>
 
 #include "offload/error.h"
 #include "offload/host/mapped_file.h"
+#include "runtime/attention/over_ranks.h"
 #include "runtime/decode/prefill/prefill_order.h"
 
 namespace hayloft::runtime {
@@ -19,6 +21,13 @@ SessionOptions with_shape_of(SessionOptions options, const offload::Snapshot& sn
 SessionOptions checked(SessionOptions options) {
   if (options.chunk_tokens < 1) fail("--batch {}: a chunk of prefill needs at least one token", options.chunk_tokens);
   check_prefill(options.prefill);
+  const offload::Shard shard = options.ranks == nullptr ? offload::Shard() : options.ranks->shard();
+  if (options.cache.shard.rank != shard.rank || options.cache.shard.ranks != shard.ranks) {
+    throw std::logic_error("Session: the shard of its cache is not that of its rank");
+  }
+  if (options.ranks != nullptr && options.prefill.kind != PrefillOptions::Kind::exact) {
+    fail("--prefill {}: is not there over ranks; use --prefill exact", name(options.prefill.kind));
+  }
   return options;
 }
 
@@ -35,6 +44,8 @@ struct Reserved {
 
 Session::Session(const Model& model, offload::Arena& arena, const SessionOptions& options)
     : model_(&model), options_(checked(options)), cache_(model.backend(), arena, model.config(), options.cache) {
+  if (options.ranks != nullptr) require_over_ranks(model.backend());
+  attention_.attend_over(options.ranks);
   set_method(make_method({}, model.config().head_dim));
 }
 
@@ -43,12 +54,14 @@ Session::Session(const Model& model, offload::Arena& arena, const SessionOptions
     : model_(&model),
       options_(checked(with_shape_of(options, snapshot))),
       cache_(model.backend(), arena, model.config(), options_.cache, snapshot) {
+  if (options.ranks != nullptr) fail("{}: saved contexts are not opened over ranks yet", snapshot.path().string());
   set_method(make_method({}, model.config().head_dim));
 }
 
 Session::Session(const Session& other, Cache cache)
     : model_(other.model_), options_(other.options_), cache_(std::move(cache)) {
   for (const auto& [key, state] : other.states_) states_.emplace(key, state->fork());
+  attention_.attend_over(options_.ranks);
   set_method(other.attention_.method());
 }
 
@@ -81,7 +94,7 @@ OnDevice Session::fits_device(std::int64_t tokens) const {
 void Session::append(std::span<const std::int32_t> tokens, const PrefillProgress& progress, bool more_follows) {
   std::vector<MethodState*> states;
   for (const auto& [key, state] : states_) states.push_back(state.get());
-  PrefillAttention attention(options_.prefill, std::move(states));
+  PrefillAttention attention(options_.prefill, std::move(states), options_.ranks);
   try {
     read(tokens, attention, progress);
     if (!more_follows) cache_.shrink();
@@ -119,6 +132,7 @@ AttentionShape Session::attention_shape() const {
 }
 
 Session& Session::set_method(SharedMethod method) {
+  if (options_.ranks != nullptr) require_over_ranks(method->options());
   method->require_columns(cache_.options().columns);
   attach_method(*method);
   MethodState* const kept = state(*method);
@@ -152,7 +166,9 @@ MethodState* Session::state(const Method& method) const {
 }
 
 void Session::set_prefill(const PrefillOptions& prefill) {
-  check_prefill(prefill);
+  SessionOptions changed = options_;
+  changed.prefill = prefill;
+  checked(changed);
   options_.prefill = prefill;
 }
 
@@ -163,6 +179,16 @@ std::vector<float> Session::step(std::int32_t token) {
 }
 
 std::int32_t Session::next(std::int32_t token, Sampler& sampler) {
+  return agreed(draw(token, sampler));
+}
+
+std::int32_t Session::agreed(std::int32_t token) const {
+  if (options_.ranks != nullptr)
+    options_.ranks->broadcast(cluster::Traffic::token, std::as_writable_bytes(std::span(&token, 1)));
+  return token;
+}
+
+std::int32_t Session::draw(std::int32_t token, Sampler& sampler) {
   if (sampler.wanted() == 0) return sampler.sample(step(token));
   Candidates candidates;
   decode(token, read_candidates(sampler, candidates));
@@ -205,7 +231,8 @@ void Session::step_together(std::span<Step> steps) {
     step.session->count_step(spilled[i]);
     if (step.sampler == nullptr) continue;
     try {
-      step.next = step.sampler->wanted() > 0 ? step.sampler->sample(candidates[i]) : step.sampler->sample(step.logits);
+      step.next = step.session->agreed(step.sampler->wanted() > 0 ? step.sampler->sample(candidates[i])
+                                                                  : step.sampler->sample(step.logits));
     } catch (...) {
       step.failure = std::current_exception();
     }
@@ -252,7 +279,7 @@ double Session::attended_share() const {
 
 std::vector<float> Session::score(std::span<const std::int32_t> tokens) {
   gpu::Backend& backend = model_->backend();
-  PrefillAttention exact;
+  PrefillAttention exact({}, {}, options_.ranks);
   std::vector<float> logits;
   for (std::size_t done = 0; done < tokens.size();) {
     const std::size_t T = std::min(tokens.size() - done, static_cast<std::size_t>(options_.chunk_tokens));

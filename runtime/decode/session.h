@@ -27,6 +27,9 @@ struct SessionOptions {
   CacheOptions cache;
   int chunk_tokens = 2048;  // prefill this many tokens at a time
   PrefillOptions prefill = {};
+  // That hold the context together, each with a session of the same calls; cache.shard is then the rank's. They must
+  // outlive it. Null: the context is whole here.
+  cluster::Communicator* ranks = nullptr;
 };
 
 // Called after each chunk of a prefill (and by ingest before the first) with how many tokens are done. Throw to stop:
@@ -35,7 +38,8 @@ using PrefillProgress = std::function<void(std::int64_t done, std::int64_t total
 
 // One sequence being read or generated. Forks share the context they have in common, without copying it: prefill a book
 // once, ask each question in a fork. Not thread-safe; different sessions may run on different threads. The model and
-// the arena must outlive it.
+// the arena must outlive it. Over ranks it attends exactly while it reads, decodes by the methods that
+// require_over_ranks() lets pass, and has no snapshot.
 class Session {
  public:
   Session(const Model& model, offload::Arena& arena, const SessionOptions& options = {});
@@ -79,7 +83,8 @@ class Session {
   // Decodes one token: adds it and returns the logits of what follows, [vocab].
   std::vector<float> step(std::int32_t token);
 
-  // Decodes one token and draws the next. Only the logits that decide leave the device.
+  // Decodes one token and draws the next: of ranks, the first draws for all. Only the logits that decide leave the
+  // device.
   std::int32_t next(std::int32_t token, Sampler& sampler);
 
   // One token each of several sessions, each as step() or next() decodes it alone, to the bit, but layer by layer:
@@ -99,6 +104,9 @@ class Session {
 
   // Adds the tokens and returns all their logits, [T][vocab], attending exactly.
   std::vector<float> score(std::span<const std::int32_t> tokens);
+
+  // What rank 0 has drawn, on every rank; `token` itself where there are none.
+  std::int32_t agreed(std::int32_t token) const;
 
   std::int64_t tokens() const { return cache_.tokens(); }
   const Cache& cache() const { return cache_; }
@@ -122,6 +130,7 @@ class Session {
   Session(const Session& other, Cache cache);
   AttentionShape attention_shape() const;
   void rebind();  // the method to its state, when what is kept has changed
+  std::int32_t draw(std::int32_t token, Sampler& sampler);
   void decode(std::int32_t token, const ReadLogits& read);
   ReadLogits read_all(std::vector<float>& logits) const;
   ReadLogits read_candidates(const Sampler& sampler, Candidates& candidates) const;

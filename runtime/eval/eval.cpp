@@ -154,7 +154,7 @@ class Run {
     }
     std::vector<std::int32_t> answer;
     decode(asked, method, sample.prompt.back(), row, [&](const std::vector<float>& logits) {
-      answer.push_back(argmax(logits));
+      answer.push_back(asked.read.agreed(argmax(logits)));
       return goes_on(answer, sample);
     });
     grade(std::move(answer), sample, row);
@@ -172,7 +172,7 @@ class Run {
     decode(asked, dense_, sample.prompt.back(), reference.row, [&](const std::vector<float>& logits) {
       const std::size_t step = reference.logits.size();
       reference.logits.push_back(logits);
-      reference.tokens.push_back(sample.forced.empty() ? argmax(logits) : sample.forced[step]);
+      reference.tokens.push_back(sample.forced.empty() ? asked.read.agreed(argmax(logits)) : sample.forced[step]);
       if (sample.forced.empty()) return goes_on(reference.tokens, sample);
       return step + 1 == sample.forced.size() ? std::nullopt : std::optional(sample.forced[step]);
     });
@@ -231,9 +231,13 @@ class Run {
     session.set_method(method);
     const auto meter = std::make_shared<Meter>(*host_, session.tokens(), options_.fidelity_steps);
     double seconds = 0, watched = 0;
-    if (row.k > 0 && options_.fidelity_steps > 0) session.add_observer(std::make_shared<Clocked>(meter, watched));
+    // Over ranks nobody has all of the keys to measure by.
+    const cluster::Communicator* const ranks = session_.ranks;
+    if (row.k > 0 && options_.fidelity_steps > 0 && ranks == nullptr)
+      session.add_observer(std::make_shared<Clocked>(meter, watched));
     if (options_.observer && !observed_) session.add_observer(std::make_shared<Clocked>(options_.observer, watched));
     observed_ = true;
+    const cluster::Ledger before = ranks == nullptr ? cluster::Ledger() : ranks->ledger();
     for (std::optional<std::int32_t> now = token; now;) {
       const Clock::time_point start = Clock::now();
       const std::vector<float> logits = session.step(*now);
@@ -250,6 +254,12 @@ class Run {
     row.positions_scored_per_token = static_cast<double>(counters.positions_scored) / steps;
     row.link_bytes_per_token = static_cast<double>(counters.total(Place::link)) / steps;
     row.near_bytes_per_token = static_cast<double>(counters.total(Place::near)) / steps;
+    if (ranks != nullptr) {
+      const cluster::Ledger::Entry network = ranks->ledger().since(before).total();
+      row.network_messages_per_token = static_cast<double>(network.messages) / steps;
+      row.network_sent_per_token = static_cast<double>(network.sent) / steps;
+      row.network_received_per_token = static_cast<double>(network.received) / steps;
+    }
     meter->enter(row);
   }
 

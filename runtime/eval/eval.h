@@ -54,6 +54,10 @@ struct EvalRow {
   double prefill_seconds = 0;  // of the prompt, shared by the methods
   double prepare_seconds = 0;  // of what the method keeps beside the cache
   std::uint64_t state_bytes = 0;
+  // Of ranks that hold the context together, what the first of them sends and gets; 0 of one machine.
+  double network_messages_per_token = 0;
+  double network_sent_per_token = 0;
+  double network_received_per_token = 0;
 };
 
 // Which methods answer how many samples, and what is measured of the answers.

@@ -68,8 +68,8 @@ PlanMemory plan_memory(const PlanRequest& request) {
   const std::int64_t blocks_mapped = request.mapped_tokens / options.block_tokens;
   memory.mapped = host_bytes(request.config, options, options.window + blocks_mapped * options.block_tokens);
   const std::uint64_t store = host_bytes(request.config, options, request.tokens);
-  const std::int64_t stored =
-      tail_after(options, 0, request.tokens, request.session.chunk_tokens).position / options.block_tokens;
+  const std::int64_t stored = options.shard.own_blocks(
+      tail_after(options, 0, request.tokens, request.session.chunk_tokens).position / options.block_tokens);
   memory.columns = static_cast<std::uint64_t>(std::max<std::int64_t>(0, stored - blocks_mapped)) *
                    static_cast<std::uint64_t>(request.config.global_layers()) *
                    static_cast<std::uint64_t>(layout.kv_heads) * static_cast<std::uint64_t>(layout.head_dim) *
@@ -128,14 +128,25 @@ double milliseconds(std::uint64_t bytes, double gigabytes_per_second) {
   return static_cast<double>(bytes) / gigabytes_per_second / 1e6;
 }
 
-// `by`: the method that attends, which `auto` has chosen.
-PlanTime predict(const PlanRequest& request, const offload::BlockLayout& layout, const PlannedMethod& method,
+// What one rank reads in a step: its own blocks, the tail, and as if all that is selected lay with it.
+Counters counters_of_rank(const PlanRequest& request, gpu::CacheView cache, const Method& method) {
+  const CacheOptions& options = request.session.cache;
+  cache.store.tokens = options.shard.own(cache.store.tokens, options.block_tokens);
+  cache.tail.position = cache.store.tokens;
+  Counters counters;
+  for (cache.layer = 0; cache.layer < request.config.global_layers(); ++cache.layer) {
+    counters += method.count(cache, request.config.query_heads);
+  }
+  return counters;
+}
+
+// `by`: the method that attends, which `auto` has chosen. counters: of one rank.
+PlanTime predict(const PlanRequest& request, const offload::BlockLayout& layout, const Counters& of_step,
                  const MethodOptions& by, const MachineProfile& profile) {
   const ModelConfig& config = request.config;
   const std::uint64_t store = host_bytes(config, request.session.cache, request.tokens);
   const AttentionRates rates = profile.rates(config.head_dim, config.group_size(), store);
-  const AttentionTime attention =
-      attention_time(by, method.counters, layout, rates, profile.rates(config.head_dim, 1, store));
+  const AttentionTime attention = attention_time(by, of_step, layout, rates, profile.rates(config.head_dim, 1, store));
   PlanTime ms;
   ms.search = attention.search;
   ms.rows = attention.rows;
@@ -185,9 +196,11 @@ std::string shortfall(const PlanRequest& request, const PlanMemory& memory) {
 }  // namespace
 
 std::int64_t longest_context(const ModelConfig& config, const CacheOptions& options, std::uint64_t bytes) {
-  const std::uint64_t step = host_bytes(config, options, options.window + options.block_tokens);  // a block per layer
+  CacheOptions alone = options;
+  alone.shard = {};
+  const std::uint64_t step = host_bytes(config, alone, options.window + options.block_tokens);  // a block per layer
   if (step == 0) return longest;
-  const std::uint64_t blocks = bytes / step;
+  const std::uint64_t blocks = bytes / step * static_cast<std::uint64_t>(options.shard.ranks);
   const auto B = static_cast<std::uint64_t>(options.block_tokens);
   if (blocks >= static_cast<std::uint64_t>(longest) / B) return longest;
   return std::min(longest, options.window + static_cast<std::int64_t>((blocks + 1) * B) - 1);
@@ -197,6 +210,7 @@ Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
   const offload::BlockLayout layout(store_shape(request.config, request.session.cache));
   Plan plan;
   plan.tokens = request.tokens;
+  plan.ranks = request.session.cache.shard.ranks;
   plan.memory = plan_memory(request);
   plan.host_budget = request.host_budget;
   plan.device_budget = request.device_budget;
@@ -214,7 +228,16 @@ Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
     const MethodOptions& by = made->chosen(cache, request.config.query_heads).options();
     // A profile has rates of f16 rows, which say nothing of what reading integers takes.
     if (profile && layout.row_format == offload::RowFormat::f16) {
-      method.ms = predict(request, layout, method, by, *profile);
+      const bool alone = request.session.cache.shard.alone();
+      method.ms =
+          predict(request, layout, alone ? method.counters : counters_of_rank(request, cache, *made), by, *profile);
+    }
+    if (!request.session.cache.shard.alone()) {
+      method.network = network_step(request.config, *made, cache.stored_tokens(), cache.tokens());
+      if (request.network) {
+        method.network_ms = network_ms(*method.network, *request.network, request.session.cache.shard.ranks);
+      }
+      if (method.ms) method.ms->network = method.network_ms.value_or(0);
     }
     if (request.card) {
       const DecodeStep step{

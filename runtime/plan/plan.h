@@ -11,6 +11,7 @@
 #include "runtime/decode/session.h"
 #include "runtime/plan/device_cache.h"
 #include "runtime/plan/gpu_roofline.h"
+#include "runtime/plan/plan_network.h"
 #include "runtime/plan/profile.h"
 
 // What a run will take, before anything is allocated: memory by place, and the time of a decoded token by term
@@ -32,6 +33,7 @@ struct PlanRequest {
   int threads = 1;
   std::uint64_t tokenizer_file_bytes = 0;  // see tokenizer_bytes; 0 without one
   std::optional<GpuCard> card;             // whose stages are predicted from counted instructions and bytes
+  std::optional<Network> network = {};     // between ranks, where session.cache.shard is one of several
 };
 
 struct PlanMemory {
@@ -66,9 +68,10 @@ struct PlanTime {
   double dense = 0;   // all rows of the store
   double tail = 0;    // the newest tokens, and the windows of sliding-window layers
   double weights = 0;
-  double fixed = 0;  // calling the layers' operations
+  double fixed = 0;    // calling the layers' operations
+  double network = 0;  // between ranks, where it is given
 
-  double total() const { return search + rows + dense + tail + weights + fixed; }
+  double total() const { return search + rows + dense + tail + weights + fixed + network; }
 };
 
 // Reading the whole context in one way.
@@ -83,7 +86,9 @@ struct PlannedPrefill {
 
 struct PlannedMethod {
   MethodOptions attn;
-  Counters counters;  // of one step, over all global layers
+  Counters counters;                   // of one step, over all global layers and all ranks
+  std::optional<NetworkStep> network;  // of several ranks
+  std::optional<double> network_ms;    // on PlanRequest::network
   std::optional<PlanTime> ms;
   std::vector<PredictedStage> predicted;  // on PlanRequest::card, as if it kept nothing
   bool by_bytes = false;                  // by predict_by_bytes()
@@ -92,6 +97,7 @@ struct PlannedMethod {
 
 struct Plan {
   std::int64_t tokens = 0;
+  int ranks = 1;  // of which this is the plan of each
   PlanMemory memory;
   std::uint64_t host_budget = 0;
   std::uint64_t device_budget = 0;

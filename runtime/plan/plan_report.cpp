@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "offload/error.h"
 #include "offload/text/format.h"
@@ -15,8 +16,14 @@ struct Term {
   const char* name;
   double PlanTime::*ms;
 };
-constexpr Term terms[] = {{"search", &PlanTime::search}, {"rows", &PlanTime::rows},       {"dense", &PlanTime::dense},
-                          {"tail", &PlanTime::tail},     {"weights", &PlanTime::weights}, {"fixed", &PlanTime::fixed}};
+constexpr Term terms[] = {{"search", &PlanTime::search},  {"rows", &PlanTime::rows},       {"dense", &PlanTime::dense},
+                          {"tail", &PlanTime::tail},      {"weights", &PlanTime::weights}, {"fixed", &PlanTime::fixed},
+                          {"network", &PlanTime::network}};
+
+// The network's is there where there are ranks.
+std::span<const Term> terms_of(const Plan& plan) {
+  return std::span(terms).first(std::size(terms) - (plan.ranks > 1 ? 0 : 1));
+}
 
 std::uint64_t bytes_read(const Counters& counters) {
   return counters.total(Place::link) + counters.total(Place::near) + counters.total(Place::device);
@@ -79,12 +86,27 @@ std::string cache_table(const std::vector<PlannedMethod>& methods) {
          markdown(table);
 }
 
+// What ranks tell each other, and what the given network takes for that.
+std::string network_table(const Plan& plan) {
+  if (plan.ranks == 1) return "";
+  TextTable table{{"method", "collectives a token", "a rank sends", "and receives", "ms on the given network"}};
+  for (const PlannedMethod& method : plan.methods) {
+    if (!method.network) continue;
+    const NetworkStep& step = *method.network;
+    table.push_back({method_label(method.attn), fmt::format("{}", step.messages), format_bytes(step.bytes),
+                     format_bytes(step.bytes * static_cast<std::uint64_t>(plan.ranks - 1)),
+                     method.network_ms ? fmt::format("{:.3f}", *method.network_ms) : "-"});
+  }
+  return fmt::format("\nBetween {} ranks, whatever the context's length:\n\n", plan.ranks) + markdown(table);
+}
+
 }  // namespace
 
 std::string plan_table(const Plan& plan) {
   const PlanMemory& memory = plan.memory;
   std::string text =
-      fmt::format("context {} ({} tokens)\n\n| memory | bytes |\n|---|---:|\n", format_count(plan.tokens), plan.tokens);
+      fmt::format("context {} ({} tokens{})\n\n| memory | bytes |\n|---|---:|\n", format_count(plan.tokens),
+                  plan.tokens, plan.ranks > 1 ? fmt::format(", on each of {} ranks", plan.ranks) : "");
   const auto row = [&](const std::string& what, std::uint64_t bytes) {
     text += fmt::format("| {} | {} |\n", what, format_bytes(bytes));
   };
@@ -111,11 +133,11 @@ std::string plan_table(const Plan& plan) {
   row("disk, when saved: at most", memory.saved);
   text += plan.shortfall.empty() ? "\nIt fits.\n" : fmt::format("\nIt does not fit: {}.\n", plan.shortfall);
 
-  text += "\n| method | read per token |";
+  text += plan.ranks > 1 ? "\n| method | read per token, on all ranks |" : "\n| method | read per token |";
   std::string rule = "\n|---|---:|";
   const bool timed = !plan.methods.empty() && plan.methods.front().ms;
   if (timed) {
-    for (const Term& term : terms) text += fmt::format(" {} |", term.name), rule += "---:|";
+    for (const Term& term : terms_of(plan)) text += fmt::format(" {} |", term.name), rule += "---:|";
     text += " **ms per token** |";
     rule += "---:|";
   }
@@ -123,12 +145,13 @@ std::string plan_table(const Plan& plan) {
   for (const PlannedMethod& method : plan.methods) {
     text += fmt::format("| {} | {} |", method_label(method.attn), format_bytes(bytes_read(method.counters)));
     if (timed) {
-      for (const Term& term : terms) text += fmt::format(" {:.3f} |", (*method.ms).*term.ms);
+      for (const Term& term : terms_of(plan)) text += fmt::format(" {:.3f} |", (*method.ms).*term.ms);
       text += fmt::format(" {:.3f} |", method.ms->total());
     }
     text += "\n";
   }
 
+  text += network_table(plan);
   text += cache_table(plan.methods);
   text += predicted_table(plan.methods);
 
@@ -161,6 +184,7 @@ std::string plan_json(const std::vector<Plan>& plans) {
   for (const Plan& plan : plans) {
     nlohmann::ordered_json entry = {
         {"tokens", plan.tokens},
+        {"ranks", plan.ranks},
         {"bytes",
          {{"host_rows", plan.memory.rows},
           {"host_columns", plan.memory.columns},
@@ -187,7 +211,7 @@ std::string plan_json(const std::vector<Plan>& plans) {
     for (const PlannedMethod& method : plan.methods) {
       nlohmann::ordered_json times;  // null without a profile
       if (method.ms) {
-        for (const Term& term : terms) times[term.name] = (*method.ms).*term.ms;
+        for (const Term& term : terms_of(plan)) times[term.name] = (*method.ms).*term.ms;
         times["total"] = method.ms->total();
       }
       nlohmann::ordered_json predicted = nlohmann::ordered_json::array();
@@ -207,10 +231,18 @@ std::string plan_json(const std::vector<Plan>& plans) {
                     {"rows_held", method.cache->rows_held},
                     {"link_bytes_per_token", method.cache->link_bytes}};
       }
+      nlohmann::ordered_json network;  // null of one machine
+      if (method.network) {
+        network = {{"messages_per_token", method.network->messages},
+                   {"sent_bytes_per_token", method.network->bytes},
+                   {"received_bytes_per_token", method.network->bytes * static_cast<std::uint64_t>(plan.ranks - 1)},
+                   {"ms_per_token", json_or_null(method.network_ms)}};
+      }
       entry["methods"].push_back({{"attn", method_label(method.attn)},
                                   {"bytes_per_token", bytes_read(method.counters)},
                                   {"elements_per_token", method.counters.elements},
                                   {"expected_on_device", expected},
+                                  {"network", network},
                                   {"ms_per_token", times},
                                   {"predicted_on_card", predicted},
                                   {"predicted_by_bytes_alone", method.by_bytes}});

@@ -26,3 +26,7 @@ if(libraries MATCHES "libcairo")
   message(FATAL_ERROR "hayloft::runtime links Cairo: ${libraries}")
 endif()
 run(${prefix}/${BINDIR}/hayloft --version)
+if(MPIRUN)  # the installed program finds its library for MPI
+  run(${CMAKE_COMMAND} -E env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+      ${MPIRUN} -n 2 --oversubscribe ${prefix}/${BINDIR}/hayloft needle --ctx-size 1k --depths 1 --attn dense)
+endif()

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -29,24 +30,26 @@ struct Outcome {
   std::uint64_t peak_bytes = 0;  // of resident memory
 };
 
+// Another program that starts it, with that program's arguments: mpirun.
+struct Command {
+  std::string program;
+  std::vector<std::string> arguments;
+};
+
 class Program {
  public:
+  explicit Program(Command command) { start(command.program, std::move(command.arguments), "/dev/null"); }
+
   // Starts it; its streams go to files of its own. `shell`: what a shell does before it turns into the program, as in
   // "ulimit -v 100000". `input`: the file that is its standard input.
   explicit Program(std::vector<std::string> arguments, const std::string& shell = "",
                    const std::string& input = "/dev/null") {
-    arguments.insert(arguments.begin(), HAYLOFT_PROGRAM);
-    if (!shell.empty()) arguments.insert(arguments.begin(), {"/bin/sh", "-c", shell + R"( && exec "$0" "$@")"});
-    std::vector<char*> argv;
-    for (std::string& argument : arguments) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, input.c_str(), O_RDONLY, 0);
-    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, out().c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, err().c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    if (posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), environ) != 0) pid_ = -1;
-    posix_spawn_file_actions_destroy(&actions);
+    if (shell.empty()) {
+      start(HAYLOFT_PROGRAM, std::move(arguments), input);
+      return;
+    }
+    arguments.insert(arguments.begin(), {"-c", shell + R"( && exec "$0" "$@")", HAYLOFT_PROGRAM});
+    start("/bin/sh", std::move(arguments), input);
   }
   ~Program() {
     if (pid_ > 0) {
@@ -86,6 +89,23 @@ class Program {
     return ::waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid == 0;
   }
 
+  // Returns once it has printed `text`, or has ended.
+  void wait_until_printed(const std::string& text) const {
+    while (running() && output().find(text) == std::string::npos) ::sched_yield();
+  }
+
+  // The processes that it has started, oldest first.
+  std::vector<pid_t> children() const {
+    std::vector<pid_t> started;
+    std::error_code ended;  // a thread, meanwhile
+    for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid_) + "/task", ended)) {
+      std::ifstream list(task.path() / "children");
+      for (pid_t child = 0; list >> child;) started.push_back(child);
+    }
+    std::sort(started.begin(), started.end());
+    return started;
+  }
+
   // Ends it wherever it is, unless it has ended by itself: Outcome::signal says which.
   Outcome kill() {
     ::kill(pid_, SIGKILL);
@@ -93,6 +113,20 @@ class Program {
   }
 
  private:
+  void start(const std::string& program, std::vector<std::string> arguments, const std::string& input) {
+    arguments.insert(arguments.begin(), program);
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, input.c_str(), O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, out().c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, err().c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), environ) != 0) pid_ = -1;
+    posix_spawn_file_actions_destroy(&actions);
+  }
+
   std::string out() const { return folder_ / "stdout"; }
   std::string err() const { return folder_ / "stderr"; }
   static std::string contents(const std::string& path) {

@@ -9,6 +9,7 @@
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/kept.h"
 #include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/ranks.h"
 #include "examples/hayloft/options/rope.h"
 #include "examples/hayloft/options/session.h"
 #include "examples/hayloft/options/values.h"
@@ -18,6 +19,7 @@
 #include "examples/hayloft/streams/environment.h"
 #include "examples/hayloft/streams/interrupt.h"
 #include "examples/hayloft/streams/messages.h"
+#include "examples/hayloft/streams/ranks.h"
 #include "examples/hayloft/streams/text_input.h"
 #include "offload/clock.h"
 #include "offload/error.h"
@@ -87,53 +89,73 @@ class GenerateCommand : public Command {
     runtime::Sampler sampler(sampling_);  // names the option that is out of range
   }
 
-  void run() override {
-    std::string text = file_.empty() ? prompt_ : read_text("--file", file_);
-    std::optional<offload::Snapshot> snapshot;
-    if (!saved_.empty()) snapshot.emplace(offload::Snapshot::open(saved_));
-    const std::filesystem::path directory = snapshot ? model_of(*snapshot, model_) : std::filesystem::path(model_);
-    Drawing drawing{sampling_, predict_};
-    if (chat_) {
-      text = message(text, directory);
-      drawing.sampling = sampling_for(*app_, sampling_, directory, machine_.verbose);
-    }
-    const Environment environment(machine_, directory, rope_);
-    if (chat_) drawing.ends = runtime::end_of_turn_tokens(*environment.tokenizer);
-    method_ = with_rates(method_, environment, machine_.profile);
-    WatchedMethod method(method_, environment, audit_);
-    const std::vector<std::int32_t> prompt =
-        snapshot ? environment.tokenizer->encode_continuation(text) : environment.tokenizer->encode_prompt(text);
-    if (prompt.empty()) fail("the prompt is empty: there is nothing to go on from");
-    PlannedRun planned{directory, session_, {method_}, tokens_needed(static_cast<std::int64_t>(prompt.size())), 0};
-    if (snapshot) {
-      check_kept_layout(*app_, session_, runtime::as_read(*snapshot, session_), saved_);
-      add_saved(environment, *snapshot, planned);
-    } else {
-      environment.model->expect_positions(planned.tokens);
-    }
-    plan_ = announce_plan(environment, planned, machine_profile(machine_.profile));
+  void check_ranks() const override {
+    refuse_over_ranks(*app_,
+                      {"--context", "--audit", "--audit-target", "--audit-json", "--attention-stats", "--fidelity"});
+    if (file_ == "-") fail("--file -: standard input reaches rank 0 alone; name a file that every rank can read");
+    require_over_ranks(machine_, session_, {&method_, 1});
+  }
 
-    const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
-    runtime::Session session = snapshot ? open_saved(environment, source, *snapshot, session_, *method.method())
-                                        : runtime::Session(*environment.model, *environment.arena, session_);
-    if (!snapshot) session.attach_method(*method.method());
+  void run() override {
+    StartFacts facts;
+    prepare_together([&] { begin(facts); });
+    join_ranks(facts, session_);
+    prepare_together([&] { plan(); });
+    const Environment& environment = *environment_;
+    WatchedMethod method(method_, environment, audit_);
+    const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory_};
+    runtime::Session session = snapshot_ ? open_saved(environment, source, *snapshot_, session_, *method.method())
+                                         : runtime::Session(*environment.model, *environment.arena, session_);
+    if (!snapshot_) session.attach_method(*method.method());
     const Clock::time_point start = Clock::now();
-    read(session, std::span(prompt).first(prompt.size() - 1));
+    read(session, std::span(prompt_tokens_).first(prompt_tokens_.size() - 1));
     prefill_seconds_ = seconds_since(start);
     prepare_method(session, *method.method());
+    if (ranks() != nullptr) network_before_ = ranks()->ledger();
     try {
-      decode_and_print(environment, session, method, drawing, prompt.back(), done_);
+      decode_and_print(environment, session, method, drawing_, prompt_tokens_.back(), done_);
     } catch (...) {  // interrupted, or the text cannot be printed: what was measured is kept
-      summarise(session, method, prompt.size());
+      summarise(session, method, prompt_tokens_.size());
       method.finish();
       throw;
     }
-    summarise(session, method, prompt.size());
+    summarise(session, method, prompt_tokens_.size());
     method.finish();
     say_device_memory(*environment.backend);
   }
 
  private:
+  // What this machine has for the run.
+  void begin(StartFacts& facts) {
+    std::string text = file_.empty() ? prompt_ : read_text("--file", file_);
+    if (!saved_.empty()) snapshot_.emplace(offload::Snapshot::open(saved_));
+    directory_ = snapshot_ ? model_of(*snapshot_, model_) : std::filesystem::path(model_);
+    drawing_ = {sampling_, predict_};
+    if (chat_) {
+      text = message(text, directory_);
+      drawing_.sampling = sampling_for(*app_, sampling_, directory_, machine_.verbose);
+    }
+    environment_.emplace(machine_, directory_, rope_);
+    if (chat_) drawing_.ends = runtime::end_of_turn_tokens(*environment_->tokenizer);
+    method_ = with_rates(method_, *environment_, machine_.profile);
+    prompt_tokens_ =
+        snapshot_ ? environment_->tokenizer->encode_continuation(text) : environment_->tokenizer->encode_prompt(text);
+    if (prompt_tokens_.empty()) fail("the prompt is empty: there is nothing to go on from");
+    if (over_ranks()) facts = {weights_digest(*environment_, directory_), shared_options(*app_), text};
+  }
+
+  void plan() {
+    PlannedRun planned{
+        directory_, session_, {method_}, tokens_needed(static_cast<std::int64_t>(prompt_tokens_.size())), 0};
+    if (snapshot_) {
+      check_kept_layout(*app_, session_, runtime::as_read(*snapshot_, session_), saved_);
+      add_saved(*environment_, *snapshot_, planned);
+    } else {
+      environment_->model->expect_positions(planned.tokens);
+    }
+    plan_ = announce_plan(*environment_, planned, machine_profile(machine_.profile));
+  }
+
   std::string message(const std::string& text, const std::filesystem::path& model) const {
     std::vector<runtime::ChatMessage> messages;
     if (!choices_.system.empty()) messages.push_back({"system", choices_.system});
@@ -150,7 +172,7 @@ class GenerateCommand : public Command {
   }
 
   void read(runtime::Session& session, std::span<const std::int32_t> tokens) const {
-    Progress progress(stderr_progress(), "prompt", "tokens", static_cast<std::int64_t>(tokens.size()));
+    Progress progress(progress_sink(), "prompt", "tokens", static_cast<std::int64_t>(tokens.size()));
     session.append(tokens, [&](std::int64_t done, std::int64_t) {
       check_interrupted();
       progress.update(done);
@@ -161,7 +183,14 @@ class GenerateCommand : public Command {
     std::string line = fmt::format("\nprompt: {} tokens", prompt);
     if (prompt > 1) line += fmt::format(", {:.0f} tokens/s", static_cast<double>(prompt - 1) / prefill_seconds_);
     note("{}\n{}\n", line, decode_summary(session, done_, predicted_beside(plan_, 0)));
+    if (ranks() != nullptr && session.steps() > 0) note_network(static_cast<std::uint64_t>(session.steps()));
     if (machine_.verbose) note_reach(session, method.method()->options());
+  }
+
+  void note_network(std::uint64_t steps) const {
+    const auto network = ranks()->ledger().since(network_before_).total();
+    note("network per token: {} messages, {} sent, {} received by each of {} ranks\n", network.messages / steps,
+         format_bytes(network.sent / steps), format_bytes(network.received / steps), rank_count());
   }
 
   const CLI::App* app_;
@@ -181,7 +210,13 @@ class GenerateCommand : public Command {
   runtime::SessionOptions session_;
   runtime::MethodOptions method_;
 
+  std::optional<offload::Snapshot> snapshot_;
+  std::filesystem::path directory_;  // of the model
+  std::optional<Environment> environment_;
+  Drawing drawing_;
+  std::vector<std::int32_t> prompt_tokens_;
   runtime::plan::Plan plan_;
+  runtime::cluster::Ledger network_before_;  // the first step
   double prefill_seconds_ = 0;
   Decoded done_;
 };

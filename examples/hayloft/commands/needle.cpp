@@ -8,6 +8,7 @@
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/ranks.h"
 #include "examples/hayloft/options/rope.h"
 #include "examples/hayloft/options/session.h"
 #include "examples/hayloft/options/values.h"
@@ -16,11 +17,13 @@
 #include "examples/hayloft/streams/environment.h"
 #include "examples/hayloft/streams/interrupt.h"
 #include "examples/hayloft/streams/messages.h"
+#include "examples/hayloft/streams/ranks.h"
 #include "examples/hayloft/streams/text_output.h"
 #include "offload/error.h"
 #include "offload/output_file.h"
 #include "offload/progress.h"
 #include "offload/text/format.h"
+#include "runtime/eval/json.h"
 #include "runtime/eval/needle/needle.h"
 #include "runtime/eval/needle/report.h"
 #include "runtime/eval/reach.h"
@@ -39,7 +42,7 @@ constexpr const char* examples = R"(Examples:
 
 class NeedleCommand : public Command {
  public:
-  explicit NeedleCommand(CLI::App& app) {
+  explicit NeedleCommand(CLI::App& app) : app_(&app) {
     app.footer(examples);
     options_.ctx_sizes = {64 * 1024};
     add_model_option(app, model_, "the bundled needle model");
@@ -77,26 +80,21 @@ class NeedleCommand : public Command {
     if (!plot_.empty()) runtime::eval::picture_format(plot_);
   }
 
+  void check_ranks() const override { require_over_ranks(machine_, options_.session, options_.methods); }
+
   void run() override {
     const TextOutput json(json_);
-    json.check();
-    if (!plot_.empty()) offload::require_writable(plot_);
-    if (!haystack_.empty() && !std::filesystem::exists(haystack_)) {
-      fail("--haystack {}: there is no such file or folder", haystack_);
-    }
-    const std::filesystem::path directory = model_or_bundled(model_);
     if (json.to_stdout()) table_.use_standard_error();
-
-    const std::optional<runtime::plan::MachineProfile> profile = machine_profile(machine_.profile);
-    const Environment environment(machine_, directory, rope_);
-    for (runtime::MethodOptions& method : options_.methods) method = with_rates(method, environment, machine_.profile);
-    environment.model->expect_positions(*std::max_element(options_.ctx_sizes.begin(), options_.ctx_sizes.end()));
-    for (const std::int64_t tokens : options_.ctx_sizes) {
-      const runtime::SessionOptions session = runtime::eval::session_at(options_.session, tokens);
-      plans_.push_back(announce_plan(environment, {directory, session, options_.methods, tokens, 0}, profile));
-    }
-    report_.model = model_name(directory);
+    StartFacts facts;
+    prepare_together([&] {
+      json.check();
+      begin(facts);
+    });
+    join_ranks(facts, options_.session);
+    prepare_together([&] { plan(); });
+    const Environment& environment = *environment_;
     report_.device = environment.backend->name();
+    report_.ranks = rank_count();
     report_.seed = options_.seed;
     report_.prefill = runtime::prefill_label(options_.session.prefill);
     report_.columns = offload::name(options_.session.cache.columns);
@@ -125,7 +123,7 @@ class NeedleCommand : public Command {
     table_.show("\n" + runtime::eval::needle_summary(report_));
     warn_of_reach(report_.rows, json.to_stdout());
     show_predictions();
-    if (!plot_.empty()) {
+    if (!plot_.empty() && first_rank()) {
       offload::write_file(plot_, runtime::eval::render_heatmap(runtime::eval::needle_heatmap(report_),
                                                                runtime::eval::picture_format(plot_)));
     }
@@ -135,12 +133,38 @@ class NeedleCommand : public Command {
   }
 
  private:
+  // What this machine has for the run.
+  void begin(StartFacts& facts) {
+    if (!plot_.empty() && first_rank()) offload::require_writable(plot_);
+    if (!haystack_.empty() && !std::filesystem::exists(haystack_)) {
+      fail("--haystack {}: there is no such file or folder", haystack_);
+    }
+    directory_ = model_or_bundled(model_);
+    report_.model = model_name(directory_);
+    environment_.emplace(machine_, directory_, rope_);
+    for (runtime::MethodOptions& method : options_.methods) {
+      method = with_rates(method, *environment_, machine_.profile);
+    }
+    environment_->model->expect_positions(*std::max_element(options_.ctx_sizes.begin(), options_.ctx_sizes.end()));
+    if (!over_ranks()) return;
+    facts = {weights_digest(*environment_, directory_), shared_options(*app_),
+             haystack_.empty() ? "" : runtime::eval::file_digest("--haystack", haystack_)};
+  }
+
+  void plan() {
+    const std::optional<runtime::plan::MachineProfile> profile = machine_profile(machine_.profile);
+    for (const std::int64_t tokens : options_.ctx_sizes) {
+      const runtime::SessionOptions session = runtime::eval::session_at(options_.session, tokens);
+      plans_.push_back(announce_plan(*environment_, {directory_, session, options_.methods, tokens, 0}, profile));
+    }
+  }
+
   runtime::eval::NeedleHooks progress_hooks() {
     runtime::eval::NeedleHooks hooks;
     hooks.context_started = [this](std::int64_t tokens) {
       check_interrupted();
       table_.show(fmt::format("context {}\n", format_count(tokens)));
-      progress_.emplace(stderr_progress(), "  prefill", "tokens", tokens);
+      progress_.emplace(progress_sink(), "  prefill", "tokens", tokens);
     };
     hooks.eval.prefill = [this](std::int64_t done, std::int64_t) {
       check_interrupted();
@@ -149,7 +173,7 @@ class NeedleCommand : public Command {
     hooks.eval.step = check_interrupted;
     hooks.eval.prepare = [this](std::int64_t done, std::int64_t total) {
       check_interrupted();
-      if (done == 0 || !progress_) progress_.emplace(stderr_progress(), "  index", "keys", total);
+      if (done == 0 || !progress_) progress_.emplace(progress_sink(), "  index", "keys", total);
       progress_->update(done);
     };
     return hooks;
@@ -178,6 +202,7 @@ class NeedleCommand : public Command {
     }
   }
 
+  const CLI::App* app_;
   std::string model_;
   std::string haystack_;
   std::string json_;
@@ -187,6 +212,8 @@ class NeedleCommand : public Command {
   runtime::RopeOverrides rope_;
   runtime::eval::NeedleOptions options_;
 
+  std::filesystem::path directory_;  // of the model
+  std::optional<Environment> environment_;
   TableOutput table_;
   runtime::eval::NeedleReport report_;
   std::vector<runtime::plan::Plan> plans_;  // by context length

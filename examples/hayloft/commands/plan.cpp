@@ -7,6 +7,7 @@
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/ranks.h"
 #include "examples/hayloft/options/rope.h"
 #include "examples/hayloft/options/session.h"
 #include "examples/hayloft/options/values.h"
@@ -74,6 +75,15 @@ class PlanCommand : public Command {
         "memory and "
         "of the link, from counted instructions and bytes");
     advanced(app, Section::device, {"--card"});
+    add_text(
+        app, "--ranks", "N", [this](const std::string& text) { ranks_ = read_int("--ranks", text); },
+        "Plan for each of N machines that hold the context together")
+        ->default_str("1");
+    add_text(
+        app, "--network", "GBIT/S,US",
+        [this](const std::string& text) { request_.network = runtime::plan::parse_network(text); },
+        "With --ranks: what is between any two of them, its rate and the latency of a message in microseconds");
+    advanced(app, Section::device, {"--ranks", "--network"});
     add_json_option(app, json_, "Write the plan as JSON");
   }
 
@@ -81,6 +91,10 @@ class PlanCommand : public Command {
     if (model_.empty() == (shape_.layers == 0)) fail("plan needs a model: either -m DIR or --shape");
     request_.methods = attention_.methods(request_.session.cache.columns);
     request_.session.cache.block_tokens = machine_.block_tokens;
+    if (ranks_ > most_ranks) fail("--ranks {}: at most {}", ranks_, most_ranks);
+    request_.session.cache.shard.ranks = ranks_;
+    if (request_.network && ranks_ == 1) fail("--network is between ranks; say how many by --ranks");
+    if (ranks_ > 1) require_over_ranks(machine_, request_.session, request_.methods);
     if (weight_type_ && machine_.weights != runtime::WeightForm::stored) {
       fail("--weight-type and --weights both say what the matrices are; leave one of them out");
     }
@@ -192,8 +206,11 @@ class PlanCommand : public Command {
     return profile;
   }
 
+  static constexpr int most_ranks = 4096;
+
   std::string model_;
   std::string json_;
+  int ranks_ = 1;
   runtime::plan::ShapeOptions shape_;
   std::optional<runtime::gguf::TensorType> weight_type_;
   std::vector<std::int64_t> lengths_{std::int64_t{1} << 20};

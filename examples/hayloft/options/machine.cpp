@@ -1,10 +1,13 @@
 #include "examples/hayloft/options/machine.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/values.h"
 #include "examples/hayloft/streams/messages.h"
+#include "examples/hayloft/streams/ranks.h"
 #include "offload/host/topology.h"
 
 namespace hayloft::cli {
@@ -90,6 +93,9 @@ void add_device_options(CLI::App& app, MachineOptions& options) {
 
 int thread_count(const MachineOptions& options) {
   const int processors = offload::usable_processors();
+  // Ranks that mpirun has not bound to processors of their own share the machine's.
+  const bool shared = ranks_on_machine() > 1 && processors == ::sysconf(_SC_NPROCESSORS_ONLN);
+  if (options.threads == 0 && shared) return std::max(1, processors / ranks_on_machine());
   if (options.threads <= processors || options.oversubscribe) return options.threads;
   note("note: --threads {}: this process may use {} processor{}, so {} thread{} (--oversubscribe starts all of them)\n",
        options.threads, processors, processors == 1 ? "" : "s", processors, processors == 1 ? "" : "s");

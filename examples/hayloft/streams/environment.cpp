@@ -3,9 +3,11 @@
 #include <algorithm>
 
 #include "examples/hayloft/streams/messages.h"
+#include "examples/hayloft/streams/ranks.h"
 #include "gpu/make_backend.h"
 #include "offload/error.h"
 #include "offload/text/format.h"
+#include "runtime/checkpoint/fingerprint.h"
 #include "runtime/decode/load_tokenizer.h"
 
 namespace hayloft::cli {
@@ -27,7 +29,7 @@ gpu::LinkChoice chosen_link(const MachineOptions& options) {
 std::unique_ptr<gpu::Backend> make_backend(const MachineOptions& options, const offload::Threads& threads,
                                            gpu::LinkChoice link,
                                            const std::shared_ptr<std::vector<std::string>>& notes) {
-  if (options.device == "cpu") return gpu::make_cpu_backend(threads);
+  if (options.device == "cpu" || over_ranks()) return gpu::make_cpu_backend(threads);
   gpu::CudaOptions cuda = options.cuda;
   cuda.link = link;
   if (options.cuda.link == gpu::Link::automatic) cuda.least_copy_bytes = gpu::worthwhile_copy_bytes;
@@ -48,10 +50,16 @@ std::unique_ptr<gpu::Backend> make_backend(const MachineOptions& options, const 
   return gpu::make_cpu_backend(threads);
 }
 
+// What the arena would take of a machine alone, for each of the ranks there.
+std::uint64_t share_of_machine(const offload::Topology& topology) {
+  return topology.available_bytes() / 10 * 9 / static_cast<std::uint64_t>(ranks_on_machine());
+}
+
 // Memory that the device reads in place is pinned as the arena commits it.
 offload::ArenaOptions arena_options(const MachineOptions& options, gpu::Backend& backend) {
   offload::ArenaOptions arena;
   arena.budget_bytes = options.host_memory;
+  if (arena.budget_bytes == 0 && ranks_on_machine() > 1) arena.budget_bytes = share_of_machine(offload::Topology());
   arena.listener = backend.pinning();
   return arena;
 }
@@ -109,6 +117,11 @@ runtime::MethodOptions with_rates(runtime::MethodOptions method, const Environme
          measured ? "" : "; hayloft link measures this machine's");
   }
   return method;
+}
+
+std::string weights_digest(const Environment& environment, const std::filesystem::path& model) {
+  const runtime::Fingerprint print = runtime::fingerprint(model, environment.model->config().rope_overrides);
+  return fmt::format("{:02x} {}", fmt::join(print, ""), runtime::name(environment.weights));
 }
 
 void say_device_memory(const gpu::Backend& backend) {

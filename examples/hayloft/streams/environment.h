@@ -55,6 +55,9 @@ runtime::MethodOptions with_rates(runtime::MethodOptions method, const Environme
 // What of the device's memory has been used at most, as one line on standard error; nothing where there is no budget.
 void say_device_memory(const gpu::Backend& backend);
 
+// What the model computes with, its RoPE and the form of its weights included.
+std::string weights_digest(const Environment& environment, const std::filesystem::path& model);
+
 const char* name(gpu::Link link);  // as --link takes it
 
 // The last part of a model directory's path.

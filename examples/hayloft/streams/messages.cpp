@@ -8,7 +8,21 @@
 
 namespace hayloft::cli {
 
+namespace {
+
+bool muted = false;
+
+}  // namespace
+
 void write_message(std::string_view text) noexcept {
+  if (!muted) write_error(text);
+}
+
+void mute_messages() noexcept {
+  muted = true;
+}
+
+void write_error(std::string_view text) noexcept {
   std::fwrite(text.data(), 1, text.size(), stderr);
   std::fflush(stderr);
 }

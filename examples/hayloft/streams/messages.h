@@ -10,6 +10,9 @@
 namespace hayloft::cli {
 
 void write_message(std::string_view text) noexcept;
+// From now on what is written here is lost: of several ranks one speaks for all. write_error() is heard all the same.
+void mute_messages() noexcept;
+void write_error(std::string_view text) noexcept;
 
 // As fmt::print(stderr, ...).
 template <class... Args>

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "examples/hayloft/streams/messages.h"
+#include "examples/hayloft/streams/ranks.h"
 #include "offload/error.h"
 #include "offload/output_file.h"
 #include "offload/text/visible.h"
@@ -14,11 +15,11 @@
 namespace hayloft::cli {
 
 void TextOutput::check() const {
-  if (wanted() && !to_stdout()) offload::require_writable(place_);
+  if (wanted() && !to_stdout() && first_rank()) offload::require_writable(place_);
 }
 
 void TextOutput::write(std::string_view text) const {
-  if (!wanted()) return;
+  if (!wanted() || !first_rank()) return;
   if (to_stdout()) return print(text);
   offload::OutputFile file(place_);
   file.write(text);

@@ -1,6 +1,7 @@
 #pragma once
 
-#include "runtime/attention/selection.h"
+#include "runtime/attention/over_ranks.h"
+#include "runtime/attention/select_over_ranks.h"
 
 // SparQ Attention (arXiv 2312.04985, section 4 and appendix B) but for what its approximate scores are read from: they
 // choose k positions on the device, whose rows are fetched; the mean value stands in for the rest.
@@ -15,6 +16,12 @@ class ByComponents : public Method {
   index::SelectPer selection_per() const override { return index::SelectPer::kv_head; }
 
   Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const override {
+    if (step.ranks != nullptr) {
+      const Selection found = select_over_ranks(step, plan, sparq_logits(step, q, options_));
+      attend_over_ranks(step, plan, q, found.positions, options_.mean_value ? found.alpha.data() : nullptr, out);
+      if (step.trace != nullptr) step.trace->alpha = found.alpha;
+      return count_planned(step.cache, plan);
+    }
     gpu::SparqSelect select = scores();
     select.rule = options_.rule;
     select.temperature = options_.temperature;

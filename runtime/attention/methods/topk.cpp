@@ -1,4 +1,5 @@
-#include "runtime/attention/selection.h"
+#include "runtime/attention/over_ranks.h"
+#include "runtime/attention/select_over_ranks.h"
 
 // Top-k attention (arXiv 2502.06766): an exact nearest-neighbour search over K near the memory, then k rows.
 namespace hayloft::runtime {
@@ -9,6 +10,11 @@ class TopK : public Method {
   using Method::Method;
 
   Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const override {
+    if (step.ranks != nullptr) {
+      const Selection found = select_over_ranks(step, plan, exact_logits(step, q, options_));
+      attend_over_ranks(step, plan, q, found.positions, nullptr, out);
+      return count_planned(step.cache, plan);
+    }
     Selection selection;
     if (plan.k > 0) {
       const index::ExactSearch search{step.query_heads,      plan.limit,    plan.k, options_.rule,

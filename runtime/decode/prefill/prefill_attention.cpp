@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/attention/over_ranks.h"
+
 namespace hayloft::runtime {
 
 int PrefillAttention::queries_wanted(const GlobalLayer& at) const {
@@ -19,6 +21,9 @@ void PrefillAttention::see_queries(const GlobalLayer& at, const float* q, int n)
 }
 
 void PrefillAttention::attend(const GlobalLayer& at, const float* q, int rows, float* out) {
+  if (ranks_ != nullptr) {
+    return attend_causal_over_ranks(*ranks_, at.backend, at.cache, q, rows, at.query_heads, out, at.stream);
+  }
   attend_prefill(at.backend, at.cache, q, rows, at.query_heads, options_, at.scratch, out, at.stream);
 }
 

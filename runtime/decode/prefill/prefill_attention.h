@@ -9,11 +9,12 @@
 namespace hayloft::runtime {
 
 // How a prompt's tokens attend: as PrefillOptions say, while the states of methods see the queries that they want. The
-// states must outlive it.
+// states must outlive it, and the ranks, if any, that hold the context together: over them it attends exactly.
 class PrefillAttention : public AttentionPolicy {
  public:
-  explicit PrefillAttention(const PrefillOptions& options = {}, std::vector<MethodState*> states = {})
-      : options_(options), states_(std::move(states)) {}
+  explicit PrefillAttention(const PrefillOptions& options = {}, std::vector<MethodState*> states = {},
+                            cluster::Communicator* ranks = nullptr)
+      : options_(options), states_(std::move(states)), ranks_(ranks) {}
 
   int queries_wanted(const GlobalLayer& at) const override;
   void see_queries(const GlobalLayer& at, const float* q, int n) override;
@@ -22,6 +23,7 @@ class PrefillAttention : public AttentionPolicy {
  private:
   PrefillOptions options_;
   std::vector<MethodState*> states_;
+  cluster::Communicator* ranks_;
 };
 
 }  // namespace hayloft::runtime

@@ -56,6 +56,9 @@ nlohmann::ordered_json row_json(const EvalRow& row) {
   json["recall"] = json_or_null(row.recall);
   json["attended_share"] = row.attended_share;
   json["block_tokens"] = row.block_tokens;
+  json["network_messages_per_token"] = row.network_messages_per_token;
+  json["network_sent_bytes_per_token"] = row.network_sent_per_token;
+  json["network_received_bytes_per_token"] = row.network_received_per_token;
   return json;
 }
 
@@ -94,6 +97,7 @@ std::string needle_json(const NeedleReport& report) {
   json["row_format"] = report.row_format;
   json["weights"] = report.weights;
   json["device_memory"] = device_memory_json(report.memory);
+  json["ranks"] = report.ranks;
   json["complete"] = report.complete;
   json["rows"] = nlohmann::ordered_json::array();
   for (const EvalRow& row : report.rows) json["rows"].push_back(row_json(row));

@@ -20,6 +20,7 @@ struct NeedleReport {
   std::string row_format = "f16";
   std::string weights = "stored";  // the form of the model's
   gpu::DeviceMemory memory = {};   // of the device
+  int ranks = 1;                   // that held the contexts together
   bool complete = true;            // every question asked has its row
 };
 

@@ -126,7 +126,7 @@ TEST(NeedleReport, TheJsonHasTheFieldsOfItsSchemaInOrder) {
   std::vector<std::string> keys;
   for (const auto& [key, value] : json.items()) keys.push_back(key);
   EXPECT_EQ(keys, (std::vector<std::string>{"schema", "model", "device", "seed", "prefill", "columns", "row_format",
-                                            "weights", "device_memory", "complete", "rows"}));
+                                            "weights", "device_memory", "ranks", "complete", "rows"}));
   EXPECT_EQ(json["schema"], "hayloft.needle/1");
   EXPECT_EQ(json["seed"], 7);
   ASSERT_EQ(json["rows"].size(), 8u);
@@ -151,7 +151,10 @@ TEST(NeedleReport, TheJsonHasTheFieldsOfItsSchemaInOrder) {
                                             "positions_scored_per_token",
                                             "recall",
                                             "attended_share",
-                                            "block_tokens"}));
+                                            "block_tokens",
+                                            "network_messages_per_token",
+                                            "network_sent_bytes_per_token",
+                                            "network_received_bytes_per_token"}));
 }
 
 TEST(NeedleReport, TheJsonIsNullWhereAFieldMakesNoSense) {

@@ -1,0 +1,42 @@
+#include "examples/hayloft/options/ranks.h"
+
+#include <algorithm>
+
+#include "offload/error.h"
+#include "runtime/attention/over_ranks.h"
+
+namespace hayloft::cli {
+namespace {
+
+constexpr const char* own_options[] = {"--model",   "--haystack", "--file",          "--json",        "--plot",
+                                       "--profile", "--threads",  "--oversubscribe", "--host-memory", "--verbose"};
+
+}  // namespace
+
+void require_over_ranks(const MachineOptions& machine, const runtime::SessionOptions& session,
+                        std::span<const runtime::MethodOptions> methods) {
+  if (machine.device == "cuda") fail("--device cuda: does not attend over ranks yet; use --device cpu");
+  if (session.prefill.kind != runtime::PrefillOptions::Kind::exact) {
+    fail("--prefill {}: is not there over ranks; use --prefill exact", runtime::name(session.prefill.kind));
+  }
+  for (const runtime::MethodOptions& method : methods) runtime::require_over_ranks(method);
+}
+
+void refuse_over_ranks(const CLI::App& command, std::initializer_list<const char*> options) {
+  for (const char* const option : options) {
+    if (command.count(option) > 0) fail("{}: is not there over ranks; leave it out, or start hayloft alone", option);
+  }
+}
+
+std::string shared_options(const CLI::App& command) {
+  std::string all = command.get_name();
+  for (const CLI::Option* const option : command.get_options()) {
+    const std::string name = option->get_name();
+    const bool own = std::ranges::any_of(own_options, [&](const char* each) { return name == each; });
+    if (option->count() == 0 || own) continue;
+    all += fmt::format(" {}={}", name, fmt::join(option->results(), ","));
+  }
+  return all;
+}
+
+}  // namespace hayloft::cli

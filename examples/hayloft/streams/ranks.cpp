@@ -1,0 +1,118 @@
+#include "examples/hayloft/streams/ranks.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <memory>
+#include <optional>
+
+#include "examples/hayloft/streams/messages.h"
+#include "offload/error.h"
+#include "offload/text/visible.h"
+#include "runtime/cluster/mpi/mpi_ranks.h"
+
+namespace hayloft::cli {
+namespace {
+
+using runtime::cluster::Launch;
+using runtime::cluster::MpiRanks;
+
+const Launch& launch() {
+  static const Launch found = runtime::cluster::find_launch().value_or(Launch());
+  return found;
+}
+
+std::unique_ptr<MpiRanks>& connection() {
+  static std::unique_ptr<MpiRanks> mpi;
+  return mpi;
+}
+
+#ifdef HAYLOFT_MPI_FROM_PROGRAM
+std::filesystem::path library() {
+  std::error_code error;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) fail("cannot tell where the program lies (/proc/self/exe: {})", error.message());
+  return (program.parent_path() / HAYLOFT_MPI_FROM_PROGRAM).lexically_normal();
+}
+#endif
+
+// MPI starts with the first call.
+MpiRanks& connected() {
+#ifdef HAYLOFT_MPI_FROM_PROGRAM
+  if (!connection()) connection() = std::make_unique<MpiRanks>(library());
+  return *connection();
+#else
+  throw runtime::cluster::SharedError(fmt::format(
+      "mpirun has started {} ranks, and this hayloft was built without MPI: install libopenmpi-dev and build "
+      "it again, or start it alone",
+      rank_count()));
+#endif
+}
+
+}  // namespace
+
+bool over_ranks() {
+  return launch().ranks > 1;
+}
+
+int rank_count() {
+  return launch().ranks;
+}
+
+int ranks_on_machine() {
+  return launch().on_this_machine;
+}
+
+bool first_rank() {
+  return launch().rank == 0;
+}
+
+void silence_other_ranks() {
+  if (first_rank()) return;
+  mute_messages();
+  const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+  if (nowhere >= 0) ::dup2(nowhere, STDOUT_FILENO);
+}
+
+ProgressSink progress_sink() {
+  ProgressSink sink = stderr_progress();
+  if (!first_rank()) sink.write = [](std::string_view) {};
+  return sink;
+}
+
+void prepare_together(const std::function<void()>& work) {
+  if (!over_ranks()) return work();
+  runtime::cluster::together(connected(), work);
+}
+
+void join_ranks(const StartFacts& facts, runtime::SessionOptions& session) {
+  if (!over_ranks()) return;
+  MpiRanks& ranks = connected();
+  const runtime::cluster::Fact all[] = {{"version of hayloft", HAYLOFT_VERSION},
+                                        {"model or tokenizer", facts.weights},
+                                        {"command line", facts.options},
+                                        {"text", facts.text}};
+  runtime::cluster::require_same(ranks, all);
+  session.ranks = &ranks;
+  session.cache.shard = ranks.shard();
+}
+
+void let_first_rank_speak(const std::string& message) {
+  if (first_rank()) return;
+  ::sleep(2);
+  write_error(fmt::format("hayloft: rank {}: {}\n", launch().rank, visible(message, Lines::joined)));
+}
+
+runtime::cluster::Communicator* ranks() {
+  return connection().get();
+}
+
+void leave_ranks() {
+  connection().reset();
+}
+
+void abort_ranks() {
+  if (connection()) connection()->abort();
+}
+
+}  // namespace hayloft::cli

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+
+#include "offload/progress.h"
+#include "runtime/cluster/agreement.h"
+#include "runtime/decode/session.h"
+
+// Several processes that mpirun has started, as one run of the program: rank 0 prints and writes, the others compute.
+namespace hayloft::cli {
+
+// Whether mpirun has started more than one.
+bool over_ranks();
+int rank_count();            // 1 where it has not
+int ranks_on_machine();      // likewise
+bool first_rank();           // which prints and writes; true where there is one
+void silence_other_ranks();  // what this process prints and notes from now on, unless it is the first
+
+ProgressSink progress_sink();  // standard error, of the first
+
+// Over ranks: does what each rank does by itself before it computes, on all of them at once. One line says what has
+// gone wrong on any of them. Alone: does it.
+void prepare_together(const std::function<void()>& work);
+
+// Over ranks: makes sure that all have the same of these, the program, and the options that change results; then the
+// sessions of these options are those of the ranks. Alone: nothing.
+struct StartFacts {
+  std::string weights;  // a fingerprint
+  std::string options;
+  std::string text;
+};
+void join_ranks(const StartFacts& facts, runtime::SessionOptions& session);
+
+// Before a rank that is not the first ends with an error of its command line: what is wrong on all ranks is said by the
+// first, with which mpirun ends the others. Where nobody has said it after two seconds, this one says so.
+void let_first_rank_speak(const std::string& message);
+
+// The ranks once they have met; null before, and alone.
+runtime::cluster::Communicator* ranks();
+
+// Ends the ranks after the last of the work, and after an error that all of them have thrown.
+void leave_ranks();
+// Ends all of them at once, after an error that the others know nothing of. Returns where there are none.
+void abort_ranks();
+
+}  // namespace hayloft::cli

@@ -1,0 +1,271 @@
+#include "runtime/attention/select_over_ranks.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "index/scan/exact_search.h"
+#include "index/scan/softmax.h"
+#include "runtime/cluster/candidates.h"
+#include "runtime/cluster/part.h"
+
+namespace hayloft::runtime {
+namespace {
+
+constexpr float infinity = std::numeric_limits<float>::infinity();
+
+// (max, sum) of each query head.
+struct Softmax {
+  explicit Softmax(int query_heads)
+      : max(static_cast<std::size_t>(query_heads), -infinity), sum(static_cast<std::size_t>(query_heads)) {}
+
+  void add(std::size_t head, float other_max, float other_sum) {
+    index::merge_sums(max[head], sum[head], other_max, other_sum);
+  }
+  double log_sum(std::size_t head) const { return max[head] + std::log(static_cast<double>(sum[head])); }
+
+  std::vector<float> max;
+  std::vector<float> sum;
+};
+
+// One step's search, on one rank.
+class RankSearch {
+ public:
+  RankSearch(const Step& step, const SelectionPlan& plan, const RankedBy& by)
+      : step_(step),
+        plan_(plan),
+        by_(by),
+        part_(step.cache),
+        heads_(plan.lists == step.query_heads ? 1 : step.query_heads / step.kv_heads()),
+        by_softmax_(heads_ > 1 && by.rule == index::GroupRule::softmax),
+        all_(step.query_heads),
+        attended_(step.query_heads) {}
+
+  Selection select() {
+    const bool with_softmax = by_.with_alpha || by_softmax_;
+    if (with_softmax) see_tail();
+    if (by_.with_alpha) see_late();
+    for (std::size_t h = 0; h < all_.max.size(); ++h) {
+      // The tail alone: the scan adds the store, what lies past the limit included.
+      all_.max[h] = tail_max_.empty() ? -infinity : tail_max_[h];
+      all_.sum[h] = tail_sum_.empty() ? 0 : tail_sum_[h];
+    }
+    const cluster::Candidates own = search_own(with_softmax);
+    const bool ride = with_softmax && !by_softmax_;  // the sums go with the candidates
+    std::vector<float> notes;
+    const cluster::Candidates best = cluster::best_of_all(
+        *step_.ranks, own, [this](int list, std::span<const float> logits) { return score(list, logits); },
+        step_.backend.threads(), ride ? sums() : std::vector<float>(), &notes);
+    if (ride) take_sums(notes);
+    Selection selection{best.positions, {}};
+    if (by_.with_alpha) selection.alpha = alpha(best);
+    return selection;
+  }
+
+ private:
+  // (max, sum) over the tail, by the rank that attends to it. Attention with queries that are zero outside the chosen
+  // components has the approximate logits for its own, but for the scale.
+  void see_tail() {
+    if (!part_.has_tail() || step_.cache.tail.tokens == 0) return;
+    const int d = step_.head_dim();
+    const int group = step_.query_heads / step_.kv_heads();
+    std::vector<float> q(static_cast<std::size_t>(step_.query_elements()));
+    for (int h = 0; h < step_.query_heads; ++h) {
+      for (int j = 0; j < by_.rank; ++j) {
+        const std::int32_t component = by_.components[static_cast<std::size_t>(h / group * by_.rank + j)];
+        q[static_cast<std::size_t>(h * d + component)] =
+            by_.weights[static_cast<std::size_t>(h * by_.rank + j)] / index::exact_scale(d);
+      }
+    }
+    tail_max_.resize(static_cast<std::size_t>(step_.query_heads));
+    tail_sum_.resize(tail_max_.size());
+    std::vector<float> unused(q.size());
+    gpu::Attended tail;
+    tail.ranges[0] = {part_.cache().store.tokens, part_.cache().tokens()};
+    tail.partial = {tail_max_.data(), tail_sum_.data()};
+    step_.backend.attend(part_.cache(), q.data(), step_.query_heads, tail, unused.data(), step_.stream);
+    for (std::size_t h = 0; h < tail_max_.size(); ++h) attended_.add(h, tail_max_[h], tail_sum_[h]);
+  }
+
+  // (max, sum) over own positions from the limit on, which are attended to whatever they score.
+  void see_late() {
+    const offload::LayerView& store = part_.cache().store;
+    const std::int64_t limit = part_.own(plan_.limit);
+    if (limit == store.tokens) return;
+    const std::int64_t begin = limit / 64 * 64;
+    const std::int64_t count = store.tokens - begin;
+    const int group = step_.query_heads / step_.kv_heads();
+    std::vector<float> scores(static_cast<std::size_t>(group * count));
+    const index::ColumnSearch search = column_search(store.tokens, 0);
+    for (int head = 0; head < step_.kv_heads(); ++head) {
+      index::score_columns(store, search, head, begin, store.tokens, scores.data());
+      for (int h = 0; h < group; ++h) {
+        for (std::int64_t t = limit - begin; t < count; ++t) {
+          attended_.add(static_cast<std::size_t>(head * group + h), scores[static_cast<std::size_t>(h * count + t)], 1);
+        }
+      }
+    }
+  }
+
+  index::ColumnSearch column_search(std::int64_t limit, int k) const {
+    index::ColumnSearch search;
+    search.query_heads = step_.query_heads;
+    search.rank = by_.rank;
+    search.components = by_.components.data();
+    search.weights = by_.weights.data();
+    search.limit = limit;
+    search.k = k;
+    search.rule = by_.rule;
+    search.per = by_.per;
+    search.keys = by_.keys;
+    return search;
+  }
+
+  // The best own positions, as whole ones; all_ becomes the softmax over the own store and, by softmaxes, over all.
+  cluster::Candidates search_own(bool with_softmax) {
+    const offload::LayerView& store = step_.cache.store;
+    const std::int64_t limit = part_.own(plan_.limit);
+    const auto k = static_cast<int>(std::min<std::int64_t>(plan_.k, limit));
+    cluster::Candidates own(plan_.lists, heads_, plan_.k);
+    std::vector<std::int32_t> positions(static_cast<std::size_t>(plan_.lists) * static_cast<std::size_t>(k));
+    std::vector<float> logits(positions.size() * static_cast<std::size_t>(heads_));
+    const std::function<void(float*, float*)> widen = [this](float* max, float* sum) { this->widen(max, sum); };
+    index::SearchResult result;
+    result.positions = positions.data();
+    result.logits = logits.data();
+    if (with_softmax) {
+      result.max = all_.max.data();
+      result.sum = all_.sum.data();
+    }
+    if (by_softmax_) result.widen = &widen;
+    if (store.tokens > 0 && (k > 0 || with_softmax)) {
+      index::search_columns(store, column_search(limit, k), step_.backend.threads(), result);
+    } else if (by_softmax_) {  // the others wait
+      exchange_sums();
+    }
+    const auto row = static_cast<std::size_t>(k), wide = static_cast<std::size_t>(plan_.k);
+    for (std::size_t i = 0; i < positions.size(); ++i) {
+      own.positions[i / row * wide + i % row] = static_cast<std::int32_t>(part_.whole(positions[i]));
+    }
+    for (std::size_t i = 0; i < logits.size(); ++i) own.logits[i / row * wide + i % row] = logits[i];
+    return own;
+  }
+
+  // What this rank tells of the softmaxes: [Hq] of max and sum over its own positions, then of those attended anyway.
+  std::vector<float> sums() const {
+    std::vector<float> values;
+    for (const std::vector<float>* part : {&all_.max, &all_.sum, &attended_.max, &attended_.sum}) {
+      values.insert(values.end(), part->begin(), part->end());
+    }
+    return values;
+  }
+
+  // Of all ranks, [ranks][4 Hq].
+  void take_sums(const std::vector<float>& of_ranks) {
+    const std::size_t n = all_.max.size();
+    for (Softmax* softmax : {&all_, &attended_}) {  // in place: a search may be writing there
+      std::ranges::fill(softmax->max, -infinity);
+      std::ranges::fill(softmax->sum, 0.0f);
+    }
+    for (std::size_t first = 0; first < of_ranks.size(); first += 4 * n) {
+      for (std::size_t h = 0; h < n; ++h) {
+        const float* const own = of_ranks.data() + first + h;
+        all_.add(h, own[0], own[n]);
+        attended_.add(h, own[2 * n], own[3 * n]);
+      }
+    }
+  }
+
+  void widen(float* max, float* sum) {
+    std::copy_n(max, all_.max.size(), all_.max.begin());
+    std::copy_n(sum, all_.sum.size(), all_.sum.begin());
+    exchange_sums();
+    std::ranges::copy(all_.max, max);
+    std::ranges::copy(all_.sum, sum);
+  }
+
+  void exchange_sums() {
+    const std::vector<float> own = sums();
+    std::vector<float> of_ranks(own.size() * static_cast<std::size_t>(step_.ranks->ranks()));
+    step_.ranks->all_gather(cluster::Traffic::masses, std::as_bytes(std::span(own)),
+                            std::as_writable_bytes(std::span(of_ranks)));
+    take_sums(of_ranks);
+  }
+
+  float score(int list, std::span<const float> logits) const {
+    if (heads_ == 1) return logits.front();
+    float sum = 0;
+    for (std::size_t h = 0; h < logits.size(); ++h) {
+      const std::size_t head = static_cast<std::size_t>(list) * logits.size() + h;
+      sum += by_softmax_ ? std::exp(logits[h] - static_cast<float>(all_.log_sum(head))) : logits[h];
+    }
+    return sum;
+  }
+
+  // The share of the softmax that lies on what is attended, [Hq].
+  std::vector<float> alpha(const cluster::Candidates& best) const {
+    std::vector<float> share(all_.max.size());
+    for (std::size_t h = 0; h < share.size(); ++h) {
+      double mass = attended_.sum[h] * index::rescale(attended_.max[h], all_.max[h]);
+      const std::size_t list = h / static_cast<std::size_t>(heads_);
+      for (std::size_t i = 0; i < static_cast<std::size_t>(best.k); ++i) {
+        if (best.positions[list * static_cast<std::size_t>(best.k) + i] < 0) continue;
+        mass += std::exp(best.logits[h * static_cast<std::size_t>(best.k) + i] - all_.max[h]);
+      }
+      share[h] = std::min(static_cast<float>(mass / all_.sum[h]), 1.0f);  // rounding alone can take it past one
+    }
+    return share;
+  }
+
+  const Step& step_;
+  const SelectionPlan& plan_;
+  const RankedBy& by_;
+  cluster::Part part_;
+  int heads_;        // that share a list
+  bool by_softmax_;  // whether they rank by softmaxes, which need the sums of all ranks
+  Softmax all_;
+  Softmax attended_;             // over what is attended whatever it scores
+  std::vector<float> tail_max_;  // [Hq], empty without a tail
+  std::vector<float> tail_sum_;
+};
+
+}  // namespace
+
+RankedBy exact_logits(const Step& step, const float* q, const MethodOptions& method) {
+  RankedBy by;
+  by.rank = step.head_dim();
+  by.components = index::every_component(step.kv_heads(), by.rank);
+  by.weights = query_on_host(step, q, index::exact_scale(by.rank));
+  by.rule = method.rule;
+  by.per = selects_per(method);
+  by.keys = index::exact_keys(step.cache.store);
+  return by;
+}
+
+RankedBy sparq_logits(const Step& step, const float* q, const MethodOptions& method) {
+  RankedBy by;
+  by.rank = method.rank;
+  by.rule = method.rule;
+  by.per = index::SelectPer::kv_head;
+  by.with_alpha = true;
+  const std::vector<float> query = query_on_host(step, q, 1);
+  const int d = step.head_dim(), r = by.rank;
+  const int group = step.query_heads / step.kv_heads();
+  by.components.resize(static_cast<std::size_t>(step.kv_heads() * r));
+  for (int head = 0; head < step.kv_heads(); ++head) {
+    std::int32_t* const chosen = by.components.data() + head * r;
+    index::sparq_components(query.data() + head * group * d, group, d, nullptr, r, chosen);
+    for (int h = head * group; h < (head + 1) * group; ++h) {
+      const float* const of_head = query.data() + h * d;
+      const float tau = index::sparq_temperature(of_head, d, chosen, r, method.temperature);
+      for (int j = 0; j < r; ++j) by.weights.push_back(of_head[chosen[j]] / tau);
+    }
+  }
+  return by;
+}
+
+Selection select_over_ranks(const Step& step, const SelectionPlan& plan, const RankedBy& by) {
+  if (plan.k == 0 && !by.with_alpha) return {};
+  return RankSearch(step, plan, by).select();
+}
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "runtime/attention/method.h"
+#include "runtime/checkpoint/config.h"
+
+// What ranks tell each other while they decode (docs/cluster.md), by the formulas that their ledgers are held to.
+namespace hayloft::runtime::plan {
+
+// Between any two of the ranks.
+struct Network {
+  double gigabits_per_second = 10;
+  double latency_us = 30;  // of a message
+};
+// "10,30". Throws Error naming --network.
+Network parse_network(const std::string& text);
+
+// Of one decoded token, over all global layers and with the token that is drawn.
+struct NetworkStep {
+  std::uint64_t messages = 0;  // collectives
+  std::uint64_t gathered = 0;  // of them all-gathers
+  std::uint64_t bytes = 0;     // that each rank gives to the all-gathers; the token's are left out
+};
+// stored: positions in the stores of all ranks. Throws Error unless the method attends over ranks.
+NetworkStep network_step(const ModelConfig& config, const Method& method, std::int64_t stored, std::int64_t tokens);
+
+// Milliseconds: a collective of N ranks takes log2 N latencies, rounded up, and to an all-gather a rank's link brings
+// what the N - 1 others give. Not overlapped with anything.
+double network_ms(const NetworkStep& step, const Network& network, int ranks);
+
+}  // namespace hayloft::runtime::plan

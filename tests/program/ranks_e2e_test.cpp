@@ -1,0 +1,224 @@
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/program/program_fixture.h"
+
+// `mpirun hayloft` from outside.
+namespace hayloft {
+namespace {
+
+namespace fs = std::filesystem;
+using test::Outcome;
+using test::Program;
+using test::run_program;
+
+class RanksTest : public test::ProgramTest {
+ protected:
+  void SetUp() override {
+    if (std::string(HAYLOFT_MPIRUN).empty()) GTEST_SKIP() << "built without MPI";
+    if (::access(HAYLOFT_MPIRUN, X_OK) != 0) GTEST_SKIP() << "there is no " << HAYLOFT_MPIRUN;
+    // mpirun refuses to run for root, which tests in containers are, and waits for its own ranks only when idle.
+    ::setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+    ::setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    ::setenv("TMPDIR", "/tmp", 0);
+  }
+
+  static std::vector<std::string> launched(int ranks, std::vector<std::string> arguments) {
+    std::vector<std::string> all{"-n", std::to_string(ranks), "--oversubscribe", HAYLOFT_PROGRAM};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    return all;
+  }
+  static Outcome over(int ranks, std::vector<std::string> arguments) {
+    return test::Program(test::Command{HAYLOFT_MPIRUN, launched(ranks, std::move(arguments))}).wait();
+  }
+
+  // The lines of standard error that hayloft has written, without mpirun's about how it ended.
+  static std::vector<std::string> own_lines(const Outcome& outcome) {
+    std::vector<std::string> lines;
+    std::istringstream text(outcome.err);
+    for (std::string line; std::getline(text, line);) {
+      if (line.rfind("hayloft: ", 0) == 0) lines.push_back(line);
+    }
+    return lines;
+  }
+  // A process that nobody has asked for yet how it ended is gone too.
+  static void wait_until_gone(pid_t process) {
+    for (std::string state = "R"; state != "Z" && state != "X";) {
+      std::ifstream stat("/proc/" + std::to_string(process) + "/stat");
+      std::string id, name;
+      if (!(stat >> id >> name >> state)) return;
+      ::sched_yield();
+    }
+  }
+  static void expect_refused(const Outcome& outcome, int exit_code, const std::vector<std::string>& parts) {
+    EXPECT_EQ(outcome.exit_code, exit_code) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+    const std::vector<std::string> lines = own_lines(outcome);
+    ASSERT_EQ(lines.size(), 1u) << outcome.err;
+    for (const std::string& part : parts) EXPECT_NE(lines.front().find(part), std::string::npos) << lines.front();
+  }
+};
+
+TEST_F(RanksTest, NeedlesAreFoundByAnyNumberOfRanksAsByOneMachine) {
+  const std::vector<std::string> arguments{
+      "needle", "--ctx-size",     "4k",  "--depths", "3", "--attn", "dense,sparq,topk,window", "--attn-k",
+      "64",     "--block-tokens", "256", "--json",   "-"};
+  const Outcome alone = run_program(arguments);
+  ASSERT_EQ(alone.exit_code, 0) << alone.err;
+  const auto expected = nlohmann::json::parse(alone.out);
+  EXPECT_EQ(expected["ranks"], 1);
+  EXPECT_EQ(expected["rows"][0]["network_messages_per_token"], 0);
+  for (const int ranks : {1, 2, 3, 4}) {
+    const Outcome outcome = over(ranks, arguments);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    const auto json = nlohmann::json::parse(outcome.out);
+    EXPECT_EQ(json["ranks"], ranks);
+    ASSERT_EQ(json["rows"].size(), expected["rows"].size());
+    for (std::size_t i = 0; i < json["rows"].size(); ++i) {
+      for (const char* field : {"method", "depth", "hit", "answer", "expected", "attended_share",
+                                "link_bytes_per_token", "near_bytes_per_token", "positions_scored_per_token"}) {
+        EXPECT_EQ(json["rows"][i][field], expected["rows"][i][field]) << field << " over " << ranks;
+      }
+    }
+  }
+}
+
+TEST_F(RanksTest, TheNetworkCarriesWhatTheFormulaSaysAtEveryLength) {
+  const Outcome outcome = over(3, {"needle", "--ctx-size", "2k,8k", "--depths", "2", "--attn", "dense,topk,sparq",
+                                   "--attn-k", "64", "--block-tokens", "256", "--json", "-"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto config =
+      nlohmann::json::parse(contents(fs::path(HAYLOFT_SOURCE_DIR) / "examples/needle-model/model/config.json"));
+  const double layers = static_cast<double>(std::ranges::count(config["layer_types"], "full_attention"));
+  const double heads = config["num_attention_heads"], kv_heads = config["num_key_value_heads"];
+  const double d = config["head_dim"];
+  const auto json = nlohmann::json::parse(outcome.out);
+  ASSERT_EQ(json["rows"].size(), 12u);
+  for (const auto& row : json["rows"]) {
+    const double attention = 4 * heads * (d + 2);
+    const double k = row["k"].is_null() ? 0 : row["k"].get<double>() - row["window"].get<double>();
+    double messages = 1, sent = attention;
+    if (row["attn"] == "topk") messages = 2, sent += 8 * heads * k;
+    if (row["attn"] == "sparq") {
+      messages = heads > kv_heads ? 3 : 2;
+      sent += (4 * kv_heads + 4 * heads) * k + 16 * heads;
+    }
+    EXPECT_EQ(row["network_messages_per_token"], layers * messages + 1) << row;
+    EXPECT_EQ(row["network_sent_bytes_per_token"], layers * sent + 4) << row;  // and the token that was drawn
+    EXPECT_EQ(row["network_received_bytes_per_token"], 2 * layers * sent) << row;
+  }
+}
+
+TEST_F(RanksTest, RanksWriteATextOnce) {
+  const std::string model = make_model();
+  for (const std::string temperature : {"0", "0.8"}) {
+    const std::vector<std::string> arguments{
+        "generate",       "-m", model,    "-p",       std::string(600, 'a') + " the hay", "-n", "24", "--attn", "dense",
+        "--block-tokens", "64", "--temp", temperature};
+    const Outcome alone = run_program(arguments);
+    ASSERT_EQ(alone.exit_code, 0) << alone.err;
+    for (const int ranks : {2, 3}) {
+      const Outcome outcome = over(ranks, arguments);
+      ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+      EXPECT_EQ(outcome.out, alone.out);
+      const auto first = outcome.err.find("generated: 24 tokens");
+      EXPECT_NE(first, std::string::npos) << outcome.err;
+      EXPECT_EQ(outcome.err.find("generated:", first + 1), std::string::npos) << "said by one rank";
+      EXPECT_NE(outcome.err.find("network per token:"), std::string::npos) << outcome.err;
+    }
+  }
+}
+
+TEST_F(RanksTest, WhatRanksCannotDoTogetherIsRefusedInOneLineBeforeAnyWork) {
+  const std::string nothing = at("no-model");
+  const auto generate = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments{"generate", "-m", nothing, "-p", "hay"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return over(2, arguments);
+  };
+  expect_refused(generate({}), 2, {"--attn auto", "over ranks", "dense"});
+  expect_refused(generate({"--attn", "h2o"}), 2, {"--attn h2o", "over ranks"});
+  expect_refused(generate({"--attn", "dense", "--prefill", "window"}), 2, {"--prefill window", "exact"});
+  expect_refused(generate({"--attn", "dense", "--device", "cuda"}), 2, {"--device cuda", "cpu"});
+  expect_refused(generate({"--attn", "dense", "--audit"}), 2, {"--audit", "alone"});
+  expect_refused(over(2, {"generate", "-m", nothing, "-f", "-", "--attn", "dense"}), 2, {"standard input", "rank 0"});
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{"ingest", "-m", nothing, "-f", nothing, "--save", at("x.hay")},
+                                             {"plan", "--shape", "32,32,8,128"},
+                                             {"eval", "-m", nothing, "--tasks", "niah_single_1"}}) {
+    expect_refused(over(2, command), 2, {"does not run over ranks", "needle and generate"});
+  }
+}
+
+TEST_F(RanksTest, WhatIsWrongOnAllRanksIsSaidOnce) {
+  expect_refused(over(3, {"needle", "-m", at("no-model"), "--attn", "dense"}), 1, {"no-model"});
+  expect_refused(over(2, {"needle", "--attn", "nonsense"}), 2, {"nonsense"});
+}
+
+TEST_F(RanksTest, RanksOfAnotherModelOrTextAreRefusedAtTheStart) {
+  const std::string model = make_model("llama");
+  fs::copy(model, folder_ / "other", fs::copy_options::recursive);
+  std::ofstream(folder_ / "other" / "tokenizer.json", std::ios::app) << "\n";
+  write(at("text.txt"), "the hay is in the loft");
+  write(at("other.txt"), "the hay is in the barn");
+  const auto apart = [&](const std::vector<std::string>& first, const std::vector<std::string>& second) {
+    std::vector<std::string> all{"-n", "1", "--oversubscribe", HAYLOFT_PROGRAM};
+    all.insert(all.end(), first.begin(), first.end());
+    all.insert(all.end(), {":", "-n", "1", HAYLOFT_PROGRAM});
+    all.insert(all.end(), second.begin(), second.end());
+    return test::Program(test::Command{HAYLOFT_MPIRUN, all}).wait();
+  };
+  const std::vector<std::string> usual{"generate", "-m", model, "-f", at("text.txt"), "-n", "2", "--attn", "dense"};
+  const auto with = [&](std::size_t place, const std::string& value) {
+    std::vector<std::string> changed = usual;
+    changed[place] = value;
+    return changed;
+  };
+  expect_refused(apart(usual, with(2, at("other"))), 1, {"rank 1 has another model"});
+  expect_refused(apart(usual, with(4, at("other.txt"))), 1, {"rank 1 has another text"});
+  expect_refused(apart(usual, with(6, "3")), 1, {"rank 1 has another command line"});
+  expect_refused(apart(usual, with(2, at("missing"))), 1, {"rank 1: ", "missing"});
+}
+
+TEST_F(RanksTest, ARankThatIsKilledEndsTheRun) {
+  struct Case {
+    const char* when;  // what is printed by then
+    std::vector<std::string> arguments;
+  };
+  // Each would go on for minutes.
+  for (const Case& of : {Case{"context 1M", {"--ctx-size", "1M", "--depths", "1"}},
+                         Case{"depth", {"--ctx-size", "32k", "--depths", "400"}}}) {
+    std::vector<std::string> arguments{"needle", "--attn", "dense"};
+    arguments.insert(arguments.end(), of.arguments.begin(), of.arguments.end());
+    Program program(test::Command{HAYLOFT_MPIRUN, launched(3, arguments)});
+    program.wait_until_printed(of.when);
+    const std::vector<pid_t> ranks = program.children();
+    ASSERT_EQ(ranks.size(), 3u) << program.error_output();
+    ::kill(ranks[1], SIGKILL);
+    const Outcome outcome = program.wait();
+    EXPECT_NE(outcome.exit_code, 0);
+    EXPECT_TRUE(std::regex_search(outcome.err, std::regex("rank 1 .*signal 9"))) << outcome.err;
+    for (const pid_t rank : ranks) wait_until_gone(rank);
+  }
+}
+
+TEST_F(RanksTest, AProgramAloneLoadsNoMpi) {
+  const Outcome outcome = run_program({"--version"}, "export LD_DEBUG=files LD_DEBUG_OUTPUT=" + at("loaded"));
+  ASSERT_EQ(outcome.exit_code, 0);
+  EXPECT_TRUE(std::regex_search(outcome.out, std::regex("MPI +[0-9]"))) << outcome.out;
+  std::string loaded;
+  for (const std::string& name : left_behind()) loaded += contents(folder_ / name);
+  EXPECT_NE(loaded.find("libtbb"), std::string::npos) << "the loader says what it loads";
+  EXPECT_EQ(loaded.find("libmpi"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace hayloft

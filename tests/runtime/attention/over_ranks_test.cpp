@@ -1,0 +1,209 @@
+#include "runtime/attention/over_ranks.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/cluster/candidates.h"
+#include "runtime/cluster/local_ranks.h"
+#include "runtime/cluster/merge.h"
+#include "tests/support/method_fixture.h"
+#include "tests/support/refusal.h"
+#include "tests/support/shards.h"
+
+namespace hayloft::runtime {
+namespace {
+
+using cluster::Communicator;
+using cluster::Traffic;
+using offload::ColumnFormat;
+using offload::RowFormat;
+
+struct Formats {
+  ColumnFormat columns = ColumnFormat::f16;
+  RowFormat rows = RowFormat::f16;
+};
+
+// One decode step over a cache that ranks share, held against the same step over the whole of it.
+class OverRanksTest : public testing::MethodTest {
+ protected:
+  struct RankOutput : Output {
+    cluster::Ledger network;
+  };
+
+  std::vector<RankOutput> attend_over(int count, const std::string& text) {
+    const auto by = method(text);
+    std::vector<RankOutput> outputs(static_cast<std::size_t>(count));
+    const gpu::CacheView whole = cache->view();
+    cluster::run_local_ranks(count, [&](Communicator& ranks) {
+      const testing::ShardOfCache shard(whole, ranks.shard());
+      RankOutput& output = outputs[static_cast<std::size_t>(ranks.rank())];
+      output.y.resize(q.size());
+      MethodScratch scratch;
+      Step step{*backend, backend->stream(), shard.view(), query_heads, scratch, output.counters, &output.trace};
+      step.ranks = &ranks;
+      by->attend(step, q.data(), output.y.data());
+      output.network = ranks.ledger();
+    });
+    return outputs;
+  }
+
+  // Positions and counters equal to those of one machine, outputs to exact attention over them, on every rank alike.
+  void expect_as_alone(const std::string& text, bool mean_value = false) {
+    const Output alone = attend(text);
+    ASSERT_EQ(alone.trace.alpha.empty(), text.rfind("sparq", 0) != 0);
+    for (const int count : {1, 2, 3, 4}) {
+      const std::vector<RankOutput> outputs = attend_over(count, text);
+      for (const RankOutput& output : outputs) {
+        SCOPED_TRACE(fmt::format("{} over {} ranks", text, count));
+        EXPECT_EQ(output.trace.positions, alone.trace.positions);
+        EXPECT_EQ(output.trace.lists, alone.trace.lists);
+        for (const int range : {0, 1}) {
+          EXPECT_EQ(output.trace.ranges[range].begin, alone.trace.ranges[range].begin);
+          EXPECT_EQ(output.trace.ranges[range].end, alone.trace.ranges[range].end);
+        }
+        expect_consistent(output, mean_value);
+        ASSERT_EQ(output.trace.alpha.size(), alone.trace.alpha.size());
+        for (std::size_t h = 0; h < alone.trace.alpha.size(); ++h) {
+          // Sums of some hundred exponentials, each off by 2e-7 and what the logits' rounding makes of it.
+          EXPECT_NEAR(output.trace.alpha[h], alone.trace.alpha[h], 1e-5);
+        }
+        EXPECT_EQ(output.y, outputs.front().y) << "merged in the same order everywhere";
+        EXPECT_EQ(output.counters.bytes, alone.counters.bytes);
+        EXPECT_EQ(output.counters.rows_fetched, alone.counters.rows_fetched);
+      }
+    }
+  }
+};
+
+TEST_F(OverRanksTest, StepsAttendToWhatOneMachineAttendsTo) {
+  for (const Formats& formats :
+       {Formats{}, Formats{ColumnFormat::int8, RowFormat::f16}, Formats{ColumnFormat::int4, RowFormat::int8},
+        Formats{ColumnFormat::f16, RowFormat::int4}}) {
+    make({.kv_heads = 2,
+          .head_dim = 32,
+          .block_tokens = 64,
+          .stored = 11 * 64,
+          .tail = 100,
+          .columns = formats.columns,
+          .rows = formats.rows},
+         3);
+    for (const char* text : {"dense", "window:k=200", "window:k=500:sinks=70", "topk:k=40", "topk:k=150:window=130"}) {
+      expect_as_alone(text);
+    }
+  }
+}
+
+TEST_F(OverRanksTest, StepsByColumnsSelectAndWeighAsOneMachine) {
+  for (const Formats& formats :
+       {Formats{}, Formats{ColumnFormat::int8, RowFormat::f16}, Formats{ColumnFormat::int4, RowFormat::f16},
+        Formats{ColumnFormat::int8, RowFormat::int8}}) {
+    for (const int group : {1, 3}) {
+      make({.kv_heads = 2,
+            .head_dim = 32,
+            .block_tokens = 64,
+            .stored = 11 * 64,
+            .tail = 100,
+            .columns = formats.columns,
+            .rows = formats.rows},
+           group);
+      // The mean value is that of the rows before they were quantised, which the fixture does not know.
+      const bool mean = formats.rows == RowFormat::f16;
+      for (std::string text : {"sparq:r=8:k=60", "sparq:r=8:k=60:group=logits", "sparq:r=4:k=600:window=300"}) {
+        expect_as_alone(text + ":mean=off");
+        if (mean) expect_as_alone(text, true);
+      }
+      expect_as_alone("topk:k=50:select=kv-head");
+      expect_as_alone("topk:k=50:select=kv-head:group=logits");
+    }
+  }
+}
+
+TEST_F(OverRanksTest, ShortContextsLeaveSomeRanksNothing) {
+  for (const std::int64_t blocks : {0, 1, 2, 3}) {
+    make({.kv_heads = 1, .head_dim = 16, .block_tokens = 64, .stored = blocks * 64, .tail = 70});
+    for (const char* text : {"dense", "window:k=8", "topk:k=1000", "topk:k=9:window=0"}) expect_as_alone(text);
+    for (const char* text : {"sparq:r=4:k=8", "sparq:r=4:k=1000", "sparq:r=4:k=8:group=logits"})
+      expect_as_alone(text, true);
+  }
+}
+
+TEST_F(OverRanksTest, MessagesAreThoseOfTheFormulaAtEveryLength) {
+  for (const std::int64_t blocks : {4, 40}) {
+    make({.kv_heads = 2, .head_dim = 32, .block_tokens = 64, .stored = blocks * 64, .tail = 80});
+    for (const int count : {2, 4}) {
+      const auto parts = cluster::AttentionParts::bytes(query_heads, 32);
+      for (const std::string text : {"dense", "window:k=100", "topk:k=50"}) {
+        for (const RankOutput& output : attend_over(count, text)) {
+          const auto& attention = output.network.of(Traffic::attention);
+          EXPECT_EQ(attention.messages, 1u);
+          EXPECT_EQ(attention.sent, parts);
+          EXPECT_EQ(attention.received, static_cast<std::uint64_t>(count - 1) * parts);
+          const auto& candidates = output.network.of(Traffic::candidates);
+          EXPECT_EQ(candidates.messages, text[0] == 't' ? 1u : 0u);
+          EXPECT_EQ(candidates.sent, text[0] == 't' ? cluster::Candidates::bytes(query_heads, 1, 50) : 0u);
+          EXPECT_EQ(output.network.total().messages, text[0] == 't' ? 2u : 1u);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(OverRanksTest, SparqTakesTwoMessagesOrThreeWhereAGroupRanksBySoftmaxes) {
+  struct Case {
+    const char* text;
+    int group;
+    std::uint64_t messages;
+  };
+  for (const std::int64_t blocks : {4, 40}) {
+    for (const Case& of : {Case{"sparq:r=8:k=50:window=0", 2, 3}, Case{"sparq:r=8:k=50:window=0:group=logits", 2, 2},
+                           Case{"sparq:r=8:k=50:window=0", 1, 2}}) {
+      make({.kv_heads = 2, .head_dim = 32, .block_tokens = 64, .stored = blocks * 64, .tail = 80}, of.group);
+      for (const RankOutput& output : attend_over(3, of.text)) {
+        EXPECT_EQ(output.network.total().messages, of.messages) << of.text;
+        // Two softmaxes of a query head, with a maximum and a sum each, in a message of their own or with the
+        // candidates.
+        EXPECT_EQ(output.network.total().sent, cluster::AttentionParts::bytes(query_heads, 32) +
+                                                   cluster::Candidates::bytes(2, of.group, 50) +
+                                                   4 * sizeof(float) * static_cast<unsigned>(query_heads));
+      }
+    }
+  }
+}
+
+TEST_F(OverRanksTest, APromptAttendsExactly) {
+  constexpr int T = 70;
+  const testing::CacheShape shape{.kv_heads = 2, .head_dim = 32, .block_tokens = 64, .stored = 9 * 64, .tail = 90};
+  make(shape);
+  const std::vector<float> queries = testing::normal(static_cast<std::size_t>(T * query_heads * 32), 5, 2);
+  const gpu::CacheView whole = cache->view();
+  for (const int count : {1, 2, 3, 4}) {
+    cluster::run_local_ranks(count, [&](Communicator& ranks) {
+      const testing::ShardOfCache shard(whole, ranks.shard());
+      std::vector<float> out(queries.size());
+      attend_causal_over_ranks(ranks, *backend, shard.view(), queries.data(), T, query_heads, out.data(), {});
+      for (const int t : {0, 1, 37, T - 1}) {
+        for (int head = 0; head < query_heads; ++head) {
+          const std::int64_t at = (std::int64_t{t} * query_heads + head) * 32;
+          const auto expected = testing::attention(*cache, kv_head(head), queries.data() + at,
+                                                   testing::range(0, whole.tokens() - T + t + 1));
+          for (int i = 0; i < 32; ++i) {
+            ASSERT_NEAR(out[static_cast<std::size_t>(at + i)], expected.y[static_cast<std::size_t>(i)],
+                        expected.tolerance)
+                << count << " ranks, token " << t << ", head " << head;
+          }
+        }
+      }
+    });
+  }
+}
+
+TEST_F(OverRanksTest, MethodsThatDoNotAttendOverRanksAreRefusedByName) {
+  for (const char* text : {"h2o", "ann", "planes", "auto", "oracle", "sparq:by=qk", "topk:engine=faiss"}) {
+    EXPECT_TRUE(test::refuses([&] { require_over_ranks(parse_method(text, {})); },
+                              {"--attn " + std::string(text).substr(0, 4), "ranks"}));
+  }
+  for (const char* text : {"dense", "window", "topk", "sparq"})
+    EXPECT_NO_THROW(require_over_ranks(parse_method(text, {})));
+}
+
+}  // namespace
+}  // namespace hayloft::runtime

@@ -1,0 +1,221 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "runtime/attention/over_ranks.h"
+#include "runtime/cluster/candidates.h"
+#include "runtime/cluster/local_ranks.h"
+#include "runtime/cluster/merge.h"
+#include "tests/runtime/decode/session_fixture.h"
+#include "tests/support/refusal.h"
+
+// Sessions of ranks that hold a context together, each rank on a thread of its own.
+namespace hayloft::runtime {
+namespace {
+
+using cluster::Communicator;
+using cluster::Ledger;
+using cluster::Traffic;
+
+// What the first global layer attended to, step by step. Its queries do not depend on how attention is merged, since
+// nothing has attended to the context before it.
+class FirstLayer : public StepObserver {
+ public:
+  explicit FirstLayer(int layer) : layer_(layer) {}
+  bool wants(int layer, std::int64_t) override { return layer == layer_; }
+  void see(const ObservedStep& step) override { positions.push_back(step.trace.positions); }
+
+  std::vector<std::vector<std::int32_t>> positions;
+
+ private:
+  int layer_;
+};
+
+class SessionOverRanksTest : public SessionTest {
+ protected:
+  struct Answer {
+    std::vector<std::vector<float>> logits;  // of each step
+    std::vector<std::vector<std::int32_t>> positions;
+    std::uint64_t host_bytes = 0;
+    std::int64_t tokens = 0;
+    Ledger network;  // of the steps
+  };
+
+  static int first_global(const ModelConfig& config) {
+    int layer = 0;
+    while (config.kind(layer) != LayerKind::global) ++layer;
+    return layer;
+  }
+
+  // Reads `prompt`, then decodes `forced` in a fork.
+  Answer answer(const Model& of, Communicator* ranks, const std::string& by, std::span<const std::int32_t> prompt,
+                std::span<const std::int32_t> forced) {
+    SessionOptions own = options;
+    if (ranks != nullptr) {
+      own.ranks = ranks;
+      own.cache.shard = ranks->shard();
+    }
+    Session context(of, arena, own);
+    context.append(prompt);
+    Session session = context.fork();
+    session.set_method(make_method(method(by), of.config().head_dim));
+    const auto first = std::make_shared<FirstLayer>(first_global(of.config()));
+    session.add_observer(first);
+    const Ledger before = ranks == nullptr ? Ledger() : ranks->ledger();
+    Answer got;
+    for (const std::int32_t token : forced) got.logits.push_back(session.step(token));
+    got.positions = first->positions;
+    got.host_bytes = session.cache().host_bytes();
+    got.tokens = session.tokens();
+    if (ranks != nullptr) got.network = ranks->ledger().since(before);
+    return got;
+  }
+
+  std::vector<Answer> answers(const Model& of, int count, const std::string& by, std::span<const std::int32_t> prompt,
+                              std::span<const std::int32_t> forced) {
+    std::vector<Answer> all(static_cast<std::size_t>(count));
+    cluster::run_local_ranks(count, [&](Communicator& ranks) {
+      all[static_cast<std::size_t>(ranks.rank())] = answer(of, &ranks, by, prompt, forced);
+    });
+    return all;
+  }
+
+  // The same arithmetic merged in another order. What that changes in f32 can bring a key or a value to the
+  // neighbouring f16 when it enters the cache, 2^-10 of it away at most: so all of them could be, and what is made of
+  // them.
+  static void expect_close(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b) {
+    ASSERT_EQ(a.size(), b.size());
+    for (std::size_t step = 0; step < a.size(); ++step) {
+      float largest = 0;
+      for (const float x : b[step]) largest = std::max(largest, std::fabs(x));
+      const float tolerance = largest / 1024;
+      for (std::size_t i = 0; i < a[step].size(); ++i)
+        ASSERT_NEAR(a[step][i], b[step][i], tolerance) << "step " << step;
+    }
+  }
+};
+
+TEST_F(SessionOverRanksTest, RanksAnswerAsOneMachine) {
+  for (const char* name : {"llama", "mistral-sliding", "gemma3", "smollm3"}) {
+    const Model of(goldens / name, *backend);
+    const auto tokens = random_tokens(230, of.config().vocab_size, 11);
+    const auto prompt = std::span(tokens).first(200), forced = std::span(tokens).subspan(200);
+    for (const std::string by :
+         {"dense", "window:k=20", "topk:k=12", "sparq:r=4:k=12", "sparq:r=4:k=12:group=logits"}) {
+      const Answer alone = answer(of, nullptr, by, prompt, forced);
+      for (const int count : {1, 2, 3, 4}) {
+        SCOPED_TRACE(fmt::format("{} {} over {} ranks", name, by, count));
+        const std::vector<Answer> all = answers(of, count, by, prompt, forced);
+        std::uint64_t bytes = 0;
+        for (const Answer& rank : all) {
+          EXPECT_EQ(rank.logits, all.front().logits) << "ranks part";
+          EXPECT_EQ(rank.positions, alone.positions);
+          EXPECT_EQ(rank.tokens, alone.tokens);
+          bytes += rank.host_bytes;
+        }
+        EXPECT_EQ(bytes, alone.host_bytes) << "each block lies on one rank";
+        // A search that ranks by rounded queries may take another position from the second layer on; exact attention
+        // may not.
+        if (by == "dense" || by.starts_with("window")) expect_close(all.front().logits, alone.logits);
+      }
+    }
+  }
+}
+
+TEST_F(SessionOverRanksTest, PromptsAreReadInEveryOrderAlike) {
+  const auto tokens = random_tokens(150, model.config().vocab_size, 12);
+  const auto prompt = std::span(tokens).first(149), forced = std::span(tokens).last(1);
+  const Answer alone = answer(model, nullptr, "dense", prompt, forced);
+  for (const auto order : {PrefillOptions::Order::chunk, PrefillOptions::Order::layer}) {
+    for (const int chunk : {1, 7, 64, 1000}) {
+      options.prefill.order = order;
+      options.chunk_tokens = chunk;
+      expect_close(answers(model, 3, "dense", prompt, forced).front().logits, alone.logits);
+    }
+  }
+}
+
+TEST_F(SessionOverRanksTest, IntegerRowsAndColumnsAreThoseOfOneMachine) {
+  options.cache.columns = offload::ColumnFormat::int8;
+  options.cache.rows = offload::RowFormat::int8;
+  options.cache.block_tokens = 64;
+  const auto tokens = random_tokens(400, model.config().vocab_size, 13);
+  const auto prompt = std::span(tokens).first(390), forced = std::span(tokens).subspan(390);
+  for (const std::string by : {"dense", "topk:k=12", "sparq:r=4:k=12"}) {
+    const Answer alone = answer(model, nullptr, by, prompt, forced);
+    const std::vector<Answer> all = answers(model, 2, by, prompt, forced);
+    EXPECT_EQ(all.front().positions, alone.positions) << by;
+    if (by == "dense") expect_close(all.front().logits, alone.logits);
+  }
+}
+
+TEST_F(SessionOverRanksTest, ATokenMovesTheSameBytesAtEveryLength) {
+  const ModelConfig& config = model.config();
+  const auto layers = static_cast<std::uint64_t>(config.global_layers());
+  const std::uint64_t attention = cluster::AttentionParts::bytes(config.query_heads, config.head_dim);
+  const std::uint64_t exact = cluster::Candidates::bytes(config.query_heads, 1, 12);
+  const int group = config.query_heads / config.kv_heads;
+  ASSERT_GT(group, 1);
+  const std::uint64_t columns = cluster::Candidates::bytes(config.kv_heads, group, 9);  // beside a window of k / 4
+  const std::uint64_t masses = 4 * sizeof(float) * static_cast<std::uint64_t>(config.query_heads);
+  struct Expected {
+    std::uint64_t messages;
+    std::uint64_t bytes;
+  };
+  const std::map<std::string, Expected> expected = {{"dense", {1, attention}},
+                                                    {"window:k=20", {1, attention}},
+                                                    {"topk:k=12", {2, attention + exact}},
+                                                    {"sparq:r=4:k=12", {3, attention + columns + masses}},
+                                                    {"sparq:r=4:k=12:group=logits", {2, attention + columns + masses}}};
+  constexpr std::uint64_t steps = 5;
+  for (const int length : {120, 360}) {
+    const auto tokens = random_tokens(length, config.vocab_size, 14);
+    for (const auto& [by, formula] : expected) {
+      for (const int count : {2, 4}) {
+        for (const Answer& rank : answers(model, count, by, tokens, random_tokens(steps, config.vocab_size, 15))) {
+          const Ledger::Entry total = rank.network.total();
+          EXPECT_EQ(total.messages, steps * layers * formula.messages) << by;
+          EXPECT_EQ(total.sent, steps * layers * formula.bytes) << by;
+          EXPECT_EQ(total.received, total.sent * static_cast<unsigned>(count - 1)) << by;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(SessionOverRanksTest, TheFirstRankDrawsForAll) {
+  const auto prompt = random_tokens(60, model.config().vocab_size, 16);
+  std::vector<std::vector<std::int32_t>> drawn(3);
+  cluster::run_local_ranks(3, [&](Communicator& ranks) {
+    SessionOptions own = options;
+    own.ranks = &ranks;
+    own.cache.shard = ranks.shard();
+    Session session(model, arena, own);
+    session.append(prompt);
+    // Ranks that drew by themselves would part at once.
+    Sampler sampler({.temperature = 1, .seed = static_cast<std::uint64_t>(ranks.rank())});
+    std::int32_t token = 1;
+    for (int i = 0; i < 20; ++i) {
+      token = session.next(token, sampler);
+      drawn[static_cast<std::size_t>(ranks.rank())].push_back(token);
+    }
+  });
+  EXPECT_EQ(drawn[1], drawn[0]);
+  EXPECT_EQ(drawn[2], drawn[0]);
+}
+
+TEST_F(SessionOverRanksTest, WhatRanksCannotDoIsRefused) {
+  cluster::run_local_ranks(2, [&](Communicator& ranks) {
+    SessionOptions own = options;
+    own.ranks = &ranks;
+    own.cache.shard = ranks.shard();
+    Session session(model, arena, own);
+    const SharedMethod heavy = make_method(method("h2o:k=8"), model.config().head_dim);
+    EXPECT_TRUE(test::refuses([&] { session.set_method(heavy); }, {"--attn h2o", "over ranks", "dense"}));
+    own.prefill.kind = PrefillOptions::Kind::window;
+    EXPECT_TRUE(test::refuses([&] { Session(model, arena, own); }, {"--prefill window", "exact"}));
+  });
+}
+
+}  // namespace
+}  // namespace hayloft::runtime

@@ -1,0 +1,108 @@
+#include "runtime/plan/plan_network.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/cluster/local_ranks.h"
+#include "runtime/plan/plan.h"
+#include "tests/runtime/decode/session_fixture.h"
+#include "tests/support/refusal.h"
+
+// What a plan says of ranks, beside ranks that were run.
+namespace hayloft::runtime::plan {
+namespace {
+
+class PlanOfRanksTest : public SessionTest {
+ protected:
+  PlanRequest request_of(int ranks, std::int64_t tokens) {
+    PlanRequest request;
+    request.config = model.config();
+    request.session = options;
+    request.session.cache.shard.ranks = ranks;
+    request.tokens = tokens;
+    request.host_budget = request.available_bytes = std::uint64_t{1} << 40;
+    for (const char* text : {"dense", "window:k=20", "topk:k=20:window=4", "topk:k=20:select=kv-head", "sparq:r=4:k=24",
+                             "sparq:r=4:k=24:group=logits", "sparq:r=4:k=2000"}) {
+      request.methods.push_back(method(text));
+    }
+    return request;
+  }
+};
+
+TEST_F(PlanOfRanksTest, MemoryAndMessagesAreThoseOfARun) {
+  constexpr int tokens = 300;
+  const auto prompt = random_tokens(tokens, model.config().vocab_size, 1);
+  for (const int count : {2, 3, 4}) {
+    const Plan plan = make_plan(request_of(count, tokens), nullptr);
+    EXPECT_EQ(plan.ranks, count);
+    cluster::run_local_ranks(count, [&](cluster::Communicator& ranks) {
+      SessionOptions own = options;
+      own.ranks = &ranks;
+      own.cache.shard = ranks.shard();
+      offload::Arena own_memory(topology, {.budget_bytes = 64 << 20});
+      Session context(model, own_memory, own);
+      context.append(prompt);
+      if (ranks.rank() == 0) {
+        EXPECT_EQ(own_memory.used_bytes(), plan.memory.store());
+      } else {
+        EXPECT_LE(own_memory.used_bytes(), plan.memory.store());
+      }
+      for (const PlannedMethod& planned : plan.methods) {
+        Session session = context.fork();
+        session.set_method(make_method(planned.attn, model.config().head_dim));
+        const cluster::Ledger before = ranks.ledger();
+        Sampler sampler({.temperature = 0});
+        session.next(1, sampler);
+        const cluster::Ledger step = ranks.ledger().since(before);
+        EXPECT_EQ(step.total().messages, planned.network->messages) << method_label(planned.attn);
+        EXPECT_EQ(step.total().sent - step.of(cluster::Traffic::token).sent, planned.network->bytes)
+            << method_label(planned.attn);
+      }
+    });
+  }
+}
+
+TEST_F(PlanOfRanksTest, MessagesDoNotGrowWithTheContext) {
+  const Plan shorter = make_plan(request_of(4, 10000), nullptr), longer = make_plan(request_of(4, 1000000), nullptr);
+  for (std::size_t i = 0; i < shorter.methods.size(); ++i) {
+    EXPECT_EQ(shorter.methods[i].network->bytes, longer.methods[i].network->bytes);
+    EXPECT_EQ(shorter.methods[i].network->messages, longer.methods[i].network->messages);
+  }
+}
+
+TEST_F(PlanOfRanksTest, ANetworkTakesItsLatenciesAndItsRate) {
+  const NetworkStep step{.messages = 10, .gathered = 9, .bytes = 125000};
+  const Network network{.gigabits_per_second = 1, .latency_us = 50};
+  EXPECT_EQ(network_ms(step, network, 1), 0);
+  EXPECT_DOUBLE_EQ(network_ms(step, network, 2), 10 * 0.05 + 1);      // a million bits from the other one
+  EXPECT_DOUBLE_EQ(network_ms(step, network, 5), 10 * 0.05 * 3 + 4);  // three rounds reach eight ranks
+  PlanRequest request = request_of(4, 1000);
+  EXPECT_FALSE(make_plan(request, nullptr).methods[0].network_ms);
+  request.network = network;
+  const Plan plan = make_plan(request, nullptr);
+  EXPECT_DOUBLE_EQ(*plan.methods[0].network_ms, network_ms(*plan.methods[0].network, network, 4));
+  const auto json = nlohmann::json::parse(plan_json({plan}))["plans"][0];
+  EXPECT_EQ(json["ranks"], 4);
+  EXPECT_EQ(json["methods"][0]["network"]["sent_bytes_per_token"], plan.methods[0].network->bytes);
+  EXPECT_EQ(json["methods"][0]["network"]["received_bytes_per_token"], 3 * plan.methods[0].network->bytes);
+  EXPECT_NE(plan_table(plan).find("Between 4 ranks"), std::string::npos);
+}
+
+TEST_F(PlanOfRanksTest, OneMachineHasNoNetwork) {
+  const Plan plan = make_plan(request_of(1, 1000), nullptr);
+  EXPECT_FALSE(plan.methods[0].network);
+  EXPECT_TRUE(nlohmann::json::parse(plan_json({plan}))["plans"][0]["methods"][0]["network"].is_null());
+  EXPECT_EQ(plan_table(plan).find("ranks"), std::string::npos);
+}
+
+TEST(Network, IsARateAndALatency) {
+  EXPECT_EQ(parse_network("100,2.5").gigabits_per_second, 100);
+  EXPECT_EQ(parse_network("100,2.5").latency_us, 2.5);
+  for (const char* text : {"", "10", "10,", "0,1", "-1,1", "10,30,2", "10,x", "nan,1", "1,-1"}) {
+    EXPECT_TRUE(test::refuses([&] { parse_network(text); }, {"--network", "10,30"})) << text;
+  }
+}
+
+}  // namespace
+}  // namespace hayloft::runtime::plan

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "gpu/backend.h"
+
+namespace hayloft::testing {
+
+// What one of several ranks has of a cache: a view of its own blocks and of the tail. The whole must outlive it.
+class ShardOfCache {
+ public:
+  ShardOfCache(const gpu::CacheView& whole, const offload::Shard& shard) : view_(whole) {
+    for (std::size_t block = 0; block < whole.store.blocks.size(); ++block) {
+      if (shard.owns(static_cast<std::int64_t>(block))) blocks_.push_back(whole.store.blocks[block]);
+    }
+    view_.shard = shard;
+    view_.value_sum = whole.store.value_sum;
+    view_.store.blocks = blocks_;
+    view_.store.serials = {};
+    view_.store.value_sum = {};
+    view_.store.tokens = static_cast<std::int64_t>(blocks_.size()) * whole.store.layout->block_tokens;
+  }
+  ShardOfCache(const ShardOfCache&) = delete;
+  ShardOfCache& operator=(const ShardOfCache&) = delete;
+
+  const gpu::CacheView& view() const { return view_; }
+
+ private:
+  std::vector<const std::byte*> blocks_;
+  gpu::CacheView view_;
+};
+
+}  // namespace hayloft::testing
