@@ -32,7 +32,8 @@ std::unique_ptr<MpiRanks>& connection() {
 // mpirun ends the others when a rank is lost. The first says so; which one it is only mpirun knows.
 void say_ended(int) {
   static constexpr std::string_view line =
-      "hayloft: the run ends: mpirun has stopped it, as it does when a rank is lost; the lines of mpirun name the rank\n";
+      "hayloft: the run ends: mpirun has stopped it, as it does when a rank is lost; the lines of mpirun name the "
+      "rank\n";
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
   ::_exit(1);
 }
