@@ -66,68 +66,6 @@ Cache::Cache(const Cache& other, offload::Store store)
   }
 }
 
-Cache::Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& config, const CacheOptions& options,
-             const offload::Snapshot& snapshot)
-    : Cache(backend, arena, config, options) {
-  if (snapshot.description().shape != store_.shape() || snapshot.description().model_layers != config.layers) {
-    fail("{}: its layers, heads or block size are not those of this model and these options", snapshot.path().string());
-  }
-  store_ = snapshot.store(arena);
-  if (options.copy_saved) store_.copy_mapped_blocks(backend.threads());
-  if (snapshot.cached_tokens() == 0) return;  // as create() left it: no layer has been seen yet
-  const gpu::Stream stream = backend_->stream();
-  for (int layer = 0; layer < config.layers; ++layer) {
-    const offload::SnapshotTail saved = snapshot.tail(layer);
-    Tail& tail = tails_[static_cast<std::size_t>(layer)];
-    if (saved.store_layer != tail.store_layer) {
-      fail("{}: layer {} is {} there, and {} in this model", snapshot.path().string(), layer,
-           saved.store_layer < 0 ? "sliding-window" : "global", tail.store_layer < 0 ? "sliding-window" : "global");
-    }
-    tail.position = saved.position;
-    if (tail.recurrent || !saved.state.empty()) {
-      restore_state(tail, saved, snapshot.path().string(), layer);
-      continue;
-    }
-    tail.tokens = tail.capacity = saved.tokens;
-    if (saved.tokens == 0) continue;
-    tail.rows = backend_->allocate(saved.rows.size() * sizeof(f16), stream);
-    backend_->to_device(tail.rows.as<void>(), saved.rows.data(), saved.rows.size() * sizeof(f16), stream);
-    backend_->synchronize(stream);  // the host memory of the rows is freed next
-  }
-}
-
-void Cache::restore_state(Tail& tail, const offload::SnapshotTail& saved, const std::string& file, int layer) const {
-  const std::size_t wanted = tail.recurrent ? static_cast<std::size_t>(delta_.kept_floats()) : 0;
-  if (saved.state.size() != wanted) {
-    fail("{}: layer {} has a state of {} numbers there, and in this model {}", file, layer, saved.state.size(), wanted);
-  }
-  tail.state = backend_->allocate(recurrent_bytes(delta_), backend_->stream());
-  backend_->to_device(tail.state.as<void>(), saved.state.data(), recurrent_bytes(delta_), backend_->stream());
-  backend_->synchronize(backend_->stream());  // the host memory of the state is freed next
-}
-
-std::vector<offload::SnapshotTail> Cache::tails() const {
-  std::vector<offload::SnapshotTail> images;
-  for (const Tail& tail : tails_) {
-    // A sliding-window layer may still hold a little more than its window.
-    const std::int64_t surplus = tail.window > 0 ? std::max<std::int64_t>(0, tail.tokens - tail.window) : 0;
-    offload::SnapshotTail image{tail.store_layer, tail.position + surplus, tail.tokens - surplus, {}, {}};
-    if (tail.recurrent && tail.position > 0) {
-      image.state.resize(static_cast<std::size_t>(delta_.kept_floats()));
-      backend_->to_host(image.state.data(), tail.state.as<void>(), recurrent_bytes(delta_), backend_->stream());
-    }
-    const std::int64_t per_head = image.tokens * 2 * head_dim_;
-    image.rows.resize(static_cast<std::size_t>(kv_heads_ * per_head));
-    for (int head = 0; head < kv_heads_ && image.tokens > 0; ++head) {
-      backend_->to_host(image.rows.data() + head * per_head,
-                        tail.rows.as<f16>() + (head * tail.capacity + tail.first + surplus) * 2 * head_dim_,
-                        static_cast<std::uint64_t>(per_head) * sizeof(f16), backend_->stream());
-    }
-    images.push_back(std::move(image));
-  }
-  return images;
-}
-
 Cache Cache::fork() const {
   return Cache(*this, store_.fork());
 }
@@ -193,35 +131,6 @@ void Cache::start_spills(int layer) {
     std::byte* const block = spills_.start(layer, next_block(layer));
     backend_->spill(oldest, B, store_.layout(), block, backend_->spill_stream());
   }
-}
-
-// What fill_block() makes of V in the blocks that the tail fills, to the bit, whoever's they are.
-void Cache::sum_filled(Tail& tail) const {
-  const auto d = static_cast<std::size_t>(head_dim_);
-  const auto B = static_cast<std::size_t>(options_.block_tokens);
-  tail.filled_sums.clear();
-  std::vector<f16> rows(B * 2 * d);
-  for (std::int64_t block = 0; block < tail.filled; ++block) {
-    for (int head = 0; head < kv_heads_; ++head) {
-      const std::int64_t slot = head * tail.capacity + tail.first + block * options_.block_tokens;
-      backend_->to_host(rows.data(), tail.rows.as<f16>() + slot * 2 * head_dim_, rows.size() * sizeof(f16),
-                        backend_->stream());
-      std::vector<double> sum(d);
-      for (std::size_t t = 0; t < B; ++t) {
-        for (std::size_t i = 0; i < d; ++i) sum[i] += static_cast<double>(to_float(rows[(2 * t + 1) * d + i]));
-      }
-      for (const double x : sum) tail.filled_sums.push_back(static_cast<float>(x));
-    }
-  }
-}
-
-void Cache::take_filled_sums(Tail& tail) {
-  if (tail.exact_sum.empty()) return;
-  const std::size_t sums = tail.exact_sum.size();
-  for (std::size_t i = 0; i < static_cast<std::size_t>(tail.filled) * sums; ++i) {
-    tail.exact_sum[i % sums] += static_cast<double>(tail.filled_sums[i]);
-  }
-  for (std::size_t i = 0; i < sums; ++i) tail.value_sum[i] = static_cast<float>(tail.exact_sum[i]);
 }
 
 offload::BlockWriter Cache::next_block(int layer) {

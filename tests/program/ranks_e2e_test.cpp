@@ -206,6 +206,8 @@ TEST_F(RanksTest, ARankThatIsKilledEndsTheRun) {
     const Outcome outcome = program.wait();
     EXPECT_NE(outcome.exit_code, 0);
     EXPECT_TRUE(std::regex_search(outcome.err, std::regex("rank 1 .*signal 9"))) << outcome.err;
+    ASSERT_EQ(own_lines(outcome).size(), 1u) << outcome.err;
+    EXPECT_NE(own_lines(outcome).front().find("a rank is lost"), std::string::npos) << outcome.err;
     for (const pid_t rank : ranks) wait_until_gone(rank);
   }
 }

@@ -16,10 +16,12 @@ class ShardOfCache {
       if (shard.owns(static_cast<std::int64_t>(block))) blocks_.push_back(whole.store.blocks[block]);
     }
     view_.shard = shard;
-    view_.value_sum = whole.store.value_sum;
     view_.store.blocks = blocks_;
     view_.store.serials = {};
-    view_.store.value_sum = {};
+    if (!shard.alone()) {  // of the own blocks nobody asks for the sums
+      view_.value_sum = whole.store.value_sum;
+      view_.store.value_sum = {};
+    }
     view_.store.tokens = static_cast<std::int64_t>(blocks_.size()) * whole.store.layout->block_tokens;
   }
   ShardOfCache(const ShardOfCache&) = delete;

@@ -3,8 +3,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include "examples/hayloft/streams/messages.h"
 #include "offload/error.h"
@@ -27,6 +29,15 @@ std::unique_ptr<MpiRanks>& connection() {
   return mpi;
 }
 
+// mpirun ends the others when a rank is lost. The first says so; which one it is only mpirun knows.
+void say_ended(int) {
+  static constexpr std::string_view line =
+      "hayloft: the run ends: mpirun has stopped it, as it does when a rank is lost; the lines of mpirun name the "
+      "rank\n";
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+  ::_exit(1);
+}
+
 #ifdef HAYLOFT_MPI_FROM_PROGRAM
 std::filesystem::path library() {
   std::error_code error;
@@ -39,7 +50,10 @@ std::filesystem::path library() {
 // MPI starts with the first call.
 MpiRanks& connected() {
 #ifdef HAYLOFT_MPI_FROM_PROGRAM
-  if (!connection()) connection() = std::make_unique<MpiRanks>(library());
+  if (!connection()) {
+    connection() = std::make_unique<MpiRanks>(library());
+    if (first_rank()) std::signal(SIGTERM, say_ended);
+  }
   return *connection();
 #else
   throw runtime::cluster::SharedError(fmt::format(
@@ -108,6 +122,7 @@ runtime::cluster::Communicator* ranks() {
 }
 
 void leave_ranks() {
+  std::signal(SIGTERM, SIG_DFL);
   connection().reset();
 }
 

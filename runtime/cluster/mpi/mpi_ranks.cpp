@@ -40,7 +40,8 @@ void require(const char* problem) {
 const HayloftMpi& load_mpi(const std::filesystem::path& library) {
   // Its symbols are those of everyone: Open MPI loads parts of itself that look for them.
   void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL);
-  if (handle == nullptr) fail("MPI cannot be loaded: {}", ::dlerror());
+  if (handle == nullptr)
+    fail("MPI cannot be loaded: {}; install hayloft with -DHAYLOFT_MPI=ON, or start it alone", ::dlerror());
   const auto entry = reinterpret_cast<HayloftMpiEntry>(::dlsym(handle, hayloft_mpi_entry));
   const HayloftMpi* const mpi = entry == nullptr ? nullptr : entry(hayloft_mpi_version);
   if (mpi == nullptr) fail("{}: is of another version of hayloft; install both together", library.string());
