@@ -19,7 +19,8 @@
 #include "offload/text/visible.h"
 #include "offload/waiting.h"
 
-// The program: subcommands, exit codes (0 done, 1 an error, 2 wrong usage, 130 interrupted), one line per error.
+// The program: subcommands, exit codes (0 done, 1 an error, 2 wrong usage, 3 a plan that does not
+// fit, 130 interrupted), one line per error.
 namespace hayloft::cli {
 namespace {
 
@@ -122,7 +123,7 @@ int run(int argc, char** argv) {
   }
   command->run();
   offload::check_mapped_files();
-  return 0;
+  return command->exit_code();
 }
 
 // Large pieces go back to the system when they are freed. Left to itself the allocator keeps up to 32 MiB of them, ever

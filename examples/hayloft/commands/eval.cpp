@@ -148,7 +148,7 @@ class EvalCommand : public Command {
 
   void announce(const Environment& environment, const std::filesystem::path& directory,
                 const std::vector<std::unique_ptr<runtime::eval::EvalTask>>& tasks) const {
-    const std::optional<runtime::plan::MachineProfile> profile = machine_profile(machine_.profile);
+    const std::optional<runtime::plan::MachineProfile> profile = environment.profile();
     std::set<std::int64_t> lengths;
     for (const auto& task : tasks) lengths.insert(task->ctx_size());
     if (!lengths.empty()) environment.model->expect_positions(*lengths.rbegin());

@@ -111,7 +111,7 @@ class GenerateCommand : public Command {
     } else {
       environment.model->expect_positions(planned.tokens);
     }
-    plan_ = announce_plan(environment, planned, machine_profile(machine_.profile));
+    plan_ = announce_plan(environment, planned, environment.profile());
 
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
     runtime::Session session = snapshot ? open_saved(environment, source, *snapshot, session_, *method.method())

@@ -94,7 +94,7 @@ class IngestCommand : public Command {
 
     runtime::plan::Plan plan;
     runtime::PrefillOptions::Kind kind{};
-    options_.planned = [&, profile = machine_profile(machine_.profile)](const runtime::SessionOptions& reading,
+    options_.planned = [&, profile = environment.profile()](const runtime::SessionOptions& reading,
                                                                         std::int64_t tokens, std::int64_t stored) {
       check_kept_options(app_, options_.session, reading, path);
       plan = announce_plan(environment, {directory, reading, {}, tokens, stored}, profile);

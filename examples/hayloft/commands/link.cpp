@@ -1,6 +1,9 @@
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string_view>
+#include <vector>
 
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/options/files.h"
@@ -16,6 +19,7 @@
 #include "offload/text/format.h"
 #include "offload/text/json_text.h"
 #include "offload/text/list.h"
+#include "runtime/plan/link_compare.h"
 #include "runtime/plan/link_report.h"
 #include "runtime/plan/profile.h"
 
@@ -27,7 +31,10 @@ constexpr const char* examples = R"(Examples:
   hayloft link
       measure for about ten seconds and keep the profile where plan looks for it
   hayloft link --footprint 4GiB --seconds 30 --format csv
-  hayloft link -t 1 --profile one-thread.json --json -)";
+  hayloft link -t 1 --profile one-thread.json --json -
+  hayloft link --seconds 60 --tests memory,matrices,copies --json here.json
+      some of it, for longer; no profile is kept
+  hayloft link --compare here.json there.json)";
 
 constexpr std::uint64_t least_link_footprint = std::uint64_t{64} << 20;
 
@@ -46,6 +53,14 @@ class LinkCommand : public Command {
         "Host memory to measure the link to a GPU over [1, 4, 16 and 64GiB, as far as half of what is free reaches and "
         "pinning it takes 20 s at most]");
     add_number(app, "--seconds", "S", options_.seconds, 0.1, 3600, "About how long to measure");
+    add_text(
+        app, "--tests", "NAME,...", [this](const std::string& text) { read_tests(text); },
+        "What to measure [all, which alone make a profile]");
+    app.add_flag("--list-tests", list_tests_, "Print what --tests can name");
+    app.add_option("--compare", compared_,
+                   "Show two files that --profile or --json wrote side by side, measuring nothing")
+        ->type_name("A.json B.json")
+        ->expected(2);
     add_machine_options(app, machine_);
     app.add_option("--profile", profile_,
                    "Where to keep the profile that was measured [hayloft/profile.json in the user's cache folder]")
@@ -55,7 +70,7 @@ class LinkCommand : public Command {
     add_choice<Format>(app, "--format", {{"md", Format::md}, {"csv", Format::csv}}, "Format of the rates",
                        [this](Format format) { format_ = format; })
         ->default_str("md");
-    common(app, Section::task, {"--seconds", "--footprint"});
+    common(app, Section::task, {"--seconds", "--footprint", "--tests", "--list-tests", "--compare"});
     advanced(app, Section::task, {"--link-footprint"});
     common(app, Section::device, {"--profile"});
     advanced(app, Section::output, {"--format"});
@@ -69,12 +84,16 @@ class LinkCommand : public Command {
   }
 
   void run() override {
+    if (list_tests_) return print(tests_text());
+    if (!compared_.empty()) return compare();
     const TextOutput json(json_);
     json.check();
+    if (!options_.tests.empty() || !link_options_.tests.empty()) return measure_some(json);
     const std::filesystem::path path =
         profile_.empty() ? runtime::plan::default_profile_path() : std::filesystem::path(profile_);
     if (!profile_.empty()) offload::require_writable(path);
 
+    options_.version = HAYLOFT_VERSION;
     std::optional<Environment> environment(std::in_place, machine_);
     // The link first: its figures are kept as they come, and a profile is nothing until it is whole.
     std::optional<gpu::LinkReport> link;
@@ -110,10 +129,88 @@ class LinkCommand : public Command {
     for (const std::string& what : skipped) note("skipped: {}\n", what);
     if (link) skipped.insert(skipped.begin(), link->skipped.begin(), link->skipped.end());  // its table has said so
     json.write(whole_json(profile, link, skipped));
+    say_reliability(profile, link);
     note("profile: {}\n", path.string());
   }
 
  private:
+  void read_tests(const std::string& text) {
+    options_.tests.clear();
+    link_options_.tests.clear();
+    for (const std::string_view item : split_list(text)) {
+      const auto is = [&](const auto& test) { return item == test.name; };
+      const bool host =
+          std::any_of(std::begin(runtime::plan::profile_tests), std::end(runtime::plan::profile_tests), is);
+      const bool link = std::any_of(std::begin(gpu::link_tests), std::end(gpu::link_tests), is);
+      if (!host && !link) fail("--tests {}: no test has this name; hayloft link --list-tests has them", item);
+      (host ? options_.tests : link_options_.tests).emplace_back(item);
+    }
+  }
+
+  static std::string tests_text() {
+    std::string text = "host:\n";
+    for (const auto& test : runtime::plan::profile_tests) text += fmt::format("  {:18}{}\n", test.name, test.what);
+    text += "link to a GPU:\n";
+    for (const auto& test : gpu::link_tests) text += fmt::format("  {:18}{}\n", test.name, test.what);
+    return text;
+  }
+
+  void compare() const {
+    const runtime::plan::MeasuredMachine a = runtime::plan::read_measured(compared_[0]);
+    const runtime::plan::MeasuredMachine b = runtime::plan::read_measured(compared_[1]);
+    print(format_ == Format::md ? runtime::plan::compare_table(a, b) : runtime::plan::compare_csv(a, b));
+  }
+
+  // Those of --tests: a table and JSON, and no profile, whose every rate plans may ask for.
+  void measure_some(const TextOutput& json) {
+    if (!profile_.empty()) fail("--profile: a profile is made of all tests; leave --tests out, or --profile");
+    options_.version = HAYLOFT_VERSION;
+    const Environment environment(machine_);
+    std::optional<gpu::LinkReport> link;
+    if (!link_options_.tests.empty()) {
+      if (environment.backend->name() != std::string("cuda")) {
+        fail("--tests: {} measures the link to a GPU, and none is used (hayloft --list-devices says why)",
+             link_options_.tests.front());
+      }
+      link_options_.device = machine_.cuda.device;
+      link = gpu::measure_link(environment.topology, environment.threads, link_options_,
+                               [&](const std::string& what, const gpu::LinkReport&) {
+                                 note("link: {}\n", what);
+                                 check_interrupted();
+                               });
+    }
+    runtime::plan::MachineProfile profile;
+    profile.origin = runtime::plan::origin_here(environment.topology, HAYLOFT_VERSION);
+    profile.origin.seconds = options_.seconds;
+    if (!options_.tests.empty()) {
+      profile = runtime::plan::measure_profile(*environment.backend, *environment.arena, environment.topology, options_,
+                                               [](const std::string&) { check_interrupted(); });
+    }
+    if (!json.to_stdout()) {
+      const bool table = format_ == Format::md;
+      if (!options_.tests.empty()) print(table ? markdown(profile) : csv(profile));
+      if (link) print(table ? runtime::plan::link_table(*link) : runtime::plan::link_csv(*link));
+    }
+    for (const std::string& what : profile.skipped) note("skipped: {}\n", what);
+    json.write(whole_json(profile, link, profile.skipped));
+    say_reliability(profile, link);
+  }
+
+  static void say_reliability(const runtime::plan::MachineProfile& profile,
+                              const std::optional<gpu::LinkReport>& link) {
+    const auto count = [](const auto& all) {
+      return std::count_if(all.begin(), all.end(), [](const auto& one) { return one.unreliable(); });
+    };
+    std::size_t all = profile.spreads.size();
+    auto bad = count(profile.spreads);
+    if (link) all += link->figures.size(), bad += count(link->figures);
+    if (bad == 0) return;
+    note(
+        "unreliable: {} of {} figures, marked *, are of fewer than 4 turns or of turns that lie more than a quarter of "
+        "them apart; --seconds {:g} measures for longer\n",
+        bad, all, 4 * profile.origin.seconds);
+  }
+
   void read_footprints(const std::string& text) {
     link_options_.footprints.clear();
     for (const std::string_view item : split_list(text)) {
@@ -149,42 +246,98 @@ class LinkCommand : public Command {
     return json_document(json);
   }
 
-  // Calls row(what, head dimension or 0, group or 0, rate, unit) for every figure.
-  template <class Row>
-  static void each(const runtime::plan::MachineProfile& profile, const Row& row) {
+  // What a figure is, and how far its turns lay apart, where that is known.
+  struct Row {
+    std::string what;
+    int head_dim = 0;  // 0: of none
+    int group = 0;
+    double rate = 0;
+    const char* unit = "";
+    const runtime::plan::RateSpread* spread = nullptr;
+
+    bool is_time() const { return std::string_view(unit) == "us"; }
+    double slowest() const { return is_time() ? rate / spread->slowest : rate * spread->slowest; }
+    double fastest() const { return is_time() ? rate / spread->fastest : rate * spread->fastest; }
+  };
+
+  static const runtime::plan::RateSpread* find_spread(const runtime::plan::MachineProfile& profile, const char* field,
+                                                      int head_dim, int group, std::size_t skip = 0) {
+    for (const runtime::plan::RateSpread& spread : profile.spreads) {
+      const bool is = spread.what == field && spread.head_dim == head_dim && !spread.small &&
+                      (spread.group == group || spread.group == 0);
+      if (is && skip-- == 0) return &spread;
+    }
+    return nullptr;
+  }
+
+  // Every figure that was measured.
+  static std::vector<Row> rows_of(const runtime::plan::MachineProfile& profile) {
+    std::vector<Row> all;
+    const char* field = "";
+    std::size_t nth = 0;
+    const auto row = [&](const std::string& what, int d, int group, double rate, const char* unit) {
+      if (rate > 0) all.push_back({what, d, group, rate, unit, find_spread(profile, field, d, group, nth)});
+    };
+    const bool one_node = find_spread(profile, "near_read_GBps", 0, 0) == nullptr;
+    field = one_node ? "near_reads" : "near_read_GBps";
+    nth = one_node && !profile.near_reads.empty() ? profile.near_reads.size() - 1 : 0;
     row("near-memory read", 0, 0, profile.near_read, "GB/s");
-    for (const runtime::plan::NearRead& read : profile.near_reads) {
+    field = "near_reads";
+    for (nth = 0; nth < profile.near_reads.size(); ++nth) {
+      const runtime::plan::NearRead& read = profile.near_reads[nth];
       row(fmt::format("near-memory read, node {}, {} thread{}", read.node, read.threads, read.threads == 1 ? "" : "s"),
           0, 0, read.rate, "GB/s");
     }
+    nth = 0;
+    field = "weight_stream_GBps";
     row("weights, one token", 0, 0, profile.weight_stream, "GB/s");
+    field = "matmul_GFLOPps";
     row("weights, many tokens", 0, 0, profile.matmul, "GFLOP/s");
+    field = "layer_overhead_us";
     row("overhead of a layer", 0, 0, profile.layer_overhead_us, "us");
     for (const runtime::AttentionRates& rates : profile.attention) {
+      field = "column_scan_GBps";
       row("column scan, r=16", rates.head_dim, rates.group, rates.column_scan, "GB/s");
+      field = "int8_scan_GBps";
       row("column scan, int8", rates.head_dim, rates.group, rates.int8_scan, "GB/s");
+      field = "int4_scan_GBps";
       row("column scan, int4", rates.head_dim, rates.group, rates.int4_scan, "GB/s");
+      field = "exact_scan_GBps";
       row("exact scan", rates.head_dim, rates.group, rates.exact_scan, "GB/s");
+      field = "row_scan_GBps";
       row("exact scan, rows", rates.head_dim, rates.group, rates.row_scan, "GB/s");
+      field = "ann_search_GBps";
       row("search of an index", rates.head_dim, rates.group, rates.ann_search, "GB/s");
+      field = "";
       row("selecting a position, columns", rates.head_dim, rates.group, rates.column_select_us, "us");
+      field = "";
       row("selecting a position, exact", rates.head_dim, rates.group, rates.exact_select_us, "us");
+      field = "row_gather_GBps";
       row("row gather", rates.head_dim, rates.group, rates.row_gather, "GB/s");
+      field = "dense_GBps";
       row("dense", rates.head_dim, rates.group, rates.dense, "GB/s");
+      field = "tail_GBps";
       row("tail", rates.head_dim, rates.group, rates.tail, "GB/s");
+      field = "sparq_tail_GBps";
       row("tail, sparq", rates.head_dim, rates.group, rates.sparq_tail, "GB/s");
+      field = "causal_GFLOPps";
       row("prompt", rates.head_dim, rates.group, rates.causal, "GFLOP/s");
     }
+    return all;
   }
 
   static std::string markdown(const runtime::plan::MachineProfile& profile) {
-    std::string text = fmt::format("{}; {} threads, over {}\n\n| what | head dimension | group | rate | |\n",
-                                   profile.machine, profile.threads, format_bytes(profile.footprint_bytes));
-    text += "|---|---:|---:|---:|---|\n";
+    std::string text = fmt::format(
+        "{}; {} threads, over {}\n\n| what | head dimension | group | rate | slowest | fastest | turns | |\n",
+        profile.machine, profile.threads, format_bytes(profile.footprint_bytes));
+    text += "|---|---:|---:|---:|---:|---:|---:|---|\n";
     const auto size = [](int n) { return n ? fmt::format("{}", n) : std::string(); };
-    each(profile, [&](const std::string& what, int d, int group, double rate, const char* unit) {
-      text += fmt::format("| {} | {} | {} | {:.4g} | {} |\n", what, size(d), size(group), rate, unit);
-    });
+    for (const Row& row : rows_of(profile)) {
+      const std::string spread =
+          row.spread ? fmt::format("{:.4g} | {:.4g} | {}", row.slowest(), row.fastest(), row.spread->runs) : " | | ";
+      text += fmt::format("| {} | {} | {} | {:.4g}{} | {} | {} |\n", row.what, size(row.head_dim), size(row.group),
+                          row.rate, row.spread && row.spread->unreliable() ? "*" : "", spread, row.unit);
+    }
     const bool fewer_are_faster =
         std::any_of(profile.near_reads.begin(), profile.near_reads.end(), [&](const runtime::plan::NearRead& read) {
           return read.threads < profile.threads && read.rate > profile.near_read;
@@ -198,10 +351,11 @@ class LinkCommand : public Command {
   }
 
   static std::string csv(const runtime::plan::MachineProfile& profile) {
-    std::string text = "what,head_dim,group,rate,unit\n";
-    each(profile, [&](const std::string& what, int d, int group, double rate, const char* unit) {
-      text += fmt::format("\"{}\",{},{},{:.6g},{}\n", what, d, group, rate, unit);
-    });
+    std::string text = "what,head_dim,group,rate,unit,slowest,fastest,turns\n";
+    for (const Row& row : rows_of(profile)) {
+      text += fmt::format("\"{}\",{},{},{:.6g},{},", row.what, row.head_dim, row.group, row.rate, row.unit);
+      text += row.spread ? fmt::format("{:.6g},{:.6g},{}\n", row.slowest(), row.fastest(), row.spread->runs) : ",,\n";
+    }
     return text;
   }
 
@@ -209,6 +363,8 @@ class LinkCommand : public Command {
   runtime::plan::ProfileOptions options_;
   gpu::LinkOptions link_options_;
   std::string profile_;
+  std::vector<std::string> compared_;
+  bool list_tests_ = false;
   std::string json_;
   Format format_ = Format::md;
 };

@@ -87,13 +87,13 @@ class NeedleCommand : public Command {
     const std::filesystem::path directory = model_or_bundled(model_);
     if (json.to_stdout()) table_.use_standard_error();
 
-    const std::optional<runtime::plan::MachineProfile> profile = machine_profile(machine_.profile);
     const Environment environment(machine_, directory, rope_);
     for (runtime::MethodOptions& method : options_.methods) method = with_rates(method, environment, machine_.profile);
     environment.model->expect_positions(*std::max_element(options_.ctx_sizes.begin(), options_.ctx_sizes.end()));
     for (const std::int64_t tokens : options_.ctx_sizes) {
       const runtime::SessionOptions session = runtime::eval::session_at(options_.session, tokens);
-      plans_.push_back(announce_plan(environment, {directory, session, options_.methods, tokens, 0}, profile));
+      plans_.push_back(
+          announce_plan(environment, {directory, session, options_.methods, tokens, 0}, environment.profile()));
     }
     report_.model = model_name(directory);
     report_.device = environment.backend->name();
