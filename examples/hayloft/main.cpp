@@ -5,9 +5,11 @@
 #include <csignal>
 #include <cstdlib>
 #include <map>
+#include <optional>
 
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/options/help.h"
+#include "examples/hayloft/options/llama_options.h"
 #include "examples/hayloft/streams/environment.h"
 #include "examples/hayloft/streams/file_roles.h"
 #include "examples/hayloft/streams/interrupt.h"
@@ -49,6 +51,7 @@ int report(std::string_view message, int exit_code) noexcept {
 struct Program {
   CLI::App app{"Million-token contexts with keys and values in host memory"};
   bool list_devices = false;
+  std::string asked;       // the command that the first argument names
   std::map<CLI::App*, std::unique_ptr<Command>> commands;
 
   Program() {
@@ -82,8 +85,15 @@ struct Program {
     add("judge", "Check whether a run of gpu-check shows what it must", make_judge_command);
   }
 
-  // Null when the command line asked for nothing but --list-devices.
+  // What the command line asks for instead of a command; nothing where it asks for one.
+  std::optional<std::string> answer() const {
+    if (list_devices) return cli::list_devices();
+    return std::nullopt;
+  }
+
+  // Null when the command line asked for an answer() and no more.
   Command* parse(int argc, char** argv) {
+    require_no_habits(argc, argv);
     app.parse(argc, argv);
     if (list_devices) return nullptr;
     const std::vector<CLI::App*> chosen = app.get_subcommands();
@@ -98,9 +108,21 @@ struct Program {
     return command;
   }
 
+  // Before anything is parsed: -ngl would be -n with the value gl, and -fa a file named a.
+  void require_no_habits(int argc, char** argv) {
+    if (argc < 3) return;
+    for (const CLI::App* command : app.get_subcommands({})) {
+      if (command->get_name() != argv[1]) continue;
+      asked = command->get_name();
+      const auto hint = llama_hint({argv + 2, static_cast<std::size_t>(argc - 2)}, *command);
+      if (hint) fail("{}", *hint);
+    }
+  }
+
   int wrong_usage(const std::string& message) const {
     const std::vector<CLI::App*> chosen = app.get_subcommands();
-    const std::string subcommand = chosen.empty() ? "" : chosen.front()->get_name() + " ";
+    const std::string name = chosen.empty() ? asked : chosen.front()->get_name();
+    const std::string subcommand = name.empty() ? "" : name + " ";
     return report(fmt::format("{} (see hayloft {}--help)", message, subcommand), usage_exit);
   }
 };
@@ -118,7 +140,11 @@ int run(int argc, char** argv) {
     return program.wrong_usage(error.what());
   }
   if (!command) {
-    print(list_devices());
+    try {
+      print(program.answer().value_or(""));
+    } catch (const Error& error) {
+      return program.wrong_usage(error.what());
+    }
     return 0;
   }
   command->run();
