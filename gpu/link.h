@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -16,6 +17,21 @@ struct LinkOptions {
   int device = 0;                         // CudaOptions::device
   std::vector<std::uint64_t> footprints;  // of host memory that is read; empty: 1, 4, 16 and 64 GiB as memory
                                           // and the time to pin them allow
+  std::vector<std::string> tests = {};    // of link_tests(), by name; empty: all
+};
+
+// What can be measured of a link, each with a line on what it is.
+struct LinkTest {
+  const char* name;
+  const char* what;
+};
+inline constexpr LinkTest link_tests[] = {
+    {"copies", "whole copies from host to device and back, by the copy engine, the multiprocessors and both"},
+    {"both-ways", "copies from host to device and back at once, by the copy engine"},
+    {"device-to-device", "copies to and from the other devices, where there are any"},
+    {"columns", "runs of key columns, as a decode step fetches them"},
+    {"rows", "scattered rows of keys and values"},
+    {"latency", "a fetch of 16 bytes that waits for the one before"},
 };
 
 // One figure: the median of several runs after a warm-up, every payload checked.
@@ -31,6 +47,12 @@ struct LinkFigure {
   std::string unit;          // "GB/s" (10^9 bytes that arrived), "ns"
   bool transparent = false;  // huge pages that the kernel gives to memory that wants them
   bool kv_pages = false;     // the pages and the node that keys and values of that size lie on here
+  int runs = 0;              // that `value` is the median of; 0: it was counted, not timed
+  double slowest = 0;        // run of them, in the same unit,
+  double fastest = 0;        // and fastest
+
+  // Whether another run may well say something else.
+  bool unreliable() const { return runs > 0 && std::abs(fastest - slowest) > 0.25 * value; }
 };
 
 struct LinkReport {

@@ -146,7 +146,7 @@ void WatchedMethod::finish() {
   runtime::AuditReport report = auditor_->report();
   report.methods = used_;
   if (fidelity_) report.kept = fidelity_->report();
-  note("{}{}", runtime::audit_table(report), runtime::audit_warning(report));
+  note("{}{}{}", runtime::audit_summary(report), runtime::audit_warning(report), runtime::audit_table(report));
   TextOutput(choices_.json).write(runtime::audit_json(report));
 }
 

@@ -1,6 +1,7 @@
 #include "examples/hayloft/eval_tasks.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -15,7 +16,9 @@
 namespace hayloft::cli {
 namespace {
 
+// What the bundled model has learned, and answers in full (docs/eval.md).
 constexpr int bundled_digits = 6;
+constexpr const char* bundled_tasks[] = {"niah_single_1", "niah_single_2", "niah_multikey_1"};
 
 std::vector<std::string> words_of(const std::string& text) {
   const std::vector<std::string_view> words = split_list(text);
@@ -37,8 +40,7 @@ void EvalTasks::add_options(CLI::App& app, runtime::eval::EvalOptions& options) 
       ->allow_extra_args(false);
   add_text(
       app, "--tasks", "TASK,...", [this](const std::string& text) { tasks_ = words_of(text); },
-      "RULER's by name, depths, perplexity, repetition, or a group: needle, ruler, text, all [text with --text, "
-      "none with --jsonl, else needle]");
+      "RULER's by name, depths, perplexity, repetition; needle, ruler, text, all [what model and files are for]");
   add_text(
       app, "--samples", "N", [&options](const std::string& text) { options.samples = read_int("--samples", text); },
       "Samples of each task at each length")
@@ -54,9 +56,8 @@ void EvalTasks::add_options(CLI::App& app, runtime::eval::EvalOptions& options) 
       "{task} in it")
       ->default_str("none");
   add_text(
-      app, "--digits", "N", [this](const std::string& text) { ruler_.digits = read_int("--digits", text); },
-      "Digits of hidden numbers; the bundled model has learned 6")
-      ->default_str("7");
+      app, "--digits", "N", [this](const std::string& text) { digits_ = read_int("--digits", text); },
+      "Digits of hidden numbers [7; the bundled model, which has learned 6: 6]");
   add_text(
       app, "--scored-tokens", "N",
       [this](const std::string& text) { scored_tokens_ = read_int("--scored-tokens", text); },
@@ -73,14 +74,19 @@ void EvalTasks::add_options(CLI::App& app, runtime::eval::EvalOptions& options) 
   advanced(app, Section::task, {"--digits", "--scored-tokens", "--agreement", "--no-recall"});
 }
 
-void EvalTasks::check() {
+void EvalTasks::check(bool bundled) {
+  bundled_ = bundled;
+  ruler_.digits = digits_.value_or(bundled ? bundled_digits : ruler_.digits);
   ruler_.haystack = haystack_;
   ruler_.squad = squad_;
   ruler_.hotpotqa = hotpotqa_;
   if (ruler_.digits > 18) fail("--digits {}: must be between 1 and 18", ruler_.digits);
   std::vector<std::string> asked = std::exchange(tasks_, {});
   if (asked.empty() && !text_.empty()) asked = {"text"};
-  if (asked.empty() && prepared_.empty()) asked = {"needle"};
+  if (asked.empty() && prepared_.empty()) {
+    asked = bundled ? std::vector<std::string>(std::begin(bundled_tasks), std::end(bundled_tasks))
+                    : std::vector<std::string>{"needle"};
+  }
   for (const std::string& name : asked) {
     std::vector<std::string> named = tasks_of_group(name);
     if (named.empty()) named = {name};
@@ -130,11 +136,20 @@ std::string EvalTasks::read_text() const {
 }
 
 void EvalTasks::say_what_the_bundled_model_cannot() const {
-  const bool numbers =
-      std::any_of(tasks_.begin(), tasks_.end(), [](const std::string& task) { return task.rfind("niah", 0) == 0; });
-  if (numbers && ruler_.digits != bundled_digits) {
+  if (!bundled_) return;
+  const auto is_niah = [](const std::string& task) { return task.rfind("niah", 0) == 0; };
+  if (std::any_of(tasks_.begin(), tasks_.end(), is_niah) && ruler_.digits != bundled_digits) {
     note("note: the bundled model has learned numbers of {0} digits: --digits {0}\n", bundled_digits);
   }
+  std::string others;
+  for (const std::string& task : tasks_) {
+    if (!runtime::eval::find_ruler_task(task)) continue;
+    const bool learned = std::find(std::begin(bundled_tasks), std::end(bundled_tasks), task) != std::end(bundled_tasks);
+    if (!learned) others += (others.empty() ? "" : ", ") + task;
+  }
+  if (others.empty()) return;
+  note("note: the bundled model was not taught {}: what it misses there says nothing of a method; -m names another\n",
+       others);
 }
 
 std::vector<std::unique_ptr<runtime::eval::EvalTask>> EvalTasks::make(const std::string& text,

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,9 @@ class EvalTasks {
   void add_options(CLI::App& app, runtime::eval::EvalOptions& options);
 
   // Replaces groups (needle, ruler, text, all) by what they hold and there is input for; nothing asked for becomes what
-  // the input suggests. Throws Error on a task that is unknown, or whose input lacks.
-  void check();
+  // the input suggests, or what the bundled model has learned. Throws Error on a task that is unknown, or whose input
+  // lacks.
+  void check(bool bundled);
 
   // `--chat-template model` is that of this one. Throws Error where it has none.
   void use_model(const std::filesystem::path& directory);
@@ -47,6 +49,8 @@ class EvalTasks {
   std::vector<std::string> prepared_;
   std::vector<std::string> tasks_;
   int scored_tokens_ = 128;
+  std::optional<int> digits_;
+  bool bundled_ = false;
   runtime::eval::RulerOptions ruler_;
 };
 

@@ -5,9 +5,12 @@
 #include <csignal>
 #include <cstdlib>
 #include <map>
+#include <optional>
 
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/options/help.h"
+#include "examples/hayloft/options/llama_options.h"
+#include "examples/hayloft/options/pages.h"
 #include "examples/hayloft/streams/environment.h"
 #include "examples/hayloft/streams/file_roles.h"
 #include "examples/hayloft/streams/interrupt.h"
@@ -20,7 +23,8 @@
 #include "offload/text/visible.h"
 #include "offload/waiting.h"
 
-// The program: subcommands, exit codes (0 done, 1 an error, 2 wrong usage, 130 interrupted), one line per error.
+// The program: subcommands, exit codes (0 done, 1 an error, 2 wrong usage, 3 a plan that does not
+// fit, 130 interrupted), one line per error.
 namespace hayloft::cli {
 namespace {
 
@@ -64,6 +68,9 @@ int report_and_end_ranks(const std::string& message, int exit_code) noexcept {
 struct Program {
   CLI::App app{"Million-token contexts with keys and values in host memory"};
   bool list_devices = false;
+  std::string completion;  // a shell
+  std::string man;         // a command
+  std::string asked;       // the command that the first argument names
   std::map<CLI::App*, std::unique_ptr<Command>> commands;
 
   Program() {
@@ -74,6 +81,10 @@ struct Program {
     app.set_help_all_flag("--help-all", "Print every option");
     app.set_version_flag("--version", version_text, "Print the version, and what it was built with and runs on");
     app.add_flag("--list-devices", list_devices, "Print what --device can name here");
+    app.add_option("--completion", completion, "Print a script by which a shell completes what is typed")
+        ->type_name("bash|zsh|fish");
+    app.add_option("--man", man, "Print the manual page of a command, or of hayloft itself, in roff")
+        ->type_name("COMMAND");
     app.require_subcommand(0, 1);
     const auto add = [&](const char* name, const char* help, auto make) {
       CLI::App* const subcommand = app.add_subcommand(name, help);
@@ -97,10 +108,19 @@ struct Program {
     add("judge", "Check whether a run of gpu-check shows what it must", make_judge_command);
   }
 
-  // Null when the command line asked for nothing but --list-devices.
+  // What the command line asks for instead of a command; nothing where it asks for one.
+  std::optional<std::string> answer() const {
+    if (list_devices) return cli::list_devices();
+    if (!completion.empty()) return completion_script(app, completion);
+    if (!man.empty()) return man_page(app, man, HAYLOFT_VERSION);
+    return std::nullopt;
+  }
+
+  // Null when the command line asked for an answer() and no more.
   Command* parse(int argc, char** argv) {
+    require_no_habits(argc, argv);
     app.parse(argc, argv);
-    if (list_devices) return nullptr;
+    if (list_devices || !completion.empty() || !man.empty()) return nullptr;
     const std::vector<CLI::App*> chosen = app.get_subcommands();
     if (chosen.empty()) {
       std::string names;
@@ -114,10 +134,22 @@ struct Program {
     return command;
   }
 
+  // Before anything is parsed: -ngl would be -n with the value gl, and -fa a file named a.
+  void require_no_habits(int argc, char** argv) {
+    if (argc < 3) return;
+    for (const CLI::App* command : app.get_subcommands({})) {
+      if (command->get_name() != argv[1]) continue;
+      asked = command->get_name();
+      const auto hint = llama_hint({argv + 2, static_cast<std::size_t>(argc - 2)}, *command);
+      if (hint) fail("{}", *hint);
+    }
+  }
+
   int wrong_usage(const std::string& message) const {
     let_first_rank_speak(message);
     const std::vector<CLI::App*> chosen = app.get_subcommands();
-    const std::string subcommand = chosen.empty() ? "" : chosen.front()->get_name() + " ";
+    const std::string name = chosen.empty() ? asked : chosen.front()->get_name();
+    const std::string subcommand = name.empty() ? "" : name + " ";
     return report(fmt::format("{} (see hayloft {}--help)", message, subcommand), usage_exit);
   }
 };
@@ -135,13 +167,17 @@ int run(int argc, char** argv) {
     return program.wrong_usage(error.what());
   }
   if (!command) {
-    print(list_devices());
+    try {
+      print(program.answer().value_or(""));
+    } catch (const Error& error) {
+      return program.wrong_usage(error.what());
+    }
     return 0;
   }
   command->run();
   offload::check_mapped_files();
   leave_ranks();
-  return 0;
+  return command->exit_code();
 }
 
 // Large pieces go back to the system when they are freed. Left to itself the allocator keeps up to 32 MiB of them, ever

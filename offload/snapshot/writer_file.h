@@ -116,7 +116,10 @@ struct SnapshotWriter::Impl {
 
     ByteRange& area = header.areas[static_cast<std::size_t>(1 - state->header.area())];
     if (area.bytes < rows_place + rows) {
-      area = {header.file_bytes, aligned((rows_place + rows) * 3 / 2)};
+      // A context made in one go has no more to come for now; whoever goes on with it leaves this area behind, once.
+      const bool in_one_go = header.complete && state->header.sequence == 1;
+      const std::uint64_t needed = rows_place + rows;
+      area = {header.file_bytes, aligned(in_one_go ? needed : needed * 3 / 2)};
       header.file_bytes = area.end();
     }
     header.metadata = {area.offset, metadata};
@@ -165,6 +168,7 @@ struct SnapshotWriter::Impl {
     drop(most_points);
   }
 
+  // One that nothing on the disk refers to: a spare one that is large enough, or one at the end.
   ByteRange take_range(SnapshotState& next, std::uint64_t bytes) const {
     std::vector<ByteRange>& spare = next.metadata.spare;
     for (const ByteRange& range : unused) {
@@ -215,14 +219,21 @@ struct SnapshotWriter::Impl {
         fail("{}: an attachment's name of {} bytes cannot be saved, must be 1 to {}", file->path().string(),
              attachment.name.size(), snapshot_name_bytes);
       }
-      std::erase_if(saved, [&](const SavedAttachment& other) { return other.name == attachment.name; });
+      // The place of one that is replaced is for a later checkpoint: the last one still refers to it.
+      const auto old = std::find_if(saved.begin(), saved.end(),
+                                    [&](const SavedAttachment& other) { return other.name == attachment.name; });
+      if (old != saved.end()) {
+        if (old->bytes > 0) next.metadata.spare.push_back({old->offset, aligned(old->bytes)});
+        if (next.metadata.spare.size() > snapshot_points) next.metadata.spare.resize(snapshot_points);
+        next.header.version = std::max<std::uint32_t>(next.header.version, 4);
+        saved.erase(old);
+      }
       if (saved.size() == snapshot_attachments) {
         fail("{}: holds {} attachments already, the most that there may be", file->path().string(), saved.size());
       }
-      saved.push_back(
-          {attachment.name, next.header.file_bytes, attachment.bytes.size(), snapshot_checksum(attachment.bytes)});
-      write(next.header.file_bytes, attachment.bytes);
-      next.header.file_bytes += aligned(attachment.bytes.size());
+      const ByteRange range = take_range(next, attachment.bytes.size());
+      saved.push_back({attachment.name, range.offset, attachment.bytes.size(), snapshot_checksum(attachment.bytes)});
+      write(range.offset, attachment.bytes);
     }
     if (next.header.version < 3) next.header.version = saved.empty() ? 1 : 2;
   }

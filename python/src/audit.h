@@ -21,7 +21,9 @@ class OpenAudit : public runtime::StepObserver {
     auditor_.finish();
   }
   std::string json() const { return runtime::audit_json(auditor_.report()); }
-  std::string table() const { return runtime::audit_table(auditor_.report()); }
+  std::string table() const {
+    return runtime::audit_summary(auditor_.report()) + runtime::audit_table(auditor_.report());
+  }
 
  private:
   runtime::Auditor auditor_;

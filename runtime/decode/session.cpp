@@ -31,6 +31,24 @@ SessionOptions checked(SessionOptions options) {
   return options;
 }
 
+// Rows [Hkv][tokens][2 d] as the last of k and v, [T][Hkv][d]; what is before them is never attended.
+void spread_rows(const offload::TailImage& rows, int kv_heads, int head_dim, int T, std::vector<float>& k,
+                 std::vector<float>& v) {
+  std::fill(k.begin(), k.end(), 0.0f);
+  std::fill(v.begin(), v.end(), 0.0f);
+  const std::int64_t missing = T - rows.tokens;
+  for (int head = 0; head < kv_heads; ++head) {
+    for (std::int64_t t = 0; t < rows.tokens; ++t) {
+      const f16* const row = rows.rows.data() + (head * rows.tokens + t) * 2 * head_dim;
+      const auto at = static_cast<std::size_t>(((missing + t) * kv_heads + head) * head_dim);
+      for (std::size_t i = 0; i < static_cast<std::size_t>(head_dim); ++i) {
+        k[at + i] = to_float(row[i]);
+        v[at + i] = to_float(row[static_cast<std::size_t>(head_dim) + i]);
+      }
+    }
+  }
+}
+
 // Memory set aside for as long as a prompt is read.
 struct Reserved {
   Reserved(Cache& to, std::int64_t tokens) : cache(to) { cache.reserve(tokens); }
@@ -123,6 +141,32 @@ void Session::read(std::span<const std::int32_t> tokens, AttentionPolicy& attent
     offload::check_mapped_files();
     done += T;
     if (progress) progress(static_cast<std::int64_t>(done), static_cast<std::int64_t>(tokens.size()));
+  }
+}
+
+void Session::append_rows(std::span<const offload::TailImage> layers, int T) {
+  const ModelConfig& config = model_->config();
+  gpu::Backend& backend = model_->backend();
+  const std::int64_t width = std::int64_t{config.kv_heads} * config.head_dim;
+  std::vector<float> k(static_cast<std::size_t>(T * width));
+  std::vector<float> v(k.size());
+  const std::uint64_t bytes = k.size() * sizeof(float);
+  const gpu::Buffer keys = backend.allocate(bytes, backend.stream());
+  const gpu::Buffer values = backend.allocate(bytes, backend.stream());
+  try {
+    for (int layer = 0; layer < config.layers; ++layer) {
+      const offload::TailImage& rows = layers[static_cast<std::size_t>(layer)];
+      spread_rows(rows, config.kv_heads, config.head_dim, T, k, v);
+      backend.to_device(keys.as<void>(), k.data(), bytes, backend.stream());
+      backend.to_device(values.as<void>(), v.data(), bytes, backend.stream());
+      cache_.append(layer, keys.as<float>(), values.as<float>(), T);
+      backend.synchronize(backend.stream());  // the host's numbers are those of the next layer then
+    }
+    cache_.commit();
+    cache_.shrink();
+  } catch (...) {
+    cache_.abandon();
+    throw;
   }
 }
 

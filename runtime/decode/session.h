@@ -56,6 +56,11 @@ class Session {
   // prompt needed, unless more of it follows at once.
   void append(std::span<const std::int32_t> tokens, const PrefillProgress& progress = {}, bool more_follows = false);
 
+  // Adds T tokens whose keys and values are there already, of every layer those that a tail would hold: the newest rows
+  // of a sliding-window layer, all T of a global one. The same, to the bit, as reading the tokens, but that no method
+  // that is attached sees their queries. Not for models with recurrent layers.
+  void append_rows(std::span<const offload::TailImage> layers, int T);
+
   // How append() attends from now on: a question may be read in another way than the context it is put to. Throws
   // Error.
   void set_prefill(const PrefillOptions& prefill);
@@ -110,6 +115,7 @@ class Session {
 
   std::int64_t tokens() const { return cache_.tokens(); }
   const Cache& cache() const { return cache_; }
+  const ModelConfig& config() const { return model_->config(); }
   double held_share(Kind kind) const { return attention_.held_share(kind); }  // DecodeAttention's, of those steps
   Counters counters() const { return attention_.read_counters(); }            // of the steps of this session
   std::int64_t steps() const { return steps_; }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "offload/text/json_text.h"
@@ -10,6 +11,37 @@
 
 namespace hayloft::runtime {
 namespace {
+
+struct Head {
+  int layer;
+  std::size_t head;
+  const AuditCell* cell;
+};
+
+// By layer, those that were measured.
+std::vector<Head> heads_of(const AuditReport& report) {
+  std::vector<Head> all;
+  for (const auto& [layer, heads] : report.layers) {
+    for (std::size_t head = 0; head < heads.size(); ++head) all.push_back({layer, head, &heads[head]});
+  }
+  return all;
+}
+
+// Over heads, of each its mean and its worst sample.
+struct Summary {
+  double sum = 0;
+  double least = std::numeric_limits<double>::infinity();
+  double most = -std::numeric_limits<double>::infinity();
+  int heads = 0;
+
+  void add(double mean_of_head, double worst) {
+    sum += mean_of_head;
+    least = std::min(least, worst);
+    most = std::max(most, worst);
+    ++heads;
+  }
+  double mean() const { return sum / heads; }
+};
 
 nlohmann::ordered_json stats_json(const RunningStats& stats, double worst) {
   return {{"mean", stats.mean()}, {"worst", worst}};
@@ -38,25 +70,47 @@ double AuditReport::cost() const {
   return decode_seconds > 0 ? (copy_seconds + measure_seconds) / decode_seconds : 0;
 }
 
-std::string audit_table(const AuditReport& report) {
+std::string audit_summary(const AuditReport& report) {
   std::string text =
       fmt::format("audit: {} of {} steps x layers measured against exact attention", report.measured, report.calls);
   if (report.dropped > 0) text += fmt::format(", {} dropped for want of time", report.dropped);
   if (report.measured == 0) return text + "; a higher --audit RATE takes more\n";
   text += fmt::format(", {:.1f}% of the decoding time\n", report.cost() * 100);
+  Summary recall, mass, error;
+  for (const Head& head : heads_of(report)) {
+    recall.add(head.cell->recall.mean(), head.cell->recall.min);
+    mass.add(head.cell->mass.mean(), head.cell->mass.min);
+    error.add(head.cell->error.mean(), head.cell->error.max);
+  }
+  return text + fmt::format(
+                    "audit: {} heads: mass caught {:.4f} (worst {:.4f}), recall {:.3f} (worst {:.3f}), output error "
+                    "{:.2e} (worst {:.2e})\n",
+                    mass.heads, mass.mean(), mass.least, recall.mean(), recall.least, error.mean(), error.most);
+}
+
+std::string audit_table(const AuditReport& report, std::size_t most_rows) {
+  std::vector<Head> heads = heads_of(report);
+  if (heads.empty()) return "";
+  const std::size_t all = heads.size();
+  if (all > most_rows) {
+    std::stable_sort(heads.begin(), heads.end(),
+                     [](const Head& a, const Head& b) { return a.cell->mass.mean() < b.cell->mass.mean(); });
+    heads.resize(most_rows);
+  }
   TextTable table{
       {"layer", "head", "samples", "k", "recall", "worst", "mass caught", "worst", "output error", "worst"}};
-  for (const auto& [layer, heads] : report.layers) {
-    for (std::size_t head = 0; head < heads.size(); ++head) {
-      const AuditCell& cell = heads[head];
-      table.push_back({fmt::format("{}", layer), fmt::format("{}", head), fmt::format("{}", cell.samples),
-                       fmt::format("{}", report.k.at(layer)), fmt::format("{:.3f}", cell.recall.mean()),
-                       fmt::format("{:.3f}", cell.recall.min), fmt::format("{:.4f}", cell.mass.mean()),
-                       fmt::format("{:.4f}", cell.mass.min), fmt::format("{:.2e}", cell.error.mean()),
-                       fmt::format("{:.2e}", cell.error.max)});
-    }
+  for (const auto& [layer, head, cell] : heads) {
+    table.push_back({fmt::format("{}", layer), fmt::format("{}", head), fmt::format("{}", cell->samples),
+                     fmt::format("{}", report.k.at(layer)), fmt::format("{:.3f}", cell->recall.mean()),
+                     fmt::format("{:.3f}", cell->recall.min), fmt::format("{:.4f}", cell->mass.mean()),
+                     fmt::format("{:.4f}", cell->mass.min), fmt::format("{:.2e}", cell->error.mean()),
+                     fmt::format("{:.2e}", cell->error.max)});
   }
-  return text + aligned(table);
+  std::string text = aligned(table);
+  if (all > most_rows) {
+    text += fmt::format("the {} of {} heads that catch least; --audit-json FILE has all\n", most_rows, all);
+  }
+  return text;
 }
 
 std::string audit_warning(const AuditReport& report, double least) {

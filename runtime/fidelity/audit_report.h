@@ -41,8 +41,12 @@ struct AuditReport {
   double cost() const;  // the share of the decoding time that the audit took, if all of it came out of that time
 };
 
-// A line on what was sampled, then a line per layer and head. Ends with a newline.
-std::string audit_table(const AuditReport& report);
+// What was sampled, and the means over all heads with the worst of them: two lines, or one where nothing was measured.
+std::string audit_summary(const AuditReport& report);
+
+// A line per layer and head; of more than `most_rows` those that catch least of the attention mass, and a line that
+// says so. Empty where nothing was measured, else it ends with a newline.
+std::string audit_table(const AuditReport& report, std::size_t most_rows = 10);
 
 // A line saying which heads catch less than `least` of the attention mass on average, and what to do; empty when all
 // catch enough.

@@ -93,6 +93,20 @@ int layers_that_fit(const AttentionBench& bench, const offload::BlockLayout& lay
   return static_cast<int>(std::min<std::uint64_t>(layers, static_cast<std::uint64_t>(bench.layers)));
 }
 
+}  // namespace
+
+std::vector<PartTime> shares(const std::vector<gpu::StageTime>& stages, double whole_seconds, double ms) {
+  double sum = 0;
+  for (const gpu::StageTime& stage : stages) sum += stage.seconds;
+  std::vector<PartTime> parts;
+  for (const gpu::StageTime& stage : stages) {
+    parts.push_back({stage.name, stage.seconds / std::max({whole_seconds, sum, 1e-12}) * ms});
+  }
+  return parts;
+}
+
+namespace {
+
 class Run {
  public:
   Run(gpu::Backend& backend, offload::Arena& arena, const AttentionBench& bench, const AttentionBenchHooks& hooks)
@@ -143,10 +157,12 @@ class Run {
     const double step_ms = row.ms / factor();
     const int timed = std::clamp(static_cast<int>(1000 * bench_.seconds / 4 / step_ms), 1, 20);
     backend_.time_stages(true);
+    backend_.synchronize(stream_);
+    const Clock::time_point whole_start = Clock::now();
     for (int i = 0; i < timed; ++i) step(*method, i);
-    for (const gpu::StageTime& stage : backend_.stage_times()) {
-      row.stages.push_back({stage.name, stage.seconds * 1e3 / timed * factor()});
-    }
+    backend_.synchronize(stream_);
+    const double whole = seconds_since(whole_start);
+    row.stages = shares(backend_.stage_times(), whole, row.ms);
     backend_.time_stages(false);
     return row;
   }

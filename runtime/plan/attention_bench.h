@@ -34,12 +34,17 @@ struct PartTime {
   double ms = 0;
 };
 
+// Parts of `ms`, a median over other steps than those in which the stages were timed, which took `whole_seconds`: each
+// has the share that it has of those, so that a busy moment of the machine makes no part longer than the whole. What
+// runs at the same time counts as if it did not.
+std::vector<PartTime> shares(const std::vector<gpu::StageTime>& stages, double whole_seconds, double ms);
+
 struct AttentionBenchRow {
   MethodOptions attn;
   double ms = 0;                   // of a step: the median, every layer queued before anything is waited for
   double ms_low = 0, ms_high = 0;  // the quartiles
   int steps = 0;                   // measured
-  std::vector<PartTime> stages;    // the backend's part of it: Backend::stage_times(); the rest is the host's
+  std::vector<PartTime> stages;    // the backend's part of it: shares(); the rest is the host's
   Counters counters;               // of one step, all layers
 };
 

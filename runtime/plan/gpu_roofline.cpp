@@ -110,8 +110,9 @@ class Roofline {
   void add(const Cost& cost, double units) {
     if (units <= 0) return;
     const int busy = cost.blocks > 0 ? std::min(cost.blocks, card_.multiprocessors) : card_.multiprocessors;
-    const std::array<double, 3> ms{units * cost.instructions / (busy * 4 * card_.gigahertz) / 1e6,
-                                   units * cost.memory_bytes / card_.memory_rate / 1e6,
+    // A card of which only its rates are known issues whatever it must.
+    const double issued = cost.instructions > 0 ? units * cost.instructions / (busy * 4 * card_.gigahertz) / 1e6 : 0;
+    const std::array<double, 3> ms{issued, units * cost.memory_bytes / card_.memory_rate / 1e6,
                                    units * cost.link_bytes / card_.link_rate / 1e6};
     auto stage = std::find_if(stages_.begin(), stages_.end(), [&](const Sum& sum) { return cost.stage == sum.name; });
     if (stage == stages_.end()) stage = stages_.insert(stage, {cost.stage, {}, {}});

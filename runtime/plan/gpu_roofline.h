@@ -17,7 +17,7 @@
 namespace hayloft::runtime::plan {
 
 struct GpuCard {
-  int multiprocessors = 0;  // each issues four instructions of a warp per cycle
+  int multiprocessors = 0;  // each issues four instructions of a warp per cycle; 0: only the rates are known
   double gigahertz = 0;
   double memory_rate = 0;  // GB/s of device memory
   double link_rate = 0;    // GB/s from host memory

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "offload/text/format.h"
 #include "offload/text/json_text.h"
@@ -42,6 +44,17 @@ std::string node_text(int node) {
   return node < 0 ? "" : fmt::format("{}", node);
 }
 
+// What they lie on at each footprint, once each.
+std::string kv_pages_text(const gpu::LinkReport& report) {
+  std::vector<std::string> kinds;
+  for (const gpu::LinkFigure& f : report.figures) {
+    if (f.kv_pages && std::find(kinds.begin(), kinds.end(), pages_text(f)) == kinds.end()) {
+      kinds.push_back(pages_text(f));
+    }
+  }
+  return kinds.empty() ? "" : fmt::format("{} pages", fmt::join(kinds, ", "));
+}
+
 nlohmann::ordered_json nvbandwidth(const gpu::LinkReport& report) {
   nlohmann::ordered_json testcases = nlohmann::ordered_json::array();
   for (const Testcase& testcase : shared_testcases) {
@@ -59,8 +72,8 @@ nlohmann::ordered_json nvbandwidth(const gpu::LinkReport& report) {
                          {"bandwidth_description", testcase.description},
                          {"bandwidth_matrix", {{fmt::format("{:.2f}", value)}}},
                          {"average", value},
-                         {"max", value},
-                         {"min", value},
+                         {"max", figure->runs ? std::max(figure->slowest, figure->fastest) : value},
+                         {"min", figure->runs ? std::min(figure->slowest, figure->fastest) : value},
                          {"sum", value}});
   }
   nlohmann::ordered_json json{{"CUDA Runtime Version", report.runtime_number}};
@@ -75,25 +88,37 @@ nlohmann::ordered_json nvbandwidth(const gpu::LinkReport& report) {
 }  // namespace
 
 std::string link_table(const gpu::LinkReport& report) {
-  std::string text = fmt::format("{}; driver for CUDA {}, runtime {}", report.device, report.driver, report.runtime);
+  std::string text =
+      fmt::format("{}; driver {}for CUDA {}, runtime {}", report.device,
+                  report.driver_version.empty() ? "" : report.driver_version + " ", report.driver, report.runtime);
+  if (report.node >= 0) text += fmt::format("; NUMA node {}", report.node);
   const double most = gpu::pcie_rate(report.generation, report.lanes);
   if (most > 0) text += fmt::format("; PCIe {} x{}, {:.1f} GB/s each way", report.generation, report.lanes, most);
-  text += "\n\n| test | by | pages | node | footprint | piece | order | value | |\n";
-  text += "|---|---|---:|---:|---:|---:|---|---:|---|\n";
+  if (const std::string pages = kv_pages_text(report); !pages.empty()) text += "; keys and values on " + pages;
+  text += "\n\n| test | by | pages | node | footprint | piece | order | value | slowest | fastest | |\n";
+  text += "|---|---|---:|---:|---:|---:|---|---:|---:|---:|---|\n";
   for (const gpu::LinkFigure& f : report.figures) {
-    text += fmt::format("| {} | {} | {} | {} | {} | {} | {} | {:.4g} | {} |\n", f.test, f.engine, pages_text(f),
-                        node_text(f.node), format_bytes(f.footprint_bytes),
-                        f.piece_bytes ? fmt::format("{} B", f.piece_bytes) : "", f.order, f.value, f.unit);
+    text += fmt::format("| {} | {} | {} | {} | {} | {} | {} | {:.4g}{} | {} | {} | {} |\n", f.test, f.engine,
+                        pages_text(f), node_text(f.node), format_bytes(f.footprint_bytes),
+                        f.piece_bytes ? fmt::format("{} B", f.piece_bytes) : "", f.order, f.value,
+                        f.unreliable() ? "*" : "", f.runs ? fmt::format("{:.4g}", f.slowest) : "",
+                        f.runs ? fmt::format("{:.4g}", f.fastest) : "", f.unit);
+  }
+  if (std::any_of(report.figures.begin(), report.figures.end(), [](const auto& f) { return f.unreliable(); })) {
+    text += "\n\\*: its turns lie more than a quarter of it apart; another run may say otherwise\n";
   }
   for (const std::string& what : report.skipped) text += fmt::format("\nskipped: {}\n", what);
   return text;
 }
 
 std::string link_csv(const gpu::LinkReport& report) {
-  std::string text = "test,engine,page_bytes,node,footprint_bytes,piece_bytes,order,value,unit,transparent,kv_pages\n";
+  std::string text =
+      "test,engine,page_bytes,node,footprint_bytes,piece_bytes,order,value,unit,transparent,kv_pages,runs,slowest,"
+      "fastest\n";
   for (const gpu::LinkFigure& f : report.figures) {
-    text += fmt::format("{},{},{},{},{},{},{},{:.6g},{},{:d},{:d}\n", f.test, f.engine, f.page_bytes, node_text(f.node),
-                        f.footprint_bytes, f.piece_bytes, f.order, f.value, f.unit, f.transparent, f.kv_pages);
+    text += fmt::format("{},{},{},{},{},{},{},{:.6g},{},{:d},{:d},{},{:.6g},{:.6g}\n", f.test, f.engine, f.page_bytes,
+                        node_text(f.node), f.footprint_bytes, f.piece_bytes, f.order, f.value, f.unit, f.transparent,
+                        f.kv_pages, f.runs, f.slowest, f.fastest);
   }
   return text;
 }
@@ -121,7 +146,10 @@ std::string link_json(const gpu::LinkReport& report) {
                                {"piece_bytes", f.piece_bytes},
                                {"order", f.order},
                                {"value", f.value},
-                               {"unit", f.unit}});
+                               {"unit", f.unit},
+                               {"runs", f.runs},
+                               {"slowest", f.slowest},
+                               {"fastest", f.fastest}});
   }
   return json_document({{"link", std::move(link)}, {"nvbandwidth", nvbandwidth(report)}});
 }

@@ -155,13 +155,21 @@ void measure_store(TurnTimer& timer, const NoiseMemory& memory, std::uint64_t fo
     return store_of(timer, memory, footprint, parts, rates.head_dim, format);
   };
   const NoiseStore f16_store = store(offload::ColumnFormat::f16);
+  timer.measuring("column_scan_GBps");
   rates.column_scan = column_scan(work, f16_store);
+  timer.measuring("int8_scan_GBps");
   rates.int8_scan = column_scan(work, store(offload::ColumnFormat::int8));
+  timer.measuring("int4_scan_GBps");
   rates.int4_scan = column_scan(work, store(offload::ColumnFormat::int4));
+  timer.measuring("planes_scan_GBps");
   rates.planes_scan = column_scan(work, store(offload::ColumnFormat::planes));
+  timer.measuring("exact_scan_GBps");
   rates.exact_scan = exact_scan(work, f16_store);
+  timer.measuring("row_scan_GBps");
   rates.row_scan = exact_scan(work, store(offload::ColumnFormat::int8));
+  timer.measuring("row_gather_GBps");
   rates.row_gather = row_gather(timer, work, f16_store);
+  timer.measuring("dense_GBps");
   rates.dense =
       gigabytes_per_second(f16_store.keys_of_slice() * static_cast<double>(f16_store.layout().row_bytes),
                            timer.median([&](int turn) { work.attend_all(f16_store.slice(turn), turn, false); }));
@@ -199,12 +207,15 @@ void measure_tail(TurnTimer& timer, const NoiseMemory& memory, std::uint64_t foo
     return tail;
   };
   const double bytes = static_cast<double>(kv_heads) * tail_tokens * static_cast<double>(store.layout().row_bytes);
+  timer.measuring("tail_GBps");
   rates.tail = gigabytes_per_second(bytes, timer.median([&](int turn) { work.attend_all(at(turn), turn, false); }));
+  timer.measuring("sparq_tail_GBps");
   rates.sparq_tail = gigabytes_per_second(bytes, timer.median([&](int turn) {
     const gpu::CacheView& cache = at(turn);
     work.select_sparq(cache, turn, 0, 0);
     work.attend_all(cache, turn, true);
   }));
+  timer.measuring("causal_GFLOPps");
   rates.causal = causal(timer, work, store.slice(0), at(0));
 }
 
@@ -221,6 +232,7 @@ double measure_ann_search(TurnTimer& timer, const NoiseMemory& memory, int head_
   std::vector<std::int32_t> found(static_cast<std::size_t>(kv_heads * group * few));
   index::AnnCost cost;
   int searches = 0;
+  timer.measuring("ann_search_GBps");
   const double seconds = timer.median([&](int turn) {
     const float* q = queries.data() + turn % turns * kv_heads * group * head_dim;
     cost += ann.search(0, cache.store, q, {kv_heads * group, cache.store.tokens, few}, threads, found.data());

@@ -167,6 +167,10 @@ PlanTime predict(const PlanRequest& request, const offload::BlockLayout& layout,
   return ms;
 }
 
+std::uint64_t host_budget(const PlanRequest& request) {
+  return request.host_budget > 0 ? request.host_budget : usual_host_budget(request);
+}
+
 std::string shortfall(const PlanRequest& request, const PlanMemory& memory) {
   if (memory.device() > request.device_budget) {
     return fmt::format(
@@ -177,12 +181,12 @@ std::string shortfall(const PlanRequest& request, const PlanMemory& memory) {
   const std::uint64_t others = memory.total() - memory.store();
   if (others > request.available_bytes) {
     return fmt::format(
-        "{}{}text and program need {}, and this machine has {} to give; take a smaller model or a machine with {} more",
+        "{}{}text and program need {}, and the machine has {} to give; take a smaller model or a machine with {} more",
         memory.indices > 0 ? "the methods' indices, " : "", memory.apart ? "" : "weights, tails, workspace, ",
         format_bytes(others), format_bytes(request.available_bytes), format_bytes(others - request.available_bytes));
   }
   const std::uint64_t left = request.available_bytes - others;
-  const std::uint64_t most = std::min(request.host_budget, left);
+  const std::uint64_t most = std::min(host_budget(request), left);
   if (memory.store() <= most) return "";
   const std::int64_t fitting = longest_context(request.config, request.session.cache, most);
   const std::string remedy = memory.store() <= left
@@ -206,13 +210,27 @@ std::int64_t longest_context(const ModelConfig& config, const CacheOptions& opti
   return std::min(longest, options.window + static_cast<std::int64_t>((blocks + 1) * B) - 1);
 }
 
+std::uint64_t usual_host_budget(const PlanRequest& request) {
+  const std::uint64_t weights = request.device_budget > 0 ? 0 : request.weights.bytes;
+  return (request.available_bytes - std::min(weights, request.available_bytes)) / 10 * 9;
+}
+
+bool fits(const PlanRequest& request) {
+  const offload::ColumnFormat columns =
+      offload::BlockLayout(store_shape(request.config, request.session.cache)).columns;
+  for (const MethodOptions& options : request.methods) {
+    make_method(options, request.config.head_dim)->require_columns(columns);
+  }
+  return shortfall(request, plan_memory(request)).empty();
+}
+
 Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
   const offload::BlockLayout layout(store_shape(request.config, request.session.cache));
   Plan plan;
   plan.tokens = request.tokens;
   plan.ranks = request.session.cache.shard.ranks;
   plan.memory = plan_memory(request);
-  plan.host_budget = request.host_budget;
+  plan.host_budget = host_budget(request);
   plan.device_budget = request.device_budget;
   plan.shortfall = shortfall(request, plan.memory);
   gpu::CacheView cache = cache_of_step(request, layout, 0);
@@ -243,7 +261,7 @@ Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
       const DecodeStep step{
           &request.config,  request.weights.bytes_per_step, by, method.counters, layout.columns, cache.store.tokens,
           layout.row_format};
-      method.predicted = predict_stages(step, *request.card);
+      if (request.card->multiprocessors > 0) method.predicted = predict_stages(step, *request.card);
       method.by_bytes = method.predicted.empty();
       if (method.by_bytes) method.predicted = predict_by_bytes(step, *request.card);
     }

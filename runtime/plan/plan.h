@@ -24,7 +24,7 @@ struct PlanRequest {
   SessionOptions session;
   std::vector<MethodOptions> methods;
   std::int64_t tokens = 0;            // of context
-  std::uint64_t host_budget = 0;      // for the store, as the arena will have it
+  std::uint64_t host_budget = 0;      // for the store, as the arena will have it; 0: usual_host_budget()
   std::uint64_t available_bytes = 0;  // of the machine's memory, for everything
   std::uint64_t device_budget = 0;    // of a device with memory of its own, --gpu-memory; 0: the CPU computes
   CacheBudget device_cache;           // of it, for columns and rows that are kept there
@@ -35,6 +35,9 @@ struct PlanRequest {
   std::optional<GpuCard> card;             // whose stages are predicted from counted instructions and bytes
   std::optional<Network> network = {};     // between ranks, where session.cache.shard is one of several
 };
+
+// What a session has for its store when nobody says: nine tenths of what is free once the weights are there.
+std::uint64_t usual_host_budget(const PlanRequest& request);
 
 struct PlanMemory {
   std::uint64_t rows = 0;      // of the store: K and V, value sums
@@ -95,16 +98,28 @@ struct PlannedMethod {
   std::optional<ExpectedCache> cache;     // of a device with memory of its own that has room for one
 };
 
+// What would make a plan fit that does not: remedy().
+struct Remedy {
+  std::int64_t longest_tokens = 0;  // that fit with everything else as it is; 0: none do
+  std::string change;               // the options of the change that costs least and makes it fit; empty: none does
+  std::uint64_t memory_bytes = 0;   // that it then takes of the machine's memory,
+  std::uint64_t device_bytes = 0;   // and of the device's
+};
+
 struct Plan {
   std::int64_t tokens = 0;
   int ranks = 1;  // of which this is the plan of each
   PlanMemory memory;
   std::uint64_t host_budget = 0;
   std::uint64_t device_budget = 0;
-  std::string shortfall;  // what does not fit, and what would make it fit, with the numbers; empty when all fits
+  std::string shortfall;         // what does not fit, and what would make it fit, with the numbers; empty when all fits
+  std::optional<Remedy> remedy;  // as far as somebody has asked for one
   std::vector<PlannedMethod> methods;
   std::vector<PlannedPrefill> prefill;
 };
+
+// Whether it has room for all. Throws Error on methods whose options are out of range.
+bool fits(const PlanRequest& request);
 
 // Without a profile there are no times. Throws Error on methods whose options are out of range.
 Plan make_plan(const PlanRequest& request, const MachineProfile* profile);

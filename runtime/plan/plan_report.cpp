@@ -6,6 +6,7 @@
 #include "offload/text/format.h"
 #include "offload/text/json_text.h"
 #include "offload/text/text_table.h"
+#include "offload/text/units.h"
 #include "runtime/plan/plan.h"
 
 // A plan as people and as programs read it.
@@ -42,6 +43,31 @@ std::vector<std::string> stages_of(const std::vector<PlannedMethod>& methods) {
   return all;
 }
 
+std::string by_bytes_text(const PlannedMethod& method) {
+  const std::uint64_t near = method.counters.total(Place::near);
+  return fmt::format("| of its bytes alone: its kernels are not counted{} |\n",
+                     near > 0 ? fmt::format(", nor the search of {} beside the memory", format_bytes(near)) : "");
+}
+
+// Three digits are what a prediction is worth.
+std::string ms_text(double ms) {
+  return fmt::format("{:.{}f}", ms, ms < 1 ? 3 : ms < 10 ? 2 : ms < 100 ? 1 : 0);
+}
+
+// The longest context that fits and the cheapest change, each a line.
+std::string remedy_text(const Plan& plan) {
+  if (!plan.remedy) return "";
+  const Remedy& remedy = *plan.remedy;
+  std::string text = remedy.longest_tokens > 0
+                         ? fmt::format("\nThe longest context that fits: {} tokens.\n", remedy.longest_tokens)
+                         : "\nNo context fits, however short.\n";
+  if (remedy.change.empty()) return text + "No other format of weights, rows and columns makes this one fit.\n";
+  text += fmt::format("The cheapest change that makes this one fit: {} (then {} in the machine's memory", remedy.change,
+                      format_bytes(remedy.memory_bytes));
+  if (plan.memory.apart) text += fmt::format(", {} on the device", format_bytes(remedy.device_bytes));
+  return text + ").\n";
+}
+
 // Of the decode step on the given card: a row of what is predicted, with what bounds it, and one of what issuing the
 // instructions takes of that.
 std::string predicted_table(const std::vector<PlannedMethod>& methods) {
@@ -63,7 +89,7 @@ std::string predicted_table(const std::vector<PlannedMethod>& methods) {
       total += known ? stage->ms : 0;
     }
     text += fmt::format("{} {:.1f} |\n", bounded, total);
-    text += method.by_bytes ? "| of its bytes alone: its kernels are not counted |\n" : issuing + " |\n";
+    text += method.by_bytes ? by_bytes_text(method) : issuing + " |\n";
   }
   return text;
 }
@@ -100,6 +126,15 @@ std::string network_table(const Plan& plan) {
   return fmt::format("\nBetween {} ranks, whatever the context's length:\n\n", plan.ranks) + markdown(table);
 }
 
+nlohmann::ordered_json remedy_json(const Remedy& remedy) {
+  nlohmann::ordered_json json{{"longest_tokens", remedy.longest_tokens}, {"change", nullptr}};
+  if (remedy.change.empty()) return json;
+  json["change"] = remedy.change;
+  json["total"] = remedy.memory_bytes;
+  json["device"] = remedy.device_bytes;
+  return json;
+}
+
 }  // namespace
 
 std::string plan_table(const Plan& plan) {
@@ -132,21 +167,22 @@ std::string plan_table(const Plan& plan) {
   row("budget for rows and columns", plan.host_budget);
   row("disk, when saved: at most", memory.saved);
   text += plan.shortfall.empty() ? "\nIt fits.\n" : fmt::format("\nIt does not fit: {}.\n", plan.shortfall);
+  text += remedy_text(plan);
 
   text += plan.ranks > 1 ? "\n| method | read per token, on all ranks |" : "\n| method | read per token |";
   std::string rule = "\n|---|---:|";
   const bool timed = !plan.methods.empty() && plan.methods.front().ms;
   if (timed) {
-    for (const Term& term : terms_of(plan)) text += fmt::format(" {} |", term.name), rule += "---:|";
-    text += " **ms per token** |";
+    for (const Term& term : terms_of(plan)) text += fmt::format(" {}, ms |", term.name), rule += "---:|";
+    text += " **per token** |";
     rule += "---:|";
   }
   text += rule + "\n";
   for (const PlannedMethod& method : plan.methods) {
     text += fmt::format("| {} | {} |", method_label(method.attn), format_bytes(bytes_read(method.counters)));
     if (timed) {
-      for (const Term& term : terms_of(plan)) text += fmt::format(" {:.3f} |", (*method.ms).*term.ms);
-      text += fmt::format(" {:.3f} |", method.ms->total());
+      for (const Term& term : terms_of(plan)) text += fmt::format(" {} |", ms_text((*method.ms).*term.ms));
+      text += fmt::format(" {} |", format_duration(method.ms->total() / 1000));
     }
     text += "\n";
   }
@@ -156,12 +192,11 @@ std::string plan_table(const Plan& plan) {
   text += predicted_table(plan.methods);
 
   text += "\n| reading the context | products | attention | over a link |";
-  text += timed ? " **seconds** |\n|---|---:|---:|---:|---:|\n" : "\n|---|---:|---:|---:|\n";
+  text += timed ? " **time** |\n|---|---:|---:|---:|---:|\n" : "\n|---|---:|---:|---:|\n";
   for (const PlannedPrefill& prefill : plan.prefill) {
-    text += fmt::format("| {} | {:.3g} GFLOP | {:.3g} GFLOP | {} |", prefill.strategy,
-                        static_cast<double>(prefill.products) / 1e9, static_cast<double>(prefill.attention) / 1e9,
-                        format_bytes(prefill.moved));
-    if (prefill.seconds) text += fmt::format(" {:.2f} |", *prefill.seconds);
+    text += fmt::format("| {} | {} | {} | {} |", prefill.strategy, format_flops(static_cast<double>(prefill.products)),
+                        format_flops(static_cast<double>(prefill.attention)), format_bytes(prefill.moved));
+    if (prefill.seconds) text += fmt::format(" {} |", format_duration(*prefill.seconds));
     text += "\n";
   }
   return text;
@@ -205,6 +240,7 @@ std::string plan_json(const std::vector<Plan>& plans) {
           {"saved_at_most", plan.memory.saved}}},
         {"fits", plan.shortfall.empty()},
         {"shortfall", plan.shortfall},
+        {"remedy", plan.remedy ? remedy_json(*plan.remedy) : nullptr},
         {"methods", nlohmann::ordered_json::array()},
         {"prefill", nlohmann::ordered_json::array()},
     };

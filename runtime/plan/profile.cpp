@@ -150,8 +150,17 @@ gpu::LinkChoice MachineProfile::best_link() const {
 }
 
 std::string profile_json(const MachineProfile& profile) {
-  nlohmann::ordered_json json = {
-      {"schema", schema},
+  nlohmann::ordered_json json = {{"schema", schema}};
+  if (profile.origin.known()) {
+    json.update({{"host", profile.origin.host},
+                 {"processor", profile.origin.processor},
+                 {"date", profile.origin.date},
+                 {"version", profile.origin.version},
+                 {"seconds", profile.origin.seconds},
+                 {"memory_bytes", profile.origin.memory_bytes},
+                 {"gpu_memory_bytes", profile.origin.gpu_memory_bytes}});
+  }
+  json.update({
       {"machine", profile.machine},
       {"device", profile.device},
       {"threads", profile.threads},
@@ -162,7 +171,7 @@ std::string profile_json(const MachineProfile& profile) {
       {"layer_overhead_us", profile.layer_overhead_us},
       {"link_to_device_GBps", json_or_null(profile.link_to_device)},
       {"link_to_host_GBps", json_or_null(profile.link_to_host)},
-  };
+  });
   for (const ColumnsField& field : columns_fields) json[field.name] = json_or_null(profile.*field.columns.*field.way);
   for (const NearRead& read : profile.near_reads) {
     json["near_reads"].push_back({{"node", read.node}, {"threads", read.threads}, {"GBps", read.rate}});
@@ -180,16 +189,60 @@ std::string profile_json(const MachineProfile& profile) {
     json["small_footprint_bytes"] = profile.small_footprint_bytes;
     add("attention_small", profile.attention_small);
   }
+  for (const RateSpread& spread : profile.spreads) {
+    json["spreads"].push_back({{"what", spread.what},
+                               {"head_dim", spread.head_dim},
+                               {"group", spread.group},
+                               {"small", spread.small},
+                               {"runs", spread.runs},
+                               {"slowest", spread.slowest},
+                               {"low", spread.low},
+                               {"high", spread.high},
+                               {"fastest", spread.fastest}});
+  }
   return json_document(json);
 }
 
 namespace {
+
+RateSpread read_spread(const nlohmann::json& entry, const std::string& where) {
+  const JsonFields fields(entry, where);
+  RateSpread spread;
+  spread.what = fields.text("what");
+  spread.head_dim = static_cast<int>(fields.integer("head_dim", 0, 256));
+  spread.group = static_cast<int>(fields.integer("group", 0, 4096));
+  spread.small = fields.boolean_or("small", false);
+  spread.runs = static_cast<int>(fields.integer("runs", 1, 1 << 30));
+  spread.slowest = fields.positive("slowest");
+  spread.low = fields.positive("low");
+  spread.high = fields.positive("high");
+  spread.fastest = fields.positive("fastest");
+  return spread;
+}
+
+// All of it or, in profiles of before it was kept, nothing.
+ProfileOrigin read_origin(const JsonFields& fields) {
+  if (!fields.find("host")) return {};
+  const auto bytes = [&](const char* name) {
+    return static_cast<std::uint64_t>(fields.integer(name, 0, std::int64_t{1} << 62));
+  };
+  ProfileOrigin origin;
+  origin.host = fields.text("host");
+  origin.processor = fields.text("processor");
+  origin.date = fields.text("date");
+  origin.version = fields.text("version");
+  origin.seconds = fields.positive("seconds");
+  origin.memory_bytes = bytes("memory_bytes");
+  origin.gpu_memory_bytes = bytes("gpu_memory_bytes");
+  return origin;
+}
 
 MachineProfile parse_profile(const std::filesystem::path& path) {
   const nlohmann::json json = read_json_file(path);
   const JsonFields fields(json, path.string());
   if (fields.text("schema") != schema) fields.refuse("schema", *fields.find("schema"), fmt::format("\"{}\"", schema));
   MachineProfile profile;
+  profile.origin = read_origin(fields);
   profile.machine = fields.text("machine");
   profile.device = fields.text("device");
   if (profile.device != "cpu" && profile.device != "cuda") {
@@ -230,6 +283,11 @@ MachineProfile parse_profile(const std::filesystem::path& path) {
     profile.small_footprint_bytes =
         static_cast<std::uint64_t>(fields.integer("small_footprint_bytes", 1, std::int64_t{1} << 62));
     profile.attention_small = read_list("attention_small");
+  }
+  if (fields.find("spreads")) {
+    each_of("spreads", [&](const nlohmann::json& entry, const std::string& where) {
+      profile.spreads.push_back(read_spread(entry, where));
+    });
   }
   return profile;
 }

@@ -33,7 +33,39 @@ struct LinkColumns {
   std::optional<double> both;
 };
 
+// Where, when and how a profile was measured. Profiles of before this was kept have none of it.
+struct ProfileOrigin {
+  std::string host;                    // the machine's name
+  std::string processor;               // its model
+  std::string date;                    // UTC, "2026-11-23T09:30:00Z"
+  std::string version;                 // of hayloft
+  double seconds = 0;                  // --seconds
+  std::uint64_t memory_bytes = 0;      // of the machine; 0: not known
+  std::uint64_t gpu_memory_bytes = 0;  // that its device had to give; 0: there is none, or it is not known
+
+  bool known() const { return !host.empty(); }
+};
+
+// Of this process's machine, now, read by that version of hayloft.
+ProfileOrigin origin_here(const offload::Topology& topology, const std::string& version = "");
+
+// How far the turns lay apart whose median a rate is.
+struct RateSpread {
+  std::string
+      what;  // the rate's field, "dense_GBps"; of reading memory "near_reads", in their order, and "near_read_GBps"
+  int head_dim = 0;  // of attention; else 0
+  int group = 0;
+  bool small = false;  // over the small footprint
+  int runs = 0;
+  // Of the median rate: that of the slowest turn, the slower and the faster quartile, the fastest turn.
+  double slowest = 1, low = 1, high = 1, fastest = 1;
+
+  // Whether another run may well say something else: too few turns to tell, or their middle half far apart.
+  bool unreliable() const { return runs < 4 || high - low > 0.25; }
+};
+
 struct MachineProfile {
+  ProfileOrigin origin = {};
   std::string machine;  // in words
   std::string device;   // Backend::name()
   int threads = 0;
@@ -56,6 +88,8 @@ struct MachineProfile {
   std::uint64_t small_footprint_bytes = 0;
   std::vector<AttentionRates> attention_small;
 
+  std::vector<RateSpread> spreads = {};  // of what was timed, in the order of timing; profiles of before have none
+
   std::vector<std::string> skipped;  // what measure_profile() could not measure, and why; no part of the file
 
   // For heads that were not measured: those of the nearest dimension, the time per byte interpolated over the group.
@@ -74,6 +108,21 @@ struct MachineProfile {
 struct ProfileOptions {
   std::uint64_t footprint_bytes = 0;  // 0: 1 GiB, or a quarter of the arena's budget if that is less
   double seconds = 10;                // about how long to measure
+  std::string version = {};           // of the program that measures, for the profile's origin
+  // Of profile_tests(), which to run; empty: all, which alone make a profile that can be written.
+  std::vector<std::string> tests = {};
+};
+
+// What can be measured of a host, each with a line on what it is.
+struct ProfileTest {
+  const char* name;
+  const char* what;
+};
+inline constexpr ProfileTest profile_tests[] = {
+    {"memory", "reading memory, of each NUMA node by 1, 2, 4 ... and all threads"},
+    {"matrices", "weights with one token and with many, and the overhead of a layer"},
+    {"index", "the search of an approximate index"},
+    {"attention", "scans of columns and rows, gathers, tails and prompts, per head dimension and group"},
 };
 
 // Told what is being measured, before it is.
@@ -94,6 +143,13 @@ void write_profile(const MachineProfile& profile, const std::filesystem::path& p
 // The profile at `given`; when that is empty, the one that hayloft link keeps at default_profile_path(), nothing when
 // there is none. Throws Error on one that cannot be read.
 std::optional<MachineProfile> find_profile(const std::filesystem::path& given = {});
+
+// What a reader of numbers must know of a profile: that it is of another machine, of another hayloft, or old.
+struct ProfileDoubt {
+  bool other_machine = false;  // of another processor: its times say nothing here
+  std::string what;            // "is of another machine, host (processor)"; empty: nothing
+};
+ProfileDoubt doubt(const ProfileOrigin& profile, const ProfileOrigin& here);
 
 // What `auto` predicts by, in a model with so many global layers, computed by the backend of that name: of the profile
 // where there is one of that device, else built_in_rates(). `source` names the profile's file, if it has one.

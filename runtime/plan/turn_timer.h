@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,17 @@
 #include "offload/clock.h"
 
 namespace hayloft::runtime::plan {
+
+// What one measurement was of, and how long its turns took.
+struct Timing {
+  std::string what;  // the field of a profile, as "dense_GBps"
+  int head_dim = 0;
+  int group = 0;
+  bool small = false;  // over the small footprint
+  int runs = 0;
+  // Seconds: the shortest, the lower quartile, the median, the upper quartile, the longest.
+  double least = 0, low = 0, median = 0, high = 0, most = 0;
+};
 
 // Times operations of a backend, turn by turn, and shares out the time there is among the measurements still to come.
 // Not thread-safe; the backend must outlive it.
@@ -20,6 +32,16 @@ class TurnTimer {
       : backend_(backend),
         end_(Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds))),
         left_(measurements) {}
+
+  // What the next medians are of: of heads of that dimension and group until it is said again, and each of its own.
+  void about(int head_dim, int group, bool small) {
+    next_.head_dim = head_dim;
+    next_.group = group;
+    next_.small = small;
+  }
+  void measuring(std::string what) { next_.what = std::move(what); }
+  // Those that had a name, in the order in which they were taken.
+  const std::vector<Timing>& timings() const { return timings_; }
 
   gpu::Backend& backend() const { return backend_; }
   gpu::Stream stream() const { return stream_; }
@@ -39,8 +61,12 @@ class TurnTimer {
       backend_.synchronize(stream_);
       times.push_back(seconds_since(before));
     }
-    std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
-    return std::max(times[times.size() / 2], 1e-9);
+    for (double& time : times) time = std::max(time, 1e-9);
+    std::sort(times.begin(), times.end());
+    const std::size_t n = times.size();
+    note({next_.what, next_.head_dim, next_.group, next_.small, static_cast<int>(n), times.front(), times[n / 4],
+          times[n / 2], times[n * 3 / 4], times.back()});
+    return times[n / 2];
   }
 
   template <class T>
@@ -52,10 +78,17 @@ class TurnTimer {
   }
 
  private:
+  void note(Timing timing) {
+    if (!timing.what.empty()) timings_.push_back(std::move(timing));
+    next_.what.clear();
+  }
+
   gpu::Backend& backend_;
   Clock::time_point end_;
   int left_;
   gpu::Stream stream_ = backend_.stream();
+  Timing next_;
+  std::vector<Timing> timings_;
 };
 
 inline double gigabytes_per_second(double bytes, double seconds) {

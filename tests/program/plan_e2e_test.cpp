@@ -22,14 +22,15 @@ TEST(LinkAndPlan, TheProfileOfOneGivesTheOtherItsTimes) {
   const Outcome measured =
       run_program({"link", "--seconds", "0.1", "--footprint", "64MiB", "--format", "csv", "--profile", profile});
   EXPECT_EQ(measured.exit_code, 0) << measured.err;
-  EXPECT_EQ(measured.out.rfind("what,head_dim,group,rate,unit\n", 0), 0u) << measured.out;
+  EXPECT_EQ(measured.out.rfind("what,head_dim,group,rate,unit,slowest,fastest,turns\n", 0), 0u) << measured.out;
   EXPECT_NE(measured.err.find("skipped"), std::string::npos) << measured.err;
   EXPECT_NE(measured.out.find("\n\"near-memory read, node "), std::string::npos) << measured.out;
 
   EXPECT_GT(nlohmann::json::parse(std::ifstream(profile))["near_reads"][0]["GBps"], 0);
 
-  const Outcome planned = run_program({"plan", "--shape", "32,32,8,128", "--ctx-size", "64k,1M", "--attn",
-                                       "dense,sparq:k=512", "--profile", profile, "--json", "-"});
+  const Outcome planned =
+      run_program({"plan", "--shape", "32,32,8,128", "--ctx-size", "64k,1M", "--attn", "dense,sparq:k=512",
+                   "--host-memory", "900GiB", "--profile", profile, "--json", "-"});
   EXPECT_EQ(planned.exit_code, 0) << planned.err;
   const nlohmann::json json = nlohmann::json::parse(planned.out);
   ASSERT_EQ(json["plans"].size(), 2u);
@@ -100,10 +101,116 @@ TEST(LinkAndPlan, ADeviceThatIsNotHereIsPlannedForByItsMemory) {
                                 bytes["weights"].get<std::uint64_t>())
       << "the weights are on the device";
   const Outcome short_of = plan("12GiB");
-  EXPECT_EQ(short_of.exit_code, 0) << short_of.err;
+  EXPECT_EQ(short_of.exit_code, 3) << short_of.err;
   EXPECT_NE(nlohmann::json::parse(short_of.out)["plans"][0]["shortfall"].get<std::string>().find("--gpu-memory"),
             std::string::npos)
       << short_of.out;
+}
+
+TEST(LinkAndPlan, HostMemoryThatIsNotHereIsPlannedWith) {
+  const Outcome outcome = run_program({"plan", "--shape", "32,32,8,128", "-c", "1M", "--columns", "int4",
+                                       "--host-memory", "900GiB", "--gpu-memory", "24GiB", "--json", "-"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  const nlohmann::json plan = nlohmann::json::parse(outcome.out)["plans"][0];
+  EXPECT_TRUE(plan["fits"]) << plan["shortfall"];
+  EXPECT_TRUE(plan["remedy"].is_null());
+  EXPECT_EQ(plan["bytes"]["host_budget"], std::uint64_t{900} << 30);
+}
+
+TEST(LinkAndPlan, AMisfitIsSaidWithWhatWouldFitAndByTheExitStatus) {
+  const std::vector<std::string> run{"plan",   "--shape",     "32,32,8,128",  "-c",   "1M",
+                                     "--attn", "dense,sparq", "--gpu-memory", "24GiB"};
+  const auto plan = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), run.begin(), run.end());
+    return run_program(more);
+  };
+  const Outcome text = plan({"--host-memory", "90GiB"});
+  EXPECT_EQ(text.exit_code, 3) << text.err;
+  EXPECT_NE(text.out.find("\nIt does not fit: "), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("\nThe longest context that fits: "), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("\nThe cheapest change that makes this one fit: --columns int4 --rows int8 (then "),
+            std::string::npos)
+      << text.out;
+  EXPECT_NE(text.out.find(" PFLOP |"), std::string::npos) << text.out;
+
+  const Outcome json = plan({"--host-memory", "90GiB", "--json", "-"});
+  EXPECT_EQ(json.exit_code, 3);
+  const nlohmann::json remedy = nlohmann::json::parse(json.out)["plans"][0]["remedy"];
+  const std::string longest = std::to_string(remedy["longest_tokens"].get<std::int64_t>());
+  EXPECT_EQ(plan({"--host-memory", "90GiB", "-c", longest}).exit_code, 0);
+  EXPECT_EQ(plan({"--host-memory", "90GiB", "--columns", "int4", "--rows", "int8"}).exit_code, 0);
+  EXPECT_EQ(plan({"--host-memory", "90GiB", "-c", "4k,1M"}).exit_code, 3) << "one that does not fit is enough";
+}
+
+TEST(LinkAndPlan, RatesOfADeviceThatIsNotHereGiveTimes) {
+  const std::vector<std::string> run{"plan",         "--shape", "28,24,8,128",   "-c",   "128k", "--attn", "dense,topk",
+                                     "--gpu-memory", "16GiB",   "--host-memory", "60GiB"};
+  const auto plan = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), run.begin(), run.end());
+    return run_program(more);
+  };
+  const Outcome outcome = plan({"--link-rate", "25", "--device-rate", "400", "--json", "-"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  const nlohmann::json dense = nlohmann::json::parse(outcome.out)["plans"][0]["methods"][0];
+  EXPECT_TRUE(dense["predicted_by_bytes_alone"]);
+  double link_ms = 0;
+  for (const nlohmann::json& stage : dense["predicted_on_card"]) link_ms += stage["link_ms"].get<double>();
+  EXPECT_GT(link_ms, 0);
+  const Outcome faster = plan({"--link-rate", "50", "--device-rate", "400", "--json", "-"});
+  double faster_ms = 0;
+  const nlohmann::json faster_dense = nlohmann::json::parse(faster.out)["plans"][0]["methods"][0];
+  for (const nlohmann::json& stage : faster_dense["predicted_on_card"]) {
+    faster_ms += stage["link_ms"].get<double>();
+  }
+  EXPECT_NEAR(faster_ms, link_ms / 2, 1e-9 * link_ms);
+  const Outcome text = plan({"--link-rate", "25", "--device-rate", "400"});
+  EXPECT_NE(text.out.find("nor the search of "), std::string::npos) << "topk searches beside the memory\n" << text.out;
+  EXPECT_TRUE(refused_with(plan({"--link-rate", "25"}), 2, {"--link-rate", "--device-rate"}));
+  EXPECT_TRUE(refused_with(plan({"--link-rate", "0"}), 2, {"--link-rate 0"}));
+}
+
+TEST(LinkAndPlan, AProfileSaysWhoseItIsAndItsMachineIsPlannedFor) {
+  const test::TemporaryFolder folder;
+  const std::string path = folder / "profile.json";
+  ASSERT_EQ(
+      run_program({"link", "--device", "cpu", "--seconds", "0.1", "--footprint", "64MiB", "--profile", path}).exit_code,
+      0);
+  nlohmann::json profile = nlohmann::json::parse(std::ifstream(path));
+  for (const char* field : {"host", "date", "version"}) EXPECT_FALSE(profile[field].get<std::string>().empty());
+  EXPECT_TRUE(profile.contains("processor"));
+  profile["host"] = "cellar";
+  profile["processor"] = "Another Processor";
+  profile["memory_bytes"] = std::uint64_t{700} << 30;
+  profile["threads"] = 96;
+  std::ofstream(path) << profile;
+  const auto plan = [](std::vector<std::string> more) {
+    more.insert(more.begin(), {"plan", "--shape", "32,32,8,128", "-c", "1M", "--device", "cpu"});
+    return run_program(more);
+  };
+  const Outcome other = plan({"--machine", path, "--json", "-"});
+  EXPECT_EQ(other.exit_code, 0) << other.err;
+  EXPECT_GT(nlohmann::json::parse(other.out)["plans"][0]["methods"][0]["ms_per_token"]["total"], 0);
+  EXPECT_EQ(other.err, "");
+
+  const std::string kept = folder / "hayloft/profile.json";
+  std::filesystem::create_directories(std::filesystem::path(kept).parent_path());
+  std::filesystem::copy_file(path, kept);
+  ASSERT_EQ(setenv("XDG_CACHE_HOME", std::string(folder / "").c_str(), 1), 0);
+  const Outcome unnamed = plan({"-c", "4k", "--json", "-"});
+  const Outcome bench = run_program({"bench", "--device", "cpu", "--shape", "1,2,1,32", "-c", "300", "--block-tokens",
+                                     "64", "--attn", "dense", "--seconds", "0.01", "--json", "-"});
+  unsetenv("XDG_CACHE_HOME");
+  const std::string said = "is of another machine, cellar (Another Processor): not used";
+  EXPECT_NE(unnamed.err.find(said), std::string::npos) << unnamed.err;
+  EXPECT_TRUE(nlohmann::json::parse(unnamed.out)["plans"][0]["methods"][0]["ms_per_token"].is_null());
+  EXPECT_NE(bench.err.find(said), std::string::npos) << bench.err;
+  EXPECT_FALSE(nlohmann::json::parse(bench.out)["rows"][0].contains("floor_ms"));
+  const Outcome named = plan({"-c", "4k", "--profile", path});
+  EXPECT_NE(named.err.find("is of another machine, cellar (Another Processor); hayloft link measures anew"),
+            std::string::npos)
+      << named.err;
+  EXPECT_NE(named.out.find("per token"), std::string::npos);
+  EXPECT_TRUE(refused_with(plan({"--machine", path, "--profile", path}), 2, {"--machine", "--profile"}));
 }
 
 TEST(LinkAndPlan, WrongUsageIsRefused) {

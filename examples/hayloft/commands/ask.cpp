@@ -83,7 +83,7 @@ class AskCommand : public Command {
     WatchedMethod method(method_, environment, audit_);
     PlannedRun planned{directory, {}, {method_}, 0, 0};
     add_saved(environment, snapshot, planned);
-    plan_ = announce_plan(environment, planned, machine_profile(machine_.profile));
+    plan_ = announce_plan(environment, planned, environment.profile());
     runtime::Session context = open_saved(environment, source, snapshot, {}, *method.method());
     note("{}: {} tokens\n", context_, context.tokens());
     prepare_method(context, *method.method());

@@ -1,5 +1,9 @@
 #include <fmt/format.h>
 
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/options/attention.h"
 #include "examples/hayloft/options/files.h"
@@ -23,8 +27,21 @@ constexpr const char* examples = R"(Examples:
       SparQ; what each query cost goes to standard output
 
 In:  q [N, Hq, d] (N independent queries over one cache), k and v [Hkv, S, d]; F64, F32, F16 or BF16.
-Out: y [N, Hq, d] F32; positions I32 [N, Hkv or Hq, k], ascending, padded with -1, absent for dense;
-     alpha [N, Hq] F32 where the method has one.)";
+     k and v are rounded to f16 and kept as --columns and --rows say; there is no tail of new tokens.
+Out: y [N, Hq, d] F32; positions I32 [N, Hkv or Hq, k or more], ascending, padded with -1, absent where a
+     method attends to all; alpha [N, Hq] F32, the share of the softmax that they hold, where there is one.)";
+
+// One method and one layer; h2o has to see a prompt being read, and is refused.
+void describe_one_method(CLI::App& app) {
+  std::vector<std::string> names = runtime::method_names();
+  std::erase(names, "h2o");
+  app.get_option("--attn")
+      ->description(fmt::format("{}; options follow as in sparq:r=8:k=256", fmt::join(names, ", ")))
+      ->type_name("METHOD");
+  app.get_option("--attn-k")
+      ->description("Positions attended, window included: a number, or a share as in 1%")
+      ->type_name("K");
+}
 
 class AttendCommand : public Command {
  public:
@@ -35,6 +52,7 @@ class AttendCommand : public Command {
         ->required()
         ->take_last();
     add_attention_options(app, attention_, {"dense"});
+    describe_one_method(app);
     add_store_options(app, columns_, rows_);
     add_machine_options(app, machine_);
     app.add_option("--out", out_, "File for y, positions and alpha")

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -85,8 +87,8 @@ class BenchCommand : public Command {
     const TextOutput json(json_);
     json.check();
     const Environment environment(machine_);
-    rates_ = read_rates(environment.backend->name());
-    const auto rates = runtime::plan::machine_rates(machine_profile({}), environment.backend->name(), bench_.layers);
+    rates_ = read_rates(environment);
+    const auto rates = runtime::plan::machine_rates(environment.profile(), environment.backend->name(), bench_.layers);
     for (runtime::MethodOptions& method : bench_.methods) method.rates = rates;
     for (const std::int64_t tokens : lengths_) {
       for (const offload::ColumnFormat format : columns_) {
@@ -123,8 +125,9 @@ class BenchCommand : public Command {
     double link;  // by what computes
     double near;  // by what searches beside the memory
   };
-  std::optional<ReadRates> read_rates(const std::string& device) const {
-    const std::optional<runtime::plan::MachineProfile> profile = machine_profile(machine_.profile);
+  static std::optional<ReadRates> read_rates(const Environment& environment) {
+    const std::string device = environment.backend->name();
+    const std::optional<runtime::plan::MachineProfile>& profile = environment.profile();
     if (!profile) return std::nullopt;
     if (device == "cpu") return ReadRates{profile->near_read, profile->near_read};
     if (!profile->link_to_device) return std::nullopt;
@@ -151,16 +154,20 @@ class BenchCommand : public Command {
     }
   }
 
+  // In hundredths, rounded down, so that they never add up to more than the whole does as it is printed.
   static std::string parts(const runtime::plan::AttentionBenchRow& row) {
     std::string text;
-    double rest = row.ms;
+    const auto add = [&](const std::string& name, std::int64_t hundredths) {
+      text += fmt::format("{}{} {}.{:02}", text.empty() ? "" : ", ", name, hundredths / 100, hundredths % 100);
+    };
+    std::int64_t rest = std::llround(row.ms * 100);
     for (const runtime::plan::PartTime& part : row.stages) {
-      text += fmt::format("{}{} {:.2f}", text.empty() ? "" : ", ", part.name, part.ms);
-      rest -= part.ms;
+      const std::int64_t hundredths = std::min(rest, static_cast<std::int64_t>(part.ms * 100));
+      add(part.name, hundredths);
+      rest -= hundredths;
     }
     // What the stages leave out: what the host does beside the backend, as a search near the memory.
-    constexpr double least_shown = 0.005;
-    if (rest >= least_shown) text += fmt::format("{}rest {:.2f}", text.empty() ? "" : ", ", rest);
+    if (rest > 0) add("rest", rest);
     return text;
   }
 

@@ -102,7 +102,7 @@ class ChatCommand : public Command {
       environment.model->expect_positions(planned.tokens);
     }
     limit_ = planned.tokens;
-    plan_ = announce_plan(environment, planned, machine_profile(machine_.profile));
+    plan_ = announce_plan(environment, planned, environment.profile());
 
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, path};
     runtime::Session root = snapshot ? open_saved(environment, source, *snapshot, session_, *method.method())

@@ -36,8 +36,8 @@ namespace hayloft::cli {
 namespace {
 
 constexpr const char* examples = R"(Examples:
-  hayloft eval --digits 6 -c 64k --attn dense,sparq,topk
-      the needle tasks, put to the bundled model
+  hayloft eval -c 64k --attn dense,sparq,topk
+      what the bundled model has learned: needles of six digits
   hayloft eval -m models/Llama-3.2-1B -c 4k,16k --tasks ruler --samples 50 --out ruler.jsonl
       RULER; the same command goes on where it was stopped
   hayloft eval -m models/Llama-3.2-1B -c 32k --text book.txt --attn dense,sparq,topk --plot p.svg
@@ -80,7 +80,7 @@ class EvalCommand : public Command {
   void check() override {
     options_.methods = attention_.methods(options_.session.cache.columns);
     options_.session.cache.block_tokens = machine_.block_tokens;
-    tasks_.check();
+    tasks_.check(model_.empty());
     std::sort(ctx_sizes_.begin(), ctx_sizes_.end());
     ctx_sizes_.erase(std::unique(ctx_sizes_.begin(), ctx_sizes_.end()), ctx_sizes_.end());
     if (!stats_file_.empty() && ctx_sizes_.size() > 1) {
@@ -107,7 +107,7 @@ class EvalCommand : public Command {
     report_.recipe = recipe(environment, directory);
     report_.effective_share = effective_percent_ / 100;
     if (!out_.empty()) file_.emplace(out_, report_.recipe);
-    if (model_.empty()) tasks_.say_what_the_bundled_model_cannot();
+    tasks_.say_what_the_bundled_model_cannot();
     const auto tasks = tasks_.make(text, *environment.tokenizer, ctx_sizes_, options_.samples);
     announce(environment, directory, tasks);
     try {
@@ -148,7 +148,7 @@ class EvalCommand : public Command {
 
   void announce(const Environment& environment, const std::filesystem::path& directory,
                 const std::vector<std::unique_ptr<runtime::eval::EvalTask>>& tasks) const {
-    const std::optional<runtime::plan::MachineProfile> profile = machine_profile(machine_.profile);
+    const std::optional<runtime::plan::MachineProfile> profile = environment.profile();
     std::set<std::int64_t> lengths;
     for (const auto& task : tasks) lengths.insert(task->ctx_size());
     if (!lengths.empty()) environment.model->expect_positions(*lengths.rbegin());

@@ -153,7 +153,7 @@ class GenerateCommand : public Command {
     } else {
       environment_->model->expect_positions(planned.tokens);
     }
-    plan_ = announce_plan(*environment_, planned, machine_profile(machine_.profile));
+    plan_ = announce_plan(*environment_, planned, environment_->profile());
   }
 
   std::string message(const std::string& text, const std::filesystem::path& model) const {

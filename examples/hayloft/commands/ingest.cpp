@@ -1,4 +1,7 @@
+#include <algorithm>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 
 #include "examples/hayloft/bundled_model.h"
 #include "examples/hayloft/command.h"
@@ -13,12 +16,14 @@
 #include "examples/hayloft/options/values.h"
 #include "examples/hayloft/run_plan.h"
 #include "examples/hayloft/streams/environment.h"
+#include "examples/hayloft/streams/folder_text.h"
 #include "examples/hayloft/streams/interrupt.h"
 #include "examples/hayloft/streams/messages.h"
 #include "examples/hayloft/streams/text_input.h"
 #include "offload/error.h"
 #include "offload/progress.h"
 #include "offload/text/format.h"
+#include "runtime/decode/load_tokenizer.h"
 #include "runtime/decode/prefill/ingest.h"
 
 // hayloft ingest: a long text, read once and saved.
@@ -28,6 +33,8 @@ namespace {
 constexpr const char* examples = R"(Examples:
   hayloft ingest -m models/Llama-3.2-1B -f book.txt --save book.hay
       saves the keys and values of a book; after an interruption the same command continues
+  hayloft ingest -m models/Llama-3.2-1B -f src --include '*.h' --include '*.cpp' --save code.hay
+      a folder's files, each under a line with its path
   hayloft ingest -m models/Llama-3.2-1B --append book.hay -f sequel.txt
       goes on with more text
   hayloft ingest -m models/Llama-3.2-1B --update book.hay -f book-edited.txt
@@ -40,9 +47,13 @@ class IngestCommand : public Command {
     app.footer(examples);
     add_model_option(app, model_, "the bundled needle model");
     add_rope_options(app, rope_);
-    app.add_option("-f,--file", files_, "Text to read, one file after another; - is standard input")
+    app.add_option("-f,--file", files_, "Text to read, a file or folder after another; - is standard input")
         ->type_name("FILE...")
         ->required();
+    app.add_option("--include", include_,
+                   "Of a folder's files, those of this name or path, as in '*.py'; may be repeated")
+        ->type_name("GLOB")
+        ->allow_extra_args(false);
     add_prefill_options(app, options_.session);
     add_store_options(app, options_.session.cache.columns, options_.session.cache.rows);
     add_weights_option(app, machine_);
@@ -65,7 +76,7 @@ class IngestCommand : public Command {
         "Keep so many of the last checkpoints, for --update to go back to [as the context was made, 4 with recurrent "
         "layers, else 1]");
     add_index_option(app, indices_);
-    common(app, Section::text, {"--file"});
+    common(app, Section::text, {"--file", "--include"});
     common(app, Section::output, {"--save", "--append", "--update"});
     advanced(app, Section::output, {"--checkpoint-seconds", "--checkpoints", "--again"});
   }
@@ -74,6 +85,11 @@ class IngestCommand : public Command {
     if (save_.empty() && append_.empty() && update_.empty()) {
       fail("a context is needed: --save CTX.hay, --append CTX.hay or --update CTX.hay");
     }
+    std::error_code error;
+    const bool folder = std::any_of(files_.begin(), files_.end(), [&](const std::string& file) {
+      return file != "-" && std::filesystem::is_directory(file, error);
+    });
+    if (!include_.empty() && !folder) fail("--include: chooses among the files of a folder, and --file names none");
     if (options_.again && append_.empty()) fail("--again: belongs to --append");
     options_.session.cache.block_tokens = machine_.block_tokens;
     if (options_.session.prefill.order == runtime::PrefillOptions::Order::layer) {
@@ -85,8 +101,12 @@ class IngestCommand : public Command {
 
   void run() override {
     const std::filesystem::path directory = model_or_bundled(model_);
-    std::string text;
-    for (const std::string& file : files_) text += read_text("--file", file);
+    const std::string text = whole_text();
+    if (runtime::load_chat_template(directory)) {
+      note(
+          "note: the text stands first, as it is, and ask writes every question behind it by the model's chat "
+          "template\n");
+    }
     const Environment environment(machine_, directory, rope_);
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
     options_.indices = make_indices(indices_, environment.model->config().head_dim);
@@ -95,9 +115,8 @@ class IngestCommand : public Command {
 
     runtime::plan::Plan plan;
     runtime::PrefillOptions::Kind kind{};
-    options_.planned = [&, profile = machine_profile(machine_.profile)](const runtime::SessionOptions& reading,
-                                                                        std::int64_t tokens, std::int64_t stored,
-                                                                        int checkpoints) {
+    options_.planned = [&, profile = environment.profile()](const runtime::SessionOptions& reading, std::int64_t tokens,
+                                                            std::int64_t stored, int checkpoints) {
       check_kept_options(app_, options_.session, reading, path);
       plan = announce_plan(environment, {directory, reading, {}, tokens, stored, checkpoints}, profile);
       kind = reading.prefill.kind;
@@ -145,9 +164,26 @@ class IngestCommand : public Command {
   }
 
  private:
+  std::string whole_text() const {
+    std::string text;
+    std::error_code error;
+    for (const std::string& file : files_) {
+      if (file == "-" || !std::filesystem::is_directory(file, error)) {
+        text += read_text("--file", file);
+        continue;
+      }
+      const FolderText folder = read_folder(file, include_);
+      if (folder.files == 0) fail("--file {}: no file to read: {}", file, describe(file, folder));
+      note("{}\n", describe(file, folder));
+      text += folder.text;
+    }
+    return text;
+  }
+
   const CLI::App& app_;
   std::string model_;
   std::vector<std::string> files_;
+  std::vector<std::string> include_;
   std::string save_;
   std::string append_;
   std::string update_;

@@ -1,4 +1,6 @@
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/options/files.h"
@@ -10,6 +12,7 @@
 #include "offload/snapshot/snapshot.h"
 #include "offload/text/format.h"
 #include "offload/text/visible.h"
+#include "runtime/decode/prefill/text_end.h"
 
 // hayloft inspect: what a saved context holds, and whether it is sound.
 namespace hayloft::cli {
@@ -53,7 +56,7 @@ class InspectCommand : public Command {
         {"rows", offload::name(what.shape.rows)},
         {"stored_tokens", what.shape.layers > 0 ? snapshot.stored_tokens(0) : 0},
         {"note", what.note},
-        {"indices", snapshot.attachments()},
+        {"indices", indices_of(snapshot)},
         {"earlier_checkpoints", snapshot.earlier_checkpoints()},
     };
     if (verify_) {
@@ -70,6 +73,13 @@ class InspectCommand : public Command {
   }
 
  private:
+  // What methods keep of it; the end of the text lies beside them.
+  static std::vector<std::string> indices_of(const offload::Snapshot& snapshot) {
+    std::vector<std::string> names = snapshot.attachments();
+    std::erase(names, runtime::text_end_name);
+    return names;
+  }
+
   static offload::SnapshotProgress progress(const char* what) {
     return [line = std::shared_ptr<Progress>(), what](std::uint64_t bytes, std::uint64_t total) mutable {
       check_interrupted();

@@ -1,8 +1,12 @@
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string_view>
+#include <vector>
 
 #include "examples/hayloft/command.h"
+#include "examples/hayloft/link_rates.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
@@ -16,6 +20,7 @@
 #include "offload/text/format.h"
 #include "offload/text/json_text.h"
 #include "offload/text/list.h"
+#include "runtime/plan/link_compare.h"
 #include "runtime/plan/link_report.h"
 #include "runtime/plan/profile.h"
 
@@ -27,7 +32,10 @@ constexpr const char* examples = R"(Examples:
   hayloft link
       measure for about ten seconds and keep the profile where plan looks for it
   hayloft link --footprint 4GiB --seconds 30 --format csv
-  hayloft link -t 1 --profile one-thread.json --json -)";
+  hayloft link -t 1 --profile one-thread.json --json -
+  hayloft link --seconds 60 --tests memory,matrices,copies --json here.json
+      some of it, for longer; no profile is kept
+  hayloft link --compare here.json there.json)";
 
 constexpr std::uint64_t least_link_footprint = std::uint64_t{64} << 20;
 
@@ -46,6 +54,14 @@ class LinkCommand : public Command {
         "Host memory to measure the link to a GPU over [1, 4, 16 and 64GiB, as far as half of what is free reaches and "
         "pinning it takes 20 s at most]");
     add_number(app, "--seconds", "S", options_.seconds, 0.1, 3600, "About how long to measure");
+    add_text(
+        app, "--tests", "NAME,...", [this](const std::string& text) { read_tests(text); },
+        "What to measure [all, which alone make a profile]");
+    app.add_flag("--list-tests", list_tests_, "Print what --tests can name");
+    app.add_option("--compare", compared_,
+                   "Show two files that --profile or --json wrote side by side, measuring nothing")
+        ->type_name("A.json B.json")
+        ->expected(2);
     add_machine_options(app, machine_);
     app.add_option("--profile", profile_,
                    "Where to keep the profile that was measured [hayloft/profile.json in the user's cache folder]")
@@ -55,7 +71,7 @@ class LinkCommand : public Command {
     add_choice<Format>(app, "--format", {{"md", Format::md}, {"csv", Format::csv}}, "Format of the rates",
                        [this](Format format) { format_ = format; })
         ->default_str("md");
-    common(app, Section::task, {"--seconds", "--footprint"});
+    common(app, Section::task, {"--seconds", "--footprint", "--tests", "--list-tests", "--compare"});
     advanced(app, Section::task, {"--link-footprint"});
     common(app, Section::device, {"--profile"});
     advanced(app, Section::output, {"--format"});
@@ -69,12 +85,16 @@ class LinkCommand : public Command {
   }
 
   void run() override {
+    if (list_tests_) return print(tests_text());
+    if (!compared_.empty()) return compare();
     const TextOutput json(json_);
     json.check();
+    if (!options_.tests.empty() || !link_options_.tests.empty()) return measure_some(json);
     const std::filesystem::path path =
         profile_.empty() ? runtime::plan::default_profile_path() : std::filesystem::path(profile_);
     if (!profile_.empty()) offload::require_writable(path);
 
+    options_.version = HAYLOFT_VERSION;
     std::optional<Environment> environment(std::in_place, machine_);
     // The link first: its figures are kept as they come, and a profile is nothing until it is whole.
     std::optional<gpu::LinkReport> link;
@@ -102,7 +122,7 @@ class LinkCommand : public Command {
     runtime::plan::write_profile(profile, path);
     if (!json.to_stdout()) {
       const bool table = format_ == Format::md;
-      print(table ? markdown(profile) : csv(profile));
+      print(table ? rates_table(profile) : rates_csv(profile));
       if (link) print("\n" + (table ? runtime::plan::link_table(*link) : runtime::plan::link_csv(*link)));
     }
     std::vector<std::string> skipped = profile.skipped;
@@ -110,10 +130,88 @@ class LinkCommand : public Command {
     for (const std::string& what : skipped) note("skipped: {}\n", what);
     if (link) skipped.insert(skipped.begin(), link->skipped.begin(), link->skipped.end());  // its table has said so
     json.write(whole_json(profile, link, skipped));
+    say_reliability(profile, link);
     note("profile: {}\n", path.string());
   }
 
  private:
+  void read_tests(const std::string& text) {
+    options_.tests.clear();
+    link_options_.tests.clear();
+    for (const std::string_view item : split_list(text)) {
+      const auto is = [&](const auto& test) { return item == test.name; };
+      const bool host =
+          std::any_of(std::begin(runtime::plan::profile_tests), std::end(runtime::plan::profile_tests), is);
+      const bool link = std::any_of(std::begin(gpu::link_tests), std::end(gpu::link_tests), is);
+      if (!host && !link) fail("--tests {}: no test has this name; hayloft link --list-tests has them", item);
+      (host ? options_.tests : link_options_.tests).emplace_back(item);
+    }
+  }
+
+  static std::string tests_text() {
+    std::string text = "host:\n";
+    for (const auto& test : runtime::plan::profile_tests) text += fmt::format("  {:18}{}\n", test.name, test.what);
+    text += "link to a GPU:\n";
+    for (const auto& test : gpu::link_tests) text += fmt::format("  {:18}{}\n", test.name, test.what);
+    return text;
+  }
+
+  void compare() const {
+    const runtime::plan::MeasuredMachine a = runtime::plan::read_measured(compared_[0]);
+    const runtime::plan::MeasuredMachine b = runtime::plan::read_measured(compared_[1]);
+    print(format_ == Format::md ? runtime::plan::compare_table(a, b) : runtime::plan::compare_csv(a, b));
+  }
+
+  // Those of --tests: a table and JSON, and no profile, whose every rate plans may ask for.
+  void measure_some(const TextOutput& json) {
+    if (!profile_.empty()) fail("--profile: a profile is made of all tests; leave --tests out, or --profile");
+    options_.version = HAYLOFT_VERSION;
+    const Environment environment(machine_);
+    std::optional<gpu::LinkReport> link;
+    if (!link_options_.tests.empty()) {
+      if (environment.backend->name() != std::string("cuda")) {
+        fail("--tests: {} measures the link to a GPU, and none is used (hayloft --list-devices says why)",
+             link_options_.tests.front());
+      }
+      link_options_.device = machine_.cuda.device;
+      link = gpu::measure_link(environment.topology, environment.threads, link_options_,
+                               [&](const std::string& what, const gpu::LinkReport&) {
+                                 note("link: {}\n", what);
+                                 check_interrupted();
+                               });
+    }
+    runtime::plan::MachineProfile profile;
+    profile.origin = runtime::plan::origin_here(environment.topology, HAYLOFT_VERSION);
+    profile.origin.seconds = options_.seconds;
+    if (!options_.tests.empty()) {
+      profile = runtime::plan::measure_profile(*environment.backend, *environment.arena, environment.topology, options_,
+                                               [](const std::string&) { check_interrupted(); });
+    }
+    if (!json.to_stdout()) {
+      const bool table = format_ == Format::md;
+      if (!options_.tests.empty()) print(table ? rates_table(profile) : rates_csv(profile));
+      if (link) print(table ? runtime::plan::link_table(*link) : runtime::plan::link_csv(*link));
+    }
+    for (const std::string& what : profile.skipped) note("skipped: {}\n", what);
+    json.write(whole_json(profile, link, profile.skipped));
+    say_reliability(profile, link);
+  }
+
+  static void say_reliability(const runtime::plan::MachineProfile& profile,
+                              const std::optional<gpu::LinkReport>& link) {
+    const auto count = [](const auto& all) {
+      return std::count_if(all.begin(), all.end(), [](const auto& one) { return one.unreliable(); });
+    };
+    std::size_t all = profile.spreads.size();
+    auto bad = count(profile.spreads);
+    if (link) all += link->figures.size(), bad += count(link->figures);
+    if (bad == 0) return;
+    note(
+        "unreliable: {} of {} figures, marked *, are of fewer than 4 turns or of turns that lie more than a quarter of "
+        "them apart; --seconds {:g} measures for longer\n",
+        bad, all, 4 * profile.origin.seconds);
+  }
+
   void read_footprints(const std::string& text) {
     link_options_.footprints.clear();
     for (const std::string_view item : split_list(text)) {
@@ -149,66 +247,12 @@ class LinkCommand : public Command {
     return json_document(json);
   }
 
-  // Calls row(what, head dimension or 0, group or 0, rate, unit) for every figure.
-  template <class Row>
-  static void each(const runtime::plan::MachineProfile& profile, const Row& row) {
-    row("near-memory read", 0, 0, profile.near_read, "GB/s");
-    for (const runtime::plan::NearRead& read : profile.near_reads) {
-      row(fmt::format("near-memory read, node {}, {} thread{}", read.node, read.threads, read.threads == 1 ? "" : "s"),
-          0, 0, read.rate, "GB/s");
-    }
-    row("weights, one token", 0, 0, profile.weight_stream, "GB/s");
-    row("weights, many tokens", 0, 0, profile.matmul, "GFLOP/s");
-    row("overhead of a layer", 0, 0, profile.layer_overhead_us, "us");
-    for (const runtime::AttentionRates& rates : profile.attention) {
-      row("column scan, r=16", rates.head_dim, rates.group, rates.column_scan, "GB/s");
-      row("column scan, int8", rates.head_dim, rates.group, rates.int8_scan, "GB/s");
-      row("column scan, int4", rates.head_dim, rates.group, rates.int4_scan, "GB/s");
-      row("exact scan", rates.head_dim, rates.group, rates.exact_scan, "GB/s");
-      row("exact scan, rows", rates.head_dim, rates.group, rates.row_scan, "GB/s");
-      row("search of an index", rates.head_dim, rates.group, rates.ann_search, "GB/s");
-      row("selecting a position, columns", rates.head_dim, rates.group, rates.column_select_us, "us");
-      row("selecting a position, exact", rates.head_dim, rates.group, rates.exact_select_us, "us");
-      row("row gather", rates.head_dim, rates.group, rates.row_gather, "GB/s");
-      row("dense", rates.head_dim, rates.group, rates.dense, "GB/s");
-      row("tail", rates.head_dim, rates.group, rates.tail, "GB/s");
-      row("tail, sparq", rates.head_dim, rates.group, rates.sparq_tail, "GB/s");
-      row("prompt", rates.head_dim, rates.group, rates.causal, "GFLOP/s");
-    }
-  }
-
-  static std::string markdown(const runtime::plan::MachineProfile& profile) {
-    std::string text = fmt::format("{}; {} threads, over {}\n\n| what | head dimension | group | rate | |\n",
-                                   profile.machine, profile.threads, format_bytes(profile.footprint_bytes));
-    text += "|---|---:|---:|---:|---|\n";
-    const auto size = [](int n) { return n ? fmt::format("{}", n) : std::string(); };
-    each(profile, [&](const std::string& what, int d, int group, double rate, const char* unit) {
-      text += fmt::format("| {} | {} | {} | {:.4g} | {} |\n", what, size(d), size(group), rate, unit);
-    });
-    const bool fewer_are_faster =
-        std::any_of(profile.near_reads.begin(), profile.near_reads.end(), [&](const runtime::plan::NearRead& read) {
-          return read.threads < profile.threads && read.rate > profile.near_read;
-        });
-    if (fewer_are_faster) {
-      text += fmt::format(
-          "\nThe profile's near-memory read is by all {} threads, as every search runs; -t gives it fewer.\n",
-          profile.threads);
-    }
-    return text;
-  }
-
-  static std::string csv(const runtime::plan::MachineProfile& profile) {
-    std::string text = "what,head_dim,group,rate,unit\n";
-    each(profile, [&](const std::string& what, int d, int group, double rate, const char* unit) {
-      text += fmt::format("\"{}\",{},{},{:.6g},{}\n", what, d, group, rate, unit);
-    });
-    return text;
-  }
-
   MachineOptions machine_;
   runtime::plan::ProfileOptions options_;
   gpu::LinkOptions link_options_;
   std::string profile_;
+  std::vector<std::string> compared_;
+  bool list_tests_ = false;
   std::string json_;
   Format format_ = Format::md;
 };

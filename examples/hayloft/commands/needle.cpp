@@ -152,10 +152,10 @@ class NeedleCommand : public Command {
   }
 
   void plan() {
-    const std::optional<runtime::plan::MachineProfile> profile = machine_profile(machine_.profile);
     for (const std::int64_t tokens : options_.ctx_sizes) {
       const runtime::SessionOptions session = runtime::eval::session_at(options_.session, tokens);
-      plans_.push_back(announce_plan(*environment_, {directory_, session, options_.methods, tokens, 0}, profile));
+      plans_.push_back(
+          announce_plan(*environment_, {directory_, session, options_.methods, tokens, 0}, environment_->profile()));
     }
   }
 

@@ -1,6 +1,9 @@
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <optional>
+#include <tuple>
+#include <utility>
 
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/options/attention.h"
@@ -23,6 +26,7 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/decode/load_tokenizer.h"
 #include "runtime/plan/plan.h"
+#include "runtime/plan/remedy.h"
 
 // hayloft plan: what a run will take and how long a token, before anything is allocated.
 namespace hayloft::cli {
@@ -33,7 +37,12 @@ constexpr const char* examples = R"(Examples:
   hayloft plan -m Qwen3.5-27B/config.json --weight-type IQ4_XS --gpu-memory 16GiB --ctx-size 256k
       of a model of which only its configuration is there
   hayloft plan --shape 32,32,8,128 --ctx-size 1M --attn dense,sparq:r=16:k=512 --host-memory 64GiB
-  hayloft link --profile here.json && hayloft plan -m DIR --profile here.json --json -)";
+  hayloft plan --shape 32,32,8,128 -c 128k --gpu-memory 16GiB --host-memory 60GiB
+      on a machine that is not this one; --link-rate and --device-rate give it times
+  hayloft link --profile here.json && hayloft plan -m DIR --machine here.json --json -
+The exit status is 3 when a length does not fit.)";
+
+constexpr int misfit_exit = 3;
 
 class PlanCommand : public Command {
  public:
@@ -74,6 +83,13 @@ class PlanCommand : public Command {
         "Predict the stages of a step on a GPU with so many multiprocessors, at so many GHz, with so many GB/s of "
         "memory and "
         "of the link, from counted instructions and bytes");
+    app.add_option("--machine", machine_file_,
+                   "Plan for the machine of this profile, which hayloft link wrote there, and not for this one")
+        ->type_name("FILE")
+        ->take_last();
+    add_rate(app, "--link-rate", link_rate_, "Plan for a link to host memory of so many GB/s");
+    add_rate(app, "--device-rate", device_rate_, "Plan for a device whose memory gives so many GB/s");
+    common(app, Section::device, {"--machine", "--link-rate", "--device-rate"});
     advanced(app, Section::device, {"--card"});
     add_text(
         app, "--ranks", "N", [this](const std::string& text) { ranks_ = read_int("--ranks", text); },
@@ -98,6 +114,10 @@ class PlanCommand : public Command {
     if (weight_type_ && machine_.weights != runtime::WeightForm::stored) {
       fail("--weight-type and --weights both say what the matrices are; leave one of them out");
     }
+    if (!machine_file_.empty() && !machine_.profile.empty()) {
+      fail("--machine and --profile both name a profile; --machine takes memory and threads from it as well");
+    }
+    take_rates();
     if (!model_.empty()) return;
     request_.config = runtime::plan::config_of_shape(shape_);
     for (const runtime::MethodOptions& method : request_.methods) {
@@ -114,6 +134,7 @@ class PlanCommand : public Command {
         runtime::set_rope(request_.config, rope_);
       }
       request_.weights = counted_weights();
+      add_counted_weights();
     } else {
       const auto checkpoint = runtime::Checkpoint::open(model_);
       request_.config = checkpoint->config();
@@ -121,24 +142,21 @@ class PlanCommand : public Command {
       const bool experts = request_.config.experts.count > 0;
       if (weight_type_ && !experts) fail("--weight-type: {} has weights of its own; leave it out", model_);
       request_.weights = experts ? counted_weights() : runtime::weight_sizes(*checkpoint, machine_.weights);
+      if (experts) {
+        add_counted_weights();
+      } else {
+        add_weights([&](runtime::WeightForm form) { return runtime::weight_sizes(*checkpoint, form); });
+      }
       request_.tokenizer_file_bytes = runtime::tokenizer_bytes(model_);
     }
     if (request_.config.experts.count > 0) {
       note("note: {} is a mixture of experts, which hayloft does not run; this is what it would take\n",
            request_.config.architecture);
     }
-    const offload::Threads threads(thread_count(machine_));
-    request_.threads = threads.count();
-    request_.device_budget = device_budget(threads);
-    request_.device_cache = {machine_.cuda.column_cache_bytes, machine_.cuda.row_cache_bytes};
-    const offload::Topology topology;
-    request_.available_bytes = topology.available_bytes();
-    const std::uint64_t weights =
-        request_.device_budget > 0 ? 0 : std::min(request_.weights.bytes, request_.available_bytes);
-    // As the commands have it: the budget is taken from what is free once the weights are there, less a tenth.
-    request_.host_budget = machine_.host_memory ? machine_.host_memory : (request_.available_bytes - weights) / 10 * 9;
-
-    const std::optional<runtime::plan::MachineProfile> profile = read_profile();
+    std::optional<runtime::plan::MachineProfile> other;
+    if (!machine_file_.empty()) other = runtime::plan::read_profile(machine_file_);
+    describe_machine(other);
+    const std::optional<runtime::plan::MachineProfile> profile = other ? of_device(other) : read_profile();
     for (runtime::MethodOptions& method : request_.methods) {
       method.rates = runtime::plan::machine_rates(profile, request_.device_budget > 0 ? "cuda" : "cpu",
                                                   request_.config.global_layers());
@@ -147,10 +165,15 @@ class PlanCommand : public Command {
     for (const std::int64_t tokens : lengths_) {
       request_.tokens = tokens;
       plans.push_back(runtime::plan::make_plan(request_, profile ? &*profile : nullptr));
+      runtime::plan::Plan& plan = plans.back();
+      misfits_ = misfits_ || !plan.shortfall.empty();
+      if (!plan.shortfall.empty()) plan.remedy = runtime::plan::remedy(request_, other_weights_);
       if (!json.to_stdout()) print((plans.size() > 1 ? "\n" : "") + runtime::plan::plan_table(plans.back()));
     }
     json.write(runtime::plan::plan_json(plans));
   }
+
+  int exit_code() const override { return misfits_ ? misfit_exit : 0; }
 
  private:
   bool configuration_alone() const { return std::filesystem::path(model_).filename() == "config.json"; }
@@ -159,6 +182,71 @@ class PlanCommand : public Command {
   runtime::WeightSizes counted_weights() const {
     return weight_type_ ? runtime::weight_sizes(request_.config, *weight_type_)
                         : runtime::weight_sizes(request_.config, gpu::DType::f16, machine_.weights);
+  }
+
+  // What else the matrices could be, for a remedy. Weights lose more than rows of as many bits: they are at work in
+  // every layer and for every token.
+  void add_weights(const std::function<runtime::WeightSizes(runtime::WeightForm)>& sizes) {
+    other_weights_ = {{"--weights q8", sizes(runtime::WeightForm::q8), 32},
+                      {"--weights q4", sizes(runtime::WeightForm::q4), 128}};
+  }
+  void add_counted_weights() {
+    if (!weight_type_) {
+      add_weights(
+          [&](runtime::WeightForm form) { return runtime::weight_sizes(request_.config, gpu::DType::f16, form); });
+      return;
+    }
+    using Type = runtime::gguf::TensorType;
+    for (const auto& [name, type, cost] : {std::tuple("Q8_0", Type::q8_0, 32), std::tuple("Q6_K", Type::q6_k, 48),
+                                           std::tuple("Q4_K", Type::q4_k, 128)}) {
+      other_weights_.push_back(
+          {fmt::format("--weight-type {}", name), runtime::weight_sizes(request_.config, type), cost});
+    }
+  }
+
+  static void add_rate(CLI::App& app, const char* option, double& rate, const char* help) {
+    const auto read = [option, &rate](const std::string& text) { rate = read_number(option, text, 0.01, 1e6); };
+    add_text(app, option, "GB/S", read, help);
+  }
+
+  // A card of its rates alone, or other rates of the given card.
+  void take_rates() {
+    if (link_rate_ == 0 && device_rate_ == 0) return;
+    if (!request_.card && (link_rate_ == 0 || device_rate_ == 0)) {
+      fail("--link-rate and --device-rate say together what a device gives; add the other one");
+    }
+    if (!request_.card) request_.card.emplace();
+    if (link_rate_ > 0) request_.card->link_rate = link_rate_;
+    if (device_rate_ > 0) request_.card->memory_rate = device_rate_;
+  }
+
+  // Memory and threads: of the profile's machine, or of this one. What --host-memory gives to keys and values need not
+  // be here, and nobody knows then what else that machine has.
+  void describe_machine(const std::optional<runtime::plan::MachineProfile>& other) {
+    const offload::Threads threads(other ? 1 : thread_count(machine_));
+    request_.threads = other ? other->threads : threads.count();
+    request_.device_budget = other ? device_of(*other) : device_budget(threads);
+    request_.device_cache = {machine_.cuda.column_cache_bytes, machine_.cuda.row_cache_bytes};
+    request_.host_budget = machine_.host_memory;
+    constexpr std::uint64_t anything = std::uint64_t{1} << 60;
+    const std::uint64_t here = offload::Topology().available_bytes();
+    request_.available_bytes = other ? other->origin.memory_bytes : here;
+    if (machine_.host_memory > 0 && !other) request_.available_bytes = anything;
+    if (request_.available_bytes == 0) {
+      fail(
+          "{}: does not say how much memory its machine has; measure it again with hayloft link, or give --profile and "
+          "--host-memory",
+          machine_file_);
+    }
+  }
+
+  std::uint64_t device_of(const runtime::plan::MachineProfile& other) const {
+    if (machine_.device == "cpu") return 0;
+    if (machine_.cuda.memory_bytes > 0) return machine_.cuda.memory_bytes;
+    if (other.device == "cuda" && other.origin.gpu_memory_bytes == 0) {
+      fail("{}: does not say how much memory its device has; give --gpu-memory", machine_file_);
+    }
+    return other.origin.gpu_memory_bytes;
   }
 
   static runtime::gguf::TensorType read_type(const std::string& text) {
@@ -188,10 +276,17 @@ class PlanCommand : public Command {
 
   std::optional<runtime::plan::MachineProfile> read_profile() const {
     std::optional<runtime::plan::MachineProfile> profile = runtime::plan::find_profile(machine_.profile);
+    if (!profile && request_.card) return profile;  // which gives times of its own
     if (!profile) {
       note("no machine profile at {}: no times; hayloft link measures one\n",
            runtime::plan::default_profile_path().string());
+      return profile;
     }
+    return of_device(trusted(std::move(profile), machine_.profile));
+  }
+
+  // With a word on what it has no times of.
+  std::optional<runtime::plan::MachineProfile> of_device(std::optional<runtime::plan::MachineProfile> profile) const {
     if (profile && request_.session.cache.rows != offload::RowFormat::f16) {
       note(
           "a machine profile has rates of f16 rows: no times of methods over {} rows; hayloft bench --rows {} measures "
@@ -218,6 +313,11 @@ class PlanCommand : public Command {
   MachineOptions machine_;
   runtime::RopeOverrides rope_;
   runtime::plan::PlanRequest request_;
+  std::string machine_file_;
+  double link_rate_ = 0;  // GB/s; 0: not given
+  double device_rate_ = 0;
+  std::vector<runtime::plan::OtherWeights> other_weights_;
+  bool misfits_ = false;
 };
 
 }  // namespace

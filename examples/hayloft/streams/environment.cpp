@@ -23,7 +23,11 @@ gpu::LinkChoice chosen_link(const MachineOptions& options) {
   }
   if (options.cuda.column_cache_bytes > 0) return gpu::Link::sm;  // which alone keeps what it reads
   const std::optional<runtime::plan::MachineProfile> profile = machine_profile(options.profile);
-  return profile && profile->device == "cuda" ? profile->best_link() : gpu::LinkChoice(gpu::Link::sm);
+  const auto other = [&] {  // which a command that predicts by it says
+    return options.profile.empty() &&
+           runtime::plan::doubt(profile->origin, runtime::plan::origin_here(offload::Topology())).other_machine;
+  };
+  return profile && !other() && profile->device == "cuda" ? profile->best_link() : gpu::LinkChoice(gpu::Link::sm);
 }
 
 std::unique_ptr<gpu::Backend> make_backend(const MachineOptions& options, const offload::Threads& threads,
@@ -75,6 +79,25 @@ std::optional<runtime::plan::MachineProfile> machine_profile(const std::string& 
   }
 }
 
+std::optional<runtime::plan::MachineProfile> trusted(std::optional<runtime::plan::MachineProfile> profile,
+                                                     const std::string& given) {
+  if (!profile) return profile;
+  const runtime::plan::ProfileDoubt found =
+      runtime::plan::doubt(profile->origin, runtime::plan::origin_here(offload::Topology(), HAYLOFT_VERSION));
+  if (found.what.empty()) return profile;
+  const std::string path = given.empty() ? runtime::plan::default_profile_path().string() : given;
+  const bool refused = found.other_machine && given.empty();
+  note("note: the machine profile {} {}{}\n", path, found.what,
+       refused ? ": not used; hayloft link measures this one" : "; hayloft link measures anew");
+  if (refused) profile.reset();
+  return profile;
+}
+
+const std::optional<runtime::plan::MachineProfile>& Environment::profile() const {
+  if (!profile_) profile_ = trusted(machine_profile(profile_given_), profile_given_);
+  return *profile_;
+}
+
 Environment::Environment(const MachineOptions& options)
     : kv_host(options.cuda.kv_host),
       verbose(options.verbose),
@@ -83,7 +106,8 @@ Environment::Environment(const MachineOptions& options)
       device_cache{options.cuda.column_cache_bytes, options.cuda.row_cache_bytes},
       threads(thread_count(options)),
       backend(make_backend(options, threads, link, notes)),
-      arena(std::make_unique<offload::Arena>(topology, arena_options(options, *backend))) {
+      arena(std::make_unique<offload::Arena>(topology, arena_options(options, *backend))),
+      profile_given_(options.profile) {
   if (!options.verbose) return;
   note("machine: {}\ndevice: {}\nhost memory for keys and values: {}\n", topology.describe(), backend->description(),
        format_bytes(arena->budget_bytes()));
@@ -107,7 +131,7 @@ Environment::Environment(const MachineOptions& options, const std::filesystem::p
 
 runtime::MethodOptions with_rates(runtime::MethodOptions method, const Environment& environment,
                                   const std::string& profile) {
-  const std::optional<runtime::plan::MachineProfile> measured = machine_profile(profile);
+  const std::optional<runtime::plan::MachineProfile>& measured = environment.profile();
   std::string source = profile;
   if (measured && profile.empty()) source = runtime::plan::default_profile_path().string();
   method.rates = runtime::plan::machine_rates(measured, environment.backend->name(),

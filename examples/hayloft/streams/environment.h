@@ -24,6 +24,11 @@ namespace hayloft::cli {
 // read. Throws Error on a given one that cannot.
 std::optional<runtime::plan::MachineProfile> machine_profile(const std::string& given);
 
+// The same profile, unless it is one that nobody has named and that another machine's processor was measured for. A
+// line on standard error says so, and likewise what else there is to say of it: where it is of, that it is old.
+std::optional<runtime::plan::MachineProfile> trusted(std::optional<runtime::plan::MachineProfile> profile,
+                                                     const std::string& given);
+
 // What the machine options stand for, built in the order that later parts need earlier ones.
 struct Environment {
   // Without a model: what `attend` needs.
@@ -31,6 +36,9 @@ struct Environment {
   // The memory for keys and values is counted after the weights have taken theirs. Throws Error.
   Environment(const MachineOptions& options, const std::filesystem::path& model_path,
               const runtime::RopeOverrides& rope = {});
+
+  // What predicts times here: machine_profile() of --profile, as far as it is trusted(), read when first asked for.
+  const std::optional<runtime::plan::MachineProfile>& profile() const;
 
   gpu::KvHost kv_host;   // as asked for
   bool verbose = false;  // likewise
@@ -45,6 +53,10 @@ struct Environment {
   std::unique_ptr<runtime::Tokenizer> tokenizer;
   std::unique_ptr<runtime::Model> model;
   std::unique_ptr<offload::Arena> arena;
+
+ private:
+  std::string profile_given_;
+  mutable std::optional<std::optional<runtime::plan::MachineProfile>> profile_;
 };
 
 // The same options with what `auto` and --fidelity predict by: the profile that --profile names or hayloft link keeps,

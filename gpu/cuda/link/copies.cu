@@ -1,4 +1,8 @@
+#include <algorithm>
 #include <atomic>
+#include <exception>
+#include <optional>
+#include <string>
 
 #include "gpu/cuda/kernels/launch.h"
 #include "gpu/cuda/link/kernels.cuh"
@@ -32,6 +36,30 @@ class WholeCopies {
                                    cudaMemcpyHostToDevice, run_.other()));
       read(at, half);
     });
+  }
+
+  // Half of the bytes each way, in the same memory as whole copies take: what arrived is checked on both sides.
+  void both_ways() {
+    constexpr std::uint64_t elsewhere = 77;
+    const std::int64_t half = units_ / 2;
+    const std::uint64_t half_bytes = static_cast<std::uint64_t>(half) * kLinkUnit;
+    if (half_bytes == 0) return;
+    HAYLOFT_CUDA(cudaMemsetAsync(buffer_, 0, half_bytes, run_.stream()));
+    launch("link_fill", link_fill, run_.grid(), run_.stream(), buffer_ + half, half, elsewhere);
+    const double time = run_.seconds([&](int) {
+      HAYLOFT_CUDA(cudaMemcpyAsync(region_.host(), buffer_ + half, half_bytes, cudaMemcpyDeviceToHost, run_.other()));
+      HAYLOFT_CUDA(
+          cudaMemcpyAsync(buffer_, region_.host() + half_bytes, half_bytes, cudaMemcpyHostToDevice, run_.stream()));
+    });
+    run_.clear_wrong();
+    launch("link_check", link_check, run_.grid(), run_.stream(), buffer_, half, static_cast<std::uint64_t>(half),
+           run_.wrong());
+    run_.require_right("both_ways_memcpy_ce");
+    if (const std::uint64_t wrong = region_.count_wrong(half_bytes, elsewhere * 4, threads_)) {
+      LinkRun::refuse_changed("both_ways_memcpy_ce", wrong);
+    }
+    run_.add("both_ways_memcpy_ce", "ce", LinkRun::gigabytes(2 * half_bytes, time));
+    region_.fill(half_bytes, threads_);
   }
 
   void to_host() {
@@ -83,7 +111,55 @@ class WholeCopies {
   DeviceArray<uint4> buffer_;
 };
 
+// Between two devices, over whatever joins them; through host memory where they cannot reach each other.
+void measure_peer(LinkRun& run, int other, std::uint64_t bytes) {
+  DeviceArray<uint4> here(bytes / kLinkUnit);
+  HAYLOFT_CUDA(use_device(other));
+  std::optional<DeviceArray<uint4>> there;
+  try {
+    there.emplace(bytes / kLinkUnit);
+  } catch (...) {
+    HAYLOFT_CUDA(use_device(run.device()));
+    throw;
+  }
+  HAYLOFT_CUDA(use_device(run.device()));
+  const auto units = static_cast<std::int64_t>(bytes / kLinkUnit);
+  const std::string pair = " " + std::to_string(run.device()) + "-" + std::to_string(other);
+  launch("link_fill", link_fill, run.grid(), run.stream(), here, units, std::uint64_t{0});
+  const double out = run.seconds(
+      [&](int) { HAYLOFT_CUDA(cudaMemcpyAsync(*there, here, bytes, cudaMemcpyDeviceToDevice, run.stream())); });
+  run.add(("device_to_device_write" + pair).c_str(), "ce", LinkRun::gigabytes(bytes, out));
+  HAYLOFT_CUDA(cudaMemsetAsync(here, 0, bytes, run.stream()));
+  const double in = run.seconds(
+      [&](int) { HAYLOFT_CUDA(cudaMemcpyAsync(here, *there, bytes, cudaMemcpyDeviceToDevice, run.stream())); });
+  run.clear_wrong();
+  launch("link_check", link_check, run.grid(), run.stream(), here, units, std::uint64_t{0}, run.wrong());
+  run.require_right("device_to_device_memcpy_ce");
+  run.add(("device_to_device_read" + pair).c_str(), "ce", LinkRun::gigabytes(bytes, in));
+}
+
 }  // namespace
+
+void measure_both_ways(LinkRun& run, const PinnedRegion& region, const offload::Threads& threads) {
+  WholeCopies(run, region, threads).both_ways();
+}
+
+void measure_other_devices(LinkRun& run, std::uint64_t bytes) {
+  int devices = 0;
+  HAYLOFT_CUDA(cudaGetDeviceCount(&devices));
+  if (devices < 2) return;
+  LinkFigure shared;
+  shared.footprint_bytes = std::min(kCopyBytes, bytes);
+  run.begin_region(shared);
+  for (int other = 0; other < devices; ++other) {
+    if (other == run.device()) continue;
+    try {
+      measure_peer(run, other, shared.footprint_bytes);
+    } catch (const std::exception& error) {
+      run.skip("device to device " + std::to_string(other), error.what());
+    }
+  }
+}
 
 void measure_whole_copies(LinkRun& run, const PinnedRegion& region, const offload::Threads& threads) {
   WholeCopies copies(run, region, threads);

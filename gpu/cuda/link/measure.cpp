@@ -53,6 +53,13 @@ class LinkBench {
     for (std::size_t i = 1; i < footprints.size(); ++i) {
       measure(offload::arena_pages(topology_.huge_pages(), footprints[i]), report_.node, footprints[i]);
     }
+    if (wants("device-to-device")) {
+      if (progress_) progress_("device to device", report_);
+      const std::size_t before = report_.figures.size() + report_.skipped.size();
+      measure_other_devices(run_, footprints.front());
+      const bool nothing = report_.figures.size() + report_.skipped.size() == before;
+      if (nothing && !options_.tests.empty()) run_.skip("device to device", "there is one device");
+    }
     return std::move(report_);
   }
 
@@ -155,10 +162,16 @@ class LinkBench {
         "device_memory_of_pinned", "",
         static_cast<double>(free_before - std::min(free_before, free_after)) * kMiB / static_cast<double>(footprint),
         "B/MiB");
-    measure_whole_copies(run_, *region, threads_);
-    measure_columns(run_, *region);
-    measure_rows(run_, *region);
-    measure_latency(run_, *region);
+    if (wants("copies")) measure_whole_copies(run_, *region, threads_);
+    if (wants("both-ways")) measure_both_ways(run_, *region, threads_);
+    if (wants("columns")) measure_columns(run_, *region);
+    if (wants("rows")) measure_rows(run_, *region);
+    if (wants("latency")) measure_latency(run_, *region);
+  }
+
+  bool wants(const char* test) const {
+    return options_.tests.empty() ||
+           std::find(options_.tests.begin(), options_.tests.end(), test) != options_.tests.end();
   }
 
   const offload::Topology& topology_;

@@ -49,6 +49,13 @@ class LinkRun {
     figure.order = order;
     figure.value = value;
     figure.unit = unit;
+    if (timed_) {
+      const bool is_rate = figure.unit == "GB/s";  // else a time
+      figure.runs = kLinkRepeats;
+      figure.slowest = is_rate ? value * timed_->median / timed_->most : value * timed_->most / timed_->median;
+      figure.fastest = is_rate ? value * timed_->median / timed_->least : value * timed_->least / timed_->median;
+    }
+    timed_.reset();
     report_.figures.push_back(std::move(figure));
   }
 
@@ -111,16 +118,21 @@ class LinkRun {
  private:
   // Of kLinkRepeats turns after one that is not counted.
   template <class Turn>
-  static double median(const Turn& turn) {
+  double median(const Turn& turn) {
     std::vector<double> times;
     for (int i = 0; i <= kLinkRepeats; ++i) {
       const double time = turn(i);
       if (i > 0) times.push_back(std::max(time, 1e-9));
     }
     std::sort(times.begin(), times.end());
-    return times[times.size() / 2];
+    timed_ = Timed{times.front(), times[times.size() / 2], times.back()};
+    return timed_->median;
   }
 
+  struct Timed {  // seconds
+    double least, median, most;
+  };
+  std::optional<Timed> timed_;  // of the last measurement, for the figure that is made of it
   int device_ = 0;
   int multiprocessors_ = 1;
   LinkReport report_;
@@ -154,6 +166,8 @@ class LinkStarts {
 // The groups of measurements; each puts figures into the run's report. They throw Error when a payload arrives changed,
 // and leave the pattern in the region as it was.
 void measure_whole_copies(LinkRun& run, const PinnedRegion& region, const offload::Threads& threads);
+void measure_both_ways(LinkRun& run, const PinnedRegion& region, const offload::Threads& threads);
+void measure_other_devices(LinkRun& run, std::uint64_t bytes);  // no region is read
 void measure_columns(LinkRun& run, const PinnedRegion& region);
 void measure_rows(LinkRun& run, const PinnedRegion& region);
 void measure_latency(LinkRun& run, const PinnedRegion& region);

@@ -8,6 +8,7 @@
 #include "offload/error.h"
 #include "runtime/checkpoint/fingerprint.h"
 #include "runtime/decode/prefill/reading_note.h"
+#include "runtime/decode/prefill/text_end.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -32,9 +33,49 @@ void begin_indices(Session& session, const offload::Snapshot* snapshot, const In
   }
 }
 
+// Checkpoints leave areas of tails behind, which are most of the file of a short text. Whether writing the context once
+// more, whole, instead of its last checkpoint saves more than a third; no checkpoint before the last is to be kept
+// then.
+bool worth_compacting(const offload::SnapshotWriter& part, const Session& session, std::span<const std::int32_t> tokens,
+                      const IngestOptions& options) {
+  if (kept_checkpoints(session.config(), options.checkpoints) > 1 || part.token_count() == 0) return false;
+  constexpr std::uint64_t little = 1 << 16;
+  std::uint64_t tails = 0;
+  for (const offload::SnapshotTail& tail : session.cache().tails()) tails += tail.rows.size() * sizeof(f16);
+  const std::uint64_t whole = session.cache().host_bytes() + tokens.size_bytes() + tails;
+  return part.file_bytes() + tails > whole * 3 / 2 + little;
+}
+
+// Finishes the file, which is PATH.part or, when a context is gone on with, has its name already.
+void finish(offload::SnapshotWriter writer, Session& session, const std::vector<std::int32_t>& tokens,
+            const std::filesystem::path& path, bool anew, const IngestOptions& options, IngestResult& result) {
+  const auto rest = std::span(tokens).subspan(static_cast<std::size_t>(session.tokens()));
+  const Clock::time_point start = Clock::now();
+  std::vector<offload::SnapshotAttachment> beside = read_text_end(session, rest, /*growing=*/!anew);
+  result.seconds += seconds_since(start);
+  if (!beside.empty()) result.read += static_cast<std::int64_t>(rest.size());
+  if (anew && worth_compacting(writer, session, tokens, options)) {
+    const offload::SnapshotDescription description = writer.snapshot().description();
+    std::filesystem::path part = path, compact = path;
+    part += ".part";
+    compact += ".saving";
+    for (offload::SnapshotAttachment& index : build_indices(session, options)) beside.push_back(std::move(index));
+    auto whole = offload::SnapshotWriter::create(compact, description, true);
+    save_checkpoint(whole, session, tokens, beside, true);
+    result.file_bytes = whole.file_bytes();
+    whole.finish(path);
+    std::filesystem::remove(part);
+    return;
+  }
+  save_checkpoint(writer, session, tokens, beside, options.indices.empty());
+  if (!options.indices.empty()) save_checkpoint(writer, session, tokens, build_indices(session, options), true);
+  result.file_bytes = writer.file_bytes();
+  writer.finish(path);
+}
+
 // Reads what `tokens` have beyond the session, chunk by chunk, with checkpoints; then finishes the file.
 IngestResult read_on(offload::SnapshotWriter writer, Session session, const std::vector<std::int32_t>& tokens,
-                     const std::filesystem::path& path, int chunk, const IngestOptions& options,
+                     const std::filesystem::path& path, bool anew, int chunk, const IngestOptions& options,
                      const PrefillProgress& progress) {
   IngestResult result;
   result.tokens = static_cast<std::int64_t>(tokens.size());
@@ -63,10 +104,7 @@ IngestResult read_on(offload::SnapshotWriter writer, Session session, const std:
   }
   result.seconds = seconds_since(start);
   result.read = session.tokens() - result.resumed_from;
-  save_checkpoint(writer, session, tokens, {}, options.indices.empty());
-  if (!options.indices.empty()) save_checkpoint(writer, session, tokens, build_indices(session, options), true);
-  result.file_bytes = writer.file_bytes();
-  writer.finish(path);
+  finish(std::move(writer), session, tokens, path, anew, options, result);
   return result;
 }
 
@@ -112,13 +150,14 @@ bool ends_with(const std::vector<std::int32_t>& tokens, const std::vector<std::i
 // From where the snapshot ends.
 IngestResult go_on(const ModelSource& source, offload::Arena& arena, offload::SnapshotWriter writer,
                    const offload::Snapshot& snapshot, const std::vector<std::int32_t>& tokens,
-                   const std::filesystem::path& path, const IngestOptions& options, const PrefillProgress& progress) {
+                   const std::filesystem::path& path, bool anew, const IngestOptions& options,
+                   const PrefillProgress& progress) {
   announce(source, options, tokens, &snapshot);
   keep_checkpoints(writer, source, snapshot, options);
   const SessionOptions reading = as_read(snapshot, options.session);
   Session session(source.model, arena, reading, snapshot);
   begin_indices(session, &snapshot, options);
-  return read_on(std::move(writer), std::move(session), tokens, path, reading.chunk_tokens, options, progress);
+  return read_on(std::move(writer), std::move(session), tokens, path, anew, reading.chunk_tokens, options, progress);
 }
 
 // The whole of `tokens`, into PATH.part first, which goes on where an interrupted run left it.
@@ -136,13 +175,13 @@ IngestResult read_anew(const ModelSource& source, offload::Arena& arena, const s
     offload::SnapshotWriter writer =
         offload::SnapshotWriter::create(part, describe_context(source, options.session, options.checkpoints));
     writer.keep(kept_checkpoints(source.model.config(), options.checkpoints));
-    return read_on(std::move(writer), std::move(session), tokens, path, chunk, options, progress);
+    return read_on(std::move(writer), std::move(session), tokens, path, /*anew=*/true, chunk, options, progress);
   }
   offload::SnapshotWriter writer = offload::SnapshotWriter::open_to_append(part);
   const offload::Snapshot snapshot = writer.snapshot();
   snapshot.require_model(source.identity());
   require_same_beginning(snapshot.tokens(), tokens, part.string());
-  return go_on(source, arena, std::move(writer), snapshot, tokens, path, options, progress);
+  return go_on(source, arena, std::move(writer), snapshot, tokens, path, /*anew=*/true, options, progress);
 }
 
 }  // namespace
@@ -212,7 +251,7 @@ IngestResult append_to(const ModelSource& source, offload::Arena& arena, std::st
   }
   tokens.insert(tokens.end(), more.begin(), more.end());
   require_same_beginning(saved, tokens, path.string());
-  return go_on(source, arena, std::move(writer), snapshot, tokens, path, options, progress);
+  return go_on(source, arena, std::move(writer), snapshot, tokens, path, /*anew=*/false, options, progress);
 }
 
 IngestResult update(const ModelSource& source, offload::Arena& arena, std::string_view text,
@@ -237,7 +276,7 @@ IngestResult update(const ModelSource& source, offload::Arena& arena, std::strin
     result = read_anew(source, arena, tokens, path, as_before, progress);
   } else {
     writer->go_back(same);
-    result = go_on(source, arena, std::move(*writer), *snapshot, tokens, path, options, progress);
+    result = go_on(source, arena, std::move(*writer), *snapshot, tokens, path, /*anew=*/false, options, progress);
   }
   result.same = same;
   return result;
@@ -284,7 +323,9 @@ Session open_context(const ModelSource& source, offload::Arena& arena, const off
   Session session(source.model, arena, as_read(snapshot, options), snapshot);
   if (method != nullptr && !restore_index(session, snapshot, *method)) session.attach_method(*method);
   const std::vector<std::int32_t> tokens = snapshot.tokens();
-  session.append(std::span(tokens).subspan(static_cast<std::size_t>(session.tokens())));
+  const auto rest = std::span(tokens).subspan(static_cast<std::size_t>(session.tokens()));
+  const bool sees_queries = method != nullptr && !method->state_key().empty();
+  if (rest.empty() || sees_queries || !restore_text_end(session, snapshot, rest)) session.append(rest);
   session.set_prefill(options.prefill);
   return session;
 }

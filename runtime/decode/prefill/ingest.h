@@ -10,9 +10,9 @@
 #include "runtime/decode/session.h"
 #include "runtime/tokenizer/tokenizer.h"
 
-// Long texts, read once and saved: CTX.hay. Only whole chunks of a text are read into K and V; the ids of the tokens
-// behind the last one are saved as they are and read when the context is opened. So a context is the same, bit for bit,
-// whether it was made in one go, in pieces, or resumed after an interruption. It is always read
+// Long texts, read once and saved: CTX.hay. Blocks and tails hold whole chunks of a text only; the ids of the tokens
+// behind the last one are saved as they are, and what reading them gave beside (text_end.h). So a context is the same,
+// bit for bit, whether it was made in one go, in pieces, or resumed after an interruption. It is always read
 // in the way it was begun: by chunks of the same size, attending by the same kind of prefill, which it notes down
 // (runtime/decode/prefill/reading_note.h).
 namespace hayloft::runtime {
@@ -103,9 +103,10 @@ bool restore_index(Session& session, const offload::Snapshot& snapshot, const Me
 // Throws Error when the file says nothing that this version knows.
 SessionOptions as_read(const offload::Snapshot& snapshot, SessionOptions options);
 
-// A session at the end of a saved context: the mapped blocks, the tails, and the tokens behind the last chunk read now,
-// as the context was. What is appended to it attends by options.prefill. What `method` keeps, if given, is restored
-// before those tokens are read, or sees their queries. Throws Error when the context belongs to another model.
+// A session at the end of a saved context: the mapped blocks, the tails, and the tokens behind the last chunk, as they
+// were saved or, for a method that keeps something of the sequence, read now as the context was. What is appended to it
+// attends by options.prefill. What `method` keeps, if given, is restored before those tokens are read, or sees their
+// queries. Throws Error when the context belongs to another model.
 Session open_context(const ModelSource& source, offload::Arena& arena, const offload::Snapshot& snapshot,
                      const SessionOptions& options, const Method* method = nullptr);
 

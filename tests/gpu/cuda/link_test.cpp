@@ -27,7 +27,8 @@ using Kind = std::tuple<std::string, std::string, int, std::string>;  // test, e
 std::set<Kind> every_kind() {
   std::set<Kind> kinds{{"host_to_device_memcpy_ce", "ce", 0, ""}, {"host_to_device_memcpy_sm", "sm", 0, ""},
                        {"host_to_device_both", "both", 0, ""},    {"device_to_host_memcpy_ce", "ce", 0, ""},
-                       {"device_to_host_memcpy_sm", "sm", 0, ""}, {"host_device_latency_sm", "sm", 16, "random"}};
+                       {"device_to_host_memcpy_sm", "sm", 0, ""}, {"host_device_latency_sm", "sm", 16, "random"},
+                       {"both_ways_memcpy_ce", "ce", 0, ""}};
   for (const int row : {128, 256, 512, 1024}) {
     kinds.insert({"row_gather", "sm", row, "random"});
     kinds.insert({"row_gather", "sm", row, "ascending"});
@@ -59,6 +60,9 @@ TEST_F(LinkTest, MeasuresEveryKindOfTransferOverTheFootprintOnEveryKindOfPage) {
     EXPECT_TRUE(first) << figure.test;
     if (figure.kv_pages) of_keys.insert(kind);
     EXPECT_GT(figure.value, 0) << figure.test;
+    EXPECT_EQ(figure.runs, 7) << figure.test;
+    EXPECT_LE(std::min(figure.slowest, figure.fastest), figure.value) << figure.test;
+    EXPECT_GE(std::max(figure.slowest, figure.fastest), figure.value) << figure.test;
     EXPECT_EQ(figure.unit, figure.test == "host_device_latency_sm" ? "ns" : "GB/s");
     EXPECT_EQ(figure.footprint_bytes, options.footprints[0]);
   }
@@ -72,6 +76,17 @@ TEST_F(LinkTest, MeasuresEveryKindOfTransferOverTheFootprintOnEveryKindOfPage) {
   ASSERT_GE(known.size(), 2u);
   EXPECT_EQ(known.front(), 0u);
   EXPECT_GT(known.back(), 0u) << "what is finished is handed on";
+}
+
+TEST_F(LinkTest, MeasuresWhatItIsAskedForAlone) {
+  gpu::LinkOptions options;
+  options.footprints = {std::uint64_t{4} << 20};
+  options.tests = {"both-ways", "device-to-device"};
+  const gpu::LinkReport report = gpu::measure_link(offload::Topology(), threads(), options);
+  for (const gpu::LinkFigure& figure : report.figures) {
+    const bool asked = figure.test == "both_ways_memcpy_ce" || figure.test.rfind("device_to_device", 0) == 0;
+    EXPECT_TRUE(asked || figure.test == "device_memory_of_pinned") << figure.test;
+  }
 }
 
 TEST_F(LinkTest, AFootprintAboveHalfOfTheFreeMemoryIsSkippedAndSaidSo) {

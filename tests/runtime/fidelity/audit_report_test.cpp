@@ -51,18 +51,36 @@ TEST(AuditReport, GivesMeansAndWorstValuesPerLayerAndHead) {
   EXPECT_DOUBLE_EQ(row["error"]["worst"], 0.2);
 }
 
-TEST(AuditReport, SaysInItsTableHowMuchWasSampledAndWhatThatTook) {
-  const std::string table = audit_table(report());
-  EXPECT_EQ(table.find("audit: 3 of 500 steps x layers measured against exact attention, 2 dropped"), 0u) << table;
-  EXPECT_NE(table.find("1.5% of the decoding time"), std::string::npos) << table;
-  EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), 7) << table;  // the line, heading, rule and four heads
+TEST(AuditReport, SaysInItsSummaryHowMuchWasSampledAndWhatWasCaught) {
+  const std::string summary = audit_summary(report());
+  EXPECT_EQ(summary.find("audit: 3 of 500 steps x layers measured against exact attention, 2 dropped"), 0u) << summary;
+  EXPECT_NE(summary.find("1.5% of the decoding time"), std::string::npos) << summary;
+  // Of the heads' means: 0.99 and 0.75 in layer 3, 0.99 and 0.925 in layer 8, 0.91375 in all.
+  EXPECT_NE(summary.find("\naudit: 4 heads: mass caught 0.9137 (worst 0.5000), recall 0.887 (worst 0.500)"),
+            std::string::npos)
+      << summary;
+  EXPECT_EQ(std::count(summary.begin(), summary.end(), '\n'), 2) << summary;
+}
+
+TEST(AuditReport, HasALinePerHeadAndNoMoreThanTenOfThem) {
+  const std::string few = audit_table(report());
+  EXPECT_EQ(std::count(few.begin(), few.end(), '\n'), 6) << few;  // heading, rule and four heads
+  AuditReport many;
+  for (int layer = 0; layer < 6; ++layer) many.add(step(layer, 0.5 + 0.05 * layer));
+  const std::string table = audit_table(many);
+  EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), 13) << table;
+  EXPECT_NE(table.find("\nthe 10 of 12 heads that catch least; --audit-json FILE has all\n"), std::string::npos);
+  const std::string first = table.substr(table.find('\n', table.find('\n') + 1) + 1);
+  EXPECT_EQ(first.substr(first.find_first_not_of(' '), 1), "0") << "layer 0 catches least\n" << table;
+  EXPECT_EQ(audit_table(many, 12).find("catch least"), std::string::npos);
 }
 
 TEST(AuditReport, HasALineWhereNothingWasSampled) {
   AuditReport nothing;
   nothing.calls = 3;
-  EXPECT_EQ(audit_table(nothing),
+  EXPECT_EQ(audit_summary(nothing),
             "audit: 0 of 3 steps x layers measured against exact attention; a higher --audit RATE takes more\n");
+  EXPECT_EQ(audit_table(nothing), "");
   EXPECT_EQ(audit_warning(nothing), "");
 }
 

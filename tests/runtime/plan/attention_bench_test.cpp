@@ -64,5 +64,16 @@ TEST_F(AttentionBenchTest, MemoryTooSmallForOneLayerIsRefused) {
   EXPECT_TRUE(test::refuses([&] { run(bench(100000), std::uint64_t{1} << 20); }, {"100000", "--host-memory"}));
 }
 
+// The stages are timed in steps of their own, which may be slower than those that the median is of.
+TEST(AttentionBenchParts, NeverExceedTheWhole) {
+  const std::vector<PartTime> slow = shares({{"select", 0.3, 1}, {"attend", 0.1, 1}}, 0.5, 2.0);
+  ASSERT_EQ(slow.size(), 2u);
+  EXPECT_DOUBLE_EQ(slow[0].ms, 1.2);
+  EXPECT_DOUBLE_EQ(slow[1].ms, 0.4);
+  double sum = 0;
+  for (const PartTime& part : shares({{"copy", 0.6, 1}, {"attend", 0.6, 1}}, 0.8, 2.0)) sum += part.ms;
+  EXPECT_DOUBLE_EQ(sum, 2.0) << "at the same time on a device";
+}
+
 }  // namespace
 }  // namespace hayloft::runtime::plan

@@ -119,12 +119,37 @@ TEST(LinkReport, TheDriverSaysItsOwnVersionOrNothingIsWritten) {
 TEST(LinkReport, TablesNameEveryFigureAndWhatWasSkipped) {
   const std::string table = link_table(report());
   EXPECT_NE(table.find("PCIe 4 x16, 31.5 GB/s each way"), std::string::npos) << table;
-  EXPECT_NE(table.find("| row_gather | sm | 2.0 MiB transparent |  | 4.0 GiB | 512 B | random | 18 | GB/s |"),
+  EXPECT_NE(table.find("| row_gather | sm | 2.0 MiB transparent |  | 4.0 GiB | 512 B | random | 18 |  |  | GB/s |"),
             std::string::npos)
       << table;
   EXPECT_NE(table.find("skipped: pages of 1.0 GiB"), std::string::npos) << table;
+  EXPECT_NE(table.find("driver 580.65.06 for CUDA 13.0"), std::string::npos) << table;
+  EXPECT_NE(table.find("; keys and values on 2.0 MiB transparent pages"), std::string::npos) << table;
+  EXPECT_EQ(table.find('*'), std::string::npos) << "nothing is known of its turns";
   const std::string csv = link_csv(report());
   EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 13);
+}
+
+TEST(LinkReport, SaysHowFarTheTurnsOfAFigureLieApart) {
+  gpu::LinkReport timed = report();
+  timed.node = 1;
+  timed.figures.resize(2);
+  timed.figures[0].runs = 7;
+  timed.figures[0].slowest = 25;
+  timed.figures[0].fastest = 26;
+  timed.figures[1].runs = 7;
+  timed.figures[1].slowest = 2.77;
+  timed.figures[1].fastest = 25;
+  EXPECT_FALSE(timed.figures[0].unreliable());
+  EXPECT_TRUE(timed.figures[1].unreliable());
+  const std::string table = link_table(timed);
+  EXPECT_NE(table.find("| 25.5 | 25 | 26 | GB/s |"), std::string::npos) << table;
+  EXPECT_NE(table.find("| 24.75* | 2.77 | 25 | GB/s |"), std::string::npos) << table;
+  EXPECT_NE(table.find("NUMA node 1"), std::string::npos) << table;
+  const nlohmann::json json = nlohmann::json::parse(link_json(timed));
+  EXPECT_EQ(json["link"]["figures"][1]["slowest"], 2.77);
+  EXPECT_EQ(json["nvbandwidth"]["testcases"][0]["min"], 25);
+  EXPECT_EQ(json["nvbandwidth"]["testcases"][0]["max"], 26);
 }
 
 }  // namespace

@@ -66,6 +66,50 @@ TEST_F(ProfileFile, ComesBackAsItWasWritten) {
   EXPECT_EQ(read_profile(path()).link_to_device, 25);
 }
 
+ProfileOrigin some_origin() {
+  return {"attic", "A Processor", "2026-01-02T03:04:05Z", "0.4.0", 10, std::uint64_t{64} << 30, 0};
+}
+
+TEST_F(ProfileFile, KeepsWhereAndWhenItWasMeasured) {
+  MachineProfile profile = some_profile();
+  EXPECT_FALSE(profile.origin.known());
+  profile.origin = some_origin();
+  write_profile(profile, path());
+  const ProfileOrigin back = read_profile(path()).origin;
+  EXPECT_EQ(back.host, "attic");
+  EXPECT_EQ(back.processor, "A Processor");
+  EXPECT_EQ(back.date, "2026-01-02T03:04:05Z");
+  EXPECT_EQ(back.version, "0.4.0");
+  EXPECT_EQ(back.seconds, 10);
+  EXPECT_EQ(back.memory_bytes, std::uint64_t{64} << 30);
+  nlohmann::json damaged = nlohmann::json::parse(profile_json(profile));
+  damaged.erase("date");
+  write(damaged.dump());
+  EXPECT_TRUE(test::refuses([&] { read_profile(path()); }, {path(), "date"}));
+}
+
+TEST(ProfileDoubts, AreWhatMakesItsTimesSayLessHere) {
+  const ProfileOrigin here = some_origin();
+  EXPECT_EQ(doubt(here, here).what, "");
+  const auto changed = [&](const auto& change) {
+    ProfileOrigin profile = some_origin();
+    change(profile);
+    return doubt(profile, here);
+  };
+  const ProfileDoubt other = changed([](ProfileOrigin& p) { p.processor = "Another", p.host = "cellar"; });
+  EXPECT_TRUE(other.other_machine);
+  EXPECT_EQ(other.what, "is of another machine, cellar (Another)");
+  const ProfileDoubt sibling = changed([](ProfileOrigin& p) { p.host = "cellar"; });
+  EXPECT_FALSE(sibling.other_machine);
+  EXPECT_EQ(sibling.what, "is of another machine with such a processor, cellar");
+  EXPECT_EQ(changed([](ProfileOrigin& p) { p.version = "0.3.0"; }).what, "was measured by hayloft 0.3.0");
+  EXPECT_EQ(changed([](ProfileOrigin& p) { p.date = "2025-07-07T00:00:00Z"; }).what, "");
+  EXPECT_EQ(changed([](ProfileOrigin& p) { p.date = "2025-07-01T00:00:00Z"; }).what, "is 185 days old");
+  EXPECT_EQ(changed([](ProfileOrigin& p) { p.date = "soon"; }).what, "does not say when it was measured");
+  EXPECT_EQ(doubt({}, here).what, "does not say which machine it is of");
+  EXPECT_FALSE(doubt({}, here).other_machine);
+}
+
 TEST_F(ProfileFile, MakesTheFolderItGoesTo) {
   const std::filesystem::path deep = std::filesystem::path(folder_ / "a") / "b" / "profile.json";
   write_profile(some_profile(), deep);

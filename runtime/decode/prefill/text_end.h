@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "offload/snapshot/writer.h"
+#include "runtime/decode/session.h"
+
+// The end of a saved text: the tokens behind its last whole chunk, fewer than a chunk. A context's tails end where they
+// begin, so that what is appended is read in the chunks that one go would have; what the end itself gave is saved
+// beside, as an attachment, and need not be read again each time the context is opened.
+namespace hayloft::runtime {
+
+inline constexpr std::string_view text_end_name = "text end";  // of the attachment
+
+// Reads `tokens` in a fork of the session, whose end they are behind, and gives what a reader of the context needs: one
+// attachment, or none where there are no tokens or the model's layers keep states instead of rows. `growing`: with room
+// behind it, a quarter at most, for a context that is appended to: ends of nearly the same size then take turns in the
+// places that they leave.
+std::vector<offload::SnapshotAttachment> read_text_end(const Session& session, std::span<const std::int32_t> tokens,
+                                                       bool growing = false);
+
+// Appends `tokens`, which the session has not seen, as they were saved by read_text_end(). False, and nothing is
+// appended, where the snapshot has not got them: it has none, those of other tokens, or damaged ones.
+bool restore_text_end(Session& session, const offload::Snapshot& snapshot, std::span<const std::int32_t> tokens);
+
+}  // namespace hayloft::runtime
