@@ -1,11 +1,17 @@
 # cpack -G DEB: hayloft_VERSION_ARCHITECTURE.deb, the program and the bundled model under /usr for the release of Debian
 # that builds it. What it needs is found by dpkg-shlibdeps in the program itself. Set before CPack is included.
+set(HAYLOFT_PAGES ${PROJECT_BINARY_DIR}/pages) # as Pages.cmake makes them
 set(debian_doc share/doc/hayloft)
 install(TARGETS hayloft RUNTIME DESTINATION bin COMPONENT debian EXCLUDE_FROM_ALL)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/needle-model/model/ DESTINATION share/hayloft/needle-model
         COMPONENT debian EXCLUDE_FROM_ALL)
 install(FILES ${PROJECT_SOURCE_DIR}/README.md DESTINATION ${debian_doc} COMPONENT debian EXCLUDE_FROM_ALL)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${debian_doc} RENAME copyright COMPONENT debian
+        EXCLUDE_FROM_ALL)
+install(DIRECTORY ${HAYLOFT_PAGES}/man1/ DESTINATION share/man/man1 COMPONENT debian EXCLUDE_FROM_ALL)
+install(FILES ${HAYLOFT_PAGES}/hayloft DESTINATION share/bash-completion/completions COMPONENT debian EXCLUDE_FROM_ALL)
+install(FILES ${HAYLOFT_PAGES}/_hayloft DESTINATION share/zsh/vendor-completions COMPONENT debian EXCLUDE_FROM_ALL)
+install(FILES ${HAYLOFT_PAGES}/hayloft.fish DESTINATION share/fish/vendor_completions.d COMPONENT debian
         EXCLUDE_FROM_ALL)
 
 set(CPACK_DEBIAN_PACKAGE_NAME hayloft)
