@@ -81,9 +81,9 @@ struct PlanTime {
 struct PlannedPrefill {
   std::string strategy;  // "exact, chunk by chunk" ...
   PrefillOptions options;
-  std::uint64_t products = 0;   // floating-point operations of matrix products
-  std::uint64_t attention = 0;  // and of attention
-  std::uint64_t moved = 0;      // bytes over the link to a device that computes: PrefillTraffic
+  double products = 0;      // floating-point operations of matrix products
+  double attention = 0;     // and of attention; 1e21 and more for the longest contexts
+  std::uint64_t moved = 0;  // bytes over the link to a device that computes: PrefillTraffic
   std::optional<double> seconds;
 };
 

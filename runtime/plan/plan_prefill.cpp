@@ -52,8 +52,7 @@ double searched_bytes(const ModelConfig& config, const PrefillOptions& prefill, 
 double prefill_seconds(const PlanRequest& request, const PlannedPrefill& planned, const PrefillOptions& prefill,
                        const MachineProfile& profile) {
   const AttentionRates rates = profile.rates(request.config.head_dim, request.config.group_size());
-  return static_cast<double>(planned.products) / profile.matmul / 1e9 +
-         static_cast<double>(planned.attention) / rates.causal / 1e9 +
+  return planned.products / profile.matmul / 1e9 + planned.attention / rates.causal / 1e9 +
          searched_bytes(request.config, prefill, static_cast<double>(request.tokens)) /
              rates.topk_scan(request.session.cache.columns) / 1e9;
 }
@@ -72,8 +71,8 @@ PlannedPrefill plan_strategy(const PlanRequest& request, const PrefillOptions& p
   PlannedPrefill planned;
   planned.strategy = name;
   planned.options = prefill;
-  planned.products = static_cast<std::uint64_t>(S * product_flops_per_token(config));
-  planned.attention = static_cast<std::uint64_t>(keys * config.query_heads * 4 * config.head_dim);
+  planned.products = S * product_flops_per_token(config);
+  planned.attention = keys * config.query_heads * 4 * config.head_dim;
   SessionOptions session = request.session;
   session.prefill = prefill;
   const PrefillTraffic traffic = prefill_traffic(config, session, request.tokens);

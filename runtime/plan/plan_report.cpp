@@ -194,8 +194,8 @@ std::string plan_table(const Plan& plan) {
   text += "\n| reading the context | products | attention | over a link |";
   text += timed ? " **time** |\n|---|---:|---:|---:|---:|\n" : "\n|---|---:|---:|---:|\n";
   for (const PlannedPrefill& prefill : plan.prefill) {
-    text += fmt::format("| {} | {} | {} | {} |", prefill.strategy, format_flops(static_cast<double>(prefill.products)),
-                        format_flops(static_cast<double>(prefill.attention)), format_bytes(prefill.moved));
+    text += fmt::format("| {} | {} | {} | {} |", prefill.strategy, format_flops(prefill.products),
+                        format_flops(prefill.attention), format_bytes(prefill.moved));
     if (prefill.seconds) text += fmt::format(" {} |", format_duration(*prefill.seconds));
     text += "\n";
   }

@@ -65,7 +65,7 @@ TEST_F(LinkCompareTest, TheTableSaysWhoseTheyAreAndWhatOnlyOneHas) {
 }
 
 TEST_F(LinkCompareTest, ReportsOfALinkAreComparedFigureByFigure) {
-  const auto report = [](double rate) {
+  const auto report_of = [](double rate) {
     gpu::LinkReport report;
     report.device = "A GPU";
     report.figures = {
@@ -73,8 +73,8 @@ TEST_F(LinkCompareTest, ReportsOfALinkAreComparedFigureByFigure) {
         {"host_device_latency_sm", "sm", 4096, -1, 1 << 30, 16, "random", 1e4 / rate, "ns", false, false, 7, 9, 9}};
     return report;
   };
-  const std::string csv = compare_csv(read_measured(written("a.json", link_json(report(12.5)))),
-                                      read_measured(written("b.json", link_json(report(25)))));
+  const std::string csv = compare_csv(read_measured(written("a.json", link_json(report_of(12.5)))),
+                                      read_measured(written("b.json", link_json(report_of(25)))));
   EXPECT_NE(csv.find("\"host_to_device_memcpy_ce, ce, 4.0 KiB pages, 1.0 GiB\",GB/s,12.5,25,2.0000,\n"),
             std::string::npos)
       << csv;

@@ -170,6 +170,14 @@ TEST(PlanOfAShape, KnowsLlama3BytesWithoutACheckpoint) {
   EXPECT_NEAR(static_cast<double>(memory.columns) / static_cast<double>(memory.store()), 1.0 / 3, 0.001);
 }
 
+TEST(PlanOfAShape, CountsTheOperationsOfAHundredMillionTokens) {
+  PlanRequest request = llama_3_8b();
+  request.tokens = 100'000'000;
+  // Half of all pairs of a query and a key, 4 d operations each, in 31 layers: the last stops at K and V.
+  const double pairs = 0.5 * 1e8 * 1e8;
+  EXPECT_NEAR(make_plan(request, nullptr).prefill[0].attention, pairs * 31 * 32 * 4 * 128, 1e-3 * pairs * 31 * 16384);
+}
+
 TEST(PlanOfAShape, IntegerRowsTakeWhatTheirFormatSaysToTheByte) {
   const auto stored = [](const ShapeOptions& shape, offload::RowFormat rows) {
     PlanRequest request;
@@ -353,12 +361,12 @@ TEST(PlanOfPrefill, IsOperationsOverTheirRates) {
   const double S = 1 << 20;
   // The last layer stops at K and V. A query head multiplies and adds d times for a key's score and d for its value.
   const double exact = S * (S + 1) / 2 * 31 * 32 * 4 * 128;
-  EXPECT_NEAR(static_cast<double>(plan.prefill[0].attention), exact, 1e-6 * exact);
+  EXPECT_NEAR(plan.prefill[0].attention, exact, 1e-6 * exact);
   EXPECT_EQ(plan.prefill[1].attention, plan.prefill[0].attention) << "layer by layer is another order of the same";
   EXPECT_LT(plan.prefill[1].moved, plan.prefill[0].moved);
   const double products = static_cast<double>(plan.prefill[0].products);
   EXPECT_NEAR(products, 2 * S * 7.0e9 * 31 / 32, 0.02 * products) << "two for every weight but embedding and output";
-  EXPECT_DOUBLE_EQ(*plan.prefill[0].seconds, products / 100e9 + static_cast<double>(plan.prefill[0].attention) / 50e9);
+  EXPECT_DOUBLE_EQ(*plan.prefill[0].seconds, products / 100e9 + plan.prefill[0].attention / 50e9);
   request.tokens /= 8;
   const Plan eighth = make_plan(request, &profile);
   EXPECT_NEAR(*plan.prefill[2].seconds / *eighth.prefill[2].seconds, 8, 0.2) << "window is linear";
