@@ -133,7 +133,7 @@ TEST_F(EvalProgram, WhatCannotBeDoneIsRefusedInOneLine) {
   EXPECT_TRUE(refused_with(eval({"--chat-template", "llama"}), 2, {"--chat-template llama", "{task}"}));
   EXPECT_TRUE(refused_with(eval({"--effective", "200"}), 2, {"--effective 200"}));
   EXPECT_TRUE(refused_with(eval({"-c", "4k,8k", "--attention-stats", at("s.md")}), 2, {"--attention-stats", "one"}));
-  EXPECT_TRUE(refused_with(eval({"--plot", "x.pdf"}), 2, {"x.pdf"}));
+  EXPECT_TRUE(refused_with(eval({"--plot", "x.jpg"}), 2, {"x.jpg"}));
   EXPECT_TRUE(refused_with(eval({"--format", "xml"}), 2, {"xml", "text|md|csv"}));
   EXPECT_TRUE(refused_with(eval({"--text", at("none.txt")}), 1, {"--text", "none.txt"}));
   EXPECT_TRUE(refused_with(eval({"--haystack", at("none.txt")}), 1, {"--haystack", "none.txt"}));

@@ -102,7 +102,7 @@ class GenerateCommand : public Command {
     join_ranks(facts, session_);
     prepare_together([&] { plan(); });
     const Environment& environment = *environment_;
-    WatchedMethod method(method_, environment, audit_);
+    WatchedMethod& method = *watched_;
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory_};
     runtime::Session session = snapshot_ ? open_saved(environment, source, *snapshot_, session_, *method.method())
                                          : runtime::Session(*environment.model, *environment.arena, session_);
@@ -138,6 +138,7 @@ class GenerateCommand : public Command {
     environment_.emplace(machine_, directory_, rope_);
     if (chat_) drawing_.ends = runtime::end_of_turn_tokens(*environment_->tokenizer);
     method_ = with_rates(method_, *environment_, machine_.profile);
+    watched_.emplace(method_, *environment_, audit_);
     prompt_tokens_ =
         snapshot_ ? environment_->tokenizer->encode_continuation(text) : environment_->tokenizer->encode_prompt(text);
     if (prompt_tokens_.empty()) fail("the prompt is empty: there is nothing to go on from");
@@ -213,6 +214,7 @@ class GenerateCommand : public Command {
   std::optional<offload::Snapshot> snapshot_;
   std::filesystem::path directory_;  // of the model
   std::optional<Environment> environment_;
+  std::optional<WatchedMethod> watched_;
   Drawing drawing_;
   std::vector<std::int32_t> prompt_tokens_;
   runtime::plan::Plan plan_;

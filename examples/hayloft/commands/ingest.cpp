@@ -140,7 +140,7 @@ class IngestCommand : public Command {
       throw;
     }
     progress.reset();
-    if (result.was_there && !update_.empty()) {
+    if (result.was_there && append_.empty()) {
       note("{}: is of this text already, {} tokens\n", path, result.tokens);
       return;
     }

@@ -143,6 +143,22 @@ void require_same_beginning(const std::vector<std::int32_t>& saved, const std::v
        file, at - saved.begin());
 }
 
+// A context of the text that an interrupted run has finished, all but removing PATH.part, out of which it was written
+// (finish()). Does that now.
+std::optional<IngestResult> finished_before(const std::filesystem::path& path,
+                                            const std::vector<std::int32_t>& tokens) {
+  std::filesystem::path part = path;
+  part += ".part";
+  std::error_code error;
+  if (!std::filesystem::exists(part, error)) return std::nullopt;
+  const offload::Snapshot snapshot = offload::Snapshot::open(path);
+  if (snapshot.tokens() != tokens) return std::nullopt;
+  std::filesystem::remove(part);
+  return IngestResult{.was_there = true,
+                      .tokens = snapshot.token_count(),
+                      .file_bytes = static_cast<std::uint64_t>(std::filesystem::file_size(path))};
+}
+
 bool ends_with(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& last) {
   return last.size() <= tokens.size() && std::equal(last.rbegin(), last.rend(), tokens.rbegin());
 }
@@ -231,6 +247,7 @@ IngestResult ingest(const ModelSource& source, offload::Arena& arena, std::strin
   if (tokens.empty()) fail("there is no text to read into {}", path.string());
   std::error_code error;
   if (std::filesystem::exists(path, error)) {
+    if (const auto there = finished_before(path, tokens)) return *there;
     fail("{}: exists already; choose another name, remove it, or go on with it by --append", path.string());
   }
   return read_anew(source, arena, tokens, path, options, progress);
@@ -273,6 +290,7 @@ IngestResult update(const ModelSource& source, offload::Arena& arena, std::strin
     writer.reset();
     IngestOptions as_before = options;
     as_before.session = as_read(whole, options.session);
+    as_before.checkpoints = wanted_checkpoints(options, &whole);
     result = read_anew(source, arena, tokens, path, as_before, progress);
   } else {
     writer->go_back(same);

@@ -37,7 +37,7 @@ struct IngestOptions {
 };
 
 struct IngestResult {
-  bool was_there = false;         // append_to, update: the context had the text already, so nothing was written
+  bool was_there = false;         // the context had the text already, so nothing was written
   std::int64_t tokens = 0;        // in the context
   std::int64_t resumed_from = 0;  // tokens that were read already
   std::int64_t same = 0;          // update: tokens that the context and the text both begin with

@@ -159,6 +159,8 @@ TEST_F(HybridIngestTest, AContextGoesOnKeepingAsManyCheckpointsAsWereAskedForLas
   EXPECT_EQ(goes_on(0), 6u);
   EXPECT_EQ(goes_on(2), 2u);
   EXPECT_EQ(goes_on(0), 2u);
+  update(source, arena, "Another text. " + text, path, options);  // of which nothing can be kept
+  EXPECT_EQ(offload::Snapshot::open(path).earlier_checkpoints().size() + 1, 2u);
   options.checkpoints = 0;
   const std::filesystem::path other = folder.path() / "other.hay";
   ingest(source, arena, text, other, options);

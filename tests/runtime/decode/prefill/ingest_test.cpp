@@ -225,5 +225,18 @@ TEST_F(IngestTest, NothingThatExistsIsOverwritten) {
                             {"other.hay.part", "another text"}));
 }
 
+TEST_F(IngestTest, AContextThatWasFinishedBesideItsPartIsTakenAsItIs) {
+  const std::filesystem::path path = folder.path() / "done.hay", part = folder.path() / "done.hay.part";
+  ingest(source, arena, text, path, options);
+  const std::string before = digest(path);
+  std::filesystem::copy_file(path, part);  // as a run leaves it that is killed before it removes the part
+  EXPECT_TRUE(ingest(source, arena, text, path, options).was_there);
+  EXPECT_FALSE(std::filesystem::exists(part));
+  EXPECT_EQ(digest(path), before);
+  std::filesystem::copy_file(path, part);
+  EXPECT_THROW(ingest(source, arena, text + " More.", path, options), Error) << "it is of another text";
+  EXPECT_TRUE(std::filesystem::exists(part));
+}
+
 }  // namespace
 }  // namespace hayloft::runtime
