@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 
 namespace hayloft::runtime::cluster {
 namespace {
@@ -32,9 +31,10 @@ class Gathered {
         note_(positions_ + own.logits.size()),
         size_(note_ + note.size()) {
     std::vector<std::uint32_t> packet(size_);
-    std::memcpy(packet.data(), own.positions.data(), positions_ * sizeof(std::int32_t));
-    std::memcpy(packet.data() + positions_, own.logits.data(), own.logits.size() * sizeof(float));
-    std::memcpy(packet.data() + note_, note.data(), note.size_bytes());
+    const std::span bytes = std::as_writable_bytes(std::span(packet));
+    std::ranges::copy(std::as_bytes(std::span(own.positions)), bytes.begin());
+    std::ranges::copy(std::as_bytes(std::span(own.logits)), bytes.subspan(positions_ * sizeof(float)).begin());
+    std::ranges::copy(std::as_bytes(note), bytes.subspan(note_ * sizeof(float)).begin());
     all_.resize(size_ * static_cast<std::size_t>(ranks.ranks()));
     ranks.all_gather(Traffic::candidates, std::as_bytes(std::span(packet)), std::as_writable_bytes(std::span(all_)));
   }
