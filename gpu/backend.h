@@ -9,6 +9,7 @@
 
 #include "gpu/buffer.h"
 #include "gpu/gated_delta.h"
+#include "gpu/hot_reads.h"
 #include "gpu/packed.h"
 #include "index/scan/search.h"
 #include "index/scan/sparq_query.h"
@@ -198,6 +199,12 @@ class Backend {
   virtual std::uint64_t scratch_bytes(const ScratchShape&) const { return 0; }
   // Whether select_sparq() may find columns on the device, and attend() rows of lists, and then count their held_bytes.
   virtual bool keeps_reads() const { return false; }
+  // What is kept of a layer's columns and rows, for warm() in another run; waits for the device. Empty where nothing
+  // is.
+  virtual HotReads hot_reads(const CacheView&, Stream) { return {}; }
+  // Reads such columns and rows now, as far as there is room to keep them. What does not fit the layer is ignored: it
+  // is a hint, and nothing but time depends on it.
+  virtual void warm(const CacheView&, const HotReads&, Stream) {}
 
   // For benchmarks: measures the parts of the operations from now on, or stops; stage_times() then says how long each
   // took, and waits for them.

@@ -5,6 +5,8 @@
 #include "examples/hayloft/streams/messages.h"
 #include "offload/error.h"
 #include "offload/text/format.h"
+#include "runtime/decode/hot_context.h"
+#include "runtime/decode/hot_file.h"
 
 namespace hayloft::cli {
 
@@ -40,6 +42,17 @@ runtime::Session open_saved(const Environment& environment, const runtime::Model
         format_bytes(environment.arena->budget_bytes() - environment.arena->used_bytes()));
   }
   return open_context(source, *environment.arena, snapshot, options, &method);
+}
+
+void keep_hot_reads(const Environment& environment, const runtime::Session& session, const offload::Snapshot& snapshot,
+                    bool verbose) noexcept {
+  try {
+    const bool kept = runtime::keep_hot(session, *environment.backend, snapshot);
+    if (kept && verbose)
+      note("{}: what was read often, for the next time\n", runtime::hot_file_of(snapshot.path()).string());
+  } catch (const std::exception& error) {
+    if (verbose) note("what was read often is not kept for the next time: {}\n", error.what());
+  }
 }
 
 }  // namespace hayloft::cli

@@ -24,4 +24,9 @@ runtime::Session open_saved(const Environment& environment, const runtime::Model
                             const offload::Snapshot& snapshot, runtime::SessionOptions options,
                             const runtime::Method& method);
 
+// At the end of a run: what it read often of the saved context is kept beside the file for the next (keep_hot). Says
+// only by -v that it could not be.
+void keep_hot_reads(const Environment& environment, const runtime::Session& session, const offload::Snapshot& snapshot,
+                    bool verbose) noexcept;
+
 }  // namespace hayloft::cli

@@ -36,6 +36,8 @@ class CudaBackend final : public Backend {
   DeviceMemory memory() const override;
   std::uint64_t scratch_bytes(const ScratchShape& shape) const override;
   bool keeps_reads() const override { return columns_.most_bytes() + rows_.most_bytes() > 0; }
+  HotReads hot_reads(const CacheView& cache, Stream queue) override;
+  void warm(const CacheView& cache, const HotReads& hot, Stream queue) override;
   void time_stages(bool on) override { stages_.run(on); }
   std::vector<StageTime> stage_times() override { return stages_.times(); }
 

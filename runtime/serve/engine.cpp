@@ -6,6 +6,7 @@
 
 #include "offload/error.h"
 #include "offload/text/format.h"
+#include "runtime/decode/hot_context.h"
 
 namespace hayloft::runtime::serve {
 namespace {
@@ -139,8 +140,20 @@ void Engine::run() {
   active_.clear();
   left_.clear();
   waiting_.clear();
+  keep_hot_contexts();
   const std::lock_guard lock(mutex_);
   for (const SharedJob& job : arrived_) fail_job(*job, 503, "the server is stopping");
+}
+
+void Engine::keep_hot_contexts() const {
+  for (const auto& [context, bytes] : mapped_) {
+    const Session* const session = pool_.of_context(context);
+    if (session == nullptr) continue;
+    try {
+      keep_hot(*session, source_.model.backend(), offload::Snapshot::open(contexts_.path(context)));
+    } catch (const std::exception&) {  // gone meanwhile, or nothing can be written there: the next is slower to start
+    }
+  }
 }
 
 void Engine::admit() {

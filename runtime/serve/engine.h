@@ -86,6 +86,7 @@ class Engine {
   void keep_boundary(const Job& job);
   void keep_session(Job& job);
   std::uint64_t mapped_bytes(const std::string& context) const;
+  void keep_hot_contexts() const;  // what was read often of them, for the next server
   void keep(const std::string& context, std::span<const std::int32_t> tokens, const std::function<Session()>& session);
   std::uint64_t demand(const Job& job) const;
   void fail_job(Job& job, int status, const std::string& message);

@@ -35,6 +35,11 @@ void SessionPool::drop_context(const std::string& context) {
   entries_.remove_if([&](const Entry& entry) { return entry.context == context; });
 }
 
+const Session* SessionPool::of_context(const std::string& context) const {
+  const auto found = std::ranges::find(entries_, context, &Entry::context);
+  return found == entries_.end() ? nullptr : &found->session;
+}
+
 bool SessionPool::drop_one() {
   const auto worth = [&](const Entry& entry) {
     const auto tokens =  // an opened context itself stands for all that it has

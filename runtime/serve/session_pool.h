@@ -34,7 +34,8 @@ class SessionPool {
   void drop(const std::string& context, std::span<const std::int32_t> tokens);
   void drop_context(const std::string& context);
 
-  bool drop_one();              // the least worth keeping; false when there is none
+  const Session* of_context(const std::string& context) const;  // any; null when there is none
+  bool drop_one();                                              // the least worth keeping; false when there is none
   std::uint64_t bytes() const;  // of all entries but for mapped ones; blocks that they share count for each
   std::size_t size() const { return entries_.size(); }
 

@@ -96,6 +96,7 @@ class AskCommand : public Command {
       throw;
     }
     method.finish();
+    keep_hot_reads(environment, context, snapshot, machine_.verbose);
     say_device_memory(*environment.backend);
   }
 

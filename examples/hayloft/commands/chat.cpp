@@ -120,6 +120,7 @@ class ChatCommand : public Command {
       throw;
     }
     method.finish();
+    if (snapshot) keep_hot_reads(environment, conversation.session(), *snapshot, machine_.verbose);
     say_device_memory(*environment.backend);
   }
 

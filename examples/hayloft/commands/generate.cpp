@@ -121,6 +121,7 @@ class GenerateCommand : public Command {
     }
     summarise(session, method, prompt_tokens_.size());
     method.finish();
+    if (snapshot_) keep_hot_reads(environment, session, *snapshot_, machine_.verbose);
     say_device_memory(*environment.backend);
   }
 

@@ -237,6 +237,44 @@ void ColumnCache::forget(const std::vector<std::uint64_t>& serials) noexcept {
   }
 }
 
+std::vector<float> ColumnCache::run_uses(const offload::LayerView& view) {
+  const std::lock_guard lock(mutex_);
+  if (!keeps(view)) return {};
+  const RunLayout layout(*view.layout);
+  for (const std::uint64_t serial : view.serials) {
+    const auto entry = entries_.find(serial);
+    if (entry == entries_.end()) continue;
+    std::vector<float> uses(static_cast<std::size_t>(layout.kv_heads) * static_cast<std::size_t>(layout.runs));
+    HAYLOFT_CUDA(cudaMemcpyAsync(uses.data(), entry->second.memory, uses.size() * sizeof(float), cudaMemcpyDeviceToHost,
+                                 stream_));
+    HAYLOFT_CUDA(cudaStreamSynchronize(stream_));
+    return uses;
+  }
+  return {};
+}
+
+int ColumnCache::count_uses(const CacheView& cache, std::span<const float> uses, cudaStream_t stream) {
+  const std::unique_ptr<Use> blocks = use(cache, stream);
+  if (!blocks) return 0;
+  const std::uint64_t bytes = uses.size_bytes();
+  int slots = INT32_MAX;
+  const void* first = nullptr;
+  for (const std::uint64_t serial : cache.store.serials) {
+    const auto entry = entries_.find(serial);
+    if (entry == entries_.end()) continue;
+    if (first == nullptr) {
+      upload(entry->second.memory, uses.data(), bytes, stream_);
+      first = entry->second.memory;
+    } else {
+      check(cudaMemcpyAsync(entry->second.memory, first, bytes, cudaMemcpyDeviceToDevice, stream_), "cudaMemcpyAsync",
+            bytes);
+    }
+    slots = std::min(slots, entry->second.slots);
+  }
+  blocks->done();
+  return first == nullptr ? 0 : slots;
+}
+
 std::uint64_t ColumnCache::spare(std::uint64_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
   if (building_ || entries_.empty()) return 0;

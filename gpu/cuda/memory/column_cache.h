@@ -4,6 +4,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -56,6 +57,13 @@ class ColumnCache {
   bool keeps(const offload::LayerView& view) const;
   // Nothing where there is no room. What uses it is queued on `stream`.
   std::unique_ptr<Use> use(const CacheView& cache, cudaStream_t stream);
+
+  // How often the runs of a layer were read, f32 [Hkv][runs], as its first block has it of which something is kept:
+  // empty where there is none. Waits for the device.
+  std::vector<float> run_uses(const offload::LayerView& view);
+  // Counts those reads, [Hkv][runs], as if they had been made of every block that is kept, or can be. How many runs of
+  // a KV head each has room for, at least; 0 where nothing is kept.
+  int count_uses(const CacheView& cache, std::span<const float> uses, cudaStream_t stream);
 
   // Frees device memory of so many bytes, or what there is, in stream order, and does not take it again at once. How
   // many bytes.

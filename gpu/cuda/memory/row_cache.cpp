@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
 
 #include "gpu/device_options.h"
 #include "offload/error.h"
@@ -89,6 +92,43 @@ void RowCache::make(const offload::BlockLayout& layout) {
     release();
   }
   making_ = false;
+}
+
+std::vector<std::vector<std::int32_t>> RowCache::positions(const offload::LayerView& view) {
+  const std::lock_guard lock(mutex_);
+  if (view.serials.size() != view.blocks.size() || !fits(*view.layout)) return {};
+  const std::size_t of_head = std::size_t{slots_.sets} * kRowWays;
+  const std::size_t count = of_head * static_cast<std::size_t>(heads_);
+  std::vector<std::uint64_t> rows(count);
+  std::vector<std::int32_t> used(count);
+  HAYLOFT_CUDA(cudaMemcpyAsync(rows.data(), slots_.rows, count * sizeof rows[0], cudaMemcpyDeviceToHost, stream_));
+  HAYLOFT_CUDA(cudaMemcpyAsync(used.data(), slots_.used, count * sizeof used[0], cudaMemcpyDeviceToHost, stream_));
+  HAYLOFT_CUDA(cudaStreamSynchronize(stream_));
+
+  const auto block_tokens = static_cast<std::uint64_t>(view.layout->block_tokens);
+  std::unordered_map<std::uint64_t, std::uint64_t> first_of;  // of a block, by serial
+  for (std::size_t block = 0; block < view.serials.size(); ++block) {
+    first_of.emplace(view.serials[block], block * block_tokens);
+  }
+  std::vector<std::vector<std::int32_t>> positions;
+  for (int head = 0; head < heads_; ++head) {
+    std::vector<std::pair<std::int32_t, std::int32_t>> by_use;  // and position
+    for (std::size_t slot = of_head * static_cast<std::size_t>(head), end = slot + of_head; slot < end; ++slot) {
+      // RowSlots::rows
+      const auto block = first_of.find(rows[slot] / block_tokens / static_cast<unsigned>(heads_));
+      if (rows[slot] == 0 || block == first_of.end()) continue;
+      const std::uint64_t position = block->second + rows[slot] % block_tokens;
+      if (static_cast<std::int64_t>(position) >= view.tokens) continue;
+      by_use.emplace_back(used[slot], static_cast<std::int32_t>(position));
+    }
+    std::sort(by_use.begin(), by_use.end());  // uses fall
+    std::vector<std::int32_t>& of_this = positions.emplace_back();
+    std::unordered_set<std::int32_t> seen;  // several slots may hold one row
+    for (const auto& [use, position] : by_use) {
+      if (seen.insert(position).second) of_this.push_back(position);
+    }
+  }
+  return positions;
 }
 
 void RowCache::release() noexcept {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "gpu/backend.h"
 #include "gpu/cuda/memory/device_context.h"
@@ -44,6 +45,10 @@ class RowCache {
 
   // Nothing where there is no room, or where nothing tells the view's blocks apart. What uses it is queued on `stream`.
   std::unique_ptr<Use> use(const offload::LayerView& view, cudaStream_t stream);
+
+  // Which rows of a layer are kept: for each KV head their positions in the store, those read last first. Empty where
+  // there are none. Waits for the device.
+  std::vector<std::vector<std::int32_t>> positions(const offload::LayerView& view);
 
   // Gives all memory back, in stream order, and does not take it again at once: how many bytes.
   std::uint64_t spare() noexcept;

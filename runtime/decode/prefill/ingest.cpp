@@ -7,6 +7,7 @@
 #include "offload/clock.h"
 #include "offload/error.h"
 #include "runtime/checkpoint/fingerprint.h"
+#include "runtime/decode/hot_context.h"
 #include "runtime/decode/prefill/reading_note.h"
 #include "runtime/decode/prefill/text_end.h"
 
@@ -36,9 +37,11 @@ void begin_indices(Session& session, const offload::Snapshot* snapshot, const In
 // Checkpoints leave areas of tails behind, which are most of the file of a short text. Whether writing the context once
 // more, whole, instead of its last checkpoint saves more than a third; no checkpoint before the last is to be kept
 // then.
-bool worth_compacting(const offload::SnapshotWriter& part, const Session& session, std::span<const std::int32_t> tokens,
-                      const IngestOptions& options) {
-  if (kept_checkpoints(session.config(), options.checkpoints) > 1 || part.token_count() == 0) return false;
+bool worth_compacting(const offload::SnapshotWriter& part, const Session& session,
+                      std::span<const std::int32_t> tokens) {
+  const offload::Snapshot written = part.snapshot();
+  const int noted = read_note(written.description().note, written.path().string()).checkpoints;
+  if (kept_checkpoints(session.config(), noted) > 1 || part.token_count() == 0) return false;
   constexpr std::uint64_t little = 1 << 16;
   std::uint64_t tails = 0;
   for (const offload::SnapshotTail& tail : session.cache().tails()) tails += tail.rows.size() * sizeof(f16);
@@ -54,7 +57,7 @@ void finish(offload::SnapshotWriter writer, Session& session, const std::vector<
   std::vector<offload::SnapshotAttachment> beside = read_text_end(session, rest, /*growing=*/!anew);
   result.seconds += seconds_since(start);
   if (!beside.empty()) result.read += static_cast<std::int64_t>(rest.size());
-  if (anew && worth_compacting(writer, session, tokens, options)) {
+  if (anew && worth_compacting(writer, session, tokens)) {
     const offload::SnapshotDescription description = writer.snapshot().description();
     std::filesystem::path part = path, compact = path;
     part += ".part";
@@ -145,13 +148,14 @@ void require_same_beginning(const std::vector<std::int32_t>& saved, const std::v
 
 // A context of the text that an interrupted run has finished, all but removing PATH.part, out of which it was written
 // (finish()). Does that now.
-std::optional<IngestResult> finished_before(const std::filesystem::path& path,
+std::optional<IngestResult> finished_before(const ModelSource& source, const std::filesystem::path& path,
                                             const std::vector<std::int32_t>& tokens) {
   std::filesystem::path part = path;
   part += ".part";
   std::error_code error;
   if (!std::filesystem::exists(part, error)) return std::nullopt;
   const offload::Snapshot snapshot = offload::Snapshot::open(path);
+  snapshot.require_model(source.identity());
   if (snapshot.tokens() != tokens) return std::nullopt;
   std::filesystem::remove(part);
   return IngestResult{.was_there = true,
@@ -247,7 +251,7 @@ IngestResult ingest(const ModelSource& source, offload::Arena& arena, std::strin
   if (tokens.empty()) fail("there is no text to read into {}", path.string());
   std::error_code error;
   if (std::filesystem::exists(path, error)) {
-    if (const auto there = finished_before(path, tokens)) return *there;
+    if (const auto there = finished_before(source, path, tokens)) return *there;
     fail("{}: exists already; choose another name, remove it, or go on with it by --append", path.string());
   }
   return read_anew(source, arena, tokens, path, options, progress);
@@ -345,6 +349,7 @@ Session open_context(const ModelSource& source, offload::Arena& arena, const off
   const bool sees_queries = method != nullptr && !method->state_key().empty();
   if (rest.empty() || sees_queries || !restore_text_end(session, snapshot, rest)) session.append(rest);
   session.set_prefill(options.prefill);
+  if (method != nullptr) warm(session, *method, source.model.backend(), snapshot);
   return session;
 }
 
