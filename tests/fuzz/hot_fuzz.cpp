@@ -8,8 +8,8 @@
 #include "offload/snapshot/format.h"
 #include "runtime/decode/hot_file.h"
 
-// Whatever lies beside a saved context, what is read of it is nothing or sound. The checksum would keep a fuzzer out, so
-// an input is what follows the header, for a context of two KV heads, eight runs and two layers.
+// Whatever lies beside a saved context, what is read of it is nothing or sound. The checksum would keep a fuzzer out,
+// so an input is what follows the header, for a context of two KV heads, eight runs and two layers.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace hayloft;
   using namespace hayloft::runtime;

@@ -91,8 +91,7 @@ class HotContextTest : public ::testing::Test {
     Machine machine(topology, device);
     const offload::Snapshot snapshot = offload::Snapshot::open(path);
     Session session(machine.model, machine.arena, session_options(columns), snapshot);
-    const auto method =
-        runtime::make_method(runtime::parse_method(method_text, {}), machine.model.config().head_dim);
+    const auto method = runtime::make_method(runtime::parse_method(method_text, {}), machine.model.config().head_dim);
     session.set_method(method);
     Run run;
     run.warmed = runtime::warm(session, *method, *machine.backend, snapshot);
@@ -163,8 +162,8 @@ TEST_F(HotContextTest, HintsThatDoNotFitTheLayerAreIgnored) {
   const auto heads = static_cast<std::size_t>(view.kv_heads);
   const std::vector<float> uses(heads * static_cast<std::size_t>(view.head_dim), -1.0f);
   const std::vector<std::vector<std::int32_t>> beyond(heads, {static_cast<std::int32_t>(view.store.tokens)});
-  for (const gpu::HotReads& wrong : {gpu::HotReads{{1, 2}, {}}, gpu::HotReads{uses, {}}, gpu::HotReads{{}, {{1}}},
-                                     gpu::HotReads{{}, beyond}}) {
+  for (const gpu::HotReads& wrong :
+       {gpu::HotReads{{1, 2}, {}}, gpu::HotReads{uses, {}}, gpu::HotReads{{}, {{1}}}, gpu::HotReads{{}, beyond}}) {
     backend.warm(view, wrong, backend.stream());
     EXPECT_TRUE(backend.hot_reads(view, backend.stream()).empty());
   }
