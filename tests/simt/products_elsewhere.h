@@ -62,8 +62,12 @@ class ProductsElsewhere final : public gpu::Backend {
   void rms_norm(const float* x, int rows, int n, const float* weight, float eps, float* y, gpu::Stream s) override {
     queue(s, [=, this] { cpu_->rms_norm(x, rows, n, weight, eps, y, {}); });
   }
-  void add(float* y, const float* x, std::int64_t n, gpu::Stream s) override { queue(s, [=, this] { cpu_->add(y, x, n, {}); }); }
-  void scale(float* x, std::int64_t n, float factor, gpu::Stream s) override { queue(s, [=, this] { cpu_->scale(x, n, factor, {}); }); }
+  void add(float* y, const float* x, std::int64_t n, gpu::Stream s) override {
+    queue(s, [=, this] { cpu_->add(y, x, n, {}); });
+  }
+  void scale(float* x, std::int64_t n, float factor, gpu::Stream s) override {
+    queue(s, [=, this] { cpu_->scale(x, n, factor, {}); });
+  }
   void silu_mul(float* gate, const float* up, std::int64_t n, gpu::Stream s) override {
     queue(s, [=, this] { cpu_->silu_mul(gate, up, n, {}); });
   }

@@ -14,9 +14,9 @@
 #include "tests/support/real_models.h"
 #include "tests/support/temporary_folder.h"
 
-// Real models decode real prose on a device that keeps a part of the integer columns: what crosses the link for a token,
-// by the ledger, beside the same without. Takes minutes; HAYLOFT_REAL_STEPS says how many tokens are decoded, and
-// HAYLOFT_TEST_DATA where the prose is. Prints a table (docs/device-cache.md).
+// Real models decode real prose on a device that keeps a part of the integer columns: what crosses the link for a
+// token, by the ledger, beside the same without. Takes minutes; HAYLOFT_REAL_STEPS says how many tokens are decoded,
+// and HAYLOFT_TEST_DATA where the prose is. Prints a table (docs/device-cache.md).
 namespace hayloft::simt {
 namespace {
 
