@@ -5,6 +5,7 @@
 
 #include <exception>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <initializer_list>
 #include <memory>
@@ -42,6 +43,17 @@ class IngestTest : public testing::Test {
     const offload::Snapshot snapshot = offload::Snapshot::open(path);
     snapshot.verify();
     return snapshot.content_digest();
+  }
+
+  // The same model, but for a byte of its weights' file.
+  ModelSource another_model() const {
+    const std::filesystem::path other = folder.path() / "other-model";
+    std::filesystem::copy(needle_model, other);
+    std::fstream weights(other / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+    weights.seekp(-1, std::ios::end);
+    weights.put('\x55');
+    weights.close();
+    return {model, tokenizer, other};
   }
 
   std::string one_go() {

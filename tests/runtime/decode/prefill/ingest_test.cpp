@@ -199,13 +199,7 @@ TEST_F(IngestTest, SessionsOnASavedContextTakeNoMemoryForItsBlocks) {
 TEST_F(IngestTest, AContextOfAnotherModelIsRefusedByName) {
   const std::filesystem::path path = folder.path() / "saved.hay";
   ingest(source, arena, text, path, options);
-  const std::filesystem::path other = folder.path() / "other-model";
-  std::filesystem::copy(needle_model, other);
-  std::fstream weights(other / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
-  weights.seekp(-1, std::ios::end);
-  weights.put('\x55');
-  weights.close();
-  const ModelSource changed{model, tokenizer, other};
+  const ModelSource changed = another_model();
   const offload::Snapshot snapshot = offload::Snapshot::open(path);
   EXPECT_TRUE(test::refuses([&] { open_context(changed, arena, snapshot, {}); }, {"saved.hay", "other-model"}));
 }
@@ -235,7 +229,22 @@ TEST_F(IngestTest, AContextThatWasFinishedBesideItsPartIsTakenAsItIs) {
   EXPECT_EQ(digest(path), before);
   std::filesystem::copy_file(path, part);
   EXPECT_THROW(ingest(source, arena, text + " More.", path, options), Error) << "it is of another text";
+  const ModelSource changed = another_model();
+  EXPECT_TRUE(test::refuses([&] { ingest(changed, arena, text, path, options); }, {"done.hay", "other-model"}));
   EXPECT_TRUE(std::filesystem::exists(part));
+}
+
+TEST_F(IngestTest, APartThatWasBegunToKeepCheckpointsKeepsThemWithoutBeingAskedAgain) {
+  const std::filesystem::path path = folder.path() / "kept.hay";
+  options.checkpoints = 3;
+  int chunks = 0;
+  const auto stop = [&](std::int64_t, std::int64_t) {
+    if (++chunks == 3) throw Stopped();
+  };
+  EXPECT_THROW(ingest(source, arena, text, path, options, stop), Stopped);
+  options.checkpoints = 0;
+  ingest(source, arena, text, path, options);
+  EXPECT_EQ(offload::Snapshot::open(path).earlier_checkpoints().size() + 1, 3u);
 }
 
 }  // namespace
