@@ -28,19 +28,23 @@ std::vector<std::string> words_of(const std::string& text) {
 }  // namespace
 
 void EvalTasks::add_options(CLI::App& app, runtime::eval::EvalOptions& options) {
-  const auto add_path = [&](const char* name, std::string& path, const char* help) {
+  const auto add_path = [&](const char* name, auto& path, const char* help) {
     app.add_option(name, path, help)->type_name("FILE")->take_last();
   };
   add_path("--text", text_, "Text for perplexity and repetition");
   add_path("--haystack", haystack_, "Text to hide needles in, a file or a folder [made by a grammar]");
-  add_path("--squad", squad_, "Questions of qa_1: SQuAD, or a file of its shape");
+  add_path("--squad", squad_, "Questions of qa_1 and sparq_squad: SQuAD, or a file of its shape");
   add_path("--hotpotqa", hotpotqa_, "Questions of qa_2: HotpotQA, distractor setting");
+  add_path("--triviaqa", sparq_.triviaqa, "Questions of sparq_triviaqa: rows of TriviaQA's rc, a JSON object a line");
+  add_path("--cnn-dailymail", sparq_.summaries, "Articles of sparq_cnn_dailymail: its rows, a JSON object a line");
   app.add_option("--jsonl", prepared_, "Samples prepared by RULER's scripts; may be repeated")
       ->type_name("FILE")
       ->allow_extra_args(false);
   add_text(
       app, "--tasks", "TASK,...", [this](const std::string& text) { tasks_ = words_of(text); },
-      "RULER's by name, depths, perplexity, repetition; needle, ruler, text, all [what model and files are for]");
+      "RULER's by name, depths, perplexity, repetition, the SparQ paper's (sparq_squad, ...); needle, ruler, text, "
+      "sparq, "
+      "all [what model and files are for]");
   add_text(
       app, "--samples", "N", [&options](const std::string& text) { options.samples = read_int("--samples", text); },
       "Samples of each task at each length")
@@ -69,7 +73,7 @@ void EvalTasks::add_options(CLI::App& app, runtime::eval::EvalOptions& options) 
       "--no-recall", [&options] { options.fidelity_steps = 0; },
       "Do not compare the first steps with exact attention: no recall, mass and error");
   common(app, Section::text, {"--text", "--haystack", "--jsonl", "--chat-template"});
-  advanced(app, Section::text, {"--squad", "--hotpotqa"});
+  advanced(app, Section::text, {"--squad", "--hotpotqa", "--triviaqa", "--cnn-dailymail"});
   common(app, Section::task, {"--tasks", "--samples", "--seed"});
   advanced(app, Section::task, {"--digits", "--scored-tokens", "--agreement", "--no-recall"});
 }
@@ -80,6 +84,8 @@ void EvalTasks::check(bool bundled) {
   ruler_.haystack = haystack_;
   ruler_.squad = squad_;
   ruler_.hotpotqa = hotpotqa_;
+  sparq_.squad = squad_;
+  sparq_.text = text_;  // its name, until read
   if (ruler_.digits > 18) fail("--digits {}: must be between 1 and 18", ruler_.digits);
   std::vector<std::string> asked = std::exchange(tasks_, {});
   if (asked.empty() && !text_.empty()) asked = {"text"};
@@ -106,6 +112,10 @@ std::vector<std::string> EvalTasks::tasks_of_group(const std::string& group) con
       tasks.emplace_back(task.name);
     }
   }
+  if (group == "sparq") {
+    std::ranges::copy_if(runtime::eval::sparq_tasks(), std::back_inserter(tasks),
+                         [&](const std::string& task) { return runtime::eval::has_input(task, sparq_); });
+  }
   if (group == "text" || (group == "all" && !text_.empty())) tasks.insert(tasks.end(), {"perplexity", "repetition"});
   return tasks;
 }
@@ -116,10 +126,21 @@ void EvalTasks::check_task(const std::string& name) const {
     return;
   }
   if (name == "depths") return;
+  if (name == "sparq") fail("--tasks sparq: needs --squad, --triviaqa, --cnn-dailymail or --text");
+  if (runtime::eval::is_sparq_task(name)) {
+    if (runtime::eval::has_input(name, sparq_)) return;
+    fail("--tasks {}: needs {}", name,
+         name == "sparq_squad"           ? "--squad"
+         : name == "sparq_triviaqa"      ? "--triviaqa"
+         : name == "sparq_cnn_dailymail" ? "--cnn-dailymail"
+                                         : "--text");
+  }
   if (!runtime::eval::find_ruler_task(name)) {
     std::string known;
     for (const runtime::eval::RulerTask& task : runtime::eval::ruler_tasks()) known += fmt::format("{}, ", task.name);
-    fail("--tasks {}: unknown task; one of {}depths, perplexity, repetition, or needle, ruler, text, all", name, known);
+    for (const std::string& task : runtime::eval::sparq_tasks()) known += task + ", ";
+    fail("--tasks {}: unknown task; one of {}depths, perplexity, repetition, or needle, ruler, text, sparq, all", name,
+         known);
   }
   if (name == "qa_1" && squad_.empty()) fail("--tasks qa_1: its questions come from a file; name it with --squad");
   if (name == "qa_2" && hotpotqa_.empty()) {
@@ -158,6 +179,8 @@ std::vector<std::unique_ptr<runtime::eval::EvalTask>> EvalTasks::make(const std:
                                                                       int samples) const {
   std::vector<std::unique_ptr<runtime::eval::EvalTask>> tasks;
   const auto tokens = runtime::eval::read_eval_text(text, tokenizer);
+  runtime::eval::SparqFiles sparq = sparq_;
+  sparq.text = text;
   for (const std::int64_t length : ctx_sizes) {
     for (const std::string& name : tasks_) {
       if (name == "perplexity") {
@@ -168,6 +191,8 @@ std::vector<std::unique_ptr<runtime::eval::EvalTask>> EvalTasks::make(const std:
       } else if (name == "depths") {
         tasks.push_back(
             runtime::eval::make_depths({ruler_.seed, samples, ruler_.digits, haystack_}, tokenizer, length));
+      } else if (runtime::eval::is_sparq_task(name)) {
+        tasks.push_back(runtime::eval::make_sparq_eval(name, sparq, tokenizer, length, ruler_.seed));
       } else {
         tasks.push_back(runtime::eval::make_ruler_eval(name, ruler_, tokenizer, length));
       }
@@ -189,6 +214,8 @@ void EvalTasks::enter(runtime::eval::EvalRecipe& recipe, int samples) const {
   recipe.haystack = digest("--haystack", haystack_);
   recipe.squad = digest("--squad", squad_);
   recipe.hotpotqa = digest("--hotpotqa", hotpotqa_);
+  recipe.triviaqa = digest("--triviaqa", sparq_.triviaqa);
+  recipe.cnn_dailymail = digest("--cnn-dailymail", sparq_.summaries);
   recipe.text = digest("--text", text_);
   for (const std::string& file : prepared_) recipe.prepared.push_back(digest("--jsonl", file));
 }

@@ -10,6 +10,7 @@
 
 #include "runtime/eval/eval.h"
 #include "runtime/eval/json.h"
+#include "runtime/eval/papers/sparq.h"
 #include "runtime/eval/ruler/ruler.h"
 
 namespace hayloft::cli {
@@ -20,9 +21,9 @@ class EvalTasks {
   // Those of `options` that say how a task is run are added as well.
   void add_options(CLI::App& app, runtime::eval::EvalOptions& options);
 
-  // Replaces groups (needle, ruler, text, all) by what they hold and there is input for; nothing asked for becomes what
-  // the input suggests, or what the bundled model has learned. Throws Error on a task that is unknown, or whose input
-  // lacks.
+  // Replaces groups (needle, ruler, text, sparq, all) by what they hold and there is input for; nothing asked for
+  // becomes what the input suggests, or what the bundled model has learned. Throws Error on a task that is unknown, or
+  // whose input lacks.
   void check(bool bundled);
 
   // `--chat-template model` is that of this one. Throws Error where it has none.
@@ -52,6 +53,7 @@ class EvalTasks {
   std::optional<int> digits_;
   bool bundled_ = false;
   runtime::eval::RulerOptions ruler_;
+  runtime::eval::SparqFiles sparq_;
 };
 
 }  // namespace hayloft::cli

@@ -149,7 +149,7 @@ class Run {
     row.window = method->window(length);
     row.k = method->recall_k(length);
     if (!sample.forced.empty()) {
-      row.score = std::exp(follow(asked, method, sample.prompt.back(), *reference, row));
+      row.score = task_.score_of_loss(follow(asked, method, sample.prompt.back(), *reference, row), sample);
       return row;
     }
     std::vector<std::int32_t> answer;
@@ -192,7 +192,7 @@ class Run {
     for (std::size_t step = 0; step < reference.tokens.size(); ++step) {
       losses += negative_log_likelihood(reference.logits[step], reference.tokens[step]);
     }
-    row.score = std::exp(losses / static_cast<double>(reference.tokens.size()));
+    row.score = task_.score_of_loss(losses / static_cast<double>(reference.tokens.size()), sample);
     return row;
   }
 

@@ -34,8 +34,10 @@ struct MeasureName {
   const char* name;
   Measure measure;
 };
-constexpr MeasureName measures[] = {
-    {"share", Measure::share}, {"characters", Measure::characters}, {"perplexity", Measure::perplexity}};
+constexpr MeasureName measures[] = {{"share", Measure::share},
+                                    {"characters", Measure::characters},
+                                    {"perplexity", Measure::perplexity},
+                                    {"bits", Measure::bits}};
 
 Measure measure_named(const json& text) {
   for (const MeasureName& each : measures) {
@@ -120,6 +122,8 @@ std::string recipe_json(const EvalRecipe& recipe) {
   object["haystack"] = recipe.haystack;
   object["squad"] = recipe.squad;
   object["hotpotqa"] = recipe.hotpotqa;
+  if (!recipe.triviaqa.empty()) object["triviaqa"] = recipe.triviaqa;
+  if (!recipe.cnn_dailymail.empty()) object["cnn_dailymail"] = recipe.cnn_dailymail;
   object["text"] = recipe.text;
   object["jsonl"] = recipe.prepared;
   object["prefill"] = recipe.prefill;

@@ -22,8 +22,8 @@ struct EvalRecipe {
   int scored_tokens = 0;
   int needles = 0;  // of the task `depths`, which all lie in one context; 0 without that task
   std::string chat_template;
-  std::string haystack, squad, hotpotqa, text;  // digests of what was read; empty: nothing
-  std::vector<std::string> prepared;            // likewise, of the files of --jsonl
+  std::string haystack, squad, hotpotqa, triviaqa, cnn_dailymail, text;  // digests of what was read; empty: nothing
+  std::vector<std::string> prepared;                                     // likewise, of the files of --jsonl
   std::string prefill;
   int chunk_tokens = 0;
   int block_tokens = 0;  // 0: block_tokens_for() each length

@@ -11,7 +11,25 @@
 
 namespace hayloft::runtime::eval {
 
-std::optional<Scatter> eval_scatter(const EvalReport& report, EvalQuality quality) {
+namespace {
+
+constexpr double kWhole = 1 << 30;  // what dense attention reads, where that is called 1
+
+double bytes_of(const Group& group) {
+  return *group.near.value() + *group.link.value();
+}
+
+// What dense attention reads at that length.
+std::optional<double> dense_bytes(const std::vector<Group>& groups, std::int64_t ctx_size) {
+  const auto dense = std::find_if(groups.begin(), groups.end(), [&](const Group& group) {
+    return group.ctx_size == ctx_size && group.label == "dense";
+  });
+  return dense == groups.end() || bytes_of(*dense) <= 0 ? std::nullopt : std::optional(bytes_of(*dense));
+}
+
+}  // namespace
+
+std::optional<Scatter> eval_scatter(const EvalReport& report, EvalQuality quality, EvalCost cost) {
   const auto any = [&](Measure measure) {
     return std::any_of(report.rows.begin(), report.rows.end(),
                        [&](const EvalRow& row) { return row.measure == measure; });
@@ -59,9 +77,12 @@ std::optional<Scatter> eval_scatter(const EvalReport& report, EvalQuality qualit
   };
 
   Scatter scatter;
-  scatter.title = "Quality against bytes moved";
+  const bool compression = cost == EvalCost::compression;
+  scatter.title = compression ? "Quality against compression" : "Quality against bytes moved";
+  scatter.whole = compression ? kWhole : 0;
   scatter.subtitle = fmt::format("{}, {}, seed {}", report.recipe.model, report.recipe.device, report.recipe.seed);
-  scatter.x_label = "bytes read per token, near and over the link";
+  scatter.x_label = compression ? "bytes read per token, of those that dense attention reads"
+                                : "bytes read per token, near and over the link";
   scatter.y_label = shares                         ? "mean score, %"
                     : characters                   ? "characters copied"
                     : quality == EvalQuality::kl   ? "-log10 KL(dense || method)"
@@ -70,11 +91,14 @@ std::optional<Scatter> eval_scatter(const EvalReport& report, EvalQuality qualit
   const std::vector<Group> all = group_rows(report.rows, false);
   for (const std::int64_t length : eval_lengths(report)) {
     ScatterPanel panel{format_count(length) + " tokens", {}};
+    const std::optional<double> dense = dense_bytes(all, length);
+    if (compression && !dense) continue;
     for (const Group& group : all) {
       if (group.ctx_size != length) continue;
       if (const std::optional<double> value = quality_of(group)) {
         const std::string family = group.label.substr(0, group.label.find(' '));
-        panel.points.push_back({group.label, *group.near.value() + *group.link.value(), *value, family, likely(group)});
+        const double bytes = compression ? bytes_of(group) / *dense * kWhole : bytes_of(group);
+        panel.points.push_back({group.label, bytes, *value, family, likely(group)});
       }
     }
     if (!panel.points.empty()) scatter.panels.push_back(std::move(panel));

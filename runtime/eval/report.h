@@ -46,8 +46,13 @@ std::string eval_json(const EvalReport& report);  // schema hayloft.eval-report/
 // has no place; the share of the softmax that is attended.
 enum class EvalQuality : std::uint8_t { automatic, top1, kl, mass };
 
-// A panel per length, a point per method: quality against the bytes read beside the memory and over the link. Nothing
-// when there are no rows to draw.
-std::optional<Scatter> eval_scatter(const EvalReport& report, EvalQuality quality = EvalQuality::automatic);
+// What it is drawn against: the bytes read beside the memory and over the link, or these as a share of what dense
+// attention reads at that length.
+enum class EvalCost : std::uint8_t { bytes, compression };
+
+// A panel per length, a point per method: quality against cost. Nothing when there are no rows to draw; lengths without
+// a row of dense attention have no compression.
+std::optional<Scatter> eval_scatter(const EvalReport& report, EvalQuality quality = EvalQuality::automatic,
+                                    EvalCost cost = EvalCost::bytes);
 
 }  // namespace hayloft::runtime::eval

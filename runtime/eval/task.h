@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -19,8 +20,9 @@ enum class Measure : std::uint8_t {
   share,       // of what was asked for, 0..1
   characters,  // that the answer goes on as the text does
   perplexity,  // of tokens of a text; smaller is better
+  bits,        // for each character of a text; smaller is better
 };
-const char* name(Measure measure);  // "share", "characters", "perplexity"
+const char* name(Measure measure);  // "share", "characters", "perplexity", "bits"
 
 // One question of a task: its tokens, and what counts as its answer.
 struct EvalSample {
@@ -43,6 +45,8 @@ class EvalTask {
   virtual EvalSample sample(int number) = 0;  // throws Error
   // Of an answer as the model generated it; samples with forced tokens have none.
   virtual double score(std::string_view /*answer*/, const EvalSample& /*sample*/) const { return 0; }
+  // Of forced tokens, by the mean of their negative log-likelihoods: their perplexity unless the task says otherwise.
+  virtual double score_of_loss(double mean_loss, const EvalSample& /*sample*/) const { return std::exp(mean_loss); }
   // Whether an answer has ended before answer_tokens are reached.
   virtual bool ended(std::string_view /*answer*/) const { return false; }
   // The answer as it is scored and kept.

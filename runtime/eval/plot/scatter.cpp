@@ -60,14 +60,19 @@ std::vector<SeriesStyle> styles_of(const Scatter& scatter) {
   return style_series(series);
 }
 
+std::string x_name(const Scatter& scatter, double bytes) {
+  if (scatter.whole == 0) return format_bytes(static_cast<std::uint64_t>(bytes));
+  const double share = bytes / scatter.whole;
+  return share < 1 ? fmt::format("1/{:.0f}", 1 / share) : fmt::format("{:.0f}", share);
+}
+
 void draw_axes(Canvas& canvas, const Scatter& scatter, const Axes& axes, double x, double y) {
   const double octaves = axes.most_x - axes.least_x;
   const double step = std::max(1.0, std::ceil(octaves / 5));
   for (double at = axes.least_x; at <= axes.most_x; at += step) {
     const double tick = x + axes.x(std::exp2(at));
     canvas.line({{tick, y}, {tick, y + plot_height}}, 1, grid_colour);
-    canvas.text(tick, y + plot_height + 16, format_bytes(static_cast<std::uint64_t>(std::exp2(at))), text_size,
-                Align::centre, ink);
+    canvas.text(tick, y + plot_height + 16, x_name(scatter, std::exp2(at)), text_size, Align::centre, ink);
   }
   draw_y_ticks(canvas, {x, y, plot_width, plot_height}, axes.least_y, axes.most_y, text_size);
   canvas.text(x + plot_width / 2, y + plot_height + 36, scatter.x_label, text_size, Align::centre, faint_ink);

@@ -30,6 +30,7 @@ struct Scatter {
   std::string x_label;
   std::string y_label;
   std::vector<ScatterPanel> panels;
+  double whole = 0;  // so many bytes are called 1, and fewer a fraction of it; 0: bytes are bytes
 };
 
 // The points that no other beats: none has as few bytes and at least the quality, or fewer bytes and as much of it.

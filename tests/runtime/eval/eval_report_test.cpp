@@ -148,6 +148,20 @@ TEST(EvalScatter, AMethodIsAPointByItsBytesAndMeanScore) {
   EXPECT_FALSE(eval_scatter({}).has_value());
 }
 
+TEST(EvalScatter, CompressionIsAShareOfWhatDenseAttentionReads) {
+  EvalReport report = small_report();
+  const auto bytes = eval_scatter(report),
+             compressed = eval_scatter(report, EvalQuality::automatic, EvalCost::compression);
+  ASSERT_TRUE(compressed.has_value());
+  const auto &plain = bytes->panels[1].points, &points = compressed->panels[1].points;
+  ASSERT_EQ(points.size(), plain.size());
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    EXPECT_DOUBLE_EQ(points[i].bytes / compressed->whole, plain[i].bytes / plain[0].bytes);
+  }
+  std::erase_if(report.rows, [](const EvalRow& row) { return row.attn.name == "dense"; });
+  EXPECT_FALSE(eval_scatter(report, EvalQuality::automatic, EvalCost::compression).has_value());
+}
+
 TEST(EvalScatter, WithoutSharesItIsTheAgreementWithDense) {
   EvalReport report;
   report.rows = {make_row("perplexity", 4096, "topk", 9, Measure::perplexity)};
