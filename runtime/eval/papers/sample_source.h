@@ -17,8 +17,8 @@ namespace hayloft::runtime::eval {
 struct PaperText {
   std::string prompt;
   std::vector<std::string> expected;
-  int most_answer_tokens = 0;    // that may be generated; of the longest reference, and spare_tokens, at most
-  int spare_tokens = 0;          // more than the longest reference has
+  int most_answer_tokens = 0;     // that may be generated; of the longest reference, and spare_tokens, at most
+  int spare_tokens = 0;           // more than the longest reference has
   bool follows_expected = false;  // the model is led through the first of them instead
 };
 

@@ -60,12 +60,10 @@ class Squad : public PaperSource {
     shuffle(lines, random);
     std::string prompt;
     for (const std::string& line : lines) prompt += line + "\n";
-    prompt += fmt::format("From what you've just read about {}, please answer the following questions.\n",
-                          paragraph.title);
+    prompt +=
+        fmt::format("From what you've just read about {}, please answer the following questions.\n", paragraph.title);
     const Question& shot = questions_[shot_for(own, random)];
-    const auto shorter = [](const std::string& a, const std::string& b) {
-      return characters(a) < characters(b);
-    };
+    const auto shorter = [](const std::string& a, const std::string& b) { return characters(a) < characters(b); };
     prompt += fmt::format("Question: {}\nAnswer: {}\n", shot.text,
                           *std::min_element(shot.answers.begin(), shot.answers.end(), shorter));
     prompt += fmt::format("Question: {}\nAnswer:", question.text);

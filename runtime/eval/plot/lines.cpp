@@ -12,13 +12,8 @@
 namespace hayloft::runtime::eval {
 namespace {
 
-constexpr int panels_per_line = 3;
-constexpr double margin = 24;
-constexpr double header = 62;  // title and subtitle
-constexpr double plot_width = 300, plot_height = 200;
-constexpr double left_of_plot = 70, above_plot = 34, below_plot = 50;
+constexpr double plot_height = 200, below_plot = 50;
 constexpr double legend_line = 18;
-constexpr double title_size = 18, panel_title_size = 13.5, text_size = 11.5;
 constexpr double mark_room = 2 * mark_radius + 8;  // beside a name in the legend
 constexpr double names_apart = 16;
 
@@ -97,7 +92,7 @@ std::vector<LegendEntry> legend_of(const LinePanel& panel, Canvas& canvas, int& 
 void draw_panel(Canvas& canvas, const LinePanel& panel, double x, double y) {
   const Axes axes = axes_of(panel);
   canvas.text(x, y - 12, panel.title, panel_title_size, Align::left, ink, true);
-  draw_y_ticks(canvas, {x, y, plot_width, plot_height}, axes.least_y, axes.most_y, text_size);
+  draw_y_ticks(canvas, {x, y, plot_width, plot_height}, axes.least_y, axes.most_y);
   draw_x_ticks(canvas, panel, axes, x, y);
   canvas.upward_text(x - left_of_plot + 16, y + plot_height / 2, panel.y_label, text_size, faint_ink);
   const auto style_of = [](std::size_t i) { return SeriesStyle{"", "", i, i % 8}; };

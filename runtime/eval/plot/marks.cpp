@@ -75,7 +75,7 @@ double tick_distance(double range) {
   return power * (times >= 5 ? 5 : times >= 2 ? 2 : 1);
 }
 
-void draw_y_ticks(Canvas& canvas, const PlotArea& area, double least, double most, double text_size) {
+void draw_y_ticks(Canvas& canvas, const PlotArea& area, double least, double most) {
   const double apart = tick_distance(most - least);
   for (double value = std::ceil(least / apart) * apart; value <= most; value += apart) {
     const double tick = area.y + (most - value) / (most - least) * area.height;

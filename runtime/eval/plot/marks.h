@@ -13,6 +13,14 @@ namespace hayloft::runtime::eval {
 inline constexpr Colour grid_colour{0.90, 0.90, 0.90};
 inline constexpr double mark_radius = 4.5;
 
+// How pictures of several panels are laid out.
+inline constexpr int panels_per_line = 3;
+inline constexpr double margin = 24;
+inline constexpr double header = 62;  // title and subtitle
+inline constexpr double plot_width = 300;
+inline constexpr double left_of_plot = 70, above_plot = 34;
+inline constexpr double title_size = 18, panel_title_size = 13.5, text_size = 11.5;
+
 struct SeriesStyle {
   std::string series;
   std::string family;
@@ -37,6 +45,6 @@ struct PlotArea {
   double x = 0, y = 0, width = 0, height = 0;
 };
 // Of a linear axis: lines across the plot, and their numbers on the left.
-void draw_y_ticks(Canvas& canvas, const PlotArea& area, double least, double most, double text_size);
+void draw_y_ticks(Canvas& canvas, const PlotArea& area, double least, double most);
 
 }  // namespace hayloft::runtime::eval

@@ -14,13 +14,8 @@
 namespace hayloft::runtime::eval {
 namespace {
 
-constexpr int panels_per_line = 3;
-constexpr double margin = 24;
-constexpr double header = 62;  // title and subtitle
-constexpr double plot_width = 300, plot_height = 230;
-constexpr double left_of_plot = 70, above_plot = 34, below_plot = 56;
+constexpr double plot_height = 230, below_plot = 56;
 constexpr double legend_gap = 46;
-constexpr double title_size = 18, panel_title_size = 13.5, text_size = 11.5;
 
 struct Axes {
   double least_x, most_x;  // log2 of bytes
@@ -74,7 +69,7 @@ void draw_axes(Canvas& canvas, const Scatter& scatter, const Axes& axes, double 
     canvas.line({{tick, y}, {tick, y + plot_height}}, 1, grid_colour);
     canvas.text(tick, y + plot_height + 16, x_name(scatter, std::exp2(at)), text_size, Align::centre, ink);
   }
-  draw_y_ticks(canvas, {x, y, plot_width, plot_height}, axes.least_y, axes.most_y, text_size);
+  draw_y_ticks(canvas, {x, y, plot_width, plot_height}, axes.least_y, axes.most_y);
   canvas.text(x + plot_width / 2, y + plot_height + 36, scatter.x_label, text_size, Align::centre, faint_ink);
   canvas.upward_text(x - left_of_plot + 16, y + plot_height / 2, scatter.y_label, text_size, faint_ink);
 }

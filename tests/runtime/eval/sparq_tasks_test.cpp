@@ -33,8 +33,9 @@ class SparqTasksTest : public testing::Test {
         json asked = json::array();
         for (int q = 0; q < 2; ++q) {
           asked.push_back({{"question", fmt::format("What is {} {} {}?", a, p, q)},
-                           {"answers", {{{"text", fmt::format("the answer {} {} {}", a, p, q)}},
-                                        {{"text", fmt::format("answer {} {} {}", a, p, q)}}}}});
+                           {"answers",
+                            {{{"text", fmt::format("the answer {} {} {}", a, p, q)}},
+                             {{"text", fmt::format("answer {} {} {}", a, p, q)}}}}});
         }
         paragraphs.push_back({{"context", fmt::format("Paragraph {} {} tells.", a, p)}, {"qas", asked}});
       }
@@ -133,7 +134,8 @@ TEST_F(SparqTasksTest, TriviaQaAndSummariesTakeDocumentsOfTheirLength) {
 
 // By the Python package rouge_score 0.1.2, without a stemmer.
 TEST(RougeL, IsThatOfRougeScore) {
-  EXPECT_DOUBLE_EQ(rouge_l("The ship sailed at dawn, and the captain slept.", "At dawn the captain's ship sailed."), 0.5);
+  EXPECT_DOUBLE_EQ(rouge_l("The ship sailed at dawn, and the captain slept.", "At dawn the captain's ship sailed."),
+                   0.5);
   EXPECT_DOUBLE_EQ(rouge_l("one two three", "one two three"), 1);
   EXPECT_DOUBLE_EQ(rouge_l("a b", "c d"), 0);
   EXPECT_DOUBLE_EQ(rouge_l("Prices rose 3.5% in May\nJobs fell", "In May, prices rose by 3.5 % while jobs grew"),
@@ -165,7 +167,8 @@ TEST_F(SparqTasksTest, BitsAndCopyingTakeSixThousandCharacters) {
 
     const EvalSample copied = copying->sample(i);
     const std::string all = prompt(copied);
-    EXPECT_EQ(copied.answer_tokens, std::min(128, static_cast<int>(tokenizer.encode(copied.expected[0], false).size())));
+    EXPECT_EQ(copied.answer_tokens,
+              std::min(128, static_cast<int>(tokenizer.encode(copied.expected[0], false).size())));
     const std::string passage = all.substr(all.size() - 120);
     const std::size_t at = all.find(passage);
     ASSERT_LT(at, all.size() - 120) << "it stands in the context";
