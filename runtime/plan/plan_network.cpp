@@ -13,6 +13,8 @@
 namespace hayloft::runtime::plan {
 
 Network parse_network(const std::string& text) {
+  std::error_code none;
+  if (std::filesystem::exists(text, none)) return read_network(text);
   const auto items = split_list(text, ',');
   double numbers[2] = {};
   bool good = items.size() == 2;
@@ -21,8 +23,14 @@ Network parse_network(const std::string& text) {
     const auto [stop, error] = std::from_chars(items[i].data(), end, numbers[i]);
     good = error == std::errc() && stop == end && numbers[i] < 1e6 && (i == 0 ? numbers[i] > 0 : numbers[i] >= 0);
   }
-  if (!good) fail("--network {}: must be GBIT/S,MICROSECONDS, as in 10,30", text);
+  if (!good)
+    fail("--network {}: must be GBIT/S,MICROSECONDS, as in 10,30, or a file that mpirun hayloft link --json wrote",
+         text);
   return {numbers[0], numbers[1]};
+}
+
+int network_rounds(int ranks) {
+  return std::bit_width(static_cast<unsigned>(ranks - 1));
 }
 
 NetworkStep network_step(const ModelConfig& config, const Method& method, std::int64_t stored, std::int64_t tokens) {
@@ -53,7 +61,7 @@ NetworkStep network_step(const ModelConfig& config, const Method& method, std::i
 
 double network_ms(const NetworkStep& step, const Network& network, int ranks) {
   if (ranks < 2) return 0;
-  const double rounds = std::bit_width(static_cast<unsigned>(ranks - 1));
+  const double rounds = network_rounds(ranks);
   const double bits = 8.0 * static_cast<double>(step.bytes) * (ranks - 1);
   return static_cast<double>(step.messages) * rounds * network.latency_us / 1e3 +
          bits / (network.gigabits_per_second * 1e6);

@@ -137,6 +137,25 @@ TEST_F(RanksTest, RanksWriteATextOnce) {
   }
 }
 
+TEST_F(RanksTest, TheNetworkIsMeasuredAndPlannedBy) {
+  const Outcome measured = over(3, {"link", "--seconds", "0.1", "--json", at("network.json")});
+  ASSERT_EQ(measured.exit_code, 0) << measured.err;
+  EXPECT_NE(measured.out.find("dense, window"), std::string::npos) << measured.out;
+  EXPECT_NE(measured.err.find("all ranks are on one machine"), std::string::npos) << measured.err;
+  const auto network = nlohmann::json::parse(contents(at("network.json")));
+  EXPECT_EQ(network["ranks"], 3);
+  EXPECT_EQ(network["one_machine"], true);
+  const Outcome planned = run_program({"plan", "--shape", "2,4,2,64", "--device", "cpu", "--ranks", "4", "--network",
+                                       at("network.json"), "--ctx-size", "64k", "--attn", "dense", "--json", "-"});
+  ASSERT_EQ(planned.exit_code, 0) << planned.err;
+  EXPECT_NE(planned.err.find("not of a network"), std::string::npos) << planned.err;
+  const auto step = nlohmann::json::parse(planned.out)["plans"][0]["methods"][0]["network"];
+  const double latency = network["latency_us"], rate = network["Gbitps"];
+  const double messages = step["messages_per_token"], received = step["received_bytes_per_token"];
+  EXPECT_NEAR(step["ms_per_token"].get<double>(), messages * 2 * latency / 1e3 + 8 * received / (rate * 1e6), 1e-6);
+  expect_refused(over(2, {"link", "--tests", "memory"}), 2, {"--tests", "over ranks"});
+}
+
 TEST_F(RanksTest, WhatRanksCannotDoTogetherIsRefusedInOneLineBeforeAnyWork) {
   const std::string nothing = at("no-model");
   const auto generate = [&](std::vector<std::string> more) {

@@ -18,8 +18,9 @@ namespace {
 
 // The options of all commands that name files. --append names a context that is read and written, but nothing else may
 // write to it. The report that judge reads may be written over: it then holds what was judged.
-constexpr std::array<std::string_view, 12> inputs = {"model", "context", "file", "haystack", "squad",   "hotpotqa",
-                                                     "text",  "jsonl",   "in",   "profile",  "machine", "compare"};
+constexpr std::array<std::string_view, 13> inputs = {"model",    "context", "file",   "haystack", "squad",
+                                                     "hotpotqa", "text",    "jsonl",  "in",       "profile",
+                                                     "machine",  "compare", "network"};
 constexpr std::array<std::string_view, 7> outputs = {"json", "plot",  "out", "audit-json", "attention-stats",
                                                      "save", "append"};
 
