@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "index/scan/search.h"
@@ -14,18 +15,32 @@ namespace hayloft::runtime {
 struct RankedBy {
   int rank = 0;
   std::vector<std::int32_t> components;  // [Hkv][rank]
+  std::vector<std::uint8_t> planes;      // [Hkv][rank], of columns in planes: how many are read of each; empty: all
   std::vector<float> weights;            // [Hq][rank]
   index::GroupRule rule = index::GroupRule::softmax;
   index::SelectPer per = index::SelectPer::query_head;
   index::KeySource keys = index::KeySource::columns;
   bool with_alpha = false;  // whether the softmax mass of what is attended is wanted
+  // Columns made from the own keys that are searched in the place of the store's, an entry for so many tokens; a plan
+  // of the search then counts entries. None: the store's own.
+  std::optional<offload::LayerView> derived = {};
+  int entry_tokens = 1;
+  bool tail = true;                      // whether softmaxes run over the tail as well
+  std::vector<float> tail_weights = {};  // [Hq][d] of those, where weights are not of components of K
 };
 RankedBy exact_logits(const Step& step, const float* q, const MethodOptions& method);
-RankedBy sparq_logits(const Step& step, const float* q, const MethodOptions& method);
+// Of the components and planes that SparQ's step 1 reads.
+RankedBy sparq_logits(const Step& step, const float* q, const MethodOptions& method, const gpu::SparqSelect& select);
+RankedBy derived_logits(const Step& step, const offload::LayerView& columns, int count, std::vector<float> weights,
+                        const MethodOptions& method);
 
 // Positions [lists][k] of all ranks, whole ones, as one machine selects them; with alpha where it is wanted. Every rank
 // finds the best of its own blocks, and of all these the best are taken. One all-gather; where several query heads that
 // share a list rank by softmaxes one more before it, of the softmaxes' sums over all ranks.
 Selection select_over_ranks(const Step& step, const SelectionPlan& plan, const RankedBy& by);
+
+// attend_over_ranks() to what was selected; alpha is used (SparQ's step 3) with `mean_value`, and traced in any case.
+void attend_selection_over_ranks(const Step& step, const SelectionPlan& plan, const float* q,
+                                 const Selection& selection, bool mean_value, float* out);
 
 }  // namespace hayloft::runtime

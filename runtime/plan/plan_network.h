@@ -27,8 +27,8 @@ struct NetworkStep {
   std::uint64_t gathered = 0;  // of them all-gathers
   std::uint64_t bytes = 0;     // that each rank gives to the all-gathers; the token's are left out
 };
-// stored: positions in the stores of all ranks. Throws Error unless the method attends over ranks.
-NetworkStep network_step(const ModelConfig& config, const Method& method, std::int64_t stored, std::int64_t tokens);
+// Of a step over a cache of that shape, whole or a shard of it. Throws Error unless the method attends over ranks.
+NetworkStep network_step(const ModelConfig& config, const Method& method, gpu::CacheView cache);
 
 // How many latencies a collective of N ranks takes: log2 N, rounded up.
 int network_rounds(int ranks);
