@@ -41,8 +41,7 @@ void EvalOutputs::add_options(CLI::App& app) {
 
 void EvalOutputs::write_plot(const runtime::eval::EvalReport& report) const {
   const std::optional<runtime::eval::Scatter> scatter = runtime::eval::eval_scatter(report, plot_by);
-  if (!scatter)
-    fail("--plot {}: there is nothing to draw; --plot-by top1 and kl need --agreement or perplexity", plot);
+  if (!scatter) fail("--plot {}: there is nothing to draw; --plot-by top1 and kl need --agreement or perplexity", plot);
   offload::write_file(plot, runtime::eval::render_scatter(*scatter, runtime::eval::picture_format(plot)));
 }
 
