@@ -49,7 +49,7 @@ MethodOptions left_to(const char* name, MethodOptions options, int head_dim) {
 // The cache at the middle of its tail_part().
 gpu::CacheView settled(gpu::CacheView cache) {
   const std::int64_t block = cache.store.layout->block_tokens;
-  cache.tail.position = cache.store.tokens;
+  cache.tail.position = cache.stored_tokens();
   cache.tail.tokens = std::max<std::int64_t>(1, (2 * tail_part(cache) + 1) * block / (2 * tail_parts));
   return cache;
 }
@@ -96,7 +96,7 @@ struct MethodLadder::Prediction {
       : cache(settled(at)), query_heads(heads) {
     const offload::BlockLayout& layout = *cache.store.layout;
     const auto blocks =
-        static_cast<std::uint64_t>((cache.store.tokens + layout.block_tokens - 1) / layout.block_tokens);
+        static_cast<std::uint64_t>((cache.stored_tokens() + layout.block_tokens - 1) / layout.block_tokens);
     const std::uint64_t bytes = blocks * layout.block_bytes;
     rates = machine.rates(cache.head_dim, heads / cache.kv_heads, bytes);
     alone = machine.rates(cache.head_dim, 1, bytes);
@@ -159,7 +159,7 @@ const Method& MethodLadder::at(int level, const gpu::CacheView& cache, int query
   if (level >= exact_level()) return *dense_;
   const auto& methods = levels_[static_cast<std::size_t>(level)];
   if (fixed() && level == 0) return *methods.front();
-  if (cache.store.tokens == 0) return *dense_;  // the tail is attended to as a whole by all of them
+  if (cache.stored_tokens() == 0) return *dense_;  // the tail is attended to as a whole by all of them
   const Prediction prediction(*rates_, cache, query_heads);
   const Method* best = dense_.get();
   double least = prediction.milliseconds(*dense_) * (1 - rates_->margin);
@@ -174,7 +174,7 @@ const Method& MethodLadder::at(int level, const gpu::CacheView& cache, int query
 }
 
 int MethodLadder::worthwhile(const gpu::CacheView& cache, int query_heads) const {
-  if (cache.store.tokens == 0) return 0;
+  if (cache.stored_tokens() == 0) return 0;
   int level = 0;
   while (level < exact_level() && &at(level, cache, query_heads) != dense_.get()) ++level;
   return level;

@@ -1,6 +1,7 @@
 #include "runtime/attention/over_ranks.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "offload/error.h"
 #include "runtime/attention/selection.h"
@@ -61,11 +62,24 @@ void record(const Step& step, const SelectionPlan& plan, const std::vector<std::
 }  // namespace
 
 void require_over_ranks(const MethodOptions& method) {
-  const bool by_columns = method.name == "sparq" && method.by == index::ComponentOrder::q;
-  const bool exact = method.name == "topk" && !method.faiss;
-  if (method.name == "dense" || method.name == "window" || by_columns || exact) return;
-  fail("--attn {}: does not attend over ranks; dense, window, topk without Faiss and sparq with by=q do",
-       method_label(method));
+  constexpr std::string_view able[] = {"dense",   "window",  "topk",  "sparq",  "planes",
+                                       "flexgen", "lowrank", "pages", "oracle", "auto"};
+  const bool by_faiss = method.name == "topk" && method.faiss;
+  if (std::ranges::find(able, method.name) != std::end(able) && !by_faiss) return;
+  fail("--attn {}: does not attend over ranks; {} and topk without Faiss do", method_label(method),
+       "dense, window, sparq, planes, flexgen, lowrank, pages, oracle, auto");
+}
+
+void require_over_ranks(const MethodOptions& method, const CacheOptions& cache) {
+  require_over_ranks(method);
+  if (method.name == "pages" && cache.block_tokens > 0 && cache.block_tokens < method.page) {
+    fail("--attn {}: over ranks a page lies in a block, and --block-tokens is {}; raise it to {}", method_label(method),
+         cache.block_tokens, method.page);
+  }
+  if (method.name == "flexgen" && cache.columns != offload::ColumnFormat::f16) {
+    fail("--attn flexgen scores exactly, and {} columns are not exact; use --columns f16",
+         offload::name(cache.columns));
+  }
 }
 
 void require_over_ranks(const gpu::Backend& backend) {

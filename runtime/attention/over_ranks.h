@@ -4,14 +4,17 @@
 #include <vector>
 
 #include "runtime/attention/method.h"
+#include "runtime/cache/cache_size.h"
 
 // Attention to a context that ranks hold together (offload/store/shard.h). Every rank has the queries and makes the
 // same calls; each attends to its part, and what all have is merged. So the outputs are the same on all ranks, and but
 // for the order in which parts are merged those of one machine.
 namespace hayloft::runtime {
 
-// Throws Error, and says what does, unless the method attends over ranks.
+// Throws Error, and says what does, unless the method attends over ranks; and to a cache of these options, whose block
+// size may be 0: not chosen yet.
 void require_over_ranks(const MethodOptions& method);
+void require_over_ranks(const MethodOptions& method, const CacheOptions& cache);
 void require_over_ranks(const gpu::Backend& backend);
 
 // As attend_positions() and attend_selection(), with the positions [lists][k] of all ranks, whole ones, in host memory.

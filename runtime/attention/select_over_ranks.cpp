@@ -5,6 +5,7 @@
 
 #include "index/scan/exact_search.h"
 #include "index/scan/softmax.h"
+#include "runtime/attention/over_ranks.h"
 #include "runtime/cluster/candidates.h"
 #include "runtime/cluster/part.h"
 
@@ -35,6 +36,8 @@ class RankSearch {
         plan_(plan),
         by_(by),
         part_(step.cache),
+        view_(by.derived ? *by.derived : part_.cache().store),
+        limit_(part_.own(plan.limit * by.entry_tokens) / by.entry_tokens),
         heads_(plan.lists == step.query_heads ? 1 : step.query_heads / step.kv_heads()),
         by_softmax_(heads_ > 1 && by.rule == index::GroupRule::softmax),
         all_(step.query_heads),
@@ -65,17 +68,8 @@ class RankSearch {
   // (max, sum) over the tail, by the rank that attends to it. Attention with queries that are zero outside the chosen
   // components has the approximate logits for its own, but for the scale.
   void see_tail() {
-    if (!part_.has_tail() || step_.cache.tail.tokens == 0) return;
-    const int d = step_.head_dim();
-    const int group = step_.query_heads / step_.kv_heads();
-    std::vector<float> q(static_cast<std::size_t>(step_.query_elements()));
-    for (int h = 0; h < step_.query_heads; ++h) {
-      for (int j = 0; j < by_.rank; ++j) {
-        const std::int32_t component = by_.components[static_cast<std::size_t>(h / group * by_.rank + j)];
-        q[static_cast<std::size_t>(h * d + component)] =
-            by_.weights[static_cast<std::size_t>(h * by_.rank + j)] / index::exact_scale(d);
-      }
-    }
+    if (!by_.tail || !part_.has_tail() || step_.cache.tail.tokens == 0) return;
+    const std::vector<float> q = tail_query();
     tail_max_.resize(static_cast<std::size_t>(step_.query_heads));
     tail_sum_.resize(tail_max_.size());
     std::vector<float> unused(q.size());
@@ -86,20 +80,35 @@ class RankSearch {
     for (std::size_t h = 0; h < tail_max_.size(); ++h) attended_.add(h, tail_max_[h], tail_sum_[h]);
   }
 
+  std::vector<float> tail_query() const {
+    const int d = step_.head_dim();
+    std::vector<float> q = by_.tail_weights;
+    if (q.empty()) {
+      const int group = step_.query_heads / step_.kv_heads();
+      q.resize(static_cast<std::size_t>(step_.query_elements()));
+      for (int h = 0; h < step_.query_heads; ++h) {
+        for (int j = 0; j < by_.rank; ++j) {
+          const std::int32_t component = by_.components[static_cast<std::size_t>(h / group * by_.rank + j)];
+          q[static_cast<std::size_t>(h * d + component)] = by_.weights[static_cast<std::size_t>(h * by_.rank + j)];
+        }
+      }
+    }
+    for (float& x : q) x /= index::exact_scale(d);
+    return q;
+  }
+
   // (max, sum) over own positions from the limit on, which are attended to whatever they score.
   void see_late() {
-    const offload::LayerView& store = part_.cache().store;
-    const std::int64_t limit = part_.own(plan_.limit);
-    if (limit == store.tokens) return;
-    const std::int64_t begin = limit / 64 * 64;
-    const std::int64_t count = store.tokens - begin;
+    if (limit_ == view_.tokens) return;
+    const std::int64_t begin = limit_ / 64 * 64;
+    const std::int64_t count = view_.tokens - begin;
     const int group = step_.query_heads / step_.kv_heads();
     std::vector<float> scores(static_cast<std::size_t>(group * count));
-    const index::ColumnSearch search = column_search(store.tokens, 0);
+    const index::ColumnSearch search = column_search(view_.tokens, 0);
     for (int head = 0; head < step_.kv_heads(); ++head) {
-      index::score_columns(store, search, head, begin, store.tokens, scores.data());
+      index::score_columns(view_, search, head, begin, view_.tokens, scores.data());
       for (int h = 0; h < group; ++h) {
-        for (std::int64_t t = limit - begin; t < count; ++t) {
+        for (std::int64_t t = limit_ - begin; t < count; ++t) {
           attended_.add(static_cast<std::size_t>(head * group + h), scores[static_cast<std::size_t>(h * count + t)], 1);
         }
       }
@@ -111,6 +120,7 @@ class RankSearch {
     search.query_heads = step_.query_heads;
     search.rank = by_.rank;
     search.components = by_.components.data();
+    if (!by_.planes.empty()) search.planes = by_.planes.data();
     search.weights = by_.weights.data();
     search.limit = limit;
     search.k = k;
@@ -122,9 +132,7 @@ class RankSearch {
 
   // The best own positions, as whole ones; all_ becomes the softmax over the own store and, by softmaxes, over all.
   cluster::Candidates search_own(bool with_softmax) {
-    const offload::LayerView& store = step_.cache.store;
-    const std::int64_t limit = part_.own(plan_.limit);
-    const auto k = static_cast<int>(std::min<std::int64_t>(plan_.k, limit));
+    const auto k = static_cast<int>(std::min<std::int64_t>(plan_.k, limit_));
     cluster::Candidates own(plan_.lists, heads_, plan_.k);
     std::vector<std::int32_t> positions(static_cast<std::size_t>(plan_.lists) * static_cast<std::size_t>(k));
     std::vector<float> logits(positions.size() * static_cast<std::size_t>(heads_));
@@ -137,17 +145,21 @@ class RankSearch {
       result.sum = all_.sum.data();
     }
     if (by_softmax_) result.widen = &widen;
-    if (store.tokens > 0 && (k > 0 || with_softmax)) {
-      index::search_columns(store, column_search(limit, k), step_.backend.threads(), result);
+    if (view_.tokens > 0 && (k > 0 || with_softmax)) {
+      index::search_columns(view_, column_search(limit_, k), step_.backend.threads(), result);
     } else if (by_softmax_) {  // the others wait
       exchange_sums();
     }
     const auto row = static_cast<std::size_t>(k), wide = static_cast<std::size_t>(plan_.k);
     for (std::size_t i = 0; i < positions.size(); ++i) {
-      own.positions[i / row * wide + i % row] = static_cast<std::int32_t>(part_.whole(positions[i]));
+      own.positions[i / row * wide + i % row] = whole(positions[i]);
     }
     for (std::size_t i = 0; i < logits.size(); ++i) own.logits[i / row * wide + i % row] = logits[i];
     return own;
+  }
+
+  std::int32_t whole(std::int32_t own) const {
+    return static_cast<std::int32_t>(part_.whole(std::int64_t{own} * by_.entry_tokens) / by_.entry_tokens);
   }
 
   // What this rank tells of the softmaxes: [Hq] of max and sum over its own positions, then of those attended anyway.
@@ -220,8 +232,10 @@ class RankSearch {
   const SelectionPlan& plan_;
   const RankedBy& by_;
   cluster::Part part_;
-  int heads_;        // that share a list
-  bool by_softmax_;  // whether they rank by softmaxes, which need the sums of all ranks
+  offload::LayerView view_;  // what is searched, of own positions
+  std::int64_t limit_;       // own entries from here on are attended anyway
+  int heads_;                // that share a list
+  bool by_softmax_;          // whether they rank by softmaxes, which need the sums of all ranks
   Softmax all_;
   Softmax attended_;             // over what is attended whatever it scores
   std::vector<float> tail_max_;  // [Hq], empty without a tail
@@ -230,37 +244,11 @@ class RankSearch {
 
 }  // namespace
 
-RankedBy exact_logits(const Step& step, const float* q, const MethodOptions& method) {
-  RankedBy by;
-  by.rank = step.head_dim();
-  by.components = index::every_component(step.kv_heads(), by.rank);
-  by.weights = query_on_host(step, q, index::exact_scale(by.rank));
-  by.rule = method.rule;
-  by.per = selects_per(method);
-  by.keys = index::exact_keys(step.cache.store);
-  return by;
-}
-
-RankedBy sparq_logits(const Step& step, const float* q, const MethodOptions& method) {
-  RankedBy by;
-  by.rank = method.rank;
-  by.rule = method.rule;
-  by.per = index::SelectPer::kv_head;
-  by.with_alpha = true;
-  const std::vector<float> query = query_on_host(step, q, 1);
-  const int d = step.head_dim(), r = by.rank;
-  const int group = step.query_heads / step.kv_heads();
-  by.components.resize(static_cast<std::size_t>(step.kv_heads() * r));
-  for (int head = 0; head < step.kv_heads(); ++head) {
-    std::int32_t* const chosen = by.components.data() + head * r;
-    index::sparq_components(query.data() + head * group * d, group, d, nullptr, r, chosen);
-    for (int h = head * group; h < (head + 1) * group; ++h) {
-      const float* const of_head = query.data() + h * d;
-      const float tau = index::sparq_temperature(of_head, d, chosen, r, method.temperature);
-      for (int j = 0; j < r; ++j) by.weights.push_back(of_head[chosen[j]] / tau);
-    }
-  }
-  return by;
+void attend_selection_over_ranks(const Step& step, const SelectionPlan& plan, const float* q,
+                                 const Selection& selection, bool mean_value, float* out) {
+  const bool blends = mean_value && !selection.alpha.empty();
+  attend_over_ranks(step, plan, q, selection.positions, blends ? selection.alpha.data() : nullptr, out);
+  if (step.trace != nullptr) step.trace->alpha = selection.alpha;
 }
 
 Selection select_over_ranks(const Step& step, const SelectionPlan& plan, const RankedBy& by) {

@@ -27,6 +27,9 @@ Cache::Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& co
     const auto sums = static_cast<std::size_t>(kv_heads_) * static_cast<std::size_t>(head_dim_);
     tail.exact_sum.assign(sums, 0.0);
     tail.value_sum.assign(sums, 0.0f);
+    if (options.columns != offload::ColumnFormat::planes) continue;
+    tail.exact_spread.assign(sums, 0.0);
+    tail.spread.assign(sums, 0.0f);
   }
 }
 
@@ -48,6 +51,8 @@ Cache::Cache(const Cache& other, offload::Store store)
     to.recurrent = from.recurrent;
     to.exact_sum = from.exact_sum;
     to.value_sum = from.value_sum;
+    to.exact_spread = from.exact_spread;
+    to.spread = from.spread;
     if (from.state) {
       to.state = backend_->allocate(from.state.bytes(), backend_->stream());
       backend_->copy(to.state.as<void>(), from.state.as<void>(), from.state.bytes(), backend_->stream());
@@ -81,6 +86,7 @@ gpu::CacheView Cache::view(int layer) const {
     view.store = store_.layer(tail.store_layer);
     view.shard = options_.shard;
     view.value_sum = tail.value_sum;
+    if (!tail.spread.empty()) view.store.spread = tail.spread;  // the order of planes is that of one machine
   }
   view.tail = {tail.rows.as<f16>(), tail.capacity, tail.first, tail.tokens + tail.pending, tail.position};
   return view;

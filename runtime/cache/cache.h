@@ -96,6 +96,10 @@ class Cache {
     std::vector<double> exact_sum;
     std::vector<float> value_sum;
     std::vector<float> filled_sums;  // of the blocks that leave, one after the other
+    // [Hkv][d], of K in the blocks of all ranks as LayerView::spread; empty of a cache alone, and but for planes.
+    std::vector<double> exact_spread;
+    std::vector<float> spread;
+    std::vector<double> filled_spread;  // of the blocks that leave, all together
     // Recurrent layers, which have no slots; `position` counts their tokens. f32 [DeltaShape::kept_floats()].
     bool recurrent = false;
     gpu::Buffer state;  // of the committed tokens

@@ -176,7 +176,7 @@ AttentionShape Session::attention_shape() const {
 }
 
 Session& Session::set_method(SharedMethod method) {
-  if (options_.ranks != nullptr) require_over_ranks(method->options());
+  if (options_.ranks != nullptr) require_over_ranks(method->options(), options_.cache);
   method->require_columns(cache_.options().columns);
   attach_method(*method);
   MethodState* const kept = state(*method);

@@ -114,6 +114,7 @@ std::string recipe_json(const EvalRecipe& recipe) {
   object["fingerprint"] = recipe.fingerprint;
   object["device"] = recipe.device;
   object["threads"] = recipe.threads;
+  if (recipe.ranks > 1) object["ranks"] = recipe.ranks;
   object["seed"] = recipe.seed;
   object["digits"] = recipe.digits;
   object["scored_tokens"] = recipe.scored_tokens;
@@ -191,6 +192,11 @@ std::string eval_row_json(const EvalRow& row, const std::string& recipe) {
   object["prefill_seconds"] = row.prefill_seconds;
   object["prepare_seconds"] = row.prepare_seconds;
   object["state_bytes"] = row.state_bytes;
+  if (row.network_messages_per_token > 0) {  // of ranks
+    object["network_messages_per_token"] = row.network_messages_per_token;
+    object["network_sent_bytes_per_token"] = row.network_sent_per_token;
+    object["network_received_bytes_per_token"] = row.network_received_per_token;
+  }
   object["recipe"] = recipe;
   return json_line(object);
 }
@@ -227,6 +233,9 @@ EvalRow parse_eval_row(const std::string& line, const std::string& where) {
     row.prefill_seconds = object.at("prefill_seconds").get<double>();
     row.prepare_seconds = object.at("prepare_seconds").get<double>();
     row.state_bytes = object.at("state_bytes").get<std::uint64_t>();
+    row.network_messages_per_token = object.value("network_messages_per_token", 0.0);
+    row.network_sent_per_token = object.value("network_sent_bytes_per_token", 0.0);
+    row.network_received_per_token = object.value("network_received_bytes_per_token", 0.0);
     return row;
   } catch (const std::exception& error) {
     fail("{}: damaged: {}", where, printable(error.what()));

@@ -17,6 +17,7 @@ struct EvalRecipe {
   std::string fingerprint;  // of the model, hexadecimal
   std::string device;
   int threads = 0;
+  int ranks = 1;  // that hold the contexts together
   std::uint64_t seed = 0;
   int digits = 0;
   int scored_tokens = 0;

@@ -166,6 +166,7 @@ std::string eval_json(const EvalReport& report) {
   nlohmann::ordered_json json;
   json["schema"] = "hayloft.eval-report/1";
   json["recipe"] = nlohmann::ordered_json::parse(recipe_json(report.recipe));
+  json["ranks"] = report.recipe.ranks;
   json["means"] = nlohmann::ordered_json::array();
   for (const Group& group : group_rows(report.rows, true)) {
     json["means"].push_back({{"task", group.task},

@@ -81,7 +81,10 @@ PlanMemory plan_memory(const PlanRequest& request) {
     if (!counted.insert(method->state_key()).second) continue;
     memory.indices += method->state_bytes(
         {request.config.global_layers(), request.config.query_heads, request.config.kv_heads, request.config.head_dim},
-        request.tokens);
+        options.shard.alone()
+            ? request.tokens
+            : options.shard.own_blocks((request.tokens + options.block_tokens - 1) / options.block_tokens) *
+                  options.block_tokens);
   }
   const std::uint64_t states = state_bytes(request.config);
   memory.states = 2 * states;
@@ -131,11 +134,12 @@ double milliseconds(std::uint64_t bytes, double gigabytes_per_second) {
 // What one rank reads in a step: its own blocks, the tail, and as if all that is selected lay with it.
 Counters counters_of_rank(const PlanRequest& request, gpu::CacheView cache, const Method& method) {
   const CacheOptions& options = request.session.cache;
-  cache.store.tokens = options.shard.own(cache.store.tokens, options.block_tokens);
-  cache.tail.position = cache.store.tokens;
   Counters counters;
   for (cache.layer = 0; cache.layer < request.config.global_layers(); ++cache.layer) {
-    counters += method.count(cache, request.config.query_heads);
+    gpu::CacheView own = cache;
+    own.store.tokens = options.shard.own(cache.store.tokens, options.block_tokens);
+    own.tail.position = own.store.tokens;
+    counters += method.chosen(cache, request.config.query_heads).count(own, request.config.query_heads);
   }
   return counters;
 }
@@ -251,7 +255,7 @@ Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
           predict(request, layout, alone ? method.counters : counters_of_rank(request, cache, *made), by, *profile);
     }
     if (!request.session.cache.shard.alone()) {
-      method.network = network_step(request.config, *made, cache.stored_tokens(), cache.tokens());
+      method.network = network_step(request.config, *made, cache);
       if (request.network) {
         method.network_ms = network_ms(*method.network, *request.network, request.session.cache.shard.ranks);
       }

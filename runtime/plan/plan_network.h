@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 
 #include "runtime/attention/method.h"
@@ -12,10 +13,13 @@ namespace hayloft::runtime::plan {
 // Between any two of the ranks.
 struct Network {
   double gigabits_per_second = 10;
-  double latency_us = 30;  // of a message
+  double latency_us = 30;        // of a message
+  bool within_machines = false;  // measured between ranks that share machines, and so of memory, in part or all of it
 };
-// "10,30". Throws Error naming --network.
+// "10,30", or a file as for read_network(). Throws Error naming --network.
 Network parse_network(const std::string& text);
+// What `hayloft link` over ranks has measured and written as JSON. Throws Error naming the file.
+Network read_network(const std::filesystem::path& path);
 
 // Of one decoded token, over all global layers and with the token that is drawn.
 struct NetworkStep {
@@ -23,10 +27,13 @@ struct NetworkStep {
   std::uint64_t gathered = 0;  // of them all-gathers
   std::uint64_t bytes = 0;     // that each rank gives to the all-gathers; the token's are left out
 };
-// stored: positions in the stores of all ranks. Throws Error unless the method attends over ranks.
-NetworkStep network_step(const ModelConfig& config, const Method& method, std::int64_t stored, std::int64_t tokens);
+// Of a step over a cache of that shape, whole or a shard of it. Throws Error unless the method attends over ranks.
+NetworkStep network_step(const ModelConfig& config, const Method& method, gpu::CacheView cache);
 
-// Milliseconds: a collective of N ranks takes log2 N latencies, rounded up, and to an all-gather a rank's link brings
+// How many latencies a collective of N ranks takes: log2 N, rounded up.
+int network_rounds(int ranks);
+
+// Milliseconds: a collective of N ranks takes network_rounds() latencies, and to an all-gather a rank's link brings
 // what the N - 1 others give. Not overlapped with anything.
 double network_ms(const NetworkStep& step, const Network& network, int ranks);
 

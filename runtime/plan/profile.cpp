@@ -237,9 +237,8 @@ ProfileOrigin read_origin(const JsonFields& fields) {
   return origin;
 }
 
-MachineProfile parse_profile(const std::filesystem::path& path) {
-  const nlohmann::json json = read_json_file(path);
-  const JsonFields fields(json, path.string());
+MachineProfile parse_profile(const nlohmann::json& json, const std::string& from) {
+  const JsonFields fields(json, from);
   if (fields.text("schema") != schema) fields.refuse("schema", *fields.find("schema"), fmt::format("\"{}\"", schema));
   MachineProfile profile;
   profile.origin = read_origin(fields);
@@ -260,11 +259,11 @@ MachineProfile parse_profile(const std::filesystem::path& path) {
     profile.*field.columns.*field.way = read_optional(fields, field.name);
   const auto each_of = [&](const char* name, const auto& read) {
     const nlohmann::json* list = fields.find(name);
-    if (!list) fail("{}: the field {} is missing", path.string(), name);
+    if (!list) fail("{}: the field {} is missing", from, name);
     if (!list->is_array()) fields.refuse(name, *list, "a list of at least one object of rates");
-    if (list->empty()) fail("{}: {} is an empty list; it must hold at least one object of rates", path.string(), name);
+    if (list->empty()) fail("{}: {} is an empty list; it must hold at least one object of rates", from, name);
     for (std::size_t i = 0; i < list->size(); ++i) {
-      read((*list)[i], fmt::format("{}: {}[{}]", path.string(), name, i));
+      read((*list)[i], fmt::format("{}: {}[{}]", from, name, i));
     }
   };
   each_of("near_reads", [&](const nlohmann::json& entry, const std::string& where) {
@@ -298,10 +297,14 @@ MachineProfile read_profile(const std::filesystem::path& path) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) fail("{}: no such file; hayloft link --profile makes one", path.string());
   try {
-    return parse_profile(path);
+    return parse_profile(read_json_file(path), path.string());
   } catch (const Error& wrong) {
     fail("{}; measure again with hayloft link", wrong.what());
   }
+}
+
+MachineProfile parse_profile(const std::string& text) {
+  return parse_profile(nlohmann::json::parse(text), "a machine profile");
 }
 
 void write_profile(const MachineProfile& profile, const std::filesystem::path& path) {

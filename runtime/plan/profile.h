@@ -135,6 +135,7 @@ MachineProfile measure_profile(gpu::Backend& backend, offload::Arena& arena, con
 
 // JSON, schema "hayloft.profile/1".
 std::string profile_json(const MachineProfile& profile);
+MachineProfile parse_profile(const std::string& text);  // of what profile_json() wrote
 // Throws Error naming the file and the field that is missing or wrong.
 MachineProfile read_profile(const std::filesystem::path& path);
 // Whole or not at all, in a folder that is made if need be. Throws Error.

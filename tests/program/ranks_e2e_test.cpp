@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -9,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/plan/profile.h"
 #include "tests/program/program_fixture.h"
 
 // `mpirun hayloft` from outside.
@@ -121,8 +123,8 @@ TEST_F(RanksTest, RanksWriteATextOnce) {
   const std::string model = make_model();
   for (const std::string temperature : {"0", "0.8"}) {
     const std::vector<std::string> arguments{
-        "generate",       "-m", model,    "-p",       std::string(600, 'a') + " the hay", "-n", "24", "--attn", "dense",
-        "--block-tokens", "64", "--temp", temperature};
+        "generate",       "-m", model,    "-p",       std::string(600, 'a') + " the hay", "-n", "24",
+        "--block-tokens", "64", "--temp", temperature};  // by auto, which reads so little whole
     const Outcome alone = run_program(arguments);
     ASSERT_EQ(alone.exit_code, 0) << alone.err;
     for (const int ranks : {2, 3}) {
@@ -137,6 +139,128 @@ TEST_F(RanksTest, RanksWriteATextOnce) {
   }
 }
 
+// A profile of a machine where dense attention is fast, which only the first rank has: the others would choose sparq.
+TEST_F(RanksTest, AutoChoosesByWhatTheFirstRankHasMeasured) {
+  runtime::plan::MachineProfile profile;
+  profile.machine = "made up";
+  profile.device = "cpu";
+  profile.threads = 1;
+  profile.footprint_bytes = std::uint64_t{1} << 30;
+  profile.near_read = profile.weight_stream = profile.matmul = profile.layer_overhead_us = 10;
+  profile.near_reads = {{0, 1, 10}};
+  runtime::AttentionRates rates{.head_dim = 64, .group = 2};
+  for (double* rate : {&rates.column_scan, &rates.exact_scan, &rates.row_gather, &rates.tail, &rates.sparq_tail,
+                       &rates.int8_scan, &rates.int4_scan, &rates.planes_scan, &rates.row_scan, &rates.causal,
+                       &rates.ann_search, &rates.column_select_us, &rates.exact_select_us}) {
+    *rate = 1;
+  }
+  rates.dense = 1000;
+  profile.attention = {rates};
+  write(at("profile.json"), runtime::plan::profile_json(profile));
+  const std::vector<std::string> arguments{"needle", "--ctx-size", "4k",       "--depths", "2",
+                                           "--attn", "auto",       "--attn-k", "64",       "--block-tokens",
+                                           "256",    "--json",     "-"};
+  std::vector<std::string> measured = arguments;
+  measured.insert(measured.end(), {"--profile", at("profile.json")});
+  const Outcome alone = run_program(measured);
+  ASSERT_EQ(alone.exit_code, 0) << alone.err;
+  const auto expected = nlohmann::json::parse(alone.out);
+  EXPECT_EQ(expected["rows"][0]["attended_share"], 1);
+  EXPECT_LT(nlohmann::json::parse(run_program(arguments).out)["rows"][0]["attended_share"], 0.5);
+  std::vector<std::string> all{"-n", "1", "--oversubscribe", HAYLOFT_PROGRAM};
+  all.insert(all.end(), measured.begin(), measured.end());
+  all.insert(all.end(), {":", "-n", "1", HAYLOFT_PROGRAM});
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  const Outcome outcome = test::Program(test::Command{HAYLOFT_MPIRUN, all}).wait();
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(outcome.out);
+  for (std::size_t i = 0; i < 2; ++i) {
+    for (const char* field : {"answer", "attended_share", "link_bytes_per_token", "near_bytes_per_token"}) {
+      EXPECT_EQ(json["rows"][i][field], expected["rows"][i][field]) << field;
+    }
+  }
+}
+
+TEST_F(RanksTest, AnEvaluationIsThatOfOneMachineAndGoesOnWhereItStopped) {
+  std::string text;
+  for (int line = 0; line < 200; ++line) text += "Line " + std::to_string(line * 7919 % 1000) + " of the hay.\n";
+  write(at("text.txt"), text);
+  const auto with = [&](const char* samples, const std::vector<std::string>& more) {
+    std::vector<std::string> arguments{"eval",
+                                       "-c",
+                                       "1k",
+                                       "--tasks",
+                                       "niah_single_1,perplexity",
+                                       "--text",
+                                       at("text.txt"),
+                                       "--scored-tokens",
+                                       "8",
+                                       "--attn",
+                                       "dense,topk,pages",
+                                       "--attn-k",
+                                       "64",
+                                       "--block-tokens",
+                                       "64",
+                                       "--agreement",
+                                       "--samples",
+                                       samples,
+                                       "--json",
+                                       "-"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  };
+  const Outcome alone = run_program(with("2", {"--no-recall"}));
+  ASSERT_EQ(alone.exit_code, 0) << alone.err;
+  const auto expected = nlohmann::json::parse(alone.out);
+  EXPECT_EQ(expected["ranks"], 1);
+  ASSERT_EQ(over(2, with("1", {"--out", at("rows.jsonl")})).exit_code, 0);
+  const Outcome outcome = over(2, with("2", {"--out", at("rows.jsonl")}));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.err.find("no recall"), std::string::npos) << outcome.err;
+  const auto json = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(json["ranks"], 2);
+  EXPECT_EQ(json["recipe"]["ranks"], 2);
+  ASSERT_EQ(json["rows"].size(), expected["rows"].size());
+  const std::string lines = contents(at("rows.jsonl"));
+  EXPECT_EQ(std::ranges::count(lines, '\n'), static_cast<std::ptrdiff_t>(json["rows"].size() + 1));
+  for (const auto& row : json["rows"]) {
+    const auto same = std::ranges::find_if(expected["rows"], [&](const auto& other) {
+      return other["task"] == row["task"] && other["sample"] == row["sample"] && other["attn"] == row["attn"];
+    });
+    ASSERT_NE(same, expected["rows"].end()) << row;
+    EXPECT_EQ(row["prediction"], (*same)["prediction"]);
+    const double score = row["score"], other = (*same)["score"];
+    if (row["measure"] == "perplexity") {
+      // Logits are those of one machine to 2^-10 of the largest, which a token of that loss is about as far from.
+      EXPECT_NEAR(std::log(score), std::log(other), 2 * std::log(other) / 1024);
+    } else {
+      EXPECT_EQ(score, other);
+    }
+    EXPECT_TRUE(row["recall"].is_null());
+    EXPECT_GT(row["network_messages_per_token"], 0);
+  }
+  expect_refused(over(3, with("2", {"--out", at("rows.jsonl")})), 1, {"rows.jsonl", "ranks 2 (here 3)"});
+}
+
+TEST_F(RanksTest, TheNetworkIsMeasuredAndPlannedBy) {
+  const Outcome measured = over(3, {"link", "--seconds", "0.1", "--json", at("network.json")});
+  ASSERT_EQ(measured.exit_code, 0) << measured.err;
+  EXPECT_NE(measured.out.find("dense, window"), std::string::npos) << measured.out;
+  EXPECT_NE(measured.err.find("all ranks are on one machine"), std::string::npos) << measured.err;
+  const auto network = nlohmann::json::parse(contents(at("network.json")));
+  EXPECT_EQ(network["ranks"], 3);
+  EXPECT_EQ(network["one_machine"], true);
+  const Outcome planned = run_program({"plan", "--shape", "2,4,2,64", "--device", "cpu", "--ranks", "4", "--network",
+                                       at("network.json"), "--ctx-size", "64k", "--attn", "dense", "--json", "-"});
+  ASSERT_EQ(planned.exit_code, 0) << planned.err;
+  EXPECT_NE(planned.err.find("not of a network"), std::string::npos) << planned.err;
+  const auto step = nlohmann::json::parse(planned.out)["plans"][0]["methods"][0]["network"];
+  const double latency = network["latency_us"], rate = network["Gbitps"];
+  const double messages = step["messages_per_token"], received = step["received_bytes_per_token"];
+  EXPECT_NEAR(step["ms_per_token"].get<double>(), messages * 2 * latency / 1e3 + 8 * received / (rate * 1e6), 1e-6);
+  expect_refused(over(2, {"link", "--tests", "memory"}), 2, {"--tests", "over ranks"});
+}
+
 TEST_F(RanksTest, WhatRanksCannotDoTogetherIsRefusedInOneLineBeforeAnyWork) {
   const std::string nothing = at("no-model");
   const auto generate = [&](std::vector<std::string> more) {
@@ -144,17 +268,16 @@ TEST_F(RanksTest, WhatRanksCannotDoTogetherIsRefusedInOneLineBeforeAnyWork) {
     arguments.insert(arguments.end(), more.begin(), more.end());
     return over(2, arguments);
   };
-  expect_refused(generate({}), 2, {"--attn auto", "over ranks", "dense"});
-  expect_refused(generate({"--attn", "h2o"}), 2, {"--attn h2o", "over ranks"});
+  expect_refused(generate({"--attn", "h2o"}), 2, {"--attn h2o", "over ranks", "dense"});
+  expect_refused(generate({"--attn", "pages", "--block-tokens", "16"}), 2, {"--attn pages", "--block-tokens"});
+  expect_refused(over(2, {"eval", "-m", nothing, "--attention-stats", at("stats.json")}), 2, {"--attention-stats"});
   expect_refused(generate({"--attn", "dense", "--prefill", "window"}), 2, {"--prefill window", "exact"});
   expect_refused(generate({"--attn", "dense", "--device", "cuda"}), 2, {"--device cuda", "cpu"});
   expect_refused(generate({"--attn", "dense", "--audit"}), 2, {"--audit", "alone"});
   expect_refused(over(2, {"generate", "-m", nothing, "-f", "-", "--attn", "dense"}), 2, {"standard input", "rank 0"});
-  for (const std::vector<std::string>& command :
-       std::vector<std::vector<std::string>>{{"ingest", "-m", nothing, "-f", nothing, "--save", at("x.hay")},
-                                             {"plan", "--shape", "32,32,8,128"},
-                                             {"eval", "-m", nothing, "--tasks", "niah_single_1"}}) {
-    expect_refused(over(2, command), 2, {"does not run over ranks", "needle and generate"});
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"ingest", "-m", nothing, "-f", nothing, "--save", at("x.hay")}, {"plan", "--shape", "32,32,8,128"}}) {
+    expect_refused(over(2, command), 2, {"does not run over ranks", "needle, generate"});
   }
 }
 

@@ -6,11 +6,13 @@
 #include "examples/hayloft/audit_options.h"
 #include "examples/hayloft/bundled_model.h"
 #include "examples/hayloft/command.h"
+#include "examples/hayloft/eval_outputs.h"
 #include "examples/hayloft/eval_tasks.h"
 #include "examples/hayloft/options/attention.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/ranks.h"
 #include "examples/hayloft/options/rope.h"
 #include "examples/hayloft/options/session.h"
 #include "examples/hayloft/options/values.h"
@@ -19,6 +21,7 @@
 #include "examples/hayloft/streams/environment.h"
 #include "examples/hayloft/streams/interrupt.h"
 #include "examples/hayloft/streams/messages.h"
+#include "examples/hayloft/streams/ranks.h"
 #include "examples/hayloft/streams/text_output.h"
 #include "offload/error.h"
 #include "offload/output_file.h"
@@ -47,7 +50,7 @@ constexpr std::int64_t long_prompt = 64 * 1024;  // from here on its reading is 
 
 class EvalCommand : public Command {
  public:
-  explicit EvalCommand(CLI::App& app) {
+  explicit EvalCommand(CLI::App& app) : app_(&app) {
     app.footer(examples);
     ctx_sizes_ = {4096};
     add_model_option(app, model_, "the bundled needle model");
@@ -74,7 +77,7 @@ class EvalCommand : public Command {
     add_machine_options(app, machine_);
     add_device_cache_options(app, machine_, DeviceCache::off);
     add_profile_option(app, machine_);
-    add_output_options(app);
+    outputs_.add_options(app);
   }
 
   void check() override {
@@ -83,33 +86,33 @@ class EvalCommand : public Command {
     tasks_.check(model_.empty());
     std::sort(ctx_sizes_.begin(), ctx_sizes_.end());
     ctx_sizes_.erase(std::unique(ctx_sizes_.begin(), ctx_sizes_.end()), ctx_sizes_.end());
-    if (!stats_file_.empty() && ctx_sizes_.size() > 1) {
-      fail("--attention-stats {}: is of one context length, and --ctx-size has {}", stats_file_, ctx_sizes_.size());
+    if (!outputs_.stats.empty() && ctx_sizes_.size() > 1) {
+      fail("--attention-stats {}: is of one context length, and --ctx-size has {}", outputs_.stats, ctx_sizes_.size());
     }
-    if (!plot_.empty()) runtime::eval::picture_format(plot_);
+    if (!outputs_.plot.empty()) runtime::eval::picture_format(outputs_.plot);
+  }
+
+  void check_ranks() const override {
+    refuse_over_ranks(*app_, {"--attention-stats"});
+    require_over_ranks(machine_, options_.session, options_.methods);
   }
 
   void run() override {
-    const TextOutput json(json_);
-    json.check();
-    if (!stats_file_.empty()) {
-      TextOutput(stats_file_).check();
-      options_.observer = stats_ = std::make_shared<runtime::AttentionStats>();
-    }
-    if (!plot_.empty()) offload::require_writable(plot_);
+    const TextOutput json(outputs_.json);
     if (json.to_stdout()) table_.use_standard_error();
-    const std::filesystem::path directory = model_or_bundled(model_);
-    const std::string text = tasks_.read_text();
-
-    tasks_.use_model(directory);
-    const Environment environment(machine_, directory, rope_);
-    for (runtime::MethodOptions& method : options_.methods) method = with_rates(method, environment, machine_.profile);
-    report_.recipe = recipe(environment, directory);
-    report_.effective_share = effective_percent_ / 100;
-    if (!out_.empty()) file_.emplace(out_, report_.recipe);
-    tasks_.say_what_the_bundled_model_cannot();
-    const auto tasks = tasks_.make(text, *environment.tokenizer, ctx_sizes_, options_.samples);
-    announce(environment, directory, tasks);
+    StartFacts facts;
+    prepare_together([&] {
+      json.check();
+      begin(facts);
+    });
+    join_ranks(facts, options_.session);
+    agree_on_rates(options_.methods, *environment_);
+    const Environment& environment = *environment_;
+    std::vector<std::unique_ptr<runtime::eval::EvalTask>> tasks;
+    prepare_together([&] {
+      tasks = tasks_.make(text_, *environment.tokenizer, ctx_sizes_, options_.samples);
+      announce(environment, tasks);
+    });
     try {
       for (const auto& task : tasks) run_task(environment, *task);
     } catch (const Interrupted&) {
@@ -119,14 +122,43 @@ class EvalCommand : public Command {
     }
     table_.show("\n" + summary());
     warn_of_reach(rows(), json.to_stdout());
-    if (!plot_.empty()) write_plot();
-    if (stats_) write_attention_stats(*stats_, stats_file_);
+    if (!outputs_.plot.empty() && first_rank()) outputs_.write_plot(report());
+    if (stats_) write_attention_stats(*stats_, outputs_.stats);
     json.write(runtime::eval::eval_json(report()));
     say_device_memory(*environment.backend);
     table_.finish();
   }
 
  private:
+  // What this machine has for the run.
+  void begin(StartFacts& facts) {
+    if (!outputs_.stats.empty()) {
+      TextOutput(outputs_.stats).check();
+      options_.observer = stats_ = std::make_shared<runtime::AttentionStats>();
+    }
+    if (!outputs_.plot.empty() && first_rank()) offload::require_writable(outputs_.plot);
+    directory_ = model_or_bundled(model_);
+    text_ = tasks_.read_text();
+    tasks_.use_model(directory_);
+    environment_.emplace(machine_, directory_, rope_);
+    for (runtime::MethodOptions& method : options_.methods) {
+      method = with_rates(method, *environment_, machine_.profile);
+    }
+    if (over_ranks() && options_.fidelity_steps > 0) {
+      options_.fidelity_steps = 0;
+      note("note: no recall, mass and error over ranks, of which none has all keys to measure them by\n");
+    }
+    report_.recipe = recipe(*environment_, directory_);
+    report_.effective_share = outputs_.effective_percent / 100;
+    if (!outputs_.out.empty() && first_rank()) file_.emplace(outputs_.out, report_.recipe);
+    tasks_.say_what_the_bundled_model_cannot();
+    if (!over_ranks()) return;
+    const runtime::eval::EvalRecipe& read = report_.recipe;
+    facts = {weights_digest(*environment_, directory_), shared_options(*app_),
+             fmt::format("{} {} {} {} {}", read.haystack, read.squad, read.hotpotqa, read.text,
+                         fmt::join(read.prepared, " "))};
+  }
+
   runtime::eval::EvalRecipe recipe(const Environment& environment, const std::filesystem::path& directory) const {
     runtime::eval::EvalRecipe recipe;
     recipe.version = HAYLOFT_VERSION;
@@ -135,6 +167,7 @@ class EvalCommand : public Command {
         "{:02x}", fmt::join(runtime::fingerprint(directory, environment.model->config().rope_overrides), ""));
     recipe.device = environment.backend->name();
     recipe.threads = environment.threads.count();
+    recipe.ranks = rank_count();
     tasks_.enter(recipe, options_.samples);
     recipe.prefill = runtime::prefill_label(options_.session.prefill);
     recipe.chunk_tokens = options_.session.chunk_tokens;
@@ -146,7 +179,7 @@ class EvalCommand : public Command {
     return recipe;
   }
 
-  void announce(const Environment& environment, const std::filesystem::path& directory,
+  void announce(const Environment& environment,
                 const std::vector<std::unique_ptr<runtime::eval::EvalTask>>& tasks) const {
     const std::optional<runtime::plan::MachineProfile> profile = environment.profile();
     std::set<std::int64_t> lengths;
@@ -154,7 +187,7 @@ class EvalCommand : public Command {
     if (!lengths.empty()) environment.model->expect_positions(*lengths.rbegin());
     for (const std::int64_t length : lengths) {
       const runtime::SessionOptions session = runtime::eval::session_at(options_.session, length);
-      announce_plan(environment, {directory, session, methods_at(environment, length, /*say=*/true), length, 0},
+      announce_plan(environment, {directory_, session, methods_at(environment, length, /*say=*/true), length, 0},
                     profile);
     }
   }
@@ -177,16 +210,16 @@ class EvalCommand : public Command {
     const int samples = std::min(options_.samples, task.samples());
     runtime::eval::EvalHooks hooks;
     hooks.done = [&](const runtime::eval::EvalTask&, int sample, const runtime::MethodOptions& attn) {
-      return file_ && file_->has(task.name(), task.ctx_size(), sample, attn);
+      return in_file(task, sample, attn);
     };
     hooks.sample_started = [&](const runtime::eval::EvalTask&, int sample, std::int64_t prompt_tokens) {
       check_interrupted();
       reading_ = prompt_tokens >= long_prompt;
       if (reading_) {
-        progress_.emplace(stderr_progress(), fmt::format("{}, sample {}, prefill", what, sample), "tokens",
+        progress_.emplace(progress_sink(), fmt::format("{}, sample {}, prefill", what, sample), "tokens",
                           prompt_tokens);
       } else if (!progress_) {
-        progress_.emplace(stderr_progress(), what, "samples", samples, sample);
+        progress_.emplace(progress_sink(), what, "samples", samples, sample);
       } else {
         progress_->update(sample);
       }
@@ -211,62 +244,35 @@ class EvalCommand : public Command {
     progress_.reset();
   }
 
+  // Over ranks: in that of the first.
+  bool in_file(const runtime::eval::EvalTask& task, int sample, const runtime::MethodOptions& attn) const {
+    if (outputs_.out.empty()) return false;
+    std::byte there{file_ && file_->has(task.name(), task.ctx_size(), sample, attn)};
+    if (ranks() != nullptr) ranks()->broadcast(runtime::cluster::Traffic::start, {&there, 1});
+    return there != std::byte{0};
+  }
+
   const std::vector<runtime::eval::EvalRow>& rows() const { return file_ ? file_->rows() : report_.rows; }
 
   // Of all rows of the file, where there is one.
   runtime::eval::EvalReport report() const { return {report_.recipe, rows(), report_.effective_share}; }
-  std::string summary() const { return runtime::eval::eval_summary(report(), format_); }
+  std::string summary() const { return runtime::eval::eval_summary(report(), outputs_.format); }
 
-  void write_plot() const {
-    const std::optional<runtime::eval::Scatter> scatter = runtime::eval::eval_scatter(report(), plot_by_);
-    if (!scatter)
-      fail("--plot {}: there is nothing to draw; --plot-by top1 and kl need --agreement or perplexity", plot_);
-    offload::write_file(plot_, runtime::eval::render_scatter(*scatter, runtime::eval::picture_format(plot_)));
-  }
-
-  void add_output_options(CLI::App& app) {
-    add_attention_stats_option(app, stats_file_);
-    app.add_option("--out", out_, "Keep a line of JSON per row; a stopped run continues from them")
-        ->type_name("FILE")
-        ->take_last();
-    add_json_option(app, json_, "Write means and rows as JSON");
-    app.add_option("--plot", plot_, "Draw quality against bytes moved, .svg, .pdf or .png")
-        ->type_name("FILE")
-        ->take_last();
-    using runtime::eval::EvalQuality;
-    add_choice<EvalQuality>(app, "--plot-by",
-                            {{"score", EvalQuality::automatic},
-                             {"top1", EvalQuality::top1},
-                             {"kl", EvalQuality::kl},
-                             {"mass", EvalQuality::mass}},
-                            "Quality that --plot draws: the score, the agreement with dense attention, how small the "
-                            "KL divergence from it is, or the attention mass caught",
-                            [this](EvalQuality quality) { plot_by_ = quality; })
-        ->default_str("score");
-    using Format = std::string (*)(const TextTable&);
-    add_choice<Format>(app, "--format", {{"text", aligned}, {"md", markdown}, {"csv", csv}}, "Format of the tables",
-                       [this](Format format) { format_ = format; })
-        ->default_str("text");
-    add_number(app, "--effective", "PERCENT", effective_percent_, 0, 100,
-               "Mean score from which a length counts as effective");
-    common(app, Section::output, {"--out", "--plot"});
-    advanced(app, Section::output, {"--plot-by", "--format", "--effective"});
-  }
-
-  std::string model_, out_, json_, plot_;
-  std::string stats_file_;
+  const CLI::App* app_;
+  std::string model_;
+  EvalOutputs outputs_;
   std::shared_ptr<runtime::AttentionStats> stats_;
   EvalTasks tasks_;
   std::vector<std::int64_t> ctx_sizes_;
-  double effective_percent_ = 85.6;
-  std::string (*format_)(const TextTable&) = aligned;
   AttentionOptions attention_;
   std::vector<int> equal_bits_;  // of --equal-bytes
   MachineOptions machine_;
   runtime::RopeOverrides rope_;
   runtime::eval::EvalOptions options_;
-  runtime::eval::EvalQuality plot_by_ = runtime::eval::EvalQuality::automatic;
 
+  std::filesystem::path directory_;  // of the model
+  std::string text_;                 // of --text
+  std::optional<Environment> environment_;
   TableOutput table_;
   std::optional<runtime::eval::EvalFile> file_;
   runtime::eval::EvalReport report_;

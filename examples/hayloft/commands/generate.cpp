@@ -100,6 +100,7 @@ class GenerateCommand : public Command {
     StartFacts facts;
     prepare_together([&] { begin(facts); });
     join_ranks(facts, session_);
+    agree_on_rates({&method_, 1}, *environment_);
     prepare_together([&] { plan(); });
     const Environment& environment = *environment_;
     WatchedMethod& method = *watched_;
@@ -139,7 +140,6 @@ class GenerateCommand : public Command {
     environment_.emplace(machine_, directory_, rope_);
     if (chat_) drawing_.ends = runtime::end_of_turn_tokens(*environment_->tokenizer);
     method_ = with_rates(method_, *environment_, machine_.profile);
-    watched_.emplace(method_, *environment_, audit_);
     prompt_tokens_ =
         snapshot_ ? environment_->tokenizer->encode_continuation(text) : environment_->tokenizer->encode_prompt(text);
     if (prompt_tokens_.empty()) fail("the prompt is empty: there is nothing to go on from");
@@ -147,6 +147,7 @@ class GenerateCommand : public Command {
   }
 
   void plan() {
+    watched_.emplace(method_, *environment_, audit_);
     PlannedRun planned{
         directory_, session_, {method_}, tokens_needed(static_cast<std::int64_t>(prompt_tokens_.size())), 0};
     if (snapshot_) {

@@ -10,10 +10,12 @@
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/ranks.h"
 #include "examples/hayloft/options/values.h"
 #include "examples/hayloft/streams/environment.h"
 #include "examples/hayloft/streams/interrupt.h"
 #include "examples/hayloft/streams/messages.h"
+#include "examples/hayloft/streams/ranks.h"
 #include "examples/hayloft/streams/text_output.h"
 #include "offload/error.h"
 #include "offload/output_file.h"
@@ -22,9 +24,11 @@
 #include "offload/text/list.h"
 #include "runtime/plan/link_compare.h"
 #include "runtime/plan/link_report.h"
+#include "runtime/plan/measure_network.h"
 #include "runtime/plan/profile.h"
 
-// hayloft link: what this machine's memory and the link to its GPU give, as tables and as the profile that plan reads.
+// hayloft link: what this machine's memory and the link to its GPU give, as tables and as the profile that plan reads;
+// over ranks what the network between them gives.
 namespace hayloft::cli {
 namespace {
 
@@ -35,6 +39,8 @@ constexpr const char* examples = R"(Examples:
   hayloft link -t 1 --profile one-thread.json --json -
   hayloft link --seconds 60 --tests memory,matrices,copies --json here.json
       some of it, for longer; no profile is kept
+  mpirun -n 4 -H a,b,c,d hayloft link --json network.json
+      the network between ranks instead, for hayloft plan --ranks 4 --network network.json
   hayloft link --compare here.json there.json)";
 
 constexpr std::uint64_t least_link_footprint = std::uint64_t{64} << 20;
@@ -43,7 +49,7 @@ enum class Format : std::uint8_t { md, csv };
 
 class LinkCommand : public Command {
  public:
-  explicit LinkCommand(CLI::App& app) {
+  explicit LinkCommand(CLI::App& app) : app_(&app) {
     app.footer(examples);
     add_text(
         app, "--footprint", "BYTES",
@@ -84,7 +90,12 @@ class LinkCommand : public Command {
     }
   }
 
+  void check_ranks() const override {
+    refuse_over_ranks(*app_, {"--footprint", "--link-footprint", "--tests", "--list-tests", "--compare", "--profile"});
+  }
+
   void run() override {
+    if (over_ranks()) return measure_ranks();
     if (list_tests_) return print(tests_text());
     if (!compared_.empty()) return compare();
     const TextOutput json(json_);
@@ -160,6 +171,27 @@ class LinkCommand : public Command {
     const runtime::plan::MeasuredMachine a = runtime::plan::read_measured(compared_[0]);
     const runtime::plan::MeasuredMachine b = runtime::plan::read_measured(compared_[1]);
     print(format_ == Format::md ? runtime::plan::compare_table(a, b) : runtime::plan::compare_csv(a, b));
+  }
+
+  // The network between ranks, and nothing of the machines.
+  void measure_ranks() const {
+    const TextOutput json(json_);
+    prepare_together([&] { json.check(); });
+    runtime::SessionOptions none;
+    join_ranks({"", shared_options(*app_), ""}, none);
+    const runtime::plan::NetworkReport report =
+        runtime::plan::measure_network(*ranks(), {options_.seconds, HAYLOFT_VERSION}, [](const std::string& what) {
+          note("network: {}\n", what);
+          check_interrupted();
+        });
+    if (!json.to_stdout()) {
+      print(format_ == Format::md ? runtime::plan::network_table(report) : runtime::plan::network_csv(report));
+    }
+    json.write(runtime::plan::network_json(report));
+    if (!report.share_machines()) return;
+    note("{} this measured {}memory and not a network; one rank a machine measures that\n",
+         report.on_one_machine() ? "all ranks are on one machine:" : "ranks share machines:",
+         report.on_one_machine() ? "" : "in part ");
   }
 
   // Those of --tests: a table and JSON, and no profile, whose every rate plans may ask for.
@@ -247,6 +279,7 @@ class LinkCommand : public Command {
     return json_document(json);
   }
 
+  const CLI::App* app_;
   MachineOptions machine_;
   runtime::plan::ProfileOptions options_;
   gpu::LinkOptions link_options_;

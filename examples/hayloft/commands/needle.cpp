@@ -91,6 +91,7 @@ class NeedleCommand : public Command {
       begin(facts);
     });
     join_ranks(facts, options_.session);
+    agree_on_rates(options_.methods, *environment_);
     prepare_together([&] { plan(); });
     const Environment& environment = *environment_;
     report_.device = environment.backend->name();

@@ -96,9 +96,10 @@ class PlanCommand : public Command {
         "Plan for each of N machines that hold the context together")
         ->default_str("1");
     add_text(
-        app, "--network", "GBIT/S,US",
+        app, "--network", "GBIT/S,US|FILE",
         [this](const std::string& text) { request_.network = runtime::plan::parse_network(text); },
-        "With --ranks: what is between any two of them, its rate and the latency of a message in microseconds");
+        "With --ranks: what is between any two of them, its rate and the latency of a message in microseconds, or what "
+        "mpirun hayloft link --json measured");
     advanced(app, Section::device, {"--ranks", "--network"});
     add_json_option(app, json_, "Write the plan as JSON");
   }
@@ -128,6 +129,9 @@ class PlanCommand : public Command {
   void run() override {
     const TextOutput json(json_);
     json.check();
+    if (request_.network && request_.network->within_machines) {
+      note("note: --network was measured between ranks that share machines: of memory, and not of a network\n");
+    }
     if (model_.empty() || configuration_alone()) {
       if (!model_.empty()) {
         request_.config = runtime::read_config(std::filesystem::path(model_).parent_path());

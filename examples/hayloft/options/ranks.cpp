@@ -9,7 +9,8 @@ namespace hayloft::cli {
 namespace {
 
 constexpr const char* own_options[] = {"--model",   "--haystack", "--file",          "--json",        "--plot",
-                                       "--profile", "--threads",  "--oversubscribe", "--host-memory", "--verbose"};
+                                       "--profile", "--threads",  "--oversubscribe", "--host-memory", "--verbose",
+                                       "--text",    "--squad",    "--hotpotqa",      "--jsonl",       "--out"};
 
 }  // namespace
 
@@ -19,7 +20,7 @@ void require_over_ranks(const MachineOptions& machine, const runtime::SessionOpt
   if (session.prefill.kind != runtime::PrefillOptions::Kind::exact) {
     fail("--prefill {}: is not there over ranks; use --prefill exact", runtime::name(session.prefill.kind));
   }
-  for (const runtime::MethodOptions& method : methods) runtime::require_over_ranks(method);
+  for (const runtime::MethodOptions& method : methods) runtime::require_over_ranks(method, session.cache);
 }
 
 void refuse_over_ranks(const CLI::App& command, std::initializer_list<const char*> options) {

@@ -143,6 +143,23 @@ runtime::MethodOptions with_rates(runtime::MethodOptions method, const Environme
   return method;
 }
 
+void agree_on_rates(std::span<runtime::MethodOptions> methods, const Environment& environment) {
+  const auto chooses = [](const runtime::MethodOptions& method) { return method.name == "auto"; };
+  runtime::cluster::Communicator* const all = ranks();
+  if (all == nullptr || std::ranges::none_of(methods, chooses)) return;
+  std::string profile;  // of the first; empty: none
+  if (first_rank() && environment.profile()) profile = runtime::plan::profile_json(*environment.profile());
+  std::uint64_t size = profile.size();
+  all->broadcast(runtime::cluster::Traffic::start, std::as_writable_bytes(std::span(&size, 1)));
+  profile.resize(size);
+  all->broadcast(runtime::cluster::Traffic::start, std::as_writable_bytes(std::span(profile)));
+  std::optional<runtime::plan::MachineProfile> measured;
+  if (size > 0) measured = runtime::plan::parse_profile(profile);
+  const auto rates = runtime::plan::machine_rates(measured, environment.backend->name(),
+                                                  environment.model->config().global_layers(), "the profile of rank 0");
+  for (runtime::MethodOptions& method : methods) method.rates = rates;
+}
+
 std::string weights_digest(const Environment& environment, const std::filesystem::path& model) {
   const runtime::Fingerprint print = runtime::fingerprint(model, environment.model->config().rope_overrides);
   return fmt::format("{:02x} {}", fmt::join(print, ""), runtime::name(environment.weights));

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -63,6 +64,9 @@ struct Environment {
 // where it is of the environment's device. -v says which.
 runtime::MethodOptions with_rates(runtime::MethodOptions method, const Environment& environment,
                                   const std::string& profile);
+
+// Over ranks that have met: the rates of the first become those of all, so that `auto` chooses the same on each.
+void agree_on_rates(std::span<runtime::MethodOptions> methods, const Environment& environment);
 
 // What of the device's memory has been used at most, as one line on standard error; nothing where there is no budget.
 void say_device_memory(const gpu::Backend& backend);

@@ -4,7 +4,7 @@
 #include "index/derived/projections.h"
 #include "offload/error.h"
 #include "runtime/attention/methods/derived_state.h"
-#include "runtime/attention/selection.h"
+#include "runtime/attention/select_over_ranks.h"
 
 // SparQ's ablation of its own step 1 (arXiv 2312.04985, figure 7a): in place of the r components in which the query is
 // largest, r random orthonormal projections R of every key, drawn once. Approximate logits (q R) . (K R) / tau, then
@@ -116,8 +116,15 @@ class LowRank : public Method {
       weights.insert(weights.end(), p.columns.begin(), p.columns.end());
       rows.insert(rows.end(), p.row.begin(), p.row.end());
     }
-    const TailScores tail = score_tail(step, rows);
     const offload::LayerView projections = state.columns(layer);
+    if (step.ranks != nullptr) {
+      RankedBy by = derived_logits(step, projections, rank(), std::move(weights), options_);
+      by.tail_weights = std::move(rows);
+      by.with_alpha = true;
+      attend_selection_over_ranks(step, plan, q, select_over_ranks(step, plan, by), options_.mean_value, out);
+      return count_planned(step.cache, plan);
+    }
+    const TailScores tail = score_tail(step, rows);
     const HostSearch search{projections, rank(), weights, options_.rule, selects_per(options_)};
     attend_selection(step, plan, q, select_on_host(step, plan, search, &tail), options_.mean_value, out);
     return count_planned(step.cache, plan);
@@ -127,7 +134,8 @@ class LowRank : public Method {
     const StepTerms n(cache, plan);
     const auto r = static_cast<std::uint64_t>(rank());
     Counters counters = count_selection(cache, plan);
-    counters.at(Place::near, Kind::index) += n.heads * r * static_cast<std::uint64_t>(cache.store.tokens) * sizeof(f16);
+    counters.at(Place::near, Kind::index) +=
+        n.heads * r * static_cast<std::uint64_t>(cache.stored_tokens()) * sizeof(f16);
     counters.elements = n.heads * sparq_elements(n.S, r, n.k, n.d);
     return counters;
   }

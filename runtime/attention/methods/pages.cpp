@@ -5,7 +5,7 @@
 
 #include "index/derived/page_bounds.h"
 #include "runtime/attention/methods/derived_state.h"
-#include "runtime/attention/selection.h"
+#include "runtime/attention/select_over_ranks.h"
 
 // Quest (arXiv 2406.10774): every page of consecutive tokens is ranked by an upper bound of what its keys can score,
 // and the best pages are attended whole. A group ranks its pages together, by the sum over its query heads of the
@@ -64,24 +64,42 @@ class Pages : public Method {
       SelectionPlan pages = plan;
       pages.limit /= options_.page;
       pages.k /= options_.page;
-      const HostSearch search{bounds, 2 * d, weights, options_.rule, selects_per(options_)};
-      for (const std::int32_t page : select_on_host(step, pages, search, nullptr).positions) {
+      for (const std::int32_t page : best_pages(step, pages, bounds, weights)) {
         for (std::int32_t t = 0; t < options_.page; ++t) selection.positions.push_back(page * options_.page + t);
       }
     }
-    attend_selection(step, plan, q, selection, false, out);
+    if (step.ranks != nullptr) {
+      attend_selection_over_ranks(step, plan, q, selection, false, out);
+    } else {
+      attend_selection(step, plan, q, selection, false, out);
+    }
     return count_planned(step.cache, plan);
   }
 
   Counters count_planned(const gpu::CacheView& cache, const SelectionPlan& plan) const override {
     const StepTerms n(cache, plan);
     // A search reads every bound there is, also of the pages that the window takes in.
-    const auto bounded = plan.k == 0 ? 0 : static_cast<std::uint64_t>(cache.store.tokens / options_.page);
+    const auto bounded = plan.k == 0 ? 0 : static_cast<std::uint64_t>(cache.stored_tokens() / options_.page);
     Counters counters = count_selection(cache, plan);
     counters.at(Place::near, Kind::index) += n.heads * bounded * 2 * n.d * sizeof(f16);
     counters.positions_scored = n.heads * bounded;
     counters.elements = n.heads * pages_elements(bounded, n.k, n.d);
     return counters;
+  }
+
+ private:
+  // Over ranks each has whole pages: a page lies in a block.
+  std::vector<std::int32_t> best_pages(const Step& step, const SelectionPlan& pages, const offload::LayerView& bounds,
+                                       const std::vector<float>& weights) const {
+    const int columns = 2 * step.head_dim();
+    if (step.ranks == nullptr) {
+      const HostSearch search{bounds, columns, weights, options_.rule, selects_per(options_)};
+      return select_on_host(step, pages, search, nullptr).positions;
+    }
+    RankedBy by = derived_logits(step, bounds, columns, weights, options_);
+    by.entry_tokens = options_.page;
+    by.tail = false;
+    return select_over_ranks(step, pages, by).positions;
   }
 };
 

@@ -38,7 +38,10 @@ class OverRanksTest : public testing::MethodTest {
       RankOutput& output = outputs[static_cast<std::size_t>(ranks.rank())];
       output.y.resize(q.size());
       MethodScratch scratch;
-      Step step{*backend, backend->stream(), shard.view(), query_heads, scratch, output.counters, &output.trace};
+      const auto state = by->make_state({1, query_heads, whole.kv_heads, whole.head_dim}, *backend);
+      if (state) state->sync_with_cache({&shard.view(), 1}, {});
+      Step step{*backend, backend->stream(), shard.view(),  query_heads,
+                scratch,  output.counters,   &output.trace, state.get()};
       step.ranks = &ranks;
       by->attend(step, q.data(), output.y.data());
       output.network = ranks.ledger();
@@ -49,7 +52,9 @@ class OverRanksTest : public testing::MethodTest {
   // Positions and counters equal to those of one machine, outputs to exact attention over them, on every rank alike.
   void expect_as_alone(const std::string& text, bool mean_value = false) {
     const Output alone = attend(text);
-    ASSERT_EQ(alone.trace.alpha.empty(), text.rfind("sparq", 0) != 0);
+    const std::string name = text.substr(0, text.find(':'));
+    const bool weighs = name == "sparq" || name == "planes" || name == "oracle" || name == "lowrank";
+    ASSERT_EQ(alone.trace.alpha.empty(), !weighs);
     for (const int count : {1, 2, 3, 4}) {
       const std::vector<RankOutput> outputs = attend_over(count, text);
       for (const RankOutput& output : outputs) {
@@ -117,11 +122,68 @@ TEST_F(OverRanksTest, StepsByColumnsSelectAndWeighAsOneMachine) {
   }
 }
 
+TEST_F(OverRanksTest, StepsByPlanesReadTheComponentsOfOneMachine) {
+  for (const int group : {1, 3}) {
+    make({.kv_heads = 2,
+          .head_dim = 32,
+          .block_tokens = 64,
+          .stored = 11 * 64,
+          .tail = 100,
+          .columns = ColumnFormat::planes},
+         group);
+    for (const char* text : {"planes:bits=24:k=60", "planes:bits=9:k=60:group=logits", "sparq:r=6:k=60:by=qk",
+                             "sparq:r=6:k=60", "planes:bits=60:k=600:window=300"}) {
+      expect_as_alone(text, true);
+    }
+  }
+}
+
+TEST_F(OverRanksTest, StepsByExactScoresAndByWhatIsMadeOfKeysSelectAsOneMachine) {
+  for (const RowFormat rows : {RowFormat::f16, RowFormat::int8}) {
+    for (const int group : {1, 3}) {
+      make({.kv_heads = 2, .head_dim = 32, .block_tokens = 64, .stored = 11 * 64, .tail = 100, .rows = rows}, group);
+      expect_as_alone("flexgen:k=50");
+      expect_as_alone("flexgen:k=50:group=logits");
+      expect_as_alone("flexgen:k=500");
+      for (const std::string select : {"", ":select=query-head"}) {
+        expect_as_alone("pages:k=128" + select);
+        expect_as_alone("pages:k=300:page=16:window=130" + select);
+        expect_as_alone("pages:k=10:page=64:group=logits" + select);
+        const bool mean = rows == RowFormat::f16;
+        for (const std::string method : {"oracle:k=50", "oracle:k=600:window=300", "lowrank:r=6:k=50",
+                                         "lowrank:r=6:k=50:group=logits", "lowrank:r=6:k=600:window=300"}) {
+          expect_as_alone(method + select + ":mean=off");
+          if (mean) expect_as_alone(method + select, true);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(OverRanksTest, AutoChoosesAsOneMachine) {
+  for (const std::int64_t blocks : {0, 3, 200}) {
+    for (const ColumnFormat columns : {ColumnFormat::f16, ColumnFormat::planes}) {
+      make({.kv_heads = 2, .head_dim = 32, .block_tokens = 64, .stored = blocks * 64, .tail = 70, .columns = columns});
+      const Output alone = attend("auto:k=64");
+      EXPECT_EQ(alone.trace.lists > 0, blocks > 3);  // short contexts are read whole
+      for (const int count : {2, 3}) {
+        for (const RankOutput& output : attend_over(count, "auto:k=64")) {
+          EXPECT_EQ(output.trace.positions, alone.trace.positions);
+          EXPECT_EQ(output.trace.alpha.size(), alone.trace.alpha.size());
+          EXPECT_EQ(output.counters.bytes, alone.counters.bytes);
+        }
+      }
+    }
+  }
+}
+
 TEST_F(OverRanksTest, ShortContextsLeaveSomeRanksNothing) {
   for (const std::int64_t blocks : {0, 1, 2, 3}) {
     make({.kv_heads = 1, .head_dim = 16, .block_tokens = 64, .stored = blocks * 64, .tail = 70});
     for (const char* text : {"dense", "window:k=8", "topk:k=1000", "topk:k=9:window=0"}) expect_as_alone(text);
-    for (const char* text : {"sparq:r=4:k=8", "sparq:r=4:k=1000", "sparq:r=4:k=8:group=logits"})
+    for (const char* text : {"flexgen:k=8", "pages:k=100", "pages:k=9:page=16:window=0"}) expect_as_alone(text);
+    for (const char* text : {"sparq:r=4:k=8", "sparq:r=4:k=1000", "sparq:r=4:k=8:group=logits", "oracle:k=8",
+                             "oracle:k=1000", "lowrank:r=4:k=8", "lowrank:r=4:k=1000"})
       expect_as_alone(text, true);
   }
 }
@@ -197,12 +259,24 @@ TEST_F(OverRanksTest, APromptAttendsExactly) {
 }
 
 TEST_F(OverRanksTest, MethodsThatDoNotAttendOverRanksAreRefusedByName) {
-  for (const char* text : {"h2o", "ann", "planes", "auto", "oracle", "sparq:by=qk", "topk:engine=faiss"}) {
+  for (const char* text : {"h2o", "ann", "topk:engine=faiss"}) {
     EXPECT_TRUE(test::refuses([&] { require_over_ranks(parse_method(text, {})); },
-                              {"--attn " + std::string(text).substr(0, 4), "ranks"}));
+                              {"--attn " + std::string(text).substr(0, 3), "ranks"}));
   }
-  for (const char* text : {"dense", "window", "topk", "sparq"})
+  for (const char* text :
+       {"dense", "window", "topk", "sparq", "sparq:by=qk", "planes", "flexgen", "lowrank", "pages", "oracle", "auto"})
     EXPECT_NO_THROW(require_over_ranks(parse_method(text, {})));
+}
+
+TEST_F(OverRanksTest, CachesThatAMethodCannotShareAreRefused) {
+  CacheOptions small;
+  small.block_tokens = 16;
+  EXPECT_TRUE(test::refuses([&] { require_over_ranks(parse_method("pages:page=32", {}), small); },
+                            {"--attn pages", "--block-tokens", "32"}));
+  EXPECT_NO_THROW(require_over_ranks(parse_method("pages:page=16", {}), small));
+  CacheOptions integers;
+  integers.columns = ColumnFormat::int8;
+  EXPECT_TRUE(test::refuses([&] { require_over_ranks(parse_method("flexgen", {}), integers); }, {"--columns f16"}));
 }
 
 }  // namespace

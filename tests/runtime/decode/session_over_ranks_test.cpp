@@ -149,6 +149,27 @@ TEST_F(SessionOverRanksTest, IntegerRowsAndColumnsAreThoseOfOneMachine) {
   }
 }
 
+TEST_F(SessionOverRanksTest, MethodsThatKeepOrSpreadThingsSelectAsOneMachine) {
+  options.cache.block_tokens = 64;
+  const auto tokens = random_tokens(520, model.config().vocab_size, 17);
+  const auto prompt = std::span(tokens).first(500), forced = std::span(tokens).subspan(500);
+  for (const auto columns : {offload::ColumnFormat::f16, offload::ColumnFormat::planes}) {
+    options.cache.columns = columns;
+    const bool planes = columns == offload::ColumnFormat::planes;
+    const auto methods = planes ? std::vector<std::string>{"planes:bits=10:k=12", "sparq:r=4:k=12:by=qk"}
+                                : std::vector<std::string>{"oracle:k=12", "flexgen:k=12", "pages:page=16:k=48",
+                                                           "lowrank:r=4:k=12", "auto:k=12"};
+    for (const std::string& by : methods) {
+      const Answer alone = answer(model, nullptr, by, prompt, forced);
+      for (const int count : {2, 3}) {
+        for (const Answer& rank : answers(model, count, by, prompt, forced)) {
+          EXPECT_EQ(rank.positions, alone.positions) << by << " over " << count;
+        }
+      }
+    }
+  }
+}
+
 TEST_F(SessionOverRanksTest, ATokenMovesTheSameBytesAtEveryLength) {
   const ModelConfig& config = model.config();
   const auto layers = static_cast<std::uint64_t>(config.global_layers());

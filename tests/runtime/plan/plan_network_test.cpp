@@ -23,7 +23,9 @@ class PlanOfRanksTest : public SessionTest {
     request.tokens = tokens;
     request.host_budget = request.available_bytes = std::uint64_t{1} << 40;
     for (const char* text : {"dense", "window:k=20", "topk:k=20:window=4", "topk:k=20:select=kv-head", "sparq:r=4:k=24",
-                             "sparq:r=4:k=24:group=logits", "sparq:r=4:k=2000"}) {
+                             "sparq:r=4:k=24:group=logits", "sparq:r=4:k=2000", "flexgen:k=24", "pages:k=70:page=16",
+                             "pages:k=4:page=16:group=logits", "oracle:k=24", "oracle:k=24:select=query-head",
+                             "lowrank:r=4:k=24:group=logits"}) {
       request.methods.push_back(method(text));
     }
     return request;
@@ -61,6 +63,33 @@ TEST_F(PlanOfRanksTest, MemoryAndMessagesAreThoseOfARun) {
       }
     });
   }
+}
+
+TEST_F(PlanOfRanksTest, PlanesAndAutoSendWhatTheyArePlannedToSend) {
+  constexpr int tokens = 300;
+  options.cache.columns = offload::ColumnFormat::planes;
+  PlanRequest request = request_of(3, tokens);
+  request.methods.clear();
+  for (const char* text : {"planes:bits=8:k=24", "sparq:r=4:by=qk:k=24", "auto:k=24"}) {
+    request.methods.push_back(method(text));
+  }
+  const Plan plan = make_plan(request, nullptr);
+  cluster::run_local_ranks(3, [&](cluster::Communicator& ranks) {
+    SessionOptions own = options;
+    own.ranks = &ranks;
+    own.cache.shard = ranks.shard();
+    Session context(model, arena, own);
+    context.append(random_tokens(tokens, model.config().vocab_size, 1));
+    for (const PlannedMethod& planned : plan.methods) {
+      Session session = context.fork();
+      session.set_method(make_method(planned.attn, model.config().head_dim));
+      const cluster::Ledger before = ranks.ledger();
+      session.step(1);
+      const auto step = ranks.ledger().since(before).total();
+      EXPECT_EQ(step.messages, planned.network->gathered) << method_label(planned.attn);
+      EXPECT_EQ(step.sent, planned.network->bytes) << method_label(planned.attn);
+    }
+  });
 }
 
 TEST_F(PlanOfRanksTest, MessagesDoNotGrowWithTheContext) {
