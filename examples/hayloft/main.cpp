@@ -201,7 +201,8 @@ void silence_hwloc() {
 }  // namespace
 
 void Command::check_ranks() const {
-  fail("this command does not run over ranks, of which mpirun has started {}; needle and generate do", rank_count());
+  fail("this command does not run over ranks, of which mpirun has started {}; needle, generate, ingest and ask do",
+       rank_count());
 }
 
 }  // namespace hayloft::cli

@@ -8,8 +8,9 @@
 namespace hayloft::cli {
 namespace {
 
-constexpr const char* own_options[] = {"--model",   "--haystack", "--file",          "--json",        "--plot",
-                                       "--profile", "--threads",  "--oversubscribe", "--host-memory", "--verbose"};
+constexpr const char* own_options[] = {"context",         "--context",     "--model",  "--haystack", "--file",
+                                       "--save",          "--json",        "--plot",   "--profile",  "--threads",
+                                       "--oversubscribe", "--host-memory", "--verbose"};
 
 }  // namespace
 
