@@ -28,7 +28,7 @@ constexpr std::size_t kPlaces = manifest_bytes - 8 + 2 * kFields;
 // Two shards of a context without blocks in the second: as a short text leaves it.
 struct Good {
   Good() {
-    char name[] = "/tmp/hayloft-fuzz-XXXXXX";
+    char name[] = "/dev/shm/hayloft-fuzz-XXXXXX";  // memory: an input is three files
     if (!::mkdtemp(name)) std::abort();
     path = std::filesystem::path(name) / "ctx.hay";
     test::SmallContext context(arena);

@@ -85,7 +85,7 @@ TEST_F(SavedRanksTest, RanksWithDisksOfTheirOwnNeedOnlyTheirShards) {
   EXPECT_EQ(asked.exit_code, 0) << asked.err;
   expect_refused(apart({program(ask(first)), program(ask(at("nowhere.hay")))}), 1,
                  {"rank 1: ", "nowhere.hay.", ".2of2", "is not there"});
-  expect_refused(over(3, ask(first)), 1, {"rank 1: ", ".2of2", "is not there"});
+  expect_refused(over(3, ask(first)), 1, {".2of2", "is not there"});  // all of them need both
   const Outcome alone = run_program(ask(first));
   EXPECT_EQ(alone.exit_code, 1);
   EXPECT_NE(alone.err.find("2of2: is not there"), std::string::npos) << alone.err;
@@ -112,8 +112,8 @@ TEST_F(SavedRanksTest, WhatDoesNotGoWithTheContextIsRefusedInOneLine) {
   expect_refused(over(2, ask(book)), 1, {"rank 1: ", ".2of2", "truncated"});
 }
 
-// A rank is killed at each of the calls with which it changes files. Either there is no context, and the same command
-// makes one; or it is whole.
+// A rank is killed at every fifth of the calls with which it changes files. Either there is no context, and the same
+// command makes one; or it is whole.
 TEST_F(SavedRanksTest, ARankThatIsKilledWhileItSavesLeavesNoHalfContext) {
   const std::string book = at("book.hay");
   const Outcome whole = over(2, ingest(book));
@@ -127,7 +127,7 @@ TEST_F(SavedRanksTest, ARankThatIsKilledWhileItSavesLeavesNoHalfContext) {
   for (const int killed : {0, 1}) {
     bool ended = false;
     int kills = 0;
-    for (int call = 1; !ended; call += 3) {
+    for (int call = 1; !ended; call += 5) {
       std::vector<std::vector<std::string>> ranks{program(ingest(book)), program(ingest(book))};
       std::vector<std::string>& of = ranks[static_cast<std::size_t>(killed)];
       of.insert(of.begin(),
@@ -135,8 +135,8 @@ TEST_F(SavedRanksTest, ARankThatIsKilledWhileItSavesLeavesNoHalfContext) {
                  "HAYLOFT_FAULTS_FOLDER=" + folder_.path().string(), "HAYLOFT_FAULTS_KILL_AT=" + std::to_string(call)});
       const Outcome outcome = apart(ranks);
       ended = outcome.exit_code == 0;
-      if (!ended) ++kills;
       if (!ended) {
+        ++kills;
         EXPECT_TRUE(std::regex_search(outcome.err, std::regex("rank " + std::to_string(killed) + " .*signal 9")))
             << outcome.err;
       }
@@ -145,7 +145,7 @@ TEST_F(SavedRanksTest, ARankThatIsKilledWhileItSavesLeavesNoHalfContext) {
         remove();
       }
     }
-    EXPECT_GT(kills, 3) << "of rank " << killed;
+    EXPECT_GT(kills, 2) << "of rank " << killed;
   }
   // What is left of those that were killed goes with the next.
   write(book + ".00000000000000ab.1of5.saving", "x");

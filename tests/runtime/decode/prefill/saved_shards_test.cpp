@@ -8,6 +8,7 @@
 #include "runtime/cluster/agreement.h"
 #include "runtime/cluster/local_ranks.h"
 #include "tests/runtime/decode/prefill/ingest_fixture.h"
+#include "tests/support/hybrid_model.h"
 #include "tests/support/refusal.h"
 
 // Contexts that ranks save in shards and other numbers of ranks open, each rank on a thread of its own.
@@ -20,6 +21,9 @@ using test::refuses;
 
 class SavedShardsTest : public IngestTest {
  protected:
+  using IngestTest::IngestTest;
+  SavedShardsTest() = default;
+
   IngestOptions of(Communicator& ranks) const {
     IngestOptions own = options;
     own.session.ranks = &ranks;
@@ -46,11 +50,11 @@ class SavedShardsTest : public IngestTest {
     return all;
   }
 
-  std::vector<fs::path> shards(const fs::path& context) const {
+  std::vector<fs::path> shards(const fs::path& of) const {
     std::map<std::string, fs::path> found;  // by name
     for (const auto& entry : fs::directory_iterator(folder.path())) {
       const std::string name = entry.path().filename();
-      if (name.starts_with(context.filename().string() + ".")) found[name] = entry.path();
+      if (name.starts_with(of.filename().string() + ".")) found[name] = entry.path();
     }
     std::vector<fs::path> paths;
     for (const auto& [name, path] : found) paths.push_back(path);
@@ -100,6 +104,36 @@ TEST_F(SavedShardsTest, AnyNumberOfRanksOpensThem) {
     for (const float x : alone) largest = std::max(largest, std::fabs(x));
     for (std::size_t i = 0; i < alone.size(); ++i) {
       ASSERT_NEAR(from_shards.front()[i], alone[i], largest / 1024) << count;
+    }
+  }
+}
+
+// Two global layers behind recurrent ones, whose states are saved too.
+class HybridSavedShardsTest : public SavedShardsTest {
+ protected:
+  HybridSavedShardsTest()
+      : SavedShardsTest([](const fs::path& at) { return test::write_hybrid_model(at, {.layers = 8}); }) {}
+};
+
+TEST_F(HybridSavedShardsTest, ReopenedShardsAnswerAsRanksThatNeverSavedThem) {
+  save(3, context);
+  std::vector<std::vector<float>> never_saved(3);
+  cluster::run_local_ranks(3, [&](Communicator& ranks) {
+    Session session(model, arena, of(ranks).session);
+    session.append(tokenizer.encode_prompt(text));
+    never_saved[static_cast<std::size_t>(ranks.rank())] = answer(std::move(session));
+  });
+  EXPECT_EQ(answers(3, context), never_saved);
+}
+
+TEST_F(HybridSavedShardsTest, TheDigestIsThatOfTheSameRanksHoweverTheyAreOpened) {
+  save(3, context);
+  const fs::path again = folder.path() / "again.hay";
+  save(3, again);
+  EXPECT_EQ(digest(again), digest(context));
+  for (const int count : {2, 3, 4}) {
+    for (int rank = 0; rank < count; ++rank) {
+      offload::Snapshot::open(context, offload::Snapshot::Accept::complete, {rank, count}).verify();
     }
   }
 }
