@@ -47,7 +47,9 @@ std::filesystem::path resolve_links(const std::filesystem::path& path) {
     if (error) refuse(path, error.value());
     target = target.parent_path() / next;  // an absolute `next` stands alone
   }
-  target = std::filesystem::weakly_canonical(target, error);
+  // Absolute first: of a name that leads to nothing yet the canonical one may have no folder.
+  target = std::filesystem::absolute(target, error);
+  if (!error) target = std::filesystem::weakly_canonical(target, error);
   if (error) refuse(path, error.value());
   return target;
 }

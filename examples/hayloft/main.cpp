@@ -201,8 +201,10 @@ void silence_hwloc() {
 }  // namespace
 
 void Command::check_ranks() const {
-  fail("this command does not run over ranks, of which mpirun has started {}; needle, generate, eval and link do",
-       rank_count());
+  fail(
+      "this command does not run over ranks, of which mpirun has started {}; needle, generate, ingest, ask, eval and "
+      "link do",
+      rank_count());
 }
 
 }  // namespace hayloft::cli

@@ -39,7 +39,12 @@ void add_saved(const Environment& environment, const offload::Snapshot& snapshot
   run.session.cache.columns = shape.columns;
   run.session.cache.rows = shape.rows;
   run.tokens += snapshot.token_count();
-  run.mapped_tokens = shape.layers > 0 && !copies_saved(environment, snapshot) ? snapshot.stored_tokens(0) : 0;
+  if (shape.layers == 0 || copies_saved(environment, snapshot)) return;
+  // As many whole blocks as there must be for this rank to have its own.
+  const std::int64_t stored = snapshot.stored_tokens(0);
+  run.mapped_tokens = snapshot.part().alone() || stored == 0
+                          ? stored
+                          : snapshot.part().whole(stored - shape.block_tokens, shape.block_tokens) + shape.block_tokens;
 }
 
 runtime::plan::Plan announce_plan(const Environment& environment, const PlannedRun& run,

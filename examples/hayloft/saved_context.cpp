@@ -3,12 +3,20 @@
 #include "examples/hayloft/bundled_model.h"
 #include "examples/hayloft/streams/file_roles.h"
 #include "examples/hayloft/streams/messages.h"
+#include "examples/hayloft/streams/ranks.h"
 #include "offload/error.h"
 #include "offload/text/format.h"
 #include "runtime/decode/hot_context.h"
 #include "runtime/decode/hot_file.h"
+#include "runtime/decode/prefill/saved_shards.h"
 
 namespace hayloft::cli {
+
+offload::Snapshot open_saved_file(const std::filesystem::path& path) {
+  if (!over_ranks()) return offload::Snapshot::open(path);
+  prepare_together([] {});  // they meet
+  return runtime::open_over_ranks(*ranks(), path);
+}
 
 std::filesystem::path model_of(const offload::Snapshot& snapshot, const std::string& given) {
   if (!given.empty()) return given;

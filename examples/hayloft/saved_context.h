@@ -9,6 +9,9 @@
 
 namespace hayloft::cli {
 
+// A saved context, over ranks this rank's part of it. Not within prepare_together(): ranks open it together.
+offload::Snapshot open_saved_file(const std::filesystem::path& path);
+
 // The folder of the model that a saved context is to be opened with: the one given, if any; else the one it was made
 // with, where it was then; else the bundled one if it has that name. Throws Error when there is none. Whether it is
 // that model is checked later.

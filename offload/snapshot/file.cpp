@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "offload/error.h"
+#include "offload/snapshot/shards.h"
 
 namespace hayloft::offload {
 namespace {
@@ -100,6 +101,9 @@ SnapshotHeader SnapshotFile::newest_header() const {
   }
   if (!newest) {
     if (slots[0].kind == SnapshotSlot::Kind::foreign && slots[1].kind == SnapshotSlot::Kind::foreign) {
+      if (read_manifest(path_)) {
+        fail("{}: is a context in shards, which nothing can be added to; make another one", path_.string());
+      }
       fail("{}: not a hayloft context", path_.string());
     }
     if (size < snapshot_header_bytes) fail("{}: truncated at {} bytes, within its header", path_.string(), size);

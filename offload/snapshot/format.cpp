@@ -12,7 +12,7 @@ namespace hayloft::offload {
 namespace {
 
 constexpr std::array<char, 8> magic = {'H', 'A', 'Y', 'L', 'O', 'F', 'T', '\0'};
-constexpr std::uint32_t newest_version = 4;
+constexpr std::uint32_t newest_version = 5;
 constexpr std::int64_t most_tokens = std::int64_t{1} << 40;
 constexpr std::uint64_t most_metadata_bytes = std::uint64_t{1} << 30;  // a thousand times what a million tokens need
 constexpr std::uint64_t checksum_place = snapshot_slot_bytes - sizeof(std::uint64_t);
@@ -76,6 +76,11 @@ std::vector<std::byte> encode_slot(const SnapshotHeader& header) {
   out.number(header.metadata_checksum);
   out.number(static_cast<std::uint64_t>(description.model.name.size()));
   out.array(std::span(description.model.name));
+  if (header.version >= 5) {
+    out.number(std::int32_t{description.shard.rank});
+    out.number(std::int32_t{description.shard.ranks});
+    out.number(description.saving);
+  }
   out.pad(checksum_place);
   std::vector<std::byte> bytes = out.take();
   const std::uint64_t checksum = snapshot_checksum(bytes);
@@ -122,6 +127,11 @@ SnapshotSlot decode_slot(std::span<const std::byte> bytes) {
   const auto name = in.number<std::uint64_t>();
   if (name > snapshot_name_bytes) return slot;
   description.model.name = in.letters(name);
+  if (header.version >= 5) {
+    description.shard.rank = in.number<std::int32_t>();
+    description.shard.ranks = in.number<std::int32_t>();
+    description.saving = in.number<std::uint64_t>();
+  }
   slot.kind = SnapshotSlot::Kind::valid;
   return slot;
 }
@@ -131,6 +141,10 @@ void check_header(const SnapshotHeader& header) {
   const BlockLayout layout(description.shape);
   if (description.model_layers < std::max(1, description.shape.layers) || description.model_layers > 1 << 16) {
     fail("a model of {} layers for a store of {}", description.model_layers, description.shape.layers);
+  }
+  const Shard& shard = description.shard;
+  if (shard.ranks < 1 || shard.ranks > snapshot_shards || shard.rank < 0 || shard.rank >= shard.ranks) {
+    fail("shard {} of {}, must be of 1 to {}", std::int64_t{shard.rank} + 1, shard.ranks, snapshot_shards);
   }
   check_tokens("a context of", header.tokens, most_tokens);
   check_tokens("a finished context of", header.finished_tokens, header.tokens);

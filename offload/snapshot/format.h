@@ -22,6 +22,7 @@ inline constexpr std::size_t snapshot_name_bytes = 255;
 inline constexpr std::size_t snapshot_note_bytes = 65536;
 inline constexpr std::size_t snapshot_attachments = 256;  // at most
 inline constexpr std::size_t snapshot_points = 64;        // at most, and as many spare ranges
+inline constexpr int snapshot_shards = 4096;              // at most
 
 std::uint64_t snapshot_checksum(std::span<const std::byte> bytes);  // xxh3-64
 
@@ -39,7 +40,8 @@ struct ByteRange {
 // What one slot says. The description's note is in the metadata.
 struct SnapshotHeader {
   SnapshotDescription description;
-  std::uint32_t version = 1;  // 2: attachments; 3: integer rows; 4: states, points. Older programs refuse them
+  std::uint32_t version = 1;  // 2: attachments; 3: integer rows; 4: states, points; 5: shards. Older programs
+                              // refuse them
   bool complete = false;
   std::uint64_t sequence = 0;    // of the checkpoint, from 1; it lies in slot sequence % 2
   std::uint64_t file_bytes = 0;  // what lies behind is not part of the context
@@ -60,8 +62,9 @@ struct SavedBlock {
 struct SavedLayer {
   std::int64_t tokens = 0;
   std::vector<SavedBlock> blocks;
-  std::vector<double> value_sum;  // [Hkv][d]
-  std::vector<double> spread;     // [Hkv][d], empty but for columns in planes
+  std::vector<double> value_sum;       // [Hkv][d]
+  std::vector<double> spread;          // [Hkv][d], empty but for columns in planes
+  std::vector<double> whole_sum = {};  // [Hkv][d] of a shard: the value sums of the blocks of all
 };
 
 struct SavedTokens {  // i32 [count]

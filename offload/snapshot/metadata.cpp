@@ -51,6 +51,7 @@ void read_layers(ByteReader& in, const SnapshotHeader& header, const BlockLayout
     }
     layer.value_sum = in.array<double>(sums);
     if (shape.columns == ColumnFormat::planes) layer.spread = in.array<double>(sums);
+    if (!header.description.shard.alone()) layer.whole_sum = in.array<double>(sums);
     metadata.layers.push_back(std::move(layer));
   }
 }
@@ -92,7 +93,9 @@ int read_tails(ByteReader& in, const SnapshotHeader& header, const BlockLayout& 
         fail("model layer {} belongs to layer {} of the store", index, tail.store_layer);
       }
       const std::int64_t before = stored(next_store_layer++);
-      if (before != tail.position) {
+      const Shard& shard = header.description.shard;
+      const bool whole_blocks = shard.alone() || tail.position % layout.block_tokens == 0;
+      if (!whole_blocks || before != shard.own(tail.position, layout.block_tokens)) {
         fail("model layer {} has {} tokens in the store and a tail from {} on", index, before, tail.position);
       }
     }
@@ -146,6 +149,7 @@ void read_points(ByteReader& in, const SnapshotHeader& header, const BlockLayout
   if (points > snapshot_points || spare > snapshot_points) {
     fail("{} earlier checkpoints and room for {}, at most {} of each", points, spare, snapshot_points);
   }
+  if (points > 0 && !header.description.shard.alone()) fail("{} earlier checkpoints in a shard", points);
   for (std::uint64_t i = 0; i < points; ++i) {
     read_point(in, header, layout, metadata);
     const ByteRange& range = metadata.points.back().range;
@@ -265,6 +269,7 @@ std::vector<std::byte> encode_metadata(const SnapshotState& state) {
     }
     out.array(std::span(layer.value_sum));
     out.array(std::span(layer.spread));
+    out.array(std::span(layer.whole_sum));
   }
   put(out, state.metadata.tails, state.header.version);
   if (state.header.version < 2) return out.take();

@@ -7,12 +7,13 @@
 #include "offload/error.h"
 #include "offload/host/mapped_file.h"
 #include "offload/snapshot/file.h"
+#include "offload/snapshot/shards.h"
 #include "offload/store/planes.h"
 
 namespace hayloft::offload {
 
 Snapshot::Snapshot(std::shared_ptr<const SnapshotFile> file, std::shared_ptr<const SnapshotState> state)
-    : file_(std::move(file)), state_(std::move(state)) {
+    : file_(std::move(file)), state_(std::move(state)), path_(file_->path()) {
   mapping_ = std::make_shared<const MappedFile>(file_->descriptor(), state_->header.file_bytes, file_->path());
 }
 
@@ -20,7 +21,19 @@ Snapshot::Snapshot(Snapshot&&) noexcept = default;
 Snapshot& Snapshot::operator=(Snapshot&&) noexcept = default;
 Snapshot::~Snapshot() = default;
 
-Snapshot Snapshot::open(const std::filesystem::path& path, Accept accept) {
+Snapshot Snapshot::open(const std::filesystem::path& path, Accept accept, const Shard& part) {
+  if (const auto manifest = read_manifest(path)) return open_shards(path, *manifest, part);
+  Snapshot whole = open_file(path, accept);
+  const Shard& shard = whole.description().shard;
+  if (!shard.alone()) {
+    fail("{}: holds the blocks of rank {} of {} alone; name the manifest that lies beside it, without {}",
+         path.string(), shard.rank, shard.ranks, shard_ending(whole.description().saving, shard));
+  }
+  if (part.alone()) return whole;
+  return Snapshot(path, {std::make_shared<const Snapshot>(std::move(whole))}, part);
+}
+
+Snapshot Snapshot::open_file(const std::filesystem::path& path, Accept accept) {
   const std::shared_ptr<const SnapshotFile> file = SnapshotFile::open(path, SnapshotFile::Mode::read);
   auto state = std::make_shared<const SnapshotState>(file->last_checkpoint());
   if (!state->header.complete && accept == Accept::complete) {
@@ -33,7 +46,7 @@ Snapshot Snapshot::open(const std::filesystem::path& path, Accept accept) {
 }
 
 const std::filesystem::path& Snapshot::path() const {
-  return file_->path();
+  return path_;
 }
 const SnapshotDescription& Snapshot::description() const {
   return state_->header.description;
@@ -66,6 +79,7 @@ std::vector<std::int64_t> Snapshot::earlier_checkpoints() const {
 }
 
 std::optional<Snapshot> Snapshot::back_to(std::int64_t tokens) const {
+  if (!shards_.empty()) return std::nullopt;
   std::optional<SnapshotState> earlier = state_back_to(*state_, tokens);
   if (!earlier) return std::nullopt;
   return Snapshot(file_, std::make_shared<const SnapshotState>(std::move(*earlier)));
@@ -103,6 +117,8 @@ std::vector<std::int32_t> Snapshot::tokens() const {
 SnapshotTail Snapshot::tail(int model_layer) const {
   const SavedTail& saved = state_->metadata.tails.at(static_cast<std::size_t>(model_layer));
   SnapshotTail tail{saved.store_layer, saved.position, saved.tokens, {}, {}};
+  if (tail.store_layer >= 0)
+    tail.whole_sum = state_->metadata.layers[static_cast<std::size_t>(tail.store_layer)].whole_sum;
   tail.rows.resize(tail_bytes(state_->layout, saved.tokens) / sizeof(f16));
   tail.state.resize(saved.state_floats);
   const auto bytes = saved.state_floats > 0 ? std::as_writable_bytes(std::span(tail.state))
@@ -117,15 +133,16 @@ SnapshotTail Snapshot::tail(int model_layer) const {
 
 Store Snapshot::store(Arena& arena) const {
   std::vector<AdoptedLayer> layers;
-  for (const SavedLayer& saved : state_->metadata.layers) {
+  for (std::size_t index = 0; index < state_->metadata.layers.size(); ++index) {
+    const SavedLayer& saved = state_->metadata.layers[index];
     AdoptedLayer& layer = layers.emplace_back();
     layer.tokens = saved.tokens;
     layer.value_sum = saved.value_sum;
     layer.spread = saved.spread;
     layer.blocks.reserve(saved.blocks.size());
-    for (const SavedBlock& block : saved.blocks) layer.blocks.push_back(mapping_->data() + block.offset);
+    for (std::size_t i = 0; i < saved.blocks.size(); ++i) layer.blocks.push_back(block(index, i));
   }
-  return Store(arena, description().shape, mapping_, std::move(layers));
+  return Store(arena, description().shape, mapped_files(), std::move(layers));
 }
 
 std::vector<std::string> Snapshot::attachments() const {
@@ -150,6 +167,7 @@ std::optional<std::span<const std::byte>> Snapshot::attachment(std::string_view 
 }
 
 void Snapshot::verify(const SnapshotProgress& progress) const {
+  if (!shards_.empty()) return verify_shards(progress);
   tokens();
   for (const std::string& name : attachments()) attachment(name);
   for (int layer = 0; layer < description().model_layers; ++layer) tail(layer);
@@ -167,8 +185,10 @@ void Snapshot::verify(const SnapshotProgress& progress) const {
       const bool same = snapshot_checksum({block, layout.block_bytes}) == layer.blocks[i].checksum;
       mapping_->check();
       if (!same) {
+        const std::int64_t first =
+            description().shard.whole(static_cast<std::int64_t>(i) * layout.block_tokens, layout.block_tokens);
         file_->refuse_damaged(fmt::format("layer {}, block {} (tokens from {} on) does not match its checksum", index,
-                                          i, i * static_cast<std::size_t>(layout.block_tokens)));
+                                          first / layout.block_tokens, first));
       }
       for (std::size_t c = 0; c < sum.size(); ++c) {
         sum[c] += static_cast<double>(layout.value_sum(block, static_cast<int>(c / d))[c % d]);
@@ -199,12 +219,12 @@ std::string Snapshot::content_digest(const SnapshotProgress& progress) const {
   std::vector<LayerView> layers;
   for (const SavedLayer& saved : state_->metadata.layers) {
     std::vector<const std::byte*>& of = blocks.emplace_back();
-    for (const SavedBlock& block : saved.blocks) of.push_back(mapping_->data() + block.offset);
+    for (std::size_t i = 0; i < saved.blocks.size(); ++i) of.push_back(block(layers.size(), i));
     const std::vector<float>& sum = sums.emplace_back(saved.value_sum.begin(), saved.value_sum.end());
     layers.push_back({&state_->layout, of, saved.tokens, sum, {}});
   }
   std::string digest = offload::content_digest(tokens(), layers, images, progress);
-  mapping_->check();
+  check_mapping();
   return digest;
 }
 

@@ -15,11 +15,12 @@
 #include "offload/half.h"
 #include "offload/host/arena.h"
 #include "offload/store/layout.h"
+#include "offload/store/shard.h"
 #include "offload/store/store.h"
 
-// A saved context: token ids, the store's blocks and the tails, in one file that is mapped when it is opened again. The
-// file knows nothing of models but a fingerprint. docs/internals/snapshot.md describes the format; snapshot_writer.h
-// writes it.
+// A saved context: token ids, the store's blocks and the tails, in one file that is mapped when it is opened again, or
+// in one for each rank that made it. The file knows nothing of models but a fingerprint. docs/internals/snapshot.md
+// describes the format; snapshot_writer.h writes it.
 namespace hayloft::offload {
 
 // Which model a context belongs to. What the fingerprint is made from is the business of whoever makes it.
@@ -36,6 +37,10 @@ struct SnapshotDescription {
   StoreShape shape;
   int model_layers = 0;  // of any kind; each has a tail
   std::string note;      // whatever the maker wants to find again (how the context was prefilled, ...), at most 64 KiB
+  // Of one of several files that hold a context together (shards.h): whose blocks it has, and the number that the files
+  // of one saving share.
+  Shard shard = {};
+  std::uint64_t saving = 0;
 
   friend bool operator==(const SnapshotDescription&, const SnapshotDescription&) = default;
 };
@@ -49,6 +54,8 @@ struct TailImage {
   std::span<const f16> rows;  // [Hkv][tokens][2 d], [K | V] as in a block
   // Of a recurrent layer, which has no rows: what it keeps of the tokens before `position`.
   std::span<const float> state = {};
+  // Of a global layer of a shard: [Hkv][d], the sum of V over the blocks of all ranks, in their order.
+  std::span<const double> whole_sum = {};
 };
 
 // The same, owning its rows.
@@ -58,8 +65,9 @@ struct SnapshotTail {
   std::int64_t tokens = 0;
   std::vector<f16> rows;
   std::vector<float> state = {};
+  std::vector<double> whole_sum = {};
 
-  TailImage image() const { return {store_layer, position, tokens, rows, state}; }
+  TailImage image() const { return {store_layer, position, tokens, rows, state, whole_sum}; }
 };
 
 // Told how much of a long read is done. Throw to stop.
@@ -73,6 +81,7 @@ std::string content_digest(std::span<const std::int32_t> tokens, std::span<const
 
 class MappedFile;
 class SnapshotFile;    // an open file
+struct ShardManifest;  // shards.h
 struct SnapshotState;  // what the file's last checkpoint says
 
 // An opened context, immutable. Movable; a moved-from one may only be destroyed or assigned to. Thread-safe. Stores
@@ -88,7 +97,12 @@ class Snapshot {
 
   // Maps the file and checks all that later reading trusts. Does not read blocks, tokens or tails. A file that is being
   // written opens as of its last checkpoint; once it has been appended to, tail() may have to refuse.
-  static Snapshot open(const std::filesystem::path& path, Accept accept = Accept::complete);
+  //
+  // A context in shards is opened by the name of its manifest; `part`: as one of the ranks that hold it together, it
+  // has that rank's blocks alone, whatever number of files it lies in, and opens none but those that have them.
+  static Snapshot open(const std::filesystem::path& path, Accept accept = Accept::complete, const Shard& part = {});
+  // The same of a context in shards whose manifest lies elsewhere: `path` is where it would be here.
+  static Snapshot open_shards(const std::filesystem::path& path, const ShardManifest& manifest, const Shard& part);
 
   Snapshot(Snapshot&&) noexcept;
   Snapshot& operator=(Snapshot&&) noexcept;
@@ -100,8 +114,10 @@ class Snapshot {
   std::int64_t token_count() const;      // as of the last checkpoint
   std::int64_t finished_tokens() const;  // as of the last time it was complete: where an interrupted append began
   std::int64_t cached_tokens() const;    // those that have K and V here: where all tails end. Others are yet to be read
-  std::int64_t stored_tokens(int store_layer) const;
-  std::uint64_t file_bytes() const;  // up to the last checkpoint
+  std::int64_t stored_tokens(int store_layer) const;  // in the blocks that it has
+  std::uint64_t file_bytes() const;                   // up to the last checkpoint, of all files that it opened
+  const Shard& part() const { return part_; }         // whose blocks it has; see open()
+  int files() const;                                  // that the context lies in, its manifest not counted
 
   // Throws Error saying both names unless the context belongs to this model.
   void require_model(const ModelIdentity& model) const;
@@ -110,7 +126,7 @@ class Snapshot {
   std::vector<std::int64_t> earlier_checkpoints() const;
   // The context as it was at the last of its checkpoints, the one it is opened at included, that had K and V of at most
   // so many tokens; at an earlier one without attachments, which may know later tokens. Ids that are yet to be read
-  // stay where all of them are among the `tokens`. None where every checkpoint has more.
+  // stay where all of them are among the `tokens`. None where every checkpoint has more, and of a context in shards.
   std::optional<Snapshot> back_to(std::int64_t tokens) const;
 
   std::vector<std::int32_t> tokens() const;  // reads them and checks their checksums
@@ -137,10 +153,20 @@ class Snapshot {
  private:
   friend class SnapshotWriter;
   Snapshot(std::shared_ptr<const SnapshotFile> file, std::shared_ptr<const SnapshotState> state);
+  // Block i of the context lies in shard i mod N; those that `part` needs nothing of are null.
+  Snapshot(std::filesystem::path path, std::vector<std::shared_ptr<const Snapshot>> shards, const Shard& part);
+  static Snapshot open_file(const std::filesystem::path& path, Accept accept);
+  const std::byte* block(std::size_t layer, std::size_t index) const;  // of those that it has
+  std::shared_ptr<const void> mapped_files() const;
+  void check_mapping() const;  // MappedFile::check() of all files
+  void verify_shards(const SnapshotProgress& progress) const;
 
   std::shared_ptr<const SnapshotFile> file_;
   std::shared_ptr<const SnapshotState> state_;
   std::shared_ptr<const MappedFile> mapping_;
+  std::filesystem::path path_;
+  Shard part_;
+  std::vector<std::shared_ptr<const Snapshot>> shards_;  // none: the file is all there is
 };
 
 }  // namespace hayloft::offload

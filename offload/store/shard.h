@@ -12,6 +12,7 @@ struct Shard {
   int rank = 0;
   int ranks = 1;
 
+  friend bool operator==(const Shard&, const Shard&) = default;
   bool alone() const { return ranks == 1; }
   int owner(std::int64_t block) const { return static_cast<int>(block % ranks); }
   bool owns(std::int64_t block) const { return owner(block) == rank; }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <stdexcept>
 
 #include "offload/error.h"
 #include "runtime/cache/cache.h"
@@ -12,6 +13,7 @@ Cache::Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& co
   if (snapshot.description().shape != store_.shape() || snapshot.description().model_layers != config.layers) {
     fail("{}: its layers, heads or block size are not those of this model and these options", snapshot.path().string());
   }
+  if (snapshot.part() != options.shard) throw std::logic_error("Cache: the snapshot has the blocks of another rank");
   store_ = snapshot.store(arena);
   if (options.copy_saved) store_.copy_mapped_blocks(backend.threads());
   if (snapshot.cached_tokens() == 0) return;  // as create() left it: no layer has been seen yet
@@ -24,6 +26,10 @@ Cache::Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& co
            saved.store_layer < 0 ? "sliding-window" : "global", tail.store_layer < 0 ? "sliding-window" : "global");
     }
     tail.position = saved.position;
+    if (!tail.exact_sum.empty()) {
+      tail.exact_sum = saved.whole_sum;
+      std::ranges::transform(tail.exact_sum, tail.value_sum.begin(), [](double x) { return static_cast<float>(x); });
+    }
     if (tail.recurrent || !saved.state.empty()) {
       restore_state(tail, saved, snapshot.path().string(), layer);
       continue;
@@ -51,7 +57,8 @@ std::vector<offload::SnapshotTail> Cache::tails() const {
   for (const Tail& tail : tails_) {
     // A sliding-window layer may still hold a little more than its window.
     const std::int64_t surplus = tail.window > 0 ? std::max<std::int64_t>(0, tail.tokens - tail.window) : 0;
-    offload::SnapshotTail image{tail.store_layer, tail.position + surplus, tail.tokens - surplus, {}, {}};
+    offload::SnapshotTail image{tail.store_layer, tail.position + surplus, tail.tokens - surplus, {}, {},
+                                tail.exact_sum};
     if (tail.recurrent && tail.position > 0) {
       image.state.resize(static_cast<std::size_t>(delta_.kept_floats()));
       backend_->to_host(image.state.data(), tail.state.as<void>(), recurrent_bytes(delta_), backend_->stream());

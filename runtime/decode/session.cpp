@@ -72,7 +72,8 @@ Session::Session(const Model& model, offload::Arena& arena, const SessionOptions
     : model_(&model),
       options_(checked(with_shape_of(options, snapshot))),
       cache_(model.backend(), arena, model.config(), options_.cache, snapshot) {
-  if (options.ranks != nullptr) fail("{}: saved contexts are not opened over ranks yet", snapshot.path().string());
+  if (options.ranks != nullptr) require_over_ranks(model.backend());
+  attention_.attend_over(options.ranks);
   set_method(make_method({}, model.config().head_dim));
 }
 

@@ -39,13 +39,13 @@ using PrefillProgress = std::function<void(std::int64_t done, std::int64_t total
 // One sequence being read or generated. Forks share the context they have in common, without copying it: prefill a book
 // once, ask each question in a fork. Not thread-safe; different sessions may run on different threads. The model and
 // the arena must outlive it. Over ranks it attends exactly while it reads, decodes by the methods that
-// require_over_ranks() lets pass, and has no snapshot.
+// require_over_ranks() lets pass.
 class Session {
  public:
   Session(const Model& model, offload::Arena& arena, const SessionOptions& options = {});
 
   // Goes on where a snapshot ends; its blocks stay in the file and are shared. Block size and column format are the
-  // snapshot's. Throws Error when it does not fit the model.
+  // snapshot's. Over ranks it is opened as this rank's part. Throws Error when it does not fit the model.
   Session(const Model& model, offload::Arena& arena, const SessionOptions& options, const offload::Snapshot& snapshot);
 
   // Decodes by the same method; without observers and with counters of its own.

@@ -70,10 +70,10 @@ PlanMemory plan_memory(const PlanRequest& request) {
   const std::uint64_t store = host_bytes(request.config, options, request.tokens);
   const std::int64_t stored = options.shard.own_blocks(
       tail_after(options, 0, request.tokens, request.session.chunk_tokens).position / options.block_tokens);
-  memory.columns = static_cast<std::uint64_t>(std::max<std::int64_t>(0, stored - blocks_mapped)) *
-                   static_cast<std::uint64_t>(request.config.global_layers()) *
-                   static_cast<std::uint64_t>(layout.kv_heads) * static_cast<std::uint64_t>(layout.head_dim) *
-                   (layout.column_bytes + layout.scale_bytes);
+  memory.columns =
+      static_cast<std::uint64_t>(std::max<std::int64_t>(0, stored - options.shard.own_blocks(blocks_mapped))) *
+      static_cast<std::uint64_t>(request.config.global_layers()) * static_cast<std::uint64_t>(layout.kv_heads) *
+      static_cast<std::uint64_t>(layout.head_dim) * (layout.column_bytes + layout.scale_bytes);
   memory.rows = store - std::min(store, memory.mapped) - memory.columns;
   std::set<std::string> counted;
   for (const MethodOptions& options_of_method : request.methods) {

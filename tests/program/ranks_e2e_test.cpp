@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "runtime/plan/profile.h"
-#include "tests/program/program_fixture.h"
+#include "tests/program/ranks_fixture.h"
 
 // `mpirun hayloft` from outside.
 namespace hayloft {
@@ -20,54 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 using test::Outcome;
 using test::Program;
+using test::RanksTest;
 using test::run_program;
-
-class RanksTest : public test::ProgramTest {
- protected:
-  void SetUp() override {
-    if (std::string(HAYLOFT_MPIRUN).empty()) GTEST_SKIP() << "built without MPI";
-    if (::access(HAYLOFT_MPIRUN, X_OK) != 0) GTEST_SKIP() << "there is no " << HAYLOFT_MPIRUN;
-    // mpirun refuses to run for root, which tests in containers are, and waits for its own ranks only when idle.
-    ::setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
-    ::setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-    ::setenv("TMPDIR", "/tmp", 0);
-  }
-
-  static std::vector<std::string> launched(int ranks, std::vector<std::string> arguments) {
-    std::vector<std::string> all{"-n", std::to_string(ranks), "--oversubscribe", HAYLOFT_PROGRAM};
-    all.insert(all.end(), arguments.begin(), arguments.end());
-    return all;
-  }
-  static Outcome over(int ranks, std::vector<std::string> arguments) {
-    return test::Program(test::Command{HAYLOFT_MPIRUN, launched(ranks, std::move(arguments))}).wait();
-  }
-
-  // The lines of standard error that hayloft has written, without mpirun's about how it ended.
-  static std::vector<std::string> own_lines(const Outcome& outcome) {
-    std::vector<std::string> lines;
-    std::istringstream text(outcome.err);
-    for (std::string line; std::getline(text, line);) {
-      if (line.rfind("hayloft: ", 0) == 0) lines.push_back(line);
-    }
-    return lines;
-  }
-  // A process that nobody has asked for yet how it ended is gone too.
-  static void wait_until_gone(pid_t process) {
-    for (std::string state = "R"; state != "Z" && state != "X";) {
-      std::ifstream stat("/proc/" + std::to_string(process) + "/stat");
-      std::string id, name;
-      if (!(stat >> id >> name >> state)) return;
-      ::sched_yield();
-    }
-  }
-  static void expect_refused(const Outcome& outcome, int exit_code, const std::vector<std::string>& parts) {
-    EXPECT_EQ(outcome.exit_code, exit_code) << outcome.err;
-    EXPECT_EQ(outcome.out, "");
-    const std::vector<std::string> lines = own_lines(outcome);
-    ASSERT_EQ(lines.size(), 1u) << outcome.err;
-    for (const std::string& part : parts) EXPECT_NE(lines.front().find(part), std::string::npos) << lines.front();
-  }
-};
 
 TEST_F(RanksTest, NeedlesAreFoundByAnyNumberOfRanksAsByOneMachine) {
   const std::vector<std::string> arguments{
@@ -275,9 +229,9 @@ TEST_F(RanksTest, WhatRanksCannotDoTogetherIsRefusedInOneLineBeforeAnyWork) {
   expect_refused(generate({"--attn", "dense", "--device", "cuda"}), 2, {"--device cuda", "cpu"});
   expect_refused(generate({"--attn", "dense", "--audit"}), 2, {"--audit", "alone"});
   expect_refused(over(2, {"generate", "-m", nothing, "-f", "-", "--attn", "dense"}), 2, {"standard input", "rank 0"});
-  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
-           {"ingest", "-m", nothing, "-f", nothing, "--save", at("x.hay")}, {"plan", "--shape", "32,32,8,128"}}) {
-    expect_refused(over(2, command), 2, {"does not run over ranks", "needle, generate"});
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{"plan", "--shape", "32,32,8,128"}, {"serve", "-m", nothing}}) {
+    expect_refused(over(2, command), 2, {"does not run over ranks", "needle, generate, ingest, ask, eval"});
   }
 }
 
@@ -292,23 +246,17 @@ TEST_F(RanksTest, RanksOfAnotherModelOrTextAreRefusedAtTheStart) {
   std::ofstream(folder_ / "other" / "tokenizer.json", std::ios::app) << "\n";
   write(at("text.txt"), "the hay is in the loft");
   write(at("other.txt"), "the hay is in the barn");
-  const auto apart = [&](const std::vector<std::string>& first, const std::vector<std::string>& second) {
-    std::vector<std::string> all{"-n", "1", "--oversubscribe", HAYLOFT_PROGRAM};
-    all.insert(all.end(), first.begin(), first.end());
-    all.insert(all.end(), {":", "-n", "1", HAYLOFT_PROGRAM});
-    all.insert(all.end(), second.begin(), second.end());
-    return test::Program(test::Command{HAYLOFT_MPIRUN, all}).wait();
-  };
-  const std::vector<std::string> usual{"generate", "-m", model, "-f", at("text.txt"), "-n", "2", "--attn", "dense"};
+  const std::vector<std::string> usual{HAYLOFT_PROGRAM, "generate", "-m", model,    "-f",
+                                       at("text.txt"),  "-n",       "2",  "--attn", "dense"};
   const auto with = [&](std::size_t place, const std::string& value) {
     std::vector<std::string> changed = usual;
     changed[place] = value;
     return changed;
   };
-  expect_refused(apart(usual, with(2, at("other"))), 1, {"rank 1 has another model"});
-  expect_refused(apart(usual, with(4, at("other.txt"))), 1, {"rank 1 has another text"});
-  expect_refused(apart(usual, with(6, "3")), 1, {"rank 1 has another command line"});
-  expect_refused(apart(usual, with(2, at("missing"))), 1, {"rank 1: ", "missing"});
+  expect_refused(apart({usual, with(3, at("other"))}), 1, {"rank 1 has another model"});
+  expect_refused(apart({usual, with(5, at("other.txt"))}), 1, {"rank 1 has another text"});
+  expect_refused(apart({usual, with(7, "3")}), 1, {"rank 1 has another command line"});
+  expect_refused(apart({usual, with(3, at("missing"))}), 1, {"rank 1: ", "missing"});
 }
 
 TEST_F(RanksTest, ARankThatIsKilledEndsTheRun) {

@@ -8,6 +8,7 @@
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/ranks.h"
 #include "examples/hayloft/options/rope.h"
 #include "examples/hayloft/options/session.h"
 #include "examples/hayloft/reach.h"
@@ -16,6 +17,7 @@
 #include "examples/hayloft/streams/environment.h"
 #include "examples/hayloft/streams/interrupt.h"
 #include "examples/hayloft/streams/messages.h"
+#include "examples/hayloft/streams/ranks.h"
 #include "examples/hayloft/streams/text_input.h"
 #include "offload/error.h"
 #include "offload/snapshot/snapshot.h"
@@ -72,19 +74,29 @@ class AskCommand : public Command {
     for (std::size_t at; (at = template_.find("\\n")) != std::string::npos;) template_.replace(at, 2, "\n");
   }
 
+  void check_ranks() const override {
+    refuse_over_ranks(*app_, {"--audit", "--audit-target", "--audit-json", "--attention-stats", "--fidelity"});
+    if (questions_.empty()) fail("--prompt: is needed over ranks, as standard input reaches rank 0 alone");
+    require_over_ranks(machine_, {}, {&method_, 1});
+  }
+
   void run() override {
-    const offload::Snapshot snapshot = offload::Snapshot::open(context_);
-    const std::filesystem::path directory = model_of(snapshot, model_);
-    choose_form(directory);
-    const Environment environment(machine_, directory, rope_);
-    if (chat_) drawing_.ends = runtime::end_of_turn_tokens(*environment.tokenizer);
-    const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
-    method_ = with_rates(method_, environment, machine_.profile);
+    const offload::Snapshot snapshot = open_saved_file(context_);
+    StartFacts facts;
+    prepare_together([&] { begin(snapshot, facts); });
+    runtime::SessionOptions session;
+    join_ranks(facts, session);
+    const Environment& environment = *environment_;
+    agree_on_rates({&method_, 1}, environment);
     WatchedMethod method(method_, environment, audit_);
-    PlannedRun planned{directory, {}, {method_}, 0, 0};
-    add_saved(environment, snapshot, planned);
-    plan_ = announce_plan(environment, planned, environment.profile());
-    runtime::Session context = open_saved(environment, source, snapshot, {}, *method.method());
+    const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory_};
+    prepare_together([&] {
+      PlannedRun planned{directory_, session, {method_}, 0, 0};
+      add_saved(environment, snapshot, planned);
+      plan_ = announce_plan(environment, planned, environment.profile());
+      snapshot.require_model(source.identity());
+    });
+    runtime::Session context = open_saved(environment, source, snapshot, session, *method.method());
     note("{}: {} tokens\n", context_, context.tokens());
     prepare_method(context, *method.method());
 
@@ -101,6 +113,16 @@ class AskCommand : public Command {
   }
 
  private:
+  // What this machine has for the run.
+  void begin(const offload::Snapshot& snapshot, StartFacts& facts) {
+    directory_ = model_of(snapshot, model_);
+    choose_form(directory_);
+    environment_.emplace(machine_, directory_, rope_);
+    if (chat_) drawing_.ends = runtime::end_of_turn_tokens(*environment_->tokenizer);
+    method_ = with_rates(method_, *environment_, machine_.profile);
+    if (over_ranks()) facts = {weights_digest(*environment_, directory_), shared_options(*app_), ""};
+  }
+
   // How questions are written and answers drawn: as the model's makers say, unless --template does.
   void choose_form(const std::filesystem::path& model) {
     drawing_ = {sampling_, predict_};
@@ -153,6 +175,9 @@ class AskCommand : public Command {
   MachineOptions machine_;
   runtime::RopeOverrides rope_;
   runtime::MethodOptions method_;
+
+  std::filesystem::path directory_;  // of the model
+  std::optional<Environment> environment_;
   runtime::plan::Plan plan_;
 };
 

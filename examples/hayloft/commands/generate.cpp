@@ -90,13 +90,13 @@ class GenerateCommand : public Command {
   }
 
   void check_ranks() const override {
-    refuse_over_ranks(*app_,
-                      {"--context", "--audit", "--audit-target", "--audit-json", "--attention-stats", "--fidelity"});
+    refuse_over_ranks(*app_, {"--audit", "--audit-target", "--audit-json", "--attention-stats", "--fidelity"});
     if (file_ == "-") fail("--file -: standard input reaches rank 0 alone; name a file that every rank can read");
     require_over_ranks(machine_, session_, {&method_, 1});
   }
 
   void run() override {
+    if (!saved_.empty()) snapshot_.emplace(open_saved_file(saved_));
     StartFacts facts;
     prepare_together([&] { begin(facts); });
     join_ranks(facts, session_);
@@ -130,7 +130,6 @@ class GenerateCommand : public Command {
   // What this machine has for the run.
   void begin(StartFacts& facts) {
     std::string text = file_.empty() ? prompt_ : read_text("--file", file_);
-    if (!saved_.empty()) snapshot_.emplace(offload::Snapshot::open(saved_));
     directory_ = snapshot_ ? model_of(*snapshot_, model_) : std::filesystem::path(model_);
     drawing_ = {sampling_, predict_};
     if (chat_) {
@@ -151,6 +150,7 @@ class GenerateCommand : public Command {
     PlannedRun planned{
         directory_, session_, {method_}, tokens_needed(static_cast<std::int64_t>(prompt_tokens_.size())), 0};
     if (snapshot_) {
+      snapshot_->require_model(runtime::identity_of(directory_, environment_->model->config().rope_overrides));
       check_kept_layout(*app_, session_, runtime::as_read(*snapshot_, session_), saved_);
       add_saved(*environment_, *snapshot_, planned);
     } else {

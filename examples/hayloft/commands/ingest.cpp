@@ -11,6 +11,7 @@
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/kept.h"
 #include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/ranks.h"
 #include "examples/hayloft/options/rope.h"
 #include "examples/hayloft/options/session.h"
 #include "examples/hayloft/options/values.h"
@@ -19,12 +20,14 @@
 #include "examples/hayloft/streams/folder_text.h"
 #include "examples/hayloft/streams/interrupt.h"
 #include "examples/hayloft/streams/messages.h"
+#include "examples/hayloft/streams/ranks.h"
 #include "examples/hayloft/streams/text_input.h"
 #include "offload/error.h"
 #include "offload/progress.h"
 #include "offload/text/format.h"
 #include "runtime/decode/load_tokenizer.h"
 #include "runtime/decode/prefill/ingest.h"
+#include "runtime/decode/prefill/saved_shards.h"
 
 // hayloft ingest: a long text, read once and saved.
 namespace hayloft::cli {
@@ -99,14 +102,19 @@ class IngestCommand : public Command {
     }
   }
 
+  void check_ranks() const override {
+    refuse_over_ranks(app_, {"--append", "--update", "--again", "--checkpoint-seconds", "--checkpoints", "--index"});
+    if (std::ranges::find(files_, "-") != files_.end()) {
+      fail("--file -: standard input reaches rank 0 alone; name a file that every rank can read");
+    }
+    require_over_ranks(machine_, options_.session, {});
+  }
+
   void run() override {
+    if (over_ranks()) return run_over_ranks();
     const std::filesystem::path directory = model_or_bundled(model_);
     const std::string text = whole_text();
-    if (runtime::load_chat_template(directory)) {
-      note(
-          "note: the text stands first, as it is, and ask writes every question behind it by the model's chat "
-          "template\n");
-    }
+    note_form(directory);
     const Environment environment(machine_, directory, rope_);
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
     options_.indices = make_indices(indices_, environment.model->config().head_dim);
@@ -164,6 +172,49 @@ class IngestCommand : public Command {
   }
 
  private:
+  void run_over_ranks() {
+    std::filesystem::path directory;
+    std::string text;
+    std::optional<Environment> environment;
+    StartFacts facts;
+    prepare_together([&] {
+      directory = model_or_bundled(model_);
+      text = whole_text();
+      environment.emplace(machine_, directory, rope_);
+      facts = {weights_digest(*environment, directory), shared_options(app_), text};
+    });
+    join_ranks(facts, options_.session);
+    note_form(directory);
+    options_.planned = [&](const runtime::SessionOptions& reading, std::int64_t tokens, std::int64_t, int checkpoints) {
+      announce_plan(*environment, {directory, reading, {}, tokens, 0, checkpoints}, environment->profile());
+    };
+    std::optional<Progress> progress;
+    const auto show = [&](std::int64_t done, std::int64_t total) {
+      if (!progress) progress.emplace(progress_sink(), "ingest", "tokens", total, done);
+      progress->update(done);
+      check_interrupted();
+    };
+    const runtime::ModelSource source{*environment->model, *environment->tokenizer, directory};
+    const auto result = runtime::ingest_over_ranks(source, *environment->arena, text, save_, options_, show);
+    progress.reset();
+    if (result.removed > 0) {
+      note(
+          "an earlier saving of {} was ended before its end: {} unfinished shards were removed, and all was read "
+          "anew\n",
+          save_, result.removed);
+    }
+    note("{}: {} tokens in {} shards, {}; read {} in {:.1f} s ({:.0f} tokens/s)\n", save_, result.tokens, rank_count(),
+         format_bytes(result.file_bytes), result.read, result.seconds,
+         static_cast<double>(result.read) / std::max(result.seconds, 1e-9));
+  }
+
+  static void note_form(const std::filesystem::path& directory) {
+    if (!runtime::load_chat_template(directory)) return;
+    note(
+        "note: the text stands first, as it is, and ask writes every question behind it by the model's chat "
+        "template\n");
+  }
+
   std::string whole_text() const {
     std::string text;
     std::error_code error;

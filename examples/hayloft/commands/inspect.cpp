@@ -43,6 +43,7 @@ class InspectCommand : public Command {
         {"schema", "hayloft.inspect/1"},
         {"file", context_},
         {"bytes", snapshot.file_bytes()},
+        {"shards", snapshot.files()},
         {"complete", snapshot.complete()},
         {"model", what.model.name},
         {"model_fingerprint", fmt::format("{:02x}", fmt::join(what.model.fingerprint, ""))},

@@ -8,9 +8,10 @@
 namespace hayloft::cli {
 namespace {
 
-constexpr const char* own_options[] = {"--model",   "--haystack", "--file",          "--json",        "--plot",
-                                       "--profile", "--threads",  "--oversubscribe", "--host-memory", "--verbose",
-                                       "--text",    "--squad",    "--hotpotqa",      "--jsonl",       "--out"};
+constexpr const char* own_options[] = {"context",         "--context",     "--model",         "--haystack", "--file",
+                                       "--save",          "--json",        "--plot",          "--profile",  "--threads",
+                                       "--oversubscribe", "--host-memory", "--verbose",       "--text",     "--squad",
+                                       "--hotpotqa",      "--triviaqa",    "--cnn-dailymail", "--jsonl",    "--out"};
 
 }  // namespace
 

@@ -44,6 +44,7 @@ struct IngestResult {
   std::int64_t read = 0;          // tokens read into K and V by this run
   double seconds = 0;             // of reading
   std::uint64_t file_bytes = 0;
+  int removed = 0;  // unfinished shards that ranks had left, see ingest_over_ranks()
 };
 
 // Of the model at that path, run with those RopeOverrides::text(). Throws Error on what cannot be read.

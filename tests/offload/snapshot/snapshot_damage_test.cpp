@@ -179,10 +179,10 @@ TEST_F(SnapshotDamageTest, FilesOfOthersAreNotContexts) {
 TEST_F(SnapshotDamageTest, AFileOfANewerVersionIsRefusedWithItsVersion) {
   for (const std::size_t slot : {0u, 1u}) {  // as a newer program that appended would leave it
     std::string image = image_;
-    image[slot * snapshot_slot_bytes + 8] = 5;
+    image[slot * snapshot_slot_bytes + 8] = 6;
     const std::uint64_t sum = snapshot_checksum(bytes(image).subspan(slot * snapshot_slot_bytes, 4088));
     std::memcpy(image.data() + slot * snapshot_slot_bytes + 4088, &sum, sizeof sum);
-    EXPECT_TRUE(refuses([&] { opened(image); }, {path_.string(), "newer hayloft", "version 5"}));
+    EXPECT_TRUE(refuses([&] { opened(image); }, {path_.string(), "newer hayloft", "version 6"}));
   }
 }
 
@@ -235,6 +235,28 @@ TEST_F(SnapshotDamageTest, AFieldThatCannotBeIsNamedEvenWhenTheChecksumsAreRight
       {"belongs to layer 1", [](auto& s) { s.metadata.tails[0].store_layer = 1; }},
       {"belongs to layer -2", [](auto& s) { s.metadata.tails[1].store_layer = -2; }},
       {"1 of 2 layers of the store", [](auto& s) { s.metadata.tails[2].store_layer = -1; }},
+      {"shard 4 of 2",
+       [](auto& s) {
+         s.header.version = 5, s.header.description.shard = {3, 2};
+       }},
+      {"shard 1 of 0",
+       [](auto& s) {
+         s.header.version = 5, s.header.description.shard = {0, 0};
+       }},
+      {"shard 0 of 2",
+       [](auto& s) {
+         s.header.version = 5, s.header.description.shard = {-1, 2};
+       }},
+      {"shard 1 of 4097",
+       [](auto& s) {
+         s.header.version = 5, s.header.description.shard = {0, 4097};
+       }},
+      {"in the store and a tail from",
+       [](auto& s) {
+         s.header.version = 5, s.header.description.shard = {0, 2};
+         for (SavedLayer& layer : s.metadata.layers) layer.whole_sum = layer.value_sum;
+         for (SavedTail& tail : s.metadata.tails) tail.offset += 512;  // room for them
+       }},
       {"in the store and a tail from",
        [](auto& s) {
          s.metadata.tails[0].position -= 1;
