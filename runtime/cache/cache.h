@@ -42,6 +42,12 @@ class Cache {
   std::vector<offload::SnapshotTail> tails() const;
   const offload::Store& store() const { return store_; }
 
+  // Where ranks hold the context together, f64 [global layers][Hkv][d] of columns in planes, else empty: the spread of
+  // K over the blocks that this rank has (LayerView::spread), and over those of all, which a cache from a snapshot has
+  // to be told.
+  std::vector<double> own_spread() const;
+  void set_spread(std::span<const double> of_all);
+
   // What has been appended and not yet committed is included.
   gpu::CacheView view(int layer) const;
 

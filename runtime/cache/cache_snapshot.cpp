@@ -42,6 +42,26 @@ Cache::Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& co
   }
 }
 
+std::vector<double> Cache::own_spread() const {
+  std::vector<double> all;
+  for (const Tail& tail : tails_) {
+    if (tail.exact_spread.empty()) continue;
+    const std::span<const double> own = store_.exact_spread(tail.store_layer);
+    all.insert(all.end(), own.begin(), own.end());
+  }
+  return all;
+}
+
+void Cache::set_spread(std::span<const double> of_all) {
+  for (Tail& tail : tails_) {
+    if (tail.exact_spread.empty()) continue;
+    const auto own = of_all.first(tail.exact_spread.size());
+    of_all = of_all.subspan(own.size());
+    std::ranges::copy(own, tail.exact_spread.begin());
+    std::ranges::transform(own, tail.spread.begin(), [](double x) { return static_cast<float>(x); });
+  }
+}
+
 void Cache::restore_state(Tail& tail, const offload::SnapshotTail& saved, const std::string& file, int layer) const {
   const std::size_t wanted = tail.recurrent ? static_cast<std::size_t>(delta_.kept_floats()) : 0;
   if (saved.state.size() != wanted) {

@@ -58,6 +58,15 @@ struct Reserved {
   Cache& cache;
 };
 
+// Of all ranks, in their order.
+std::vector<double> summed(cluster::Communicator& ranks, const std::vector<double>& own) {
+  std::vector<double> all(own.size() * static_cast<std::size_t>(ranks.ranks())), sum(own.size());
+  if (own.empty()) return sum;
+  ranks.all_gather(cluster::Traffic::start, std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all)));
+  for (std::size_t i = 0; i < all.size(); ++i) sum[i % own.size()] += all[i];
+  return sum;
+}
+
 }  // namespace
 
 Session::Session(const Model& model, offload::Arena& arena, const SessionOptions& options)
@@ -72,7 +81,10 @@ Session::Session(const Model& model, offload::Arena& arena, const SessionOptions
     : model_(&model),
       options_(checked(with_shape_of(options, snapshot))),
       cache_(model.backend(), arena, model.config(), options_.cache, snapshot) {
-  if (options.ranks != nullptr) require_over_ranks(model.backend());
+  if (options.ranks != nullptr) {
+    require_over_ranks(model.backend());
+    cache_.set_spread(summed(*options.ranks, cache_.own_spread()));
+  }
   attention_.attend_over(options.ranks);
   set_method(make_method({}, model.config().head_dim));
 }

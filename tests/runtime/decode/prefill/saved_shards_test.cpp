@@ -126,6 +126,23 @@ TEST_F(HybridSavedShardsTest, ReopenedShardsAnswerAsRanksThatNeverSavedThem) {
   EXPECT_EQ(answers(3, context), never_saved);
 }
 
+TEST_F(SavedShardsTest, PlanesAreChosenByTheSpreadOfAllBlocks) {
+  options.session.cache.columns = offload::ColumnFormat::planes;
+  save(3, context);
+  const auto method = make_method(parse_method("planes:bits=40:k=12", {}), model.config().head_dim);
+  for (const int count : {2, 3, 4}) {
+    std::vector<std::vector<float>> never_saved(static_cast<std::size_t>(count)), reopened = never_saved;
+    cluster::run_local_ranks(count, [&](Communicator& ranks) {
+      Session session(model, arena, of(ranks).session);
+      session.append(tokenizer.encode_prompt(text));
+      never_saved[static_cast<std::size_t>(ranks.rank())] = session.set_method(method).step(7);
+      Session again = open_context(source, arena, open_over_ranks(ranks, context), of(ranks).session);
+      reopened[static_cast<std::size_t>(ranks.rank())] = again.set_method(method).step(7);
+    });
+    EXPECT_EQ(reopened, never_saved) << count;
+  }
+}
+
 TEST_F(HybridSavedShardsTest, TheDigestIsThatOfTheSameRanksHoweverTheyAreOpened) {
   save(3, context);
   const fs::path again = folder.path() / "again.hay";
