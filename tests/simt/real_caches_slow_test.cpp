@@ -146,7 +146,7 @@ TEST_P(RealCachesTest, TokensAreThoseWithoutACacheAndFewerBytesCrossTheLink) {
 INSTANTIATE_TEST_SUITE_P(Models, RealCachesTest,
                          ::testing::Values(RealModel{"smollm2", "sparq:r=8:k=128"},
                                            RealModel{"gemma3-270m", "sparq:r=32:k=128"}),
-                         [](const auto& info) { return info.index == 0 ? "SmolLM2" : "Gemma3"; });
+                         [](const auto& each) { return each.index == 0 ? "SmolLM2" : "Gemma3"; });
 
 }  // namespace
 }  // namespace hayloft::simt
