@@ -42,9 +42,9 @@ void EvalTasks::add_options(CLI::App& app, runtime::eval::EvalOptions& options) 
       ->allow_extra_args(false);
   add_text(
       app, "--tasks", "TASK,...", [this](const std::string& text) { tasks_ = words_of(text); },
-      "RULER's by name, depths, perplexity, repetition, the SparQ paper's (sparq_squad, ...); needle, ruler, text, "
-      "sparq, "
-      "all [what model and files are for]");
+      "RULER's, depths, perplexity, repetition, sparq_squad, ...; needle, ruler, text, sparq, all [what model and "
+      "files "
+      "are for]");
   add_text(
       app, "--samples", "N", [&options](const std::string& text) { options.samples = read_int("--samples", text); },
       "Samples of each task at each length")
