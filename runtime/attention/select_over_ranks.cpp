@@ -131,15 +131,21 @@ class RankSearch {
 
   // Finds best_ and takes all_ to the softmaxes over all ranks. Each rank finds the best of its positions and gives
   // them to all with its softmaxes, which with several query heads to a list are what it ranks by itself. So it may
-  // leave out what the softmaxes over all ranks rank higher: where that cannot be excluded, each ranks again by these.
+  // leave out what the softmaxes over all ranks rank higher: where that cannot be excluded, each ranks again by these,
+  // and gives what is missing.
   void search(bool with_softmax) {
-    const int most = by_softmax_ ? cluster::with_spare(plan_.k) : plan_.k;
-    const auto k = static_cast<int>(std::min<std::int64_t>(most, limit_));
+    const auto k = static_cast<int>(std::min<std::int64_t>(plan_.k, limit_));
     std::vector<std::int32_t> positions(static_cast<std::size_t>(plan_.lists) * static_cast<std::size_t>(k));
     std::vector<float> logits(positions.size() * static_cast<std::size_t>(heads_));
+    cluster::Candidates own(plan_.lists, heads_, plan_.k);
+    bool complete = true;
     const std::function<bool(float*, float*)> meet = [&](float*, float*) {
-      take_best(candidates(positions, logits, k, most), with_softmax);
-      return !proven_;
+      own = candidates(positions, logits, k);
+      const cluster::GatheredCandidates all(*step_.ranks, own, with_softmax ? sums() : std::vector<float>());
+      if (with_softmax) take_sums(all);
+      best_ = all.best(plan_.k, by_all(), step_.backend.threads());
+      complete = !by_softmax_ || plan_.k == 0 || none_left_out(all);
+      return !complete;
     };
     index::SearchResult result;
     result.positions = positions.data();
@@ -152,13 +158,14 @@ class RankSearch {
     const bool searches = view_.tokens > 0 && (k > 0 || with_softmax);
     if (searches) index::search_columns(view_, column_search(limit_, k), step_.backend.threads(), result);
     if (!searches || !by_softmax_) meet(nullptr, nullptr);
-    if (!proven_) take_best(candidates(positions, logits, k, most), false);
+    if (!complete) add_left_out(own, candidates(positions, logits, k));
   }
 
-  cluster::Candidates candidates(const std::vector<std::int32_t>& positions, const std::vector<float>& logits, int k,
-                                 int most) const {
-    cluster::Candidates own(plan_.lists, heads_, most);
-    const auto row = static_cast<std::size_t>(k), wide = static_cast<std::size_t>(most);
+  // The best own positions, as whole ones.
+  cluster::Candidates candidates(const std::vector<std::int32_t>& positions, const std::vector<float>& logits,
+                                 int k) const {
+    cluster::Candidates own(plan_.lists, heads_, plan_.k);
+    const auto row = static_cast<std::size_t>(k), wide = static_cast<std::size_t>(plan_.k);
     for (std::size_t i = 0; i < positions.size(); ++i) own.positions[i / row * wide + i % row] = whole(positions[i]);
     for (std::size_t i = 0; i < logits.size(); ++i) own.logits[i / row * wide + i % row] = logits[i];
     return own;
@@ -168,32 +175,15 @@ class RankSearch {
     return static_cast<std::int32_t>(part_.whole(std::int64_t{own} * by_.entry_tokens) / by_.entry_tokens);
   }
 
-  void take_best(const cluster::Candidates& own, bool with_softmax) {
-    const cluster::GatheredCandidates all(*step_.ranks, own, with_softmax ? sums() : std::vector<float>());
-    if (with_softmax) take_sums(all);
-    best_ = all.best(
-        plan_.k, [this](int list, std::span<const float> logits) { return score(list, logits, all_.max, all_.sum); },
-        step_.backend.threads());
-    proven_ = proven_ || plan_.k == 0 || !by_softmax_ || none_left_out(all);
-  }
-
   // Whether nothing that ranks left out can be among the best. To what a rank left out its own softmaxes, summed over
   // the heads, give no more than to the least of what it gave; the softmaxes over all ranks give that times the share
   // of a head's softmax that lies with the rank, and hence no more than times the largest share of a head.
   bool none_left_out(const cluster::GatheredCandidates& all) const {
-    constexpr float rounding = 1e-4f;  // of all sums, exponentials and of the searches' own
     const auto group = static_cast<std::size_t>(heads_), heads = all_.max.size();
-    const auto k = static_cast<std::size_t>(plan_.k);
-    std::vector<float> logits(group);
     for (int list = 0; list < plan_.lists; ++list) {
+      if (best_.position(list, best_.k - 1) < 0) continue;  // all gave what they have
+      const float enough = least_that_counts(list);
       const std::size_t first = static_cast<std::size_t>(list) * group;
-      if (best_.positions[(static_cast<std::size_t>(list) + 1) * k - 1] < 0) continue;  // all gave what they have
-      float worst = infinity;
-      for (std::size_t i = 0; i < k; ++i) {
-        for (std::size_t h = 0; h < group; ++h) logits[h] = best_.logits[(first + h) * k + i];
-        const float one = score(list, logits, all_.max, all_.sum);
-        if (!(one >= worst)) worst = one;
-      }
       for (int rank = 0; rank < step_.ranks->ranks(); ++rank) {
         if (!all.full(rank, list)) continue;
         const std::span<const float> max = all.note(rank).first(heads), sum = all.note(rank).subspan(heads, heads);
@@ -203,10 +193,65 @@ class RankSearch {
         }
         const float least =
             all.least(rank, list, [&](int of, std::span<const float> its) { return score(of, its, max, sum); });
-        if (!(least * share < worst * (1 - rounding))) return false;
+        if (!(least * share < enough)) return false;
       }
     }
     return true;
+  }
+
+  // What scores less is not among the best, whatever rounding does to sums, exponentials and the searches' own.
+  float least_that_counts(int list) const {
+    constexpr float rounding = 1e-4f;
+    std::vector<float> logits(static_cast<std::size_t>(heads_));
+    float least = infinity;
+    for (int at = 0; at < best_.k; ++at) {
+      for (int h = 0; h < heads_; ++h) logits[static_cast<std::size_t>(h)] = best_.logit(list, h, at);
+      const float one = score(list, logits, all_.max, all_.sum);
+      if (!(one >= least)) least = one;
+    }
+    return least * (1 - rounding);
+  }
+
+  // What this rank ranks among its best only by the softmaxes over all ranks, as far as it counts: few positions, which
+  // all ranks give to all, so many at a time until nobody has more.
+  void add_left_out(const cluster::Candidates& given, const cluster::Candidates& now) {
+    const int at_a_time = cluster::left_out_at_a_time(plan_.k);
+    std::vector<std::vector<int>> missing(static_cast<std::size_t>(plan_.lists));  // places in `now`
+    std::vector<float> logits(static_cast<std::size_t>(heads_));
+    for (int list = 0; list < plan_.lists; ++list) {
+      const float enough = least_that_counts(list);
+      const auto first = given.positions.begin() + static_cast<std::ptrdiff_t>(given.index(list, 0));
+      const auto end = std::find(first, first + given.k, -1);
+      for (int at = 0; at < now.k && now.position(list, at) >= 0; ++at) {
+        for (int h = 0; h < heads_; ++h) logits[static_cast<std::size_t>(h)] = now.logit(list, h, at);
+        if (score(list, logits, all_.max, all_.sum) < enough ||
+            std::binary_search(first, end, now.position(list, at))) {
+          continue;
+        }
+        missing[static_cast<std::size_t>(list)].push_back(at);
+      }
+    }
+    for (bool more = true; more;) {
+      cluster::Candidates some(plan_.lists, heads_, at_a_time);
+      float left = 0;  // whether there are more
+      for (int list = 0; list < plan_.lists; ++list) {
+        std::vector<int>& places = missing[static_cast<std::size_t>(list)];
+        const auto count = static_cast<int>(std::min<std::size_t>(places.size(), at_a_time));
+        for (int i = 0; i < count; ++i) {
+          const int at = places[static_cast<std::size_t>(i)];
+          some.positions[some.index(list, i)] = now.position(list, at);
+          for (int h = 0; h < heads_; ++h) {
+            some.logits[some.index(list * heads_ + h, i)] = now.logit(list, h, at);
+          }
+        }
+        places.erase(places.begin(), places.begin() + count);
+        if (!places.empty()) left = 1;
+      }
+      const cluster::GatheredCandidates all(*step_.ranks, some, std::span(&left, 1));
+      best_ = all.best(plan_.k, by_all(), step_.backend.threads(), &best_);
+      more = false;
+      for (int rank = 0; rank < step_.ranks->ranks(); ++rank) more = more || all.note(rank)[0] > 0;
+    }
   }
 
   // What this rank tells of the softmaxes: [Hq] of max and sum over its own positions, then of those attended anyway.
@@ -231,6 +276,10 @@ class RankSearch {
         attended_.add(h, own[2 * n], own[3 * n]);
       }
     }
+  }
+
+  cluster::Score by_all() const {
+    return [this](int list, std::span<const float> logits) { return score(list, logits, all_.max, all_.sum); };
   }
 
   // By softmaxes (max, sum) [Hq] where they are what is ranked by.
@@ -267,7 +316,6 @@ class RankSearch {
   std::int64_t limit_;       // own entries from here on are attended anyway
   int heads_;                // that share a list
   bool by_softmax_;          // whether they rank by softmaxes, which need the sums of all ranks
-  bool proven_ = false;      // whether best_ is what one search over all positions finds
   cluster::Candidates best_;
   Softmax all_;
   Softmax attended_;             // over what is attended whatever it scores

@@ -11,8 +11,8 @@ namespace {
 struct Found {
   float score;
   std::int32_t position;
-  int rank;
-  int at;  // in that rank's list
+  int rank;  // -1: of the others
+  int at;    // in that rank's list
 };
 
 bool better(const Found& a, const Found& b) {
@@ -70,7 +70,8 @@ float GatheredCandidates::least(int rank, int list, const Score& score) const {
   return least;
 }
 
-Candidates GatheredCandidates::best(int k, const Score& score, const offload::Threads& threads) const {
+Candidates GatheredCandidates::best(int k, const Score& score, const offload::Threads& threads,
+                                    const Candidates* others) const {
   Candidates best(lists_, heads_, k);
   threads.parallel_for(lists_, 1, [&](std::int64_t begin, std::int64_t end) {
     std::vector<Found> found;
@@ -83,6 +84,11 @@ Candidates GatheredCandidates::best(int k, const Score& score, const offload::Th
           found.push_back({score(list, logits), position(rank, list, at), rank, at});
         }
       }
+      for (int at = 0; others != nullptr && at < others->k && others->position(list, at) >= 0; ++at) {
+        for (int head = 0; head < heads_; ++head)
+          logits[static_cast<std::size_t>(head)] = others->logit(list, head, at);
+        found.push_back({score(list, logits), others->position(list, at), -1, at});
+      }
       const std::size_t size = std::min(static_cast<std::size_t>(k), found.size());
       std::nth_element(found.begin(), found.begin() + static_cast<std::ptrdiff_t>(size), found.end(), better);
       found.resize(size);
@@ -91,8 +97,9 @@ Candidates GatheredCandidates::best(int k, const Score& score, const offload::Th
       for (std::size_t i = 0; i < size; ++i) {
         best.positions[static_cast<std::size_t>(list) * row + i] = found[i].position;
         for (int head = 0; head < heads_; ++head) {
+          const auto [rank, at] = std::pair(found[i].rank, found[i].at);
           best.logits[static_cast<std::size_t>(list * heads_ + head) * row + i] =
-              logit(found[i].rank, list, head, found[i].at);
+              rank < 0 ? others->logit(list, head, at) : logit(rank, list, head, at);
         }
       }
     }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
 #include <span>
 #include <vector>
@@ -26,6 +25,12 @@ struct Candidates {
            (sizeof(std::int32_t) + static_cast<std::uint64_t>(heads) * sizeof(float));
   }
 
+  std::int32_t position(int list, int at) const { return positions[index(list, at)]; }
+  float logit(int list, int head, int at) const { return logits[index(list * heads + head, at)]; }
+  std::size_t index(int row, int at) const {  // in rows of k
+    return static_cast<std::size_t>(row) * static_cast<std::size_t>(k) + static_cast<std::size_t>(at);
+  }
+
   int lists;
   int heads;                            // that share a list
   int k;                                // positions of a list, at most
@@ -33,11 +38,10 @@ struct Candidates {
   std::vector<float> logits;            // [lists][heads][k]
 };
 
-// How many candidates a rank gives for the best k of all where it cannot rank them as all together do: so many more
-// that what it leaves out can be excluded nearly always. docs/cluster.md has how often.
-inline int with_spare(int k) {
-  static const double f = std::getenv("SPARE") ? std::atof(std::getenv("SPARE")) : 0.25;
-  return k + static_cast<int>(k * f);
+// How many candidates of a list a rank gives in a further message, where its best k were not enough: more are seldom
+// missing, and then there is another one.
+inline int left_out_at_a_time(int k) {
+  return k < 32 ? 8 : k / 4;
 }
 
 // What a list ranks by, of the logits that its query heads gave a position.
@@ -53,8 +57,9 @@ class GatheredCandidates {
   std::span<const float> note(int rank) const;
 
   // The k with the largest scores, ties to the smaller position, those with NaN last: what one search over all of the
-  // ranks' positions finds, where each rank's own are the best of its positions by the same score.
-  Candidates best(int k, const Score& score, const offload::Threads& threads) const;
+  // ranks' positions finds, where each rank's own are the best of its positions by the same score. `others`: take part
+  // as well; none of them is among the gathered.
+  Candidates best(int k, const Score& score, const offload::Threads& threads, const Candidates* others = nullptr) const;
 
   // Whether a rank gave as many positions of a list as it could, so that it may have left some out; and the least score
   // of those it gave.

@@ -14,7 +14,8 @@ inline float same_exp(float x) {
   if (!(x > -87.3f)) return std::isnan(x) ? x : 0;
   if (x > 88.7f) return std::numeric_limits<float>::infinity();
   const float n = std::floor(x * 1.44269504f + 0.5f);
-  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // ln 2 in two parts, of which n times the first is exact
+  const float r =
+      (x - n * 0.693359375f) + n * 2.12194440e-4f;  // ln 2 in two parts, of which n times the first is exact
   float p = 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;

@@ -37,8 +37,12 @@ void add_layer(const ModelConfig& config, const Method& method, const gpu::Cache
   const std::int64_t entries = wanted == 0 ? 0 : std::max<std::int64_t>(1, wanted / entry);
   const auto k = static_cast<int>(std::min(entries, limit));
   if (k == 0 && !with_alpha) return;
-  step.gathered += by_softmax ? 2 : 1;
+  step.gathered += 1;
   step.bytes += cluster::Candidates::bytes(lists, heads, k);
+  if (by_softmax && k > 0) {
+    step.further += 1;
+    step.further_bytes += cluster::Candidates::bytes(lists, heads, cluster::left_out_at_a_time(k)) + sizeof(float);
+  }
   if (by_softmax || with_alpha) step.bytes += 4 * sizeof(float) * static_cast<std::uint64_t>(config.query_heads);
 }
 
@@ -78,8 +82,8 @@ NetworkStep network_step(const ModelConfig& config, const Method& method, gpu::C
 double network_ms(const NetworkStep& step, const Network& network, int ranks) {
   if (ranks < 2) return 0;
   const double rounds = network_rounds(ranks);
-  const double bits = 8.0 * static_cast<double>(step.bytes) * (ranks - 1);
-  return static_cast<double>(step.messages) * rounds * network.latency_us / 1e3 +
+  const double bits = 8.0 * static_cast<double>(step.bytes + step.further_bytes) * (ranks - 1);
+  return static_cast<double>(step.messages + step.further) * rounds * network.latency_us / 1e3 +
          bits / (network.gigabits_per_second * 1e6);
 }
 

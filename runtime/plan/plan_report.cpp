@@ -119,8 +119,11 @@ std::string network_table(const Plan& plan) {
   for (const PlannedMethod& method : plan.methods) {
     if (!method.network) continue;
     const NetworkStep& step = *method.network;
-    table.push_back({method_label(method.attn), fmt::format("{}", step.messages), format_bytes(step.bytes),
-                     format_bytes(step.bytes * static_cast<std::uint64_t>(plan.ranks - 1)),
+    const std::uint64_t most = step.bytes + step.further_bytes;
+    table.push_back({method_label(method.attn),
+                     step.further == 0 ? fmt::format("{}", step.messages)
+                                       : fmt::format("{} to {}", step.messages, step.messages + step.further),
+                     format_bytes(most), format_bytes(most * static_cast<std::uint64_t>(plan.ranks - 1)),
                      method.network_ms ? fmt::format("{:.3f}", *method.network_ms) : "-"});
   }
   return fmt::format("\nBetween {} ranks, whatever the context's length:\n\n", plan.ranks) + markdown(table);
@@ -271,6 +274,8 @@ std::string plan_json(const std::vector<Plan>& plans) {
       if (method.network) {
         network = {{"messages_per_token", method.network->messages},
                    {"sent_bytes_per_token", method.network->bytes},
+                   {"further_messages_per_token", method.network->further},
+                   {"further_sent_bytes_per_token", method.network->further_bytes},
                    {"received_bytes_per_token", method.network->bytes * static_cast<std::uint64_t>(plan.ranks - 1)},
                    {"ms_per_token", json_or_null(method.network_ms)}};
       }

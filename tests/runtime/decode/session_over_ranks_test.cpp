@@ -179,14 +179,16 @@ TEST_F(SessionOverRanksTest, ATokenMovesTheSameBytesAtEveryLength) {
   ASSERT_GT(group, 1);
   const std::uint64_t columns = cluster::Candidates::bytes(config.kv_heads, group, 9);  // beside a window of k / 4
   const std::uint64_t masses = 4 * sizeof(float) * static_cast<std::uint64_t>(config.query_heads);
+  const std::uint64_t further = cluster::Candidates::bytes(config.kv_heads, group, 8) + sizeof(float);
   struct Expected {
     std::uint64_t messages;
     std::uint64_t bytes;
+    std::uint64_t further_bytes = 0;  // of a message more in some layers
   };
   const std::map<std::string, Expected> expected = {{"dense", {1, attention}},
                                                     {"window:k=20", {1, attention}},
                                                     {"topk:k=12", {2, attention + exact}},
-                                                    {"sparq:r=4:k=12", {3, attention + columns + masses}},
+                                                    {"sparq:r=4:k=12", {2, attention + columns + masses, further}},
                                                     {"sparq:r=4:k=12:group=logits", {2, attention + columns + masses}}};
   constexpr std::uint64_t steps = 5;
   for (const int length : {120, 360}) {
@@ -195,8 +197,13 @@ TEST_F(SessionOverRanksTest, ATokenMovesTheSameBytesAtEveryLength) {
       for (const int count : {2, 4}) {
         for (const Answer& rank : answers(model, count, by, tokens, random_tokens(steps, config.vocab_size, 15))) {
           const Ledger::Entry total = rank.network.total();
-          EXPECT_EQ(total.messages, steps * layers * formula.messages) << by;
-          EXPECT_EQ(total.sent, steps * layers * formula.bytes) << by;
+          const std::uint64_t least = steps * layers * formula.messages;
+          ASSERT_GE(total.messages, least) << by;
+          if (formula.further_bytes == 0) {
+            EXPECT_EQ(total.messages, least) << by;
+          }
+          EXPECT_EQ(total.sent, steps * layers * formula.bytes + (total.messages - least) * formula.further_bytes)
+              << by;
           EXPECT_EQ(total.received, total.sent * static_cast<unsigned>(count - 1)) << by;
         }
       }
