@@ -28,6 +28,26 @@ void prepare_method(runtime::Session& session, const runtime::Method& method) {
   session.prepare(method, index_progress(progress));
 }
 
+namespace {
+
+// The next token. Of ranks the first draws for all; where it was interrupted it tells them that instead, so that all
+// end behind the same token.
+std::int32_t next_token(runtime::Session& session, std::int32_t token, runtime::Sampler& sampler) {
+  if (!over_ranks()) {
+    check_interrupted();
+    return session.next(token, sampler);
+  }
+  constexpr std::int32_t stop = -1;
+  const std::vector<float> logits = session.step(token);
+  std::int32_t drawn = stop;
+  if (first_rank() && !interrupted()) drawn = sampler.sample(logits);
+  drawn = session.agreed(drawn);
+  if (drawn == stop) throw Interrupted(Interrupted::Of::all_ranks);
+  return drawn;
+}
+
+}  // namespace
+
 void decode_and_print(const Environment& environment, runtime::Session& session, WatchedMethod& method,
                       const Drawing& drawing, std::int32_t token, Decoded& done, Answer* answer) {
   std::vector<std::int32_t> ends = environment.model->config().eos_tokens;
@@ -45,9 +65,8 @@ void decode_and_print(const Environment& environment, runtime::Session& session,
     const runtime::Session& session;
   } const keeps{method, session};
   for (done = {}; done.tokens < drawing.most; ++done.tokens) {
-    check_interrupted();
     const Clock::time_point start = Clock::now();
-    token = session.next(token, sampler);
+    token = next_token(session, token, sampler);
     if (answer) answer->drawn.push_back(token);
     method.stepped(session);
     done.seconds += seconds_since(start);

@@ -202,8 +202,9 @@ void silence_hwloc() {
 
 void Command::check_ranks() const {
   fail(
-      "this command does not run over ranks, of which mpirun has started {}; needle, generate, ingest, ask, eval and "
-      "link do",
+      "this command does not run over ranks, of which mpirun has started {}; needle, generate, chat, ingest, ask, "
+      "serve, "
+      "eval and link do",
       rank_count());
 }
 
@@ -226,6 +227,11 @@ int main(int argc, char** argv) {
     leave_ranks();
     return error_exit;
   } catch (const Interrupted& stopped) {
+    if (stopped.of == Interrupted::Of::all_ranks) {
+      report(stopped.what(), interrupted_exit);
+      leave_ranks();
+      return interrupted_exit;
+    }
     return report_and_end_ranks(stopped.what(), interrupted_exit);
   } catch (const std::bad_alloc&) {
     return report_and_end_ranks(

@@ -5,7 +5,7 @@
 namespace hayloft::runtime::cluster {
 
 const char* name(Traffic kind) {
-  constexpr const char* names[] = {"start", "candidates", "attention", "token"};
+  constexpr const char* names[] = {"start", "candidates", "attention", "token", "turn"};
   return names[static_cast<int>(kind)];
 }
 
@@ -43,10 +43,19 @@ void Communicator::all_gather(Traffic kind, std::span<const std::byte> own, std:
 
 void Communicator::broadcast(Traffic kind, std::span<std::byte> data) {
   cast(data);
+  count_cast(kind, data.size());
+}
+
+void Communicator::await(Traffic kind, std::span<std::byte> data) {
+  cast_late(data);
+  count_cast(kind, data.size());
+}
+
+void Communicator::count_cast(Traffic kind, std::size_t bytes) {
   if (ranks() == 1) return;
   Ledger::Entry& entry = ledger_.of(kind);
   ++entry.messages;
-  (rank() == 0 ? entry.sent : entry.received) += data.size();
+  (rank() == 0 ? entry.sent : entry.received) += bytes;
 }
 
 }  // namespace hayloft::runtime::cluster

@@ -10,9 +10,9 @@
 namespace hayloft::runtime::cluster {
 
 // What ranks tell each other: whether they belong together, candidates of a search with their scores, parts of
-// attention, and the token that was drawn.
-enum class Traffic : std::uint8_t { start, candidates, attention, token };
-inline constexpr int traffic_count = 4;  // of Traffic
+// attention, the token that was drawn, and what the first was asked for: a line of input, a turn of the server.
+enum class Traffic : std::uint8_t { start, candidates, attention, token, turn };
+inline constexpr int traffic_count = 5;  // of Traffic
 const char* name(Traffic kind);          // as in Traffic
 
 // What one rank has given to others and got of them, counted as the algorithms need it, whatever MPI makes of it: who
@@ -48,14 +48,20 @@ class Communicator {
   void all_gather(Traffic kind, std::span<const std::byte> own, std::span<std::byte> all);
   // Rank 0's bytes come to all. Throws Error likewise.
   void broadcast(Traffic kind, std::span<std::byte> data);
+  // The same for what may be long in coming: the others take no processor while they wait. All ranks await, or all
+  // broadcast.
+  void await(Traffic kind, std::span<std::byte> data);
 
   const Ledger& ledger() const { return ledger_; }
 
  protected:
   virtual void gather(std::span<const std::byte> own, std::span<std::byte> all) = 0;
   virtual void cast(std::span<std::byte> data) = 0;
+  virtual void cast_late(std::span<std::byte> data) { cast(data); }
 
  private:
+  void count_cast(Traffic kind, std::size_t bytes);
+
   Ledger ledger_;
 };
 

@@ -7,6 +7,7 @@
 #include "offload/error.h"
 #include "offload/text/format.h"
 #include "runtime/decode/hot_context.h"
+#include "runtime/decode/prefill/saved_shards.h"
 
 namespace hayloft::runtime::serve {
 namespace {
@@ -30,6 +31,7 @@ Engine::Engine(const ModelSource& source, offload::Arena& arena, const Contexts&
       arena_(arena),
       contexts_(contexts),
       options_(std::move(options)),
+      leader_(options_.session.ranks ? std::make_shared<Leader>(*options_.session.ranks, options_.lost) : nullptr),
       saved_(source_, arena_, options_.session, options_.method, options_.saved),
       thread_([this] { run(); }) {}
 
@@ -54,6 +56,7 @@ std::shared_ptr<Job> Engine::submit(GenerationRequest request, std::shared_ptr<G
     fail("the prompt's {} tokens and {} to generate are {}: this server takes {}, see --ctx-size", tokens,
          request.max_tokens, tokens + request.max_tokens, options_.longest);
   }
+  if (leader_ && request.audit) fail("an audit holds steps against all keys, and here ranks have a part of them each");
   auto job = std::make_shared<Job>(std::move(request), std::move(listener), source_.model, source_.tokenizer);
   {
     const std::lock_guard lock(mutex_);
@@ -141,11 +144,13 @@ void Engine::run() {
   left_.clear();
   waiting_.clear();
   keep_hot_contexts();
+  if (leader_) leader_->leave();
   const std::lock_guard lock(mutex_);
   for (const SharedJob& job : arrived_) fail_job(*job, 503, "the server is stopping");
 }
 
 void Engine::keep_hot_contexts() const {
+  if (leader_) return;
   for (const auto& [context, bytes] : mapped_) {
     const Session* const session = pool_.of_context(context);
     if (session == nullptr) continue;
@@ -226,8 +231,13 @@ std::uint64_t Engine::demand(const Job& job) const {
   return bytes;
 }
 
+// Of ranks the first holds the most blocks: what it counts for itself suffices for all.
+std::uint64_t Engine::budget() const {
+  return options_.host_bytes > 0 ? std::min(options_.host_bytes, arena_.budget_bytes()) : arena_.budget_bytes();
+}
+
 bool Engine::make_room(const Job& job) {
-  const std::uint64_t budget = arena_.budget_bytes();
+  const std::uint64_t budget = this->budget();
   const std::uint64_t wanted = demand(job);
   if (wanted > budget) {
     fail("keys and values of {} tokens take {}, and {} may be used, see --host-memory",
@@ -256,12 +266,18 @@ bool Engine::make_room(const Job& job) {
   return promised <= budget || (active_.empty() && left_.empty());
 }
 
-Session Engine::opened(const std::string& context) {
-  const offload::Snapshot snapshot = offload::Snapshot::open(contexts_.path(context));
-  Session session = open_context(source_, arena_, snapshot, options_.session, options_.method.get());
-  session.set_method(options_.method);
-  mapped_[context] = stored_bytes(snapshot);
-  return session;
+LedSession Engine::opened(const std::string& context) {
+  const std::filesystem::path path = contexts_.path(context);
+  return open_saved_led(leader_, context, [&] {
+    const offload::Snapshot snapshot =
+        leader_ ? open_over_ranks(leader_->ranks(), path) : offload::Snapshot::open(path);
+    Session session = leader_
+                          ? open_over(leader_->ranks(), source_, arena_, snapshot, options_.session, options_.method)
+                          : open_context(source_, arena_, snapshot, options_.session, options_.method.get());
+    session.set_method(options_.method);
+    mapped_[context] = stored_bytes(snapshot);
+    return session;
+  });
 }
 
 std::uint64_t Engine::mapped_bytes(const std::string& context) const {
@@ -271,7 +287,7 @@ std::uint64_t Engine::mapped_bytes(const std::string& context) const {
 
 void Engine::start(const SharedJob& job) {
   const GenerationRequest& request = job->request();
-  const auto model_tokens = [](const Session& session, std::size_t behind) {
+  const auto model_tokens = [](const LedSession& session, std::size_t behind) {
     return session.tokens() - static_cast<std::int64_t>(behind);
   };
   if (!request.echo) {
@@ -288,19 +304,17 @@ void Engine::start(const SharedJob& job) {
     }
   }
   if (!request.context.empty()) {
-    Session session = opened(request.context);
+    LedSession session = opened(request.context);
     const std::int64_t context_tokens = session.tokens();
     if (!request.echo) keep(request.context, {}, [&] { return session.fork(); });
     return begin(*job, std::move(session), context_tokens, 0);
   }
-  Session session(source_.model, arena_, options_.session);
-  session.set_method(options_.method);
-  begin(*job, std::move(session), 0, 0);
+  begin(*job, LedSession::open(leader_, source_, arena_, options_.session, options_.method), 0, 0);
 }
 
-void Engine::begin(Job& job, Session session, std::int64_t context_tokens, std::size_t read) {
+void Engine::begin(Job& job, LedSession session, std::int64_t context_tokens, std::size_t read) {
   const GenerationRequest& request = job.request();
-  session.share_workspace(workspace_);
+  session.here().share_workspace(workspace_);
   job.start(std::move(session), context_tokens, read);
   own_.cached_tokens += static_cast<std::uint64_t>(job.usage().cached_tokens);
   if (request.context.empty() && !request.echo) job.saving = saved_.begin(request.tokens, read);
@@ -313,7 +327,7 @@ void Engine::begin(Job& job, Session session, std::int64_t context_tokens, std::
 // On the disk, where that is due: whole chunks.
 void Engine::save_prompt(Job& job, bool now) {
   if (!job.saving || job.read() % static_cast<std::size_t>(options_.session.chunk_tokens) != 0) return;
-  saved_.advance(job.saving, job.session(), std::span(job.request().tokens).first(job.read()), now);
+  saved_.advance(job.saving, job.session().here(), std::span(job.request().tokens).first(job.read()), now);
 }
 
 // The last whole chunk of the prompt: what begins like it and ends otherwise goes on from here, to the same bits as if
@@ -331,7 +345,7 @@ void Engine::keep_session(Job& job) {
 
 // Where there is no memory for it, nothing is kept: the request that it comes from goes on.
 void Engine::keep(const std::string& context, std::span<const std::int32_t> tokens,
-                  const std::function<Session()>& session) {
+                  const std::function<LedSession()>& session) {
   try {
     pool_.put(context, tokens, session(), mapped_bytes(context));
   } catch (const Error&) {
@@ -363,7 +377,7 @@ void Engine::publish() {
   figures_.waiting = static_cast<int>(waiting_.size());
   figures_.active = static_cast<int>(active_.size());
   figures_.host_bytes = arena_.used_bytes();
-  figures_.host_budget = arena_.budget_bytes();
+  figures_.host_budget = budget();
 }
 
 }  // namespace hayloft::runtime::serve

@@ -27,7 +27,11 @@ struct EngineOptions {
   int queue = 64;                   // that wait for a place; more are refused
   std::int64_t longest = 0;         // tokens of prompt and answer together; 0: no limit but memory
   std::size_t kept_reading = 2048;  // a prompt of so many tokens is read to its end when its client has left
-  SavedPromptOptions saved;         // long prompts on the disk
+  SavedPromptOptions saved;         // long prompts on the disk; not over ranks
+  // Over session.ranks, of which this is the first and the others follow() it: what they all have for keys and values,
+  // and what is told of an error that ranks have met while they computed; it ends all of them and does not return.
+  std::uint64_t host_bytes = 0;  // 0: what the arena has
+  std::function<void(const std::string& problem)> lost = {};
 };
 
 // What has happened so far; a copy, taken at one moment.
@@ -53,7 +57,7 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   // A place in the queue; null when it is full. Throws Error on a request that can never be answered: no tokens, ids
-  // out of range, longer than `longest`.
+  // out of range, longer than `longest`, an audit over ranks.
   std::shared_ptr<Job> submit(GenerationRequest request, std::shared_ptr<GenerationListener> listener);
 
   // Lets the sessions of a saved context go, whose file has been replaced or removed, or is so by `change`: requests
@@ -74,8 +78,8 @@ class Engine {
   bool make_room(const Job& job);
   bool take_over(const SharedJob& job);
   void start(const SharedJob& job);
-  void begin(Job& job, Session session, std::int64_t context_tokens, std::size_t read);
-  Session opened(const std::string& context);
+  void begin(Job& job, LedSession session, std::int64_t context_tokens, std::size_t read);
+  LedSession opened(const std::string& context);
   bool read_on(Job& job);  // a chunk of its prompt; true when it has failed or its client has left
   // A token of every answer, layer by layer together. Those that have ended.
   std::vector<SharedJob> decode(const std::vector<SharedJob>& answers);
@@ -87,8 +91,10 @@ class Engine {
   void keep_session(Job& job);
   std::uint64_t mapped_bytes(const std::string& context) const;
   void keep_hot_contexts() const;  // what was read often of them, for the next server
-  void keep(const std::string& context, std::span<const std::int32_t> tokens, const std::function<Session()>& session);
+  void keep(const std::string& context, std::span<const std::int32_t> tokens,
+            const std::function<LedSession()>& session);
   std::uint64_t demand(const Job& job) const;
+  std::uint64_t budget() const;  // for keys and values
   void fail_job(Job& job, int status, const std::string& message);
   void count_places();
   void publish();
@@ -97,6 +103,7 @@ class Engine {
   offload::Arena& arena_;
   const Contexts& contexts_;
   const EngineOptions options_;
+  const std::shared_ptr<Leader> leader_;  // null: alone
 
   mutable std::mutex mutex_;  // of what follows, up to `thread_`
   std::condition_variable wake_;

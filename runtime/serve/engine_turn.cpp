@@ -65,22 +65,24 @@ std::vector<Engine::SharedJob> Engine::decode(const std::vector<SharedJob>& answ
   std::vector<SharedJob> ended;
   std::vector<Turn> turns;
   std::vector<Session::Step> steps;
+  std::vector<const LedSession*> sessions;  // of the steps
   for (const SharedJob& job : answers) {
     bool gone = false;
     const bool failed = fails(*job, [&] {
       gone = left(*job);
       if (gone) return;
-      turns.push_back({job, job->session().counters(), std::nullopt});
+      turns.push_back({job, job->session().here().counters(), std::nullopt});
       if (std::optional<Session::Step> step = job->begin_step(*options_.method)) {
         turns.back().step = steps.size();
         steps.push_back(std::move(*step));
+        sessions.push_back(&job->session());
       }
     });
     if (failed && !turns.empty() && turns.back().job == job) turns.pop_back();
     if (gone || failed) ended.push_back(job);
   }
   try {
-    Session::step_together(steps);
+    LedSession::step_together(sessions, steps);
   } catch (...) {  // before any of them
     for (Session::Step& step : steps) step.failure = std::current_exception();
   }
@@ -92,7 +94,7 @@ std::vector<Engine::SharedJob> Engine::decode(const std::vector<SharedJob>& answ
       ended.push_back(turn.job);
       continue;
     }
-    const Counters& now = job.session().counters();
+    const Counters& now = job.session().here().counters();
     for (std::size_t place = 0; place < place_count; ++place) {
       for (std::size_t kind = 0; kind < kind_count; ++kind) {
         own_.counters.bytes[place][kind] += now.bytes[place][kind] - turn.before.bytes[place][kind];

@@ -27,7 +27,7 @@ std::size_t Job::to_read() const {
   return request_.tokens.size() - (request_.echo ? 0 : 1);
 }
 
-void Job::start(Session session, std::int64_t context_tokens, std::size_t read) {
+void Job::start(LedSession session, std::int64_t context_tokens, std::size_t read) {
   session_.emplace(std::move(session));
   read_ = read;
   usage_.prompt_tokens = context_tokens + static_cast<std::int64_t>(request_.tokens.size());
@@ -56,7 +56,7 @@ void Job::read_chunk(std::size_t chunk, std::int64_t total_context) {
   } else {
     // Its tail shrinks when it is kept for others, and at the end, and not after every chunk.
     const bool more_follows = end < to_read() / chunk * chunk;
-    session_->append(std::span(request_.tokens).subspan(read_, end - read_), {}, more_follows);
+    session_->append(std::span(request_.tokens).subspan(read_, end - read_), more_follows);
   }
   read_ = end;
   listener_->reading(total_context + static_cast<std::int64_t>(read_), usage_.prompt_tokens);
@@ -83,14 +83,15 @@ std::optional<Session::Step> Job::begin_step(const Method& method) {
   if (request_.max_tokens == 0) return std::nullopt;
   if (!prepared_) {
     session_->prepare(method);
-    if (request_.audit) auditor_ = std::make_unique<AnswerAuditor>(*session_, model_.backend(), request_.quotes);
+    if (request_.audit) auditor_ = std::make_unique<AnswerAuditor>(session_->here(), model_.backend(), request_.quotes);
     prepared_ = true;
   }
   if (!logits_.empty()) return std::nullopt;  // by reading the prompt: its last token is in the session
   Session::Step step;
-  step.session = &*session_;
+  step.session = &session_->here();
   step.token = answer_.empty() ? request_.tokens.back() : answer_.back();
-  step.sampler = request_.logprobs < 0 ? &sampler_ : nullptr;
+  // Over ranks the others need no token before it is decoded, when they are told it anyway.
+  step.sampler = request_.logprobs < 0 && !session_->over_ranks() ? &sampler_ : nullptr;
   return step;
 }
 
@@ -132,7 +133,7 @@ bool Job::finish(FinishReason reason) {
 AnswerAudit Job::audit() {
   const std::int64_t context = usage_.prompt_tokens - static_cast<std::int64_t>(request_.tokens.size());
   const std::int64_t quotable = context > 0 ? context : usage_.prompt_tokens - kNotQuoted;
-  return auditor_->finish(*session_, tokenizer_, quotable, context > 0 ? text_of_context : request_.tokens);
+  return auditor_->finish(session_->here(), tokenizer_, quotable, context > 0 ? text_of_context : request_.tokens);
 }
 
 std::vector<std::int32_t> Job::session_tokens() const {

@@ -9,6 +9,7 @@
 #include "runtime/decode/sampler.h"
 #include "runtime/decode/session.h"
 #include "runtime/serve/generation.h"
+#include "runtime/serve/ranks/led_session.h"
 #include "runtime/serve/saved_prompts.h"
 #include "runtime/serve/stop_strings.h"
 #include "runtime/tokenizer/text_stream.h"
@@ -29,7 +30,7 @@ class Job {
   bool cancelled() const { return cancelled_; }
 
   // Begins with a session that has read the first `read` tokens of the request behind `context_tokens` others.
-  void start(Session session, std::int64_t context_tokens, std::size_t read);
+  void start(LedSession session, std::int64_t context_tokens, std::size_t read);
   bool started() const { return session_.has_value(); }
   bool reading() const { return read_ < to_read(); }
   std::size_t read() const { return read_; }
@@ -44,15 +45,15 @@ class Job {
 
   // Reads up to the next multiple of `chunk` tokens.
   void read_chunk(std::size_t chunk, std::int64_t total_context);
-  // What the next token of the answer is decoded from; none where it follows from what was scored, or there is to be
-  // none.
+  // What the next token of the answer is decoded from, over ranks without a sampler; none where it follows from what
+  // was scored, or there is to be none.
   std::optional<Session::Step> begin_step(const Method& method);
   // Goes on from that step; null: from none. True when the answer has ended, of which the listener has been told.
   // Throws what the step has failed with.
   bool end_step(Session::Step* step);
 
-  const Session& session() const { return *session_; }
-  Session take_session() { return std::move(*session_); }
+  const LedSession& session() const { return *session_; }
+  LedSession take_session() { return std::move(*session_); }
   // Those behind the context that the session has read or decoded.
   std::vector<std::int32_t> session_tokens() const;
   const Usage& usage() const { return usage_; }
@@ -74,7 +75,7 @@ class Job {
   const Tokenizer& tokenizer_;
   std::atomic<bool> cancelled_ = false;
 
-  std::optional<Session> session_;
+  std::optional<LedSession> session_;
   std::size_t read_ = 0;
   std::vector<float> logits_;         // of what follows the last token scored, with echo
   std::vector<TokenChoice> scored_;   // of the prompt, with echo

@@ -20,7 +20,7 @@ const SessionPool::Entry* SessionPool::longest(const std::string& context, std::
   return best;
 }
 
-void SessionPool::put(const std::string& context, std::span<const std::int32_t> tokens, Session session,
+void SessionPool::put(const std::string& context, std::span<const std::int32_t> tokens, LedSession session,
                       std::uint64_t mapped_bytes) {
   drop(context, tokens);
   entries_.push_back({context, {tokens.begin(), tokens.end()}, std::move(session), mapped_bytes, ++uses_});
@@ -37,7 +37,7 @@ void SessionPool::drop_context(const std::string& context) {
 
 const Session* SessionPool::of_context(const std::string& context) const {
   const auto found = std::ranges::find(entries_, context, &Entry::context);
-  return found == entries_.end() ? nullptr : &found->session;
+  return found == entries_.end() ? nullptr : &found->session.here();
 }
 
 bool SessionPool::drop_one() {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/decode/session.h"
+#include "runtime/serve/ranks/led_session.h"
 
 namespace hayloft::runtime::serve {
 
@@ -19,7 +19,7 @@ class SessionPool {
   struct Entry {
     std::string context;               // the saved context that the tokens follow; empty: none
     std::vector<std::int32_t> tokens;  // all that it has read behind it
-    Session session;
+    LedSession session;
     std::uint64_t mapped_bytes = 0;  // of its blocks, in the file of the context, which take no memory of the arena
     std::uint64_t last_use = 0;
   };
@@ -29,7 +29,7 @@ class SessionPool {
   const Entry* longest(const std::string& context, std::span<const std::int32_t> tokens);
 
   // Takes a session in; one with the same tokens is replaced.
-  void put(const std::string& context, std::span<const std::int32_t> tokens, Session session,
+  void put(const std::string& context, std::span<const std::int32_t> tokens, LedSession session,
            std::uint64_t mapped_bytes = 0);
   void drop(const std::string& context, std::span<const std::int32_t> tokens);
   void drop_context(const std::string& context);

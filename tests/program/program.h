@@ -38,7 +38,9 @@ struct Command {
 
 class Program {
  public:
-  explicit Program(Command command) { start(command.program, std::move(command.arguments), "/dev/null"); }
+  explicit Program(Command command, const std::string& input = "/dev/null") {
+    start(command.program, std::move(command.arguments), input);
+  }
 
   // Starts it; its streams go to files of its own. `shell`: what a shell does before it turns into the program, as in
   // "ulimit -v 100000". `input`: the file that is its standard input.
@@ -72,6 +74,7 @@ class Program {
   std::string output() const { return contents(out()); }  // so far
   std::string error_output() const { return contents(err()); }
 
+  pid_t id() const { return pid_; }
   void interrupt() const { ::kill(pid_, SIGINT); }
 
   // Returns once it waits in poll(2), or has ended.

@@ -232,10 +232,10 @@ TEST_F(RanksTest, WhatRanksCannotDoTogetherIsRefusedInOneLineBeforeAnyWork) {
   expect_refused(generate({"--attn", "dense", "--prefill", "window"}), 2, {"--prefill window", "exact"});
   expect_refused(generate({"--attn", "dense", "--device", "cuda"}), 2, {"--device cuda", "cpu"});
   expect_refused(generate({"--attn", "dense", "--audit"}), 2, {"--audit", "alone"});
-  expect_refused(over(2, {"generate", "-m", nothing, "-f", "-", "--attn", "dense"}), 2, {"standard input", "rank 0"});
   for (const std::vector<std::string>& command :
-       std::vector<std::vector<std::string>>{{"plan", "--shape", "32,32,8,128"}, {"serve", "-m", nothing}}) {
-    expect_refused(over(2, command), 2, {"does not run over ranks", "needle, generate, ingest, ask, eval"});
+       std::vector<std::vector<std::string>>{{"plan", "--shape", "32,32,8,128"}, {"index", nothing}}) {
+    expect_refused(over(2, command), 2,
+                   {"does not run over ranks", "needle, generate, chat, ingest, ask, serve, eval"});
   }
 }
 

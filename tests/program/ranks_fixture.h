@@ -41,8 +41,9 @@ class RanksTest : public ProgramTest {
     }
     return Program(Command{HAYLOFT_MPIRUN, all}).wait();
   }
-  static Outcome over(int ranks, std::vector<std::string> arguments) {
-    return Program(Command{HAYLOFT_MPIRUN, launched(ranks, std::move(arguments))}).wait();
+  // `input`: the file that is standard input of mpirun, which gives it to the first.
+  static Outcome over(int ranks, std::vector<std::string> arguments, const std::string& input = "/dev/null") {
+    return Program(Command{HAYLOFT_MPIRUN, launched(ranks, std::move(arguments))}, input).wait();
   }
 
   // The lines of standard error that hayloft has written, without mpirun's about how it ended.

@@ -102,7 +102,6 @@ TEST_F(SavedRanksTest, WhatDoesNotGoWithTheContextIsRefusedInOneLine) {
   expect_refused(apart({program(ask(book)), program(other)}), 1, {"rank 1", "another model"});
   expect_refused(over(2, ingest(book)), 1, {"book.hay", "exists already"});
   expect_refused(over(2, {"ingest", "--append", book, "-f", at("text.txt")}), 2, {"--append", "over ranks"});
-  expect_refused(over(2, {"ask", book, "--attn", "dense"}), 2, {"--prompt", "rank 0"});
   const Outcome appended = run_program({"ingest", "--append", book, "-f", at("text.txt")});
   EXPECT_EQ(appended.exit_code, 1);
   EXPECT_NE(appended.err.find("in shards"), std::string::npos) << appended.err;

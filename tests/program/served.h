@@ -27,17 +27,12 @@ class Served {
     std::vector<std::string> arguments{"serve", "-m", model.string(), "--port", "0", "-t", "2"};
     arguments.insert(arguments.end(), options.begin(), options.end());
     program_.emplace(arguments);
-    while (program_->running()) {  // until it says where it listens
-      const std::string said = program_->error_output();
-      const std::size_t at = said.find("at http://127.0.0.1:");
-      if (at == std::string::npos || said.find('\n', at) == std::string::npos) {
-        ::sched_yield();
-        continue;
-      }
-      port = static_cast<std::uint16_t>(std::stoi(said.substr(at + 20)));
-      return;
-    }
-    ADD_FAILURE() << program_->error_output();
+    wait_until_it_listens();
+  }
+  // Started by another program.
+  explicit Served(Command command) {
+    program_.emplace(std::move(command));
+    wait_until_it_listens();
   }
 
   HttpAnswer post(const std::string& path, const json& body, const std::string& fields = {}) const {
@@ -58,6 +53,20 @@ class Served {
   std::uint16_t port = 0;
 
  private:
+  void wait_until_it_listens() {
+    while (program_->running()) {
+      const std::string said = program_->error_output();
+      const std::size_t at = said.find("at http://127.0.0.1:");
+      if (at == std::string::npos || said.find('\n', at) == std::string::npos) {
+        ::sched_yield();
+        continue;
+      }
+      port = static_cast<std::uint16_t>(std::stoi(said.substr(at + 20)));
+      return;
+    }
+    ADD_FAILURE() << program_->error_output();
+  }
+
   std::optional<Program> program_;
 };
 

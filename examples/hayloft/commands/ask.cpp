@@ -18,7 +18,7 @@
 #include "examples/hayloft/streams/interrupt.h"
 #include "examples/hayloft/streams/messages.h"
 #include "examples/hayloft/streams/ranks.h"
-#include "examples/hayloft/streams/text_input.h"
+#include "examples/hayloft/streams/shared_input.h"
 #include "offload/error.h"
 #include "offload/snapshot/snapshot.h"
 #include "runtime/decode/load_tokenizer.h"
@@ -76,7 +76,6 @@ class AskCommand : public Command {
 
   void check_ranks() const override {
     refuse_over_ranks(*app_, {"--audit", "--audit-target", "--audit-json", "--attention-stats", "--fidelity"});
-    if (questions_.empty()) fail("--prompt: is needed over ranks, as standard input reaches rank 0 alone");
     require_over_ranks(machine_, {}, {&method_, 1});
   }
 
@@ -143,7 +142,7 @@ class AskCommand : public Command {
   }
 
   void answer_lines(const Environment& environment, const runtime::Session& context, WatchedMethod& method) const {
-    LineInput input;
+    SharedLines input;
     for (std::string line; input.next(line);) {
       if (!line.empty()) answer(environment, context, method, line);
     }
@@ -151,8 +150,11 @@ class AskCommand : public Command {
 
   void answer(const Environment& environment, const runtime::Session& context, WatchedMethod& method,
               const std::string& question) const {
-    const std::vector<std::int32_t> tokens = environment.tokenizer->encode_continuation(written(question));
-    if (tokens.empty()) fail("the question is empty");
+    std::vector<std::int32_t> tokens;
+    prepare_together([&] {
+      tokens = environment.tokenizer->encode_continuation(written(question));
+      if (tokens.empty()) fail("the question is empty");
+    });
     runtime::Session session = context.fork();
     session.append(std::span(tokens).first(tokens.size() - 1), [](auto, auto) { check_interrupted(); });
     Decoded done;

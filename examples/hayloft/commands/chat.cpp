@@ -11,6 +11,7 @@
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/kept.h"
 #include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/ranks.h"
 #include "examples/hayloft/options/rope.h"
 #include "examples/hayloft/options/session.h"
 #include "examples/hayloft/options/values.h"
@@ -19,7 +20,8 @@
 #include "examples/hayloft/streams/environment.h"
 #include "examples/hayloft/streams/interrupt.h"
 #include "examples/hayloft/streams/messages.h"
-#include "examples/hayloft/streams/text_input.h"
+#include "examples/hayloft/streams/ranks.h"
+#include "examples/hayloft/streams/shared_input.h"
 #include "examples/hayloft/streams/text_output.h"
 #include "offload/error.h"
 #include "offload/progress.h"
@@ -82,37 +84,30 @@ class ChatCommand : public Command {
     runtime::Sampler sampler(sampling_);
   }
 
-  void run() override {
-    std::optional<offload::Snapshot> snapshot;
-    if (!saved_.empty()) snapshot.emplace(offload::Snapshot::open(saved_));
-    const std::filesystem::path path = snapshot ? model_of(*snapshot, model_) : std::filesystem::path(model_);
-    const runtime::ChatTemplate chat = chosen_template(chat_, path);
-    drawing_ = {sampling_for(*app_, sampling_, path, machine_.verbose), predict_};
-    const Environment environment(machine_, path, rope_);
-    drawing_.ends = runtime::end_of_turn_tokens(*environment.tokenizer);
-    method_ = with_rates(method_, environment, machine_.profile);
-    WatchedMethod method(method_, environment, audit_);
-    if (room_ == 0)
-      room_ = usual_room(environment.model->config().max_positions, snapshot ? snapshot->token_count() : 0);
-    PlannedRun planned{path, session_, {method_}, room_, 0};
-    if (snapshot) {
-      check_kept_layout(*app_, session_, runtime::as_read(*snapshot, session_), saved_);
-      add_saved(environment, *snapshot, planned);
-    } else {
-      environment.model->expect_positions(planned.tokens);
-    }
-    limit_ = planned.tokens;
-    plan_ = announce_plan(environment, planned, environment.profile());
+  void check_ranks() const override {
+    refuse_over_ranks(*app_, {"--audit", "--audit-target", "--audit-json", "--attention-stats", "--fidelity"});
+    require_over_ranks(machine_, session_, {&method_, 1});
+  }
 
-    const runtime::ModelSource source{*environment.model, *environment.tokenizer, path};
-    runtime::Session root = snapshot ? open_saved(environment, source, *snapshot, session_, *method.method())
-                                     : runtime::Session(*environment.model, *environment.arena, session_);
+  void run() override {
+    interrupt_first_rank_alone();
+    if (!saved_.empty()) snapshot_.emplace(open_saved_file(saved_));
+    StartFacts facts;
+    prepare_together([&] { begin(facts); });
+    join_ranks(facts, session_);
+    agree_on_rates({&method_, 1}, *environment_);
+    prepare_together([&] { plan(); });
+    const Environment& environment = *environment_;
+    WatchedMethod& method = *watched_;
+    const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory_};
+    runtime::Session root = snapshot_ ? open_saved(environment, source, *snapshot_, session_, *method.method())
+                                      : runtime::Session(*environment.model, *environment.arena, session_);
     root.attach_method(*method.method());
-    if (snapshot) {
+    if (snapshot_) {
       note("{}: {} tokens\n", saved_, root.tokens());
       prepare_method(root, *method.method());
     }
-    runtime::Conversation conversation(std::move(root), *environment.tokenizer, chat, chat_.system);
+    runtime::Conversation conversation(std::move(root), *environment.tokenizer, *template_, chat_.system);
     try {
       talk(environment, conversation, method);
     } catch (...) {  // an answer cannot be printed: what was measured is kept
@@ -120,18 +115,45 @@ class ChatCommand : public Command {
       throw;
     }
     method.finish();
-    if (snapshot) keep_hot_reads(environment, conversation.session(), *snapshot, machine_.verbose);
+    if (snapshot_) keep_hot_reads(environment, conversation.session(), *snapshot_, machine_.verbose);
     say_device_memory(*environment.backend);
   }
 
  private:
+  // What this machine has for the run.
+  void begin(StartFacts& facts) {
+    directory_ = snapshot_ ? model_of(*snapshot_, model_) : std::filesystem::path(model_);
+    template_.emplace(chosen_template(chat_, directory_));
+    drawing_ = {sampling_for(*app_, sampling_, directory_, machine_.verbose), predict_};
+    environment_.emplace(machine_, directory_, rope_);
+    drawing_.ends = runtime::end_of_turn_tokens(*environment_->tokenizer);
+    method_ = with_rates(method_, *environment_, machine_.profile);
+    if (over_ranks()) facts = {weights_digest(*environment_, directory_), shared_options(*app_), ""};
+  }
+
+  void plan() {
+    watched_.emplace(method_, *environment_, audit_);
+    if (room_ == 0)
+      room_ = usual_room(environment_->model->config().max_positions, snapshot_ ? snapshot_->token_count() : 0);
+    PlannedRun planned{directory_, session_, {method_}, room_, 0};
+    if (snapshot_) {
+      snapshot_->require_model(runtime::identity_of(directory_, environment_->model->config().rope_overrides));
+      check_kept_layout(*app_, session_, runtime::as_read(*snapshot_, session_), saved_);
+      add_saved(*environment_, *snapshot_, planned);
+    } else {
+      environment_->model->expect_positions(planned.tokens);
+    }
+    limit_ = planned.tokens;
+    plan_ = announce_plan(*environment_, planned, environment_->profile());
+  }
+
   static std::int64_t usual_room(std::int64_t positions, std::int64_t saved) {
     constexpr std::int64_t usual = 16 << 10;
     return positions > saved ? std::min(usual, positions - saved) : usual;
   }
 
   void talk(const Environment& environment, runtime::Conversation& conversation, WatchedMethod& method) const {
-    LineInput input;
+    SharedLines input;
     for (std::string line; input.next(line) && line != exit_word;) {
       if (line.empty()) continue;
       try {
@@ -139,25 +161,27 @@ class ChatCommand : public Command {
       } catch (const Interrupted&) {
         print("\n");
         note("the answer was stopped\n");
-        catch_interrupts();
+        if (first_rank()) catch_interrupts();
       }
     }
   }
 
   void answer(const Environment& environment, runtime::Conversation& conversation, WatchedMethod& method,
               const std::string& message) const {
-    const std::int64_t left = limit_ - conversation.tokens_with(message);
-    if (left < 1) {
+    std::int64_t left = 0;
+    prepare_together([&] {
+      left = limit_ - conversation.tokens_with(message);
+      if (left >= 1) return;
       fail(
           "the conversation is at its end: with this message it would be longer than the {} tokens of --ctx-size; "
           "begin anew, or give it more room",
           room_);
-    }
+    });
     const std::int32_t last = read(conversation, message);
     if (machine_.verbose && conversation.read_again() > 0) {
       note("{} tokens were read again: the chat template rewrites earlier answers\n", conversation.read_again());
     }
-    prepare_method(conversation.session(), *method.method());
+    prepare(conversation.session(), *method.method());
     Drawing drawing = drawing_;
     drawing.most = static_cast<int>(std::min<std::int64_t>(left, drawing.most));
     Decoded done;
@@ -173,11 +197,17 @@ class ChatCommand : public Command {
     if (machine_.verbose) note("{}\n", decode_summary(conversation.session(), done, predicted_beside(plan_, 0)));
   }
 
+  // Ranks have parts of different lengths: nothing there is a place where all of them could stop.
+  static void prepare(runtime::Session& session, const runtime::Method& method) {
+    if (over_ranks()) return session.prepare(method);
+    prepare_method(session, method);
+  }
+
   static std::int32_t read(runtime::Conversation& conversation, const std::string& message) {
     std::optional<Progress> progress;
     return conversation.ask(message, [&](std::int64_t done, std::int64_t total) {
-      check_interrupted();
-      if (!progress) progress.emplace(stderr_progress(), "prompt", "tokens", total);
+      check_interrupted_together();
+      if (!progress) progress.emplace(progress_sink(), "prompt", "tokens", total);
       progress->update(done);
     });
   }
@@ -196,6 +226,11 @@ class ChatCommand : public Command {
   runtime::SessionOptions session_;
   runtime::MethodOptions method_;
 
+  std::optional<offload::Snapshot> snapshot_;
+  std::filesystem::path directory_;  // of the model
+  std::optional<runtime::ChatTemplate> template_;
+  std::optional<Environment> environment_;
+  std::optional<WatchedMethod> watched_;
   Drawing drawing_;
   std::int64_t limit_ = 0;  // of tokens, those of the saved context included
   runtime::plan::Plan plan_;

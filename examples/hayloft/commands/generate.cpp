@@ -20,6 +20,7 @@
 #include "examples/hayloft/streams/interrupt.h"
 #include "examples/hayloft/streams/messages.h"
 #include "examples/hayloft/streams/ranks.h"
+#include "examples/hayloft/streams/shared_input.h"
 #include "examples/hayloft/streams/text_input.h"
 #include "offload/clock.h"
 #include "offload/error.h"
@@ -91,12 +92,15 @@ class GenerateCommand : public Command {
 
   void check_ranks() const override {
     refuse_over_ranks(*app_, {"--audit", "--audit-target", "--audit-json", "--attention-stats", "--fidelity"});
-    if (file_ == "-") fail("--file -: standard input reaches rank 0 alone; name a file that every rank can read");
     require_over_ranks(machine_, session_, {&method_, 1});
   }
 
   void run() override {
     if (!saved_.empty()) snapshot_.emplace(open_saved_file(saved_));
+    if (file_ == "-") {
+      prepare_together([] {});  // they meet
+      prompt_ = read_text_together("--file", file_);
+    }
     StartFacts facts;
     prepare_together([&] { begin(facts); });
     join_ranks(facts, session_);
@@ -129,7 +133,7 @@ class GenerateCommand : public Command {
  private:
   // What this machine has for the run.
   void begin(StartFacts& facts) {
-    std::string text = file_.empty() ? prompt_ : read_text("--file", file_);
+    std::string text = file_.empty() || file_ == "-" ? prompt_ : read_text("--file", file_);
     directory_ = snapshot_ ? model_of(*snapshot_, model_) : std::filesystem::path(model_);
     drawing_ = {sampling_, predict_};
     if (chat_) {

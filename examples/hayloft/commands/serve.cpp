@@ -1,7 +1,10 @@
 #include <malloc.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
+#include <vector>
 
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/options/attention.h"
@@ -9,17 +12,21 @@
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
+#include "examples/hayloft/options/ranks.h"
 #include "examples/hayloft/options/rope.h"
 #include "examples/hayloft/options/session.h"
 #include "examples/hayloft/options/values.h"
 #include "examples/hayloft/streams/environment.h"
 #include "examples/hayloft/streams/interrupt.h"
 #include "examples/hayloft/streams/messages.h"
+#include "examples/hayloft/streams/ranks.h"
 #include "examples/hayloft/streams/text_input.h"
 #include "offload/error.h"
+#include "offload/text/format.h"
 #include "offload/text/visible.h"
 #include "runtime/decode/load_tokenizer.h"
 #include "runtime/serve/http/server.h"
+#include "runtime/serve/ranks/follow.h"
 
 // hayloft serve: a model over HTTP, for clients of OpenAI's API.
 namespace hayloft::cli {
@@ -109,20 +116,67 @@ class ServeCommand : public Command {
     }
   }
 
+  void check_ranks() const override {
+    refuse_over_ranks(*app_, {"--save-prompts", "--prompt-checkpoints"});
+    require_over_ranks(machine_, engine_.session, {&method_, 1});
+  }
+
   void run() override {
-    namespace serve = runtime::serve;
     keep_heap_small();
-    server_.api_key = read_key();
-    const Environment environment(machine_, model_, rope_);
+    interrupt_first_rank_alone();
+    StartFacts facts;
+    prepare_together([&] { begin(facts); });
+    join_ranks(facts, engine_.session);
+    take_terminations_for_interrupts();
+    server_.stopped_by_sigterm = !over_ranks();
+    agree_on_rates({&method_, 1}, *environment_);
+    hold_to_least_memory();
+    const Environment& environment = *environment_;
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, model_};
-    const serve::Contexts contexts(contexts_);
-    if (!contexts_.empty()) {
+    const runtime::serve::Contexts contexts(contexts_);
+    engine_.method = runtime::make_method(method_, environment.model->config().head_dim);
+    if (first_rank()) {
+      answer_requests(source, contexts);
+    } else {
+      runtime::serve::follow(source, *environment.arena, contexts, engine_.session, engine_.method);
+    }
+    say_device_memory(*environment.backend);
+  }
+
+ private:
+  // What this machine has for the run.
+  void begin(StartFacts& facts) {
+    if (first_rank()) server_.api_key = read_key();
+    environment_.emplace(machine_, model_, rope_);
+    method_ = with_rates(method_, *environment_, machine_.profile);
+    if (!over_ranks()) return;
+    facts = {weights_digest(*environment_, model_), shared_options(*app_), ""};
+    if (!contexts_.empty()) facts.options += " --contexts";  // a folder of any name
+  }
+
+  // Requests are let in by the first rank, which so keeps to what the others have as well.
+  void hold_to_least_memory() {
+    if (!over_ranks()) return;
+    const std::uint64_t own = environment_->arena->budget_bytes();
+    std::vector<std::uint64_t> all(static_cast<std::size_t>(rank_count()));
+    ranks()->all_gather(runtime::cluster::Traffic::start, std::as_bytes(std::span(&own, 1)),
+                        std::as_writable_bytes(std::span(all)));
+    const auto least = std::ranges::min_element(all);
+    engine_.host_bytes = *least;
+    if (*least >= all.front() / 10 * 9) return;  // what is free of it at the start differs a little
+    note("note: rank {} has least memory for keys and values, {}, which requests are held to; the first has {}\n",
+         least - all.begin(), format_bytes(*least), format_bytes(all.front()));
+  }
+
+  void answer_requests(const runtime::ModelSource& source, const runtime::serve::Contexts& contexts) {
+    namespace serve = runtime::serve;
+    const Environment& environment = *environment_;
+    if (!contexts_.empty() && !over_ranks()) {
       engine_.saved.directory = std::filesystem::path(contexts_) / ".prompts";
       engine_.saved.most_bytes = saved_prompts_;
       engine_.saved.checkpoints = checkpoints_;
     }
-    engine_.method =
-        runtime::make_method(with_rates(method_, environment, machine_.profile), environment.model->config().head_dim);
+    engine_.lost = end_ranks;
     serve::Engine engine(source, *environment.arena, contexts, engine_);
     serve::ContextJobs context_jobs(source, *environment.arena, contexts, engine_.session,
                                     [&](const std::string& name) { engine.forget_context(name); });
@@ -139,13 +193,22 @@ class ServeCommand : public Command {
     serve::http::serve(routes, server_, [&](const std::string& host, std::uint16_t port) {
       check_interrupted();  // what came before the server had its own handlers
       if (!chat) note("note: the model has no chat template: /v1/completions works, /v1/chat/completions does not\n");
+      if (over_ranks()) {
+        note("{} ranks; kill -USR1 of mpirun, or kill -INT {} here, stops the server when its answers have ended\n",
+             rank_count(), ::getpid());
+      }
       note("serving {} at http://{}:{}/\n", visible(served.name, Lines::joined),
            host.find(':') == std::string::npos ? host : "[" + host + "]", port);
     });
-    say_device_memory(*environment.backend);
   }
 
- private:
+  // Of the engine's thread.
+  [[noreturn]] static void end_ranks(const std::string& problem) {
+    write_error(fmt::format("hayloft: rank 0: {}\n", visible(problem, Lines::joined)));
+    abort_ranks();
+    std::abort();
+  }
+
   // The last part of the path, without .gguf.
   std::string served_name() const {
     std::string name = model_name(model_);
@@ -169,6 +232,7 @@ class ServeCommand : public Command {
   }
 
   CLI::App* app_;
+  std::optional<Environment> environment_;
   std::string model_;
   std::string contexts_;
   std::string key_file_;

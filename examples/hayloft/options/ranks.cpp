@@ -8,10 +8,11 @@
 namespace hayloft::cli {
 namespace {
 
-constexpr const char* own_options[] = {"context",         "--context",     "--model",         "--haystack", "--file",
-                                       "--save",          "--json",        "--plot",          "--profile",  "--threads",
-                                       "--oversubscribe", "--host-memory", "--verbose",       "--text",     "--squad",
-                                       "--hotpotqa",      "--triviaqa",    "--cnn-dailymail", "--jsonl",    "--out"};
+constexpr const char* own_options[] = {
+    "--contexts",      "--api-key-file",  "context",   "--context", "--model",   "--haystack",
+    "--file",          "--save",          "--json",    "--plot",    "--profile", "--threads",
+    "--oversubscribe", "--host-memory",   "--verbose", "--text",    "--squad",   "--hotpotqa",
+    "--triviaqa",      "--cnn-dailymail", "--jsonl",   "--out"};
 
 }  // namespace
 

@@ -5,24 +5,32 @@
 namespace hayloft::cli {
 namespace {
 
-volatile std::sig_atomic_t interrupted = 0;
+volatile std::sig_atomic_t flag = 0;
 
 extern "C" void raise_flag(int) {
-  interrupted = 1;
+  flag = 1;
 }
 
 }  // namespace
 
 void catch_interrupts() {
-  interrupted = 0;
+  flag = 0;
   struct sigaction action {};
   action.sa_handler = raise_flag;
   action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
   sigaction(SIGINT, &action, nullptr);
 }
 
+void ignore_interrupts() {
+  std::signal(SIGINT, SIG_IGN);
+}
+
+bool interrupted() {
+  return flag != 0;
+}
+
 void check_interrupted() {
-  if (interrupted) throw Interrupted();
+  if (interrupted()) throw Interrupted();
 }
 
 }  // namespace hayloft::cli

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string_view>
 
+#include "examples/hayloft/streams/interrupt.h"
 #include "examples/hayloft/streams/messages.h"
 #include "offload/error.h"
 #include "offload/text/visible.h"
@@ -36,6 +37,14 @@ void say_ended(int) {
       "rank\n";
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
   ::_exit(1);
+}
+
+void interrupt_this(int) {
+  ::raise(SIGINT);
+}
+
+void end_or_interrupt(int signal, siginfo_t* info, void*) {
+  info->si_pid == ::getppid() ? say_ended(signal) : interrupt_this(signal);
 }
 
 #ifdef HAYLOFT_MPI_FROM_PROGRAM
@@ -115,6 +124,20 @@ void let_first_rank_speak(const std::string& message) {
   if (first_rank()) return;
   ::sleep(2);
   write_error(fmt::format("hayloft: rank {}: {}\n", launch().rank, visible(message, Lines::joined)));
+}
+
+void interrupt_first_rank_alone() {
+  if (!over_ranks()) return;
+  if (!first_rank()) ignore_interrupts();
+  std::signal(SIGUSR1, first_rank() ? interrupt_this : SIG_IGN);
+}
+
+void take_terminations_for_interrupts() {
+  if (!over_ranks() || !first_rank()) return;
+  struct sigaction action {};
+  action.sa_sigaction = end_or_interrupt;
+  action.sa_flags = static_cast<int>(SA_SIGINFO | SA_RESTART);
+  sigaction(SIGTERM, &action, nullptr);
 }
 
 runtime::cluster::Communicator* ranks() {

@@ -37,6 +37,13 @@ void join_ranks(const StartFacts& facts, runtime::SessionOptions& session);
 // first, with which mpirun ends the others. Where nobody has said it after two seconds, this one says so.
 void let_first_rank_speak(const std::string& message);
 
+// Over ranks, from now on: only the first can be interrupted, which tells the others. By SIGINT, as alone, and by
+// SIGUSR1, which mpirun passes on to its ranks, where Ctrl-C makes it end them. Alone: nothing.
+void interrupt_first_rank_alone();
+// Over ranks that have met, on the first, from now on: a SIGTERM is an interrupt, unless it is that of mpirun, by which
+// that ends all ranks. Alone, and on the others: nothing.
+void take_terminations_for_interrupts();
+
 // The ranks once they have met; null before, and alone.
 runtime::cluster::Communicator* ranks();
 

@@ -11,12 +11,13 @@ struct HayloftMpi {
   const char* (*start)(int* rank, int* ranks);
   const char* (*all_gather)(const void* own, void* all, std::uint64_t bytes);  // of each rank
   const char* (*broadcast)(void* data, std::uint64_t bytes);                   // from rank 0
-  void (*stop)();                                                              // waits for the others
-  void (*abort)();                                                             // ends all ranks; does not return
+  const char* (*await)(void* data, std::uint64_t bytes);  // likewise, of what may be long in coming
+  void (*stop)();                                         // waits for the others
+  void (*abort)();                                        // ends all ranks; does not return
 };
 
 // The function that the library exports, by this name. Null for another version of the table.
-inline constexpr int hayloft_mpi_version = 1;
+inline constexpr int hayloft_mpi_version = 2;
 using HayloftMpiEntry = const HayloftMpi* (*)(int version);
 inline constexpr const char* hayloft_mpi_entry = "hayloft_mpi";
 }

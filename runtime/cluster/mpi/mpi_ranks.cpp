@@ -80,4 +80,8 @@ void MpiRanks::cast(std::span<std::byte> data) {
   require(mpi_->broadcast(data.data(), data.size()));
 }
 
+void MpiRanks::cast_late(std::span<std::byte> data) {
+  require(mpi_->await(data.data(), data.size()));
+}
+
 }  // namespace hayloft::runtime::cluster

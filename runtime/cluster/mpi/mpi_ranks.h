@@ -34,6 +34,7 @@ class MpiRanks : public Communicator {
  protected:
   void gather(std::span<const std::byte> own, std::span<std::byte> all) override;
   void cast(std::span<std::byte> data) override;
+  void cast_late(std::span<std::byte> data) override;
 
  private:
   const HayloftMpi* mpi_ = nullptr;

@@ -135,6 +135,11 @@ Reply Routes::tokenizer_info() const {
   return json_reply(info);
 }
 
+void Routes::require_alone() const {
+  if (engine_.options().session.ranks == nullptr) return;
+  throw openai::BadRequest(501, "over ranks saved contexts are made by hayloft ingest and removed by hand");
+}
+
 Reply Routes::contexts(const Call& call) const {
   if (call.method == "GET") {
     json data = json::array();
@@ -155,6 +160,7 @@ Reply Routes::contexts(const Call& call) const {
     return json_reply({{"object", "list"}, {"data", std::move(data)}});
   }
   require_method(call, "POST");
+  require_alone();
   const json object = openai::parse_object(call.body);
   const Fields fields(object);
   const std::string name = fields.text("name", "");
@@ -167,6 +173,7 @@ Reply Routes::contexts(const Call& call) const {
 Reply Routes::context(const Call& call, const std::string& name) const {
   check_context_name(name);
   if (call.method == "DELETE") {
+    require_alone();
     const bool stopped = context_jobs_.cancel(name);
     bool removed = false;
     engine_.forget_context(name, [&] { removed = served_.contexts.remove(name); });

@@ -42,6 +42,7 @@ class Routes {
 
  private:
   Outcome dispatch(const Call& call) const;
+  void require_alone() const;  // where contexts are written
   Reply models() const;
   Reply tokenize(const Call& call) const;
   Reply detokenize(const Call& call) const;

@@ -85,7 +85,8 @@ void serve(const Routes& routes, const ServerOptions& options,
   asio::io_context network(1);  // with it go the connections, which use what is above
   tcp::acceptor acceptor = listen(network, options);
   asio::co_spawn(network, accept(acceptor, service), asio::detached);
-  asio::signal_set signals(network, SIGINT, SIGTERM);  // from here on, before anybody can know that this listens
+  asio::signal_set signals(network, SIGINT);  // from here on, before anybody can know that this listens
+  if (options.stopped_by_sigterm) signals.add(SIGTERM);
   asio::co_spawn(network, stop_on_signal(network, signals, acceptor, service), asio::detached);
   const tcp::endpoint bound = acceptor.local_endpoint();
   listening(bound.address().to_string(), bound.port());

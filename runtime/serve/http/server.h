@@ -20,6 +20,7 @@ struct ServerOptions {
   std::chrono::seconds body_time{300};
   std::chrono::seconds write_time{60};  // for a client to take what is sent
   std::chrono::seconds stop_time{30};   // for answers to end after SIGTERM
+  bool stopped_by_sigterm = true;       // and by SIGINT; false: SIGTERM is somebody else's
 };
 
 // HTTP/1.1 over TCP: serves the routes until SIGTERM or SIGINT, then waits for the answers that are being made, at most

@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <string>
 #include <vector>
 
 #include "offload/error.h"
 #include "runtime/cluster/local_ranks.h"
+#include "runtime/cluster/tell.h"
 
 namespace hayloft::runtime::cluster {
 namespace {
@@ -33,6 +35,20 @@ TEST(LocalRanks, BroadcastWhatTheFirstHas) {
     int value = 100 + ranks.rank();
     ranks.broadcast(Traffic::token, std::as_writable_bytes(std::span(&value, 1)));
     EXPECT_EQ(value, 100);
+  });
+}
+
+TEST(LocalRanks, AreToldWhatTheFirstHasToSayAtAnyLength) {
+  run_local_ranks(3, [](Communicator& ranks) {
+    for (const std::size_t length : {0U, 1U, 504U, 505U, 100000U}) {
+      std::string expected;
+      for (std::size_t i = 0; i < length; ++i) expected += static_cast<char>(i * 37 % 251);
+      std::string text = ranks.rank() == 0 ? expected : "something else";
+      const Ledger before = ranks.ledger();
+      tell(ranks, Traffic::turn, text);
+      EXPECT_EQ(text, expected);
+      EXPECT_EQ(ranks.ledger().since(before).of(Traffic::turn).messages, length > 504 ? 2u : 1u);
+    }
   });
 }
 

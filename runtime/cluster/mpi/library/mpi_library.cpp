@@ -3,8 +3,11 @@
 #define MPICH_SKIP_MPICXX
 #include <mpi.h>
 
+#include <algorithm>
+#include <chrono>
 #include <climits>
 #include <cstring>
+#include <thread>
 
 #include "runtime/cluster/mpi/functions.h"
 
@@ -41,6 +44,30 @@ const char* broadcast(void* data, std::uint64_t bytes) {
   return outcome(MPI_Bcast(data, static_cast<int>(bytes), MPI_BYTE, 0, MPI_COMM_WORLD));
 }
 
+// A rank that waits in a collective of MPI takes a processor all the while. This one looks again after a part of the
+// time that it has waited already: in the midst of an answer nobody waits longer for it, and who has waited a second
+// looks 200 times in the next.
+const char* await(void* data, std::uint64_t bytes) {
+  if (bytes > INT_MAX) return "a message of more than 2 GiB";
+  MPI_Request request = MPI_REQUEST_NULL;
+  if (const char* failed = outcome(MPI_Ibcast(data, static_cast<int>(bytes), MPI_BYTE, 0, MPI_COMM_WORLD, &request))) {
+    return failed;
+  }
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point start = Clock::now();
+  for (;;) {
+    int there = 0;
+    if (const char* failed = outcome(MPI_Test(&request, &there, MPI_STATUS_IGNORE))) return failed;
+    if (there != 0) return nullptr;
+    const Clock::duration waited = Clock::now() - start;
+    if (waited < std::chrono::milliseconds(1)) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::min<Clock::duration>(waited / 16, std::chrono::milliseconds(5)));
+    }
+  }
+}
+
 void stop() {
   MPI_Finalize();
 }
@@ -49,7 +76,7 @@ void abort_all() {
   MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-const HayloftMpi functions{start, all_gather, broadcast, stop, abort_all};
+const HayloftMpi functions{start, all_gather, broadcast, await, stop, abort_all};
 
 }  // namespace
 

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/decode/prefill/ingest.h"
+#include "runtime/decode/session.h"
+#include "runtime/serve/ranks/leader.h"
+
+namespace hayloft::runtime::serve {
+
+// A session of the engine. Over ranks the others have their part of it, and do with it what is done here. Sessions of
+// one engine are for one thread, but for their end.
+class LedSession {
+ public:
+  // One that nobody else has a part of.
+  LedSession(Session session) : session_(std::move(session)) {}  // NOLINT(google-explicit-constructor)
+  // An empty one, which decodes by `method`. leader: null alone, as below.
+  static LedSession open(const std::shared_ptr<Leader>& leader, const ModelSource& source, offload::Arena& arena,
+                         const SessionOptions& options, const SharedMethod& method);
+
+  LedSession fork() const;
+  void append(std::span<const std::int32_t> tokens, bool more_follows);
+  std::vector<float> score(std::span<const std::int32_t> tokens);
+  void prepare(const Method& method);
+  // Session::step_together of these: steps[i].session is that of sessions[i]. Over ranks without samplers.
+  static void step_together(std::span<const LedSession* const> sessions, std::span<Session::Step> steps);
+
+  Session& here() { return session_; }
+  const Session& here() const { return session_; }
+  bool over_ranks() const { return static_cast<bool>(led_); }
+  std::int64_t tokens() const { return session_.tokens(); }
+  const Cache& cache() const { return session_.cache(); }
+
+ private:
+  friend LedSession open_saved_led(const std::shared_ptr<Leader>& leader, const std::string& context,
+                                   const std::function<Session()>& open);
+  LedSession(Session session, Led led) : session_(std::move(session)), led_(std::move(led)) {}
+
+  Session session_;
+  Led led_;
+};
+
+// One that `open` opens from a saved context, on the other ranks open_over() does. What it throws as a SharedError is
+// thrown here, and nothing is lost.
+LedSession open_saved_led(const std::shared_ptr<Leader>& leader, const std::string& context,
+                          const std::function<Session()>& open);
+
+// A rank's part of a saved context, opened by all of them together, which decodes by `method`. Throws a SharedError
+// where one of them cannot.
+Session open_over(cluster::Communicator& ranks, const ModelSource& source, offload::Arena& arena,
+                  const offload::Snapshot& snapshot, const SessionOptions& options, const SharedMethod& method);
+
+}  // namespace hayloft::runtime::serve
