@@ -70,13 +70,13 @@ class RankSearch {
   void see_tail() {
     if (!by_.tail || !part_.has_tail() || step_.cache.tail.tokens == 0) return;
     const std::vector<float> q = tail_query();
-    tail_max_.resize(static_cast<std::size_t>(step_.query_heads));
-    tail_sum_.resize(tail_max_.size());
-    std::vector<float> unused(q.size());
+    const gpu::Buffer on_device = step_.backend.allocate(q.size() * sizeof(float), step_.stream);
+    step_.backend.to_device(on_device.as<void>(), q.data(), on_device.bytes(), step_.stream);
     gpu::Attended tail;
     tail.ranges[0] = {part_.cache().store.tokens, part_.cache().tokens()};
-    tail.partial = {tail_max_.data(), tail_sum_.data()};
-    step_.backend.attend(part_.cache(), q.data(), step_.query_heads, tail, unused.data(), step_.stream);
+    cluster::AttentionParts seen = attend_part(step_, part_, on_device.as<float>(), tail);
+    tail_max_.assign(seen.max(), seen.max() + step_.query_heads);
+    tail_sum_.assign(seen.sum(), seen.sum() + step_.query_heads);
     for (std::size_t h = 0; h < tail_max_.size(); ++h) attended_.add(h, tail_max_[h], tail_sum_[h]);
   }
 
