@@ -29,8 +29,8 @@ class SessionsOverRanksOnCuda : public ::testing::Test {
     options.chunk_tokens = 24;
   }
 
-  Answer answer(gpu::Backend& backend, Communicator* ranks, const std::string& by,
-                std::span<const std::int32_t> prompt, std::span<const std::int32_t> forced) const {
+  Answer answer(gpu::Backend& backend, Communicator* ranks, const std::string& by, std::span<const std::int32_t> prompt,
+                std::span<const std::int32_t> forced) const {
     offload::ArenaOptions memory;
     memory.budget_bytes = std::uint64_t{64} << 20;
     memory.chunk_bytes = std::uint64_t{1} << 20;
@@ -57,7 +57,8 @@ class SessionsOverRanksOnCuda : public ::testing::Test {
                            std::span<const std::int32_t> forced) const {
     std::vector<Answer> all(static_cast<std::size_t>(count));
     runtime::cluster::run_local_ranks(count, [&](Communicator& ranks) {
-      const std::unique_ptr<gpu::Backend> backend = make_cuda({.memory_bytes = std::uint64_t{1} << 30});  // they share the device
+      const std::unique_ptr<gpu::Backend> backend =
+          make_cuda({.memory_bytes = std::uint64_t{1} << 30});  // they share the device
       all[static_cast<std::size_t>(ranks.rank())] = answer(*backend, &ranks, by, prompt, forced);
     });
     return all;
