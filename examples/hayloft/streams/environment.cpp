@@ -37,8 +37,8 @@ void choose_device(const MachineOptions& options, gpu::CudaOptions& cuda) {
   if (!options.one_device) cuda.device = turn;
   cuda.sharers = (ranks_on_machine() - turn + devices - 1) / devices;
   if (cuda.sharers < 2) return;
-  note("note: {} ranks share a GPU: {} is what each may take of it\n", cuda.sharers,
-       cuda.memory_bytes == 0 ? "its part" : fmt::format("--gpu-memory {}", format_bytes(cuda.memory_bytes)));
+  note("note: {} ranks share a GPU, of which each may take {}\n", cuda.sharers,
+       cuda.memory_bytes == 0 ? "an equal part" : "--gpu-memory " + format_bytes(cuda.memory_bytes));
 }
 
 std::unique_ptr<gpu::Backend> make_backend(const MachineOptions& options, const offload::Threads& threads,
