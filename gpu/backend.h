@@ -203,7 +203,7 @@ class Backend {
   // is.
   virtual HotReads hot_reads(const CacheView&, Stream) { return {}; }
   // Reads such columns and rows now, as far as there is room to keep them. What does not fit the layer is ignored: it
-  // is a hint, and nothing but time depends on it.
+  // is a hint, and nothing but time depends on it. Throws Error where memory for the reading itself cannot be had.
   virtual void warm(const CacheView&, const HotReads&, Stream) {}
 
   // For benchmarks: measures the parts of the operations from now on, or stops; stage_times() then says how long each

@@ -233,27 +233,32 @@ void search_columns(const offload::LayerView& view, const ColumnSearch& search, 
     sum[h] = static_cast<float>(all.sum);
     log_sums[h] = all.max + std::log(all.sum);
   }
-  if (result.widen != nullptr) {
-    (*result.widen)(max.data(), sum.data());
-    for (std::size_t h = 0; h < query_heads; ++h) log_sums[h] = max[h] + std::log(static_cast<double>(sum[h]));
-  }
   const int heads = shared ? group : 1;
   const std::int64_t lists = search.query_heads / heads;
-  threads.parallel_for(lists, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t list = begin; list < end; ++list) {
-      const auto first = static_cast<std::size_t>(list * heads);
-      ListSelector selector(view, search, scan, static_cast<int>(first), heads);
-      float* const logits =
-          result.logits == nullptr ? nullptr : result.logits + static_cast<std::int64_t>(first) * search.k;
-      selector.select(std::span(log_sums).subspan(first, static_cast<std::size_t>(heads)),
-                      result.positions + list * search.k, logits, search.k);
-      if (result.mass != nullptr) selector.weigh(max.data() + first, result.mass + first);
-    }
-  });
-  if (result.max != nullptr) {
+  const auto select = [&] {
+    threads.parallel_for(lists, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t list = begin; list < end; ++list) {
+        const auto first = static_cast<std::size_t>(list * heads);
+        ListSelector selector(view, search, scan, static_cast<int>(first), heads);
+        float* const logits =
+            result.logits == nullptr ? nullptr : result.logits + static_cast<std::int64_t>(first) * search.k;
+        selector.select(std::span(log_sums).subspan(first, static_cast<std::size_t>(heads)),
+                        result.positions + list * search.k, logits, search.k);
+        if (result.mass != nullptr) selector.weigh(max.data() + first, result.mass + first);
+      }
+    });
+    if (result.max == nullptr) return;
     std::copy(max.begin(), max.end(), result.max);
     std::copy(sum.begin(), sum.end(), result.sum);
+  };
+  select();
+  if (result.again == nullptr || !(*result.again)(result.max, result.sum)) return;
+  for (std::size_t h = 0; h < query_heads; ++h) {
+    max[h] = result.max[h];
+    sum[h] = result.sum[h];
+    log_sums[h] = max[h] + std::log(static_cast<double>(sum[h]));
   }
+  select();
 }
 
 void score_columns(const offload::LayerView& view, const ColumnSearch& search, int head, std::int64_t begin,

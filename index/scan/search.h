@@ -59,9 +59,10 @@ struct SearchResult {
   // Out, where it is asked for: what each query head gave the positions of its list, [Hq][k]; NaN where NaN left too
   // few. For whoever compares the lists of several stores.
   float* logits = nullptr;
-  // Called between the scan and the selection, where it is given: takes (max, sum) [Hq] to those over more positions
-  // than are known here. They are what the softmax rule then ranks by, and what comes out.
-  const std::function<void(float* max, float* sum)>* widen = nullptr;
+  // Called once all of this is found, where it is given: may take (max, sum) [Hq] to those over more positions than are
+  // known here and return true, and positions and logits are then found anew, ranked by them. What is left of (max,
+  // sum) comes out. Needs max, sum and logits, and no mass.
+  const std::function<bool(float* max, float* sum)>* again = nullptr;
 };
 
 // What every search of columns asks of its arguments. Throws Error naming the number that is out of range.

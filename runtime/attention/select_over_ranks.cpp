@@ -8,6 +8,7 @@
 #include "runtime/attention/over_ranks.h"
 #include "runtime/cluster/candidates.h"
 #include "runtime/cluster/part.h"
+#include "runtime/cluster/same_exp.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -19,10 +20,13 @@ struct Softmax {
   explicit Softmax(int query_heads)
       : max(static_cast<std::size_t>(query_heads), -infinity), sum(static_cast<std::size_t>(query_heads)) {}
 
+  // Log-sum-exp, the same to the bit on every rank.
   void add(std::size_t head, float other_max, float other_sum) {
-    index::merge_sums(max[head], sum[head], other_max, other_sum);
+    const auto rescale = [](float from, float to) { return from == to ? 1.0f : cluster::same_exp(from - to); };
+    const float merged = other_max > max[head] || std::isnan(other_max) ? other_max : max[head];
+    sum[head] = sum[head] * rescale(max[head], merged) + other_sum * rescale(other_max, merged);
+    max[head] = merged;
   }
-  double log_sum(std::size_t head) const { return max[head] + std::log(static_cast<double>(sum[head])); }
 
   std::vector<float> max;
   std::vector<float> sum;
@@ -40,6 +44,7 @@ class RankSearch {
         limit_(part_.own(plan.limit * by.entry_tokens) / by.entry_tokens),
         heads_(plan.lists == step.query_heads ? 1 : step.query_heads / step.kv_heads()),
         by_softmax_(heads_ > 1 && by.rule == index::GroupRule::softmax),
+        best_(plan.lists, heads_, plan.k),
         all_(step.query_heads),
         attended_(step.query_heads) {}
 
@@ -52,15 +57,9 @@ class RankSearch {
       all_.max[h] = tail_max_.empty() ? -infinity : tail_max_[h];
       all_.sum[h] = tail_sum_.empty() ? 0 : tail_sum_[h];
     }
-    const cluster::Candidates own = search_own(with_softmax);
-    const bool ride = with_softmax && !by_softmax_;  // the sums go with the candidates
-    std::vector<float> notes;
-    const cluster::Candidates best = cluster::best_of_all(
-        *step_.ranks, own, [this](int list, std::span<const float> logits) { return score(list, logits); },
-        step_.backend.threads(), ride ? sums() : std::vector<float>(), &notes);
-    if (ride) take_sums(notes);
-    Selection selection{best.positions, {}};
-    if (by_.with_alpha) selection.alpha = alpha(best);
+    search(with_softmax);
+    Selection selection{best_.positions, {}};
+    if (by_.with_alpha) selection.alpha = alpha();
     return selection;
   }
 
@@ -130,13 +129,18 @@ class RankSearch {
     return search;
   }
 
-  // The best own positions, as whole ones; all_ becomes the softmax over the own store and, by softmaxes, over all.
-  cluster::Candidates search_own(bool with_softmax) {
-    const auto k = static_cast<int>(std::min<std::int64_t>(plan_.k, limit_));
-    cluster::Candidates own(plan_.lists, heads_, plan_.k);
+  // Finds best_ and takes all_ to the softmaxes over all ranks. Each rank finds the best of its positions and gives
+  // them to all with its softmaxes, which with several query heads to a list are what it ranks by itself. So it may
+  // leave out what the softmaxes over all ranks rank higher: where that cannot be excluded, each ranks again by these.
+  void search(bool with_softmax) {
+    const int most = by_softmax_ ? cluster::with_spare(plan_.k) : plan_.k;
+    const auto k = static_cast<int>(std::min<std::int64_t>(most, limit_));
     std::vector<std::int32_t> positions(static_cast<std::size_t>(plan_.lists) * static_cast<std::size_t>(k));
     std::vector<float> logits(positions.size() * static_cast<std::size_t>(heads_));
-    const std::function<void(float*, float*)> widen = [this](float* max, float* sum) { this->widen(max, sum); };
+    const std::function<bool(float*, float*)> meet = [&](float*, float*) {
+      take_best(candidates(positions, logits, k, most), with_softmax);
+      return !proven_;
+    };
     index::SearchResult result;
     result.positions = positions.data();
     result.logits = logits.data();
@@ -144,22 +148,65 @@ class RankSearch {
       result.max = all_.max.data();
       result.sum = all_.sum.data();
     }
-    if (by_softmax_) result.widen = &widen;
-    if (view_.tokens > 0 && (k > 0 || with_softmax)) {
-      index::search_columns(view_, column_search(limit_, k), step_.backend.threads(), result);
-    } else if (by_softmax_) {  // the others wait
-      exchange_sums();
-    }
-    const auto row = static_cast<std::size_t>(k), wide = static_cast<std::size_t>(plan_.k);
-    for (std::size_t i = 0; i < positions.size(); ++i) {
-      own.positions[i / row * wide + i % row] = whole(positions[i]);
-    }
+    if (by_softmax_) result.again = &meet;
+    const bool searches = view_.tokens > 0 && (k > 0 || with_softmax);
+    if (searches) index::search_columns(view_, column_search(limit_, k), step_.backend.threads(), result);
+    if (!searches || !by_softmax_) meet(nullptr, nullptr);
+    if (!proven_) take_best(candidates(positions, logits, k, most), false);
+  }
+
+  cluster::Candidates candidates(const std::vector<std::int32_t>& positions, const std::vector<float>& logits, int k,
+                                 int most) const {
+    cluster::Candidates own(plan_.lists, heads_, most);
+    const auto row = static_cast<std::size_t>(k), wide = static_cast<std::size_t>(most);
+    for (std::size_t i = 0; i < positions.size(); ++i) own.positions[i / row * wide + i % row] = whole(positions[i]);
     for (std::size_t i = 0; i < logits.size(); ++i) own.logits[i / row * wide + i % row] = logits[i];
     return own;
   }
 
   std::int32_t whole(std::int32_t own) const {
     return static_cast<std::int32_t>(part_.whole(std::int64_t{own} * by_.entry_tokens) / by_.entry_tokens);
+  }
+
+  void take_best(const cluster::Candidates& own, bool with_softmax) {
+    const cluster::GatheredCandidates all(*step_.ranks, own, with_softmax ? sums() : std::vector<float>());
+    if (with_softmax) take_sums(all);
+    best_ = all.best(
+        plan_.k, [this](int list, std::span<const float> logits) { return score(list, logits, all_.max, all_.sum); },
+        step_.backend.threads());
+    proven_ = proven_ || plan_.k == 0 || !by_softmax_ || none_left_out(all);
+  }
+
+  // Whether nothing that ranks left out can be among the best. To what a rank left out its own softmaxes, summed over
+  // the heads, give no more than to the least of what it gave; the softmaxes over all ranks give that times the share
+  // of a head's softmax that lies with the rank, and hence no more than times the largest share of a head.
+  bool none_left_out(const cluster::GatheredCandidates& all) const {
+    constexpr float rounding = 1e-4f;  // of all sums, exponentials and of the searches' own
+    const auto group = static_cast<std::size_t>(heads_), heads = all_.max.size();
+    const auto k = static_cast<std::size_t>(plan_.k);
+    std::vector<float> logits(group);
+    for (int list = 0; list < plan_.lists; ++list) {
+      const std::size_t first = static_cast<std::size_t>(list) * group;
+      if (best_.positions[(static_cast<std::size_t>(list) + 1) * k - 1] < 0) continue;  // all gave what they have
+      float worst = infinity;
+      for (std::size_t i = 0; i < k; ++i) {
+        for (std::size_t h = 0; h < group; ++h) logits[h] = best_.logits[(first + h) * k + i];
+        const float one = score(list, logits, all_.max, all_.sum);
+        if (!(one >= worst)) worst = one;
+      }
+      for (int rank = 0; rank < step_.ranks->ranks(); ++rank) {
+        if (!all.full(rank, list)) continue;
+        const std::span<const float> max = all.note(rank).first(heads), sum = all.note(rank).subspan(heads, heads);
+        float share = 0;
+        for (std::size_t h = first; h < first + group; ++h) {
+          share = std::max(share, sum[h] * cluster::same_exp(max[h] - all_.max[h]) / all_.sum[h]);
+        }
+        const float least =
+            all.least(rank, list, [&](int of, std::span<const float> its) { return score(of, its, max, sum); });
+        if (!(least * share < worst * (1 - rounding))) return false;
+      }
+    }
+    return true;
   }
 
   // What this rank tells of the softmaxes: [Hq] of max and sum over its own positions, then of those attended anyway.
@@ -171,57 +218,41 @@ class RankSearch {
     return values;
   }
 
-  // Of all ranks, [ranks][4 Hq].
-  void take_sums(const std::vector<float>& of_ranks) {
+  void take_sums(const cluster::GatheredCandidates& all) {
     const std::size_t n = all_.max.size();
-    for (Softmax* softmax : {&all_, &attended_}) {  // in place: a search may be writing there
+    for (Softmax* softmax : {&all_, &attended_}) {  // in place: the search goes on from there
       std::ranges::fill(softmax->max, -infinity);
       std::ranges::fill(softmax->sum, 0.0f);
     }
-    for (std::size_t first = 0; first < of_ranks.size(); first += 4 * n) {
+    for (int rank = 0; rank < step_.ranks->ranks(); ++rank) {
       for (std::size_t h = 0; h < n; ++h) {
-        const float* const own = of_ranks.data() + first + h;
+        const float* const own = all.note(rank).data() + h;
         all_.add(h, own[0], own[n]);
         attended_.add(h, own[2 * n], own[3 * n]);
       }
     }
   }
 
-  void widen(float* max, float* sum) {
-    std::copy_n(max, all_.max.size(), all_.max.begin());
-    std::copy_n(sum, all_.sum.size(), all_.sum.begin());
-    exchange_sums();
-    std::ranges::copy(all_.max, max);
-    std::ranges::copy(all_.sum, sum);
-  }
-
-  void exchange_sums() {
-    const std::vector<float> own = sums();
-    std::vector<float> of_ranks(own.size() * static_cast<std::size_t>(step_.ranks->ranks()));
-    step_.ranks->all_gather(cluster::Traffic::masses, std::as_bytes(std::span(own)),
-                            std::as_writable_bytes(std::span(of_ranks)));
-    take_sums(of_ranks);
-  }
-
-  float score(int list, std::span<const float> logits) const {
+  // By softmaxes (max, sum) [Hq] where they are what is ranked by.
+  float score(int list, std::span<const float> logits, std::span<const float> max, std::span<const float> sum) const {
     if (heads_ == 1) return logits.front();
-    float sum = 0;
+    float total = 0;
     for (std::size_t h = 0; h < logits.size(); ++h) {
       const std::size_t head = static_cast<std::size_t>(list) * logits.size() + h;
-      sum += by_softmax_ ? std::exp(logits[h] - static_cast<float>(all_.log_sum(head))) : logits[h];
+      total += by_softmax_ ? cluster::same_exp(logits[h] - max[head]) / sum[head] : logits[h];
     }
-    return sum;
+    return total;
   }
 
   // The share of the softmax that lies on what is attended, [Hq].
-  std::vector<float> alpha(const cluster::Candidates& best) const {
+  std::vector<float> alpha() const {
     std::vector<float> share(all_.max.size());
     for (std::size_t h = 0; h < share.size(); ++h) {
       double mass = attended_.sum[h] * index::rescale(attended_.max[h], all_.max[h]);
       const std::size_t list = h / static_cast<std::size_t>(heads_);
-      for (std::size_t i = 0; i < static_cast<std::size_t>(best.k); ++i) {
-        if (best.positions[list * static_cast<std::size_t>(best.k) + i] < 0) continue;
-        mass += std::exp(best.logits[h * static_cast<std::size_t>(best.k) + i] - all_.max[h]);
+      for (std::size_t i = 0; i < static_cast<std::size_t>(best_.k); ++i) {
+        if (best_.positions[list * static_cast<std::size_t>(best_.k) + i] < 0) continue;
+        mass += std::exp(best_.logits[h * static_cast<std::size_t>(best_.k) + i] - all_.max[h]);
       }
       share[h] = std::min(static_cast<float>(mass / all_.sum[h]), 1.0f);  // rounding alone can take it past one
     }
@@ -236,6 +267,8 @@ class RankSearch {
   std::int64_t limit_;       // own entries from here on are attended anyway
   int heads_;                // that share a list
   bool by_softmax_;          // whether they rank by softmaxes, which need the sums of all ranks
+  bool proven_ = false;      // whether best_ is what one search over all positions finds
+  cluster::Candidates best_;
   Softmax all_;
   Softmax attended_;             // over what is attended whatever it scores
   std::vector<float> tail_max_;  // [Hq], empty without a tail

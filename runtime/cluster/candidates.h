@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <span>
 #include <vector>
@@ -32,14 +33,49 @@ struct Candidates {
   std::vector<float> logits;            // [lists][heads][k]
 };
 
+// How many candidates a rank gives for the best k of all where it cannot rank them as all together do: so many more
+// that what it leaves out can be excluded nearly always. docs/cluster.md has how often.
+inline int with_spare(int k) {
+  static const double f = std::getenv("SPARE") ? std::atof(std::getenv("SPARE")) : 0.25;
+  return k + static_cast<int>(k * f);
+}
+
 // What a list ranks by, of the logits that its query heads gave a position.
 using Score = std::function<float(int list, std::span<const float> logits)>;
 
-// Of the candidates of all ranks the k with the largest scores, ties to the smaller position, those with NaN last: what
-// one search over all of their positions finds, where each rank's own are the best of its positions by the same score.
-// Together there must be k of each list. One all-gather, with which `note`, as long on every rank, comes to all:
-// `notes` [ranks][note.size()], which scores may be made of.
-Candidates best_of_all(Communicator& ranks, const Candidates& own, const Score& score, const offload::Threads& threads,
-                       std::span<const float> note = {}, std::vector<float>* notes = nullptr);
+// What all ranks have found, on every one of them.
+class GatheredCandidates {
+ public:
+  // One all-gather, with which `note`, as long on every rank, comes to all.
+  GatheredCandidates(Communicator& ranks, const Candidates& own, std::span<const float> note = {});
+
+  // [n] of that rank.
+  std::span<const float> note(int rank) const;
+
+  // The k with the largest scores, ties to the smaller position, those with NaN last: what one search over all of the
+  // ranks' positions finds, where each rank's own are the best of its positions by the same score.
+  Candidates best(int k, const Score& score, const offload::Threads& threads) const;
+
+  // Whether a rank gave as many positions of a list as it could, so that it may have left some out; and the least score
+  // of those it gave.
+  bool full(int rank, int list) const { return position(rank, list, k_ - 1) >= 0; }
+  float least(int rank, int list, const Score& score) const;
+
+ private:
+  std::size_t of(int rank) const { return static_cast<std::size_t>(rank) * size_; }
+  std::int32_t position(int rank, int list, int at) const;
+  float logit(int rank, int list, int head, int at) const;
+  void take_logits(int rank, int list, int at, std::span<float> logits) const;  // of all heads
+
+  int ranks_;
+  int lists_;
+  int heads_;
+  int k_;
+  std::size_t logits_;  // where these begin in what a rank gave, and its note
+  std::size_t note_;
+  std::size_t size_;
+  // Of each rank positions [lists][k], then logits [lists][heads][k], then its note.
+  std::vector<std::uint32_t> all_;
+};
 
 }  // namespace hayloft::runtime::cluster

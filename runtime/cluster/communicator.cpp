@@ -5,7 +5,7 @@
 namespace hayloft::runtime::cluster {
 
 const char* name(Traffic kind) {
-  constexpr const char* names[] = {"start", "candidates", "masses", "attention", "token"};
+  constexpr const char* names[] = {"start", "candidates", "attention", "token"};
   return names[static_cast<int>(kind)];
 }
 

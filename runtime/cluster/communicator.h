@@ -9,10 +9,10 @@
 
 namespace hayloft::runtime::cluster {
 
-// What ranks tell each other: whether they belong together, candidates of a search with their scores, the softmax of
-// scores, parts of attention, and the token that was drawn.
-enum class Traffic : std::uint8_t { start, candidates, masses, attention, token };
-inline constexpr int traffic_count = 5;  // of Traffic
+// What ranks tell each other: whether they belong together, candidates of a search with their scores, parts of
+// attention, and the token that was drawn.
+enum class Traffic : std::uint8_t { start, candidates, attention, token };
+inline constexpr int traffic_count = 4;  // of Traffic
 const char* name(Traffic kind);          // as in Traffic
 
 // What one rank has given to others and got of them, counted as the algorithms need it, whatever MPI makes of it: who

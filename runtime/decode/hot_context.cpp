@@ -58,8 +58,12 @@ bool warm(const Session& session, const Method& method, gpu::Backend& backend, c
     gpu::HotReads& reads = (*hot)[layer];
     if (by.count(views[layer], query_heads).at(Place::link, Kind::columns) == 0) reads.runs.clear();
     if (by.ranges(views[layer], query_heads)) reads.rows.clear();
+    try {
+      backend.warm(views[layer], reads, backend.stream());
+    } catch (const Error&) {  // no room for what it takes to read them, which the steps may still have
+      return any;
+    }
     any = any || !reads.empty();
-    backend.warm(views[layer], reads, backend.stream());
   }
   return any;
 }

@@ -10,7 +10,8 @@
 namespace hayloft::runtime {
 
 // Reads now, into the device's memory, what the file says, as far as the method reads such things at all: columns, and
-// rows of lists. The session was opened from the snapshot. Whether there was anything to read.
+// rows of lists. The session was opened from the snapshot. Whether there was anything to read: not where the device has
+// no room for it. Other sessions of the backend may take their steps meanwhile, this one may not.
 bool warm(const Session& session, const Method& method, gpu::Backend& backend, const offload::Snapshot& snapshot);
 
 // Writes what the device keeps of the context's blocks for warm(); a file that is there is replaced. Nothing is written

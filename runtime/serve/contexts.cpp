@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "offload/error.h"
+#include "offload/snapshot/shards.h"
 #include "offload/text/visible.h"
+#include "runtime/decode/hot_file.h"
 
 namespace hayloft::runtime::serve {
 namespace {
@@ -59,9 +61,23 @@ std::vector<ContextEntry> Contexts::list(const offload::ModelIdentity& model) co
 }
 
 bool Contexts::remove(std::string_view name) const {
+  const std::filesystem::path file = path(name);
+  std::vector<std::filesystem::path> beside{hot_file_of(file)};  // of no use without it
+  try {
+    if (const auto manifest = offload::read_manifest(file)) {
+      for (int i = 0; i < manifest->shards; ++i) {
+        beside.push_back(offload::shard_path(file, manifest->saving, {i, manifest->shards}));
+      }
+    }
+  } catch (const Error&) {  // damaged: its shards cannot be told from another's
+  }
   std::error_code error;
-  const bool removed = std::filesystem::remove(path(name), error);
+  const bool removed = std::filesystem::remove(file, error);  // from here on there is no such context
   if (error) fail("context \"{}\" cannot be removed: {}", name, error.message());
+  for (const std::filesystem::path& other : beside) {
+    std::filesystem::remove(other, error);
+    if (error) fail("context \"{}\" is removed, but not {}: {}", name, other.string(), error.message());
+  }
   return removed;
 }
 

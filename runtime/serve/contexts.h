@@ -32,7 +32,9 @@ class Contexts {
   bool contains(std::string_view name) const;
   // In the order of their names, those of another model with that as their problem.
   std::vector<ContextEntry> list(const offload::ModelIdentity& model) const;
-  bool remove(std::string_view name) const;  // false when there was none; throws Error when it cannot
+  // With its shards, where it lies in several, and what is kept beside it. False when there was none; throws Error when
+  // it cannot.
+  bool remove(std::string_view name) const;
 
  private:
   std::filesystem::path directory_;

@@ -279,7 +279,8 @@ TEST_F(RanksTest, ARankThatIsKilledEndsTheRun) {
     EXPECT_TRUE(std::regex_search(outcome.err, std::regex("rank 1 .*signal 9"))) << outcome.err;
     // mpirun may end without passing on what the first rank wrote in its last instant.
     ASSERT_LE(own_lines(outcome).size(), 1u) << outcome.err;
-    for (const std::string& line : own_lines(outcome)) EXPECT_NE(line.find("a rank is lost"), std::string::npos) << line;
+    for (const std::string& line : own_lines(outcome))
+      EXPECT_NE(line.find("a rank is lost"), std::string::npos) << line;
     for (const pid_t rank : ranks) wait_until_gone(rank);
   }
 }

@@ -151,6 +151,28 @@ TEST_F(HotContextTest, ADamagedHintOrADeviceThatKeepsNothingChangesNoAnswer) {
   EXPECT_FALSE(decode(path, "sparq:r=4:k=32", columns, keeping, false).warmed);
 }
 
+TEST_F(HotContextTest, ADeviceWithoutRoomForTheReadingStartsCold) {
+  const auto columns = offload::ColumnFormat::int4;
+  const std::filesystem::path path = save(columns);
+  ASSERT_TRUE(decode(path, "sparq:r=4:k=32", columns, keeping, true).kept);
+  Machine machine(topology);
+  const offload::Snapshot snapshot = offload::Snapshot::open(path);
+  Session session(machine.model, machine.arena, session_options(columns), snapshot);
+  const auto method =
+      runtime::make_method(runtime::parse_method("sparq:r=4:k=32", {}), machine.model.config().head_dim);
+  std::vector<gpu::Buffer> all;
+  for (std::uint64_t bytes = std::uint64_t{1} << 30; bytes >= 256;) {
+    try {
+      all.push_back(machine.backend->allocate(bytes, machine.backend->stream()));
+    } catch (const Error&) {
+      bytes /= 2;
+    }
+  }
+  EXPECT_FALSE(runtime::warm(session, *method, *machine.backend, snapshot));
+  all.clear();
+  EXPECT_TRUE(runtime::warm(session, *method, *machine.backend, snapshot));
+}
+
 TEST_F(HotContextTest, HintsThatDoNotFitTheLayerAreIgnored) {
   const auto columns = offload::ColumnFormat::int4;
   const std::filesystem::path path = save(columns);

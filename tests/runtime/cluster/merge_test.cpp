@@ -87,7 +87,7 @@ float first(int, std::span<const float> logits) {
   return logits.front();
 }
 
-TEST(BestOfAll, FindsWhatOneSearchOverAllPositionsFinds) {
+TEST(GatheredCandidates, FindsWhatOneSearchOverAllPositionsFinds) {
   constexpr int lists = 3, k = 7, positions = 60;
   std::mt19937 random(2);
   std::vector<float> scores(lists * positions);
@@ -111,7 +111,7 @@ TEST(BestOfAll, FindsWhatOneSearchOverAllPositionsFinds) {
           own.logits[list * k + i] = scores[list * positions + mine[i]];
         }
       }
-      const Candidates all = best_of_all(ranks, own, first, threads());
+      const Candidates all = GatheredCandidates(ranks, own).best(own.k, first, threads());
       for (int list = 0; list < lists; ++list) {
         const std::vector<std::int32_t> expected = best(list, 0, 1);
         for (int i = 0; i < k; ++i) {
@@ -126,7 +126,7 @@ TEST(BestOfAll, FindsWhatOneSearchOverAllPositionsFinds) {
   }
 }
 
-TEST(BestOfAll, RanksWithFewPositionsAndNaNComeLast) {
+TEST(GatheredCandidates, RanksWithFewPositionsAndNaNComeLast) {
   run_local_ranks(2, [](Communicator& ranks) {
     Candidates own(1, 1, 3);
     if (ranks.rank() == 0) {
@@ -136,18 +136,18 @@ TEST(BestOfAll, RanksWithFewPositionsAndNaNComeLast) {
       own.positions = {2, 3, 9};
       own.logits = {-5, nan, -infinity};
     }
-    const Candidates all = best_of_all(ranks, own, first, threads());
+    const Candidates all = GatheredCandidates(ranks, own).best(own.k, first, threads());
     EXPECT_EQ(all.positions, (std::vector<std::int32_t>{2, 3, 9})) << "of the two with NaN the smaller position";
   });
 }
 
-TEST(BestOfAll, HeadsThatShareAListRankByTheScoreThatIsAskedFor) {
+TEST(GatheredCandidates, HeadsThatShareAListRankByTheScoreThatIsAskedFor) {
   run_local_ranks(2, [](Communicator& ranks) {
     Candidates own(1, 2, 2);
     own.positions = ranks.rank() == 0 ? std::vector<std::int32_t>{0, 1} : std::vector<std::int32_t>{2, 3};
     own.logits = ranks.rank() == 0 ? std::vector<float>{1, 5, 1, -9} : std::vector<float>{2, 0, 2, 7};
     const auto sum = [](int, std::span<const float> logits) { return logits[0] + logits[1]; };
-    const Candidates all = best_of_all(ranks, own, sum, threads());
+    const Candidates all = GatheredCandidates(ranks, own).best(own.k, sum, threads());
     EXPECT_EQ(all.positions, (std::vector<std::int32_t>{2, 3}));
     EXPECT_EQ(all.logits, (std::vector<float>{2, 0, 2, 7}));
   });
