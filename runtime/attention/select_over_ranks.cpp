@@ -50,14 +50,18 @@ class RankSearch {
 
   Selection select() {
     const bool with_softmax = by_.with_alpha || by_softmax_;
-    if (with_softmax) see_tail();
-    if (by_.with_alpha) see_late();
-    for (std::size_t h = 0; h < all_.max.size(); ++h) {
-      // The tail alone: the scan adds the store, what lies past the limit included.
-      all_.max[h] = tail_max_.empty() ? -infinity : tail_max_[h];
-      all_.sum[h] = tail_sum_.empty() ? 0 : tail_sum_[h];
+    if (by_.on_device) {
+      search_on_device(with_softmax);
+    } else {
+      if (with_softmax) see_tail();
+      if (by_.with_alpha) see_late();
+      for (std::size_t h = 0; h < all_.max.size(); ++h) {
+        // The tail alone: the scan adds the store, what lies past the limit included.
+        all_.max[h] = tail_max_.empty() ? -infinity : tail_max_[h];
+        all_.sum[h] = tail_sum_.empty() ? 0 : tail_sum_[h];
+      }
+      search(with_softmax);
     }
-    search(with_softmax);
     Selection selection{best_.positions, {}};
     if (by_.with_alpha) selection.alpha = alpha();
     return selection;
@@ -155,12 +159,52 @@ class RankSearch {
     if (!proven_) take_best(candidates(positions, logits, k, most), false);
   }
 
+  // search(), of which the backend does the own part and see_tail() and see_late() with it.
+  void search_on_device(bool with_softmax) {
+    const int most = by_softmax_ ? cluster::with_spare(plan_.k) : plan_.k;
+    const auto k = static_cast<int>(std::min<std::int64_t>(most, limit_));
+    const auto heads = static_cast<std::size_t>(step_.query_heads);
+    std::vector<std::int32_t> positions(static_cast<std::size_t>(plan_.lists) * static_cast<std::size_t>(k));
+    std::vector<float> values(heads * static_cast<std::size_t>(k) + 4 * heads);  // logits, then sums()
+    const gpu::Buffer list = step_.backend.allocate(positions.size() * sizeof(std::int32_t), step_.stream);
+    const gpu::Buffer found = step_.backend.allocate((values.size() + 2 * heads) * sizeof(float), step_.stream);
+    gpu::SparqSelect select = by_.on_device->select;
+    select.k = k;
+    select.limit = limit_;
+    select.held_bytes = step_.held_bytes;
+    float* const softmaxes = found.as<float>() + heads * static_cast<std::size_t>(k);
+    const auto softmax = [&](std::size_t i) {
+      return gpu::SoftmaxPart{softmaxes + 2 * i * heads, softmaxes + (2 * i + 1) * heads};
+    };
+    select.part = {found.as<float>(), softmax(0), softmax(1)};
+    for (const bool again : {false, true}) {
+      if (again) {
+        select.held_bytes = nullptr;  // which are counted once
+        select.part.ranked_by = softmax(2);
+        step_.backend.to_device(softmax(2).max, all_.max.data(), heads * sizeof(float), step_.stream);
+        step_.backend.to_device(softmax(2).sum, all_.sum.data(), heads * sizeof(float), step_.stream);
+      }
+      step_.backend.select_sparq(part_.cache(), by_.on_device->q, step_.query_heads, select, list.as<std::int32_t>(),
+                                 nullptr, step_.stream);
+      step_.backend.to_host(values.data(), found.as<void>(), values.size() * sizeof(float), step_.stream);
+      step_.backend.to_host(positions.data(), list.as<void>(), positions.size() * sizeof(std::int32_t), step_.stream);
+      auto from = values.begin() + static_cast<std::ptrdiff_t>(heads * static_cast<std::size_t>(k));
+      for (std::vector<float>* part : {&all_.max, &all_.sum, &attended_.max, &attended_.sum}) {
+        if (!again) std::copy_n(from, heads, part->begin());
+        from += static_cast<std::ptrdiff_t>(heads);
+      }
+      take_best(candidates(positions, values, k, most), with_softmax && !again);
+      if (proven_) return;
+    }
+  }
+
   cluster::Candidates candidates(const std::vector<std::int32_t>& positions, const std::vector<float>& logits, int k,
                                  int most) const {
     cluster::Candidates own(plan_.lists, heads_, most);
     const auto row = static_cast<std::size_t>(k), wide = static_cast<std::size_t>(most);
     for (std::size_t i = 0; i < positions.size(); ++i) own.positions[i / row * wide + i % row] = whole(positions[i]);
-    for (std::size_t i = 0; i < logits.size(); ++i) own.logits[i / row * wide + i % row] = logits[i];
+    const std::size_t count = positions.size() * static_cast<std::size_t>(heads_);
+    for (std::size_t i = 0; i < count; ++i) own.logits[i / row * wide + i % row] = logits[i];
     return own;
   }
 

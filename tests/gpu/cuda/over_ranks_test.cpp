@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "runtime/cluster/local_ranks.h"
 #include "tests/gpu/cuda/backends.h"
 #include "tests/support/method_fixture.h"
@@ -9,6 +11,7 @@
 namespace hayloft::testing {
 namespace {
 
+using offload::ColumnFormat;
 using offload::RowFormat;
 using runtime::cluster::Communicator;
 
@@ -90,11 +93,25 @@ TEST_F(StepsOverRanksOnCuda, SelectByExactScoresAndByWhatIsMadeOfKeys) {
   }
 }
 
+TEST_F(StepsOverRanksOnCuda, SearchColumnsOnTheDevice) {
+  cuda->time_stages(true);
+  for (const ColumnFormat columns : {ColumnFormat::f16, ColumnFormat::int8, ColumnFormat::planes}) {
+    for (const int group : {1, 3}) {
+      make({.kv_heads = 2, .head_dim = 32, .block_tokens = 128, .stored = 5 * 128, .tail = 150, .columns = columns},
+           group, true);
+      expect_as_alone(columns == ColumnFormat::planes ? "planes:bits=24:k=60" : "sparq:r=8:k=60", true);
+      expect_as_alone("sparq:r=8:k=60:group=logits", true);
+    }
+  }
+  EXPECT_TRUE(std::ranges::any_of(cuda->stage_times(), [](const auto& stage) { return stage.name == "column scan"; }));
+}
+
 TEST_F(StepsOverRanksOnCuda, ShortContextsLeaveSomeRanksNothing) {
   for (const std::int64_t blocks : {0, 1, 2}) {
     make({.kv_heads = 1, .head_dim = 16, .block_tokens = 64, .stored = blocks * 64, .tail = 70}, 2, true);
     for (const char* text : {"dense", "window:k=8", "topk:k=1000", "pages:k=9:page=16:window=0"}) expect_as_alone(text);
-    for (const char* text : {"oracle:k=8", "oracle:k=1000"}) expect_as_alone(text, true);
+    for (const char* text : {"oracle:k=8", "oracle:k=1000", "sparq:r=4:k=8", "sparq:r=4:k=1000"})
+      expect_as_alone(text, true);
   }
 }
 
