@@ -111,7 +111,8 @@ TEST_F(CudaSelectParts, TogetherFindWhatOneSearchFinds) {
         SCOPED_TRACE(::testing::Message() << offload::name(format) << " group " << group << " of " << ranks);
         std::vector<std::vector<std::pair<double, std::int32_t>>> ranked(2);  // by KV head: score, position
         Found sums;
-        for (std::vector<float>* one : {&sums.all[0], &sums.all[1]}) one->assign(static_cast<std::size_t>(query_heads), 0);
+        for (std::vector<float>* one : {&sums.all[0], &sums.all[1]})
+          one->assign(static_cast<std::size_t>(query_heads), 0);
         std::ranges::fill(sums.all[0], -std::numeric_limits<float>::infinity());
         for (const bool again : {false, true}) {
           for (int rank = 0; rank < ranks; ++rank) {
@@ -126,8 +127,10 @@ TEST_F(CudaSelectParts, TogetherFindWhatOneSearchFinds) {
             for (std::size_t i = 0; i < found.positions.size() && again; ++i) {
               const std::size_t head = i / 40;
               double score = 0;
-              for (std::size_t h = head * static_cast<std::size_t>(group); h < (head + 1) * static_cast<std::size_t>(group); ++h) {
-                const double share = double{found.logits[h * 40 + i % 40]} - sums.all[0][h] - std::log(double{sums.all[1][h]});
+              for (std::size_t h = head * static_cast<std::size_t>(group);
+                   h < (head + 1) * static_cast<std::size_t>(group); ++h) {
+                const double share =
+                    double{found.logits[h * 40 + i % 40]} - sums.all[0][h] - std::log(double{sums.all[1][h]});
                 score += group == 1 ? share : std::exp(share);
               }
               ranked[head].emplace_back(-score, static_cast<std::int32_t>(part.whole(found.positions[i])));

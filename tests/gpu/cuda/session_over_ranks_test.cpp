@@ -91,6 +91,7 @@ class SessionsOverRanksOnCuda : public ::testing::Test {
 TEST_F(SessionsOverRanksOnCuda, ReadAndAnswerAsOneMachine) {
   expect_as_alone("dense", 3);
   expect_as_alone("topk:k=30", 2);
+  expect_as_alone("sparq:r=8:k=30", 2);
 }
 
 TEST_F(SessionsOverRanksOnCuda, ReadByLayersAsByChunks) {
