@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -91,6 +92,29 @@ struct CacheView {
   std::int64_t stored_tokens() const { return shard.alone() ? store.tokens : tail.position; }
 };
 
+// Where attention to a part of the positions leaves its softmax, so that it can be merged with other parts
+// (gpu/attention_state.h): the output is then AttentionState::weighted instead of weighted / sum.
+struct SoftmaxPart {
+  float* max = nullptr;  // f32 [.][Hq]
+  float* sum = nullptr;  // likewise
+};
+
+// What a search of a part of the positions tells of it, so that what it found can be ranked among what searches of
+// other parts have found. In device memory.
+struct SparqPart {
+  float* logits = nullptr;    // out: f32 [Hq][k], of each query head for the positions of its KV head's list
+  SoftmaxPart all = {};       // out: [Hq], over store and tail
+  SoftmaxPart attended = {};  // out: likewise, over the positions at and after the limit, and the tail
+  // In: likewise, by which the softmax rule ranks in place of `all`; null: by `all`.
+  SoftmaxPart ranked_by = {};
+  // Called on the host when all of this and the positions are queued, ranked by `all`. Where it returns true it has
+  // filled ranked_by, and positions and logits are found anew: columns are read again only where the scores of all KV
+  // heads are not kept at once. May be null.
+  const std::function<bool()>* again = nullptr;
+
+  bool wanted() const { return logits != nullptr; }
+};
+
 // Step 1 of SparQ and its selection (arXiv 2312.04985, section 4 and appendix B), over store and tail. Its approximate
 // scores come from r whole components of K; or from so many bit planes as index::plane_components() spreads over them,
 // from the tail's part of a component all bits. Planes, and ComponentOrder::qk, need a store whose columns are planes.
@@ -105,15 +129,9 @@ struct SparqSelect {
   // u64 [2] in device memory, to which the bytes are added that a device with a cache of columns reads there instead of
   // in host memory: of columns, and of their scales or ranges. May be null.
   unsigned long long* held_bytes = nullptr;
+  SparqPart part = {};  // for backends that search in parts, over a store that holds something
 
   int components(int head_dim) const { return bits > 0 ? index::plane_rank(head_dim, bits) : rank; }  // at most
-};
-
-// Where attention to a part of the positions leaves its softmax, so that it can be merged with other parts
-// (gpu/attention_state.h): the output is then AttentionState::weighted instead of weighted / sum.
-struct SoftmaxPart {
-  float* max = nullptr;  // f32 [.][Hq]
-  float* sum = nullptr;  // likewise
 };
 
 // What one decode query attends to: lists of positions in the store, and ranges of absolute positions that may lie in
@@ -304,6 +322,8 @@ class Backend {
   // before it: then all queries see all of it. For the merge with other parts, `partial` f32 [T][Hq].
   virtual void attend_causal_part(const CacheView& part, const float* q, int T, int query_heads, std::int64_t first,
                                   const SoftmaxPart& partial, float* out, Stream stream);
+  // Whether select_sparq() looks at SparqSelect::part, with which it gives no alpha.
+  virtual bool searches_in_parts() const { return false; }
   // positions i32 [Hkv][k], ascending; alpha f32 [Hq], the softmax mass of everything attended (selected, at or after
   // limit, tail), in the approximate scores. Throws Error where the columns are not what `args` needs.
   virtual void select_sparq(const CacheView& cache, const float* q, int query_heads, const SparqSelect& args,

@@ -26,6 +26,8 @@ struct CudaOptions {
   // Budget of device memory, --gpu-memory: everything that this process takes of it, what CUDA itself needs included.
   // 0: what is free, less a reserve.
   std::uint64_t memory_bytes = 0;
+  // How many processes that know of each other use the device: without a budget each has its share of all its memory.
+  int sharers = 1;
   LinkChoice link = {};  // automatic: sm
   // With Link::copy and Link::both: columns that lie in so many pieces that a copy would bring in fewer bytes than this
   // are read in place instead. 0: copied at whatever cost.

@@ -37,9 +37,17 @@ int open_device(int device) {
   return device;
 }
 
-std::uint64_t arena_budget(std::uint64_t asked) {
+std::uint64_t arena_budget(std::uint64_t asked, int sharers) {
   std::size_t free = 0, total = 0;
   HAYLOFT_CUDA(cudaMemGetInfo(&free, &total));  // with the context counted as taken
+  if (asked == 0 && sharers > 1) {              // what is free depends on how far the others have come
+    const std::uint64_t rest = total - std::min<std::uint64_t>(kSpareBytes, total / 8);
+    asked = rest / static_cast<unsigned>(sharers);
+    if (asked < kLeastBytes) {
+      refuse("--device cuda: ", sharers, " ranks share a device of ", format_bytes(total), ", and each needs at least ",
+             format_bytes(kLeastBytes), "; start fewer on a machine");
+    }
+  }
   if (asked == 0) return free - std::min<std::uint64_t>(kSpareBytes, free / 8);
   if (asked < kLeastBytes) {
     refuse("--gpu-memory ", format_bytes(asked), ": must be at least ", format_bytes(kLeastBytes),
@@ -85,7 +93,7 @@ CudaBackend::CudaBackend(const offload::Threads& threads, const CudaOptions& opt
     : threads_(threads),
       device_(open_device(options.device)),
       pin_host_(options.kv_host == KvHost::automatic || options.kv_host == KvHost::pinned),
-      arena_(make_arena(device_, arena_budget(options.memory_bytes))),
+      arena_(make_arena(device_, arena_budget(options.memory_bytes, options.sharers))),
       pins_(std::make_shared<HostPins>(options.kv_host, device_, threads, options.on_warning)),
       staging_(kPieceBytes, kPieces),
       context_{{device_, compute_, copies_, arena_, *pins_, order_},

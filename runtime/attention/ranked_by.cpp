@@ -24,6 +24,10 @@ RankedBy sparq_logits(const Step& step, const float* q, const MethodOptions& met
   by.rule = method.rule;
   by.per = index::SelectPer::kv_head;
   by.with_alpha = true;
+  if (step.backend.searches_in_parts() && step.cache.store.tokens > 0) {
+    by.on_device = {q, select};
+    return by;
+  }
   const std::vector<float> query = query_on_host(step, q, 1);
   const int d = step.head_dim(), r = by.rank;
   const int group = step.query_heads / step.kv_heads();

@@ -26,9 +26,17 @@ struct RankedBy {
   int entry_tokens = 1;
   bool tail = true;                      // whether softmaxes run over the tail as well
   std::vector<float> tail_weights = {};  // [Hq][d] of those, where weights are not of components of K
+  // The same search by the backend, of queries [Hq][d] in device memory: then nothing else is there but the rule and
+  // with_alpha.
+  struct OnDevice {
+    const float* q = nullptr;
+    gpu::SparqSelect select;
+  };
+  std::optional<OnDevice> on_device = {};
 };
 RankedBy exact_logits(const Step& step, const float* q, const MethodOptions& method);
-// Of the components and planes that SparQ's step 1 reads.
+// Of the components and planes that SparQ's step 1 reads. On the device where that searches in parts and the rank has
+// blocks.
 RankedBy sparq_logits(const Step& step, const float* q, const MethodOptions& method, const gpu::SparqSelect& select);
 RankedBy derived_logits(const Step& step, const offload::LayerView& columns, int count, std::vector<float> weights,
                         const MethodOptions& method);

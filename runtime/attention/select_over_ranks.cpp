@@ -50,32 +50,50 @@ class RankSearch {
 
   Selection select() {
     const bool with_softmax = by_.with_alpha || by_softmax_;
-    if (with_softmax) see_tail();
-    if (by_.with_alpha) see_late();
-    for (std::size_t h = 0; h < all_.max.size(); ++h) {
-      // The tail alone: the scan adds the store, what lies past the limit included.
-      all_.max[h] = tail_max_.empty() ? -infinity : tail_max_[h];
-      all_.sum[h] = tail_sum_.empty() ? 0 : tail_sum_[h];
+    if (by_.on_device) {
+      search_on_device(with_softmax);
+    } else {
+      if (with_softmax) see_tail();
+      if (by_.with_alpha) see_late();
+      for (std::size_t h = 0; h < all_.max.size(); ++h) {
+        // The tail alone: the scan adds the store, what lies past the limit included.
+        all_.max[h] = tail_max_.empty() ? -infinity : tail_max_[h];
+        all_.sum[h] = tail_sum_.empty() ? 0 : tail_sum_[h];
+      }
+      search(with_softmax);
     }
-    search(with_softmax);
     Selection selection{best_.positions, {}};
     if (by_.with_alpha) selection.alpha = alpha();
     return selection;
   }
 
  private:
+  // What a rank's own search finds.
+  struct Found {
+    explicit Found(const RankSearch& of)
+        : k(static_cast<int>(std::min<std::int64_t>(of.plan_.k, of.limit_))),
+          positions(static_cast<std::size_t>(of.plan_.lists) * static_cast<std::size_t>(k)),
+          logits(positions.size() * static_cast<std::size_t>(of.heads_)),
+          given(of.plan_.lists, of.heads_, of.plan_.k) {}
+
+    int k;                                // of a list
+    std::vector<std::int32_t> positions;  // [lists][k]
+    std::size_t logits;                   // how many those are, [Hq][k] or one for a position
+    cluster::Candidates given;            // to the others, at first
+  };
+
   // (max, sum) over the tail, by the rank that attends to it. Attention with queries that are zero outside the chosen
   // components has the approximate logits for its own, but for the scale.
   void see_tail() {
     if (!by_.tail || !part_.has_tail() || step_.cache.tail.tokens == 0) return;
     const std::vector<float> q = tail_query();
-    tail_max_.resize(static_cast<std::size_t>(step_.query_heads));
-    tail_sum_.resize(tail_max_.size());
-    std::vector<float> unused(q.size());
+    const gpu::Buffer on_device = step_.backend.allocate(q.size() * sizeof(float), step_.stream);
+    step_.backend.to_device(on_device.as<void>(), q.data(), on_device.bytes(), step_.stream);
     gpu::Attended tail;
     tail.ranges[0] = {part_.cache().store.tokens, part_.cache().tokens()};
-    tail.partial = {tail_max_.data(), tail_sum_.data()};
-    step_.backend.attend(part_.cache(), q.data(), step_.query_heads, tail, unused.data(), step_.stream);
+    cluster::AttentionParts seen = attend_part(step_, part_, on_device.as<float>(), tail);
+    tail_max_.assign(seen.max(), seen.max() + step_.query_heads);
+    tail_sum_.assign(seen.sum(), seen.sum() + step_.query_heads);
     for (std::size_t h = 0; h < tail_max_.size(); ++h) attended_.add(h, tail_max_[h], tail_sum_[h]);
   }
 
@@ -134,41 +152,88 @@ class RankSearch {
   // leave out what the softmaxes over all ranks rank higher: where that cannot be excluded, each ranks again by these,
   // and gives what is missing.
   void search(bool with_softmax) {
-    const auto k = static_cast<int>(std::min<std::int64_t>(plan_.k, limit_));
-    std::vector<std::int32_t> positions(static_cast<std::size_t>(plan_.lists) * static_cast<std::size_t>(k));
-    std::vector<float> logits(positions.size() * static_cast<std::size_t>(heads_));
-    cluster::Candidates own(plan_.lists, heads_, plan_.k);
-    bool complete = true;
+    Found found(*this);
+    std::vector<float> logits(found.logits);
+    bool enough = true;
     const std::function<bool(float*, float*)> meet = [&](float*, float*) {
-      own = candidates(positions, logits, k);
-      const cluster::GatheredCandidates all(*step_.ranks, own, with_softmax ? sums() : std::vector<float>());
-      if (with_softmax) take_sums(all);
-      best_ = all.best(plan_.k, by_all(), step_.backend.threads());
-      complete = !by_softmax_ || plan_.k == 0 || none_left_out(all);
-      return !complete;
+      found.given = candidates(found.positions, logits);
+      enough = give(found.given, with_softmax);
+      return !enough;
     };
     index::SearchResult result;
-    result.positions = positions.data();
+    result.positions = found.positions.data();
     result.logits = logits.data();
     if (with_softmax) {
       result.max = all_.max.data();
       result.sum = all_.sum.data();
     }
     if (by_softmax_) result.again = &meet;
-    const bool searches = view_.tokens > 0 && (k > 0 || with_softmax);
-    if (searches) index::search_columns(view_, column_search(limit_, k), step_.backend.threads(), result);
+    const bool searches = view_.tokens > 0 && (found.k > 0 || with_softmax);
+    if (searches) index::search_columns(view_, column_search(limit_, found.k), step_.backend.threads(), result);
     if (!searches || !by_softmax_) meet(nullptr, nullptr);
-    if (!complete) add_left_out(own, candidates(positions, logits, k));
+    if (!enough) add_left_out(found.given, candidates(found.positions, logits));
+  }
+
+  // The same by the backend, which sees the tail and what lies past the limit as well.
+  void search_on_device(bool with_softmax) {
+    Found found(*this);
+    const auto heads = static_cast<std::size_t>(step_.query_heads);
+    std::vector<float> values(found.logits + 4 * heads);  // logits, then sums()
+    const gpu::Buffer list = step_.backend.allocate(found.positions.size() * sizeof(std::int32_t), step_.stream);
+    const gpu::Buffer numbers = step_.backend.allocate((values.size() + 2 * heads) * sizeof(float), step_.stream);
+    const auto softmax = [&](std::size_t i) {
+      float* const first = numbers.as<float>() + found.logits + 2 * i * heads;
+      return gpu::SoftmaxPart{first, first + heads};
+    };
+    const auto fetch = [&] {
+      step_.backend.to_host(values.data(), numbers.as<void>(), values.size() * sizeof(float), step_.stream);
+      step_.backend.to_host(found.positions.data(), list.as<void>(), found.positions.size() * sizeof(std::int32_t),
+                            step_.stream);
+    };
+    bool enough = true;
+    const std::function<bool()> meet = [&] {
+      fetch();
+      auto from = values.begin() + static_cast<std::ptrdiff_t>(found.logits);
+      for (std::vector<float>* part : {&all_.max, &all_.sum, &attended_.max, &attended_.sum}) {
+        std::copy_n(from, heads, part->begin());
+        from += static_cast<std::ptrdiff_t>(heads);
+      }
+      found.given = candidates(found.positions, values);
+      enough = give(found.given, with_softmax);
+      if (!enough) {
+        step_.backend.to_device(softmax(2).max, all_.max.data(), heads * sizeof(float), step_.stream);
+        step_.backend.to_device(softmax(2).sum, all_.sum.data(), heads * sizeof(float), step_.stream);
+      }
+      return !enough;
+    };
+    gpu::SparqSelect select = by_.on_device->select;
+    select.k = found.k;
+    select.limit = limit_;
+    select.held_bytes = step_.held_bytes;
+    select.part = {numbers.as<float>(), softmax(0), softmax(1), softmax(2), &meet};
+    step_.backend.select_sparq(part_.cache(), by_.on_device->q, step_.query_heads, select, list.as<std::int32_t>(),
+                               nullptr, step_.stream);
+    if (enough) return;
+    fetch();
+    add_left_out(found.given, candidates(found.positions, values));
   }
 
   // The best own positions, as whole ones.
-  cluster::Candidates candidates(const std::vector<std::int32_t>& positions, const std::vector<float>& logits,
-                                 int k) const {
+  cluster::Candidates candidates(const std::vector<std::int32_t>& positions, const std::vector<float>& logits) const {
     cluster::Candidates own(plan_.lists, heads_, plan_.k);
-    const auto row = static_cast<std::size_t>(k), wide = static_cast<std::size_t>(plan_.k);
+    const auto row = positions.size() / static_cast<std::size_t>(plan_.lists), wide = static_cast<std::size_t>(plan_.k);
     for (std::size_t i = 0; i < positions.size(); ++i) own.positions[i / row * wide + i % row] = whole(positions[i]);
-    for (std::size_t i = 0; i < logits.size(); ++i) own.logits[i / row * wide + i % row] = logits[i];
+    const std::size_t count = positions.size() * static_cast<std::size_t>(heads_);
+    for (std::size_t i = 0; i < count; ++i) own.logits[i / row * wide + i % row] = logits[i];
     return own;
+  }
+
+  // Gives them to all and takes the best of what all give; whether nothing that counts was left out.
+  bool give(const cluster::Candidates& own, bool with_softmax) {
+    const cluster::GatheredCandidates all(*step_.ranks, own, with_softmax ? sums() : std::vector<float>());
+    if (with_softmax) take_sums(all);
+    best_ = all.best(plan_.k, by_all(), step_.backend.threads());
+    return !by_softmax_ || plan_.k == 0 || none_left_out(all);
   }
 
   std::int32_t whole(std::int32_t own) const {

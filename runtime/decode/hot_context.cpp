@@ -26,6 +26,13 @@ HotSubject subject_of(const Session& session, const offload::Snapshot& snapshot)
   return subject;
 }
 
+// Ranks have other positions each, and would all write to one file.
+bool is_kept(const Session& session, const gpu::Backend& backend) {
+  if (!backend.keeps_reads()) return false;
+  const std::vector<gpu::CacheView> layers = session.cache().global_views();
+  return layers.empty() || layers.front().shard.alone();
+}
+
 // What is of the context itself, and not of what followed it.
 void keep_stored(gpu::HotReads& hot, const HotSubject& subject) {
   if (hot.runs.size() != static_cast<std::size_t>(subject.kv_heads) * static_cast<std::size_t>(subject.runs)) {
@@ -39,7 +46,7 @@ void keep_stored(gpu::HotReads& hot, const HotSubject& subject) {
 }  // namespace
 
 bool warm(const Session& session, const Method& method, gpu::Backend& backend, const offload::Snapshot& snapshot) {
-  if (!backend.keeps_reads()) return false;
+  if (!is_kept(session, backend)) return false;
   const std::filesystem::path path = hot_file_of(snapshot.path());
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return false;
@@ -69,7 +76,7 @@ bool warm(const Session& session, const Method& method, gpu::Backend& backend, c
 }
 
 bool keep_hot(const Session& session, gpu::Backend& backend, const offload::Snapshot& snapshot) {
-  if (!backend.keeps_reads()) return false;
+  if (!is_kept(session, backend)) return false;
   const HotSubject subject = subject_of(session, snapshot);
   std::vector<gpu::HotReads> layers;
   for (const gpu::CacheView& view : session.cache().global_views()) {

@@ -15,7 +15,8 @@ namespace hayloft::runtime {
 bool warm(const Session& session, const Method& method, gpu::Backend& backend, const offload::Snapshot& snapshot);
 
 // Writes what the device keeps of the context's blocks for warm(); a file that is there is replaced. Nothing is written
-// where the device keeps nothing. Throws Error, naming the file, where it cannot be written. Whether it was.
+// where the device keeps nothing, and over ranks, each of which has blocks of its own. Throws Error, naming the file,
+// where it cannot be written. Whether it was.
 bool keep_hot(const Session& session, gpu::Backend& backend, const offload::Snapshot& snapshot);
 
 }  // namespace hayloft::runtime

@@ -104,7 +104,10 @@ OnDevice Session::fits_device(std::int64_t tokens) const {
   const gpu::DeviceMemory device = model_->backend().memory();
   if (device.budget_bytes == 0) return {.layer = false, .hidden = true};
   const ModelConfig& config = model_->config();
-  const std::uint64_t needed = workspace_bytes(config, options_.chunk_tokens) +
+  const int ranks = options_.ranks == nullptr ? 1 : options_.ranks->ranks();
+  const std::uint64_t parts =
+      ranks == 1 ? 0 : prefill_bytes_over_ranks(config.query_heads, config.head_dim, options_.chunk_tokens, ranks);
+  const std::uint64_t needed = parts + workspace_bytes(config, options_.chunk_tokens) +
                                tail_bytes(config, options_.cache, cache_.tokens() + tokens, options_.chunk_tokens) +
                                model_->backend().scratch_bytes(scratch_shape(config, options_.chunk_tokens));
   std::uint64_t left = device.budget_bytes - std::min(device.budget_bytes, device.used_bytes + needed);
@@ -116,7 +119,8 @@ OnDevice Session::fits_device(std::int64_t tokens) const {
   OnDevice fits;
   int global = 0;
   while (global < config.layers && config.kind(global) != LayerKind::global) ++global;
-  fits.layer = global < config.layers && take(cache_.layer_bytes_on_device(global, tokens));
+  // Over ranks one of them would attend to all of a layer that is not in blocks yet.
+  fits.layer = ranks == 1 && global < config.layers && take(cache_.layer_bytes_on_device(global, tokens));
   fits.hidden =
       take(static_cast<std::uint64_t>(tokens) * static_cast<std::uint64_t>(config.hidden_size) * sizeof(float));
   return fits;

@@ -8,6 +8,7 @@
 #include "offload/error.h"
 #include "offload/snapshot/format.h"
 #include "offload/text/format.h"
+#include "runtime/attention/over_ranks.h"
 #include "runtime/cache/cache.h"
 #include "runtime/decode/prefill/ingest.h"
 #include "runtime/plan/plan_prefill.h"
@@ -106,6 +107,10 @@ PlanMemory plan_memory(const PlanRequest& request) {
         gpu::cuda_range_bytes(store_shape(request.config, options), stored) +
         std::max(gpu::cuda_step_bytes(request.device_budget - std::min(request.device_budget, gpu::cuda_context_bytes)),
                  gpu::cuda_scratch_bytes(scratch_shape(request.config, chunk)));
+    if (!options.shard.alone()) {
+      memory.scratch +=
+          prefill_bytes_over_ranks(request.config.query_heads, request.config.head_dim, chunk, options.shard.ranks);
+    }
   }
   memory.program = program_bytes(request.threads, chunk, request.tokenizer_file_bytes);
   memory.text = static_cast<std::uint64_t>(request.tokens) * text_bytes_per_token;

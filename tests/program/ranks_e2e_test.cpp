@@ -230,7 +230,7 @@ TEST_F(RanksTest, WhatRanksCannotDoTogetherIsRefusedInOneLineBeforeAnyWork) {
   expect_refused(generate({"--attn", "pages", "--block-tokens", "16"}), 2, {"--attn pages", "--block-tokens"});
   expect_refused(over(2, {"eval", "-m", nothing, "--attention-stats", at("stats.json")}), 2, {"--attention-stats"});
   expect_refused(generate({"--attn", "dense", "--prefill", "window"}), 2, {"--prefill window", "exact"});
-  expect_refused(generate({"--attn", "dense", "--device", "cuda"}), 2, {"--device cuda", "cpu"});
+  expect_refused(generate({"--attn", "dense", "--gpu-memory", "8GiB"}), 2, {"--gpu-memory", "--device cuda"});
   expect_refused(generate({"--attn", "dense", "--audit"}), 2, {"--audit", "alone"});
   for (const std::vector<std::string>& command :
        std::vector<std::vector<std::string>>{{"plan", "--shape", "32,32,8,128"}, {"index", nothing}}) {

@@ -6,8 +6,10 @@
 
 #include "offload/snapshot/writer.h"
 #include "runtime/cache/cache_size.h"
+#include "runtime/cluster/local_ranks.h"
 #include "runtime/decode/hot_file.h"
 #include "runtime/decode/prefill/ingest.h"
+#include "runtime/decode/prefill/saved_shards.h"
 #include "tests/gpu/cuda/backends.h"
 #include "tests/simt/device/control.h"
 #include "tests/support/temporary_folder.h"
@@ -109,6 +111,28 @@ class HotContextTest : public ::testing::Test {
   const offload::Topology topology;
   const test::TemporaryFolder folder;
 };
+
+TEST_F(HotContextTest, RanksNeitherKeepNorTakeWhatIsOfAllBlocks) {
+  constexpr auto columns = offload::ColumnFormat::f16;
+  const std::filesystem::path path = save(columns);
+  ASSERT_TRUE(decode(path, "sparq:r=4:k=64", columns, keeping, true).kept);
+  gpu::CudaOptions device = keeping;
+  device.memory_bytes = std::uint64_t{1} << 30;
+  runtime::cluster::run_local_ranks(2, [&](runtime::cluster::Communicator& ranks) {
+    Machine machine(topology, device);
+    const offload::Snapshot snapshot = runtime::open_over_ranks(ranks, path);
+    runtime::SessionOptions options = session_options(columns);
+    options.ranks = &ranks;
+    options.cache.shard = ranks.shard();
+    Session session(machine.model, machine.arena, options, snapshot);
+    const auto method =
+        runtime::make_method(runtime::parse_method("sparq:r=4:k=64", {}), machine.model.config().head_dim);
+    session.set_method(method);
+    EXPECT_FALSE(runtime::warm(session, *method, *machine.backend, snapshot));
+    for (std::int32_t i = 0; i < 2; ++i) session.step(i);
+    EXPECT_FALSE(runtime::keep_hot(session, *machine.backend, snapshot));
+  });
+}
 
 TEST_F(HotContextTest, TheFirstStepAfterOpeningFindsWhatWasReadBefore) {
   using offload::ColumnFormat;

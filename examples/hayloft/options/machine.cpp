@@ -22,6 +22,7 @@ std::uint64_t read_memory(const std::string& option, const std::string& text) {
 void read_device(const std::string& text, MachineOptions& options) {
   const std::string prefix = "cuda:";
   options.cuda.device = 0;
+  options.one_device = false;
   if (text == "auto" || text == "cpu" || text == "cuda") {
     options.device = text;
     return;
@@ -32,6 +33,7 @@ void read_device(const std::string& text, MachineOptions& options) {
   }
   options.device = "cuda";
   options.cuda.device = std::stoi(number);
+  options.one_device = true;
 }
 
 void add_memory_options(CLI::App& app, MachineOptions& options) {

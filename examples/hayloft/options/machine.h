@@ -16,6 +16,7 @@ struct MachineOptions {
   bool oversubscribe = false;     // more threads than those, when `threads` says so
   std::string device = "auto";    // auto, cpu, cuda
   gpu::CudaOptions cuda;          // what of it `--device cuda` takes
+  bool one_device = false;        // whether that names one of several, as cuda:N does
   std::uint64_t host_memory = 0;  // bytes for K and V; 0: what is free, less a tenth
   int block_tokens = 4096;        // 0, which cannot be asked for: a command chooses by the length of a context
   runtime::WeightForm weights = runtime::WeightForm::stored;

@@ -18,7 +18,9 @@ constexpr const char* own_options[] = {
 
 void require_over_ranks(const MachineOptions& machine, const runtime::SessionOptions& session,
                         std::span<const runtime::MethodOptions> methods) {
-  if (machine.device == "cuda") fail("--device cuda: does not attend over ranks yet; use --device cpu");
+  if (machine.device == "auto" && machine.cuda.memory_bytes != 0) {
+    fail("--gpu-memory: over ranks --device auto is the CPU; add --device cuda, or leave it out");
+  }
   if (session.prefill.kind != runtime::PrefillOptions::Kind::exact) {
     fail("--prefill {}: is not there over ranks; use --prefill exact", runtime::name(session.prefill.kind));
   }

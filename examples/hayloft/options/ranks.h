@@ -10,8 +10,8 @@
 // What commands that run over ranks look at before they begin.
 namespace hayloft::cli {
 
-// Throws Error naming the option that ranks cannot do together: a device without parts, an approximate prefill, a
-// method.
+// Throws Error naming the option that ranks cannot do together: a budget of a device that none uses, an
+// approximate prefill, a method.
 void require_over_ranks(const MachineOptions& machine, const runtime::SessionOptions& session,
                         std::span<const runtime::MethodOptions> methods);
 // Throws Error naming the first of these options that was given.

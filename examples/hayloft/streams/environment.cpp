@@ -30,11 +30,23 @@ gpu::LinkChoice chosen_link(const MachineOptions& options) {
   return profile && !other() && profile->device == "cuda" ? profile->best_link() : gpu::LinkChoice(gpu::Link::sm);
 }
 
+// The devices of a machine are dealt out to its ranks in turn, unless --device names one.
+void choose_device(const MachineOptions& options, gpu::CudaOptions& cuda) {
+  const int devices = options.one_device ? 1 : std::max(1, gpu::cuda_devices());
+  const int turn = rank_on_machine() % devices;
+  if (!options.one_device) cuda.device = turn;
+  cuda.sharers = (ranks_on_machine() - turn + devices - 1) / devices;
+  if (cuda.sharers < 2) return;
+  note("note: {} ranks share a GPU, of which each may take {}\n", cuda.sharers,
+       cuda.memory_bytes == 0 ? "an equal part" : "--gpu-memory " + format_bytes(cuda.memory_bytes));
+}
+
 std::unique_ptr<gpu::Backend> make_backend(const MachineOptions& options, const offload::Threads& threads,
                                            gpu::LinkChoice link,
                                            const std::shared_ptr<std::vector<std::string>>& notes) {
-  if (options.device == "cpu" || over_ranks()) return gpu::make_cpu_backend(threads);
+  if (options.device == "cpu" || (over_ranks() && options.device != "cuda")) return gpu::make_cpu_backend(threads);
   gpu::CudaOptions cuda = options.cuda;
+  if (over_ranks()) choose_device(options, cuda);
   cuda.link = link;
   if (options.cuda.link == gpu::Link::automatic) cuda.least_copy_bytes = gpu::worthwhile_copy_bytes;
   cuda.on_warning = [notes](const std::string& what) {

@@ -86,6 +86,10 @@ int ranks_on_machine() {
   return launch().on_this_machine;
 }
 
+int rank_on_machine() {
+  return launch().rank_on_this_machine;
+}
+
 bool first_rank() {
   return launch().rank == 0;
 }

@@ -15,6 +15,7 @@ namespace hayloft::cli {
 bool over_ranks();
 int rank_count();            // 1 where it has not
 int ranks_on_machine();      // likewise
+int rank_on_machine();       // among these, from 0
 bool first_rank();           // which prints and writes; true where there is one
 void silence_other_ranks();  // what this process prints and notes from now on, unless it is the first
 

@@ -52,13 +52,15 @@ std::int64_t end_of_sinks(const CacheView& cache, const CausalWindow& window) {
   return window.window > 0 ? std::clamp(window.sinks, oldest, cache.tokens()) : oldest;
 }
 
+// T queries, the first at position `first`.
 class CausalAttention {
  public:
-  CausalAttention(const Context& context, const CacheView& cache, int T, int query_heads, const CausalWindow& window,
-                  cudaStream_t stream)
+  CausalAttention(const Context& context, const CacheView& cache, int T, int query_heads, std::int64_t first,
+                  const CausalWindow& window, cudaStream_t stream)
       : context_(context),
         cache_(cache),
         tokens_(T),
+        first_(first),
         window_(window.window),
         sinks_end_(end_of_sinks(cache, window)),
         stream_(stream),
@@ -81,19 +83,17 @@ class CausalAttention {
                cache.head_dim};
   }
 
-  void run(const float* q, float* out) {
+  void run(const float* q, const SoftmaxPart& partial, float* out) {
     const float scale = index::exact_scale(cache_.head_dim);
     launch("begin_causal", begin_causal, rows_shape(rows_), stream_, states_, q, scale);
-    const std::int64_t end = cache_.tokens();
-    const std::int64_t lowest = window_ > 0 ? std::max(sinks_end_, first_query() - window_ + 1) : sinks_end_;
+    const std::int64_t end = std::min(cache_.tokens(), first_ + tokens_);
+    const std::int64_t lowest = window_ > 0 ? std::max(sinks_end_, first_ - window_ + 1) : sinks_end_;
     attend_span(first_position(cache_), sinks_end_);
     attend_span(lowest, end);
-    launch("finish_causal", finish_causal, rows_shape(rows_), stream_, states_, out);
+    launch("finish_causal", finish_causal, rows_shape(rows_), stream_, states_, partial, out);
   }
 
  private:
-  std::int64_t first_query() const { return cache_.tokens() - tokens_; }  // its position
-
   Shape rows_shape(std::int64_t rows) const {
     return {dim3(blocks_for(rows, kSoftmaxWarps), static_cast<unsigned>(cache_.kv_heads)), dim3(kSoftmaxThreads)};
   }
@@ -114,7 +114,7 @@ class CausalAttention {
   void attend_keys(const DenseRows& keys, std::int64_t begin, std::int64_t end) {
     for (int token = 0; token < tokens_; token += block_tokens_) {
       const int tokens = std::min(block_tokens_, tokens_ - token);
-      const std::int64_t position = first_query() + token;
+      const std::int64_t position = first_ + token;
       const std::int64_t to = std::min(end, position + tokens);
       const bool windowed = window_ > 0 && begin >= sinks_end_;
       const std::int64_t from = windowed ? std::max(begin, position - window_ + 1) : begin;
@@ -133,7 +133,7 @@ class CausalAttention {
     tile.rows = tokens * states_.group;
     tile.keys = n;
     tile.key = key;
-    tile.position = first_query() + token;
+    tile.position = first_ + token;
     tile.window = window_;
     tile.sinks_end = sinks_end_;
 
@@ -173,6 +173,7 @@ class CausalAttention {
   const Context& context_;
   const CacheView& cache_;
   int tokens_;
+  std::int64_t first_;      // position of the first query
   std::int64_t window_;     // 0: every position up to the query's own
   std::int64_t sinks_end_;  // positions before this are seen whatever the window
   cudaStream_t stream_;     // cuBLAS's
@@ -201,7 +202,22 @@ void CudaBackend::attend_causal(const CacheView& cache, const float* q, int T, i
     return attend(cache, q, query_heads, all, out, queue);
   }
   if (stream != context_.compute) context_.order(stream, context_.compute);
-  CausalAttention(context_, cache, T, query_heads, window, context_.compute).run(q, out);
+  CausalAttention(context_, cache, T, query_heads, cache.tokens() - T, window, context_.compute).run(q, {}, out);
+  if (stream != context_.compute) context_.order(context_.compute, stream);
+}
+
+void CudaBackend::attend_causal_part(const CacheView& part, const float* q, int T, int query_heads, std::int64_t first,
+                                     const SoftmaxPart& partial, float* out, Stream queue) {
+  const cudaStream_t stream = native(queue);
+  if (T <= 0) return;
+  if (T == 1) {
+    Attended seen;
+    seen.ranges[0] = {first_position(part), std::min(first + 1, part.tokens())};
+    seen.partial = partial;
+    return attend(part, q, query_heads, seen, out, queue);
+  }
+  if (stream != context_.compute) context_.order(stream, context_.compute);
+  CausalAttention(context_, part, T, query_heads, first, {}, context_.compute).run(q, partial, out);
   if (stream != context_.compute) context_.order(context_.compute, stream);
 }
 

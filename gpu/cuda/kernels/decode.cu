@@ -67,6 +67,11 @@ class Decode {
   void run(float* out) {
     std::optional<RowStream> rows;
     std::vector<std::int32_t> positions;  // of lists of which host threads gather a part
+    std::vector<std::int32_t> sizes;
+    if (listed_rows_ > 0 && what_.sizes) {
+      sizes = fetch(what_.sizes, what_.lists, stream_);
+      listed_rows_ = *std::max_element(sizes.begin(), sizes.end());
+    }
     if (listed_rows_ > 0) positions = fetch(what_.positions, std::int64_t{what_.lists} * what_.k, stream_);
     if (streamed_rows_ + listed_rows_ > 0) {
       rows.emplace(context_, cache_, std::max(listed_rows_ > 0 ? what_.lists : 0, cache_.kv_heads),
@@ -77,6 +82,7 @@ class Decode {
     RowPart listed = chunk_part(rows, what_.lists, listed_rows_);
     listed.positions = positions.empty() ? nullptr : what_.positions;
     listed.stride = what_.k;
+    listed.sizes = what_.sizes;
     listed.stored = cache_.store.tokens;
     listed.gathered = true;
 
@@ -114,7 +120,9 @@ class Decode {
     });
     stage.reset();
     attend_chunks(listed, direct + streamed.pieces, [&](const RowStream::Use& use) {
-      if (!positions.empty()) rows->lists(positions.data(), what_.positions, what_.lists, what_.k, use);
+      if (positions.empty()) return;
+      const std::int32_t* const of_each = what_.sizes ? sizes.data() : nullptr;
+      rows->lists({positions.data(), what_.positions, of_each, what_.sizes, what_.lists, what_.k}, use);
     });
     merge(out);
   }
@@ -151,7 +159,8 @@ void Decode::attend_direct() {
   const Scratch<std::uint32_t> places(context_, std::int64_t{what_.lists} * what_.k, stream_);
   const std::unique_ptr<RowCache::Use> cached = context_.rows.use(cache_.store, stream_);
   if (cached) {
-    const RowReads reads{what_.positions, what_.lists / cache_.kv_heads, what_.k, cached->now(), what_.held_bytes};
+    const RowReads reads{what_.positions, what_.sizes,   what_.lists / cache_.kv_heads,
+                         what_.k,         cached->now(), what_.held_bytes};
     place_rows(base_.store, cached->slots(), reads, places, stream_);
     base_.cached = {places, cached->slots().data, cached->slots().row_bytes};
   }
@@ -166,6 +175,7 @@ void Decode::sort_rows() {
       RowPart part;
       part.positions = what_.positions;
       part.stride = what_.k;
+      part.sizes = what_.sizes;
       part.end = what_.k;
       part.lists = what_.lists / cache_.kv_heads;
       add_direct(part);
@@ -256,7 +266,7 @@ void Decode::merge(float* out) const {
     if (stored_) mean.stored = base_.store.value_sum;
   }
   launch("merge_states", merge_states, {dim3(static_cast<unsigned>(query_heads_)), dim3(kMergeThreads)}, stream_,
-         base_.states, mean, d, out);
+         base_.states, mean, what_.partial, d, out);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "gpu/backend.h"
 #include "gpu/cuda/kernels/rows.cuh"
 #include "gpu/cuda/kernels/states.cuh"
 #include "gpu/cuda/kernels/warp.cuh"
@@ -45,9 +46,9 @@ static __global__ void __launch_bounds__(kMaxHeadDim / 2)
 }
 
 // A block per query head. Warp w adds up slots w, w + 8, ... in order, then the warps' sums are added in order. out f32
-// [Hq][d].
+// [Hq][d], divided by the sums unless `partial` takes these.
 static __global__ void __launch_bounds__(kMergeThreads)
-    merge_states(const States states, const MeanValue mean, int d, float* out) {
+    merge_states(const States states, const MeanValue mean, const SoftmaxPart partial, int d, float* out) {
   __shared__ float scratch[kMergeWarps + 1];
   __shared__ float weighted[kMergeWarps][kMaxHeadDim];
   __shared__ float sums[kMergeWarps];
@@ -83,6 +84,14 @@ static __global__ void __launch_bounds__(kMergeThreads)
   for (int w = 0; w < kMergeWarps; ++w) {
     y += weighted[w][thread];
     all += sums[w];
+  }
+  if (partial.max) {
+    out[static_cast<std::int64_t>(head) * d + thread] = y;
+    if (thread == 0) {
+      partial.max[head] = max;
+      partial.sum[head] = all;
+    }
+    return;
   }
   y *= all == 0 ? 0.0f : 1 / all;
   if (mean.alpha) {

@@ -45,10 +45,14 @@ __global__ __launch_bounds__(kPlaceThreads) void place_rows_kernel(const PlaceRo
   const std::int32_t* const positions = a.reads.positions + kv_head * count;
   std::uint32_t* const places = a.places + kv_head * count;
   const std::int32_t now = a.reads.now;
+  const auto is_read = [&](std::int64_t i) {
+    return !a.reads.sizes || i % a.reads.k < a.reads.sizes[kv_head * a.reads.lists + i / a.reads.k];
+  };
   const auto set_of = [&](std::uint64_t row) { return static_cast<std::uint32_t>(mixed(row) & (a.slots.sets - 1)); };
 
   unsigned held = 0;
   for (std::int64_t i = threadIdx.x; i < count; i += kPlaceThreads) {
+    if (!is_read(i)) continue;
     const std::uint64_t row = row_number(a.store, kv_head, positions[i]);
     const std::int64_t slot = static_cast<std::int64_t>(set_of(row)) * kRowWays;
     std::uint32_t place = 0;
@@ -63,12 +67,13 @@ __global__ __launch_bounds__(kPlaceThreads) void place_rows_kernel(const PlaceRo
   }
   __syncthreads();
   for (std::int64_t i = threadIdx.x; i < count; i += kPlaceThreads) {
-    if (places[i] != 0) continue;
+    if (!is_read(i) || places[i] != 0) continue;
     const std::uint32_t order = atomic_add(wanted + set_of(row_number(a.store, kv_head, positions[i])), 1u);
     places[i] = (order < kMostWanted ? order : kMostWanted) << kOrderShift;
   }
   __syncthreads();
   for (std::int64_t i = threadIdx.x; i < count; i += kPlaceThreads) {
+    if (!is_read(i)) continue;
     const std::uint32_t place = places[i];
     if ((place & kHeld) != 0) continue;
     const std::uint32_t order = place >> kOrderShift;
@@ -90,6 +95,7 @@ __global__ __launch_bounds__(kPlaceThreads) void place_rows_kernel(const PlaceRo
   }
   __syncthreads();
   for (std::int64_t i = threadIdx.x; i < count; i += kPlaceThreads) {
+    if (!is_read(i)) continue;
     const std::uint32_t place = places[i];
     if ((place & kFilled) == 0) continue;
     rows[place / 4 - first_slot] = row_number(a.store, kv_head, positions[i]);

@@ -24,6 +24,7 @@ __global__ void __launch_bounds__(kReadThreads)
     const int row = i / octets, octet = i % octets;
     std::int64_t position = from.begin + first + row;
     if (from.positions) {
+      if (from.sizes && position >= from.sizes[head]) continue;
       position = from.positions[head * from.stride + position];
       if (store.reached(position)) continue;
     }

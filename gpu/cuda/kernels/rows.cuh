@@ -27,6 +27,7 @@ inline constexpr int kRowHeads = 16;  // query heads a block has room for; large
 struct RowPart {
   const std::int32_t* positions = nullptr;  // i32 [lists in all][stride]; null: row i is position i
   std::int64_t stride = 0;
+  const std::int32_t* sizes = nullptr;  // i32 [lists in all]: the entries of each that are read; null: all
   std::int64_t begin = 0;
   std::int64_t end = 0;
   int lists = 1;  // per KV head: one for all its query heads, or one for each
@@ -214,7 +215,9 @@ __global__ void __launch_bounds__(kRowThreads, Heads* Strips > 2 ? 2
   }
   first_query += kv_head * a.group;
   const std::int64_t begin = part.begin + piece * part.piece_rows;
-  const std::int64_t end = begin + part.piece_rows < part.end ? begin + part.piece_rows : part.end;
+  std::int64_t end = begin + part.piece_rows < part.end ? begin + part.piece_rows : part.end;
+  const int list_in_all = kv_head * part.lists + list;
+  if (part.sizes && part.sizes[list_in_all] < end) end = part.sizes[list_in_all];
   if (a.resume && begin >= end) return;  // its state stays as it is
 
   unsigned char* const shared = dynamic_shared();
@@ -249,7 +252,6 @@ __global__ void __launch_bounds__(kRowThreads, Heads* Strips > 2 ? 2
   for (std::int64_t at = begin; at < end; at += kTileRows) {
     const int n = end - at < kTileRows ? static_cast<int>(end - at) : kTileRows;
     if (thread < n) {
-      const int list_in_all = kv_head * part.lists + list;
       const std::int64_t entry = at + thread;
       const std::int64_t position = part.positions ? part.positions[list_in_all * part.stride + entry] : entry;
       const bool in_place = position < part.stored && (!part.gathered || a.store.reached(position));

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "gpu/backend.h"
 #include "gpu/cuda/kernels/intrinsics.cuh"
 #include "gpu/cuda/kernels/states.cuh"
 #include "gpu/cuda/kernels/warp.cuh"
@@ -150,8 +151,9 @@ static __global__ void __launch_bounds__(kSoftmaxThreads)
   }
 }
 
-// grid (rows / warps, Hkv). out f32 [T][Hq][d].
-static __global__ void __launch_bounds__(kSoftmaxThreads) finish_causal(const CausalStates states, float* out) {
+// grid (rows / warps, Hkv). out f32 [T][Hq][d], divided by the sums unless `partial` [T][Hq] takes these.
+static __global__ void __launch_bounds__(kSoftmaxThreads)
+    finish_causal(const CausalStates states, const SoftmaxPart partial, float* out) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int kv_head = static_cast<int>(blockIdx.y);
   const std::int64_t row =
@@ -160,8 +162,13 @@ static __global__ void __launch_bounds__(kSoftmaxThreads) finish_causal(const Ca
   const int d = states.head_dim;
   const std::int64_t at = states.at(kv_head, row);
   const float sum = states.sum[at];
-  const float scale = sum == 0 ? 0.0f : 1 / sum;
-  float* const to = out + states.query(static_cast<int>(gridDim.y), kv_head, row) * d;
+  const std::int64_t query = states.query(static_cast<int>(gridDim.y), kv_head, row);
+  const float scale = partial.max ? 1 / kWeightScale : sum == 0 ? 0.0f : 1 / sum;
+  if (partial.max && lane == 0) {
+    partial.max[query] = states.max[at];
+    partial.sum[query] = sum / kWeightScale;
+  }
+  float* const to = out + query * d;
   for (int i = lane; i < d; i += kWarp) to[i] = states.weighted[at * d + i] * scale;
 }
 

@@ -19,6 +19,7 @@ struct StoredRows {
   // reaches are not there. Null: rows are those of consecutive positions.
   const std::int32_t* positions = nullptr;
   std::int64_t stride = 0;
+  const std::int32_t* sizes = nullptr;  // i32 [heads] in device memory: nor are those of later entries; null: all are
 };
 
 // Queues what writes the f16 that they stand for to `to`, f16 [heads][rows][2 d]; where rows are not there nothing.

@@ -79,12 +79,14 @@ void RowStream::range(std::int64_t begin, std::int64_t end, const Use& use) {
   }
 }
 
-void RowStream::lists(const std::int32_t* positions, const std::int32_t* on_device, int lists, int k, const Use& use) {
-  for (std::int64_t begin = 0; begin < k; begin += chunk_rows(lists)) {
-    const std::int64_t to = std::min<std::int64_t>(begin + chunk_rows(lists), k);
+void RowStream::lists(const RowLists& lists, const Use& use) {
+  std::int64_t longest = 0;
+  for (int list = 0; list < lists.lists; ++list) longest = std::max(longest, lists.size(list));
+  for (std::int64_t begin = 0; begin < longest; begin += chunk_rows(lists.lists)) {
+    const std::int64_t to = std::min(begin + chunk_rows(lists.lists), longest);
     chunk(
-        {nullptr, lists, to - begin, begin, on_device, k},
-        [&](std::byte* rows) { stage_entries(positions, lists, k, begin, to, rows); }, use);
+        {nullptr, lists.lists, to - begin, begin, lists.positions_on_device, lists.k, lists.sizes_on_device},
+        [&](std::byte* rows) { stage_entries(lists, begin, to, rows); }, use);
   }
 }
 
@@ -130,24 +132,24 @@ void RowStream::copy_blocks(std::int64_t begin, std::int64_t end, std::int64_t p
 
 // Of the entries [begin, end) of each list those that lie in blocks to be staged. Lists of which they are the same
 // entries are copied together.
-void RowStream::stage_entries(const std::int32_t* positions, int lists, int k, std::int64_t begin, std::int64_t end,
-                              std::byte* to) {
-  const int lists_per_head = lists / cache_.kv_heads;
-  const auto entries = [&](int list) { return positions + static_cast<std::int64_t>(list) * k; };
+void RowStream::stage_entries(const RowLists& lists, std::int64_t begin, std::int64_t end, std::byte* to) {
+  const int lists_per_head = lists.lists / cache_.kv_heads;
+  const auto entries = [&](int list) { return lists.positions + static_cast<std::int64_t>(list) * lists.k; };
   const auto row = [&](int list, std::int64_t at) { return stored_row(list / lists_per_head, entries(list)[at]); };
   for (const BlockRun& run : runs_) {
     if (run.in_place) continue;
     const auto in_run = [&](int list) {
       const std::int32_t* const all = entries(list);
+      const std::int64_t first = std::min(begin, lists.size(list)), last = std::min(end, lists.size(list));
       const auto from = [&](std::int64_t block) {
-        return std::lower_bound(all + begin, all + end, block * cache_.store.layout->block_tokens) - all;
+        return std::lower_bound(all + first, all + last, block * cache_.store.layout->block_tokens) - all;
       };
       return std::pair(from(run.begin), from(run.end));
     };
-    for (Heads same{0, 0}; same.begin < lists; same.begin = same.end) {
+    for (Heads same{0, 0}; same.begin < lists.lists; same.begin = same.end) {
       const auto [first, last] = in_run(same.begin);
       same.end = same.begin + 1;
-      while (same.end < lists && in_run(same.end) == std::pair(first, last)) ++same.end;
+      while (same.end < lists.lists && in_run(same.end) == std::pair(first, last)) ++same.end;
       if (first >= last) continue;
       stage(same, first, last, row, end - begin, to + static_cast<std::uint64_t>(first - begin) * row_bytes_);
     }

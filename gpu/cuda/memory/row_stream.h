@@ -15,6 +15,19 @@
 
 namespace hayloft::gpu::cuda {
 
+// Lists of positions in the store, ascending, whole multiples of Hkv of them; the pointers are to host memory, and to
+// the same in device memory.
+struct RowLists {
+  const std::int32_t* positions = nullptr;  // i32 [lists][k]
+  const std::int32_t* positions_on_device = nullptr;
+  const std::int32_t* sizes = nullptr;  // i32 [lists], how many of each; null: all
+  const std::int32_t* sizes_on_device = nullptr;
+  int lists = 0;
+  int k = 0;
+
+  std::int64_t size(int list) const { return sizes ? sizes[list] : k; }
+};
+
 // Brings rows of the store to device memory, chunk by chunk through two buffers: while one is used, the copy engine
 // fills the other. Integer rows are copied as they are stored, and turned into f16 in a third. Rows of pinned blocks
 // are copied from where they lie and the host waits for nothing; all others go through the staging ring, filled by host
@@ -39,10 +52,10 @@ class RowStream {
 
   // Positions [begin, end) of the store, of every KV head: DenseRows of Hkv heads.
   void range(std::int64_t begin, std::int64_t end, const Use& use);
-  // The rows that lists name, i32 [lists][k] in host memory, ascending, whole multiples of Hkv of them, as far as they
-  // lie in blocks that the device does not reach: DenseRows of `lists` heads whose positions are the entries' numbers,
-  // with undefined contents where an entry lies in a block that it does. on_device: the same lists in device memory.
-  void lists(const std::int32_t* positions, const std::int32_t* on_device, int lists, int k, const Use& use);
+  // The rows that lists name, as far as they lie in blocks that the device does not reach: DenseRows of so many heads
+  // whose positions are the entries' numbers, with undefined contents where an entry lies in a block that it does, and
+  // behind the end of a list.
+  void lists(const RowLists& lists, const Use& use);
 
  private:
   struct Half {
@@ -63,8 +76,7 @@ class RowStream {
   void copy_blocks(std::int64_t begin, std::int64_t end, std::int64_t pitch, std::byte* to);
   void stage(Heads heads, std::int64_t begin, std::int64_t end, const Address& address, std::int64_t pitch,
              std::byte* to);
-  void stage_entries(const std::int32_t* positions, int lists, int k, std::int64_t begin, std::int64_t end,
-                     std::byte* to);
+  void stage_entries(const RowLists& lists, std::int64_t begin, std::int64_t end, std::byte* to);
   const std::byte* stored_row(int head, std::int64_t position) const;
   bool integers() const { return store_.row_format != offload::RowFormat::f16; }
 

@@ -28,10 +28,12 @@ struct Variables {
   const char* rank;
   const char* ranks;
   const char* on_this_machine;
+  const char* rank_on_this_machine;
 };
-constexpr Variables launchers[] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"},
-                                   {"PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"},
-                                   {"PMIX_RANK", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"}};
+constexpr Variables launchers[] = {
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
+    {"PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"},
+    {"PMIX_RANK", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_LOCALID"}};
 
 void require(const char* problem) {
   if (problem != nullptr) fail("the ranks cannot talk to each other any more: {}; is one of them lost?", problem);
@@ -54,7 +56,10 @@ std::optional<Launch> find_launch() {
   for (const Variables& launcher : launchers) {
     const std::optional<int> rank = number_of(launcher.rank), ranks = number_of(launcher.ranks);
     if (!rank || !ranks || *rank < 0 || *ranks <= *rank) continue;
-    return Launch{*rank, *ranks, std::max(1, number_of(launcher.on_this_machine).value_or(1))};
+    const int here = std::max(1, number_of(launcher.on_this_machine).value_or(1));
+    // Who does not say where a rank is mostly deals them out so many to each machine: no two of one share a number
+    // then.
+    return Launch{*rank, *ranks, here, std::max(0, number_of(launcher.rank_on_this_machine).value_or(*rank % here))};
   }
   return {};
 }

@@ -14,7 +14,8 @@ namespace hayloft::runtime::cluster {
 struct Launch {
   int rank = 0;
   int ranks = 1;
-  int on_this_machine = 1;  // of them
+  int on_this_machine = 1;       // of them
+  int rank_on_this_machine = 0;  // this process's number among those
 };
 // None where it was started alone. Knows Open MPI, MPICH and its kin, and Slurm with PMIx.
 std::optional<Launch> find_launch();

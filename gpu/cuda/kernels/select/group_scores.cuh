@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "gpu/backend.h"
 #include "gpu/cuda/kernels/select/components.h"
 #include "gpu/cuda/kernels/select/top_positions.cuh"
 #include "gpu/cuda/kernels/warp.cuh"
@@ -28,9 +29,10 @@ struct Logits {
   int group = 0;
 };
 
-// One block per query head of the batch: its softmax from its partials, always in the same order. `selectable` is the
-// number of chunks before the limit.
-__global__ __launch_bounds__(kSelectThreads) void normalise(Logits in, std::int64_t selectable, HeadSoftmax* out) {
+// One block per query head of the batch: its softmax from its partials, always in the same order, but for log_sum that
+// of ranked_by, where there is one. `selectable` is the number of chunks before the limit.
+__global__ __launch_bounds__(kSelectThreads) void normalise(Logits in, std::int64_t selectable, SoftmaxPart ranked_by,
+                                                            HeadSoftmax* out) {
   __shared__ float scratch[kSelectThreads / kWarp + 1];
   constexpr float infinity = __builtin_inff();
   const std::int64_t chunks = in.store_chunks + in.tail_chunks;
@@ -53,7 +55,9 @@ __global__ __launch_bounds__(kSelectThreads) void normalise(Logits in, std::int6
   tail = block_sum(tail, scratch);
   if (threadIdx.x != 0) return;
   const float sum = store + tail;
-  out[blockIdx.x] = {max, sum, tail, reach, max + log(static_cast<double>(sum))};
+  const float by_max = ranked_by.max ? ranked_by.max[blockIdx.x] : max;
+  const float by_sum = ranked_by.max ? ranked_by.sum[blockIdx.x] : sum;
+  out[blockIdx.x] = {max, sum, tail, reach, by_max + log(static_cast<double>(by_sum))};
 }
 
 // What is taken off each of the group's logits: the log-sum-exp, less a number that the group shares. A position's
@@ -133,6 +137,27 @@ __global__ __launch_bounds__(kSelectThreads) void weigh_selection(Logits in, con
   for (std::int64_t t = limit + threadIdx.x; t < tokens; t += kSelectThreads) mass += expf(s[t] - head.max);
   const float share = (block_sum(static_cast<float>(mass), scratch) + head.outside) / head.sum;
   if (threadIdx.x == 0) alpha[h] = share > 1 ? 1.0f : share;
+}
+
+// One block per query head of the batch: of a search in parts what SparqPart says of the part, whose pointers are those
+// of the batch.
+__global__ __launch_bounds__(kSelectThreads) void tell_part(Logits in, const HeadSoftmax* heads,
+                                                            const std::int32_t* positions, int k, std::int64_t limit,
+                                                            std::int64_t tokens, SparqPart part) {
+  __shared__ float scratch[kSelectThreads / kWarp + 1];
+  const std::int64_t h = blockIdx.x;
+  const HeadSoftmax head = heads[h];
+  const float* s = in.logits + h * in.stride;
+  positions += h / in.group * k;
+  for (int i = threadIdx.x; i < k; i += kSelectThreads) part.logits[h * k + i] = s[positions[i]];
+  double late = 0;
+  for (std::int64_t t = limit + threadIdx.x; t < tokens; t += kSelectThreads) late += expf(s[t] - head.max);
+  const float attended = block_sum(static_cast<float>(late), scratch) + head.outside;
+  if (threadIdx.x != 0) return;
+  part.all.max[h] = head.max;
+  part.all.sum[h] = head.sum;
+  part.attended.max[h] = head.max;
+  part.attended.sum[h] = attended;
 }
 
 // For a store that holds nothing: the tail is attended whole.

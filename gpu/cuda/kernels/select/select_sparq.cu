@@ -152,21 +152,49 @@ class SparqSelector {
   }
 
   void run(std::int32_t* positions, float* alpha) {
-    for (int first = 0; first < cache_.kv_heads; first += heads_at_once_) {
-      const int heads = std::min(heads_at_once_, cache_.kv_heads - first);
-      scan(first, heads);
-      select(heads, positions + static_cast<std::int64_t>(first) * args_.k);
-      const Stage stage(context_.stages, "alpha", stream_);
-      launch("weigh_selection", weigh_selection, {static_cast<unsigned>(heads * group_), kSelectThreads}, stream_,
-             logits(), softmax_, positions + static_cast<std::int64_t>(first) * args_.k, args_.k, args_.limit,
-             cache_.store.tokens, alpha + static_cast<std::int64_t>(first) * group_);
-    }
+    const SparqPart& part = args_.part;
+    find(positions, alpha, true, part.again == nullptr);
+    if (part.again != nullptr && (*part.again)()) find(positions, alpha, heads_at_once_ < cache_.kv_heads, true);
     if (cached_) cached_->done();
   }
 
  private:
   std::int64_t stride() const { return store_chunks_ * kChunkTokens; }
   std::int64_t partial_stride() const { return store_chunks_ + tail_chunks_; }
+
+  // A batch of KV heads after the other; `scans`: or there is one, whose scores are kept. given: ranks by ranked_by.
+  void find(std::int32_t* positions, float* alpha, bool scans, bool given) {
+    for (int first = 0; first < cache_.kv_heads; first += heads_at_once_) {
+      const int heads = std::min(heads_at_once_, cache_.kv_heads - first);
+      if (scans) scan(first, heads);
+      const SparqPart part = part_from(first);
+      std::int32_t* const lists = positions + static_cast<std::int64_t>(first) * args_.k;
+      select(heads, given ? part.ranked_by : SoftmaxPart(), lists);
+      if (part.wanted()) {
+        launch("tell_part", tell_part, {static_cast<unsigned>(heads * group_), kSelectThreads}, stream_, logits(),
+               softmax_, lists, args_.k, args_.limit, cache_.store.tokens, part);
+        continue;
+      }
+      const Stage stage(context_.stages, "alpha", stream_);
+      launch("weigh_selection", weigh_selection, {static_cast<unsigned>(heads * group_), kSelectThreads}, stream_,
+             logits(), softmax_, lists, args_.k, args_.limit, cache_.store.tokens,
+             alpha + static_cast<std::int64_t>(first) * group_);
+    }
+  }
+
+  // Of the KV heads from `first` on.
+  SparqPart part_from(int first) const {
+    SparqPart part = args_.part;
+    if (!part.wanted()) return {};
+    const std::int64_t heads = std::int64_t{first} * group_;
+    part.logits += heads * args_.k;
+    for (SoftmaxPart* softmax : {&part.all, &part.attended, &part.ranked_by}) {
+      if (softmax->max == nullptr) continue;
+      softmax->max += heads;
+      softmax->sum += heads;
+    }
+    return part;
+  }
 
   // Components, and how many planes of each where they are not read whole.
   std::int64_t chosen_count() const {
@@ -270,12 +298,12 @@ class SparqSelector {
     }
   }
 
-  void select(int lists, std::int32_t* positions) {
+  void select(int lists, const SoftmaxPart& ranked_by, std::int32_t* positions) {
     const Stage stage(context_.stages, "selection", stream_);
     const auto all = static_cast<unsigned>(lists);
     const std::int64_t chunks = chunks_of(args_.limit);
     launch("normalise", normalise, {all * static_cast<unsigned>(group_), kSelectThreads}, stream_, logits(), chunks,
-           softmax_);
+           ranked_by, softmax_);
     if (args_.k == 0) return;
     passes_.clear_histograms();
     const bool sum_logits = group_ == 1 || args_.rule == index::GroupRule::logits;
