@@ -280,7 +280,7 @@ class RankSearch {
   // What this rank ranks among its best only by the softmaxes over all ranks, as far as it counts: few positions, which
   // all ranks give to all, so many at a time until nobody has more.
   void add_left_out(const cluster::Candidates& given, const cluster::Candidates& now) {
-    const int at_a_time = cluster::left_out_at_a_time(plan_.k);
+    const int at_a_time = cluster::left_out_at_a_time(plan_.k, step_.ranks->ranks());
     std::vector<std::vector<int>> missing(static_cast<std::size_t>(plan_.lists));  // places in `now`
     std::vector<float> logits(static_cast<std::size_t>(heads_));
     for (int list = 0; list < plan_.lists; ++list) {

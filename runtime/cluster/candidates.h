@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -38,10 +39,10 @@ struct Candidates {
   std::vector<float> logits;            // [lists][heads][k]
 };
 
-// How many candidates of a list a rank gives in a further message, where its best k were not enough: more are seldom
-// missing, and then there is another one.
-inline int left_out_at_a_time(int k) {
-  return k < 32 ? 8 : k / 4;
+// How many candidates of a list a rank gives in a further message, where its best k were not enough: half of its share
+// of k. More are seldom missing, and then there is another one.
+inline int left_out_at_a_time(int k, int ranks) {
+  return std::max(8, k / (2 * ranks));
 }
 
 // What a list ranks by, of the logits that its query heads gave a position.

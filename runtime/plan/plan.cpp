@@ -260,7 +260,7 @@ Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
           predict(request, layout, alone ? method.counters : counters_of_rank(request, cache, *made), by, *profile);
     }
     if (!request.session.cache.shard.alone()) {
-      method.network = network_step(request.config, *made, cache);
+      method.network = network_step(request.config, *made, cache, request.session.cache.shard.ranks);
       if (request.network) {
         method.network_ms = network_ms(*method.network, *request.network, request.session.cache.shard.ranks);
       }

@@ -19,7 +19,8 @@ bool is_one_of(const std::string& name, std::initializer_list<const char*> names
 }
 
 // What a global layer adds, as select_over_ranks() and attend_over_ranks() send it.
-void add_layer(const ModelConfig& config, const Method& method, const gpu::CacheView& cache, NetworkStep& step) {
+void add_layer(const ModelConfig& config, const Method& method, const gpu::CacheView& cache, int ranks,
+               NetworkStep& step) {
   const MethodOptions& options = method.options();
   step.gathered += 1;
   step.bytes += cluster::AttentionParts::bytes(config.query_heads, config.head_dim);
@@ -41,7 +42,8 @@ void add_layer(const ModelConfig& config, const Method& method, const gpu::Cache
   step.bytes += cluster::Candidates::bytes(lists, heads, k);
   if (by_softmax && k > 0) {
     step.further += 1;
-    step.further_bytes += cluster::Candidates::bytes(lists, heads, cluster::left_out_at_a_time(k)) + sizeof(float);
+    step.further_bytes +=
+        cluster::Candidates::bytes(lists, heads, cluster::left_out_at_a_time(k, ranks)) + sizeof(float);
   }
   if (by_softmax || with_alpha) step.bytes += 4 * sizeof(float) * static_cast<std::uint64_t>(config.query_heads);
 }
@@ -69,11 +71,11 @@ int network_rounds(int ranks) {
   return std::bit_width(static_cast<unsigned>(ranks - 1));
 }
 
-NetworkStep network_step(const ModelConfig& config, const Method& method, gpu::CacheView cache) {
+NetworkStep network_step(const ModelConfig& config, const Method& method, gpu::CacheView cache, int ranks) {
   require_over_ranks(method.options());
   NetworkStep step;
   for (cache.layer = 0; cache.layer < config.global_layers(); ++cache.layer) {
-    add_layer(config, method.chosen(cache, config.query_heads), cache, step);
+    add_layer(config, method.chosen(cache, config.query_heads), cache, ranks, step);
   }
   step.messages = step.gathered + 1;
   return step;

@@ -31,8 +31,9 @@ struct NetworkStep {
   std::uint64_t further = 0;
   std::uint64_t further_bytes = 0;
 };
-// Of a step over a cache of that shape, whole or a shard of it. Throws Error unless the method attends over ranks.
-NetworkStep network_step(const ModelConfig& config, const Method& method, gpu::CacheView cache);
+// Of a step over a cache of that shape, whole or a shard of it, held by so many ranks. Throws Error unless the method
+// attends over ranks.
+NetworkStep network_step(const ModelConfig& config, const Method& method, gpu::CacheView cache, int ranks);
 
 // How many latencies a collective of N ranks takes: log2 N, rounded up.
 int network_rounds(int ranks);

@@ -69,7 +69,7 @@ TEST_F(RanksTest, TheNetworkCarriesWhatTheFormulaSaysAtEveryLength) {
       further = row["network_messages_per_token"].get<double>() - layers * messages - 1;
       EXPECT_GE(further, 0) << row;
     }
-    sent = layers * sent + further * ((4 * kv_heads + 4 * heads) * std::floor(k / 4) + 4);
+    sent = layers * sent + further * ((4 * kv_heads + 4 * heads) * std::floor(k / 6) + 4);
     EXPECT_EQ(row["network_messages_per_token"], layers * messages + further + 1) << row;
     EXPECT_NEAR(row["network_sent_bytes_per_token"].get<double>(), sent + 4, 1e-6 * sent)
         << row;  // and the drawn token
