@@ -253,6 +253,12 @@ void Ann::load(std::span<const std::byte> saved) {
   trained_on_ = trained_on;
 }
 
+void Ann::forget_keys() {
+  for (Slot& slot : slots_) slot.head.reset();
+  factory_.clear();
+  trained_on_ = 0;
+}
+
 AnnCost Ann::search(int layer, const offload::LayerView& view, const float* q, const AnnSearch& search,
                     const offload::Threads& threads, std::int32_t* positions) const {
   if (search.query_heads < kv_heads_ || search.query_heads % kv_heads_ != 0) {

@@ -90,6 +90,9 @@ class Ann {
   std::vector<std::byte> save() const;
   void load(std::span<const std::byte> saved);
 
+  // Of what has been built only the queries that were seen stay: the next sync_with_store() may be of other keys.
+  void forget_keys();
+
   std::int64_t tokens(int layer) const;  // positions [0, tokens) are indexed
 
   // The k positions with the largest inner products that are found, for each query head: positions out i32 [Hq][k],

@@ -92,6 +92,8 @@ class Method {
                                                   std::span<const std::byte>) const;
   // Host memory of that state, for a sequence of `tokens`; what a planner can know before it is there.
   virtual std::uint64_t state_bytes(const AttentionShape&, std::int64_t) const { return 0; }
+  // Whether each of several ranks keeps it of the whole sequence, rather than of its own blocks.
+  virtual bool state_is_whole() const { return false; }
 
  protected:
   // The three parts of a step. The plan is made once and handed to the others; by default the newest w positions and

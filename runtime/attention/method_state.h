@@ -48,6 +48,10 @@ class MethodState {
   // What it has built, to be saved with a context, for Method::load_state(); empty where it is not worth saving.
   virtual std::vector<std::byte> save() const { return {}; }
 
+  // Over ranks the store that it is to follow is a part of the one that saved bytes are of: what was built over that is
+  // let go, to be built anew by sync_with_cache(). What does not depend on where blocks lie stays.
+  virtual void forget_store() {}
+
   virtual std::uint64_t bytes() const = 0;  // of host memory, shared parts included
 };
 

@@ -1,7 +1,6 @@
 #include "runtime/attention/over_ranks.h"
 
 #include <algorithm>
-#include <string_view>
 
 #include "offload/error.h"
 #include "runtime/attention/selection.h"
@@ -104,12 +103,9 @@ void record(const Step& step, const SelectionPlan& plan, const std::vector<std::
 }  // namespace
 
 void require_over_ranks(const MethodOptions& method) {
-  constexpr std::string_view able[] = {"dense",   "window",  "topk",  "sparq",  "planes",
-                                       "flexgen", "lowrank", "pages", "oracle", "auto"};
-  const bool by_faiss = method.name == "topk" && method.faiss;
-  if (std::ranges::find(able, method.name) != std::end(able) && !by_faiss) return;
-  fail("--attn {}: does not attend over ranks; {} and topk without Faiss do", method_label(method),
-       "dense, window, sparq, planes, flexgen, lowrank, pages, oracle, auto");
+  if (!is_registered_method(method.name)) return;
+  fail("--attn {}: is a method of one's own, which does not attend over ranks; hayloft's do, as topk",
+       method_label(method));
 }
 
 void require_over_ranks(const MethodOptions& method, const CacheOptions& cache) {

@@ -6,6 +6,7 @@
 #include "offload/error.h"
 #include "offload/host/mapped_file.h"
 #include "runtime/attention/over_ranks.h"
+#include "runtime/cluster/agreement.h"
 #include "runtime/decode/prefill/prefill_order.h"
 
 namespace hayloft::runtime {
@@ -212,13 +213,18 @@ void Session::attach_method(const Method& method) {
 }
 
 void Session::restore(const Method& method, std::span<const std::byte> saved) {
-  states_[method.state_key()] = method.load_state(attention_shape(), model_->backend(), saved);
+  auto state = method.load_state(attention_shape(), model_->backend(), saved);
+  if (!options_.cache.shard.alone()) state->forget_store();
+  states_[method.state_key()] = std::move(state);
   rebind();
 }
 
 void Session::prepare(const Method& method, const StateProgress& progress) {
   attach_method(method);
-  if (MethodState* const kept = state(method)) kept->sync_with_cache(cache_.global_views(), progress);
+  MethodState* const kept = state(method);
+  if (kept == nullptr) return;
+  const auto work = [&] { kept->sync_with_cache(cache_.global_views(), progress); };
+  options_.ranks != nullptr ? cluster::together(*options_.ranks, work) : work();
 }
 
 MethodState* Session::state(const Method& method) const {

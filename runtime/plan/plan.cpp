@@ -82,7 +82,7 @@ PlanMemory plan_memory(const PlanRequest& request) {
     if (!counted.insert(method->state_key()).second) continue;
     memory.indices += method->state_bytes(
         {request.config.global_layers(), request.config.query_heads, request.config.kv_heads, request.config.head_dim},
-        options.shard.alone()
+        options.shard.alone() || method->state_is_whole()
             ? request.tokens
             : options.shard.own_blocks((request.tokens + options.block_tokens - 1) / options.block_tokens) *
                   options.block_tokens);

@@ -18,10 +18,14 @@ bool is_one_of(const std::string& name, std::initializer_list<const char*> names
   return std::ranges::any_of(names, [&](const char* each) { return name == each; });
 }
 
-// What a global layer adds, as select_over_ranks() and attend_over_ranks() send it.
+// The ranks' searches count what they have looked at in three numbers.
+constexpr std::uint64_t ann_note_bytes = 3 * sizeof(std::uint64_t);
+
+// What a global layer adds, as select_over_ranks(), search_over_ranks() and attend_over_ranks() send it.
 void add_layer(const ModelConfig& config, const Method& method, const gpu::CacheView& cache, int ranks,
                NetworkStep& step) {
   const MethodOptions& options = method.options();
+  if (options.name == "h2o") return;
   step.gathered += 1;
   step.bytes += cluster::AttentionParts::bytes(config.query_heads, config.head_dim);
   if (is_one_of(options.name, {"dense", "window"})) return;
@@ -40,6 +44,7 @@ void add_layer(const ModelConfig& config, const Method& method, const gpu::Cache
   if (k == 0 && !with_alpha) return;
   step.gathered += 1;
   step.bytes += cluster::Candidates::bytes(lists, heads, k);
+  if (options.name == "ann") step.bytes += ann_note_bytes;
   if (by_softmax && k > 0) {
     step.further += 1;
     step.further_bytes +=

@@ -47,6 +47,32 @@ TEST_F(RanksTest, NeedlesAreFoundByAnyNumberOfRanksAsByOneMachine) {
   }
 }
 
+// The bundled model has one global layer, whose queries are those of one machine, and a prompt this short is compared
+// whole where an index would be.
+TEST_F(RanksTest, HeavyHittersIndicesAndFaissAnswerAsByOneMachine) {
+  std::vector<std::string> arguments{"needle", "--ctx-size",     "4k",  "--depths", "3", "--attn", "", "--attn-k",
+                                     "64",     "--block-tokens", "256", "--json",   "-"};
+  for (const char* attn : {"h2o", "ann", "topk:engine=faiss"}) {
+    arguments[6] = attn;
+    const Outcome alone = run_program(arguments);
+    ASSERT_EQ(alone.exit_code, 0) << alone.err;
+    const auto expected = nlohmann::json::parse(alone.out);
+    for (const int ranks : {2, 3}) {
+      const Outcome outcome = over(ranks, arguments);
+      ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+      const auto json = nlohmann::json::parse(outcome.out);
+      ASSERT_EQ(json["rows"].size(), expected["rows"].size());
+      for (std::size_t i = 0; i < json["rows"].size(); ++i) {
+        for (const char* field : {"method", "hit", "answer", "attended_share", "positions_scored_per_token"}) {
+          EXPECT_EQ(json["rows"][i][field], expected["rows"][i][field]) << field << " over " << ranks;
+        }
+        // By h2o what was drawn is all that is told.
+        EXPECT_EQ(json["rows"][i]["network_messages_per_token"], attn == std::string("h2o") ? 1 : 3) << attn;
+      }
+    }
+  }
+}
+
 TEST_F(RanksTest, TheNetworkCarriesWhatTheFormulaSaysAtEveryLength) {
   const Outcome outcome = over(3, {"needle", "--ctx-size", "2k,8k", "--depths", "2", "--attn", "dense,topk,sparq",
                                    "--attn-k", "64", "--block-tokens", "256", "--json", "-"});
@@ -226,7 +252,7 @@ TEST_F(RanksTest, WhatRanksCannotDoTogetherIsRefusedInOneLineBeforeAnyWork) {
     arguments.insert(arguments.end(), more.begin(), more.end());
     return over(2, arguments);
   };
-  expect_refused(generate({"--attn", "h2o"}), 2, {"--attn h2o", "over ranks", "dense"});
+  expect_refused(generate({"--attn", "h2o", "--prefill", "topk"}), 2, {"--prefill topk", "exact"});
   expect_refused(generate({"--attn", "pages", "--block-tokens", "16"}), 2, {"--attn pages", "--block-tokens"});
   expect_refused(over(2, {"eval", "-m", nothing, "--attention-stats", at("stats.json")}), 2, {"--attention-stats"});
   expect_refused(generate({"--attn", "dense", "--prefill", "window"}), 2, {"--prefill window", "exact"});

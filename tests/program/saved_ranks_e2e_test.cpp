@@ -74,6 +74,30 @@ TEST_F(SavedRanksTest, ATextReadByRanksIsAskedByAnyNumberOfThem) {
   EXPECT_EQ(generated.exit_code, 0) << generated.err;
 }
 
+TEST_F(SavedRanksTest, WhatHeavyHittersKeptOnOneMachineIsAskedByRanks) {
+  std::vector<std::string> indexed = ingest(at("one.hay"));
+  indexed.insert(indexed.end(), {"--index", "h2o"});
+  const Outcome one = run_program(indexed);
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  const auto by_h2o = [&](const char* context) {
+    std::vector<std::string> arguments = ask(at(context));
+    arguments.back() = "h2o";
+    return arguments;
+  };
+  const Outcome expected = run_program(by_h2o("one.hay"));
+  ASSERT_EQ(expected.exit_code, 0) << expected.err;
+  for (const int ranks : {2, 3}) {
+    const Outcome asked = over(ranks, by_h2o("one.hay"));
+    EXPECT_EQ(asked.exit_code, 0) << asked.err;
+    EXPECT_EQ(asked.out, expected.out) << ranks;
+  }
+  // Shards have nothing of it.
+  ASSERT_EQ(over(2, ingest(at("book.hay"))).exit_code, 0);
+  expect_refused(over(2, by_h2o("book.hay")), 1, {"--attn h2o", "on one machine"});
+  indexed[4] = at("other.hay");
+  expect_refused(over(2, indexed), 2, {"--index", "over ranks"});
+}
+
 TEST_F(SavedRanksTest, RanksWithDisksOfTheirOwnNeedOnlyTheirShards) {
   for (const char* machine : {"first", "second"}) fs::create_directory(at(machine));
   const std::string first = at("first/book.hay"), second = at("second/book.hay");

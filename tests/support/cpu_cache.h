@@ -39,6 +39,9 @@ struct CacheShape {
   float key_scale = 1;
   offload::ColumnFormat columns = offload::ColumnFormat::f16;
   offload::RowFormat rows = offload::RowFormat::f16;
+  // Keys as attention has them, which an index can find its way in: a few directions matter, and all have a mean in
+  // common.
+  bool key_structure = false;
 };
 
 class RandomCache {
@@ -54,7 +57,11 @@ class RandomCache {
     std::normal_distribution<float> distribution;
     rows_.resize(static_cast<std::size_t>(shape.kv_heads * tokens) * row);
     for (std::size_t i = 0; i < rows_.size(); ++i) {
-      rows_[i] = to_f16(distribution(random) * (i % row < row / 2 ? shape.key_scale : 1.0f));
+      const std::size_t c = i % row;
+      const bool key = c < row / 2;
+      float value = distribution(random) * (key ? shape.key_scale : 1.0f);
+      if (key && shape.key_structure) value = value * (c % 8 == 0 ? 3.0f : 0.5f) + (c % 5 == 0 ? 2.0f : 0.0f);
+      rows_[i] = to_f16(value);
     }
     for (std::int64_t begin = 0; begin < shape.stored; begin += shape.block_tokens) {
       const int n = static_cast<int>(std::min<std::int64_t>(shape.block_tokens, shape.stored - begin));

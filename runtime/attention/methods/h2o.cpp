@@ -37,6 +37,9 @@ class H2O : public Method {
     }
     return positions * (4 * static_cast<std::uint64_t>(shape.head_dim) + sizeof(std::int32_t) + sizeof(double));
   }
+  // Every rank has the rows of the newest tokens and all queries, so each keeps what one machine does, and no message
+  // is needed.
+  bool state_is_whole() const override { return true; }
 
   // What is kept, the newest included; where it lies only its state knows.
   SelectionPlan plan_selection(const gpu::CacheView& cache, int) const override {

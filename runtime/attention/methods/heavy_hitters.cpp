@@ -52,8 +52,8 @@ void HeavyHitters::require_seen(const gpu::CacheView& cache, std::int64_t tokens
   if (seen == tokens) return;
   fail(
       "--attn h2o keeps what the whole context attended to while it was read, and it saw {} of its {} tokens; read the "
-      "context with --attn h2o (ingest: --index h2o) and decode with nothing else, or take another method",
-      std::min(seen, tokens), tokens);
+      "context with --attn h2o (ingest: --index h2o{}) and decode with nothing else, or take another method",
+      std::min(seen, tokens), tokens, cache.shard.alone() ? "" : ", on one machine");
 }
 
 void HeavyHitters::sync_with_cache(std::span<const gpu::CacheView> layers, const StateProgress&) {

@@ -1,4 +1,5 @@
 #include "runtime/attention/over_ranks.h"
+#include "runtime/attention/search_over_ranks.h"
 #include "runtime/attention/select_over_ranks.h"
 
 // Top-k attention (arXiv 2502.06766): an exact nearest-neighbour search over K near the memory, then k rows.
@@ -10,6 +11,7 @@ class TopK : public Method {
   using Method::Method;
 
   Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const override {
+    if (step.ranks != nullptr && options_.faiss) return attend_by_faiss_over_ranks(step, plan, q, out);
     if (step.ranks != nullptr) {
       const Selection found = select_over_ranks(step, plan, exact_logits(step, q, options_));
       attend_over_ranks(step, plan, q, found.positions, nullptr, out);
@@ -42,6 +44,25 @@ class TopK : public Method {
     Counters counters = count_selection(cache, plan);
     count_exact_keys(counters, cache);
     counters.elements = n.heads * topk_elements(n.S, n.k, n.d);
+    return counters;
+  }
+
+ private:
+  // Faiss gives positions alone, so what the ranks have found is scored by its rows.
+  Counters attend_by_faiss_over_ranks(const Step& step, const SelectionPlan& plan, const float* q, float* out) const {
+    const std::vector<float> query = query_on_host(step, q, 1);
+    const RankFinds found = search_over_ranks(
+        step, plan, query.data(),
+        [&](const offload::LayerView& view, std::int64_t limit, int k, std::int32_t* positions) {
+          const index::ExactSearch search{step.query_heads, limit, k, options_.rule, selects_per(options_), true};
+          index::SearchResult result;
+          result.positions = positions;
+          index::search_exact(view, query.data(), search, step.backend.threads(), result);
+          return std::vector<std::uint64_t>();
+        });
+    attend_over_ranks(step, plan, q, found.positions, nullptr, out);
+    Counters counters = count_planned(step.cache, plan);
+    counters.at(Place::near, Kind::rows) += found.scored * step.cache.store.layout->row_bytes / 2;
     return counters;
   }
 };

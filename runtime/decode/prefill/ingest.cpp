@@ -7,6 +7,7 @@
 #include "offload/clock.h"
 #include "offload/error.h"
 #include "runtime/checkpoint/fingerprint.h"
+#include "runtime/cluster/agreement.h"
 #include "runtime/decode/hot_context.h"
 #include "runtime/decode/prefill/reading_note.h"
 #include "runtime/decode/prefill/text_end.h"
@@ -343,7 +344,12 @@ Session open_context(const ModelSource& source, offload::Arena& arena, const off
                      const SessionOptions& options, const Method* method) {
   snapshot.require_model(source.identity());
   Session session(source.model, arena, as_read(snapshot, options), snapshot);
-  if (method != nullptr && !restore_index(session, snapshot, *method)) session.attach_method(*method);
+  if (method != nullptr && !method->state_key().empty()) {
+    const auto restore = [&] {
+      if (!restore_index(session, snapshot, *method)) session.attach_method(*method);
+    };
+    options.ranks != nullptr ? cluster::together(*options.ranks, restore) : restore();
+  }
   const std::vector<std::int32_t> tokens = snapshot.tokens();
   const auto rest = std::span(tokens).subspan(static_cast<std::size_t>(session.tokens()));
   const bool sees_queries = method != nullptr && !method->state_key().empty();

@@ -58,9 +58,14 @@ class Follower {
         of.score(script.tokens());
         break;
       }
-      case Deed::prepare:
-        session(script).prepare(*method_);
+      case Deed::prepare: {
+        Session& of = session(script);
+        try {
+          of.prepare(*method_);
+        } catch (const cluster::SharedError&) {  // the first tells its client
+        }
         break;
+      }
       case Deed::step:
         step(script);
         break;

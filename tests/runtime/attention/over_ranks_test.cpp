@@ -49,8 +49,20 @@ class OverRanksTest : public testing::MethodTest {
     return outputs;
   }
 
+  // What each of so many ranks finds by itself of the store, for k of each query head, is scored by its keys.
+  std::uint64_t scored_bytes(int count, std::int64_t k) const {
+    const offload::BlockLayout& layout = *cache->stored().layout;
+    std::uint64_t keys = 0;
+    for (int rank = 0; rank < count; ++rank) {
+      const std::int64_t own = offload::Shard{rank, count}.own(cache->shape().stored, layout.block_tokens);
+      keys += static_cast<std::uint64_t>(query_heads * std::min(k, own));
+    }
+    return keys * layout.row_bytes / 2;
+  }
+
   // Positions and counters equal to those of one machine, outputs to exact attention over them, on every rank alike.
-  void expect_as_alone(const std::string& text, bool mean_value = false) {
+  // What ranks find by searches that give no logits is read once more.
+  void expect_as_alone(const std::string& text, bool mean_value = false, bool scored_again = false) {
     const Output alone = attend(text);
     const std::string name = text.substr(0, text.find(':'));
     const bool weighs = name == "sparq" || name == "planes" || name == "oracle" || name == "lowrank";
@@ -72,7 +84,9 @@ class OverRanksTest : public testing::MethodTest {
           EXPECT_NEAR(output.trace.alpha[h], alone.trace.alpha[h], 1e-5);
         }
         EXPECT_EQ(output.y, outputs.front().y) << "merged in the same order everywhere";
-        EXPECT_EQ(output.counters.bytes, alone.counters.bytes);
+        Counters expected = alone.counters;
+        if (scored_again) expected.at(Place::near, Kind::rows) += scored_bytes(count, alone.trace.k);
+        EXPECT_EQ(output.counters.bytes, expected.bytes);
         EXPECT_EQ(output.counters.rows_fetched, alone.counters.rows_fetched);
       }
     }
@@ -160,6 +174,133 @@ TEST_F(OverRanksTest, StepsByExactScoresAndByWhatIsMadeOfKeysSelectAsOneMachine)
   }
 }
 
+TEST_F(OverRanksTest, SearchesByFaissSelectAsOneMachine) {
+  for (const RowFormat rows : {RowFormat::f16, RowFormat::int8}) {
+    for (const int group : {1, 3}) {
+      make({.kv_heads = 2, .head_dim = 32, .block_tokens = 64, .stored = 11 * 64, .tail = 100, .rows = rows}, group);
+      for (const char* text : {"topk:k=40:engine=faiss", "topk:k=300:engine=faiss"}) {
+        expect_as_alone(text, false, true);
+      }
+    }
+  }
+}
+
+// Two ranks have an index each; of three and four each has too few keys for one, and compares all.
+TEST_F(OverRanksTest, IndicesThatLookEverywhereFindWhatTopKFinds) {
+  for (const RowFormat rows : {RowFormat::f16, RowFormat::int8}) {
+    make({.kv_heads = 2,
+          .head_dim = 32,
+          .block_tokens = 1024,
+          .stored = 18 * 1024,
+          .tail = 45,
+          .seed = 3,
+          .rows = rows});
+    const Output topk = attend("topk:k=40");
+    for (const char* text : {"ann:Flat:k=40", "ann:IVF64,Flat:nprobe=64:k=40", "ann:SQfp16:rerank=4:k=40"}) {
+      for (const int count : {1, 2, 3, 4}) {
+        for (const RankOutput& output : attend_over(count, text)) {
+          EXPECT_EQ(output.trace.positions, topk.trace.positions) << text << " over " << count;
+          expect_consistent(output, false);
+        }
+      }
+    }
+    expect_as_alone("ann:Flat:k=40", false, true);
+  }
+}
+
+// By codes each rank finds what is best by its own codes; of that the best by their keys are taken.
+TEST_F(OverRanksTest, RanksAgreeOnWhatTheirIndicesHaveFound) {
+  make({.kv_heads = 2, .head_dim = 32, .block_tokens = 1024, .stored = 27 * 1024, .tail = 45, .key_structure = true});
+  const Output alone = attend("ann:IVF64,SQ8:nprobe=4:k=40");
+  for (const int count : {2, 3}) {
+    const std::vector<RankOutput> outputs = attend_over(count, "ann:IVF64,SQ8:nprobe=4:k=40");
+    for (const RankOutput& output : outputs) {
+      EXPECT_EQ(output.trace.positions, outputs.front().trace.positions);
+      EXPECT_EQ(output.y, outputs.front().y);
+      EXPECT_EQ(output.counters.bytes, outputs.front().counters.bytes) << "what all of them have read";
+      EXPECT_EQ(output.counters.positions_scored, outputs.front().counters.positions_scored);
+      expect_consistent(output, false);
+    }
+    // A centroid, whose lists are looked into on every rank, is read on every rank.
+    EXPECT_GT(outputs.front().counters.at(Place::near, Kind::index), alone.counters.at(Place::near, Kind::index));
+  }
+}
+
+// How many of the exact top k the indices of three ranks find, beside the index of one machine: by default a sixteenth
+// of all lists, which for three ranks are other and shorter ones.
+TEST_F(OverRanksTest, RanksFindAsMuchByTheirIndicesAsOneMachine) {
+  constexpr int k = 64, queries = 12, count = 3;
+  make({.kv_heads = 2, .head_dim = 32, .block_tokens = 1024, .stored = 27 * 1024, .tail = 45, .key_structure = true});
+  std::vector<std::vector<float>> asked;
+  std::vector<std::vector<std::int32_t>> exact;
+  const auto by = method("ann:k=64");
+  const auto index = state_of(*by);
+  const auto common = [](const std::vector<std::int32_t>& found, const std::vector<std::int32_t>& truth) {
+    int both = 0;
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      const auto list = truth.begin() + static_cast<std::ptrdiff_t>(i / k * k);
+      both += std::binary_search(list, list + k, found[i]);
+    }
+    return both;
+  };
+  int alone = 0, all = 0;
+  for (int i = 0; i < queries; ++i) {
+    q = testing::normal(q.size(), static_cast<unsigned>(i + 20), 2);
+    asked.push_back(q);
+    exact.push_back(attend("topk:k=64").trace.positions);
+    all += static_cast<int>(exact.back().size());
+    alone += common(attend(*by, index.get()).trace.positions, exact.back());
+  }
+  std::vector<int> over(count);
+  const gpu::CacheView whole = cache->view();
+  cluster::run_local_ranks(count, [&](Communicator& ranks) {
+    const testing::ShardOfCache shard(whole, ranks.shard());
+    const auto own = by->make_state({1, query_heads, whole.kv_heads, whole.head_dim}, *backend);
+    own->sync_with_cache({&shard.view(), 1}, {});
+    for (int i = 0; i < queries; ++i) {
+      MethodScratch scratch;
+      Output output;
+      output.y.resize(q.size());
+      Step step{*backend, backend->stream(), shard.view(),  query_heads,
+                scratch,  output.counters,   &output.trace, own.get()};
+      step.ranks = &ranks;
+      by->attend(step, asked[static_cast<std::size_t>(i)].data(), output.y.data());
+      over[static_cast<std::size_t>(ranks.rank())] +=
+          common(output.trace.positions, exact[static_cast<std::size_t>(i)]);
+    }
+  });
+  // Two counts out of so many, each position found with the same probability, differ by three standard deviations once
+  // in 370 seeds.
+  const double found = alone, most = all;
+  const double margin = 3 * std::sqrt(2 * found * (most - found) / most);
+  RecordProperty("recall", fmt::format("alone {} of {}, over {} ranks {}", alone, all, count, over[0]));
+  EXPECT_LT(alone, all) << "an index that finds everything shows nothing";
+  EXPECT_GE(over[0], found - margin) << "of " << all << ", alone " << alone;
+  EXPECT_EQ(over[1], over[0]);
+  EXPECT_EQ(over[2], over[0]);
+}
+
+// An index that was saved by one machine is over all blocks, in whose positions a rank's own mean something else.
+TEST_F(OverRanksTest, AnIndexOfTheWholeContextIsBuiltAnewOverOwnBlocks) {
+  make({.kv_heads = 2, .head_dim = 32, .block_tokens = 1024, .stored = 18 * 1024, .tail = 45, .key_structure = true});
+  const auto by = method("ann:IVF64,Flat:nprobe=8:k=40");
+  const auto state = state_of(*by);
+  const AttentionShape shape{1, query_heads, cache->shape().kv_heads, cache->shape().head_dim};
+  std::vector<float> seen = testing::normal(q.size(), 77);
+  state->see_queries(cache->view(), seen.data(), 1);
+  const std::vector<std::byte> saved = state->save();
+  const testing::ShardOfCache shard(cache->view(), {1, 2});
+  const auto wrong = by->load_state(shape, *backend, saved);
+  EXPECT_TRUE(test::refuses([&] { wrong->sync_with_cache({&shard.view(), 1}, {}); }, {"do not belong together"}));
+  const auto restored = by->load_state(shape, *backend, saved);
+  restored->forget_store();
+  restored->sync_with_cache({&shard.view(), 1}, {});
+  const auto fresh = by->make_state(shape, *backend);
+  fresh->see_queries(cache->view(), seen.data(), 1);
+  fresh->sync_with_cache({&shard.view(), 1}, {});
+  EXPECT_EQ(restored->save(), fresh->save()) << "with the queries that were seen";
+}
+
 TEST_F(OverRanksTest, AutoChoosesAsOneMachine) {
   for (const std::int64_t blocks : {0, 3, 200}) {
     for (const ColumnFormat columns : {ColumnFormat::f16, ColumnFormat::planes}) {
@@ -181,6 +322,8 @@ TEST_F(OverRanksTest, ShortContextsLeaveSomeRanksNothing) {
   for (const std::int64_t blocks : {0, 1, 2, 3}) {
     make({.kv_heads = 1, .head_dim = 16, .block_tokens = 64, .stored = blocks * 64, .tail = 70});
     for (const char* text : {"dense", "window:k=8", "topk:k=1000", "topk:k=9:window=0"}) expect_as_alone(text);
+    for (const char* text : {"topk:k=8:engine=faiss", "topk:k=1000:engine=faiss"}) expect_as_alone(text, false, true);
+    for (const char* text : {"ann:k=8", "ann:k=1000"}) expect_as_alone(text, false, true);
     for (const char* text : {"flexgen:k=8", "pages:k=100", "pages:k=9:page=16:window=0"}) expect_as_alone(text);
     for (const char* text : {"sparq:r=4:k=8", "sparq:r=4:k=1000", "sparq:r=4:k=8:group=logits", "oracle:k=8",
                              "oracle:k=1000", "lowrank:r=4:k=8", "lowrank:r=4:k=1000"})
@@ -193,16 +336,18 @@ TEST_F(OverRanksTest, MessagesAreThoseOfTheFormulaAtEveryLength) {
     make({.kv_heads = 2, .head_dim = 32, .block_tokens = 64, .stored = blocks * 64, .tail = 80});
     for (const int count : {2, 4}) {
       const auto parts = cluster::AttentionParts::bytes(query_heads, 32);
-      for (const std::string text : {"dense", "window:k=100", "topk:k=50"}) {
+      for (const std::string text : {"dense", "window:k=100", "topk:k=50", "topk:k=50:engine=faiss", "ann:k=50"}) {
+        const bool selects = text[0] == 't' || text[0] == 'a';
+        const std::uint64_t counts = text[0] == 'a' ? 24 : 0;  // of what an index has looked at
         for (const RankOutput& output : attend_over(count, text)) {
           const auto& attention = output.network.of(Traffic::attention);
           EXPECT_EQ(attention.messages, 1u);
           EXPECT_EQ(attention.sent, parts);
           EXPECT_EQ(attention.received, static_cast<std::uint64_t>(count - 1) * parts);
           const auto& candidates = output.network.of(Traffic::candidates);
-          EXPECT_EQ(candidates.messages, text[0] == 't' ? 1u : 0u);
-          EXPECT_EQ(candidates.sent, text[0] == 't' ? cluster::Candidates::bytes(query_heads, 1, 50) : 0u);
-          EXPECT_EQ(output.network.total().messages, text[0] == 't' ? 2u : 1u);
+          EXPECT_EQ(candidates.messages, selects ? 1u : 0u);
+          EXPECT_EQ(candidates.sent, selects ? cluster::Candidates::bytes(query_heads, 1, 50) + counts : 0u);
+          EXPECT_EQ(output.network.total().messages, selects ? 2u : 1u);
         }
       }
     }
@@ -279,12 +424,11 @@ TEST_F(OverRanksTest, APromptAttendsExactly) {
 }
 
 TEST_F(OverRanksTest, MethodsThatDoNotAttendOverRanksAreRefusedByName) {
-  for (const char* text : {"h2o", "ann", "topk:engine=faiss"}) {
-    EXPECT_TRUE(test::refuses([&] { require_over_ranks(parse_method(text, {})); },
-                              {"--attn " + std::string(text).substr(0, 3), "ranks"}));
-  }
-  for (const char* text :
-       {"dense", "window", "topk", "sparq", "sparq:by=qk", "planes", "flexgen", "lowrank", "pages", "oracle", "auto"})
+  register_method("over_ranks_test", [](const MethodOptions& options) { return make_topk(options); });
+  EXPECT_TRUE(test::refuses([&] { require_over_ranks(parse_method("over_ranks_test:k=8", {})); },
+                            {"--attn over_ranks_test", "one's own", "over ranks", "topk"}));
+  for (const char* text : {"dense", "window", "topk", "topk:engine=faiss", "sparq", "sparq:by=qk", "planes", "flexgen",
+                           "lowrank", "pages", "oracle", "auto", "h2o", "ann"})
     EXPECT_NO_THROW(require_over_ranks(parse_method(text, {})));
 }
 

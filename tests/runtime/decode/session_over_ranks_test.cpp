@@ -56,9 +56,11 @@ class SessionOverRanksTest : public SessionTest {
       own.cache.shard = ranks->shard();
     }
     Session context(of, arena, own);
+    const SharedMethod decoding = make_method(method(by), of.config().head_dim);
+    context.attach_method(*decoding);
     context.append(prompt);
     Session session = context.fork();
-    session.set_method(make_method(method(by), of.config().head_dim));
+    session.set_method(decoding);
     const auto first = std::make_shared<FirstLayer>(first_global(of.config()));
     session.add_observer(first);
     const Ledger before = ranks == nullptr ? Ledger() : ranks->ledger();
@@ -170,6 +172,71 @@ TEST_F(SessionOverRanksTest, MethodsThatKeepOrSpreadThingsSelectAsOneMachine) {
   }
 }
 
+// Each rank sees all queries and has the newest rows, which is all that H2O needs: what it keeps, evicts and attends to
+// in the first global layer is that of one machine to the bit, however the prompt is read.
+TEST_F(SessionOverRanksTest, HeavyHittersAreKeptAndEvictedAsByOneMachine) {
+  for (const char* name : {"llama", "gemma3", "qwen3_5"}) {
+    const Model of(goldens / name, *backend);
+    const auto tokens = random_tokens(230, of.config().vocab_size, 18);
+    const auto prompt = std::span(tokens).first(200), forced = std::span(tokens).subspan(200);
+    for (const auto order : {PrefillOptions::Order::chunk, PrefillOptions::Order::layer}) {
+      options.prefill.order = order;
+      for (const std::string by : {"h2o:k=20", "h2o:k=12%:recent=0.25"}) {
+        const Answer alone = answer(of, nullptr, by, prompt, forced);
+        ASSERT_FALSE(alone.positions.empty());
+        for (const int count : {1, 2, 3, 4}) {
+          SCOPED_TRACE(fmt::format("{} {} over {} ranks", name, by, count));
+          const std::vector<Answer> all = answers(of, count, by, prompt, forced);
+          for (const Answer& rank : all) {
+            EXPECT_EQ(rank.positions, alone.positions);
+            EXPECT_EQ(rank.logits, all.front().logits) << "ranks part";
+            EXPECT_EQ(rank.network.total().messages, 0u);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(SessionOverRanksTest, WhatOneMachineHasKeptOfAPromptIsWhatRanksGoOnWith) {
+  const auto tokens = random_tokens(230, model.config().vocab_size, 19);
+  const auto prompt = std::span(tokens).first(200), forced = std::span(tokens).subspan(200);
+  const SharedMethod heavy = make_method(method("h2o:k=20"), model.config().head_dim);
+  Session alone(model, arena, options);
+  alone.attach_method(*heavy);
+  alone.append(prompt);
+  const std::vector<std::byte> saved = alone.state(*heavy)->save();
+  const Answer expected = answer(model, nullptr, "h2o:k=20", prompt, forced);
+  cluster::run_local_ranks(3, [&](Communicator& ranks) {
+    SessionOptions own = options;
+    own.ranks = &ranks;
+    own.cache.shard = ranks.shard();
+    Session session(model, arena, own);
+    session.append(prompt);
+    EXPECT_TRUE(test::refuses([&] { session.prepare(*heavy); }, {"--attn h2o", "0 of its 200 tokens", "one machine"}));
+    session.restore(*heavy, saved);
+    session.prepare(*heavy);
+    session.set_method(heavy);
+    const auto first = std::make_shared<FirstLayer>(0);
+    session.add_observer(first);
+    for (const std::int32_t token : forced) session.step(token);
+    EXPECT_EQ(first->positions, expected.positions);
+  });
+}
+
+TEST_F(SessionOverRanksTest, SearchesOfTheirOwnSelectAsOneMachine) {
+  const auto tokens = random_tokens(230, model.config().vocab_size, 20);
+  const auto prompt = std::span(tokens).first(200), forced = std::span(tokens).subspan(200);
+  const Answer topk = answer(model, nullptr, "topk:k=12", prompt, forced);
+  for (const std::string by : {"topk:k=12:engine=faiss", "ann:k=12"}) {
+    for (const int count : {1, 2, 3, 4}) {
+      for (const Answer& rank : answers(model, count, by, prompt, forced)) {
+        EXPECT_EQ(rank.positions, topk.positions) << by << " over " << count;
+      }
+    }
+  }
+}
+
 TEST_F(SessionOverRanksTest, ATokenMovesTheSameBytesAtEveryLength) {
   const ModelConfig& config = model.config();
   const auto layers = static_cast<std::uint64_t>(config.global_layers());
@@ -188,6 +255,9 @@ TEST_F(SessionOverRanksTest, ATokenMovesTheSameBytesAtEveryLength) {
   const std::map<std::string, Expected> expected = {{"dense", {1, attention}},
                                                     {"window:k=20", {1, attention}},
                                                     {"topk:k=12", {2, attention + exact}},
+                                                    {"topk:k=12:engine=faiss", {2, attention + exact}},
+                                                    {"ann:k=12", {2, attention + exact + 24}},
+                                                    {"h2o:k=12", {0, 0}},
                                                     {"sparq:r=4:k=12", {2, attention + columns + masses, further}},
                                                     {"sparq:r=4:k=12:group=logits", {2, attention + columns + masses}}};
   constexpr std::uint64_t steps = 5;
@@ -233,13 +303,15 @@ TEST_F(SessionOverRanksTest, TheFirstRankDrawsForAll) {
 }
 
 TEST_F(SessionOverRanksTest, WhatRanksCannotDoIsRefused) {
+  register_method("session_over_ranks_test", [](const MethodOptions& own) { return make_topk(own); });
   cluster::run_local_ranks(2, [&](Communicator& ranks) {
     SessionOptions own = options;
     own.ranks = &ranks;
     own.cache.shard = ranks.shard();
     Session session(model, arena, own);
-    const SharedMethod heavy = make_method(method("h2o:k=8"), model.config().head_dim);
-    EXPECT_TRUE(test::refuses([&] { session.set_method(heavy); }, {"--attn h2o", "over ranks", "dense"}));
+    const SharedMethod own_method = make_method(method("session_over_ranks_test"), model.config().head_dim);
+    EXPECT_TRUE(test::refuses([&] { session.set_method(own_method); },
+                              {"--attn session_over_ranks_test", "one's own", "over ranks"}));
     own.prefill.kind = PrefillOptions::Kind::window;
     EXPECT_TRUE(test::refuses([&] { Session(model, arena, own); }, {"--prefill window", "exact"}));
   });

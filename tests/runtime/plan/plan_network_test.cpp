@@ -25,7 +25,7 @@ class PlanOfRanksTest : public SessionTest {
     for (const char* text : {"dense", "window:k=20", "topk:k=20:window=4", "topk:k=20:select=kv-head", "sparq:r=4:k=24",
                              "sparq:r=4:k=24:group=logits", "sparq:r=4:k=2000", "flexgen:k=24", "pages:k=70:page=16",
                              "pages:k=4:page=16:group=logits", "oracle:k=24", "oracle:k=24:select=query-head",
-                             "lowrank:r=4:k=24:group=logits"}) {
+                             "lowrank:r=4:k=24:group=logits", "topk:k=20:engine=faiss", "ann:k=24", "h2o:k=24"}) {
       request.methods.push_back(method(text));
     }
     return request;
@@ -53,6 +53,9 @@ TEST_F(PlanOfRanksTest, MemoryAndMessagesAreThoseOfARun) {
       own.cache.shard = ranks.shard();
       offload::Arena own_memory(topology, {.budget_bytes = 64 << 20});
       Session context(model, own_memory, own);
+      for (const PlannedMethod& planned : plan.methods) {
+        context.attach_method(*make_method(planned.attn, model.config().head_dim));
+      }
       context.append(prompt);
       if (ranks.rank() == 0) {
         EXPECT_EQ(own_memory.used_bytes(), plan.memory.store());

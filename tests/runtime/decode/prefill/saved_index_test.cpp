@@ -1,3 +1,5 @@
+#include "runtime/cluster/local_ranks.h"
+#include "runtime/decode/prefill/saved_shards.h"
 #include "runtime/decode/prefill/text_end.h"
 #include "tests/runtime/decode/prefill/ingest_fixture.h"
 #include "tests/support/refusal.h"
@@ -103,6 +105,53 @@ TEST_F(SavedIndexTest, ThatIsDamagedIsRefusedAndMadeAgain) {
   EXPECT_NO_THROW(open_context(source, arena, offload::Snapshot::open(path), {}));
   add_indices(source, arena, path, options);
   EXPECT_NO_THROW(open_context(source, arena, offload::Snapshot::open(path), {}, ann.get()));
+}
+
+// Ranks' stores have other positions, so what is over the whole of them is not used. Each of two has too few for an
+// index, and compares all of its keys.
+TEST_F(SavedIndexTest, OfOneMachineIsNotUsedByRanks) {
+  const std::filesystem::path path = folder.path() / "whole.hay";
+  ingest(source, arena, text, path, options);
+  ASSERT_EQ(indices(path).size(), 1u);
+  const SharedMethod topk = make_method(parse_method("topk:k=64", {}), model.config().head_dim);
+  const auto question = tokenizer.encode("\nThe special magic number for brave harbor is", false);
+  cluster::run_local_ranks(2, [&](cluster::Communicator& ranks) {
+    SessionOptions own = options.session;
+    own.ranks = &ranks;
+    own.cache.shard = ranks.shard();
+    const offload::Snapshot snapshot = open_over_ranks(ranks, path);
+    Session session = open_context(source, arena, snapshot, own, ann.get());
+    session.prepare(*ann);
+    session.append(std::span(question).first(question.size() - 1));
+    Session exact = session.fork();
+    exact.set_method(topk);
+    EXPECT_EQ(session.set_method(ann).step(question.back()), exact.step(question.back()));
+  });
+}
+
+// A rank that finds its file damaged says so on all, which can go on: in a server a request has failed.
+TEST_F(SavedIndexTest, ThatOneRankFindsDamagedIsRefusedByAll) {
+  const std::filesystem::path good = folder.path() / "good.hay", bad = folder.path() / "bad.hay";
+  ingest(source, arena, text, good, options);
+  std::filesystem::copy(good, bad);
+  {
+    const offload::Snapshot snapshot = offload::Snapshot::open(good);
+    const auto index = snapshot.attachment(ann->state_key());
+    const std::string bytes(reinterpret_cast<const char*>(index->data()), index->size());
+    std::ifstream file(good, std::ios::binary);
+    std::string image(std::istreambuf_iterator<char>(file), {});
+    image[image.find(bytes) + bytes.size() / 2] ^= 1;
+    std::ofstream(bad, std::ios::binary) << image;
+  }
+  cluster::run_local_ranks(2, [&](cluster::Communicator& ranks) {
+    SessionOptions own = options.session;
+    own.ranks = &ranks;
+    own.cache.shard = ranks.shard();
+    const offload::Snapshot snapshot = open_over_ranks(ranks, ranks.rank() == 1 ? bad : good);
+    EXPECT_TRUE(test::refuses([&] { open_context(source, arena, snapshot, own, ann.get()); },
+                              {"rank 1: ", "bad.hay", ann->state_key()}));
+    EXPECT_NO_THROW(open_context(source, arena, snapshot, own));
+  });
 }
 
 }  // namespace
