@@ -3,20 +3,18 @@
 #include <optional>
 
 #include "examples/hayloft/audit_options.h"
+#include "examples/hayloft/begin_session.h"
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/decoding.h"
 #include "examples/hayloft/options/attention.h"
 #include "examples/hayloft/options/chat.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
-#include "examples/hayloft/options/kept.h"
 #include "examples/hayloft/options/machine.h"
 #include "examples/hayloft/options/ranks.h"
 #include "examples/hayloft/options/rope.h"
 #include "examples/hayloft/options/session.h"
 #include "examples/hayloft/options/values.h"
-#include "examples/hayloft/run_plan.h"
-#include "examples/hayloft/saved_context.h"
 #include "examples/hayloft/streams/environment.h"
 #include "examples/hayloft/streams/interrupt.h"
 #include "examples/hayloft/streams/messages.h"
@@ -27,7 +25,6 @@
 #include "offload/progress.h"
 #include "offload/snapshot/snapshot.h"
 #include "runtime/decode/conversation.h"
-#include "runtime/decode/prefill/ingest.h"
 #include "runtime/tokenizer/end_of_turn.h"
 
 // hayloft chat: a conversation, a message a line.
@@ -99,10 +96,7 @@ class ChatCommand : public Command {
     prepare_together([&] { plan(); });
     const Environment& environment = *environment_;
     WatchedMethod& method = *watched_;
-    const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory_};
-    runtime::Session root = snapshot_ ? open_saved(environment, source, *snapshot_, session_, *method.method())
-                                      : runtime::Session(*environment.model, *environment.arena, session_);
-    root.attach_method(*method.method());
+    runtime::Session root = begin_session(environment, directory_, snapshot_, session_, *method.method());
     if (snapshot_) {
       note("{}: {} tokens\n", saved_, root.tokens());
       prepare_method(root, *method.method());
@@ -136,15 +130,8 @@ class ChatCommand : public Command {
     if (room_ == 0)
       room_ = usual_room(environment_->model->config().max_positions, snapshot_ ? snapshot_->token_count() : 0);
     PlannedRun planned{directory_, session_, {method_}, room_, 0};
-    if (snapshot_) {
-      snapshot_->require_model(runtime::identity_of(directory_, environment_->model->config().rope_overrides));
-      check_kept_layout(*app_, session_, runtime::as_read(*snapshot_, session_), saved_);
-      add_saved(*environment_, *snapshot_, planned);
-    } else {
-      environment_->model->expect_positions(planned.tokens);
-    }
+    plan_ = announce_session(*app_, *environment_, snapshot_, planned);
     limit_ = planned.tokens;
-    plan_ = announce_plan(*environment_, planned, environment_->profile());
   }
 
   static std::int64_t usual_room(std::int64_t positions, std::int64_t saved) {

@@ -1,21 +1,19 @@
 #include <optional>
 
 #include "examples/hayloft/audit_options.h"
+#include "examples/hayloft/begin_session.h"
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/decoding.h"
 #include "examples/hayloft/options/attention.h"
 #include "examples/hayloft/options/chat.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
-#include "examples/hayloft/options/kept.h"
 #include "examples/hayloft/options/machine.h"
 #include "examples/hayloft/options/ranks.h"
 #include "examples/hayloft/options/rope.h"
 #include "examples/hayloft/options/session.h"
 #include "examples/hayloft/options/values.h"
 #include "examples/hayloft/reach.h"
-#include "examples/hayloft/run_plan.h"
-#include "examples/hayloft/saved_context.h"
 #include "examples/hayloft/streams/environment.h"
 #include "examples/hayloft/streams/interrupt.h"
 #include "examples/hayloft/streams/messages.h"
@@ -26,7 +24,6 @@
 #include "offload/error.h"
 #include "offload/progress.h"
 #include "offload/text/format.h"
-#include "runtime/decode/prefill/ingest.h"
 #include "runtime/decode/sampler.h"
 #include "runtime/decode/session.h"
 #include "runtime/tokenizer/end_of_turn.h"
@@ -108,10 +105,7 @@ class GenerateCommand : public Command {
     prepare_together([&] { plan(); });
     const Environment& environment = *environment_;
     WatchedMethod& method = *watched_;
-    const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory_};
-    runtime::Session session = snapshot_ ? open_saved(environment, source, *snapshot_, session_, *method.method())
-                                         : runtime::Session(*environment.model, *environment.arena, session_);
-    if (!snapshot_) session.attach_method(*method.method());
+    runtime::Session session = begin_session(environment, directory_, snapshot_, session_, *method.method());
     const Clock::time_point start = Clock::now();
     read(session, std::span(prompt_tokens_).first(prompt_tokens_.size() - 1));
     prefill_seconds_ = seconds_since(start);
@@ -153,14 +147,7 @@ class GenerateCommand : public Command {
     watched_.emplace(method_, *environment_, audit_);
     PlannedRun planned{
         directory_, session_, {method_}, tokens_needed(static_cast<std::int64_t>(prompt_tokens_.size())), 0};
-    if (snapshot_) {
-      snapshot_->require_model(runtime::identity_of(directory_, environment_->model->config().rope_overrides));
-      check_kept_layout(*app_, session_, runtime::as_read(*snapshot_, session_), saved_);
-      add_saved(*environment_, *snapshot_, planned);
-    } else {
-      environment_->model->expect_positions(planned.tokens);
-    }
-    plan_ = announce_plan(*environment_, planned, environment_->profile());
+    plan_ = announce_session(*app_, *environment_, snapshot_, planned);
   }
 
   std::string message(const std::string& text, const std::filesystem::path& model) const {
