@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <set>
 
 #include "gpu/device_plan.h"
@@ -29,15 +30,20 @@ std::uint64_t pages(std::uint64_t bytes) {
 std::uint64_t saved_bytes(const PlanRequest& request, const offload::BlockLayout& layout, std::uint64_t store) {
   std::uint64_t tails = 0;
   const ModelConfig& config = request.config;
+  std::map<std::int64_t, std::uint64_t> by_window;  // tail_after() goes through all chunks
   for (int layer = 0; layer < config.layers; ++layer) {
     if (config.kind(layer) == LayerKind::recurrent) {
       tails += recurrent_bytes(config.delta);
       continue;
     }
     const std::int64_t window = config.sliding_window[static_cast<std::size_t>(layer)];
-    TailSlots tail = tail_after(request.session.cache, window, request.tokens, request.session.chunk_tokens);
-    tail.forget();
-    tails += offload::tail_bytes(layout, tail.tokens);
+    const auto [known, fresh] = by_window.try_emplace(window);
+    if (fresh) {
+      TailSlots tail = tail_after(request.session.cache, window, request.tokens, request.session.chunk_tokens);
+      tail.forget();
+      known->second = offload::tail_bytes(layout, tail.tokens);
+    }
+    tails += known->second;
   }
   const auto tokens = static_cast<std::uint64_t>(request.tokens);
   const int kept = kept_checkpoints(config, request.checkpoints);
