@@ -49,9 +49,9 @@ struct Architecture {
   std::string activation_field = "hidden_act";  // which may say that activation and no other
 
   // Sets what is not as Llama has it; may be empty. By then the shape, the biases above and the activation are set, and
-  // sliding_window and rope have an entry for each layer: 0, no window, and true. It may set biases, norms, fused and
-  // scales, and these entries; what it leaves false or 0 the weights need not have. RoPE is read thereafter, as
-  // Llama's.
+  // sliding_window and rope have an entry for each layer: the window where the file's layer_types says
+  // sliding_attention, else 0, and true. It may set biases, norms, fused and scales, and these entries; what it leaves
+  // false or 0 the weights need not have. RoPE is read thereafter, as Llama's: over whole heads, one for all layers.
   std::function<void(const ConfigFields& fields, ModelConfig& config)> set_parts = {};
 };
 

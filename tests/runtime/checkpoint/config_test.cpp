@@ -400,6 +400,14 @@ TEST(Config, ARegisteredArchitectureIsReadByItsOwnDefaultsAndParts) {
   EXPECT_EQ(config.sliding_window, (Windows{16, 0, 0, 16, 0, 0}));
   EXPECT_EQ(config.rope, (Ropes{false, true, true, false, true, true}));
 
+  file["sliding_window"] = 20;
+  EXPECT_EQ(read(file).sliding_window, (Windows{16, 0, 0, 16, 0, 0})) << "no layer is said to slide";
+  file["layer_types"] = {"full_attention", "sliding_attention", "full_attention",
+                         "full_attention", "full_attention",    "sliding_attention"};
+  EXPECT_EQ(read(file).sliding_window, (Windows{16, 20, 0, 16, 0, 20}));
+  file["layer_types"][2] = "linear_attention";
+  expect_refused(file, "layer_types[2]");
+
   expect_refused_value("own_bias", 3, "own-3.5");
   expect_refused_value("own_scale", -1, "own-3.5");
   expect_refused_value("own_interval", 7, "own-3.5");
