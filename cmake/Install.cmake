@@ -13,7 +13,7 @@ set(public_headers
     index/ann/ann.h index/scan/exact_search.h index/scan/run_cache.h index/scan/search.h index/scan/sparq_query.h
     gpu/backend.h gpu/packed.h gpu/buffer.h gpu/device_options.h gpu/device_plan.h gpu/gated_delta.h gpu/hot_reads.h gpu/link_choice.h gpu/make_backend.h
     runtime/tokenizer/chat_template.h runtime/tokenizer/end_of_turn.h runtime/tokenizer/text_stream.h runtime/tokenizer/tokenizer.h
-    runtime/checkpoint/config.h runtime/checkpoint/rope.h runtime/checkpoint/safetensors.h runtime/checkpoint/weights/weights.h
+    runtime/checkpoint/architecture.h runtime/checkpoint/config.h runtime/checkpoint/rope.h runtime/checkpoint/safetensors.h runtime/checkpoint/weights/weights.h
     runtime/cluster/communicator.h
     runtime/cache/cache.h runtime/cache/cache_size.h runtime/cache/spills.h
     runtime/attention/attention_rates.h runtime/attention/budget.h runtime/attention/counters.h runtime/attention/host_tail.h

@@ -269,6 +269,17 @@ CASES = {
         "rms_norm_eps": 0.01,
         "_dtype": torch.float16,
     },
+    # which hayloft does not know until examples/architecture registers it; attention_bias is there by default
+    "seed_oss": {
+        "model_type": "seed_oss",
+        "head_dim": 16,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "attention_out_bias": True,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000000.0},
+        "_omit": ["attention_bias"],
+        "_dtype": torch.float16,
+    },
     # every part of the ramp, in the older spelling
     "qwen2-yarn": {
         "model_type": "qwen2",

@@ -32,8 +32,8 @@ struct Experts {
 };
 
 // A decoder-only transformer as its config.json describes it. Architectures: llama, mistral, ministral (a mistral with
-// layer_types), ministral3, qwen2, qwen3, qwen3_5_text, smollm3, gemma3_text, phi3, granite, olmo2; and
-// to be planned alone qwen3_moe, qwen3_5_moe_text, gpt_oss.
+// layer_types), ministral3, qwen2, qwen3, qwen3_5_text, smollm3, gemma3_text, phi3, granite, olmo2; to be planned alone
+// qwen3_moe, qwen3_5_moe_text, gpt_oss; and those of register_architecture() (runtime/checkpoint/architecture.h).
 struct ModelConfig {
   std::string architecture;  // config.json's model_type
   int vocab_size = 0;

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "runtime/checkpoint/config.h"
+
+namespace hayloft {
+class JsonFields;
+}
+
+namespace hayloft::runtime {
+
+// The fields of a config.json, as an architecture reads those of its own. A field that is null counts as absent; one of
+// another type, or out of range, is an Error that names file and field. A view, valid while it is handed out.
+class ConfigFields {
+ public:
+  explicit ConfigFields(const JsonFields& fields) : fields_(fields) {}
+
+  bool has(const char* name) const;  // there, and not null
+  bool boolean(const char* name, bool absent) const;
+  std::int64_t integer(const char* name, std::int64_t absent, std::int64_t least, std::int64_t most) const;
+  double positive(const char* name, double absent) const;  // a finite number above zero
+  std::string text(const char* name, const std::string& absent) const;
+
+  const std::string& where() const;  // the file, for messages
+  // Throws the Error "FILE: name is VALUE; it must be `expected`".
+  [[noreturn]] void refuse(const char* name, const std::string& expected) const;
+
+ private:
+  const JsonFields& fields_;
+};
+
+// A decoder-only transformer that departs from Llama in parts of ModelConfig: what it takes for granted where its
+// config.json does not say (the defaults of the Hugging Face configuration class), and what it is made of.
+struct Architecture {
+  std::string name;  // config.json's model_type
+  int kv_heads = 0;  // 0: as many as query heads
+  int head_dim = 0;  // 0: hidden_size / num_attention_heads
+  std::int64_t max_positions = 2048;
+  double rope_theta = 1e4;
+  bool tied_embeddings = false;
+  std::int32_t eos_token = -1;  // -1: none
+  double rms_norm_eps = 1e-6;
+  bool reads_attention_bias = false;  // attention_bias: of q, k, v and o alike, false where it is absent
+  bool reads_mlp_bias = false;        // mlp_bias: of gate, up and down, likewise
+  Activation activation = Activation::silu;
+  std::string activation_field = "hidden_act";  // which may say that activation and no other
+
+  // Sets what is not as Llama has it; may be empty. By then the shape, the biases above and the activation are set, and
+  // sliding_window and rope have an entry for each layer: the window where the file's layer_types says
+  // sliding_attention, else 0, and true. It may set biases, norms, fused and scales, and these entries; what it leaves
+  // false or 0 the weights need not have. RoPE is read thereafter, as Llama's: over whole heads, one for all layers.
+  std::function<void(const ConfigFields& fields, ModelConfig& config)> set_parts = {};
+};
+
+// Makes it one of those that read_config() knows, and so every Model of a folder. Tensors have the names of Llama's, or
+// of the built-in architecture that has the part: q_norm.weight, pre_feedforward_layernorm.weight ... A GGUF file's
+// architectures are hayloft's own: one of another is refused. Thread-safe; what is registered stays for as long as the
+// process lives, and set_parts may be called from any thread. Throws Error on a name that is taken or has other
+// characters than letters, digits, '_', '-' and '.'.
+void register_architecture(Architecture architecture);
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,202 @@
+// The table of architectures: what each takes for granted, and where it departs from Llama.
+#include <algorithm>
+#include <cmath>
+#include <list>
+#include <mutex>
+#include <string_view>
+
+#include "offload/error.h"
+#include "runtime/checkpoint/config_parts.h"
+
+namespace hayloft::runtime {
+namespace {
+
+constexpr std::int64_t most_experts_width = 1 << 14;  // so that what all of them make stays within an int
+
+void set_qwen2(const ConfigFields&, ModelConfig& config) {
+  config.qkv_bias = true;
+}
+
+void set_qwen3(const ConfigFields&, ModelConfig& config) {
+  config.qk_norm = true;
+}
+
+void set_qwen3_5(const ConfigFields& fields, ModelConfig& config) {
+  config.qk_norm = true;
+  config.norms_less_one = true;
+  config.attention_gate = true;
+  if (config.qkv_bias) fields.refuse("attention_bias", "false for a model whose attention has gates");
+  const auto size = [&](const char* name, std::int64_t absent, std::int64_t most) {
+    return static_cast<int>(fields.integer(name, absent, 1, most));
+  };
+  gpu::DeltaShape& delta = config.delta;
+  delta.key_heads = size("linear_num_key_heads", 16, most_heads);
+  delta.value_heads = size("linear_num_value_heads", 32, most_heads);
+  delta.key_dim = size("linear_key_head_dim", 128, gpu::DeltaShape::most_key_dim);
+  delta.value_dim = size("linear_value_head_dim", 128, most_width);
+  delta.kernel = size("linear_conv_kernel_dim", 4, gpu::DeltaShape::most_kernel);
+  if (delta.value_heads % delta.key_heads != 0) {
+    fail("{}: linear_num_value_heads {} is not a multiple of linear_num_key_heads {}", fields.where(),
+         delta.value_heads, delta.key_heads);
+  }
+  if (delta.channels() > most_width) {
+    fail("{}: linear_num_key_heads, linear_num_value_heads and the sizes of their heads make {} channels, more than {}",
+         fields.where(), delta.channels(), most_width);
+  }
+}
+
+void set_gemma3(const ConfigFields& fields, ModelConfig& config) {
+  config.qk_norm = true;
+  config.norms = Norms::both;
+  config.norms_less_one = true;
+  config.embedding_scale = std::sqrt(static_cast<float>(config.hidden_size));
+  config.attention_scale = 1 / std::sqrt(static_cast<float>(fields.positive("query_pre_attn_scalar", 256)));
+  for (const char* name : {"final_logit_softcapping", "attn_logit_softcapping"}) {
+    if (fields.has(name)) fields.refuse(name, "null: caps are not supported");
+  }
+  if (fields.boolean("use_bidirectional_attention", false)) {
+    fields.refuse("use_bidirectional_attention", "false for a model that writes text");
+  }
+}
+
+void set_phi3(const ConfigFields&, ModelConfig& config) {
+  config.fused = true;
+}
+
+void set_granite(const ConfigFields& fields, ModelConfig& config) {
+  config.embedding_scale = static_cast<float>(fields.positive("embedding_multiplier", 1));
+  config.residual_scale = static_cast<float>(fields.positive("residual_multiplier", 1));
+  config.attention_scale = static_cast<float>(fields.positive("attention_multiplier", 1));
+  config.logit_scale = static_cast<float>(1 / fields.positive("logits_scaling", 1));
+}
+
+void set_olmo2(const ConfigFields&, ModelConfig& config) {
+  config.qk_norm = config.qk_norm_whole = true;
+  config.norms = Norms::after;
+}
+
+// kv_heads, head_dim, max_positions, rope_theta, tied_embeddings, eos_token, rms_norm_eps; whether attention_bias and
+// mlp_bias are read; the activation and the name of its field; the rest.
+std::list<Architecture> built_in() {
+  constexpr Activation silu = Activation::silu, gelu = Activation::gelu_tanh;
+  constexpr const char* act = "hidden_act";
+  return {
+      {"llama", 0, 0, 2048, 1e4, false, 2, 1e-6, true, true},
+      {"mistral", 8, 0, 131072, 1e4, false, 2},
+      {"ministral", 8, 0, 131072, 1e4, false, 2},
+      {"ministral3", 8, 128, 262144, 1e6, false, 2, 1e-5},
+      {"qwen2", 32, 0, 32768, 1e4, false, -1, 1e-6, false, false, silu, act, set_qwen2},
+      {"qwen3", 32, 128, 32768, 1e4, false, -1, 1e-6, true, false, silu, act, set_qwen3},
+      {"qwen3_5_text", 4, 256, 32768, 1e4, false, -1, 1e-6, true, false, silu, act, set_qwen3_5},
+      {"qwen3_moe", 4, 0, 32768, 1e4, false, -1, 1e-6, true, false, silu, act, set_qwen3},
+      {"qwen3_5_moe_text", 2, 256, 32768, 1e4, false, -1, 1e-6, true, false, silu, act, set_qwen3_5},
+      {"gpt_oss", 8, 64, 131072, 150000, false, -1, 1e-5, true},
+      {"smollm3", 4, 0, 32768, 2e6, true, 128001, 1e-6, true, true},
+      {"gemma3_text", 4, 256, 131072, 1e6, true, 1, 1e-6, true, false, gelu, "hidden_activation", set_gemma3},
+      {"phi3", 0, 0, 4096, 1e4, false, 32000, 1e-5, false, false, silu, act, set_phi3},
+      {"granite", 0, 0, 2048, 1e4, false, 2, 1e-6, true, true, silu, act, set_granite},
+      {"olmo2", 0, 0, 2048, 1e4, false, 50279, 1e-5, true, false, silu, act, set_olmo2},
+  };
+}
+
+// What is in the list stays where it is.
+struct Registry {
+  std::mutex lock;
+  std::list<Architecture> all = built_in();
+
+  const Architecture* find(std::string_view name) const {
+    for (const Architecture& architecture : all) {
+      if (architecture.name == name) return &architecture;
+    }
+    return nullptr;
+  }
+};
+Registry& registry() {
+  static Registry all;
+  return all;
+}
+
+}  // namespace
+
+void register_architecture(Architecture architecture) {
+  const std::string& name = architecture.name;
+  const bool spelt = !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
+           c == '.';
+  });
+  if (!spelt) fail("'{}' cannot name an architecture: letters, digits, '_', '-' and '.' can", printable(name));
+  const std::scoped_lock locked(registry().lock);
+  if (registry().find(name)) fail("'{}' is an architecture already; choose another name", name);
+  registry().all.push_back(std::move(architecture));
+}
+
+const Architecture& find_architecture(const JsonFields& fields) {
+  const std::string name = fields.text("model_type");
+  std::string names;
+  {
+    const std::scoped_lock locked(registry().lock);
+    if (const Architecture* found = registry().find(name)) return *found;
+    for (const Architecture& each : registry().all) names += (names.empty() ? "" : ", ") + each.name;
+  }
+  if (name.find("moe") != std::string::npos || name == "mixtral" || name == "qwen3_next") {
+    fail("{}: model_type {} is a mixture of experts, which hayloft does not run", fields.where(), name);
+  }
+  fields.refuse("model_type", *fields.find("model_type"),
+                "one of " + names + " for hayloft to run it; a program can add its own by register_architecture()");
+}
+
+bool has_experts(const Architecture& architecture) {
+  return architecture.name == "qwen3_moe" || architecture.name == "qwen3_5_moe_text" || architecture.name == "gpt_oss";
+}
+
+// With the defaults of their configuration classes.
+void read_experts(const JsonFields& fields, ModelConfig& config) {
+  const auto size = [&](const char* name, std::int64_t absent, std::int64_t least = 1) {
+    return static_cast<int>(fields.integer_or(name, absent, least, most_experts_width));
+  };
+  Experts& experts = config.experts;
+  if (config.architecture == "gpt_oss") {
+    experts = {size("num_local_experts", 128), size("num_experts_per_tok", 4), size("intermediate_size", 2880), 0};
+  } else {
+    const bool hybrid = config.architecture == "qwen3_5_moe_text";
+    experts = {size("num_experts", hybrid ? 256 : 128), size("num_experts_per_tok", 8),
+               size("moe_intermediate_size", hybrid ? 512 : 768),
+               hybrid ? size("shared_expert_intermediate_size", 512, 0) : 0};
+  }
+  if (experts.used > experts.count) {
+    fail("{}: num_experts_per_tok {} is more than the {} experts there are", fields.where(), experts.used,
+         experts.count);
+  }
+  config.intermediate_size = experts.used * experts.inner + experts.shared_inner;
+}
+
+bool ConfigFields::has(const char* name) const {
+  return fields_.find(name) != nullptr;
+}
+
+bool ConfigFields::boolean(const char* name, bool absent) const {
+  return fields_.boolean_or(name, absent);
+}
+
+std::int64_t ConfigFields::integer(const char* name, std::int64_t absent, std::int64_t least, std::int64_t most) const {
+  return fields_.integer_or(name, absent, least, most);
+}
+
+double ConfigFields::positive(const char* name, double absent) const {
+  return fields_.positive_or(name, absent);
+}
+
+std::string ConfigFields::text(const char* name, const std::string& absent) const {
+  return fields_.text_or(name, absent);
+}
+
+const std::string& ConfigFields::where() const {
+  return fields_.where();
+}
+
+void ConfigFields::refuse(const char* name, const std::string& expected) const {
+  const nlohmann::json* found = fields_.find(name);
+  fields_.refuse(name, found ? *found : nlohmann::json(), expected);
+}
+
+}  // namespace hayloft::runtime
