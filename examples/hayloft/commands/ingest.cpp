@@ -168,7 +168,7 @@ class IngestCommand : public Command {
       const auto how = !save_.empty() ? runtime::ingest : append_.empty() ? runtime::update : runtime::append_to;
       return how(source, arena, text, path(), options_, show);
     } catch (const Interrupted&) {
-      say_kept();
+      if (!over_ranks()) say_kept();
       throw;
     } catch (const runtime::StoppedTogether&) {
       say_kept();

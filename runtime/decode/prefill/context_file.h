@@ -22,7 +22,7 @@ namespace hayloft::runtime {
 class ContextFile {
  public:
   struct Place {
-    std::filesystem::path path;            // the context's name
+    std::filesystem::path path;              // the context's name
     cluster::Communicator* ranks = nullptr;  // null: alone
     offload::SnapshotCalls calls = offload::system_calls();
     std::optional<std::uint64_t> replaced = {};  // the shards' saving of the context there, which this one replaces
@@ -40,14 +40,14 @@ class ContextFile {
   offload::SnapshotWriter& writer() { return writer_; }
   offload::Snapshot snapshot() const { return writer_.snapshot(); }
   const std::filesystem::path& path() const { return place_.path; }
-  bool anew() const { return anew_; }  // it has not got its name yet
+  bool anew() const { return anew_; }           // it has not got its name yet
   std::optional<std::uint64_t> saving() const;  // of shards
 
   // SnapshotWriter::checkpoint with what the session has read of `tokens`, from their first on.
   void checkpoint(const Session& session, std::span<const std::int32_t> tokens,
                   std::span<const offload::SnapshotAttachment> attachments = {}, bool complete = false);
   std::uint64_t bytes() const;  // of all files
-  bool named() const;           // the last checkpoint is what the context's name stands for; of a context that was there
+  bool named() const;  // the last checkpoint is what the context's name stands for; of a context that was there
 
   // The last checkpoint was a complete one: gives the context its name. A context in shards is there, or has become
   // another, with its manifest. Shards of an earlier one are removed.

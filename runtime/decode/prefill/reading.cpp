@@ -146,11 +146,11 @@ IngestResult read_on(ContextFile file, Session session, const Run& run, int chun
   return result;
 }
 
-// Tokens in the blocks of the context, of ranks in those of all.
+// Tokens in the blocks of the context, of ranks up to the end of the last that this one has.
 std::int64_t stored_tokens(const offload::Snapshot& snapshot) {
   const offload::SnapshotDescription& of = snapshot.description();
-  if (of.shape.layers == 0) return 0;
-  return snapshot.stored_tokens(0) * of.shard.ranks;
+  const std::int64_t own = of.shape.layers == 0 ? 0 : snapshot.stored_tokens(0);
+  return own == 0 ? 0 : of.shard.whole(own - of.shape.block_tokens, of.shape.block_tokens) + of.shape.block_tokens;
 }
 
 void announce(const ModelSource& source, const IngestOptions& options, const std::vector<std::int32_t>& tokens,

@@ -50,9 +50,10 @@ void refuse_parts_of_others(const std::filesystem::path& path, int ranks) {
   const bool there = std::filesystem::exists(path, error);
   for (const NamedShard& found : offload::find_shards(path)) {
     if (found.shard.ranks == ranks || (there && found.saving)) continue;
-    fail("{}: was left by a reading over {} ranks; finish that one by the same command over as many (mpirun -n {}), or "
-         "remove the file",
-         found.file.string(), found.shard.ranks, found.shard.ranks);
+    fail(
+        "{}: was left by a reading over {} ranks; finish that one by the same command over as many (mpirun -n {}), or "
+        "remove the file",
+        found.file.string(), found.shard.ranks, found.shard.ranks);
   }
   if (ranks == 1) return;
   std::filesystem::path part = path;
@@ -64,8 +65,7 @@ void refuse_parts_of_others(const std::filesystem::path& path, int ranks) {
 }
 
 std::optional<SnapshotWriter> open_own_part(Communicator& ranks, const std::filesystem::path& path,
-                                            std::span<const std::int32_t> tokens,
-                                            std::optional<std::uint64_t> replaced,
+                                            std::span<const std::int32_t> tokens, std::optional<std::uint64_t> replaced,
                                             const offload::SnapshotCalls& calls) {
   const std::filesystem::path part = offload::growing_shard_path(path, ranks.shard());
   std::optional<SnapshotWriter> writer;
@@ -110,9 +110,10 @@ void agree_on_checkpoint(Communicator& ranks, SnapshotWriter& writer) {
   std::string what;
   together(ranks, [&] {
     if (writer.sequence() > common + 1 || (writer.sequence() > common && !writer.take_back())) {
-      fail("{}: is not of the same saving as the shards of other ranks; restore those that were saved together, or "
-           "remove all of them",
-           writer.snapshot().path().string());
+      fail(
+          "{}: is not of the same saving as the shards of other ranks; restore those that were saved together, or "
+          "remove all of them",
+          writer.snapshot().path().string());
     }
     const Snapshot own = writer.snapshot();
     const std::vector<std::int32_t> tokens = own.tokens();

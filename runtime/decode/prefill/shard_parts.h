@@ -21,8 +21,8 @@ std::optional<offload::SnapshotWriter> open_own_part(cluster::Communicator& rank
                                                      std::optional<std::uint64_t> replaced,
                                                      const offload::SnapshotCalls& calls);
 
-// Goes back to the last checkpoint that all ranks have. Throws cluster::SharedError where there is none, or where theirs
-// are not of the same text.
+// Goes back to the last checkpoint that all ranks have. Throws cluster::SharedError where there is none, or where
+// theirs are not of the same text.
 void agree_on_checkpoint(cluster::Communicator& ranks, offload::SnapshotWriter& writer);
 
 }  // namespace hayloft::runtime
