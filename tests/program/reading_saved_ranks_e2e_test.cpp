@@ -70,7 +70,7 @@ TEST_F(ReadingRanksTest, ARankThatIsKilledWhileItReadsCostsWhatIsBehindTheLastCh
   }
 }
 
-// A rank is killed at every fifth of the calls with which it changes files. Either there is no context, and the same
+// A rank is killed at every ninth of the calls with which it changes files. Either there is no context, and the same
 // command makes one; or it is whole.
 TEST_F(ReadingRanksTest, ARankThatIsKilledWhileItSavesLeavesNoHalfContext) {
   const std::string book = at("book.hay");
@@ -85,7 +85,7 @@ TEST_F(ReadingRanksTest, ARankThatIsKilledWhileItSavesLeavesNoHalfContext) {
   for (const int killed : {0, 1}) {
     bool ended = false;
     int kills = 0;
-    for (int call = 1; !ended; call += 5) {
+    for (int call = 1; !ended; call += 9) {
       const Outcome outcome = killed_at(call, killed, ingest(book));
       ended = outcome.exit_code == 0;
       if (!ended) {
