@@ -66,14 +66,19 @@ ContextFile ContextFile::open_existing(const Place& place) {
   if (place.ranks == nullptr) return {place, SnapshotWriter::open_to_append(place.path, place.calls), false};
   const auto manifest = manifest_of_first(*place.ranks, place.path);
   const int count = place.ranks->ranks();
-  if (!manifest || manifest->shards != count) {
-    throw cluster::SharedError(
-        manifest ? fmt::format("{}: lies in {} shards, to which as many ranks can add, not {}; start so many",
-                               place.path.string(), manifest->shards, count)
-                 : fmt::format("{}: is no context in shards, to which alone ranks can add; start hayloft alone, or "
-                               "make another context by --save",
-                               place.path.string()));
-  }
+  together(place.ranks, [&] {
+    std::error_code error;
+    if (manifest && manifest->shards != count) {
+      fail("{}: lies in {} shards; as many ranks go on with it, not {} (mpirun -n {})", place.path.string(),
+           manifest->shards, count, manifest->shards);
+    }
+    if (manifest || place.ranks->rank() != 0) return;
+    if (!std::filesystem::exists(place.path, error)) fail("{}: is not there; make it by --save", place.path.string());
+    fail(
+        "{}: is no context in shards, so one process goes on with it; start hayloft alone, or make another context by "
+        "--save",
+        place.path.string());
+  });
   std::optional<SnapshotWriter> writer;
   together(place.ranks, [&] {
     const std::filesystem::path shard = offload::shard_path(place.path, manifest->saving, place.ranks->shard());

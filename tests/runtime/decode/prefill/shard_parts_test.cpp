@@ -206,7 +206,9 @@ TEST_F(ShardPartsTest, MoreTextBehindShardsEndsInTheContextOfOneMachine) {
     expect_whole(expected, 3);
     remove_context();
   }
-  EXPECT_TRUE(refuses([&] { run(2, appending(text)); }, {"ctx.hay", "no context in shards"}));
+  EXPECT_TRUE(refuses([&] { run(2, appending(text)); }, {"rank 0: ", "ctx.hay", "not there"}));
+  ingest(source, arena, text, context, options);
+  EXPECT_TRUE(refuses([&] { run(2, appending(text)); }, {"rank 0: ", "ctx.hay", "no context in shards", "alone"}));
 }
 
 TEST_F(ShardPartsTest, AnAppendThatIsKilledLeavesTheOldContextOrOneThatIsGoneOnWith) {
