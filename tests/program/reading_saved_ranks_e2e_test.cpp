@@ -15,7 +15,9 @@ class ReadingRanksTest : public test::SavedRanksTest {
  protected:
   // Two ranks, one of which is killed before its call of that number on files of the folder.
   Outcome killed_at(int call, int rank, const std::vector<std::string>& arguments) const {
-    std::vector<std::vector<std::string>> ranks{program(arguments), program(arguments)};
+    return killed_at(call, rank, {program(arguments), program(arguments)});
+  }
+  Outcome killed_at(int call, int rank, std::vector<std::vector<std::string>> ranks) const {
     std::vector<std::string>& of = ranks[static_cast<std::size_t>(rank)];
     of.insert(of.begin(),
               {"/usr/bin/env", std::string("LD_PRELOAD=") + HAYLOFT_FAULTS,
@@ -100,6 +102,28 @@ TEST_F(ReadingRanksTest, ARankThatIsKilledWhileItSavesLeavesNoHalfContext) {
     }
     EXPECT_GT(kills, 2) << "of rank " << killed;
   }
+}
+
+TEST_F(ReadingRanksTest, RanksWithDisksOfTheirOwnGoOnWithWhatIsOnEach) {
+  const std::string digest = digest_alone("text.txt");
+  std::vector<std::vector<std::string>> ranks;
+  for (const char* machine : {"first", "second"}) {
+    fs::create_directory(at(machine));
+    ranks.push_back(program(ingest(at(machine) + "/book.hay")));
+    ranks.back().insert(ranks.back().end(), {"--checkpoint-seconds", "0"});
+  }
+  EXPECT_NE(killed_at(120, 1, ranks).exit_code, 0);
+  const std::string part = at("second/book.hay.part.2of2");
+  fs::rename(part, at("kept"));
+  expect_refused(apart(ranks), 1, {"rank 1: ", "book.hay.part.2of2", "is not there", "to read the text anew"});
+  fs::rename(at("kept"), part);
+  const Outcome again = apart(ranks);
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_NE(again.err.find("went on from token"), std::string::npos) << again.err;
+  for (const auto& entry : fs::directory_iterator(at("second"))) {
+    fs::rename(entry.path(), fs::path(at("first")) / entry.path().filename());
+  }
+  EXPECT_EQ(inspected(at("first/book.hay"))["content_digest"], digest);
 }
 
 TEST_F(ReadingRanksTest, AnInterruptKeepsWhatHasBeenRead) {
