@@ -102,7 +102,10 @@ SnapshotHeader SnapshotFile::newest_header() const {
   if (!newest) {
     if (slots[0].kind == SnapshotSlot::Kind::foreign && slots[1].kind == SnapshotSlot::Kind::foreign) {
       if (read_manifest(path_)) {
-        fail("{}: is a context in shards, which nothing can be added to; make another one", path_.string());
+        fail(
+            "{}: is a context in shards, to which one process cannot add; start as many ranks as there are shards, "
+            "or make another context",
+            path_.string());
       }
       fail("{}: not a hayloft context", path_.string());
     }
@@ -137,6 +140,25 @@ SnapshotState SnapshotFile::last_checkpoint() const {
     const SnapshotHeader again = newest_header();
     if (again.sequence == header.sequence) refuse_damaged("its metadata do not match their checksum");
     header = again;
+  }
+}
+
+std::optional<SnapshotState> SnapshotFile::checkpoint_before(const SnapshotHeader& last) const {
+  const std::uint64_t sequence = last.sequence - 1;
+  if (sequence == 0 || bytes() < snapshot_header_bytes) return std::nullopt;
+  std::vector<std::byte> bytes_of_slot(snapshot_slot_bytes);
+  read(sequence % 2 * snapshot_slot_bytes, bytes_of_slot);
+  const SnapshotSlot slot = decode_slot(bytes_of_slot);
+  if (slot.kind != SnapshotSlot::Kind::valid || slot.header.sequence != sequence) return std::nullopt;
+  try {
+    check_header(slot.header);
+    if (bytes() < slot.header.file_bytes) return std::nullopt;
+    std::vector<std::byte> image(slot.header.metadata.bytes);
+    read(slot.header.metadata.offset, image);
+    if (snapshot_checksum(image) != slot.header.metadata_checksum) return std::nullopt;
+    return decode_metadata(slot.header, image);
+  } catch (const Error&) {
+    return std::nullopt;
   }
 }
 

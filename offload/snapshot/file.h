@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "offload/snapshot/format.h"
@@ -34,6 +35,8 @@ class SnapshotFile {
 
   // The last checkpoint, checked as far as later reading trusts it. Reads the header and the metadata.
   SnapshotState last_checkpoint() const;
+  // The one before, as long as the next has not been begun; none else.
+  std::optional<SnapshotState> checkpoint_before(const SnapshotHeader& last) const;
 
   [[noreturn]] void refuse_damaged(const std::string& what) const;
 

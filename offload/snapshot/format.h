@@ -40,8 +40,8 @@ struct ByteRange {
 // What one slot says. The description's note is in the metadata.
 struct SnapshotHeader {
   SnapshotDescription description;
-  std::uint32_t version = 1;  // 2: attachments; 3: integer rows; 4: states, points; 5: shards. Older programs
-                              // refuse them
+  std::uint32_t version = 1;  // 2: attachments; 3: integer rows; 4: states, points; 5: shards; 6: shards
+                              // with points. Older programs refuse them
   bool complete = false;
   std::uint64_t sequence = 0;    // of the checkpoint, from 1; it lies in slot sequence % 2
   std::uint64_t file_bytes = 0;  // what lies behind is not part of the context
@@ -95,6 +95,7 @@ struct SavedPoint {
     std::int64_t tokens = 0;  // whole blocks of SavedLayer, or all it has
     std::vector<double> value_sum;
     std::vector<double> spread;
+    std::vector<double> whole_sum = {};
   };
   std::vector<Layer> layers;
   std::vector<SavedTail> tails;  // in `range`

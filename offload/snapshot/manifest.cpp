@@ -1,5 +1,4 @@
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,28 +22,38 @@ constexpr std::array<char, 8> magic = {'H', 'A', 'Y', 'S', 'H', 'A', 'R', 'D'};
 constexpr std::uint32_t newest_version = 1;
 constexpr std::size_t checksum_place = manifest_bytes - sizeof(std::uint64_t);
 constexpr std::int64_t most_tokens = std::int64_t{1} << 40;
-constexpr std::string_view growing = ".saving";
+constexpr std::string_view growing = ".part";
 
-// Whether `name` is `context` with shard_ending(), whatever its numbers, and growing behind it.
-bool is_growing_shard(std::string_view name, std::string_view context) {
-  if (!name.starts_with(context) || !name.ends_with(growing)) return false;
-  name.remove_prefix(context.size());
-  name.remove_suffix(growing.size());
-  std::uint64_t saving = 0;
-  Shard shard;
-  const char* const end = name.data() + name.size();
+std::string growing_ending(const Shard& shard) {
+  return fmt::format("{}.{}of{}", growing, shard.rank + 1, shard.ranks);
+}
+
+// What follows a context's name in that of a shard, taken apart; none where it is no shard's.
+std::optional<NamedShard> parse_ending(std::string_view ending) {
+  std::string_view rest = ending;
   const auto take = [&](auto& number, int base) {
-    const auto [stop, error] = std::from_chars(name.data(), end, number, base);
-    name = {stop, static_cast<std::size_t>(end - stop)};
-    return error == std::errc();
-  };
-  const auto skip = [&](std::string_view letters) {
-    if (!name.starts_with(letters)) return false;
-    name.remove_prefix(letters.size());
+    const auto [stop, error] = std::from_chars(rest.data(), rest.data() + rest.size(), number, base);
+    if (error != std::errc()) return false;
+    rest.remove_prefix(static_cast<std::size_t>(stop - rest.data()));
     return true;
   };
-  return skip(".") && take(saving, 16) && skip(".") && take(shard.rank, 10) && skip("of") && take(shard.ranks, 10) &&
-         name.empty();
+  const auto skip = [&](std::string_view letters) {
+    if (!rest.starts_with(letters)) return false;
+    rest.remove_prefix(letters.size());
+    return true;
+  };
+  NamedShard found;
+  int place = 0;
+  if (!skip(growing)) {
+    found.saving = 0;
+    if (!skip(".") || !take(*found.saving, 16)) return std::nullopt;
+  }
+  if (!skip(".") || !take(place, 10) || !skip("of") || !take(found.shard.ranks, 10)) return std::nullopt;
+  found.shard.rank = place - 1;
+  if (found.shard.ranks < 2 || place < 1 || place > found.shard.ranks) return std::nullopt;
+  const std::string own = found.saving ? shard_ending(*found.saving, found.shard) : growing_ending(found.shard);
+  if (own != ending) return std::nullopt;  // written in another way
+  return found;
 }
 
 }  // namespace
@@ -115,28 +124,28 @@ std::filesystem::path shard_path(const std::filesystem::path& path, std::uint64_
   return beside;
 }
 
-std::filesystem::path growing_shard_path(const std::filesystem::path& shard) {
-  std::filesystem::path path = shard;
-  path += growing;
-  return path;
+std::filesystem::path growing_shard_path(const std::filesystem::path& path, const Shard& shard) {
+  std::filesystem::path beside = resolve_links(path);
+  beside += growing_ending(shard);
+  return beside;
 }
 
-int remove_growing_shards(const std::filesystem::path& path) noexcept {
-  int removed = 0;
-  try {
-    const std::filesystem::path context = resolve_links(path);
-    std::error_code error;
-    for (std::filesystem::directory_iterator at(context.parent_path(), error), end; !error && at != end;
-         at.increment(error)) {
-      if (!is_growing_shard(at->path().filename().string(), context.filename().string())) continue;
-      const int descriptor = ::open(at->path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-      if (descriptor < 0) continue;
-      if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0 && ::unlink(at->path().c_str()) == 0) ++removed;
-      ::close(descriptor);
-    }
-  } catch (const std::exception&) {  // no memory for a name
+std::vector<NamedShard> find_shards(const std::filesystem::path& path) {
+  const std::filesystem::path context = resolve_links(path);
+  const std::string name = context.filename().string();
+  std::vector<NamedShard> found;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(context.parent_path(), error), end; !error && at != end;
+       at.increment(error)) {
+    const std::string file = at->path().filename().string();
+    if (!file.starts_with(name)) continue;
+    std::optional<NamedShard> shard = parse_ending(std::string_view(file).substr(name.size()));
+    if (!shard) continue;
+    shard->file = at->path();
+    found.push_back(std::move(*shard));
   }
-  return removed;
+  std::ranges::sort(found, {}, &NamedShard::file);
+  return found;
 }
 
 }  // namespace hayloft::offload

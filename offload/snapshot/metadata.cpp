@@ -128,6 +128,7 @@ void read_point(ByteReader& in, const SnapshotHeader& header, const BlockLayout&
     }
     layer.value_sum = in.array<double>(sums);
     if (shape.columns == ColumnFormat::planes) layer.spread = in.array<double>(sums);
+    if (!header.description.shard.alone()) layer.whole_sum = in.array<double>(sums);
     point.layers.push_back(std::move(layer));
   }
   const int with_tails = read_tails(
@@ -149,7 +150,9 @@ void read_points(ByteReader& in, const SnapshotHeader& header, const BlockLayout
   if (points > snapshot_points || spare > snapshot_points) {
     fail("{} earlier checkpoints and room for {}, at most {} of each", points, spare, snapshot_points);
   }
-  if (points > 0 && !header.description.shard.alone()) fail("{} earlier checkpoints in a shard", points);
+  if (points > 0 && !header.description.shard.alone() && header.version < 6) {
+    fail("{} earlier checkpoints in a shard of version {}", points, header.version);
+  }
   for (std::uint64_t i = 0; i < points; ++i) {
     read_point(in, header, layout, metadata);
     const ByteRange& range = metadata.points.back().range;
@@ -183,6 +186,7 @@ void put_points(ByteWriter& out, const SnapshotMetadata& metadata, std::uint32_t
       out.number(layer.tokens);
       out.array(std::span(layer.value_sum));
       out.array(std::span(layer.spread));
+      out.array(std::span(layer.whole_sum));
     }
     put(out, point.tails, version);
   }
@@ -241,6 +245,7 @@ std::optional<SnapshotState> state_back_to(const SnapshotState& state, std::int6
     layer.blocks.resize(static_cast<std::size_t>((then.tokens + B - 1) / B));
     layer.value_sum = then.value_sum;
     layer.spread = then.spread;
+    layer.whole_sum = then.whole_sum;
   }
   metadata.tails = found->tails;
   metadata.attachments.clear();

@@ -63,7 +63,7 @@ Snapshot Snapshot::open_shards(const std::filesystem::path& path, const ShardMan
       fail("{}: is not there, and {} lies in it with others; put it beside, under this name", file.string(),
            path.string());
     }
-    shard = std::make_shared<const Snapshot>(open_file(file, Accept::complete));
+    shard = std::make_shared<const Snapshot>(open_file(file, Accept::complete, manifest.tokens));
     const SnapshotDescription& what = shard->description();
     if (what.saving != manifest.saving || what.shard != whose || what.model.fingerprint != manifest.fingerprint ||
         shard->token_count() != manifest.tokens) {
@@ -98,7 +98,6 @@ Snapshot::Snapshot(std::filesystem::path path, std::vector<std::shared_ptr<const
   file_ = first.file_;
   mapping_ = first.mapping_;
   auto state = std::make_shared<SnapshotState>(*first.state_);
-  state->metadata.points.clear();
   SnapshotDescription& description = state->header.description;
   description.shard = {};
   description.saving = 0;

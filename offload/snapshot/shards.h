@@ -42,10 +42,16 @@ std::string shard_ending(std::uint64_t saving, const Shard& shard);
 // Beside the manifest at `path`, links followed.
 std::filesystem::path shard_path(const std::filesystem::path& path, std::uint64_t saving, const Shard& shard);
 
-// A shard while it is written, and until all of them are.
-std::filesystem::path growing_shard_path(const std::filesystem::path& shard);
-// Removes what killed processes left under such names of the context at `path`: files that nobody is writing to.
-// Returns how many those were. Never throws.
-int remove_growing_shards(const std::filesystem::path& path) noexcept;
+// A shard until all of them are whole: PATH.part.KofN, links followed.
+std::filesystem::path growing_shard_path(const std::filesystem::path& path, const Shard& shard);
+
+// A file that has the name of a shard of the context at `path`, whatever is in it.
+struct NamedShard {
+  std::filesystem::path file;
+  Shard shard;
+  std::optional<std::uint64_t> saving;  // none: it is growing
+};
+// Those that lie beside `path`, by name; none where the folder cannot be read.
+std::vector<NamedShard> find_shards(const std::filesystem::path& path);
 
 }  // namespace hayloft::offload

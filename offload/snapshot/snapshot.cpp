@@ -13,7 +13,7 @@
 namespace hayloft::offload {
 
 Snapshot::Snapshot(std::shared_ptr<const SnapshotFile> file, std::shared_ptr<const SnapshotState> state)
-    : file_(std::move(file)), state_(std::move(state)), path_(file_->path()) {
+    : file_(std::move(file)), state_(std::move(state)), path_(file_->path()), part_(state_->header.description.shard) {
   mapping_ = std::make_shared<const MappedFile>(file_->descriptor(), state_->header.file_bytes, file_->path());
 }
 
@@ -33,9 +33,15 @@ Snapshot Snapshot::open(const std::filesystem::path& path, Accept accept, const 
   return Snapshot(path, {std::make_shared<const Snapshot>(std::move(whole))}, part);
 }
 
-Snapshot Snapshot::open_file(const std::filesystem::path& path, Accept accept) {
+Snapshot Snapshot::open_file(const std::filesystem::path& path, Accept accept, std::optional<std::int64_t> tokens) {
   const std::shared_ptr<const SnapshotFile> file = SnapshotFile::open(path, SnapshotFile::Mode::read);
   auto state = std::make_shared<const SnapshotState>(file->last_checkpoint());
+  if (tokens && *tokens != state->header.tokens) {
+    auto before = file->checkpoint_before(state->header);
+    if (before && before->header.complete && before->header.tokens == *tokens) {
+      state = std::make_shared<const SnapshotState>(std::move(*before));
+    }
+  }
   if (!state->header.complete && accept == Accept::complete) {
     fail(
         "{}: unfinished: it holds {} tokens, of which {} were there when it was last complete; run the command that "

@@ -155,7 +155,9 @@ class Snapshot {
   Snapshot(std::shared_ptr<const SnapshotFile> file, std::shared_ptr<const SnapshotState> state);
   // Block i of the context lies in shard i mod N; those that `part` needs nothing of are null.
   Snapshot(std::filesystem::path path, std::vector<std::shared_ptr<const Snapshot>> shards, const Shard& part);
-  static Snapshot open_file(const std::filesystem::path& path, Accept accept);
+  // With `tokens`: as of the checkpoint before the last, where that was complete with so many and the last is not.
+  static Snapshot open_file(const std::filesystem::path& path, Accept accept,
+                            std::optional<std::int64_t> tokens = std::nullopt);
   const std::byte* block(std::size_t layer, std::size_t index) const;  // of those that it has
   std::shared_ptr<const void> mapped_files() const;
   void check_mapping() const;  // MappedFile::check() of all files

@@ -172,6 +172,22 @@ void SnapshotWriter::go_back(std::int64_t tokens) {
   impl_->state = std::make_shared<const SnapshotState>(std::move(*earlier));
 }
 
+std::uint64_t SnapshotWriter::sequence() const {
+  return impl_->state->header.sequence;
+}
+
+bool SnapshotWriter::take_back() {
+  impl_->require_syncing();
+  std::optional<SnapshotState> before = impl_->file->checkpoint_before(impl_->state->header);
+  if (!before) return false;
+  // An empty slot: what the next checkpoint writes over the last one's metadata must not be taken for damage.
+  impl_->write(impl_->state->header.sequence % 2 * snapshot_slot_bytes, std::vector<std::byte>(snapshot_slot_bytes));
+  impl_->sync();
+  impl_->adopt(std::make_shared<const SnapshotState>(std::move(*before)));
+  impl_->drop_leftovers();
+  return true;
+}
+
 std::int64_t SnapshotWriter::token_count() const {
   return impl_->state->header.tokens;
 }

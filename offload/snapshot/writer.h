@@ -66,6 +66,12 @@ class SnapshotWriter {
   // Goes on from snapshot().back_to(tokens), which there must be: what is behind it is gone with the next checkpoint.
   void go_back(std::int64_t tokens);
 
+  // The number of the last checkpoint, 1 of the first. It is one more with each, and finish() makes one or two.
+  std::uint64_t sequence() const;
+  // Makes the checkpoint before the last that of the file again, for good. A file has it until the next is begun; false
+  // where it has not, and then nothing changes. For files that are written together, one of which was not in time.
+  bool take_back();
+
   std::int64_t token_count() const;  // of the last checkpoint
   std::uint64_t file_bytes() const;
 

@@ -150,7 +150,7 @@ struct SnapshotWriter::Impl {
     if (cached == 0 || (!points.empty() && points.back().cached_tokens() >= cached)) return drop(most_points);
     SavedPoint point;
     for (const SavedLayer& layer : next.metadata.layers) {
-      point.layers.push_back({layer.tokens, layer.value_sum, layer.spread});
+      point.layers.push_back({layer.tokens, layer.value_sum, layer.spread, layer.whole_sum});
     }
     std::uint64_t bytes = 0;
     for (const TailImage& tail : tails) bytes += bytes_of(tail).size();
@@ -164,7 +164,8 @@ struct SnapshotWriter::Impl {
       at += image.size();
     }
     points.push_back(std::move(point));
-    next.header.version = std::max<std::uint32_t>(next.header.version, 4);
+    const std::uint32_t needed = next.header.description.shard.alone() ? 4 : 6;
+    next.header.version = std::max(next.header.version, needed);
     drop(most_points);
   }
 

@@ -44,6 +44,10 @@ void together(Communicator& ranks, const std::function<void()>& work) {
   throw SharedError(fmt::format("rank {}: {}", failed - all.begin(), failed->message));
 }
 
+void together(Communicator* ranks, const std::function<void()>& work) {
+  ranks == nullptr ? work() : together(*ranks, work);
+}
+
 void require_same(Communicator& ranks, std::span<const Fact> facts) {
   std::vector<std::uint64_t> own;
   for (const Fact& fact : facts) own.push_back(XXH3_64bits(fact.value.data(), fact.value.size()));

@@ -3,6 +3,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "offload/error.h"
 #include "runtime/cluster/communicator.h"
@@ -19,6 +20,23 @@ class SharedError : public Error {
 // Does what each rank does by itself, and throws a SharedError on all of them when one of them has thrown an Error: its
 // message, behind the rank where it is not that of all.
 void together(Communicator& ranks, const std::function<void()>& work);
+// The same where there may be no ranks: then the work alone.
+void together(Communicator* ranks, const std::function<void()>& work);
+
+// What rank 0 has, on all of them; of a type that is plain bytes.
+template <class T>
+T told(Communicator& ranks, T value, Traffic kind = Traffic::start) {
+  ranks.broadcast(kind, std::as_writable_bytes(std::span(&value, 1)));
+  return value;
+}
+
+// What each rank has, in their order; likewise.
+template <class T>
+std::vector<T> of_all(Communicator& ranks, const T& own) {
+  std::vector<T> all(static_cast<std::size_t>(ranks.ranks()));
+  ranks.all_gather(Traffic::start, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
+  return all;
+}
 
 // Something that must be the same on all ranks.
 struct Fact {

@@ -1,50 +1,13 @@
-#include <nlohmann/json.hpp>
-#include <regex>
-
-#include "tests/program/ranks_fixture.h"
+#include "tests/program/saved_ranks_fixture.h"
 
 // Contexts that `mpirun hayloft ingest` saves in shards.
 namespace hayloft {
+namespace fs = std::filesystem;
 namespace {
 
-namespace fs = std::filesystem;
 using test::Outcome;
-using test::Program;
 using test::run_program;
-
-class SavedRanksTest : public test::RanksTest {
- protected:
-  void SetUp() override {
-    RanksTest::SetUp();
-    std::string text;
-    for (int i = 0; i < 60; ++i) text += "The hay is in the loft. The cat sleeps on the hay. ";
-    write(at("text.txt"), text + "The special magic number for brave harbor is 482913. " + text);
-  }
-
-  std::vector<std::string> ingest(const std::string& context) const {
-    return {"ingest", "-f", at("text.txt"), "--save", context, "--block-tokens", "64", "--batch", "64"};
-  }
-  static std::vector<std::string> ask(const std::string& context) {
-    return {"ask", context, "-p", "The special magic number for brave harbor is", "-n", "8", "--attn", "dense"};
-  }
-  static nlohmann::json inspected(const std::string& context) {
-    const Outcome outcome = run_program({"inspect", context, "--verify", "--json", "-"});
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    return outcome.exit_code == 0 ? nlohmann::json::parse(outcome.out) : nlohmann::json::object();
-  }
-  std::vector<std::string> files_of(const std::string& name) const {
-    std::vector<std::string> files;
-    for (const std::string& file : left_behind()) {
-      if (file.starts_with(name + ".")) files.push_back(file);
-    }
-    std::sort(files.begin(), files.end());
-    return files;
-  }
-  static std::vector<std::string> program(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), HAYLOFT_PROGRAM);
-    return arguments;
-  }
-};
+using test::SavedRanksTest;
 
 TEST_F(SavedRanksTest, ATextReadByRanksIsAskedByAnyNumberOfThem) {
   const Outcome one = run_program(ingest(at("one.hay")));
@@ -125,7 +88,7 @@ TEST_F(SavedRanksTest, WhatDoesNotGoWithTheContextIsRefusedInOneLine) {
   expect_refused(over(2, other), 1, {"book.hay", "made with the model"});
   expect_refused(apart({program(ask(book)), program(other)}), 1, {"rank 1", "another model"});
   expect_refused(over(2, ingest(book)), 1, {"book.hay", "exists already"});
-  expect_refused(over(2, {"ingest", "--append", book, "-f", at("text.txt")}), 2, {"--append", "over ranks"});
+  expect_refused(over(3, {"ingest", "--append", book, "-f", at("text.txt")}), 1, {"2 shards", "not 3"});
   const Outcome appended = run_program({"ingest", "--append", book, "-f", at("text.txt")});
   EXPECT_EQ(appended.exit_code, 1);
   EXPECT_NE(appended.err.find("in shards"), std::string::npos) << appended.err;
@@ -133,50 +96,6 @@ TEST_F(SavedRanksTest, WhatDoesNotGoWithTheContextIsRefusedInOneLine) {
   const std::string shard = at(files_of("book.hay")[1].c_str());
   fs::resize_file(shard, fs::file_size(shard) / 2);
   expect_refused(over(2, ask(book)), 1, {"rank 1: ", ".2of2", "truncated"});
-}
-
-// A rank is killed at every fifth of the calls with which it changes files. Either there is no context, and the same
-// command makes one; or it is whole.
-TEST_F(SavedRanksTest, ARankThatIsKilledWhileItSavesLeavesNoHalfContext) {
-  const std::string book = at("book.hay");
-  const Outcome whole = over(2, ingest(book));
-  ASSERT_EQ(whole.exit_code, 0) << whole.err;
-  const auto digest = inspected(book)["content_digest"];
-  const auto remove = [&] {
-    for (const std::string& file : files_of("book.hay")) fs::remove(at(file.c_str()));
-    fs::remove(book);
-  };
-  remove();
-  for (const int killed : {0, 1}) {
-    bool ended = false;
-    int kills = 0;
-    for (int call = 1; !ended; call += 5) {
-      std::vector<std::vector<std::string>> ranks{program(ingest(book)), program(ingest(book))};
-      std::vector<std::string>& of = ranks[static_cast<std::size_t>(killed)];
-      of.insert(of.begin(),
-                {"/usr/bin/env", std::string("LD_PRELOAD=") + HAYLOFT_FAULTS,
-                 "HAYLOFT_FAULTS_FOLDER=" + folder_.path().string(), "HAYLOFT_FAULTS_KILL_AT=" + std::to_string(call)});
-      const Outcome outcome = apart(ranks);
-      ended = outcome.exit_code == 0;
-      if (!ended) {
-        ++kills;
-        EXPECT_TRUE(std::regex_search(outcome.err, std::regex("rank " + std::to_string(killed) + " .*signal 9")))
-            << outcome.err;
-      }
-      if (fs::exists(book)) {
-        EXPECT_EQ(inspected(book)["content_digest"], digest) << "rank " << killed << " at call " << call;
-        remove();
-      }
-    }
-    EXPECT_GT(kills, 2) << "of rank " << killed;
-  }
-  // What is left of those that were killed goes with the next.
-  write(book + ".00000000000000ab.1of5.saving", "x");
-  const Outcome again = over(2, ingest(book));
-  EXPECT_EQ(again.exit_code, 0) << again.err;
-  EXPECT_NE(again.err.find("1 unfinished shards were removed"), std::string::npos) << again.err;
-  EXPECT_EQ(inspected(book)["content_digest"], digest);
-  EXPECT_EQ(files_of("book.hay").size(), 2u);
 }
 
 }  // namespace

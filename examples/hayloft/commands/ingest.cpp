@@ -27,7 +27,6 @@
 #include "offload/text/format.h"
 #include "runtime/decode/load_tokenizer.h"
 #include "runtime/decode/prefill/ingest.h"
-#include "runtime/decode/prefill/saved_shards.h"
 
 // hayloft ingest: a long text, read once and saved.
 namespace hayloft::cli {
@@ -103,7 +102,7 @@ class IngestCommand : public Command {
   }
 
   void check_ranks() const override {
-    refuse_over_ranks(app_, {"--append", "--update", "--again", "--checkpoint-seconds", "--checkpoints", "--index"});
+    refuse_over_ranks(app_, {"--index"});
     if (std::ranges::find(files_, "-") != files_.end()) {
       fail("--file -: standard input reaches rank 0 alone; name a file that every rank can read");
     }
@@ -111,101 +110,93 @@ class IngestCommand : public Command {
   }
 
   void run() override {
-    if (over_ranks()) return run_over_ranks();
-    const std::filesystem::path directory = model_or_bundled(model_);
-    const std::string text = whole_text();
-    note_form(directory);
-    const Environment environment(machine_, directory, rope_);
-    const runtime::ModelSource source{*environment.model, *environment.tokenizer, directory};
-    options_.indices = make_indices(indices_, environment.model->config().head_dim);
-    const bool anew = !save_.empty();
-    const std::string path = anew ? save_ : append_.empty() ? update_ : append_;
-
+    interrupt_first_rank_alone();
+    std::filesystem::path directory;
+    std::string text;
+    std::optional<Environment> environment;
+    prepare_together([&] {
+      directory = model_or_bundled(model_);
+      text = whole_text();
+      note_form(directory);
+      environment.emplace(machine_, directory, rope_);
+      options_.indices = make_indices(indices_, environment->model->config().head_dim);
+    });
+    agree(*environment, directory, text);
     runtime::plan::Plan plan;
     runtime::PrefillOptions::Kind kind{};
-    options_.planned = [&, profile = environment.profile()](const runtime::SessionOptions& reading, std::int64_t tokens,
-                                                            std::int64_t stored, int checkpoints) {
-      check_kept_options(app_, options_.session, reading, path);
-      plan = announce_plan(environment, {directory, reading, {}, tokens, stored, checkpoints}, profile);
+    options_.planned = [&](const runtime::SessionOptions& reading, std::int64_t tokens, std::int64_t stored,
+                           int checkpoints) {
+      check_kept_options(app_, options_.session, reading, path());
+      plan = announce_plan(*environment, {directory, reading, {}, tokens, stored, checkpoints}, environment->profile());
       kind = reading.prefill.kind;
     };
+    const runtime::ModelSource source{*environment->model, *environment->tokenizer, directory};
+    const runtime::IngestResult result = read(source, *environment->arena, text);
+    report(result, result.resumed_from == 0 ? predicted_reading(plan, kind) : "");
+    say_device_memory(*environment->backend);
+  }
 
+ private:
+  const std::string& path() const { return !save_.empty() ? save_ : !append_.empty() ? append_ : update_; }
+
+  // Over ranks: that all of them have been asked for the same.
+  void agree(const Environment& environment, const std::filesystem::path& directory, const std::string& text) {
+    if (!over_ranks()) return;
+    StartFacts facts;
+    prepare_together([&] {
+      const char* const what = !save_.empty() ? "--save" : !append_.empty() ? "--append" : "--update";
+      facts = {weights_digest(environment, directory), shared_options(app_) + " " + what, text};
+    });
+    join_ranks(facts, options_.session);
+  }
+
+  runtime::IngestResult read(const runtime::ModelSource& source, offload::Arena& arena, const std::string& text) {
     std::optional<Progress> progress;
     std::int64_t reached = 0;
     const auto show = [&](std::int64_t done, std::int64_t total) {
-      if (!progress) progress.emplace(stderr_progress(), "ingest", "tokens", total, done);
+      if (!progress) progress.emplace(progress_sink(), "ingest", "tokens", total, done);
       progress->update(reached = done);
       check_interrupted();
     };
     options_.indexing = index_progress(progress);
-    runtime::IngestResult result;
-    try {
-      const auto read = anew ? runtime::ingest : append_.empty() ? runtime::update : runtime::append_to;
-      result = read(source, *environment.arena, text, path, options_, show);
-    } catch (const Interrupted&) {
+    const auto say_kept = [&] {
       progress.reset();
-      note("{} tokens are kept in {}; the same command goes on from there\n", reached, anew ? path + ".part" : path);
+      const char* const ending = save_.empty() ? "" : over_ranks() ? ".part.*" : ".part";
+      note("{} tokens are kept in {}{}; the same command goes on from there\n", reached, path(), ending);
+    };
+    try {
+      const auto how = !save_.empty() ? runtime::ingest : append_.empty() ? runtime::update : runtime::append_to;
+      return how(source, arena, text, path(), options_, show);
+    } catch (const Interrupted&) {
+      if (!over_ranks()) say_kept();
       throw;
+    } catch (const runtime::StoppedTogether&) {
+      say_kept();
+      throw Interrupted(Interrupted::Of::all_ranks);
     }
-    progress.reset();
+  }
+
+  void report(const runtime::IngestResult& result, const std::string& predicted) const {
     if (result.was_there && append_.empty()) {
-      note("{}: is of this text already, {} tokens\n", path, result.tokens);
+      note("{}: is of this text already, {} tokens\n", path(), result.tokens);
       return;
     }
     if (result.was_there) {
-      note("{}: ends with this text already, {} tokens in all; nothing is added (--again adds it once more)\n", path,
+      note("{}: ends with this text already, {} tokens in all; nothing is added (--again adds it once more)\n", path(),
            result.tokens);
       return;
     }
     if (!update_.empty()) {
-      note("{}: the first {} of {} tokens are those it had; read again from token {} on, {}\n", path, result.same,
+      note("{}: the first {} of {} tokens are those it had; read again from token {} on, {}\n", path(), result.same,
            result.tokens, result.resumed_from,
            result.resumed_from > 0 ? "the last checkpoint before" : "as it keeps no checkpoint before");
     } else if (result.resumed_from > 0) {
       note("went on from token {}\n", result.resumed_from);
     }
-    note("{}: {} tokens, {}; read {} in {:.1f} s ({:.0f} tokens/s){}\n", path, result.tokens,
+    const std::string shards = over_ranks() ? fmt::format(" in {} shards", rank_count()) : "";
+    note("{}: {} tokens{}, {}; read {} in {:.1f} s ({:.0f} tokens/s){}\n", path(), result.tokens, shards,
          format_bytes(result.file_bytes), result.read, result.seconds,
-         static_cast<double>(result.read) / std::max(result.seconds, 1e-9),
-         result.resumed_from == 0 ? predicted_reading(plan, kind) : "");
-    say_device_memory(*environment.backend);
-  }
-
- private:
-  void run_over_ranks() {
-    std::filesystem::path directory;
-    std::string text;
-    std::optional<Environment> environment;
-    StartFacts facts;
-    prepare_together([&] {
-      directory = model_or_bundled(model_);
-      text = whole_text();
-      environment.emplace(machine_, directory, rope_);
-      facts = {weights_digest(*environment, directory), shared_options(app_), text};
-    });
-    join_ranks(facts, options_.session);
-    note_form(directory);
-    options_.planned = [&](const runtime::SessionOptions& reading, std::int64_t tokens, std::int64_t, int checkpoints) {
-      announce_plan(*environment, {directory, reading, {}, tokens, 0, checkpoints}, environment->profile());
-    };
-    std::optional<Progress> progress;
-    const auto show = [&](std::int64_t done, std::int64_t total) {
-      if (!progress) progress.emplace(progress_sink(), "ingest", "tokens", total, done);
-      progress->update(done);
-      check_interrupted();
-    };
-    const runtime::ModelSource source{*environment->model, *environment->tokenizer, directory};
-    const auto result = runtime::ingest_over_ranks(source, *environment->arena, text, save_, options_, show);
-    progress.reset();
-    if (result.removed > 0) {
-      note(
-          "an earlier saving of {} was ended before its end: {} unfinished shards were removed, and all was read "
-          "anew\n",
-          save_, result.removed);
-    }
-    note("{}: {} tokens in {} shards, {}; read {} in {:.1f} s ({:.0f} tokens/s)\n", save_, result.tokens, rank_count(),
-         format_bytes(result.file_bytes), result.read, result.seconds,
-         static_cast<double>(result.read) / std::max(result.seconds, 1e-9));
+         static_cast<double>(result.read) / std::max(result.seconds, 1e-9), predicted);
   }
 
   static void note_form(const std::filesystem::path& directory) {

@@ -12,7 +12,7 @@ constexpr const char* own_options[] = {
     "--contexts",      "--api-key-file",  "context",   "--context", "--model",   "--haystack",
     "--file",          "--save",          "--json",    "--plot",    "--profile", "--threads",
     "--oversubscribe", "--host-memory",   "--verbose", "--text",    "--squad",   "--hotpotqa",
-    "--triviaqa",      "--cnn-dailymail", "--jsonl",   "--out"};
+    "--triviaqa",      "--cnn-dailymail", "--jsonl",   "--out",     "--append",  "--update"};
 
 }  // namespace
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -15,6 +16,10 @@
 // bit for bit, whether it was made in one go, in pieces, or resumed after an interruption. It is always read
 // in the way it was begun: by chunks of the same size, attending by the same kind of prefill, which it notes down
 // (runtime/decode/prefill/reading_note.h).
+//
+// Over options.session.ranks a context lies in shards (context_file.h), which as many ranks go on with. All of them
+// make the same calls with the same text; what goes wrong on one of them before and behind the reading is thrown on
+// all. `path` is on this rank's disk or one that they share. They have no indices.
 namespace hayloft::runtime {
 
 struct IngestOptions {
@@ -34,6 +39,14 @@ struct IngestOptions {
   // and states take. The context notes the number down. 0: as noted, else 4 for a model with recurrent layers and 1 for
   // others.
   int checkpoints = 0;
+  offload::SnapshotCalls calls = offload::system_calls();  // by which the files are written
+};
+
+// Thrown on all ranks, after a checkpoint, when the progress of rank 0 has thrown.
+struct StoppedTogether : std::exception {
+  explicit StoppedTogether(std::int64_t tokens_read) : tokens(tokens_read) {}
+  const char* what() const noexcept override { return "stopped"; }
+  std::int64_t tokens;  // that are kept
 };
 
 struct IngestResult {
@@ -44,7 +57,6 @@ struct IngestResult {
   std::int64_t read = 0;          // tokens read into K and V by this run
   double seconds = 0;             // of reading
   std::uint64_t file_bytes = 0;
-  int removed = 0;  // unfinished shards that ranks had left, see ingest_over_ranks()
 };
 
 // Of the model at that path, run with those RopeOverrides::text(). Throws Error on what cannot be read.

@@ -179,10 +179,10 @@ TEST_F(SnapshotDamageTest, FilesOfOthersAreNotContexts) {
 TEST_F(SnapshotDamageTest, AFileOfANewerVersionIsRefusedWithItsVersion) {
   for (const std::size_t slot : {0u, 1u}) {  // as a newer program that appended would leave it
     std::string image = image_;
-    image[slot * snapshot_slot_bytes + 8] = 6;
+    image[slot * snapshot_slot_bytes + 8] = 7;
     const std::uint64_t sum = snapshot_checksum(bytes(image).subspan(slot * snapshot_slot_bytes, 4088));
     std::memcpy(image.data() + slot * snapshot_slot_bytes + 4088, &sum, sizeof sum);
-    EXPECT_TRUE(refuses([&] { opened(image); }, {path_.string(), "newer hayloft", "version 6"}));
+    EXPECT_TRUE(refuses([&] { opened(image); }, {path_.string(), "newer hayloft", "version 7"}));
   }
 }
 

@@ -2,75 +2,18 @@
 
 #include <cmath>
 #include <cstring>
-#include <map>
 
 #include "offload/snapshot/shards.h"
-#include "runtime/cluster/agreement.h"
-#include "runtime/cluster/local_ranks.h"
-#include "tests/runtime/decode/prefill/ingest_fixture.h"
+#include "tests/runtime/decode/prefill/saved_shards_fixture.h"
 #include "tests/support/hybrid_model.h"
 #include "tests/support/refusal.h"
 
-// Contexts that ranks save in shards and other numbers of ranks open, each rank on a thread of its own.
+// Contexts that ranks save in shards and other numbers of ranks open.
 namespace hayloft::runtime {
 namespace {
 
-namespace fs = std::filesystem;
 using cluster::Communicator;
 using test::refuses;
-
-class SavedShardsTest : public IngestTest {
- protected:
-  using IngestTest::IngestTest;
-  SavedShardsTest() = default;
-
-  IngestOptions of(Communicator& ranks) const {
-    IngestOptions own = options;
-    own.session.ranks = &ranks;
-    own.session.cache.shard = ranks.shard();
-    return own;
-  }
-
-  IngestResult save(int count, const fs::path& path) {
-    IngestResult result;
-    cluster::run_local_ranks(count, [&](Communicator& ranks) {
-      const IngestResult own = ingest_over_ranks(source, arena, text, path, of(ranks));
-      if (ranks.rank() == 0) result = own;
-    });
-    return result;
-  }
-
-  // Logits of the answer, from each rank.
-  std::vector<std::vector<float>> answers(int count, const fs::path& path) {
-    std::vector<std::vector<float>> all(static_cast<std::size_t>(count));
-    cluster::run_local_ranks(count, [&](Communicator& ranks) {
-      const offload::Snapshot part = open_over_ranks(ranks, path);
-      all[static_cast<std::size_t>(ranks.rank())] = answer(open_context(source, arena, part, of(ranks).session));
-    });
-    return all;
-  }
-
-  std::vector<fs::path> shards(const fs::path& of) const {
-    std::map<std::string, fs::path> found;  // by name
-    for (const auto& entry : fs::directory_iterator(folder.path())) {
-      const std::string name = entry.path().filename();
-      if (name.starts_with(of.filename().string() + ".")) found[name] = entry.path();
-    }
-    std::vector<fs::path> paths;
-    for (const auto& [name, path] : found) paths.push_back(path);
-    return paths;
-  }
-
-  static void flip(const fs::path& path, std::uintmax_t byte) {
-    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-    file.seekg(static_cast<std::streamoff>(byte));
-    const char was = static_cast<char>(file.get());
-    file.seekp(static_cast<std::streamoff>(byte));
-    file.put(static_cast<char>(was ^ 1));
-  }
-
-  fs::path context = folder.path() / "ctx.hay";
-};
 
 TEST_F(SavedShardsTest, ShardsHoldTheContextOfOneMachine) {
   // One global layer behind sliding-window ones: its keys and values do not depend on how attention is merged.
@@ -264,7 +207,7 @@ TEST_F(SavedShardsTest, WhatCannotBeSavedLeavesNothing) {
   const auto apart = [&] {
     cluster::run_local_ranks(2, [&](Communicator& ranks) {
       const fs::path path = ranks.rank() == 0 ? context : folder.path() / "missing" / "ctx.hay";
-      ingest_over_ranks(source, arena, text, path, of(ranks));
+      ingest(source, arena, text, path, of(ranks));
     });
   };
   EXPECT_TRUE(refuses(apart, {"rank 1: ", "missing"}));
@@ -273,15 +216,6 @@ TEST_F(SavedShardsTest, WhatCannotBeSavedLeavesNothing) {
   save(2, context);
   EXPECT_TRUE(refuses([&] { save(2, context); }, {"ctx.hay", "exists already"}));
   EXPECT_TRUE(refuses([&] { save(3, context); }, {"ctx.hay", "exists already"}));
-}
-
-TEST_F(SavedShardsTest, UnfinishedShardsOfAKilledSavingAreRemoved) {
-  const fs::path left = offload::growing_shard_path(offload::shard_path(context, 0xabcd, {4, 7}));
-  const fs::path foreign = folder.path() / "ctx.hay.notes.saving";
-  for (const fs::path& path : {left, foreign}) std::ofstream(path) << "x";
-  EXPECT_EQ(save(2, context).removed, 1);
-  EXPECT_FALSE(fs::exists(left));
-  EXPECT_TRUE(fs::exists(foreign));
 }
 
 }  // namespace
