@@ -9,8 +9,8 @@
 // How a run begins that goes on from a text or from a saved context.
 namespace hayloft::cli {
 
-// announce_plan() of a run behind the saved context, if there is one. Its tokens come on top in `run`. Throws Error where
-// that context is of another model, or was saved otherwise than the options given in `app` say.
+// announce_plan() of a run behind the saved context, if there is one. Its tokens come on top in `run`. Throws Error
+// where that context is of another model, or was saved otherwise than the options given in `app` say.
 runtime::plan::Plan announce_session(const CLI::App& app, const Environment& environment,
                                      const std::optional<offload::Snapshot>& saved, PlannedRun& run);
 
