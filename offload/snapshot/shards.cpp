@@ -65,10 +65,15 @@ Snapshot Snapshot::open_shards(const std::filesystem::path& path, const ShardMan
     }
     shard = std::make_shared<const Snapshot>(open_file(file, Accept::complete, manifest.tokens));
     const SnapshotDescription& what = shard->description();
-    if (what.saving != manifest.saving || what.shard != whose || what.model.fingerprint != manifest.fingerprint ||
-        shard->token_count() != manifest.tokens) {
+    if (what.saving != manifest.saving || what.shard != whose || what.model.fingerprint != manifest.fingerprint) {
       fail("{}: is of another context than the manifest {} says; restore the one that was saved with it", file.string(),
            path.string());
+    }
+    if (shard->token_count() != manifest.tokens) {
+      fail(
+          "{}: holds {} tokens, and the manifest {} says {}; run again what was adding to the context, or restore the "
+          "file that was saved with the manifest",
+          file.string(), shard->token_count(), path.string(), manifest.tokens);
     }
   };
   open(part.rank % manifest.shards);

@@ -58,7 +58,7 @@ std::vector<float> factors(const JsonFields& rope, const char* name, int count) 
 }
 
 int rotated_dimensions(const JsonFields& rope, const JsonFields& fields, const ModelConfig& config) {
-  const bool hybrid = config.architecture.starts_with("qwen3_5");
+  const bool hybrid = config.architecture == "qwen3_5_text" || config.architecture == "qwen3_5_moe_text";
   const bool partial = config.architecture == "phi3" || hybrid;
   const double by_default = hybrid ? 0.25 : 1;
   const double share =

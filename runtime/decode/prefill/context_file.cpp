@@ -63,7 +63,13 @@ std::optional<ContextFile> ContextFile::open_part(const Place& place, std::span<
 }
 
 ContextFile ContextFile::open_existing(const Place& place) {
-  if (place.ranks == nullptr) return {place, SnapshotWriter::open_to_append(place.path, place.calls), false};
+  if (place.ranks == nullptr) {
+    SnapshotWriter writer = SnapshotWriter::open_to_append(place.path, place.calls);
+    if (!writer.snapshot().description().shard.alone()) {
+      fail("{}: is one shard of a context; add to that by as many ranks as it has shards", place.path.string());
+    }
+    return {place, std::move(writer), false};
+  }
   const auto manifest = manifest_of_first(*place.ranks, place.path);
   const int count = place.ranks->ranks();
   together(place.ranks, [&] {

@@ -120,8 +120,14 @@ IngestResult append_to(const ModelSource& source, offload::Arena& arena, std::st
     tokens.assign(saved.begin(), saved.begin() + snapshot.finished_tokens());
     const std::vector<std::int32_t> more = source.tokenizer.encode(text, false);
     if (more.empty()) fail("there is no text to append to {}", path.string());
-    there = snapshot.complete() && !options.again && ends_with(tokens, more);
+    there = snapshot.complete() && (!options.again || !file.named()) && ends_with(tokens, more);
     if (there) return;
+    if (snapshot.complete() && !file.named()) {
+      fail(
+          "{}: {} tokens are in its shards, and it does not say so yet: another text was being added; do that again "
+          "first",
+          path.string(), tokens.size());
+    }
     tokens.insert(tokens.end(), more.begin(), more.end());
     require_same_beginning(saved, tokens, path.string());
   });

@@ -89,7 +89,8 @@ std::optional<SnapshotWriter> open_own_part(Communicator& ranks, const std::file
   }
   if (saving == 0) return std::nullopt;
   together(ranks, [&] {
-    const std::string anew = fmt::format("remove {}.* of all ranks to read the text anew", path.string());
+    const std::string anew =
+        fmt::format("remove {0}.part.* and {0}.{1:016x}.* of all ranks to read the text anew", path.string(), saving);
     if (writer && saving_of() == saving) return;
     if (begun != 0) fail("{}: is of another reading than the shards of other ranks; {}", part.string(), anew);
     writer.reset();
@@ -106,10 +107,11 @@ std::optional<SnapshotWriter> open_own_part(Communicator& ranks, const std::file
 
 void agree_on_checkpoint(Communicator& ranks, SnapshotWriter& writer) {
   const std::vector<std::uint64_t> all = cluster::of_all(ranks, writer.sequence());
-  const std::uint64_t common = *std::ranges::min_element(all);
+  const std::uint64_t common = *std::ranges::min_element(all), newest = *std::ranges::max_element(all);
   std::string what;
   together(ranks, [&] {
-    if (writer.sequence() > common + 1 || (writer.sequence() > common && !writer.take_back())) {
+    // Nobody goes back before all can.
+    if (newest > common + 1 || (writer.sequence() > common && !writer.take_back())) {
       fail(
           "{}: is not of the same saving as the shards of other ranks; restore those that were saved together, or "
           "remove all of them",
