@@ -238,6 +238,33 @@ TEST_F(ShardPartsTest, AnAppendThatIsKilledLeavesTheOldContextOrOneThatIsGoneOnW
   }
 }
 
+TEST_F(ShardPartsTest, AnAppendWithoutItsManifestIsBroughtToItsEndBeforeAnother) {
+  run(2, saving(text));
+  const std::string sequel = " And then it was late.";
+  const fs::path before = context.string() + ".before";
+  fs::copy_file(context, before);
+  run(2, appending(sequel));
+  const std::string expected = digest(context);
+  const auto lose_manifest = [&] { fs::copy_file(before, context, fs::copy_options::overwrite_existing); };
+
+  lose_manifest();
+  EXPECT_TRUE(refuses([&] { run(2, appending(" Something else.")); }, {"another text was being added"}));
+  run(2, appending(sequel));
+  expect_whole(expected, 2);
+
+  lose_manifest();
+  options.again = true;  // what is there without its manifest is this one, not one before it
+  run(2, appending(sequel));
+  expect_whole(expected, 2);
+}
+
+TEST_F(ShardPartsTest, AShardIsNoContext) {
+  run(2, saving(text));
+  const fs::path shard = shards(context)[0];
+  EXPECT_TRUE(refuses([&] { append_to(source, arena, "More.", shard, options); }, {"one shard"}));
+  EXPECT_TRUE(refuses([&] { update(source, arena, "Another text.", shard, options); }, {"one shard"}));
+}
+
 TEST_F(ShardPartsTest, AChangedTextIsReadFromTheLastCheckpointBeforeTheChange) {
   options.checkpoints = 64;
   std::string changed = text;
