@@ -194,7 +194,7 @@ TEST_F(SavedShardsTest, ALyingManifestIsFoundOut) {
   EXPECT_TRUE(lies([](auto& m) { m.shards = 3; }, {"1of3", "is not there"}));
   EXPECT_TRUE(lies([](auto& m) { m.shards = 1 << 30; }, {"1073741824 shards"}));
   EXPECT_TRUE(lies([](auto& m) { m.shards = 1; }, {"1 shards"}));
-  EXPECT_TRUE(lies([](auto& m) { ++m.tokens; }, {"1of2", "another context"}));
+  EXPECT_TRUE(lies([](auto& m) { ++m.tokens; }, {"1of2", "run again"}));
   EXPECT_TRUE(lies([](auto& m) { m.tokens = -1; }, {"-1 tokens"}));
   EXPECT_TRUE(lies([](auto& m) { m.fingerprint[3] ^= 1; }, {"1of2", "another context"}));
   EXPECT_TRUE(lies([](auto& m) { ++m.saving; }, {"1of2", "is not there"}));

@@ -241,7 +241,7 @@ TEST_F(ShardPartsTest, AnAppendThatIsKilledLeavesTheOldContextOrOneThatIsGoneOnW
 TEST_F(ShardPartsTest, AnAppendWithoutItsManifestIsBroughtToItsEndBeforeAnother) {
   run(2, saving(text));
   const std::string sequel = " And then it was late.";
-  const fs::path before = context.string() + ".before";
+  const fs::path before = context.parent_path() / "manifest before";
   fs::copy_file(context, before);
   run(2, appending(sequel));
   const std::string expected = digest(context);
