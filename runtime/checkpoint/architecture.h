@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <set>
 #include <string>
 
 #include "runtime/checkpoint/config.h"
@@ -29,7 +31,13 @@ class ConfigFields {
   [[noreturn]] void refuse(const char* name, const std::string& expected) const;
 
  private:
+  friend void register_architecture(struct Architecture architecture);
+  const nlohmann::json* find(const char* name) const;
+  // Refuses fields by which models compute something else, though their weights look the same, unless they were read.
+  void refuse_unread(const ModelConfig& config) const;
+
   const JsonFields& fields_;
+  mutable std::set<std::string> read_;
 };
 
 // A decoder-only transformer that departs from Llama in parts of ModelConfig: what it takes for granted where its
@@ -52,6 +60,7 @@ struct Architecture {
   // sliding_window and rope have an entry for each layer: the window where the file's layer_types says
   // sliding_attention, else 0, and true. It may set biases, norms, fused and scales, and these entries; what it leaves
   // false or 0 the weights need not have. RoPE is read thereafter, as Llama's: over whole heads, one for all layers.
+  // Scales, caps, windows and layers without RoPE that the file gives and this does not read are refused.
   std::function<void(const ConfigFields& fields, ModelConfig& config)> set_parts = {};
 };
 

@@ -127,6 +127,10 @@ void register_architecture(Architecture architecture) {
   if (!spelt) fail("'{}' cannot name an architecture: letters, digits, '_', '-' and '.' can", printable(name));
   const std::scoped_lock locked(registry().lock);
   if (registry().find(name)) fail("'{}' is an architecture already; choose another name", name);
+  architecture.set_parts = [own = std::move(architecture.set_parts)](const ConfigFields& fields, ModelConfig& config) {
+    if (own) own(fields, config);
+    fields.refuse_unread(config);
+  };
   registry().all.push_back(std::move(architecture));
 }
 
@@ -170,23 +174,32 @@ void read_experts(const JsonFields& fields, ModelConfig& config) {
   config.intermediate_size = experts.used * experts.inner + experts.shared_inner;
 }
 
+const nlohmann::json* ConfigFields::find(const char* name) const {
+  read_.insert(name);
+  return fields_.find(name);
+}
+
 bool ConfigFields::has(const char* name) const {
-  return fields_.find(name) != nullptr;
+  return find(name) != nullptr;
 }
 
 bool ConfigFields::boolean(const char* name, bool absent) const {
+  read_.insert(name);
   return fields_.boolean_or(name, absent);
 }
 
 std::int64_t ConfigFields::integer(const char* name, std::int64_t absent, std::int64_t least, std::int64_t most) const {
+  read_.insert(name);
   return fields_.integer_or(name, absent, least, most);
 }
 
 double ConfigFields::positive(const char* name, double absent) const {
+  read_.insert(name);
   return fields_.positive_or(name, absent);
 }
 
 std::string ConfigFields::text(const char* name, const std::string& absent) const {
+  read_.insert(name);
   return fields_.text_or(name, absent);
 }
 
@@ -195,8 +208,32 @@ const std::string& ConfigFields::where() const {
 }
 
 void ConfigFields::refuse(const char* name, const std::string& expected) const {
-  const nlohmann::json* found = fields_.find(name);
+  const nlohmann::json* found = find(name);
   fields_.refuse(name, found ? *found : nlohmann::json(), expected);
+}
+
+void ConfigFields::refuse_unread(const ModelConfig& config) const {
+  const auto refuse_unless = [&](const char* name, const nlohmann::json& neutral, const char* expected) {
+    const nlohmann::json* const value = fields_.find(name);
+    if (value && !read_.contains(name) && *value != neutral) {
+      refuse(name, fmt::format("{}, or read by set_parts of {}", expected, config.architecture));
+    }
+  };
+  for (const char* name : {"embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling",
+                           "logit_scale", "partial_rotary_factor"}) {
+    refuse_unless(name, 1, "1");
+  }
+  for (const char* name : {"attn_logit_softcapping", "final_logit_softcapping", "clip_qkv", "attention_chunk_size"}) {
+    refuse_unless(name, nullptr, "null");
+  }
+  refuse_unless("query_pre_attn_scalar", config.head_dim, "head_dim");
+  refuse_unless("use_bidirectional_attention", false, "false");
+  refuse_unless("no_rope_layers", nlohmann::json::array_t(static_cast<std::size_t>(config.layers), 1), "all 1");
+  const nlohmann::json* const slides = fields_.find("use_sliding_window");
+  const bool some_slide = std::ranges::any_of(config.sliding_window, [](std::int64_t window) { return window != 0; });
+  if (!some_slide && !fields_.find("layer_types") && !(slides && *slides == false)) {
+    refuse_unless("sliding_window", nullptr, "null where layer_types says of no layer that it slides");
+  }
 }
 
 }  // namespace hayloft::runtime

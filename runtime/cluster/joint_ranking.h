@@ -26,7 +26,8 @@ class JointRanking {
  public:
   enum class Rule : std::uint8_t { sum, softmax };  // of what the query heads that share a list gave a position
 
-  // lists * heads query heads. Throws nothing; communicator and threads must outlive it.
+  // lists * heads query heads. Communicator and threads must outlive it. Members throw what the communicator does when
+  // a rank is lost.
   JointRanking(Communicator& ranks, const offload::Threads& threads, int lists, int heads, int k, Rule rule);
 
   // This rank's own, to be filled before give(), which makes them those of all ranks: `all` over every position that
@@ -35,7 +36,7 @@ class JointRanking {
   Softmaxes attended;
 
   // Gives the own k best of each list to all, with the softmaxes where that is asked, and takes the best of what all
-  // give; whether nothing that counts was left out. One all-gather.
+  // give; whether nothing that counts was left out. Rule::softmax needs them. One all-gather.
   bool give(const Candidates& own, bool with_softmaxes);
 
   // What this rank ranks among its best only by the softmaxes over all ranks, as far as it counts: `now` are its k best

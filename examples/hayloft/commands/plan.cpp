@@ -208,8 +208,13 @@ class PlanCommand : public Command {
     }
   }
 
+  // A rate in GB/s, with or without the unit behind it.
   static void add_rate(CLI::App& app, const char* option, double& rate, const char* help) {
-    const auto read = [option, &rate](const std::string& text) { rate = read_number(option, text, 0.01, 1e6); };
+    const auto read = [option, &rate](std::string_view text) {
+      constexpr std::string_view unit = "GB/s";
+      if (text.ends_with(unit)) text.remove_suffix(unit.size());
+      rate = read_number(option, std::string(text), 0.01, 1e6);
+    };
     add_text(app, option, "GB/S", read, help);
   }
 

@@ -174,6 +174,10 @@ void add_indices(const ModelSource& source, offload::Arena& arena, const std::fi
   if (!snapshot.complete()) {
     fail("{}: is unfinished; run the ingest that was interrupted again, to its end", path.string());
   }
+  if (!snapshot.description().shard.alone()) {
+    fail("{}: is one shard of a context, which keeps no index; --attn ann builds one when the context is opened",
+         path.string());
+  }
   snapshot.require_model(source.identity());
   keep_checkpoints(writer, source, snapshot, options);
   Session session(source.model, arena, as_read(snapshot, options.session), snapshot);

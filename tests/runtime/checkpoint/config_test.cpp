@@ -1,48 +1,11 @@
 #include "runtime/checkpoint/config.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
-#include <nlohmann/json.hpp>
 
-#include "runtime/checkpoint/architecture.h"
-#include "tests/support/refusal.h"
-#include "tests/support/temporary_folder.h"
+#include "tests/runtime/checkpoint/config_fixture.h"
 
 namespace hayloft::runtime {
 namespace {
-
-using nlohmann::json;
-using test::refuses;
-using test::TemporaryFolder;
-
-// The fields every config.json has.
-json config_of(const std::string& model_type) {
-  return {{"model_type", model_type}, {"vocab_size", 320},        {"hidden_size", 96},       {"intermediate_size", 200},
-          {"num_hidden_layers", 6},   {"num_attention_heads", 4}, {"num_key_value_heads", 2}};
-}
-
-ModelConfig read(const json& config, const json& generation = nullptr) {
-  const TemporaryFolder folder;
-  folder.write("config.json", config.dump());
-  if (!generation.is_null()) folder.write("generation_config.json", generation.dump());
-  return read_config(folder.path());
-}
-
-// The Error names the file and `field`.
-void expect_refused(const json& config, const std::string& field) {
-  EXPECT_TRUE(refuses([&] { read(config); }, {"config.json", field}));
-}
-
-void expect_refused_value(const std::string& field, const json& value, const std::string& model_type = "llama") {
-  json config = config_of(model_type);
-  config[field] = value;
-  expect_refused(config, field);
-}
-
-using Windows = std::vector<std::int64_t>;
-using Ropes = std::vector<bool>;
-using Tokens = std::vector<std::int32_t>;
 
 TEST(Config, ReadsTheShapeOfALlama) {
   const ModelConfig config = read(config_of("llama"));
@@ -351,79 +314,6 @@ TEST(Config, RefusesFilesThatAreNotAConfiguration) {
   EXPECT_TRUE(refuses([&] { read_config(folder.path()); }, {"not valid JSON"}));
   folder.write("config.json", "{\"rope_theta\": 1e999}");
   EXPECT_TRUE(refuses([&] { read_config(folder.path()); }, {"not valid JSON"}));
-}
-
-// The last: what is registered stays for as long as the process lives.
-TEST(Config, ARegisteredArchitectureIsReadByItsOwnDefaultsAndParts) {
-  expect_refused(config_of("own-3.5"), "register_architecture()");
-  Architecture own;
-  own.name = "own-3.5";
-  own.kv_heads = 1;
-  own.head_dim = 32;
-  own.max_positions = 1000;
-  own.rope_theta = 5e4;
-  own.tied_embeddings = true;
-  own.eos_token = 7;
-  own.rms_norm_eps = 1e-3;
-  own.reads_mlp_bias = true;
-  own.activation = Activation::gelu_tanh;
-  own.set_parts = [](const ConfigFields& fields, ModelConfig& config) {
-    EXPECT_EQ(config.layers, 6) << "the shape is there";
-    config.norms = Norms::both;
-    config.qkv_bias = fields.boolean("own_bias", true);
-    config.logit_scale = static_cast<float>(fields.positive("own_scale", 2));
-    const auto every = static_cast<std::size_t>(fields.integer("own_interval", 3, 1, 6));
-    for (std::size_t layer = 0; layer < config.rope.size(); layer += every) {
-      config.rope[layer] = false;
-      config.sliding_window[layer] = 16;
-    }
-    if (fields.has("own_cap")) fields.refuse("own_cap", "absent");
-  };
-  register_architecture(own);
-
-  json file = config_of("own-3.5");
-  file.erase("num_key_value_heads");
-  file["mlp_bias"] = true;
-  const ModelConfig config = read(file);
-  EXPECT_EQ(config.architecture, "own-3.5");
-  EXPECT_EQ(config.kv_heads, 1);
-  EXPECT_EQ(config.head_dim, 32);
-  EXPECT_EQ(config.max_positions, 1000);
-  EXPECT_DOUBLE_EQ(config.global_rope.base, 5e4);
-  EXPECT_TRUE(config.tied_embeddings && config.mlp_bias && config.qkv_bias);
-  EXPECT_FALSE(config.output_bias);
-  EXPECT_EQ(config.eos_tokens, (Tokens{7}));
-  EXPECT_FLOAT_EQ(config.rms_norm_eps, 1e-3f);
-  EXPECT_EQ(config.activation, Activation::gelu_tanh);
-  EXPECT_EQ(config.norms, Norms::both);
-  EXPECT_EQ(config.logit_scale, 2);
-  EXPECT_EQ(config.sliding_window, (Windows{16, 0, 0, 16, 0, 0}));
-  EXPECT_EQ(config.rope, (Ropes{false, true, true, false, true, true}));
-
-  file["sliding_window"] = 20;
-  EXPECT_EQ(read(file).sliding_window, (Windows{16, 0, 0, 16, 0, 0})) << "no layer is said to slide";
-  file["layer_types"] = {"full_attention", "sliding_attention", "full_attention",
-                         "full_attention", "full_attention",    "sliding_attention"};
-  EXPECT_EQ(read(file).sliding_window, (Windows{16, 20, 0, 16, 0, 20}));
-  file["layer_types"][2] = "linear_attention";
-  expect_refused(file, "layer_types[2]");
-
-  expect_refused_value("own_bias", 3, "own-3.5");
-  expect_refused_value("own_scale", -1, "own-3.5");
-  expect_refused_value("own_interval", 7, "own-3.5");
-  expect_refused_value("own_cap", 30, "own-3.5");
-  expect_refused_value("hidden_act", "silu", "own-3.5");
-
-  EXPECT_TRUE(refuses([&] { register_architecture(own); }, {"own-3.5", "already"}));
-  own.name = "llama";
-  EXPECT_TRUE(refuses([&] { register_architecture(own); }, {"llama", "already"}));
-  for (const char* const name : {"", "a b", "a\n"}) {
-    own.name = name;
-    EXPECT_TRUE(refuses([&] { register_architecture(own); }, {"cannot name"})) << name;
-  }
-  own.name = "own_moe";  // which says nothing of experts
-  register_architecture(own);
-  EXPECT_EQ(read(config_of("own_moe")).experts.count, 0);
 }
 
 }  // namespace
