@@ -149,7 +149,7 @@ TEST(LinkAndPlan, RatesOfADeviceThatIsNotHereGiveTimes) {
     more.insert(more.begin(), run.begin(), run.end());
     return run_program(more);
   };
-  const Outcome outcome = plan({"--link-rate", "25", "--device-rate", "400", "--json", "-"});
+  const Outcome outcome = plan({"--link-rate", "25GB/s", "--device-rate", "400", "--json", "-"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   const nlohmann::json dense = nlohmann::json::parse(outcome.out)["plans"][0]["methods"][0];
   EXPECT_TRUE(dense["predicted_by_bytes_alone"]);
