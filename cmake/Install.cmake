@@ -12,16 +12,16 @@ set(public_headers
     offload/snapshot/snapshot.h offload/snapshot/writer.h
     index/ann/ann.h index/scan/exact_search.h index/scan/run_cache.h index/scan/search.h index/scan/sparq_query.h
     gpu/backend.h gpu/packed.h gpu/buffer.h gpu/device_options.h gpu/device_plan.h gpu/gated_delta.h gpu/hot_reads.h gpu/link_choice.h gpu/make_backend.h
-    runtime/tokenizer/chat_template.h runtime/tokenizer/end_of_turn.h runtime/tokenizer/text_stream.h runtime/tokenizer/tokenizer.h
+    runtime/chat/chat_template.h runtime/tokenizer/end_of_turn.h runtime/tokenizer/text_stream.h runtime/tokenizer/tokenizer.h
     runtime/checkpoint/architecture.h runtime/checkpoint/config.h runtime/checkpoint/rope.h runtime/checkpoint/safetensors.h runtime/checkpoint/weights/weights.h
     runtime/cluster/communicator.h
     runtime/cache/cache.h runtime/cache/cache_size.h runtime/cache/spills.h
     runtime/attention/attention_rates.h runtime/attention/budget.h runtime/attention/counters.h runtime/attention/host_tail.h
     runtime/attention/method.h runtime/attention/method_ladder.h runtime/attention/method_options.h runtime/attention/method_state.h runtime/attention/selection.h runtime/attention/selection_plan.h
     runtime/attention/step_observer.h
-    runtime/decode/attention_policy.h runtime/decode/conversation.h runtime/decode/decode_attention.h runtime/decode/prefill/prefill_attention.h
-    runtime/decode/prefill/hidden_states.h runtime/decode/load_tokenizer.h runtime/decode/model.h runtime/decode/prefill/prefill.h
-    runtime/decode/sampler.h runtime/decode/sampling_defaults.h runtime/decode/session.h
+    runtime/decode/attention_policy.h runtime/chat/conversation.h runtime/decode/decode_attention.h runtime/decode/prefill_attention.h
+    runtime/decode/hidden_states.h runtime/decode/load_tokenizer.h runtime/decode/model.h runtime/decode/prefill.h
+    runtime/decode/sampler.h runtime/chat/load_chat_template.h runtime/chat/sampling_defaults.h runtime/decode/session.h
     runtime/fidelity/attention_stats.h runtime/fidelity/audit.h runtime/fidelity/audit_report.h
     runtime/fidelity/audit_sample.h runtime/fidelity/fidelity_control.h runtime/fidelity/ranking.h runtime/fidelity/running_stats.h)
 set(eval_headers

@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
-#include "examples/hayloft/streams/environment.h"
-#include "examples/hayloft/streams/text_output.h"
+#include "examples/hayloft/process/environment.h"
+#include "examples/hayloft/process/text_output.h"
 #include "runtime/decode/session.h"
 #include "runtime/fidelity/attention_stats.h"
 #include "runtime/fidelity/audit.h"

@@ -1,7 +1,7 @@
 #include "examples/hayloft/begin_session.h"
 
 #include "examples/hayloft/options/kept.h"
-#include "runtime/decode/prefill/ingest.h"
+#include "runtime/context/ingest.h"
 
 namespace hayloft::cli {
 

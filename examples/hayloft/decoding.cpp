@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <optional>
 
-#include "examples/hayloft/streams/interrupt.h"
-#include "examples/hayloft/streams/ranks.h"
-#include "examples/hayloft/streams/text_output.h"
+#include "examples/hayloft/process/interrupt.h"
+#include "examples/hayloft/process/ranks.h"
+#include "examples/hayloft/process/text_output.h"
 #include "offload/clock.h"
 #include "offload/progress.h"
 #include "offload/text/format.h"

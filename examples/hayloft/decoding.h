@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "examples/hayloft/audit_options.h"
-#include "examples/hayloft/streams/environment.h"
+#include "examples/hayloft/process/environment.h"
 #include "offload/progress.h"
 #include "runtime/decode/sampler.h"
 #include "runtime/decode/session.h"

@@ -8,8 +8,8 @@
 #include "examples/hayloft/options/chat.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/values.h"
-#include "examples/hayloft/streams/messages.h"
-#include "examples/hayloft/streams/text_input.h"
+#include "examples/hayloft/process/messages.h"
+#include "examples/hayloft/process/text_input.h"
 #include "offload/error.h"
 #include "offload/text/list.h"
 

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "runtime/plan/profile.h"
+#include "runtime/machine/profile.h"
 
 // The rates of a machine profile as hayloft link prints them: every figure that was measured, with its slowest and its
 // fastest turn, and a mark on those that another run may contradict.

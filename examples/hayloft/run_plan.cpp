@@ -1,8 +1,8 @@
 #include "examples/hayloft/run_plan.h"
 
+#include "examples/hayloft/process/messages.h"
+#include "examples/hayloft/process/ranks.h"
 #include "examples/hayloft/saved_context.h"
-#include "examples/hayloft/streams/messages.h"
-#include "examples/hayloft/streams/ranks.h"
 #include "offload/error.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/decode/load_tokenizer.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "examples/hayloft/streams/environment.h"
+#include "examples/hayloft/process/environment.h"
 #include "offload/snapshot/snapshot.h"
 #include "runtime/plan/plan.h"
 

@@ -1,14 +1,14 @@
 #include "examples/hayloft/saved_context.h"
 
 #include "examples/hayloft/bundled_model.h"
-#include "examples/hayloft/streams/file_roles.h"
-#include "examples/hayloft/streams/messages.h"
-#include "examples/hayloft/streams/ranks.h"
+#include "examples/hayloft/process/file_roles.h"
+#include "examples/hayloft/process/messages.h"
+#include "examples/hayloft/process/ranks.h"
 #include "offload/error.h"
 #include "offload/text/format.h"
-#include "runtime/decode/hot_context.h"
-#include "runtime/decode/hot_file.h"
-#include "runtime/decode/prefill/saved_shards.h"
+#include "runtime/context/hot_context.h"
+#include "runtime/context/hot_file.h"
+#include "runtime/context/saved_shards.h"
 
 namespace hayloft::cli {
 

@@ -3,9 +3,9 @@
 #include <filesystem>
 #include <string>
 
-#include "examples/hayloft/streams/environment.h"
+#include "examples/hayloft/process/environment.h"
 #include "offload/snapshot/snapshot.h"
-#include "runtime/decode/prefill/ingest.h"
+#include "runtime/context/ingest.h"
 
 namespace hayloft::cli {
 

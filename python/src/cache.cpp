@@ -5,8 +5,8 @@
 #include "python/src/bindings.h"
 #include "python/src/model.h"
 #include "runtime/cache/layer_rows.h"
-#include "runtime/decode/foreign_cache.h"
-#include "runtime/decode/foreign_context.h"
+#include "runtime/context/foreign_cache.h"
+#include "runtime/context/foreign_context.h"
 
 // The cache behind the models of others, and contexts whose K and V they computed.
 namespace hayloft::python {

@@ -1,6 +1,7 @@
 #include "python/src/model.h"
 
 #include "python/src/bindings.h"
+#include "runtime/chat/load_chat_template.h"
 #include "runtime/decode/load_tokenizer.h"
 #include "runtime/tokenizer/end_of_turn.h"
 

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "python/src/machine.h"
-#include "runtime/decode/prefill/ingest.h"
+#include "runtime/chat/chat_template.h"
+#include "runtime/context/ingest.h"
 #include "runtime/decode/session.h"
-#include "runtime/tokenizer/chat_template.h"
 #include "runtime/tokenizer/tokenizer.h"
 
 namespace hayloft::python {

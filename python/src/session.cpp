@@ -5,8 +5,8 @@
 #include "python/src/audit.h"
 #include "python/src/bindings.h"
 #include "python/src/model.h"
-#include "runtime/decode/prefill/reading_note.h"
-#include "runtime/plan/profile.h"
+#include "runtime/context/reading_note.h"
+#include "runtime/machine/profile.h"
 #include "runtime/tokenizer/text_stream.h"
 
 namespace hayloft::python {

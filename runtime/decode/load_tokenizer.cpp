@@ -15,15 +15,6 @@ Tokenizer load_tokenizer(const std::filesystem::path& model) {
   return Tokenizer(TokenizerDocument{gguf::tokenizer_document(file.metadata()), model.string()});
 }
 
-std::optional<ChatTemplate> load_chat_template(const std::filesystem::path& model) {
-  if (!gguf::is_file(model)) return ChatTemplate::of_model(model);
-  const gguf::File file(model);
-  constexpr const char* key = "tokenizer.chat_template";
-  if (!file.metadata().contains(key)) return std::nullopt;
-  return ChatTemplate::from_source(file.metadata().text(key), fmt::format("{}: {}", model.string(), key),
-                                   gguf::special_tokens(file.metadata()));
-}
-
 std::uint64_t tokenizer_bytes(const std::filesystem::path& model) {
   if (!gguf::is_file(model)) {
     std::error_code error;

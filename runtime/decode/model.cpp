@@ -7,7 +7,7 @@
 
 #include "offload/error.h"
 #include "runtime/checkpoint/checkpoint.h"
-#include "runtime/decode/prefill/hidden_states.h"
+#include "runtime/decode/hidden_states.h"
 
 namespace hayloft::runtime {
 namespace {

@@ -7,7 +7,7 @@
 #include "offload/host/mapped_file.h"
 #include "runtime/attention/over_ranks.h"
 #include "runtime/cluster/agreement.h"
-#include "runtime/decode/prefill/prefill_order.h"
+#include "runtime/decode/prefill_order.h"
 
 namespace hayloft::runtime {
 namespace {

@@ -16,8 +16,8 @@
 #include "runtime/cache/cache.h"
 #include "runtime/decode/decode_attention.h"
 #include "runtime/decode/model.h"
-#include "runtime/decode/prefill/prefill.h"
-#include "runtime/decode/prefill/prefill_attention.h"
+#include "runtime/decode/prefill.h"
+#include "runtime/decode/prefill_attention.h"
 #include "runtime/decode/sampler.h"
 
 namespace hayloft::runtime {

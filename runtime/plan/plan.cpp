@@ -11,7 +11,7 @@
 #include "offload/text/format.h"
 #include "runtime/attention/over_ranks.h"
 #include "runtime/cache/cache.h"
-#include "runtime/decode/prefill/ingest.h"
+#include "runtime/context/ingest.h"
 #include "runtime/plan/plan_prefill.h"
 
 namespace hayloft::runtime::plan {

@@ -9,10 +9,10 @@
 #include "runtime/attention/method.h"
 #include "runtime/checkpoint/weights/weights.h"
 #include "runtime/decode/session.h"
+#include "runtime/machine/profile.h"
 #include "runtime/plan/device_cache.h"
 #include "runtime/plan/gpu_roofline.h"
 #include "runtime/plan/plan_network.h"
-#include "runtime/plan/profile.h"
 
 // What a run will take, before anything is allocated: memory by place, and the time of a decoded token by term
 // (docs/plan.md). Bytes come from the same functions that lay out the cache and count its steps.

@@ -1,12 +1,8 @@
 #include "runtime/plan/plan_network.h"
 
 #include <algorithm>
-#include <bit>
-#include <charconv>
 #include <initializer_list>
 
-#include "offload/error.h"
-#include "offload/text/list.h"
 #include "runtime/attention/over_ranks.h"
 #include "runtime/cluster/candidates.h"
 #include "runtime/cluster/merge.h"
@@ -54,27 +50,6 @@ void add_layer(const ModelConfig& config, const Method& method, const gpu::Cache
 }
 
 }  // namespace
-
-Network parse_network(const std::string& text) {
-  std::error_code none;
-  if (std::filesystem::exists(text, none)) return read_network(text);
-  const auto items = split_list(text, ',');
-  double numbers[2] = {};
-  bool good = items.size() == 2;
-  for (std::size_t i = 0; good && i < 2; ++i) {
-    const char* const end = items[i].data() + items[i].size();
-    const auto [stop, error] = std::from_chars(items[i].data(), end, numbers[i]);
-    good = error == std::errc() && stop == end && numbers[i] < 1e6 && (i == 0 ? numbers[i] > 0 : numbers[i] >= 0);
-  }
-  if (!good)
-    fail("--network {}: must be GBIT/S,MICROSECONDS, as in 10,30, or a file that mpirun hayloft link --json wrote",
-         text);
-  return {numbers[0], numbers[1]};
-}
-
-int network_rounds(int ranks) {
-  return std::bit_width(static_cast<unsigned>(ranks - 1));
-}
 
 NetworkStep network_step(const ModelConfig& config, const Method& method, gpu::CacheView cache, int ranks) {
   require_over_ranks(method.options());

@@ -1,25 +1,13 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
-#include <string>
 
 #include "runtime/attention/method.h"
 #include "runtime/checkpoint/config.h"
+#include "runtime/machine/network.h"
 
 // What ranks tell each other while they decode (docs/cluster.md), by the formulas that their ledgers are held to.
 namespace hayloft::runtime::plan {
-
-// Between any two of the ranks.
-struct Network {
-  double gigabits_per_second = 10;
-  double latency_us = 30;        // of a message
-  bool within_machines = false;  // measured between ranks that share machines, and so of memory, in part or all of it
-};
-// "10,30", or a file as for read_network(). Throws Error naming --network.
-Network parse_network(const std::string& text);
-// What `hayloft link` over ranks has measured and written as JSON. Throws Error naming the file.
-Network read_network(const std::filesystem::path& path);
 
 // Of one decoded token, over all global layers and with the token that is drawn.
 struct NetworkStep {
@@ -34,9 +22,6 @@ struct NetworkStep {
 // Of a step over a cache of that shape, whole or a shard of it, held by so many ranks. Throws Error unless the method
 // attends over ranks.
 NetworkStep network_step(const ModelConfig& config, const Method& method, gpu::CacheView cache, int ranks);
-
-// How many latencies a collective of N ranks takes: log2 N, rounded up.
-int network_rounds(int ranks);
 
 // Milliseconds: a collective of N ranks takes network_rounds() latencies, and to an all-gather a rank's link brings
 // what the N - 1 others give. With all further messages, and not overlapped with anything.

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/decode/prefill/prefill_order.h"
+#include "runtime/decode/prefill_order.h"
 
 namespace hayloft::runtime::plan {
 namespace {

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/decode/prefill/ingest.h"
+#include "runtime/context/ingest.h"
 #include "runtime/serve/contexts.h"
 
 namespace hayloft::runtime::serve {

@@ -5,7 +5,7 @@
 #include "offload/error.h"
 #include "offload/snapshot/shards.h"
 #include "offload/text/visible.h"
-#include "runtime/decode/hot_file.h"
+#include "runtime/context/hot_file.h"
 
 namespace hayloft::runtime::serve {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "offload/error.h"
 #include "offload/text/format.h"
-#include "runtime/decode/hot_context.h"
-#include "runtime/decode/prefill/saved_shards.h"
+#include "runtime/context/hot_context.h"
+#include "runtime/context/saved_shards.h"
 
 namespace hayloft::runtime::serve {
 namespace {

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/decode/prefill/ingest.h"
+#include "runtime/context/ingest.h"
 #include "runtime/serve/contexts.h"
 #include "runtime/serve/generation.h"
 #include "runtime/serve/job.h"

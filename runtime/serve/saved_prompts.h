@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "offload/clock.h"
-#include "runtime/decode/prefill/ingest.h"
+#include "runtime/context/ingest.h"
 
 namespace hayloft::runtime::serve {
 

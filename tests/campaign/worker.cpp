@@ -20,8 +20,8 @@
 #include "gpu/make_backend.h"
 #include "offload/clock.h"
 #include "offload/error.h"
+#include "runtime/context/ingest.h"
 #include "runtime/decode/load_tokenizer.h"
-#include "runtime/decode/prefill/ingest.h"
 #include "runtime/eval/needle/haystack.h"
 
 namespace hayloft {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "offload/snapshot/format.h"
-#include "runtime/decode/hot_file.h"
+#include "runtime/context/hot_file.h"
 
 // Whatever lies beside a saved context, what is read of it is nothing or sound. The checksum would keep a fuzzer out,
 // so an input is what follows the header, for a context of two KV heads, eight runs and two layers.

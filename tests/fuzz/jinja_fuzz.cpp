@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "offload/error.h"
-#include "runtime/tokenizer/jinja/template.h"
+#include "runtime/chat/jinja/template.h"
 
 // Whatever a chat template says, applying it to a conversation either succeeds or throws Error, within its limits.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

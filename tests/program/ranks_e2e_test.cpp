@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/plan/profile.h"
+#include "runtime/machine/profile.h"
 #include "tests/program/ranks_fixture.h"
 
 // `mpirun hayloft` from outside.

@@ -1,4 +1,4 @@
-#include "runtime/decode/hot_context.h"
+#include "runtime/context/hot_context.h"
 
 #include <filesystem>
 #include <fstream>
@@ -7,9 +7,9 @@
 #include "offload/snapshot/writer.h"
 #include "runtime/cache/cache_size.h"
 #include "runtime/cluster/local_ranks.h"
-#include "runtime/decode/hot_file.h"
-#include "runtime/decode/prefill/ingest.h"
-#include "runtime/decode/prefill/saved_shards.h"
+#include "runtime/context/hot_file.h"
+#include "runtime/context/ingest.h"
+#include "runtime/context/saved_shards.h"
 #include "tests/gpu/cuda/backends.h"
 #include "tests/simt/device/control.h"
 #include "tests/support/temporary_folder.h"

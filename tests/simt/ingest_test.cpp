@@ -1,4 +1,4 @@
-#include "runtime/decode/prefill/ingest.h"
+#include "runtime/context/ingest.h"
 
 #include "offload/error.h"
 #include "runtime/eval/needle/haystack.h"

@@ -2,7 +2,7 @@
 #include <optional>
 #include <random>
 
-#include "runtime/decode/prefill/hidden_states.h"
+#include "runtime/decode/hidden_states.h"
 #include "runtime/decode/session.h"
 #include "tests/gpu/cuda/backends.h"
 #include "tests/simt/device/control.h"

@@ -5,8 +5,8 @@
 
 #include "offload/snapshot/writer.h"
 #include "runtime/cache/cache_size.h"
+#include "runtime/context/ingest.h"
 #include "runtime/decode/load_tokenizer.h"
-#include "runtime/decode/prefill/ingest.h"
 #include "runtime/decode/session.h"
 #include "tests/gpu/cuda/backends.h"
 #include "tests/simt/device/control.h"

@@ -10,17 +10,17 @@
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
 #include "examples/hayloft/options/values.h"
-#include "examples/hayloft/streams/environment.h"
-#include "examples/hayloft/streams/interrupt.h"
-#include "examples/hayloft/streams/messages.h"
-#include "examples/hayloft/streams/text_output.h"
+#include "examples/hayloft/process/environment.h"
+#include "examples/hayloft/process/interrupt.h"
+#include "examples/hayloft/process/messages.h"
+#include "examples/hayloft/process/text_output.h"
 #include "offload/error.h"
 #include "offload/text/format.h"
 #include "offload/text/list.h"
 #include "runtime/decode/device_memory.h"
 #include "runtime/eval/reach.h"
-#include "runtime/plan/attention_bench.h"
-#include "runtime/plan/profile.h"
+#include "runtime/machine/attention_bench.h"
+#include "runtime/machine/profile.h"
 
 // hayloft bench: what attention costs per token at the shape of a model, over a store of noise.
 namespace hayloft::cli {

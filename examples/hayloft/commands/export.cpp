@@ -1,10 +1,10 @@
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
-#include "examples/hayloft/streams/messages.h"
+#include "examples/hayloft/process/messages.h"
 #include "offload/host/topology.h"
 #include "offload/output_file.h"
-#include "runtime/decode/foreign_context.h"
+#include "runtime/context/foreign_context.h"
 
 // hayloft export: the keys and values of a saved context, for other programs.
 namespace hayloft::cli {

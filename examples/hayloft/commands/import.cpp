@@ -2,11 +2,11 @@
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
-#include "examples/hayloft/streams/environment.h"
-#include "examples/hayloft/streams/messages.h"
+#include "examples/hayloft/process/environment.h"
+#include "examples/hayloft/process/messages.h"
 #include "offload/error.h"
 #include "offload/output_file.h"
-#include "runtime/decode/foreign_context.h"
+#include "runtime/context/foreign_context.h"
 
 // hayloft import: keys and values that another program computed, as a saved context.
 namespace hayloft::cli {

@@ -4,13 +4,13 @@
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/machine.h"
 #include "examples/hayloft/options/rope.h"
+#include "examples/hayloft/process/environment.h"
+#include "examples/hayloft/process/interrupt.h"
+#include "examples/hayloft/process/messages.h"
 #include "examples/hayloft/saved_context.h"
-#include "examples/hayloft/streams/environment.h"
-#include "examples/hayloft/streams/interrupt.h"
-#include "examples/hayloft/streams/messages.h"
 #include "offload/error.h"
 #include "offload/text/format.h"
-#include "runtime/decode/prefill/ingest.h"
+#include "runtime/context/ingest.h"
 
 // hayloft index: indices for a saved context, saved with it.
 namespace hayloft::cli {

@@ -5,14 +5,14 @@
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
-#include "examples/hayloft/streams/interrupt.h"
-#include "examples/hayloft/streams/text_output.h"
+#include "examples/hayloft/process/interrupt.h"
+#include "examples/hayloft/process/text_output.h"
 #include "offload/error.h"
 #include "offload/progress.h"
 #include "offload/snapshot/snapshot.h"
 #include "offload/text/format.h"
 #include "offload/text/visible.h"
-#include "runtime/decode/prefill/text_end.h"
+#include "runtime/context/text_end.h"
 
 // hayloft inspect: what a saved context holds, and whether it is sound.
 namespace hayloft::cli {

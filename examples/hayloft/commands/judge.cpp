@@ -6,10 +6,10 @@
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
-#include "examples/hayloft/streams/text_output.h"
+#include "examples/hayloft/process/text_output.h"
 #include "offload/error.h"
 #include "offload/text_file.h"
-#include "runtime/plan/gpu_check/gpu_check.h"
+#include "runtime/machine/gpu_check/gpu_check.h"
 
 // hayloft judge: whether a run of gpu-check shows what it must.
 namespace hayloft::cli {

@@ -5,7 +5,7 @@
 
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/values.h"
-#include "examples/hayloft/streams/messages.h"
+#include "examples/hayloft/process/messages.h"
 #include "offload/error.h"
 #include "offload/text/list.h"
 #include "runtime/attention/method_option_table.h"

@@ -4,10 +4,10 @@
 
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/values.h"
-#include "examples/hayloft/streams/messages.h"
+#include "examples/hayloft/process/messages.h"
 #include "offload/error.h"
-#include "runtime/decode/load_tokenizer.h"
-#include "runtime/decode/sampling_defaults.h"
+#include "runtime/chat/load_chat_template.h"
+#include "runtime/chat/sampling_defaults.h"
 
 namespace hayloft::cli {
 

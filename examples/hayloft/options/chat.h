@@ -5,8 +5,8 @@
 #include <string>
 
 #include "examples/hayloft/options/machine.h"
+#include "runtime/chat/chat_template.h"
 #include "runtime/decode/sampler.h"
-#include "runtime/tokenizer/chat_template.h"
 
 // How a conversation is written for a model, and how its answers are drawn.
 namespace hayloft::cli {

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "examples/hayloft/streams/messages.h"
+#include "examples/hayloft/process/messages.h"
 #include "offload/error.h"
 #include "offload/store/layout.h"
 

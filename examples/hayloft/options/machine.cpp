@@ -6,8 +6,8 @@
 
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/values.h"
-#include "examples/hayloft/streams/messages.h"
-#include "examples/hayloft/streams/ranks.h"
+#include "examples/hayloft/process/messages.h"
+#include "examples/hayloft/process/ranks.h"
 #include "offload/host/topology.h"
 
 namespace hayloft::cli {

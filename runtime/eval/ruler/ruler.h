@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/tokenizer/chat_template.h"
+#include "runtime/chat/chat_template.h"
 #include "runtime/tokenizer/tokenizer.h"
 
 // The synthetic tasks of RULER (arXiv 2404.06654; parameters, sizing and scoring of github.com/NVIDIA/RULER at commit

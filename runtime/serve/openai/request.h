@@ -5,10 +5,10 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/chat/chat_template.h"
 #include "runtime/checkpoint/config.h"
 #include "runtime/serve/contexts.h"
 #include "runtime/serve/generation.h"
-#include "runtime/tokenizer/chat_template.h"
 #include "runtime/tokenizer/tokenizer.h"
 
 // The requests of OpenAI's API for completions and chat completions, as

@@ -5,7 +5,7 @@
 
 #include "runtime/cluster/agreement.h"
 #include "runtime/cluster/tell.h"
-#include "runtime/decode/prefill/saved_shards.h"
+#include "runtime/context/saved_shards.h"
 
 namespace hayloft::runtime::serve {
 namespace {

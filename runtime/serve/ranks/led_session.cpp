@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "runtime/cluster/agreement.h"
-#include "runtime/decode/prefill/saved_shards.h"
+#include "runtime/context/saved_shards.h"
 
 namespace hayloft::runtime::serve {
 

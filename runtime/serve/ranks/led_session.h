@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/decode/prefill/ingest.h"
+#include "runtime/context/ingest.h"
 #include "runtime/decode/session.h"
 #include "runtime/serve/ranks/leader.h"
 

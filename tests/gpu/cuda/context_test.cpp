@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "runtime/decode/prefill/ingest.h"
+#include "runtime/context/ingest.h"
 #include "runtime/eval/needle/haystack.h"
 #include "tests/gpu/cuda/backends.h"
 #include "tests/support/temporary_folder.h"

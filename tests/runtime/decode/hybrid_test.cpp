@@ -4,7 +4,7 @@
 #include <random>
 
 #include "gpu/make_backend.h"
-#include "runtime/decode/prefill/prefill_attention.h"
+#include "runtime/decode/prefill_attention.h"
 #include "runtime/decode/session.h"
 #include "tests/support/hybrid_model.h"
 #include "tests/support/temporary_folder.h"

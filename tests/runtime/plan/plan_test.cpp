@@ -8,7 +8,7 @@
 
 #include "gpu/make_backend.h"
 #include "runtime/checkpoint/checkpoint.h"
-#include "runtime/decode/prefill/ingest.h"
+#include "runtime/context/ingest.h"
 #include "tests/runtime/plan/planned.h"
 #include "tests/support/hybrid_model.h"
 #include "tests/support/parameter_name.h"

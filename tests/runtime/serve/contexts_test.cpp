@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "offload/snapshot/shards.h"
-#include "runtime/decode/hot_file.h"
+#include "runtime/context/hot_file.h"
 #include "tests/support/temporary_folder.h"
 
 namespace hayloft::runtime::serve {

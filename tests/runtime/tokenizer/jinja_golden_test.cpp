@@ -6,7 +6,7 @@
 #include <string>
 
 #include "offload/error.h"
-#include "runtime/tokenizer/jinja/template.h"
+#include "runtime/chat/jinja/template.h"
 
 // Small templates against Jinja, recorded by scripts/make-template-goldens.py.
 namespace hayloft::runtime::jinja {

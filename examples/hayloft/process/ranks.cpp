@@ -1,0 +1,160 @@
+#include "examples/hayloft/process/ranks.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "examples/hayloft/process/interrupt.h"
+#include "examples/hayloft/process/messages.h"
+#include "offload/error.h"
+#include "offload/text/visible.h"
+#include "runtime/cluster/mpi/mpi_ranks.h"
+
+namespace hayloft::cli {
+namespace {
+
+using runtime::cluster::Launch;
+using runtime::cluster::MpiRanks;
+
+const Launch& launch() {
+  static const Launch found = runtime::cluster::find_launch().value_or(Launch());
+  return found;
+}
+
+std::unique_ptr<MpiRanks>& connection() {
+  static std::unique_ptr<MpiRanks> mpi;
+  return mpi;
+}
+
+// mpirun ends the others when a rank is lost. The first says so; which one it is only mpirun knows.
+void say_ended(int) {
+  static constexpr std::string_view line =
+      "hayloft: the run ends: mpirun has stopped it, as it does when a rank is lost; the lines of mpirun name the "
+      "rank\n";
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+  ::_exit(1);
+}
+
+void interrupt_this(int) {
+  ::raise(SIGINT);
+}
+
+void end_or_interrupt(int signal, siginfo_t* info, void*) {
+  info->si_pid == ::getppid() ? say_ended(signal) : interrupt_this(signal);
+}
+
+#ifdef HAYLOFT_MPI_FROM_PROGRAM
+std::filesystem::path library() {
+  std::error_code error;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) fail("cannot tell where the program lies (/proc/self/exe: {})", error.message());
+  return (program.parent_path() / HAYLOFT_MPI_FROM_PROGRAM).lexically_normal();
+}
+#endif
+
+// MPI starts with the first call.
+MpiRanks& connected() {
+#ifdef HAYLOFT_MPI_FROM_PROGRAM
+  if (!connection()) {
+    connection() = std::make_unique<MpiRanks>(library());
+    if (first_rank()) std::signal(SIGTERM, say_ended);
+  }
+  return *connection();
+#else
+  throw runtime::cluster::SharedError(fmt::format(
+      "mpirun has started {} ranks, and this hayloft was built without MPI: install libopenmpi-dev and build "
+      "it again, or start it alone",
+      rank_count()));
+#endif
+}
+
+}  // namespace
+
+bool over_ranks() {
+  return launch().ranks > 1;
+}
+
+int rank_count() {
+  return launch().ranks;
+}
+
+int ranks_on_machine() {
+  return launch().on_this_machine;
+}
+
+int rank_on_machine() {
+  return launch().rank_on_this_machine;
+}
+
+bool first_rank() {
+  return launch().rank == 0;
+}
+
+void silence_other_ranks() {
+  if (first_rank()) return;
+  mute_messages();
+  const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+  if (nowhere >= 0) ::dup2(nowhere, STDOUT_FILENO);
+}
+
+ProgressSink progress_sink() {
+  ProgressSink sink = stderr_progress();
+  if (!first_rank()) sink.write = [](std::string_view) {};
+  return sink;
+}
+
+void prepare_together(const std::function<void()>& work) {
+  if (!over_ranks()) return work();
+  runtime::cluster::together(connected(), work);
+}
+
+void join_ranks(const StartFacts& facts, runtime::SessionOptions& session) {
+  if (!over_ranks()) return;
+  MpiRanks& ranks = connected();
+  const runtime::cluster::Fact all[] = {{"version of hayloft", HAYLOFT_VERSION},
+                                        {"model or tokenizer", facts.weights},
+                                        {"command line", facts.options},
+                                        {"text", facts.text}};
+  runtime::cluster::require_same(ranks, all);
+  session.ranks = &ranks;
+  session.cache.shard = ranks.shard();
+}
+
+void let_first_rank_speak(const std::string& message) {
+  if (first_rank()) return;
+  ::sleep(2);
+  write_error(fmt::format("hayloft: rank {}: {}\n", launch().rank, visible(message, Lines::joined)));
+}
+
+void interrupt_first_rank_alone() {
+  if (!over_ranks()) return;
+  if (!first_rank()) ignore_interrupts();
+  std::signal(SIGUSR1, first_rank() ? interrupt_this : SIG_IGN);
+}
+
+void take_terminations_for_interrupts() {
+  if (!over_ranks() || !first_rank()) return;
+  struct sigaction action {};
+  action.sa_sigaction = end_or_interrupt;
+  action.sa_flags = static_cast<int>(SA_SIGINFO | SA_RESTART);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+runtime::cluster::Communicator* ranks() {
+  return connection().get();
+}
+
+void leave_ranks() {
+  std::signal(SIGTERM, SIG_DFL);
+  connection().reset();
+}
+
+void abort_ranks() {
+  if (connection()) connection()->abort();
+}
+
+}  // namespace hayloft::cli

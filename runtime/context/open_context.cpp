@@ -1,0 +1,53 @@
+#include "offload/error.h"
+#include "runtime/cluster/agreement.h"
+#include "runtime/context/hot_context.h"
+#include "runtime/context/ingest.h"
+#include "runtime/context/reading_note.h"
+#include "runtime/context/text_end.h"
+
+// Saved contexts, opened.
+namespace hayloft::runtime {
+
+SessionOptions as_read(const offload::Snapshot& snapshot, SessionOptions options) {
+  const ReadingNote note = read_note(snapshot.description().note, snapshot.path().string());
+  options.cache.block_tokens = snapshot.description().shape.block_tokens;
+  options.cache.columns = snapshot.description().shape.columns;
+  options.cache.rows = snapshot.description().shape.rows;
+  options.chunk_tokens = note.chunk_tokens;
+  options.prefill = note.prefill;
+  return options;
+}
+
+bool restore_index(Session& session, const offload::Snapshot& snapshot, const Method& method) {
+  if (method.state_key().empty()) return false;
+  const auto saved = snapshot.attachment(method.state_key());
+  if (!saved) return false;
+  try {
+    session.restore(method, *saved);
+  } catch (const Error& error) {
+    fail("{}: its index '{}': {}; make it again by hayloft index", snapshot.path().string(), method.state_key(),
+         error.what());
+  }
+  return true;
+}
+
+Session open_context(const ModelSource& source, offload::Arena& arena, const offload::Snapshot& snapshot,
+                     const SessionOptions& options, const Method* method) {
+  snapshot.require_model(source.identity());
+  Session session(source.model, arena, as_read(snapshot, options), snapshot);
+  if (method != nullptr && !method->state_key().empty()) {
+    const auto restore = [&] {
+      if (!restore_index(session, snapshot, *method)) session.attach_method(*method);
+    };
+    options.ranks != nullptr ? cluster::together(*options.ranks, restore) : restore();
+  }
+  const std::vector<std::int32_t> tokens = snapshot.tokens();
+  const auto rest = std::span(tokens).subspan(static_cast<std::size_t>(session.tokens()));
+  const bool sees_queries = method != nullptr && !method->state_key().empty();
+  if (rest.empty() || sees_queries || !restore_text_end(session, snapshot, rest)) session.append(rest);
+  session.set_prefill(options.prefill);
+  if (method != nullptr) warm(session, *method, source.model.backend(), snapshot);
+  return session;
+}
+
+}  // namespace hayloft::runtime

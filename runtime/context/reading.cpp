@@ -1,0 +1,227 @@
+#include "runtime/context/reading.h"
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include "offload/clock.h"
+#include "offload/error.h"
+#include "runtime/cluster/agreement.h"
+#include "runtime/context/reading_note.h"
+#include "runtime/context/text_end.h"
+
+namespace hayloft::runtime {
+namespace {
+
+// Those that the context has already go on from there; the others see the queries of what is read.
+void begin_indices(Session& session, const offload::Snapshot* snapshot, const IngestOptions& options) {
+  for (const auto& method : options.indices) {
+    if (!snapshot || !restore_index(session, *snapshot, *method)) session.attach_method(*method);
+  }
+}
+
+// Checkpoints leave areas of tails behind, which are most of the file of a short text. Whether writing the context once
+// more, whole, instead of its last checkpoint saves more than a third; no checkpoint before the last is to be kept
+// then.
+bool worth_compacting(const offload::SnapshotWriter& part, const Session& session,
+                      std::span<const std::int32_t> tokens) {
+  const offload::Snapshot written = part.snapshot();
+  const int noted = read_note(written.description().note, written.path().string()).checkpoints;
+  if (kept_checkpoints(session.config(), noted) > 1 || part.token_count() == 0) return false;
+  constexpr std::uint64_t little = 1 << 16;
+  std::uint64_t tails = 0;
+  for (const offload::SnapshotTail& tail : session.cache().tails()) tails += tail.rows.size() * sizeof(f16);
+  const std::uint64_t whole = session.cache().host_bytes() + tokens.size_bytes() + tails;
+  return part.file_bytes() + tails > whole * 3 / 2 + little;
+}
+
+// How one reads.
+struct Run {
+  const std::vector<std::int32_t>& tokens;
+  const IngestOptions& options;
+  const PrefillProgress& progress;
+  std::filesystem::path path;
+
+  cluster::Communicator* ranks() const { return options.session.ranks; }
+};
+
+// Finishes the file, which is PATH.part or, when a context is gone on with, has its name already.
+void finish(ContextFile file, Session& session, const Run& run, IngestResult& result) {
+  const IngestOptions& options = run.options;
+  const auto rest = std::span(run.tokens).subspan(static_cast<std::size_t>(session.tokens()));
+  const Clock::time_point start = Clock::now();
+  std::vector<offload::SnapshotAttachment> beside = read_text_end(session, rest, /*growing=*/!file.anew());
+  result.seconds += seconds_since(start);
+  if (!beside.empty()) result.read += static_cast<std::int64_t>(rest.size());
+  // Ranks leave those areas where they are: a second file of each would be one more thing to agree on.
+  if (!run.ranks() && file.anew() && worth_compacting(file.writer(), session, run.tokens)) {
+    const offload::Snapshot grown = file.snapshot();
+    std::filesystem::path compact = run.path;
+    compact += ".saving";
+    for (offload::SnapshotAttachment& index : build_indices(session, options)) beside.push_back(std::move(index));
+    auto whole = offload::SnapshotWriter::create(compact, grown.description(), true);
+    save_checkpoint(whole, session, run.tokens, beside, true);
+    result.file_bytes = whole.file_bytes();
+    whole.finish(run.path);
+    std::filesystem::remove(grown.path());
+    return;
+  }
+  file.checkpoint(session, run.tokens, beside, options.indices.empty());
+  if (!options.indices.empty()) file.checkpoint(session, run.tokens, build_indices(session, options), true);
+  result.file_bytes = file.bytes();
+  file.finish();
+}
+
+// What follows a chunk. Of ranks the first decides for all, by its clock and by what its progress throws.
+struct Turn {
+  std::uint8_t save = 0;
+  std::uint8_t stop = 0;
+};
+
+// Tells how far the reading is, writes a checkpoint when it is due, and throws what the progress has thrown, behind a
+// checkpoint.
+class Turns {
+ public:
+  Turns(const Run& run, ContextFile& file, const Session& session)
+      : run_(run), file_(file), session_(session), saved_(Clock::now()) {}
+
+  void begin() { take(/*due=*/false); }
+  void after_chunk() { take(seconds_since(saved_) >= run_.options.checkpoint_seconds); }
+
+ private:
+  void take(bool due) {
+    Turn turn{.save = due};
+    std::exception_ptr why;
+    if (!run_.ranks() || run_.ranks()->rank() == 0) {
+      try {
+        show();
+      } catch (...) {
+        why = std::current_exception();
+        turn.stop = 1;
+      }
+    } else {
+      show();  // what it throws ends the others
+    }
+    if (run_.ranks()) turn = cluster::told(*run_.ranks(), turn, cluster::Traffic::turn);
+    const std::int64_t read = session_.tokens();
+    if (turn.save != 0 || (turn.stop != 0 && file_.writer().token_count() < read)) {
+      file_.checkpoint(session_, std::span(run_.tokens).first(static_cast<std::size_t>(read)));
+      saved_ = Clock::now();
+    }
+    if (turn.stop == 0) return;
+    if (run_.ranks()) throw StoppedTogether(read);
+    std::rethrow_exception(why);
+  }
+  void show() const {
+    if (run_.progress) run_.progress(session_.tokens(), static_cast<std::int64_t>(run_.tokens.size()));
+  }
+
+  const Run& run_;
+  ContextFile& file_;
+  const Session& session_;
+  Clock::time_point saved_;
+};
+
+// Reads what the tokens have beyond the session, chunk by chunk, with checkpoints; then finishes the file.
+IngestResult read_on(ContextFile file, Session session, const Run& run, int chunk) {
+  IngestResult result;
+  result.tokens = static_cast<std::int64_t>(run.tokens.size());
+  result.resumed_from = session.tokens();
+  const std::int64_t whole = result.tokens / chunk * chunk;
+  const Clock::time_point start = Clock::now();
+  Turns turns(run, file, session);
+  turns.begin();
+  while (session.tokens() < whole) {
+    // A context that was not read here may end within a chunk.
+    const std::int64_t next = chunk - session.tokens() % chunk;
+    session.append(
+        std::span(run.tokens).subspan(static_cast<std::size_t>(session.tokens()), static_cast<std::size_t>(next)), {},
+        true);
+    turns.after_chunk();
+  }
+  result.seconds = seconds_since(start);
+  result.read = session.tokens() - result.resumed_from;
+  finish(std::move(file), session, run, result);
+  return result;
+}
+
+// Tokens in the blocks of the context, of ranks up to the end of the last that this one has.
+std::int64_t stored_tokens(const offload::Snapshot& snapshot) {
+  const offload::SnapshotDescription& of = snapshot.description();
+  const std::int64_t own = of.shape.layers == 0 ? 0 : snapshot.stored_tokens(0);
+  return own == 0 ? 0 : of.shard.whole(own - of.shape.block_tokens, of.shape.block_tokens) + of.shape.block_tokens;
+}
+
+void announce(const ModelSource& source, const IngestOptions& options, const std::vector<std::int32_t>& tokens,
+              const offload::Snapshot* snapshot) {
+  if (!options.planned) return;
+  options.planned(snapshot ? as_read(*snapshot, options.session) : options.session,
+                  static_cast<std::int64_t>(tokens.size()), snapshot ? stored_tokens(*snapshot) : 0,
+                  kept_checkpoints(source.model.config(), wanted_checkpoints(options, snapshot)));
+}
+
+}  // namespace
+
+std::vector<offload::SnapshotAttachment> build_indices(Session& session, const IngestOptions& options) {
+  std::vector<offload::SnapshotAttachment> built;
+  for (const auto& method : options.indices) {
+    session.prepare(*method, options.indexing);
+    const MethodState* const state = session.state(*method);
+    std::vector<std::byte> bytes = state ? state->save() : std::vector<std::byte>();
+    if (bytes.empty()) fail("--index {}: this method keeps nothing that could be saved", method->options().name);
+    built.push_back({method->state_key(), std::move(bytes)});
+  }
+  return built;
+}
+
+int wanted_checkpoints(const IngestOptions& options, const offload::Snapshot* snapshot) {
+  if (options.checkpoints > 0 || !snapshot) return options.checkpoints;
+  return read_note(snapshot->description().note, snapshot->path().string()).checkpoints;
+}
+
+void keep_checkpoints(offload::SnapshotWriter& writer, const ModelSource& source, const offload::Snapshot& snapshot,
+                      const IngestOptions& options) {
+  ReadingNote note = read_note(snapshot.description().note, snapshot.path().string());
+  const int wanted = wanted_checkpoints(options, &snapshot);
+  if (note.checkpoints != wanted) {
+    note.checkpoints = wanted;
+    writer.set_note(write_note(note));
+  }
+  writer.keep(kept_checkpoints(source.model.config(), wanted));
+}
+
+IngestResult begin_reading(const ModelSource& source, offload::Arena& arena, const ContextFile::Place& place,
+                           const std::vector<std::int32_t>& tokens, const IngestOptions& options,
+                           const PrefillProgress& progress) {
+  cluster::together(place.ranks, [&] { announce(source, options, tokens, nullptr); });
+  Session session(source.model, arena, options.session);
+  begin_indices(session, nullptr, options);
+  ContextFile file = ContextFile::create(place, describe_context(source, options.session, options.checkpoints));
+  file.writer().keep(kept_checkpoints(source.model.config(), options.checkpoints));
+  const Run run{tokens, options, progress, place.path};
+  return read_on(std::move(file), std::move(session), run, options.session.chunk_tokens);
+}
+
+IngestResult go_on_reading(const ModelSource& source, offload::Arena& arena, ContextFile file,
+                           const offload::Snapshot& snapshot, bool back, const std::vector<std::int32_t>& tokens,
+                           const IngestOptions& options, const PrefillProgress& progress) {
+  SessionOptions reading;
+  cluster::together(options.session.ranks, [&] {
+    announce(source, options, tokens, &snapshot);
+    keep_checkpoints(file.writer(), source, snapshot, options);
+    reading = as_read(snapshot, options.session);
+  });
+  Session session(source.model, arena, reading, snapshot);
+  begin_indices(session, &snapshot, options);
+  const Run run{tokens, options, progress, file.path()};
+  if (back && run.ranks()) {
+    // No shard is complete with the old text any more once one may be complete with the new one: nobody can open some
+    // of each.
+    const std::int64_t known = std::max(session.tokens(), file.writer().token_count());
+    file.checkpoint(session, std::span(tokens).first(static_cast<std::size_t>(known)));
+  }
+  return read_on(std::move(file), std::move(session), run, reading.chunk_tokens);
+}
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,85 @@
+#include "runtime/context/reading_note.h"
+
+#include <algorithm>
+#include <charconv>
+#include <initializer_list>
+#include <set>
+
+#include "offload/error.h"
+
+namespace hayloft::runtime {
+namespace {
+
+template <class T>
+bool read_whole(std::string_view text, T& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+bool read_kind(std::string_view text, PrefillOptions::Kind& kind) {
+  using Kind = PrefillOptions::Kind;
+  for (const Kind candidate : {Kind::exact, Kind::window, Kind::topk}) {
+    if (text == name(candidate)) {
+      kind = candidate;
+      return true;
+    }
+  }
+  return false;
+}
+
+bool read_word(std::string_view key, std::string_view value, ReadingNote& note) {
+  PrefillOptions& prefill = note.prefill;
+  if (key == "chunk_tokens") return read_whole(value, note.chunk_tokens) && note.chunk_tokens >= 1;
+  if (key == "checkpoints") return read_whole(value, note.checkpoints) && note.checkpoints >= 1;
+  if (key == "prefill") return read_kind(value, prefill.kind);
+  if (key == "window") return read_whole(value, prefill.window) && prefill.window >= 1;
+  if (key == "sinks") return read_whole(value, prefill.sinks) && prefill.sinks >= 0;
+  if (key == "k") return read_whole(value, prefill.k.count) && prefill.k.count >= 1;
+  if (key == "k_share") {
+    prefill.k.count = 0;
+    return read_whole(value, prefill.k.share) && prefill.k.share > 0 && prefill.k.share <= 1;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string write_note(const ReadingNote& note) {
+  const PrefillOptions& prefill = note.prefill;
+  std::string text = fmt::format("chunk_tokens={}", note.chunk_tokens);
+  if (note.checkpoints > 0) text += fmt::format(" checkpoints={}", note.checkpoints);
+  if (prefill.kind == PrefillOptions::Kind::exact) return text;
+  text += fmt::format(" prefill={} window={}", name(prefill.kind), prefill.window);
+  if (prefill.kind == PrefillOptions::Kind::window) return text + fmt::format(" sinks={}", prefill.sinks);
+  if (prefill.k.count > 0) return text + fmt::format(" k={}", prefill.k.count);
+  return text + fmt::format(" k_share={}", prefill.k.share);  // as many digits as give the same share again
+}
+
+ReadingNote read_note(std::string_view text, std::string_view file) {
+  ReadingNote note;
+  std::set<std::string_view> seen;
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::size_t space = std::min(rest.find(' '), rest.size());
+    const std::string_view word = rest.substr(0, space);
+    rest.remove_prefix(std::min(space + 1, rest.size()));
+    if (word.empty()) continue;
+    const std::size_t equals = word.find('=');
+    const std::string_view key = word.substr(0, equals);
+    const std::string_view value = equals == std::string_view::npos ? std::string_view() : word.substr(equals + 1);
+    if (!seen.insert(key).second || !read_word(key, value, note)) {
+      fail("{}: how it was read is not understood, at '{}'; make it anew", file, word);
+    }
+  }
+  const auto needs = [&](std::initializer_list<std::string_view> keys) {
+    for (const std::string_view key : keys) {
+      if (!seen.contains(key)) fail("{}: does not say how it was read, {} is missing; make it anew", file, key);
+    }
+  };
+  needs({"chunk_tokens"});
+  if (seen.contains("k") && seen.contains("k_share")) fail("{}: says both k and k_share; make it anew", file);
+  if (note.prefill.kind == PrefillOptions::Kind::window) needs({"window", "sinks"});
+  if (note.prefill.kind == PrefillOptions::Kind::topk) needs({"window", seen.contains("k_share") ? "k_share" : "k"});
+  return note;
+}
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "runtime/decode/prefill.h"
+
+// How a saved context was read, in the note of its snapshot: words "key=value", separated by spaces, in any order.
+//
+//   chunk_tokens=2048                       the chunk size: chunks of another size round differently
+//   prefill=window window=4096 sinks=4      PrefillOptions; without `prefill`: exact
+//   prefill=topk window=4096 k=1024         or, for a share, k_share=0.01
+//   checkpoints=8                           how many of its last checkpoints it keeps, where that was asked for
+namespace hayloft::runtime {
+
+struct ReadingNote {
+  int chunk_tokens = 0;
+  PrefillOptions prefill;
+  int checkpoints = 0;  // 0: as many as the model's kind needs, see kept_checkpoints()
+};
+
+std::string write_note(const ReadingNote& note);
+
+// The inverse of write_note. Throws Error naming `file` when a word is missing, unknown or out of range: a context must
+// not be continued in another way than it was begun.
+ReadingNote read_note(std::string_view text, std::string_view file);
+
+}  // namespace hayloft::runtime

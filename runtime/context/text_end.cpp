@@ -1,0 +1,93 @@
+#include "runtime/context/text_end.h"
+
+#include <algorithm>
+#include <bit>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "offload/byte_stream.h"
+#include "offload/error.h"
+
+namespace hayloft::runtime {
+namespace {
+
+// The bytes: i64 tokens before the end, i64 tokens in it, their ids i32; then for each layer of the model i64 rows,
+// the newest ones, and the rows f16 [Hkv][rows][2 d]; then room.
+struct TextEnd {
+  std::vector<offload::SnapshotTail> layers;
+};
+
+// The newest rows of a tail, from token `first` on as far as it has them.
+offload::SnapshotTail newest(const offload::SnapshotTail& tail, std::int64_t first, int kv_heads, int head_dim) {
+  const std::int64_t skipped = std::max<std::int64_t>(0, first - tail.position);
+  const std::int64_t per_row = 2 * head_dim;
+  offload::SnapshotTail end{tail.store_layer, tail.position + skipped, tail.tokens - skipped, {}, {}};
+  for (int head = 0; head < kv_heads; ++head) {
+    const auto from = tail.rows.begin() + (head * tail.tokens + skipped) * per_row;
+    end.rows.insert(end.rows.end(), from, from + end.tokens * per_row);
+  }
+  return end;
+}
+
+std::optional<TextEnd> decode(std::span<const std::byte> bytes, const Session& session,
+                              std::span<const std::int32_t> tokens) {
+  const ModelConfig& config = session.config();
+  ByteReader reader(bytes, "the end of the text ends too early");
+  if (reader.number<std::int64_t>() != session.tokens()) return std::nullopt;
+  if (reader.number<std::int64_t>() != static_cast<std::int64_t>(tokens.size())) return std::nullopt;
+  if (!std::ranges::equal(reader.array<std::int32_t>(tokens.size()), tokens)) return std::nullopt;
+  const auto count = static_cast<std::int64_t>(tokens.size());
+  const std::int64_t per_row = std::int64_t{2} * config.kv_heads * config.head_dim;
+  TextEnd end;
+  for (const std::int64_t window : config.sliding_window) {
+    const auto rows = reader.number<std::int64_t>();
+    const std::int64_t needed = window > 0 ? std::min(window, count) : count;
+    if (rows < needed || rows > count) return std::nullopt;
+    offload::SnapshotTail& layer = end.layers.emplace_back();
+    layer.tokens = rows;
+    layer.rows = reader.array<f16>(static_cast<std::uint64_t>(rows * per_row));
+  }
+  return end;  // what is behind it is room
+}
+
+}  // namespace
+
+std::vector<offload::SnapshotAttachment> read_text_end(const Session& session, std::span<const std::int32_t> tokens,
+                                                       bool growing) {
+  const ModelConfig& config = session.config();
+  if (tokens.empty() || config.count(LayerKind::recurrent) > 0) return {};
+  const std::int64_t first = session.tokens();
+  Session end = session.fork();
+  end.append(tokens);
+  ByteWriter bytes;
+  bytes.number(first);
+  bytes.number(static_cast<std::int64_t>(tokens.size()));
+  bytes.array(tokens);
+  for (const offload::SnapshotTail& tail : end.cache().tails()) {
+    // Blocks that do not end with a chunk may have taken some of it: the store's rows need not be those that were read.
+    if (tail.store_layer >= 0 && tail.position > first) return {};
+    const offload::SnapshotTail rows = newest(tail, first, config.kv_heads, config.head_dim);
+    bytes.number(rows.tokens);
+    bytes.array(std::span<const f16>(rows.rows));
+  }
+  const std::size_t step = growing ? std::max<std::size_t>(1, std::bit_floor(bytes.size()) / 4) : 1;
+  bytes.pad((bytes.size() + step - 1) / step * step);
+  return {{std::string(text_end_name), bytes.take()}};
+}
+
+bool restore_text_end(Session& session, const offload::Snapshot& snapshot, std::span<const std::int32_t> tokens) {
+  std::optional<TextEnd> end;
+  try {
+    if (const auto saved = snapshot.attachment(text_end_name)) end = decode(*saved, session, tokens);
+  } catch (const Error&) {  // damaged, which inspect --verify says; reading the tokens gives the same
+    return false;
+  }
+  if (!end) return false;
+  std::vector<offload::TailImage> layers;
+  for (const offload::SnapshotTail& layer : end->layers) layers.push_back(layer.image());
+  session.append_rows(layers, static_cast<int>(tokens.size()));
+  return true;
+}
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,114 @@
+#include "runtime/chat/chat_template.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/support/refusal.h"
+#include "tests/support/temporary_folder.h"
+
+namespace hayloft::runtime {
+namespace {
+
+using nlohmann::json;
+using test::refuses;
+
+class ChatTemplateTest : public testing::Test {
+ protected:
+  void write_config(const json& config) const { folder_.write("tokenizer_config.json", config.dump()); }
+  ChatTemplate of_model() const { return ChatTemplate::of_model(folder_.path()).value(); }
+
+  test::TemporaryFolder folder_;
+};
+
+const std::vector<ChatMessage> turns = {{"system", "Be brief."}, {"user", "Wo?"}, {"assistant", "Da."}};
+
+TEST_F(ChatTemplateTest, IsReadFromTheTokenizersConfiguration) {
+  EXPECT_FALSE(ChatTemplate::of_model(folder_.path()));
+  write_config(json::object());
+  EXPECT_FALSE(ChatTemplate::of_model(folder_.path()));
+  write_config({{"bos_token", "<s>"},
+                {"eos_token", {{"__type", "AddedToken"}, {"content", "</s>"}}},
+                {"image_token", "<image>"},
+                {"chat_template",
+                 "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m['content'] }}{{ eos_token }}\n{% endfor %}"
+                 "{{ image_token }}{% if add_generation_prompt %}assistant:{% endif %}"}});
+  EXPECT_EQ(of_model().render(turns), "<s>system: Be brief.</s>\nuser: Wo?</s>\nassistant: Da.</s>\n<image>assistant:");
+  ChatOptions ended;
+  ended.add_generation_prompt = false;
+  EXPECT_EQ(of_model().render(turns, ended), "<s>system: Be brief.</s>\nuser: Wo?</s>\nassistant: Da.</s>\n<image>");
+  EXPECT_EQ(of_model().text("Wo?"), "<s>user: Wo?</s>\n<image>assistant:");
+}
+
+TEST_F(ChatTemplateTest, AFileOfItsOwnComesFirst) {
+  write_config({{"bos_token", "<s>"}, {"chat_template", "older"}});
+  folder_.write("chat_template.jinja", "{{ bos_token }}newer\n");
+  EXPECT_EQ(of_model().text("x"), "<s>newer");
+}
+
+TEST_F(ChatTemplateTest, IsChosenByNameWhereThereAreSeveral) {
+  const json both = {{{"name", "default"}, {"template", "plain"}},
+                     {{"name", "tool_use"}, {"template", "{{ tools[0].name }}"}}};
+  write_config({{"chat_template", both}});
+  EXPECT_EQ(of_model().text("x"), "plain");
+  ChatOptions with_tools;
+  with_tools.variables = R"({"tools": [{"name": "find"}]})";
+  EXPECT_EQ(of_model().render(turns, with_tools), "find");
+
+  std::filesystem::create_directory(folder_ / "additional_chat_templates");
+  folder_.write("additional_chat_templates/tool_use.jinja", "files before the configuration");
+  EXPECT_EQ(of_model().render(turns, with_tools), "files before the configuration");
+  EXPECT_TRUE(refuses([&] { of_model().text("x"); }, {"none of them 'default'"}));
+}
+
+TEST_F(ChatTemplateTest, TakesMessagesAndVariablesAsJson) {
+  const auto chat = ChatTemplate::from_source(
+      "{% for m in messages %}{{ m.content }}{{ m.tool_calls | default([]) | length }}{{ m.thinking }}|{% endfor %}"
+      "{{ enable_thinking }}{{ documents is none }}{{ tools is none }}",
+      "t");
+  ChatOptions options;
+  options.variables = R"({"enable_thinking": false})";
+  EXPECT_EQ(
+      chat.render_json(R"([{"role": "assistant", "content": null, "tool_calls": [{}], "reasoning": "why"}])", options),
+      "None1why|FalseTrueTrue");
+}
+
+TEST_F(ChatTemplateTest, NamesWhatItCannotRead) {
+  write_config({{"chat_template", "a\n{% if %}"}});
+  EXPECT_TRUE(refuses([&] { of_model(); }, {"tokenizer_config.json: chat_template: line 2"}));
+  write_config({{"chat_template", 7}});
+  EXPECT_TRUE(refuses([&] { of_model(); }, {"tokenizer_config.json", "chat_template"}));
+  write_config({{"chat_template", {{{"name", "default"}}}}});
+  EXPECT_TRUE(refuses([&] { of_model(); }, {"tokenizer_config.json", "template"}));
+  folder_.write("chat_template.jinja", "{{ raise_exception('only users') }}");
+  EXPECT_TRUE(refuses([&] { of_model().text("x"); }, {"chat_template.jinja: line 1", "only users"}));
+
+  const ChatTemplate plain;
+  EXPECT_EQ(plain.text("as it is"), "as it is");
+  EXPECT_TRUE(refuses([&] { plain.render(turns); }, {"without a chat template"}));
+  EXPECT_TRUE(refuses([&] { plain.render_json("{"); }, {"no valid JSON"}));
+  EXPECT_TRUE(refuses([&] { plain.render_json(std::string(10'000, '[')); }, {"deep"}));
+  ChatOptions odd;
+  odd.variables = "[]";
+  EXPECT_TRUE(refuses([&] { of_model().render(turns, odd); }, {"no object"}));
+}
+
+TEST_F(ChatTemplateTest, KnowsAFewByName) {
+  EXPECT_EQ(ChatTemplate::named("none").text("why"), "why");
+  EXPECT_EQ(ChatTemplate::named("llama-2").text("why"), "[INST] why [/INST]");
+  EXPECT_EQ(ChatTemplate::named("llama-3").text("why"),
+            "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nwhy<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\n");
+  EXPECT_EQ(ChatTemplate::named("chatml").text("why"), "<|im_start|>user\nwhy<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(ChatTemplate::named("chatml").render(turns),
+            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWo?<|im_end|>\n"
+            "<|im_start|>assistant\nDa.<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(ChatTemplate::named("{{ Q }}: {task}\\nA:").text("why"), "{{ Q }}: why\nA:");
+  EXPECT_TRUE(refuses([] { ChatTemplate::named("llama-9"); }, {"--chat-template llama-9", "{task}"}));
+}
+
+}  // namespace
+}  // namespace hayloft::runtime

@@ -1,0 +1,84 @@
+#include "runtime/context/reading_note.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "gpu/make_backend.h"
+#include "offload/error.h"
+#include "runtime/context/ingest.h"
+#include "tests/support/temporary_folder.h"
+
+// How a saved context was read, as its file says.
+namespace hayloft::runtime {
+namespace {
+
+using Kind = PrefillOptions::Kind;
+
+PrefillOptions windowed(std::int64_t window, std::int64_t sinks) {
+  return {.kind = Kind::window, .window = window, .sinks = sinks};
+}
+PrefillOptions topk(std::int64_t window, Budget k) {
+  return {.kind = Kind::topk, .window = window, .k = k};
+}
+
+TEST(ReadingNote, IsReadAsItWasWritten) {
+  for (const PrefillOptions& prefill : {PrefillOptions{}, windowed(7, 0), topk(1, {33, 0}), topk(4096, {0, 1.0 / 3})}) {
+    const ReadingNote note = read_note(write_note({48, prefill}), "a.hay");
+    EXPECT_EQ(note.chunk_tokens, 48);
+    EXPECT_EQ(write_note(note), write_note({48, prefill}));
+    EXPECT_EQ(note.prefill.kind, prefill.kind);
+    if (prefill.kind != Kind::topk) continue;
+    EXPECT_EQ(note.prefill.k.count, prefill.k.count);
+    EXPECT_EQ(note.prefill.k.share, prefill.k.share);
+  }
+  EXPECT_EQ(read_note(write_note({48, windowed(7, 0), 8}), "a.hay").checkpoints, 8);
+  EXPECT_EQ(read_note("chunk_tokens=2048", "a.hay").checkpoints, 0);
+  EXPECT_EQ(read_note("chunk_tokens=2048", "a.hay").prefill.kind, Kind::exact) << "as contexts say that know no other";
+  EXPECT_EQ(read_note(" sinks=1  prefill=window window=9 chunk_tokens=2", "a.hay").prefill.window, 9);
+}
+
+TEST(ReadingNote, ThatIsNotUnderstoodIsRefusedByTheFilesName) {
+  for (const char* text :
+       {"", "prefill=exact", "chunk_tokens=0", "chunk_tokens=12x", "chunk_tokens=1 chunk_tokens=2",
+        "chunk_tokens=8 prefill=magic", "chunk_tokens=8 prefill=window window=4",
+        "chunk_tokens=8 prefill=topk window=4", "chunk_tokens=8 prefill=topk window=0 k=3",
+        "chunk_tokens=8 prefill=topk window=4 k_share=2", "chunk_tokens=8 prefill=topk window=4 k=3 k_share=0.5",
+        "chunk_tokens=8 checkpoints=0", "chunk_tokens=8 later=1", "chunk_tokens"}) {
+    try {
+      read_note(text, "a.hay");
+      ADD_FAILURE() << "understood: " << text;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("a.hay"), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST(SavedContext, GoesOnAsItWasBegunWhateverIsAskedForLater) {
+  const std::filesystem::path folder = std::filesystem::path(HAYLOFT_SOURCE_DIR) / "examples/needle-model/model";
+  const test::TemporaryFolder place;
+  const offload::Topology topology;
+  const offload::Threads threads{2};
+  const auto backend = gpu::make_cpu_backend(threads);
+  offload::Arena arena{topology, {.budget_bytes = 64 << 20}};
+  const Tokenizer tokenizer(folder);
+  const Model model(folder, *backend);
+  const ModelSource source{model, tokenizer, folder};
+  IngestOptions options;
+  options.session.cache = {.block_tokens = 32, .window = 16};
+  options.session.chunk_tokens = 24;
+  options.session.prefill = windowed(20, 3);
+  const std::string text = "The hay is in the loft. The cat is on the hay. The loft is over the barn. ";
+  ingest(source, arena, text, place / "a.hay", options);
+  options.session.chunk_tokens = 5;
+  options.session.prefill = topk(9, {2, 0});
+  append_to(source, arena, text, place / "a.hay", options);
+  const offload::Snapshot snapshot = offload::Snapshot::open(place / "a.hay");
+  EXPECT_EQ(snapshot.description().note, "chunk_tokens=24 prefill=window window=20 sinks=3");
+  EXPECT_EQ(snapshot.finished_tokens() % 24, 0);
+  EXPECT_EQ(open_context(source, arena, snapshot, {}).tokens(), snapshot.token_count());
+}
+
+}  // namespace
+}  // namespace hayloft::runtime
