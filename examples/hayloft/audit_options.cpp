@@ -32,9 +32,7 @@ runtime::AuditOptions& audit_of(AuditChoices& choices) {
 
 void AuditChoices::check() {
   if (audit) runtime::check_audit(*audit);
-  if (target) runtime::check_audit_target(*target);
   if (fidelity) runtime::check_fidelity(*fidelity);
-  if (fidelity && target) fail("--fidelity raises k itself, and more; leave --audit-target out");
   TextOutput(json).check();
   TextOutput(stats).check();
 }
@@ -53,13 +51,6 @@ void add_audit_options(CLI::App& app, AuditChoices& choices) {
       ->expected(0, 1)
       ->take_last();
   add_text(
-      app, "--audit-target", "SHARE",
-      [&choices](const std::string& text) {
-        audit_of(choices);
-        choices.target.emplace().mass = read_share("--audit-target", text);
-      },
-      "Raise k, layer by layer, until every head catches this share of the attention mass; implies --audit");
-  add_text(
       app, "--fidelity", "SHARE",
       [&choices](const std::string& text) { choices.fidelity = read_share("--fidelity", text); },
       "Attend as cheaply as this share of the attention mass allows, as in 99%: k, r and the method follow samples of "
@@ -73,7 +64,7 @@ void add_audit_options(CLI::App& app, AuditChoices& choices) {
       "Write the audit's figures as JSON; - is standard output; implies --audit");
   add_attention_stats_option(app, choices.stats);
   common(app, Section::audit, {"--fidelity", "--audit"});
-  advanced(app, Section::audit, {"--audit-target", "--audit-json"});
+  advanced(app, Section::audit, {"--audit-json"});
 }
 
 void add_attention_stats_option(CLI::App& app, std::string& file) {
@@ -101,9 +92,7 @@ WatchedMethod::WatchedMethod(const runtime::MethodOptions& method, const Environ
                              const AuditChoices& choices)
     : choices_(choices), verbose_(environment.verbose) {
   const int head_dim = environment.model->config().head_dim;
-  if (choices.target)
-    target_.emplace(method, head_dim, *choices.target);
-  else if (choices.fidelity)
+  if (choices.fidelity)
     fidelity_ = std::make_shared<runtime::FidelityControl>(method, head_dim, *choices.fidelity);
   else
     method_ = runtime::make_method(method, head_dim);
@@ -112,7 +101,7 @@ WatchedMethod::WatchedMethod(const runtime::MethodOptions& method, const Environ
 }
 
 const runtime::SharedMethod& WatchedMethod::method() const {
-  return target_ ? target_->method() : fidelity_ ? fidelity_->method() : method_;
+  return fidelity_ ? fidelity_->method() : method_;
 }
 
 void WatchedMethod::watch(runtime::Session& session) {
@@ -123,14 +112,9 @@ void WatchedMethod::watch(runtime::Session& session) {
 }
 
 void WatchedMethod::stepped(runtime::Session& session) {
-  if (fidelity_ && fidelity_->update()) session.set_method(fidelity_->method());
-  if (fidelity_) {
-    if (const std::string line = fidelity_->take_note(); !line.empty()) note("\n{}\n", line);
-  }
-  if (!target_) return;
-  const std::vector<std::string> raised = target_->update(auditor_->take_measured());
-  if (!raised.empty()) session.set_method(target_->method());
-  for (const std::string& line : raised) note("\n{}\n", line);
+  if (!fidelity_) return;
+  if (fidelity_->update()) session.set_method(fidelity_->method());
+  if (const std::string line = fidelity_->take_note(); !line.empty()) note("\n{}\n", line);
 }
 
 void WatchedMethod::decoded(const runtime::Session& session) {

@@ -12,7 +12,6 @@
 #include "runtime/decode/session.h"
 #include "runtime/fidelity/attention_stats.h"
 #include "runtime/fidelity/audit.h"
-#include "runtime/fidelity/audit_target.h"
 #include "runtime/fidelity/fidelity_control.h"
 
 // Watching the attention of what generate and ask decode.
@@ -20,7 +19,6 @@ namespace hayloft::cli {
 
 struct AuditChoices {
   std::optional<runtime::AuditOptions> audit;
-  std::optional<runtime::AuditTargetOptions> target;
   std::optional<double> fidelity;  // the share of the attention mass to keep
   std::string json;                // where the audit's figures go; empty: nowhere
   std::string stats;  // where the attention statistics go: a table where it ends in .md, else JSON; empty: nowhere
@@ -34,9 +32,8 @@ void add_audit_options(CLI::App& app, AuditChoices& choices);
 void add_attention_stats_option(CLI::App& app, std::string& file);
 void write_attention_stats(const runtime::AttentionStats& stats, const std::string& file);
 
-// The method that a run decodes with, and its observers: an audit, which may have the method replaced by one with a
-// larger k; what keeps a fidelity, which replaces it too; and attention statistics. Without choices it is the method
-// and nothing else.
+// Holds the method that a run decodes with, and its observers: an audit; what keeps a fidelity, which replaces the
+// method; and attention statistics. Without choices it is the method and nothing else.
 class WatchedMethod {
  public:
   // The environment must outlive it. Throws Error on options out of range.
@@ -54,7 +51,6 @@ class WatchedMethod {
   bool verbose_;
   runtime::SharedMethod method_;
   std::shared_ptr<runtime::Auditor> auditor_;
-  std::optional<runtime::AuditTarget> target_;
   std::shared_ptr<runtime::FidelityControl> fidelity_;
   std::shared_ptr<runtime::AttentionStats> stats_;
   std::map<std::string, std::int64_t> used_;  // steps x layers by method
