@@ -17,7 +17,7 @@ namespace hayloft::cli {
 namespace {
 
 // The options of all commands that name files. --append names a context that is read and written, but nothing else may
-// write to it. The report that judge reads may be written over: it then holds what was judged.
+// write to it.
 constexpr std::array<std::string_view, 15> inputs = {"model",    "context",  "file",          "haystack", "squad",
                                                      "hotpotqa", "triviaqa", "cnn-dailymail", "text",     "jsonl",
                                                      "in",       "profile",  "machine",       "compare",  "network"};
