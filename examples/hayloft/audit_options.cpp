@@ -73,17 +73,16 @@ void add_attention_stats_option(CLI::App& app, std::string& file) {
       "Measure the attention of the first 64 steps, slowing them down: its entropy, the keys that hold most of it, "
       "what "
       "approximate scores find, what repeats from step to step; a table where FILE ends in .md, a picture where in "
-      ".svg, .pdf or .png, else JSON");
+      ".svg, else JSON");
   advanced(app, Section::audit, {"--attention-stats"});
 }
 
 void write_attention_stats(const runtime::AttentionStats& stats, const std::string& file) {
   const runtime::AttentionReport& report = stats.report();
   const std::string ending = std::filesystem::path(file).extension().string();
-  if (ending == ".svg" || ending == ".pdf" || ending == ".png") {
+  if (runtime::eval::is_picture(file)) {
     if (report.layers.empty()) return note("--attention-stats: no step was measured, {} is not drawn\n", file);
-    const runtime::eval::PictureFormat format = runtime::eval::picture_format(file);
-    return offload::write_file(file, runtime::eval::render_lines(runtime::eval::attention_chart(report), format));
+    return offload::write_file(file, runtime::eval::render_lines(runtime::eval::attention_chart(report)));
   }
   TextOutput(file).write(ending == ".md" ? runtime::attention_table(report) : runtime::attention_json(report));
 }

@@ -29,7 +29,7 @@ namespace hayloft::cli {
 namespace {
 
 constexpr const char* examples = R"(Examples:
-  hayloft needle --ctx-size 64k,256k --attn dense,sparq --plot needle.png
+  hayloft needle --ctx-size 64k,256k --attn dense,sparq --plot needle.svg
   hayloft generate -m models/Llama-3.2-1B -f book.txt -n 256 --attn sparq
 
 hayloft COMMAND --help shows what most people need of a command, --help-all every option.)";
