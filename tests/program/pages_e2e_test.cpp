@@ -24,7 +24,7 @@ bool is_there(const std::string& program) {
   return std::system(("command -v " + program + " >/dev/null 2>&1").c_str()) == 0;
 }
 
-// What a shell prints that runs `script`, both streams.
+// Returns what a shell prints that runs `script`, both streams.
 std::string shell(const std::string& command) {
   std::string text;
   FILE* const pipe = popen((command + " 2>&1").c_str(), "r");
@@ -49,7 +49,7 @@ class Completion : public testing::Test {
     const std::string bin = std::filesystem::path(HAYLOFT_PROGRAM).parent_path();
     return shell("cd '" + std::string(folder_ / "") + "' && PATH='" + bin + "':$PATH && " + command);
   }
-  // What bash offers behind `typed`, whose last word is being typed, besides files.
+  // Returns what bash offers behind `typed`, whose last word is being typed, besides files.
   std::set<std::string> bash(const std::string& typed) const {
     return words(in_folder("bash -c 'source " + completions + "hayloft; COMP_WORDS=(" + typed +
                            "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _hayloft hayloft; echo \"${COMPREPLY[@]}\"'"));
