@@ -100,7 +100,7 @@ struct Program {
     add("link", "Measure this machine's memory and link, and keep the profile that plan reads", make_link_command);
   }
 
-  // What the command line asks for instead of a command; nothing where it asks for one.
+  // Returns what the command line asks for instead of a command; nothing where it asks for one.
   std::optional<std::string> answer() const {
     if (list_devices) return cli::list_devices();
     return std::nullopt;
@@ -183,7 +183,7 @@ void ignore_write_signals() {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
-// Where the system does not tell what processors there are, as in some containers, hwloc says so on stderr and guesses.
+// If the system does not tell what processors there are, as in some containers, hwloc says so on stderr and guesses.
 void silence_hwloc() {
   ::setenv("HWLOC_HIDE_ERRORS", "2", 0);
 }
