@@ -19,7 +19,6 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_MAINTAINER "the hayloft authors <hayloft@localhost>")
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_PACKAGE_RECOMMENDS fonts-dejavu-core)  # the lettering of plots
 set(CPACK_DEBIAN_PACKAGE_DESCRIPTION
     "Generates from book-sized contexts on small GPUs or none, serves them over
  OpenAI's API, measures attention methods and the link between host and GPU.")

@@ -35,7 +35,6 @@ std::unique_ptr<Command> make_export_command(CLI::App& app);
 std::unique_ptr<Command> make_inspect_command(CLI::App& app);
 std::unique_ptr<Command> make_plan_command(CLI::App& app);
 std::unique_ptr<Command> make_link_command(CLI::App& app);
-std::unique_ptr<Command> make_judge_command(CLI::App& app);
 std::unique_ptr<Command> make_bench_command(CLI::App& app);
 
 }  // namespace hayloft::cli

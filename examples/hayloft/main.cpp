@@ -29,7 +29,7 @@ namespace hayloft::cli {
 namespace {
 
 constexpr const char* examples = R"(Examples:
-  hayloft needle --ctx-size 64k,256k --attn dense,sparq --plot needle.png
+  hayloft needle --ctx-size 64k,256k --attn dense,sparq --plot needle.svg
   hayloft generate -m models/Llama-3.2-1B -f book.txt -n 256 --attn sparq
 
 hayloft COMMAND --help shows what most people need of a command, --help-all every option.)";
@@ -105,7 +105,6 @@ struct Program {
     add("plan", "Predict the memory and the time per token of a run", make_plan_command);
     add("bench", "Time attention at the shape of a model, over random keys and values", make_bench_command);
     add("link", "Measure this machine's memory and link, and keep the profile that plan reads", make_link_command);
-    add("judge", "Check whether a run of gpu-check shows what it must", make_judge_command);
   }
 
   // What the command line asks for instead of a command; nothing where it asks for one.

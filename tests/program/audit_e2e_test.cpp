@@ -97,7 +97,6 @@ TEST_F(AuditProgram, KeepsAFidelityAndSaysWhichWasMeasured) {
   EXPECT_TRUE(refused_with(generate({"--fidelity", "0"}), 2, {"--fidelity 0", "share"}));
   EXPECT_TRUE(refused_with(generate({"--fidelity", "99"}), 2, {"--fidelity 99", "99%"}));
   EXPECT_TRUE(refused_with(generate({"--fidelity", "much"}), 2, {"--fidelity much", "share"}));
-  EXPECT_TRUE(refused_with(generate({"--fidelity", "90%", "--audit-target", "90%"}), 2, {"--audit-target"}));
   EXPECT_TRUE(refused_with(run_program({"generate", "-m", HAYLOFT_SOURCE_DIR "/examples/needle-model/model", "-p",
                                         "hay", "-n", "2", "--attn", "h2o", "--fidelity", "90%"}),
                            1, {"--attn h2o"}));
@@ -106,7 +105,6 @@ TEST_F(AuditProgram, KeepsAFidelityAndSaysWhichWasMeasured) {
 TEST_F(AuditProgram, RefusesWhatIsNoShare) {
   EXPECT_TRUE(refused_with(generate({"--audit", "book.txt"}), 2, {"--audit book.txt", "share"}));
   EXPECT_TRUE(refused_with(generate({"--audit=2"}), 2, {"--audit 2", "share"}));
-  EXPECT_TRUE(refused_with(generate({"--audit-target", "0"}), 2, {"--audit-target 0", "share"}));
   EXPECT_TRUE(refused_with(generate({"--audit-json", "/nowhere/audit.json"}), 2, {"/nowhere/audit.json"}));
 }
 

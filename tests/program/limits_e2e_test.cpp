@@ -105,7 +105,6 @@ TEST_F(LimitsTest, FilesWithoutAnEndAreRefused) {
     EXPECT_TRUE(refused_with(run_program({"eval", "-c", "512", "--samples", "1", option, "/dev/zero"}), 1,
                              {option, "/dev/zero", "device"}));
   }
-  EXPECT_TRUE(refused_with(run_program({"judge", "/dev/zero"}), 1, {"/dev/zero", "device"}));
   const fs::path model = folder_.path() / "model";
   fs::copy(bundled, model);
   fs::remove(model / "tokenizer.json");

@@ -1,6 +1,6 @@
-# scripts/results-table: the README's table as it stands there, and a table of whatever else it is said to take.
+# scripts/table results: the README's table as it stands there, and a table of whatever else it is said to take.
 function(table file)
-  execute_process(COMMAND ${PYTHON} ${SOURCE}/scripts/results-table ${ARGN} ${file} RESULT_VARIABLE result
+  execute_process(COMMAND ${PYTHON} ${SOURCE}/scripts/table results ${ARGN} ${file} RESULT_VARIABLE result
                   OUTPUT_VARIABLE out ERROR_VARIABLE out)
   set(result ${result} PARENT_SCOPE)
   set(out "${out}" PARENT_SCOPE)
@@ -51,7 +51,7 @@ has("A card; x, 2 processors, 1 kB" "**link**: passed in 1 s" ${linked} ${benche
 foreach(other "[1]" "{}" "none")
   file(WRITE ${WORK}/other.json "${other}")
   table(${WORK}/other.json)
-  if(NOT result EQUAL 1 OR NOT out MATCHES "^results-table: [^\n]*other.json: [^\n]*\n$")
+  if(NOT result EQUAL 1 OR NOT out MATCHES "^scripts/table: [^\n]*other.json: [^\n]*\n$")
     message(FATAL_ERROR "${other}: ${result}\n${out}")
   endif()
 endforeach()

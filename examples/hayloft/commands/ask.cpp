@@ -75,7 +75,7 @@ class AskCommand : public Command {
   }
 
   void check_ranks() const override {
-    refuse_over_ranks(*app_, {"--audit", "--audit-target", "--audit-json", "--attention-stats", "--fidelity"});
+    refuse_over_ranks(*app_, {"--audit", "--audit-json", "--attention-stats", "--fidelity"});
     require_over_ranks(machine_, {}, {&method_, 1});
   }
 

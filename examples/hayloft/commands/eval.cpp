@@ -89,7 +89,7 @@ class EvalCommand : public Command {
     if (!outputs_.stats.empty() && ctx_sizes_.size() > 1) {
       fail("--attention-stats {}: is of one context length, and --ctx-size has {}", outputs_.stats, ctx_sizes_.size());
     }
-    if (!outputs_.plot.empty()) runtime::eval::picture_format(outputs_.plot);
+    if (!outputs_.plot.empty()) runtime::eval::check_picture(outputs_.plot);
   }
 
   void check_ranks() const override {

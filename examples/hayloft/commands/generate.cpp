@@ -88,7 +88,7 @@ class GenerateCommand : public Command {
   }
 
   void check_ranks() const override {
-    refuse_over_ranks(*app_, {"--audit", "--audit-target", "--audit-json", "--attention-stats", "--fidelity"});
+    refuse_over_ranks(*app_, {"--audit", "--audit-json", "--attention-stats", "--fidelity"});
     require_over_ranks(machine_, session_, {&method_, 1});
   }
 

@@ -17,10 +17,10 @@ namespace hayloft::cli {
 namespace {
 
 // The options of all commands that name files. --append names a context that is read and written, but nothing else may
-// write to it. The report that judge reads may be written over: it then holds what was judged.
-constexpr std::array<std::string_view, 15> inputs = {"model",    "context",  "file",          "haystack", "squad",
+// write to it.
+constexpr std::array<std::string_view, 14> inputs = {"model",    "context",  "file",          "haystack", "squad",
                                                      "hotpotqa", "triviaqa", "cnn-dailymail", "text",     "jsonl",
-                                                     "in",       "profile",  "machine",       "compare",  "network"};
+                                                     "in",       "profile",  "machine",       "network"};
 constexpr std::array<std::string_view, 7> outputs = {"json", "plot",  "out", "audit-json", "attention-stats",
                                                      "save", "append"};
 

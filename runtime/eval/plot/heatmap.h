@@ -30,7 +30,7 @@ struct Heatmap {
   std::string no = "no";
 };
 
-// The bytes of the picture file; see render_picture. Throws Error when memory for the picture is lacking.
-std::string render_heatmap(const Heatmap& heatmap, PictureFormat format, std::vector<TextBox>* texts = nullptr);
+// Returns the picture as SVG. `texts`, if given, gets the places of all texts, for tests.
+std::string render_heatmap(const Heatmap& heatmap, std::vector<TextBox>* texts = nullptr);
 
 }  // namespace hayloft::runtime::eval

@@ -1,7 +1,4 @@
-#!/usr/bin/env python3
-"""scripts/selection-table capture MODEL.gguf TEXT FILE.npz [--tokens N] [--ruler] | measure FILE.npz... [--bits N,...] [--k N]
-
-How well methods that read equally many bits of every key choose positions, on queries, keys and values of a trained model.
+"""Methods that read equally many bits of every key, on queries, keys and values of a trained model (docs/compared.md).
 
   capture  runs the model of a GGUF file by transformers over TOKENS tokens of TEXT and keeps K and V of its global layers
            and 12 queries of each: spread over the last quarter; with --ruler those of the question at the end of a prompt
@@ -11,10 +8,10 @@ How well methods that read equally many bits of every key choose positions, on q
            each with an interval of 95% (bootstrap over layers and queries together). Needs the package hayloft.
            Bits are those of a position and KV head, scales and ranges apart.
 """
-import argparse
 import pathlib
 
 import numpy as np
+from common import print_table
 
 QUERIES = 12
 NEEDLE = "One of the special magic numbers for {} is: {}."
@@ -121,21 +118,18 @@ def measure(args):
                         results.setdefault((label, bits), []).append(step(hayloft, *at, attn, columns))
         print(f"\n{pathlib.Path(file).stem}: {len(layers)} layers, {k.shape[0]} KV heads of {q.shape[1] // k.shape[0]} query "
               f"heads, {k.shape[1]} tokens, k = {args.k}\n")
-        print("| median relative error, mass | " + " | ".join(f"{bits} bits" for bits in args.bits) + " |")
-        print("|---" * (len(args.bits) + 1) + "|")
         cells = {}
         for key, steps in results.items():
             errors, masses = (np.array(values) for values in zip(*steps))
             error, mass = interval(errors, np.median, random), interval(masses, np.mean, random)
             cells[key] = (f"{error[0]:.3f} ({error[1]:.3f} to {error[2]:.3f}), "
                           f"{mass[0]:.3f} ({mass[1]:.3f} to {mass[2]:.3f})")
-        for label in dict.fromkeys(label for label, _ in cells):
-            row = [cells.get((label, bits), cells.get((label, 0), "")) for bits in args.bits]
-            print(f"| {label} | " + " | ".join(row) + " |", flush=True)
+        print_table(("median relative error, mass", *(f"{bits} bits" for bits in args.bits)),
+                    [(label, *(cells.get((label, bits), cells.get((label, 0), "")) for bits in args.bits))
+                     for label in dict.fromkeys(label for label, _ in cells)])
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_arguments(parser):
     commands = parser.add_subparsers(required=True)
     one = commands.add_parser("capture")
     one.add_argument("model", type=pathlib.Path)
@@ -143,15 +137,13 @@ def main():
     one.add_argument("file", type=pathlib.Path)
     one.add_argument("--tokens", type=int, default=4096)
     one.add_argument("--ruler", action="store_true")
-    one.set_defaults(run=capture)
+    one.set_defaults(call=capture)
     two = commands.add_parser("measure")
     two.add_argument("files", nargs="+")
     two.add_argument("--bits", type=lambda text: [int(item) for item in text.split(",")], default=[16, 32, 64, 128])
     two.add_argument("--k", type=int, default=128)
-    two.set_defaults(run=measure)
-    args = parser.parse_args()
-    args.run(args)
+    two.set_defaults(call=measure)
 
 
-if __name__ == "__main__":
-    main()
+def run(args):
+    args.call(args)

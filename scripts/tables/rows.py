@@ -1,5 +1,4 @@
-#!/usr/bin/env python3
-"""scripts/rows-table -m FILE.gguf -f TEXT [OPTIONS]: what rows of fewer bits cost, beside llama.cpp's quantised caches.
+"""What rows of fewer bits cost, beside llama.cpp's quantised caches: the tables of docs/rows.md.
 
 The first tokens of a text are read, all but the last --steps of them as a prompt; those go in one by one, and the next
 token's distribution after each is compared to the one that the same program has with keys and values in f16: the mean
@@ -10,7 +9,6 @@ Bytes are those of a token's K and V in one layer, in hayloft with their share o
 Needs the package hayloft (pip install .) and numpy for the python that runs this, and xllamacpp for PYTHON or the same.
 """
 
-import argparse
 import json
 import os
 import pathlib
@@ -19,6 +17,7 @@ import sys
 import tempfile
 
 import numpy as np
+from common import print_table
 
 LLAMA_CPP = """
 import json, sys, urllib.request, xllamacpp
@@ -58,7 +57,7 @@ def llama_cpp(options, ids, kind):
         done = subprocess.run([os.environ.get("PYTHON", sys.executable), "-c", LLAMA_CPP], input=json.dumps(query),
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         if done.returncode != 0:
-            sys.exit("scripts/rows-table: llama.cpp: " + (done.stderr.strip().splitlines() or ["failed"])[-1])
+            sys.exit("scripts/table: llama.cpp: " + (done.stderr.strip().splitlines() or ["failed"])[-1])
         return [dict((int(i), p) for i, p in top) for top in json.load(open(out.name))]
 
 
@@ -90,17 +89,16 @@ def compare_theirs(exact, other):
     return found
 
 
-def report(name, size, found):
+def line(name, size, found):
     kl = np.array([f[0] for f in found])
     random = np.random.default_rng(1)
     means = [random.choice(kl, len(kl)).mean() for _ in range(2000)]
     low, high = np.quantile(means, [0.025, 0.975])
     same = 100 * np.mean([f[1] for f in found])
-    print(f"| {name} | {size} | {kl.mean():.5f} ({low:.5f} to {high:.5f}) | {kl.max():.4f} | {same:.0f} |", flush=True)
+    return name, size, f"{kl.mean():.5f} ({low:.5f} to {high:.5f})", f"{kl.max():.4f}", f"{same:.0f}"
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_arguments(parser):
     parser.add_argument("-m", "--model", required=True, help="GGUF file")
     parser.add_argument("-f", "--file", required=True, help="text")
     parser.add_argument("-c", "--tokens", type=int, default=4096, help="of the text [4096]")
@@ -110,29 +108,30 @@ def main():
     parser.add_argument("--attn", default="dense", help="hayloft's method [dense]")
     parser.add_argument("-t", "--threads", type=int, default=os.cpu_count(), help="threads of both [processors]")
     parser.add_argument("--theirs", default="q8_0,q4_0", help="llama.cpp's types of K and V [q8_0,q4_0]; '' for none")
-    options = parser.parse_args()
 
+
+def run(options):
     import hayloft
 
     model = hayloft.Model(options.model)
     text = pathlib.Path(options.file).read_text(encoding="utf-8", errors="replace")
     ids = model.encode(text[:options.tokens * 8])[:options.tokens]
     if len(ids) < options.tokens:
-        sys.exit(f"scripts/rows-table: {options.file} has {len(ids)} tokens, not {options.tokens}")
+        sys.exit(f"scripts/table: {options.file} has {len(ids)} tokens, not {options.tokens}")
     d, heads = model.config["head_dim"], model.config["kv_heads"]
     print(f"{len(ids)} tokens, {options.steps} steps, {options.attn}\n")
-    print("| K and V | bytes of a token | KL from f16 | largest | same token, % |\n|---|---:|---:|---:|---:|")
+    print_table(("K and V", "bytes of a token", "KL from f16", "largest", "same token, %"),
+                lines_of(options, model, ids, heads, d), right=range(1, 5))
+
+
+def lines_of(options, model, ids, heads, d):
     exact = ours(options, model, ids, "f16")
     for rows, bits, group in (("int8", 8, 64), ("int4", 4, 32)):
         row = -(-(2 * d * bits // 8 + 4 * -(-d // group)) // 8) * 8
         size = heads * (row + 4 * d / min(1024, options.block_tokens))
-        report(f"hayloft {rows}", f"{size:.0f}", compare_ours(options, exact, ours(options, model, ids, rows)))
+        yield line(f"hayloft {rows}", f"{size:.0f}", compare_ours(options, exact, ours(options, model, ids, rows)))
     if options.theirs:
         reference = llama_cpp(options, ids, "f16")
         for kind in options.theirs.split(","):
             size = heads * 2 * d * {"q8_0": 34, "q5_1": 24, "q5_0": 22, "q4_1": 20, "q4_0": 18}[kind] // 32
-            report(f"llama.cpp {kind}", size, compare_theirs(reference, llama_cpp(options, ids, kind)))
-
-
-if __name__ == "__main__":
-    main()
+            yield line(f"llama.cpp {kind}", size, compare_theirs(reference, llama_cpp(options, ids, kind)))

@@ -1,7 +1,4 @@
-#!/usr/bin/env python3
-"""scripts/real-table run FOLDER --book TEXT [--prose TEXT] [--squad FILE] [--samples N] | show|equal ROWS.jsonl...
-
-How methods do on the two trained models that scripts/models downloads, beside what they read.
+"""Methods on the two trained models of scripts/models, beside what they read: runs and tables of docs/compared.md.
 
   run    hayloft eval, run by run of the list below, rows in FOLDER/NAME.jsonl; goes on where it was stopped.
          Needles are hidden in --book; --prose is predicted, qa_1 asks the questions of --squad. Runs that lack their
@@ -11,7 +8,6 @@ How methods do on the two trained models that scripts/models downloads, beside w
          bytes read per token.
   equal  of rows that hayloft eval --equal-bytes wrote, a table of scores by the bits that a method reads of each key.
 """
-import argparse
 import json
 import math
 import pathlib
@@ -19,7 +15,7 @@ import subprocess
 import sys
 from collections import defaultdict
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from common import ROOT, add_program, figure, interval, mean, print_table
 
 SMALL = ("dense,topk,ann,sparq:r=8,sparq:r=16,sparq:r=32,lowrank:r=16,pages:page=16,window,h2o")
 FAST = ("dense,topk,sparq:r=8,sparq:r=16,sparq:r=32,pages:page=16,window,h2o")  # for long contexts
@@ -40,7 +36,7 @@ RUNS = [  # name, model, tasks, lengths, samples (None: --samples), methods, oth
 ]
 
 
-def run(args):
+def measure(args):
     texts = {"niah": ("--haystack", args.book), "perplexity": ("--text", args.prose), "qa": ("--squad", args.squad)}
     for name, model, tasks, lengths, samples, methods, others in RUNS:
         option, file = next(text for kind, text in texts.items() if tasks.startswith(kind))
@@ -53,18 +49,6 @@ def run(args):
                         "-t", "1", option, file, *others, "--out", args.folder / f"{name}.jsonl"], check=True)
 
 
-def interval(share, n):
-    """Wilson's, for a share of n samples."""
-    z = 1.96
-    middle, half = share + z * z / (2 * n), z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return [100 * max(0.0, (middle - half) / (1 + z * z / n)), 100 * min(1.0, (middle + half) / (1 + z * z / n))]
-
-
-def mean(rows, key):
-    values = [row[key] for row in rows if row.get(key) is not None]
-    return sum(values) / len(values) if values else None
-
-
 def score(rows):
     if rows[0]["measure"] == "perplexity":
         return f"{math.exp(sum(math.log(row['score']) for row in rows) / len(rows)):.2f}"
@@ -75,12 +59,8 @@ def score(rows):
     return f"{100 * share:.0f} ({low:.0f} to {high:.0f})"
 
 
-def written(value, form):
-    return "" if value is None else form.format(value)
-
-
-def size(value):
-    return "" if value is None else f"{value / 2**20:.2f} MiB"
+def mebibytes(value):
+    return figure(value and value / 2**20, "{:.2f} MiB")
 
 
 def read(files):
@@ -105,20 +85,21 @@ def read(files):
 def equal(args):
     for title, methods in read(args.files):
         print(f"\n{title}\n")
-        print("| method | " + " | ".join(f"{bits} bits" for bits in BITS) + " |\n|---|" + "---:|" * len(BITS))
         sizes = defaultdict(list)  # by name, in the order of the bits; those too small for a method were left out
         for rows in methods.values():
             sizes[rows[0]["method"]["name"]].append(rows)
+        lines = []
         for name, of in sizes.items():
             if name in ("dense", "topk"):
                 told = [f"{score(of[0])}, every bit"] + [""] * (len(BITS) - 1)
             else:
-                told = [""] * (len(BITS) - len(of)) + [f"{score(rows)}, {what(rows[0])}" for rows in of]
-            print(f"| {name} | " + " | ".join(told) + " |")
+                told = [""] * (len(BITS) - len(of)) + [f"{score(rows)}, {setting(rows[0])}" for rows in of]
+            lines.append((name, *told))
+        print_table(("method", *(f"{bits} bits" for bits in BITS)), lines, right=range(1, 9))
 
 
-def what(row):
-    """The option that sets a method's size."""
+def setting(row):
+    """Returns the option that sets a method's size."""
     name = {"planes": "bits", "sparq": "r", "pages": "page"}.get(row["method"]["name"], "k")
     return f"{name}={row['method'][name] if name != 'k' else row['k']}"
 
@@ -126,17 +107,15 @@ def what(row):
 def show(args):
     for title, methods in read(args.files):
         print(f"\n{title}\n")
-        print("| method | score | recall | mass | error | KL | attended | near | link |")
-        print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
-        for label, of in methods.items():
-            print(f"| {label} | {score(of)} | {written(mean(of, 'recall'), '{:.3f}')} | {written(mean(of, 'mass'), '{:.3f}')} "
-                  f"| {written(mean(of, 'output_error'), '{:.3f}')} | {written(mean(of, 'kl'), '{:.4f}')} "
-                  f"| {100 * mean(of, 'attended_share'):.1f}% | {size(mean(of, 'near_bytes_per_token'))} "
-                  f"| {size(mean(of, 'link_bytes_per_token'))} |")
+        print_table(
+            ("method", "score", "recall", "mass", "error", "KL", "attended", "near", "link"),
+            [(label, score(of), *(figure(mean(of, field), "{:.3f}") for field in ("recall", "mass", "output_error")),
+              figure(mean(of, "kl"), "{:.4f}"), f"{100 * mean(of, 'attended_share'):.1f}%",
+              mebibytes(mean(of, "near_bytes_per_token")), mebibytes(mean(of, "link_bytes_per_token")))
+             for label, of in methods.items()], right=range(1, 9))
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_arguments(parser):
     commands = parser.add_subparsers(required=True)
     runs = commands.add_parser("run")
     runs.add_argument("folder", type=pathlib.Path)
@@ -144,15 +123,13 @@ def main():
     runs.add_argument("--prose", help="text that is predicted")
     runs.add_argument("--squad", help="questions of qa_1")
     runs.add_argument("--samples", type=int, default=20, help="of each RULER task at each length [20]")
-    runs.add_argument("--hayloft", default=ROOT / "build/release/bin/hayloft")
-    runs.set_defaults(call=run)
+    add_program(runs)
+    runs.set_defaults(call=measure)
     for name, call in (("show", show), ("equal", equal)):
         shows = commands.add_parser(name)
-        shows.add_argument("files", nargs="+")
+        shows.add_argument("files", nargs="+", metavar="ROWS.jsonl")
         shows.set_defaults(call=call)
-    args = parser.parse_args()
+
+
+def run(args):
     args.call(args)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,14 +1,11 @@
-#!/usr/bin/env python3
-"""scripts/ranks-table [--hayloft build/release/bin/hayloft] [--plot docs/cluster-network.svg]: what a token costs over ranks, by
-hayloft plan, as docs/cluster.md has it in a table and in a picture (which needs matplotlib).
+"""The table and the picture of docs/cluster.md: what a token costs over ranks, by `hayloft plan`.
 
 Everything is predicted: messages and bytes by the formulas that ledgers are held to, times by two networks that nobody has
-measured, and the reading of a rank's own shard by its bytes over a rate.
+measured, and the reading of a rank's own shard by its bytes over a rate. The picture needs matplotlib.
 """
-import argparse
-import json
 import pathlib
-import subprocess
+
+from common import add_program, plans as planned, print_table, size
 
 RANKS = (2, 4, 8, 16, 32, 64)
 NETWORKS = {"10 Gbit/s, 30 µs": "10,30", "100 Gbit/s, 5 µs": "100,5"}
@@ -24,36 +21,23 @@ LOOKS = {  # colour of the family, dashes
 }
 
 
-def planned(program, ranks, network):
-    """By length: the plan."""
-    said = subprocess.run([program, "plan", "--shape", SHAPE, "--device", "cpu", "--ranks", str(ranks), "--network",
-                           network, "-c", ",".join(LENGTHS), "--attn", ",".join(METHODS), "--json", "-"],
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    if not said.stdout.lstrip().startswith("{"):
-        raise SystemExit(f"scripts/ranks-table: {said.stderr.strip()}")
-    return dict(zip(LENGTHS, json.loads(said.stdout)["plans"], strict=True))
+def plans_of(program):
+    """By network and ranks, by length: the plan."""
+    return {(name, ranks): dict(zip(LENGTHS, planned(program, "--shape", SHAPE, "--device", "cpu", "--ranks", str(ranks),
+                                                     "--network", network, "-c", ",".join(LENGTHS), "--attn",
+                                                     ",".join(METHODS)), strict=True))
+            for name, network in NETWORKS.items() for ranks in RANKS}
 
 
-def binary(count):
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.2f} TiB"
-
-
-def print_table(plans):
+def lines_of(plans):
     slow, fast = NETWORKS
-    print("| ranks | " + " | ".join(f"of {length}" for length in LENGTHS) + " | "
-          + " | ".join(f"`{method}`" for method in METHODS) + " |")
-    print("|---:|" + "---:|" * len(LENGTHS) + "---|" * len(METHODS))
     for ranks in RANKS:
-        cells = [binary(plan["bytes"]["host_rows"] + plan["bytes"]["host_columns"]) for plan in plans[slow, ranks].values()]
+        cells = [size(plan["bytes"]["host_rows"] + plan["bytes"]["host_columns"]) for plan in plans[slow, ranks].values()]
         for at in range(len(METHODS)):
             network, faster = (plans[each, ranks]["4M"]["methods"][at]["network"] for each in (slow, fast))
             received = network["received_bytes_per_token"] + (ranks - 1) * network["further_sent_bytes_per_token"]
             cells.append(f"{received / 2**20:.1f} MiB, {network['ms_per_token']:.1f} / {faster['ms_per_token']:.1f} ms")
-        print(f"| {ranks} | " + " | ".join(cells) + " |")
+        yield ranks, *cells
 
 
 def draw(plans, path):
@@ -88,17 +72,14 @@ def draw(plans, path):
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hayloft", default="build/release/bin/hayloft")
+def add_arguments(parser):
+    add_program(parser)
     parser.add_argument("--plot", type=pathlib.Path, help="draws the picture into this file")
-    options = parser.parse_args()
-    plans = {(name, ranks): planned(options.hayloft, ranks, network)
-             for name, network in NETWORKS.items() for ranks in RANKS}
-    print_table(plans)
-    if options.plot:
-        draw(plans, options.plot)
 
 
-if __name__ == "__main__":
-    main()
+def run(args):
+    plans = plans_of(args.hayloft)
+    print_table(("ranks", *(f"of {length}" for length in LENGTHS), *(f"`{method}`" for method in METHODS)), lines_of(plans),
+                right=range(1 + len(LENGTHS)))
+    if args.plot:
+        draw(plans, args.plot)

@@ -1,11 +1,12 @@
-#!/usr/bin/env python3
-"""scripts/results-table [--tokens LENGTH,...] FILE: Markdown tables of a run's results, as the README and bench/results
-show them. FILE: what hayloft needle, bench or link wrote by --json, or a gpu-check.json, of which every step has its table.
---tokens: rows of these context lengths only, as in 64k,1M."""
-import argparse
+"""Tables of one run's results, as docs/needle.md and bench/results show them.
+
+FILE is what hayloft needle, bench or link wrote by --json, or a gpu-check.json, of which every step has its table.
+"""
 import json
 import sys
 from itertools import groupby
+
+from common import mean, print_table, size
 
 
 def label(row):
@@ -13,24 +14,6 @@ def label(row):
     parts += [f"r={row['r']}"] if row["r"] is not None else []
     parts += [f"k={row['k']}"] if row["k"] is not None else []
     return " ".join(parts)
-
-
-def mean(group, field):
-    return sum(row[field] for row in group) / len(group)
-
-
-def size(number_of_bytes):
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if number_of_bytes < 1024 or unit == "GiB":
-            return f"{number_of_bytes:.0f} {unit}" if unit == "B" else f"{number_of_bytes:.1f} {unit}"
-        number_of_bytes /= 1024
-
-
-def print_table(heading, rows):
-    print("| " + " | ".join(heading) + " |")
-    print("|" + "---|" * len(heading))
-    for row in rows:
-        print("| " + " | ".join(str(cell) for cell in row) + " |")
 
 
 def attended_to_most(group):
@@ -130,24 +113,23 @@ def lengths(text):
     return [count(part) for part in text.split(",")]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition(": ")[2], allow_abbrev=False)
-    parser.add_argument("--tokens", type=lengths, metavar="LENGTH,...", default=[])
-    parser.add_argument("file")
-    options = parser.parse_args()
+def add_arguments(parser):
+    parser.add_argument("--tokens", type=lengths, metavar="LENGTH,...", default=[],
+                        help="only rows of these context lengths, as in 64k,1M")
+    parser.add_argument("file", metavar="FILE")
+
+
+def run(args):
     try:
-        with open(options.file, encoding="utf-8") as file:
+        with open(args.file, encoding="utf-8") as file:
             results = json.load(file)
     except (OSError, ValueError) as problem:
-        sys.exit(f"results-table: {options.file}: {getattr(problem, 'strerror', None) or problem}")
+        sys.exit(f"scripts/table: {args.file}: {getattr(problem, 'strerror', None) or problem}")
     if not isinstance(results, dict):
         results = {}
     if results.get("schema") == "hayloft.gpu-check/1":
-        return gpu_check(results, options.tokens)
-    table = table_of(results, options.tokens)
+        return gpu_check(results, args.tokens)
+    table = table_of(results, args.tokens)
     if not table:
-        sys.exit(f"results-table: {options.file}: no figures of hayloft needle, bench, link or gpu-check in it")
+        sys.exit(f"scripts/table: {args.file}: no figures of hayloft needle, bench, link or gpu-check in it")
     table()
-
-
-main()

@@ -1,15 +1,14 @@
-#!/usr/bin/env python3
-"""scripts/fits-table [--hayloft build/release/bin/hayloft]: the tables of docs/fits.md, made by hayloft plan.
+"""The tables of docs/fits.md: which context fits which card, by `hayloft plan`.
 
 For each model the smallest change with which a context fits each pair of card and host memory (rows of 16 bits, else of
-8, else of 4; then a prompt read in chunks of 512 tokens), and the tokens per second that its bytes and counted instructions allow. Nothing of it is measured. Shapes
-are those of the configurations that the models' makers publish.
+8, else of 4; then a prompt read in chunks of 512 tokens), and the tokens per second that its bytes and counted
+instructions allow. Nothing of it is measured. Shapes are those of the configurations that the models' makers publish.
 """
-import argparse
 import json
 import pathlib
-import subprocess
 import tempfile
+
+from common import add_program, plans, print_table
 
 LENGTHS = {"32k": 32768, "128k": 131072, "256k": 262144, "1M": 1048576}
 # GiB, then multiprocessors, GHz, GB/s of memory and of the link. Of each size a common card, as its maker describes it;
@@ -55,14 +54,10 @@ MODELS = [  # name, type of weights, configuration
 def planned(program, config, weights, card, host, rows, batch):
     """By length: whether it fits, what is short, milliseconds per token."""
     memory, rates = CARDS[card]
-    said = subprocess.run(
-        [program, "plan", "-m", config, "--weight-type", weights, "--gpu-memory", f"{memory - SPARE_CARD}GiB",
-         "--host-memory", f"{host - SPARE_HOST}GiB", "-c", ",".join(LENGTHS), "--columns", "int4", "--rows", rows, "-b", batch,
-         "--attn", METHOD, "--card", rates, "--json", "-"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    if not said.stdout.lstrip().startswith("{"):
-        raise SystemExit(f"scripts/fits-table: {said.stderr.strip()}")
     cells = []
-    for plan in json.loads(said.stdout)["plans"]:
+    for plan in plans(program, "-m", config, "--weight-type", weights, "--gpu-memory", f"{memory - SPARE_CARD}GiB",
+                      "--host-memory", f"{host - SPARE_HOST}GiB", "-c", ",".join(LENGTHS), "--columns", "int4",
+                      "--rows", rows, "-b", batch, "--attn", METHOD, "--card", rates):
         stages = plan["methods"][0]["predicted_on_card"]
         bytes_ = plan["bytes"]
         short = "card" if bytes_["device"] > bytes_["device_budget"] else "host"
@@ -70,30 +65,30 @@ def planned(program, config, weights, card, host, rows, batch):
     return cells
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hayloft", default="build/release/bin/hayloft")
-    args = parser.parse_args()
+def cells_of(program, path, weights, card, host):
+    """By length: the first change that fits with its tokens per second, or what is short."""
+    line = [None] * len(LENGTHS)
+    for rows, batch in CHANGES:
+        for at, (fits, short, ms) in enumerate(planned(program, path, weights, card, host, rows, batch)):
+            if line[at] is None and fits:
+                said = ("" if rows == "f16" else f"`{rows}` ") + ("" if batch == "2048" else f"`-b {batch}` ")
+                line[at] = f"{said}{1000 / ms:.0f}/s"
+            elif line[at] is None and (rows, batch) == CHANGES[-1]:
+                line[at] = f"no: {short}"
+        if None not in line:
+            break
+    return line
+
+
+def add_arguments(parser):
+    add_program(parser)
+
+
+def run(args):
     with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "config.json"
         for name, weights, config in MODELS:
-            path = pathlib.Path(folder) / "config.json"
             path.write_text(json.dumps(config))
-            print(f"\n### {name}, weights in {weights}\n\n| card | host | {' | '.join(LENGTHS)} |\n|---|---:|{'---|' * len(LENGTHS)}")
-            for card in CARDS:
-                for host in HOSTS:
-                    line = [None] * len(LENGTHS)
-                    for rows, batch in CHANGES:
-                        cells = planned(args.hayloft, path, weights, card, host, rows, batch)
-                        for at, (fits, short, ms) in enumerate(cells):
-                            if line[at] is None and fits:
-                                said = ("" if rows == "f16" else f"`{rows}` ") + ("" if batch == "2048" else f"`-b {batch}` ")
-                                line[at] = f"{said}{1000 / ms:.0f}/s"
-                            elif line[at] is None and (rows, batch) == CHANGES[-1]:
-                                line[at] = f"no: {short}"
-                        if None not in line:
-                            break
-                    print(f"| {card} | {host} GiB | {' | '.join(line)} |")
-
-
-if __name__ == "__main__":
-    main()
+            print(f"\n### {name}, weights in {weights}\n")
+            print_table(("card", "host", *LENGTHS), ((card, f"{host} GiB", *cells_of(args.hayloft, path, weights, card, host))
+                                                     for card in CARDS for host in HOSTS), right=[1])
