@@ -33,7 +33,7 @@ runtime::AuditOptions& audit_of(AuditChoices& choices) {
 
 void AuditChoices::check() {
   if (audit) runtime::check_audit(*audit);
-  if (fidelity && *fidelity != 0) runtime::check_fidelity(*fidelity);
+  if (fidelity) runtime::check_fidelity(*fidelity);
   TextOutput(json).check();
   TextOutput(stats).check();
 }
@@ -54,7 +54,9 @@ void add_audit_options(CLI::App& app, AuditChoices& choices) {
   add_text(
       app, "--fidelity", "SHARE",
       [&choices](const std::string& text) {
-        choices.fidelity = text == "none" ? 0 : read_share("--fidelity", text);
+        choices.fastest = text == "none";
+        choices.fidelity.reset();
+        if (!choices.fastest) choices.fidelity = read_share("--fidelity", text);
       },
       fmt::format("Attend as cheaply as this share of the attention mass allows, as in 99%: k, r and the method follow "
                   "samples of the steps, layer by layer; --attn auto keeps {:g}% unless this says otherwise, and none "
@@ -96,7 +98,7 @@ WatchedMethod::WatchedMethod(const runtime::MethodOptions& method, const Environ
                              const AuditChoices& choices)
     : choices_(choices), verbose_(environment.verbose) {
   const int head_dim = environment.model->config().head_dim;
-  const double usual = method.name == "auto" && !over_ranks() ? runtime::default_fidelity : 0;
+  const double usual = method.name == "auto" && !choices.fastest && !over_ranks() ? runtime::default_fidelity : 0;
   const double fidelity = choices.fidelity.value_or(usual);
   if (fidelity > 0)
     fidelity_ = std::make_shared<runtime::FidelityControl>(method, head_dim, fidelity);
@@ -134,13 +136,18 @@ std::string WatchedMethod::statement() const {
   constexpr double everything = 1 - 1e-9;  // but for rounding
   const double share = attended_ / static_cast<double>(steps_);
   const std::string methods = runtime::methods_line(used_);
-  if (share > everything) return verbose_ ? fmt::format("exact: {}", methods) : "exact";
+  const bool all = over_ranks() ? std::ranges::all_of(used_, [](const auto& each) { return each.first == "dense"; })
+                                : share > everything;
+  if (all) return verbose_ ? fmt::format("exact: {}", methods) : "exact";
   std::string caught = "; --audit measures what that catches";
   if (fidelity_) {
     const runtime::RunningStats measured = fidelity_->report().measured;
-    caught = measured.count == 0 ? "" : fmt::format("; {:.1f}% of the attention mass caught in {} sampled steps of single layers",
-                                                    measured.mean() * 100, measured.count);
+    caught = measured.count == 0
+                 ? ""
+                 : fmt::format("; {:.1f}% of the attention mass caught in {} sampled steps of single layers",
+                               measured.mean() * 100, measured.count);
   }
+  if (over_ranks()) return fmt::format("approximate: {}", methods);
   return fmt::format("approximate: {:.1f}% of the positions attended to, by {}{}", share * 100, methods, caught);
 }
 

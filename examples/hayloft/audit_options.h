@@ -19,9 +19,10 @@ namespace hayloft::cli {
 
 struct AuditChoices {
   std::optional<runtime::AuditOptions> audit;
-  // The share of the attention mass to keep, 0 for none; where it is not said, `auto` keeps default_fidelity.
+  // The share of the attention mass to keep. Where none is said `auto` keeps default_fidelity, unless `fastest`.
   std::optional<double> fidelity;
-  std::string json;                // where the audit's figures go; empty: nowhere
+  bool fastest = false;
+  std::string json;   // where the audit's figures go; empty: nowhere
   std::string stats;  // where the attention statistics go: a table where it ends in .md, else JSON; empty: nowhere
 
   // Throws Error when a file cannot be written.
