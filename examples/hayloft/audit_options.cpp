@@ -6,6 +6,7 @@
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/values.h"
 #include "examples/hayloft/process/messages.h"
+#include "examples/hayloft/process/ranks.h"
 #include "offload/error.h"
 #include "offload/output_file.h"
 #include "runtime/eval/attention_chart.h"
@@ -52,9 +53,15 @@ void add_audit_options(CLI::App& app, AuditChoices& choices) {
       ->take_last();
   add_text(
       app, "--fidelity", "SHARE",
-      [&choices](const std::string& text) { choices.fidelity = read_share("--fidelity", text); },
-      "Attend as cheaply as this share of the attention mass allows, as in 99%: k, r and the method follow samples of "
-      "the steps, layer by layer");
+      [&choices](const std::string& text) {
+        choices.fastest = text == "none";
+        choices.fidelity.reset();
+        if (!choices.fastest) choices.fidelity = read_share("--fidelity", text);
+      },
+      fmt::format("Attend as cheaply as this share of the attention mass allows, as in 99%: k, r and the method follow "
+                  "samples of the steps, layer by layer; --attn auto keeps {:g}% unless this says otherwise, and none "
+                  "takes what is fastest",
+                  runtime::default_fidelity * 100));
   add_text(
       app, "--audit-json", "FILE",
       [&choices](const std::string& text) {
@@ -91,8 +98,10 @@ WatchedMethod::WatchedMethod(const runtime::MethodOptions& method, const Environ
                              const AuditChoices& choices)
     : choices_(choices), verbose_(environment.verbose) {
   const int head_dim = environment.model->config().head_dim;
-  if (choices.fidelity)
-    fidelity_ = std::make_shared<runtime::FidelityControl>(method, head_dim, *choices.fidelity);
+  const double usual = method.name == "auto" && !choices.fastest && !over_ranks() ? runtime::default_fidelity : 0;
+  const double fidelity = choices.fidelity.value_or(usual);
+  if (fidelity > 0)
+    fidelity_ = std::make_shared<runtime::FidelityControl>(method, head_dim, fidelity);
   else
     method_ = runtime::make_method(method, head_dim);
   if (choices.audit) auditor_ = std::make_shared<runtime::Auditor>(*environment.backend, *choices.audit);
@@ -118,12 +127,34 @@ void WatchedMethod::stepped(runtime::Session& session) {
 
 void WatchedMethod::decoded(const runtime::Session& session) {
   for (const auto& [method, steps] : session.methods_used()) used_[method] += steps;
+  attended_ += session.attended_share() * static_cast<double>(session.steps());
+  steps_ += session.steps();
+}
+
+// Exact, or how much was attended to, by which methods, and what that is known to have caught.
+std::string WatchedMethod::statement() const {
+  constexpr double everything = 1 - 1e-9;  // but for rounding
+  const double share = attended_ / static_cast<double>(steps_);
+  const std::string methods = runtime::methods_line(used_);
+  const bool all = over_ranks() ? std::ranges::all_of(used_, [](const auto& each) { return each.first == "dense"; })
+                                : share > everything;
+  if (all) return verbose_ ? fmt::format("exact: {}", methods) : "exact";
+  std::string caught = "; --audit measures what that catches";
+  if (fidelity_) {
+    const runtime::RunningStats measured = fidelity_->report().measured;
+    caught = measured.count == 0
+                 ? ""
+                 : fmt::format("; {:.1f}% of the attention mass caught in {} sampled steps of single layers",
+                               measured.mean() * 100, measured.count);
+  }
+  if (over_ranks()) return fmt::format("approximate: {}", methods);
+  return fmt::format("approximate: {:.1f}% of the positions attended to, by {}{}", share * 100, methods, caught);
 }
 
 void WatchedMethod::finish() {
   if (stats_) write_attention_stats(*stats_, choices_.stats);
-  if (verbose_ && !used_.empty()) note("attention: {}\n", runtime::methods_line(used_));
-  if (fidelity_) note("{}\n", runtime::fidelity_line(fidelity_->report()));
+  if (steps_ > 0) note("attention: {}\n", statement());
+  if (fidelity_ && (verbose_ || choices_.fidelity)) note("{}\n", runtime::fidelity_line(fidelity_->report()));
   if (!auditor_) return;
   auditor_->finish();
   runtime::AuditReport report = auditor_->report();
