@@ -7,7 +7,8 @@ Needs torch and transformers (this script does, the build and the tests do not).
 
 `logits` are those of a vocabulary of 24 tokens. Of each case in `edited`, `scores` are what the processors of a
 generation_config.json (`config`) leave of them behind the tokens of `prompt` and `answer`; null is a token that cannot
-be drawn. Of each case in `drawn`, `probabilities` are those a token is then drawn with.
+be drawn. Of each case in `drawn`, `probabilities` are those a token is then drawn with. `texts` are what the model in
+tests/golden/models/llama writes behind `prompt` by such a generation_config.json.
 """
 
 import json
@@ -56,6 +57,29 @@ DRAWN = [
     {"temperature": 1.5, "top_k": 12, "top_p": 0.9, "min_p": 0.05, "typical_p": 0.8},
     {"repetition_penalty": 1.5, "top_k": 6, "suppress_tokens": [6, 17]},
 ]
+
+
+# top_k 1 leaves no choice, so that sampled texts can be recorded too.
+TEXTS = [
+    {},
+    {"repetition_penalty": 1.2},
+    {"repetition_penalty": 1.2, "do_sample": True, "top_k": 1, "temperature": 0.7},
+    {"no_repeat_ngram_size": 2},
+    {"suppress_tokens": [45, 106, 120], "begin_suppress_tokens": [79, 9]},
+    {"bad_words_ids": [[1], [124, 13], [2]], "no_repeat_ngram_size": 3, "repetition_penalty": 1.05},
+    {"min_new_tokens": 8, "eos_token_id": [2, 91]},
+    {"num_beams": 1, "max_length": 20, "typical_p": 1.0, "length_penalty": 1.0},
+]
+
+
+def write(config):
+    folder = OUT.parent / "models" / "llama"
+    model = transformers.LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    prompt = json.loads((folder / "golden.json").read_text())["tokens"][:24]
+    model.generation_config = transformers.GenerationConfig.from_dict({"eos_token_id": 2, **config})
+    with torch.no_grad():
+        tokens = model.generate(torch.tensor([prompt]), max_new_tokens=32, pad_token_id=0)[0, len(prompt) :].tolist()
+    return {"config": config, "prompt": prompt, "tokens": tokens}
 
 
 def edit(config, prompt, answer, logits):
@@ -125,6 +149,7 @@ def main():
                 "probabilities": [round(p, 12) for p in warp(config, PROMPT, ANSWER, logits).tolist()],
             }
         )
+    cases["texts"] = [write(config) for config in TEXTS]
     OUT.write_text(json.dumps(cases) + "\n")
 
 

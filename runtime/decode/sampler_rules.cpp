@@ -28,29 +28,29 @@ bool LogitRules::any() const {
          !bad_words_ids.empty();
 }
 
-void LogitRules::check(const std::string& prefix) const {
+void LogitRules::check() const {
   if (!(repetition_penalty > 0) || !std::isfinite(repetition_penalty)) {
-    fail("{}repetition_penalty {}: must be above 0; 1 is off", prefix, repetition_penalty);
+    fail("repetition_penalty {}: must be above 0; 1 is off", repetition_penalty);
   }
-  if (repetition_window < 0) fail("{}repetition_window {}: must be 0 (all) or more", prefix, repetition_window);
-  if (!std::isfinite(frequency_penalty)) fail("{}frequency_penalty must be a number", prefix);
-  if (!std::isfinite(presence_penalty)) fail("{}presence_penalty must be a number", prefix);
+  if (repetition_window < 0) fail("repetition_window {}: must be 0 (all) or more", repetition_window);
+  if (!std::isfinite(frequency_penalty)) fail("frequency_penalty must be a number");
+  if (!std::isfinite(presence_penalty)) fail("presence_penalty must be a number");
   if (no_repeat_ngram_size < 0) {
-    fail("{}no_repeat_ngram_size {}: must be 0 (off) or more", prefix, no_repeat_ngram_size);
+    fail("no_repeat_ngram_size {}: must be 0 (off) or more", no_repeat_ngram_size);
   }
-  if (min_new_tokens < 0 || min_length < 0) fail("{}min_new_tokens and min_length must be 0 (off) or more", prefix);
+  if (min_new_tokens < 0 || min_length < 0) fail("min_new_tokens and min_length must be 0 (off) or more");
   for (const auto& [token, bias] : logit_bias) {
-    if (!is_finite_or_forbids(bias)) fail("{}logit_bias of token {}: must be a number", prefix, token);
+    if (!is_finite_or_forbids(bias)) fail("logit_bias of token {}: must be a number", token);
   }
   for (const auto& word : bad_words_ids) {
-    if (word.empty()) fail("{}bad_words_ids has a list without a token", prefix);
+    if (word.empty()) fail("bad_words_ids has a list without a token");
   }
 }
 
 void LogitRules::require_within(int vocab) const {
   const auto require = [&](const char* name, std::int32_t token) {
     if (token < 0 || token >= vocab) {
-      fail("{} has the token {}, but the model's are 0 to {}", name, token, vocab - 1);
+      fail(" has the token {}, but the model's are 0 to {}", name, token, vocab - 1);
     }
   };
   for (const auto& [token, bias] : logit_bias) require("logit_bias", token);

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -29,8 +28,7 @@ struct LogitRules {
 
   bool any() const;  // whether there is something to do
 
-  // Throws Error naming what is out of range; `prefix` is put before the names: "--" where they are options.
-  void check(const std::string& prefix = "") const;
+  void check() const;  // throws Error naming what is out of range
   // Throws Error naming the list and the id that a vocabulary of so many tokens does not have.
   void require_within(int vocab) const;
 };
