@@ -80,7 +80,10 @@ void override_rope(const RopeOverrides& overrides, ModelConfig& config) {
   if (overrides.base > 0) rope.base = overrides.base;
   if (overrides.scaling) {
     if (*overrides.scaling != rope.scaling) {  // what the model itself says of another way does not apply
-      rope = {.base = rope.base, .dimensions = rope.dimensions, .original_positions = config.max_positions};
+      rope = {.base = rope.base,
+              .dimensions = rope.dimensions,
+              .original_positions = config.max_positions,
+              .magnitude = rope.magnitude};
       rope.scaling = *overrides.scaling;
     }
   } else if (overrides.factor > 0 && rope.scaling == RopeScaling::none) {
