@@ -162,7 +162,13 @@ void read_rope(const JsonFields& fields, double default_theta, ModelConfig& conf
   config.global_rope = read_parameters(rope, fields, theta, config);
   if (config.architecture == "ministral3") {
     config.query_log_scale = static_cast<float>(number_or(rope, "llama_4_scaling_beta", 0));
-    config.query_scale_positions = config.global_rope.original_positions;
+    // Of a scaling that does not go by what training has seen the file may say it all the same.
+    const bool goes_by_it = config.global_rope.scaling != RopeScaling::none &&
+                            config.global_rope.scaling != RopeScaling::linear &&
+                            config.global_rope.scaling != RopeScaling::dynamic;
+    config.query_scale_positions =
+        goes_by_it ? config.global_rope.original_positions
+                   : rope.integer_or("original_max_position_embeddings", config.max_positions, 1, most_tokens);
   }
 }
 
