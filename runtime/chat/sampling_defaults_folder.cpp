@@ -138,13 +138,29 @@ std::vector<std::string> notes_on_unknown(const json& object, const std::string&
   return {fmt::format("{}: not known and without effect: {}", where, names)};
 }
 
+// config.json where there is no generation_config.json: models of before it was had their recommendations there.
+SamplingDefaults of_model_config(const std::filesystem::path& file) {
+  SamplingDefaults defaults;
+  std::error_code error;
+  if (!std::filesystem::exists(file, error)) return defaults;
+  const json object = read_json_file(file);
+  const json* text = object.is_object() && object.contains("text_config") ? &object["text_config"] : &object;
+  const JsonFields fields(text->is_object() ? *text : object, file.string());
+  refuse_unsupported(fields);
+  defaults.options.rules = read_rules(fields);
+  const bool samples = fields.boolean_or("do_sample", false);
+  if (samples) read_drawing(fields, defaults.options);
+  defaults.found = samples || defaults.options.rules.any();
+  return defaults;
+}
+
 }  // namespace
 
 SamplingDefaults sampling_defaults_of_folder(const std::filesystem::path& directory) {
   const std::filesystem::path file = directory / "generation_config.json";
-  SamplingDefaults defaults;
   std::error_code error;
-  if (!std::filesystem::exists(file, error)) return defaults;
+  if (!std::filesystem::exists(file, error)) return of_model_config(directory / "config.json");
+  SamplingDefaults defaults;
   const json object = read_json_file(file);
   const JsonFields fields(object, file.string());
   defaults.found = true;

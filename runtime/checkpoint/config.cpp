@@ -182,6 +182,7 @@ ModelConfig read_config(const std::filesystem::path& directory) {
   limit_to_one_chunk(config, chunk);
   set_rope(config);
   read_eos_tokens(directory, fields, architecture.eos_token, config);
+  look_at_unread(fields, config);
   return config;
 }
 

@@ -61,6 +61,7 @@ class Reader {
     limit_to_one_chunk(config);
     set_rope(config);
     config.eos_tokens = end_tokens(metadata_);
+    for (std::string& note : tokenizer_notes(metadata_)) config.notes.push_back(std::move(note));
     return config;
   }
 

@@ -79,6 +79,18 @@ TEST_F(GenerationConfig, DrawsGreedilyByRulesUnlessItSaysToSample) {
   EXPECT_EQ(sampled.options.eta_cutoff, 0.01f);
 }
 
+TEST_F(GenerationConfig, IsSoughtInConfigJsonWhereItIsMissing) {
+  EXPECT_FALSE(sampling_defaults(folder.path()).found);
+  folder.write("config.json", R"({"model_type": "llama", "num_beams": 1, "repetition_penalty": 1.25, "top_k": 3})");
+  const SamplingDefaults defaults = sampling_defaults(folder.path());
+  EXPECT_TRUE(defaults.found);
+  EXPECT_EQ(defaults.options.rules.repetition_penalty, 1.25f);
+  EXPECT_EQ(defaults.options.temperature, 0);
+  EXPECT_EQ(defaults.notes.size(), 0u);
+  folder.write("generation_config.json", "{}");
+  EXPECT_EQ(sampling_defaults(folder.path()).options.rules.repetition_penalty, 1);
+}
+
 TEST_F(GenerationConfig, RefusesByNameWhatWouldDrawOtherTokens) {
   const std::vector<std::pair<const char*, json>> fields = {{"num_beams", 4},
                                                             {"penalty_alpha", 0.6},
