@@ -79,7 +79,7 @@ void Job::score_chunk(std::size_t end) {
 }
 
 std::optional<Session::Step> Job::begin_step(const Method& method) {
-  if (!scored_.empty()) listener_->scored(std::exchange(scored_, {}));
+  if (request_.echo && !std::exchange(told_scored_, true)) listener_->scored(std::exchange(scored_, {}));
   if (request_.max_tokens == 0) return std::nullopt;
   if (!prepared_) {
     session_->prepare(method);
@@ -104,13 +104,25 @@ bool Job::end_step(Session::Step* step) {
   return accept(token, request_.logprobs < 0 ? TokenChoice{} : choice_of(logits, token, request_.logprobs));
 }
 
+bool Job::ends(std::int32_t token) const {
+  const auto among = [&](const std::vector<std::int32_t>& tokens) {
+    return std::ranges::find(tokens, token) != tokens.end();
+  };
+  return (!request_.ignore_end && among(model_.config().eos_tokens)) || among(request_.stop_tokens);
+}
+
+// Special tokens are no part of the text, but a stop string may name them.
+std::string Job::shown(std::int32_t token) {
+  if (!tokenizer_.is_special(token)) return stop_.push(text_.push(token));
+  return stop_.push_hidden(tokenizer_.decode({token}, true));
+}
+
 bool Job::accept(std::int32_t token, TokenChoice choice) {
-  const std::vector<std::int32_t>& ends = model_.config().eos_tokens;
   ++usage_.completion_tokens;
   answer_.push_back(token);
-  if (!request_.ignore_end && std::ranges::find(ends, token) != ends.end()) return finish(FinishReason::stop);
+  if (ends(token)) return finish(FinishReason::stop);
   choice.chosen.token = token;
-  GeneratedToken generated{std::move(choice), stop_.push(text_.push(token))};
+  GeneratedToken generated{std::move(choice), shown(token)};
   listener_->generated(std::move(generated));
   if (stop_.found()) return finish(FinishReason::stop);
   return answer_.size() >= static_cast<std::size_t>(request_.max_tokens) && finish(FinishReason::length);

@@ -66,6 +66,8 @@ class Job {
  private:
   void score_chunk(std::size_t end);
   bool accept(std::int32_t token, TokenChoice choice);  // true at the end
+  bool ends(std::int32_t token) const;
+  std::string shown(std::int32_t token);
   bool finish(FinishReason reason);
   AnswerAudit audit();
 
@@ -79,6 +81,7 @@ class Job {
   std::size_t read_ = 0;
   std::vector<float> logits_;         // of what follows the last token scored, with echo
   std::vector<TokenChoice> scored_;   // of the prompt, with echo
+  bool told_scored_ = false;
   std::vector<std::int32_t> answer_;  // generated so far
   bool prepared_ = false;
   Sampler sampler_;
