@@ -1,12 +1,14 @@
 #include "runtime/chat/jinja/template.h"
 
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "offload/error.h"
 #include "offload/text/utf8.h"
 #include "runtime/chat/jinja/evaluator.h"
-#include "runtime/chat/jinja/parse/ast.h"
+#include "runtime/chat/jinja/parse/lexer.h"
+#include "runtime/chat/jinja/parse/parser.h"
 
 namespace hayloft::runtime::jinja {
 namespace {
@@ -47,14 +49,27 @@ Value value_of(const nlohmann::ordered_json& json, int nesting) {
 }  // namespace
 
 struct Template::Parsed {
+  Parsed(std::string_view source, const std::string& name) {
+    std::vector<Token> tokens = tokenize(source, name);
+    for (const Token& token : tokens) {
+      if (token.is(TokenType::name) || token.is(TokenType::text)) words.insert(token.value);
+    }
+    body = Parser(std::move(tokens), name).run();
+  }
+
+  std::set<std::string, std::less<>> words;
   Body body;
 };
 
 Template::Template(std::string_view source, std::string name)
-    : name_(std::move(name)), parsed_(std::make_unique<Parsed>(Parsed{parse(valid_text(source), name_)})) {}
+    : name_(std::move(name)), parsed_(std::make_unique<Parsed>(valid_text(source), name_)) {}
 Template::~Template() = default;
 Template::Template(Template&&) noexcept = default;
 Template& Template::operator=(Template&&) noexcept = default;
+
+bool Template::names(std::string_view word) const {
+  return parsed_->words.contains(word);
+}
 
 std::string Template::render(const nlohmann::ordered_json& variables, std::time_t now, const Limits& limits) const {
   Evaluator evaluator(limits, now);
