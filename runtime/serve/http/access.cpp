@@ -3,7 +3,6 @@
 #include "runtime/serve/http/access.h"
 
 #include <algorithm>
-#include <boost/beast/core/string.hpp>
 #include <string_view>
 
 namespace hayloft::runtime::serve::http {
@@ -38,7 +37,9 @@ bool same_key(std::string_view given, std::string_view key) {
 // "Bearer KEY": the scheme in letters of any case, spaces between (RFC 9110, 11.1 and 11.4).
 std::optional<std::string_view> bearer_key(std::string_view given) {
   constexpr std::string_view scheme = "bearer ";
-  if (!boost::beast::iequals(given.substr(0, scheme.size()), scheme)) return std::nullopt;
+  const std::string_view beginning = given.substr(0, scheme.size());
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
+  if (!std::ranges::equal(beginning, scheme, {}, lower)) return std::nullopt;
   given.remove_prefix(std::min(given.find_first_not_of(' ', scheme.size()), given.size()));
   return given;
 }

@@ -4,7 +4,6 @@
 
 #include <set>
 
-#include "offload/text/visible.h"
 #include "runtime/serve/openai/messages.h"
 
 namespace hayloft::runtime::serve::openai {
@@ -45,10 +44,6 @@ class Writer {
 };
 
 constexpr std::size_t kMostDoubtful = 8;
-
-std::string shown_name(const std::string& name) {
-  return visible(std::string_view(name).substr(0, 100), Lines::joined);
-}
 
 // The roles whose messages may be left out without a word: those that the template does not name.
 std::set<std::string> doubtful_roles(const Json& messages, const ChatTemplate& chat_template) {

@@ -13,11 +13,11 @@ namespace {
 constexpr int kMostNested = 100;  // copies, comparisons and text of a value call themselves for each level
 constexpr std::size_t kLongestName = 100;  // of a field, in a message
 
-std::string shown_name(const std::string& name) {
-  return visible(std::string_view(name).substr(0, kLongestName), Lines::joined);
-}
-
 }  // namespace
+
+std::string shown_name(std::string_view name) {
+  return visible(name.substr(0, kLongestName), Lines::joined);
+}
 
 void refuse(const std::string& field, const std::string& message) {
   throw BadRequest(400, field.empty() ? message : fmt::format("{}: {}", field, message), field);

@@ -36,6 +36,9 @@ class BadRequest : public Error {
 // The body as a JSON object, of bounded depth. Throws BadRequest saying where it is none.
 Json parse_object(std::string_view body);
 
+// The beginning of a name that a client has sent, fit for a message.
+std::string shown_name(std::string_view name);
+
 // JSON of one line; what is no UTF-8 becomes U+FFFD.
 std::string dumped(const Json& json);
 

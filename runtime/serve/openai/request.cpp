@@ -4,7 +4,6 @@
 
 #include <random>
 
-#include "offload/text/visible.h"
 #include "runtime/serve/openai/draft.h"
 #include "runtime/serve/openai/room.h"
 
@@ -12,7 +11,6 @@ namespace hayloft::runtime::serve::openai {
 namespace {
 
 constexpr std::size_t kMostRequestTokens = std::size_t{1} << 25;  // of all prompts of a request, each n times
-constexpr std::size_t kLongestModelName = 200;                    // in a message
 
 std::uint64_t seed_of(Draft& draft) {
   if (!draft.seed) {
@@ -32,7 +30,7 @@ void read_model(const Value& value, Draft& draft) {
   if (!model.starts_with(served.name + ":")) {
     throw BadRequest(404,
                      fmt::format("model \"{}\" is not served here; \"{}\" is",
-                                 visible(model.substr(0, kLongestModelName), Lines::joined), served.name),
+                                 shown_name(model), served.name),
                      value.name(), "model_not_found");
   }
   const std::string context = model.substr(served.name.size() + 1);
