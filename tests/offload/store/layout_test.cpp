@@ -20,7 +20,6 @@
 namespace hayloft::offload {
 namespace {
 
-using test::EachTarget;
 using test::message_of;
 
 StoreShape shape_of(int kv_heads, int d, int B, ColumnFormat columns = ColumnFormat::f16) {
@@ -162,7 +161,9 @@ void expect_filled(const Block& block, int head, const std::vector<f16>& rows, s
   }
 }
 
-TEST_P(EachTarget, ColumnsAreTheTransposedKeysAndSumsAreExactInDouble) {
+class LayoutOfEachTarget : public test::EachTarget {};
+
+TEST_P(LayoutOfEachTarget, ColumnsAreTheTransposedKeysAndSumsAreExactInDouble) {
   for (const int d : {8, 24, 64, 128, 256}) {
     for (const int B : {16, 64, 256}) {
       const BlockLayout layout(shape_of(2, d, B));
@@ -179,7 +180,7 @@ TEST_P(EachTarget, ColumnsAreTheTransposedKeysAndSumsAreExactInDouble) {
   }
 }
 
-TEST_P(EachTarget, EveryHalfIsWidenedExactlyForTheSum) {
+TEST_P(LayoutOfEachTarget, EveryHalfIsWidenedExactlyForTheSum) {
   constexpr int d = 256, B = 16;
   const BlockLayout layout(shape_of(1, d, B));
   for (std::uint32_t first = 0; first < 0x10000; first += d) {
@@ -197,7 +198,7 @@ TEST_P(EachTarget, EveryHalfIsWidenedExactlyForTheSum) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(FillBlock, EachTarget, test::each_target(), test::target_name);
+INSTANTIATE_TEST_SUITE_P(FillBlock, LayoutOfEachTarget, test::each_target(), test::target_name);
 
 TEST(FillBlock, RowsAlreadyInPlaceAreLeftThere) {
   constexpr int d = 64, B = 64;
