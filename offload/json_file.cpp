@@ -1,5 +1,6 @@
 #include "offload/json_file.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <fstream>
@@ -83,8 +84,18 @@ JsonFields::JsonFields(const nlohmann::json& value, std::string where) : object_
 }
 
 const nlohmann::json* JsonFields::find(const char* name) const {
+  read_.emplace(name);
   const auto member = object_.find(name);
   return member == object_.end() || member->is_null() ? nullptr : &*member;
+}
+
+std::vector<std::string> JsonFields::unread() const {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : object_.items()) {
+    if (!value.is_null() && !read_.contains(name)) names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 bool JsonFields::is_null(const char* name) const {

@@ -83,6 +83,7 @@ struct ModelConfig {
   // max_positions is then no more.
   std::int64_t dual_chunk_positions = 0;
   std::vector<std::int32_t> eos_tokens;  // may be empty
+  std::vector<std::string> notes;        // a line each on what the files say and nothing here heeds
 
   int group_size() const { return query_heads / kv_heads; }
   LayerKind kind(int layer) const;

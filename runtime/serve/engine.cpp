@@ -319,7 +319,7 @@ void Engine::begin(Job& job, LedSession session, std::int64_t context_tokens, st
   own_.cached_tokens += static_cast<std::uint64_t>(job.usage().cached_tokens);
   if (request.context.empty() && !request.echo) job.saving = saved_.begin(request.tokens, read);
   // Now: it may be replaced or removed while the answer is made.
-  if (request.audit && request.quotes > 0 && !request.context.empty()) {
+  if (!request.context.empty() && ((request.audit && request.quotes > 0) || job.reads_prompt())) {
     job.text_of_context = offload::Snapshot::open(contexts_.path(request.context)).tokens();
   }
 }

@@ -11,6 +11,13 @@ namespace {
 constexpr std::size_t kScoredAtOnce = 128;  // tokens whose logits, [vocab] each, are in memory together
 constexpr std::int64_t kNotQuoted = 32;
 
+// Rules about the least length go by what ends an answer here.
+SamplerOptions sampling_with_ends(SamplerOptions sampling, const Model& model) {
+  const std::vector<std::int32_t>& ends = model.config().eos_tokens;
+  sampling.rules.end_tokens.insert(sampling.rules.end_tokens.end(), ends.begin(), ends.end());
+  return sampling;
+}
+
 }  // namespace
 
 Job::Job(GenerationRequest request, std::shared_ptr<GenerationListener> listener, const Model& model,
@@ -19,7 +26,7 @@ Job::Job(GenerationRequest request, std::shared_ptr<GenerationListener> listener
       listener_(std::move(listener)),
       model_(model),
       tokenizer_(tokenizer),
-      sampler_(request_.sampling),
+      sampler_(sampling_with_ends(request_.sampling, model)),
       text_(tokenizer, request_.tokens.back()),
       stop_(request_.stop) {}
 
@@ -83,6 +90,10 @@ std::optional<Session::Step> Job::begin_step(const Method& method) {
   if (request_.max_tokens == 0) return std::nullopt;
   if (!prepared_) {
     session_->prepare(method);
+    if (sampler_.reads_prompt()) {
+      sampler_.read(text_of_context);
+      sampler_.read(request_.tokens);
+    }
     if (request_.audit) auditor_ = std::make_unique<AnswerAuditor>(session_->here(), model_.backend(), request_.quotes);
     prepared_ = true;
   }

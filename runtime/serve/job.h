@@ -58,7 +58,11 @@ class Job {
   std::vector<std::int32_t> session_tokens() const;
   const Usage& usage() const { return usage_; }
 
-  // Of the engine: where the prompt is saved as it is read, and the tokens of its saved context, where it quotes them.
+  // Whether tokens are drawn by rules that go by the prompt and by what its saved context holds.
+  bool reads_prompt() const { return sampler_.reads_prompt(); }
+
+  // Of the engine: where the prompt is saved as it is read, and the tokens of its saved context, where it quotes them or
+  // draws by them.
   SavedPrompts::Handle saving;
   std::vector<std::int32_t> text_of_context;
   bool context_replaced = false;  // since it has begun: what it has read is of no use to others

@@ -148,6 +148,8 @@ class ServeCommand : public Command {
   void begin(StartFacts& facts) {
     if (first_rank()) server_.api_key = read_key();
     environment_.emplace(machine_, model_, rope_);
+    sampling_ = sampling_for(*app_, sampling_, model_, Recommended::rules, machine_.verbose);
+    sampling_.rules.require_within(environment_->model->config().vocab_size);
     method_ = with_rates(method_, *environment_, machine_.profile);
     if (!over_ranks()) return;
     facts = {weights_digest(*environment_, model_), shared_options(*app_), ""};

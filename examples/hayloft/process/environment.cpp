@@ -9,6 +9,7 @@
 #include "offload/text/format.h"
 #include "runtime/checkpoint/fingerprint.h"
 #include "runtime/decode/load_tokenizer.h"
+#include "runtime/tokenizer/config_notes.h"
 
 namespace hayloft::cli {
 namespace {
@@ -132,6 +133,9 @@ Environment::Environment(const MachineOptions& options, const std::filesystem::p
   model = std::make_unique<runtime::Model>(model_path, *backend, options.weights, rope);
   arena = std::make_unique<offload::Arena>(topology, arena_options(options, *backend));
   for (const std::string& line : model->notes()) note("note: {}\n", line);
+  if (std::filesystem::is_directory(model_path)) {
+    for (const std::string& line : runtime::tokenizer_config_notes(model_path, *tokenizer)) note("note: {}\n", line);
+  }
   if (!options.verbose) return;
   for (const std::string& line : model->skipped()) note("{}\n", line);
   const runtime::ModelConfig& config = model->config();
