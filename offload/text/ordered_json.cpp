@@ -16,13 +16,18 @@ using nlohmann::ordered_json;
 // Builds a value from the events of nlohmann's parser.
 class OrderedBuilder : public nlohmann::json_sax<ordered_json> {
  public:
-  OrderedBuilder(std::size_t bytes, int most_depth) : bytes_(bytes), most_depth_(most_depth) {}
+  OrderedBuilder(std::size_t bytes, LongIntegers long_integers, int most_depth)
+      : bytes_(bytes), long_integers_(long_integers), most_depth_(most_depth) {}
 
   bool null() override { return add(nullptr); }
   bool boolean(bool value) override { return add(value); }
   bool number_integer(number_integer_t value) override { return add(value); }
   bool number_unsigned(number_unsigned_t value) override { return add(value); }
-  bool number_float(number_float_t value, const string_t&) override { return add(value); }
+  bool number_float(number_float_t value, const string_t& text) override {
+    if (text.find_first_not_of("-0123456789") != std::string::npos) return add(value);
+    if (long_integers_ == LongIntegers::refused) fail("an integer in the JSON has more than 64 bits");
+    return add(ordered_json::binary({text.begin(), text.end()}));
+  }
   bool string(string_t& value) override { return add(std::move(value)); }
   bool binary(binary_t&) override { return false; }
 
@@ -99,6 +104,7 @@ class OrderedBuilder : public nlohmann::json_sax<ordered_json> {
   }
 
   const std::size_t bytes_;
+  const LongIntegers long_integers_;
   const int most_depth_;
   ordered_json root_;
   std::vector<Open> open_;
@@ -106,8 +112,8 @@ class OrderedBuilder : public nlohmann::json_sax<ordered_json> {
 
 }  // namespace
 
-ordered_json parse_ordered_json(std::string_view text, int most_depth) {
-  OrderedBuilder builder(text.size(), most_depth);
+ordered_json parse_ordered_json(std::string_view text, LongIntegers long_integers, int most_depth) {
+  OrderedBuilder builder(text.size(), long_integers, most_depth);
   ordered_json::sax_parse(text, &builder);
   return builder.take();
 }

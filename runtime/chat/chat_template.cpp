@@ -34,7 +34,7 @@ constexpr Known known[] = {
 
 ordered_json parse(std::string_view json, const char* what) {
   try {
-    return parse_ordered_json(json);
+    return parse_ordered_json(json, LongIntegers::kept);
   } catch (const Error& error) {
     fail("{}: {}", what, error.what());
   }

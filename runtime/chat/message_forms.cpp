@@ -66,7 +66,7 @@ void for_arguments(ordered_json& message, Each&& each) {
 std::optional<ordered_json> parsed_object(const std::string& text) {
   if (text.find_first_not_of(" \t\r\n") == std::string::npos) return ordered_json::object();
   try {
-    ordered_json value = parse_ordered_json(text);
+    ordered_json value = parse_ordered_json(text, LongIntegers::kept);
     if (value.is_object()) return value;
   } catch (const Error&) {  // a model may have written anything
   }

@@ -31,7 +31,10 @@ Value value_of(const nlohmann::ordered_json& json, int nesting) {
   if (nesting > most_nesting) fail("lists and objects lie in one another more than {} deep", most_nesting);
   if (json.is_null()) return nullptr;
   if (json.is_boolean()) return json.get<bool>();
-  if (json.is_number_unsigned() && json.get<std::uint64_t>() >> 63 != 0) return json.get<double>();
+  if (json.is_number_unsigned() && json.get<std::uint64_t>() >> 63 != 0) {
+    return Value::long_integer(std::to_string(json.get<std::uint64_t>()));
+  }
+  if (json.is_binary()) return Value::long_integer({json.get_binary().begin(), json.get_binary().end()});
   if (json.is_number_integer()) return json.get<std::int64_t>();
   if (json.is_number()) return json.get<double>();
   if (json.is_string()) return valid_text(json.get_ref<const std::string&>());
