@@ -2,8 +2,10 @@
 
 The names are those of the tables in runtime/serve/openai: a field of a table that has no check here fails.
 """
+import json
 import pathlib
 import re
+import urllib.request
 
 import openai
 from openai.types import Completion
@@ -52,6 +54,11 @@ class Asker:
         choice = self(chat, **fields).choices[0]
         return choice.message.content if chat else choice.text
 
+    def tokens(self, text):
+        address = str(self.client.base_url).rstrip("/").removesuffix("/v1")
+        body = json.dumps({"prompt": text}).encode()
+        return json.load(urllib.request.urlopen(urllib.request.Request(address + "/tokenize", body, {"Content-Type": "application/json"})))["tokens"]
+
     def refuses(self, chat, field=None, **fields):
         """With status 400, naming the field."""
         named = field or next(iter(fields))
@@ -80,6 +87,9 @@ def common_checks(ask, chat):
     """For each field of both endpoints, whether it does what it is for."""
     base = first_text(ask.base[chat], chat)
     same = lambda **fields: ask.text(chat, **fields) == base
+    long = lambda **fields: ask.text(chat, max_tokens=64, ignore_eos=True, **fields)
+    chosen = lambda **fields: ask.tokens(ask.text(chat, **fields))
+    first = ask.tokens(base)[0]
     drawn = lambda **fields: ask.text(chat, temperature=1.5, **fields)
     return {
         "model": lambda: same(model=ask.model),
@@ -90,16 +100,24 @@ def common_checks(ask, chat):
         "top_p": lambda: drawn(top_p=0) == base,
         "top_k": lambda: drawn(top_k=1) == base and drawn(top_k=-1, seed=5) == drawn(seed=5),
         "min_p": lambda: drawn(min_p=1) == base,
-        "frequency_penalty": lambda: same(frequency_penalty=0) and ask.refuses(chat, frequency_penalty=1),
-        "presence_penalty": lambda: same(presence_penalty=0) and ask.refuses(chat, presence_penalty=1),
-        "repetition_penalty": lambda: same(repetition_penalty=1) and ask.refuses(chat, repetition_penalty=2),
-        "repeat_penalty": lambda: same(repeat_penalty=1) and ask.refuses(chat, repeat_penalty=2),
-        "logit_bias": lambda: same(logit_bias={}) and ask.refuses(chat, logit_bias={"5": 1}),
+        # Over a long answer, which without them repeats itself.
+        "frequency_penalty": lambda: same(frequency_penalty=0) and long(frequency_penalty=2) != long(),
+        "presence_penalty": lambda: same(presence_penalty=0) and long(presence_penalty=2) != long(),
+        "repetition_penalty": lambda: same(repetition_penalty=1) and long(repetition_penalty=1.5) != long(),
+        "repeat_penalty": lambda: same(repeat_penalty=1) and long(repeat_penalty=1.5) != long() and
+                                  long(repeat_penalty=1.5, repeat_last_n=-1) == long(repetition_penalty=1.5),
+        "repeat_last_n": lambda: long(repeat_penalty=1.5, repeat_last_n=0) == long() and ask.refuses(chat, repeat_last_n=3),
+        "no_repeat_ngram_size": lambda: same(no_repeat_ngram_size=0) and long(no_repeat_ngram_size=2) != long(),
+        "suppress_tokens": lambda: first not in chosen(suppress_tokens=[first]),
+        "logit_bias": lambda: first not in chosen(logit_bias={str(first): -100}) and
+                              set(chosen(logit_bias={"5": 100}, ignore_eos=True)) == {5},
         "use_beam_search": lambda: same(use_beam_search=False) and ask.refuses(chat, use_beam_search=True),
         "stop": lambda: "Paris" not in ask.text(chat, stop=["Paris"]) and
                         ask(chat, stop="<|im_end|>", ignore_eos=True, max_tokens=200).choices[0].finish_reason == "stop",
         "stop_token_ids": lambda: ask(chat, stop_token_ids=[2], ignore_eos=True, max_tokens=200).choices[0].finish_reason == "stop",
-        "min_tokens": lambda: same(min_tokens=0) and ask.refuses(chat, min_tokens=-1),
+        "min_tokens": lambda: same(min_tokens=0) and ask.refuses(chat, min_tokens=-1) and
+                              ask(chat, min_tokens=40, max_tokens=50).usage.completion_tokens >= 40 and
+                              "Paris" in ask.text(chat, min_tokens=8, max_tokens=20, stop="Paris"),
         "ignore_eos": lambda: ask(chat, ignore_eos=True, max_tokens=64).usage.completion_tokens == 64,
         "stream": lambda: ask.streams(chat) == base,
         "stream_options": lambda: ask.streams(chat, stream_options={"include_usage": True, "include_obfuscation": False}) == base and

@@ -20,7 +20,7 @@ struct GenerationRequest {
   // What ends the answer and is not part of it: texts, in which special tokens count as they are written, and tokens.
   std::vector<std::string> stop;
   std::vector<std::int32_t> stop_tokens;
-  bool echo = false;              // log-probabilities of the prompt are wanted: it is read by exact attention
+  bool echo = false;        // log-probabilities of the prompt are wanted: it is read by exact attention
   int logprobs = -1;        // so many of the most likely tokens are told beside each; -1: none, 0: the token alone
   bool ignore_end = false;  // end-of-text tokens do not end the answer
   bool audit = false;       // its steps are held against exact attention

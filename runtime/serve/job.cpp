@@ -12,9 +12,10 @@ constexpr std::size_t kScoredAtOnce = 128;  // tokens whose logits, [vocab] each
 constexpr std::int64_t kNotQuoted = 32;
 
 // Rules about the least length go by what ends an answer here.
-SamplerOptions sampling_with_ends(SamplerOptions sampling, const Model& model) {
+SamplerOptions sampling_with_ends(const GenerationRequest& request, const Model& model) {
+  SamplerOptions sampling = request.sampling;
   const std::vector<std::int32_t>& ends = model.config().eos_tokens;
-  sampling.rules.end_tokens.insert(sampling.rules.end_tokens.end(), ends.begin(), ends.end());
+  if (!request.ignore_end) sampling.rules.end_tokens.insert(sampling.rules.end_tokens.end(), ends.begin(), ends.end());
   return sampling;
 }
 
@@ -26,7 +27,7 @@ Job::Job(GenerationRequest request, std::shared_ptr<GenerationListener> listener
       listener_(std::move(listener)),
       model_(model),
       tokenizer_(tokenizer),
-      sampler_(sampling_with_ends(request_.sampling, model)),
+      sampler_(sampling_with_ends(request_, model)),
       text_(tokenizer, request_.tokens.back()),
       stop_(request_.stop) {}
 
@@ -122,8 +123,10 @@ bool Job::ends(std::int32_t token) const {
   return (!request_.ignore_end && among(model_.config().eos_tokens)) || among(request_.stop_tokens);
 }
 
-// Special tokens are no part of the text, but a stop string may name them.
+// Special tokens are no part of the text, but a stop string may name them; of the tokens that an answer has at least,
+// none is looked at.
 std::string Job::shown(std::int32_t token) {
+  if (answer_.size() <= static_cast<std::size_t>(request_.sampling.rules.min_new_tokens)) return text_.push(token);
   if (!tokenizer_.is_special(token)) return stop_.push(text_.push(token));
   return stop_.push_hidden(tokenizer_.decode({token}, true));
 }

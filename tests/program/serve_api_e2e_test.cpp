@@ -50,9 +50,9 @@ TEST(ServeApi, AnEchoIsTheSameInAStreamAndInOnePiece) {
           if (logprobs >= 0) body["logprobs"] = logprobs;
           const json whole = server.completed(body)["choices"];
           EXPECT_EQ(streamed(server, body), whole) << body;
-          const std::string first = prompt.is_string()              ? prompt.get<std::string>()
+          const std::string first = prompt.is_string()           ? prompt.get<std::string>()
                                     : prompt.front().is_string() ? prompt.front().get<std::string>()
-                                                                   : std::string();
+                                                                 : std::string();
           EXPECT_EQ(whole[0]["text"].get<std::string>().rfind(first, 0), 0u) << whole;
           if (logprobs >= 0) {
             EXPECT_TRUE(whole[0]["logprobs"]["token_logprobs"][0].is_null()) << body;
@@ -91,8 +91,8 @@ TEST(ServeApi, AnAnswerStopsAtASpecialTokenThatIsNamed) {
   ASSERT_EQ(ended["choices"][0]["finish_reason"], "stop") << "the prompt must have an answer that ends";
   body["ignore_eos"] = true;
   ASSERT_EQ(server.completed(body)["choices"][0]["finish_reason"], "length");
-  for (const json& stop : {json{{"stop", {"<|end_of_text|>"}}}, json{{"stop", {"x_x", "|end_of"}}},
-                           json{{"stop_token_ids", {0}}}}) {
+  for (const json& stop :
+       {json{{"stop", {"<|end_of_text|>"}}}, json{{"stop", {"x_x", "|end_of"}}}, json{{"stop_token_ids", {0}}}}) {
     json asked = body;
     asked.update(stop);
     const json answer = server.completed(asked);
@@ -124,7 +124,8 @@ TEST(ServeApi, APromptThatIsTooLongForTheModelIsRefusedWithTheNumbers) {
       EXPECT_EQ(error["code"], "context_length_exceeded");
       EXPECT_EQ(error["type"], "invalid_request_error");
       EXPECT_EQ(error["param"], "prompt");
-      for (const char* number : {"70", "64"}) EXPECT_NE(error["message"].get<std::string>().find(number), std::string::npos);
+      for (const char* number : {"70", "64"})
+        EXPECT_NE(error["message"].get<std::string>().find(number), std::string::npos);
     }
     EXPECT_EQ(server.post("/v1/completions", greedy(json(60, 5), 5)).status, 400);
     json unsaid{{"prompt", json(60, 5)}, {"temperature", 0}, {"ignore_eos", true}};
@@ -140,10 +141,14 @@ TEST(ServeApi, APromptThatIsTooLongForTheModelIsRefusedWithTheNumbers) {
 TEST(ServeApi, APathThatIsNoneSaysWhatThereIs) {
   Served server;
   const std::vector<std::pair<std::string, std::string>> meant{
-      {"/chat/completions", "/v1/chat/completions"},     {"/completions", "/v1/completions"},
-      {"/v1/chat/completions/", "/v1/chat/completions"}, {"/v1/v1/completions", "/v1/completions"},
-      {"/models", "/v1/models"},                         {"/v1/models/", "/v1/models"},
-      {"/v1/contexts/", "/v1/contexts"},                 {"/health/", "/health"},
+      {"/chat/completions", "/v1/chat/completions"},
+      {"/completions", "/v1/completions"},
+      {"/v1/chat/completions/", "/v1/chat/completions"},
+      {"/v1/v1/completions", "/v1/completions"},
+      {"/models", "/v1/models"},
+      {"/v1/models/", "/v1/models"},
+      {"/v1/contexts/", "/v1/contexts"},
+      {"/health/", "/health"},
   };
   for (const auto& [path, there] : meant) {
     const HttpAnswer answer = server.post(path, greedy("a", 1));
@@ -181,8 +186,8 @@ TEST(ServeApi, TheKeysSchemeMayBeWrittenInAnyCase) {
   const auto key = folder.write("key", "sesame\n");
   Served server({"--api-key-file", key.string()});
   for (const char* scheme : {"bearer", "BEARER", "Bearer ", "bEARER"}) {
-    EXPECT_EQ(http(server.port, "GET", "/v1/models", "", "Authorization: " + std::string(scheme) + " sesame\r\n").status,
-              200)
+    EXPECT_EQ(
+        http(server.port, "GET", "/v1/models", "", "Authorization: " + std::string(scheme) + " sesame\r\n").status, 200)
         << scheme;
   }
   for (const char* given : {"sesame", "Basic sesame", "Bearer", "Bearersesame", "Bearer  "}) {

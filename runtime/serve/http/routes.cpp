@@ -28,9 +28,8 @@ const std::string contexts_path = "/v1/contexts";
 const std::string models_path = "/v1/models";
 
 // What there is, for those who ask elsewhere.
-constexpr const char* kPaths[] = {"/v1/chat/completions", "/v1/completions", "/v1/models",      "/v1/contexts",
-                                  "/tokenize",            "/detokenize",     "/tokenizer_info", "/health",
-                                  "/metrics",             "/"};
+constexpr const char* kPaths[] = {"/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/contexts", "/tokenize",
+                                  "/detokenize",          "/tokenizer_info", "/health",    "/metrics",     "/"};
 
 void require_method(const Call& call, const char* method) {
   if (call.method != method) {
@@ -54,7 +53,8 @@ std::string_view meant_path(std::string_view path) {
 Reply nothing_at(const std::string& path) {
   const std::string shown = visible(std::string_view(path).substr(0, 200), Lines::joined);
   if (const std::string_view meant = meant_path(path); !meant.empty()) {
-    return error_reply(404, fmt::format("there is nothing at {}, but at {}; the API's base URL ends in /v1", shown, meant));
+    return error_reply(404,
+                       fmt::format("there is nothing at {}, but at {}; the API's base URL ends in /v1", shown, meant));
   }
   std::string all;
   for (const char* each : kPaths) all += (all.empty() ? "" : ", ") + std::string(each);
@@ -92,7 +92,8 @@ constexpr Field<DetokenizeBody> kDetokenizeFields[] = {
      [](const Value& value, DetokenizeBody& body) {
        body.tokens.emplace();
        for (const Json& id : value.list()) {
-         if (!id.is_number_unsigned() || id.get<std::uint64_t>() > 0x7fffffff) value.refuse("a list of token ids is needed");
+         if (!id.is_number_unsigned() || id.get<std::uint64_t>() > 0x7fffffff)
+           value.refuse("a list of token ids is needed");
          body.tokens->push_back(id.get<std::int32_t>());
        }
      }},
@@ -140,9 +141,10 @@ Outcome Routes::dispatch(const Call& call) const {
   if (call.path == "/tokenize") return tokenize(call);
   if (call.path == "/detokenize") return detokenize(call);
   if (call.path == contexts_path) return contexts(call);
-  if (call.path.starts_with(contexts_path + "/") && call.path.size() > contexts_path.size() + 1) return context(call, call.path.substr(contexts_path.size() + 1));
-  if (call.path == "/tokenizer_info" || call.path == models_path || call.path == "/health" ||
-      call.path == "/metrics" || call.path == "/") {
+  if (call.path.starts_with(contexts_path + "/") && call.path.size() > contexts_path.size() + 1)
+    return context(call, call.path.substr(contexts_path.size() + 1));
+  if (call.path == "/tokenizer_info" || call.path == models_path || call.path == "/health" || call.path == "/metrics" ||
+      call.path == "/") {
     require_method(call, "GET");
     if (call.path == "/tokenizer_info") return tokenizer_info();
     if (call.path == models_path) return models();
@@ -185,7 +187,8 @@ Reply Routes::tokenize(const Call& call) const {
   openai::read_fields<TokenizeBody>(object, call.path, "", {kTokenizeFields}, {}, body);
   if (!body.prompt) openai::refuse("prompt", "a text is needed");
   const std::vector<std::int32_t> tokens = served_.tokenizer.encode(*body.prompt, body.special);
-  return json_reply(json{{"count", tokens.size()}, {"max_model_len", served_.config.max_positions}, {"tokens", tokens}});
+  return json_reply(
+      json{{"count", tokens.size()}, {"max_model_len", served_.config.max_positions}, {"tokens", tokens}});
 }
 
 Reply Routes::detokenize(const Call& call) const {

@@ -51,7 +51,10 @@ constexpr Field<Draft> kChatFields[] = {
      }},
     {"modalities", [](const Value& value, Draft&) { value.only({Json::array({"text"})}); }},
     {"functions", [](const Value& value, Draft&) { value.only({Json::array()}); }},
-    {"function_call", [](const Value& value, Draft&) { value.only({"auto", "none"}); }},
+    {"function_call",
+     [](const Value& value, Draft&) {
+       value.only({"auto", "none"});
+     }},
 };
 
 }  // namespace
@@ -63,6 +66,7 @@ Request chat_request(std::string_view body, const Served& served) {
   draft.request.model = served.name;
   draft.pattern.sampling = served.sampling;
   read_fields<Draft>(object, "/v1/chat/completions", "", {kChatFields, common_fields()}, meaningless_fields(), draft);
+  settle(draft);
   if (draft.max_tokens == 0) refuse("max_tokens", "must be an integer above 0");
   if (draft.top_logprobs.value_or(0) > 0 && !draft.logprobs) refuse("top_logprobs", "comes with logprobs: true");
   if (draft.logprobs) draft.request.logprobs = static_cast<int>(draft.top_logprobs.value_or(0));

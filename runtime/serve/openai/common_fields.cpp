@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
 #include <limits>
 
 #include "runtime/serve/openai/draft.h"
@@ -11,6 +13,8 @@ constexpr std::int64_t kMostTokens = std::numeric_limits<int>::max();
 constexpr std::int64_t kMostNumber = std::numeric_limits<std::int64_t>::max();
 constexpr std::size_t kMostStops = 16;
 constexpr int kMostQuotes = 20;
+constexpr double kLeastPenalty = 0.01, kMostPenalty = 100;
+constexpr std::int64_t kUsualWindow = 64;  // of repeat_penalty, as llama.cpp has it
 
 void read_stop(const Value& value, Draft& draft) {
   std::vector<std::string>& stops = draft.pattern.stop;
@@ -21,10 +25,30 @@ void read_stop(const Value& value, Draft& draft) {
   if (stops.size() > kMostStops) value.refuse(fmt::format("at most {} strings", kMostStops));
 }
 
-void read_stop_tokens(const Value& value, Draft& draft) {
-  const int vocab = draft.served.config.vocab_size;
+LogitRules& rules(Draft& draft) {
+  return draft.pattern.sampling.rules;
+}
+
+std::vector<std::int32_t> token_ids(const Value& value, const Draft& draft) {
+  std::vector<std::int32_t> tokens;
   for (const Json& each : value.list()) {
-    draft.pattern.stop_tokens.push_back(static_cast<std::int32_t>(Value(value.name(), each).integer(0, vocab - 1)));
+    tokens.push_back(
+        static_cast<std::int32_t>(Value(value.name(), each).integer(0, draft.served.config.vocab_size - 1)));
+  }
+  return tokens;
+}
+
+// {"TOKEN": BIAS, ...}
+void read_bias(const Value& value, Draft& draft) {
+  const int vocab = draft.served.config.vocab_size;
+  rules(draft).logit_bias.clear();
+  for (const auto& [name, bias] : value.object().items()) {
+    std::int32_t token = -1;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), token);
+    if (error != std::errc() || end != name.data() + name.size() || token < 0 || token >= vocab) {
+      value.refuse(fmt::format("\"{}\" is no token from 0 to {}", shown_name(name), vocab - 1));
+    }
+    rules(draft).logit_bias.emplace_back(token, Value(value.name(), bias).number(-100, 100));
   }
 }
 
@@ -37,9 +61,7 @@ constexpr Field<Draft> kStreamFields[] = {
 constexpr Field<Draft> kExtensionFields[] = {
     {"audit", [](const Value& value, Draft& draft) { draft.audit = value.flag(); }},
     {"quotes",
-     [](const Value& value, Draft& draft) {
-       draft.pattern.quotes = static_cast<int>(value.integer(0, kMostQuotes));
-     }},
+     [](const Value& value, Draft& draft) { draft.pattern.quotes = static_cast<int>(value.integer(0, kMostQuotes)); }},
 };
 
 void read_extension(const Value& value, Draft& draft) {
@@ -69,17 +91,28 @@ constexpr Field<Draft> kCommonFields[] = {
        draft.pattern.sampling.top_k = static_cast<int>(std::max<std::int64_t>(value.integer(-1, kMostTokens), 0));
      }},
     {"min_p", [](const Value& value, Draft& draft) { draft.pattern.sampling.min_p = value.number(0, 1); }},
-    {"frequency_penalty", [](const Value& value, Draft&) { value.only({0}); }},
-    {"presence_penalty", [](const Value& value, Draft&) { value.only({0}); }},
-    {"repetition_penalty", [](const Value& value, Draft&) { value.only({1}); }},
-    {"repeat_penalty", [](const Value& value, Draft&) { value.only({1}); }},
-    {"logit_bias", [](const Value& value, Draft&) { value.only({Json::object()}); }},
+    {"frequency_penalty",
+     [](const Value& value, Draft& draft) { rules(draft).frequency_penalty = value.number(-2, 2); }},
+    {"presence_penalty", [](const Value& value, Draft& draft) { rules(draft).presence_penalty = value.number(-2, 2); }},
+    {"repetition_penalty",
+     [](const Value& value, Draft& draft) { draft.repetition_penalty = value.number(kLeastPenalty, kMostPenalty); }},
+    {"repeat_penalty",
+     [](const Value& value, Draft& draft) { draft.repeat_penalty = value.number(kLeastPenalty, kMostPenalty); }},
+    {"repeat_last_n", [](const Value& value, Draft& draft) { draft.repeat_last = value.integer(-1, kMostTokens); }},
+    {"no_repeat_ngram_size",
+     [](const Value& value, Draft& draft) {
+       rules(draft).no_repeat_ngram_size = static_cast<int>(value.integer(0, kMostTokens));
+     }},
+    {"suppress_tokens",
+     [](const Value& value, Draft& draft) { rules(draft).suppress_tokens = token_ids(value, draft); }},
+    {"logit_bias", read_bias},
     {"use_beam_search", [](const Value& value, Draft&) { value.only({false}); }},
 
     // When an answer ends.
     {"stop", read_stop},
-    {"stop_token_ids", read_stop_tokens},
-    {"min_tokens", [](const Value& value, Draft&) { value.only({0}); }},
+    {"stop_token_ids", [](const Value& value, Draft& draft) { draft.pattern.stop_tokens = token_ids(value, draft); }},
+    {"min_tokens", [](const Value& value,
+                      Draft& draft) { rules(draft).min_new_tokens = static_cast<int>(value.integer(0, kMostTokens)); }},
     {"ignore_eos", [](const Value& value, Draft& draft) { draft.pattern.ignore_end = value.flag(); }},
 
     // How it is told.
@@ -94,7 +127,7 @@ constexpr Field<Draft> kCommonFields[] = {
 };
 
 constexpr const char* kMeaninglessFields[] = {
-    "user", "metadata", "store", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
+    "user",         "metadata",   "store",        "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
     "service_tier", "prediction", "cache_prompt", "id_slot",
 };
 
@@ -102,6 +135,24 @@ constexpr const char* kMeaninglessFields[] = {
 
 std::span<const Field<Draft>> common_fields() {
   return kCommonFields;
+}
+
+void settle(Draft& draft) {
+  LogitRules& all = rules(draft);
+  if (draft.repetition_penalty && draft.repeat_penalty) {
+    refuse("repeat_penalty", "is repetition_penalty over the last repeat_last_n tokens: say one of them");
+  }
+  if (draft.repeat_last && !draft.repeat_penalty) refuse("repeat_last_n", "comes with repeat_penalty");
+  if (draft.repetition_penalty) {
+    all.repetition_penalty = *draft.repetition_penalty;
+    all.repetition_window = 0;
+  }
+  if (draft.repeat_penalty) {
+    const std::int64_t last = draft.repeat_last.value_or(kUsualWindow);
+    all.repetition_penalty = last == 0 ? 1 : *draft.repeat_penalty;
+    all.repetition_window = std::max<std::int64_t>(last, 0);
+  }
+  all.end_tokens.insert(all.end_tokens.end(), draft.pattern.stop_tokens.begin(), draft.pattern.stop_tokens.end());
 }
 
 std::span<const char* const> meaningless_fields() {

@@ -13,10 +13,8 @@ constexpr const char* kPromptForms = "a text, a list of texts, token ids or a li
 constexpr Field<Draft> kCompletionFields[] = {
     {kPrompt, [](const Value& value, Draft& draft) { draft.prompt = &value.json(); }},
     {"echo", [](const Value& value, Draft& draft) { draft.request.echo = value.flag(); }},
-    {"logprobs",
-     [](const Value& value, Draft& draft) {
-       draft.request.logprobs = static_cast<int>(value.integer(0, kMostLogprobs));
-     }},
+    {"logprobs", [](const Value& value,
+                    Draft& draft) { draft.request.logprobs = static_cast<int>(value.integer(0, kMostLogprobs)); }},
     {"best_of", [](const Value& value, Draft& draft) { draft.best_of = value.integer(1, draft.served.most_choices); }},
     {"suffix", [](const Value& value, Draft&) { value.only({""}); }},
 };
@@ -65,6 +63,7 @@ Request completion_request(std::string_view body, const Served& served) {
   draft.request.model = served.name;
   draft.pattern.sampling = served.sampling;
   read_fields<Draft>(object, "/v1/completions", "", {kCompletionFields, common_fields()}, meaningless_fields(), draft);
+  settle(draft);
   if (draft.best_of && *draft.best_of != draft.n) refuse("best_of", "this server does not support it; it may be n");
   if (draft.max_tokens == 0 && !draft.request.echo) refuse("max_tokens", "must be an integer above 0 without echo");
   draft.pattern.logprobs = draft.request.logprobs;

@@ -90,8 +90,8 @@ void require_tools(const std::vector<std::string>& others, const Material& mater
       tool["function"].erase(name);
     }
     if (writer.writes_otherwise(other, text)) continue;
-    refuse("tools", fmt::format("the model's chat template takes no notice of \"{}\" in them: leave it out",
-                                shown_name(name)));
+    refuse("tools",
+           fmt::format("the model's chat template takes no notice of \"{}\" in them: leave it out", shown_name(name)));
   }
 }
 

@@ -13,8 +13,8 @@ struct Conversation {
   std::vector<std::string> notes;
 };
 
-// Writes messages, tools and the template's other variables. Throws BadRequest naming what is no message, and what would
-// reach nobody: tools, calls of tools, roles and fields that the template takes no notice of.
+// Writes messages, tools and the template's other variables. Throws BadRequest naming what is no message, and what
+// would reach nobody: tools, calls of tools, roles and fields that the template takes no notice of.
 Conversation write_conversation(const Draft& draft);
 
 }  // namespace hayloft::runtime::serve::openai

@@ -20,6 +20,9 @@ struct Draft {
   std::int64_t n = 1;
   std::optional<std::uint64_t> seed;
   std::optional<bool> audit;
+  std::optional<float> repetition_penalty;  // over all tokens
+  std::optional<float> repeat_penalty;      // over the last ones
+  std::optional<std::int64_t> repeat_last;
 
   // Of completions.
   const Json* prompt = nullptr;
@@ -42,6 +45,9 @@ std::span<const Field<Draft>> common_fields();
 // The fields that mean nothing here, whatever they say: whose request it is, and where others would keep or cache it.
 // Answers are the same without them.
 std::span<const char* const> meaningless_fields();
+
+// Takes over what several of them say together.
+void settle(Draft& draft);
 
 // Takes over "MODEL" or "MODEL:CONTEXT". Throws BadRequest 404 where either is not served.
 void read_model(const Value& value, Draft& draft);

@@ -10,7 +10,7 @@
 namespace hayloft::runtime::serve::openai {
 namespace {
 
-constexpr int kMostNested = 100;  // copies, comparisons and text of a value call themselves for each level
+constexpr int kMostNested = 100;           // copies, comparisons and text of a value call themselves for each level
 constexpr std::size_t kLongestName = 100;  // of a field, in a message
 
 }  // namespace

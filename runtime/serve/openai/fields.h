@@ -76,17 +76,16 @@ struct Field {
 // Refuses a field that no table has: nothing is ignored. `object` names where it stands.
 [[noreturn]] void refuse_unknown(const std::string& object, const std::string& name);
 
-// Takes over a field of `object`: one of `tables` is read, one of `meaningless` changes nothing here and is passed over,
-// and any other is refused; null counts as absent. `value` has the field's full name, for messages.
+// Takes over a field of `object`: one of `tables` is read, one of `meaningless` changes nothing here and is passed
+// over, and any other is refused; null counts as absent. `value` has the field's full name, for messages.
 template <class Into>
 void read_field(const std::string& name, const Value& value, const std::string& object,
                 std::initializer_list<std::span<const Field<Into>>> tables, std::span<const char* const> meaningless,
                 Into& into) {
+  if (value.json().is_null()) return;
   for (const auto table : tables) {
     for (const Field<Into>& field : table) {
-      if (name != field.name) continue;
-      if (!value.json().is_null()) field.read(value, into);
-      return;
+      if (name == field.name) return field.read(value, into);
     }
   }
   for (const char* each : meaningless) {

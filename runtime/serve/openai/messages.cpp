@@ -103,15 +103,9 @@ void refuse_unless_empty(const Value& value, Json&) {
 // The template may write any of them; the names in calls and results and the reasoning of earlier turns it may leave
 // out as well.
 constexpr Field<Json> kMessageFields[] = {
-    {"role", read_role},
-    {"content", read_content},
-    {"tool_calls", read_calls},
-    {"tool_call_id", pass_on},
-    {"name", pass_on},
-    {"reasoning_content", pass_on},
-    {"reasoning", pass_on},
-    {"thinking", pass_on},
-    {"refusal", refuse_unless_empty},
+    {"role", read_role},       {"content", read_content}, {"tool_calls", read_calls},
+    {"tool_call_id", pass_on}, {"name", pass_on},         {"reasoning_content", pass_on},
+    {"reasoning", pass_on},    {"thinking", pass_on},     {"refusal", refuse_unless_empty},
 };
 constexpr const char* kMeaninglessOfMessages[] = {"annotations", "cache_control"};
 

@@ -28,9 +28,7 @@ void read_model(const Value& value, Draft& draft) {
   draft.request.model = model;
   if (model == served.name) return;
   if (!model.starts_with(served.name + ":")) {
-    throw BadRequest(404,
-                     fmt::format("model \"{}\" is not served here; \"{}\" is",
-                                 shown_name(model), served.name),
+    throw BadRequest(404, fmt::format("model \"{}\" is not served here; \"{}\" is", shown_name(model), served.name),
                      value.name(), "model_not_found");
   }
   const std::string context = model.substr(served.name.size() + 1);

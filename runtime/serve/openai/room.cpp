@@ -55,9 +55,9 @@ void hold_to(const Room& room, std::int64_t prompt, std::optional<std::int64_t> 
              GenerationRequest& generation, const char* field) {
   const std::int64_t least = said ? *said : 1;
   if (prompt > room.tokens - least) {
-    refuse_length(said && *said > 0 ? fmt::format("the prompt's {} tokens and {} to generate are {}", prompt, *said,
-                                                  prompt + *said)
-                                    : fmt::format("the prompt has {} tokens", prompt),
+    refuse_length(said && *said > 0
+                      ? fmt::format("the prompt's {} tokens and {} to generate are {}", prompt, *said, prompt + *said)
+                      : fmt::format("the prompt has {} tokens", prompt),
                   room, field);
   }
   const std::int64_t bound = said ? *said : std::min(usual, room.tokens - prompt);
@@ -83,9 +83,10 @@ std::vector<std::string> hold_to_room(const Draft& draft, GenerationRequest& gen
   hold_to(room_of_model(config), prompt, said, usual, generation, field);
 
   if (config.rope_overrides.empty() || config.own_positions == 0 || prompt <= config.own_positions) return {};
-  return {fmt::format("the prompt's {} tokens are more than the {} that the model itself was made for; the server "
-                      "scales its RoPE ({}), and answers may be worse than within them",
-                      prompt, config.own_positions, config.rope_overrides)};
+  return {
+      fmt::format("the prompt's {} tokens are more than the {} that the model itself was made for; the server "
+                  "scales its RoPE ({}), and answers may be worse than within them",
+                  prompt, config.own_positions, config.rope_overrides)};
 }
 
 }  // namespace hayloft::runtime::serve::openai

@@ -134,8 +134,13 @@ TEST_F(OpenAiRequestTest, WhatIsWrongIsRefusedWithAReason) {
       {R"({"prompt": "a", "seed": 1.5})", 400},
       {R"({"prompt": "a", "suffix": "b"})", 400},
       {R"({"prompt": "a", "best_of": 3})", 400},
-      {R"({"prompt": "a", "frequency_penalty": 0.5})", 400},
-      {R"({"prompt": "a", "logit_bias": {"5": 3}})", 400},
+      {R"({"prompt": "a", "frequency_penalty": 2.5})", 400},
+      {R"({"prompt": "a", "logit_bias": {"5120": 3}})", 400},
+      {R"({"prompt": "a", "logit_bias": {"a": 3}})", 400},
+      {R"({"prompt": "a", "logit_bias": {"5": 101}})", 400},
+      {R"({"prompt": "a", "repetition_penalty": 0})", 400},
+      {R"({"prompt": "a", "repeat_last_n": 5})", 400},
+      {R"({"prompt": "a", "repetition_penalty": 1.1, "repeat_penalty": 1.1})", 400},
       {R"({"prompt": "a", "model": "other"})", 404},
       {R"({"prompt": "a", "model": "needle:none"})", 404},
       {R"({"prompt": "a", "model": "needle:../../etc/passwd"})", 400},
@@ -187,14 +192,28 @@ TEST_F(OpenAiRequestTest, FieldsThatAreNullOrAtTheirDefaultAreAsIfAbsent) {
 // Of vLLM, llama.cpp and OpenAI's API: each would change the answer, and none is here.
 TEST_F(OpenAiRequestTest, WhatIsNotHonouredIsRefusedByName) {
   const std::vector<std::pair<std::string, std::string>> both{
-      {"repetition_penalty", "\"a\""}, {"min_tokens", "-1"},       {"structured_outputs", "{}"},
-      {"guided_json", "{}"},           {"guided_regex", "\"a\""},  {"grammar", "\"root ::= a\""},
-      {"json_schema", "{}"},           {"allowed_token_ids", "[5]"}, {"bad_words", "[\"a\"]"},
-      {"truncate_prompt_tokens", "4"}, {"skip_special_tokens", "false"},
-      {"include_stop_str_in_output", "true"},                      {"use_beam_search", "true"},
-      {"length_penalty", "2"},         {"prompt_logprobs", "1"},   {"mirostat", "2"},
-      {"typical_p", "0.5"},            {"n_predict", "5"},         {"tfs_z", "0.5"},
-      {"lora", "[]"},                  {"no_such_field", "false"}, {"Temperature", "1"},
+      {"repetition_penalty", "\"a\""},
+      {"min_tokens", "-1"},
+      {"structured_outputs", "{}"},
+      {"guided_json", "{}"},
+      {"guided_regex", "\"a\""},
+      {"grammar", "\"root ::= a\""},
+      {"json_schema", "{}"},
+      {"allowed_token_ids", "[5]"},
+      {"bad_words", "[\"a\"]"},
+      {"truncate_prompt_tokens", "4"},
+      {"skip_special_tokens", "false"},
+      {"include_stop_str_in_output", "true"},
+      {"use_beam_search", "true"},
+      {"length_penalty", "2"},
+      {"prompt_logprobs", "1"},
+      {"mirostat", "2"},
+      {"typical_p", "0.5"},
+      {"n_predict", "5"},
+      {"tfs_z", "0.5"},
+      {"lora", "[]"},
+      {"no_such_field", "false"},
+      {"Temperature", "1"},
   };
   for (const auto& [field, value] : both) {
     const std::string more = ", \"" + field + "\": " + value + "}";
@@ -206,17 +225,24 @@ TEST_F(OpenAiRequestTest, WhatIsNotHonouredIsRefusedByName) {
     EXPECT_EQ(refused_field(completion_request, R"({"prompt": "a", ")" + std::string(field) + "\": 1}"), field);
   }
   const std::vector<std::pair<std::string, std::string>> chat{
-      {"continue_final_message", "true"}, {"top_logprobs", "3"},   {"chat_template", "\"a\""},
-      {"documents", "[{}]"},              {"prompt", "\"a\""},     {"echo", "true"},
-      {"suffix", "\"a\""},                {"verbosity", "\"low\""}, {"reasoning_effort", "\"low\""},
-      {"audio", "{}"},                    {"web_search_options", "{}"},
-      {"parallel_tool_calls", "false"},   {"tool_choice", "\"required\""},
+      {"continue_final_message", "true"},
+      {"top_logprobs", "3"},
+      {"chat_template", "\"a\""},
+      {"documents", "[{}]"},
+      {"prompt", "\"a\""},
+      {"echo", "true"},
+      {"suffix", "\"a\""},
+      {"verbosity", "\"low\""},
+      {"reasoning_effort", "\"low\""},
+      {"audio", "{}"},
+      {"web_search_options", "{}"},
+      {"parallel_tool_calls", "false"},
+      {"tool_choice", "\"required\""},
       {"modalities", R"(["text", "audio"])"},
       {"functions", R"([{"name": "f"}])"},
   };
   for (const auto& [field, value] : chat) {
-    const std::string body =
-        R"({"messages": [{"role": "user", "content": "a"}], ")" + field + "\": " + value + "}";
+    const std::string body = R"({"messages": [{"role": "user", "content": "a"}], ")" + field + "\": " + value + "}";
     EXPECT_EQ(refused_field(chat_request, body), field) << value;
   }
 }
@@ -284,15 +310,16 @@ TEST_F(OpenAiRequestTest, ToolsThatTheTemplateLeavesOutAreRefused) {
       "test");
   EXPECT_EQ(refused_field(chat_request, messages + tools + "}"), "tools");
   const Request request = chat_request(
-      R"({"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}], )" + tools + "}", served_);
+      R"({"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}], )" + tools + "}",
+      served_);
   EXPECT_EQ(request.generations[0].tokens,
-            tokenizer_.encode_prompt(
-                R"(s[{"type": "function", "function": {"name": "f", "parameters": {}}}])" "\na\n"));
+            tokenizer_.encode_prompt(R"(s[{"type": "function", "function": {"name": "f", "parameters": {}}}])"
+                                     "\na\n"));
   ASSERT_EQ(request.notes[0].size(), 1u);
   EXPECT_NE(request.notes[0][0].find("tool_calls"), std::string::npos);
   // What the template does not write of them reaches nobody either.
-  template_ = ChatTemplate::from_source("{{ messages[0].content }}{% for t in tools %}{{ t.function.name }}{% endfor %}",
-                                        "test");
+  template_ = ChatTemplate::from_source(
+      "{{ messages[0].content }}{% for t in tools %}{{ t.function.name }}{% endfor %}", "test");
   EXPECT_EQ(status_of(chat_request, messages + tools + "}"), 200);
   EXPECT_EQ(refused_field(chat_request,
                           messages + R"("tools": [{"type": "function", "function": {"name": "f", "hint": "x"}}]})"),
@@ -315,8 +342,7 @@ TEST_F(OpenAiRequestTest, FieldsThatTheTemplateNamesReachIt) {
       R"({"messages": [{"role": "user", "content": "a", "prefix": "p"}], "reasoning_effort": "low",
           "documents": [{"title": "t", "text": "x"}], "chat_template_kwargs": {"enable_thinking": false}})",
       served_);
-  EXPECT_EQ(request.generations[0].tokens,
-            tokenizer_.encode_prompt(R"(p False low [{"title": "t", "text": "x"}])"));
+  EXPECT_EQ(request.generations[0].tokens, tokenizer_.encode_prompt(R"(p False low [{"title": "t", "text": "x"}])"));
 }
 
 TEST_F(OpenAiRequestTest, KeysKeepTheirOrder) {
@@ -334,6 +360,33 @@ TEST_F(OpenAiRequestTest, AnAnswerStopsAtTokensAsWell) {
   const Request request = completion_request(R"({"prompt": "a", "stop_token_ids": [5, 7]})", served_);
   EXPECT_EQ(request.generations[0].stop_tokens, (std::vector<std::int32_t>{5, 7}));
   EXPECT_EQ(refused_field(completion_request, R"({"prompt": "a", "stop_token_ids": [5120]})"), "stop_token_ids");
+}
+
+TEST_F(OpenAiRequestTest, TokensAreDrawnByRules) {
+  const LogitRules rules =
+      completion_request(R"({"prompt": "a", "frequency_penalty": 0.5, "presence_penalty": -1, "repetition_penalty": 1.5,
+          "no_repeat_ngram_size": 3, "suppress_tokens": [7], "logit_bias": {"5": -100}, "min_tokens": 2,
+          "stop_token_ids": [9]})",
+                         served_)
+          .generations[0]
+          .sampling.rules;
+  EXPECT_EQ(rules.frequency_penalty, 0.5F);
+  EXPECT_EQ(rules.presence_penalty, -1);
+  EXPECT_EQ(rules.repetition_penalty, 1.5F);
+  EXPECT_EQ(rules.repetition_window, 0);
+  EXPECT_EQ(rules.no_repeat_ngram_size, 3);
+  EXPECT_EQ(rules.suppress_tokens, (std::vector<std::int32_t>{7}));
+  EXPECT_EQ(rules.logit_bias, (std::vector<std::pair<std::int32_t, float>>{{5, -100}}));
+  EXPECT_EQ(rules.min_new_tokens, 2);
+  EXPECT_EQ(rules.end_tokens, (std::vector<std::int32_t>{9}));
+  // As llama.cpp has it: of the last 64 tokens, or as many as are said; -1 of all.
+  for (const auto& [more, window] :
+       {std::pair{"", 64}, {R"(, "repeat_last_n": 9)", 9}, {R"(, "repeat_last_n": -1)", 0}}) {
+    const Request request =
+        completion_request(R"({"prompt": "a", "repeat_penalty": 1.2)" + std::string(more) + "}", served_);
+    EXPECT_EQ(request.generations[0].sampling.rules.repetition_penalty, 1.2F);
+    EXPECT_EQ(request.generations[0].sampling.rules.repetition_window, window);
+  }
 }
 
 TEST_F(OpenAiRequestTest, AnswersOfOnePromptAreKnownToBe) {
