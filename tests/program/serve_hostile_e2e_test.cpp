@@ -86,8 +86,11 @@ std::string wrong_type(Random& random) {
       {"seed", {"a", 1.5, object}},
       {"n", {0, -1, 129, "a", 1.5}},
       {"model", {5, object, "other", "", "model:"}},
-      {"logit_bias", {json::object({{"5", 1}}), 5, "a"}},
-      {"frequency_penalty", {1, "a", object}},
+      {"logit_bias", {json::object({{"5", "a"}}), json::object({{"-1", 1}}), 5, "a"}},
+      {"frequency_penalty", {3, "a", object}},
+      {"stop_token_ids", {5, "a", json::array({-1}), object}},
+      {"tools", {json::array(), json::array({5}), object}},
+      {"no_such_field", {5, "a", object}},
   };
   const auto& [field, values] = one_of(random, fields);
   json body = greedy("a", 1);

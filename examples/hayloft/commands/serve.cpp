@@ -190,7 +190,8 @@ class ServeCommand : public Command {
                                        contexts,
                                        sampling_,
                                        128,
-                                       longest_answer(environment)};
+                                       longest_answer(environment),
+                                       engine_.longest};
     const serve::http::Routes routes(served, source, engine, context_jobs);
     serve::http::serve(routes, server_, [&](const std::string& host, std::uint16_t port) {
       check_interrupted();  // what came before the server had its own handlers

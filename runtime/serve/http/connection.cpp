@@ -99,6 +99,7 @@ class Connection {
     head_only_ = head.method() == beast::http::verb::head;
     chunked_ = head.version() >= 11;
     origin_ = std::string(head[beast::http::field::origin]);
+    allowed_fields_ = allowed_fields(head);
     if (const auto reply = refusal(head, options())) {
       co_await write(*reply, false);
       co_return false;
@@ -155,9 +156,9 @@ class Connection {
     message.set(beast::http::field::server, "hayloft");
     if (!options().cors_origin.empty() && !origin_.empty()) {
       message.set(beast::http::field::access_control_allow_origin, options().cors_origin);
-      message.set(beast::http::field::access_control_allow_headers, "authorization, content-type");
+      message.set(beast::http::field::access_control_allow_headers, allowed_fields_);
       message.set(beast::http::field::access_control_allow_methods, "GET, POST, DELETE, OPTIONS");
-      message.set(beast::http::field::vary, "Origin");
+      message.set(beast::http::field::vary, "Origin, Access-Control-Request-Headers");
     }
     if (status == 429 || status == 503) message.set(beast::http::field::retry_after, "1");
     if (status == 401) message.set(beast::http::field::www_authenticate, "Bearer");
@@ -326,6 +327,7 @@ class Connection {
   Service& service_;
   // Of the request being served.
   std::string origin_;
+  std::string allowed_fields_;
   bool head_only_ = false;  // HEAD: the answer has no body
   bool chunked_ = true;     // HTTP/1.0 knows no chunks
 };
