@@ -16,6 +16,7 @@
 #include "examples/hayloft/process/interrupt.h"
 #include "examples/hayloft/process/messages.h"
 #include "examples/hayloft/process/ranks.h"
+#include "examples/hayloft/process/text_input.h"
 #include "examples/hayloft/process/text_output.h"
 #include "examples/hayloft/version.h"
 #include "offload/error.h"
@@ -129,6 +130,7 @@ struct Program {
     }
     Command* const command = commands.at(chosen.front()).get();
     check_files(*chosen.front());
+    check_typed_texts(*chosen.front());
     command->check();
     if (over_ranks()) command->check_ranks();
     return command;

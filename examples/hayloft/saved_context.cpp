@@ -27,7 +27,10 @@ std::filesystem::path model_of(const offload::Snapshot& snapshot, const std::str
     return made_with;
   }
   const std::filesystem::path bundled = std::filesystem::weakly_canonical(bundled_model());
-  if (made_with.filename() == bundled.filename()) return bundled;
+  if (made_with.filename() == bundled.filename()) {
+    require_not_output(bundled);
+    return bundled;
+  }
   fail("{}: the model it was made with is no longer at {}; say where it is by --model", snapshot.path().string(),
        made_with.string());
 }
