@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "offload/error.h"
+#include "offload/lfs_pointer.h"
 
 namespace hayloft {
 
@@ -51,6 +52,7 @@ std::string read_small_file(const std::filesystem::path& path) {
   if (!file.read(text.data(), static_cast<std::streamsize>(bytes))) {
     fail("{}: cannot be read: {}", path.string(), std::generic_category().message(errno));
   }
+  refuse_lfs_pointer(path.string(), text);
   return text;
 }
 

@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "offload/error.h"
+#include "offload/lfs_pointer.h"
 #include "offload/text/format.h"
 #include "offload/text/text_check.h"
 #include "offload/waiting.h"
@@ -69,6 +70,7 @@ std::string read_file_bytes(const std::string& option, const std::filesystem::pa
   if (descriptor < 0) fail("{}: cannot be read: {}", name, std::generic_category().message(errno));
   try {
     std::string text = read_all_bytes(name, descriptor, most);
+    refuse_lfs_pointer(name, text);
     ::close(descriptor);
     return text;
   } catch (...) {

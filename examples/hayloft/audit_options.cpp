@@ -90,7 +90,7 @@ void write_attention_stats(const runtime::AttentionStats& stats, const std::stri
   const runtime::AttentionReport& report = stats.report();
   const std::string ending = std::filesystem::path(file).extension().string();
   if (ending == ".svg" || ending == ".pdf" || ending == ".png") {
-    if (report.layers.empty()) return note("--attention-stats: no step was measured, {} is not drawn\n", file);
+    if (report.layers.empty()) return note("--attention-stats: no step was measured, {} is not drawn\n", shown(file));
     const runtime::eval::PictureFormat format = runtime::eval::picture_format(file);
     return offload::write_file(file, runtime::eval::render_lines(runtime::eval::attention_chart(report), format));
   }

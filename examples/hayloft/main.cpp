@@ -42,7 +42,7 @@ constexpr int interrupted_exit = 130;  // 128 + SIGINT, as shells count
 // Messages may hold names from files, so they are made fit for one line of a terminal.
 int report(std::string_view message, int exit_code) noexcept {
   try {
-    note("hayloft: {}\n", visible(message, Lines::joined));
+    note("hayloft: {}\n", shown(bounded_message(std::string(message))));
   } catch (...) {  // no memory to do so
     write_message("hayloft: ");
     write_message(message);

@@ -60,7 +60,7 @@ void keep_hot_reads(const Environment& environment, const runtime::Session& sess
   try {
     const bool kept = runtime::keep_hot(session, *environment.backend, snapshot);
     if (kept && verbose)
-      note("{}: what was read often, for the next time\n", runtime::hot_file_of(snapshot.path()).string());
+      note("{}: what was read often, for the next time\n", shown(runtime::hot_file_of(snapshot.path()).string()));
   } catch (const std::exception& error) {
     if (verbose) note("what was read often is not kept for the next time: {}\n", error.what());
   }

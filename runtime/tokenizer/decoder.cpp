@@ -124,8 +124,9 @@ void Decoder::run(const WordSuffix& step, Tokens& tokens, Pass&) {
 }
 
 std::string Decoder::decode(Tokens tokens, bool continued) const {
-  const std::size_t bytes = std::accumulate(tokens.begin(), tokens.end(), std::size_t{0},
-                                            [](std::size_t sum, const std::string& token) { return sum + token.size(); });
+  const std::size_t bytes =
+      std::accumulate(tokens.begin(), tokens.end(), std::size_t{0},
+                      [](std::size_t sum, const std::string& token) { return sum + token.size(); });
   Growth growth(where_, bytes, tokens.size());
   Pass pass{continued, growth};
   for (const Step& step : steps_) {

@@ -39,7 +39,7 @@ class JudgeCommand : public Command {
     output.check();
     nlohmann::ordered_json report = read();
     const std::vector<runtime::plan::Shown> lines = judge(report);
-    if (!output.to_stdout()) print(runtime::plan::shown_table(lines));
+    if (!output.to_stdout()) print_foreign(runtime::plan::shown_table(lines));
     report["shows"] = runtime::plan::shown_json(lines);
     output.write(report.dump(1) + "\n");
     const auto count = [&](runtime::plan::Verdict verdict) {

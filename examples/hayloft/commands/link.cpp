@@ -142,7 +142,7 @@ class LinkCommand : public Command {
     if (link) skipped.insert(skipped.begin(), link->skipped.begin(), link->skipped.end());  // its table has said so
     json.write(whole_json(profile, link, skipped));
     say_reliability(profile, link);
-    note("profile: {}\n", path.string());
+    note("profile: {}\n", shown(path.string()));
   }
 
  private:
@@ -170,7 +170,7 @@ class LinkCommand : public Command {
   void compare() const {
     const runtime::plan::MeasuredMachine a = runtime::plan::read_measured(compared_[0]);
     const runtime::plan::MeasuredMachine b = runtime::plan::read_measured(compared_[1]);
-    print(format_ == Format::md ? runtime::plan::compare_table(a, b) : runtime::plan::compare_csv(a, b));
+    print_foreign(format_ == Format::md ? runtime::plan::compare_table(a, b) : runtime::plan::compare_csv(a, b));
   }
 
   // The network between ranks, and nothing of the machines.

@@ -25,11 +25,10 @@ namespace {
 // The options of all commands that name files. --append and --update name a context that is read and written, but
 // nothing else may write to it, and it is no text. The report that judge reads may be written over: it then holds what
 // was judged. A folder of --contexts is served, and nothing else is written.
-constexpr std::array<std::string_view, 16> inputs = {"model",        "context",       "file",    "haystack",
-                                                     "squad",        "hotpotqa",      "triviaqa", "cnn-dailymail",
-                                                     "text",         "jsonl",         "in",      "profile",
-                                                     "machine",      "compare",       "network", "api-key-file"};
-constexpr std::array<std::string_view, 8> outputs = {"json", "plot", "out",    "audit-json", "attention-stats",
+constexpr std::array<std::string_view, 16> inputs = {
+    "model", "context", "file", "haystack", "squad",   "hotpotqa", "triviaqa", "cnn-dailymail",
+    "text",  "jsonl",   "in",   "profile",  "machine", "compare",  "network",  "api-key-file"};
+constexpr std::array<std::string_view, 8> outputs = {"json", "plot",   "out",   "audit-json", "attention-stats",
                                                      "save", "append", "update"};
 constexpr std::array<std::string_view, 2> exempt = {"report", "contexts"};
 constexpr std::array<std::string_view, 4> context_options = {"context", "save", "append", "update"};
@@ -99,7 +98,7 @@ enum class FolderKind {
 };
 
 std::vector<std::filesystem::path> role_paths(const std::filesystem::path& folder, FolderKind kind,
-                                            const std::vector<std::string>& include) {
+                                              const std::vector<std::string>& include) {
   namespace fs = std::filesystem;
   std::vector<fs::path> paths;
   std::error_code error;
@@ -196,7 +195,9 @@ class Roles {
       if (context) add_beside(both, path, written());
       return;
     }
-    const FolderKind kind = name == "file" ? FolderKind::texts : name == "haystack" ? FolderKind::haystack : FolderKind::model;
+    const FolderKind kind = name == "file"       ? FolderKind::texts
+                            : name == "haystack" ? FolderKind::haystack
+                                                 : FolderKind::model;
     const std::vector<NamedFile> files = files_of(both, path, kind, include_);
     read_.insert(read_.end(), files.begin(), files.end());
     if (context) add_beside(both, path, read_);

@@ -90,8 +90,8 @@ FolderText read_folder(const fs::path& folder, const std::vector<std::string>& i
 }
 
 std::string describe(const fs::path& folder, const FolderText& read) {
-  std::string line = fmt::format("{}: {} file{}, {}", visible(folder.string(), Lines::joined), read.files, read.files == 1 ? "" : "s",
-                                 format_bytes(read.text.size()));
+  std::string line = fmt::format("{}: {} file{}, {}", visible(folder.string(), Lines::joined), read.files,
+                                 read.files == 1 ? "" : "s", format_bytes(read.text.size()));
   if (!read.no_text.empty()) {
     constexpr std::size_t shown = 5;
     const std::size_t count = std::min(shown, read.no_text.size());

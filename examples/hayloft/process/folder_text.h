@@ -9,8 +9,8 @@
 namespace hayloft::cli {
 
 struct FolderText {
-  // For every file, by its path below the folder (control characters replaced), in byte order: a line "=== path/to/file ===", its text, a newline
-  // where that does not end in one, and an empty line.
+  // For every file, by its path below the folder (control characters replaced), in byte order: a line "=== path/to/file
+  // ===", its text, a newline where that does not end in one, and an empty line.
   std::string text;
   int files = 0;
   std::vector<std::string> no_text;  // left out: those with a zero byte or other bytes that are no UTF-8
