@@ -44,8 +44,8 @@ TEST_F(FileRolesTest, AContextIsNoTextForItself) {
   fs::create_symlink(folder_.path(), at("elsewhere"));
   fs::create_hard_link(saved_, at("other.hay"));
   fs::create_directory(at("below"));
-  const Arguments names{saved_, at("link.hay"), at("other.hay"), at("below/../hay.hay"), at("./hay.hay"),
-                        at("elsewhere/hay.hay"), "/proc/self/root" + saved_};
+  const Arguments names{saved_,          at("link.hay"),          at("other.hay"),           at("below/../hay.hay"),
+                        at("./hay.hay"), at("elsewhere/hay.hay"), "/proc/self/root" + saved_};
   for (const std::string& name : names) {
     for (const char* writes : {"--update", "--append", "--save"}) {
       refuses({"ingest", "-f", name, writes, saved_}, {writes, "written over", "--file", "which is read"});

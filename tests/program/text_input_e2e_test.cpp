@@ -68,12 +68,12 @@ TEST_F(TextInputTest, WhatIsNotUtf8IsRefusedByEveryCommand) {
   for (const auto& [bytes, said] : bad) {
     const std::string file = folder_.write("bad", bytes).string();
     const std::string bad_input = at("bad");
-    for (const Arguments& arguments : {Arguments{"generate", "-m", bundled_path, "-f", file},
-                                       Arguments{"ingest", "-f", file, "--save", at("new.hay")},
-                                       Arguments{"ingest", "-f", file, "--append", context},
-                                       Arguments{"ingest", "-f", file, "--update", context},
-                                       Arguments{"eval", "--text", file, "--tasks", "perplexity", "-c", "512"},
-                                       Arguments{"serve", "-m", bundled_path, "--api-key-file", file}}) {
+    for (const Arguments& arguments :
+         {Arguments{"generate", "-m", bundled_path, "-f", file},
+          Arguments{"ingest", "-f", file, "--save", at("new.hay")},
+          Arguments{"ingest", "-f", file, "--append", context}, Arguments{"ingest", "-f", file, "--update", context},
+          Arguments{"eval", "--text", file, "--tasks", "perplexity", "-c", "512"},
+          Arguments{"serve", "-m", bundled_path, "--api-key-file", file}}) {
       EXPECT_TRUE(refused_with(run_program(arguments), 1, {file, said})) << arguments.front();
     }
     EXPECT_TRUE(refused_with(run({"generate", "-m", bundled_path, "-f", "-"}, bytes), 1, {"--file -", said}));

@@ -203,14 +203,18 @@ class Roles {
     if (context) add_beside(both, path, read_);
   }
 
-  // The profile that hayloft link keeps, where none is named.
+  // The profile that hayloft link keeps, where none is named. It makes one when it measures everything.
   void add_kept_profile() {
     const CLI::Option* const profile = command_.get_option_no_throw("--profile");
     if (profile == nullptr || profile->count() > 0) return;
+    const bool link = command_.get_name() == "link";
+    for (const char* const other : {"--compare", "--tests", "--list-tests"}) {
+      if (link && command_.get_option(other)->count() > 0) return;
+    }
     try {
       const std::filesystem::path kept = runtime::plan::default_profile_path();
       NamedFile file{"the kept profile " + kept.string(), identity_of(kept)};
-      (command_.get_name() == "link" ? written() : read_).push_back(std::move(file));
+      (link ? written() : read_).push_back(std::move(file));
     } catch (const Error&) {  // nothing says where that would be
     }
   }

@@ -21,16 +21,16 @@ using asio::use_awaitable;
 using beast::http::field;
 using boost::system::error_code;
 
-constexpr std::size_t kPiece = 8 << 10;             // of a head that is read at once
-constexpr std::uint64_t kMostFramingPerByte = 16;   // of a body in chunks: lines and ends of chunks of a byte or two
+constexpr std::size_t kPiece = 8 << 10;            // of a head that is read at once
+constexpr std::uint64_t kMostFramingPerByte = 16;  // of a body in chunks: lines and ends of chunks of a byte or two
 
 Reply too_large(std::uint64_t most) {
   return error_reply(413, fmt::format("the body is larger than {} bytes", most));
 }
 
 Reply head_too_large() {
-  return error_reply(431, fmt::format("the head is larger than {} bytes, or has more than {} fields", kMostHead,
-                                      kMostFields));
+  return error_reply(
+      431, fmt::format("the head is larger than {} bytes, or has more than {} fields", kMostHead, kMostFields));
 }
 
 // Why what was read is no request; nothing where nobody is there any more.
@@ -43,8 +43,8 @@ std::optional<Reply> reason(error_code error, std::uint64_t most = 0) {
   if (error == failure::body_limit) return too_large(most);
   if (error == failure::header_limit) return head_too_large();
   if (error == failure::buffer_overflow) {
-    return error_reply(400, fmt::format("the line of a chunk, or what follows the last one, is longer than {} bytes",
-                                        kMostAhead));
+    return error_reply(
+        400, fmt::format("the line of a chunk, or what follows the last one, is longer than {} bytes", kMostAhead));
   }
   return error_reply(400, "this is not HTTP/1.1: " + error.message());
 }
@@ -126,7 +126,7 @@ asio::awaitable<bool> read_body(beast::tcp_stream& stream, beast::flat_buffer& b
     co_return false;
   }
   parser.body_limit(most);
-  parser.eager(true);
+  parser.eager(false);  // which comes back after each step, so that what it has taken can be looked at
   std::uint64_t taken = 0;
   while (!parser.is_done()) {
     error_code error;

@@ -30,8 +30,8 @@ inline constexpr std::size_t kMostAhead = 32 << 10;
 boost::asio::awaitable<bool> read_head(boost::beast::tcp_stream& stream, boost::beast::flat_buffer& buffer,
                                        RequestParser& parser, std::optional<Reply>& refused);
 
-// The body of that request, at most `most` bytes, on the same terms. What chunks bring besides may not be much more than
-// what they bring.
+// The body of that request, at most `most` bytes, on the same terms. What chunks bring besides may not be much more
+// than what they bring.
 boost::asio::awaitable<bool> read_body(boost::beast::tcp_stream& stream, boost::beast::flat_buffer& buffer,
                                        RequestParser& parser, std::uint64_t most, std::optional<Reply>& refused);
 

@@ -40,9 +40,9 @@ TEST(TextCheck, OtherEncodingsAreRefusedByNameWithARemedy) {
   const std::string latin = refusal_of("hay\nh\xE9y\n");
   EXPECT_NE(latin.find("is not UTF-8: byte 5 (line 2) is 0xE9"), std::string::npos) << latin;
   EXPECT_NE(latin.find("iconv -f LATIN1 -t UTF-8"), std::string::npos) << latin;
-  EXPECT_NE(refusal_of("hay\xE2\x82").find("byte 3"), std::string::npos);        // cut within a character
-  EXPECT_NE(refusal_of("\xED\xA0\x80").find("not UTF-8"), std::string::npos);    // a surrogate
-  EXPECT_NE(refusal_of("\xC0\xAF").find("not UTF-8"), std::string::npos);        // overlong
+  EXPECT_NE(refusal_of("hay\xE2\x82").find("byte 3"), std::string::npos);      // cut within a character
+  EXPECT_NE(refusal_of("\xED\xA0\x80").find("not UTF-8"), std::string::npos);  // a surrogate
+  EXPECT_NE(refusal_of("\xC0\xAF").find("not UTF-8"), std::string::npos);      // overlong
   EXPECT_NE(refusal_of("hay and straw\0 and more of it"s).find("byte 13 (line 1) is zero"), std::string::npos);
 }
 
