@@ -170,11 +170,6 @@ void Engine::keep_hot_contexts() const {
 void Engine::admit() {
   for (auto at = waiting_.begin(); at != waiting_.end() && places_taken() < options_.parallel;) {
     const SharedJob job = *at;
-    if (job->cancelled()) {
-      ++own_.cancelled;
-      at = waiting_.erase(at);
-      continue;
-    }
     hand_over_to(*job);
     const SessionPool::Entry* const kept =
         job->request().echo ? nullptr : pool_.longest(job->request().context, job->request().tokens);

@@ -48,6 +48,7 @@ void Engine::give_up(SharedJob job) {
 }
 
 void Engine::end_those_left() {
+  own_.cancelled += std::erase_if(waiting_, [](const SharedJob& job) { return job->cancelled(); });
   std::vector<SharedJob> gone;
   std::vector<SharedJob> going_on;
   for (const SharedJob& job : active_) {

@@ -198,6 +198,31 @@ TEST_F(EngineTest, PromptsOfClientsThatHaveLeftWaitForThoseThatHaveNot) {
   EXPECT_EQ(engine.figures().cancelled, static_cast<std::uint64_t>(many));
 }
 
+// Of an engine that is busy, whose queue would stay full.
+TEST_F(EngineTest, WhoHasLeftTheQueueMakesRoomInIt) {
+  request_.echo = false;
+  request_.logprobs = -1;
+  request_.max_tokens = 100000;
+  request_.tokens.resize(40);
+  options_.parallel = 1;
+  options_.queue = 2;
+  Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options_);
+  const auto busy = std::make_shared<Client>();
+  std::promise<void> decoding;
+  busy->at_token = [&] { decoding.set_value(); };
+  const auto job = engine.submit(request_, busy);
+  decoding.get_future().wait();
+  for (int i = 0; i < 2; ++i) engine.submit(request_, std::make_shared<Client>())->cancel();
+  std::shared_ptr<Job> next;
+  while (!next)
+    next = engine.submit(request_, std::make_shared<Client>());  // refused until a round has seen them leave
+  EXPECT_EQ(engine.figures().active, 1);
+  next->cancel();
+  job->cancel();
+  while (!engine.idle()) {
+  }
+}
+
 TEST_F(EngineTest, WhoAsksAgainTakesOverWhatHasBeenReadOfThePrompt) {
   request_.echo = false;
   request_.logprobs = -1;

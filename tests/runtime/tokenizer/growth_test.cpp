@@ -77,6 +77,21 @@ TEST(Growth, OfRealNormalizersIsNot) {
   EXPECT_EQ(refusal_of(steps, "a"), "");
 }
 
+TEST(Growth, OfAPreTokenizerIsBounded) {
+  json document = abc();
+  document["pre_tokenizer"] =
+      sequence("pretokenizers", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}, 60);
+  try {
+    read(document).encode("\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("test.json: pre_tokenizer: "), std::string::npos) << error.what();
+  }
+  // One character, as the reference has it: of spaces each would become several.
+  document["pre_tokenizer"] = sequence("pretokenizers", {{"type", "Metaspace"}, {"replacement", "          "}}, 12);
+  EXPECT_THROW(read(document), Error);
+}
+
 TEST(Growth, OfADecoderIsBounded) {
   json document = abc();
   document["decoder"] = sequence("decoders", replace({{"String", "a"}}, std::string(10, 'a')), 10);
