@@ -96,7 +96,7 @@ class AskCommand : public Command {
       snapshot.require_model(source.identity());
     });
     runtime::Session context = open_saved(environment, source, snapshot, session, *method.method());
-    note("{}: {} tokens\n", context_, context.tokens());
+    note("{}: {} tokens\n", shown(context_), context.tokens());
     prepare_method(context, *method.method());
 
     try {

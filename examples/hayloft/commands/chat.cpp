@@ -99,7 +99,7 @@ class ChatCommand : public Command {
     WatchedMethod& method = *watched_;
     runtime::Session root = begin_session(environment, directory_, snapshot_, session_, *method.method());
     if (snapshot_) {
-      note("{}: {} tokens\n", saved_, root.tokens());
+      note("{}: {} tokens\n", shown(saved_), root.tokens());
       prepare_method(root, *method.method());
     }
     runtime::Conversation conversation(std::move(root), *environment.tokenizer, *template_, chat_.system);
