@@ -1,5 +1,6 @@
 #include "offload/json_file.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <fstream>
@@ -8,6 +9,7 @@
 #include <utility>
 
 #include "offload/error.h"
+#include "offload/lfs_pointer.h"
 #include "offload/text/ordered_json.h"
 
 namespace hayloft {
@@ -40,6 +42,7 @@ std::string read_small_file(const std::filesystem::path& path) {
   if (!file.read(text.data(), static_cast<std::streamsize>(bytes))) {
     fail("{}: cannot be read: {}", path.string(), std::generic_category().message(errno));
   }
+  refuse_lfs_pointer(path.string(), text);
   return text;
 }
 
@@ -83,8 +86,18 @@ JsonFields::JsonFields(const nlohmann::json& value, std::string where) : object_
 }
 
 const nlohmann::json* JsonFields::find(const char* name) const {
+  read_.emplace(name);
   const auto member = object_.find(name);
   return member == object_.end() || member->is_null() ? nullptr : &*member;
+}
+
+std::vector<std::string> JsonFields::unread() const {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : object_.items()) {
+    if (!value.is_null() && !read_.contains(name)) names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 bool JsonFields::is_null(const char* name) const {

@@ -88,7 +88,7 @@ void write_attention_stats(const runtime::AttentionStats& stats, const std::stri
   const runtime::AttentionReport& report = stats.report();
   const std::string ending = std::filesystem::path(file).extension().string();
   if (runtime::eval::is_picture(file)) {
-    if (report.layers.empty()) return note("--attention-stats: no step was measured, {} is not drawn\n", file);
+    if (report.layers.empty()) return note("--attention-stats: no step was measured, {} is not drawn\n", shown(file));
     return offload::write_file(file, runtime::eval::render_lines(runtime::eval::attention_chart(report)));
   }
   TextOutput(file).write(ending == ".md" ? runtime::attention_table(report) : runtime::attention_json(report));

@@ -2,12 +2,14 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "examples/hayloft/audit_options.h"
 #include "examples/hayloft/process/environment.h"
 #include "offload/progress.h"
+#include "offload/snapshot/snapshot.h"
 #include "runtime/decode/sampler.h"
 #include "runtime/decode/session.h"
 
@@ -38,11 +40,21 @@ struct Drawing {
   std::vector<std::int32_t> ends = {};  // besides the model's end-of-text tokens
 };
 
-// Decodes from `token`, the last of the prompt and not yet in the session, until a token that ends the text or as many
-// as are allowed, and prints the text to standard output. `done`, and `answer` unless it is null, are kept up to date,
-// also when Interrupted is thrown.
+// Throws Error where the drawing names tokens that the model does not have.
+void check_drawing(const Environment& environment, const Drawing& drawing);
+
+// The tokens before an answer, of which rules of drawing go: those of a saved context, where there is one, and what
+// follows it up to the token that is decoded first.
+struct TokensBefore {
+  const offload::Snapshot* saved = nullptr;
+  std::span<const std::int32_t> prompt;
+};
+
+// Decodes from the last token of the prompt, which is not yet in the session, until a token that ends the text or as
+// many as are allowed, and prints the text to standard output. `done`, and `answer` unless it is null, are kept up to
+// date, also when Interrupted is thrown.
 void decode_and_print(const Environment& environment, runtime::Session& session, WatchedMethod& method,
-                      const Drawing& drawing, std::int32_t token, Decoded& done, Answer* answer = nullptr);
+                      const Drawing& drawing, const TokensBefore& before, Decoded& done, Answer* answer = nullptr);
 
 // "generated: N tokens, X ms/token", `beside` behind that, and the bytes read per token by place.
 std::string decode_summary(const runtime::Session& session, const Decoded& done, const std::string& beside);

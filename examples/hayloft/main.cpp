@@ -15,6 +15,7 @@
 #include "examples/hayloft/process/interrupt.h"
 #include "examples/hayloft/process/messages.h"
 #include "examples/hayloft/process/ranks.h"
+#include "examples/hayloft/process/text_input.h"
 #include "examples/hayloft/process/text_output.h"
 #include "examples/hayloft/version.h"
 #include "offload/error.h"
@@ -40,7 +41,7 @@ constexpr int interrupted_exit = 130;  // 128 + SIGINT, as shells count
 // Messages may hold names from files, so they are made fit for one line of a terminal.
 int report(std::string_view message, int exit_code) noexcept {
   try {
-    note("hayloft: {}\n", visible(message, Lines::joined));
+    note("hayloft: {}\n", shown(bounded_message(std::string(message))));
   } catch (...) {  // no memory to do so
     write_message("hayloft: ");
     write_message(message);
@@ -119,6 +120,7 @@ struct Program {
     }
     Command* const command = commands.at(chosen.front()).get();
     check_files(*chosen.front());
+    check_typed_texts(*chosen.front());
     command->check();
     if (over_ranks()) command->check_ranks();
     return command;

@@ -10,6 +10,7 @@
 #include "gpu/cpu/elementwise.h"
 #include "gpu/cpu/rows.h"
 #include "gpu/cpu/scratch.h"
+#include "index/scan/blas_places.h"
 #include "index/scan/exact_search.h"
 
 namespace hayloft::gpu {
@@ -77,6 +78,7 @@ class CausalAttention {
 
  private:
   void attend_block(int head, int block, std::int64_t segment) {
+    const index::BlasPlace place;
     const int d = cache_.head_dim;
     const int t0 = block * block_tokens_;
     const int block_tokens = std::min(block_tokens_, tokens_ - t0);

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 
+#include "index/scan/blas_places.h"
 #include "offload/error.h"
 
 namespace hayloft::index {
@@ -164,6 +165,7 @@ std::uint64_t ann_bytes(const AnnOptions& options, std::int64_t tokens, int head
 
 std::unique_ptr<AnnHead> make_ann_head(const AnnOptions& options, const KeyRows& rows, std::int64_t tokens,
                                        const QueryMoments& queries) {
+  const BlasPlace place;
   omp_set_num_threads(1);  // of this thread; the others are busy with heads of their own
   openblas_set_num_threads(1);
   AnnParts parts = parse_ann_factory(options.factory, rows.dim());

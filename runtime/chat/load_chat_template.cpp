@@ -14,7 +14,7 @@ namespace hayloft::runtime {
 namespace {
 
 // Files that hold one template each.
-std::vector<NamedTemplate> of_files(const std::filesystem::path& directory) {
+std::vector<NamedTemplate> template_files(const std::filesystem::path& directory) {
   std::vector<NamedTemplate> found;
   const auto add = [&](const std::string& name, const std::filesystem::path& file) {
     found.push_back({name, read_small_file(file), file.string()});
@@ -29,7 +29,7 @@ std::vector<NamedTemplate> of_files(const std::filesystem::path& directory) {
 }
 
 // The field chat_template of DIR/tokenizer_config.json: a text, or several by name, as a list or as an object.
-std::vector<NamedTemplate> of_configuration(const std::filesystem::path& directory) {
+std::vector<NamedTemplate> configured_templates(const std::filesystem::path& directory) {
   const auto config = directory / "tokenizer_config.json";
   std::error_code error;
   if (!std::filesystem::exists(config, error)) return {};
@@ -56,14 +56,14 @@ std::vector<NamedTemplate> of_configuration(const std::filesystem::path& directo
   return found;
 }
 
-std::optional<ChatTemplate> of_folder(const std::filesystem::path& directory) {
-  std::vector<NamedTemplate> found = of_files(directory);
-  if (found.empty()) found = of_configuration(directory);
+std::optional<ChatTemplate> folder_template(const std::filesystem::path& directory) {
+  std::vector<NamedTemplate> found = template_files(directory);
+  if (found.empty()) found = configured_templates(directory);
   if (found.empty()) return std::nullopt;
   return ChatTemplate::from_sources(found, special_tokens(directory));
 }
 
-std::optional<ChatTemplate> of_gguf(const std::filesystem::path& path) {
+std::optional<ChatTemplate> gguf_template(const std::filesystem::path& path) {
   const gguf::File file(path);
   const std::string key = "tokenizer.chat_template";
   std::vector<NamedTemplate> found;
@@ -79,7 +79,7 @@ std::optional<ChatTemplate> of_gguf(const std::filesystem::path& path) {
 }  // namespace
 
 std::optional<ChatTemplate> load_chat_template(const std::filesystem::path& model) {
-  return gguf::is_file(model) ? of_gguf(model) : of_folder(model);
+  return gguf::is_file(model) ? gguf_template(model) : folder_template(model);
 }
 
 }  // namespace hayloft::runtime

@@ -46,7 +46,7 @@ EvalFile::EvalFile(const std::filesystem::path& path, const EvalRecipe& recipe) 
   try {
     require_regular();
     if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) fail("--out {}: another run is writing to it", path.string());
-    read(offload::read_text_file("--out", path), recipe_json(recipe));
+    read(offload::read_file_bytes("--out", path), recipe_json(recipe));
   } catch (...) {
     ::close(descriptor_);
     throw;

@@ -135,7 +135,7 @@ class LinkCommand : public Command {
     if (link) skipped.insert(skipped.begin(), link->skipped.begin(), link->skipped.end());  // its table has said so
     json.write(whole_json(profile, link, skipped));
     say_reliability(profile, link);
-    note("profile: {}\n", path.string());
+    note("profile: {}\n", shown(path.string()));
   }
 
  private:

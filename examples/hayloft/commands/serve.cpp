@@ -148,6 +148,8 @@ class ServeCommand : public Command {
   void begin(StartFacts& facts) {
     if (first_rank()) server_.api_key = read_key();
     environment_.emplace(machine_, model_, rope_);
+    sampling_ = sampling_for(*app_, sampling_, model_, Recommended::rules, machine_.verbose);
+    sampling_.rules.require_within(environment_->model->config().vocab_size);
     method_ = with_rates(method_, *environment_, machine_.profile);
     if (!over_ranks()) return;
     facts = {weights_digest(*environment_, model_), shared_options(*app_), ""};
@@ -188,7 +190,8 @@ class ServeCommand : public Command {
                                        contexts,
                                        sampling_,
                                        128,
-                                       longest_answer(environment)};
+                                       longest_answer(environment),
+                                       engine_.longest};
     const serve::http::Routes routes(served, source, engine, context_jobs);
     serve::http::serve(routes, server_, [&](const std::string& host, std::uint16_t port) {
       check_interrupted();  // what came before the server had its own handlers

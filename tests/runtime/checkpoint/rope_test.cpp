@@ -88,6 +88,17 @@ TEST_F(RopeTest, GemmasLayersHaveOneEach) {
   EXPECT_EQ(gemma.sliding_window, (std::vector<std::int64_t>{20, 20, 0, 20}));
 }
 
+// As Ministral3Attention of transformers asks for it, whatever the scaling of RoPE goes by.
+TEST_F(RopeTest, QueriesOfMinistral3AreScaledByWhatTrainingHasSeen) {
+  for (const char* type : {"yarn", "dynamic", "linear", "default"}) {
+    const ModelConfig scaled = config("ministral3", [&](json& fields) {
+      fields["rope_parameters"]["rope_type"] = type;
+      fields["rope_parameters"]["original_max_position_embeddings"] = 24;
+    });
+    EXPECT_EQ(scaled.query_scale_positions, 24) << type;
+  }
+}
+
 TEST_F(RopeTest, ATextConfigIsReadInItsPlace) {
   const ModelConfig plain = config("ministral3");
   const ModelConfig inner = config("ministral3", [](json& fields) {
