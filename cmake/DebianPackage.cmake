@@ -9,9 +9,10 @@ install(FILES ${PROJECT_SOURCE_DIR}/README.md DESTINATION ${debian_doc} COMPONEN
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${debian_doc} RENAME copyright COMPONENT debian
         EXCLUDE_FROM_ALL)
 install(DIRECTORY ${HAYLOFT_PAGES}/man1/ DESTINATION share/man/man1 COMPONENT debian EXCLUDE_FROM_ALL)
-install(FILES ${HAYLOFT_PAGES}/hayloft DESTINATION share/bash-completion/completions COMPONENT debian EXCLUDE_FROM_ALL)
-install(FILES ${HAYLOFT_PAGES}/_hayloft DESTINATION share/zsh/vendor-completions COMPONENT debian EXCLUDE_FROM_ALL)
-install(FILES ${HAYLOFT_PAGES}/hayloft.fish DESTINATION share/fish/vendor_completions.d COMPONENT debian
+set(completions ${PROJECT_SOURCE_DIR}/cmake/completions)
+install(FILES ${completions}/hayloft DESTINATION share/bash-completion/completions COMPONENT debian EXCLUDE_FROM_ALL)
+install(FILES ${completions}/_hayloft DESTINATION share/zsh/vendor-completions COMPONENT debian EXCLUDE_FROM_ALL)
+install(FILES ${completions}/hayloft.fish DESTINATION share/fish/vendor_completions.d COMPONENT debian
         EXCLUDE_FROM_ALL)
 
 set(CPACK_DEBIAN_PACKAGE_NAME hayloft)

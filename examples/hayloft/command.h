@@ -17,7 +17,8 @@ class Command {
   virtual void check_ranks() const;
   // Throws Error (exit code 1) or Interrupted.
   virtual void run() = 0;
-  // Of the process, once run() has returned: what it found may be no error and yet not what was hoped for.
+  // Returns the exit code of the process, once run() has returned: what it found may be no error and yet not what was
+  // hoped for.
   virtual int exit_code() const { return 0; }
 };
 

@@ -10,7 +10,6 @@
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/llama_options.h"
-#include "examples/hayloft/options/pages.h"
 #include "examples/hayloft/process/environment.h"
 #include "examples/hayloft/process/file_roles.h"
 #include "examples/hayloft/process/interrupt.h"
@@ -69,9 +68,7 @@ int report_and_end_ranks(const std::string& message, int exit_code) noexcept {
 struct Program {
   CLI::App app{"Million-token contexts with keys and values in host memory"};
   bool list_devices = false;
-  std::string completion;  // a shell
-  std::string man;         // a command
-  std::string asked;       // the command that the first argument names
+  std::string asked;  // the command that the first argument names
   std::map<CLI::App*, std::unique_ptr<Command>> commands;
 
   Program() {
@@ -82,10 +79,6 @@ struct Program {
     app.set_help_all_flag("--help-all", "Print every option");
     app.set_version_flag("--version", version_text, "Print the version, and what it was built with and runs on");
     app.add_flag("--list-devices", list_devices, "Print what --device can name here");
-    app.add_option("--completion", completion, "Print a script by which a shell completes what is typed")
-        ->type_name("bash|zsh|fish");
-    app.add_option("--man", man, "Print the manual page of a command, or of hayloft itself, in roff")
-        ->type_name("COMMAND");
     app.require_subcommand(0, 1);
     const auto add = [&](const char* name, const char* help, auto make) {
       CLI::App* const subcommand = app.add_subcommand(name, help);
@@ -108,11 +101,9 @@ struct Program {
     add("link", "Measure this machine's memory and link, and keep the profile that plan reads", make_link_command);
   }
 
-  // What the command line asks for instead of a command; nothing where it asks for one.
+  // Returns what the command line asks for instead of a command; nothing where it asks for one.
   std::optional<std::string> answer() const {
     if (list_devices) return cli::list_devices();
-    if (!completion.empty()) return completion_script(app, completion);
-    if (!man.empty()) return man_page(app, man, HAYLOFT_VERSION);
     return std::nullopt;
   }
 
@@ -120,7 +111,7 @@ struct Program {
   Command* parse(int argc, char** argv) {
     require_no_habits(argc, argv);
     app.parse(argc, argv);
-    if (list_devices || !completion.empty() || !man.empty()) return nullptr;
+    if (list_devices) return nullptr;
     const std::vector<CLI::App*> chosen = app.get_subcommands();
     if (chosen.empty()) {
       std::string names;
@@ -194,7 +185,7 @@ void ignore_write_signals() {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
-// Where the system does not tell what processors there are, as in some containers, hwloc says so on stderr and guesses.
+// If the system does not tell what processors there are, as in some containers, hwloc says so on stderr and guesses.
 void silence_hwloc() {
   ::setenv("HWLOC_HIDE_ERRORS", "2", 0);
 }

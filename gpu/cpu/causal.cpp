@@ -23,7 +23,7 @@ constexpr int kMostDim = 256;    // head dimension
 constexpr std::int64_t kSplitKeys = 4096;  // the least a segment of keys holds
 constexpr std::int64_t kWantedTasks = 64;  // with fewer blocks than this, a block's keys are split into segments
 
-// Where the sinks end that a windowed query sees beside its window; where the cache begins when there are none.
+// Returns where the sinks end that a windowed query sees beside its window; where the cache begins when there are none.
 std::int64_t sinks_end(const CacheView& cache, const CausalWindow& keep) {
   const std::int64_t oldest = first_position(cache);
   return keep.window > 0 ? std::clamp(keep.sinks, oldest, cache.tokens()) : oldest;

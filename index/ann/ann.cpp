@@ -72,7 +72,7 @@ struct Ann::Slot {
   std::shared_ptr<AnnHead> head;  // shared with forks until one of them adds; null: not built
   QueryMoments queries;
 
-  // What may be written to, a copy if others have it too.
+  // Returns a head that may be written to, a copy if others have it too.
   AnnHead& own() {
     if (head.use_count() > 1) {
       head = head->clone();

@@ -33,7 +33,7 @@ constexpr const char* kinds =
   fail("--attn ann:{}: {}; there is {}", factory, why, kinds);
 }
 
-// What Faiss would crash on, or fill the memory for.
+// Refuses what Faiss would crash on, or fill the memory for.
 void check_limits(const std::string& factory) {
   if (factory.size() > longest_factory) {
     fail("--attn ann: a factory string of {} characters; at most {} are read", factory.size(), longest_factory);
@@ -73,7 +73,7 @@ std::unique_ptr<faiss::Index> flat_codes(const std::string& factory, std::unique
     pq->pq.cp.niter = 10;
     pq->pq.cp.min_points_per_centroid = 1;
     parts.training_keys = std::max<std::int64_t>(parts.training_keys, std::int64_t{1} << pq->pq.nbits);
-    // That of a graph takes no metric, and compares by Euclidean distance.
+    // The quantizer of a graph takes no metric, and compares by Euclidean distance.
     pq->metric_type = faiss::METRIC_INNER_PRODUCT;
     return index;
   }

@@ -9,7 +9,7 @@
 
 namespace hayloft::runtime {
 
-// How well one decode step in one layer approximated exact attention over everything in the cache.
+// Says how well one decode step in one layer approximated exact attention over everything in the cache.
 struct StepFidelity {
   int layer = 0;               // of the model
   std::int64_t position = 0;   // of the step's token

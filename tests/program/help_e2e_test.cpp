@@ -12,7 +12,7 @@
 
 #include "tests/program/program.h"
 
-// What the program says of itself: --help, --help-all, --version.
+// Tests what the program says of itself: --help, --help-all, --version.
 namespace hayloft {
 namespace {
 

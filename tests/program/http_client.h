@@ -48,7 +48,7 @@ class HttpClient {
 
   void end_sending() const { ::shutdown(socket_, SHUT_WR); }
 
-  // What comes next, at most; empty: the server has closed.
+  // Returns what comes next, at most; empty: the server has closed.
   std::string some() const {
     char bytes[4096];
     const ssize_t got = ::recv(socket_, bytes, sizeof bytes, 0);

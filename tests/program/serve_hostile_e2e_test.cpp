@@ -7,7 +7,7 @@
 
 #include "tests/program/served.h"
 
-// What no client should send: each is refused with a reason, and the server answers the next one.
+// Tests what no client should send: each is refused with a reason, and the server answers the next one.
 namespace hayloft {
 namespace {
 

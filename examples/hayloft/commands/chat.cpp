@@ -115,7 +115,7 @@ class ChatCommand : public Command {
   }
 
  private:
-  // What this machine has for the run.
+  // Finds what this machine has for the run.
   void begin(StartFacts& facts) {
     directory_ = snapshot_ ? model_of(*snapshot_, model_) : std::filesystem::path(model_);
     template_.emplace(chosen_template(chat_, directory_));

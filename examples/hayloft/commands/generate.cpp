@@ -126,7 +126,7 @@ class GenerateCommand : public Command {
   }
 
  private:
-  // What this machine has for the run.
+  // Finds what this machine has for the run.
   void begin(StartFacts& facts) {
     std::string text = file_.empty() || file_ == "-" ? prompt_ : read_text("--file", file_);
     directory_ = snapshot_ ? model_of(*snapshot_, model_) : std::filesystem::path(model_);

@@ -181,7 +181,7 @@ class LinkCommand : public Command {
          report.on_one_machine() ? "" : "in part ");
   }
 
-  // Those of --tests: a table and JSON, and no profile, whose every rate plans may ask for.
+  // Measures those of --tests: a table and JSON, and no profile, whose every rate plans may ask for.
   void measure_some(const TextOutput& json) {
     if (!profile_.empty()) fail("--profile: a profile is made of all tests; leave --tests out, or --profile");
     options_.version = HAYLOFT_VERSION;
@@ -240,7 +240,7 @@ class LinkCommand : public Command {
     }
   }
 
-  // What a machine without a GPU leaves out.
+  // Adds what a machine without a GPU leaves out.
   void add_link_skipped(std::vector<std::string>& skipped) const {
     const char* why = "no GPU is used (hayloft --list-devices says why)";
     skipped.push_back(

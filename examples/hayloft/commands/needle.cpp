@@ -133,7 +133,7 @@ class NeedleCommand : public Command {
   }
 
  private:
-  // What this machine has for the run.
+  // Finds what this machine has for the run.
   void begin(StartFacts& facts) {
     if (!plot_.empty() && first_rank()) offload::require_writable(plot_);
     if (!haystack_.empty() && !std::filesystem::exists(haystack_)) {

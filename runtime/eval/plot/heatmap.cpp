@@ -34,7 +34,7 @@ Colour colour_of(double value) {
   return {mix(&Colour::r), mix(&Colour::g), mix(&Colour::b)};
 }
 
-// Where everything goes, in units of one SVG pixel.
+// The places of everything, in units of one SVG pixel.
 struct Geometry {
   double cell_width = 0;
   double cell_height = 0;
@@ -117,7 +117,7 @@ void draw_panel(Canvas& canvas, const Heatmap& heatmap, const Geometry& geometry
   }
 }
 
-// Whether every cell that has a value is 0 or 1.
+// Returns whether every cell that has a value is 0 or 1.
 bool yes_or_no(const Heatmap& heatmap) {
   return std::all_of(heatmap.panels.begin(), heatmap.panels.end(), [](const HeatmapPanel& panel) {
     return std::all_of(panel.values.begin(), panel.values.end(),

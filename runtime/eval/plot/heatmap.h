@@ -25,7 +25,7 @@ struct Heatmap {
   std::vector<std::string> columns;  // tick labels from left to right
   std::vector<std::string> rows;     // tick labels from top to bottom
   std::vector<HeatmapPanel> panels;
-  // What 1 and 0 are called in the legend where every cell is one or the other.
+  // The names of 1 and 0 in the legend where every cell is one or the other.
   std::string yes = "yes";
   std::string no = "no";
 };

@@ -4,7 +4,7 @@
 
 namespace hayloft::runtime::eval {
 
-// Whether the name ends in .svg, in either case.
+// Returns whether the name ends in .svg, in either case.
 bool is_picture(const std::filesystem::path& path);
 
 // Throws Error unless the name ends in .svg, which is what pictures are.

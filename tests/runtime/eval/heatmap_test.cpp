@@ -20,7 +20,7 @@ Heatmap small_heatmap() {
   return heatmap;
 }
 
-// How many shapes of an SVG are filled with a colour.
+// Returns how many shapes of an SVG are filled with a colour.
 std::ptrdiff_t filled_with(const std::string& svg, const std::string& colour) {
   const std::regex fill("fill=\"" + colour + "\"");
   return std::distance(std::sregex_iterator(svg.begin(), svg.end(), fill), std::sregex_iterator());

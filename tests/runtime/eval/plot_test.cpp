@@ -12,7 +12,8 @@
 #include "runtime/eval/plot/marks.h"
 #include "runtime/eval/plot/scatter.h"
 
-// What every picture keeps to: all of its texts stand in its frame, none over another; intervals; colours and marks.
+// Tests what every picture keeps to: all of its texts stand in its frame, none over another; intervals; colours and
+// marks.
 namespace hayloft::runtime::eval {
 namespace {
 
@@ -168,7 +169,7 @@ TEST(Intervals, WilsonsAreTheRootsOfItsEquation) {
   near(wilson_interval(0.95, 20), 0.7638688, 0.9911186);
 }
 
-// Of normally distributed values the bootstrap's interval is the mean's +- 1.96 s / sqrt(n), up to its 2,000 draws and
+// For normally distributed values the bootstrap's interval is the mean's +- 1.96 s / sqrt(n), up to its 2,000 draws and
 // the n values: a tenth of the width.
 TEST(Intervals, TheBootstrapsIsThatOfTheMean) {
   std::mt19937 random(3);

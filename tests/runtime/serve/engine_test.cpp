@@ -12,7 +12,8 @@
 namespace hayloft::runtime::serve {
 namespace {
 
-// What a client is told at the end; it leaves, where it is to, when the first part of its prompt has been read.
+// Keeps what a client is told at the end; the client leaves, where it is to, when the first part of its prompt has been
+// read.
 struct Client : GenerationListener {
   void reading(std::int64_t, std::int64_t) override {
     if (leave) std::exchange(leave, {})();
