@@ -35,12 +35,9 @@ foreach(header IN LISTS public_headers eval_headers)
   install(FILES ${PROJECT_SOURCE_DIR}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/hayloft/${folder})
 endforeach()
 
-# Two sets: only hayloft::eval draws and so needs Cairo.
-install(TARGETS hayloft_offload hayloft_index hayloft_gpu hayloft_runtime EXPORT hayloftTargets
+install(TARGETS hayloft_offload hayloft_index hayloft_gpu hayloft_runtime hayloft_eval EXPORT hayloftTargets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(TARGETS hayloft_eval EXPORT hayloftEvalTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(EXPORT hayloftTargets NAMESPACE hayloft:: DESTINATION ${package_dir})
-install(EXPORT hayloftEvalTargets NAMESPACE hayloft:: DESTINATION ${package_dir})
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/hayloftConfig.cmake.in
                               ${PROJECT_BINARY_DIR}/hayloftConfig.cmake INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/hayloftConfigVersion.cmake COMPATIBILITY SameMinorVersion)

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "offload/error.h"
+#include "offload/lfs_pointer.h"
 #include "offload/text/ordered_json.h"
 
 namespace hayloft {
@@ -41,6 +42,7 @@ std::string read_small_file(const std::filesystem::path& path) {
   if (!file.read(text.data(), static_cast<std::streamsize>(bytes))) {
     fail("{}: cannot be read: {}", path.string(), std::generic_category().message(errno));
   }
+  refuse_lfs_pointer(path.string(), text);
   return text;
 }
 

@@ -24,7 +24,7 @@ class Strided : public runtime::Method {
  public:
   using Method::Method;
 
-  // What is not selected, the plan has already: the newest `window` positions and the tail. plan.lists lists of plan.k
+  // The plan has already what is not selected: the newest `window` positions and the tail. plan.lists lists of plan.k
   // positions below plan.limit are to be chosen, ascending.
   runtime::Counters attend_planned(const runtime::Step& step, const runtime::SelectionPlan& plan, const float* q,
                                    float* out) const override {

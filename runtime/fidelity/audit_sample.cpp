@@ -28,8 +28,7 @@ StepSample::StepSample(const ObservedStep& step)
       q_(to_host(step, step.q)),
       out_(to_host(step, step.out)),
       trace_(step.trace),
-      k_(budget_of(step)),
-      rank_(step.method.options().rank) {}
+      k_(budget_of(step)) {}
 
 std::uint64_t StepSample::bytes() const {
   return static_cast<std::uint64_t>(query().tokens() * tail_.kv_heads()) * 4 *
@@ -43,7 +42,7 @@ StepFidelity StepSample::measure(gpu::Backend& host) {
   const Scores scores = exact_scores(step);
   const Ranking exact = rank_positions(step, scores, k_, per, host.threads());
 
-  StepFidelity fidelity{layer_, global_layer_, position(), k_, rank_, {}, {}, {}};
+  StepFidelity fidelity{layer_, position(), k_, {}, {}, {}};
   const std::vector<double> lists = recall_of(exact, trace_);
   const auto per_head = static_cast<std::ptrdiff_t>(lists.size()) / step.kv_heads();
   for (auto first = lists.begin(); first != lists.end(); first += per_head) {

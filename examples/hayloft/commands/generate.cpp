@@ -88,7 +88,7 @@ class GenerateCommand : public Command {
   }
 
   void check_ranks() const override {
-    refuse_over_ranks(*app_, {"--audit", "--audit-target", "--audit-json", "--attention-stats", "--fidelity"});
+    refuse_over_ranks(*app_, {"--audit", "--audit-json", "--attention-stats", "--fidelity"});
     require_over_ranks(machine_, session_, {&method_, 1});
   }
 
@@ -126,7 +126,7 @@ class GenerateCommand : public Command {
   }
 
  private:
-  // What this machine has for the run.
+  // Finds what this machine has for the run.
   void begin(StartFacts& facts) {
     std::string text = file_.empty() || file_ == "-" ? prompt_ : read_text("--file", file_);
     directory_ = snapshot_ ? model_of(*snapshot_, model_) : std::filesystem::path(model_);

@@ -144,7 +144,7 @@ class ServeCommand : public Command {
   }
 
  private:
-  // What this machine has for the run.
+  // Finds what this machine has for the run.
   void begin(StartFacts& facts) {
     if (first_rank()) server_.api_key = read_key();
     environment_.emplace(machine_, model_, rope_);
@@ -205,7 +205,7 @@ class ServeCommand : public Command {
     });
   }
 
-  // Of the engine's thread.
+  // Called in the engine's thread.
   [[noreturn]] static void end_ranks(const std::string& problem) {
     write_error(fmt::format("hayloft: rank 0: {}\n", visible(problem, Lines::joined)));
     abort_ranks();
@@ -219,7 +219,8 @@ class ServeCommand : public Command {
     return name;
   }
 
-  // Of a chat request that does not say: what the model was made for, which the engine then holds to memory.
+  // Returns the length of an answer to a chat request that does not say: what the model was made for, which the engine
+  // then holds to memory.
   std::int64_t longest_answer(const Environment& environment) const {
     constexpr std::int64_t most = 4096;
     const std::int64_t made_for = environment.model->config().max_positions;

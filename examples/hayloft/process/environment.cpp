@@ -100,7 +100,7 @@ std::optional<runtime::plan::MachineProfile> trusted(std::optional<runtime::plan
   if (found.what.empty()) return profile;
   const std::string path = given.empty() ? runtime::plan::default_profile_path().string() : given;
   const bool refused = found.other_machine && given.empty();
-  note("note: the machine profile {} {}{}\n", path, found.what,
+  note("note: the machine profile {} {}{}\n", shown(path), found.what,
        refused ? ": not used; hayloft link measures this one" : "; hayloft link measures anew");
   if (refused) profile.reset();
   return profile;
