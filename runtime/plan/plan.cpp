@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "gpu/device_plan.h"
+#include "gpu/cuda_memory.h"
 #include "offload/error.h"
 #include "offload/snapshot/format.h"
 #include "offload/text/format.h"

@@ -109,7 +109,7 @@ class Memory(unittest.TestCase):
         self.assertEqual(line("nvidia-smi", taken)["verdict"], "met")
 
     def test_what_is_set_aside_for_cuda_is_what_the_backend_sets_aside(self):
-        header = (ROOT / "gpu" / "device_plan.h").read_text()
+        header = (ROOT / "gpu" / "cuda_memory.h").read_text()
         said = re.search(r"cuda_context_bytes = (\d+) \* cuda_mebibyte", header)
         self.assertEqual(int(said.group(1)), JUDGE.CUDA_CONTEXT_MiB)
 

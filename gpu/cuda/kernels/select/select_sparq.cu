@@ -16,7 +16,7 @@
 #include "gpu/cuda/memory/column_cache.h"
 #include "gpu/cuda/memory/column_tiles.h"
 #include "gpu/cuda/memory/device_arena.h"
-#include "gpu/device_plan.h"
+#include "gpu/cuda_memory.h"
 #include "index/scan/sparq_query.h"
 
 // SparQ's step 1 and its selection. Device memory that it reads and writes, beside the r columns that come over the
