@@ -17,6 +17,7 @@ struct SelectionPlan {
   int lists = 0;  // Hkv or Hq; 0 where nothing is selected
   int k = 0;      // per list
 
+  bool selects() const { return lists > 0; }
   std::int64_t positions() const { return std::int64_t{lists} * k; }  // of all lists
   gpu::Attended attended() const;                                     // but for the positions
 };

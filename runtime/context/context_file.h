@@ -8,7 +8,7 @@
 
 #include "offload/snapshot/shards.h"
 #include "offload/snapshot/writer.h"
-#include "runtime/cluster/communicator.h"
+#include "runtime/peers/communicator.h"
 #include "runtime/decode/session.h"
 
 namespace hayloft::runtime {
@@ -23,7 +23,7 @@ class ContextFile {
  public:
   struct Place {
     std::filesystem::path path;              // the context's name
-    cluster::Communicator* ranks = nullptr;  // null: alone
+    cluster::Communicator* ranks = &cluster::alone();  // that read it
     offload::SnapshotCalls calls = offload::system_calls();
     std::optional<std::uint64_t> replaced = {};  // the shards' saving of the context there, which this one replaces
   };

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/cluster/agreement.h"
+#include "runtime/peers/agreement.h"
 #include "runtime/context/context_file.h"
 
 namespace hayloft::runtime {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/cluster/communicator.h"
+#include "runtime/peers/communicator.h"
 #include "runtime/machine/network.h"
 
 // What the network between ranks gives, measured by the collectives that attention uses.

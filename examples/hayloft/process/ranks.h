@@ -5,7 +5,7 @@
 #include <string>
 
 #include "offload/progress.h"
-#include "runtime/cluster/agreement.h"
+#include "runtime/peers/agreement.h"
 #include "runtime/decode/session.h"
 
 // Several processes that mpirun has started, as one run of the program: rank 0 prints and writes, the others compute.

@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "runtime/cluster/agreement.h"
+#include "runtime/peers/agreement.h"
 #include "runtime/context/saved_shards.h"
 
 namespace hayloft::runtime::serve {

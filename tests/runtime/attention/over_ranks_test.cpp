@@ -1,5 +1,3 @@
-#include "runtime/attention/over_ranks.h"
-
 #include "tests/runtime/attention/over_ranks_fixture.h"
 
 // Methods that scan: each attends over ranks as on one machine.

@@ -103,7 +103,7 @@ TEST(AuditTarget, RefusesWhatItCannotDo) {
 class MeasuresNow : public StepObserver {
  public:
   bool wants(int, std::int64_t) override { return true; }
-  void see(const ObservedStep& step) override { measured.push_back(StepSample(step).measure(step.backend)); }
+  void see(const Step& step, const Method& by) override { measured.push_back(StepSample(step, by).measure(step.at.backend)); }
   std::vector<StepFidelity> measured;
 };
 
