@@ -1,11 +1,33 @@
-# hayloft_library(NAME SOURCES... ) makes the target hayloft_NAME, alias hayloft::NAME. Libraries follow the rooms that an
-# embedder chooses between: offload <- index <- gpu <- runtime <- {eval, plan, serve}. scripts/layers.txt has the rooms inside.
+# hayloft_library(NAME [PRECOMPILED TARGET] [SOURCES FILE...] [COLD FILE...]) makes the target hayloft_NAME, alias hayloft::NAME.
+# Libraries follow the rooms that an embedder chooses between: offload <- index <- gpu <- runtime <- {eval, plan, serve}.
+# scripts/layers.txt has the rooms inside.
+#
+# A first build takes minutes (docs/building.md has the figures of each):
+# - The files of a folder are compiled together (HAYLOFT_UNITY), so names in their anonymous namespaces differ.
+# - The headers that most files include are compiled once (HAYLOFT_PRECOMPILED); TARGET has them already.
+# - COLD files run once, not per token: they are compiled at -O1.
+option(HAYLOFT_UNITY "Compile the files of a folder together; OFF suits those who edit one file again and again" ON)
+option(HAYLOFT_PRECOMPILED "Compile the headers that most files include once" ON)
+
 add_library(hayloft_options INTERFACE)
-target_compile_options(hayloft_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor
+target_compile_options(hayloft_options INTERFACE -Wall -Wextra -Wnon-virtual-dtor
                        $<$<AND:$<BOOL:${HAYLOFT_WARNINGS_AS_ERRORS}>,$<NOT:$<COMPILE_LANGUAGE:CUDA>>>:-Werror>)
+if(HAYLOFT_UNITY)  # names of other files in the unit are no shadows, and their anonymous namespaces are the unit's own
+  target_compile_options(hayloft_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wshadow=local -Wno-subobject-linkage>)
+else()
+  target_compile_options(hayloft_options INTERFACE -Wshadow)
+endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  # g++ 12 sees overlapping copies inside std::string where there are none (GCC bug 105651).
-  target_compile_options(hayloft_options INTERFACE -Wno-restrict)
+  # g++ 12 sees overlapping and endless copies inside std::string where there are none (GCC bug 105651).
+  target_compile_options(hayloft_options INTERFACE -Wno-restrict -Wno-stringop-overflow)
+endif()
+if(HAYLOFT_PRECOMPILED AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  target_compile_options(hayloft_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)  # for ccache
+endif()
+if(CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64)
+  # Kernels are compiled for this baseline (processors since 2009), AVX2 and AVX-512; Highway chooses at run time.
+  target_compile_options(hayloft_options INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-march=x86-64-v2>)
+  target_compile_definitions(hayloft_options INTERFACE HWY_SHARED_DEFINE HWY_DISABLE_PCLMUL_AES)
 endif()
 if(HAYLOFT_SANITIZE)
   # Instrumented code makes g++ take initialised members for uninitialised ones, as its manual says of -fsanitize.
@@ -14,12 +36,73 @@ if(HAYLOFT_SANITIZE)
   target_link_options(hayloft_options INTERFACE -fsanitize=${HAYLOFT_SANITIZE})
 endif()
 
+# Files that say once more what they are, for each instruction set or for Boost's headers, are compiled alone.
+set(hayloft_alone "foreach_target\\.h|boost/(asio|beast)")
+
+# hayloft_compile_together(TARGET SOURCES...): one unit for each folder, or for each eight files of a large one.
+function(hayloft_compile_together target)
+  if(NOT HAYLOFT_UNITY)
+    return()
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  set(seen 0)
+  foreach(source ${ARGN})
+    get_filename_component(path ${source} ABSOLUTE)
+    if(NOT path MATCHES "\\.cpp$" OR NOT EXISTS ${path})
+      continue()
+    endif()
+    file(STRINGS ${path} alone REGEX "${hayloft_alone}" LIMIT_COUNT 1)
+    if(alone OR path MATCHES "/eval/plot/")
+      continue()
+    endif()
+    get_filename_component(folder ${path} DIRECTORY)
+    file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${folder})
+    string(REPLACE "/" "_" folder ${folder})
+    if(NOT DEFINED count_${folder})
+      set(count_${folder} 0)
+    endif()
+    math(EXPR part "${count_${folder}} / 10")
+    math(EXPR count_${folder} "${count_${folder}} + 1")
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${folder}_${part})
+  endforeach()
+endfunction()
+
+# hayloft_precompile(TARGET [FROM]): the standard library and fmt as most files include them. FROM is a target that is compiled by the
+# same options and has them already.
+set(hayloft_precompiled algorithm array charconv filesystem fstream functional map memory optional set span string vector fmt/format.h)
+list(TRANSFORM hayloft_precompiled REPLACE "(.+)" "$<$<COMPILE_LANGUAGE:CXX>:<\\1$<ANGLE-R>>")
+function(hayloft_precompile target)
+  if(HAYLOFT_PRECOMPILED AND ARGN)
+    target_precompile_headers(${target} REUSE_FROM ${ARGN})
+  elseif(HAYLOFT_PRECOMPILED)
+    target_precompile_headers(${target} PRIVATE ${hayloft_precompiled})
+  endif()
+endfunction()
+
 function(hayloft_library name)
-  add_library(hayloft_${name} STATIC ${ARGN})
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "PRECOMPILED" "SOURCES;COLD")
+  set(cold_option $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
+  add_library(hayloft_${name} STATIC ${arg_SOURCES})
   add_library(hayloft::${name} ALIAS hayloft_${name})
   set_target_properties(hayloft_${name} PROPERTIES EXPORT_NAME ${name})
   target_compile_features(hayloft_${name} PUBLIC cxx_std_20)
   target_include_directories(hayloft_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
                              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/hayloft>)
   target_link_libraries(hayloft_${name} PRIVATE $<BUILD_INTERFACE:hayloft_options>)
+  if(arg_COLD AND arg_SOURCES)  # apart, as one target has one level of optimisation
+    add_library(hayloft_${name}_cold OBJECT ${arg_COLD})
+    target_sources(hayloft_${name} PRIVATE $<TARGET_OBJECTS:hayloft_${name}_cold>)
+    target_link_libraries(hayloft_${name}_cold PRIVATE hayloft_options)
+    target_include_directories(hayloft_${name}_cold PRIVATE $<TARGET_PROPERTY:hayloft_${name},INCLUDE_DIRECTORIES>)
+    target_compile_definitions(hayloft_${name}_cold PRIVATE $<TARGET_PROPERTY:hayloft_${name},COMPILE_DEFINITIONS>)
+    target_compile_options(hayloft_${name}_cold PRIVATE ${cold_option})
+    hayloft_compile_together(hayloft_${name}_cold ${arg_COLD})
+    hayloft_precompile(hayloft_${name}_cold)
+  elseif(arg_COLD)
+    target_sources(hayloft_${name} PRIVATE ${arg_COLD})
+    target_compile_options(hayloft_${name} PRIVATE ${cold_option})
+  endif()
+  get_target_property(sources hayloft_${name} SOURCES)
+  hayloft_compile_together(hayloft_${name} ${sources})
+  hayloft_precompile(hayloft_${name} ${arg_PRECOMPILED})
 endfunction()

@@ -93,7 +93,7 @@ HWY_INLINE void store_sums(F32, F32Vec v0, F32Vec v1, F32Vec v2, F32Vec v3, floa
 }
 #else
 template <class D>
-HWY_INLINE hn::Vec<hn::CappedTag<float, 4>> fold_blocks(D d, hn::Vec<D> v) {
+HWY_INLINE hn::Vec<hn::CappedTag<float, 4>> fold_blocks(D, hn::Vec<D> v) {
   if constexpr (hn::MaxLanes(D()) <= 4) {
     return v;
   } else {

@@ -19,7 +19,7 @@ constexpr std::int64_t keys_a_round = 16384;  // added to a head between two rep
 constexpr std::int64_t smallest_index = 8192;
 
 constexpr std::uint32_t saved_version = 1;
-constexpr std::uint32_t longest_factory = 256;
+constexpr std::uint32_t longest_saved_factory = 256;
 
 // The same hits, scored by their rows.
 BestHits ranked_exactly(const KeyRows& rows, const float* q, const std::vector<Hit>& hits, std::size_t k,
@@ -222,8 +222,8 @@ void Ann::load(std::span<const std::byte> saved) {
   const auto version = in.number<std::uint32_t>();
   if (version != saved_version)
     fail("the saved index has version {}, and this program reads version {}", version, saved_version);
-  const std::string asked = in.text(longest_factory);
-  std::string factory = in.text(longest_factory);
+  const std::string asked = in.text(longest_saved_factory);
+  std::string factory = in.text(longest_saved_factory);
   const bool aware = in.number<std::uint8_t>() != 0;
   if (asked != options_.factory || aware != options_.query_aware) {
     fail("the saved index is one of ann{}{}{}, which is not what was asked for", asked.empty() ? "" : ":", asked,

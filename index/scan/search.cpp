@@ -11,13 +11,12 @@
 #include "index/scan/columns/column_scan.h"
 #include "index/scan/columns/column_scores.h"
 #include "index/scan/columns/quant_group_bounds.h"
+#include "index/scan/softmax.h"
 #include "index/scan/top_positions.h"
 #include "offload/error.h"
 
 namespace hayloft::index {
 namespace {
-
-constexpr float infinity = std::numeric_limits<float>::infinity();
 
 // The second pass over one list: finds the quantisation groups that can still hold a winner and scores them again.
 class ListSelector {

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace hayloft::index {
+
+inline constexpr float infinity = std::numeric_limits<float>::infinity();
 
 // The softmax of a part of the positions: its largest logit and the sum of exp(logit - max); (-infinity, 0) of none.
 struct PartialSoftmax {

@@ -5,13 +5,9 @@
 #include <functional>
 #include <limits>
 
+#include "index/scan/softmax.h"
+
 namespace hayloft::index {
-namespace {
-
-constexpr float infinity = std::numeric_limits<float>::infinity();
-
-}  // namespace
-
 float kth_largest(std::span<const float> values, std::int64_t k) {
   constexpr std::size_t group = 16;
   const std::size_t groups = values.size() / group;

@@ -18,10 +18,10 @@
 namespace hayloft::offload {
 namespace {
 
-constexpr std::array<char, 8> magic = {'H', 'A', 'Y', 'S', 'H', 'A', 'R', 'D'};
-constexpr std::uint32_t newest_version = 1;
-constexpr std::size_t checksum_place = manifest_bytes - sizeof(std::uint64_t);
-constexpr std::int64_t most_tokens = std::int64_t{1} << 40;
+constexpr std::array<char, 8> manifest_magic = {'H', 'A', 'Y', 'S', 'H', 'A', 'R', 'D'};
+constexpr std::uint32_t newest_manifest = 1;
+constexpr std::size_t manifest_checksum_place = manifest_bytes - sizeof(std::uint64_t);
+constexpr std::int64_t most_manifest_tokens = std::int64_t{1} << 40;
 constexpr std::string_view growing = ".part";
 
 std::string growing_ending(const Shard& shard) {
@@ -60,8 +60,8 @@ std::optional<NamedShard> parse_ending(std::string_view ending) {
 
 std::array<std::byte, manifest_bytes> encode_manifest(const ShardManifest& manifest) {
   ByteWriter out;
-  out.array(std::span<const char>(magic));
-  out.number(newest_version);
+  out.array(std::span<const char>(manifest_magic));
+  out.number(newest_manifest);
   out.number(std::int32_t{manifest.shards});
   out.number(manifest.saving);
   out.number(manifest.tokens);
@@ -70,15 +70,17 @@ std::array<std::byte, manifest_bytes> encode_manifest(const ShardManifest& manif
   const std::uint64_t checksum = snapshot_checksum(bytes);
   std::array<std::byte, manifest_bytes> image;
   std::ranges::copy(bytes, image.begin());
-  std::memcpy(image.data() + checksum_place, &checksum, sizeof checksum);
+  std::memcpy(image.data() + manifest_checksum_place, &checksum, sizeof checksum);
   return image;
 }
 
 std::optional<ShardManifest> decode_manifest(std::span<const std::byte> bytes) {
-  if (bytes.size() < magic.size() || std::memcmp(bytes.data(), magic.data(), magic.size()) != 0) return std::nullopt;
-  ByteReader in(bytes.subspan(magic.size()), "its manifest ends too early");
+  if (bytes.size() < manifest_magic.size() ||
+      std::memcmp(bytes.data(), manifest_magic.data(), manifest_magic.size()) != 0)
+    return std::nullopt;
+  ByteReader in(bytes.subspan(manifest_magic.size()), "its manifest ends too early");
   const auto version = in.number<std::uint32_t>();
-  if (version > newest_version) {
+  if (version > newest_manifest) {
     fail("its manifest was written by a newer hayloft (format version {}); update hayloft to read it", version);
   }
   ShardManifest manifest;
@@ -87,14 +89,14 @@ std::optional<ShardManifest> decode_manifest(std::span<const std::byte> bytes) {
   manifest.tokens = in.number<std::int64_t>();
   in.into(std::span<std::uint8_t>(manifest.fingerprint));
   const auto checksum = in.number<std::uint64_t>();
-  if (version == 0 || !in.done() || checksum != snapshot_checksum(bytes.first(checksum_place))) {
+  if (version == 0 || !in.done() || checksum != snapshot_checksum(bytes.first(manifest_checksum_place))) {
     fail("damaged: its manifest does not match its checksum; restore the file from a copy");
   }
   if (manifest.shards < 2 || manifest.shards > snapshot_shards) {
     fail("damaged: its manifest says {} shards, must be 2 to {}", manifest.shards, snapshot_shards);
   }
-  if (manifest.tokens < 1 || manifest.tokens > most_tokens) {
-    fail("damaged: its manifest says {} tokens, must be 1 to {}", manifest.tokens, most_tokens);
+  if (manifest.tokens < 1 || manifest.tokens > most_manifest_tokens) {
+    fail("damaged: its manifest says {} tokens, must be 1 to {}", manifest.tokens, most_manifest_tokens);
   }
   return manifest;
 }

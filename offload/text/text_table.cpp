@@ -61,7 +61,10 @@ std::string markdown(const TextTable& table) {
 std::string csv(const TextTable& table) {
   std::string text;
   for (const auto& line : table) {
-    for (std::size_t i = 0; i < line.size(); ++i) text += (i > 0 ? "," : "") + quoted(line[i]);
+    for (std::size_t i = 0; i < line.size(); ++i) {
+      if (i > 0) text += ',';
+      text += quoted(line[i]);
+    }
     text += '\n';
   }
   return text;

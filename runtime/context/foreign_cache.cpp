@@ -9,7 +9,7 @@
 namespace hayloft::runtime {
 namespace {
 
-constexpr int chunk_tokens = 2048;  // that go through at a time, as SessionOptions has it
+constexpr int foreign_chunk_tokens = 2048;  // that go through at a time, as SessionOptions has it
 
 }  // namespace
 
@@ -95,9 +95,9 @@ void ForeignCache::attend(int layer, const float* q, const float* k, const float
   failed_ = true;
   const std::int64_t query_width = static_cast<std::int64_t>(config_.query_heads) * config_.head_dim;
   const std::int64_t width = static_cast<std::int64_t>(config_.kv_heads) * config_.head_dim;
-  for (int done = 0; done < T - 1; done += chunk_tokens) {
-    read(layer, q + done * query_width, k + done * width, v + done * width, std::min(chunk_tokens, T - 1 - done),
-         out + done * query_width);
+  for (int done = 0; done < T - 1; done += foreign_chunk_tokens) {
+    read(layer, q + done * query_width, k + done * width, v + done * width,
+         std::min(foreign_chunk_tokens, T - 1 - done), out + done * query_width);
   }
   attention_.begin_step(cache_);
   const int last = T - 1;

@@ -15,7 +15,7 @@
 namespace hayloft::runtime {
 namespace {
 
-constexpr int chunk_tokens = 2048;  // that enter the cache at a time
+constexpr int entered_tokens = 2048;  // that enter the cache at a time
 
 std::string shape_text(const TensorView& tensor) {
   return fmt::format("[{}]", fmt::join(tensor.shape, ", "));
@@ -109,8 +109,8 @@ std::vector<float> token_major(const TensorView& tensor, std::int64_t first, std
 void fill_layer(Cache& cache, int layer, const TensorView& k, const TensorView& v, const std::string& name,
                 gpu::Backend& backend) {
   const gpu::Stream stream = backend.stream();
-  for (std::int64_t first = 0; first < k.shape[1]; first += chunk_tokens) {
-    const std::int64_t T = std::min<std::int64_t>(chunk_tokens, k.shape[1] - first);
+  for (std::int64_t first = 0; first < k.shape[1]; first += entered_tokens) {
+    const std::int64_t T = std::min<std::int64_t>(entered_tokens, k.shape[1] - first);
     const std::vector<float> keys = token_major(k, first, T, name);
     const std::vector<float> values = token_major(v, first, T, name);
     const std::uint64_t bytes = keys.size() * sizeof(float);
@@ -197,7 +197,7 @@ ContextTokens save_context(const Cache& cache, std::span<const std::int32_t> tok
   const std::int64_t cached = images.front().position + images.front().tokens;
   if (cached > all) fail("{}: K and V of {} tokens, and ids of only {}", path.string(), cached, all);
   const offload::SnapshotDescription description{model.identity, cache.store().shape(), config.layers,
-                                                 write_note({chunk_tokens, {}})};
+                                                 write_note({entered_tokens, {}})};
   offload::save_snapshot(path, description, cache.store(), tokens, images, overwrite);
   return {all, cached};
 }

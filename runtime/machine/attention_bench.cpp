@@ -12,7 +12,7 @@ namespace hayloft::runtime::plan {
 namespace {
 
 constexpr std::int64_t noise_blocks = 8;  // different ones; a store repeats them, in another order in each layer
-constexpr int turns = 8;                  // different queries that steps cycle through
+constexpr int query_turns = 8;            // different queries that steps cycle through
 constexpr int heavy = 24;                 // components of a query that are larger than the rest, as in real models
 constexpr float heavy_factor = 4;
 constexpr int most_steps = 1000;
@@ -20,7 +20,7 @@ constexpr int most_steps = 1000;
 std::vector<float> queries(const AttentionBench& bench) {
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
-  std::vector<float> values(static_cast<std::size_t>(turns) * bench.layers * bench.query_heads * bench.head_dim);
+  std::vector<float> values(static_cast<std::size_t>(query_turns) * bench.layers * bench.query_heads * bench.head_dim);
   std::size_t i = 0;
   for (float& x : values) {
     const auto component = i++ % static_cast<std::size_t>(bench.head_dim);
@@ -61,7 +61,7 @@ Shape shape_of(const AttentionBench& bench) {
 }
 
 std::uint64_t query_bytes(const AttentionBench& bench) {
-  return std::uint64_t{turns} * static_cast<std::uint64_t>(bench.layers) *
+  return std::uint64_t{query_turns} * static_cast<std::uint64_t>(bench.layers) *
          static_cast<std::uint64_t>(bench.query_heads) * static_cast<std::uint64_t>(bench.head_dim) * sizeof(float);
 }
 
@@ -237,7 +237,7 @@ class Run {
     Counters counters;
     for (int layer = 0; layer < shape_.layers; ++layer) {
       const gpu::CacheView cache = view(layer);
-      const std::int64_t at = static_cast<std::int64_t>(turn % turns) * bench_.layers + layer;
+      const std::int64_t at = static_cast<std::int64_t>(turn % query_turns) * bench_.layers + layer;
       const float* q = queries_.as<float>() + at * bench_.query_heads * bench_.head_dim;
       const Step one{backend_, stream_, cache, bench_.query_heads, scratch_, counters, nullptr, state_.get()};
       method.attend(one, q, out_.as<float>());

@@ -18,15 +18,15 @@ namespace {
 using cluster::Traffic;
 
 // The shape of Llama-3-8B, and the k that docs/cluster.md has messages of.
-constexpr int query_heads = 32;
-constexpr int kv_heads = 8;
-constexpr int head_dim = 128;
+constexpr int model_query_heads = 32;
+constexpr int model_kv_heads = 8;
+constexpr int model_head_dim = 128;
 constexpr int k = 512;
 constexpr std::uint64_t prompt_bytes = std::uint64_t{64} << 20;  // of all ranks together, as a chunk of a prompt sends
 constexpr std::size_t most_turns = 10000;
 
 std::vector<NetworkFigure> wanted_figures(int ranks) {
-  const std::uint64_t sums = 4 * sizeof(float) * query_heads;
+  const std::uint64_t sums = 4 * sizeof(float) * model_query_heads;
   const auto gather = [&](const char* what, std::uint64_t bytes) {
     return NetworkFigure{what, false, bytes, bytes * static_cast<std::uint64_t>(ranks - 1)};
   };
@@ -34,9 +34,10 @@ std::vector<NetworkFigure> wanted_figures(int ranks) {
       {"the token that was drawn", true, sizeof(std::int32_t), sizeof(std::int32_t)},
       gather("4 bytes: the latency", sizeof(std::int32_t)),
       gather("sums of softmaxes", sums),
-      gather("dense, window", cluster::AttentionParts::bytes(query_heads, head_dim)),
-      gather("candidates of sparq:k=512", cluster::Candidates::bytes(kv_heads, query_heads / kv_heads, k) + sums),
-      gather("candidates of topk:k=512", cluster::Candidates::bytes(query_heads, 1, k)),
+      gather("dense, window", cluster::AttentionParts::bytes(model_query_heads, model_head_dim)),
+      gather("candidates of sparq:k=512",
+             cluster::Candidates::bytes(model_kv_heads, model_query_heads / model_kv_heads, k) + sums),
+      gather("candidates of topk:k=512", cluster::Candidates::bytes(model_query_heads, 1, k)),
       gather("a chunk of a prompt: the rate", prompt_bytes / static_cast<std::uint64_t>(ranks)),
   };
 }

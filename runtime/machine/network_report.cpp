@@ -15,7 +15,7 @@
 namespace hayloft::runtime::plan {
 namespace {
 
-constexpr const char* schema = "hayloft.network/1";
+constexpr const char* network_schema = "hayloft.network/1";
 
 const char* collective(const NetworkFigure& figure) {
   return figure.broadcast ? "broadcast" : "all-gather";
@@ -56,7 +56,7 @@ std::string network_csv(const NetworkReport& report) {
 
 std::string network_json(const NetworkReport& report) {
   const Network network = report.network();
-  nlohmann::ordered_json json{{"schema", schema},
+  nlohmann::ordered_json json{{"schema", network_schema},
                               {"version", report.version},
                               {"date", report.date},
                               {"ranks", report.ranks},

@@ -18,9 +18,10 @@ struct Step {
   T value;
   int cost;
 };
-constexpr Step<int> chunks[] = {{512, 1}, {128, 2}};
-constexpr Step<offload::ColumnFormat> columns[] = {{offload::ColumnFormat::int8, 4}, {offload::ColumnFormat::int4, 8}};
-constexpr Step<offload::RowFormat> rows[] = {{offload::RowFormat::int8, 16}, {offload::RowFormat::int4, 64}};
+constexpr Step<int> chunk_steps[] = {{512, 1}, {128, 2}};
+constexpr Step<offload::ColumnFormat> column_steps[] = {{offload::ColumnFormat::int8, 4},
+                                                        {offload::ColumnFormat::int4, 8}};
+constexpr Step<offload::RowFormat> row_steps[] = {{offload::RowFormat::int8, 16}, {offload::RowFormat::int4, 64}};
 
 struct Candidate {
   PlanRequest request;
@@ -54,21 +55,21 @@ std::vector<Candidate> candidates(const PlanRequest& request, const std::vector<
     next.request.weights = other.sizes;
     all.push_back(std::move(next));
   }
-  widen(all, columns, [](Candidate& c, offload::ColumnFormat format) {
+  widen(all, column_steps, [](Candidate& c, offload::ColumnFormat format) {
     offload::ColumnFormat& own = c.request.session.cache.columns;
     if (own == offload::ColumnFormat::planes || own >= format) return false;  // f16, int8, int4
     own = format;
     add_option(c.options, fmt::format("--columns {}", offload::name(format)));
     return true;
   });
-  widen(all, rows, [](Candidate& c, offload::RowFormat format) {
+  widen(all, row_steps, [](Candidate& c, offload::RowFormat format) {
     offload::RowFormat& own = c.request.session.cache.rows;
     if (own >= format) return false;
     own = format;
     add_option(c.options, fmt::format("--rows {}", offload::name(format)));
     return true;
   });
-  widen(all, chunks, [](Candidate& c, int tokens) {
+  widen(all, chunk_steps, [](Candidate& c, int tokens) {
     if (c.request.session.chunk_tokens <= tokens) return false;
     c.request.session.chunk_tokens = tokens;
     add_option(c.options, fmt::format("--batch {}", tokens));

@@ -29,7 +29,7 @@
 namespace hayloft::cli {
 namespace {
 
-constexpr const char* examples = R"(Examples:
+constexpr const char* ask_examples = R"(Examples:
   hayloft ask book.hay -p "Who is the captain?" -p "What does he fear?"
       two questions, neither of which sees the other
   hayloft ask book.hay --attn sparq --attn-k 512 < questions.txt
@@ -43,7 +43,7 @@ constexpr std::string_view slot = "{}";
 class AskCommand : public Command {
  public:
   explicit AskCommand(CLI::App& app) : app_(&app) {
-    app.footer(examples);
+    app.footer(ask_examples);
     add_context_argument(app, context_, "Saved context, made by hayloft ingest");
     add_model_option(app, model_, "where it was when the context was made");
     add_rope_options(app, rope_);

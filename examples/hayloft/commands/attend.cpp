@@ -20,7 +20,7 @@
 namespace hayloft::cli {
 namespace {
 
-constexpr const char* examples = R"(Examples:
+constexpr const char* attend_examples = R"(Examples:
   hayloft attend --in qkv.safetensors --out y.safetensors
       exact attention
   hayloft attend --in qkv.safetensors --out y.safetensors --attn sparq --attn-k 1% --json -
@@ -46,7 +46,7 @@ void describe_one_method(CLI::App& app) {
 class AttendCommand : public Command {
  public:
   explicit AttendCommand(CLI::App& app) {
-    app.footer(examples);
+    app.footer(attend_examples);
     app.add_option("--in", in_, "File with the tensors q, k and v")
         ->type_name("FILE.safetensors")
         ->required()

@@ -26,7 +26,7 @@
 namespace hayloft::cli {
 namespace {
 
-constexpr const char* examples = R"(Examples:
+constexpr const char* bench_examples = R"(Examples:
   hayloft bench --shape 32,32,8,128 --ctx-size 128k,1M --attn dense,sparq:k=512 --columns f16,int4
   hayloft bench --shape 4,8,2,64 --ctx-size 64k --attn sparq,topk --json -)";
 
@@ -41,7 +41,7 @@ struct Measured {
 class BenchCommand : public Command {
  public:
   explicit BenchCommand(CLI::App& app) {
-    app.footer(examples);
+    app.footer(bench_examples);
     add_text(
         app, "--shape", "LAYERS,HEADS,KV-HEADS,HEAD-DIM",
         [this](const std::string& text) {

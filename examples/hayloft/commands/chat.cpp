@@ -31,7 +31,7 @@
 namespace hayloft::cli {
 namespace {
 
-constexpr const char* examples = R"(Examples:
+constexpr const char* chat_examples = R"(Examples:
   hayloft chat -m smollm2.gguf
       on a terminal: type messages; Ctrl-C stops an answer, /exit or Ctrl-D ends
   hayloft chat -m models/Llama-3.2-1B-Instruct --context book.hay --attn sparq
@@ -44,7 +44,7 @@ constexpr const char* exit_word = "/exit";
 class ChatCommand : public Command {
  public:
   explicit ChatCommand(CLI::App& app) : app_(&app) {
-    app.footer(examples);
+    app.footer(chat_examples);
     add_model_option(app, model_, "with --context, where it was when the context was made");
     add_rope_options(app, rope_);
     app.add_option("--context", saved_, "Saved context to talk about, made by hayloft ingest")

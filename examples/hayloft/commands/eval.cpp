@@ -38,7 +38,7 @@
 namespace hayloft::cli {
 namespace {
 
-constexpr const char* examples = R"(Examples:
+constexpr const char* eval_examples = R"(Examples:
   hayloft eval -c 64k --attn dense,sparq,topk
       what the bundled model has learned: needles of six digits
   hayloft eval -m models/Llama-3.2-1B -c 4k,16k --tasks ruler --samples 50 --out ruler.jsonl
@@ -51,7 +51,7 @@ constexpr std::int64_t long_prompt = 64 * 1024;  // from here on its reading is 
 class EvalCommand : public Command {
  public:
   explicit EvalCommand(CLI::App& app) : app_(&app) {
-    app.footer(examples);
+    app.footer(eval_examples);
     ctx_sizes_ = {4096};
     add_model_option(app, model_, "the bundled needle model");
     add_rope_options(app, rope_);

@@ -10,7 +10,7 @@
 namespace hayloft::cli {
 namespace {
 
-constexpr const char* examples = R"(Examples:
+constexpr const char* export_examples = R"(Examples:
   hayloft export book.hay --out kv.safetensors
 
 Out: tokens I32 [N]; for each layer I from 0, layer.I.k and layer.I.v F16 [Hkv, S, d], keys rotated
@@ -19,7 +19,7 @@ Out: tokens I32 [N]; for each layer I from 0, layer.I.k and layer.I.v F16 [Hkv, 
 class ExportCommand : public Command {
  public:
   explicit ExportCommand(CLI::App& app) {
-    app.footer(examples);
+    app.footer(export_examples);
     add_context_argument(app, context_, "Saved context, made by hayloft ingest");
     app.add_option("--out", out_, "File for the tokens and the keys and values of every layer")
         ->type_name("FILE.safetensors")

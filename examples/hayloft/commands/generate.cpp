@@ -32,7 +32,7 @@
 namespace hayloft::cli {
 namespace {
 
-constexpr const char* examples = R"(Examples:
+constexpr const char* generate_examples = R"(Examples:
   hayloft generate -m models/Llama-3.2-1B -p "The hay is in the" -n 64
       the most likely continuation
   hayloft generate -m models/Llama-3.2-1B -f book.txt --temp 0.8 --attn sparq --attn-k 512
@@ -43,7 +43,7 @@ constexpr const char* examples = R"(Examples:
 class GenerateCommand : public Command {
  public:
   explicit GenerateCommand(CLI::App& app) : app_(&app) {
-    app.footer(examples);
+    app.footer(generate_examples);
     add_model_option(app, model_, "");
     add_rope_options(app, rope_);
     app.add_option("--context", saved_, "Saved context to continue, made by hayloft ingest")

@@ -12,7 +12,7 @@
 namespace hayloft::cli {
 namespace {
 
-constexpr const char* examples = R"(Examples:
+constexpr const char* import_examples = R"(Examples:
   hayloft import -m models/Llama-3.2-1B --in kv.safetensors --save book.hay
       what a large machine has read becomes a context
   hayloft ask book.hay -p "Who is the captain?"
@@ -24,7 +24,7 @@ In: tokens [N], I32 or I64; for each layer I from 0, layer.I.k and layer.I.v [Hk
 class ImportCommand : public Command {
  public:
   explicit ImportCommand(CLI::App& app) {
-    app.footer(examples);
+    app.footer(import_examples);
     add_model_option(app, model_, "");
     app.add_option("--in", in_, "File with the tokens and the keys and values of every layer")
         ->type_name("FILE.safetensors")

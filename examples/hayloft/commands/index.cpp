@@ -16,7 +16,7 @@
 namespace hayloft::cli {
 namespace {
 
-constexpr const char* examples = R"(Examples:
+constexpr const char* index_examples = R"(Examples:
   hayloft index book.hay --index ann
       the index that suits its length, so that ask need not build it each time
   hayloft index book.hay --index ann:IVF1024,SQ8 --index ann:HNSW32,Flat
@@ -25,7 +25,7 @@ constexpr const char* examples = R"(Examples:
 class IndexCommand : public Command {
  public:
   explicit IndexCommand(CLI::App& app) {
-    app.footer(examples);
+    app.footer(index_examples);
     add_context_argument(app, context_, "Saved context, made by hayloft ingest");
     add_model_option(app, model_, "where it was when the context was made");
     add_rope_options(app, rope_);

@@ -32,7 +32,7 @@
 namespace hayloft::cli {
 namespace {
 
-constexpr const char* examples = R"(Examples:
+constexpr const char* ingest_examples = R"(Examples:
   hayloft ingest -m models/Llama-3.2-1B -f book.txt --save book.hay
       saves the keys and values of a book; after an interruption the same command continues
   hayloft ingest -m models/Llama-3.2-1B -f src --include '*.h' --include '*.cpp' --save code.hay
@@ -46,7 +46,7 @@ constexpr const char* examples = R"(Examples:
 class IngestCommand : public Command {
  public:
   explicit IngestCommand(CLI::App& app) : app_(app) {
-    app.footer(examples);
+    app.footer(ingest_examples);
     add_model_option(app, model_, "the bundled needle model");
     add_rope_options(app, rope_);
     app.add_option("-f,--file", files_, "Text to read, a file or folder after another; - is standard input")

@@ -18,14 +18,14 @@
 namespace hayloft::cli {
 namespace {
 
-constexpr const char* examples = R"(Examples:
+constexpr const char* inspect_examples = R"(Examples:
   hayloft inspect book.hay
   hayloft inspect book.hay --verify --json -)";
 
 class InspectCommand : public Command {
  public:
   explicit InspectCommand(CLI::App& app) {
-    app.footer(examples);
+    app.footer(inspect_examples);
     add_context_argument(app, context_, "Saved context, made by hayloft ingest, or its unfinished .part");
     app.add_flag("--verify", verify_, "Read everything, check every checksum, and compute the content digest");
     add_json_option(app, json_, "Write it as JSON");

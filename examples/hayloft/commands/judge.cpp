@@ -15,7 +15,7 @@
 namespace hayloft::cli {
 namespace {
 
-constexpr const char* examples = R"(Examples:
+constexpr const char* judge_examples = R"(Examples:
   hayloft judge results/gpu-check.json
       a line for everything asked of a machine with a GPU; exit code 1 when one is not met
   hayloft judge gpu-check.json --json gpu-check.json
@@ -24,7 +24,7 @@ constexpr const char* examples = R"(Examples:
 class JudgeCommand : public Command {
  public:
   explicit JudgeCommand(CLI::App& app) {
-    app.footer(examples);
+    app.footer(judge_examples);
     app.add_option("report", report_, "The gpu-check.json that scripts/gpu-check wrote")->type_name("FILE")->required();
     app.add_flag("--partial", partial_, "Ignore lines that were not measured: for a run of some steps only");
     add_json_option(app, json_, "Write the report with these lines in it");

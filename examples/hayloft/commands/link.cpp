@@ -32,7 +32,7 @@
 namespace hayloft::cli {
 namespace {
 
-constexpr const char* examples = R"(Examples:
+constexpr const char* link_examples = R"(Examples:
   hayloft link
       measure for about ten seconds and keep the profile where plan looks for it
   hayloft link --footprint 4GiB --seconds 30 --format csv
@@ -50,7 +50,7 @@ enum class Format : std::uint8_t { md, csv };
 class LinkCommand : public Command {
  public:
   explicit LinkCommand(CLI::App& app) : app_(&app) {
-    app.footer(examples);
+    app.footer(link_examples);
     add_text(
         app, "--footprint", "BYTES",
         [this](const std::string& text) { options_.footprint_bytes = read_bytes("--footprint", text); },

@@ -32,7 +32,7 @@
 namespace hayloft::cli {
 namespace {
 
-constexpr const char* examples = R"(Examples:
+constexpr const char* needle_examples = R"(Examples:
   hayloft needle
       the bundled model at 64k tokens, every method
   hayloft needle --ctx-size 64k,256k,1M --attn dense,sparq --json needle.json --plot needle.png
@@ -43,7 +43,7 @@ constexpr const char* examples = R"(Examples:
 class NeedleCommand : public Command {
  public:
   explicit NeedleCommand(CLI::App& app) : app_(&app) {
-    app.footer(examples);
+    app.footer(needle_examples);
     options_.ctx_sizes = {64 * 1024};
     add_model_option(app, model_, "the bundled needle model");
     add_rope_options(app, rope_);

@@ -32,7 +32,7 @@
 namespace hayloft::cli {
 namespace {
 
-constexpr const char* examples = R"(Examples:
+constexpr const char* plan_examples = R"(Examples:
   hayloft plan -m models/Llama-3.2-1B --ctx-size 256k,1M
   hayloft plan -m Qwen3.5-27B/config.json --weight-type IQ4_XS --gpu-memory 16GiB --ctx-size 256k
       of a model of which only its configuration is there
@@ -47,7 +47,7 @@ constexpr int misfit_exit = 3;
 class PlanCommand : public Command {
  public:
   explicit PlanCommand(CLI::App& app) {
-    app.footer(examples);
+    app.footer(plan_examples);
     add_model_option(app, model_, "");
     add_rope_options(app, rope_);
     add_text(

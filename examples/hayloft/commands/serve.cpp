@@ -32,7 +32,7 @@
 namespace hayloft::cli {
 namespace {
 
-constexpr const char* examples = R"(Examples:
+constexpr const char* serve_examples = R"(Examples:
   hayloft serve -m models/Llama-3.2-1B-Instruct --attn sparq
       chat at http://127.0.0.1:8080, and clients with base_url http://127.0.0.1:8080/v1
   hayloft serve -m smollm2.gguf --contexts books --port 9000
@@ -50,7 +50,7 @@ void keep_heap_small() {
 class ServeCommand : public Command {
  public:
   explicit ServeCommand(CLI::App& app) : app_(&app) {
-    app.footer(examples);
+    app.footer(serve_examples);
     engine_.session.chunk_tokens = 512;  // a prompt keeps the others waiting for one chunk
     sampling_.temperature = 1;           // as the API has it
     add_model_option(app, model_, "");

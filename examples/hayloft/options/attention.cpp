@@ -14,7 +14,7 @@ namespace hayloft::cli {
 namespace {
 
 // With the methods that use it in front, where not nearly all do.
-std::string help_of(const runtime::MethodOption& option) {
+std::string method_help(const runtime::MethodOption& option) {
   const std::vector<std::string_view> methods = split_list(option.methods, ' ');
   const bool nearly_all = methods.size() + 1 == runtime::method_names().size();
   if (!nearly_all) return fmt::format("{}: {}", fmt::join(methods, ", "), option.help);
@@ -45,7 +45,7 @@ void add_flag(CLI::App& app, AttentionOptions& options, const runtime::MethodOpt
         runtime::read_method_option(option, options.defaults, text, flag);
         options.flags.emplace(option.key);
       },
-      help_of(option))
+      method_help(option))
       ->default_str(std::string(option.standard));
   (is_needed_often(option) ? common : advanced)(app, Section::attention, {flag.c_str()});
 }

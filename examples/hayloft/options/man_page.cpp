@@ -24,7 +24,7 @@ std::string roff(std::string_view text) {
   return out;
 }
 
-std::string names_of(const CLI::Option& option) {
+std::string names_in_man(const CLI::Option& option) {
   std::string names;
   const auto add = [&](const std::string& name) { names += (names.empty() ? "\\fB" : ", \\fB") + roff(name) + "\\fR"; };
   for (const std::string& name : option.get_snames()) add("-" + name);
@@ -72,17 +72,17 @@ std::string command_page(const CLI::App& command, const std::string& version) {
   std::string page = heading(name, command.get_description(), version);
   page += fmt::format(".SH SYNOPSIS\n\\fBhayloft {}\\fR", command.get_name());
   for (const HelpEntry& one : help_entries(command)) {
-    if (one.option->get_positional() && !one.option->nonpositional()) page += " " + names_of(*one.option);
+    if (one.option->get_positional() && !one.option->nonpositional()) page += " " + names_in_man(*one.option);
   }
   page += " [\\fIOPTIONS\\fR]\n.SH OPTIONS\n";
   std::string_view section;
   for (const HelpEntry& one : help_entries(command)) {
     if (one.section != section) page += fmt::format(".SS {}\n", section = one.section);
-    page += entry(names_of(*one.option), help_of(*one.option));
+    page += entry(names_in_man(*one.option), help_of(*one.option));
   }
   page += ".SS Help\n";
-  page += entry(names_of(*command.get_help_ptr()), command.get_help_ptr()->get_description());
-  page += entry(names_of(*command.get_help_all_ptr()), command.get_help_all_ptr()->get_description());
+  page += entry(names_in_man(*command.get_help_ptr()), command.get_help_ptr()->get_description());
+  page += entry(names_in_man(*command.get_help_all_ptr()), command.get_help_all_ptr()->get_description());
   std::string examples = command.get_footer();
   if (const std::string title = "Examples:\n"; examples.rfind(title, 0) == 0) examples.erase(0, title.size());
   page += ".SH EXAMPLES\n" + literally(examples);
@@ -96,7 +96,7 @@ std::string program_page(const CLI::App& program, const std::string& version) {
     page += entry(fmt::format("\\fBhayloft\\-{}\\fR(1)", command->get_name()), command->get_description());
   }
   page += ".SH OPTIONS\n";
-  for (const CLI::Option* option : program.get_options()) page += entry(names_of(*option), help_of(*option));
+  for (const CLI::Option* option : program.get_options()) page += entry(names_in_man(*option), help_of(*option));
   return page + std::string(exit_status);
 }
 

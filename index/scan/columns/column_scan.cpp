@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "index/scan/columns/column_scores.h"
+#include "index/scan/softmax.h"
 
 namespace hayloft::index {
 namespace {
 
-constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr std::int64_t piece_bytes = 1 << 20;  // of columns; long enough to hide what starting a piece costs
 
 // The guess is made from stretches of this many tokens.

@@ -5,14 +5,9 @@
 #include <limits>
 
 #include "index/scan/columns/column_kernels.h"
+#include "index/scan/softmax.h"
 
 namespace hayloft::index {
-namespace {
-
-constexpr float infinity = std::numeric_limits<float>::infinity();
-
-}  // namespace
-
 QuantGroupBounds::QuantGroupBounds(const ColumnScan& scan, GroupRule rule, int first, int heads,
                                    std::span<const double> log_sums, std::int64_t limit)
     : quant_groups_((limit + quant_group_tokens - 1) / quant_group_tokens) {

@@ -12,16 +12,14 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 
 #include "index/scan/columns/column_kernels.h"
 #include "index/scan/exp-inl.h"
+#include "index/scan/softmax.h"
 #include "index/scan/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace hayloft::index::HWY_NAMESPACE {
-
-inline constexpr float infinity = std::numeric_limits<float>::infinity();
 
 HWY_INLINE Vec lane_maxima(const float* scores) {
   const D d;

@@ -190,31 +190,32 @@ Value apply_round(Evaluator&, const Value& value, const Arguments& arguments) {
   return std::strtod(fmt::format("{:.{}f}", value.as_real(), digits).c_str(), nullptr);
 }
 
-constexpr Filter filters[] = {{"abs", apply_abs},
-                              {"capitalize", apply_change<capitalized>},
-                              {"center", apply_center},
-                              {"e", apply_escape},
-                              {"escape", apply_escape},
-                              {"float", apply_float},
-                              {"format", apply_format},
-                              {"indent", apply_indent},
-                              {"int", apply_int},
-                              {"lower", apply_change<lower>},
-                              {"replace", apply_replace},
-                              {"round", apply_round},
-                              {"safe", apply_safe},
-                              {"string", apply_string},
-                              {"title", apply_change<title>},
-                              {"tojson", apply_tojson},
-                              {"trim", apply_trim},
-                              {"upper", apply_change<upper>},
-                              {"wordcount", apply_wordcount}};
+constexpr Filter text_filters[] = {{"abs", apply_abs},
+                                   {"capitalize", apply_change<capitalized>},
+                                   {"center", apply_center},
+                                   {"e", apply_escape},
+                                   {"escape", apply_escape},
+                                   {"float", apply_float},
+                                   {"format", apply_format},
+                                   {"indent", apply_indent},
+                                   {"int", apply_int},
+                                   {"lower", apply_change<lower>},
+                                   {"replace", apply_replace},
+                                   {"round", apply_round},
+                                   {"safe", apply_safe},
+                                   {"string", apply_string},
+                                   {"title", apply_change<title>},
+                                   {"tojson", apply_tojson},
+                                   {"trim", apply_trim},
+                                   {"upper", apply_change<upper>},
+                                   {"wordcount", apply_wordcount}};
 
 }  // namespace
 
 const Filter* find_text_filter(std::string_view name) {
-  const auto it = std::find_if(std::begin(filters), std::end(filters), [&](const Filter& f) { return f.name == name; });
-  return it == std::end(filters) ? nullptr : it;
+  const auto it =
+      std::find_if(std::begin(text_filters), std::end(text_filters), [&](const Filter& f) { return f.name == name; });
+  return it == std::end(text_filters) ? nullptr : it;
 }
 
 }  // namespace hayloft::runtime::jinja

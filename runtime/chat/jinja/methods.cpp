@@ -29,7 +29,7 @@ List texts(const std::vector<std::string_view>& parts) {
 }
 
 // What a text method makes of Markup is Markup again.
-Value like(const Value& self, std::string text) {
+Value markup_like(const Value& self, std::string text) {
   return self.is_markup() ? Value::markup(std::move(text)) : Value(std::move(text));
 }
 
@@ -58,7 +58,7 @@ Value strip_method(const Value& self, const std::string& name, const Arguments& 
   const bool white_space = !given[0] || given[0]->is(Kind::none);
   const std::string_view rest =
       white_space ? stripped(self.text(), side) : stripped(self.text(), side, text_argument(*given[0], name));
-  return like(self, std::string(rest));
+  return markup_like(self, std::string(rest));
 }
 
 Value find_method(const Value& self, const std::string& name, const Arguments& arguments) {
@@ -95,7 +95,7 @@ Value replace_method(Evaluator& evaluator, const Value& self, const Arguments& a
   const std::int64_t most = given[2] ? integer_argument(*given[2], "replace") : -1;
   const std::size_t times = from.empty() ? self.text().size() + 1 : split(self.text(), from, -1, false).size();
   evaluator.charge(self.text().size() + times * (to.size() + 16));
-  return like(self, replaced(self.text(), from, to, most));
+  return markup_like(self, replaced(self.text(), from, to, most));
 }
 
 Value join_method(Evaluator& evaluator, const Value& self, const Arguments& arguments) {
@@ -128,8 +128,8 @@ Value text_method(Evaluator& evaluator, const Value& self, const std::string& na
   }
   if (name == "removeprefix" || name == "removesuffix") {
     const std::string& affix = text_argument(*bound(arguments, name, {"prefix"}, 1)[0], name);
-    if (name == "removeprefix") return like(self, text.starts_with(affix) ? text.substr(affix.size()) : text);
-    return like(self, text.ends_with(affix) ? text.substr(0, text.size() - affix.size()) : text);
+    if (name == "removeprefix") return markup_like(self, text.starts_with(affix) ? text.substr(affix.size()) : text);
+    return markup_like(self, text.ends_with(affix) ? text.substr(0, text.size() - affix.size()) : text);
   }
   if (name == "partition") {
     const std::string& separator = text_argument(*bound(arguments, name, {"sep"}, 1)[0], name);
@@ -143,10 +143,10 @@ Value text_method(Evaluator& evaluator, const Value& self, const std::string& na
   }
 
   bound(arguments, name, {});
-  if (name == "upper") return like(self, upper(text));
-  if (name == "lower") return like(self, lower(text));
-  if (name == "capitalize") return like(self, capitalized(text));
-  if (name == "title") return like(self, title_words(text));
+  if (name == "upper") return markup_like(self, upper(text));
+  if (name == "lower") return markup_like(self, lower(text));
+  if (name == "capitalize") return markup_like(self, capitalized(text));
+  if (name == "title") return markup_like(self, title_words(text));
   if (name == "isalpha") return all_of(text, CharacterClass::letter);
   if (name == "isdigit") return all_of(text, CharacterClass::digit);
   if (name == "isalnum") return all_of(text, CharacterClass::letter_or_digit);

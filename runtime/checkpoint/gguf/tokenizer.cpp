@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::int64_t most_tokens = std::int64_t{1} << 22;
+constexpr std::int64_t most_vocabulary = std::int64_t{1} << 22;
 constexpr const char* underscore = "\u2581";  // which stands for a space in SentencePiece's vocabularies
 
 enum class TokenType : std::int64_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
@@ -24,8 +24,8 @@ enum class TokenType : std::int64_t { normal = 1, unknown = 2, control = 3, user
 // tokenizer.ggml.*, its lists checked against each other.
 struct Vocabulary {
   explicit Vocabulary(const Metadata& from) : metadata(from), texts(from.texts("tokenizer.ggml.tokens")) {
-    if (texts.empty() || static_cast<std::int64_t>(texts.size()) > most_tokens) {
-      metadata.refuse("tokenizer.ggml.tokens", fmt::format("a list of 1 to {} texts", most_tokens));
+    if (texts.empty() || static_cast<std::int64_t>(texts.size()) > most_vocabulary) {
+      metadata.refuse("tokenizer.ggml.tokens", fmt::format("a list of 1 to {} texts", most_vocabulary));
     }
     if (metadata.contains("tokenizer.ggml.token_type")) types = metadata.integers("tokenizer.ggml.token_type");
     types.resize(texts.size(), static_cast<std::int64_t>(TokenType::normal));

@@ -18,7 +18,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t kOthers = 7;
-constexpr int kAnswerTokens = 30, kSpareTokens = 5;
+constexpr int squad_answer_tokens = 30, squad_spare_tokens = 5;
 
 struct Question {
   std::string text;
@@ -67,7 +67,7 @@ class Squad : public PaperSource {
     prompt += fmt::format("Question: {}\nAnswer: {}\n", shot.text,
                           *std::min_element(shot.answers.begin(), shot.answers.end(), shorter));
     prompt += fmt::format("Question: {}\nAnswer:", question.text);
-    return {std::move(prompt), question.answers, kAnswerTokens, kSpareTokens};
+    return {std::move(prompt), question.answers, squad_answer_tokens, squad_spare_tokens};
   }
 
  private:

@@ -82,9 +82,9 @@ void read_hotpotqa(const json& file, Questions& all) {
   }
 }
 
-class Generator : public RulerGenerator {
+class QaGenerator : public RulerGenerator {
  public:
-  explicit Generator(Questions all) : all_(std::move(all)) {}
+  explicit QaGenerator(Questions all) : all_(std::move(all)) {}
 
   RulerText write(int sample, std::int64_t units, std::mt19937_64 random) override {
     const Question& question = all_.questions[static_cast<std::size_t>(sample)];
@@ -143,11 +143,11 @@ class Generator : public RulerGenerator {
 }  // namespace
 
 std::unique_ptr<RulerGenerator> make_ruler_squad(const std::filesystem::path& file) {
-  return std::make_unique<Generator>(read_questions(file, "--squad", "SQuAD's shape", read_squad));
+  return std::make_unique<QaGenerator>(read_questions(file, "--squad", "SQuAD's shape", read_squad));
 }
 
 std::unique_ptr<RulerGenerator> make_ruler_hotpotqa(const std::filesystem::path& file) {
-  return std::make_unique<Generator>(read_questions(file, "--hotpotqa", "HotpotQA's shape", read_hotpotqa));
+  return std::make_unique<QaGenerator>(read_questions(file, "--hotpotqa", "HotpotQA's shape", read_hotpotqa));
 }
 
 }  // namespace hayloft::runtime::eval

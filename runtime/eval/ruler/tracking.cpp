@@ -38,9 +38,9 @@ std::string tracking(std::int64_t noise_lines, int letters, std::set<std::string
   return fmt::format("{}{} {}\n\n", text.input, text.answer_prefix, fmt::join(chain, " "));
 }
 
-class Generator : public RulerGenerator {
+class TrackingGenerator : public RulerGenerator {
  public:
-  Generator(std::int64_t ctx_size, const Tokenizer& tokenizer) : to_drop_(ctx_size < 4096 ? 5 : 10) {
+  TrackingGenerator(std::int64_t ctx_size, const Tokenizer& tokenizer) : to_drop_(ctx_size < 4096 ? 5 : 10) {
     for (;; ++example_lines_) {
       std::set<std::string> names;
       RulerText text;
@@ -69,7 +69,7 @@ class Generator : public RulerGenerator {
 }  // namespace
 
 std::unique_ptr<RulerGenerator> make_ruler_tracking(std::int64_t ctx_size, const Tokenizer& tokenizer) {
-  return std::make_unique<Generator>(ctx_size, tokenizer);
+  return std::make_unique<TrackingGenerator>(ctx_size, tokenizer);
 }
 
 }  // namespace hayloft::runtime::eval
