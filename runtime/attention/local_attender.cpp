@@ -20,8 +20,14 @@ class LocalAttender final : public Attender {
     switch (ranking.source) {
       case Ranking::Source::given:
         return {ranking.positions};
-      case Ranking::Source::components:
-        return select_on_device(step, plan, ranking);
+      case Ranking::Source::components: {  // step 1 of SparQ
+        const LayerStep& at = step.at;
+        const gpu::SparqSelect args{ranking.by, plan.k, plan.limit, step.held_bytes, {}};
+        auto* const positions = scratch_for<std::int32_t>(at, at.scratch.positions, plan.positions());
+        auto* const alpha = scratch_for<float>(at, at.scratch.alpha, at.query_heads);
+        at.backend.select_sparq(at.cache, step.q, at.query_heads, args, positions, alpha, at.stream);
+        return {{}, {}, positions, ranking.with_alpha ? alpha : nullptr};
+      }
       default:
         return select_on_host(step, in_entries(plan, ranking), ranking);
     }
@@ -62,16 +68,6 @@ class LocalAttender final : public Attender {
   }
 
  private:
-  // Step 1 of SparQ.
-  static Selection select_on_device(const Step& step, const SelectionPlan& plan, const Ranking& ranking) {
-    const LayerStep& at = step.at;
-    const gpu::SparqSelect args{ranking.by, plan.k, plan.limit, step.held_bytes, {}};
-    auto* const positions = scratch_for<std::int32_t>(at, at.scratch.positions, plan.positions());
-    auto* const alpha = scratch_for<float>(at, at.scratch.alpha, at.query_heads);
-    at.backend.select_sparq(at.cache, step.q, at.query_heads, args, positions, alpha, at.stream);
-    return {{}, {}, positions, ranking.with_alpha ? alpha : nullptr};
-  }
-
   // By every column of what is searched. Softmaxes go on from the tail's, where it counts.
   static Selection select_on_host(const Step& step, const SelectionPlan& plan, const Ranking& ranking) {
     if (plan.k == 0 && !ranking.with_alpha) return {};

@@ -84,7 +84,7 @@ SharedMethod make_method(const MethodOptions& options, int head_dim) {
   return make(options);
 }
 
-Method::Method(MethodOptions options, Traits traits)
+Method::Method(MethodOptions options, MethodTraits traits)
     : options_(std::move(options)), traits_(traits), by_(runtime::ranking_options(options_)) {}
 
 std::unique_ptr<MethodState> Method::load_state(const AttentionShape&, gpu::Backend&,
@@ -131,14 +131,6 @@ Counters Method::attend_itself(const Step&, const SelectionPlan&) const {
 
 std::int64_t Method::window(std::int64_t tokens, int /*layer*/) const {
   return std::min(options_.window.value_or(0), tokens);
-}
-
-std::int64_t sparq_window(const MethodOptions& options, std::int64_t tokens, int layer) {
-  return options.window ? std::min(*options.window, tokens) : options.k.at(layer).of(tokens) / 4;
-}
-
-Rest mean_value(const MethodOptions& options) {
-  return {options.mean_value ? Rest::Kind::mean : Rest::Kind::none};
 }
 
 SelectionPlan Method::plan_selection(const gpu::CacheView& cache, int query_heads) const {

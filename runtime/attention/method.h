@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -28,16 +29,17 @@ struct StepPlan {
   SelectionPlan selection;
 };
 
+// What a method is besides its options.
+struct MethodTraits {
+  Rest rest = {};           // stands in for what it does not read
+  bool own_search = false;  // it attends itself, in place of ranking()
+};
+
 // A way of attending: immutable, thread-safe, shared by sessions. A method that selects positions says how they are
 // ranked and what that costs; the rest of a step is that of all (attend()). One with a search of its own attends itself.
 class Method {
  public:
-  // What a method is besides its options.
-  struct Traits {
-    Rest rest = {};           // what stands in for what it does not read
-    bool own_search = false;  // whether it attends itself, in place of ranking()
-  };
-  explicit Method(MethodOptions options, Traits traits = {});
+  explicit Method(MethodOptions options, MethodTraits traits = {});
   virtual ~Method() = default;
 
   const MethodOptions& options() const { return options_; }
@@ -89,14 +91,18 @@ class Method {
   virtual const Method& chosen(const gpu::CacheView& /*cache*/, int /*query_heads*/) const { return *this; }
 
   MethodOptions options_;
-  Traits traits_;
+  MethodTraits traits_;
   index::RankingOptions by_;
 };
 
 // What methods after SparQ have in common: w where a user has not given one (section 4: a quarter of k), and the mean
 // value, unless it is switched off.
-std::int64_t sparq_window(const MethodOptions& options, std::int64_t tokens, int layer);
-Rest mean_value(const MethodOptions& options);
+inline std::int64_t sparq_window(const MethodOptions& options, std::int64_t tokens, int layer) {
+  return options.window ? std::min(*options.window, tokens) : options.k.at(layer).of(tokens) / 4;
+}
+inline Rest mean_value(const MethodOptions& options) {
+  return {options.mean_value ? Rest::Kind::mean : Rest::Kind::none};
+}
 
 // `auto` chooses anew when the tail has grown by such a part of a block.
 inline constexpr int tail_parts = 8;

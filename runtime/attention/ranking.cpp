@@ -7,20 +7,6 @@
 
 namespace hayloft::runtime {
 
-Ranking given_positions(std::vector<std::int32_t> positions) {
-  Ranking ranking;
-  ranking.positions = std::move(positions);
-  return ranking;
-}
-
-Ranking by_components(const index::RankingOptions& by, bool with_alpha) {
-  return {.source = Ranking::Source::components, .by = by, .with_alpha = with_alpha};
-}
-
-Ranking by_keys(const index::RankingOptions& by, bool with_alpha) {
-  return {.source = Ranking::Source::keys, .by = by, .with_alpha = with_alpha};
-}
-
 SelectionPlan in_entries(const SelectionPlan& plan, const Ranking& ranking) {
   SelectionPlan entries = plan;
   entries.limit /= ranking.entry_tokens;

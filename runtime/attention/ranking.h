@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "index/scan/search.h"
@@ -35,9 +36,15 @@ struct Ranking {
   std::vector<float> tail_weights = {};
 };
 
-Ranking given_positions(std::vector<std::int32_t> positions);
-Ranking by_components(const index::RankingOptions& by, bool with_alpha);
-Ranking by_keys(const index::RankingOptions& by, bool with_alpha);
+inline Ranking given_positions(std::vector<std::int32_t> positions) {
+  return {.positions = std::move(positions)};
+}
+inline Ranking by_components(const index::RankingOptions& by, bool with_alpha) {
+  return {.source = Ranking::Source::components, .by = by, .with_alpha = with_alpha};
+}
+inline Ranking by_keys(const index::RankingOptions& by, bool with_alpha) {
+  return {.source = Ranking::Source::keys, .by = by, .with_alpha = with_alpha};
+}
 
 // The plan in entries of the ranking, and entries that were selected by it as positions.
 SelectionPlan in_entries(const SelectionPlan& plan, const Ranking& ranking);

@@ -48,12 +48,12 @@ void DecodeAttention::count(const Method& by, const Counters& of_step, const Lay
 }
 
 void DecodeAttention::attend(const LayerStep& at, const float* q, int /*queries*/, int /*rows*/, float* out) {
-  const Observers interested = interested_in(at);
+  const Observers interested = observers_.empty() ? Observers() : interested_in(at);
   attend_before(interested, plan(at), at, q, out);
 }
 
 std::optional<gpu::Attended> DecodeAttention::attend_or_leave(const LayerStep& at, const float* q, float* out) {
-  const Observers interested = interested_in(at);
+  const Observers interested = observers_.empty() ? Observers() : interested_in(at);
   const StepPlan planned = plan(at);
   if (interested.empty() && attender_->has_whole_layers() && !planned.selection.selects()) {
     count(*planned.by, planned.by->count(at.cache, planned.selection), at);
@@ -63,21 +63,18 @@ std::optional<gpu::Attended> DecodeAttention::attend_or_leave(const LayerStep& a
   return {};
 }
 
-unsigned long long* DecodeAttention::held_bytes(const LayerStep& at) {
-  if (!keeps_reads_) keeps_reads_ = at.backend.keeps_reads();
-  if (!*keeps_reads_) return nullptr;
-  if (!backend_) {
-    const unsigned long long none[3] = {};
-    held_ = at.backend.allocate(sizeof none, at.stream);
-    at.backend.to_device(held_.as<void>(), none, sizeof none, at.stream);
-    backend_ = &at.backend;
-  }
-  return held_.as<unsigned long long>();
+// Of the first step.
+void DecodeAttention::learn_backend(const LayerStep& at) {
+  backend_ = &at.backend;
+  if (!backend_->keeps_reads()) return;
+  const unsigned long long none[3] = {};
+  held_ = backend_->allocate(sizeof none, at.stream);
+  backend_->to_device(held_.as<void>(), none, sizeof none, at.stream);
 }
 
 Counters DecodeAttention::read_counters() const {
   Counters read = counters;
-  if (!backend_) return read;
+  if (!held_) return read;
   unsigned long long held[3] = {};
   backend_->to_host(held, held_.as<void>(), sizeof held, backend_->stream());
   constexpr Kind kinds[] = {Kind::columns, Kind::scales, Kind::rows};
@@ -92,7 +89,7 @@ Counters DecodeAttention::read_counters() const {
 
 double DecodeAttention::held_share(Kind kind) const {
   const std::uint64_t all = counters.at(Place::link, kind);
-  if (!backend_ || all == 0) return 0;
+  if (!held_ || all == 0) return 0;
   return 1 - static_cast<double>(read_counters().at(Place::link, kind)) / static_cast<double>(all);
 }
 
@@ -106,8 +103,15 @@ DecodeAttention::Observers DecodeAttention::interested_in(const LayerStep& at) c
 
 void DecodeAttention::attend_before(const Observers& interested, const StepPlan& plan, const LayerStep& at,
                                     const float* q, float* out) {
+  if (backend_ == nullptr) learn_backend(at);
   StepTrace trace;
-  const Step step{at, q, out, *attender_, state_, interested.empty() ? nullptr : &trace, held_bytes(at)};
+  const Step step{at,
+                  q,
+                  out,
+                  *attender_,
+                  state_,
+                  interested.empty() ? nullptr : &trace,
+                  held_.as<unsigned long long>()};
   count(*plan.by, plan.by->attend(step, plan.selection), at);
   for (StepObserver* observer : interested) observer->see(step, *plan.by);
 }

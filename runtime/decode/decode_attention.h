@@ -61,14 +61,13 @@ class DecodeAttention : public AttentionPolicy {
   void count(const Method& by, const Counters& of_step, const LayerStep& at);
   static void add_use(const Choice& choice, std::map<std::string, std::int64_t>& used);
 
-  unsigned long long* held_bytes(const LayerStep& at);
+  void learn_backend(const LayerStep& at);
 
   SharedMethod method_;
   MethodState* state_ = nullptr;
   SharedAttender attender_ = local_attender();
   std::vector<std::shared_ptr<StepObserver>> observers_;
-  std::optional<bool> keeps_reads_;           // whether the backend does, once it has been asked
-  gpu::Backend* backend_ = nullptr;           // whose memory `held_` is
+  gpu::Backend* backend_ = nullptr;           // of the steps, once there was one; its memory is `held_`
   gpu::Buffer held_;                          // u64 [3], Step::held_bytes of all steps; empty where nothing is kept
   std::vector<Choice> choices_;               // by global layer
   std::map<std::string, std::int64_t> used_;  // before those choices

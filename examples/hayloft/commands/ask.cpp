@@ -119,7 +119,7 @@ class AskCommand : public Command {
     environment_.emplace(machine_, directory_, rope_);
     if (chat_) drawing_.ends = runtime::end_of_turn_tokens(*environment_->tokenizer);
     method_ = with_rates(method_, *environment_, machine_.profile);
-    if (over_ranks()) facts = {weights_digest(*environment_, directory_), shared_options(*app_), ""};
+    facts = {weights_digest(*environment_, directory_), shared_options(*app_), ""};
   }
 
   // How questions are written and answers drawn: as the model's makers say, unless --template does.

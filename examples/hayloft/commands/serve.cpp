@@ -149,7 +149,6 @@ class ServeCommand : public Command {
     if (first_rank()) server_.api_key = read_key();
     environment_.emplace(machine_, model_, rope_);
     method_ = with_rates(method_, *environment_, machine_.profile);
-    if (!over_ranks()) return;
     facts = {weights_digest(*environment_, model_), shared_options(*app_), ""};
     if (!contexts_.empty()) facts.options += " --contexts";  // a folder of any name
   }

@@ -146,6 +146,10 @@ runtime::cluster::Communicator* ranks() {
   return connection().get();
 }
 
+runtime::cluster::Communicator& peers() {
+  return connection() ? *connection() : runtime::cluster::alone();
+}
+
 void leave_ranks() {
   std::signal(SIGTERM, SIG_DFL);
   connection().reset();

@@ -45,8 +45,9 @@ void interrupt_first_rank_alone();
 // that ends all ranks. Alone, and on the others: nothing.
 void take_terminations_for_interrupts();
 
-// The ranks once they have met; null before, and alone.
+// The ranks once they have met; null before, and alone. And as peers: this process alone then.
 runtime::cluster::Communicator* ranks();
+runtime::cluster::Communicator& peers();
 
 // Ends the ranks after the last of the work, and after an error that all of them have thrown.
 void leave_ranks();
