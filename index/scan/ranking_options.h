@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <optional>
 
-// How positions are ranked, as far as a user can choose it. The options of attention methods, the selection of a backend
-// and the search of columns embed the same struct.
+// How positions are ranked, as far as a user can choose it. The options of attention methods, the selection of a
+// backend and the search of columns embed the same struct.
 namespace hayloft::index {
 
 // How one KV head ranks positions for its g query heads (SparQ, arXiv 2312.04985): appendix B sums the softmaxes over

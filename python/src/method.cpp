@@ -76,7 +76,8 @@ class View {
 class PythonMethod : public runtime::Method {
  public:
   // `select` is kept for as long as the process lives.
-  PythonMethod(const runtime::MethodOptions& options, const py::function& select) : Method(options, {.own_search = true}), select_(&select) {}
+  PythonMethod(const runtime::MethodOptions& options, const py::function& select)
+      : Method(options, {.own_search = true}), select_(&select) {}
 
  protected:
   // What the function reads is part of what the step costs, and it may choose fewer than it may.

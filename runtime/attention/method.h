@@ -36,7 +36,8 @@ struct MethodTraits {
 };
 
 // A way of attending: immutable, thread-safe, shared by sessions. A method that selects positions says how they are
-// ranked and what that costs; the rest of a step is that of all (attend()). One with a search of its own attends itself.
+// ranked and what that costs; the rest of a step is that of all (attend()). One with a search of its own attends
+// itself.
 class Method {
  public:
   explicit Method(MethodOptions options, MethodTraits traits = {});

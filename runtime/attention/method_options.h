@@ -16,8 +16,8 @@ struct MachineRates;
 
 // What a user can choose about a method. method_option_table.h says which methods use which field, and how each is
 // written, described, printed and checked.
-// Of how positions are ranked: r of `sparq` and `lowrank`, bits of `planes`, order of `sparq`; ranking_options() has what
-// the method makes of it.
+// Of how positions are ranked: r of `sparq` and `lowrank`, bits of `planes`, order of `sparq`; ranking_options() has
+// what the method makes of it.
 struct MethodOptions : index::RankingOptions {
   MethodOptions() {
     rank = 16;

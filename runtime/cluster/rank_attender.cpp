@@ -17,8 +17,7 @@ constexpr std::uint64_t most_gathered = std::uint64_t{64} << 20;  // bytes of al
 // Of the positions those that are this rank's, as own ones, in device memory.
 class OwnLists {
  public:
-  OwnLists(const LayerStep& at, const Part& part, const SelectionPlan& plan,
-           const std::vector<std::int32_t>& positions)
+  OwnLists(const LayerStep& at, const Part& part, const SelectionPlan& plan, const std::vector<std::int32_t>& positions)
       : lists_(plan.lists) {
     std::vector<std::vector<std::int32_t>> own(static_cast<std::size_t>(plan.k == 0 ? 0 : lists_));
     for (std::size_t list = 0; list < own.size(); ++list) {
@@ -60,8 +59,7 @@ gpu::Buffer mean_of_tail(const LayerStep& at, const float* q) {
   tail.store.tokens = 0;
   const auto heads = static_cast<std::size_t>(at.query_heads);
   const gpu::Buffer none = at.backend.allocate(heads * sizeof(float), at.stream);
-  gpu::Buffer mean =
-      at.backend.allocate(static_cast<std::uint64_t>(at.query_elements()) * sizeof(float), at.stream);
+  gpu::Buffer mean = at.backend.allocate(static_cast<std::uint64_t>(at.query_elements()) * sizeof(float), at.stream);
   at.backend.to_device(none.as<void>(), std::vector<float>(heads).data(), none.bytes(), at.stream);
   gpu::Attended nothing;
   nothing.alpha = none.as<float>();
@@ -73,8 +71,7 @@ gpu::Buffer mean_of_tail(const LayerStep& at, const float* q) {
 void blend_mean_value(const LayerStep& at, const gpu::Buffer& tail_mean, const float* alpha, std::vector<float>& y) {
   const gpu::CacheView& cache = at.cache;
   const std::span<const float> sums = cache.shard.alone() ? cache.store.value_sum : cache.value_sum;
-  const std::vector<float> in_tail =
-      copy_to_host(at.backend, tail_mean.as<float>(), at.query_elements(), at.stream);
+  const std::vector<float> in_tail = copy_to_host(at.backend, tail_mean.as<float>(), at.query_elements(), at.stream);
   const auto d = static_cast<std::size_t>(at.head_dim());
   const auto group = static_cast<std::size_t>(at.group());
   for (std::size_t i = 0; i < y.size(); ++i) {

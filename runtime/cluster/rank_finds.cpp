@@ -23,8 +23,8 @@ std::vector<float> as_note(const std::vector<std::uint64_t>& counts) {
 }
 
 // Own positions [Hq][k] as whole ones, with the products of their keys.
-Candidates scored(const LayerStep& at, const Part& part, const float* q,
-                           const std::vector<std::int32_t>& positions, int most) {
+Candidates scored(const LayerStep& at, const Part& part, const float* q, const std::vector<std::int32_t>& positions,
+                  int most) {
   Candidates own(at.query_heads, 1, most);
   const auto k = static_cast<int>(positions.size()) / at.query_heads;
   if (k == 0) return own;

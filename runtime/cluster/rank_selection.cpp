@@ -60,7 +60,7 @@ class RankSearch {
     int k;                                // of a list
     std::vector<std::int32_t> positions;  // [lists][k]
     std::size_t logits;                   // how many those are, [Hq][k] or one for a position
-    Candidates given;            // to the others, at first
+    Candidates given;                     // to the others, at first
   };
 
   // (max, sum) over the tail, by the rank that attends to it. Attention with queries that are zero outside the chosen
@@ -140,7 +140,7 @@ class RankSearch {
     const auto fetch = [&] {
       at_.backend.to_host(values.data(), numbers.as<void>(), values.size() * sizeof(float), at_.stream);
       at_.backend.to_host(found.positions.data(), list.as<void>(), found.positions.size() * sizeof(std::int32_t),
-                            at_.stream);
+                          at_.stream);
     };
     bool enough = true;
     const std::function<bool()> meet = [&] {
@@ -159,11 +159,8 @@ class RankSearch {
       }
       return !enough;
     };
-    const gpu::SparqSelect select{by_.by,
-                                  found.k,
-                                  limit_,
-                                  step_.held_bytes,
-                                  {numbers.as<float>(), softmax(0), softmax(1), softmax(2), &meet}};
+    const gpu::SparqSelect select{
+        by_.by, found.k, limit_, step_.held_bytes, {numbers.as<float>(), softmax(0), softmax(1), softmax(2), &meet}};
     at_.backend.select_sparq(part_.cache(), step_.q, at_.query_heads, select, list.as<std::int32_t>(), nullptr,
                              at_.stream);
     if (enough) return;

@@ -8,9 +8,9 @@
 
 #include "offload/error.h"
 #include "offload/output_file.h"
-#include "runtime/peers/agreement.h"
 #include "runtime/context/ingest.h"
 #include "runtime/context/shard_parts.h"
+#include "runtime/peers/agreement.h"
 
 namespace hayloft::runtime {
 namespace {

@@ -7,10 +7,10 @@
 #include "offload/error.h"
 #include "offload/output_file.h"
 #include "runtime/checkpoint/fingerprint.h"
-#include "runtime/peers/agreement.h"
 #include "runtime/context/context_file.h"
 #include "runtime/context/reading.h"
 #include "runtime/context/reading_note.h"
+#include "runtime/peers/agreement.h"
 
 namespace hayloft::runtime {
 namespace {

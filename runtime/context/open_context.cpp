@@ -1,9 +1,9 @@
 #include "offload/error.h"
-#include "runtime/peers/agreement.h"
 #include "runtime/context/hot_context.h"
 #include "runtime/context/ingest.h"
 #include "runtime/context/reading_note.h"
 #include "runtime/context/text_end.h"
+#include "runtime/peers/agreement.h"
 
 // Saved contexts, opened.
 namespace hayloft::runtime {

@@ -7,9 +7,9 @@
 
 #include "offload/clock.h"
 #include "offload/error.h"
-#include "runtime/peers/agreement.h"
 #include "runtime/context/reading_note.h"
 #include "runtime/context/text_end.h"
+#include "runtime/peers/agreement.h"
 
 namespace hayloft::runtime {
 namespace {

@@ -105,13 +105,8 @@ void DecodeAttention::attend_before(const Observers& interested, const StepPlan&
                                     const float* q, float* out) {
   if (backend_ == nullptr) learn_backend(at);
   StepTrace trace;
-  const Step step{at,
-                  q,
-                  out,
-                  *attender_,
-                  state_,
-                  interested.empty() ? nullptr : &trace,
-                  held_.as<unsigned long long>()};
+  const Step step{
+      at, q, out, *attender_, state_, interested.empty() ? nullptr : &trace, held_.as<unsigned long long>()};
   count(*plan.by, plan.by->attend(step, plan.selection), at);
   for (StepObserver* observer : interested) observer->see(step, *plan.by);
 }

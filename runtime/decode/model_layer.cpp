@@ -20,8 +20,8 @@ void Model::attend(int layer, Cache& cache, Workspace& workspace, const Activati
   project_kv(layer, input, T, act);
   append(layer, cache, act, T);
   const gpu::CacheView view = cache.view(layer);
-  const LayerStep at{*backend_, backend_->stream(), layer, view, cache.store(), config_.query_heads,
-                     T,         workspace.scratch};
+  const LayerStep at{*backend_,     backend_->stream(),  layer, view,
+                     cache.store(), config_.query_heads, T,     workspace.scratch};
   int queries = rows;  // of the newest positions
   if (rows < T && config_.kind(layer) == LayerKind::global) queries = std::max(rows, policy.queries_wanted(at));
   if (queries == 0) return;
@@ -41,7 +41,7 @@ void Model::advance(int layer, Cache& cache, const Activations& act, const float
                         backend_->stream());
   if (rows == 0) return;
   add_attention_output(layer, act, act.mixed + (T - rows) * delta.shape.values(),
-           act.hidden + std::int64_t{T - rows} * config_.hidden_size, rows);
+                       act.hidden + std::int64_t{T - rows} * config_.hidden_size, rows);
 }
 
 void Model::project_delta(int layer, const float* input, int T, const Activations& act) const {

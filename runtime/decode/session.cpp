@@ -5,8 +5,8 @@
 
 #include "offload/error.h"
 #include "offload/host/mapped_file.h"
-#include "runtime/peers/agreement.h"
 #include "runtime/decode/prefill_order.h"
+#include "runtime/peers/agreement.h"
 
 namespace hayloft::runtime {
 namespace {

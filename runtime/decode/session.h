@@ -95,8 +95,8 @@ class Session {
   // Decodes one token: adds it and returns the logits of what follows, [vocab].
   std::vector<float> step(std::int32_t token);
 
-  // Decodes one token and draws the next: of several peers the first draws for all. Only the logits that decide leave the
-  // device.
+  // Decodes one token and draws the next: of several peers the first draws for all. Only the logits that decide leave
+  // the device.
   std::int32_t next(std::int32_t token, Sampler& sampler);
 
   // One token each of several sessions, each as step() or next() decodes it alone, to the bit, but layer by layer:

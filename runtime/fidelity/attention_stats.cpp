@@ -137,8 +137,7 @@ bool AttentionStats::wants(int layer, std::int64_t position) {
 void AttentionStats::see(const Step& observed, const Method&) {
   const LayerStep& at = observed.at;
   const int d = at.head_dim();
-  const std::vector<float> q =
-      copy_to_host(at.backend, observed.q, at.query_elements(), at.stream);
+  const std::vector<float> q = copy_to_host(at.backend, observed.q, at.query_elements(), at.stream);
   const HostTail tail(at.backend, at.cache, at.stream);
   const StepQuery step{at.cache.store, tail, q.data(), at.query_heads};
   const offload::Threads& threads = at.backend.threads();
@@ -178,8 +177,8 @@ void AttentionStats::add_distribution(const StepQuery& step, const RankedPositio
   }
 }
 
-AttentionStats::Chosen AttentionStats::add_choices(const StepQuery& step, const RankedPositions& exact, LayerAttention& layer,
-                                                   const offload::Threads& threads) const {
+AttentionStats::Chosen AttentionStats::add_choices(const StepQuery& step, const RankedPositions& exact,
+                                                   LayerAttention& layer, const offload::Threads& threads) const {
   const int d = step.head_dim();
   std::vector<int> ranks = options_.ranks;
   if (ranks.empty()) ranks = {d / 8, d / 4, d / 2};

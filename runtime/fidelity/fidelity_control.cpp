@@ -70,8 +70,8 @@ class FidelityControl::Probe {
  public:
   Probe(const Step& step, const Method& by, MethodScratch& scratch)
       : step_(step),
-        at_{step.at.backend,     step.at.stream, step.at.layer, step.at.cache, step.at.store,
-            step.at.query_heads, step.at.T,      scratch},
+        at_{step.at.backend, step.at.stream,      step.at.layer, step.at.cache,
+            step.at.store,   step.at.query_heads, step.at.T,     scratch},
         sample_(step, by),
         query_(sample_.query()),
         scores_(exact_scores(query_)),

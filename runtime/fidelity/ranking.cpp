@@ -100,7 +100,7 @@ Scores sparq_scores(const StepQuery& step, int rank) {
 }
 
 RankedPositions rank_positions(const StepQuery& step, const Scores& scores, std::int64_t k, index::SelectPer per,
-                       const offload::Threads& threads) {
+                               const offload::Threads& threads) {
   const int d = step.head_dim();
   RankedPositions ranking;
   ranking.lists = per == index::SelectPer::kv_head ? step.kv_heads() : step.query_heads;

@@ -53,7 +53,7 @@ struct RankedPositions {
 // The k best positions (k is held to the tokens there are), per query head by their logits, per KV head by the group's
 // sum of softmaxes. Blocks.
 RankedPositions rank_positions(const StepQuery& step, const Scores& scores, std::int64_t k, index::SelectPer per,
-                       const offload::Threads& threads);
+                               const offload::Threads& threads);
 
 // The logits of every position for the query heads of one KV head, [g][tokens].
 std::vector<float> score_positions(const StepQuery& step, const Scores& scores, const TailScores& tail, int head,

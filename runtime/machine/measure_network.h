@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/peers/communicator.h"
 #include "runtime/machine/network.h"
+#include "runtime/peers/communicator.h"
 
 // What the network between ranks gives, measured by the collectives that attention uses.
 namespace hayloft::runtime::plan {

@@ -34,8 +34,8 @@ struct Ledger {
 };
 
 // The processes that hold a context together, as one of them sees them: its ranks. Every rank makes the same calls in
-// the same order and waits in each for the others. Not thread-safe, but for a process alone, whose calls do nothing that
-// anybody waits for.
+// the same order and waits in each for the others. Not thread-safe, but for a process alone, whose calls do nothing
+// that anybody waits for.
 class Communicator {
  public:
   virtual ~Communicator() = default;

@@ -9,8 +9,8 @@
 #include "offload/error.h"
 #include "offload/snapshot/format.h"
 #include "offload/text/format.h"
-#include "runtime/cluster/rank_attender.h"
 #include "runtime/cache/cache.h"
+#include "runtime/cluster/rank_attender.h"
 #include "runtime/context/ingest.h"
 #include "runtime/plan/plan_prefill.h"
 
@@ -114,8 +114,8 @@ PlanMemory plan_memory(const PlanRequest& request) {
         std::max(gpu::cuda_step_bytes(request.device_budget - std::min(request.device_budget, gpu::cuda_context_bytes)),
                  gpu::cuda_scratch_bytes(scratch_shape(request.config, chunk)));
     if (!options.shard.alone()) {
-      memory.scratch +=
-          cluster::prefill_bytes_over_ranks(request.config.query_heads, request.config.head_dim, chunk, options.shard.ranks);
+      memory.scratch += cluster::prefill_bytes_over_ranks(request.config.query_heads, request.config.head_dim, chunk,
+                                                          options.shard.ranks);
     }
   }
   memory.program = program_bytes(request.threads, chunk, request.tokenizer_file_bytes);

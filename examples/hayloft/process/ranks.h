@@ -5,8 +5,8 @@
 #include <string>
 
 #include "offload/progress.h"
-#include "runtime/peers/agreement.h"
 #include "runtime/decode/session.h"
+#include "runtime/peers/agreement.h"
 
 // Several processes that mpirun has started, as one run of the program: rank 0 prints and writes, the others compute.
 namespace hayloft::cli {

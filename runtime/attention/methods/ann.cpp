@@ -77,15 +77,15 @@ class AnnMethod : public Method {
   Counters attend_itself(const Step& step, const SelectionPlan& plan) const override {
     const std::vector<float> query = plan.k > 0 ? query_on_host(step) : std::vector<float>();
     const index::Ann& ann = static_cast<const AnnState&>(*step.state).ann();
-    const Finds found = step.attender.find(
-        step, plan, query.data(),
-        [&](const offload::LayerView& view, std::int64_t limit, int k, std::int32_t* positions) {
-          const index::AnnCost cost =
-              ann.search(step.at.cache.layer, view, query.data(),
-                         {step.at.query_heads, limit, k, options_.probes, options_.ef, options_.rerank},
-                         step.at.backend.threads(), positions);
-          return std::vector{cost.keys, cost.index_bytes, cost.row_bytes};
-        });
+    const Finds found =
+        step.attender.find(step, plan, query.data(),
+                           [&](const offload::LayerView& view, std::int64_t limit, int k, std::int32_t* positions) {
+                             const index::AnnCost cost = ann.search(
+                                 step.at.cache.layer, view, query.data(),
+                                 {step.at.query_heads, limit, k, options_.probes, options_.ef, options_.rerank},
+                                 step.at.backend.threads(), positions);
+                             return std::vector{cost.keys, cost.index_bytes, cost.row_bytes};
+                           });
     step.attender.attend(step, plan, {found.positions}, traits_.rest);
     index::AnnCost cost;
     if (!found.counted.empty()) cost = {found.counted[0], found.counted[1], found.counted[2]};

@@ -14,15 +14,15 @@ class TopK : public Method {
   // By Faiss' flat index.
   Counters attend_itself(const Step& step, const SelectionPlan& plan) const override {
     const std::vector<float> query = query_on_host(step);
-    const Finds found = step.attender.find(
-        step, plan, query.data(),
-        [&](const offload::LayerView& view, std::int64_t limit, int k, std::int32_t* positions) {
-          const index::ExactSearch search{step.at.query_heads, limit, k, by_.rule, *by_.per, true};
-          index::SearchResult result;
-          result.positions = positions;
-          index::search_exact(view, query.data(), search, step.at.backend.threads(), result);
-          return std::vector<std::uint64_t>();
-        });
+    const Finds found =
+        step.attender.find(step, plan, query.data(),
+                           [&](const offload::LayerView& view, std::int64_t limit, int k, std::int32_t* positions) {
+                             const index::ExactSearch search{step.at.query_heads, limit, k, by_.rule, *by_.per, true};
+                             index::SearchResult result;
+                             result.positions = positions;
+                             index::search_exact(view, query.data(), search, step.at.backend.threads(), result);
+                             return std::vector<std::uint64_t>();
+                           });
     step.attender.attend(step, plan, {found.positions}, traits_.rest);
     Counters counters = count_planned(step.at.cache, plan);
     counters.at(Place::near, Kind::rows) += found.scored * step.at.cache.store.layout->row_bytes / 2;

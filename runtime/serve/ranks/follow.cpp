@@ -3,9 +3,9 @@
 #include <map>
 #include <stdexcept>
 
+#include "runtime/context/saved_shards.h"
 #include "runtime/peers/agreement.h"
 #include "runtime/peers/tell.h"
-#include "runtime/context/saved_shards.h"
 
 namespace hayloft::runtime::serve {
 namespace {

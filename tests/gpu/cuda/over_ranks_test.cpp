@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/cluster/local_ranks.h"
+#include "runtime/cluster/rank_attender.h"
 #include "tests/gpu/cuda/backends.h"
 #include "tests/support/method_fixture.h"
 #include "tests/support/shards.h"
@@ -45,8 +46,7 @@ class StepsOverRanksOnCuda : public MethodTest {
       if (state) state->sync_with_cache({&shard.view(), 1}, {});
       const runtime::LayerStep at{*cuda, cuda->stream(), 0, shard.view(), none, query_heads, 1, scratch};
       const runtime::SharedAttender attender = runtime::cluster::rank_attender(ranks);
-      output.counters =
-          by->attend({at, queries.as<float>(), out.as<float>(), *attender, state.get(), &output.trace});
+      output.counters = by->attend({at, queries.as<float>(), out.as<float>(), *attender, state.get(), &output.trace});
       output.y = download<float>(*cuda, out);
     });
     return outputs;

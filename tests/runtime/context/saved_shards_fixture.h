@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/peers/agreement.h"
 #include "runtime/cluster/local_ranks.h"
 #include "runtime/cluster/rank_attender.h"
 #include "runtime/context/saved_shards.h"
+#include "runtime/peers/agreement.h"
 #include "tests/runtime/context/ingest_fixture.h"
 
 // Contexts of ranks, each on a thread of its own.

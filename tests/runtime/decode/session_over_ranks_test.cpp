@@ -4,8 +4,8 @@
 
 #include "runtime/cluster/candidates.h"
 #include "runtime/cluster/local_ranks.h"
-#include "runtime/cluster/rank_attender.h"
 #include "runtime/cluster/merge.h"
+#include "runtime/cluster/rank_attender.h"
 #include "tests/runtime/decode/session_fixture.h"
 #include "tests/support/refusal.h"
 

@@ -103,7 +103,9 @@ TEST(AuditTarget, RefusesWhatItCannotDo) {
 class MeasuresNow : public StepObserver {
  public:
   bool wants(int, std::int64_t) override { return true; }
-  void see(const Step& step, const Method& by) override { measured.push_back(StepSample(step, by).measure(step.at.backend)); }
+  void see(const Step& step, const Method& by) override {
+    measured.push_back(StepSample(step, by).measure(step.at.backend));
+  }
   std::vector<StepFidelity> measured;
 };
 
