@@ -68,6 +68,7 @@ class Attender {
   virtual void require(const gpu::Backend&) const {}
 };
 
+// Sessions share attenders, which are immutable.
 using SharedAttender = std::shared_ptr<const Attender>;
 
 // In this process alone; the same one for all.

@@ -96,11 +96,11 @@ class Method {
   index::RankingOptions by_;
 };
 
-// What methods after SparQ have in common: w where a user has not given one (section 4: a quarter of k), and the mean
-// value, unless it is switched off.
+// w of methods after SparQ, where a user has not given one: a quarter of k (section 4).
 inline std::int64_t sparq_window(const MethodOptions& options, std::int64_t tokens, int layer) {
   return options.window ? std::min(*options.window, tokens) : options.k.at(layer).of(tokens) / 4;
 }
+// Their rest: the mean value, unless it is switched off.
 inline Rest mean_value(const MethodOptions& options) {
   return {options.mean_value ? Rest::Kind::mean : Rest::Kind::none};
 }

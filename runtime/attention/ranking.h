@@ -36,18 +36,22 @@ struct Ranking {
   std::vector<float> tail_weights = {};
 };
 
+// Positions that the method has chosen itself, [lists][k] of the plan.
 inline Ranking given_positions(std::vector<std::int32_t> positions) {
   return {.positions = std::move(positions)};
 }
+// By the components or planes that SparQ's step 1 reads.
 inline Ranking by_components(const index::RankingOptions& by, bool with_alpha) {
   return {.source = Ranking::Source::components, .by = by, .with_alpha = with_alpha};
 }
+// By the products with every key.
 inline Ranking by_keys(const index::RankingOptions& by, bool with_alpha) {
   return {.source = Ranking::Source::keys, .by = by, .with_alpha = with_alpha};
 }
 
-// The plan in entries of the ranking, and entries that were selected by it as positions.
+// The plan in entries of the ranking.
 SelectionPlan in_entries(const SelectionPlan& plan, const Ranking& ranking);
+// Entries that were selected by it, as positions.
 std::vector<std::int32_t> as_positions(std::vector<std::int32_t> entries, const Ranking& ranking);
 
 // A ranking made ready to be searched by on the host: logits s[h][t] = weights[h] . K[t][components].

@@ -14,8 +14,9 @@ namespace hayloft::runtime::cluster {
 // require_over_ranks() lets pass while it is decoded.
 SharedAttender rank_attender(Communicator& ranks);
 
-// Attender::require() of ranks.
+// Attender::require() of ranks, for caches of any options.
 void require_over_ranks(const MethodOptions& method);
+// Likewise, for such a cache.
 void require_over_ranks(const MethodOptions& method, const CacheOptions& cache);
 
 // Attender::prefill_bytes() of so many ranks.
