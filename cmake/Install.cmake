@@ -22,7 +22,7 @@ set(public_headers
     runtime/attention/step_observer.h
     runtime/decode/attention_policy.h runtime/chat/conversation.h runtime/decode/decode_attention.h runtime/decode/prefill_attention.h
     runtime/decode/hidden_states.h runtime/decode/load_tokenizer.h runtime/decode/model.h runtime/decode/prefill.h
-    runtime/decode/sampler.h runtime/chat/load_chat_template.h runtime/chat/sampling_defaults.h runtime/decode/session.h
+    runtime/decode/sampler.h runtime/decode/sampler_rules.h runtime/chat/load_chat_template.h runtime/chat/sampling_defaults.h runtime/decode/session.h
     runtime/fidelity/attention_stats.h runtime/fidelity/audit.h runtime/fidelity/audit_report.h
     runtime/fidelity/audit_sample.h runtime/fidelity/fidelity_control.h runtime/fidelity/ranking.h runtime/fidelity/running_stats.h)
 set(eval_headers
@@ -36,12 +36,9 @@ foreach(header IN LISTS public_headers eval_headers)
   install(FILES ${PROJECT_SOURCE_DIR}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/hayloft/${folder})
 endforeach()
 
-# Two sets: only hayloft::eval draws and so needs Cairo.
-install(TARGETS hayloft_offload hayloft_index hayloft_gpu hayloft_runtime hayloft_cluster EXPORT hayloftTargets
+install(TARGETS hayloft_offload hayloft_index hayloft_gpu hayloft_runtime hayloft_cluster hayloft_eval EXPORT hayloftTargets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(TARGETS hayloft_eval EXPORT hayloftEvalTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(EXPORT hayloftTargets NAMESPACE hayloft:: DESTINATION ${package_dir})
-install(EXPORT hayloftEvalTargets NAMESPACE hayloft:: DESTINATION ${package_dir})
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/hayloftConfig.cmake.in
                               ${PROJECT_BINARY_DIR}/hayloftConfig.cmake INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/hayloftConfigVersion.cmake COMPATIBILITY SameMinorVersion)

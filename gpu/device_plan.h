@@ -7,18 +7,18 @@
 #include "gpu/backend.h"
 #include "offload/store/rows.h"
 
-// What the CUDA backend takes of a device besides what it is asked to allocate: known here to the backend and to those
-// who plan for devices that are not there. Who has the backend asks Backend::scratch_bytes() and DeviceMemory.
+// Counts what the CUDA backend takes of a device besides what it is asked to allocate: known here to the backend and to
+// those who plan for devices that are not there. Who has the backend asks Backend::scratch_bytes() and DeviceMemory.
 namespace hayloft::gpu {
 
 inline constexpr std::uint64_t cuda_mebibyte = std::uint64_t{1} << 20;  // bytes
 
-// What CUDA takes before anything is allocated, its context, the kernels and cuBLAS' code, is between a quarter and
-// half a gigabyte on the devices known to us, and cannot be asked for.
+// The memory that CUDA takes before anything is allocated, its context, the kernels and cuBLAS' code, is between a
+// quarter and half a gigabyte on the devices known to us, and cannot be asked for.
 inline constexpr std::uint64_t cuda_context_bytes = 640 * cuda_mebibyte;
 inline constexpr std::uint64_t cuda_workspace_bytes = 32 * cuda_mebibyte;  // of cuBLAS, as NVIDIA advises at most
 
-// What pinned memory takes of the device: an entry of 8 bytes in its page tables for every page of 4 KiB.
+// Returns what pinned memory takes of the device: an entry of 8 bytes in its page tables for every page of 4 KiB.
 inline std::uint64_t cuda_page_table_bytes(std::uint64_t pinned_bytes) {
   return pinned_bytes / 512;
 }
@@ -39,7 +39,7 @@ inline constexpr int cuda_least_cached_block = 256;  // tokens: of smaller block
 inline int cuda_runs(const offload::BlockLayout& layout) {
   return layout.plane_bytes > 0 ? offload::plane_count * layout.head_dim : layout.head_dim;
 }
-// Of one block, with so many slots of each KV head.
+// Returns the bytes of one block, with so many slots of each KV head.
 inline std::uint64_t cuda_cached_block_bytes(const offload::BlockLayout& layout, int slots) {
   const auto aligned = [](std::uint64_t bytes) { return (bytes + 15) / 16 * 16; };
   const auto heads = static_cast<std::uint64_t>(layout.kv_heads), all = static_cast<std::uint64_t>(slots);
@@ -55,8 +55,8 @@ inline int cuda_cached_slots(const offload::BlockLayout& layout, std::uint64_t b
   return slots;
 }
 
-// What of a budget is set aside for operations: enough for the prompt of a small model, and from 2.3 GiB on for all
-// that cuda_scratch_bytes() counts at the shape of Llama-3-8B.
+// Returns what of a budget is set aside for operations: enough for the prompt of a small model, and from 2.3 GiB on for
+// all that cuda_scratch_bytes() counts at the shape of Llama-3-8B.
 inline std::uint64_t cuda_step_bytes(std::uint64_t budget_bytes) {
   constexpr std::uint64_t step = 32 * cuda_mebibyte;  // that the driver's pools grow by
   return std::clamp(budget_bytes / 8 / step * step, 2 * step, 9 * step);
@@ -68,8 +68,7 @@ inline constexpr std::uint64_t cuda_stream_bytes = 32 * cuda_mebibyte;      // o
 inline constexpr std::uint64_t cuda_spill_bytes = 32 * cuda_mebibyte;       // of blocks on their way out
 inline constexpr std::uint64_t cuda_tile_bytes = 32 * cuda_mebibyte;        // products of prefill's attention
 inline constexpr std::uint64_t cuda_panel_bytes = 32 * cuda_mebibyte;       // packed weights unpacked for a prompt
-// What a prompt is not read with less than: tiles of a few tokens, or buffers of a few rows, would take many times as
-// long.
+// The least that a prompt is read with: tiles of a few tokens, or buffers of a few rows, would take many times as long.
 inline constexpr std::uint64_t cuda_least_stream_bytes = cuda_mebibyte;
 inline constexpr int cuda_least_tile_tokens = 32;  // of a prompt, together
 

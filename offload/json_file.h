@@ -3,8 +3,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace hayloft {
 
@@ -19,7 +21,7 @@ nlohmann::ordered_json read_ordered_json_file(const std::filesystem::path& path)
 
 // Typed access to the members of a JSON object from outside. Every mismatch is an Error that names the place (`where`,
 // say "DIR/config.json"), the field, what it is and what it should be. A member that is null counts as absent unless
-// said otherwise. Views the object, which must outlive it.
+// said otherwise. Keeps account of what has been asked for. Views the object, which must outlive it. Not thread-safe.
 class JsonFields {
  public:
   // Throws Error unless `value` is an object.
@@ -37,6 +39,9 @@ class JsonFields {
   std::string text(const char* name) const;
   std::string text_or(const char* name, const std::string& absent) const;
 
+  // Names of the members that are there, not null, and that nobody has asked for; in alphabetical order.
+  std::vector<std::string> unread() const;
+
   // Throws the Error for a field that is `found` where `expected` was needed.
   [[noreturn]] void refuse(const char* name, const nlohmann::json& found, const std::string& expected) const;
 
@@ -45,6 +50,7 @@ class JsonFields {
 
   const nlohmann::json& object_;
   std::string where_;
+  mutable std::set<std::string, std::less<>> read_;
 };
 
 // A JSON value as an integer in [least, most]; false when it is anything else.

@@ -248,6 +248,23 @@ CASES = {
         },
         "_dtype": torch.float16,
     },
+    # queries are scaled by what training has seen, the base by what the model was made for
+    "ministral3-dynamic": {
+        "model_type": "ministral3",
+        "head_dim": 24,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "num_hidden_layers": 2,
+        "max_position_embeddings": 40,
+        "rope_parameters": {
+            "rope_type": "dynamic",
+            "rope_theta": 10000.0,
+            "factor": 3.0,
+            "original_max_position_embeddings": 16,
+            "llama_4_scaling_beta": 0.5,
+        },
+        "_dtype": torch.float16,
+    },
     "granite": {
         "model_type": "granite",
         "hidden_size": 48,

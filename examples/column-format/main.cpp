@@ -23,7 +23,7 @@ using namespace hayloft;
 
 namespace {
 
-// What is kept of one block of a layer. Immutable, so that forks share it.
+// The signs that are kept of one block of a layer. Immutable, so that forks share it.
 struct SignBlock {
   int tokens = 0;
   std::vector<f16> ranges;          // [Hkv][d][2]: the mean of a component, and how far keys are from it on average

@@ -48,11 +48,22 @@ std::int32_t next_token(runtime::Session& session, std::int32_t token, runtime::
 
 }  // namespace
 
+void check_drawing(const Environment& environment, const Drawing& drawing) {
+  drawing.sampling.rules.require_within(environment.model->config().vocab_size);
+}
+
 void decode_and_print(const Environment& environment, runtime::Session& session, WatchedMethod& method,
-                      const Drawing& drawing, std::int32_t token, Decoded& done, Answer* answer) {
+                      const Drawing& drawing, const TokensBefore& before, Decoded& done, Answer* answer) {
   std::vector<std::int32_t> ends = environment.model->config().eos_tokens;
   ends.insert(ends.end(), drawing.ends.begin(), drawing.ends.end());
-  runtime::Sampler sampler(drawing.sampling);
+  runtime::SamplerOptions sampling = drawing.sampling;
+  sampling.rules.end_tokens = ends;
+  runtime::Sampler sampler(sampling);
+  if (sampler.reads_prompt()) {
+    if (before.saved) sampler.read(before.saved->tokens());
+    sampler.read(before.prompt);
+  }
+  std::int32_t token = before.prompt.back();
   runtime::TextStream stream(*environment.tokenizer, token);
   const auto show = [&](const std::string& text) {
     if (answer) answer->text += text;

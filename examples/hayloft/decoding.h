@@ -2,19 +2,21 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "examples/hayloft/audit_options.h"
 #include "examples/hayloft/process/environment.h"
 #include "offload/progress.h"
+#include "offload/snapshot/snapshot.h"
 #include "runtime/decode/sampler.h"
 #include "runtime/decode/session.h"
 
 // Generating text from a session and printing it as it comes.
 namespace hayloft::cli {
 
-// What a conversation has of an answer besides what is printed.
+// Keeps what a conversation has of an answer besides what is printed.
 struct Answer {
   std::vector<std::int32_t> drawn;  // the token that ends it included
   std::string text;
@@ -31,18 +33,28 @@ runtime::StateProgress index_progress(std::optional<Progress>& progress);
 // Session::prepare with its progress on standard error; says nothing where there is nothing to do.
 void prepare_method(runtime::Session& session, const runtime::Method& method);
 
-// How tokens are drawn, and when that ends.
+// Says how tokens are drawn, and when that ends.
 struct Drawing {
   runtime::SamplerOptions sampling;
   int most = 0;                         // tokens
   std::vector<std::int32_t> ends = {};  // besides the model's end-of-text tokens
 };
 
-// Decodes from `token`, the last of the prompt and not yet in the session, until a token that ends the text or as many
-// as are allowed, and prints the text to standard output. `done`, and `answer` unless it is null, are kept up to date,
-// also when Interrupted is thrown.
+// Throws Error where the drawing names tokens that the model does not have.
+void check_drawing(const Environment& environment, const Drawing& drawing);
+
+// The tokens before an answer, of which rules of drawing go: those of a saved context, where there is one, and what
+// follows it up to the token that is decoded first.
+struct TokensBefore {
+  const offload::Snapshot* saved = nullptr;
+  std::span<const std::int32_t> prompt;
+};
+
+// Decodes from the last token of the prompt, which is not yet in the session, until a token that ends the text or as
+// many as are allowed, and prints the text to standard output. `done`, and `answer` unless it is null, are kept up to
+// date, also when Interrupted is thrown.
 void decode_and_print(const Environment& environment, runtime::Session& session, WatchedMethod& method,
-                      const Drawing& drawing, std::int32_t token, Decoded& done, Answer* answer = nullptr);
+                      const Drawing& drawing, const TokensBefore& before, Decoded& done, Answer* answer = nullptr);
 
 // "generated: N tokens, X ms/token", `beside` behind that, and the bytes read per token by place.
 std::string decode_summary(const runtime::Session& session, const Decoded& done, const std::string& beside);

@@ -25,9 +25,9 @@ class Strided : public runtime::Method {
  public:
   using Method::Method;
 
-  // How positions are ranked; attending is the library's. What is not selected, the plan has already: the newest
-  // `window` positions and the tail. plan.lists lists of plan.k positions below plan.limit are to be chosen, ascending:
-  // here by their number alone. A method that scores keys gives a ranking by columns or keys instead
+  // Ranks positions; attending is the library's. The plan has already what is not selected: the newest `window`
+  // positions and the tail. plan.lists lists of plan.k positions below plan.limit are to be chosen, ascending: here by
+  // their number alone. A method that scores keys gives a ranking by columns or keys instead
   // (runtime/attention/ranking.h).
   runtime::Ranking ranking(const runtime::Step&, const runtime::SelectionPlan& plan) const override {
     std::vector<std::int32_t> positions;

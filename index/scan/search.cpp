@@ -107,8 +107,8 @@ class ListSelector {
     return (n + quant_group_tokens - 1) / quant_group_tokens * quant_group_tokens;
   }
 
-  // What may hold a score of at least `least` from position `from` on: a position that the scan has placed, or as many
-  // quantisation groups as are neighbours within a tile.
+  // Returns the next stretch that may hold a score of at least `least` from position `from` on: a position that the
+  // scan has placed, or as many quantisation groups as are neighbours within a tile.
   Stretch next_stretch(std::span<const float> upper, float least, std::int64_t from) const {
     const auto quant_groups = static_cast<std::int64_t>(upper.size());
     const auto hopeless = [&](std::int64_t i) { return upper[static_cast<std::size_t>(i)] < least; };  // not so for NaN

@@ -11,11 +11,11 @@
 // d of them, are the same scan. Everything here reads the store only; the tail belongs to the device.
 namespace hayloft::index {
 
-// Where K is read: the columns as their format has them, level * scale where they are integers; or K's half of the
-// 16-bit rows, whose scores are those of f16 columns to the bit but take longer to read.
+// The form in which K is read: the columns as their format has them, level * scale where they are integers; or K's half
+// of the 16-bit rows, whose scores are those of f16 columns to the bit but take longer to read.
 enum class KeySource : std::uint8_t { columns, rows };
 
-// What a list may differ in from the others of its search.
+// Sizes that differ between the lists of a search.
 struct ListSize {
   std::int64_t limit = 0;  // positions [0, limit) may be selected, limit <= view.tokens
   int k = 0;               // positions, k <= limit
@@ -57,7 +57,7 @@ struct SearchResult {
   const std::function<bool(float* max, float* sum)>* again = nullptr;
 };
 
-// What every search of columns asks of its arguments. Throws Error naming the number that is out of range.
+// Checks the arguments that every search of columns has. Throws Error naming the number that is out of range.
 void require_valid(const offload::LayerView& view, const ColumnSearch& search);
 
 // Reads the chosen columns once, tile by tile, keeping a maximum per 64 tokens; only the few tiles that can still hold

@@ -181,6 +181,8 @@ def _attention(method, module, query, key, value, attention_mask=None, *, dropou
     for name, given in (("softcap", softcap), ("s_aux", s_aux), ("position_bias", kwargs.get("position_bias"))):
         if given is not None:
             raise _core.Error(f"{type(module).__name__}: attends with {name}, which hayloft's attention does not know")
+    _require_no_weights(module, kwargs)
+    _require_all_before(module, attention_mask, query.shape[2], key.layer.get_seq_length() + query.shape[2])
     if dropout:
         raise _core.Error(f"{type(module).__name__}: dropout of {dropout}: hayloft is for inference; call model.eval()")
     d = query.shape[-1]
@@ -190,10 +192,54 @@ def _attention(method, module, query, key, value, attention_mask=None, *, dropou
     return torch.from_numpy(out).to(query.device, query.dtype).unsqueeze(0), None
 
 
+def _require_no_weights(module, kwargs):
+    """hayloft's attention never holds the weights of all positions, so that there is nothing to hand out."""
+    if kwargs.get("output_attentions") or getattr(getattr(module, "config", None), "output_attentions", False):
+        raise _core.Error(
+            f"{type(module).__name__}: output_attentions: hayloft's attention keeps no weights; "
+            'set attn_implementation="eager" for them'
+        )
+
+
+def _require_all_before(module, mask, queries, tokens):
+    """Raises Error unless the mask of a layer shows each query all tokens up to its own and none behind, as the store does.
+
+    mask: None, or [1, heads or 1, queries, tokens or more]: true, or 0, where a token is attended to.
+    """
+    name = type(module).__name__
+    if getattr(module, "is_causal", True) is False:
+        raise _core.Error(f"{name}: attends to tokens behind each query; hayloft's attention looks at those before alone")
+    if mask is None:
+        return
+    if not isinstance(mask, torch.Tensor):
+        raise _core.Error(f"{name}: an attention mask of type {type(mask).__name__}: hayloft's cache takes a tensor")
+    if mask.ndim != 4 or mask.shape[0] != 1 or mask.shape[2] != queries or mask.shape[3] < tokens:
+        raise _core.Error(
+            f"{name}: an attention mask of shape {list(mask.shape)} for {queries} queries and {tokens} tokens; "
+            "it must be [1, heads, queries, tokens]"
+        )
+    mask = mask[..., :tokens]
+    if mask.dtype == torch.bool:
+        shown = mask
+    elif mask.is_floating_point():
+        shown = mask == 0
+        if not bool((shown | (mask <= torch.finfo(mask.dtype).min / 2)).all()):
+            raise _core.Error(f"{name}: the attention mask adds to scores, which hayloft's attention does not")
+    else:
+        raise _core.Error(f"{name}: an attention mask of {mask.dtype}: it must be of bool, or of a floating type to be added")
+    before = torch.ones(queries, tokens, dtype=torch.bool, device=mask.device).tril(tokens - queries)
+    if not bool((shown == before).all()):
+        raise _core.Error(
+            f"{name}: the attention mask is not the causal one: hayloft's cache shows each token all those before; "
+            "give each document a cache of its own"
+        )
+
+
 def _elsewhere(method, module, query, key, value, attention_mask, *, s_aux, **kwargs):
     """Layers whose K and V are not in the store: those with a sliding window, and exact attention without a cache."""
     if s_aux is not None:
         raise _core.Error(f"{type(module).__name__}: attends with s_aux, which hayloft's attention does not know")
+    _require_no_weights(module, kwargs)
     windowed = kwargs.get("sliding_window") or getattr(module, "sliding_window", None) or getattr(module, "is_sliding", False)
     if not windowed and (method != "dense" or query.shape[2] != key.shape[2]):
         raise _core.Error(

@@ -8,7 +8,8 @@
 namespace hayloft::python {
 namespace {
 
-// What a function may look at while it is called, and what it has read. Positions [0, limit) of one layer's store.
+// Shows a function what it may look at while it is called, and counts what it has read. Positions [0, limit) of one
+// layer's store.
 class View {
  public:
   View(const runtime::Step& step, const runtime::SelectionPlan& plan) : step_(&step), plan_(&plan) {}
@@ -112,7 +113,7 @@ class PythonMethod : public runtime::Method {
   }
 
  private:
-  // Of the rows; what a function reads before is its own.
+  // Counts rows; what a function reads before is its own.
   static runtime::Counters counted(const gpu::CacheView& cache, const runtime::SelectionPlan& plan) {
     const runtime::StepTerms n(cache, plan);
     runtime::Counters counters = count_selection(cache, plan);
@@ -120,7 +121,7 @@ class PythonMethod : public runtime::Method {
     return counters;
   }
 
-  // What the function returned, [lists][n] with n at most plan.k, which becomes n; sorted.
+  // Checks what the function returned, [lists][n] with n at most plan.k, which becomes n; sorted.
   std::vector<std::int32_t> positions(const py::object& result, runtime::SelectionPlan& plan) const {
     const py::object array = py::module_::import("numpy").attr("ascontiguousarray")(result, "int32");
     const ArrayView view(array, "I32", "the positions");

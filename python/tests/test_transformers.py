@@ -121,6 +121,109 @@ def test_what_cannot_be_done_is_said(machine):
         model(ids[:1], past_key_values=broken)
 
 
+def causal(queries, tokens):
+    return torch.ones(queries, tokens, dtype=torch.bool).tril(tokens - queries)[None, None]
+
+
+def as_numbers(shown, dtype, hidden):
+    return torch.zeros(shown.shape, dtype=dtype).masked_fill(~shown, hidden)
+
+
+def masks_of(shown):
+    """The same mask in every form that transformers takes: of truth, and to be added in several types."""
+    yield shown
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        yield as_numbers(shown, dtype, torch.finfo(dtype).min)
+        yield as_numbers(shown, dtype, float("-inf"))
+
+
+def test_a_4d_mask_that_hides_nothing_is_honoured(machine):
+    model = load(MODELS / "llama")
+    ids = torch.randint(3, model.config.vocab_size, (1, 20), generator=torch.Generator().manual_seed(1))
+    wanted = logits(model, rounded_cache(model.config), ids, 20)
+    model.set_attn_implementation("hayloft:dense")
+    for first, second in zip(masks_of(causal(15, 15)), masks_of(causal(5, 20))):
+        cache = plug.Cache(model.config, block_tokens=16, window=8, machine=machine)
+        with torch.no_grad():
+            made = [model(ids[:, :15], attention_mask=first, past_key_values=cache).logits[0],
+                    model(ids[:, 15:], attention_mask=second, past_key_values=cache).logits[0]]
+        assert (torch.cat(made) - wanted).abs().max() <= 2e-4 * wanted.abs().max()
+
+
+def documents(queries, tokens, at):
+    """Two documents in one sequence, the second of which begins at `at`."""
+    shown = causal(queries, tokens).clone()
+    shown[..., at - (tokens - queries):, :at] = False
+    return shown
+
+
+def test_a_4d_mask_that_hides_tokens_is_refused(machine):
+    """Eager attention gives other logits by each of them; the store would ignore them."""
+    model = load(MODELS / "llama")
+    ids = torch.randint(3, model.config.vocab_size, (1, 20), generator=torch.Generator().manual_seed(1))
+    plain = logits(model, rounded_cache(model.config), ids, 20)
+    shown = documents(20, 20, 9)
+    window, ahead, of_a_head = causal(20, 20).triu(-5), torch.ones(1, 1, 20, 20, dtype=torch.bool), causal(20, 20)
+    of_a_head = of_a_head.repeat(1, model.config.num_attention_heads, 1, 1)
+    of_a_head[0, 1, 7, 3] = False
+    hidden = [mask for each in (shown, window, ahead, of_a_head) for mask in masks_of(each)]
+    for mask in hidden:
+        if mask.dtype == torch.float32:
+            with torch.no_grad():
+                eager = model(ids, attention_mask=mask, use_cache=False).logits[0]
+            assert (eager - plain).abs().max() > 1e-3 * plain.abs().max()
+    model.set_attn_implementation("hayloft:dense")
+
+    def refused(mask, match, **options):
+        cache = plug.Cache(model.config, machine=machine)
+        with pytest.raises(hayloft.Error, match=match), torch.no_grad():
+            model(ids, attention_mask=mask, past_key_values=cache, **options)
+
+    for mask in hidden:
+        refused(mask, "not the causal one")
+    biased = as_numbers(causal(20, 20), torch.float32, float("-inf"))
+    biased[0, 0, 9, 2] = -1.5
+    refused(biased, "adds to scores")
+    refused(causal(20, 20).long(), "torch.int64")
+    refused(causal(20, 20)[..., :12], r"shape \[1, 1, 20, 12\]")
+    with torch.no_grad():  # behind a prompt that was seen whole
+        cache = plug.Cache(model.config, machine=machine)
+        model(ids[:, :12], past_key_values=cache)
+        with pytest.raises(hayloft.Error, match="not the causal one"):
+            model(ids[:, 12:], attention_mask=documents(8, 20, 14), past_key_values=cache)
+    # Without a cache PyTorch's attention takes the mask.
+    with torch.no_grad():
+        made = model(ids, attention_mask=shown, use_cache=False).logits[0]
+        model.set_attn_implementation("sdpa")
+        wanted = model(ids, attention_mask=shown, use_cache=False).logits[0]
+    assert (made - wanted).abs().max() <= 1e-5 * wanted.abs().max()
+
+
+def test_mask_functions_of_a_model_are_refused_or_pytorchs(machine):
+    """Packed documents by their positions, and attention to tokens behind, which models turn on by their configuration."""
+    model = load(MODELS / "llama")
+    ids = torch.randint(3, model.config.vocab_size, (1, 20), generator=torch.Generator().manual_seed(1))
+    positions = torch.cat([torch.arange(9), torch.arange(11)])[None]
+    model.set_attn_implementation("hayloft:dense")
+    with pytest.raises(hayloft.Error, match="mask of its own"), torch.no_grad():
+        model(ids, position_ids=positions, use_cache=False)
+    model.config.is_causal = False
+    with pytest.raises(hayloft.Error, match="mask of its own|tokens behind"), torch.no_grad():
+        model(ids, past_key_values=plug.Cache(model.config, machine=machine))
+
+
+def test_output_attentions_is_refused(machine):
+    model = load(MODELS / "llama")
+    ids = torch.randint(3, model.config.vocab_size, (1, 12), generator=torch.Generator().manual_seed(1))
+    assert len(model(ids, output_attentions=True).attentions) == model.config.num_hidden_layers
+    model.set_attn_implementation("hayloft:dense")
+    for options in ({"use_cache": False}, {"past_key_values": plug.Cache(model.config, machine=machine)}):
+        with pytest.raises(hayloft.Error, match="output_attentions"), torch.no_grad():
+            model(ids, output_attentions=True, **options)
+    with pytest.raises(hayloft.Error, match="output_attentions"):
+        model.generate(ids, max_new_tokens=2, output_attentions=True, return_dict_in_generate=True)
+
+
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
 def test_a_saved_context_goes_on(name, machine, tmp_path):
     """Also where layers have a sliding window, of which the file has the newest tokens."""

@@ -36,6 +36,8 @@ class Conversation {
   void answered(std::span<const std::int32_t> drawn, const std::string& text);
 
   Session& session() { return session_; }
+  // The tokens behind the root up to the answer to the last message.
+  std::span<const std::int32_t> prompt() const { return prompt_; }
   std::int64_t read_again() const { return read_again_; }  // tokens that the last message made the session read again
 
  private:

@@ -80,7 +80,10 @@ void override_rope(const RopeOverrides& overrides, ModelConfig& config) {
   if (overrides.base > 0) rope.base = overrides.base;
   if (overrides.scaling) {
     if (*overrides.scaling != rope.scaling) {  // what the model itself says of another way does not apply
-      rope = {.base = rope.base, .dimensions = rope.dimensions, .original_positions = config.max_positions};
+      rope = {.base = rope.base,
+              .dimensions = rope.dimensions,
+              .original_positions = config.max_positions,
+              .magnitude = rope.magnitude};
       rope.scaling = *overrides.scaling;
     }
   } else if (overrides.factor > 0 && rope.scaling == RopeScaling::none) {
@@ -124,7 +127,10 @@ int ModelConfig::count(LayerKind wanted) const {
 
 void set_rope(ModelConfig& config, const RopeOverrides& overrides, std::int64_t positions) {
   RopeParameters& rope = config.global_rope;
-  if (overrides.any()) override_rope(overrides, config);
+  if (overrides.any()) {
+    if (config.own_positions == 0) config.own_positions = config.max_positions;
+    override_rope(overrides, config);
+  }
   if (rope.scaling == RopeScaling::yarn || rope.scaling == RopeScaling::dynamic) {
     const double served = std::round(rope.factor * static_cast<double>(rope.original_positions));
     config.max_positions = std::max(config.max_positions, static_cast<std::int64_t>(served));
@@ -179,6 +185,7 @@ ModelConfig read_config(const std::filesystem::path& directory) {
   limit_to_one_chunk(config, chunk);
   set_rope(config);
   read_eos_tokens(directory, fields, architecture.eos_token, config);
+  look_at_unread(fields, config);
   return config;
 }
 

@@ -78,10 +78,12 @@ struct ModelConfig {
   RopeTable local_table;           // empty where sliding-window layers have none of their own
   std::string rope_overrides;      // RopeOverrides::text()
   std::int64_t max_positions = 0;  // what the model was made for, RoPE scaling included. Not a limit here.
+  std::int64_t own_positions = 0;  // the same before a user's RoPE scaling; 0: there is none
   // Not 0: past so many positions the model was made for dual chunk attention (arXiv 2402.17463), which is not here;
   // max_positions is then no more.
   std::int64_t dual_chunk_positions = 0;
   std::vector<std::int32_t> eos_tokens;  // may be empty
+  std::vector<std::string> notes;        // a line each on what the files say and nothing here heeds
 
   int group_size() const { return query_heads / kv_heads; }
   LayerKind kind(int layer) const;

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string_view>
 
 #include "offload/json_file.h"
 #include "runtime/checkpoint/architecture.h"
@@ -24,6 +26,13 @@ void read_experts(const JsonFields& fields, ModelConfig& config);
 
 // Which layers slide, and which have no RoPE. The shape has been read.
 void read_layers(const JsonFields& fields, ModelConfig& config);
+
+// Refuses fields that nobody has read and that mean other weights, and notes the others, all but those that say nothing
+// about what is computed. After everything else has been read.
+void look_at_unread(const JsonFields& fields, ModelConfig& config);
+
+// The same of an object in the file: notes what is among the unread but not among the known.
+void note_unread(const JsonFields& fields, std::span<const std::string_view> known, ModelConfig& config);
 
 // The parameters of RoPE, in either dialect of transformers, and what they make of max_positions.
 void read_rope(const JsonFields& fields, double default_theta, ModelConfig& config);

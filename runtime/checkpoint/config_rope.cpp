@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "offload/error.h"
 #include "runtime/checkpoint/config_parts.h"
@@ -10,6 +12,32 @@ namespace hayloft::runtime {
 namespace {
 
 const nlohmann::json nothing = nlohmann::json::object();
+
+// What some scaling of transformers goes by, though another than the file's may; and sections of a position that has
+// three parts where a picture is seen.
+constexpr std::array<std::string_view, 23> rope_names = {"rope_type",
+                                                         "type",
+                                                         "rope_theta",
+                                                         "factor",
+                                                         "original_max_position_embeddings",
+                                                         "max_position_embeddings",
+                                                         "attention_factor",
+                                                         "beta_fast",
+                                                         "beta_slow",
+                                                         "short_factor",
+                                                         "long_factor",
+                                                         "low_freq_factor",
+                                                         "high_freq_factor",
+                                                         "mscale",
+                                                         "mscale_all_dim",
+                                                         "truncate",
+                                                         "partial_rotary_factor",
+                                                         "llama_4_scaling_beta",
+                                                         "mrope_section",
+                                                         "mrope_interleaved",
+                                                         "full_attention",
+                                                         "sliding_attention",
+                                                         "finetuned"};
 
 // What ministral3 takes for granted.
 const nlohmann::json& ministral3_rope() {
@@ -160,9 +188,16 @@ void read_rope(const JsonFields& fields, double default_theta, ModelConfig& conf
   }
   const JsonFields rope(global ? *global : *found, global ? all.where() + ".full_attention" : all.where());
   config.global_rope = read_parameters(rope, fields, theta, config);
+  note_unread(rope, rope_names, config);
   if (config.architecture == "ministral3") {
     config.query_log_scale = static_cast<float>(number_or(rope, "llama_4_scaling_beta", 0));
-    config.query_scale_positions = config.global_rope.original_positions;
+    // Of a scaling that does not go by what training has seen the file may say it all the same.
+    const bool goes_by_it = config.global_rope.scaling != RopeScaling::none &&
+                            config.global_rope.scaling != RopeScaling::linear &&
+                            config.global_rope.scaling != RopeScaling::dynamic;
+    config.query_scale_positions =
+        goes_by_it ? config.global_rope.original_positions
+                   : rope.integer_or("original_max_position_embeddings", config.max_positions, 1, most_tokens);
   }
 }
 

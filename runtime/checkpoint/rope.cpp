@@ -124,6 +124,7 @@ RopeTable rope_table(const RopeParameters& rope, std::int64_t positions) {
       frequencies = inverse(powers(rope.base, rope.dimensions));
       break;
   }
+  if (rope.magnitude != 1) table.magnitude = static_cast<float>(table.magnitude * rope.magnitude);
   for (std::size_t i = 0; i < rope.divisors.size(); ++i) frequencies.at(i) /= rope.divisors[i];
   return table;
 }

@@ -31,6 +31,7 @@ struct RopeParameters {
   double low_frequency = 1, high_frequency = 4;              // llama3
   std::vector<float> short_factors = {}, long_factors = {};  // longrope, [dimensions / 2]
   std::vector<float> divisors = {};                          // of each frequency, after all scaling; empty: none
+  double magnitude = 1;                                      // of any scaling, besides what that says of it (GGUF)
 };
 
 // What tokens are rotated by: component i of `dimensions` / 2 by position * inverse_frequency[i], and multiplied by

@@ -127,8 +127,8 @@ void ContextFile::finish() {
   const offload::SnapshotDescription what = snapshot().description();
   const std::filesystem::path shard = offload::shard_path(place_.path, what.saving, what.shard);
   const offload::ShardManifest manifest{what.saving, what.shard.ranks, writer_.token_count(), what.model.fingerprint};
-  // What has been added in a single checkpoint is not there before the manifest says so: until then each shard has the
-  // checkpoint before, too, which finish() overwrites.
+  // Tokens that have been added in a single checkpoint are not there before the manifest says so: until then each shard
+  // has the checkpoint before, too, which finish() overwrites.
   if (!anew_) write_manifest(manifest);
   together(*place_.ranks, [&] { writer_.finish(shard); });
   if (anew_) write_manifest(manifest);

@@ -30,9 +30,9 @@ class ContextFile {
 
   // A new one, under the name PATH.part, or PATH.part.KofN for ranks, until it is finished.
   static ContextFile create(const Place& place, offload::SnapshotDescription description);
-  // What an interrupted run has left of such a one, as of the last checkpoint that all ranks have; shards that have
-  // their names already, but no manifest, when they hold `tokens`. None where there is nothing but what ended before
-  // its first checkpoint. Throws Error on shards of another number of ranks, and where some are missing.
+  // Opens what an interrupted run has left of such a one, as of the last checkpoint that all ranks have; shards that
+  // have their names already, but no manifest, when they hold `tokens`. None where there is nothing but what ended
+  // before its first checkpoint. Throws Error on shards of another number of ranks, and where some are missing.
   static std::optional<ContextFile> open_part(const Place& place, std::span<const std::int32_t> tokens);
   // A context that is there, to go on with it in its place. Over ranks it lies in as many shards.
   static ContextFile open_existing(const Place& place);

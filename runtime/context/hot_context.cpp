@@ -33,7 +33,7 @@ bool is_kept(const Session& session, const gpu::Backend& backend) {
   return layers.empty() || layers.front().shard.alone();
 }
 
-// What is of the context itself, and not of what followed it.
+// Keeps what is of the context itself, and drops what followed it.
 void keep_stored(gpu::HotReads& hot, const HotSubject& subject) {
   if (hot.runs.size() != static_cast<std::size_t>(subject.kv_heads) * static_cast<std::size_t>(subject.runs)) {
     hot.runs.clear();

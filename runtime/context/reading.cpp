@@ -14,7 +14,7 @@
 namespace hayloft::runtime {
 namespace {
 
-// Those that the context has already go on from there; the others see the queries of what is read.
+// Indices that the context has already go on from there; the others see the queries of what is read.
 void begin_indices(Session& session, const offload::Snapshot* snapshot, const IngestOptions& options) {
   for (const auto& method : options.indices) {
     if (!snapshot || !restore_index(session, *snapshot, *method)) session.attach_method(*method);
@@ -36,7 +36,7 @@ bool worth_compacting(const offload::SnapshotWriter& part, const Session& sessio
   return part.file_bytes() + tails > whole * 3 / 2 + little;
 }
 
-// How one reads.
+// The inputs of one reading.
 struct Run {
   const std::vector<std::int32_t>& tokens;
   const IngestOptions& options;
@@ -73,7 +73,7 @@ void finish(ContextFile file, Session& session, const Run& run, IngestResult& re
   file.finish();
 }
 
-// What follows a chunk. Of ranks the first decides for all, by its clock and by what its progress throws.
+// Says what follows a chunk. Of ranks the first decides for all, by its clock and by what its progress throws.
 struct Turn {
   std::uint8_t save = 0;
   std::uint8_t stop = 0;

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "offload/error.h"
@@ -18,23 +20,90 @@ double uniform(std::mt19937_64& random) {
   return static_cast<double>(random() >> 11) * 0x1p-53;
 }
 
+// What is left of the likeliest tokens; weights is what each weighs, the likeliest first.
+struct Left {
+  std::vector<std::int32_t>& tokens;
+  std::vector<double>& weights;
+
+  double whole() const { return std::accumulate(weights.begin(), weights.end(), 0.0); }
+  double entropy() const {
+    const double all = whole();
+    double sum = 0;
+    for (const double weight : weights) sum -= weight > 0 ? weight / all * std::log(weight / all) : 0;
+    return sum;
+  }
+  template <class Keep>
+  void keep(Keep wanted) {
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      if (!wanted(i)) continue;
+      tokens[kept] = tokens[i];
+      weights[kept++] = weights[i];
+    }
+    tokens.resize(kept);
+    weights.resize(kept);
+  }
+};
+
+// Keeps the tokens whose information is nearest to what is expected, up to a share of `mass`.
+void keep_typical(Left left, double mass) {
+  const double whole = left.whole(), expected = left.entropy();
+  std::vector<double> away;
+  for (const double weight : left.weights) away.push_back(std::abs(-std::log(weight / whole) - expected));
+  std::vector<std::size_t> nearest(away.size());
+  std::iota(nearest.begin(), nearest.end(), std::size_t{0});
+  std::stable_sort(nearest.begin(), nearest.end(), [&](std::size_t a, std::size_t b) { return away[a] < away[b]; });
+  double sum = 0;
+  std::size_t last = 0;
+  while (last + 1 < nearest.size() && (sum += left.weights[nearest[last]]) < mass * whole) ++last;
+  const double farthest = away[nearest[last]];
+  left.keep([&](std::size_t i) { return away[i] <= farthest; });
+}
+
+// Drops tokens below a probability, though never the likeliest.
+void drop_unlikely(Left left, double least) {
+  const double whole = left.whole(), most = *std::max_element(left.weights.begin(), left.weights.end());
+  std::vector<double> weights = left.weights;
+  left.keep([&](std::size_t i) { return weights[i] >= least * whole || weights[i] == most; });
+}
+
 }  // namespace
 
-Sampler::Sampler(const SamplerOptions& options) : options_(options), random_(options.seed) {
+Sampler::Sampler(const SamplerOptions& options)
+    : options_(options), editor_(std::move(options_.rules)), random_(options.seed) {
   if (!(options.temperature >= 0) || !std::isfinite(options.temperature)) {
     fail("--temp {}: the temperature must be 0 (greedy) or more", options.temperature);
   }
   if (options.top_k < 0) fail("--top-k {}: must be 0 (off) or more", options.top_k);
   if (!(options.top_p > 0 && options.top_p <= 1)) fail("--top-p {}: must be above 0 and at most 1", options.top_p);
   if (!(options.min_p >= 0 && options.min_p <= 1)) fail("--min-p {}: must be between 0 and 1", options.min_p);
+  if (!(options.typical_p > 0 && options.typical_p <= 1)) {
+    fail("typical_p {}: must be above 0 and at most 1", options.typical_p);
+  }
+  if (!(options.epsilon_cutoff >= 0 && options.epsilon_cutoff < 1)) {
+    fail("epsilon_cutoff {}: must be from 0 (off) to below 1", options.epsilon_cutoff);
+  }
+  if (!(options.eta_cutoff >= 0 && options.eta_cutoff < 1)) {
+    fail("eta_cutoff {}: must be from 0 (off) to below 1", options.eta_cutoff);
+  }
+  editor_.rules().check();
 }
 
 int Sampler::wanted() const {
+  if (editor_.any()) return 0;
   return options_.temperature == 0 ? 1 : options_.top_k;
 }
 
 std::int32_t Sampler::sample(std::span<const float> logits) {
-  return pick(logits, {});
+  if (!editor_.any()) return pick(logits, {});
+  std::vector<float> edited(logits.begin(), logits.end());
+  editor_.apply(edited);
+  if (std::ranges::all_of(edited, [](float logit) { return logit == -std::numeric_limits<float>::infinity(); })) {
+    fail("no token is left to draw: suppress_tokens, no_repeat_ngram_size, bad_words_ids and logit_bias forbid all");
+  }
+  const std::int32_t token = pick(edited, {});
+  editor_.drawn(token);
+  return token;
 }
 
 std::int32_t Sampler::sample(const Candidates& candidates) {
@@ -81,7 +150,8 @@ std::int32_t Sampler::pick(std::span<const float> logits, std::span<const std::i
   // The likeliest that hold top_p of the whole and are not too far behind the first. Nothing but the draw ends them
   // when there is no such limit.
   const double drawn = uniform(random_);
-  const bool limited = options_.top_p < 1 || options_.min_p > 0;
+  const bool by_information = options_.typical_p < 1 || options_.epsilon_cutoff > 0 || options_.eta_cutoff > 0;
+  const bool limited = options_.top_p < 1 || options_.min_p > 0 || by_information;
   const double enough = limited ? options_.top_p * whole : drawn * whole;
   std::vector<double> sums;  // of the weights of the candidates up to each
   double sum = 0;
@@ -93,9 +163,28 @@ std::int32_t Sampler::pick(std::span<const float> logits, std::span<const std::i
     sums.push_back(sum);
     if (limited ? options_.top_p < 1 && sum >= enough : sum > enough) break;
   }
+  if (by_information) {
+    narrow(order, sums);
+    sum = sums.back();
+  }
   const double wanted = limited ? drawn * sum : enough;
   const auto chosen = std::upper_bound(sums.begin(), sums.end() - 1, wanted);  // the last where rounding leaves none
   return token_of(order[static_cast<std::size_t>(chosen - sums.begin())]);
+}
+
+void Sampler::narrow(std::vector<std::int32_t>& order, std::vector<double>& sums) const {
+  std::vector<double> weights(sums.size());
+  std::adjacent_difference(sums.begin(), sums.end(), weights.begin());
+  order.resize(sums.size());
+  const Left left{order, weights};
+  if (options_.typical_p < 1) keep_typical(left, options_.typical_p);
+  if (options_.epsilon_cutoff > 0) drop_unlikely(left, options_.epsilon_cutoff);
+  if (options_.eta_cutoff > 0) {
+    const double eta = options_.eta_cutoff;
+    drop_unlikely(left, std::min(eta, std::sqrt(eta) * std::exp(-left.entropy())));
+  }
+  sums.resize(weights.size());
+  std::partial_sum(weights.begin(), weights.end(), sums.begin());
 }
 
 }  // namespace hayloft::runtime

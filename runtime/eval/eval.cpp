@@ -19,7 +19,7 @@ constexpr std::size_t question_tokens = 256;  // at a prompt's end that are read
 // The next token to decode, or nothing when the answer has ended.
 using Next = std::function<std::optional<std::int32_t>(const std::vector<float>& logits)>;
 
-// What dense attention said behind a prompt: one entry per step.
+// Keeps what dense attention said behind a prompt: one entry per step.
 struct Reference {
   std::vector<std::int32_t> tokens;  // that came next
   std::vector<std::vector<float>> logits;
@@ -105,7 +105,7 @@ class Run {
     }
   }
 
-  // What the task's samples share is read, and what the methods keep of it is built, once.
+  // Reads what the task's samples share, and builds what the methods keep of it, once.
   void read_shared(const EvalSample& sample, const std::vector<SharedMethod>& methods) {
     if (!shared_) {
       const Clock::time_point start = Clock::now();
@@ -122,7 +122,7 @@ class Run {
     }
   }
 
-  // What of the prompt stands behind the shared part, but for the last token.
+  // Returns what of the prompt stands behind the shared part, but for the last token.
   static std::span<const std::int32_t> rest_of(const EvalSample& sample) {
     if (sample.shared_tokens == 0) return {};
     const auto rest = std::span(sample.prompt).subspan(static_cast<std::size_t>(sample.shared_tokens));

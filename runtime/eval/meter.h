@@ -8,7 +8,7 @@
 #include "runtime/attention/step_observer.h"
 #include "runtime/eval/eval.h"
 
-// What observes the steps that an evaluation decodes.
+// Observes the steps that an evaluation decodes.
 namespace hayloft::runtime::eval {
 
 // Adds the time that a session waits for an observer to `seconds`, which must outlive it.

@@ -47,7 +47,7 @@ class Falling {
   std::size_t sorted_ = 0;
 };
 
-// Of one query head.
+// The softmax of one query head.
 struct Distribution {
   double entropy = 0;
   double keys[3] = {};           // that hold LayerAttention::shares

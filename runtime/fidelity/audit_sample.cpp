@@ -28,8 +28,7 @@ StepSample::StepSample(const Step& step, const Method& by)
       q_(to_host(step.at, step.q)),
       out_(to_host(step.at, step.out)),
       trace_(*step.trace),
-      k_(budget_of(step.at, by)),
-      rank_(by.options().rank) {}
+      k_(budget_of(step.at, by)) {}
 
 std::uint64_t StepSample::bytes() const {
   return static_cast<std::uint64_t>(query().tokens() * tail_.kv_heads()) * 4 *
@@ -43,7 +42,7 @@ StepFidelity StepSample::measure(gpu::Backend& host) {
   const Scores scores = exact_scores(step);
   const RankedPositions exact = rank_positions(step, scores, k_, per, host.threads());
 
-  StepFidelity fidelity{layer_, global_layer_, position(), k_, rank_, {}, {}, {}};
+  StepFidelity fidelity{layer_, position(), k_, {}, {}, {}};
   const std::vector<double> lists = recall_of(exact, trace_);
   const auto per_head = static_cast<std::ptrdiff_t>(lists.size()) / step.kv_heads();
   for (auto first = lists.begin(); first != lists.end(); first += per_head) {

@@ -18,7 +18,7 @@ constexpr double exact_passes = 2.5;          // what scoring every position tak
 constexpr double margin = 0.25;               // of what may be missed, that a level must not miss in a sample
 constexpr std::int64_t idle_calls = 64;       // until a layer is asked again whether there is anything to choose
 
-// Of the KV head that catches least, averaged over its query heads.
+// Returns the mass of the KV head that catches least, averaged over its query heads.
 double least_mass(const std::vector<double>& mass, int kv_heads) {
   const auto group = static_cast<std::ptrdiff_t>(mass.size()) / kv_heads;
   double least = 1;

@@ -8,8 +8,8 @@
 #include "runtime/attention/host_tail.h"
 #include "runtime/attention/method.h"
 
-// How the queries of one decode step rank every position of one layer, store and tail together, and what of it a method
-// attended to: the measure of methods. Everything is found near the memory.
+// Says how the queries of one decode step rank every position of one layer, store and tail together, and what of it a
+// method attended to: the measure of methods. Everything is found near the memory.
 namespace hayloft::runtime {
 
 // One decode step in one layer, on the host. A view of all its parts.
@@ -25,7 +25,7 @@ struct StepQuery {
   std::int64_t tokens() const { return tail.first() + tail.tokens(); }
 };
 
-// What positions are scored by: q . K / sqrt(d) of the 16-bit keys, or the approximate logits of SparQ's step 1 (arXiv
+// The scores of positions: q . K / sqrt(d) of the 16-bit keys, or the approximate logits of SparQ's step 1 (arXiv
 // 2312.04985, section 4), q[i1] . K[i1] / tau, of the store's columns in their format.
 struct Scores {
   std::vector<std::int32_t> components;  // [Hkv][rank], ascending
@@ -59,7 +59,7 @@ RankedPositions rank_positions(const StepQuery& step, const Scores& scores, std:
 std::vector<float> score_positions(const StepQuery& step, const Scores& scores, const TailScores& tail, int head,
                                    const offload::Threads& threads);
 
-// Whether the query heads of list `list` attended to a position.
+// Returns whether the query heads of list `list` attended to a position.
 bool attended(const StepTrace& trace, int list, std::int64_t position);
 
 // The share of each list's ranked positions that was attended. [ranking.lists]

@@ -142,7 +142,7 @@ double milliseconds(std::uint64_t bytes, double gigabytes_per_second) {
   return static_cast<double>(bytes) / gigabytes_per_second / 1e6;
 }
 
-// What one rank reads in a step: its own blocks, the tail, and as if all that is selected lay with it.
+// Counts what one rank reads in a step: its own blocks, the tail, and as if all that is selected lay with it.
 Counters counters_of_rank(const PlanRequest& request, gpu::CacheView cache, const Method& method) {
   const CacheOptions& options = request.session.cache;
   Counters counters;

@@ -17,7 +17,7 @@ bool is_one_of(const std::string& name, std::initializer_list<const char*> names
 // The ranks' searches count what they have looked at in three numbers.
 constexpr std::uint64_t ann_note_bytes = 3 * sizeof(std::uint64_t);
 
-// What a global layer adds, as cluster::rank_attender() sends it.
+// Adds what a global layer takes, as cluster::rank_attender() sends it.
 void add_layer(const ModelConfig& config, const Method& method, const gpu::CacheView& cache, int ranks,
                NetworkStep& step) {
   const MethodOptions& options = method.options();

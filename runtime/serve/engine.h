@@ -85,7 +85,13 @@ class Engine {
   // A token of every answer, layer by layer together. Those that have ended.
   std::vector<SharedJob> decode(const std::vector<SharedJob>& answers);
   void remove(const SharedJob& job);
-  bool left(Job& job);                                      // its client has, and nobody else wants it
+  bool left(Job& job);  // its client has, and it is not to go on
+  // Its client has left while a long prompt was read: that goes on while nobody else wants the machine.
+  bool abandoned(const Job& job) const;
+  int places_taken() const;           // by those that are not
+  void end_those_left();              // in the queue, of prompts that do not go on, of too many that would
+  void give_up(SharedJob job);        // an abandoned one; what it has read is kept
+  void hand_over_to(const Job& job);  // gives up what has read for nobody the beginning of this one
   bool fails(Job& job, const std::function<void()>& part);  // whose errors end the job
   void save_prompt(Job& job, bool now);
   void keep_boundary(const Job& job);

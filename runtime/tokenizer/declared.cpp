@@ -160,6 +160,10 @@ Tokens declared_tokens(const std::filesystem::path& directory, const Tokens& kno
   const File map(directory, "special_tokens_map.json");
   const File older(directory, "added_tokens.json");
 
+  if (const auto root = config.root(); root && root->value().is_object() && root->flag("split_special_tokens", false)) {
+    fail("{}: split_special_tokens is true; it must be false, for special tokens are always read as such",
+         root->where());
+  }
   const Specials specials = read_specials(config, map);
   std::map<TokenId, AddedToken> by_id;
   if (const auto decoder = find_decoder(config)) {

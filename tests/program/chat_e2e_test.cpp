@@ -109,6 +109,45 @@ TEST_F(ChatTest, DrawsAsTheMakersOfTheModelSayUnlessToldOtherwise) {
   EXPECT_TRUE(refused_with(chat("hay\n", {}), 1, {"generation_config.json", "top_p", "2"}));
 }
 
+// Rules hold for texts that are no answers too, and for greedy ones.
+TEST_F(ChatTest, WhatMayNotBeDrawnIsNotDrawnUnlessToldOtherwise) {
+  const auto text = [&](std::vector<std::string> options) {
+    std::vector<std::string> arguments{"generate", "-m", model_.string(), "-p", "hay", "-n", "12"};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    return run_program(arguments);
+  };
+  write("generation_config.json", "{}");
+  const std::string plain = text({}).out;
+  write("generation_config.json", R"({"no_repeat_ngram_size": 1})");
+  const Outcome once = text({"-v"});
+  EXPECT_NE(once.out, plain);
+  EXPECT_NE(once.err.find("recommendations too: --no-repeat-ngram 1"), std::string::npos) << once.err;
+  EXPECT_EQ(text({"--no-repeat-ngram", "0"}).out, plain);
+  EXPECT_EQ(text({"--no-model-sampling"}).out, plain);
+  write("generation_config.json", "{}");
+  EXPECT_EQ(text({"--no-repeat-ngram", "1"}).out, once.out);
+  EXPECT_EQ(text({"--repeat-penalty", "1"}).out, plain);
+  EXPECT_NE(text({"--repeat-penalty", "8"}).out, plain);
+  EXPECT_NE(text({"--frequency-penalty", "50"}).out, plain);
+}
+
+TEST_F(ChatTest, SamplingThatIsNotHereIsRefusedByName) {
+  const auto refused = [&](std::vector<std::string> options, int code, std::vector<std::string> parts) {
+    std::vector<std::string> arguments{"generate", "-m", model_.string(), "-p", "hay", "-n", "2"};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    return refused_with(run_program(arguments), code, parts);
+  };
+  EXPECT_TRUE(refused({"--suppress-tokens", "1,99999999"}, 1, {"suppress_tokens has the token 99999999"}));
+  EXPECT_TRUE(refused({"--suppress-tokens", "1,x"}, 2, {"--suppress-tokens"}));
+  EXPECT_TRUE(refused({"--logit-bias", "12"}, 2, {"--logit-bias 12", "1234-5"}));
+  EXPECT_TRUE(refused({"--logit-bias", "12+x"}, 2, {"--logit-bias"}));
+  EXPECT_TRUE(refused({"--repeat-penalty", "0"}, 2, {"--repeat-penalty"}));
+  write("generation_config.json", R"({"num_beams": 4})");
+  EXPECT_TRUE(refused({}, 1, {"generation_config.json: num_beams is 4", "--no-model-sampling"}));
+  EXPECT_EQ(run_program({"generate", "-m", model_.string(), "-p", "hay", "-n", "2", "--no-model-sampling"}).exit_code,
+            0);
+}
+
 TEST_F(ChatTest, AModelWithoutATemplateIsSaidToHaveNone) {
   fs::remove(model_ / "chat_template.jinja");
   EXPECT_TRUE(refused_with(chat("hay\n", {}), 1, {"has no chat template", "--chat-template"}));

@@ -94,7 +94,7 @@ class MethodTest : public ::testing::Test {
     return {all.begin(), all.end()};
   }
 
-  // That y is softmax attention over what was attended, with SparQ's step 3 where the method has it.
+  // Expects that y is softmax attention over what was attended, with SparQ's step 3 where the method has it.
   void expect_consistent(const Output& output, bool mean_value) {
     const int d = cache->shape().head_dim;
     for (int head = 0; head < query_heads; ++head) {
@@ -133,7 +133,7 @@ class MethodTest : public ::testing::Test {
     return logits;
   }
 
-  // What a KV head ranks by: the sum over its query heads of the softmax.
+  // Returns what a KV head ranks by: the sum over its query heads of the softmax.
   std::vector<double> group_softmax(int kv, const std::vector<std::vector<double>>& logits) const {
     const int group = query_heads / cache->shape().kv_heads;
     std::vector<double> sum(logits[0].size(), 0.0);

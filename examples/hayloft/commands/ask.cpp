@@ -37,7 +37,7 @@ constexpr const char* ask_examples = R"(Examples:
   hayloft ask book.hay
       on a terminal: type questions, end with Ctrl-D)";
 
-// Where a text stands that the question goes into.
+// The place where a text stands that the question goes into.
 constexpr std::string_view slot = "{}";
 
 class AskCommand : public Command {
@@ -75,7 +75,7 @@ class AskCommand : public Command {
   }
 
   void check_ranks() const override {
-    refuse_over_ranks(*app_, {"--audit", "--audit-target", "--audit-json", "--attention-stats", "--fidelity"});
+    refuse_over_ranks(*app_, {"--audit", "--audit-json", "--attention-stats", "--fidelity"});
     require_over_ranks(machine_, {}, {&method_, 1});
   }
 
@@ -96,12 +96,12 @@ class AskCommand : public Command {
       snapshot.require_model(source.identity());
     });
     runtime::Session context = open_saved(environment, source, snapshot, session, *method.method());
-    note("{}: {} tokens\n", context_, context.tokens());
+    note("{}: {} tokens\n", shown(context_), context.tokens());
     prepare_method(context, *method.method());
 
     try {
-      for (const std::string& question : questions_) answer(environment, context, method, question);
-      if (questions_.empty()) answer_lines(environment, context, method);
+      for (const std::string& question : questions_) answer(environment, {snapshot, context}, method, question);
+      if (questions_.empty()) answer_lines(environment, {snapshot, context}, method);
     } catch (...) {  // interrupted, or an answer cannot be printed: what was measured is kept
       method.finish();
       throw;
@@ -112,24 +112,35 @@ class AskCommand : public Command {
   }
 
  private:
-  // What this machine has for the run.
+  // The text that questions are put to.
+  struct Context {
+    const offload::Snapshot& saved;
+    const runtime::Session& session;
+  };
+
+  // Finds what this machine has for the run.
   void begin(const offload::Snapshot& snapshot, StartFacts& facts) {
     directory_ = model_of(snapshot, model_);
     choose_form(directory_);
     environment_.emplace(machine_, directory_, rope_);
+    check_drawing(*environment_, drawing_);
     if (chat_) drawing_.ends = runtime::end_of_turn_tokens(*environment_->tokenizer);
     method_ = with_rates(method_, *environment_, machine_.profile);
     facts = {weights_digest(*environment_, directory_), shared_options(*app_), ""};
   }
 
-  // How questions are written and answers drawn: as the model's makers say, unless --template does.
+  // Chooses how questions are written and answers drawn: as the model's makers say, unless --template does.
   void choose_form(const std::filesystem::path& model) {
     drawing_ = {sampling_, predict_};
-    if (!template_.empty()) return;
+    if (!template_.empty()) {
+      drawing_.sampling = sampling_for(*app_, sampling_, model, Recommended::rules, machine_.verbose);
+      return;
+    }
     chat_ = runtime::load_chat_template(model);
     if (chat_) {
-      drawing_.sampling = sampling_for(*app_, sampling_, model, machine_.verbose);
+      drawing_.sampling = sampling_for(*app_, sampling_, model, Recommended::all, machine_.verbose);
     } else {
+      drawing_.sampling = sampling_for(*app_, sampling_, model, Recommended::rules, machine_.verbose);
       if (machine_.verbose) note("the model has no chat template: a question stands on a line of its own\n");
       template_ = "\n{}";
     }
@@ -141,24 +152,24 @@ class AskCommand : public Command {
     return text.replace(text.find(slot), slot.size(), question);
   }
 
-  void answer_lines(const Environment& environment, const runtime::Session& context, WatchedMethod& method) const {
+  void answer_lines(const Environment& environment, const Context& context, WatchedMethod& method) const {
     SharedLines input;
     for (std::string line; input.next(line);) {
       if (!line.empty()) answer(environment, context, method, line);
     }
   }
 
-  void answer(const Environment& environment, const runtime::Session& context, WatchedMethod& method,
+  void answer(const Environment& environment, const Context& context, WatchedMethod& method,
               const std::string& question) const {
     std::vector<std::int32_t> tokens;
     prepare_together([&] {
       tokens = environment.tokenizer->encode_continuation(written(question));
       if (tokens.empty()) fail("the question is empty");
     });
-    runtime::Session session = context.fork();
+    runtime::Session session = context.session.fork();
     session.append(std::span(tokens).first(tokens.size() - 1), [](auto, auto) { check_interrupted(); });
     Decoded done;
-    decode_and_print(environment, session, method, drawing_, tokens.back(), done);
+    decode_and_print(environment, session, method, drawing_, {&context.saved, tokens}, done);
     note("{}\n", decode_summary(session, done, predicted_beside(plan_, 0)));
     if (machine_.verbose) note_reach(session, method.method()->options());
   }

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <span>
 
 #include "examples/hayloft/audit_options.h"
 #include "examples/hayloft/begin_session.h"
@@ -82,7 +83,7 @@ class ChatCommand : public Command {
   }
 
   void check_ranks() const override {
-    refuse_over_ranks(*app_, {"--audit", "--audit-target", "--audit-json", "--attention-stats", "--fidelity"});
+    refuse_over_ranks(*app_, {"--audit", "--audit-json", "--attention-stats", "--fidelity"});
     require_over_ranks(machine_, session_, {&method_, 1});
   }
 
@@ -98,7 +99,7 @@ class ChatCommand : public Command {
     WatchedMethod& method = *watched_;
     runtime::Session root = begin_session(environment, directory_, snapshot_, session_, *method.method());
     if (snapshot_) {
-      note("{}: {} tokens\n", saved_, root.tokens());
+      note("{}: {} tokens\n", shown(saved_), root.tokens());
       prepare_method(root, *method.method());
     }
     runtime::Conversation conversation(std::move(root), *environment.tokenizer, *template_, chat_.system);
@@ -114,12 +115,13 @@ class ChatCommand : public Command {
   }
 
  private:
-  // What this machine has for the run.
+  // Finds what this machine has for the run.
   void begin(StartFacts& facts) {
     directory_ = snapshot_ ? model_of(*snapshot_, model_) : std::filesystem::path(model_);
     template_.emplace(chosen_template(chat_, directory_));
-    drawing_ = {sampling_for(*app_, sampling_, directory_, machine_.verbose), predict_};
+    drawing_ = {sampling_for(*app_, sampling_, directory_, Recommended::all, machine_.verbose), predict_};
     environment_.emplace(machine_, directory_, rope_);
+    check_drawing(*environment_, drawing_);
     drawing_.ends = runtime::end_of_turn_tokens(*environment_->tokenizer);
     method_ = with_rates(method_, *environment_, machine_.profile);
     facts = {weights_digest(*environment_, directory_), shared_options(*app_), ""};
@@ -164,7 +166,7 @@ class ChatCommand : public Command {
           "begin anew, or give it more room",
           room_);
     });
-    const std::int32_t last = read(conversation, message);
+    const std::span<const std::int32_t> prompt = read(conversation, message);
     if (machine_.verbose && conversation.read_again() > 0) {
       note("{} tokens were read again: the chat template rewrites earlier answers\n", conversation.read_again());
     }
@@ -175,7 +177,8 @@ class ChatCommand : public Command {
     Answer answer;
     const auto keep = [&] { conversation.answered(answer.drawn, answer.text); };
     try {
-      decode_and_print(environment, conversation.session(), method, drawing, last, done, &answer);
+      decode_and_print(environment, conversation.session(), method, drawing,
+                       {snapshot_ ? &*snapshot_ : nullptr, prompt}, done, &answer);
     } catch (...) {
       keep();
       throw;
@@ -190,13 +193,15 @@ class ChatCommand : public Command {
     prepare_method(session, method);
   }
 
-  static std::int32_t read(runtime::Conversation& conversation, const std::string& message) {
+  // Returns the tokens of the conversation up to the answer.
+  static std::span<const std::int32_t> read(runtime::Conversation& conversation, const std::string& message) {
     std::optional<Progress> progress;
-    return conversation.ask(message, [&](std::int64_t done, std::int64_t total) {
+    conversation.ask(message, [&](std::int64_t done, std::int64_t total) {
       check_interrupted_together();
       if (!progress) progress.emplace(progress_sink(), "prompt", "tokens", total);
       progress->update(done);
     });
+    return conversation.prompt();
   }
 
   const CLI::App* app_;

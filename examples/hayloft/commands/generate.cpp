@@ -88,7 +88,7 @@ class GenerateCommand : public Command {
   }
 
   void check_ranks() const override {
-    refuse_over_ranks(*app_, {"--audit", "--audit-target", "--audit-json", "--attention-stats", "--fidelity"});
+    refuse_over_ranks(*app_, {"--audit", "--audit-json", "--attention-stats", "--fidelity"});
     require_over_ranks(machine_, session_, {&method_, 1});
   }
 
@@ -112,7 +112,8 @@ class GenerateCommand : public Command {
     prepare_method(session, *method.method());
     network_before_ = peers().ledger();
     try {
-      decode_and_print(environment, session, method, drawing_, prompt_tokens_.back(), done_);
+      decode_and_print(environment, session, method, drawing_, {snapshot_ ? &*snapshot_ : nullptr, prompt_tokens_},
+                       done_);
     } catch (...) {  // interrupted, or the text cannot be printed: what was measured is kept
       summarise(session, method, prompt_tokens_.size());
       method.finish();
@@ -125,16 +126,15 @@ class GenerateCommand : public Command {
   }
 
  private:
-  // What this machine has for the run.
+  // Finds what this machine has for the run.
   void begin(StartFacts& facts) {
     std::string text = file_.empty() || file_ == "-" ? prompt_ : read_text("--file", file_);
     directory_ = snapshot_ ? model_of(*snapshot_, model_) : std::filesystem::path(model_);
-    drawing_ = {sampling_, predict_};
-    if (chat_) {
-      text = message(text, directory_);
-      drawing_.sampling = sampling_for(*app_, sampling_, directory_, machine_.verbose);
-    }
+    if (chat_) text = message(text, directory_);
+    const Recommended what = chat_ ? Recommended::all : Recommended::rules;
+    drawing_ = {sampling_for(*app_, sampling_, directory_, what, machine_.verbose), predict_};
     environment_.emplace(machine_, directory_, rope_);
+    check_drawing(*environment_, drawing_);
     if (chat_) drawing_.ends = runtime::end_of_turn_tokens(*environment_->tokenizer);
     method_ = with_rates(method_, *environment_, machine_.profile);
     prompt_tokens_ =

@@ -1,5 +1,8 @@
 #include "examples/hayloft/options/chat.h"
 
+#include <fmt/format.h>
+
+#include <cstdint>
 #include <optional>
 
 #include "examples/hayloft/options/help.h"
@@ -37,23 +40,71 @@ runtime::ChatTemplate chosen_template(const ChatChoices& choices, const std::fil
   return *own;
 }
 
+namespace {
+
+// The rules that do something, as a command line has them or a generation_config.json.
+std::string rules_text(const runtime::LogitRules& rules) {
+  std::string text;
+  const auto add = [&](const char* name, auto value, auto off) {
+    if (value != off) text += fmt::format(" {} {}", name, value);
+  };
+  const auto list = [&](const char* name, const auto& values) {
+    if (!values.empty()) text += fmt::format(" {} ({})", name, values.size());
+  };
+  add("--repeat-penalty", rules.repetition_penalty, 1.0f);
+  if (rules.repetition_penalty != 1) add("--repeat-last-n", rules.repetition_window, std::int64_t{0});
+  add("--frequency-penalty", rules.frequency_penalty, 0.0f);
+  add("--presence-penalty", rules.presence_penalty, 0.0f);
+  add("--no-repeat-ngram", rules.no_repeat_ngram_size, 0);
+  list("--suppress-tokens", rules.suppress_tokens);
+  list("--logit-bias", rules.logit_bias);
+  list("begin_suppress_tokens", rules.begin_suppress_tokens);
+  list("bad_words_ids", rules.bad_words_ids);
+  add("min_new_tokens", rules.min_new_tokens, 0);
+  add("min_length", rules.min_length, std::int64_t{0});
+  return text;
+}
+
+}  // namespace
+
 runtime::SamplerOptions sampling_for(const CLI::App& app, const runtime::SamplerOptions& given,
-                                     const std::filesystem::path& model, bool verbose) {
-  const std::optional<runtime::SamplerOptions> defaults = runtime::sampling_defaults(model);
-  if (!defaults) return given;
+                                     const std::filesystem::path& model, Recommended what, bool verbose) {
+  if (app.get_option("--no-model-sampling")->count() > 0) return given;
+  const runtime::SamplingDefaults defaults = runtime::sampling_defaults(model);
+  for (const std::string& line : defaults.notes) note("note: {}\n", line);
+  if (!defaults.found) return given;
   runtime::SamplerOptions options = given;
-  const auto take = [&](const char* name, auto& value, auto recommended) {
+  const auto take = [&](const char* name, auto& value, const auto& recommended) {
     if (app.get_option(name)->count() == 0) value = recommended;
   };
-  take("--temp", options.temperature, defaults->temperature);
-  take("--top-k", options.top_k, defaults->top_k);
-  take("--top-p", options.top_p, defaults->top_p);
-  take("--min-p", options.min_p, defaults->min_p);
+  runtime::LogitRules& rules = options.rules;
+  const runtime::LogitRules& theirs = defaults.options.rules;
+  if (app.get_option("--repeat-penalty")->count() == 0) {  // the window is that penalty's
+    rules.repetition_penalty = theirs.repetition_penalty;
+    take("--repeat-last-n", rules.repetition_window, theirs.repetition_window);
+  }
+  take("--no-repeat-ngram", rules.no_repeat_ngram_size, theirs.no_repeat_ngram_size);
+  take("--suppress-tokens", rules.suppress_tokens, theirs.suppress_tokens);
+  rules.begin_suppress_tokens = theirs.begin_suppress_tokens;
+  rules.bad_words_ids = theirs.bad_words_ids;
+  rules.min_new_tokens = theirs.min_new_tokens;
+  rules.min_length = theirs.min_length;
+  if (what == Recommended::rules) {
+    if (verbose && rules.any()) note("sampling, by the model's recommendations too:{}\n", rules_text(rules));
+    return options;
+  }
+  take("--temp", options.temperature, defaults.options.temperature);
+  take("--top-k", options.top_k, defaults.options.top_k);
+  take("--top-p", options.top_p, defaults.options.top_p);
+  take("--min-p", options.min_p, defaults.options.min_p);
+  options.typical_p = defaults.options.typical_p;
+  options.epsilon_cutoff = defaults.options.epsilon_cutoff;
+  options.eta_cutoff = defaults.options.eta_cutoff;
   if (verbose) {
     note(
         "sampling, by the model's recommendations where no option says otherwise: --temp {} --top-k {} --top-p {} "
-        "--min-p {}\n",
-        options.temperature, options.top_k, options.top_p, options.min_p);
+        "--min-p {}{}\n",
+        options.temperature, options.top_k, options.top_p, options.min_p, rules_text(rules));
   }
   return options;
 }

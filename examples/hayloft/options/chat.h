@@ -1,6 +1,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 
@@ -8,7 +9,7 @@
 #include "runtime/chat/chat_template.h"
 #include "runtime/decode/sampler.h"
 
-// How a conversation is written for a model, and how its answers are drawn.
+// Says how a conversation is written for a model, and how its answers are drawn.
 namespace hayloft::cli {
 
 struct ChatChoices {
@@ -21,9 +22,13 @@ void add_chat_options(CLI::App& app, ChatChoices& choices);
 // The model's own template, or the one that was named. Throws Error when it is to be the model's and there is none.
 runtime::ChatTemplate chosen_template(const ChatChoices& choices, const std::filesystem::path& model);
 
+// What of the recommendations of a model's makers holds: all of them, or only the rules that hold for greedy texts too,
+// where a text that is no answer is continued.
+enum class Recommended : std::uint8_t { all, rules };
+
 // The sampling options of a command once parsed, those that were not given replaced by what the model's makers
-// recommend; says so with -v.
+// recommend; says so with -v. As they are with --no-model-sampling.
 runtime::SamplerOptions sampling_for(const CLI::App& app, const runtime::SamplerOptions& given,
-                                     const std::filesystem::path& model, bool verbose);
+                                     const std::filesystem::path& model, Recommended what, bool verbose);
 
 }  // namespace hayloft::cli

@@ -44,8 +44,6 @@ constexpr Habit habits[] = {
     {{"--no-context-shift", "--context-shift", ""}, "nothing is dropped from a context; leave it out"},
     {{"-ncmoe", "--n-cpu-moe", "--cpu-moe"}, "mixtures of experts are planned (hayloft plan) but not run"},
     {{"-ot", "--override-tensor", ""}, "weights lie on the device and keys and values in host memory; leave it out"},
-    {{"--repeat-penalty", "--presence-penalty", "--frequency-penalty"},
-     "there are no penalties; --temp, --top-k, --top-p and --min-p are there"},
     {{"--no-warmup", "--warmup", ""}, "nothing is run beforehand; leave it out"},
 };
 

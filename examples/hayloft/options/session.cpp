@@ -1,9 +1,80 @@
 #include "examples/hayloft/options/session.h"
 
+#include <cstdint>
+#include <limits>
+#include <string_view>
+#include <utility>
+#include <vector>
+
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/values.h"
+#include "offload/error.h"
+#include "offload/text/list.h"
 
 namespace hayloft::cli {
+namespace {
+
+constexpr int most_token = std::numeric_limits<std::int32_t>::max();
+
+// ID+BIAS or ID-BIAS, as llama.cpp has it; -inf forbids the token.
+std::pair<std::int32_t, float> read_bias(const std::string& text) {
+  constexpr const char* option = "--logit-bias";
+  const std::size_t sign = text.find_first_of("+-", 1);
+  if (sign == std::string::npos) fail("{} {}: a token id and what is added to its logit, as in 1234-5", option, text);
+  const int token = read_int(option, text.substr(0, sign), 0, most_token);
+  const std::string bias = text.substr(text[sign] == '+' ? sign + 1 : sign);
+  if (bias == "-inf") return {token, -std::numeric_limits<float>::infinity()};
+  return {token, static_cast<float>(read_number(option, bias, -1e9, 1e9))};
+}
+
+// What does not follow from one token alone.
+void add_rule_options(CLI::App& app, runtime::LogitRules& rules) {
+  const auto add = [&](const char* name, float& value, double least, const char* help) {
+    const auto read = [name, &value, least](const std::string& text) {
+      value = static_cast<float>(read_number(name, text, least, 1e9));
+    };
+    add_text(app, name, "P", read, help)->default_str(fmt::format("{}", value));
+  };
+  add("--repeat-penalty", rules.repetition_penalty, 1e-9,
+      "Divide the logits of tokens that the text has by this, or multiply them where they are below 0; 1 is off");
+  add_text(
+      app, "--repeat-last-n", "N",
+      [&rules](const std::string& text) { rules.repetition_window = read_int("--repeat-last-n", text); },
+      "How many of the newest tokens --repeat-penalty goes by [all]");
+  add("--frequency-penalty", rules.frequency_penalty, -1e9,
+      "Subtracted from a token's logit for each time that the answer has it; 0 is off");
+  add("--presence-penalty", rules.presence_penalty, -1e9,
+      "Subtracted from the logits of tokens that the answer has; 0 is off");
+  add_text(
+      app, "--no-repeat-ngram", "N",
+      [&rules](const std::string& text) { rules.no_repeat_ngram_size = read_int("--no-repeat-ngram", text, 0); },
+      "Let no run of N tokens come twice; 0 is off")
+      ->default_str("0");
+  add_text(
+      app, "--suppress-tokens", "IDS",
+      [&rules](const std::string& text) {
+        rules.suppress_tokens.clear();
+        for (const std::string_view id : split_list(text, ',')) {
+          rules.suppress_tokens.push_back(read_int("--suppress-tokens", std::string(id), 0, most_token));
+        }
+      },
+      "Ids of tokens that are never drawn, with commas between them");
+  app.add_option_function<std::vector<std::string>>(
+         "--logit-bias",
+         [&rules](const std::vector<std::string>& texts) {
+           rules.logit_bias.clear();
+           for (const std::string& text : texts) rules.logit_bias.push_back(read_bias(text));
+         },
+         "Add to the logit of a token, as in 1234+1.5 or 1234-inf; may be given several times")
+      ->type_name("ID+BIAS")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  advanced(app, Section::sampling,
+           {"--repeat-penalty", "--repeat-last-n", "--frequency-penalty", "--presence-penalty", "--no-repeat-ngram",
+            "--suppress-tokens", "--logit-bias"});
+}
+
+}  // namespace
 
 void add_sampling_options(CLI::App& app, runtime::SamplerOptions& options) {
   const auto add = [&](const char* name, float& value, const char* type, const char* help) {
@@ -22,6 +93,10 @@ void add_sampling_options(CLI::App& app, runtime::SamplerOptions& options) {
   add("--min-p", options.min_p, "P", "Drop tokens less likely than this times the most likely one; 0 is off");
   common(app, Section::sampling, {"--temp", "--top-p", "--seed"});
   advanced(app, Section::sampling, {"--top-k", "--min-p"});
+  add_rule_options(app, options.rules);
+  app.add_flag_callback(
+      "--no-model-sampling", [] {}, "Pass over how the model's makers would have tokens drawn");
+  advanced(app, Section::sampling, {"--no-model-sampling"});
 }
 
 void add_prefill_options(CLI::App& app, runtime::SessionOptions& options) {

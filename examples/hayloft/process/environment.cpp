@@ -9,6 +9,7 @@
 #include "offload/text/format.h"
 #include "runtime/checkpoint/fingerprint.h"
 #include "runtime/decode/load_tokenizer.h"
+#include "runtime/tokenizer/config_notes.h"
 
 namespace hayloft::cli {
 namespace {
@@ -99,7 +100,7 @@ std::optional<runtime::plan::MachineProfile> trusted(std::optional<runtime::plan
   if (found.what.empty()) return profile;
   const std::string path = given.empty() ? runtime::plan::default_profile_path().string() : given;
   const bool refused = found.other_machine && given.empty();
-  note("note: the machine profile {} {}{}\n", path, found.what,
+  note("note: the machine profile {} {}{}\n", shown(path), found.what,
        refused ? ": not used; hayloft link measures this one" : "; hayloft link measures anew");
   if (refused) profile.reset();
   return profile;
@@ -132,6 +133,9 @@ Environment::Environment(const MachineOptions& options, const std::filesystem::p
   model = std::make_unique<runtime::Model>(model_path, *backend, options.weights, rope);
   arena = std::make_unique<offload::Arena>(topology, arena_options(options, *backend));
   for (const std::string& line : model->notes()) note("note: {}\n", line);
+  if (std::filesystem::is_directory(model_path)) {
+    for (const std::string& line : runtime::tokenizer_config_notes(model_path, *tokenizer)) note("note: {}\n", line);
+  }
   if (!options.verbose) return;
   for (const std::string& line : model->skipped()) note("{}\n", line);
   const runtime::ModelConfig& config = model->config();

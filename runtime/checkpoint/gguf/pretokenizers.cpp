@@ -66,7 +66,34 @@ const std::vector<Named>& kinds() {
   return all;
 }
 
+// The last of the merged tokens, which training has found in an order that is each vocabulary's own. Texts are as
+// byte-level BPE spells them.
+struct Signature {
+  KnownVocabulary vocabulary;
+  std::size_t id;
+  std::string_view before, text;  // of id - 1 and id
+};
+constexpr Signature signatures[] = {
+    {{"Llama 3", "llama-bpe"}, 127999, "\u00e3\u0125\u00bc\u00e3\u0125\u00bc", "\u00e9\u0136\u00a6"},
+    {{"Qwen 2", "qwen2"}, 151642, "\u00e2\u00ba\u0141", "\u00e2\u00bd\u0139"},
+    {{"GPT-2", "gpt-2"}, 50255, "\u0120informants", "\u0120gazed"},
+    {{"SmolLM", "smollm"}, 49151, "\u0120Mama", "ectable"},
+    {{"StarCoder 2", "starcoder"}, 49151, "jem", "sdb"},
+    {{"Refact", "refact"}, 49151, "\u0120SIP", "getOptions"},
+    {{"DeepSeek Coder", "deepseek-coder"}, 31999, "\u0120certainty", "\u0120Shan"},
+    {{"Falcon", "falcon"}, 65023, "lerweile", "\u0120victoria"},
+};
+
 }  // namespace
+
+const KnownVocabulary* recognise_vocabulary(std::span<const std::string_view> texts) {
+  for (const Signature& each : signatures) {
+    if (each.id < texts.size() && texts[each.id] == each.text && texts[each.id - 1] == each.before) {
+      return &each.vocabulary;
+    }
+  }
+  return nullptr;
+}
 
 const PreTokenizerKind* find_pre_tokenizer(std::string_view name) {
   for (const Named& named : kinds()) {

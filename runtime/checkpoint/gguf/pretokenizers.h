@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -17,5 +18,13 @@ struct PreTokenizerKind {
 
 // Null: a kind that is not known. An empty name is that of files from before there were kinds.
 const PreTokenizerKind* find_pre_tokenizer(std::string_view name);
+
+// A vocabulary that many models have, and the kind that goes with it.
+struct KnownVocabulary {
+  std::string_view name;
+  std::string_view pre;
+};
+// By tokens that no other vocabulary has in the same places; null where it is none of those known.
+const KnownVocabulary* recognise_vocabulary(std::span<const std::string_view> texts);
 
 }  // namespace hayloft::runtime::gguf

@@ -130,9 +130,18 @@ json sequence(const char* list_key, json steps) {
   return {{"type", "Sequence"}, {list_key, std::move(steps)}};
 }
 
+constexpr const char* pre_key = "tokenizer.ggml.pre";
+
+const PreTokenizerKind& pre_tokenizer_of(const Vocabulary& vocabulary) {
+  std::string_view name = vocabulary.metadata.text_or(pre_key, "");
+  const KnownVocabulary* known = name.empty() ? recognise_vocabulary(vocabulary.texts) : nullptr;
+  if (known) name = known->pre;
+  return pre_tokenizer_kind(vocabulary.metadata, name);
+}
+
 json byte_level_document(const Vocabulary& vocabulary) {
   const Metadata& metadata = vocabulary.metadata;
-  const PreTokenizerKind& kind = pre_tokenizer_kind(metadata, metadata.text_or("tokenizer.ggml.pre", ""));
+  const PreTokenizerKind& kind = pre_tokenizer_of(vocabulary);
   json steps = splits(kind);
   steps.push_back({{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}});
   return {{"normalizer", kind.nfc ? json{{"type", "NFC"}} : json()},
@@ -192,6 +201,19 @@ nlohmann::json tokenizer_document(const Metadata& metadata) {
   json document = model == "gpt2" ? byte_level_document(vocabulary) : sentencepiece_document(vocabulary);
   document["added_tokens"] = added_tokens(vocabulary);
   return document;
+}
+
+std::vector<std::string> tokenizer_notes(const Metadata& metadata) {
+  if (metadata.text_or("tokenizer.ggml.model", "") != "gpt2" || !metadata.text_or(pre_key, "").empty()) return {};
+  const std::vector<std::string_view> texts = metadata.texts("tokenizer.ggml.tokens");
+  if (const KnownVocabulary* known = recognise_vocabulary(texts)) {
+    return {fmt::format("{}: {} is missing; the vocabulary is that of {}, so text is cut as by '{}'", metadata.file(),
+                        pre_key, known->name, known->pre)};
+  }
+  return {
+      fmt::format("{}: {} is missing and the vocabulary is not a known one: text is cut by 'default', which may "
+                  "not be how the model has learned it; convert the model anew",
+                  metadata.file(), pre_key)};
 }
 
 std::vector<std::pair<std::string, std::string>> special_tokens(const Metadata& metadata) {

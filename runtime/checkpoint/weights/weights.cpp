@@ -232,6 +232,7 @@ const char* name(WeightForm form) {
 Weights load_weights(Checkpoint& checkpoint, const ModelConfig& config, gpu::Backend& backend, WeightForm form) {
   refuse_experts(checkpoint, config);
   Weights weights = take_weights(&checkpoint, form, {}, config, &backend);
+  weights.notes.insert(weights.notes.begin(), config.notes.begin(), config.notes.end());
   offload::check_mapped_files();
   return weights;
 }

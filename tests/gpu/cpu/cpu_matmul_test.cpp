@@ -49,7 +49,7 @@ struct TypedMatrix {
   gpu::Matrix matrix;
 };
 
-class CpuOps : public testing::CpuOps {
+class CpuMatmul : public testing::CpuOps {
  protected:
   // y = x W^T + bias against double; each of the n products and sums rounds once.
   void expect_product(const TypedMatrix& w, int T, bool biased) {
@@ -76,14 +76,14 @@ class CpuOps : public testing::CpuOps {
   }
 };
 
-TEST_F(CpuOps, MatmulEqualsTheOracleForEveryDtypeAndNumberOfTokens) {
+TEST_F(CpuMatmul, MatmulEqualsTheOracleForEveryDtypeAndNumberOfTokens) {
   for (const auto type : {gpu::DType::f32, gpu::DType::f16, gpu::DType::bf16}) {
     const TypedMatrix w(type, 131, 136, 1);
     for (const int T : {1, 2, 3, 8, 17, 64, 65, 500}) expect_product(w, T, T % 2 == 1);
   }
 }
 
-TEST_F(CpuOps, MatmulEqualsTheOracleForEveryShape) {
+TEST_F(CpuMatmul, MatmulEqualsTheOracleForEveryShape) {
   for (const auto type : {gpu::DType::f32, gpu::DType::f16, gpu::DType::bf16}) {
     for (const int rows : {1, 3, 4, 257}) {
       for (const int cols : {1, 7, 8, 100, 2050}) {
@@ -94,7 +94,7 @@ TEST_F(CpuOps, MatmulEqualsTheOracleForEveryShape) {
   }
 }
 
-TEST_F(CpuOps, MatmulEqualsTheOracleOnEveryInstructionSet) {
+TEST_F(CpuMatmul, MatmulEqualsTheOracleOnEveryInstructionSet) {
   for_each_target([&] {
     for (const auto type : {gpu::DType::f32, gpu::DType::f16, gpu::DType::bf16}) {
       const TypedMatrix w(type, 37, 90, 3);
@@ -103,7 +103,7 @@ TEST_F(CpuOps, MatmulEqualsTheOracleOnEveryInstructionSet) {
   });
 }
 
-TEST_F(CpuOps, MatmulIsTheSameBitForBitOnOneThreadAndOnMany) {
+TEST_F(CpuMatmul, MatmulIsTheSameBitForBitOnOneThreadAndOnMany) {
   const offload::Threads one(1);
   const offload::Threads many(5);
   const auto single = gpu::make_cpu_backend(one);
@@ -119,7 +119,7 @@ TEST_F(CpuOps, MatmulIsTheSameBitForBitOnOneThreadAndOnMany) {
   }
 }
 
-TEST_F(CpuOps, EmbedTakesTheTokensRowsAndRefusesATokenOutsideTheTable) {
+TEST_F(CpuMatmul, EmbedTakesTheTokensRowsAndRefusesATokenOutsideTheTable) {
   for (const auto type : {gpu::DType::f32, gpu::DType::f16, gpu::DType::bf16}) {
     const TypedMatrix table(type, 50, 24, 6);
     const std::vector<std::int32_t> tokens{0, 49, 7, 7};

@@ -103,7 +103,7 @@ TEST_F(CudaColumnCache, AQueryThatComesAgainFindsAllOnTheDevice) {
   }
 }
 
-// What the host has instead is then never looked at.
+// The host's bytes of what is held are never looked at.
 TEST_F(CudaColumnCache, WhatIsHeldIsNotReadFromTheHost) {
   for (const ColumnFormat format : all_formats) {
     SCOPED_TRACE(offload::name(format));

@@ -79,7 +79,7 @@ struct Query {
     return search;
   }
 
-  // How many planes of a KV head's j-th component are read.
+  // Returns how many planes of a KV head's j-th component are read.
   int planes_of(int head, int j) const {
     return planes.empty() ? offload::plane_count : planes[static_cast<std::size_t>(head * shape.rank + j)];
   }

@@ -20,7 +20,6 @@
 namespace hayloft::offload {
 namespace {
 
-using test::EachTarget;
 using test::message_of;
 
 StoreShape shape_of(int kv_heads, int d, int B, ColumnFormat columns = ColumnFormat::f16) {
@@ -45,8 +44,8 @@ TEST(BlockLayout, AnEightHeadBlockOf128ComponentsIsJustOver25MiB) {
 }
 
 TEST(BlockLayout, IntegerColumnsCostTheirBitsAndAScalePer64Tokens) {
-  // What an integer mirror adds to the rows at d = 128: a quarter for int8, an eighth for int4, and 2 bytes per 64
-  // tokens of a column.
+  // An integer mirror adds to the rows at d = 128 a quarter for int8, an eighth for int4, and 2 bytes per 64 tokens of
+  // a column.
   const BlockLayout int8(shape_of(1, 128, 4096, ColumnFormat::int8));
   EXPECT_EQ(int8.column_bytes, 4096u);
   EXPECT_EQ(int8.scale_bytes, 128u);
@@ -162,7 +161,9 @@ void expect_filled(const Block& block, int head, const std::vector<f16>& rows, s
   }
 }
 
-TEST_P(EachTarget, ColumnsAreTheTransposedKeysAndSumsAreExactInDouble) {
+class LayoutOfEachTarget : public test::EachTarget {};
+
+TEST_P(LayoutOfEachTarget, ColumnsAreTheTransposedKeysAndSumsAreExactInDouble) {
   for (const int d : {8, 24, 64, 128, 256}) {
     for (const int B : {16, 64, 256}) {
       const BlockLayout layout(shape_of(2, d, B));
@@ -179,7 +180,7 @@ TEST_P(EachTarget, ColumnsAreTheTransposedKeysAndSumsAreExactInDouble) {
   }
 }
 
-TEST_P(EachTarget, EveryHalfIsWidenedExactlyForTheSum) {
+TEST_P(LayoutOfEachTarget, EveryHalfIsWidenedExactlyForTheSum) {
   constexpr int d = 256, B = 16;
   const BlockLayout layout(shape_of(1, d, B));
   for (std::uint32_t first = 0; first < 0x10000; first += d) {
@@ -197,7 +198,7 @@ TEST_P(EachTarget, EveryHalfIsWidenedExactlyForTheSum) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(FillBlock, EachTarget, test::each_target(), test::target_name);
+INSTANTIATE_TEST_SUITE_P(FillBlock, LayoutOfEachTarget, test::each_target(), test::target_name);
 
 TEST(FillBlock, RowsAlreadyInPlaceAreLeftThere) {
   constexpr int d = 64, B = 64;

@@ -17,8 +17,6 @@
 namespace hayloft::offload {
 namespace {
 
-using test::EachTarget;
-
 constexpr ColumnFormat integer_formats[] = {ColumnFormat::int8, ColumnFormat::int4};
 
 // One head of a block, filled from keys [tokens][d]; values are zero. What the block held before is `before`.
@@ -75,7 +73,9 @@ void expect_as_defined(const FilledBlock& block, ColumnFormat format, int d, int
   }
 }
 
-TEST_P(EachTarget, EveryInstructionSetWritesWhatTheScalarFunctionsDefine) {
+class QuantiseOfEachTarget : public test::EachTarget {};
+
+TEST_P(QuantiseOfEachTarget, EveryInstructionSetWritesWhatTheScalarFunctionsDefine) {
   for (const ColumnFormat format : integer_formats) {
     for (const int d : {8, 80, 256}) {
       for (const int B : {16, 32, 64, 256}) {
@@ -102,7 +102,7 @@ TEST_P(EachTarget, EveryInstructionSetWritesWhatTheScalarFunctionsDefine) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Quantise, EachTarget, test::each_target(), test::target_name);
+INSTANTIATE_TEST_SUITE_P(Quantise, QuantiseOfEachTarget, test::each_target(), test::target_name);
 
 TEST(Quantise, NoMagnitudeClipsAndTheLargestTakesTheLastLevel) {
   // With the scale rounded up by at most one unit in the last place, the largest magnitude's quotient is at least

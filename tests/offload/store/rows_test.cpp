@@ -13,8 +13,6 @@
 namespace hayloft::offload {
 namespace {
 
-using test::EachTarget;
-
 // Rows [tokens][2 d] of every kind that there is: any bits, well spread, far from zero, all zero, all alike, outliers.
 std::vector<f16> some_rows(int tokens, int d) {
   std::mt19937 random(static_cast<unsigned>(tokens * 31 + d));
@@ -55,7 +53,9 @@ BlockLayout layout_of(RowFormat format, int d, int B, int heads = 1) {
                       .rows = format});
 }
 
-TEST_P(EachTarget, EveryInstructionSetWritesAndReadsTheRowsThatTheScalarFunctionsDefine) {
+class RowsOfEachTarget : public test::EachTarget {};
+
+TEST_P(RowsOfEachTarget, EveryInstructionSetWritesAndReadsTheRowsThatTheScalarFunctionsDefine) {
   for (const RowFormat format : {RowFormat::int8, RowFormat::int4}) {
     for (const int d : {8, 40, 64, 80, 256}) {
       for (const int B : {16, 256, 2048}) {
@@ -116,7 +116,7 @@ TEST_P(EachTarget, EveryInstructionSetWritesAndReadsTheRowsThatTheScalarFunction
   }
 }
 
-TEST_P(EachTarget, KeysAreReadAloneAndFromAnySlotOn) {
+TEST_P(RowsOfEachTarget, KeysAreReadAloneAndFromAnySlotOn) {
   const int d = 48, B = 64;
   for (const RowFormat format : {RowFormat::int8, RowFormat::int4}) {
     const BlockLayout layout = layout_of(format, d, B);
@@ -135,7 +135,7 @@ TEST_P(EachTarget, KeysAreReadAloneAndFromAnySlotOn) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Rows, EachTarget, test::each_target(), test::target_name);
+INSTANTIATE_TEST_SUITE_P(Rows, RowsOfEachTarget, test::each_target(), test::target_name);
 
 // The bound of rows.h, on finite numbers none of whose scales is subnormal.
 TEST(RowsTest, WhatIsReadIsOffByAStepOfItsScaleAtMost) {
@@ -166,7 +166,7 @@ TEST(RowsTest, WhatIsReadIsOffByAStepOfItsScaleAtMost) {
   }
 }
 
-// What ranges are for: a component that lies far off does not cost the others their precision.
+// Ranges keep precision: a component that lies far off does not cost the others their precision.
 TEST(RowsTest, AComponentFarFromZeroDoesNotCostItsNeighboursPrecision) {
   const int d = 64, B = 256;
   const BlockLayout layout = layout_of(RowFormat::int4, d, B);

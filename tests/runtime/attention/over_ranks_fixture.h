@@ -45,7 +45,7 @@ class OverRanksTest : public testing::MethodTest {
     return outputs;
   }
 
-  // What each of so many ranks finds by itself of the store, for k of each query head, is scored by its keys.
+  // Returns what each of so many ranks finds by itself of the store, for k of each query head, is scored by its keys.
   std::uint64_t scored_bytes(int count, std::int64_t k) const {
     const offload::BlockLayout& layout = *cache->stored().layout;
     std::uint64_t keys = 0;

@@ -56,8 +56,8 @@ TEST_F(OverRanksTest, RanksAgreeOnWhatTheirIndicesHaveFound) {
   }
 }
 
-// How many of the exact top k the indices of three ranks find, beside the index of one machine: by default a sixteenth
-// of all lists, which for three ranks are other and shorter ones.
+// Compares how many of the exact top k the indices of three ranks find with the index of one machine: by default a
+// sixteenth of all lists, which for three ranks are other and shorter ones.
 TEST_F(OverRanksTest, RanksFindAsMuchByTheirIndicesAsOneMachine) {
   constexpr int k = 64, queries = 12, count = 3;
   make({.kv_heads = 2, .head_dim = 32, .block_tokens = 1024, .stored = 27 * 1024, .tail = 45, .key_structure = true});

@@ -13,7 +13,7 @@
 #include "tests/support/refusal.h"
 #include "tests/support/temporary_folder.h"
 
-// What config.json and the user say of RoPE; the tables themselves are held to transformers by model_golden_test.
+// Tests what config.json and the user say of RoPE; the tables themselves are held to transformers by model_golden_test.
 namespace hayloft::runtime {
 namespace {
 
@@ -86,6 +86,17 @@ TEST_F(RopeTest, GemmasLayersHaveOneEach) {
   EXPECT_FLOAT_EQ(gemma.global_table.inverse_frequency[1], static_cast<float>(std::pow(1e6, -2.0 / 24) / 4));
   EXPECT_EQ(gemma.max_positions, 256);  // which counts the scaling in
   EXPECT_EQ(gemma.sliding_window, (std::vector<std::int64_t>{20, 20, 0, 20}));
+}
+
+// As Ministral3Attention of transformers asks for it, whatever the scaling of RoPE goes by.
+TEST_F(RopeTest, QueriesOfMinistral3AreScaledByWhatTrainingHasSeen) {
+  for (const char* type : {"yarn", "dynamic", "linear", "default"}) {
+    const ModelConfig scaled = config("ministral3", [&](json& fields) {
+      fields["rope_parameters"]["rope_type"] = type;
+      fields["rope_parameters"]["original_max_position_embeddings"] = 24;
+    });
+    EXPECT_EQ(scaled.query_scale_positions, 24) << type;
+  }
 }
 
 TEST_F(RopeTest, ATextConfigIsReadInItsPlace) {

@@ -28,7 +28,7 @@ class SavedIndexTest : public IngestTest {
     return names;
   }
 
-  // How many keys an index lacks that a session has just been opened with.
+  // Returns how many keys an index lacks that a session has just been opened with.
   std::int64_t keys_to_index(Session& session) const {
     std::int64_t most = 0;
     session.prepare(*ann, [&](std::int64_t, std::int64_t total) { most = std::max(most, total); });

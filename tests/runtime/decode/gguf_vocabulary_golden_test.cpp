@@ -8,6 +8,7 @@
 #include "runtime/decode/load_tokenizer.h"
 #include "tests/support/parameter_name.h"
 #include "tests/support/real_models.h"
+#include "tests/support/temporary_folder.h"
 
 // The vocabularies that llama.cpp tests its tokenizers with (scripts/models vocabularies): NAME.gguf, texts in
 // NAME.gguf.inp, and in NAME.gguf.out the ids that the models' own tokenizers have given for them.
@@ -43,16 +44,38 @@ std::vector<std::vector<std::int32_t>> ids_of(const std::filesystem::path& path)
 
 class GgufVocabularyGolden : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(GgufVocabularyGolden, IdsAreThoseOfTheModelsOwnTokenizer) {
-  const std::filesystem::path model =
-      test::models_folder() / "vocabularies" / ("ggml-vocab-" + std::string(GetParam()) + ".gguf");
-  if (!std::filesystem::exists(model)) GTEST_SKIP() << model << " is not there; get it by: scripts/models vocabularies";
-  const Tokenizer tokenizer = load_tokenizer(model);
+std::filesystem::path vocabulary_file(const std::string& name) {
+  return test::models_folder() / "vocabularies" / ("ggml-vocab-" + name + ".gguf");
+}
+
+void expect_ids_of_the_models_own_tokenizer(const Tokenizer& tokenizer, const std::filesystem::path& model) {
   const std::vector<std::string> texts = texts_of(model.string() + ".inp");
   const std::vector<std::vector<std::int32_t>> expected = ids_of(model.string() + ".out");
   ASSERT_EQ(expected.size(), texts.size());
   for (std::size_t i = 0; i < texts.size(); ++i) {
     EXPECT_EQ(tokenizer.encode(texts[i], false), expected[i]) << "text " << i << ": " << texts[i];
+  }
+}
+
+TEST_P(GgufVocabularyGolden, IdsAreThoseOfTheModelsOwnTokenizer) {
+  const std::filesystem::path model = vocabulary_file(GetParam());
+  if (!std::filesystem::exists(model)) GTEST_SKIP() << model << " is not there; get it by: scripts/models vocabularies";
+  expect_ids_of_the_models_own_tokenizer(load_tokenizer(model), model);
+}
+
+// The same where the file does not say how text is cut.
+TEST(GgufVocabularyWithoutAName, KnownVocabulariesNeedNoName) {
+  for (const char* name : {"llama-bpe", "qwen2", "gpt-2", "starcoder", "refact", "deepseek-coder", "falcon"}) {
+    const std::filesystem::path model = vocabulary_file(name);
+    if (!std::filesystem::exists(model)) GTEST_SKIP() << model << " is not there; get it: scripts/models vocabularies";
+    SCOPED_TRACE(name);
+    std::string bytes = read(model);
+    const std::string key = "tokenizer.ggml.pre";
+    const std::size_t at = bytes.find(key);
+    ASSERT_NE(at, std::string::npos);
+    bytes[at + key.size() - 1] = 'o';
+    const test::TemporaryFolder folder;
+    expect_ids_of_the_models_own_tokenizer(load_tokenizer(folder.write("m.gguf", bytes)), model);
   }
 }
 

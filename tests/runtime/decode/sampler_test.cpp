@@ -98,7 +98,7 @@ TEST(Sampler, TopPKeepsTheFewestTokensThatReachTheShare) {
 }
 
 TEST(Sampler, TopPCountsTheShareOfWhatTopKLeft) {
-  // Of {0.4, 0.3} the first alone holds 0.57; over all four tokens it would hold only 0.4.
+  // After {0.4, 0.3} the first alone holds 0.57; over all four tokens it would hold only 0.4.
   EXPECT_EQ(draw({.temperature = 1, .top_k = 2, .top_p = 0.5f}, log_of({0.1, 0.4, 0.2, 0.3}), 1000).size(), 1u);
 }
 
@@ -165,6 +165,85 @@ TEST(Sampler, OfManyTokensDrawsWhatItWouldIfAllWereSorted) {
   }
 }
 
+Sampler behind(const LogitRules& rules, const std::vector<std::int32_t>& prompt) {
+  Sampler sampler({.rules = rules});
+  sampler.read(prompt);
+  return sampler;
+}
+
+TEST(SamplerRules, GoOnFromWhatTheSamplerHasPicked) {
+  const Logits logits{1, 4, 3, 2};
+  Sampler sampler({.rules = {.no_repeat_ngram_size = 1}});
+  EXPECT_EQ(sampler.sample(logits), 1);
+  EXPECT_EQ(sampler.sample(logits), 2);
+  EXPECT_EQ(sampler.sample(logits), 3);
+}
+
+// OpenAI's equation: the logit, less the count of the token in the answer times frequency_penalty, less
+// presence_penalty where it is there. The prompt does not count.
+TEST(SamplerRules, FrequencyAndPresenceArePenalisedByTheAnswerAlone) {
+  LogitEditor editor({.frequency_penalty = 0.5f, .presence_penalty = 0.25f});
+  editor.read(std::vector<std::int32_t>{0, 0, 0});
+  for (const std::int32_t token : {1, 2, 1}) editor.drawn(token);
+  Logits logits{4, 4, 4, 4};
+  editor.apply(logits);
+  EXPECT_EQ(logits, (Logits{4, 2.75f, 3.25f, 4}));
+}
+
+TEST(SamplerRules, BiasIsAddedBeforePenaltiesAndForbidsByMinusInfinity) {
+  EXPECT_EQ(behind({.logit_bias = {{0, 5.0f}}}, {}).sample(Logits{1, 4, 3}), 0);
+  EXPECT_EQ(behind({.logit_bias = {{1, -INFINITY}}}, {}).sample(Logits{1, 4, 3}), 2);
+  LogitEditor editor({.repetition_penalty = 2, .logit_bias = {{0, 2.0f}}});
+  editor.read(std::vector<std::int32_t>{0});
+  Logits logits{1, 1};
+  editor.apply(logits);
+  EXPECT_EQ(logits, (Logits{1.5f, 1}));
+}
+
+TEST(SamplerRules, RepetitionCountsTheNewestTokensOfItsWindow) {
+  const LogitRules rules{.repetition_penalty = 4, .repetition_window = 2};
+  EXPECT_EQ(behind(rules, {1, 0, 0}).sample(Logits{2, 4, 3}), 1);  // 1 is out of the window again
+  EXPECT_EQ(behind(rules, {0, 1, 0}).sample(Logits{2, 4, 3}), 2);
+  EXPECT_EQ(behind(rules, {1, 1, 0}).sample(Logits{2, 4, 3}), 2);  // one of two is
+}
+
+TEST(SamplerRules, AllLogitsAreWantedWhereThereAreSome) {
+  EXPECT_EQ(Sampler({.rules = {.suppress_tokens = {1}}}).wanted(), 0);
+  EXPECT_EQ(Sampler({.temperature = 1, .top_k = 4, .rules = {.repetition_penalty = 1.1f}}).wanted(), 0);
+  EXPECT_EQ(Sampler({.rules = {}}).wanted(), 1);
+}
+
+TEST(SamplerRules, LogitsOfTheCallerStayAsTheyAre) {
+  const Logits logits{1, 4, 3};
+  Logits given = logits;
+  EXPECT_EQ(behind({.suppress_tokens = {1}}, {}).sample(given), 2);
+  EXPECT_EQ(given, logits);
+}
+
+TEST(SamplerRules, AreRefusedByNameWhenNoTokenIsLeft) {
+  const LogitRules rules{.suppress_tokens = {0, 1}};
+  for (const float temperature : {0.0f, 1.0f}) {
+    Sampler sampler({.temperature = temperature, .rules = rules});
+    EXPECT_THROW(sampler.sample(Logits{1, 2}), Error);
+  }
+}
+
+TEST(SamplerRules, AreRefusedByNameOutsideTheVocabulary) {
+  const auto message = [](const LogitRules& rules) {
+    try {
+      rules.require_within(10);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(message({.suppress_tokens = {0, 9}}), "accepted");
+  EXPECT_EQ(message({.suppress_tokens = {10}}), "suppress_tokens has the token 10, but the model's are 0 to 9");
+  EXPECT_NE(message({.logit_bias = {{-1, 1.0f}}}).find("logit_bias"), std::string::npos);
+  EXPECT_NE(message({.bad_words_ids = {{3, 12}}}).find("bad_words_ids"), std::string::npos);
+  EXPECT_NE(message({.begin_suppress_tokens = {12}}).find("begin_suppress_tokens"), std::string::npos);
+}
+
 TEST(Sampler, RefusesOptionsOutOfRangeByName) {
   const auto message = [](const SamplerOptions& options) {
     try {
@@ -180,6 +259,11 @@ TEST(Sampler, RefusesOptionsOutOfRangeByName) {
   EXPECT_NE(message({.top_p = 0}).find("--top-p"), std::string::npos);
   EXPECT_NE(message({.top_p = 1.5f}).find("--top-p"), std::string::npos);
   EXPECT_NE(message({.min_p = -0.1f}).find("--min-p"), std::string::npos);
+  EXPECT_NE(message({.typical_p = 0}).find("typical_p"), std::string::npos);
+  EXPECT_NE(message({.eta_cutoff = 1}).find("eta_cutoff"), std::string::npos);
+  EXPECT_NE(message({.rules = {.repetition_penalty = 0}}).find("repetition_penalty"), std::string::npos);
+  EXPECT_NE(message({.rules = {.logit_bias = {{1, NAN}}}}).find("logit_bias of token 1"), std::string::npos);
+  EXPECT_NE(message({.rules = {.bad_words_ids = {{}}}}).find("bad_words_ids"), std::string::npos);
 }
 
 }  // namespace

@@ -17,8 +17,8 @@ using cluster::Communicator;
 using cluster::Ledger;
 using cluster::Traffic;
 
-// What the first global layer attended to, step by step. Its queries do not depend on how attention is merged, since
-// nothing has attended to the context before it.
+// Keeps what the first global layer attended to, step by step. Its queries do not depend on how attention is merged,
+// since nothing has attended to the context before it.
 class FirstLayer : public StepObserver {
  public:
   explicit FirstLayer(int layer) : layer_(layer) {}

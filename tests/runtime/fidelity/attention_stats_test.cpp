@@ -168,7 +168,7 @@ TEST(AttentionStats, OfAllColumnsAgreeFullyAndIntegersLessThanSixteenBits) {
   EXPECT_GT(agreement[1], 0.5);
 }
 
-// Of columns that are all read at every step, those that were kept first stay.
+// If columns are all read at every step, those that were kept first stay.
 TEST(AttentionStats, SayWhatADeviceWouldHaveHadFromTheSeventeenthStepOn) {
   TinyRun run("llama");
   const int d = run.model.config().head_dim;

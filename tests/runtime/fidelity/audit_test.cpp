@@ -25,7 +25,7 @@ AuditOptions everything() {
   return options;
 }
 
-// What StepFidelity says, by enumeration in double precision.
+// Computes what StepFidelity says, by enumeration in double precision.
 class BruteForce : public StepObserver {
  public:
   bool wants(int, std::int64_t) override { return true; }

@@ -10,7 +10,7 @@
 namespace hayloft::runtime::cluster {
 namespace {
 
-// What each of the ranks throws as a SharedError; empty where it goes on.
+// Returns what each of the ranks throws as a SharedError; empty where it goes on.
 std::vector<std::string> thrown(int count, const std::function<void(Communicator&)>& work) {
   std::vector<std::string> messages(static_cast<std::size_t>(count));
   run_local_ranks(count, [&](Communicator& ranks) {

@@ -10,7 +10,7 @@
 #include "tests/runtime/decode/session_fixture.h"
 #include "tests/support/refusal.h"
 
-// What a plan says of ranks, beside ranks that were run.
+// Tests what a plan says of ranks, beside ranks that were run.
 namespace hayloft::runtime::plan {
 namespace {
 

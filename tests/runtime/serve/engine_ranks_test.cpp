@@ -76,7 +76,7 @@ std::vector<std::shared_ptr<Client>> answers(Engine& engine, const std::vector<G
   return clients;
 }
 
-// What the first rank does with an engine while the others follow it.
+// Runs what the first rank does with an engine while the others follow it.
 void over_ranks(int ranks, const std::function<void(Engine&)>& work, std::uint64_t host_bytes = 0) {
   cluster::run_local_ranks(ranks, [&](cluster::Communicator& own) {
     Machine machine(&own);

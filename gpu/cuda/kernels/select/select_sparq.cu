@@ -30,15 +30,16 @@ namespace {
 
 static_assert(kChunkKeys == kChunkTokens);
 
-// What logits and keys may take, (g + 1) * 4 bytes per position and KV head: as many KV heads at a time as fit, one at
-// least. All 8 of a Llama-3-8B up to 1.6M tokens, 3 at a time at 4M; less where the budget of device memory is small.
+// Bounds the memory of logits and keys, (g + 1) * 4 bytes per position and KV head: as many KV heads at a time as fit,
+// one at least. All 8 of a Llama-3-8B up to 1.6M tokens, 3 at a time at 4M; less where the budget of device memory is
+// small.
 constexpr std::uint64_t kBatchBytes = cuda_selection_bytes;
 constexpr std::uint64_t kBatchesPerBudget = 64;
 
 // With Link::both, tokens read in place for each token copied.
 constexpr std::int64_t kInPlacePerCopied = 1;
 
-// How the chosen columns of a pinned store come: as asked for, unless copies of them would be too short.
+// Returns how the chosen columns of a pinned store come: as asked for, unless copies of them would be too short.
 Link link_over(const Context& context, const offload::LayerView& store, const ColumnCount& count) {
   const Link asked = context.link.of(store.layout->columns);
   if (asked == Link::sm || context.least_copy_bytes == 0) return asked;
@@ -178,7 +179,7 @@ class SparqSelector {
     }
   }
 
-  // Of the KV heads from `first` on.
+  // Returns the part from KV head `first` on.
   SparqPart part_from(int first) const {
     SparqPart part = args_.part;
     if (!part.wanted()) return {};
@@ -207,7 +208,7 @@ class SparqSelector {
                       args_.bits > 0 ? chosen_ + cache_.kv_heads * count_.columns : nullptr, weights_, stream_);
   }
 
-  // What the device keeps of the columns. Comes last of what takes memory, which might else be taken of that.
+  // Takes what the device keeps of the columns. Comes last of what takes memory, which might else be taken of that.
   void take_cached() {
     const offload::LayerView& store = cache_.store;
     if (!context_.columns.keeps(store)) return;
@@ -259,8 +260,8 @@ class SparqSelector {
     launch_scan(context_, cache_.store.layout->columns, source, scan, heads, stream_);
   }
 
-  // What is not read in place comes in tiles. With Link::both some of the tiles' turns are read in place: while a tile
-  // is being copied the multiprocessors read the ones before and after it.
+  // Columns that are not read in place come in tiles. With Link::both some of the tiles' turns are read in place: while
+  // a tile is being copied the multiprocessors read the ones before and after it.
   void scan_tiles(int first, int heads) {
     std::vector<ColumnRange> copied;
     std::vector<std::pair<std::size_t, ColumnRange>> here;  // before which of the copied ones
