@@ -23,7 +23,7 @@ struct ListSize {
 
 // s[h][t] = sum_j weights[h][j] * K[t][components[j]] for the query heads h of each KV head and the store's positions
 // t.
-// Of how it ranks, r, 1..d, rule and per are looked at: the rest has gone into components, planes and weights.
+// It looks at r, 1..d, rule and per of its base: the rest has gone into components, planes and weights.
 struct ColumnSearch : RankingOptions {
   int query_heads = 0;                       // Hq, a multiple of the view's Hkv
   const std::int32_t* components = nullptr;  // [Hkv][r], in the order in which they are added up

@@ -7,8 +7,8 @@
 #include "offload/store/layout.h"
 #include "offload/store/store.h"
 
-// What SparQ's step 1 (arXiv 2312.04985, section 4) makes of a query: which components it keeps, and what their logits
-// are divided by.
+// SparQ's step 1 (arXiv 2312.04985, section 4), as far as the query decides: which components it keeps, and what their
+// logits are divided by.
 namespace hayloft::index {
 
 // Throws Error unless the columns are planes.

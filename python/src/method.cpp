@@ -81,7 +81,7 @@ class PythonMethod : public runtime::Method {
       : Method(options, {.own_search = true}), select_(&select) {}
 
  protected:
-  // What the function reads is part of what the step costs, and it may choose fewer than it may.
+  // Counts what the function reads as part of the step; it may choose fewer positions than it could.
   runtime::Counters attend_itself(const runtime::Step& step, const runtime::SelectionPlan& plan) const override {
     runtime::SelectionPlan chosen = plan;
     runtime::Selection selection;

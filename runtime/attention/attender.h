@@ -29,14 +29,14 @@ struct Selection {
 using OwnSearch = std::function<std::vector<std::uint64_t>(const offload::LayerView& view, std::int64_t limit, int k,
                                                            std::int32_t* positions)>;
 
-// What such a search has found.
+// Positions that such a search has found.
 struct Finds {
   std::vector<std::int32_t> positions = {};  // [Hq][k], ascending
   std::uint64_t scored = 0;                  // positions whose keys were read once more, to compare searches
   std::vector<std::uint64_t> counted = {};   // by the searches together; empty where nothing was searched
 };
 
-// Where the global layers of a session attend: in this process alone (local_attender), or in several that hold a
+// The place where the global layers of a session attend: this process alone (local_attender), or several that hold a
 // context together (runtime/cluster/rank_attender.h). Immutable and shared by sessions; of several processes each has
 // one, and makes the same calls. What has no default is the attention itself; the rest is what a session asks of the
 // place before it begins.
@@ -58,9 +58,9 @@ class Attender {
 
   // The processes that hold the context; this one alone, unless said otherwise. They must outlive the attender.
   virtual cluster::Communicator& peers() const { return cluster::alone(); }
-  // Whether it reads prompts by every PrefillOptions, and may attend to layers that are not in blocks yet.
+  // True where it reads prompts by every PrefillOptions, and may attend to layers that are not in blocks yet.
   virtual bool has_whole_layers() const { return true; }
-  // What attend_causal() takes of the device's memory beside the backend's own, at most, for chunks of T tokens.
+  // Bytes that attend_causal() takes of the device's memory beside the backend's own, at most, for chunks of T tokens.
   virtual std::uint64_t prefill_bytes(int /*query_heads*/, int /*head_dim*/, int /*T*/) const { return 0; }
   // Throws Error, and says what does, unless it attends by the method to a cache of these options, whose block size may
   // be 0: not chosen yet; and on this backend.

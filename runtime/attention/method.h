@@ -23,13 +23,13 @@ namespace hayloft::runtime {
 
 class Method;
 
-// How one step attends in one layer: by which method, and to what but for the positions that its query selects.
+// One step in one layer before its query is known: who attends, and to what but for the positions that it selects.
 struct StepPlan {
   const Method* by;  // `auto` has chosen
   SelectionPlan selection;
 };
 
-// What a method is besides its options.
+// A method besides its options.
 struct MethodTraits {
   Rest rest = {};           // stands in for what it does not read
   bool own_search = false;  // it attends itself, in place of ranking()
@@ -44,7 +44,7 @@ class Method {
   virtual ~Method() = default;
 
   const MethodOptions& options() const { return options_; }
-  // How it ranks positions, by its options and its own nature.
+  // By which it ranks positions: its options, and its own nature.
   const index::RankingOptions& ranking_options() const { return by_; }
   // Throws Error, and says what to use, unless a step can read key columns of this format.
   void require_columns(offload::ColumnFormat columns) const;
@@ -59,17 +59,17 @@ class Method {
 
   // Attends as planned by this method, fills the step's trace, where it has one, and returns what that costs.
   Counters attend(const Step& step, const SelectionPlan& plan) const;
-  // What attend() returns; where a search visits as many keys as it happens to, an estimate.
+  // Counts as attend() does; where a search visits as many keys as it happens to, an estimate.
   Counters count(const gpu::CacheView& cache, const SelectionPlan& plan) const { return count_planned(cache, plan); }
   // The same by plan().
   Counters attend(const Step& step) const;
   Counters count(const gpu::CacheView& cache, int query_heads) const;
 
-  // How many of the true top-k a perfect method of this kind would fetch: what recall is measured against. 0: makes no
+  // Counts how many of the true top-k a perfect method of this kind would fetch, for recall. 0: makes no
   // sense.
   virtual std::int64_t recall_k(std::int64_t tokens, int layer = 0) const { return options_.k.at(layer).of(tokens); }
 
-  // What the method keeps of a sequence besides its cache; null for most. Methods with the same key share it.
+  // Keeps what the method needs of a sequence besides its cache; null for most. Methods with the same key share it.
   virtual std::string state_key() const { return {}; }
   virtual std::unique_ptr<MethodState> make_state(const AttentionShape&, gpu::Backend&) const { return nullptr; }
   // From what MethodState::save() gave. Throws Error, without the file's name, when it is not that of such a method.
@@ -77,17 +77,17 @@ class Method {
                                                   std::span<const std::byte>) const;
   // Host memory of that state, for a sequence of `tokens`; what a planner can know before it is there.
   virtual std::uint64_t state_bytes(const AttentionShape&, std::int64_t) const { return 0; }
-  // Whether each of several ranks keeps it of the whole sequence, rather than of its own blocks.
+  // True where each of several ranks keeps it of the whole sequence, rather than of its own blocks.
   virtual bool state_is_whole() const { return false; }
 
  protected:
   // By default the newest w positions and the whole tail are attended, and k in all per list.
   virtual SelectionPlan plan_selection(const gpu::CacheView& cache, int query_heads) const;
-  // How a step that selects is to rank positions; `plan` says how many of which. Where the plan has no lists, or the
+  // Returns how a step that selects ranks positions; `plan` says how many of which. Where the plan has no lists, or the
   // method a search of its own, it is not asked.
   virtual Ranking ranking(const Step& step, const SelectionPlan& plan) const;
   virtual Counters count_planned(const gpu::CacheView& cache, const SelectionPlan& plan) const = 0;
-  // Of a method with a search of its own: all of a step, with the help of its Attender.
+  // Does all of a step of a method with a search of its own, with the help of its Attender.
   virtual Counters attend_itself(const Step& step, const SelectionPlan& plan) const;
   virtual const Method& chosen(const gpu::CacheView& /*cache*/, int /*query_heads*/) const { return *this; }
 
@@ -107,7 +107,7 @@ inline Rest mean_value(const MethodOptions& options) {
 
 // `auto` chooses anew when the tail has grown by such a part of a block.
 inline constexpr int tail_parts = 8;
-// How many of these parts are full.
+// Counts the parts that are full.
 inline std::int64_t tail_part(const gpu::CacheView& cache) {
   return cache.tail.tokens * tail_parts / cache.store.layout->block_tokens;
 }

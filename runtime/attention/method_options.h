@@ -16,7 +16,7 @@ struct MachineRates;
 
 // What a user can choose about a method. method_option_table.h says which methods use which field, and how each is
 // written, described, printed and checked.
-// Of how positions are ranked: r of `sparq` and `lowrank`, bits of `planes`, order of `sparq`; ranking_options() has
+// Its base has r of `sparq` and `lowrank`, bits of `planes`, order of `sparq`; ranking_options() has
 // what the method makes of it.
 struct MethodOptions : index::RankingOptions {
   MethodOptions() {
@@ -61,7 +61,8 @@ bool has_rank(const MethodOptions& method);  // whether r says anything about it
 // Whether it reads key columns that are planes, which no other format can stand in for.
 bool needs_planes(const MethodOptions& method);
 
-// How the method ranks positions: the options that it uses, and for the others what is its own. `per` is always there.
+// Returns by what the method ranks positions: the options that it uses, and for the others what is its own. `per` is
+// always there.
 index::RankingOptions ranking_options(const MethodOptions& method);
 
 // What tells it from others in tables: "sparq r=16 k=128".

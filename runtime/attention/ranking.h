@@ -11,10 +11,10 @@
 
 namespace hayloft::runtime {
 
-// How the positions of one step are ranked: all that a selecting method says of it. Who selects by it, on the device,
+// Ranks the positions of one step: all that a selecting method says of it. Who selects by it, on the device,
 // on the host or over ranks, is the Attender's business.
 struct Ranking {
-  // What positions are scored by.
+  // The thing that positions are scored by.
   enum class Source : std::uint8_t {
     given,       // `positions` are chosen already
     components,  // r components or so many planes of K, as SparQ's step 1 chooses them: on the device
@@ -60,7 +60,7 @@ class HostRanking {
   // Waits for the device where the query is needed.
   HostRanking(const Step& step, const Ranking& ranking);
 
-  // Of the store, or what was derived from it. Valid while this lives.
+  // Searches the store, or what was derived from it. Valid while this lives.
   index::ColumnSearch search(std::int64_t limit, int k) const;
   // [Hq][d], by which whole keys have the same logits.
   std::vector<float> key_weights() const;

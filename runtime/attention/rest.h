@@ -4,7 +4,7 @@
 
 namespace hayloft::runtime {
 
-// What stands in for the positions that a step does not read: the third choice beside what ranks positions and what
+// Stands in for the positions that a step does not read: the third choice beside what ranks positions and what
 // attends to them. A further one is a kind here, and what Attender::attend() makes of it.
 struct Rest {
   enum class Kind : std::uint8_t {

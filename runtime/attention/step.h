@@ -37,7 +37,7 @@ struct LayerStep {
   std::int64_t tokens() const { return cache.tokens(); }
 };
 
-// What one step attended to, copied to the host for recall and for `hayloft attend`.
+// Positions that one step attended to, copied to the host for recall and for `hayloft attend`.
 struct StepTrace {
   std::vector<std::int32_t> positions;  // [lists][k], ascending; from the store, or of what `h2o` keeps
   int lists = 0;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint64_t most_gathered = std::uint64_t{64} << 20;  // bytes of all ranks that come together in a prefill
 
-// Of the positions those that are this rank's, as own ones, in device memory.
+// The positions that are this rank's, as own ones, in device memory.
 class OwnLists {
  public:
   OwnLists(const LayerStep& at, const Part& part, const SelectionPlan& plan, const std::vector<std::int32_t>& positions)
@@ -51,7 +51,7 @@ class OwnLists {
   gpu::Buffer memory_;
 };
 
-// What a backend makes of attention to nothing at alpha 0 over a cache without a store, in device memory: the mean of V
+// Returns attention to nothing at alpha 0 over a cache without a store, in device memory: the mean of V
 // over the tail, [Hq][d].
 gpu::Buffer mean_of_tail(const LayerStep& at, const float* q) {
   gpu::CacheView tail = at.cache;
@@ -82,7 +82,7 @@ void blend_mean_value(const LayerStep& at, const gpu::Buffer& tail_mean, const f
   }
 }
 
-// How many tokens of a prompt are merged at once.
+// Counts the tokens of a prompt that are merged at once.
 int gathered_tokens(std::uint64_t of_token, int T, int ranks) {
   const std::uint64_t of_all = of_token * static_cast<std::uint64_t>(ranks);
   return static_cast<int>(std::clamp<std::uint64_t>(most_gathered / of_all, 1, static_cast<unsigned>(T)));
@@ -146,7 +146,7 @@ class RankAttender final : public Attender {
   }
 
   Communicator& peers() const override { return ranks_; }
-  // Of a layer that is not in blocks yet one of them would attend to all.
+  // One of them would attend to all of a layer that is not in blocks yet.
   bool has_whole_layers() const override { return false; }
   std::uint64_t prefill_bytes(int query_heads, int head_dim, int T) const override {
     return prefill_bytes_over_ranks(query_heads, head_dim, T, ranks_.ranks());

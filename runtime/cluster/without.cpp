@@ -2,7 +2,7 @@
 #include "runtime/cluster/mpi/mpi_ranks.h"
 #include "runtime/cluster/rank_attender.h"
 
-// What stands for the ranks in a build without them (HAYLOFT_CLUSTER=OFF): one process alone, and one line for who asks
+// Stands for the ranks in a build without them (HAYLOFT_CLUSTER=OFF): one process alone, and one line for who asks
 // for several.
 namespace hayloft::runtime::cluster {
 namespace {

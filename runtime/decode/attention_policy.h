@@ -14,7 +14,7 @@ class AttentionPolicy {
  public:
   virtual ~AttentionPolicy() = default;
 
-  // Of how many of the newest tokens the queries are to be shown in this layer, though none may attend: 0 to T. Asked
+  // Counts the newest tokens whose queries are to be shown in this layer, though none may attend: 0 to T. Asked
   // where not all of them attend.
   virtual int queries_wanted(const LayerStep&) const { return 0; }
   // The output of the newest `rows` tokens, 0 to T, where q has the queries of the newest `queries`: at least as many

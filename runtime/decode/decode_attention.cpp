@@ -63,7 +63,7 @@ std::optional<gpu::Attended> DecodeAttention::attend_or_leave(const LayerStep& a
   return {};
 }
 
-// Of the first step.
+// Called at the first step.
 void DecodeAttention::learn_backend(const LayerStep& at) {
   backend_ = &at.backend;
   if (!backend_->keeps_reads()) return;

@@ -99,7 +99,7 @@ void Model::rotate_and_scale_q(int layer, float* q, int T, std::int64_t position
   scale_queries(q, T, position);
 }
 
-// What the newest `rows` positions attend to, into out [rows][Hq d], by the queries of the newest `queries`. With
+// Attends for the newest `rows` positions, into out [rows][Hq d], by the queries of the newest `queries`. With
 // `left`, for one row, attention to ranges of a global layer may be added to it instead.
 void Model::mix(const LayerStep& at, const float* q, int queries, int rows, float* out, AttentionPolicy& policy,
                 std::vector<gpu::AttendStep>* left) const {

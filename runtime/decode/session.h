@@ -28,7 +28,7 @@ struct SessionOptions {
   CacheOptions cache;
   int chunk_tokens = 2048;  // prefill this many tokens at a time
   PrefillOptions prefill = {};
-  // Where its global layers attend: in this process alone, unless said otherwise. Where several hold the context
+  // The place where its global layers attend: this process alone, unless said otherwise. Where several hold the context
   // together, each has a session of the same calls, and cache.shard is its own of the attender's peers().
   SharedAttender attender = local_attender();
 
@@ -117,7 +117,7 @@ class Session {
   // Adds the tokens and returns all their logits, [T][vocab], attending exactly.
   std::vector<float> score(std::span<const std::int32_t> tokens);
 
-  // What the first of the peers has drawn, on all of them.
+  // Returns what the first of the peers has drawn, on all of them.
   std::int32_t agreed(std::int32_t token) const;
 
   std::int64_t tokens() const { return cache_.tokens(); }

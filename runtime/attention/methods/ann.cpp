@@ -72,7 +72,7 @@ class AnnMethod : public Method {
            index::ann_bytes({options_.factory, options_.query_aware}, tokens, shape.head_dim);
   }
 
-  // Of several ranks each has an index over its own blocks. What their codes say of keys does not compare, so what they
+  // Each of several ranks has an index over its own blocks. Their codes of keys do not compare, so what they
   // find is ranked by its rows.
   Counters attend_itself(const Step& step, const SelectionPlan& plan) const override {
     const std::vector<float> query = plan.k > 0 ? query_on_host(step) : std::vector<float>();

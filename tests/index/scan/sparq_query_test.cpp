@@ -75,7 +75,7 @@ TEST(SparqTemperature, IsTheShareOfTheMagnitudeThatWasChosenOrTheDimensionOrTheR
   EXPECT_FLOAT_EQ(sparq_temperature(q.data(), 8, chosen.data(), 2, Temperature::rank), std::sqrt(2.0f));
 }
 
-// Of two KV heads with two query heads each.
+// Two KV heads with two query heads each.
 TEST(SparqQuery, IsItsPartsOfEachHead) {
   constexpr int heads = 2, query_heads = 4, d = 8;
   std::vector<float> q(query_heads * d);
