@@ -207,7 +207,7 @@ class Roles {
     const CLI::Option* const profile = command_.get_option_no_throw("--profile");
     if (profile == nullptr || profile->count() > 0) return;
     const bool link = command_.get_name() == "link";
-    for (const char* const other : {"--compare", "--tests", "--list-tests"}) {
+    for (const char* const other : {"--tests", "--list-tests"}) {
       if (link && command_.get_option(other)->count() > 0) return;
     }
     try {

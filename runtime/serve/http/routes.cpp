@@ -216,7 +216,7 @@ Reply Routes::tokenizer_info() const {
 }
 
 void Routes::require_alone() const {
-  if (engine_.options().session.ranks == nullptr) return;
+  if (!engine_.options().session.peers().several()) return;
   throw openai::BadRequest(501, "over ranks saved contexts are made by hayloft ingest and removed by hand");
 }
 

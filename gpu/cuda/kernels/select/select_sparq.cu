@@ -46,10 +46,6 @@ Link link_over(const Context& context, const offload::LayerView& store, const Co
   return bytes_per_copy(context.pins, store, count) < context.least_copy_bytes ? Link::sm : asked;
 }
 
-bool needs_planes(const SparqSelect& args) {
-  return args.bits > 0 || args.order == index::ComponentOrder::qk;
-}
-
 ColumnCount column_count(const offload::BlockLayout& layout, const SparqSelect& args) {
   const int columns = args.components(layout.head_dim);
   if (layout.columns != offload::ColumnFormat::planes) return {columns, columns};
@@ -207,7 +203,7 @@ class SparqSelector {
     choice.rank = count_.columns;
     choice.bits = args_.bits;
     choice.temperature = args_.temperature;
-    if (needs_planes(args_)) choice.spread = context_.tables.find(cache_.store, stream_).spread;
+    if (args_.needs_planes()) choice.spread = context_.tables.find(cache_.store, stream_).spread;
     choose_components(q, cache_.kv_heads, group_, cache_.head_dim, choice, chosen_,
                       args_.bits > 0 ? chosen_ + cache_.kv_heads * count_.columns : nullptr, weights_, stream_);
   }
@@ -349,14 +345,18 @@ class SparqSelector {
 void CudaBackend::select_sparq(const CacheView& cache, const float* q, int query_heads, const SparqSelect& args,
                                std::int32_t* positions, float* alpha, Stream queue) {
   const cudaStream_t stream = native(queue);
-  if (needs_planes(args)) index::require_planes(cache.store.layout->columns);
+  if (args.needs_planes()) index::require_planes(cache.store.layout->columns);
   if (cache.store.tokens == 0) {  // nothing to select from
     launch("attend_all", attend_all, {blocks_for(query_heads, kSelectThreads), kSelectThreads}, stream, query_heads,
            alpha);
     return;
   }
-  const int rank = args.components(cache.head_dim);
-  index::require_valid(cache.store, {query_heads, rank, nullptr, nullptr, args.limit, args.k, args.rule});
+  index::ColumnSearch search;
+  search.query_heads = query_heads;
+  search.rank = args.components(cache.head_dim);
+  search.limit = args.limit;
+  search.k = args.k;
+  index::require_valid(cache.store, search);
   SparqSelector(context_, cache, q, query_heads, args, stream).run(positions, alpha);
 }
 
