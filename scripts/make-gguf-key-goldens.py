@@ -189,7 +189,7 @@ def write(path, architecture, keys):
             writer.add_string(key, value)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list([chr(33 + i) if i < 94 else f"<{i}>" for i in range(VOCABULARY)])
+    writer.add_token_list([chr(33 + i) if i < 94 else "ab" if i == 94 else f"<{i}>" for i in range(VOCABULARY)])
     writer.add_token_merges(["a b"])
     writer.add_eos_token_id(VOCABULARY - 1)
     for name, values in tensors(architecture, keys):
