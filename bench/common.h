@@ -11,7 +11,7 @@
 #include "offload/host/threads.h"
 #include "offload/store/store.h"
 
-// What the benchmarks share. Everything is made when first asked for and kept until the program ends.
+// Shared by the benchmarks. Everything is made when first asked for and kept until the program ends.
 namespace hayloft::bench {
 
 inline constexpr std::int64_t context_lengths[] = {std::int64_t{1} << 16, std::int64_t{1} << 18, std::int64_t{1} << 20};

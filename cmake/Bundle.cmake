@@ -1,5 +1,5 @@
 # Packages. cpack -G DEB: a package for this Debian, in DebianPackage.cmake. cpack -G TGZ: one folder that runs on another x86-64 Linux with at least this system's glibc. It holds the program, the
-# bundled model, the CUDA tests, scripts/gpu-check and every shared library they need but glibc itself and
+# bundled model, the CUDA tests, scripts/gpu-check, scripts/gpu-judge and every shared library they need but glibc itself and
 # what belongs to the machine's GPU. Not part of cmake --install.
 if(NOT PROJECT_IS_TOP_LEVEL OR HAYLOFT_SANITIZE)
   return()
@@ -23,7 +23,7 @@ if(bundle_programs)  # what the CUDA tests read
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/tests/golden/models DESTINATION share/hayloft/golden COMPONENT bundle
           EXCLUDE_FROM_ALL)
 endif()
-install(PROGRAMS ${PROJECT_SOURCE_DIR}/scripts/gpu-check DESTINATION bin COMPONENT bundle EXCLUDE_FROM_ALL)
+install(PROGRAMS ${PROJECT_SOURCE_DIR}/scripts/gpu-check ${PROJECT_SOURCE_DIR}/scripts/gpu-judge DESTINATION bin COMPONENT bundle EXCLUDE_FROM_ALL)
 install(FILES ${PROJECT_SOURCE_DIR}/README.md DESTINATION share/doc/hayloft COMPONENT bundle EXCLUDE_FROM_ALL)
 
 # Licences. What has no library of its own in the bundle: headers, archives, and gtest in the CUDA tests.

@@ -9,9 +9,10 @@ install(FILES ${PROJECT_SOURCE_DIR}/README.md DESTINATION ${debian_doc} COMPONEN
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${debian_doc} RENAME copyright COMPONENT debian
         EXCLUDE_FROM_ALL)
 install(DIRECTORY ${HAYLOFT_PAGES}/man1/ DESTINATION share/man/man1 COMPONENT debian EXCLUDE_FROM_ALL)
-install(FILES ${HAYLOFT_PAGES}/hayloft DESTINATION share/bash-completion/completions COMPONENT debian EXCLUDE_FROM_ALL)
-install(FILES ${HAYLOFT_PAGES}/_hayloft DESTINATION share/zsh/vendor-completions COMPONENT debian EXCLUDE_FROM_ALL)
-install(FILES ${HAYLOFT_PAGES}/hayloft.fish DESTINATION share/fish/vendor_completions.d COMPONENT debian
+set(completions ${PROJECT_SOURCE_DIR}/cmake/completions)
+install(FILES ${completions}/hayloft DESTINATION share/bash-completion/completions COMPONENT debian EXCLUDE_FROM_ALL)
+install(FILES ${completions}/_hayloft DESTINATION share/zsh/vendor-completions COMPONENT debian EXCLUDE_FROM_ALL)
+install(FILES ${completions}/hayloft.fish DESTINATION share/fish/vendor_completions.d COMPONENT debian
         EXCLUDE_FROM_ALL)
 
 set(CPACK_DEBIAN_PACKAGE_NAME hayloft)
@@ -19,7 +20,6 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_MAINTAINER "the hayloft authors <hayloft@localhost>")
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_PACKAGE_RECOMMENDS fonts-dejavu-core)  # the lettering of plots
 set(CPACK_DEBIAN_PACKAGE_DESCRIPTION
     "Generates from book-sized contexts on small GPUs or none, serves them over
  OpenAI's API, measures attention methods and the link between host and GPU.")

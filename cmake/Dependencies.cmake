@@ -14,9 +14,6 @@ hayloft_need_module(XXHASH libxxhash libxxhash-dev)
 hayloft_need_module(OPENBLAS openblas libopenblas-dev)
 hayloft_need_module(PCRE2 libpcre2-8 libpcre2-dev)
 hayloft_need_module(UTF8PROC libutf8proc libutf8proc-dev)
-if(HAYLOFT_WITH_CAIRO)  # hayloft::eval draws
-  hayloft_need_module(CAIRO cairo libcairo2-dev)
-endif()
 if(HAYLOFT_HAS_CUDA)  # the runtime, linked statically so that programs start without a driver
   hayloft_need(CUDAToolkit cuda-toolkit)
 endif()

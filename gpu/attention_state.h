@@ -7,9 +7,9 @@
 // Attention over a part of the positions, and how parts become one: by log-sum-exp, exactly.
 namespace hayloft::gpu {
 
-// What one query head has seen of part of the sequence: weighted = sum over its positions of exp(s - max) v, and
-// sum = sum of exp(s - max). The attention over that part is weighted / sum. Nothing seen yet: max = -infinity,
-// sum = 0, weighted all zero.
+// The attention of one query head over a part of the sequence: weighted = sum over its positions of
+// exp(s - max) v, and sum = sum of exp(s - max). The attention over that part is weighted / sum. Nothing seen yet: max
+// = -infinity, sum = 0, weighted all zero.
 struct AttentionState {
   float* weighted = nullptr;  // f32 [head_dim], not owned
   float max = -std::numeric_limits<float>::infinity();

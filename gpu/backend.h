@@ -27,13 +27,13 @@
 // order, and that of two threads comes in any. time_stages() and stage_times() see the work of all.
 namespace hayloft::gpu {
 
-// What gelu_mul's sigmoid takes of x and of x^3: 2 sqrt(2 / pi), and 0.044715 times that.
+// The factors of x and of x^3 in gelu_mul's sigmoid: 2 sqrt(2 / pi), and 0.044715 times that.
 inline constexpr float gelu_linear = 1.59576912f;   // of x
 inline constexpr float gelu_cubic = 0.0713548163f;  // of x^3
 
 // Types of the elements of weight matrices; `packed` ones are quantised, in the layout of gpu/packed.h.
 enum class DType : std::uint8_t { f32, f16, bf16, packed };
-// Of one element, which packed ones have no whole number of.
+// Returns the bytes of one element, which packed ones have no whole number of.
 inline int bytes_of(DType type) {
   return type == DType::f32 ? 4 : 2;
 }
@@ -47,7 +47,7 @@ struct Matrix {
   Packing packing = {};  // of a packed one
   bool on_host = false;  // whether `data` is host memory, which embed() alone reads
 };
-// Of all its elements, as they lie in device memory.
+// Returns the bytes of all its elements, as they lie in device memory.
 inline std::uint64_t bytes_of(const Matrix& matrix) {
   if (matrix.type == DType::packed) return matrix.packing.matrix_bytes(matrix.rows, matrix.cols);
   return static_cast<std::uint64_t>(matrix.rows) * static_cast<std::uint64_t>(matrix.cols) *
@@ -88,19 +88,19 @@ struct CacheView {
   std::span<const float> value_sum = {};  // f32 [Hkv][d], of V in the stores of all ranks; empty of a cache alone
 
   std::int64_t tokens() const { return tail.position + tail.tokens; }  // absolute length of the sequence so far
-  // Of a global layer, the positions in the stores of all ranks.
+  // Returns a global layer's positions in the stores of all ranks.
   std::int64_t stored_tokens() const { return shard.alone() ? store.tokens : tail.position; }
 };
 
-// Where attention to a part of the positions leaves its softmax, so that it can be merged with other parts
+// The place where attention to a part of the positions leaves its softmax, so that it can be merged with other parts
 // (gpu/attention_state.h): the output is then AttentionState::weighted instead of weighted / sum.
 struct SoftmaxPart {
   float* max = nullptr;  // f32 [.][Hq]
   float* sum = nullptr;  // likewise
 };
 
-// What a search of a part of the positions tells of it, so that what it found can be ranked among what searches of
-// other parts have found. In device memory.
+// The softmax of a search over a part of the positions, so that what the search found can be ranked among what searches
+// of other parts have found. In device memory.
 struct SparqPart {
   float* logits = nullptr;    // out: f32 [Hq][k], of each query head for the positions of its KV head's list
   SoftmaxPart all = {};       // out: [Hq], over store and tail
@@ -118,25 +118,19 @@ struct SparqPart {
 // Step 1 of SparQ and its selection (arXiv 2312.04985, section 4 and appendix B), over store and tail. Its approximate
 // scores come from r whole components of K; or from so many bit planes as index::plane_components() spreads over them,
 // from the tail's part of a component all bits. Planes, and ComponentOrder::qk, need a store whose columns are planes.
-struct SparqSelect {
-  int rank = 0;  // r; of no account where there are bits
-  int bits = 0;  // planes read per KV head, all components together; 0: whole components
-  index::ComponentOrder order = index::ComponentOrder::q;
+// Its lists are those of KV heads, whatever RankingOptions::per says.
+struct SparqSelect : index::RankingOptions {
   int k = 0;               // positions to take from the store's [0, limit)
   std::int64_t limit = 0;  // positions at and after limit are attended anyway
-  index::GroupRule rule = index::GroupRule::softmax;
-  index::Temperature temperature = index::Temperature::coverage;
   // u64 [2] in device memory, to which the bytes are added that a device with a cache of columns reads there instead of
   // in host memory: of columns, and of their scales or ranges. May be null.
   unsigned long long* held_bytes = nullptr;
   SparqPart part = {};  // for backends that search in parts, over a store that holds something
-
-  int components(int head_dim) const { return bits > 0 ? index::plane_rank(head_dim, bits) : rank; }  // at most
 };
 
-// What one decode query attends to: lists of positions in the store, and ranges of absolute positions that may lie in
-// the store, in the tail or across both. Ranges are disjoint from each other and from the lists; an empty one is
-// ignored. A range that ends at CacheView::tokens() takes in the whole tail.
+// The positions that one decode query attends to: lists of positions in the store, and ranges of absolute positions
+// that may lie in the store, in the tail or across both. Ranges are disjoint from each other and from the lists; an
+// empty one is ignored. A range that ends at CacheView::tokens() takes in the whole tail.
 struct Attended {
   const std::int32_t* positions = nullptr;  // [lists][k], ascending
   int lists = 0;                            // 0, Hkv or Hq
@@ -156,7 +150,7 @@ struct Attended {
   SoftmaxPart partial = {};             // [Hq]
 };
 
-// What attend_together() does for one of its sequences.
+// The part of attend_together() for one of its sequences.
 struct AttendStep {
   CacheView cache;
   const float* q = nullptr;  // f32 [Hq][d], already in the cache
@@ -164,10 +158,10 @@ struct AttendStep {
   float* out = nullptr;  // f32 [Hq][d]
 };
 
-// Which of the positions up to its own a prefill query keeps: the last `window`, its own included, and the first
-// `sinks` of the sequence as far as the cache still holds them; window 0 keeps them all. With sinks this is
-// StreamingLLM (arXiv 2309.17453) and LM-Infinite (arXiv 2308.16137) without their shift of positions: keys are rotated
-// at their absolute positions when they enter the cache and stay so, hence distances reach the length of the sequence.
+// The positions up to its own that a prefill query keeps: the last `window`, its own included, and the first `sinks` of
+// the sequence as far as the cache still holds them; window 0 keeps them all. With sinks this is StreamingLLM (arXiv
+// 2309.17453) and LM-Infinite (arXiv 2308.16137) without their shift of positions: keys are rotated at their absolute
+// positions when they enter the cache and stay so, hence distances reach the length of the sequence.
 struct CausalWindow {
   std::int64_t window = 0;
   std::int64_t sinks = 0;
@@ -175,7 +169,7 @@ struct CausalWindow {
   CausalWindow(std::int64_t last = 0, std::int64_t first = 0) : window(last), sinks(first) {}
 };
 
-// How long one part of the operations took on the device, all calls together.
+// The time that one part of the operations took on the device, all calls together.
 struct StageTime {
   std::string name;
   double seconds = 0;
@@ -191,7 +185,7 @@ struct DeviceMemory {
   std::uint64_t overhead_bytes = 0;  // beside the budget: what the driver takes before anything is allocated, at most
 };
 
-// What the scratch of operations depends on.
+// The shape that the scratch of operations depends on.
 struct ScratchShape {
   int tokens = 0;  // T of the longest chunk
   int query_heads = 0;
@@ -199,7 +193,8 @@ struct ScratchShape {
   int widest = 0;  // the most inputs of any matrix
 };
 
-// What computes. The operations queue work on a stream and return, unless they say otherwise.
+// Computes everything that a model's step takes. The operations queue work on a stream and return, unless they say
+// otherwise.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -212,13 +207,14 @@ class Backend {
   // where that makes no sense.
   virtual std::shared_ptr<offload::ChunkListener> pinning() { return nullptr; }
   virtual DeviceMemory memory() const { return {}; }
-  // What operations of that shape take of the budget while they run, at most, besides what they are given and what is
-  // set aside for them, which memory() counts as used.
+  // Returns the most that operations of that shape take of the budget while they run, besides what they are given and
+  // what is set aside for them, which memory() counts as used.
   virtual std::uint64_t scratch_bytes(const ScratchShape&) const { return 0; }
-  // Whether select_sparq() may find columns on the device, and attend() rows of lists, and then count their held_bytes.
+  // Returns whether select_sparq() may find columns on the device, and attend() rows of lists, and then count their
+  // held_bytes.
   virtual bool keeps_reads() const { return false; }
-  // What is kept of a layer's columns and rows, for warm() in another run; waits for the device. Empty where nothing
-  // is.
+  // Returns what is kept of a layer's columns and rows, for warm() in another run; waits for the device. Empty where
+  // nothing is.
   virtual HotReads hot_reads(const CacheView&, Stream) { return {}; }
   // Reads such columns and rows now, as far as there is room to keep them. What does not fit the layer is ignored: it
   // is a hint, and nothing but time depends on it. Throws Error where memory for the reading itself cannot be had.
@@ -264,9 +260,9 @@ class Backend {
   // For a loader: converts the n elements of a matrix in place to the type that is returned. A device that multiplies
   // another type of the same width faster may choose that one, when next to nothing is lost. Done on return.
   virtual DType convert_weights(void* /* w */, DType type, std::int64_t /* n */, Stream) { return type; }
-  // How many tokens matmul() takes at most so that each gets the bits that it gets alone.
+  // Returns how many tokens matmul() takes at most so that each gets the bits that it gets alone.
   virtual int tokens_multiplied_as_alone() const { return 1; }
-  // Whether embed and matmul take packed matrices.
+  // Returns whether embed and matmul take packed matrices.
   virtual bool multiplies_packed() const { return false; }
   // y [T][w.rows] = x [T][w.cols] W^T + bias [w.rows] (bias may be null)
   virtual void matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream stream) = 0;
@@ -316,13 +312,13 @@ class Backend {
   virtual void attend_together(std::span<const AttendStep> steps, int query_heads, Stream stream) {
     for (const AttendStep& step : steps) attend(step.cache, step.q, query_heads, step.what, step.out, stream);
   }
-  // Whether attend() looks at Attended::sizes and partial, and attend_causal_part() is there.
+  // Returns whether attend() looks at Attended::sizes and partial, and attend_causal_part() is there.
   virtual bool attends_in_parts() const { return false; }
   // attend_causal() to the positions of `part` alone, whose `first` is that of the first query, and which may end
   // before it: then all queries see all of it. For the merge with other parts, `partial` f32 [T][Hq].
   virtual void attend_causal_part(const CacheView& part, const float* q, int T, int query_heads, std::int64_t first,
                                   const SoftmaxPart& partial, float* out, Stream stream);
-  // Whether select_sparq() looks at SparqSelect::part, with which it gives no alpha.
+  // Returns whether select_sparq() looks at SparqSelect::part, with which it gives no alpha.
   virtual bool searches_in_parts() const { return false; }
   // positions i32 [Hkv][k], ascending; alpha f32 [Hq], the softmax mass of everything attended (selected, at or after
   // limit, tail), in the approximate scores. Throws Error where the columns are not what `args` needs.

@@ -6,12 +6,12 @@
 
 #include "gpu/link_choice.h"
 
-// How a device is used.
+// The options of a device.
 namespace hayloft::gpu {
 
-// Where K and V lie on the host: pinned, so that the device reads them in place; in pageable memory, passing through a
-// small pinned ring (`staged`); or mapped from the file they were saved to, passing through the ring as well (`mmap`).
-// `automatic` pins what can be pinned and stages otherwise.
+// Says where K and V lie on the host: pinned, so that the device reads them in place; in pageable memory, passing
+// through a small pinned ring (`staged`); or mapped from the file they were saved to, passing through the ring as well
+// (`mmap`). `automatic` pins what can be pinned and stages otherwise.
 enum class KvHost : std::uint8_t { automatic, pinned, staged, mmap };
 
 // As CudaOptions::column_cache_bytes: whatever the budget leaves, but for an eighth of it.
@@ -20,13 +20,13 @@ inline constexpr std::uint64_t column_cache_rest = UINT64_MAX;
 // As CudaOptions::row_cache_bytes: a 32nd of the budget.
 inline constexpr std::uint64_t row_cache_rest = UINT64_MAX;
 
-// How much of the device is used, and how K and V reach it.
+// Says how much of the device is used, and how K and V reach it.
 struct CudaOptions {
   int device = 0;  // of those that this process sees, --device cuda:N
   // Budget of device memory, --gpu-memory: everything that this process takes of it, what CUDA itself needs included.
   // 0: what is free, less a reserve.
   std::uint64_t memory_bytes = 0;
-  // How many processes that know of each other use the device: without a budget each has its share of all its memory.
+  // Processes that know of each other and use the device: without a budget each has its share of all its memory.
   int sharers = 1;
   LinkChoice link = {};  // automatic: sm
   // With Link::copy and Link::both: columns that lie in so many pieces that a copy would bring in fewer bytes than this

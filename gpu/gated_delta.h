@@ -12,7 +12,7 @@ struct DeltaShape {
   int key_dim = 0;      // dk, at most most_key_dim
   int value_dim = 0;    // dv
   int kernel = 0;       // inputs that the convolution takes, the token's own included; 1 to most_kernel
-  // Which key head a value head h goes with: h modulo Hk, instead of h Hk / Hv.
+  // Value head h goes with key head h modulo Hk, instead of h Hk / Hv.
   bool heads_in_turns = false;
 
   static constexpr int most_key_dim = 256;
@@ -21,7 +21,7 @@ struct DeltaShape {
   std::int64_t channels() const { return 2 * std::int64_t{key_heads} * key_dim + values(); }
   std::int64_t values() const { return std::int64_t{value_heads} * value_dim; }
   std::int64_t state_floats() const { return values() * key_dim; }
-  // What it keeps of a sequence: DeltaState.
+  // Counts what it keeps of a sequence: DeltaState.
   std::int64_t kept_floats() const { return state_floats() + (kernel - 1) * channels(); }
   int key_head_of(int value_head) const {
     return heads_in_turns ? value_head % key_heads : value_head * key_heads / value_heads;
@@ -48,8 +48,9 @@ struct DeltaLayer {
   float eps = 1e-6f;
 };
 
-// What such a layer keeps of a sequence, before and behind the tokens of one operation: f32 [Hv][dk][dv], and behind it
-// [kernel - 1][channels], the inputs of the newest tokens, the oldest first. The two may be the same memory.
+// The memory that such a layer keeps of a sequence, before and behind the tokens of one operation: f32 [Hv][dk][dv],
+// and behind it [kernel - 1][channels], the inputs of the newest tokens, the oldest first. The two may be the same
+// memory.
 struct DeltaState {
   const float* before = nullptr;  // null at the beginning of a sequence: all zero
   float* after = nullptr;

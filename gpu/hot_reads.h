@@ -5,9 +5,9 @@
 
 namespace hayloft::gpu {
 
-// What decoding has read often or not long ago of one layer of a sequence, as a backend that keeps such reads in device
-// memory knows it (Backend::keeps_reads). A hint for another run over the same context: whatever it says, answers are
-// the same.
+// Notes what decoding has read often or not long ago of one layer of a sequence, as a backend that keeps such reads in
+// device memory knows it (Backend::keeps_reads). A hint for another run over the same context: whatever it says,
+// answers are the same.
 struct HotReads {
   // f32 [Hkv][runs]: how often each column was read, or each plane of one, of which a step leaves 98%
   // (index::run_use_left); finite, none below 0. Empty: nothing is known.

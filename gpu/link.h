@@ -9,8 +9,8 @@
 #include "offload/host/threads.h"
 #include "offload/host/topology.h"
 
-// What the link between host memory and a GPU really gives. No CUDA in sight: without it measure_link() throws. One
-// measurement at a time, or they measure each other; everything else here is thread-safe.
+// Measures what the link between host memory and a GPU really gives. No CUDA in sight: without it measure_link()
+// throws. One measurement at a time, or they measure each other; everything else here is thread-safe.
 namespace hayloft::gpu {
 
 struct LinkOptions {
@@ -20,7 +20,7 @@ struct LinkOptions {
   std::vector<std::string> tests = {};    // of link_tests(), by name; empty: all
 };
 
-// What can be measured of a link, each with a line on what it is.
+// A thing that can be measured of a link, with a line on what it is.
 struct LinkTest {
   const char* name;
   const char* what;
@@ -51,7 +51,7 @@ struct LinkFigure {
   double slowest = 0;        // run of them, in the same unit,
   double fastest = 0;        // and fastest
 
-  // Whether another run may well say something else.
+  // Returns whether another run may well say something else.
   bool unreliable() const { return runs > 0 && std::abs(fastest - slowest) > 0.25 * value; }
 };
 

@@ -4,7 +4,7 @@
 
 #include "offload/store/layout.h"
 
-// How the columns of K travel from host memory to a device.
+// Says how the columns of K travel from host memory to a device.
 namespace hayloft::gpu {
 
 // Read in place by the multiprocessors, brought by the copy engine, or by both at once.
@@ -25,7 +25,7 @@ struct LinkChoice {
   friend bool operator==(const LinkChoice&, const LinkChoice&) = default;
 };
 
-// What the fastest link of today carries while the next copy is issued, 2.3 us: shorter copies leave it idle.
+// The bytes that the fastest link of today carries while the next copy is issued, 2.3 us: shorter copies leave it idle.
 inline constexpr std::uint64_t worthwhile_copy_bytes = 128 << 10;
 
 }  // namespace hayloft::gpu

@@ -13,14 +13,14 @@ namespace hayloft::gpu {
 // outlive it.
 std::unique_ptr<Backend> make_cpu_backend(const offload::Threads& threads);
 
-// What make_cuda_backend throws when this build or this machine has no CUDA device at all, as opposed to one that
-// cannot be used as asked: whoever is free to choose takes the CPU backend and need not trouble the user.
+// Thrown by make_cuda_backend when this build or this machine has no CUDA device at all, as opposed to one that cannot
+// be used as asked: whoever is free to choose takes the CPU backend and need not trouble the user.
 class NoDevice : public Error {
  public:
   using Error::Error;
 };
 
-// How many CUDA devices this process sees, which CudaOptions::device counts.
+// Returns how many CUDA devices this process sees, which CudaOptions::device counts.
 int cuda_devices() noexcept;
 
 // Throws Error saying why when there is no CUDA device that can be used as asked, NoDevice when there is none at all.

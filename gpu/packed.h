@@ -32,7 +32,7 @@ inline constexpr int packed_tile_rows = 16;      // rows of a tile
 inline constexpr int packed_chunk_columns = 32;  // columns whose codes lie together
 inline constexpr int packed_head_columns = 256;  // that one head stands for
 
-// How a matrix is packed. Sizes are in bytes; `cols` is a multiple of columns().
+// Says how a matrix is packed. Sizes are in bytes; `cols` is a multiple of columns().
 struct Packing {
   std::uint8_t bits = 0;  // of a code: 2, 3, 4, 5, 6 or 8; 0: not packed
   std::uint8_t zero = 0;  // value(code) = code - zero ...
@@ -110,7 +110,7 @@ struct PackedGroup {
   float scale = 0;
   float minimum = 0;
 };
-// Of row `lane` of a tile, the group that holds `column`.
+// Returns the group that holds `column` in row `lane` of a tile.
 inline PackedGroup group_at(const Packing& packing, const std::byte* tile, int lane, std::int64_t column) {
   const auto half = [](const std::byte* at) {
     f16 x;

@@ -8,11 +8,15 @@
 
 namespace hayloft {
 
+// At most some 4,000 bytes of a message, its beginning and its end: what a file or a request has made of it may be
+// long.
+std::string bounded_message(const std::string& message);
+
 // Everything that can go wrong from outside (a file, an option, a limit of the machine) is thrown as an Error. Its
 // message is one line for the user: what happened, with which values, and what to do about it.
 class Error : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  explicit Error(const std::string& message) : std::runtime_error(bounded_message(message)) {}
 };
 
 // Throws an Error with this message.

@@ -41,7 +41,7 @@ HWY_INLINE hn::Vec<DF> widen_half(DF d, hn::Vec<hn::Rebind<std::uint16_t, DF>> b
 #endif
 }
 
-// What is quantised in place of x, as finite() of quantise.h: infinity is the largest finite f16, NaN is 0.
+// Returns what is quantised in place of x, as finite() of quantise.h: infinity is the largest finite f16, NaN is 0.
 template <class DF>
 HWY_INLINE hn::Vec<DF> held_finite(DF d, hn::Vec<DF> x) {
   const auto held = hn::Min(hn::Max(x, hn::Set(d, -65504.0f)), hn::Set(d, 65504.0f));

@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "offload/error.h"
+#include "offload/lfs_pointer.h"
+#include "offload/text/ordered_json.h"
 
 namespace hayloft {
 
@@ -22,18 +24,6 @@ std::string describe(const nlohmann::json& value) {
   std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
   if (text.size() > 60) text = text.substr(0, 57) + "...";
   return text;
-}
-
-template <class Json>
-Json parse_file(const std::filesystem::path& path) {
-  const std::string text = read_small_file(path);
-  try {
-    return Json::parse(text);
-  } catch (const nlohmann::json::parse_error& problem) {
-    fail("{}: not valid JSON at byte {} of {}", path.string(), problem.byte, text.size());
-  } catch (const nlohmann::json::exception&) {  // such as a number that no double can hold
-    fail("{}: not valid JSON: a value in it is out of range", path.string());
-  }
 }
 
 }  // namespace
@@ -52,15 +42,28 @@ std::string read_small_file(const std::filesystem::path& path) {
   if (!file.read(text.data(), static_cast<std::streamsize>(bytes))) {
     fail("{}: cannot be read: {}", path.string(), std::generic_category().message(errno));
   }
+  refuse_lfs_pointer(path.string(), text);
   return text;
 }
 
 nlohmann::json read_json_file(const std::filesystem::path& path) {
-  return parse_file<nlohmann::json>(path);
+  const std::string text = read_small_file(path);
+  try {
+    return nlohmann::json::parse(text);
+  } catch (const nlohmann::json::parse_error& problem) {
+    fail("{}: not valid JSON at byte {} of {}", path.string(), problem.byte, text.size());
+  } catch (const nlohmann::json::exception&) {  // such as a number that no double can hold
+    fail("{}: not valid JSON: a value in it is out of range", path.string());
+  }
 }
 
 nlohmann::ordered_json read_ordered_json_file(const std::filesystem::path& path) {
-  return parse_file<nlohmann::ordered_json>(path);
+  const std::string text = read_small_file(path);
+  try {
+    return parse_ordered_json(text);
+  } catch (const Error& error) {
+    fail("{}: {}", path.string(), error.what());
+  }
 }
 
 bool read_integer(const nlohmann::json& value, std::int64_t least, std::int64_t most, std::int64_t& out) {

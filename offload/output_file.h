@@ -7,8 +7,8 @@
 
 namespace hayloft::offload {
 
-// What `path` names once symbolic links are followed, whether or not something is there. Throws Error naming the path
-// when they lead in a circle or through what is no folder.
+// Returns what `path` names once symbolic links are followed, whether or not something is there. Throws Error naming
+// the path when they lead in a circle or through what is no folder.
 std::filesystem::path resolve_links(const std::filesystem::path& path);
 
 // A file that appears whole or not at all: written under a temporary name in the same folder, synced, then renamed over

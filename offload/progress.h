@@ -7,8 +7,8 @@
 
 namespace hayloft {
 
-// Where progress is shown, and by which clock. A terminal's line is rewritten; elsewhere plain lines appear now and
-// then.
+// Says where progress is shown, and by which clock. A terminal's line is rewritten; elsewhere plain lines appear now
+// and then.
 struct ProgressSink {
   std::function<void(std::string_view text)> write;
   std::function<double()> seconds;  // monotonic

@@ -9,7 +9,9 @@
 #include <system_error>
 
 #include "offload/error.h"
+#include "offload/lfs_pointer.h"
 #include "offload/text/format.h"
+#include "offload/text/text_check.h"
 #include "offload/waiting.h"
 
 namespace hayloft::offload {
@@ -21,13 +23,15 @@ bool is_endless(int descriptor, const struct stat& status) {
   return !null && ::isatty(descriptor) == 0;
 }
 
+std::string input_name(const std::string& option, const std::filesystem::path& path) {
+  return option.empty() ? path.string() : fmt::format("{} {}", option, path.string());
+}
+
 [[noreturn]] void refuse_length(const std::string& name, std::uint64_t most) {
   fail("{}: has more than {}, the longest text that is read", name, format_bytes(most));
 }
 
-}  // namespace
-
-std::string read_text(const std::string& name, int descriptor, std::uint64_t most) {
+std::string read_all_bytes(const std::string& name, int descriptor, std::uint64_t most) {
   struct stat status {};
   if (::fstat(descriptor, &status) != 0) fail("{}: cannot be read: {}", name, std::generic_category().message(errno));
   if (S_ISDIR(status.st_mode)) fail("{}: this is a folder", name);
@@ -50,12 +54,23 @@ std::string read_text(const std::string& name, int descriptor, std::uint64_t mos
   }
 }
 
+}  // namespace
+
+std::string read_text(const std::string& name, int descriptor, std::uint64_t most) {
+  return checked_text(name, read_all_bytes(name, descriptor, most));
+}
+
 std::string read_text_file(const std::string& option, const std::filesystem::path& path, std::uint64_t most) {
-  const std::string name = option.empty() ? path.string() : fmt::format("{} {}", option, path.string());
+  return checked_text(input_name(option, path), read_file_bytes(option, path, most));
+}
+
+std::string read_file_bytes(const std::string& option, const std::filesystem::path& path, std::uint64_t most) {
+  const std::string name = input_name(option, path);
   const int descriptor = open_to_read(path);
   if (descriptor < 0) fail("{}: cannot be read: {}", name, std::generic_category().message(errno));
   try {
-    std::string text = read_text(name, descriptor, most);
+    std::string text = read_all_bytes(name, descriptor, most);
+    refuse_lfs_pointer(name, text);
     ::close(descriptor);
     return text;
   } catch (...) {

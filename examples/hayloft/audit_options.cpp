@@ -6,6 +6,7 @@
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/values.h"
 #include "examples/hayloft/process/messages.h"
+#include "examples/hayloft/process/ranks.h"
 #include "offload/error.h"
 #include "offload/output_file.h"
 #include "runtime/eval/attention_chart.h"
@@ -32,9 +33,7 @@ runtime::AuditOptions& audit_of(AuditChoices& choices) {
 
 void AuditChoices::check() {
   if (audit) runtime::check_audit(*audit);
-  if (target) runtime::check_audit_target(*target);
   if (fidelity) runtime::check_fidelity(*fidelity);
-  if (fidelity && target) fail("--fidelity raises k itself, and more; leave --audit-target out");
   TextOutput(json).check();
   TextOutput(stats).check();
 }
@@ -53,17 +52,16 @@ void add_audit_options(CLI::App& app, AuditChoices& choices) {
       ->expected(0, 1)
       ->take_last();
   add_text(
-      app, "--audit-target", "SHARE",
-      [&choices](const std::string& text) {
-        audit_of(choices);
-        choices.target.emplace().mass = read_share("--audit-target", text);
-      },
-      "Raise k, layer by layer, until every head catches this share of the attention mass; implies --audit");
-  add_text(
       app, "--fidelity", "SHARE",
-      [&choices](const std::string& text) { choices.fidelity = read_share("--fidelity", text); },
-      "Attend as cheaply as this share of the attention mass allows, as in 99%: k, r and the method follow samples of "
-      "the steps, layer by layer");
+      [&choices](const std::string& text) {
+        choices.fastest = text == "none";
+        choices.fidelity.reset();
+        if (!choices.fastest) choices.fidelity = read_share("--fidelity", text);
+      },
+      fmt::format("Attend as cheaply as this share of the attention mass allows, as in 99%: k, r and the method follow "
+                  "samples of the steps, layer by layer; --attn auto keeps {:g}% unless this says otherwise, and none "
+                  "takes what is fastest",
+                  runtime::default_fidelity * 100));
   add_text(
       app, "--audit-json", "FILE",
       [&choices](const std::string& text) {
@@ -73,7 +71,7 @@ void add_audit_options(CLI::App& app, AuditChoices& choices) {
       "Write the audit's figures as JSON; - is standard output; implies --audit");
   add_attention_stats_option(app, choices.stats);
   common(app, Section::audit, {"--fidelity", "--audit"});
-  advanced(app, Section::audit, {"--audit-target", "--audit-json"});
+  advanced(app, Section::audit, {"--audit-json"});
 }
 
 void add_attention_stats_option(CLI::App& app, std::string& file) {
@@ -82,17 +80,16 @@ void add_attention_stats_option(CLI::App& app, std::string& file) {
       "Measure the attention of the first 64 steps, slowing them down: its entropy, the keys that hold most of it, "
       "what "
       "approximate scores find, what repeats from step to step; a table where FILE ends in .md, a picture where in "
-      ".svg, .pdf or .png, else JSON");
+      ".svg, else JSON");
   advanced(app, Section::audit, {"--attention-stats"});
 }
 
 void write_attention_stats(const runtime::AttentionStats& stats, const std::string& file) {
   const runtime::AttentionReport& report = stats.report();
   const std::string ending = std::filesystem::path(file).extension().string();
-  if (ending == ".svg" || ending == ".pdf" || ending == ".png") {
-    if (report.layers.empty()) return note("--attention-stats: no step was measured, {} is not drawn\n", file);
-    const runtime::eval::PictureFormat format = runtime::eval::picture_format(file);
-    return offload::write_file(file, runtime::eval::render_lines(runtime::eval::attention_chart(report), format));
+  if (runtime::eval::is_picture(file)) {
+    if (report.layers.empty()) return note("--attention-stats: no step was measured, {} is not drawn\n", shown(file));
+    return offload::write_file(file, runtime::eval::render_lines(runtime::eval::attention_chart(report)));
   }
   TextOutput(file).write(ending == ".md" ? runtime::attention_table(report) : runtime::attention_json(report));
 }
@@ -101,10 +98,10 @@ WatchedMethod::WatchedMethod(const runtime::MethodOptions& method, const Environ
                              const AuditChoices& choices)
     : choices_(choices), verbose_(environment.verbose) {
   const int head_dim = environment.model->config().head_dim;
-  if (choices.target)
-    target_.emplace(method, head_dim, *choices.target);
-  else if (choices.fidelity)
-    fidelity_ = std::make_shared<runtime::FidelityControl>(method, head_dim, *choices.fidelity);
+  const double usual = method.name == "auto" && !choices.fastest && !over_ranks() ? runtime::default_fidelity : 0;
+  const double fidelity = choices.fidelity.value_or(usual);
+  if (fidelity > 0)
+    fidelity_ = std::make_shared<runtime::FidelityControl>(method, head_dim, fidelity);
   else
     method_ = runtime::make_method(method, head_dim);
   if (choices.audit) auditor_ = std::make_shared<runtime::Auditor>(*environment.backend, *choices.audit);
@@ -112,7 +109,7 @@ WatchedMethod::WatchedMethod(const runtime::MethodOptions& method, const Environ
 }
 
 const runtime::SharedMethod& WatchedMethod::method() const {
-  return target_ ? target_->method() : fidelity_ ? fidelity_->method() : method_;
+  return fidelity_ ? fidelity_->method() : method_;
 }
 
 void WatchedMethod::watch(runtime::Session& session) {
@@ -123,24 +120,41 @@ void WatchedMethod::watch(runtime::Session& session) {
 }
 
 void WatchedMethod::stepped(runtime::Session& session) {
-  if (fidelity_ && fidelity_->update()) session.set_method(fidelity_->method());
-  if (fidelity_) {
-    if (const std::string line = fidelity_->take_note(); !line.empty()) note("\n{}\n", line);
-  }
-  if (!target_) return;
-  const std::vector<std::string> raised = target_->update(auditor_->take_measured());
-  if (!raised.empty()) session.set_method(target_->method());
-  for (const std::string& line : raised) note("\n{}\n", line);
+  if (!fidelity_) return;
+  if (fidelity_->update()) session.set_method(fidelity_->method());
+  if (const std::string line = fidelity_->take_note(); !line.empty()) note("\n{}\n", line);
 }
 
 void WatchedMethod::decoded(const runtime::Session& session) {
   for (const auto& [method, steps] : session.methods_used()) used_[method] += steps;
+  attended_ += session.attended_share() * static_cast<double>(session.steps());
+  steps_ += session.steps();
+}
+
+// Exact, or how much was attended to, by which methods, and what that is known to have caught.
+std::string WatchedMethod::statement() const {
+  constexpr double everything = 1 - 1e-9;  // but for rounding
+  const double share = attended_ / static_cast<double>(steps_);
+  const std::string methods = runtime::methods_line(used_);
+  const bool all = over_ranks() ? std::ranges::all_of(used_, [](const auto& each) { return each.first == "dense"; })
+                                : share > everything;
+  if (all) return verbose_ ? fmt::format("exact: {}", methods) : "exact";
+  std::string caught = "; --audit measures what that catches";
+  if (fidelity_) {
+    const runtime::RunningStats measured = fidelity_->report().measured;
+    caught = measured.count == 0
+                 ? ""
+                 : fmt::format("; {:.1f}% of the attention mass caught in {} sampled steps of single layers",
+                               measured.mean() * 100, measured.count);
+  }
+  if (over_ranks()) return fmt::format("approximate: {}", methods);
+  return fmt::format("approximate: {:.1f}% of the positions attended to, by {}{}", share * 100, methods, caught);
 }
 
 void WatchedMethod::finish() {
   if (stats_) write_attention_stats(*stats_, choices_.stats);
-  if (verbose_ && !used_.empty()) note("attention: {}\n", runtime::methods_line(used_));
-  if (fidelity_) note("{}\n", runtime::fidelity_line(fidelity_->report()));
+  if (steps_ > 0) note("attention: {}\n", statement());
+  if (fidelity_ && (verbose_ || choices_.fidelity)) note("{}\n", runtime::fidelity_line(fidelity_->report()));
   if (!auditor_) return;
   auditor_->finish();
   runtime::AuditReport report = auditor_->report();

@@ -12,7 +12,6 @@
 #include "runtime/decode/session.h"
 #include "runtime/fidelity/attention_stats.h"
 #include "runtime/fidelity/audit.h"
-#include "runtime/fidelity/audit_target.h"
 #include "runtime/fidelity/fidelity_control.h"
 
 // Watching the attention of what generate and ask decode.
@@ -20,9 +19,10 @@ namespace hayloft::cli {
 
 struct AuditChoices {
   std::optional<runtime::AuditOptions> audit;
-  std::optional<runtime::AuditTargetOptions> target;
-  std::optional<double> fidelity;  // the share of the attention mass to keep
-  std::string json;                // where the audit's figures go; empty: nowhere
+  // The share of the attention mass to keep. Where none is said `auto` keeps default_fidelity, unless `fastest`.
+  std::optional<double> fidelity;
+  bool fastest = false;
+  std::string json;   // where the audit's figures go; empty: nowhere
   std::string stats;  // where the attention statistics go: a table where it ends in .md, else JSON; empty: nowhere
 
   // Throws Error when a file cannot be written.
@@ -34,9 +34,8 @@ void add_audit_options(CLI::App& app, AuditChoices& choices);
 void add_attention_stats_option(CLI::App& app, std::string& file);
 void write_attention_stats(const runtime::AttentionStats& stats, const std::string& file);
 
-// The method that a run decodes with, and its observers: an audit, which may have the method replaced by one with a
-// larger k; what keeps a fidelity, which replaces it too; and attention statistics. Without choices it is the method
-// and nothing else.
+// Holds the method that a run decodes with, and its observers: an audit; what keeps a fidelity, which replaces the
+// method; and attention statistics. `auto` keeps a fidelity unless that is waived; over ranks it cannot be measured.
 class WatchedMethod {
  public:
   // The environment must outlive it. Throws Error on options out of range.
@@ -47,17 +46,21 @@ class WatchedMethod {
   void watch(runtime::Session& session);
   void stepped(runtime::Session& session);        // after each step; says on standard error what it has changed
   void decoded(const runtime::Session& session);  // when its last step is done: what it has used is kept
-  void finish();                                  // prints what has been found, or writes it
+  // Says whether the answers were exact, prints what has been found, or writes it.
+  void finish();
 
  private:
   AuditChoices choices_;
   bool verbose_;
   runtime::SharedMethod method_;
   std::shared_ptr<runtime::Auditor> auditor_;
-  std::optional<runtime::AuditTarget> target_;
   std::shared_ptr<runtime::FidelityControl> fidelity_;
   std::shared_ptr<runtime::AttentionStats> stats_;
+  std::string statement() const;
+
   std::map<std::string, std::int64_t> used_;  // steps x layers by method
+  double attended_ = 0;                       // shares of the positions, summed over the steps
+  std::int64_t steps_ = 0;
 };
 
 }  // namespace hayloft::cli

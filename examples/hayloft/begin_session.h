@@ -6,7 +6,7 @@
 #include "examples/hayloft/run_plan.h"
 #include "examples/hayloft/saved_context.h"
 
-// How a run begins that goes on from a text or from a saved context.
+// Begins a run that goes on from a text or from a saved context.
 namespace hayloft::cli {
 
 // announce_plan() of a run behind the saved context, if there is one. Its tokens come on top in `run`. Throws Error

@@ -1,5 +1,6 @@
 #include "examples/hayloft/bundled_model.h"
 
+#include "examples/hayloft/process/file_roles.h"
 #include "offload/error.h"
 
 namespace hayloft {
@@ -16,7 +17,10 @@ std::filesystem::path bundled_model() {
 }
 
 std::filesystem::path model_or_bundled(const std::string& given) {
-  return given.empty() ? bundled_model() : std::filesystem::path(given);
+  if (!given.empty()) return given;
+  const std::filesystem::path bundled = bundled_model();
+  cli::require_not_output(bundled);
+  return bundled;
 }
 
 }  // namespace hayloft

@@ -17,7 +17,8 @@ class Command {
   virtual void check_ranks() const;
   // Throws Error (exit code 1) or Interrupted.
   virtual void run() = 0;
-  // Of the process, once run() has returned: what it found may be no error and yet not what was hoped for.
+  // Returns the exit code of the process, once run() has returned: what it found may be no error and yet not what was
+  // hoped for.
   virtual int exit_code() const { return 0; }
 };
 
@@ -35,7 +36,6 @@ std::unique_ptr<Command> make_export_command(CLI::App& app);
 std::unique_ptr<Command> make_inspect_command(CLI::App& app);
 std::unique_ptr<Command> make_plan_command(CLI::App& app);
 std::unique_ptr<Command> make_link_command(CLI::App& app);
-std::unique_ptr<Command> make_judge_command(CLI::App& app);
 std::unique_ptr<Command> make_bench_command(CLI::App& app);
 
 }  // namespace hayloft::cli

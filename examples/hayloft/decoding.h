@@ -16,7 +16,7 @@
 // Generating text from a session and printing it as it comes.
 namespace hayloft::cli {
 
-// What a conversation has of an answer besides what is printed.
+// Keeps what a conversation has of an answer besides what is printed.
 struct Answer {
   std::vector<std::int32_t> drawn;  // the token that ends it included
   std::string text;
@@ -33,7 +33,7 @@ runtime::StateProgress index_progress(std::optional<Progress>& progress);
 // Session::prepare with its progress on standard error; says nothing where there is nothing to do.
 void prepare_method(runtime::Session& session, const runtime::Method& method);
 
-// How tokens are drawn, and when that ends.
+// Says how tokens are drawn, and when that ends.
 struct Drawing {
   runtime::SamplerOptions sampling;
   int most = 0;                         // tokens

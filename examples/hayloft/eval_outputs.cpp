@@ -16,9 +16,7 @@ void EvalOutputs::add_options(CLI::App& app) {
       ->type_name("FILE")
       ->take_last();
   add_json_option(app, json, "Write means and rows as JSON");
-  app.add_option("--plot", plot, "Draw quality against bytes moved, .svg, .pdf or .png")
-      ->type_name("FILE")
-      ->take_last();
+  app.add_option("--plot", plot, "Draw quality against bytes moved, as SVG")->type_name("FILE")->take_last();
   using runtime::eval::EvalQuality;
   add_choice<EvalQuality>(app, "--plot-by",
                           {{"score", EvalQuality::automatic},
@@ -52,7 +50,7 @@ void EvalOutputs::write_plot(const runtime::eval::EvalReport& report) const {
         "compression needs dense attention beside the others",
         plot);
   }
-  offload::write_file(plot, runtime::eval::render_scatter(*scatter, runtime::eval::picture_format(plot)));
+  offload::write_file(plot, runtime::eval::render_scatter(*scatter));
 }
 
 }  // namespace hayloft::cli

@@ -8,10 +8,10 @@
 
 namespace hayloft::cli {
 
-// Where an evaluation's results go, and how they are shown.
+// Says where an evaluation's results go, and how they are shown.
 struct EvalOutputs {
   void add_options(CLI::App& app);
-  // Of everything that is there, drawn into the file of --plot. Throws Error when there is nothing to draw.
+  // Draws everything that is there into the file of --plot. Throws Error when there is nothing to draw.
   void write_plot(const runtime::eval::EvalReport& report) const;
 
   std::string out, json, plot;  // files; empty: not asked for

@@ -16,7 +16,7 @@
 namespace hayloft::cli {
 namespace {
 
-// What the bundled model has learned, and answers in full (docs/eval.md).
+// The digits that the bundled model has learned, and answers in full (docs/eval.md).
 constexpr int bundled_digits = 6;
 constexpr const char* bundled_tasks[] = {"niah_single_1", "niah_single_2", "niah_multikey_1"};
 

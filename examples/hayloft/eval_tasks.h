@@ -15,10 +15,10 @@
 
 namespace hayloft::cli {
 
-// What an evaluation asks: the options that choose and shape its tasks, and the tasks made of them.
+// Says what an evaluation asks: the options that choose and shape its tasks, and the tasks made of them.
 class EvalTasks {
  public:
-  // Those of `options` that say how a task is run are added as well.
+  // Adds those of `options` that say how a task is run as well.
   void add_options(CLI::App& app, runtime::eval::EvalOptions& options);
 
   // Replaces groups (needle, ruler, text, sparq, all) by what they hold and there is input for; nothing asked for
@@ -38,7 +38,7 @@ class EvalTasks {
                                                              const std::vector<std::int64_t>& ctx_sizes,
                                                              int samples) const;
 
-  // What of a recipe the tasks decide.
+  // Enters what of a recipe the tasks decide.
   void enter(runtime::eval::EvalRecipe& recipe, int samples) const;
 
  private:

@@ -11,7 +11,7 @@
 namespace hayloft::cli {
 namespace {
 
-// What a figure is, and how far its turns lay apart, where that is known.
+// Says what a figure is, and how far its turns lay apart, where that is known.
 struct Row {
   std::string what;
   int head_dim = 0;  // 0: of none

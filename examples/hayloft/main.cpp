@@ -10,12 +10,12 @@
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/llama_options.h"
-#include "examples/hayloft/options/pages.h"
 #include "examples/hayloft/process/environment.h"
 #include "examples/hayloft/process/file_roles.h"
 #include "examples/hayloft/process/interrupt.h"
 #include "examples/hayloft/process/messages.h"
 #include "examples/hayloft/process/ranks.h"
+#include "examples/hayloft/process/text_input.h"
 #include "examples/hayloft/process/text_output.h"
 #include "examples/hayloft/version.h"
 #include "offload/error.h"
@@ -29,7 +29,7 @@ namespace hayloft::cli {
 namespace {
 
 constexpr const char* examples = R"(Examples:
-  hayloft needle --ctx-size 64k,256k --attn dense,sparq --plot needle.png
+  hayloft needle --ctx-size 64k,256k --attn dense,sparq --plot needle.svg
   hayloft generate -m models/Llama-3.2-1B -f book.txt -n 256 --attn sparq
 
 hayloft COMMAND --help shows what most people need of a command, --help-all every option.)";
@@ -41,7 +41,7 @@ constexpr int interrupted_exit = 130;  // 128 + SIGINT, as shells count
 // Messages may hold names from files, so they are made fit for one line of a terminal.
 int report(std::string_view message, int exit_code) noexcept {
   try {
-    note("hayloft: {}\n", visible(message, Lines::joined));
+    note("hayloft: {}\n", shown(bounded_message(std::string(message))));
   } catch (...) {  // no memory to do so
     write_message("hayloft: ");
     write_message(message);
@@ -68,9 +68,7 @@ int report_and_end_ranks(const std::string& message, int exit_code) noexcept {
 struct Program {
   CLI::App app{"Million-token contexts with keys and values in host memory"};
   bool list_devices = false;
-  std::string completion;  // a shell
-  std::string man;         // a command
-  std::string asked;       // the command that the first argument names
+  std::string asked;  // the command that the first argument names
   std::map<CLI::App*, std::unique_ptr<Command>> commands;
 
   Program() {
@@ -81,10 +79,6 @@ struct Program {
     app.set_help_all_flag("--help-all", "Print every option");
     app.set_version_flag("--version", version_text, "Print the version, and what it was built with and runs on");
     app.add_flag("--list-devices", list_devices, "Print what --device can name here");
-    app.add_option("--completion", completion, "Print a script by which a shell completes what is typed")
-        ->type_name("bash|zsh|fish");
-    app.add_option("--man", man, "Print the manual page of a command, or of hayloft itself, in roff")
-        ->type_name("COMMAND");
     app.require_subcommand(0, 1);
     const auto add = [&](const char* name, const char* help, auto make) {
       CLI::App* const subcommand = app.add_subcommand(name, help);
@@ -105,14 +99,11 @@ struct Program {
     add("plan", "Predict the memory and the time per token of a run", make_plan_command);
     add("bench", "Time attention at the shape of a model, over random keys and values", make_bench_command);
     add("link", "Measure this machine's memory and link, and keep the profile that plan reads", make_link_command);
-    add("judge", "Check whether a run of gpu-check shows what it must", make_judge_command);
   }
 
-  // What the command line asks for instead of a command; nothing where it asks for one.
+  // Returns what the command line asks for instead of a command; nothing where it asks for one.
   std::optional<std::string> answer() const {
     if (list_devices) return cli::list_devices();
-    if (!completion.empty()) return completion_script(app, completion);
-    if (!man.empty()) return man_page(app, man, HAYLOFT_VERSION);
     return std::nullopt;
   }
 
@@ -120,7 +111,7 @@ struct Program {
   Command* parse(int argc, char** argv) {
     require_no_habits(argc, argv);
     app.parse(argc, argv);
-    if (list_devices || !completion.empty() || !man.empty()) return nullptr;
+    if (list_devices) return nullptr;
     const std::vector<CLI::App*> chosen = app.get_subcommands();
     if (chosen.empty()) {
       std::string names;
@@ -129,6 +120,7 @@ struct Program {
     }
     Command* const command = commands.at(chosen.front()).get();
     check_files(*chosen.front());
+    check_typed_texts(*chosen.front());
     command->check();
     if (over_ranks()) command->check_ranks();
     return command;
@@ -193,7 +185,7 @@ void ignore_write_signals() {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
-// Where the system does not tell what processors there are, as in some containers, hwloc says so on stderr and guesses.
+// If the system does not tell what processors there are, as in some containers, hwloc says so on stderr and guesses.
 void silence_hwloc() {
   ::setenv("HWLOC_HIDE_ERRORS", "2", 0);
 }

@@ -6,8 +6,8 @@
 #include "runtime/decode/session.h"
 #include "runtime/eval/eval.h"
 
-// What a user is told when a method that is meant to select attended to everything, so that its result says nothing of
-// how it selects.
+// Says what a user is told when a method that is meant to select attended to everything, so that its result says
+// nothing of how it selects.
 namespace hayloft::cli {
 
 // Says on standard error which methods attended to most of their context, unless the tables, which say so too, went

@@ -10,7 +10,7 @@
 #include "offload/snapshot/snapshot.h"
 #include "runtime/plan/plan.h"
 
-// What a long command says of itself before it begins, and what it is held to at its end.
+// Prints what a long command says of itself before it begins, and what it is held to at its end.
 namespace hayloft::cli {
 
 struct PlannedRun {

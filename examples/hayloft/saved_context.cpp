@@ -27,7 +27,10 @@ std::filesystem::path model_of(const offload::Snapshot& snapshot, const std::str
     return made_with;
   }
   const std::filesystem::path bundled = std::filesystem::weakly_canonical(bundled_model());
-  if (made_with.filename() == bundled.filename()) return bundled;
+  if (made_with.filename() == bundled.filename()) {
+    require_not_output(bundled);
+    return bundled;
+  }
   fail("{}: the model it was made with is no longer at {}; say where it is by --model", snapshot.path().string(),
        made_with.string());
 }
@@ -57,7 +60,7 @@ void keep_hot_reads(const Environment& environment, const runtime::Session& sess
   try {
     const bool kept = runtime::keep_hot(session, *environment.backend, snapshot);
     if (kept && verbose)
-      note("{}: what was read often, for the next time\n", runtime::hot_file_of(snapshot.path()).string());
+      note("{}: what was read often, for the next time\n", shown(runtime::hot_file_of(snapshot.path()).string()));
   } catch (const std::exception& error) {
     if (verbose) note("what was read often is not kept for the next time: {}\n", error.what());
   }

@@ -17,8 +17,8 @@ offload::Snapshot open_saved_file(const std::filesystem::path& path);
 // that model is checked later.
 std::filesystem::path model_of(const offload::Snapshot& snapshot, const std::string& given);
 
-// Whether open_saved() copies the blocks into memory for keys and values instead of leaving them in their file: when
-// the backend reads pinned memory in place, unless --kv-host says otherwise or, left to choose, there is no room.
+// Returns whether open_saved() copies the blocks into memory for keys and values instead of leaving them in their file:
+// when the backend reads pinned memory in place, unless --kv-host says otherwise or, left to choose, there is no room.
 bool copies_saved(const Environment& environment, const offload::Snapshot& snapshot);
 
 // A session that goes on where the saved context ends. What the method keeps comes from the context, where it was saved

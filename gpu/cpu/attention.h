@@ -10,7 +10,7 @@
 // The pieces every attention operation of the CPU backend is made of.
 namespace hayloft::gpu {
 
-// Whether the rows of the store are f16, so that row_of() only points to them.
+// Returns whether the rows of the store are f16, so that row_of() only points to them.
 inline bool plain_rows(const CacheView& cache) {
   return cache.store.tokens == 0 || cache.store.layout->row_format == offload::RowFormat::f16;
 }

@@ -12,8 +12,8 @@
 #include "offload/error.h"
 #include "offload/text/format.h"
 
-// How OpenBLAS itself takes a buffer and gives it back to its pool; exported, in no header. Weak: a build of it without
-// them, or another BLAS, allocates when it likes.
+// OpenBLAS' own functions that take a buffer from its pool and give it back; exported, in no header. Weak: a build of
+// it without them, or another BLAS, allocates when it likes.
 extern "C" {
 __attribute__((weak)) void* blas_memory_alloc(int position);
 __attribute__((weak)) void blas_memory_free(void* buffer);
@@ -34,7 +34,7 @@ void take_blas_memory(int threads) {
   const std::lock_guard lock(mutex);
   if (threads <= taken || !blas_memory_alloc || !blas_memory_free) return;
 
-  // Where all of it fits in one piece, each buffer does.
+  // If all of it fits in one piece, each buffer does.
   const auto more = static_cast<std::uint64_t>(threads - taken);
   const std::uint64_t bytes = more * (buffer_bytes + stack_bytes) + margin_bytes;
   void* const room = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

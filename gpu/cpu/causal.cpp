@@ -10,6 +10,7 @@
 #include "gpu/cpu/elementwise.h"
 #include "gpu/cpu/rows.h"
 #include "gpu/cpu/scratch.h"
+#include "index/scan/blas_places.h"
 #include "index/scan/exact_search.h"
 
 namespace hayloft::gpu {
@@ -22,7 +23,7 @@ constexpr int kMostDim = 256;    // head dimension
 constexpr std::int64_t kSplitKeys = 4096;  // the least a segment of keys holds
 constexpr std::int64_t kWantedTasks = 64;  // with fewer blocks than this, a block's keys are split into segments
 
-// Where the sinks end that a windowed query sees beside its window; where the cache begins when there are none.
+// Returns where the sinks end that a windowed query sees beside its window; where the cache begins when there are none.
 std::int64_t sinks_end(const CacheView& cache, const CausalWindow& keep) {
   const std::int64_t oldest = first_position(cache);
   return keep.window > 0 ? std::clamp(keep.sinks, oldest, cache.tokens()) : oldest;
@@ -77,6 +78,7 @@ class CausalAttention {
 
  private:
   void attend_block(int head, int block, std::int64_t segment) {
+    const index::BlasPlace place;
     const int d = cache_.head_dim;
     const int t0 = block * block_tokens_;
     const int block_tokens = std::min(block_tokens_, tokens_ - t0);

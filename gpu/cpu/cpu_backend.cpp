@@ -14,6 +14,7 @@
 #include "gpu/cpu/packed.h"
 #include "gpu/make_backend.h"
 #include "gpu/table_row.h"
+#include "index/scan/blas_places.h"
 #include "offload/error.h"
 #include "offload/host/topology.h"
 
@@ -32,7 +33,7 @@ std::int64_t rows_per_piece(std::int64_t row_elements) {
 
 CpuBackend::CpuBackend(const offload::Threads& threads) : threads_(threads) {
   openblas_set_num_threads(1);  // the threads around it are ours
-  take_blas_memory(threads.count());
+  take_blas_memory(std::min(threads.count(), index::blas_places()));
 }
 
 std::string CpuBackend::description() const {

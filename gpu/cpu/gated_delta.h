@@ -2,10 +2,10 @@
 
 #include <cstdint>
 
-// What gated_delta.cpp hands to its loops.
+// Defines what gated_delta.cpp hands to its loops.
 namespace hayloft::gpu {
 
-// What some columns of one head's state see of the tokens of a chunk.
+// The tokens of a chunk as some columns of one head's state see them.
 struct DeltaTokens {
   const float* q = nullptr;
   const float* k = nullptr;

@@ -9,6 +9,7 @@
 #include "gpu/cpu/elementwise.h"
 #include "gpu/cpu/packed.h"
 #include "gpu/cpu/scratch.h"
+#include "index/scan/blas_places.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "gpu/cpu/matmul.cpp"
@@ -163,6 +164,7 @@ void CpuBackend::matmul(const float* x, int T, const Matrix& w, const float* bia
   const std::int64_t panels = (w.rows + kPanelRows - 1) / kPanelRows;
   const std::int64_t blocks = (T + kPanelTokens - 1) / kPanelTokens;
   threads_.parallel_for(panels * blocks, 1, [&](std::int64_t begin, std::int64_t end) {
+    const index::BlasPlace place;
     for (std::int64_t task = begin; task < end; ++task) {
       const int r0 = static_cast<int>(task / blocks) * kPanelRows;
       const int t0 = static_cast<int>(task % blocks) * kPanelTokens;

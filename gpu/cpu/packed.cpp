@@ -85,7 +85,7 @@ HWY_INLINE F32Vec load_integers(F32 d, const std::byte* p) {
   return hn::ConvertTo(d, hn::PromoteTo(hn::RebindToSigned<F32>(), hn::LoadU(d8, reinterpret_cast<const int8_t*>(p))));
 }
 
-// What a chunk's scales are multiplied with, where they are products.
+// The factors of a chunk's scales, where they are products.
 struct Factors {
   F32Vec scale;
   F32Vec minimum;

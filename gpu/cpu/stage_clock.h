@@ -9,7 +9,7 @@
 
 namespace hayloft::gpu {
 
-// How long operations take, while somebody wants to know: Backend::time_stages(). Thread-safe.
+// Measures how long operations take, while somebody wants to know: Backend::time_stages(). Thread-safe.
 class StageClock {
  public:
   void run(bool on);                     // forgets what was measured so far

@@ -16,7 +16,7 @@ class SpillImage;   // where blocks take shape on their way out, gpu/cuda/memory
 class StageClock;   // how long parts of operations take, gpu/cuda/api/stage_clock.h
 struct Cublas;      // gpu/cuda/api/cublas.h
 
-// What every operation of the CUDA backend works with. One per backend, passed by reference; no file-scope state.
+// Holds what every operation of the CUDA backend works with. One per backend, passed by reference; no file-scope state.
 struct Context : DeviceContext {
   int multiprocessors;
   bool bf16_products;  // whether the device multiplies bf16 as fast as f16

@@ -9,7 +9,7 @@
 #include "gpu/cuda/api/refuse.h"
 #include "gpu/cuda/memory/host_copy.h"
 #include "gpu/cuda/memory/upload.h"
-#include "gpu/device_plan.h"
+#include "gpu/cuda_memory.h"
 #include "gpu/make_backend.h"
 #include "offload/text/format.h"
 
@@ -126,7 +126,7 @@ CudaBackend::CudaBackend(const offload::Threads& threads, const CudaOptions& opt
 CudaBackend::~CudaBackend() {
   use_device(device_);  // of streams, memory and cuBLAS
   pins_->charge_to(nullptr);
-  // What is still queued may use anything below.
+  // Work that is still queued may use anything below.
   cudaStreamSynchronize(copies_);
   cudaStreamSynchronize(spills_);
   cudaStreamSynchronize(compute_);
@@ -137,7 +137,7 @@ std::string CudaBackend::description() const {
 }
 
 DeviceMemory CudaBackend::memory() const {
-  // What is kept makes room for whoever asks.
+  // Kept columns and rows make room for whoever asks.
   const std::uint64_t kept = columns_.bytes() + rows_.bytes(), used = arena_.used_bytes();
   return {arena_.budget_bytes(), used - std::min(used, kept), arena_.peak_bytes(), arena_.driver_peak_bytes(),
           cuda_context_bytes};

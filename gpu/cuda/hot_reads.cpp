@@ -10,7 +10,7 @@
 namespace hayloft::gpu::cuda {
 namespace {
 
-// Of a layer and KV head, as many rows as a step may read of it, several times over.
+// Bounds the rows of a layer and KV head: as many as a step may read, several times over.
 constexpr std::size_t kMostRows = 4096;
 
 // Queries, [Hkv][d], whose largest components are the columns that were read most.

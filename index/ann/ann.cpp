@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "index/ann/head.h"
+#include "index/scan/blas_places.h"
 #include "offload/error.h"
 
 namespace hayloft::index {
@@ -71,7 +72,7 @@ struct Ann::Slot {
   std::shared_ptr<AnnHead> head;  // shared with forks until one of them adds; null: not built
   QueryMoments queries;
 
-  // What may be written to, a copy if others have it too.
+  // Returns a head that may be written to, a copy if others have it too.
   AnnHead& own() {
     if (head.use_count() > 1) {
       head = head->clone();
@@ -188,6 +189,7 @@ void Ann::sync_with_store(std::span<const offload::LayerView> views, const offlo
     const std::int64_t end = std::min(goal, done + keys_a_round);
     if (progress) progress(done * layers_, goal * layers_);
     threads.parallel_for(static_cast<std::int64_t>(slots_.size()), 1, [&](std::int64_t first, std::int64_t last) {
+      const BlasPlace place;
       omp_set_num_threads(1);
       openblas_set_num_threads(1);
       for (std::int64_t i = first; i < last; ++i) {
@@ -272,6 +274,7 @@ AnnCost Ann::search(int layer, const offload::LayerView& view, const float* q, c
   const int group = search.query_heads / kv_heads_;
   std::vector<AnnCost> costs(static_cast<std::size_t>(search.query_heads));
   threads.parallel_for(search.query_heads, 1, [&](std::int64_t begin, std::int64_t end) {
+    const BlasPlace place;
     omp_set_num_threads(1);
     for (std::int64_t h = begin; h < end; ++h) {
       const Slot& at = slot(layer, static_cast<int>(h) / group);

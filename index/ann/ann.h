@@ -16,7 +16,7 @@ namespace hayloft::index {
 
 class AnnHead;
 
-// What an index is built as.
+// Says as what an index is built.
 struct AnnOptions {
   // A Faiss factory string: Flat; IVFn or HNSWm with Flat, SQ8, SQ6, SQ4, SQfp16 or PQm behind it; those codes by
   // themselves; with codes, OPQ or PCA in front. Flat means the rows of the store, read in place. Empty: what suits the
@@ -37,7 +37,7 @@ void check_ann_factory(const std::string& factory, int head_dim);
 // About what an index of one head with so many keys takes, in bytes.
 std::uint64_t ann_bytes(const AnnOptions& options, std::int64_t tokens, int head_dim);
 
-// What a search asks for.
+// The request of a search.
 struct AnnSearch {
   int query_heads = 0;     // Hq, a multiple of Hkv
   std::int64_t limit = 0;  // positions [0, limit) may be found, limit <= view.tokens
@@ -47,7 +47,7 @@ struct AnnSearch {
   int rerank = 0;          // codes: this many times k are sought by their codes and ranked by their rows; 0: not ranked
 };
 
-// What a search looked at, all query heads together.
+// Counts what a search looked at, all query heads together.
 struct AnnCost {
   std::uint64_t keys = 0;         // inner products with a key or its code
   std::uint64_t index_bytes = 0;  // centroids, lists, links and codes
@@ -85,12 +85,13 @@ class Ann {
                        const Progress& progress = {});
   static constexpr std::int64_t step_tokens = 32;
 
-  // What has been built, as bytes; and such bytes taken back. Numbers are little-endian. Throws Error on bytes that are
-  // damaged, or of another kind of index or another shape than this one's.
+  // Returns what has been built, as bytes; and such bytes taken back. Numbers are little-endian. Throws Error on bytes
+  // that are damaged, or of another kind of index or another shape than this one's.
   std::vector<std::byte> save() const;
   void load(std::span<const std::byte> saved);
 
-  // Of what has been built only the queries that were seen stay: the next sync_with_store() may be of other keys.
+  // Keeps the queries that were seen and drops everything else that was built: the next sync_with_store() may be of
+  // other keys.
   void forget_keys();
 
   std::int64_t tokens(int layer) const;  // positions [0, tokens) are indexed

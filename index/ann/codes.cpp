@@ -14,6 +14,7 @@
 
 #include <algorithm>
 
+#include "index/scan/blas_places.h"
 #include "offload/error.h"
 
 namespace hayloft::index {
@@ -32,7 +33,7 @@ constexpr const char* kinds =
   fail("--attn ann:{}: {}; there is {}", factory, why, kinds);
 }
 
-// What Faiss would crash on, or fill the memory for.
+// Refuses what Faiss would crash on, or fill the memory for.
 void check_limits(const std::string& factory) {
   if (factory.size() > longest_factory) {
     fail("--attn ann: a factory string of {} characters; at most {} are read", factory.size(), longest_factory);
@@ -72,7 +73,7 @@ std::unique_ptr<faiss::Index> flat_codes(const std::string& factory, std::unique
     pq->pq.cp.niter = 10;
     pq->pq.cp.min_points_per_centroid = 1;
     parts.training_keys = std::max<std::int64_t>(parts.training_keys, std::int64_t{1} << pq->pq.nbits);
-    // That of a graph takes no metric, and compares by Euclidean distance.
+    // The quantizer of a graph takes no metric, and compares by Euclidean distance.
     pq->metric_type = faiss::METRIC_INNER_PRODUCT;
     return index;
   }
@@ -164,6 +165,7 @@ std::uint64_t ann_bytes(const AnnOptions& options, std::int64_t tokens, int head
 
 std::unique_ptr<AnnHead> make_ann_head(const AnnOptions& options, const KeyRows& rows, std::int64_t tokens,
                                        const QueryMoments& queries) {
+  const BlasPlace place;
   omp_set_num_threads(1);  // of this thread; the others are busy with heads of their own
   openblas_set_num_threads(1);
   AnnParts parts = parse_ann_factory(options.factory, rows.dim());

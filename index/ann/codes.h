@@ -11,7 +11,7 @@
 #include "index/ann/head.h"
 #include "index/ann/key_space.h"
 
-// What a factory string asks for, taken apart.
+// Takes a factory string apart.
 namespace hayloft::index {
 
 struct AnnParts {
@@ -42,7 +42,8 @@ std::unique_ptr<AnnHead> read_scan_head(AnnParts parts, int head_dim, IndexReade
 std::unique_ptr<AnnHead> read_lists_head(AnnParts parts, int head_dim, IndexReader& in);
 std::unique_ptr<AnnHead> read_graph_head(AnnParts parts, int head_dim, IndexReader& in);
 
-// What codes were trained to, of a scan, of a graph's storage or of lists; the codes themselves, of the first two.
+// Writes what codes were trained to, those of a scan, of a graph's storage or of lists; with the first two also the
+// codes themselves.
 void write_quantizer(const faiss::Index& codes, ByteWriter& out);
 void read_quantizer(faiss::Index& codes, IndexReader& in);
 void write_flat_codes(const faiss::Index& codes, ByteWriter& out);

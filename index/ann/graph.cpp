@@ -13,8 +13,8 @@
 namespace hayloft::index {
 namespace {
 
-// Which keys a search has come by. One per thread, since a search is over before the next begins; clearing it costs
-// nothing but once in 65,535 searches.
+// Remembers the keys that a search has met. One per thread, since a search is over before the next begins;
+// clearing it costs nothing but once in 65,535 searches.
 class Seen {
  public:
   void start(std::size_t keys) {

@@ -18,7 +18,7 @@
 
 namespace hayloft::index {
 
-// What the graph is built over. Faiss looks for the nearest; two keys are the nearer the larger
+// Holds the keys that the graph is built over. Faiss looks for the nearest; two keys are the nearer the larger
 //
 //   a . b                                          for plain inner products, and
 //   (a - m) . (b - m) + norm(a) norm(b)            with what each lacks of a common norm R in one more dimension,
@@ -27,8 +27,8 @@ namespace hayloft::index {
 // which ranks as the Euclidean distance does once all keys have norm R, and as inner products do for a query, which has
 // a zero there (Bachrach et al., RecSys 2014). Inner products of keys with each other lead to the few longest ones.
 //
-// Where keys lie is told anew before each addition, since a view of the store is short-lived. Not thread-safe but for
-// its distance computers, as Faiss wants it.
+// The place of the keys is told anew before each addition, since a view of the store is short-lived. Not thread-safe
+// but for its distance computers, as Faiss wants it.
 class GraphStorage : public faiss::Index {
  public:
   GraphStorage(std::shared_ptr<const KeySpace> space, std::unique_ptr<faiss::Index> codes, float norm)
@@ -63,7 +63,7 @@ class GraphStorage : public faiss::Index {
     write_flat_codes(*codes_, out);
   }
 
-  // Where keys lie while some are added; without codes.
+  // Sets the place of the keys while some are added; without codes.
   void read_from(const KeyRows* rows) { rows_ = rows; }
 
   void add(FaissId n, const float* x) override {
@@ -91,7 +91,7 @@ class GraphStorage : public faiss::Index {
   }
 
  private:
-  // Of keys that are added. Not of queries: search() of the graph does without.
+  // Measures distances between keys that are added. Not of queries: search() of the graph does without.
   class Distances : public faiss::DistanceComputer {
    public:
     explicit Distances(const GraphStorage& storage)

@@ -73,7 +73,7 @@ struct QueryMoments {
 std::unique_ptr<AnnHead> make_ann_head(const AnnOptions& options, const KeyRows& rows, std::int64_t tokens,
                                        const QueryMoments& queries);
 
-// What write() of such an index gave. Throws Error on anything that it cannot have given.
+// Reads such an index from what its write() gave. Throws Error on anything that it cannot have given.
 std::unique_ptr<AnnHead> read_ann_head(const AnnOptions& options, int head_dim, IndexReader& in);
 
 // The fewest keys that such an index can be trained on; 0: it needs none.

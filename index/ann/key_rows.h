@@ -28,7 +28,7 @@ class KeyRows {
  private:
   offload::LayerView view_;
   int head_;
-  // What row() needs of it, found out once: it runs for every key.
+  // The view's fields that row() needs, found out once: it runs for every key.
   const std::byte* const* blocks_;
   std::uint64_t offset_;  // of the head in a block, bytes
   std::uint64_t row_bytes_;

@@ -24,8 +24,8 @@ Square cholesky(Square a, int d) {
   return a;
 }
 
-// What the queries make of each direction; a thousandth of the mean is added everywhere, so that a direction that none
-// of them has is not taken for one that none ever will.
+// Returns how much the queries vary along each direction; a thousandth of the mean is added everywhere, so that a
+// direction that none of them has is not taken for one that none ever will.
 Square query_metric(const QueryMoments& queries, int d) {
   Square metric(static_cast<std::size_t>(d * d));
   double trace = 0;

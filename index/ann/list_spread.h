@@ -8,11 +8,12 @@
 
 namespace hayloft::index {
 
-// How far the keys of a list reach beyond its centroid, along a query. Ranking lists by q . c alone misses those of
-// which only some keys score high, and queries are not where keys are, so that is the rule rather than the exception.
-// The spread of q . k within a list is sqrt(q^T C q), C the second moment of its keys about the centroid. C is kept in
-// the few directions that matter: with L L^T = E[q q^T] over the prompt's queries, L^T (k - c) has the metric in which
-// queries are the same in all directions, and its principal directions over all lists are the axes. Lists are ranked by
+// Says how far the keys of a list reach beyond its centroid, along a query. Ranking lists by q . c alone misses those
+// of which only some keys score high, and queries are not where keys are, so that is the rule rather than the
+// exception. The spread of q . k within a list is sqrt(q^T C q), C the second moment of its keys about the centroid. C
+// is kept in the few directions that matter: with L L^T = E[q q^T] over the prompt's queries, L^T (k - c) has the
+// metric in which queries are the same in all directions, and its principal directions over all lists are the axes.
+// Lists are ranked by
 //
 //   q . c + reach sqrt(q_m^T C_m q_m),  q_m = B^T L^-1 q,  C_m = E[z_m z_m^T],  z_m = B^T L^T (k - c).
 //

@@ -21,7 +21,8 @@ faiss::ScalarQuantizer& scalar_quantizer(faiss::Index& codes) {
   return dynamic_cast<faiss::IndexIVFScalarQuantizer&>(codes).sq;
 }
 
-// What training leaves behind: a smallest value and a range per component, for those that divide a range into steps.
+// Counts the floats that training leaves behind: a smallest value and a range per component, for those that
+// divide a range into steps.
 std::uint64_t trained_floats(const faiss::ScalarQuantizer& sq) {
   switch (sq.qtype) {
     case faiss::ScalarQuantizer::QT_8bit:

@@ -19,7 +19,7 @@ namespace hayloft::index {
 void bound_pages(const offload::LayerView& view, int page_tokens, const offload::Threads& threads,
                  DerivedColumns& pages);
 
-// What to multiply the 2 d columns with: [Hq][2 d] from q f32 [Hq][d].
+// Returns the weights of the 2 d columns: [Hq][2 d] from q f32 [Hq][d].
 std::vector<float> bound_weights(const std::vector<float>& q, int head_dim);
 
 }  // namespace hayloft::index

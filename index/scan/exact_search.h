@@ -19,10 +19,10 @@ inline float exact_scale(int head_dim) {
 // [kv_heads][components], 0 to components - 1 for each head: ColumnSearch::components of a search over all of them.
 std::vector<std::int32_t> every_component(int kv_heads, int components);
 
-// Where the store's keys are as they are attended: the columns, unless they or the rows are integers.
+// Returns where the store's keys are exact, as they are attended: the columns, unless they or the rows are integers.
 KeySource exact_keys(const offload::LayerView& view);
 
-// What search_exact() looks for.
+// The request of search_exact().
 struct ExactSearch {
   int query_heads = 0;     // Hq, a multiple of the view's Hkv
   std::int64_t limit = 0;  // positions [0, limit) may be selected, limit <= view.tokens
@@ -32,7 +32,7 @@ struct ExactSearch {
   bool faiss = false;  // Faiss' flat index instead of the own kernel; per query head only
 };
 
-// Whether the search ranks by softmaxes, which run over the tail as well: then search_exact() asks for
+// Returns whether the search ranks by softmaxes, which run over the tail as well: then search_exact() asks for
 // SearchResult::max and sum, and otherwise they may be null.
 bool needs_tail_softmax(const ExactSearch& search);
 

@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "index/scan/blas_places.h"
 #include "index/scan/search.h"
 #include "index/scan/top_positions.h"
 #include "offload/error.h"
@@ -58,6 +59,7 @@ void faiss_flat_search(const offload::LayerView& view, const float* query, int q
 
   std::vector<std::vector<Hit>> hits(static_cast<std::size_t>(query_heads * blocks));  // [Hq][blocks]
   threads.parallel_for(layout.kv_heads * blocks, 1, [&](std::int64_t begin, std::int64_t end) {
+    const BlasPlace place;
     omp_set_num_threads(1);
     std::vector<float> keys;
     std::vector<f16> space;

@@ -31,7 +31,7 @@ constexpr int sum_lanes = static_cast<int>(HWY_LANES(std::int16_t) < 32 ? HWY_LA
 constexpr int unit_tokens = quant_group_tokens;  // a sum is for so many tokens at a time, or twice as many
 constexpr int unit_sums = unit_tokens / sum_lanes;
 
-// What a quantisation group's planes add to the sums of some heads.
+// The summands of a quantisation group's planes for the sums of some heads.
 struct GroupWeights {
   // [planes][heads_together] twice the same 16 bits, which a load then spreads
   HWY_ALIGN std::uint32_t weights[most_planes * heads_together];
@@ -45,7 +45,8 @@ HWY_INLINE VI twice(DI d, VI weight) {
   return hn::Or(hn::And(weight, hn::Set(d, 0xffff)), hn::ShiftLeft<16>(weight));
 }
 
-// What a head block's weights are in every quantisation group: [rank][heads_together], zero for heads that are not.
+// Holds the weights of a head block in every quantisation group: [rank][heads_together], zero for heads that are not
+// there.
 struct HeadWeights {
   HWY_ALIGN float w[256 * heads_together];
 };

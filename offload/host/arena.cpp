@@ -136,7 +136,7 @@ class ArenaState {
     return {nullptr, {0, false}};
   }
 
-  // What a chunk for so many extents may take.
+  // Returns the size of a chunk for so many extents.
   std::uint64_t chunk_for(std::uint64_t bytes, std::uint64_t wanted) const {
     if (!huge_page_bytes_.empty()) return options_.chunk_bytes;
     const std::uint64_t most = std::min(largest_chunk, chunks_at_once * options_.chunk_bytes);

@@ -18,8 +18,8 @@ class Cgroup {
   explicit Cgroup(const std::filesystem::path& process = "/proc/self");
 
   std::uint64_t memory_limit_bytes() const;  // `unlimited` for none
-  // What may still be taken under the tightest limit. File pages not used lately count as free, as the kernel drops
-  // them first.
+  // Returns what may still be taken under the tightest limit. File pages not used lately count as free, as the kernel
+  // drops them first.
   std::uint64_t memory_available_bytes() const;
   double processors() const;  // CPU time per time; infinity for no quota
 

@@ -26,8 +26,8 @@ struct PageKind {
 // Transparent huge pages, or 4 KiB where the kernel never gives those. Read at each call.
 PageKind ordinary_pages();
 
-// What most of an arena that holds so many bytes lies on: the largest explicit pages of which there are enough free
-// ones, else `ordinary`.
+// Returns the kind of pages that most of an arena of so many bytes lies on: the largest explicit pages of which there
+// are enough free ones, else `ordinary`.
 PageKind arena_pages(const std::vector<PagePool>& pools, std::uint64_t bytes,
                      const PageKind& ordinary = ordinary_pages());
 

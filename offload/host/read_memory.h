@@ -12,7 +12,7 @@ namespace hayloft::offload {
 // sum of the 64-bit words read, so that nothing can be left out. Whole MiB are read, a rest is not.
 std::uint64_t read_memory(std::span<const std::byte> buffer, const Threads& threads);
 
-// How many bytes of a buffer of that size read_memory() reads.
+// Returns how many bytes of a buffer of that size read_memory() reads.
 inline std::uint64_t bytes_read(std::uint64_t buffer_bytes) {
   return buffer_bytes >> 20 << 20;
 }

@@ -8,8 +8,8 @@
 
 namespace hayloft::offload {
 
-// How many processors this process may use: its affinity mask, bounded by the cgroups' CPU quota (rounded down, at
-// least 1).
+// Returns how many processors this process may use: its affinity mask, bounded by the cgroups' CPU quota (rounded down,
+// at least 1).
 int usable_processors();
 
 // Memory, and the processors beside it, with the same access time to it.
@@ -25,7 +25,8 @@ struct PagePool {
   std::uint64_t free_pages;
 };
 
-// What this process has to work with, read once through hwloc and cgroups. Immutable after construction, thread-safe.
+// Knows the processors, memory and nodes that this process has to work with, read once through hwloc and cgroups.
+// Immutable after construction, thread-safe.
 class Topology {
  public:
   Topology();  // throws Error if hwloc cannot read the machine

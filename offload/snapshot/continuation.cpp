@@ -8,7 +8,7 @@
 namespace hayloft::offload {
 namespace {
 
-// Whether a store that holds so many tokens of a layer ends where the tail begins.
+// Returns whether a store that holds so many tokens of a layer ends where the tail begins.
 bool stores(const SnapshotState& state, const TailImage& tail, std::int64_t tokens) {
   const Shard& shard = state.header.description.shard;
   const std::int64_t B = state.layout.block_tokens;

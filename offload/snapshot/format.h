@@ -37,7 +37,7 @@ struct ByteRange {
   friend bool operator==(const ByteRange&, const ByteRange&) = default;
 };
 
-// What one slot says. The description's note is in the metadata.
+// The content of one slot. The description's note is in the metadata.
 struct SnapshotHeader {
   SnapshotDescription description;
   std::uint32_t version = 1;  // 2: attachments; 3: integer rows; 4: states, points; 5: shards; 6: shards
@@ -126,9 +126,9 @@ inline std::int32_t format_number(ColumnFormat columns, RowFormat rows) {
   return static_cast<std::int32_t>(columns) + 256 * static_cast<std::int32_t>(rows);
 }
 
-// Of one tail's rows, which cannot overflow for counts that decode_metadata() lets pass.
+// Returns the bytes of one tail's rows, which cannot overflow for counts that decode_metadata() lets pass.
 std::uint64_t tail_bytes(const BlockLayout& layout, std::int64_t tokens);
-// Of its rows or its state.
+// Returns the bytes of its rows or its state.
 std::uint64_t saved_bytes(const BlockLayout& layout, const SavedTail& tail);
 
 // As it was at the last checkpoint, the last of all or one of the points, with at most so many cached tokens; none

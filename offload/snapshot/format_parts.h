@@ -3,7 +3,7 @@
 #include "offload/byte_stream.h"
 #include "offload/snapshot/format.h"
 
-// What reading and writing headers and metadata have in common: format.cpp, metadata.cpp.
+// Shared by the reading and the writing of headers and metadata: format.cpp, metadata.cpp.
 namespace hayloft::offload {
 
 inline constexpr const char* snapshot_too_short = "the metadata end too early";

@@ -28,7 +28,7 @@ std::string growing_ending(const Shard& shard) {
   return fmt::format("{}.{}of{}", growing, shard.rank + 1, shard.ranks);
 }
 
-// What follows a context's name in that of a shard, taken apart; none where it is no shard's.
+// Takes apart what follows a context's name in that of a shard; none where it is no shard's.
 std::optional<NamedShard> parse_ending(std::string_view ending) {
   std::string_view rest = ending;
   const auto take = [&](auto& number, int base) {

@@ -27,7 +27,8 @@ std::int64_t blocks_of(std::int64_t tokens, int block_tokens) {
   return (tokens + block_tokens - 1) / block_tokens;
 }
 
-// Which of N shards hold blocks of this part, those of `blocks` in all; and where its tokens and tails are read from.
+// Returns which of N shards hold blocks of this part, those of `blocks` in all, and so where its tokens and tails are
+// read from.
 std::vector<bool> needed(int shards, const Shard& part, std::int64_t blocks) {
   std::vector<bool> which(static_cast<std::size_t>(shards), part.alone());
   which[static_cast<std::size_t>(part.rank % shards)] = true;

@@ -37,7 +37,7 @@ std::optional<ShardManifest> decode_manifest(std::span<const std::byte> bytes);
 // The same of a file; none where it is another one, or cannot be read. Errors name it.
 std::optional<ShardManifest> read_manifest(const std::filesystem::path& path);
 
-// What follows the context's name in that of a shard, as in ".5f3a9c2100d7e1b4.1of4".
+// Returns what follows the context's name in that of a shard, as in ".5f3a9c2100d7e1b4.1of4".
 std::string shard_ending(std::uint64_t saving, const Shard& shard);
 // Beside the manifest at `path`, links followed.
 std::filesystem::path shard_path(const std::filesystem::path& path, std::uint64_t saving, const Shard& shard);
@@ -51,7 +51,7 @@ struct NamedShard {
   Shard shard;
   std::optional<std::uint64_t> saving;  // none: it is growing
 };
-// Those that lie beside `path`, by name; none where the folder cannot be read.
+// Finds the shards beside `path`, by name; none where the folder cannot be read.
 std::vector<NamedShard> find_shards(const std::filesystem::path& path);
 
 }  // namespace hayloft::offload

@@ -23,7 +23,7 @@
 // describes the format; snapshot_writer.h writes it.
 namespace hayloft::offload {
 
-// Which model a context belongs to. What the fingerprint is made from is the business of whoever makes it.
+// Identifies the model that a context belongs to. The fingerprint's meaning is the business of whoever makes it.
 struct ModelIdentity {
   std::array<std::uint8_t, 16> fingerprint{};
   std::string name;  // for messages, at most 255 bytes
@@ -31,13 +31,13 @@ struct ModelIdentity {
   friend bool operator==(const ModelIdentity&, const ModelIdentity&) = default;
 };
 
-// What stays the same for the life of a context.
+// The facts that stay the same for the life of a context.
 struct SnapshotDescription {
   ModelIdentity model;
   StoreShape shape;
   int model_layers = 0;  // of any kind; each has a tail
   std::string note;      // whatever the maker wants to find again (how the context was prefilled, ...), at most 64 KiB
-  // Of one of several files that hold a context together (shards.h): whose blocks it has, and the number that the files
+  // In one of several files that hold a context together (shards.h): whose blocks it has, and the number that the files
   // of one saving share.
   Shard shard = {};
   std::uint64_t saving = 0;
@@ -52,9 +52,9 @@ struct TailImage {
   std::int64_t position = 0;  // of the first row
   std::int64_t tokens = 0;
   std::span<const f16> rows;  // [Hkv][tokens][2 d], [K | V] as in a block
-  // Of a recurrent layer, which has no rows: what it keeps of the tokens before `position`.
+  // In a recurrent layer, which has no rows: what it keeps of the tokens before `position`.
   std::span<const float> state = {};
-  // Of a global layer of a shard: [Hkv][d], the sum of V over the blocks of all ranks, in their order.
+  // In a global layer of a shard: [Hkv][d], the sum of V over the blocks of all ranks, in their order.
   std::span<const double> whole_sum = {};
 };
 
@@ -89,7 +89,7 @@ struct SnapshotState;  // what the file's last checkpoint says
 // damaged bytes are either found by a checksum or harmless, and nothing is read past the end of the file.
 class Snapshot {
  public:
-  // Which files open() takes.
+  // Says which files open() takes.
   enum class Accept : std::uint8_t {
     complete,   // refuse what an interrupted writer left behind
     unfinished  // take it as of its last checkpoint, too
@@ -122,7 +122,8 @@ class Snapshot {
   // Throws Error saying both names unless the context belongs to this model.
   void require_model(const ModelIdentity& model) const;
 
-  // How many tokens had K and V at the checkpoints before the last that are kept (SnapshotWriter::keep), ascending.
+  // Returns how many tokens had K and V at the checkpoints before the last that are kept (SnapshotWriter::keep),
+  // ascending.
   std::vector<std::int64_t> earlier_checkpoints() const;
   // The context as it was at the last of its checkpoints, the one it is opened at included, that had K and V of at most
   // so many tokens; at an earlier one without attachments, which may know later tokens. Ids that are yet to be read
@@ -137,8 +138,8 @@ class Snapshot {
   // forked comes from `arena`. Throws Error on a column format that this program cannot use.
   Store store(Arena& arena) const;
 
-  // What was derived from the context and saved with it, under the names it was given: indices over the keys. It may
-  // know fewer tokens than the context has. Not part of the digest.
+  // Names what was derived from the context and saved with it, under the names it was given: indices over the keys. It
+  // may know fewer tokens than the context has. Not part of the digest.
   std::vector<std::string> attachments() const;
   // The bytes of one, mapped for as long as the snapshot or a store taken from it lives; nothing where there is none of
   // this name. Reads it and checks its checksum.

@@ -1,6 +1,7 @@
 #include "offload/snapshot/writer.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -59,6 +60,21 @@ std::shared_ptr<const SnapshotFile> open_locked(const std::filesystem::path& pat
   return file;
 }
 
+bool is_locked(const std::filesystem::path& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (descriptor < 0) return false;
+  const bool locked = ::flock(descriptor, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(descriptor);
+  return locked;
+}
+
+// There is a file where a new one was to be. Who has looked for it before and found none has been overtaken by another
+// process.
+[[noreturn]] void refuse_existing(const std::filesystem::path& path) {
+  if (is_locked(path)) fail("{}: another process is writing to it; wait until it ends", path.string());
+  fail("{}: exists; name another file or remove it", path.string());
+}
+
 // A context that takes the place of another has its permissions.
 void take_permissions(const SnapshotFile& file, const std::filesystem::path& replaced) {
   struct stat status {};
@@ -89,7 +105,7 @@ SnapshotWriter SnapshotWriter::create(const std::filesystem::path& path, const S
   const std::filesystem::path target = real_path(path);
   std::shared_ptr<const SnapshotFile> replaced;
   if (std::filesystem::exists(target)) {
-    if (!overwrite) fail("{}: exists; name another file or remove it", path.string());
+    if (!overwrite) refuse_existing(path);
     replaced = open_locked(path);  // nobody may be writing to it
   }
 
@@ -122,7 +138,9 @@ SnapshotWriter SnapshotWriter::create(const std::filesystem::path& path, const S
     if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, target.c_str(), no_replace) != 0 &&
         // File systems that know no flags.
         (errno != EINVAL || ::rename(temporary.c_str(), target.c_str()) != 0)) {
-      fail("{}: cannot be written: {}", path.string(), std::generic_category().message(errno));
+      const int cause = errno;
+      if (cause == EEXIST) refuse_existing(path);
+      fail("{}: cannot be written: {}", path.string(), std::generic_category().message(cause));
     }
   } catch (...) {
     ::unlink(temporary.c_str());

@@ -12,7 +12,7 @@
 #include "offload/snapshot/file.h"
 #include "offload/snapshot/writer.h"
 
-// What SnapshotWriter does to its file; writer.cpp alone includes it.
+// The part of SnapshotWriter that knows its file; writer.cpp alone includes it.
 namespace hayloft::offload {
 
 inline std::uint64_t aligned(std::uint64_t bytes) {
@@ -82,7 +82,7 @@ struct SnapshotWriter::Impl {
     if (calls.resize(file->descriptor(), static_cast<off_t>(bytes)) != 0) refuse("cannot be resized", errno);
   }
 
-  // What an interrupted checkpoint left behind the last one is in nobody's way, but takes up the disk.
+  // Drops what an interrupted checkpoint left behind the last one: it is in nobody's way, but takes up the disk.
   void drop_leftovers() const {
     if (file->bytes() > state->header.file_bytes) resize(state->header.file_bytes);
   }

@@ -46,7 +46,8 @@ std::string names_of(const Formats& formats) {
   return names;
 }
 
-// Of an integer row: levels of K and V, then the scales of K and of V, filled up to whole words of 8 bytes.
+// Returns the bytes of an integer row: levels of K and V, then the scales of K and of V, filled up to whole words of 8
+// bytes.
 std::uint64_t integer_row_bytes(RowFormat format, std::uint64_t d) {
   const auto group = static_cast<std::uint64_t>(elements_per_scale(format));
   const std::uint64_t scales = 2 * ((d + group - 1) / group) * sizeof(f16);

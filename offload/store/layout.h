@@ -11,7 +11,7 @@
 
 namespace hayloft::offload {
 
-// How the key columns (the mirror of K that selection reads) are stored. An integer format holds a level per token, and
+// The format of the key columns (the mirror of K that selection reads). An integer format holds a level per token, and
 // a key is about level * scale, with one f16 scale per 64 tokens (one in all where B < 64); quantise.h defines both.
 //   int8  a byte per token, two's complement, -127 to 127
 //   int4  half a byte per token, two's complement, -7 to 7: byte i of a column holds token 2i in its low nibble and
@@ -23,8 +23,8 @@ enum class ColumnFormat : std::uint8_t { f16, int8, int4, planes };
 
 inline constexpr int plane_count = 4;  // of a column of planes
 
-// How the rows, which are what is attended, are stored. An integer format holds a level per element, in levels of 8 or
-// 4 bits, scales, and of the keys a range per component; rows.h defines it.
+// The format of the rows, which are what is attended. An integer format holds a level per element, in
+// levels of 8 or 4 bits, scales, and of the keys a range per component; rows.h defines it.
 enum class RowFormat : std::uint8_t { f16, int8, int4 };
 
 const char* name(RowFormat format);                          // "f16", "int8", "int4"
@@ -57,7 +57,7 @@ constexpr int tokens_per_scale(ColumnFormat format, int block_tokens) {
   return std::min(block_tokens, format == ColumnFormat::planes ? 256 : 64);
 }
 
-// What all blocks of a store have in common.
+// The shape that all blocks of a store share.
 struct StoreShape {
   int layers = 0;           // global layers only; sliding-window layers never reach the store
   int kv_heads = 0;         // Hkv
@@ -69,7 +69,7 @@ struct StoreShape {
   friend bool operator==(const StoreShape&, const StoreShape&) = default;
 };
 
-// Where things lie in one block. A block holds B tokens of one layer, head after head; per head:
+// Says where things lie in one block. A block holds B tokens of one layer, head after head; per head:
 //   rows       f16 [B][2 d]   token-major, K row then V row; or [B] of row_bytes each, in an integer format
 //   columns    [d][B]         component-major, in the column format
 //   scales     f16 [d][max(1, B / 64)]   integer formats only; scale i is that of tokens [64 i, 64 i + 64)
@@ -103,7 +103,7 @@ struct BlockLayout {
   std::uint64_t head_bytes = 0;   // stride from head to head
   std::uint64_t block_bytes = 0;  // kv_heads * head_bytes
 
-  // Where the rows of a head begin; f16 [B][2 d] where they are f16.
+  // Returns where the rows of a head begin; f16 [B][2 d] where they are f16.
   const std::byte* row_data(const std::byte* block, int head) const {
     return block + static_cast<std::uint64_t>(head) * head_bytes;
   }

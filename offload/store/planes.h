@@ -28,13 +28,13 @@
 // 7/8, 1, 1: keys gather near the middle of their range, most of all in cells as wide as half of it. With four planes
 // |x - x^| <= half / 16 but for what rounds. Bits of tokens that a group has not are 0.
 namespace hayloft::offload {
-// Of a component over a quantisation group.
+// The range of a component over a quantisation group.
 struct PlaneRange {
   f16 centre;
   f16 half;
 };
 
-// Of a group whose smallest and largest key are lo and hi, as finite() leaves them.
+// Returns the range of a group whose smallest and largest key are lo and hi, as finite() leaves them.
 inline PlaneRange plane_range(float lo, float hi) {
   PlaneRange range{to_f16(0.5f * (lo + hi)), {0}};
   if (range.centre.bits == 0x8000) range.centre.bits = 0;

@@ -31,7 +31,7 @@ inline constexpr int largest_level(ColumnFormat format) {  // Q of the definitio
   return format == ColumnFormat::int8 ? 127 : 7;
 }
 
-// What is quantised in place of x: the largest finite value for infinity, +0 for NaN.
+// Returns what is quantised in place of x: the largest finite value for infinity, +0 for NaN.
 inline f16 finite(f16 x) {
   const int magnitude = x.bits & 0x7fff;
   if (magnitude > 0x7c00) return {0};

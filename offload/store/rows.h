@@ -36,13 +36,13 @@
 // byte i); then the f16 scales of K and those of V; then zeros up to a multiple of 8 bytes.
 namespace hayloft::offload {
 
-// Of one component of K over the tokens that share it.
+// The range of one component of K over the tokens that share it.
 struct ChannelRange {
   f16 centre;
   f16 width;
 };
 
-// Of keys between lo and hi, as finite() leaves them.
+// Returns the range of keys between lo and hi, as finite() leaves them.
 inline ChannelRange channel_range(float lo, float hi) {
   const PlaneRange range = plane_range(lo, hi);
   const int exponent = (range.half.bits >> 10) + ((range.half.bits & 0x3ff) != 0 ? 1 : 0);
@@ -54,7 +54,7 @@ inline constexpr int levels_below_zero(RowFormat format) {
   return format == RowFormat::int8 ? 128 : 8;
 }
 
-// Of a group whose smallest and largest x' are lo and hi.
+// Returns the scale of a group whose smallest and largest x' are lo and hi.
 inline f16 row_scale(RowFormat format, float lo, float hi) {
   const f16 scale = to_f16((hi >= -lo ? hi : lo) * (-1.0f / static_cast<float>(levels_below_zero(format))));
   return scale.bits == 0x8000 ? f16{0} : scale;
@@ -105,7 +105,7 @@ inline const f16* f16_row(const BlockLayout& layout, const std::byte* block, int
 // format. Ranges are those of the tokens given. Thread-safe for different heads.
 void fill_rows(const BlockLayout& layout, std::byte* block, int head, const f16* rows, std::int64_t stride, int tokens);
 
-// What n integer rows of one head stand for, f16 [n][2 d], from `slot` on.
+// Reads n integer rows of one head, from `slot` on, as the numbers that they stand for, f16 [n][2 d].
 void read_rows(const BlockLayout& layout, const std::byte* block, int head, int slot, int n, f16* out);
 // K of them alone, the places of V stay as they are.
 void read_keys(const BlockLayout& layout, const std::byte* block, int head, int slot, int n, f16* out);

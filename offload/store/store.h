@@ -12,7 +12,7 @@
 
 namespace hayloft::offload {
 
-// What a kernel needs to read one layer. A view: valid until the store it came from appends to that layer or dies.
+// The view by which a kernel reads one layer: valid until the store it came from appends to that layer or dies.
 struct LayerView {
   const BlockLayout* layout = nullptr;
   std::span<const std::byte* const> blocks;  // one base pointer per block
@@ -21,8 +21,8 @@ struct LayerView {
   // f32 [Hkv][d], columns in planes only: sum of the half-widths of the ranges, to which the spread of K in that
   // component is in proportion.
   std::span<const float> spread = {};
-  // What tells blocks apart, one for each: no two blocks of this process ever have the same. Those that forks share are
-  // the same block; a copy is another.
+  // Tells blocks apart, one number for each: no two blocks of this process ever have the same. Those that forks share
+  // are the same block; a copy is another.
   std::span<const std::uint64_t> serials = {};
 
   int block_of(std::int64_t position) const { return static_cast<int>(position / layout->block_tokens); }

@@ -8,7 +8,7 @@
 // UTF-8, read and written a character at a time, and mended.
 namespace hayloft {
 
-// What a step through UTF-8 has met.
+// The outcome of a step through UTF-8.
 enum class Utf8Status { ok, invalid, truncated };
 
 // One step through UTF-8. `length` bytes make up the character (ok), the maximal ill-formed subsequence that a decoder

@@ -12,7 +12,7 @@
 #include "runtime/attention/counters.h"
 #include "runtime/checkpoint/safetensors.h"
 
-// What the files of the extension share: arrays through the buffer protocol, which binds it to no version of NumPy.
+// Shared by the files of the extension: arrays through the buffer protocol, which binds it to no version of NumPy.
 namespace hayloft::python {
 
 namespace py = pybind11;

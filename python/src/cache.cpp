@@ -12,7 +12,8 @@
 namespace hayloft::python {
 namespace {
 
-// Of each layer of the model, 0 where it is global; other layers never reach the store, whatever their number says.
+// The window of each layer of the model, 0 where it is global; other layers never reach the store, whatever their
+// number says.
 using Windows = std::vector<std::int64_t>;
 
 runtime::ModelConfig shape_of(int query_heads, int kv_heads, int head_dim, const Windows& windows) {

@@ -12,7 +12,7 @@
 
 namespace hayloft::python {
 
-// What of the machine the package computes with: threads, and the CPU or a CUDA device.
+// The part of the machine that the package computes with: threads, and the CPU or a CUDA device.
 struct Machine {
   // threads 0: all processors. device "auto", "cpu" or "cuda". Bytes 0: what is free. Throws Error.
   Machine(int threads, const std::string& device, std::uint64_t host_memory, const gpu::CudaOptions& options);

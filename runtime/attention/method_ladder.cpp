@@ -41,7 +41,7 @@ MethodOptions left_to(const char* name, MethodOptions options, int head_dim) {
   options.rates = nullptr;
   // What it does not take, though a flag meant for another method may have set it.
   options.per.reset();
-  options.by = index::ComponentOrder::q;
+  options.order = index::ComponentOrder::q;
   options.faiss = false;
   return options;
 }
@@ -59,10 +59,6 @@ class Leveled : public Method {
   Leveled(std::shared_ptr<const MethodLadder> ladder, std::vector<int> levels)
       : Method(ladder->options()), ladder_(std::move(ladder)), levels_(std::move(levels)) {}
 
-  const Method& chosen(const gpu::CacheView& cache, int query_heads) const override {
-    const std::size_t layer = std::min(static_cast<std::size_t>(cache.layer), levels_.size() - 1);
-    return ladder_->at(levels_[layer], cache, query_heads);
-  }
   std::int64_t window(std::int64_t tokens, int layer) const override { return ladder_->first().window(tokens, layer); }
   std::int64_t recall_k(std::int64_t tokens, int layer) const override {
     return ladder_->first().recall_k(tokens, layer);
@@ -80,6 +76,10 @@ class Leveled : public Method {
   }
 
  protected:
+  const Method& chosen(const gpu::CacheView& cache, int query_heads) const override {
+    const std::size_t layer = std::min(static_cast<std::size_t>(cache.layer), levels_.size() - 1);
+    return ladder_->at(levels_[layer], cache, query_heads);
+  }
   // Asked of the chosen method.
   Counters count_planned(const gpu::CacheView&, const SelectionPlan&) const override { return {}; }
 

@@ -17,8 +17,17 @@ struct SelectionPlan {
   int lists = 0;  // Hkv or Hq; 0 where nothing is selected
   int k = 0;      // per list
 
+  bool selects() const { return lists > 0; }
   std::int64_t positions() const { return std::int64_t{lists} * k; }  // of all lists
-  gpu::Attended attended() const;                                     // but for the positions
+  // But for the positions.
+  gpu::Attended attended() const {
+    gpu::Attended what;
+    what.lists = lists;
+    what.k = k;
+    what.ranges[0] = {0, sinks};
+    what.ranges[sinks > 0 ? 1 : 0] = {limit, tokens};
+    return what;
+  }
 };
 
 // The terms of the papers' formulas, of one step in one layer.

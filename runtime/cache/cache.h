@@ -21,7 +21,7 @@ namespace hayloft::runtime {
 // for the spilled blocks and makes what has been appended live, in all layers at once. What has been appended and not
 // committed is dropped by abandon(), or by the next append() to the layer.
 //
-// Where ranks hold a context together (CacheOptions::shard), each has all of its tokens in its tail first, and of the
+// If ranks hold a context together (CacheOptions::shard), each has all of its tokens in its tail first, and of the
 // blocks that they fill keeps its own ones: the others' it forgets, but for the sum of their values. Tails are small,
 // and every rank computes the same K and V, so that no token crosses the network to be stored.
 //
@@ -30,8 +30,8 @@ class Cache {
  public:
   Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& config, const CacheOptions& options);
 
-  // What a snapshot holds: its store and the tail of every layer. Throws Error when they do not fit the model: other
-  // heads, a sliding window where there should be none.
+  // Makes a cache of what a snapshot holds: its store and the tail of every layer. Throws Error when they do not fit
+  // the model: other heads, a sliding window where there should be none.
   Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& config, const CacheOptions& options,
         const offload::Snapshot& snapshot);
 
@@ -42,13 +42,13 @@ class Cache {
   std::vector<offload::SnapshotTail> tails() const;
   const offload::Store& store() const { return store_; }
 
-  // Where ranks hold the context together, f64 [global layers][Hkv][d] of columns in planes, else empty: the spread of
-  // K over the blocks that this rank has (LayerView::spread), and over those of all, which a cache from a snapshot has
-  // to be told.
+  // If ranks hold the context together: f64 [global layers][Hkv][d] of columns in planes, else empty: the spread of K
+  // over the blocks that this rank has (LayerView::spread), and over those of all, which a cache from a snapshot has to
+  // be told.
   std::vector<double> own_spread() const;
   void set_spread(std::span<const double> of_all);
 
-  // What has been appended and not yet committed is included.
+  // Includes what has been appended and not yet committed.
   gpu::CacheView view(int layer) const;
 
   std::vector<gpu::CacheView> global_views() const;  // of the global layers, in order

@@ -8,7 +8,7 @@
 namespace hayloft::runtime {
 namespace {
 
-// Of tails that have slots_of(window) slots, and of states.
+// Returns the bytes of tails that have slots_of(window) slots, and of states.
 template <class SlotsOf>
 std::uint64_t bytes_of_slots(const ModelConfig& config, const SlotsOf& slots_of) {
   std::map<std::int64_t, std::int64_t> capacity;  // by window: layers of a kind are alike
@@ -70,7 +70,7 @@ std::int64_t TailSlots::capacity_for(int T, const CacheOptions& options) const {
 }
 
 std::int64_t TailSlots::capacity_kept(const CacheOptions& options) const {
-  // What decoding will need is kept where the tail has been that long; a little more stays where it is.
+  // Memory that decoding will need is kept where the tail has been that long; a little more stays where it is.
   TailSlots decoding = *this;
   decoding.capacity = 0;
   if (position > 0) decoding.tokens = window > 0 ? window : options.block_tokens + options.window;

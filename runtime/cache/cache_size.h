@@ -7,11 +7,11 @@
 #include "offload/store/store.h"
 #include "runtime/checkpoint/config.h"
 
-// How the K/V of a sequence are kept, and the memory that takes, before any of it is there: what the cache itself and
-// the planner go by.
+// Says how the K/V of a sequence are kept, and the memory that takes, before any of it is there: what the cache itself
+// and the planner go by.
 namespace hayloft::runtime {
 
-// How the K/V of a sequence are kept.
+// Says how the K/V of a sequence are kept.
 struct CacheOptions {
   int block_tokens = 4096;  // B
   offload::ColumnFormat columns = offload::ColumnFormat::f16;
@@ -42,16 +42,17 @@ struct TailSlots {
   std::int64_t full_blocks(std::int64_t T, const CacheOptions& options) const;  // that T more tokens would fill
 };
 
-// What one recurrent layer keeps of a sequence; a cache has it twice, before and behind the tokens that are computed.
+// Returns the bytes that one recurrent layer keeps of a sequence; a cache has it twice, before and behind the tokens
+// that are computed.
 std::uint64_t recurrent_bytes(const gpu::DeltaShape& shape);
 std::uint64_t state_bytes(const ModelConfig& config);  // what a cache has of all layers
 
-// What the tail of one layer (window 0: global) has become when `tokens` have been appended, `chunk` at a time.
+// Returns what the tail of one layer (window 0: global) has become when `tokens` have been appended, `chunk` at a time.
 TailSlots tail_after(const CacheOptions& options, std::int64_t window, std::int64_t tokens, int chunk);
 
 // Device memory that the tails and the states take then; equals Cache::device_bytes().
 std::uint64_t tail_bytes(const ModelConfig& config, const CacheOptions& options, std::int64_t tokens, int chunk);
-// What they keep of it once the prompt has been read (Cache::shrink()).
+// Returns what they keep of it once the prompt has been read (Cache::shrink()).
 std::uint64_t kept_tail_bytes(const ModelConfig& config, const CacheOptions& options, std::int64_t tokens, int chunk);
 
 }  // namespace hayloft::runtime

@@ -8,8 +8,8 @@
 namespace hayloft::runtime {
 namespace {
 
-// What offload::add_spread() makes of K in a block of rows [B][2 d], of one head: the half-widths are f16 and add up
-// exactly, in whatever order.
+// Computes what offload::add_spread() makes of K in a block of rows [B][2 d], of one head: the half-widths are f16 and
+// add up exactly, in whatever order.
 void add_spread_of(const std::vector<f16>& rows, int d, int group_tokens, double* spread) {
   const auto B = static_cast<int>(rows.size()) / (2 * d);
   for (int first = 0; first < B; first += group_tokens) {
@@ -27,7 +27,7 @@ void add_spread_of(const std::vector<f16>& rows, int d, int group_tokens, double
 
 }  // namespace
 
-// What fill_block() makes of V in the blocks that the tail fills, to the bit, whoever's they are.
+// Computes what fill_block() makes of V in the blocks that the tail fills, to the bit, whoever's they are.
 void Cache::sum_filled(Tail& tail) const {
   const auto d = static_cast<std::size_t>(head_dim_);
   const auto B = static_cast<std::size_t>(options_.block_tokens);

@@ -22,7 +22,7 @@ class Spills {
   Spills& operator=(Spills&& other) noexcept;
   ~Spills() { abandon(); }
 
-  // Where the backend is to write the block.
+  // Returns where the backend is to write the block.
   std::byte* start(int layer, offload::BlockWriter block);
   // Waits for all and takes them, in the order of their start. Throws Error when the device is lost, and then takes
   // none.

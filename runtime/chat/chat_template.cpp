@@ -1,15 +1,14 @@
 #include "runtime/chat/chat_template.h"
 
 #include <algorithm>
-#include <array>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <system_error>
 
 #include "offload/error.h"
-#include "offload/json_file.h"
+#include "offload/text/ordered_json.h"
 #include "runtime/chat/jinja/template.h"
-#include "runtime/tokenizer/declared.h"
+#include "runtime/chat/message_forms.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -33,47 +32,12 @@ constexpr Known known[] = {
      "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"},
 };
 
-// Messages tell their reasoning under several names; templates read one of the first two.
-constexpr std::array<const char*, 3> reasoning_names = {"reasoning_content", "thinking", "reasoning"};
-
-void name_reasoning(ordered_json& messages) {
-  for (ordered_json& message : messages) {
-    if (!message.is_object()) continue;
-    for (const char* name : reasoning_names) {
-      const auto found = message.find(name);
-      if (found == message.end() || found->is_null()) continue;
-      const ordered_json reasoning = *found;
-      message["reasoning_content"] = reasoning;
-      if (!message.contains("thinking")) message["thinking"] = reasoning;
-      break;
-    }
-  }
-}
-
-// Not nested beyond measure, because values are copied recursively.
 ordered_json parse(std::string_view json, const char* what) {
-  constexpr int most_depth = 200;
-  const auto check = [&](int depth, ordered_json::parse_event_t, ordered_json&) {
-    if (depth > most_depth) fail("{} lie in one another more than {} deep", what, most_depth);
-    return true;
-  };
   try {
-    return ordered_json::parse(json, check);
-  } catch (const ordered_json::exception&) {
-    fail("{} are no valid JSON", what);
+    return parse_ordered_json(json, LongIntegers::kept);
+  } catch (const Error& error) {
+    fail("{}: {}", what, error.what());
   }
-}
-
-// The files that hold one template each, by the template's name.
-std::map<std::string, std::filesystem::path> template_files(const std::filesystem::path& directory) {
-  std::map<std::string, std::filesystem::path> found;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(directory / "additional_chat_templates", error)) {
-    if (entry.path().extension() == ".jinja") found[entry.path().stem().string()] = entry.path();
-  }
-  const auto single = directory / "chat_template.jinja";
-  if (std::filesystem::exists(single, error)) found["default"] = single;
-  return found;
 }
 
 }  // namespace
@@ -88,32 +52,40 @@ struct ChatTemplate::Source {
     if (found == templates.end()) fail("the model has chat templates by name, none of them 'default'");
     return found->second;
   }
+
+  // The text of the form that the template was written for, the first of equals. Throws what the first form meets where
+  // the template refuses all.
+  std::string render(const MessageForms& forms, ordered_json& given, std::time_t now) const {
+    const jinja::Template& chosen = choose(!given["tools"].is_null());
+    std::string best;
+    std::size_t least = std::numeric_limits<std::size_t>::max();
+    std::optional<Error> refusal;
+    for (const ordered_json& form : forms.forms()) {
+      given["messages"] = form;
+      try {
+        std::string text = chosen.render(given, now);
+        const std::size_t objections = forms.objections(text);
+        if (objections < least) {
+          least = objections;
+          best = std::move(text);
+        }
+      } catch (const Error& error) {
+        if (!refusal) refusal = error;
+      }
+      if (least == 0) break;
+    }
+    if (least == std::numeric_limits<std::size_t>::max()) throw *refusal;
+    return best;
+  }
 };
 
-std::optional<ChatTemplate> ChatTemplate::of_model(const std::filesystem::path& directory) {
+ChatTemplate ChatTemplate::from_sources(const std::vector<NamedTemplate>& sources,
+                                        std::vector<std::pair<std::string, std::string>> variables) {
   auto source = std::make_shared<Source>();
-  const auto config = directory / "tokenizer_config.json";
-  const auto add = [&](const std::string& name, const std::string& text, const std::string& where) {
-    source->templates.insert_or_assign(name, jinja::Template(text, where));
-  };
-  std::error_code error;
-  for (const auto& [name, file] : template_files(directory)) add(name, read_small_file(file), file.string());
-  if (source->templates.empty() && std::filesystem::exists(config, error)) {
-    const nlohmann::json json = read_json_file(config);
-    const JsonFields fields(json, config.string());
-    const nlohmann::json* written = fields.find("chat_template");
-    const std::string where = config.string() + ": chat_template";
-    if (written && written->is_array()) {
-      for (const nlohmann::json& each : *written) {
-        const JsonFields one(each, where);
-        add(one.text("name"), one.text("template"), fmt::format("{} '{}'", where, printable(one.text("name"))));
-      }
-    } else if (written) {
-      add("default", fields.text("chat_template"), where);
-    }
+  source->variables = std::move(variables);
+  for (const NamedTemplate& each : sources) {
+    source->templates.insert_or_assign(each.name, jinja::Template(each.source, each.where));
   }
-  if (source->templates.empty()) return std::nullopt;
-  source->variables = special_tokens(directory);
   ChatTemplate made;
   made.source_ = std::move(source);
   return made;
@@ -121,12 +93,7 @@ std::optional<ChatTemplate> ChatTemplate::of_model(const std::filesystem::path& 
 
 ChatTemplate ChatTemplate::from_source(std::string_view text, const std::string& name,
                                        std::vector<std::pair<std::string, std::string>> variables) {
-  auto source = std::make_shared<Source>();
-  source->variables = std::move(variables);
-  source->templates.emplace("default", jinja::Template(text, name));
-  ChatTemplate made;
-  made.source_ = std::move(source);
-  return made;
+  return from_sources({{"default", std::string(text), name}}, std::move(variables));
 }
 
 ChatTemplate ChatTemplate::named(const std::string& text) {
@@ -141,13 +108,8 @@ ChatTemplate ChatTemplate::named(const std::string& text) {
   if (at == std::string::npos) {
     fail("--chat-template {}: must be model, none, llama-2, llama-3, chatml, or a text with {{task}} in it", text);
   }
-  auto source = std::make_shared<Source>();
-  source->templates.emplace(
-      "default", jinja::Template("{{ before }}{{ messages[-1].content }}{{ after }}", "--chat-template " + text));
-  source->variables = {{"before", written.substr(0, at)}, {"after", written.substr(at + place.size())}};
-  ChatTemplate made;
-  made.source_ = std::move(source);
-  return made;
+  return from_source("{{ before }}{{ messages[-1].content }}{{ after }}", "--chat-template " + text,
+                     {{"before", written.substr(0, at)}, {"after", written.substr(at + place.size())}});
 }
 
 std::string ChatTemplate::render(std::span<const ChatMessage> messages, const ChatOptions& options) const {
@@ -158,32 +120,73 @@ std::string ChatTemplate::render(std::span<const ChatMessage> messages, const Ch
 }
 
 std::string ChatTemplate::render_json(std::string_view messages, const ChatOptions& options) const {
-  ordered_json variables = {{"messages", parse(messages, "the messages of a conversation")}};
-  ordered_json& array = variables["messages"];
+  const ordered_json array = parse(messages, "the messages of a conversation");
   if (!array.is_array()) fail("the messages of a conversation are no list");
+  const MessageForms forms(array);
   if (!source_) {
-    const bool single = array.size() == 1 && array[0].is_object() && array[0].contains("content");
-    if (!single || !array[0]["content"].is_string())
+    const ordered_json& simplest = forms.forms().back();
+    const bool single = simplest.size() == 1 && simplest[0].is_object() && simplest[0].contains("content");
+    if (!single || !simplest[0]["content"].is_string()) {
       fail("without a chat template a conversation is one message of text");
-    return array[0]["content"].get<std::string>();
+    }
+    return simplest[0]["content"].get<std::string>();
   }
-  name_reasoning(array);
-  variables["tools"] = nullptr;
-  variables["documents"] = nullptr;
-  variables["add_generation_prompt"] = options.add_generation_prompt;
+  ordered_json variables = {{"messages", nullptr},
+                            {"tools", nullptr},
+                            {"documents", nullptr},
+                            {"add_generation_prompt", options.add_generation_prompt}};
   for (const auto& [name, value] : source_->variables) variables[name] = value;
   if (!options.variables.empty()) {
     const ordered_json more = parse(options.variables, "the variables of a chat template");
     if (!more.is_object()) fail("the variables of a chat template are no object");
     for (const auto& [name, value] : more.items()) variables[name] = value;
   }
-  return source_->choose(!variables["tools"].is_null()).render(variables, options.now);
+  return source_->render(forms, variables, options.now);
 }
 
 std::string ChatTemplate::text(const std::string& prompt) const {
   if (!source_) return prompt;
   const ChatMessage message{"user", prompt};
   return render({&message, 1});
+}
+
+bool ChatTemplate::names(std::string_view word) const {
+  return source_ && std::any_of(source_->templates.begin(), source_->templates.end(),
+                                [&](const auto& each) { return each.second.names(word); });
+}
+
+// A template that names tools may still leave them out, so it is tried, with a system message too: some write tools
+// beside one alone. Where it refuses the trial, it has to be believed.
+bool ChatTemplate::takes_tools() const {
+  if (!names("tools")) return false;
+  const char* const plain = R"([{"role": "user", "content": "?"}])";
+  const char* const with_system = R"([{"role": "system", "content": "!"}, {"role": "user", "content": "?"}])";
+  ChatOptions bare, given;
+  given.now = bare.now;
+  given.variables = R"({"tools": [{"type": "function", "function": {"name": "find_needle", "description": "Finds.",
+    "parameters": {"type": "object", "properties": {"bale": {"type": "integer", "description": "Which."}},
+    "required": ["bale"]}}}]})";
+  for (const char* messages : {plain, with_system}) {
+    try {
+      if (render_json(messages, given) != render_json(messages, bare)) return true;
+    } catch (const Error&) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool ChatTemplate::takes_tool_calls() const {
+  if (!names("tool_calls")) return false;
+  const char* const messages = R"([{"role": "user", "content": "?"},
+    {"role": "assistant", "content": "", "tool_calls": [{"id": "call12345", "type": "function",
+      "function": {"name": "find_needle", "arguments": "{\"bale\": 7}"}}]},
+    {"role": "tool", "name": "find_needle", "tool_call_id": "call12345", "content": "here"}])";
+  try {
+    return render_json(messages).find("find_needle") != std::string::npos;
+  } catch (const Error&) {
+    return true;
+  }
 }
 
 }  // namespace hayloft::runtime

@@ -25,17 +25,19 @@ struct ChatOptions {
   std::time_t now = std::time(nullptr);  // for templates that write the date
 };
 
+// One of a model's templates: its name, its Jinja source, and where it was found, for messages.
+struct NamedTemplate {
+  std::string name;
+  std::string source;
+  std::string where;
+};
+
 // How a model writes a conversation: its chat template in Jinja, with the special tokens that the template names, gives
 // the text that transformers' apply_chat_template gives. The text holds the special tokens as they are written, BOS
 // included where the template has it: Tokenizer::encode_prompt reads it. Immutable, cheap to copy, thread-safe.
 class ChatTemplate {
  public:
   ChatTemplate() = default;  // writes a single message as it is
-
-  // The template in the model's folder: DIR/chat_template.jinja (and additional_chat_templates/*.jinja), else
-  // chat_template of tokenizer_config.json, which may be several by name: "default", and "tool_use" where the variables
-  // have tools. Nothing where there is none. Throws Error naming the file and what is damaged or not supported.
-  static std::optional<ChatTemplate> of_model(const std::filesystem::path& directory);
 
   // "none", "llama-2", "llama-3", "chatml", or a text with {task} in it where the one message goes, in which \n is a
   // newline. Throws Error.
@@ -46,14 +48,31 @@ class ChatTemplate {
   static ChatTemplate from_source(std::string_view source, const std::string& name,
                                   std::vector<std::pair<std::string, std::string>> variables = {});
 
+  // Several templates of one model, of which "tool_use" writes conversations with tools, where there is one, and
+  // "default" all others. Throws Error naming the template and the line.
+  static ChatTemplate from_sources(const std::vector<NamedTemplate>& sources,
+                                   std::vector<std::pair<std::string, std::string>> variables = {});
+
   // Throws Error naming the template and the line: what it refuses itself, and what is not supported.
   std::string render(std::span<const ChatMessage> messages, const ChatOptions& options = {}) const;
 
-  // The same with messages as a JSON array of objects, which may hold more than a role and a text (tool_calls).
+  // The same with messages as a JSON array of objects as clients of OpenAI's API and transformers have them. The order
+  // of keys, here and in the variables, is the order in which the template sees them. As transformers 5 has it, the
+  // arguments of tool calls reach the template as the object that their text describes, reasoning under both of its
+  // names, and keys that are null not at all; a content that is null, or absent beside tool calls, is empty. Where the
+  // template refuses arguments or lists of text parts in that form, prints them as Python prints objects, or leaves out
+  // what it writes of the other form, it gets arguments as the text that was sent and contents as one text.
   std::string render_json(std::string_view messages, const ChatOptions& options = {}) const;
 
   // One message of the user up to the beginning of the answer.
   std::string text(const std::string& prompt) const;
+
+  // Whether tools that are given (the variable `tools`) reach the prompt, and whether an assistant's `tool_calls` do.
+  bool takes_tools() const;
+  bool takes_tool_calls() const;
+
+  // Whether the template names `word` in its code, as a variable, a key or a text of its own: a role that it knows.
+  bool names(std::string_view word) const;
 
  private:
   struct Source;

@@ -127,7 +127,10 @@ int ModelConfig::count(LayerKind wanted) const {
 
 void set_rope(ModelConfig& config, const RopeOverrides& overrides, std::int64_t positions) {
   RopeParameters& rope = config.global_rope;
-  if (overrides.any()) override_rope(overrides, config);
+  if (overrides.any()) {
+    if (config.own_positions == 0) config.own_positions = config.max_positions;
+    override_rope(overrides, config);
+  }
   if (rope.scaling == RopeScaling::yarn || rope.scaling == RopeScaling::dynamic) {
     const double served = std::round(rope.factor * static_cast<double>(rope.original_positions));
     config.max_positions = std::max(config.max_positions, static_cast<std::int64_t>(served));

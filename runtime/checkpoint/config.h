@@ -78,6 +78,7 @@ struct ModelConfig {
   RopeTable local_table;           // empty where sliding-window layers have none of their own
   std::string rope_overrides;      // RopeOverrides::text()
   std::int64_t max_positions = 0;  // what the model was made for, RoPE scaling included. Not a limit here.
+  std::int64_t own_positions = 0;  // the same before a user's RoPE scaling; 0: there is none
   // Not 0: past so many positions the model was made for dual chunk attention (arXiv 2402.17463), which is not here;
   // max_positions is then no more.
   std::int64_t dual_chunk_positions = 0;

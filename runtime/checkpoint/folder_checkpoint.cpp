@@ -41,6 +41,33 @@ class FolderCheckpoint final : public Checkpoint {
   std::string language_model_;
 };
 
+// What to do with a folder that has no weights which are read.
+std::string remedy_for(const std::filesystem::path& directory) {
+  std::error_code error;
+  std::string gguf, pickle, adapter;
+  std::filesystem::directory_iterator at(directory, error);
+  for (const std::filesystem::directory_iterator end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    const std::string ending = at->path().extension().string();
+    if (ending == ".gguf" && (gguf.empty() || name < gguf)) gguf = name;  // of several parts the first
+    const bool weights = name.starts_with("pytorch_model") && ending == ".bin";
+    if ((weights || ending == ".pth" || ending == ".pt") && (pickle.empty() || name < pickle)) pickle = name;
+    if (name == "adapter_model.safetensors" || name == "adapter_model.bin") adapter = name;
+  }
+  if (!gguf.empty()) return fmt::format(", but {0}; name that file: -m {1}", gguf, (directory / gguf).string());
+  if (!pickle.empty()) {
+    return fmt::format(
+        ", but {}, a pickle of Python, which is not read; have transformers write the model as safetensors: "
+        "AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(DIR)",
+        pickle);
+  }
+  if (!adapter.empty()) {
+    return fmt::format(", but {}, changes to the weights of another model, which are not read; merge them into it",
+                       adapter);
+  }
+  return "";
+}
+
 FolderCheckpoint::FolderCheckpoint(const std::filesystem::path& directory) : directory_(directory) {
   const std::filesystem::path single = directory / "model.safetensors";
   index_ = directory / "model.safetensors.index.json";
@@ -51,7 +78,8 @@ FolderCheckpoint::FolderCheckpoint(const std::filesystem::path& directory) : dir
   } else if (std::filesystem::exists(index_, error)) {
     open_shards();
   } else {
-    fail("{}: holds neither model.safetensors nor model.safetensors.index.json", directory.string());
+    fail("{}: holds neither model.safetensors nor model.safetensors.index.json{}", directory.string(),
+         remedy_for(directory));
   }
   find_language_model();
 }

@@ -4,10 +4,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <string>
 #include <system_error>
 
 #include "offload/error.h"
+#include "offload/lfs_pointer.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -34,6 +37,10 @@ std::unique_ptr<const offload::MappedFile> map_file(const std::filesystem::path&
   if (::fstat(file.number, &status) != 0) fail("{}: cannot be read: {}", path.string(), system_message());
   if (!S_ISREG(status.st_mode)) fail("{}: not a regular file", path.string());
   if (status.st_size == 0) fail("{}: the file is empty", path.string());
+  std::string beginning(1024, '\0');
+  const ssize_t read = ::pread(file.number, beginning.data(), beginning.size(), 0);
+  beginning.resize(static_cast<std::size_t>(std::max<ssize_t>(read, 0)));
+  refuse_lfs_pointer(path.string(), beginning);
   return std::make_unique<offload::MappedFile>(file.number, static_cast<std::uint64_t>(status.st_size), path);
 }
 

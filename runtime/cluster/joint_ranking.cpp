@@ -171,7 +171,7 @@ std::vector<float> JointRanking::alpha() const {
       if (best_.position(list, at) < 0) continue;
       mass += std::exp(best_.logits[best_.index(static_cast<int>(h), at)] - all.max[h]);
     }
-    share[h] = std::min(static_cast<float>(mass / all.sum[h]), 1.0f);  // rounding alone can take it past one
+    share[h] = index::attended_share(mass, all.sum[h]);
   }
   return share;
 }

@@ -5,7 +5,7 @@
 
 #include "offload/host/threads.h"
 #include "runtime/cluster/candidates.h"
-#include "runtime/cluster/communicator.h"
+#include "runtime/peers/communicator.h"
 
 namespace hayloft::runtime::cluster {
 

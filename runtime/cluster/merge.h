@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "offload/host/threads.h"
-#include "runtime/cluster/communicator.h"
+#include "runtime/peers/communicator.h"
 
 namespace hayloft::runtime::cluster {
 

@@ -8,8 +8,8 @@
 
 #include "offload/snapshot/shards.h"
 #include "offload/snapshot/writer.h"
-#include "runtime/cluster/communicator.h"
 #include "runtime/decode/session.h"
+#include "runtime/peers/communicator.h"
 
 namespace hayloft::runtime {
 
@@ -22,17 +22,17 @@ namespace hayloft::runtime {
 class ContextFile {
  public:
   struct Place {
-    std::filesystem::path path;              // the context's name
-    cluster::Communicator* ranks = nullptr;  // null: alone
+    std::filesystem::path path;                        // the context's name
+    cluster::Communicator* ranks = &cluster::alone();  // that read it
     offload::SnapshotCalls calls = offload::system_calls();
     std::optional<std::uint64_t> replaced = {};  // the shards' saving of the context there, which this one replaces
   };
 
   // A new one, under the name PATH.part, or PATH.part.KofN for ranks, until it is finished.
   static ContextFile create(const Place& place, offload::SnapshotDescription description);
-  // What an interrupted run has left of such a one, as of the last checkpoint that all ranks have; shards that have
-  // their names already, but no manifest, when they hold `tokens`. None where there is nothing but what ended before
-  // its first checkpoint. Throws Error on shards of another number of ranks, and where some are missing.
+  // Opens what an interrupted run has left of such a one, as of the last checkpoint that all ranks have; shards that
+  // have their names already, but no manifest, when they hold `tokens`. None where there is nothing but what ended
+  // before its first checkpoint. Throws Error on shards of another number of ranks, and where some are missing.
   static std::optional<ContextFile> open_part(const Place& place, std::span<const std::int32_t> tokens);
   // A context that is there, to go on with it in its place. Over ranks it lies in as many shards.
   static ContextFile open_existing(const Place& place);

@@ -41,7 +41,7 @@ struct ForeignContext {
   std::vector<TensorView> v;
 };
 
-// How many tokens a context has, and of how many it has K and V.
+// Counts the tokens of a context, and those of which it has K and V.
 struct ContextTokens {
   std::int64_t all = 0;
   std::int64_t cached = 0;

@@ -4,9 +4,9 @@
 #include "offload/snapshot/snapshot.h"
 #include "runtime/decode/session.h"
 
-// What decoding read often of a saved context, kept beside its file for the next time it is opened on a device that
-// keeps such reads (gpu::Backend::keeps_reads). A hint: without it, or with one that is damaged or of another context,
-// nothing but time differs.
+// Notes what decoding read often of a saved context, kept beside its file for the next time it is opened on a device
+// that keeps such reads (gpu::Backend::keeps_reads). A hint: without it, or with one that is damaged or of another
+// context, nothing but time differs.
 namespace hayloft::runtime {
 
 // Reads now, into the device's memory, what the file says, as far as the method reads such things at all: columns, and

@@ -11,7 +11,7 @@
 
 namespace hayloft::runtime {
 
-// Which context the hints of a hot file are about. One that does not match is of no use.
+// The context that the hints of a hot file are about. One that does not match is of no use.
 struct HotSubject {
   std::uint8_t fingerprint[16] = {};  // of the model
   std::int64_t tokens = 0;            // of the context
@@ -22,7 +22,7 @@ struct HotSubject {
   friend bool operator==(const HotSubject&, const HotSubject&) = default;
 };
 
-// Where the hints about a saved context lie: beside it, under its name with .hot behind it.
+// Returns where the hints about a saved context lie: beside it, under its name with .hot behind it.
 std::filesystem::path hot_file_of(const std::filesystem::path& context);
 
 // The file's bytes. Little-endian: "hayhot1\n", u64 xxh3-64 of what follows, the subject as above, i32 layers; then for
@@ -30,8 +30,8 @@ std::filesystem::path hot_file_of(const std::filesystem::path& context);
 // u32 how many positions, and i32 these.
 std::vector<std::byte> write_hot(const HotSubject& subject, std::span<const gpu::HotReads> layers);
 
-// What a file says of that many layers of the subject; nothing if it is damaged, in another format or about another
-// one. Whatever the bytes are, what is returned is as gpu::HotReads demands.
+// Reads what a file says of that many layers of the subject; nothing if it is damaged, in another format or about
+// another one. Whatever the bytes are, what is returned is as gpu::HotReads demands.
 std::optional<std::vector<gpu::HotReads>> read_hot(std::span<const std::byte> bytes, const HotSubject& subject,
                                                    std::size_t layers);
 

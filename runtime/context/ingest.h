@@ -17,9 +17,9 @@
 // in the way it was begun: by chunks of the same size, attending by the same kind of prefill, which it notes down
 // (runtime/context/reading_note.h).
 //
-// Over options.session.ranks a context lies in shards (context_file.h), which as many ranks go on with. All of them
-// make the same calls with the same text; what goes wrong on one of them before and behind the reading is thrown on
-// all. `path` is on this rank's disk or one that they share. They have no indices.
+// Over several options.session.peers() a context lies in shards (context_file.h), which as many ranks go on with. All
+// of them make the same calls with the same text; what goes wrong on one of them before and behind the reading is
+// thrown on all. `path` is on this rank's disk or one that they share. They have no indices.
 namespace hayloft::runtime {
 
 struct IngestOptions {
@@ -30,14 +30,14 @@ struct IngestOptions {
   // how many of them lie in blocks of the file already, and how many checkpoints it will keep. Throw to refuse.
   std::function<void(const SessionOptions& reading, std::int64_t tokens, std::int64_t stored, int checkpoints)>
       planned = {};
-  // What these methods keep of a sequence is built when the text has been read, and saved with the context, each under
-  // its Method::state_key(). They see the queries of what is read in this run.
+  // Whatever these methods keep of a sequence is built when the text has been read, and saved with the context, each
+  // under its Method::state_key(). They see the queries of what is read in this run.
   std::vector<SharedMethod> indices = {};
   StateProgress indexing = {};  // called for each in turn
   bool again = false;           // append_to: also to a context that ends with the text already
-  // How many of its last checkpoints the context keeps, so that update() can go back to them; each takes what the tails
-  // and states take. The context notes the number down. 0: as noted, else 4 for a model with recurrent layers and 1 for
-  // others.
+  // The number of its last checkpoints that the context keeps, so that update() can go back to them; each takes what
+  // the tails and states take. The context notes the number down. 0: as noted, else 4 for a model with recurrent layers
+  // and 1 for others.
   int checkpoints = 0;
   offload::SnapshotCalls calls = offload::system_calls();  // by which the files are written
 };
@@ -59,7 +59,7 @@ struct IngestResult {
   std::uint64_t file_bytes = 0;
 };
 
-// Of the model at that path, run with those RopeOverrides::text(). Throws Error on what cannot be read.
+// Identifies the model at that path, run with those RopeOverrides::text(). Throws Error on what cannot be read.
 offload::ModelIdentity identity_of(const std::filesystem::path& model, std::string_view rope_overrides = {});
 
 // A model, where it lies and what it is: what contexts are checked against.
@@ -70,11 +70,11 @@ struct ModelSource {
   offload::ModelIdentity identity() const;
 };
 
-// What is noted of a context that is read so; `checkpoints` as in IngestOptions.
+// Returns what is noted of a context that is read so; `checkpoints` as in IngestOptions.
 offload::SnapshotDescription describe_context(const ModelSource& source, const SessionOptions& session,
                                               int checkpoints = 0);
 
-// How many checkpoints a context keeps where `wanted` of them are asked for; see IngestOptions::checkpoints.
+// Returns how many checkpoints a context keeps where `wanted` of them are asked for; see IngestOptions::checkpoints.
 int kept_checkpoints(const ModelConfig& config, int wanted);
 
 // SnapshotWriter::checkpoint with what the session has read of `tokens`, from their first on.

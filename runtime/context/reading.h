@@ -18,10 +18,10 @@ IngestResult go_on_reading(const ModelSource& source, offload::Arena& arena, Con
                            const offload::Snapshot& snapshot, bool back, const std::vector<std::int32_t>& tokens,
                            const IngestOptions& options, const PrefillProgress& progress);
 
-// What options.indices keep of the sequence, to be saved. Throws Error naming a method that keeps nothing.
+// Builds what options.indices keep of the sequence, to be saved. Throws Error naming a method that keeps nothing.
 std::vector<offload::SnapshotAttachment> build_indices(Session& session, const IngestOptions& options);
 
-// Of a context that may be there already: how many checkpoints options or its note want.
+// Returns how many checkpoints the options, or the note of a context that may be there already, want.
 int wanted_checkpoints(const IngestOptions& options, const offload::Snapshot* snapshot);
 
 // The file keeps as many checkpoints as are asked for or noted, and notes what is asked for.

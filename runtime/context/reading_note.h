@@ -5,7 +5,7 @@
 
 #include "runtime/decode/prefill.h"
 
-// How a saved context was read, in the note of its snapshot: words "key=value", separated by spaces, in any order.
+// Says how a saved context was read, in the note of its snapshot: words "key=value", separated by spaces, in any order.
 //
 //   chunk_tokens=2048                       the chunk size: chunks of another size round differently
 //   prefill=window window=4096 sinks=4      PrefillOptions; without `prefill`: exact

@@ -5,9 +5,9 @@
 #include <span>
 
 #include "offload/snapshot/writer.h"
-#include "runtime/cluster/communicator.h"
+#include "runtime/peers/communicator.h"
 
-// What interrupted runs have left of contexts in shards, and how ranks go on with it from one checkpoint.
+// Finds what interrupted runs have left of contexts in shards, and how ranks go on with it from one checkpoint.
 namespace hayloft::runtime {
 
 // Throws Error where a reading of another number of ranks has left something for `path`; 1: alone.

@@ -135,10 +135,10 @@ class Model {
   void project_q(int layer, const float* input, int T, const Activations& act) const;
   void norm_heads(float* x, int tokens, int heads, const float* weight) const;
   void append(int layer, Cache& cache, const Activations& act, int T) const;
-  void place_q(int layer, float* q, int T, std::int64_t position) const;
-  void mix(int layer, const Cache& cache, Workspace& workspace, const float* q, int T, int queries, int rows,
-           float* out, AttentionPolicy& policy, std::vector<gpu::AttendStep>* left = nullptr) const;
-  void attended(int layer, const Activations& act, float* mixed, float* hidden, int rows) const;
+  void rotate_and_scale_q(int layer, float* q, int T, std::int64_t position) const;
+  void mix(const LayerStep& at, const float* q, int queries, int rows, float* out, AttentionPolicy& policy,
+           std::vector<gpu::AttendStep>* left = nullptr) const;
+  void add_attention_output(int layer, const Activations& act, float* mixed, float* hidden, int rows) const;
   Activations row_of(int layer, const Activations& act, std::int64_t row) const;
   void output(Workspace& workspace, const Activations& act, const float* hidden, int rows) const;
   void flag_logits(const float* logits, int rows, const NanFlag& flag) const;

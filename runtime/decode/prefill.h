@@ -4,7 +4,7 @@
 #include <string>
 
 #include "gpu/backend.h"
-#include "runtime/attention/method.h"
+#include "runtime/attention/attender.h"
 
 // How the global layers attend while a prompt is read in chunks. With S tokens, N of them in the store when a chunk
 // begins and p the position of a query in that chunk, the query attends to
@@ -44,9 +44,9 @@ std::string prefill_label(const PrefillOptions& options);
 // Throws Error naming the option that is out of range.
 void check_prefill(const PrefillOptions& options);
 
-// The newest T positions of one global layer: q and out are f32 [T][Hq][d], device; the tokens are in the cache
-// already. `scratch` holds the positions that were searched for.
-void attend_prefill(gpu::Backend& backend, const gpu::CacheView& cache, const float* q, int T, int query_heads,
-                    const PrefillOptions& options, MethodScratch& scratch, float* out, gpu::Stream stream);
+// The newest `rows` positions of one global layer: q and out are f32 [rows][Hq][d], device. The layer's scratch holds
+// the positions that were searched for.
+void attend_prefill(const LayerStep& at, const float* q, int rows, const PrefillOptions& options,
+                    const Attender& attender, float* out);
 
 }  // namespace hayloft::runtime

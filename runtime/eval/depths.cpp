@@ -52,7 +52,7 @@ class Depths : public EvalTask {
     return tokenizer_.encode(" " + needle.digits + ".", false);
   }
 
-  // What the longest question and answer leave of ctx_size.
+  // Returns what the longest question and answer leave of ctx_size.
   std::int64_t room() const {
     std::size_t longest = 0;
     for (const Needle& needle : needles_) {

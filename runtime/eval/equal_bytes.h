@@ -10,7 +10,7 @@
 // Methods made comparable: by what they read.
 namespace hayloft::runtime::eval {
 
-// What methods are sized for.
+// The shape that methods are sized for.
 struct ReadShape {
   std::int64_t tokens = 0;  // S, of the context
   int head_dim = 0;         // d

@@ -54,13 +54,13 @@ struct EvalRow {
   double prefill_seconds = 0;  // of the prompt, shared by the methods
   double prepare_seconds = 0;  // of what the method keeps beside the cache
   std::uint64_t state_bytes = 0;
-  // Of ranks that hold the context together, what the first of them sends and gets; 0 of one machine.
+  // The first rank's messages and bytes where ranks hold the context together; 0 of one machine.
   double network_messages_per_token = 0;
   double network_sent_per_token = 0;
   double network_received_per_token = 0;
 };
 
-// Which methods answer how many samples, and what is measured of the answers.
+// Says which methods answer how many samples, and what is measured of the answers.
 struct EvalOptions {
   std::vector<MethodOptions> methods;
   int samples = 10;        // of each task at each length, or as many as there are
@@ -74,7 +74,7 @@ struct EvalOptions {
 
 // Called as a run goes on; each may be empty.
 struct EvalHooks {
-  // Whether a row is there already: then it is not made again. None: all are made.
+  // Returns whether a row is there already: then it is not made again. None: all are made.
   std::function<bool(const EvalTask& task, int sample, const MethodOptions& attn)> done;
   std::function<void(const EvalTask& task, int sample, std::int64_t prompt_tokens)> sample_started;
   PrefillProgress prefill;

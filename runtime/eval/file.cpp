@@ -26,7 +26,7 @@ std::string row_key(const std::string& task, std::int64_t ctx_size, int sample, 
   return fmt::format("{} {} {} {}", task, ctx_size, sample, method_key(attn));
 }
 
-// What of two recipes is not the same, "seed 1 (here 2)".
+// Says where two recipes differ, "seed 1 (here 2)".
 std::string difference(const json& there, const json& here) {
   std::string text;
   for (const auto& [field, value] : here.items()) {
@@ -46,14 +46,14 @@ EvalFile::EvalFile(const std::filesystem::path& path, const EvalRecipe& recipe) 
   try {
     require_regular();
     if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) fail("--out {}: another run is writing to it", path.string());
-    read(offload::read_text_file("--out", path), recipe_json(recipe));
+    read(offload::read_file_bytes("--out", path), recipe_json(recipe));
   } catch (...) {
     ::close(descriptor_);
     throw;
   }
 }
 
-// What is there is read back, which has no end at a device and none yet at a pipe.
+// Refuses what is no regular file: rows are read back, which has no end at a device and none yet at a pipe.
 void EvalFile::require_regular() const {
   struct stat status {};
   if (::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode)) return;

@@ -9,8 +9,8 @@
 #include "runtime/eval/eval.h"
 #include "runtime/eval/json.h"
 
-// What `--out` writes: a line of JSON for the recipe, then one for each row as soon as it is there, so that a run can
-// go on where it was ended.
+// Writes the file of `--out`: a line of JSON for the recipe, then one for each row as soon as it is there, so that a
+// run can go on where it was ended.
 namespace hayloft::runtime::eval {
 
 // The file of --out. Held by one process at a time. Not thread-safe.

@@ -67,7 +67,7 @@ ordered_json method_json(const MethodOptions& method) {
   object["recent"] = method.recent;
   object["seed"] = method.seed;
   object["bits"] = method.bits;
-  object["by"] = runtime::name(method.by);
+  object["by"] = runtime::name(method.order);
   return object;
 }
 
@@ -143,7 +143,7 @@ std::string recipe_digest(const EvalRecipe& recipe) {
 
 std::string file_digest(const std::string& option, const std::filesystem::path& path) {
   std::error_code error;
-  if (!std::filesystem::is_directory(path, error)) return digest_of(offload::read_text_file(option, path));
+  if (!std::filesystem::is_directory(path, error)) return digest_of(offload::read_file_bytes(option, path));
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(path, error)) {
     if (entry.is_regular_file(error)) files.push_back(entry.path());
@@ -153,7 +153,7 @@ std::string file_digest(const std::string& option, const std::filesystem::path& 
   std::string all;
   for (const auto& file : files)
     all += fmt::format("{} {}\n", file.lexically_relative(path).string(),
-                       digest_of(offload::read_text_file(option, file)));
+                       digest_of(offload::read_file_bytes(option, file)));
   return digest_of(all);
 }
 

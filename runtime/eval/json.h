@@ -10,7 +10,7 @@
 // Rows of an evaluation, and the recipe that they were made by, as JSON.
 namespace hayloft::runtime::eval {
 
-// What all rows of a file have in common. Rows of another recipe cannot stand beside them.
+// The options that all rows of a file have in common. Rows of another recipe cannot stand beside them.
 struct EvalRecipe {
   std::string version;      // of hayloft
   std::string model;        // a name, for people

@@ -26,7 +26,7 @@ struct Mean {
   std::optional<double> value() const { return count > 0 ? std::optional(sum / count) : std::nullopt; }
 };
 
-// What a method did at one length: in one task, or in all of them.
+// The rows of a method at one length: of one task, or of all of them.
 struct Group {
   std::string task;
   std::int64_t ctx_size = 0;

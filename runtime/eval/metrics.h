@@ -3,8 +3,7 @@
 #include <cstdint>
 #include <span>
 
-// What two distributions over the next token, given as logits, have to do with each other. In double precision, natural
-// logarithms.
+// Compares two distributions over the next token, given as logits. In double precision, natural logarithms.
 namespace hayloft::runtime::eval {
 
 std::int32_t argmax(std::span<const float> logits);  // ties go to the smaller id

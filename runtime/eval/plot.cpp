@@ -19,7 +19,7 @@ double bytes_of(const Group& group) {
   return *group.near.value() + *group.link.value();
 }
 
-// What dense attention reads at that length.
+// Returns the bytes that dense attention reads at that length.
 std::optional<double> dense_bytes(const std::vector<Group>& groups, std::int64_t ctx_size) {
   const auto dense = std::find_if(groups.begin(), groups.end(), [&](const Group& group) {
     return group.ctx_size == ctx_size && group.label == "dense";
@@ -50,7 +50,7 @@ std::optional<Scatter> eval_scatter(const EvalReport& report, EvalQuality qualit
     const std::optional<double> share = (quality == EvalQuality::mass ? group.mass : group.top1).value();
     return share ? std::optional(100 * *share) : std::nullopt;
   };
-  // Of the samples of all tasks together, of which each task has as many.
+  // Returns the interval of the samples of all tasks together, of which each task has as many.
   const auto likely = [&](const Group& group) -> std::optional<Interval> {
     std::vector<double> values;
     for (const EvalRow& row : report.rows) {

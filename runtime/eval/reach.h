@@ -6,7 +6,7 @@
 
 #include "runtime/eval/means.h"
 
-// How much of a context a method attends to. The tail, fewer than a block beyond the cache's window, is always
+// Says how much of a context a method attends to. The tail, fewer than a block beyond the cache's window, is always
 // attended: with blocks as long as the context every method would be dense attention under another name. So evaluations
 // choose the block size by the length of the context, and their tables mark what attended to most of it all the same.
 namespace hayloft::runtime::eval {
@@ -21,10 +21,10 @@ SessionOptions session_at(SessionOptions session, std::int64_t ctx_size);
 // From this share of the positions on, the figures of a method say little of how it selects.
 inline constexpr double most_of_context = 0.5;
 
-// Whether a method (not dense attention, which is meant to) attended to most of the context.
+// Returns whether a method (not dense attention, which is meant to) attended to most of the context.
 bool attended_to_most(const Group& group);
 
-// Of the positions of the context, "3.4%".
+// Returns the share of the context's positions, "3.4%".
 std::string attended_percent(const Group& group);
 
 // A line for every method and length that attended to most of the context, with its newline. Empty: there is none.

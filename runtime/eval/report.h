@@ -10,8 +10,8 @@
 #include "runtime/eval/json.h"
 #include "runtime/eval/plot/scatter.h"
 
-// What an evaluation has to say, for people (tables, a picture) and for programs (JSON). Means over samples, in the
-// order in which tasks, lengths and methods were first met.
+// Reports an evaluation for people (tables, a picture) and for programs (JSON). Means over samples, in the order in
+// which tasks, lengths and methods were first met.
 namespace hayloft::runtime::eval {
 
 struct EvalReport {
@@ -31,7 +31,7 @@ TextTable score_table(const EvalReport& report, std::int64_t ctx_size);
 // effective length, the largest whose mean reaches the share. Empty with fewer than two lengths of such tasks.
 TextTable length_table(const EvalReport& report);
 
-// What methods took and how near they came to dense attention, by length.
+// Shows what methods took and how near they came to dense attention, by length.
 TextTable cost_table(const EvalReport& report);
 
 std::vector<std::int64_t> eval_lengths(const EvalReport& report);  // ascending
@@ -41,13 +41,13 @@ std::string eval_summary(const EvalReport& report, std::string (*format)(const T
 
 std::string eval_json(const EvalReport& report);  // schema hayloft.eval-report/1: recipe, means, rows
 
-// What a plot calls quality: the mean score; where no task is scored in percent the characters copied, or the agreement
-// with dense attention (automatic); that agreement; -log10 of the mean KL(dense || method), in which dense attention
-// has no place; the share of the softmax that is attended.
+// The quality that a plot shows: the mean score; where no task is scored in percent the characters copied, or the
+// agreement with dense attention (automatic); that agreement; -log10 of the mean KL(dense || method), in which dense
+// attention has no place; the share of the softmax that is attended.
 enum class EvalQuality : std::uint8_t { automatic, top1, kl, mass };
 
-// What it is drawn against: the bytes read beside the memory and over the link, or these as a share of what dense
-// attention reads at that length.
+// The cost that it is drawn against: the bytes read beside the memory and over the link, or these as a share of what
+// dense attention reads at that length.
 enum class EvalCost : std::uint8_t { bytes, compression };
 
 // A panel per length, a point per method: quality against cost. Nothing when there are no rows to draw; lengths without

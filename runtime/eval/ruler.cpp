@@ -5,7 +5,7 @@
 namespace hayloft::runtime::eval {
 namespace {
 
-// What both kinds have in common: RULER's scoring.
+// Shared by both kinds: RULER's scoring.
 class RulerScored : public EvalTask {
  public:
   RulerScored(std::string name, int answer_tokens, Credit credit, std::int64_t ctx_size, const Tokenizer& tokenizer)

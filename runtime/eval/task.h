@@ -11,11 +11,11 @@
 #include "runtime/eval/ruler/ruler.h"
 #include "runtime/tokenizer/tokenizer.h"
 
-// What `hayloft eval` puts to a model: samples of tasks. Each sample is a prompt, and either an answer that the model
-// generates or tokens that it is led through.
+// Samples of the tasks that `hayloft eval` puts to a model. Each sample is a prompt, and either an answer that the
+// model generates or tokens that it is led through.
 namespace hayloft::runtime::eval {
 
-// What a task's score says.
+// The meaning of a task's score.
 enum class Measure : std::uint8_t {
   share,       // of what was asked for, 0..1
   characters,  // that the answer goes on as the text does
@@ -43,11 +43,12 @@ class EvalTask {
   virtual std::int64_t ctx_size() const = 0;  // tokens of prompt and answer, at most
   virtual int samples() const = 0;            // how many there are
   virtual EvalSample sample(int number) = 0;  // throws Error
-  // Of an answer as the model generated it; samples with forced tokens have none.
+  // Scores an answer as the model generated it; samples with forced tokens have none.
   virtual double score(std::string_view /*answer*/, const EvalSample& /*sample*/) const { return 0; }
-  // Of forced tokens, by the mean of their negative log-likelihoods: their perplexity unless the task says otherwise.
+  // Scores forced tokens by the mean of their negative log-likelihoods: their perplexity unless the task says
+  // otherwise.
   virtual double score_of_loss(double mean_loss, const EvalSample& /*sample*/) const { return std::exp(mean_loss); }
-  // Whether an answer has ended before answer_tokens are reached.
+  // Returns whether an answer has ended before answer_tokens are reached.
   virtual bool ended(std::string_view /*answer*/) const { return false; }
   // The answer as it is scored and kept.
   virtual std::string cleaned(std::string_view answer) const { return std::string(answer); }
@@ -59,7 +60,7 @@ std::unique_ptr<EvalTask> make_ruler_eval(std::string_view task, const RulerOpti
 // A file of prepared samples, as RULER's scripts write it. The tokenizer must outlive it. Throws Error.
 std::unique_ptr<EvalTask> make_prepared_eval(const std::filesystem::path& file, const Tokenizer& tokenizer);
 
-// Which needles a context gets, and in which text.
+// Says which needles a context gets, and in which text.
 struct DepthsOptions {
   std::uint64_t seed = 42;
   int needles = 10;                // evenly from 0% to 100%

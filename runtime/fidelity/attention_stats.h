@@ -12,12 +12,12 @@
 #include "runtime/fidelity/ranking.h"
 #include "runtime/fidelity/running_stats.h"
 
-// What the attention of a run is like, whatever method decodes it: the figures by which the papers explain why reading
-// little of the cache is enough. From top-k attention (arXiv 2502.06766) figures 2, 4, 10 and 11, from SparQ
+// Measures what the attention of a run is like, whatever method decodes it: the figures by which the papers explain why
+// reading little of the cache is enough. From top-k attention (arXiv 2502.06766) figures 2, 4, 10 and 11, from SparQ
 // (arXiv 2312.04985) figures 4, E1 and E2.
 namespace hayloft::runtime {
 
-// What is computed, and for how many steps.
+// Says what is computed, and for how many steps.
 struct AttentionStatsOptions {
   std::vector<int> ranks;                              // r, held to d; empty: d/8, d/4 and d/2
   std::vector<std::int64_t> ks = {16, 64, 256, 1024};  // k, held to the tokens there are
@@ -27,7 +27,7 @@ struct AttentionStatsOptions {
 // One layer, over its heads and the steps measured.
 struct LayerAttention {
   RunningStats entropy;  // of the softmax of a query head, nats; log(tokens) where all positions weigh the same
-  // How many keys hold a quarter, a half and three quarters of a query head's softmax, at least.
+  // Counts the keys that hold a quarter, a half and three quarters of a query head's softmax, at least.
   static constexpr double shares[3] = {0.25, 0.5, 0.75};
   RunningStats keys[3];
   std::map<std::int64_t, RunningStats> top_mass;  // by k: of a query head's softmax on its k largest weights
@@ -35,7 +35,7 @@ struct LayerAttention {
   // approximate ones (SparQ's step 1, in the format of the store's columns). Per KV head, by the group's sum of
   // softmaxes.
   std::map<std::pair<int, std::int64_t>, RunningStats> agreement;
-  // Of the r components, or the k positions, that a KV head chose in the step before, the share that it chose again.
+  // The share of the r components, or the k positions, that a KV head chose in the step before and chose again.
   std::map<int, RunningStats> columns_again;
   std::map<std::int64_t, RunningStats> positions_again;
   // By (r, slots): of the r columns that a KV head read in a step, the share that a device had which keeps so many
@@ -45,7 +45,7 @@ struct LayerAttention {
   RunningStats kurtosis;  // of the components of a query: 3 where they are normally distributed
 };
 
-// What AttentionStats has found, by layer.
+// The findings of AttentionStats, by layer.
 struct AttentionReport {
   std::map<int, LayerAttention> layers;  // by the model's layer
   std::int64_t steps = 0;                // measured
@@ -59,20 +59,20 @@ class AttentionStats : public StepObserver {
   explicit AttentionStats(const AttentionStatsOptions& options = {});  // throws Error on an r or a k below 1
 
   bool wants(int layer, std::int64_t position) override;
-  void see(const ObservedStep& step) override;
+  void see(const Step& step, const Method& by) override;
 
   const AttentionReport& report() const { return report_; }
 
  private:
-  // What a layer chose in its last step, by which the next one is compared.
+  // The choices of a layer in its last step, by which the next one is compared.
   struct Chosen {
     std::int64_t position = -1;
     std::map<int, std::vector<std::int32_t>> columns;             // by r: [Hkv][r]
     std::map<std::int64_t, std::vector<std::int64_t>> positions;  // by k: [Hkv][k], ascending
   };
-  void add_distribution(const StepQuery& step, const Ranking& exact, LayerAttention& layer,
+  void add_distribution(const StepQuery& step, const RankedPositions& exact, LayerAttention& layer,
                         const offload::Threads& threads) const;
-  Chosen add_choices(const StepQuery& step, const Ranking& exact, LayerAttention& layer,
+  Chosen add_choices(const StepQuery& step, const RankedPositions& exact, LayerAttention& layer,
                      const offload::Threads& threads) const;
   void add_held(const Chosen& chosen, int head_dim, int layer);
   static void add_repetition(const Chosen& before, const Chosen& now, int kv_heads, LayerAttention& layer);

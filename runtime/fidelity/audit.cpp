@@ -19,7 +19,8 @@ constexpr std::size_t most_fresh = 4096;  // take_measured() keeps
 // Until a measurement has been timed: of the K and V that one thread gets through a second, as seen on a slow machine.
 constexpr double guessed_bytes_per_second = 3e9;
 
-// Of the calling thread, as far as the system lets us: then it only takes processors that nothing else wants.
+// Lowers the calling thread's priority, as far as the system lets us: then it only takes processors that nothing else
+// wants.
 void take_lowest_priority() {
   [[maybe_unused]] const int refused = setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 19);
 }
@@ -77,9 +78,9 @@ Auditor::~Auditor() {
   if (worker_.joinable()) worker_.join();
 }
 
-// Where decoding needs the processors it is their time that counts, shared among the threads: what else the machine is
-// busy with makes decoding longer, but leaves it no more time to give away.
-// Measuring is in the process' time as well, and not decoding. The mutex is held.
+// If decoding needs the processors it is their time that counts, shared among the threads: what else the machine is
+// busy with makes decoding longer, but leaves it no more time to give away. Measuring is in the process' time as well,
+// and not decoding. The mutex is held.
 double Auditor::decoding_clock() const {
   if (!on_processors_) return seconds_of(CLOCK_MONOTONIC);
   return seconds_of(CLOCK_PROCESS_CPUTIME_ID) / threads_.count() - report_.measure_seconds;
@@ -99,16 +100,16 @@ bool Auditor::wants(int layer, std::int64_t position) {
   if (!waiting_.empty() && affordable()) wake_.notify_one();
   if (!choice_.chosen(calls_++) || ending_) return false;
   ++report_.chosen;
-  // Where time is short a second copy would only wait for the first.
+  // If time is short, a second copy would only wait for the first.
   const int room = options_.time_share > 0 ? 1 : options_.pending;
   if (static_cast<int>(waiting_.size()) < room) return true;
   ++report_.dropped;
   return false;
 }
 
-void Auditor::see(const ObservedStep& step) {
+void Auditor::see(const Step& step, const Method& by) {
   const double start = seconds_of(CLOCK_MONOTONIC);
-  auto sample = std::make_unique<StepSample>(step);
+  auto sample = std::make_unique<StepSample>(step, by);
   {
     const std::lock_guard lock(mutex_);
     waiting_.push_back(std::move(sample));
@@ -117,7 +118,7 @@ void Auditor::see(const ObservedStep& step) {
   wake_.notify_one();
 }
 
-// Whether the time so far pays for measuring the sample that has waited longest. The mutex is held.
+// Returns whether the time so far pays for measuring the sample that has waited longest. The mutex is held.
 bool Auditor::affordable() const {
   if (options_.time_share == 0) return true;
   const double guess = 1 / (guessed_bytes_per_second * threads_.count());

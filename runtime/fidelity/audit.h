@@ -18,7 +18,7 @@
 
 namespace hayloft::runtime {
 
-// How many steps are sampled, and what measuring them may cost.
+// Says how many steps are sampled, and what measuring them may cost.
 struct AuditOptions {
   double rate = 0.01;        // share of steps x layers that become samples, above 0 and up to 1
   double time_share = 0.02;  // of the time spent decoding that measuring may take at most; 0: whatever `rate` needs
@@ -28,7 +28,7 @@ struct AuditOptions {
 };
 void check_audit(const AuditOptions& options);  // throws Error naming the option
 
-// Which of the calls of a run, numbered from 0, are samples: one of each 1/rate calls in a row, at a place that the
+// Chooses the calls of a run, numbered from 0, that are samples: one of each 1/rate calls in a row, at a place that the
 // seed decides, so that long runs and short ones are covered evenly and every layer has its turn.
 class SampleChoice {
  public:
@@ -60,7 +60,7 @@ class Auditor : public StepObserver {
   Auditor& operator=(const Auditor&) = delete;
 
   bool wants(int layer, std::int64_t position) override;
-  void see(const ObservedStep& step) override;
+  void see(const Step& step, const Method& by) override;
 
   // Ends the audit: what still waits is measured, now with all threads, unless that would take more than time_share;
   // then one sample is measured if none has been, and the rest dropped. Throws what measuring has thrown.
@@ -81,7 +81,7 @@ class Auditor : public StepObserver {
   const Measure measure_;
   const SampleChoice choice_;
 
-  // Of the decoding thread.
+  // For the decoding thread.
   std::int64_t calls_ = 0;
   std::int64_t last_position_ = -1;
   int last_layer_ = -1;

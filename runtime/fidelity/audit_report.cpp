@@ -134,8 +134,8 @@ std::string audit_warning(const AuditReport& report, double least) {
   if (low == 0) return {};
   return fmt::format(
       "audit: {} of {} heads catch less than {:.0f}% of the attention mass, head {} of layer {} only {:.1f}%: a larger "
-      "--attn-k, or --audit-target {:g}, catches more\n",
-      low, all, least * 100, worst_head, worst_layer, worst * 100, least);
+      "--attn-k, or --fidelity {:g}%, catches more\n",
+      low, all, least * 100, worst_head, worst_layer, worst * 100, least * 100);
 }
 
 std::string methods_line(const std::map<std::string, std::int64_t>& methods) {

@@ -10,7 +10,7 @@
 #include "runtime/fidelity/fidelity_control.h"
 #include "runtime/fidelity/running_stats.h"
 
-// What an audit has found, for people (a table, a warning) and for programs (JSON).
+// Reports what an audit has found, for people (a table, a warning) and for programs (JSON).
 namespace hayloft::runtime {
 
 // One KV head of one layer. Mass and error are taken over its query heads too.
@@ -41,7 +41,8 @@ struct AuditReport {
   double cost() const;  // the share of the decoding time that the audit took, if all of it came out of that time
 };
 
-// What was sampled, and the means over all heads with the worst of them: two lines, or one where nothing was measured.
+// Says what was sampled, and the means over all heads with the worst of them: two lines, or one where nothing was
+// measured.
 std::string audit_summary(const AuditReport& report);
 
 // A line per layer and head; of more than `most_rows` those that catch least of the attention mass, and a line that

@@ -9,13 +9,11 @@
 
 namespace hayloft::runtime {
 
-// How well one decode step in one layer approximated exact attention over everything in the cache.
+// Says how well one decode step in one layer approximated exact attention over everything in the cache.
 struct StepFidelity {
   int layer = 0;               // of the model
-  int global_layer = 0;        // among its global layers
   std::int64_t position = 0;   // of the step's token
   std::int64_t k = 0;          // positions the method was to attend, and the k of the recall
-  int rank = 0;                // MethodOptions::rank
   std::vector<double> recall;  // [Hkv] share of the true top k that was attended; lists per query head: their mean
   std::vector<double> mass;    // [Hq] share of the exact softmax that lies on what was attended
   std::vector<double> error;   // [Hq] |y - y_exact| / |y_exact|
@@ -25,7 +23,7 @@ struct StepFidelity {
 // copied, the blocks of the store are shared. Movable.
 class StepSample {
  public:
-  explicit StepSample(const ObservedStep& step);  // waits for the device
+  StepSample(const Step& step, const Method& by);  // waits for the device
 
   // Against exact attention, computed by `host`, a backend whose device memory is host memory. Throws nothing but what
   // running out of memory throws.
@@ -50,7 +48,6 @@ class StepSample {
   std::vector<float> out_;  // [Hq][d]
   StepTrace trace_;
   std::int64_t k_;
-  int rank_;
 };
 
 }  // namespace hayloft::runtime

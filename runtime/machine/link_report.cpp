@@ -19,7 +19,7 @@ struct Testcase {
   const char* name;
   const char* description;
 };
-// What nvbandwidth says of each.
+// Each as nvbandwidth describes it.
 constexpr Testcase shared_testcases[] = {
     {"host_to_device_memcpy_ce", "memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)"},
     {"device_to_host_memcpy_ce", "memcpy CE CPU(row) <- GPU(column) bandwidth (GB/s)"},
@@ -44,7 +44,7 @@ std::string node_text(int node) {
   return node < 0 ? "" : fmt::format("{}", node);
 }
 
-// What they lie on at each footprint, once each.
+// Returns the kinds of pages that they lie on at each footprint, once each.
 std::string kv_pages_text(const gpu::LinkReport& report) {
   std::vector<std::string> kinds;
   for (const gpu::LinkFigure& f : report.figures) {

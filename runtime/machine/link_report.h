@@ -6,7 +6,7 @@
 #include "gpu/link_choice.h"
 #include "runtime/machine/profile.h"
 
-// What `hayloft link` prints of a measured link. Thread-safe: functions of their arguments.
+// Writes what `hayloft link` prints of a measured link. Thread-safe: functions of their arguments.
 namespace hayloft::runtime::plan {
 
 std::string link_table(const gpu::LinkReport& report);  // Markdown
@@ -20,7 +20,7 @@ std::string link_json(const gpu::LinkReport& report);
 // keys and values lie on, into a profile, in the place of what it had of them.
 void note_link(const gpu::LinkReport& report, MachineProfile& profile);
 
-// What --link auto will take once that is in the profile.
+// Returns what --link auto will take once that is in the profile.
 gpu::LinkChoice best_link(const gpu::LinkReport& report);
 
 }  // namespace hayloft::runtime::plan

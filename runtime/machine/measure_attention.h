@@ -14,16 +14,16 @@ inline constexpr int store_measurements = 7;   // measure_store
 inline constexpr int search_measurements = 2;  // measure_selection
 inline constexpr int tail_measurements = 3;    // measure_tail
 
-// What reads the store, over the first `footprint` bytes of the memory, a part of `parts` each turn.
+// Measures what reads the store, over the first `footprint` bytes of the memory, a part of `parts` each turn.
 void measure_store(TurnTimer& timer, const NoiseMemory& memory, std::uint64_t footprint, int parts,
                    AttentionRates& rates);
 
-// What selecting one more position takes, once the rates of measure_store() over the same slices are there.
+// Measures what selecting one more position takes, once the rates of measure_store() over the same slices are there.
 void measure_selection(TurnTimer& timer, const NoiseMemory& memory, std::uint64_t footprint, int parts,
                        AttentionRates& rates);
 
-// What reads the newest tokens, in tails that are as large together as a sixteenth of the footprint, and a prompt
-// behind at most `footprint / parts` bytes of store.
+// Measures what reads the newest tokens, in tails that are as large together as a sixteenth of the footprint, and a
+// prompt behind at most `footprint / parts` bytes of store.
 void measure_tail(TurnTimer& timer, const NoiseMemory& memory, std::uint64_t footprint, int parts,
                   AttentionRates& rates);
 

@@ -42,7 +42,7 @@ std::vector<NetworkFigure> wanted_figures(int ranks) {
   };
 }
 
-// What a rank sends: bytes by which it is known.
+// Returns the bytes that a rank sends, by which it is known.
 std::byte payload(int rank, std::size_t i) {
   return static_cast<std::byte>((i * 131 + static_cast<std::size_t>(rank) * 29 + 7) & 0xff);
 }

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/cluster/communicator.h"
 #include "runtime/machine/network.h"
+#include "runtime/peers/communicator.h"
 
-// What the network between ranks gives, measured by the collectives that attention uses.
+// Measures what the network between ranks gives, by the collectives that attention uses.
 namespace hayloft::runtime::plan {
 
 // One message: the median of several turns after one that is not counted, every payload checked. A turn takes as long
@@ -24,7 +24,7 @@ struct NetworkFigure {
   double slowest_us = 0;
 
   double gigabits_per_second() const { return 8e-3 * static_cast<double>(arrived_bytes) / median_us; }
-  // Whether another run may well say something else.
+  // Returns whether another run may well say something else.
   bool unreliable() const { return turns < 4 || slowest_us - fastest_us > 0.25 * median_us; }
 };
 
@@ -35,11 +35,11 @@ struct NetworkReport {
   std::string version;             // of hayloft
   std::vector<NetworkFigure> figures;
 
-  // Whether ranks share a machine, and so exchanged bytes in its memory; whether all of them do.
+  // Return whether ranks share a machine, and so exchanged bytes in its memory; whether all of them do.
   bool share_machines() const;
   bool on_one_machine() const;
-  // What network_ms() takes: the latency that makes the smallest all-gather take as long as it did, the rate of the
-  // largest.
+  // Returns what network_ms() takes: the latency that makes the smallest all-gather take as long as it did, the rate of
+  // the largest.
   Network network() const;
 };
 

@@ -14,10 +14,10 @@ struct Network {
 };
 // "10,30", or a file as for read_network(). Throws Error naming --network.
 Network parse_network(const std::string& text);
-// What `hayloft link` over ranks has measured and written as JSON. Throws Error naming the file.
+// Reads what `hayloft link` over ranks has measured and written as JSON. Throws Error naming the file.
 Network read_network(const std::filesystem::path& path);
 
-// How many latencies a collective of N ranks takes: log2 N, rounded up.
+// Returns how many latencies a collective of N ranks takes: log2 N, rounded up.
 int network_rounds(int ranks);
 
 }  // namespace hayloft::runtime::plan

@@ -11,7 +11,7 @@
 #include "offload/text/text_table.h"
 #include "runtime/machine/measure_network.h"
 
-// What `hayloft link` over ranks prints, and what `hayloft plan` reads of it.
+// Writes what `hayloft link` over ranks prints, and what `hayloft plan` reads of it.
 namespace hayloft::runtime::plan {
 namespace {
 

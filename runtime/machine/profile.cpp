@@ -72,7 +72,7 @@ std::optional<double> read_optional(const JsonFields& fields, const char* name) 
   return fields.positive(name);
 }
 
-// How far apart two sizes are, the same for half and for double.
+// Returns how far apart two sizes are, the same for half and for double.
 double distance(int a, int b) {
   return std::fabs(std::log2(static_cast<double>(a) / b));
 }

@@ -14,11 +14,11 @@
 #include "offload/host/topology.h"
 #include "runtime/attention/attention_rates.h"
 
-// What a machine gives, measured by `hayloft link` and read by the planner (docs/plan.md). Rates are bytes read as
-// the counters count them, over time; GB = 10^9 bytes.
+// Knows what a machine gives, measured by `hayloft link` and read by the planner (docs/plan.md). Rates are bytes read
+// as the counters count them, over time; GB = 10^9 bytes.
 namespace hayloft::runtime::plan {
 
-// How fast memory of one NUMA node (its OS index) is read by so many threads, in order.
+// Says how fast memory of one NUMA node (its OS index) is read by so many threads, in order.
 struct NearRead {
   int node = 0;
   int threads = 0;
@@ -46,10 +46,10 @@ struct ProfileOrigin {
   bool known() const { return !host.empty(); }
 };
 
-// Of this process's machine, now, read by that version of hayloft.
+// Describes this process's machine, now, read by that version of hayloft.
 ProfileOrigin origin_here(const offload::Topology& topology, const std::string& version = "");
 
-// How far the turns lay apart whose median a rate is.
+// Says how far the turns lay apart whose median a rate is.
 struct RateSpread {
   std::string
       what;  // the rate's field, "dense_GBps"; of reading memory "near_reads", in their order, and "near_read_GBps"
@@ -57,10 +57,10 @@ struct RateSpread {
   int group = 0;
   bool small = false;  // over the small footprint
   int runs = 0;
-  // Of the median rate: that of the slowest turn, the slower and the faster quartile, the fastest turn.
+  // As shares of the median rate: that of the slowest turn, the slower and the faster quartile, the fastest turn.
   double slowest = 1, low = 1, high = 1, fastest = 1;
 
-  // Whether another run may well say something else: too few turns to tell, or their middle half far apart.
+  // Returns whether another run may well say something else: too few turns to tell, or their middle half far apart.
   bool unreliable() const { return runs < 4 || high - low > 0.25; }
 };
 
@@ -100,8 +100,8 @@ struct MachineProfile {
   // columns.
   AttentionRates rates(int head_dim, int group, std::uint64_t store_bytes) const;
 
-  // What --link auto takes for the columns of each format: the multiprocessors, unless another way is faster by more
-  // than they vary from run to run; the copy engine costs a wait of the host in every layer.
+  // Returns what --link auto takes for the columns of each format: the multiprocessors, unless another way is faster by
+  // more than they vary from run to run; the copy engine costs a wait of the host in every layer.
   gpu::LinkChoice best_link() const;
 };
 
@@ -109,11 +109,11 @@ struct ProfileOptions {
   std::uint64_t footprint_bytes = 0;  // 0: 1 GiB, or a quarter of the arena's budget if that is less
   double seconds = 10;                // about how long to measure
   std::string version = {};           // of the program that measures, for the profile's origin
-  // Of profile_tests(), which to run; empty: all, which alone make a profile that can be written.
+  // Names those of profile_tests() to run; empty: all, which alone make a profile that can be written.
   std::vector<std::string> tests = {};
 };
 
-// What can be measured of a host, each with a line on what it is.
+// A thing that can be measured of a host, with a line on what it is.
 struct ProfileTest {
   const char* name;
   const char* what;
@@ -145,15 +145,15 @@ void write_profile(const MachineProfile& profile, const std::filesystem::path& p
 // there is none. Throws Error on one that cannot be read.
 std::optional<MachineProfile> find_profile(const std::filesystem::path& given = {});
 
-// What a reader of numbers must know of a profile: that it is of another machine, of another hayloft, or old.
+// Says what a reader of numbers must know of a profile: that it is of another machine, of another hayloft, or old.
 struct ProfileDoubt {
   bool other_machine = false;  // of another processor: its times say nothing here
   std::string what;            // "is of another machine, host (processor)"; empty: nothing
 };
 ProfileDoubt doubt(const ProfileOrigin& profile, const ProfileOrigin& here);
 
-// What `auto` predicts by, in a model with so many global layers, computed by the backend of that name: of the profile
-// where there is one of that device, else built_in_rates(). `source` names the profile's file, if it has one.
+// Returns what `auto` predicts by, in a model with so many global layers, computed by the backend of that name: of the
+// profile where there is one of that device, else built_in_rates(). `source` names the profile's file, if it has one.
 std::shared_ptr<const MachineRates> machine_rates(const std::optional<MachineProfile>& profile,
                                                   const std::string& device, int global_layers,
                                                   const std::string& source = "the machine profile");

@@ -19,7 +19,7 @@ constexpr int attention_measurements = 8 * (2 * (store_measurements + tail_measu
 constexpr int index_measurements = 2;
 constexpr int other_measurements = 4;
 
-// Whether it is one of those to run.
+// Returns whether it is one of those to run.
 bool wants(const ProfileOptions& options, const char* test) {
   return options.tests.empty() || std::find(options.tests.begin(), options.tests.end(), test) != options.tests.end();
 }

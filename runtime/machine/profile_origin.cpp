@@ -7,7 +7,7 @@
 #include "offload/error.h"
 #include "runtime/machine/profile.h"
 
-// Where a profile comes from, and whether it can be trusted here.
+// Says where a profile comes from, and whether it can be trusted here.
 namespace hayloft::runtime::plan {
 namespace {
 

@@ -12,7 +12,7 @@
 
 namespace hayloft::runtime::plan {
 
-// What one measurement was of, and how long its turns took.
+// A measurement's subject, and how long its turns took.
 struct Timing {
   std::string what;  // the field of a profile, as "dense_GBps"
   int head_dim = 0;
@@ -33,14 +33,14 @@ class TurnTimer {
         end_(Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds))),
         left_(measurements) {}
 
-  // What the next medians are of: of heads of that dimension and group until it is said again, and each of its own.
+  // Says what the next medians are of: heads of that dimension and group until it is said again, and each of its own.
   void about(int head_dim, int group, bool small) {
     next_.head_dim = head_dim;
     next_.group = group;
     next_.small = small;
   }
   void measuring(std::string what) { next_.what = std::move(what); }
-  // Those that had a name, in the order in which they were taken.
+  // Returns those that had a name, in the order in which they were taken.
   const std::vector<Timing>& timings() const { return timings_; }
 
   gpu::Backend& backend() const { return backend_; }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "gpu/device_plan.h"
+#include "gpu/cuda_memory.h"
 
 namespace hayloft::runtime::plan {
 namespace {
@@ -13,7 +13,7 @@ constexpr double kept_shares[] = {0, 0.125, 0.25, 0.375, 0.5, 0.75, 1};
 constexpr double held_shares[3][7] = {{0, 0.687, 0.873, 0.939, 0.964, 0.972, 1},
                                       {0, 0.432, 0.678, 0.819, 0.903, 0.974, 1},
                                       {0, 0.238, 0.445, 0.614, 0.751, 0.928, 1}};
-// Of the k positions of a step, those that the next chooses again: the least of 16 means.
+// The share of the k positions of a step that the next chooses again: the least of 16 means.
 constexpr double rows_again = 0.51;
 
 double held_of(const double (&held)[7], double kept) {

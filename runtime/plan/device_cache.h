@@ -6,11 +6,12 @@
 #include "offload/store/layout.h"
 #include "runtime/attention/counters.h"
 
-// What a device is expected to have of what a step reads, where it keeps columns that are read often and rows that were
-// read not long ago (docs/device-cache.md): the memory is counted, the shares are those measured on two models.
+// Predicts what a device is expected to have of what a step reads, where it keeps columns that are read often and rows
+// that were read not long ago (docs/device-cache.md): the memory is counted, the shares are those measured on two
+// models.
 namespace hayloft::runtime::plan {
 
-// What is asked for, CudaOptions'.
+// The memory that is asked for, as in CudaOptions.
 struct CacheBudget {
   std::uint64_t columns = gpu::column_cache_rest;
   std::uint64_t rows = gpu::row_cache_rest;
@@ -24,8 +25,8 @@ struct ExpectedCache {
   std::uint64_t link_bytes = 0;    // expected over the link per token
 };
 
-// Of the columns that a step reads, which are `read` of all, the share that a device has which keeps `kept` of all:
-// interpolated in the means of four runs (docs/device-cache.md), for queries of a text that goes on.
+// Returns the share of the columns that a step reads, which are `read` of all, that a device has which keeps `kept` of
+// all: interpolated in the means of four runs (docs/device-cache.md), for queries of a text that goes on.
 double expected_columns_held(double read, double kept);
 
 // For a step that reads `counters` of a store of this shape with so many blocks in each layer. `left`: of a device's

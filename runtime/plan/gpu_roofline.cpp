@@ -29,7 +29,7 @@ struct Cost {
   int blocks = 0;  // that a launch has, each on a multiprocessor of its own; 0: enough to fill every device
 };
 
-// Of 256 tokens of a KV head.
+// The cost of 256 tokens of a KV head.
 constexpr Cost scan(offload::ColumnFormat format) {
   switch (format) {
     case offload::ColumnFormat::int8:
@@ -66,7 +66,7 @@ constexpr Cost selection[] = {
     {"selection", 4.8, 24, 0, counted_kv_heads},                  // add_up_tallies
     {"selection", 242, 1408, 0},                                  // write_positions
 };
-// Of a layer: what does not grow with the context, with 1024 selected positions and 256 tokens in the tail.
+// The costs of a layer that do not grow with the context, with 1024 selected positions and 256 tokens in the tail.
 constexpr Cost each_layer[] = {
     {"components", 57747, 39424, 0, counted_kv_heads},             // choose_components
     {"tail scores", 103616, 1310976, 0, counted_kv_heads},         // sum_tail
@@ -77,7 +77,7 @@ constexpr Cost merging[] = {
     {"merge", 42368, 540672, 0, counted_kv_heads * 4},               // sum_values
     {"merge", 140192, 1102848, 0, counted_kv_heads* counted_group},  // merge_states
 };
-// Of a row of [K | V]. One of integers that is read where it lies has its keys' ranges from device memory.
+// The cost of a row of [K | V]. One of integers that is read where it lies has its keys' ranges from device memory.
 constexpr Cost selected_row(offload::RowFormat format) {
   switch (format) {
     case offload::RowFormat::int8:
@@ -100,7 +100,7 @@ constexpr Cost dense_row(offload::RowFormat format) {
       return {"dense stream", 160, 2 * 512, 512};
   }
 }
-// Of 1024 bytes of f16 weights.
+// The cost of 1024 bytes of f16 weights.
 constexpr Cost weights{"weights", 47.7, 1024, 0};
 
 class Roofline {
@@ -145,8 +145,8 @@ class Roofline {
 // With columns in planes what is counted is all planes of r components, and some numbers of planes.
 bool counted(const DecodeStep& step) {
   const ModelConfig& config = *step.config;
-  const bool sparq = step.method.name == "sparq" && step.method.rank == counted_rank &&
-                     selects_per(step.method) == index::SelectPer::kv_head;
+  const bool sparq =
+      step.method.name == "sparq" && step.method.rank == counted_rank && !ranking_options(step.method).per_query_head();
   const bool planes = step.method.name == "planes" && plane_cost(step.method.bits) != nullptr;
   return (sparq || planes || step.method.name == "dense") && config.kv_heads == counted_kv_heads &&
          config.group_size() == counted_group && config.head_dim == counted_head_dim;

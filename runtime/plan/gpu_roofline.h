@@ -30,7 +30,7 @@ struct PredictedStage {
   std::string stage;  // as Backend::stage_times() names it, or "weights"
   double ms = 0;      // of one token, all layers together
   std::string bound;  // "instructions", "memory" or "link": what most of the time goes into
-  // What each of them takes by itself, of which ms has the longest of every kernel.
+  // The time that each of them takes by itself, of which ms has the longest of every kernel.
   double instructions_ms = 0;
   double memory_ms = 0;
   double link_ms = 0;

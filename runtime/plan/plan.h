@@ -14,7 +14,7 @@
 #include "runtime/plan/gpu_roofline.h"
 #include "runtime/plan/plan_network.h"
 
-// What a run will take, before anything is allocated: memory by place, and the time of a decoded token by term
+// Predicts what a run will take, before anything is allocated: memory by place, and the time of a decoded token by term
 // (docs/plan.md). Bytes come from the same functions that lay out the cache and count its steps.
 namespace hayloft::runtime::plan {
 
@@ -36,7 +36,7 @@ struct PlanRequest {
   std::optional<Network> network = {};     // between ranks, where session.cache.shard is one of several
 };
 
-// What a session has for its store when nobody says: nine tenths of what is free once the weights are there.
+// Returns what a session has for its store when nobody says: nine tenths of what is free once the weights are there.
 std::uint64_t usual_host_budget(const PlanRequest& request);
 
 struct PlanMemory {
@@ -98,7 +98,7 @@ struct PlannedMethod {
   std::optional<ExpectedCache> cache;     // of a device with memory of its own that has room for one
 };
 
-// What would make a plan fit that does not: remedy().
+// A change by which a plan that does not fit would fit: remedy().
 struct Remedy {
   std::int64_t longest_tokens = 0;  // that fit with everything else as it is; 0: none do
   std::string change;               // the options of the change that costs least and makes it fit; empty: none does
@@ -118,7 +118,7 @@ struct Plan {
   std::vector<PlannedPrefill> prefill;
 };
 
-// Whether it has room for all. Throws Error on methods whose options are out of range.
+// Returns whether it has room for all. Throws Error on methods whose options are out of range.
 bool fits(const PlanRequest& request);
 
 // Without a profile there are no times. Throws Error on methods whose options are out of range.

@@ -6,10 +6,11 @@
 #include "runtime/checkpoint/config.h"
 #include "runtime/machine/network.h"
 
-// What ranks tell each other while they decode (docs/cluster.md), by the formulas that their ledgers are held to.
+// Counts what ranks tell each other while they decode (docs/cluster.md), by the formulas that their ledgers are held
+// to.
 namespace hayloft::runtime::plan {
 
-// Of one decoded token, over all global layers and with the token that is drawn.
+// The messages of one decoded token, over all global layers and with the token that is drawn.
 struct NetworkStep {
   std::uint64_t messages = 0;  // collectives
   std::uint64_t gathered = 0;  // of them all-gathers
@@ -19,8 +20,8 @@ struct NetworkStep {
   std::uint64_t further = 0;
   std::uint64_t further_bytes = 0;
 };
-// Of a step over a cache of that shape, whole or a shard of it, held by so many ranks. Throws Error unless the method
-// attends over ranks.
+// Counts those of a step over a cache of that shape, whole or a shard of it, held by so many ranks. Throws Error unless
+// the method attends over ranks.
 NetworkStep network_step(const ModelConfig& config, const Method& method, gpu::CacheView cache, int ranks);
 
 // Milliseconds: a collective of N ranks takes network_rounds() latencies, and to an all-gather a rank's link brings

@@ -42,7 +42,7 @@ double global_keys(const PrefillOptions& prefill, double S, double tile) {
   return keys_seen(S, window + static_cast<double>(prefill.k.of(static_cast<std::int64_t>(S))));
 }
 
-// What every query of `topk` searches: the columns of all positions before its window.
+// Returns what every query of `topk` searches: the columns of all positions before its window.
 double searched_bytes(const ModelConfig& config, const PrefillOptions& prefill, double S) {
   if (prefill.kind != Strategy::topk) return 0;
   const double before = std::max(0.0, S - static_cast<double>(prefill.window));

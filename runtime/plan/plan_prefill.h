@@ -5,7 +5,7 @@
 
 #include "runtime/plan/plan.h"
 
-// What reading a prompt takes, by strategy and by the order of its loops (runtime/decode/prefill_order.h).
+// Predicts what reading a prompt takes, by strategy and by the order of its loops (runtime/decode/prefill_order.h).
 namespace hayloft::runtime::plan {
 
 // exact in both orders, window and topk with their options in request.session.prefill.

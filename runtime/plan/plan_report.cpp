@@ -68,7 +68,7 @@ std::string remedy_text(const Plan& plan) {
   return text + ").\n";
 }
 
-// Of the decode step on the given card: a row of what is predicted, with what bounds it, and one of what issuing the
+// Shows the decode step on the given card: a row of what is predicted, with what bounds it, and one of what issuing the
 // instructions takes of that.
 std::string predicted_table(const std::vector<PlannedMethod>& methods) {
   const std::vector<std::string> stages = stages_of(methods);
@@ -94,7 +94,7 @@ std::string predicted_table(const std::vector<PlannedMethod>& methods) {
   return text;
 }
 
-// Of the methods for which a device keeps anything, what is then expected to cross the link.
+// Shows what is expected to cross the link by the methods for which a device keeps anything.
 std::string cache_table(const std::vector<PlannedMethod>& methods) {
   TextTable table{{"method", "columns kept there", "share of all", "of columns read, there", "of rows",
                    "over the link per token", "without"}};
@@ -112,7 +112,7 @@ std::string cache_table(const std::vector<PlannedMethod>& methods) {
          markdown(table);
 }
 
-// What ranks tell each other, and what the given network takes for that.
+// Shows what ranks tell each other, and what the given network takes for that.
 std::string network_table(const Plan& plan) {
   if (plan.ranks == 1) return "";
   TextTable table{{"method", "collectives a token", "a rank sends", "and receives", "ms on the given network"}};

@@ -5,7 +5,7 @@
 
 #include "runtime/plan/plan.h"
 
-// What would make a plan fit that does not (docs/plan.md).
+// Finds what would make a plan fit that does not (docs/plan.md).
 namespace hayloft::runtime::plan {
 
 // Matrices in another form, and the options that ask for them: "--weights q8".

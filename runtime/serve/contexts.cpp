@@ -1,8 +1,11 @@
 #include "runtime/serve/contexts.h"
 
 #include <algorithm>
+#include <fstream>
+#include <span>
 
 #include "offload/error.h"
+#include "offload/snapshot/format.h"
 #include "offload/snapshot/shards.h"
 #include "offload/text/visible.h"
 #include "runtime/context/hot_file.h"
@@ -11,6 +14,29 @@ namespace hayloft::runtime::serve {
 namespace {
 
 constexpr std::size_t longest_name = 100;
+
+bool is_regular(const std::filesystem::path& path) {
+  std::error_code error;
+  return std::filesystem::is_regular_file(path, error);
+}
+
+// A context, whole, damaged or of a newer version, or the manifest of one; nothing else that has such a name.
+bool begins_as_context(const std::filesystem::path& path) {
+  std::vector<char> bytes(2 * offload::snapshot_slot_bytes);
+  std::ifstream file(path, std::ios::binary);
+  file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  const auto read = std::as_bytes(std::span(bytes).first(static_cast<std::size_t>(file.gcount())));
+  const auto all = std::as_bytes(std::span(bytes));
+  for (const std::size_t at : {std::size_t{0}, std::size_t{offload::snapshot_slot_bytes}}) {
+    const offload::SnapshotSlot slot = offload::decode_slot(all.subspan(at, offload::snapshot_slot_bytes));
+    if (slot.kind != offload::SnapshotSlot::Kind::foreign) return true;
+  }
+  try {
+    return offload::decode_manifest(read.first(std::min(read.size(), offload::manifest_bytes))).has_value();
+  } catch (const Error&) {  // it is one, damaged
+    return true;
+  }
+}
 
 bool plain(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
@@ -34,8 +60,7 @@ std::filesystem::path Contexts::path(std::string_view name) const {
 }
 
 bool Contexts::contains(std::string_view name) const {
-  std::error_code error;
-  return std::filesystem::is_regular_file(path(name), error);
+  return is_regular(path(name));
 }
 
 std::vector<ContextEntry> Contexts::list(const offload::ModelIdentity& model) const {
@@ -62,6 +87,10 @@ std::vector<ContextEntry> Contexts::list(const offload::ModelIdentity& model) co
 
 bool Contexts::remove(std::string_view name) const {
   const std::filesystem::path file = path(name);
+  if (!is_regular(file)) return false;  // a pipe or a folder of this name is no context, and not listed as one
+  if (!begins_as_context(file)) {
+    fail("context \"{}\": the file of this name is no saved context and is left alone; remove it by hand", name);
+  }
   std::vector<std::filesystem::path> beside{hot_file_of(file)};  // of no use without it
   try {
     if (const auto manifest = offload::read_manifest(file)) {
@@ -75,6 +104,7 @@ bool Contexts::remove(std::string_view name) const {
   const bool removed = std::filesystem::remove(file, error);  // from here on there is no such context
   if (error) fail("context \"{}\" cannot be removed: {}", name, error.message());
   for (const std::filesystem::path& other : beside) {
+    if (!is_regular(other)) continue;
     std::filesystem::remove(other, error);
     if (error) fail("context \"{}\" is removed, but not {}: {}", name, other.string(), error.message());
   }

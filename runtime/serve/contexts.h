@@ -33,7 +33,7 @@ class Contexts {
   // In the order of their names, those of another model with that as their problem.
   std::vector<ContextEntry> list(const offload::ModelIdentity& model) const;
   // With its shards, where it lies in several, and what is kept beside it. False when there was none; throws Error when
-  // it cannot.
+  // it cannot, and where a file of this name is no saved context.
   bool remove(std::string_view name) const;
 
  private:

@@ -31,7 +31,8 @@ Engine::Engine(const ModelSource& source, offload::Arena& arena, const Contexts&
       arena_(arena),
       contexts_(contexts),
       options_(std::move(options)),
-      leader_(options_.session.ranks ? std::make_shared<Leader>(*options_.session.ranks, options_.lost) : nullptr),
+      leader_(options_.session.peers().several() ? std::make_shared<Leader>(options_.session.peers(), options_.lost)
+                                                 : nullptr),
       saved_(source_, arena_, options_.session, options_.method, options_.saved),
       thread_([this] { run(); }) {}
 
@@ -121,12 +122,18 @@ void Engine::run() {
     if (stopping) {
       for (const SharedJob& job : std::exchange(waiting_, {})) fail_job(*job, 503, "the server is stopping");
     }
+    end_those_left();
     admit();
     count_places();
-    // One step for every answer, one chunk for one of the prompts.
+    // One step for every answer, one chunk for one of the prompts; for one that nobody waits for, where there is
+    // nothing else to do.
     std::vector<SharedJob> answers;
     std::vector<SharedJob> readers;
-    for (const SharedJob& job : active_) (job->reading() ? readers : answers).push_back(job);
+    const bool idle = waiting_.empty() && places_taken() == 0;
+    for (const SharedJob& job : active_) {
+      if (abandoned(*job) && !idle) continue;
+      (job->reading() ? readers : answers).push_back(job);
+    }
     for (const SharedJob& job : decode(answers)) remove(job);
     if (!readers.empty()) {
       const SharedJob reader = readers[next_reader_++ % readers.size()];
@@ -162,13 +169,9 @@ void Engine::keep_hot_contexts() const {
 }
 
 void Engine::admit() {
-  for (auto at = waiting_.begin(); at != waiting_.end() && static_cast<int>(active_.size()) < options_.parallel;) {
+  for (auto at = waiting_.begin(); at != waiting_.end() && places_taken() < options_.parallel;) {
     const SharedJob job = *at;
-    if (job->cancelled()) {
-      ++own_.cancelled;
-      at = waiting_.erase(at);
-      continue;
-    }
+    hand_over_to(*job);
     const SessionPool::Entry* const kept =
         job->request().echo ? nullptr : pool_.longest(job->request().context, job->request().tokens);
     if (must_wait(*job, kept ? kept->tokens.size() : 0)) {  // others may go before it
@@ -246,6 +249,12 @@ bool Engine::make_room(const Job& job) {
   }
   std::uint64_t promised = wanted;
   for (const SharedJob& other : active_) promised += demand(*other);
+  while (promised > budget) {  // the oldest of those that read for nobody first
+    const auto oldest = std::ranges::find_if(active_, [&](const SharedJob& other) { return abandoned(*other); });
+    if (oldest == active_.end()) break;
+    promised -= demand(**oldest);
+    give_up(*oldest);
+  }
   const auto left_bytes = [&] {
     std::uint64_t bytes = 0;
     for (const SharedJob& other : left_) bytes += demand(*other);

@@ -28,8 +28,9 @@ struct EngineOptions {
   std::int64_t longest = 0;         // tokens of prompt and answer together; 0: no limit but memory
   std::size_t kept_reading = 2048;  // a prompt of so many tokens is read to its end when its client has left
   SavedPromptOptions saved;         // long prompts on the disk; not over ranks
-  // Over session.ranks, of which this is the first and the others follow() it: what they all have for keys and values,
-  // and what is told of an error that ranks have met while they computed; it ends all of them and does not return.
+  // Over several session.peers(), of which this is the first and the others follow() it: what they all have for keys
+  // and values, and what is told of an error that ranks have met while they computed; it ends all of them and does not
+  // return.
   std::uint64_t host_bytes = 0;  // 0: what the arena has
   std::function<void(const std::string& problem)> lost = {};
 };
@@ -84,7 +85,13 @@ class Engine {
   // A token of every answer, layer by layer together. Those that have ended.
   std::vector<SharedJob> decode(const std::vector<SharedJob>& answers);
   void remove(const SharedJob& job);
-  bool left(Job& job);                                      // its client has, and nobody else wants it
+  bool left(Job& job);  // its client has, and it is not to go on
+  // Its client has left while a long prompt was read: that goes on while nobody else wants the machine.
+  bool abandoned(const Job& job) const;
+  int places_taken() const;           // by those that are not
+  void end_those_left();              // in the queue, of prompts that do not go on, of too many that would
+  void give_up(SharedJob job);        // an abandoned one; what it has read is kept
+  void hand_over_to(const Job& job);  // gives up what has read for nobody the beginning of this one
   bool fails(Job& job, const std::function<void()>& part);  // whose errors end the job
   void save_prompt(Job& job, bool now);
   void keep_boundary(const Job& job);

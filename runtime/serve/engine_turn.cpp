@@ -9,7 +9,7 @@
 namespace hayloft::runtime::serve {
 namespace {
 
-constexpr std::size_t kMostLeft = 4;
+constexpr std::size_t kMostLeft = 4;  // scored, or being read, for nobody
 
 }  // namespace
 
@@ -33,9 +33,48 @@ bool Engine::fails(Job& job, const std::function<void()>& part) {
   return true;
 }
 
+bool Engine::abandoned(const Job& job) const {
+  return job.cancelled() && job.reading() && job.to_read() >= options_.kept_reading;
+}
+
+int Engine::places_taken() const {
+  return static_cast<int>(std::ranges::count_if(active_, [&](const SharedJob& job) { return !abandoned(*job); }));
+}
+
+void Engine::give_up(SharedJob job) {
+  fails(*job, [&] { keep_session(*job); });
+  ++own_.cancelled;
+  remove(job);
+}
+
+void Engine::end_those_left() {
+  own_.cancelled += std::erase_if(waiting_, [](const SharedJob& job) { return job->cancelled(); });
+  std::vector<SharedJob> gone;
+  std::vector<SharedJob> going_on;
+  for (const SharedJob& job : active_) {
+    if (!job->cancelled() || !job->reading()) continue;
+    (abandoned(*job) ? going_on : gone).push_back(job);
+  }
+  for (std::size_t i = 0; i + kMostLeft < going_on.size(); ++i) gone.push_back(going_on[i]);
+  for (const SharedJob& job : gone) give_up(job);
+}
+
+// It then goes on from there, by what is kept.
+void Engine::hand_over_to(const Job& job) {
+  if (job.request().echo) return;
+  const auto chunk = static_cast<std::size_t>(options_.session.chunk_tokens);
+  std::vector<SharedJob> same;
+  for (const SharedJob& other : active_) {
+    if (abandoned(*other) && !other->request().echo && other->request().context == job.request().context &&
+        common_prefix(other->request().tokens, job.request().tokens) >= chunk) {
+      same.push_back(other);
+    }
+  }
+  for (const SharedJob& other : same) give_up(other);
+}
+
 bool Engine::left(Job& job) {
-  const bool kept_reading = job.reading() && job.to_read() >= options_.kept_reading;
-  if (!job.cancelled() || kept_reading) return false;
+  if (!job.cancelled() || abandoned(job)) return false;
   ++own_.cancelled;
   keep_session(job);
   return true;

@@ -17,8 +17,10 @@ struct GenerationRequest {
   std::string context;               // name of a saved context; empty: none
   int max_tokens = 16;               // generated at most; 0 only with echo
   SamplerOptions sampling;
-  std::vector<std::string> stop;  // texts that end the answer and are not part of it
-  bool echo = false;              // log-probabilities of the prompt are wanted: it is read by exact attention
+  // What ends the answer and is not part of it: texts, in which special tokens count as they are written, and tokens.
+  std::vector<std::string> stop;
+  std::vector<std::int32_t> stop_tokens;
+  bool echo = false;        // log-probabilities of the prompt are wanted: it is read by exact attention
   int logprobs = -1;        // so many of the most likely tokens are told beside each; -1: none, 0: the token alone
   bool ignore_end = false;  // end-of-text tokens do not end the answer
   bool audit = false;       // its steps are held against exact attention
@@ -62,7 +64,8 @@ class GenerationListener {
  public:
   virtual ~GenerationListener() = default;
   virtual void reading(std::int64_t done, std::int64_t total) = 0;  // tokens of the prompt
-  virtual void scored(std::vector<TokenChoice> prompt) = 0;  // with echo: every token of the prompt but the first
+  // With echo, once: every token of the prompt but the first.
+  virtual void scored(std::vector<TokenChoice> prompt) = 0;
   virtual void generated(GeneratedToken token) = 0;
   // `rest`: text held back until now.
   virtual void finished(FinishReason reason, const std::string& rest, const Usage& usage) = 0;

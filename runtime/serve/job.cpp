@@ -12,9 +12,10 @@ constexpr std::size_t kScoredAtOnce = 128;  // tokens whose logits, [vocab] each
 constexpr std::int64_t kNotQuoted = 32;
 
 // Rules about the least length go by what ends an answer here.
-SamplerOptions sampling_with_ends(SamplerOptions sampling, const Model& model) {
+SamplerOptions sampling_with_ends(const GenerationRequest& request, const Model& model) {
+  SamplerOptions sampling = request.sampling;
   const std::vector<std::int32_t>& ends = model.config().eos_tokens;
-  sampling.rules.end_tokens.insert(sampling.rules.end_tokens.end(), ends.begin(), ends.end());
+  if (!request.ignore_end) sampling.rules.end_tokens.insert(sampling.rules.end_tokens.end(), ends.begin(), ends.end());
   return sampling;
 }
 
@@ -26,7 +27,7 @@ Job::Job(GenerationRequest request, std::shared_ptr<GenerationListener> listener
       listener_(std::move(listener)),
       model_(model),
       tokenizer_(tokenizer),
-      sampler_(sampling_with_ends(request_.sampling, model)),
+      sampler_(sampling_with_ends(request_, model)),
       text_(tokenizer, request_.tokens.back()),
       stop_(request_.stop) {}
 
@@ -86,7 +87,7 @@ void Job::score_chunk(std::size_t end) {
 }
 
 std::optional<Session::Step> Job::begin_step(const Method& method) {
-  if (!scored_.empty()) listener_->scored(std::exchange(scored_, {}));
+  if (request_.echo && !std::exchange(told_scored_, true)) listener_->scored(std::exchange(scored_, {}));
   if (request_.max_tokens == 0) return std::nullopt;
   if (!prepared_) {
     session_->prepare(method);
@@ -115,13 +116,27 @@ bool Job::end_step(Session::Step* step) {
   return accept(token, request_.logprobs < 0 ? TokenChoice{} : choice_of(logits, token, request_.logprobs));
 }
 
+bool Job::ends(std::int32_t token) const {
+  const auto among = [&](const std::vector<std::int32_t>& tokens) {
+    return std::ranges::find(tokens, token) != tokens.end();
+  };
+  return (!request_.ignore_end && among(model_.config().eos_tokens)) || among(request_.stop_tokens);
+}
+
+// Special tokens are no part of the text, but a stop string may name them; of the tokens that an answer has at least,
+// none is looked at.
+std::string Job::shown(std::int32_t token) {
+  if (answer_.size() <= static_cast<std::size_t>(request_.sampling.rules.min_new_tokens)) return text_.push(token);
+  if (!tokenizer_.is_special(token)) return stop_.push(text_.push(token));
+  return stop_.push_hidden(tokenizer_.decode({token}, true));
+}
+
 bool Job::accept(std::int32_t token, TokenChoice choice) {
-  const std::vector<std::int32_t>& ends = model_.config().eos_tokens;
   ++usage_.completion_tokens;
   answer_.push_back(token);
-  if (!request_.ignore_end && std::ranges::find(ends, token) != ends.end()) return finish(FinishReason::stop);
+  if (ends(token)) return finish(FinishReason::stop);
   choice.chosen.token = token;
-  GeneratedToken generated{std::move(choice), stop_.push(text_.push(token))};
+  GeneratedToken generated{std::move(choice), shown(token)};
   listener_->generated(std::move(generated));
   if (stop_.found()) return finish(FinishReason::stop);
   return answer_.size() >= static_cast<std::size_t>(request_.max_tokens) && finish(FinishReason::length);

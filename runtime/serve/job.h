@@ -61,8 +61,8 @@ class Job {
   // Whether tokens are drawn by rules that go by the prompt and by what its saved context holds.
   bool reads_prompt() const { return sampler_.reads_prompt(); }
 
-  // Of the engine: where the prompt is saved as it is read, and the tokens of its saved context, where it quotes them or
-  // draws by them.
+  // Of the engine: where the prompt is saved as it is read, and the tokens of its saved context, where it quotes them
+  // or draws by them.
   SavedPrompts::Handle saving;
   std::vector<std::int32_t> text_of_context;
   bool context_replaced = false;  // since it has begun: what it has read is of no use to others
@@ -70,6 +70,8 @@ class Job {
  private:
   void score_chunk(std::size_t end);
   bool accept(std::int32_t token, TokenChoice choice);  // true at the end
+  bool ends(std::int32_t token) const;
+  std::string shown(std::int32_t token);
   bool finish(FinishReason reason);
   AnswerAudit audit();
 
@@ -81,8 +83,9 @@ class Job {
 
   std::optional<LedSession> session_;
   std::size_t read_ = 0;
-  std::vector<float> logits_;         // of what follows the last token scored, with echo
-  std::vector<TokenChoice> scored_;   // of the prompt, with echo
+  std::vector<float> logits_;        // of what follows the last token scored, with echo
+  std::vector<TokenChoice> scored_;  // of the prompt, with echo
+  bool told_scored_ = false;
   std::vector<std::int32_t> answer_;  // generated so far
   bool prepared_ = false;
   Sampler sampler_;

@@ -1,7 +1,6 @@
 #include "runtime/serve/stop_strings.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace hayloft::runtime::serve {
 
@@ -9,15 +8,18 @@ StopStrings::StopStrings(std::vector<std::string> stops) : stops_(std::move(stop
   std::erase_if(stops_, [](const std::string& stop) { return stop.empty(); });
 }
 
-std::string StopStrings::push(std::string_view text) {
+std::string StopStrings::push(std::string_view text, bool hidden) {
   if (found_) return {};
   held_ += text;
+  hidden_.resize(held_.size(), hidden);
   std::size_t end = std::string::npos;
   for (const std::string& stop : stops_) end = std::min(end, held_.find(stop));
   if (end != std::string::npos) {
     found_ = true;
-    held_.resize(end);
-    return std::exchange(held_, {});
+    std::string shown = take(end);
+    held_.clear();
+    hidden_.clear();
+    return shown;
   }
   std::size_t kept = 0;  // the longest end of what is there that begins a stop string
   for (const std::string& stop : stops_) {
@@ -25,13 +27,21 @@ std::string StopStrings::push(std::string_view text) {
       if (held_.ends_with(std::string_view(stop).substr(0, n))) kept = n;
     }
   }
-  std::string shown = held_.substr(0, held_.size() - kept);
-  held_.erase(0, shown.size());
+  return take(held_.size() - kept);
+}
+
+std::string StopStrings::take(std::size_t bytes) {
+  std::string shown;
+  for (std::size_t i = 0; i < bytes; ++i) {
+    if (!hidden_[i]) shown += held_[i];
+  }
+  held_.erase(0, bytes);
+  hidden_.erase(hidden_.begin(), hidden_.begin() + static_cast<std::ptrdiff_t>(bytes));
   return shown;
 }
 
 std::string StopStrings::rest() {
-  return std::exchange(held_, {});
+  return take(held_.size());
 }
 
 }  // namespace hayloft::runtime::serve

@@ -6,19 +6,25 @@
 
 namespace hayloft::runtime::serve {
 
-// Finds the first of several texts in a text that comes in pieces. Not thread-safe.
+// Finds the first of several texts in a text that comes in pieces, some of which are not to be shown. Not thread-safe.
 class StopStrings {
  public:
   explicit StopStrings(std::vector<std::string> stops);  // empty ones are left out
 
   // What of the text so far can be shown: nothing that may turn out to be the beginning of a stop string.
-  std::string push(std::string_view text);
+  std::string push(std::string_view text) { return push(text, false); }
+  // The same of a piece that stop strings may name, but that is never shown.
+  std::string push_hidden(std::string_view text) { return push(text, true); }
   bool found() const { return found_; }  // the text ends before it; push() gives nothing from then on
   std::string rest();                    // at the end: what was held back
 
  private:
+  std::string push(std::string_view text, bool hidden);
+  std::string take(std::size_t bytes);  // off the beginning of what is held, what of it is shown
+
   std::vector<std::string> stops_;
   std::string held_;
+  std::vector<bool> hidden_;  // of each byte held
   bool found_ = false;
 };
 

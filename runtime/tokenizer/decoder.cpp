@@ -1,10 +1,12 @@
 #include "runtime/tokenizer/decoder.h"
 
 #include <charconv>
+#include <numeric>
 #include <string_view>
 #include <utility>
 
 #include "runtime/tokenizer/bpe/bytes.h"
+#include "runtime/tokenizer/growth.h"
 #include "runtime/tokenizer/json.h"
 #include "runtime/tokenizer/normalizer.h"
 
@@ -41,7 +43,7 @@ int byte_of(std::string_view token) {
 
 }  // namespace
 
-Decoder::Decoder(const Field& decoder) {
+Decoder::Decoder(const Field& decoder) : where_(decoder.where()) {
   for (const Field& step : flatten_sequence(decoder, "decoders")) steps_.push_back(read_step(step));
 }
 
@@ -64,7 +66,7 @@ Decoder::Step Decoder::read_step(const Field& field) {
   fail("{}: a decoder of type '{}' is not supported", field.where(), printable(type));
 }
 
-void Decoder::run(const ByteLevel&, Tokens& tokens, bool) {
+void Decoder::run(const ByteLevel&, Tokens& tokens, Pass&) {
   std::string bytes;
   for (const std::string& token : tokens) {
     if (!append_from_byte_letters(token, bytes)) bytes += token;  // an added token
@@ -73,26 +75,32 @@ void Decoder::run(const ByteLevel&, Tokens& tokens, bool) {
 }
 
 // The reference makes U+FFFD of byte tokens that are not UTF-8 together; here they stay bytes, for Utf8Stream to join.
-void Decoder::run(const ByteFallback&, Tokens& tokens, bool) {
+void Decoder::run(const ByteFallback&, Tokens& tokens, Pass&) {
   for (std::string& token : tokens) {
     if (const int byte = byte_of(token); byte >= 0) token.assign(1, static_cast<char>(byte));
   }
 }
 
-void Decoder::run(const Fuse&, Tokens& tokens, bool) {
+void Decoder::run(const Fuse&, Tokens& tokens, Pass&) {
   tokens = {join(tokens, "")};
 }
 
-void Decoder::run(const Replace& step, Tokens& tokens, bool) {
+void Decoder::run(const Replace& step, Tokens& tokens, Pass& pass) {
   Regex::Matcher matcher(step.pattern);
-  for (std::string& token : tokens) token = replace_all(token, matcher, step.content);
+  std::size_t bytes = 0;
+  for (std::string& token : tokens) {
+    token = replace_all(token, matcher, step.content, pass.growth.most() - bytes);
+    bytes += token.size();
+    if (bytes > pass.growth.most()) break;
+  }
+  pass.growth.step(bytes);
 }
 
-void Decoder::run(const Strip& step, Tokens& tokens, bool continued) {
+void Decoder::run(const Strip& step, Tokens& tokens, Pass& pass) {
   const std::string_view mark = step.character;
   for (std::string& token : tokens) {
     std::string_view rest = token;
-    for (std::size_t i = 0; !continued && i < step.start && !mark.empty(); ++i) {
+    for (std::size_t i = 0; !pass.continued && i < step.start && !mark.empty(); ++i) {
       if (rest.substr(0, mark.size()) != mark) break;
       rest.remove_prefix(mark.size());
     }
@@ -104,20 +112,25 @@ void Decoder::run(const Strip& step, Tokens& tokens, bool continued) {
   }
 }
 
-void Decoder::run(const Metaspace& step, Tokens& tokens, bool continued) {
-  bool first = !continued && step.drops_first;
+void Decoder::run(const Metaspace& step, Tokens& tokens, Pass& pass) {
+  bool first = !pass.continued && step.drops_first;
   for (std::string& token : tokens) {
     token = replace_literal(token, step.replacement, std::exchange(first, false) ? "" : " ");
   }
 }
 
-void Decoder::run(const WordSuffix& step, Tokens& tokens, bool) {
+void Decoder::run(const WordSuffix& step, Tokens& tokens, Pass&) {
   for (std::string& token : tokens) token = replace_literal(token, step.suffix, &token == &tokens.back() ? "" : " ");
 }
 
 std::string Decoder::decode(Tokens tokens, bool continued) const {
+  const std::size_t bytes =
+      std::accumulate(tokens.begin(), tokens.end(), std::size_t{0},
+                      [](std::size_t sum, const std::string& token) { return sum + token.size(); });
+  Growth growth(where_, bytes, tokens.size());
+  Pass pass{continued, growth};
   for (const Step& step : steps_) {
-    std::visit([&](const auto& known) { run(known, tokens, continued); }, step);
+    std::visit([&](const auto& known) { run(known, tokens, pass); }, step);
   }
   return join(tokens, steps_.empty() ? " " : "");
 }

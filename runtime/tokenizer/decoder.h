@@ -10,6 +10,7 @@
 namespace hayloft::runtime {
 
 class Field;
+class Growth;
 
 // The "decoder" of a tokenizer.json: from the texts of tokens to the bytes they stand for. Immutable, thread-safe.
 class Decoder {
@@ -42,17 +43,22 @@ class Decoder {
     std::string suffix;
   };
   using Tokens = std::vector<std::string>;
+  struct Pass {  // of tokens through the steps
+    bool continued;
+    Growth& growth;
+  };
   using Step = std::variant<ByteLevel, ByteFallback, Fuse, Replace, Strip, Metaspace, WordSuffix>;
 
   static Step read_step(const Field& field);
-  static void run(const ByteLevel&, Tokens& tokens, bool continued);
-  static void run(const ByteFallback&, Tokens& tokens, bool continued);
-  static void run(const Fuse&, Tokens& tokens, bool continued);
-  static void run(const Replace& step, Tokens& tokens, bool continued);
-  static void run(const Strip& step, Tokens& tokens, bool continued);
-  static void run(const Metaspace& step, Tokens& tokens, bool continued);
-  static void run(const WordSuffix& step, Tokens& tokens, bool continued);
+  static void run(const ByteLevel&, Tokens& tokens, Pass& pass);
+  static void run(const ByteFallback&, Tokens& tokens, Pass& pass);
+  static void run(const Fuse&, Tokens& tokens, Pass& pass);
+  static void run(const Replace& step, Tokens& tokens, Pass& pass);
+  static void run(const Strip& step, Tokens& tokens, Pass& pass);
+  static void run(const Metaspace& step, Tokens& tokens, Pass& pass);
+  static void run(const WordSuffix& step, Tokens& tokens, Pass& pass);
 
+  std::string where_;
   std::vector<Step> steps_;
 };
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "runtime/tokenizer/bpe/bytes.h"
+#include "runtime/tokenizer/growth.h"
 #include "runtime/tokenizer/json.h"
 
 namespace hayloft::runtime {
@@ -37,7 +38,7 @@ Regex read_pattern(const Field& pattern) {
   return {regex.text(), Regex::Syntax::oniguruma, regex.where()};
 }
 
-Normalizer::Normalizer(const Field& normalizer) {
+Normalizer::Normalizer(const Field& normalizer) : where_(normalizer.where()) {
   for (const Field& step : flatten_sequence(normalizer, "normalizers")) steps_.push_back(read_step(step));
 }
 
@@ -56,19 +57,21 @@ Normalizer::Step Normalizer::read_step(const Field& field) {
   fail("{}: a normalizer of type '{}' is not supported", field.where(), printable(type));
 }
 
-std::string Normalizer::run(const Step& step, std::string text) {
+std::string Normalizer::run(const Step& step, std::string text, Growth& growth) {
   return std::visit(Overloaded{
                         [&](NormalForm form) { return normalize(text, form); },
                         [&](const Lowercase&) { return lowercase(text); },
                         [&](const ByteLetters&) { return to_byte_letters(text); },
                         [&](const Strip& s) { return std::string(strip(text, s.left, s.right)); },
                         [&](const Prepend& prepend) {
-                          if (!text.empty()) text.insert(0, prepend.content);
+                          if (text.empty()) return std::move(text);
+                          growth.step(text.size() + prepend.content.size());
+                          text.insert(0, prepend.content);
                           return std::move(text);
                         },
                         [&](const Replace& replace) {
                           Regex::Matcher matcher(replace.pattern);
-                          return replace_all(text, matcher, replace.content);
+                          return replace_all(text, matcher, replace.content, growth.most());
                         },
                     },
                     step);
@@ -76,7 +79,11 @@ std::string Normalizer::run(const Step& step, std::string text) {
 
 std::string Normalizer::apply(std::string_view text) const {
   std::string result(text);
-  for (const Step& step : steps_) result = run(step, std::move(result));
+  Growth growth(where_, text.size());
+  for (const Step& step : steps_) {
+    result = run(step, std::move(result), growth);
+    growth.step(result.size());
+  }
   return result;
 }
 

@@ -11,6 +11,7 @@
 namespace hayloft::runtime {
 
 class Field;
+class Growth;
 
 // The "normalizer" of a tokenizer.json: what is done to text before it is split into words. Immutable, thread-safe.
 class Normalizer {
@@ -22,7 +23,7 @@ class Normalizer {
 
   bool empty() const { return steps_.empty(); }
 
-  // text is valid UTF-8, and so is the result.
+  // text is valid UTF-8, and so is the result. Throws Error where the steps make too much of it, see Growth.
   std::string apply(std::string_view text) const;
 
  private:
@@ -41,8 +42,9 @@ class Normalizer {
   using Step = std::variant<NormalForm, Lowercase, ByteLetters, Strip, Prepend, Replace>;
 
   static Step read_step(const Field& field);
-  static std::string run(const Step& step, std::string text);
+  static std::string run(const Step& step, std::string text, Growth& growth);
 
+  std::string where_;
   std::vector<Step> steps_;
 };
 

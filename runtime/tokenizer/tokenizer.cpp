@@ -90,7 +90,7 @@ Tokenizer::Tokenizer(const std::filesystem::path& directory) {
   if (!std::filesystem::exists(name, error)) {
     fail("{}: is not there; a model directory holds its tokenizer as tokenizer.json", name);
   }
-  const nlohmann::json document = parse(offload::read_text_file("", name, most_bytes), name);
+  const nlohmann::json document = parse(offload::read_file_bytes("", name, most_bytes), name);
   impl_ = std::make_unique<Impl>(Field(document, name), &directory);
 }
 

@@ -85,7 +85,7 @@ std::string edited(const Good& good, const std::uint8_t* data, std::size_t size)
   return image;
 }
 
-// Whether it could be read.
+// Returns whether it could be read.
 bool read_all(const std::string& image, Arena& arena) {
   const int descriptor = ::memfd_create("context", MFD_CLOEXEC);
   if (descriptor < 0 || ::write(descriptor, image.data(), image.size()) < 0) std::abort();

@@ -19,12 +19,6 @@ run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR} -B ${consumer} -G ${GENERATOR}
 run(${CMAKE_COMMAND} --build ${consumer})
 run(${consumer}/consumer)
 
-# Who embeds the core needs nothing that draws.
-file(GET_RUNTIME_DEPENDENCIES EXECUTABLES ${consumer}/embed RESOLVED_DEPENDENCIES_VAR libraries
-     UNRESOLVED_DEPENDENCIES_VAR unresolved)
-if(libraries MATCHES "libcairo")
-  message(FATAL_ERROR "hayloft::runtime links Cairo: ${libraries}")
-endif()
 run(${prefix}/${BINDIR}/hayloft --version)
 if(MPIRUN)  # the installed program finds its library for MPI
   run(${CMAKE_COMMAND} -E env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

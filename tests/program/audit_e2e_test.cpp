@@ -63,7 +63,7 @@ TEST_F(AuditProgram, ReportsWhatItSampledAndGeneratesTheSameText) {
 }
 
 TEST_F(AuditProgram, SaysNothingUnlessAsked) {
-  EXPECT_EQ(generate({}).err.find("audit"), std::string::npos);
+  EXPECT_EQ(generate({}).err.find("audit:"), std::string::npos);
 }
 
 TEST_F(AuditProgram, AutoIsTheDefaultAndSaysWhatItTook) {
@@ -74,13 +74,30 @@ TEST_F(AuditProgram, AutoIsTheDefaultAndSaysWhatItTook) {
     more.insert(more.begin(), text.begin(), text.end());
     return run_program(more);
   };
-  const Outcome usual = run({"-v"});
-  ASSERT_EQ(usual.exit_code, 0) << usual.err;
-  EXPECT_NE(usual.err.find("attention: auto, predicted by "), std::string::npos) << usual.err;
-  EXPECT_NE(usual.err.find(" in 24 steps x layers"), std::string::npos) << usual.err;
-  EXPECT_EQ(run({"-v", "--attn", "auto"}).out, usual.out);
+  const Outcome fastest = run({"-v", "--fidelity", "none"});
+  ASSERT_EQ(fastest.exit_code, 0) << fastest.err;
+  EXPECT_NE(fastest.err.find("attention: auto, predicted by "), std::string::npos) << fastest.err;
+  EXPECT_NE(fastest.err.find(" in 24 steps x layers"), std::string::npos) << fastest.err;
   EXPECT_EQ(run({"-v", "--attn", "auto:k=100%"}).out, run({"--attn", "dense"}).out);
-  EXPECT_EQ(run({}).err.find("attention: "), std::string::npos) << "only when asked";
+  const Outcome usual = run({});
+  EXPECT_EQ(run({"--attn", "auto"}).out, usual.out);
+  EXPECT_EQ(run({"--fidelity", "95%"}).out, usual.out) << "what auto keeps unless it is told otherwise";
+}
+
+TEST_F(AuditProgram, TheLastLineSaysWhetherAttentionWasExact) {
+  const std::vector<std::string> text = {
+      "generate",       "-m", HAYLOFT_SOURCE_DIR "/examples/needle-model/model", "-f", folder_ / "text.txt", "-n", "8",
+      "--block-tokens", "256"};
+  const auto said = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all = text;
+    all.insert(all.end(), more.begin(), more.end());
+    return run_program(all).err;
+  };
+  EXPECT_NE(said({"--attn", "dense"}).find("attention: exact\n"), std::string::npos);
+  const std::string window = said({"--attn", "window:window=16"});
+  EXPECT_NE(window.find("attention: approximate: "), std::string::npos) << window;
+  EXPECT_NE(window.find("% of the positions attended to, by window"), std::string::npos) << window;
+  EXPECT_NE(window.find("--audit measures what that catches"), std::string::npos) << window;
 }
 
 TEST_F(AuditProgram, KeepsAFidelityAndSaysWhichWasMeasured) {
@@ -97,7 +114,6 @@ TEST_F(AuditProgram, KeepsAFidelityAndSaysWhichWasMeasured) {
   EXPECT_TRUE(refused_with(generate({"--fidelity", "0"}), 2, {"--fidelity 0", "share"}));
   EXPECT_TRUE(refused_with(generate({"--fidelity", "99"}), 2, {"--fidelity 99", "99%"}));
   EXPECT_TRUE(refused_with(generate({"--fidelity", "much"}), 2, {"--fidelity much", "share"}));
-  EXPECT_TRUE(refused_with(generate({"--fidelity", "90%", "--audit-target", "90%"}), 2, {"--audit-target"}));
   EXPECT_TRUE(refused_with(run_program({"generate", "-m", HAYLOFT_SOURCE_DIR "/examples/needle-model/model", "-p",
                                         "hay", "-n", "2", "--attn", "h2o", "--fidelity", "90%"}),
                            1, {"--attn h2o"}));
@@ -106,7 +122,6 @@ TEST_F(AuditProgram, KeepsAFidelityAndSaysWhichWasMeasured) {
 TEST_F(AuditProgram, RefusesWhatIsNoShare) {
   EXPECT_TRUE(refused_with(generate({"--audit", "book.txt"}), 2, {"--audit book.txt", "share"}));
   EXPECT_TRUE(refused_with(generate({"--audit=2"}), 2, {"--audit 2", "share"}));
-  EXPECT_TRUE(refused_with(generate({"--audit-target", "0"}), 2, {"--audit-target 0", "share"}));
   EXPECT_TRUE(refused_with(generate({"--audit-json", "/nowhere/audit.json"}), 2, {"/nowhere/audit.json"}));
 }
 

@@ -57,7 +57,7 @@ TEST_F(OwnArchitecture, IsRefusedByAProgramThatHasNotRegisteredIt) {
   EXPECT_TRUE(refused_with(outcome, 1, {"config.json", "model_type", "seed_oss", "register_architecture()"}));
 }
 
-// What a line of examples/column-format says.
+// The figures in a line of examples/column-format.
 struct Figures {
   double elements = 0, near = 0, link = 0;  // a token
   double distance = 0;                      // of logits from those of dense attention
@@ -83,7 +83,7 @@ std::vector<Figures> figures_of(const Outcome& outcome) {
 TEST(OwnColumnFormat, ReadsABitOfEveryComponentAndTheRangesOfItsBlocks) {
   const std::vector<Figures> of = figures_of(decode_by({"topk:k=64:select=kv-head", "signs:k=64"}));
   ASSERT_EQ(of.size(), 2u);
-  // Of a component an f16 column has 16 bits for each token; here it is one, and 32 for the 64 of a block.
+  // For each component an f16 column has 16 bits for each token; here it is one, and 32 for the 64 of a block.
   EXPECT_NEAR(of[1].near, of[0].near * (1 + 0.5) / 16, 1.5);
   EXPECT_EQ(of[1].link, of[0].link) << "the rows are as many";
   EXPECT_LT(of[1].elements, of[0].elements / 4);

@@ -9,7 +9,7 @@
 #include "tests/program/program.h"
 #include "tests/support/temporary_folder.h"
 
-// What a newcomer tries first: habits from llama.cpp, a folder of code, no options at all.
+// Tests what a newcomer tries first: habits from llama.cpp, a folder of code, no options at all.
 namespace hayloft {
 namespace {
 

@@ -12,7 +12,7 @@
 
 #include "tests/program/program.h"
 
-// What the program says of itself: --help, --help-all, --version.
+// Tests what the program says of itself: --help, --help-all, --version.
 namespace hayloft {
 namespace {
 
@@ -179,7 +179,7 @@ TEST(Program, ItsVersionNamesWhatItWasBuiltWithAndWhatItRunsOn) {
 }
 
 TEST(Program, WithoutACommandNamesThem) {
-  EXPECT_TRUE(refused_with(run_program({}), 2, {"a command is needed", "generate", "judge", "hayloft --help"}));
+  EXPECT_TRUE(refused_with(run_program({}), 2, {"a command is needed", "generate", "inspect", "hayloft --help"}));
 }
 
 TEST(Program, AFlagThatNoMethodUsesIsNoted) {

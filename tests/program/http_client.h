@@ -23,7 +23,9 @@ struct HttpAnswer {
 
 class HttpClient {
  public:
-  explicit HttpClient(std::uint16_t port) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+  // `receive_buffer`: bytes that the system takes for it before it reads; 0: as many as usual.
+  explicit HttpClient(std::uint16_t port, int receive_buffer = 0) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    if (receive_buffer > 0) ::setsockopt(socket_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = htons(port);
@@ -46,7 +48,7 @@ class HttpClient {
 
   void end_sending() const { ::shutdown(socket_, SHUT_WR); }
 
-  // What comes next, at most; empty: the server has closed.
+  // Returns what comes next, at most; empty: the server has closed.
   std::string some() const {
     char bytes[4096];
     const ssize_t got = ::recv(socket_, bytes, sizeof bytes, 0);

@@ -3,7 +3,7 @@
 
 #include "tests/program/ranks_fixture.h"
 
-// What `mpirun hayloft` reads of standard input, which reaches the first rank alone, and how it is interrupted.
+// Tests what `mpirun hayloft` reads of standard input, which reaches the first rank alone, and how it is interrupted.
 namespace hayloft {
 namespace {
 

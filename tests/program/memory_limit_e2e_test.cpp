@@ -51,7 +51,7 @@ class MemoryLimit : public testing::Test {
     return Snapshot::open(folder / "one.hay").content_digest();
   }
 
-  // What a refused run may leave: nothing, or a context that verifies and is not called finished.
+  // Expects nothing of a refused run, or a context that verifies and is not called finished.
   void expect_nothing_half_written() const {
     for (const auto& entry : fs::directory_iterator(folder.path())) {
       const std::string name = entry.path().filename();

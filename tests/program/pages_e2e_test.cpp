@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <regex>
@@ -12,25 +13,18 @@
 #include "tests/program/program.h"
 #include "tests/support/temporary_folder.h"
 
-// Completions and manual pages, which the program makes from its own options.
+// Completions and manual pages, which are made of the program's own help.
 namespace hayloft {
 namespace {
 
 using test::Outcome;
-using test::refused_with;
 using test::run_program;
-
-std::string output_of(const std::vector<std::string>& arguments) {
-  const Outcome outcome = run_program(arguments);
-  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  return outcome.out;
-}
 
 bool is_there(const std::string& program) {
   return std::system(("command -v " + program + " >/dev/null 2>&1").c_str()) == 0;
 }
 
-// What a shell prints that runs `script`, both streams.
+// Returns what a shell prints that runs `script`, both streams.
 std::string shell(const std::string& command) {
   std::string text;
   FILE* const pipe = popen((command + " 2>&1").c_str(), "r");
@@ -45,85 +39,80 @@ std::set<std::string> words(const std::string& text) {
   return {std::istream_iterator<std::string>(stream), {}};
 }
 
+const std::string completions = HAYLOFT_SOURCE_DIR "/cmake/completions/";
+
 class Completion : public testing::Test {
  protected:
-  std::string script(const std::string& name) const {
-    const std::string path = folder_ / name;
-    std::ofstream(path) << output_of({"--completion", name});
-    return path;
+  // Runs in a folder with a file, where `hayloft` is the program.
+  std::string in_folder(const std::string& command) const {
+    std::ofstream(folder_ / "model.gguf") << "";
+    const std::string bin = std::filesystem::path(HAYLOFT_PROGRAM).parent_path();
+    return shell("cd '" + std::string(folder_ / "") + "' && PATH='" + bin + "':$PATH && " + command);
   }
-  // What bash offers behind `typed`, whose last word is being typed.
+  // Returns what bash offers behind `typed`, whose last word is being typed, besides files.
   std::set<std::string> bash(const std::string& typed) const {
-    return words(shell("cd '" + std::string(folder_ / "") + "' && bash -c 'source ./bash; COMP_WORDS=(" + typed +
-                       "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _hayloft; echo \"${COMPREPLY[@]}\"'"));
+    return words(in_folder("bash -c 'source " + completions + "hayloft; COMP_WORDS=(" + typed +
+                           "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _hayloft hayloft; echo \"${COMPREPLY[@]}\"'"));
   }
   test::TemporaryFolder folder_;
 };
 
 TEST_F(Completion, OfBashKnowsCommandsOptionsAndTheirValues) {
   if (!is_there("bash")) GTEST_SKIP() << "no bash here";
-  script("bash");
-  std::ofstream(folder_ / "model.gguf") << "";
   EXPECT_EQ(bash("hayloft gen"), (std::set<std::string>{"generate"}));
-  EXPECT_EQ(bash("hayloft --comp"), (std::set<std::string>{"--completion"}));
+  EXPECT_EQ(bash("hayloft --list"), (std::set<std::string>{"--list-devices"}));
   EXPECT_EQ(bash("hayloft generate --n-pr"), (std::set<std::string>{"--n-predict"}));
-  const std::set<std::string> methods = bash("hayloft needle --attn s");
-  EXPECT_TRUE(methods.count("sparq")) << methods.size();
+  EXPECT_EQ(bash("hayloft needle --attn s"), (std::set<std::string>{"sparq"}));
   EXPECT_EQ(bash("hayloft plan --rows int"), (std::set<std::string>{"int4", "int8"}));
-  EXPECT_EQ(bash("hayloft ask --device c"), (std::set<std::string>{"cpu", "cuda"}));
-  EXPECT_EQ(bash("hayloft generate -m mod"), (std::set<std::string>{"model.gguf"}));
-  EXPECT_EQ(bash("hayloft ask mod"), (std::set<std::string>{"model.gguf"})) << "a context is a file";
-  EXPECT_TRUE(bash("hayloft plan --ctx-size 4").empty()) << "a number is nobody's guess";
+  EXPECT_EQ(bash("hayloft ask --device c"), (std::set<std::string>{"cpu", "cuda", "cuda:N"}));
+  for (const char* file : {"hayloft generate -m mod", "hayloft ask mod", "hayloft plan --ctx-size 4"}) {
+    EXPECT_TRUE(bash(file).empty()) << "a file, which bash itself completes: " << file;
+  }
 }
 
-TEST_F(Completion, OfZshAndFishIsWhatTheseShellsRead) {
-  const std::string zsh = script("zsh"), fish = script("fish");
-  if (is_there("zsh")) {
-    EXPECT_EQ(shell("zsh -n '" + zsh + "'"), "");
-  }
-  if (is_there("fish")) {
-    const std::string source = "source " + fish + "; complete -C ";
-    EXPECT_EQ(words(shell("fish -c '" + source + "\"hayloft gen\"'")).count("generate"), 1u);
-    EXPECT_EQ(words(shell("fish -c '" + source + "\"hayloft generate --attn-r\"'")).count("--attn-r"), 1u);
-    EXPECT_EQ(words(shell("fish -c '" + source + "\"hayloft plan --rows int\"'")).count("int8"), 1u);
-  }
-  EXPECT_TRUE(refused_with(run_program({"--completion", "tcsh"}), 2, {"--completion tcsh", "bash|zsh|fish"}));
+TEST_F(Completion, OfFishKnowsCommandsAndOptions) {
+  if (!is_there("fish")) GTEST_SKIP() << "no fish here";
+  const std::string source = "fish -c 'source " + completions + "hayloft.fish; complete -C ";
+  EXPECT_EQ(in_folder(source + "\"hayloft gen\"'"), "generate\tContinue a text\n");
+  EXPECT_EQ(words(in_folder(source + "\"hayloft generate --attn-r\"'")).count("--attn-r"), 1u);
+  EXPECT_EQ(in_folder(source + "\"hayloft ask mod\"'"), "model.gguf\n");
+}
+
+TEST_F(Completion, OfZshIsWhatZshReads) {
+  if (!is_there("zsh")) GTEST_SKIP() << "no zsh here";
+  EXPECT_EQ(shell("zsh -n '" + completions + "_hayloft'"), "");
 }
 
 TEST(ManualPage, OfEveryCommandHasEveryOption) {
-  const std::string program = output_of({"--man", "hayloft"});
-  const std::regex command("^\\\\fBhayloft\\\\-([a-z]+)\\\\fR\\(1\\)$");
+  if (!is_there("help2man")) GTEST_SKIP() << "no help2man here";
+  const test::TemporaryFolder folder;
+  shell("cmake -D program=" HAYLOFT_PROGRAM " -D help2man=help2man -D version=1 -D folder='" +
+        std::string(folder / "") + "' -P " HAYLOFT_SOURCE_DIR "/cmake/WritePages.cmake");
   const std::regex option("^  (?:-\\w, |    )(--[a-z][a-z0-9-]*).*");
-  std::istringstream lines(program);
-  std::smatch match;
   int commands = 0;
-  for (std::string line; std::getline(lines, line);) {
-    if (!std::regex_match(line, match, command)) continue;
-    const std::string name = match[1];
+  for (const auto& page : std::filesystem::directory_iterator(folder / "man1")) {
+    const std::string name = page.path().stem();
+    if (name == "hayloft") continue;
     SCOPED_TRACE(name);
     ++commands;
-    std::string page = output_of({"--man", name});
-    EXPECT_EQ(page.rfind(".TH hayloft\\-" + name + " 1 ", 0), 0u) << page.substr(0, 100);
-    for (std::size_t at; (at = page.find("\\-")) != std::string::npos;) page.erase(at, 1);
-    std::istringstream help(output_of({name, "--help-all"}));
-    for (std::string entry; std::getline(help, entry);) {
+    std::ostringstream roff;
+    roff << std::ifstream(page.path()).rdbuf();
+    std::string text = roff.str();
+    for (std::size_t at; (at = text.find("\\-")) != std::string::npos;) text.erase(at, 1);
+    EXPECT_NE(text.find("\n.SH NAME\n" + name + " - "), std::string::npos);
+    const Outcome help = run_program({name.substr(std::string("hayloft-").size()), "--help-all"});
+    EXPECT_EQ(help.exit_code, 0) << help.err;
+    std::istringstream lines(help.out);
+    for (std::string entry; std::getline(lines, entry);) {
       std::smatch found;
       if (!std::regex_match(entry, found, option)) continue;
-      EXPECT_NE(page.find("\\fB" + found[1].str() + "\\fR"), std::string::npos) << found[1];
+      EXPECT_NE(text.find("\fB" + found[1].str() + "\fR"), std::string::npos) << found[1];
+    }
+    if (is_there("groff")) {
+      EXPECT_EQ(shell("groff -man -ww -z '" + page.path().string() + "'"), "");
     }
   }
   EXPECT_GE(commands, 12);
-  EXPECT_TRUE(refused_with(run_program({"--man", "sing"}), 2, {"--man sing"}));
-}
-
-TEST(ManualPage, IsRoffThatGroffHasNothingToSayOf) {
-  if (!is_there("groff")) GTEST_SKIP() << "no groff here";
-  const test::TemporaryFolder folder;
-  for (const char* command : {"hayloft", "generate", "plan", "attend"}) {
-    const std::string path = folder / command;
-    std::ofstream(path) << output_of({"--man", command});
-    EXPECT_EQ(shell("groff -man -ww -z '" + path + "'"), "") << command;
-  }
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 #include "tests/program/program.h"
 #include "tests/support/temporary_folder.h"
 
-// What becomes of a prompt before the model reads it, and what is said about it.
+// Tests what becomes of a prompt before the model reads it, and what is said about it.
 namespace hayloft {
 namespace {
 

@@ -2,7 +2,7 @@
 
 #include "tests/program/served.h"
 
-// What the server does beyond OpenAI's API: long prompts on the disk, and the audit of an answer.
+// Tests what the server does beyond OpenAI's API: long prompts on the disk, and the audit of an answer.
 namespace hayloft {
 namespace {
 

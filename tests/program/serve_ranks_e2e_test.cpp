@@ -44,7 +44,7 @@ class ServeRanksTest : public test::RanksTest {
     client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(text.size()) +
                 "\r\n\r\n" + text);
   }
-  // Of an answer, what ranks have to the bit: log-probabilities have its roundings.
+  // Returns what ranks have of an answer to the bit: log-probabilities have its roundings.
   static json choices(const json& answer) {
     json all = answer["choices"];
     for (json& choice : all) {

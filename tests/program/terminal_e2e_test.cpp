@@ -1,4 +1,5 @@
-// What a file or a model says reaches a terminal without its control characters, and a pipe or a file as it is.
+// Tests that what a file or a model says reaches a terminal without its control characters, and a pipe or a file as it
+// is.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>

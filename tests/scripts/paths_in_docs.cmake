@@ -49,14 +49,14 @@ foreach(page ${pages})
   endforeach()
 endforeach()
 
-# The README has a line for every room.
-file(READ ${SOURCE}/README.md readme)
+# CONTRIBUTING.md has a line for every room.
+file(READ ${SOURCE}/CONTRIBUTING.md contributing)
 file(STRINGS ${SOURCE}/scripts/layers.txt layers REGEX "^[a-z/]+:")
 foreach(layer ${layers})
   string(REGEX REPLACE ":.*" "" room "${layer}")
-  string(FIND "${readme}" "\n| `${room}/` |" at)
+  string(FIND "${contributing}" "\n| `${room}/` |" at)
   if(at EQUAL -1)
-    string(APPEND missing "\n  README.md: no line of the room ${room}")
+    string(APPEND missing "\n  CONTRIBUTING.md: no line of the room ${room}")
   endif()
 endforeach()
 

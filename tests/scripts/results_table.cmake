@@ -1,6 +1,7 @@
-# scripts/results-table: the README's table as it stands there, and a table of whatever else it is said to take.
+# scripts/table: the README's table and picture and that of docs/needle.md as they stand there, and a table of whatever else
+# it is said to take.
 function(table file)
-  execute_process(COMMAND ${PYTHON} ${SOURCE}/scripts/results-table ${ARGN} ${file} RESULT_VARIABLE result
+  execute_process(COMMAND ${PYTHON} ${SOURCE}/scripts/table results ${ARGN} ${file} RESULT_VARIABLE result
                   OUTPUT_VARIABLE out ERROR_VARIABLE out)
   set(result ${result} PARENT_SCOPE)
   set(out "${out}" PARENT_SCOPE)
@@ -15,13 +16,25 @@ function(has)
 endfunction()
 
 table(${SOURCE}/bench/results/needle-cpu-2core.json --tokens 64k,1M)
+file(READ ${SOURCE}/docs/needle.md page)
+string(FIND "${page}" "\n\n${out}\n" at)
+if(result OR at EQUAL -1)
+  message(FATAL_ERROR "not the table of docs/needle.md:\n${out}")
+endif()
+
+file(MAKE_DIRECTORY ${WORK})
+execute_process(COMMAND ${PYTHON} ${SOURCE}/scripts/table front ${SOURCE}/bench/results/real/smollm2-8k.jsonl --plot
+                        ${WORK}/token.svg RESULT_VARIABLE result OUTPUT_VARIABLE out ERROR_VARIABLE out)
 file(READ ${SOURCE}/README.md readme)
 string(FIND "${readme}" "\n\n${out}\n" at)
 if(result OR at EQUAL -1)
   message(FATAL_ERROR "not the README's table:\n${out}")
 endif()
-
-file(MAKE_DIRECTORY ${WORK})
+file(READ ${WORK}/token.svg drawn)
+file(READ ${SOURCE}/docs/token.svg committed)
+if(NOT drawn STREQUAL committed)
+  message(FATAL_ERROR "docs/token.svg is not what scripts/table front draws")
+endif()
 set(figure "{\"test\": \"row_gather\", \"engine\": \"sm\", \"page_bytes\": 4096, \"node\": 1, \"footprint_bytes\": 1073741824,
   \"piece_bytes\": 512, \"order\": \"ascending\", \"value\": 30.25, \"unit\": \"GB/s\"}")
 set(link "{\"complete\": true, \"link\": {\"skipped\": [\"pages of 1.0 GiB: none\"], \"figures\": [${figure}]}}")
@@ -51,7 +64,7 @@ has("A card; x, 2 processors, 1 kB" "**link**: passed in 1 s" ${linked} ${benche
 foreach(other "[1]" "{}" "none")
   file(WRITE ${WORK}/other.json "${other}")
   table(${WORK}/other.json)
-  if(NOT result EQUAL 1 OR NOT out MATCHES "^results-table: [^\n]*other.json: [^\n]*\n$")
+  if(NOT result EQUAL 1 OR NOT out MATCHES "^scripts/table: [^\n]*other.json: [^\n]*\n$")
     message(FATAL_ERROR "${other}: ${result}\n${out}")
   endif()
 endforeach()

@@ -5,7 +5,7 @@
 #include "tests/gpu/cuda/backends.h"
 #include "tests/simt/device/control.h"
 
-// How many copies it takes to bring in the chosen columns: issuing each costs more than a few KiB on the link.
+// Tests how many copies it takes to bring in the chosen columns: issuing each costs more than a few KiB on the link.
 namespace hayloft::simt {
 namespace {
 
@@ -18,8 +18,8 @@ class ColumnCopiesTest : public ::testing::Test {
 
   static constexpr int tokens = 10 * B + 12;
 
-  // Of a step of sparq behind so many tokens, which were appended `piece` at a time. A few blocks lie in memory that is
-  // pinned as one piece.
+  // Counts the copies of a step of sparq behind so many tokens, which were appended `piece` at a time. A few blocks lie
+  // in memory that is pinned as one piece.
   std::int64_t copies_of_a_step(int piece, std::uint64_t least_copy_bytes = 0,
                                 runtime::PrefillOptions::Order order = runtime::PrefillOptions::Order::chunk) {
     const auto cuda = testing::make_cuda({.link = gpu::Link::copy, .least_copy_bytes = least_copy_bytes});

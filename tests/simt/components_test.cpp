@@ -69,7 +69,7 @@ class ComponentsTest : public StreamTest {
     }
   }
 
-  // Of so many numbers `kinds` are different, so that there are ties.
+  // Returns so many numbers, of which `kinds` are different, so that there are ties.
   std::vector<float> numbers(std::size_t count, const std::vector<float>& kinds) {
     std::vector<float> values(count);
     for (float& value : values) value = kinds[random_() % kinds.size()];

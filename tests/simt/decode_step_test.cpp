@@ -5,7 +5,7 @@
 #include "tests/gpu/cuda/backends.h"
 #include "tests/simt/device/control.h"
 
-// What a decode step asks of the host.
+// Tests what a decode step asks of the host.
 namespace hayloft::simt {
 namespace {
 
@@ -22,7 +22,7 @@ class DecodeStepTest : public ::testing::Test {
     return memory;
   }
 
-  // Of a step behind 66 tokens, which fills no block.
+  // Counts the waits of a step behind 66 tokens, which fills no block.
   std::int64_t waits_of_a_step(const char* model_name, const char* method_text, bool drawn = false) {
     const std::unique_ptr<gpu::Backend> cuda = testing::make_cuda();
     offload::Arena arena(topology, memory_of(*cuda));

@@ -7,7 +7,7 @@
 #include "tests/simt/device/control.h"
 #include "tests/support/refusal.h"
 
-// What the CUDA backend makes of a machine that fails.
+// Tests what the CUDA backend makes of a machine that fails.
 namespace hayloft::testing {
 namespace {
 

@@ -26,7 +26,7 @@ class IntegerRowsTest : public ::testing::Test, public ::testing::WithParamInter
     return {.kv_heads = 2, .head_dim = 64, .block_tokens = 16, .stored = 400, .tail = 9, .seed = 3, .rows = GetParam()};
   }
 
-  // What copies bring to the device in one call, when the tables are there.
+  // Counts the copies that a call makes to bring to the device what it needs, when the tables are there.
   template <class Call>
   static std::uint64_t copied(const Call& call) {
     call();

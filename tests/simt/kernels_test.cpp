@@ -21,7 +21,7 @@ using gpu::cuda::launch;
 
 class KernelsTest : public StreamTest {
  protected:
-  // What the shim says about this kernel, run with so many threads.
+  // Returns what the shim says about this kernel, run with so many threads.
   template <class... Parameters, class... Arguments>
   std::string failure(void (*kernel)(Parameters...), unsigned threads, Arguments... arguments) {
     reset(1);

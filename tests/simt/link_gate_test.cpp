@@ -89,7 +89,7 @@ TEST_F(LinkGate, ACallThatFailsWhileTheStreamIsHeldEndsTheBenchmarkWithItsError)
 // A link, or memory, that changes what it carries.
 class LyingLink : public LinkGate {
  protected:
-  // What the benchmark says when every copy of this kind with rows of so many bytes arrives changed.
+  // Returns what the benchmark says when every copy of this kind with rows of so many bytes arrives changed.
   std::string refusal(cudaMemcpyKind kind, std::size_t least, std::size_t most) {
     reset();
     spoil_copies(kind, least, most);

@@ -2,7 +2,7 @@
 #include "gpu/cuda/link/kernels.cuh"
 #include "tests/simt/stream_fixture.h"
 
-// What the link benchmark's gather says of a payload that arrived changed.
+// Tests what the link benchmark's gather says of a payload that arrived changed.
 namespace hayloft::simt {
 namespace {
 

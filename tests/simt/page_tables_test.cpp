@@ -5,7 +5,7 @@
 #include "tests/gpu/cuda/backends.h"
 #include "tests/simt/device/control.h"
 
-// What pinned memory takes of the device.
+// Tests what pinned memory takes of the device.
 namespace hayloft::testing {
 namespace {
 

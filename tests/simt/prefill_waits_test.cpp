@@ -7,7 +7,7 @@
 #include "tests/gpu/cuda/backends.h"
 #include "tests/simt/device/control.h"
 
-// What reading a prompt layer by layer asks of the host.
+// Tests what reading a prompt layer by layer asks of the host.
 namespace hayloft::simt {
 namespace {
 

@@ -44,7 +44,7 @@ TEST_F(RegistrationTest, RefusedAbove256MiBIsGrantedInHalves) {
   EXPECT_EQ(simt::calls("cudaHostRegister"), 3);
   EXPECT_TRUE(said.empty());
 
-  // What lies across the border of the halves is copied as anything else.
+  // Bytes across the border of the halves are copied as any others.
   const offload::Extent across = arena.allocate(20 * MiB);
   std::vector<std::uint32_t> numbers(20 * MiB / sizeof(std::uint32_t));
   for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<std::uint32_t>(i);
@@ -169,7 +169,7 @@ TEST_F(RegistrationTest, OnlyListedRowsOfBlocksThatAreNotPinnedAreGathered) {
       for (int i = 0; i < k; ++i) positions.push_back(i * i * (blocks * block_tokens - 8) / (k * k) + list);
     }
     std::uint64_t copied = 0;
-    // What comes out, with so many blocks of the beginning pinned.
+    // Returns what comes out, with so many blocks of the beginning pinned.
     const auto attended = [&](std::uint64_t pinned_blocks) {
       SharedCache cache(*cuda, shape, std::make_shared<Beginning>(cuda->pinning(), pinned_blocks * block_bytes));
       const gpu::CacheView view = cache.on_cuda();

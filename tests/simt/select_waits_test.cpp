@@ -1,7 +1,7 @@
 #include "tests/gpu/cuda/backends.h"
 #include "tests/simt/device/control.h"
 
-// Who waits for whom when positions are selected: what no result can show.
+// Tests who waits for whom when positions are selected: what no result can show.
 namespace hayloft::testing {
 namespace {
 

@@ -46,7 +46,7 @@ class StreamTest : public ::testing::Test {
     return values;
   }
 
-  // Of the given number of seeds, those for which `right` holds.
+  // Returns those of the given number of seeds for which `right` holds.
   template <class Right>
   int right_for(int seeds, Right&& right) {
     int count = 0;

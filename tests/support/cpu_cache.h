@@ -105,7 +105,7 @@ class RandomCache {
   std::int64_t first() const { return shape_.stored > 0 ? 0 : shape_.position; }
   std::int64_t tokens() const { return first() + shape_.stored + shape_.tail; }
 
-  // What is attended: of integer rows what their levels stand for.
+  // The numbers that are attended to: of integer rows those that their levels stand for.
   double key(int head, std::int64_t position, int i) const { return to_float(attended_at(head, position)[i]); }
   // As a search by columns sees it, of planes the first `planes`.
   double searched_key(int head, std::int64_t position, int i, int planes = offload::plane_count) const {

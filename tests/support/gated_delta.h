@@ -46,13 +46,13 @@ inline const gpu::DeltaShape delta_shapes[] = {{1, 1, 8, 8, 4},    {2, 4, 16, 24
 inline const gpu::DeltaShape delta_shapes_refused[] = {{1, 1, 257, 8, 4}, {1, 1, 0, 8, 4}, {2, 3, 8, 8, 4},
                                                        {0, 2, 8, 8, 4},   {1, 1, 8, 8, 0}, {1, 1, 8, 8, 9}};
 
-// Of all tokens: out [T][values], and the state behind them [Hv][dk][dv].
+// The results for all tokens: out [T][values], and the state behind them [Hv][dk][dv].
 struct DeltaOracle {
   std::vector<double> out, state;
-  // How far f32 may be off, to first order, doubled for the rest. With eps that of f32, any order of summation: a sum
-  // of n products is off by n eps / 2 of the sum of their magnitudes, exp and log1p by 2 eps. The error of a column of
-  // the state, as a vector, does not grow by a step, which multiplies it by keep (1 - beta k k^T), whose norm is at
-  // most one: each step adds its own roundings, and keep fades what was there.
+  // The distance that f32 may be off, to first order, doubled for the rest. With eps that of f32, any order of
+  // summation: a sum of n products is off by n eps / 2 of the sum of their magnitudes, exp and log1p by 2 eps. The
+  // error of a column of the state, as a vector, does not grow by a step, which multiplies it by keep (1 - beta k k^T),
+  // whose norm is at most one: each step adds its own roundings, and keep fades what was there.
   std::vector<double> out_tolerance, state_tolerance;
 
   explicit DeltaOracle(const DeltaProblem& p);
@@ -101,7 +101,7 @@ inline DeltaOracle::DeltaOracle(const DeltaProblem& p) {
         q[at(i)] = raw_q[i] / std::sqrt(qq * dk);
         k[at(i)] = raw_k[i] / std::sqrt(kk);
       }
-      // Of vectors of length one: twice what the inputs are off, once for their length, and the roundings of that.
+      // For vectors of length one: twice what the inputs are off, once for their length, and the roundings of that.
       const double length_off = (dk / 4.0 + 4) * eps;
       const double q_off = 2 * std::sqrt(squared(x_off.data() + key_head * dk, dk) / qq) + length_off;
       const double k_off = 2 * std::sqrt(squared(x_off.data() + (Hk + key_head) * dk, dk) / kk) + length_off;

@@ -166,7 +166,7 @@ class GgufFromFolder {
     write_floats("rope_freqs.weight", factors);
   }
 
-  // Of a layer of gated delta rules: everything that belongs to value head h comes where llama.cpp has head h.
+  // Adds a layer of gated delta rules: everything that belongs to value head h comes where llama.cpp has head h.
   void add_delta(int layer) {
     const std::string own = "blk." + std::to_string(layer) + ".";
     const std::string theirs = "model.layers." + std::to_string(layer) + ".linear_attn.";

@@ -8,7 +8,7 @@
 
 namespace hayloft::test {
 
-// What is written becomes a name as GoogleTest takes it, of letters, digits and underscores: "d=64 r=16" is "d64_r16".
+// Makes of what is written a name as GoogleTest takes it, of letters, digits and underscores: "d=64 r=16" is "d64_r16".
 inline std::string name_of_text(const std::string& text) {
   std::string name;
   for (const char c : text) {

@@ -6,7 +6,7 @@
 
 namespace hayloft::test {
 
-// Where scripts/models puts what it downloads. Tests that need it skip when it is not there.
+// Returns where scripts/models puts what it downloads. Tests that need it skip when it is not there.
 inline std::filesystem::path models_folder() {
   if (const char* folder = std::getenv("HAYLOFT_MODELS")) return folder;
   if (const char* cache = std::getenv("XDG_CACHE_HOME")) return std::filesystem::path(cache) / "hayloft/models";

@@ -8,7 +8,8 @@
 
 namespace hayloft::testing {
 
-// What one of several ranks has of a cache: a view of its own blocks and of the tail. The whole must outlive it.
+// The part of a cache that one of several ranks has: a view of its own blocks and of the tail. The whole must outlive
+// it.
 class ShardOfCache {
  public:
   ShardOfCache(const gpu::CacheView& whole, const offload::Shard& shard) : view_(whole) {

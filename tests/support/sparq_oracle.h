@@ -8,8 +8,8 @@
 
 #include "gpu/backend.h"
 
-// What SparQ's step 1 does with the queries of one KV head, in double (arXiv 2312.04985, section 4 and appendix B): the
-// oracle of both backends' selections.
+// Computes what SparQ's step 1 does with the queries of one KV head, in double (arXiv 2312.04985, section 4 and
+// appendix B): the oracle of both backends' selections.
 namespace hayloft::testing {
 
 // i1: the `rank` components with the largest sum of |q| over the group, largest first, ties to the smaller index.

@@ -37,7 +37,7 @@ constexpr const char* ask_examples = R"(Examples:
   hayloft ask book.hay
       on a terminal: type questions, end with Ctrl-D)";
 
-// Where a text stands that the question goes into.
+// The place where a text stands that the question goes into.
 constexpr std::string_view slot = "{}";
 
 class AskCommand : public Command {
@@ -75,7 +75,7 @@ class AskCommand : public Command {
   }
 
   void check_ranks() const override {
-    refuse_over_ranks(*app_, {"--audit", "--audit-target", "--audit-json", "--attention-stats", "--fidelity"});
+    refuse_over_ranks(*app_, {"--audit", "--audit-json", "--attention-stats", "--fidelity"});
     require_over_ranks(machine_, {}, {&method_, 1});
   }
 
@@ -96,7 +96,7 @@ class AskCommand : public Command {
       snapshot.require_model(source.identity());
     });
     runtime::Session context = open_saved(environment, source, snapshot, session, *method.method());
-    note("{}: {} tokens\n", context_, context.tokens());
+    note("{}: {} tokens\n", shown(context_), context.tokens());
     prepare_method(context, *method.method());
 
     try {
@@ -118,7 +118,7 @@ class AskCommand : public Command {
     const runtime::Session& session;
   };
 
-  // What this machine has for the run.
+  // Finds what this machine has for the run.
   void begin(const offload::Snapshot& snapshot, StartFacts& facts) {
     directory_ = model_of(snapshot, model_);
     choose_form(directory_);
@@ -126,10 +126,10 @@ class AskCommand : public Command {
     check_drawing(*environment_, drawing_);
     if (chat_) drawing_.ends = runtime::end_of_turn_tokens(*environment_->tokenizer);
     method_ = with_rates(method_, *environment_, machine_.profile);
-    if (over_ranks()) facts = {weights_digest(*environment_, directory_), shared_options(*app_), ""};
+    facts = {weights_digest(*environment_, directory_), shared_options(*app_), ""};
   }
 
-  // How questions are written and answers drawn: as the model's makers say, unless --template does.
+  // Chooses how questions are written and answers drawn: as the model's makers say, unless --template does.
   void choose_form(const std::filesystem::path& model) {
     drawing_ = {sampling_, predict_};
     if (!template_.empty()) {

@@ -120,7 +120,7 @@ class BenchCommand : public Command {
     for (const std::string_view item : split_list(text)) columns_.push_back(column_format(std::string(item)));
   }
 
-  // How fast a profile of this device says that the store can be read, in GB/s.
+  // Says how fast a profile of this device says that the store can be read, in GB/s.
   struct ReadRates {
     double link;  // by what computes
     double near;  // by what searches beside the memory
@@ -134,7 +134,7 @@ class BenchCommand : public Command {
     return ReadRates{*profile->link_to_device, profile->near_read};
   }
 
-  // What the bytes of a step take at those rates, the search first.
+  // Returns what the bytes of a step take at those rates, the search first.
   double floor_ms(const runtime::plan::AttentionBenchRow& row) const {
     const auto ms = [&](runtime::Place place, double rate) {
       return static_cast<double>(row.counters.total(place)) / rate / 1e6;
@@ -166,7 +166,7 @@ class BenchCommand : public Command {
       add(part.name, hundredths);
       rest -= hundredths;
     }
-    // What the stages leave out: what the host does beside the backend, as a search near the memory.
+    // The rest is what the host does beside the backend, as a search near the memory.
     if (rest > 0) add("rest", rest);
     return text;
   }
@@ -187,7 +187,7 @@ class BenchCommand : public Command {
     return text;
   }
 
-  // How columns came over the link: one word if all formats of this run did alike.
+  // Returns how columns came over the link: one word if all formats of this run did alike.
   std::string link_text(const gpu::LinkChoice& link) const {
     const auto as_first = [&](offload::ColumnFormat format) { return link.of(format) == link.of(columns_.front()); };
     if (std::all_of(columns_.begin(), columns_.end(), as_first)) return name(link.of(columns_.front()));

@@ -83,7 +83,7 @@ class ChatCommand : public Command {
   }
 
   void check_ranks() const override {
-    refuse_over_ranks(*app_, {"--audit", "--audit-target", "--audit-json", "--attention-stats", "--fidelity"});
+    refuse_over_ranks(*app_, {"--audit", "--audit-json", "--attention-stats", "--fidelity"});
     require_over_ranks(machine_, session_, {&method_, 1});
   }
 
@@ -99,7 +99,7 @@ class ChatCommand : public Command {
     WatchedMethod& method = *watched_;
     runtime::Session root = begin_session(environment, directory_, snapshot_, session_, *method.method());
     if (snapshot_) {
-      note("{}: {} tokens\n", saved_, root.tokens());
+      note("{}: {} tokens\n", shown(saved_), root.tokens());
       prepare_method(root, *method.method());
     }
     runtime::Conversation conversation(std::move(root), *environment.tokenizer, *template_, chat_.system);
@@ -115,7 +115,7 @@ class ChatCommand : public Command {
   }
 
  private:
-  // What this machine has for the run.
+  // Finds what this machine has for the run.
   void begin(StartFacts& facts) {
     directory_ = snapshot_ ? model_of(*snapshot_, model_) : std::filesystem::path(model_);
     template_.emplace(chosen_template(chat_, directory_));
@@ -124,7 +124,7 @@ class ChatCommand : public Command {
     check_drawing(*environment_, drawing_);
     drawing_.ends = runtime::end_of_turn_tokens(*environment_->tokenizer);
     method_ = with_rates(method_, *environment_, machine_.profile);
-    if (over_ranks()) facts = {weights_digest(*environment_, directory_), shared_options(*app_), ""};
+    facts = {weights_digest(*environment_, directory_), shared_options(*app_), ""};
   }
 
   void plan() {

@@ -89,7 +89,7 @@ class EvalCommand : public Command {
     if (!outputs_.stats.empty() && ctx_sizes_.size() > 1) {
       fail("--attention-stats {}: is of one context length, and --ctx-size has {}", outputs_.stats, ctx_sizes_.size());
     }
-    if (!outputs_.plot.empty()) runtime::eval::picture_format(outputs_.plot);
+    if (!outputs_.plot.empty()) runtime::eval::check_picture(outputs_.plot);
   }
 
   void check_ranks() const override {
@@ -130,7 +130,7 @@ class EvalCommand : public Command {
   }
 
  private:
-  // What this machine has for the run.
+  // Finds what this machine has for the run.
   void begin(StartFacts& facts) {
     if (!outputs_.stats.empty()) {
       TextOutput(outputs_.stats).check();
@@ -152,7 +152,6 @@ class EvalCommand : public Command {
     report_.effective_share = outputs_.effective_percent / 100;
     if (!outputs_.out.empty() && first_rank()) file_.emplace(outputs_.out, report_.recipe);
     tasks_.say_what_the_bundled_model_cannot();
-    if (!over_ranks()) return;
     const runtime::eval::EvalRecipe& read = report_.recipe;
     facts = {weights_digest(*environment_, directory_), shared_options(*app_),
              fmt::format("{} {} {} {} {}", read.haystack, read.squad, read.hotpotqa, read.text,
@@ -192,7 +191,7 @@ class EvalCommand : public Command {
     }
   }
 
-  // Those asked for, or what --equal-bytes makes of them; `say`: also what it cannot make.
+  // Returns the methods asked for, or what --equal-bytes makes of them; `say`: also what it cannot make.
   std::vector<runtime::MethodOptions> methods_at(const Environment& environment, std::int64_t length, bool say) const {
     if (equal_bits_.empty()) return options_.methods;
     const runtime::ModelConfig& config = environment.model->config();
@@ -248,13 +247,13 @@ class EvalCommand : public Command {
   bool in_file(const runtime::eval::EvalTask& task, int sample, const runtime::MethodOptions& attn) const {
     if (outputs_.out.empty()) return false;
     std::byte there{file_ && file_->has(task.name(), task.ctx_size(), sample, attn)};
-    if (ranks() != nullptr) ranks()->broadcast(runtime::cluster::Traffic::start, {&there, 1});
+    peers().broadcast(runtime::cluster::Traffic::start, {&there, 1});
     return there != std::byte{0};
   }
 
   const std::vector<runtime::eval::EvalRow>& rows() const { return file_ ? file_->rows() : report_.rows; }
 
-  // Of all rows of the file, where there is one.
+  // Reports all rows of the file, where there is one.
   runtime::eval::EvalReport report() const { return {report_.recipe, rows(), report_.effective_share}; }
   std::string summary() const { return runtime::eval::eval_summary(report(), outputs_.format); }
 

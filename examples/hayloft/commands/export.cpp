@@ -36,7 +36,7 @@ class ExportCommand : public Command {
     const offload::Topology topology;
     offload::Arena arena(topology);
     const runtime::ContextTokens tokens = runtime::export_context(snapshot, arena, out_);
-    note("{}: {} tokens, {} with keys and values\n", out_, tokens.all, tokens.cached);
+    note("{}: {} tokens, {} with keys and values\n", shown(out_), tokens.all, tokens.cached);
   }
 
  private:

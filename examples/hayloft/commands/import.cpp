@@ -51,7 +51,7 @@ class ImportCommand : public Command {
     options.rows = rows_;
     const runtime::ContextTokens tokens =
         runtime::import_context(in_, model, *environment.backend, *environment.arena, options, save_);
-    note("{}: {} tokens, {} with keys and values\n", save_, tokens.all, tokens.cached);
+    note("{}: {} tokens, {} with keys and values\n", shown(save_), tokens.all, tokens.cached);
   }
 
  private:

@@ -51,7 +51,7 @@ class IndexCommand : public Command {
     const offload::Snapshot made = offload::Snapshot::open(context_);
     for (const auto& method : options.indices) {
       const std::string name = method->state_key();
-      note("{}: {}, {}\n", context_, name, format_bytes(made.attachment(name)->size()));
+      note("{}: {}, {}\n", shown(context_), name, format_bytes(made.attachment(name)->size()));
     }
   }
 

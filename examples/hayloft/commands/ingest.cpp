@@ -162,7 +162,7 @@ class IngestCommand : public Command {
     const auto say_kept = [&] {
       progress.reset();
       const char* const ending = save_.empty() ? "" : over_ranks() ? ".part.*" : ".part";
-      note("{} tokens are kept in {}{}; the same command goes on from there\n", reached, path(), ending);
+      note("{} tokens are kept in {}{}; the same command goes on from there\n", reached, shown(path()), ending);
     };
     try {
       const auto how = !save_.empty() ? runtime::ingest : append_.empty() ? runtime::update : runtime::append_to;
@@ -178,23 +178,23 @@ class IngestCommand : public Command {
 
   void report(const runtime::IngestResult& result, const std::string& predicted) const {
     if (result.was_there && append_.empty()) {
-      note("{}: is of this text already, {} tokens\n", path(), result.tokens);
+      note("{}: is of this text already, {} tokens\n", shown(path()), result.tokens);
       return;
     }
     if (result.was_there) {
-      note("{}: ends with this text already, {} tokens in all; nothing is added (--again adds it once more)\n", path(),
-           result.tokens);
+      note("{}: ends with this text already, {} tokens in all; nothing is added (--again adds it once more)\n",
+           shown(path()), result.tokens);
       return;
     }
     if (!update_.empty()) {
-      note("{}: the first {} of {} tokens are those it had; read again from token {} on, {}\n", path(), result.same,
-           result.tokens, result.resumed_from,
+      note("{}: the first {} of {} tokens are those it had; read again from token {} on, {}\n", shown(path()),
+           result.same, result.tokens, result.resumed_from,
            result.resumed_from > 0 ? "the last checkpoint before" : "as it keeps no checkpoint before");
     } else if (result.resumed_from > 0) {
       note("went on from token {}\n", result.resumed_from);
     }
     const std::string shards = over_ranks() ? fmt::format(" in {} shards", rank_count()) : "";
-    note("{}: {} tokens{}, {}; read {} in {:.1f} s ({:.0f} tokens/s){}\n", path(), result.tokens, shards,
+    note("{}: {} tokens{}, {}; read {} in {:.1f} s ({:.0f} tokens/s){}\n", shown(path()), result.tokens, shards,
          format_bytes(result.file_bytes), result.read, result.seconds,
          static_cast<double>(result.read) / std::max(result.seconds, 1e-9), predicted);
   }

@@ -74,7 +74,7 @@ class InspectCommand : public Command {
   }
 
  private:
-  // What methods keep of it; the end of the text lies beside them.
+  // Returns what methods keep of it; the end of the text lies beside them.
   static std::vector<std::string> indices_of(const offload::Snapshot& snapshot) {
     std::vector<std::string> names = snapshot.attachments();
     std::erase(names, runtime::text_end_name);

@@ -22,7 +22,6 @@
 #include "offload/text/format.h"
 #include "offload/text/json_text.h"
 #include "offload/text/list.h"
-#include "runtime/machine/link_compare.h"
 #include "runtime/machine/link_report.h"
 #include "runtime/machine/measure_network.h"
 #include "runtime/machine/profile.h"
@@ -40,8 +39,7 @@ constexpr const char* link_examples = R"(Examples:
   hayloft link --seconds 60 --tests memory,matrices,copies --json here.json
       some of it, for longer; no profile is kept
   mpirun -n 4 -H a,b,c,d hayloft link --json network.json
-      the network between ranks instead, for hayloft plan --ranks 4 --network network.json
-  hayloft link --compare here.json there.json)";
+      the network between ranks instead, for hayloft plan --ranks 4 --network network.json)";
 
 constexpr std::uint64_t least_link_footprint = std::uint64_t{64} << 20;
 
@@ -64,10 +62,6 @@ class LinkCommand : public Command {
         app, "--tests", "NAME,...", [this](const std::string& text) { read_tests(text); },
         "What to measure [all, which alone make a profile]");
     app.add_flag("--list-tests", list_tests_, "Print what --tests can name");
-    app.add_option("--compare", compared_,
-                   "Show two files that --profile or --json wrote side by side, measuring nothing")
-        ->type_name("A.json B.json")
-        ->expected(2);
     add_machine_options(app, machine_);
     app.add_option("--profile", profile_,
                    "Where to keep the profile that was measured [hayloft/profile.json in the user's cache folder]")
@@ -77,7 +71,7 @@ class LinkCommand : public Command {
     add_choice<Format>(app, "--format", {{"md", Format::md}, {"csv", Format::csv}}, "Format of the rates",
                        [this](Format format) { format_ = format; })
         ->default_str("md");
-    common(app, Section::task, {"--seconds", "--footprint", "--tests", "--list-tests", "--compare"});
+    common(app, Section::task, {"--seconds", "--footprint", "--tests", "--list-tests"});
     advanced(app, Section::task, {"--link-footprint"});
     common(app, Section::device, {"--profile"});
     advanced(app, Section::output, {"--format"});
@@ -91,13 +85,12 @@ class LinkCommand : public Command {
   }
 
   void check_ranks() const override {
-    refuse_over_ranks(*app_, {"--footprint", "--link-footprint", "--tests", "--list-tests", "--compare", "--profile"});
+    refuse_over_ranks(*app_, {"--footprint", "--link-footprint", "--tests", "--list-tests", "--profile"});
   }
 
   void run() override {
     if (over_ranks()) return measure_ranks();
     if (list_tests_) return print(tests_text());
-    if (!compared_.empty()) return compare();
     const TextOutput json(json_);
     json.check();
     if (!options_.tests.empty() || !link_options_.tests.empty()) return measure_some(json);
@@ -142,7 +135,7 @@ class LinkCommand : public Command {
     if (link) skipped.insert(skipped.begin(), link->skipped.begin(), link->skipped.end());  // its table has said so
     json.write(whole_json(profile, link, skipped));
     say_reliability(profile, link);
-    note("profile: {}\n", path.string());
+    note("profile: {}\n", shown(path.string()));
   }
 
  private:
@@ -167,12 +160,6 @@ class LinkCommand : public Command {
     return text;
   }
 
-  void compare() const {
-    const runtime::plan::MeasuredMachine a = runtime::plan::read_measured(compared_[0]);
-    const runtime::plan::MeasuredMachine b = runtime::plan::read_measured(compared_[1]);
-    print(format_ == Format::md ? runtime::plan::compare_table(a, b) : runtime::plan::compare_csv(a, b));
-  }
-
   // The network between ranks, and nothing of the machines.
   void measure_ranks() const {
     const TextOutput json(json_);
@@ -194,7 +181,7 @@ class LinkCommand : public Command {
          report.on_one_machine() ? "" : "in part ");
   }
 
-  // Those of --tests: a table and JSON, and no profile, whose every rate plans may ask for.
+  // Measures those of --tests: a table and JSON, and no profile, whose every rate plans may ask for.
   void measure_some(const TextOutput& json) {
     if (!profile_.empty()) fail("--profile: a profile is made of all tests; leave --tests out, or --profile");
     options_.version = HAYLOFT_VERSION;
@@ -253,7 +240,7 @@ class LinkCommand : public Command {
     }
   }
 
-  // What a machine without a GPU leaves out.
+  // Adds what a machine without a GPU leaves out.
   void add_link_skipped(std::vector<std::string>& skipped) const {
     const char* why = "no GPU is used (hayloft --list-devices says why)";
     skipped.push_back(
@@ -284,7 +271,6 @@ class LinkCommand : public Command {
   runtime::plan::ProfileOptions options_;
   gpu::LinkOptions link_options_;
   std::string profile_;
-  std::vector<std::string> compared_;
   bool list_tests_ = false;
   std::string json_;
   Format format_ = Format::md;

@@ -35,7 +35,7 @@ namespace {
 constexpr const char* needle_examples = R"(Examples:
   hayloft needle
       the bundled model at 64k tokens, every method
-  hayloft needle --ctx-size 64k,256k,1M --attn dense,sparq --json needle.json --plot needle.png
+  hayloft needle --ctx-size 64k,256k,1M --attn dense,sparq --json needle.json --plot needle.svg
       a scaling run with its table, JSON and heatmap
   hayloft needle --ctx-size 1M --attn sparq:r=8,sparq:r=16,topk:k=32 --haystack book.txt
       real text, and one method with different options)";
@@ -66,7 +66,7 @@ class NeedleCommand : public Command {
     add_device_cache_options(app, machine_, DeviceCache::off);
     add_profile_option(app, machine_);
     add_json_option(app, json_, "Write every question as JSON, to a file as they are answered");
-    app.add_option("--plot", plot_, "Draw a heatmap, .svg, .pdf or .png")->type_name("FILE")->take_last();
+    app.add_option("--plot", plot_, "Draw a heatmap, as SVG")->type_name("FILE")->take_last();
     common(app, Section::text, {"--haystack"});
     common(app, Section::task, {"--depths", "--seed"});
     advanced(app, Section::task, {"--one-needle"});
@@ -77,7 +77,7 @@ class NeedleCommand : public Command {
     options_.methods = attention_.methods(options_.session.cache.columns);
     options_.haystack = haystack_;
     options_.session.cache.block_tokens = machine_.block_tokens;
-    if (!plot_.empty()) runtime::eval::picture_format(plot_);
+    if (!plot_.empty()) runtime::eval::check_picture(plot_);
   }
 
   void check_ranks() const override { require_over_ranks(machine_, options_.session, options_.methods); }
@@ -125,8 +125,7 @@ class NeedleCommand : public Command {
     warn_of_reach(report_.rows, json.to_stdout());
     show_predictions();
     if (!plot_.empty() && first_rank()) {
-      offload::write_file(plot_, runtime::eval::render_heatmap(runtime::eval::needle_heatmap(report_),
-                                                               runtime::eval::picture_format(plot_)));
+      offload::write_file(plot_, runtime::eval::render_heatmap(runtime::eval::needle_heatmap(report_)));
     }
     write_json(true);
     say_device_memory(*environment.backend);
@@ -134,7 +133,7 @@ class NeedleCommand : public Command {
   }
 
  private:
-  // What this machine has for the run.
+  // Finds what this machine has for the run.
   void begin(StartFacts& facts) {
     if (!plot_.empty() && first_rank()) offload::require_writable(plot_);
     if (!haystack_.empty() && !std::filesystem::exists(haystack_)) {

@@ -182,14 +182,14 @@ class PlanCommand : public Command {
  private:
   bool configuration_alone() const { return std::filesystem::path(model_).filename() == "config.json"; }
 
-  // Of the configuration, whatever is there.
+  // Counts the weights by the configuration, whatever is there.
   runtime::WeightSizes counted_weights() const {
     return weight_type_ ? runtime::weight_sizes(request_.config, *weight_type_)
                         : runtime::weight_sizes(request_.config, gpu::DType::f16, machine_.weights);
   }
 
-  // What else the matrices could be, for a remedy. Weights lose more than rows of as many bits: they are at work in
-  // every layer and for every token.
+  // Adds what else the matrices could be, for a remedy. Weights lose more than rows of as many bits: they are at work
+  // in every layer and for every token.
   void add_weights(const std::function<runtime::WeightSizes(runtime::WeightForm)>& sizes) {
     other_weights_ = {{"--weights q8", sizes(runtime::WeightForm::q8), 32},
                       {"--weights q4", sizes(runtime::WeightForm::q4), 128}};
@@ -270,7 +270,8 @@ class PlanCommand : public Command {
         app, option, "N", [option, &size](const std::string& text) { size = read_int(option, text); }, help);
   }
 
-  // Of the device that is planned for, which need not be here when --gpu-memory says how much it gives; 0: the CPU.
+  // Returns the budget of the device that is planned for, which need not be here when --gpu-memory says how much it
+  // gives; 0: the CPU.
   std::uint64_t device_budget(const offload::Threads& threads) const {
     if (machine_.device == "cpu") return 0;
     if (machine_.cuda.memory_bytes > 0) return machine_.cuda.memory_bytes;

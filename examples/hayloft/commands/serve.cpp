@@ -144,14 +144,13 @@ class ServeCommand : public Command {
   }
 
  private:
-  // What this machine has for the run.
+  // Finds what this machine has for the run.
   void begin(StartFacts& facts) {
     if (first_rank()) server_.api_key = read_key();
     environment_.emplace(machine_, model_, rope_);
     sampling_ = sampling_for(*app_, sampling_, model_, Recommended::rules, machine_.verbose);
     sampling_.rules.require_within(environment_->model->config().vocab_size);
     method_ = with_rates(method_, *environment_, machine_.profile);
-    if (!over_ranks()) return;
     facts = {weights_digest(*environment_, model_), shared_options(*app_), ""};
     if (!contexts_.empty()) facts.options += " --contexts";  // a folder of any name
   }
@@ -190,7 +189,8 @@ class ServeCommand : public Command {
                                        contexts,
                                        sampling_,
                                        128,
-                                       longest_answer(environment)};
+                                       longest_answer(environment),
+                                       engine_.longest};
     const serve::http::Routes routes(served, source, engine, context_jobs);
     serve::http::serve(routes, server_, [&](const std::string& host, std::uint16_t port) {
       check_interrupted();  // what came before the server had its own handlers
@@ -204,7 +204,7 @@ class ServeCommand : public Command {
     });
   }
 
-  // Of the engine's thread.
+  // Called in the engine's thread.
   [[noreturn]] static void end_ranks(const std::string& problem) {
     write_error(fmt::format("hayloft: rank 0: {}\n", visible(problem, Lines::joined)));
     abort_ranks();
@@ -218,7 +218,8 @@ class ServeCommand : public Command {
     return name;
   }
 
-  // Of a chat request that does not say: what the model was made for, which the engine then holds to memory.
+  // Returns the length of an answer to a chat request that does not say: what the model was made for, which the engine
+  // then holds to memory.
   std::int64_t longest_answer(const Environment& environment) const {
     constexpr std::int64_t most = 4096;
     const std::int64_t made_for = environment.model->config().max_positions;

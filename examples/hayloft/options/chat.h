@@ -9,7 +9,7 @@
 #include "runtime/chat/chat_template.h"
 #include "runtime/decode/sampler.h"
 
-// How a conversation is written for a model, and how its answers are drawn.
+// Says how a conversation is written for a model, and how its answers are drawn.
 namespace hayloft::cli {
 
 struct ChatChoices {

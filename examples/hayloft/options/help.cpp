@@ -8,7 +8,6 @@
 #include <string_view>
 #include <vector>
 
-#include "examples/hayloft/options/pages.h"
 #include "offload/text/list.h"
 
 namespace hayloft::cli {
@@ -88,7 +87,8 @@ std::string lines_of(const std::string& names, const std::string& help) {
 }
 
 std::string lines_of(const CLI::Option* option) {
-  return lines_of(names_of(option), help_of(*option));
+  const bool required = option->get_required() && option->nonpositional();
+  return lines_of(names_of(option), option->get_description() + default_of(option) + (required ? " (required)" : ""));
 }
 
 // --help and --help-all of a command, or what the program itself takes.
@@ -139,19 +139,6 @@ std::string program_help(const CLI::App* app, const std::string& name) {
 }
 
 }  // namespace
-
-std::vector<HelpEntry> help_entries(const CLI::App& command) {
-  std::vector<HelpEntry> entries;
-  for (const Entry& entry : entries_of(&command)) {
-    entries.push_back({entry.option, headings[entry.section], entry.advanced});
-  }
-  return entries;
-}
-
-std::string help_of(const CLI::Option& option) {
-  return option.get_description() + default_of(&option) +
-         (option.get_required() && option.nonpositional() ? " (required)" : "");
-}
 
 void common(CLI::App& app, Section section, std::initializer_list<const char*> options) {
   place(app, section, "", options);

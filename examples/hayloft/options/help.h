@@ -5,7 +5,7 @@
 #include <initializer_list>
 #include <string>
 
-// What `--help` and `--help-all` print. Every option of a command is declared common or advanced, in a section. Help is
+// Formats `--help` and `--help-all`. Every option of a command is declared common or advanced, in a section. Help is
 // one list of the common ones, short enough for a screen; --help-all has them all under the headings of their sections.
 // Sections come in the order below in every command, and options within one in the order of their declarations.
 namespace hayloft::cli {
@@ -25,7 +25,7 @@ enum class Section : std::uint8_t {
   output
 };
 
-// Of options that `app` has already, by one of their names.
+// Take options that `app` has already, by one of their names.
 void common(CLI::App& app, Section section, std::initializer_list<const char*> options);
 void advanced(CLI::App& app, Section section, std::initializer_list<const char*> options);
 

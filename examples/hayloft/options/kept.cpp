@@ -25,7 +25,7 @@ void check_kept_layout(const CLI::App& app, const runtime::SessionOptions& asked
                             file);
   require_same<std::string>(app, "--rows", offload::name(asked.cache.rows), offload::name(kept.cache.rows), file);
   if (app.get_option("--batch")->count() > 0 && asked.chunk_tokens != kept.chunk_tokens) {
-    note("note: --batch {} has no effect: {} was begun with {}, which stays\n", asked.chunk_tokens, file,
+    note("note: --batch {} has no effect: {} was begun with {}, which stays\n", asked.chunk_tokens, shown(file),
          kept.chunk_tokens);
   }
 }

@@ -12,7 +12,7 @@ namespace hayloft::cli {
 // shapes what is in the file. Another --batch, which changes speed and the last bits, is said in one line on standard
 // error. `file` is named in both.
 
-// What the file and its tokens decide for whatever goes on behind them, which may attend by another --prefill:
+// Checks what the file and its tokens decide for whatever goes on behind them, which may attend by another --prefill:
 // --block-tokens, --columns and --batch, likewise.
 void check_kept_layout(const CLI::App& app, const runtime::SessionOptions& asked, const runtime::SessionOptions& kept,
                        const std::string& file);

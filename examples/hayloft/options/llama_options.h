@@ -5,8 +5,8 @@
 #include <span>
 #include <string>
 
-// What users of llama.cpp type out of habit: options of its programs that mean nothing here, each with what to use
-// instead.
+// Answers what users of llama.cpp type out of habit: options of its programs that mean nothing here, each with what to
+// use instead.
 namespace hayloft::cli {
 
 // The hint for the first argument that is such an option and none of the command's own: one line. Nothing where there

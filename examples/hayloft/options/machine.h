@@ -8,7 +8,7 @@
 #include "offload/store/layout.h"
 #include "runtime/checkpoint/weights/weights.h"
 
-// What a command may use of the machine: memory, the device, threads.
+// Says what a command may use of the machine: memory, the device, threads.
 namespace hayloft::cli {
 
 struct MachineOptions {

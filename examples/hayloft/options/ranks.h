@@ -7,7 +7,7 @@
 #include "examples/hayloft/options/machine.h"
 #include "runtime/decode/session.h"
 
-// What commands that run over ranks look at before they begin.
+// Checks what commands that run over ranks look at before they begin.
 namespace hayloft::cli {
 
 // Throws Error naming the option that ranks cannot do together: a budget of a device that none uses, an

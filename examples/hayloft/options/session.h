@@ -6,7 +6,7 @@
 #include "runtime/decode/sampler.h"
 #include "runtime/decode/session.h"
 
-// How a prompt is read and how tokens are chosen.
+// Says how a prompt is read and how tokens are chosen.
 namespace hayloft::cli {
 
 void add_sampling_options(CLI::App& app, runtime::SamplerOptions& options);

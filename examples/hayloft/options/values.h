@@ -29,7 +29,7 @@ runtime::plan::ShapeOptions read_shape(const std::string& text);
 offload::ColumnFormat column_format(const std::string& text);
 offload::RowFormat row_format(const std::string& text);
 
-// What `read` returns. The message of an Error that it throws begins with the option's name.
+// Returns what `read` returns. The message of an Error that it throws begins with the option's name.
 template <class Read>
 auto named(const std::string& option, Read read) {
   try {

@@ -100,7 +100,7 @@ std::optional<runtime::plan::MachineProfile> trusted(std::optional<runtime::plan
   if (found.what.empty()) return profile;
   const std::string path = given.empty() ? runtime::plan::default_profile_path().string() : given;
   const bool refused = found.other_machine && given.empty();
-  note("note: the machine profile {} {}{}\n", path, found.what,
+  note("note: the machine profile {} {}{}\n", shown(path), found.what,
        refused ? ": not used; hayloft link measures this one" : "; hayloft link measures anew");
   if (refused) profile.reset();
   return profile;
@@ -177,6 +177,7 @@ void agree_on_rates(std::span<runtime::MethodOptions> methods, const Environment
 }
 
 std::string weights_digest(const Environment& environment, const std::filesystem::path& model) {
+  if (!over_ranks()) return {};
   const runtime::Fingerprint print = runtime::fingerprint(model, environment.model->config().rope_overrides);
   return fmt::format("{:02x} {}", fmt::join(print, ""), runtime::name(environment.weights));
 }

@@ -8,7 +8,8 @@
 
 #include "offload/error.h"
 #include "offload/text/format.h"
-#include "offload/text/utf8.h"
+#include "offload/text/text_check.h"
+#include "offload/text/visible.h"
 #include "offload/text_file.h"
 
 namespace hayloft::cli {
@@ -34,10 +35,6 @@ bool begins_as_binary(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   file.read(beginning, sizeof beginning);
   return std::find(beginning, beginning + file.gcount(), '\0') != beginning + file.gcount();
-}
-
-bool is_text(const std::string& bytes) {
-  return bytes.find('\0') == std::string::npos && valid_utf8_prefix(bytes) == bytes.size();
 }
 
 // The paths below the folder of what is to be read, with '/' between their parts.
@@ -67,18 +64,24 @@ std::vector<std::string> paths_in(const fs::path& folder, const std::vector<std:
 
 }  // namespace
 
+std::vector<std::string> folder_paths(const fs::path& folder, const std::vector<std::string>& include) {
+  FolderText uncounted;
+  return paths_in(folder, include, uncounted);
+}
+
 FolderText read_folder(const fs::path& folder, const std::vector<std::string>& include) {
   FolderText read;
   for (const std::string& path : paths_in(folder, include, read)) {
     const fs::path file = folder / path;
     const bool binary = begins_as_binary(file);
-    const std::string bytes = binary ? "" : offload::read_text_file("--file", file);
+    std::string bytes = binary ? "" : offload::read_file_bytes("--file", file);
     if (binary || !is_text(bytes)) {
       read.no_text.push_back(path);
       continue;
     }
+    bytes = checked_text("--file " + file.string(), std::move(bytes));  // without a byte order mark
     ++read.files;
-    read.text += fmt::format("=== {} ===\n", path);
+    read.text += fmt::format("=== {} ===\n", visible(path, Lines::joined));
     read.text += bytes;
     if (!bytes.empty() && bytes.back() != '\n') read.text += '\n';
     read.text += '\n';
@@ -87,13 +90,13 @@ FolderText read_folder(const fs::path& folder, const std::vector<std::string>& i
 }
 
 std::string describe(const fs::path& folder, const FolderText& read) {
-  std::string line = fmt::format("{}: {} file{}, {}", folder.string(), read.files, read.files == 1 ? "" : "s",
-                                 format_bytes(read.text.size()));
+  std::string line = fmt::format("{}: {} file{}, {}", visible(folder.string(), Lines::joined), read.files,
+                                 read.files == 1 ? "" : "s", format_bytes(read.text.size()));
   if (!read.no_text.empty()) {
     constexpr std::size_t shown = 5;
     const std::size_t count = std::min(shown, read.no_text.size());
-    const std::vector<std::string> first(read.no_text.begin(),
-                                         read.no_text.begin() + static_cast<std::ptrdiff_t>(count));
+    std::vector<std::string> first;
+    for (std::size_t i = 0; i < count; ++i) first.push_back(visible(read.no_text[i], Lines::joined));
     line += fmt::format("; left out: {} no text ({}{})",
                         read.no_text.size() == 1 ? "1 is" : fmt::format("{} are", read.no_text.size()),
                         fmt::join(first, ", "), read.no_text.size() > shown ? ", ..." : "");

@@ -9,8 +9,8 @@
 namespace hayloft::cli {
 
 struct FolderText {
-  // For every file, by its path below the folder, in byte order: a line "=== path/to/file ===", its bytes, a newline
-  // where they do not end in one, and an empty line.
+  // For every file, by its path below the folder (control characters replaced), in byte order: a line "=== path/to/file
+  // ===", its text, a newline where that does not end in one, and an empty line.
   std::string text;
   int files = 0;
   std::vector<std::string> no_text;  // left out: those with a zero byte or other bytes that are no UTF-8
@@ -22,6 +22,9 @@ struct FolderText {
 // Files that match one of `include` (fnmatch(3): * and ? also match '/'), by path below the folder or by name alone; of
 // none, all. Throws Error naming what cannot be read.
 FolderText read_folder(const std::filesystem::path& folder, const std::vector<std::string>& include);
+
+// The paths of those files below the folder, with '/' between their parts, in the order in which they are read.
+std::vector<std::string> folder_paths(const std::filesystem::path& folder, const std::vector<std::string>& include);
 
 // What was taken and what was left out, in a line without its end.
 std::string describe(const std::filesystem::path& folder, const FolderText& read);

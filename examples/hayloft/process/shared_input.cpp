@@ -6,7 +6,7 @@
 #include "examples/hayloft/process/interrupt.h"
 #include "examples/hayloft/process/ranks.h"
 #include "offload/error.h"
-#include "runtime/cluster/tell.h"
+#include "runtime/peers/tell.h"
 
 namespace hayloft::cli {
 namespace {

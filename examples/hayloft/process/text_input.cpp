@@ -7,29 +7,47 @@
 
 #include "examples/hayloft/process/messages.h"
 #include "offload/error.h"
+#include "offload/text/format.h"
+#include "offload/text/text_check.h"
 #include "offload/text_file.h"
 #include "offload/waiting.h"
 
 namespace hayloft::cli {
+namespace {
+
+constexpr std::uint64_t most_line_bytes = std::uint64_t{64} << 20;
+
+}  // namespace
 
 std::string read_text(const std::string& option, const std::string& path) {
   if (path == "-") return offload::read_text(option + " -", STDIN_FILENO);
   return offload::read_text_file(option, path);
 }
 
+void check_typed_texts(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_type_name().find("TEXT") == std::string::npos) continue;
+    for (const std::string& text : option->results()) require_text("--" + option->get_lnames().front(), text);
+  }
+}
+
 LineInput::LineInput() : terminal_(isatty(STDIN_FILENO) != 0) {}
 
 bool LineInput::next(std::string& line) {
   if (terminal_) note("> ");
-  std::size_t end;
-  while ((end = ahead_.find('\n')) == std::string::npos && !ended_) {
+  const std::string name = fmt::format("standard input, line {}", ++number_);
+  std::size_t end = ahead_.find('\n');
+  while (end == std::string::npos && !ended_) {
+    if (ahead_.size() > most_line_bytes) fail("{}: has more than {}", name, format_bytes(most_line_bytes));
     offload::wait_for_input(STDIN_FILENO);
     char piece[1 << 12];
     const ssize_t got = ::read(STDIN_FILENO, piece, sizeof piece);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail("standard input: {}", std::strerror(errno));
     ended_ = got == 0;
+    const std::size_t before = ahead_.size();
     ahead_.append(piece, static_cast<std::size_t>(got));
+    end = ahead_.find('\n', before);
   }
   if (end == std::string::npos && ahead_.empty()) {
     if (terminal_) note("\n");
@@ -37,6 +55,12 @@ bool LineInput::next(std::string& line) {
   }
   line = ahead_.substr(0, end);
   ahead_.erase(0, end == std::string::npos ? end : end + 1);
+  if (number_ == 1) {
+    line = checked_text(name, std::move(line));
+  } else {
+    require_text(name, line);
+  }
+  if (line.ends_with('\r')) line.pop_back();  // of a file that was written on Windows
   return true;
 }
 

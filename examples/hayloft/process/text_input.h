@@ -1,26 +1,32 @@
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <string>
 
 namespace hayloft::cli {
 
-// The whole of a text file, or of standard input for "-". `option` is named in what it throws. Ends with Interrupted
-// while a pipe or a terminal is waited for.
+// The whole of a text file, or of standard input for "-", as offload::read_text() has it. `option` is named in what it
+// throws. Ends with Interrupted while a pipe or a terminal is waited for.
 std::string read_text(const std::string& option, const std::string& path);
 
-// Lines of standard input, without their ends. On a terminal each is asked for by "> " on standard error.
+// Throws Error naming the option on a text of the command line (of type TEXT) that is not UTF-8.
+void check_typed_texts(const CLI::App& command);
+
+// Lines of standard input, without their ends, be these LF or CR LF, and without a byte order mark. On a terminal each
+// is asked for by "> " on standard error.
 class LineInput {
  public:
   LineInput();
 
   // False at the end of the input. Ends with Interrupted while a pipe or a terminal is waited for; throws Error when
-  // reading fails.
+  // reading fails and on a line that is no text, or too long for one.
   bool next(std::string& line);
 
  private:
   bool terminal_;
   std::string ahead_;  // read already, from the next line on
   bool ended_ = false;
+  std::size_t number_ = 0;  // of lines so far
 };
 
 }  // namespace hayloft::cli

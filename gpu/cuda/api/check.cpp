@@ -9,7 +9,7 @@
 namespace hayloft::gpu::cuda {
 namespace {
 
-// What a user can do about it, said after what happened. Null: nothing is known that would help.
+// Returns what a user can do about it, said after what happened. Null: nothing is known that would help.
 const char* advice(cudaError_t error) {
   switch (error) {
     case cudaErrorInsufficientDriver:

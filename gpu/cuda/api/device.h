@@ -5,7 +5,7 @@
 #include "gpu/cuda/api/check.h"
 #include "gpu/cuda/api/pcie.h"
 
-// What CUDA and the system say of a device.
+// Asks CUDA and the system about a device.
 namespace hayloft::gpu::cuda {
 
 // Throws NoDevice, saying why, unless this process sees a device, and Error unless this is one of them.
@@ -17,8 +17,8 @@ cudaError_t use_device(int device) noexcept;
 
 int attribute(cudaDeviceAttr which, int device);
 
-// Where the device is on the bus, "0000:3B:00.0", which nvidia-smi and sysfs know it by whatever CUDA numbers it; empty
-// where CUDA does not tell.
+// Returns the device's place on the bus, "0000:3B:00.0", which nvidia-smi and sysfs know it by whatever CUDA numbers
+// it; empty where CUDA does not tell.
 std::string bus_address(int device);
 
 // All unknown when CUDA does not say where the device is.

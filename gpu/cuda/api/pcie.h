@@ -10,7 +10,7 @@ struct PcieLink {
   int node = -1;  // NUMA node; -1: there is one, or the system does not tell
 };
 
-// What sysfs knows of the device at a bus address as CUDA writes it, "0000:3B:00.0".
+// Returns what sysfs knows of the device at a bus address as CUDA writes it, "0000:3B:00.0".
 PcieLink pcie_link(std::string bus_address);
 
 }  // namespace hayloft::gpu::cuda

@@ -9,7 +9,8 @@
 
 namespace hayloft::gpu::cuda {
 
-// How long the parts of operations take on the device, by pairs of events, while somebody wants to know. Thread-safe.
+// Measures how long the parts of operations take on the device, by pairs of events, while somebody wants to know.
+// Thread-safe.
 class StageClock {
  public:
   ~StageClock();
@@ -34,7 +35,7 @@ class StageClock {
   std::vector<Span> spans_;
 };
 
-// What is queued on `stream` during its life is one part of an operation, under a name that is a literal.
+// Makes what is queued on `stream` during its life one part of an operation, under a name that is a literal.
 class Stage {
  public:
   Stage(StageClock& clock, const char* name, cudaStream_t stream);

@@ -6,7 +6,7 @@
 #include "gpu/cuda/kernels/warp.cuh"
 #include "gpu/cuda/memory/host_copy.h"
 #include "gpu/cuda/memory/spill_image.h"
-#include "gpu/device_plan.h"
+#include "gpu/cuda_memory.h"
 
 namespace hayloft::gpu::cuda {
 namespace {
@@ -30,7 +30,7 @@ constexpr int kTile = offload::BlockLayout::scale_tokens;
 constexpr int kMostComponents = 256;
 constexpr int kSpillThreads = 256;
 
-// What the kernels of a spill need to know of the layout.
+// The part of the layout that the kernels of a spill need.
 struct BlockShape {
   int head_dim;
   int block_tokens;

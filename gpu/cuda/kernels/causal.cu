@@ -8,7 +8,7 @@
 #include "gpu/cuda/kernels/softmax.cuh"
 #include "gpu/cuda/memory/device_arena.h"
 #include "gpu/cuda/memory/row_stream.h"
-#include "gpu/device_plan.h"
+#include "gpu/cuda_memory.h"
 #include "index/scan/exact_search.h"
 
 // Prefill's attention: products of queries and keys, softmax and products of weights and values, tile by tile of keys,
@@ -25,14 +25,14 @@
 namespace hayloft::gpu::cuda {
 namespace {
 
-// Of products and weights: what the second-level cache of a recent card has room for.
+// Bounds products and weights by what the second-level cache of a recent card has room for.
 constexpr std::uint64_t kTileBytes = cuda_tile_bytes;
 constexpr std::uint64_t kBudgetShare = 8;  // of what is left, for them
 
 static_assert(kTileKeys == cuda_tile_keys);
 
-// Of a share of what is left where that is much, and of whole tiles of tensor cores as long as they fit beside the two
-// buffers of rows. Never fewer than a minimum: the allocation then says what is missing.
+// Returns the tokens of a block: a share of what is left where that is much, and whole tiles of tensor cores as long as
+// they fit beside the two buffers of rows. Never fewer than a minimum: the allocation then says what is missing.
 int tokens_of_a_block(const Context& context, int query_heads, int T) {
   constexpr std::uint64_t buffers = 2 * cuda_least_stream_bytes;
   const std::uint64_t least = cuda_tile_bytes_of(std::min(T, cuda_least_tile_tokens), query_heads);

@@ -44,7 +44,7 @@ std::int64_t tiles_of(std::int64_t rows) {
   return (rows + kTileRows - 1) / kTileRows;
 }
 
-// What one decode step attends to, sorted by the way its rows are read, and its computation.
+// Sorts what one decode step attends to by the way its rows are read, and computes it.
 class Decode {
  public:
   Decode(const Context& context, const CacheView& cache, const float* q, int query_heads, const Attended& what,
@@ -218,8 +218,8 @@ void Decode::cut(RowPart& part, std::int64_t tiles, int lists) const {
   part.pieces = static_cast<int>((tiles + piece_tiles - 1) / piece_tiles);
 }
 
-// How the rows of a chunk are cut up. Every chunk of a pass goes to the same slots, so that the states of a context of
-// any length take the memory of one chunk's.
+// Returns how the rows of a chunk are cut up. Every chunk of a pass goes to the same slots, so that the states of a
+// context of any length take the memory of one chunk's.
 RowPart Decode::chunk_part(const std::optional<RowStream>& rows, int lists, std::int64_t most_rows) const {
   RowPart part;
   if (most_rows == 0) return part;

@@ -4,7 +4,7 @@
 
 #include "gpu/cuda/kernels/intrinsics.cuh"
 
-// What the kernels that treat every element alike share.
+// Shared by the kernels that treat every element alike.
 namespace hayloft::gpu::cuda {
 
 __device__ inline std::int64_t global_thread() {

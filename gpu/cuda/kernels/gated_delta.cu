@@ -110,7 +110,7 @@ __global__ void delta_normalise_kernel(float* inputs, const float* a, const floa
   for (int i = lane; i < dk; i += kWarp) x[i] *= factor;
 }
 
-// What the recurrence reads and writes.
+// The memory that the recurrence reads and writes.
 struct Pass {
   DeltaShape shape;
   std::int64_t channels;
@@ -132,7 +132,7 @@ __device__ void load_four(const float* from, float (&x)[4]) {
   x[3] = float_of(bits.w);
 }
 
-// Of four sums in each of the lanes that hold a column, all of which get it.
+// Sums four sums in each of the lanes that hold a column; all of these get the result.
 __device__ float sum_of_parts(const float (&sums)[4]) {
   float sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
   for (int mask = kWarp / 2; mask >= kColumnsOfWarp; mask /= 2) sum += shuffle_xor(sum, mask);

@@ -119,7 +119,7 @@ __device__ inline float float_of(unsigned bits) {
   return __uint_as_float(bits);
 }
 
-// Of a clock that may be coarse, up to a millisecond.
+// Reads a clock that may be coarse, up to a millisecond.
 __device__ inline std::uint64_t nanoseconds() {
   std::uint64_t time;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));

@@ -41,7 +41,7 @@ __device__ inline float input_sum(const float* x, int g, int lane) {
   return sum;
 }
 
-// What group kGroup of a chunk adds to a row's sum. A function for each, so that every code's place is known.
+// Returns what group kGroup of a chunk adds to a row's sum. A function for each, so that every code's place is known.
 template <class Form, int kGroup>
 __device__ inline float group_product(const PackedView& w, PackedChunk chunk, const CodeWords<Form>& words, int lane,
                                       const float* table, const float* x, bool aligned) {

@@ -36,7 +36,7 @@ struct CodeForm {
   static constexpr int groups = packing.groups();
 };
 
-// Where a chunk and its head lie.
+// The place of a chunk and of its head.
 struct PackedChunk {
   const unsigned char* codes;
   const unsigned char* head;

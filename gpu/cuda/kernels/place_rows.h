@@ -7,7 +7,7 @@
 
 namespace hayloft::gpu::cuda {
 
-// Which rows an operation reads.
+// Names the rows that an operation reads.
 struct RowReads {
   const std::int32_t* positions = nullptr;  // i32 [Hkv][lists][k], in blocks that have serials
   const std::int32_t* sizes = nullptr;      // i32 [Hkv][lists], how many of each list's k; null: all

@@ -12,7 +12,7 @@ __device__ inline int finite_magnitude(f16 x) {
   return magnitude > 0x7c00 ? 0 : min(magnitude, 0x7bff);
 }
 
-// What is quantised in place of x: the largest finite value for infinity, +0 for NaN.
+// Returns what is quantised in place of x: the largest finite value for infinity, +0 for NaN.
 __device__ inline f16 finite(f16 x) {
   const bool number = (x.bits & 0x7fff) <= 0x7c00;
   return {static_cast<std::uint16_t>(finite_magnitude(x) | (number ? x.bits & 0x8000 : 0))};

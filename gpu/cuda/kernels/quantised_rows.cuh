@@ -13,7 +13,7 @@ inline constexpr int kLevelBits = offload::bits_of(format);
 template <RowFormat format>
 inline constexpr int kScaleElements = offload::elements_per_scale(format);  // of K or V that share one
 
-// Of keys between lo and hi, as finite() leaves them.
+// Returns the range of keys between lo and hi, as finite() leaves them.
 __device__ inline offload::ChannelRange channel_range(float lo, float hi) {
   const KeyRange range = plane_range(lo, hi);
   const int exponent = (range.half.bits >> 10) + ((range.half.bits & 0x3ff) != 0 ? 1 : 0);
@@ -32,8 +32,8 @@ __device__ inline int row_level(int n, float x, f16 scale) {
   return static_cast<int>(rintf(fminf(fmaxf(x / widen(scale), -most), most - 1)));
 }
 
-// What eight levels of a row stand for, f16: elements [8 octet, 8 octet + 8) of its [K | V]. `ranges` are those [d] of
-// its keys, in memory aligned to 16 bytes.
+// Returns what eight levels of a row stand for, f16: elements [8 octet, 8 octet + 8) of its [K | V]. `ranges` are those
+// [d] of its keys, in memory aligned to 16 bytes.
 template <RowFormat format>
 __device__ inline uint4 read_octet(const unsigned char* row, const offload::ChannelRange* ranges, int head_dim,
                                    int octet) {
@@ -42,7 +42,7 @@ __device__ inline uint4 read_octet(const unsigned char* row, const offload::Chan
   const int component = octet * 8 - (key ? 0 : head_dim);
   const int scale_at = component / group + (key ? 0 : (head_dim + group - 1) / group);
   const float scale = widen(reinterpret_cast<const f16*>(row + 2 * head_dim * bits / 8)[scale_at]);
-  // Of values centre -0 and width 1, with which the sum is the product itself, whatever its sign.
+  // Values have centre -0 and width 1, with which the sum is the product itself, whatever its sign.
   uint4 range[2] = {{0x3c008000, 0x3c008000, 0x3c008000, 0x3c008000}, {0x3c008000, 0x3c008000, 0x3c008000, 0x3c008000}};
   if (key) {
     range[0] = load16(ranges + component);

@@ -127,7 +127,7 @@ __device__ inline void fetch_integer_rows(const DeviceStore& store, int kv_head,
   const auto place = [&](int row) { return tile + static_cast<std::size_t>(row) * row_pitch(d); };
   const int units = static_cast<int>(store.row_bytes) / 8;  // of a row
   const int octets = d / 4;
-  // Of a row's eight levels each a lane, of as many rows as a warp has lanes for.
+  // Each lane takes eight levels of a row, of as many rows as a warp has lanes for.
   const int together = octets < kWarp ? kWarp / octets : 1;
   const int of_lane = lane / octets < together ? lane / octets : warp_rows;
 

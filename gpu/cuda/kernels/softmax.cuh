@@ -7,8 +7,8 @@
 #include "gpu/cuda/kernels/states.cuh"
 #include "gpu/cuda/kernels/warp.cuh"
 
-// What prefill's attention does between its matrix products. Its rows are (token, query head of the group) pairs, row
-// m of a KV head is token m / g, query head m % g; a warp takes a row.
+// The steps of prefill's attention between its matrix products. Its rows are (token, query head of the group) pairs,
+// row m of a KV head is token m / g, query head m % g; a warp takes a row.
 namespace hayloft::gpu::cuda {
 
 inline constexpr int kSoftmaxWarps = 8;
@@ -31,7 +31,7 @@ struct CausalStates {
   int group = 0;
   int head_dim = 0;
 
-  // Of a row, its index in the arrays above; and that of its query head in [T][Hq].
+  // Returns a row's index in the arrays above; and that of its query head in [T][Hq].
   __device__ std::int64_t at(int kv_head, std::int64_t row) const { return kv_head * rows + row; }
   __device__ std::int64_t query(int kv_heads, int kv_head, std::int64_t row) const {
     return (row / group * kv_heads + kv_head) * group + row % group;

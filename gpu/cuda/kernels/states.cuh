@@ -6,8 +6,8 @@
 
 namespace hayloft::gpu::cuda {
 
-// What each query head has seen of each of `slots` parts of the sequence: gpu/cpu/attention.h's AttentionState, many of
-// them. f32, in device memory.
+// The attention of each query head over each of `slots` parts of the sequence: gpu/cpu/attention.h's
+// AttentionState, many of them. f32, in device memory.
 struct States {
   float* weighted = nullptr;  // [Hq][slots][d]
   float* max = nullptr;       // [Hq][slots]

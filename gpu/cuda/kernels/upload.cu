@@ -8,7 +8,7 @@
 namespace hayloft::gpu::cuda {
 namespace {
 
-// What fits beside two more arguments into the 4 KiB that a launch can carry.
+// A packet fits beside two more arguments into the 4 KiB that a launch can carry.
 struct Packet {
   static constexpr std::uint64_t capacity = 4000;
   unsigned char bytes[capacity];
@@ -23,7 +23,8 @@ __global__ void unpack(const Packet packet, unsigned char* to, int bytes) {
 
 void upload(void* device, const void* host, std::uint64_t bytes, cudaStream_t stream) {
   if (bytes > kMostPackets * Packet::capacity) {
-    // Whether such a copy returns before it has read its source depends on where the source lies and on the machine.
+    // It depends on the source's place and the machine whether such a copy returns before it has read
+    // it.
     HAYLOFT_CUDA(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream));
     HAYLOFT_CUDA(cudaStreamSynchronize(stream));
     return;

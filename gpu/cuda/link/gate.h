@@ -31,7 +31,7 @@ class Gate {
   Gate& operator=(const Gate&) = delete;
 
   void open() { std::atomic_ref(state_->open).store(1, std::memory_order_release); }
-  // Whether it opened by itself; known when the stream has come past it.
+  // Returns whether it opened by itself; known when the stream has come past it.
   bool gave_up() const { return std::atomic_ref(state_->gave_up).load(std::memory_order_acquire) != 0; }
 
  private:

@@ -7,7 +7,7 @@
 // checks what it reads as it reads it: the check is the payload's verification, and keeps the loads from being dropped.
 namespace hayloft::gpu::cuda {
 
-// How many of the four words at `index16` (counted in 16 bytes) are wrong.
+// Returns how many of the four words at `index16` (counted in 16 bytes) are wrong.
 __device__ inline unsigned link_errors(uint4 x, std::uint64_t index16) {
   const std::uint64_t word = index16 * 4;
   return (x.x != link_word(word)) + (x.y != link_word(word + 1)) + (x.z != link_word(word + 2)) +
@@ -88,7 +88,7 @@ __device__ inline unsigned gather_errors(const uint4* data, const LinkRuns& runs
   report_link_errors(gather_errors(data, first) + gather_errors(data, then), wrong);
 }
 
-// Of a tile in device memory, [columns][blocks of runs]; `runs` has them block by block.
+// Counts the errors of a tile in device memory, [columns][blocks of runs]; `runs` has them block by block.
 __device__ inline unsigned tile_errors(const uint4* tile, const LinkRuns& runs, int columns) {
   const std::int64_t units = runs.count << runs.shift;
   const std::int64_t mask = (std::int64_t{1} << runs.shift) - 1;

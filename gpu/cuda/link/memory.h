@@ -65,7 +65,7 @@ class PinnedRegion {
       for (std::uint64_t i = first; i < last; ++i) words[i] = link_word(i);
     });
   }
-  // How many words of the first `bytes` are not those that the pattern has from word `from` on.
+  // Returns how many words of the first `bytes` are not those that the pattern has from word `from` on.
   std::uint64_t count_wrong(std::uint64_t bytes, std::uint64_t from, const offload::Threads& threads) const {
     std::atomic<std::uint64_t> wrong = 0;
     each_piece(bytes, threads, [&](const unsigned* words, std::uint64_t first, std::uint64_t last) {

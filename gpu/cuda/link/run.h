@@ -22,7 +22,7 @@ inline constexpr std::uint64_t kLinkUnit = sizeof(uint4);
 inline constexpr int kLinkRepeats = 7;
 inline constexpr std::uint64_t kLinkPieceBytes = std::uint64_t{64} << 20;  // that one measurement gathers, about
 
-// What the measurements of the link share: two streams, the clock, the check of what arrived and the report.
+// Holds what the measurements of the link share: two streams, the clock, the check of what arrived and the report.
 class LinkRun {
  public:
   LinkRun() : wrong_(1) {
@@ -38,7 +38,7 @@ class LinkRun {
 
   void skip(const std::string& what, const std::string& why) { report_.skipped.push_back(what + ": " + why); }
 
-  // What the figures of one region share.
+  // Sets what the figures of one region share.
   void begin_region(LinkFigure shared) { like_ = std::move(shared); }
   void add(const char* test, const char* engine, double value, const char* unit = "GB/s", std::uint64_t piece = 0,
            const char* order = "") {
@@ -97,7 +97,7 @@ class LinkRun {
     });
   }
 
-  // Where kernels count the words that are not the pattern's.
+  // Returns where kernels count the words that are not the pattern's.
   unsigned* wrong() const { return wrong_; }
   void clear_wrong() { HAYLOFT_CUDA(cudaMemsetAsync(wrong_, 0, sizeof(unsigned), stream_)); }
   unsigned read_wrong() {
@@ -116,7 +116,7 @@ class LinkRun {
   static double gigabytes(std::uint64_t bytes, double time) { return static_cast<double>(bytes) / time / 1e9; }
 
  private:
-  // Of kLinkRepeats turns after one that is not counted.
+  // Returns the median of kLinkRepeats turns after one that is not counted.
   template <class Turn>
   double median(const Turn& turn) {
     std::vector<double> times;
@@ -146,7 +146,7 @@ class LinkRun {
   Event joined_;
 };
 
-// Where pieces begin in a region, in units of 16 bytes, for kernels to read.
+// Says where pieces begin in a region, in units of 16 bytes, for kernels to read.
 class LinkStarts {
  public:
   LinkStarts(const LinkRun& run, const std::vector<std::int64_t>& starts)

@@ -9,14 +9,14 @@
 
 namespace hayloft::gpu::cuda {
 
-// What the device keeps of the columns of one block: for each KV head so many slots, each of which holds one run, which
-// is a whole column or, of columns in planes, one plane.
+// The memory that the device keeps for the columns of one block: for each KV head so many slots, each of which holds
+// one run, which is a whole column or, of columns in planes, one plane.
 struct CachedBlock {
   std::byte* base = nullptr;  // in device memory; null: nothing is kept
   std::int32_t slots = 0;     // of a KV head
 };
 
-// Where things lie in a CachedBlock, at multiples of 16 bytes:
+// Says where things lie in a CachedBlock, at multiples of 16 bytes:
 //   use   f32 [Hkv][runs]  how often each run was read, of which a step leaves 98%
 //   slot  u16 [Hkv][runs]  which slot holds the run, from 1; 0: none
 //   run   u16 [Hkv][slots] which run the slot holds, from 1; 0: none
@@ -61,8 +61,8 @@ struct RunLayout {
   }
 };
 
-// Where a step takes the runs that it reads from, found by place_runs(): of each the bytes from the block's base to its
-// slot, and in the low bits how the slot stands. 0: from the host, and it stays there.
+// Says where a step takes the runs that it reads from, found by place_runs(): of each the bytes from the block's base
+// to its slot, and in the low bits how the slot stands. 0: from the host, and it stays there.
 inline constexpr std::uint32_t kHeld = 1;    // the slot holds the run
 inline constexpr std::uint32_t kFilled = 2;  // whoever reads the run from the host writes it to the slot
 inline constexpr std::uint32_t kPlaceFlags = 15;

@@ -129,7 +129,7 @@ int ColumnCache::fair_slots(const RunLayout& layout, std::uint64_t blocks) const
   return static_cast<int>(std::min<std::uint64_t>((each - fixed) / slot, static_cast<unsigned>(layout.runs)));
 }
 
-// Of the blocks that no recent use had, then of those in use that have more than so many slots.
+// Takes from the blocks that no recent use had, then from those in use that have more than so many slots.
 bool ColumnCache::make_room(std::uint64_t bytes, const RunLayout& layout, int slots) {
   if (room() >= bytes) return true;
   note_uses();
@@ -163,7 +163,7 @@ void ColumnCache::add(std::uint64_t serial, const RunLayout& layout, int slots, 
   bytes_ += entry.bytes;
   entries_.emplace(serial, entry);
   HAYLOFT_CUDA(cudaMemsetAsync(entry.memory, 0, layout.data_offset(slots), stream_));
-  // What is read of the block before is likely to be read of this one.
+  // Runs that are read of the block before are likely to be read of this one.
   if (const auto known = entries_.find(before); known != entries_.end()) {
     const std::uint64_t use = layout.use_bytes();
     check(cudaMemcpyAsync(entry.memory, known->second.memory, use, cudaMemcpyDeviceToDevice, stream_),

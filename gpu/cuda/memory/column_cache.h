@@ -53,13 +53,13 @@ class ColumnCache {
     std::vector<std::uint64_t> serials_;
   };
 
-  // Whether columns of such a store are kept at all: blocks have serials, and at least kChunkTokens tokens.
+  // Returns whether columns of such a store are kept at all: blocks have serials, and at least kChunkTokens tokens.
   bool keeps(const offload::LayerView& view) const;
   // Nothing where there is no room. What uses it is queued on `stream`.
   std::unique_ptr<Use> use(const CacheView& cache, cudaStream_t stream);
 
-  // How often the runs of a layer were read, f32 [Hkv][runs], as its first block has it of which something is kept:
-  // empty where there is none. Waits for the device.
+  // Returns how often the runs of a layer were read, f32 [Hkv][runs], as its first block has it of which something is
+  // kept: empty where there is none. Waits for the device.
   std::vector<float> run_uses(const offload::LayerView& view);
   // Counts those reads, [Hkv][runs], as if they had been made of every block that is kept, or can be. How many runs of
   // a KV head each has room for, at least; 0 where nothing is kept.
@@ -83,7 +83,7 @@ class ColumnCache {
     std::uint64_t used = 0;  // the use of a view that had it, brought up to date by note_uses()
   };
   using Entries = std::unordered_map<std::uint64_t, Entry>;
-  // Of the blocks of a layer up to some time.
+  // The blocks of a layer up to some time.
   struct View {
     std::vector<std::uint64_t> serials;
     std::uint64_t used = 0;        // the cache's use, counted
@@ -101,7 +101,7 @@ class ColumnCache {
   void note_uses();
   std::uint64_t recent_uses() const { return kRecentSteps * layers_; }
   std::uint64_t room() const;  // bytes that may be taken besides
-  // How many slots each block gets where so many blocks share what may be taken in all.
+  // Returns how many slots each block gets where so many blocks share what may be taken in all.
   int fair_slots(const RunLayout& layout, std::uint64_t blocks) const;
   bool make_room(std::uint64_t bytes, const RunLayout& layout, int slots);
   void add(std::uint64_t serial, const RunLayout& layout, int slots, std::uint64_t before);

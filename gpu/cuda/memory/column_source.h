@@ -14,8 +14,9 @@ inline std::int64_t chunks_of(std::int64_t tokens) {
   return (tokens + kChunkTokens - 1) / kChunkTokens;
 }
 
-// Where columns are read from: the blocks of the store, or one long block into which the chosen columns of one KV head
-// have been gathered. Offsets are in bytes. Every lane's tokens lie in one block because blocks have at least 16.
+// The source that columns are read from: the blocks of the store, or one long block into which the chosen columns of
+// one KV head have been gathered. Offsets are in bytes. Every lane's tokens lie in one block because blocks have at
+// least 16.
 struct ColumnSource {
   const std::byte* const* blocks = nullptr;  // addresses; null: one block at `base`
   const std::byte* base = nullptr;
@@ -29,7 +30,7 @@ struct ColumnSource {
   std::uint64_t scales_offset = 0;
   std::uint64_t scale_bytes = 0;
   int scale_shift = 6;  // log2 of tokens per scale
-  // Which runs are read from the device instead, or are to be kept there; of blocks of kChunkTokens or more.
+  // Says which runs are read from the device instead, or are to be kept there; of blocks of kChunkTokens or more.
   RunPlaces cached;
 
   __device__ const std::byte* head(std::int64_t position, int kv_head) const {

@@ -11,7 +11,8 @@
 namespace hayloft::gpu::cuda {
 namespace {
 
-// What cudaMemcpy2DAsync takes on every device. Layers that take turns in an arena may lie farther apart.
+// The largest pitch that cudaMemcpy2DAsync takes on every device. Layers that take turns in an arena may lie farther
+// apart.
 constexpr std::ptrdiff_t kLargestPitch = 0x7fffffff;
 
 // Part of a block that a range covers.
@@ -29,8 +30,8 @@ struct Stretch {
   std::ptrdiff_t pitch;  // of more than one
 };
 
-// Of the positions [begin, end), to the end of its last chunk so that no scale is cut, those that the blocks have
-// memory for.
+// Returns those of the positions [begin, end), to the end of its last chunk so that no scale is cut, that the blocks
+// have memory for.
 std::vector<BlockPart> parts_of(const offload::LayerView& view, std::int64_t begin, std::int64_t end) {
   const std::int64_t block = view.layout->block_tokens;
   end = std::min(begin + chunks_of(end - begin) * kChunkTokens, static_cast<std::int64_t>(view.blocks.size()) * block);
@@ -70,12 +71,12 @@ std::uint64_t share(std::uint64_t whole, std::int64_t tokens, std::int64_t block
   return whole * static_cast<std::uint64_t>(tokens) / static_cast<std::uint64_t>(block_tokens);
 }
 
-// Of one run in a block.
+// Returns the bytes of one run in a block.
 std::uint64_t run_bytes(const offload::BlockLayout& layout) {
   return layout.plane_bytes > 0 ? layout.plane_bytes : layout.column_bytes;
 }
 
-// Of all chosen columns, levels and scales.
+// Returns the bytes of all chosen columns, levels and scales.
 std::uint64_t bytes_of(const offload::BlockLayout& layout, const ColumnCount& count, std::int64_t tokens) {
   return static_cast<std::uint64_t>(count.runs) * share(run_bytes(layout), tokens, layout.block_tokens) +
          static_cast<std::uint64_t>(count.columns) * share(layout.scale_bytes, tokens, layout.block_tokens);

@@ -17,14 +17,14 @@ namespace hayloft::gpu::cuda {
 // 0.7 ms of a 25 GB/s link, so that the 2 r copies that bring in a staging tile are a small part of its time to issue.
 inline constexpr std::uint64_t kColumnTileBytes = std::uint64_t{16} << 20;
 
-// What is read of a KV head: runs of its columns that lie behind one another, which are whole columns, or of planes the
-// single ones; and so many columns' scales.
+// Counts what is read of a KV head: runs of its columns that lie behind one another, which are whole columns, or of
+// planes the single ones; and so many columns' scales.
 struct ColumnCount {
   int columns = 0;  // r
   int runs = 0;
 };
 
-// What a copy of chosen columns out of a pinned store brings in on average.
+// Returns what a copy of chosen columns out of a pinned store brings in on average.
 std::uint64_t bytes_per_copy(const HostPins& pins, const offload::LayerView& view, const ColumnCount& count);
 
 // Host threads and the ring that they gather columns into, where a part of the store is not pinned.
@@ -69,12 +69,12 @@ class ColumnTiles {
   // Starts bringing in a range; what it overwrites is the one before the last. The scans of that one must have been
   // queued on the stream already.
   void fetch(const ColumnRange& range);
-  // Where the range fetched last will be when the stream has come here.
+  // Returns where the range fetched last will be when the stream has come here.
   ColumnSource ready();
 
  private:
-  // What comes of a KV head, in the order of a tile: where it lies in the head, in a block, and in the tile; and how
-  // many bytes all tokens of a block have of it.
+  // A piece of a KV head, in the order of a tile: where it lies in the head, in a block, and in the tile; and how many
+  // bytes all tokens of a block have of it.
   struct Piece {
     std::uint64_t source;
     std::uint64_t target;

@@ -210,8 +210,8 @@ void* DeviceArena::allocate_from(Pool& pool, std::uint64_t bytes, cudaStream_t s
   void* data = nullptr;
   cudaError_t result = cudaMallocFromPoolAsync(&data, bytes, pool.handle, stream);
   if (result == cudaErrorMemoryAllocation) {
-    // What was freed on another stream comes back when that has got there, and what the pool holds in pieces too small
-    // can be joined once it is given back.
+    // Memory that was freed on another stream comes back when that has got there, and what the pool holds in pieces too
+    // small can be joined once it is given back.
     cudaGetLastError();
     result = cudaDeviceSynchronize();
     if (result == cudaSuccess) result = cudaMemPoolTrimTo(pool.handle, 0);

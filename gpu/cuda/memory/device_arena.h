@@ -25,8 +25,8 @@ class DeviceArena {
   static constexpr std::uint64_t alignment = 512;                 // of addresses; sizes are rounded up to it
   static constexpr std::uint64_t step = std::uint64_t{32} << 20;  // that pools grow by
 
-  // What a piece is for. A lasting one counts by whole steps, and is taken from the room of the sessions when some of
-  // that is in use already; one for a step is, when what is set aside does not suffice.
+  // The purpose of a piece. A lasting one counts by whole steps, and is taken from the room of the sessions when some
+  // of that is in use already; one for a step is, when what is set aside does not suffice.
   enum class Purpose : std::uint8_t { session, lasting, step };
 
   // The budget, and what of it is taken at once for the pieces of steps, are rounded down to whole steps. Waits. Throws
@@ -43,8 +43,8 @@ class DeviceArena {
   // `bytes` as given to allocate().
   void free(void* data, std::uint64_t bytes, cudaStream_t stream) noexcept;
 
-  // Who keeps something that can be had again is asked to free so many bytes before the budget is said to be exhausted,
-  // by the thread that allocates. To be told before the arena is used.
+  // Registers one who keeps something that can be had again, and is asked to free so many bytes before the budget is
+  // said to be exhausted, by the thread that allocates. To be told before the arena is used.
   void when_short(std::function<void(std::uint64_t bytes)> spare) { spare_ = std::move(spare); }
 
   std::uint64_t budget_bytes() const { return budget_; }

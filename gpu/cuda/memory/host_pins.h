@@ -52,14 +52,15 @@ class HostPins : public offload::ChunkListener {
   // Grows whenever memory is pinned or given up: what on_device() said at another count may be out of date.
   std::uint64_t generation() const { return generation_; }
 
-  // Where the device sees [data, data + bytes), or null when not all of it is pinned, or the device sees the pieces of
-  // it apart. bytes > 0.
+  // Returns where the device sees [data, data + bytes), or null when not all of it is pinned, or the device sees the
+  // pieces of it apart. bytes > 0.
   const std::byte* on_device(const std::byte* data, std::uint64_t bytes) const;
 
   // The memory that was pinned together with `data`, or nothing when that is not pinned. CUDA refuses a copy that
   // crosses from one such piece to another, also when they adjoin.
   std::span<const std::byte> piece_of(const std::byte* data) const;
-  // How many of these bytes, from the first on, one copy may take: they were pinned together, or are not pinned. > 0.
+  // Returns how many of these bytes, from the first on, one copy may take: they were pinned together, or are not
+  // pinned. > 0.
   std::uint64_t copyable(const std::byte* data, std::uint64_t bytes) const;
 
  private:

@@ -12,7 +12,7 @@
 namespace hayloft::gpu::cuda {
 namespace {
 
-// Of a slot with its row: number, use, and its share of `wanted`.
+// Returns the bytes of a slot with its row: number, use, and its share of `wanted`.
 std::uint64_t slot_bytes(std::uint64_t row_bytes) {
   return row_bytes + sizeof(std::uint64_t) + sizeof(std::int32_t) + sizeof(std::uint32_t);
 }

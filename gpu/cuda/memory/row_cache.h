@@ -46,8 +46,8 @@ class RowCache {
   // Nothing where there is no room, or where nothing tells the view's blocks apart. What uses it is queued on `stream`.
   std::unique_ptr<Use> use(const offload::LayerView& view, cudaStream_t stream);
 
-  // Which rows of a layer are kept: for each KV head their positions in the store, those read last first. Empty where
-  // there are none. Waits for the device.
+  // Returns the rows of a layer that are kept: for each KV head their positions in the store, those read last first.
+  // Empty where there are none. Waits for the device.
   std::vector<std::vector<std::int32_t>> positions(const offload::LayerView& view);
 
   // Gives all memory back, in stream order, and does not take it again at once: how many bytes.

@@ -21,7 +21,7 @@ struct RowSlots {
   std::uint64_t row_bytes = 0;      // a multiple of 8
 };
 
-// Where an operation takes the rows of its lists from, found by place_rows(): of each the number of its slot times
+// Says where an operation takes the rows of its lists from, found by place_rows(): of each the number of its slot times
 // four, and in the low bits how that stands, as of the columns (cached_block.h). 0: from the host, and it stays there.
 struct RowPlaces {
   const std::uint32_t* places = nullptr;  // [lists][k]; null: there are none

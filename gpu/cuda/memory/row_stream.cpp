@@ -7,7 +7,7 @@
 #include "gpu/cuda/memory/device_arena.h"
 #include "gpu/cuda/memory/host_copy.h"
 #include "gpu/cuda/memory/staging_ring.h"
-#include "gpu/device_plan.h"
+#include "gpu/cuda_memory.h"
 
 namespace hayloft::gpu::cuda {
 namespace {
@@ -19,7 +19,7 @@ constexpr std::uint64_t kBudgetShare = 8;  // of what is left, for one of the tw
 
 constexpr std::int64_t kStagedRows = 64;  // that a host thread copies at a time
 
-// What a row takes of each of the two buffers, to which the third adds half of a row's f16.
+// Returns what a row takes of each of the two buffers, to which the third adds half of a row's f16.
 std::uint64_t buffer_row_bytes(const CacheView& cache) {
   const offload::BlockLayout& layout = *cache.store.layout;
   const bool integers = layout.row_format != offload::RowFormat::f16;
@@ -130,8 +130,8 @@ void RowStream::copy_blocks(std::int64_t begin, std::int64_t end, std::int64_t p
   }
 }
 
-// Of the entries [begin, end) of each list those that lie in blocks to be staged. Lists of which they are the same
-// entries are copied together.
+// Stages those of the entries [begin, end) of each list that lie in blocks to be staged. Lists of which they are the
+// same entries are copied together.
 void RowStream::stage_entries(const RowLists& lists, std::int64_t begin, std::int64_t end, std::byte* to) {
   const int lists_per_head = lists.lists / cache_.kv_heads;
   const auto entries = [&](int list) { return lists.positions + static_cast<std::int64_t>(list) * lists.k; };

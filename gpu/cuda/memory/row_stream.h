@@ -47,7 +47,7 @@ class RowStream {
   RowStream(const RowStream&) = delete;
   RowStream& operator=(const RowStream&) = delete;
 
-  // How many rows of each of so many heads a chunk holds; the last chunk of a pass may have fewer.
+  // Returns how many rows of each of so many heads a chunk holds; the last chunk of a pass may have fewer.
   std::int64_t chunk_rows(int heads) const { return buffer_rows_ / heads; }
 
   // Positions [begin, end) of the store, of every KV head: DenseRows of Hkv heads.
@@ -70,7 +70,7 @@ class RowStream {
     int end;
   };
 
-  // What `of` says of the chunk as it is copied, but for where.
+  // Returns what `of` says of the chunk as it is copied, but for where.
   void chunk(StoredRows of, const std::function<void(std::byte* to)>& fill, const Use& use);
   // Rows [begin, end) of each head, which lie `pitch` rows apart at `to`.
   void copy_blocks(std::int64_t begin, std::int64_t end, std::int64_t pitch, std::byte* to);

@@ -26,7 +26,7 @@ std::vector<BlockRun> runs_of(const std::vector<const std::byte*>& on_device) {
   return runs;
 }
 
-// Of the ranges of one head in one block; 0 where rows are f16.
+// Returns the bytes of the ranges of one head in one block; 0 where rows are f16.
 std::uint64_t head_range_bytes(const offload::BlockLayout& layout) {
   if (layout.row_format == offload::RowFormat::f16) return 0;
   return static_cast<std::uint64_t>(layout.block_tokens / offload::tokens_per_range(layout.block_tokens)) *

@@ -36,7 +36,7 @@ class StoreTables {
 
   // The blocks of the view, in order, as the device reaches them. None for a view without blocks.
   std::vector<BlockRun> runs(const offload::LayerView& view);
-  // Whether the device can read all of them in place.
+  // Returns whether the device can read all of them in place.
   bool pinned(const offload::LayerView& view);
 
   // The store as kernels see it, without addresses of the blocks that the device cannot read in place. A store without
@@ -75,7 +75,7 @@ class StoreTables {
     }
     std::uint64_t bytes() const { return ranges_offset() + range_bytes; }
   };
-  // What a thread found last, until it ends.
+  // Keeps what a thread found last, until it ends.
   struct Found {
     std::weak_ptr<const void> thread;
     const Table* table = nullptr;

@@ -19,7 +19,7 @@ constexpr int column_bytes(offload::ColumnFormat format, int tokens) {
   return tokens * offload::bits_of(format) / 8 / runs;
 }
 
-// What one KV head's query heads multiply with.
+// The weights that one KV head's query heads multiply with.
 struct HeadQuery {
   offload::ColumnFormat format = offload::ColumnFormat::f16;
   const std::int64_t* offsets = nullptr;        // [rank] bytes from component 0 to each chosen one, in a block
@@ -32,21 +32,21 @@ struct HeadQuery {
   std::int64_t plane_bytes = 0;          // from one plane of a column to the next
 };
 
-// Where the first of some consecutive tokens of one block lies in component 0. The first token is a multiple of 64.
+// Some consecutive tokens of one block, from the first one's place in component 0. The first token is a multiple of 64.
 struct TokenRun {
   const std::byte* columns = nullptr;  // null: no run
   const std::byte* scales = nullptr;   // of the first token; null: f16
   int scale_start = 0;                 // tokens before the first one that share its scale
 };
 
-// How a group's scores become one.
+// The way in which a group's scores become one.
 enum class GroupScore : std::uint8_t {
   logits,   // sum_h scores[h][t], in the order of h
   softmax,  // sum_h exp(scores[h][t] - reference[h])
 };
 
-// What to note about the scores of one tile, quantisation group by quantisation group. Pointers are to the tile's
-// first.
+// The notes to be taken about the scores of one tile, quantisation group by quantisation group. Pointers are to the
+// tile's first.
 struct TileNotes {
   float* head_maxima = nullptr;  // [heads][maxima_stride] the largest of each head's scores
   std::int64_t maxima_stride = 0;

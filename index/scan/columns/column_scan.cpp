@@ -22,7 +22,7 @@ constexpr std::int64_t piece_bytes = 1 << 20;  // of columns; long enough to hid
 // The guess is made from stretches of this many tokens.
 constexpr std::int64_t sample_tokens = 256;
 
-// Where they start: the first and the last, where attention likes to gather, and up to 16 between.
+// Returns where samples start: the first and the last, where attention likes to gather, and up to 16 between.
 std::vector<std::int64_t> sample_starts(std::int64_t tokens) {
   const std::int64_t stretches = (tokens + sample_tokens - 1) / sample_tokens;
   const std::int64_t between = std::min<std::int64_t>(16, stretches / 32);
@@ -82,8 +82,8 @@ class Scanner {
     return search_.keys == KeySource::rows ? offload::ColumnFormat::f16 : view_.layout->columns;
   }
 
-  // How far above its guess a tile's maximum may lie before the tile takes its own maximum for the reference: exp's
-  // relative error grows with the distance.
+  // A tile whose maximum lies further than this above its guess takes its own maximum for the reference: exp's relative
+  // error grows with the distance.
   static constexpr float trusted_excess = 8;
 
   // One thread's scratch.
@@ -281,7 +281,7 @@ ColumnScan scan_columns(const offload::LayerView& view, const ColumnSearch& sear
   const auto query_heads = static_cast<std::size_t>(search.query_heads);
   const auto row = static_cast<std::size_t>(scan.quant_group_stride);
   const auto tile_row = static_cast<std::size_t>(scan.tiles);
-  const bool grouped = search.per == SelectPer::kv_head && scan.group > 1;
+  const bool grouped = !search.per_query_head() && scan.group > 1;
   Scratch scratch((3 * query_heads + static_cast<std::size_t>(kv_heads)) * row + query_heads * (3 * tile_row + 1));
   scan.head_maxima = scratch.take(query_heads * row);
   if (grouped) {

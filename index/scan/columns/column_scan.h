@@ -7,7 +7,7 @@
 
 namespace hayloft::index {
 
-// What one pass over the chosen columns leaves behind: maxima by which the second pass finds the few places worth
+// Keeps what the first pass over the chosen columns found: maxima by which the second pass finds the few places worth
 // looking at again, and each query head's softmax in partial sums per tile. No logit is kept. A sum belongs to one tile
 // and tiles are added in their order, so nothing depends on the number of threads. Lives in the calling thread's
 // scratch memory until that thread scans again.
@@ -38,7 +38,7 @@ struct ColumnScan {
   // truth keep group_maxima comparable.
   float* guesses = nullptr;
 
-  // Of a query head, over the view's tokens and what lies outside of them.
+  // Returns a query head's softmax over the view's tokens and what lies outside of them.
   PartialSoftmax softmax(int query_head, PartialSoftmax outside) const;
 };
 

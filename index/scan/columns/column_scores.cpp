@@ -55,7 +55,7 @@ ColumnScores::ColumnScores(const offload::LayerView& view, const ColumnSearch& s
 int ColumnScores::tile_tokens(const ColumnSearch& search, int group) {
   // Turned rows stay in the second-level cache.
   if (search.keys == KeySource::rows) return 256;
-  // Where the sums are a small part of the work, longer runs of the columns are worth a fuller cache.
+  // If the sums are a small part of the work, longer runs of the columns are worth a fuller cache.
   if (group <= 4 && search.rank >= 64) return 2048;
   return group <= 8 ? 1024 : group <= 16 ? 512 : 256;
 }

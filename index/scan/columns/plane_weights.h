@@ -6,10 +6,9 @@
 
 #include "offload/store/planes.h"
 
-// How a score is made of bit planes: in whole numbers, so that planes may be added up in any order, by any processor
-// and any device, with the same result to the bit. For a query head with weights w_c (q / tau) and one quantisation
-// group of tokens, of whose components c p_c planes are read, in f32 rounded to nearest even, c in the order of the
-// list:
+// A score is made of bit planes: in whole numbers, so that planes may be added up in any order, by any processor and
+// any device, with the same result to the bit. For a query head with weights w_c (q / tau) and one quantisation group
+// of tokens, of whose components c p_c planes are read, in f32 rounded to nearest even, c in the order of the list:
 //
 //   a_c   = w_c * (half_c * plane_step(p_c))         the product in brackets is exact
 //   bound = sum of |a_c| * (2^p_c - 1)               one fused multiply-add each, from 0
@@ -27,7 +26,7 @@ namespace hayloft::index {
 
 inline constexpr float plane_units = 30720;
 
-// Of one query head in one quantisation group.
+// The scale of one query head in one quantisation group.
 struct PlaneScale {
   float unit = 0;
   float inverse = 0;  // 1 / unit

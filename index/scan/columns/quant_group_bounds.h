@@ -10,9 +10,8 @@
 
 namespace hayloft::index {
 
-// What the first pass says about the quantisation groups of one list: no position of quantisation group i scores above
-// upper()[i], and one position of it scores at least lower()[i]. Holds for scores as group_scores computes them,
-// rounding included.
+// Bounds the quantisation groups of one list: no position of quantisation group i scores above upper()[i], and one
+// position of it scores at least lower()[i]. Holds for scores as group_scores computes them, rounding included.
 class QuantGroupBounds {
  public:
   // Query heads [first, first + heads): a whole group or a single one. log_sums [heads]: log-sum-exp of each over all
@@ -24,8 +23,8 @@ class QuantGroupBounds {
   std::span<const float> lower() const { return lower_; }
   std::span<const float> upper() const { return upper_; }
 
-  // What to subtract from the logits of each query head before exp, [heads]; empty unless the scores are sums of
-  // softmaxes.
+  // Returns the values to subtract from the logits of each query head before exp, [heads]; empty unless the scores are
+  // sums of softmaxes.
   std::span<const float> offsets() const { return offsets_; }
 
  private:

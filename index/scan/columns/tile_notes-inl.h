@@ -1,4 +1,4 @@
-// What is noted about the scores of a quantisation group. Included once per SIMD target by foreach_target.h.
+// Takes notes about the scores of a quantisation group. Included once per SIMD target by foreach_target.h.
 #if defined(HAYLOFT_INDEX_TILE_NOTES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HAYLOFT_INDEX_TILE_NOTES_INL_H_
 #undef HAYLOFT_INDEX_TILE_NOTES_INL_H_

@@ -1,12 +1,14 @@
 #include "runtime/chat/jinja/template.h"
 
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "offload/error.h"
 #include "offload/text/utf8.h"
 #include "runtime/chat/jinja/evaluator.h"
-#include "runtime/chat/jinja/parse/ast.h"
+#include "runtime/chat/jinja/parse/lexer.h"
+#include "runtime/chat/jinja/parse/parser.h"
 
 namespace hayloft::runtime::jinja {
 namespace {
@@ -29,7 +31,10 @@ Value value_of(const nlohmann::ordered_json& json, int nesting) {
   if (nesting > most_nesting) fail("lists and objects lie in one another more than {} deep", most_nesting);
   if (json.is_null()) return nullptr;
   if (json.is_boolean()) return json.get<bool>();
-  if (json.is_number_unsigned() && json.get<std::uint64_t>() >> 63 != 0) return json.get<double>();
+  if (json.is_number_unsigned() && json.get<std::uint64_t>() >> 63 != 0) {
+    return Value::long_integer(std::to_string(json.get<std::uint64_t>()));
+  }
+  if (json.is_binary()) return Value::long_integer({json.get_binary().begin(), json.get_binary().end()});
   if (json.is_number_integer()) return json.get<std::int64_t>();
   if (json.is_number()) return json.get<double>();
   if (json.is_string()) return valid_text(json.get_ref<const std::string&>());
@@ -47,14 +52,27 @@ Value value_of(const nlohmann::ordered_json& json, int nesting) {
 }  // namespace
 
 struct Template::Parsed {
+  Parsed(std::string_view source, const std::string& name) {
+    std::vector<Token> tokens = tokenize(source, name);
+    for (const Token& token : tokens) {
+      if (token.is(TokenType::name) || token.is(TokenType::text)) words.insert(token.value);
+    }
+    body = Parser(std::move(tokens), name).run();
+  }
+
+  std::set<std::string, std::less<>> words;
   Body body;
 };
 
 Template::Template(std::string_view source, std::string name)
-    : name_(std::move(name)), parsed_(std::make_unique<Parsed>(Parsed{parse(valid_text(source), name_)})) {}
+    : name_(std::move(name)), parsed_(std::make_unique<Parsed>(valid_text(source), name_)) {}
 Template::~Template() = default;
 Template::Template(Template&&) noexcept = default;
 Template& Template::operator=(Template&&) noexcept = default;
+
+bool Template::names(std::string_view word) const {
+  return parsed_->words.contains(word);
+}
 
 std::string Template::render(const nlohmann::ordered_json& variables, std::time_t now, const Limits& limits) const {
   Evaluator evaluator(limits, now);

@@ -44,9 +44,9 @@ std::optional<bool> plain_test(const std::string& name, const Value& value) {
   if (name == "boolean") return value.is(Kind::boolean);
   if (name == "true") return value.is(Kind::boolean) && value.boolean();
   if (name == "false") return value.is(Kind::boolean) && !value.boolean();
-  if (name == "integer") return value.is(Kind::integer);
+  if (name == "integer") return value.is(Kind::integer) || value.is(Kind::long_integer);
   if (name == "float") return value.is(Kind::real);
-  if (name == "number") return value.is_number();
+  if (name == "number") return value.is_number() || value.is(Kind::long_integer);
   if (name == "string") return value.is(Kind::text);
   if (name == "mapping") return value.is(Kind::dict);
   if (name == "sequence") return is_sequence(value);

@@ -11,7 +11,7 @@
 // task `depths` (runtime/eval/task.h): the context alone has the length asked for, and methods come one after another.
 namespace hayloft::runtime::eval {
 
-// What a run asks, of which text, by which methods and at which lengths.
+// Says what a run asks, of which text, by which methods and at which lengths.
 struct NeedleOptions {
   std::vector<std::int64_t> ctx_sizes;  // tokens of context, needles included
   std::vector<MethodOptions> methods;

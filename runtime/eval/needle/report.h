@@ -7,7 +7,7 @@
 #include "runtime/eval/eval.h"
 #include "runtime/eval/plot/heatmap.h"
 
-// What a needle run has to say, for people (lines, a table, a picture) and for programs (JSON).
+// Reports a needle run for people (lines, a table, a picture) and for programs (JSON).
 namespace hayloft::runtime::eval {
 
 struct NeedleReport {

@@ -22,7 +22,7 @@ struct PaperText {
   bool follows_expected = false;  // the model is led through the first of them instead
 };
 
-// Where the samples of one of the paper's tasks come from.
+// Makes the samples of one of the paper's tasks.
 class PaperSource {
  public:
   virtual ~PaperSource() = default;

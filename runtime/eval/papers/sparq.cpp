@@ -83,7 +83,7 @@ class SparqTask : public EvalTask {
     return mean_loss * static_cast<double>(sample.forced.size()) / std::numbers::ln2 /
            static_cast<double>(characters(sample.expected.front()));
   }
-  // Of answers to questions nothing behind their line counts.
+  // In answers to questions nothing behind their line counts.
   bool ended(std::string_view answer) const override {
     return (name_ == squad || name_ == triviaqa) && without_leading_blanks(answer).find('\n') != std::string_view::npos;
   }

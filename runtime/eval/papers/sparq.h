@@ -24,7 +24,7 @@ struct SparqFiles {
 // sparq_squad, sparq_triviaqa, sparq_cnn_dailymail, sparq_bpc, sparq_repetition.
 const std::vector<std::string>& sparq_tasks();
 bool is_sparq_task(std::string_view name);
-// Whether there is what the task is made from.
+// Returns whether there is what the task is made from.
 bool has_input(std::string_view task, const SparqFiles& files);
 
 // Samples that take more than ctx_size tokens are passed over. The tokenizer must outlive it. Throws Error: a file that
@@ -32,8 +32,8 @@ bool has_input(std::string_view task, const SparqFiles& files);
 std::unique_ptr<EvalTask> make_sparq_eval(const std::string& task, const SparqFiles& files, const Tokenizer& tokenizer,
                                           std::int64_t ctx_size, std::uint64_t seed);
 
-// Whether the answer begins with one of the references, both in lower case and without the blanks, quotes, commas, full
-// stops and underscores around them, and without an article at the beginning.
+// Returns whether the answer begins with one of the references, both in lower case and without the blanks, quotes,
+// commas, full stops and underscores around them, and without an article at the beginning.
 bool begins_with_answer(std::string_view answer, const std::vector<std::string>& references);
 
 }  // namespace hayloft::runtime::eval

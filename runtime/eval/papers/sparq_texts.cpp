@@ -22,7 +22,7 @@ bool blank(char c) {
   return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-// Where so many characters from `at` on end, and then the word; npos where the text does.
+// Returns where so many characters from `at` on end, and then the word; npos where the text does.
 std::size_t past_characters(std::string_view text, std::size_t at, std::size_t count) {
   for (; count > 0 && at < text.size(); --count) at += std::max<std::size_t>(1, utf8_at(text, at).length);
   if (count > 0) return std::string_view::npos;

@@ -1,153 +1,144 @@
 #include "runtime/eval/plot/canvas.h"
 
-#include <cairo-pdf.h>
-#include <cairo-svg.h>
-#include <cairo.h>
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cctype>
 #include <cmath>
-#include <utility>
 
 #include "offload/error.h"
+#include "offload/text/utf8.h"
 
 namespace hayloft::runtime::eval {
 namespace {
 
-const double pi = std::acos(-1.0);
+// Advance widths of DejaVu Sans and of its bold face, from the space to the tilde, in thousandths of the size.
+constexpr std::array<std::uint16_t, 95> regular_widths = {
+    318, 401, 460, 838, 636, 950, 780, 275, 390, 390, 500, 838, 318, 361,  318, 337, 636, 636, 636,
+    636, 636, 636, 636, 636, 636, 636, 337, 337, 838, 838, 838, 531, 1000, 684, 686, 698, 770, 632,
+    575, 775, 752, 295, 295, 656, 557, 863, 748, 787, 603, 787, 695, 635,  611, 732, 684, 989, 685,
+    611, 685, 390, 337, 390, 838, 500, 500, 613, 635, 550, 635, 615, 352,  635, 634, 278, 278, 579,
+    278, 974, 634, 612, 635, 635, 411, 521, 392, 634, 592, 818, 592, 592,  525, 636, 337, 636, 838};
+constexpr std::array<std::uint16_t, 95> bold_widths = {
+    348, 456,  521, 838, 696, 1002, 872, 306, 457, 457, 523, 838, 380, 415,  380, 365, 696, 696,  696,
+    696, 696,  696, 696, 696, 696,  696, 400, 400, 838, 838, 838, 580, 1000, 774, 762, 734, 830,  683,
+    683, 821,  837, 372, 372, 775,  637, 995, 837, 850, 733, 850, 770, 720,  682, 812, 774, 1103, 771,
+    724, 725,  457, 365, 457, 838,  500, 500, 675, 716, 593, 716, 678, 435,  716, 712, 343, 343,  665,
+    343, 1042, 712, 687, 716, 716,  493, 595, 478, 712, 652, 924, 645, 652,  582, 712, 365, 712,  838};
+constexpr std::uint16_t other_width = 1000;  // of other characters, of which few are wider
 
-using Surface = std::unique_ptr<cairo_surface_t, void (*)(cairo_surface_t*)>;
-
-void check_status(cairo_status_t status) {
-  if (status != CAIRO_STATUS_SUCCESS) fail("the picture could not be drawn: {}", cairo_status_to_string(status));
+// At most two decimals, as many as can be seen.
+std::string svg_number(double value) {
+  std::string text = fmt::format("{:.2f}", value + 0.0);
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') text.pop_back();
+  return text == "-0" ? "0" : text;
 }
 
-extern "C" cairo_status_t append_bytes(void* closure, const unsigned char* data, unsigned length) {
-  static_cast<std::string*>(closure)->append(reinterpret_cast<const char*>(data), length);
-  return CAIRO_STATUS_SUCCESS;
+std::string svg_colour(Colour colour) {
+  const auto byte = [](double part) { return static_cast<int>(std::lround(std::clamp(part, 0.0, 1.0) * 255)); };
+  return fmt::format("#{:02x}{:02x}{:02x}", byte(colour.r), byte(colour.g), byte(colour.b));
+}
+
+std::string svg_points(const std::vector<std::pair<double, double>>& points) {
+  std::string text;
+  for (const auto& [x, y] : points)
+    text += fmt::format("{}{},{}", text.empty() ? "" : " ", svg_number(x), svg_number(y));
+  return text;
+}
+
+// Text as it stands in XML: whole UTF-8 without control characters.
+std::string svg_text(const std::string& text) {
+  std::string valid, out;
+  append_valid_utf8(text, false, valid);
+  for (const char c : valid) {
+    if (c == '&') {
+      out += "&amp;";
+    } else if (c == '<') {
+      out += "&lt;";
+    } else {
+      out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+    }
+  }
+  return out;
 }
 
 }  // namespace
 
-Canvas::Canvas(cairo_surface_t* surface) : cairo_(cairo_create(surface), cairo_destroy) {}
-
-void Canvas::check() const {
-  check_status(cairo_status(cairo_.get()));
+double width_of(const std::string& text, double size, bool bold) {
+  double width = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const Utf8Char character = utf8_at(text, at);
+    const bool known = character.code >= ' ' && character.code <= '~';
+    width += known ? (bold ? bold_widths : regular_widths)[character.code - ' '] : other_width;
+    at += character.length;
+  }
+  return width * size / 1000;
 }
 
 void Canvas::rectangle(double x, double y, double width, double height, Colour colour) {
-  use(colour);
-  cairo_rectangle(cairo_.get(), x, y, width, height);
-  cairo_fill(cairo_.get());
+  elements_ += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"{}\"/>\n", svg_number(x),
+                           svg_number(y), svg_number(width), svg_number(height), svg_colour(colour));
 }
 
 void Canvas::disc(double x, double y, double radius, Colour colour) {
-  use(colour);
-  cairo_arc(cairo_.get(), x, y, radius, 0, 2 * pi);
-  cairo_fill(cairo_.get());
+  elements_ += fmt::format("<circle cx=\"{}\" cy=\"{}\" r=\"{}\" fill=\"{}\"/>\n", svg_number(x), svg_number(y),
+                           svg_number(radius), svg_colour(colour));
 }
 
 void Canvas::polygon(const std::vector<std::pair<double, double>>& corners, Colour colour, double opacity) {
-  cairo_set_source_rgba(cairo_.get(), colour.r, colour.g, colour.b, opacity);
-  for (const auto& [x, y] : corners) cairo_line_to(cairo_.get(), x, y);
-  cairo_close_path(cairo_.get());
-  cairo_fill(cairo_.get());
+  elements_ += fmt::format("<polygon points=\"{}\" fill=\"{}\"{}/>\n", svg_points(corners), svg_colour(colour),
+                           opacity < 1 ? fmt::format(" fill-opacity=\"{}\"", svg_number(opacity)) : "");
 }
 
 void Canvas::line(const std::vector<std::pair<double, double>>& points, double width, Colour colour, bool dashed) {
-  use(colour);
-  cairo_set_line_width(cairo_.get(), width);
-  const double dash = 4;
-  cairo_set_dash(cairo_.get(), &dash, dashed ? 1 : 0, 0);
-  for (const auto& [x, y] : points) cairo_line_to(cairo_.get(), x, y);
-  cairo_stroke(cairo_.get());
+  elements_ +=
+      fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"{}\"{}/>\n", svg_points(points),
+                  svg_colour(colour), svg_number(width), dashed ? " stroke-dasharray=\"4\"" : "");
 }
 
 void Canvas::text(double x, double y, const std::string& text, double size, Align align, Colour colour, bool bold) {
-  use(colour);
-  font(size, bold);
-  const double shift = align == Align::left ? 0 : align == Align::centre ? 0.5 : 1;
-  const double width = measure(text);
-  x -= shift * width;
+  const double width = width_of(text, size, bold);
+  const double left = x - (align == Align::left ? 0 : align == Align::centre ? 0.5 : 1) * width;
   // Upper and lower case reach so far above and below the base line.
-  TextBox box{text, x, y - 0.76 * size, x + width, y + 0.22 * size};
-  cairo_user_to_device(cairo_.get(), &box.left, &box.top);
-  cairo_user_to_device(cairo_.get(), &box.right, &box.bottom);
-  if (box.top > box.bottom) std::swap(box.top, box.bottom);  // turned upwards
-  texts_.push_back(box);
-  cairo_move_to(cairo_.get(), x, y);
-  cairo_show_text(cairo_.get(), text.c_str());
-  cairo_new_path(cairo_.get());
+  texts_.push_back({text, left, y - 0.76 * size, left + width, y + 0.22 * size});
+  const char* anchor = align == Align::left     ? ""
+                       : align == Align::centre ? " text-anchor=\"middle\""
+                                                : " text-anchor=\"end\"";
+  add_text(fmt::format("x=\"{}\" y=\"{}\"{}", svg_number(x), svg_number(y), anchor), text, size, colour, bold);
 }
 
 void Canvas::upward_text(double x, double y, const std::string& text, double size, Colour colour) {
-  cairo_save(cairo_.get());
-  cairo_translate(cairo_.get(), x, y);
-  cairo_rotate(cairo_.get(), -pi / 2);
-  this->text(0, 0, text, size, Align::centre, colour);
-  cairo_restore(cairo_.get());
+  const double half = width_of(text, size) / 2;
+  texts_.push_back({text, x - 0.76 * size, y - half, x + 0.22 * size, y + half});
+  add_text(
+      fmt::format("transform=\"translate({} {}) rotate(-90)\" text-anchor=\"middle\"", svg_number(x), svg_number(y)),
+      text, size, colour, false);
 }
 
-double Canvas::width_of(const std::string& text, double size, bool bold) {
-  font(size, bold);
-  return measure(text);
+void Canvas::add_text(const std::string& place, const std::string& text, double size, Colour colour, bool bold) {
+  elements_ += fmt::format("<text {} font-size=\"{}\"{} fill=\"{}\">{}</text>\n", place, svg_number(size),
+                           bold ? " font-weight=\"bold\"" : "", svg_colour(colour), svg_text(text));
 }
 
-void Canvas::use(Colour colour) {
-  cairo_set_source_rgb(cairo_.get(), colour.r, colour.g, colour.b);
+std::string Canvas::svg(double width, double height) const {
+  return fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
+      "font-family=\"DejaVu Sans, Verdana, Helvetica, Arial, sans-serif\">\n{2}</svg>\n",
+      svg_number(width), svg_number(height), elements_);
 }
 
-void Canvas::font(double size, bool bold) {
-  cairo_select_font_face(cairo_.get(), "sans-serif", CAIRO_FONT_SLANT_NORMAL,
-                         bold ? CAIRO_FONT_WEIGHT_BOLD : CAIRO_FONT_WEIGHT_NORMAL);
-  cairo_set_font_size(cairo_.get(), size);
-}
-
-double Canvas::measure(const std::string& text) {
-  cairo_text_extents_t extents;
-  cairo_text_extents(cairo_.get(), text.c_str(), &extents);
-  return extents.x_advance;
-}
-
-PictureFormat picture_format(const std::filesystem::path& path) {
+bool is_picture(const std::filesystem::path& path) {
   std::string ending = path.extension().string();
   std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) { return std::tolower(c); });
-  if (ending == ".svg") return PictureFormat::svg;
-  if (ending == ".pdf") return PictureFormat::pdf;
-  if (ending == ".png") return PictureFormat::png;
-  fail("{}: a picture's name must end in .svg, .pdf or .png", path.string());
+  return ending == ".svg";
 }
 
-std::string render_picture(PictureFormat format, const std::function<PictureSize(Canvas& measure)>& lay_out,
-                           const std::function<void(Canvas& canvas)>& draw, std::vector<TextBox>* texts) {
-  const Surface ruler(cairo_recording_surface_create(CAIRO_CONTENT_COLOR, nullptr), cairo_surface_destroy);
-  Canvas measure(ruler.get());
-  const auto [width, height] = lay_out(measure);
-  measure.check();
-
-  std::string bytes;
-  const auto draw_on = [&](const Surface& surface) {
-    Canvas canvas(surface.get());
-    draw(canvas);
-    canvas.check();
-    if (texts) *texts = canvas.texts();
-  };
-  if (format == PictureFormat::png) {
-    constexpr double pixels_per_unit = 2;
-    const Surface surface(cairo_image_surface_create(CAIRO_FORMAT_RGB24, static_cast<int>(width * pixels_per_unit),
-                                                     static_cast<int>(height * pixels_per_unit)),
-                          cairo_surface_destroy);
-    cairo_surface_set_device_scale(surface.get(), pixels_per_unit, pixels_per_unit);
-    draw_on(surface);
-    check_status(cairo_surface_write_to_png_stream(surface.get(), append_bytes, &bytes));
-    return bytes;
-  }
-  const auto create =
-      format == PictureFormat::pdf ? cairo_pdf_surface_create_for_stream : cairo_svg_surface_create_for_stream;
-  const Surface surface(create(append_bytes, &bytes, width, height), cairo_surface_destroy);
-  draw_on(surface);
-  cairo_surface_finish(surface.get());  // writes what is left
-  check_status(cairo_surface_status(surface.get()));
-  return bytes;
+void check_picture(const std::filesystem::path& path) {
+  if (is_picture(path)) return;
+  fail("{}: a picture's name must end in .svg; rsvg-convert, of the package librsvg2-bin, makes PNG and PDF of it",
+       path.string());
 }
 
 }  // namespace hayloft::runtime::eval

@@ -2,17 +2,13 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "runtime/eval/plot/picture.h"
 
-struct _cairo;
-struct _cairo_surface;
-
-// What the pictures of reports are drawn with: shapes and text on one canvas, saved as SVG, PDF or PNG.
+// Draws the pictures of reports: shapes and text on one canvas, written as SVG.
 namespace hayloft::runtime::eval {
 
 struct Colour {
@@ -22,7 +18,7 @@ inline constexpr Colour ink{0.13, 0.16, 0.18};
 inline constexpr Colour faint_ink{0.40, 0.44, 0.47};
 inline constexpr Colour paper{1, 1, 1};
 
-// Where a text stands in a picture.
+// The place of a text in a picture.
 struct TextBox {
   std::string text;
   double left = 0, top = 0, right = 0, bottom = 0;
@@ -30,12 +26,12 @@ struct TextBox {
 
 enum class Align : std::uint8_t { left, centre, right };
 
-// Units are SVG pixels, y grows downwards. Not thread-safe.
+// Returns how wide a text is in DejaVu Sans, the widest of the fonts that a viewer may draw it with.
+double width_of(const std::string& text, double size, bool bold = false);
+
+// Collects shapes as SVG elements. Units are SVG pixels, y grows downwards. Not thread-safe.
 class Canvas {
  public:
-  explicit Canvas(_cairo_surface* surface);  // keeps a reference to it
-  void check() const;                        // throws Error when drawing failed
-
   void rectangle(double x, double y, double width, double height, Colour colour);
   void disc(double x, double y, double radius, Colour colour);
   void polygon(const std::vector<std::pair<double, double>>& corners, Colour colour, double opacity = 1);
@@ -45,27 +41,15 @@ class Canvas {
   void text(double x, double y, const std::string& text, double size, Align align, Colour colour, bool bold = false);
   // Reads from bottom to top, centred on (x, y).
   void upward_text(double x, double y, const std::string& text, double size, Colour colour);
-  double width_of(const std::string& text, double size, bool bold = false);
-  // Of everything written so far.
-  const std::vector<TextBox>& texts() const { return texts_; }
+
+  const std::vector<TextBox>& texts() const { return texts_; }  // everything written so far
+  std::string svg(double width, double height) const;           // the whole document
 
  private:
-  void use(Colour colour);
-  void font(double size, bool bold);
-  double measure(const std::string& text);
+  void add_text(const std::string& place, const std::string& text, double size, Colour colour, bool bold);
 
-  std::unique_ptr<_cairo, void (*)(_cairo*)> cairo_;
+  std::string elements_;
   std::vector<TextBox> texts_;
 };
-
-struct PictureSize {
-  double width, height;
-};
-
-// The bytes of a picture file, one drawing for all formats, PNG at two pixels per unit: `lay_out` says how large it
-// will be, with a canvas to measure text on, then `draw` draws it. `texts`, if given, gets the places of all texts, for
-// tests. Throws Error when memory for it is lacking.
-std::string render_picture(PictureFormat format, const std::function<PictureSize(Canvas& measure)>& lay_out,
-                           const std::function<void(Canvas& canvas)>& draw, std::vector<TextBox>* texts = nullptr);
 
 }  // namespace hayloft::runtime::eval

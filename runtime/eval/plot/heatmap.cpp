@@ -34,7 +34,7 @@ Colour colour_of(double value) {
   return {mix(&Colour::r), mix(&Colour::g), mix(&Colour::b)};
 }
 
-// Where everything goes, in units of one SVG pixel.
+// The places of everything, in units of one SVG pixel.
 struct Geometry {
   double cell_width = 0;
   double cell_height = 0;
@@ -53,16 +53,16 @@ struct Geometry {
   }
 };
 
-Geometry lay_out(const Heatmap& heatmap, Canvas& measure) {
+Geometry lay_out(const Heatmap& heatmap) {
   Geometry geometry;
   const auto columns = static_cast<double>(heatmap.columns.size());
   const auto rows = static_cast<double>(heatmap.rows.size());
   double widest_title = 0;
   for (const HeatmapPanel& panel : heatmap.panels) {
-    widest_title = std::max(widest_title, measure.width_of(panel.title, panel_title_size, true));
+    widest_title = std::max(widest_title, width_of(panel.title, panel_title_size, true));
   }
   geometry.plot_width =
-      std::max({std::clamp(52 * columns, 130.0, 420.0), widest_title, measure.width_of(heatmap.x_label, text_size)});
+      std::max({std::clamp(52 * columns, 130.0, 420.0), widest_title, width_of(heatmap.x_label, text_size)});
   geometry.plot_height = std::clamp(26 * rows, 130.0, 390.0);
   geometry.cell_width = geometry.plot_width / columns;
   geometry.cell_height = geometry.plot_height / rows;
@@ -70,8 +70,7 @@ Geometry lay_out(const Heatmap& heatmap, Canvas& measure) {
   const int panels = static_cast<int>(heatmap.panels.size());
   geometry.lines = (panels + panels_per_line - 1) / panels_per_line;
   const double right = geometry.panel_x(std::min(panels, panels_per_line) - 1) + geometry.plot_width;
-  const double heading =
-      std::max(measure.width_of(heatmap.title, title_size, true), measure.width_of(heatmap.subtitle, text_size));
+  const double heading = std::max(width_of(heatmap.title, title_size, true), width_of(heatmap.subtitle, text_size));
   geometry.width = std::ceil(std::max(right + legend_width, margin + heading) + margin);
   geometry.height = std::ceil(geometry.panel_y((geometry.lines - 1) * panels_per_line) + geometry.plot_height +
                               below_plot + margin / 2);
@@ -118,7 +117,7 @@ void draw_panel(Canvas& canvas, const Heatmap& heatmap, const Geometry& geometry
   }
 }
 
-// Whether every cell that has a value is 0 or 1.
+// Returns whether every cell that has a value is 0 or 1.
 bool yes_or_no(const Heatmap& heatmap) {
   return std::all_of(heatmap.panels.begin(), heatmap.panels.end(), [](const HeatmapPanel& panel) {
     return std::all_of(panel.values.begin(), panel.values.end(),
@@ -167,16 +166,13 @@ void draw(Canvas& canvas, const Heatmap& heatmap, const Geometry& geometry) {
 
 }  // namespace
 
-std::string render_heatmap(const Heatmap& heatmap, PictureFormat format, std::vector<TextBox>* texts) {
+std::string render_heatmap(const Heatmap& heatmap, std::vector<TextBox>* texts) {
   assert(!heatmap.panels.empty() && !heatmap.columns.empty() && !heatmap.rows.empty());
-  Geometry geometry;
-  return render_picture(
-      format,
-      [&](Canvas& measure) {
-        geometry = lay_out(heatmap, measure);
-        return PictureSize{geometry.width, geometry.height};
-      },
-      [&](Canvas& canvas) { draw(canvas, heatmap, geometry); }, texts);
+  const Geometry geometry = lay_out(heatmap);
+  Canvas canvas;
+  draw(canvas, heatmap, geometry);
+  if (texts) *texts = canvas.texts();
+  return canvas.svg(geometry.width, geometry.height);
 }
 
 }  // namespace hayloft::runtime::eval

@@ -25,12 +25,12 @@ struct Heatmap {
   std::vector<std::string> columns;  // tick labels from left to right
   std::vector<std::string> rows;     // tick labels from top to bottom
   std::vector<HeatmapPanel> panels;
-  // What 1 and 0 are called in the legend where every cell is one or the other.
+  // The names of 1 and 0 in the legend where every cell is one or the other.
   std::string yes = "yes";
   std::string no = "no";
 };
 
-// The bytes of the picture file; see render_picture. Throws Error when memory for the picture is lacking.
-std::string render_heatmap(const Heatmap& heatmap, PictureFormat format, std::vector<TextBox>* texts = nullptr);
+// Returns the picture as SVG. `texts`, if given, gets the places of all texts, for tests.
+std::string render_heatmap(const Heatmap& heatmap, std::vector<TextBox>* texts = nullptr);
 
 }  // namespace hayloft::runtime::eval

@@ -72,13 +72,13 @@ struct LegendEntry {
 };
 
 // The names side by side, in as many lines as they take.
-std::vector<LegendEntry> legend_of(const LinePanel& panel, Canvas& canvas, int& lines) {
+std::vector<LegendEntry> legend_of(const LinePanel& panel, int& lines) {
   std::vector<LegendEntry> entries;
   double x = 0;
   lines = 0;
   for (std::size_t i = 0; i < panel.series.size(); ++i) {
     if (panel.series[i].name.empty()) continue;
-    const double width = mark_room + canvas.width_of(panel.series[i].name, text_size) + names_apart;
+    const double width = mark_room + width_of(panel.series[i].name, text_size) + names_apart;
     if (lines == 0 || x + width > plot_width + names_apart) {
       x = 0;
       ++lines;
@@ -112,7 +112,7 @@ void draw_panel(Canvas& canvas, const LinePanel& panel, double x, double y) {
     for (const auto& [at, height] : line) draw_mark(canvas, at, height, style_of(i));
   }
   int lines = 0;
-  for (const LegendEntry& entry : legend_of(panel, canvas, lines)) {
+  for (const LegendEntry& entry : legend_of(panel, lines)) {
     const double at = x + entry.x + mark_radius, middle = y + plot_height + below_plot + entry.y;
     draw_mark(canvas, at, middle, style_of(entry.series));
     canvas.text(x + entry.x + mark_room, middle + text_size * 0.36, panel.series[entry.series].name, text_size,
@@ -122,42 +122,36 @@ void draw_panel(Canvas& canvas, const LinePanel& panel, double x, double y) {
 
 }  // namespace
 
-std::string render_lines(const LineChart& chart, PictureFormat format, std::vector<TextBox>* texts) {
+std::string render_lines(const LineChart& chart, std::vector<TextBox>* texts) {
   assert(!chart.panels.empty());
   const int panels = static_cast<int>(chart.panels.size());
-  const int across = std::min(panels, panels_per_line);
   std::vector<double> tops;  // of the lines of panels
-  PictureSize size{};
-  const auto lay_out = [&](Canvas& measure) {
-    double y = margin + header;
-    tops.clear();
-    for (int first = 0; first < panels; first += panels_per_line) {
-      int most = 0;
-      for (int i = first; i < std::min(panels, first + panels_per_line); ++i) {
-        int lines = 0;
-        legend_of(chart.panels[static_cast<std::size_t>(i)], measure, lines);
-        most = std::max(most, lines);
-      }
-      tops.push_back(y);
-      y += above_plot + plot_height + below_plot + most * legend_line;
+  double bottom = margin + header;
+  for (int first = 0; first < panels; first += panels_per_line) {
+    int most = 0;
+    for (int i = first; i < std::min(panels, first + panels_per_line); ++i) {
+      int lines = 0;
+      legend_of(chart.panels[static_cast<std::size_t>(i)], lines);
+      most = std::max(most, lines);
     }
-    const double heading =
-        std::max(measure.width_of(chart.title, title_size, true), measure.width_of(chart.subtitle, text_size));
-    size.width = std::ceil(std::max(margin + across * (left_of_plot + plot_width), margin + heading) + margin);
-    size.height = std::ceil(y + margin);
-    return size;
-  };
-  const auto draw = [&](Canvas& canvas) {
-    canvas.rectangle(0, 0, size.width, size.height, paper);
-    canvas.text(margin, margin + title_size, chart.title, title_size, Align::left, ink, true);
-    canvas.text(margin, margin + title_size + 22, chart.subtitle, text_size, Align::left, faint_ink);
-    for (int i = 0; i < panels; ++i) {
-      draw_panel(canvas, chart.panels[static_cast<std::size_t>(i)],
-                 margin + left_of_plot + (i % panels_per_line) * (left_of_plot + plot_width),
-                 tops[static_cast<std::size_t>(i / panels_per_line)] + above_plot);
-    }
-  };
-  return render_picture(format, lay_out, draw, texts);
+    tops.push_back(bottom);
+    bottom += above_plot + plot_height + below_plot + most * legend_line;
+  }
+  const double heading = std::max(width_of(chart.title, title_size, true), width_of(chart.subtitle, text_size));
+  const double across = std::min(panels, panels_per_line) * (left_of_plot + plot_width);
+  const double width = std::ceil(margin + std::max(across, heading) + margin), height = std::ceil(bottom + margin);
+
+  Canvas canvas;
+  canvas.rectangle(0, 0, width, height, paper);
+  canvas.text(margin, margin + title_size, chart.title, title_size, Align::left, ink, true);
+  canvas.text(margin, margin + title_size + 22, chart.subtitle, text_size, Align::left, faint_ink);
+  for (int i = 0; i < panels; ++i) {
+    draw_panel(canvas, chart.panels[static_cast<std::size_t>(i)],
+               margin + left_of_plot + (i % panels_per_line) * (left_of_plot + plot_width),
+               tops[static_cast<std::size_t>(i / panels_per_line)] + above_plot);
+  }
+  if (texts) *texts = canvas.texts();
+  return canvas.svg(width, height);
 }
 
 }  // namespace hayloft::runtime::eval

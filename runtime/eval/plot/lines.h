@@ -36,7 +36,7 @@ struct LineChart {
   std::vector<LinePanel> panels;
 };
 
-// Each panel has its legend below it. `texts`: see render_picture. Throws Error when memory for it is lacking.
-std::string render_lines(const LineChart& chart, PictureFormat format, std::vector<TextBox>* texts = nullptr);
+// Returns the picture as SVG, each panel with its legend below it. `texts`: as render_heatmap.
+std::string render_lines(const LineChart& chart, std::vector<TextBox>* texts = nullptr);
 
 }  // namespace hayloft::runtime::eval

@@ -7,13 +7,13 @@
 
 #include "runtime/eval/plot/canvas.h"
 
-// How series are told apart, in every picture alike: a family by its colour, a member by its mark.
+// Tells series apart, in every picture alike: a family by its colour, a member by its mark.
 namespace hayloft::runtime::eval {
 
 inline constexpr Colour grid_colour{0.90, 0.90, 0.90};
 inline constexpr double mark_radius = 4.5;
 
-// How pictures of several panels are laid out.
+// The layout of pictures of several panels.
 inline constexpr int panels_per_line = 3;
 inline constexpr double margin = 24;
 inline constexpr double header = 62;  // title and subtitle
@@ -40,11 +40,11 @@ void draw_error_bar(Canvas& canvas, double x, double low, double high, Colour co
 // 1, 2 or 5 times a power of ten, so that a range has three to seven of them.
 double tick_distance(double range);
 
-// Where the marks of a panel go, without its labels.
+// The place of a panel's marks, without its labels.
 struct PlotArea {
   double x = 0, y = 0, width = 0, height = 0;
 };
-// Of a linear axis: lines across the plot, and their numbers on the left.
+// Draws the ticks of a linear axis: lines across the plot, and their numbers on the left.
 void draw_y_ticks(Canvas& canvas, const PlotArea& area, double least, double most);
 
 }  // namespace hayloft::runtime::eval

@@ -1,13 +1,13 @@
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 
 namespace hayloft::runtime::eval {
 
-enum class PictureFormat : std::uint8_t { svg, pdf, png };
+// Returns whether the name ends in .svg, in either case.
+bool is_picture(const std::filesystem::path& path);
 
-// By the file name's ending, .svg, .pdf or .png in either case. Throws Error on any other.
-PictureFormat picture_format(const std::filesystem::path& path);
+// Throws Error unless the name ends in .svg, which is what pictures are.
+void check_picture(const std::filesystem::path& path);
 
 }  // namespace hayloft::runtime::eval

@@ -16,6 +16,7 @@ namespace {
 
 constexpr double plot_height = 230, below_plot = 56;
 constexpr double legend_gap = 46;
+constexpr const char* front_name = "Pareto front";
 
 struct Axes {
   double least_x, most_x;  // log2 of bytes
@@ -113,50 +114,40 @@ std::vector<std::size_t> pareto_front(const std::vector<ScatterPoint>& points) {
   return front;
 }
 
-std::string render_scatter(const Scatter& scatter, PictureFormat format, std::vector<TextBox>* texts) {
+std::string render_scatter(const Scatter& scatter, std::vector<TextBox>* texts) {
   assert(!scatter.panels.empty());
   const Axes axes = axes_of(scatter);
   const std::vector<SeriesStyle> styles = styles_of(scatter);
   const int panels = static_cast<int>(scatter.panels.size());
-  const int across = std::min(panels, panels_per_line);
   const int lines = (panels + panels_per_line - 1) / panels_per_line;
-  const double right = margin + across * (left_of_plot + plot_width);
-  PictureSize size{};
-  const auto lay_out = [&](Canvas& measure) {
-    double widest = 0;
-    for (const SeriesStyle& each : styles) widest = std::max(widest, measure.width_of(each.series, text_size));
-    const double heading =
-        std::max(measure.width_of(scatter.title, title_size, true), measure.width_of(scatter.subtitle, text_size));
-    const double plots = lines * (above_plot + plot_height + below_plot);
-    size.width = std::ceil(std::max(right + legend_gap + 2 * mark_radius + 8 + widest, margin + heading) + margin);
-    const double legend = above_plot + 20.0 * static_cast<double>(styles.size() + 2);
-    size.height = std::ceil(margin + header + std::max(plots, legend));
-    return size;
-  };
-  return render_picture(
-      format, lay_out,
-      [&](Canvas& canvas) {
-        canvas.rectangle(0, 0, size.width, size.height, paper);
-        canvas.text(margin, margin + title_size, scatter.title, title_size, Align::left, ink, true);
-        canvas.text(margin, margin + title_size + 22, scatter.subtitle, text_size, Align::left, faint_ink);
-        for (int i = 0; i < panels; ++i) {
-          const double x = margin + left_of_plot + (i % panels_per_line) * (left_of_plot + plot_width);
-          const double y =
-              margin + header + above_plot + (i / panels_per_line) * (above_plot + plot_height + below_plot);
-          draw_panel(canvas, scatter, axes, styles, scatter.panels[static_cast<std::size_t>(i)], x, y);
-        }
-        double y = margin + header + above_plot;
-        for (const SeriesStyle& style : styles) {
-          draw_mark(canvas, right + legend_gap, y, style);
-          canvas.text(right + legend_gap + mark_radius + 8, y + text_size * 0.36, style.series, text_size, Align::left,
-                      ink);
-          y += 20;
-        }
-        canvas.line({{right + legend_gap - 8, y + 4}, {right + legend_gap + 8, y + 4}}, 1.5, faint_ink, true);
-        canvas.text(right + legend_gap + mark_radius + 8, y + 4 + text_size * 0.36, "Pareto front", text_size,
-                    Align::left, faint_ink);
-      },
-      texts);
+  const double right = margin + std::min(panels, panels_per_line) * (left_of_plot + plot_width);
+  const double at_name = right + legend_gap + mark_radius + 8;
+  double widest = width_of(front_name, text_size);
+  for (const SeriesStyle& each : styles) widest = std::max(widest, width_of(each.series, text_size));
+  const double heading = std::max(width_of(scatter.title, title_size, true), width_of(scatter.subtitle, text_size));
+  const double width = std::ceil(std::max(at_name + mark_radius + widest, margin + heading) + margin);
+  const double legend = above_plot + 20.0 * static_cast<double>(styles.size() + 2);
+  const double height = std::ceil(margin + header + std::max(lines * (above_plot + plot_height + below_plot), legend));
+
+  Canvas canvas;
+  canvas.rectangle(0, 0, width, height, paper);
+  canvas.text(margin, margin + title_size, scatter.title, title_size, Align::left, ink, true);
+  canvas.text(margin, margin + title_size + 22, scatter.subtitle, text_size, Align::left, faint_ink);
+  for (int i = 0; i < panels; ++i) {
+    const double x = margin + left_of_plot + (i % panels_per_line) * (left_of_plot + plot_width);
+    const double y = margin + header + above_plot + (i / panels_per_line) * (above_plot + plot_height + below_plot);
+    draw_panel(canvas, scatter, axes, styles, scatter.panels[static_cast<std::size_t>(i)], x, y);
+  }
+  double y = margin + header + above_plot;
+  for (const SeriesStyle& style : styles) {
+    draw_mark(canvas, right + legend_gap, y, style);
+    canvas.text(at_name, y + text_size * 0.36, style.series, text_size, Align::left, ink);
+    y += 20;
+  }
+  canvas.line({{right + legend_gap - 8, y + 4}, {right + legend_gap + 8, y + 4}}, 1.5, faint_ink, true);
+  canvas.text(at_name, y + 4 + text_size * 0.36, front_name, text_size, Align::left, faint_ink);
+  if (texts) *texts = canvas.texts();
+  return canvas.svg(width, height);
 }
 
 }  // namespace hayloft::runtime::eval

@@ -37,8 +37,8 @@ struct Scatter {
 // Indices in the order of their bytes; of equal points the first.
 std::vector<std::size_t> pareto_front(const std::vector<ScatterPoint>& points);
 
-// Bytes on a logarithmic scale, the front as steps from point to point. `texts`: see render_picture. Throws Error when
-// memory for it is lacking.
-std::string render_scatter(const Scatter& scatter, PictureFormat format, std::vector<TextBox>* texts = nullptr);
+// Bytes on a logarithmic scale, the front as steps from point to point. `texts`: as
+// render_heatmap.
+std::string render_scatter(const Scatter& scatter, std::vector<TextBox>* texts = nullptr);
 
 }  // namespace hayloft::runtime::eval

@@ -28,7 +28,7 @@ struct Questions {
   std::vector<Question> questions;
 };
 
-// What `read` makes of a JSON file; what is missing or mistyped in it is an Error that names the file.
+// Returns what `read` makes of a JSON file; what is missing or mistyped in it is an Error that names the file.
 template <class Read>
 Questions read_questions(const std::filesystem::path& path, const char* option, const char* shape, Read read) {
   const std::string text = offload::read_text_file(option, path);

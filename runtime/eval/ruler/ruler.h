@@ -16,10 +16,10 @@
 // length.
 namespace hayloft::runtime::eval {
 
-// How an answer earns its score: by the share of the references found in it, or by any one of them.
+// The way in which an answer earns its score: by the share of the references found in it, or by any one of them.
 enum class Credit : std::uint8_t { all, any };
 
-// What RULER fixes for each of its tasks.
+// The numbers that RULER fixes for each of its tasks.
 struct RulerTask {
   std::string_view name;  // as RULER calls it
   int answer_tokens;      // that a model may generate
@@ -30,7 +30,7 @@ struct RulerTask {
 const std::vector<RulerTask>& ruler_tasks();
 const RulerTask* find_ruler_task(std::string_view name);  // null: there is none of this name
 
-// What samples are made from.
+// The sources that samples are made from.
 struct RulerOptions {
   std::uint64_t seed = 42;
   int digits = 7;                  // of a number that is hidden, 1..18

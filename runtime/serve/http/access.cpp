@@ -34,7 +34,30 @@ bool same_key(std::string_view given, std::string_view key) {
   return difference == 0;
 }
 
+// "Bearer KEY": the scheme in letters of any case, spaces between (RFC 9110, 11.1 and 11.4).
+std::optional<std::string_view> bearer_key(std::string_view given) {
+  constexpr std::string_view scheme = "bearer ";
+  const std::string_view beginning = given.substr(0, scheme.size());
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
+  if (!std::ranges::equal(beginning, scheme, {}, lower)) return std::nullopt;
+  given.remove_prefix(std::min(given.find_first_not_of(' ', scheme.size()), given.size()));
+  return given;
+}
+
+bool is_field_list(std::string_view text) {
+  const auto fits = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view("!#$%&'*+-.^_`|~, ").find(c) != std::string_view::npos;
+  };
+  return !text.empty() && std::ranges::all_of(text, fits);
+}
+
 }  // namespace
+
+std::string allowed_fields(const beast_http::request_header<>& head) {
+  const std::string_view asked = view(head[beast_http::field::access_control_request_headers]);
+  return is_field_list(asked) ? std::string(asked) : "authorization, content-type";
+}
 
 std::optional<Reply> refusal(const beast_http::request_header<>& head, const ServerOptions& options) {
   const std::string_view host = view(head[beast_http::field::host]);
@@ -52,8 +75,7 @@ std::optional<Reply> refusal(const beast_http::request_header<>& head, const Ser
   path.resize(std::min(path.size(), path.find('?')));
   if (options.api_key.empty() || Routes::open_to_all(path) || head.method() == beast_http::verb::options) return {};
   const std::string_view given = view(head[beast_http::field::authorization]);
-  constexpr std::string_view bearer = "Bearer ";
-  if (given.starts_with(bearer) && same_key(given.substr(bearer.size()), options.api_key)) return {};
+  if (const auto key = bearer_key(given); key && same_key(*key, options.api_key)) return {};
   return error_reply(401, "an API key is needed: Authorization: Bearer KEY");
 }
 

@@ -13,4 +13,9 @@ namespace hayloft::runtime::serve::http {
 // have had their name resolved to this machine; and everybody without the key, where there is one.
 std::optional<Reply> refusal(const boost::beast::http::request_header<>& head, const ServerOptions& options);
 
+// The fields that a page of an allowed origin may send, as Access-Control-Allow-Headers tells them: those that its
+// browser asks about. The packages for such pages send fields of their own, x-stainless-lang and many more, which
+// change nothing here.
+std::string allowed_fields(const boost::beast::http::request_header<>& head);
+
 }  // namespace hayloft::runtime::serve::http

@@ -19,6 +19,8 @@
 #include "offload/error.h"
 #include "runtime/serve/http/access.h"
 #include "runtime/serve/http/mailbox.h"
+#include "runtime/serve/http/read_request.h"
+#include "runtime/serve/http/slow_writer.h"
 #include "runtime/serve/openai/answer.h"
 
 namespace hayloft::runtime::serve::http {
@@ -31,10 +33,11 @@ using HttpRequest = beast::http::request<beast::http::string_body>;
 using HttpResponse = beast::http::response<beast::http::string_body>;
 using asio::use_awaitable;
 
-constexpr std::uint32_t kMostHeader = 16 << 10;
 constexpr std::chrono::milliseconds kLookAtClient{500};  // how often, while there is nothing to send
 constexpr std::chrono::seconds kComment{5};              // between comments in a stream that has nothing else to say
-constexpr std::chrono::seconds kDrain{2};                // for a client to notice that it is being refused
+constexpr std::chrono::seconds kPatienceWanted{2};  // with a client that takes nothing, while others wait for a place
+constexpr std::size_t kMostUnsent = 16384;          // tokens that wait for a client which takes them too slowly
+constexpr std::chrono::seconds kDrain{2};           // for a client to notice that it is being refused
 
 // The API's ids: unique, and of no meaning.
 std::string new_id(openai::Style style) {
@@ -88,28 +91,34 @@ class Connection {
   // One request; true when another may follow.
   asio::awaitable<bool> serve_one() {
     head_only_ = false;
-    beast::http::request_parser<beast::http::string_body> parser;
-    parser.header_limit(kMostHeader);
-    parser.body_limit(options().most_body);
+    RequestParser parser;
     error_code error;
+    std::optional<Reply> refused;
     stream_.expires_after(options().header_time);
-    co_await beast::http::async_read_header(stream_, buffer_, parser, asio::redirect_error(use_awaitable, error));
-    if (error) co_return co_await refuse_unread(error);
+    if (!co_await read_head(stream_, buffer_, parser, refused)) {
+      if (refused) co_await write(*refused, false);
+      co_return false;
+    }
     const auto& head = parser.get();
     head_only_ = head.method() == beast::http::verb::head;
     chunked_ = head.version() >= 11;
     origin_ = std::string(head[beast::http::field::origin]);
+    allowed_fields_ = allowed_fields(head);
     if (const auto reply = refusal(head, options())) {
       co_await write(*reply, false);
       co_return false;
     }
     stream_.expires_after(options().body_time);
-    if (beast::iequals(head[beast::http::field::expect], "100-continue")) {
+    const std::uint64_t most = most_body(head);
+    const bool fits = parser.content_length().value_or(0) <= most;
+    if (fits && beast::iequals(head[beast::http::field::expect], "100-continue")) {
       beast::http::response<beast::http::empty_body> go_on(beast::http::status::continue_, 11);
       co_await beast::http::async_write(stream_, go_on, asio::redirect_error(use_awaitable, error));
     }
-    co_await beast::http::async_read(stream_, buffer_, parser, asio::redirect_error(use_awaitable, error));
-    if (error) co_return co_await refuse_unread(error);
+    if (!co_await read_body(stream_, buffer_, parser, most, refused)) {
+      if (refused) co_await write(*refused, false);
+      co_return false;
+    }
     stream_.expires_never();
     const HttpRequest request = parser.release();
     const bool keep_alive = request.keep_alive();
@@ -130,24 +139,12 @@ class Connection {
     co_return co_await generate(std::get<openai::Request>(outcome), keep_alive);
   }
 
-  // The head or body could not be read: says why, where the client is still there to hear it.
-  asio::awaitable<bool> refuse_unread(error_code error) {
-    namespace failure = beast::http;
-    if (error == failure::error::end_of_stream || error == beast::error::timeout ||
-        error.category() != failure::make_error_code(failure::error::end_of_stream).category()) {
-      co_return false;
-    }
-    if (error == failure::error::body_limit) {
-      const Reply said = error_reply(413, fmt::format("the body is larger than {} bytes", options().most_body));
-      co_await write(said, false);
-    } else if (error == failure::error::header_limit) {
-      const Reply said = error_reply(431, fmt::format("the head is larger than {} bytes", kMostHeader));
-      co_await write(said, false);
-    } else {
-      const Reply said = error_reply(400, "this is not HTTP/1.1: " + error.message());
-      co_await write(said, false);
-    }
-    co_return false;
+  // Of a request that nobody has shown a key for, and of methods that take none: next to nothing.
+  std::uint64_t most_body(const beast::http::request_header<>& head) const {
+    std::string path(head.target());
+    path.resize(std::min(path.size(), path.find('?')));
+    const bool takes_one = head.method() == beast::http::verb::post && !Routes::open_to_all(path);
+    return takes_one ? options().most_body : std::min<std::uint64_t>(kMostHead, options().most_body);
   }
 
   template <class Message>
@@ -155,9 +152,9 @@ class Connection {
     message.set(beast::http::field::server, "hayloft");
     if (!options().cors_origin.empty() && !origin_.empty()) {
       message.set(beast::http::field::access_control_allow_origin, options().cors_origin);
-      message.set(beast::http::field::access_control_allow_headers, "authorization, content-type");
+      message.set(beast::http::field::access_control_allow_headers, allowed_fields_);
       message.set(beast::http::field::access_control_allow_methods, "GET, POST, DELETE, OPTIONS");
-      message.set(beast::http::field::vary, "Origin");
+      message.set(beast::http::field::vary, "Origin, Access-Control-Request-Headers");
     }
     if (status == 429 || status == 503) message.set(beast::http::field::retry_after, "1");
     if (status == 401) message.set(beast::http::field::www_authenticate, "Bearer");
@@ -267,6 +264,9 @@ class Connection {
     error_code error;
     stream_.expires_after(options().write_time);
     co_await beast::http::async_write_header(stream_, serializer, asio::redirect_error(use_awaitable, error));
+    stream_.expires_never();
+    error_code ignored;
+    stream_.socket().set_option(asio::socket_base::send_buffer_size(kStreamBuffer), ignored);
     std::string text;
     const auto add = [&](const std::string& data) {
       if (!data.empty()) text += "data: " + data + "\n\n";
@@ -289,7 +289,7 @@ class Connection {
       if (text.empty() && std::chrono::steady_clock::now() - last_sent > kComment) text = ": waiting\n\n";
       if (answer.complete() || failed) break;
       if (!text.empty()) {
-        error = co_await send(text);
+        error = co_await send(text, mailbox, true);
         last_sent = std::chrono::steady_clock::now();
       } else if (!co_await wait_for(mailbox, kLookAtClient)) {
         co_return false;
@@ -298,7 +298,7 @@ class Connection {
     if (error) co_return false;
     if (request.include_usage && !failed) add(answer.usage_chunk());
     add("[DONE]");
-    error = co_await send(text);
+    error = co_await send(text, mailbox, false);
     if (!error && chunked_) {
       stream_.expires_after(options().write_time);
       co_await asio::async_write(stream_, beast::http::make_chunk_last(), asio::redirect_error(use_awaitable, error));
@@ -307,25 +307,28 @@ class Connection {
     co_return keep_alive && !error;
   }
 
-  asio::awaitable<error_code> send(std::string& text) {
+  // A piece of a stream, which is then empty. An error also where the client takes nothing for too long, or falls too
+  // far behind: an answer that is still being made holds a place that others may wait for, and grows here.
+  asio::awaitable<error_code> send(std::string& text, const Mailbox& mailbox, bool being_made) {
+    std::string bytes = std::exchange(text, {});
+    if (chunked_) bytes = fmt::format("{:x}\r\n{}\r\n", bytes.size(), bytes);
+    SlowWriter writer(stream_);
     error_code error;
-    stream_.expires_after(options().write_time);
-    if (chunked_) {
-      co_await asio::async_write(stream_, beast::http::make_chunk(asio::buffer(text)),
-                                 asio::redirect_error(use_awaitable, error));
-    } else {
-      co_await asio::async_write(stream_, asio::buffer(text), asio::redirect_error(use_awaitable, error));
+    while (!writer.done(bytes) && !error) {
+      error = co_await writer.write_some(bytes, kLookAtClient);
+      const bool wanted = being_made && service_.routes.engine().figures().waiting > 0;
+      const auto patience = wanted ? kPatienceWanted : options().write_time;
+      if (!error && (writer.idle() > patience || mailbox.events.size() > kMostUnsent)) error = beast::error::timeout;
     }
-    stream_.expires_never();
-    text.clear();
     co_return error;
   }
 
   beast::tcp_stream stream_;
-  beast::flat_buffer buffer_;
+  beast::flat_buffer buffer_{kMostAhead};
   Service& service_;
   // Of the request being served.
   std::string origin_;
+  std::string allowed_fields_;
   bool head_only_ = false;  // HEAD: the answer has no body
   bool chunked_ = true;     // HTTP/1.0 knows no chunks
 };

@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <optional>
+#include <string_view>
+
+#include "offload/text/visible.h"
 #include "runtime/serve/http/metrics.h"
 #include "runtime/serve/http/page.h"
 #include "runtime/serve/openai/answer.h"
@@ -11,13 +15,21 @@ namespace hayloft::runtime::serve::http {
 namespace {
 
 using nlohmann::json;
-using openai::Fields;
+using openai::Field;
+using openai::Json;
+using openai::Value;
 
-Reply json_reply(const json& object, int status = 200) {
-  return {status, "application/json", object.dump(-1, ' ', false, json::error_handler_t::replace)};
+template <class Object>
+Reply json_reply(const Object& object, int status = 200) {
+  return {status, "application/json", object.dump(-1, ' ', false, Object::error_handler_t::replace)};
 }
 
 const std::string contexts_path = "/v1/contexts";
+const std::string models_path = "/v1/models";
+
+// What there is, for those who ask elsewhere.
+constexpr const char* kPaths[] = {"/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/contexts", "/tokenize",
+                                  "/detokenize",          "/tokenizer_info", "/health",    "/metrics",     "/"};
 
 void require_method(const Call& call, const char* method) {
   if (call.method != method) {
@@ -25,17 +37,89 @@ void require_method(const Call& call, const char* method) {
   }
 }
 
+// The path that was meant: with /v1, with one /v1, without a slash at its end.
+std::string_view meant_path(std::string_view path) {
+  while (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
+  for (int prefixes = 0; prefixes < 2; ++prefixes) {
+    for (const std::string_view each : kPaths) {
+      if (path == each || (each.starts_with("/v1/") && path == each.substr(3))) return each;
+    }
+    if (!path.starts_with("/v1/")) break;
+    path.remove_prefix(3);
+  }
+  return {};
+}
+
+Reply nothing_at(const std::string& path) {
+  const std::string shown = visible(std::string_view(path).substr(0, 200), Lines::joined);
+  if (const std::string_view meant = meant_path(path); !meant.empty()) {
+    return error_reply(404,
+                       fmt::format("there is nothing at {}, but at {}; the API's base URL ends in /v1", shown, meant));
+  }
+  std::string all;
+  for (const char* each : kPaths) all += (all.empty() ? "" : ", ") + std::string(each);
+  return error_reply(404, fmt::format("there is nothing at {}; there is {}", shown, all));
+}
+
+// The bodies of the calls that are answered at once.
+struct TokenizeBody {
+  const openai::Served& served;
+  std::optional<std::string> prompt;
+  bool special = true;
+};
+
+void require_model(const Value& value, const openai::Served& served) {
+  const std::string model = value.text();
+  if (model == served.name || model.starts_with(served.name + ":")) return;
+  throw openai::BadRequest(404, fmt::format("there is no such model; \"{}\" is", served.name), value.name(),
+                           "model_not_found");
+}
+
+constexpr Field<TokenizeBody> kTokenizeFields[] = {
+    {"prompt", [](const Value& value, TokenizeBody& body) { body.prompt = value.text(); }},
+    {"add_special_tokens", [](const Value& value, TokenizeBody& body) { body.special = value.flag(); }},
+    {"model", [](const Value& value, TokenizeBody& body) { require_model(value, body.served); }},
+    {"return_token_strs", [](const Value& value, TokenizeBody&) { value.only({false}); }},
+};
+
+struct DetokenizeBody {
+  const openai::Served& served;
+  std::optional<std::vector<std::int32_t>> tokens;
+};
+
+constexpr Field<DetokenizeBody> kDetokenizeFields[] = {
+    {"tokens",
+     [](const Value& value, DetokenizeBody& body) {
+       body.tokens.emplace();
+       for (const Json& id : value.list()) {
+         if (!id.is_number_unsigned() || id.get<std::uint64_t>() > 0x7fffffff)
+           value.refuse("a list of token ids is needed");
+         body.tokens->push_back(id.get<std::int32_t>());
+       }
+     }},
+    {"model", [](const Value& value, DetokenizeBody& body) { require_model(value, body.served); }},
+};
+
+struct ContextBody {
+  std::optional<std::string> name, text;
+};
+
+constexpr Field<ContextBody> kContextFields[] = {
+    {"name", [](const Value& value, ContextBody& body) { body.name = value.text(); }},
+    {"text", [](const Value& value, ContextBody& body) { body.text = value.text(); }},
+};
+
 }  // namespace
 
-Reply error_reply(int status, const std::string& message, const std::string& field) {
-  return {status, "application/json", openai::error_body(status, message, field)};
+Reply error_reply(int status, const std::string& message, const std::string& field, const std::string& code) {
+  return {status, "application/json", openai::error_body(status, message, field, code)};
 }
 
 Outcome Routes::outcome(const Call& call) const {
   try {
     return dispatch(call);
   } catch (const openai::BadRequest& error) {
-    return error_reply(error.status(), error.what(), error.field());
+    return error_reply(error.status(), error.what(), error.field(), error.code());
   } catch (const Error& error) {
     return error_reply(400, error.what());
   } catch (const std::bad_alloc&) {
@@ -57,26 +141,27 @@ Outcome Routes::dispatch(const Call& call) const {
   if (call.path == "/tokenize") return tokenize(call);
   if (call.path == "/detokenize") return detokenize(call);
   if (call.path == contexts_path) return contexts(call);
-  if (call.path.starts_with(contexts_path + "/")) return context(call, call.path.substr(contexts_path.size() + 1));
-  if (call.path == "/tokenizer_info" || call.path == "/v1/models" || call.path == "/health" ||
-      call.path == "/metrics" || call.path == "/") {
+  if (call.path.starts_with(contexts_path + "/") && call.path.size() > contexts_path.size() + 1)
+    return context(call, call.path.substr(contexts_path.size() + 1));
+  if (call.path == "/tokenizer_info" || call.path == models_path || call.path == "/health" || call.path == "/metrics" ||
+      call.path == "/") {
     require_method(call, "GET");
     if (call.path == "/tokenizer_info") return tokenizer_info();
-    if (call.path == "/v1/models") return models();
-    if (call.path == "/health") return json_reply({{"status", "ok"}});
+    if (call.path == models_path) return models();
+    if (call.path == "/health") return json_reply(json{{"status", "ok"}});
     if (call.path == "/metrics") return Reply{200, "text/plain; version=0.0.4", metrics_text(engine_.figures())};
     return Reply{200, "text/html; charset=utf-8", std::string(page)};
   }
-  if (call.path.starts_with("/v1/models/")) {
+  if (call.path.starts_with(models_path + "/") && call.path.size() > models_path.size() + 1) {
     require_method(call, "GET");
-    const std::string name = call.path.substr(std::string("/v1/models/").size());
+    const std::string name = call.path.substr(models_path.size() + 1);
     const json all = json::parse(models().body);
     for (const json& model : all["data"]) {
       if (model["id"] == name) return json_reply(model);
     }
-    return error_reply(404, "there is no such model");
+    return error_reply(404, fmt::format("there is no such model; \"{}\" is", served_.name), "model", "model_not_found");
   }
-  return error_reply(404, "there is nothing at this path");
+  return nothing_at(call.path);
 }
 
 Reply Routes::models() const {
@@ -92,32 +177,27 @@ Reply Routes::models() const {
   for (const ContextEntry& entry : served_.contexts.list(source_.identity())) {
     if (entry.problem.empty()) add(served_.name + ":" + entry.name);
   }
-  return json_reply({{"object", "list"}, {"data", std::move(data)}});
+  return json_reply(json{{"object", "list"}, {"data", std::move(data)}});
 }
 
 Reply Routes::tokenize(const Call& call) const {
   require_method(call, "POST");
-  const json object = openai::parse_object(call.body);
-  const Fields fields(object);
-  if (!fields.find("prompt")) openai::refuse("prompt", "a text is needed");
-  const std::vector<std::int32_t> tokens =
-      served_.tokenizer.encode(fields.text("prompt", ""), fields.flag("add_special_tokens", true));
-  return json_reply({{"count", tokens.size()}, {"max_model_len", served_.config.max_positions}, {"tokens", tokens}});
+  const Json object = openai::parse_object(call.body);
+  TokenizeBody body{served_, {}};
+  openai::read_fields<TokenizeBody>(object, call.path, "", {kTokenizeFields}, {}, body);
+  if (!body.prompt) openai::refuse("prompt", "a text is needed");
+  const std::vector<std::int32_t> tokens = served_.tokenizer.encode(*body.prompt, body.special);
+  return json_reply(
+      json{{"count", tokens.size()}, {"max_model_len", served_.config.max_positions}, {"tokens", tokens}});
 }
 
 Reply Routes::detokenize(const Call& call) const {
   require_method(call, "POST");
-  const json object = openai::parse_object(call.body);
-  const json* const list = Fields(object).find("tokens");
-  if (!list || !list->is_array()) openai::refuse("tokens", "a list of token ids is needed");
-  std::vector<std::int32_t> tokens;
-  for (const json& id : *list) {
-    if (!id.is_number_unsigned() || id.get<std::uint64_t>() > 0x7fffffff) {
-      openai::refuse("tokens", "a list of token ids is needed");
-    }
-    tokens.push_back(id.get<std::int32_t>());
-  }
-  return json_reply({{"prompt", served_.tokenizer.decode(tokens, true)}});
+  const Json object = openai::parse_object(call.body);
+  DetokenizeBody body{served_, {}};
+  openai::read_fields<DetokenizeBody>(object, call.path, "", {kDetokenizeFields}, {}, body);
+  if (!body.tokens) openai::refuse("tokens", "a list of token ids is needed");
+  return json_reply(json{{"prompt", served_.tokenizer.decode(*body.tokens, true)}});
 }
 
 Reply Routes::tokenizer_info() const {
@@ -136,7 +216,7 @@ Reply Routes::tokenizer_info() const {
 }
 
 void Routes::require_alone() const {
-  if (engine_.options().session.ranks == nullptr) return;
+  if (!engine_.options().session.peers().several()) return;
   throw openai::BadRequest(501, "over ranks saved contexts are made by hayloft ingest and removed by hand");
 }
 
@@ -157,17 +237,16 @@ Reply Routes::contexts(const Call& call) const {
                       {"bytes", entry.bytes}});
       if (!entry.problem.empty()) data.back()["problem"] = entry.problem;
     }
-    return json_reply({{"object", "list"}, {"data", std::move(data)}});
+    return json_reply(json{{"object", "list"}, {"data", std::move(data)}});
   }
   require_method(call, "POST");
   require_alone();
-  const json object = openai::parse_object(call.body);
-  const Fields fields(object);
-  const std::string name = fields.text("name", "");
-  const std::string text = fields.text("text", "");
-  if (!fields.find("name") || !fields.find("text")) openai::refuse("", "a name and a text are needed");
-  if (!context_jobs_.create(name, text)) return error_reply(429, "too many texts wait to be read");
-  return json_reply({{"name", name}, {"state", "reading"}}, 202);
+  const Json object = openai::parse_object(call.body);
+  ContextBody body;
+  openai::read_fields<ContextBody>(object, call.path, "", {kContextFields}, {}, body);
+  if (!body.name || !body.text) openai::refuse("", "a name and a text are needed");
+  if (!context_jobs_.create(*body.name, *body.text)) return error_reply(429, "too many texts wait to be read");
+  return json_reply(json{{"name", *body.name}, {"state", "reading"}}, 202);
 }
 
 Reply Routes::context(const Call& call, const std::string& name) const {
@@ -178,7 +257,7 @@ Reply Routes::context(const Call& call, const std::string& name) const {
     bool removed = false;
     engine_.forget_context(name, [&] { removed = served_.contexts.remove(name); });
     if (!removed && !stopped) return error_reply(404, "there is no such context");
-    return json_reply({{"name", name}, {"deleted", true}});
+    return json_reply(json{{"name", name}, {"deleted", true}});
   }
   require_method(call, "GET");
   const json all = json::parse(contexts({"GET", contexts_path, {}}).body);

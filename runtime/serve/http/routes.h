@@ -56,6 +56,6 @@ class Routes {
   ContextJobs& context_jobs_;
 };
 
-Reply error_reply(int status, const std::string& message, const std::string& field = {});
+Reply error_reply(int status, const std::string& message, const std::string& field = {}, const std::string& code = {});
 
 }  // namespace hayloft::runtime::serve::http

@@ -1,13 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "runtime/serve/openai/piece.h"
 #include "runtime/serve/openai/request.h"
+#include "runtime/serve/openai/told_tokens.h"
 
 namespace hayloft::runtime::serve::openai {
 
@@ -30,24 +29,16 @@ class Answer {
 
  private:
   struct Choice {
-    std::string text;
-    std::vector<TokenChoice> tokens;  // whose log-probabilities are told, the prompt's first
-    std::size_t sent = 0;             // of them
-    std::size_t offset = 0;           // bytes of text of those sent
-    bool first_is_bare = false;       // the prompt's first token, which has no log-probability
-    std::optional<FinishReason> reason;
-    std::shared_ptr<const AnswerAudit> audit;
+    ToldTokens told;
+    Piece sum;  // of what has been told, where the request does not stream
   };
-  nlohmann::json frame(bool chunk) const;
-  nlohmann::json usage() const;
-  nlohmann::json logprobs(Choice& choice, std::size_t index) const;  // of what has not been sent
-  nlohmann::json completion_logprobs(Choice& choice, std::size_t index) const;
-  nlohmann::json chat_logprobs(const Choice& choice) const;
-  std::string chunk(std::size_t index, const std::string& text, std::optional<FinishReason> reason, bool role);
-  std::string token_text(std::int32_t token) const;
+  Json frame(bool chunk) const;
+  Json usage() const;
+  bool tells_tokens() const { return request_.logprobs >= 0; }
+  Piece first_piece(std::size_t choice) const;
+  std::string add(std::size_t choice, Piece piece);
 
   const Request& request_;
-  const Tokenizer& tokenizer_;
   const std::string id_;
   const std::int64_t created_;
   std::vector<Choice> choices_;
@@ -56,6 +47,7 @@ class Answer {
 };
 
 // {"error": {...}} as the API gives errors.
-std::string error_body(int status, const std::string& message, const std::string& field = {});
+std::string error_body(int status, const std::string& message, const std::string& field = {},
+                       const std::string& code = {});
 
 }  // namespace hayloft::runtime::serve::openai

@@ -2,81 +2,92 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <limits>
+
+#include "offload/text/ordered_json.h"
+#include "offload/text/visible.h"
 
 namespace hayloft::runtime::serve::openai {
 namespace {
 
-constexpr int kMostNested = 100;  // copies, comparisons and text of a value call themselves for each level
+constexpr int kMostNested = 100;           // copies, comparisons and text of a value call themselves for each level
+constexpr std::size_t kLongestName = 100;  // of a field, in a message
 
 }  // namespace
+
+std::string shown_name(std::string_view name) {
+  return visible(name.substr(0, kLongestName), Lines::joined);
+}
 
 void refuse(const std::string& field, const std::string& message) {
   throw BadRequest(400, field.empty() ? message : fmt::format("{}: {}", field, message), field);
 }
 
-nlohmann::json parse_object(std::string_view body) {
-  const auto bounded = [](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
-    if (depth > kMostNested) refuse("", fmt::format("the body is nested more than {} deep", kMostNested));
-    return true;
-  };
+void refuse_unknown(const std::string& object, const std::string& name) {
+  refuse(shown_name(name), fmt::format("{} does not honour this field, and ignores none: leave it out", object));
+}
+
+Json parse_object(std::string_view body) {
+  Json object;
   try {
-    nlohmann::json object = nlohmann::json::parse(body, bounded);
-    if (!object.is_object()) refuse("", "the body must be a JSON object");
-    return object;
-  } catch (const nlohmann::json::exception& error) {
-    std::string what = error.what();
-    if (const std::size_t bracket = what.find("] "); bracket != std::string::npos) what.erase(0, bracket + 2);
-    refuse("", "the body is not JSON: " + what);
+    object = parse_ordered_json(body, LongIntegers::refused, kMostNested);
+  } catch (const Error& error) {
+    refuse("", fmt::format("the body: {}", error.what()));
   }
+  if (!object.is_object()) refuse("", "the body must be a JSON object");
+  return object;
 }
 
-const nlohmann::json* Fields::find(const char* name) const {
-  const auto found = object_.find(name);
-  return found == object_.end() || found->is_null() ? nullptr : &*found;
+std::string dumped(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-std::string Fields::text(const char* name, const std::string& otherwise) const {
-  const nlohmann::json* const value = find(name);
-  if (!value) return otherwise;
-  if (!value->is_string()) refuse(name, "must be a string");
-  return value->get<std::string>();
+std::string Value::text() const {
+  if (!json_.is_string()) refuse("must be a string");
+  return json_.get<std::string>();
 }
 
-bool Fields::flag(const char* name, bool otherwise) const {
-  const nlohmann::json* const value = find(name);
-  if (!value) return otherwise;
-  if (!value->is_boolean()) refuse(name, "must be true or false");
-  return value->get<bool>();
+bool Value::flag() const {
+  if (!json_.is_boolean()) refuse("must be true or false");
+  return json_.get<bool>();
 }
 
-std::int64_t Fields::integer(const char* name, std::int64_t otherwise, std::int64_t least, std::int64_t most) const {
-  const nlohmann::json* const value = find(name);
-  if (!value) return otherwise;
+std::int64_t Value::integer(std::int64_t least, std::int64_t most) const {
   // An integer above the range of int64 is held as unsigned.
   const bool fits =
-      value->is_number_integer() &&
-      !(value->is_number_unsigned() &&
-        value->get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()));
-  if (!fits || value->get<std::int64_t>() < least || value->get<std::int64_t>() > most) {
-    refuse(name, fmt::format("must be an integer from {} to {}", least, most));
+      json_.is_number_integer() &&
+      !(json_.is_number_unsigned() &&
+        json_.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()));
+  if (!fits || json_.get<std::int64_t>() < least || json_.get<std::int64_t>() > most) {
+    refuse(fmt::format("must be an integer from {} to {}", least, most));
   }
-  return value->get<std::int64_t>();
+  return json_.get<std::int64_t>();
 }
 
-double Fields::number(const char* name, double otherwise, double least, double most) const {
-  const nlohmann::json* const value = find(name);
-  if (!value) return otherwise;
-  if (!value->is_number() || !(value->get<double>() >= least && value->get<double>() <= most)) {
-    refuse(name, fmt::format("must be a number from {} to {}", least, most));
+float Value::number(double least, double most) const {
+  if (!json_.is_number() || !(json_.get<double>() >= least && json_.get<double>() <= most)) {
+    refuse(fmt::format("must be a number from {} to {}", least, most));
   }
-  return value->get<double>();
+  return json_.get<float>();
 }
 
-void Fields::unsupported(const char* name, const nlohmann::json& only) const {
-  const nlohmann::json* const value = find(name);
-  if (value && *value != only) refuse(name, "this server does not support it");
+const Json& Value::object() const {
+  if (!json_.is_object()) refuse("must be an object");
+  return json_;
+}
+
+const Json& Value::list() const {
+  if (!json_.is_array()) refuse("must be a list");
+  return json_;
+}
+
+void Value::only(std::initializer_list<Json> allowed) const {
+  std::string values;
+  for (const Json& each : allowed) {
+    if (json_ == each) return;
+    values += (values.empty() ? "" : " or ") + each.dump();
+  }
+  refuse(fmt::format("this server does not support it; it may be {} or absent", values));
 }
 
 }  // namespace hayloft::runtime::serve::openai

@@ -1,49 +1,107 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "offload/error.h"
 
 namespace hayloft::runtime::serve::openai {
 
-// A request that cannot be honoured, with the HTTP status that says so and the field at fault.
+// Objects keep the order of their fields: what passes through to a chat template reaches the model as it was sent.
+using Json = nlohmann::ordered_json;
+
+// A request that cannot be honoured, with the HTTP status that says so, the field at fault and the API's code, where it
+// has one.
 class BadRequest : public Error {
  public:
-  BadRequest(int status, const std::string& message, std::string field = {})
-      : Error(message), status_(status), field_(std::move(field)) {}
+  BadRequest(int status, const std::string& message, std::string field = {}, std::string code = {})
+      : Error(message), status_(status), field_(std::move(field)), code_(std::move(code)) {}
   int status() const { return status_; }
   const std::string& field() const { return field_; }
+  const std::string& code() const { return code_; }
 
  private:
   int status_;
   std::string field_;
+  std::string code_;
 };
 
 [[noreturn]] void refuse(const std::string& field, const std::string& message);  // BadRequest 400
 
 // The body as a JSON object, of bounded depth. Throws BadRequest saying where it is none.
-nlohmann::json parse_object(std::string_view body);
+Json parse_object(std::string_view body);
 
-// The fields of a request, typed: a field that is there with another type, or out of range, is refused by name; null
-// counts as absent.
-class Fields {
+// The beginning of a name that a client has sent, fit for a message.
+std::string shown_name(std::string_view name);
+
+// JSON of one line; what is no UTF-8 becomes U+FFFD.
+std::string dumped(const Json& json);
+
+// A field of a request, whose value is read as what it must be: of another type, or out of range, it is refused by
+// name. A view.
+class Value {
  public:
-  explicit Fields(const nlohmann::json& object) : object_(object) {}
+  Value(std::string name, const Json& json) : name_(std::move(name)), json_(json) {}
 
-  const nlohmann::json* find(const char* name) const;
-  std::string text(const char* name, const std::string& otherwise) const;
-  bool flag(const char* name, bool otherwise) const;
-  std::int64_t integer(const char* name, std::int64_t otherwise, std::int64_t least, std::int64_t most) const;
-  double number(const char* name, double otherwise, double least, double most) const;
+  const std::string& name() const { return name_; }  // "stream_options.include_usage", say
+  const Json& json() const { return json_; }
+  std::string text() const;
+  bool flag() const;
+  std::int64_t integer(std::int64_t least, std::int64_t most) const;
+  float number(double least, double most) const;
+  const Json& object() const;
+  const Json& list() const;
 
-  // What this server cannot do: refused when it is there with another value than `only`.
-  void unsupported(const char* name, const nlohmann::json& only = nullptr) const;
+  // Refuses every value but these, which ask for nothing that is not done anyway.
+  void only(std::initializer_list<Json> allowed) const;
+  [[noreturn]] void refuse(const std::string& message) const { openai::refuse(name_, message); }
 
  private:
-  const nlohmann::json& object_;
+  std::string name_;
+  const Json& json_;
 };
+
+// A field that is honoured: its name, and how it is taken over.
+template <class Into>
+struct Field {
+  const char* name;
+  void (*read)(const Value& value, Into& into);
+};
+
+// Refuses a field that no table has: nothing is ignored. `object` names where it stands.
+[[noreturn]] void refuse_unknown(const std::string& object, const std::string& name);
+
+// Takes over a field of `object`: one of `tables` is read, one of `meaningless` changes nothing here and is passed
+// over, and any other is refused; null counts as absent. `value` has the field's full name, for messages.
+template <class Into>
+void read_field(const std::string& name, const Value& value, const std::string& object,
+                std::initializer_list<std::span<const Field<Into>>> tables, std::span<const char* const> meaningless,
+                Into& into) {
+  if (value.json().is_null()) return;
+  for (const auto table : tables) {
+    for (const Field<Into>& field : table) {
+      if (name == field.name) return field.read(value, into);
+    }
+  }
+  for (const char* each : meaningless) {
+    if (name == each) return;
+  }
+  refuse_unknown(object, value.name());
+}
+
+// The same of all fields of an object, in their order; `prefix` is put before their names.
+template <class Into>
+void read_fields(const Json& json, const std::string& object, const std::string& prefix,
+                 std::initializer_list<std::span<const Field<Into>>> tables, std::span<const char* const> meaningless,
+                 Into& into) {
+  for (const auto& [name, value] : json.items()) {
+    read_field<Into>(name, Value(prefix + name, value), object, tables, meaningless, into);
+  }
+}
 
 }  // namespace hayloft::runtime::serve::openai

@@ -25,6 +25,7 @@ struct Served {
   SamplerOptions sampling;          // for what a request does not say
   int most_choices = 128;           // answers that one request may ask for: prompts times n
   std::int64_t longest_answer = 0;  // max_tokens of a chat request that does not say
+  std::int64_t longest = 0;         // of prompt and answer in tokens, a saved context apart; 0: what the model allows
 };
 
 enum class Style : std::uint8_t { completion, chat };
@@ -34,7 +35,9 @@ struct Request {
   Style style = Style::completion;
   std::string model;  // as asked for
   std::vector<GenerationRequest> generations;
-  std::vector<std::string> prompts;  // of each, for an echo of its text
+  std::vector<std::string> prompts;             // of each, for an echo of its text
+  std::vector<std::vector<std::string>> notes;  // of each, what its client has to know
+  std::size_t copies = 1;                       // so many generations, one after another, have the same prompt
   bool stream = false;
   bool include_usage = false;  // in a stream
   bool echo = false;

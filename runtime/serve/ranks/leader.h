@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "runtime/cluster/communicator.h"
+#include "runtime/peers/communicator.h"
 #include "runtime/serve/ranks/script.h"
 
 namespace hayloft::runtime::serve {

@@ -16,6 +16,7 @@ PreTokenizer::Run::Run(const PreTokenizer& steps, Sink sink) : steps_(steps), si
 }
 
 void PreTokenizer::Run::split(std::string_view text, bool at_start) {
+  growth_.emplace(steps_.where_, text.size());
   step(0, text, at_start);
 }
 
@@ -63,9 +64,12 @@ void PreTokenizer::Run::step(std::size_t index, std::string_view text, bool at_s
     });
   } else if (std::holds_alternative<PrependSpace>(step_now)) {
     if (text.front() == ' ') return step(index + 1, text, at_start);
+    growth_->step(text.size() + 1);
     step(index + 1, std::string(" ").append(text), at_start);
   } else if (std::holds_alternative<ByteLetters>(step_now)) {
-    step(index + 1, to_byte_letters(text), at_start);
+    const std::string letters = to_byte_letters(text);
+    growth_->step(letters.size());
+    step(index + 1, letters, at_start);
   } else {
     const auto& metaspace = std::get<Metaspace>(step_now);
     std::string replaced;
@@ -81,6 +85,7 @@ void PreTokenizer::Run::step(std::size_t index, std::string_view text, bool at_s
     if (prepend && replaced.compare(0, metaspace.replacement.size(), metaspace.replacement) != 0) {
       replaced.insert(0, metaspace.replacement);
     }
+    growth_->step(replaced.size());
     step(index + 1, replaced, at_start);
   }
 }

@@ -2,11 +2,13 @@
 
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
+#include "runtime/tokenizer/growth.h"
 #include "runtime/tokenizer/pretokenizer/pretokenizer_regex.h"
 
 namespace hayloft::runtime {
@@ -34,7 +36,8 @@ class PreTokenizer {
     Run(const PreTokenizer& steps, Sink sink);
 
     // Sends the words of text (valid UTF-8) to the sink in order, none of them empty. at_start: this is the beginning
-    // of what the user gave, not a stretch behind an added token.
+    // of what the user gave, not a stretch behind an added token. Throws Error where the steps make too much of it, see
+    // Growth.
     void split(std::string_view text, bool at_start);
 
    private:
@@ -44,6 +47,7 @@ class PreTokenizer {
     Sink sink_;
     std::vector<Regex::Matcher> matchers_;  // of the Split steps, in order
     std::vector<std::size_t> matcher_of_;   // of each step, its index in matchers_
+    std::optional<Growth> growth_;          // of the text that is being split
   };
 
  private:
@@ -70,6 +74,7 @@ class PreTokenizer {
   template <class Piece>
   static void cut(const Split& split, Regex::Matcher& matcher, std::string_view text, Piece&& piece);
 
+  std::string where_;
   std::vector<Step> steps_;
   bool byte_level_ = false;
 };

@@ -17,7 +17,7 @@ constexpr std::string_view kPunctuation = R"([\p{P}!-/:-@\x5B-`{-~])";
 
 }  // namespace
 
-PreTokenizer::PreTokenizer(const Field& pre_tokenizer) {
+PreTokenizer::PreTokenizer(const Field& pre_tokenizer) : where_(pre_tokenizer.where()) {
   for (const Field& step : flatten_sequence(pre_tokenizer, "pretokenizers")) read_step(step);
   byte_level_ = !steps_.empty() && std::holds_alternative<ByteLetters>(steps_.back());
   if (byte_level_) steps_.pop_back();
@@ -41,7 +41,9 @@ void PreTokenizer::add_split(std::string_view pattern, Regex::Syntax syntax, Beh
 // The form of before 2024 has add_prefix_space instead of prepend_scheme.
 void PreTokenizer::add_metaspace(const Field& field) {
   const std::string replacement = field.text("replacement", "\u2581");
-  if (replacement.empty()) fail("{}.replacement: must not be empty", field.where());
+  if (replacement.empty() || utf8_at(replacement, 0).length != replacement.size()) {
+    fail("{}.replacement: must be one character", field.where());
+  }
   const std::string scheme = field.text("prepend_scheme", field.flag("add_prefix_space", true) ? "always" : "never");
   if (scheme != "always" && scheme != "first" && scheme != "never") {
     fail("{}.prepend_scheme: unknown scheme '{}'", field.where(), printable(scheme));

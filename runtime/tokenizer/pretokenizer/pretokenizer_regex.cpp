@@ -126,11 +126,12 @@ std::size_t Regex::Matcher::after(std::string_view text, std::size_t at) {
   return at < text.size() ? at + utf8_at(text, at).length : at + 1;
 }
 
-std::string replace_all(std::string_view text, Regex::Matcher& matcher, std::string_view content) {
+std::string replace_all(std::string_view text, Regex::Matcher& matcher, std::string_view content, std::size_t most) {
   std::string out;
   out.reserve(text.size() + text.size() / 8);
   matcher.spans(text, [&](std::size_t begin, std::size_t end, bool is_match) {
     out.append(is_match ? content : text.substr(begin, end - begin));
+    return out.size() <= most;
   });
   return out;
 }

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 namespace hayloft::runtime {
 
@@ -38,6 +39,7 @@ class Regex {
 
     // Calls span(begin, end, is_match) for each match and each stretch between matches, in order; together they are
     // the whole text. Stretches are not empty, matches may be. An empty match right behind a match does not count.
+    // `span` may return false: then it was the last.
     template <class Span>
     void spans(std::string_view text, Span&& span) {
       std::size_t done = 0, from = 0, begin = 0, end = 0;
@@ -47,8 +49,8 @@ class Regex {
           from = after(text, begin);
           continue;
         }
-        if (done < begin) span(done, begin, false);
-        span(begin, end, true);
+        if (done < begin && !goes_on(span, done, begin, false)) return;
+        if (!goes_on(span, begin, end, true)) return;
         matched = true;
         done = end;
         from = begin == end ? after(text, end) : end;
@@ -57,6 +59,15 @@ class Regex {
     }
 
    private:
+    template <class Span>
+    static bool goes_on(Span& span, std::size_t begin, std::size_t end, bool is_match) {
+      if constexpr (std::is_same_v<decltype(span(begin, end, is_match)), bool>) {
+        return span(begin, end, is_match);
+      } else {
+        span(begin, end, is_match);
+        return true;
+      }
+    }
     static std::size_t after(std::string_view text, std::size_t at);
 
     struct State;
@@ -68,7 +79,8 @@ class Regex {
   std::unique_ptr<Code> code_;
 };
 
-// text with every match replaced by `content`, which is taken literally.
-std::string replace_all(std::string_view text, Regex::Matcher& matcher, std::string_view content);
+// text with every match replaced by `content`, which is taken literally. Ends where the result has more than `most`
+// bytes, with what it has by then.
+std::string replace_all(std::string_view text, Regex::Matcher& matcher, std::string_view content, std::size_t most);
 
 }  // namespace hayloft::runtime

@@ -36,9 +36,9 @@ class Causal : public CudaTest {
     return q;
   }
 
-  // Of outputs against the CPU's: gpu/cuda/kernels/causal.cu rounds weights to f16, off by 2^-11, and a score is in f32
-  // on either side, off by (d + 4) eps / 2 times the sum of its products' magnitudes. Weights and their sum: twice; and
-  // the largest value, of some thousand normal variates, is below 5.
+  // The error of outputs against the CPU's: gpu/cuda/kernels/causal.cu rounds weights to f16, off by 2^-11, and a score
+  // is in f32 on either side, off by (d + 4) eps / 2 times the sum of its products' magnitudes. Weights and their sum:
+  // twice; and the largest value, of some thousand normal variates, is below 5.
   static double tolerance(int head_dim, double products) {
     constexpr double largest_value = 5;
     const double score = 2 * (head_dim + 4) * std::numeric_limits<float>::epsilon() / 2 * products;

@@ -2,7 +2,7 @@
 #include <tuple>
 
 #include "gpu/cuda/memory/cached_block.h"
-#include "gpu/device_plan.h"
+#include "gpu/cuda_memory.h"
 #include "runtime/attention/counters.h"
 #include "tests/gpu/cuda/select_fixture.h"
 
@@ -103,7 +103,7 @@ TEST_F(CudaColumnCache, AQueryThatComesAgainFindsAllOnTheDevice) {
   }
 }
 
-// What the host has instead is then never looked at.
+// The host's bytes of what is held are never looked at.
 TEST_F(CudaColumnCache, WhatIsHeldIsNotReadFromTheHost) {
   for (const ColumnFormat format : all_formats) {
     SCOPED_TRACE(offload::name(format));

@@ -18,7 +18,7 @@ std::filesystem::path needle_model() {
 
 class SavedContextOnCuda : public CudaTest {
  protected:
-  // What computes, with a store and a model of its own.
+  // A backend that computes, with a store and a model of its own.
   struct Side {
     Side(gpu::Backend& backend, std::shared_ptr<offload::ChunkListener> listener)
         : arena(topology, {.budget_bytes = 64 << 20, .chunk_bytes = 1 << 20, .listener = std::move(listener)}),

@@ -162,7 +162,7 @@ TEST_F(Decode, RandomShapes) {
         fmt::format("seed {}: Hkv {}, g {}, d {}, {} + {} tokens in blocks of {}, {} lists of {}, [{}, {}), [{}, {})",
                     seed, heads.kv_heads, heads.group, heads.head_dim, shape.stored, shape.tail, shape.block_tokens,
                     what.lists, what.k, what.ranges[0].begin, middle, what.ranges[1].begin, tokens));
-    // What lists and ranges name twice counts twice, on both sides.
+    // Positions that lists and ranges name twice count twice, on both sides.
     expect_alike(*cuda, cache, heads, what, random_lists(cache, what.lists, what.k, seed), alpha);
   }
 }

@@ -59,7 +59,7 @@ class CudaLargeStore : public CudaTest {
     return view;
   }
 
-  // Where needles lie, ascending: what selecting that many has to find.
+  // Returns where needles lie, ascending: what selecting that many has to find.
   static std::vector<std::int32_t> needle_positions() {
     std::vector<std::int32_t> positions;
     for (const std::int64_t block : {first_needles, blocks - 1}) {

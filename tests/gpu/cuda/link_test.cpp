@@ -21,7 +21,7 @@ class LinkTest : public ::testing::Test {
   }
 };
 
-// What a figure is of, less what the machine decides.
+// The subject of a figure, less what the machine decides.
 using Kind = std::tuple<std::string, std::string, int, std::string>;  // test, engine, piece, order
 
 std::set<Kind> every_kind() {

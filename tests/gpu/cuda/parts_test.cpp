@@ -15,7 +15,7 @@ namespace {
 
 using offload::RowFormat;
 
-// What queries have seen, [queries][d] and [queries].
+// The attention of queries to what they have seen, [queries][d] and [queries].
 struct Seen {
   std::vector<float> weighted;
   std::vector<float> max;

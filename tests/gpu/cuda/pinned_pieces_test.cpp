@@ -13,7 +13,7 @@ using offload::ColumnFormat;
 
 class PinnedPieces : public CudaTest {
  protected:
-  // Of an arena, that a block of this shape takes.
+  // Returns the bytes of an arena that a block of this shape takes.
   static std::uint64_t block_bytes(CacheShape shape) {
     shape.stored = shape.block_tokens;
     RandomCache cache(shape);
@@ -38,7 +38,7 @@ class PinnedPieces : public CudaTest {
     return {download<std::int32_t>(device, positions), download<float>(device, alpha)};
   }
 
-  // What attend() makes of all positions.
+  // Returns what attend() makes of all positions.
   std::vector<float> attended(SharedCache& cache, gpu::Backend* on = nullptr) {
     gpu::Backend& device = on ? *on : *cuda;
     const gpu::CacheView view = cache.on_cuda();
@@ -51,7 +51,7 @@ class PinnedPieces : public CudaTest {
     return download<float>(device, out);
   }
 
-  // What attend_causal() makes of the newest eight.
+  // Returns what attend_causal() makes of the newest eight.
   std::vector<float> read_causally(SharedCache& cache, gpu::Backend* on = nullptr) {
     gpu::Backend& device = on ? *on : *cuda;
     const gpu::CacheView view = cache.on_cuda();
@@ -85,7 +85,7 @@ TEST_F(PinnedPieces, RowsAreStreamedAcrossTheirBorders) {
   EXPECT_EQ(attended(cache), attended(whole));
 }
 
-// Of a block of 12 KiB each: a piece ends within rows, within columns and between blocks.
+// A block has 12 KiB: a piece ends within rows, within columns and between blocks.
 constexpr std::uint64_t kPage = 4096;
 
 TEST_F(PinnedPieces, ABorderWithinABlockChangesNothing) {

@@ -81,7 +81,7 @@ TEST_F(CudaRowCache, RowsThatAreNamedAgainAreOnTheDevice) {
           SharedCache cache(*cuda, shape(rows, d));
           const int lists = 2 * per;
           EXPECT_EQ(attend(cache, group, lists, 40, 1), 0u);
-          // Of rows that several lists name, more may have wanted a slot of a set than there are.
+          // If several lists name a row, more may have wanted a slot of a set than there are.
           EXPECT_GE(attend(cache, group, lists, 40, 1), static_cast<unsigned>(lists * 40 - (per > 1 ? 8 : 0)));
         }
       }
@@ -89,7 +89,7 @@ TEST_F(CudaRowCache, RowsThatAreNamedAgainAreOnTheDevice) {
   }
 }
 
-// What the host has instead is then never looked at.
+// The host's bytes of what is held are never looked at.
 TEST_F(CudaRowCache, WhatIsHeldIsNotReadFromTheHost) {
   for (const RowFormat rows : {RowFormat::f16, RowFormat::int8, RowFormat::int4}) {
     SCOPED_TRACE(offload::name(rows));

@@ -3,7 +3,7 @@
 
 #include "tests/gpu/cuda/select_fixture.h"
 
-// What is selected for every group, shape, format and limit.
+// Tests what is selected for every group, shape, format and limit.
 namespace hayloft::testing {
 namespace {
 

@@ -25,7 +25,7 @@ AnnSearch few(const Fixture& fixture, int k) {
 
 constexpr const char* kinds[] = {"Flat", "SQ8", "IVF32,Flat", "IVF32,SQ8", "PCA32,SQ4", "HNSW16", "HNSW16,SQ8"};
 
-// Of the fixture with 9,000 tokens, built once per kind.
+// Returns the index of the fixture with 9,000 tokens, built once per kind.
 const std::vector<std::byte>& saved_index(const Fixture& fixture, const char* factory) {
   static std::map<std::string, std::vector<std::byte>> saved;
   std::vector<std::byte>& bytes = saved[factory];

@@ -16,8 +16,8 @@ using testing::expect_lists;
 using testing::Fixture;
 using testing::Positions;
 
-// What is kept as it is must be found as the own kernel finds it when everything is looked at. The random keys are so
-// far apart that no two of them are level with the last one found to within f32 rounding.
+// Keys that are kept as they are must be found as the own kernel finds it when everything is looked at. The random keys
+// are so far apart that no two of them are level with the last one found to within f32 rounding.
 TEST(Ann, KindsThatReadRowsFindWhatTheOwnKernelFindsWhenTheyLookEverywhere) {
   for (const int d : {64, 128}) {
     const Fixture fixture(d, 9000);

@@ -45,7 +45,7 @@ std::vector<Shape> shapes_in_every_format() {
 
 INSTANTIATE_TEST_SUITE_P(All, ColumnSearchShapes, ::testing::ValuesIn(shapes_in_every_format()), test::by_value);
 
-// What plane_weights.h says, by its scalar functions.
+// Returns what plane_weights.h says, by its scalar functions.
 float plane_score(const HandmadeLayer& layer, const Query& query, int h, std::int64_t t) {
   const int rank = query.shape.rank, head = h / query.shape.group;
   std::vector<float> terms;
@@ -235,7 +235,7 @@ TEST_P(ColumnSearchShapes, AScoreIsOffTheExactOneByHalfAScalePerComponentAtMost)
         }
       }
       quantisation += 0.5 * levels * reach / plane_units * (1 + 0x1p-7) + 0x1p-22 * (reach + magnitude);
-      // What quantise.h says of a key, and r roundings of the sum.
+      // The error that quantise.h says of a key, and r roundings of the sum.
       ASSERT_NEAR(logits[static_cast<std::size_t>(h)][static_cast<std::size_t>(t)], exact,
                   quantisation + shape.rank * 0x1p-24 * magnitude)
           << "query head " << h << ", position " << t;

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-// Which kind of page memory lies on.
+// Tests which kind of page memory lies on.
 namespace hayloft::offload {
 namespace {
 

@@ -1,5 +1,5 @@
-// What may have become of a saved context since it was written: every byte changed, every length cut, and headers that
-// someone made up.
+// Tests what may have become of a saved context since it was written: every byte changed, every length cut, and headers
+// that someone made up.
 #include <gtest/gtest.h>
 
 #include <cstring>

@@ -30,6 +30,21 @@ TEST_F(SnapshotTest, TwoWritersDoNotMeet) {
   EXPECT_NO_THROW(SnapshotWriter::open_to_append(part));
 }
 
+// Both have seen that there is no file yet.
+TEST_F(SnapshotTest, TheWriterThatComesSecondIsToldOfTheFirst) {
+  const std::filesystem::path part = folder_ / "ctx.hay.part";
+  std::optional<SnapshotWriter> first;
+  SnapshotCalls calls = system_calls();
+  calls.sync = [&, sync = calls.sync](int descriptor) {
+    if (!first) first.emplace(SnapshotWriter::create(part, small_description()));
+    return sync(descriptor);
+  };
+  const auto second = [&] { SnapshotWriter::create(part, small_description(), false, calls); };
+  EXPECT_TRUE(refuses(second, {part.string(), "another process is writing to it"}));
+  EXPECT_TRUE(refuses(second, {part.string(), "another process is writing to it"}));  // seen beforehand
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_.path()), {}), 1);
+}
+
 TEST_F(SnapshotTest, ReadersDoNotMindAWriter) {
   const auto path = saved(100, 100);
   const Snapshot reader = Snapshot::open(path);

@@ -22,7 +22,7 @@ using test::bytes_of;
 
 // ---- The machine stops ----
 
-// What a writer did to a file, and what a disk may hold of it when the machine stops after any of it.
+// Records what a writer did to a file, and what a disk may hold of it when the machine stops after any of it.
 class Recording {
  public:
   SnapshotCalls calls() {

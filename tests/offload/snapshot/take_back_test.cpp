@@ -46,8 +46,8 @@ TEST_F(TakeBackTest, AFileThatWasJustBegunHasNothingToGoBackTo) {
   EXPECT_EQ(writer.token_count(), 0);
 }
 
-// What is killed while it goes back, or writes the next checkpoint over the one that was taken back, leaves one of
-// them.
+// A process that is killed while it goes back, or writes the next checkpoint over the one that was taken back, leaves
+// one of them.
 TEST_F(TakeBackTest, AKillAtAnyCallLeavesACheckpoint) {
   bool ended = false;
   for (int call = 0; !ended; ++call) {

@@ -44,8 +44,8 @@ TEST(BlockLayout, AnEightHeadBlockOf128ComponentsIsJustOver25MiB) {
 }
 
 TEST(BlockLayout, IntegerColumnsCostTheirBitsAndAScalePer64Tokens) {
-  // What an integer mirror adds to the rows at d = 128: a quarter for int8, an eighth for int4, and 2 bytes per 64
-  // tokens of a column.
+  // An integer mirror adds to the rows at d = 128 a quarter for int8, an eighth for int4, and 2 bytes per 64 tokens of
+  // a column.
   const BlockLayout int8(shape_of(1, 128, 4096, ColumnFormat::int8));
   EXPECT_EQ(int8.column_bytes, 4096u);
   EXPECT_EQ(int8.scale_bytes, 128u);

@@ -166,7 +166,7 @@ TEST(RowsTest, WhatIsReadIsOffByAStepOfItsScaleAtMost) {
   }
 }
 
-// What ranges are for: a component that lies far off does not cost the others their precision.
+// Ranges keep precision: a component that lies far off does not cost the others their precision.
 TEST(RowsTest, AComponentFarFromZeroDoesNotCostItsNeighboursPrecision) {
   const int d = 64, B = 256;
   const BlockLayout layout = layout_of(RowFormat::int4, d, B);

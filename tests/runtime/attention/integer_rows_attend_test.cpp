@@ -9,8 +9,8 @@
 #include "gpu/make_backend.h"
 #include "runtime/attention/attend.h"
 
-// What every method makes of a store whose rows are integers: the same, to the bit, as of one with the f16 rows that
-// those integers stand for.
+// Tests what every method makes of a store whose rows are integers: the same, to the bit, as of one with the f16 rows
+// that those integers stand for.
 namespace hayloft::runtime {
 namespace {
 

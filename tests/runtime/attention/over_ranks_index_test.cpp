@@ -1,5 +1,3 @@
-#include "runtime/attention/over_ranks.h"
-
 #include "tests/runtime/attention/over_ranks_fixture.h"
 
 // Searches by Faiss and indices over ranks, each of which has its own.
@@ -58,8 +56,8 @@ TEST_F(OverRanksTest, RanksAgreeOnWhatTheirIndicesHaveFound) {
   }
 }
 
-// How many of the exact top k the indices of three ranks find, beside the index of one machine: by default a sixteenth
-// of all lists, which for three ranks are other and shorter ones.
+// Compares how many of the exact top k the indices of three ranks find with the index of one machine: by default a
+// sixteenth of all lists, which for three ranks are other and shorter ones.
 TEST_F(OverRanksTest, RanksFindAsMuchByTheirIndicesAsOneMachine) {
   constexpr int k = 64, queries = 12, count = 3;
   make({.kv_heads = 2, .head_dim = 32, .block_tokens = 1024, .stored = 27 * 1024, .tail = 45, .key_structure = true});
@@ -90,13 +88,10 @@ TEST_F(OverRanksTest, RanksFindAsMuchByTheirIndicesAsOneMachine) {
     const auto own = by->make_state({1, query_heads, whole.kv_heads, whole.head_dim}, *backend);
     own->sync_with_cache({&shard.view(), 1}, {});
     for (int i = 0; i < queries; ++i) {
-      MethodScratch scratch;
       Output output;
       output.y.resize(q.size());
-      Step step{*backend, backend->stream(), shard.view(),  query_heads,
-                scratch,  output.counters,   &output.trace, own.get()};
-      step.ranks = &ranks;
-      by->attend(step, asked[static_cast<std::size_t>(i)].data(), output.y.data());
+      take_step(*by, own.get(), shard.view(), *cluster::rank_attender(ranks), output,
+                asked[static_cast<std::size_t>(i)].data());
       over[static_cast<std::size_t>(ranks.rank())] +=
           common(output.trace.positions, exact[static_cast<std::size_t>(i)]);
     }

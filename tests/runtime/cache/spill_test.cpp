@@ -7,7 +7,7 @@
 #include "offload/error.h"
 #include "runtime/decode/session.h"
 
-// When full blocks leave for host memory, and what becomes of them when the step that filled them fails.
+// Tests when full blocks leave for host memory, and what becomes of them when the step that filled them fails.
 namespace hayloft::runtime {
 namespace {
 

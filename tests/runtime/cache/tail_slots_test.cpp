@@ -2,11 +2,11 @@
 
 #include "runtime/cache/cache.h"
 
-// How much room the newest tokens of a layer are given.
+// Tests how much room the newest tokens of a layer are given.
 namespace hayloft::runtime {
 namespace {
 
-// Of Llama-3-8B, whose layers are global, or all see so many tokens back.
+// Makes Llama-3-8B's configuration, whose layers are global, or all see so many tokens back.
 ModelConfig llama_3_8b(std::int64_t window) {
   ModelConfig config;
   config.layers = 32;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/chat/load_chat_template.h"
 #include "tests/support/refusal.h"
 #include "tests/support/temporary_folder.h"
 
@@ -19,7 +20,7 @@ using test::refuses;
 class ChatTemplateTest : public testing::Test {
  protected:
   void write_config(const json& config) const { folder_.write("tokenizer_config.json", config.dump()); }
-  ChatTemplate of_model() const { return ChatTemplate::of_model(folder_.path()).value(); }
+  ChatTemplate of_model() const { return load_chat_template(folder_.path()).value(); }
 
   test::TemporaryFolder folder_;
 };
@@ -27,9 +28,9 @@ class ChatTemplateTest : public testing::Test {
 const std::vector<ChatMessage> turns = {{"system", "Be brief."}, {"user", "Wo?"}, {"assistant", "Da."}};
 
 TEST_F(ChatTemplateTest, IsReadFromTheTokenizersConfiguration) {
-  EXPECT_FALSE(ChatTemplate::of_model(folder_.path()));
+  EXPECT_FALSE(load_chat_template(folder_.path()));
   write_config(json::object());
-  EXPECT_FALSE(ChatTemplate::of_model(folder_.path()));
+  EXPECT_FALSE(load_chat_template(folder_.path()));
   write_config({{"bos_token", "<s>"},
                 {"eos_token", {{"__type", "AddedToken"}, {"content", "</s>"}}},
                 {"image_token", "<image>"},

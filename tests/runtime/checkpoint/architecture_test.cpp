@@ -2,7 +2,7 @@
 
 #include "tests/runtime/checkpoint/config_fixture.h"
 
-// What is registered stays for as long as the process lives, so every test takes names of its own.
+// A registered architecture stays for as long as the process lives, so every test takes names of its own.
 namespace hayloft::runtime {
 namespace {
 

@@ -95,7 +95,7 @@ TEST(Config, BiasesFollowTheArchitecture) {
   EXPECT_FALSE(read(mistral).qkv_bias) << "the architecture has no such option";
 }
 
-// What transformers writes for a mistral whose layers differ; the shapes and tensors are mistral's.
+// The configuration that transformers writes for a mistral whose layers differ; the shapes and tensors are mistral's.
 TEST(Config, MinistralIsAMistralWithLayerTypes) {
   json file = config_of("ministral");
   file["sliding_window"] = 48;

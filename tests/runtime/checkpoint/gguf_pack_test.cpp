@@ -8,7 +8,7 @@
 #include "runtime/checkpoint/gguf/blocks.h"
 #include "runtime/checkpoint/gguf/file.h"
 
-// What a packed matrix holds, beside what its blocks dequantise to.
+// Tests what a packed matrix holds, beside what its blocks dequantise to.
 namespace hayloft::runtime::gguf {
 namespace {
 

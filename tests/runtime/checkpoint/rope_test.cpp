@@ -13,7 +13,7 @@
 #include "tests/support/refusal.h"
 #include "tests/support/temporary_folder.h"
 
-// What config.json and the user say of RoPE; the tables themselves are held to transformers by model_golden_test.
+// Tests what config.json and the user say of RoPE; the tables themselves are held to transformers by model_golden_test.
 namespace hayloft::runtime {
 namespace {
 

@@ -54,8 +54,8 @@ TEST(MergeAttention, PartsBecomeTheAttentionOverAll) {
         for (int i = 0; i < d; ++i) {
           double y = 0;
           for (int key = 0; key < keys; ++key) y += std::exp(scores[query * keys + key]) / sum * values[key * d + i];
-          // Of each rank: a rounding of what it gives, of exp (2e-7) twice, of two products and sums; of values
-          // below 16.
+          // The error of each rank: a rounding of what it gives, of exp (2e-7) twice, of two products and sums; of
+          // values below 16.
           EXPECT_NEAR(out[query * d + i], y, count * 16 * 1e-6);
         }
       }

@@ -52,7 +52,7 @@ class Expected {
     digests[tokens.size()] = digest(session, tokens.size());
   }
 
-  // What is wrong with a context that should hold a beginning of this text; empty when nothing is.
+  // Returns what is wrong with a context that should hold a beginning of this text; empty when nothing is.
   std::string fault(const Snapshot& snapshot) const {
     snapshot.verify();
     const std::vector<std::int32_t> ids = snapshot.tokens();
@@ -83,7 +83,7 @@ class Expected {
   }
 };
 
-// Of the bundled model, or of one with recurrent layers.
+// Runs with the bundled model, or with one that has recurrent layers.
 class KilledIngest : public testing::TestWithParam<const char*> {
  protected:
   KilledIngest()
@@ -106,7 +106,7 @@ class KilledIngest : public testing::TestWithParam<const char*> {
     return fs::exists(path) ? Snapshot::open(path, Snapshot::Accept::unfinished).cached_tokens() : 0;
   }
 
-  // How long a run takes that nothing disturbs.
+  // The time that a run takes that nothing disturbs.
   struct Usual {
     Clock::duration start{};    // until it changes a file
     Clock::duration writing{};  // from then to its end
@@ -118,7 +118,7 @@ class KilledIngest : public testing::TestWithParam<const char*> {
     Usual usual;
   };
 
-  // What tells that a file has been changed: a time of the last write that it did not have before.
+  // Returns what tells that a file has been changed: a time of the last write that it did not have before.
   static std::optional<fs::file_time_type> written(const fs::path& path) {
     std::error_code none;
     const fs::file_time_type time = fs::last_write_time(path, none);

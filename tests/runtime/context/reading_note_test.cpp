@@ -10,7 +10,7 @@
 #include "runtime/context/ingest.h"
 #include "tests/support/temporary_folder.h"
 
-// How a saved context was read, as its file says.
+// Tests how a saved context was read, as its file says.
 namespace hayloft::runtime {
 namespace {
 

@@ -89,7 +89,7 @@ TEST_F(ShardPartsTest, AChangedTextIsReadFromTheLastCheckpointBeforeTheChange) {
   expect_whole(expected, 2);
   EXPECT_TRUE(run(2, updating(changed)).was_there);
 
-  // Of the same length: no reader may take some shards of the one text and some of the other.
+  // The two texts have the same length: no reader may take some shards of the one text and some of the other.
   for (const int killed : {0, 1}) {
     int call = 0;
     while (!survives(2, killed, call, updating(text))) {

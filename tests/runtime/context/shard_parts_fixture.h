@@ -33,7 +33,7 @@ class ShardPartsTest : public SavedShardsTest {
     return [this, what](const IngestOptions& own) { return update(source, arena, what, context, own); };
   }
 
-  // Of rank 0.
+  // Returns the result of rank 0.
   IngestResult run(int count, const Read& read) {
     IngestResult result;
     cluster::run_local_ranks(count, [&](Communicator& ranks) {

@@ -4,7 +4,7 @@
 
 #include "tests/runtime/context/ingest_fixture.h"
 
-// What is saved of the tokens behind the last whole chunk, and what a short text's file takes.
+// Tests what is saved of the tokens behind the last whole chunk, and what a short text's file takes.
 namespace hayloft::runtime {
 namespace {
 
@@ -20,7 +20,7 @@ class TextEndTest : public IngestTest {
     ingest(source, arena, what, path, options);
     return path;
   }
-  // Of the rows of every layer that a session of so many tokens has in its tails.
+  // Returns the bytes of the rows of every layer that a session of so many tokens has in its tails.
   std::uint64_t row_bytes(std::int64_t tokens) {
     Session session(model, arena, options.session);
     session.append(std::vector<std::int32_t>(static_cast<std::size_t>(tokens), 1));

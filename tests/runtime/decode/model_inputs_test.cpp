@@ -37,10 +37,10 @@ class Stories260K : public testing::Test {
     return Session(*model, arena, {.cache = {.block_tokens = 32, .window = 16}, .chunk_tokens = chunk_tokens});
   }
 
-  // How far logits may lie from a recording in f32 throughout. K and V are rounded to f16 here, off by at most 2^-11 of
-  // themselves; `largest` and `rms` are what the same rounding does to these very logits in Hugging Face transformers.
-  // A quarter more is left for values on a tie, and 1e-4 for f32 sums taken in another order: transformers without the
-  // rounding lies 2.4e-5 from the recordings.
+  // The distance that logits may lie from a recording in f32 throughout. K and V are rounded to f16 here, off by at
+  // most 2^-11 of themselves; `largest` and `rms` are what the same rounding does to these very logits in Hugging Face
+  // transformers. A quarter more is left for values on a tie, and 1e-4 for f32 sums taken in another order:
+  // transformers without the rounding lies 2.4e-5 from the recordings.
   static void expect_recorded(std::span<const float> logits, std::span<const float> recorded, double largest,
                               double rms) {
     ASSERT_EQ(logits.size(), recorded.size());

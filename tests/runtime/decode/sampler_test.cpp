@@ -98,7 +98,7 @@ TEST(Sampler, TopPKeepsTheFewestTokensThatReachTheShare) {
 }
 
 TEST(Sampler, TopPCountsTheShareOfWhatTopKLeft) {
-  // Of {0.4, 0.3} the first alone holds 0.57; over all four tokens it would hold only 0.4.
+  // After {0.4, 0.3} the first alone holds 0.57; over all four tokens it would hold only 0.4.
   EXPECT_EQ(draw({.temperature = 1, .top_k = 2, .top_p = 0.5f}, log_of({0.1, 0.4, 0.2, 0.3}), 1000).size(), 1u);
 }
 

@@ -198,14 +198,14 @@ TEST(Pareto, OnlyUnbeatenPointsAreOnTheFront) {
   EXPECT_EQ(front({{1, 5}, {1, 5}}), Front{0}) << "of equal points the first";
 }
 
-TEST(Scatter, IsDrawnInBothFormatsForAnyNumberOfPoints) {
+TEST(Scatter, IsDrawnForAnyNumberOfPoints) {
   Scatter scatter{"title", "subtitle", "bytes", "quality", {{"4k", {{"one", 0, 50}}}}};
-  EXPECT_NE(render_scatter(scatter, PictureFormat::svg).find("</svg>"), std::string::npos);
+  EXPECT_NE(render_scatter(scatter).find("</svg>"), std::string::npos);
   for (int i = 0; i < 20; ++i) {
     scatter.panels[0].points.push_back({fmt::format("series {}", i), std::exp2(i), 1.0 * i});
   }
   scatter.panels.assign(5, scatter.panels[0]);
-  EXPECT_EQ(render_scatter(scatter, PictureFormat::png).substr(0, 8), "\x89PNG\r\n\x1a\n");
+  EXPECT_NE(render_scatter(scatter).find("</svg>"), std::string::npos);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 #include "tests/support/refusal.h"
 #include "tests/support/temporary_folder.h"
 
-// How answers to RULER's tasks are scored, and samples that its scripts prepared.
+// Tests how answers to RULER's tasks are scored, and samples that its scripts prepared.
 namespace hayloft::runtime::eval {
 namespace {
 

@@ -100,7 +100,7 @@ TEST_F(RulerTest, TheSizeIsTheLargestThatFits) {
   const RulerSample sample = source("niah_single_1").sample(0);
   const auto line = static_cast<std::int64_t>(tokenizer.encode("\n" + std::string(ruler_noise)).size());
   EXPECT_GT(sample.length + line, 4096);
-  // Of the text haystack, words: a word is a token here, or a few.
+  // The text haystack takes words: a word is a token here, or a few.
   EXPECT_GT(source("niah_single_2").sample(0).length, 4096 - 10);
 }
 
@@ -169,7 +169,7 @@ TEST_F(RulerTest, NeedlesLieAllOverTheText) {
     early += at < 0.25;
     late += at > 0.75;
   }
-  // Of 40, 10 are expected in either quarter; 2 or fewer has a chance below one in a thousand.
+  // Among 40, 10 are expected in either quarter; 2 or fewer has a chance below one in a thousand.
   EXPECT_GT(early, 2);
   EXPECT_GT(late, 2);
 }
@@ -192,7 +192,7 @@ TEST_F(RulerTest, AVariablesChainStandsInItsOrder) {
   EXPECT_EQ(count(sample.input, "Question: "), 2);
 }
 
-// How often each word stands in the numbered list behind the example.
+// Returns how often each word stands in the numbered list behind the example.
 std::map<std::string, int> list_counts(const std::string& input) {
   std::map<std::string, int> counts;
   const std::vector<std::string> words = words_of(input.substr(input.rfind("Below is")));

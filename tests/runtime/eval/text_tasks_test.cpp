@@ -14,7 +14,7 @@ namespace {
 
 using test::refuses;
 
-// Of a text whose words are all different.
+// Runs on a text whose words are all different.
 class EvalTextTest : public testing::Test {
  protected:
   static std::string counted(int words) {

@@ -55,7 +55,7 @@ TEST(AuditReport, SaysInItsSummaryHowMuchWasSampledAndWhatWasCaught) {
   const std::string summary = audit_summary(report());
   EXPECT_EQ(summary.find("audit: 3 of 500 steps x layers measured against exact attention, 2 dropped"), 0u) << summary;
   EXPECT_NE(summary.find("1.5% of the decoding time"), std::string::npos) << summary;
-  // Of the heads' means: 0.99 and 0.75 in layer 3, 0.99 and 0.925 in layer 8, 0.91375 in all.
+  // The heads' means: 0.99 and 0.75 in layer 3, 0.99 and 0.925 in layer 8, 0.91375 in all.
   EXPECT_NE(summary.find("\naudit: 4 heads: mass caught 0.9137 (worst 0.5000), recall 0.887 (worst 0.500)"),
             std::string::npos)
       << summary;

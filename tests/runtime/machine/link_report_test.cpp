@@ -5,7 +5,7 @@
 #include "gpu/link_choice.h"
 #include "runtime/machine/link_report.h"
 
-// What hayloft link prints of a measured link.
+// Tests what hayloft link prints of a measured link.
 namespace hayloft::runtime::plan {
 namespace {
 

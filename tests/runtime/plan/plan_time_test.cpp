@@ -8,7 +8,7 @@
 #include "tests/runtime/plan/planned.h"
 #include "tests/support/refusal.h"
 
-// What the planner predicts by the rates of a machine, for tokens and for prompts, and how it says so.
+// Tests what the planner predicts by the rates of a machine, for tokens and for prompts, and how it says so.
 namespace hayloft::runtime::plan {
 namespace {
 

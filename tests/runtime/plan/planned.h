@@ -6,7 +6,7 @@
 #include "runtime/attention/method_options.h"
 #include "runtime/plan/plan.h"
 
-// What the planner's tests plan for: a few methods, and the shape of a model that is not there.
+// The subjects of the planner's tests: a few methods, and the shape of a model that is not there.
 namespace hayloft::runtime::plan {
 
 inline std::vector<MethodOptions> every_method() {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-// What is said of a plan that does not fit, held against plans that do.
+// Tests what is said of a plan that does not fit, held against plans that do.
 namespace hayloft::runtime::plan {
 namespace {
 

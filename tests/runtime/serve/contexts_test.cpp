@@ -1,10 +1,12 @@
 #include "runtime/serve/contexts.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <fstream>
 
+#include "offload/error.h"
 #include "offload/snapshot/shards.h"
 #include "runtime/context/hot_file.h"
 #include "tests/support/temporary_folder.h"
@@ -52,6 +54,38 @@ TEST_F(ContextsTest, ADamagedManifestIsRemovedWithoutShards) {
   file.close();
   EXPECT_TRUE(contexts.remove("book"));
   EXPECT_EQ(files(), 2);
+}
+
+TEST_F(ContextsTest, WhatIsNoContextIsLeftAlone) {
+  fs::create_directory(contexts.path("folder"));
+  ASSERT_EQ(::mkfifo(contexts.path("pipe").c_str(), 0600), 0);
+  fs::create_symlink(folder.path(), contexts.path("elsewhere"));
+  fs::create_symlink(contexts.path("round"), contexts.path("round"));
+  for (const char* name : {"folder", "pipe", "elsewhere", "round"}) {
+    EXPECT_FALSE(contexts.contains(name)) << name;
+    EXPECT_FALSE(contexts.remove(name)) << name;
+    EXPECT_TRUE(fs::exists(fs::symlink_status(contexts.path(name)))) << name;
+  }
+  folder.write("model.hay", "GGUF and so on");
+  folder.write("empty.hay", "");
+  folder.write("long.hay", std::string(20000, 'x'));
+  for (const char* name : {"model", "empty", "long"}) {
+    try {
+      contexts.remove(name);
+      FAIL() << name;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("no saved context"), std::string::npos) << error.what();
+    }
+    EXPECT_TRUE(fs::exists(contexts.path(name))) << name;
+  }
+}
+
+TEST_F(ContextsTest, WhatLiesBesideAContextWithoutBelongingToItStays) {
+  add_sharded("book", 1);
+  fs::remove(runtime::hot_file_of(contexts.path("book")));
+  fs::create_directory(runtime::hot_file_of(contexts.path("book")));
+  EXPECT_TRUE(contexts.remove("book"));
+  EXPECT_EQ(files(), 1);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "gpu/make_backend.h"
 #include "runtime/cluster/local_ranks.h"
+#include "runtime/cluster/rank_attender.h"
 #include "runtime/decode/load_tokenizer.h"
 #include "runtime/serve/engine.h"
 #include "runtime/serve/ranks/follow.h"
@@ -40,8 +41,7 @@ struct Machine {
   explicit Machine(cluster::Communicator* ranks = nullptr) {
     options.session.chunk_tokens = 64;
     options.session.cache.block_tokens = 32;
-    options.session.ranks = ranks;
-    if (ranks != nullptr) options.session.cache.shard = ranks->shard();
+    if (ranks != nullptr) options.session.attend_by(cluster::rank_attender(*ranks));
     options.method = make_method({}, model.config().head_dim);
   }
   ModelSource source() { return {model, tokenizer, path}; }
@@ -76,7 +76,7 @@ std::vector<std::shared_ptr<Client>> answers(Engine& engine, const std::vector<G
   return clients;
 }
 
-// What the first rank does with an engine while the others follow it.
+// Runs what the first rank does with an engine while the others follow it.
 void over_ranks(int ranks, const std::function<void(Engine&)>& work, std::uint64_t host_bytes = 0) {
   cluster::run_local_ranks(ranks, [&](cluster::Communicator& own) {
     Machine machine(&own);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
 
 #include "gpu/make_backend.h"
@@ -11,7 +12,8 @@
 namespace hayloft::runtime::serve {
 namespace {
 
-// What a client is told at the end; it leaves, where it is to, when the first part of its prompt has been read.
+// Keeps what a client is told at the end; the client leaves, where it is to, when the first part of its prompt has been
+// read.
 struct Client : GenerationListener {
   void reading(std::int64_t, std::int64_t) override {
     if (leave) std::exchange(leave, {})();
@@ -143,6 +145,108 @@ TEST_F(EngineTest, AClientThatAsksAgainGoesOnWhereItsPromptIsBeingScored) {
   EXPECT_EQ(again->usage.cached_tokens, options_.session.chunk_tokens);
   EXPECT_EQ(logprobs(*again), logprobs(*alone));
   EXPECT_EQ(engine.figures().cancelled, 1u);
+}
+
+// What has been read of prompts for clients that have left, while one that waits is answered.
+TEST_F(EngineTest, PromptsOfClientsThatHaveLeftWaitForThoseThatHaveNot) {
+  struct Reader : Client {
+    void reading(std::int64_t done, std::int64_t total) override {
+      ++chunks;
+      Client::reading(done, total);
+    }
+    std::atomic<int> chunks = 0;
+  };
+  request_.echo = false;
+  request_.logprobs = -1;
+  options_.parallel = 2;
+  Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options_);
+  constexpr int many = 6;
+  std::vector<std::shared_ptr<Reader>> gone;
+  std::vector<std::shared_ptr<Job>> jobs(many);
+  std::promise<void> submitted;
+  const std::shared_future<void> all = submitted.get_future();
+  for (int i = 0; i < many; ++i) {
+    GenerationRequest request = request_;
+    request.tokens.front() = 7 + i;  // they begin differently
+    gone.push_back(std::make_shared<Reader>());
+    gone.back()->leave = [&, all] {
+      all.wait();
+      for (const auto& job : jobs) job->cancel();
+    };
+    jobs[static_cast<std::size_t>(i)] = engine.submit(request, gone.back());
+  }
+  const auto chunks = [&] {
+    int sum = 0;
+    for (const auto& reader : gone) sum += reader->chunks;
+    return sum;
+  };
+  const auto stays = std::make_shared<Reader>();
+  int when_it_was_read = -1;
+  stays->leave = [&] { when_it_was_read = chunks(); };
+  int when_it_was_answered = -1;
+  stays->at_token = [&] { when_it_was_answered = chunks(); };
+  GenerationRequest last = request_;
+  last.tokens.front() = 90;
+  const auto job = engine.submit(last, stays);
+  submitted.set_value();
+  stays->ended.get_future().wait();
+  EXPECT_EQ(tokens(*stays).size(), 2u);
+  EXPECT_LE(when_it_was_read, 2);  // its place was not held
+  EXPECT_EQ(when_it_was_answered, when_it_was_read);
+  while (!engine.idle()) {
+  }
+  EXPECT_GE(chunks(), 8);  // then those that had begun are read to the end
+  EXPECT_EQ(engine.figures().cancelled, static_cast<std::uint64_t>(many));
+}
+
+// Of an engine that is busy, whose queue would stay full.
+TEST_F(EngineTest, WhoHasLeftTheQueueMakesRoomInIt) {
+  request_.echo = false;
+  request_.logprobs = -1;
+  request_.max_tokens = 100000;
+  request_.tokens.resize(40);
+  options_.parallel = 1;
+  options_.queue = 2;
+  Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options_);
+  const auto busy = std::make_shared<Client>();
+  std::promise<void> decoding;
+  busy->at_token = [&] { decoding.set_value(); };
+  const auto job = engine.submit(request_, busy);
+  decoding.get_future().wait();
+  for (int i = 0; i < 2; ++i) engine.submit(request_, std::make_shared<Client>())->cancel();
+  std::shared_ptr<Job> next;
+  while (!next)
+    next = engine.submit(request_, std::make_shared<Client>());  // refused until a round has seen them leave
+  EXPECT_EQ(engine.figures().active, 1);
+  next->cancel();
+  job->cancel();
+  while (!engine.idle()) {
+  }
+}
+
+TEST_F(EngineTest, WhoAsksAgainTakesOverWhatHasBeenReadOfThePrompt) {
+  request_.echo = false;
+  request_.logprobs = -1;
+  options_.parallel = 1;
+  const auto alone = std::make_shared<Client>(), gone = std::make_shared<Client>(), again = std::make_shared<Client>();
+  {
+    Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options_);
+    ask(engine, request_, alone);
+  }
+  Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options_);
+  std::shared_ptr<Job> job, second;
+  std::promise<void> submitted;
+  gone->leave = [&] {
+    submitted.get_future().wait();
+    job->cancel();
+    second = engine.submit(request_, again);
+  };
+  job = engine.submit(request_, gone);
+  submitted.set_value();
+  again->ended.get_future().wait();
+  EXPECT_EQ(again->usage.cached_tokens, options_.session.chunk_tokens);
+  EXPECT_EQ(tokens(*again), tokens(*alone));
+  EXPECT_EQ(engine.figures().prompt_tokens, request_.tokens.size() - 1);
 }
 
 TEST_F(EngineTest, ASessionOfAContextThatHasBeenReplacedIsNotKept) {

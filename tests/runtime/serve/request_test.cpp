@@ -37,6 +37,17 @@ class OpenAiRequestTest : public testing::Test {
     }
   }
 
+  // Of a refusal; empty: there was none.
+  std::string refused_field(Request (*read)(std::string_view, const Served&), const std::string& body) const {
+    try {
+      read(body, served_);
+      return {};
+    } catch (const BadRequest& error) {
+      EXPECT_EQ(error.status(), 400) << error.what();
+      return error.field();
+    }
+  }
+
   test::TemporaryFolder folder_;
   ModelConfig config_;
   Tokenizer tokenizer_;
@@ -123,8 +134,13 @@ TEST_F(OpenAiRequestTest, WhatIsWrongIsRefusedWithAReason) {
       {R"({"prompt": "a", "seed": 1.5})", 400},
       {R"({"prompt": "a", "suffix": "b"})", 400},
       {R"({"prompt": "a", "best_of": 3})", 400},
-      {R"({"prompt": "a", "frequency_penalty": 0.5})", 400},
-      {R"({"prompt": "a", "logit_bias": {"5": 3}})", 400},
+      {R"({"prompt": "a", "frequency_penalty": 2.5})", 400},
+      {R"({"prompt": "a", "logit_bias": {"5120": 3}})", 400},
+      {R"({"prompt": "a", "logit_bias": {"a": 3}})", 400},
+      {R"({"prompt": "a", "logit_bias": {"5": 101}})", 400},
+      {R"({"prompt": "a", "repetition_penalty": 0})", 400},
+      {R"({"prompt": "a", "repeat_last_n": 5})", 400},
+      {R"({"prompt": "a", "repetition_penalty": 1.1, "repeat_penalty": 1.1})", 400},
       {R"({"prompt": "a", "model": "other"})", 404},
       {R"({"prompt": "a", "model": "needle:none"})", 404},
       {R"({"prompt": "a", "model": "needle:../../etc/passwd"})", 400},
@@ -171,6 +187,268 @@ TEST_F(OpenAiRequestTest, FieldsThatAreNullOrAtTheirDefaultAreAsIfAbsent) {
                       R"({"prompt": "a", "suffix": null, "best_of": 1, "frequency_penalty": 0, "presence_penalty": 0.0,
                           "logit_bias": {}, "stop": null, "seed": null, "user": "me", "stream_options": null})"),
             200);
+}
+
+// Of vLLM, llama.cpp and OpenAI's API: each would change the answer, and none is here.
+TEST_F(OpenAiRequestTest, WhatIsNotHonouredIsRefusedByName) {
+  const std::vector<std::pair<std::string, std::string>> both{
+      {"repetition_penalty", "\"a\""},
+      {"min_tokens", "-1"},
+      {"structured_outputs", "{}"},
+      {"guided_json", "{}"},
+      {"guided_regex", "\"a\""},
+      {"grammar", "\"root ::= a\""},
+      {"json_schema", "{}"},
+      {"allowed_token_ids", "[5]"},
+      {"bad_words", "[\"a\"]"},
+      {"truncate_prompt_tokens", "4"},
+      {"skip_special_tokens", "false"},
+      {"include_stop_str_in_output", "true"},
+      {"use_beam_search", "true"},
+      {"length_penalty", "2"},
+      {"prompt_logprobs", "1"},
+      {"mirostat", "2"},
+      {"typical_p", "0.5"},
+      {"n_predict", "5"},
+      {"tfs_z", "0.5"},
+      {"lora", "[]"},
+      {"no_such_field", "false"},
+      {"Temperature", "1"},
+  };
+  for (const auto& [field, value] : both) {
+    const std::string more = ", \"" + field + "\": " + value + "}";
+    EXPECT_EQ(refused_field(completion_request, R"({"prompt": "a")" + more), field);
+    EXPECT_EQ(refused_field(chat_request, R"({"messages": [{"role": "user", "content": "a"}])" + more), field);
+  }
+  for (const char* field : {"response_format", "max_completion_tokens", "messages", "tools", "top_logprobs",
+                            "chat_template_kwargs", "reasoning_effort"}) {
+    EXPECT_EQ(refused_field(completion_request, R"({"prompt": "a", ")" + std::string(field) + "\": 1}"), field);
+  }
+  const std::vector<std::pair<std::string, std::string>> chat{
+      {"continue_final_message", "true"},
+      {"top_logprobs", "3"},
+      {"chat_template", "\"a\""},
+      {"documents", "[{}]"},
+      {"prompt", "\"a\""},
+      {"echo", "true"},
+      {"suffix", "\"a\""},
+      {"verbosity", "\"low\""},
+      {"reasoning_effort", "\"low\""},
+      {"audio", "{}"},
+      {"web_search_options", "{}"},
+      {"parallel_tool_calls", "false"},
+      {"tool_choice", "\"required\""},
+      {"modalities", R"(["text", "audio"])"},
+      {"functions", R"([{"name": "f"}])"},
+  };
+  for (const auto& [field, value] : chat) {
+    const std::string body = R"({"messages": [{"role": "user", "content": "a"}], ")" + field + "\": " + value + "}";
+    EXPECT_EQ(refused_field(chat_request, body), field) << value;
+  }
+}
+
+TEST_F(OpenAiRequestTest, ObjectsWithinARequestAreHeldToTheirFieldsToo) {
+  const std::vector<std::pair<std::string, std::string>> inner{
+      {R"("stream_options": {"continuous_usage_stats": true})", "stream_options.continuous_usage_stats"},
+      {R"("stream_options": {"include_obfuscation": true})", "stream_options.include_obfuscation"},
+      {R"("hayloft": {"quote": 3})", "hayloft.quote"},
+      {R"("hayloft": {"quotes": 3, "audit": false})", "hayloft"},
+      {R"("response_format": {"type": "json_schema"})", "response_format.type"},
+      {R"("response_format": {"type": "text", "schema": {}})", "response_format.schema"},
+      {R"("chat_template_kwargs": {"enable_thinking": false})", "enable_thinking"},
+      {R"("chat_template_kwargs": {"messages": []})", "chat_template_kwargs"},
+      {R"("tools": [{"type": "web_search", "function": {"name": "f"}}])", "tools[0].type"},
+      {R"("tools": [{"type": "function", "function": {"name": "f", "strict": true}}])", "tools[0].function.strict"},
+  };
+  for (const auto& [text, field] : inner) {
+    EXPECT_EQ(refused_field(chat_request, R"({"messages": [{"role": "user", "content": "a"}], )" + text + "}"), field);
+  }
+  const std::vector<std::pair<std::string, std::string>> messages{
+      {R"({"role": "assistant", "content": "a", "prefix": true})", "messages[0].prefix"},
+      {R"({"role": "assistant", "content": "a", "audio": {"id": "a"}})", "messages[0].audio"},
+      {R"({"role": "assistant", "refusal": "no"})", "messages[0].refusal"},
+      {R"({"role": "user", "content": [{"type": "text", "text": "a", "detail": "low"}]})",
+       "messages[0].content[0].detail"},
+      {R"({"role": "assistant", "tool_calls": [{"type": "custom", "function": {"name": "f"}}]})",
+       "messages[0].tool_calls[0].type"},
+  };
+  for (const auto& [message, field] : messages) {
+    EXPECT_EQ(refused_field(chat_request, R"({"messages": [)" + message + "]}"), field);
+  }
+}
+
+TEST_F(OpenAiRequestTest, WhatMeansNothingHereIsPassedOver) {
+  const std::string nothing =
+      R"("user": "me", "metadata": {"a": "b"}, "store": true, "safety_identifier": "x", "prompt_cache_key": "k",
+         "prompt_cache_retention": "24h", "service_tier": "auto", "cache_prompt": true, "id_slot": -1,
+         "prediction": {"type": "content", "content": "a"}})";
+  EXPECT_EQ(status_of(completion_request, R"({"prompt": "a", )" + nothing), 200);
+  EXPECT_EQ(status_of(chat_request, R"({"messages": [{"role": "user", "content": "a"}], )" + nothing), 200);
+}
+
+TEST_F(OpenAiRequestTest, AMessageOfTheOpenAiPackageGoesBackAsItCame) {
+  EXPECT_EQ(status_of(chat_request, R"({"messages": [{"role": "user", "content": "a", "name": "me"},
+      {"role": "assistant", "content": "b", "refusal": null, "annotations": [], "audio": null, "function_call": null,
+       "tool_calls": null}, {"role": "user", "content": [{"type": "input_text", "text": "c"}]}]})"),
+            200);
+}
+
+TEST_F(OpenAiRequestTest, ToolsThatTheTemplateLeavesOutAreRefused) {
+  const std::string tools = R"("tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}])";
+  const std::string messages = R"({"messages": [{"role": "user", "content": "a"}], )";
+  EXPECT_EQ(refused_field(chat_request, messages + tools + "}"), "tools");
+  // Where none may be called the model need not see them.
+  EXPECT_EQ(status_of(chat_request, messages + tools + R"(, "tool_choice": "none"})"), 200);
+  EXPECT_EQ(refused_field(chat_request, R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant",
+      "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}]})"),
+            "messages");
+
+  // One that writes them only behind a system message.
+  template_ = ChatTemplate::from_source(
+      "{% for m in messages %}{{ m.content }}{% if m.role == 'system' and tools %}{{ tools | tojson }}{% endif %}\n"
+      "{% endfor %}",
+      "test");
+  EXPECT_EQ(refused_field(chat_request, messages + tools + "}"), "tools");
+  const Request request = chat_request(
+      R"({"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}], )" + tools + "}",
+      served_);
+  EXPECT_EQ(request.generations[0].tokens,
+            tokenizer_.encode_prompt(R"(s[{"type": "function", "function": {"name": "f", "parameters": {}}}])"
+                                     "\na\n"));
+  ASSERT_EQ(request.notes[0].size(), 1u);
+  EXPECT_NE(request.notes[0][0].find("tool_calls"), std::string::npos);
+  // What the template does not write of them reaches nobody either.
+  template_ = ChatTemplate::from_source(
+      "{{ messages[0].content }}{% for t in tools %}{{ t.function.name }}{% endfor %}", "test");
+  EXPECT_EQ(status_of(chat_request, messages + tools + "}"), 200);
+  EXPECT_EQ(refused_field(chat_request,
+                          messages + R"("tools": [{"type": "function", "function": {"name": "f", "hint": "x"}}]})"),
+            "tools");
+}
+
+TEST_F(OpenAiRequestTest, RolesThatTheTemplateLeavesOutAreRefused) {
+  const std::string body =
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "tool", "content": "b", "tool_call_id": "1"}]})";
+  EXPECT_EQ(status_of(chat_request, body), 200);  // the template writes any role
+  template_ = ChatTemplate::from_source(
+      "{% for m in messages %}{% if m.role in ['user', 'assistant'] %}{{ m.content }}{% endif %}{% endfor %}", "test");
+  EXPECT_EQ(refused_field(chat_request, body), "messages");
+}
+
+TEST_F(OpenAiRequestTest, FieldsThatTheTemplateNamesReachIt) {
+  template_ = ChatTemplate::from_source(
+      "{{ messages[0].prefix }} {{ enable_thinking }} {{ reasoning_effort }} {{ documents | tojson }}", "test");
+  const Request request = chat_request(
+      R"({"messages": [{"role": "user", "content": "a", "prefix": "p"}], "reasoning_effort": "low",
+          "documents": [{"title": "t", "text": "x"}], "chat_template_kwargs": {"enable_thinking": false}})",
+      served_);
+  EXPECT_EQ(request.generations[0].tokens, tokenizer_.encode_prompt(R"(p False low [{"title": "t", "text": "x"}])"));
+}
+
+TEST_F(OpenAiRequestTest, KeysKeepTheirOrder) {
+  template_ = ChatTemplate::from_source("{{ tools | tojson }}", "test");
+  const Request request = chat_request(
+      R"({"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function", "function":
+          {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {"z": {}, "a": {}}}}}]})",
+      served_);
+  EXPECT_EQ(request.generations[0].tokens,
+            tokenizer_.encode_prompt(R"([{"type": "function", "function": {"name": "f", "description": "d", )"
+                                     R"("parameters": {"type": "object", "properties": {"z": {}, "a": {}}}}}])"));
+}
+
+TEST_F(OpenAiRequestTest, ArgumentsOfCallsReachTheTemplateAsAnObjectInTheirOrder) {
+  template_ = ChatTemplate::from_source(
+      "{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.name }}{{ c.function.arguments | tojson }}"
+      "{% endfor %}{{ m.content }}{% endfor %}",
+      "test");
+  const Request request = chat_request(
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": null, "tool_calls": [
+          {"id": "1", "type": "function", "index": 0, "function": {"name": "f", "arguments": "{\"z\": 1, \"a\": [2]}"}}]},
+          {"role": "tool", "tool_call_id": "1", "content": "here"}]})",
+      served_);
+  EXPECT_EQ(request.generations[0].tokens, tokenizer_.encode_prompt(R"(af{"z": 1, "a": [2]}here)"));
+}
+
+TEST_F(OpenAiRequestTest, AnAnswerStopsAtTokensAsWell) {
+  const Request request = completion_request(R"({"prompt": "a", "stop_token_ids": [5, 7]})", served_);
+  EXPECT_EQ(request.generations[0].stop_tokens, (std::vector<std::int32_t>{5, 7}));
+  EXPECT_EQ(refused_field(completion_request, R"({"prompt": "a", "stop_token_ids": [5120]})"), "stop_token_ids");
+}
+
+TEST_F(OpenAiRequestTest, TokensAreDrawnByRules) {
+  const LogitRules rules =
+      completion_request(R"({"prompt": "a", "frequency_penalty": 0.5, "presence_penalty": -1, "repetition_penalty": 1.5,
+          "no_repeat_ngram_size": 3, "suppress_tokens": [7], "logit_bias": {"5": -100}, "min_tokens": 2,
+          "stop_token_ids": [9]})",
+                         served_)
+          .generations[0]
+          .sampling.rules;
+  EXPECT_EQ(rules.frequency_penalty, 0.5F);
+  EXPECT_EQ(rules.presence_penalty, -1);
+  EXPECT_EQ(rules.repetition_penalty, 1.5F);
+  EXPECT_EQ(rules.repetition_window, 0);
+  EXPECT_EQ(rules.no_repeat_ngram_size, 3);
+  EXPECT_EQ(rules.suppress_tokens, (std::vector<std::int32_t>{7}));
+  EXPECT_EQ(rules.logit_bias, (std::vector<std::pair<std::int32_t, float>>{{5, -100}}));
+  EXPECT_EQ(rules.min_new_tokens, 2);
+  EXPECT_EQ(rules.end_tokens, (std::vector<std::int32_t>{9}));
+  // As llama.cpp has it: of the last 64 tokens, or as many as are said; -1 of all.
+  for (const auto& [more, window] :
+       {std::pair{"", 64}, {R"(, "repeat_last_n": 9)", 9}, {R"(, "repeat_last_n": -1)", 0}}) {
+    const Request request =
+        completion_request(R"({"prompt": "a", "repeat_penalty": 1.2)" + std::string(more) + "}", served_);
+    EXPECT_EQ(request.generations[0].sampling.rules.repetition_penalty, 1.2F);
+    EXPECT_EQ(request.generations[0].sampling.rules.repetition_window, window);
+  }
+}
+
+TEST_F(OpenAiRequestTest, AnswersOfOnePromptAreKnownToBe) {
+  EXPECT_EQ(completion_request(R"({"prompt": ["a", "b"], "n": 3})", served_).copies, 3u);
+}
+
+TEST_F(OpenAiRequestTest, PromptAndAnswerAreHeldToWhatTheModelWasMadeFor) {
+  config_.max_positions = 8;
+  const auto problem = [&](const std::string& body) -> std::string {
+    try {
+      completion_request(body, served_);
+      return {};
+    } catch (const BadRequest& error) {
+      EXPECT_EQ(error.status(), 400);
+      EXPECT_EQ(error.field(), "prompt");
+      EXPECT_EQ(error.code(), "context_length_exceeded");
+      return error.what();
+    }
+  };
+  const auto ids = [](int count) {
+    std::string list;
+    for (int i = 0; i < count; ++i) list += (i > 0 ? ", 5" : "5");
+    return R"({"prompt": [)" + list + "]";
+  };
+  EXPECT_EQ(problem(ids(6) + R"(, "max_tokens": 2})"), "");
+  EXPECT_NE(problem(ids(6) + R"(, "max_tokens": 3})").find("6 tokens and 3 to generate are 9"), std::string::npos);
+  EXPECT_NE(problem(ids(9) + "}").find("9 tokens"), std::string::npos);
+  EXPECT_NE(problem(ids(9) + "}").find("8"), std::string::npos);
+  EXPECT_EQ(problem(ids(8) + R"(, "max_tokens": 0, "echo": true})"), "");
+  // What is usual is made less.
+  EXPECT_EQ(completion_request(ids(5) + "}", served_).generations[0].max_tokens, 3);
+  config_.max_positions = 1000;
+  EXPECT_EQ(completion_request(ids(5) + "}", served_).generations[0].max_tokens, 16);
+  served_.longest = 7;  // --ctx-size
+  EXPECT_EQ(completion_request(ids(5) + "}", served_).generations[0].max_tokens, 2);
+  EXPECT_NE(problem(ids(8) + "}").find("--ctx-size"), std::string::npos);
+}
+
+TEST_F(OpenAiRequestTest, APromptPastWhatTheModelWasTrainedForIsNotedWhereRopeIsScaled) {
+  config_.max_positions = 32;
+  config_.own_positions = 8;
+  config_.rope_overrides = "--rope-scaling linear --rope-scale 4";
+  config_.global_rope.scaling = RopeScaling::linear;
+  EXPECT_TRUE(completion_request(R"({"prompt": [5, 5]})", served_).notes[0].empty());
+  const Request request = completion_request(R"({"prompt": [5, 5, 5, 5, 5, 5, 5, 5, 5]})", served_);
+  ASSERT_EQ(request.notes[0].size(), 1u);
+  EXPECT_NE(request.notes[0][0].find("9 tokens"), std::string::npos);
+  EXPECT_NE(request.notes[0][0].find("8 that the model"), std::string::npos);
+  EXPECT_EQ(status_of(completion_request, R"({"prompt": [5], "max_tokens": 32})"), 400);
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ void copy_rows(void* to, const void* from, const Rows& rows) {
   }
 }
 
-// Whether memory at this place can be what the kind says. Pinned memory is the device's as well.
+// Returns whether memory at this place can be what the kind says. Pinned memory is the device's as well.
 bool fits(Place place, bool on_device) {
   return place == Place::pinned || (place == Place::device) == on_device;
 }

@@ -101,7 +101,7 @@ struct Product {
   }
 };
 
-// What cuBLAS multiplies in f32.
+// Returns what cuBLAS multiplies in f32.
 bool supported(cudaDataType a, cudaDataType b, cudaDataType c, cublasComputeType_t compute) {
   if (a != b || compute == CUBLAS_COMPUTE_16F) return false;
   if (a == CUDA_R_32F) return c == CUDA_R_32F;

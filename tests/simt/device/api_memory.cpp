@@ -24,7 +24,7 @@ cudaError_t allocate_now(Runtime& runtime, void** data, std::size_t bytes) {
     return *data != nullptr;
   };
   if (allocate()) return cudaSuccess;
-  // What was freed in stream order comes back.
+  // Memory that was freed in stream order comes back.
   if (const cudaError_t error = runtime.wait_all(); error != cudaSuccess) return error;
   return allocate() ? cudaSuccess : cudaErrorMemoryAllocation;
 }

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-// What tests can ask of and do to the CUDA runtime of tests/simt. It is stricter than a device:
+// Declares what tests can ask of and do to the CUDA runtime of tests/simt. It is stricter than a device:
 //
 // - What is queued on a stream runs only when somebody waits (or a queue holds very much), and then operations of all
 //   streams run in an order that is drawn from the seed and honours nothing but the streams and events: what lacks an

@@ -34,7 +34,7 @@ struct Site {
   std::string text() const { return fmt::format("{} at {}:{}", what, where.file_name(), where.line()); }
 };
 
-// Where threads wait for each other.
+// The meeting at which threads wait for each other.
 struct Meeting {
   Site site;
   unsigned waiting = 0;
@@ -43,8 +43,8 @@ struct Meeting {
 struct Warp {
   Meeting meeting;
   unsigned lanes = 0;
-  // What the lanes bring. A lane may be at the next meeting while others still read what was brought to this one, but
-  // never two ahead: two tables in turn.
+  // The values that the lanes bring. A lane may be at the next meeting while others still read what was brought to this
+  // one, but never two ahead: two tables in turn.
   std::array<std::array<std::byte, kLanes * Lanes::slot_bytes>, 2> tables;
   std::array<unsigned, kLanes> meetings;  // so far, per lane
 };

@@ -9,7 +9,7 @@ namespace hayloft::simt {
 
 enum class Place : std::uint8_t { pageable, pinned, device };
 
-// Who owns which addresses. Device memory comes from the heap, between the address sanitizer's red zones, and is
+// Knows who owns which addresses. Device memory comes from the heap, between the address sanitizer's red zones, and is
 // poisoned except while open: only the operations of streams open it.
 class Memory {
  public:
@@ -21,8 +21,9 @@ class Memory {
   bool pin(void* data, std::size_t bytes, bool owned);  // false: overlaps what is pinned
   bool unpin(void* data, bool owned);                   // false: not the beginning of such a piece
 
-  // Where all of [data, data + bytes) lies. Throws std::out_of_range when it is not all in one piece, or all outside of
-  // every piece: CUDA takes no range that lies partly in registered memory, or in memory registered by two calls.
+  // Returns where all of [data, data + bytes) lies. Throws std::out_of_range when it is not all in one piece, or all
+  // outside of every piece: CUDA takes no range that lies partly in registered memory, or in memory registered by two
+  // calls.
   Place place(const void* data, std::size_t bytes) const;
 
   // The piece of device memory that is usable, or of pinned memory, that holds this address: [first, second) is where a

@@ -8,9 +8,9 @@
 
 namespace hayloft::simt {
 
-// How much memory a pool of CUDA's holds: it grows in steps, up to its largest size. What is freed on a stream serves
-// that stream again at once, and the others when the stream has come past it; CUDA may make one stream wait for another
-// instead.
+// Counts the memory that a pool of CUDA's holds: it grows in steps, up to its largest size. What is freed on a stream
+// serves that stream again at once, and the others when the stream has come past it; CUDA may make one stream wait for
+// another instead.
 class PoolMemory {
  public:
   PoolMemory(int device, std::uint64_t most) : device_(device), most_(most) {}

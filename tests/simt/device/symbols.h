@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-// What the program's own symbol table says; a stripped program has none.
+// Reads the program's own symbol table; a stripped program has none.
 namespace hayloft::simt {
 
 // The demangled name of a function; its address when the table has none.

@@ -46,7 +46,7 @@ inline std::vector<std::string> lines(const fs::path& path) {
   return all;
 }
 
-// Whether a process is there and has not ended.
+// Returns whether a process is there and has not ended.
 inline bool alive(const std::string& pid) {
   std::string stat = contents("/proc/" + pid + "/stat");  // "7 (name) S ..."
   const std::size_t name_end = stat.rfind(')');

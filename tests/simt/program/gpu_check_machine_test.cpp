@@ -8,7 +8,7 @@
 
 #include "tests/simt/program/gpu_check_fixture.h"
 
-// What scripts/gpu-check records of the machine, and takes of it.
+// Tests what scripts/gpu-check records of the machine, and takes of it.
 namespace hayloft::test {
 namespace {
 

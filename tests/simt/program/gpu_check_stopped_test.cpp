@@ -66,7 +66,7 @@ class GpuCheckWithSmi : public GpuCheckScript {
     script("tree/tests/a_test_cuda", "echo '[       OK ] A.IsRight (3 ms)'");
   }
   void open_gate() const { folder_.write("gate", ""); }
-  // What there is of gpu-check itself.
+  // Returns what there is of gpu-check itself.
   std::vector<std::string> processes() const {
     std::vector<std::string> found;
     for (const auto& entry : fs::directory_iterator("/proc")) {

@@ -7,7 +7,7 @@
 
 #include "tests/simt/program/gpu_check_fixture.h"
 
-// What scripts/gpu-check runs, measures and judges.
+// Tests what scripts/gpu-check runs, measures and judges.
 namespace hayloft::test {
 namespace {
 

@@ -21,9 +21,9 @@ struct AddressRange {
   bool pinned = false;  // of host memory
 };
 
-// What addresses of the device mean during a launch. Global memory are device memory and pinned host memory, at the
-// addresses that the host knows; shared memory begins at 0 with the static variables. All accesses are aligned to their
-// size and lie in one piece, or are a Fault of the lane.
+// Says what addresses of the device mean during a launch. Global memory are device memory and pinned host memory, at
+// the addresses that the host knows; shared memory begins at 0 with the static variables. All accesses are aligned to
+// their size and lie in one piece, or are a Fault of the lane.
 class AddressSpaces {
  public:
   // The piece of global memory that holds an address; empty when none does.

@@ -164,7 +164,7 @@ void GridRun::run_block() {
   } while (release_barrier());
 }
 
-// When nobody runs: true if all threads waited for each other and go on, false if all have exited.
+// Called when nobody runs: true if all threads waited for each other and go on, false if all have exited.
 bool GridRun::release_barrier() {
   const Warp* waiting = nullptr;
   for (const Warp& warp : warps_) {

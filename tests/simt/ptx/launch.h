@@ -33,7 +33,7 @@ struct LaunchOptions {
 };
 LaunchOptions options_from_environment();  // throws std::invalid_argument
 
-// What launches use from now on, for tests of one process; at first what the environment says.
+// Sets what launches use from now on, for tests of one process; at first what the environment says.
 void use(const LaunchOptions& options);
 bool enabled();
 

@@ -8,7 +8,7 @@
 
 namespace hayloft::simt::ptx {
 
-// What all launches of one kernel have taken together.
+// The sums of what all launches of one kernel have taken.
 struct LaunchCounts {
   std::uint64_t launches = 0;
   std::uint64_t blocks = 0;

@@ -7,7 +7,7 @@
 
 namespace hayloft::simt::probe {
 
-// What its PTX below does, in the tests that launch it: copies a word.
+// The PTX below does what the tests that launch it need: it copies a word.
 __global__ void copy_word(const unsigned* from, unsigned* to) {
   *to = *from;
 }

@@ -11,8 +11,8 @@
 
 namespace hayloft::simt::ptx {
 
-// Where the registers of a kernel lie, while it is parsed. Names live in the scopes that braces open, and what a scope
-// has declared is used again after its end.
+// Places the registers of a kernel while it is parsed. Names live in the scopes that braces open, and what a scope has
+// declared is used again after its end.
 class RegisterFile {
  public:
   explicit RegisterFile(Kernel& kernel) : kernel_(kernel), scopes_(1) {}

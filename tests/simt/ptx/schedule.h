@@ -9,8 +9,8 @@
 
 #include "tests/simt/ptx/warp.h"
 
-// Who runs next. CUDA promises little: that lanes of a warp may part and come together again, that a thread waits only
-// where the program says so. A kernel has to give the same result in every one of these orders.
+// Decides who runs next. CUDA promises little: that lanes of a warp may part and come together again, that a thread
+// waits only where the program says so. A kernel has to give the same result in every one of these orders.
 namespace hayloft::simt::ptx {
 
 enum class ScheduleKind : std::uint8_t {

@@ -8,8 +8,8 @@
 
 namespace hayloft::simt::ptx {
 
-// What a launch has asked of one kind of memory. An access is one instruction of one warp. Its transactions are, of
-// device and pinned memory, the aligned pieces of 32 bytes that its lanes touch (CUDA C++ Programming Guide, "Global
+// Counts what a launch has asked of one kind of memory. An access is one instruction of one warp. Its transactions are,
+// of device and pinned memory, the aligned pieces of 32 bytes that its lanes touch (CUDA C++ Programming Guide, "Global
 // Memory"); of shared memory the passes over 32 banks of 4 bytes that it takes, lanes of 8 bytes going by halves of the
 // warp and lanes of 16 by quarters. Caches are not looked at.
 struct SpaceTraffic {

@@ -13,7 +13,7 @@ namespace hayloft::simt::ptx {
 
 class AddressSpaces;
 
-// What a lane did that no device does, or none reliably.
+// A lane did something that no device does, or none reliably.
 struct Fault : std::runtime_error {
   Fault(unsigned lane_, const std::string& what) : std::runtime_error(what), lane(lane_) {}
   unsigned lane;

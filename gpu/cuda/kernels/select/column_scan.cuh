@@ -90,8 +90,8 @@ constexpr unsigned scan_shared_bytes(int rank) {
   return static_cast<unsigned>(padded_rank<G>(rank)) * (G * sizeof(float) + sizeof(unsigned) + scales);
 }
 
-// What of one block the device has or is to have, as a lane sees it. Writes what was read from the host to the slots
-// that are to be filled, once: by the blocks of threads of the group's first query heads.
+// The runs of one block that the device has or is to have, as a lane sees them. Writes what was read from the host to
+// the slots that are to be filled, once: by the blocks of threads of the group's first query heads.
 struct CachedRuns {
   std::byte* base = nullptr;              // of the CachedBlock
   const std::uint32_t* places = nullptr;  // of the KV head
@@ -219,8 +219,8 @@ __device__ inline void write_parts(const float (&s)[G][kLaneTokens], int heads, 
   }
 }
 
-// Those of G query heads of the KV head from the group's `first` on, f32 [padded][G]: zero past the rank and past the
-// group.
+// Loads those of G query heads of the KV head from the group's `first` on, f32 [padded][G]: zero past the rank and past
+// the group.
 template <int G>
 __device__ inline void load_weights(const ColumnScan& scan, int head, int first, int padded, float* weights) {
   for (int j = threadIdx.x; j < padded; j += kScanThreads) {

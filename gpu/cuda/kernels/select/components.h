@@ -5,8 +5,8 @@
 #include "gpu/backend.h"
 #include "gpu/cuda/memory/column_source.h"
 
-// What the approximate scores of SparQ (arXiv 2312.04985, section 4) need besides the columns: which of them, with
-// which weights, and the tail's part of the softmax. index/scan/sparq_query.h has the same for the host.
+// Prepares what the approximate scores of SparQ (arXiv 2312.04985, section 4) need besides the columns: which of them,
+// with which weights, and the tail's part of the softmax. index/scan/sparq_query.h has the same for the host.
 namespace hayloft::gpu::cuda {
 
 struct ComponentChoice {

@@ -60,10 +60,10 @@ __global__ __launch_bounds__(kSelectThreads) void normalise(Logits in, std::int6
   out[blockIdx.x] = {max, sum, tail, reach, by_max + log(static_cast<double>(by_sum))};
 }
 
-// What is taken off each of the group's logits: the log-sum-exp, less a number that the group shares. A position's
-// score is the sum over the group of exp(s - log-sum-exp); all of a group are scaled by one factor that brings the
-// largest near 1: the order stays, and nothing underflows only because what dominates lies outside the store or at or
-// after the limit. offsets: shared [group]; a barrier must follow.
+// Computes what is taken off each of the group's logits: the log-sum-exp, less a number that the group shares. A
+// position's score is the sum over the group of exp(s - log-sum-exp); all of a group are scaled by one factor that
+// brings the largest near 1: the order stays, and nothing underflows only because what dominates lies outside the store
+// or at or after the limit. offsets: shared [group]; a barrier must follow.
 __device__ inline void group_offsets(const HeadSoftmax* heads, int group, float* offsets) {
   double top = -static_cast<double>(__builtin_inff());
   for (int h = 0; h < group; ++h) top = fmax(top, heads[h].reach - heads[h].log_sum);

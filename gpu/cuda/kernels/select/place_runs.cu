@@ -19,7 +19,7 @@ struct PlaceArguments {
   std::int64_t pairs = 0;  // of blocks and KV heads
 };
 
-// What a warp has in shared memory.
+// The shared memory of a warp.
 struct ReadRuns {
   std::uint16_t runs[kMostRuns];       // in the order in which they are read
   unsigned chosen[kMostRuns / kWarp];  // bit i of word w: run 32 w + i is read

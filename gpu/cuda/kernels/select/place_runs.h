@@ -6,7 +6,7 @@
 
 namespace hayloft::gpu::cuda {
 
-// Which runs a step reads, and of which blocks.
+// Names the runs that a step reads, and their blocks.
 struct RunReads {
   const std::int32_t* components = nullptr;  // [Hkv][r]
   const std::int32_t* planes = nullptr;      // [Hkv][r] of columns in planes, more before fewer; null: all of each

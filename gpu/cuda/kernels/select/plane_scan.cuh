@@ -30,13 +30,13 @@ inline constexpr int kTurnPlanes = kScanThreads / kPieces * kPieceLoads;
 inline constexpr int kRangeLoads = 2;  // of a thread, ahead of the tile: as many as 64 components have
 static_assert(kPlaneTile == 2048 && kTurnPlanes * kTileGroups == kScanThreads);
 
-// Where a turn begins: so many components, and so many planes of them, were in the turns before it.
+// The beginning of a turn: so many components, and so many planes of them, were in the turns before it.
 struct PlaneTurn {
   std::uint16_t components;
   std::uint16_t planes;
 };
 
-// What a block has in its dynamic shared memory.
+// The dynamic shared memory of a block.
 template <int G>
 struct PlaneTables {
   unsigned* words;          // [kTurnPlanes][kPlaneWords], of a turn
@@ -63,7 +63,7 @@ struct PlaneTables {
   }
 };
 
-// Where a turn ends that begins with a component.
+// Returns where a turn ends that begins with a component.
 __device__ inline int turn_end(const Depths& depths, int component) {
   int room = kTurnPlanes, end = component;
   for (int p = kPlanes; p > 0; --p) {
@@ -75,7 +75,7 @@ __device__ inline int turn_end(const Depths& depths, int component) {
   return end;
 }
 
-// Where everything of a KV head lies, in turns. Returns how many; in every thread after the next barrier.
+// Finds where everything of a KV head lies, in turns. Returns how many; in every thread after the next barrier.
 template <int G>
 __device__ inline void lay_out(const ColumnSource& source, const std::int32_t* components, const Depths& depths,
                                const PlaneTables<G>& tables, int& turns) {
@@ -189,7 +189,7 @@ __device__ inline void keep_turn(const PlaneTables<G>& tables, const Depths& dep
   }
 }
 
-// Where a warp is in a turn.
+// The place of a warp in a turn.
 struct PlaneCursor {
   const unsigned* word;  // the lane's, of the component's first plane
   const int* factors;    // [G], of the component in the warp's group
@@ -227,7 +227,7 @@ __device__ inline float sum_of(unsigned half) {
   return float_of(half | 0x4b000000u) - (8388608.0f + 32768.0f);
 }
 
-// What a block has in static shared memory besides.
+// The static shared memory that a block has besides.
 inline constexpr unsigned kPlaneStaticBytes = sizeof(Depths) + sizeof(int);
 
 namespace {  // so that the fibers' double guards its static shared memory

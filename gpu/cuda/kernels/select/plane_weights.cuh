@@ -25,7 +25,7 @@ struct Depths {
   }
 };
 
-// Those of a KV head. `depths` is shared; contains barriers.
+// Finds the depths of a KV head. `depths` is shared; contains barriers.
 __device__ inline void find_depths(const ColumnScan& scan, int head, Depths& depths) {
   const std::int32_t* planes = scan.planes ? scan.planes + static_cast<std::int64_t>(head) * scan.rank : nullptr;
   if (threadIdx.x < kPlanes) depths.through[threadIdx.x] = planes ? 0 : scan.rank;
@@ -43,7 +43,7 @@ __device__ inline float plane_step_of(unsigned range, int planes) {
   return widen_pair(range).y * step;
 }
 
-// Of one query head in one quantisation group.
+// The scale of one query head in one quantisation group.
 struct PlaneScale {
   float unit;
   float inverse;  // 1 / unit

@@ -7,8 +7,8 @@
 #include "gpu/cuda/kernels/select/plane_scan.cuh"
 #include "gpu/cuda/kernels/select/small_plane_scan.cuh"
 
-// Which of the scans is launched, and with what grid. The kernels that take some runs from the device are apart from
-// those that do not, in files that compile beside each other.
+// Chooses the scan that is launched, and its grid. The kernels that take some runs from the device are apart from those
+// that do not, in files that compile beside each other.
 namespace hayloft::gpu::cuda {
 
 template <offload::ColumnFormat format, bool Cached, int G>

@@ -8,7 +8,7 @@
 
 namespace hayloft::gpu::cuda {
 
-// What is scored, and where the results go. Heads are those of one batch: blockIdx.y = 0 is KV head `first_head`.
+// Says what is scored, and where the results go. Heads are those of one batch: blockIdx.y = 0 is KV head `first_head`.
 struct ColumnScan {
   const std::int32_t* components = nullptr;  // [Hkv][r]
   const std::int32_t* planes = nullptr;      // [Hkv][r] of columns in planes, more before fewer; null: all of each
@@ -29,7 +29,7 @@ struct ColumnScan {
 // blocks of kChunkTokens or more.
 void launch_scan(const Context& context, offload::ColumnFormat format, const ColumnSource& source,
                  const ColumnScan& scan, int heads, cudaStream_t stream);
-// That one.
+// Launches that one.
 void launch_cached_scan(const Context& context, offload::ColumnFormat format, const ColumnSource& source,
                         const ColumnScan& scan, int heads, cudaStream_t stream);
 

@@ -16,7 +16,7 @@
 #include "gpu/cuda/memory/column_cache.h"
 #include "gpu/cuda/memory/column_tiles.h"
 #include "gpu/cuda/memory/device_arena.h"
-#include "gpu/device_plan.h"
+#include "gpu/cuda_memory.h"
 #include "index/scan/sparq_query.h"
 
 // SparQ's step 1 and its selection. Device memory that it reads and writes, beside the r columns that come over the
@@ -30,23 +30,20 @@ namespace {
 
 static_assert(kChunkKeys == kChunkTokens);
 
-// What logits and keys may take, (g + 1) * 4 bytes per position and KV head: as many KV heads at a time as fit, one at
-// least. All 8 of a Llama-3-8B up to 1.6M tokens, 3 at a time at 4M; less where the budget of device memory is small.
+// Bounds the memory of logits and keys, (g + 1) * 4 bytes per position and KV head: as many KV heads at a time as fit,
+// one at least. All 8 of a Llama-3-8B up to 1.6M tokens, 3 at a time at 4M; less where the budget of device memory is
+// small.
 constexpr std::uint64_t kBatchBytes = cuda_selection_bytes;
 constexpr std::uint64_t kBatchesPerBudget = 64;
 
 // With Link::both, tokens read in place for each token copied.
 constexpr std::int64_t kInPlacePerCopied = 1;
 
-// How the chosen columns of a pinned store come: as asked for, unless copies of them would be too short.
+// Returns how the chosen columns of a pinned store come: as asked for, unless copies of them would be too short.
 Link link_over(const Context& context, const offload::LayerView& store, const ColumnCount& count) {
   const Link asked = context.link.of(store.layout->columns);
   if (asked == Link::sm || context.least_copy_bytes == 0) return asked;
   return bytes_per_copy(context.pins, store, count) < context.least_copy_bytes ? Link::sm : asked;
-}
-
-bool needs_planes(const SparqSelect& args) {
-  return args.bits > 0 || args.order == index::ComponentOrder::qk;
 }
 
 ColumnCount column_count(const offload::BlockLayout& layout, const SparqSelect& args) {
@@ -182,7 +179,7 @@ class SparqSelector {
     }
   }
 
-  // Of the KV heads from `first` on.
+  // Returns the part from KV head `first` on.
   SparqPart part_from(int first) const {
     SparqPart part = args_.part;
     if (!part.wanted()) return {};
@@ -206,12 +203,12 @@ class SparqSelector {
     choice.rank = count_.columns;
     choice.bits = args_.bits;
     choice.temperature = args_.temperature;
-    if (needs_planes(args_)) choice.spread = context_.tables.find(cache_.store, stream_).spread;
+    if (args_.needs_planes()) choice.spread = context_.tables.find(cache_.store, stream_).spread;
     choose_components(q, cache_.kv_heads, group_, cache_.head_dim, choice, chosen_,
                       args_.bits > 0 ? chosen_ + cache_.kv_heads * count_.columns : nullptr, weights_, stream_);
   }
 
-  // What the device keeps of the columns. Comes last of what takes memory, which might else be taken of that.
+  // Takes what the device keeps of the columns. Comes last of what takes memory, which might else be taken of that.
   void take_cached() {
     const offload::LayerView& store = cache_.store;
     if (!context_.columns.keeps(store)) return;
@@ -263,8 +260,8 @@ class SparqSelector {
     launch_scan(context_, cache_.store.layout->columns, source, scan, heads, stream_);
   }
 
-  // What is not read in place comes in tiles. With Link::both some of the tiles' turns are read in place: while a tile
-  // is being copied the multiprocessors read the ones before and after it.
+  // Columns that are not read in place come in tiles. With Link::both some of the tiles' turns are read in place: while
+  // a tile is being copied the multiprocessors read the ones before and after it.
   void scan_tiles(int first, int heads) {
     std::vector<ColumnRange> copied;
     std::vector<std::pair<std::size_t, ColumnRange>> here;  // before which of the copied ones
@@ -348,14 +345,18 @@ class SparqSelector {
 void CudaBackend::select_sparq(const CacheView& cache, const float* q, int query_heads, const SparqSelect& args,
                                std::int32_t* positions, float* alpha, Stream queue) {
   const cudaStream_t stream = native(queue);
-  if (needs_planes(args)) index::require_planes(cache.store.layout->columns);
+  if (args.needs_planes()) index::require_planes(cache.store.layout->columns);
   if (cache.store.tokens == 0) {  // nothing to select from
     launch("attend_all", attend_all, {blocks_for(query_heads, kSelectThreads), kSelectThreads}, stream, query_heads,
            alpha);
     return;
   }
-  const int rank = args.components(cache.head_dim);
-  index::require_valid(cache.store, {query_heads, rank, nullptr, nullptr, args.limit, args.k, args.rule});
+  index::ColumnSearch search;
+  search.query_heads = query_heads;
+  search.rank = args.components(cache.head_dim);
+  search.limit = args.limit;
+  search.k = args.k;
+  index::require_valid(cache.store, search);
   SparqSelector(context_, cache, q, query_heads, args, stream).run(positions, alpha);
 }
 

@@ -30,7 +30,7 @@ __device__ inline unsigned key_of(float score) {
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-// What is known of a list's threshold: its leading bits, and how many of the keys that start with them are selected.
+// The known part of a list's threshold: its leading bits, and how many of the keys that start with them are selected.
 struct Cut {
   unsigned prefix;
   unsigned remaining;

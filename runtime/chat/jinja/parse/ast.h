@@ -84,7 +84,4 @@ struct Statement {
   std::unique_ptr<MacroNode> macro = {};
 };
 
-// Throws Error naming `name` and the line: what is no template, what is not supported, and nesting beyond measure.
-Body parse(std::string_view source, const std::string& name);
-
 }  // namespace hayloft::runtime::jinja

@@ -246,8 +246,4 @@ void Parser::macro_body(MacroNode& macro, std::string_view opener, std::string_v
   end_block(end);
 }
 
-Body parse(std::string_view source, const std::string& name) {
-  return Parser(tokenize(source, name), name).run();
-}
-
 }  // namespace hayloft::runtime::jinja

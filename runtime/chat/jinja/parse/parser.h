@@ -10,7 +10,8 @@
 
 namespace hayloft::runtime::jinja {
 
-// Recursive descent over the tokens of a template, in the order of precedence that Jinja 3.1 has.
+// Recursive descent over the tokens of a template, in the order of precedence that Jinja 3.1 has. run() throws Error
+// naming `name` and the line: what is no template, what is not supported, and nesting beyond measure.
 class Parser {
  public:
   Parser(std::vector<Token> tokens, const std::string& name) : tokens_(std::move(tokens)), name_(name) {}

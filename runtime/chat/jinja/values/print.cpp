@@ -98,6 +98,8 @@ std::string to_text(const Value& value) {
       return std::to_string(value.integer());
     case Kind::real:
       return real_text(value.real());
+    case Kind::long_integer:
+      return value.digits();
     case Kind::text:
       return value.text();
     case Kind::list:

@@ -53,6 +53,9 @@ class Writer {
       case Kind::real:
         out += real(value.real());
         return;
+      case Kind::long_integer:
+        out += value.digits();
+        return;
       case Kind::text:
         append_quoted(value.text(), style_.ascii, out);
         return;

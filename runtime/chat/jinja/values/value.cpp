@@ -79,6 +79,12 @@ Value Value::markup(std::string text) {
   return value;
 }
 
+Value Value::long_integer(std::string digits) {
+  Value value;
+  value.data_ = LongInteger{std::make_shared<const std::string>(std::move(digits))};
+  return value;
+}
+
 const List& Value::items() const {
   if (const auto* tuple = std::get_if<Tuple>(&data_)) return tuple->items->items;
   return std::get<std::shared_ptr<const Items>>(data_)->items;
@@ -111,6 +117,8 @@ std::size_t Value::weight() const {
   switch (kind()) {
     case Kind::text:
       return 1 + text().size() / 8;
+    case Kind::long_integer:
+      return 1 + digits().size() / 8;
     case Kind::list:
       return std::get<std::shared_ptr<const Items>>(data_)->weight;
     case Kind::tuple:
@@ -175,6 +183,8 @@ const char* Value::type_name() const {
       return "loop";
     case Kind::callable:
       return "function";
+    case Kind::long_integer:
+      return "int";
   }
   return "?";
 }
@@ -236,6 +246,8 @@ bool equal(const Value& a, const Value& b) {
       return true;
     case Kind::text:
       return a.text() == b.text();
+    case Kind::long_integer:
+      return a.digits() == b.digits();
     case Kind::list:
     case Kind::tuple:
       return std::equal(a.items().begin(), a.items().end(), b.items().begin(), b.items().end(), equal);

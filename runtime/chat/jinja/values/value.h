@@ -36,7 +36,8 @@ enum class Kind : std::uint8_t {
   generator,  // what filters such as map give: true, and iterated over once
   names,      // namespace()
   loop,       // the variable of that name inside a loop
-  callable
+  callable,
+  long_integer  // of more than 63 bits, from JSON: written and compared, not computed with
 };
 
 // How deep lists and dictionaries may lie in one another, for they are printed, compared and released recursively; and
@@ -69,6 +70,7 @@ class Value {
   static Value undefined(std::string what);
   // Text that HTML escaping leaves alone, and that escapes what is joined to it (markupsafe.Markup).
   static Value markup(std::string text);
+  static Value long_integer(std::string digits);
 
   Kind kind() const { return static_cast<Kind>(data_.index()); }
   bool is(Kind kind) const { return this->kind() == kind; }
@@ -87,6 +89,7 @@ class Value {
   Namespace& names() const { return *std::get<std::shared_ptr<Namespace>>(data_); }
   const Loop& loop() const { return *std::get<std::shared_ptr<const Loop>>(data_); }
   const Callable& callable() const { return *std::get<std::shared_ptr<const Callable>>(data_); }
+  const std::string& digits() const { return *std::get<LongInteger>(data_).digits; }
   const std::string& absence() const { return std::get<Undefined>(data_).what; }
 
   bool truth() const;
@@ -107,6 +110,9 @@ class Value {
     std::shared_ptr<const std::string> text;
     bool markup;
   };
+  struct LongInteger {
+    std::shared_ptr<const std::string> digits;
+  };
   struct Items {
     List items;
     int nesting;
@@ -121,7 +127,7 @@ class Value {
 
   std::variant<Undefined, None, bool, std::int64_t, double, Text, std::shared_ptr<const Items>, Tuple,
                std::shared_ptr<const Entries>, std::shared_ptr<Generator>, std::shared_ptr<Namespace>,
-               std::shared_ptr<const Loop>, std::shared_ptr<const Callable>>
+               std::shared_ptr<const Loop>, std::shared_ptr<const Callable>, LongInteger>
       data_;
 };
 

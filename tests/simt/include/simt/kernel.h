@@ -9,8 +9,8 @@
 
 #include "simt/vectors.h"
 
-// What a kernel's source says, as C++. Each CUDA thread is a fiber of one processor thread, so that the words below
-// need no locks; tests/simt/device/machine.h runs the fibers.
+// Defines the words of a kernel's source as C++. Each CUDA thread is a fiber of one processor thread, so that the words
+// below need no locks; tests/simt/device/machine.h runs the fibers.
 #define __global__
 #define __device__
 #define __host__
@@ -23,7 +23,7 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __align__(n) __attribute__((aligned(n)))
 
-// Of the thread that is running.
+// The index of the thread that is running.
 inline uint3 threadIdx{};
 inline uint3 blockIdx{};
 inline dim3 blockDim;

@@ -118,7 +118,7 @@ void KernelParser::parameters() {
   }
 }
 
-// What __launch_bounds__ leaves behind the parameters.
+// Reads what __launch_bounds__ leaves behind the parameters.
 void KernelParser::limit() {
   const std::string_view word = tokens_.next();
   if (word != ".maxntid" && word != ".minnctapersm") tokens_.fail(fmt::format("'{}' is not known here", word));

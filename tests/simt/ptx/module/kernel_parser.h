@@ -9,7 +9,7 @@
 
 namespace hayloft::simt::ptx {
 
-// What the file says outside of its kernels.
+// The statements of the file outside of its kernels.
 struct Surroundings {
   std::set<std::string, std::less<>> dynamic_shared;  // names of the dynamic shared memory, which is one piece
   std::set<int> foreign_files;                        // numbers of source files that reports do not name

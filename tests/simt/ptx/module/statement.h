@@ -31,7 +31,7 @@ Value read_value(Tokens& tokens);
 // The bits of an integer, or of a float in hexadecimal. Throws std::runtime_error naming the line when it is none.
 std::uint64_t number(const Tokens& tokens, const Value& value);
 
-// What follows the opcode, past the semicolon: operands in the order of this form, with or without a destination.
+// Reads what follows the opcode, past the semicolon: operands in the order of this form, with or without a destination.
 Statement read_statement(Tokens& tokens, Form form, bool has_destination);
 
 }  // namespace hayloft::simt::ptx

@@ -13,7 +13,7 @@ using u64 = std::uint64_t;
 using s32 = std::int32_t;
 using s64 = std::int64_t;
 
-// What division by zero gives is not specified: no kernel may depend on it. The most negative number divided by -1
+// The result of a division by zero is not specified: no kernel may depend on it. The most negative number divided by -1
 // wraps.
 template <class T>
 T quotient(T a, T b) {
@@ -54,7 +54,7 @@ void add_min_max(std::vector<Opcode>& to, const std::string& type) {
   to.push_back(lane_opcode<T(T, T)>("max." + type, [](T a, T b) { return std::max(a, b); }));
 }
 
-// Of the low bits the sign says nothing: T is unsigned.
+// The sign says nothing of the low bits: T is unsigned.
 template <class T>
 void add_sums(std::vector<Opcode>& to, const std::string& type) {
   to.push_back(lane_opcode<T(T, T)>("add." + type, [](T a, T b) { return static_cast<T>(a + b); }));

@@ -73,7 +73,7 @@ void run_lanes(Warp& warp, const Instruction& in, Mask lanes) {
   run_lanes<Function, Out, In...>(warp, in, lanes, std::index_sequence_for<In...>{});
 }
 
-// Of a captureless function, by its signature.
+// Describes a captureless function by its signature.
 template <class Signature>
 struct LaneOpcode;
 template <class Out, class... In>

@@ -43,7 +43,7 @@ class OpcodeBench {
     place(instruction_.from, instruction_.opcode->from);
   }
 
-  // Of these lanes; all others are checked to keep what they had.
+  // Runs these lanes; all others are checked to keep what they had.
   std::vector<std::uint64_t> run(const std::vector<std::uint64_t>& from, Mask lanes) {
     AddressSpaces memory(
         {}, 0, [](std::uint64_t) { return AddressRange{}; }, Races::ignored);

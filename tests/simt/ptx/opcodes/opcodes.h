@@ -13,7 +13,7 @@ namespace hayloft::simt::ptx {
 class Warp;
 struct Instruction;
 
-// How an instruction is written, and who carries it out.
+// Says how an instruction is written, and who carries it out.
 enum class Form : std::uint8_t {
   lanes,          // registers and immediates; every lane for itself
   load,           // to, [address]

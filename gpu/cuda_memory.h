@@ -1,0 +1,106 @@
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+#include "gpu/backend.h"
+#include "offload/store/rows.h"
+
+// Counts what the CUDA backend takes of a device besides what it is asked to allocate: known here to the backend and to
+// those who plan for devices that are not there. Who has the backend asks Backend::scratch_bytes() and DeviceMemory.
+namespace hayloft::gpu {
+
+inline constexpr std::uint64_t cuda_mebibyte = std::uint64_t{1} << 20;  // bytes
+
+// The memory that CUDA takes before anything is allocated, its context, the kernels and cuBLAS' code, is between a
+// quarter and half a gigabyte on the devices known to us, and cannot be asked for.
+inline constexpr std::uint64_t cuda_context_bytes = 640 * cuda_mebibyte;
+inline constexpr std::uint64_t cuda_workspace_bytes = 32 * cuda_mebibyte;  // of cuBLAS, as NVIDIA advises at most
+
+// Returns what pinned memory takes of the device: an entry of 8 bytes in its page tables for every page of 4 KiB.
+inline std::uint64_t cuda_page_table_bytes(std::uint64_t pinned_bytes) {
+  return pinned_bytes / 512;
+}
+
+// The ranges of integer rows in so many blocks of every layer, which the device has of the whole store; 0 where rows
+// are f16.
+inline std::uint64_t cuda_range_bytes(const offload::StoreShape& shape, std::int64_t blocks) {
+  if (shape.rows == offload::RowFormat::f16) return 0;
+  const int ranges = shape.block_tokens / offload::tokens_per_range(shape.block_tokens);
+  return static_cast<std::uint64_t>(blocks * ranges * shape.layers) * static_cast<std::uint64_t>(shape.kv_heads) *
+         static_cast<std::uint64_t>(shape.head_dim) * sizeof(offload::ChannelRange);
+}
+
+// Columns that a device keeps of a block, in slots for so many runs, whole columns or planes, of each KV head: they
+// take what gpu/cuda/memory/cached_block.h lays out.
+inline constexpr int cuda_least_cached_block = 256;  // tokens: of smaller blocks nothing is kept
+// Runs of a KV head, all of them.
+inline int cuda_runs(const offload::BlockLayout& layout) {
+  return layout.plane_bytes > 0 ? offload::plane_count * layout.head_dim : layout.head_dim;
+}
+// Returns the bytes of one block, with so many slots of each KV head.
+inline std::uint64_t cuda_cached_block_bytes(const offload::BlockLayout& layout, int slots) {
+  const auto aligned = [](std::uint64_t bytes) { return (bytes + 15) / 16 * 16; };
+  const auto heads = static_cast<std::uint64_t>(layout.kv_heads), all = static_cast<std::uint64_t>(slots);
+  const std::uint64_t runs = heads * static_cast<unsigned>(cuda_runs(layout));
+  const std::uint64_t run_bytes = layout.plane_bytes > 0 ? layout.plane_bytes : layout.column_bytes;
+  return aligned(4 * runs) + aligned(2 * runs) + aligned(2 * heads * all) +
+         heads * all * aligned(run_bytes + layout.scale_bytes);
+}
+// Slots of each KV head that so many bytes have room for.
+inline int cuda_cached_slots(const offload::BlockLayout& layout, std::uint64_t bytes) {
+  int slots = cuda_runs(layout);
+  while (slots > 0 && cuda_cached_block_bytes(layout, slots) > bytes) --slots;
+  return slots;
+}
+
+// Returns what of a budget is set aside for operations: enough for the prompt of a small model, and from 2.3 GiB on for
+// all that cuda_scratch_bytes() counts at the shape of Llama-3-8B.
+inline std::uint64_t cuda_step_bytes(std::uint64_t budget_bytes) {
+  constexpr std::uint64_t step = 32 * cuda_mebibyte;  // that the driver's pools grow by
+  return std::clamp(budget_bytes / 8 / step * step, 2 * step, 9 * step);
+}
+
+// Scratch of operations, at most; they make do with less where the budget is small.
+inline constexpr std::uint64_t cuda_selection_bytes = 256 * cuda_mebibyte;  // logits and keys of SparQ's selection
+inline constexpr std::uint64_t cuda_stream_bytes = 32 * cuda_mebibyte;      // of one of two buffers of dense rows
+inline constexpr std::uint64_t cuda_spill_bytes = 32 * cuda_mebibyte;       // of blocks on their way out
+inline constexpr std::uint64_t cuda_tile_bytes = 32 * cuda_mebibyte;        // products of prefill's attention
+inline constexpr std::uint64_t cuda_panel_bytes = 32 * cuda_mebibyte;       // packed weights unpacked for a prompt
+// The least that a prompt is read with: tiles of a few tokens, or buffers of a few rows, would take many times as long.
+inline constexpr std::uint64_t cuda_least_stream_bytes = cuda_mebibyte;
+inline constexpr int cuda_least_tile_tokens = 32;  // of a prompt, together
+
+// Prefill's attention goes through so many keys at a time, for so many tokens of a chunk of T as these bytes hold
+// products (f32) and weights (f16) of: as many as fill whole tiles of tensor cores where there are enough of them, so
+// that a chunk leaves no remainder of a few.
+inline constexpr int cuda_tile_keys = 1024;
+inline constexpr int cuda_tile_tokens = 128;       // what tiles are multiples of
+inline constexpr int cuda_most_tile_tokens = 512;  // in one
+// Bytes of a tile of so many tokens.
+inline std::uint64_t cuda_tile_bytes_of(int tokens, int query_heads) {
+  return static_cast<std::uint64_t>(tokens) * static_cast<std::uint64_t>(query_heads) * cuda_tile_keys * 6;
+}
+// Tokens of the tiles that a chunk of T goes through, where a tile may take `bytes`.
+inline int cuda_tokens_of_tile(std::uint64_t bytes, int query_heads, int T) {
+  const std::uint64_t fit = bytes / cuda_tile_bytes_of(1, query_heads);
+  const int most = static_cast<int>(std::clamp<std::uint64_t>(fit, 1, cuda_most_tile_tokens));
+  if (most >= T) return T;
+  return most >= cuda_tile_tokens ? most / cuda_tile_tokens * cuda_tile_tokens
+                                  : static_cast<int>(std::bit_floor(static_cast<unsigned>(most)));
+}
+
+// CUDA's Backend::scratch_bytes(): the most that is taken at a time, by one operation, which is selection, or prefill's
+// attention (queries in f16, states of every query in f32) with its stream of rows, or the activations of a matrix
+// product in 16 bits, with a scale for each token and a panel of packed weights; and by a spill beside it.
+inline std::uint64_t cuda_scratch_bytes(const ScratchShape& shape) {
+  const auto tokens = static_cast<std::uint64_t>(shape.tokens);
+  const std::uint64_t states =
+      tokens * static_cast<std::uint64_t>(shape.query_heads) * (6 * static_cast<std::uint64_t>(shape.head_dim) + 12);
+  const std::uint64_t attention = states + cuda_tile_bytes + 2 * cuda_stream_bytes;
+  const std::uint64_t activations = tokens * (static_cast<std::uint64_t>(shape.widest) * 2 + 4) + cuda_panel_bytes;
+  return cuda_spill_bytes + std::max({cuda_selection_bytes, attention, activations});
+}
+
+}  // namespace hayloft::gpu

@@ -1,0 +1,138 @@
+#include "runtime/serve/openai/conversation.h"
+
+#include <fmt/format.h>
+
+#include <set>
+
+#include "runtime/serve/openai/messages.h"
+
+namespace hayloft::runtime::serve::openai {
+namespace {
+
+// What is put to the template, which is asked again without a part of it: what leaves the text as it was has reached
+// nobody.
+struct Material {
+  Json messages;
+  Json variables = Json::object();
+};
+
+class Writer {
+ public:
+  Writer(const ChatTemplate& chat_template, bool generation_prompt) : template_(chat_template) {
+    options_.add_generation_prompt = generation_prompt;
+  }
+
+  const ChatTemplate& chat_template() const { return template_; }
+
+  std::string write(const Material& material) const {
+    ChatOptions options = options_;  // written at the same moment each time
+    options.variables = dumped(material.variables);
+    return template_.render_json(dumped(material.messages), options);
+  }
+
+  bool writes_otherwise(const Material& material, const std::string& text) const {
+    try {
+      return write(material) != text;
+    } catch (const Error&) {  // it was missed
+      return true;
+    }
+  }
+
+ private:
+  const ChatTemplate& template_;
+  ChatOptions options_;
+};
+
+constexpr std::size_t kMostDoubtful = 8;
+
+// The roles whose messages may be left out without a word: those that the template does not name.
+std::set<std::string> doubtful_roles(const Json& messages, const ChatTemplate& chat_template) {
+  std::set<std::string> roles;
+  for (const Json& message : messages) {
+    const std::string& role = message["role"].get_ref<const std::string&>();
+    if (role != "user" && role != "assistant" && !chat_template.names(role)) roles.insert(role);
+    if (roles.size() > kMostDoubtful) refuse("messages", "too many roles that the model's chat template does not name");
+  }
+  return roles;
+}
+
+void require_role(const std::string& role, const Material& material, const Writer& writer, const std::string& text) {
+  Material other = material;
+  for (Json& message : other.messages) {
+    if (message["role"] == role) message["content"] = "something else";
+  }
+  if (writer.writes_otherwise(other, text)) return;
+  refuse("messages", fmt::format("the model's chat template leaves out messages of role \"{}\"", shown_name(role)));
+}
+
+void require_tool_calls(const Material& material, const Writer& writer, const std::string& text) {
+  Material other = material;
+  bool calls = false;
+  for (Json& message : other.messages) calls = message.erase("tool_calls") > 0 || calls;
+  if (!calls || writer.writes_otherwise(other, text)) return;
+  refuse("messages", "the model's chat template takes no notice of tool_calls: the model would not see them");
+}
+
+// Tools, and what they have beyond the API's fields.
+void require_tools(const std::vector<std::string>& others, const Material& material, const Writer& writer,
+                   const std::string& text) {
+  Material without = material;
+  without.variables.erase("tools");
+  if (!writer.writes_otherwise(without, text)) {
+    refuse("tools",
+           "the model's chat template takes no notice of them: the model would not see them; leave them out, or "
+           "describe them in a message");
+  }
+  for (const std::string& name : others) {
+    Material other = material;
+    for (Json& tool : other.variables["tools"]) {
+      tool.erase(name);
+      tool["function"].erase(name);
+    }
+    if (writer.writes_otherwise(other, text)) continue;
+    refuse("tools",
+           fmt::format("the model's chat template takes no notice of \"{}\" in them: leave it out", shown_name(name)));
+  }
+}
+
+// Of the variables beside messages and tools.
+void require_names(const Json& variables, const ChatTemplate& chat_template) {
+  for (const auto& [name, value] : variables.items()) {
+    if (value.is_null() || chat_template.names(name)) continue;
+    refuse(shown_name(name), "the model's chat template takes no notice of it: leave it out");
+  }
+}
+
+}  // namespace
+
+Conversation write_conversation(const Draft& draft) {
+  if (draft.served.chat_template == nullptr) {
+    refuse("messages", "the model has no chat template; use /v1/completions");
+  }
+  if (draft.messages == nullptr || draft.messages->empty()) refuse("messages", "a list of messages is needed");
+  const Writer writer(*draft.served.chat_template, draft.generation_prompt);
+  require_names(draft.variables, writer.chat_template());
+  Material material{checked_messages(*draft.messages, writer.chat_template()), draft.variables};
+  const std::vector<std::string> others = draft.tools ? check_tools(*draft.tools) : std::vector<std::string>();
+  const bool tools = draft.tools != nullptr && !draft.tools->empty() && draft.tools_wanted;
+  if (tools) material.variables["tools"] = *draft.tools;
+  Conversation written;
+  try {
+    written.text = writer.write(material);
+  } catch (const Error& error) {
+    refuse("messages", error.what());
+  }
+  if (tools) {
+    require_tools(others, material, writer, written.text);
+    written.notes.push_back(
+        "tools: the model has been told of them; a call comes back as text in content, as tool_calls are not made of "
+        "it yet");
+  }
+  require_tool_calls(material, writer, written.text);
+  for (const std::string& role : doubtful_roles(material.messages, writer.chat_template())) {
+    require_role(role, material, writer, written.text);
+  }
+  return written;
+}
+
+}  // namespace hayloft::runtime::serve::openai

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/serve/openai/draft.h"
+
+namespace hayloft::runtime::serve::openai {
+
+// A conversation as the model's chat template writes it, and what its client has to know of that.
+struct Conversation {
+  std::string text;
+  std::vector<std::string> notes;
+};
+
+// Writes messages, tools and the template's other variables. Throws BadRequest naming what is no message, and what
+// would reach nobody: tools, calls of tools, roles and fields that the template takes no notice of.
+Conversation write_conversation(const Draft& draft);
+
+}  // namespace hayloft::runtime::serve::openai

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/serve/openai/fields.h"
+#include "runtime/serve/openai/request.h"
+
+namespace hayloft::runtime::serve::openai {
+
+// A request while its fields are read, one by one and in any order.
+struct Draft {
+  const Served& served;
+  Request request = {};
+  GenerationRequest pattern = {};  // what all generations have in common
+  std::optional<std::int64_t> max_tokens = {};
+  std::int64_t n = 1;
+  std::optional<std::uint64_t> seed = {};
+  std::optional<bool> audit = {};
+  std::optional<float> repetition_penalty = {};  // over all tokens
+  std::optional<float> repeat_penalty = {};      // over the last ones
+  std::optional<std::int64_t> repeat_last = {};
+
+  // Of completions.
+  const Json* prompt = nullptr;
+  std::optional<std::int64_t> best_of = {};
+
+  // Of chats.
+  std::optional<std::int64_t> max_completion_tokens = {};
+  std::optional<std::int64_t> top_logprobs = {};
+  bool logprobs = false;
+  const Json* messages = nullptr;
+  const Json* tools = nullptr;
+  bool tools_wanted = true;  // false: tool_choice is none
+  bool generation_prompt = true;
+  Json variables = Json::object();  // of the chat template, beside messages and tools
+};
+
+// The fields that both kinds of requests have: how tokens are drawn, when an answer ends, and how it is told.
+std::span<const Field<Draft>> common_fields();
+
+// The fields that mean nothing here, whatever they say: whose request it is, and where others would keep or cache it.
+// Answers are the same without them.
+std::span<const char* const> meaningless_fields();
+
+// Takes over what several of them say together.
+void settle(Draft& draft);
+
+// Takes over "MODEL" or "MODEL:CONTEXT". Throws BadRequest 404 where either is not served.
+void read_model(const Value& value, Draft& draft);
+
+// The generations of a prompt: n of them, each with a seed of its own, after another's. `text` is what an echo gives.
+// Throws BadRequest where they are too many, or too long (hold_to_room).
+void add_generations(Draft& draft, std::vector<std::int32_t> tokens, std::string text, const char* field);
+
+// The tokens of a text that begins a prompt, or goes on behind the saved context that is asked.
+std::vector<std::int32_t> prompt_tokens(const std::string& text, const Draft& draft);
+
+}  // namespace hayloft::runtime::serve::openai

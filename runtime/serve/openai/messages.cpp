@@ -1,0 +1,165 @@
+#include "runtime/serve/openai/messages.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace hayloft::runtime::serve::openai {
+namespace {
+
+constexpr std::size_t kMostOthers = 8;  // the template is tried without each
+
+// A part of a content.
+struct Part {
+  std::string text;
+  bool typed = false;
+};
+
+// "input_text" and "output_text" are what the same is called among the items of another endpoint.
+constexpr Field<Part> kPartFields[] = {
+    {"type",
+     [](const Value& value, Part& part) {
+       part.typed = value.json() == "text" || value.json() == "input_text" || value.json() == "output_text";
+       if (!part.typed) value.refuse("only parts of type \"text\" are supported");
+     }},
+    {"text", [](const Value& value, Part& part) { part.text = value.text(); }},
+};
+constexpr const char* kMeaninglessOfParts[] = {"cache_control", "annotations"};
+
+void read_content(const Value& value, Json& message) {
+  Json& content = message["content"];
+  if (value.json().is_string()) {
+    content = value.json();
+    return;
+  }
+  if (!value.json().is_array()) value.refuse("must be a string or a list of parts");
+  content = value.json().empty() ? Json("") : Json::array();
+  for (std::size_t i = 0; i < value.json().size(); ++i) {
+    const Value each(fmt::format("{}[{}]", value.name(), i), value.json()[i]);
+    Part part;
+    read_fields<Part>(each.object(), "a part", each.name() + ".", {kPartFields}, kMeaninglessOfParts, part);
+    if (!part.typed || !each.json().contains("text")) each.refuse("must have a type, \"text\", and a text");
+    content.push_back({{"type", "text"}, {"text", part.text}});
+  }
+}
+
+void read_role(const Value& value, Json& message) {
+  const std::string role = value.text();
+  message["role"] = role == "developer" ? "system" : role;  // the newer name of the same
+}
+
+struct Nothing {};
+
+// Of a tool, as the API has it; a template may write more.
+constexpr Field<Nothing> kFunctionFields[] = {
+    {"name", [](const Value& value, Nothing&) { value.text(); }},
+    {"description", [](const Value& value, Nothing&) { value.text(); }},
+    {"parameters", [](const Value& value, Nothing&) { value.object(); }},
+    {"strict", [](const Value& value, Nothing&) { value.only({false}); }},
+};
+
+constexpr Field<Nothing> kToolFields[] = {
+    {"type", [](const Value& value, Nothing&) { value.only({"function"}); }},
+    {"function", [](const Value& value, Nothing&) { value.object(); }},
+};
+
+constexpr Field<Nothing> kCalledFields[] = {
+    {"name", [](const Value& value, Nothing&) { value.text(); }},
+    {"arguments",
+     [](const Value& value, Nothing&) {
+       if (!value.json().is_object()) value.text();
+     }},
+};
+
+constexpr Field<Nothing> kCallFields[] = {
+    {"id", [](const Value& value, Nothing&) { value.text(); }},
+    {"type", [](const Value& value, Nothing&) { value.only({"function"}); }},
+    {"function",
+     [](const Value& value, Nothing& nothing) {
+       read_fields<Nothing>(value.object(), "a call", value.name() + ".", {kCalledFields}, {}, nothing);
+       if (!value.json().contains("name")) value.refuse("must have a name");
+     }},
+};
+constexpr const char* kMeaninglessOfCalls[] = {"index"};  // of a stream that it was put together from
+
+void read_calls(const Value& value, Json& message) {
+  Nothing nothing;
+  for (std::size_t i = 0; i < value.list().size(); ++i) {
+    const Value each(fmt::format("{}[{}]", value.name(), i), value.json()[i]);
+    read_fields<Nothing>(each.object(), "a call", each.name() + ".", {kCallFields}, kMeaninglessOfCalls, nothing);
+    if (!each.json().contains("function")) each.refuse("must have a function");
+  }
+  if (!value.json().empty()) message["tool_calls"] = value.json();
+}
+
+void pass_on(const Value& value, Json& message) {
+  message[value.name().substr(value.name().rfind('.') + 1)] = value.json();
+}
+
+void refuse_unless_empty(const Value& value, Json&) {
+  value.only({"", Json::array()});
+}
+
+// The template may write any of them; the names in calls and results and the reasoning of earlier turns it may leave
+// out as well.
+constexpr Field<Json> kMessageFields[] = {
+    {"role", read_role},       {"content", read_content}, {"tool_calls", read_calls},
+    {"tool_call_id", pass_on}, {"name", pass_on},         {"reasoning_content", pass_on},
+    {"reasoning", pass_on},    {"thinking", pass_on},     {"refusal", refuse_unless_empty},
+};
+constexpr const char* kMeaninglessOfMessages[] = {"annotations", "cache_control"};
+
+Json checked_message(const Value& value, const ChatTemplate& chat_template) {
+  Json message = Json::object();
+  const auto known = [](const std::string& name) {
+    return std::ranges::any_of(kMessageFields, [&](const Field<Json>& each) { return name == each.name; });
+  };
+  for (const auto& [name, field] : value.object().items()) {
+    const Value each(value.name() + "." + name, field);
+    if (!known(name) && chat_template.names(name)) {
+      message[name] = field;
+    } else {
+      read_field<Json>(name, each, "a message", {kMessageFields}, kMeaninglessOfMessages, message);
+    }
+  }
+  if (!message.contains("role")) value.refuse("must have a role and content");
+  if (!message.contains("content")) message["content"] = "";
+  return message;
+}
+
+}  // namespace
+
+Json checked_messages(const Json& list, const ChatTemplate& chat_template) {
+  Json messages = Json::array();
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    messages.push_back(checked_message(Value(fmt::format("messages[{}]", i), list[i]), chat_template));
+  }
+  return messages;
+}
+
+std::vector<std::string> check_tools(const Json& list) {
+  std::vector<std::string> others;
+  Nothing nothing;
+  const auto check = [&](const Value& value, std::span<const Field<Nothing>> fields) {
+    for (const auto& [name, field] : value.object().items()) {
+      const auto known = [&](const Field<Nothing>& each) { return name == each.name; };
+      if (std::ranges::any_of(fields, known)) {
+        read_field<Nothing>(name, Value(value.name() + "." + name, field), "a tool", {fields}, {}, nothing);
+      } else if (std::ranges::find(others, name) == others.end()) {
+        others.push_back(name);
+        if (others.size() > kMostOthers) value.refuse("has too many fields that the API does not know");
+      }
+    }
+  };
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const Value tool(fmt::format("tools[{}]", i), list[i]);
+    check(tool, kToolFields);
+    if (!tool.json().contains("function")) tool.refuse("must have a function");
+    const Value function(tool.name() + ".function", tool.json()["function"]);
+    check(function, kFunctionFields);
+    if (!function.json().contains("name")) function.refuse("must have a name");
+  }
+  return others;
+}
+
+}  // namespace hayloft::runtime::serve::openai

@@ -1,0 +1,45 @@
+#include "runtime/serve/openai/piece.h"
+
+#include <utility>
+
+namespace hayloft::runtime::serve::openai {
+namespace {
+
+// What both forms have, around the text.
+Json framed(const Piece& piece, std::size_t index, const char* where, Json content) {
+  Json choice{{"index", index}, {where, std::move(content)}, {"logprobs", piece.logprobs}, {"finish_reason", nullptr}};
+  if (piece.reason) choice["finish_reason"] = *piece.reason == FinishReason::stop ? "stop" : "length";
+  if (!piece.hayloft.is_null()) choice["hayloft"] = piece.hayloft;
+  return choice;
+}
+
+}  // namespace
+
+void append(Piece& sum, Piece next) {
+  sum.role = sum.role || next.role;
+  sum.text += next.text;
+  if (sum.logprobs.is_null()) {
+    sum.logprobs = std::move(next.logprobs);
+  } else {
+    for (auto& [name, list] : next.logprobs.items()) {
+      for (Json& each : list) sum.logprobs[name].push_back(std::move(each));
+    }
+  }
+  if (next.reason) sum.reason = next.reason;
+  if (!next.hayloft.is_null()) sum.hayloft = std::move(next.hayloft);
+}
+
+Json chunk_of(const Piece& piece, Style style, std::size_t index) {
+  if (style == Style::completion) return framed(piece, index, "text", piece.text);
+  Json delta = Json::object();
+  if (piece.role) delta["role"] = "assistant";
+  if (piece.role || !piece.text.empty()) delta["content"] = piece.text;
+  return framed(piece, index, "delta", std::move(delta));
+}
+
+Json choice_of(const Piece& sum, Style style, std::size_t index) {
+  if (style == Style::completion) return framed(sum, index, "text", sum.text);
+  return framed(sum, index, "message", {{"role", "assistant"}, {"content", sum.text}, {"refusal", nullptr}});
+}
+
+}  // namespace hayloft::runtime::serve::openai

@@ -1,0 +1,135 @@
+"""Methods on the two trained models of scripts/models, beside what they read: runs and tables of docs/compared.md.
+
+  run    hayloft eval, run by run of the list below, rows in FOLDER/NAME.jsonl; goes on where it was stopped.
+         Needles are hidden in --book; --prose is predicted, qa_1 asks the questions of --squad. Runs that lack their
+         text are left out and named.
+  show   Markdown tables of the rows of such files: scores with 95% intervals (Wilson's; of perplexity, none), recall,
+         mass and output error over the first steps of an answer, KL from dense attention where it was measured, and
+         bytes read per token.
+  equal  of rows that hayloft eval --equal-bytes wrote, a table of scores by the bits that a method reads of each key.
+"""
+import json
+import math
+import pathlib
+import subprocess
+import sys
+from collections import defaultdict
+
+from common import ROOT, add_program, figure, interval, mean, print_table
+
+SMALL = ("dense,topk,ann,sparq:r=8,sparq:r=16,sparq:r=32,lowrank:r=16,pages:page=16,window,h2o")
+FAST = ("dense,topk,sparq:r=8,sparq:r=16,sparq:r=32,pages:page=16,window,h2o")  # for long contexts
+WIDE = ("dense,topk,ann,sparq:r=16,sparq:r=32,sparq:r=64,lowrank:r=32,pages:page=16,window,h2o")  # d = 256
+ALIKE = "dense,topk,planes,sparq,pages,window,h2o"
+BITS = (16, 32, 64, 128)
+EQUAL = ["--columns", "planes", "--equal-bytes", ",".join(map(str, BITS)), "--no-recall"]
+CHAT = ["--chat-template", "model"]
+RUNS = [  # name, model, tasks, lengths, samples (None: --samples), methods, other options
+    ("smollm2-4k", "smollm2", "niah_single_1,niah_single_2", "4k", None, SMALL, CHAT),
+    ("smollm2-4k-agreement", "smollm2", "niah_single_1,niah_single_2", "4k", 2, SMALL, [*CHAT, "--agreement"]),
+    ("smollm2-4k-squad", "smollm2", "qa_1", "4k", None, SMALL, [*CHAT, "--no-recall"]),
+    ("smollm2-4k-equal", "smollm2", "niah_single_1,niah_single_2", "4k", None, ALIKE, [*CHAT, *EQUAL]),
+    ("gemma3-270m-4k-equal", "gemma3-270m", "niah_single_2", "4k", None, ALIKE, EQUAL),
+    ("smollm2-8k", "smollm2", "niah_single_1,niah_single_2", "8k", None, FAST, CHAT),
+    ("gemma3-270m-prose", "gemma3-270m", "perplexity", "32k", 1, WIDE, ["--agreement"]),
+    ("gemma3-270m", "gemma3-270m", "niah_single_2", "4k,16k,32k", 3, WIDE, []),
+]
+
+
+def measure(args):
+    texts = {"niah": ("--haystack", args.book), "perplexity": ("--text", args.prose), "qa": ("--squad", args.squad)}
+    for name, model, tasks, lengths, samples, methods, others in RUNS:
+        option, file = next(text for kind, text in texts.items() if tasks.startswith(kind))
+        if not file:
+            print(f"{name}: left out, it needs a text ({option})", file=sys.stderr)
+            continue
+        path = subprocess.run([ROOT / "scripts/models", model], check=True, stdout=subprocess.PIPE, text=True)
+        subprocess.run([args.hayloft, "eval", "-m", path.stdout.strip(), "--tasks", tasks, "-c", lengths, "--samples",
+                        str(samples or args.samples), "--attn", methods, "--attn-k", "128", "--block-tokens", "128",
+                        "-t", "1", option, file, *others, "--out", args.folder / f"{name}.jsonl"], check=True)
+
+
+def score(rows):
+    if rows[0]["measure"] == "perplexity":
+        return f"{math.exp(sum(math.log(row['score']) for row in rows) / len(rows)):.2f}"
+    if rows[0]["measure"] != "share":
+        return f"{mean(rows, 'score'):.3g}"
+    share = mean(rows, "score")
+    low, high = interval(share, len(rows))
+    return f"{100 * share:.0f} ({low:.0f} to {high:.0f})"
+
+
+def mebibytes(value):
+    return figure(value and value / 2**20, "{:.2f} MiB")
+
+
+def read(files):
+    """Rows by sample, by method, by model, task and length."""
+    groups = defaultdict(lambda: defaultdict(dict))  # model, task, length; method; sample
+    for file in files:
+        model = None
+        for line in open(file):
+            row = json.loads(line)
+            if "options" in row:
+                model = row["options"]["model"].removesuffix(".gguf")
+                continue
+            samples = groups[model, row["task"], row["ctx_size"]][row["attn"]]
+            known = samples.setdefault(row["sample"], row)  # the same sample with and without --agreement is one
+            known.update((key, value) for key, value in row.items() if known.get(key) is None)
+    for (model, task, length), by_method in groups.items():
+        methods = {label: list(samples.values()) for label, samples in by_method.items()}
+        samples = max(len(rows) for rows in methods.values())
+        yield f"{model}, `{task}`, {length:,} tokens, {samples} sample{'s' * (samples > 1)}", methods
+
+
+def equal(args):
+    for title, methods in read(args.files):
+        print(f"\n{title}\n")
+        sizes = defaultdict(list)  # by name, in the order of the bits; those too small for a method were left out
+        for rows in methods.values():
+            sizes[rows[0]["method"]["name"]].append(rows)
+        lines = []
+        for name, of in sizes.items():
+            if name in ("dense", "topk"):
+                told = [f"{score(of[0])}, every bit"] + [""] * (len(BITS) - 1)
+            else:
+                told = [""] * (len(BITS) - len(of)) + [f"{score(rows)}, {setting(rows[0])}" for rows in of]
+            lines.append((name, *told))
+        print_table(("method", *(f"{bits} bits" for bits in BITS)), lines, right=range(1, 9))
+
+
+def setting(row):
+    """Returns the option that sets a method's size."""
+    name = {"planes": "bits", "sparq": "r", "pages": "page"}.get(row["method"]["name"], "k")
+    return f"{name}={row['method'][name] if name != 'k' else row['k']}"
+
+
+def show(args):
+    for title, methods in read(args.files):
+        print(f"\n{title}\n")
+        print_table(
+            ("method", "score", "recall", "mass", "error", "KL", "attended", "near", "link"),
+            [(label, score(of), *(figure(mean(of, field), "{:.3f}") for field in ("recall", "mass", "output_error")),
+              figure(mean(of, "kl"), "{:.4f}"), f"{100 * mean(of, 'attended_share'):.1f}%",
+              mebibytes(mean(of, "near_bytes_per_token")), mebibytes(mean(of, "link_bytes_per_token")))
+             for label, of in methods.items()], right=range(1, 9))
+
+
+def add_arguments(parser):
+    commands = parser.add_subparsers(required=True)
+    runs = commands.add_parser("run")
+    runs.add_argument("folder", type=pathlib.Path)
+    runs.add_argument("--book", help="text that needles are hidden in")
+    runs.add_argument("--prose", help="text that is predicted")
+    runs.add_argument("--squad", help="questions of qa_1")
+    runs.add_argument("--samples", type=int, default=20, help="of each RULER task at each length [20]")
+    add_program(runs)
+    runs.set_defaults(call=measure)
+    for name, call in (("show", show), ("equal", equal)):
+        shows = commands.add_parser(name)
+        shows.add_argument("files", nargs="+", metavar="ROWS.jsonl")
+        shows.set_defaults(call=call)
+
+
+def run(args):
+    args.call(args)

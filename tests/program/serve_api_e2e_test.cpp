@@ -1,0 +1,209 @@
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "tests/program/served.h"
+
+// What clients of OpenAI's API stumble over: the program as a server, field by field.
+namespace hayloft {
+namespace {
+
+using nlohmann::json;
+using test::greedy;
+using test::http;
+using test::HttpAnswer;
+using test::needle_model;
+using test::Served;
+
+// The choices of a stream put together, as clients do it.
+json streamed(const Served& server, json body) {
+  body["stream"] = true;
+  const std::string events = server.post("/v1/completions", body).body;
+  json choices = json::array();
+  for (std::size_t at = 0; (at = events.find("data: {", at)) != std::string::npos;) {
+    const std::size_t end = events.find("\n\n", at);
+    const json piece = json::parse(events.substr(at + 6, end - at - 6))["choices"][0];
+    at = end;
+    while (choices.size() <= piece["index"]) choices.push_back({{"text", ""}, {"logprobs", nullptr}});
+    json& choice = choices[piece["index"].get<std::size_t>()];
+    choice["index"] = piece["index"];
+    choice["text"] = choice["text"].get<std::string>() + piece["text"].get<std::string>();
+    choice["finish_reason"] = piece["finish_reason"];
+    if (piece["logprobs"].is_null()) continue;
+    for (const auto& [name, list] : piece["logprobs"].items()) {
+      for (const json& each : list) choice["logprobs"][name].push_back(each);
+    }
+  }
+  return choices;
+}
+
+TEST(ServeApi, AnEchoIsTheSameInAStreamAndInOnePiece) {
+  Served server;
+  const json prompts{"the hay in the loft", json{"the hay", "a mill é"}, json{5, 6, 7, 8}, json{json{5}, json{6, 7}}};
+  for (const json& prompt : prompts) {
+    for (const int logprobs : {-1, 2}) {
+      for (const int tokens : {0, 2}) {
+        for (const int n : {1, 2}) {
+          json body = greedy(prompt, tokens);
+          body["echo"] = true;
+          body["n"] = n;
+          if (logprobs >= 0) body["logprobs"] = logprobs;
+          const json whole = server.completed(body)["choices"];
+          EXPECT_EQ(streamed(server, body), whole) << body;
+          const std::string first = prompt.is_string()           ? prompt.get<std::string>()
+                                    : prompt.front().is_string() ? prompt.front().get<std::string>()
+                                                                 : std::string();
+          EXPECT_EQ(whole[0]["text"].get<std::string>().rfind(first, 0), 0u) << whole;
+          if (logprobs >= 0) {
+            EXPECT_TRUE(whole[0]["logprobs"]["token_logprobs"][0].is_null()) << body;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(ServeApi, APromptOfOneTokenIsEchoedWithItsLogProbability) {
+  Served server;
+  json body = greedy(json{5}, 2);
+  body["echo"] = true;
+  body["logprobs"] = 1;
+  const json told = server.completed(body)["choices"][0]["logprobs"];
+  ASSERT_EQ(told["token_logprobs"].size(), 3u);
+  EXPECT_TRUE(told["token_logprobs"][0].is_null());
+}
+
+TEST(ServeApi, SeveralAnswersReadTheirPromptOnce) {
+  Served server;
+  json body = greedy("the hay in the loft", 2);
+  const json one = server.completed(body)["usage"];
+  body["n"] = 3;
+  const json three = server.completed(body)["usage"];
+  EXPECT_EQ(three["prompt_tokens"], one["prompt_tokens"]);
+  EXPECT_EQ(three["completion_tokens"], 6);
+}
+
+TEST(ServeApi, AnAnswerStopsAtASpecialTokenThatIsNamed) {
+  Served server;
+  json body = greedy("the special number is", 40);
+  body["ignore_eos"] = false;
+  const json ended = server.completed(body);
+  ASSERT_EQ(ended["choices"][0]["finish_reason"], "stop") << "the prompt must have an answer that ends";
+  body["ignore_eos"] = true;
+  ASSERT_EQ(server.completed(body)["choices"][0]["finish_reason"], "length");
+  for (const json& stop :
+       {json{{"stop", {"<|end_of_text|>"}}}, json{{"stop", {"x_x", "|end_of"}}}, json{{"stop_token_ids", {0}}}}) {
+    json asked = body;
+    asked.update(stop);
+    const json answer = server.completed(asked);
+    EXPECT_EQ(answer["choices"][0]["finish_reason"], "stop") << stop;
+    EXPECT_EQ(answer["choices"][0]["text"], ended["choices"][0]["text"]) << stop;
+    EXPECT_EQ(answer["usage"]["completion_tokens"], ended["usage"]["completion_tokens"]) << stop;
+    EXPECT_EQ(streamed(server, asked), answer["choices"]) << stop;
+  }
+}
+
+// A copy of the bundled model that was made for 64 positions.
+TEST(ServeApi, APromptThatIsTooLongForTheModelIsRefusedWithTheNumbers) {
+  const test::TemporaryFolder folder;
+  const auto model = folder / "short";
+  std::filesystem::copy(needle_model, model, std::filesystem::copy_options::recursive);
+  json config = json::parse(std::ifstream(needle_model / "config.json"));
+  config["max_position_embeddings"] = 64;
+  std::filesystem::remove(model / "config.json");
+  std::ofstream(model / "config.json") << config;
+  const json prompt(70, 5);
+  {
+    Served server({}, model);
+    for (const bool stream : {false, true}) {
+      json body = greedy(prompt, 2);
+      body["stream"] = stream;
+      const HttpAnswer refused = server.post("/v1/completions", body);
+      EXPECT_EQ(refused.status, 400);
+      const json error = json::parse(refused.body)["error"];
+      EXPECT_EQ(error["code"], "context_length_exceeded");
+      EXPECT_EQ(error["type"], "invalid_request_error");
+      EXPECT_EQ(error["param"], "prompt");
+      for (const char* number : {"70", "64"})
+        EXPECT_NE(error["message"].get<std::string>().find(number), std::string::npos);
+    }
+    EXPECT_EQ(server.post("/v1/completions", greedy(json(60, 5), 5)).status, 400);
+    json unsaid{{"prompt", json(60, 5)}, {"temperature", 0}, {"ignore_eos", true}};
+    EXPECT_EQ(server.completed(unsaid)["usage"]["completion_tokens"], 4);
+  }
+  Served scaled({"--rope-scaling", "linear", "--rope-scale", "2"}, model);
+  const json noted = scaled.completed(greedy(prompt, 2))["choices"][0];
+  EXPECT_NE(noted["hayloft"]["notes"][0].get<std::string>().find("70 tokens"), std::string::npos) << noted;
+  EXPECT_FALSE(scaled.completed(greedy(json(8, 5), 2))["choices"][0].contains("hayloft"));
+  EXPECT_EQ(scaled.post("/v1/completions", greedy(json(140, 5), 2)).status, 400);
+}
+
+TEST(ServeApi, APathThatIsNoneSaysWhatThereIs) {
+  Served server;
+  const std::vector<std::pair<std::string, std::string>> meant{
+      {"/chat/completions", "/v1/chat/completions"},
+      {"/completions", "/v1/completions"},
+      {"/v1/chat/completions/", "/v1/chat/completions"},
+      {"/v1/v1/completions", "/v1/completions"},
+      {"/models", "/v1/models"},
+      {"/v1/models/", "/v1/models"},
+      {"/v1/contexts/", "/v1/contexts"},
+      {"/health/", "/health"},
+  };
+  for (const auto& [path, there] : meant) {
+    const HttpAnswer answer = server.post(path, greedy("a", 1));
+    EXPECT_EQ(answer.status, 404) << path;
+    EXPECT_NE(json::parse(answer.body)["error"]["message"].get<std::string>().find("but at " + there),
+              std::string::npos)
+        << answer.body;
+  }
+  for (const char* path : {"/v1/embeddings", "/v1/responses", "/api/chat", "/v1", "/v1/", "/x\ty"}) {
+    const HttpAnswer answer = http(server.port, "GET", path);
+    if (answer.status == 400) continue;  // no path at all
+    EXPECT_EQ(answer.status, 404) << path;
+    for (const char* there : {"/v1/chat/completions", "/v1/completions", "/v1/models", "/tokenize"}) {
+      EXPECT_NE(answer.body.find(there), std::string::npos) << path << answer.body;
+    }
+  }
+}
+
+TEST(ServeApi, APageOfAnotherSiteMaySendTheFieldsThatItsBrowserAsksAbout) {
+  Served server({"--cors", "*"});
+  const std::string asked = "authorization,content-type,x-stainless-arch,x-stainless-lang,x-stainless-retry-count";
+  const HttpAnswer answer = http(server.port, "OPTIONS", "/v1/chat/completions", "",
+                                 "Origin: https://example.com\r\nAccess-Control-Request-Method: POST\r\n"
+                                 "Access-Control-Request-Headers: " +
+                                     asked + "\r\n");
+  EXPECT_EQ(answer.status, 204);
+  EXPECT_NE(answer.head.find("Access-Control-Allow-Headers: " + asked + "\r\n"), std::string::npos) << answer.head;
+  const HttpAnswer odd = http(server.port, "OPTIONS", "/v1/models", "",
+                              "Origin: https://example.com\r\nAccess-Control-Request-Headers: a\"b\r\n");
+  EXPECT_NE(odd.head.find("Access-Control-Allow-Headers: authorization, content-type"), std::string::npos) << odd.head;
+}
+
+TEST(ServeApi, TheKeysSchemeMayBeWrittenInAnyCase) {
+  const test::TemporaryFolder folder;
+  const auto key = folder.write("key", "sesame\n");
+  Served server({"--api-key-file", key.string()});
+  for (const char* scheme : {"bearer", "BEARER", "Bearer ", "bEARER"}) {
+    EXPECT_EQ(
+        http(server.port, "GET", "/v1/models", "", "Authorization: " + std::string(scheme) + " sesame\r\n").status, 200)
+        << scheme;
+  }
+  for (const char* given : {"sesame", "Basic sesame", "Bearer", "Bearersesame", "Bearer  "}) {
+    EXPECT_EQ(http(server.port, "GET", "/v1/models", "", "Authorization: " + std::string(given) + "\r\n").status, 401)
+        << given;
+  }
+}
+
+TEST(ServeApi, TheSmallerEndpointsIgnoreNothingEither) {
+  const test::TemporaryFolder folder;
+  Served server({"--contexts", folder.path().string()});
+  EXPECT_EQ(server.post("/tokenize", {{"prompt", "a"}, {"with_pieces", true}}).status, 400);
+  EXPECT_EQ(server.post("/detokenize", {{"tokens", {5}}, {"special", true}}).status, 400);
+  EXPECT_EQ(server.post("/v1/contexts", {{"name", "a"}, {"text", "b"}, {"template", "c"}}).status, 400);
+  EXPECT_EQ(server.post("/tokenize", {{"prompt", "a"}, {"model", "other"}}).status, 404);
+}
+
+}  // namespace
+}  // namespace hayloft
