@@ -13,7 +13,7 @@ constexpr std::array<const char*, 3> other_weights = {"quantization_config", "qu
 
 // Fields that say nothing about what a decoder computes of a text: names and versions, training, what is done with the
 // outputs, tokens that the tokenizer knows too, and fields of one architecture that is read by another's rules.
-constexpr std::array<std::string_view, 75> without_effect_in_config = {"architectures",
+constexpr std::array<std::string_view, 78> without_effect_in_config = {"architectures",
                                                                        "transformers_version",
                                                                        "torch_dtype",
                                                                        "dtype",
@@ -87,7 +87,10 @@ constexpr std::array<std::string_view, 75> without_effect_in_config = {"architec
                                                                        "_sliding_window_pattern",
                                                                        "sliding_window_pattern",
                                                                        "generation_config",
-                                                                       "attn_output_gate"};
+                                                                       "attn_output_gate",
+                                                                       "original_max_position_embeddings",
+                                                                       "is_llama_config",
+                                                                       "transformers.js_config"};
 
 // Of transformers before it had generation_config.json; sampling_defaults() reads them where that is missing.
 constexpr std::array<std::string_view, 33> of_generation = {"max_length",
