@@ -8,7 +8,7 @@
 
 namespace hayloft::runtime {
 
-// How the makers of a model would have its answers drawn.
+// Says how the makers of a model would have its answers drawn.
 struct SamplingDefaults {
   SamplerOptions options;          // where the files say nothing, the defaults; the seed is the default
   bool found = false;              // the files say something
