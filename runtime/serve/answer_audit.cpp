@@ -24,7 +24,7 @@ struct AnswerAuditor::Places {
   void add(const StepSample& sample, const offload::Threads& threads) {
     const StepQuery step = sample.query();
     const Scores scores = exact_scores(step);
-    const Ranking exact = rank_positions(step, scores, 1, index::SelectPer::kv_head, threads);
+    const RankedPositions exact = rank_positions(step, scores, 1, index::SelectPer::kv_head, threads);
     const auto tokens = static_cast<std::size_t>(step.tokens());
     const auto group = static_cast<std::size_t>(step.group());
     const std::lock_guard lock(mutex);
