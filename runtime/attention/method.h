@@ -51,10 +51,10 @@ class Method {
   virtual std::int64_t window(std::int64_t tokens,
                               int layer = 0) const;  // w at this length; 0 unless an option says so
 
-  // Who attends to such a cache, and to what. It looks at the cache's shape and its numbers of tokens only, so that
-  // steps of caches that do not exist can be planned and counted. The method is this one, but by `auto`, which leaves
-  // that to others: it depends on the shape of the cache, the tokens in its store and tail_part() of it, on nothing
-  // else, and lives as long as this one. So it can be kept, and given as `kept`, while these stay.
+  // Says who attends to such a cache, and to what. It looks at the cache's shape and its numbers of tokens only, so
+  // that steps of caches that do not exist can be planned and counted. The method is this one, but by `auto`, which
+  // leaves that to others: it depends on the shape of the cache, the tokens in its store and tail_part() of it, on
+  // nothing else, and lives as long as this one. So it can be kept, and given as `kept`, while these stay.
   StepPlan plan(const gpu::CacheView& cache, int query_heads, const Method* kept = nullptr) const;
 
   // Attends as planned by this method, fills the step's trace, where it has one, and returns what that costs.

@@ -8,7 +8,8 @@ namespace {
 
 constexpr int most_levels = 8;  // 128 times as many positions
 
-// What the exact search takes longer over the keys of a model than over a profile's noise, as seen on SmolLM2.
+// The factor by which the exact search takes longer over the keys of a model than over a profile's noise, as seen on
+// SmolLM2.
 constexpr double keys_over_noise = 1.6;
 
 // `value` after so many levels of half as much again, at most `most`.
@@ -33,13 +34,13 @@ MethodOptions at_level(MethodOptions options, int level, int head_dim) {
   return options;
 }
 
-// What `auto` leaves to a method of that name.
+// Returns what `auto` leaves to a method of that name.
 MethodOptions left_to(const char* name, MethodOptions options, int head_dim) {
   options.name = name;
   options.rank = std::min(options.rank, head_dim);
   options.bits = std::min(options.bits, head_dim * offload::plane_count);
   options.rates = nullptr;
-  // What it does not take, though a flag meant for another method may have set it.
+  // It does not take these, though a flag meant for another method may have set them.
   options.per.reset();
   options.order = index::ComponentOrder::q;
   options.faiss = false;
@@ -90,7 +91,7 @@ class Leveled : public Method {
 
 }  // namespace
 
-// What every method of a step is predicted from.
+// The inputs that every method of a step is predicted from.
 struct MethodLadder::Prediction {
   Prediction(const MachineRates& machine, const gpu::CacheView& at, int heads)
       : cache(settled(at)), query_heads(heads) {

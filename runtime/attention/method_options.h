@@ -14,10 +14,9 @@ namespace hayloft::runtime {
 
 struct MachineRates;
 
-// What a user can choose about a method. method_option_table.h says which methods use which field, and how each is
-// written, described, printed and checked.
-// Its base has r of `sparq` and `lowrank`, bits of `planes`, order of `sparq`; ranking_options() has
-// what the method makes of it.
+// The options that a user can choose about a method. method_option_table.h says which methods use which field, and how
+// each is written, described, printed and checked. Its base has r of `sparq` and `lowrank`, bits of `planes`, order of
+// `sparq`; ranking_options() has what the method makes of it.
 struct MethodOptions : index::RankingOptions {
   MethodOptions() {
     rank = 16;
@@ -40,7 +39,7 @@ struct MethodOptions : index::RankingOptions {
   double recent = 0.5;      // of `h2o`, the share of k that is recent
   std::uint64_t seed = 1;   // of `lowrank`, its projections
 
-  // Of `auto`, no matter of the user's: what it predicts by (runtime/attention/attention_rates.h); null:
+  // For `auto`, no matter of the user's: the rates that it predicts by (runtime/attention/attention_rates.h); null:
   // built_in_rates() of a CPU.
   std::shared_ptr<const MachineRates> rates = nullptr;
 
@@ -58,14 +57,14 @@ std::vector<std::string> split_methods(std::string_view text);
 std::vector<std::string> method_names();     // as --attn takes them
 bool has_rank(const MethodOptions& method);  // whether r says anything about it
 
-// Whether it reads key columns that are planes, which no other format can stand in for.
+// Returns whether it reads key columns that are planes, which no other format can stand in for.
 bool needs_planes(const MethodOptions& method);
 
 // Returns by what the method ranks positions: the options that it uses, and for the others what is its own. `per` is
 // always there.
 index::RankingOptions ranking_options(const MethodOptions& method);
 
-// What tells it from others in tables: "sparq r=16 k=128".
+// Returns what tells it from others in tables: "sparq r=16 k=128".
 std::string method_label(const MethodOptions& method);
 
 }  // namespace hayloft::runtime

@@ -7,9 +7,9 @@
 
 namespace hayloft::runtime {
 
-// What one decode step attends to in one layer, but for the positions that its query selects: [0, sinks) and
-// [limit, tokens), and in each list k positions of the store's [0, limit). It depends on the shape of the cache alone,
-// so the planner makes the plan of a step as the step itself does.
+// The positions that one decode step attends to in one layer, but for the positions that its query selects: [0, sinks)
+// and [limit, tokens), and in each list k positions of the store's [0, limit). It depends on the shape of the cache
+// alone, so the planner makes the plan of a step as the step itself does.
 struct SelectionPlan {
   std::int64_t tokens = 0;  // S
   std::int64_t limit = 0;   // at most the tokens in the store where k > 0
@@ -40,8 +40,8 @@ struct StepTerms {
   std::uint64_t d;
 };
 
-// What every step that scores all positions and then reads those of the plan adds to the counters: the bytes of the
-// rows, those in the store as `kind`, and heads * S positions scored.
+// Returns what every step that scores all positions and then reads those of the plan adds to the counters: the bytes of
+// the rows, those in the store as `kind`, and heads * S positions scored.
 Counters count_selection(const gpu::CacheView& cache, const SelectionPlan& plan, Kind kind = Kind::rows);
 
 }  // namespace hayloft::runtime

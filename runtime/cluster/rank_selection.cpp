@@ -49,7 +49,7 @@ class RankSearch {
   }
 
  private:
-  // What a rank's own search finds.
+  // The findings of a rank's own search.
   struct Found {
     explicit Found(const RankSearch& of)
         : k(static_cast<int>(std::min<std::int64_t>(of.plan_.k, of.limit_))),

@@ -7,9 +7,9 @@
 
 namespace hayloft::runtime {
 
-// How the global layers of a model attend in a forward pass, which knows nothing else about it: PrefillAttention while
-// a prompt is read, DecodeAttention for one token. q and out are f32 [.][Hq][d] in memory of the device, in the order
-// of the tokens; q is rotated and normed.
+// Says how the global layers of a model attend in a forward pass, which knows nothing else about it: PrefillAttention
+// while a prompt is read, DecodeAttention for one token. q and out are f32 [.][Hq][d] in memory of the device, in the
+// order of the tokens; q is rotated and normed.
 class AttentionPolicy {
  public:
   virtual ~AttentionPolicy() = default;

@@ -14,7 +14,7 @@
 
 namespace hayloft::runtime {
 
-// How the decoded tokens of one session attend: by a method that is bound to what it keeps of the sequence, before
+// Says how the decoded tokens of one session attend: by a method that is bound to what it keeps of the sequence, before
 // observers, into counters. It is bound once, not at every token.
 class DecodeAttention : public AttentionPolicy {
  public:
@@ -33,12 +33,12 @@ class DecodeAttention : public AttentionPolicy {
   // Leaves what ranges alone are to be attended to, unless an observer wants the step.
   std::optional<gpu::Attended> attend_or_leave(const LayerStep& at, const float* q, float* out) override;
 
-  // Of all steps. read_counters(): with what the device had of the columns counted where it was read, which may wait
-  // for the device.
+  // The counters of all steps. read_counters(): with what the device had of the columns counted where it was read,
+  // which may wait for the device.
   Counters counters;
   Counters read_counters() const;
-  // Of the bytes of one kind that lie in host memory, the share that the device had: of columns, scales, or rows of
-  // lists. 0 where nothing is kept.
+  // Returns the share of the bytes of one kind that lie in host memory which the device had: of columns, scales, or
+  // rows of lists. 0 where nothing is kept.
   double held_share(Kind kind) const;
   // Positions attended to, the mean over the lists of each step and layer, summed over both.
   double positions_attended() const { return positions_attended_; }
@@ -47,7 +47,7 @@ class DecodeAttention : public AttentionPolicy {
 
  private:
   using Observers = std::vector<StepObserver*>;
-  // Of one global layer: who attends, while the store holds as many tokens and tail_part() stays.
+  // The choice for one global layer: who attends, while the store holds as many tokens and tail_part() stays.
   struct Choice {
     const Method* method = nullptr;
     std::int64_t store_tokens = 0;

@@ -3,7 +3,7 @@
 
 #include "runtime/decode/model.h"
 
-// What one layer does to the residual stream, and what comes before the first and behind the last.
+// Does what one layer does to the residual stream, and what comes before the first and behind the last.
 namespace hayloft::runtime {
 
 // The residual stream of the newest `rows` positions gains the layer's attention; K and V of all T enter the cache.

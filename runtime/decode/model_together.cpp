@@ -14,7 +14,7 @@ void Model::forward_together(std::span<ModelStep> steps, Workspace& workspace) c
     step.failure = std::current_exception();
     step.cache->abandon();
   };
-  // What concerns some of the steps: its failure is theirs, but for those that have failed before.
+  // Runs what concerns some of the steps: its failure is theirs, but for those that have failed before.
   const auto guard = [&](std::span<ModelStep> group, const auto& part) {
     try {
       part();
@@ -40,7 +40,7 @@ void Model::forward_together(std::span<ModelStep> steps, Workspace& workspace) c
       guard(group, [&] { part(group, std::span(workspace.flags).subspan(first, group.size())); });
     }
   };
-  // Of a group, every step that nothing has gone wrong with yet, and its row.
+  // Visits every step of a group that nothing has gone wrong with yet, and its row.
   const auto each = [&](std::span<ModelStep> group, const auto& part) {
     for (std::size_t i = 0; i < group.size(); ++i) {
       if (!group[i].failure) guard(group.subspan(i, 1), [&] { part(group[i], static_cast<std::int64_t>(i)); });

@@ -6,8 +6,8 @@
 #include "gpu/backend.h"
 #include "runtime/attention/attender.h"
 
-// How the global layers attend while a prompt is read in chunks. With S tokens, N of them in the store when a chunk
-// begins and p the position of a query in that chunk, the query attends to
+// Says how the global layers attend while a prompt is read in chunks. With S tokens, N of them in the store when a
+// chunk begins and p the position of a query in that chunk, the query attends to
 //
 //   exact   [0, p].
 //   window  [0, s) and (p - w, p]: StreamingLLM (arXiv 2309.17453) and LM-Infinite (arXiv 2308.16137), but for their
@@ -23,11 +23,11 @@
 // Sliding-window layers keep to their own window. The answer's tokens are another matter: see Method.
 namespace hayloft::runtime {
 
-// Which positions a prompt attends to in global layers, and in which order it is computed.
+// Says which positions a prompt attends to in global layers, and in which order it is computed.
 struct PrefillOptions {
-  // What a query keeps, as defined above.
+  // The positions that a query keeps, as defined above.
   enum class Kind : std::uint8_t { exact, window, topk };
-  // Which loop is outside; the result is the same bit for bit. automatic: what moves fewer bytes (plan_prefill.h).
+  // The loop that is outside; the result is the same bit for bit. automatic: what moves fewer bytes (plan_prefill.h).
   enum class Order : std::uint8_t { automatic, chunk, layer };
   Kind kind = Kind::exact;
   std::int64_t window = 4096;  // w, the query's own position counted in

@@ -9,8 +9,8 @@
 
 namespace hayloft::runtime {
 
-// How a prompt's tokens attend: as PrefillOptions say, while the states of methods see the queries that they want. The
-// states must outlive it.
+// Says how a prompt's tokens attend: as PrefillOptions say, while the states of methods see the queries that they want.
+// The states must outlive it.
 class PrefillAttention : public AttentionPolicy {
  public:
   explicit PrefillAttention(const PrefillOptions& options = {}, std::vector<MethodState*> states = {},

@@ -23,7 +23,7 @@
 
 namespace hayloft::runtime {
 
-// How a session keeps its cache and reads its prompts.
+// Says how a session keeps its cache and reads its prompts.
 struct SessionOptions {
   CacheOptions cache;
   int chunk_tokens = 2048;  // prefill this many tokens at a time
@@ -68,7 +68,7 @@ class Session {
   // that is attached sees their queries. Not for models with recurrent layers.
   void append_rows(std::span<const offload::TailImage> layers, int T);
 
-  // How append() attends from now on: a question may be read in another way than the context it is put to. Throws
+  // Sets how append() attends from now on: a question may be read in another way than the context it is put to. Throws
   // Error.
   void set_prefill(const PrefillOptions& prefill);
 
@@ -89,7 +89,7 @@ class Session {
   // the file it came from.
   void restore(const Method& method, std::span<const std::byte> saved);
 
-  // What the method keeps of the sequence; null where that is nothing, or not there yet.
+  // Returns what the method keeps of the sequence; null where that is nothing, or not there yet.
   MethodState* state(const Method& method) const;
 
   // Decodes one token: adds it and returns the logits of what follows, [vocab].
@@ -129,7 +129,7 @@ class Session {
   // Mean fraction of the context attended to, over steps, global layers and lists of positions; 1 for `dense`, 0 before
   // the first step.
   double attended_share() const;
-  // How many steps x global layers each method has attended, by its label; of `auto`, those that it chose.
+  // Counts how many steps x global layers each method has attended, by its label; of `auto`, those that it chose.
   std::map<std::string, std::int64_t> methods_used() const { return attention_.used(); }
 
   // Computes in that memory from now on instead of in its own: sessions that take turns on one thread need it only
@@ -149,9 +149,9 @@ class Session {
   ReadLogits read_candidates(const Sampler& sampler, Candidates& candidates) const;
   void count_step(std::uint64_t spilled_before);
   void read(std::span<const std::int32_t> tokens, AttentionPolicy& attention, const PrefillProgress& progress);
-  // What fits into memory of the device, beside all else, when `tokens` more are read layer by layer. Without a budget
-  // of its own the device's memory is the host's: K and V need not be kept there, and the hidden states are there
-  // anyway.
+  // Returns what fits into memory of the device, beside all else, when `tokens` more are read layer by layer. Without a
+  // budget of its own the device's memory is the host's: K and V need not be kept there, and the hidden states are
+  // there anyway.
   OnDevice fits_device(std::int64_t tokens) const;
 
   const Model* model_;

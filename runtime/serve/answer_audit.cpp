@@ -15,7 +15,7 @@ constexpr double kPeak = 0.01;  // of a head: less is what it spreads over every
 
 }  // namespace
 
-// Of exact attention, summed over the query heads of the sampled steps.
+// The mass of exact attention by place, summed over the query heads of the sampled steps.
 struct AnswerAuditor::Places {
   std::mutex mutex;
   std::vector<double> mass;  // [tokens]

@@ -11,7 +11,7 @@
 // Several processes that mpirun has started, as one run of the program: rank 0 prints and writes, the others compute.
 namespace hayloft::cli {
 
-// Whether mpirun has started more than one.
+// Returns whether mpirun has started more than one.
 bool over_ranks();
 int rank_count();            // 1 where it has not
 int ranks_on_machine();      // likewise

@@ -41,7 +41,7 @@ class H2O : public Method {
   // is needed.
   bool state_is_whole() const override { return true; }
 
-  // What is kept, the newest included; where it lies only its state knows.
+  // Plans what is kept, the newest included; where it lies only its state knows.
   SelectionPlan plan_selection(const gpu::CacheView& cache, int) const override {
     SelectionPlan plan;
     plan.tokens = plan.limit = cache.tokens();

@@ -59,7 +59,7 @@ class ProjectedKeys : public DerivedState {
   std::vector<std::shared_ptr<const std::vector<float>>> directions_;
 };
 
-// What the keys are multiplied with, for one query head.
+// The vector that the keys are multiplied with, for one query head.
 struct ProjectedQuery {
   std::vector<float> columns;  // [r] q R / tau
   std::vector<float> row;      // [d] q R R^T / tau, the same for keys that have not been projected

@@ -1,6 +1,6 @@
 #include "runtime/attention/method.h"
 
-// What SparQ (arXiv 2312.04985) would do if its step 1 were perfect: steps 2 and 3 on the exact scores of every
+// Does what SparQ (arXiv 2312.04985) would do if its step 1 were perfect: steps 2 and 3 on the exact scores of every
 // position. The search runs near the memory; the softmax, alpha and the group's sums are exact.
 namespace hayloft::runtime {
 namespace {

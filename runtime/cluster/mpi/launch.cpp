@@ -38,8 +38,8 @@ std::optional<Launch> find_launch() {
     const std::optional<int> rank = number_of(launcher.rank), ranks = number_of(launcher.ranks);
     if (!rank || !ranks || *rank < 0 || *ranks <= *rank) continue;
     const int here = std::max(1, number_of(launcher.on_this_machine).value_or(1));
-    // Who does not say where a rank is mostly deals them out so many to each machine: no two of one share a number
-    // then.
+    // A launcher that does not say where a rank is mostly deals them out so many to each machine: no two of one share a
+    // number then.
     return Launch{*rank, *ranks, here, std::max(0, number_of(launcher.rank_on_this_machine).value_or(*rank % here))};
   }
   return {};

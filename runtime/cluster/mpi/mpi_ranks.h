@@ -11,7 +11,7 @@ struct HayloftMpi;
 
 namespace hayloft::runtime::cluster {
 
-// What mpirun has told this process by its environment, before MPI is there.
+// Knows what mpirun has told this process by its environment, before MPI is there.
 struct Launch {
   int rank = 0;
   int ranks = 1;

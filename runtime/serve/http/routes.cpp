@@ -27,7 +27,7 @@ Reply json_reply(const Object& object, int status = 200) {
 const std::string contexts_path = "/v1/contexts";
 const std::string models_path = "/v1/models";
 
-// What there is, for those who ask elsewhere.
+// The paths that there are, for those who ask elsewhere.
 constexpr const char* kPaths[] = {"/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/contexts", "/tokenize",
                                   "/detokenize",          "/tokenizer_info", "/health",    "/metrics",     "/"};
 
