@@ -48,7 +48,7 @@ TEST(Remedies, OfAFolderWithOtherWeightsNameThemAndWhatToDo) {
   EXPECT_TRUE(opening(empty.path()).ends_with("index.json")) << opening(empty.path());
 }
 
-// As a clone without Git LFS leaves them (git-lfs' docs/spec.md).
+// A pointer as a clone without Git LFS leaves it, by the specification of git-lfs.
 TEST(Remedies, OfAGitLfsPointerIsToFetchTheFile) {
   const std::string pointer =
       "version https://git-lfs.github.com/spec/v1\n"
