@@ -308,7 +308,7 @@ TEST_F(OpenAiRequestTest, ToolsThatTheTemplateLeavesOutAreRefused) {
 
   // One that writes them only behind a system message.
   template_ = ChatTemplate::from_source(
-      "{% for m in messages %}{{ m.content }}{% if m.role == 'system' and tools %}{{ tools | tojson }}{% endif %}\n"
+      "{% for m in messages %}{{ m.content }}{% if m.role == 'system' and tools %}{{ tools | tojson }}{% endif %};"
       "{% endfor %}",
       "test");
   EXPECT_EQ(refused_field(chat_request, messages + tools + "}"), "tools");
@@ -316,8 +316,7 @@ TEST_F(OpenAiRequestTest, ToolsThatTheTemplateLeavesOutAreRefused) {
       R"({"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}], )" + tools + "}",
       served_);
   EXPECT_EQ(request.generations[0].tokens,
-            tokenizer_.encode_prompt(R"(s[{"type": "function", "function": {"name": "f", "parameters": {}}}])"
-                                     "\na\n"));
+            tokenizer_.encode_prompt(R"(s[{"type": "function", "function": {"name": "f", "parameters": {}}}];a;)"));
   ASSERT_EQ(request.notes[0].size(), 1u);
   EXPECT_NE(request.notes[0][0].find("tool_calls"), std::string::npos);
   // What the template does not write of them reaches nobody either.
@@ -396,10 +395,10 @@ TEST_F(OpenAiRequestTest, TokensAreDrawnByRules) {
   EXPECT_EQ(rules.min_new_tokens, 2);
   EXPECT_EQ(rules.end_tokens, (std::vector<std::int32_t>{9}));
   // As llama.cpp has it: of the last 64 tokens, or as many as are said; -1 of all.
-  for (const auto& [more, window] :
-       {std::pair{"", 64}, {R"(, "repeat_last_n": 9)", 9}, {R"(, "repeat_last_n": -1)", 0}}) {
-    const Request request =
-        completion_request(R"({"prompt": "a", "repeat_penalty": 1.2)" + std::string(more) + "}", served_);
+  const std::vector<std::pair<std::string, std::int64_t>> windows{
+      {"", 64}, {R"(, "repeat_last_n": 9)", 9}, {R"(, "repeat_last_n": -1)", 0}};
+  for (const auto& [more, window] : windows) {
+    const Request request = completion_request(R"({"prompt": "a", "repeat_penalty": 1.2)" + more + "}", served_);
     EXPECT_EQ(request.generations[0].sampling.rules.repetition_penalty, 1.2F);
     EXPECT_EQ(request.generations[0].sampling.rules.repetition_window, window);
   }
