@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Makes tests/golden/templates.json: small Jinja templates, and what Jinja makes of them as transformers runs it.
 
-Each case has the template, its variables and either the text ("text") or nothing, where Jinja refuses it. Needs the
+Each case has the template, its variables and either the text ("text") or nothing, where Jinja refuses it. Conversations
+are those that clients send, by the rule that scripts/check-templates states. Needs the
 Python package jinja2, 3.1.6 or later; running it twice gives the same bytes.
 """
 
@@ -166,6 +167,15 @@ TEMPLATES = [
     "{% macro m(a) %}{% endmacro %}{{ m(b=2) }}",
     "{{ raise_exception('no ' ~ word) }}",
     "{{ raise_exception is defined }}{{ strftime_now('%Y') is string }}{{ nothing() }}",
+    # Texts that repeat themselves.
+    "{{ 'aaaaa'.split('aa') }}{{ 'aaaaa'.rsplit('aa') }}{{ 'aaaaa'.rsplit('aa', 1) }}{{ 'aaaaa'.count('aa') }}",
+    "{{ 'abababa'.rfind('aba') }}{{ 'abababa'.find('bab') }}{{ 'abababa'.rfind('x') }}{{ 'aaaaa'|replace('aa', 'b') }}",
+    "{{ 'éaéaé'.rsplit('éa') }}{{ 'éaéaé'.rfind('é') }}{{ ('é' * 3 ~ 'b') in 'é' * 9 ~ 'b' }}{{ 'x,y,z'.rsplit(',', 1) }}",
+    "{{ text[3:6] }}{{ text[-4:-1] }}{{ text[::3] }}{{ text[9:2] }}{{ text[2:99] }}{{ text[-1] }}{{ text[-15] }}",
+    "{{ 'abcabc'.strip('bca') }}|{{ 'éxé'.strip('é') }}|{{ 'abcxcba'.rstrip('cab') }}|{{ 'abc'|trim('ca') }}",
+    "{{ {'a': 1, 'b': [2]} == {'b': [2], 'a': 1} }}{{ {'a': 1} == {'a': 2} }}{{ {1: 2, 'c': 3} == {'c': 3, 1: 2} }}",
+    "{{ [1, [2, none]] < [1, [2, none], 3] }}{{ [1, 'a'] == [1, 'a'] }}{{ [[1], 2] > [[1], 1] }}",
+    "{{ [none, 1] < [none, 2] }}{{ [[none, 1]]|sort }}{{ {'n': [1, {'m': (1,)}]} }}",
     # What is no template.
     "{% if yes %}",
     "{{ n",
@@ -183,6 +193,44 @@ TEMPLATES = [
     "{{ a b }}",
 ]
 
+# Ways of writing a conversation, each applied to the conversations of scripts/check-templates that a client sends.
+CHAT_TEMPLATES = [
+    # Arguments as JSON, tools as they came.
+    "{% if tools %}<tools>{% for t in tools %}{{ t | tojson }}\n{% endfor %}</tools>{% endif %}"
+    "{% for m in messages %}[{{ m.role }}]"
+    "{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{{ p.text }};{% endfor %}{% endif %}"
+    "{% for c in m.tool_calls or [] %}<{{ c.function.name }} {{ c.function.arguments | tojson }}>{% endfor %}\n{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}",
+    # Arguments one by one.
+    "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{% for c in m['tool_calls'] %}"
+    "{% for k, v in c['function']['arguments'].items() %}<{{ k }}={{ v if v is string else v | tojson }}>{% endfor %}"
+    "{% endfor %}{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}\n{% endfor %}",
+    # Arguments as the text that they are.
+    "{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}{% for c in m.tool_calls %}"
+    "{{ '<' + c.function.name + ' ' + c.function.arguments + '>' }}{% endfor %}\n{% endfor %}",
+    # Contents that are texts.
+    "{% for m in messages %}{{ '[' + m.role + ']' + m.content.split('</think>')[-1] + '\n' }}{% endfor %}",
+    # The order of keys, at all depths, and methods that are names.
+    "{% for t in tools or [] %}{% for k in t.function.parameters.properties %}{{ k }}:"
+    "{{ t.function.parameters.properties[k] | tojson(indent=2) }}{% endfor %}{% endfor %}{{ documents }}{{ zeta }}"
+    "{% for m in messages %}{{ m.metadata | tojson if m.metadata is defined }}{{ m.get('items') }}{{ m.name }}{% endfor %}",
+]
+
+
+def conversations():
+    """What Jinja makes of conversations that a client sends, and the conversations by name."""
+    cases = []
+    for template in CHAT_TEMPLATES:
+        compiled = check_templates.environment().from_string(template)
+        for name, conversation in check_templates.CLIENTS.items():
+            result = check_templates.by_forms(compiled, conversation, True)
+            cases.append({"template": template, "sent": name, **({"text": result["text"]} if "text" in result else {})})
+    sent = {}
+    for name, conversation in check_templates.CLIENTS.items():
+        variables = {key: value for key, value in conversation.items() if key != "messages"}
+        sent[name] = {"messages": json.dumps(conversation["messages"]), "variables": json.dumps(variables)}
+    return sent, cases
+
 
 def main():
     cases = []
@@ -190,10 +238,18 @@ def main():
         result = check_templates.by_jinja(template, [VARIABLES])[0]
         cases.append({"template": template, **({"text": result["text"]} if "text" in result else {})})
     refused = sum("text" not in case for case in cases)
-    lines = ",\n".join(json.dumps(case, ensure_ascii=True) for case in cases)
-    variables = json.dumps(VARIABLES, ensure_ascii=True)
-    OUT.write_text(f'{{"jinja2":"{jinja2.__version__}","variables":{variables},"cases":[\n{lines}\n]}}\n', encoding="utf-8")
-    print(f"{len(cases)} templates, {refused} of them refused")
+    sent, chats = conversations()
+    members = {
+        "jinja2": json.dumps(jinja2.__version__),
+        "variables": json.dumps(VARIABLES),
+        "special": json.dumps(check_templates.SPECIAL),
+        "sent": "{\n" + ",\n".join(f"{json.dumps(name)}:{json.dumps(each)}" for name, each in sent.items()) + "\n}",
+        "cases": "[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]",
+        "conversations": "[\n" + ",\n".join(json.dumps(case) for case in chats) + "\n]",
+    }
+    text = ",".join(f"{json.dumps(name)}:{value}" for name, value in members.items())
+    OUT.write_text("{" + text + "}\n", encoding="utf-8")
+    print(f"{len(cases)} templates, {refused} of them refused; {len(chats)} conversations")
 
 
 if __name__ == "__main__":

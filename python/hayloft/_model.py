@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from os import PathLike, fspath
@@ -64,13 +65,21 @@ class Model:
         """The text of tokens; bytes that are no UTF-8 become U+FFFD."""
         return self._open.decode(list(tokens), special, continued).decode("utf-8", errors="replace")
 
-    def chat(self, messages: str | list[str | dict[str, str]]) -> str:
-        """The prompt of a conversation by the model's chat template. messages: texts of the user, or {"role": ..., "content":
-        ...} as others have them."""
+    def chat(self, messages: str | list[str | dict], *, tools: list[dict] | None = None, add_generation_prompt: bool = True,
+             **variables) -> str:
+        """The prompt of a conversation by the model's chat template.
+
+        messages: texts of the user, or {"role": ..., "content": ...} as others have them, with tool_calls, tool_call_id,
+            name, reasoning_content and whatever else the template reads. Keys keep their order.
+        tools: JSON schemas, as transformers and OpenAI have them. Raises Error where the template takes no notice of tools.
+        variables: others that the template reads, such as documents and enable_thinking.
+        """
         if isinstance(messages, str):
             messages = [messages]
-        pairs = [("user", each) if isinstance(each, str) else (each["role"], each["content"]) for each in messages]
-        return self._open.chat_prompt(pairs)
+        whole = [{"role": "user", "content": each} if isinstance(each, str) else each for each in messages]
+        if tools is not None:
+            variables["tools"] = tools
+        return self._open.chat_prompt(json.dumps(whole), json.dumps(variables), bool(tools), add_generation_prompt)
 
     def session(self, **options) -> Session:
         """Session(self, **options)."""

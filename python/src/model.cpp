@@ -16,10 +16,17 @@ runtime::WeightForm weight_form(const std::string& text) {
   fail("weights '{}': must be one of stored, f16, q8, q4", text);
 }
 
-std::string chat_prompt(const OpenModel& model, const std::vector<std::pair<std::string, std::string>>& messages) {
-  std::vector<runtime::ChatMessage> all;
-  for (const auto& [role, content] : messages) all.push_back({role, content});
-  return model_template(model).render(all);
+// Messages and variables are JSON texts.
+std::string chat_prompt(const OpenModel& model, const std::string& messages, const std::string& variables, bool tools,
+                        bool generation_prompt) {
+  const runtime::ChatTemplate own = model_template(model);
+  if (tools && !own.takes_tools()) {
+    fail("{}: the chat template takes no notice of tools: the model would not see them", model.path.string());
+  }
+  runtime::ChatOptions options;
+  options.variables = variables;
+  options.add_generation_prompt = generation_prompt;
+  return own.render_json(messages, options);
 }
 
 py::dict config_dict(const runtime::ModelConfig& config) {

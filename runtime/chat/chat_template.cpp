@@ -176,17 +176,4 @@ bool ChatTemplate::takes_tools() const {
   return false;
 }
 
-bool ChatTemplate::takes_tool_calls() const {
-  if (!names("tool_calls")) return false;
-  const char* const messages = R"([{"role": "user", "content": "?"},
-    {"role": "assistant", "content": "", "tool_calls": [{"id": "call12345", "type": "function",
-      "function": {"name": "find_needle", "arguments": "{\"bale\": 7}"}}]},
-    {"role": "tool", "name": "find_needle", "tool_call_id": "call12345", "content": "here"}])";
-  try {
-    return render_json(messages).find("find_needle") != std::string::npos;
-  } catch (const Error&) {
-    return true;
-  }
-}
-
 }  // namespace hayloft::runtime

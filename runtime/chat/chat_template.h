@@ -67,10 +67,8 @@ class ChatTemplate {
   // One message of the user up to the beginning of the answer.
   std::string text(const std::string& prompt) const;
 
-  // Return whether tools that are given (the variable `tools`) reach the prompt, and whether an assistant's
-  // `tool_calls` do.
+  // Returns whether tools that are given (the variable `tools`) reach the prompt.
   bool takes_tools() const;
-  bool takes_tool_calls() const;
 
   // Returns whether the template names `word` in its code, as a variable, a key or a text of its own: a role that it
   // knows.

@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "offload/error.h"
+#include "offload/json_file.h"
+#include "offload/text/utf8.h"
 #include "runtime/chat/jinja/evaluator.h"
 #include "runtime/chat/jinja/values/strings.h"
 
@@ -36,14 +38,21 @@ List items_of(const Value& value) {
 Value Evaluator::attribute(const Value& object, std::string_view name) {
   require_defined(object);
   const auto absent = [&] {
-    return Value::undefined(fmt::format("'{}' is undefined: a value of type {} has none", name, object.type_name()));
+    return Value::undefined(
+        fmt::format("'{}' is undefined: a value of type {} has none", printable(name), object.type_name()));
   };
   if (has_method(object, name)) {
     return std::make_shared<const Callable>(Callable{Callable::Type::method, std::string(name), object});
   }
   const Value* found = nullptr;
-  if (object.is(Kind::dict)) found = object.entries().find(name);
-  if (object.is(Kind::names)) found = object.names().find(name);
+  if (object.is(Kind::dict)) {
+    charge(object.entries().items.size() * (4 + name.size() / 16));
+    found = object.entries().find(name);
+  }
+  if (object.is(Kind::names)) {
+    charge(object.names().items.size() * 2);
+    found = object.names().find(name);
+  }
   if (object.is(Kind::loop)) return object.loop().attribute(name);
   return found ? *found : absent();
 }
@@ -51,21 +60,24 @@ Value Evaluator::attribute(const Value& object, std::string_view name) {
 Value Evaluator::item(const Value& object, const Value& key) {
   require_defined(object);
   if (object.is(Kind::dict)) {
-    charge(object.entries().items.size() * 4);
+    charge_lookup(object, key);
     if (const Value* found = object.entries().find(key)) return *found;
   } else if (const auto index = key.as_integer(); index && (object.is_sequence() || object.is(Kind::text))) {
+    if (object.is(Kind::text)) charge(object.text().size() * 2);
     const std::int64_t n =
         object.is_sequence() ? static_cast<std::int64_t>(object.items().size()) : length(object.text());
     const std::int64_t at = *index < 0 ? *index + n : *index;
     if (at >= 0 && at < n) {
       if (object.is_sequence()) return object.items()[static_cast<std::size_t>(at)];
-      charge(object.text().size());
-      return characters(object.text())[static_cast<std::size_t>(at)];
+      const std::string& text = object.text();
+      const std::size_t begin = offset_of(text, at);
+      return text.substr(begin, utf8_at(text, begin).length);
     }
     return Value::undefined(fmt::format("a value of type {} has no element {}", object.type_name(), *index));
   }
   if (key.is(Kind::text)) return attribute(object, key.text());
-  return Value::undefined(fmt::format("a value of type {} has no element {}", object.type_name(), repr(key)));
+  return Value::undefined(
+      fmt::format("a value of type {} has no element of type {}", object.type_name(), key.type_name()));
 }
 
 Value Evaluator::slice(const Expression& expression) {
@@ -82,9 +94,8 @@ Value Evaluator::slice(const Expression& expression) {
   if (!object.is_sequence() && !object.is(Kind::text)) {
     return Value::undefined(fmt::format("a value of type {} cannot be sliced", object.type_name()));
   }
-  const List all = items_of(object);
-  charge(all.size() * 8);
-  const auto n = static_cast<std::int64_t>(all.size());
+  if (object.is(Kind::text)) charge(object.text().size() * 2);
+  const auto n = object.is(Kind::text) ? length(object.text()) : static_cast<std::int64_t>(object.items().size());
   const std::int64_t step = bounds[2].value_or(1);
   if (step == 0) fail("a slice's step is 0");
   const std::int64_t low = step > 0 ? 0 : -1, high = step > 0 ? n : n - 1;
@@ -94,18 +105,29 @@ Value Evaluator::slice(const Expression& expression) {
   };
   const std::int64_t begin = placed(bounds[0], step > 0 ? low : high);
   const std::int64_t end = placed(bounds[1], step > 0 ? high : low);
-  List taken;
-  if (step > 0) {
-    for (std::int64_t i = begin; i < end; i += std::min(step, n)) taken.push_back(all[static_cast<std::size_t>(i)]);
-  } else {
-    for (std::int64_t i = begin; i > end; i += std::max(step, -n - 1))
-      taken.push_back(all[static_cast<std::size_t>(i)]);
+  const auto each = [&](const auto& take) {
+    if (step > 0) {
+      for (std::int64_t i = begin; i < end; i += std::min(step, n)) take(static_cast<std::size_t>(i));
+    } else {
+      for (std::int64_t i = begin; i > end; i += std::max(step, -n - 1)) take(static_cast<std::size_t>(i));
+    }
+  };
+  if (object.is(Kind::text)) {
+    const std::string& text = object.text();
+    if (step == 1) {
+      const std::size_t from = offset_of(text, begin);
+      return text.substr(from, end > begin ? offset_of(text, end) - from : 0);
+    }
+    charge_letters(text.size());
+    const std::vector<std::string_view> all = characters(text);
+    std::string taken;
+    each([&](std::size_t i) { taken += all[i]; });
+    return taken;
   }
-  if (object.is(Kind::list)) return Value::list(std::move(taken));
-  if (object.is(Kind::tuple)) return Value::tuple(std::move(taken));
-  std::string text;
-  for (const Value& c : taken) text += c.text();
-  return text;
+  charge_values(static_cast<std::size_t>(n));
+  List taken;
+  each([&](std::size_t i) { taken.push_back(object.items()[i]); });
+  return object.is(Kind::list) ? Value::list(std::move(taken)) : Value::tuple(std::move(taken));
 }
 
 bool Evaluator::contains(const Value& container, const Value& item) {
@@ -113,18 +135,18 @@ bool Evaluator::contains(const Value& container, const Value& item) {
     case Kind::undefined:
       return false;
     case Kind::text:
-      charge(container.text().size());
-      return container.text().find(text_argument(item, "in")) != std::string::npos;
+      charge_search(container.text(), text_argument(item, "in"));
+      return find(container.text(), item.text()) != std::string::npos;
     case Kind::list:
     case Kind::tuple:
       return std::any_of(container.items().begin(), container.items().end(),
                          [&](const Value& each) { return same(each, item); });
     case Kind::generator: {
-      const List items = items_of(container);
-      return std::any_of(items.begin(), items.end(), [&](const Value& each) { return same(each, item); });
+      const List all = items(container);
+      return std::any_of(all.begin(), all.end(), [&](const Value& each) { return same(each, item); });
     }
     case Kind::dict:
-      charge(container.entries().items.size() * 8);
+      charge_lookup(container, item);
       return container.entries().find(item) != nullptr;
     default:
       fail("'in' needs a text, list or dict, not a value of type {}", container.type_name());

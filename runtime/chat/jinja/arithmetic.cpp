@@ -68,19 +68,17 @@ Value joined(Evaluator& evaluator, const Value& a, const Value& b) {
     const auto part = [](const Value& value) { return value.is_markup() ? value.text() : html_escaped(value.text()); };
     return Value::markup(part(a) + part(b));
   }
+  evaluator.charge_values(a.items().size() + b.items().size());
   List items = a.items();
-  evaluator.charge((a.items().size() + b.items().size()) * 16);
   items.insert(items.end(), b.items().begin(), b.items().end());
   return a.is(Kind::list) ? Value::list(std::move(items)) : Value::tuple(std::move(items));
 }
 
 Value repeated(Evaluator& evaluator, const Value& a, std::int64_t times) {
-  const std::size_t size = a.is(Kind::text) ? a.text().size() : a.items().size() * 16;
-  constexpr std::size_t most_bytes = std::size_t{1} << 26;
+  const std::size_t size = a.is(Kind::text) ? a.text().size() : a.items().size() * sizeof(Value);
+  constexpr std::int64_t endless = std::int64_t{1} << 32;  // more than may be made of anything
   times = size == 0 ? 0 : std::max<std::int64_t>(times, 0);
-  if (times > 0 && size > most_bytes / static_cast<std::size_t>(times))
-    fail("'*' makes more than {} bytes", most_bytes);
-  evaluator.charge(size * static_cast<std::size_t>(times));
+  evaluator.charge(size * static_cast<std::size_t>(std::min(times, endless)));
   std::string text;
   List items;
   for (std::int64_t i = 0; i < times; ++i) {

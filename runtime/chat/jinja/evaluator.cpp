@@ -5,12 +5,14 @@
 
 #include "offload/error.h"
 #include "runtime/chat/jinja/evaluator_level.h"
+#include "runtime/chat/jinja/values/strings.h"
 
 // The expressions of a template.
 namespace hayloft::runtime::jinja {
 
-const Value* Scope::find(std::string_view name) const {
+const Value* Scope::find(std::string_view name, std::size_t& compared) const {
   for (const Scope* scope = this; scope; scope = scope->parent.get()) {
+    compared += scope->variables.size() + 1;
     for (const auto& [known, value] : scope->variables) {
       if (known == name) return &value;
     }
@@ -29,29 +31,70 @@ Evaluator::~Evaluator() {
   for (const auto& names : namespaces_) names->items.clear();
 }
 
-std::string Evaluator::run(const Body& body, const Dict& variables) {
+std::string Evaluator::run(const Body& body, const Value& variables) {
+  constexpr std::size_t steps_a_weight = 32, bytes_a_weight = 64;  // of 8 bytes
+  most_steps_ += static_cast<std::int64_t>(steps_a_weight * variables.weight());
+  most_bytes_ += bytes_a_weight * variables.weight();
   std::string out;
   out_ = &out;
   const auto outermost = std::make_shared<Scope>();
-  for (const auto& [key, value] : variables.items) outermost->set(key.text(), value);
+  for (const auto& [key, value] : variables.entries().items) outermost->set(key.text(), value);
   scope_ = std::make_shared<Scope>(Scope{outermost});
   run_body(body);
   return out;
 }
 
 void Evaluator::charge(std::size_t bytes) {
+  if (bytes > most_bytes_) fail("the template makes a text or list of more than {} bytes", most_bytes_);
   steps_ += 1 + static_cast<std::int64_t>(bytes / 8);
-  if (steps_ > limits_.steps) fail("the template takes more than {} steps", limits_.steps);
+  if (steps_ > most_steps_) fail("the template takes more than {} steps", most_steps_);
+}
+
+void Evaluator::charge_values(std::size_t count) {
+  charge(count * (sizeof(Value) + 8));
+}
+
+void Evaluator::charge_letters(std::size_t bytes) {
+  charge(bytes * 4);
+}
+
+void Evaluator::charge_search(std::string_view text, std::string_view wanted) {
+  constexpr std::size_t short_bytes = 32;  // a search for more takes some steps a byte at worst
+  charge(text.size() * (wanted.size() > short_bytes ? 4 : 1));
+}
+
+// Names are told apart by their lengths mostly; those that are not are compared some bytes at a time.
+void Evaluator::charge_lookup(const Value& dict, const Value& key) {
+  const std::size_t entries = dict.entries().items.size();
+  charge(entries * 4);
+  if (key.is(Kind::text)) {
+    charge(std::min(entries * key.text().size() / 16, dict.weight() * 8));
+  } else if (key.is_sequence()) {
+    charge(std::min(entries * key.weight(), dict.weight()) * 8);
+  }
+}
+
+List Evaluator::items(const Value& value) {
+  constexpr std::size_t character_bytes = 64;  // of a text of one character, besides its value
+  if (value.is(Kind::text)) charge(static_cast<std::size_t>(length(value.text())) * character_bytes);
+  charge_values(value.is(Kind::text)   ? static_cast<std::size_t>(length(value.text()))
+                : value.is_sequence()  ? value.items().size()
+                : value.is(Kind::dict) ? value.entries().items.size()
+                                       : 0);
+  return items_of(value);
 }
 
 std::string Evaluator::text_of(const Value& value) {
-  charge(value.weight() * 8);
+  charge(value.weight() * (value.is(Kind::text) ? 8 : 32));
   return to_text(value);
 }
 
 bool Evaluator::same(const Value& a, const Value& b) {
-  charge(std::min(a.weight(), b.weight()) * 8);
-  return equal(a, b);
+  charge(std::min(a.weight(), b.weight()) * (a.is(Kind::text) ? 8 : 32));
+  std::size_t compared = 0;
+  const bool equals = equal(a, b, &compared);
+  charge(compared * 4);
+  return equals;
 }
 
 std::shared_ptr<Namespace> Evaluator::make_namespace() {
@@ -64,7 +107,10 @@ void require_defined(const Value& value) {
 }
 
 Value Evaluator::name(const std::string& name) {
-  if (const Value* value = scope_->find(name)) return *value;
+  std::size_t compared = 0;
+  const Value* value = scope_->find(name, compared);
+  charge(compared * 2);
+  if (value) return *value;
   if (is_global(name)) return std::make_shared<const Callable>(Callable{Callable::Type::global, name});
   return Value::undefined(fmt::format("'{}' is undefined", name));
 }
@@ -146,9 +192,11 @@ Value Evaluator::value_of(const Expression& e) {
       return e.type == Type::list ? Value::list(std::move(items)) : Value::tuple(std::move(items));
     }
     case Type::dict: {
+      constexpr std::size_t most_steps = std::size_t{1} << 20;
       Dict dict;
       for (std::size_t i = 0; i < e.parts.size(); i += 2) {
         Value key = value_of(*e.parts[i]);
+        charge(dict.items.size() * (4 + std::min(key.weight(), most_steps)));
         dict.set(std::move(key), value_of(*e.parts[i + 1]));
       }
       return Value::dict(std::move(dict));

@@ -20,17 +20,19 @@ struct Scope {
   std::shared_ptr<Scope> parent;
   std::vector<std::pair<std::string, Value>> variables = {};
 
-  const Value* find(std::string_view name) const;  // here or further out
-  void set(std::string_view name, Value value);    // here
+  // Here or further out; adds how many names were compared.
+  const Value* find(std::string_view name, std::size_t& compared) const;
+  void set(std::string_view name, Value value);  // here
 };
 
 // Runs a template once. Errors do not name the template; line() says how far it has come.
 class Evaluator {
  public:
-  Evaluator(const Limits& limits, std::time_t now) : limits_(limits), now_(now) {}
+  Evaluator(const Limits& limits, std::time_t now)
+      : limits_(limits), now_(now), most_steps_(limits.steps), most_bytes_(limits.value_bytes) {}
   ~Evaluator();
 
-  std::string run(const Body& body, const Dict& variables);
+  std::string run(const Body& body, const Value& variables);  // a dictionary
   int line() const { return line_; }
 
   // What filters, tests and methods ask of it.
@@ -40,9 +42,14 @@ class Evaluator {
   bool test(const std::string& name, const Value& value, const Arguments& arguments);
   std::shared_ptr<Namespace> make_namespace();
   std::time_t now() const { return now_; }
-  // Counts work against the limit: a step, and one for every 8 bytes that are about to be made. Throws Error.
+  // Counts work against the limit: a step, and one for every 8 bytes that are about to be read or made. Throws Error.
   void charge(std::size_t bytes = 0);
-  // to_text and equal, charged.
+  void charge_values(std::size_t count);   // that are about to be made
+  void charge_letters(std::size_t bytes);  // whose characters are mapped one by one
+  void charge_search(std::string_view text, std::string_view wanted);
+  void charge_lookup(const Value& dict, const Value& key);  // about to be looked for there
+  // items_of, to_text and equal, charged.
+  List items(const Value& value);
   std::string text_of(const Value& value);
   bool same(const Value& a, const Value& b);
 
@@ -73,7 +80,8 @@ class Evaluator {
 
   const Limits& limits_;
   std::time_t now_;
-  std::int64_t steps_ = 0;
+  std::int64_t steps_ = 0, most_steps_;
+  std::size_t most_bytes_;
   int level_ = 0;
   int line_ = 1;
   std::shared_ptr<Scope> scope_;

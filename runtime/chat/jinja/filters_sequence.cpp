@@ -11,13 +11,6 @@
 namespace hayloft::runtime::jinja {
 namespace {
 
-// The items of what a filter goes over, charged.
-List iterated(Evaluator& evaluator, const Value& value) {
-  List items = items_of(value);
-  evaluator.charge(items.size() * 16);
-  return items;
-}
-
 bool is_given(const Value* value) {
   return value && !value->is(Kind::none);
 }
@@ -34,7 +27,9 @@ Value attribute_of(Evaluator& evaluator, Value item, const Value* path, const Va
     step(*path);
     return item;
   }
-  for (const std::string_view part : split(text_argument(*path, "attribute"), ".", -1, false)) {
+  const std::string& names = text_argument(*path, "attribute");
+  evaluator.charge(names.size() * 16);
+  for (const std::string_view part : split(names, ".", -1, false)) {
     std::int64_t index = 0;
     const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), index);
     const bool number = error == std::errc() && end == part.data() + part.size() && part[0] != '-';
@@ -43,8 +38,10 @@ Value attribute_of(Evaluator& evaluator, Value item, const Value* path, const Va
   return item;
 }
 
-Value folded(const Value& value, bool case_sensitive) {
-  return !case_sensitive && value.is(Kind::text) ? Value(lower(value.text())) : value;
+Value folded(Evaluator& evaluator, const Value& value, bool case_sensitive) {
+  if (case_sensitive || !value.is(Kind::text)) return value;
+  evaluator.charge_letters(value.text().size());
+  return lower(value.text());
 }
 
 bool before(Evaluator& evaluator, const Value& a, const Value& b) {
@@ -68,12 +65,13 @@ List sorted(Evaluator& evaluator, const List& items, bool reverse, const std::fu
   return out;
 }
 
-Value apply_length(Evaluator&, const Value& value, const Arguments& arguments) {
+Value apply_length(Evaluator& evaluator, const Value& value, const Arguments& arguments) {
   bound(arguments, "length", {});
   switch (value.kind()) {
     case Kind::undefined:
       return 0;
     case Kind::text:
+      evaluator.charge(value.text().size());
       return length(value.text());
     case Kind::list:
     case Kind::tuple:
@@ -93,25 +91,25 @@ Value apply_default(Evaluator&, const Value& value, const Arguments& arguments) 
 
 Value apply_list(Evaluator& evaluator, const Value& value, const Arguments& arguments) {
   bound(arguments, "list", {});
-  return Value::list(iterated(evaluator, value));
+  return Value::list(evaluator.items(value));
 }
 
 Value apply_first(Evaluator& evaluator, const Value& value, const Arguments& arguments) {
   bound(arguments, "first", {});
-  const List items = iterated(evaluator, value);
+  const List items = evaluator.items(value);
   return items.empty() ? Value::undefined("there is no first item: the sequence is empty") : items.front();
 }
 
 Value apply_last(Evaluator& evaluator, const Value& value, const Arguments& arguments) {
   bound(arguments, "last", {});
   if (value.is(Kind::generator)) fail("a generator has no last item");
-  const List items = iterated(evaluator, value);
+  const List items = evaluator.items(value);
   return items.empty() ? Value::undefined("there is no last item: the sequence is empty") : items.back();
 }
 
 Value apply_reverse(Evaluator& evaluator, const Value& value, const Arguments& arguments) {
   bound(arguments, "reverse", {});
-  List items = iterated(evaluator, value);
+  List items = evaluator.items(value);
   std::reverse(items.begin(), items.end());
   if (!value.is(Kind::text)) return Value::generator(std::move(items));
   std::string text;
@@ -124,7 +122,7 @@ Value apply_join(Evaluator& evaluator, const Value& value, const Arguments& argu
   const std::string between = given[0] ? evaluator.text_of(*given[0]) : "";
   std::string out;
   bool first = true;
-  for (const Value& item : iterated(evaluator, value)) {
+  for (const Value& item : evaluator.items(value)) {
     evaluator.charge(between.size());
     if (!std::exchange(first, false)) out += between;
     out += evaluator.text_of(attribute_of(evaluator, item, given[1]));
@@ -136,7 +134,7 @@ Value apply_items(Evaluator& evaluator, const Value& value, const Arguments& arg
   bound(arguments, "items", {});
   if (value.is(Kind::undefined)) return Value::generator({});
   if (!value.is(Kind::dict)) fail("'items' needs an object, not a value of type {}", value.type_name());
-  evaluator.charge(value.entries().items.size() * 32);
+  evaluator.charge_values(value.entries().items.size() * 4);
   List pairs;
   for (const auto& [key, item] : value.entries().items) pairs.push_back(Value::tuple({key, item}));
   return Value::generator(std::move(pairs));
@@ -148,10 +146,11 @@ Value apply_dictsort(Evaluator& evaluator, const Value& value, const Arguments& 
   if (!value.is(Kind::dict)) fail("'dictsort' needs an object, not a value of type {}", value.type_name());
   const std::string by = given[1] ? text_argument(*given[1], "dictsort") : "key";
   if (by != "key" && by != "value") fail("'dictsort' sorts by key or value");
+  evaluator.charge_values(value.entries().items.size() * 4);
   List pairs;
   for (const auto& [key, item] : value.entries().items) pairs.push_back(Value::tuple({key, item}));
   return Value::list(sorted(evaluator, pairs, given[2] && given[2]->truth(), [&](const Value& pair) {
-    return folded(pair.items()[by == "key" ? 0 : 1], given[0] && given[0]->truth());
+    return folded(evaluator, pair.items()[by == "key" ? 0 : 1], given[0] && given[0]->truth());
   }));
 }
 
@@ -160,24 +159,25 @@ Value apply_sort(Evaluator& evaluator, const Value& value, const Arguments& argu
   const bool exact = given[1] && given[1]->truth();
   std::vector<Value> paths;
   if (is_given(given[2]) && given[2]->is(Kind::text)) {
+    evaluator.charge(given[2]->text().size() * 64);
     for (const std::string_view path : split(given[2]->text(), ",", -1, false)) paths.emplace_back(path);
   } else if (is_given(given[2])) {
     paths.push_back(*given[2]);
   }
   const auto key = [&](const Value& item) {
-    if (paths.empty()) return folded(item, exact);
+    if (paths.empty()) return folded(evaluator, item, exact);
     List keys;
-    for (const Value& path : paths) keys.push_back(folded(attribute_of(evaluator, item, &path), exact));
+    for (const Value& path : paths) keys.push_back(folded(evaluator, attribute_of(evaluator, item, &path), exact));
     return Value::list(std::move(keys));
   };
-  return Value::list(sorted(evaluator, iterated(evaluator, value), given[0] && given[0]->truth(), key));
+  return Value::list(sorted(evaluator, evaluator.items(value), given[0] && given[0]->truth(), key));
 }
 
 Value apply_unique(Evaluator& evaluator, const Value& value, const Arguments& arguments) {
   const auto given = bound(arguments, "unique", {"case_sensitive", "attribute"});
   List out, seen;
-  for (const Value& item : iterated(evaluator, value)) {
-    Value key = folded(attribute_of(evaluator, item, given[1]), given[0] && given[0]->truth());
+  for (const Value& item : evaluator.items(value)) {
+    Value key = folded(evaluator, attribute_of(evaluator, item, given[1]), given[0] && given[0]->truth());
     if (std::any_of(seen.begin(), seen.end(), [&](const Value& each) { return evaluator.same(each, key); })) continue;
     seen.push_back(std::move(key));
     out.push_back(item);
@@ -187,10 +187,10 @@ Value apply_unique(Evaluator& evaluator, const Value& value, const Arguments& ar
 
 Value extreme(Evaluator& evaluator, const Value& value, const Arguments& arguments, bool least) {
   const auto given = bound(arguments, least ? "min" : "max", {"case_sensitive", "attribute"});
-  const List items = iterated(evaluator, value);
+  const List items = evaluator.items(value);
   if (items.empty()) return Value::undefined("the sequence is empty");
   const auto key = [&](const Value& item) {
-    return folded(attribute_of(evaluator, item, given[1]), given[0] && given[0]->truth());
+    return folded(evaluator, attribute_of(evaluator, item, given[1]), given[0] && given[0]->truth());
   };
   const Value* best = &items[0];
   for (const Value& item : items) {
@@ -209,7 +209,7 @@ Value apply_max(Evaluator& evaluator, const Value& value, const Arguments& argum
 Value apply_sum(Evaluator& evaluator, const Value& value, const Arguments& arguments) {
   const auto given = bound(arguments, "sum", {"attribute", "start"});
   Value total = given[1] ? *given[1] : Value(0);
-  for (const Value& item : iterated(evaluator, value)) {
+  for (const Value& item : evaluator.items(value)) {
     total = arithmetic(evaluator, "+", total, attribute_of(evaluator, item, given[0]));
   }
   return total;
@@ -218,7 +218,7 @@ Value apply_sum(Evaluator& evaluator, const Value& value, const Arguments& argum
 Value apply_batch(Evaluator& evaluator, const Value& value, const Arguments& arguments) {
   const auto given = bound(arguments, "batch", {"linecount", "fill_with"}, 1);
   const std::int64_t size = integer_argument(*given[0], "batch");
-  const List items = iterated(evaluator, value);
+  const List items = evaluator.items(value);
   if (size < 1 || size > (1 << 20)) fail("'batch' of {} items is not supported", size);
   List batches, batch;
   for (const Value& item : items) {
@@ -226,7 +226,10 @@ Value apply_batch(Evaluator& evaluator, const Value& value, const Arguments& arg
     batch.push_back(item);
   }
   if (!batch.empty()) {
-    while (is_given(given[1]) && static_cast<std::int64_t>(batch.size()) < size) batch.push_back(*given[1]);
+    if (is_given(given[1])) {
+      evaluator.charge_values(static_cast<std::size_t>(size));
+      batch.resize(static_cast<std::size_t>(size), *given[1]);
+    }
     batches.push_back(Value::list(std::move(batch)));
   }
   return Value::generator(std::move(batches));
@@ -238,14 +241,14 @@ Value apply_map(Evaluator& evaluator, const Value& value, const Arguments& argum
   List out;
   if (arguments.positional.empty()) {
     const auto given = bound(arguments, "map", {"attribute", "default"}, 1);
-    for (const Value& item : iterated(evaluator, value)) {
+    for (const Value& item : evaluator.items(value)) {
       out.push_back(attribute_of(evaluator, item, given[0], given[1]));
     }
     return Value::generator(std::move(out));
   }
   const std::string& name = text_argument(arguments.positional[0], "map");
   const Arguments rest{{arguments.positional.begin() + 1, arguments.positional.end()}, arguments.named};
-  for (const Value& item : iterated(evaluator, value)) out.push_back(evaluator.filter(name, item, rest));
+  for (const Value& item : evaluator.items(value)) out.push_back(evaluator.filter(name, item, rest));
   return Value::generator(std::move(out));
 }
 
@@ -262,7 +265,7 @@ Value apply_select(Evaluator& evaluator, const Value& value, const Arguments& ar
   if (tested) given.erase(given.begin());
   const Arguments rest{given, arguments.named};
   List out;
-  for (const Value& item : iterated(evaluator, value)) {
+  for (const Value& item : evaluator.items(value)) {
     const Value looked_at = attribute_of(evaluator, item, &path);
     if ((tested ? evaluator.test(name, looked_at, rest) : looked_at.truth()) == wanted) out.push_back(item);
   }

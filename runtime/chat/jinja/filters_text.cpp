@@ -27,14 +27,19 @@ Value apply_trim(Evaluator& evaluator, const Value& value, const Arguments& argu
   const auto given = bound(arguments, "trim", {"chars"});
   const std::string text = soft_text(evaluator, value);
   const bool white_space = !given[0] || given[0]->is(Kind::none);
-  return like(value, std::string(white_space ? stripped(text, Side::both)
-                                             : stripped(text, Side::both, text_argument(*given[0], "trim"))));
+  if (!white_space) evaluator.charge_letters(given[0]->weight() * 8);
+  const std::string_view rest =
+      white_space ? stripped(text, Side::both) : stripped(text, Side::both, text_argument(*given[0], "trim"));
+  evaluator.charge_letters(text.size() - rest.size());
+  return like(value, std::string(rest));
 }
 
 template <std::string (*change)(std::string_view)>
 Value apply_change(Evaluator& evaluator, const Value& value, const Arguments& arguments) {
   bound(arguments, "a filter of letters", {});
-  return like(value, change(soft_text(evaluator, value)));
+  const std::string text = soft_text(evaluator, value);
+  evaluator.charge_letters(text.size());
+  return like(value, change(text));
 }
 
 Value apply_string(Evaluator& evaluator, const Value& value, const Arguments& arguments) {
@@ -60,7 +65,8 @@ Value apply_replace(Evaluator& evaluator, const Value& value, const Arguments& a
   const std::string from = soft_text(evaluator, *given[0]), to = soft_text(evaluator, *given[1]);
   const bool limited = given[2] && !given[2]->is(Kind::none);
   const std::int64_t most = limited ? integer_argument(*given[2], "replace") : -1;
-  const std::size_t times = from.empty() ? text.size() + 1 : split(text, from, -1, false).size();
+  evaluator.charge_search(text, from);
+  const std::size_t times = from.empty() ? text.size() + 1 : static_cast<std::size_t>(count(text, from));
   evaluator.charge(text.size() + times * (to.size() + 16));
   return replaced(text, from, to, most);
 }
@@ -77,6 +83,7 @@ Value apply_indent(Evaluator& evaluator, const Value& value, const Arguments& ar
     indention.assign(static_cast<std::size_t>(std::max<std::int64_t>(width, 0)), ' ');
   }
   const bool first = given[1] && given[1]->truth(), blank = given[2] && given[2]->truth();
+  evaluator.charge_letters(text.size());
   const std::vector<std::string_view> lines = split_lines(text, false);
   evaluator.charge(text.size() + lines.size() * (indention.size() + 16));
   std::string out;
@@ -94,7 +101,7 @@ Value apply_center(Evaluator& evaluator, const Value& value, const Arguments& ar
   const std::int64_t width = given[0] ? integer_argument(*given[0], "center") : 80;
   const std::int64_t missing = width - length(text);
   if (missing <= 0) return text;
-  evaluator.charge(static_cast<std::size_t>(missing));
+  evaluator.charge(static_cast<std::size_t>(missing) + text.size());
   const std::int64_t left = missing / 2 + (missing & width & 1);
   return std::string(static_cast<std::size_t>(left), ' ') + text +
          std::string(static_cast<std::size_t>(missing - left), ' ');
@@ -107,6 +114,7 @@ Value apply_format(Evaluator& evaluator, const Value& value, const Arguments& ar
 
 Value apply_wordcount(Evaluator& evaluator, const Value& value, const Arguments& arguments) {
   bound(arguments, "wordcount", {});
+  evaluator.charge(value.weight() * 64);
   return split(soft_text(evaluator, value), -1, false).size();
 }
 
@@ -121,19 +129,22 @@ Value apply_tojson(Evaluator& evaluator, const Value& value, const Arguments& ar
     style.between = ",";
   }
   if (given[2] && !given[2]->is(Kind::none)) {
-    const List both = items_of(*given[2]);
+    const List both = evaluator.items(*given[2]);
     if (both.size() != 2) fail("'tojson' needs two separators");
     style.between = text_argument(both[0], "tojson");
     style.behind_key = text_argument(both[1], "tojson");
   }
   style.sorted = given[3] && given[3]->truth();
   const std::size_t depth = static_cast<std::size_t>(value.nesting() * style.indent.value_or(0));
-  evaluator.charge(value.weight() * (8 + depth + style.between.size() + style.behind_key.size()));
+  evaluator.charge(value.weight() * (32 + depth + style.between.size() + style.behind_key.size()));
+  if (style.sorted) evaluator.charge(value.weight() * 256);
   return to_json(value, style);
 }
 
 // Python's float(): the whole text, white space around it aside.
 std::optional<double> parsed_real(std::string_view text) {
+  constexpr std::size_t most_digits = 1000;
+  if (text.size() > most_digits) fail("a number of more than {} characters", most_digits);
   text = stripped(text, Side::both);
   if (text.starts_with('+')) text.remove_prefix(1);
   double number = 0;
@@ -142,7 +153,7 @@ std::optional<double> parsed_real(std::string_view text) {
   return number;
 }
 
-Value apply_int(Evaluator&, const Value& value, const Arguments& arguments) {
+Value apply_int(Evaluator& evaluator, const Value& value, const Arguments& arguments) {
   const auto given = bound(arguments, "int", {"default", "base"});
   if (given[1]) fail("'int' with a base is not supported");
   const Value absent = given[0] ? *given[0] : Value(0);
@@ -150,6 +161,7 @@ Value apply_int(Evaluator&, const Value& value, const Arguments& arguments) {
   std::optional<double> real;
   if (value.is(Kind::real)) real = value.real();
   if (value.is(Kind::text)) {
+    evaluator.charge_letters(value.text().size());
     std::string_view text = stripped(value.text(), Side::both);
     if (text.starts_with('+')) text.remove_prefix(1);
     std::int64_t number = 0;
@@ -161,9 +173,10 @@ Value apply_int(Evaluator&, const Value& value, const Arguments& arguments) {
   return static_cast<std::int64_t>(*real);
 }
 
-Value apply_float(Evaluator&, const Value& value, const Arguments& arguments) {
+Value apply_float(Evaluator& evaluator, const Value& value, const Arguments& arguments) {
   const auto given = bound(arguments, "float", {"default"});
   if (value.is_number()) return value.as_real();
+  if (value.is(Kind::text)) evaluator.charge_letters(value.text().size());
   const auto real = value.is(Kind::text) ? parsed_real(value.text()) : std::nullopt;
   return real ? Value(*real) : given[0] ? *given[0] : Value(0.0);
 }

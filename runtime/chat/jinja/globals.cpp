@@ -27,7 +27,7 @@ Value range(Evaluator& evaluator, const Arguments& arguments) {
     items.emplace_back(at);
     if (__builtin_add_overflow(at, step, &at)) break;
   }
-  evaluator.charge(items.size() * 16);
+  evaluator.charge_values(items.size());
   return Value::list(std::move(items));
 }
 
@@ -42,20 +42,25 @@ Dict entries(Evaluator& evaluator, const std::string& name, const Arguments& arg
     if (from.is(Kind::dict)) {
       dict = from.entries();
     } else {
-      for (const Value& pair : items_of(from)) {
-        const List both = items_of(pair);
+      for (const Value& pair : evaluator.items(from)) {
+        const List both = evaluator.items(pair);
         if (both.size() != 2) fail("'{}' needs pairs of a key and a value", name);
-        evaluator.charge(dict.items.size() * 4);
+        evaluator.charge(dict.items.size() * (4 + both[0].weight()));
         dict.set(both[0], both[1]);
       }
     }
   }
-  for (const auto& [key, value] : arguments.named) dict.set(key, value);
+  for (const auto& [key, value] : arguments.named) {
+    evaluator.charge(dict.items.size() * 4);
+    dict.set(key, value);
+  }
   return dict;
 }
 
-std::string time_text(std::time_t now, const std::string& format) {
+std::string time_text(Evaluator& evaluator, const std::string& format) {
   if (format.empty()) return "";
+  evaluator.charge(format.size() * 16);
+  const std::time_t now = evaluator.now();
   std::tm local = {};
   localtime_r(&now, &local);
   std::string text(format.size() * 16 + 256, '\0');
@@ -82,7 +87,7 @@ Value call_global(Evaluator& evaluator, const std::string& name, const Arguments
     return made;
   }
   const Value& given = *bound(arguments, name, {name == "strftime_now" ? "format" : "message"}, 1)[0];
-  if (name == "strftime_now") return time_text(evaluator.now(), text_argument(given, name));
+  if (name == "strftime_now") return time_text(evaluator, text_argument(given, name));
   fail("the template refuses the conversation: {}", evaluator.text_of(given));
 }
 

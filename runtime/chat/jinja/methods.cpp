@@ -34,45 +34,56 @@ Value markup_like(const Value& self, std::string text) {
 }
 
 // One text or a tuple of them.
-bool any_affix(const Value& affixes, std::string_view function, const std::function<bool(std::string_view)>& matches) {
+bool any_affix(Evaluator& evaluator, const Value& affixes, std::string_view function,
+               const std::function<bool(std::string_view)>& matches) {
   if (!affixes.is(Kind::tuple)) return matches(text_argument(affixes, function));
   const List& items = affixes.items();
-  return std::any_of(items.begin(), items.end(),
-                     [&](const Value& item) { return matches(text_argument(item, function)); });
+  return std::any_of(items.begin(), items.end(), [&](const Value& item) {
+    evaluator.charge(item.weight() * 8);
+    return matches(text_argument(item, function));
+  });
 }
 
 Value split_method(Evaluator& evaluator, const Value& self, const std::string& name, const Arguments& arguments) {
   const auto given = bound(arguments, name, {"sep", "maxsplit"});
   const std::int64_t most = given[1] ? integer_argument(*given[1], name) : -1;
   const bool from_right = name == "rsplit";
-  evaluator.charge(self.text().size() * 8);
-  if (!given[0] || given[0]->is(Kind::none)) return Value::list(texts(split(self.text(), most, from_right)));
+  const auto made = [&](const std::vector<std::string_view>& parts) {
+    evaluator.charge_values(parts.size() * 2);
+    return Value::list(texts(parts));
+  };
+  evaluator.charge_letters(self.text().size());
+  if (!given[0] || given[0]->is(Kind::none)) return made(split(self.text(), most, from_right));
   const std::string& separator = text_argument(*given[0], name);
   if (separator.empty()) fail("'{}' needs a separator that is not empty", name);
-  return Value::list(texts(split(self.text(), separator, most, from_right)));
+  return made(split(self.text(), separator, most, from_right));
 }
 
-Value strip_method(const Value& self, const std::string& name, const Arguments& arguments) {
+Value strip_method(Evaluator& evaluator, const Value& self, const std::string& name, const Arguments& arguments) {
   const auto given = bound(arguments, name, {"chars"});
   const Side side = name == "strip" ? Side::both : name == "lstrip" ? Side::left : Side::right;
   const bool white_space = !given[0] || given[0]->is(Kind::none);
+  if (!white_space) evaluator.charge_letters(given[0]->weight() * 8);
   const std::string_view rest =
       white_space ? stripped(self.text(), side) : stripped(self.text(), side, text_argument(*given[0], name));
+  evaluator.charge_letters(self.text().size() - rest.size());
   return markup_like(self, std::string(rest));
 }
 
-Value find_method(const Value& self, const std::string& name, const Arguments& arguments) {
+Value find_method(Evaluator& evaluator, const Value& self, const std::string& name, const Arguments& arguments) {
   const std::string& wanted = text_argument(*bound(arguments, name, {"sub"}, 1)[0], name);
-  const std::size_t at = name == "rfind" ? self.text().rfind(wanted) : self.text().find(wanted);
+  evaluator.charge_search(self.text(), wanted);
+  const std::size_t at = name == "rfind" ? find_last(self.text(), wanted) : find(self.text(), wanted);
   if (at != std::string::npos) return length(std::string_view(self.text()).substr(0, at));
   if (name == "index") fail("'index' does not find the text");
   return -1;
 }
 
-Value count_method(const Value& self, const Arguments& arguments) {
+Value count_method(Evaluator& evaluator, const Value& self, const Arguments& arguments) {
   const std::string& wanted = text_argument(*bound(arguments, "count", {"sub"}, 1)[0], "count");
   if (wanted.empty()) return length(self.text()) + 1;
-  return static_cast<std::int64_t>(split(self.text(), wanted, -1, false).size()) - 1;
+  evaluator.charge_search(self.text(), wanted);
+  return count(self.text(), wanted);
 }
 
 Value justified(Evaluator& evaluator, const Value& self, const std::string& name, const Arguments& arguments) {
@@ -81,7 +92,8 @@ Value justified(Evaluator& evaluator, const Value& self, const std::string& name
   if (missing <= 0) return self;
   const std::string fill = name == "zfill" ? "0" : given[1] ? text_argument(*given[1], name) : " ";
   if (length(fill) != 1) fail("'{}' fills with one character", name);
-  evaluator.charge(static_cast<std::size_t>(missing) * fill.size());
+  constexpr std::int64_t endless = std::int64_t{1} << 40;  // more than may be made of anything
+  evaluator.charge(static_cast<std::size_t>(std::min(missing, endless)) * fill.size() + self.text().size());
   std::string filling;
   for (std::int64_t i = 0; i < missing; ++i) filling += fill;
   const std::size_t sign = name == "zfill" && self.text().find_first_of("+-") == 0 ? 1 : 0;
@@ -93,13 +105,14 @@ Value replace_method(Evaluator& evaluator, const Value& self, const Arguments& a
   const auto given = bound(arguments, "replace", {"old", "new", "count"}, 2);
   const std::string &from = text_argument(*given[0], "replace"), &to = text_argument(*given[1], "replace");
   const std::int64_t most = given[2] ? integer_argument(*given[2], "replace") : -1;
-  const std::size_t times = from.empty() ? self.text().size() + 1 : split(self.text(), from, -1, false).size();
+  evaluator.charge_search(self.text(), from);
+  const std::size_t times = from.empty() ? self.text().size() + 1 : static_cast<std::size_t>(count(self.text(), from));
   evaluator.charge(self.text().size() + times * (to.size() + 16));
   return markup_like(self, replaced(self.text(), from, to, most));
 }
 
 Value join_method(Evaluator& evaluator, const Value& self, const Arguments& arguments) {
-  const List items = items_of(*bound(arguments, "join", {"iterable"}, 1)[0]);
+  const List items = evaluator.items(*bound(arguments, "join", {"iterable"}, 1)[0]);
   std::string out;
   for (std::size_t i = 0; i < items.size(); ++i) {
     evaluator.charge(self.text().size() + text_argument(items[i], "join").size());
@@ -113,16 +126,16 @@ Value text_method(Evaluator& evaluator, const Value& self, const std::string& na
   const std::string& text = self.text();
   evaluator.charge(text.size());
   if (name == "split" || name == "rsplit") return split_method(evaluator, self, name, arguments);
-  if (name == "strip" || name == "lstrip" || name == "rstrip") return strip_method(self, name, arguments);
-  if (name == "find" || name == "rfind" || name == "index") return find_method(self, name, arguments);
+  if (name == "strip" || name == "lstrip" || name == "rstrip") return strip_method(evaluator, self, name, arguments);
+  if (name == "find" || name == "rfind" || name == "index") return find_method(evaluator, self, name, arguments);
   if (name == "ljust" || name == "rjust" || name == "zfill") return justified(evaluator, self, name, arguments);
-  if (name == "count") return count_method(self, arguments);
+  if (name == "count") return count_method(evaluator, self, arguments);
   if (name == "format") return brace_format(evaluator, text, arguments);
   if (name == "join") return join_method(evaluator, self, arguments);
   if (name == "replace") return replace_method(evaluator, self, arguments);
   if (name == "startswith" || name == "endswith") {
     const Value& affixes = *bound(arguments, name, {"prefix"}, 1)[0];
-    return any_affix(affixes, name, [&](std::string_view affix) {
+    return any_affix(evaluator, affixes, name, [&](std::string_view affix) {
       return name == "startswith" ? text.starts_with(affix) : text.ends_with(affix);
     });
   }
@@ -133,16 +146,21 @@ Value text_method(Evaluator& evaluator, const Value& self, const std::string& na
   }
   if (name == "partition") {
     const std::string& separator = text_argument(*bound(arguments, name, {"sep"}, 1)[0], name);
-    const std::size_t at = text.find(separator);
+    evaluator.charge_search(text, separator);
+    const std::size_t at = find(text, separator);
     if (at == std::string::npos) return Value::tuple({text, "", ""});
     return Value::tuple({text.substr(0, at), separator, text.substr(at + separator.size())});
   }
   if (name == "splitlines") {
     const auto given = bound(arguments, name, {"keepends"});
-    return Value::list(texts(split_lines(text, given[0] && given[0]->truth())));
+    evaluator.charge_letters(text.size());
+    const std::vector<std::string_view> lines = split_lines(text, given[0] && given[0]->truth());
+    evaluator.charge_values(lines.size() * 2);
+    return Value::list(texts(lines));
   }
 
   bound(arguments, name, {});
+  evaluator.charge_letters(text.size());
   if (name == "upper") return markup_like(self, upper(text));
   if (name == "lower") return markup_like(self, lower(text));
   if (name == "capitalize") return markup_like(self, capitalized(text));
@@ -154,15 +172,17 @@ Value text_method(Evaluator& evaluator, const Value& self, const std::string& na
   return name == "isupper" ? is_upper(text) : is_lower(text);
 }
 
-Value dict_method(const Value& self, const std::string& name, const Arguments& arguments) {
+Value dict_method(Evaluator& evaluator, const Value& self, const std::string& name, const Arguments& arguments) {
   const Dict& dict = self.entries();
   if (name == "get") {
     const auto given = bound(arguments, name, {"key", "default"}, 1);
+    evaluator.charge_lookup(self, *given[0]);
     if (const Value* found = dict.find(*given[0])) return *found;
     return given[1] ? *given[1] : Value(nullptr);
   }
   bound(arguments, name, {});
   if (name == "copy") return self;
+  evaluator.charge_values(dict.items.size() * (name == "items" ? 4 : 1));
   List out;
   for (const auto& [key, value] : dict.items) {
     out.push_back(name == "items" ? Value::tuple({key, value}) : name == "keys" ? key : value);
@@ -209,8 +229,7 @@ Value call_method(Evaluator& evaluator, const Callable& method, const Arguments&
     case Kind::text:
       return text_method(evaluator, self, method.name, arguments);
     case Kind::dict:
-      evaluator.charge(self.entries().items.size() * 8);
-      return dict_method(self, method.name, arguments);
+      return dict_method(evaluator, self, method.name, arguments);
     case Kind::loop: {
       if (arguments.positional.empty()) fail("'cycle' needs something to choose from");
       return arguments.positional[self.loop().index0 % arguments.positional.size()];

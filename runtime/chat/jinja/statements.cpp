@@ -9,6 +9,7 @@
 namespace hayloft::runtime::jinja {
 
 void Evaluator::print(std::string_view text) {
+  charge(text.size());
   if (text.size() > limits_.output_bytes - std::min(out_->size(), limits_.output_bytes)) {
     fail("the template writes more than {} bytes", limits_.output_bytes);
   }
@@ -110,26 +111,26 @@ Evaluator::Flow Evaluator::run_loop(const Statement& s) {
   const std::shared_ptr<Scope> outside = scope_;
   const Value iterated = value_of(*s.value);
   line_ = s.line;
-  auto items = std::make_shared<List>(items_of(iterated));
-  charge(items->size() * 16);
+  List all = items(iterated);
   if (s.filter) {
     List kept;
-    for (const Value& item : *items) {
+    for (const Value& item : all) {
       scope_ = std::make_shared<Scope>(Scope{outside});
       assign(*s.target, item);
       if (value_of(*s.filter).truth()) kept.push_back(item);
     }
-    *items = std::move(kept);
+    all = std::move(kept);
   }
   scope_ = outside;
-  if (items->empty()) return run_body(s.otherwise);
+  if (all.empty()) return run_body(s.otherwise);
 
+  const Value turns = Value::list(std::move(all));
   Flow flow = Flow::on;
-  for (std::size_t i = 0; i < items->size() && flow != Flow::stop; ++i) {
+  for (std::size_t i = 0; i < turns.items().size() && flow != Flow::stop; ++i) {
     charge();
     scope_ = std::make_shared<Scope>(Scope{outside});
-    scope_->set("loop", std::make_shared<const Loop>(Loop{items, i}));
-    assign(*s.target, (*items)[i]);
+    scope_->set("loop", std::make_shared<const Loop>(Loop{turns, i}));
+    assign(*s.target, turns.items()[i]);
     flow = run_body(s.body);
   }
   scope_ = outside;
@@ -139,30 +140,35 @@ Evaluator::Flow Evaluator::run_loop(const Statement& s) {
 void Evaluator::assign(const Expression& target, const Value& value) {
   switch (target.type) {
     case Expression::Type::name:
+      charge(scope_->variables.size() * 2);
       scope_->set(target.name, value);
       return;
     case Expression::Type::attribute: {
       const std::string& name = target.parts[0]->name;
       line_ = target.line;
-      const Value* names = scope_->find(name);
+      std::size_t compared = 0;
+      const Value* names = scope_->find(name, compared);
+      charge(compared * 2);
       if (!names || !names->is(Kind::names))
         fail("'{}' is no namespace, so '{}.{}' cannot be set", name, name, target.name);
       if (target.name.starts_with('_')) fail("'{}.{}': names that begin with _ cannot be set", name, target.name);
+      charge(names->names().items.size() * 2);
       names->names().set(target.name, value);
       return;
     }
     default: {
-      const List items = items_of(value);
-      if (items.size() != target.parts.size()) {
-        fail("{} names are assigned {} values", target.parts.size(), items.size());
+      const List all = items(value);
+      if (all.size() != target.parts.size()) {
+        fail("{} names are assigned {} values", target.parts.size(), all.size());
       }
-      for (std::size_t i = 0; i < items.size(); ++i) assign(*target.parts[i], items[i]);
+      for (std::size_t i = 0; i < all.size(); ++i) assign(*target.parts[i], all[i]);
     }
   }
 }
 
 Value Evaluator::call_macro(const Callable& callable, const Arguments& arguments) {
   const MacroNode& macro = *callable.macro;
+  charge(macro.parameters.size() * (macro.parameters.size() + 2 * arguments.named.size()) * 2);
   const std::shared_ptr<Scope> closure = callable.closure.lock();
   if (!closure) fail("macro '{}' is called outside of the block that it was defined in", macro.name);
   const auto scope = std::make_shared<Scope>(Scope{closure});

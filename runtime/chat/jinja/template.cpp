@@ -6,6 +6,7 @@
 
 #include "offload/error.h"
 #include "offload/text/utf8.h"
+#include "offload/text/visible.h"
 #include "runtime/chat/jinja/evaluator.h"
 #include "runtime/chat/jinja/parse/lexer.h"
 #include "runtime/chat/jinja/parse/parser.h"
@@ -19,12 +20,13 @@ std::string valid_text(std::string_view text) {
   return out;
 }
 
-// Without line ends, which a template's own message may have.
-std::string one_line(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20) c = ' ';
-  }
-  return text;
+// Fit for a terminal and a log, as a template's own message may be anything.
+std::string one_line(const std::string& text) {
+  constexpr std::size_t most_bytes = 1000;
+  std::string line = visible(text, Lines::joined);
+  if (line.size() <= most_bytes) return line;
+  line.resize(valid_utf8_prefix(std::string_view(line).substr(0, most_bytes)));
+  return line + "...";
 }
 
 Value value_of(const nlohmann::ordered_json& json, int nesting) {
@@ -79,7 +81,7 @@ std::string Template::render(const nlohmann::ordered_json& variables, std::time_
   try {
     const Value given = value_of(variables, 0);
     if (!given.is(Kind::dict)) fail("the variables of a template are an object");
-    return evaluator.run(parsed_->body, given.entries());
+    return evaluator.run(parsed_->body, given);
   } catch (const Error& error) {
     fail("{}: line {}: {}", name_, evaluator.line(), one_line(error.what()));
   }

@@ -37,7 +37,7 @@ bool is_sequence(const Value& value) {
 }
 
 // Of the tests without an argument; nothing where the name is not known.
-std::optional<bool> plain_test(const std::string& name, const Value& value) {
+std::optional<bool> plain_test(Evaluator& evaluator, const std::string& name, const Value& value) {
   if (name == "defined") return !value.is(Kind::undefined);
   if (name == "undefined") return value.is(Kind::undefined);
   if (name == "none") return value.is(Kind::none);
@@ -53,8 +53,8 @@ std::optional<bool> plain_test(const std::string& name, const Value& value) {
   if (name == "iterable") return is_iterable(value);
   if (name == "callable") return value.is(Kind::callable);
   if (name == "escaped") return value.is_markup();
-  if (name == "upper") return is_upper(to_text(value));
-  if (name == "lower") return is_lower(to_text(value));
+  if (name == "upper") return is_upper(evaluator.text_of(value));
+  if (name == "lower") return is_lower(evaluator.text_of(value));
   if (name == "odd" || name == "even") return (integer_argument(value, name) % 2 != 0) == (name == "odd");
   return std::nullopt;
 }
@@ -71,7 +71,7 @@ Value Evaluator::filter(const std::string& name, const Value& value, const Argum
 
 bool Evaluator::test(const std::string& name, const Value& value, const Arguments& arguments) {
   charge();
-  if (const auto plain = plain_test(name, value)) {
+  if (const auto plain = plain_test(*this, name, value)) {
     bound(arguments, name, {});
     return *plain;
   }
@@ -83,6 +83,7 @@ bool Evaluator::test(const std::string& name, const Value& value, const Argument
     if (comparison->op == "!=") return !same(value, other);
     require_defined(value);
     require_defined(other);
+    charge(std::min(value.weight(), other.weight()) * 8);
     const auto order = compare(value, other);
     if (!order) fail("'{}' does not compare a {} with a {}", name, value.type_name(), other.type_name());
     if (comparison->op == "<") return *order < 0;

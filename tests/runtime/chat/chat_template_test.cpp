@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/chat/load_chat_template.h"
+#include "tests/support/gguf_image.h"
 #include "tests/support/refusal.h"
 #include "tests/support/temporary_folder.h"
 
@@ -74,7 +75,82 @@ TEST_F(ChatTemplateTest, TakesMessagesAndVariablesAsJson) {
   options.variables = R"({"enable_thinking": false})";
   EXPECT_EQ(
       chat.render_json(R"([{"role": "assistant", "content": null, "tool_calls": [{}], "reasoning": "why"}])", options),
-      "None1why|FalseTrueTrue");
+      "1why|FalseTrueTrue");
+}
+
+TEST_F(ChatTemplateTest, AnObjectOfTemplatesIsSeveralByName) {
+  write_config({{"chat_template", {{"default", "plain"}, {"tool_use", "with {{ tools | length }}"}}}});
+  ChatOptions with_tools;
+  with_tools.variables = R"({"tools": [{}]})";
+  EXPECT_EQ(of_model().text("x"), "plain");
+  EXPECT_EQ(of_model().render(turns, with_tools), "with 1");
+}
+
+// The keys that gguf's writer has for several templates.
+TEST_F(ChatTemplateTest, ReadsTheNamedTemplatesOfAGguf) {
+  test::GgufImage image;
+  image.set("tokenizer.ggml.tokens", std::vector<std::string>{"<s>", "</s>"});
+  image.set("tokenizer.ggml.bos_token_id", std::uint32_t{0});
+  image.set("tokenizer.chat_template", "{{ bos_token }}plain");
+  image.set("tokenizer.chat_template.tool_use", "{{ bos_token }}{{ tools[0].name }}");
+  image.set("tokenizer.chat_templates", std::vector<std::string>{"tool_use"});
+  folder_.write("model.gguf", image.bytes());
+  const ChatTemplate chat = load_chat_template(folder_ / "model.gguf").value();
+  EXPECT_EQ(chat.text("x"), "<s>plain");
+  ChatOptions with_tools;
+  with_tools.variables = R"({"tools": [{"name": "find"}]})";
+  EXPECT_EQ(chat.render(turns, with_tools), "<s>find");
+  EXPECT_TRUE(chat.takes_tools());
+}
+
+// Expected are the forms that transformers' server and llama.cpp hand to such templates.
+TEST_F(ChatTemplateTest, GivesArgumentsInTheFormThatATemplateWants) {
+  const auto written = [](const std::string& how, const std::string& arguments) {
+    const json messages = {{{"role", "user"}, {"content", "?"}},
+                           {{"role", "assistant"},
+                            {"content", nullptr},
+                            {"tool_calls", {{{"function", {{"name", "find"}, {"arguments", arguments}}}}}}}};
+    const auto chat = ChatTemplate::from_source(
+        "{% for m in messages %}{% for c in m.tool_calls %}" + how + "{% endfor %}{% endfor %}", "t");
+    return chat.render_json(messages.dump());
+  };
+  const std::string sent = R"({"z":1, "a":{"y":2,"b":null}})";
+  const std::string as_json = R"({"z": 1, "a": {"y": 2, "b": null}})";
+  EXPECT_EQ(written("{{ c.function.arguments | tojson }}", sent), as_json);
+  EXPECT_EQ(written("{% for k, v in c.function.arguments | items %}{{ k }}={{ v | tojson }} {% endfor %}", sent),
+            R"(z=1 a={"y": 2, "b": null} )");
+  EXPECT_EQ(written("{{ '(' + c.function.arguments + ')' }}", sent), "(" + sent + ")");
+  EXPECT_EQ(written("{{ c.function.arguments }}", sent), sent);  // not as Python prints an object
+  EXPECT_EQ(written("{{ c.function.arguments if c.function.arguments is string }}", sent), sent);
+  EXPECT_EQ(
+      written("{{ c.function.arguments if c.function.arguments is string else c.function.arguments | tojson }}", sent),
+      as_json);
+  EXPECT_EQ(written("{{ c.function.arguments | tojson }}", ""), "{}");
+  EXPECT_EQ(written("{{ c.function.arguments | tojson }}", "{\"z\":"), R"("{\"z\":")");  // no JSON: as it is
+  EXPECT_EQ(written("{{ c.function.arguments | tojson }}", R"({"n": 123456789012345678901})"),
+            R"({"n": 123456789012345678901})");
+}
+
+TEST_F(ChatTemplateTest, GivesPartsInTheFormThatATemplateWants) {
+  const auto written = [](const std::string& how) {
+    return ChatTemplate::from_source("{% for m in messages %}" + how + "{% endfor %}", "t")
+        .render_json(
+            R"([{"role": "user", "content": [{"type": "text", "text": "One. "}, {"type": "text", "text": "Two."}]}])");
+  };
+  EXPECT_EQ(written("{% for p in m.content %}<{{ p.text }}>{% endfor %}"), "<One. ><Two.>");
+  EXPECT_EQ(written("{{ m.content }}"), "One. Two.");
+  EXPECT_EQ(written("{{ m.content.strip() }}"), "One. Two.");
+  EXPECT_EQ(written("{% if m.content is string %}{{ m.content }}{% endif %}"), "One. Two.");
+}
+
+TEST_F(ChatTemplateTest, KnowsWhetherToolsReachThePrompt) {
+  const auto takes = [](const char* source) { return ChatTemplate::from_source(source, "t").takes_tools(); };
+  EXPECT_TRUE(takes("{% for t in tools or [] %}{{ t.function.name }}{% endfor %}"));
+  EXPECT_TRUE(takes("{% if messages[0].role == 'system' %}{{ tools | tojson }}{% endif %}"));
+  EXPECT_FALSE(takes("{% for m in messages %}{{ m.content }}{% endfor %}"));
+  EXPECT_FALSE(takes("{% for m in messages %}{{ m.content }}{{ m.tools }}{% endfor %}"));
+  EXPECT_FALSE(takes("{% set has = tools is not none %}{{ messages[-1].content }}"));
+  EXPECT_FALSE(ChatTemplate().takes_tools());
 }
 
 TEST_F(ChatTemplateTest, NamesWhatItCannotRead) {
@@ -90,7 +166,7 @@ TEST_F(ChatTemplateTest, NamesWhatItCannotRead) {
   const ChatTemplate plain;
   EXPECT_EQ(plain.text("as it is"), "as it is");
   EXPECT_TRUE(refuses([&] { plain.render(turns); }, {"without a chat template"}));
-  EXPECT_TRUE(refuses([&] { plain.render_json("{"); }, {"no valid JSON"}));
+  EXPECT_TRUE(refuses([&] { plain.render_json("{"); }, {"messages", "not valid JSON at byte"}));
   EXPECT_TRUE(refuses([&] { plain.render_json(std::string(10'000, '[')); }, {"deep"}));
   ChatOptions odd;
   odd.variables = "[]";

@@ -1,10 +1,12 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "offload/error.h"
 #include "runtime/chat/jinja/template.h"
 #include "tests/support/refusal.h"
 
@@ -79,12 +81,59 @@ TEST(JinjaLimits, StopTextThatGrowsWithoutEnd) {
   EXPECT_TRUE(refused(twice + "{% set ns.t = ns.t|replace('0', ns.t) %}{% endfor %}", {"steps"}));
   EXPECT_TRUE(refused(twice + "{% set ns.t = [ns.t, ns.t]|join(ns.t) %}{% endfor %}", {"chat.jinja: line 1"}));
   EXPECT_TRUE(refused("{{ 'a' * 9999999999 }}", {"bytes"}));
-  EXPECT_TRUE(refused("{{ 'a'.ljust(99999999999) }}", {"steps"}));
+  EXPECT_TRUE(refused("{{ 'a'.ljust(99999999999) }}", {"bytes"}));
   EXPECT_TRUE(refused("{{ 'a'|indent(999999) }}", {"1024"}));
   EXPECT_TRUE(refused("{{ range(9999999) }}", {"100000"}));
   Limits small;
   small.output_bytes = 10;
   EXPECT_TRUE(refuses([&] { render("{{ 'a' * 11 }}", ordered_json::object(), small); }, {"more than 10 bytes"}));
+}
+
+// Each goes over a text or a list of twenty thousand in every turn of a loop; none may do so for a step or two.
+TEST(JinjaLimits, CountWhatFiltersAndMethodsGoOver) {
+  ordered_json variables = {{"a", std::string(20'000, 'a')}, {"many", ordered_json::array()}};
+  variables["half"] = std::string(10'000, 'a') + "b";
+  for (int i = 0; i < 20'000; ++i) variables["many"].push_back(i);
+  for (int i = 0; i < 2'000; ++i) variables["dict"]["key" + std::to_string(i)] = i;
+  for (int i = 2'000; i-- > 0;) variables["other"]["key" + std::to_string(i)] = i;
+  Limits limits;
+  limits.steps = 1 << 18;
+  const std::string expressions =
+      "a|length; half in a; a.find(half); a.rfind(half); a.count(half); a.split(half); a.rsplit(half); "
+      "a.partition(half); a|replace(half, 'b'); a.replace(half, 'b'); a.strip(a); a|trim(a); a.isalpha(); "
+      "a is upper; a is lt a; a|upper; a|title; a.splitlines(); a|indent; a|center(20001); a|int; a|float; "
+      "a % (); a.format(); a|wordcount; a|first; a|list; a|reverse; a[1:]; a[::2]; a[5]; "
+      "many[1:]; many + many; many|tojson; many|string; many|sort; "
+      "many|unique|list; many|batch(3)|list; [1]|batch(20000, 'x')|list; many|sum; many|join(','); "
+      "many == many; dict == other; dict.key1999; dict['key1999']; a in dict; dict[a]; dict|items|list; "
+      "dict.values(); dict|dictsort; dict(dict); range(99999); strftime_now(a); '' ~ a; a * 2";
+  std::istringstream stream(expressions);
+  for (std::string expression; std::getline(stream, expression, ';');) {
+    const std::string source = "{% for i in range(20000) %}{% set x = " + expression + " %}{% endfor %}";
+    EXPECT_TRUE(refuses([&] { render(source, variables, limits); }, {"line 1"})) << expression;
+  }
+  const char* const data = "{% for i in range(20000) %}{% set x %}{{ a }}{% endset %}{% endfor %}";
+  EXPECT_TRUE(refuses([&] { render(data, variables, limits); }, {"steps"}));
+}
+
+// A long conversation may be gone over as often as a short one.
+TEST(JinjaLimits, GrowWithWhatIsGiven) {
+  Limits limits;
+  limits.steps = 1 << 12;
+  EXPECT_EQ(render("{{ a|length }}{{ a.split('b')|length }}{{ (a|trim)|length }}", {{"a", std::string(1 << 20, 'a')}},
+                   limits),
+            "104857611048576");
+}
+
+TEST(JinjaLimits, KeepMessagesToALine) {
+  try {
+    render("{{ raise_exception('\x1B[2J' ~ 'word ' * 99999) }}");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_LT(std::string(error.what()).size(), 1100U);
+    EXPECT_EQ(std::string(error.what()).find('\x1B'), std::string::npos);
+    EXPECT_TRUE(std::string(error.what()).ends_with("..."));
+  }
 }
 
 TEST(JinjaLimits, StopValuesThatHoldOneAnother) {

@@ -218,6 +218,8 @@ class Lexer {
   void word() {
     std::size_t end = at_;
     while (end < text_.size() && is_word_character(utf8_at(text_, end).code)) end += utf8_at(text_, end).length;
+    constexpr std::size_t longest_name = 1000;  // names are compared in every step
+    if (end - at_ > longest_name) refuse(fmt::format("a name of more than {} bytes", longest_name));
     add(TokenType::name, text_.substr(at_, end - at_));
     move_to(end);
   }

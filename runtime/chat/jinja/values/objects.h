@@ -39,10 +39,9 @@ struct Callable {
 
 // The variable `loop` of one turn of a loop.
 struct Loop {
-  std::shared_ptr<const List> items;
+  Value turns;  // the list of all items
   std::size_t index0;
 
-  int nesting() const;
   // loop.NAME; an undefined value for what does not exist there. Throws Error naming what is not supported.
   Value attribute(std::string_view name) const;
 };

@@ -2,6 +2,7 @@
 #include <utf8proc.h>
 
 #include <cmath>
+#include <utility>
 
 #include "offload/error.h"
 #include "offload/text/utf8.h"
@@ -63,57 +64,80 @@ std::string quoted(const std::string& text) {
   return out + quote;
 }
 
-std::string sequence(const List& items, char open, char close) {
-  std::string out(1, open);
+void append_repr(const Value& value, std::string& out) {
+  if (value.is(Kind::text)) {
+    out += value.is_markup() ? "Markup(" + quoted(value.text()) + ")" : quoted(value.text());
+  } else if (value.is(Kind::undefined)) {
+    out += "Undefined";
+  } else {
+    append_text(value, out);
+  }
+}
+
+void append_sequence(const List& items, char open, char close, std::string& out) {
+  out += open;
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (i > 0) out += ", ";
-    out += repr(items[i]);
+    append_repr(items[i], out);
   }
   if (open == '(' && items.size() == 1) out += ',';
-  return out + close;
+  out += close;
+}
+
+void append_dict(const Dict& dict, std::string& out) {
+  out += '{';
+  bool first = true;
+  for (const auto& [key, item] : dict.items) {
+    if (!std::exchange(first, false)) out += ", ";
+    append_repr(key, out);
+    out += ": ";
+    append_repr(item, out);
+  }
+  out += '}';
 }
 
 }  // namespace
 
 std::string repr(const Value& value) {
-  switch (value.kind()) {
-    case Kind::text:
-      return value.is_markup() ? "Markup(" + quoted(value.text()) + ")" : quoted(value.text());
-    case Kind::undefined:
-      return "Undefined";
-    default:
-      return to_text(value);
-  }
+  std::string out;
+  append_repr(value, out);
+  return out;
 }
 
 std::string to_text(const Value& value) {
+  std::string out;
+  append_text(value, out);
+  return out;
+}
+
+void append_text(const Value& value, std::string& out) {
   switch (value.kind()) {
     case Kind::undefined:
-      return "";
+      return;
     case Kind::none:
-      return "None";
+      out += "None";
+      return;
     case Kind::boolean:
-      return value.boolean() ? "True" : "False";
+      out += value.boolean() ? "True" : "False";
+      return;
     case Kind::integer:
-      return std::to_string(value.integer());
+      out += std::to_string(value.integer());
+      return;
     case Kind::real:
-      return real_text(value.real());
+      out += real_text(value.real());
+      return;
     case Kind::long_integer:
-      return value.digits();
+      out += value.digits();
+      return;
     case Kind::text:
-      return value.text();
+      out += value.text();
+      return;
     case Kind::list:
-      return sequence(value.items(), '[', ']');
+      return append_sequence(value.items(), '[', ']', out);
     case Kind::tuple:
-      return sequence(value.items(), '(', ')');
-    case Kind::dict: {
-      std::string out = "{";
-      for (const auto& [key, item] : value.entries().items) {
-        if (out.size() > 1) out += ", ";
-        out += repr(key) + ": " + repr(item);
-      }
-      return out + "}";
-    }
+      return append_sequence(value.items(), '(', ')', out);
+    case Kind::dict:
+      return append_dict(value.entries(), out);
     default:
       fail("a {} has no text", value.type_name());
   }

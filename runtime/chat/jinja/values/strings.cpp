@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 
 #include "offload/text/utf8.h"
 #include "runtime/tokenizer/unicode.h"
@@ -74,6 +75,34 @@ std::vector<std::string_view> characters(std::string_view text) {
   return out;
 }
 
+std::size_t offset_of(std::string_view text, std::int64_t character) {
+  std::size_t at = 0;
+  for (; at < text.size(); ++at) {
+    const bool begins = (static_cast<unsigned char>(text[at]) & 0xC0) != 0x80;
+    if (begins && character-- == 0) break;
+  }
+  return at;
+}
+
+// memmem is linear where std::string's search compares again at every place.
+std::size_t find(std::string_view text, std::string_view wanted, std::size_t from) {
+  if (from > text.size()) return std::string_view::npos;
+  const void* const place = memmem(text.data() + from, text.size() - from, wanted.data(), wanted.size());
+  return place ? static_cast<std::size_t>(static_cast<const char*>(place) - text.data()) : std::string_view::npos;
+}
+
+std::size_t find_last(std::string_view text, std::string_view wanted) {
+  const std::string back(text.rbegin(), text.rend()), wanted_back(wanted.rbegin(), wanted.rend());
+  const std::size_t at = find(back, wanted_back);
+  return at == std::string_view::npos ? at : text.size() - at - wanted.size();
+}
+
+std::int64_t count(std::string_view text, std::string_view wanted) {
+  std::int64_t found = 0;
+  for (std::size_t at = 0; (at = find(text, wanted, at)) != std::string_view::npos; at += wanted.size()) ++found;
+  return found;
+}
+
 std::string_view stripped(std::string_view text, Side side) {
   return stripped_of(text, side, [](const Utf8Char& c) { return is_space(c.code); });
 }
@@ -81,7 +110,8 @@ std::string_view stripped(std::string_view text, Side side) {
 std::string_view stripped(std::string_view text, Side side, std::string_view these) {
   std::u32string set;
   for (const std::string_view c : characters(these)) set += utf8_at(c, 0).code;
-  return stripped_of(text, side, [&](const Utf8Char& c) { return set.find(c.code) != std::u32string::npos; });
+  std::sort(set.begin(), set.end());
+  return stripped_of(text, side, [&](const Utf8Char& c) { return std::binary_search(set.begin(), set.end(), c.code); });
 }
 
 std::vector<std::string_view> split(std::string_view text, std::int64_t most, bool from_right) {
@@ -109,15 +139,25 @@ std::vector<std::string_view> split(std::string_view text, std::int64_t most, bo
 
 std::vector<std::string_view> split(std::string_view text, std::string_view separator, std::int64_t most,
                                     bool from_right) {
-  std::vector<std::string_view> parts;
-  while (static_cast<std::int64_t>(parts.size()) != most) {
-    const std::size_t at = from_right ? text.rfind(separator) : text.find(separator);
-    if (at == std::string_view::npos) break;
-    parts.push_back(from_right ? text.substr(at + separator.size()) : text.substr(0, at));
-    text = from_right ? text.substr(0, at) : text.substr(at + separator.size());
+  if (from_right) {
+    const std::string back(text.rbegin(), text.rend()), separator_back(separator.rbegin(), separator.rend());
+    std::vector<std::string_view> parts = split(back, separator_back, most, false);
+    for (std::string_view& part : parts) {
+      const auto begin = static_cast<std::size_t>(part.data() - back.data());
+      part = text.substr(text.size() - begin - part.size(), part.size());
+    }
+    std::reverse(parts.begin(), parts.end());
+    return parts;
   }
-  parts.push_back(text);
-  if (from_right) std::reverse(parts.begin(), parts.end());
+  std::vector<std::string_view> parts;
+  std::size_t begin = 0;
+  while (static_cast<std::int64_t>(parts.size()) != most) {
+    const std::size_t at = find(text, separator, begin);
+    if (at == std::string_view::npos) break;
+    parts.push_back(text.substr(begin, at - begin));
+    begin = at + separator.size();
+  }
+  parts.push_back(text.substr(begin));
   return parts;
 }
 
@@ -150,7 +190,7 @@ std::string replaced(std::string_view text, std::string_view from, std::string_v
     return out;
   }
   for (; done != most; ++done) {
-    const std::size_t at = text.find(from);
+    const std::size_t at = find(text, from);
     if (at == std::string_view::npos) break;
     out += text.substr(0, at);
     out += to;

@@ -18,6 +18,14 @@ std::int64_t length(std::string_view text);
 // The code points, each as text.
 std::vector<std::string_view> characters(std::string_view text);
 
+// The byte at which a character begins, the end for their number.
+std::size_t offset_of(std::string_view text, std::int64_t character);
+
+// The first place of a text in another, or the last, npos where there is none; in linear time, whatever they are.
+std::size_t find(std::string_view text, std::string_view wanted, std::size_t from = 0);
+std::size_t find_last(std::string_view text, std::string_view wanted);
+std::int64_t count(std::string_view text, std::string_view wanted);  // of places that do not overlap; not of ""
+
 // Without white space, or without the characters of `these`, at the sides.
 std::string_view stripped(std::string_view text, Side side);
 std::string_view stripped(std::string_view text, Side side, std::string_view these);

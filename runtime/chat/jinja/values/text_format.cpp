@@ -8,7 +8,8 @@
 namespace hayloft::runtime::jinja {
 
 std::string percent_format(Evaluator& evaluator, std::string_view format, const Value& values) {
-  const List given = values.is(Kind::tuple) ? values.items() : List{values};
+  evaluator.charge(format.size());
+  const List given = values.is(Kind::tuple) ? evaluator.items(values) : List{values};
   std::size_t used = 0;
   std::string out;
   for (std::size_t at = 0; at < format.size(); ++at) {
@@ -26,7 +27,7 @@ std::string percent_format(Evaluator& evaluator, std::string_view format, const 
     }
     if (used == given.size()) fail("a text to be formatted has more places than there are values");
     const Value& value = given[used++];
-    evaluator.charge(value.weight() * 8);
+    evaluator.charge(value.weight() * 32);
     if (kind == 'r') {
       out += repr(value);
     } else if (kind == 's') {

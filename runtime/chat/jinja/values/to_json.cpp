@@ -64,15 +64,16 @@ class Writer {
         group('[', ']', value.items(), [&](const Value& item) { write(item); });
         return;
       case Kind::dict: {
-        auto entries = value.entries().items;
+        std::vector<std::pair<Value, Value>> sorted;
         if (style_.sorted) {
-          std::stable_sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
+          sorted = value.entries().items;
+          std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
             const auto order = compare(a.first, b.first);
             if (!order) fail("'tojson' cannot sort keys of different types");
             return *order < 0;
           });
         }
-        group('{', '}', entries, [&](const auto& entry) {
+        group('{', '}', style_.sorted ? sorted : value.entries().items, [&](const auto& entry) {
           append_quoted(key(entry.first), style_.ascii, out);
           out += style_.behind_key;
           write(entry.second);

@@ -1,6 +1,7 @@
 #include "runtime/chat/jinja/values/value.h"
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "offload/error.h"
 #include "runtime/chat/jinja/values/objects.h"
@@ -105,7 +106,7 @@ int Value::nesting() const {
     case Kind::generator:
       return generator().nesting;
     case Kind::loop:
-      return loop().nesting();
+      return loop().turns.nesting();
     case Kind::callable:
       return callable().self.nesting();
     default:
@@ -234,7 +235,39 @@ void Namespace::set(std::string_view name, Value value) {
   items.emplace_back(name, std::move(value));
 }
 
-bool equal(const Value& a, const Value& b) {
+namespace {
+
+// Members are in one order mostly; where they are not, texts are found by their hash and others one by one.
+bool equal_entries(const Dict& a, const Dict& b, std::size_t* compared) {
+  if (a.items.size() != b.items.size()) return false;
+  std::unordered_map<std::string_view, const Value*> texts;
+  std::size_t others = 0;
+  for (std::size_t i = 0; i < a.items.size(); ++i) {
+    const auto& [key, value] = a.items[i];
+    const Value* other = nullptr;
+    if (texts.empty() && others == 0 && equal(key, b.items[i].first, compared)) {
+      other = &b.items[i].second;
+    } else if (key.is(Kind::text)) {
+      if (texts.empty()) {
+        for (const auto& [name, item] : b.items) {
+          if (name.is(Kind::text)) texts.emplace(name.text(), &item);
+        }
+      }
+      const auto found = texts.find(key.text());
+      if (found != texts.end()) other = found->second;
+    } else {
+      ++others;
+      if (compared) *compared += b.items.size();
+      other = b.find(key);
+    }
+    if (!other || !equal(value, *other, compared)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool equal(const Value& a, const Value& b, std::size_t* compared) {
   if (a.is_number() && b.is_number()) {
     const auto x = a.as_integer(), y = b.as_integer();
     return x && y ? *x == *y : a.as_real() == b.as_real();
@@ -250,14 +283,10 @@ bool equal(const Value& a, const Value& b) {
       return a.digits() == b.digits();
     case Kind::list:
     case Kind::tuple:
-      return std::equal(a.items().begin(), a.items().end(), b.items().begin(), b.items().end(), equal);
-    case Kind::dict: {
-      const Dict &x = a.entries(), &y = b.entries();
-      return x.items.size() == y.items.size() && std::all_of(x.items.begin(), x.items.end(), [&](const auto& item) {
-               const Value* other = y.find(item.first);
-               return other && equal(item.second, *other);
-             });
-    }
+      return std::equal(a.items().begin(), a.items().end(), b.items().begin(), b.items().end(),
+                        [&](const Value& x, const Value& y) { return equal(x, y, compared); });
+    case Kind::dict:
+      return equal_entries(a.entries(), b.entries(), compared);
     case Kind::generator:
       return &a.generator() == &b.generator();
     case Kind::names:
@@ -279,7 +308,8 @@ std::optional<int> compare(const Value& a, const Value& b) {
   if (!a.is_sequence() || a.kind() != b.kind()) return std::nullopt;
   const List &x = a.items(), &y = b.items();
   for (std::size_t i = 0; i < std::min(x.size(), y.size()); ++i) {
-    if (!equal(x[i], y[i])) return compare(x[i], y[i]);
+    const std::optional<int> order = compare(x[i], y[i]);
+    if (order ? *order != 0 : x[i].is_sequence() || !equal(x[i], y[i])) return order;
   }
   return sign(x.size(), y.size());
 }

@@ -153,14 +153,16 @@ struct Namespace {
   void set(std::string_view name, Value value);
 };
 
-// ==: numbers by value whatever their type, everything else within its kind.
-bool equal(const Value& a, const Value& b);
+// ==: numbers by value whatever their type, everything else within its kind. Adds to `compared` how many keys of
+// dictionaries were compared beyond one for each.
+bool equal(const Value& a, const Value& b, std::size_t* compared = nullptr);
 
 // Three-way order of two numbers, texts (by code point) or sequences; nothing where Python has none.
 std::optional<int> compare(const Value& a, const Value& b);
 
-std::string to_text(const Value& value);  // str(): what {{ }} prints
-std::string repr(const Value& value);     // repr(): as inside a printed list
+void append_text(const Value& value, std::string& out);  // str(): what {{ }} prints
+std::string to_text(const Value& value);
+std::string repr(const Value& value);  // repr(): as inside a printed list
 
 std::string html_escaped(std::string_view text);
 
