@@ -346,11 +346,11 @@ TEST_F(EngineTest, AnswersMadeTogetherAreThoseOfEachAlone) {
   EXPECT_EQ(tokens(*together[5]).front(), tokens(*alone[5]).front());
 }
 
-// Attends to nothing: the device is lost by then.
+// Attends to nothing: the device is lost when a step is planned.
 class LosesTheDevice : public Method {
  public:
   using Method::Method;
-  Counters attend_planned(const Step&, const SelectionPlan&, const float*, float*) const override {
+  SelectionPlan plan_selection(const gpu::CacheView&, int) const override {
     throw gpu::DeviceLost("CUDA: the device is lost to this process");
   }
   Counters count_planned(const gpu::CacheView&, const SelectionPlan&) const override { return {}; }
