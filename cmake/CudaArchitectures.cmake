@@ -16,6 +16,40 @@ function(hayloft_cuda_known architectures listed out)
   set(${out} "${known}" PARENT_SCOPE)
 endfunction()
 
+# Of architectures that were asked for, what this nvcc can make: those that it knows; in place of those that are too new for
+# it, the newest that it knows below them, in the portable form that their driver translates. said: what was replaced, and
+# what no code can be made for; empty when nothing.
+function(hayloft_cuda_supported architectures listed out said)
+  set(supported "")
+  set(words "")
+  foreach(architecture ${architectures})
+    string(REGEX MATCH "^[0-9]+" capability ${architecture})
+    hayloft_cuda_known(${architecture} "${listed}" known)
+    if(capability STREQUAL "" OR NOT known STREQUAL "")  # or "native", which nvcc knows about
+      list(APPEND supported ${architecture})
+      continue()
+    endif()
+    set(below "")
+    foreach(name ${listed})
+      if(name MATCHES "^compute_([0-9]+)$" AND CMAKE_MATCH_1 GREATER_EQUAL 75 AND CMAKE_MATCH_1 LESS capability AND
+         (below STREQUAL "" OR CMAKE_MATCH_1 GREATER below))
+        set(below ${CMAKE_MATCH_1})
+      endif()
+    endforeach()
+    if(below STREQUAL "")
+      list(APPEND words "makes no code for compute capability ${capability}, which is too old: 75 is the oldest")
+    else()
+      list(APPEND supported ${below}-virtual)
+      list(APPEND words "does not know compute capability ${capability}: kernels are built for ${below} in the portable form, \
+which the driver translates at the first run")
+    endif()
+  endforeach()
+  list(REMOVE_DUPLICATES supported)
+  list(JOIN words "; " words)
+  set(${out} "${supported}" PARENT_SCOPE)
+  set(${said} "${words}" PARENT_SCOPE)
+endfunction()
+
 # In CMake's words: machine code for each, and for the last one the portable form too; what says -real or -virtual stays.
 function(hayloft_cuda_targets architectures out)
   list(TRANSFORM architectures APPEND -real REGEX "^[0-9]+[a-z]?$" OUTPUT_VARIABLE targets)

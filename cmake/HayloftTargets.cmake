@@ -52,7 +52,7 @@ function(hayloft_compile_together target)
       continue()
     endif()
     file(STRINGS ${path} alone REGEX "${hayloft_alone}" LIMIT_COUNT 1)
-    if(alone OR path MATCHES "/eval/plot/")
+    if(alone OR path MATCHES "/eval/plot/|/gpu/no_cuda\\.cpp$")  # tests/simt links another in no_cuda's place
       continue()
     endif()
     get_filename_component(folder ${path} DIRECTORY)

@@ -20,6 +20,13 @@ class NoDevice : public Error {
   using Error::Error;
 };
 
+// Thrown by a backend whose device is lost to this process: every further call fails until the process ends, so whoever
+// serves others ends it and is started again.
+class DeviceLost : public Error {
+ public:
+  using Error::Error;
+};
+
 // Returns how many CUDA devices this process sees, which CudaOptions::device counts.
 int cuda_devices() noexcept;
 

@@ -9,7 +9,10 @@ int cuda_devices() noexcept {
 }
 
 std::unique_ptr<Backend> make_cuda_backend(const offload::Threads&, const CudaOptions&) {
-  throw NoDevice("--device cuda: this build of hayloft has no CUDA backend; use --device cpu");
+  throw NoDevice(
+      "--device cuda: this build of hayloft has no CUDA backend; build it where nvcc 13 is found, as scripts/try does, "
+      "or "
+      "use --device cpu");
 }
 
 LinkReport measure_link(const offload::Topology&, const offload::Threads&, const LinkOptions&, const LinkProgress&) {

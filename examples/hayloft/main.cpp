@@ -18,13 +18,14 @@
 #include "examples/hayloft/process/text_input.h"
 #include "examples/hayloft/process/text_output.h"
 #include "examples/hayloft/version.h"
+#include "gpu/make_backend.h"
 #include "offload/error.h"
 #include "offload/host/mapped_file.h"
 #include "offload/text/visible.h"
 #include "offload/waiting.h"
 
 // The program: subcommands, exit codes (0 done, 1 an error, 2 wrong usage, 3 a plan that does not
-// fit, 130 interrupted), one line per error.
+// fit, 4 a GPU lost to this process, 130 interrupted), one line per error.
 namespace hayloft::cli {
 namespace {
 
@@ -36,6 +37,7 @@ hayloft COMMAND --help shows what most people need of a command, --help-all ever
 
 constexpr int error_exit = 1;
 constexpr int usage_exit = 2;
+constexpr int lost_exit = 4;
 constexpr int interrupted_exit = 130;  // 128 + SIGINT, as shells count
 
 // Messages may hold names from files, so they are made fit for one line of a terminal.
@@ -229,6 +231,8 @@ int main(int argc, char** argv) {
     return report_and_end_ranks(
         "the system has no memory left for this process; raise its limit (ulimit -v, ulimit -d) or lower the context",
         error_exit);
+  } catch (const hayloft::gpu::DeviceLost& error) {
+    return report_and_end_ranks(error.what(), lost_exit);
   } catch (const std::exception& error) {
     return report_and_end_ranks(error.what(), error_exit);
   }

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "gpu/make_backend.h"
+#include "gpu/nvidia.h"
 #include "python/src/bindings.h"
 
 namespace hayloft::python {
@@ -15,7 +16,11 @@ std::unique_ptr<gpu::Backend> make_backend(const std::string& device, const gpu:
   if (device == "cuda") return gpu::make_cuda_backend(threads, options);
   try {
     return gpu::make_cuda_backend(threads, options);
-  } catch (const gpu::NoDevice&) {
+  } catch (const gpu::NoDevice& none) {
+    if (const std::string gpu = gpu::nvidia_gpu(); !gpu.empty()) {
+      const std::string said = "an NVIDIA GPU is here (" + gpu + "), but the CPU computes: " + none.what();
+      if (PyErr_WarnEx(PyExc_RuntimeWarning, said.c_str(), 1) != 0) throw py::error_already_set();
+    }
     return gpu::make_cpu_backend(threads);
   }
 }

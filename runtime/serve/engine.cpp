@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "gpu/make_backend.h"
 #include "offload/error.h"
 #include "offload/text/format.h"
 #include "runtime/context/hot_context.h"
@@ -94,6 +95,11 @@ bool Engine::idle() const {
   return arrived_.empty() && figures_.waiting == 0 && figures_.active == 0;
 }
 
+bool Engine::stopping() const {
+  const std::lock_guard lock(mutex_);
+  return stopping_;
+}
+
 EngineFigures Engine::figures() const {
   const std::lock_guard lock(mutex_);
   return figures_;
@@ -120,7 +126,8 @@ void Engine::run() {
       }
     }
     if (stopping) {
-      for (const SharedJob& job : std::exchange(waiting_, {})) fail_job(*job, 503, "the server is stopping");
+      const std::string why = device_lost_.empty() ? "the server is stopping" : device_lost_;
+      for (const SharedJob& job : std::exchange(waiting_, {})) fail_job(*job, 503, why);
     }
     end_those_left();
     admit();
@@ -139,7 +146,10 @@ void Engine::run() {
       const SharedJob reader = readers[next_reader_++ % readers.size()];
       if (read_on(*reader)) remove(reader);
     }
+    const bool lost = !device_lost_.empty() && !stopping;
+    if (lost) end_on_lost_device();
     publish();
+    if (lost && options_.device_lost) options_.device_lost(device_lost_);
   }
   for (const SharedJob& job : active_) {
     save_prompt(*job, true);
@@ -186,6 +196,9 @@ void Engine::admit() {
       if (!make_room(*job)) return;  // the first in the queue waits for memory, and the others behind it
       start(job);
       active_.push_back(job);
+    } catch (const gpu::DeviceLost& error) {
+      device_lost_ = error.what();
+      fail_job(*job, 503, error.what());
     } catch (const Error& error) {
       fail_job(*job, 507, error.what());
     } catch (const std::bad_alloc&) {
@@ -357,6 +370,8 @@ void Engine::keep(const std::string& context, std::span<const std::int32_t> toke
                   const std::function<LedSession()>& session) {
   try {
     pool_.put(context, tokens, session(), mapped_bytes(context));
+  } catch (const gpu::DeviceLost& error) {
+    device_lost_ = error.what();
   } catch (const Error&) {
   } catch (const std::bad_alloc&) {
   }
@@ -365,6 +380,20 @@ void Engine::keep(const std::string& context, std::span<const std::int32_t> toke
 void Engine::fail_job(Job& job, int status, const std::string& message) {
   ++own_.failed;
   job.listener().failed({status, message});
+}
+
+// No call to the device succeeds any more, so nothing goes on, and what would come only waited for nothing.
+void Engine::end_on_lost_device() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  for (const SharedJob& job : std::exchange(active_, {})) {
+    saved_.release(job->saving);
+    fail_job(*job, 503, device_lost_);
+  }
+  for (const SharedJob& job : std::exchange(waiting_, {})) fail_job(*job, 503, device_lost_);
+  left_.clear();
 }
 
 // A place that has become free while this round lasts is free at once.

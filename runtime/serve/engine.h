@@ -33,6 +33,9 @@ struct EngineOptions {
   // return.
   std::uint64_t host_bytes = 0;  // 0: what the arena has
   std::function<void(const std::string& problem)> lost = {};
+  // Told once, in the engine's thread, of a device that is lost to this process (gpu::DeviceLost): every request has
+  // then been failed with 503, and none is admitted any more.
+  std::function<void(const std::string& problem)> device_lost = {};
 };
 
 // What has happened so far; a copy, taken at one moment.
@@ -68,6 +71,7 @@ class Engine {
   void stop_admitting();  // what waits is failed (503), what runs ends
   void close();           // stops at once; every listener has been told, and none is called again, when it returns
   bool idle() const;      // nothing waits and nothing runs
+  bool stopping() const;  // nothing is admitted any more
   EngineFigures figures() const;
   const EngineOptions& options() const { return options_; }
 
@@ -103,6 +107,7 @@ class Engine {
   std::uint64_t demand(const Job& job) const;
   std::uint64_t budget() const;  // for keys and values
   void fail_job(Job& job, int status, const std::string& message);
+  void end_on_lost_device();
   void count_places();
   void publish();
 
@@ -127,6 +132,7 @@ class Engine {
   std::shared_ptr<Workspace> workspace_ = std::make_shared<Workspace>();  // of all sessions, which take turns
   std::map<std::string, std::uint64_t> mapped_;  // bytes of blocks in the files of contexts that were opened
   std::size_t next_reader_ = 0;
+  std::string device_lost_;  // how, once it is
   SessionPool pool_;
   SavedPrompts saved_;
   EngineFigures own_;

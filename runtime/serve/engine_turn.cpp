@@ -2,6 +2,7 @@
 #include <new>
 #include <optional>
 
+#include "gpu/make_backend.h"
 #include "runtime/serve/engine.h"
 #include "runtime/serve/job.h"
 
@@ -27,6 +28,9 @@ bool Engine::fails(Job& job, const std::function<void()>& part) {
     return false;
   } catch (const std::bad_alloc&) {
     fail_job(job, 507, "the system has no memory left for this request");
+  } catch (const gpu::DeviceLost& error) {
+    device_lost_ = error.what();
+    fail_job(job, 503, error.what());
   } catch (const std::exception& error) {
     fail_job(job, 500, error.what());
   }

@@ -33,10 +33,23 @@ TEST_F(ProgramTest, ADeviceThatIsNotThereIsRefusedInOneLineAndNotMissedWhenNobod
     GTEST_SKIP() << "there is a CUDA device";
   }
   make_tensors();
+  const test::TemporaryFolder root;
+  ASSERT_EQ(::setenv("HAYLOFT_SYSTEM_ROOT", root.path().c_str(), 1), 0);
   EXPECT_TRUE(refused_with(attend({"--device", "cuda"}), 1, {"--device cpu"}));
   const Outcome outcome = attend({"--device", "auto", "--gpu-memory", "16GiB", "--kv-host", "pinned", "--link", "sm"});
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_EQ(outcome.err, "");
+  // Where the system shows one, a CPU that computes in its place is said, by whoever was free to choose.
+  fs::create_directories(root / "dev");
+  std::ofstream(root / "dev/nvidia0").put('\n');
+  const std::string said = "note: an NVIDIA GPU is here (/dev/nvidia0), but the CPU computes: ";
+  const Outcome idle = attend({});
+  EXPECT_EQ(idle.exit_code, 0);
+  EXPECT_EQ(idle.err.rfind(said, 0), 0u) << idle.err;
+  EXPECT_EQ(std::count(idle.err.begin(), idle.err.end(), '\n'), 1) << idle.err;
+  EXPECT_EQ(run_program({"--list-devices"}).err.rfind(said, 0), 0u);
+  EXPECT_EQ(attend({"--device", "cpu"}).err, "");
+  ::unsetenv("HAYLOFT_SYSTEM_ROOT");
 }
 
 TEST_F(ProgramTest, WrongUsageIsOneLineWithAHintAndExitCodeTwo) {

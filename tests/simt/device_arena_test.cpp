@@ -50,6 +50,22 @@ TEST_F(DeviceArenaTest, ADriverWhosePoolsHaveNoLargestSizeServesAsWell) {
   arena.free(piece, 64 * MiB, stream);
 }
 
+TEST_F(DeviceArenaTest, APoolOfStepsThatTheDriverFillsInPartServesAllTheSame) {
+  for (const int refused : {1, 2}) {  // then 32 MiB are filled, then nothing is
+    reset();
+    for (int n = 1; n <= refused; ++n) fail_call("cudaMallocFromPoolAsync", n, cudaErrorMemoryAllocation);
+    DeviceArena arena(0, 192 * MiB, 96 * MiB);
+    void* const piece = arena.allocate(96 * MiB, stream, DeviceArena::Purpose::step);
+    EXPECT_EQ(arena.used_bytes(), 96 * MiB);
+    arena.free(piece, 96 * MiB, stream);
+  }
+}
+
+TEST_F(DeviceArenaTest, APoolOfStepsThatTheDeviceHasNotGotIsRefused) {
+  device().memory_bytes = 64 * MiB;
+  EXPECT_TRUE(refuses([] { DeviceArena(0, 192 * MiB, 96 * MiB); }, {"no memory left", "96.0 MiB"}));
+}
+
 TEST_F(DeviceArenaTest, TheBudgetIsAWholeNumberOfStepsThatPoolsGrowBy) {
   const DeviceArena arena(0, 100 * MiB);
   EXPECT_EQ(arena.budget_bytes(), 96 * MiB);

@@ -1,5 +1,6 @@
 #include <cstring>
 
+#include "gpu/cuda/api/cublas.h"
 #include "gpu/make_backend.h"
 #include "offload/error.h"
 #include "offload/host/arena.h"
@@ -48,6 +49,44 @@ TEST_F(FaultsTest, AMachineWithoutADeviceOrADriverIsToldFromOneThatFails) {
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("another process has the device"), std::string::npos);
   }
+}
+
+TEST_F(FaultsTest, ADriverThatIsOlderThanTheBuildIsSaidByBothVersions) {
+  simt::device().driver_version = 12080;
+  simt::fail_call("cudaGetDeviceCount", 1, cudaErrorInsufficientDriver);
+  EXPECT_TRUE(refuses([] { make_cuda(); }, {"speaks CUDA 12.8", "needs 13.0", "driver (580", "--device cpu"}));
+}
+
+TEST_F(FaultsTest, CublasIsThatOfTheBuildUnlessItIsNewerThanTheDriver) {
+  using gpu::cuda::cublas_names;
+  const std::string own = "/usr/local/cuda/lib64/";
+  const std::vector<std::string> newest = {"libcublas.so.13", own + "libcublas.so.13", "libcublas.so.12",
+                                           own + "libcublas.so.12", "libcublas.so"};
+  const std::vector<std::string> older = {"libcublas.so.12", own + "libcublas.so.12", "libcublas.so.13",
+                                          own + "libcublas.so.13", "libcublas.so"};
+  EXPECT_EQ(cublas_names(13000, 13000), newest);
+  EXPECT_EQ(cublas_names(13000, 14000), newest);
+  EXPECT_EQ(cublas_names(12040, 13000), older);
+  EXPECT_EQ(cublas_names(12040, 12080), older);
+}
+
+TEST_F(FaultsTest, ACublasThatDoesNotStartIsFollowedByTheNext) {
+  simt::device().cublas = {"libcublas.so.13", "libcublas.so.12"};
+  simt::fail_call("cublasCreate", 1, CUBLAS_STATUS_NOT_INITIALIZED);
+  EXPECT_NO_THROW(make_cuda());
+  EXPECT_EQ(simt::calls("cublasCreate"), 2);
+}
+
+TEST_F(FaultsTest, ACublasThatNoneStartsOfIsSaidByItsVersionAndTheDrivers) {
+  simt::device().driver_version = 12080;
+  simt::fail_call("cublasCreate", 1, CUBLAS_STATUS_NOT_INITIALIZED);
+  EXPECT_TRUE(refuses([] { make_cuda(); },
+                      {"libcublas.so.13 of CUDA 13.0 (status 1)", "driver speaks CUDA 12.8", "nvidia-cublas-cu12"}));
+  simt::reset();
+  simt::fail_call("cublasCreate", 1, CUBLAS_STATUS_NOT_INITIALIZED);
+  EXPECT_TRUE(refuses([] { make_cuda(); }, {"libcublas.so.13", "lower --gpu-memory"}));
+  simt::device().cublas.clear();
+  EXPECT_TRUE(refuses([] { make_cuda(); }, {"needs cuBLAS", "libcublas.so.13: no such file", "libcublas-13-0"}));
 }
 
 TEST_F(FaultsTest, ADriverThatCannotServeIsSaidHowToMend) {
@@ -99,6 +138,7 @@ TEST_F(FaultsTest, ALostDeviceIsSaidToBeLostAndSavedFilesToBeIntact) {
       refuses([&] { cuda->add(x.as<float>(), x.as<float>(), 10, cuda->stream()); },
               {"lost", "saved files are intact", "cudaErrorECCUncorrectable in add", ", gpu/cuda/kernels/launch.h"}));
   EXPECT_TRUE(refuses([&] { cuda->synchronize(cuda->stream()); }, {"lost"}));
+  EXPECT_THROW(cuda->synchronize(cuda->stream()), gpu::DeviceLost);
   simt::reset();  // or nothing could be given back
 }
 

@@ -17,6 +17,7 @@
 #include "examples/hayloft/process/messages.h"
 #include "examples/hayloft/process/ranks.h"
 #include "examples/hayloft/process/text_output.h"
+#include "gpu/nvidia.h"
 #include "offload/error.h"
 #include "offload/output_file.h"
 #include "offload/text/format.h"
@@ -100,6 +101,7 @@ class LinkCommand : public Command {
 
     options_.version = HAYLOFT_VERSION;
     std::optional<Environment> environment(std::in_place, machine_);
+    say_cautions(*environment);
     // The link first: its figures are kept as they come, and a profile is nothing until it is whole.
     std::optional<gpu::LinkReport> link;
     if (environment->backend->name() == "cuda") {
@@ -192,6 +194,7 @@ class LinkCommand : public Command {
         fail("--tests: {} measures the link to a GPU, and none is used (hayloft --list-devices says why)",
              link_options_.tests.front());
       }
+      say_cautions(environment);
       link_options_.device = machine_.cuda.device;
       link = gpu::measure_link(environment.topology, environment.threads, link_options_,
                                [&](const std::string& what, const gpu::LinkReport&) {
@@ -214,6 +217,12 @@ class LinkCommand : public Command {
     for (const std::string& what : profile.skipped) note("skipped: {}\n", what);
     json.write(whole_json(profile, link, profile.skipped));
     say_reliability(profile, link);
+  }
+
+  // Of a link that is measured.
+  static void say_cautions(const Environment& environment) {
+    if (environment.backend->name() != std::string("cuda")) return;
+    for (const std::string& caution : gpu::link_cautions()) note("note: {}\n", caution);
   }
 
   static void say_reliability(const runtime::plan::MachineProfile& profile,

@@ -278,10 +278,19 @@ class PlanCommand : public Command {
     try {
       const gpu::DeviceMemory device = gpu::make_cuda_backend(threads, machine_.cuda)->memory();
       return device.budget_bytes + device.overhead_bytes;
+    } catch (const gpu::NoDevice& none) {
+      if (machine_.device != "auto") refuse_device(none);
+      say_idle_gpu(none);
+      return 0;
     } catch (const Error& error) {
-      if (machine_.device == "auto") return 0;
-      fail("{} (to plan for a device that is not here, say what it has by --gpu-memory)", error.what());
+      if (machine_.device != "auto") refuse_device(error);
+      note("note: the CUDA device is not planned for: {}\n", error.what());
+      return 0;
     }
+  }
+
+  [[noreturn]] static void refuse_device(const Error& error) {
+    fail("{} (to plan for a device that is not here, say what it has by --gpu-memory)", error.what());
   }
 
   std::optional<runtime::plan::MachineProfile> read_profile() const {

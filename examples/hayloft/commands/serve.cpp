@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <optional>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "examples/hayloft/process/messages.h"
 #include "examples/hayloft/process/ranks.h"
 #include "examples/hayloft/process/text_input.h"
+#include "gpu/make_backend.h"
 #include "offload/error.h"
 #include "offload/text/format.h"
 #include "offload/text/visible.h"
@@ -178,6 +180,11 @@ class ServeCommand : public Command {
       engine_.saved.checkpoints = checkpoints_;
     }
     engine_.lost = end_ranks;
+    std::string device_lost;  // written before the signal, read when the server has ended
+    engine_.device_lost = [&](const std::string& problem) {
+      device_lost = problem;
+      ::kill(::getpid(), SIGINT);  // the server lets the answers out and ends
+    };
     serve::Engine engine(source, *environment.arena, contexts, engine_);
     serve::ContextJobs context_jobs(source, *environment.arena, contexts, engine_.session,
                                     [&](const std::string& name) { engine.forget_context(name); });
@@ -202,6 +209,7 @@ class ServeCommand : public Command {
       note("serving {} at http://{}:{}/\n", visible(served.name, Lines::joined),
            host.find(':') == std::string::npos ? host : "[" + host + "]", port);
     });
+    if (!device_lost.empty()) throw gpu::DeviceLost(device_lost);
   }
 
   // Called in the engine's thread.

@@ -5,6 +5,7 @@
 #include "examples/hayloft/process/messages.h"
 #include "examples/hayloft/process/ranks.h"
 #include "gpu/make_backend.h"
+#include "gpu/nvidia.h"
 #include "offload/error.h"
 #include "offload/text/format.h"
 #include "runtime/checkpoint/fingerprint.h"
@@ -58,7 +59,7 @@ std::unique_ptr<gpu::Backend> make_backend(const MachineOptions& options, const 
   try {
     return gpu::make_cuda_backend(threads, cuda);
   } catch (const gpu::NoDevice& none) {
-    if (options.verbose) note("no CUDA device is used: {}\n", none.what());
+    if (!say_idle_gpu(none) && options.verbose) note("no CUDA device is used: {}\n", none.what());
   } catch (const Error& error) {
     // There is one. Who has said how to use it wants to know; anyone else is served by the CPU meanwhile.
     if (cuda.memory_bytes != 0) throw;
@@ -182,6 +183,13 @@ std::string weights_digest(const Environment& environment, const std::filesystem
   return fmt::format("{:02x} {}", fmt::join(print, ""), runtime::name(environment.weights));
 }
 
+bool say_idle_gpu(const gpu::NoDevice& why) {
+  const std::string gpu = gpu::nvidia_gpu();
+  if (gpu.empty()) return false;
+  note("note: an NVIDIA GPU is here ({}), but the CPU computes: {}\n", shown(gpu), why.what());
+  return true;
+}
+
 void say_device_memory(const gpu::Backend& backend) {
   const gpu::DeviceMemory memory = backend.memory();
   if (memory.budget_bytes == 0) return;
@@ -220,6 +228,9 @@ std::string list_devices() {
       gpu::CudaOptions options;
       options.device = device;
       text += gpu::make_cuda_backend(threads, options)->description() + "\n";
+    } catch (const gpu::NoDevice& none) {
+      text += fmt::format("none: {}\n", none.what());
+      say_idle_gpu(none);
     } catch (const Error& error) {
       text += fmt::format("none: {}\n", error.what());
     }

@@ -10,6 +10,7 @@
 #include "examples/hayloft/options/machine.h"
 #include "gpu/backend.h"
 #include "gpu/device_options.h"
+#include "gpu/make_backend.h"
 #include "offload/host/arena.h"
 #include "offload/host/threads.h"
 #include "offload/host/topology.h"
@@ -67,6 +68,10 @@ runtime::MethodOptions with_rates(runtime::MethodOptions method, const Environme
 
 // Over ranks that have met: the rates of the first become those of all, so that `auto` chooses the same on each.
 void agree_on_rates(std::span<runtime::MethodOptions> methods, const Environment& environment);
+
+// Says in a line on standard error that an NVIDIA GPU is here which the CPU computes instead of, because there is no
+// CUDA device for this build, and returns true; false when the system shows none.
+bool say_idle_gpu(const gpu::NoDevice& why);
 
 // What of the device's memory has been used at most, as one line on standard error; nothing where there is no budget.
 void say_device_memory(const gpu::Backend& backend);

@@ -9,6 +9,39 @@
 namespace hayloft::gpu::cuda {
 namespace {
 
+// Returns whether every further call fails until the process ends.
+bool lost(cudaError_t error) {
+  switch (error) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorHardwareStackError:
+    case cudaErrorLaunchFailure:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorContextIsDestroyed:
+    case cudaErrorUnknown:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Returns the two versions of CUDA that do not fit together, and what to do; empty without a driver.
+std::string driver_too_old() {
+  int driver = 0;
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0 || driver >= CUDART_VERSION) return {};
+  const auto version = [](int number) {
+    return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
+  };
+  return "the NVIDIA driver is too old for this build of hayloft: it speaks CUDA " + version(driver) +
+         ", and the build needs " + version(CUDART_VERSION) +
+         "; install a newer driver (580 for CUDA 13; nvidia-smi shows which there is), or build with the nvcc of "
+         "CUDA " +
+         version(driver) + ", or use --device cpu";
+}
+
 // Returns what a user can do about it, said after what happened. Null: nothing is known that would help.
 const char* advice(cudaError_t error) {
   switch (error) {
@@ -36,22 +69,12 @@ const char* advice(cudaError_t error) {
     case cudaErrorUnsupportedPtxVersion:
       return "this build of hayloft has no code for this GPU; build with its architecture in "
              "HAYLOFT_CUDA_ARCHITECTURES, or use --device cpu";
-    // After these every further call fails until the process ends.
-    case cudaErrorIllegalAddress:
-    case cudaErrorIllegalInstruction:
-    case cudaErrorMisalignedAddress:
-    case cudaErrorHardwareStackError:
-    case cudaErrorLaunchFailure:
-    case cudaErrorLaunchTimeout:
-    case cudaErrorAssert:
-    case cudaErrorECCUncorrectable:
-    case cudaErrorContextIsDestroyed:
-    case cudaErrorUnknown:
-      return "the device is lost to this process; saved files are intact, so run again (the kernel's log, dmesg, may "
-             "say more)";
     default:
-      return nullptr;
+      break;
   }
+  return lost(error) ? "the device is lost to this process; saved files are intact, so run again (the kernel's log, "
+                       "dmesg, may say more)"
+                     : nullptr;
 }
 
 const char* name(cublasStatus_t status) {
@@ -86,12 +109,16 @@ void check(cudaError_t result, const char* call, std::uint64_t bytes, std::sourc
   if (result == cudaSuccess) return;
   cudaGetLastError();  // an error that passes must not be found again by the next call
   const char* what_to_do = advice(result);
-  const std::string message = std::string("CUDA: ") + (what_to_do ? what_to_do : cudaGetErrorString(result)) + " (" +
-                              cudaGetErrorName(result) + " in " + call + (bytes ? " of " + format_bytes(bytes) : "") +
-                              ", " + place(where) + ")";
+  std::string what = what_to_do ? what_to_do : cudaGetErrorString(result);
+  if (result == cudaErrorInsufficientDriver) {
+    if (const std::string versions = driver_too_old(); !versions.empty()) what = versions;
+  }
+  const std::string message = "CUDA: " + what + " (" + cudaGetErrorName(result) + " in " + call +
+                              (bytes ? " of " + format_bytes(bytes) : "") + ", " + place(where) + ")";
   if (result == cudaErrorNoDevice || result == cudaErrorInsufficientDriver || result == cudaErrorStubLibrary) {
     throw_no_device(message);
   }
+  if (lost(result)) throw_device_lost(message);
   throw_error(message);
 }
 

@@ -2,6 +2,9 @@
 
 #include <cstddef>
 #include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "gpu/cuda/api/check.h"
 
@@ -23,17 +26,30 @@ struct CublasFunctions {
                                             long long, int, cublasComputeType_t, cublasGemmAlgo_t);
 };
 
-// Throws Error naming the library and where it comes from when the system has none. The library stays open.
-CublasFunctions load_cublas();
+// A library that was opened, and stays so.
+struct CublasLibrary {
+  const void* opened = nullptr;  // the same for two names of one file
+  int version = 0;               // as CUDA writes it, 13000; 0: it does not say
+  CublasFunctions functions;
+};
+
+// Returns the names to look for cuBLAS by, for these versions of the runtime and of CUDA that the driver speaks: first
+// the runtime's own version, last what is newer than the driver, which hardly starts.
+std::vector<std::string> cublas_names(int runtime, int driver);
+
+// Returns nothing, and why, when there is no such library.
+std::optional<CublasLibrary> open_cublas(const std::string& name, std::string& why);
 
 // cuBLAS on one stream, with a workspace of the caller's, so that it takes no memory of its own beyond the budget.
 struct Cublas {
+  // Takes the first library of cublas_names() that starts. Throws Error, naming what was found, the versions that do
+  // not fit together and what to install, when none does.
   Cublas(cudaStream_t stream, void* workspace, std::size_t workspace_bytes);
   ~Cublas();
   Cublas(const Cublas&) = delete;
   Cublas& operator=(const Cublas&) = delete;
 
-  const CublasFunctions functions = load_cublas();
+  CublasFunctions functions;
   std::mutex mutex;  // held over a call: a handle is for one thread at a time
   cublasHandle_t handle = nullptr;
 };

@@ -10,5 +10,8 @@ void throw_error(const std::string& message) {
 void throw_no_device(const std::string& message) {
   throw NoDevice(message);
 }
+void throw_device_lost(const std::string& message) {
+  throw DeviceLost(message);
+}
 
 }  // namespace hayloft::gpu::cuda

@@ -7,8 +7,9 @@
 // out of them.
 namespace hayloft::gpu::cuda {
 
-[[noreturn]] void throw_error(const std::string& message);      // hayloft::Error
-[[noreturn]] void throw_no_device(const std::string& message);  // gpu::NoDevice
+[[noreturn]] void throw_error(const std::string& message);        // hayloft::Error
+[[noreturn]] void throw_no_device(const std::string& message);    // gpu::NoDevice
+[[noreturn]] void throw_device_lost(const std::string& message);  // gpu::DeviceLost
 
 // Throws Error with the parts written one after another.
 template <class... Parts>

@@ -33,7 +33,9 @@ __device__ inline unsigned narrow_pair(float low, float high) {
 }
 
 // Loads of 16 aligned bytes: from any memory, through the caches; and from global memory only, which is the device's
-// and what it sees of the host's, past L1 without staying in it, for host memory and for what is read once.
+// and what it sees of the host's, past L1 without staying in it, for host memory and for what is read once. They
+// clobber no "memory": what they read does not change while their kernel runs, so that their order among other accesses
+// means nothing, and a barrier at each would have values that are in registers loaded again.
 __device__ inline uint4 load16(const void* address) {
   return *static_cast<const uint4*>(address);
 }
@@ -119,10 +121,10 @@ __device__ inline float float_of(unsigned bits) {
   return __uint_as_float(bits);
 }
 
-// Reads a clock that may be coarse, up to a millisecond.
+// Reads a clock that may be coarse, up to a millisecond. Loads and stores before it stay before it: it ends waits.
 __device__ inline std::uint64_t nanoseconds() {
   std::uint64_t time;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time) : : "memory");
   return time;
 }
 

@@ -60,13 +60,25 @@ void DeviceArena::open(Pool& pool, std::uint64_t most) {
   pool.most = most;
 }
 
-// A pool keeps what it has held once.
+// A pool keeps what it has held once. A driver may refuse the whole of what a pool may hold, as one that counts its own
+// rounding towards it would, although the device has the memory: then the pool is filled by half as much, or not at
+// all, and grows as it is used.
 void DeviceArena::fill(const Pool& pool) const {
   const OwnedStream stream;
-  void* all = nullptr;
-  check(cudaMallocFromPoolAsync(&all, pool.most, pool.handle, stream), "cudaMallocFromPoolAsync", pool.most);
-  HAYLOFT_CUDA(cudaFreeAsync(all, stream));
-  HAYLOFT_CUDA(cudaStreamSynchronize(stream));
+  for (std::uint64_t bytes = pool.most; bytes > 0; bytes = bytes / 2 / step * step) {
+    void* piece = nullptr;
+    const cudaError_t result = cudaMallocFromPoolAsync(&piece, bytes, pool.handle, stream);
+    if (result == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      std::size_t free = 0, total = 0;
+      HAYLOFT_CUDA(cudaMemGetInfo(&free, &total));
+      if (free >= pool.most) continue;
+    }
+    check(result, "cudaMallocFromPoolAsync", bytes);
+    HAYLOFT_CUDA(cudaFreeAsync(piece, stream));
+    HAYLOFT_CUDA(cudaStreamSynchronize(stream));
+    return;
+  }
 }
 
 void DeviceArena::close(Pool& pool) noexcept {
@@ -83,7 +95,12 @@ std::uint64_t DeviceArena::left_for_sessions() const {
 }
 
 bool DeviceArena::set_aside(std::uint64_t bytes) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  if (const std::uint64_t left = left_for_sessions(); bytes > left && spare_) {
+    lock.unlock();  // it frees
+    spare_(bytes - left);
+    lock.lock();
+  }
   if (bytes > left_for_sessions()) return false;
   aside_ += bytes;
   peak_ = std::max(peak_, used());

@@ -18,8 +18,8 @@ namespace hayloft::gpu::cuda {
 //
 // Pools grow in steps, so that pieces of one kind do not fragment the room of another: what stays as long as the
 // backend lies in one pool; what a step of decoding or of a prompt needs has a pool that is filled from the beginning,
-// so that no step waits for memory or finds that another process has taken it; the rest, which is all that both leave,
-// is for sessions.
+// as far as the driver lets it, so that no step waits for memory or finds that another process has taken it; the rest,
+// which is all that both leave, is for sessions.
 class DeviceArena {
  public:
   static constexpr std::uint64_t alignment = 512;                 // of addresses; sizes are rounded up to it
@@ -44,7 +44,7 @@ class DeviceArena {
   void free(void* data, std::uint64_t bytes, cudaStream_t stream) noexcept;
 
   // Registers one who keeps something that can be had again, and is asked to free so many bytes before the budget is
-  // said to be exhausted, by the thread that allocates. To be told before the arena is used.
+  // said to be exhausted, by the thread that allocates or sets aside. To be told before the arena is used.
   void when_short(std::function<void(std::uint64_t bytes)> spare) { spare_ = std::move(spare); }
 
   std::uint64_t budget_bytes() const { return budget_; }
@@ -52,7 +52,8 @@ class DeviceArena {
   std::uint64_t peak_bytes() const;
   std::uint64_t driver_peak_bytes() const;  // of what the pools have held; 0 when the driver does not say
 
-  // Counts memory that the driver takes for itself, of the sessions' room; false when they have not got it.
+  // Counts memory that the driver takes for itself, of the sessions' room, for which those who keep something are asked
+  // to free it; false when there is not so much even so.
   bool set_aside(std::uint64_t bytes);
   void give_back(std::uint64_t bytes) noexcept;
 

@@ -41,22 +41,33 @@ void HostPins::committed(std::byte* data, std::uint64_t bytes) {
   if (mode_ != KvHost::automatic && mode_ != KvHost::pinned) return;
   if (hopeless(bytes)) return;
   touch(data, bytes);  // fresh pages are zero and stay so
-  const cudaError_t result = pin_in_pieces(data, bytes);
+  Refused by;
+  const cudaError_t result = pin_in_pieces(data, bytes, by);
   if (result == cudaSuccess) return;
-  std::string what;
+  std::string what, advice;
   {
     const std::unique_lock lock(mutex_);
-    what = std::string("the system refuses to pin ") + format_bytes(refused_bytes_) +
-           " of host memory for keys and values (" + cudaGetErrorName(result) + "), with " +
-           format_bytes(pinned_bytes_) + " pinned";
+    if (by.table_bytes > 0) {
+      what = "the device has no room for the page tables of " + format_bytes(bytes) +
+             " of host memory for keys and values (" + format_bytes(by.table_bytes) + ")";
+      advice = "raise --gpu-memory, or lower the context or --batch";
+    } else {
+      what = std::string("the system refuses to pin ") + format_bytes(refused_bytes_) +
+             " of host memory for keys and values (" + cudaGetErrorName(result) + ")";
+      advice =
+          "what limits it is memory that is free, the memory limit of a container or cgroup, and under WSL half of the "
+          "machine's memory (.wslconfig)";
+    }
+    what += ", with " + format_bytes(pinned_bytes_) + " pinned";
   }
   if (mode_ == KvHost::pinned) {
     releasing(data, bytes);
-    refuse("--kv-host pinned: ", what,
-           "; raise the limit of locked memory, lower the context, or use --kv-host staged");
+    refuse("--kv-host pinned: ", what, "; ", advice, ". --kv-host staged pins none");
   }
   if (std::unique_lock lock(mutex_); std::exchange(warned_, true)) return;
-  if (on_warning_) on_warning_(what + ": what is not pinned is copied through a small pinned buffer, which is slower");
+  if (on_warning_) {
+    on_warning_(what + ": what is not pinned is copied through a small pinned buffer, which is slower; " + advice);
+  }
 }
 
 void HostPins::touch(std::byte* data, std::uint64_t bytes) const {
@@ -71,14 +82,25 @@ void HostPins::touch(std::byte* data, std::uint64_t bytes) const {
 }
 
 cudaError_t HostPins::pin(std::byte* data, std::uint64_t bytes) {
-  std::uint64_t charged = 0;
+  Refused by;
+  return pin(data, bytes, by);
+}
+
+cudaError_t HostPins::pin_in_pieces(std::byte* data, std::uint64_t bytes) {
+  Refused by;
+  return pin_in_pieces(data, bytes, by);
+}
+
+cudaError_t HostPins::pin(std::byte* data, std::uint64_t bytes, Refused& by) {
+  DeviceArena* arena = nullptr;
   {
-    const std::unique_lock lock(mutex_);
-    if (arena_) {
-      charged = cuda_page_table_bytes(bytes);
-      if (!arena_->set_aside(charged)) return cudaErrorMemoryAllocation;
-    }
+    const std::shared_lock lock(mutex_);
+    arena = arena_;
   }
+  // Not under the mutex: whoever is asked to make room may ask where memory is pinned.
+  const std::uint64_t charged = arena ? cuda_page_table_bytes(bytes) : 0;
+  by.table_bytes = arena && !arena->set_aside(charged) ? charged : 0;
+  if (by.table_bytes > 0) return cudaErrorMemoryAllocation;
   cudaError_t result = use_device(device_);
   if (result == cudaSuccess) result = cudaHostRegister(data, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable);
   if (result == cudaSuccess) {
@@ -94,8 +116,7 @@ cudaError_t HostPins::pin(std::byte* data, std::uint64_t bytes) {
     cudaHostUnregister(data);  // pinned, but out of the device's reach
   }
   cudaGetLastError();
-  const std::unique_lock lock(mutex_);
-  if (arena_) arena_->give_back(charged);
+  if (arena) arena->give_back(charged);
   return result;
 }
 
@@ -104,7 +125,7 @@ void HostPins::charge_to(DeviceArena* arena) {
   arena_ = arena;
 }
 
-cudaError_t HostPins::pin_in_pieces(std::byte* data, std::uint64_t bytes) {
+cudaError_t HostPins::pin_in_pieces(std::byte* data, std::uint64_t bytes, Refused& by) {
   std::uint64_t refused = 0;
   {
     const std::shared_lock lock(mutex_);
@@ -112,15 +133,15 @@ cudaError_t HostPins::pin_in_pieces(std::byte* data, std::uint64_t bytes) {
   }
   cudaError_t result = cudaErrorMemoryAllocation;
   if (bytes < refused) {
-    result = pin(data, bytes);
+    result = pin(data, bytes, by);
     if (result == cudaSuccess) return result;
     const std::unique_lock lock(mutex_);
-    refused_bytes_ = std::min(refused_bytes_, bytes);
+    if (by.table_bytes == 0) refused_bytes_ = std::min(refused_bytes_, bytes);
   }
   if (bytes < 2 * least_piece_bytes) return result;
   const std::uint64_t half = (bytes / 2 + kHugePage - 1) / kHugePage * kHugePage;
-  result = pin_in_pieces(data, half);
-  return result == cudaSuccess ? pin_in_pieces(data + half, bytes - half) : result;
+  result = pin_in_pieces(data, half, by);
+  return result == cudaSuccess ? pin_in_pieces(data + half, bytes - half, by) : result;
 }
 
 void HostPins::releasing(std::byte* data, std::uint64_t bytes) noexcept {

@@ -26,8 +26,9 @@ class HostPins : public offload::ChunkListener {
   static constexpr std::uint64_t least_piece_bytes = std::uint64_t{64} << 20;  // that a refused one is cut into
 
   // With KvHost::automatic, what is refused even in the smallest pieces stays as it is, which is told once to
-  // `on_warning`; no piece of that size is tried again until some pinned memory has been given up. With KvHost::pinned
-  // it is an Error. Otherwise nothing is ever pinned.
+  // `on_warning`; no piece of a size that the system refused is tried again until some pinned memory has been given up,
+  // while what the device had no room for may have it later. With KvHost::pinned it is an Error. Otherwise nothing is
+  // ever pinned.
   HostPins(KvHost mode, int device, const offload::Threads& threads,
            std::function<void(const std::string&)> on_warning);
   ~HostPins() override;
@@ -71,6 +72,13 @@ class HostPins : public offload::ChunkListener {
   };
   using Pins = std::map<const std::byte*, Pin>;
 
+  // What has refused to pin memory: the arena had no room for so many bytes of page tables, or, at 0, the system.
+  struct Refused {
+    std::uint64_t table_bytes = 0;
+  };
+
+  cudaError_t pin(std::byte* data, std::uint64_t bytes, Refused& by);
+  cudaError_t pin_in_pieces(std::byte* data, std::uint64_t bytes, Refused& by);
   Pins::const_iterator find(const std::byte* data) const;  // the pin that holds it, or the end
   bool hopeless(std::uint64_t bytes) const;                // to pin any of so many
 

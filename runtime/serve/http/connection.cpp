@@ -191,6 +191,8 @@ class Connection {
         auto job = service_.routes.engine().submit(request.generations[choice], listener_to(mailbox, choice));
         if (job) {
           running.jobs.push_back(std::move(job));
+        } else if (service_.routes.engine().stopping()) {
+          refused = error_reply(503, "the server is stopping");
         } else {
           refused = error_reply(429, "too many requests wait; try again in a moment");
         }

@@ -346,5 +346,52 @@ TEST_F(EngineTest, AnswersMadeTogetherAreThoseOfEachAlone) {
   EXPECT_EQ(tokens(*together[5]).front(), tokens(*alone[5]).front());
 }
 
+// Attends to nothing: the device is lost when a step is planned.
+class LosesTheDevice : public Method {
+ public:
+  using Method::Method;
+  SelectionPlan plan_selection(const gpu::CacheView&, int) const override {
+    throw gpu::DeviceLost("CUDA: the device is lost to this process");
+  }
+  Counters count_planned(const gpu::CacheView&, const SelectionPlan&) const override { return {}; }
+};
+
+struct RefusedClient : Client {
+  void failed(const Failure& failure) override {
+    why = failure;
+    ended.set_value();
+  }
+  Failure why;
+};
+
+TEST_F(EngineTest, ADeviceThatIsLostFailsAllThatAskAndIsToldOnce) {
+  options_.method = std::make_shared<LosesTheDevice>(MethodOptions{});
+  options_.parallel = 1;
+  std::atomic<int> told = 0;
+  std::promise<std::string> problem;
+  options_.device_lost = [&](const std::string& what) {
+    if (told++ == 0) problem.set_value(what);
+  };
+  request_.echo = false;
+  request_.logprobs = -1;
+  Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options_);
+  const auto first = std::make_shared<RefusedClient>(), waiting = std::make_shared<RefusedClient>();
+  std::promise<void> submitted;
+  first->leave = [&] { submitted.get_future().wait(); };  // until both are there
+  engine.submit(request_, first);
+  engine.submit(request_, waiting);
+  submitted.set_value();
+  for (const auto& client : {first, waiting}) {
+    client->ended.get_future().wait();
+    EXPECT_EQ(client->why.status, 503);
+    EXPECT_EQ(client->why.message, "CUDA: the device is lost to this process");
+  }
+  EXPECT_EQ(problem.get_future().get(), "CUDA: the device is lost to this process");
+  EXPECT_TRUE(engine.stopping());
+  EXPECT_EQ(engine.submit(request_, std::make_shared<RefusedClient>()), nullptr);
+  engine.close();
+  EXPECT_EQ(told, 1);
+}
+
 }  // namespace
 }  // namespace hayloft::runtime::serve

@@ -7,6 +7,7 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <vector>
 
 // Declares what tests can ask of and do to the CUDA runtime of tests/simt. It is stricter than a device:
 //
@@ -31,6 +32,7 @@ struct Device {
   std::size_t shared_bytes = std::size_t{227} << 10;  // that a block may have when it asks for more than 48 KiB
   int major = 9, minor = 0;                           // compute capability; nothing else follows from it
   int driver_version = 13000;
+  std::vector<std::string> cublas = {"libcublas.so.13"};  // the names that a library is found by
   std::uint64_t memory_bytes = std::uint64_t{4} << 30;
   std::uint64_t registrable_bytes = std::numeric_limits<std::uint64_t>::max();  // of host memory, pinned in any way
   std::uint64_t pinned_per_entry_byte = 0;  // bytes of host memory whose pinning takes a byte of the device; 0: none do

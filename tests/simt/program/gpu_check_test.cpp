@@ -78,6 +78,42 @@ TEST_F(GpuCheckScript, CublasIsFoundWhereTheLoaderDoesNotLook) {
   EXPECT_EQ(report()["steps"][0]["outcome"], "passed") << contents(folder_ / "err");
 }
 
+TEST_F(GpuCheckScript, ACublasThatDoesNotStartIsFollowedByTheNextThatIsFound) {
+  script("bin/python3", "echo " + (folder_ / "site/nvidia").string());
+  script("site/nvidia/cu13/lib/libcublas.so.13", "");
+  script("site/nvidia/cublas/lib/libcublas.so.12", "");
+  script("tree/bin/hayloft",
+         R"(case "$1:$LD_LIBRARY_PATH" in --list-devices:*/nvidia/cublas/lib*) echo 'cuda  a device'; exit;;
+  --list-devices:*) echo 'cuda  none: cuBLAS does not start'; exit;; esac)"
+         "\nexec " HAYLOFT_PROGRAM R"( "$@")");
+  script("tree/tests/a_test_cuda", "echo '[       OK ] A.IsRight (3 ms)'");
+  run("tests", "unset LD_LIBRARY_PATH; " + own_path());
+  EXPECT_EQ(report()["device"], "a device");
+}
+
+TEST_F(GpuCheckScript, ATreeThatHasTheProgramAloneSaysWhatBuildsTheRest) {
+  script("tree/bin/hayloft", "exec " HAYLOFT_PROGRAM R"( "$@")");
+  EXPECT_EQ(run("tests", ""), 1);
+  EXPECT_NE(report()["steps"][0]["log_tail"].get<std::string>().find(
+                "scripts/build release -DHAYLOFT_CUDA=ON builds them, which scripts/try does not"),
+            std::string::npos);
+}
+
+TEST_F(GpuCheckScript, ATranslatingIommuAndWslAreNoted) {
+  const fs::path device = folder_ / "system/sys/bus/pci/devices/0000:01:00.0";
+  fs::create_directories(device / "iommu_group");
+  fs::create_directories(folder_ / "system/proc");
+  std::ofstream(device / "iommu_group/type") << "DMA-FQ\n";
+  std::ofstream(folder_ / "system/proc/version") << "Linux version 5.15.90.1-microsoft-standard-WSL2\n";
+  script("tree/bin/hayloft", "exec " HAYLOFT_PROGRAM R"( "$@")");
+  script("tree/tests/a_test_cuda", "echo '[       OK ] A.IsRight (3 ms)'");
+  EXPECT_EQ(run("tests", "HAYLOFT_CHECK_ROOT=" + (folder_ / "system").string()), 0) << contents(folder_ / "err");
+  EXPECT_EQ(report()["bus"]["iommu_type"], "DMA-FQ");
+  const std::string notes = report()["notes"];
+  EXPECT_NE(notes.find("iommu=pt"), std::string::npos) << notes;
+  EXPECT_NE(notes.find("This is WSL"), std::string::npos) << notes;
+}
+
 TEST_F(GpuCheckScript, WithoutADeviceNothingIsRun) {
   script("tree/bin/hayloft", R"(case "$1" in --list-devices) echo 'cuda  none: no driver'; exit;; esac)"
                              "\nexec " HAYLOFT_PROGRAM R"( "$@")");

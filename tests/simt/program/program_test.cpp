@@ -6,6 +6,7 @@
 #include <string>
 
 #include "tests/program/program.h"
+#include "tests/program/served.h"
 #include "tests/support/temporary_folder.h"
 
 // The program as on a machine with a GPU, which is the double of this folder. Contexts are as short as a needle allows.
@@ -54,6 +55,18 @@ TEST(ProgramOnADevice, IsListedByItsPlaceOnTheBusWithWhatMemoryIsFree) {
                                                         "cuda  SIMT shim at 0000:01:00.0, compute capability 9.0, .*, "
                                                         "24.0 GiB, of which 23.5 GiB may be used\\n$")))
       << outcome.out;
+}
+
+TEST(ProgramOnADevice, AServerWhoseDeviceIsLostAnswers503AndEndsWithACodeOfItsOwn) {
+  ASSERT_EQ(::setenv("HAYLOFT_SIMT_LOST", "1000", 1), 0);  // more than loading takes, less than the answer below
+  test::Served served({"--device", "cuda"});
+  ::unsetenv("HAYLOFT_SIMT_LOST");
+  const test::HttpAnswer answer = served.post("/v1/completions", test::greedy("hay", 200));
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_NE(answer.body.find("the device is lost to this process"), std::string::npos) << answer.body;
+  const Outcome outcome = served.program().wait();
+  EXPECT_EQ(outcome.exit_code, 4) << outcome.err;
+  EXPECT_NE(outcome.err.find("hayloft: CUDA: the device is lost"), std::string::npos) << outcome.err;
 }
 
 TEST(ProgramOnADevice, OneOfSeveralIsNamedByItsNumber) {

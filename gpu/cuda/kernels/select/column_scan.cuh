@@ -18,7 +18,8 @@
 //
 // By its instruction count the link stays the bound: for 256 tokens of r = 16 columns a warp issues about 1,400 (f16),
 // 1,700 (int8) or 1,800 (int4) instructions with four query heads, and a small card of 34 multiprocessors at 2.5 GHz
-// can issue 340 billion a second: enough for 2,000, 860 or 420 GB/s of columns. With 16 query heads it is 4,400 to
+// can issue 340 billion a second, those apart that it issues at less than full rate, conversions and shuffles: at most
+// enough for 2,000, 860 or 420 GB/s of columns. With 16 query heads it is 4,400 to
 // 4,800, enough for 630, 300 or 150 GB/s: there int4 has little to spare when the link is a fast one.
 namespace hayloft::gpu::cuda {
 
