@@ -156,8 +156,8 @@ const Cost* scan_cost(const DecodeStep& step, int bits) {
 // With columns in planes what is counted is all planes of r components, and some numbers of planes.
 bool counted(const DecodeStep& step) {
   const ModelConfig& config = *step.config;
-  const bool sparq = step.method.name == "sparq" && step.method.rank == counted_rank && scan_cost(step, 0) != nullptr &&
-                     selects_per(step.method) == index::SelectPer::kv_head;
+  const bool sparq = step.method.name == "sparq" && step.method.rank == counted_rank &&
+                     !ranking_options(step.method).per_query_head() && scan_cost(step, 0) != nullptr;
   const bool planes = step.method.name == "planes" && plane_cost(step.method.bits) != nullptr;
   return (sparq || planes || step.method.name == "dense") && config.kv_heads == counted_kv_heads &&
          config.group_size() == counted_group && config.head_dim == counted_head_dim;

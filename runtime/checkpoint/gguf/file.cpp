@@ -26,7 +26,7 @@ std::string suffix(std::int64_t number, std::int64_t count) {
   return fmt::format("-{:05}-of-{:05}.gguf", number + 1, count);
 }
 
-// What the parts' names have in common.
+// Returns what the parts' names have in common.
 std::string common_name(const std::filesystem::path& first, std::int64_t count) {
   const std::string name = first.filename().string();
   const std::string end = suffix(0, count);

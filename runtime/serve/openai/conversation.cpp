@@ -9,8 +9,8 @@
 namespace hayloft::runtime::serve::openai {
 namespace {
 
-// What is put to the template, which is asked again without a part of it: what leaves the text as it was has reached
-// nobody.
+// The material that is put to the template, which is asked again without a part of it: what leaves the text as it was
+// has reached nobody.
 struct Material {
   Json messages;
   Json variables = Json::object();
@@ -95,7 +95,7 @@ void require_tools(const std::vector<std::string>& others, const Material& mater
   }
 }
 
-// Of the variables beside messages and tools.
+// Checks the variables beside messages and tools.
 void require_names(const Json& variables, const ChatTemplate& chat_template) {
   for (const auto& [name, value] : variables.items()) {
     if (value.is_null() || chat_template.names(name)) continue;

@@ -30,7 +30,7 @@ void refuse_unknown(const std::string& object, const std::string& name) {
 Json parse_object(std::string_view body) {
   Json object;
   try {
-    object = parse_ordered_json(body, kMostNested);
+    object = parse_ordered_json(body, LongIntegers::refused, kMostNested);
   } catch (const Error& error) {
     refuse("", fmt::format("the body: {}", error.what()));
   }

@@ -356,6 +356,19 @@ TEST_F(OpenAiRequestTest, KeysKeepTheirOrder) {
                                      R"("parameters": {"type": "object", "properties": {"z": {}, "a": {}}}}}])"));
 }
 
+TEST_F(OpenAiRequestTest, ArgumentsOfCallsReachTheTemplateAsAnObjectInTheirOrder) {
+  template_ = ChatTemplate::from_source(
+      "{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.name }}{{ c.function.arguments | tojson }}"
+      "{% endfor %}{{ m.content }}{% endfor %}",
+      "test");
+  const Request request = chat_request(
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": null, "tool_calls": [
+          {"id": "1", "type": "function", "index": 0, "function": {"name": "f", "arguments": "{\"z\": 1, \"a\": [2]}"}}]},
+          {"role": "tool", "tool_call_id": "1", "content": "here"}]})",
+      served_);
+  EXPECT_EQ(request.generations[0].tokens, tokenizer_.encode_prompt(R"(af{"z": 1, "a": [2]}here)"));
+}
+
 TEST_F(OpenAiRequestTest, AnAnswerStopsAtTokensAsWell) {
   const Request request = completion_request(R"({"prompt": "a", "stop_token_ids": [5, 7]})", served_);
   EXPECT_EQ(request.generations[0].stop_tokens, (std::vector<std::int32_t>{5, 7}));
