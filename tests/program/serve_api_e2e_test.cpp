@@ -24,7 +24,8 @@ json streamed(const Served& server, json body) {
     const std::size_t end = events.find("\n\n", at);
     const json piece = json::parse(events.substr(at + 6, end - at - 6))["choices"][0];
     at = end;
-    while (choices.size() <= piece["index"]) choices.push_back({{"text", ""}, {"logprobs", nullptr}});
+    while (choices.size() <= piece["index"].get<std::size_t>())
+      choices.push_back({{"text", ""}, {"logprobs", nullptr}});
     json& choice = choices[piece["index"].get<std::size_t>()];
     choice["index"] = piece["index"];
     choice["text"] = choice["text"].get<std::string>() + piece["text"].get<std::string>();
@@ -86,7 +87,7 @@ TEST(ServeApi, SeveralAnswersReadTheirPromptOnce) {
 // The end of text, which the model would not say by itself, is made the likeliest token.
 json drawn_to_the_end(int tokens) {
   json body = greedy("hay in the loft", tokens);
-  body["logit_bias"] = {{"0", 100}};
+  body["logit_bias"] = json::object({{"0", 100}});
   return body;
 }
 
@@ -94,10 +95,10 @@ TEST(ServeApi, AnAnswerStopsAtASpecialTokenThatIsNamed) {
   Served server;
   ASSERT_EQ(server.completed(drawn_to_the_end(8))["choices"][0]["finish_reason"], "length");
   const std::vector<std::pair<json, int>> stops{
-      {{{"stop", {"<|end_of_text|>"}}}, 1},
-      {{{"stop", {"x_x", "|end_of"}}}, 1},
-      {{{"stop", "_text|><|end"}}, 2},
-      {{{"stop_token_ids", {0}}}, 1},
+      {json::object({{"stop", json::array({"<|end_of_text|>"})}}), 1},
+      {json::object({{"stop", json::array({"x_x", "|end_of"})}}), 1},
+      {json::object({{"stop", "_text|><|end"}}), 2},
+      {json::object({{"stop_token_ids", json::array({0})}}), 1},
   };
   for (const auto& [stop, tokens] : stops) {
     json asked = drawn_to_the_end(8);
@@ -117,7 +118,7 @@ TEST(ServeApi, AnAnswerHasItsLeastTokensBeforeItStops) {
     json body = drawn_to_the_end(8);
     body["min_tokens"] = 3;
     body["ignore_eos"] = !by_eos;
-    if (!by_eos) body["stop_token_ids"] = {0};
+    if (!by_eos) body["stop_token_ids"] = json::array({0});
     const json answer = server.completed(body);
     EXPECT_EQ(answer["choices"][0]["text"], three) << by_eos;
     EXPECT_EQ(answer["choices"][0]["finish_reason"], "stop") << by_eos;
@@ -130,7 +131,8 @@ TEST(ServeApi, APromptThatIsTooLongForTheModelIsRefusedWithTheNumbers) {
   const test::TemporaryFolder folder;
   const auto model = folder / "short";
   std::filesystem::copy(needle_model, model, std::filesystem::copy_options::recursive);
-  json config = json::parse(std::ifstream(needle_model / "config.json"));
+  std::ifstream written(needle_model / "config.json");
+  json config = json::parse(written);
   config["max_position_embeddings"] = 64;
   std::filesystem::remove(model / "config.json");
   std::ofstream(model / "config.json") << config;

@@ -84,7 +84,8 @@ const Tensor* File::find(std::string_view name) const {
 bool is_file(const std::filesystem::path& model) {
   std::error_code error;
   if (std::filesystem::is_directory(model, error)) return false;
-  return std::filesystem::exists(model, error) || model.extension() == ".gguf";
+  if (std::filesystem::exists(model, error) || model.extension() == ".gguf") return true;
+  return error == std::errc::too_many_symbolic_link_levels;  // which is said where it is opened
 }
 
 }  // namespace hayloft::runtime::gguf
