@@ -1,12 +1,13 @@
 #include "bench/common.h"
 
 #include <algorithm>
-#include <cstring>
+#include <array>
+#include <memory>
+#include <mutex>
 
 #include "offload/host/read_memory.h"
 #include "offload/host/topology.h"
-#include "offload/store/planes.h"
-#include "offload/store/quantise.h"
+#include "offload/store/columns.h"
 
 namespace hayloft::bench {
 
@@ -61,31 +62,18 @@ ColumnStore::ColumnStore(offload::ColumnFormat format)
   for (f16& x : noise) x = to_f16((uniform() + uniform() + uniform() + uniform()) * 1.7320508f);
   threads().parallel_for(blocks * kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
     const int run = offload::tokens_per_scale(layout_.columns, layout_.block_tokens);
-    std::vector<f16> tile(static_cast<std::size_t>(head_dim * run));  // each column's from anywhere in the noise
+    std::vector<f16> rows(
+        static_cast<std::size_t>(2 * head_dim * run));  // each key component from anywhere in the noise
     for (std::int64_t i = begin; i < end; ++i) {
       std::byte* const base = memory_.data() + static_cast<std::uint64_t>(i) * layout_.head_bytes;
       std::uint64_t mix = static_cast<std::uint64_t>(i) * 0x9e3779b97f4a7c15u + 1;
-      for (int part = 0; part < layout_.block_tokens / run; ++part) {
+      for (int first = 0; first < layout_.block_tokens; first += run) {
         for (int c = 0; c < head_dim; ++c) {
           mix = mix * 6364136223846793005u + 1442695040888963407u;
           const f16* const from = noise.data() + (mix >> 48) % (noise.size() - static_cast<std::size_t>(run));
-          std::copy_n(from, run, tile.data() + c * run);
+          for (int t = 0; t < run; ++t) rows[static_cast<std::size_t>(t * 2 * head_dim + c)] = from[t];
         }
-        std::byte* const columns = base + static_cast<std::uint64_t>(part) * layout_.column_bytes *
-                                              static_cast<unsigned>(run) / static_cast<unsigned>(layout_.block_tokens);
-        if (layout_.columns == offload::ColumnFormat::f16) {
-          for (int c = 0; c < head_dim; ++c) {
-            std::memcpy(columns + static_cast<std::uint64_t>(c) * layout_.column_bytes, tile.data() + c * run,
-                        static_cast<std::size_t>(run) * sizeof(f16));
-          }
-        } else if (layout_.columns == offload::ColumnFormat::planes) {
-          offload::fill_planes(
-              layout_, tile.data(), run, head_dim, base + static_cast<unsigned>(part * run) / 8,
-              base + layout_.scales_offset + static_cast<unsigned>(part) * sizeof(offload::PlaneRange));
-        } else {
-          offload::quantise_group(layout_, tile.data(), head_dim, columns,
-                                  base + layout_.scales_offset + static_cast<std::uint64_t>(part) * sizeof(f16));
-        }
+        offload::column_code(format).fill(layout_, base, rows.data(), 2 * head_dim, first, run);
       }
     }
   });
@@ -95,24 +83,13 @@ ColumnStore::ColumnStore(offload::ColumnFormat format)
 }
 
 const ColumnStore& ColumnStore::instance(offload::ColumnFormat format) {
-  switch (format) {
-    case offload::ColumnFormat::int8: {
-      static const ColumnStore int8(offload::ColumnFormat::int8);
-      return int8;
-    }
-    case offload::ColumnFormat::int4: {
-      static const ColumnStore int4(offload::ColumnFormat::int4);
-      return int4;
-    }
-    case offload::ColumnFormat::planes: {
-      static const ColumnStore planes(offload::ColumnFormat::planes);
-      return planes;
-    }
-    case offload::ColumnFormat::f16:
-      break;
-  }
-  static const ColumnStore f16(offload::ColumnFormat::f16);
-  return f16;
+  arena();  // outlives the stores
+  static std::mutex making;
+  static std::array<std::unique_ptr<const ColumnStore>, offload::column_format_count> stores;
+  const std::scoped_lock lock(making);
+  std::unique_ptr<const ColumnStore>& store = stores[static_cast<std::size_t>(format)];
+  if (!store) store.reset(new ColumnStore(format));
+  return *store;
 }
 
 offload::LayerView ColumnStore::view(std::int64_t tokens, std::int64_t turn) const {

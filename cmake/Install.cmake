@@ -7,8 +7,8 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/hayloft)
 set(public_headers
     offload/error.h offload/text/format.h offload/half.h offload/text/utf8.h
     offload/host/arena.h offload/host/cgroup.h offload/host/mapped_file.h offload/host/threads.h offload/host/topology.h
-    offload/store/layout.h offload/store/planes.h offload/store/quantise.h offload/store/rows.h
-    offload/store/shard.h offload/store/store.h
+    offload/store/column_formats.h offload/store/columns.h offload/store/layout.h offload/store/planes.h
+    offload/store/quantise.h offload/store/rows.h offload/store/shard.h offload/store/store.h
     offload/snapshot/snapshot.h offload/snapshot/writer.h
     index/ann/ann.h index/scan/exact_search.h index/scan/ranking_options.h index/scan/run_cache.h index/scan/search.h index/scan/sparq_query.h
     gpu/backend.h gpu/packed.h gpu/buffer.h gpu/device_options.h gpu/cuda_memory.h gpu/gated_delta.h gpu/hot_reads.h gpu/link_choice.h gpu/make_backend.h

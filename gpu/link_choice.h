@@ -10,7 +10,8 @@ namespace hayloft::gpu {
 // Read in place by the multiprocessors, brought by the copy engine, or by both at once.
 enum class Link : std::uint8_t { automatic, sm, copy, both };
 
-// One way for the columns of each format: the fewer bytes a column has, the more the number of copies counts.
+// One way for the columns of each format that is measured: the fewer bytes a column has, the more the number of copies
+// counts.
 struct LinkChoice {
   Link f16;
   Link int8;
@@ -18,8 +19,9 @@ struct LinkChoice {
 
   LinkChoice(Link every = Link::automatic)
       : f16(every), int8(every), int4(every) {}  // NOLINT(google-explicit-constructor)
-  Link& of(offload::ColumnFormat format) {       // planes go as int4 does, whose runs are as short
-    return format == offload::ColumnFormat::f16 ? f16 : format == offload::ColumnFormat::int8 ? int8 : int4;
+  Link& of(offload::ColumnFormat format) {
+    const offload::ColumnFormat way = traits_of(format).link;
+    return way == offload::ColumnFormat::f16 ? f16 : way == offload::ColumnFormat::int8 ? int8 : int4;
   }
   Link of(offload::ColumnFormat format) const { return LinkChoice(*this).of(format); }
   friend bool operator==(const LinkChoice&, const LinkChoice&) = default;

@@ -4,6 +4,13 @@
 //   column-format MODEL-DIR TEXT-FILE [METHOD...]
 // reads the text but for its end, decodes that by some methods, and prints what they read for a token and how far their
 // logits are from those of dense attention.
+//
+// A format that the store itself keeps (--columns) belongs in hayloft's tree, where it takes eight files:
+//   offload/store/column_formats.h             its row of the table, from which all else follows
+//   offload/store/FORMAT.cpp, columns.h        what a key becomes, and where that is found
+//   index/scan/columns/keys_FORMAT-inl.h, column_keys-inl.h        how the scan reads it
+//   gpu/cuda/kernels/columns/FORMAT.cuh, columns.cuh               how a device writes and reads it
+//   docs/design.md                             its number in saved contexts, what a search sees
 #include <algorithm>
 #include <array>
 #include <bit>

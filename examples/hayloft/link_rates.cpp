@@ -61,12 +61,11 @@ std::vector<Row> rows_of(const runtime::plan::MachineProfile& profile) {
   field = "layer_overhead_us";
   row("overhead of a layer", 0, 0, profile.layer_overhead_us, "us");
   for (const runtime::AttentionRates& rates : profile.attention) {
-    field = "column_scan_GBps";
-    row("column scan, r=16", rates.head_dim, rates.group, rates.column_scan, "GB/s");
-    field = "int8_scan_GBps";
-    row("column scan, int8", rates.head_dim, rates.group, rates.int8_scan, "GB/s");
-    field = "int4_scan_GBps";
-    row("column scan, int4", rates.head_dim, rates.group, rates.int4_scan, "GB/s");
+    for (const offload::ColumnTraits& traits : offload::column_traits) {
+      if (traits.rate_label == nullptr) continue;
+      field = traits.rate;
+      row(traits.rate_label, rates.head_dim, rates.group, rates.sparq_scan(traits.format), "GB/s");
+    }
     field = "exact_scan_GBps";
     row("exact scan", rates.head_dim, rates.group, rates.exact_scan, "GB/s");
     field = "row_scan_GBps";

@@ -76,9 +76,8 @@ void CudaBackend::warm(const CacheView& cache, const HotReads& hot, Stream queue
   if (hot.runs.size() == runs && sound(hot.runs) && columns_.keeps(cache.store)) {
     // A selection that reads as many runs as there is room for, those that were used most, fills the slots with them.
     const int slots = columns_.count_uses(cache, hot.runs, stream);
-    const bool in_planes = cache.store.layout->columns == offload::ColumnFormat::planes;
     SparqSelect args{{.rank = std::min(slots, cache.head_dim)}, 0, cache.store.tokens};
-    if (in_planes) args.bits = std::min(slots, layout.runs);
+    if (in_planes(cache.store.layout->columns)) args.bits = std::min(slots, layout.runs);
     if (slots > 0) {
       const std::vector<float> queries = queries_of(hot.runs, cache, layout.runs);
       const Scratch<float> q(context_, static_cast<std::int64_t>(width), stream);

@@ -75,8 +75,8 @@ std::vector<std::int32_t> every_component(int kv_heads, int components) {
 }
 
 KeySource exact_keys(const offload::LayerView& view) {
-  const bool exact = view.tokens == 0 || (view.layout->columns == offload::ColumnFormat::f16 &&
-                                          view.layout->row_format == offload::RowFormat::f16);
+  const bool exact =
+      view.tokens == 0 || (traits_of(view.layout->columns).exact && view.layout->row_format == offload::RowFormat::f16);
   return exact ? KeySource::columns : KeySource::rows;
 }
 

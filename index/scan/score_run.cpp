@@ -113,9 +113,8 @@ void score_format(const HeadQuery& query, const TokenRun& run, const TokenRun& n
   // The lookahead keeps the pace of the computation: what a pass over a quantisation group costs, and what its notes
   // do, in instructions, decides how much is asked for meanwhile. So when the last notes are taken it is a share of a
   // run ahead of the reads to come, and some passes more.
-  constexpr int load_cost = format == ColumnFormat::f16 ? 32 : 80;
   const int passes = (query.rank + columns_per_pass - 1) / columns_per_pass;
-  const int pass_cost = 16 * query.heads + load_cost;
+  const int pass_cost = 16 * query.heads + Keys<format>::load_cost;
   const int note_cost = notes == nullptr ? 0 : (notes->references == nullptr ? 12 : 76) * query.heads;
   const int pass_credit = 256 * passes * pass_cost / (passes * pass_cost + note_cost);
   const int note_credit = 256 * passes - passes * pass_credit;
@@ -127,7 +126,7 @@ void score_format(const HeadQuery& query, const TokenRun& run, const TokenRun& n
     const int count = std::min(columns_per_pass, query.rank - j);
     for (int c = 0; c < count; ++c) {
       pass.columns[c] = run.columns + query.offsets[j + c];
-      if constexpr (format != ColumnFormat::f16) pass.scales[c] = run.scales + query.scale_offsets[j + c];
+      if constexpr (is_scaled(format)) pass.scales[c] = run.scales + query.scale_offsets[j + c];
     }
     pass.weights = query.weights + j;
     pass.notes = j + count == query.rank ? notes : nullptr;
@@ -141,16 +140,9 @@ void score_format(const HeadQuery& query, const TokenRun& run, const TokenRun& n
 
 void score_run(const HeadQuery& query, const TokenRun& run, const TokenRun& next, int tokens, float* scores, int stride,
                const TileNotes* notes) {
-  switch (query.format) {
-    case ColumnFormat::f16:
-      return score_format<ColumnFormat::f16>(query, run, next, tokens, scores, stride, notes);
-    case ColumnFormat::int8:
-      return score_format<ColumnFormat::int8>(query, run, next, tokens, scores, stride, notes);
-    case ColumnFormat::int4:
-      return score_format<ColumnFormat::int4>(query, run, next, tokens, scores, stride, notes);
-    case ColumnFormat::planes:
-      break;  // score_planes()
-  }
+  with_column_format(query.format, [&](auto format) {
+    if constexpr (!in_planes(format)) score_format<format>(query, run, next, tokens, scores, stride, notes);
+  });
 }
 
 }  // namespace HWY_NAMESPACE

@@ -24,7 +24,7 @@ std::vector<float> importance(const float* q, int queries, int head_dim, const f
 }  // namespace
 
 void require_planes(offload::ColumnFormat columns) {
-  if (columns == offload::ColumnFormat::planes) return;
+  if (in_planes(columns)) return;
   fail("bit planes, and components ordered by qk, need key columns in planes, and these are {}; use --columns planes",
        name(columns));
 }

@@ -36,7 +36,7 @@ class Digest {
 // The first `tokens` tokens of one head of a block.
 void add_head(Digest& digest, const BlockLayout& layout, const std::byte* block, int head, std::uint64_t tokens) {
   const auto B = static_cast<std::uint64_t>(layout.block_tokens);
-  const int runs = layout.columns == ColumnFormat::planes ? plane_count : 1;  // of a column
+  const int runs = traits_of(layout.columns).planes;  // of a column
   const std::uint64_t run_bytes = layout.column_bytes / static_cast<unsigned>(runs);
   const std::uint64_t used_bytes = (tokens * run_bytes + B - 1) / B;
   const auto group = static_cast<std::uint64_t>(tokens_per_scale(layout.columns, layout.block_tokens));

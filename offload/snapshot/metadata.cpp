@@ -50,7 +50,7 @@ void read_layers(ByteReader& in, const SnapshotHeader& header, const BlockLayout
       claimed.push_back(claim(header, "blocks", block.offset, layout.block_bytes));
     }
     layer.value_sum = in.array<double>(sums);
-    if (shape.columns == ColumnFormat::planes) layer.spread = in.array<double>(sums);
+    if (in_planes(shape.columns)) layer.spread = in.array<double>(sums);
     if (!header.description.shard.alone()) layer.whole_sum = in.array<double>(sums);
     metadata.layers.push_back(std::move(layer));
   }
@@ -127,7 +127,7 @@ void read_point(ByteReader& in, const SnapshotHeader& header, const BlockLayout&
       fail("an earlier checkpoint has {} of {} tokens of layer {} of the store", layer.tokens, all, index);
     }
     layer.value_sum = in.array<double>(sums);
-    if (shape.columns == ColumnFormat::planes) layer.spread = in.array<double>(sums);
+    if (in_planes(shape.columns)) layer.spread = in.array<double>(sums);
     if (!header.description.shard.alone()) layer.whole_sum = in.array<double>(sums);
     point.layers.push_back(std::move(layer));
   }

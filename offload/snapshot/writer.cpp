@@ -117,7 +117,7 @@ SnapshotWriter SnapshotWriter::create(const std::filesystem::path& path, const S
   first.layout = BlockLayout(description.shape);
   const std::size_t sums =
       static_cast<std::size_t>(description.shape.kv_heads) * static_cast<std::size_t>(description.shape.head_dim);
-  const std::size_t spread = description.shape.columns == ColumnFormat::planes ? sums : 0;
+  const std::size_t spread = in_planes(description.shape.columns) ? sums : 0;
   const std::size_t whole = description.shard.alone() ? 0 : sums;
   first.metadata.layers.assign(
       static_cast<std::size_t>(description.shape.layers),

@@ -23,14 +23,12 @@ void check_shape(const StoreShape& shape) {
   if (!std::has_single_bit(static_cast<unsigned>(shape.block_tokens))) {
     fail("store shape: block_tokens is {}, must be a power of two", shape.block_tokens);
   }
-  if (shape.columns > ColumnFormat::planes) {
+  if (!is_column_format(shape.columns)) {
     fail("store shape: {} is not a column format", static_cast<int>(shape.columns));
   }
   if (shape.rows > RowFormat::int4) fail("store shape: {} is not a row format", static_cast<int>(shape.rows));
 }
 
-constexpr ColumnFormat column_formats[] = {ColumnFormat::f16, ColumnFormat::int8, ColumnFormat::int4,
-                                           ColumnFormat::planes};
 constexpr RowFormat row_formats[] = {RowFormat::f16, RowFormat::int8, RowFormat::int4};
 
 template <class Formats>
@@ -56,20 +54,6 @@ std::uint64_t integer_row_bytes(RowFormat format, std::uint64_t d) {
 
 }  // namespace
 
-const char* name(ColumnFormat format) {
-  switch (format) {
-    case ColumnFormat::f16:
-      return "f16";
-    case ColumnFormat::int8:
-      return "int8";
-    case ColumnFormat::int4:
-      return "int4";
-    case ColumnFormat::planes:
-      return "planes";
-  }
-  return "unknown";
-}
-
 const char* name(RowFormat format) {
   return name(format == RowFormat::f16    ? ColumnFormat::f16
               : format == RowFormat::int8 ? ColumnFormat::int8
@@ -77,11 +61,11 @@ const char* name(RowFormat format) {
 }
 
 std::optional<ColumnFormat> column_format(std::string_view text) {
-  return named(column_formats, text);
+  return named(all_column_formats(), text);
 }
 
 std::string column_format_names() {
-  return names_of(column_formats);
+  return names_of(all_column_formats());
 }
 
 std::optional<RowFormat> row_format(std::string_view text) {
@@ -103,10 +87,9 @@ BlockLayout::BlockLayout(const StoreShape& shape)
   const auto tokens = static_cast<std::uint64_t>(block_tokens);
   row_bytes = row_format == RowFormat::f16 ? 2 * d * sizeof(f16) : integer_row_bytes(row_format, d);
   column_bytes = tokens * static_cast<std::uint64_t>(bits_of(columns)) / 8;
-  if (columns == ColumnFormat::planes) plane_bytes = column_bytes / plane_count;
+  if (in_planes(columns)) plane_bytes = column_bytes / static_cast<unsigned>(traits_of(columns).planes);
   const std::uint64_t ranges = tokens / static_cast<std::uint64_t>(tokens_per_scale(columns, block_tokens));
-  const std::uint64_t numbers = columns == ColumnFormat::f16 ? 0 : columns == ColumnFormat::planes ? 2 : 1;
-  scale_bytes = ranges * numbers * sizeof(f16);
+  scale_bytes = ranges * static_cast<unsigned>(traits_of(columns).group_numbers) * sizeof(f16);
   columns_offset = aligned(tokens * row_bytes);
   scales_offset = aligned(columns_offset + d * column_bytes);
   ranges_offset = aligned(scales_offset + d * scale_bytes);

@@ -8,20 +8,9 @@
 #include <string_view>
 
 #include "offload/half.h"
+#include "offload/store/column_formats.h"
 
 namespace hayloft::offload {
-
-// The format of the key columns (the mirror of K that selection reads). An integer format holds a level per token, and
-// a key is about level * scale, with one f16 scale per 64 tokens (one in all where B < 64); quantise.h defines both.
-//   int8  a byte per token, two's complement, -127 to 127
-//   int4  half a byte per token, two's complement, -7 to 7: byte i of a column holds token 2i in its low nibble and
-//         token 2i + 1 in its high one
-// Planes hold a code of four bits per token, its most significant bits first, so that as many planes as are read are a
-// coarser code of the same key; planes.h defines it.
-//   planes  four bitmaps per column, one behind the other: bit t of byte i of a plane is of token 8 i + t
-enum class ColumnFormat : std::uint8_t { f16, int8, int4, planes };
-
-inline constexpr int plane_count = 4;  // of a column of planes
 
 // The format of the rows, which are what is attended. An integer format holds a level per element, in
 // levels of 8 or 4 bits, scales, and of the keys a range per component; rows.h defines it.
@@ -42,19 +31,6 @@ constexpr int elements_per_scale(RowFormat format) {
 // Consecutive tokens of integer rows that share the ranges of their keys' components.
 constexpr int tokens_per_range(int block_tokens) {
   return std::min(block_tokens, 1024);
-}
-
-const char* name(ColumnFormat format);                             // "f16", "int8", "int4", "planes"
-std::optional<ColumnFormat> column_format(std::string_view name);  // none of any other name
-std::string column_format_names();                                 // "f16, int8, int4, planes", for messages
-
-// Bits that a column takes of a token, scales apart.
-constexpr int bits_of(ColumnFormat format) {
-  return format == ColumnFormat::f16 ? 16 : format == ColumnFormat::int8 ? 8 : 4;
-}
-// Tokens of a column that share a scale, or of planes a range: a quantisation group.
-constexpr int tokens_per_scale(ColumnFormat format, int block_tokens) {
-  return std::min(block_tokens, format == ColumnFormat::planes ? 256 : 64);
 }
 
 // The shape that all blocks of a store share.

@@ -2,6 +2,9 @@
 
 #include <cstring>
 
+#include "offload/store/columns.h"
+#include "offload/store/transpose.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "offload/store/planes.cpp"
 // clang-format off
@@ -115,6 +118,34 @@ void fill_planes(const BlockLayout& layout, const f16* keys, int tokens, int com
                  std::byte* scales) {
   HWY_DYNAMIC_DISPATCH(fill_planes)(layout, keys, tokens, components, columns, scales);
 }
+
+namespace {
+
+// A group's keys, of so few components at a time that they stay in the first-level cache.
+void fill_plane_columns(const BlockLayout& layout, std::byte* head, const f16* rows, std::int64_t stride, int first,
+                        int tokens) {
+  constexpr int group = traits_of(ColumnFormat::planes).group_tokens;
+  constexpr int together = 8;
+  alignas(64) f16 keys[together * group] = {};
+  std::byte* const columns = head + layout.columns_offset + static_cast<unsigned>(first) / 8;
+  std::byte* const scales = head + layout.scales_offset + static_cast<unsigned>(first / group) * sizeof(PlaneRange);
+  for (int c = 0; c < layout.head_dim; c += together) {
+    const auto component = static_cast<std::uint64_t>(c);
+    transpose(rows + c, stride, tokens, together, keys, group);
+    fill_planes(layout, keys, tokens, together, columns + component * layout.column_bytes,
+                scales + component * layout.scale_bytes);
+  }
+}
+
+float plane_column_key(const BlockLayout& layout, const std::byte* block, int head, int component, int t) {
+  const PlaneRange& range =
+      plane_ranges(layout, block, head, component)[t / tokens_per_scale(layout.columns, layout.block_tokens)];
+  return plane_key(code_at(layout, layout.column(block, head, component), t), plane_count, range);
+}
+
+}  // namespace
+
+const ColumnCode plane_columns{fill_plane_columns, plane_column_key};
 
 }  // namespace hayloft::offload
 #endif

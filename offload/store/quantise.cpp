@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "offload/store/columns.h"
+#include "offload/store/transpose.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "offload/store/quantise.cpp"
 // clang-format off
@@ -70,7 +73,7 @@ void quantise_group(const BlockLayout& layout, const f16* tile, int components, 
     const f16 scale = scale_for(layout.columns, largest_magnitude(x, tokens));
     std::memcpy(scales + static_cast<std::uint64_t>(c) * layout.scale_bytes, &scale, sizeof scale);
     std::byte* const to = columns + static_cast<std::uint64_t>(c) * layout.column_bytes;
-    if (layout.columns == ColumnFormat::int8) {
+    if (bits_of(layout.columns) == 8) {
       quantise_column(x, scale, tokens, reinterpret_cast<std::int8_t*>(to));
     } else {
       std::int16_t pairs[BlockLayout::scale_tokens / 2];
@@ -90,6 +93,30 @@ HWY_EXPORT(quantise_group);
 void quantise_group(const BlockLayout& layout, const f16* tile, int components, std::byte* columns, std::byte* scales) {
   HWY_DYNAMIC_DISPATCH(quantise_group)(layout, tile, components, columns, scales);
 }
+
+namespace {
+
+void fill_integer_columns(const BlockLayout& layout, std::byte* head, const f16* rows, std::int64_t stride, int first,
+                          int tokens) {
+  constexpr int tile = BlockLayout::scale_tokens;
+  const int d = layout.head_dim;
+  alignas(64) f16 keys[256 * tile];  // [d][tile], transposed
+  if (tokens < tile) std::memset(keys, 0, static_cast<std::size_t>(d) * tile * sizeof(f16));
+  transpose(rows, stride, tokens, d, keys, tile);
+  quantise_group(
+      layout, keys, d,
+      head + layout.columns_offset + static_cast<std::uint64_t>(first) * layout.column_bytes / layout.block_tokens,
+      head + layout.scales_offset + static_cast<std::uint64_t>(first / tile) * sizeof(f16));
+}
+
+float integer_column_key(const BlockLayout& layout, const std::byte* block, int head, int component, int t) {
+  const f16 scale = layout.scales(block, head, component)[t / BlockLayout::scale_tokens];
+  return to_float(scale) * static_cast<float>(level_at(layout.columns, layout.column(block, head, component), t));
+}
+
+}  // namespace
+
+const ColumnCode integer_columns{fill_integer_columns, integer_column_key};
 
 }  // namespace hayloft::offload
 #endif

@@ -28,7 +28,7 @@
 namespace hayloft::offload {
 
 inline constexpr int largest_level(ColumnFormat format) {  // Q of the definition
-  return format == ColumnFormat::int8 ? 127 : 7;
+  return traits_of(format).largest_level;
 }
 
 // Returns what is quantised in place of x: the largest finite value for infinity, +0 for NaN.
@@ -54,7 +54,7 @@ inline int quantise(f16 x, f16 scale) {  // the level
 
 // The level of token t of a column of an integer format.
 inline int level_at(ColumnFormat format, const std::byte* column, int t) {
-  if (format == ColumnFormat::int8) return static_cast<std::int8_t>(column[t]);
+  if (bits_of(format) == 8) return static_cast<std::int8_t>(column[t]);
   const int nibble = static_cast<int>(column[t / 2]) >> (t % 2 * 4) & 15;
   return (nibble ^ 8) - 8;
 }

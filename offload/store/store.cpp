@@ -31,7 +31,7 @@ Store::Store(Arena& arena, const StoreShape& shape)
   for (Layer& layer : layers_) {
     layer.exact_sum.assign(sums, 0.0);
     layer.value_sum.assign(sums, 0.0f);
-    if (shape.columns != ColumnFormat::planes) continue;
+    if (!in_planes(shape.columns)) continue;
     layer.exact_spread.assign(sums, 0.0);
     layer.spread.assign(sums, 0.0f);
   }

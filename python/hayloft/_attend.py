@@ -38,7 +38,7 @@ def attend(q: Any, k: Any, v: Any, attn: str = "dense", *, details: bool = False
     k, v: [Hkv, S, d]; Hkv divides Hq, d is a multiple of 8 up to 256. They are rounded to 16 bits, as the store keeps
         them.
     attn: a method as --attn takes it, "sparq:r=16:k=128".
-    block_tokens, columns, rows: of the store; columns is "f16", "int8", "int4" or "planes", rows "f16", "int8" or "int4".
+    block_tokens, columns, rows: of the store; columns names a format as --columns does ("f16"), rows as --rows does ("f16").
     Arrays are of NumPy, or speak DLPack (PyTorch, JAX, CuPy ...), in f64, f32, f16 or bf16.
 
     Returns y, f32 [N, Hq, d]; with details, Attended. The same as the program's `hayloft attend`, to the bit. Raises Error

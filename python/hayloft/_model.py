@@ -97,7 +97,7 @@ class Session:
         each length; exactly by default.
     prefill: how prompts attend: "exact", "window:window=4096:sinks=4", "topk:k=1024:window=4096".
     chunk_tokens: of a prompt that are read at a time.
-    block_tokens, columns, rows: of the store; columns is "f16", "int8", "int4" or "planes", rows "f16", "int8" or "int4".
+    block_tokens, columns, rows: of the store; columns names a format as --columns does ("f16"), rows as --rows does ("f16").
 
     One thread at a time may use a session; forks may be used by others. Computing releases the interpreter's lock.
     """

@@ -32,7 +32,7 @@ class Cache(DynamicCache):
     """A cache for one sequence: K and V of layers that attend to everything lie in hayloft's store.
 
     config: of the model.
-    block_tokens, columns, rows: of the store; columns is "f16", "int8", "int4" or "planes", rows "f16", "int8" or "int4".
+    block_tokens, columns, rows: of the store; columns names a format as --columns does ("f16"), rows as --rows does ("f16").
     window: tokens that stay out of the store even when they fill a block.
 
     To be passed as past_key_values to a model whose attention is "hayloft:..."; generate() makes one where none is given.

@@ -22,16 +22,21 @@ double search_ms(const MethodOptions& method, const Counters& counters, const of
   return reading + selected * each / 1000;
 }
 
+constexpr std::array<double, offload::column_format_count> built_in_scans(double offload::ColumnTraits::*rate) {
+  std::array<double, offload::column_format_count> scans{};
+  for (const offload::ColumnTraits& traits : offload::column_traits) {
+    scans[static_cast<std::size_t>(traits.format)] = traits.*rate;
+  }
+  return scans;
+}
+
 // Rounded figures of `hayloft link -t 1` on an AMD EPYC with AVX-512, heads of 64 in groups of 4.
-constexpr AttentionRates cpu_rates = {.column_scan = 16,
+constexpr AttentionRates cpu_rates = {.column_scans = built_in_scans(&offload::ColumnTraits::cpu_rate),
                                       .exact_scan = 22,
                                       .row_gather = 16,
                                       .dense = 21,
                                       .tail = 25,
                                       .sparq_tail = 8,
-                                      .int8_scan = 8.6,
-                                      .int4_scan = 4.6,
-                                      .planes_scan = 2,
                                       .row_scan = 8.6,
                                       .causal = 97,
                                       .ann_search = 7.4,
@@ -40,15 +45,12 @@ constexpr AttentionRates cpu_rates = {.column_scan = 16,
 
 // Bytes over the link by published figures of PCIe 4: 25 GB/s in order, 17 read in place, 10 of scattered rows; the
 // exact search runs on the host. What stays on the device is taken to cost a tenth of that.
-constexpr AttentionRates gpu_rates = {.column_scan = 17,
+constexpr AttentionRates gpu_rates = {.column_scans = built_in_scans(&offload::ColumnTraits::gpu_rate),
                                       .exact_scan = 35,
                                       .row_gather = 10,
                                       .dense = 17,
                                       .tail = 200,
                                       .sparq_tail = 100,
-                                      .int8_scan = 17,
-                                      .int4_scan = 17,
-                                      .planes_scan = 17,
                                       .row_scan = 15,
                                       .causal = 10000,
                                       .ann_search = 35,
@@ -56,24 +58,6 @@ constexpr AttentionRates gpu_rates = {.column_scan = 17,
                                       .exact_select_us = 0.2};
 
 }  // namespace
-
-double AttentionRates::sparq_scan(offload::ColumnFormat format) const {
-  switch (format) {
-    case offload::ColumnFormat::int8:
-      return int8_scan;
-    case offload::ColumnFormat::int4:
-      return int4_scan;
-    case offload::ColumnFormat::planes:
-      return planes_scan;
-    case offload::ColumnFormat::f16:
-      break;
-  }
-  return column_scan;
-}
-
-double AttentionRates::topk_scan(offload::ColumnFormat format) const {
-  return format == offload::ColumnFormat::f16 ? exact_scan : row_scan;
-}
 
 AttentionTime attention_time(const MethodOptions& method, const Counters& counters, const offload::BlockLayout& layout,
                              const AttentionRates& rates, const AttentionRates& alone) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -17,18 +19,16 @@ namespace hayloft::runtime {
 struct AttentionRates {
   int head_dim = 0;
   int group = 0;
-  double column_scan = 0;  // GB/s: SparQ's step 1 with a selection of 32 positions, rank 16, f16 columns
-  double exact_scan = 0;   // GB/s: the top 32 of each query head over all columns
-  double row_gather = 0;   // GB/s: attention to scattered rows
-  double dense = 0;        // GB/s: attention to all rows in order
-  double tail = 0;         // GB/s: attention to a tail of 4096 tokens
-  double sparq_tail = 0;   // GB/s: the same with what SparQ needs of it besides, its scores and its mean value
-  // GB/s: SparQ's step 1 over integer columns, scales counted in, and the exact top-k where those leave it the rows.
-  double int8_scan = 0;
-  double int4_scan = 0;
-  double planes_scan = 0;  // 32 planes and the ranges of their components
-  double row_scan = 0;
-  double causal = 0;  // GFLOP/s: attention of a prompt's chunk, 4 d for each query and key it sees
+  // GB/s: SparQ's step 1 over columns of each format, scales counted in, with a selection of 32 positions and rank 16;
+  // of planes 32 and the ranges of their components.
+  std::array<double, offload::column_format_count> column_scans{};
+  double exact_scan = 0;  // GB/s: the top 32 of each query head over all columns
+  double row_gather = 0;  // GB/s: attention to scattered rows
+  double dense = 0;       // GB/s: attention to all rows in order
+  double tail = 0;        // GB/s: attention to a tail of 4096 tokens
+  double sparq_tail = 0;  // GB/s: the same with what SparQ needs of it besides, its scores and its mean value
+  double row_scan = 0;    // GB/s: the exact top-k where columns are not exact and leave it the rows
+  double causal = 0;      // GFLOP/s: attention of a prompt's chunk, 4 d for each query and key it sees
   // GB/s: the search of an approximate index, which reads whole centroids and scattered keys.
   double ann_search = 0;
   // Microseconds for each position that a list selects: where the best are found, keys are scored a second time.
@@ -36,8 +36,9 @@ struct AttentionRates {
   double exact_select_us = 0;   // by the exact search
 
   // Returns the rate of SparQ's step 1, and of the exact top-k over a store whose columns have that format.
-  double sparq_scan(offload::ColumnFormat format) const;
-  double topk_scan(offload::ColumnFormat format) const;
+  double sparq_scan(offload::ColumnFormat format) const { return column_scans[static_cast<std::size_t>(format)]; }
+  double& sparq_scan(offload::ColumnFormat format) { return column_scans[static_cast<std::size_t>(format)]; }
+  double topk_scan(offload::ColumnFormat format) const { return traits_of(format).exact ? exact_scan : row_scan; }
 };
 
 // Milliseconds of attention in one step.

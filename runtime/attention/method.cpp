@@ -93,7 +93,7 @@ std::unique_ptr<MethodState> Method::load_state(const AttentionShape&, gpu::Back
 }
 
 void Method::require_columns(offload::ColumnFormat columns) const {
-  if (columns == offload::ColumnFormat::planes || !needs_planes(options_)) return;
+  if (in_planes(columns) || !needs_planes(options_)) return;
   fail("--attn {}: reads key columns in planes, and these are {}; use --columns planes", method_label(options_),
        name(columns));
 }

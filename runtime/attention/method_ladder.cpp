@@ -146,7 +146,7 @@ MethodLadder::MethodLadder(const MethodOptions& options, int head_dim)
 
 bool MethodLadder::fits(const Method& method, offload::ColumnFormat columns) const {
   if (fixed()) return true;
-  if (columns == offload::ColumnFormat::planes) return method.options().name != "sparq";
+  if (in_planes(columns)) return method.options().name != "sparq";
   return method.options().name != "planes";
 }
 

@@ -27,7 +27,7 @@ Cache::Cache(gpu::Backend& backend, offload::Arena& arena, const ModelConfig& co
     const auto sums = static_cast<std::size_t>(kv_heads_) * static_cast<std::size_t>(head_dim_);
     tail.exact_sum.assign(sums, 0.0);
     tail.value_sum.assign(sums, 0.0f);
-    if (options.columns != offload::ColumnFormat::planes) continue;
+    if (!in_planes(options.columns)) continue;
     tail.exact_spread.assign(sums, 0.0);
     tail.spread.assign(sums, 0.0f);
   }

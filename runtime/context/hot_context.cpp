@@ -21,8 +21,7 @@ HotSubject subject_of(const Session& session, const offload::Snapshot& snapshot)
   subject.tokens = snapshot.token_count();
   subject.stored_tokens = saved.shape.layers > 0 ? snapshot.stored_tokens(0) : 0;
   subject.kv_heads = session.config().kv_heads;
-  const bool planes = saved.shape.columns == offload::ColumnFormat::planes;
-  subject.runs = session.config().head_dim * (planes ? offload::plane_count : 1);
+  subject.runs = session.config().head_dim * traits_of(saved.shape.columns).planes;
   return subject;
 }
 

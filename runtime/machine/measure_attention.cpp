@@ -59,7 +59,7 @@ class Workplace {
 
   void select_sparq(const gpu::CacheView& cache, int turn, int k, std::int64_t limit) {
     gpu::SparqSelect select{{.rank = rank}, k, limit};
-    if (cache.store.layout->columns == offload::ColumnFormat::planes) select.bits = plane_bits;
+    if (in_planes(cache.store.layout->columns)) select.bits = plane_bits;
     timer_.backend().select_sparq(cache, q(turn), query_heads_, select, selected_.as<std::int32_t>(),
                                   alpha_.as<float>(), timer_.stream());
   }
@@ -94,8 +94,8 @@ NoiseStore store_of(const TurnTimer& timer, const NoiseMemory& memory, std::uint
 double column_scan(Workplace& work, const NoiseStore& store) {
   const offload::BlockLayout& layout = store.layout();
   // As count_columns() and count_planes() have it.
-  const bool planes = layout.columns == offload::ColumnFormat::planes;
-  const double columns = planes ? static_cast<double>(plane_bits) / offload::plane_count : rank;
+  const bool planes = in_planes(layout.columns);
+  const double columns = planes ? static_cast<double>(plane_bits) / traits_of(layout.columns).planes : rank;
   const int ranges = planes ? index::plane_rank(layout.head_dim, plane_bits) : rank;
   const double bytes_per_key =
       (columns * static_cast<double>(layout.column_bytes) + ranges * static_cast<double>(layout.scale_bytes)) /
@@ -155,14 +155,10 @@ void measure_store(TurnTimer& timer, const NoiseMemory& memory, std::uint64_t fo
     return store_of(timer, memory, footprint, parts, rates.head_dim, format);
   };
   const NoiseStore f16_store = store(offload::ColumnFormat::f16);
-  timer.measuring("column_scan_GBps");
-  rates.column_scan = column_scan(work, f16_store);
-  timer.measuring("int8_scan_GBps");
-  rates.int8_scan = column_scan(work, store(offload::ColumnFormat::int8));
-  timer.measuring("int4_scan_GBps");
-  rates.int4_scan = column_scan(work, store(offload::ColumnFormat::int4));
-  timer.measuring("planes_scan_GBps");
-  rates.planes_scan = column_scan(work, store(offload::ColumnFormat::planes));
+  for (const offload::ColumnTraits& traits : offload::column_traits) {
+    timer.measuring(traits.rate);
+    rates.sparq_scan(traits.format) = column_scan(work, store(traits.format));
+  }
   timer.measuring("exact_scan_GBps");
   rates.exact_scan = exact_scan(work, f16_store);
   timer.measuring("row_scan_GBps");
@@ -184,8 +180,8 @@ void measure_selection(TurnTimer& timer, const NoiseMemory& memory, std::uint64_
   const auto per_position = [&](double seconds, double bytes, double rate, int lists) {
     return std::max(least, 1e6 * (seconds - bytes / rate / 1e9) / (lists * (many - few)));
   };
-  rates.column_select_us =
-      per_position(work.sparq_seconds(store, many), keys * rank * sizeof(f16), rates.column_scan, kv_heads);
+  rates.column_select_us = per_position(work.sparq_seconds(store, many), keys * rank * sizeof(f16),
+                                        rates.sparq_scan(offload::ColumnFormat::f16), kv_heads);
   rates.exact_select_us = per_position(work.exact_seconds(store, many), keys * rates.head_dim * sizeof(f16),
                                        rates.exact_scan, work.query_heads());
 }

@@ -54,7 +54,7 @@ gpu::CacheView NoiseStore::view(std::size_t first_block, std::size_t blocks) con
   cache.store.blocks = std::span(blocks_).subspan(first_block, blocks);
   cache.store.tokens = static_cast<std::int64_t>(blocks) * layout_.block_tokens;
   cache.store.value_sum = sums_;
-  if (layout_.columns == offload::ColumnFormat::planes) cache.store.spread = spread_;
+  if (in_planes(layout_.columns)) cache.store.spread = spread_;
   cache.tail.position = cache.store.tokens;
   return cache;
 }

@@ -20,16 +20,12 @@ struct RateField {
   const char* name;
   double AttentionRates::*rate;
 };
-constexpr RateField rate_fields[] = {
-    {"column_scan_GBps", &AttentionRates::column_scan},
-    {"exact_scan_GBps", &AttentionRates::exact_scan},
-    {"row_gather_GBps", &AttentionRates::row_gather},
-    {"dense_GBps", &AttentionRates::dense},
-    {"tail_GBps", &AttentionRates::tail},
+constexpr RateField first_rates[] = {
+    {"exact_scan_GBps", &AttentionRates::exact_scan}, {"row_gather_GBps", &AttentionRates::row_gather},
+    {"dense_GBps", &AttentionRates::dense},           {"tail_GBps", &AttentionRates::tail},
     {"sparq_tail_GBps", &AttentionRates::sparq_tail},
-    {"int8_scan_GBps", &AttentionRates::int8_scan},
-    {"int4_scan_GBps", &AttentionRates::int4_scan},
-    {"planes_scan_GBps", &AttentionRates::planes_scan},
+};
+constexpr RateField last_rates[] = {
     {"row_scan_GBps", &AttentionRates::row_scan},
     {"causal_GFLOPps", &AttentionRates::causal},
     {"ann_search_GBps", &AttentionRates::ann_search},
@@ -39,6 +35,18 @@ constexpr RateField time_fields[] = {
     {"column_select_us", &AttentionRates::column_select_us},
     {"exact_select_us", &AttentionRates::exact_select_us},
 };
+
+// Calls visit(name, rate) for every rate, in the order of the file.
+template <class Rates, class Visit>
+void each_rate(Rates& rates, const Visit& visit) {
+  const auto columns = [&](const offload::ColumnTraits& traits) {
+    visit(traits.rate, rates.column_scans[static_cast<std::size_t>(traits.format)]);
+  };
+  columns(offload::column_traits[0]);
+  for (const RateField& field : first_rates) visit(field.name, rates.*field.rate);
+  for (std::size_t i = 1; i < offload::column_format_count; ++i) columns(offload::column_traits[i]);
+  for (const RateField& field : last_rates) visit(field.name, rates.*field.rate);
+}
 
 struct ColumnsField {
   const char* name;
@@ -62,7 +70,7 @@ AttentionRates read_rates(const nlohmann::json& entry, const std::string& where)
   AttentionRates rates;
   rates.head_dim = static_cast<int>(fields.integer("head_dim", 8, 256));
   rates.group = static_cast<int>(fields.integer("group", 1, 4096));
-  for (const RateField& field : rate_fields) rates.*field.rate = fields.positive(field.name);
+  each_rate(rates, [&](const char* name, double& rate) { rate = fields.positive(name); });
   for (const RateField& field : time_fields) rates.*field.rate = fields.positive(field.name);
   return rates;
 }
@@ -79,9 +87,10 @@ double distance(int a, int b) {
 
 // `a` with the time per byte moved towards that of `b` by `weight`.
 AttentionRates between(AttentionRates a, const AttentionRates& b, double weight) {
-  for (const RateField& field : rate_fields) {
-    a.*field.rate = 1 / ((1 - weight) / (a.*field.rate) + weight / (b.*field.rate));
-  }
+  std::vector<double> others;
+  each_rate(b, [&](const char*, double rate) { others.push_back(rate); });
+  auto other = others.begin();
+  each_rate(a, [&](const char*, double& rate) { rate = 1 / ((1 - weight) / rate + weight / *other++); });
   for (const RateField& field : time_fields) {
     a.*field.rate = (1 - weight) * (a.*field.rate) + weight * (b.*field.rate);
   }
@@ -120,7 +129,7 @@ AttentionRates rates_among(const std::vector<AttentionRates>& attention, int hea
   if (above->group == below->group) {
     // Past the largest group every query head costs what it costs there.
     const double share = std::min(1.0, static_cast<double>(below->group) / group);
-    for (const RateField& field : rate_fields) result.*field.rate *= share;
+    each_rate(result, [&](const char*, double& rate) { rate *= share; });
     return result;
   }
   return between(result, *above, static_cast<double>(group - below->group) / (above->group - below->group));
@@ -179,7 +188,7 @@ std::string profile_json(const MachineProfile& profile) {
   const auto add = [&](const char* list, const std::vector<AttentionRates>& attention) {
     for (const AttentionRates& rates : attention) {
       nlohmann::ordered_json entry = {{"head_dim", rates.head_dim}, {"group", rates.group}};
-      for (const RateField& field : rate_fields) entry[field.name] = rates.*field.rate;
+      each_rate(rates, [&](const char* name, double rate) { entry[name] = rate; });
       for (const RateField& field : time_fields) entry[field.name] = rates.*field.rate;
       json[list].push_back(std::move(entry));
     }

@@ -30,15 +30,19 @@ struct Cost {
 };
 
 // The cost of 256 tokens of a KV head.
-constexpr Cost scan(offload::ColumnFormat format) {
-  switch (format) {
-    case offload::ColumnFormat::int8:
-      return {"column scan", 1851, 4480, 4224};
-    case offload::ColumnFormat::int4:
-      return {"column scan", 1860, 4480, 2176};
-    default:
-      return {"column scan", 1489, 4384, 8192};
-  }
+struct ScanCost {
+  offload::ColumnFormat format;
+  Cost scan;
+};
+constexpr ScanCost scan_costs[] = {
+    {offload::ColumnFormat::f16, {"column scan", 1489, 4384, 8192}},
+    {offload::ColumnFormat::int8, {"column scan", 1851, 4480, 4224}},
+    {offload::ColumnFormat::int4, {"column scan", 1860, 4480, 2176}},
+};
+const Cost* scan_cost(offload::ColumnFormat format) {
+  const auto* const found = std::find_if(std::begin(scan_costs), std::end(scan_costs),
+                                         [&](const ScanCost& cost) { return cost.format == format; });
+  return found == std::end(scan_costs) ? nullptr : &found->scan;
 }
 // Planes of a KV head, all components together; 0: all four of r components.
 struct PlaneCost {
@@ -142,11 +146,18 @@ class Roofline {
   std::vector<Sum> stages_;
 };
 
+// Costs of the scan of a step whose columns are counted; of planes of which `bits` are read, 0: all of r components.
+const Cost* scan_cost(const DecodeStep& step, int bits) {
+  if (bits == 0 && !in_planes(step.columns)) return scan_cost(step.columns);
+  const PlaneCost* const planes = plane_cost(bits);
+  return planes == nullptr ? nullptr : &planes->scan;
+}
+
 // With columns in planes what is counted is all planes of r components, and some numbers of planes.
 bool counted(const DecodeStep& step) {
   const ModelConfig& config = *step.config;
-  const bool sparq =
-      step.method.name == "sparq" && step.method.rank == counted_rank && !ranking_options(step.method).per_query_head();
+  const bool sparq = step.method.name == "sparq" && step.method.rank == counted_rank &&
+                     !ranking_options(step.method).per_query_head() && scan_cost(step, 0) != nullptr;
   const bool planes = step.method.name == "planes" && plane_cost(step.method.bits) != nullptr;
   return (sparq || planes || step.method.name == "dense") && config.kv_heads == counted_kv_heads &&
          config.group_size() == counted_group && config.head_dim == counted_head_dim;
@@ -178,11 +189,9 @@ std::vector<PredictedStage> predict_stages(const DecodeStep& step, const GpuCard
   Roofline roofline(card);
   if (step.method.name != "dense") {
     const int bits = step.method.name == "planes" ? step.method.bits : 0;
-    const PlaneCost* const planes =
-        bits > 0 || step.columns == offload::ColumnFormat::planes ? plane_cost(bits) : nullptr;
     const double chunks = static_cast<double>(step.stored) / chunk_tokens * counted_kv_heads * layers;
-    roofline.add(bits > 0 ? planes->components : each_layer[0], layers);
-    roofline.add(planes != nullptr ? planes->scan : scan(step.columns), chunks);
+    roofline.add(bits > 0 ? plane_cost(bits)->components : each_layer[0], layers);
+    roofline.add(*scan_cost(step, bits), chunks);
     for (const Cost& cost : {each_layer[1], each_layer[2]}) roofline.add(cost, layers);
     for (const Cost& cost : selection) roofline.add(cost, chunks);
     roofline.add(each_layer[3], layers);

@@ -19,9 +19,15 @@ struct Step {
   int cost;
 };
 constexpr Step<int> chunk_steps[] = {{512, 1}, {128, 2}};
-constexpr Step<offload::ColumnFormat> column_steps[] = {{offload::ColumnFormat::int8, 4},
-                                                        {offload::ColumnFormat::int4, 8}};
 constexpr Step<offload::RowFormat> row_steps[] = {{offload::RowFormat::int8, 16}, {offload::RowFormat::int4, 64}};
+
+std::vector<Step<offload::ColumnFormat>> column_steps() {
+  std::vector<Step<offload::ColumnFormat>> steps;
+  for (const offload::ColumnTraits& traits : offload::column_traits) {
+    if (traits.remedy_cost > 0) steps.push_back({traits.format, traits.remedy_cost});
+  }
+  return steps;
+}
 
 struct Candidate {
   PlanRequest request;
@@ -34,11 +40,11 @@ void add_option(std::string& options, const std::string& option) {
 }
 
 // `from` with every value of `steps` that is less than its own, beside `from` as it is.
-template <class T, std::size_t N, class Apply>
-void widen(std::vector<Candidate>& from, const Step<T> (&steps)[N], const Apply& apply) {
+template <class Steps, class Apply>
+void widen(std::vector<Candidate>& from, const Steps& steps, const Apply& apply) {
   const std::size_t count = from.size();
   for (std::size_t i = 0; i < count; ++i) {
-    for (const Step<T>& step : steps) {
+    for (const auto& step : steps) {
       Candidate next = from[i];
       if (!apply(next, step.value)) continue;
       next.cost += step.cost;
@@ -55,9 +61,10 @@ std::vector<Candidate> candidates(const PlanRequest& request, const std::vector<
     next.request.weights = other.sizes;
     all.push_back(std::move(next));
   }
-  widen(all, column_steps, [](Candidate& c, offload::ColumnFormat format) {
+  widen(all, column_steps(), [](Candidate& c, offload::ColumnFormat format) {
     offload::ColumnFormat& own = c.request.session.cache.columns;
-    if (own == offload::ColumnFormat::planes || own >= format) return false;  // f16, int8, int4
+    const int cost = traits_of(own).remedy_cost;
+    if (cost < 0 || cost >= traits_of(format).remedy_cost) return false;
     own = format;
     add_option(c.options, fmt::format("--columns {}", offload::name(format)));
     return true;

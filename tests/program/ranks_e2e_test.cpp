@@ -133,9 +133,9 @@ TEST_F(RanksTest, AutoChoosesByWhatTheFirstRankHasMeasured) {
   profile.near_read = profile.weight_stream = profile.matmul = profile.layer_overhead_us = 10;
   profile.near_reads = {{0, 1, 10}};
   runtime::AttentionRates rates{.head_dim = 64, .group = 2};
-  for (double* rate : {&rates.column_scan, &rates.exact_scan, &rates.row_gather, &rates.tail, &rates.sparq_tail,
-                       &rates.int8_scan, &rates.int4_scan, &rates.planes_scan, &rates.row_scan, &rates.causal,
-                       &rates.ann_search, &rates.column_select_us, &rates.exact_select_us}) {
+  for (double& rate : rates.column_scans) rate = 1;
+  for (double* rate : {&rates.exact_scan, &rates.row_gather, &rates.tail, &rates.sparq_tail, &rates.row_scan,
+                       &rates.causal, &rates.ann_search, &rates.column_select_us, &rates.exact_select_us}) {
     *rate = 1;
   }
   rates.dense = 1000;

@@ -58,7 +58,7 @@ class BenchCommand : public Command {
     add_attention_options(app, attention_, {"dense", "sparq:k=512"});
     add_text(
         app, "--columns", "FORMAT,...", [this](const std::string& text) { read_columns(text); },
-        "Formats of the key columns to measure: f16, int8, int4, planes")
+        "Formats of the key columns to measure: " + offload::column_format_names())
         ->default_str("f16");
     common(app, Section::model, {"--shape"});
     common(app, Section::task, {"--seconds"});

@@ -160,10 +160,24 @@ void add_rows_option(CLI::App& app, offload::RowFormat& rows) {
   common(app, Section::memory, {"--rows"});
 }
 
+namespace {
+
+// "Key columns: f16, int8, int4; planes where needed": a method that reads planes chooses them by itself.
+std::string columns_help() {
+  std::string whole, planes;
+  for (const offload::ColumnTraits& traits : offload::column_traits) {
+    std::string& names = traits.planes > 1 ? planes : whole;
+    names += (names.empty() ? "" : ", ") + std::string(traits.name);
+  }
+  return fmt::format("Key columns: {}; {} where needed", whole, planes);
+}
+
+}  // namespace
+
 void add_store_options(CLI::App& app, offload::ColumnFormat& columns, offload::RowFormat& rows) {
   add_text(
       app, "--columns", "FORMAT", [&columns](const std::string& text) { columns = column_format(text); },
-      "Key columns: f16, int8, int4; planes where needed")
+      columns_help())
       ->default_str("f16");
   common(app, Section::memory, {"--columns"});
   add_rows_option(app, rows);

@@ -1,4 +1,5 @@
 #include "gpu/cuda/cuda_backend.h"
+#include "gpu/cuda/kernels/columns/columns.cuh"
 #include "gpu/cuda/kernels/elementwise.cuh"
 #include "gpu/cuda/kernels/launch.h"
 #include "gpu/cuda/kernels/quantise.cuh"
@@ -34,20 +35,50 @@ constexpr int kSpillThreads = 256;
 struct BlockShape {
   int head_dim;
   int block_tokens;
-  offload::ColumnFormat columns;
   RowFormat rows;
   int range_tokens;  // that share the ranges of integer rows
   std::uint64_t row_bytes, ranges_offset;
   std::uint64_t head_bytes, columns_offset, column_bytes, plane_bytes, scales_offset, scale_bytes, value_sum_offset;
 };
 
+// Writes the columns of a tile from its keys in shared memory, [kTile][pitch]: a warp per component, two tokens per
+// lane; of a block of less than 64 tokens only the first lanes have any.
+template <offload::ColumnFormat format>
+__device__ inline void write_column_tile(const std::uint16_t* keys, int pitch, const BlockShape& shape,
+                                         std::byte* head) {
+  constexpr int level = kTraits<format>.largest_level;
+  const int first = static_cast<int>(blockIdx.x) * kTile;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int token = 2 * lane;
+  const bool has_tokens = token < shape.block_tokens;
+  for (int c = static_cast<int>(threadIdx.x) / kWarp; c < shape.head_dim; c += kSpillThreads / kWarp) {
+    const f16 pair[2] = {{keys[token * pitch + c]}, {keys[(token + 1) * pitch + c]}};
+    std::byte* const column = head + shape.columns_offset + static_cast<std::uint64_t>(c) * shape.column_bytes;
+    std::byte* const tile = column + first * kTraits<format>.bits / 8;
+    if constexpr (level == 0) {
+      if (has_tokens) ColumnBits<format>::store(tile, lane, pair);
+    } else {
+      const int most = warp_largest(max(finite_magnitude(pair[0]), finite_magnitude(pair[1])));
+      const f16 scale = scale_for({static_cast<std::uint16_t>(most)}, level);
+      const int low = quantise(pair[0], scale), high = quantise(pair[1], scale);
+      if (has_tokens) ColumnBits<format>::store(tile, lane, low, high);
+      if (lane == 0) {
+        auto* const scales = reinterpret_cast<f16*>(head + shape.scales_offset + c * shape.scale_bytes);
+        scales[blockIdx.x] = scale;
+      }
+    }
+  }
+}
+
 // Grid: (tiles of 64 tokens, heads). Copies the tile's rows, but for integer ones, and writes their keys transposed,
 // but for planes, by way of shared memory, so that both sides are touched in long runs. `tail` is the first head's
 // oldest row.
+template <offload::ColumnFormat format>
 __global__ void __launch_bounds__(kSpillThreads)
     spill_tile_kernel(const f16* tail, std::int64_t head_stride, int tokens, BlockShape shape, std::byte* image) {
   // One more per row: every other token of one component, which is what lanes ask for, then lies in a bank of its own.
   __shared__ std::uint16_t keys[kTile * (kMostComponents + 1)];
+  constexpr bool planes = kTraits<format>.planes > 1;
   const int d = shape.head_dim, pitch = d + 1;
   const int first = static_cast<int>(blockIdx.x) * kTile;
   const int count = min(kTile, tokens - first);
@@ -60,41 +91,15 @@ __global__ void __launch_bounds__(kSpillThreads)
     const uint4 bits = load16(rows + static_cast<std::int64_t>(i) * 8);
     if (shape.rows == RowFormat::f16) store16(own_rows + static_cast<std::int64_t>(i) * 8, bits);
     const int component = i % pieces * 8;
-    if (component >= d || shape.columns == offload::ColumnFormat::planes) continue;
+    if (planes || component >= d) continue;
     const unsigned words[4] = {bits.x, bits.y, bits.z, bits.w};
     std::uint16_t* const to = keys + i / pieces * pitch + component;
     for (int j = 0; j < 8; ++j) to[j] = static_cast<std::uint16_t>(words[j / 2] >> (j % 2 * 16));
   }
-  if (shape.columns == offload::ColumnFormat::planes) return;
-  for (int i = count * pitch + static_cast<int>(threadIdx.x); i < kTile * pitch; i += kSpillThreads) keys[i] = 0;
-  __syncthreads();
-
-  // A warp per component, two tokens per lane; of a block of less than 64 tokens only the first lanes have any.
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int token = 2 * lane;
-  const bool has_tokens = token < shape.block_tokens;
-  for (int c = static_cast<int>(threadIdx.x) / kWarp; c < d; c += kSpillThreads / kWarp) {
-    const f16 pair[2] = {{keys[token * pitch + c]}, {keys[(token + 1) * pitch + c]}};
-    std::byte* const column = head + shape.columns_offset + static_cast<std::uint64_t>(c) * shape.column_bytes;
-    if (shape.columns == offload::ColumnFormat::f16) {
-      auto* const to = reinterpret_cast<unsigned*>(column + static_cast<std::uint64_t>(first) * sizeof(f16)) + lane;
-      if (has_tokens) *to = pair[0].bits | static_cast<unsigned>(pair[1].bits) << 16;
-      continue;
-    }
-    const int most = warp_largest(max(finite_magnitude(pair[0]), finite_magnitude(pair[1])));
-    const int level = shape.columns == offload::ColumnFormat::int8 ? 127 : 7;
-    const f16 scale = scale_for({static_cast<std::uint16_t>(most)}, level);
-    const int low = quantise(pair[0], scale), high = quantise(pair[1], scale);
-    if (has_tokens && level == 127) {
-      auto* const to = reinterpret_cast<std::uint16_t*>(column + first) + lane;
-      *to = static_cast<std::uint16_t>((low & 255) | (high & 255) << 8);
-    } else if (has_tokens) {
-      column[first / 2 + lane] = static_cast<std::byte>((low & 15) | (high & 15) << 4);
-    }
-    if (lane == 0) {
-      auto* const scales = reinterpret_cast<f16*>(head + shape.scales_offset + c * shape.scale_bytes);
-      scales[blockIdx.x] = scale;
-    }
+  if constexpr (!planes) {
+    for (int i = count * pitch + static_cast<int>(threadIdx.x); i < kTile * pitch; i += kSpillThreads) keys[i] = 0;
+    __syncthreads();
+    write_column_tile<format>(keys, pitch, shape, head);
   }
 }
 
@@ -286,19 +291,12 @@ void CudaBackend::spill(const CacheView& cache, int tokens, const offload::Block
                         Stream queue) {
   const cudaStream_t stream = native(queue);
   const TailView& tail = cache.tail;
-  const BlockShape shape{layout.head_dim,
-                         layout.block_tokens,
-                         layout.columns,
-                         layout.row_format,
-                         offload::tokens_per_range(layout.block_tokens),
-                         layout.row_bytes,
-                         layout.ranges_offset,
-                         layout.head_bytes,
-                         layout.columns_offset,
-                         layout.column_bytes,
-                         layout.plane_bytes,
-                         layout.scales_offset,
-                         layout.scale_bytes,
+  const BlockShape shape{layout.head_dim,        layout.block_tokens,
+                         layout.row_format,      offload::tokens_per_range(layout.block_tokens),
+                         layout.row_bytes,       layout.ranges_offset,
+                         layout.head_bytes,      layout.columns_offset,
+                         layout.column_bytes,    layout.plane_bytes,
+                         layout.scales_offset,   layout.scale_bytes,
                          layout.value_sum_offset};
   const int most = static_cast<int>(
       std::clamp<std::uint64_t>(cuda_spill_bytes / layout.head_bytes, 1, static_cast<std::uint64_t>(layout.kv_heads)));
@@ -312,8 +310,10 @@ void CudaBackend::spill(const CacheView& cache, int tokens, const offload::Block
     // The gaps between the parts, too, are part of the block's checksum.
     HAYLOFT_CUDA(cudaMemsetAsync(image, 0, bytes, stream));
     const unsigned y = static_cast<unsigned>(heads);
-    launch("spill_tile", spill_tile_kernel, {dim3(blocks_for(tokens, kTile), y), dim3(kSpillThreads)}, stream, from,
-           stride, tokens, shape, image);
+    with_column_format(layout.columns, [&](auto format) {
+      launch("spill_tile", spill_tile_kernel<decltype(format)::value>,
+             {dim3(blocks_for(tokens, kTile), y), dim3(kSpillThreads)}, stream, from, stride, tokens, shape, image);
+    });
     if (layout.row_format != RowFormat::f16) {
       const dim3 grid(blocks_for(tokens, shape.range_tokens), blocks_for(layout.head_dim, kWarp), y);
       launch("spill_ranges", spill_ranges_kernel, {grid, dim3(kSpillThreads)}, stream, from, stride, tokens, shape,
@@ -321,7 +321,7 @@ void CudaBackend::spill(const CacheView& cache, int tokens, const offload::Block
       launch("spill_rows", spill_rows_kernel, {dim3(blocks_for(tokens, kTile), y), dim3(kSpillThreads)}, stream, from,
              stride, tokens, shape, image);
     }
-    if (layout.columns == offload::ColumnFormat::planes) {
+    if (in_planes(layout.columns)) {
       const dim3 grid(blocks_for(tokens, kGroup), blocks_for(layout.head_dim, kGroupComponents), y);
       launch("spill_planes", spill_planes_kernel, {grid, dim3(kSpillThreads)}, stream, from, stride, tokens, shape,
              image);

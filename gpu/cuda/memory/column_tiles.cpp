@@ -160,10 +160,9 @@ std::vector<ColumnTiles::Piece> ColumnTiles::pieces_of(int head) const {
   const std::span components = chosen_.subspan(static_cast<std::size_t>(head) * columns, columns);
   const std::size_t all = static_cast<std::size_t>(layout.kv_heads) * columns;
   const std::uint64_t own = static_cast<std::uint64_t>(head) * layout.head_bytes;
-  const bool planes = layout.columns == offload::ColumnFormat::planes;
   const auto runs_of = [&](std::size_t j) {
     if (chosen_.size() > all) return chosen_[all + static_cast<std::size_t>(head) * columns + j];
-    return planes ? offload::plane_count : 1;
+    return traits_of(layout.columns).planes;
   };
   std::vector<Piece> pieces;
   for (std::size_t j = 0; j < columns; ++j) {

@@ -15,8 +15,7 @@ inline constexpr int quant_group_tokens = offload::BlockLayout::scale_tokens;
 
 // Bytes that so many tokens of a column take, or of one of its planes.
 constexpr int column_bytes(offload::ColumnFormat format, int tokens) {
-  const int runs = format == offload::ColumnFormat::planes ? offload::plane_count : 1;
-  return tokens * offload::bits_of(format) / 8 / runs;
+  return tokens * offload::bits_of(format) / 8 / traits_of(format).planes;
 }
 
 // The weights that one KV head's query heads multiply with.

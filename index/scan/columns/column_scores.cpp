@@ -29,7 +29,7 @@ ColumnScores::ColumnScores(const offload::LayerView& view, const ColumnSearch& s
     }
   }
   const std::int32_t* components = search.components + static_cast<std::ptrdiff_t>(head) * search.rank;
-  const bool planes = !rows && layout.columns == offload::ColumnFormat::planes;
+  const bool planes = !rows && in_planes(layout.columns);
   if (planes) {
     planes_.assign(static_cast<std::size_t>(search.rank), offload::plane_count);
     if (search.planes != nullptr)

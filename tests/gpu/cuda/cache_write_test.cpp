@@ -154,18 +154,24 @@ const auto integer_rows = ::testing::Values(
     Spilled{128, 256, ColumnFormat::planes, RowFormat::int4}, Spilled{256, 32, ColumnFormat::int8, RowFormat::int4},
     Spilled{256, 64, ColumnFormat::f16, RowFormat::int8}, Spilled{8, 2048, ColumnFormat::int8, RowFormat::int8},
     Spilled{16, 4096, ColumnFormat::planes, RowFormat::int4});
+std::vector<Spilled> in_every_format() {
+  std::vector<Spilled> all;
+  for (const ColumnFormat columns : offload::all_column_formats()) {
+    for (const auto& [d, B] : {std::pair(8, 32), std::pair(80, 64), std::pair(96, 16), std::pair(128, 256)}) {
+      all.push_back({d, B, columns});
+    }
+  }
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(Formats, SpillTest, ::testing::ValuesIn(in_every_format()), test::by_value);
 INSTANTIATE_TEST_SUITE_P(Rows, SpillTest, integer_rows, test::by_value);
 INSTANTIATE_TEST_SUITE_P(Rows, SpillIntegerRowsTest, integer_rows, test::by_value);
 INSTANTIATE_TEST_SUITE_P(Shapes, SpillTest,
                          ::testing::Values(Spilled{64, 64, ColumnFormat::f16}, Spilled{80, 128, ColumnFormat::f16},
                                            Spilled{128, 16, ColumnFormat::f16}, Spilled{256, 256, ColumnFormat::f16},
                                            Spilled{64, 128, ColumnFormat::int8}, Spilled{80, 128, ColumnFormat::int8},
-                                           Spilled{80, 64, ColumnFormat::int4}, Spilled{96, 16, ColumnFormat::int8},
-                                           Spilled{96, 64, ColumnFormat::int4}, Spilled{256, 64, ColumnFormat::int8},
-                                           Spilled{64, 128, ColumnFormat::int4}, Spilled{8, 32, ColumnFormat::int4},
-                                           Spilled{128, 256, ColumnFormat::int4},
-                                           Spilled{128, 16, ColumnFormat::planes}, Spilled{8, 32, ColumnFormat::planes},
-                                           Spilled{80, 64, ColumnFormat::planes},
+                                           Spilled{256, 64, ColumnFormat::int8}, Spilled{96, 64, ColumnFormat::int4},
+                                           Spilled{64, 128, ColumnFormat::int4}, Spilled{128, 16, ColumnFormat::planes},
                                            Spilled{96, 256, ColumnFormat::planes},
                                            Spilled{256, 1024, ColumnFormat::planes}),
                          test::by_value);

@@ -18,8 +18,7 @@ using index::GroupRule;
 using offload::ColumnFormat;
 
 inline constexpr double eps = std::numeric_limits<float>::epsilon();
-inline constexpr ColumnFormat all_formats[] = {ColumnFormat::f16, ColumnFormat::int8, ColumnFormat::int4,
-                                               ColumnFormat::planes};
+inline constexpr auto all_formats = offload::all_column_formats();
 
 struct SelectCase {
   CacheShape cache;
@@ -124,7 +123,7 @@ struct Scores {
   // level of 2^p - 1 each. A half-width is at most what the keys of a component differ by.
   static double planes_error(const RandomCache& cache, int head, const float* q, double tau,
                              const ChosenComponents& chosen) {
-    if (cache.shape().columns != ColumnFormat::planes) return 0;
+    if (!in_planes(cache.shape().columns)) return 0;
     double reach = 0, levels = 0;
     for (std::size_t j = 0; j < chosen.components.size(); ++j) {
       const int i = chosen.components[j];

@@ -78,7 +78,7 @@ class CudaSelectParts : public CudaTest {
                       .group = group,
                       .k = 40,
                       .limit = 4 * 128 + 33};
-    if (format == ColumnFormat::planes) tested.bits = 24;
+    if (in_planes(format)) tested.bits = 24;
     return tested;
   }
 };

@@ -52,7 +52,8 @@ TEST_F(CudaSelect, SparqReadsEveryColumnFormatInBlocksOfEverySize) {
 }
 
 TEST_F(CudaSelect, SparqScoresEveryGroupInEveryColumnFormat) {
-  for (const ColumnFormat columns : {ColumnFormat::int8, ColumnFormat::int4, ColumnFormat::planes}) {
+  for (const ColumnFormat columns : all_formats) {
+    if (!is_scaled(columns)) continue;
     for (int group = 1; group <= 16; ++group) {
       expect_like_cpu({{.head_dim = 24, .block_tokens = 256, .stored = 700, .seed = 5, .columns = columns}, group, 11});
     }
@@ -71,7 +72,8 @@ TEST_F(CudaSelect, SparqScoresEveryComponentOfEveryHeadDimensionInEveryColumnFor
 TEST_F(CudaSelect, SparqScoresSixteenHeadsByAllOf256ComponentsWithTheirScales) {
   // The most that a block of the scan keeps in shared memory: 256 (16 * 4 + 4 + 128) bytes, beyond the 48 KiB that a
   // kernel has without asking.
-  for (const ColumnFormat columns : {ColumnFormat::int8, ColumnFormat::int4, ColumnFormat::planes}) {
+  for (const ColumnFormat columns : all_formats) {
+    if (!is_scaled(columns)) continue;
     expect_like_cpu({{.head_dim = 256, .block_tokens = 256, .stored = 300, .seed = 21, .columns = columns}, 16, 256});
   }
 }

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "index/scan/search.h"
+#include "offload/store/columns.h"
 #include "offload/store/layout.h"
 #include "offload/store/planes.h"
-#include "offload/store/quantise.h"
 #include "offload/store/store.h"
 
 namespace hayloft::testing {
@@ -44,7 +44,7 @@ class HandmadeLayer {
     view_.blocks = blocks_;
     view_.tokens = tokens;
     view_.value_sum = value_sum_;
-    if (shape.columns != offload::ColumnFormat::planes) return;
+    if (!in_planes(shape.columns)) return;
     std::vector<double> spread(value_sum_.size());
     for (const std::byte* base : blocks_) offload::add_spread(layout_, base, spread.data());
     spread_.assign(spread.begin(), spread.end());
@@ -59,13 +59,9 @@ class HandmadeLayer {
   float column_key(int head, std::int64_t position, int component, int planes = offload::plane_count) const {
     const std::byte* block = blocks_[static_cast<std::size_t>(view_.block_of(position))];
     const auto slot = static_cast<int>(position % layout_.block_tokens);
+    if (!in_planes(layout_.columns)) return offload::column_key(layout_, block, head, component, slot);
     const std::byte* column = layout_.column(block, head, component);
-    if (layout_.columns == offload::ColumnFormat::f16) return to_float(reinterpret_cast<const f16*>(column)[slot]);
-    if (layout_.columns == offload::ColumnFormat::planes) {
-      return offload::plane_key(offload::code_at(layout_, column, slot), planes, range(head, position, component));
-    }
-    return to_float(scale(head, position, component)) *
-           static_cast<float>(offload::level_at(layout_.columns, column, slot));
+    return offload::plane_key(offload::code_at(layout_, column, slot), planes, range(head, position, component));
   }
   int code(int head, std::int64_t position, int component) const {
     const std::byte* block = blocks_[static_cast<std::size_t>(view_.block_of(position))];

@@ -33,8 +33,7 @@ class ColumnSearchShapes : public ::testing::TestWithParam<Shape> {
 
 std::vector<Shape> shapes_in_every_format() {
   std::vector<Shape> all;
-  using enum offload::ColumnFormat;
-  for (const auto format : {f16, int8, int4, planes}) {
+  for (const auto format : offload::all_column_formats()) {
     for (Shape shape : shapes) {
       shape.columns = format;
       all.push_back(shape);
@@ -75,7 +74,7 @@ TEST_P(ColumnSearchShapes, ScoresAreInnerProductsOverTheChosenComponents) {
   for (int h = 0; h < query.query_heads(); ++h) {
     const int head = h / shape.group;
     for (std::int64_t t = 0; t < shape.tokens; ++t) {
-      if (shape.columns == offload::ColumnFormat::planes) {
+      if (in_planes(shape.columns)) {
         ASSERT_EQ(logits[static_cast<std::size_t>(h)][static_cast<std::size_t>(t)], plane_score(layer, query, h, t))
             << "query head " << h << ", position " << t;
         continue;
@@ -224,13 +223,13 @@ TEST_P(ColumnSearchShapes, AScoreIsOffTheExactOneByHalfAScalePerComponentAtMost)
         exact += w * to_float(layer.view().row(head, t, nullptr)[c]);
         const double key = layer.column_key(head, t, c, planes);
         magnitude += std::abs(w * key);
-        if (shape.columns == offload::ColumnFormat::planes) {
+        if (in_planes(shape.columns)) {
           // Weights are rounded to a 30720th of the sum of |w| half, at most, times a level of 15.
           const double half = to_float(layer.range(head, t, c).half);
           quantisation += std::abs(w) * half * off_by[planes];
           reach += std::abs(w) * half;
           levels += (1 << planes) - 1;
-        } else if (shape.columns != offload::ColumnFormat::f16) {
+        } else if (is_scaled(shape.columns)) {
           quantisation += std::abs(w) * to_float(layer.scale(head, t, c)) / 2;
         }
       }

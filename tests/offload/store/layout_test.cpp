@@ -58,7 +58,7 @@ TEST(BlockLayout, IntegerColumnsCostTheirBitsAndAScalePer64Tokens) {
 }
 
 TEST(BlockLayout, PartsFollowEachOtherAlignedWithoutOverlapInEveryShape) {
-  for (const ColumnFormat format : {ColumnFormat::f16, ColumnFormat::int8, ColumnFormat::int4}) {
+  for (const ColumnFormat format : all_column_formats()) {
     for (int d = 8; d <= 256; d += 8) {
       for (int B = 16; B <= 4096; B *= 2) {
         SCOPED_TRACE(fmt::format("{} d={} B={}", name(format), d, B));

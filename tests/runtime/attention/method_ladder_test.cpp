@@ -32,12 +32,13 @@ struct Machine {
     machine.rates = [from = *this](int, int, std::uint64_t) {
       AttentionRates rates;
       rates.dense = from.dense;
-      rates.column_scan = rates.int8_scan = rates.int4_scan = from.scan;
+      for (const offload::ColumnTraits& traits : offload::column_traits) {
+        rates.sparq_scan(traits.format) = traits.planes > 1 ? from.planes : from.scan;
+      }
       rates.row_gather = from.rows;
       rates.tail = from.tail;
       rates.sparq_tail = from.sparq_tail;
       rates.exact_scan = rates.row_scan = from.exact;
-      rates.planes_scan = from.planes;
       rates.column_select_us = rates.exact_select_us = from.select_us;
       return rates;
     };

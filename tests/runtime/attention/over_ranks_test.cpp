@@ -23,9 +23,11 @@ TEST_F(OverRanksTest, StepsAttendToWhatOneMachineAttendsTo) {
 }
 
 TEST_F(OverRanksTest, StepsByColumnsSelectAndWeighAsOneMachine) {
-  for (const Formats& formats :
-       {Formats{}, Formats{ColumnFormat::int8, RowFormat::f16}, Formats{ColumnFormat::int4, RowFormat::f16},
-        Formats{ColumnFormat::int8, RowFormat::int8}}) {
+  std::vector<Formats> all{Formats{ColumnFormat::int8, RowFormat::int8}};
+  for (const ColumnFormat columns : offload::all_column_formats()) {
+    if (!in_planes(columns)) all.push_back({columns, RowFormat::f16});
+  }
+  for (const Formats& formats : all) {
     for (const int group : {1, 3}) {
       make({.kv_heads = 2,
             .head_dim = 32,

@@ -74,7 +74,7 @@ TEST(PlanOfTime, RatesAreThoseOfAStoreOfThatSize) {
   profile.footprint_bytes = std::uint64_t{1} << 30;
   profile.small_footprint_bytes = std::uint64_t{1} << 26;
   profile.attention_small = profile.attention;
-  for (AttentionRates& rates : profile.attention_small) rates.column_scan *= 4;
+  for (AttentionRates& rates : profile.attention_small) rates.sparq_scan(offload::ColumnFormat::f16) *= 4;
   request.tokens = 4096 + 256 + 4 * 4096;  // of 32 layers: blocks of more than a footprint in all
   const Plan plan = make_plan(request, &profile);
   const PlannedMethod& sparq = plan.methods[1];

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "gpu/cuda/kernels/columns/columns.cuh"
 #include "gpu/cuda/kernels/select/scan.h"
 #include "gpu/cuda/kernels/warp.cuh"
 #include "gpu/cuda/memory/column_source.h"
@@ -32,49 +33,6 @@ __host__ __device__ constexpr std::int64_t tile_tokens(int scale_shift) {
   return std::int64_t{kTileScales} << scale_shift;
 }
 
-// Eight tokens of a column: how they are loaded, and what they are as floats. Integer levels times their scale have at
-// most 19 bits and so are exact.
-template <offload::ColumnFormat format>
-struct Eight;
-
-template <>
-struct Eight<offload::ColumnFormat::f16> {
-  using Bits = uint4;
-  static constexpr int bytes = 16;
-  static __device__ Bits load(const std::byte* address) { return load16_once(address); }
-  static __device__ void widen_to(const Bits& bits, float, float* x) {
-    const unsigned words[4] = {bits.x, bits.y, bits.z, bits.w};
-    for (int i = 0; i < 4; ++i) {
-      const float2 pair = widen_pair(words[i]);
-      x[2 * i] = pair.x;
-      x[2 * i + 1] = pair.y;
-    }
-  }
-};
-
-template <>
-struct Eight<offload::ColumnFormat::int8> {
-  using Bits = uint2;
-  static constexpr int bytes = 8;
-  static __device__ Bits load(const std::byte* address) { return load8_once(address); }
-  static __device__ void widen_to(const Bits& bits, float scale, float* x) {
-    for (int i = 0; i < 8; ++i) {
-      const unsigned word = i < 4 ? bits.x : bits.y;
-      x[i] = static_cast<float>(static_cast<int>(word << (24 - 8 * (i % 4))) >> 24) * scale;
-    }
-  }
-};
-
-template <>
-struct Eight<offload::ColumnFormat::int4> {
-  using Bits = unsigned;
-  static constexpr int bytes = 4;
-  static __device__ Bits load(const std::byte* address) { return load4_once(address); }
-  static __device__ void widen_to(const Bits& bits, float scale, float* x) {
-    for (int i = 0; i < 8; ++i) x[i] = static_cast<float>(static_cast<int>(bits << (28 - 4 * i)) >> 28) * scale;
-  }
-};
-
 // Components asked for at a time. More would not fit the registers.
 template <int G>
 inline constexpr int kAhead = G > 8 ? 4 : 8;
@@ -87,7 +45,7 @@ __host__ __device__ constexpr int padded_rank(int rank) {
 }
 template <offload::ColumnFormat format, int G>
 constexpr unsigned scan_shared_bytes(int rank) {
-  const unsigned scales = format == offload::ColumnFormat::f16 ? 0 : kTileScales * sizeof(f16);
+  constexpr unsigned scales = kScaled<format> ? kTileScales * sizeof(f16) : 0;
   return static_cast<unsigned>(padded_rank<G>(rank)) * (G * sizeof(float) + sizeof(unsigned) + scales);
 }
 
@@ -158,7 +116,7 @@ template <offload::ColumnFormat format, int G, bool Cached>
 __device__ inline void score_lane(const std::byte* column, const CachedRuns& cached, std::uint64_t within, bool live,
                                   const float* weights, const unsigned* offsets, const f16* scale_of, int rank,
                                   float (&s)[G][kLaneTokens]) {
-  using Tokens = Eight<format>;
+  using Tokens = ColumnBits<format>;
   for (int j = 0; j < rank; j += kAhead<G>) {
     typename Tokens::Bits bits[kAhead<G>] = {};  // past the rank zeros, with zero weights
     for (int u = 0; u < kAhead<G>; ++u) {
@@ -176,7 +134,7 @@ __device__ inline void score_lane(const std::byte* column, const CachedRuns& cac
     }
     for (int u = 0; u < kAhead<G>; ++u) {
       float x[kLaneTokens];
-      const float scale = format == offload::ColumnFormat::f16 ? 1.0f : widen(scale_of[(j + u) * kTileScales]);
+      const float scale = kScaled<format> ? widen(scale_of[(j + u) * kTileScales]) : 1.0f;
       Tokens::widen_to(bits[u], scale, x);
       for (int h = 0; h < G; ++h) {
         const float weight = weights[(j + u) * G + h];
@@ -238,7 +196,7 @@ __device__ inline void load_weights(const ColumnScan& scan, int head, int first,
 // Cached: whether some runs come from the device.
 template <offload::ColumnFormat format, int G, bool Cached>
 __global__ __launch_bounds__(kScanThreads, G > 4 ? 1 : 2) void scan_columns(ColumnSource source, ColumnScan scan) {
-  constexpr bool scaled = format != offload::ColumnFormat::f16;
+  constexpr bool scaled = kScaled<format>;
   constexpr float infinity = __builtin_inff();
   const int padded = padded_rank<G>(scan.rank);
   float* weights = reinterpret_cast<float*>(dynamic_shared());
@@ -270,7 +228,8 @@ __global__ __launch_bounds__(kScanThreads, G > 4 ? 1 : 2) void scan_columns(Colu
       const int token = chunk + lane * kLaneTokens;
       float s[G][kLaneTokens] = {};
       const int live = token < length ? token : 0;  // a lane past the end reads what it then drops
-      const auto within = static_cast<std::uint64_t>(source.slot(start + live) / kLaneTokens * Eight<format>::bytes);
+      const auto within =
+          static_cast<std::uint64_t>(source.slot(start + live) / kLaneTokens * ColumnBits<format>::bytes);
       const std::byte* column = source.head(start + live, source_head) + source.columns_offset + within;
       CachedRuns cached;
       if constexpr (Cached) cached = CachedRuns(source, start + live, source_head);

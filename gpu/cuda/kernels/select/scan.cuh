@@ -15,7 +15,7 @@ template <offload::ColumnFormat format, bool Cached, int G>
 void launch_scan(const Context& context, const ColumnSource& source, const ColumnScan& scan, int heads,
                  cudaStream_t stream) {
   constexpr int blocks_per_multiprocessor = 4;
-  constexpr bool planes = format == offload::ColumnFormat::planes;
+  constexpr bool planes = in_planes(format);
   const auto launch_as = [&](const char* name, auto kernel, unsigned shared, std::int64_t tile) {
     const unsigned all = shared + (planes ? kPlaneStaticBytes : 0);
     if (all > 48 * 1024) allow_shared(name, kernel, all);
@@ -53,17 +53,8 @@ void launch_scan(const Context& context, const ColumnSource& source, const Colum
 template <bool Cached>
 void launch_scan(const Context& context, offload::ColumnFormat format, const ColumnSource& source,
                  const ColumnScan& scan, int heads, cudaStream_t stream) {
-  using offload::ColumnFormat;
-  switch (format) {
-    case ColumnFormat::f16:
-      return launch_scan<ColumnFormat::f16, Cached>(context, source, scan, heads, stream);
-    case ColumnFormat::int8:
-      return launch_scan<ColumnFormat::int8, Cached>(context, source, scan, heads, stream);
-    case ColumnFormat::int4:
-      return launch_scan<ColumnFormat::int4, Cached>(context, source, scan, heads, stream);
-    case ColumnFormat::planes:
-      return launch_scan<ColumnFormat::planes, Cached>(context, source, scan, heads, stream);
-  }
+  with_column_format(
+      format, [&](auto chosen) { launch_scan<decltype(chosen)::value, Cached>(context, source, scan, heads, stream); });
 }
 
 }  // namespace hayloft::gpu::cuda

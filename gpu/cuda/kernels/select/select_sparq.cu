@@ -48,7 +48,7 @@ Link link_over(const Context& context, const offload::LayerView& store, const Co
 
 ColumnCount column_count(const offload::BlockLayout& layout, const SparqSelect& args) {
   const int columns = args.components(layout.head_dim);
-  if (layout.columns != offload::ColumnFormat::planes) return {columns, columns};
+  if (!in_planes(layout.columns)) return {columns, columns};
   const int all = offload::plane_count * layout.head_dim;
   return {columns, args.bits > 0 ? std::min(args.bits, all) : offload::plane_count * columns};
 }
@@ -221,7 +221,7 @@ class SparqSelector {
     reads.components = scan_.components;
     reads.planes = scan_.planes;
     reads.rank = count_.columns;
-    reads.in_planes = store.layout->columns == offload::ColumnFormat::planes;
+    reads.in_planes = in_planes(store.layout->columns);
     reads.tokens = store.tokens;
     reads.held_bytes = args_.held_bytes;
     place_runs(RunLayout(*store.layout), reads, source_.cached, *places_, blocks, stream_);
