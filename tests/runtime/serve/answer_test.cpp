@@ -56,7 +56,10 @@ class AnswerTest : public testing::Test {
         add(answer.scored(i, prompt));
       }
       for (const std::string& text : texts) {
-        for (const std::int32_t token : tokenizer_.encode(text)) add(answer.generated(i, {choice(token), text}));
+        std::string said = text;  // by its first token
+        for (const std::int32_t token : tokenizer_.encode(text)) {
+          add(answer.generated(i, {choice(token), std::exchange(said, {})}));
+        }
       }
       Usage usage{.prompt_tokens = 7, .cached_tokens = 3, .completion_tokens = 5};
       if (audit_) usage.audit = std::make_shared<const AnswerAudit>();

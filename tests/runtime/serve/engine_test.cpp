@@ -203,7 +203,7 @@ TEST_F(EngineTest, PromptsOfClientsThatHaveLeftWaitForThoseThatHaveNot) {
 TEST_F(EngineTest, WhoHasLeftTheQueueMakesRoomInIt) {
   request_.echo = false;
   request_.logprobs = -1;
-  request_.max_tokens = 100000;
+  request_.max_tokens = 50000;
   request_.tokens.resize(40);
   options_.parallel = 1;
   options_.queue = 2;
