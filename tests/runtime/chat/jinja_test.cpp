@@ -71,7 +71,7 @@ TEST(JinjaLimits, StopALoopThatNeverEnds) {
   Limits few;
   few.steps = 100;
   EXPECT_TRUE(refuses([&] { render("{% for a in range(50) %}{{ a }}{% endfor %}", ordered_json::object(), few); },
-                      {"100 steps"}));
+                      {"steps"}));
 }
 
 TEST(JinjaLimits, StopTextThatGrowsWithoutEnd) {
