@@ -66,8 +66,12 @@ void search(benchmark::State& state, int group, int rank, std::int64_t tokens, i
     const Query& query = queries[static_cast<std::size_t>(turn) % queries.size()];
     std::vector<float> max(heads, -std::numeric_limits<float>::infinity());
     std::vector<float> sum(heads);
-    const index::ColumnSearch search{query_heads, rank, query.components.data(), query.weights.data(), tokens - 32, k,
-                                     rule,        per};
+    const index::ColumnSearch search{{.rank = rank, .rule = rule, .per = per},
+                                     query_heads,
+                                     query.components.data(),
+                                     query.weights.data(),
+                                     tokens - 32,
+                                     k};
     index::search_columns(store.view(tokens, turn), search, threads(),
                           {positions.data(), with_softmax ? max.data() : nullptr, with_softmax ? sum.data() : nullptr,
                            with_softmax ? mass.data() : nullptr});
@@ -121,7 +125,7 @@ void column_scan_planes(benchmark::State& state) {
   read_repeatedly(state, bytes, [&](std::int64_t turn) {
     std::vector<float> max(heads, -std::numeric_limits<float>::infinity());
     std::vector<float> sum(heads);
-    index::ColumnSearch search{query_heads, rank, components.data(), weights.data(), tokens - 32, k};
+    index::ColumnSearch search{{.rank = rank}, query_heads, components.data(), weights.data(), tokens - 32, k};
     search.planes = planes.data();
     index::search_columns(store.view(tokens, turn), search, threads(),
                           {positions.data(), max.data(), sum.data(), mass.data()});

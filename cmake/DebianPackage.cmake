@@ -8,7 +8,7 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/needle-model/model/ DESTINATION
 install(FILES ${PROJECT_SOURCE_DIR}/README.md DESTINATION ${debian_doc} COMPONENT debian EXCLUDE_FROM_ALL)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${debian_doc} RENAME copyright COMPONENT debian
         EXCLUDE_FROM_ALL)
-install(DIRECTORY ${HAYLOFT_PAGES}/man1/ DESTINATION share/man/man1 COMPONENT debian EXCLUDE_FROM_ALL)
+install(DIRECTORY ${HAYLOFT_PAGES}/man1/ DESTINATION share/man/man1 COMPONENT debian EXCLUDE_FROM_ALL OPTIONAL)
 set(completions ${PROJECT_SOURCE_DIR}/cmake/completions)
 install(FILES ${completions}/hayloft DESTINATION share/bash-completion/completions COMPONENT debian EXCLUDE_FROM_ALL)
 install(FILES ${completions}/_hayloft DESTINATION share/zsh/vendor-completions COMPONENT debian EXCLUDE_FROM_ALL)

@@ -10,14 +10,15 @@ set(public_headers
     offload/store/layout.h offload/store/planes.h offload/store/quantise.h offload/store/rows.h
     offload/store/shard.h offload/store/store.h
     offload/snapshot/snapshot.h offload/snapshot/writer.h
-    index/ann/ann.h index/scan/exact_search.h index/scan/run_cache.h index/scan/search.h index/scan/sparq_query.h
-    gpu/backend.h gpu/packed.h gpu/buffer.h gpu/device_options.h gpu/device_plan.h gpu/gated_delta.h gpu/hot_reads.h gpu/link_choice.h gpu/make_backend.h
+    index/ann/ann.h index/scan/exact_search.h index/scan/ranking_options.h index/scan/run_cache.h index/scan/search.h index/scan/sparq_query.h
+    gpu/backend.h gpu/packed.h gpu/buffer.h gpu/device_options.h gpu/cuda_memory.h gpu/gated_delta.h gpu/hot_reads.h gpu/link_choice.h gpu/make_backend.h
     runtime/chat/chat_template.h runtime/tokenizer/end_of_turn.h runtime/tokenizer/text_stream.h runtime/tokenizer/tokenizer.h
     runtime/checkpoint/architecture.h runtime/checkpoint/config.h runtime/checkpoint/rope.h runtime/checkpoint/safetensors.h runtime/checkpoint/weights/weights.h
-    runtime/cluster/communicator.h
+    runtime/peers/communicator.h runtime/cluster/rank_attender.h
     runtime/cache/cache.h runtime/cache/cache_size.h runtime/cache/spills.h
     runtime/attention/attention_rates.h runtime/attention/budget.h runtime/attention/counters.h runtime/attention/host_tail.h
-    runtime/attention/method.h runtime/attention/method_ladder.h runtime/attention/method_options.h runtime/attention/method_state.h runtime/attention/selection.h runtime/attention/selection_plan.h
+    runtime/attention/method.h runtime/attention/method_ladder.h runtime/attention/method_options.h runtime/attention/method_state.h runtime/attention/selection_plan.h
+    runtime/attention/attender.h runtime/attention/ranking.h runtime/attention/rest.h runtime/attention/step.h
     runtime/attention/step_observer.h
     runtime/decode/attention_policy.h runtime/chat/conversation.h runtime/decode/decode_attention.h runtime/decode/prefill_attention.h
     runtime/decode/hidden_states.h runtime/decode/load_tokenizer.h runtime/decode/model.h runtime/decode/prefill.h
@@ -35,7 +36,7 @@ foreach(header IN LISTS public_headers eval_headers)
   install(FILES ${PROJECT_SOURCE_DIR}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/hayloft/${folder})
 endforeach()
 
-install(TARGETS hayloft_offload hayloft_index hayloft_gpu hayloft_runtime hayloft_eval EXPORT hayloftTargets
+install(TARGETS hayloft_offload hayloft_index hayloft_gpu hayloft_runtime hayloft_cluster hayloft_eval EXPORT hayloftTargets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(EXPORT hayloftTargets NAMESPACE hayloft:: DESTINATION ${package_dir})
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/hayloftConfig.cmake.in

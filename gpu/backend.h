@@ -118,20 +118,14 @@ struct SparqPart {
 // Step 1 of SparQ and its selection (arXiv 2312.04985, section 4 and appendix B), over store and tail. Its approximate
 // scores come from r whole components of K; or from so many bit planes as index::plane_components() spreads over them,
 // from the tail's part of a component all bits. Planes, and ComponentOrder::qk, need a store whose columns are planes.
-struct SparqSelect {
-  int rank = 0;  // r; of no account where there are bits
-  int bits = 0;  // planes read per KV head, all components together; 0: whole components
-  index::ComponentOrder order = index::ComponentOrder::q;
+// Its lists are those of KV heads, whatever RankingOptions::per says.
+struct SparqSelect : index::RankingOptions {
   int k = 0;               // positions to take from the store's [0, limit)
   std::int64_t limit = 0;  // positions at and after limit are attended anyway
-  index::GroupRule rule = index::GroupRule::softmax;
-  index::Temperature temperature = index::Temperature::coverage;
   // u64 [2] in device memory, to which the bytes are added that a device with a cache of columns reads there instead of
   // in host memory: of columns, and of their scales or ranges. May be null.
   unsigned long long* held_bytes = nullptr;
   SparqPart part = {};  // for backends that search in parts, over a store that holds something
-
-  int components(int head_dim) const { return bits > 0 ? index::plane_rank(head_dim, bits) : rank; }  // at most
 };
 
 // The positions that one decode query attends to: lists of positions in the store, and ranges of absolute positions

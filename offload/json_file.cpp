@@ -94,7 +94,9 @@ const nlohmann::json* JsonFields::find(const char* name) const {
 std::vector<std::string> JsonFields::unread() const {
   std::vector<std::string> names;
   for (const auto& [name, value] : object_.items()) {
-    if (!value.is_null() && !read_.contains(name)) names.push_back(name);
+    const bool says_nothing =
+        value.is_null() || value == false || value == "" || (value.is_structured() && value.empty());
+    if (!says_nothing && !read_.contains(name)) names.push_back(name);
   }
   std::sort(names.begin(), names.end());
   return names;

@@ -39,7 +39,8 @@ class JsonFields {
   std::string text(const char* name) const;
   std::string text_or(const char* name, const std::string& absent) const;
 
-  // Names of the members that are there, not null, and that nobody has asked for; in alphabetical order.
+  // Names of the members that nobody has asked for, in alphabetical order; without those that say nothing: null, false
+  // and what is empty.
   std::vector<std::string> unread() const;
 
   // Throws the Error for a field that is `found` where `expected` was needed.

@@ -60,13 +60,20 @@ CASES = {
     "gemma3-listed": ("gemma3", {**SLIDING, PATTERN: [False, True, True, False]}),
     "gemma3-without-window": ("gemma3", {"rope.freq_base_swa": 100.0}),
     "gemma3-linear": ("gemma3", {**SLIDING, PATTERN: 2, "rope.scaling.type": "linear", "rope.scaling.factor": 8.0}),
+    "gemma3-every-layer": ("gemma3", {**SLIDING, PATTERN: 0}),
+    "gemma3-magnitude": ("gemma3", {**SLIDING, PATTERN: 2, "rope.scaling.attn_factor": 1.3}),
     "gemma3-uncapped": ("gemma3", {**SLIDING, "final_logit_softcapping": 0.0}),
     "granite": ("granite", {**GRANITE}),
     "granite-least": ("granite", {"logit_scale": 4.0}),
+    "granite-zeros": (
+        "granite",
+        {"logit_scale": 4.0, "embedding_scale": 0.0, "residual_scale": 0.0, "attention.scale": 0.0},
+    ),
     "granite-without-rope": ("granite", {**GRANITE, "rope.scaling.finetuned": False}),
     "granite-with-rope": ("granite", {**GRANITE, "rope.scaling.finetuned": True}),
     "llama": ("llama", {}),
     "llama-least": ("llama", {"attention.head_count_kv": HEADS, "rope.dimension_count": None, "rope.freq_base": None}),
+    "llama-factor-of-zero": ("llama", {"rope.scaling.factor": 0.0}),
     "llama-factor-without-type": ("llama", {"rope.scaling.factor": 4.0}),
     "llama-older-factor": ("llama", {"rope.scale_linear": 4.0}),
     "llama-scaling-none": ("llama", {"rope.scaling.type": "none", "rope.scaling.factor": 4.0}),
@@ -89,6 +96,7 @@ CASES = {
     "qwen3": ("qwen3", {"attention.key_length": DIM, "attention.value_length": DIM}),
     "qwen3-yarn-magnitude": ("qwen3", {**YARN, "rope.scaling.attn_factor": 0.8}),
     "smollm3": ("smollm3", {}),
+    "smollm3-linear": ("smollm3", {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}),
     "phi3": ("phi3", {}),
     "phi3-longrope": ("phi3", {"rope.scaling.attn_factor": 1.2, "rope.scaling.original_context_length": 32}),
     "phi3-shortrope": ("phi3", {"rope.scaling.attn_factor": 1.2, "rope.scaling.original_context_length": 4096}),
@@ -100,6 +108,14 @@ CASES = {
     "mistral3-betas": (
         "mistral3",
         {**YARN, "rope.scaling.yarn_beta_fast": 4.0, "rope.scaling.yarn_beta_slow": 0.5},
+    ),
+    "mistral3-linear": (
+        "mistral3",
+        {
+            "rope.scaling.factor": 4.0,
+            "rope.scaling.original_context_length": 16,
+            "attention.temperature_scale": 0.3,
+        },
     ),
     "mistral3-without-scaling": (
         "mistral3",
@@ -189,7 +205,7 @@ def write(path, architecture, keys):
             writer.add_string(key, value)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list([chr(33 + i) if i < 94 else f"<{i}>" for i in range(VOCABULARY)])
+    writer.add_token_list([chr(33 + i) if i < 94 else "ab" if i == 94 else f"<{i}>" for i in range(VOCABULARY)])
     writer.add_token_merges(["a b"])
     writer.add_eos_token_id(VOCABULARY - 1)
     for name, values in tensors(architecture, keys):

@@ -89,7 +89,7 @@ def common_checks(ask, chat):
     same = lambda **fields: ask.text(chat, **fields) == base
     long = lambda **fields: ask.text(chat, max_tokens=64, ignore_eos=True, **fields)
     chosen = lambda **fields: ask.tokens(ask.text(chat, **fields))
-    first = ask.tokens(base)[0]
+    first, the = ask.tokens(base)[0], ask.tokens(" the")[0]
     drawn = lambda **fields: ask.text(chat, temperature=1.5, **fields)
     return {
         "model": lambda: same(model=ask.model),
@@ -110,7 +110,7 @@ def common_checks(ask, chat):
         "no_repeat_ngram_size": lambda: same(no_repeat_ngram_size=0) and long(no_repeat_ngram_size=2) != long(),
         "suppress_tokens": lambda: first not in chosen(suppress_tokens=[first]),
         "logit_bias": lambda: first not in chosen(logit_bias={str(first): -100}) and
-                              set(chosen(logit_bias={"5": 100}, ignore_eos=True)) == {5},
+                              set(chosen(logit_bias={str(the): 100}, ignore_eos=True)) == {the},
         "use_beam_search": lambda: same(use_beam_search=False) and ask.refuses(chat, use_beam_search=True),
         "stop": lambda: "Paris" not in ask.text(chat, stop=["Paris"]) and
                         ask(chat, stop="<|im_end|>", ignore_eos=True, max_tokens=200).choices[0].finish_reason == "stop",

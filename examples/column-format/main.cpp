@@ -15,7 +15,7 @@
 
 #include "gpu/make_backend.h"
 #include "offload/error.h"
-#include "runtime/attention/selection.h"
+#include "runtime/attention/method.h"
 #include "runtime/decode/load_tokenizer.h"
 #include "runtime/decode/session.h"
 
@@ -146,29 +146,26 @@ class BySigns : public runtime::Method {
   }
 
   // A KV head ranks by the sum of its query heads' logits: that of the sum of their queries.
-  runtime::Counters attend_planned(const runtime::Step& step, const runtime::SelectionPlan& plan, const float* q,
-                                   float* out) const override {
-    const int d = step.head_dim();
-    const std::vector<float> query = query_on_host(step, q, 1);
-    const auto blocks = static_cast<const Signs&>(*step.state).blocks(step.cache.layer);
-    runtime::Selection selection;
-    selection.positions.resize(static_cast<std::size_t>(plan.positions()));
-    step.backend.threads().parallel_for(plan.k > 0 ? plan.lists : 0, 1, [&](std::int64_t list, std::int64_t) {
+  runtime::Ranking ranking(const runtime::Step& step, const runtime::SelectionPlan& plan) const override {
+    const int d = step.at.head_dim();
+    const std::vector<float> query = query_on_host(step);
+    const auto blocks = static_cast<const Signs&>(*step.state).blocks(step.at.cache.layer);
+    std::vector<std::int32_t> positions(static_cast<std::size_t>(plan.positions()));
+    step.at.backend.threads().parallel_for(plan.k > 0 ? plan.lists : 0, 1, [&](std::int64_t list, std::int64_t) {
       std::vector<float> sum(static_cast<std::size_t>(d));
-      const std::int64_t queries = step.query_heads / plan.lists;
+      const std::int64_t queries = step.at.query_heads / plan.lists;
       for (std::int64_t i = 0; i < queries * d; ++i) {
         sum[static_cast<std::size_t>(i % d)] += query[static_cast<std::size_t>(list * queries * d + i)];
       }
-      const auto head = static_cast<int>(list * step.kv_heads() / plan.lists);
+      const auto head = static_cast<int>(list * step.at.kv_heads() / plan.lists);
       std::vector<float> scores;
       for (const auto& block : blocks) {
         const auto tokens = std::min<std::int64_t>(block->tokens, plan.limit - std::ssize(scores));
         score(*block, head, static_cast<int>(tokens), sum, scores);
       }
-      std::ranges::copy(best(scores, plan.k), selection.positions.begin() + list * plan.k);
+      std::ranges::copy(best(scores, plan.k), positions.begin() + list * plan.k);
     });
-    runtime::attend_selection(step, plan, q, selection, false, out);
-    return count_planned(step.cache, plan);
+    return runtime::given_positions(std::move(positions));
   }
 
   // Each list reads the bits of all positions that may be selected, and the ranges of their blocks, near the memory;

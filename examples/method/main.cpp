@@ -9,10 +9,11 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <utility>
 
 #include "gpu/make_backend.h"
 #include "offload/error.h"
-#include "runtime/attention/selection.h"
+#include "runtime/attention/method.h"
 #include "runtime/decode/load_tokenizer.h"
 #include "runtime/decode/session.h"
 
@@ -24,18 +25,16 @@ class Strided : public runtime::Method {
  public:
   using Method::Method;
 
-  // The plan has already what is not selected: the newest `window` positions and the tail. plan.lists lists of plan.k
-  // positions below plan.limit are to be chosen, ascending.
-  runtime::Counters attend_planned(const runtime::Step& step, const runtime::SelectionPlan& plan, const float* q,
-                                   float* out) const override {
-    runtime::Selection selection;
+  // Ranks positions; attending is the library's. The plan has already what is not selected: the newest `window`
+  // positions and the tail. plan.lists lists of plan.k positions below plan.limit are to be chosen, ascending: here by
+  // their number alone. A method that scores keys gives a ranking by columns or keys instead
+  // (runtime/attention/ranking.h).
+  runtime::Ranking ranking(const runtime::Step&, const runtime::SelectionPlan& plan) const override {
+    std::vector<std::int32_t> positions;
     for (int list = 0; list < plan.lists; ++list) {
-      for (int i = 0; i < plan.k; ++i) {
-        selection.positions.push_back(static_cast<std::int32_t>(i * plan.limit / plan.k));
-      }
+      for (int i = 0; i < plan.k; ++i) positions.push_back(static_cast<std::int32_t>(i * plan.limit / plan.k));
     }
-    runtime::attend_selection(step, plan, q, selection, false, out);
-    return count_planned(step.cache, plan);
+    return runtime::given_positions(std::move(positions));
   }
 
   // Rows of the selected positions cross the link and nothing else does; nothing is scored to find them, so the

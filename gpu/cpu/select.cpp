@@ -55,13 +55,6 @@ Normaliser sum_tail(const CacheView& cache, const std::vector<float>& weights, i
   return tail;
 }
 
-// [Hkv][d], null where it is not asked for.
-const float* spread_for(const offload::LayerView& store, const SparqSelect& args) {
-  if (args.bits == 0 && args.order == index::ComponentOrder::q) return nullptr;
-  index::require_planes(store.layout->columns);
-  return store.spread.data();
-}
-
 }  // namespace
 
 void CpuBackend::top_values(const float* x, std::int64_t n, int k, std::int32_t* ids, float* values, Stream) {
@@ -90,49 +83,25 @@ void CpuBackend::top_values(const float* x, std::int64_t n, int k, std::int32_t*
 void CpuBackend::select_sparq(const CacheView& cache, const float* q, int query_heads, const SparqSelect& args,
                               std::int32_t* positions, float* alpha, Stream) {
   const Stage stage(stages_, "select_sparq");
-  const int d = cache.head_dim;
-  const int group = query_heads / cache.kv_heads;
-  const int stride = padded(d);
-  const int rank = args.components(d);
-  const float* const spread = spread_for(cache.store, args);
-  std::vector<std::int32_t> components(static_cast<std::size_t>(cache.kv_heads * rank));
-  std::vector<std::uint8_t> planes(args.bits > 0 ? components.size() : 0);
-  std::vector<float> weights(static_cast<std::size_t>(query_heads * rank));
-  std::vector<float> spread_out(static_cast<std::size_t>(query_heads * stride));  // the weights at their components
-  for (int head = 0; head < cache.kv_heads; ++head) {
-    std::int32_t* const chosen = components.data() + head * rank;
-    const float* const of_head = spread == nullptr ? nullptr : spread + head * d;
-    int used = rank;
-    if (args.bits > 0) {
-      std::uint8_t* const read = planes.data() + head * rank;
-      index::plane_components(q + head * group * d, group, d, of_head, args.bits, chosen, read);
-      while (used > 0 && read[used - 1] == 0) --used;
-    } else {
-      index::sparq_components(q + head * group * d, group, d, of_head, rank, chosen);
-    }
-    for (int h = head * group; h < (head + 1) * group; ++h) {
-      const float tau = index::sparq_temperature(q + h * d, d, chosen, used, args.temperature);
-      for (int j = 0; j < used; ++j) {
-        weights[h * rank + j] = q[h * d + chosen[j]] / tau;
-        spread_out[h * stride + chosen[j]] = weights[h * rank + j];
-      }
-    }
-  }
-  const Normaliser tail = sum_tail(cache, spread_out, query_heads, threads_);
+  const index::SparqQuery query = index::sparq_query(q, query_heads, cache.kv_heads, cache.head_dim, cache.store, args);
+  const int stride = padded(cache.head_dim);
+  std::vector<float> weights(static_cast<std::size_t>(query_heads * stride));
+  query.spread_out(cache.kv_heads, query_heads, cache.head_dim, stride, weights.data());
+  const Normaliser tail = sum_tail(cache, weights, query_heads, threads_);
   if (cache.store.tokens == 0) {  // nothing to select from: the tail is attended whole
     std::fill_n(alpha, query_heads, 1.0f);
     return;
   }
-  Normaliser all = tail;
-  std::vector<float> mass(static_cast<std::size_t>(query_heads));
-  index::ColumnSearch search{query_heads, rank,   components.data(), weights.data(),
-                             args.limit,  args.k, args.rule,         index::SelectPer::kv_head};
-  if (args.bits > 0) search.planes = planes.data();
-  index::search_columns(cache.store, search, threads_, {positions, all.max.data(), all.sum.data(), mass.data()});
-  for (int h = 0; h < query_heads; ++h) {
-    const float attended = mass[h] + tail.sum[h] * rescale(tail.max[h], all.max[h]);
-    alpha[h] = std::min(attended / all.sum[h], 1.0f);  // rounding alone can take it past one
-  }
+  index::ColumnSearch search;
+  search.query_heads = query_heads;
+  search.rank = query.rank;
+  search.rule = args.rule;
+  search.components = query.components.data();
+  if (!query.planes.empty()) search.planes = query.planes.data();
+  search.weights = query.weights.data();
+  search.limit = args.limit;
+  search.k = args.k;
+  index::search_with_alpha(cache.store, search, threads_, tail.max.data(), tail.sum.data(), positions, alpha);
 }
 
 }  // namespace hayloft::gpu

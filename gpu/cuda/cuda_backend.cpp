@@ -9,7 +9,7 @@
 #include "gpu/cuda/api/refuse.h"
 #include "gpu/cuda/memory/host_copy.h"
 #include "gpu/cuda/memory/upload.h"
-#include "gpu/device_plan.h"
+#include "gpu/cuda_memory.h"
 #include "gpu/make_backend.h"
 #include "offload/text/format.h"
 

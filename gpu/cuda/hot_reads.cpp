@@ -77,7 +77,7 @@ void CudaBackend::warm(const CacheView& cache, const HotReads& hot, Stream queue
     // A selection that reads as many runs as there is room for, those that were used most, fills the slots with them.
     const int slots = columns_.count_uses(cache, hot.runs, stream);
     const bool in_planes = cache.store.layout->columns == offload::ColumnFormat::planes;
-    SparqSelect args{.rank = std::min(slots, cache.head_dim), .k = 0, .limit = cache.store.tokens};
+    SparqSelect args{{.rank = std::min(slots, cache.head_dim)}, 0, cache.store.tokens};
     if (in_planes) args.bits = std::min(slots, layout.runs);
     if (slots > 0) {
       const std::vector<float> queries = queries_of(hot.runs, cache, layout.runs);

@@ -97,10 +97,17 @@ void search_exact(const offload::LayerView& view, const float* q, const ExactSea
   const std::vector<std::int32_t> components = every_component(view.layout->kv_heads, d);
   std::vector<float> weights(q, q + static_cast<std::ptrdiff_t>(search.query_heads) * d);
   for (float& weight : weights) weight *= exact_scale(d);
-  search_columns(view,
-                 {search.query_heads, d, components.data(), weights.data(), search.limit, search.k, search.rule,
-                  search.per, exact_keys(view)},
-                 threads, result);
+  ColumnSearch by;
+  by.query_heads = search.query_heads;
+  by.rank = d;
+  by.rule = search.rule;
+  by.per = search.per;
+  by.components = components.data();
+  by.weights = weights.data();
+  by.limit = search.limit;
+  by.k = search.k;
+  by.keys = exact_keys(view);
+  search_columns(view, by, threads, result);
 }
 
 void search_exact_tokens(const offload::LayerView& view, const float* q, int query_heads,

@@ -193,7 +193,7 @@ void require_valid(const offload::LayerView& view, const ColumnSearch& search) {
     fail("column search: k {} is out of range; use 0 to {}, the positions that may be selected", search.k,
          search.limit);
   }
-  const int lists = search.per == SelectPer::kv_head ? layout.kv_heads : search.query_heads;
+  const int lists = search.lists(layout.kv_heads, search.query_heads);
   for (int list = 0; search.sizes != nullptr && list < lists; ++list) {
     const ListSize& size = search.sizes[list];
     if (size.limit < 0 || size.limit > search.limit || size.k < 0 ||
@@ -212,7 +212,7 @@ void search_columns(const offload::LayerView& view, const ColumnSearch& search, 
     return;
   }
   const int group = search.query_heads / view.layout->kv_heads;
-  const bool shared = search.per == SelectPer::kv_head;
+  const bool shared = !search.per_query_head();
   const bool softmax_scores = shared && group > 1 && search.rule == GroupRule::softmax;
   const bool with_softmax = result.max != nullptr || softmax_scores;
 
@@ -258,6 +258,16 @@ void search_columns(const offload::LayerView& view, const ColumnSearch& search, 
     log_sums[h] = max[h] + std::log(static_cast<double>(sum[h]));
   }
   select();
+}
+
+void search_with_alpha(const offload::LayerView& view, const ColumnSearch& search, const offload::Threads& threads,
+                       const float* max, const float* sum, std::int32_t* positions, float* alpha) {
+  const auto heads = static_cast<std::size_t>(search.query_heads);
+  std::vector<float> all_max(max, max + heads), all_sum(sum, sum + heads), mass(heads);
+  search_columns(view, search, threads, {positions, all_max.data(), all_sum.data(), mass.data()});
+  for (std::size_t h = 0; h < heads; ++h) {
+    alpha[h] = attended_share(mass[h] + sum[h] * rescale(max[h], all_max[h]), all_sum[h]);
+  }
 }
 
 void score_columns(const offload::LayerView& view, const ColumnSearch& search, int head, std::int64_t begin,

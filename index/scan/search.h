@@ -3,19 +3,13 @@
 #include <cstdint>
 #include <functional>
 
+#include "index/scan/ranking_options.h"
 #include "offload/host/threads.h"
 #include "offload/store/store.h"
 
 // Finding positions near the memory: SparQ's approximate scores over r columns of K, and exact inner products over all
 // d of them, are the same scan. Everything here reads the store only; the tail belongs to the device.
 namespace hayloft::index {
-
-// The rule by which one KV head ranks positions for its g query heads (SparQ, arXiv 2312.04985): appendix B sums the
-// softmaxes over the group, the authors' experiment code sums the logits. For g = 1 they agree.
-enum class GroupRule : std::uint8_t { softmax, logits };
-
-// One selection per KV head (SparQ) or per query head (top-k attention, arXiv 2502.06766).
-enum class SelectPer : std::uint8_t { kv_head, query_head };
 
 // The form in which K is read: the columns as their format has them, level * scale where they are integers; or K's half
 // of the 16-bit rows, whose scores are those of f16 columns to the bit but take longer to read.
@@ -29,15 +23,13 @@ struct ListSize {
 
 // s[h][t] = sum_j weights[h][j] * K[t][components[j]] for the query heads h of each KV head and the store's positions
 // t.
-struct ColumnSearch {
+// It looks at r, 1..d, rule and per of its base: the rest has gone into components, planes and weights.
+struct ColumnSearch : RankingOptions {
   int query_heads = 0;                       // Hq, a multiple of the view's Hkv
-  int rank = 0;                              // r, 1..d
   const std::int32_t* components = nullptr;  // [Hkv][r], in the order in which they are added up
   const float* weights = nullptr;            // [Hq][r]; q already divided by the softmax temperature
   std::int64_t limit = 0;                    // positions [0, limit) may be selected, limit <= view.tokens
   int k = 0;                                 // positions per list, k <= limit
-  GroupRule rule = GroupRule::softmax;
-  SelectPer per = SelectPer::kv_head;
   KeySource keys = KeySource::columns;
   // [Hkv][r] of columns in planes: how many are read of each, the first ones, more before fewer and 0 only at the end,
   // of which nothing is added. Null: all.
@@ -72,6 +64,12 @@ void require_valid(const offload::LayerView& view, const ColumnSearch& search);
 // one of the top k are scored again. Exact: the result is that of scoring and ranking everything in f32. Thread-safe.
 void search_columns(const offload::LayerView& view, const ColumnSearch& search, const offload::Threads& threads,
                     const SearchResult& result);
+
+// search_columns() beside a softmax (max, sum) f32 [Hq] over positions that are attended to whatever they score, as the
+// tail: positions likewise, and alpha f32 [Hq], the share of the softmax over those and the store that lies on them and
+// on what is attended of the store, the positions selected and [limit, view.tokens).
+void search_with_alpha(const offload::LayerView& view, const ColumnSearch& search, const offload::Threads& threads,
+                       const float* max, const float* sum, std::int32_t* positions, float* alpha);
 
 // s[h][t] for positions [begin, end) of one KV head, into out [g][end - begin] f32. The same arithmetic as
 // search_columns, bit for bit. begin must be a multiple of 64.

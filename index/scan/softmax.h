@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -24,6 +25,12 @@ inline void merge_sums(float& max, float& sum, float other_max, float other_sum)
   const float merged = other_max > max || std::isnan(other_max) ? other_max : max;
   sum = sum * rescale(max, merged) + other_sum * rescale(other_max, merged);
   max = merged;
+}
+
+// SparQ's alpha: the share of a softmax of this sum that lies on what is attended, whose part of the sum is `mass`.
+template <class Mass>
+float attended_share(Mass mass, float sum) {
+  return std::min(static_cast<float>(mass / sum), 1.0f);  // rounding alone can take it past one
 }
 
 }  // namespace hayloft::index

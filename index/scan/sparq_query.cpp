@@ -67,6 +67,49 @@ void plane_components(const float* q, int queries, int head_dim, const float* sp
   }
 }
 
+SparqQuery sparq_query(const float* q, int query_heads, int kv_heads, int head_dim, const offload::LayerView& store,
+                       const RankingOptions& options) {
+  const int d = head_dim, group = query_heads / kv_heads;
+  if (options.needs_planes()) require_planes(store.layout->columns);
+  SparqQuery query;
+  const int r = query.rank = options.components(d);
+  query.components.resize(static_cast<std::size_t>(kv_heads * r));
+  if (options.bits > 0) query.planes.resize(query.components.size());
+  query.weights.resize(static_cast<std::size_t>(query_heads * r));
+  for (int head = 0; head < kv_heads; ++head) {
+    std::int32_t* const chosen = query.components.data() + head * r;
+    const float* const of_group = q + head * group * d;
+    const float* const spread = options.needs_planes() ? store.spread.data() + head * d : nullptr;
+    int used = r;
+    if (options.bits > 0) {
+      std::uint8_t* const read = query.planes.data() + head * r;
+      plane_components(of_group, group, d, spread, options.bits, chosen, read);
+      while (used > 0 && read[used - 1] == 0) --used;
+    } else {
+      sparq_components(of_group, group, d, spread, r, chosen);
+    }
+    for (int h = head * group; h < (head + 1) * group; ++h) {
+      const float* const of_head = q + h * d;
+      const float tau = sparq_temperature(of_head, d, chosen, used, options.temperature);
+      for (int j = 0; j < used; ++j) query.weights[h * r + j] = of_head[chosen[j]] / tau;
+    }
+  }
+  return query;
+}
+
+void SparqQuery::spread_out(int kv_heads, int query_heads, int head_dim, int stride, float* out) const {
+  const int group = query_heads / kv_heads;
+  for (int h = 0; h < query_heads; ++h) {
+    float* const row = out + static_cast<std::ptrdiff_t>(h) * stride;
+    std::fill_n(row, head_dim, 0.0f);
+    for (int j = 0; j < rank; ++j) {
+      const auto at = static_cast<std::size_t>(h / group * rank + j);
+      if (!planes.empty() && planes[at] == 0) break;
+      row[components[at]] = weights[static_cast<std::size_t>(h * rank + j)];
+    }
+  }
+}
+
 float sparq_temperature(const float* q, int head_dim, const std::int32_t* components, int rank,
                         Temperature temperature) {
   if (temperature == Temperature::head_dim) return static_cast<float>(std::sqrt(static_cast<double>(head_dim)));

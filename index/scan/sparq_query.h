@@ -1,33 +1,39 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
+#include "index/scan/ranking_options.h"
 #include "offload/store/layout.h"
+#include "offload/store/store.h"
 
-// What SparQ's step 1 (arXiv 2312.04985, section 4) makes of a query: which components it keeps, and what their logits
-// are divided by.
+// SparQ's step 1 (arXiv 2312.04985, section 4), as far as the query decides: which components it keeps, and what their
+// logits are divided by.
 namespace hayloft::index {
-
-// What the approximate logits of SparQ are divided by (its figure 7b): tau = sqrt(d * |q[i1]|_1 / |q|_1), the share of
-// q that the chosen components cover; sqrt(d), as if they were all; sqrt(r), as if they were any.
-enum class Temperature : std::uint8_t { coverage, head_dim, rank };
 
 // Throws Error unless the columns are planes.
 void require_planes(offload::ColumnFormat columns);
 
-// How much a component matters to a KV head: |q| summed over the group, in the order of the query heads, in f32; or
-// that times the spread of K in the component (LayerView::spread).
-enum class ComponentOrder : std::uint8_t { q, qk };
+// Step 1 of one decode query, for every KV head. Every caller that is not a kernel takes it from here.
+struct SparqQuery {
+  int rank = 0;                          // RankingOptions::components()
+  std::vector<std::int32_t> components;  // [Hkv][rank]
+  std::vector<std::uint8_t> planes;      // [Hkv][rank], how many are read of each; empty: whole components
+  std::vector<float> weights;            // [Hq][rank], q / tau at the components; 0 where no plane is read
+
+  // The weights at their components, zero elsewhere: out f32 [Hq][stride], of which [0, d) of a row are written. Their
+  // products with whole keys are the approximate logits.
+  void spread_out(int kv_heads, int query_heads, int head_dim, int stride, float* out) const;
+};
+// q f32 [Hq][d] in host memory; of `store` the shape, and the spread where the options need it. Throws Error where its
+// columns are not what they need.
+SparqQuery sparq_query(const float* q, int query_heads, int kv_heads, int head_dim, const offload::LayerView& store,
+                       const RankingOptions& options);
 
 // The components of one KV head: the `rank` ones that matter most, ties to the smaller index, ascending. q f32 [g][d],
 // spread f32 [d] or null for ComponentOrder::q, components out i32 [rank].
 void sparq_components(const float* q, int queries, int head_dim, const float* spread, int rank,
                       std::int32_t* components);
-
-// As many components as a head may need of which `bits` planes are read in all.
-constexpr int plane_rank(int head_dim, int bits) {
-  return bits < head_dim ? bits : head_dim;
-}
 
 // Which planes a KV head reads (after Fathom, arXiv 2609.17652). The p-th further plane of a component that matters by
 // m = |q| x spread is worth m / 2^p, by which it halves the largest error of its part of a score: the `bits` planes

@@ -302,7 +302,7 @@ def install(*methods):
             self.set_attn_implementation(attn_implementation)
         try:
             stored = str(self.config._attn_implementation).startswith(PREFIX) and kwargs.get("use_cache") is not False
-            if stored and kwargs.get("past_key_values") is None:
+            if stored and kwargs.get("past_key_values") is None and kwargs.get("cache") is None:  # its newer name
                 kwargs["past_key_values"] = Cache(self.config.get_text_config(decoder=True))
             return generate(self, *args, **kwargs)
         finally:

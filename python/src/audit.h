@@ -14,7 +14,7 @@ class OpenAudit : public runtime::StepObserver {
   OpenAudit(const gpu::Backend& backend, const runtime::AuditOptions& options) : auditor_(backend, options) {}
 
   bool wants(int layer, std::int64_t position) override { return !finished_ && auditor_.wants(layer, position); }
-  void see(const runtime::ObservedStep& step) override { auditor_.see(step); }
+  void see(const runtime::Step& step, const runtime::Method& by) override { auditor_.see(step, by); }
 
   void finish() {
     finished_ = true;

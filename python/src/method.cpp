@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "python/src/bindings.h"
-#include "runtime/attention/selection.h"
 
 // Attention methods written in Python: a function that selects positions.
 namespace hayloft::python {
@@ -20,18 +19,18 @@ class View {
   std::int64_t limit() const { return plan().limit; }
   int count() const { return plan().k; }
   int lists() const { return plan().lists; }
-  int kv_heads() const { return step().kv_heads(); }
-  int layer() const { return step().cache.layer; }
+  int kv_heads() const { return step().at.kv_heads(); }
+  int layer() const { return step().at.cache.layer; }
 
   // f16 [limit][d]
   py::object keys(int head) {
     check(head, "head", kv_heads());
-    const int d = step().head_dim();
+    const int d = step().at.head_dim();
     std::vector<f16> out;
     std::vector<f16> space(static_cast<std::size_t>(2 * d));
     out.reserve(static_cast<std::size_t>(limit() * d));
     for (std::int64_t at = 0; at < limit(); ++at) {
-      const f16* const row = step().cache.store.keys(head, at, 1, space.data());
+      const f16* const row = step().at.cache.store.keys(head, at, 1, space.data());
       out.insert(out.end(), row, row + d);
     }
     read_.at(runtime::Place::near, runtime::Kind::rows) += out.size() * sizeof(f16);
@@ -43,12 +42,12 @@ class View {
   // f16 [limit], one component of every key
   py::object column(int head, int component) {
     check(head, "head", kv_heads());
-    check(component, "component", step().head_dim());
+    check(component, "component", step().at.head_dim());
     std::vector<f16> out;
     out.reserve(static_cast<std::size_t>(limit()));
-    std::vector<f16> space(static_cast<std::size_t>(2 * step().head_dim()));
+    std::vector<f16> space(static_cast<std::size_t>(2 * step().at.head_dim()));
     for (std::int64_t at = 0; at < limit(); ++at) {
-      out.push_back(step().cache.store.keys(head, at, 1, space.data())[component]);
+      out.push_back(step().at.cache.store.keys(head, at, 1, space.data())[component]);
     }
     read_.at(runtime::Place::near, runtime::Kind::columns) += out.size() * sizeof(f16);
     read_.elements += out.size();
@@ -78,27 +77,28 @@ class View {
 class PythonMethod : public runtime::Method {
  public:
   // `select` is kept for as long as the process lives.
-  PythonMethod(const runtime::MethodOptions& options, const py::function& select) : Method(options), select_(&select) {}
+  PythonMethod(const runtime::MethodOptions& options, const py::function& select)
+      : Method(options, {.own_search = true}), select_(&select) {}
 
  protected:
-  runtime::Counters attend_planned(const runtime::Step& step, const runtime::SelectionPlan& plan, const float* q,
-                                   float* out) const override {
+  // Counts what the function reads as part of the step; it may choose fewer positions than it could.
+  runtime::Counters attend_itself(const runtime::Step& step, const runtime::SelectionPlan& plan) const override {
     runtime::SelectionPlan chosen = plan;
     runtime::Selection selection;
     runtime::Counters read;
     if (plan.k > 0) {
-      const std::vector<float> query = runtime::query_on_host(step, q, 1);
+      const std::vector<float> query = runtime::query_on_host(step);
       const py::gil_scoped_acquire locked;
       const auto view = std::make_shared<View>(step, plan);
-      const py::object result = (*select_)(make_array(query, {step.query_heads, step.head_dim()}), view);
+      const py::object result = (*select_)(make_array(query, {step.at.query_heads, step.at.head_dim()}), view);
       read = view->read();
       view->close();
       selection.positions = positions(result, chosen);
     } else {
       chosen.k = 0;
     }
-    attend_selection(step, chosen, q, selection, false, out);
-    runtime::Counters counters = counted(step.cache, chosen);
+    step.attender.attend(step, chosen, selection, {});
+    runtime::Counters counters = counted(step.at.cache, chosen);
     counters.positions_scored = 0;
     counters += read;
     return counters;

@@ -194,20 +194,21 @@ AttendOutput attend(const AttendTensors& input, const MethodOptions& options, gp
   if (state) state->sync_with_cache({&cache, 1}, {});
 
   const gpu::Stream stream = backend.stream();
+  MethodScratch scratch;
+  const LayerStep at{backend, stream, 0, cache, store, output.query_heads, 1, scratch};
+  const auto [by, plan] = method->plan(cache, output.query_heads);
+  const SharedAttender attender = local_attender();
   const std::uint64_t query_bytes = static_cast<std::uint64_t>(query_elements) * sizeof(float);
   const gpu::Buffer query = backend.allocate(query_bytes, stream);
   const gpu::Buffer mixed = backend.allocate(query_bytes, stream);
-  MethodScratch scratch;
   StepTrace trace;
   output.y.resize(q.size());
   output.counters.resize(static_cast<std::size_t>(output.queries));
   if (progress) progress(0, output.queries);
   for (std::int64_t n = 0; n < output.queries; ++n) {
     backend.to_device(query.as<float>(), q.data() + n * query_elements, query_bytes, stream);
-    const Step step{
-        backend, stream,     cache, output.query_heads, scratch, output.counters[static_cast<std::size_t>(n)],
-        &trace,  state.get()};
-    method->attend(step, query.as<float>(), mixed.as<float>());
+    const Step step{at, query.as<float>(), mixed.as<float>(), *attender, state.get(), &trace};
+    output.counters[static_cast<std::size_t>(n)] = by->attend(step, plan);
     backend.to_host(output.y.data() + n * query_elements, mixed.as<float>(), query_bytes, stream);
     add_positions(output, trace, *method);
     output.alpha.insert(output.alpha.end(), trace.alpha.begin(), trace.alpha.end());

@@ -39,7 +39,7 @@ struct AttendOutput {
   std::vector<Counters> counters;       // [N]
 };
 
-// How K and V are kept.
+// Says how K and V are kept.
 struct AttendStore {
   int block_tokens = 4096;
   offload::ColumnFormat columns = offload::ColumnFormat::f16;

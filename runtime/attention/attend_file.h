@@ -15,7 +15,7 @@ AttendOutput attend_file(const std::filesystem::path& input, const MethodOptions
 // The tensors `y` f32, `positions` i32 and `alpha` f32, those that there are. Whole or not at all.
 void write_attend_output(const std::filesystem::path& path, const AttendOutput& output);
 
-// What was asked, and the counters of every query: schema hayloft.attend/1.
+// Writes what was asked, and the counters of every query: schema hayloft.attend/1.
 std::string attend_json(const AttendOutput& output);
 
 }  // namespace hayloft::runtime

@@ -80,7 +80,7 @@ AttentionTime attention_time(const MethodOptions& method, const Counters& counte
   AttentionTime ms;
   ms.search = search_ms(method, counters, layout, rates);
   // A list per query head serves one query per row.
-  const bool per_query_head = selects_per(method) == index::SelectPer::query_head;
+  const bool per_query_head = ranking_options(method).per_query_head();
   ms.rows = milliseconds(counters.at(Place::link, Kind::rows), per_query_head ? alone.row_gather : rates.row_gather);
   ms.dense = milliseconds(counters.at(Place::link, Kind::dense), rates.dense);
   const bool scores_tail = method.name == "sparq" || method.name == "planes";

@@ -9,11 +9,11 @@
 #include "runtime/attention/counters.h"
 #include "runtime/attention/method_options.h"
 
-// How fast a machine attends, and what a step's bytes take by that: what plans predict with and `auto` chooses by.
+// Says how fast a machine attends, and what a step's bytes take by that: what plans predict with and `auto` chooses by.
 namespace hayloft::runtime {
 
-// How fast attention goes, for heads of one dimension shared by a group of query heads. The arithmetic grows with the
-// group, so reading alone does not say it.
+// Says how fast attention goes, for heads of one dimension shared by a group of query heads. The arithmetic grows with
+// the group, so reading alone does not say it.
 struct AttentionRates {
   int head_dim = 0;
   int group = 0;
@@ -35,7 +35,7 @@ struct AttentionRates {
   double column_select_us = 0;  // by SparQ's step 1
   double exact_select_us = 0;   // by the exact search
 
-  // Of SparQ's step 1, and of the exact top-k over a store whose columns have that format.
+  // Returns the rate of SparQ's step 1, and of the exact top-k over a store whose columns have that format.
   double sparq_scan(offload::ColumnFormat format) const;
   double topk_scan(offload::ColumnFormat format) const;
 };
@@ -50,29 +50,31 @@ struct AttentionTime {
   double total() const { return search + rows + dense + tail; }
 };
 
-// What the bytes that `method` reads in a step (Method::count) take over a store of that layout. `alone`: the rates of
-// a group of one query head, which a list per query head gathers rows at.
+// Returns the time that the bytes that `method` reads in a step (Method::count) take over a store of that layout.
+// `alone`: the rates of a group of one query head, which a list per query head gathers rows at.
 AttentionTime attention_time(const MethodOptions& method, const Counters& counters, const offload::BlockLayout& layout,
                              const AttentionRates& rates, const AttentionRates& alone);
 
-// What an integer row takes longer than an f16 row on the CPU, attended to, as docs/rows.md measured it once.
+// The factor by which an integer row takes longer than an f16 row on the CPU, attended to, as docs/rows.md measured it
+// once.
 inline constexpr double cpu_integer_rows = 3;
 // The same, searched.
 inline constexpr double cpu_integer_keys = 1.4;
 
-// What `auto` predicts by. Immutable; rates() may be called from any thread.
+// The rates that `auto` predicts by. Immutable; rates() may be called from any thread.
 struct MachineRates {
   std::string source;  // in words: where the rates come from
   // For heads of that dimension and group, and of a layer's store of so many bytes.
   std::function<AttentionRates(int head_dim, int group, std::uint64_t layer_bytes)> rates;
-  // What an integer row takes longer than an f16 row: the rates are of f16 rows. 0: in proportion to its bytes.
+  // The factor by which an integer row takes longer than an f16 row: the rates are of f16 rows. 0: in proportion to its
+  // bytes.
   double integer_rows = 0;  // attended
   double integer_keys = 0;  // searched
   double margin = 0.05;     // the share of dense attention's time that another method has to save
 };
 
-// Where no machine has been measured: of the CPU backend (device "cpu"), or of a GPU behind a link of sixteen lanes of
-// PCIe 4 (docs/auto.md says what they rest on).
+// Returns the rates where no machine has been measured: those of the CPU backend (device "cpu"), or of a GPU behind a
+// link of sixteen lanes of PCIe 4 (docs/auto.md says what they rest on).
 std::shared_ptr<const MachineRates> built_in_rates(const std::string& device);
 
 }  // namespace hayloft::runtime

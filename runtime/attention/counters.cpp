@@ -54,7 +54,7 @@ void count_rows(Counters& counters, const gpu::CacheView& cache, const gpu::Atte
 
 namespace {
 
-// Of one component over all tokens of the store, its scales or ranges.
+// Returns the bytes of one component's scales or ranges over all tokens of the store.
 std::uint64_t scale_bytes(const gpu::CacheView& cache) {
   const offload::BlockLayout& layout = *cache.store.layout;
   const auto group = static_cast<std::uint64_t>(offload::tokens_per_scale(layout.columns, layout.block_tokens));

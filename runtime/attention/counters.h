@@ -7,21 +7,21 @@
 
 namespace hayloft::runtime {
 
-// Where bytes are read. `link`: from host memory to the compute backend (PCIe on a GPU; on the CPU backend the same
-// bytes, over the memory bus). `near`: by a search that runs beside the memory and sends only positions on. `device`:
-// the tail, and the columns and rows that a device keeps.
+// The place where bytes are read. `link`: from host memory to the compute backend (PCIe on a GPU; on the CPU backend
+// the same bytes, over the memory bus). `near`: by a search that runs beside the memory and sends only positions on.
+// `device`: the tail, and the columns and rows that a device keeps.
 enum class Place : std::uint8_t { link, near, device };
-// What is read: key columns and their scales, chosen rows of [K | V], all rows, rows on their way to the store, and
-// what a method keeps besides the cache (`index`: codes, centroids, links, bounds, projections).
+// The kind of bytes that are read: key columns and their scales, chosen rows of [K | V], all rows, rows on their way to
+// the store, and what a method keeps besides the cache (`index`: codes, centroids, links, bounds, projections).
 enum class Kind : std::uint8_t { columns, scales, rows, dense, spill, index };
 inline constexpr int place_count = 3;  // of Place
 inline constexpr int kind_count = 6;   // of Kind
 const char* name(Place place);         // "link", "near", "device"
 const char* name(Kind kind);           // as in Kind
 
-// What decoding reads, on all ranks together where they hold a context together, counted in two ways. Elements are
-// counted as the papers do, wherever they lie; bytes as the layout really costs. Sums over KV heads and global layers;
-// not thread-safe.
+// Counts what decoding reads, on all ranks together where they hold a context together, in two ways. Elements
+// are counted as the papers do, wherever they lie; bytes as the layout really costs. Sums over KV heads and global
+// layers; not thread-safe.
 struct Counters {
   std::uint64_t elements = 0;
   std::uint64_t positions_scored = 0;  // summed over KV heads, a group's queries counted once; ann: over query heads

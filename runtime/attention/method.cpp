@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <stdexcept>
+#include <utility>
 
 #include "offload/error.h"
 #include "runtime/attention/method_option_table.h"
-#include "runtime/attention/over_ranks.h"
-#include "runtime/attention/selection.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -84,6 +84,9 @@ SharedMethod make_method(const MethodOptions& options, int head_dim) {
   return make(options);
 }
 
+Method::Method(MethodOptions options, MethodTraits traits)
+    : options_(std::move(options)), traits_(traits), by_(runtime::ranking_options(options_)) {}
+
 std::unique_ptr<MethodState> Method::load_state(const AttentionShape&, gpu::Backend&,
                                                 std::span<const std::byte>) const {
   fail("--attn {}: keeps nothing that could have been saved", options_.name);
@@ -95,34 +98,39 @@ void Method::require_columns(offload::ColumnFormat columns) const {
        name(columns));
 }
 
-void Method::attend(const Step& step, const float* q, float* out) const {
-  const Method& by = chosen(step.cache, step.query_heads);
-  const SelectionPlan plan = by.plan_selection(step.cache, step.query_heads);
-  step.counters += by.attend_planned(step, plan, q, out);
+StepPlan Method::plan(const gpu::CacheView& cache, int query_heads, const Method* kept) const {
+  const Method& by = kept == nullptr ? chosen(cache, query_heads) : *kept;
+  return {&by, by.plan_selection(cache, query_heads)};
+}
+
+Counters Method::attend(const Step& step) const {
+  const auto [by, selection] = plan(step.at.cache, step.at.query_heads);
+  return by->attend(step, selection);
 }
 
 Counters Method::count(const gpu::CacheView& cache, int query_heads) const {
-  const Method& by = chosen(cache, query_heads);
-  return by.count_planned(cache, by.plan_selection(cache, query_heads));
+  const auto [by, selection] = plan(cache, query_heads);
+  return by->count_planned(cache, selection);
 }
 
-std::optional<gpu::Attended> Method::ranges(const gpu::CacheView& cache, int query_heads) const {
-  const Method& by = chosen(cache, query_heads);
-  if (by.selects()) return {};
-  return by.plan_selection(cache, query_heads).attended();
+Counters Method::attend(const Step& step, const SelectionPlan& plan) const {
+  if (traits_.own_search) return attend_itself(step, plan);
+  Selection selection;
+  if (plan.selects()) selection = step.attender.select(step, plan, ranking(step, plan));
+  step.attender.attend(step, plan, selection, traits_.rest);
+  return count_planned(step.at.cache, plan);
+}
+
+Ranking Method::ranking(const Step&, const SelectionPlan&) const {
+  return given_positions({});
+}
+
+Counters Method::attend_itself(const Step&, const SelectionPlan&) const {
+  throw std::logic_error("Method: it has a search of its own and does not attend");
 }
 
 std::int64_t Method::window(std::int64_t tokens, int /*layer*/) const {
   return std::min(options_.window.value_or(0), tokens);
-}
-
-Counters Method::attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const {
-  if (step.ranks != nullptr) {
-    attend_over_ranks(step, plan, q, {}, nullptr, out);
-  } else {
-    attend_positions(step, plan, q, nullptr, nullptr, out);
-  }
-  return count_planned(step.cache, plan);
 }
 
 SelectionPlan Method::plan_selection(const gpu::CacheView& cache, int query_heads) const {
@@ -132,7 +140,7 @@ SelectionPlan Method::plan_selection(const gpu::CacheView& cache, int query_head
   const std::int64_t w = window(plan.tokens, cache.layer);
   plan.limit = std::min(cache.stored_tokens(), plan.tokens - w);
   plan.k = static_cast<int>(std::min(std::max<std::int64_t>(0, k - w), plan.limit));
-  plan.lists = selection_per() == index::SelectPer::kv_head ? cache.kv_heads : query_heads;
+  plan.lists = by_.lists(cache.kv_heads, query_heads);
   return plan;
 }
 

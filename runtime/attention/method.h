@@ -1,90 +1,75 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "gpu/backend.h"
+#include "runtime/attention/attender.h"
 #include "runtime/attention/counters.h"
 #include "runtime/attention/method_options.h"
 #include "runtime/attention/method_state.h"
+#include "runtime/attention/ranking.h"
+#include "runtime/attention/rest.h"
 #include "runtime/attention/selection_plan.h"
-#include "runtime/cluster/communicator.h"
+#include "runtime/attention/step.h"
 
 namespace hayloft::runtime {
 
-// What one step attended to, copied to the host for recall and for `hayloft attend`.
-struct StepTrace {
-  std::vector<std::int32_t> positions;  // [lists][k], ascending; from the store, or of what `h2o` keeps
-  int lists = 0;
-  int k = 0;
-  gpu::Attended::Range ranges[2];
-  std::vector<float> alpha;  // [Hq], empty where the method has none
+class Method;
+
+// One step in one layer before its query is known: who attends, and to what but for the positions that it selects.
+struct StepPlan {
+  const Method* by;  // `auto` has chosen
+  SelectionPlan selection;
 };
 
-// Device memory that a method needs from step to step. Grows, never shrinks; one per session.
-struct MethodScratch {
-  gpu::Buffer positions;
-  gpu::Buffer alpha;
+// A method besides its options.
+struct MethodTraits {
+  Rest rest = {};           // stands in for what it does not read
+  bool own_search = false;  // it attends itself, in place of ranking()
 };
 
-// One decode token in one global layer. q and out are f32 [Hq][d] in device memory; the token itself is in the cache
-// already.
-struct Step {
-  gpu::Backend& backend;
-  gpu::Stream stream;
-  const gpu::CacheView& cache;
-  int query_heads;
-  MethodScratch& scratch;
-  Counters& counters;
-  StepTrace* trace = nullptr;
-  MethodState* state = nullptr;  // of the method that attends, up to date; null for methods without
-  // u64 [3]: SparqSelect's, then that of Attended; null where the backend keeps nothing.
-  unsigned long long* held_bytes = nullptr;
-  cluster::Communicator* ranks = nullptr;  // that hold the context together; null: it is whole here
-
-  int head_dim() const { return cache.head_dim; }
-  std::int64_t query_elements() const { return std::int64_t{query_heads} * cache.head_dim; }
-  int kv_heads() const { return cache.kv_heads; }
-  std::int64_t tokens() const { return cache.tokens(); }
-};
-
-// A way of attending: immutable, thread-safe, shared by sessions.
+// A way of attending: immutable, thread-safe, shared by sessions. A method that selects positions says how they are
+// ranked and what that costs; the rest of a step is that of all (attend()). One with a search of its own attends
+// itself.
 class Method {
  public:
-  explicit Method(MethodOptions options) : options_(std::move(options)) {}
+  explicit Method(MethodOptions options, MethodTraits traits = {});
   virtual ~Method() = default;
 
   const MethodOptions& options() const { return options_; }
+  // By which it ranks positions: its options, and its own nature.
+  const index::RankingOptions& ranking_options() const { return by_; }
   // Throws Error, and says what to use, unless a step can read key columns of this format.
   void require_columns(offload::ColumnFormat columns) const;
   virtual std::int64_t window(std::int64_t tokens,
                               int layer = 0) const;  // w at this length; 0 unless an option says so
 
-  // Attends, adds what that costs to the step's counters and fills its trace, where it has one.
-  void attend(const Step& step, const float* q, float* out) const;
-  // What attend() adds to the counters. Looks at the cache's shape and its numbers of tokens only, so the planner
-  // counts steps of caches that do not exist. Where a search visits as many keys as it happens to, an estimate.
+  // Says who attends to such a cache, and to what. It looks at the cache's shape and its numbers of tokens only, so
+  // that steps of caches that do not exist can be planned and counted. The method is this one, but by `auto`, which
+  // leaves that to others: it depends on the shape of the cache, the tokens in its store and tail_part() of it, on
+  // nothing else, and lives as long as this one. So it can be kept, and given as `kept`, while these stay.
+  StepPlan plan(const gpu::CacheView& cache, int query_heads, const Method* kept = nullptr) const;
+
+  // Attends as planned by this method, fills the step's trace, where it has one, and returns what that costs.
+  Counters attend(const Step& step, const SelectionPlan& plan) const;
+  // Counts as attend() does; where a search visits as many keys as it happens to, an estimate.
+  Counters count(const gpu::CacheView& cache, const SelectionPlan& plan) const { return count_planned(cache, plan); }
+  // The same by plan().
+  Counters attend(const Step& step) const;
   Counters count(const gpu::CacheView& cache, int query_heads) const;
-  // What a step attends to by a method that selects no positions, whatever its query: attend() is then
-  // gpu::Backend::attend() of these ranges, and count(). None by any other method.
-  std::optional<gpu::Attended> ranges(const gpu::CacheView& cache, int query_heads) const;
 
-  // The method that attends to such a cache: this one, but by `auto`, which leaves that to others. It depends on the
-  // shape of the cache, the tokens in its store and tail_part() of it, on nothing else, so that it can be kept while
-  // these stay. It lives as long as this one.
-  virtual const Method& chosen(const gpu::CacheView& /*cache*/, int /*query_heads*/) const { return *this; }
-
-  // How many of the true top-k a perfect method of this kind would fetch: what recall is measured against. 0: makes no
+  // Counts how many of the true top-k a perfect method of this kind would fetch, for recall. 0: makes no
   // sense.
   virtual std::int64_t recall_k(std::int64_t tokens, int layer = 0) const { return options_.k.at(layer).of(tokens); }
 
-  // What the method keeps of a sequence besides its cache; null for most. Methods with the same key share it.
+  // Keeps what the method needs of a sequence besides its cache; null for most. Methods with the same key share it.
   virtual std::string state_key() const { return {}; }
   virtual std::unique_ptr<MethodState> make_state(const AttentionShape&, gpu::Backend&) const { return nullptr; }
   // From what MethodState::save() gave. Throws Error, without the file's name, when it is not that of such a method.
@@ -92,26 +77,37 @@ class Method {
                                                   std::span<const std::byte>) const;
   // Host memory of that state, for a sequence of `tokens`; what a planner can know before it is there.
   virtual std::uint64_t state_bytes(const AttentionShape&, std::int64_t) const { return 0; }
-  // Whether each of several ranks keeps it of the whole sequence, rather than of its own blocks.
+  // True where each of several ranks keeps it of the whole sequence, rather than of its own blocks.
   virtual bool state_is_whole() const { return false; }
 
  protected:
-  // The three parts of a step. The plan is made once and handed to the others; by default the newest w positions and
-  // the whole tail are attended, and k in all per list of selection_per().
+  // By default the newest w positions and the whole tail are attended, and k in all per list.
   virtual SelectionPlan plan_selection(const gpu::CacheView& cache, int query_heads) const;
-  virtual index::SelectPer selection_per() const { return selects_per(options_); }
-  virtual bool selects() const { return true; }  // false: the plan's ranges are all, and attend_planned() is as below
-  // Attends as planned and returns what that costs: count_planned(), but where only the search knows. By default no
-  // positions are selected: the plan's ranges are all.
-  virtual Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const;
+  // Returns how a step that selects ranks positions; `plan` says how many of which. Where the plan has no lists, or the
+  // method a search of its own, it is not asked.
+  virtual Ranking ranking(const Step& step, const SelectionPlan& plan) const;
   virtual Counters count_planned(const gpu::CacheView& cache, const SelectionPlan& plan) const = 0;
+  // Does all of a step of a method with a search of its own, with the help of its Attender.
+  virtual Counters attend_itself(const Step& step, const SelectionPlan& plan) const;
+  virtual const Method& chosen(const gpu::CacheView& /*cache*/, int /*query_heads*/) const { return *this; }
 
   MethodOptions options_;
+  MethodTraits traits_;
+  index::RankingOptions by_;
 };
+
+// w of methods after SparQ, where a user has not given one: a quarter of k (section 4).
+inline std::int64_t sparq_window(const MethodOptions& options, std::int64_t tokens, int layer) {
+  return options.window ? std::min(*options.window, tokens) : options.k.at(layer).of(tokens) / 4;
+}
+// Their rest: the mean value, unless it is switched off.
+inline Rest mean_value(const MethodOptions& options) {
+  return {options.mean_value ? Rest::Kind::mean : Rest::Kind::none};
+}
 
 // `auto` chooses anew when the tail has grown by such a part of a block.
 inline constexpr int tail_parts = 8;
-// How many of these parts are full.
+// Counts the parts that are full.
 inline std::int64_t tail_part(const gpu::CacheView& cache) {
   return cache.tail.tokens * tail_parts / cache.store.layout->block_tokens;
 }

@@ -8,7 +8,8 @@ namespace {
 
 constexpr int most_levels = 8;  // 128 times as many positions
 
-// What the exact search takes longer over the keys of a model than over a profile's noise, as seen on SmolLM2.
+// The factor by which the exact search takes longer over the keys of a model than over a profile's noise, as seen on
+// SmolLM2.
 constexpr double keys_over_noise = 1.6;
 
 // `value` after so many levels of half as much again, at most `most`.
@@ -33,15 +34,15 @@ MethodOptions at_level(MethodOptions options, int level, int head_dim) {
   return options;
 }
 
-// What `auto` leaves to a method of that name.
+// Returns what `auto` leaves to a method of that name.
 MethodOptions left_to(const char* name, MethodOptions options, int head_dim) {
   options.name = name;
   options.rank = std::min(options.rank, head_dim);
   options.bits = std::min(options.bits, head_dim * offload::plane_count);
   options.rates = nullptr;
-  // What it does not take, though a flag meant for another method may have set it.
+  // It does not take these, though a flag meant for another method may have set them.
   options.per.reset();
-  options.by = index::ComponentOrder::q;
+  options.order = index::ComponentOrder::q;
   options.faiss = false;
   return options;
 }
@@ -59,10 +60,6 @@ class Leveled : public Method {
   Leveled(std::shared_ptr<const MethodLadder> ladder, std::vector<int> levels)
       : Method(ladder->options()), ladder_(std::move(ladder)), levels_(std::move(levels)) {}
 
-  const Method& chosen(const gpu::CacheView& cache, int query_heads) const override {
-    const std::size_t layer = std::min(static_cast<std::size_t>(cache.layer), levels_.size() - 1);
-    return ladder_->at(levels_[layer], cache, query_heads);
-  }
   std::int64_t window(std::int64_t tokens, int layer) const override { return ladder_->first().window(tokens, layer); }
   std::int64_t recall_k(std::int64_t tokens, int layer) const override {
     return ladder_->first().recall_k(tokens, layer);
@@ -80,6 +77,10 @@ class Leveled : public Method {
   }
 
  protected:
+  const Method& chosen(const gpu::CacheView& cache, int query_heads) const override {
+    const std::size_t layer = std::min(static_cast<std::size_t>(cache.layer), levels_.size() - 1);
+    return ladder_->at(levels_[layer], cache, query_heads);
+  }
   // Asked of the chosen method.
   Counters count_planned(const gpu::CacheView&, const SelectionPlan&) const override { return {}; }
 
@@ -90,7 +91,7 @@ class Leveled : public Method {
 
 }  // namespace
 
-// What every method of a step is predicted from.
+// The inputs that every method of a step is predicted from.
 struct MethodLadder::Prediction {
   Prediction(const MachineRates& machine, const gpu::CacheView& at, int heads)
       : cache(settled(at)), query_heads(heads) {

@@ -30,9 +30,9 @@ class MethodLadder {
   // method, whose level 0 was asked for.
   int worthwhile(const gpu::CacheView& cache, int query_heads) const;
 
-  // What the method keeps of a sequence, which all levels share; the first method says.
+  // Returns what the method keeps of a sequence, which all levels share; the first method says.
   const Method& first() const { return levels_.empty() ? *dense_ : *levels_.front().front(); }
-  // Whether every level can go on from what the first one keeps.
+  // Returns whether every level can go on from what the first one keeps.
   bool shares_state() const;
 
   // Milliseconds of a step in that layer, its tail taken to be in the middle of its tail_part().

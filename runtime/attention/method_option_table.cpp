@@ -65,14 +65,14 @@ Text word_of(const Word<T> (&words)[n], T value) {
 }
 
 // " key=value" unless the field is what it usually is.
-template <class T>
-std::string unusual(Text key, T MethodOptions::*field, const Options& options) {
+template <class T, class Of>
+std::string unusual(Text key, T Of::*field, const Options& options) {
   static const Options usual;
   return options.*field == usual.*field ? std::string() : fmt::format(" {}={}", key, options.*field);
 }
 
-template <class T, std::size_t n>
-std::string unusual(Text key, T MethodOptions::*field, const Word<T> (&words)[n], const Options& options) {
+template <class T, class Of, std::size_t n>
+std::string unusual(Text key, T Of::*field, const Word<T> (&words)[n], const Options& options) {
   static const Options usual;
   return options.*field == usual.*field ? std::string() : fmt::format(" {}={}", key, word_of(words, options.*field));
 }
@@ -169,8 +169,8 @@ constexpr MethodOption table[] = {
      check_bits},
     {"by", "", "q|qk", "sparq", "q",
      "whether components are chosen by |q| alone or by |q| times the spread of K; qk needs --columns planes",
-     [](Options& o, Text text, Text named) { o.by = value_of(orders, text, named); },
-     [](const Options& o) { return unusual("by", &Options::by, orders, o); }, nullptr},
+     [](Options& o, Text text, Text named) { o.order = value_of(orders, text, named); },
+     [](const Options& o) { return unusual("by", &Options::order, orders, o); }, nullptr},
     {"k", "", "K,...", all_but_dense, "128",
      "positions attended, window included: a number, or a share as in 1%; a list has one for each global layer, the "
      "last "

@@ -21,7 +21,7 @@ struct MethodOption {
 
   // Sets the field from text. `named` is how messages call the option: "--attn-r", "--attn sparq: r". Throws Error.
   void (*read)(MethodOptions& options, std::string_view text, std::string_view named);
-  // What method_label() says of it; empty where there is nothing to tell.
+  // Returns what method_label() says of it; empty where there is nothing to tell.
   std::string (*label)(const MethodOptions& options);
   // Throws Error, naming the flag, on values that do not fit a head dimension or another option; may be null.
   void (*check)(const MethodOptions& options, int head_dim);

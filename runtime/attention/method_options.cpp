@@ -73,12 +73,23 @@ bool has_rank(const MethodOptions& method) {
 }
 
 bool needs_planes(const MethodOptions& method) {
-  return method.name == "planes" || (method.name == "sparq" && method.by == index::ComponentOrder::qk);
+  return ranking_options(method).needs_planes();
 }
 
-index::SelectPer selects_per(const MethodOptions& method) {
+index::RankingOptions ranking_options(const MethodOptions& method) {
+  const auto uses_option = [&](const char* key) { return uses(method.name, *find_method_option(key)); };
+  const bool planes = method.name == "planes";
+  index::RankingOptions by;
+  if (uses_option("r")) by.rank = method.rank;
+  if (planes) by.bits = method.bits;
+  if (uses_option("by")) by.order = method.order;
+  if (planes) by.order = index::ComponentOrder::qk;
+  if (uses_option("tau")) by.temperature = method.temperature;
+  if (uses_option("group")) by.rule = method.rule;
   const bool per_query_head = method.name == "topk" || method.name == "ann";
-  return method.per.value_or(per_query_head ? index::SelectPer::query_head : index::SelectPer::kv_head);
+  by.per = per_query_head ? index::SelectPer::query_head : index::SelectPer::kv_head;
+  if (uses_option("select") && method.per) by.per = method.per;
+  return by;
 }
 
 std::string method_label(const MethodOptions& method) {

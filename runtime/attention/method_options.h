@@ -7,28 +7,28 @@
 #include <string_view>
 #include <vector>
 
-#include "gpu/backend.h"
+#include "index/scan/ranking_options.h"
 #include "runtime/attention/budget.h"
 
 namespace hayloft::runtime {
 
 struct MachineRates;
 
-// What a user can choose about a method. method_option_table.h says which methods use which field, and how each is
-// written, described, printed and checked.
-struct MethodOptions {
+// The options that a user can choose about a method. method_option_table.h says which methods use which field, and how
+// each is written, described, printed and checked. Its base has r of `sparq` and `lowrank`, bits of `planes`, order of
+// `sparq`; ranking_options() has what the method makes of it.
+struct MethodOptions : index::RankingOptions {
+  MethodOptions() {
+    rank = 16;
+    bits = 32;
+  }
+
   std::string name = "dense";
-  int rank = 16;                       // r
-  int bits = 32;                       // of `planes`, read per position and KV head
   Budgets k;                           // positions attended, the local window counted in
   std::optional<std::int64_t> window;  // w; default: sparq k / 4, topk 0, window k - sinks
   std::int64_t sinks = 4;              // s, of `window`
   bool mean_value = true;              // SparQ step 3
-  index::GroupRule rule = index::GroupRule::softmax;
-  std::optional<index::SelectPer> per;  // default: sparq per KV head, topk per query head
-  index::Temperature temperature = index::Temperature::coverage;
-  index::ComponentOrder by = index::ComponentOrder::q;  // of `sparq`
-  bool faiss = false;                                   // topk by Faiss' flat index
+  bool faiss = false;                  // topk by Faiss' flat index
 
   std::string factory;      // of `ann`, a Faiss factory string; empty: one that suits the length
   int probes = 0;           // of `ann`, nprobe; 0: as many as suit the index
@@ -39,7 +39,7 @@ struct MethodOptions {
   double recent = 0.5;      // of `h2o`, the share of k that is recent
   std::uint64_t seed = 1;   // of `lowrank`, its projections
 
-  // Of `auto`, no matter of the user's: what it predicts by (runtime/attention/attention_rates.h); null:
+  // For `auto`, no matter of the user's: the rates that it predicts by (runtime/attention/attention_rates.h); null:
   // built_in_rates() of a CPU.
   std::shared_ptr<const MachineRates> rates = nullptr;
 
@@ -57,13 +57,14 @@ std::vector<std::string> split_methods(std::string_view text);
 std::vector<std::string> method_names();     // as --attn takes them
 bool has_rank(const MethodOptions& method);  // whether r says anything about it
 
-// Whether it reads key columns that are planes, which no other format can stand in for.
+// Returns whether it reads key columns that are planes, which no other format can stand in for.
 bool needs_planes(const MethodOptions& method);
 
-// Whose selection it makes: of MethodOptions::per, or the method's own.
-index::SelectPer selects_per(const MethodOptions& method);
+// Returns by what the method ranks positions: the options that it uses, and for the others what is its own. `per` is
+// always there.
+index::RankingOptions ranking_options(const MethodOptions& method);
 
-// What tells it from others in tables: "sparq r=16 k=128".
+// Returns what tells it from others in tables: "sparq r=16 k=128".
 std::string method_label(const MethodOptions& method);
 
 }  // namespace hayloft::runtime

@@ -22,9 +22,9 @@ struct AttentionShape {
 // Called with how much of a long piece of work is done, in tokens times layers. Throw to stop.
 using StateProgress = std::function<void(std::int64_t done, std::int64_t total)>;
 
-// What a method keeps of one sequence besides the cache: an index over the keys, projections of them, what has been
-// evicted. It belongs to a session and is forked with it. `layer` counts the global layers from 0. Not thread-safe;
-// forks may be used from different threads.
+// The state that a method keeps of one sequence besides the cache: an index over the keys, projections of them, what
+// has been evicted. It belongs to a session and is forked with it. `layer` counts the global layers from 0. Not
+// thread-safe; forks may be used from different threads.
 class MethodState {
  public:
   virtual ~MethodState() = default;
@@ -37,7 +37,7 @@ class MethodState {
   // state is as before or further on, and calling it again goes on.
   virtual void sync_with_cache(std::span<const gpu::CacheView> layers, const StateProgress& progress) = 0;
 
-  // How many of the newest queries of a chunk of T tokens of a prompt it wants to see in this layer: 0 to T.
+  // Returns how many of the newest queries of a chunk of T tokens of a prompt it wants to see in this layer: 0 to T.
   virtual int wants_queries(int /*layer*/, int /*T*/) const { return 0; }
 
   // The newest n queries of a chunk, as many as were wanted: q f32 [n][Hq][d], device memory, rotated and normed as
@@ -45,7 +45,8 @@ class MethodState {
   // once the whole prompt has been read without an error: after one the state is dropped.
   virtual void see_queries(const gpu::CacheView& /*cache*/, const float* /*q*/, int /*n*/) {}
 
-  // What it has built, to be saved with a context, for Method::load_state(); empty where it is not worth saving.
+  // Returns what it has built, to be saved with a context, for Method::load_state(); empty where it is not worth
+  // saving.
   virtual std::vector<std::byte> save() const { return {}; }
 
   // Over ranks the store that it is to follow is a part of the one that saved bytes are of: what was built over that is

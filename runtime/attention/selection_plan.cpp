@@ -2,15 +2,6 @@
 
 namespace hayloft::runtime {
 
-gpu::Attended SelectionPlan::attended() const {
-  gpu::Attended what;
-  what.lists = lists;
-  what.k = k;
-  what.ranges[0] = {0, sinks};
-  what.ranges[sinks > 0 ? 1 : 0] = {limit, tokens};
-  return what;
-}
-
 StepTerms::StepTerms(const gpu::CacheView& cache, const SelectionPlan& plan)
     : heads(static_cast<std::uint64_t>(cache.kv_heads)),
       S(static_cast<std::uint64_t>(plan.tokens)),

@@ -7,9 +7,9 @@
 
 namespace hayloft::runtime {
 
-// What one decode step attends to in one layer, but for the positions that its query selects: [0, sinks) and
-// [limit, tokens), and in each list k positions of the store's [0, limit). It depends on the shape of the cache alone,
-// so the planner makes the plan of a step as the step itself does.
+// The positions that one decode step attends to in one layer, but for the positions that its query selects: [0, sinks)
+// and [limit, tokens), and in each list k positions of the store's [0, limit). It depends on the shape of the cache
+// alone, so the planner makes the plan of a step as the step itself does.
 struct SelectionPlan {
   std::int64_t tokens = 0;  // S
   std::int64_t limit = 0;   // at most the tokens in the store where k > 0
@@ -17,8 +17,17 @@ struct SelectionPlan {
   int lists = 0;  // Hkv or Hq; 0 where nothing is selected
   int k = 0;      // per list
 
+  bool selects() const { return lists > 0; }
   std::int64_t positions() const { return std::int64_t{lists} * k; }  // of all lists
-  gpu::Attended attended() const;                                     // but for the positions
+  // But for the positions.
+  gpu::Attended attended() const {
+    gpu::Attended what;
+    what.lists = lists;
+    what.k = k;
+    what.ranges[0] = {0, sinks};
+    what.ranges[sinks > 0 ? 1 : 0] = {limit, tokens};
+    return what;
+  }
 };
 
 // The terms of the papers' formulas, of one step in one layer.
@@ -31,8 +40,8 @@ struct StepTerms {
   std::uint64_t d;
 };
 
-// What every step that scores all positions and then reads those of the plan adds to the counters: the bytes of the
-// rows, those in the store as `kind`, and heads * S positions scored.
+// Returns what every step that scores all positions and then reads those of the plan adds to the counters: the bytes of
+// the rows, those in the store as `kind`, and heads * S positions scored.
 Counters count_selection(const gpu::CacheView& cache, const SelectionPlan& plan, Kind kind = Kind::rows);
 
 }  // namespace hayloft::runtime

@@ -18,7 +18,7 @@ struct ChatMessage {
   std::string content;
 };
 
-// Everything that a conversation is written with besides its messages.
+// The values that a conversation is written with besides its messages.
 struct ChatOptions {
   bool add_generation_prompt = true;     // ends where the assistant's answer begins
   std::string variables = {};            // a JSON object of further variables: tools, documents, enable_thinking, ...
@@ -32,7 +32,7 @@ struct NamedTemplate {
   std::string where;
 };
 
-// A model's way of writing a conversation: its chat template in Jinja, with the special tokens that the template names,
+// Writes a conversation as a model would: its chat template in Jinja, with the special tokens that the template names,
 // gives the text that transformers' apply_chat_template gives. The text holds the special tokens as they are written,
 // BOS included where the template has it: Tokenizer::encode_prompt reads it. Immutable, cheap to copy, thread-safe.
 class ChatTemplate {
@@ -67,10 +67,10 @@ class ChatTemplate {
   // One message of the user up to the beginning of the answer.
   std::string text(const std::string& prompt) const;
 
-  // Tells whether tools that are given (the variable `tools`) reach the prompt.
+  // Returns whether tools that are given (the variable `tools`) reach the prompt.
   bool takes_tools() const;
 
-  // Tells whether the template names `word` in its code, as a variable, a key or a text of its own: a role that it
+  // Returns whether the template names `word` in its code, as a variable, a key or a text of its own: a role that it
   // knows.
   bool names(std::string_view word) const;
 

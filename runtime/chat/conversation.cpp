@@ -8,7 +8,7 @@
 namespace hayloft::runtime {
 namespace {
 
-// Tells whether `longer` goes on behind `tokens`, by one token at least.
+// Returns whether `longer` goes on behind `tokens`, by one token at least.
 bool goes_on(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& longer) {
   return tokens.size() < longer.size() && std::equal(tokens.begin(), tokens.end(), longer.begin());
 }

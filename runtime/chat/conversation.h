@@ -23,7 +23,7 @@ class Conversation {
   // message; none when it is empty.
   Conversation(Session root, const Tokenizer& tokenizer, ChatTemplate chat, const std::string& system = "");
 
-  // Counts the tokens that the session will hold once `message` of the user and the beginning of the answer are read.
+  // Returns how many tokens the session will hold once `message` of the user and the beginning of the answer are read.
   std::int64_t tokens_with(const std::string& message) const;
 
   // Reads the user's message up to the beginning of the answer, but for its last token, which is returned: decode from

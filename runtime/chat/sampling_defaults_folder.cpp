@@ -45,8 +45,8 @@ const std::vector<Unsupported>& unsupported_fields() {
   return fields;
 }
 
-// What is read here or by the configuration, and what says nothing about the tokens of one answer: lengths that the
-// options of a command say, machinery and outputs of transformers, and encoders that there are not.
+// Names what is read here or by the configuration, and what says nothing about the tokens of one answer: lengths that
+// the options of a command say, machinery and outputs of transformers, and encoders that there are not.
 constexpr std::array<std::string_view, 67> heeded_or_meaningless = {
     "do_sample", "temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff",
     "repetition_penalty", "no_repeat_ngram_size", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids",

@@ -1,7 +1,9 @@
 // general.sampling.* of a GGUF file, as llama.cpp takes them over.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <optional>
 #include <string_view>
 #include <variant>
 
@@ -22,11 +24,11 @@ constexpr std::array<std::string_view, 2> samplers_off_at_zero = {"xtc_probabili
 constexpr std::array<std::string_view, 4> sampler_details = {"xtc_threshold", "mirostat_tau", "mirostat_eta",
                                                              "sequence"};
 
-bool is_zero(const gguf::Value& value) {
-  if (const auto* number = std::get_if<double>(&value)) return *number == 0;
-  if (const auto* number = std::get_if<std::int64_t>(&value)) return *number == 0;
-  if (const auto* number = std::get_if<std::uint64_t>(&value)) return *number == 0;
-  return false;
+std::optional<double> as_number(const gguf::Value& value) {
+  if (const auto* number = std::get_if<double>(&value)) return *number;
+  if (const auto* number = std::get_if<std::int64_t>(&value)) return static_cast<double>(*number);
+  if (const auto* number = std::get_if<std::uint64_t>(&value)) return static_cast<double>(*number);
+  return std::nullopt;
 }
 
 class GgufSampling {
@@ -44,6 +46,7 @@ class GgufSampling {
     rules.repetition_window = integer("penalty_last_n", usual_repetition_window, -1, std::int64_t{1} << 40);
     if (rules.repetition_window == 0) rules.repetition_penalty = 1;  // of no token
     if (rules.repetition_window < 0) rules.repetition_window = 0;    // of all
+    read_suppressed(rules);
     look_at_the_rest();
     if (!defaults_.found) options = {};
     return defaults_;
@@ -56,7 +59,7 @@ class GgufSampling {
     const gguf::Value* written = metadata_.find(key(name));
     if (!written) return absent;
     defaults_.found = true;
-    const auto* found = std::get_if<double>(written);
+    const std::optional<double> found = as_number(*written);
     if (!found || !range.holds(*found)) metadata_.refuse(key(name), range.text());
     return static_cast<float>(*found);
   }
@@ -64,6 +67,22 @@ class GgufSampling {
   std::int64_t integer(const char* name, std::int64_t absent, std::int64_t least, std::int64_t most) {
     defaults_.found |= metadata_.contains(key(name));
     return metadata_.integer_or(key(name), absent, least, most);
+  }
+
+  // With the vocabulary, but of no say in how text is cut. Alone they leave the rest as it is: greedy.
+  void read_suppressed(LogitRules& rules) {
+    constexpr const char* listed = "tokenizer.ggml.suppress_tokens";
+    if (!metadata_.contains(listed)) return;
+    for (const std::int64_t token : metadata_.integers(listed)) {
+      if (token < 0 || token >= most_sampled_candidates) metadata_.refuse(listed, "a list of token ids");
+      rules.suppress_tokens.push_back(static_cast<std::int32_t>(token));
+    }
+    if (!defaults_.found) {
+      LogitRules kept = std::move(rules);
+      defaults_.options = {};
+      defaults_.options.rules = std::move(kept);
+      defaults_.found = true;
+    }
   }
 
   void look_at_the_rest() {
@@ -78,7 +97,8 @@ class GgufSampling {
       name.remove_prefix(sampling_prefix.size());
       if (among(read, name)) continue;
       if (among(samplers_off_at_zero, name)) {
-        if (!is_zero(value)) metadata_.refuse(whole, "0: that sampler is not here; --no-model-sampling passes it over");
+        if (as_number(value) != 0.0)
+          metadata_.refuse(whole, "0: that sampler is not here; --no-model-sampling passes it over");
       } else if (name == "sequence") {
         defaults_.notes.push_back(
             fmt::format("{}: {} has no effect: the order of samplers is one here", metadata_.file(), whole));

@@ -99,7 +99,7 @@ std::list<Architecture> built_in() {
   };
 }
 
-// What is in the list stays where it is.
+// An entry of the list stays where it is.
 struct Registry {
   std::mutex lock;
   std::list<Architecture> all = built_in();

@@ -22,7 +22,7 @@ struct CheckpointTensor {
   int paired_heads = 0;
   // Not 0: rows come in runs of so many, between which lie as many that are none of this tensor's.
   int run_rows = 0;
-  // Of the decays of gated delta rules: whether these are -exp(A_log) instead of A_log.
+  // The decays of gated delta rules are -exp(A_log) instead of A_log.
   bool negated_exponentials = false;
 };
 
@@ -55,7 +55,7 @@ class Checkpoint {
   virtual std::string path() const = 0;  // of the file to name in messages
 };
 
-// Whether two tensors of the same shape hold the same numbers, in whatever types.
+// Returns whether two tensors of the same shape hold the same numbers, in whatever types.
 bool same_values(const CheckpointTensor& a, const CheckpointTensor& b);
 
 }  // namespace hayloft::runtime

@@ -10,20 +10,20 @@
 
 namespace hayloft::runtime {
 
-// What a layer's gate goes through.
+// The function that a layer's gate goes through.
 enum class Activation : std::uint8_t { silu, gelu_tanh };
 
-// Where a layer has its RMS norms: before attention and MLP, on what they give before it is added, or both.
+// Says where a layer has its RMS norms: before attention and MLP, on what they give before it is added, or both.
 enum class Norms : std::uint8_t { before, after, both };
 
-// What a layer keeps of the tokens before.
+// Says what a layer keeps of the tokens before.
 enum class LayerKind : std::uint8_t {
   global,    // K and V of all of them
   sliding,   // K and V of the newest
   recurrent  // a state of one size (gpu::DeltaState)
 };
 
-// Of an MLP that is a mixture of experts; such models are planned and not run.
+// The shape of an MLP that is a mixture of experts; such models are planned and not run.
 struct Experts {
   int count = 0;         // of a layer; 0: there are none
   int used = 0;          // of them, for each token

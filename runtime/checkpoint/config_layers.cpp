@@ -119,6 +119,7 @@ void read_layers(const JsonFields& fields, ModelConfig& config) {
     read_layer_types(fields, window, std::vector<bool>(layers, window.has_value()), config);
   } else if (config.architecture == "qwen2" || config.architecture == "qwen3" || config.architecture == "qwen3_moe") {
     const bool used = fields.boolean_or("use_sliding_window", false);
+    fields.find("sliding_window");  // which is there in every file, and holds where it is used
     const std::optional<std::int64_t> window = used ? read_window(fields, 4096) : std::nullopt;
     const std::int64_t full_layers = fields.integer_or("max_window_layers", 28, 0, most_tokens);
     std::vector<bool> sliding(layers);

@@ -17,14 +17,15 @@ constexpr std::int64_t most_heads = 1 << 12;
 constexpr std::int64_t most_width = 1 << 22;
 constexpr std::int64_t most_tokens = std::int64_t{1} << 40;
 
-// That of model_type; it lives as long as the process.
+// Returns the architecture of model_type; it lives as long as the process.
 const Architecture& find_architecture(const JsonFields& fields);
 
-// Whether its MLPs are mixtures of experts; of these intermediate_size is that of the experts a token goes through.
+// Returns whether its MLPs are mixtures of experts; of these intermediate_size is that of the experts a token goes
+// through.
 bool has_experts(const Architecture& architecture);
 void read_experts(const JsonFields& fields, ModelConfig& config);
 
-// Which layers slide, and which have no RoPE. The shape has been read.
+// Reads which layers slide, and which have no RoPE. The shape has been read.
 void read_layers(const JsonFields& fields, ModelConfig& config);
 
 // Refuses fields that nobody has read and that mean other weights, and notes the others, all but those that say nothing

@@ -13,8 +13,8 @@ namespace {
 
 const nlohmann::json nothing = nlohmann::json::object();
 
-// What some scaling of transformers goes by, though another than the file's may; and sections of a position that has
-// three parts where a picture is seen.
+// Names what some scaling of transformers goes by, though another than the file's may; and sections of a position that
+// has three parts where a picture is seen.
 constexpr std::array<std::string_view, 23> rope_names = {"rope_type",
                                                          "type",
                                                          "rope_theta",
@@ -39,7 +39,7 @@ constexpr std::array<std::string_view, 23> rope_names = {"rope_type",
                                                          "sliding_attention",
                                                          "finetuned"};
 
-// What ministral3 takes for granted.
+// Returns what ministral3 takes for granted.
 const nlohmann::json& ministral3_rope() {
   static const nlohmann::json rope = {{"rope_type", "yarn"},
                                       {"rope_theta", 1e6},
@@ -102,7 +102,7 @@ int rotated_dimensions(const JsonFields& rope, const JsonFields& fields, const M
   return dimensions;
 }
 
-// What training has seen: the field of the model counts before that of its RoPE.
+// Returns what training has seen: the field of the model counts before that of its RoPE.
 std::int64_t original_positions(const JsonFields& rope, const JsonFields& fields, std::int64_t positions) {
   const char* name = "original_max_position_embeddings";
   const std::int64_t inside = rope.integer_or(name, positions, 1, most_tokens);
@@ -191,7 +191,7 @@ void read_rope(const JsonFields& fields, double default_theta, ModelConfig& conf
   note_unread(rope, rope_names, config);
   if (config.architecture == "ministral3") {
     config.query_log_scale = static_cast<float>(number_or(rope, "llama_4_scaling_beta", 0));
-    // Of a scaling that does not go by what training has seen the file may say it all the same.
+    // For a scaling that does not go by what training has seen the file may say it all the same.
     const bool goes_by_it = config.global_rope.scaling != RopeScaling::none &&
                             config.global_rope.scaling != RopeScaling::linear &&
                             config.global_rope.scaling != RopeScaling::dynamic;

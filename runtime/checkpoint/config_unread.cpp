@@ -13,7 +13,7 @@ constexpr std::array<const char*, 3> other_weights = {"quantization_config", "qu
 
 // Fields that say nothing about what a decoder computes of a text: names and versions, training, what is done with the
 // outputs, tokens that the tokenizer knows too, and fields of one architecture that is read by another's rules.
-constexpr std::array<std::string_view, 74> without_effect_in_config = {"architectures",
+constexpr std::array<std::string_view, 78> without_effect_in_config = {"architectures",
                                                                        "transformers_version",
                                                                        "torch_dtype",
                                                                        "dtype",
@@ -63,6 +63,7 @@ constexpr std::array<std::string_view, 74> without_effect_in_config = {"architec
                                                                        "unk_token_id",
                                                                        "pretraining_tp",
                                                                        "max_window_layers",
+                                                                       "no_rope_layer_interval",
                                                                        "use_sliding_window",
                                                                        "hidden_act",
                                                                        "mlp_only_layers",
@@ -86,7 +87,10 @@ constexpr std::array<std::string_view, 74> without_effect_in_config = {"architec
                                                                        "_sliding_window_pattern",
                                                                        "sliding_window_pattern",
                                                                        "generation_config",
-                                                                       "attn_output_gate"};
+                                                                       "attn_output_gate",
+                                                                       "original_max_position_embeddings",
+                                                                       "is_llama_config",
+                                                                       "transformers.js_config"};
 
 // Of transformers before it had generation_config.json; sampling_defaults() reads them where that is missing.
 constexpr std::array<std::string_view, 33> of_generation = {"max_length",
@@ -134,16 +138,21 @@ bool all_attend_to_all(const nlohmann::json& types) {
          std::ranges::all_of(types, [](const auto& type) { return type == "full_attention" || type == "attention"; });
 }
 
-}  // namespace
-
-void note_unread(const JsonFields& fields, std::span<const std::string_view> known, ModelConfig& config) {
+void note_names(const std::vector<std::string>& unread, std::span<const std::string_view> known,
+                const std::string& where, ModelConfig& config) {
   std::string names;
-  for (const std::string& name : fields.unread()) {
+  for (const std::string& name : unread) {
     if (!among(known, name)) names += (names.empty() ? "" : ", ") + printable(name);
   }
   if (names.empty()) return;
   config.notes.push_back(
-      fmt::format("{}: the architecture {} takes no notice of: {}", fields.where(), config.architecture, names));
+      fmt::format("{}: the architecture {} takes no notice of: {}", where, config.architecture, names));
+}
+
+}  // namespace
+
+void note_unread(const JsonFields& fields, std::span<const std::string_view> known, ModelConfig& config) {
+  note_names(fields.unread(), known, fields.where(), config);
 }
 
 void look_at_unread(const JsonFields& fields, ModelConfig& config) {
@@ -158,10 +167,10 @@ void look_at_unread(const JsonFields& fields, ModelConfig& config) {
   }
   std::vector<std::string_view> known(without_effect_in_config.begin(), without_effect_in_config.end());
   known.insert(known.end(), of_generation.begin(), of_generation.end());
-  for (const std::string& name : fields.unread()) {
-    if (name == "layer_types" && all_attend_to_all(*fields.find("layer_types"))) known.push_back("layer_types");
-  }
-  note_unread(fields, known, config);
+  const std::vector<std::string> unread = fields.unread();
+  const nlohmann::json* const types = fields.find("layer_types");
+  if (types && all_attend_to_all(*types)) known.push_back("layer_types");
+  note_names(unread, known, fields.where(), config);
 }
 
 }  // namespace hayloft::runtime

@@ -7,10 +7,10 @@
 
 namespace hayloft::runtime {
 
-// What a model computes with, in 16 bytes: a saved context opens only with the model that made it. Covers of a folder
-// config.json and tokenizer.json, and of every .safetensors or GGUF file its name, its size, its beginning and pages
-// spread evenly over it: enough to tell two fine-tunings apart without reading all of a large model. Throws Error on
-// what cannot be read.
+// Identifies what a model computes with, in 16 bytes: a saved context opens only with the model that made it. Covers of
+// a folder config.json and tokenizer.json, and of every .safetensors or GGUF file its name, its size, its beginning and
+// pages spread evenly over it: enough to tell two fine-tunings apart without reading all of a large model. Throws Error
+// on what cannot be read.
 using Fingerprint = std::array<std::uint8_t, 16>;
 
 // run: what else it is computed with, as RopeOverrides::text().

@@ -37,11 +37,11 @@ class FolderCheckpoint final : public Checkpoint {
   std::map<std::string, const TensorView*, std::less<>> tensors_;
   std::set<std::string, std::less<>> read_;
   std::optional<ModelConfig> config_;  // read when it is needed
-  // Of the names of tensors, where the language model is one part of several: what "model." becomes.
+  // The prefix in place of "model." in the names of tensors where the language model is one part of several.
   std::string language_model_;
 };
 
-// What to do with a folder that has no weights which are read.
+// Says what to do with a folder that has no weights which are read.
 std::string remedy_for(const std::filesystem::path& directory) {
   std::error_code error;
   std::string gguf, pickle, adapter;

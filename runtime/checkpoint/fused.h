@@ -16,7 +16,8 @@ struct FusedPart {
   int fused_rows = 0;  // of the whole tensor
 };
 
-// Where the matrix of that name lies in a model of that configuration; nothing for one that has a tensor of its own.
+// Returns where the matrix of that name lies in a model of that configuration; nothing for one that has a tensor of its
+// own.
 std::optional<FusedPart> fused_part(std::string_view name, const ModelConfig& config);
 
 // The part's rows of the whole tensor.

@@ -7,7 +7,8 @@
 
 namespace hayloft::runtime {
 
-// How the frequencies of a rotary position embedding are stretched for contexts longer than a model was trained on.
+// Says how the frequencies of a rotary position embedding are stretched for contexts longer than a model was trained
+// on.
 enum class RopeScaling : std::uint8_t {
   none,
   linear,    // every frequency divided by a factor
@@ -34,8 +35,8 @@ struct RopeParameters {
   double magnitude = 1;                                      // of any scaling, besides what that says of it (GGUF)
 };
 
-// What tokens are rotated by: component i of `dimensions` / 2 by position * inverse_frequency[i], and multiplied by
-// magnitude.
+// The factors that tokens are rotated by: component i of `dimensions` / 2 by position * inverse_frequency[i], and
+// multiplied by magnitude.
 struct RopeTable {
   std::vector<float> inverse_frequency;
   float magnitude = 1;
@@ -45,7 +46,7 @@ struct RopeTable {
 // Face transformers, in f32 where it computes so, because at a million tokens the last bit of a frequency shows.
 RopeTable rope_table(const RopeParameters& parameters, std::int64_t positions);
 
-// What a user says in place of the checkpoint, in llama.cpp's terms; it applies to global layers.
+// The values that a user gives in place of the checkpoint, in llama.cpp's terms; it applies to global layers.
 struct RopeOverrides {
   std::optional<RopeScaling> scaling;   // none, linear or yarn
   double factor = 0;                    // 0: the checkpoint's

@@ -53,7 +53,7 @@ std::vector<float> to_f32(const TensorView& tensor, const std::string& name);
 // Elements [begin, begin + count) of it, counted in memory order.
 std::vector<float> to_f32(const TensorView& tensor, std::int64_t begin, std::int64_t count, const std::string& name);
 
-// What a file to be written says of a tensor.
+// The facts of a tensor in a file to be written.
 struct TensorHeader {
   std::string name;
   std::string dtype;  // F32, I32 or F16

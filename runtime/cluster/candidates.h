@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "offload/host/threads.h"
-#include "runtime/cluster/communicator.h"
+#include "runtime/peers/communicator.h"
 
 namespace hayloft::runtime::cluster {
 
@@ -20,7 +20,7 @@ struct Candidates {
         positions(static_cast<std::size_t>(lists_) * static_cast<std::size_t>(k_), -1),
         logits(positions.size() * static_cast<std::size_t>(heads_)) {}
 
-  // What a rank gives to the others.
+  // Returns the bytes of what a rank gives to the others.
   static std::uint64_t bytes(int lists, int heads, int k) {
     return static_cast<std::uint64_t>(lists) * static_cast<std::uint64_t>(k) *
            (sizeof(std::int32_t) + static_cast<std::uint64_t>(heads) * sizeof(float));
@@ -39,16 +39,16 @@ struct Candidates {
   std::vector<float> logits;            // [lists][heads][k]
 };
 
-// How many candidates of a list a rank gives in a further message, where its best k were not enough: half of its share
-// of k. More are seldom missing, and then there is another one.
+// Returns how many candidates of a list a rank gives in a further message, where its best k were not enough: half of
+// its share of k. More are seldom missing, and then there is another one.
 inline int left_out_at_a_time(int k, int ranks) {
   return std::max(8, k / (2 * ranks));
 }
 
-// What a list ranks by, of the logits that its query heads gave a position.
+// The score that a list ranks by, of the logits that its query heads gave a position.
 using Score = std::function<float(int list, std::span<const float> logits)>;
 
-// What all ranks have found, on every one of them.
+// The candidates that all ranks have found, on every one of them.
 class GatheredCandidates {
  public:
   // One all-gather, with which `note`, as long on every rank, comes to all.
@@ -62,8 +62,8 @@ class GatheredCandidates {
   // as well; none of them is among the gathered.
   Candidates best(int k, const Score& score, const offload::Threads& threads, const Candidates* others = nullptr) const;
 
-  // Whether a rank gave as many positions of a list as it could, so that it may have left some out; and the least score
-  // of those it gave.
+  // Return whether a rank gave as many positions of a list as it could, so that it may have left some out; and the
+  // least score of those it gave.
   bool full(int rank, int list) const { return position(rank, list, k_ - 1) >= 0; }
   float least(int rank, int list, const Score& score) const;
 
@@ -80,7 +80,7 @@ class GatheredCandidates {
   std::size_t logits_;  // where these begin in what a rank gave, and its note
   std::size_t note_;
   std::size_t size_;
-  // Of each rank positions [lists][k], then logits [lists][heads][k], then its note.
+  // For each rank: positions [lists][k], then logits [lists][heads][k], then its note.
   std::vector<std::uint32_t> all_;
 };
 

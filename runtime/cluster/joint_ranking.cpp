@@ -41,9 +41,9 @@ bool JointRanking::give(const Candidates& own, bool with_softmaxes) {
   return !ranks_by_softmax() || best_.k == 0 || none_left_out(gathered);
 }
 
-// Whether nothing that ranks left out can be among the best. To what a rank left out its own softmaxes, summed over
-// the heads, give no more than to the least of what it gave; the softmaxes over all ranks give that times the share
-// of a head's softmax that lies with the rank, and hence no more than times the largest share of a head.
+// Returns whether nothing that ranks left out can be among the best. To what a rank left out its own softmaxes, summed
+// over the heads, give no more than to the least of what it gave; the softmaxes over all ranks give that times the
+// share of a head's softmax that lies with the rank, and hence no more than times the largest share of a head.
 bool JointRanking::none_left_out(const GatheredCandidates& gathered) const {
   const auto group = static_cast<std::size_t>(heads_), heads = all.max.size();
   for (int list = 0; list < lists_; ++list) {
@@ -66,7 +66,8 @@ bool JointRanking::none_left_out(const GatheredCandidates& gathered) const {
   return true;
 }
 
-// What scores less is not among the best, whatever rounding does to sums, exponentials and the searches' own.
+// Returns the least score that counts: what scores less is not among the best, whatever rounding does to sums,
+// exponentials and the searches' own.
 float JointRanking::least_that_counts(int list) const {
   constexpr float rounding = 1e-4f;
   std::vector<float> logits(static_cast<std::size_t>(heads_));
@@ -122,7 +123,7 @@ std::vector<std::vector<int>> JointRanking::left_out(const Candidates& given, co
   return missing;
 }
 
-// What this rank tells of the softmaxes: [Hq] of max and sum of `all`, then of `attended`.
+// Returns what this rank tells of the softmaxes: [Hq] of max and sum of `all`, then of `attended`.
 std::vector<float> JointRanking::sums() const {
   std::vector<float> values;
   for (const std::vector<float>* part : {&all.max, &all.sum, &attended.max, &attended.sum}) {
@@ -171,7 +172,7 @@ std::vector<float> JointRanking::alpha() const {
       if (best_.position(list, at) < 0) continue;
       mass += std::exp(best_.logits[best_.index(static_cast<int>(h), at)] - all.max[h]);
     }
-    share[h] = std::min(static_cast<float>(mass / all.sum[h]), 1.0f);  // rounding alone can take it past one
+    share[h] = index::attended_share(mass, all.sum[h]);
   }
   return share;
 }

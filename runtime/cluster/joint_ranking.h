@@ -5,7 +5,7 @@
 
 #include "offload/host/threads.h"
 #include "runtime/cluster/candidates.h"
-#include "runtime/cluster/communicator.h"
+#include "runtime/peers/communicator.h"
 
 namespace hayloft::runtime::cluster {
 
@@ -20,7 +20,7 @@ struct Softmaxes {
   std::vector<float> sum;  // [Hq]
 };
 
-// How ranks make of the best positions that each has found the best of all. Every rank has one, of the same shape, and
+// Makes of the best positions that each rank has found the best of all. Every rank has one, of the same shape, and
 // calls the same members in the same order. Not thread-safe.
 class JointRanking {
  public:
@@ -39,8 +39,9 @@ class JointRanking {
   // give; whether nothing that counts was left out. Rule::softmax needs them. One all-gather.
   bool give(const Candidates& own, bool with_softmaxes);
 
-  // What this rank ranks among its best only by the softmaxes over all ranks, as far as it counts: `now` are its k best
-  // by these, `given` what it gave. Few positions a message, which all ranks give to all, until nobody has more.
+  // Returns what this rank ranks among its best only by the softmaxes over all ranks, as far as it counts: `now` are
+  // its k best by these, `given` what it gave. Few positions a message, which all ranks give to all, until nobody has
+  // more.
   void add_left_out(const Candidates& given, const Candidates& now);
 
   const Candidates& best() const { return best_; }

@@ -12,7 +12,7 @@
 namespace hayloft::runtime::cluster {
 namespace {
 
-// Where the ranks meet. A call is two meetings: all have given what they give, all have taken what they take.
+// The place where the ranks meet. A call is two meetings: all have given what they give, all have taken what they take.
 class MeetingPlace {
  public:
   explicit MeetingPlace(int ranks) : ranks_(ranks), given_(static_cast<std::size_t>(ranks)) {}
@@ -36,7 +36,7 @@ class MeetingPlace {
     if (meeting_ == meeting) fail("rank {} is lost: the run ends", lost_);
   }
 
-  // Of several, the one that was lost first.
+  // Keeps, of several, the one that was lost first.
   void lose(int rank, std::exception_ptr why) {
     const std::scoped_lock lock(mutex_);
     if (lost_ >= 0) return;

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "offload/host/threads.h"
-#include "runtime/cluster/communicator.h"
+#include "runtime/peers/communicator.h"
 
 namespace hayloft::runtime::cluster {
 
@@ -13,7 +13,7 @@ struct AttentionParts {
   AttentionParts(std::int64_t queries_, int head_dim_)
       : queries(queries_), head_dim(head_dim_), values(static_cast<std::size_t>(queries * (head_dim + 2))) {}
 
-  // What a rank gives to the others.
+  // Returns the bytes of what a rank gives to the others.
   static std::uint64_t bytes(std::int64_t queries, int head_dim) {
     return static_cast<std::uint64_t>(queries) * static_cast<std::uint64_t>(head_dim + 2) * sizeof(float);
   }

@@ -29,7 +29,7 @@ class Part {
   }
   gpu::Attended::Range own(const gpu::Attended::Range& range) const { return {own(range.begin), own(range.end)}; }
 
-  // Of a position in the store: whether it is an own one; and the whole position of an own one.
+  // Return whether a position in the store is an own one; and the whole position of an own one.
   bool holds(std::int64_t position) const { return cache_.shard.owns(position / block_tokens_); }
   std::int64_t whole(std::int64_t position) const { return cache_.shard.whole(position, block_tokens_); }
 

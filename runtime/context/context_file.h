@@ -8,8 +8,8 @@
 
 #include "offload/snapshot/shards.h"
 #include "offload/snapshot/writer.h"
-#include "runtime/cluster/communicator.h"
 #include "runtime/decode/session.h"
+#include "runtime/peers/communicator.h"
 
 namespace hayloft::runtime {
 
@@ -22,8 +22,8 @@ namespace hayloft::runtime {
 class ContextFile {
  public:
   struct Place {
-    std::filesystem::path path;              // the context's name
-    cluster::Communicator* ranks = nullptr;  // null: alone
+    std::filesystem::path path;                        // the context's name
+    cluster::Communicator* ranks = &cluster::alone();  // that read it
     offload::SnapshotCalls calls = offload::system_calls();
     std::optional<std::uint64_t> replaced = {};  // the shards' saving of the context there, which this one replaces
   };

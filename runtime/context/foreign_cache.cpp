@@ -83,14 +83,9 @@ void ForeignCache::read(int layer, const float* q, const float* k, const float* 
   float* const mixed = device(out_, elements);
   backend_->to_device(queries, q, bytes, stream);
   const gpu::CacheView view = cache_.view(layer);
-  const GlobalLayer at{*backend_, stream, layer, view, cache_.store(), config_.query_heads, T, scratch_};
+  const LayerStep at{*backend_, stream, layer, view, cache_.store(), config_.query_heads, T, scratch_};
   PrefillAttention prompt({}, state_ ? std::vector<MethodState*>{state_.get()} : std::vector<MethodState*>{});
-  const int wanted = prompt.queries_wanted(at);
-  if (wanted > 0) {
-    prompt.see_queries(at, queries + static_cast<std::int64_t>(T - wanted) * config_.query_heads * config_.head_dim,
-                       wanted);
-  }
-  prompt.attend(at, queries, T, mixed);
+  prompt.attend(at, queries, T, T, mixed);
   backend_->to_host(out, mixed, bytes, stream);
   cache_.commit();
 }
@@ -113,7 +108,7 @@ void ForeignCache::attend(int layer, const float* q, const float* k, const float
   const gpu::Stream stream = backend_->stream();
   backend_->to_device(query, q + last * query_width, bytes, stream);
   const gpu::CacheView view = cache_.view(layer);
-  attention_.attend({*backend_, stream, layer, view, cache_.store(), config_.query_heads, 1, scratch_}, query, 1,
+  attention_.attend({*backend_, stream, layer, view, cache_.store(), config_.query_heads, 1, scratch_}, query, 1, 1,
                     mixed);
   backend_->to_host(out + last * query_width, mixed, bytes, stream);
   offload::check_mapped_files();

@@ -61,10 +61,10 @@ bool warm(const Session& session, const Method& method, gpu::Backend& backend, c
   bool any = false;
   const int query_heads = session.config().query_heads;
   for (std::size_t layer = 0; layer < views.size(); ++layer) {
-    const Method& by = method.chosen(views[layer], query_heads);
+    const auto [by, plan] = method.plan(views[layer], query_heads);
     gpu::HotReads& reads = (*hot)[layer];
-    if (by.count(views[layer], query_heads).at(Place::link, Kind::columns) == 0) reads.runs.clear();
-    if (by.ranges(views[layer], query_heads)) reads.rows.clear();
+    if (by->count(views[layer], plan).at(Place::link, Kind::columns) == 0) reads.runs.clear();
+    if (!plan.selects()) reads.rows.clear();
     try {
       backend.warm(views[layer], reads, backend.stream());
     } catch (const Error&) {  // no room for what it takes to read them, which the steps may still have

@@ -7,10 +7,10 @@
 #include "offload/error.h"
 #include "offload/output_file.h"
 #include "runtime/checkpoint/fingerprint.h"
-#include "runtime/cluster/agreement.h"
 #include "runtime/context/context_file.h"
 #include "runtime/context/reading.h"
 #include "runtime/context/reading_note.h"
+#include "runtime/peers/agreement.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -52,7 +52,7 @@ IngestResult was_there(ContextFile file, const offload::Snapshot& snapshot) {
 }
 
 ContextFile::Place place_of(const std::filesystem::path& path, const IngestOptions& options) {
-  return {path, options.session.ranks, options.calls};
+  return {path, &options.session.peers(), options.calls};
 }
 
 // The whole of `tokens`, into PATH.part first, which goes on where an interrupted run left it.
@@ -61,7 +61,7 @@ IngestResult read_anew(const ModelSource& source, offload::Arena& arena, const s
   std::optional<ContextFile> part = ContextFile::open_part(place, tokens);
   if (!part) return begin_reading(source, arena, place, tokens, options, progress);
   const offload::Snapshot snapshot = part->snapshot();
-  cluster::together(place.ranks, [&] {
+  cluster::together(*place.ranks, [&] {
     snapshot.require_model(source.identity());
     require_same_beginning(snapshot.tokens(), tokens, snapshot.path().string());
   });
@@ -95,13 +95,13 @@ IngestResult ingest(const ModelSource& source, offload::Arena& arena, std::strin
                     const std::filesystem::path& path, const IngestOptions& options, const PrefillProgress& progress) {
   std::vector<std::int32_t> tokens;
   std::optional<IngestResult> there;
-  cluster::together(options.session.ranks, [&] {
+  cluster::together(options.session.peers(), [&] {
     tokens = source.tokenizer.encode_prompt(text);
     if (tokens.empty()) fail("there is no text to read into {}", path.string());
-    if (!options.session.ranks) there = finished_before(source, path, tokens);
+    if (!options.session.peers().several()) there = finished_before(source, path, tokens);
     if (there) return;
     require_new(path);
-    if (options.session.ranks) offload::require_writable(path);
+    if (options.session.peers().several()) offload::require_writable(path);
   });
   if (there) return *there;
   return read_anew(source, arena, tokens, place_of(path, options), options, progress);
@@ -114,7 +114,7 @@ IngestResult append_to(const ModelSource& source, offload::Arena& arena, std::st
   const offload::Snapshot snapshot = file.snapshot();
   std::vector<std::int32_t> tokens;
   bool there = false;
-  cluster::together(options.session.ranks, [&] {
+  cluster::together(options.session.peers(), [&] {
     snapshot.require_model(source.identity());
     const std::vector<std::int32_t> saved = snapshot.tokens();
     tokens.assign(saved.begin(), saved.begin() + snapshot.finished_tokens());
@@ -141,7 +141,7 @@ IngestResult update(const ModelSource& source, offload::Arena& arena, std::strin
   std::optional<ContextFile> file = ContextFile::open_existing(place);
   const offload::Snapshot whole = file->snapshot();
   std::vector<std::int32_t> tokens, saved;
-  cluster::together(place.ranks, [&] {
+  cluster::together(*place.ranks, [&] {
     tokens = source.tokenizer.encode_prompt(text);
     if (tokens.empty()) fail("there is no text to read into {}", path.string());
     whole.require_model(source.identity());

@@ -17,9 +17,9 @@
 // in the way it was begun: by chunks of the same size, attending by the same kind of prefill, which it notes down
 // (runtime/context/reading_note.h).
 //
-// Over options.session.ranks a context lies in shards (context_file.h), which as many ranks go on with. All of them
-// make the same calls with the same text; what goes wrong on one of them before and behind the reading is thrown on
-// all. `path` is on this rank's disk or one that they share. They have no indices.
+// Over several options.session.peers() a context lies in shards (context_file.h), which as many ranks go on with. All
+// of them make the same calls with the same text; what goes wrong on one of them before and behind the reading is
+// thrown on all. `path` is on this rank's disk or one that they share. They have no indices.
 namespace hayloft::runtime {
 
 struct IngestOptions {

@@ -1,9 +1,9 @@
 #include "offload/error.h"
-#include "runtime/cluster/agreement.h"
 #include "runtime/context/hot_context.h"
 #include "runtime/context/ingest.h"
 #include "runtime/context/reading_note.h"
 #include "runtime/context/text_end.h"
+#include "runtime/peers/agreement.h"
 
 // Saved contexts, opened.
 namespace hayloft::runtime {
@@ -36,10 +36,9 @@ Session open_context(const ModelSource& source, offload::Arena& arena, const off
   snapshot.require_model(source.identity());
   Session session(source.model, arena, as_read(snapshot, options), snapshot);
   if (method != nullptr && !method->state_key().empty()) {
-    const auto restore = [&] {
+    cluster::together(options.peers(), [&] {
       if (!restore_index(session, snapshot, *method)) session.attach_method(*method);
-    };
-    options.ranks != nullptr ? cluster::together(*options.ranks, restore) : restore();
+    });
   }
   const std::vector<std::int32_t> tokens = snapshot.tokens();
   const auto rest = std::span(tokens).subspan(static_cast<std::size_t>(session.tokens()));

@@ -7,9 +7,9 @@
 
 #include "offload/clock.h"
 #include "offload/error.h"
-#include "runtime/cluster/agreement.h"
 #include "runtime/context/reading_note.h"
 #include "runtime/context/text_end.h"
+#include "runtime/peers/agreement.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -43,7 +43,7 @@ struct Run {
   const PrefillProgress& progress;
   std::filesystem::path path;
 
-  cluster::Communicator* ranks() const { return options.session.ranks; }
+  cluster::Communicator& ranks() const { return options.session.peers(); }
 };
 
 // Finishes the file, which is PATH.part or, when a context is gone on with, has its name already.
@@ -55,7 +55,7 @@ void finish(ContextFile file, Session& session, const Run& run, IngestResult& re
   result.seconds += seconds_since(start);
   if (!beside.empty()) result.read += static_cast<std::int64_t>(rest.size());
   // Ranks leave those areas where they are: a second file of each would be one more thing to agree on.
-  if (!run.ranks() && file.anew() && worth_compacting(file.writer(), session, run.tokens)) {
+  if (!run.ranks().several() && file.anew() && worth_compacting(file.writer(), session, run.tokens)) {
     const offload::Snapshot grown = file.snapshot();
     std::filesystem::path compact = run.path;
     compact += ".saving";
@@ -93,7 +93,7 @@ class Turns {
   void take(bool due) {
     Turn turn{.save = due};
     std::exception_ptr why;
-    if (!run_.ranks() || run_.ranks()->rank() == 0) {
+    if (run_.ranks().first()) {
       try {
         show();
       } catch (...) {
@@ -103,14 +103,14 @@ class Turns {
     } else {
       show();  // what it throws ends the others
     }
-    if (run_.ranks()) turn = cluster::told(*run_.ranks(), turn, cluster::Traffic::turn);
+    turn = cluster::told(run_.ranks(), turn, cluster::Traffic::turn);
     const std::int64_t read = session_.tokens();
     if (turn.save != 0 || (turn.stop != 0 && file_.writer().token_count() < read)) {
       file_.checkpoint(session_, std::span(run_.tokens).first(static_cast<std::size_t>(read)));
       saved_ = Clock::now();
     }
     if (turn.stop == 0) return;
-    if (run_.ranks()) throw StoppedTogether(read);
+    if (run_.ranks().several()) throw StoppedTogether(read);
     std::rethrow_exception(why);
   }
   void show() const {
@@ -194,7 +194,7 @@ void keep_checkpoints(offload::SnapshotWriter& writer, const ModelSource& source
 IngestResult begin_reading(const ModelSource& source, offload::Arena& arena, const ContextFile::Place& place,
                            const std::vector<std::int32_t>& tokens, const IngestOptions& options,
                            const PrefillProgress& progress) {
-  cluster::together(place.ranks, [&] { announce(source, options, tokens, nullptr); });
+  cluster::together(*place.ranks, [&] { announce(source, options, tokens, nullptr); });
   Session session(source.model, arena, options.session);
   begin_indices(session, nullptr, options);
   ContextFile file = ContextFile::create(place, describe_context(source, options.session, options.checkpoints));
@@ -207,7 +207,7 @@ IngestResult go_on_reading(const ModelSource& source, offload::Arena& arena, Con
                            const offload::Snapshot& snapshot, bool back, const std::vector<std::int32_t>& tokens,
                            const IngestOptions& options, const PrefillProgress& progress) {
   SessionOptions reading;
-  cluster::together(options.session.ranks, [&] {
+  cluster::together(options.session.peers(), [&] {
     announce(source, options, tokens, &snapshot);
     keep_checkpoints(file.writer(), source, snapshot, options);
     reading = as_read(snapshot, options.session);
@@ -215,7 +215,7 @@ IngestResult go_on_reading(const ModelSource& source, offload::Arena& arena, Con
   Session session(source.model, arena, reading, snapshot);
   begin_indices(session, &snapshot, options);
   const Run run{tokens, options, progress, file.path()};
-  if (back && run.ranks()) {
+  if (back && run.ranks().several()) {
     // No shard is complete with the old text any more once one may be complete with the new one: nobody can open some
     // of each.
     const std::int64_t known = std::max(session.tokens(), file.writer().token_count());

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/cluster/agreement.h"
 #include "runtime/context/context_file.h"
+#include "runtime/peers/agreement.h"
 
 namespace hayloft::runtime {
 

@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "offload/snapshot/snapshot.h"
-#include "runtime/cluster/communicator.h"
+#include "runtime/peers/communicator.h"
 
 // Saved contexts, opened by ranks.
 namespace hayloft::runtime {

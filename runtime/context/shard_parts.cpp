@@ -7,7 +7,7 @@
 
 #include "offload/error.h"
 #include "offload/snapshot/shards.h"
-#include "runtime/cluster/agreement.h"
+#include "runtime/peers/agreement.h"
 
 namespace hayloft::runtime {
 namespace {

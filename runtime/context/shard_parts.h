@@ -5,7 +5,7 @@
 #include <span>
 
 #include "offload/snapshot/writer.h"
-#include "runtime/cluster/communicator.h"
+#include "runtime/peers/communicator.h"
 
 // Finds what interrupted runs have left of contexts in shards, and how ranks go on with it from one checkpoint.
 namespace hayloft::runtime {

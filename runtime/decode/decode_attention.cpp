@@ -13,17 +13,19 @@ void DecodeAttention::begin_step(const Cache& cache) {
   if (state_ != nullptr) state_->sync_with_cache(cache.global_views(), {});
 }
 
-const Method& DecodeAttention::chosen(const GlobalLayer& at) {
+StepPlan DecodeAttention::plan(const LayerStep& at) {
   const auto layer = static_cast<std::size_t>(at.cache.layer);
   if (choices_.size() <= layer) choices_.resize(layer + 1);
   Choice& choice = choices_[layer];
   const std::int64_t part = tail_part(at.cache);
-  if (choice.method == nullptr || choice.store_tokens != at.cache.stored_tokens() || choice.tail_part != part) {
+  const bool stays = choice.store_tokens == at.cache.stored_tokens() && choice.tail_part == part;
+  const StepPlan plan = method_->plan(at.cache, at.query_heads, stays ? choice.method : nullptr);
+  if (!stays || choice.method == nullptr) {
     add_use(choice, used_);
-    choice = {&method_->chosen(at.cache, at.query_heads), at.cache.stored_tokens(), part, 0};
+    choice = {plan.by, at.cache.stored_tokens(), part, 0};
   }
   ++choice.steps;
-  return *choice.method;
+  return plan;
 }
 
 void DecodeAttention::add_use(const Choice& choice, std::map<std::string, std::int64_t>& used) {
@@ -37,46 +39,42 @@ std::map<std::string, std::int64_t> DecodeAttention::used() const {
 }
 
 // The tail is read once per KV head, what is selected once per list.
-void DecodeAttention::count(const Method& by, const Counters& of_step, const GlobalLayer& at) {
+void DecodeAttention::count(const Method& by, const Counters& of_step, const LayerStep& at) {
   counters += of_step;
-  const bool per_query_head = selects_per(by.options()) == index::SelectPer::query_head;
-  const double lists = per_query_head ? at.query_heads : at.cache.kv_heads;
-  const auto tail = static_cast<double>(of_step.at(Place::device, Kind::rows)) / (4.0 * at.cache.head_dim);
+  const double lists = by.ranking_options().lists(at.kv_heads(), at.query_heads);
+  const auto tail = static_cast<double>(of_step.at(Place::device, Kind::rows)) / (4.0 * at.head_dim());
   const double selected = static_cast<double>(of_step.rows_fetched) - tail;
-  positions_attended_ += tail / at.cache.kv_heads + selected / lists;
+  positions_attended_ += tail / at.kv_heads() + selected / lists;
 }
 
-void DecodeAttention::attend(const GlobalLayer& at, const float* q, int /*rows*/, float* out) {
-  attend_before(interested_in(at), chosen(at), at, q, out);
+void DecodeAttention::attend(const LayerStep& at, const float* q, int /*queries*/, int /*rows*/, float* out) {
+  const Observers interested = observers_.empty() ? Observers() : interested_in(at);
+  attend_before(interested, plan(at), at, q, out);
 }
 
-std::optional<gpu::Attended> DecodeAttention::attend_or_leave(const GlobalLayer& at, const float* q, float* out) {
-  const Observers interested = interested_in(at);
-  const Method& by = chosen(at);
-  if (interested.empty() && ranks_ == nullptr) {
-    if (const auto ranges = by.ranges(at.cache, at.query_heads)) {
-      count(by, by.count(at.cache, at.query_heads), at);
-      return ranges;
-    }
+std::optional<gpu::Attended> DecodeAttention::attend_or_leave(const LayerStep& at, const float* q, float* out) {
+  const Observers interested = observers_.empty() ? Observers() : interested_in(at);
+  const StepPlan planned = plan(at);
+  if (interested.empty() && attender_->has_whole_layers() && !planned.selection.selects()) {
+    count(*planned.by, planned.by->count(at.cache, planned.selection), at);
+    return planned.selection.attended();
   }
-  attend_before(interested, by, at, q, out);
+  attend_before(interested, planned, at, q, out);
   return {};
 }
 
-unsigned long long* DecodeAttention::held_bytes(gpu::Backend& backend, gpu::Stream stream) {
-  if (!backend.keeps_reads()) return nullptr;
-  if (!backend_) {
-    const unsigned long long none[3] = {};
-    held_ = backend.allocate(sizeof none, stream);
-    backend.to_device(held_.as<void>(), none, sizeof none, stream);
-    backend_ = &backend;
-  }
-  return held_.as<unsigned long long>();
+// Called at the first step.
+void DecodeAttention::learn_backend(const LayerStep& at) {
+  backend_ = &at.backend;
+  if (!backend_->keeps_reads()) return;
+  const unsigned long long none[3] = {};
+  held_ = backend_->allocate(sizeof none, at.stream);
+  backend_->to_device(held_.as<void>(), none, sizeof none, at.stream);
 }
 
 Counters DecodeAttention::read_counters() const {
   Counters read = counters;
-  if (!backend_) return read;
+  if (!held_) return read;
   unsigned long long held[3] = {};
   backend_->to_host(held, held_.as<void>(), sizeof held, backend_->stream());
   constexpr Kind kinds[] = {Kind::columns, Kind::scales, Kind::rows};
@@ -91,29 +89,26 @@ Counters DecodeAttention::read_counters() const {
 
 double DecodeAttention::held_share(Kind kind) const {
   const std::uint64_t all = counters.at(Place::link, kind);
-  if (!backend_ || all == 0) return 0;
+  if (!held_ || all == 0) return 0;
   return 1 - static_cast<double>(read_counters().at(Place::link, kind)) / static_cast<double>(all);
 }
 
-DecodeAttention::Observers DecodeAttention::interested_in(const GlobalLayer& at) const {
+DecodeAttention::Observers DecodeAttention::interested_in(const LayerStep& at) const {
   Observers interested;
   for (const auto& observer : observers_) {
-    if (observer->wants(at.layer, at.cache.tokens() - 1)) interested.push_back(observer.get());
+    if (observer->wants(at.layer, at.tokens() - 1)) interested.push_back(observer.get());
   }
   return interested;
 }
 
-void DecodeAttention::attend_before(const Observers& interested, const Method& by, const GlobalLayer& at,
+void DecodeAttention::attend_before(const Observers& interested, const StepPlan& plan, const LayerStep& at,
                                     const float* q, float* out) {
+  if (backend_ == nullptr) learn_backend(at);
   StepTrace trace;
-  Counters of_step;
-  by.attend({at.backend, at.stream, at.cache, at.query_heads, at.scratch, of_step,
-             interested.empty() ? nullptr : &trace, state_, held_bytes(at.backend, at.stream), ranks_},
-            q, out);
-  count(by, of_step, at);
-  for (StepObserver* observer : interested) {
-    observer->see({at.backend, at.stream, at.layer, at.cache, at.store, at.query_heads, q, out, trace, by, state_});
-  }
+  const Step step{
+      at, q, out, *attender_, state_, interested.empty() ? nullptr : &trace, held_.as<unsigned long long>()};
+  count(*plan.by, plan.by->attend(step, plan.selection), at);
+  for (StepObserver* observer : interested) observer->see(step, *plan.by);
 }
 
 }  // namespace hayloft::runtime

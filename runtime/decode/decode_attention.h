@@ -14,7 +14,7 @@
 
 namespace hayloft::runtime {
 
-// How the decoded tokens of one session attend: by a method that is bound to what it keeps of the sequence, before
+// Says how the decoded tokens of one session attend: by a method that is bound to what it keeps of the sequence, before
 // observers, into counters. It is bound once, not at every token.
 class DecodeAttention : public AttentionPolicy {
  public:
@@ -22,23 +22,23 @@ class DecodeAttention : public AttentionPolicy {
   void bind(SharedMethod method, MethodState* state);
   const SharedMethod& method() const { return method_; }
 
-  // Over ranks that hold the context together, which must outlive it; alone until then.
-  void attend_over(cluster::Communicator* ranks) { ranks_ = ranks; }
+  // By whom from now on; in this process alone until then.
+  void attend_by(SharedAttender attender) { attender_ = std::move(attender); }
 
   void add_observer(std::shared_ptr<StepObserver> observer) { observers_.push_back(std::move(observer)); }
 
   // Brings the state up to the cache, as it is before the token. Throws Error where the method cannot go on from it.
   void begin_step(const Cache& cache);
-  void attend(const GlobalLayer& at, const float* q, int rows, float* out) override;  // of one token
+  void attend(const LayerStep& at, const float* q, int queries, int rows, float* out) override;  // of one token
   // Leaves what ranges alone are to be attended to, unless an observer wants the step.
-  std::optional<gpu::Attended> attend_or_leave(const GlobalLayer& at, const float* q, float* out) override;
+  std::optional<gpu::Attended> attend_or_leave(const LayerStep& at, const float* q, float* out) override;
 
-  // Of all steps. read_counters(): with what the device had of the columns counted where it was read, which may wait
-  // for the device.
+  // The counters of all steps. read_counters(): with what the device had of the columns counted where it was read,
+  // which may wait for the device.
   Counters counters;
   Counters read_counters() const;
-  // Of the bytes of one kind that lie in host memory, the share that the device had: of columns, scales, or rows of
-  // lists. 0 where nothing is kept.
+  // Returns the share of the bytes of one kind that lie in host memory which the device had: of columns, scales, or
+  // rows of lists. 0 where nothing is kept.
   double held_share(Kind kind) const;
   // Positions attended to, the mean over the lists of each step and layer, summed over both.
   double positions_attended() const { return positions_attended_; }
@@ -47,26 +47,27 @@ class DecodeAttention : public AttentionPolicy {
 
  private:
   using Observers = std::vector<StepObserver*>;
-  // Of one global layer: who attends, while the store holds as many tokens and tail_part() stays.
+  // The choice for one global layer: who attends, while the store holds as many tokens and tail_part() stays.
   struct Choice {
     const Method* method = nullptr;
     std::int64_t store_tokens = 0;
     std::int64_t tail_part = 0;
     std::int64_t steps = 0;  // that it has attended
   };
-  Observers interested_in(const GlobalLayer& at) const;
-  const Method& chosen(const GlobalLayer& at);
-  void attend_before(const Observers& interested, const Method& by, const GlobalLayer& at, const float* q, float* out);
-  void count(const Method& by, const Counters& of_step, const GlobalLayer& at);
+  Observers interested_in(const LayerStep& at) const;
+  StepPlan plan(const LayerStep& at);
+  void attend_before(const Observers& interested, const StepPlan& plan, const LayerStep& at, const float* q,
+                     float* out);
+  void count(const Method& by, const Counters& of_step, const LayerStep& at);
   static void add_use(const Choice& choice, std::map<std::string, std::int64_t>& used);
 
-  unsigned long long* held_bytes(gpu::Backend& backend, gpu::Stream stream);
+  void learn_backend(const LayerStep& at);
 
   SharedMethod method_;
   MethodState* state_ = nullptr;
-  cluster::Communicator* ranks_ = nullptr;
+  SharedAttender attender_ = local_attender();
   std::vector<std::shared_ptr<StepObserver>> observers_;
-  gpu::Backend* backend_ = nullptr;           // whose memory `held_` is
+  gpu::Backend* backend_ = nullptr;           // of the steps, once there was one; its memory is `held_`
   gpu::Buffer held_;                          // u64 [3], Step::held_bytes of all steps; empty where nothing is kept
   std::vector<Choice> choices_;               // by global layer
   std::map<std::string, std::int64_t> used_;  // before those choices

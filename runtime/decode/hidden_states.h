@@ -19,8 +19,8 @@ class HiddenStates {
   HiddenStates(const HiddenStates&) = delete;
   HiddenStates& operator=(const HiddenStates&) = delete;
 
-  // Of the chunk that begins at token `at`, for work queued until the next begin(). A layer's chunks come in order.
-  // fresh: what is there does not matter, the work writes it.
+  // Returns the states of the chunk that begins at token `at`, for work queued until the next begin(). A layer's chunks
+  // come in order. fresh: what is there does not matter, the work writes it.
   float* begin(std::int64_t at, bool fresh);
   // Work queued until now has changed the first T tokens of the chunk begun last, at `at`: the next layer finds them.
   void keep(std::int64_t at, int T);

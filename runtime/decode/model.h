@@ -17,10 +17,10 @@
 
 namespace hayloft::runtime {
 
-// Which positions' logits are wanted. `none` lets the last layer stop at K and V: nothing later needs the rest.
+// The positions whose logits are wanted. `none` lets the last layer stop at K and V: nothing later needs the rest.
 enum class Want : std::uint8_t { none, last, all };
 
-// Where a forward pass notes down a NaN or an infinity: i32, the first layer that has one.
+// The place where a forward pass notes down a NaN or an infinity: i32, the first layer that has one.
 struct NanFlag {
   gpu::Buffer device;
   std::shared_ptr<std::byte> host;  // where it comes to
@@ -33,21 +33,21 @@ struct Workspace {
   NanFlag flag;
   MethodScratch scratch;
   int capacity = 0;
-  // Of sequences that go through the layers together, one entry each.
+  // For sequences that go through the layers together, one entry each.
   gpu::Buffer hidden;  // f32 [sequences][hidden]
   std::vector<NanFlag> flags;
 };
 
-// What a workspace takes once up to T tokens have gone through it and one token's logits have been asked for.
+// Returns what a workspace takes once up to T tokens have gone through it and one token's logits have been asked for.
 std::uint64_t workspace_bytes(const ModelConfig& config, int T);
-// What Backend::scratch_bytes() wants to know of that model, for chunks of T tokens.
+// Returns what Backend::scratch_bytes() wants to know of that model, for chunks of T tokens.
 gpu::ScratchShape scratch_shape(const ModelConfig& config, int T);
 
 // Given the logits wanted, f32 [1][vocab] or [T][vocab] in memory of the device. Waits for the backend's stream, as
 // Backend::to_host() and top_values() do.
 using ReadLogits = std::function<void(const float* logits)>;
 
-// What stays in memory of the device while chunks of a prompt go through layer by layer.
+// Says what stays in memory of the device while chunks of a prompt go through layer by layer.
 struct OnDevice {
   // A global layer's K and V, until all chunks are through it (Cache::keep_layer_on_device), so that none of them
   // crosses the link to be attended to.
@@ -71,7 +71,7 @@ class Model {
   // Takes the checkpoint's weights to the backend; it is not needed afterwards. Throws Error.
   Model(Checkpoint& checkpoint, gpu::Backend& backend, WeightForm form = WeightForm::stored,
         const RopeOverrides& rope = {});
-  // Of a folder or GGUF file (Checkpoint::open).
+  // Reads a folder or GGUF file (Checkpoint::open).
   Model(const std::filesystem::path& path, gpu::Backend& backend, WeightForm form = WeightForm::stored,
         const RopeOverrides& rope = {});
 
@@ -98,9 +98,9 @@ class Model {
   // common to some is the failure of each of those. Throws nothing.
   void forward_together(std::span<ModelStep> steps, Workspace& workspace) const;
 
-  // What forward(..., Want::none) does with the tokens `chunk` at a time, to the bit, but with the loop over the layers
-  // outside: every chunk goes through a layer before the next layer. progress: tokens queued, as the share of the work
-  // that is. If it throws, or progress does, the cache is as before.
+  // Does what forward(..., Want::none) does with the tokens `chunk` at a time, to the bit, but with the loop over the
+  // layers outside: every chunk goes through a layer before the next layer. progress: tokens queued, as the share of
+  // the work that is. If it throws, or progress does, the cache is as before.
   void forward_by_layer(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, int chunk,
                         AttentionPolicy& attention, const OnDevice& on_device,
                         const std::function<void(std::int64_t done)>& progress = {}) const;
@@ -135,10 +135,10 @@ class Model {
   void project_q(int layer, const float* input, int T, const Activations& act) const;
   void norm_heads(float* x, int tokens, int heads, const float* weight) const;
   void append(int layer, Cache& cache, const Activations& act, int T) const;
-  void place_q(int layer, float* q, int T, std::int64_t position) const;
-  void mix(int layer, const Cache& cache, Workspace& workspace, const float* q, int T, int queries, int rows,
-           float* out, AttentionPolicy& policy, std::vector<gpu::AttendStep>* left = nullptr) const;
-  void attended(int layer, const Activations& act, float* mixed, float* hidden, int rows) const;
+  void rotate_and_scale_q(int layer, float* q, int T, std::int64_t position) const;
+  void mix(const LayerStep& at, const float* q, int queries, int rows, float* out, AttentionPolicy& policy,
+           std::vector<gpu::AttendStep>* left = nullptr) const;
+  void add_attention_output(int layer, const Activations& act, float* mixed, float* hidden, int rows) const;
   Activations row_of(int layer, const Activations& act, std::int64_t row) const;
   void output(Workspace& workspace, const Activations& act, const float* hidden, int rows) const;
   void flag_logits(const float* logits, int rows, const NanFlag& flag) const;

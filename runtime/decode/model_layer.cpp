@@ -3,7 +3,7 @@
 
 #include "runtime/decode/model.h"
 
-// What one layer does to the residual stream, and what comes before the first and behind the last.
+// Does what one layer does to the residual stream, and what comes before the first and behind the last.
 namespace hayloft::runtime {
 
 // The residual stream of the newest `rows` positions gains the layer's attention; K and V of all T enter the cache.
@@ -19,19 +19,18 @@ void Model::attend(int layer, Cache& cache, Workspace& workspace, const Activati
   }
   project_kv(layer, input, T, act);
   append(layer, cache, act, T);
+  const gpu::CacheView view = cache.view(layer);
+  const LayerStep at{*backend_,     backend_->stream(),  layer, view,
+                     cache.store(), config_.query_heads, T,     workspace.scratch};
   int queries = rows;  // of the newest positions
-  if (config_.kind(layer) == LayerKind::global) {
-    const gpu::CacheView view = cache.view(layer);
-    queries = std::max(rows, policy.queries_wanted({*backend_, backend_->stream(), layer, view, cache.store(),
-                                                    config_.query_heads, T, workspace.scratch}));
-  }
+  if (rows < T && config_.kind(layer) == LayerKind::global) queries = std::max(rows, policy.queries_wanted(at));
   if (queries == 0) return;
   project_q(layer, input + (T - queries) * H, queries, act);
-  place_q(layer, act.q, queries, position + T - queries);
-  mix(layer, cache, workspace, act.q, T, queries, rows, act.mixed, policy);
+  rotate_and_scale_q(layer, act.q, queries, position + T - queries);
+  mix(at, act.q, queries, rows, act.mixed, policy);
   if (rows == 0) return;
   project_gate(layer, input + (T - rows) * H, rows, act);
-  attended(layer, act, act.mixed, act.hidden + (T - rows) * H, rows);
+  add_attention_output(layer, act, act.mixed, act.hidden + (T - rows) * H, rows);
 }
 
 // The residual stream of the newest `rows` positions gains what a recurrent layer makes of all T.
@@ -41,8 +40,8 @@ void Model::advance(int layer, Cache& cache, const Activations& act, const float
   backend_->gated_delta(delta, cache.advance(layer, T), act.q, act.k, act.v, act.output_gate, T, act.mixed,
                         backend_->stream());
   if (rows == 0) return;
-  attended(layer, act, act.mixed + (T - rows) * delta.shape.values(),
-           act.hidden + std::int64_t{T - rows} * config_.hidden_size, rows);
+  add_attention_output(layer, act, act.mixed + (T - rows) * delta.shape.values(),
+                       act.hidden + std::int64_t{T - rows} * config_.hidden_size, rows);
 }
 
 void Model::project_delta(int layer, const float* input, int T, const Activations& act) const {
@@ -93,35 +92,31 @@ void Model::append(int layer, Cache& cache, const Activations& act, int T) const
 }
 
 // Queries of T positions from `position` on become what keys are multiplied with.
-void Model::place_q(int layer, float* q, int T, std::int64_t position) const {
+void Model::rotate_and_scale_q(int layer, float* q, int T, std::int64_t position) const {
   if (config_.rope[static_cast<std::size_t>(layer)]) {
     backend_->rope(q, T, config_.query_heads, config_.head_dim, position, rope_of(layer), backend_->stream());
   }
   scale_queries(q, T, position);
 }
 
-// What the newest `rows` of T positions attend to, into out [rows][Hq d], by the queries of the newest `queries`. With
+// Attends for the newest `rows` positions, into out [rows][Hq d], by the queries of the newest `queries`. With
 // `left`, for one row, attention to ranges of a global layer may be added to it instead.
-void Model::mix(int layer, const Cache& cache, Workspace& workspace, const float* q, int T, int queries, int rows,
-                float* out, AttentionPolicy& policy, std::vector<gpu::AttendStep>* left) const {
-  const gpu::CacheView view = cache.view(layer);
-  const gpu::Stream stream = backend_->stream();
-  const std::int64_t window = config_.sliding_window[static_cast<std::size_t>(layer)];
-  const GlobalLayer at{*backend_, stream, layer, view, cache.store(), config_.query_heads, T, workspace.scratch};
-  if (window == 0) policy.see_queries(at, q, queries);
-  if (rows == 0) return;
-  const float* const newest = q + static_cast<std::int64_t>(queries - rows) * config_.query_heads * config_.head_dim;
+void Model::mix(const LayerStep& at, const float* q, int queries, int rows, float* out, AttentionPolicy& policy,
+                std::vector<gpu::AttendStep>* left) const {
+  const std::int64_t window = config_.sliding_window[static_cast<std::size_t>(at.layer)];
   if (window > 0) {
-    backend_->attend_causal(view, newest, rows, config_.query_heads, window, out, stream);
+    if (rows == 0) return;
+    const float* const newest = q + (queries - rows) * at.query_elements();
+    backend_->attend_causal(at.cache, newest, rows, at.query_heads, window, out, at.stream);
   } else if (left == nullptr) {
-    policy.attend(at, newest, rows, out);
-  } else if (const auto what = policy.attend_or_leave(at, newest, out)) {
-    left->push_back({view, newest, *what, out});
+    policy.attend(at, q, queries, rows, out);
+  } else if (const auto what = policy.attend_or_leave(at, q, out)) {
+    left->push_back({at.cache, q, *what, out});
   }
 }
 
 // The residual stream of `rows` positions gains `mixed`, what they have attended to.
-void Model::attended(int layer, const Activations& act, float* mixed, float* hidden, int rows) const {
+void Model::add_attention_output(int layer, const Activations& act, float* mixed, float* hidden, int rows) const {
   const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
   if (config_.attention_gate && config_.kind(layer) != LayerKind::recurrent) {
     const std::int64_t width = static_cast<std::int64_t>(config_.query_heads) * config_.head_dim;

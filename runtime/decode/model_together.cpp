@@ -14,7 +14,7 @@ void Model::forward_together(std::span<ModelStep> steps, Workspace& workspace) c
     step.failure = std::current_exception();
     step.cache->abandon();
   };
-  // What concerns some of the steps: its failure is theirs, but for those that have failed before.
+  // Runs what concerns some of the steps: its failure is theirs, but for those that have failed before.
   const auto guard = [&](std::span<ModelStep> group, const auto& part) {
     try {
       part();
@@ -40,7 +40,7 @@ void Model::forward_together(std::span<ModelStep> steps, Workspace& workspace) c
       guard(group, [&] { part(group, std::span(workspace.flags).subspan(first, group.size())); });
     }
   };
-  // Of a group, every step that nothing has gone wrong with yet, and its row.
+  // Visits every step of a group that nothing has gone wrong with yet, and its row.
   const auto each = [&](std::span<ModelStep> group, const auto& part) {
     for (std::size_t i = 0; i < group.size(); ++i) {
       if (!group[i].failure) guard(group.subspan(i, 1), [&] { part(group[i], static_cast<std::int64_t>(i)); });
@@ -77,11 +77,13 @@ void Model::forward_together(std::span<ModelStep> steps, Workspace& workspace) c
         }
         const std::int64_t position = step.cache->tokens(layer);
         append(layer, *step.cache, own, 1);
-        place_q(layer, own.q, 1, position);
-        mix(layer, *step.cache, workspace, own.q, 1, 1, 1, own.mixed, *step.attention, &left);
+        rotate_and_scale_q(layer, own.q, 1, position);
+        const gpu::CacheView view = step.cache->view(layer);
+        mix({*backend_, stream, layer, view, step.cache->store(), config_.query_heads, 1, workspace.scratch}, own.q, 1,
+            1, own.mixed, *step.attention, &left);
       });
       backend_->attend_together(left, config_.query_heads, stream);
-      attended(layer, act, act.mixed, act.hidden, rows);
+      add_attention_output(layer, act, act.mixed, act.hidden, rows);
       mlp(layer, act, act.hidden, rows);
       each(group, [&](const ModelStep&, std::int64_t row) {
         backend_->flag_nonfinite(act.hidden + row * H, H, layer,

@@ -11,10 +11,14 @@ namespace {
 // Positions that go to the device at a time: enough that it computes for long, in little memory.
 constexpr std::int64_t most_list_bytes = std::int64_t{16} << 20;
 
-void attend_topk(gpu::Backend& backend, const gpu::CacheView& cache, const float* q, int T, int query_heads,
-                 const PrefillOptions& options, MethodScratch& scratch, float* out, gpu::Stream stream) {
+void attend_topk(const LayerStep& layer, const float* q, int T, const PrefillOptions& options, float* out) {
+  gpu::Backend& backend = layer.backend;
+  const gpu::Stream stream = layer.stream;
+  const gpu::CacheView& cache = layer.cache;
+  const int query_heads = layer.query_heads;
+  MethodScratch& scratch = layer.scratch;
   const std::int64_t S = cache.tokens();
-  const std::int64_t width = static_cast<std::int64_t>(query_heads) * cache.head_dim;
+  const std::int64_t width = layer.query_elements();
   const auto limit_of = [&](std::int64_t seen) {  // L of the query that sees `seen` positions
     return std::min(cache.store.tokens, std::max<std::int64_t>(0, seen - options.window));
   };
@@ -101,15 +105,15 @@ void check_prefill(const PrefillOptions& options) {
   }
 }
 
-void attend_prefill(gpu::Backend& backend, const gpu::CacheView& cache, const float* q, int T, int query_heads,
-                    const PrefillOptions& options, MethodScratch& scratch, float* out, gpu::Stream stream) {
+void attend_prefill(const LayerStep& at, const float* q, int rows, const PrefillOptions& options,
+                    const Attender& attender, float* out) {
   switch (options.kind) {
     case PrefillOptions::Kind::exact:
-      return backend.attend_causal(cache, q, T, query_heads, {}, out, stream);
+      return attender.attend_causal(at, q, rows, {}, out);
     case PrefillOptions::Kind::window:
-      return backend.attend_causal(cache, q, T, query_heads, {options.window, options.sinks}, out, stream);
+      return attender.attend_causal(at, q, rows, {options.window, options.sinks}, out);
     case PrefillOptions::Kind::topk:
-      return attend_topk(backend, cache, q, T, query_heads, options, scratch, out, stream);
+      return attend_topk(at, q, rows, options, out);
   }
 }
 

@@ -4,10 +4,10 @@
 #include <string>
 
 #include "gpu/backend.h"
-#include "runtime/attention/method.h"
+#include "runtime/attention/attender.h"
 
-// How the global layers attend while a prompt is read in chunks. With S tokens, N of them in the store when a chunk
-// begins and p the position of a query in that chunk, the query attends to
+// Says how the global layers attend while a prompt is read in chunks. With S tokens, N of them in the store when a
+// chunk begins and p the position of a query in that chunk, the query attends to
 //
 //   exact   [0, p].
 //   window  [0, s) and (p - w, p]: StreamingLLM (arXiv 2309.17453) and LM-Infinite (arXiv 2308.16137), but for their
@@ -23,11 +23,11 @@
 // Sliding-window layers keep to their own window. The answer's tokens are another matter: see Method.
 namespace hayloft::runtime {
 
-// Which positions a prompt attends to in global layers, and in which order it is computed.
+// Says which positions a prompt attends to in global layers, and in which order it is computed.
 struct PrefillOptions {
-  // What a query keeps, as defined above.
+  // The positions that a query keeps, as defined above.
   enum class Kind : std::uint8_t { exact, window, topk };
-  // Which loop is outside; the result is the same bit for bit. automatic: what moves fewer bytes (plan_prefill.h).
+  // The loop that is outside; the result is the same bit for bit. automatic: what moves fewer bytes (plan_prefill.h).
   enum class Order : std::uint8_t { automatic, chunk, layer };
   Kind kind = Kind::exact;
   std::int64_t window = 4096;  // w, the query's own position counted in
@@ -44,9 +44,9 @@ std::string prefill_label(const PrefillOptions& options);
 // Throws Error naming the option that is out of range.
 void check_prefill(const PrefillOptions& options);
 
-// The newest T positions of one global layer: q and out are f32 [T][Hq][d], device; the tokens are in the cache
-// already. `scratch` holds the positions that were searched for.
-void attend_prefill(gpu::Backend& backend, const gpu::CacheView& cache, const float* q, int T, int query_heads,
-                    const PrefillOptions& options, MethodScratch& scratch, float* out, gpu::Stream stream);
+// The newest `rows` positions of one global layer: q and out are f32 [rows][Hq][d], device. The layer's scratch holds
+// the positions that were searched for.
+void attend_prefill(const LayerStep& at, const float* q, int rows, const PrefillOptions& options,
+                    const Attender& attender, float* out);
 
 }  // namespace hayloft::runtime

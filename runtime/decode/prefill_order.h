@@ -5,7 +5,8 @@
 
 #include "runtime/decode/session.h"
 
-// Which loop is outside while a prompt is read, that over chunks or that over layers, and what crosses the link for it.
+// Says which loop is outside while a prompt is read, that over chunks or that over layers, and what crosses the link
+// for it.
 //
 // Chunk by chunk, every layer of a chunk is computed before the next chunk: a layer's K/V of all chunks before comes
 // over the link for each chunk, which grows with the square of the length. Layer by layer, all chunks go through one

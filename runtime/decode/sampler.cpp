@@ -20,7 +20,7 @@ double uniform(std::mt19937_64& random) {
   return static_cast<double>(random() >> 11) * 0x1p-53;
 }
 
-// What is left of the likeliest tokens; weights is what each weighs, the likeliest first.
+// The rest of the likeliest tokens; weights is what each weighs, the likeliest first.
 struct Left {
   std::vector<std::int32_t>& tokens;
   std::vector<double>& weights;

@@ -9,7 +9,7 @@
 
 namespace hayloft::runtime {
 
-// How a token is drawn from its logits. The default takes the largest.
+// Says how a token is drawn from its logits. The default takes the largest.
 struct SamplerOptions {
   float temperature = 0;  // 0: greedy
   int top_k = 0;          // 0: off
@@ -35,10 +35,10 @@ class Sampler {
  public:
   explicit Sampler(const SamplerOptions& options);  // throws Error naming the option out of range
 
-  // How many of the largest logits decide; 0: all of them, as always where there are rules.
+  // Returns how many of the largest logits decide; 0: all of them, as always where there are rules.
   int wanted() const;
 
-  // Whether the tokens of the prompt matter: rules go by them.
+  // Returns whether the tokens of the prompt matter: rules go by them.
   bool reads_prompt() const { return editor_.any(); }
   // The tokens before the answer, in any number of parts; what a saved context holds is among them.
   void read(std::span<const std::int32_t> prompt) { editor_.read(prompt); }

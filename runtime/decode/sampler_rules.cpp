@@ -50,7 +50,7 @@ void LogitRules::check() const {
 void LogitRules::require_within(int vocab) const {
   const auto require = [&](const char* name, std::int32_t token) {
     if (token < 0 || token >= vocab) {
-      fail(" has the token {}, but the model's are 0 to {}", name, token, vocab - 1);
+      fail("{} has the token {}, but the model's are 0 to {}", name, token, vocab - 1);
     }
   };
   for (const auto& [token, bias] : logit_bias) require("logit_bias", token);

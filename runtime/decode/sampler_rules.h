@@ -8,9 +8,9 @@
 
 namespace hayloft::runtime {
 
-// What is done to the logits before a token is drawn from them, greedily or not: by the tokens that came before, and by
-// lists of ids. The equations and their order are those of Hugging Face transformers; frequency_penalty,
-// presence_penalty and logit_bias are OpenAI's. The defaults change nothing.
+// Changes the logits before a token is drawn from them, greedily or not: by the tokens that came before, and by lists
+// of ids. The equations and their order are those of Hugging Face transformers; frequency_penalty, presence_penalty and
+// logit_bias are OpenAI's. The defaults change nothing.
 struct LogitRules {
   // The logit of a token that prompt or answer have: divided by this where it is above 0, else multiplied. Above 0.
   float repetition_penalty = 1;

@@ -5,9 +5,8 @@
 
 #include "offload/error.h"
 #include "offload/host/mapped_file.h"
-#include "runtime/attention/over_ranks.h"
-#include "runtime/cluster/agreement.h"
 #include "runtime/decode/prefill_order.h"
+#include "runtime/peers/agreement.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -22,11 +21,10 @@ SessionOptions with_shape_of(SessionOptions options, const offload::Snapshot& sn
 SessionOptions checked(SessionOptions options) {
   if (options.chunk_tokens < 1) fail("--batch {}: a chunk of prefill needs at least one token", options.chunk_tokens);
   check_prefill(options.prefill);
-  const offload::Shard shard = options.ranks == nullptr ? offload::Shard() : options.ranks->shard();
-  if (options.cache.shard.rank != shard.rank || options.cache.shard.ranks != shard.ranks) {
+  if (options.cache.shard != options.peers().shard()) {
     throw std::logic_error("Session: the shard of its cache is not that of its rank");
   }
-  if (options.ranks != nullptr && options.prefill.kind != PrefillOptions::Kind::exact) {
+  if (!options.attender->has_whole_layers() && options.prefill.kind != PrefillOptions::Kind::exact) {
     fail("--prefill {}: is not there over ranks; use --prefill exact", name(options.prefill.kind));
   }
   return options;
@@ -59,21 +57,12 @@ struct Reserved {
   Cache& cache;
 };
 
-// Of all ranks, in their order.
-std::vector<double> summed(cluster::Communicator& ranks, const std::vector<double>& own) {
-  std::vector<double> all(own.size() * static_cast<std::size_t>(ranks.ranks())), sum(own.size());
-  if (own.empty()) return sum;
-  ranks.all_gather(cluster::Traffic::start, std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all)));
-  for (std::size_t i = 0; i < all.size(); ++i) sum[i % own.size()] += all[i];
-  return sum;
-}
-
 }  // namespace
 
 Session::Session(const Model& model, offload::Arena& arena, const SessionOptions& options)
     : model_(&model), options_(checked(options)), cache_(model.backend(), arena, model.config(), options.cache) {
-  if (options.ranks != nullptr) require_over_ranks(model.backend());
-  attention_.attend_over(options.ranks);
+  options.attender->require(model.backend());
+  attention_.attend_by(options.attender);
   set_method(make_method({}, model.config().head_dim));
 }
 
@@ -82,18 +71,16 @@ Session::Session(const Model& model, offload::Arena& arena, const SessionOptions
     : model_(&model),
       options_(checked(with_shape_of(options, snapshot))),
       cache_(model.backend(), arena, model.config(), options_.cache, snapshot) {
-  if (options.ranks != nullptr) {
-    require_over_ranks(model.backend());
-    cache_.set_spread(summed(*options.ranks, cache_.own_spread()));
-  }
-  attention_.attend_over(options.ranks);
+  options.attender->require(model.backend());
+  cache_.set_spread(cluster::summed(options.peers(), cache_.own_spread()));
+  attention_.attend_by(options.attender);
   set_method(make_method({}, model.config().head_dim));
 }
 
 Session::Session(const Session& other, Cache cache)
     : model_(other.model_), options_(other.options_), cache_(std::move(cache)) {
   for (const auto& [key, state] : other.states_) states_.emplace(key, state->fork());
-  attention_.attend_over(options_.ranks);
+  attention_.attend_by(options_.attender);
   set_method(other.attention_.method());
 }
 
@@ -105,10 +92,9 @@ OnDevice Session::fits_device(std::int64_t tokens) const {
   const gpu::DeviceMemory device = model_->backend().memory();
   if (device.budget_bytes == 0) return {.layer = false, .hidden = true};
   const ModelConfig& config = model_->config();
-  const int ranks = options_.ranks == nullptr ? 1 : options_.ranks->ranks();
-  const std::uint64_t parts =
-      ranks == 1 ? 0 : prefill_bytes_over_ranks(config.query_heads, config.head_dim, options_.chunk_tokens, ranks);
-  const std::uint64_t needed = parts + workspace_bytes(config, options_.chunk_tokens) +
+  const Attender& attender = *options_.attender;
+  const std::uint64_t needed = attender.prefill_bytes(config.query_heads, config.head_dim, options_.chunk_tokens) +
+                               workspace_bytes(config, options_.chunk_tokens) +
                                tail_bytes(config, options_.cache, cache_.tokens() + tokens, options_.chunk_tokens) +
                                model_->backend().scratch_bytes(scratch_shape(config, options_.chunk_tokens));
   std::uint64_t left = device.budget_bytes - std::min(device.budget_bytes, device.used_bytes + needed);
@@ -120,8 +106,8 @@ OnDevice Session::fits_device(std::int64_t tokens) const {
   OnDevice fits;
   int global = 0;
   while (global < config.layers && config.kind(global) != LayerKind::global) ++global;
-  // Over ranks one of them would attend to all of a layer that is not in blocks yet.
-  fits.layer = ranks == 1 && global < config.layers && take(cache_.layer_bytes_on_device(global, tokens));
+  fits.layer =
+      attender.has_whole_layers() && global < config.layers && take(cache_.layer_bytes_on_device(global, tokens));
   fits.hidden =
       take(static_cast<std::uint64_t>(tokens) * static_cast<std::uint64_t>(config.hidden_size) * sizeof(float));
   return fits;
@@ -130,7 +116,7 @@ OnDevice Session::fits_device(std::int64_t tokens) const {
 void Session::append(std::span<const std::int32_t> tokens, const PrefillProgress& progress, bool more_follows) {
   std::vector<MethodState*> states;
   for (const auto& [key, state] : states_) states.push_back(state.get());
-  PrefillAttention attention(options_.prefill, std::move(states), options_.ranks);
+  PrefillAttention attention(options_.prefill, std::move(states), options_.attender);
   try {
     read(tokens, attention, progress);
     if (!more_follows) cache_.shrink();
@@ -194,7 +180,7 @@ AttentionShape Session::attention_shape() const {
 }
 
 Session& Session::set_method(SharedMethod method) {
-  if (options_.ranks != nullptr) require_over_ranks(method->options(), options_.cache);
+  options_.attender->require(method->options(), options_.cache);
   method->require_columns(cache_.options().columns);
   attach_method(*method);
   MethodState* const kept = state(*method);
@@ -214,7 +200,7 @@ void Session::attach_method(const Method& method) {
 
 void Session::restore(const Method& method, std::span<const std::byte> saved) {
   auto state = method.load_state(attention_shape(), model_->backend(), saved);
-  if (!options_.cache.shard.alone()) state->forget_store();
+  if (!options_.attender->has_whole_layers()) state->forget_store();
   states_[method.state_key()] = std::move(state);
   rebind();
 }
@@ -223,8 +209,7 @@ void Session::prepare(const Method& method, const StateProgress& progress) {
   attach_method(method);
   MethodState* const kept = state(method);
   if (kept == nullptr) return;
-  const auto work = [&] { kept->sync_with_cache(cache_.global_views(), progress); };
-  options_.ranks != nullptr ? cluster::together(*options_.ranks, work) : work();
+  cluster::together(options_.peers(), [&] { kept->sync_with_cache(cache_.global_views(), progress); });
 }
 
 MethodState* Session::state(const Method& method) const {
@@ -250,9 +235,7 @@ std::int32_t Session::next(std::int32_t token, Sampler& sampler) {
 }
 
 std::int32_t Session::agreed(std::int32_t token) const {
-  if (options_.ranks != nullptr)
-    options_.ranks->broadcast(cluster::Traffic::token, std::as_writable_bytes(std::span(&token, 1)));
-  return token;
+  return cluster::told(options_.peers(), token, cluster::Traffic::token);
 }
 
 std::int32_t Session::draw(std::int32_t token, Sampler& sampler) {
@@ -346,7 +329,7 @@ double Session::attended_share() const {
 
 std::vector<float> Session::score(std::span<const std::int32_t> tokens) {
   gpu::Backend& backend = model_->backend();
-  PrefillAttention exact({}, {}, options_.ranks);
+  PrefillAttention exact({}, {}, options_.attender);
   std::vector<float> logits;
   for (std::size_t done = 0; done < tokens.size();) {
     const std::size_t T = std::min(tokens.size() - done, static_cast<std::size_t>(options_.chunk_tokens));

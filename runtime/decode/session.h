@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "offload/host/arena.h"
+#include "runtime/attention/attender.h"
 #include "runtime/attention/method.h"
 #include "runtime/attention/step_observer.h"
 #include "runtime/cache/cache.h"
@@ -22,14 +23,21 @@
 
 namespace hayloft::runtime {
 
-// How a session keeps its cache and reads its prompts.
+// Says how a session keeps its cache and reads its prompts.
 struct SessionOptions {
   CacheOptions cache;
   int chunk_tokens = 2048;  // prefill this many tokens at a time
   PrefillOptions prefill = {};
-  // That hold the context together, each with a session of the same calls; cache.shard is then the rank's. They must
-  // outlive it. Null: the context is whole here.
-  cluster::Communicator* ranks = nullptr;
+  // The place where its global layers attend: this process alone, unless said otherwise. Where several hold the context
+  // together, each has a session of the same calls, and cache.shard is its own of the attender's peers().
+  SharedAttender attender = local_attender();
+
+  cluster::Communicator& peers() const { return attender->peers(); }
+  // From now on by this attender, and of the context its peer's part.
+  void attend_by(SharedAttender by) {
+    attender = std::move(by);
+    cache.shard = peers().shard();
+  }
 };
 
 // Called after each chunk of a prefill (and by ingest before the first) with how many tokens are done. Throw to stop:
@@ -38,14 +46,13 @@ using PrefillProgress = std::function<void(std::int64_t done, std::int64_t total
 
 // One sequence being read or generated. Forks share the context they have in common, without copying it: prefill a book
 // once, ask each question in a fork. Not thread-safe; different sessions may run on different threads. The model and
-// the arena must outlive it. Over ranks it attends exactly while it reads, decodes by the methods that
-// require_over_ranks() lets pass.
+// the arena must outlive it, and so must the attender's peers.
 class Session {
  public:
   Session(const Model& model, offload::Arena& arena, const SessionOptions& options = {});
 
   // Goes on where a snapshot ends; its blocks stay in the file and are shared. Block size and column format are the
-  // snapshot's. Over ranks it is opened as this rank's part. Throws Error when it does not fit the model.
+  // snapshot's. Of several peers each opens its part. Throws Error when it does not fit the model.
   Session(const Model& model, offload::Arena& arena, const SessionOptions& options, const offload::Snapshot& snapshot);
 
   // Decodes by the same method; without observers and with counters of its own.
@@ -61,7 +68,7 @@ class Session {
   // that is attached sees their queries. Not for models with recurrent layers.
   void append_rows(std::span<const offload::TailImage> layers, int T);
 
-  // How append() attends from now on: a question may be read in another way than the context it is put to. Throws
+  // Sets how append() attends from now on: a question may be read in another way than the context it is put to. Throws
   // Error.
   void set_prefill(const PrefillOptions& prefill);
 
@@ -82,14 +89,14 @@ class Session {
   // the file it came from.
   void restore(const Method& method, std::span<const std::byte> saved);
 
-  // What the method keeps of the sequence; null where that is nothing, or not there yet.
+  // Returns what the method keeps of the sequence; null where that is nothing, or not there yet.
   MethodState* state(const Method& method) const;
 
   // Decodes one token: adds it and returns the logits of what follows, [vocab].
   std::vector<float> step(std::int32_t token);
 
-  // Decodes one token and draws the next: of ranks, the first draws for all. Only the logits that decide leave the
-  // device.
+  // Decodes one token and draws the next: of several peers the first draws for all. Only the logits that decide leave
+  // the device.
   std::int32_t next(std::int32_t token, Sampler& sampler);
 
   // One token each of several sessions, each as step() or next() decodes it alone, to the bit, but layer by layer:
@@ -110,7 +117,7 @@ class Session {
   // Adds the tokens and returns all their logits, [T][vocab], attending exactly.
   std::vector<float> score(std::span<const std::int32_t> tokens);
 
-  // What rank 0 has drawn, on every rank; `token` itself where there are none.
+  // Returns what the first of the peers has drawn, on all of them.
   std::int32_t agreed(std::int32_t token) const;
 
   std::int64_t tokens() const { return cache_.tokens(); }
@@ -119,10 +126,10 @@ class Session {
   double held_share(Kind kind) const { return attention_.held_share(kind); }  // DecodeAttention's, of those steps
   Counters counters() const { return attention_.read_counters(); }            // of the steps of this session
   std::int64_t steps() const { return steps_; }
-  // Of the positions of the context, how many the steps attended to: 1 is all, as by `dense`. The mean over steps,
-  // global layers and lists of positions; 0 before the first step.
+  // Mean fraction of the context attended to, over steps, global layers and lists of positions; 1 for `dense`, 0 before
+  // the first step.
   double attended_share() const;
-  // How many steps x global layers each method has attended, by its label; of `auto`, those that it chose.
+  // Counts how many steps x global layers each method has attended, by its label; of `auto`, those that it chose.
   std::map<std::string, std::int64_t> methods_used() const { return attention_.used(); }
 
   // Computes in that memory from now on instead of in its own: sessions that take turns on one thread need it only
@@ -142,9 +149,9 @@ class Session {
   ReadLogits read_candidates(const Sampler& sampler, Candidates& candidates) const;
   void count_step(std::uint64_t spilled_before);
   void read(std::span<const std::int32_t> tokens, AttentionPolicy& attention, const PrefillProgress& progress);
-  // What fits into memory of the device, beside all else, when `tokens` more are read layer by layer. Without a budget
-  // of its own the device's memory is the host's: K and V need not be kept there, and the hidden states are there
-  // anyway.
+  // Returns what fits into memory of the device, beside all else, when `tokens` more are read layer by layer. Without a
+  // budget of its own the device's memory is the host's: K and V need not be kept there, and the hidden states are
+  // there anyway.
   OnDevice fits_device(std::int64_t tokens) const;
 
   const Model* model_;

@@ -232,12 +232,12 @@ class Run {
     const auto meter = std::make_shared<Meter>(*host_, session.tokens(), options_.fidelity_steps);
     double seconds = 0, watched = 0;
     // Over ranks nobody has all of the keys to measure by.
-    const cluster::Communicator* const ranks = session_.ranks;
-    if (row.k > 0 && options_.fidelity_steps > 0 && ranks == nullptr)
+    cluster::Communicator& ranks = session_.peers();
+    if (row.k > 0 && options_.fidelity_steps > 0 && !ranks.several())
       session.add_observer(std::make_shared<Clocked>(meter, watched));
     if (options_.observer && !observed_) session.add_observer(std::make_shared<Clocked>(options_.observer, watched));
     observed_ = true;
-    const cluster::Ledger before = ranks == nullptr ? cluster::Ledger() : ranks->ledger();
+    const cluster::Ledger before = ranks.ledger();
     for (std::optional<std::int32_t> now = token; now;) {
       const Clock::time_point start = Clock::now();
       const std::vector<float> logits = session.step(*now);
@@ -254,8 +254,8 @@ class Run {
     row.positions_scored_per_token = static_cast<double>(counters.positions_scored) / steps;
     row.link_bytes_per_token = static_cast<double>(counters.total(Place::link)) / steps;
     row.near_bytes_per_token = static_cast<double>(counters.total(Place::near)) / steps;
-    if (ranks != nullptr) {
-      const cluster::Ledger::Entry network = ranks->ledger().since(before).total();
+    if (ranks.several()) {
+      const cluster::Ledger::Entry network = ranks.ledger().since(before).total();
       row.network_messages_per_token = static_cast<double>(network.messages) / steps;
       row.network_sent_per_token = static_cast<double>(network.sent) / steps;
       row.network_received_per_token = static_cast<double>(network.received) / steps;

@@ -67,7 +67,7 @@ ordered_json method_json(const MethodOptions& method) {
   object["recent"] = method.recent;
   object["seed"] = method.seed;
   object["bits"] = method.bits;
-  object["by"] = runtime::name(method.by);
+  object["by"] = runtime::name(method.order);
   return object;
 }
 

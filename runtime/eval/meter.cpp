@@ -14,8 +14,8 @@ double mean(const std::vector<double>& values) {
 
 }  // namespace
 
-void Meter::see(const ObservedStep& step) {
-  const StepFidelity fidelity = StepSample(step).measure(host_);
+void Meter::see(const Step& step, const Method& by) {
+  const StepFidelity fidelity = StepSample(step, by).measure(host_);
   recall_ += mean(fidelity.recall);
   mass_ += mean(fidelity.mass);
   error_ += mean(fidelity.error);

@@ -19,9 +19,9 @@ class Clocked : public StepObserver {
 
   bool wants(int layer, std::int64_t position) override { return observer_->wants(layer, position); }
 
-  void see(const ObservedStep& step) override {
+  void see(const Step& step, const Method& by) override {
     const Clock::time_point start = Clock::now();
-    observer_->see(step);
+    observer_->see(step, by);
     seconds_ += seconds_since(start);
   }
 
@@ -37,7 +37,7 @@ class Meter : public StepObserver {
   Meter(gpu::Backend& host, std::int64_t context_tokens, int steps) : host_(host), end_(context_tokens + steps) {}
 
   bool wants(int, std::int64_t position) override { return position < end_; }
-  void see(const ObservedStep& step) override;
+  void see(const Step& step, const Method& by) override;
   void enter(EvalRow& row) const;  // the means, where anything was seen
 
  private:

@@ -97,7 +97,7 @@ std::span<const T> list_of(const std::vector<T>& lists, int index, int count) {
 }
 
 // The best `k` of each list, ascending: [lists][k].
-std::vector<std::int64_t> best(const Ranking& ranking, std::int64_t k) {
+std::vector<std::int64_t> best(const RankedPositions& ranking, std::int64_t k) {
   std::vector<std::int64_t> positions;
   for (int list = 0; list < ranking.lists; ++list) {
     const auto first = ranking.list(list).first(static_cast<std::size_t>(k));
@@ -134,28 +134,28 @@ bool AttentionStats::wants(int layer, std::int64_t position) {
   return steps_of_sequence_ <= options_.steps;
 }
 
-void AttentionStats::see(const ObservedStep& observed) {
-  const int d = observed.cache.head_dim;
-  const std::vector<float> q =
-      copy_to_host(observed.backend, observed.q, std::int64_t{observed.query_heads} * d, observed.stream);
-  const HostTail tail(observed.backend, observed.cache, observed.stream);
-  const StepQuery step{observed.cache.store, tail, q.data(), observed.query_heads};
-  const offload::Threads& threads = observed.backend.threads();
+void AttentionStats::see(const Step& observed, const Method&) {
+  const LayerStep& at = observed.at;
+  const int d = at.head_dim();
+  const std::vector<float> q = copy_to_host(at.backend, observed.q, at.query_elements(), at.stream);
+  const HostTail tail(at.backend, at.cache, at.stream);
+  const StepQuery step{at.cache.store, tail, q.data(), at.query_heads};
+  const offload::Threads& threads = at.backend.threads();
 
-  LayerAttention& layer = report_.layers[observed.layer];
+  LayerAttention& layer = report_.layers[at.layer];
   report_.tokens = step.tokens();
   for (int h = 0; h < step.query_heads; ++h) layer.kurtosis.add(kurtosis(step.q + h * d, d));
-  const Ranking exact =
+  const RankedPositions exact =
       rank_positions(step, exact_scores(step), options_.ks.back(), index::SelectPer::kv_head, threads);
   add_distribution(step, exact, layer, threads);
   Chosen chosen = add_choices(step, exact, layer, threads);
-  const auto before = last_.find(observed.layer);
+  const auto before = last_.find(at.layer);
   if (before != last_.end()) add_repetition(before->second, chosen, step.kv_heads(), layer);
-  add_held(chosen, d, observed.layer);
-  last_[observed.layer] = std::move(chosen);
+  add_held(chosen, d, at.layer);
+  last_[at.layer] = std::move(chosen);
 }
 
-void AttentionStats::add_distribution(const StepQuery& step, const Ranking& exact, LayerAttention& layer,
+void AttentionStats::add_distribution(const StepQuery& step, const RankedPositions& exact, LayerAttention& layer,
                                       const offload::Threads& threads) const {
   const int g = step.group();
   const Scores scores = exact_scores(step);
@@ -177,8 +177,8 @@ void AttentionStats::add_distribution(const StepQuery& step, const Ranking& exac
   }
 }
 
-AttentionStats::Chosen AttentionStats::add_choices(const StepQuery& step, const Ranking& exact, LayerAttention& layer,
-                                                   const offload::Threads& threads) const {
+AttentionStats::Chosen AttentionStats::add_choices(const StepQuery& step, const RankedPositions& exact,
+                                                   LayerAttention& layer, const offload::Threads& threads) const {
   const int d = step.head_dim();
   std::vector<int> ranks = options_.ranks;
   if (ranks.empty()) ranks = {d / 8, d / 4, d / 2};
@@ -187,7 +187,7 @@ AttentionStats::Chosen AttentionStats::add_choices(const StepQuery& step, const 
   for (const int wanted : ranks) {
     const int rank = std::min(wanted, d);
     const Scores scores = sparq_scores(step, rank);
-    const Ranking approximate = rank_positions(step, scores, exact.k, index::SelectPer::kv_head, threads);
+    const RankedPositions approximate = rank_positions(step, scores, exact.k, index::SelectPer::kv_head, threads);
     chosen.columns[rank] = scores.components;
     for (const std::int64_t k : options_.ks) {
       const std::vector<std::int64_t> found = best(approximate, std::min(k, exact.k));

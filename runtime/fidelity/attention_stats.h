@@ -59,7 +59,7 @@ class AttentionStats : public StepObserver {
   explicit AttentionStats(const AttentionStatsOptions& options = {});  // throws Error on an r or a k below 1
 
   bool wants(int layer, std::int64_t position) override;
-  void see(const ObservedStep& step) override;
+  void see(const Step& step, const Method& by) override;
 
   const AttentionReport& report() const { return report_; }
 
@@ -70,9 +70,9 @@ class AttentionStats : public StepObserver {
     std::map<int, std::vector<std::int32_t>> columns;             // by r: [Hkv][r]
     std::map<std::int64_t, std::vector<std::int64_t>> positions;  // by k: [Hkv][k], ascending
   };
-  void add_distribution(const StepQuery& step, const Ranking& exact, LayerAttention& layer,
+  void add_distribution(const StepQuery& step, const RankedPositions& exact, LayerAttention& layer,
                         const offload::Threads& threads) const;
-  Chosen add_choices(const StepQuery& step, const Ranking& exact, LayerAttention& layer,
+  Chosen add_choices(const StepQuery& step, const RankedPositions& exact, LayerAttention& layer,
                      const offload::Threads& threads) const;
   void add_held(const Chosen& chosen, int head_dim, int layer);
   static void add_repetition(const Chosen& before, const Chosen& now, int kv_heads, LayerAttention& layer);

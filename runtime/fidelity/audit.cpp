@@ -107,9 +107,9 @@ bool Auditor::wants(int layer, std::int64_t position) {
   return false;
 }
 
-void Auditor::see(const ObservedStep& step) {
+void Auditor::see(const Step& step, const Method& by) {
   const double start = seconds_of(CLOCK_MONOTONIC);
-  auto sample = std::make_unique<StepSample>(step);
+  auto sample = std::make_unique<StepSample>(step, by);
   {
     const std::lock_guard lock(mutex_);
     waiting_.push_back(std::move(sample));

@@ -60,7 +60,7 @@ class Auditor : public StepObserver {
   Auditor& operator=(const Auditor&) = delete;
 
   bool wants(int layer, std::int64_t position) override;
-  void see(const ObservedStep& step) override;
+  void see(const Step& step, const Method& by) override;
 
   // Ends the audit: what still waits is measured, now with all threads, unless that would take more than time_share;
   // then one sample is measured if none has been, and the rest dropped. Throws what measuring has thrown.

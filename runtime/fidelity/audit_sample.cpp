@@ -6,29 +6,29 @@
 namespace hayloft::runtime {
 namespace {
 
-std::vector<float> to_host(const ObservedStep& step, const float* values) {
-  return copy_to_host(step.backend, values, std::int64_t{step.query_heads} * step.cache.head_dim, step.stream);
+std::vector<float> to_host(const LayerStep& at, const float* values) {
+  return copy_to_host(at.backend, values, at.query_elements(), at.stream);
 }
 
-std::int64_t budget_of(const ObservedStep& step) {
-  const std::int64_t k = step.method.recall_k(step.cache.tokens(), step.cache.layer);
+std::int64_t budget_of(const LayerStep& at, const Method& by) {
+  const std::int64_t k = by.recall_k(at.tokens(), at.cache.layer);
   // A method without a k attends to everything, or is held to what others would have had.
-  return k > 0 ? k : step.method.options().k.at(step.cache.layer).of(step.cache.tokens());
+  return k > 0 ? k : by.options().k.at(at.cache.layer).of(at.tokens());
 }
 
 }  // namespace
 
-StepSample::StepSample(const ObservedStep& step)
-    : layer_(step.layer),
-      global_layer_(step.cache.layer),
-      query_heads_(step.query_heads),
-      store_(step.store.fork()),
+StepSample::StepSample(const Step& step, const Method& by)
+    : layer_(step.at.layer),
+      global_layer_(step.at.cache.layer),
+      query_heads_(step.at.query_heads),
+      store_(step.at.store.fork()),
       store_view_(store_.layer(global_layer_)),
-      tail_(step.backend, step.cache, step.stream),
-      q_(to_host(step, step.q)),
-      out_(to_host(step, step.out)),
-      trace_(step.trace),
-      k_(budget_of(step)) {}
+      tail_(step.at.backend, step.at.cache, step.at.stream),
+      q_(to_host(step.at, step.q)),
+      out_(to_host(step.at, step.out)),
+      trace_(*step.trace),
+      k_(budget_of(step.at, by)) {}
 
 std::uint64_t StepSample::bytes() const {
   return static_cast<std::uint64_t>(query().tokens() * tail_.kv_heads()) * 4 *
@@ -40,7 +40,7 @@ StepFidelity StepSample::measure(gpu::Backend& host) {
   const bool per_query_head = trace_.lists == query_heads_ && query_heads_ != step.kv_heads();
   const index::SelectPer per = per_query_head ? index::SelectPer::query_head : index::SelectPer::kv_head;
   const Scores scores = exact_scores(step);
-  const Ranking exact = rank_positions(step, scores, k_, per, host.threads());
+  const RankedPositions exact = rank_positions(step, scores, k_, per, host.threads());
 
   StepFidelity fidelity{layer_, position(), k_, {}, {}, {}};
   const std::vector<double> lists = recall_of(exact, trace_);

@@ -23,7 +23,7 @@ struct StepFidelity {
 // copied, the blocks of the store are shared. Movable.
 class StepSample {
  public:
-  explicit StepSample(const ObservedStep& step);  // waits for the device
+  StepSample(const Step& step, const Method& by);  // waits for the device
 
   // Against exact attention, computed by `host`, a backend whose device memory is host memory. Throws nothing but what
   // running out of memory throws.

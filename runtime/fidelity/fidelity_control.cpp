@@ -68,13 +68,14 @@ int LevelChoice::level() const {
 // One step, on which levels are tried.
 class FidelityControl::Probe {
  public:
-  Probe(const ObservedStep& step, MethodScratch& scratch)
+  Probe(const Step& step, const Method& by, MethodScratch& scratch)
       : step_(step),
-        scratch_(scratch),
-        sample_(step),
+        at_{step.at.backend, step.at.stream,      step.at.layer, step.at.cache,
+            step.at.store,   step.at.query_heads, step.at.T,     scratch},
+        sample_(step, by),
         query_(sample_.query()),
         scores_(exact_scores(query_)),
-        ranking_(rank_positions(query_, scores_, 1, index::SelectPer::kv_head, step.backend.threads())) {}
+        ranking_(rank_positions(query_, scores_, 1, index::SelectPer::kv_head, at_.backend.threads())) {}
 
   bool whole(const StepTrace& trace) const {
     return trace.lists == 0 && trace.ranges[0].begin == 0 && trace.ranges[0].end == query_.tokens();
@@ -83,25 +84,21 @@ class FidelityControl::Probe {
     return whole(trace) ? 1 : least_mass(caught_mass(query_, scores_, ranking_, trace), query_.kv_heads());
   }
   double mass(const Method& method) {
-    const std::uint64_t bytes =
-        static_cast<std::uint64_t>(query_.query_heads) * static_cast<std::uint64_t>(query_.head_dim()) * sizeof(float);
-    if (out_.bytes() < bytes) out_ = step_.backend.allocate(bytes, step_.stream);
+    const std::uint64_t bytes = static_cast<std::uint64_t>(at_.query_elements()) * sizeof(float);
+    if (out_.bytes() < bytes) out_ = at_.backend.allocate(bytes, at_.stream);
     StepTrace trace;
-    Counters counters;
-    method.attend(
-        {step_.backend, step_.stream, step_.cache, step_.query_heads, scratch_, counters, &trace, step_.state}, step_.q,
-        out_.as<float>());
+    method.attend({at_, step_.q, out_.as<float>(), step_.attender, step_.state, &trace});
     return mass(trace);
   }
-  offload::ColumnFormat columns() const { return step_.cache.store.layout->columns; }
+  offload::ColumnFormat columns() const { return at_.cache.store.layout->columns; }
 
  private:
-  const ObservedStep& step_;
-  MethodScratch& scratch_;
+  const Step& step_;
+  LayerStep at_;  // with scratch of its own
   StepSample sample_;
   StepQuery query_;
   Scores scores_;
-  Ranking ranking_;
+  RankedPositions ranking_;
   gpu::Buffer out_;
 };
 
@@ -118,23 +115,24 @@ bool FidelityControl::wants(int layer, std::int64_t position) {
   return state.calls++ >= state.next || position >= state.grown;
 }
 
-void FidelityControl::see(const ObservedStep& step) {
-  Layer& layer = layers_.at(step.layer);
-  layer.global_layer = step.cache.layer;
-  layer.grown = step.cache.tokens() + step.cache.tokens() / 8;
-  const int worthwhile = ladder_->worthwhile(step.cache, step.query_heads);
+void FidelityControl::see(const Step& step, const Method& by) {
+  const LayerStep& at = step.at;
+  Layer& layer = layers_.at(at.layer);
+  layer.global_layer = at.cache.layer;
+  layer.grown = at.tokens() + at.tokens() / 8;
+  const int worthwhile = ladder_->worthwhile(at.cache, at.query_heads);
   layer.selects = worthwhile > 0;
   if (worthwhile == 0) {
     layer.next = layer.calls + idle_calls;
     return;
   }
-  Probe probe(step, scratch_);
+  Probe probe(step, by, scratch_);
   const int live = layer.choice.level();
-  const double caught = probe.mass(step.trace);
+  const double caught = probe.mass(*step.trace);
   ++report_.samples;
-  if (!probe.whole(step.trace)) {
+  if (!probe.whole(*step.trace)) {
     report_.measured.add(caught);
-    report_.by_layer[step.layer].add(caught);
+    report_.by_layer[at.layer].add(caught);
   }
   // Levels in [low, high) are to be tried, `next` first: mostly all is as it was, or nothing but exact attention will
   // do.
@@ -168,8 +166,8 @@ void FidelityControl::see(const ObservedStep& step) {
     layer.next = layer.calls;
     return;
   }
-  const double dense = ladder_->predicted(ladder_->dense(), step.cache, step.query_heads);
-  const double own = ladder_->predicted(step.method, step.cache, step.query_heads);
+  const double dense = ladder_->predicted(ladder_->dense(), at.cache, at.query_heads);
+  const double own = ladder_->predicted(by, at.cache, at.query_heads);
   layer.next = layer.calls +
                static_cast<std::int64_t>(std::ceil((exact_passes * dense + tried * own) / (measuring_share * own)));
 }

@@ -74,7 +74,7 @@ class FidelityControl : public StepObserver {
   std::string take_note();
 
   bool wants(int layer, std::int64_t position) override;
-  void see(const ObservedStep& step) override;
+  void see(const Step& step, const Method& by) override;
 
   FidelityReport report() const;
 

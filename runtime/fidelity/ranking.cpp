@@ -88,26 +88,21 @@ Scores exact_scores(const StepQuery& step) {
 
 Scores sparq_scores(const StepQuery& step, int rank) {
   const int d = step.head_dim();
-  const int g = step.group();
+  index::RankingOptions options;
+  options.rank = rank;
+  index::SparqQuery query = index::sparq_query(step.q, step.query_heads, step.kv_heads(), d, step.store, options);
   Scores scores;
   scores.rank = rank;
   scores.weights.resize(static_cast<std::size_t>(step.query_heads * d));
-  scores.components.resize(static_cast<std::size_t>(step.kv_heads() * rank));
-  for (int head = 0; head < step.kv_heads(); ++head) {
-    std::int32_t* const chosen = scores.components.data() + head * rank;
-    index::sparq_components(step.q + head * g * d, g, d, nullptr, rank, chosen);
-    for (int h = head * g; h < (head + 1) * g; ++h) {
-      const float tau = index::sparq_temperature(step.q + h * d, d, chosen, rank);
-      for (int j = 0; j < rank; ++j) scores.weights[h * d + chosen[j]] = step.q[h * d + chosen[j]] / tau;
-    }
-  }
+  query.spread_out(step.kv_heads(), step.query_heads, d, d, scores.weights.data());
+  scores.components = std::move(query.components);
   return scores;
 }
 
-Ranking rank_positions(const StepQuery& step, const Scores& scores, std::int64_t k, index::SelectPer per,
-                       const offload::Threads& threads) {
+RankedPositions rank_positions(const StepQuery& step, const Scores& scores, std::int64_t k, index::SelectPer per,
+                               const offload::Threads& threads) {
   const int d = step.head_dim();
-  Ranking ranking;
+  RankedPositions ranking;
   ranking.lists = per == index::SelectPer::kv_head ? step.kv_heads() : step.query_heads;
   ranking.k = k = std::min(k, step.tokens());
   // The tail's logits, and the softmax state that the search over the store continues.
@@ -189,7 +184,7 @@ bool attended(const StepTrace& trace, int list, std::int64_t position) {
   return std::binary_search(first, first + trace.k, position);
 }
 
-std::vector<double> recall_of(const Ranking& ranking, const StepTrace& trace) {
+std::vector<double> recall_of(const RankedPositions& ranking, const StepTrace& trace) {
   std::vector<double> recall;
   for (int list = 0; list < ranking.lists; ++list) {
     const std::span<const std::int64_t> best = ranking.list(list);
@@ -200,7 +195,7 @@ std::vector<double> recall_of(const Ranking& ranking, const StepTrace& trace) {
   return recall;
 }
 
-std::vector<double> caught_mass(const StepQuery& step, const Scores& scores, const Ranking& exact,
+std::vector<double> caught_mass(const StepQuery& step, const Scores& scores, const RankedPositions& exact,
                                 const StepTrace& trace) {
   const int d = step.head_dim();
   const int g = step.group();

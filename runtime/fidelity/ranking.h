@@ -37,7 +37,7 @@ Scores exact_scores(const StepQuery& step);            // all components of the 
 Scores sparq_scores(const StepQuery& step, int rank);  // rank 1..d
 
 // The best positions of each list, and the softmax of each query head over all positions.
-struct Ranking {
+struct RankedPositions {
   int lists = 0;
   std::int64_t k = 0;
   std::vector<std::int64_t> positions;  // [lists][k], the best first; ties go to the smaller position
@@ -52,8 +52,8 @@ struct Ranking {
 
 // The k best positions (k is held to the tokens there are), per query head by their logits, per KV head by the group's
 // sum of softmaxes. Blocks.
-Ranking rank_positions(const StepQuery& step, const Scores& scores, std::int64_t k, index::SelectPer per,
-                       const offload::Threads& threads);
+RankedPositions rank_positions(const StepQuery& step, const Scores& scores, std::int64_t k, index::SelectPer per,
+                               const offload::Threads& threads);
 
 // The logits of every position for the query heads of one KV head, [g][tokens].
 std::vector<float> score_positions(const StepQuery& step, const Scores& scores, const TailScores& tail, int head,
@@ -63,10 +63,10 @@ std::vector<float> score_positions(const StepQuery& step, const Scores& scores, 
 bool attended(const StepTrace& trace, int list, std::int64_t position);
 
 // The share of each list's ranked positions that was attended. [ranking.lists]
-std::vector<double> recall_of(const Ranking& ranking, const StepTrace& trace);
+std::vector<double> recall_of(const RankedPositions& ranking, const StepTrace& trace);
 
 // The share of each query head's softmax that lies on what it attended to, [Hq]; `exact` ranks by exact_scores.
-std::vector<double> caught_mass(const StepQuery& step, const Scores& scores, const Ranking& exact,
+std::vector<double> caught_mass(const StepQuery& step, const Scores& scores, const RankedPositions& exact,
                                 const StepTrace& trace);
 
 }  // namespace hayloft::runtime

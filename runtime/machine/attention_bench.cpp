@@ -237,10 +237,10 @@ class Run {
     Counters counters;
     for (int layer = 0; layer < shape_.layers; ++layer) {
       const gpu::CacheView cache = view(layer);
-      const std::int64_t at = static_cast<std::int64_t>(turn % query_turns) * bench_.layers + layer;
-      const float* q = queries_.as<float>() + at * bench_.query_heads * bench_.head_dim;
-      const Step one{backend_, stream_, cache, bench_.query_heads, scratch_, counters, nullptr, state_.get()};
-      method.attend(one, q, out_.as<float>());
+      const std::int64_t row = static_cast<std::int64_t>(turn % query_turns) * bench_.layers + layer;
+      const float* q = queries_.as<float>() + row * bench_.query_heads * bench_.head_dim;
+      const LayerStep at{backend_, stream_, layer, cache, store_, bench_.query_heads, 1, scratch_};
+      counters += method.attend({at, q, out_.as<float>(), *attender_, state_.get()});
     }
     return counters;
   }
@@ -249,6 +249,7 @@ class Run {
   const AttentionBench& bench_;
   const AttentionBenchHooks& hooks_;
   gpu::Stream stream_;
+  const SharedAttender attender_ = local_attender();
   offload::StoreShape shape_;
   gpu::Buffer tail_;
   offload::Store store_;

@@ -58,7 +58,7 @@ class Workplace {
   }
 
   void select_sparq(const gpu::CacheView& cache, int turn, int k, std::int64_t limit) {
-    gpu::SparqSelect select{.rank = rank, .k = k, .limit = limit};
+    gpu::SparqSelect select{{.rank = rank}, k, limit};
     if (cache.store.layout->columns == offload::ColumnFormat::planes) select.bits = plane_bits;
     timer_.backend().select_sparq(cache, q(turn), query_heads_, select, selected_.as<std::int32_t>(),
                                   alpha_.as<float>(), timer_.stream());

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/cluster/communicator.h"
 #include "runtime/machine/network.h"
+#include "runtime/peers/communicator.h"
 
 // Measures what the network between ranks gives, by the collectives that attention uses.
 namespace hayloft::runtime::plan {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "gpu/device_plan.h"
+#include "gpu/cuda_memory.h"
 
 namespace hayloft::runtime::plan {
 namespace {

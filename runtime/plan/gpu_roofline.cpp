@@ -145,8 +145,8 @@ class Roofline {
 // With columns in planes what is counted is all planes of r components, and some numbers of planes.
 bool counted(const DecodeStep& step) {
   const ModelConfig& config = *step.config;
-  const bool sparq = step.method.name == "sparq" && step.method.rank == counted_rank &&
-                     selects_per(step.method) == index::SelectPer::kv_head;
+  const bool sparq =
+      step.method.name == "sparq" && step.method.rank == counted_rank && !ranking_options(step.method).per_query_head();
   const bool planes = step.method.name == "planes" && plane_cost(step.method.bits) != nullptr;
   return (sparq || planes || step.method.name == "dense") && config.kv_heads == counted_kv_heads &&
          config.group_size() == counted_group && config.head_dim == counted_head_dim;

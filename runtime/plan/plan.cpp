@@ -5,12 +5,12 @@
 #include <map>
 #include <set>
 
-#include "gpu/device_plan.h"
+#include "gpu/cuda_memory.h"
 #include "offload/error.h"
 #include "offload/snapshot/format.h"
 #include "offload/text/format.h"
-#include "runtime/attention/over_ranks.h"
 #include "runtime/cache/cache.h"
+#include "runtime/cluster/rank_attender.h"
 #include "runtime/context/ingest.h"
 #include "runtime/plan/plan_prefill.h"
 
@@ -114,8 +114,8 @@ PlanMemory plan_memory(const PlanRequest& request) {
         std::max(gpu::cuda_step_bytes(request.device_budget - std::min(request.device_budget, gpu::cuda_context_bytes)),
                  gpu::cuda_scratch_bytes(scratch_shape(request.config, chunk)));
     if (!options.shard.alone()) {
-      memory.scratch +=
-          prefill_bytes_over_ranks(request.config.query_heads, request.config.head_dim, chunk, options.shard.ranks);
+      memory.scratch += cluster::prefill_bytes_over_ranks(request.config.query_heads, request.config.head_dim, chunk,
+                                                          options.shard.ranks);
     }
   }
   memory.program = program_bytes(request.threads, chunk, request.tokenizer_file_bytes);
@@ -150,7 +150,7 @@ Counters counters_of_rank(const PlanRequest& request, gpu::CacheView cache, cons
     gpu::CacheView own = cache;
     own.store.tokens = options.shard.own(cache.store.tokens, options.block_tokens);
     own.tail.position = own.store.tokens;
-    counters += method.chosen(cache, request.config.query_heads).count(own, request.config.query_heads);
+    counters += method.plan(cache, request.config.query_heads).by->count(own, request.config.query_heads);
   }
   return counters;
 }
@@ -258,7 +258,7 @@ Plan make_plan(const PlanRequest& request, const MachineProfile* profile) {
       method.counters += made->count(cache, request.config.query_heads);
     }
     cache.layer = 0;
-    const MethodOptions& by = made->chosen(cache, request.config.query_heads).options();
+    const MethodOptions& by = made->plan(cache, request.config.query_heads).by->options();
     // A profile has rates of f16 rows, which say nothing of what reading integers takes.
     if (profile && layout.row_format == offload::RowFormat::f16) {
       const bool alone = request.session.cache.shard.alone();

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <initializer_list>
 
-#include "runtime/attention/over_ranks.h"
 #include "runtime/cluster/candidates.h"
 #include "runtime/cluster/merge.h"
+#include "runtime/cluster/rank_attender.h"
 
 namespace hayloft::runtime::plan {
 namespace {
@@ -17,7 +17,7 @@ bool is_one_of(const std::string& name, std::initializer_list<const char*> names
 // The ranks' searches count what they have looked at in three numbers.
 constexpr std::uint64_t ann_note_bytes = 3 * sizeof(std::uint64_t);
 
-// Adds what a global layer takes, as select_over_ranks(), search_over_ranks() and attend_over_ranks() send it.
+// Adds what a global layer takes, as cluster::rank_attender() sends it.
 void add_layer(const ModelConfig& config, const Method& method, const gpu::CacheView& cache, int ranks,
                NetworkStep& step) {
   const MethodOptions& options = method.options();
@@ -26,10 +26,10 @@ void add_layer(const ModelConfig& config, const Method& method, const gpu::Cache
   step.bytes += cluster::AttentionParts::bytes(config.query_heads, config.head_dim);
   if (is_one_of(options.name, {"dense", "window"})) return;
   const bool with_alpha = is_one_of(options.name, {"sparq", "planes", "lowrank", "oracle"});
-  const bool per_query_head = selects_per(options) == index::SelectPer::query_head;
-  const int lists = per_query_head ? config.query_heads : config.kv_heads;
+  const index::RankingOptions& by = method.ranking_options();
+  const int lists = by.lists(config.kv_heads, config.query_heads);
   const int heads = config.query_heads / lists;
-  const bool by_softmax = heads > 1 && options.rule == index::GroupRule::softmax;
+  const bool by_softmax = heads > 1 && by.rule == index::GroupRule::softmax;
   const int entry = options.name == "pages" ? options.page : 1;
   const std::int64_t tokens = cache.tokens();
   const std::int64_t window = method.window(tokens, cache.layer);
@@ -52,10 +52,10 @@ void add_layer(const ModelConfig& config, const Method& method, const gpu::Cache
 }  // namespace
 
 NetworkStep network_step(const ModelConfig& config, const Method& method, gpu::CacheView cache, int ranks) {
-  require_over_ranks(method.options());
+  cluster::require_over_ranks(method.options());
   NetworkStep step;
   for (cache.layer = 0; cache.layer < config.global_layers(); ++cache.layer) {
-    add_layer(config, method.chosen(cache, config.query_heads), cache, ranks, step);
+    add_layer(config, *method.plan(cache, config.query_heads).by, cache, ranks, step);
   }
   step.messages = step.gathered + 1;
   return step;

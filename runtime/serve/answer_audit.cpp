@@ -15,7 +15,7 @@ constexpr double kPeak = 0.01;  // of a head: less is what it spreads over every
 
 }  // namespace
 
-// Of exact attention, summed over the query heads of the sampled steps.
+// The mass of exact attention by place, summed over the query heads of the sampled steps.
 struct AnswerAuditor::Places {
   std::mutex mutex;
   std::vector<double> mass;  // [tokens]
@@ -24,7 +24,7 @@ struct AnswerAuditor::Places {
   void add(const StepSample& sample, const offload::Threads& threads) {
     const StepQuery step = sample.query();
     const Scores scores = exact_scores(step);
-    const Ranking exact = rank_positions(step, scores, 1, index::SelectPer::kv_head, threads);
+    const RankedPositions exact = rank_positions(step, scores, 1, index::SelectPer::kv_head, threads);
     const auto tokens = static_cast<std::size_t>(step.tokens());
     const auto group = static_cast<std::size_t>(step.group());
     const std::lock_guard lock(mutex);

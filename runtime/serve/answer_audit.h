@@ -23,7 +23,7 @@ struct Quote {
   std::string text;
 };
 
-// What was read for an answer, what was caught by it, and from where.
+// Says what was read for an answer, what was caught by it, and from where.
 struct AnswerAudit {
   double attended_share = 0;     // of the positions, as Session::attended_share
   std::uint64_t read_bytes = 0;  // of K and V and their columns, over all steps and places

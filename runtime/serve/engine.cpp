@@ -31,7 +31,8 @@ Engine::Engine(const ModelSource& source, offload::Arena& arena, const Contexts&
       arena_(arena),
       contexts_(contexts),
       options_(std::move(options)),
-      leader_(options_.session.ranks ? std::make_shared<Leader>(*options_.session.ranks, options_.lost) : nullptr),
+      leader_(options_.session.peers().several() ? std::make_shared<Leader>(options_.session.peers(), options_.lost)
+                                                 : nullptr),
       saved_(source_, arena_, options_.session, options_.method, options_.saved),
       thread_([this] { run(); }) {}
 

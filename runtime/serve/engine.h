@@ -28,8 +28,9 @@ struct EngineOptions {
   std::int64_t longest = 0;         // tokens of prompt and answer together; 0: no limit but memory
   std::size_t kept_reading = 2048;  // a prompt of so many tokens is read to its end when its client has left
   SavedPromptOptions saved;         // long prompts on the disk; not over ranks
-  // Over session.ranks, of which this is the first and the others follow() it: what they all have for keys and values,
-  // and what is told of an error that ranks have met while they computed; it ends all of them and does not return.
+  // Over several session.peers(), of which this is the first and the others follow() it: what they all have for keys
+  // and values, and what is told of an error that ranks have met while they computed; it ends all of them and does not
+  // return.
   std::uint64_t host_bytes = 0;  // 0: what the arena has
   std::function<void(const std::string& problem)> lost = {};
 };

@@ -9,7 +9,7 @@
 #include "runtime/decode/sampler.h"
 #include "runtime/serve/answer_audit.h"
 
-// What a client asks of the engine, and what it is told while its answer is made.
+// Says what a client asks of the engine, and what it is told while its answer is made.
 namespace hayloft::runtime::serve {
 
 struct GenerationRequest {
@@ -17,7 +17,8 @@ struct GenerationRequest {
   std::string context;               // name of a saved context; empty: none
   int max_tokens = 16;               // generated at most; 0 only with echo
   SamplerOptions sampling;
-  // What ends the answer and is not part of it: texts, in which special tokens count as they are written, and tokens.
+  // The texts and tokens that end the answer and are not part of it; in texts special tokens count as they are
+  // written.
   std::vector<std::string> stop;
   std::vector<std::int32_t> stop_tokens;
   bool echo = false;        // log-probabilities of the prompt are wanted: it is read by exact attention
@@ -58,7 +59,7 @@ struct Failure {
   std::string message;
 };
 
-// What the engine tells of one request, in order; finished() or failed() is the last call. Called by the engine's
+// Takes what the engine tells of one request, in order; finished() or failed() is the last call. Called by the engine's
 // thread, which waits meanwhile: they hand over and return, and never throw.
 class GenerationListener {
  public:

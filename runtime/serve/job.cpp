@@ -167,7 +167,7 @@ std::vector<std::int32_t> Job::session_tokens() const {
                                    request_.tokens.begin() + static_cast<std::ptrdiff_t>(read_));
   const auto behind = static_cast<std::size_t>(
       session_->tokens() - (usage_.prompt_tokens - static_cast<std::int64_t>(request_.tokens.size())));
-  // What steps have added: the last of the prompt, unless it was scored, and all of the answer but its last token.
+  // Adds what steps have added: the last of the prompt, unless it was scored, and all of the answer but its last token.
   if (behind > tokens.size() && tokens.size() < request_.tokens.size()) tokens.push_back(request_.tokens.back());
   for (std::size_t i = 0; tokens.size() < behind && i < answer_.size(); ++i) tokens.push_back(answer_[i]);
   return tokens;

@@ -45,8 +45,8 @@ class Job {
 
   // Reads up to the next multiple of `chunk` tokens.
   void read_chunk(std::size_t chunk, std::int64_t total_context);
-  // What the next token of the answer is decoded from, over ranks without a sampler; none where it follows from what
-  // was scored, or there is to be none.
+  // Returns what the next token of the answer is decoded from, over ranks without a sampler; none where it follows from
+  // what was scored, or there is to be none.
   std::optional<Session::Step> begin_step(const Method& method);
   // Goes on from that step; null: from none. True when the answer has ended, of which the listener has been told.
   // Throws what the step has failed with.
@@ -54,15 +54,15 @@ class Job {
 
   const LedSession& session() const { return *session_; }
   LedSession take_session() { return std::move(*session_); }
-  // Those behind the context that the session has read or decoded.
+  // Returns the tokens behind the context that the session has read or decoded.
   std::vector<std::int32_t> session_tokens() const;
   const Usage& usage() const { return usage_; }
 
-  // Whether tokens are drawn by rules that go by the prompt and by what its saved context holds.
+  // Returns whether tokens are drawn by rules that go by the prompt and by what its saved context holds.
   bool reads_prompt() const { return sampler_.reads_prompt(); }
 
-  // Of the engine: where the prompt is saved as it is read, and the tokens of its saved context, where it quotes them
-  // or draws by them.
+  // The engine's: where the prompt is saved as it is read, and the tokens of its saved context, where it quotes them or
+  // draws by them.
   SavedPrompts::Handle saving;
   std::vector<std::int32_t> text_of_context;
   bool context_replaced = false;  // since it has begun: what it has read is of no use to others

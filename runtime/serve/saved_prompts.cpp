@@ -55,8 +55,8 @@ bool SavedPrompts::available() const {
   return !options_.directory.empty() && options_.most_bytes > 0 && method_->state_key().empty();
 }
 
-// What earlier servers left, in the order of its use. Files of other models and damaged ones count, and go in their
-// turn.
+// Loads what earlier servers left, in the order of its use. Files of other models and damaged ones count, and go in
+// their turn.
 void SavedPrompts::load() {
   std::error_code error;
   const offload::SnapshotDescription wanted = describe_context(source_, session_);

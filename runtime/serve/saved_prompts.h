@@ -22,8 +22,8 @@ struct SavedPromptOptions {
   std::uint64_t most_bytes = 0;     // of all files; 0: nothing is saved
   std::size_t least_tokens = 2048;  // prompts shorter than this, in whole chunks, are not worth it
   double checkpoint_seconds = 15;   // between checkpoints while a prompt is read; 0: after each chunk
-  // How many of its last checkpoints a file keeps, for prompts that part from it before its end; 0: 4 for a model with
-  // recurrent layers, 1 for others.
+  // The number of its last checkpoints that a file keeps, for prompts that part from it before its end; 0: 4 for a
+  // model with recurrent layers, 1 for others.
   int checkpoints = 0;
 };
 
@@ -42,15 +42,15 @@ class SavedPrompts {
   SavedPrompts(const SavedPrompts&) = delete;
   SavedPrompts& operator=(const SavedPrompts&) = delete;
 
-  // How many tokens the checkpoint has that holds most of the beginning of `prompt`, fewer than all of it; 0: there is
-  // none.
+  // Returns how many tokens the checkpoint has that holds most of the beginning of `prompt`, fewer than all of it; 0:
+  // there is none.
   std::size_t longest(std::span<const std::int32_t> prompt) const;
   // A session that has read up to there. Nothing where it is gone or damaged, and then it is forgotten.
   std::optional<Session> open(std::span<const std::int32_t> prompt);
 
   struct File;
   using Handle = std::shared_ptr<File>;
-  // Where a prompt is saved of which a session has `read` tokens already; null where that is not worth it.
+  // Returns where a prompt is saved of which a session has `read` tokens already; null where that is not worth it.
   Handle begin(std::span<const std::int32_t> prompt, std::size_t read);
   // The session has read so many of its tokens, whole chunks; `now`: save it whatever the time. Lets go of the handle
   // when there is no more to save.

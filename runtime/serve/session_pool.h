@@ -44,7 +44,7 @@ class SessionPool {
   std::uint64_t uses_ = 0;
 };
 
-// How many tokens both begin with.
+// Returns how many tokens both begin with.
 std::size_t common_prefix(std::span<const std::int32_t> a, std::span<const std::int32_t> b);
 
 }  // namespace hayloft::runtime::serve

@@ -11,7 +11,7 @@ class StopStrings {
  public:
   explicit StopStrings(std::vector<std::string> stops);  // empty ones are left out
 
-  // What of the text so far can be shown: nothing that may turn out to be the beginning of a stop string.
+  // Returns what of the text so far can be shown: nothing that may turn out to be the beginning of a stop string.
   std::string push(std::string_view text) { return push(text, false); }
   // The same of a piece that stop strings may name, but that is never shown.
   std::string push_hidden(std::string_view text) { return push(text, true); }

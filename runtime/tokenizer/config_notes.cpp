@@ -16,7 +16,7 @@ using nlohmann::json;
 
 // Read by declared.cpp and by chat templates, or without a say in what ids a text has: classes and versions, lengths,
 // padding, what the slow tokenizers went by.
-constexpr std::array<std::string_view, 46> known_in_tokenizer_config = {
+constexpr std::array<std::string_view, 47> known_in_tokenizer_config = {
     "added_tokens_decoder", "additional_special_tokens", "extra_special_tokens", "chat_template",
     "model_specific_special_tokens", "split_special_tokens", "add_bos_token", "add_eos_token", "add_prefix_space",
     //
@@ -25,7 +25,8 @@ constexpr std::array<std::string_view, 46> known_in_tokenizer_config = {
     "model_max_length", "max_length", "stride", "padding", "padding_side", "pad_to_multiple_of", "pad_token_type_id",
     "truncation", "truncation_side", "truncation_strategy", "model_input_names", "return_token_type_ids", "device_map",
     "clean_up_tokenization_spaces", "spaces_between_special_tokens", "use_default_system_prompt", "legacy", "from_slow",
-    "sp_model_kwargs", "errors", "trim_offsets", "response_schema", "add_dummy_prefix_space", "fix_mistral_regex"};
+    "sp_model_kwargs", "errors", "trim_offsets", "response_schema", "add_dummy_prefix_space", "fix_mistral_regex",
+    "vocab_size"};
 
 // One that chat templates know as a variable: NAME_token, or a list of such.
 bool names_tokens(const std::string& name) {

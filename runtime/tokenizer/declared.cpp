@@ -139,7 +139,7 @@ std::map<TokenId, AddedToken> read_older(const Field& root, const Specials& spec
   return tokens;
 }
 
-// Whether tokenizer_config.json says it all, so that the older files are not read.
+// Returns whether tokenizer_config.json says it all, so that the older files are not read.
 std::optional<Field> find_decoder(const File& config) {
   const auto root = config.root();
   return root ? root->find("added_tokens_decoder") : std::nullopt;

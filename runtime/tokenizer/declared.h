@@ -9,8 +9,8 @@
 
 namespace hayloft::runtime {
 
-// What the files beside DIR/tokenizer.json declare of added tokens and tokenizer.json does not: the tokens to add to
-// `known`, those of tokenizer.json, or to change there, in the order in which transformers 5 does it, so that new
+// Reads what the files beside DIR/tokenizer.json declare of added tokens and tokenizer.json does not: the tokens to add
+// to `known`, those of tokenizer.json, or to change there, in the order in which transformers 5 does it, so that new
 // tokens take the same ids. Read are added_tokens_decoder of tokenizer_config.json, or, where it has none,
 // added_tokens.json and special_tokens_map.json; then the special tokens by name (bos_token, eos_token, ...,
 // image_token) and those of extra_special_tokens (additional_special_tokens). None of the files has to be there. The

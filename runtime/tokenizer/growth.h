@@ -5,9 +5,9 @@
 
 namespace hayloft::runtime {
 
-// What the steps of a normalizer or a decoder may make of a text, and work through on the way: as much as the normal
-// forms and byte letters of real tokenizers at their worst (22 times), and a few steps more. A file of a few hundred
-// bytes can ask for any number of gigabytes.
+// Bounds what the steps of a normalizer or a decoder may make of a text, and work through on the way: as much as the
+// normal forms and byte letters of real tokenizers at their worst (22 times), and a few steps more. A file of a few
+// hundred bytes can ask for any number of gigabytes.
 class Growth {
  public:
   // `where` begins the message; `bytes` in `pieces` are what the first step is given. `where` outlives it.

@@ -8,7 +8,7 @@ namespace hayloft::runtime {
 
 class Field;
 
-// What the "post_processor" of a tokenizer.json puts around a single text: BOS, EOS and the like.
+// The tokens that the "post_processor" of a tokenizer.json puts around a single text: BOS, EOS and the like.
 struct Template {
   std::vector<TokenId> before, after;
 

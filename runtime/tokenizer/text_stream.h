@@ -17,10 +17,10 @@ class TextStream {
   TextStream(const Tokenizer& tokenizer, std::int32_t last_of_prompt)
       : tokenizer_(tokenizer), previous_(last_of_prompt) {}
 
-  // What can be printed now; a character that comes in pieces is held back until it is whole.
+  // Returns what can be printed now; a character that comes in pieces is held back until it is whole.
   std::string push(std::int32_t token);
 
-  // What is left at the end, invalid bytes as U+FFFD.
+  // Returns what is left at the end, invalid bytes as U+FFFD.
   std::string finish() { return utf8_.finish(); }
 
  private:

@@ -66,7 +66,7 @@ struct Tokenizer::Impl {
 
   TokenId size() const { return std::max(bpe.size(), added.size()); }
 
-  // Whether the text has itself begun with what is put before every text.
+  // Returns whether the text has itself begun with what is put before every text.
   bool begins_with_bos(const std::vector<TokenId>& tokens) const {
     return !around.before.empty() && !tokens.empty() && tokens.front() == around.before.front();
   }

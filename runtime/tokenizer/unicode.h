@@ -5,8 +5,8 @@
 
 #include "offload/text/utf8.h"
 
-// What the tokenizers need of Unicode besides UTF-8 (offload/text/utf8.h): the normal forms and a few character
-// classes.
+// Provides what the tokenizers need of Unicode besides UTF-8 (offload/text/utf8.h): the normal forms and a few
+// character classes.
 namespace hayloft::runtime {
 
 enum class NormalForm { nfc, nfd, nfkc, nfkd };

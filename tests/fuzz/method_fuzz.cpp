@@ -26,7 +26,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (const std::string& item : split_methods({reinterpret_cast<const char*>(data), size})) {
       const MethodOptions method = parse_method(item, {});
       if (method_label(method).empty() || !(parse_method(item, method).name == method.name)) std::abort();
-      selects_per(method);
+      ranking_options(method);
     }
   } catch (const hayloft::Error&) {
   }

@@ -62,6 +62,16 @@ TEST_F(ChatTest, EndsAtExit) {
   EXPECT_EQ(chat("/exit\n", {}).out, "");
 }
 
+TEST_F(ChatTest, LinesMayEndAsOnWindowsAndBeginWithAMark) {
+  const Outcome usual = chat("the hay is\nthe sky is\n/exit\nthe loft is\n", {"-n", "6"});
+  EXPECT_EQ(usual.exit_code, 0) << usual.err;
+  EXPECT_EQ(chat("\xEF\xBB\xBFthe hay is\r\nthe sky is\r\n/exit\r\nthe loft is\r\n", {"-n", "6"}).out, usual.out);
+  EXPECT_EQ(chat("the hay is\r\n\r\nthe sky is\r\n/exit\r", {"-n", "6"}).out, usual.out);
+  const Outcome latin = chat("the hay is\ncaf\xE9\n", {"-n", "6"});
+  EXPECT_EQ(latin.exit_code, 1);
+  EXPECT_NE(latin.err.find("standard input, line 2: is not UTF-8: byte 3"), std::string::npos) << latin.err;
+}
+
 TEST_F(ChatTest, AStoppedAnswerLeavesTheProgramRunning) {
   const std::string input = folder_.write("input", "hay\nmore hay\n");
   write("generation_config.json", R"({"eos_token_id": 5119})");  // in the place of the one that ends texts

@@ -64,7 +64,7 @@ struct Figures {
 };
 
 Outcome decode_by(std::vector<std::string> methods) {
-  methods.insert(methods.begin(), {source / "examples/needle-model/model", source / "README.md"});
+  methods.insert(methods.begin(), {source / "examples/needle-model/model", source / "LICENSE"});
   return Program({HAYLOFT_COLUMN_FORMAT_EXAMPLE, methods}).wait();
 }
 

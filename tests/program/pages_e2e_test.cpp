@@ -106,7 +106,7 @@ TEST(ManualPage, OfEveryCommandHasEveryOption) {
     for (std::string entry; std::getline(lines, entry);) {
       std::smatch found;
       if (!std::regex_match(entry, found, option)) continue;
-      EXPECT_NE(text.find("\fB" + found[1].str() + "\fR"), std::string::npos) << found[1];
+      EXPECT_NE(text.find("\\fB" + found[1].str() + "\\fR"), std::string::npos) << found[1];
     }
     if (is_there("groff")) {
       EXPECT_EQ(shell("groff -man -ww -z '" + page.path().string() + "'"), "");

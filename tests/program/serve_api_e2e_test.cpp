@@ -24,7 +24,8 @@ json streamed(const Served& server, json body) {
     const std::size_t end = events.find("\n\n", at);
     const json piece = json::parse(events.substr(at + 6, end - at - 6))["choices"][0];
     at = end;
-    while (choices.size() <= piece["index"]) choices.push_back({{"text", ""}, {"logprobs", nullptr}});
+    while (choices.size() <= piece["index"].get<std::size_t>())
+      choices.push_back({{"text", ""}, {"logprobs", nullptr}});
     json& choice = choices[piece["index"].get<std::size_t>()];
     choice["index"] = piece["index"];
     choice["text"] = choice["text"].get<std::string>() + piece["text"].get<std::string>();
@@ -83,23 +84,45 @@ TEST(ServeApi, SeveralAnswersReadTheirPromptOnce) {
   EXPECT_EQ(three["completion_tokens"], 6);
 }
 
+// The end of text, which the model would not say by itself, is made the likeliest token.
+json drawn_to_the_end(int tokens) {
+  json body = greedy("hay in the loft", tokens);
+  body["logit_bias"] = json::object({{"0", 100}});
+  return body;
+}
+
 TEST(ServeApi, AnAnswerStopsAtASpecialTokenThatIsNamed) {
   Served server;
-  json body = greedy("the special number is", 40);
-  body["ignore_eos"] = false;
-  const json ended = server.completed(body);
-  ASSERT_EQ(ended["choices"][0]["finish_reason"], "stop") << "the prompt must have an answer that ends";
-  body["ignore_eos"] = true;
-  ASSERT_EQ(server.completed(body)["choices"][0]["finish_reason"], "length");
-  for (const json& stop :
-       {json{{"stop", {"<|end_of_text|>"}}}, json{{"stop", {"x_x", "|end_of"}}}, json{{"stop_token_ids", {0}}}}) {
-    json asked = body;
+  ASSERT_EQ(server.completed(drawn_to_the_end(8))["choices"][0]["finish_reason"], "length");
+  const std::vector<std::pair<json, int>> stops{
+      {json::object({{"stop", json::array({"<|end_of_text|>"})}}), 1},
+      {json::object({{"stop", json::array({"x_x", "|end_of"})}}), 1},
+      {json::object({{"stop", "_text|><|end"}}), 2},
+      {json::object({{"stop_token_ids", json::array({0})}}), 1},
+  };
+  for (const auto& [stop, tokens] : stops) {
+    json asked = drawn_to_the_end(8);
     asked.update(stop);
     const json answer = server.completed(asked);
     EXPECT_EQ(answer["choices"][0]["finish_reason"], "stop") << stop;
-    EXPECT_EQ(answer["choices"][0]["text"], ended["choices"][0]["text"]) << stop;
-    EXPECT_EQ(answer["usage"]["completion_tokens"], ended["usage"]["completion_tokens"]) << stop;
+    EXPECT_EQ(answer["choices"][0]["text"], "") << stop;
+    EXPECT_EQ(answer["usage"]["completion_tokens"], tokens) << stop;
     EXPECT_EQ(streamed(server, asked), answer["choices"]) << stop;
+  }
+}
+
+TEST(ServeApi, AnAnswerHasItsLeastTokensBeforeItStops) {
+  Served server;
+  const json three = server.completed(greedy("hay in the loft", 3))["choices"][0]["text"];
+  for (const bool by_eos : {false, true}) {
+    json body = drawn_to_the_end(8);
+    body["min_tokens"] = 3;
+    body["ignore_eos"] = !by_eos;
+    if (!by_eos) body["stop_token_ids"] = json::array({0});
+    const json answer = server.completed(body);
+    EXPECT_EQ(answer["choices"][0]["text"], three) << by_eos;
+    EXPECT_EQ(answer["choices"][0]["finish_reason"], "stop") << by_eos;
+    EXPECT_EQ(answer["usage"]["completion_tokens"], 4) << by_eos;
   }
 }
 
@@ -108,7 +131,8 @@ TEST(ServeApi, APromptThatIsTooLongForTheModelIsRefusedWithTheNumbers) {
   const test::TemporaryFolder folder;
   const auto model = folder / "short";
   std::filesystem::copy(needle_model, model, std::filesystem::copy_options::recursive);
-  json config = json::parse(std::ifstream(needle_model / "config.json"));
+  std::ifstream written(needle_model / "config.json");
+  json config = json::parse(written);
   config["max_position_embeddings"] = 64;
   std::filesystem::remove(model / "config.json");
   std::ofstream(model / "config.json") << config;

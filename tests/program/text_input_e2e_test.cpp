@@ -140,6 +140,14 @@ TEST_F(TextInputTest, NamesOfFilesAreShownInOneLine) {
   check(run_program({"index", name, "--index", "ann"}));
 }
 
+TEST_F(TextInputTest, ANameThatIsNotUtf8IsWrittenAsJsonAllTheSame) {
+  const std::string name = at("caf\xE9.hay");
+  ASSERT_EQ(run_program({"ingest", "-f", folder_.write("text", hay).string(), "--save", name}).exit_code, 0);
+  const Outcome outcome = run_program({"inspect", name, "--json", "-"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("caf\xEF\xBF\xBD.hay"), std::string::npos) << outcome.out;
+}
+
 TEST_F(TextInputTest, ALineWithoutAnEndIsRefused) {
   const std::string context = saved(hay);
   const Outcome outcome = Program(Arguments{"ask", context}, "exec </dev/zero").wait();

@@ -2,8 +2,10 @@
 import importlib.machinery
 import importlib.util
 import json
+import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -109,7 +111,7 @@ class Memory(unittest.TestCase):
         self.assertEqual(line("nvidia-smi", taken)["verdict"], "met")
 
     def test_what_is_set_aside_for_cuda_is_what_the_backend_sets_aside(self):
-        header = (ROOT / "gpu" / "device_plan.h").read_text()
+        header = (ROOT / "gpu" / "cuda_memory.h").read_text()
         said = re.search(r"cuda_context_bytes = (\d+) \* cuda_mebibyte", header)
         self.assertEqual(int(said.group(1)), JUDGE.CUDA_CONTEXT_MiB)
 
@@ -190,6 +192,40 @@ class Reports(unittest.TestCase):
     @staticmethod
     def run_script(*arguments):
         return subprocess.run([sys.executable, SCRIPT, *map(str, arguments)], capture_output=True, text=True)
+
+
+class Check(unittest.TestCase):
+    """scripts/gpu-check with a program and a suite that only say what they are to say."""
+
+    def check(self, folder, path):
+        for name, text in (("bin/hayloft", 'case "$1" in --version) echo hayloft;; --list-devices) echo "cuda  A card";; esac'),
+                           ("tests/a_test_cuda", 'echo "[       OK ] A.IsRight (3 ms)"')):
+            file = folder / "tree" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"#!/bin/sh\n{text}\n")
+            file.chmod(0o755)
+        run = subprocess.run(["bash", ROOT / "scripts" / "gpu-check", folder / "out", "tests"], capture_output=True, text=True,
+                             env={"PATH": path, "HAYLOFT_BUILD": str(folder / "tree")})
+        return run.returncode, (folder / "out" / "summary.md").read_text()
+
+    def test_the_summary_begins_with_what_the_run_shows(self):
+        with tempfile.TemporaryDirectory() as name:
+            status, summary = self.check(pathlib.Path(name), os.environ["PATH"])
+            self.assertEqual(status, 0, summary)
+            self.assertRegex(summary, r"\| CUDA tests +\| +1 passed, 0 failed, 0 skipped; passed \| +all pass \| +met \|")
+
+    def test_without_python_the_report_is_left_to_be_judged_elsewhere(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "bin").mkdir()
+            for program in ("bash sh env cat tr sed awk sort grep head tail date mktemp rm cp mv mkdir timeout nproc uname dirname "
+                            "basename kill sleep ls find").split():
+                if found := shutil.which(program):
+                    (folder / "bin" / program).symlink_to(found)
+            status, summary = self.check(folder, str(folder / "bin"))
+            self.assertEqual(status, 1)
+            self.assertIn("Run gpu-judge gpu-check.json where there is one.", summary)
+            self.assertTrue((folder / "out" / "gpu-check.json").exists())
 
 
 if __name__ == "__main__":

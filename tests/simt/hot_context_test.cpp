@@ -7,6 +7,7 @@
 #include "offload/snapshot/writer.h"
 #include "runtime/cache/cache_size.h"
 #include "runtime/cluster/local_ranks.h"
+#include "runtime/cluster/rank_attender.h"
 #include "runtime/context/hot_file.h"
 #include "runtime/context/ingest.h"
 #include "runtime/context/saved_shards.h"
@@ -122,8 +123,7 @@ TEST_F(HotContextTest, RanksNeitherKeepNorTakeWhatIsOfAllBlocks) {
     Machine machine(topology, device);
     const offload::Snapshot snapshot = runtime::open_over_ranks(ranks, path);
     runtime::SessionOptions options = session_options(columns);
-    options.ranks = &ranks;
-    options.cache.shard = ranks.shard();
+    options.attend_by(runtime::cluster::rank_attender(ranks));
     Session session(machine.model, machine.arena, options, snapshot);
     const auto method =
         runtime::make_method(runtime::parse_method("sparq:r=4:k=64", {}), machine.model.config().head_dim);

@@ -1,5 +1,5 @@
 #include "gpu/cuda/memory/device_arena.h"
-#include "gpu/device_plan.h"
+#include "gpu/cuda_memory.h"
 #include "tests/gpu/cuda/backends.h"
 #include "tests/simt/stream_fixture.h"
 #include "tests/support/refusal.h"

@@ -6,7 +6,7 @@
 
 #include "gpu/cuda/memory/device_arena.h"
 #include "gpu/cuda/memory/host_pins.h"
-#include "gpu/device_plan.h"
+#include "gpu/cuda_memory.h"
 #include "offload/error.h"
 #include "tests/gpu/cuda/backends.h"
 #include "tests/simt/device/control.h"

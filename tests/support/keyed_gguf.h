@@ -23,7 +23,9 @@ class KeyedGguf {
     for (const auto& [name, value] : keys.items()) set(architecture_ + "." + name, value);
     std::vector<std::string> tokens;
     for (std::uint64_t i = 0; i < vocabulary; ++i) {
-      tokens.push_back(i < 94 ? std::string(1, static_cast<char>(33 + i)) : "<" + std::to_string(i) + ">");
+      tokens.push_back(i < 94    ? std::string(1, static_cast<char>(33 + i))
+                       : i == 94 ? "ab"
+                                 : "<" + std::to_string(i) + ">");
     }
     image.set("tokenizer.ggml.model", "gpt2");
     image.set("tokenizer.ggml.pre", "gpt-2");

@@ -54,16 +54,23 @@ class MethodTest : public ::testing::Test {
     Output output;
     output.y.resize(q.size());
     const gpu::CacheView view = view_of(layer);
-    runtime::MethodScratch scratch;
-    const runtime::Step step{*backend, backend->stream(), view,          query_heads,
-                             scratch,  output.counters,   &output.trace, state};
-    method.attend(step, q.data(), output.y.data());
+    take_step(method, state, view, *runtime::local_attender(), output);
     return output;
   }
   Output attend(const std::string& text, int layer = 0) {
     const auto made = method(text);
     const auto state = state_of(*made, layer);
     return attend(*made, state.get(), layer);
+  }
+
+  // By `query`, q where there is none, into the output, whose y has its size.
+  void take_step(const runtime::Method& method, runtime::MethodState* state, const gpu::CacheView& view,
+                 const runtime::Attender& attender, Output& output, const float* query = nullptr) {
+    runtime::MethodScratch scratch;
+    const offload::Store none(arena, {1, view.kv_heads, view.head_dim, 64});
+    const runtime::LayerStep at{*backend, backend->stream(), 0, view, none, query_heads, 1, scratch};
+    output.counters =
+        method.attend({at, query == nullptr ? q.data() : query, output.y.data(), attender, state, &output.trace});
   }
 
   const float* query(int head) const { return q.data() + head * cache->shape().head_dim; }
@@ -140,6 +147,8 @@ class MethodTest : public ::testing::Test {
     return sum;
   }
 
+  offload::Topology topology;
+  offload::Arena arena{topology};
   offload::Threads threads{2};
   std::unique_ptr<gpu::Backend> backend = gpu::make_cpu_backend(threads);
   std::optional<RandomCache> cache;

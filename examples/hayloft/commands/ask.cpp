@@ -126,7 +126,7 @@ class AskCommand : public Command {
     check_drawing(*environment_, drawing_);
     if (chat_) drawing_.ends = runtime::end_of_turn_tokens(*environment_->tokenizer);
     method_ = with_rates(method_, *environment_, machine_.profile);
-    if (over_ranks()) facts = {weights_digest(*environment_, directory_), shared_options(*app_), ""};
+    facts = {weights_digest(*environment_, directory_), shared_options(*app_), ""};
   }
 
   // Chooses how questions are written and answers drawn: as the model's makers say, unless --template does.

@@ -124,7 +124,7 @@ class ChatCommand : public Command {
     check_drawing(*environment_, drawing_);
     drawing_.ends = runtime::end_of_turn_tokens(*environment_->tokenizer);
     method_ = with_rates(method_, *environment_, machine_.profile);
-    if (over_ranks()) facts = {weights_digest(*environment_, directory_), shared_options(*app_), ""};
+    facts = {weights_digest(*environment_, directory_), shared_options(*app_), ""};
   }
 
   void plan() {

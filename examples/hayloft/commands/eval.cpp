@@ -152,7 +152,6 @@ class EvalCommand : public Command {
     report_.effective_share = outputs_.effective_percent / 100;
     if (!outputs_.out.empty() && first_rank()) file_.emplace(outputs_.out, report_.recipe);
     tasks_.say_what_the_bundled_model_cannot();
-    if (!over_ranks()) return;
     const runtime::eval::EvalRecipe& read = report_.recipe;
     facts = {weights_digest(*environment_, directory_), shared_options(*app_),
              fmt::format("{} {} {} {} {}", read.haystack, read.squad, read.hotpotqa, read.text,
@@ -248,7 +247,7 @@ class EvalCommand : public Command {
   bool in_file(const runtime::eval::EvalTask& task, int sample, const runtime::MethodOptions& attn) const {
     if (outputs_.out.empty()) return false;
     std::byte there{file_ && file_->has(task.name(), task.ctx_size(), sample, attn)};
-    if (ranks() != nullptr) ranks()->broadcast(runtime::cluster::Traffic::start, {&there, 1});
+    peers().broadcast(runtime::cluster::Traffic::start, {&there, 1});
     return there != std::byte{0};
   }
 

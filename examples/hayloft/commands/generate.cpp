@@ -110,7 +110,7 @@ class GenerateCommand : public Command {
     read(session, std::span(prompt_tokens_).first(prompt_tokens_.size() - 1));
     prefill_seconds_ = seconds_since(start);
     prepare_method(session, *method.method());
-    if (ranks() != nullptr) network_before_ = ranks()->ledger();
+    network_before_ = peers().ledger();
     try {
       decode_and_print(environment, session, method, drawing_, {snapshot_ ? &*snapshot_ : nullptr, prompt_tokens_},
                        done_);
@@ -140,7 +140,7 @@ class GenerateCommand : public Command {
     prompt_tokens_ =
         snapshot_ ? environment_->tokenizer->encode_continuation(text) : environment_->tokenizer->encode_prompt(text);
     if (prompt_tokens_.empty()) fail("the prompt is empty: there is nothing to go on from");
-    if (over_ranks()) facts = {weights_digest(*environment_, directory_), shared_options(*app_), text};
+    facts = {weights_digest(*environment_, directory_), shared_options(*app_), text};
   }
 
   void plan() {
@@ -177,12 +177,13 @@ class GenerateCommand : public Command {
     std::string line = fmt::format("\nprompt: {} tokens", prompt);
     if (prompt > 1) line += fmt::format(", {:.0f} tokens/s", static_cast<double>(prompt - 1) / prefill_seconds_);
     note("{}\n{}\n", line, decode_summary(session, done_, predicted_beside(plan_, 0)));
-    if (ranks() != nullptr && session.steps() > 0) note_network(static_cast<std::uint64_t>(session.steps()));
+    if (session.steps() > 0) note_network(static_cast<std::uint64_t>(session.steps()));
     if (machine_.verbose) note_reach(session, method.method()->options());
   }
 
   void note_network(std::uint64_t steps) const {
-    const auto network = ranks()->ledger().since(network_before_).total();
+    const auto network = peers().ledger().since(network_before_).total();
+    if (network.messages == 0) return;
     note("network per token: {} messages, {} sent, {} received by each of {} ranks\n", network.messages / steps,
          format_bytes(network.sent / steps), format_bytes(network.received / steps), rank_count());
   }

@@ -11,6 +11,7 @@
 #include "offload/progress.h"
 #include "offload/snapshot/snapshot.h"
 #include "offload/text/format.h"
+#include "offload/text/json_text.h"
 #include "offload/text/visible.h"
 #include "runtime/context/text_end.h"
 
@@ -65,10 +66,10 @@ class InspectCommand : public Command {
       report["verified"] = true;
       report["content_digest"] = snapshot.content_digest(progress("digest"));
     }
-    if (json.wanted()) json.write(report.dump(2) + "\n");
+    if (json.wanted()) json.write(json_document(report));
     if (json.to_stdout()) return;
     for (const auto& [name, value] : report.items()) {
-      const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+      const std::string text = value.is_string() ? value.get<std::string>() : json_line(value);
       print(fmt::format("{:18} {}\n", name, visible(text, Lines::joined)));
     }
   }

@@ -151,7 +151,6 @@ class ServeCommand : public Command {
     sampling_ = sampling_for(*app_, sampling_, model_, Recommended::rules, machine_.verbose);
     sampling_.rules.require_within(environment_->model->config().vocab_size);
     method_ = with_rates(method_, *environment_, machine_.profile);
-    if (!over_ranks()) return;
     facts = {weights_digest(*environment_, model_), shared_options(*app_), ""};
     if (!contexts_.empty()) facts.options += " --contexts";  // a folder of any name
   }

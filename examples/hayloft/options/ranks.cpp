@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "offload/error.h"
-#include "runtime/attention/over_ranks.h"
+#include "runtime/cluster/rank_attender.h"
 
 namespace hayloft::cli {
 namespace {
@@ -24,7 +24,7 @@ void require_over_ranks(const MachineOptions& machine, const runtime::SessionOpt
   if (session.prefill.kind != runtime::PrefillOptions::Kind::exact) {
     fail("--prefill {}: is not there over ranks; use --prefill exact", runtime::name(session.prefill.kind));
   }
-  for (const runtime::MethodOptions& method : methods) runtime::require_over_ranks(method, session.cache);
+  for (const runtime::MethodOptions& method : methods) runtime::cluster::require_over_ranks(method, session.cache);
 }
 
 void refuse_over_ranks(const CLI::App& command, std::initializer_list<const char*> options) {

@@ -71,7 +71,8 @@ void agree_on_rates(std::span<runtime::MethodOptions> methods, const Environment
 // What of the device's memory has been used at most, as one line on standard error; nothing where there is no budget.
 void say_device_memory(const gpu::Backend& backend);
 
-// What the model computes with, its RoPE and the form of its weights included.
+// Tells what the model computes with from others, its RoPE and the form of its weights included; empty where there are
+// no others to compare it with.
 std::string weights_digest(const Environment& environment, const std::filesystem::path& model);
 
 const char* name(gpu::Link link);  // as --link takes it

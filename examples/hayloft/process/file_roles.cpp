@@ -54,7 +54,8 @@ Identity identity_of(const struct stat& status) {
   return {S_ISREG(status.st_mode), status.st_dev, status.st_ino, {}};
 }
 
-// Of what cannot be there, as behind links that lead in a circle: one that is like no other. Who opens it says why.
+// Returns, for what cannot be there, as behind links that lead in a circle, one that is like no other. Who opens it
+// says why.
 Identity identity_of(const std::filesystem::path& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0) return identity_of(status);
@@ -76,7 +77,8 @@ std::vector<NamedFile>& written() {
   return files;
 }
 
-// What lies beside a saved context and belongs to it: its shards, what it was before it was whole, what was read often.
+// Adds what lies beside a saved context and belongs to it: its shards, what it was before it was whole, what was read
+// often.
 void add_beside(const std::string& option, const std::filesystem::path& context, std::vector<NamedFile>& files) {
   const auto add = [&](const std::filesystem::path& path) { files.push_back({option, identity_of(path), true}); };
   std::filesystem::path part = context;
@@ -89,7 +91,7 @@ void add_beside(const std::string& option, const std::filesystem::path& context,
   }
 }
 
-// What a folder is read as.
+// The form that a folder is read in.
 enum class FolderKind {
   model,     // the files in it
   texts,     // what read_folder() reads of it
@@ -166,7 +168,7 @@ class Roles {
     for (std::size_t i = 0; i < written().size(); ++i) {
       const NamedFile& output = written()[i];
       for (const NamedFile& file : read_) {
-        // What was left of a context that was interrupted is no text, and so left out of the folder that it is in.
+        // The rest of a context that was interrupted is no text, and so left out of the folder that it is in.
         if (!output.beside || !file.beside) require_other(output, file, "which is read");
       }
       for (std::size_t j = 0; j < i; ++j) require_other(output, written()[j], "which is written as well");
@@ -207,7 +209,7 @@ class Roles {
     const CLI::Option* const profile = command_.get_option_no_throw("--profile");
     if (profile == nullptr || profile->count() > 0) return;
     const bool link = command_.get_name() == "link";
-    for (const char* const other : {"--compare", "--tests", "--list-tests"}) {
+    for (const char* const other : {"--tests", "--list-tests"}) {
       if (link && command_.get_option(other)->count() > 0) return;
     }
     try {

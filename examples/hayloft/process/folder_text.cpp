@@ -29,7 +29,7 @@ bool matches(const std::string& path, const std::vector<std::string>& include) {
   });
 }
 
-// Whether there is a zero byte where git, too, looks for one: what is large and no text need not be read.
+// Returns whether there is a zero byte where git, too, looks for one: what is large and no text need not be read.
 bool begins_as_binary(const fs::path& path) {
   char beginning[8000];
   std::ifstream file(path, std::ios::binary);

@@ -26,7 +26,7 @@ FolderText read_folder(const std::filesystem::path& folder, const std::vector<st
 // The paths of those files below the folder, with '/' between their parts, in the order in which they are read.
 std::vector<std::string> folder_paths(const std::filesystem::path& folder, const std::vector<std::string>& include);
 
-// What was taken and what was left out, in a line without its end.
+// Says what was taken and what was left out, in a line without its end.
 std::string describe(const std::filesystem::path& folder, const FolderText& read);
 
 }  // namespace hayloft::cli

@@ -8,8 +8,8 @@
 
 #include "offload/text/visible.h"
 
-// What the program says on standard error. Nothing here throws: a message that cannot be written is lost, and the work
-// goes on.
+// Writes what the program says on standard error. Nothing here throws: a message that cannot be written is lost, and
+// the work goes on.
 namespace hayloft::cli {
 
 void write_message(std::string_view text) noexcept;

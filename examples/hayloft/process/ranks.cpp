@@ -13,6 +13,7 @@
 #include "offload/error.h"
 #include "offload/text/visible.h"
 #include "runtime/cluster/mpi/mpi_ranks.h"
+#include "runtime/cluster/rank_attender.h"
 
 namespace hayloft::cli {
 namespace {
@@ -65,10 +66,8 @@ MpiRanks& connected() {
   }
   return *connection();
 #else
-  throw runtime::cluster::SharedError(fmt::format(
-      "mpirun has started {} ranks, and this hayloft was built without MPI: install libopenmpi-dev and build "
-      "it again, or start it alone",
-      rank_count()));
+  throw runtime::cluster::SharedError(fmt::format("mpirun has started {} ranks, and {}, or start it alone",
+                                                  rank_count(), runtime::cluster::missing_mpi()));
 #endif
 }
 
@@ -120,8 +119,7 @@ void join_ranks(const StartFacts& facts, runtime::SessionOptions& session) {
                                         {"command line", facts.options},
                                         {"text", facts.text}};
   runtime::cluster::require_same(ranks, all);
-  session.ranks = &ranks;
-  session.cache.shard = ranks.shard();
+  session.attend_by(runtime::cluster::rank_attender(ranks));
 }
 
 void let_first_rank_speak(const std::string& message) {
@@ -146,6 +144,10 @@ void take_terminations_for_interrupts() {
 
 runtime::cluster::Communicator* ranks() {
   return connection().get();
+}
+
+runtime::cluster::Communicator& peers() {
+  return connection() ? *connection() : runtime::cluster::alone();
 }
 
 void leave_ranks() {

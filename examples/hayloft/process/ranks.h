@@ -5,13 +5,13 @@
 #include <string>
 
 #include "offload/progress.h"
-#include "runtime/cluster/agreement.h"
 #include "runtime/decode/session.h"
+#include "runtime/peers/agreement.h"
 
 // Several processes that mpirun has started, as one run of the program: rank 0 prints and writes, the others compute.
 namespace hayloft::cli {
 
-// Whether mpirun has started more than one.
+// Returns whether mpirun has started more than one.
 bool over_ranks();
 int rank_count();            // 1 where it has not
 int ranks_on_machine();      // likewise
@@ -45,8 +45,9 @@ void interrupt_first_rank_alone();
 // that ends all ranks. Alone, and on the others: nothing.
 void take_terminations_for_interrupts();
 
-// The ranks once they have met; null before, and alone.
+// The ranks once they have met; null before, and alone. And as peers: this process alone then.
 runtime::cluster::Communicator* ranks();
+runtime::cluster::Communicator& peers();
 
 // Ends the ranks after the last of the work, and after an error that all of them have thrown.
 void leave_ranks();

@@ -6,15 +6,15 @@
 #include "examples/hayloft/process/interrupt.h"
 #include "examples/hayloft/process/ranks.h"
 #include "offload/error.h"
-#include "runtime/cluster/tell.h"
+#include "runtime/peers/tell.h"
 
 namespace hayloft::cli {
 namespace {
 
-// How a message begins.
+// The first letter of a message.
 enum class Came : char { text, end, interrupt, failure };
 
-// What `read` gives on the first rank, on all of them; none at its end.
+// Returns what `read` gives on the first rank, on all of them; none at its end.
 std::optional<std::string> told(const std::function<std::optional<std::string>()>& read) {
   std::string message;
   const auto say = [&](Came what, const std::string& text = {}) { message = static_cast<char>(what) + text; };

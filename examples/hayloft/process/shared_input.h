@@ -4,8 +4,8 @@
 
 #include "examples/hayloft/process/text_input.h"
 
-// What comes to one process alone, on all ranks: standard input, which mpirun gives to the first, and Ctrl-C. All ranks
-// make the same calls, once they have met. Alone: as if there were no ranks.
+// Gives what comes to one process alone, on all ranks: standard input, which mpirun gives to the first, and Ctrl-C. All
+// ranks make the same calls, once they have met. Alone: as if there were no ranks.
 namespace hayloft::cli {
 
 // read_text() of the first. Ends on all with Interrupted, and throws a SharedError where it cannot be read.

@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-// What --json takes: a file, or - for standard output.
+// Writes to what --json takes: a file, or - for standard output.
 namespace hayloft::cli {
 
 class TextOutput {

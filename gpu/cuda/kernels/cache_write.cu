@@ -6,7 +6,7 @@
 #include "gpu/cuda/kernels/warp.cuh"
 #include "gpu/cuda/memory/host_copy.h"
 #include "gpu/cuda/memory/spill_image.h"
-#include "gpu/device_plan.h"
+#include "gpu/cuda_memory.h"
 
 namespace hayloft::gpu::cuda {
 namespace {

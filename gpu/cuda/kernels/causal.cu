@@ -8,7 +8,7 @@
 #include "gpu/cuda/kernels/softmax.cuh"
 #include "gpu/cuda/memory/device_arena.h"
 #include "gpu/cuda/memory/row_stream.h"
-#include "gpu/device_plan.h"
+#include "gpu/cuda_memory.h"
 #include "index/scan/exact_search.h"
 
 // Prefill's attention: products of queries and keys, softmax and products of weights and values, tile by tile of keys,

@@ -6,7 +6,7 @@
 #include "gpu/cuda/kernels/launch.h"
 #include "gpu/cuda/kernels/packed.h"
 #include "gpu/cuda/kernels/warp.cuh"
-#include "gpu/device_plan.h"
+#include "gpu/cuda_memory.h"
 
 namespace hayloft::gpu::cuda {
 namespace {

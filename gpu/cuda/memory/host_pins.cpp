@@ -6,7 +6,7 @@
 #include "gpu/cuda/api/refuse.h"
 #include "gpu/cuda/memory/device_arena.h"
 #include "gpu/cuda/memory/host_pins.h"
-#include "gpu/device_plan.h"
+#include "gpu/cuda_memory.h"
 #include "offload/host/pages.h"
 #include "offload/text/format.h"
 

@@ -7,7 +7,7 @@
 #include "gpu/cuda/memory/device_arena.h"
 #include "gpu/cuda/memory/host_copy.h"
 #include "gpu/cuda/memory/staging_ring.h"
-#include "gpu/device_plan.h"
+#include "gpu/cuda_memory.h"
 
 namespace hayloft::gpu::cuda {
 namespace {

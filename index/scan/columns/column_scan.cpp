@@ -281,7 +281,7 @@ ColumnScan scan_columns(const offload::LayerView& view, const ColumnSearch& sear
   const auto query_heads = static_cast<std::size_t>(search.query_heads);
   const auto row = static_cast<std::size_t>(scan.quant_group_stride);
   const auto tile_row = static_cast<std::size_t>(scan.tiles);
-  const bool grouped = search.per == SelectPer::kv_head && scan.group > 1;
+  const bool grouped = !search.per_query_head() && scan.group > 1;
   Scratch scratch((3 * query_heads + static_cast<std::size_t>(kv_heads)) * row + query_heads * (3 * tile_row + 1));
   scan.head_maxima = scratch.take(query_heads * row);
   if (grouped) {

@@ -4,9 +4,8 @@
 #include <cmath>
 
 #include "index/ann/ann.h"
-#include "runtime/attention/over_ranks.h"
-#include "runtime/attention/search_over_ranks.h"
-#include "runtime/attention/selection.h"
+#include "runtime/attention/host_tail.h"
+#include "runtime/attention/method.h"
 
 // Top-k attention (arXiv 2502.06766) by an approximate index: a Faiss index over K near the memory finds positions for
 // each query head, then their rows come over the link. docs/ann.md.
@@ -51,7 +50,7 @@ class AnnState : public MethodState {
 
 class AnnMethod : public Method {
  public:
-  using Method::Method;
+  explicit AnnMethod(const MethodOptions& options) : Method(options, {.own_search = true}) {}
 
   std::string state_key() const override {
     return fmt::format("ann:{}:{}", options_.factory, options_.query_aware ? "aware" : "plain");
@@ -73,17 +72,25 @@ class AnnMethod : public Method {
            index::ann_bytes({options_.factory, options_.query_aware}, tokens, shape.head_dim);
   }
 
-  Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const override {
-    if (step.ranks != nullptr) return attend_planned_over_ranks(step, plan, q, out);
-    Selection selection;
+  // Each of several ranks has an index over its own blocks. Their codes of keys do not compare, so what they
+  // find is ranked by its rows.
+  Counters attend_itself(const Step& step, const SelectionPlan& plan) const override {
+    const std::vector<float> query = plan.k > 0 ? query_on_host(step) : std::vector<float>();
+    const index::Ann& ann = static_cast<const AnnState&>(*step.state).ann();
+    const Finds found =
+        step.attender.find(step, plan, query.data(),
+                           [&](const offload::LayerView& view, std::int64_t limit, int k, std::int32_t* positions) {
+                             const index::AnnCost cost = ann.search(
+                                 step.at.cache.layer, view, query.data(),
+                                 {step.at.query_heads, limit, k, options_.probes, options_.ef, options_.rerank},
+                                 step.at.backend.threads(), positions);
+                             return std::vector{cost.keys, cost.index_bytes, cost.row_bytes};
+                           });
+    step.attender.attend(step, plan, {found.positions}, traits_.rest);
     index::AnnCost cost;
-    if (plan.k > 0) {
-      const std::vector<float> query = query_on_host(step, q, 1);
-      selection.positions.resize(static_cast<std::size_t>(plan.positions()));
-      cost = search(step, step.cache.store, query, plan.limit, plan.k, selection.positions.data());
-    }
-    attend_selection(step, plan, q, selection, false, out);
-    return counted(step.cache, plan, cost);
+    if (!found.counted.empty()) cost = {found.counted[0], found.counted[1], found.counted[2]};
+    cost.row_bytes += found.scored * step.at.cache.store.layout->row_bytes / 2;
+    return counted(step.at.cache, plan, cost);
   }
 
   // As if a sixteenth of the keys were looked at, the default share of an IVF index, behind all of its centroids.
@@ -96,31 +103,6 @@ class AnnMethod : public Method {
   }
 
  private:
-  // Each rank has an index over its own blocks. What their codes say of keys does not compare, so positions are ranked
-  // by their rows.
-  Counters attend_planned_over_ranks(const Step& step, const SelectionPlan& plan, const float* q, float* out) const {
-    const std::vector<float> query = query_on_host(step, q, 1);
-    const RankFinds found =
-        search_over_ranks(step, plan, query.data(),
-                          [&](const offload::LayerView& view, std::int64_t limit, int k, std::int32_t* positions) {
-                            const index::AnnCost cost = search(step, view, query, limit, k, positions);
-                            return std::vector{cost.keys, cost.index_bytes, cost.row_bytes};
-                          });
-    attend_over_ranks(step, plan, q, found.positions, nullptr, out);
-    index::AnnCost cost;
-    if (!found.counted.empty()) cost = {found.counted[0], found.counted[1], found.counted[2]};
-    cost.row_bytes += found.scored * step.cache.store.layout->row_bytes / 2;
-    return counted(step.cache, plan, cost);
-  }
-
-  index::AnnCost search(const Step& step, const offload::LayerView& view, const std::vector<float>& query,
-                        std::int64_t limit, int k, std::int32_t* positions) const {
-    const index::Ann& ann = static_cast<const AnnState&>(*step.state).ann();
-    return ann.search(step.cache.layer, view, query.data(),
-                      {step.query_heads, limit, k, options_.probes, options_.ef, options_.rerank},
-                      step.backend.threads(), positions);
-  }
-
   index::Ann empty_index(const AttentionShape& shape) const {
     return {{options_.factory, options_.query_aware}, shape.layers, shape.kv_heads, shape.head_dim};
   }

@@ -11,7 +11,6 @@ class Dense : public Method {
   std::int64_t window(std::int64_t, int) const override { return 0; }
   std::int64_t recall_k(std::int64_t, int) const override { return 0; }
 
-  bool selects() const override { return false; }
   SelectionPlan plan_selection(const gpu::CacheView& cache, int) const override {
     SelectionPlan plan;
     plan.tokens = cache.tokens();

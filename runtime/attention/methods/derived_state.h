@@ -19,7 +19,7 @@ class DerivedState : public MethodState {
   // Covers the store of the layer up to its last whole entry. Valid until sync_with_cache().
   offload::LayerView columns(int layer) const { return columns_[static_cast<std::size_t>(layer)].view(); }
 
-  // What bytes() becomes, but for what a subclass adds.
+  // Returns what bytes() becomes, but for what a subclass adds.
   static std::uint64_t bytes_of(const AttentionShape& shape, int columns, int tokens_per_entry, std::int64_t tokens);
 
  protected:

@@ -1,5 +1,5 @@
 #include "offload/error.h"
-#include "runtime/attention/select_over_ranks.h"
+#include "runtime/attention/method.h"
 
 // FlexGen's sparse attention (arXiv 2303.06865, section 5), as SparQ measures it (arXiv 2312.04985): the
 // exact scores of every position from all of K over the link, then V of the k largest and softmax over those. It is
@@ -11,25 +11,15 @@ class FlexGen : public Method {
  public:
   using Method::Method;
 
-  index::SelectPer selection_per() const override { return index::SelectPer::kv_head; }
-
-  Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const override {
-    if (step.cache.stored_tokens() > 0 && step.cache.store.layout->columns != offload::ColumnFormat::f16) {
+  Ranking ranking(const Step& step, const SelectionPlan&) const override {
+    const gpu::CacheView& cache = step.at.cache;
+    if (cache.stored_tokens() > 0 && cache.store.layout->columns != offload::ColumnFormat::f16) {
       fail("--attn flexgen scores exactly, and {} columns are not exact; read the context with --columns f16",
-           offload::name(step.cache.store.layout->columns));
+           offload::name(cache.store.layout->columns));
     }
-    gpu::SparqSelect select;
-    select.rank = step.head_dim();
-    select.rule = options_.rule;
-    if (step.ranks != nullptr) {
-      RankedBy by = sparq_logits(step, q, options_, select);
-      by.with_alpha = false;
-      attend_selection_over_ranks(step, plan, q, select_over_ranks(step, plan, by), false, out);
-      return count_planned(step.cache, plan);
-    }
-    const DeviceSelection selection = select_on_device(step, plan, q, select);
-    attend_positions(step, plan, q, selection.positions, nullptr, out);
-    return count_planned(step.cache, plan);
+    index::RankingOptions all = by_;
+    all.rank = cache.head_dim;
+    return by_components(all, false);
   }
 
   Counters count_planned(const gpu::CacheView& cache, const SelectionPlan& plan) const override {

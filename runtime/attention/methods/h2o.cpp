@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "offload/error.h"
+#include "runtime/attention/method.h"
 #include "runtime/attention/methods/heavy_hitters.h"
-#include "runtime/attention/selection.h"
 
 // H2O, the heavy-hitter oracle (arXiv 2306.14048), as SparQ measures it (arXiv 2312.04985, appendix G): of k positions
 // per KV head a share is the newest and the others are those that have gathered the most attention. What has been
@@ -13,7 +13,7 @@ namespace {
 
 class H2O : public Method {
  public:
-  using Method::Method;
+  explicit H2O(const MethodOptions& options) : Method(options, {.own_search = true}) {}
 
   std::int64_t window(std::int64_t tokens, int layer) const override { return quota(layer, tokens).recent; }
 
@@ -41,7 +41,7 @@ class H2O : public Method {
   // is needed.
   bool state_is_whole() const override { return true; }
 
-  // What is kept, the newest included; where it lies only its state knows.
+  // Plans what is kept, the newest included; where it lies only its state knows.
   SelectionPlan plan_selection(const gpu::CacheView& cache, int) const override {
     SelectionPlan plan;
     plan.tokens = plan.limit = cache.tokens();
@@ -50,19 +50,20 @@ class H2O : public Method {
     return plan;
   }
 
-  Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const override {
+  Counters attend_itself(const Step& step, const SelectionPlan& plan) const override {
+    const LayerStep& at = step.at;
     auto& state = static_cast<HeavyHitters&>(*step.state);
-    const std::vector<float> query = query_on_host(step, q, 1);
+    const std::vector<float> query = query_on_host(step);
     std::vector<float> mixed(query.size());
-    state.attend(step.cache, query.data(), mixed.data());
-    step.backend.to_device(out, mixed.data(), mixed.size() * sizeof(float), step.stream);
+    state.attend(at.cache, query.data(), mixed.data());
+    at.backend.to_device(step.out, mixed.data(), mixed.size() * sizeof(float), at.stream);
     if (step.trace != nullptr) {
       *step.trace = {};
-      step.trace->positions = state.positions(step.cache.layer);
+      step.trace->positions = state.positions(at.cache.layer);
       step.trace->lists = plan.lists;
-      step.trace->k = static_cast<int>(state.kept(step.cache.layer));
+      step.trace->k = static_cast<int>(state.kept(at.cache.layer));
     }
-    return count_planned(step.cache, plan);
+    return count_planned(at.cache, plan);
   }
 
   Counters count_planned(const gpu::CacheView& cache, const SelectionPlan& plan) const override {

@@ -11,18 +11,18 @@
 
 namespace hayloft::runtime {
 
-// What H2O (arXiv 2306.14048) keeps of a sequence: for every KV head k positions, of which `recent` are the newest and
-// the others those that have gathered the most attention so far, added up over all queries and the group's query heads.
-// What is evicted is gone for good. Rows are copied out of the cache, so nothing ever reads it again; linear in the
-// length of the sequence.
+// The state that H2O (arXiv 2306.14048) keeps of a sequence: for every KV head k positions, of which `recent` are the
+// newest and the others those that have gathered the most attention so far, added up over all queries and the group's
+// query heads. What is evicted is gone for good. Rows are copied out of the cache, so nothing ever reads it again;
+// linear in the length of the sequence.
 //
 // A prompt is taken in by chunks: every query of the chunk scores, causally and exactly, what was kept and the chunk up
 // to itself, and only then all but k are evicted. (H2O evicts after every token; with chunks of one token this does,
 // and attends as it does there.) A decoded token evicts one.
 class HeavyHitters : public MethodState {
  public:
-  // How many positions a layer keeps, and how many of them are the newest (one at least), when the sequence holds
-  // `tokens`.
+  // Counts the positions that a layer keeps, and those of them that are the newest (one at least), when the sequence
+  // holds `tokens`.
   struct Quota {
     std::int64_t k;
     std::int64_t recent;

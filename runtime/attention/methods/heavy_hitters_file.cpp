@@ -6,8 +6,8 @@
 #include "offload/byte_stream.h"
 #include "runtime/attention/methods/heavy_hitters.h"
 
-// What H2O kept of a sequence, as bytes: its format and shape, then layer after layer the numbers of tokens seen and
-// kept, and head after head the kept positions, masses and rows.
+// Writes and reads what H2O kept of a sequence, as bytes: its format and shape, then layer after layer the numbers of
+// tokens seen and kept, and head after head the kept positions, masses and rows.
 namespace hayloft::runtime {
 namespace {
 

@@ -3,8 +3,8 @@
 
 #include "index/derived/projections.h"
 #include "offload/error.h"
+#include "runtime/attention/method.h"
 #include "runtime/attention/methods/derived_state.h"
-#include "runtime/attention/select_over_ranks.h"
 
 // SparQ's ablation of its own step 1 (arXiv 2312.04985, figure 7a): in place of the r components in which the query is
 // largest, r random orthonormal projections R of every key, drawn once. Approximate logits (q R) . (K R) / tau, then
@@ -59,7 +59,7 @@ class ProjectedKeys : public DerivedState {
   std::vector<std::shared_ptr<const std::vector<float>>> directions_;
 };
 
-// What the keys are multiplied with, for one query head.
+// The vector that the keys are multiplied with, for one query head.
 struct ProjectedQuery {
   std::vector<float> columns;  // [r] q R / tau
   std::vector<float> row;      // [d] q R R^T / tau, the same for keys that have not been projected
@@ -88,7 +88,7 @@ ProjectedQuery project(const float* q, const float* directions, int rank, int d,
 
 class LowRank : public Method {
  public:
-  using Method::Method;
+  explicit LowRank(const MethodOptions& options) : Method(options, {.rest = mean_value(options)}) {}
 
   std::int64_t window(std::int64_t tokens, int layer) const override { return sparq_window(options_, tokens, layer); }
 
@@ -102,47 +102,32 @@ class LowRank : public Method {
                static_cast<std::uint64_t>(shape.head_dim) * sizeof(float);
   }
 
-  Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const override {
+  Ranking ranking(const Step& step, const SelectionPlan&) const override {
     const auto& state = static_cast<const ProjectedKeys&>(*step.state);
-    const int layer = step.cache.layer;
-    const int d = step.head_dim();
-    const int group = step.query_heads / step.kv_heads();
-    const std::vector<float> query = query_on_host(step, q, 1);
-    std::vector<float> weights;  // [Hq][r]
-    std::vector<float> rows;     // [Hq][d]
-    for (int h = 0; h < step.query_heads; ++h) {
-      const float* const directions = state.directions(layer).data() + std::ptrdiff_t{h / group} * rank() * d;
-      const ProjectedQuery p = project(query.data() + std::ptrdiff_t{h} * d, directions, rank(), d, temperature());
-      weights.insert(weights.end(), p.columns.begin(), p.columns.end());
-      rows.insert(rows.end(), p.row.begin(), p.row.end());
+    const int layer = step.at.cache.layer;
+    const int d = step.at.head_dim();
+    Ranking ranking{.source = Ranking::Source::derived, .by = by_, .with_alpha = true};
+    ranking.columns = state.columns(layer);
+    const std::vector<float> query = query_on_host(step);
+    for (int h = 0; h < step.at.query_heads; ++h) {
+      const float* const directions =
+          state.directions(layer).data() + std::ptrdiff_t{h / step.at.group()} * by_.rank * d;
+      const ProjectedQuery p = project(query.data() + std::ptrdiff_t{h} * d, directions, by_.rank, d, by_.temperature);
+      ranking.weights.insert(ranking.weights.end(), p.columns.begin(), p.columns.end());
+      ranking.tail_weights.insert(ranking.tail_weights.end(), p.row.begin(), p.row.end());
     }
-    const offload::LayerView projections = state.columns(layer);
-    if (step.ranks != nullptr) {
-      RankedBy by = derived_logits(step, projections, rank(), std::move(weights), options_);
-      by.tail_weights = std::move(rows);
-      by.with_alpha = true;
-      attend_selection_over_ranks(step, plan, q, select_over_ranks(step, plan, by), options_.mean_value, out);
-      return count_planned(step.cache, plan);
-    }
-    const TailScores tail = score_tail(step, rows);
-    const HostSearch search{projections, rank(), weights, options_.rule, selects_per(options_)};
-    attend_selection(step, plan, q, select_on_host(step, plan, search, &tail), options_.mean_value, out);
-    return count_planned(step.cache, plan);
+    return ranking;
   }
 
   Counters count_planned(const gpu::CacheView& cache, const SelectionPlan& plan) const override {
     const StepTerms n(cache, plan);
-    const auto r = static_cast<std::uint64_t>(rank());
+    const auto r = static_cast<std::uint64_t>(by_.rank);
     Counters counters = count_selection(cache, plan);
     counters.at(Place::near, Kind::index) +=
         n.heads * r * static_cast<std::uint64_t>(cache.stored_tokens()) * sizeof(f16);
     counters.elements = n.heads * sparq_elements(n.S, r, n.k, n.d);
     return counters;
   }
-
- private:
-  int rank() const { return options_.rank; }
-  index::Temperature temperature() const { return options_.temperature; }
 };
 
 }  // namespace

@@ -4,8 +4,9 @@
 #include <memory>
 
 #include "index/derived/page_bounds.h"
+#include "index/scan/exact_search.h"
+#include "runtime/attention/method.h"
 #include "runtime/attention/methods/derived_state.h"
-#include "runtime/attention/select_over_ranks.h"
 
 // Quest (arXiv 2406.10774): every page of consecutive tokens is ranked by an upper bound of what its keys can score,
 // and the best pages are attended whole. A group ranks its pages together, by the sum over its query heads of the
@@ -55,25 +56,18 @@ class Pages : public Method {
     return plan;
   }
 
-  Counters attend_planned(const Step& step, const SelectionPlan& plan, const float* q, float* out) const override {
-    Selection selection;
-    if (plan.k > 0) {
-      const int d = step.head_dim();
-      const std::vector<float> weights = index::bound_weights(query_on_host(step, q, index::exact_scale(d)), d);
-      const offload::LayerView bounds = static_cast<const PageBounds&>(*step.state).columns(step.cache.layer);
-      SelectionPlan pages = plan;
-      pages.limit /= options_.page;
-      pages.k /= options_.page;
-      for (const std::int32_t page : best_pages(step, pages, bounds, weights)) {
-        for (std::int32_t t = 0; t < options_.page; ++t) selection.positions.push_back(page * options_.page + t);
-      }
-    }
-    if (step.ranks != nullptr) {
-      attend_selection_over_ranks(step, plan, q, selection, false, out);
-    } else {
-      attend_selection(step, plan, q, selection, false, out);
-    }
-    return count_planned(step.cache, plan);
+  // In pages. Over ranks each has whole ones: a page lies in a block.
+  Ranking ranking(const Step& step, const SelectionPlan& plan) const override {
+    Ranking ranking{.source = Ranking::Source::derived, .by = by_};
+    ranking.entry_tokens = options_.page;
+    if (plan.k == 0) return ranking;
+    const int d = step.at.head_dim();
+    ranking.by.rank = 2 * d;
+    ranking.columns = static_cast<const PageBounds&>(*step.state).columns(step.at.cache.layer);
+    std::vector<float> query = query_on_host(step);
+    for (float& x : query) x *= index::exact_scale(d);
+    ranking.weights = index::bound_weights(query, d);
+    return ranking;
   }
 
   Counters count_planned(const gpu::CacheView& cache, const SelectionPlan& plan) const override {
@@ -85,21 +79,6 @@ class Pages : public Method {
     counters.positions_scored = n.heads * bounded;
     counters.elements = n.heads * pages_elements(bounded, n.k, n.d);
     return counters;
-  }
-
- private:
-  // Over ranks each has whole pages: a page lies in a block.
-  std::vector<std::int32_t> best_pages(const Step& step, const SelectionPlan& pages, const offload::LayerView& bounds,
-                                       const std::vector<float>& weights) const {
-    const int columns = 2 * step.head_dim();
-    if (step.ranks == nullptr) {
-      const HostSearch search{bounds, columns, weights, options_.rule, selects_per(options_)};
-      return select_on_host(step, pages, search, nullptr).positions;
-    }
-    RankedBy by = derived_logits(step, bounds, columns, weights, options_);
-    by.entry_tokens = options_.page;
-    by.tail = false;
-    return select_over_ranks(step, pages, by).positions;
   }
 };
 

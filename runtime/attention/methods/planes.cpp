@@ -1,25 +1,26 @@
-#include "runtime/attention/methods/by_components.h"
+#include "runtime/attention/method.h"
 
 // SparQ's selection, masses and mean value with scores from bit planes: `bits` planes of K, spread over its components
 // by what they are worth to the query (after Fathom, arXiv 2609.17652; index/scan/sparq_query.h).
 namespace hayloft::runtime {
 namespace {
 
-class Planes : public ByComponents {
+class Planes : public Method {
  public:
-  using ByComponents::ByComponents;
+  explicit Planes(const MethodOptions& options) : Method(options, {.rest = mean_value(options)}) {}
+
+  std::int64_t window(std::int64_t tokens, int layer) const override { return sparq_window(options_, tokens, layer); }
+
+  Ranking ranking(const Step&, const SelectionPlan&) const override { return by_components(by_, true); }
 
   Counters count_planned(const gpu::CacheView& cache, const SelectionPlan& plan) const override {
     const StepTerms n(cache, plan);
     Counters counters = count_selection(cache, plan);
-    count_planes(counters, cache, options_.bits, Place::link);
-    const auto whole = static_cast<std::uint64_t>((options_.bits + offload::plane_count - 1) / offload::plane_count);
+    count_planes(counters, cache, by_.bits, Place::link);
+    const auto whole = static_cast<std::uint64_t>((by_.bits + offload::plane_count - 1) / offload::plane_count);
     counters.elements = n.heads * sparq_elements(n.S, whole, n.k, n.d);
     return counters;
   }
-
- protected:
-  gpu::SparqSelect scores() const override { return {.bits = options_.bits, .order = index::ComponentOrder::qk}; }
 };
 
 }  // namespace

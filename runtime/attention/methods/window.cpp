@@ -15,7 +15,6 @@ class Window : public Method {
     return std::min(tokens, std::max<std::int64_t>(1, options_.k.at(layer).of(tokens) - options_.sinks));
   }
 
-  bool selects() const override { return false; }
   SelectionPlan plan_selection(const gpu::CacheView& cache, int) const override {
     SelectionPlan plan;
     plan.tokens = cache.tokens();

@@ -27,7 +27,7 @@ class Template {
   std::string render(const nlohmann::ordered_json& variables, std::time_t now = std::time(nullptr),
                      const Limits& limits = {}) const;
 
-  // Tells whether `word` stands in its code: as a variable, an attribute or a whole text literal.
+  // Returns whether `word` stands in its code: as a variable, an attribute or a whole text literal.
   bool names(std::string_view word) const;
 
  private:

@@ -72,7 +72,7 @@ class Reader {
     return static_cast<int>(keys_.same_in_layers(name, config.layers, 1, most));
   }
 
-  // Of models that are planned and not run.
+  // Reads those of models that are planned and not run.
   void read_experts(ModelConfig& config) const {
     const auto size = [&](const char* name, std::int64_t absent) {
       return static_cast<int>(keys_.integer_or(name, absent, absent, most_gguf_experts_width));

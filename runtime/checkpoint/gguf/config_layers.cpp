@@ -23,7 +23,7 @@ void read_recurrent_blocks(const Keys& keys, ModelConfig& config) {
   }
 }
 
-// Which layers slide: listed, or all but every so many-th; with an interval of 0 all, with 1 none.
+// Reads which layers slide: listed, or all but every so many-th; with an interval of 0 all, with 1 none.
 void read_window_pattern(const Keys& keys, int usual_interval, ModelConfig& config) {
   constexpr const char* name = "attention.sliding_window_pattern";
   if (keys.is_list(name)) {

@@ -16,7 +16,7 @@ constexpr std::int64_t most_heads_of_layer = 1 << 12;
 constexpr std::int64_t most_channels = 1 << 22;
 constexpr std::int64_t most_positions = std::int64_t{1} << 40;
 
-// What an architecture is made of that its files do not say.
+// The parts of an architecture that its files do not name.
 struct GgufArchitecture {
   const char* name;
   bool pairs = false;  // see rows_in_pairs
@@ -28,7 +28,7 @@ struct GgufArchitecture {
 // Null: there is none of this name.
 const GgufArchitecture* find_gguf_architecture(std::string_view name);
 
-// Which layers slide, which are of gated delta rules and which have no RoPE. The shape has been read.
+// Reads which layers slide, which are of gated delta rules and which have no RoPE. The shape has been read.
 void read_gguf_layers(const Keys& keys, ModelConfig& config);
 
 // RoPE of global layers and of those that slide, which have been read.

@@ -83,6 +83,7 @@ void read_gguf_rope(const Keys& keys, const Tensors& tensors, ModelConfig& confi
   rope.base = keys.positive_or("rope.freq_base", 1e4);
   rope.original_positions =
       keys.integer_or("rope.scaling.original_context_length", config.max_positions, 0, most_positions);
+  const std::int64_t trained = std::max<std::int64_t>(rope.original_positions, 1);
   read_gguf_scaling(keys, tensors, config);
   rope.divisors = read_factors(keys, tensors, llama3_factors, rope.dimensions / 2);
   const bool some_slide = config.count(LayerKind::sliding) > 0;
@@ -94,7 +95,7 @@ void read_gguf_rope(const Keys& keys, const Tensors& tensors, ModelConfig& confi
   }
   if (keys.is("mistral3")) {
     config.query_log_scale = static_cast<float>(keys.nonzero_or("attention.temperature_scale", 0));
-    config.query_scale_positions = std::max<std::int64_t>(rope.original_positions, 1);
+    config.query_scale_positions = trained;
   }
 }
 

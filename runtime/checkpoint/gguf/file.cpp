@@ -26,7 +26,7 @@ std::string suffix(std::int64_t number, std::int64_t count) {
   return fmt::format("-{:05}-of-{:05}.gguf", number + 1, count);
 }
 
-// What the parts' names have in common.
+// Returns what the parts' names have in common.
 std::string common_name(const std::filesystem::path& first, std::int64_t count) {
   const std::string name = first.filename().string();
   const std::string end = suffix(0, count);
@@ -84,7 +84,8 @@ const Tensor* File::find(std::string_view name) const {
 bool is_file(const std::filesystem::path& model) {
   std::error_code error;
   if (std::filesystem::is_directory(model, error)) return false;
-  return std::filesystem::exists(model, error) || model.extension() == ".gguf";
+  if (std::filesystem::exists(model, error) || model.extension() == ".gguf") return true;
+  return error == std::errc::too_many_symbolic_link_levels;  // which is said where it is opened
 }
 
 }  // namespace hayloft::runtime::gguf

@@ -15,8 +15,8 @@ namespace hayloft::runtime::gguf {
 // object lives. Immutable and thread-safe.
 class File {
  public:
-  // Of several files `path` is the first. Throws Error of one line: unreadable, damaged, unsupported (see parse), or
-  // parts that are missing or do not belong together.
+  // Opens a file, or several, of which `path` is the first. Throws Error of one line: unreadable, damaged, unsupported
+  // (see parse), or parts that are missing or do not belong together.
   explicit File(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return paths_.front(); }
@@ -32,7 +32,8 @@ class File {
   Tensors tensors_;
 };
 
-// Whether what a user names as a model is read as GGUF: every file, and what is not there but would be one by its name.
+// Returns whether what a user names as a model is read as GGUF: every file, and what is not there but would be one by
+// its name.
 bool is_file(const std::filesystem::path& model);
 
 }  // namespace hayloft::runtime::gguf

@@ -37,7 +37,7 @@ class Keys {
   std::vector<std::int64_t> integers(std::string_view name) const { return metadata_.integers(key(name)); }
 
   bool is_zero(std::string_view name) const;  // there, and a number that is 0
-  // Where 0 says the same as nothing.
+  // Returns `absent` where 0 says the same as nothing.
   double nonzero_or(std::string_view name, double absent) const;
 
   // A number, or a list of one for each block, of which those of the first `layers` are the same: layers of different

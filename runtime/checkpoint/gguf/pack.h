@@ -10,10 +10,10 @@
 
 namespace hayloft::runtime::gguf {
 
-// How matrices of a quantised type lie in device memory; none for plain numbers. Codes are kept as they are in as many
-// bits, scales and minima too: f16 numbers, or products of f16 factors and integers. So a packed matrix stands for the
-// numbers of the file, to the bit. MXFP4 alone, whose scales are powers of two, loses those below 2^-24; ones beyond
-// f16 are refused.
+// Returns how matrices of a quantised type lie in device memory; none for plain numbers. Codes are kept as they are in
+// as many bits, scales and minima too: f16 numbers, or products of f16 factors and integers. So a packed matrix stands
+// for the numbers of the file, to the bit. MXFP4 alone, whose scales are powers of two, loses those below 2^-24; ones
+// beyond f16 are refused.
 std::optional<gpu::Packing> packing_of(TensorType type);
 
 // Packs the rows of one tile (gpu/packed.h). rows: at most 16, the first byte of each; those that are missing become

@@ -6,8 +6,8 @@
 
 namespace hayloft::runtime::gguf {
 
-// What a `tokenizer.ggml.pre` stands for: how byte-level BPE cuts text into words. The patterns run one after the
-// other, each on what the one before has cut, matches and what lies between alike; they are those of the models' own
+// The meaning of a `tokenizer.ggml.pre`: how byte-level BPE cuts text into words. The patterns run one after the other,
+// each on what the one before has cut, matches and what lies between alike; they are those of the models' own
 // tokenizer.json files.
 struct PreTokenizerKind {
   std::vector<std::string_view> patterns;

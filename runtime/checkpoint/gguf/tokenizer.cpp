@@ -197,6 +197,9 @@ nlohmann::json tokenizer_document(const Metadata& metadata) {
   if (model != "gpt2" && model != "llama" && model != "gemma4") {
     metadata.refuse("tokenizer.ggml.model", "gpt2, llama or gemma4 for hayloft to run it");
   }
+  for (const char* key : {"tokenizer.ggml.normalizer.lowercase", "tokenizer.ggml.normalizer.strip_accents"}) {
+    if (metadata.boolean_or(key, false)) metadata.refuse(key, "false: a vocabulary that changes text is not supported");
+  }
   const Vocabulary vocabulary(metadata);
   json document = model == "gpt2" ? byte_level_document(vocabulary) : sentencepiece_document(vocabulary);
   document["added_tokens"] = added_tokens(vocabulary);

@@ -15,11 +15,11 @@ namespace hayloft::runtime::gguf {
 // (`gemma4`). Two things go beyond tokenizer.json: model.vocab is the list of texts by id, and SentencePiece's model
 // has `scores`, a number for each id, in place of merges. Throws Error naming the file and the key.
 //
-// Where tokenizer.ggml.pre is missing, the pre-tokenizer is that of the vocabulary, as far as it is a known one, else
+// If tokenizer.ggml.pre is missing, the pre-tokenizer is that of the vocabulary, as far as it is a known one, else
 // llama.cpp's `default`; tokenizer_notes() says so.
 nlohmann::json tokenizer_document(const Metadata& metadata);
 
-// What the user should know of how text is cut, a line each.
+// Says what the user should know of how text is cut, a line each.
 std::vector<std::string> tokenizer_notes(const Metadata& metadata);
 
 // Tokens that end an answer: the end of text, of a turn and of a message, as far as the file names them or has control

@@ -39,7 +39,10 @@ void look_at_unread_keys(const Keys& keys, ModelConfig& config) {
     }
   }
   std::string names;
-  for (const std::string& name : keys.unread()) {
+  const std::vector<std::string> unread = keys.unread();
+  const bool one_base = keys.positive_or("rope.freq_base_swa", config.global_rope.base) == config.global_rope.base;
+  for (const std::string& name : unread) {
+    if (name == "rope.freq_base_swa" && one_base) continue;
     if (std::ranges::find(without_effect, name) != without_effect.end() || keys.is_zero(name)) continue;
     names += (names.empty() ? "" : ", ") + printable(name);
   }

@@ -24,7 +24,8 @@ std::size_t row_bytes(const CheckpointTensor& tensor, std::int64_t rows) {
   return tensor.data.size() / static_cast<std::size_t>(stored);
 }
 
-// Where a row of a matrix lies in a checkpoint that may have the components of heads in pairs, or other rows between.
+// Returns where a row of a matrix lies in a checkpoint that may have the components of heads in pairs, or other rows
+// between.
 std::int64_t stored_row(const CheckpointTensor& tensor, std::int64_t rows, std::int64_t row) {
   if (tensor.run_rows > 0) return row + row / tensor.run_rows * tensor.run_rows;
   if (tensor.paired_heads == 0) return row;

@@ -35,7 +35,8 @@ class WeightUpload {
   // One that stays as the checkpoint has it, whatever the form of the others.
   gpu::Matrix unquantised(const std::string& name, int rows, int cols);
 
-  // Of the rows of each head of a matrix [heads][2 d][cols], the first d (half 0) or the last (1): [heads d][cols].
+  // Returns, of the rows of each head of a matrix [heads][2 d][cols], the first d (half 0) or the last (1): [heads
+  // d][cols].
   gpu::Matrix half_of_heads(const std::string& name, int heads, int d, int cols, int half);
 
   // [n], with `plus` added to each.

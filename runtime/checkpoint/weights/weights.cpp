@@ -138,8 +138,8 @@ const char* embedding_tensor(const Checkpoint* checkpoint, const ModelConfig& co
   return output_alone ? output_name : embedding_name;
 }
 
-// Whether the output is a matrix of its own. A checkpoint that holds two different ones is followed, whatever its
-// configuration says, as transformers does.
+// Returns whether the output is a matrix of its own. A checkpoint that holds two different ones is followed, whatever
+// its configuration says, as transformers does.
 bool own_output(Checkpoint* checkpoint, const ModelConfig& config, Weights& weights) {
   if (!config.tied_embeddings) return true;
   if (!checkpoint || !checkpoint->contains(embedding_name) || !checkpoint->contains(output_name)) return false;

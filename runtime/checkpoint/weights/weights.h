@@ -17,8 +17,8 @@ namespace hayloft::runtime {
 
 class Checkpoint;  // runtime/checkpoint/checkpoint.h
 
-// Of a recurrent layer, beside its norms and MLP. o is [hidden][values], output_gate [values][hidden]; it has no q, k
-// and v.
+// The weights of a recurrent layer, beside its norms and MLP. o is [hidden][values], output_gate [values][hidden]; it
+// has no q, k and v.
 struct DeltaWeights {
   gpu::Matrix inputs;      // [channels][hidden]
   gpu::Matrix step, rate;  // [Hv][hidden]: a and b of gpu::DeltaLayer
@@ -68,9 +68,9 @@ struct Weights {
   std::uint64_t host_bytes = 0;           // of `bytes`, what a device with memory of its own leaves there
 };
 
-// How matrices lie in memory: as the checkpoint has them, quantised ones packed (gpu/packed.h); all in f16; or packed
-// with 8 or 4 bits where the checkpoint has them in 16 or 32 (runtime/checkpoint/weights/quantise.h) and rows are whole
-// groups.
+// Says how matrices lie in memory: as the checkpoint has them, quantised ones packed (gpu/packed.h); all in f16; or
+// packed with 8 or 4 bits where the checkpoint has them in 16 or 32 (runtime/checkpoint/weights/quantise.h) and rows
+// are whole groups.
 enum class WeightForm : std::uint8_t { stored, f16, q8, q4 };
 const char* name(WeightForm form);  // as --weights takes it
 
@@ -79,15 +79,15 @@ const char* name(WeightForm form);  // as --weights takes it
 Weights load_weights(Checkpoint& checkpoint, const ModelConfig& config, gpu::Backend& backend,
                      WeightForm form = WeightForm::stored);
 
-// How much memory weights take, and how much of it each decoded token reads.
+// Says how much memory weights take, and how much of it each decoded token reads.
 struct WeightSizes {
   std::uint64_t bytes = 0;           // in memory
   std::uint64_t host_bytes = 0;      // of them, in the machine's when a device has memory of its own
   std::uint64_t bytes_per_step = 0;  // of matrices that a decoded token is multiplied with
 };
-// What load_weights will take, from the file headers alone.
+// Returns what load_weights will take, from the file headers alone.
 WeightSizes weight_sizes(Checkpoint& checkpoint, WeightForm form = WeightForm::stored);
-// Of a model that is not there, with its matrices in `type`.
+// Returns the sizes of a model that is not there, with its matrices in `type`.
 WeightSizes weight_sizes(const ModelConfig& config, gpu::DType type, WeightForm form = WeightForm::stored);
 // With its matrices packed as those of such tensors are, where their rows are whole blocks, else in f16.
 WeightSizes weight_sizes(const ModelConfig& config, gguf::TensorType type);

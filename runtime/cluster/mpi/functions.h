@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-// What libhayloft-mpi.so has for the program: MPI behind a table of C functions, so that a program that runs alone
-// never loads MPI, and no C++ crosses between the two. Functions return null, or what went wrong as a text that stays
-// until the next call.
+// Declares what libhayloft-mpi.so has for the program: MPI behind a table of C functions, so that a program that runs
+// alone never loads MPI, and no C++ crosses between the two. Functions return null, or what went wrong as a text that
+// stays until the next call.
 extern "C" {
 
 struct HayloftMpi {

@@ -2,38 +2,13 @@
 
 #include <dlfcn.h>
 
-#include <algorithm>
-#include <charconv>
 #include <cstdlib>
-#include <cstring>
 
 #include "offload/error.h"
 #include "runtime/cluster/mpi/functions.h"
 
 namespace hayloft::runtime::cluster {
 namespace {
-
-std::optional<int> number_of(const char* variable) {
-  const char* const text = std::getenv(variable);
-  if (text == nullptr) return {};
-  int number = 0;
-  const char* const end = text + std::strlen(text);
-  const auto [stop, error] = std::from_chars(text, end, number);
-  if (error != std::errc() || stop != end) return {};
-  return number;
-}
-
-// By launcher; Slurm sets the number of tasks in every job, but a rank for those that srun starts.
-struct Variables {
-  const char* rank;
-  const char* ranks;
-  const char* on_this_machine;
-  const char* rank_on_this_machine;
-};
-constexpr Variables launchers[] = {
-    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
-    {"PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"},
-    {"PMIX_RANK", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_LOCALID"}};
 
 void require(const char* problem) {
   if (problem != nullptr) fail("the ranks cannot talk to each other any more: {}; is one of them lost?", problem);
@@ -52,16 +27,8 @@ const HayloftMpi& load_mpi(const std::filesystem::path& library) {
 
 }  // namespace
 
-std::optional<Launch> find_launch() {
-  for (const Variables& launcher : launchers) {
-    const std::optional<int> rank = number_of(launcher.rank), ranks = number_of(launcher.ranks);
-    if (!rank || !ranks || *rank < 0 || *ranks <= *rank) continue;
-    const int here = std::max(1, number_of(launcher.on_this_machine).value_or(1));
-    // Who does not say where a rank is mostly deals them out so many to each machine: no two of one share a number
-    // then.
-    return Launch{*rank, *ranks, here, std::max(0, number_of(launcher.rank_on_this_machine).value_or(*rank % here))};
-  }
-  return {};
+std::string missing_mpi() {
+  return "this hayloft was built without MPI: install libopenmpi-dev and build it again";
 }
 
 MpiRanks::MpiRanks(const std::filesystem::path& library) : mpi_(&load_mpi(library)) {

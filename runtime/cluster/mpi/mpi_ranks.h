@@ -3,14 +3,15 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
 
-#include "runtime/cluster/communicator.h"
+#include "runtime/peers/communicator.h"
 
 struct HayloftMpi;
 
 namespace hayloft::runtime::cluster {
 
-// What mpirun has told this process by its environment, before MPI is there.
+// Knows what mpirun has told this process by its environment, before MPI is there.
 struct Launch {
   int rank = 0;
   int ranks = 1;
@@ -19,6 +20,9 @@ struct Launch {
 };
 // None where it was started alone. Knows Open MPI, MPICH and its kin, and Slurm with PMIx.
 std::optional<Launch> find_launch();
+
+// Why a program that mpirun has started cannot use MPI where it was built without, and what to do.
+std::string missing_mpi();
 
 // The ranks of an MPI program, from MPI's start to its end. One in a process.
 class MpiRanks : public Communicator {

@@ -8,7 +8,7 @@
 
 namespace hayloft::runtime::serve::http {
 
-// What connections share.
+// Holds what connections share.
 struct Service {
   const Routes& routes;
   const ServerOptions& options;

@@ -13,7 +13,7 @@
 
 namespace hayloft::runtime::serve::http {
 
-// What the engine tells of one request's generations, on its way to the connection's coroutine.
+// One thing that the engine tells of one request's generations, on its way to the connection's coroutine.
 struct Event {
   struct Reading {
     std::int64_t done, total;

@@ -27,7 +27,7 @@ Reply json_reply(const Object& object, int status = 200) {
 const std::string contexts_path = "/v1/contexts";
 const std::string models_path = "/v1/models";
 
-// What there is, for those who ask elsewhere.
+// The paths that there are, for those who ask elsewhere.
 constexpr const char* kPaths[] = {"/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/contexts", "/tokenize",
                                   "/detokenize",          "/tokenizer_info", "/health",    "/metrics",     "/"};
 
@@ -216,7 +216,7 @@ Reply Routes::tokenizer_info() const {
 }
 
 void Routes::require_alone() const {
-  if (engine_.options().session.ranks == nullptr) return;
+  if (!engine_.options().session.peers().several()) return;
   throw openai::BadRequest(501, "over ranks saved contexts are made by hayloft ingest and removed by hand");
 }
 

@@ -25,7 +25,7 @@ struct Reply {
 // A call is answered at once, or by the engine.
 using Outcome = std::variant<Reply, openai::Request>;
 
-// What each path does. Thread-safe; what it is given outlives it.
+// Does what each path is for. Thread-safe; what it is given outlives it.
 class Routes {
  public:
   Routes(const openai::Served& served, const ModelSource& source, Engine& engine, ContextJobs& context_jobs)

@@ -28,7 +28,7 @@ Json json_of(const AnswerAudit& audit) {
   return object;
 }
 
-// What an answer tells beyond the API; null: nothing.
+// Returns what an answer tells beyond the API; null: nothing.
 Json extension(const AnswerAudit* audit, const std::vector<std::string>& notes) {
   Json object = audit != nullptr ? json_of(*audit) : Json();
   if (!notes.empty()) object["notes"] = notes;
@@ -87,7 +87,7 @@ std::string Answer::add(std::size_t index, Piece piece) {
   return dumped(object);
 }
 
-// Of an echo with log-probabilities the prompt's text comes with them.
+// In an echo with log-probabilities the prompt's text comes with them.
 Piece Answer::first_piece(std::size_t index) const {
   Piece piece;
   piece.role = request_.style == Style::chat;

@@ -30,7 +30,7 @@ constexpr Field<Draft> kChatFields[] = {
     {"logprobs", [](const Value& value, Draft& draft) { draft.logprobs = value.flag(); }},
     {"top_logprobs", [](const Value& value, Draft& draft) { draft.top_logprobs = value.integer(0, kMostTopLogprobs); }},
 
-    // What the template writes besides the messages.
+    // Fields that the template writes besides the messages.
     {"tools", [](const Value& value, Draft& draft) { draft.tools = &value.list(); }},
     {"tool_choice",
      [](const Value& value, Draft& draft) {

@@ -79,7 +79,7 @@ constexpr Field<Draft> kCommonFields[] = {
        draft.seed = static_cast<std::uint64_t>(value.integer(std::numeric_limits<std::int64_t>::min(), kMostNumber));
      }},
 
-    // How tokens are drawn.
+    // Fields that say how tokens are drawn.
     {"temperature",
      [](const Value& value, Draft& draft) { draft.pattern.sampling.temperature = value.number(0, 100); }},
     {"top_p",
@@ -108,14 +108,14 @@ constexpr Field<Draft> kCommonFields[] = {
     {"logit_bias", read_bias},
     {"use_beam_search", [](const Value& value, Draft&) { value.only({false}); }},
 
-    // When an answer ends.
+    // Fields that say when an answer ends.
     {"stop", read_stop},
     {"stop_token_ids", [](const Value& value, Draft& draft) { draft.pattern.stop_tokens = token_ids(value, draft); }},
     {"min_tokens", [](const Value& value,
                       Draft& draft) { rules(draft).min_new_tokens = static_cast<int>(value.integer(0, kMostTokens)); }},
     {"ignore_eos", [](const Value& value, Draft& draft) { draft.pattern.ignore_end = value.flag(); }},
 
-    // How it is told.
+    // Fields that say how it is told.
     {"stream", [](const Value& value, Draft& draft) { draft.request.stream = value.flag(); }},
     {"stream_options",
      [](const Value& value, Draft& draft) {

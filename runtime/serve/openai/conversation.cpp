@@ -9,8 +9,8 @@
 namespace hayloft::runtime::serve::openai {
 namespace {
 
-// What is put to the template, which is asked again without a part of it: what leaves the text as it was has reached
-// nobody.
+// The material that is put to the template, which is asked again without a part of it: what leaves the text as it was
+// has reached nobody.
 struct Material {
   Json messages;
   Json variables = Json::object();
@@ -65,12 +65,12 @@ void require_role(const std::string& role, const Material& material, const Write
   refuse("messages", fmt::format("the model's chat template leaves out messages of role \"{}\"", shown_name(role)));
 }
 
-void require_tool_calls(const Material& material, const Writer& writer, const std::string& text) {
+// Some templates leave them out by their makers' will.
+bool leaves_out_calls(const Material& material, const Writer& writer, const std::string& text) {
   Material other = material;
   bool calls = false;
   for (Json& message : other.messages) calls = message.erase("tool_calls") > 0 || calls;
-  if (!calls || writer.writes_otherwise(other, text)) return;
-  refuse("messages", "the model's chat template takes no notice of tool_calls: the model would not see them");
+  return calls && !writer.writes_otherwise(other, text);
 }
 
 // Tools, and what they have beyond the API's fields.
@@ -95,7 +95,7 @@ void require_tools(const std::vector<std::string>& others, const Material& mater
   }
 }
 
-// Of the variables beside messages and tools.
+// Checks the variables beside messages and tools.
 void require_names(const Json& variables, const ChatTemplate& chat_template) {
   for (const auto& [name, value] : variables.items()) {
     if (value.is_null() || chat_template.names(name)) continue;
@@ -128,7 +128,9 @@ Conversation write_conversation(const Draft& draft) {
         "tools: the model has been told of them; a call comes back as text in content, as tool_calls are not made of "
         "it yet");
   }
-  require_tool_calls(material, writer, written.text);
+  if (leaves_out_calls(material, writer, written.text)) {
+    written.notes.push_back("messages: the model's chat template leaves out tool_calls: the model does not see them");
+  }
   for (const std::string& role : doubtful_roles(material.messages, writer.chat_template())) {
     require_role(role, material, writer, written.text);
   }

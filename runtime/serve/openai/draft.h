@@ -14,23 +14,23 @@ namespace hayloft::runtime::serve::openai {
 // A request while its fields are read, one by one and in any order.
 struct Draft {
   const Served& served;
-  Request request;
-  GenerationRequest pattern;  // what all generations have in common
-  std::optional<std::int64_t> max_tokens;
+  Request request = {};
+  GenerationRequest pattern = {};  // what all generations have in common
+  std::optional<std::int64_t> max_tokens = {};
   std::int64_t n = 1;
-  std::optional<std::uint64_t> seed;
-  std::optional<bool> audit;
-  std::optional<float> repetition_penalty;  // over all tokens
-  std::optional<float> repeat_penalty;      // over the last ones
-  std::optional<std::int64_t> repeat_last;
+  std::optional<std::uint64_t> seed = {};
+  std::optional<bool> audit = {};
+  std::optional<float> repetition_penalty = {};  // over all tokens
+  std::optional<float> repeat_penalty = {};      // over the last ones
+  std::optional<std::int64_t> repeat_last = {};
 
   // Of completions.
   const Json* prompt = nullptr;
-  std::optional<std::int64_t> best_of;
+  std::optional<std::int64_t> best_of = {};
 
   // Of chats.
-  std::optional<std::int64_t> max_completion_tokens;
-  std::optional<std::int64_t> top_logprobs;
+  std::optional<std::int64_t> max_completion_tokens = {};
+  std::optional<std::int64_t> top_logprobs = {};
   bool logprobs = false;
   const Json* messages = nullptr;
   const Json* tools = nullptr;

@@ -50,7 +50,7 @@ void read_role(const Value& value, Json& message) {
 
 struct Nothing {};
 
-// Of a tool, as the API has it; a template may write more.
+// The fields of a tool, as the API has it; a template may write more.
 constexpr Field<Nothing> kFunctionFields[] = {
     {"name", [](const Value& value, Nothing&) { value.text(); }},
     {"description", [](const Value& value, Nothing&) { value.text(); }},

@@ -5,7 +5,7 @@
 namespace hayloft::runtime::serve::openai {
 namespace {
 
-// What both forms have, around the text.
+// Writes what both forms have, around the text.
 Json framed(const Piece& piece, std::size_t index, const char* where, Json content) {
   Json choice{{"index", index}, {where, std::move(content)}, {"logprobs", piece.logprobs}, {"finish_reason", nullptr}};
   if (piece.reason) choice["finish_reason"] = *piece.reason == FinishReason::stop ? "stop" : "length";

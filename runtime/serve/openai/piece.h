@@ -8,8 +8,8 @@
 
 namespace hayloft::runtime::serve::openai {
 
-// What is new in an answer. A stream sends pieces one by one; an answer in one piece is their sum, and made no other
-// way.
+// A part of an answer that is new. A stream sends pieces one by one; an answer in one piece is their sum, and made no
+// other way.
 struct Piece {
   bool role = false;  // of a chat: the assistant begins
   std::string text;

@@ -15,7 +15,7 @@
 // https://platform.openai.com/docs/api-reference describes them.
 namespace hayloft::runtime::serve::openai {
 
-// What requests are read against. Views; they outlive it.
+// The model and the limits that requests are read against. Views; they outlive it.
 struct Served {
   std::string name;  // the model's, as /v1/models gives it
   const ModelConfig& config;

@@ -50,7 +50,7 @@ std::int64_t tokens_of_context(const Draft& draft) {
   }
 }
 
-// Of the prompt, those of a saved context before it included.
+// Holds a request to its room. `prompt` counts the tokens of a saved context before it as well.
 void hold_to(const Room& room, std::int64_t prompt, std::optional<std::int64_t> said, std::int64_t usual,
              GenerationRequest& generation, const char* field) {
   const std::int64_t least = said ? *said : 1;

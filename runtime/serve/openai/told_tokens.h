@@ -17,9 +17,9 @@ class ToldTokens {
   ToldTokens(Style style, const Tokenizer& tokenizer, const GenerationRequest& request)
       : style_(style), tokenizer_(tokenizer), stream_(tokenizer, request.tokens.back()) {}
 
-  // Of no tokens.
+  // Returns what is told of no tokens.
   Json none() const;
-  // Of an echo: the prompt's tokens, of which the first has no log-probability, and its text.
+  // Returns what is told of an echo: the prompt's tokens, of which the first has no log-probability, and its text.
   Json prompt(std::int32_t first, const std::vector<TokenChoice>& others, const std::string& text);
   Json next(const TokenChoice& choice);
 

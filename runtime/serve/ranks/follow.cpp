@@ -3,9 +3,9 @@
 #include <map>
 #include <stdexcept>
 
-#include "runtime/cluster/agreement.h"
-#include "runtime/cluster/tell.h"
 #include "runtime/context/saved_shards.h"
+#include "runtime/peers/agreement.h"
+#include "runtime/peers/tell.h"
 
 namespace hayloft::runtime::serve {
 namespace {
@@ -19,7 +19,7 @@ class Follower {
   void run() {
     for (bool left = false; !left;) {
       std::string bytes;
-      cluster::tell(*options_.ranks, cluster::Traffic::turn, bytes);
+      cluster::tell(options_.peers(), cluster::Traffic::turn, bytes);
       ScriptReader script(std::move(bytes));
       while (!script.ended()) left = play(script.deed(), script);
     }
@@ -91,8 +91,8 @@ class Follower {
     const std::uint32_t number = script.number();
     const std::string context = script.text();
     try {
-      const offload::Snapshot snapshot = open_over_ranks(*options_.ranks, contexts_.path(context));
-      keep(number, open_over(*options_.ranks, source_, arena_, snapshot, options_, method_));
+      const offload::Snapshot snapshot = open_over_ranks(options_.peers(), contexts_.path(context));
+      keep(number, open_over(options_.peers(), source_, arena_, snapshot, options_, method_));
     } catch (const cluster::SharedError&) {  // the first tells its client
     }
   }

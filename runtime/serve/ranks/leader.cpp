@@ -2,8 +2,8 @@
 
 #include <exception>
 
-#include "runtime/cluster/agreement.h"
-#include "runtime/cluster/tell.h"
+#include "runtime/peers/agreement.h"
+#include "runtime/peers/tell.h"
 
 namespace hayloft::runtime::serve {
 

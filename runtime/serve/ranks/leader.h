@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "runtime/cluster/communicator.h"
+#include "runtime/peers/communicator.h"
 #include "runtime/serve/ranks/script.h"
 
 namespace hayloft::runtime::serve {
@@ -35,7 +35,7 @@ class Leader {
   void prepare(std::uint32_t session, const std::function<void()>& work);
   void step(std::span<const std::int32_t> sessions, std::span<const std::int32_t> tokens,
             const std::function<void()>& work);
-  // What `work` throws as a SharedError is thrown on all ranks: there is no such session, and nothing is lost.
+  // Whatever `work` throws as a SharedError is thrown on all ranks: there is no such session, and nothing is lost.
   std::uint32_t open_saved(const std::string& context, const std::function<void()>& work);
 
   void leave();  // the others end; nothing is told afterwards

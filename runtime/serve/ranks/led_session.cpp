@@ -2,8 +2,8 @@
 
 #include <optional>
 
-#include "runtime/cluster/agreement.h"
 #include "runtime/context/saved_shards.h"
+#include "runtime/peers/agreement.h"
 
 namespace hayloft::runtime::serve {
 

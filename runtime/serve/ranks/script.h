@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-// What the first rank does with the sessions of its engine, as the others are told it: a list of deeds with what they
-// are done to. Sessions have numbers, given by the first.
+// Tells what the first rank does with the sessions of its engine, as the others are told it: a list of deeds with what
+// they are done to. Sessions have numbers, given by the first.
 namespace hayloft::runtime::serve {
 
 enum class Deed : std::uint32_t {

@@ -40,9 +40,9 @@ bool Bpe::append_byte_tokens(std::string_view character, std::vector<TokenId>& s
   return true;
 }
 
-// What is neither in the vocabulary nor spelled in byte tokens becomes the unknown token, runs of it one token if the
-// model fuses them, or is dropped where there is none. An unknown token is held back until a known symbol follows, past
-// byte tokens even: so does the reference.
+// Text that is neither in the vocabulary nor spelled in byte tokens becomes the unknown token, runs of it one token if
+// the model fuses them, or is dropped where there is none. An unknown token is held back until a known symbol follows,
+// past byte tokens even: so does the reference.
 void Bpe::append_symbols(std::string_view word, std::vector<TokenId>& symbols) const {
   std::size_t unknown = 0;
   const auto flush = [&] {

@@ -5,7 +5,7 @@
 #include "runtime/tokenizer/json.h"
 #include "runtime/tokenizer/unicode.h"
 
-// How a Bpe is read from a tokenizer.json.
+// Reads a Bpe from a tokenizer.json.
 namespace hayloft::runtime {
 namespace {
 

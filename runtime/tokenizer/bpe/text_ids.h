@@ -46,7 +46,7 @@ class TextIds {
   static std::uint64_t hash(std::string_view text) { return std::hash<std::string_view>()(text); }
   static std::uint32_t tag(std::uint64_t hash) { return static_cast<std::uint32_t>(hash >> 32); }
 
-  // Where the text is, or the free slot where it belongs.
+  // Returns where the text is, or the free slot where it belongs.
   std::size_t slot(std::string_view text) const {
     const std::uint64_t own = hash(text);
     for (std::size_t at = own & mask_;; at = (at + 1) & mask_) {

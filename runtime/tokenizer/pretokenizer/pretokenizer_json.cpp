@@ -4,7 +4,7 @@
 #include "runtime/tokenizer/normalizer.h"
 #include "runtime/tokenizer/pretokenizer/pretokenizer.h"
 
-// How a PreTokenizer is read from a tokenizer.json.
+// Reads a PreTokenizer from a tokenizer.json.
 namespace hayloft::runtime {
 namespace {
 

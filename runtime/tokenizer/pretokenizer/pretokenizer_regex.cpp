@@ -109,7 +109,7 @@ bool Regex::Matcher::find(std::string_view text, std::size_t from, std::size_t& 
                        state_->data.get(), state_->context.get());
   };
   int result = match(0);
-  // What outgrows the JIT's stack may still fit the interpreter, which keeps its frames on the heap.
+  // A pattern that outgrows the JIT's stack may still fit the interpreter, which keeps its frames on the heap.
   if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = match(PCRE2_NO_JIT);
   if (result == PCRE2_ERROR_NOMATCH) return false;
   const PCRE2_SIZE* offsets = pcre2_get_ovector_pointer(state_->data.get());

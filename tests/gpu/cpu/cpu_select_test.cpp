@@ -118,7 +118,11 @@ TEST_F(CpuSelect, PlanesOfOtherColumnsAreRefused) {
   std::vector<std::int32_t> positions(4);
   float alpha = 0;
   const std::vector<float> q(8, 1.0f);
-  gpu::SparqSelect select{.rank = 4, .bits = 8, .k = 4, .limit = 64};
+  gpu::SparqSelect select;
+  select.rank = 4;
+  select.bits = 8;
+  select.k = 4;
+  select.limit = 64;
   EXPECT_THROW(backend->select_sparq(cache.view(), q.data(), 1, select, positions.data(), &alpha, {}), Error);
   select.bits = 0;
   select.order = index::ComponentOrder::qk;

@@ -2,7 +2,7 @@
 #include <tuple>
 
 #include "gpu/cuda/memory/cached_block.h"
-#include "gpu/device_plan.h"
+#include "gpu/cuda_memory.h"
 #include "runtime/attention/counters.h"
 #include "tests/gpu/cuda/select_fixture.h"
 

@@ -1,7 +1,7 @@
 #include <numeric>
 #include <random>
 
-#include "gpu/device_plan.h"
+#include "gpu/cuda_memory.h"
 #include "offload/error.h"
 #include "tests/gpu/cuda/backends.h"
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/cluster/local_ranks.h"
+#include "runtime/cluster/rank_attender.h"
 #include "tests/gpu/cuda/backends.h"
 #include "tests/support/method_fixture.h"
 #include "tests/support/shards.h"
@@ -40,12 +41,12 @@ class StepsOverRanksOnCuda : public MethodTest {
       const gpu::Buffer queries = upload(*cuda, q);
       const gpu::Buffer out = cuda->allocate(queries.bytes(), cuda->stream());
       runtime::MethodScratch scratch;
+      const offload::Store none(arena, {1, whole.kv_heads, whole.head_dim, 64});
       const auto state = by->make_state({1, query_heads, whole.kv_heads, whole.head_dim}, *cuda);
       if (state) state->sync_with_cache({&shard.view(), 1}, {});
-      runtime::Step step{*cuda,   cuda->stream(),  shard.view(),  query_heads,
-                         scratch, output.counters, &output.trace, state.get()};
-      step.ranks = &ranks;
-      by->attend(step, queries.as<float>(), out.as<float>());
+      const runtime::LayerStep at{*cuda, cuda->stream(), 0, shard.view(), none, query_heads, 1, scratch};
+      const runtime::SharedAttender attender = runtime::cluster::rank_attender(ranks);
+      output.counters = by->attend({at, queries.as<float>(), out.as<float>(), *attender, state.get(), &output.trace});
       output.y = download<float>(*cuda, out);
     });
     return outputs;

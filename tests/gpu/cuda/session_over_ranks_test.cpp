@@ -6,6 +6,7 @@
 #include <random>
 
 #include "runtime/cluster/local_ranks.h"
+#include "runtime/cluster/rank_attender.h"
 #include "runtime/decode/session.h"
 #include "tests/gpu/cuda/backends.h"
 
@@ -39,10 +40,7 @@ class SessionsOverRanksOnCuda : public ::testing::Test {
     offload::Arena arena(topology, memory);
     const runtime::Model model(golden_models() / "llama", backend);
     runtime::SessionOptions own = options;
-    if (ranks != nullptr) {
-      own.ranks = ranks;
-      own.cache.shard = ranks->shard();
-    }
+    if (ranks != nullptr) own.attend_by(runtime::cluster::rank_attender(*ranks));
     runtime::Session context(model, arena, own);
     context.append(prompt);
     runtime::Session session = context.fork();

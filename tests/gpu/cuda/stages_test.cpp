@@ -16,8 +16,8 @@ TEST(Stages, AreTimedWhileSomebodyAsks) {
   const gpu::Buffer positions = cuda->allocate(4 * sizeof(std::int32_t), cuda->stream());
   const gpu::Buffer alpha = cuda->allocate(2 * sizeof(float), cuda->stream());
   const auto select = [&] {
-    cuda->select_sparq(cache.on_cuda(), q.as<float>(), 2, {.rank = 8, .k = 4, .limit = 128},
-                       positions.as<std::int32_t>(), alpha.as<float>(), cuda->stream());
+    cuda->select_sparq(cache.on_cuda(), q.as<float>(), 2, {{.rank = 8}, 4, 128}, positions.as<std::int32_t>(),
+                       alpha.as<float>(), cuda->stream());
   };
   select();
   EXPECT_TRUE(cuda->stage_times().empty()) << "nobody asked";

@@ -60,8 +60,8 @@ struct Fixture {
     Positions found(static_cast<std::size_t>(query_heads * k));
     std::vector<std::int32_t> components(static_cast<std::size_t>(2 * d()));
     for (int i = 0; i < 2 * d(); ++i) components[static_cast<std::size_t>(i)] = i % d();
-    const ColumnSearch search{query_heads, d(), components.data(),  query.data(),
-                              limit,       k,   GroupRule::softmax, SelectPer::query_head};
+    const ColumnSearch search{
+        {.rank = d(), .per = SelectPer::query_head}, query_heads, components.data(), query.data(), limit, k};
     search_columns(layer.view(), search, threads, {found.data(), nullptr, nullptr, nullptr});
     return found;
   }

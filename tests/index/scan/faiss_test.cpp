@@ -31,8 +31,8 @@ struct Engines {
 
   std::vector<std::int32_t> own(std::int64_t limit, int k) const {
     std::vector<std::int32_t> positions(static_cast<std::size_t>(query_heads) * static_cast<std::size_t>(k));
-    const ColumnSearch search{query_heads, d, components.data(),  query.data(),
-                              limit,       k, GroupRule::softmax, SelectPer::query_head};
+    const ColumnSearch search{
+        {.rank = d, .per = SelectPer::query_head}, query_heads, components.data(), query.data(), limit, k};
     search_columns(layer.view(), search, threads, {positions.data(), nullptr, nullptr, nullptr});
     return positions;
   }

@@ -73,7 +73,8 @@ struct Query {
   int query_heads() const { return shape.kv_heads * shape.group; }
 
   ColumnSearch search(std::int64_t limit, int k, GroupRule rule, SelectPer per) const {
-    ColumnSearch search{query_heads(), shape.rank, components.data(), weights.data(), limit, k, rule, per};
+    ColumnSearch search{
+        {.rank = shape.rank, .rule = rule, .per = per}, query_heads(), components.data(), weights.data(), limit, k};
     if (!planes.empty()) search.planes = planes.data();
     return search;
   }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -72,6 +73,57 @@ TEST(SparqTemperature, IsTheShareOfTheMagnitudeThatWasChosenOrTheDimensionOrTheR
   EXPECT_EQ(sparq_temperature(q.data(), 8, nothing.data(), 2), 1.0f);
   EXPECT_FLOAT_EQ(sparq_temperature(q.data(), 8, chosen.data(), 2, Temperature::head_dim), std::sqrt(8.0f));
   EXPECT_FLOAT_EQ(sparq_temperature(q.data(), 8, chosen.data(), 2, Temperature::rank), std::sqrt(2.0f));
+}
+
+// Two KV heads with two query heads each.
+TEST(SparqQuery, IsItsPartsOfEachHead) {
+  constexpr int heads = 2, query_heads = 4, d = 8;
+  std::vector<float> q(query_heads * d);
+  for (std::size_t i = 0; i < q.size(); ++i) q[i] = static_cast<float>((i * 7 + 3) % 11) - 5;
+  const offload::BlockLayout layout({1, heads, d, 64, offload::ColumnFormat::planes, offload::RowFormat::f16});
+  std::vector<float> spread(heads * d);
+  for (std::size_t i = 0; i < spread.size(); ++i) spread[i] = static_cast<float>((i * 5) % 7 + 1);
+  offload::LayerView store;
+  store.layout = &layout;
+  store.spread = spread;
+  for (const int bits : {0, 5, 40}) {
+    RankingOptions options;
+    options.rank = 3;
+    options.bits = bits;
+    options.order = ComponentOrder::qk;
+    options.temperature = Temperature::rank;
+    const SparqQuery query = sparq_query(q.data(), query_heads, heads, d, store, options);
+    const int r = query.rank;
+    ASSERT_EQ(r, bits == 0 ? 3 : plane_rank(d, bits));
+    std::vector<float> whole(query_heads * d, -1.0f);
+    query.spread_out(heads, query_heads, d, d, whole.data());
+    for (int h = 0; h < query_heads; ++h) {
+      const int head = h / 2;
+      std::vector<std::int32_t> expected(static_cast<std::size_t>(r));
+      std::vector<std::uint8_t> planes(static_cast<std::size_t>(r), 1);
+      const float* const of_group = q.data() + head * 2 * d;
+      if (bits > 0) {
+        plane_components(of_group, 2, d, spread.data() + head * d, bits, expected.data(), planes.data());
+      } else {
+        sparq_components(of_group, 2, d, spread.data() + head * d, r, expected.data());
+      }
+      const auto used = static_cast<int>(std::count_if(planes.begin(), planes.end(), [](int p) { return p > 0; }));
+      std::vector<float> row(d);
+      for (int j = 0; j < used; ++j) {
+        const std::int32_t c = expected[static_cast<std::size_t>(j)];
+        EXPECT_EQ(query.components[static_cast<std::size_t>(head * r + j)], c);
+        row[static_cast<std::size_t>(c)] =
+            q[static_cast<std::size_t>(h * d + c)] /
+            sparq_temperature(q.data() + h * d, d, expected.data(), used, Temperature::rank);
+        EXPECT_EQ(query.weights[static_cast<std::size_t>(h * r + j)], row[static_cast<std::size_t>(c)]);
+      }
+      EXPECT_TRUE(std::equal(row.begin(), row.end(), whole.begin() + h * d)) << "bits " << bits << " head " << h;
+    }
+  }
+  store.layout = nullptr;
+  RankingOptions plain;
+  plain.rank = 2;
+  EXPECT_EQ(sparq_query(q.data(), query_heads, heads, d, store, plain).planes.size(), 0u) << "needs no store";
 }
 
 }  // namespace

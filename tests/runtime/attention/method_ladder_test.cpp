@@ -71,7 +71,7 @@ struct Shape {
 };
 
 std::string chosen(const Method& method, const gpu::CacheView& cache) {
-  return method.chosen(cache, heads).options().name;
+  return method.plan(cache, heads).by->options().name;
 }
 
 TEST(AutoMethod, TakesSparqFromTheLengthOnAtWhichItsBytesTakeLessTime) {
@@ -153,10 +153,10 @@ TEST(AutoMethod, IntegerRowsTakeAsLongAsTheMachineSays) {
 
 TEST(AutoMethod, HandsItsOptionsDown) {
   const auto method = make_method(options_of("auto:r=12:k=32,64:window=8:mean=off", {}), d);
-  const MethodOptions by = method->chosen(Shape().at(64 * B, 20), heads).options();
+  const MethodOptions by = method->plan(Shape().at(64 * B, 20), heads).by->options();
   EXPECT_EQ(method_label(by), "sparq r=12 k=32,64 w=8 mean=off");
   EXPECT_EQ(method_label(method->options()), "auto r=12 k=32,64 w=8 mean=off");
-  EXPECT_EQ(make_method(options_of("auto:r=64", {}), d)->chosen(Shape().at(64 * B, 20), heads).options().rank, d);
+  EXPECT_EQ(make_method(options_of("auto:r=64", {}), d)->plan(Shape().at(64 * B, 20), heads).by->options().rank, d);
   EXPECT_TRUE(test::refuses([] { parse_method("auto:page=16", {}); }, {"auto does not use 'page'"}));
   EXPECT_TRUE(test::refuses([] { make_method(parse_method("auto:k=8:window=9", {}), d); }, {"--attn-window 9"}));
 }
@@ -172,9 +172,9 @@ TEST(AutoMethod, BuiltInRatesTakeDenseForShortContextsAndSelectInLongOnes) {
     cache.store.layout = &layout;
     cache.tail.tokens = 2000;
     const auto method = make_method(options, 128);
-    EXPECT_EQ(method->chosen(cache, 32).options().name, "dense") << device;
+    EXPECT_EQ(method->plan(cache, 32).by->options().name, "dense") << device;
     cache.store.tokens = cache.tail.position = 32 * 4096;
-    EXPECT_EQ(method->chosen(cache, 32).options().name, "sparq") << device;
+    EXPECT_EQ(method->plan(cache, 32).by->options().name, "sparq") << device;
   }
   EXPECT_NO_THROW(make_method(parse_method("auto", {}), 8)->count(Shape().at(2 * B, 3), heads)) << "without any";
 }
@@ -193,7 +193,7 @@ TEST_F(MethodTest, AutoAttendsAndCountsAsTheMethodItChose) {
     EXPECT_EQ(by_auto.counters.bytes, expected.counters.bytes);
     EXPECT_EQ(by_auto.counters.elements, expected.counters.elements);
     EXPECT_EQ(method->count(view_of(0), query_heads).bytes, expected.counters.bytes);
-    EXPECT_EQ(method->ranges(view_of(0), query_heads).has_value(), slow_scan);
+    EXPECT_EQ(!method->plan(view_of(0), query_heads).selection.selects(), slow_scan);
   }
 }
 
@@ -232,7 +232,7 @@ TEST(MethodLadder, EachLayerHasItsLevel) {
   const SharedMethod method = make_leveled(ladder, {0, ladder->exact_level(), 1});
   const Shape shape;
   const auto in_layer = [&](int layer) {
-    return method_label(method->chosen(shape.at(64 * B, 20, layer), heads).options());
+    return method_label(method->plan(shape.at(64 * B, 20, layer), heads).by->options());
   };
   EXPECT_EQ(in_layer(0), "topk k=16");
   EXPECT_EQ(in_layer(1), "dense");

@@ -24,6 +24,27 @@ TEST(Method, OptionsBehindTheNameOverrideTheDefaults) {
   EXPECT_EQ(parse_method("topk:k=1%", defaults).k.at(0).of(1 << 20), 10486);  // ceil of 1% of 1M
 }
 
+TEST(Method, RanksByTheOptionsThatItUsesAndByItsNature) {
+  MethodOptions given;  // as flags give them to all methods of a run
+  given.per = index::SelectPer::query_head;
+  given.rule = index::GroupRule::logits;
+  given.temperature = index::Temperature::rank;
+  given.order = index::ComponentOrder::qk;
+  const auto of = [&](const char* name) { return ranking_options(parse_method(name, given)); };
+  EXPECT_FALSE(of("sparq").per_query_head()) << "SparQ selects per KV head, whatever others are told";
+  EXPECT_EQ(of("sparq").order, index::ComponentOrder::qk);
+  EXPECT_EQ(of("sparq").bits, 0);
+  EXPECT_EQ(of("planes:bits=20").bits, 20);
+  EXPECT_TRUE(of("lowrank").per_query_head());
+  EXPECT_FALSE(of("lowrank").needs_planes());
+  EXPECT_EQ(of("flexgen").temperature, index::Temperature::coverage);
+  EXPECT_EQ(of("flexgen").rule, index::GroupRule::logits);
+  EXPECT_TRUE(ranking_options(parse_method("topk", {})).per_query_head());
+  EXPECT_FALSE(ranking_options(parse_method("pages", {})).per_query_head());
+  EXPECT_EQ(of("sparq").lists(2, 6), 2);
+  EXPECT_EQ(of("oracle").lists(2, 6), 6);
+}
+
 TEST(Method, KMayDifferFromLayerToLayerAndTheLastEntryHoldsForTheRest) {
   const MethodOptions options = parse_method("topk:k=512,64,1%", {});
   EXPECT_EQ(options.k.text(), "512,64,1%");

@@ -5,6 +5,7 @@
 #include "runtime/cluster/candidates.h"
 #include "runtime/cluster/local_ranks.h"
 #include "runtime/cluster/merge.h"
+#include "runtime/cluster/rank_attender.h"
 #include "tests/support/method_fixture.h"
 #include "tests/support/refusal.h"
 #include "tests/support/shards.h"
@@ -36,13 +37,9 @@ class OverRanksTest : public testing::MethodTest {
       const testing::ShardOfCache shard(whole, ranks.shard());
       RankOutput& output = outputs[static_cast<std::size_t>(ranks.rank())];
       output.y.resize(q.size());
-      MethodScratch scratch;
       const auto state = by->make_state({1, query_heads, whole.kv_heads, whole.head_dim}, *backend);
       if (state) state->sync_with_cache({&shard.view(), 1}, {});
-      Step step{*backend, backend->stream(), shard.view(),  query_heads,
-                scratch,  output.counters,   &output.trace, state.get()};
-      step.ranks = &ranks;
-      by->attend(step, q.data(), output.y.data());
+      take_step(*by, state.get(), shard.view(), *cluster::rank_attender(ranks), output);
       output.network = ranks.ledger();
     });
     return outputs;

@@ -1,5 +1,3 @@
-#include "runtime/attention/over_ranks.h"
-
 #include "tests/runtime/attention/over_ranks_fixture.h"
 
 // Searches by Faiss and indices over ranks, each of which has its own.
@@ -90,13 +88,10 @@ TEST_F(OverRanksTest, RanksFindAsMuchByTheirIndicesAsOneMachine) {
     const auto own = by->make_state({1, query_heads, whole.kv_heads, whole.head_dim}, *backend);
     own->sync_with_cache({&shard.view(), 1}, {});
     for (int i = 0; i < queries; ++i) {
-      MethodScratch scratch;
       Output output;
       output.y.resize(q.size());
-      Step step{*backend, backend->stream(), shard.view(),  query_heads,
-                scratch,  output.counters,   &output.trace, own.get()};
-      step.ranks = &ranks;
-      by->attend(step, asked[static_cast<std::size_t>(i)].data(), output.y.data());
+      take_step(*by, own.get(), shard.view(), *cluster::rank_attender(ranks), output,
+                asked[static_cast<std::size_t>(i)].data());
       over[static_cast<std::size_t>(ranks.rank())] +=
           common(output.trace.positions, exact[static_cast<std::size_t>(i)]);
     }

@@ -1,5 +1,3 @@
-#include "runtime/attention/over_ranks.h"
-
 #include "tests/runtime/attention/over_ranks_fixture.h"
 
 // Methods that scan: each attends over ranks as on one machine.
@@ -192,14 +190,17 @@ TEST_F(OverRanksTest, APromptAttendsExactly) {
     cluster::run_local_ranks(count, [&](Communicator& ranks) {
       const testing::ShardOfCache shard(whole, ranks.shard());
       std::vector<float> out(queries.size());
-      attend_causal_over_ranks(ranks, *backend, shard.view(), queries.data(), T, query_heads, out.data(), {});
+      const offload::Store none(arena, {1, 2, 32, 64});
+      MethodScratch scratch;
+      const LayerStep at{*backend, {}, 0, shard.view(), none, query_heads, T, scratch};
+      cluster::rank_attender(ranks)->attend_causal(at, queries.data(), T, {}, out.data());
       for (const int t : {0, 1, 37, T - 1}) {
         for (int head = 0; head < query_heads; ++head) {
-          const std::int64_t at = (std::int64_t{t} * query_heads + head) * 32;
-          const auto expected = testing::attention(*cache, kv_head(head), queries.data() + at,
+          const std::int64_t first = (std::int64_t{t} * query_heads + head) * 32;
+          const auto expected = testing::attention(*cache, kv_head(head), queries.data() + first,
                                                    testing::range(0, whole.tokens() - T + t + 1));
           for (int i = 0; i < 32; ++i) {
-            ASSERT_NEAR(out[static_cast<std::size_t>(at + i)], expected.y[static_cast<std::size_t>(i)],
+            ASSERT_NEAR(out[static_cast<std::size_t>(first + i)], expected.y[static_cast<std::size_t>(i)],
                         expected.tolerance)
                 << count << " ranks, token " << t << ", head " << head;
           }
@@ -211,22 +212,23 @@ TEST_F(OverRanksTest, APromptAttendsExactly) {
 
 TEST_F(OverRanksTest, MethodsThatDoNotAttendOverRanksAreRefusedByName) {
   register_method("over_ranks_test", [](const MethodOptions& options) { return make_topk(options); });
-  EXPECT_TRUE(test::refuses([&] { require_over_ranks(parse_method("over_ranks_test:k=8", {})); },
+  EXPECT_TRUE(test::refuses([&] { cluster::require_over_ranks(parse_method("over_ranks_test:k=8", {})); },
                             {"--attn over_ranks_test", "one's own", "over ranks", "topk"}));
   for (const char* text : {"dense", "window", "topk", "topk:engine=faiss", "sparq", "sparq:by=qk", "planes", "flexgen",
                            "lowrank", "pages", "oracle", "auto", "h2o", "ann"})
-    EXPECT_NO_THROW(require_over_ranks(parse_method(text, {})));
+    EXPECT_NO_THROW(cluster::require_over_ranks(parse_method(text, {})));
 }
 
 TEST_F(OverRanksTest, CachesThatAMethodCannotShareAreRefused) {
   CacheOptions small;
   small.block_tokens = 16;
-  EXPECT_TRUE(test::refuses([&] { require_over_ranks(parse_method("pages:page=32", {}), small); },
+  EXPECT_TRUE(test::refuses([&] { cluster::require_over_ranks(parse_method("pages:page=32", {}), small); },
                             {"--attn pages", "--block-tokens", "32"}));
-  EXPECT_NO_THROW(require_over_ranks(parse_method("pages:page=16", {}), small));
+  EXPECT_NO_THROW(cluster::require_over_ranks(parse_method("pages:page=16", {}), small));
   CacheOptions integers;
   integers.columns = ColumnFormat::int8;
-  EXPECT_TRUE(test::refuses([&] { require_over_ranks(parse_method("flexgen", {}), integers); }, {"--columns f16"}));
+  EXPECT_TRUE(
+      test::refuses([&] { cluster::require_over_ranks(parse_method("flexgen", {}), integers); }, {"--columns f16"}));
 }
 
 }  // namespace

@@ -154,6 +154,19 @@ TEST(GgufSampling, PenaltiesAreOfTheNewest64TokensUnlessItSaysMore) {
   EXPECT_EQ(of_gguf(none).options.rules.repetition_penalty, 1);
 }
 
+TEST(GgufSampling, TokensThatTheVocabularySuppressesAreNeverDrawn) {
+  GgufImage image = some_gguf();
+  image.set("tokenizer.ggml.suppress_tokens", std::vector<std::int32_t>{4, 7});
+  const SamplingDefaults alone = of_gguf(image);
+  EXPECT_TRUE(alone.found);
+  EXPECT_EQ(alone.options.rules.suppress_tokens, (std::vector<std::int32_t>{4, 7}));
+  EXPECT_EQ(alone.options.temperature, 0);
+  EXPECT_EQ(alone.options.rules.repetition_penalty, 1);
+  image.set("general.sampling.temp", 1);
+  EXPECT_EQ(of_gguf(image).options.temperature, 1);
+  EXPECT_EQ(of_gguf(image).options.rules.suppress_tokens, (std::vector<std::int32_t>{4, 7}));
+}
+
 TEST(GgufSampling, SamplersThatAreNotHereAreRefusedByNameAndUnknownKeysNoted) {
   GgufImage off = some_gguf();
   off.set("general.sampling.mirostat", 0);

@@ -39,6 +39,24 @@ TEST(ConfigUnread, LayersThatSlideInAnArchitectureThatHasNoneAreNoted) {
   EXPECT_NE(read(file).notes[0].find("layer_types, sliding_window"), std::string::npos) << read(file).notes[0];
 }
 
+// As their makers write them.
+TEST(ConfigUnread, NothingIsNotedOfUsualFieldsThatDoNotHold) {
+  json qwen = config_of("qwen2");
+  qwen.update({{"sliding_window", 131072}, {"use_sliding_window", false}, {"max_window_layers", 28}});
+  EXPECT_EQ(read(qwen).notes, std::vector<std::string>());
+  json phi = config_of("phi3");
+  phi.update({{"original_max_position_embeddings", 4096},
+              {"rope_scaling", nullptr},
+              {"sliding_window", 2047},
+              {"auto_map", {{"AutoConfig", "configuration_phi3.Phi3Config"}}},
+              {"mlp_bias", false},
+              {"lm_head_bias", false}});
+  EXPECT_EQ(read(phi).notes, std::vector<std::string>());
+  json smollm = config_of("llama");
+  smollm.update({{"is_llama_config", true}, {"rope_interleaved", false}, {"rope_scaling", nullptr}});
+  EXPECT_EQ(read(smollm).notes, std::vector<std::string>());
+}
+
 TEST(ConfigUnread, UnknownFieldsOfRopeAreNoted) {
   json file = config_of("llama");
   file["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 2.0}, {"beta_fast", 32}};

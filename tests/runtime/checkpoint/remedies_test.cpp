@@ -48,7 +48,15 @@ TEST(Remedies, OfAFolderWithOtherWeightsNameThemAndWhatToDo) {
   EXPECT_TRUE(opening(empty.path()).ends_with("index.json")) << opening(empty.path());
 }
 
-// As a clone without Git LFS leaves them (git-lfs' docs/spec.md).
+TEST(Remedies, OfALinkThatLeadsInACircleNameThat) {
+  const test::TemporaryFolder folder;
+  std::filesystem::create_symlink(folder / "round", folder / "round");
+  for (const std::string& said : {opening(folder / "round"), refusal_of([&] { load_tokenizer(folder / "round"); })}) {
+    EXPECT_NE(said.find("round: cannot be opened: Too many levels of symbolic links"), std::string::npos) << said;
+  }
+}
+
+// A pointer as a clone without Git LFS leaves it, by the specification of git-lfs.
 TEST(Remedies, OfAGitLfsPointerIsToFetchTheFile) {
   const std::string pointer =
       "version https://git-lfs.github.com/spec/v1\n"

@@ -117,11 +117,10 @@ TEST_F(ForeignCacheTest, TheLastTokenAttendsAsASessionWouldDecodeIt) {
   own.commit();
   own.append(0, next.k.data(), next.v.data(), 1);
   MethodScratch scratch;
-  Counters counters;
   const gpu::CacheView view = own.view(0);
   std::vector<float> wanted(made.size());
-  sparq->attend({*backend, backend->stream(), view, config.query_heads, scratch, counters}, next.q.data(),
-                wanted.data());
+  const LayerStep at{*backend, backend->stream(), 0, view, own.store(), config.query_heads, 1, scratch};
+  sparq->attend({at, next.q.data(), wanted.data(), *local_attender()});
   EXPECT_EQ(made, wanted);
   EXPECT_LT(cache.counters().rows_fetched, 3u * 90 * 2);
 }

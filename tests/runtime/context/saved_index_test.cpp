@@ -1,4 +1,5 @@
 #include "runtime/cluster/local_ranks.h"
+#include "runtime/cluster/rank_attender.h"
 #include "runtime/context/saved_shards.h"
 #include "runtime/context/text_end.h"
 #include "tests/runtime/context/ingest_fixture.h"
@@ -117,8 +118,7 @@ TEST_F(SavedIndexTest, OfOneMachineIsNotUsedByRanks) {
   const auto question = tokenizer.encode("\nThe special magic number for brave harbor is", false);
   cluster::run_local_ranks(2, [&](cluster::Communicator& ranks) {
     SessionOptions own = options.session;
-    own.ranks = &ranks;
-    own.cache.shard = ranks.shard();
+    own.attend_by(cluster::rank_attender(ranks));
     const offload::Snapshot snapshot = open_over_ranks(ranks, path);
     Session session = open_context(source, arena, snapshot, own, ann.get());
     session.prepare(*ann);
@@ -145,8 +145,7 @@ TEST_F(SavedIndexTest, ThatOneRankFindsDamagedIsRefusedByAll) {
   }
   cluster::run_local_ranks(2, [&](cluster::Communicator& ranks) {
     SessionOptions own = options.session;
-    own.ranks = &ranks;
-    own.cache.shard = ranks.shard();
+    own.attend_by(cluster::rank_attender(ranks));
     const offload::Snapshot snapshot = open_over_ranks(ranks, ranks.rank() == 1 ? bad : good);
     EXPECT_TRUE(test::refuses([&] { open_context(source, arena, snapshot, own, ann.get()); },
                               {"rank 1: ", "bad.hay", ann->state_key()}));

@@ -5,9 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/cluster/agreement.h"
 #include "runtime/cluster/local_ranks.h"
+#include "runtime/cluster/rank_attender.h"
 #include "runtime/context/saved_shards.h"
+#include "runtime/peers/agreement.h"
 #include "tests/runtime/context/ingest_fixture.h"
 
 // Contexts of ranks, each on a thread of its own.
@@ -23,8 +24,7 @@ class SavedShardsTest : public IngestTest {
 
   IngestOptions of(Communicator& ranks) const {
     IngestOptions own = options;
-    own.session.ranks = &ranks;
-    own.session.cache.shard = ranks.shard();
+    own.session.attend_by(cluster::rank_attender(ranks));
     return own;
   }
 

@@ -57,7 +57,12 @@ class Prefill : public ::testing::Test {
   std::vector<float> attend(RandomCache& cache, const std::vector<float>& q, int T, int query_heads,
                             const PrefillOptions& options) {
     std::vector<float> out(q.size(), -1.0f);
-    attend_prefill(*backend, cache.view(), q.data(), T, query_heads, options, scratch, out.data(), {});
+    const gpu::CacheView view = cache.view();
+    const offload::Topology topology;
+    offload::Arena arena(topology);
+    const offload::Store none(arena, {1, view.kv_heads, view.head_dim, 64});
+    const LayerStep at{*backend, {}, 0, view, none, query_heads, T, scratch};
+    attend_prefill(at, q.data(), T, options, *local_attender(), out.data());
     return out;
   }
 

@@ -2,10 +2,10 @@
 #include <cmath>
 #include <map>
 
-#include "runtime/attention/over_ranks.h"
 #include "runtime/cluster/candidates.h"
 #include "runtime/cluster/local_ranks.h"
 #include "runtime/cluster/merge.h"
+#include "runtime/cluster/rank_attender.h"
 #include "tests/runtime/decode/session_fixture.h"
 #include "tests/support/refusal.h"
 
@@ -23,7 +23,7 @@ class FirstLayer : public StepObserver {
  public:
   explicit FirstLayer(int layer) : layer_(layer) {}
   bool wants(int layer, std::int64_t) override { return layer == layer_; }
-  void see(const ObservedStep& step) override { positions.push_back(step.trace.positions); }
+  void see(const Step& step, const Method&) override { positions.push_back(step.trace->positions); }
 
   std::vector<std::vector<std::int32_t>> positions;
 
@@ -51,10 +51,7 @@ class SessionOverRanksTest : public SessionTest {
   Answer answer(const Model& of, Communicator* ranks, const std::string& by, std::span<const std::int32_t> prompt,
                 std::span<const std::int32_t> forced) {
     SessionOptions own = options;
-    if (ranks != nullptr) {
-      own.ranks = ranks;
-      own.cache.shard = ranks->shard();
-    }
+    if (ranks != nullptr) own.attend_by(cluster::rank_attender(*ranks));
     Session context(of, arena, own);
     const SharedMethod decoding = make_method(method(by), of.config().head_dim);
     context.attach_method(*decoding);
@@ -209,8 +206,7 @@ TEST_F(SessionOverRanksTest, WhatOneMachineHasKeptOfAPromptIsWhatRanksGoOnWith) 
   const Answer expected = answer(model, nullptr, "h2o:k=20", prompt, forced);
   cluster::run_local_ranks(3, [&](Communicator& ranks) {
     SessionOptions own = options;
-    own.ranks = &ranks;
-    own.cache.shard = ranks.shard();
+    own.attend_by(cluster::rank_attender(ranks));
     Session session(model, arena, own);
     session.append(prompt);
     EXPECT_TRUE(test::refuses([&] { session.prepare(*heavy); }, {"--attn h2o", "0 of its 200 tokens", "one machine"}));
@@ -286,8 +282,7 @@ TEST_F(SessionOverRanksTest, TheFirstRankDrawsForAll) {
   std::vector<std::vector<std::int32_t>> drawn(3);
   cluster::run_local_ranks(3, [&](Communicator& ranks) {
     SessionOptions own = options;
-    own.ranks = &ranks;
-    own.cache.shard = ranks.shard();
+    own.attend_by(cluster::rank_attender(ranks));
     Session session(model, arena, own);
     session.append(prompt);
     // Ranks that drew by themselves would part at once.
@@ -306,8 +301,7 @@ TEST_F(SessionOverRanksTest, WhatRanksCannotDoIsRefused) {
   register_method("session_over_ranks_test", [](const MethodOptions& own) { return make_topk(own); });
   cluster::run_local_ranks(2, [&](Communicator& ranks) {
     SessionOptions own = options;
-    own.ranks = &ranks;
-    own.cache.shard = ranks.shard();
+    own.attend_by(cluster::rank_attender(ranks));
     Session session(model, arena, own);
     const SharedMethod own_method = make_method(method("session_over_ranks_test"), model.config().head_dim);
     EXPECT_TRUE(test::refuses([&] { session.set_method(own_method); },

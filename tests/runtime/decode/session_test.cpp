@@ -78,7 +78,7 @@ TEST_F(SessionTest, AutoAnswersAsTheMethodsItChoosesAndAsAForkOfItself) {
   for (int i = 20; i < 240; ++i) {
     gpu::CacheView next = session.cache().global_views().front();
     ++next.tail.tokens;
-    const bool is_sparq = by_length->chosen(next, model.config().query_heads).options().name == "sparq";
+    const bool is_sparq = by_length->plan(next, model.config().query_heads).by->options().name == "sparq";
     changes += is_sparq != was_sparq ? 1 : 0;
     was_sparq = is_sparq;
     Session fork = session.fork();

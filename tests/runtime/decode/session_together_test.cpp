@@ -92,7 +92,7 @@ class EveryOther : public StepObserver {
     asked.push_back(layer);
     return position % 2 == 0;
   }
-  void see(const ObservedStep& step) override { seen.push_back(step.layer); }
+  void see(const Step& step, const Method&) override { seen.push_back(step.at.layer); }
   std::vector<int> asked, seen;
 };
 

@@ -317,7 +317,7 @@ class Counting : public StepObserver {
     last = position;
     return true;
   }
-  void see(const ObservedStep& step) override { names.insert(step.method.options().name); }
+  void see(const Step&, const Method& by) override { names.insert(by.options().name); }
   int steps = 0;
   std::int64_t last = 0;
   std::set<std::string> names;

@@ -60,7 +60,9 @@ TEST_F(PreparedTest, ADamagedFileIsRefusedWithItsLine) {
   const auto read = [&](const std::string& text) {
     return [&, text] { read_prepared_samples(folder.write("x.jsonl", text)); };
   };
-  EXPECT_TRUE(refuses(read(std::string(sample) + "\n{\"input\""), {"x.jsonl, line 2", "JSON"}));
+  std::string cut = sample;
+  cut += "\n{\"input\"";
+  EXPECT_TRUE(refuses(read(cut), {"x.jsonl, line 2", "JSON"}));
   EXPECT_TRUE(refuses(read("[]"), {"line 1"}));
   EXPECT_TRUE(refuses(read(R"({"input":"a","length":5})"), {"line 1", "outputs"}));
   EXPECT_TRUE(refuses(read(R"({"input":"a","length":5,"outputs":[]})"), {"outputs"}));

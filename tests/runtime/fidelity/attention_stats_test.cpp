@@ -23,27 +23,27 @@ constexpr std::int64_t k = 12;
 class BruteForce : public StepObserver {
  public:
   bool wants(int, std::int64_t) override { return true; }
-  void see(const ObservedStep& step) override {
-    LayerAttention& layer = layers[step.layer];
-    const int d = step.cache.head_dim;
-    const int g = step.query_heads / step.cache.kv_heads;
-    const auto tokens = static_cast<std::size_t>(step.cache.tokens());
+  void see(const Step& step, const Method&) override {
+    LayerAttention& layer = layers[step.at.layer];
+    const int d = step.at.cache.head_dim;
+    const int g = step.at.query_heads / step.at.cache.kv_heads;
+    const auto tokens = static_cast<std::size_t>(step.at.cache.tokens());
     std::vector<std::set<std::int64_t>> columns;
     std::vector<std::set<std::int64_t>> positions;
-    for (int head = 0; head < step.cache.kv_heads; ++head) {
+    for (int head = 0; head < step.at.cache.kv_heads; ++head) {
       const float* const q = step.q + head * g * d;
       const std::vector<int> chosen = hayloft::testing::sparq_oracle_components(q, g, d, rank);
       std::vector<double> exact(tokens);
       std::vector<double> approximate(tokens);
       for (int h = 0; h < g; ++h) {
-        const auto weights = hayloft::testing::exact_weights(step.cache, step.query_heads, step.q, head * g + h);
+        const auto weights = hayloft::testing::exact_weights(step.at.cache, step.at.query_heads, step.q, head * g + h);
         add_distribution(weights, layer);
         layer.kurtosis.add(kurtosis(q + h * d, d));
         const double tau = hayloft::testing::sparq_oracle_temperature(q + h * d, d, chosen);
         std::vector<double> guess(tokens);
         double sum = 0;
         for (std::size_t t = 0; t < tokens; ++t) {
-          const f16* const key = hayloft::testing::row_of(step.cache, head, static_cast<std::int64_t>(t));
+          const f16* const key = hayloft::testing::row_of(step.at.cache, head, static_cast<std::int64_t>(t));
           double logit = 0;
           for (const int i : chosen) logit += double{q[h * d + i]} * to_float(key[i]);
           sum += guess[t] = std::exp(logit / tau);
@@ -57,7 +57,7 @@ class BruteForce : public StepObserver {
       positions.push_back(top(exact));
       layer.agreement[{rank, k}].add(share(top(exact), top(approximate)));
     }
-    auto& [before_columns, before_positions] = before_[step.layer];
+    auto& [before_columns, before_positions] = before_[step.at.layer];
     for (std::size_t head = 0; head < before_columns.size(); ++head) {
       layer.columns_again[rank].add(share(columns[head], before_columns[head]));
       layer.positions_again[k].add(share(positions[head], before_positions[head]));

@@ -29,19 +29,19 @@ AuditOptions everything() {
 class BruteForce : public StepObserver {
  public:
   bool wants(int, std::int64_t) override { return true; }
-  void see(const ObservedStep& step) override {
-    const int d = step.cache.head_dim;
-    const int group = step.query_heads / step.cache.kv_heads;
-    const std::int64_t k = step.method.options().k.at(step.cache.layer).of(step.cache.tokens());
+  void see(const Step& step, const Method& by) override {
+    const int d = step.at.cache.head_dim;
+    const int group = step.at.query_heads / step.at.cache.kv_heads;
+    const std::int64_t k = by.options().k.at(step.at.cache.layer).of(step.at.cache.tokens());
     StepFidelity expected;
-    expected.layer = step.layer;
-    expected.position = step.cache.tokens() - 1;
+    expected.layer = step.at.layer;
+    expected.position = step.at.cache.tokens() - 1;
     expected.k = k;
     std::vector<std::vector<double>> weights;
-    for (int h = 0; h < step.query_heads; ++h) {
-      weights.push_back(hayloft::testing::exact_weights(step.cache, step.query_heads, step.q, h));
-      const int list = step.trace.lists == step.query_heads ? h : h / group;
-      const std::set<std::int64_t> attended = attended_by(step.trace, list);
+    for (int h = 0; h < step.at.query_heads; ++h) {
+      weights.push_back(hayloft::testing::exact_weights(step.at.cache, step.at.query_heads, step.q, h));
+      const int list = step.trace->lists == step.at.query_heads ? h : h / group;
+      const std::set<std::int64_t> attended = attended_by(*step.trace, list);
       double mass = 0;
       for (const std::int64_t position : attended) mass += weights.back()[static_cast<std::size_t>(position)];
       expected.mass.push_back(mass);
@@ -49,8 +49,8 @@ class BruteForce : public StepObserver {
       double norm = 0;
       for (int i = 0; i < d; ++i) {
         double y = 0;
-        for (std::int64_t t = 0; t < step.cache.tokens(); ++t) {
-          const float v = to_float(hayloft::testing::row_of(step.cache, h / group, t)[d + i]);
+        for (std::int64_t t = 0; t < step.at.cache.tokens(); ++t) {
+          const float v = to_float(hayloft::testing::row_of(step.at.cache, h / group, t)[d + i]);
           y += weights.back()[static_cast<std::size_t>(t)] * v;
         }
         difference += std::pow(step.out[h * d + i] - y, 2);
@@ -58,16 +58,16 @@ class BruteForce : public StepObserver {
       }
       expected.error.push_back(std::sqrt(difference / norm));
     }
-    const bool per_query_head = step.trace.lists == step.query_heads;
-    for (int head = 0; head < step.cache.kv_heads; ++head) {
+    const bool per_query_head = step.trace->lists == step.at.query_heads;
+    for (int head = 0; head < step.at.cache.kv_heads; ++head) {
       double recall = 0;
       std::vector<double> shared(weights.front().size());
       for (int h = head * group; h < (head + 1) * group; ++h) {
         if (per_query_head)
-          recall += share(weights[static_cast<std::size_t>(h)], attended_by(step.trace, h), k) / group;
+          recall += share(weights[static_cast<std::size_t>(h)], attended_by(*step.trace, h), k) / group;
         for (std::size_t t = 0; t < shared.size(); ++t) shared[t] += weights[static_cast<std::size_t>(h)][t];
       }
-      if (!per_query_head) recall = share(shared, attended_by(step.trace, head), k);
+      if (!per_query_head) recall = share(shared, attended_by(*step.trace, head), k);
       expected.recall.push_back(recall);
     }
     steps.push_back(expected);
@@ -225,8 +225,8 @@ class HoldsUpTheFirst : public StepObserver {
   HoldsUpTheFirst(Auditor& auditor, std::future<void> measuring)
       : auditor_(auditor), measuring_(std::move(measuring)) {}
   bool wants(int layer, std::int64_t position) override { return auditor_.wants(layer, position); }
-  void see(const ObservedStep& step) override {
-    auditor_.see(step);
+  void see(const Step& step, const Method& by) override {
+    auditor_.see(step, by);
     if (measuring_.valid()) measuring_.get();
   }
 

@@ -80,8 +80,8 @@ TEST(LevelChoice, DoesNotFlapWhereSamplesDo) {
 class MeasuresNow : public StepObserver {
  public:
   bool wants(int, std::int64_t) override { return true; }
-  void see(const ObservedStep& step) override {
-    const StepFidelity sample = StepSample(step).measure(step.backend);
+  void see(const Step& step, const Method& by) override {
+    const StepFidelity sample = StepSample(step, by).measure(step.at.backend);
     const std::size_t group = sample.mass.size() / sample.recall.size();
     double least = 1;
     for (std::size_t head = 0; head < sample.recall.size(); ++head) {
@@ -90,7 +90,7 @@ class MeasuresNow : public StepObserver {
           least, std::accumulate(first, first + static_cast<std::ptrdiff_t>(group), 0.0) / static_cast<double>(group));
     }
     mass.add(least);
-    selected += step.trace.lists > 0 ? 1 : 0;
+    selected += step.trace->lists > 0 ? 1 : 0;
   }
   RunningStats mass;
   int selected = 0;

@@ -6,6 +6,7 @@
 
 #include "runtime/cluster/local_ranks.h"
 #include "runtime/cluster/merge.h"
+#include "runtime/plan/plan_network.h"
 #include "tests/support/refusal.h"
 #include "tests/support/temporary_folder.h"
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/cluster/local_ranks.h"
+#include "runtime/cluster/rank_attender.h"
 #include "runtime/plan/plan.h"
 #include "tests/runtime/decode/session_fixture.h"
 #include "tests/support/refusal.h"
@@ -49,8 +50,7 @@ TEST_F(PlanOfRanksTest, MemoryAndMessagesAreThoseOfARun) {
     EXPECT_EQ(plan.ranks, count);
     cluster::run_local_ranks(count, [&](cluster::Communicator& ranks) {
       SessionOptions own = options;
-      own.ranks = &ranks;
-      own.cache.shard = ranks.shard();
+      own.attend_by(cluster::rank_attender(ranks));
       offload::Arena own_memory(topology, {.budget_bytes = 64 << 20});
       Session context(model, own_memory, own);
       for (const PlannedMethod& planned : plan.methods) {
@@ -90,8 +90,7 @@ TEST_F(PlanOfRanksTest, PlanesAndAutoSendWhatTheyArePlannedToSend) {
   const Plan plan = make_plan(request, nullptr);
   cluster::run_local_ranks(3, [&](cluster::Communicator& ranks) {
     SessionOptions own = options;
-    own.ranks = &ranks;
-    own.cache.shard = ranks.shard();
+    own.attend_by(cluster::rank_attender(ranks));
     Session context(model, arena, own);
     context.append(random_tokens(tokens, model.config().vocab_size, 1));
     for (const PlannedMethod& planned : plan.methods) {

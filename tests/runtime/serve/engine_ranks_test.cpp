@@ -4,6 +4,7 @@
 
 #include "gpu/make_backend.h"
 #include "runtime/cluster/local_ranks.h"
+#include "runtime/cluster/rank_attender.h"
 #include "runtime/decode/load_tokenizer.h"
 #include "runtime/serve/engine.h"
 #include "runtime/serve/ranks/follow.h"
@@ -40,8 +41,7 @@ struct Machine {
   explicit Machine(cluster::Communicator* ranks = nullptr) {
     options.session.chunk_tokens = 64;
     options.session.cache.block_tokens = 32;
-    options.session.ranks = ranks;
-    if (ranks != nullptr) options.session.cache.shard = ranks->shard();
+    if (ranks != nullptr) options.session.attend_by(cluster::rank_attender(*ranks));
     options.method = make_method({}, model.config().head_dim);
   }
   ModelSource source() { return {model, tokenizer, path}; }

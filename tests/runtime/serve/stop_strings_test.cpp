@@ -33,5 +33,28 @@ TEST(StopStringsTest, EmptyOnesStopNothing) {
   EXPECT_FALSE(stop.found());
 }
 
+// Special tokens, as they would be written.
+TEST(StopStringsTest, FindsWhatIsHiddenAndNeverShowsIt) {
+  StopStrings stop({"<end>", "hay<b>x"});
+  EXPECT_EQ(stop.push("one "), "one ");
+  EXPECT_EQ(stop.push_hidden("<other>"), "");
+  EXPECT_EQ(stop.push("hay"), "");  // may begin a stop string
+  EXPECT_EQ(stop.push_hidden("<b>"), "");
+  EXPECT_EQ(stop.push("y "), "hayy ");
+  EXPECT_EQ(stop.push_hidden("<end>"), "");
+  EXPECT_TRUE(stop.found());
+
+  StopStrings across({"hay<b>x"});
+  EXPECT_EQ(across.push("two hay"), "two ");
+  EXPECT_EQ(across.push_hidden("<b>"), "");
+  EXPECT_EQ(across.push("xy"), "");
+  EXPECT_TRUE(across.found());
+
+  StopStrings held({"hay<b>x"});
+  EXPECT_EQ(held.push("hay"), "");
+  EXPECT_EQ(held.push_hidden("<b"), "");
+  EXPECT_EQ(held.rest(), "hay");
+}
+
 }  // namespace
 }  // namespace hayloft::runtime::serve

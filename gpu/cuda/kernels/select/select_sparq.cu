@@ -16,7 +16,7 @@
 #include "gpu/cuda/memory/column_cache.h"
 #include "gpu/cuda/memory/column_tiles.h"
 #include "gpu/cuda/memory/device_arena.h"
-#include "gpu/device_plan.h"
+#include "gpu/cuda_memory.h"
 #include "index/scan/sparq_query.h"
 
 // SparQ's step 1 and its selection. Device memory that it reads and writes, beside the r columns that come over the
@@ -44,10 +44,6 @@ Link link_over(const Context& context, const offload::LayerView& store, const Co
   const Link asked = context.link.of(store.layout->columns);
   if (asked == Link::sm || context.least_copy_bytes == 0) return asked;
   return bytes_per_copy(context.pins, store, count) < context.least_copy_bytes ? Link::sm : asked;
-}
-
-bool needs_planes(const SparqSelect& args) {
-  return args.bits > 0 || args.order == index::ComponentOrder::qk;
 }
 
 ColumnCount column_count(const offload::BlockLayout& layout, const SparqSelect& args) {
@@ -207,7 +203,7 @@ class SparqSelector {
     choice.rank = count_.columns;
     choice.bits = args_.bits;
     choice.temperature = args_.temperature;
-    if (needs_planes(args_)) choice.spread = context_.tables.find(cache_.store, stream_).spread;
+    if (args_.needs_planes()) choice.spread = context_.tables.find(cache_.store, stream_).spread;
     choose_components(q, cache_.kv_heads, group_, cache_.head_dim, choice, chosen_,
                       args_.bits > 0 ? chosen_ + cache_.kv_heads * count_.columns : nullptr, weights_, stream_);
   }
@@ -349,14 +345,18 @@ class SparqSelector {
 void CudaBackend::select_sparq(const CacheView& cache, const float* q, int query_heads, const SparqSelect& args,
                                std::int32_t* positions, float* alpha, Stream queue) {
   const cudaStream_t stream = native(queue);
-  if (needs_planes(args)) index::require_planes(cache.store.layout->columns);
+  if (args.needs_planes()) index::require_planes(cache.store.layout->columns);
   if (cache.store.tokens == 0) {  // nothing to select from
     launch("attend_all", attend_all, {blocks_for(query_heads, kSelectThreads), kSelectThreads}, stream, query_heads,
            alpha);
     return;
   }
-  const int rank = args.components(cache.head_dim);
-  index::require_valid(cache.store, {query_heads, rank, nullptr, nullptr, args.limit, args.k, args.rule});
+  index::ColumnSearch search;
+  search.query_heads = query_heads;
+  search.rank = args.components(cache.head_dim);
+  search.limit = args.limit;
+  search.k = args.k;
+  index::require_valid(cache.store, search);
   SparqSelector(context_, cache, q, query_heads, args, stream).run(positions, alpha);
 }
 

@@ -4,7 +4,7 @@
 
 namespace hayloft::runtime::jinja {
 
-// How deep blocks and expressions may lie in one another, each a call of the parser and of the evaluator; real
+// Bounds how deep blocks and expressions may lie in one another, each a call of the parser and of the evaluator; real
 // templates stay below 30.
 constexpr int most_levels = 200;
 

@@ -85,10 +85,7 @@ class H2OTest : public MethodTest {
     const gpu::CacheView before = view_at(position);
     state.sync_with_cache({&before, 1}, {});
     const gpu::CacheView view = view_at(position + 1);
-    runtime::MethodScratch scratch;
-    const runtime::Step made{*backend, backend->stream(), view,          query_heads,
-                             scratch,  output.counters,   &output.trace, &state};
-    method.attend(made, q.data(), output.y.data());
+    take_step(method, &state, view, *runtime::local_attender(), output);
     return output;
   }
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "offload/error.h"
-#include "runtime/cluster/communicator.h"
+#include "runtime/peers/communicator.h"
 
 // What ranks make sure of before they compute: that they belong together, and that all of them can begin.
 namespace hayloft::runtime::cluster {
@@ -18,10 +18,11 @@ class SharedError : public Error {
 };
 
 // Does what each rank does by itself, and throws a SharedError on all of them when one of them has thrown an Error: its
-// message, behind the rank where it is not that of all.
+// message, behind the rank where it is not that of all. A process alone throws what the work throws.
 void together(Communicator& ranks, const std::function<void()>& work);
-// The same where there may be no ranks: then the work alone.
-void together(Communicator* ranks, const std::function<void()>& work);
+
+// The sums of what each rank has, as many numbers, in the order of the ranks and so the same on all.
+std::vector<double> summed(Communicator& ranks, const std::vector<double>& own);
 
 // What rank 0 has, on all of them; of a type that is plain bytes.
 template <class T>

@@ -1,4 +1,4 @@
-#include "runtime/cluster/communicator.h"
+#include "runtime/peers/communicator.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 #include "offload/error.h"
 #include "runtime/cluster/local_ranks.h"
-#include "runtime/cluster/tell.h"
+#include "runtime/peers/tell.h"
 
 namespace hayloft::runtime::cluster {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/cluster/tell.h"
+#include "runtime/peers/tell.h"
 
 #include <algorithm>
 #include <cstdint>

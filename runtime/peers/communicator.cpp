@@ -1,8 +1,24 @@
-#include "runtime/cluster/communicator.h"
+#include "runtime/peers/communicator.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 namespace hayloft::runtime::cluster {
+namespace {
+
+class Alone final : public Communicator {
+ public:
+  int rank() const override { return 0; }
+  int ranks() const override { return 1; }
+
+ private:
+  void gather(std::span<const std::byte> own, std::span<std::byte> all) override {
+    std::ranges::copy(own, all.begin());
+  }
+  void cast(std::span<std::byte>) override {}
+};
+
+}  // namespace
 
 const char* name(Traffic kind) {
   constexpr const char* names[] = {"start", "candidates", "attention", "token", "turn"};
@@ -49,6 +65,11 @@ void Communicator::broadcast(Traffic kind, std::span<std::byte> data) {
 void Communicator::await(Traffic kind, std::span<std::byte> data) {
   cast_late(data);
   count_cast(kind, data.size());
+}
+
+Communicator& alone() {
+  static Alone process;
+  return process;
 }
 
 void Communicator::count_cast(Traffic kind, std::size_t bytes) {

@@ -33,8 +33,9 @@ struct Ledger {
   Ledger since(const Ledger& earlier) const;  // what has come on top of it
 };
 
-// The ranks that hold a context together, as one of them sees them. Every rank makes the same calls in the same order
-// and waits in each for the others. Not thread-safe.
+// The processes that hold a context together, as one of them sees them: its ranks. Every rank makes the same calls in
+// the same order and waits in each for the others. Not thread-safe, but for a process alone, whose calls do nothing
+// that anybody waits for.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -42,6 +43,8 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int ranks() const = 0;
   offload::Shard shard() const { return {rank(), ranks()}; }
+  bool first() const { return rank() == 0; }
+  bool several() const { return ranks() > 1; }
 
   // What each rank gives, the same number of bytes, comes to all of them: all [ranks][own.size()], in their order.
   // Throws Error when a rank is lost.
@@ -64,5 +67,8 @@ class Communicator {
 
   Ledger ledger_;
 };
+
+// This process alone: the one rank of its contexts. Whoever talks to peers need not ask whether there are any.
+Communicator& alone();
 
 }  // namespace hayloft::runtime::cluster

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "runtime/cluster/communicator.h"
+#include "runtime/peers/communicator.h"
 
 namespace hayloft::runtime::cluster {
 

@@ -1,4 +1,4 @@
-#include "runtime/cluster/agreement.h"
+#include "runtime/peers/agreement.h"
 
 #include <gtest/gtest.h>
 

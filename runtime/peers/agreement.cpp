@@ -1,4 +1,4 @@
-#include "runtime/cluster/agreement.h"
+#include "runtime/peers/agreement.h"
 
 #include <xxhash.h>
 
@@ -29,6 +29,7 @@ std::vector<T> gathered(Communicator& ranks, std::span<const T> own) {
 }  // namespace
 
 void together(Communicator& ranks, const std::function<void()>& work) {
+  if (!ranks.several()) return work();
   Outcome own;
   try {
     work();
@@ -44,8 +45,12 @@ void together(Communicator& ranks, const std::function<void()>& work) {
   throw SharedError(fmt::format("rank {}: {}", failed - all.begin(), failed->message));
 }
 
-void together(Communicator* ranks, const std::function<void()>& work) {
-  ranks == nullptr ? work() : together(*ranks, work);
+std::vector<double> summed(Communicator& ranks, const std::vector<double>& own) {
+  std::vector<double> sum(own.size());
+  if (own.empty()) return sum;
+  const std::vector<double> all = gathered(ranks, std::span<const double>(own));
+  for (std::size_t i = 0; i < all.size(); ++i) sum[i % own.size()] += all[i];
+  return sum;
 }
 
 void require_same(Communicator& ranks, std::span<const Fact> facts) {

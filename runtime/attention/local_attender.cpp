@@ -1,0 +1,131 @@
+#include <algorithm>
+#include <limits>
+
+#include "runtime/attention/attender.h"
+#include "runtime/attention/host_tail.h"
+
+namespace hayloft::runtime {
+namespace {
+
+template <class T>
+T* scratch_for(const LayerStep& at, gpu::Buffer& scratch, std::int64_t count) {
+  const std::uint64_t bytes = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(count)) * sizeof(T);
+  if (scratch.bytes() < bytes) scratch = at.backend.allocate(bytes, at.stream);
+  return scratch.as<T>();
+}
+
+class LocalAttender final : public Attender {
+ public:
+  Selection select(const Step& step, const SelectionPlan& plan, const Ranking& ranking) const override {
+    switch (ranking.source) {
+      case Ranking::Source::given:
+        return {ranking.positions};
+      case Ranking::Source::components: {  // step 1 of SparQ
+        const LayerStep& at = step.at;
+        const gpu::SparqSelect args{ranking.by, plan.k, plan.limit, step.held_bytes, {}};
+        auto* const positions = scratch_for<std::int32_t>(at, at.scratch.positions, plan.positions());
+        auto* const alpha = scratch_for<float>(at, at.scratch.alpha, at.query_heads);
+        at.backend.select_sparq(at.cache, step.q, at.query_heads, args, positions, alpha, at.stream);
+        return {{}, {}, positions, ranking.with_alpha ? alpha : nullptr};
+      }
+      default:
+        return select_on_host(step, in_entries(plan, ranking), ranking);
+    }
+  }
+
+  Finds find(const Step& step, const SelectionPlan& plan, const float*, const OwnSearch& search) const override {
+    if (plan.k == 0) return {};
+    Finds finds;
+    finds.positions.resize(static_cast<std::size_t>(plan.positions()));
+    finds.counted = search(step.at.cache.store, plan.limit, plan.k, finds.positions.data());
+    return finds;
+  }
+
+  void attend(const Step& step, const SelectionPlan& plan, const Selection& selection, Rest rest) const override {
+    const LayerStep& at = step.at;
+    gpu::Attended what = plan.attended();
+    what.positions = selection.device_positions;
+    what.alpha = rest.kind == Rest::Kind::mean ? selection.device_alpha : nullptr;
+    if (!selection.positions.empty()) {
+      auto* const positions = scratch_for<std::int32_t>(at, at.scratch.positions, plan.positions());
+      at.backend.to_device(positions, selection.positions.data(), selection.positions.size() * sizeof(std::int32_t),
+                           at.stream);
+      what.positions = positions;
+    }
+    if (rest.kind == Rest::Kind::mean && !selection.alpha.empty()) {
+      auto* const alpha = scratch_for<float>(at, at.scratch.alpha, at.query_heads);
+      at.backend.to_device(alpha, selection.alpha.data(), selection.alpha.size() * sizeof(float), at.stream);
+      what.alpha = alpha;
+    }
+    if (step.held_bytes != nullptr) what.held_bytes = step.held_bytes + 2;
+    at.backend.attend(at.cache, step.q, at.query_heads, what, step.out, at.stream);
+    if (step.trace != nullptr) record(step, what, selection);
+  }
+
+  void attend_causal(const LayerStep& at, const float* q, int rows, const gpu::CausalWindow& window,
+                     float* out) const override {
+    at.backend.attend_causal(at.cache, q, rows, at.query_heads, window, out, at.stream);
+  }
+
+ private:
+  // By every column of what is searched. Softmaxes go on from the tail's, where it counts.
+  static Selection select_on_host(const Step& step, const SelectionPlan& plan, const Ranking& ranking) {
+    if (plan.k == 0 && !ranking.with_alpha) return {};
+    const LayerStep& at = step.at;
+    const HostRanking ready(step, ranking);
+    const bool derived = ranking.source == Ranking::Source::derived;
+    const offload::LayerView& view = derived ? ranking.columns : at.cache.store;
+    const index::ColumnSearch search = ready.search(plan.limit, plan.k);
+    const bool by_softmax = !search.per_query_head() && search.rule == index::GroupRule::softmax;
+    const bool with_tail = !derived || !ranking.tail_weights.empty();
+    Selection selection;
+    selection.positions.resize(static_cast<std::size_t>(plan.positions()));
+    index::SearchResult result;
+    result.positions = selection.positions.data();
+    TailScores tail;
+    tail.max.assign(static_cast<std::size_t>(at.query_heads), -std::numeric_limits<float>::infinity());
+    tail.sum.resize(tail.max.size());
+    if (with_tail && (ranking.with_alpha || by_softmax)) {
+      tail = score_tail(HostTail(at.backend, at.cache, at.stream), ready.key_weights().data(), at.query_heads,
+                        at.backend.threads());
+      result.max = tail.max.data();
+      result.sum = tail.sum.data();
+    }
+    if (ranking.with_alpha) {
+      selection.alpha.resize(tail.max.size());
+      index::search_with_alpha(view, search, at.backend.threads(), tail.max.data(), tail.sum.data(), result.positions,
+                               selection.alpha.data());
+    } else {
+      index::search_columns(view, search, at.backend.threads(), result);
+    }
+    selection.positions = as_positions(std::move(selection.positions), ranking);
+    return selection;
+  }
+
+  static void record(const Step& step, const gpu::Attended& what, const Selection& selection) {
+    const LayerStep& at = step.at;
+    StepTrace& trace = *step.trace;
+    trace.lists = what.lists;
+    trace.k = what.k;
+    trace.ranges[0] = what.ranges[0];
+    trace.ranges[1] = what.ranges[1];
+    trace.positions.resize(static_cast<std::size_t>(what.lists) * static_cast<std::size_t>(what.k));
+    trace.alpha = selection.alpha;
+    if (!trace.positions.empty()) {
+      at.backend.to_host(trace.positions.data(), what.positions, trace.positions.size() * sizeof(std::int32_t),
+                         at.stream);
+    }
+    if (selection.device_alpha != nullptr) {
+      trace.alpha = copy_to_host(at.backend, selection.device_alpha, at.query_heads, at.stream);
+    }
+  }
+};
+
+}  // namespace
+
+SharedAttender local_attender() {
+  static const SharedAttender here = std::make_shared<LocalAttender>();
+  return here;
+}
+
+}  // namespace hayloft::runtime

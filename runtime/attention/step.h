@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "gpu/backend.h"
+#include "offload/store/store.h"
+#include "runtime/attention/counters.h"
+#include "runtime/attention/method_state.h"
+
+namespace hayloft::runtime {
+
+class Attender;
+
+// Device memory that a method needs from step to step. Grows, never shrinks; one per session.
+struct MethodScratch {
+  gpu::Buffer positions;
+  gpu::Buffer alpha;
+};
+
+// One global layer of a forward pass over T tokens, whose keys and values are in the cache already. Made once for each
+// layer and passed by reference to whoever has to do with its attention.
+struct LayerStep {
+  gpu::Backend& backend;
+  gpu::Stream stream;
+  int layer;                    // of the model
+  const gpu::CacheView& cache;  // cache.layer counts the global layers; the T tokens are its newest
+  const offload::Store& store;  // which the view reads; may be forked
+  int query_heads;
+  int T;
+  MethodScratch& scratch;
+
+  int head_dim() const { return cache.head_dim; }
+  int kv_heads() const { return cache.kv_heads; }
+  int group() const { return query_heads / cache.kv_heads; }
+  std::int64_t query_elements() const { return std::int64_t{query_heads} * cache.head_dim; }
+  std::int64_t tokens() const { return cache.tokens(); }
+};
+
+// Positions that one step attended to, copied to the host for recall and for `hayloft attend`.
+struct StepTrace {
+  std::vector<std::int32_t> positions;  // [lists][k], ascending; from the store, or of what `h2o` keeps
+  int lists = 0;
+  int k = 0;
+  gpu::Attended::Range ranges[2];
+  std::vector<float> alpha;  // [Hq], empty where the method has none
+};
+
+// One decode token in one global layer, by one method.
+struct Step {
+  const LayerStep& at;  // of one token
+  const float* q;       // f32 [Hq][d], device memory
+  float* out;           // likewise
+  const Attender& attender;
+  MethodState* state = nullptr;  // of the method that attends, up to date; null for methods without
+  StepTrace* trace = nullptr;    // filled where it is there
+  // u64 [3]: SparqSelect's, then that of Attended; null where the backend keeps nothing.
+  unsigned long long* held_bytes = nullptr;
+};
+
+// The query of a step, [Hq][d]. Waits for the device.
+std::vector<float> query_on_host(const Step& step);
+
+}  // namespace hayloft::runtime
