@@ -13,7 +13,7 @@
 namespace hayloft::runtime {
 
 // A conversation with a model: its messages, and a session that has read them as the model's chat template writes them.
-// What is read of a new message is only what the template adds behind the tokens that are in the session already. Where
+// A new message costs only what the template adds behind the tokens that are in the session already. Where
 // a template rewrites earlier messages (some leave the reasoning out of earlier answers), the session goes back to
 // where the texts part, and from then on keeps a fork at the end of each prompt for that. Not thread-safe; the
 // tokenizer, and the model and arena of the session, must outlive it.

@@ -8,7 +8,7 @@
 #include "runtime/chat/jinja/evaluator.h"
 #include "runtime/chat/jinja/values/strings.h"
 
-// What lies in a value: items, attributes, slices.
+// The insides of a value: items, attributes, slices.
 namespace hayloft::runtime::jinja {
 
 List items_of(const Value& value) {

@@ -35,7 +35,7 @@ class Evaluator {
   std::string run(const Body& body, const Value& variables);  // a dictionary
   int line() const { return line_; }
 
-  // What filters, tests and methods ask of it.
+  // Services to filters, tests and methods.
   Value attribute(const Value& object, std::string_view name);
   Value item(const Value& object, const Value& key);
   Value filter(const std::string& name, const Value& value, const Arguments& arguments);
@@ -106,7 +106,7 @@ std::string brace_format(Evaluator& evaluator, std::string_view format, const Ar
 // The parameters of a function in their order, null for one that is not given. Throws Error on what does not fit.
 std::vector<const Value*> bound(const Arguments& arguments, const std::string& function,
                                 std::initializer_list<std::string_view> parameters, std::size_t required = 0);
-// What a parameter is meant to be. Throw Error on anything else.
+// Return the value of a parameter that is meant to be this. Throw Error on anything else.
 const std::string& text_argument(const Value& value, std::string_view function);
 std::int64_t integer_argument(const Value& value, std::string_view function);
 

@@ -235,7 +235,7 @@ Value apply_batch(Evaluator& evaluator, const Value& value, const Arguments& arg
   return Value::generator(std::move(batches));
 }
 
-// What is not true, none included, is nothing to go over.
+// A value that is not true, none included, is nothing to go over.
 Value apply_map(Evaluator& evaluator, const Value& value, const Arguments& arguments) {
   if (!value.truth()) return Value::generator({});
   List out;

@@ -13,7 +13,7 @@
 namespace hayloft::runtime::jinja {
 namespace {
 
-// What most text filters work on: any value as text.
+// Most text filters work on any value as text.
 std::string soft_text(Evaluator& evaluator, const Value& value) {
   return evaluator.text_of(value);
 }

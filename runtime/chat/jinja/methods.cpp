@@ -28,7 +28,7 @@ List texts(const std::vector<std::string_view>& parts) {
   return List(parts.begin(), parts.end());
 }
 
-// What a text method makes of Markup is Markup again.
+// A text method makes Markup of Markup.
 Value markup_like(const Value& self, std::string text) {
   return self.is_markup() ? Value::markup(std::move(text)) : Value(std::move(text));
 }

@@ -20,7 +20,7 @@ std::shared_ptr<Scope> Evaluator::inner_scope() const {
   return std::make_shared<Scope>(Scope{scope_});
 }
 
-// What a body writes, in a scope of its own.
+// Returns the text that a body writes in `scope`.
 std::string Evaluator::captured(const Body& body, std::shared_ptr<Scope> scope) {
   std::string text;
   std::string* const outside = std::exchange(out_, &text);

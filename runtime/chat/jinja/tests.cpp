@@ -36,7 +36,7 @@ bool is_sequence(const Value& value) {
   return value.is_sequence() || value.is(Kind::text) || value.is(Kind::dict) || value.is(Kind::undefined);
 }
 
-// Of the tests without an argument; nothing where the name is not known.
+// Applies one of the tests without an argument; nothing where the name is not known.
 std::optional<bool> plain_test(Evaluator& evaluator, const std::string& name, const Value& value) {
   if (name == "defined") return !value.is(Kind::undefined);
   if (name == "undefined") return value.is(Kind::undefined);

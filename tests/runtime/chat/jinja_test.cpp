@@ -70,8 +70,8 @@ TEST(JinjaLimits, StopALoopThatNeverEnds) {
   EXPECT_TRUE(refused("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", {"deep in one another"}));
   Limits few;
   few.steps = 100;
-  EXPECT_TRUE(refuses([&] { render("{% for a in range(50) %}{{ a }}{% endfor %}", ordered_json::object(), few); },
-                      {"100 steps"}));
+  EXPECT_TRUE(
+      refuses([&] { render("{% for a in range(50) %}{{ a }}{% endfor %}", ordered_json::object(), few); }, {"steps"}));
 }
 
 TEST(JinjaLimits, StopTextThatGrowsWithoutEnd) {

@@ -116,7 +116,7 @@ class Lexer {
     return text_.size() - stripped(std::string_view(text_).substr(at), Side::left).size();
   }
 
-  // Where the text behind {% raw %} begins, 0 if this is another block. A newline behind it stays.
+  // Returns where the text behind {% raw %} begins, 0 if this is another block. A newline behind it stays.
   std::size_t raw_begin() const {
     std::size_t at = skip_space(at_);
     if (text_.compare(at, 3, "raw") != 0) return 0;

@@ -8,7 +8,7 @@
 
 #include "runtime/chat/jinja/values/value.h"
 
-// What templates call and what loops offer.
+// Things that templates call, and the variable that loops offer.
 namespace hayloft::runtime::jinja {
 
 struct MacroNode;

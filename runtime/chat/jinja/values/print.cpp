@@ -8,7 +8,7 @@
 #include "offload/text/utf8.h"
 #include "runtime/chat/jinja/values/value.h"
 
-// How Python writes values: str() and repr().
+// Python's writing of values: str() and repr().
 namespace hayloft::runtime::jinja {
 namespace {
 

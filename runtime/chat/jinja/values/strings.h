@@ -45,7 +45,7 @@ std::string capitalized(std::string_view text);
 std::string title(std::string_view text);        // Jinja's filter: words begin behind white space, -, (, {, [ and <
 std::string title_words(std::string_view text);  // str.title: words are runs of letters
 
-// Whether every character is of the class, and there is one.
+// Tells whether every character is of the class, and there is one.
 enum class CharacterClass : std::uint8_t { digit, letter, letter_or_digit, space };
 bool all_of(std::string_view text, CharacterClass wanted);
 bool is_upper(std::string_view text);

@@ -16,7 +16,7 @@ struct Value::Entries {
 
 namespace {
 
-// What lies in a list or dictionary.
+// Nesting and weight of the values in a list or dictionary.
 struct Inside {
   int nesting = 0;
   std::size_t weight = 0;

@@ -40,8 +40,9 @@ enum class Kind : std::uint8_t {
   long_integer  // of more than 63 bits, from JSON: written and compared, not computed with
 };
 
-// How deep lists and dictionaries may lie in one another, for they are printed, compared and released recursively; and
-// how much they may hold, counting what they hold more than once as often as they hold it (Value::weight).
+// Bounds of how deep lists and dictionaries lie in one another, for they are printed, compared and released
+// recursively; and of how much they hold, counting what they hold more than once as often as they hold it
+// (Value::weight).
 constexpr int most_nesting = 128;
 constexpr std::size_t most_weight = std::size_t{1} << 24;
 
@@ -66,7 +67,7 @@ class Value {
   static Value tuple(List items);
   static Value dict(Dict items);
   static Value generator(List items);
-  // What is absent, as "'x' is undefined" says it in messages when it is used.
+  // `what` is the message when it is used: "'x' is undefined".
   static Value undefined(std::string what);
   // Text that HTML escaping leaves alone, and that escapes what is joined to it (markupsafe.Markup).
   static Value markup(std::string text);
