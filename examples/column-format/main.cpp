@@ -7,9 +7,9 @@
 //
 // A format that the store itself keeps (--columns) belongs in hayloft's tree, where it takes eight files:
 //   offload/store/column_formats.h             its row of the table, from which all else follows
-//   offload/store/FORMAT.cpp, columns.h        what a key becomes, and where that is found
-//   index/scan/columns/keys_FORMAT-inl.h, column_keys-inl.h        how the scan reads it
-//   gpu/cuda/kernels/columns/FORMAT.cuh, columns.cuh               how a device writes and reads it
+//   one beside offload/store/planes.cpp, and offload/store/columns.h             what a key becomes
+//   one beside index/scan/columns/keys_int4-inl.h, and column_keys-inl.h         how the scan reads it
+//   one beside gpu/cuda/kernels/columns/int4.cuh, and columns.cuh                how a device writes and reads it
 //   docs/design.md                             its number in saved contexts, what a search sees
 #include <algorithm>
 #include <array>

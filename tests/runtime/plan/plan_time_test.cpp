@@ -17,7 +17,7 @@ MachineProfile even_profile() {
   profile.near_read = profile.weight_stream = 10;
   profile.matmul = 100;
   profile.layer_overhead_us = 10;
-  profile.attention = {{128, 4, 10, 5, 2, 8, 20, 10, 6, 3, 1, 4, 50}};
+  profile.attention = {{128, 4, {10, 6, 3, 1}, 5, 2, 8, 20, 10, 4, 50}};
   return profile;
 }
 TEST(PlanOfTime, EveryTermIsItsBytesOverItsRate) {
