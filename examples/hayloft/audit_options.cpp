@@ -58,9 +58,8 @@ void add_audit_options(CLI::App& app, AuditChoices& choices) {
         choices.fidelity.reset();
         if (!choices.fastest) choices.fidelity = read_share("--fidelity", text);
       },
-      fmt::format("Attend as cheaply as this share of the attention mass allows, as in 99%: k, r and the method follow "
-                  "samples of the steps, layer by layer; --attn auto keeps {:g}% unless this says otherwise, and none "
-                  "takes what is fastest",
+      fmt::format("Share of the attention mass to catch, as in 99%, measured in samples; auto keeps {:g}%, none takes "
+                  "what is fastest",
                   runtime::default_fidelity * 100));
   add_text(
       app, "--audit-json", "FILE",
