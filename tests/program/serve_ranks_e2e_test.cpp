@@ -90,7 +90,7 @@ TEST_F(ServeRanksTest, ClientsAtOnceGetWhatEachGetsAlone) {
   constexpr int clients = 6;
   std::vector<std::string> alone_text(clients), together(clients);
   const auto ask = [](const Served& of, int i) {
-    return of.completed(greedy(words(10 + 5 * i) + "number " + std::to_string(i), 16))["choices"][0]["text"]
+    return of.completed(greedy(words(5 + i) + "number " + std::to_string(i), 16))["choices"][0]["text"]
         .get<std::string>();
   };
   std::vector<std::thread> threads;
