@@ -142,7 +142,7 @@ std::vector<std::string> check_tools(const Json& list) {
   Nothing nothing;
   const auto check = [&](const Value& value, std::span<const Field<Nothing>> fields) {
     for (const auto& [name, field] : value.object().items()) {
-      const auto known = [&](const Field<Nothing>& each) { return name == each.name; };
+      const auto known = [&name = name](const Field<Nothing>& each) { return name == each.name; };
       if (std::ranges::any_of(fields, known)) {
         read_field<Nothing>(name, Value(value.name() + "." + name, field), "a tool", {fields}, {}, nothing);
       } else if (std::ranges::find(others, name) == others.end()) {
