@@ -48,7 +48,8 @@ TEST_F(GenerationConfig, GivesTheTextsOfTransformers) {
   const Model model(folder_of_model, *backend);
   offload::Topology topology;
   offload::Arena arena(topology, {});
-  for (const json& golden : json::parse(std::ifstream(source_folder / "tests/golden/sampling.json")).at("texts")) {
+  const json recorded = json::parse(std::ifstream(source_folder / "tests/golden/sampling.json"));
+  for (const json& golden : recorded.at("texts")) {
     SCOPED_TRACE(golden.at("config").dump());
     const auto prompt = golden.at("prompt").get<std::vector<std::int32_t>>();
     const auto expected = golden.at("tokens").get<std::vector<std::int32_t>>();
