@@ -47,7 +47,8 @@ TEST_F(ProgramTest, AShortContextLeavesTheMethodsSomethingToSelect) {
   const Outcome chosen = run_program(arguments);
   ASSERT_EQ(chosen.exit_code, 0) << chosen.err;
   EXPECT_EQ(chosen.out.find("attended to"), std::string::npos) << chosen.out;
-  for (const auto& row : nlohmann::json::parse(contents(at("n.json")))["rows"]) {
+  const nlohmann::json written = nlohmann::json::parse(contents(at("n.json")));
+  for (const auto& row : written.at("rows")) {
     EXPECT_LT(row["recall"], 0.7) << "one column and four positions find less than all of the best four";
     EXPECT_LT(row["attended_share"], 0.2);
   }
@@ -58,7 +59,8 @@ TEST_F(ProgramTest, AShortContextLeavesTheMethodsSomethingToSelect) {
   for (const std::string& text : {forced.out, forced.err}) {
     EXPECT_NE(text.find("* sparq r=1 k=4 at 4k attended to 100.0% of the context"), std::string::npos) << text;
   }
-  for (const auto& row : nlohmann::json::parse(contents(at("n.json")))["rows"]) {
+  const nlohmann::json written = nlohmann::json::parse(contents(at("n.json")));
+  for (const auto& row : written.at("rows")) {
     EXPECT_EQ(row["recall"], 1);
     EXPECT_EQ(row["attended_share"], 1);
     EXPECT_EQ(row["block_tokens"], 4096);
@@ -85,7 +87,8 @@ TEST_F(ProgramTest, AMethodOfPlanesMakesTheColumnsPlanesUnlessOthersAreAskedFor)
   with_json.insert(with_json.end(), {"--json", "-"});
   const Outcome outcome = run_program(with_json);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  for (const auto& row : nlohmann::json::parse(outcome.out)["rows"]) EXPECT_TRUE(row["hit"]) << row;
+  const nlohmann::json printed = nlohmann::json::parse(outcome.out);
+  for (const auto& row : printed.at("rows")) EXPECT_TRUE(row["hit"]) << row;
   std::vector<std::string> other = needle;
   other.insert(other.end(), {"--columns", "int4"});
   EXPECT_TRUE(refused_with(run_program(other), 1, {"planes bits=16", "int4", "--columns planes"}));
