@@ -78,7 +78,9 @@ def write(config):
     prompt = json.loads((folder / "golden.json").read_text())["tokens"][:24]
     model.generation_config = transformers.GenerationConfig.from_dict({"eos_token_id": 2, **config})
     with torch.no_grad():
-        tokens = model.generate(torch.tensor([prompt]), max_new_tokens=32, pad_token_id=0)[0, len(prompt) :].tolist()
+        ids = torch.tensor([prompt])
+        seen = torch.ones_like(ids)  # or it would take tokens of the prompt for padding
+        tokens = model.generate(ids, attention_mask=seen, max_new_tokens=32, pad_token_id=0)[0, len(prompt) :].tolist()
     return {"config": config, "prompt": prompt, "tokens": tokens}
 
 
