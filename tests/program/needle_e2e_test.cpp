@@ -59,8 +59,8 @@ TEST_F(ProgramTest, AShortContextLeavesTheMethodsSomethingToSelect) {
   for (const std::string& text : {forced.out, forced.err}) {
     EXPECT_NE(text.find("* sparq r=1 k=4 at 4k attended to 100.0% of the context"), std::string::npos) << text;
   }
-  const nlohmann::json written = nlohmann::json::parse(contents(at("n.json")));
-  for (const auto& row : written.at("rows")) {
+  const nlohmann::json forced_rows = nlohmann::json::parse(contents(at("n.json")));
+  for (const auto& row : forced_rows.at("rows")) {
     EXPECT_EQ(row["recall"], 1);
     EXPECT_EQ(row["attended_share"], 1);
     EXPECT_EQ(row["block_tokens"], 4096);
