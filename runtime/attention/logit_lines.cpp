@@ -1,40 +1,14 @@
 #include "runtime/attention/logit_lines.h"
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cmath>
 
 #include "index/scan/exact_search.h"
 #include "offload/store/planes.h"
+#include "runtime/attention/lanes.h"
 
 namespace hayloft::runtime {
 namespace {
-
-constexpr int kLanes = 8;
-
-// The keys of finite f16 numbers, in steps that vectors can take.
-void widen_keys(const f16* keys, int d, float* out) {
-  for (int c = 0; c < d; ++c) {
-    const std::uint32_t bits = keys[c].bits;
-    const float magnitude = std::bit_cast<float>((bits & 0x7fffu) << 13) * 0x1p112f;
-    out[c] = std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) | (bits & 0x8000u) << 16);
-  }
-}
-
-float dot_in_lanes(const float* x, const float* y, int d) {
-  std::array<float, kLanes> sums{};
-  int c = 0;
-  for (; c + kLanes <= d; c += kLanes) {
-    for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      sums[lane] += x[c + static_cast<int>(lane)] * y[c + static_cast<int>(lane)];
-    }
-  }
-  float sum = 0;
-  for (const float each : sums) sum += each;
-  for (; c < d; ++c) sum += x[c] * y[c];
-  return sum;
-}
 
 // Makes keys [n][d] those that a search reads in their place: of component c its first planes[c] planes over the range
 // of these keys, as offload::plane_key() has them; components of no plane are not looked at.
@@ -99,7 +73,7 @@ class LineKeys {
   void widen(std::int64_t head, std::vector<float>& out) const {
     const std::size_t n = slots_.size() * static_cast<std::size_t>(at_.head_dim());
     out.resize(n);
-    widen_keys(keys_.data() + static_cast<std::size_t>(head) * n, static_cast<int>(n), out.data());
+    widen_lanes(keys_.data() + static_cast<std::size_t>(head) * n, n, out.data());
   }
 
  private:
@@ -170,8 +144,8 @@ std::vector<index::LogitLine> logit_lines(const Step& step, const SelectionPlan&
           keys.resize(static_cast<std::size_t>((n + plan.k) * d));
           for (int i = 0; i < plan.k; ++i, ++n) {
             const std::int32_t position = taken[static_cast<std::size_t>(h / heads * plan.k + i)];
-            widen_keys(at.cache.store.keys(static_cast<int>(head), position, 1, space.data()), d,
-                       keys.data() + std::ptrdiff_t{n} * d);
+            widen_lanes(at.cache.store.keys(static_cast<int>(head), position, 1, space.data()),
+                        static_cast<std::size_t>(d), keys.data() + std::ptrdiff_t{n} * d);
           }
         }
         approximate.resize(static_cast<std::size_t>(n));
@@ -179,8 +153,8 @@ std::vector<index::LogitLine> logit_lines(const Step& step, const SelectionPlan&
         const float* const by = search.planes == nullptr ? keys.data() : read.data();
         for (int t = 0; t < n; ++t) {
           const auto i = static_cast<std::size_t>(t);
-          approximate[i] = dot_in_lanes(by + std::ptrdiff_t{t} * d, weights.data() + h * d, d);
-          exact[i] = dot_in_lanes(keys.data() + std::ptrdiff_t{t} * d, query.data() + h * d, d);
+          approximate[i] = dot_lanes(by + std::ptrdiff_t{t} * d, weights.data() + h * d, static_cast<std::size_t>(d));
+          exact[i] = dot_lanes(keys.data() + std::ptrdiff_t{t} * d, query.data() + h * d, static_cast<std::size_t>(d));
         }
         lines[static_cast<std::size_t>(h)] = fit_line(approximate.data(), exact.data(), n);
       }

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "runtime/attention/host_tail.h"
+#include "runtime/attention/lanes.h"
 #include "runtime/attention/logit_lines.h"
 
 namespace hayloft::runtime {
@@ -86,12 +87,14 @@ void add_drawn(const Step& step, int first, int heads, const index::RestMasses::
   const int d = at.head_dim();
   const std::size_t n = draw.positions.size();
   const int kv_head = first / at.group();
-  std::vector<float> values(n * static_cast<std::size_t>(d));
+  const auto width = static_cast<std::size_t>(d);
+  std::vector<float> values(n * width);
+  std::vector<float> squares;  // |V|^2 of each
   std::vector<f16> space(static_cast<std::size_t>(2 * d));
   for (std::size_t i = 0; i < n; ++i) {
     const f16* const row = at.cache.store.row(kv_head, draw.positions[i], space.data()) + d;
-    for (int c = 0; c < d; ++c)
-      values[i * static_cast<std::size_t>(d) + static_cast<std::size_t>(c)] = to_float(row[c]);
+    widen_lanes(row, width, values.data() + i * width);
+    squares.push_back(dot_lanes(values.data() + i * width, values.data() + i * width, width));
   }
   for (int h = first; h < first + heads; ++h) {
     const float* const masses = draw.masses.data() + static_cast<std::size_t>(h - first) * n;
@@ -104,7 +107,10 @@ void add_drawn(const Step& step, int first, int heads, const index::RestMasses::
       rest += weight;
       for (int c = 0; c < d; ++c) mean[static_cast<std::size_t>(c)] += weight * v[c];
     }
-    if (!std::isfinite(rest)) continue;  // what is attended exactly stays
+    if (!std::isfinite(rest)) {  // what is attended exactly stays, and nothing is known of the rest
+      if (estimate != nullptr) estimate->error[static_cast<std::size_t>(h)] = std::numeric_limits<float>::infinity();
+      continue;
+    }
     const std::vector<float> exact(y, y + d);
     for (int c = 0; c < d; ++c)
       y[c] = (exact[static_cast<std::size_t>(c)] + mean[static_cast<std::size_t>(c)]) / (1 + rest);
@@ -112,12 +118,13 @@ void add_drawn(const Step& step, int first, int heads, const index::RestMasses::
     if (estimate == nullptr || rest == 0) continue;
     const double rho = double{rest} / (1 + double{rest});
     const double spread = std::exp(std::min(double{lines[static_cast<std::size_t>(h)].residual}, 1.5)) - 1;
+    const double of_y = dot_lanes(y, y, width);
     double variance = 0;
     for (std::size_t i = 0; i < n; ++i) {
       const double chance = draw.chances[i];
       const double weight = double{masses[i]} / chance / (1 + double{rest});
-      const double far = distance(values.data() + i * static_cast<std::size_t>(d), y, d);
-      variance += weight * weight * (1 - chance + spread * chance) * far * far;
+      const double far = double{squares[i]} + of_y - 2 * double{dot_lanes(values.data() + i * width, y, width)};
+      variance += weight * weight * (1 - chance + spread * chance) * std::max(far, 0.0);  // |V - y|^2
     }
     for (float& x : mean) x /= rest;
     const double shift = 0.7 * rho * (1 - rho) * distance(mean.data(), exact.data(), d);
@@ -154,7 +161,10 @@ void add_mean(const Step& step, const index::RestMasses& rest, const std::vector
   for (int h = 0; h < at.query_heads; ++h) {
     const auto head = static_cast<std::size_t>(h);
     const double sum = rest.sum[head];
-    if (!std::isfinite(sum)) continue;
+    if (!std::isfinite(sum)) {
+      if (estimate != nullptr) estimate->error[head] = std::numeric_limits<float>::infinity();
+      continue;
+    }
     float* const y = out + std::ptrdiff_t{h} * d;
     const float* const m = mean.data() + std::ptrdiff_t{h} * d;
     const double gap = distance(y, m, d);

@@ -10,14 +10,16 @@ StepTerms::StepTerms(const gpu::CacheView& cache, const SelectionPlan& plan)
       d(static_cast<std::uint64_t>(cache.head_dim)) {}
 
 int values_per_row(const gpu::CacheView& cache) {
-  return cache.store.layout != nullptr && cache.store.layout->row_format == offload::RowFormat::f16 ? 2 : 1;
+  return cache.store.layout == nullptr || cache.store.layout->row_format == offload::RowFormat::f16 ? 2 : 1;
 }
 
 Counters count_selection(const gpu::CacheView& cache, const SelectionPlan& plan, Kind kind) {
   Counters counters;
   count_rows(counters, cache, plan.attended(), kind);
   if (plan.drawn > 0) {
-    const std::uint64_t bytes = cache.store.layout->row_bytes / static_cast<std::uint64_t>(values_per_row(cache));
+    const std::uint64_t row_bytes =
+        cache.store.layout != nullptr ? cache.store.layout->row_bytes : 4 * static_cast<std::uint64_t>(cache.head_dim);
+    const std::uint64_t bytes = row_bytes / static_cast<std::uint64_t>(values_per_row(cache));
     counters.at(Place::link, kind) +=
         static_cast<std::uint64_t>(plan.lists) * static_cast<std::uint64_t>(plan.drawn) * bytes;
   }
