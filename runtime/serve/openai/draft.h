@@ -20,6 +20,7 @@ struct Draft {
   std::int64_t n = 1;
   std::optional<std::uint64_t> seed = {};
   std::optional<bool> audit = {};
+  bool stream_options = false;                   // are given
   std::optional<float> repetition_penalty = {};  // over all tokens
   std::optional<float> repeat_penalty = {};      // over the last ones
   std::optional<std::int64_t> repeat_last = {};

@@ -123,7 +123,10 @@ Json checked_message(const Value& value, const ChatTemplate& chat_template) {
     }
   }
   if (!message.contains("role")) value.refuse("must have a role and content");
-  if (!message.contains("content")) message["content"] = "";
+  if (!message.contains("content")) {  // an assistant may have called tools alone
+    if (message["role"] != "assistant") value.refuse("must have a role and content");
+    message["content"] = "";
+  }
   return message;
 }
 
