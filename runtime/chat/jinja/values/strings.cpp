@@ -215,12 +215,28 @@ std::string capitalized(std::string_view text) {
   return out + lower(text.substr(first));
 }
 
+namespace {
+
+// One character in capitals or small letters; most are of ASCII.
+void append_cased(std::string_view c, bool capital, std::string& out) {
+  const char ascii = c[0];
+  if (c.size() > 1) {
+    out += capital ? upper(c) : lower(c);
+  } else if (capital) {
+    out += ascii >= 'a' && ascii <= 'z' ? static_cast<char>(ascii - 'a' + 'A') : ascii;
+  } else {
+    out += ascii >= 'A' && ascii <= 'Z' ? static_cast<char>(ascii - 'A' + 'a') : ascii;
+  }
+}
+
+}  // namespace
+
 std::string title(std::string_view text) {
   std::string out;
   bool begins = true;
   for (const std::string_view c : characters(text)) {
     const char32_t code = utf8_at(c, 0).code;
-    out += begins ? upper(c) : lower(c);
+    append_cased(c, begins, out);
     begins = is_space(code) ||
              (code < 0x80 && std::string_view("-({[<").find(static_cast<char>(code)) != std::string_view::npos);
   }
@@ -231,7 +247,7 @@ std::string title_words(std::string_view text) {
   std::string out;
   bool begins = true;
   for (const std::string_view c : characters(text)) {
-    out += begins ? upper(c) : lower(c);
+    append_cased(c, begins, out);
     begins = !all_of(c, CharacterClass::letter);
   }
   return out;
