@@ -208,6 +208,11 @@ def test_mask_functions_of_a_model_are_refused_or_pytorchs(machine):
     with pytest.raises(hayloft.Error, match="mask of its own"), torch.no_grad():
         model(ids, position_ids=positions, use_cache=False)
     model.config.is_causal = False
+    if int(transformers.__version__.split(".")[0]) < 5:  # whose masks are causal all the same
+        wanted = logits(load(MODELS / "llama"), rounded_cache(model.config), ids, 20)
+        made = logits(model, plug.Cache(model.config, machine=machine), ids, 20)
+        assert (made - wanted).abs().max() <= 2e-4 * wanted.abs().max()
+        return
     with pytest.raises(hayloft.Error, match="mask of its own|tokens behind"), torch.no_grad():
         model(ids, past_key_values=plug.Cache(model.config, machine=machine))
 
@@ -218,9 +223,10 @@ def test_output_attentions_is_refused(machine):
     assert len(model(ids, output_attentions=True).attentions) == model.config.num_hidden_layers
     model.set_attn_implementation("hayloft:dense")
     for options in ({"use_cache": False}, {"past_key_values": plug.Cache(model.config, machine=machine)}):
-        with pytest.raises(hayloft.Error, match="output_attentions"), torch.no_grad():
+        # transformers 4 keeps the option to itself and hands a mask over instead.
+        with pytest.raises(hayloft.Error, match="output_attentions|mask of its own"), torch.no_grad():
             model(ids, output_attentions=True, **options)
-    with pytest.raises(hayloft.Error, match="output_attentions"):
+    with pytest.raises(hayloft.Error, match="output_attentions|mask of its own"):
         model.generate(ids, max_new_tokens=2, output_attentions=True, return_dict_in_generate=True)
 
 
