@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "runtime/decode/load_tokenizer.h"
 #include "runtime/serve/openai/fields.h"
 #include "tests/support/temporary_folder.h"
@@ -340,6 +342,30 @@ TEST_F(OpenAiRequestTest, RolesThatTheTemplateLeavesOutAreRefused) {
   template_ = ChatTemplate::from_source(
       "{% for m in messages %}{% if m.role in ['user', 'assistant'] %}{{ m.content }}{% endif %}{% endfor %}", "test");
   EXPECT_EQ(refused_field(chat_request, body), "messages");
+}
+
+// DeepSeek's templates write the two in different places.
+TEST_F(OpenAiRequestTest, ADeveloperIsTheSystemButWhereTheTemplateKnowsBoth) {
+  const std::string body =
+      R"({"messages": [{"role": "developer", "content": "be brief"}, {"role": "user", "content": "a"}]})";
+  EXPECT_EQ(chat_request(body, served_).generations[0].tokens, tokenizer_.encode_prompt("system: be brief\nuser: a\n"));
+  template_ = ChatTemplate::from_source(
+      "{% for m in messages %}{% if m.role == 'developer' %}D{% endif %}{{ m.role }}: {{ m.content }}\n{% endfor %}",
+      "test");
+  EXPECT_EQ(chat_request(body, served_).generations[0].tokens,
+            tokenizer_.encode_prompt("Ddeveloper: be brief\nuser: a\n"));
+}
+
+TEST_F(OpenAiRequestTest, NamesThatTheTemplateLeavesOutAreNoted) {
+  const std::string body = R"({"messages": [{"role": "user", "content": "a", "name": "bob"}]})";
+  const auto noted = [&] {
+    const Request request = chat_request(body, served_);
+    return std::ranges::any_of(request.notes.at(0),
+                               [](const std::string& note) { return note.find("leaves out name") != note.npos; });
+  };
+  EXPECT_TRUE(noted());
+  template_ = ChatTemplate::from_source("{% for m in messages %}{{ m.name }}: {{ m.content }}\n{% endfor %}", "test");
+  EXPECT_FALSE(noted());
 }
 
 TEST_F(OpenAiRequestTest, FieldsThatTheTemplateNamesReachIt) {
