@@ -207,14 +207,17 @@ def test_mask_functions_of_a_model_are_refused_or_pytorchs(machine):
     model.set_attn_implementation("hayloft:dense")
     with pytest.raises(hayloft.Error, match="mask of its own"), torch.no_grad():
         model(ids, position_ids=positions, use_cache=False)
-    model.config.is_causal = False
-    if int(transformers.__version__.split(".")[0]) < 5:  # whose masks are causal all the same
-        wanted = logits(load(MODELS / "llama"), rounded_cache(model.config), ids, 20)
-        made = logits(model, plug.Cache(model.config, machine=machine), ids, 20)
-        assert (made - wanted).abs().max() <= 2e-4 * wanted.abs().max()
-        return
-    with pytest.raises(hayloft.Error, match="mask of its own|tokens behind"), torch.no_grad():
-        model(ids, past_key_values=plug.Cache(model.config, machine=machine))
+    with torch.no_grad():  # one document, of which versions before 5 make a mask, too
+        one = model(ids, position_ids=torch.arange(20)[None], use_cache=False).logits
+        before = model(ids, use_cache=False).logits
+        model.set_attn_implementation("sdpa")
+        assert (one - model(ids, use_cache=False).logits).abs().max() <= 1e-5 * one.abs().max()
+        model.config.is_causal = False
+        behind = (model(ids, use_cache=False).logits - before).abs().max() > 1e-3  # versions before 5 do not look at it
+        model.set_attn_implementation("hayloft:dense")
+        if behind:
+            with pytest.raises(hayloft.Error, match="mask of its own|tokens behind"):
+                model(ids, past_key_values=plug.Cache(model.config, machine=machine))
 
 
 def test_output_attentions_is_refused(machine):
@@ -223,10 +226,9 @@ def test_output_attentions_is_refused(machine):
     assert len(model(ids, output_attentions=True).attentions) == model.config.num_hidden_layers
     model.set_attn_implementation("hayloft:dense")
     for options in ({"use_cache": False}, {"past_key_values": plug.Cache(model.config, machine=machine)}):
-        # transformers 4 keeps the option to itself and hands a mask over instead.
-        with pytest.raises(hayloft.Error, match="output_attentions|mask of its own"), torch.no_grad():
+        with pytest.raises(hayloft.Error, match="output_attentions"), torch.no_grad():
             model(ids, output_attentions=True, **options)
-    with pytest.raises(hayloft.Error, match="output_attentions|mask of its own"):
+    with pytest.raises(hayloft.Error, match="output_attentions"):
         model.generate(ids, max_new_tokens=2, output_attentions=True, return_dict_in_generate=True)
 
 

@@ -181,6 +181,7 @@ AttentionShape Session::attention_shape() const {
 
 Session& Session::set_method(SharedMethod method) {
   options_.attender->require(method->options(), options_.cache);
+  require_rest(model_->backend(), rest_of(method->options()));
   method->require_columns(cache_.options().columns);
   attach_method(*method);
   MethodState* const kept = state(*method);
@@ -196,6 +197,16 @@ void Session::attach_method(const Method& method) {
   const std::string key = method.state_key();
   if (key.empty() || states_.count(key) > 0) return;
   states_[key] = method.make_state(attention_shape(), model_->backend());
+}
+
+void Session::detach_method(const Method& method) {
+  if (method.state_key() != attention_.method()->state_key()) states_.erase(method.state_key());
+}
+
+void Session::use_columns(offload::ColumnFormat columns, offload::Arena& arena) {
+  attention_.method()->require_columns(columns);
+  cache_.use_columns(columns, arena);
+  options_.cache.columns = columns;
 }
 
 void Session::restore(const Method& method, std::span<const std::byte> saved) {

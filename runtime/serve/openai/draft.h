@@ -25,11 +25,11 @@ struct Draft {
   std::optional<float> repeat_penalty = {};      // over the last ones
   std::optional<std::int64_t> repeat_last = {};
 
-  // Of completions.
+  // These belong to completions.
   const Json* prompt = nullptr;
   std::optional<std::int64_t> best_of = {};
 
-  // Of chats.
+  // These belong to chats.
   std::optional<std::int64_t> max_completion_tokens = {};
   std::optional<std::int64_t> top_logprobs = {};
   bool logprobs = false;
