@@ -128,6 +128,7 @@ void WatchedMethod::decoded(const runtime::Session& session) {
   for (const auto& [method, steps] : session.methods_used()) used_[method] += steps;
   attended_ += session.attended_share() * static_cast<double>(session.steps());
   steps_ += session.steps();
+  predicted_ += session.predicted_error();
 }
 
 // Exact, or how much was attended to, by which methods, and what that is known to have caught.
@@ -138,6 +139,13 @@ std::string WatchedMethod::statement() const {
   const bool all = over_ranks() ? std::ranges::all_of(used_, [](const auto& each) { return each.first == "dense"; })
                                 : share > everything;
   if (all) return verbose_ ? fmt::format("exact: {}", methods) : "exact";
+  if (predicted_.known()) {
+    return fmt::format(
+        "approximate: predicted output error {:.2g} (largest {:.2g} in layer {}), {:.1f}% of the attention "
+        "mass attended{}",
+        predicted_.mean(), predicted_.largest, predicted_.largest_layer, predicted_.attended_mass() * 100,
+        verbose_ ? "; " + methods : "");
+  }
   std::string caught = "; --audit measures what that catches";
   if (fidelity_) {
     const runtime::RunningStats measured = fidelity_->report().measured;

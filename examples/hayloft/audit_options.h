@@ -61,6 +61,7 @@ class WatchedMethod {
   std::map<std::string, std::int64_t> used_;  // steps x layers by method
   double attended_ = 0;                       // shares of the positions, summed over the steps
   std::int64_t steps_ = 0;
+  runtime::PredictedError predicted_;
 };
 
 }  // namespace hayloft::cli

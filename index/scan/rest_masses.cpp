@@ -64,8 +64,7 @@ class Candidates {
       threshold = entries_[n].rank;
       entries_.resize(n);
     }
-    std::sort(entries_.begin(), entries_.end(),
-              [](const Entry& a, const Entry& b) { return a.position < b.position; });
+    std::sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) { return a.position < b.position; });
     draw.masses.resize(entries_.size() * heads_);
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       const auto at = static_cast<std::size_t>(entries_[i].at);
@@ -161,7 +160,8 @@ class MassScan {
     const int tile = ColumnScores::tile_tokens(scaled_, group_);
     const int stride = ColumnScores::stride(tile);
     ColumnScores columns(view_, scaled_, head, head * group_, group_, tile);
-    const auto scores = hwy::AllocateAligned<float>(static_cast<std::size_t>(group_) * static_cast<std::size_t>(stride));
+    const auto scores =
+        hwy::AllocateAligned<float>(static_cast<std::size_t>(group_) * static_cast<std::size_t>(stride));
     const auto added = hwy::AllocateAligned<float>(static_cast<std::size_t>(tile) + 64);
     const auto ranks = hwy::AllocateAligned<float>(static_cast<std::size_t>(tile) + 64);
     const int lists = group_ / heads_;
@@ -255,8 +255,8 @@ RestMasses rest_masses(const offload::LayerView& view, const RestSearch& search,
   const std::size_t group = query_heads / static_cast<std::size_t>(view.layout->kv_heads);
   const std::size_t lists = group / static_cast<std::size_t>(scan.heads());  // of a KV head
   for (std::size_t head = 0; head < static_cast<std::size_t>(view.layout->kv_heads); ++head) {
-    const auto of_head = std::span(found).subspan(head * static_cast<std::size_t>(parts),
-                                                  static_cast<std::size_t>(parts));
+    const auto of_head =
+        std::span(found).subspan(head * static_cast<std::size_t>(parts), static_cast<std::size_t>(parts));
     for (std::size_t h = 0; h < group; ++h) {
       for (const MassPart& part : of_head) {
         rest.sum[head * group + h] += part.sum[h];

@@ -1,123 +1,192 @@
 #include "runtime/attention/logit_lines.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 
 #include "index/scan/exact_search.h"
 #include "offload/store/planes.h"
-#include "runtime/attention/host_tail.h"
 
 namespace hayloft::runtime {
 namespace {
 
-// The keys that a search reads in place of n <= 256 tokens' keys in one component, of which it reads so many planes:
-// plane_key() of plane_code(), in steps that vectors can take.
-void read_as_planes(float* keys, int n, int planes) {
-  float lo = keys[0];
-  float hi = keys[0];
-  for (int t = 1; t < n; ++t) {
-    lo = std::min(lo, keys[t]);
-    hi = std::max(hi, keys[t]);
-  }
-  const offload::PlaneRange range = offload::plane_range(lo, hi);
-  const float centre = to_float(range.centre);
-  const float half = to_float(range.half);
-  if (half == 0) return;
-  const float per_code = 8 / half;
-  const float step = half * offload::plane_step(planes);
-  const int dropped = offload::plane_count - planes;
-  for (int t = 0; t < n; ++t) {
-    const int code = static_cast<int>(std::clamp((keys[t] - centre) * per_code + 8, 0.0f, 15.0f));
-    keys[t] = centre + step * static_cast<float>(2 * (code >> dropped) + 1 - (1 << planes));
+constexpr int kLanes = 8;
+
+// The keys of finite f16 numbers, in steps that vectors can take.
+void widen_keys(const f16* keys, int d, float* out) {
+  for (int c = 0; c < d; ++c) {
+    const std::uint32_t bits = keys[c].bits;
+    const float magnitude = std::bit_cast<float>((bits & 0x7fffu) << 13) * 0x1p112f;
+    out[c] = std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) | (bits & 0x8000u) << 16);
   }
 }
 
-// Scores of the tail's tokens as the search in planes gives them to those of the store, [Hq][tokens].
-std::vector<float> plane_scores(const Step& step, const HostTail& tail, const index::ColumnSearch& search) {
-  const LayerStep& at = step.at;
-  const offload::LayerView rows = tail.rows();
-  const auto tokens = static_cast<std::size_t>(tail.tokens());
-  const int d = at.head_dim();
-  const int grouped = offload::tokens_per_scale(offload::ColumnFormat::planes, at.cache.store.layout->block_tokens);
-  std::vector<float> scores(static_cast<std::size_t>(at.query_heads) * tokens);
-  at.backend.threads().parallel_for(at.kv_heads(), 1, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<float> keys(tokens);
-    for (std::int64_t head = begin; head < end; ++head) {
-      const f16* const first = rows.row(static_cast<int>(head), 0, nullptr);
-      for (int j = 0; j < search.rank; ++j) {
-        const int planes = search.planes[head * search.rank + j];
-        if (planes == 0) break;
-        const std::int32_t component = search.components[head * search.rank + j];
-        for (std::size_t t = 0; t < tokens; ++t) {
-          keys[t] = to_float(first[t * 2 * static_cast<std::size_t>(d) + static_cast<std::size_t>(component)]);
-        }
-        for (std::int64_t t = 0; t < tail.tokens(); t += grouped) {
-          read_as_planes(keys.data() + t, static_cast<int>(std::min<std::int64_t>(grouped, tail.tokens() - t)), planes);
-        }
-        for (std::int64_t h = head * at.group(); h < (head + 1) * at.group(); ++h) {
-          const float weight = search.weights[h * search.rank + j];
-          float* const out = scores.data() + static_cast<std::size_t>(h) * tokens;
-          for (std::size_t t = 0; t < tokens; ++t) out[t] += weight * keys[t];
-        }
+float dot_in_lanes(const float* x, const float* y, int d) {
+  std::array<float, kLanes> sums{};
+  int c = 0;
+  for (; c + kLanes <= d; c += kLanes) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      sums[lane] += x[c + static_cast<int>(lane)] * y[c + static_cast<int>(lane)];
+    }
+  }
+  float sum = 0;
+  for (const float each : sums) sum += each;
+  for (; c < d; ++c) sum += x[c] * y[c];
+  return sum;
+}
+
+// Makes keys [n][d] those that a search reads in their place: of component c its first planes[c] planes over the range
+// of these keys, as offload::plane_key() has them; components of no plane are not looked at.
+void read_as_planes(std::vector<float>& keys, int n, int d, const std::vector<int>& planes) {
+  const auto width = static_cast<std::size_t>(d);
+  std::vector<float> lo(keys.begin(), keys.begin() + d);
+  std::vector<float> hi = lo;
+  for (int t = 1; t < n; ++t) {
+    const float* const key = keys.data() + std::ptrdiff_t{t} * d;
+    for (std::size_t c = 0; c < width; ++c) {
+      lo[c] = key[c] < lo[c] ? key[c] : lo[c];
+      hi[c] = hi[c] < key[c] ? key[c] : hi[c];
+    }
+  }
+  // q = floor(key * by + plus) within 0 to top is the code's first planes; 2 q + 1 - 2^planes steps from the centre.
+  std::vector<float> by(width), plus(width), top(width), base(width), step(width);
+  for (std::size_t c = 0; c < width; ++c) {
+    const offload::PlaneRange range = offload::plane_range(lo[c], hi[c]);
+    const float half = to_float(range.half);
+    const float centre = to_float(range.centre);
+    const auto cells = static_cast<float>(1 << planes[c]);
+    const float unit = half * offload::plane_step(planes[c]);
+    by[c] = half > 0 ? cells / 2 / half : 0;
+    plus[c] = cells / 2 - centre * by[c];
+    top[c] = cells - 1;
+    step[c] = 2 * unit;
+    base[c] = centre + unit * (1 - cells);
+  }
+  for (int t = 0; t < n; ++t) {
+    float* const key = keys.data() + std::ptrdiff_t{t} * d;
+    for (std::size_t c = 0; c < width; ++c) {
+      float q = key[c] * by[c] + plus[c];
+      q = q < 0 ? 0 : q;
+      q = top[c] < q ? top[c] : q;
+      key[c] = base[c] + step[c] * static_cast<float>(static_cast<std::int32_t>(q));
+    }
+  }
+}
+
+// The keys of one KV head that its lines are fitted over: of the tail, in host memory.
+class LineKeys {
+ public:
+  explicit LineKeys(const Step& step) : at_(step.at) {
+    const gpu::TailView& tail = at_.cache.tail;
+    const std::int64_t newest = std::min(line_tokens, tail.tokens);
+    const std::int64_t apart = std::max<std::int64_t>(1, (newest + line_samples - 1) / line_samples);
+    for (std::int64_t slot = tail.tokens - 1; slot >= tail.tokens - newest; slot -= apart) {
+      slots_.push_back(tail.first + slot);
+    }
+    const auto d = static_cast<std::size_t>(at_.head_dim());
+    keys_.resize(static_cast<std::size_t>(at_.kv_heads()) * slots_.size() * d);
+    for (std::size_t head = 0; head < static_cast<std::size_t>(at_.kv_heads()); ++head) {
+      for (std::size_t t = 0; t < slots_.size(); ++t) {
+        const std::int64_t row = static_cast<std::int64_t>(head) * tail.capacity + slots_[t];
+        at_.backend.to_host(keys_.data() + (head * slots_.size() + t) * d, tail.rows + row * 2 * at_.head_dim(),
+                            d * sizeof(f16), at_.stream);
       }
     }
-  });
-  return scores;
-}
+  }
+
+  int tokens() const { return static_cast<int>(slots_.size()); }
+  void widen(std::int64_t head, std::vector<float>& out) const {
+    const std::size_t n = slots_.size() * static_cast<std::size_t>(at_.head_dim());
+    out.resize(n);
+    widen_keys(keys_.data() + static_cast<std::size_t>(head) * n, static_cast<int>(n), out.data());
+  }
+
+ private:
+  const LayerStep& at_;
+  std::vector<std::int64_t> slots_;
+  std::vector<f16> keys_;  // [Hkv][tokens][d]
+};
 
 }  // namespace
 
-std::vector<index::LogitLine> fit_lines(const float* approximate, const float* exact, int query_heads,
-                                        std::int64_t tokens) {
+index::LogitLine fit_line(const float* approximate, const float* exact, std::int64_t n) {
   constexpr double least_slope = 0.05;
   constexpr double most_slope = 1.2;
-  std::vector<index::LogitLine> lines(static_cast<std::size_t>(query_heads));
-  if (tokens == 0) return lines;
-  const auto n = static_cast<double>(tokens);
-  for (std::size_t h = 0; h < lines.size(); ++h) {
-    const float* const a = approximate + static_cast<std::int64_t>(h) * tokens;
-    const float* const l = exact + static_cast<std::int64_t>(h) * tokens;
-    double sum_a = 0;
-    double sum_l = 0;
-    for (std::int64_t t = 0; t < tokens; ++t) {
-      sum_a += double{a[t]};
-      sum_l += double{l[t]};
-    }
-    const double mean_a = sum_a / n;
-    const double mean_l = sum_l / n;
-    double aa = 0;
-    double al = 0;
-    double ll = 0;
-    for (std::int64_t t = 0; t < tokens; ++t) {
-      const double x = double{a[t]} - mean_a;
-      const double y = double{l[t]} - mean_l;
-      aa += x * x;
-      al += x * y;
-      ll += y * y;
-    }
-    const double slope = std::clamp(aa > 0 ? al / aa : 1.0, least_slope, most_slope);
-    lines[h].slope = static_cast<float>(slope);
-    lines[h].offset = static_cast<float>(mean_l - slope * mean_a);
-    lines[h].residual = static_cast<float>(std::max(0.0, (ll - 2 * slope * al + slope * slope * aa) / n));
+  if (n == 0) return {};
+  double sum_a = 0;
+  double sum_l = 0;
+  for (std::int64_t t = 0; t < n; ++t) {
+    sum_a += double{approximate[t]};
+    sum_l += double{exact[t]};
   }
-  return lines;
+  const auto count = static_cast<double>(n);
+  const double mean_a = sum_a / count;
+  const double mean_l = sum_l / count;
+  double aa = 0;
+  double al = 0;
+  double ll = 0;
+  for (std::int64_t t = 0; t < n; ++t) {
+    const double x = double{approximate[t]} - mean_a;
+    const double y = double{exact[t]} - mean_l;
+    aa += x * x;
+    al += x * y;
+    ll += y * y;
+  }
+  const double slope = std::clamp(aa > 0 ? al / aa : 1.0, least_slope, most_slope);
+  return {static_cast<float>(slope), static_cast<float>(mean_l - slope * mean_a),
+          static_cast<float>(std::max(0.0, (ll - 2 * slope * al + slope * slope * aa) / count))};
 }
 
-std::vector<index::LogitLine> logit_lines(const Step& step, const Ranking& ranking, const HostRanking& ready) {
+std::vector<index::LogitLine> logit_lines(const Step& step, const SelectionPlan& plan, const Ranking& ranking,
+                                          const HostRanking& ready, const std::vector<std::int32_t>& taken) {
   const LayerStep& at = step.at;
-  if (ranking.source == Ranking::Source::keys) {
-    return std::vector<index::LogitLine>(static_cast<std::size_t>(at.query_heads));
-  }
-  const HostTail tail(at.backend, at.cache, at.stream, line_tokens);
+  std::vector<index::LogitLine> lines(static_cast<std::size_t>(at.query_heads));
+  if (ranking.source == Ranking::Source::keys) return lines;
+  const int d = at.head_dim();
+  const LineKeys tail(step);
   std::vector<float> query = query_on_host(step);
-  for (float& x : query) x *= index::exact_scale(at.head_dim());
-  const TailScores exact = score_tail(tail, query.data(), at.query_heads, at.backend.threads());
+  for (float& x : query) x *= index::exact_scale(d);
+  const std::vector<float> weights = ready.key_weights();
   const index::ColumnSearch search = ready.search(0, 0);
-  const std::vector<float> approximate =
-      search.planes != nullptr && tail.tokens() > 0
-          ? plane_scores(step, tail, search)
-          : score_tail(tail, ready.key_weights().data(), at.query_heads, at.backend.threads()).logits;
-  return fit_lines(approximate.data(), exact.logits.data(), at.query_heads, tail.tokens());
+  const int heads = at.query_heads / plan.lists;  // of a list
+  at.backend.threads().parallel_for(at.kv_heads(), 1, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<float> keys, read, approximate, exact;
+    std::vector<f16> space(static_cast<std::size_t>(2 * d));
+    for (std::int64_t head = begin; head < end; ++head) {
+      tail.widen(head, keys);
+      int n = tail.tokens();
+      if (search.planes != nullptr) {
+        std::vector<int> planes(static_cast<std::size_t>(d));
+        for (std::int64_t j = head * search.rank; j < (head + 1) * search.rank; ++j) {
+          planes[static_cast<std::size_t>(search.components[j])] = search.planes[j];
+        }
+        read = keys;
+        if (n > 0) read_as_planes(read, n, d, planes);
+      }
+      for (std::int64_t h = head * at.group(); h < (head + 1) * at.group(); ++h) {
+        if (search.planes == nullptr && (h - head * at.group()) % heads == 0) {  // a list begins
+          n = tail.tokens();
+          keys.resize(static_cast<std::size_t>((n + plan.k) * d));
+          for (int i = 0; i < plan.k; ++i, ++n) {
+            const std::int32_t position = taken[static_cast<std::size_t>(h / heads * plan.k + i)];
+            widen_keys(at.cache.store.keys(static_cast<int>(head), position, 1, space.data()), d,
+                       keys.data() + std::ptrdiff_t{n} * d);
+          }
+        }
+        approximate.resize(static_cast<std::size_t>(n));
+        exact.resize(static_cast<std::size_t>(n));
+        const float* const by = search.planes == nullptr ? keys.data() : read.data();
+        for (int t = 0; t < n; ++t) {
+          const auto i = static_cast<std::size_t>(t);
+          approximate[i] = dot_in_lanes(by + std::ptrdiff_t{t} * d, weights.data() + h * d, d);
+          exact[i] = dot_in_lanes(keys.data() + std::ptrdiff_t{t} * d, query.data() + h * d, d);
+        }
+        lines[static_cast<std::size_t>(h)] = fit_line(approximate.data(), exact.data(), n);
+      }
+    }
+  });
+  return lines;
 }
 
 }  // namespace hayloft::runtime

@@ -90,7 +90,8 @@ void add_drawn(const Step& step, int first, int heads, const index::RestMasses::
   std::vector<f16> space(static_cast<std::size_t>(2 * d));
   for (std::size_t i = 0; i < n; ++i) {
     const f16* const row = at.cache.store.row(kv_head, draw.positions[i], space.data()) + d;
-    for (int c = 0; c < d; ++c) values[i * static_cast<std::size_t>(d) + static_cast<std::size_t>(c)] = to_float(row[c]);
+    for (int c = 0; c < d; ++c)
+      values[i * static_cast<std::size_t>(d) + static_cast<std::size_t>(c)] = to_float(row[c]);
   }
   for (int h = first; h < first + heads; ++h) {
     const float* const masses = draw.masses.data() + static_cast<std::size_t>(h - first) * n;
@@ -105,7 +106,8 @@ void add_drawn(const Step& step, int first, int heads, const index::RestMasses::
     }
     if (!std::isfinite(rest)) continue;  // what is attended exactly stays
     const std::vector<float> exact(y, y + d);
-    for (int c = 0; c < d; ++c) y[c] = (exact[static_cast<std::size_t>(c)] + mean[static_cast<std::size_t>(c)]) / (1 + rest);
+    for (int c = 0; c < d; ++c)
+      y[c] = (exact[static_cast<std::size_t>(c)] + mean[static_cast<std::size_t>(c)]) / (1 + rest);
     shares[h] = 1 / (1 + rest);
     if (estimate == nullptr || rest == 0) continue;
     const double rho = double{rest} / (1 + double{rest});
@@ -176,7 +178,7 @@ std::vector<float> attend_with_estimate(const Step& step, const SelectionPlan& p
   const LayerStep& at = step.at;
   ExactPart exact = attend_exactly(step, what);
   const HostRanking ready(step, ranking);
-  const std::vector<index::LogitLine> lines = logit_lines(step, ranking, ready);
+  const std::vector<index::LogitLine> lines = logit_lines(step, plan, ranking, ready, taken);
   index::RestSearch search;
   search.scores = ready.search(plan.limit, plan.k);
   search.lines = lines.data();

@@ -105,9 +105,11 @@ void DecodeAttention::attend_before(const Observers& interested, const StepPlan&
                                     const float* q, float* out) {
   if (backend_ == nullptr) learn_backend(at);
   StepTrace trace;
+  StepEstimate estimate;
   const Step step{
-      at, q, out, *attender_, state_, interested.empty() ? nullptr : &trace, held_.as<unsigned long long>()};
+      at, q, out, *attender_, state_, interested.empty() ? nullptr : &trace, held_.as<unsigned long long>(), &estimate};
   count(*plan.by, plan.by->attend(step, plan.selection), at);
+  predicted.add(estimate, at.layer);
   for (StepObserver* observer : interested) observer->see(step, *plan.by);
 }
 

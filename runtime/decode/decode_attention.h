@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/attention/predicted_error.h"
 #include "runtime/attention/step_observer.h"
 #include "runtime/cache/cache.h"
 #include "runtime/decode/attention_policy.h"
@@ -36,6 +37,7 @@ class DecodeAttention : public AttentionPolicy {
   // The counters of all steps. read_counters(): with what the device had of the columns counted where it was read,
   // which may wait for the device.
   Counters counters;
+  PredictedError predicted;  // by those steps that know it
   Counters read_counters() const;
   // Returns the share of the bytes of one kind that lie in host memory which the device had: of columns, scales, or
   // rows of lists. 0 where nothing is kept.

@@ -135,6 +135,8 @@ class Session {
   // Mean fraction of the context attended to, over steps, global layers and lists of positions; 1 for `dense`, 0 before
   // the first step.
   double attended_share() const;
+  // What those steps predict of their own error, whose rest is estimated by scores.
+  const PredictedError& predicted_error() const { return attention_.predicted; }
   // Counts how many steps x global layers each method has attended, by its label; of `auto`, those that it chose.
   std::map<std::string, std::int64_t> methods_used() const { return attention_.used(); }
 

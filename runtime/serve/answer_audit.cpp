@@ -87,6 +87,7 @@ AnswerAudit AnswerAuditor::finish(const Session& session, const Tokenizer& token
   const AuditReport report = auditor_->report();
   AnswerAudit audit;
   audit.attended_share = session.attended_share();
+  audit.predicted = session.predicted_error();
   audit.steps = session.steps();
   for (const auto& of_place : session.counters().bytes) {
     for (const std::uint64_t bytes : of_place) audit.read_bytes += bytes;

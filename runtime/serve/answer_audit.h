@@ -26,6 +26,7 @@ struct Quote {
 // Says what was read for an answer, what was caught by it, and from where.
 struct AnswerAudit {
   double attended_share = 0;     // of the positions, as Session::attended_share
+  PredictedError predicted;      // by Session::predicted_error
   std::uint64_t read_bytes = 0;  // of K and V and their columns, over all steps and places
   std::int64_t steps = 0;
   std::int64_t samples = 0;  // steps of single layers that were measured against exact attention

@@ -98,6 +98,10 @@ TEST_F(AuditProgram, TheLastLineSaysWhetherAttentionWasExact) {
   EXPECT_NE(window.find("attention: approximate: "), std::string::npos) << window;
   EXPECT_NE(window.find("% of the positions attended to, by window"), std::string::npos) << window;
   EXPECT_NE(window.find("--audit measures what that catches"), std::string::npos) << window;
+  const std::string draw = said({"--attn", "topk:k=16:rest=draw"});
+  EXPECT_NE(draw.find("attention: approximate: predicted output error "), std::string::npos) << draw;
+  EXPECT_NE(draw.find(" in layer 3), "), std::string::npos) << draw;
+  EXPECT_NE(draw.find("% of the attention mass attended\n"), std::string::npos) << draw;
 }
 
 TEST_F(AuditProgram, KeepsAFidelityAndSaysWhichWasMeasured) {

@@ -20,6 +20,12 @@ Json json_of(const AnswerAudit& audit) {
               {"mass", nullptr},
               {"least_mass", nullptr},
               {"quotes", std::move(quotes)}};
+  if (audit.predicted.known()) {
+    object["predicted_error"] = {{"mean", audit.predicted.mean()},
+                                 {"largest", audit.predicted.largest},
+                                 {"largest_layer", audit.predicted.largest_layer},
+                                 {"attended_mass", audit.predicted.attended_mass()}};
+  }
   if (audit.samples > 0) {
     object["recall"] = audit.recall;
     object["mass"] = audit.mass;

@@ -75,7 +75,8 @@ TEST(Method, AnUnknownNameOrKeyIsAnErrorThatListsTheKnownOnes) {
 }
 
 TEST(Method, AnOptionThatAMethodDoesNotUseIsAnErrorThatListsThoseItUses) {
-  EXPECT_TRUE(test::refuses([] { parse_method("topk:r=8", {}); }, {"topk does not use 'r'", "k, window, group"}));
+  EXPECT_TRUE(
+      test::refuses([] { parse_method("topk:r=8", {}); }, {"topk does not use 'r'", "k, window, seed, rest, group"}));
   EXPECT_TRUE(test::refuses([] { parse_method("dense:k=64", {}); }, {"dense does not use 'k'", "takes no options"}));
   EXPECT_TRUE(test::refuses([] { parse_method("sparq:factory=Flat", {}); }, {"sparq does not use 'factory'"}));
   EXPECT_TRUE(test::refuses([] { parse_method("sparq:Flat", {}); }, {"unknown option 'Flat'"}));

@@ -214,6 +214,8 @@ TEST_F(OverRanksTest, APromptAttendsExactly) {
 
 TEST_F(OverRanksTest, MethodsThatDoNotAttendOverRanksAreRefusedByName) {
   register_method("over_ranks_test", [](const MethodOptions& options) { return make_topk(options); });
+  EXPECT_TRUE(test::refuses([&] { cluster::require_over_ranks(parse_method("topk:rest=draw", {})); },
+                            {"--attn topk k=128 rest=draw", "not estimated over ranks yet"}));
   EXPECT_TRUE(test::refuses([&] { cluster::require_over_ranks(parse_method("over_ranks_test:k=8", {})); },
                             {"--attn over_ranks_test", "one's own", "over ranks", "topk"}));
   for (const char* text : {"dense", "window", "topk", "topk:engine=faiss", "sparq", "sparq:by=qk", "planes", "flexgen",

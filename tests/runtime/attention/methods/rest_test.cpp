@@ -1,0 +1,222 @@
+#include <numeric>
+
+#include "index/scan/rest_masses.h"
+#include "runtime/attention/logit_lines.h"
+#include "tests/support/method_fixture.h"
+#include "tests/support/refusal.h"
+
+// What stands in for the positions that a step does not read: attention over the whole cache in double is the oracle.
+namespace hayloft::testing {
+namespace {
+
+using runtime::Kind;
+using runtime::Place;
+
+class RestTest : public MethodTest {
+ protected:
+  RestTest() { make({.kv_heads = 2, .head_dim = 32, .stored = 320, .tail = 45, .seed = 3}); }
+
+  std::vector<double> dense(int head) const {
+    std::vector<std::int64_t> all(static_cast<std::size_t>(cache->tokens()));
+    std::iota(all.begin(), all.end(), 0);
+    return attention(*cache, kv_head(head), query(head), all).y;
+  }
+
+  // |y - y of dense attention| / |y of dense attention| of a query head.
+  double error(const std::vector<float>& y, int head) const {
+    const std::vector<double> exact = dense(head);
+    double far = 0;
+    double all = 0;
+    for (std::size_t c = 0; c < exact.size(); ++c) {
+      const double x = y[static_cast<std::size_t>(head) * exact.size() + c] - exact[c];
+      far += x * x;
+      all += exact[c] * exact[c];
+    }
+    return std::sqrt(far / all);
+  }
+
+  // One step and what it predicts of its error.
+  std::pair<std::vector<float>, runtime::StepEstimate> estimate(const std::string& text) {
+    const auto made = method(text);
+    const auto state = state_of(*made);
+    std::pair<std::vector<float>, runtime::StepEstimate> result;
+    result.first.resize(q.size());
+    const gpu::CacheView view = view_of(0);
+    runtime::MethodScratch scratch;
+    const offload::Store none(arena, {1, view.kv_heads, view.head_dim, 64});
+    const runtime::LayerStep at{*backend, backend->stream(), 0, view, none, query_heads, 1, scratch};
+    made->attend(
+        {at, q.data(), result.first.data(), *runtime::local_attender(), state.get(), nullptr, nullptr, &result.second});
+    return result;
+  }
+};
+
+TEST_F(RestTest, WhereEveryPositionIsDrawnTheDrawIsDenseAttention) {
+  // 120 rows, and V of the other 200.
+  for (const char* const text : {"oracle:k=240:window=0:rest=draw", "topk:k=240:rest=draw"}) {
+    const Output output = attend(text);
+    EXPECT_EQ(output.trace.k, 120);
+    for (int head = 0; head < query_heads; ++head) EXPECT_LT(error(output.y, head), 2e-5) << text << " head " << head;
+  }
+}
+
+TEST_F(RestTest, DrawsComeOutAsDenseAttentionInTheMean) {
+  constexpr int draws = 400;
+  std::vector<double> sum(q.size());
+  std::vector<double> of_one(static_cast<std::size_t>(query_heads));
+  for (int seed = 1; seed <= draws; ++seed) {
+    const Output output = attend(fmt::format("oracle:k=40:window=0:rest=draw:seed={}", seed));
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += double{output.y[i]} / draws;
+    for (int head = 0; head < query_heads; ++head)
+      of_one[static_cast<std::size_t>(head)] += error(output.y, head) / draws;
+  }
+  const std::vector<float> mean(sum.begin(), sum.end());
+  for (int head = 0; head < query_heads; ++head) {
+    EXPECT_LT(error(mean, head), of_one[static_cast<std::size_t>(head)] / 4) << head;
+  }
+}
+
+TEST_F(RestTest, PredictsItsErrorWithinAFactorOfThree) {
+  constexpr int draws = 50;
+  for (int head = 0; head < query_heads; ++head) {
+    double squares = 0;
+    double predicted = 0;
+    for (int seed = 1; seed <= draws; ++seed) {
+      const auto [y, said] = estimate(fmt::format("oracle:k=40:window=0:rest=draw:seed={}", seed));
+      ASSERT_EQ(said.error.size(), static_cast<std::size_t>(query_heads));
+      squares += error(y, head) * error(y, head) / draws;
+      predicted += double{said.error[static_cast<std::size_t>(head)]} / draws;
+    }
+    EXPECT_GT(predicted, std::sqrt(squares) / 3) << head;
+    EXPECT_LT(predicted, std::sqrt(squares) * 3) << head;
+  }
+  EXPECT_TRUE(estimate("oracle:k=40").second.error.empty()) << "only a rest by scores knows it";
+}
+
+TEST_F(RestTest, OfExactScoresTheCalibratedShareIsExact) {
+  const Output output = attend("oracle:k=40:window=10:rest=calibrated");
+  expect_consistent(output, true);
+  for (int head = 0; head < query_heads; ++head) {
+    EXPECT_NEAR(output.trace.alpha[static_cast<std::size_t>(head)], mass(exact_logits(head), attended(output, head)),
+                1e-4);
+  }
+}
+
+TEST_F(RestTest, TopKTakesTheMeanValueWhereAskedTo) {
+  expect_consistent(attend("topk:k=24:rest=mean"), true);
+  EXPECT_EQ(attend("sparq:r=8:k=40:rest=mean").y, attend("sparq:r=8:k=40").y);
+  EXPECT_EQ(attend("sparq:r=8:k=40:rest=none").y, attend("sparq:r=8:k=40:mean=off").y);
+}
+
+TEST_F(RestTest, ADrawIsTheSameOnEveryNumberOfThreadsAndAnotherByAnotherSeed) {
+  for (const char* const name : {"sparq:r=8", "planes:bits=40", "topk", "lowrank:r=8", "oracle"}) {
+    const std::string text = fmt::format("{}:k=40:rest=draw", name);
+    const bool planes = text.starts_with("planes");
+    make({.kv_heads = 2,
+          .head_dim = 32,
+          .stored = 320,
+          .tail = 45,
+          .seed = 3,
+          .columns = planes ? offload::ColumnFormat::planes : offload::ColumnFormat::f16});
+    const Output two = attend(text);
+    EXPECT_EQ(attend(text).y, two.y);
+    EXPECT_NE(attend(text + ":seed=2").y, two.y);
+    const offload::Threads alone(1);
+    std::unique_ptr<gpu::Backend> other = gpu::make_cpu_backend(alone);
+    std::swap(backend, other);
+    EXPECT_EQ(attend(text).y, two.y) << name;
+    std::swap(backend, other);
+  }
+}
+
+TEST_F(RestTest, ADrawReadsTheBytesOfTheRowsThatItDoesWithout) {
+  const Output mean = attend("sparq:r=8:k=40:window=10");
+  const Output draw = attend("sparq:r=8:k=40:window=10:rest=draw");
+  EXPECT_EQ(draw.trace.k, 15);
+  EXPECT_EQ(draw.counters.at(Place::link, Kind::rows), mean.counters.at(Place::link, Kind::rows));
+  EXPECT_EQ(draw.counters.elements, mean.counters.elements);
+}
+
+TEST_F(RestTest, IsRefusedWhereThereAreNoScoresOfPositions) {
+  EXPECT_TRUE(test::refuses([&] { method("pages:rest=mean"); }, {"--attn-rest mean: pages has bounds of pages"}));
+  EXPECT_TRUE(test::refuses([&] { method("ann:rest=draw"); }, {"--attn-rest draw: ann does not score every position"}));
+  EXPECT_TRUE(test::refuses([&] { method("topk:engine=faiss:rest=draw"); }, {"use --attn-engine own"}));
+  EXPECT_TRUE(test::refuses([&] { method("window:rest=draw"); }, {"window does not use 'rest'"}));
+  EXPECT_TRUE(test::refuses([&] { method("sparq:rest=guess"); }, {"must be one of none, mean, calibrated, draw"}));
+  EXPECT_NO_THROW(method("pages:rest=none"));
+}
+
+TEST(LogitLine, IsTheLineOfLeastSquares) {
+  const std::vector<float> a{0, 1, 2, 3};
+  const std::vector<float> l{1, 1.5f, 1.5f, 3};  // by hand: cov 3 / 4, var 5 / 4 and 2.25 / 4
+  const index::LogitLine line = runtime::fit_line(a.data(), l.data(), 4);
+  EXPECT_FLOAT_EQ(line.slope, 0.6f);
+  EXPECT_FLOAT_EQ(line.offset, 0.85f);
+  EXPECT_NEAR(line.residual, 0.1125, 1e-6);
+  const std::vector<float> steep{0, 10, 20, 30};
+  EXPECT_FLOAT_EQ(runtime::fit_line(a.data(), steep.data(), 4).slope, 1.2f);
+  EXPECT_EQ(runtime::fit_line(nullptr, nullptr, 0).slope, 1);
+}
+
+// A draw over several parts of the scan, held against its definition.
+TEST(RestMasses, KeepsTheLargestOfMassOverRandomNumber) {
+  constexpr int stored = 20000;
+  RandomCache cache({.kv_heads = 1, .head_dim = 16, .block_tokens = 4096, .stored = stored, .seed = 7});
+  const std::vector<float> weights = normal(std::size_t{2 * 16}, 9, 0.5f);
+  std::vector<std::int32_t> components(16);
+  std::iota(components.begin(), components.end(), 0);
+  const std::vector<std::int32_t> taken{3, 4, 9000, 19998};
+  const std::vector<index::LogitLine> lines{{0.7f, 0.2f, 0.1f}, {1, -0.1f, 0}};
+  const std::vector<float> log_sums{8, 9};
+  index::RestSearch search;
+  search.scores.query_heads = 2;
+  search.scores.rank = 16;
+  search.scores.components = components.data();
+  search.scores.weights = weights.data();
+  search.scores.limit = stored - 1;
+  search.scores.k = static_cast<int>(taken.size());
+  search.lines = lines.data();
+  search.log_sums = log_sums.data();
+  search.taken = taken.data();
+  search.count = 100;
+  search.key = 0x123456789abcdefu;
+  const offload::LayerView view = cache.stored();
+  const offload::Threads two(2);
+  const index::RestMasses rest = index::rest_masses(view, search, two);
+
+  struct Candidate {
+    double rank;
+    double p;
+    std::int32_t position;
+  };
+  std::vector<Candidate> all;
+  double sums[2] = {};
+  for (std::int32_t t = 0; t < stored - 1; ++t) {
+    if (std::find(taken.begin(), taken.end(), t) != taken.end()) continue;
+    double p = 0;
+    for (std::size_t h = 0; h < 2; ++h) {
+      double s = 0;
+      for (int c = 0; c < 16; ++c) s += cache.key(0, t, c) * double{weights[h * 16 + static_cast<std::size_t>(c)]};
+      const double x = std::exp(double{lines[h].slope} * s + double{lines[h].offset} - double{log_sums[h]});
+      p += x;
+      sums[h] += x;
+    }
+    all.push_back({p / double{index::drawn_number(search.key, t)}, p, t});
+  }
+  std::sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) { return a.rank > b.rank; });
+  const double threshold = all[100].rank;
+  all.resize(100);
+  std::sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) { return a.position < b.position; });
+  ASSERT_EQ(rest.draws.size(), 1u);
+  const index::RestMasses::Draw& draw = rest.draws.front();
+  ASSERT_EQ(draw.positions.size(), 100u);
+  for (std::size_t i = 0; i < 100; ++i) {
+    EXPECT_EQ(draw.positions[i], all[i].position);
+    EXPECT_NEAR(draw.chances[i], std::min(1.0, all[i].p / threshold), 1e-4);
+    EXPECT_NEAR(draw.masses[i] + draw.masses[100 + i], all[i].p, 1e-4 * all[i].p);
+  }
+  for (std::size_t h = 0; h < 2; ++h) EXPECT_NEAR(rest.sum[h], sums[h], 1e-4 * sums[h]);
+}
+
+}  // namespace
+}  // namespace hayloft::testing
