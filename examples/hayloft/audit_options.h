@@ -10,12 +10,16 @@
 #include "examples/hayloft/process/environment.h"
 #include "examples/hayloft/process/text_output.h"
 #include "runtime/decode/session.h"
+#include "runtime/fidelity/attention_statement.h"
 #include "runtime/fidelity/attention_stats.h"
 #include "runtime/fidelity/audit.h"
 #include "runtime/fidelity/fidelity_control.h"
 
 // Watching the attention of what generate and ask decode.
 namespace hayloft::cli {
+
+// "1%" or "0.01". Throws Error naming the option.
+double read_share(const std::string& option, const std::string& text);
 
 struct AuditChoices {
   std::optional<runtime::AuditOptions> audit;
@@ -46,6 +50,8 @@ class WatchedMethod {
   void watch(runtime::Session& session);
   void stepped(runtime::Session& session);        // after each step; says on standard error what it has changed
   void decoded(const runtime::Session& session);  // when its last step is done: what it has used is kept
+  // Whether the answers so far were exact, and what is known where they were not.
+  runtime::AttentionStatement statement() const;
   // Says whether the answers were exact, prints what has been found, or writes it.
   void finish();
 
@@ -56,11 +62,8 @@ class WatchedMethod {
   std::shared_ptr<runtime::Auditor> auditor_;
   std::shared_ptr<runtime::FidelityControl> fidelity_;
   std::shared_ptr<runtime::AttentionStats> stats_;
-  std::string statement() const;
 
-  std::map<std::string, std::int64_t> used_;  // steps x layers by method
-  double attended_ = 0;                       // shares of the positions, summed over the steps
-  std::int64_t steps_ = 0;
+  runtime::AttentionStatement statement_;  // of the steps so far, but for what was measured
 };
 
 }  // namespace hayloft::cli

@@ -5,6 +5,7 @@
 #include "python/src/audit.h"
 #include "python/src/bindings.h"
 #include "python/src/model.h"
+#include "runtime/context/column_choice.h"
 #include "runtime/context/reading_note.h"
 #include "runtime/machine/profile.h"
 #include "runtime/tokenizer/text_stream.h"
@@ -65,7 +66,7 @@ class OpenSession {
     const auto method = method_of(options.attn, *model);
     runtime::Session session =
         runtime::open_context(model->source(), *model->arena, snapshot, session_options(options), method.get());
-    session.set_method(method);
+    session.set_method(runtime::with_column_recall(method, snapshot));
     const runtime::SessionOptions reading = runtime::as_read(snapshot, session_options(options));
     auto opened =
         std::unique_ptr<OpenSession>(new OpenSession(std::move(model), reading, std::move(session), snapshot.tokens()));

@@ -20,9 +20,7 @@ std::string named_setting(const ColumnSetting& setting) {
 }  // namespace
 
 std::int64_t choosing_tokens(std::int64_t tokens, int chunk_tokens) {
-  const std::int64_t chunk = chunk_tokens;
-  const std::int64_t most = std::min(tokens, std::max(most_choosing_tokens, fewest_choosing_tokens));
-  const std::int64_t whole = most / chunk * chunk;
+  const std::int64_t whole = std::min(tokens, most_choosing_tokens) / chunk_tokens * chunk_tokens;
   return whole < fewest_choosing_tokens ? 0 : whole;
 }
 
@@ -66,6 +64,22 @@ std::shared_ptr<const ColumnRecall> saved_column_recall(const offload::Snapshot&
   }
 }
 
+MethodOptions with_column_recall(MethodOptions method, std::shared_ptr<const ColumnRecall> recall) {
+  if (method.name != "auto" || !recall) return method;
+  if (recall->chosen) {
+    int& size = offload::traits_of(recall->chosen->columns).planes > 1 ? method.bits : method.rank;
+    size = std::max(size, recall->chosen->size);
+  }
+  method.recall = std::move(recall);
+  return method;
+}
+
+SharedMethod with_column_recall(const SharedMethod& method, const offload::Snapshot& snapshot) {
+  if (method->options().name != "auto") return method;
+  return make_method(with_column_recall(method->options(), saved_column_recall(snapshot)),
+                     snapshot.description().shape.head_dim);
+}
+
 nlohmann::ordered_json column_recall_json(const ColumnRecall& recall) {
   const auto setting_json = [](const ColumnSetting& setting) {
     nlohmann::ordered_json json;
@@ -105,9 +119,8 @@ std::string column_recall_table(const ColumnRecall& recall) {
 std::string column_choice_line(const ColumnChoice& choice, double reading_seconds) {
   if (!choice.recall) return {};
   const ColumnRecall& recall = *choice.recall;
-  const double share = reading_seconds > 0 ? 100 * choice.seconds / reading_seconds : 0;
-  const std::string cost =
-      fmt::format("measured in {:.1f} s, {:.1f}% of the reading, behind {} tokens", choice.seconds, share, recall.tokens);
+  std::string cost = fmt::format("measured behind {} tokens in {:.1f} s", recall.tokens, choice.seconds);
+  if (reading_seconds > 0) cost += fmt::format(", {:.1f}% of the reading", 100 * choice.seconds / reading_seconds);
   if (!recall.chosen) {
     return fmt::format("columns: f16, as no cheaper selection finds enough of the true top {}; {}", recall.k, cost);
   }

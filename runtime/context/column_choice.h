@@ -39,12 +39,18 @@ Session read_choosing(const Model& model, offload::Arena& arena, SessionOptions&
 // Throws Error naming the file where that is damaged.
 std::shared_ptr<const ColumnRecall> saved_column_recall(const offload::Snapshot& snapshot);
 
+// `auto` by what was measured, if anything was: it leaves out what is blind, and starts from as much of the columns as
+// was chosen. Other methods stay as they are.
+MethodOptions with_column_recall(MethodOptions method, std::shared_ptr<const ColumnRecall> recall);
+// The same by what a saved context has.
+SharedMethod with_column_recall(const SharedMethod& method, const offload::Snapshot& snapshot);
+
 // What was measured: JSON for reports, and lines for people, a row for each setting with its mean, its weakest layer and
 // every layer, in percent.
 nlohmann::ordered_json column_recall_json(const ColumnRecall& recall);
 std::string column_recall_table(const ColumnRecall& recall);
 
 // One line for the user: "int4 columns chosen: 32 components find 91% of the true top 128 ...".
-std::string column_choice_line(const ColumnChoice& choice, double reading_seconds);
+std::string column_choice_line(const ColumnChoice& choice, double reading_seconds = 0);
 
 }  // namespace hayloft::runtime

@@ -17,10 +17,10 @@ namespace hayloft::runtime {
 namespace {
 
 constexpr std::int64_t sampled_span = 512;  // newest tokens, of which the queries are
-constexpr int sampled_stride = 32;
+constexpr int sampled_stride = 64;
 constexpr std::int64_t most_sought = 128;  // k, and an eighth of the tokens at most
 
-// The newest queries of each global layer, every 32nd of the last 512 of a chunk; a further chunk takes their place.
+// The newest queries of each global layer, every 64th of the last 512 of a chunk; a further chunk takes their place.
 class SampledQueries : public MethodState {
  public:
   SampledQueries(const AttentionShape& shape, gpu::Backend& backend)
@@ -53,7 +53,7 @@ class SampledQueries : public MethodState {
  private:
   AttentionShape shape_;
   gpu::Backend* backend_;
-  std::vector<std::vector<std::vector<float>>> queries_;  // [layers][up to 16][Hq d]
+  std::vector<std::vector<std::vector<float>>> queries_;  // [layers][up to 8][Hq d]
 };
 
 class QuerySample : public Method {
@@ -68,16 +68,16 @@ class QuerySample : public Method {
   Counters count_planned(const gpu::CacheView&, const SelectionPlan&) const override { return {}; }
 };
 
-// The settings that are measured, cheapest first.
+// The settings that are measured, cheapest first: half of what the keys have at most.
 std::vector<ColumnSetting> settings_for(int head_dim) {
   using offload::ColumnFormat;
   std::vector<ColumnSetting> settings;
-  for (const int bits : {32, 64, 128, 256}) {
-    if (bits <= head_dim * offload::plane_count) settings.push_back({ColumnFormat::planes, bits});
+  for (const int bits : {32, 64, 128, 256, 512}) {
+    if (bits <= head_dim * offload::plane_count / 2) settings.push_back({ColumnFormat::planes, bits});
   }
   for (const ColumnFormat format : {ColumnFormat::int4, ColumnFormat::int8, ColumnFormat::f16}) {
     for (const int components : {8, 16, 32, 64}) {
-      if (components <= head_dim) settings.push_back({format, components});
+      if (components <= head_dim / 2) settings.push_back({format, components});
     }
   }
   std::ranges::stable_sort(settings, {}, &ColumnSetting::bits);

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "runtime/decode/session.h"
+
+namespace hayloft::runtime {
+
+// Says of decoded steps whether they attended to everything: what every answer says of itself, wherever it is given.
+struct AttentionStatement {
+  std::map<std::string, std::int64_t> methods;  // steps x global layers by method
+  double attended = 0;                          // shares of the positions, summed over the steps
+  std::int64_t steps = 0;
+  bool over_ranks = false;     // nobody counts the positions of all: `dense` alone is exact
+  std::optional<double> mass;  // the share of the attention mass caught, where that was measured
+  std::int64_t samples = 0;    // steps of single layers in which it was
+  bool measurable = false;     // whether --audit could have measured it, so that a line may say so
+
+  void add(const Session& session);  // the steps of a session, once
+
+  bool exact() const;  // true also where there were no steps
+  double share() const { return steps > 0 ? attended / static_cast<double>(steps) : 1; }
+  // "exact", or "approximate: 34.1% of the positions attended to, by dense in 1500 steps x layers, ...; 96.4% of the
+  // attention mass caught in 7 sampled steps of single layers". `named`: the methods of exact steps too.
+  std::string text(bool named = false) const;
+};
+
+// The same of an answer that is known by its means alone, as a row of an evaluation.
+std::string attention_statement(double attended_share, const std::string& method, std::optional<double> mass);
+
+}  // namespace hayloft::runtime
