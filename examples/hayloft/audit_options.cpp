@@ -3,6 +3,7 @@
 #include <charconv>
 #include <filesystem>
 
+#include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/values.h"
 #include "examples/hayloft/process/messages.h"
@@ -33,6 +34,7 @@ double read_share(const std::string& option, const std::string& text) {
 void AuditChoices::check() {
   if (audit) runtime::check_audit(*audit);
   if (fidelity) runtime::check_fidelity(*fidelity);
+  TextOutput(run).check();
   TextOutput(json).check();
   TextOutput(stats).check();
 }
@@ -67,6 +69,7 @@ void add_audit_options(CLI::App& app, AuditChoices& choices) {
         choices.json = text;
       },
       "Write the audit's figures as JSON; - is standard output; implies --audit");
+  add_json_option(app, choices.run, "Write what the answers attended to as JSON");
   add_attention_stats_option(app, choices.stats);
   common(app, Section::audit, {"--fidelity", "--audit"});
   advanced(app, Section::audit, {"--audit-json"});
@@ -129,7 +132,6 @@ void WatchedMethod::decoded(const runtime::Session& session) {
 
 runtime::AttentionStatement WatchedMethod::statement() const {
   runtime::AttentionStatement statement = statement_;
-  statement.over_ranks = over_ranks();
   statement.measurable = !fidelity_;
   if (!fidelity_) return statement;
   const runtime::RunningStats measured = fidelity_->report().measured;
@@ -141,6 +143,7 @@ runtime::AttentionStatement WatchedMethod::statement() const {
 void WatchedMethod::finish() {
   if (stats_) write_attention_stats(*stats_, choices_.stats);
   if (statement_.steps > 0) note("attention: {}\n", statement().text(verbose_));
+  TextOutput(choices_.run).write(runtime::statement_json(statement()));
   if (fidelity_ && (verbose_ || choices_.fidelity)) note("{}\n", runtime::fidelity_line(fidelity_->report()));
   if (!auditor_) return;
   auditor_->finish();

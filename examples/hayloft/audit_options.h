@@ -26,6 +26,7 @@ struct AuditChoices {
   // The share of the attention mass to keep. Where none is said `auto` keeps default_fidelity, unless `fastest`.
   std::optional<double> fidelity;
   bool fastest = false;
+  std::string run;    // where what is known of the run goes, as JSON; empty: nowhere
   std::string json;   // where the audit's figures go; empty: nowhere
   std::string stats;  // where the attention statistics go: a table where it ends in .md, else JSON; empty: nowhere
 

@@ -5,6 +5,7 @@
 #include "python/src/audit.h"
 #include "python/src/bindings.h"
 #include "python/src/model.h"
+#include "runtime/fidelity/attention_statement.h"
 #include "runtime/context/column_choice.h"
 #include "runtime/context/reading_note.h"
 #include "runtime/machine/profile.h"
@@ -268,6 +269,12 @@ void bind_session(py::module_& module) {
       .def_property_readonly("steps", [](const OpenSession& session) { return session.session().steps(); })
       .def_property_readonly("attended_share",
                              [](const OpenSession& session) { return session.session().attended_share(); })
+      .def_property_readonly("attention",
+                             [](const OpenSession& session) {
+                               runtime::AttentionStatement statement;
+                               statement.add(session.session());
+                               return statement.text();
+                             })
       .def_property_readonly("counters",
                              [](const OpenSession& session) { return counters_dict(session.session().counters()); });
 }

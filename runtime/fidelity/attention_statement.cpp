@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
+#include "offload/text/json_text.h"
 #include "runtime/fidelity/audit_report.h"
 
 namespace hayloft::runtime {
@@ -17,6 +19,19 @@ void AttentionStatement::add(const Session& session) {
   for (const auto& [method, count] : session.methods_used()) methods[method] += count;
   attended += session.attended_share() * static_cast<double>(session.steps());
   steps += session.steps();
+  over_ranks = over_ranks || session.over_ranks();
+}
+
+void AttentionStatement::add(const AttentionStatement& other) {
+  for (const auto& [method, count] : other.methods) methods[method] += count;
+  attended += other.attended;
+  steps += other.steps;
+  over_ranks = over_ranks || other.over_ranks;
+  if (other.mass) {
+    const auto before = static_cast<double>(samples), more = static_cast<double>(other.samples);
+    mass = before + more > 0 ? (mass.value_or(0) * before + *other.mass * more) / (before + more) : *other.mass;
+  }
+  samples += other.samples;
 }
 
 bool AttentionStatement::exact() const {
@@ -36,6 +51,19 @@ std::string AttentionStatement::text(bool named) const {
     line += "; --audit measures what that catches";
   }
   return line;
+}
+
+std::string statement_json(const AttentionStatement& statement) {
+  nlohmann::ordered_json json;
+  json["schema"] = "hayloft.attended/1";
+  json["attention"] = statement.text();
+  json["exact"] = statement.exact();
+  json["attended_share"] = statement.over_ranks ? nlohmann::ordered_json() : nlohmann::ordered_json(statement.share());
+  json["mass"] = statement.mass ? nlohmann::ordered_json(*statement.mass) : nlohmann::ordered_json();
+  json["samples"] = statement.samples;
+  json["steps"] = statement.steps;
+  json["methods"] = statement.methods;
+  return json_document(json);
 }
 
 std::string attention_statement(double attended_share, const std::string& method, std::optional<double> mass) {

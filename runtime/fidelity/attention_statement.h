@@ -20,6 +20,7 @@ struct AttentionStatement {
   bool measurable = false;     // whether --audit could have measured it, so that a line may say so
 
   void add(const Session& session);  // the steps of a session, once
+  void add(const AttentionStatement& other);
 
   bool exact() const;  // true also where there were no steps
   double share() const { return steps > 0 ? attended / static_cast<double>(steps) : 1; }
@@ -27,6 +28,8 @@ struct AttentionStatement {
   // attention mass caught in 7 sampled steps of single layers". `named`: the methods of exact steps too.
   std::string text(bool named = false) const;
 };
+
+std::string statement_json(const AttentionStatement& statement);  // a document of schema hayloft.attended/1
 
 // The same of an answer that is known by its means alone, as a row of an evaluation.
 std::string attention_statement(double attended_share, const std::string& method, std::optional<double> mass);

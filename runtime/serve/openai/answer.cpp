@@ -28,6 +28,14 @@ Json json_of(const AnswerAudit& audit) {
   return object;
 }
 
+// Beyond the API, in every usage: whether the answers attended to everything, and to how much where they did not.
+Json json_of(const AttentionStatement& attention) {
+  Json object{{"attention", attention.text()}, {"exact", attention.exact()}, {"methods", attention.methods}};
+  if (!attention.over_ranks) object["attended_share"] = attention.share();
+  if (attention.mass) object["mass"] = *attention.mass;
+  return object;
+}
+
 // Returns what an answer tells beyond the API; null: nothing.
 Json extension(const AnswerAudit* audit, const std::vector<std::string>& notes) {
   Json object = audit != nullptr ? json_of(*audit) : Json();
@@ -71,7 +79,8 @@ Json Answer::usage() const {
   return {{"prompt_tokens", usage_.prompt_tokens},
           {"completion_tokens", usage_.completion_tokens},
           {"total_tokens", usage_.prompt_tokens + usage_.completion_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", usage_.cached_tokens}}}};
+          {"prompt_tokens_details", {{"cached_tokens", usage_.cached_tokens}}},
+          {"hayloft", json_of(usage_.attention)}};
 }
 
 // A stream sends it as it is, an answer in one piece adds it up.
@@ -123,6 +132,7 @@ std::string Answer::finished(std::size_t index, FinishReason reason, const std::
     usage_.cached_tokens += usage.cached_tokens;
   }
   usage_.completion_tokens += usage.completion_tokens;
+  usage_.attention.add(usage.attention);
   Piece piece;
   piece.text = rest;
   piece.reason = reason;
