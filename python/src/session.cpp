@@ -5,9 +5,9 @@
 #include "python/src/audit.h"
 #include "python/src/bindings.h"
 #include "python/src/model.h"
-#include "runtime/fidelity/attention_statement.h"
 #include "runtime/context/column_choice.h"
 #include "runtime/context/reading_note.h"
+#include "runtime/fidelity/attention_statement.h"
 #include "runtime/machine/profile.h"
 #include "runtime/tokenizer/text_stream.h"
 

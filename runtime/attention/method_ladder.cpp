@@ -161,8 +161,8 @@ bool MethodLadder::blind(const Method& method, offload::ColumnFormat columns, in
   return options_.recall->blind({columns, options.name == "planes" ? options.bits : options.rank}, layer);
 }
 
-// The method in place `which` of a level, or of the first level behind it that is not blind; null: it does not read such
-// columns, or is blind at all levels.
+// The method in place `which` of a level, or of the first level behind it that is not blind; null: it does not read
+// such columns, or is blind at all levels.
 const Method* MethodLadder::seeing(int level, std::size_t which, offload::ColumnFormat columns, int layer) const {
   for (auto at = static_cast<std::size_t>(level); at < levels_.size(); ++at) {
     const Method& method = *levels_[at][which];

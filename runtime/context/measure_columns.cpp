@@ -28,9 +28,7 @@ class SampledQueries : public MethodState {
 
   std::unique_ptr<MethodState> fork() const override { return std::make_unique<SampledQueries>(*this); }
   void sync_with_cache(std::span<const gpu::CacheView>, const StateProgress&) override {}
-  int wants_queries(int, int T) const override {
-    return static_cast<int>(std::min<std::int64_t>(T, sampled_span));
-  }
+  int wants_queries(int, int T) const override { return static_cast<int>(std::min<std::int64_t>(T, sampled_span)); }
   void see_queries(const gpu::CacheView& cache, const float* q, int n) override {
     const std::int64_t elements = std::int64_t{shape_.query_heads} * shape_.head_dim;
     std::vector<std::vector<float>>& layer = queries_[static_cast<std::size_t>(cache.layer)];
@@ -230,9 +228,9 @@ ColumnRecall measure_columns(const Session& session, const Method& sample, gpu::
         if (each.setting.columns != format) continue;
         std::int64_t found = 0, sought = 0;
         for (std::size_t i = 0; i < queries.size(); ++i) {
-          found += common(truth[i],
-                          setting_top(columns.view(), queries[i], query_heads, recall.k, each.setting, threads),
-                          recall.k);
+          found +=
+              common(truth[i], setting_top(columns.view(), queries[i], query_heads, recall.k, each.setting, threads),
+                     recall.k);
           sought += static_cast<std::int64_t>(truth[i].size());
         }
         each.recall.push_back(sought == 0 ? 0 : static_cast<float>(found) / static_cast<float>(sought));
@@ -243,7 +241,7 @@ ColumnRecall measure_columns(const Session& session, const Method& sample, gpu::
 }
 
 std::optional<ColumnSetting> choose_columns(const ColumnRecall& recall) {
-  constexpr double enough = 0.75;  // on average over the layers
+  constexpr double enough = 0.75;                        // on average over the layers
   for (const MeasuredSetting& each : recall.settings) {  // cheapest first
     if (each.recall.empty()) continue;
     if (each.mean() >= enough && *std::ranges::min_element(each.recall) >= ColumnRecall::blind_below) {

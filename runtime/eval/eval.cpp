@@ -8,9 +8,9 @@
 #include "offload/clock.h"
 #include "offload/error.h"
 #include "runtime/eval/meter.h"
-#include "runtime/fidelity/fidelity_control.h"
 #include "runtime/eval/metrics.h"
 #include "runtime/eval/reach.h"
+#include "runtime/fidelity/fidelity_control.h"
 
 namespace hayloft::runtime::eval {
 namespace {

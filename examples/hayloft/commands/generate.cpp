@@ -24,8 +24,8 @@
 #include "offload/error.h"
 #include "offload/progress.h"
 #include "offload/text/format.h"
-#include "runtime/decode/sampler.h"
 #include "runtime/context/column_choice.h"
+#include "runtime/decode/sampler.h"
 #include "runtime/decode/session.h"
 #include "runtime/tokenizer/end_of_turn.h"
 
@@ -152,8 +152,8 @@ class GenerateCommand : public Command {
     }
     runtime::ColumnChoice choice;
     const auto tokens = std::span(prompt_tokens_).first(prompt_tokens_.size() - 1);
-    runtime::Session session = runtime::read_choosing(*environment.model, *environment.arena, session_, tokens,
-                                                      [](auto, auto) { check_interrupted(); }, choice);
+    runtime::Session session = runtime::read_choosing(
+        *environment.model, *environment.arena, session_, tokens, [](auto, auto) { check_interrupted(); }, choice);
     if (!choice.recall) return session;
     method_ = runtime::with_column_recall(method_, choice.recall);
     watched_.emplace(method_, environment, audit_);

@@ -1,5 +1,5 @@
-#include "runtime/fidelity/attention_statement.h"
 #include "runtime/eval/needle/report.h"
+#include "runtime/fidelity/attention_statement.h"
 
 #include <fmt/format.h>
 

@@ -245,7 +245,8 @@ TEST(MethodLadder, EachLayerHasItsLevel) {
 // As measured on heads with normalised keys: r of 4 and 6 components find little in layer 0, 9 enough.
 std::shared_ptr<const ColumnRecall> blind_in_layer_0(float at_most) {
   auto recall = std::make_shared<ColumnRecall>();
-  recall->settings = {{{offload::ColumnFormat::f16, 4}, {0.3f, 0.9f}}, {{offload::ColumnFormat::f16, 8}, {at_most, 0.9f}}};
+  recall->settings = {{{offload::ColumnFormat::f16, 4}, {0.3f, 0.9f}},
+                      {{offload::ColumnFormat::f16, 8}, {at_most, 0.9f}}};
   return recall;
 }
 
@@ -268,9 +269,7 @@ TEST(AutoMethod, TakesTheFirstOfItsLevelsThatIsNotBlind) {
   options.recall = blind_in_layer_0(0.6f);
   const SharedMethod method = make_method(options, d);
   const Shape shape;
-  const auto rank = [&](int layer) {
-    return method->plan(shape.at(2048 * B, 8, layer), heads).by->options().rank;
-  };
+  const auto rank = [&](int layer) { return method->plan(shape.at(2048 * B, 8, layer), heads).by->options().rank; };
   EXPECT_EQ(rank(0), 9);  // 4, 6, 9, ...
   EXPECT_EQ(rank(1), 4);
   const MethodLadder ladder(options, d);
