@@ -52,6 +52,10 @@ class Attender {
   // Attends to what was selected and to the plan's ranges, and fills the step's trace. A rest by shares of the softmax
   // needs alpha, and without it is none.
   virtual void attend(const Step& step, const SelectionPlan& plan, const Selection& selection, Rest rest) const = 0;
+  // The same with a rest by scores (Rest::by_scores()), what was selected by this ranking. Where no position of the
+  // store is left to estimate it is attend(). Throws Error where the attender cannot; require() has said so before.
+  virtual void attend_with_rest(const Step& step, const SelectionPlan& plan, const Selection& selection,
+                                const Ranking& ranking, Rest rest) const;
   // Prefill: gpu::Backend::attend_causal() of the newest `rows` tokens, q and out f32 [rows][Hq][d].
   virtual void attend_causal(const LayerStep& at, const float* q, int rows, const gpu::CausalWindow& window,
                              float* out) const = 0;
@@ -67,6 +71,9 @@ class Attender {
   virtual void require(const MethodOptions&, const CacheOptions&) const {}
   virtual void require(const gpu::Backend&) const {}
 };
+
+// Throws Error, and says what to use, where the backend does not attend with such a rest.
+void require_rest(const gpu::Backend& backend, Rest rest);
 
 // Sessions share attenders, which are immutable.
 using SharedAttender = std::shared_ptr<const Attender>;

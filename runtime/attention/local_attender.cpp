@@ -1,8 +1,11 @@
 #include <algorithm>
 #include <limits>
 
+#include "offload/error.h"
 #include "runtime/attention/attender.h"
 #include "runtime/attention/host_tail.h"
+#include "runtime/attention/method_option_table.h"
+#include "runtime/attention/rest_estimate.h"
 
 namespace hayloft::runtime {
 namespace {
@@ -60,6 +63,28 @@ class LocalAttender final : public Attender {
     if (step.held_bytes != nullptr) what.held_bytes = step.held_bytes + 2;
     at.backend.attend(at.cache, step.q, at.query_heads, what, step.out, at.stream);
     if (step.trace != nullptr) record(step, what, selection);
+  }
+
+  void attend_with_rest(const Step& step, const SelectionPlan& plan, const Selection& selection, const Ranking& ranking,
+                        Rest rest) const override {
+    if (plan.k == plan.limit) return attend(step, plan, selection, {});
+    const LayerStep& at = step.at;
+    require_rest(at.backend, rest);
+    gpu::Attended what = plan.attended();
+    Selection taken = selection;
+    if (taken.device_positions != nullptr) {
+      taken.positions.resize(static_cast<std::size_t>(plan.positions()));
+      at.backend.to_host(taken.positions.data(), taken.device_positions, taken.positions.size() * sizeof(std::int32_t),
+                         at.stream);
+      what.positions = taken.device_positions;
+    } else {
+      auto* const positions = scratch_for<std::int32_t>(at, at.scratch.positions, plan.positions());
+      at.backend.to_device(positions, taken.positions.data(), taken.positions.size() * sizeof(std::int32_t), at.stream);
+      what.positions = positions;
+    }
+    taken.device_alpha = nullptr;
+    taken.alpha = attend_with_estimate(step, plan, what, taken.positions, ranking, rest);
+    if (step.trace != nullptr) record(step, what, taken);
   }
 
   void attend_causal(const LayerStep& at, const float* q, int rows, const gpu::CausalWindow& window,
@@ -122,6 +147,16 @@ class LocalAttender final : public Attender {
 };
 
 }  // namespace
+
+void Attender::attend_with_rest(const Step&, const SelectionPlan&, const Selection&, const Ranking&, Rest rest) const {
+  fail("--attn-rest {}: needs the scores of every position in one process; use --attn-rest none", name(rest.kind));
+}
+
+void require_rest(const gpu::Backend& backend, Rest rest) {
+  if (!rest.by_scores() || backend.name() == "cpu") return;
+  fail("--attn-rest {}: is made by the CPU alone, and the device is {}; use --device cpu or --attn-rest none",
+       name(rest.kind), backend.name());
+}
 
 SharedAttender local_attender() {
   static const SharedAttender here = std::make_shared<LocalAttender>();

@@ -1,6 +1,7 @@
 #include "runtime/attention/method.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <stdexcept>
@@ -116,6 +117,12 @@ Counters Method::count(const gpu::CacheView& cache, int query_heads) const {
 Counters Method::attend(const Step& step, const SelectionPlan& plan) const {
   if (traits_.own_search) return attend_itself(step, plan);
   Selection selection;
+  if (plan.selects() && traits_.rest.by_scores() && plan.limit > 0) {
+    const Ranking by = ranking(step, plan);
+    selection = step.attender.select(step, plan, by);
+    step.attender.attend_with_rest(step, plan, selection, by, traits_.rest);
+    return count_planned(step.at.cache, plan);
+  }
   if (plan.selects()) selection = step.attender.select(step, plan, ranking(step, plan));
   step.attender.attend(step, plan, selection, traits_.rest);
   return count_planned(step.at.cache, plan);
@@ -141,6 +148,12 @@ SelectionPlan Method::plan_selection(const gpu::CacheView& cache, int query_head
   plan.limit = std::min(cache.stored_tokens(), plan.tokens - w);
   plan.k = static_cast<int>(std::min(std::max<std::int64_t>(0, k - w), plan.limit));
   plan.lists = by_.lists(cache.kv_heads, query_heads);
+  if (traits_.rest.kind == Rest::Kind::draw && plan.k < plan.limit) {
+    const int budget = plan.k;  // in rows
+    plan.k = budget / 2;
+    const int most = static_cast<int>(std::min<std::int64_t>(plan.limit - plan.k, std::numeric_limits<int>::max()));
+    plan.drawn = std::min((budget - plan.k) * values_per_row(cache), most);
+  }
   return plan;
 }
 

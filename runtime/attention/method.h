@@ -100,10 +100,6 @@ class Method {
 inline std::int64_t sparq_window(const MethodOptions& options, std::int64_t tokens, int layer) {
   return options.window ? std::min(*options.window, tokens) : options.k.at(layer).of(tokens) / 4;
 }
-// Their rest: the mean value, unless it is switched off.
-inline Rest mean_value(const MethodOptions& options) {
-  return {options.mean_value ? Rest::Kind::mean : Rest::Kind::none};
-}
 
 // `auto` chooses anew when the tail has grown by such a part of a block.
 inline constexpr int tail_parts = 8;

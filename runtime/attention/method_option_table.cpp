@@ -47,6 +47,10 @@ constexpr Word<index::GroupRule> rules[] = {{"softmax", index::GroupRule::softma
 constexpr Word<index::Temperature> temperatures[] = {
     {"coverage", index::Temperature::coverage}, {"d", index::Temperature::head_dim}, {"r", index::Temperature::rank}};
 constexpr Word<index::ComponentOrder> orders[] = {{"q", index::ComponentOrder::q}, {"qk", index::ComponentOrder::qk}};
+constexpr Word<Rest::Kind> rests[] = {{"none", Rest::Kind::none},
+                                      {"mean", Rest::Kind::mean},
+                                      {"calibrated", Rest::Kind::calibrated},
+                                      {"draw", Rest::Kind::draw}};
 constexpr Word<int> pages[] = {{"16", 16}, {"32", 32}, {"64", 64}};
 
 template <class T, std::size_t n>
@@ -129,6 +133,19 @@ void check_page(const Options& o, int) {
   }
 }
 
+// A rest needs the approximate logit of every position.
+void check_rest(const Options& o, int) {
+  if (o.rest.value_or(Rest::Kind::none) == Rest::Kind::none) return;
+  const Text word = word_of(rests, *o.rest);
+  if (o.name == "pages") {
+    fail("--attn-rest {}: pages has bounds of pages and no scores of positions; use --attn-rest none", word);
+  }
+  if (o.name == "ann") fail("--attn-rest {}: ann does not score every position; use --attn-rest none", word);
+  if (o.name == "topk" && o.faiss) {
+    fail("--attn-rest {}: Faiss gives positions and no scores; use --attn-engine own or --attn-rest none", word);
+  }
+}
+
 std::string window_label(const Options& o) {
   return o.window ? fmt::format(" w={}", *o.window) : "";
 }
@@ -192,13 +209,19 @@ constexpr MethodOption table[] = {
      [](Options& o, Text text, Text named) { o.recent = parse_share(text, named); },
      [](const Options& o) { return o.recent == Options().recent ? "" : fmt::format(" recent={:g}", o.recent); },
      nullptr},
-    {"seed", "", "N", "lowrank", "1", "seed of the random projections",
+    {"seed", "", "N", "lowrank sparq planes topk oracle", "1",
+     "seed of the random projections, and of --attn-rest draw",
      [](Options& o, Text text, Text) { o.seed = static_cast<std::uint64_t>(parse_count(text)); },
      [](const Options& o) { return unusual("seed", &Options::seed, o); }, nullptr},
     {"mean", "--mean-value", "on|off", "sparq planes lowrank oracle auto", "on",
      "whether the mean value stands in for what was not attended",
      [](Options& o, Text text, Text named) { o.mean_value = value_of(switches, text, named); },
      [](const Options& o) { return unusual("mean", &Options::mean_value, switches, o); }, nullptr},
+    {"rest", "", "none|mean|calibrated|draw", "sparq planes topk pages lowrank oracle ann", "",
+     "what stands in for what was not attended: nothing, the mean value by the approximate or the calibrated share, or "
+     "values drawn by it [sparq, planes, lowrank, oracle: mean; others: none]",
+     [](Options& o, Text text, Text named) { o.rest = value_of(rests, text, named); },
+     [](const Options& o) { return o.rest ? fmt::format(" rest={}", word_of(rests, *o.rest)) : ""; }, check_rest},
     {"tau", "", "coverage|d|r", "sparq planes lowrank auto", "coverage",
      "softmax temperature of the approximate scores",
      [](Options& o, Text text, Text named) { o.temperature = value_of(temperatures, text, named); },
@@ -229,6 +252,10 @@ std::string_view name(index::SelectPer per) {
 
 std::string_view name(index::ComponentOrder order) {
   return word_of(orders, order);
+}
+
+std::string_view name(Rest::Kind rest) {
+  return word_of(rests, rest);
 }
 
 std::string_view name(index::Temperature temperature) {

@@ -32,6 +32,7 @@ std::string_view name(index::GroupRule rule);
 std::string_view name(index::SelectPer per);
 std::string_view name(index::Temperature temperature);
 std::string_view name(index::ComponentOrder order);
+std::string_view name(Rest::Kind rest);
 
 // In the order of labels.
 std::span<const MethodOption> method_option_table();

@@ -92,6 +92,13 @@ index::RankingOptions ranking_options(const MethodOptions& method) {
   return by;
 }
 
+Rest rest_of(const MethodOptions& method) {
+  const auto uses_option = [&](const char* key) { return uses(method.name, *find_method_option(key)); };
+  if (uses_option("rest") && method.rest) return {*method.rest, method.seed};
+  if (uses_option("mean") && method.mean_value) return {Rest::Kind::mean};
+  return {};
+}
+
 std::string method_label(const MethodOptions& method) {
   std::string label = method.name;
   for (const MethodOption& option : method_option_table()) {

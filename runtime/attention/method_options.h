@@ -9,6 +9,7 @@
 
 #include "index/scan/ranking_options.h"
 #include "runtime/attention/budget.h"
+#include "runtime/attention/rest.h"
 
 namespace hayloft::runtime {
 
@@ -29,6 +30,7 @@ struct MethodOptions : index::RankingOptions {
   std::optional<std::int64_t> window;  // w; default: sparq k / 4, topk 0, window k - sinks
   std::int64_t sinks = 4;              // s, of `window`
   bool mean_value = true;              // SparQ step 3
+  std::optional<Rest::Kind> rest;      // stands in for what is not attended; none: as mean_value says, where it is used
   bool faiss = false;                  // topk by Faiss' flat index
 
   std::string factory;      // of `ann`, a Faiss factory string; empty: one that suits the length
@@ -38,7 +40,7 @@ struct MethodOptions : index::RankingOptions {
   bool query_aware = true;  // of `ann`: built with a sample of the prompt's queries
   int page = 32;            // of `pages`, tokens
   double recent = 0.5;      // of `h2o`, the share of k that is recent
-  std::uint64_t seed = 1;   // of `lowrank`, its projections
+  std::uint64_t seed = 1;   // of `lowrank`, its projections; of rest=draw
 
   // For `auto`, no matter of the user's: the rates that it predicts by (runtime/attention/attention_rates.h); null:
   // built_in_rates() of a CPU.
@@ -68,6 +70,9 @@ bool needs_planes(const MethodOptions& method);
 // Returns by what the method ranks positions: the options that it uses, and for the others what is its own. `per` is
 // always there.
 index::RankingOptions ranking_options(const MethodOptions& method);
+
+// Returns what stands in for the positions that the method does not read.
+Rest rest_of(const MethodOptions& method);
 
 // Returns what tells it from others in tables: "sparq r=16 k=128".
 std::string method_label(const MethodOptions& method);

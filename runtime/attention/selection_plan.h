@@ -16,6 +16,7 @@ struct SelectionPlan {
   std::int64_t sinks = 0;
   int lists = 0;  // Hkv or Hq; 0 where nothing is selected
   int k = 0;      // per list
+  int drawn = 0;  // positions per list whose values are drawn: Rest::Kind::draw
 
   bool selects() const { return lists > 0; }
   std::int64_t positions() const { return std::int64_t{lists} * k; }  // of all lists
@@ -40,8 +41,12 @@ struct StepTerms {
   std::uint64_t d;
 };
 
+// Values in the store's rows that are read for one row's bytes: V of f16 rows is half of a row, and integer rows are
+// read whole.
+int values_per_row(const gpu::CacheView& cache);
+
 // Returns what every step that scores all positions and then reads those of the plan adds to the counters: the bytes of
-// the rows, those in the store as `kind`, and heads * S positions scored.
+// the rows and of the values drawn, those in the store as `kind`, and heads * S positions scored.
 Counters count_selection(const gpu::CacheView& cache, const SelectionPlan& plan, Kind kind = Kind::rows);
 
 }  // namespace hayloft::runtime

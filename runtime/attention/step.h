@@ -46,6 +46,12 @@ struct StepTrace {
   std::vector<float> alpha;  // [Hq], empty where the method has none
 };
 
+// What a step says of its own output where its rest is estimated by scores.
+struct StepEstimate {
+  std::vector<float> error;     // [Hq], predicted: |y - y of dense attention| / |y|
+  std::vector<float> attended;  // [Hq], the estimated share of the softmax on what was attended exactly
+};
+
 // One decode token in one global layer, by one method.
 struct Step {
   const LayerStep& at;  // of one token
@@ -56,6 +62,7 @@ struct Step {
   StepTrace* trace = nullptr;    // filled where it is there
   // u64 [3]: SparqSelect's, then that of Attended; null where the backend keeps nothing.
   unsigned long long* held_bytes = nullptr;
+  StepEstimate* estimate = nullptr;  // filled where it is there and the rest is estimated by scores; else left empty
 };
 
 // The query of a step, [Hq][d]. Waits for the device.

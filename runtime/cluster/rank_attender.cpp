@@ -175,6 +175,9 @@ class RankAttender final : public Attender {
 }  // namespace
 
 void require_over_ranks(const MethodOptions& method) {
+  if (const Rest rest = rest_of(method); rest.by_scores()) {
+    fail("--attn {}: its rest is not estimated over ranks yet; use --attn-rest mean or none", method_label(method));
+  }
   if (!is_registered_method(method.name)) return;
   fail("--attn {}: is a method of one's own, which does not attend over ranks; hayloft's do, as topk",
        method_label(method));

@@ -181,6 +181,7 @@ AttentionShape Session::attention_shape() const {
 
 Session& Session::set_method(SharedMethod method) {
   options_.attender->require(method->options(), options_.cache);
+  require_rest(model_->backend(), rest_of(method->options()));
   method->require_columns(cache_.options().columns);
   attach_method(*method);
   MethodState* const kept = state(*method);

@@ -69,6 +69,7 @@ ordered_json method_json(const MethodOptions& method) {
   object["seed"] = method.seed;
   object["bits"] = method.bits;
   object["by"] = runtime::name(method.order);
+  if (method.rest) object["rest"] = runtime::name(*method.rest);
   return object;
 }
 
@@ -97,6 +98,8 @@ MethodOptions read_method(const json& object) {
   method.bits = object.value("bits", method.bits);
   if (object.contains("by"))
     read_method_option(*find_method_option("by"), method, object.at("by").get<std::string>(), "by");
+  if (object.contains("rest"))
+    read_method_option(*find_method_option("rest"), method, object.at("rest").get<std::string>(), "rest");
   return method;
 }
 

@@ -88,7 +88,7 @@ ProjectedQuery project(const float* q, const float* directions, int rank, int d,
 
 class LowRank : public Method {
  public:
-  explicit LowRank(const MethodOptions& options) : Method(options, {.rest = mean_value(options)}) {}
+  explicit LowRank(const MethodOptions& options) : Method(options, {.rest = rest_of(options)}) {}
 
   std::int64_t window(std::int64_t tokens, int layer) const override { return sparq_window(options_, tokens, layer); }
 

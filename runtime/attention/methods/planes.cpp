@@ -7,7 +7,7 @@ namespace {
 
 class Planes : public Method {
  public:
-  explicit Planes(const MethodOptions& options) : Method(options, {.rest = mean_value(options)}) {}
+  explicit Planes(const MethodOptions& options) : Method(options, {.rest = rest_of(options)}) {}
 
   std::int64_t window(std::int64_t tokens, int layer) const override { return sparq_window(options_, tokens, layer); }
 

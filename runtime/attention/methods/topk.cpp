@@ -7,9 +7,12 @@ namespace {
 
 class TopK : public Method {
  public:
-  explicit TopK(const MethodOptions& options) : Method(options, {.own_search = options.faiss}) {}
+  explicit TopK(const MethodOptions& options)
+      : Method(options, {.rest = rest_of(options), .own_search = options.faiss}) {}
 
-  Ranking ranking(const Step&, const SelectionPlan&) const override { return by_keys(by_, false); }
+  Ranking ranking(const Step&, const SelectionPlan&) const override {
+    return by_keys(by_, traits_.rest.kind == Rest::Kind::mean);
+  }
 
   // By Faiss' flat index.
   Counters attend_itself(const Step& step, const SelectionPlan& plan) const override {

@@ -52,6 +52,23 @@ TEST(PreTokenizer, GivesUpOnAPatternThatBacktracksBeyondMeasure) {
   EXPECT_TRUE(refuses([&] { read(document).encode(text); }, {"test.json", "pre_tokenizer.pattern.Regex", "61 bytes"}));
 }
 
+// Each match is quick, and all of them together are quadratic in the text.
+TEST(PreTokenizer, GivesUpOnAPatternThatLooksThroughTheRestAtEveryMatch) {
+  const std::string text(100000, 'a');
+  for (const char* pattern : {"a(?=.*b)|a", "a.*b"}) {
+    EXPECT_TRUE(refuses([&] { words(split(pattern, "Isolated"), text); }, {"the pattern takes more than"})) << pattern;
+  }
+}
+
+TEST(PreTokenizer, FindsMatchesThatLieFarApart) {
+  std::string stretch;
+  for (int i = 0; i < 3001; ++i) stretch += "\u00E9";
+  for (std::size_t more : {0, 1, 2, 511, 512, 513}) {
+    const std::string before = stretch + std::string(more, 'x');
+    EXPECT_EQ(words(split("-", "Isolated"), before + "-" + stretch + "-"), (Pieces{before, "-", stretch, "-"})) << more;
+  }
+}
+
 TEST(Regex, ReadsOnigurumaSyntax) {
   const auto translated = [](const char* pattern) { return oniguruma_to_pcre2(pattern, "here"); };
   EXPECT_EQ(translated(R"(\p{L}+| ?[^\r\n]{2,}|(?i:'s)|a\\s)"), R"(\p{L}+| ?[^\r\n]{2,}|(?i:'s)|a\\s)");

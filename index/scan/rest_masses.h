@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "index/scan/search.h"
+
+// The softmax masses of the positions that a step does not attend to, estimated from the approximate scores of all of
+// them, and a draw of positions by these masses whose values stand for all (priority sampling: Duffield, Lund, Thorup
+// 2007). A position's random number depends on the key and the position alone, so that the draw does not depend on how
+// the scan is cut.
+namespace hayloft::index {
+
+// The line by which a query head's approximate scores s become logits: slope * s + offset.
+struct LogitLine {
+  float slope = 1;
+  float offset = 0;
+  float residual = 0;  // variance of the logits about it
+};
+
+// The request: masses of [0, scores.limit) without what is taken.
+struct RestSearch {
+  ColumnSearch scores;                  // as positions were selected by; scores.k positions of each list are taken
+  const LogitLine* lines = nullptr;     // [Hq]
+  const float* log_sums = nullptr;      // [Hq], ln of the sum of exp(logit) that masses are in proportion to
+  const std::int32_t* taken = nullptr;  // [lists][scores.k], ascending
+  int count = 0;                        // positions drawn for each list
+  std::uint64_t key = 0;                // of the draw
+};
+
+// Masses are exp(slope * s + offset - log_sum), at most e^60.
+struct RestMasses {
+  std::vector<double> sum;      // [Hq] over all positions of the rest
+  std::vector<double> squares;  // [Hq] of the masses, likewise
+  // The draw of each list: the positions, ascending, the chance that each had, in (0, 1], and its mass for each query
+  // head of the list.
+  struct Draw {
+    std::vector<std::int32_t> positions;
+    std::vector<float> chances;
+    std::vector<float> masses;  // [heads of the list][positions]
+  };
+  std::vector<Draw> draws;  // [lists]
+};
+
+// The random number of a position, in (0, 1): a whole number of 2^-23 and a half.
+float drawn_number(std::uint64_t key, std::int32_t position);
+
+// One pass over the scores. A list draws by the sum of its query heads' masses; each position drawn, alone or with
+// others, has the chance min(1, mass / threshold), by which its masses are to be divided. Ties break towards the
+// smaller position. Thread-safe.
+RestMasses rest_masses(const offload::LayerView& view, const RestSearch& search, const offload::Threads& threads);
+
+}  // namespace hayloft::index
