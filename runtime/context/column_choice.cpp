@@ -14,15 +14,14 @@ namespace {
 
 std::string named_setting(const ColumnSetting& setting) {
   const bool planes = offload::traits_of(setting.columns).planes > 1;
-  return fmt::format("{} {} of {} columns", setting.size, planes ? "bits" : "components", offload::name(setting.columns));
+  return fmt::format("{} {} of {} columns", setting.size, planes ? "bits" : "components",
+                     offload::name(setting.columns));
 }
 
 }  // namespace
 
 std::int64_t choosing_tokens(std::int64_t tokens, int chunk_tokens) {
-  const std::int64_t chunk = chunk_tokens;
-  const std::int64_t most = std::min(tokens, std::max(most_choosing_tokens, fewest_choosing_tokens));
-  const std::int64_t whole = most / chunk * chunk;
+  const std::int64_t whole = std::min(tokens, most_choosing_tokens) / chunk_tokens * chunk_tokens;
   return whole < fewest_choosing_tokens ? 0 : whole;
 }
 
@@ -38,9 +37,9 @@ Session read_choosing(const Model& model, offload::Arena& arena, SessionOptions&
   session.attach_method(*sample);
   const bool more = first < static_cast<std::int64_t>(tokens.size());
   while (session.tokens() < first) {
-    session.append(tokens.subspan(static_cast<std::size_t>(session.tokens()),
-                                  static_cast<std::size_t>(options.chunk_tokens)),
-                   {}, more);
+    session.append(
+        tokens.subspan(static_cast<std::size_t>(session.tokens()), static_cast<std::size_t>(options.chunk_tokens)), {},
+        more);
     if (progress) progress(session.tokens(), static_cast<std::int64_t>(tokens.size()));
   }
   const Clock::time_point start = Clock::now();
@@ -57,13 +56,28 @@ Session read_choosing(const Model& model, offload::Arena& arena, SessionOptions&
 }
 
 std::shared_ptr<const ColumnRecall> saved_column_recall(const offload::Snapshot& snapshot) {
-  const auto saved = snapshot.attachment(column_recall_name);
-  if (!saved) return nullptr;
   try {
-    return std::make_shared<ColumnRecall>(load_column_recall(*saved));
-  } catch (const Error& error) {
-    fail("{}: {}; make the context anew", snapshot.path().string(), error.what());
+    const auto saved = snapshot.attachment(column_recall_name);
+    return saved ? std::make_shared<ColumnRecall>(load_column_recall(*saved)) : nullptr;
+  } catch (const Error&) {
+    return nullptr;  // --verify says what is damaged
   }
+}
+
+MethodOptions with_column_recall(MethodOptions method, std::shared_ptr<const ColumnRecall> recall) {
+  if (method.name != "auto" || !recall) return method;
+  if (recall->chosen) {
+    int& size = offload::traits_of(recall->chosen->columns).planes > 1 ? method.bits : method.rank;
+    size = std::max(size, recall->chosen->size);
+  }
+  method.recall = std::move(recall);
+  return method;
+}
+
+SharedMethod with_column_recall(const SharedMethod& method, const offload::Snapshot& snapshot) {
+  if (method->options().name != "auto") return method;
+  return make_method(with_column_recall(method->options(), saved_column_recall(snapshot)),
+                     snapshot.description().shape.head_dim);
 }
 
 nlohmann::ordered_json column_recall_json(const ColumnRecall& recall) {
@@ -90,8 +104,8 @@ nlohmann::ordered_json column_recall_json(const ColumnRecall& recall) {
 }
 
 std::string column_recall_table(const ColumnRecall& recall) {
-  std::string text = fmt::format("recall of the true top {} behind {} tokens, in percent, mean and by layer:\n", recall.k,
-                                 recall.tokens);
+  std::string text = fmt::format("recall of the true top {} behind {} tokens, in percent, mean and by layer:\n",
+                                 recall.k, recall.tokens);
   for (const MeasuredSetting& each : recall.settings) {
     text += fmt::format("{} {:30} {:4.0f} |", recall.chosen == each.setting ? "*" : " ", named_setting(each.setting),
                         100 * each.mean());
@@ -105,9 +119,8 @@ std::string column_recall_table(const ColumnRecall& recall) {
 std::string column_choice_line(const ColumnChoice& choice, double reading_seconds) {
   if (!choice.recall) return {};
   const ColumnRecall& recall = *choice.recall;
-  const double share = reading_seconds > 0 ? 100 * choice.seconds / reading_seconds : 0;
-  const std::string cost =
-      fmt::format("measured in {:.1f} s, {:.1f}% of the reading, behind {} tokens", choice.seconds, share, recall.tokens);
+  std::string cost = fmt::format("measured behind {} tokens in {:.1f} s", recall.tokens, choice.seconds);
+  if (reading_seconds > 0) cost += fmt::format(", {:.1f}% of the reading", 100 * choice.seconds / reading_seconds);
   if (!recall.chosen) {
     return fmt::format("columns: f16, as no cheaper selection finds enough of the true top {}; {}", recall.k, cost);
   }

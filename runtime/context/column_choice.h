@@ -35,16 +35,22 @@ std::int64_t choosing_tokens(std::int64_t tokens, int chunk_tokens);
 Session read_choosing(const Model& model, offload::Arena& arena, SessionOptions& options,
                       std::span<const std::int32_t> tokens, const PrefillProgress& progress, ColumnChoice& choice);
 
-// Returns what was measured of a context when it was read; null where nothing was, as in files of earlier versions.
-// Throws Error naming the file where that is damaged.
+// Returns what was measured of a context when it was read; null where nothing was, as in files of earlier versions, or
+// that is damaged or of a later version: it keeps nothing else from being read.
 std::shared_ptr<const ColumnRecall> saved_column_recall(const offload::Snapshot& snapshot);
 
-// What was measured: JSON for reports, and lines for people, a row for each setting with its mean, its weakest layer and
-// every layer, in percent.
+// `auto` by what was measured, if anything was: it leaves out what is blind, and starts from as much of the columns as
+// was chosen. Other methods stay as they are.
+MethodOptions with_column_recall(MethodOptions method, std::shared_ptr<const ColumnRecall> recall);
+// The same by what a saved context has.
+SharedMethod with_column_recall(const SharedMethod& method, const offload::Snapshot& snapshot);
+
+// What was measured: JSON for reports, and lines for people, a row for each setting with its mean, its weakest layer
+// and every layer, in percent.
 nlohmann::ordered_json column_recall_json(const ColumnRecall& recall);
 std::string column_recall_table(const ColumnRecall& recall);
 
 // One line for the user: "int4 columns chosen: 32 components find 91% of the true top 128 ...".
-std::string column_choice_line(const ColumnChoice& choice, double reading_seconds);
+std::string column_choice_line(const ColumnChoice& choice, double reading_seconds = 0);
 
 }  // namespace hayloft::runtime

@@ -60,7 +60,7 @@ struct IngestResult {
   std::int64_t same = 0;          // update: tokens that the context and the text both begin with
   std::int64_t read = 0;          // tokens read into K and V by this run
   double seconds = 0;             // of reading, the choice of columns counted in
-  ColumnChoice columns = {};           // where this run has made one
+  ColumnChoice columns = {};      // where this run has made one
   std::uint64_t file_bytes = 0;
 };
 

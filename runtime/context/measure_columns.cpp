@@ -17,10 +17,10 @@ namespace hayloft::runtime {
 namespace {
 
 constexpr std::int64_t sampled_span = 512;  // newest tokens, of which the queries are
-constexpr int sampled_stride = 32;
+constexpr int sampled_stride = 64;
 constexpr std::int64_t most_sought = 128;  // k, and an eighth of the tokens at most
 
-// The newest queries of each global layer, every 32nd of the last 512 of a chunk; a further chunk takes their place.
+// The newest queries of each global layer, every 64th of the last 512 of a chunk; a further chunk takes their place.
 class SampledQueries : public MethodState {
  public:
   SampledQueries(const AttentionShape& shape, gpu::Backend& backend)
@@ -28,9 +28,7 @@ class SampledQueries : public MethodState {
 
   std::unique_ptr<MethodState> fork() const override { return std::make_unique<SampledQueries>(*this); }
   void sync_with_cache(std::span<const gpu::CacheView>, const StateProgress&) override {}
-  int wants_queries(int, int T) const override {
-    return static_cast<int>(std::min<std::int64_t>(T, sampled_span));
-  }
+  int wants_queries(int, int T) const override { return static_cast<int>(std::min<std::int64_t>(T, sampled_span)); }
   void see_queries(const gpu::CacheView& cache, const float* q, int n) override {
     const std::int64_t elements = std::int64_t{shape_.query_heads} * shape_.head_dim;
     std::vector<std::vector<float>>& layer = queries_[static_cast<std::size_t>(cache.layer)];
@@ -53,7 +51,7 @@ class SampledQueries : public MethodState {
  private:
   AttentionShape shape_;
   gpu::Backend* backend_;
-  std::vector<std::vector<std::vector<float>>> queries_;  // [layers][up to 16][Hq d]
+  std::vector<std::vector<std::vector<float>>> queries_;  // [layers][up to 8][Hq d]
 };
 
 class QuerySample : public Method {
@@ -68,16 +66,16 @@ class QuerySample : public Method {
   Counters count_planned(const gpu::CacheView&, const SelectionPlan&) const override { return {}; }
 };
 
-// The settings that are measured, cheapest first.
+// The settings that are measured, cheapest first: half of what the keys have at most.
 std::vector<ColumnSetting> settings_for(int head_dim) {
   using offload::ColumnFormat;
   std::vector<ColumnSetting> settings;
-  for (const int bits : {32, 64, 128, 256}) {
-    if (bits <= head_dim * offload::plane_count) settings.push_back({ColumnFormat::planes, bits});
+  for (const int bits : {32, 64, 128, 256, 512}) {
+    if (bits <= head_dim * offload::plane_count / 2) settings.push_back({ColumnFormat::planes, bits});
   }
   for (const ColumnFormat format : {ColumnFormat::int4, ColumnFormat::int8, ColumnFormat::f16}) {
     for (const int components : {8, 16, 32, 64}) {
-      if (components <= head_dim) settings.push_back({format, components});
+      if (components <= head_dim / 2) settings.push_back({format, components});
     }
   }
   std::ranges::stable_sort(settings, {}, &ColumnSetting::bits);
@@ -230,9 +228,9 @@ ColumnRecall measure_columns(const Session& session, const Method& sample, gpu::
         if (each.setting.columns != format) continue;
         std::int64_t found = 0, sought = 0;
         for (std::size_t i = 0; i < queries.size(); ++i) {
-          found += common(truth[i],
-                          setting_top(columns.view(), queries[i], query_heads, recall.k, each.setting, threads),
-                          recall.k);
+          found +=
+              common(truth[i], setting_top(columns.view(), queries[i], query_heads, recall.k, each.setting, threads),
+                     recall.k);
           sought += static_cast<std::int64_t>(truth[i].size());
         }
         each.recall.push_back(sought == 0 ? 0 : static_cast<float>(found) / static_cast<float>(sought));
@@ -243,7 +241,7 @@ ColumnRecall measure_columns(const Session& session, const Method& sample, gpu::
 }
 
 std::optional<ColumnSetting> choose_columns(const ColumnRecall& recall) {
-  constexpr double enough = 0.75;  // on average over the layers
+  constexpr double enough = 0.75;                        // on average over the layers
   for (const MeasuredSetting& each : recall.settings) {  // cheapest first
     if (each.recall.empty()) continue;
     if (each.mean() >= enough && *std::ranges::min_element(each.recall) >= ColumnRecall::blind_below) {

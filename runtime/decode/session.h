@@ -128,6 +128,7 @@ class Session {
 
   std::int64_t tokens() const { return cache_.tokens(); }
   const Cache& cache() const { return cache_; }
+  bool over_ranks() const { return options_.peers().several(); }
   const ModelConfig& config() const { return model_->config(); }
   double held_share(Kind kind) const { return attention_.held_share(kind); }  // DecodeAttention's, of those steps
   Counters counters() const { return attention_.read_counters(); }            // of the steps of this session

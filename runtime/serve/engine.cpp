@@ -7,6 +7,7 @@
 #include "gpu/make_backend.h"
 #include "offload/error.h"
 #include "offload/text/format.h"
+#include "runtime/context/column_choice.h"
 #include "runtime/context/hot_context.h"
 #include "runtime/context/saved_shards.h"
 
@@ -297,7 +298,7 @@ LedSession Engine::opened(const std::string& context) {
     Session session = leader_
                           ? open_over(leader_->ranks(), source_, arena_, snapshot, options_.session, options_.method)
                           : open_context(source_, arena_, snapshot, options_.session, options_.method.get());
-    session.set_method(options_.method);
+    session.set_method(with_column_recall(options_.method, snapshot));
     mapped_[context] = stored_bytes(snapshot);
     return session;
   });
