@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-// What the system itself shows of an NVIDIA GPU, without CUDA: so that a GPU which a build or a driver cannot use is
+// The system itself shows an NVIDIA GPU, without CUDA: so that a GPU which a build or a driver cannot use is
 // not left idle without a word. Every function looks under `root` in place of /.
 namespace hayloft::gpu {
 

@@ -121,7 +121,7 @@ def common_checks(ask, chat):
         "ignore_eos": lambda: ask(chat, ignore_eos=True, max_tokens=64).usage.completion_tokens == 64,
         "stream": lambda: ask.streams(chat) == base,
         "stream_options": lambda: ask.streams(chat, stream_options={"include_usage": True, "include_obfuscation": False}) == base and
-                                  ask.refuses(chat, "stream_options.other", stream_options={"other": 1}),
+                                  ask.refuses(chat, "stream_options", stream_options={"include_usage": True}),
         "skip_special_tokens": lambda: same(skip_special_tokens=True) and ask.refuses(chat, skip_special_tokens=False),
         "include_stop_str_in_output": lambda: same(include_stop_str_in_output=False) and ask.refuses(chat, include_stop_str_in_output=True),
         "hayloft": lambda: ask(chat, hayloft={"audit": True, "quotes": 2}).choices[0].hayloft["steps"] > 0 and

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <filesystem>
 
+#include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/values.h"
 #include "examples/hayloft/process/messages.h"
@@ -14,7 +15,13 @@
 namespace hayloft::cli {
 namespace {
 
-// "1%" or "0.01".
+runtime::AuditOptions& audit_of(AuditChoices& choices) {
+  if (!choices.audit) choices.audit.emplace();
+  return *choices.audit;
+}
+
+}  // namespace
+
 double read_share(const std::string& option, const std::string& text) {
   const bool percent = !text.empty() && text.back() == '%';
   const char* const end = text.data() + text.size() - (percent ? 1 : 0);
@@ -24,16 +31,10 @@ double read_share(const std::string& option, const std::string& text) {
   return percent ? value / 100 : value;
 }
 
-runtime::AuditOptions& audit_of(AuditChoices& choices) {
-  if (!choices.audit) choices.audit.emplace();
-  return *choices.audit;
-}
-
-}  // namespace
-
 void AuditChoices::check() {
   if (audit) runtime::check_audit(*audit);
   if (fidelity) runtime::check_fidelity(*fidelity);
+  TextOutput(run).check();
   TextOutput(json).check();
   TextOutput(stats).check();
 }
@@ -68,6 +69,7 @@ void add_audit_options(CLI::App& app, AuditChoices& choices) {
         choices.json = text;
       },
       "Write the audit's figures as JSON; - is standard output; implies --audit");
+  add_json_option(app, choices.run, "Write what the answers attended to as JSON");
   add_attention_stats_option(app, choices.stats);
   common(app, Section::audit, {"--fidelity", "--audit"});
   advanced(app, Section::audit, {"--audit-json"});
@@ -125,47 +127,28 @@ void WatchedMethod::stepped(runtime::Session& session) {
 }
 
 void WatchedMethod::decoded(const runtime::Session& session) {
-  for (const auto& [method, steps] : session.methods_used()) used_[method] += steps;
-  attended_ += session.attended_share() * static_cast<double>(session.steps());
-  steps_ += session.steps();
-  predicted_ += session.predicted_error();
+  statement_.add(session);
 }
 
-// Exact, or how much was attended to, by which methods, and what that is known to have caught.
-std::string WatchedMethod::statement() const {
-  constexpr double everything = 1 - 1e-9;  // but for rounding
-  const double share = attended_ / static_cast<double>(steps_);
-  const std::string methods = runtime::methods_line(used_);
-  const bool all = over_ranks() ? std::ranges::all_of(used_, [](const auto& each) { return each.first == "dense"; })
-                                : share > everything;
-  if (all) return verbose_ ? fmt::format("exact: {}", methods) : "exact";
-  if (predicted_.known()) {
-    return fmt::format(
-        "approximate: predicted output error {:.2g} (largest {:.2g} in layer {}), {:.1f}% of the attention "
-        "mass attended{}",
-        predicted_.mean(), predicted_.largest, predicted_.largest_layer, predicted_.attended_mass() * 100,
-        verbose_ ? "; " + methods : "");
-  }
-  std::string caught = "; --audit measures what that catches";
-  if (fidelity_) {
-    const runtime::RunningStats measured = fidelity_->report().measured;
-    caught = measured.count == 0
-                 ? ""
-                 : fmt::format("; {:.1f}% of the attention mass caught in {} sampled steps of single layers",
-                               measured.mean() * 100, measured.count);
-  }
-  if (over_ranks()) return fmt::format("approximate: {}", methods);
-  return fmt::format("approximate: {:.1f}% of the positions attended to, by {}{}", share * 100, methods, caught);
+runtime::AttentionStatement WatchedMethod::statement() const {
+  runtime::AttentionStatement statement = statement_;
+  statement.measurable = !fidelity_;
+  if (!fidelity_) return statement;
+  const runtime::RunningStats measured = fidelity_->report().measured;
+  if (measured.count > 0) statement.mass = measured.mean();
+  statement.samples = measured.count;
+  return statement;
 }
 
 void WatchedMethod::finish() {
   if (stats_) write_attention_stats(*stats_, choices_.stats);
-  if (steps_ > 0) note("attention: {}\n", statement());
+  if (statement_.steps > 0) note("attention: {}\n", statement().text(verbose_));
+  TextOutput(choices_.run).write(runtime::statement_json(statement()));
   if (fidelity_ && (verbose_ || choices_.fidelity)) note("{}\n", runtime::fidelity_line(fidelity_->report()));
   if (!auditor_) return;
   auditor_->finish();
   runtime::AuditReport report = auditor_->report();
-  report.methods = used_;
+  report.methods = statement_.methods;
   if (fidelity_) report.kept = fidelity_->report();
   note("{}{}{}", runtime::audit_summary(report), runtime::audit_warning(report), runtime::audit_table(report));
   TextOutput(choices_.json).write(runtime::audit_json(report));

@@ -10,6 +10,7 @@
 #include "examples/hayloft/process/environment.h"
 #include "examples/hayloft/process/text_output.h"
 #include "runtime/decode/session.h"
+#include "runtime/fidelity/attention_statement.h"
 #include "runtime/fidelity/attention_stats.h"
 #include "runtime/fidelity/audit.h"
 #include "runtime/fidelity/fidelity_control.h"
@@ -17,11 +18,15 @@
 // Watching the attention of what generate and ask decode.
 namespace hayloft::cli {
 
+// "1%" or "0.01". Throws Error naming the option.
+double read_share(const std::string& option, const std::string& text);
+
 struct AuditChoices {
   std::optional<runtime::AuditOptions> audit;
   // The share of the attention mass to keep. Where none is said `auto` keeps default_fidelity, unless `fastest`.
   std::optional<double> fidelity;
   bool fastest = false;
+  std::string run;    // where what is known of the run goes, as JSON; empty: nowhere
   std::string json;   // where the audit's figures go; empty: nowhere
   std::string stats;  // where the attention statistics go: a table where it ends in .md, else JSON; empty: nowhere
 
@@ -46,6 +51,8 @@ class WatchedMethod {
   void watch(runtime::Session& session);
   void stepped(runtime::Session& session);        // after each step; says on standard error what it has changed
   void decoded(const runtime::Session& session);  // when its last step is done: what it has used is kept
+  // Whether the answers so far were exact, and what is known where they were not.
+  runtime::AttentionStatement statement() const;
   // Says whether the answers were exact, prints what has been found, or writes it.
   void finish();
 
@@ -56,12 +63,8 @@ class WatchedMethod {
   std::shared_ptr<runtime::Auditor> auditor_;
   std::shared_ptr<runtime::FidelityControl> fidelity_;
   std::shared_ptr<runtime::AttentionStats> stats_;
-  std::string statement() const;
 
-  std::map<std::string, std::int64_t> used_;  // steps x layers by method
-  double attended_ = 0;                       // shares of the positions, summed over the steps
-  std::int64_t steps_ = 0;
-  runtime::PredictedError predicted_;
+  runtime::AttentionStatement statement_;  // of the steps so far, but for what was measured
 };
 
 }  // namespace hayloft::cli

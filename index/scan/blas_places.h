@@ -2,9 +2,10 @@
 
 namespace hayloft::index {
 
-// How many threads may be in OpenBLAS at once: as many as its build was made for (MAX_THREADS). Beyond that it takes
-// working memory from an auxiliary list, and what it then gives back it marks at a wrong place: buffers are lost, and
-// from some 500 threads on the heap is overwritten. Without a limit for another BLAS, which does not tell one.
+// Returns the number of threads that may be in OpenBLAS at once, as many as its build was made for (MAX_THREADS).
+// Beyond that it takes working memory from an auxiliary list, and what it then gives back it marks at a wrong place:
+// buffers are lost, and from some 500 threads on the heap is overwritten. Without a limit for another BLAS, which does
+// not tell one.
 int blas_places();
 
 // One of these places, for as long as it lives; waits for one to become free. A thread that has one takes no second.

@@ -154,6 +154,11 @@ class Session:
         """Of the positions of the context, how many those tokens attended to: 1 is all."""
         return self._session.attended_share
 
+    @property
+    def attention(self) -> str:
+        """Whether those tokens attended to everything: "exact", or "approximate: ..." with how much, and by which methods."""
+        return self._session.attention
+
     def audit(self, rate: float = 0.0, *, seed: int = 1) -> Audit:
         """From now on samples of the decoded tokens are held against exact attention: `with session.audit() as audit:`.
 

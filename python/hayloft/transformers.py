@@ -251,15 +251,24 @@ def _elsewhere(method, module, query, key, value, attention_mask, *, s_aux, **kw
     return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
 
 
+def _require_causal(mask):
+    """Raises Error unless the mask [batch, 1, queries, tokens] that a function gives shows all tokens before each query.
+
+    Older versions of transformers put one together where there is one document, too.
+    """
+    causal = mask is not None and bool((mask == torch.ones_like(mask[0, 0]).tril(mask.shape[3] - mask.shape[2])).all())
+    if not causal:
+        raise _core.Error("the model has a mask of its own where hayloft's attention looks at all tokens before")
+
+
 def _mask(*args, **kwargs):
     """The mask of a layer: none where everything is attended to, PyTorch's for a sliding window."""
     padding = kwargs.get("attention_mask")
     if padding is not None and not bool(padding.all()):
         raise _core.Error("the attention mask hides tokens: hayloft's cache takes one sequence without padding")
     if kwargs.get("local_size") is None:
-        mask = kwargs.get("mask_function", causal_mask_function)
-        if mask is not causal_mask_function:
-            raise _core.Error("the model has a mask of its own where hayloft's attention looks at all tokens before")
+        if kwargs.get("mask_function", causal_mask_function) is not causal_mask_function:
+            _require_causal(sdpa_mask(*args, **{**kwargs, "allow_is_causal_skip": False}))
         return None
     return sdpa_mask(*args, **kwargs)
 

@@ -5,7 +5,9 @@
 #include "python/src/audit.h"
 #include "python/src/bindings.h"
 #include "python/src/model.h"
+#include "runtime/context/column_choice.h"
 #include "runtime/context/reading_note.h"
+#include "runtime/fidelity/attention_statement.h"
 #include "runtime/machine/profile.h"
 #include "runtime/tokenizer/text_stream.h"
 
@@ -65,7 +67,7 @@ class OpenSession {
     const auto method = method_of(options.attn, *model);
     runtime::Session session =
         runtime::open_context(model->source(), *model->arena, snapshot, session_options(options), method.get());
-    session.set_method(method);
+    session.set_method(runtime::with_column_recall(method, snapshot));
     const runtime::SessionOptions reading = runtime::as_read(snapshot, session_options(options));
     auto opened =
         std::unique_ptr<OpenSession>(new OpenSession(std::move(model), reading, std::move(session), snapshot.tokens()));
@@ -267,6 +269,12 @@ void bind_session(py::module_& module) {
       .def_property_readonly("steps", [](const OpenSession& session) { return session.session().steps(); })
       .def_property_readonly("attended_share",
                              [](const OpenSession& session) { return session.session().attended_share(); })
+      .def_property_readonly("attention",
+                             [](const OpenSession& session) {
+                               runtime::AttentionStatement statement;
+                               statement.add(session.session());
+                               return statement.text();
+                             })
       .def_property_readonly("counters",
                              [](const OpenSession& session) { return counters_dict(session.session().counters()); });
 }

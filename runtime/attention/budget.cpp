@@ -52,7 +52,10 @@ void Budgets::set(int layer, Budget budget) {
 
 std::string Budgets::text() const {
   std::string text;
-  for (const Budget& budget : by_layer_) text += (text.empty() ? "" : ",") + budget.text();
+  for (const Budget& budget : by_layer_) {
+    if (!text.empty()) text += ',';
+    text += budget.text();
+  }
   return text;
 }
 

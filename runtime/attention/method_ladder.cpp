@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/attention/column_recall.h"
+
 namespace hayloft::runtime {
 namespace {
 
@@ -40,6 +42,7 @@ MethodOptions left_to(const char* name, MethodOptions options, int head_dim) {
   options.rank = std::min(options.rank, head_dim);
   options.bits = std::min(options.bits, head_dim * offload::plane_count);
   options.rates = nullptr;
+  options.recall = nullptr;
   // It does not take these, though a flag meant for another method may have set them.
   options.per.reset();
   options.order = index::ComponentOrder::q;
@@ -150,10 +153,31 @@ bool MethodLadder::fits(const Method& method, offload::ColumnFormat columns) con
   return method.options().name != "planes";
 }
 
-const Method& MethodLadder::judged_at(int level, offload::ColumnFormat columns) const {
+// Whether what was measured says that the method finds too little in that layer.
+bool MethodLadder::blind(const Method& method, offload::ColumnFormat columns, int layer) const {
+  if (!options_.recall) return false;
+  const MethodOptions& options = method.options();
+  if (options.name != "sparq" && options.name != "planes") return false;
+  return options_.recall->blind({columns, options.name == "planes" ? options.bits : options.rank}, layer);
+}
+
+// The method in place `which` of a level, or of the first level behind it that is not blind; null: it does not read
+// such columns, or is blind at all levels.
+const Method* MethodLadder::seeing(int level, std::size_t which, offload::ColumnFormat columns, int layer) const {
+  for (auto at = static_cast<std::size_t>(level); at < levels_.size(); ++at) {
+    const Method& method = *levels_[at][which];
+    if (!fits(method, columns)) return nullptr;
+    if (fixed() || !blind(method, columns, layer)) return &method;
+  }
+  return nullptr;
+}
+
+const Method& MethodLadder::judged_at(int level, offload::ColumnFormat columns, int layer) const {
   if (level >= exact_level()) return *dense_;
-  const auto& methods = levels_[static_cast<std::size_t>(level)];
-  return **std::find_if(methods.begin(), methods.end(), [&](const SharedMethod& each) { return fits(*each, columns); });
+  for (std::size_t which = 0; which < levels_[static_cast<std::size_t>(level)].size(); ++which) {
+    if (const Method* const method = seeing(level, which, columns, layer)) return *method;
+  }
+  return *dense_;
 }
 
 const Method& MethodLadder::at(int level, const gpu::CacheView& cache, int query_heads) const {
@@ -164,12 +188,13 @@ const Method& MethodLadder::at(int level, const gpu::CacheView& cache, int query
   const Prediction prediction(*rates_, cache, query_heads);
   const Method* best = dense_.get();
   double least = prediction.milliseconds(*dense_) * (1 - rates_->margin);
-  for (const SharedMethod& each : methods) {
-    if (!fits(*each, cache.store.layout->columns)) continue;
+  for (std::size_t which = 0; which < methods.size(); ++which) {
+    const Method* const each = seeing(level, which, cache.store.layout->columns, cache.layer);
+    if (!each) continue;
     const double ms = prediction.milliseconds(*each);
     if (ms >= least) continue;
     least = ms;
-    best = each.get();
+    best = each;
   }
   return *best;
 }

@@ -10,9 +10,11 @@
 // Methods that catch more and more of the attention: what `auto` and --fidelity choose among.
 namespace hayloft::runtime {
 
-// Level 0 attends by the options as they are, each further one to twice as many positions, ranked by half as many
-// components or planes more; the last level is exact. At `auto`'s levels there are several methods, of which none
-// catches less than the first, but for its window. Immutable and thread-safe.
+// Where the columns of a context have been measured (MethodOptions::recall), a method of `auto` that is blind in a
+// layer stands aside there for its own first level that is not. Level 0 attends by the options as they are, each
+// further one to twice as many positions, ranked by half as many components or planes more; the last level is exact. At
+// `auto`'s levels there are several methods, of which none catches less than the first, but for its window. Immutable
+// and thread-safe.
 class MethodLadder {
  public:
   // Throws Error on options out of range.
@@ -24,8 +26,8 @@ class MethodLadder {
   // The method of a level in a layer with that cache: at level 0 of a fixed method it; else that one of the level, or
   // dense attention, which is predicted to be fastest. As Method::chosen() asks.
   const Method& at(int level, const gpu::CacheView& cache, int query_heads) const;
-  // The one that a level is judged by: the first that reads such columns.
-  const Method& judged_at(int level, offload::ColumnFormat columns) const;
+  // The one that a level is judged by in a global layer: the first that reads such columns.
+  const Method& judged_at(int level, offload::ColumnFormat columns, int layer) const;
   // The levels that are predicted to be faster than dense attention: those below this one. At least 1 for a fixed
   // method, whose level 0 was asked for.
   int worthwhile(const gpu::CacheView& cache, int query_heads) const;
@@ -43,6 +45,8 @@ class MethodLadder {
   struct Prediction;
   bool fixed() const { return options_.name != "auto"; }
   bool fits(const Method& method, offload::ColumnFormat columns) const;
+  bool blind(const Method& method, offload::ColumnFormat columns, int layer) const;
+  const Method* seeing(int level, std::size_t which, offload::ColumnFormat columns, int layer) const;
 
   MethodOptions options_;
   std::shared_ptr<const MachineRates> rates_;

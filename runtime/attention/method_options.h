@@ -13,6 +13,7 @@
 
 namespace hayloft::runtime {
 
+struct ColumnRecall;
 struct MachineRates;
 
 // The options that a user can choose about a method. method_option_table.h says which methods use which field, and how
@@ -44,6 +45,10 @@ struct MethodOptions : index::RankingOptions {
   // For `auto`, no matter of the user's: the rates that it predicts by (runtime/attention/attention_rates.h); null:
   // built_in_rates() of a CPU.
   std::shared_ptr<const MachineRates> rates = nullptr;
+
+  // For `auto` too: what the columns of the context were measured to find, so that it leaves out what is blind there;
+  // null: nothing is known.
+  std::shared_ptr<const ColumnRecall> recall = nullptr;
 
   friend bool operator==(const MethodOptions&, const MethodOptions&) = default;
 };

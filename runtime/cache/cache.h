@@ -69,6 +69,11 @@ class Cache {
   void reserve(std::int64_t tokens);
   void give_back() noexcept { reserved_.clear(); }
 
+  // Makes the columns of what has been committed anew in another format, to the bit those of a cache that had it from
+  // the beginning; forks keep theirs. Rows in f16 of a cache alone: anything else is a programmer's mistake. Throws
+  // Error when the arena's budget has no room for both stores at once; nothing has changed then.
+  void use_columns(offload::ColumnFormat columns, offload::Arena& arena);
+
   // For going layer by layer, where each is appended to and committed many times before the next. An error leaves the
   // layers apart, so it is done to a fork, which then takes the place of what it was forked from.
   void replace_by(Cache grown);

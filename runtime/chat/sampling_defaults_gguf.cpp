@@ -20,7 +20,7 @@ constexpr std::int64_t usual_repetition_window = 64;  // of llama.cpp
 
 // Samplers that are off at 0, and not here.
 constexpr std::array<std::string_view, 2> samplers_off_at_zero = {"xtc_probability", "mirostat"};
-// What says how such a sampler works; and the order of samplers, which is one here.
+// Names that say how such a sampler works; and the order of samplers, which is one here.
 constexpr std::array<std::string_view, 4> sampler_details = {"xtc_threshold", "mirostat_tau", "mirostat_eta",
                                                              "sequence"};
 

@@ -140,7 +140,7 @@ void read_layers(const JsonFields& fields, ModelConfig& config) {
     // The class masks by layer_types alone; use_sliding_window only chooses the default of the list.
     read_layer_types(fields, window, sliding, config);
   } else if (config.architecture != "llama" && config.architecture != "granite" && config.architecture != "olmo2") {
-    // Of a registered one what the file lists holds, and what is not listed is its own business.
+    // For a registered one the file's list holds, and what is not listed is its own business.
     read_layer_types(fields, read_window(fields, std::nullopt), std::vector<bool>(layers), config);
   }
 }

@@ -92,7 +92,7 @@ constexpr std::array<std::string_view, 78> without_effect_in_config = {"architec
                                                                        "is_llama_config",
                                                                        "transformers.js_config"};
 
-// Of transformers before it had generation_config.json; sampling_defaults() reads them where that is missing.
+// Fields of transformers before it had generation_config.json; sampling_defaults() reads them where that is missing.
 constexpr std::array<std::string_view, 33> of_generation = {"max_length",
                                                             "max_new_tokens",
                                                             "min_length",
@@ -161,7 +161,7 @@ void look_at_unread(const JsonFields& fields, ModelConfig& config) {
       fail("{}: {} is set; hayloft reads checkpoints in f32, f16 and bf16", fields.where(), name);
     }
   }
-  // Of any architecture, to transformers.
+  // Fields of any architecture, to transformers.
   if (!fields.boolean_or("is_causal", true)) {
     fields.refuse("is_causal", false, "true for a model that writes text");
   }

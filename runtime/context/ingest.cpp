@@ -157,6 +157,7 @@ IngestResult update(const ModelSource& source, offload::Arena& arena, std::strin
     file.reset();
     IngestOptions as_before = options;
     as_before.session = as_read(whole, options.session);
+    as_before.choose_columns = false;  // it has been made
     as_before.checkpoints = wanted_checkpoints(options, &whole);
     result = read_anew(source, arena, tokens, place, as_before, progress);
   } else {

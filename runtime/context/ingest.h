@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "offload/snapshot/writer.h"
+#include "runtime/context/column_choice.h"
 #include "runtime/decode/session.h"
 #include "runtime/tokenizer/tokenizer.h"
 
@@ -39,6 +40,9 @@ struct IngestOptions {
   // the tails and states take. The context notes the number down. 0: as noted, else 4 for a model with recurrent layers
   // and 1 for others.
   int checkpoints = 0;
+  // A new context's key columns are chosen by what they find of its first tokens (column_choice.h), in place of
+  // session.cache.columns. An interruption before that keeps nothing.
+  bool choose_columns = false;
   offload::SnapshotCalls calls = offload::system_calls();  // by which the files are written
 };
 
@@ -55,7 +59,8 @@ struct IngestResult {
   std::int64_t resumed_from = 0;  // tokens that were read already
   std::int64_t same = 0;          // update: tokens that the context and the text both begin with
   std::int64_t read = 0;          // tokens read into K and V by this run
-  double seconds = 0;             // of reading
+  double seconds = 0;             // of reading, the choice of columns counted in
+  ColumnChoice columns = {};      // where this run has made one
   std::uint64_t file_bytes = 0;
 };
 

@@ -60,6 +60,9 @@ void finish(ContextFile file, Session& session, const Run& run, IngestResult& re
     std::filesystem::path compact = run.path;
     compact += ".saving";
     for (offload::SnapshotAttachment& index : build_indices(session, options)) beside.push_back(std::move(index));
+    if (const auto recall = grown.attachment(column_recall_name)) {
+      beside.push_back({std::string(column_recall_name), {recall->begin(), recall->end()}});
+    }
     auto whole = offload::SnapshotWriter::create(compact, grown.description(), true);
     save_checkpoint(whole, session, run.tokens, beside, true);
     result.file_bytes = whole.file_bytes();
@@ -195,12 +198,30 @@ IngestResult begin_reading(const ModelSource& source, offload::Arena& arena, con
                            const std::vector<std::int32_t>& tokens, const IngestOptions& options,
                            const PrefillProgress& progress) {
   cluster::together(*place.ranks, [&] { announce(source, options, tokens, nullptr); });
-  Session session(source.model, arena, options.session);
+  SessionOptions reading = options.session;
+  ColumnChoice choice;
+  const Clock::time_point start = Clock::now();
+  // What indices keep depends on the queries of all tokens and on the store: they leave the columns as they are.
+  Session session = options.choose_columns && options.indices.empty()
+                        ? read_choosing(source.model, arena, reading, tokens, progress, choice)
+                        : Session(source.model, arena, reading);
+  const double seconds = seconds_since(start);
   begin_indices(session, nullptr, options);
-  ContextFile file = ContextFile::create(place, describe_context(source, options.session, options.checkpoints));
+  ContextFile file = ContextFile::create(place, describe_context(source, reading, options.checkpoints));
   file.writer().keep(kept_checkpoints(source.model.config(), options.checkpoints));
+  const std::int64_t chosen_by = session.tokens();
+  if (choice.recall) {
+    const offload::SnapshotAttachment recall{std::string(column_recall_name), save_column_recall(*choice.recall)};
+    file.checkpoint(session, std::span(tokens).first(static_cast<std::size_t>(chosen_by)), {&recall, 1});
+  }
   const Run run{tokens, options, progress, place.path};
-  return read_on(std::move(file), std::move(session), run, options.session.chunk_tokens);
+  IngestResult result = read_on(std::move(file), std::move(session), run, options.session.chunk_tokens);
+  if (!choice.recall) return result;
+  result.resumed_from -= chosen_by;
+  result.read += chosen_by;
+  result.seconds += seconds;
+  result.columns = std::move(choice);
+  return result;
 }
 
 IngestResult go_on_reading(const ModelSource& source, offload::Arena& arena, ContextFile file,

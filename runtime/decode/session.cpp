@@ -199,6 +199,16 @@ void Session::attach_method(const Method& method) {
   states_[key] = method.make_state(attention_shape(), model_->backend());
 }
 
+void Session::detach_method(const Method& method) {
+  if (method.state_key() != attention_.method()->state_key()) states_.erase(method.state_key());
+}
+
+void Session::use_columns(offload::ColumnFormat columns, offload::Arena& arena) {
+  attention_.method()->require_columns(columns);
+  cache_.use_columns(columns, arena);
+  options_.cache.columns = columns;
+}
+
 void Session::restore(const Method& method, std::span<const std::byte> saved) {
   auto state = method.load_state(attention_shape(), model_->backend(), saved);
   if (!options_.attender->has_whole_layers()) state->forget_store();

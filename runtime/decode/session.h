@@ -81,6 +81,12 @@ class Session {
   // set_method(), before the prompt is appended. An append that fails drops what they kept.
   void attach_method(const Method& method);
 
+  // Lets go of what an attached method keeps, unless the session decodes by it.
+  void detach_method(const Method& method);
+
+  // Cache::use_columns of what has been read so far. Not once something is attached that depends on the columns.
+  void use_columns(offload::ColumnFormat columns, offload::Arena& arena);
+
   // Brings what the method keeps of the sequence up to now, which may take long (an index is built), so that the first
   // step does not have to. Throws Error where the method had to see the prompt being read and did not.
   void prepare(const Method& method, const StateProgress& progress = {});
@@ -122,6 +128,7 @@ class Session {
 
   std::int64_t tokens() const { return cache_.tokens(); }
   const Cache& cache() const { return cache_; }
+  bool over_ranks() const { return options_.peers().several(); }
   const ModelConfig& config() const { return model_->config(); }
   double held_share(Kind kind) const { return attention_.held_share(kind); }  // DecodeAttention's, of those steps
   Counters counters() const { return attention_.read_counters(); }            // of the steps of this session

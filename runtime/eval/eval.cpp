@@ -10,6 +10,7 @@
 #include "runtime/eval/meter.h"
 #include "runtime/eval/metrics.h"
 #include "runtime/eval/reach.h"
+#include "runtime/fidelity/fidelity_control.h"
 
 namespace hayloft::runtime::eval {
 namespace {
@@ -229,8 +230,14 @@ class Run {
     }
     if (const MethodState* state = session.state(*method)) row.state_bytes = state->bytes();
     session.set_method(method);
-    const auto meter = std::make_shared<Meter>(*host_, session.tokens(), options_.fidelity_steps);
     double seconds = 0, watched = 0;
+    std::shared_ptr<FidelityControl> kept;
+    if (method->options().name == "auto" && options_.auto_fidelity > 0 && !session_.peers().several()) {
+      kept = std::make_shared<FidelityControl>(method->options(), model_.config().head_dim, options_.auto_fidelity);
+      session.set_method(kept->method());
+      session.add_observer(kept);
+    }
+    const auto meter = std::make_shared<Meter>(*host_, session.tokens(), options_.fidelity_steps);
     // Over ranks nobody has all of the keys to measure by.
     cluster::Communicator& ranks = session_.peers();
     if (row.k > 0 && options_.fidelity_steps > 0 && !ranks.several())
@@ -241,6 +248,7 @@ class Run {
     for (std::optional<std::int32_t> now = token; now;) {
       const Clock::time_point start = Clock::now();
       const std::vector<float> logits = session.step(*now);
+      if (kept && kept->update()) session.set_method(kept->method());
       seconds += seconds_since(start);
       if (hooks_.step) hooks_.step();
       now = next(logits);

@@ -63,10 +63,11 @@ struct EvalRow {
 // Says which methods answer how many samples, and what is measured of the answers.
 struct EvalOptions {
   std::vector<MethodOptions> methods;
-  int samples = 10;        // of each task at each length, or as many as there are
-  bool by_method = false;  // all samples of a method before the next method, instead of all methods of a sample
-  bool agreement = false;  // lead every method along dense attention's answers, too
-  int fidelity_steps = 8;  // of an answer: over which recall, mass and output error are measured; 0: not at all
+  int samples = 10;          // of each task at each length, or as many as there are
+  bool by_method = false;    // all samples of a method before the next method, instead of all methods of a sample
+  bool agreement = false;    // lead every method along dense attention's answers, too
+  int fidelity_steps = 8;    // of an answer: over which recall, mass and output error are measured; 0: not at all
+  double auto_fidelity = 0;  // the share of the attention mass that `auto` keeps, measured as it decodes; 0: none
   // Is called for one answer to each sample, the first that is decoded; its time is not in ms_per_token.
   std::shared_ptr<StepObserver> observer = nullptr;
   SessionOptions session;  // cache.block_tokens 0: block_tokens_for() the length of each task

@@ -12,6 +12,7 @@
 #include "offload/text/json_text.h"
 #include "offload/text_file.h"
 #include "runtime/attention/method_option_table.h"
+#include "runtime/fidelity/attention_statement.h"
 
 namespace hayloft::runtime::eval {
 namespace {
@@ -137,6 +138,7 @@ std::string recipe_json(const EvalRecipe& recipe) {
   if (recipe.rows != "f16") object["rows"] = recipe.rows;
   object["agreement"] = recipe.agreement;
   object["fidelity"] = recipe.fidelity;
+  if (recipe.auto_fidelity > 0) object["auto_fidelity"] = recipe.auto_fidelity;
   return json_line(object);
 }
 
@@ -187,6 +189,7 @@ std::string eval_row_json(const EvalRow& row, const std::string& recipe) {
   object["output_error"] = json_or_null(row.output_error);
   object["steps"] = row.steps;
   object["attended_share"] = row.attended_share;
+  object["attention"] = attention_statement(row.attended_share, method_label(row.attn), row.mass);
   object["elements_per_token"] = row.elements_per_token;
   object["positions_scored_per_token"] = row.positions_scored_per_token;
   object["near_bytes_per_token"] = row.near_bytes_per_token;

@@ -32,6 +32,7 @@ struct EvalRecipe {
   std::string rows = "f16";
   bool agreement = false;
   bool fidelity = true;
+  double auto_fidelity = 0;  // EvalOptions::auto_fidelity, where `auto` is among the methods
 };
 
 std::string recipe_json(const EvalRecipe& recipe);    // one line

@@ -152,7 +152,7 @@ void FidelityControl::see(const Step& step, const Method& by) {
   while (low < high) {
     const int level = tried == 0 ? next : (low + high) / 2;
     ++tried;
-    if (probe.mass(ladder_->judged_at(level, probe.columns())) >= enough_) {
+    if (probe.mass(ladder_->judged_at(level, probe.columns(), at.cache.layer)) >= enough_) {
       high = level;
     } else {
       low = level + 1;

@@ -22,7 +22,7 @@ std::vector<int> thread_counts(int all);
 
 // Sets near_read, all threads over `memory`, and near_reads: every node that has memory, by 1, 2, 4 ... and all
 // threads. On a machine of one node that is `memory` as well; otherwise as much of each node's own, 512 MiB at most.
-// What cannot be placed is left out, and profile.skipped says why.
+// Leaves out memory that cannot be placed, and profile.skipped says why.
 void measure_numa_bandwidth(MachineProfile& profile, const offload::Topology& topology, const offload::Threads& threads,
                             std::span<const std::byte> memory, const MedianSeconds& median);
 

@@ -8,7 +8,7 @@
 #include "offload/error.h"
 #include "runtime/peers/communicator.h"
 
-// What ranks make sure of before they compute: that they belong together, and that all of them can begin.
+// Ranks make sure before they compute: that they belong together, and that all of them can begin.
 namespace hayloft::runtime::cluster {
 
 // An error that every rank throws with the same message, so that one of them says it for all.
@@ -24,14 +24,14 @@ void together(Communicator& ranks, const std::function<void()>& work);
 // The sums of what each rank has, as many numbers, in the order of the ranks and so the same on all.
 std::vector<double> summed(Communicator& ranks, const std::vector<double>& own);
 
-// What rank 0 has, on all of them; of a type that is plain bytes.
+// Returns rank 0's value on all of them; of a type that is plain bytes.
 template <class T>
 T told(Communicator& ranks, T value, Traffic kind = Traffic::start) {
   ranks.broadcast(kind, std::as_writable_bytes(std::span(&value, 1)));
   return value;
 }
 
-// What each rank has, in their order; likewise.
+// Returns each rank's value, in their order; likewise.
 template <class T>
 std::vector<T> of_all(Communicator& ranks, const T& own) {
   std::vector<T> all(static_cast<std::size_t>(ranks.ranks()));

@@ -9,17 +9,17 @@
 
 namespace hayloft::runtime::cluster {
 
-// What ranks tell each other: whether they belong together, candidates of a search with their scores, parts of
+// Carries what ranks tell each other: whether they belong together, candidates of a search with their scores, parts of
 // attention, the token that was drawn, and what the first was asked for: a line of input, a turn of the server.
 enum class Traffic : std::uint8_t { start, candidates, attention, token, turn };
 inline constexpr int traffic_count = 5;  // of Traffic
 const char* name(Traffic kind);          // as in Traffic
 
-// What one rank has given to others and got of them, counted as the algorithms need it, whatever MPI makes of it: who
-// gives n bytes to an all-gather of N ranks sends n and receives (N - 1) n; a broadcast is sent once and received once
-// by each of the others.
+// Bytes that one rank has given to others and got of them, counted as the algorithms need it, whatever MPI makes of it:
+// who gives n bytes to an all-gather of N ranks sends n and receives (N - 1) n; a broadcast is sent once and received
+// once by each of the others.
 struct Ledger {
-  // Of one kind.
+  // Counts of one kind.
   struct Entry {
     std::uint64_t messages = 0;  // collectives, of two ranks or more
     std::uint64_t sent = 0;      // bytes
@@ -46,7 +46,7 @@ class Communicator {
   bool first() const { return rank() == 0; }
   bool several() const { return ranks() > 1; }
 
-  // What each rank gives, the same number of bytes, comes to all of them: all [ranks][own.size()], in their order.
+  // Gives each rank's bytes, the same number of them, to all: all [ranks][own.size()], in their order.
   // Throws Error when a rank is lost.
   void all_gather(Traffic kind, std::span<const std::byte> own, std::span<std::byte> all);
   // Rank 0's bytes come to all. Throws Error likewise.

@@ -7,6 +7,7 @@
 #include "gpu/make_backend.h"
 #include "offload/error.h"
 #include "offload/text/format.h"
+#include "runtime/context/column_choice.h"
 #include "runtime/context/hot_context.h"
 #include "runtime/context/saved_shards.h"
 
@@ -15,7 +16,7 @@ namespace {
 
 constexpr std::size_t kWorthKeeping = 32;  // tokens
 
-// Of the blocks that a session which is opened from it uses where they are mapped.
+// Counts the blocks that a session which is opened from it uses where they are mapped.
 std::uint64_t stored_bytes(const offload::Snapshot& snapshot) {
   const offload::StoreShape& shape = snapshot.description().shape;
   std::int64_t blocks = 0;
@@ -208,7 +209,8 @@ void Engine::admit() {
   }
 }
 
-// What was scored of the same prompt for a client that has left: the progress is this one's, read to the end or not.
+// Takes over the scores of the same prompt for a client that has left: the progress is this one's, read to the end or
+// not.
 bool Engine::take_over(const SharedJob& job) {
   const auto left = [&](const SharedJob& other) {
     return other->cancelled() && !other->context_replaced && other->scores_like(*job);
@@ -228,7 +230,7 @@ bool Engine::take_over(const SharedJob& job) {
   return true;
 }
 
-// Whether another request is reading what this one begins with: it attaches when that has been read.
+// True where another request is reading what this one begins with: it attaches when that has been read.
 bool Engine::must_wait(const Job& job, std::size_t cached) const {
   if (job.request().echo) return false;
   const auto chunk = static_cast<std::size_t>(options_.session.chunk_tokens);
@@ -247,7 +249,7 @@ std::uint64_t Engine::demand(const Job& job) const {
   return bytes;
 }
 
-// Of ranks the first holds the most blocks: what it counts for itself suffices for all.
+// The first rank holds the most blocks: what it counts for itself suffices for all.
 std::uint64_t Engine::budget() const {
   return options_.host_bytes > 0 ? std::min(options_.host_bytes, arena_.budget_bytes()) : arena_.budget_bytes();
 }
@@ -296,7 +298,7 @@ LedSession Engine::opened(const std::string& context) {
     Session session = leader_
                           ? open_over(leader_->ranks(), source_, arena_, snapshot, options_.session, options_.method)
                           : open_context(source_, arena_, snapshot, options_.session, options_.method.get());
-    session.set_method(options_.method);
+    session.set_method(with_column_recall(options_.method, snapshot));
     mapped_[context] = stored_bytes(snapshot);
     return session;
   });

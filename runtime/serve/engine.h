@@ -38,7 +38,7 @@ struct EngineOptions {
   std::function<void(const std::string& problem)> device_lost = {};
 };
 
-// What has happened so far; a copy, taken at one moment.
+// Counts since the start; a copy, taken at one moment.
 struct EngineFigures {
   std::uint64_t requests = 0, finished = 0, cancelled = 0, failed = 0, refused = 0;
   std::uint64_t prompt_tokens = 0;  // read
@@ -125,7 +125,7 @@ class Engine {
   bool closed_ = false;
   EngineFigures figures_;
 
-  // Of the engine's thread.
+  // These belong to the engine's thread.
   std::deque<SharedJob> waiting_;
   std::vector<SharedJob> active_;
   std::vector<SharedJob> left_;  // scored with echo for clients that have left, for when they ask again

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/decode/sampler.h"
+#include "runtime/fidelity/attention_statement.h"
 #include "runtime/serve/answer_audit.h"
 
 // Says what a client asks of the engine, and what it is told while its answer is made.
@@ -51,6 +52,7 @@ struct Usage {
   std::int64_t cached_tokens = 0;  // of them, not read again
   std::int64_t completion_tokens = 0;
   std::shared_ptr<const AnswerAudit> audit = nullptr;  // where it was asked for
+  AttentionStatement attention = {};                   // of the decoded tokens
 };
 
 // Why there is no answer, as HTTP counts: 400 the request, 404 no such context, 500 here, 503 stopping, 507 memory.

@@ -150,6 +150,11 @@ bool Job::finish(FinishReason reason) {
     rest += stop_.rest();
   }
   if (auditor_) usage_.audit = std::make_shared<const AnswerAudit>(audit());
+  usage_.attention.add(session_->here());
+  if (usage_.audit && usage_.audit->samples > 0) {
+    usage_.attention.mass = usage_.audit->mass;
+    usage_.attention.samples = usage_.audit->samples;
+  }
   listener_->finished(reason, rest, usage_);
   return true;
 }

@@ -129,5 +129,17 @@ TEST_F(AuditProgram, RefusesWhatIsNoShare) {
   EXPECT_TRUE(refused_with(generate({"--audit-json", "/nowhere/audit.json"}), 2, {"/nowhere/audit.json"}));
 }
 
+TEST_F(AuditProgram, JsonSaysWhetherTheAnswerWasExact) {
+  const std::string file = folder_ / "run.json";
+  ASSERT_EQ(generate({"--json", file}).exit_code, 0);
+  auto json = nlohmann::json::parse(contents(file));
+  EXPECT_EQ(json["exact"], false);
+  EXPECT_EQ(json["attention"].get<std::string>().rfind("approximate: ", 0), 0u) << json["attention"];
+  ASSERT_EQ(generate({"--attn", "dense", "--json", file}).exit_code, 0);
+  json = nlohmann::json::parse(contents(file));
+  EXPECT_EQ(json["exact"], true);
+  EXPECT_EQ(json["attention"], "exact");
+}
+
 }  // namespace
 }  // namespace hayloft

@@ -237,6 +237,7 @@ TEST(Serve, TokensGoThereAndBack) {
   EXPECT_FALSE(tokens.empty());
   EXPECT_EQ(json::parse(server.post("/detokenize", {{"tokens", tokens}}).body)["prompt"], "the hay");
   EXPECT_EQ(server.post("/detokenize", {{"tokens", "x"}}).status, 400);
+  EXPECT_EQ(server.post("/detokenize", {{"tokens", {99999999}}}).status, 400);  // no token: left out without a word
   EXPECT_EQ(http(server.port, "GET", "/tokenizer_info").status, 200);
 }
 

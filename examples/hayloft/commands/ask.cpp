@@ -125,7 +125,8 @@ class AskCommand : public Command {
     environment_.emplace(machine_, directory_, rope_);
     check_drawing(*environment_, drawing_);
     if (chat_) drawing_.ends = runtime::end_of_turn_tokens(*environment_->tokenizer);
-    method_ = with_rates(method_, *environment_, machine_.profile);
+    method_ = runtime::with_column_recall(with_rates(method_, *environment_, machine_.profile),
+                                          runtime::saved_column_recall(snapshot));
     facts = {weights_digest(*environment_, directory_), shared_options(*app_), ""};
   }
 

@@ -69,7 +69,15 @@ class EvalCommand : public Command {
         "Every method once for each of these, sized (components, page, lists or positions) to read so many bits of "
         "every position of a KV head besides the rows of --attn-k")
         ->take_last();
-    advanced(app, Section::attention, {"--equal-bytes"});
+    add_text(
+        app, "--fidelity", "SHARE",
+        [this](const std::string& text) {
+          fidelity_ = text == "none" ? 0 : read_share("--fidelity", text);
+          if (*fidelity_ != 0) runtime::check_fidelity(*fidelity_);
+        },
+        fmt::format("Share of the attention mass that auto catches, as in generate [{:g}%]; none takes what is fastest",
+                    runtime::default_fidelity * 100));
+    advanced(app, Section::attention, {"--equal-bytes", "--fidelity"});
     add_prefill_options(app, options_.session);
     add_store_options(app, options_.session.cache.columns, options_.session.cache.rows);
     machine_.block_tokens = 0;
@@ -144,6 +152,9 @@ class EvalCommand : public Command {
     for (runtime::MethodOptions& method : options_.methods) {
       method = with_rates(method, *environment_, machine_.profile);
     }
+    if (std::ranges::any_of(options_.methods, [](const auto& method) { return method.name == "auto"; })) {
+      options_.auto_fidelity = over_ranks() ? 0 : fidelity_.value_or(runtime::default_fidelity);
+    }
     if (over_ranks() && options_.fidelity_steps > 0) {
       options_.fidelity_steps = 0;
       note("note: no recall, mass and error over ranks, of which none has all keys to measure them by\n");
@@ -175,6 +186,7 @@ class EvalCommand : public Command {
     recipe.rows = offload::name(options_.session.cache.rows);
     recipe.agreement = options_.agreement;
     recipe.fidelity = options_.fidelity_steps > 0;
+    recipe.auto_fidelity = options_.auto_fidelity;
     return recipe;
   }
 
@@ -268,6 +280,7 @@ class EvalCommand : public Command {
   MachineOptions machine_;
   runtime::RopeOverrides rope_;
   runtime::eval::EvalOptions options_;
+  std::optional<double> fidelity_;  // that --fidelity says; 0: none
 
   std::filesystem::path directory_;  // of the model
   std::string text_;                 // of --text

@@ -24,6 +24,7 @@
 #include "offload/error.h"
 #include "offload/progress.h"
 #include "offload/text/format.h"
+#include "runtime/context/column_choice.h"
 #include "runtime/decode/sampler.h"
 #include "runtime/decode/session.h"
 #include "runtime/tokenizer/end_of_turn.h"
@@ -104,11 +105,11 @@ class GenerateCommand : public Command {
     agree_on_rates({&method_, 1}, *environment_);
     prepare_together([&] { plan(); });
     const Environment& environment = *environment_;
-    WatchedMethod& method = *watched_;
-    runtime::Session session = begin_session(environment, directory_, snapshot_, session_, *method.method());
     const Clock::time_point start = Clock::now();
+    runtime::Session session = begin(environment);
     read(session, std::span(prompt_tokens_).first(prompt_tokens_.size() - 1));
     prefill_seconds_ = seconds_since(start);
+    WatchedMethod& method = *watched_;
     prepare_method(session, *method.method());
     network_before_ = peers().ledger();
     try {
@@ -137,10 +138,27 @@ class GenerateCommand : public Command {
     check_drawing(*environment_, drawing_);
     if (chat_) drawing_.ends = runtime::end_of_turn_tokens(*environment_->tokenizer);
     method_ = with_rates(method_, *environment_, machine_.profile);
+    if (snapshot_) method_ = runtime::with_column_recall(method_, runtime::saved_column_recall(*snapshot_));
     prompt_tokens_ =
         snapshot_ ? environment_->tokenizer->encode_continuation(text) : environment_->tokenizer->encode_prompt(text);
     if (prompt_tokens_.empty()) fail("the prompt is empty: there is nothing to go on from");
     facts = {weights_digest(*environment_, directory_), shared_options(*app_), text};
+  }
+
+  // `auto` has the columns of a long prompt chosen by what they find in it, unless an option names them.
+  runtime::Session begin(const Environment& environment) {
+    if (snapshot_ || over_ranks() || method_.name != "auto" || app_->count("--columns") > 0) {
+      return begin_session(environment, directory_, snapshot_, session_, *watched_->method());
+    }
+    runtime::ColumnChoice choice;
+    const auto tokens = std::span(prompt_tokens_).first(prompt_tokens_.size() - 1);
+    runtime::Session session = runtime::read_choosing(
+        *environment.model, *environment.arena, session_, tokens, [](auto, auto) { check_interrupted(); }, choice);
+    if (!choice.recall) return session;
+    method_ = runtime::with_column_recall(method_, choice.recall);
+    watched_.emplace(method_, environment, audit_);
+    if (machine_.verbose) note("{}\n", runtime::column_choice_line(choice));
+    return session;
   }
 
   void plan() {
@@ -166,6 +184,7 @@ class GenerateCommand : public Command {
   }
 
   void read(runtime::Session& session, std::span<const std::int32_t> tokens) const {
+    tokens = tokens.subspan(static_cast<std::size_t>(snapshot_ ? 0 : session.tokens()));
     Progress progress(progress_sink(), "prompt", "tokens", static_cast<std::int64_t>(tokens.size()));
     session.append(tokens, [&](std::int64_t done, std::int64_t) {
       check_interrupted();

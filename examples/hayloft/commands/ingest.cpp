@@ -94,6 +94,7 @@ class IngestCommand : public Command {
     if (!include_.empty() && !folder) fail("--include: chooses among the files of a folder, and --file names none");
     if (options_.again && append_.empty()) fail("--again: belongs to --append");
     options_.session.cache.block_tokens = machine_.block_tokens;
+    options_.choose_columns = app_.get_option("--columns")->count() == 0;
     if (options_.session.prefill.order == runtime::PrefillOptions::Order::layer) {
       fail(
           "--prefill-order layer: ingest saves chunk by chunk, so that it can go on after an interruption; leave it "
@@ -161,6 +162,11 @@ class IngestCommand : public Command {
     options_.indexing = index_progress(progress);
     const auto say_kept = [&] {
       progress.reset();
+      std::error_code error;
+      if (!over_ranks() && !save_.empty() && !std::filesystem::exists(save_ + ".part", error)) {
+        note("nothing is kept yet; the same command begins anew\n");
+        return;
+      }
       const char* const ending = save_.empty() ? "" : over_ranks() ? ".part.*" : ".part";
       note("{} tokens are kept in {}{}; the same command goes on from there\n", reached, shown(path()), ending);
     };
@@ -197,6 +203,7 @@ class IngestCommand : public Command {
     note("{}: {} tokens{}, {}; read {} in {:.1f} s ({:.0f} tokens/s){}\n", shown(path()), result.tokens, shards,
          format_bytes(result.file_bytes), result.read, result.seconds,
          static_cast<double>(result.read) / std::max(result.seconds, 1e-9), predicted);
+    if (result.columns.recall) note("{}\n", runtime::column_choice_line(result.columns, result.seconds));
   }
 
   static void note_form(const std::filesystem::path& directory) {

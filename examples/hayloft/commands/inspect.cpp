@@ -13,6 +13,7 @@
 #include "offload/text/format.h"
 #include "offload/text/json_text.h"
 #include "offload/text/visible.h"
+#include "runtime/context/column_choice.h"
 #include "runtime/context/text_end.h"
 
 // hayloft inspect: what a saved context holds, and whether it is sound.
@@ -61,6 +62,9 @@ class InspectCommand : public Command {
         {"indices", indices_of(snapshot)},
         {"earlier_checkpoints", snapshot.earlier_checkpoints()},
     };
+    if (const auto recall = runtime::saved_column_recall(snapshot)) {
+      report["column_choice"] = runtime::column_recall_json(*recall);
+    }
     if (verify_) {
       snapshot.verify(progress("verify"));
       report["verified"] = true;
@@ -69,9 +73,11 @@ class InspectCommand : public Command {
     if (json.wanted()) json.write(json_document(report));
     if (json.to_stdout()) return;
     for (const auto& [name, value] : report.items()) {
+      if (name == "column_choice") continue;  // a table
       const std::string text = value.is_string() ? value.get<std::string>() : json_line(value);
       print(fmt::format("{:18} {}\n", name, visible(text, Lines::joined)));
     }
+    if (const auto recall = runtime::saved_column_recall(snapshot)) print(runtime::column_recall_table(*recall));
   }
 
  private:
@@ -79,6 +85,7 @@ class InspectCommand : public Command {
   static std::vector<std::string> indices_of(const offload::Snapshot& snapshot) {
     std::vector<std::string> names = snapshot.attachments();
     std::erase(names, runtime::text_end_name);
+    std::erase(names, runtime::column_recall_name);
     return names;
   }
 

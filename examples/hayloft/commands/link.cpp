@@ -219,7 +219,7 @@ class LinkCommand : public Command {
     say_reliability(profile, link);
   }
 
-  // Of a link that is measured.
+  // These belong to a link that is measured.
   static void say_cautions(const Environment& environment) {
     if (environment.backend->name() != std::string("cuda")) return;
     for (const std::string& caution : gpu::link_cautions()) note("note: {}\n", caution);

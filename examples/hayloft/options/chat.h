@@ -22,7 +22,7 @@ void add_chat_options(CLI::App& app, ChatChoices& choices);
 // The model's own template, or the one that was named. Throws Error when it is to be the model's and there is none.
 runtime::ChatTemplate chosen_template(const ChatChoices& choices, const std::filesystem::path& model);
 
-// What of the recommendations of a model's makers holds: all of them, or only the rules that hold for greedy texts too,
+// Says which recommendations of a model's makers hold: all of them, or only the rules that hold for greedy texts too,
 // where a text that is no answer is continued.
 enum class Recommended : std::uint8_t { all, rules };
 

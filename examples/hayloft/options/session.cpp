@@ -27,7 +27,7 @@ std::pair<std::int32_t, float> read_bias(const std::string& text) {
   return {token, static_cast<float>(read_number(option, bias, -1e9, 1e9))};
 }
 
-// What does not follow from one token alone.
+// Checks that need more than one token.
 void add_rule_options(CLI::App& app, runtime::LogitRules& rules) {
   const auto add = [&](const char* name, float& value, double least, const char* help) {
     const auto read = [name, &value, least](const std::string& text) {

@@ -68,7 +68,7 @@ std::unique_ptr<gpu::Backend> make_backend(const MachineOptions& options, const 
   return gpu::make_cpu_backend(threads);
 }
 
-// What the arena would take of a machine alone, for each of the ranks there.
+// Divides what the arena would take of a machine alone, for each of the ranks there.
 std::uint64_t share_of_machine(const offload::Topology& topology) {
   return topology.available_bytes() / 10 * 9 / static_cast<std::uint64_t>(ranks_on_machine());
 }

@@ -31,7 +31,7 @@ std::optional<runtime::plan::MachineProfile> machine_profile(const std::string& 
 std::optional<runtime::plan::MachineProfile> trusted(std::optional<runtime::plan::MachineProfile> profile,
                                                      const std::string& given);
 
-// What the machine options stand for, built in the order that later parts need earlier ones.
+// Everything that the machine options stand for, built in the order that later parts need earlier ones.
 struct Environment {
   // Without a model: what `attend` needs.
   explicit Environment(const MachineOptions& options);
@@ -39,7 +39,7 @@ struct Environment {
   Environment(const MachineOptions& options, const std::filesystem::path& model_path,
               const runtime::RopeOverrides& rope = {});
 
-  // What predicts times here: machine_profile() of --profile, as far as it is trusted(), read when first asked for.
+  // Predicts times here: machine_profile() of --profile, as far as it is trusted(), read when first asked for.
   const std::optional<runtime::plan::MachineProfile>& profile() const;
 
   gpu::KvHost kv_host;   // as asked for
@@ -47,7 +47,7 @@ struct Environment {
   runtime::WeightForm weights = runtime::WeightForm::stored;
   gpu::LinkChoice link;                     // as a CUDA device is told; never automatic
   runtime::plan::CacheBudget device_cache;  // likewise
-  // What the backend had to say, which is printed at once: that memory could not be pinned.
+  // Prints at once what the backend had to say: that memory could not be pinned.
   std::shared_ptr<std::vector<std::string>> notes = std::make_shared<std::vector<std::string>>();
   offload::Topology topology;
   offload::Threads threads;
@@ -73,7 +73,8 @@ void agree_on_rates(std::span<runtime::MethodOptions> methods, const Environment
 // CUDA device for this build, and returns true; false when the system shows none.
 bool say_idle_gpu(const gpu::NoDevice& why);
 
-// What of the device's memory has been used at most, as one line on standard error; nothing where there is no budget.
+// Returns the most that has been used of the device's memory, as one line on standard error; nothing where there is no
+// budget.
 void say_device_memory(const gpu::Backend& backend);
 
 // Tells what the model computes with from others, its RoPE and the form of its weights included; empty where there are
@@ -85,7 +86,7 @@ const char* name(gpu::Link link);  // as --link takes it
 // The last part of a model directory's path.
 std::string model_name(const std::filesystem::path& directory);
 
-// What --device can name, and what this machine has of it: one line each.
+// Lists what --device can name, and what this machine has of it: one line each.
 std::string list_devices();
 
 }  // namespace hayloft::cli

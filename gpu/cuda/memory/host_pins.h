@@ -72,7 +72,7 @@ class HostPins : public offload::ChunkListener {
   };
   using Pins = std::map<const std::byte*, Pin>;
 
-  // What has refused to pin memory: the arena had no room for so many bytes of page tables, or, at 0, the system.
+  // Says who has refused to pin memory: the arena had no room for so many bytes of page tables, or, at 0, the system.
   struct Refused {
     std::uint64_t table_bytes = 0;
   };

@@ -15,7 +15,7 @@
 namespace hayloft::runtime::gguf {
 
 // A block taken apart. code: [elements]; scale, minimum: [elements / group]; minimum is not written by types without.
-// What scales and minima are products of is written by types whose `products` is true.
+// The factors of scales and minima are written by types whose `products` is true.
 struct Groups {
   std::int8_t code[256];
   float scale[16];

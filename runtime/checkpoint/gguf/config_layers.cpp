@@ -51,6 +51,12 @@ void read_gguf_layers(const Keys& keys, ModelConfig& config) {
   if (keys.is("phi3") && window >= config.max_positions) window = 0;  // it hides nothing
   config.sliding_window.assign(layers, window);
   read_window_pattern(keys, architecture.window_pattern, config);
+  if (architecture.window_pattern == 0 && config.count(LayerKind::sliding) > 0) {
+    config.notes.push_back(
+        fmt::format("{}: {}.attention.sliding_window is {}: layers see so many tokens, as the models' makers have it; "
+                    "llama.cpp lets those of this architecture see all",
+                    keys.file(), keys.architecture(), window));
+  }
   if (keys.is("qwen35") || keys.is("qwen35moe")) read_recurrent_blocks(keys, config);
   // A switch of this architecture alone; in others the key says how a model was trained.
   const bool rotates = keys.boolean_or("rope.scaling.finetuned", true) || !keys.is("granite");

@@ -72,7 +72,7 @@ json added_tokens(const Vocabulary& vocabulary) {
   return list;
 }
 
-// What is put around a text: BOS and EOS, where the flags ask for them.
+// The tokens around a text: BOS and EOS, where the flags ask for them.
 json post_processor(const Vocabulary& vocabulary, bool bos_by_default) {
   json single = json::array();
   json tokens = json::object();

@@ -14,7 +14,7 @@ constexpr std::array<std::string_view, 8> without_effect = {
     "vocab_size",   "rope.dimension_sections", "tensor_data_layout",           "attention.layer_norm_epsilon",
     "pooling_type", "expert_group_count",      "rope.scaling.yarn_ext_factor", "expert_group_used_count"};
 
-// Of layers that slide.
+// Refuses a size of layers that slide which is not that of the others.
 void refuse_other_size(const Keys& keys, const char* name, int size) {
   if (keys.integer_or(name, size, 0, most_channels) != size) {
     keys.refuse(name, fmt::format("that of layers that do not slide, {}", size));

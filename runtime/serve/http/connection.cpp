@@ -76,7 +76,7 @@ class Connection {
  private:
   const ServerOptions& options() const { return service_.options; }
 
-  // What the client still sends is read and dropped for a moment: closing with bytes unread would reset the connection,
+  // Reads and drops for a moment whatever the client still sends: closing with bytes unread would reset the connection,
   // and the client might never see why it was refused.
   asio::awaitable<void> end() {
     error_code error;
@@ -139,7 +139,7 @@ class Connection {
     co_return co_await generate(std::get<openai::Request>(outcome), keep_alive);
   }
 
-  // Of a request that nobody has shown a key for, and of methods that take none: next to nothing.
+  // A request that nobody has shown a key for may have next to nothing, as methods that take no body.
   std::uint64_t most_body(const beast::http::request_header<>& head) const {
     std::string path(head.target());
     path.resize(std::min(path.size(), path.find('?')));
@@ -160,7 +160,7 @@ class Connection {
     if (status == 401) message.set(beast::http::field::www_authenticate, "Bearer");
   }
 
-  // What is awaited has no temporaries of its own among its arguments, here and below: g++ 12 destroys some of them
+  // An awaited call has no temporaries of its own among its arguments, here and below: g++ 12 destroys some of them
   // twice.
   asio::awaitable<void> write(const Reply& reply, bool keep_alive) {
     HttpResponse response(static_cast<beast::http::status>(reply.status), 11);
@@ -328,7 +328,7 @@ class Connection {
   beast::tcp_stream stream_;
   beast::flat_buffer buffer_{kMostAhead};
   Service& service_;
-  // Of the request being served.
+  // These belong to the request being served.
   std::string origin_;
   std::string allowed_fields_;
   bool head_only_ = false;  // HEAD: the answer has no body

@@ -91,9 +91,11 @@ constexpr Field<DetokenizeBody> kDetokenizeFields[] = {
     {"tokens",
      [](const Value& value, DetokenizeBody& body) {
        body.tokens.emplace();
+       const auto vocab = static_cast<std::uint64_t>(body.served.config.vocab_size);
        for (const Json& id : value.list()) {
-         if (!id.is_number_unsigned() || id.get<std::uint64_t>() > 0x7fffffff)
-           value.refuse("a list of token ids is needed");
+         if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= vocab) {
+           value.refuse(fmt::format("a list of token ids from 0 to {} is needed", vocab - 1));
+         }
          body.tokens->push_back(id.get<std::int32_t>());
        }
      }},

@@ -5,6 +5,13 @@
 namespace hayloft::runtime::serve::openai {
 namespace {
 
+Json json_of(const PredictedError& predicted) {
+  return {{"mean", predicted.mean()},
+          {"largest", predicted.largest},
+          {"largest_layer", predicted.largest_layer},
+          {"attended_mass", predicted.attended_mass()}};
+}
+
 // Beyond the API: what was read, what of it was caught, and the places attended most.
 Json json_of(const AnswerAudit& audit) {
   Json quotes = Json::array();
@@ -20,17 +27,21 @@ Json json_of(const AnswerAudit& audit) {
               {"mass", nullptr},
               {"least_mass", nullptr},
               {"quotes", std::move(quotes)}};
-  if (audit.predicted.known()) {
-    object["predicted_error"] = {{"mean", audit.predicted.mean()},
-                                 {"largest", audit.predicted.largest},
-                                 {"largest_layer", audit.predicted.largest_layer},
-                                 {"attended_mass", audit.predicted.attended_mass()}};
-  }
+  if (audit.predicted.known()) object["predicted_error"] = json_of(audit.predicted);
   if (audit.samples > 0) {
     object["recall"] = audit.recall;
     object["mass"] = audit.mass;
     object["least_mass"] = audit.least_mass;
   }
+  return object;
+}
+
+// Beyond the API, in every usage: whether the answers attended to everything, and to how much where they did not.
+Json json_of(const AttentionStatement& attention) {
+  Json object{{"attention", attention.text()}, {"exact", attention.exact()}, {"methods", attention.methods}};
+  if (!attention.over_ranks) object["attended_share"] = attention.share();
+  if (attention.mass) object["mass"] = *attention.mass;
+  if (attention.predicted.known()) object["predicted_error"] = json_of(attention.predicted);
   return object;
 }
 
@@ -77,7 +88,8 @@ Json Answer::usage() const {
   return {{"prompt_tokens", usage_.prompt_tokens},
           {"completion_tokens", usage_.completion_tokens},
           {"total_tokens", usage_.prompt_tokens + usage_.completion_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", usage_.cached_tokens}}}};
+          {"prompt_tokens_details", {{"cached_tokens", usage_.cached_tokens}}},
+          {"hayloft", json_of(usage_.attention)}};
 }
 
 // A stream sends it as it is, an answer in one piece adds it up.
@@ -129,6 +141,7 @@ std::string Answer::finished(std::size_t index, FinishReason reason, const std::
     usage_.cached_tokens += usage.cached_tokens;
   }
   usage_.completion_tokens += usage.completion_tokens;
+  usage_.attention.add(usage.attention);
   Piece piece;
   piece.text = rest;
   piece.reason = reason;

@@ -19,7 +19,7 @@ constexpr std::int64_t kUsualWindow = 64;  // of repeat_penalty, as llama.cpp ha
 void read_stop(const Value& value, Draft& draft) {
   std::vector<std::string>& stops = draft.pattern.stop;
   for (const Json& each : value.json().is_array() ? value.json() : Json::array({value.json()})) {
-    if (!each.is_string()) value.refuse("must be a string or a list of strings");
+    if (!each.is_string() || each == "") value.refuse("must be a string or a list of strings, none of them empty");
     stops.push_back(each.get<std::string>());
   }
   if (stops.size() > kMostStops) value.refuse(fmt::format("at most {} strings", kMostStops));
@@ -120,6 +120,7 @@ constexpr Field<Draft> kCommonFields[] = {
     {"stream_options",
      [](const Value& value, Draft& draft) {
        read_fields<Draft>(value.object(), value.name(), value.name() + ".", {kStreamFields}, {}, draft);
+       draft.stream_options = true;
      }},
     {"skip_special_tokens", [](const Value& value, Draft&) { value.only({true}); }},
     {"include_stop_str_in_output", [](const Value& value, Draft&) { value.only({false}); }},
@@ -152,6 +153,11 @@ void settle(Draft& draft) {
     all.repetition_penalty = last == 0 ? 1 : *draft.repeat_penalty;
     all.repetition_window = std::max<std::int64_t>(last, 0);
   }
+  if (draft.stream_options && !draft.request.stream) refuse("stream_options", "comes with stream: true");
+  const std::int64_t most =
+      std::min(draft.max_tokens.value_or(kMostTokens), draft.max_completion_tokens.value_or(kMostTokens));
+  if (rules(draft).min_new_tokens > most)
+    refuse("min_tokens", fmt::format("must be at most the {} of max_tokens", most));
   all.end_tokens.insert(all.end_tokens.end(), draft.pattern.stop_tokens.begin(), draft.pattern.stop_tokens.end());
 }
 

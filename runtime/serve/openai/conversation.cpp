@@ -65,12 +65,21 @@ void require_role(const std::string& role, const Material& material, const Write
   refuse("messages", fmt::format("the model's chat template leaves out messages of role \"{}\"", shown_name(role)));
 }
 
-// Some templates leave them out by their makers' will.
-bool leaves_out_calls(const Material& material, const Writer& writer, const std::string& text) {
+// Fields of messages that some templates leave out by their makers' will: noted, not refused.
+bool leaves_out(const char* field, const Material& material, const Writer& writer, const std::string& text) {
   Material other = material;
-  bool calls = false;
-  for (Json& message : other.messages) calls = message.erase("tool_calls") > 0 || calls;
-  return calls && !writer.writes_otherwise(other, text);
+  bool there = false;
+  for (Json& message : other.messages) there = message.erase(field) > 0 || there;
+  return there && !writer.writes_otherwise(other, text);
+}
+
+// The name of a participant; that of the tool whose result it is stands in the call as well.
+bool leaves_out_names(const Material& material, const Writer& writer, const std::string& text) {
+  Material other = material;
+  for (Json& message : other.messages) {
+    if (message["role"] == "tool" || message["role"] == "function") message.erase("name");
+  }
+  return leaves_out("name", other, writer, text);
 }
 
 // Tools, and what they have beyond the API's fields.
@@ -128,8 +137,11 @@ Conversation write_conversation(const Draft& draft) {
         "tools: the model has been told of them; a call comes back as text in content, as tool_calls are not made of "
         "it yet");
   }
-  if (leaves_out_calls(material, writer, written.text)) {
+  if (leaves_out("tool_calls", material, writer, written.text)) {
     written.notes.push_back("messages: the model's chat template leaves out tool_calls: the model does not see them");
+  }
+  if (leaves_out_names(material, writer, written.text)) {
+    written.notes.push_back("messages: the model's chat template leaves out name: the model does not see it");
   }
   for (const std::string& role : doubtful_roles(material.messages, writer.chat_template())) {
     require_role(role, material, writer, written.text);

@@ -20,15 +20,16 @@ struct Draft {
   std::int64_t n = 1;
   std::optional<std::uint64_t> seed = {};
   std::optional<bool> audit = {};
+  bool stream_options = false;                   // are given
   std::optional<float> repetition_penalty = {};  // over all tokens
   std::optional<float> repeat_penalty = {};      // over the last ones
   std::optional<std::int64_t> repeat_last = {};
 
-  // Of completions.
+  // These belong to completions.
   const Json* prompt = nullptr;
   std::optional<std::int64_t> best_of = {};
 
-  // Of chats.
+  // These belong to chats.
   std::optional<std::int64_t> max_completion_tokens = {};
   std::optional<std::int64_t> top_logprobs = {};
   bool logprobs = false;

@@ -44,8 +44,7 @@ void read_content(const Value& value, Json& message) {
 }
 
 void read_role(const Value& value, Json& message) {
-  const std::string role = value.text();
-  message["role"] = role == "developer" ? "system" : role;  // the newer name of the same
+  message["role"] = value.text();
 }
 
 struct Nothing {};
@@ -123,7 +122,12 @@ Json checked_message(const Value& value, const ChatTemplate& chat_template) {
     }
   }
   if (!message.contains("role")) value.refuse("must have a role and content");
-  if (!message.contains("content")) message["content"] = "";
+  // "developer" is the newer name of "system", but to templates that know both.
+  if (message["role"] == "developer" && !chat_template.names("developer")) message["role"] = "system";
+  if (!message.contains("content")) {  // an assistant may have called tools alone
+    if (message["role"] != "assistant") value.refuse("must have a role and content");
+    message["content"] = "";
+  }
   return message;
 }
 

@@ -34,7 +34,8 @@ class Regex {
     Matcher& operator=(Matcher&&) noexcept;
 
     // The leftmost match in text (valid UTF-8) that begins at `from` or later; text before `from` is seen by
-    // lookbehinds. Throws Error if the pattern backtracks beyond all measure.
+    // lookbehinds. Throws Error if the pattern backtracks beyond all measure, or takes time out of proportion to the
+    // texts of all calls of `spans`, as a pattern does that looks through the rest of a long text at every match.
     bool find(std::string_view text, std::size_t from, std::size_t& begin, std::size_t& end);
 
     // Calls span(begin, end, is_match) for each match and each stretch between matches, in order; together they are
@@ -44,6 +45,7 @@ class Regex {
     void spans(std::string_view text, Span&& span) {
       std::size_t done = 0, from = 0, begin = 0, end = 0;
       bool matched = false;
+      allow(text.size());
       while (from <= text.size() && find(text, from, begin, end)) {
         if (begin == end && matched && begin == done) {
           from = after(text, begin);
@@ -69,6 +71,8 @@ class Regex {
       }
     }
     static std::size_t after(std::string_view text, std::size_t at);
+    void allow(std::size_t bytes);       // more of text to search
+    void check_time(std::size_t bytes);  // of the text
 
     struct State;
     std::unique_ptr<State> state_;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "offload/error.h"
+#include "runtime/attention/column_recall.h"
 #include "tests/support/method_fixture.h"
 #include "tests/support/refusal.h"
 
@@ -203,7 +204,7 @@ TEST(MethodLadder, CatchesMoreFromLevelToLevelUpToDense) {
   const Shape shape;
   std::vector<std::string> labels;
   for (int level = 0; level <= ladder.exact_level(); ++level) {
-    labels.push_back(method_label(ladder.judged_at(level, offload::ColumnFormat::f16).options()));
+    labels.push_back(method_label(ladder.judged_at(level, offload::ColumnFormat::f16, 0).options()));
   }
   EXPECT_EQ(labels.at(0), "sparq r=4 k=1%,16");
   EXPECT_EQ(labels.at(1), "sparq r=6 k=2%,32");
@@ -239,6 +240,41 @@ TEST(MethodLadder, EachLayerHasItsLevel) {
   EXPECT_EQ(in_layer(1), "dense");
   EXPECT_EQ(in_layer(2), "dense") << "by rates at which the exact search is slow";
   EXPECT_EQ(method_label(method->options()), "topk k=16");
+}
+
+// As measured on heads with normalised keys: r of 4 and 6 components find little in layer 0, 9 enough.
+std::shared_ptr<const ColumnRecall> blind_in_layer_0(float at_most) {
+  auto recall = std::make_shared<ColumnRecall>();
+  recall->settings = {{{offload::ColumnFormat::f16, 4}, {0.3f, 0.9f}},
+                      {{offload::ColumnFormat::f16, 8}, {at_most, 0.9f}}};
+  return recall;
+}
+
+TEST(AutoMethod, NeverTakesWhatIsMeasuredToBeBlindInALayer) {
+  Machine machine;
+  machine.sparq_tail = 4;
+  MethodOptions options = options_of("auto:r=4:k=16", machine);
+  const Shape shape;
+  ASSERT_EQ(chosen(*make_method(options, d), shape.at(512 * B, 8)), "sparq");
+  options.recall = blind_in_layer_0(0.4f);
+  const SharedMethod method = make_method(options, d);
+  EXPECT_EQ(chosen(*method, shape.at(512 * B, 8, 0)), "dense");
+  EXPECT_EQ(chosen(*method, shape.at(512 * B, 8, 1)), "sparq");
+}
+
+TEST(AutoMethod, TakesTheFirstOfItsLevelsThatIsNotBlind) {
+  Machine machine;
+  machine.sparq_tail = 4;
+  MethodOptions options = options_of("auto:r=4:k=16", machine);
+  options.recall = blind_in_layer_0(0.6f);
+  const SharedMethod method = make_method(options, d);
+  const Shape shape;
+  const auto rank = [&](int layer) { return method->plan(shape.at(2048 * B, 8, layer), heads).by->options().rank; };
+  EXPECT_EQ(rank(0), 9);  // 4, 6, 9, ...
+  EXPECT_EQ(rank(1), 4);
+  const MethodLadder ladder(options, d);
+  EXPECT_EQ(ladder.judged_at(0, offload::ColumnFormat::f16, 0).options().rank, 9);
+  EXPECT_EQ(ladder.judged_at(0, offload::ColumnFormat::f16, 1).options().rank, 4);
 }
 
 }  // namespace

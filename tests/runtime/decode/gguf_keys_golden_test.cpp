@@ -93,6 +93,17 @@ TEST_F(GgufKeys, WhatNobodyReadsIsNotedInOneLine) {
       << notes.front();
 }
 
+TEST_F(GgufKeys, AWindowThatLlamaCppDoesNotHaveIsNoted) {
+  for (const char* name : {"llama", "granite"}) {
+    json keys = keys_of(name);
+    keys["attention.sliding_window"] = 8;
+    const std::vector<std::string> notes = model(name, keys).notes();
+    ASSERT_EQ(notes.size(), 1u) << name;
+    EXPECT_NE(notes.front().find(std::string(name) + ".attention.sliding_window is 8"), std::string::npos);
+  }
+  EXPECT_EQ(model("gemma3", keys_of("gemma3")).notes().size(), 0u);
+}
+
 TEST_F(GgufKeys, WhatLlamaCppComputesOtherwiseByIsRefused) {
   const auto refused = [&](const char* golden, const char* key, const json& value) {
     json keys = keys_of(golden);

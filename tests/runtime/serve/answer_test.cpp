@@ -168,6 +168,29 @@ TEST_F(AnswerTest, APromptIsCountedOnceForAllItsAnswers) {
   EXPECT_EQ(usage["prompt_tokens_details"]["cached_tokens"], 2 * 3);
 }
 
+TEST_F(AnswerTest, UsageSaysWhetherAllAnswersAttendedToEverything) {
+  add_choice("other");
+  for (const bool exact : {true, false}) {
+    Answer answer(request_, tokenizer_, "id", 0);
+    Usage first, second;
+    first.attention.steps = second.attention.steps = 2;
+    first.attention.attended = 2;
+    second.attention.attended = exact ? 2 : 1;
+    first.attention.methods = {{"dense", 4}};
+    second.attention.methods = {{exact ? "dense" : "sparq r=16 k=128", 4}};
+    answer.finished(0, FinishReason::length, "", first);
+    answer.finished(1, FinishReason::length, "", second);
+    for (const std::string& said : {answer.whole(), answer.usage_chunk()}) {
+      const Json told = Json::parse(said)["usage"]["hayloft"];
+      EXPECT_EQ(told["exact"], exact);
+      EXPECT_EQ(told["attention"], exact ? "exact"
+                                         : "approximate: 75.0% of the positions attended to, by dense in 4 steps x "
+                                           "layers, sparq r=16 k=128 in 4");
+      EXPECT_EQ(told["attended_share"], exact ? 1 : 0.75);
+    }
+  }
+}
+
 TEST_F(AnswerTest, OffsetsAreThoseOfCharacters) {
   const std::string text = "é→𝄞 hay";
   request_.logprobs = 0;

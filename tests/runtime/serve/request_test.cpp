@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "runtime/decode/load_tokenizer.h"
 #include "runtime/serve/openai/fields.h"
 #include "tests/support/temporary_folder.h"
@@ -127,6 +129,10 @@ TEST_F(OpenAiRequestTest, WhatIsWrongIsRefusedWithAReason) {
       {R"({"prompt": ["a", "b", "c", "d", "e"], "n": 2})", 400},
       {R"({"prompt": "a", "stop": 3})", 400},
       {R"({"prompt": "a", "stop": [3]})", 400},
+      {R"({"prompt": "a", "stop": ""})", 400},
+      {R"({"prompt": "a", "stop": ["b", ""]})", 400},
+      {R"({"prompt": "a", "stream_options": {"include_usage": true}})", 400},
+      {R"({"prompt": "a", "min_tokens": 5, "max_tokens": 4})", 400},
       {R"({"prompt": "a", "stream": 1})", 400},
       {R"({"prompt": "a", "stream_options": []})", 400},
       {R"({"prompt": "a", "logprobs": 21})", 400},
@@ -267,6 +273,7 @@ TEST_F(OpenAiRequestTest, ObjectsWithinARequestAreHeldToTheirFieldsToo) {
       {R"({"role": "assistant", "content": "a", "prefix": true})", "messages[0].prefix"},
       {R"({"role": "assistant", "content": "a", "audio": {"id": "a"}})", "messages[0].audio"},
       {R"({"role": "assistant", "refusal": "no"})", "messages[0].refusal"},
+      {R"({"role": "user", "content": null})", "messages[0]"},
       {R"({"role": "user", "content": [{"type": "text", "text": "a", "detail": "low"}]})",
        "messages[0].content[0].detail"},
       {R"({"role": "assistant", "tool_calls": [{"type": "custom", "function": {"name": "f"}}]})",
@@ -335,6 +342,30 @@ TEST_F(OpenAiRequestTest, RolesThatTheTemplateLeavesOutAreRefused) {
   template_ = ChatTemplate::from_source(
       "{% for m in messages %}{% if m.role in ['user', 'assistant'] %}{{ m.content }}{% endif %}{% endfor %}", "test");
   EXPECT_EQ(refused_field(chat_request, body), "messages");
+}
+
+// DeepSeek's templates write the two in different places.
+TEST_F(OpenAiRequestTest, ADeveloperIsTheSystemButWhereTheTemplateKnowsBoth) {
+  const std::string body =
+      R"({"messages": [{"role": "developer", "content": "be brief"}, {"role": "user", "content": "a"}]})";
+  EXPECT_EQ(chat_request(body, served_).generations[0].tokens, tokenizer_.encode_prompt("system: be brief\nuser: a\n"));
+  template_ = ChatTemplate::from_source(
+      "{% for m in messages %}{% if m.role == 'developer' %}D{% endif %}{{ m.role }}: {{ m.content }}\n{% endfor %}",
+      "test");
+  EXPECT_EQ(chat_request(body, served_).generations[0].tokens,
+            tokenizer_.encode_prompt("Ddeveloper: be brief\nuser: a\n"));
+}
+
+TEST_F(OpenAiRequestTest, NamesThatTheTemplateLeavesOutAreNoted) {
+  const std::string body = R"({"messages": [{"role": "user", "content": "a", "name": "bob"}]})";
+  const auto noted = [&] {
+    const Request request = chat_request(body, served_);
+    return std::ranges::any_of(request.notes.at(0),
+                               [](const std::string& note) { return note.find("leaves out name") != note.npos; });
+  };
+  EXPECT_TRUE(noted());
+  template_ = ChatTemplate::from_source("{% for m in messages %}{{ m.name }}: {{ m.content }}\n{% endfor %}", "test");
+  EXPECT_FALSE(noted());
 }
 
 TEST_F(OpenAiRequestTest, FieldsThatTheTemplateNamesReachIt) {

@@ -52,6 +52,33 @@ TEST(PreTokenizer, GivesUpOnAPatternThatBacktracksBeyondMeasure) {
   EXPECT_TRUE(refuses([&] { read(document).encode(text); }, {"test.json", "pre_tokenizer.pattern.Regex", "61 bytes"}));
 }
 
+Pieces cut(const char* pattern, const std::string& text) {
+  const Regex regex(pattern, Regex::Syntax::oniguruma, "here");
+  Regex::Matcher matcher(regex);
+  Pieces found;
+  matcher.spans(text,
+                [&](std::size_t begin, std::size_t end, bool) { found.push_back(text.substr(begin, end - begin)); });
+  return found;
+}
+
+// Each match is quick, and all of them together are quadratic in the text.
+TEST(Regex, GivesUpOnAPatternThatLooksThroughTheRestAtEveryMatch) {
+  const std::string text(100000, 'a');
+  for (const char* pattern : {"a(?=.*b)|a", "a.*b"}) {
+    EXPECT_TRUE(refuses([&] { cut(pattern, text); }, {"here: the pattern takes more than"})) << pattern;
+  }
+}
+
+TEST(Regex, FindsMatchesThatLieFarApart) {
+  std::string stretch;
+  for (int i = 0; i < 3001; ++i) stretch += "\u00E9";
+  for (std::size_t more : {0, 1, 2, 511, 512, 513}) {
+    const std::string before = stretch + std::string(more, 'x');
+    EXPECT_EQ(cut("-", before + "-" + stretch + "-"), (Pieces{before, "-", stretch, "-"})) << more;
+    EXPECT_EQ(cut("(?<=x)\\z|-", before + "-" + stretch + "x"), (Pieces{before, "-", stretch + "x", ""})) << more;
+  }
+}
+
 TEST(Regex, ReadsOnigurumaSyntax) {
   const auto translated = [](const char* pattern) { return oniguruma_to_pcre2(pattern, "here"); };
   EXPECT_EQ(translated(R"(\p{L}+| ?[^\r\n]{2,}|(?i:'s)|a\\s)"), R"(\p{L}+| ?[^\r\n]{2,}|(?i:'s)|a\\s)");

@@ -215,24 +215,45 @@ std::string capitalized(std::string_view text) {
   return out + lower(text.substr(first));
 }
 
+namespace {
+
+// One character in capitals or small letters; most are of ASCII.
+void append_cased(std::string_view c, bool capital, std::string& out) {
+  const char ascii = c[0];
+  if (c.size() > 1) {
+    out += capital ? upper(c) : lower(c);
+  } else if (capital) {
+    out += ascii >= 'a' && ascii <= 'z' ? static_cast<char>(ascii - 'a' + 'A') : ascii;
+  } else {
+    out += ascii >= 'A' && ascii <= 'Z' ? static_cast<char>(ascii - 'A' + 'a') : ascii;
+  }
+}
+
+}  // namespace
+
 std::string title(std::string_view text) {
   std::string out;
+  out.reserve(text.size());
   bool begins = true;
-  for (const std::string_view c : characters(text)) {
-    const char32_t code = utf8_at(c, 0).code;
-    out += begins ? upper(c) : lower(c);
-    begins = is_space(code) ||
-             (code < 0x80 && std::string_view("-({[<").find(static_cast<char>(code)) != std::string_view::npos);
+  for (std::size_t at = 0; at < text.size();) {
+    const Utf8Char c = utf8_at(text, at);
+    append_cased(text.substr(at, c.length), begins, out);
+    begins = is_space(c.code) ||
+             (c.code < 0x80 && std::string_view("-({[<").find(static_cast<char>(c.code)) != std::string_view::npos);
+    at += c.length;
   }
   return out;
 }
 
 std::string title_words(std::string_view text) {
   std::string out;
+  out.reserve(text.size());
   bool begins = true;
-  for (const std::string_view c : characters(text)) {
-    out += begins ? upper(c) : lower(c);
+  for (std::size_t at = 0; at < text.size();) {
+    const std::string_view c = text.substr(at, utf8_at(text, at).length);
+    append_cased(c, begins, out);
     begins = !all_of(c, CharacterClass::letter);
+    at += c.size();
   }
   return out;
 }

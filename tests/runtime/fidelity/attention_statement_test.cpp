@@ -1,0 +1,72 @@
+#include "runtime/fidelity/attention_statement.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/runtime/fidelity/audit_fixture.h"
+
+namespace hayloft::runtime {
+namespace {
+
+using testing::TinyRun;
+
+TEST(AttentionStatement, DenseIsExactAndWhatSelectsSaysHowMuchItAttendedTo) {
+  TinyRun run("llama");
+  Session exact = run.session.fork(), selecting = run.session.fork();
+  run.decode(exact, "dense", 4);
+  run.decode(selecting, "sparq:r=4:k=16", 4);
+  AttentionStatement statement;
+  EXPECT_TRUE(statement.exact());
+  EXPECT_EQ(statement.text(), "exact") << "of no steps";
+  statement.add(exact);
+  EXPECT_EQ(statement.text(), "exact");
+  EXPECT_EQ(statement.text(/*named=*/true).rfind("exact: dense in ", 0), 0u);
+
+  AttentionStatement approximate;
+  approximate.add(selecting);
+  EXPECT_FALSE(approximate.exact());
+  EXPECT_DOUBLE_EQ(approximate.share(), selecting.attended_share());
+  EXPECT_EQ(approximate.text().rfind("approximate: ", 0), 0u) << approximate.text();
+  EXPECT_NE(approximate.text().find("sparq r=4 k=16"), std::string::npos) << approximate.text();
+
+  statement.add(approximate);  // one approximate answer among exact ones
+  EXPECT_FALSE(statement.exact());
+  EXPECT_DOUBLE_EQ(statement.share(), (4 + 4 * selecting.attended_share()) / 8);
+}
+
+TEST(AttentionStatement, OverRanksDenseAloneIsExact) {
+  AttentionStatement statement;
+  statement.over_ranks = true;
+  statement.steps = 2;
+  statement.methods = {{"dense", 4}};
+  EXPECT_EQ(statement.text(), "exact");
+  statement.methods["sparq r=16 k=128"] = 2;
+  EXPECT_EQ(statement.text(), "approximate: dense in 4 steps x layers, sparq r=16 k=128 in 2");
+}
+
+TEST(AttentionStatement, WeighsWhatWasMeasuredByItsSamples) {
+  AttentionStatement one, other;
+  one.mass = 0.9;
+  one.samples = 1;
+  other.mass = 0.5;
+  other.samples = 3;
+  one.add(other);
+  EXPECT_DOUBLE_EQ(*one.mass, 0.6);
+  EXPECT_EQ(one.samples, 4);
+}
+
+TEST(AttentionStatement, HasTheSameAsJson) {
+  AttentionStatement statement;
+  statement.steps = 2;
+  statement.attended = 1;
+  statement.methods = {{"topk k=16", 4}};
+  const auto json = nlohmann::json::parse(statement_json(statement));
+  EXPECT_EQ(json["attention"], statement.text());
+  EXPECT_EQ(json["exact"], false);
+  EXPECT_EQ(json["attended_share"], 0.5);
+  EXPECT_TRUE(json["mass"].is_null());
+}
+
+}  // namespace
+}  // namespace hayloft::runtime
