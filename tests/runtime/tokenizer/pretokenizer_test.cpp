@@ -64,9 +64,7 @@ Pieces cut(const char* pattern, const std::string& text) {
 // Each match is quick, and all of them together are quadratic in the text.
 TEST(Regex, GivesUpOnAPatternThatLooksThroughTheRestAtEveryMatch) {
   const std::string text(100000, 'a');
-  for (const char* pattern : {"a(?=.*b)|a", "a.*b"}) {
-    EXPECT_TRUE(refuses([&] { cut(pattern, text); }, {"here: the pattern takes more than"})) << pattern;
-  }
+  EXPECT_TRUE(refuses([&] { cut("a(?=.*b)|a", text); }, {"here: the pattern takes more than"}));
 }
 
 TEST(Regex, FindsMatchesThatLieFarApart) {
