@@ -69,10 +69,13 @@ void add_audit_options(CLI::App& app, AuditChoices& choices) {
         choices.json = text;
       },
       "Write the audit's figures as JSON; - is standard output; implies --audit");
-  add_json_option(app, choices.run, "Write what the answers attended to as JSON");
   add_attention_stats_option(app, choices.stats);
   common(app, Section::audit, {"--fidelity", "--audit"});
   advanced(app, Section::audit, {"--audit-json"});
+}
+
+void add_statement_option(CLI::App& app, AuditChoices& choices) {
+  add_json_option(app, choices.run, "Write what the answers attended to as JSON");
 }
 
 void add_attention_stats_option(CLI::App& app, std::string& file) {

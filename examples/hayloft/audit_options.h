@@ -34,6 +34,7 @@ struct AuditChoices {
   void check();
 };
 void add_audit_options(CLI::App& app, AuditChoices& choices);
+void add_statement_option(CLI::App& app, AuditChoices& choices);  // --json, which every command has behind --verbose
 
 // --attention-stats by itself, and what it asks for. TextOutput::check the file before.
 void add_attention_stats_option(CLI::App& app, std::string& file);

@@ -67,7 +67,12 @@ std::string statement_json(const AttentionStatement& statement) {
   json["schema"] = "hayloft.attended/1";
   json["attention"] = statement.text();
   json["exact"] = statement.exact();
-  json["attended_share"] = statement.over_ranks ? nlohmann::ordered_json() : nlohmann::ordered_json(statement.share());
+  json["attended_share"] = nullptr;
+  if (statement.exact()) {
+    json["attended_share"] = 1.0;
+  } else if (!statement.over_ranks) {
+    json["attended_share"] = statement.share();
+  }
   json["mass"] = statement.mass ? nlohmann::ordered_json(*statement.mass) : nlohmann::ordered_json();
   json["samples"] = statement.samples;
   if (statement.predicted.known()) {

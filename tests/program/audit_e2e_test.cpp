@@ -28,7 +28,7 @@ class AuditProgram : public testing::Test {
     for (int i = 0; i < 300; ++i) text << "The barn by the river holds " << i << " bales of hay. ";
   }
 
-  Outcome generate(std::vector<std::string> more) {
+  Outcome generate(std::vector<std::string> more, const char* method = "sparq:r=8:k=32") {
     std::vector<std::string> arguments = {"generate",
                                           "-m",
                                           HAYLOFT_SOURCE_DIR "/examples/needle-model/model",
@@ -39,7 +39,7 @@ class AuditProgram : public testing::Test {
                                           "--block-tokens",
                                           "256",
                                           "--attn",
-                                          "sparq:r=8:k=32"};
+                                          method};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return run_program(arguments);
   }
@@ -135,7 +135,7 @@ TEST_F(AuditProgram, JsonSaysWhetherTheAnswerWasExact) {
   auto json = nlohmann::json::parse(contents(file));
   EXPECT_EQ(json["exact"], false);
   EXPECT_EQ(json["attention"].get<std::string>().rfind("approximate: ", 0), 0u) << json["attention"];
-  ASSERT_EQ(generate({"--attn", "dense", "--json", file}).exit_code, 0);
+  ASSERT_EQ(generate({"--json", file}, "dense").exit_code, 0);
   json = nlohmann::json::parse(contents(file));
   EXPECT_EQ(json["exact"], true);
   EXPECT_EQ(json["attention"], "exact");

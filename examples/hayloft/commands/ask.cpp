@@ -63,6 +63,7 @@ class AskCommand : public Command {
     add_machine_options(app, machine_);
     add_device_cache_options(app, machine_);
     add_profile_option(app, machine_);
+    add_statement_option(app, audit_);
   }
 
   void check() override {

@@ -55,7 +55,7 @@ class GenerateCommand : public Command {
         app.add_option("-f,--file", file_, "File with the text to continue; - is standard input")->type_name("FILE");
     prompt->take_last()->excludes(file);
     file->take_last();
-    app.add_flag("--chat", chat_, "The text is a message: the model answers it, written by its chat template");
+    app.add_flag("--chat", chat_, "The text is a message, written by the chat template");
     add_text(
         app, "-c,--ctx-size", "TOKENS", [this](const std::string& text) { context_ = context_length(text); },
         "Room for the prompt and what follows [what they need]");
@@ -73,6 +73,7 @@ class GenerateCommand : public Command {
     add_machine_options(app, machine_);
     add_device_cache_options(app, machine_);
     add_profile_option(app, machine_);
+    add_statement_option(app, audit_);
   }
 
   void check() override {

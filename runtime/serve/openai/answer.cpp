@@ -39,7 +39,11 @@ Json json_of(const AnswerAudit& audit) {
 // Beyond the API, in every usage: whether the answers attended to everything, and to how much where they did not.
 Json json_of(const AttentionStatement& attention) {
   Json object{{"attention", attention.text()}, {"exact", attention.exact()}, {"methods", attention.methods}};
-  if (!attention.over_ranks) object["attended_share"] = attention.share();
+  if (attention.exact()) {
+    object["attended_share"] = 1.0;
+  } else if (!attention.over_ranks) {
+    object["attended_share"] = attention.share();
+  }
   if (attention.mass) object["mass"] = *attention.mass;
   if (attention.predicted.known()) object["predicted_error"] = json_of(attention.predicted);
   return object;

@@ -143,6 +143,7 @@ TEST(NeedleReport, TheJsonHasTheFieldsOfItsSchemaInOrder) {
                                             "positions_scored_per_token",
                                             "recall",
                                             "attended_share",
+                                            "attention",
                                             "block_tokens",
                                             "network_messages_per_token",
                                             "network_sent_bytes_per_token",
