@@ -69,6 +69,8 @@ class EvalCommand : public Command {
         "Every method once for each of these, sized (components, page, lists or positions) to read so many bits of "
         "every position of a KV head besides the rows of --attn-k")
         ->take_last();
+    advanced(app, Section::attention, {"--equal-bytes"});
+    add_prefill_options(app, options_.session);
     add_text(
         app, "--fidelity", "SHARE",
         [this](const std::string& text) {
@@ -77,8 +79,7 @@ class EvalCommand : public Command {
         },
         fmt::format("Share of the attention mass that auto catches, as in generate [{:g}%]; none takes what is fastest",
                     runtime::default_fidelity * 100));
-    advanced(app, Section::attention, {"--equal-bytes", "--fidelity"});
-    add_prefill_options(app, options_.session);
+    advanced(app, Section::audit, {"--fidelity"});
     add_store_options(app, options_.session.cache.columns, options_.session.cache.rows);
     machine_.block_tokens = 0;
     add_weights_option(app, machine_);
