@@ -71,6 +71,7 @@ class Session {
   // Sets how append() attends from now on: a question may be read in another way than the context it is put to. Throws
   // Error.
   void set_prefill(const PrefillOptions& prefill);
+  const PrefillOptions& prefill_options() const { return options_.prefill; }
 
   // Decodes by `method` from now on; exactly (`dense`) until then. What it keeps of the sequence is attached. Returns
   // the session.

@@ -20,6 +20,8 @@ void AttentionStatement::add(const Session& session) {
   attended += session.attended_share() * static_cast<double>(session.steps());
   steps += session.steps();
   predicted += session.predicted_error();
+  const PrefillOptions& prefill = session.prefill_options();
+  if (prefill.kind != PrefillOptions::Kind::exact) prompt = prefill_label(prefill);
   over_ranks = over_ranks || session.over_ranks();
 }
 
@@ -34,9 +36,11 @@ void AttentionStatement::add(const AttentionStatement& other) {
   }
   samples += other.samples;
   predicted += other.predicted;
+  if (prompt.empty()) prompt = other.prompt;
 }
 
 bool AttentionStatement::exact() const {
+  if (!prompt.empty()) return false;
   if (over_ranks) return std::ranges::all_of(methods, [](const auto& each) { return each.first == "dense"; });
   return share() > every_position;
 }
@@ -44,13 +48,14 @@ bool AttentionStatement::exact() const {
 std::string AttentionStatement::text(bool named) const {
   const std::string by = methods_line(methods);
   if (exact()) return named && steps > 0 ? fmt::format("exact: {}", by) : "exact";
-  if (over_ranks) return fmt::format("approximate: {}", by);
+  const std::string read = prompt.empty() ? "" : fmt::format("; the prompt was read by {}", prompt);
+  if (over_ranks) return fmt::format("approximate: {}{}", by, read);
   if (predicted.known()) {
     return fmt::format(
         "approximate: predicted output error {:.2g} (largest {:.2g} in layer {}), {:.1f}% of the attention mass "
-        "attended{}",
+        "attended{}{}",
         predicted.mean(), predicted.largest, predicted.largest_layer, predicted.attended_mass() * 100,
-        named ? "; " + by : "");
+        named ? "; " + by : "", read);
   }
   std::string line = fmt::format("approximate: {:.1f}% of the positions attended to, by {}", share() * 100, by);
   if (mass) {
@@ -59,7 +64,7 @@ std::string AttentionStatement::text(bool named) const {
   } else if (measurable) {
     line += "; --audit measures what that catches";
   }
-  return line;
+  return line + read;
 }
 
 std::string statement_json(const AttentionStatement& statement) {

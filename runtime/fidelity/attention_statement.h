@@ -14,6 +14,7 @@ struct AttentionStatement {
   std::map<std::string, std::int64_t> methods;  // steps x global layers by method
   double attended = 0;                          // shares of the positions, summed over the steps
   std::int64_t steps = 0;
+  std::string prompt;          // how a prompt was read that was not read exactly, as prefill_label(); else empty
   bool over_ranks = false;     // nobody counts the positions of all: `dense` alone is exact
   std::optional<double> mass;  // the share of the attention mass caught, where that was measured
   std::int64_t samples = 0;    // steps of single layers in which it was

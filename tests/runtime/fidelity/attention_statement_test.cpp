@@ -45,6 +45,18 @@ TEST(AttentionStatement, OverRanksDenseAloneIsExact) {
   EXPECT_EQ(statement.text(), "approximate: dense in 4 steps x layers, sparq r=16 k=128 in 2");
 }
 
+TEST(AttentionStatement, NothingIsExactBehindAPromptThatWasNotReadExactly) {
+  TinyRun run("llama");
+  Session session = run.session.fork();
+  session.set_prefill({.kind = PrefillOptions::Kind::window});
+  run.decode(session, "dense", 2);
+  AttentionStatement statement;
+  statement.add(session);
+  EXPECT_FALSE(statement.exact());
+  EXPECT_EQ(statement.text().rfind("approximate: 100.0% of the positions", 0), 0u) << statement.text();
+  EXPECT_NE(statement.text().find("; the prompt was read by window w=4096 s=4"), std::string::npos);
+}
+
 TEST(AttentionStatement, WeighsWhatWasMeasuredByItsSamples) {
   AttentionStatement one, other;
   one.mass = 0.9;
