@@ -6,24 +6,23 @@
 #include <nlohmann/json.hpp>
 
 #include "offload/text/json_text.h"
-#include "runtime/fidelity/audit_report.h"
 
 namespace hayloft::runtime {
 namespace {
 
 constexpr double every_position = 1 - 1e-9;  // but for rounding
 
-}  // namespace
-
-void AttentionStatement::add(const Session& session) {
-  for (const auto& [method, count] : session.methods_used()) methods[method] += count;
-  attended += session.attended_share() * static_cast<double>(session.steps());
-  steps += session.steps();
-  predicted += session.predicted_error();
-  const PrefillOptions& prefill = session.prefill_options();
-  if (prefill.kind != PrefillOptions::Kind::exact) prompt = prefill_label(prefill);
-  over_ranks = over_ranks || session.over_ranks();
+// "dense in 120 steps x layers, sparq r=16 k=128 in 3480".
+std::string methods_line(const std::map<std::string, std::int64_t>& methods) {
+  std::string line;
+  for (const auto& [method, steps] : methods) {
+    line +=
+        line.empty() ? fmt::format("{} in {} steps x layers", method, steps) : fmt::format(", {} in {}", method, steps);
+  }
+  return line;
 }
+
+}  // namespace
 
 void AttentionStatement::add(const AttentionStatement& other) {
   for (const auto& [method, count] : other.methods) methods[method] += count;
@@ -67,27 +66,34 @@ std::string AttentionStatement::text(bool named) const {
   return line + read;
 }
 
-std::string statement_json(const AttentionStatement& statement) {
-  nlohmann::ordered_json json;
-  json["schema"] = "hayloft.attended/1";
-  json["attention"] = statement.text();
-  json["exact"] = statement.exact();
-  json["attended_share"] = nullptr;
+nlohmann::ordered_json predicted_error_json(const PredictedError& predicted) {
+  return {{"mean", predicted.mean()},
+          {"largest", predicted.largest},
+          {"largest_layer", predicted.largest_layer},
+          {"attended_mass", predicted.attended_mass()}};
+}
+
+nlohmann::ordered_json statement_members(const AttentionStatement& statement) {
+  nlohmann::ordered_json json{
+      {"attention", statement.text()}, {"exact", statement.exact()}, {"methods", statement.methods}};
   if (statement.exact()) {
     json["attended_share"] = 1.0;
   } else if (!statement.over_ranks) {
     json["attended_share"] = statement.share();
   }
-  json["mass"] = statement.mass ? nlohmann::ordered_json(*statement.mass) : nlohmann::ordered_json();
-  json["samples"] = statement.samples;
-  if (statement.predicted.known()) {
-    json["predicted_error"] = {{"mean", statement.predicted.mean()},
-                               {"largest", statement.predicted.largest},
-                               {"largest_layer", statement.predicted.largest_layer},
-                               {"attended_mass", statement.predicted.attended_mass()}};
+  if (statement.mass) json["mass"] = *statement.mass;
+  if (statement.predicted.known()) json["predicted_error"] = predicted_error_json(statement.predicted);
+  return json;
+}
+
+std::string statement_json(const AttentionStatement& statement) {
+  nlohmann::ordered_json json{{"schema", "hayloft.attended/1"}};
+  json.update(statement_members(statement));
+  for (const char* name : {"attended_share", "mass"}) {
+    if (!json.contains(name)) json[name] = nullptr;
   }
+  json["samples"] = statement.samples;
   json["steps"] = statement.steps;
-  json["methods"] = statement.methods;
   return json_document(json);
 }
 

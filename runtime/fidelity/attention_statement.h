@@ -2,12 +2,15 @@
 
 #include <cstdint>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
-#include "runtime/decode/session.h"
+#include "runtime/attention/predicted_error.h"
 
 namespace hayloft::runtime {
+
+class Session;
 
 // Says of decoded steps whether they attended to everything: what every answer says of itself, wherever it is given.
 struct AttentionStatement {
@@ -33,6 +36,10 @@ struct AttentionStatement {
   std::string text(bool named = false) const;
 };
 
+nlohmann::ordered_json predicted_error_json(const PredictedError& predicted);
+// The members that every usage and every document has: attention, exact, methods, and of attended_share, mass and
+// predicted_error those that are known.
+nlohmann::ordered_json statement_members(const AttentionStatement& statement);
 std::string statement_json(const AttentionStatement& statement);  // a document of schema hayloft.attended/1
 
 // The same of an answer that is known by its means alone, as a row of an evaluation.

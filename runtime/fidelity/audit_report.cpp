@@ -138,15 +138,6 @@ std::string audit_warning(const AuditReport& report, double least) {
       low, all, least * 100, worst_head, worst_layer, worst * 100, least * 100);
 }
 
-std::string methods_line(const std::map<std::string, std::int64_t>& methods) {
-  std::string line;
-  for (const auto& [method, steps] : methods) {
-    line +=
-        line.empty() ? fmt::format("{} in {} steps x layers", method, steps) : fmt::format(", {} in {}", method, steps);
-  }
-  return line;
-}
-
 std::string audit_json(const AuditReport& report) {
   nlohmann::ordered_json json;
   json["schema"] = "hayloft.audit/1";

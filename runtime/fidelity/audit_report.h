@@ -53,9 +53,6 @@ std::string audit_table(const AuditReport& report, std::size_t most_rows = 10);
 // catch enough.
 std::string audit_warning(const AuditReport& report, double least = 0.9);
 
-// "dense in 120 steps x layers, sparq r=16 k=128 in 3480".
-std::string methods_line(const std::map<std::string, std::int64_t>& methods);
-
 std::string audit_json(const AuditReport& report);  // schema hayloft.audit/1
 
 }  // namespace hayloft::runtime

@@ -5,13 +5,6 @@
 namespace hayloft::runtime::serve::openai {
 namespace {
 
-Json json_of(const PredictedError& predicted) {
-  return {{"mean", predicted.mean()},
-          {"largest", predicted.largest},
-          {"largest_layer", predicted.largest_layer},
-          {"attended_mass", predicted.attended_mass()}};
-}
-
 // Beyond the API: what was read, what of it was caught, and the places attended most.
 Json json_of(const AnswerAudit& audit) {
   Json quotes = Json::array();
@@ -27,25 +20,12 @@ Json json_of(const AnswerAudit& audit) {
               {"mass", nullptr},
               {"least_mass", nullptr},
               {"quotes", std::move(quotes)}};
-  if (audit.predicted.known()) object["predicted_error"] = json_of(audit.predicted);
+  if (audit.predicted.known()) object["predicted_error"] = predicted_error_json(audit.predicted);
   if (audit.samples > 0) {
     object["recall"] = audit.recall;
     object["mass"] = audit.mass;
     object["least_mass"] = audit.least_mass;
   }
-  return object;
-}
-
-// Beyond the API, in every usage: whether the answers attended to everything, and to how much where they did not.
-Json json_of(const AttentionStatement& attention) {
-  Json object{{"attention", attention.text()}, {"exact", attention.exact()}, {"methods", attention.methods}};
-  if (attention.exact()) {
-    object["attended_share"] = 1.0;
-  } else if (!attention.over_ranks) {
-    object["attended_share"] = attention.share();
-  }
-  if (attention.mass) object["mass"] = *attention.mass;
-  if (attention.predicted.known()) object["predicted_error"] = json_of(attention.predicted);
   return object;
 }
 
@@ -93,7 +73,7 @@ Json Answer::usage() const {
           {"completion_tokens", usage_.completion_tokens},
           {"total_tokens", usage_.prompt_tokens + usage_.completion_tokens},
           {"prompt_tokens_details", {{"cached_tokens", usage_.cached_tokens}}},
-          {"hayloft", json_of(usage_.attention)}};
+          {"hayloft", statement_members(usage_.attention)}};
 }
 
 // A stream sends it as it is, an answer in one piece adds it up.

@@ -1,0 +1,17 @@
+#include "runtime/decode/session.h"
+#include "runtime/fidelity/attention_statement.h"
+
+// Apart from what only reads a statement, which needs no session.
+namespace hayloft::runtime {
+
+void AttentionStatement::add(const Session& session) {
+  for (const auto& [method, count] : session.methods_used()) methods[method] += count;
+  attended += session.attended_share() * static_cast<double>(session.steps());
+  steps += session.steps();
+  predicted += session.predicted_error();
+  const PrefillOptions& prefill = session.prefill_options();
+  if (prefill.kind != PrefillOptions::Kind::exact) prompt = prefill_label(prefill);
+  over_ranks = over_ranks || session.over_ranks();
+}
+
+}  // namespace hayloft::runtime
