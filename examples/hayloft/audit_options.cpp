@@ -22,15 +22,6 @@ runtime::AuditOptions& audit_of(AuditChoices& choices) {
 
 }  // namespace
 
-double read_share(const std::string& option, const std::string& text) {
-  const bool percent = !text.empty() && text.back() == '%';
-  const char* const end = text.data() + text.size() - (percent ? 1 : 0);
-  double value = 0;
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || stop != end) fail("{} {}: must be a share, as in 1% or 0.01", option, text);
-  return percent ? value / 100 : value;
-}
-
 void AuditChoices::check() {
   if (audit) runtime::check_audit(*audit);
   if (fidelity) runtime::check_fidelity(*fidelity);

@@ -18,9 +18,6 @@
 // Watching the attention of what generate and ask decode.
 namespace hayloft::cli {
 
-// "1%" or "0.01". Throws Error naming the option.
-double read_share(const std::string& option, const std::string& text);
-
 struct AuditChoices {
   std::optional<runtime::AuditOptions> audit;
   // The share of the attention mass to keep. Where none is said `auto` keeps default_fidelity, unless `fastest`.
@@ -52,7 +49,7 @@ class WatchedMethod {
   void watch(runtime::Session& session);
   void stepped(runtime::Session& session);        // after each step; says on standard error what it has changed
   void decoded(const runtime::Session& session);  // when its last step is done: what it has used is kept
-  // Whether the answers so far were exact, and what is known where they were not.
+  // Says whether the answers so far were exact, and what is known where they were not.
   runtime::AttentionStatement statement() const;
   // Says whether the answers were exact, prints what has been found, or writes it.
   void finish();

@@ -128,7 +128,7 @@ void add_masses(const float* x, int n, double& sum, double& squares) {
   squares += std::accumulate(of_squares.begin(), of_squares.end(), 0.0);
 }
 
-// What one part of one KV head's positions gives.
+// One part of one KV head's positions gives these.
 struct MassPart {
   std::vector<double> sum;
   std::vector<double> squares;

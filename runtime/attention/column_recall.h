@@ -9,7 +9,7 @@
 
 #include "offload/store/column_formats.h"
 
-// How well the key columns of a context rank its positions, as measured when its text was read (docs/auto.md).
+// Keeps how well the key columns of a context rank its positions, as measured when its text was read (docs/auto.md).
 namespace hayloft::runtime {
 
 // Selection by so much of columns of a format: `size` components as `sparq` reads them, or bits as `planes` does.
@@ -42,8 +42,8 @@ struct ColumnRecall {
   std::vector<MeasuredSetting> settings;
   std::optional<ColumnSetting> chosen;  // whose columns the context got; none: no setting was good enough
 
-  // Whether selection by that much finds too little in a global layer, judged by the largest setting of the format that
-  // is no larger, or the smallest there is. False where nothing was measured.
+  // True where selection by that much finds too little in a global layer, judged by the largest setting of the format
+  // that is no larger, or the smallest there is. False where nothing was measured.
   bool blind(const ColumnSetting& setting, int layer) const;
 
   friend bool operator==(const ColumnRecall&, const ColumnRecall&) = default;

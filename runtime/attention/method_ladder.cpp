@@ -153,7 +153,7 @@ bool MethodLadder::fits(const Method& method, offload::ColumnFormat columns) con
   return method.options().name != "planes";
 }
 
-// Whether what was measured says that the method finds too little in that layer.
+// True where, by what was measured, the method finds too little in that layer.
 bool MethodLadder::blind(const Method& method, offload::ColumnFormat columns, int layer) const {
   if (!options_.recall) return false;
   const MethodOptions& options = method.options();

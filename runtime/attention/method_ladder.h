@@ -10,11 +10,10 @@
 // Methods that catch more and more of the attention: what `auto` and --fidelity choose among.
 namespace hayloft::runtime {
 
-// Where the columns of a context have been measured (MethodOptions::recall), a method of `auto` that is blind in a
-// layer stands aside there for its own first level that is not. Level 0 attends by the options as they are, each
-// further one to twice as many positions, ranked by half as many components or planes more; the last level is exact. At
-// `auto`'s levels there are several methods, of which none catches less than the first, but for its window. Immutable
-// and thread-safe.
+// Level 0 attends by the options as they are, each further one to twice as many positions, ranked by half as many
+// components or planes more; the last level is exact. At `auto`'s levels there are several methods, of which none
+// catches less than the first, but for its window; one that is blind in a layer, by MethodOptions::recall, stands aside
+// there for its own first level that is not. Immutable and thread-safe.
 class MethodLadder {
  public:
   // Throws Error on options out of range.

@@ -137,6 +137,9 @@ void check_page(const Options& o, int) {
 void check_rest(const Options& o, int) {
   if (o.rest.value_or(Rest::Kind::none) == Rest::Kind::none) return;
   const Text word = word_of(rests, *o.rest);
+  if (!o.mean_value && *o.rest != Rest::Kind::draw) {
+    fail("--attn-rest {}: is the mean value, and --mean-value off leaves it out; use one of them", word);
+  }
   if (o.name == "pages") {
     fail("--attn-rest {}: pages has bounds of pages and no scores of positions; use --attn-rest none", word);
   }

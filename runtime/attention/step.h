@@ -46,7 +46,7 @@ struct StepTrace {
   std::vector<float> alpha;  // [Hq], empty where the method has none
 };
 
-// What a step says of its own output where its rest is estimated by scores.
+// A step tells this of its own output where its rest is estimated by scores.
 struct StepEstimate {
   std::vector<float> error;     // [Hq], predicted: |y - y of dense attention| / |y|
   std::vector<float> attended;  // [Hq], the estimated share of the softmax on what was attended exactly

@@ -76,6 +76,15 @@ runtime::plan::ShapeOptions read_shape(const std::string& text) {
   return shape;
 }
 
+double read_share(const std::string& option, const std::string& text) {
+  const bool percent = !text.empty() && text.back() == '%';
+  const char* const end = text.data() + text.size() - (percent ? 1 : 0);
+  double value = 0;
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end) fail("{} {}: must be a share, as in 1% or 0.01", option, text);
+  return percent ? value / 100 : value;
+}
+
 offload::ColumnFormat column_format(const std::string& text) {
   if (const auto format = offload::column_format(text)) return *format;
   fail("--columns {}: must be one of {}", text, offload::column_format_names());

@@ -25,6 +25,9 @@ std::vector<std::int64_t> context_lengths(const std::string& text);  // one at l
 // --shape: LAYERS,HEADS,KV-HEADS,HEAD-DIM.
 runtime::plan::ShapeOptions read_shape(const std::string& text);
 
+// "1%" or "0.01". Throws Error naming the option.
+double read_share(const std::string& option, const std::string& text);
+
 // The columns of K: f16, int8 or int4.
 offload::ColumnFormat column_format(const std::string& text);
 offload::RowFormat row_format(const std::string& text);

@@ -20,7 +20,7 @@ constexpr std::size_t kJitStackStart = 32 << 10;
 constexpr std::size_t kJitStackLimit = 16 << 20;
 constexpr std::size_t kMaxPatternBytes = 64 << 10;
 
-// What all matches of a text may take together, of the thread's own time: patterns of real tokenizers take a
+// All matches of a text may take this together, of the thread's own time: patterns of real tokenizers take a
 // thousandth of it, with what is done with their pieces a hundredth.
 constexpr double kMostSeconds = 2, kMostSecondsPerByte = 5e-6;
 constexpr int kFindsBetweenChecks = 256;
@@ -132,8 +132,7 @@ void Regex::Matcher::check_time(std::size_t bytes) {
   if (thread_seconds() - state_->begun <= most) return;
   fail(
       "{}: the pattern takes more than {:.0f} s of a text of {} bytes, as no tokenizer's does: damaged or hostile; "
-      "take "
-      "the file of the model's makers",
+      "take the file of the model's makers",
       state_->code.where, most, bytes);
 }
 

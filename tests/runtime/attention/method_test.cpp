@@ -82,6 +82,14 @@ TEST(Method, AnOptionThatAMethodDoesNotUseIsAnErrorThatListsThoseItUses) {
   EXPECT_TRUE(test::refuses([] { parse_method("sparq:Flat", {}); }, {"unknown option 'Flat'"}));
 }
 
+TEST(Method, TheMeanValueIsNotBothLeftOutAndAskedFor) {
+  for (const char* method : {"sparq:mean=off:rest=mean", "planes:rest=calibrated:mean=off"}) {
+    EXPECT_TRUE(test::refuses([&] { make_method(parse_method(method, {}), 64); }, {"--attn-rest", "--mean-value off"}));
+  }
+  EXPECT_EQ(rest_of(parse_method("sparq:mean=off:rest=draw", {})).kind, Rest::Kind::draw);
+  EXPECT_EQ(rest_of(parse_method("sparq:mean=off", {})).kind, Rest::Kind::none);
+}
+
 TEST(Method, EveryOptionIsReadCheckedAndPrintedByItsEntry) {
   const std::vector<std::string> names = method_names();
   for (const MethodOption& option : method_option_table()) {
