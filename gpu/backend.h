@@ -263,6 +263,10 @@ class Backend {
   virtual DType convert_weights(void* /* w */, DType type, std::int64_t /* n */, Stream) { return type; }
   // Returns how many tokens matmul() takes at most so that each gets the bits that it gets alone.
   virtual int tokens_multiplied_as_alone() const { return 1; }
+  // Returns how many tokens of one sequence go through a model at once at most so that each gets the bits that it gets
+  // alone, where matrices have up to `widest` inputs: matmul() of them, and attend_together() of as many steps, which
+  // then reads once what they share. 1 where that saves nothing.
+  virtual int tokens_verified_at_once(int /*widest*/) const { return 1; }
   // Returns whether embed and matmul take packed matrices.
   virtual bool multiplies_packed() const { return false; }
   // Returns how matmul() multiplies packed matrices.

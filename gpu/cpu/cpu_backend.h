@@ -34,6 +34,7 @@ class CpuBackend : public Backend {
   void embed(const Matrix& table, const std::int32_t* tokens, int T, float* out, Stream) override;
   static constexpr int tokens_one_by_one = 8;  // matmul() of so many or fewer sums the products of each by itself
   int tokens_multiplied_as_alone() const override { return tokens_one_by_one; }
+  int tokens_verified_at_once(int widest) const override;
   bool multiplies_packed() const override { return true; }
   Products products() const override { return products_; }
   // Few tokens stream the weights once in their own dtype; many convert panels of them to f32 for BLAS, which runs on

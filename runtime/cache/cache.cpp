@@ -1,6 +1,7 @@
 #include "runtime/cache/cache.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "offload/error.h"
@@ -106,7 +107,23 @@ void Cache::append(int layer, const float* k, const float* v, int T) {
   make_room(tail, T);
   backend_->append(view(layer), k, v, T, backend_->stream());
   tail.pending = T;
-  if (!tail.kept_on_device) start_spills(layer);
+  if (!tail.kept_on_device && !held_) start_spills(layer);
+}
+
+void Cache::keep(int kept) {
+  for (Tail& tail : tails_) tail.pending = std::min(tail.pending, kept);
+  for (std::size_t layer = 0; layer < tails_.size(); ++layer) {
+    if (tails_[layer].store_layer >= 0) start_spills(static_cast<int>(layer));
+  }
+  held_ = false;
+}
+
+std::int64_t Cache::tokens_up_to_spill() const {
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  for (const Tail& tail : tails_) {
+    if (tail.store_layer >= 0) least = std::min(least, options_.block_tokens + options_.window - tail.tokens);
+  }
+  return std::max<std::int64_t>(1, least);
 }
 
 gpu::DeltaState Cache::advance(int layer, int T) {
@@ -116,6 +133,12 @@ gpu::DeltaState Cache::advance(int layer, int T) {
     if (!*memory) *memory = backend_->allocate(recurrent_bytes(delta_), backend_->stream());
   }
   tail.pending = T;
+  return {tail.position > 0 ? tail.state.as<float>() : nullptr, tail.next.as<float>()};
+}
+
+gpu::DeltaState Cache::advance_again(int layer, int kept) {
+  Tail& tail = tails_[static_cast<std::size_t>(layer)];
+  tail.pending = kept;
   return {tail.position > 0 ? tail.state.as<float>() : nullptr, tail.next.as<float>()};
 }
 
@@ -224,6 +247,7 @@ void Cache::shrink() {
 
 void Cache::abandon() noexcept {
   spills_.abandon();
+  held_ = false;
   for (Tail& tail : tails_) {
     tail.pending = 0;
     tail.filled = 0;

@@ -121,6 +121,15 @@ class Session {
   };
   static void step_together(std::span<Step> steps);
 
+  // Decodes the first of the tokens, as many as one pass takes (at most verified_at_once()), attending exactly,
+  // whatever the method: the logits of each, f32 [T][vocab] in memory of the device, are to the bit those of T single
+  // steps by `dense`. keep(logits, T) returns how many of the T stay, 1 to T; the others leave no trace, and if it
+  // throws, none stays. Steps, counters and attended_share() are those of the tokens that stay, the bytes those of the
+  // pass. Where observers watch, a pass takes one token. Returns how many stay. Throws Error where the backend or the
+  // attender cannot.
+  int verify(std::span<const std::int32_t> tokens, const KeepTokens& keep);
+  int verified_at_once() const;  // 1 over ranks
+
   // Adds the tokens and returns all their logits, [T][vocab], attending exactly.
   std::vector<float> score(std::span<const std::int32_t> tokens);
 
