@@ -222,6 +222,19 @@ void softmax_tile_simd(const ScoreTile& tile) {
   }
 }
 
+void softmax_blocks_simd(const BlockScores& scores) {
+  const F32 d;
+  for (int row = 0; row < scores.rows; ++row) {
+    for (int block = 0; block * scores.block < scores.columns; ++block) {
+      float max = -std::numeric_limits<float>::infinity(), sum = 0;
+      softmax_step(d, scores.s + static_cast<std::int64_t>(row) * scores.stride + block * scores.block, 0, scores.block,
+                   max, sum);
+      scores.max[row * scores.pitch + block] = max;
+      scores.sum[row * scores.pitch + block] = sum;
+    }
+  }
+}
+
 }  // namespace hayloft::gpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -232,6 +245,7 @@ HWY_EXPORT(attend_rows_simd);
 HWY_EXPORT(sum_rows_simd);
 HWY_EXPORT(add_values_simd);
 HWY_EXPORT(softmax_tile_simd);
+HWY_EXPORT(softmax_blocks_simd);
 
 void attend_rows(const f16* const* rows, std::int64_t n, const QueryGroup& group) {
   HWY_DYNAMIC_DISPATCH(attend_rows_simd)(rows, n, group);
@@ -244,6 +258,10 @@ void add_values(const f16* const* rows, std::int64_t n, int head_dim, double* to
 }
 void softmax_tile(const ScoreTile& tile) {
   HWY_DYNAMIC_DISPATCH(softmax_tile_simd)(tile);
+}
+
+void softmax_blocks(const BlockScores& scores) {
+  HWY_DYNAMIC_DISPATCH(softmax_blocks_simd)(scores);
 }
 
 }  // namespace hayloft::gpu

@@ -19,6 +19,7 @@
 #include "runtime/decode/model.h"
 #include "runtime/decode/prefill.h"
 #include "runtime/decode/prefill_attention.h"
+#include "runtime/decode/prefill_read.h"
 #include "runtime/decode/sampler.h"
 
 namespace hayloft::runtime {
@@ -72,6 +73,14 @@ class Session {
   // Error.
   void set_prefill(const PrefillOptions& prefill);
   const PrefillOptions& prefill_options() const { return options_.prefill; }
+
+  // How the saved context was read that it goes on from, as prefill_label(), where that was not exactly or sparsely.
+  const std::string& context_read_by() const { return context_read_by_; }
+  void set_context_read_by(std::string label) { context_read_by_ = std::move(label); }
+
+  // What has been read sparsely so far, in a saved context and since; forks go on from it.
+  const PrefillRead& prefill_read() const { return prefill_read_; }
+  void set_prefill_read(PrefillRead read) { prefill_read_ = std::move(read); }
 
   // Decodes by `method` from now on; exactly (`dense`) until then. What it keeps of the sequence is attached. Returns
   // the session.
@@ -179,6 +188,8 @@ class Session {
   std::shared_ptr<Workspace> workspace_ = std::make_shared<Workspace>();
   std::map<std::string, std::unique_ptr<MethodState>> states_;  // by Method::state_key
   DecodeAttention attention_;
+  PrefillRead prefill_read_;
+  std::string context_read_by_;
   std::int64_t steps_ = 0;
   std::int64_t positions_ = 0;  // of the context, summed over the steps
 };

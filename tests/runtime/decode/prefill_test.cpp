@@ -62,7 +62,8 @@ class Prefill : public ::testing::Test {
     offload::Arena arena(topology);
     const offload::Store none(arena, {1, view.kv_heads, view.head_dim, 64});
     const LayerStep at{*backend, {}, 0, view, none, query_heads, T, scratch};
-    attend_prefill(at, q.data(), T, options, *local_attender(), out.data());
+    gpu::SparseRead read;
+    attend_prefill(at, q.data(), T, options, *local_attender(), out.data(), read);
     return out;
   }
 
