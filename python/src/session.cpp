@@ -150,7 +150,7 @@ class OpenSession {
     const runtime::Cache& cache = session_.cache();
     const offload::SnapshotDescription description{model_->source().identity(), cache.store().shape(),
                                                    model_->model.config().layers,
-                                                   runtime::write_note({reading_.chunk_tokens, reading_.prefill})};
+                                                   runtime::write_note({reading_.chunk_tokens, reading_.prefill, 0, session_.products()})};
     const std::vector<offload::SnapshotTail> tails = cache.tails();
     std::vector<offload::TailImage> images;
     for (const offload::SnapshotTail& tail : tails) images.push_back(tail.image());

@@ -11,6 +11,7 @@ void AttentionStatement::add(const Session& session) {
   predicted += session.predicted_error();
   const PrefillOptions& prefill = session.prefill_options();
   if (prefill.kind != PrefillOptions::Kind::exact) prompt = prefill_label(prefill);
+  int8_products = int8_products || session.products() == gpu::Products::int8;
   over_ranks = over_ranks || session.over_ranks();
 }
 
