@@ -73,8 +73,8 @@ KeyBlockChoice::Masses KeyBlockChoice::masses(const QueryBlock& queries, const s
     const int n = static_cast<int>(std::min<std::int64_t>(kScoredKeys, own - key));
     score(key, n);
     const std::int64_t block = key / sparse_key_block;
-    softmax_blocks({scores, rows, n, kScoredKeys, sparse_key_block, blocks, max.data() + block,
-                    found.blocks.data() + block});
+    softmax_blocks(
+        {scores, rows, n, kScoredKeys, sparse_key_block, blocks, max.data() + block, found.blocks.data() + block});
   }
   // The keys behind the blocks, of which each query sees those up to its own.
   std::vector<double> own_sum(static_cast<std::size_t>(rows));
@@ -114,7 +114,8 @@ std::vector<std::int32_t> KeyBlockChoice::heaviest(const Masses& sampled, std::i
   std::vector<double> mass(static_cast<std::size_t>(blocks));
   for (int row = 0; row < sampled.rows; ++row) {
     for (std::int64_t b = 0; b < blocks; ++b) {
-      mass[static_cast<std::size_t>(b)] += static_cast<double>(sampled.blocks[static_cast<std::size_t>(row * blocks + b)]);
+      mass[static_cast<std::size_t>(b)] +=
+          static_cast<double>(sampled.blocks[static_cast<std::size_t>(row * blocks + b)]);
     }
   }
   for (double& each : mass) each = std::isfinite(each) ? each : 0;  // a query that is not finite fails its token later
@@ -159,7 +160,8 @@ void KeyBlockChoice::measure(const QueryBlock& queries, const std::vector<std::i
   const Masses all = masses(queries, tokens);
   for (int row = 0; row < all.rows; ++row) {
     double caught = static_cast<double>(all.own[static_cast<std::size_t>(row)]);
-    for (const std::int32_t b : *chosen) caught += static_cast<double>(all.blocks[static_cast<std::size_t>(row * blocks + b)]);
+    for (const std::int32_t b : *chosen)
+      caught += static_cast<double>(all.blocks[static_cast<std::size_t>(row * blocks + b)]);
     ++head(row).rows;
     head(row).caught += static_cast<std::uint64_t>(caught > 0 ? std::min(caught, 1.0) / SparseRead::unit : 0);
   }

@@ -12,7 +12,9 @@
 namespace hayloft::gpu {
 
 // Tokens that prefill takes together, whose query heads of a group are the rows of one matrix.
-inline int query_block_tokens(int group) { return std::max(1, 256 / group); }
+inline int query_block_tokens(int group) {
+  return std::max(1, 256 / group);
+}
 
 // Consecutive tokens of a chunk, for one KV head.
 struct QueryBlock {
@@ -33,9 +35,7 @@ class KeyBlockChoice {
   std::optional<std::vector<std::int32_t>> choose(const QueryBlock& queries, SparseRead& read) const;
 
   // Returns how many whole blocks of keys lie before the queries.
-  std::int64_t blocks_before(const QueryBlock& queries) const {
-    return (first_ + queries.begin) / sparse_key_block;
-  }
+  std::int64_t blocks_before(const QueryBlock& queries) const { return (first_ + queries.begin) / sparse_key_block; }
 
  private:
   // Softmax masses of some of the queries: rows [tokens][query heads of the group].

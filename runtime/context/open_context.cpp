@@ -15,6 +15,7 @@ SessionOptions as_read(const offload::Snapshot& snapshot, SessionOptions options
   options.cache.rows = snapshot.description().shape.rows;
   options.chunk_tokens = note.chunk_tokens;
   options.prefill = note.prefill;
+  options.products = note.products;
   return options;
 }
 

@@ -195,8 +195,10 @@ void keep_checkpoints(offload::SnapshotWriter& writer, const ModelSource& source
                       const IngestOptions& options) {
   ReadingNote note = read_note(snapshot.description().note, snapshot.path().string());
   const int wanted = wanted_checkpoints(options, &snapshot);
-  if (note.checkpoints != wanted) {
+  const gpu::Products products = source.model.backend().products();
+  if (note.checkpoints != wanted || (products != gpu::Products::exact && note.products != products)) {
     note.checkpoints = wanted;
+    if (products != gpu::Products::exact) note.products = products;
     writer.set_note(write_note(note));
   }
   writer.keep(kept_checkpoints(source.model.config(), wanted));

@@ -31,6 +31,10 @@ bool read_word(std::string_view key, std::string_view value, ReadingNote& note) 
   PrefillOptions& prefill = note.prefill;
   if (key == "chunk_tokens") return read_whole(value, note.chunk_tokens) && note.chunk_tokens >= 1;
   if (key == "checkpoints") return read_whole(value, note.checkpoints) && note.checkpoints >= 1;
+  if (key == "products") {
+    note.products = gpu::Products::int8;
+    return value == gpu::name(note.products);
+  }
   if (key == "prefill") return read_kind(value, prefill.kind);
   if (key == "window") return read_whole(value, prefill.window) && prefill.window >= 1;
   if (key == "mass") return read_whole(value, prefill.mass) && prefill.mass > 0 && prefill.mass <= 1;
@@ -50,6 +54,7 @@ std::string write_note(const ReadingNote& note) {
   const PrefillOptions& prefill = note.prefill;
   std::string text = fmt::format("chunk_tokens={}", note.chunk_tokens);
   if (note.checkpoints > 0) text += fmt::format(" checkpoints={}", note.checkpoints);
+  if (note.products != gpu::Products::exact) text += fmt::format(" products={}", gpu::name(note.products));
   if (prefill.kind == PrefillOptions::Kind::exact) return text;
   if (prefill.kind == PrefillOptions::Kind::sparse) {
     return text + fmt::format(" prefill=sparse mass={} density={}", prefill.mass, prefill.density);

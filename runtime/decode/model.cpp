@@ -55,7 +55,11 @@ gpu::ScratchShape scratch_shape(const ModelConfig& config, int T) {
 Model::Model(Checkpoint& checkpoint, gpu::Backend& backend, WeightForm form, const RopeOverrides& rope)
     : config_(with_rope(checkpoint.config(), rope)),
       backend_(&backend),
-      weights_(load_weights(checkpoint, config_, backend, form)) {}
+      weights_(load_weights(checkpoint, config_, backend, form)) {
+  if (backend.products() == gpu::Products::exact || weights_.packed) return;
+  fail("{}: products {}: its weights are not quantised; take exact products, or weights q8 or q4 besides",
+       checkpoint.path(), gpu::name(backend.products()));
+}
 
 Model::Model(const std::filesystem::path& path, gpu::Backend& backend, WeightForm form, const RopeOverrides& rope)
     : Model(*Checkpoint::open(path), backend, form, rope) {}

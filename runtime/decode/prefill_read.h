@@ -16,8 +16,8 @@ using PrefillRead = std::vector<gpu::SparseRead>;
 // Returns whether keys were left out.
 bool left_out(const PrefillRead& read);
 
-// "19.4% of the keys read, 98.3% of the attention mass caught (least 93.1%, global layer 3 head 2)"; empty where nothing
-// was read sparsely.
+// "19.4% of the keys read, 98.3% of the attention mass caught (least 93.1%, global layer 3 head 2)"; empty where
+// nothing was read sparsely.
 std::string prefill_read_line(const PrefillRead& read);
 
 // It lies beside a context that was read sparsely, so that whoever opens it can say so.

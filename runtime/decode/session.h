@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -29,6 +30,7 @@ struct SessionOptions {
   CacheOptions cache;
   int chunk_tokens = 2048;  // prefill this many tokens at a time
   PrefillOptions prefill = {};
+  gpu::Products products = gpu::Products::exact;  // of what a saved context was read by
   // The place where its global layers attend: this process alone, unless said otherwise. Where several hold the context
   // together, each has a session of the same calls, and cache.shard is its own of the attender's peers().
   SharedAttender attender = local_attender();
@@ -72,6 +74,8 @@ class Session {
   // Sets how append() attends from now on: a question may be read in another way than the context it is put to. Throws
   // Error.
   void set_prefill(const PrefillOptions& prefill);
+  // Returns int8 also where only a saved context that it goes on with was read so.
+  gpu::Products products() const { return std::max(options_.products, model_->backend().products()); }
   const PrefillOptions& prefill_options() const { return options_.prefill; }
 
   // How the saved context was read that it goes on from, as prefill_label(), where that was not exactly or sparsely.

@@ -15,6 +15,7 @@ void AttentionStatement::add(const Session& session) {
   }
   if (!session.context_read_by().empty()) prompt = session.context_read_by();
   if (left_out(session.prefill_read())) prompt = "sparse: " + prefill_read_line(session.prefill_read());
+  int8_products = int8_products || session.products() == gpu::Products::int8;
   over_ranks = over_ranks || session.over_ranks();
 }
 

@@ -103,6 +103,7 @@ class ServeCommand : public Command {
     add_prefill_options(app, engine_.session);
     add_store_options(app, engine_.session.cache.columns, engine_.session.cache.rows);
     add_weights_option(app, machine_);
+    add_products_option(app, machine_);
     add_machine_options(app, machine_);
     add_device_cache_options(app, machine_);
   }

@@ -40,7 +40,8 @@ struct Chunk {
     std::vector<double> mass(static_cast<std::size_t>(first() + token + 1));
     double largest = -std::numeric_limits<double>::infinity(), sum = 0;
     for (std::size_t p = 0; p < mass.size(); ++p) {
-      for (int i = 0; i < d(); ++i) mass[p] += query(token, head)[i] * cache.key(head / group, static_cast<std::int64_t>(p), i);
+      for (int i = 0; i < d(); ++i)
+        mass[p] += query(token, head)[i] * cache.key(head / group, static_cast<std::int64_t>(p), i);
       largest = std::max(largest, mass[p] /= std::sqrt(d()));
     }
     for (double& each : mass) sum += each = std::exp(each - largest);
@@ -76,8 +77,10 @@ std::vector<QueryBlock> query_blocks(const Chunk& chunk) {
 }
 
 Chunk prose(int group = 3, int kv_heads = 2, int tokens = 300) {
-  return {{.kv_heads = kv_heads, .head_dim = 32, .block_tokens = 64, .stored = 1024, .tail = 401, .key_structure = true},
-          tokens, group};
+  return {
+      {.kv_heads = kv_heads, .head_dim = 32, .block_tokens = 64, .stored = 1024, .tail = 401, .key_structure = true},
+      tokens,
+      group};
 }
 
 TEST(SparseCausal, TheOutputIsThatOfExactAttentionToTheChosenBlocks) {
@@ -134,9 +137,10 @@ TEST(SparseCausal, TheHeaviestBlocksAreChosenUntilTheMassIsThere) {
     const int sampled = std::min(4, block.tokens);
     for (int i = 0; i < sampled; ++i) {
       for (int g = 0; g < chunk.group; ++g) {
-        const auto of = chunk.masses(block.begin + (2 * i + 1) * block.tokens / (2 * sampled),
-                                     block.head * chunk.group + g);
-        for (std::size_t p = 0; p < of.size(); ++p) (p / sparse_key_block < blocks ? mass[p / sparse_key_block] : own) += of[p];
+        const auto of =
+            chunk.masses(block.begin + (2 * i + 1) * block.tokens / (2 * sampled), block.head * chunk.group + g);
+        for (std::size_t p = 0; p < of.size(); ++p)
+          (p / sparse_key_block < blocks ? mass[p / sparse_key_block] : own) += of[p];
       }
     }
     const double rows = sampled * chunk.group;

@@ -17,7 +17,8 @@ TEST(PrefillReadLine, SaysWhatWasReadAndTheWorstHead) {
   EXPECT_EQ(prefill_read_line(some_read()),
             "60.0% of the keys read, 93.8% of the attention mass caught (least 75.0%, global layer 1 head 1)");
   EXPECT_EQ(prefill_read_line({}), "");
-  EXPECT_EQ(prefill_read_line({{10, 10, {{2, 2 * one}}}}), "100.0% of the keys read, 100.0% of the attention mass caught");
+  EXPECT_EQ(prefill_read_line({{10, 10, {{2, 2 * one}}}}),
+            "100.0% of the keys read, 100.0% of the attention mass caught");
   EXPECT_TRUE(left_out(some_read()));
   EXPECT_FALSE(left_out({{10, 10, {}}}));
 }
