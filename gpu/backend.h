@@ -12,6 +12,7 @@
 #include "gpu/gated_delta.h"
 #include "gpu/hot_reads.h"
 #include "gpu/packed.h"
+#include "gpu/products.h"
 #include "index/scan/search.h"
 #include "index/scan/sparq_query.h"
 #include "offload/host/threads.h"
@@ -268,6 +269,8 @@ class Backend {
   virtual int tokens_verified_at_once(int /*widest*/) const { return 1; }
   // Returns whether embed and matmul take packed matrices.
   virtual bool multiplies_packed() const { return false; }
+  // Returns how matmul() multiplies packed matrices.
+  virtual Products products() const { return Products::exact; }
   // y [T][w.rows] = x [T][w.cols] W^T + bias [w.rows] (bias may be null)
   virtual void matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream stream) = 0;
   // y = x / sqrt(mean(x^2) + eps) * weight, over each of `rows` rows of n; x and y may be the same. weight f32 [n].

@@ -15,7 +15,8 @@ namespace hayloft::gpu {
 // into pieces of a fixed size, and partial results are merged in their order.
 class CpuBackend : public Backend {
  public:
-  explicit CpuBackend(const offload::Threads& threads);  // which must outlive it
+  explicit CpuBackend(const offload::Threads& threads,  // which must outlive it
+                      Products products = Products::exact);
 
   std::string name() const override { return "cpu"; }
   std::string description() const override;
@@ -35,6 +36,7 @@ class CpuBackend : public Backend {
   int tokens_multiplied_as_alone() const override { return tokens_one_by_one; }
   int tokens_verified_at_once(int widest) const override;
   bool multiplies_packed() const override { return true; }
+  Products products() const override { return products_; }
   // Few tokens stream the weights once in their own dtype; many convert panels of them to f32 for BLAS, which runs on
   // one thread inside each of ours.
   void matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream) override;
@@ -74,6 +76,7 @@ class CpuBackend : public Backend {
   void release(void* data, std::uint64_t bytes, Stream) noexcept override;
 
   const offload::Threads& threads_;
+  Products products_;
   StageClock stages_;
 };
 

@@ -8,6 +8,7 @@
 
 #include "gpu/cpu/elementwise.h"
 #include "gpu/cpu/packed.h"
+#include "gpu/cpu/packed_int8.h"
 #include "gpu/cpu/scratch.h"
 #include "index/scan/blas_places.h"
 
@@ -116,6 +117,21 @@ void stream_packed(const float* x, int T, const Matrix& w, const float* bias, fl
   });
 }
 
+// Any number of tokens, in whole numbers.
+void multiply_int8(const float* x, int T, const Matrix& w, const float* bias, float* y,
+                   const offload::Threads& threads) {
+  Int8Inputs inputs;
+  round_inputs(x, T, w.cols, w.packing, inputs);
+  const std::int64_t tiles = (w.rows + packed_tile_rows - 1) / packed_tile_rows;
+  const std::int64_t work = static_cast<std::int64_t>(w.packing.tile_bytes(w.cols)) * std::max(1, T / 4);
+  threads.parallel_for(tiles, std::max<std::int64_t>(1, (64 << 10) / work), [&](std::int64_t begin, std::int64_t end) {
+    packed_matmul_int8(inputs, T, w, static_cast<int>(begin), static_cast<int>(end), y);
+    const int first = static_cast<int>(begin) * packed_tile_rows;
+    const int last = std::min(static_cast<int>(end) * packed_tile_rows, w.rows);
+    if (bias) add_bias(bias, T, w.rows, first, last, y);
+  });
+}
+
 // multiply_panel for packed weights; r0 begins a tile. The panel is unpacked column by column, the last tile whole.
 void multiply_packed_panel(const float* x, const Matrix& w, const float* bias, int t0, int t1, int r0, int r1,
                            float* y) {
@@ -166,6 +182,7 @@ int CpuBackend::tokens_verified_at_once(int widest) const {
 void CpuBackend::matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream) {
   if (T <= 0 || w.rows <= 0) return;
   const bool packed = w.type == DType::packed;
+  if (packed && products_ == Products::int8) return multiply_int8(x, T, w, bias, y, threads_);
   if (streams(T, w.cols)) {
     return packed ? stream_packed(x, T, w, bias, y, threads_) : stream_matmul(x, T, w, bias, y, threads_);
   }

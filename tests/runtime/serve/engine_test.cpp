@@ -51,7 +51,7 @@ std::vector<float> logprobs(const Client& client) {
   return all;
 }
 
-class EngineTest : public testing::Test {
+class EngineTest : public ::testing::Test {
  protected:
   EngineTest() {
     options_.session.chunk_tokens = 64;
