@@ -107,7 +107,7 @@ void Cache::append(int layer, const float* k, const float* v, int T) {
   make_room(tail, T);
   backend_->append(view(layer), k, v, T, backend_->stream());
   tail.pending = T;
-  if (!tail.kept_on_device && !held_) start_spills(layer);
+  if (!tail.kept_on_device && !held_ && !drafting_) start_spills(layer);
 }
 
 void Cache::keep(int kept) {
@@ -189,7 +189,7 @@ void Cache::reserve(std::int64_t tokens) {
 }
 
 void Cache::make_room(Tail& tail, int T) {
-  tail.forget();
+  if (!drafting_) tail.forget();
   if (!tail.has_room(T)) resize(tail, tail.capacity_for(T, options_));
 }
 
@@ -219,6 +219,10 @@ void Cache::commit() {
   for (Tail& tail : tails_) {
     const int appended = std::exchange(tail.pending, 0);
     (tail.recurrent ? tail.position : tail.tokens) += appended;
+    if (drafting_) {
+      if (tail.recurrent && tail.drafted == 0 && appended > 0) std::swap(tail.before_drafts, tail.state);
+      tail.drafted += appended;
+    }
     if (tail.recurrent && appended > 0) std::swap(tail.state, tail.next);
   }
   for (Spill& spill : spilled) {
@@ -229,6 +233,16 @@ void Cache::commit() {
   for (Tail& tail : tails_) {
     take_filled_sums(tail);
     tail.drop(std::exchange(tail.filled, 0) * options_.block_tokens);
+  }
+}
+
+void Cache::end_drafts() noexcept {
+  abandon();
+  drafting_ = false;
+  for (Tail& tail : tails_) {
+    (tail.recurrent ? tail.position : tail.tokens) -= tail.drafted;
+    if (tail.recurrent && tail.drafted > 0) std::swap(tail.state, tail.before_drafts);
+    tail.drafted = 0;
   }
 }
 
@@ -282,7 +296,8 @@ void Cache::replace_by(Cache grown) {
 
 std::uint64_t Cache::device_bytes() const {
   std::uint64_t bytes = 0;
-  for (const Tail& tail : tails_) bytes += tail.rows.bytes() + tail.state.bytes() + tail.next.bytes();
+  for (const Tail& tail : tails_)
+    bytes += tail.rows.bytes() + tail.state.bytes() + tail.next.bytes() + tail.before_drafts.bytes();
   return bytes;
 }
 

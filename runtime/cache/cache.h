@@ -74,6 +74,11 @@ class Cache {
   // positions is in the tail until all have been read.
   std::int64_t tokens_up_to_spill() const;
 
+  // What is committed from now on is drafted: end_drafts() takes all of it back. Nothing is spilled until then, and no
+  // sliding window forgets a token. The cache is not forked in between.
+  void begin_drafts() { drafting_ = true; }
+  void end_drafts() noexcept;
+
   // Sets aside host memory for the blocks that `tokens` more will fill, those of a layer behind one another, where the
   // budget has room for all of them; give_back() returns what has not been used. Layers that take turns would lie mixed
   // with each other otherwise, which costs a device that copies columns a copy for each block.
@@ -126,6 +131,9 @@ class Cache {
     bool recurrent = false;
     gpu::Buffer state;  // of the committed tokens
     gpu::Buffer next;   // behind what is pending
+    // Of what begin_drafts() began: the tokens committed since, and a recurrent layer's state before them.
+    std::int64_t drafted = 0;
+    gpu::Buffer before_drafts;
   };
   Cache(const Cache& other, offload::Store store);
   void restore_state(Tail& tail, const offload::SnapshotTail& saved, const std::string& file, int layer) const;
@@ -144,7 +152,8 @@ class Cache {
   offload::Store store_;
   std::vector<Tail> tails_;  // [layers]
   std::uint64_t spilled_bytes_ = 0;
-  bool held_ = false;  // what is pending may be taken back
+  bool held_ = false;      // what is pending may be taken back
+  bool drafting_ = false;  // and what is committed
   Spills spills_;
   std::vector<std::vector<offload::BlockWriter>> reserved_;  // by layer, the next one last
 };

@@ -5,7 +5,6 @@
 
 #include "offload/error.h"
 #include "offload/host/mapped_file.h"
-#include "runtime/decode/exact_attention.h"
 #include "runtime/decode/prefill_order.h"
 #include "runtime/peers/agreement.h"
 
@@ -87,6 +86,7 @@ Session::Session(const Session& other, Cache cache)
   prefill_read_ = other.prefill_read_;
   context_read_by_ = other.context_read_by_;
   set_method(other.attention_.method());
+  if (other.drafts_.method()) set_draft_method(other.drafts_.method());
 }
 
 Session Session::fork() const {
@@ -196,6 +196,7 @@ Session& Session::set_method(SharedMethod method) {
 
 void Session::rebind() {
   set_method(attention_.method());
+  if (drafts_.method()) set_draft_method(drafts_.method());
 }
 
 void Session::attach_method(const Method& method) {
@@ -336,31 +337,6 @@ void Session::count_step(std::uint64_t spilled_before) {
   attention_.counters.at(Place::link, Kind::spill) += cache_.spilled_bytes() - spilled_before;
   ++steps_;
   positions_ += tokens();
-}
-
-int Session::verified_at_once() const {
-  return options_.attender->has_whole_layers() ? model_->verified_at_once() : 1;
-}
-
-int Session::verify(std::span<const std::int32_t> tokens, const KeepTokens& keep) {
-  static const SharedMethod dense = make_method({}, model_->config().head_dim);
-  const std::uint64_t spilled = cache_.spilled_bytes();
-  if (!options_.attender->has_whole_layers()) {
-    fail("drafts are verified where one process holds the context: not over ranks");
-  }
-  std::int64_t most = std::min<std::int64_t>(verified_at_once(), cache_.tokens_up_to_spill());
-  if (attention_.observed()) most = 1;
-  tokens = tokens.first(static_cast<std::size_t>(std::min<std::int64_t>(most, std::ssize(tokens))));
-  ExactAttention attention(*dense);
-  const int kept = model_->verify(cache_, *workspace_, tokens, attention, keep);
-  offload::check_mapped_files();
-  std::int64_t positions = 0;
-  for (int i = 0; i < kept; ++i) positions += this->tokens() - i;
-  attention_.count_exact(attention.counters(kept), kept, positions, model_->config().global_layers());
-  attention_.counters.at(Place::link, Kind::spill) += cache_.spilled_bytes() - spilled;
-  steps_ += kept;
-  positions_ += positions;
-  return kept;
 }
 
 double Session::attended_share() const {

@@ -17,6 +17,7 @@
 #include "runtime/attention/step_observer.h"
 #include "runtime/cache/cache.h"
 #include "runtime/decode/decode_attention.h"
+#include "runtime/decode/draft_length.h"
 #include "runtime/decode/model.h"
 #include "runtime/decode/prefill.h"
 #include "runtime/decode/prefill_attention.h"
@@ -142,6 +143,28 @@ class Session {
   // attender cannot.
   int verify(std::span<const std::int32_t> tokens, const KeepTokens& keep);
   int verified_at_once() const;  // 1 over ranks
+  // Draws what follows from a token's logits among those.
+  std::int32_t draw(const float* logits, Sampler& sampler) const;
+
+  // From now on drafts are decoded by `method`, forks' too; check_draft_method() has been asked. Throws Error where the
+  // session could not decode by it.
+  void set_draft_method(SharedMethod method);
+  // While one lives, what is decoded is drafted; nothing of it is left then, but for the bytes it has read.
+  class Drafts {
+   public:
+    explicit Drafts(Session& session) : session_(session) { session_.cache_.begin_drafts(); }
+    ~Drafts() { session_.cache_.end_drafts(); }
+    Drafts(const Drafts&) = delete;
+    Drafts& operator=(const Drafts&) = delete;
+
+   private:
+    Session& session_;
+  };
+  // Decodes one token by the draft method and draws the next.
+  std::int32_t draft(std::int32_t token, Sampler& sampler);
+  Counters draft_counters() const { return drafts_.read_counters(); }  // of all drafts
+  // Says what drafts cost here, by counts of bytes and multiplications; `decoded`: by the draft method.
+  DraftCosts draft_costs(bool decoded) const;
 
   // Adds the tokens and returns all their logits, [T][vocab], attending exactly.
   std::vector<float> score(std::span<const std::int32_t> tokens);
@@ -194,6 +217,7 @@ class Session {
   DecodeAttention attention_;
   PrefillRead prefill_read_;
   std::string context_read_by_;
+  DecodeAttention drafts_;  // without a method: nothing is drafted
   std::int64_t steps_ = 0;
   std::int64_t positions_ = 0;  // of the context, summed over the steps
 };

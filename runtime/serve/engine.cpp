@@ -343,7 +343,7 @@ void Engine::begin(Job& job, LedSession session, std::int64_t context_tokens, st
   own_.cached_tokens += static_cast<std::uint64_t>(job.usage().cached_tokens);
   if (request.context.empty() && !request.echo) job.saving = saved_.begin(request.tokens, read);
   // Now: it may be replaced or removed while the answer is made.
-  if (!request.context.empty() && ((request.audit && request.quotes > 0) || job.reads_prompt())) {
+  if (!request.context.empty() && ((request.audit && request.quotes > 0) || job.reads_prompt() || options_.drafts)) {
     job.text_of_context = offload::Snapshot::open(contexts_.path(request.context)).tokens();
   }
 }

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -21,8 +22,10 @@
 namespace hayloft::runtime::serve {
 
 struct EngineOptions {
-  SessionOptions session;           // chunk_tokens: how long one prompt may keep the others waiting
-  SharedMethod method;              // that answers are decoded with
+  SessionOptions session;  // chunk_tokens: how long one prompt may keep the others waiting
+  SharedMethod method;     // that answers are decoded with
+  std::optional<DraftOptions> drafts =
+      {};                           // of `dense`: several tokens a pass, in answers that ask for nothing besides
   int parallel = 8;                 // requests read and decoded in turns
   int queue = 64;                   // that wait for a place; more are refused
   std::int64_t longest = 0;         // tokens of prompt and answer together; 0: no limit but memory
@@ -45,6 +48,7 @@ struct EngineFigures {
   std::uint64_t cached_tokens = 0;  // of prompts, that did not have to be read
   std::uint64_t generated_tokens = 0;
   Counters counters;  // of all steps
+  DraftFigures drafts;
   int waiting = 0, active = 0, kept_sessions = 0;
   std::uint64_t kept_bytes = 0, host_bytes = 0, host_budget = 0;
   SavedPrompts::Figures saved;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/decode/drafting.h"
 #include "runtime/decode/sampler.h"
 #include "runtime/decode/session.h"
 #include "runtime/serve/generation.h"
@@ -52,6 +53,12 @@ class Job {
   // Throws what the step has failed with.
   bool end_step(Session::Step* step);
 
+  // By drafts instead, several tokens in one pass of exact attention; where drafts_alone() nothing else is asked of a
+  // step: no log-probabilities, no audit, one process. True when the answer has ended.
+  bool drafts_alone() const;
+  bool decode_pass(const Method& method, const DraftOptions& drafts);
+  DraftFigures draft_figures() const { return drafting_ ? drafting_->figures() : DraftFigures(); }
+
   const LedSession& session() const { return *session_; }
   LedSession take_session() { return std::move(*session_); }
   // Returns the tokens behind the context that the session has read or decoded.
@@ -69,7 +76,9 @@ class Job {
 
  private:
   void score_chunk(std::size_t end);
+  void prepare(const Method& method);                   // before its first step
   bool accept(std::int32_t token, TokenChoice choice);  // true at the end
+  std::optional<FinishReason> take(std::int32_t token, TokenChoice choice);
   bool ends(std::int32_t token) const;
   std::string shown(std::int32_t token);
   bool finish(FinishReason reason);
@@ -89,6 +98,7 @@ class Job {
   std::vector<std::int32_t> answer_;  // generated so far
   bool prepared_ = false;
   Sampler sampler_;
+  std::optional<Drafting> drafting_;
   TextStream text_;
   StopStrings stop_;
   Usage usage_;

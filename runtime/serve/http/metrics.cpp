@@ -24,6 +24,11 @@ std::string metrics_text(const EngineFigures& figures) {
   add(text, "generated_tokens_total", "counter", "Tokens generated", figures.generated_tokens);
   add(text, "rows_fetched_total", "counter", "Rows of K and V attended to while decoding",
       figures.counters.rows_fetched);
+  add(text, "exact_passes_total", "counter", "Passes of exact attention that verified drafts", figures.drafts.passes);
+  add(text, "drafted_tokens_total", "counter", "Tokens drafted for them", figures.drafts.drafted);
+  add(text, "accepted_tokens_total", "counter", "Drafted tokens that were the ones drawn", figures.drafts.accepted);
+  add(text, "exact_link_bytes_total", "counter", "Bytes that passes and drafts read over the link",
+      figures.drafts.link_bytes);
   text +=
       "# HELP hayloft_read_bytes_total Bytes read while decoding, by place and kind\n"
       "# TYPE hayloft_read_bytes_total counter\n";
