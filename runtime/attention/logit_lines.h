@@ -20,6 +20,7 @@ index::LogitLine fit_line(const float* approximate, const float* exact, std::int
 // The line of every query head of a step, over the newest tokens of its tail, whose keys are on the device anyway, and
 // where whole components ranked also over the keys of `taken`, the positions selected, which are fetched anyway. What
 // ranks by exact keys has the line of exact scores. Planes of the tail's keys are made as a store would make them.
+// Lines are lowered by half of the variance about them.
 std::vector<index::LogitLine> logit_lines(const Step& step, const SelectionPlan& plan, const Ranking& ranking,
                                           const HostRanking& ready, const std::vector<std::int32_t>& taken);
 
