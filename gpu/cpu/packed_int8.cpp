@@ -80,7 +80,7 @@ class Bytes {
  public:
   static constexpr Packing form{kBits};
   static constexpr int kLow = form.low_bits(), kHigh = form.high_bits();
-  static constexpr int kPerWord = 8 / kLow;  // dwords of a word
+  static constexpr int kPerWord = 8 / kLow;            // dwords of a word
   static constexpr bool whole = kBits == 8 || kTable;  // bytes up to 255
 
   explicit Bytes(const Packing& packing) : offset_(packing.by_table ? 128 : packing.zero) {
@@ -154,10 +154,10 @@ class Products {
  public:
 #if HAYLOFT_PAIRS
   // A pair of products is 2 * 127 * 31 at most of five bits, and so on: so many of them fit 16 bits.
-  static constexpr int kTogether = Bytes::whole             ? 1
+  static constexpr int kTogether = Bytes::whole            ? 1
                                    : Bytes::form.bits == 6 ? 2
                                    : Bytes::form.bits == 5 ? 4
-                                                            : Bytes::form.group() / 4;
+                                                           : Bytes::form.group() / 4;
   // Whole bytes are multiplied as signed ones, 128 less.
   HWY_INLINE void begin(int q, std::int32_t sum, int offset) {
     sum_[q] = hn::Set(I32(), ((Bytes::whole ? 128 : 0) - offset) * sum);
@@ -178,7 +178,9 @@ class Products {
     }
   }
 #else
-  HWY_INLINE void begin(int q, std::int32_t sum, int offset) { sum_[q] = hn::Set(I32(), -offset * sum); }
+  HWY_INLINE void begin(int q, std::int32_t sum, int offset) {
+    sum_[q] = hn::Set(I32(), -offset * sum);
+  }
   template <int kDword>
   HWY_INLINE void add(U32Vec codes, const std::int32_t* const (&inputs)[Q]) {
     for (int q = 0; q < Q; ++q) {
@@ -190,7 +192,9 @@ class Products {
     }
   }
 #endif
-  HWY_INLINE F32Vec sum(F32 d, int q) const { return hn::ConvertTo(d, sum_[q]); }
+  HWY_INLINE F32Vec sum(F32 d, int q) const {
+    return hn::ConvertTo(d, sum_[q]);
+  }
   static constexpr int most = 4;  // tokens at once, which the registers hold
 
  private:
@@ -378,7 +382,8 @@ HWY_EXPORT(packed_matmul_int8_simd);
 HWY_EXPORT(round_inputs_simd);
 
 void round_inputs(const float* x, int tokens, int cols, const Packing& packing, Int8Inputs& inputs) {
-  const std::size_t n = static_cast<std::size_t>(tokens) * static_cast<std::size_t>(cols), chunks = n / packed_chunk_columns;
+  const std::size_t n = static_cast<std::size_t>(tokens) * static_cast<std::size_t>(cols),
+                    chunks = n / packed_chunk_columns;
   inputs.codes.resize(n);
   inputs.scales.resize(chunks);
   inputs.sums.resize(2 * chunks);

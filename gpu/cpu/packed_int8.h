@@ -8,8 +8,9 @@
 // Products with packed weights (gpu/packed.h) in whole numbers, on one thread each: inputs are rounded to 8 bits.
 namespace hayloft::gpu {
 
-// Inputs x [tokens][cols] of 32 columns each as scale * code, |code| <= 127, the scale a 127th of the largest magnitude.
-// Inputs that are all below 1e-36 are zeros; where one is NaN or infinite, the scale is NaN, and so are the products.
+// Inputs x [tokens][cols] of 32 columns each as scale * code, |code| <= 127, the scale a 127th of the largest
+// magnitude. Inputs that are all below 1e-36 are zeros; where one is NaN or infinite, the scale is NaN, and so are the
+// products.
 struct Int8Inputs {
   std::vector<std::int8_t> codes;  // [tokens][cols], in the order in which the weights' codes are unpacked
   std::vector<float> scales;       // [tokens][cols / 32]

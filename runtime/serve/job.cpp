@@ -29,7 +29,7 @@ Job::Job(GenerationRequest request, std::shared_ptr<GenerationListener> listener
       tokenizer_(tokenizer),
       sampler_(sampling_with_ends(request_, model)),
       text_(tokenizer, request_.tokens.back()),
-      stop_(request_.stop) {}
+      stop_(request_.stop, request_.runs) {}
 
 std::size_t Job::to_read() const {
   return request_.tokens.size() - (request_.echo ? 0 : 1);
@@ -95,7 +95,8 @@ std::optional<Session::Step> Job::begin_step(const Method& method) {
       sampler_.read(text_of_context);
       sampler_.read(request_.tokens);
     }
-    if (request_.audit) auditor_ = std::make_unique<AnswerAuditor>(session_->here(), model_.backend(), request_.quotes);
+    if (request_.audit)
+      auditor_ = std::make_unique<AnswerAuditor>(session_->here(), model_.backend(), request_.quotes, request_.map);
     prepared_ = true;
   }
   if (!logits_.empty()) return std::nullopt;  // by reading the prompt: its last token is in the session
@@ -131,14 +132,22 @@ std::string Job::shown(std::int32_t token) {
   return stop_.push_hidden(tokenizer_.decode({token}, true));
 }
 
+// Of the tokens that an answer has at least, none has gone through the stop strings.
+std::vector<TextRun> Job::runs_of(std::int32_t token, const std::string& shown) {
+  if (answer_.size() > static_cast<std::size_t>(request_.sampling.rules.min_new_tokens)) return stop_.runs();
+  if (tokenizer_.is_special(token)) return {{tokenizer_.decode({token}, true), true}};
+  return {{shown, false}};
+}
+
 bool Job::accept(std::int32_t token, TokenChoice choice) {
   ++usage_.completion_tokens;
   answer_.push_back(token);
   if (ends(token)) return finish(FinishReason::stop);
   choice.chosen.token = token;
-  GeneratedToken generated{std::move(choice), shown(token)};
+  GeneratedToken generated{std::move(choice), shown(token), {}};
+  if (request_.runs) generated.runs = runs_of(token, generated.text);
   listener_->generated(std::move(generated));
-  if (stop_.found()) return finish(FinishReason::stop);
+  if (stop_.found() || sampler_.filter_finished()) return finish(FinishReason::stop);
   return answer_.size() >= static_cast<std::size_t>(request_.max_tokens) && finish(FinishReason::length);
 }
 
@@ -146,6 +155,7 @@ bool Job::finish(FinishReason reason) {
   std::string rest = stop_.push(text_.finish());
   if (stop_.found()) {
     reason = FinishReason::stop;
+    usage_.stop = stop_.which();
   } else {
     rest += stop_.rest();
   }

@@ -58,7 +58,8 @@ Int8Product int8_product(const gpu::Matrix& w, int row, const float* x) {
       products += packing.value(gpu::code_at(packing, chunk, lane, i)) * rounded.codes[i];
       sum += rounded.codes[i];
     }
-    const double terms[] = {double{group.scale} * rounded.scale * products, double{group.minimum} * rounded.scale * sum};
+    const double terms[] = {double{group.scale} * rounded.scale * products,
+                            double{group.minimum} * rounded.scale * sum};
     for (const double term : terms) {
       result.exact += term;
       result.magnitude += std::abs(term);
