@@ -118,7 +118,7 @@ std::vector<std::int32_t> Drafting::draft(Session& session, const Sampler& sampl
       copies.pass_over();
     }
   }
-  if (!options_.self) return {};
+  if (!options_.self || sampler.has_filter()) return {};  // a draft would move the filter on
   const int count = worth(own_, session, true, most);
   if (count == 0) {
     own_.pass_over();

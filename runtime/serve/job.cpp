@@ -29,7 +29,7 @@ Job::Job(GenerationRequest request, std::shared_ptr<GenerationListener> listener
       tokenizer_(tokenizer),
       sampler_(sampling_with_ends(request_, model)),
       text_(tokenizer, request_.tokens.back()),
-      stop_(request_.stop) {}
+      stop_(request_.stop, request_.runs) {}
 
 std::size_t Job::to_read() const {
   return request_.tokens.size() - (request_.echo ? 0 : 1);
@@ -93,7 +93,9 @@ void Job::prepare(const Method& method) {
     sampler_.read(text_of_context);
     sampler_.read(request_.tokens);
   }
-  if (request_.audit) auditor_ = std::make_unique<AnswerAuditor>(session_->here(), model_.backend(), request_.quotes);
+  if (request_.audit) {
+    auditor_ = std::make_unique<AnswerAuditor>(session_->here(), model_.backend(), request_.quotes, request_.map);
+  }
   prepared_ = true;
 }
 
@@ -160,6 +162,13 @@ std::string Job::shown(std::int32_t token) {
   return stop_.push_hidden(tokenizer_.decode({token}, true));
 }
 
+// Of the tokens that an answer has at least, none has gone through the stop strings.
+std::vector<TextRun> Job::runs_of(std::int32_t token, const std::string& shown) {
+  if (answer_.size() > static_cast<std::size_t>(request_.sampling.rules.min_new_tokens)) return stop_.runs();
+  if (tokenizer_.is_special(token)) return {{tokenizer_.decode({token}, true), true}};
+  return {{shown, false}};
+}
+
 bool Job::accept(std::int32_t token, TokenChoice choice) {
   const std::optional<FinishReason> reason = take(token, std::move(choice));
   return reason && finish(*reason);
@@ -171,9 +180,10 @@ std::optional<FinishReason> Job::take(std::int32_t token, TokenChoice choice) {
   answer_.push_back(token);
   if (ends(token)) return FinishReason::stop;
   choice.chosen.token = token;
-  GeneratedToken generated{std::move(choice), shown(token)};
+  GeneratedToken generated{std::move(choice), shown(token), {}};
+  if (request_.runs) generated.runs = runs_of(token, generated.text);
   listener_->generated(std::move(generated));
-  if (stop_.found()) return FinishReason::stop;
+  if (stop_.found() || sampler_.filter_finished()) return FinishReason::stop;
   if (answer_.size() >= static_cast<std::size_t>(request_.max_tokens)) return FinishReason::length;
   return std::nullopt;
 }
@@ -182,6 +192,7 @@ bool Job::finish(FinishReason reason) {
   std::string rest = stop_.push(text_.finish());
   if (stop_.found()) {
     reason = FinishReason::stop;
+    usage_.stop = stop_.which();
   } else {
     rest += stop_.rest();
   }

@@ -37,6 +37,9 @@ class Job {
   std::size_t read() const { return read_; }
   std::size_t to_read() const;  // the last token goes through a step, but with echo
 
+  // The answer keeps to a grammar. Before it begins.
+  void hold_to(std::shared_ptr<TokenFilter> filter) { sampler_.hold_to(std::move(filter)); }
+
   // Goes on from what another of the same prompt has scored, whose client has left; that one is then empty.
   void take_over(Job& other);
   // Both want the same of the same prompt, with echo.
@@ -81,6 +84,7 @@ class Job {
   std::optional<FinishReason> take(std::int32_t token, TokenChoice choice);
   bool ends(std::int32_t token) const;
   std::string shown(std::int32_t token);
+  std::vector<TextRun> runs_of(std::int32_t token, const std::string& shown);
   bool finish(FinishReason reason);
   AnswerAudit audit();
 

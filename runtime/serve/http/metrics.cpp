@@ -21,6 +21,14 @@ std::string metrics_text(const EngineFigures& figures) {
   add(text, "refused_total", "counter", "Generations refused because the queue was full", figures.refused);
   add(text, "prompt_tokens_total", "counter", "Tokens of prompts read", figures.prompt_tokens);
   add(text, "cached_tokens_total", "counter", "Tokens of prompts that did not have to be read", figures.cached_tokens);
+  text +=
+      "# HELP hayloft_reread_tokens_total Tokens of prompts read again, by why: behind the last whole chunk, of a "
+      "session let go, behind something that changed\n# TYPE hayloft_reread_tokens_total counter\n";
+  const ReadAgain& again = figures.read_again;
+  for (const auto& [why, tokens] :
+       {std::pair("chunk", again.chunk), std::pair("let_go", again.let_go), std::pair("changed", again.changed)}) {
+    text += fmt::format("hayloft_reread_tokens_total{{why=\"{}\"}} {}\n", why, tokens);
+  }
   add(text, "generated_tokens_total", "counter", "Tokens generated", figures.generated_tokens);
   add(text, "rows_fetched_total", "counter", "Rows of K and V attended to while decoding",
       figures.counters.rows_fetched);
