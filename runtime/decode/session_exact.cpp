@@ -15,7 +15,7 @@ constexpr double kBytesPerProduct = 1;
 constexpr double kBytesPerProductOfDevice = 0.02;
 
 // The multiplications of a token with matrices.
-double products(const ModelConfig& config) {
+double product_work(const ModelConfig& config) {
   const double hidden = config.hidden_size, inner = config.intermediate_size;
   const double query = static_cast<double>(config.query_heads) * config.head_dim;
   const double kv = static_cast<double>(config.kv_heads) * config.head_dim;
@@ -90,7 +90,7 @@ DraftCosts Session::draft_costs(bool decoded) const {
     return static_cast<double>(bytes);
   };
   double read = static_cast<double>(model_->weight_bytes()), drafted = read;
-  double multiplied = products(config), drafted_products = multiplied;
+  double multiplied = product_work(config), drafted_products = multiplied;
   for (const gpu::CacheView& view : cache_.global_views()) {
     const Counters all = dense->count(view, config.query_heads);
     read += bytes_of(all);

@@ -61,7 +61,7 @@ std::vector<Quote> heaviest_places(std::span<const double> mass, double total, i
     if (best == mass.size() || held(best) <= 0) break;
     taken.push_back(best);
     quotes.push_back(
-        {static_cast<std::int64_t>(best), static_cast<std::int64_t>(kWindow), held(best) / total, std::string()});
+        {static_cast<std::int64_t>(best), static_cast<std::int64_t>(kWindow), held(best) / total, {}, {}, {}});
   }
   return quotes;
 }

@@ -16,7 +16,7 @@ using openai::Value;
 
 // A request while its fields are read; what they are translated to.
 struct MessageDraft {
-  explicit MessageDraft(const openai::Served& served) : chat{served} {}
+  explicit MessageDraft(const openai::Served& served) : chat(served) {}
 
   Draft chat;
   std::optional<std::string> system = {};

@@ -118,7 +118,7 @@ void finish_chat(Draft& draft) {
 
 Request chat_request(std::string_view body, const Served& served) {
   const Json object = parse_object(body);
-  Draft draft{served};
+  Draft draft(served);
   draft.request.style = Style::chat;
   draft.request.model = served.name;
   draft.pattern.sampling = served.sampling;

@@ -59,7 +59,7 @@ void add_prompts(Draft& draft) {
 
 Request completion_request(std::string_view body, const Served& served) {
   const Json object = parse_object(body);
-  Draft draft{served};
+  Draft draft(served);
   draft.request.model = served.name;
   draft.pattern.sampling = served.sampling;
   read_fields<Draft>(object, "/v1/completions", "", {kCompletionFields, common_fields()}, meaningless_fields(), draft);

@@ -13,9 +13,11 @@ namespace hayloft::runtime::serve::openai {
 
 // A request while its fields are read, one by one and in any order.
 struct Draft {
+  explicit Draft(const Served& by) : served(by) {}
+
   const Served& served;
-  Request request = {};
-  GenerationRequest pattern = {};  // what all generations have in common
+  Request request;
+  GenerationRequest pattern;  // what all generations have in common
   std::optional<std::int64_t> max_tokens = {};
   std::int64_t n = 1;
   std::optional<std::uint64_t> seed = {};

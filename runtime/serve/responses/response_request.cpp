@@ -17,7 +17,7 @@ using openai::Value;
 
 // A request while its fields are read; what they are translated to.
 struct ResponseDraft {
-  explicit ResponseDraft(const openai::Served& served) : chat{served} {}
+  explicit ResponseDraft(const openai::Served& served) : chat(served) {}
 
   Draft chat;
   const Json* input = nullptr;
