@@ -20,10 +20,10 @@ struct RankRest {
   const Ranking& ranking;
   Rest rest;
 
-  // Writes the output, [Hq][d] in host memory, and fills the step's estimate; returns the shares of the softmax that lie
-  // on what is attended exactly. `what` is the own part of that, `taken` are the positions of all ranks, and mean_value
-  // the mean of V over every token, [Hq][d], asked for where it is needed. An all-gather of the parts, one of the masses
-  // or of the best of each rank, and with draws one of what was read of them.
+  // Writes the output, [Hq][d] in host memory, and fills the step's estimate; returns the shares of the softmax that
+  // lie on what is attended exactly. `what` is the own part of that, `taken` are the positions of all ranks, and
+  // mean_value the mean of V over every token, [Hq][d], asked for where it is needed. An all-gather of the parts, one
+  // of the masses or of the best of each rank, and with draws one of what was read of them.
   std::vector<float> attend(const gpu::Attended& what, const std::vector<std::int32_t>& taken,
                             const std::function<std::vector<float>()>& mean_value, std::vector<float>& out) const;
 };
