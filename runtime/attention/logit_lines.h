@@ -35,6 +35,7 @@ TakenLogits taken_logits(const Step& step, const offload::LayerView& store, int 
 // The line of every query head of a step, over the newest tokens of its tail, whose keys are on the device anyway, and
 // over what was taken, k positions of each list, where there are logits of these. What ranks by exact keys has the line
 // of exact scores. Planes of the tail's keys are made as a store would make them.
+// Lines are lowered by half of the variance about them.
 std::vector<index::LogitLine> logit_lines(const Step& step, const Ranking& ranking, const HostRanking& ready,
                                           const TakenLogits& taken);
 

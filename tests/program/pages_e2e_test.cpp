@@ -41,7 +41,7 @@ std::set<std::string> words(const std::string& text) {
 
 const std::string completions = HAYLOFT_SOURCE_DIR "/cmake/completions/";
 
-class Completion : public testing::Test {
+class Completion : public ::testing::Test {
  protected:
   // Runs in a folder with a file, where `hayloft` is the program.
   std::string in_folder(const std::string& command) const {

@@ -60,6 +60,7 @@ class AskCommand : public Command {
     add_attention_options(app, attention_, {"auto"});
     add_audit_options(app, audit_);
     add_weights_option(app, machine_);
+    add_products_option(app, machine_);
     add_machine_options(app, machine_);
     add_device_cache_options(app, machine_);
     add_profile_option(app, machine_);

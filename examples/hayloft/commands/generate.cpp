@@ -70,6 +70,7 @@ class GenerateCommand : public Command {
     add_audit_options(app, audit_);
     add_store_options(app, session_.cache.columns, session_.cache.rows);
     add_weights_option(app, machine_);
+    add_products_option(app, machine_);
     add_machine_options(app, machine_);
     add_device_cache_options(app, machine_);
     add_profile_option(app, machine_);
