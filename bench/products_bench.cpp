@@ -9,8 +9,8 @@
 #include "gpu/backend.h"
 #include "gpu/make_backend.h"
 
-// Products of T tokens with weights of every type, and a prompt's attention, beside what the machine could: the share of
-// the read ceiling, and of the multiplications with additions in f32 that the instruction set does at most, which
+// Products of T tokens with weights of every type, and a prompt's attention, beside what the machine could: the share
+// of the read ceiling, and of the multiplications with additions in f32 that the instruction set does at most, which
 // products of bytes may exceed. Weights are 256 MiB, of which each product reads another matrix.
 namespace hayloft::bench {
 namespace {
@@ -33,8 +33,8 @@ const NamedType weight_types[] = {
 };
 
 gpu::Backend& backend_by(gpu::Products products) {
-  static const std::unique_ptr<gpu::Backend> backends[] = {
-      gpu::make_cpu_backend(threads(), gpu::Products::exact), gpu::make_cpu_backend(threads(), gpu::Products::int8)};
+  static const std::unique_ptr<gpu::Backend> backends[] = {gpu::make_cpu_backend(threads(), gpu::Products::exact),
+                                                           gpu::make_cpu_backend(threads(), gpu::Products::int8)};
   return *backends[products == gpu::Products::int8 ? 1 : 0];
 }
 
@@ -103,8 +103,8 @@ const bool registered = [] {
     for (const gpu::Products by : {gpu::Products::exact, gpu::Products::int8}) {
       if (of.type != gpu::DType::packed && by == gpu::Products::int8) continue;
       const std::string name = std::string("products/") + of.name + "/" + gpu::name(by);
-      auto* const made = benchmark::RegisterBenchmark(
-          name.c_str(), [&of, by](benchmark::State& state) { products(state, of, by); });
+      auto* const made =
+          benchmark::RegisterBenchmark(name.c_str(), [&of, by](benchmark::State& state) { products(state, of, by); });
       made->ArgName("T")->Arg(1)->Arg(4)->Arg(16)->Arg(512)->Unit(benchmark::kMicrosecond)->UseRealTime();
     }
   }

@@ -52,7 +52,8 @@ std::unique_ptr<offload::Arena> Machine::make_arena() const {
 void bind_machine(py::module_& module) {
   py::class_<Machine, std::shared_ptr<Machine>>(module, "Machine")
       .def(py::init([](int threads, const std::string& device, std::uint64_t host_memory, std::uint64_t gpu_memory,
-                       std::optional<std::uint64_t> device_columns, std::optional<std::uint64_t> device_rows, const std::string& products) {
+                       std::optional<std::uint64_t> device_columns, std::optional<std::uint64_t> device_rows,
+                       const std::string& products) {
              gpu::CudaOptions options;
              options.memory_bytes = gpu_memory;
              options.column_cache_bytes = device_columns.value_or(gpu::column_cache_rest);
@@ -60,7 +61,8 @@ void bind_machine(py::module_& module) {
              return std::make_shared<Machine>(threads, device, host_memory, options, products_named(products));
            }),
            py::kw_only(), py::arg("threads") = 0, py::arg("device") = "auto", py::arg("host_memory") = 0,
-           py::arg("gpu_memory") = 0, py::arg("device_columns") = 0, py::arg("device_rows") = 0, py::arg("products") = "exact")
+           py::arg("gpu_memory") = 0, py::arg("device_columns") = 0, py::arg("device_rows") = 0,
+           py::arg("products") = "exact")
       .def_property_readonly("threads", [](const Machine& machine) { return machine.threads.count(); })
       .def_property_readonly("device", [](const Machine& machine) { return machine.backend->name(); })
       .def_property_readonly("products", [](const Machine& machine) { return gpu::name(machine.backend->products()); })

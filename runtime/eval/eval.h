@@ -44,7 +44,7 @@ struct EvalRow {
   std::optional<double> mass;
   std::optional<double> output_error;
 
-  std::int64_t steps = 0;     // decoded; the figures below are per step
+  std::int64_t steps = 0;  // decoded; the figures below are per step
   gpu::Products products = gpu::Products::exact;
   double attended_share = 0;  // of the positions of the context, over the layers and their lists
   double elements_per_token = 0;

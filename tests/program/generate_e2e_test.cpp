@@ -54,9 +54,10 @@ TEST_F(ProgramTest, RoundedInputsAreAskedForAndSaid) {
   EXPECT_NE(with({"--weights", "q8"}).err.find("attention: exact\n"), std::string::npos);
   const Outcome rounded = with({"--weights", "q8", "--products", "int8"});
   EXPECT_EQ(rounded.exit_code, 0) << rounded.err;
-  EXPECT_NE(rounded.err.find("attention: approximate: every position attended to; inputs to quantised weights rounded to "
-                             "8 bits\n"),
-            std::string::npos)
+  EXPECT_NE(
+      rounded.err.find("attention: approximate: every position attended to; inputs to quantised weights rounded to "
+                       "8 bits\n"),
+      std::string::npos)
       << rounded.err;
   EXPECT_TRUE(refused_with(with({"--products", "int8"}), 1, {model, "products int8", "not quantised"}));
   EXPECT_TRUE(refused_with(with({"--products", "int4"}), 2, {"--products int4", "exact|int8"}));

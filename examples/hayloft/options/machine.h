@@ -34,10 +34,10 @@ void add_machine_options(CLI::App& app, MachineOptions& options);
 // methods read.
 enum class DeviceCache : std::uint8_t { automatic, off };
 void add_device_cache_options(CLI::App& app, MachineOptions& options, DeviceCache otherwise = DeviceCache::automatic);
-void add_profile_option(CLI::App& app, MachineOptions& options);  // --profile
-void add_weights_option(CLI::App& app, MachineOptions& options);  // --weights, of commands that take a model
+void add_profile_option(CLI::App& app, MachineOptions& options);   // --profile
+void add_weights_option(CLI::App& app, MachineOptions& options);   // --weights, of commands that take a model
 void add_products_option(CLI::App& app, MachineOptions& options);  // --products, of commands that answer
-void add_rows_option(CLI::App& app, offload::RowFormat& rows);    // --rows
+void add_rows_option(CLI::App& app, offload::RowFormat& rows);     // --rows
 // --columns and --rows
 void add_store_options(CLI::App& app, offload::ColumnFormat& columns, offload::RowFormat& rows);
 

@@ -11,7 +11,8 @@
 #include "runtime/decode/load_tokenizer.h"
 #include "runtime/decode/session.h"
 
-// Prints what scripts/compare-logits compares: print_logits MODEL THREADS [exact|int8], and on standard input one JSON object,
+// Prints what scripts/compare-logits compares: print_logits MODEL THREADS [exact|int8], and on standard input one JSON
+// object,
 // {"text", "positions", "prompt", "generate", "out"}. Writes the logits of the text's first `positions` tokens to the
 // file `out`, f32 [positions][vocabulary], and answers with {"ids", "vocabulary", "greedy"}: those tokens, and behind
 // the first `prompt` of them `generate` times the likeliest token, the next likeliest and how much less likely that is,

@@ -72,8 +72,9 @@ TEST(AttentionStatement, NothingIsExactOfInputsRoundedTo8Bits) {
   EXPECT_EQ(json["attended_share"], 1.0);
   statement.attended = 3;
   statement.methods = {{"topk k=16", 4}};
-  EXPECT_EQ(statement.text(), "approximate: 75.0% of the positions attended to, by topk k=16 in 4 steps x layers; inputs "
-                              "to quantised weights rounded to 8 bits");
+  EXPECT_EQ(statement.text(),
+            "approximate: 75.0% of the positions attended to, by topk k=16 in 4 steps x layers; inputs "
+            "to quantised weights rounded to 8 bits");
   EXPECT_EQ(attention_statement(1, "dense", {}), "exact");
   EXPECT_EQ(attention_statement(1, "dense", {}, gpu::Products::int8), other.text());
 }
