@@ -4,7 +4,7 @@
 
 namespace hayloft::gpu {
 
-// Says how inputs meet packed weights: as they are, in f32; or rounded to 8 bits, 32 of them to a scale, in whole
+// Says how inputs meet packed weights: as they are, in f32; or rounded to 8 bits, 16 of them to a scale, in whole
 // numbers. Matrices that are not packed take them as they are.
 enum class Products : std::uint8_t { exact, int8 };
 inline const char* name(Products products) {  // as --products takes it

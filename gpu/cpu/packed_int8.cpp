@@ -1,6 +1,7 @@
 #include "gpu/cpu/packed_int8.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -24,6 +25,26 @@
 #define HAYLOFT_VNNI 1  // if the processor has it besides
 #else
 #define HAYLOFT_VNNI 0
+#endif
+
+#ifndef HAYLOFT_GPU_CPU_MAY_USE_VNNI
+#define HAYLOFT_GPU_CPU_MAY_USE_VNNI
+namespace hayloft::gpu {
+namespace {
+
+// Asking the processor takes microseconds in a virtual machine, so it is asked once.
+std::atomic<int> vnni_known = -1;
+bool may_use_vnni() {
+  int known = vnni_known.load(std::memory_order_relaxed);
+  if (known < 0) {
+    known = (hwy::SupportedTargets() & HWY_AVX3_DL) != 0 ? 1 : 0;
+    vnni_known.store(known, std::memory_order_relaxed);
+  }
+  return known == 1;
+}
+
+}  // namespace
+}  // namespace hayloft::gpu
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -154,10 +175,7 @@ class Products {
  public:
 #if HAYLOFT_PAIRS
   // A pair of products is 2 * 127 * 31 at most of five bits, and so on: so many of them fit 16 bits.
-  static constexpr int kTogether = Bytes::whole            ? 1
-                                   : Bytes::form.bits == 6 ? 2
-                                   : Bytes::form.bits == 5 ? 4
-                                                           : Bytes::form.group() / 4;
+  static constexpr int kTogether = Bytes::whole ? 1 : Bytes::form.bits == 6 ? 2 : Bytes::form.bits == 5 ? 4 : 4;
   // Whole bytes are multiplied as signed ones, 128 less.
   HWY_INLINE void begin(int q, std::int32_t sum, int offset) {
     sum_[q] = hn::Set(I32(), ((Bytes::whole ? 128 : 0) - offset) * sum);
@@ -229,7 +247,7 @@ class VnniProducts {
 template <int Q, template <int, class> class Products, class Bytes>
 HWY_INLINE void tile_products_int8(F32 d, const Bytes& bytes, const Packing& packing, const std::byte* tile, int lane,
                                    const Int8Inputs& inputs, int first, int cols, float* out) {
-  constexpr int kGroup = Bytes::form.group(), kGroups = Bytes::form.groups();
+  constexpr int kGroups = Bytes::form.groups();
   const std::size_t chunks = static_cast<std::size_t>(cols) / kColumns;
   const std::size_t begin = static_cast<std::size_t>(first) * chunks;
   F32Vec total[Q];
@@ -243,27 +261,31 @@ HWY_INLINE void tile_products_int8(F32 d, const Bytes& bytes, const Packing& pac
     const std::byte* const scales = chunk + Bytes::form.code_bytes();
     const std::byte* const minima = scales + packing.scale_bytes();
     U32Vec low = hn::Zero(U32()), high = low;
-    each_group<kGroups>([&](auto group) HWY_ATTR {
+    F32Vec part[Q];  // of the columns that share a scale
+    each_group<2>([&](auto half) HWY_ATTR {
       Products<Q, Bytes> products;
-      std::int32_t sums[Q];
-      for (int q = 0; q < Q; ++q) {
-        const std::int32_t* const halves = inputs.sums.data() + 2 * (at + q * chunks);
-        sums[q] = kGroups == 2 ? halves[group()] : halves[0] + halves[1];
-        products.begin(q, sums[q], bytes.offset());
-      }
-      each_column<group() * kGroup / 4, (group() + 1) * kGroup / 4>([&](auto dword) HWY_ATTR {
+      for (int q = 0; q < Q; ++q) products.begin(q, inputs.sums[2 * (at + q * chunks) + half()], bytes.offset());
+      each_column<half() * 4, half() * 4 + 4>([&](auto dword) HWY_ATTR {
         products.template add<dword()>(bytes.template get<dword()>(chunk, lane, low, high), xs);
       });
-      const auto scale = load_scales(d, packing, scales, group(), lane, factors.scale);
+      constexpr bool kBegins = half() == 0 || kGroups == 2, kEnds = half() == 1 || kGroups == 2;
       for (int q = 0; q < Q; ++q) {
-        const auto both = hn::Mul(scale, hn::Set(d, inputs.scales[at + q * chunks]));
-        total[q] = hn::MulAdd(both, products.sum(d, q), total[q]);
+        const auto factor = hn::Set(d, inputs.scales[2 * (at + q * chunks) + half()]);
+        part[q] = kBegins ? hn::Mul(products.sum(d, q), factor) : hn::MulAdd(products.sum(d, q), factor, part[q]);
       }
-      if (packing.minimum) {
-        const auto minimum = load_scales(d, packing, minima, group(), lane, factors.minimum);
-        for (int q = 0; q < Q; ++q) {
-          const float sum = inputs.scales[at + q * chunks] * static_cast<float>(sums[q]);
-          total[q] = hn::MulAdd(minimum, hn::Set(d, sum), total[q]);
+      if constexpr (kEnds) {
+        constexpr int kFirst = kGroups == 2 ? half() : 0;  // half of the weights' group
+        const auto scale = load_scales(d, packing, scales, kFirst, lane, factors.scale);
+        for (int q = 0; q < Q; ++q) total[q] = hn::MulAdd(scale, part[q], total[q]);
+        if (packing.minimum) {
+          const auto minimum = load_scales(d, packing, minima, kFirst, lane, factors.minimum);
+          for (int q = 0; q < Q; ++q) {
+            const std::size_t of = 2 * (at + q * chunks);
+            float sum = 0;
+            for (int h = kFirst; h <= half(); ++h)
+              sum += inputs.scales[of + h] * static_cast<float>(inputs.sums[of + h]);
+            total[q] = hn::MulAdd(minimum, hn::Set(d, sum), total[q]);
+          }
         }
       }
     });
@@ -326,48 +348,44 @@ void multiply_any_int8(const Int8Inputs& inputs, int tokens, const Matrix& w, in
 
 void packed_matmul_int8_simd(const Int8Inputs& inputs, int tokens, const Matrix& w, int begin, int end, float* y) {
 #if HAYLOFT_VNNI
-  if (hwy::SupportedTargets() & HWY_AVX3_DL) return multiply_any_int8<VnniProducts>(inputs, tokens, w, begin, end, y);
+  if (may_use_vnni()) return multiply_any_int8<VnniProducts>(inputs, tokens, w, begin, end, y);
 #endif
   multiply_any_int8<Products>(inputs, tokens, w, begin, end, y);
 }
 
-// Rounds the 32 numbers of x by `inverse`, to the nearest: whole [32]; returns the sums of both halves in `sums`.
-HWY_INLINE void round_chunk(const float* x, float inverse, std::int32_t* whole, std::int32_t* sums) {
+// Rounds 16 numbers of x: codes to `whole`, their sum to *total. Returns the scale.
+HWY_INLINE float round_half_chunk(const float* x, std::int32_t* whole, std::int32_t* total) {
+  constexpr float kLeast = 1e-36f;  // below which 127 / largest has no number
   const F32 d;
   const I32 di;
   const int lanes = static_cast<int>(hn::Lanes(d));
-  const auto factor = hn::Set(d, inverse);
-  for (int half = 0; half < 2; ++half) {
-    auto sum = hn::Zero(di);
-    for (int i = 16 * half; i < 16 * half + 16; i += lanes) {
-      const auto code = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), factor));
-      hn::StoreU(code, di, whole + i);
-      sum = hn::Add(sum, code);
-    }
-    sums[half] = hn::GetLane(hn::SumOfLanes(di, sum));
+  auto most = hn::Zero(d), nothing = most;
+  for (int i = 0; i < kColumns / 2; i += lanes) {
+    const auto v = hn::LoadU(d, x + i);
+    most = hn::Max(most, hn::Abs(v));
+    nothing = hn::MulAdd(v, hn::Zero(d), nothing);  // NaN of what is not finite
   }
+  const float largest = hn::GetLane(hn::MaxOfLanes(d, most)), none = hn::GetLane(hn::SumOfLanes(d, nothing));
+  const bool finite = none == 0, rounds = finite && largest >= kLeast;
+  const auto factor = hn::Set(d, rounds ? 127 / largest : 0.0f);
+  auto sum = hn::Zero(di);
+  for (int i = 0; i < kColumns / 2; i += lanes) {
+    const auto v = finite ? hn::LoadU(d, x + i) : hn::Zero(d);
+    const auto code = hn::NearestInt(hn::Mul(v, factor));
+    hn::StoreU(code, di, whole + i);
+    sum = hn::Add(sum, code);
+  }
+  *total = hn::GetLane(hn::SumOfLanes(di, sum));
+  return !finite ? none : rounds ? largest / 127 : 0;
 }
 
 void round_inputs_simd(const float* x, std::size_t chunks, int low_bits, std::int8_t* codes, float* scales,
                        std::int32_t* sums) {
-  constexpr float kLeast = 1e-36f;  // below which 127 / largest has no number
-  const F32 d;
-  const int lanes = static_cast<int>(hn::Lanes(d));
   std::uint8_t columns[kColumns];
   for (int i = 0; i < kColumns; ++i) columns[i] = static_cast<std::uint8_t>(column_of(low_bits, i));
-  for (std::size_t c = 0; c < chunks; ++c, x += kColumns, codes += kColumns, sums += 2) {
-    auto most = hn::Zero(d), nothing = most;
-    for (int i = 0; i < kColumns; i += lanes) {
-      const auto v = hn::LoadU(d, x + i);
-      most = hn::Max(most, hn::Abs(v));
-      nothing = hn::MulAdd(v, hn::Zero(d), nothing);  // NaN of what is not finite
-    }
-    const float largest = hn::GetLane(hn::MaxOfLanes(d, most)), none = hn::GetLane(hn::SumOfLanes(d, nothing));
-    const bool finite = none == 0;
-    HWY_ALIGN std::int32_t whole[kColumns] = {};
-    sums[0] = sums[1] = 0;
-    if (finite && largest >= kLeast) round_chunk(x, 127 / largest, whole, sums);
-    scales[c] = !finite ? none : largest >= kLeast ? largest / 127 : 0;
+  for (std::size_t c = 0; c < chunks; ++c, x += kColumns, codes += kColumns) {
+    HWY_ALIGN std::int32_t whole[kColumns];
+    for (int half = 0; half < 2; ++half) *scales++ = round_half_chunk(x + 16 * half, whole + 16 * half, sums++);
     for (int i = 0; i < kColumns; ++i) codes[i] = static_cast<std::int8_t>(whole[columns[i]]);
   }
 }
@@ -385,10 +403,14 @@ void round_inputs(const float* x, int tokens, int cols, const Packing& packing, 
   const std::size_t n = static_cast<std::size_t>(tokens) * static_cast<std::size_t>(cols),
                     chunks = n / packed_chunk_columns;
   inputs.codes.resize(n);
-  inputs.scales.resize(chunks);
+  inputs.scales.resize(2 * chunks);
   inputs.sums.resize(2 * chunks);
   HWY_DYNAMIC_DISPATCH(round_inputs_simd)
   (x, chunks, packing.low_bits(), inputs.codes.data(), inputs.scales.data(), inputs.sums.data());
+}
+
+void choose_int8_instructions() {
+  vnni_known = -1;
 }
 
 void packed_matmul_int8(const Int8Inputs& inputs, int tokens, const Matrix& w, int begin, int end, float* y) {

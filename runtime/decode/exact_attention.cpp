@@ -1,5 +1,7 @@
 #include "runtime/decode/exact_attention.h"
 
+#include <algorithm>
+
 namespace hayloft::runtime {
 
 void ExactAttention::attend(const LayerStep& at, const float* q, int queries, int rows, float* out) {
@@ -21,7 +23,9 @@ void ExactAttention::attend(const LayerStep& at, const float* q, int queries, in
 
 Counters ExactAttention::counters(int kept) const {
   Counters counters = of_pass_;
-  for (int i = 0; i < kept; ++i) counters += of_token_[static_cast<std::size_t>(i)];
+  for (std::size_t i = 0; i < std::min(of_token_.size(), static_cast<std::size_t>(kept)); ++i) {
+    counters += of_token_[i];  // none in a model without global layers
+  }
   return counters;
 }
 

@@ -68,7 +68,7 @@ std::vector<Quote> heaviest_places(std::span<const double> mass, double total, i
 
 std::vector<double> map_of(std::span<const double> mass, double total, int parts) {
   std::vector<double> map(std::min(mass.size(), static_cast<std::size_t>(std::max(parts, 0))));
-  if (total <= 0) return map;
+  if (map.empty() || total <= 0) return map;
   for (std::size_t at = kSinks; at < mass.size(); ++at) map[at * map.size() / mass.size()] += mass[at] / total;
   return map;
 }

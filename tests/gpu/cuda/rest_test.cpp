@@ -58,7 +58,8 @@ class RestOnCuda : public MethodTest {
     for (std::size_t i = 0; i < expected.y.size(); ++i) ASSERT_NEAR(actual.y[i], expected.y[i], tolerance) << i;
     ASSERT_EQ(actual.estimate.error.size(), expected.estimate.error.size());
     for (std::size_t h = 0; h < expected.estimate.error.size(); ++h) {
-      EXPECT_NEAR(actual.estimate.error[h], expected.estimate.error[h], 10 * tolerance * expected.estimate.error[h] + 1e-6)
+      EXPECT_NEAR(actual.estimate.error[h], expected.estimate.error[h],
+                  10 * tolerance * expected.estimate.error[h] + 1e-6)
           << h;
       EXPECT_NEAR(actual.estimate.attended[h], expected.estimate.attended[h], tolerance) << h;
       EXPECT_NEAR(actual.trace.alpha[h], expected.trace.alpha[h], tolerance) << h;

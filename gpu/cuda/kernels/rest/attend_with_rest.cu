@@ -150,8 +150,8 @@ class RestEstimator {
     const unsigned parts = std::min<unsigned>(kSumBlocks, blocks_for(in.limit, 4 * kRestThreads));
     launch("sum_masses", sum_masses, {dim3(parts, heads), kRestThreads}, stream_, in, sums, squares);
     const std::int64_t newest = std::min<std::int64_t>(kLineTokens, cache_.tail.tokens);
-    launch("spread_values", spread_values, {static_cast<unsigned>(cache_.kv_heads), kRestThreads}, stream_,
-           cache_.tail, newest, cache_.head_dim, group_, mean, spread);
+    launch("spread_values", spread_values, {static_cast<unsigned>(cache_.kv_heads), kRestThreads}, stream_, cache_.tail,
+           newest, cache_.head_dim, group_, mean, spread);
     launch("add_mean_value", add_mean_value, {heads, kRestThreads}, stream_, to, lines_, sums, squares,
            static_cast<int>(parts), spread, mean);
   }

@@ -42,8 +42,7 @@ struct ReadKeys {
   float* base;
   float* step;
 
-  __device__ ReadKeys(float* tables, int d)
-      : by(tables), plus(by + d), top(plus + d), base(top + d), step(base + d) {}
+  __device__ ReadKeys(float* tables, int d) : by(tables), plus(by + d), top(plus + d), base(top + d), step(base + d) {}
   __device__ void set(int c, float lo, float hi, int planes) const {
     const KeyRange range = plane_range(lo, hi);
     const float half = widen(range.half), centre = widen(range.centre);

@@ -139,9 +139,9 @@ static __global__ __launch_bounds__(kRestThreads) void rank_masses(RestScores in
 }
 
 // The draw of each list, of which `positions` are the largest `found` keys: one more than `count`, the last of which is
-// the threshold and left out, or all there are. The chance of each, 0 of what is left out, and the weight that its value
-// has with each query head, mass / chance, in proportion to the sums themselves. Grid: KV heads. Dynamic shared memory:
-// f32 [3][group].
+// the threshold and left out, or all there are. The chance of each, 0 of what is left out, and the weight that its
+// value has with each query head, mass / chance, in proportion to the sums themselves. Grid: KV heads. Dynamic shared
+// memory: f32 [3][group].
 static __global__ __launch_bounds__(kRestThreads) void finish_draw(RestScores in, const unsigned* keys,
                                                                    const std::int32_t* positions, int found, int count,
                                                                    float* chances /* [Hkv][found] */,

@@ -8,8 +8,8 @@
 // (runtime/attention/rest_estimate.cpp has the same for the host).
 namespace hayloft::gpu::cuda {
 
-// Brings V of the positions drawn to values f16 [Hkv][found][d]: those of which the chance is not 0. A warp takes a row,
-// a lane eight components of it. Grid: (groups of rows, KV heads).
+// Brings V of the positions drawn to values f16 [Hkv][found][d]: those of which the chance is not 0. A warp takes a
+// row, a lane eight components of it. Grid: (groups of rows, KV heads).
 static __global__ __launch_bounds__(kRestThreads) void fetch_values(DeviceStore store, const std::int32_t* positions,
                                                                     const float* chances, int found, f16* values) {
   const int d = store.head_dim;
