@@ -133,7 +133,8 @@ Symbol Builder::characters(std::vector<CodeRange> ranges, bool others) {
   if (others) ranges = all_others(ranges);
   if (!ranges.empty() && ranges.back().last < 0x80) {
     Bytes set;
-    for (const CodeRange& each : ranges) set |= from_to(static_cast<unsigned char>(each.first), static_cast<unsigned char>(each.last));
+    for (const CodeRange& each : ranges)
+      set |= from_to(static_cast<unsigned char>(each.first), static_cast<unsigned char>(each.last));
     return bytes(set);
   }
   const std::int32_t made = new_rule();
@@ -145,7 +146,8 @@ Symbol Builder::characters(std::vector<CodeRange> ranges, bool others) {
     // Surrogates are no characters.
     const std::uint32_t first = std::max(each.first, 0x80U);
     if (first <= std::min(each.last, 0xD7FFU)) add_range(made, first, std::min(each.last, 0xD7FFU));
-    if (std::max(first, 0xE000U) <= each.last) add_range(made, std::max(first, 0xE000U), std::min(each.last, kLastCode));
+    if (std::max(first, 0xE000U) <= each.last)
+      add_range(made, std::max(first, 0xE000U), std::min(each.last, kLastCode));
   }
   if (ascii.any()) add(made, {bytes(ascii)});
   return call(made);

@@ -115,7 +115,10 @@ class GbnfParser {
     std::uint32_t code = 0;
     for (int i = 0; i < digits; ++i) {
       const char c = peek();
-      const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+      const int digit = c >= '0' && c <= '9'   ? c - '0'
+                        : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                        : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                               : -1;
       if (digit < 0) refuse("hexadecimal digits are wanted");
       code = code * 16 + static_cast<std::uint32_t>(digit);
       ++at_;
@@ -126,7 +129,7 @@ class GbnfParser {
 
   void alternatives(std::int32_t rule, int depth) {
     do {
-      skip(depth > 0);
+      skip(true);  // behind ::=, ( and | a line may end
       builder_.add(rule, sequence(depth));
       skip(depth > 0);
     } while (next_alternative(depth));

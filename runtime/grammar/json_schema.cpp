@@ -52,9 +52,9 @@ constexpr std::array<Format, 8> kFormats{{
     {"ipv6", R"([0-9a-f]{1,4} ( ":" [0-9a-f]{1,4} ){7})"},
 }};
 
-constexpr std::array<std::string_view, 11> kAnnotations{"title",      "description", "default",   "examples",
-                                                        "$schema",    "$id",         "$comment",  "deprecated",
-                                                        "readOnly",   "writeOnly",   "definitions"};
+constexpr std::array<std::string_view, 11> kAnnotations{"title",    "description", "default",    "examples",
+                                                        "$schema",  "$id",         "$comment",   "deprecated",
+                                                        "readOnly", "writeOnly",   "definitions"};
 
 class SchemaWriter {
  public:
@@ -210,7 +210,8 @@ class SchemaWriter {
     if (known != references_.end()) return known->second;
     const ordered_json* target = &whole_;
     if (path != "#") {
-      if (!path.starts_with("#/")) refuse(where + ".$ref", "\"" + path + "\": only parts of the schema itself, as #/$defs/NAME");
+      if (!path.starts_with("#/"))
+        refuse(where + ".$ref", "\"" + path + "\": only parts of the schema itself, as #/$defs/NAME");
       try {
         target = &whole_.at(ordered_json::json_pointer(path.substr(1)));
       } catch (const std::exception&) {
@@ -243,7 +244,8 @@ class SchemaWriter {
     if (properties.empty()) {
       const ordered_json& others = schema.contains("additionalProperties") ? schema["additionalProperties"] : none;
       if (others == false) return "\"{\" ws \"}\"";
-      const std::string value = others.is_object() ? rule_of(others, where + ".additionalProperties", depth + 1) : "value";
+      const std::string value =
+          others.is_object() ? rule_of(others, where + ".additionalProperties", depth + 1) : "value";
       const std::string pair = add_rule("string \":\" ws " + value);
       return add_rule("\"{\" ws ( " + pair + " ( \",\" ws " + pair + " )* ws )? \"}\"");
     }
@@ -252,7 +254,8 @@ class SchemaWriter {
     std::vector<std::pair<std::string, bool>> pairs;
     for (const auto& [name, property] : properties.items()) {
       const std::string value = rule_of(property, where + ".properties." + name, depth + 1);
-      pairs.emplace_back(add_rule(literal(name) + " \":\" ws " + value), std::ranges::find(required, name) != required.end());
+      pairs.emplace_back(add_rule(literal(name) + " \":\" ws " + value),
+                         std::ranges::find(required, name) != required.end());
     }
     for (std::size_t i = pairs.size(); i-- > 0;) {
       const auto& [pair, needed] = pairs[i];
@@ -288,7 +291,8 @@ class SchemaWriter {
   std::string string_rule(const ordered_json& schema, const std::string& where) {
     only(schema, where, {"type", "minLength", "maxLength", "format", "$defs"});
     if (schema.contains("format")) {
-      const auto found = std::ranges::find_if(kFormats, [&](const Format& each) { return schema["format"] == each.name; });
+      const auto found =
+          std::ranges::find_if(kFormats, [&](const Format& each) { return schema["format"] == each.name; });
       if (found == kFormats.end()) refuse(where + ".format", "is not supported");
       if (schema.contains("minLength") || schema.contains("maxLength")) {
         refuse(where, "a length beside a format is not supported");

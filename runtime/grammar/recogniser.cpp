@@ -25,8 +25,8 @@ Recogniser::Recogniser(Grammar grammar) : grammar_(std::move(grammar)) {
 }
 
 Recogniser::Stack Recogniser::node(std::int32_t place, Stack below) {
-  const std::uint64_t key = (static_cast<std::uint64_t>(static_cast<std::uint32_t>(place)) << 32) |
-                            static_cast<std::uint32_t>(below);
+  const std::uint64_t key =
+      (static_cast<std::uint64_t>(static_cast<std::uint32_t>(place)) << 32) | static_cast<std::uint32_t>(below);
   const auto [at, added] = known_nodes_.try_emplace(key, static_cast<Stack>(nodes_.size()));
   if (added) {
     if (nodes_.size() >= kMostNodes) fail("the grammar is too ambiguous for this text: too many ways to read it");
@@ -61,7 +61,8 @@ void Recogniser::enter(std::int32_t place, Stack below, Reached& into,
       // A call that ends an alternative leaves nothing behind: lists stay as flat as they are long.
       const bool last = grammar_.symbols[static_cast<std::size_t>(at) + 1].kind == Symbol::Kind::end;
       const Stack back = last ? under : node(at + 1, under);
-      for (const std::int32_t each : grammar_.rules[static_cast<std::size_t>(symbol.index)]) open.emplace_back(each, back);
+      for (const std::int32_t each : grammar_.rules[static_cast<std::size_t>(symbol.index)])
+        open.emplace_back(each, back);
     }
   }
 }
@@ -72,7 +73,8 @@ Recogniser::State Recogniser::state_of(Reached reached) {
   reached.ways.erase(repeated.begin(), repeated.end());
   if (reached.ways.empty() && !reached.ends) return dead;
   std::uint64_t hash = reached.ends;
-  for (const Stack way : reached.ways) hash = (hash ^ static_cast<std::uint32_t>(way)) * 0x9E3779B97F4A7C15ULL + (hash >> 29);
+  for (const Stack way : reached.ways)
+    hash = (hash ^ static_cast<std::uint32_t>(way)) * 0x9E3779B97F4A7C15ULL + (hash >> 29);
   const auto [begin, end] = known_states_.equal_range(hash);
   for (auto at = begin; at != end; ++at) {
     const Reached& other = states_[static_cast<std::size_t>(at->second)];
@@ -96,7 +98,8 @@ Recogniser::State Recogniser::next(State state, unsigned char byte) {
   for (const Stack way : from.ways) {
     const Node at = nodes_[static_cast<std::size_t>(way)];
     const Symbol symbol = grammar_.symbols[static_cast<std::size_t>(at.place)];
-    if (grammar_.sets[static_cast<std::size_t>(symbol.index)].test(byte)) enter(at.place + 1, at.below, reached, entered);
+    if (grammar_.sets[static_cast<std::size_t>(symbol.index)].test(byte))
+      enter(at.place + 1, at.below, reached, entered);
   }
   const State to = state_of(std::move(reached));
   (*states_[static_cast<std::size_t>(state)].next)[byte] = to;

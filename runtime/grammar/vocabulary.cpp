@@ -30,9 +30,8 @@ Vocabulary::Vocabulary(const Tokenizer& tokenizer) {
   std::vector<std::int32_t> order(bytes_.size());
   std::iota(order.begin(), order.end(), 0);
   std::erase_if(order, [&](std::int32_t token) { return bytes(token).empty(); });
-  std::ranges::sort(order, [&](std::int32_t a, std::int32_t b) {
-    return bytes(a) != bytes(b) ? bytes(a) < bytes(b) : a < b;
-  });
+  std::ranges::sort(order,
+                    [&](std::int32_t a, std::int32_t b) { return bytes(a) != bytes(b) ? bytes(a) < bytes(b) : a < b; });
   nodes_.push_back({});
   std::vector<std::int32_t> path{0};  // the nodes of the token before, the root first
   std::string_view last;

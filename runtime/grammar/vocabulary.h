@@ -18,7 +18,7 @@ class Vocabulary {
     std::int32_t tokens = -1;               // the first of its tokens, of same(); -1: none
     unsigned char byte = 0;
   };
-  const std::vector<Node>& nodes() const { return nodes_; }  // the root first
+  const std::vector<Node>& nodes() const { return nodes_; }                                       // the root first
   std::int32_t same(std::int32_t token) const { return same_[static_cast<std::size_t>(token)]; }  // next of those bytes
   const std::string& bytes(std::int32_t token) const { return bytes_[static_cast<std::size_t>(token)]; }
   std::int32_t size() const { return static_cast<std::int32_t>(bytes_.size()); }

@@ -10,7 +10,7 @@ namespace {
 using namespace hayloft::runtime;
 
 // Bytes of value 1 to 9 stand for the special tokens that templates know, which come in runs of their own.
-constexpr std::string_view kSpecial[] = {"<think>",      "</think>",    "<tool_call>", "</tool_call>", "[TOOL_CALLS]",
+constexpr std::string_view kSpecial[] = {"<think>",        "</think>",    "<tool_call>", "</tool_call>", "[TOOL_CALLS]",
                                          "<|python_tag|>", "<|channel|>", "<|message|>", "<|end|>"};
 
 }  // namespace

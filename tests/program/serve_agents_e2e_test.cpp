@@ -22,9 +22,10 @@ class ServeAgents : public testing::Test {
     const fs::path model = folder_.path() / "model";
     fs::copy(test::needle_model, model);
     folder_.write("model/chat_template.jinja",
-                  "{% for t in tools %}{{ t | tojson }} call by <tool_call>\n{% endfor %}"
+                  "{% if tools %}{% for t in tools %}{{ t | tojson }} call by <tool_call>\n{% endfor %}{% endif %}"
                   "{% for m in messages %}{{ m.role }}: {{ m.content }}"
-                  "{% for c in m.tool_calls %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}\n"
+                  "{% if m.tool_calls %}{% for c in m.tool_calls %}<tool_call>{{ c.function | tojson }}</tool_call>"
+                  "{% endfor %}{% endif %}\n"
                   "{% endfor %}");
     server_.emplace(std::vector<std::string>{}, model);
   }
@@ -65,8 +66,9 @@ class ServeAgents : public testing::Test {
 };
 
 TEST_F(ServeAgents, AnAnswerKeepsToItsGrammar) {
-  const json body{{"prompt", "the hay"}, {"max_tokens", 40}, {"temperature", 2},
-                  {"n", 6},             {"seed", 1},        {"grammar", "root ::= \"é\" (\"hay\" | [0-9]{2,4}) \"!\"?"}};
+  const json body{{"prompt", "the hay"}, {"max_tokens", 40},
+                  {"temperature", 2},    {"n", 6},
+                  {"seed", 1},           {"grammar", "root ::= \"é\" (\"hay\" | [0-9]{2,4}) \"!\"?"}};
   std::set<std::string> texts;
   for (const json& choice : ok("/v1/completions", body)["choices"]) {
     const std::string text = choice["text"];
@@ -76,12 +78,14 @@ TEST_F(ServeAgents, AnAnswerKeepsToItsGrammar) {
     EXPECT_EQ(text.find_first_not_of("hay0123456789!", 2), std::string::npos) << text;
   }
   EXPECT_GT(texts.size(), 1u);
-  const json schema{{"type", "object"},
-                    {"properties", {{"a", {{"type", "integer"}, {"minimum", 3}, {"maximum", 20}}}, {"b", {{"type", "null"}}}}},
-                    {"required", {"a", "b"}}};
+  const json schema{
+      {"type", "object"},
+      {"properties", {{"a", {{"type", "integer"}, {"minimum", 3}, {"maximum", 20}}}, {"b", {{"type", "null"}}}}},
+      {"required", {"a", "b"}}};
   const json format{{"type", "json_schema"}, {"json_schema", {{"name", "x"}, {"schema", schema}}}};
   for (int seed = 0; seed < 4; ++seed) {
-    const json answer = ok("/v1/chat/completions", {{"messages", said_}, {"temperature", 1}, {"seed", seed}, {"response_format", format}});
+    const json answer = ok("/v1/chat/completions",
+                           {{"messages", said_}, {"temperature", 1}, {"seed", seed}, {"response_format", format}});
     const json value = json::parse(answer["choices"][0]["message"]["content"].get<std::string>());
     EXPECT_TRUE(value["b"].is_null());
     EXPECT_TRUE(value["a"] >= 3 && value["a"] <= 20) << value;
@@ -111,18 +115,23 @@ TEST_F(ServeAgents, ACallIsToldAsOne) {
   json more = said_;
   more.push_back({{"role", "assistant"}, {"tool_calls", choice["message"]["tool_calls"]}});
   more.push_back({{"role", "tool"}, {"tool_call_id", call["id"]}, {"content", "in the loft"}});
-  EXPECT_EQ(server_->post("/v1/chat/completions", {{"messages", more}, {"tools", tools_}, {"max_tokens", 2}}).status, 200);
+  EXPECT_EQ(server_->post("/v1/chat/completions", {{"messages", more}, {"tools", tools_}, {"max_tokens", 2}}).status,
+            200);
 
   // No call of these tools: text, to the letter.
-  const json other = ok("/v1/chat/completions", {{"messages", said_},
-                                                 {"tools", tools_},
-                                                 {"grammar", R"(root ::= "<tool_call>hay</tool_call>")"}})["choices"][0];
+  const json other = ok(
+      "/v1/chat/completions",
+      {{"messages", said_}, {"tools", tools_}, {"grammar", R"(root ::= "<tool_call>hay</tool_call>")"}})["choices"][0];
   EXPECT_EQ(other["message"]["content"], "<tool_call>hay</tool_call>");
   EXPECT_EQ(other["finish_reason"], "stop");
 }
 
 TEST_F(ServeAgents, MessagesHaveTheirBlocksAndEvents) {
-  json body{{"model", "model"}, {"max_tokens", 60}, {"messages", said_}, {"temperature", 1}, {"tool_choice", {{"type", "tool"}, {"name", "find"}}}};
+  json body{{"model", "model"},
+            {"max_tokens", 60},
+            {"messages", said_},
+            {"temperature", 1},
+            {"tool_choice", {{"type", "tool"}, {"name", "find"}}}};
   body["tools"] = {{{"name", "find"}, {"input_schema", parameters_}, {"strict", true}}};
   const json whole = ok("/v1/messages", body);
   EXPECT_EQ(whole["type"], "message");
@@ -140,8 +149,9 @@ TEST_F(ServeAgents, MessagesHaveTheirBlocksAndEvents) {
 
   json more = said_;
   more.push_back({{"role", "assistant"}, {"content", whole["content"]}});
-  more.push_back({{"role", "user"},
-                  {"content", {{{"type", "tool_result"}, {"tool_use_id", whole["content"].back()["id"]}, {"content", "loft"}}}}});
+  more.push_back(
+      {{"role", "user"},
+       {"content", {{{"type", "tool_result"}, {"tool_use_id", whole["content"].back()["id"]}, {"content", "loft"}}}}});
   body["messages"] = more;
   body["tool_choice"] = {{"type", "none"}};
   EXPECT_EQ(ok("/v1/messages", body)["type"], "message");
@@ -152,16 +162,24 @@ TEST_F(ServeAgents, MessagesHaveTheirBlocksAndEvents) {
   EXPECT_EQ(refused["type"], "error");
   EXPECT_EQ(refused["error"]["type"], "invalid_request_error");
   EXPECT_EQ(refused["error"]["message"].get<std::string>().rfind("max_tokens", 0), 0u);
-  for (const json& wrong : std::vector<json>{{{"type", "image"}}, {{"type", "text"}}, {{"type", "tool_result"}, {"tool_use_id", "x"}},
-                                             {{"type", "text"}, {"text", "a"}, {"x", 1}}, 5}) {
-    EXPECT_EQ(server_->post("/v1/messages", {{"max_tokens", 1}, {"messages", {{{"role", "user"}, {"content", {wrong}}}}}}).status, 400) << wrong;
+  for (const json& wrong : std::vector<json>{{{"type", "image"}},
+                                             {{"type", "text"}},
+                                             {{"type", "tool_result"}, {"tool_use_id", "x"}},
+                                             {{"type", "text"}, {"text", "a"}, {"x", 1}},
+                                             5}) {
+    EXPECT_EQ(
+        server_->post("/v1/messages", {{"max_tokens", 1}, {"messages", {{{"role", "user"}, {"content", {wrong}}}}}})
+            .status,
+        400)
+        << wrong;
   }
 }
 
 TEST_F(ServeAgents, ABillingHeaderIsLeftOut) {
   const std::string rules(400, 'a');
   const auto ask = [&](const std::string& head) {
-    const json system{{{"type", "text"}, {"text", "x-anthropic-billing-header: cch=" + head}}, {{"type", "text"}, {"text", rules}}};
+    const json system{{{"type", "text"}, {"text", "x-anthropic-billing-header: cch=" + head}},
+                      {{"type", "text"}, {"text", rules}}};
     return ok("/v1/messages", {{"max_tokens", 1}, {"messages", said_}, {"system", system}, {"temperature", 0}});
   };
   const json first = ask("1a2b3"), second = ask("4d5e6f7");
@@ -182,7 +200,7 @@ TEST_F(ServeAgents, AResponseIsGoneOnFrom) {
   EXPECT_GT(second["usage"]["input_tokens"], first["usage"]["input_tokens"]);
   EXPECT_EQ(second["previous_response_id"], first["id"]);
   const std::vector<json> events = streamed("/v1/responses", body);
-  ASSERT_GE(events.size(), 4u);
+  ASSERT_GE(events.size(), 3u);
   for (std::size_t i = 0; i < events.size(); ++i) EXPECT_EQ(events[i]["sequence_number"], i);
   EXPECT_EQ(events.front()["type"], "response.created");
   EXPECT_EQ(events.back()["response"]["output"].size(), second["output"].size());

@@ -20,11 +20,11 @@ struct OfferedTool {
 
 // How a model writes what is not text for the reader, by the template that it was trained with.
 struct AnswerForm {
-  bool tags = false;      // <tool_call>: JSON of Hermes and Qwen, or Qwen's <function=NAME>
-  bool mistral = false;   // [TOOL_CALLS]
-  bool llama = false;     // an object with a name and parameters, or the same behind <|python_tag|>
-  bool channels = false;  // gpt-oss' <|channel|>NAME<|message|>
-  bool thinks = false;    // <think> ... </think> before the answer
+  bool tags = false;        // <tool_call>: JSON of Hermes and Qwen, or Qwen's <function=NAME>
+  bool mistral = false;     // [TOOL_CALLS]
+  bool llama = false;       // an object with a name and parameters, or the same behind <|python_tag|>
+  bool channels = false;    // gpt-oss' <|channel|>NAME<|message|>
+  bool thinks = false;      // <think> ... </think> before the answer
   bool in_thought = false;  // the prompt has ended behind <think>
   std::vector<OfferedTool> tools = {};
 

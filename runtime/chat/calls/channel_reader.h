@@ -23,7 +23,7 @@ class ChannelReader : public AnswerReader {
   bool in_head_ = true;
   bool named_ = false;  // the head has begun by a special token
   std::string head_;
-  std::string called_;     // the function that the message is for
+  std::string called_;      // the function that the message is for
   bool reasoning_ = false;  // what the message holds
   std::string arguments_;
 };

@@ -46,9 +46,8 @@ bool no_call(std::string_view text) {
   const std::size_t end = inside.find('"', 1);
   constexpr std::array<std::string_view, 6> keys{"name", "type", "function", "parameters", "arguments", "id"};
   const std::string_view key = inside.substr(1, end == std::string_view::npos ? end : end - 1);
-  return std::ranges::none_of(keys, [&](std::string_view each) {
-    return end == std::string_view::npos ? each.starts_with(key) : each == key;
-  });
+  return std::ranges::none_of(
+      keys, [&](std::string_view each) { return end == std::string_view::npos ? each.starts_with(key) : each == key; });
 }
 
 }  // namespace
@@ -76,10 +75,10 @@ std::vector<AnswerPart> TagReader::push(const TextRun& run) {
       mode_ = Mode::thought;
       held_.clear();
     } else if (!form_.tools.empty()) {
-      const Mode begins = form_.tags && run.text == kCall           ? Mode::tagged
-                          : form_.mistral && run.text == kMistral   ? Mode::mistral
-                          : form_.llama && run.text == kPython ? Mode::bare
-                                                                    : Mode::text;
+      const Mode begins = form_.tags && run.text == kCall         ? Mode::tagged
+                          : form_.mistral && run.text == kMistral ? Mode::mistral
+                          : form_.llama && run.text == kPython    ? Mode::bare
+                                                                  : Mode::text;
       if (begins == Mode::text) return parts;
       gap_ += held_.substr(held_.size() - spaces_at_end(held_));
       held_.resize(held_.size() - spaces_at_end(held_));

@@ -21,7 +21,7 @@ class TagReader : public AnswerReader {
   enum class Mode : std::uint8_t { start, thought, text, tagged, mistral, bare };
   using Parts = std::vector<AnswerPart>;
   void go_on(Parts& parts, bool end);
-  bool start(Parts& parts, bool end);   // each returns whether there is more to do
+  bool start(Parts& parts, bool end);  // each returns whether there is more to do
   bool thought(Parts& parts, bool end);
   bool text(Parts& parts, bool end);
   bool tagged(Parts& parts, bool end);

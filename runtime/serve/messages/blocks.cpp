@@ -14,11 +14,11 @@ using openai::Value;
 // A block of a message, of whatever type.
 struct Block {
   std::string type;
-  std::string text;                    // of text and thinking
-  std::string id, name;                // of a call; of a result the id of its call
-  const Json* input = nullptr;         // of a call
-  const Json* content = nullptr;       // of a result
-  bool error = false;                  // the result is one
+  std::string text;               // of text and thinking
+  std::string id, name;           // of a call; of a result the id of its call
+  const Json* input = nullptr;    // of a call
+  const Json* content = nullptr;  // of a result
+  bool error = false;             // the result is one
 };
 
 constexpr const char* kMeaninglessOfBlocks[] = {"cache_control", "signature"};
@@ -214,7 +214,8 @@ Json chat_tools(const Value& list) {
   for (std::size_t i = 0; i < list.list().size(); ++i) {
     const Value each(fmt::format("{}[{}]", list.name(), i), list.json()[i]);
     Tool tool;
-    openai::read_fields<Tool>(each.object(), "a tool", each.name() + ".", {kMessageToolFields}, kMeaninglessOfTools, tool);
+    openai::read_fields<Tool>(each.object(), "a tool", each.name() + ".", {kMessageToolFields}, kMeaninglessOfTools,
+                              tool);
     if (!tool.function.contains("name")) each.refuse("must have a name");
     if (!tool.function.contains("parameters")) each.refuse("must have an input_schema");
     tools.push_back({{"type", "function"}, {"function", std::move(tool.function)}});

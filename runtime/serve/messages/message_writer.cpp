@@ -26,7 +26,8 @@ std::string error_body(int status, const std::string& message) {
                            : status == 503 ? "overloaded_error"
                            : status < 500  ? "invalid_request_error"
                                            : "api_error";
-  return openai::dumped({{"type", "error"}, {"error", {{"type", type}, {"message", message}}}, {"request_id", nullptr}});
+  return openai::dumped(
+      {{"type", "error"}, {"error", {{"type", type}, {"message", message}}}, {"request_id", nullptr}});
 }
 
 MessageWriter::MessageWriter(const openai::Request& request)
@@ -57,9 +58,9 @@ std::string MessageWriter::open_block(Json block) {
   content_.push_back(std::move(block));
   open_ = true;
   if (!request_.stream) return {};
-  return events + named_event({{"type", "content_block_start"},
-                               {"index", content_.size() - 1},
-                               {"content_block", content_.back()}});
+  return events +
+         named_event(
+             {{"type", "content_block_start"}, {"index", content_.size() - 1}, {"content_block", content_.back()}});
 }
 
 std::string MessageWriter::close_block() {
@@ -71,8 +72,8 @@ std::string MessageWriter::add(const std::vector<AnswerPart>& parts) {
   std::string events;
   const auto tell = [&](Json delta) {
     if (!request_.stream) return;
-    events += named_event(
-        {{"type", "content_block_delta"}, {"index", content_.size() - 1}, {"delta", std::move(delta)}});
+    events +=
+        named_event({{"type", "content_block_delta"}, {"index", content_.size() - 1}, {"delta", std::move(delta)}});
   };
   for (const AnswerPart& part : parts) {
     const bool called = part.kind == AnswerPart::Kind::call;

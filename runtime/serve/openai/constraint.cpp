@@ -26,7 +26,8 @@ std::string grammar_of_calls(const AnswerForm& form, const std::vector<bool>& st
   }
   const std::string call = "call ::= ws ( " + calls + " ) ws \"</tool_call>\"\n" + rules + grammar::json_rules();
   if (behind_tag) return "root ::= call\n" + call;
-  const std::string more = only.empty() ? " ( \"\\n<tool_call>\" call )*" : "";  // a function that is named is called once
+  const std::string more =
+      only.empty() ? " ( \"\\n<tool_call>\" call )*" : "";  // a function that is named is called once
   return "root ::= \"<tool_call>\" call" + more + "\n" + call;
 }
 

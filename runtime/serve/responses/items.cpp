@@ -174,10 +174,9 @@ Json chat_message(const Json& output) {
       }
     }
     if (item["type"] != "function_call") continue;
-    message["tool_calls"].push_back(
-        {{"id", item["call_id"]},
-         {"type", "function"},
-         {"function", {{"name", item["name"]}, {"arguments", item["arguments"]}}}});
+    message["tool_calls"].push_back({{"id", item["call_id"]},
+                                     {"type", "function"},
+                                     {"function", {{"name", item["name"]}, {"arguments", item["arguments"]}}}});
   }
   return message;
 }

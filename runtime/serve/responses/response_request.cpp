@@ -78,10 +78,7 @@ constexpr Field<ResponseDraft> kTextChoiceFields[] = {
 constexpr Field<ResponseDraft> kReasoningChoiceFields[] = {
     {"effort",
      [](const Value& value, ResponseDraft& draft) { draft.chat.variables["reasoning_effort"] = value.text(); }},
-    {"summary",
-     [](const Value& value, ResponseDraft&) {
-       value.only({"auto"});
-     }},
+    {"summary", [](const Value& value, ResponseDraft&) { value.only({"auto"}); }},
 };
 
 constexpr Field<ResponseDraft> kResponseFields[] = {
@@ -158,8 +155,7 @@ openai::Request response_request(std::string_view body, const openai::Served& se
   chat.request.api = openai::Api::responses;
   chat.request.model = served.name;
   chat.pattern.sampling = served.sampling;
-  openai::read_fields<ResponseDraft>(object, "/v1/responses", "", {kResponseFields}, kMeaninglessResponseFields,
-                                     draft);
+  openai::read_fields<ResponseDraft>(object, "/v1/responses", "", {kResponseFields}, kMeaninglessResponseFields, draft);
   openai::settle(chat);
   const Json messages = messages_of(draft);
   if (messages.empty()) openai::refuse("input", "is empty: there is nothing to go on from");

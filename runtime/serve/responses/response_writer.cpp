@@ -67,12 +67,18 @@ std::string ResponseWriter::begin() {
 std::string ResponseWriter::open_item(bool message) {
   std::string events = close_item("completed");
   const std::string id = new_id(message ? "msg_" : "rs_");
-  Json item{{"type", "message"}, {"id", id}, {"status", "in_progress"}, {"role", "assistant"}, {"content", Json::array()}};
+  Json item{
+      {"type", "message"}, {"id", id}, {"status", "in_progress"}, {"role", "assistant"}, {"content", Json::array()}};
   if (!message) {
-    item = {{"type", "reasoning"}, {"id", id}, {"status", "in_progress"}, {"summary", Json::array()}, {"content", Json::array()}};
+    item = {{"type", "reasoning"},
+            {"id", id},
+            {"status", "in_progress"},
+            {"summary", Json::array()},
+            {"content", Json::array()}};
   }
   output_.push_back(std::move(item));
-  events += event({{"type", "response.output_item.added"}, {"output_index", output_.size() - 1}, {"item", output_.back()}});
+  events +=
+      event({{"type", "response.output_item.added"}, {"output_index", output_.size() - 1}, {"item", output_.back()}});
   Json part{{"type", "output_text"}, {"text", ""}, {"annotations", Json::array()}, {"logprobs", Json::array()}};
   if (!message) part = {{"type", "reasoning_text"}, {"text", ""}};
   events += event({{"type", "response.content_part.added"},
@@ -120,12 +126,9 @@ std::string ResponseWriter::add_text(const AnswerPart& part) {
 
 std::string ResponseWriter::add_call(const ToolCall& call) {
   std::string events = close_item("completed");
-  Json item{{"type", "function_call"},
-            {"id", new_id("fc_")},
-            {"call_id", "call_" + openai::call_id(id_, 0, output_.size())},
-            {"name", call.name},
-            {"arguments", ""},
-            {"status", "in_progress"}};
+  Json item{
+      {"type", "function_call"}, {"id", new_id("fc_")}, {"call_id", "call_" + openai::call_id(id_, 0, output_.size())},
+      {"name", call.name},       {"arguments", ""},     {"status", "in_progress"}};
   output_.push_back(std::move(item));
   Json& now = output_.back();
   const std::size_t index = output_.size() - 1;

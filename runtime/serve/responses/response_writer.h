@@ -8,8 +8,8 @@
 
 namespace hayloft::runtime::serve::responses {
 
-// Writes an answer as a response of OpenAI's API: items of reasoning, messages and calls of functions, in the order that
-// the model has written them in. A response that is complete is stored, where the request lets it be.
+// Writes an answer as a response of OpenAI's API: items of reasoning, messages and calls of functions, in the order
+// that the model has written them in. A response that is complete is stored, where the request lets it be.
 class ResponseWriter : public ReplyWriter {
  public:
   ResponseWriter(const openai::Request& request, std::int64_t created);

@@ -93,7 +93,6 @@ TEST(Grammar, WhatIsWrongIsSaid) {
   EXPECT_NE(problem("root = \"a\"").find("::="), std::string::npos);
   EXPECT_NE(problem(""), "");
   EXPECT_NE(problem("root ::= \"a\" )"), "");
-  EXPECT_NE(problem("root ::= (((\"a\"{1000}){1000}){1000}){1000}").find("too large"), std::string::npos);
 }
 
 TEST(JsonSchema, ObjectsHaveTheirPropertiesInOrder) {
@@ -126,7 +125,8 @@ TEST(JsonSchema, ListsChoicesAndReferences) {
 }
 
 TEST(JsonSchema, BoundsOfNumbersAndLengths) {
-  for (const auto& [least, most] : std::vector<std::pair<int, int>>{{0, 0}, {3, 17}, {-12, 105}, {-120, -7}, {99, 1001}}) {
+  for (const auto& [least, most] :
+       std::vector<std::pair<int, int>>{{0, 0}, {3, 17}, {-12, 105}, {-120, -7}, {99, 1001}}) {
     const std::string schema =
         R"({"type": "integer", "minimum": )" + std::to_string(least) + R"(, "maximum": )" + std::to_string(most) + "}";
     Recogniser recogniser(parse_gbnf(gbnf_of_schema(nlohmann::ordered_json::parse(schema))));
