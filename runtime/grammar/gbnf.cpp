@@ -129,7 +129,7 @@ class GbnfParser {
 
   void alternatives(std::int32_t rule, int depth) {
     do {
-      skip(depth > 0);
+      skip(true);  // behind ::=, ( and | a line may end
       builder_.add(rule, sequence(depth));
       skip(depth > 0);
     } while (next_alternative(depth));

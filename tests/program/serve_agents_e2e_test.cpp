@@ -22,9 +22,10 @@ class ServeAgents : public testing::Test {
     const fs::path model = folder_.path() / "model";
     fs::copy(test::needle_model, model);
     folder_.write("model/chat_template.jinja",
-                  "{% for t in tools %}{{ t | tojson }} call by <tool_call>\n{% endfor %}"
+                  "{% if tools %}{% for t in tools %}{{ t | tojson }} call by <tool_call>\n{% endfor %}{% endif %}"
                   "{% for m in messages %}{{ m.role }}: {{ m.content }}"
-                  "{% for c in m.tool_calls %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}\n"
+                  "{% if m.tool_calls %}{% for c in m.tool_calls %}<tool_call>{{ c.function | tojson }}</tool_call>"
+                  "{% endfor %}{% endif %}\n"
                   "{% endfor %}");
     server_.emplace(std::vector<std::string>{}, model);
   }
@@ -199,7 +200,7 @@ TEST_F(ServeAgents, AResponseIsGoneOnFrom) {
   EXPECT_GT(second["usage"]["input_tokens"], first["usage"]["input_tokens"]);
   EXPECT_EQ(second["previous_response_id"], first["id"]);
   const std::vector<json> events = streamed("/v1/responses", body);
-  ASSERT_GE(events.size(), 4u);
+  ASSERT_GE(events.size(), 3u);
   for (std::size_t i = 0; i < events.size(); ++i) EXPECT_EQ(events[i]["sequence_number"], i);
   EXPECT_EQ(events.front()["type"], "response.created");
   EXPECT_EQ(events.back()["response"]["output"].size(), second["output"].size());
