@@ -21,7 +21,7 @@ struct Quote {
   std::int64_t tokens = 0;
   double share = 0;  // of the attention of the sampled steps, over all positions
   std::string text;
-  std::string before, after;  // what stands around it, where the map is told
+  std::string before = {}, after = {};  // what stands around it, where the map is told
 };
 
 // Says what was read for an answer, what was caught by it, and from where.
