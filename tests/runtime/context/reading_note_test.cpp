@@ -88,9 +88,9 @@ TEST(SavedContext, SaysThatInputsWereRounded) {
   ingest(source, arena, text, place / "a.hay", options);
   EXPECT_EQ(note(), "chunk_tokens=24");
   EXPECT_EQ(products(), gpu::Products::exact);
-  append_to(rounding, arena, text, place / "a.hay", options);
+  append_to(rounding, arena, "The dog is in the yard, and barks at the cat. ", place / "a.hay", options);
   EXPECT_EQ(note(), "chunk_tokens=24 products=int8");
-  append_to(source, arena, text, place / "a.hay", options);
+  append_to(source, arena, "The moon is over the loft. ", place / "a.hay", options);
   EXPECT_EQ(note(), "chunk_tokens=24 products=int8");
   EXPECT_EQ(products(), gpu::Products::int8);
   ingest(rounding, arena, text, place / "b.hay", options);
