@@ -13,6 +13,7 @@
 #include "gpu/hot_reads.h"
 #include "gpu/packed.h"
 #include "gpu/products.h"
+#include "gpu/sparse_causal.h"
 #include "index/scan/search.h"
 #include "index/scan/sparq_query.h"
 #include "offload/host/threads.h"
@@ -263,6 +264,10 @@ class Backend {
   virtual DType convert_weights(void* /* w */, DType type, std::int64_t /* n */, Stream) { return type; }
   // Returns how many tokens matmul() takes at most so that each gets the bits that it gets alone.
   virtual int tokens_multiplied_as_alone() const { return 1; }
+  // Returns how many tokens of one sequence go through a model at once at most so that each gets the bits that it gets
+  // alone, where matrices have up to `widest` inputs: matmul() of them, and attend_together() of as many steps, which
+  // then reads once what they share. 1 where that saves nothing.
+  virtual int tokens_verified_at_once(int /*widest*/) const { return 1; }
   // Returns whether embed and matmul take packed matrices.
   virtual bool multiplies_packed() const { return false; }
   // Returns how matmul() multiplies packed matrices.
@@ -321,6 +326,12 @@ class Backend {
   // before it: then all queries see all of it. For the merge with other parts, `partial` f32 [T][Hq].
   virtual void attend_causal_part(const CacheView& part, const float* q, int T, int query_heads, std::int64_t first,
                                   const SoftmaxPart& partial, float* out, Stream stream);
+  // Returns whether attend_causal_sparse() is there.
+  virtual bool attends_sparsely() const { return false; }
+  // attend_causal() without a window, in which blocks of queries read chosen blocks of keys; adds to `read` what that
+  // was. A chunk's result depends on how a prompt is cut.
+  virtual void attend_causal_sparse(const CacheView& cache, const float* q, int T, int query_heads,
+                                    const SparseCausal& how, float* out, SparseRead& read, Stream stream);
   // Returns whether select_sparq() looks at SparqSelect::part, with which it gives no alpha.
   virtual bool searches_in_parts() const { return false; }
   // positions i32 [Hkv][k], ascending; alpha f32 [Hq], the softmax mass of everything attended (selected, at or after

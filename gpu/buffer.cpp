@@ -31,6 +31,11 @@ std::shared_ptr<std::byte> Backend::host_memory(std::uint64_t bytes) {
   return {new std::byte[bytes], std::default_delete<std::byte[]>()};
 }
 
+void Backend::attend_causal_sparse(const CacheView&, const float*, int, int, const SparseCausal&, float*, SparseRead&,
+                                   Stream) {
+  throw std::logic_error("attend_causal_sparse: this backend does not read prompts sparsely");
+}
+
 void Backend::attend_causal_part(const CacheView&, const float*, int, int, std::int64_t, const SoftmaxPart&, float*,
                                  Stream) {
   throw std::logic_error("attend_causal_part: this backend does not attend in parts");

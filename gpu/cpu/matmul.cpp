@@ -69,8 +69,11 @@ HWY_EXPORT(stream_matmul_simd);
 
 // Reading the weights as they are beats widening them for BLAS while the tokens' inputs stay in the second-level cache,
 // and always when they are very few.
+constexpr int kStreamedTokens = 64;
+constexpr int kStreamedInputs = 256 << 10;
 bool streams(int T, int cols) {
-  return T <= CpuBackend::tokens_one_by_one || (T <= 64 && static_cast<std::int64_t>(T) * cols <= 256 << 10);
+  return T <= CpuBackend::tokens_one_by_one ||
+         (T <= kStreamedTokens && static_cast<std::int64_t>(T) * cols <= kStreamedInputs);
 }
 
 // BLAS panels: an f32 panel of weights is 1 MiB at most and stays in the second-level cache while the tokens pass.
@@ -170,6 +173,11 @@ void multiply_panel(const float* x, const Matrix& w, const float* bias, int t0, 
 }
 
 }  // namespace
+
+// What streams sums the products of each token by itself.
+int CpuBackend::tokens_verified_at_once(int widest) const {
+  return std::clamp(kStreamedInputs / std::max(1, widest), tokens_one_by_one, kStreamedTokens);
+}
 
 void CpuBackend::matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream) {
   if (T <= 0 || w.rows <= 0) return;

@@ -208,8 +208,15 @@ class MassScan {
 
   void offer(std::int64_t begin, int n, const float* p, const float* x, int stride, float* ranks,
              Candidates& candidates) const {
-    for (int i = 0; i < n; ++i) {
-      ranks[i] = p[i] / unit_number(mixed_position(search_.key, static_cast<std::uint32_t>(begin + i)));
+    if (search_.shard.alone()) {
+      for (int i = 0; i < n; ++i) {
+        ranks[i] = p[i] / unit_number(mixed_position(search_.key, static_cast<std::uint32_t>(begin + i)));
+      }
+    } else {
+      for (int i = 0; i < n; ++i) {
+        const std::int64_t position = search_.shard.whole(begin + i, search_.block_tokens);
+        ranks[i] = p[i] / unit_number(mixed_position(search_.key, static_cast<std::uint32_t>(position)));
+      }
     }
     for (int i = 0; i < n; ++i) {
       if (ranks[i] > 0 && ranks[i] >= candidates.least()) {

@@ -149,7 +149,8 @@ class LocalAttender final : public Attender {
 }  // namespace
 
 void Attender::attend_with_rest(const Step&, const SelectionPlan&, const Selection&, const Ranking&, Rest rest) const {
-  fail("--attn-rest {}: needs the scores of every position in one process; use --attn-rest none", name(rest.kind));
+  fail("--attn-rest {}: needs an attender that estimates it by the scores of every position; use --attn-rest none",
+       name(rest.kind));
 }
 
 void require_rest(const gpu::Backend& backend, Rest rest) {

@@ -29,6 +29,7 @@
 #include "runtime/chat/load_chat_template.h"
 #include "runtime/serve/http/server.h"
 #include "runtime/serve/ranks/follow.h"
+#include "runtime/serve/responses/response_store.h"
 
 // hayloft serve: a model over HTTP, for clients of OpenAI's API.
 namespace hayloft::cli {
@@ -94,9 +95,12 @@ class ServeCommand : public Command {
     add_text(
         app, "-c,--ctx-size", "TOKENS", [this](const std::string& text) { engine_.longest = context_length(text); },
         "Tokens of prompt and answer that a request may have [what memory holds]");
+    app.add_flag("--keep-billing-header", keeps_billing_header_,
+                 "Read the billing header that coding agents put before their system prompt, which changes each time");
     common(app, Section::model, {"--contexts"});
     common(app, Section::server, {"--host", "--port", "--api-key-file"});
-    advanced(app, Section::server, {"--cors", "--parallel", "--queue", "--save-prompts", "--prompt-checkpoints"});
+    advanced(app, Section::server,
+             {"--cors", "--parallel", "--queue", "--save-prompts", "--prompt-checkpoints", "--keep-billing-header"});
     common(app, Section::context, {"--ctx-size"});
     add_sampling_options(app, sampling_);
     add_attention_options(app, attention_, {"dense"});
@@ -190,6 +194,7 @@ class ServeCommand : public Command {
     serve::ContextJobs context_jobs(source, *environment.arena, contexts, engine_.session,
                                     [&](const std::string& name) { engine.forget_context(name); });
     const std::optional<runtime::ChatTemplate> chat = runtime::load_chat_template(model_);
+    serve::responses::ResponseStore responses;
     const serve::openai::Served served{served_name(),
                                        environment.model->config(),
                                        *environment.tokenizer,
@@ -198,7 +203,9 @@ class ServeCommand : public Command {
                                        sampling_,
                                        128,
                                        longest_answer(environment),
-                                       engine_.longest};
+                                       engine_.longest,
+                                       &responses,
+                                       !keeps_billing_header_};
     const serve::http::Routes routes(served, source, engine, context_jobs);
     serve::http::serve(routes, server_, [&](const std::string& host, std::uint16_t port) {
       check_interrupted();  // what came before the server had its own handlers
@@ -254,6 +261,7 @@ class ServeCommand : public Command {
   runtime::RopeOverrides rope_;
   std::uint64_t saved_prompts_ = std::uint64_t{4} << 30;
   int checkpoints_ = 0;
+  bool keeps_billing_header_ = false;
   runtime::MethodOptions method_;
   runtime::serve::EngineOptions engine_;
   runtime::serve::http::ServerOptions server_;

@@ -24,11 +24,15 @@ PrefillOptions topk(std::int64_t window, Budget k) {
 }
 
 TEST(ReadingNote, IsReadAsItWasWritten) {
-  for (const PrefillOptions& prefill : {PrefillOptions{}, windowed(7, 0), topk(1, {33, 0}), topk(4096, {0, 1.0 / 3})}) {
+  for (const PrefillOptions& prefill :
+       {PrefillOptions{}, windowed(7, 0), topk(1, {33, 0}), topk(4096, {0, 1.0 / 3}),
+        PrefillOptions{.kind = Kind::sparse, .mass = 1.0 / 3}, PrefillOptions{.kind = Kind::sparse, .density = 0.05}}) {
     const ReadingNote note = read_note(write_note({48, prefill}), "a.hay");
     EXPECT_EQ(note.chunk_tokens, 48);
     EXPECT_EQ(write_note(note), write_note({48, prefill}));
     EXPECT_EQ(note.prefill.kind, prefill.kind);
+    EXPECT_EQ(note.prefill.mass, prefill.mass);
+    EXPECT_EQ(note.prefill.density, prefill.density);
     if (prefill.kind != Kind::topk) continue;
     EXPECT_EQ(note.prefill.k.count, prefill.k.count);
     EXPECT_EQ(note.prefill.k.share, prefill.k.share);
@@ -46,10 +50,12 @@ TEST(ReadingNote, IsReadAsItWasWritten) {
 TEST(ReadingNote, ThatIsNotUnderstoodIsRefusedByTheFilesName) {
   for (const char* text :
        {"", "prefill=exact", "chunk_tokens=0", "chunk_tokens=12x", "chunk_tokens=1 chunk_tokens=2",
-        "chunk_tokens=8 prefill=magic", "chunk_tokens=8 prefill=window window=4",
-        "chunk_tokens=8 prefill=topk window=4", "chunk_tokens=8 prefill=topk window=0 k=3",
-        "chunk_tokens=8 prefill=topk window=4 k_share=2", "chunk_tokens=8 prefill=topk window=4 k=3 k_share=0.5",
-        "chunk_tokens=8 checkpoints=0", "chunk_tokens=8 products=exact", "chunk_tokens=8 later=1", "chunk_tokens"}) {
+        "chunk_tokens=8 prefill=magic", "chunk_tokens=8 prefill=sparse mass=0.5",
+        "chunk_tokens=8 prefill=sparse mass=0 density=0", "chunk_tokens=8 prefill=sparse mass=0.5 density=2",
+        "chunk_tokens=8 prefill=window window=4", "chunk_tokens=8 prefill=topk window=4",
+        "chunk_tokens=8 prefill=topk window=0 k=3", "chunk_tokens=8 prefill=topk window=4 k_share=2",
+        "chunk_tokens=8 prefill=topk window=4 k=3 k_share=0.5", "chunk_tokens=8 checkpoints=0",
+        "chunk_tokens=8 products=exact", "chunk_tokens=8 later=1", "chunk_tokens"}) {
     try {
       read_note(text, "a.hay");
       ADD_FAILURE() << "understood: " << text;
