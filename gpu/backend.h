@@ -13,6 +13,7 @@
 #include "gpu/hot_reads.h"
 #include "gpu/packed.h"
 #include "gpu/products.h"
+#include "gpu/rest_step.h"
 #include "gpu/sparse_causal.h"
 #include "index/scan/search.h"
 #include "index/scan/sparq_query.h"
@@ -128,6 +129,9 @@ struct SparqSelect : index::RankingOptions {
   // in host memory: of columns, and of their scales or ranges. May be null.
   unsigned long long* held_bytes = nullptr;
   SparqPart part = {};  // for backends that search in parts, over a store that holds something
+  // Out, for backends that estimate the rest: f32 [Hq][scores_stride(store.tokens)], the scores of the store's
+  // positions.
+  float* scores = nullptr;
 };
 
 // The positions that one decode query attends to: lists of positions in the store, and ranges of absolute positions
@@ -150,6 +154,8 @@ struct Attended {
   // For backends that attend in parts, and without alpha. Both may be null.
   const std::int32_t* sizes = nullptr;  // [lists]: so many of a list's k are attended, its first ones; null: all k
   SoftmaxPart partial = {};             // [Hq]
+  // Out, for backends that estimate the rest: f32 [Hq][k], the logits of the lists' positions. May be null.
+  float* logits = nullptr;
 };
 
 // The part of attend_together() for one of its sequences.
@@ -338,6 +344,11 @@ class Backend {
   // limit, tail), in the approximate scores. Throws Error where the columns are not what `args` needs.
   virtual void select_sparq(const CacheView& cache, const float* q, int query_heads, const SparqSelect& args,
                             std::int32_t* positions, float* alpha, Stream stream) = 0;
+  // Returns whether select_sparq() keeps scores and attend_with_rest() is there.
+  virtual bool estimates_rest() const { return false; }
+  // Decode, one token: attention with a rest that is estimated by scores. q and out f32 [Hq][d].
+  virtual void attend_with_rest(const CacheView& cache, const float* q, int query_heads, const RestStep& rest,
+                                float* out, Stream stream);
 
  protected:
   friend class Buffer;

@@ -41,4 +41,8 @@ void Backend::attend_causal_part(const CacheView&, const float*, int, int, std::
   throw std::logic_error("attend_causal_part: this backend does not attend in parts");
 }
 
+void Backend::attend_with_rest(const CacheView&, const float*, int, const RestStep&, float*, Stream) {
+  throw std::logic_error("attend_with_rest: this backend does not estimate the rest");
+}
+
 }  // namespace hayloft::gpu

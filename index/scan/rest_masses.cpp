@@ -141,25 +141,19 @@ class MassScan {
   MassScan(const offload::LayerView& view, const RestSearch& search)
       : view_(view),
         search_(search),
-        scaled_(search.scores),
         group_(search.scores.query_heads / view.layout->kv_heads),
         heads_(search.scores.per_query_head() ? 1 : group_) {
     for (int h = 0; h < search.scores.query_heads; ++h) {
-      const auto at = static_cast<std::ptrdiff_t>(h) * search.scores.rank;
-      for (int j = 0; j < search.scores.rank; ++j) {
-        weights_.push_back(search.scores.weights[at + j] * search.lines[h].slope);
-      }
       references_.push_back(search.log_sums[h] - search.lines[h].offset);
     }
-    scaled_.weights = weights_.data();
   }
 
   int heads() const { return heads_; }
 
   MassPart scan(int head, std::int64_t begin, std::int64_t end) const {
-    const int tile = ColumnScores::tile_tokens(scaled_, group_);
+    const int tile = ColumnScores::tile_tokens(search_.scores, group_);
     const int stride = ColumnScores::stride(tile);
-    ColumnScores columns(view_, scaled_, head, head * group_, group_, tile);
+    ColumnScores columns(view_, search_.scores, head, head * group_, group_, tile);
     const auto scores =
         hwy::AllocateAligned<float>(static_cast<std::size_t>(group_) * static_cast<std::size_t>(stride));
     const auto added = hwy::AllocateAligned<float>(static_cast<std::size_t>(tile) + 64);
@@ -177,7 +171,11 @@ class MassScan {
         float* const x = scores.get() + static_cast<std::ptrdiff_t>(h) * stride;
         const float reference = references_[static_cast<std::size_t>(head * group_ + h)];
         const float most = reference + kMostExponent;
-        for (int i = 0; i < n; ++i) x[i] = most < x[i] ? most : x[i];
+        const float slope = search_.lines[head * group_ + h].slope;
+        for (int i = 0; i < n; ++i) {
+          const float logit = slope * x[i];
+          x[i] = most < logit ? most : logit;
+        }
         group_scores(GroupScore::softmax, x, stride, 1, n, &reference, x);
         std::fill(x + (stop - t), x + n, 0.0f);
         leave_out(head * group_ + h, t, stop, x);
@@ -227,8 +225,6 @@ class MassScan {
 
   const offload::LayerView& view_;
   const RestSearch& search_;
-  ColumnSearch scaled_;
-  std::vector<float> weights_;     // the slopes multiplied in
   std::vector<float> references_;  // [Hq]
   int group_;
   int heads_;  // of a list

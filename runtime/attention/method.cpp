@@ -118,7 +118,8 @@ Counters Method::attend(const Step& step, const SelectionPlan& plan) const {
   if (traits_.own_search) return attend_itself(step, plan);
   Selection selection;
   if (plan.selects() && traits_.rest.by_scores() && plan.limit > 0) {
-    const Ranking by = ranking(step, plan);
+    Ranking by = ranking(step, plan);
+    by.keep = plan.k < plan.limit;
     selection = step.attender.select(step, plan, by);
     step.attender.attend_with_rest(step, plan, selection, by, traits_.rest);
     return count_planned(step.at.cache, plan);
