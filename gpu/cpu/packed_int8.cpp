@@ -174,8 +174,9 @@ template <int Q, class Bytes>
 class Products {
  public:
 #if HAYLOFT_PAIRS
-  // A pair of products is 2 * 127 * 31 at most of five bits, and so on: so many of them fit 16 bits.
-  static constexpr int kTogether = Bytes::whole ? 1 : Bytes::form.bits == 6 ? 2 : Bytes::form.bits == 5 ? 4 : 4;
+  // A pair of products is 2 * 127 * 31 at most of five bits, and so on: so many of them fit 16 bits, of sixteen columns
+  // with one scale.
+  static constexpr int kTogether = Bytes::whole ? 1 : Bytes::form.bits == 6 ? 2 : 4;
   // Whole bytes are multiplied as signed ones, 128 less.
   HWY_INLINE void begin(int q, std::int32_t sum, int offset) {
     sum_[q] = hn::Set(I32(), ((Bytes::whole ? 128 : 0) - offset) * sum);
