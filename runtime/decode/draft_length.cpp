@@ -5,7 +5,7 @@
 namespace hayloft::runtime {
 namespace {
 
-constexpr double kMemory = 48;           // tokens whose fate is remembered at full weight
+constexpr double kMemory = 48;             // tokens whose fate is remembered at full weight
 constexpr double kFading = 1 - 1 / 256.0;  // of what was seen, at each time that nothing is drafted
 
 }  // namespace

@@ -3,8 +3,8 @@
 #include <array>
 #include <cstdint>
 
-// Says how many tokens are worth drafting, by how often drafts were accepted and by what a pass costs. Counts alone: the
-// same run drafts the same, whatever the clock says.
+// Says how many tokens are worth drafting, by how often drafts were accepted and by what a pass costs. Counts alone:
+// the same run drafts the same, whatever the clock says.
 namespace hayloft::runtime {
 
 // What a token costs in parts of a step that decodes one token.

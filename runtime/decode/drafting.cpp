@@ -12,7 +12,6 @@
 namespace hayloft::runtime {
 namespace {
 
-
 bool begins_draft(std::string_view text, std::string_view word) {
   return text == word || (text.starts_with(word) && (text[word.size()] == ':' || text[word.size()] == ','));
 }
@@ -50,9 +49,10 @@ DraftOptions parse_draft(std::string_view text) {
 void check_draft_method(const MethodOptions& method) {
   if (method.name == "dense") fail("--draft self:dense: drafts nothing sooner; use none, or another method");
   if (method.name == "h2o" || is_registered_method(method.name)) {
-    fail("--draft self:{}: may keep what a drafted token attended to, which cannot be taken back; use sparq, topk or "
-         "planes",
-         method.name);
+    fail(
+        "--draft self:{}: may keep what a drafted token attended to, which cannot be taken back; use sparq, topk or "
+        "planes",
+        method.name);
   }
 }
 
@@ -71,9 +71,10 @@ DraftFigures DraftFigures::operator-(const DraftFigures& before) const {
 }
 
 std::string draft_line(const DraftFigures& figures) {
-  return fmt::format("{} passes for {} tokens, {} of {} drafted tokens accepted, {} over the link per token",
-                     figures.passes, figures.tokens, figures.accepted, figures.drafted,
-                     format_bytes(figures.link_bytes / static_cast<std::uint64_t>(std::max<std::int64_t>(1, figures.tokens))));
+  return fmt::format(
+      "{} passes for {} tokens, {} of {} drafted tokens accepted, {} over the link per token", figures.passes,
+      figures.tokens, figures.accepted, figures.drafted,
+      format_bytes(figures.link_bytes / static_cast<std::uint64_t>(std::max<std::int64_t>(1, figures.tokens))));
 }
 
 void Drafting::next(Session& session, Sampler& sampler, int most, const Take& take) {

@@ -30,15 +30,15 @@ struct DraftOptions {
 // "lookup", "self", "self:sparq:r=8:k=256", "lookup,self", "none". `self` alone is by sparq. Throws Error.
 DraftOptions parse_draft(std::string_view text);
 
-// Throws Error where tokens cannot be drafted by the method: by `dense`, which would save nothing, and by one that keeps
-// of the sequence what steps have changed.
+// Throws Error where tokens cannot be drafted by the method: by `dense`, which would save nothing, and by one that
+// keeps of the sequence what steps have changed.
 void check_draft_method(const MethodOptions& method);
 
 struct DraftFigures {
-  std::int64_t passes = 0;    // of exact attention
-  std::int64_t tokens = 0;    // that they have given
-  std::int64_t drafted = 0;   // tokens
-  std::int64_t accepted = 0;  // of them
+  std::int64_t passes = 0;       // of exact attention
+  std::int64_t tokens = 0;       // that they have given
+  std::int64_t drafted = 0;      // tokens
+  std::int64_t accepted = 0;     // of them
   std::uint64_t link_bytes = 0;  // read over the link for all of that, drafts included
 
   DraftFigures& operator+=(const DraftFigures& other);

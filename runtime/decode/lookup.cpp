@@ -5,7 +5,7 @@
 namespace hayloft::runtime {
 namespace {
 
-constexpr int kTried = 64;               // places of a run that are compared, the newest first
+constexpr int kTried = 64;                  // places of a run that are compared, the newest first
 constexpr std::size_t kLeastHashes = 1024;  // a power of two, as every number of them
 
 }  // namespace
@@ -76,7 +76,8 @@ std::vector<std::int32_t> Lookup::copy(const Found& found, int count) const {
   std::vector<std::int32_t> copied;
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t at = found.next + i;
-    copied.push_back(at < size() ? tokens_[static_cast<std::size_t>(at)] : copied[static_cast<std::size_t>(at - size())]);
+    copied.push_back(at < size() ? tokens_[static_cast<std::size_t>(at)]
+                                 : copied[static_cast<std::size_t>(at - size())]);
   }
   return copied;
 }

@@ -9,8 +9,8 @@
 namespace hayloft::runtime {
 namespace {
 
-// A multiplication and addition takes a processor about as long as it takes to read so many bytes: what tokens of a pass
-// besides the first cost, for whom nothing is read. A device has arithmetic to spare.
+// A multiplication and addition takes a processor about as long as it takes to read so many bytes: what tokens of a
+// pass besides the first cost, for whom nothing is read. A device has arithmetic to spare.
 constexpr double kBytesPerProduct = 1;
 constexpr double kBytesPerProductOfDevice = 0.02;
 
