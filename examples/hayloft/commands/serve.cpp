@@ -10,6 +10,7 @@
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/options/attention.h"
 #include "examples/hayloft/options/chat.h"
+#include "examples/hayloft/options/exact.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
@@ -104,6 +105,7 @@ class ServeCommand : public Command {
     common(app, Section::context, {"--ctx-size"});
     add_sampling_options(app, sampling_);
     add_attention_options(app, attention_, {"dense"});
+    add_exact_options(app, exact_);
     add_prefill_options(app, engine_.session);
     add_store_options(app, engine_.session.cache.columns, engine_.session.cache.rows);
     add_weights_option(app, machine_);
@@ -115,6 +117,7 @@ class ServeCommand : public Command {
   void check() override {
     if (model_.empty()) fail("a model is needed: --model DIR or FILE.gguf");
     method_ = attention_.one_method("serve", engine_.session.cache.columns);
+    engine_.drafts = exact_.drafts(*app_, method_);
     engine_.session.cache.block_tokens = machine_.block_tokens;
     runtime::Sampler sampler(sampling_);  // names the option that is out of range
     std::error_code error;
@@ -124,7 +127,7 @@ class ServeCommand : public Command {
   }
 
   void check_ranks() const override {
-    refuse_over_ranks(*app_, {"--save-prompts", "--prompt-checkpoints"});
+    refuse_over_ranks(*app_, {"--exact", "--save-prompts", "--prompt-checkpoints"});
     require_over_ranks(machine_, engine_.session, {&method_, 1});
   }
 
@@ -141,6 +144,7 @@ class ServeCommand : public Command {
     const Environment& environment = *environment_;
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, model_};
     const runtime::serve::Contexts contexts(contexts_);
+    require_verifying(engine_.drafts, *environment.backend);
     engine_.method = runtime::make_method(method_, environment.model->config().head_dim);
     if (first_rank()) {
       answer_requests(source, contexts);
@@ -257,6 +261,7 @@ class ServeCommand : public Command {
   std::string key_file_;
   runtime::SamplerOptions sampling_;
   AttentionOptions attention_;
+  ExactChoices exact_;
   MachineOptions machine_;
   runtime::RopeOverrides rope_;
   std::uint64_t saved_prompts_ = std::uint64_t{4} << 30;
