@@ -1,5 +1,7 @@
 #include "runtime/decode/exact_attention.h"
 
+#include <algorithm>
+
 namespace hayloft::runtime {
 
 void ExactAttention::attend(const LayerStep& at, const float* q, int queries, int rows, float* out) {
@@ -21,7 +23,8 @@ void ExactAttention::attend(const LayerStep& at, const float* q, int queries, in
 
 Counters ExactAttention::counters(int kept) const {
   Counters counters = of_pass_;
-  for (int i = 0; i < kept; ++i) counters += of_token_[static_cast<std::size_t>(i)];
+  const auto staying = std::min(static_cast<std::size_t>(kept), of_token_.size());  // none without global layers
+  for (std::size_t i = 0; i < staying; ++i) counters += of_token_[i];
   return counters;
 }
 
