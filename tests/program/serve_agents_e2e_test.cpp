@@ -70,7 +70,8 @@ TEST_F(ServeAgents, AnAnswerKeepsToItsGrammar) {
                   {"temperature", 2},    {"n", 6},
                   {"seed", 1},           {"grammar", "root ::= \"é\" (\"hay\" | [0-9]{2,4}) \"!\"?"}};
   std::set<std::string> texts;
-  for (const json& choice : ok("/v1/completions", body)["choices"]) {
+  const json answer = ok("/v1/completions", body);
+  for (const json& choice : answer["choices"]) {
     const std::string text = choice["text"];
     texts.insert(text);
     EXPECT_EQ(choice["finish_reason"], "stop");

@@ -34,8 +34,10 @@ std::optional<runtime::DraftOptions> ExactChoices::drafts(const CLI::App& app, r
          method.name, method.name);
   }
   for (const char* option : {"--audit", "--audit-json", "--attention-stats", "--fidelity"}) {
-    if (app.count(option) > 0)
+    const CLI::Option* const given = app.get_option_no_throw(option);  // not every command has them
+    if (given != nullptr && given->count() > 0) {
       fail("{}: answers of --exact are exact, and there is nothing to measure; leave it out", option);
+    }
   }
   method = runtime::MethodOptions();
   runtime::DraftOptions options = runtime::parse_draft(draft);

@@ -80,11 +80,12 @@ TEST(DraftLengthTest, WhatIsNotAcceptedIsSoonNotDraftedAndTriedAgainSomeTime) {
   int wrong = 0;
   while (tokens_worth_drafting(acceptance.share(), {.verify = 0.4}, 8) > 0) acceptance.add(0, 1), ++wrong;
   EXPECT_LE(wrong, 6);
+  acceptance.add(0, 1);
   int passed_over = 0;
   while (tokens_worth_drafting(acceptance.share(), {.verify = 0.4}, 8) == 0) acceptance.pass_over(), ++passed_over;
   EXPECT_GT(passed_over, 20);
   for (int i = 0; i < 10; ++i) acceptance.add(8, 8);
-  EXPECT_GT(acceptance.share(), 0.97);
+  EXPECT_GT(acceptance.share(), 0.9);
 }
 
 TEST(DraftOptionsTest, AreReadAsTheyAreWritten) {
@@ -211,7 +212,7 @@ TEST_F(DraftingTest, ATextThatIsStoppedLeavesTheSessionAtItsEnd) {
   }
 }
 
-TEST_F(DraftingTest, WhatIsDrafedAndThrownAwayLeavesNothing) {
+TEST_F(DraftingTest, WhatIsDraftedAndThrownAwayLeavesNothing) {
   const auto prompt = random_tokens(100, model.config().vocab_size, 8);
   Session session(model, arena, options), alone(model, arena, options);
   for (Session* each : {&session, &alone}) each->append(prompt);

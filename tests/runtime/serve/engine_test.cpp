@@ -98,6 +98,41 @@ class EngineTest : public ::testing::Test {
   GenerationRequest request_;
 };
 
+TEST_F(EngineTest, DraftedAnswersOfSeveralClientsAreThoseOfSingleSteps) {
+  request_.echo = false;
+  request_.max_tokens = 40;
+  std::vector<GenerationRequest> requests;
+  for (int i = 0; i < 4; ++i) {
+    requests.push_back(request_);
+    requests.back().tokens.resize(static_cast<std::size_t>(300 + 50 * i));
+    requests.back().logprobs = i == 3 ? 0 : -1;  // which no draft gives
+    if (i == 2) requests.back().sampling.temperature = 0.8f;
+  }
+  std::vector<std::vector<std::int32_t>> answers[2];
+  for (const bool drafted : {false, true}) {
+    EngineOptions options = options_;
+    if (drafted) {
+      options.drafts = parse_draft("lookup,self:sparq:r=8:k=64");
+      options.drafts->costs = DraftCosts{0.05, 0.05};
+    }
+    Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options);
+    std::vector<std::shared_ptr<Client>> clients;
+    for (const GenerationRequest& request : requests) {
+      clients.push_back(std::make_shared<Client>());
+      engine.submit(request, clients.back());
+    }
+    for (const auto& client : clients) {
+      client->ended.get_future().wait();
+      EXPECT_TRUE(client->usage.attention.exact());
+      EXPECT_EQ(client->usage.completion_tokens, 40);
+      answers[drafted ? 1 : 0].push_back(tokens(*client));
+    }
+    EXPECT_EQ(engine.figures().drafts.tokens, drafted ? 120 : 0);
+    EXPECT_EQ(engine.figures().drafts.accepted > 0, drafted);
+  }
+  EXPECT_EQ(answers[0], answers[1]);
+}
+
 TEST_F(EngineTest, WhatWasScoredForAClientThatLeftIsNotReadAgain) {
   const auto alone = std::make_shared<Client>();
   {
