@@ -70,8 +70,8 @@ TEST_F(ServeAgents, AnAnswerKeepsToItsGrammar) {
                   {"temperature", 2},    {"n", 6},
                   {"seed", 1},           {"grammar", "root ::= \"é\" (\"hay\" | [0-9]{2,4}) \"!\"?"}};
   std::set<std::string> texts;
-  const json answer = ok("/v1/completions", body);
-  for (const json& choice : answer["choices"]) {
+  const json answers = ok("/v1/completions", body);
+  for (const json& choice : answers["choices"]) {
     const std::string text = choice["text"];
     texts.insert(text);
     EXPECT_EQ(choice["finish_reason"], "stop");
@@ -129,7 +129,7 @@ TEST_F(ServeAgents, ACallIsToldAsOne) {
 
 TEST_F(ServeAgents, MessagesHaveTheirBlocksAndEvents) {
   json body{{"model", "model"},
-            {"max_tokens", 60},
+            {"max_tokens", 200},
             {"messages", said_},
             {"temperature", 1},
             {"tool_choice", {{"type", "tool"}, {"name", "find"}}}};

@@ -7,8 +7,7 @@
 namespace hayloft::cli {
 
 void add_exact_options(CLI::App& app, ExactChoices& choices) {
-  app.add_flag("--exact", choices.exact,
-               "The answer of exact attention, token for token, several tokens a pass where drafts of them pay");
+  app.add_flag("--exact", choices.exact, "The text of exact attention, several tokens a pass where drafts pay");
   add_text(
       app, "--draft", "SOURCE,...", [&choices](const std::string& text) { choices.draft = text; },
       "Drafts of --exact: lookup copies from the text, self decodes by sparq, self:METHOD by another; none")
