@@ -24,6 +24,7 @@ struct SparseCausal {
 struct SparseRead {
   static constexpr double unit = 0x1p-40;  // of `caught`
 
+  // Queries of one query head.
   struct Head {
     std::uint64_t rows = 0;    // queries measured
     std::uint64_t caught = 0;  // their masses, in units

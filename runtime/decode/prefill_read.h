@@ -22,6 +22,8 @@ std::string prefill_read_line(const PrefillRead& read);
 
 // It lies beside a context that was read sparsely, so that whoever opens it can say so.
 inline constexpr std::string_view prefill_read_name = "prefill read";  // of the attachment
+
+// As bytes that load_prefill_read() takes.
 std::vector<std::byte> save_prefill_read(const PrefillRead& read);
 // The inverse. Throws Error, without the name of the file, on bytes that are no such thing.
 PrefillRead load_prefill_read(std::span<const std::byte> saved);
