@@ -27,7 +27,7 @@ struct RestSearch {
   const std::int32_t* taken = nullptr;  // [lists][scores.k], ascending
   int count = 0;                        // positions drawn for each list
   std::uint64_t key = 0;                // of the draw
-  // Of whose blocks, of so many tokens, the view has its own alone: random numbers are those of whole positions.
+  // The view has its own blocks of this shard alone, of so many tokens; random numbers are those of whole positions.
   offload::Shard shard = {};
   int block_tokens = 0;
 };

@@ -22,7 +22,7 @@ struct Selection {
   // The same in memory of the device, in the step's scratch; null: on the host, where there are any.
   const std::int32_t* device_positions = nullptr;
   const float* device_alpha = nullptr;
-  // What scored them, on the device, where the ranking asks for it: gpu::SparqSelect::scores.
+  // The scores they were chosen by, on the device, where the ranking asks for them: gpu::SparqSelect::scores.
   std::shared_ptr<const gpu::Buffer> scores = nullptr;
 };
 

@@ -10,7 +10,7 @@
 
 namespace hayloft::runtime {
 
-// What prompts that were read sparsely have read and caught so far, by global layer; empty where all was exact.
+// Counts by global layer what prompts that were read sparsely have read and caught; empty where all was exact.
 using PrefillRead = std::vector<gpu::SparseRead>;
 
 // Returns whether keys were left out.

@@ -6,8 +6,8 @@
 #include "tests/program/served.h"
 #include "tests/support/temporary_folder.h"
 
-// What agents ask of the program as a server: tools, forms of answers, messages, responses. The needle model answers
-// what a grammar makes it answer.
+// Asks of the program as a server what agents ask: tools, forms of answers, messages, responses. The needle model
+// answers what a grammar makes it answer.
 namespace hayloft {
 namespace {
 

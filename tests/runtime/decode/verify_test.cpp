@@ -12,7 +12,7 @@
 namespace hayloft::runtime {
 namespace {
 
-// What a session has of a sequence: the rows of every tail, the states, and the rows of the store.
+// Compares what a session has of a sequence: the rows of every tail, the states, and the rows of the store.
 void expect_same_cache(const Cache& a, const Cache& b) {
   ASSERT_EQ(a.tokens(), b.tokens());
   ASSERT_EQ(a.spilled_bytes(), b.spilled_bytes());
