@@ -1,5 +1,5 @@
-// Products of bytes: codes of packed weights (gpu/packed.h) with inputs rounded to 8 bits, for the kernels that multiply
-// them. Included once per SIMD target.
+// Products of bytes: codes of packed weights (gpu/packed.h) with inputs rounded to 8 bits, for the kernels that
+// multiply them. Included once per SIMD target.
 #if defined(HAYLOFT_GPU_CPU_PACKED_INT8_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HAYLOFT_GPU_CPU_PACKED_INT8_INL_H_
 #undef HAYLOFT_GPU_CPU_PACKED_INT8_INL_H_

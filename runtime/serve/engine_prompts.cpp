@@ -76,8 +76,8 @@ void Engine::save_prompt(Job& job, bool now) {
   saved_.advance(job.saving, job.session().here(), std::span(job.request().tokens).first(job.read()), now);
 }
 
-// Keeps the last whole chunk of the prompt: what begins like it and ends otherwise goes on from here, to the same bits as if
-// it had read all itself.
+// Keeps the last whole chunk of the prompt: what begins like it and ends otherwise goes on from here, to the same bits
+// as if it had read all itself.
 void Engine::keep_boundary(const Job& job) {
   if (job.read() == 0 || job.context_replaced) return;
   keep(job.request().context, std::span(job.request().tokens).first(job.read()), [&] { return job.session().fork(); });
