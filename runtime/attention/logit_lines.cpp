@@ -2,51 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 
 #include "index/scan/exact_search.h"
-#include "offload/store/planes.h"
+#include "index/scan/rest_kernels.h"
 #include "runtime/attention/lanes.h"
 
 namespace hayloft::runtime {
 namespace {
-
-// Makes keys [n][d] those that a search reads in their place: of component c its first planes[c] planes over the range
-// of these keys, as offload::plane_key() has them; components of no plane are not looked at.
-void read_as_planes(std::vector<float>& keys, int n, int d, const std::vector<int>& planes) {
-  const auto width = static_cast<std::size_t>(d);
-  std::vector<float> lo(keys.begin(), keys.begin() + d);
-  std::vector<float> hi = lo;
-  for (int t = 1; t < n; ++t) {
-    const float* const key = keys.data() + std::ptrdiff_t{t} * d;
-    for (std::size_t c = 0; c < width; ++c) {
-      lo[c] = key[c] < lo[c] ? key[c] : lo[c];
-      hi[c] = hi[c] < key[c] ? key[c] : hi[c];
-    }
-  }
-  // q = floor(key * by + plus) within 0 to top is the code's first planes; 2 q + 1 - 2^planes steps from the centre.
-  std::vector<float> by(width), plus(width), top(width), base(width), step(width);
-  for (std::size_t c = 0; c < width; ++c) {
-    const offload::PlaneRange range = offload::plane_range(lo[c], hi[c]);
-    const float half = to_float(range.half);
-    const float centre = to_float(range.centre);
-    const auto cells = static_cast<float>(1 << planes[c]);
-    const float unit = half * offload::plane_step(planes[c]);
-    by[c] = half > 0 ? cells / 2 / half : 0;
-    plus[c] = cells / 2 - centre * by[c];
-    top[c] = cells - 1;
-    step[c] = 2 * unit;
-    base[c] = centre + unit * (1 - cells);
-  }
-  for (int t = 0; t < n; ++t) {
-    float* const key = keys.data() + std::ptrdiff_t{t} * d;
-    for (std::size_t c = 0; c < width; ++c) {
-      float q = key[c] * by[c] + plus[c];
-      q = q < 0 ? 0 : q;
-      q = top[c] < q ? top[c] : q;
-      key[c] = base[c] + step[c] * static_cast<float>(static_cast<std::int32_t>(q));
-    }
-  }
-}
 
 // A line that leaves much unexplained makes more of the rest than there is: the newest tokens, over which it is fitted,
 // are attended to more than most, and too large a share harms more than one as much too small. So it is lowered by half
@@ -56,38 +19,41 @@ index::LogitLine lowered(index::LogitLine line) {
   return line;
 }
 
-// The keys of one KV head that its lines are fitted over: of the tail, in host memory.
-class LineKeys {
+// The keys of a step's tail that its lines are fitted over, evenly spread over the newest ones.
+class TailKeys {
  public:
-  explicit LineKeys(const Step& step) : at_(step.at) {
+  explicit TailKeys(const Step& step) : at_(step.at) {
     const gpu::TailView& tail = at_.cache.tail;
     const std::int64_t newest = std::min(line_tokens, tail.tokens);
-    const std::int64_t apart = std::max<std::int64_t>(1, (newest + line_samples - 1) / line_samples);
-    for (std::int64_t slot = tail.tokens - 1; slot >= tail.tokens - newest; slot -= apart) {
-      slots_.push_back(tail.first + slot);
-    }
+    apart_ = std::max<std::int64_t>(1, (newest + line_samples - 1) / line_samples);
+    count_ = (newest + apart_ - 1) / apart_;
+    first_ = tail.first + tail.tokens - 1 - (count_ - 1) * apart_;
+    if (at_.backend.name() == "cpu") return;
     const auto d = static_cast<std::size_t>(at_.head_dim());
-    keys_.resize(static_cast<std::size_t>(at_.kv_heads()) * slots_.size() * d);
-    for (std::size_t head = 0; head < static_cast<std::size_t>(at_.kv_heads()); ++head) {
-      for (std::size_t t = 0; t < slots_.size(); ++t) {
-        const std::int64_t row = static_cast<std::int64_t>(head) * tail.capacity + slots_[t];
-        at_.backend.to_host(keys_.data() + (head * slots_.size() + t) * d, tail.rows + row * 2 * at_.head_dim(),
-                            d * sizeof(f16), at_.stream);
-      }
+    copies_.resize(static_cast<std::size_t>(at_.kv_heads() * count_) * d);
+    for (std::int64_t i = 0; i < at_.kv_heads() * count_; ++i) {
+      at_.backend.to_host(copies_.data() + static_cast<std::size_t>(i) * d, slot(i / count_, i % count_),
+                          d * sizeof(f16), at_.stream);
     }
   }
 
-  int tokens() const { return static_cast<int>(slots_.size()); }
-  void widen(std::int64_t head, std::vector<float>& out) const {
-    const std::size_t n = slots_.size() * static_cast<std::size_t>(at_.head_dim());
-    out.resize(n);
-    widen_lanes(keys_.data() + static_cast<std::size_t>(head) * n, n, out.data());
+  index::LineKeys of(std::int64_t head) const {
+    const int d = at_.head_dim();
+    const auto n = static_cast<int>(count_);
+    if (copies_.empty()) return {slot(head, 0), apart_ * 2 * d, n, d};
+    return {copies_.data() + head * count_ * d, d, n, d};
   }
 
  private:
+  const f16* slot(std::int64_t head, std::int64_t i) const {
+    return at_.cache.tail.rows + (head * at_.cache.tail.capacity + first_ + i * apart_) * 2 * at_.head_dim();
+  }
+
   const LayerStep& at_;
-  std::vector<std::int64_t> slots_;
-  std::vector<f16> keys_;  // [Hkv][tokens][d]
+  std::int64_t apart_;
+  std::int64_t count_;
+  std::int64_t first_;       // slot of the tail
+  std::vector<f16> copies_;  // [Hkv][count][d], where the tail is not in host memory
 };
 
 }  // namespace
@@ -126,45 +92,44 @@ std::vector<index::LogitLine> logit_lines(const Step& step, const SelectionPlan&
   std::vector<index::LogitLine> lines(static_cast<std::size_t>(at.query_heads));
   if (ranking.source == Ranking::Source::keys) return lines;
   const int d = at.head_dim();
-  const LineKeys tail(step);
+  const TailKeys tail(step);
   std::vector<float> query = query_on_host(step);
   for (float& x : query) x *= index::exact_scale(d);
   const std::vector<float> weights = ready.key_weights();
   const index::ColumnSearch search = ready.search(0, 0);
+  const bool with_taken = search.planes == nullptr;
   const int heads = at.query_heads / plan.lists;  // of a list
   at.backend.threads().parallel_for(at.kv_heads(), 1, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<float> keys, read, approximate, exact;
+    const auto row = static_cast<std::size_t>(index::line_row(line_samples) + (with_taken ? plan.k : 0));
+    const auto floats = static_cast<std::size_t>(at.group()) * row;
+    const auto columns =
+        std::make_unique_for_overwrite<f16[]>(static_cast<std::size_t>(d * index::line_row(line_samples)));
+    std::vector<float> approximate(floats), exact(floats), key(static_cast<std::size_t>(d));
     std::vector<f16> space(static_cast<std::size_t>(2 * d));
+    std::vector<std::uint8_t> planes(with_taken ? 0 : static_cast<std::size_t>(d));
     for (std::int64_t head = begin; head < end; ++head) {
-      tail.widen(head, keys);
-      int n = tail.tokens();
-      if (search.planes != nullptr) {
-        std::vector<int> planes(static_cast<std::size_t>(d));
-        for (std::int64_t j = head * search.rank; j < (head + 1) * search.rank; ++j) {
-          planes[static_cast<std::size_t>(search.components[j])] = search.planes[j];
-        }
-        read = keys;
-        if (n > 0) read_as_planes(read, n, d, planes);
+      std::fill(planes.begin(), planes.end(), std::uint8_t{0});
+      for (std::int64_t j = head * search.rank; j < (head + 1) * search.rank && !with_taken; ++j) {
+        planes[static_cast<std::size_t>(search.components[j])] = search.planes[j];
       }
-      for (std::int64_t h = head * at.group(); h < (head + 1) * at.group(); ++h) {
-        if (search.planes == nullptr && (h - head * at.group()) % heads == 0) {  // a list begins
-          n = tail.tokens();
-          keys.resize(static_cast<std::size_t>((n + plan.k) * d));
-          for (int i = 0; i < plan.k; ++i, ++n) {
-            const std::int32_t position = taken[static_cast<std::size_t>(h / heads * plan.k + i)];
-            widen_lanes(at.cache.store.keys(static_cast<int>(head), position, 1, space.data()),
-                        static_cast<std::size_t>(d), keys.data() + std::ptrdiff_t{n} * d);
-          }
+      const index::LineKeys keys = tail.of(head);
+      const std::int64_t first = head * at.group();
+      if (keys.n > 0) {
+        index::line_logits(keys, weights.data() + first * d, query.data() + first * d, at.group(),
+                           with_taken ? nullptr : planes.data(), columns.get(), approximate.data(), exact.data(),
+                           static_cast<int>(row));
+      }
+      for (std::int64_t h = 0; h < at.group(); ++h) {
+        float* const a = approximate.data() + static_cast<std::size_t>(h) * row;
+        float* const l = exact.data() + static_cast<std::size_t>(h) * row;
+        int n = keys.n;
+        for (int i = 0; i < plan.k && with_taken; ++i, ++n) {
+          const std::int32_t position = taken[static_cast<std::size_t>((first + h) / heads * plan.k + i)];
+          widen_lanes(at.cache.store.keys(static_cast<int>(head), position, 1, space.data()), key.size(), key.data());
+          a[n] = dot_lanes(key.data(), weights.data() + (first + h) * d, key.size());
+          l[n] = dot_lanes(key.data(), query.data() + (first + h) * d, key.size());
         }
-        approximate.resize(static_cast<std::size_t>(n));
-        exact.resize(static_cast<std::size_t>(n));
-        const float* const by = search.planes == nullptr ? keys.data() : read.data();
-        for (int t = 0; t < n; ++t) {
-          const auto i = static_cast<std::size_t>(t);
-          approximate[i] = dot_lanes(by + std::ptrdiff_t{t} * d, weights.data() + h * d, static_cast<std::size_t>(d));
-          exact[i] = dot_lanes(keys.data() + std::ptrdiff_t{t} * d, query.data() + h * d, static_cast<std::size_t>(d));
-        }
-        lines[static_cast<std::size_t>(h)] = lowered(fit_line(approximate.data(), exact.data(), n));
+        lines[static_cast<std::size_t>(first + h)] = lowered(fit_line(a, l, n));
       }
     }
   });

@@ -24,6 +24,7 @@ struct Ranking {
   Source source = Source::given;
   index::RankingOptions by = {};
   bool with_alpha = false;  // whether the share of the softmax that lies on what is attended is wanted
+  bool keep = false;        // whether the scores are wanted once more: Attender::attend_with_rest()
 
   std::vector<std::int32_t> positions = {};  // given: [lists][k] of the plan, ascending
 

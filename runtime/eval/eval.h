@@ -43,6 +43,10 @@ struct EvalRow {
   std::optional<double> recall;
   std::optional<double> mass;
   std::optional<double> output_error;
+  // Of steps that predict their errors, over the same heads: the chance that a larger error was predicted where it is
+  // above 0.25 than where it is not, and the share of the predictions within a factor of 3 (Coverage).
+  std::optional<double> error_auc;
+  std::optional<double> error_within;
 
   std::int64_t steps = 0;     // decoded; the figures below are per step
   double attended_share = 0;  // of the positions of the context, over the layers and their lists

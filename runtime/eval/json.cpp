@@ -187,6 +187,10 @@ std::string eval_row_json(const EvalRow& row, const std::string& recipe) {
   object["recall"] = json_or_null(row.recall);
   object["mass"] = json_or_null(row.mass);
   object["output_error"] = json_or_null(row.output_error);
+  if (row.error_within) {
+    object["error_auc"] = json_or_null(row.error_auc);
+    object["error_within_3"] = json_or_null(row.error_within);
+  }
   object["steps"] = row.steps;
   object["attended_share"] = row.attended_share;
   object["attention"] = attention_statement(row.attended_share, method_label(row.attn), row.mass);
@@ -229,6 +233,10 @@ EvalRow parse_eval_row(const std::string& line, const std::string& where) {
     row.recall = number_or_none(object, "recall");
     row.mass = number_or_none(object, "mass");
     row.output_error = number_or_none(object, "output_error");
+    if (object.contains("error_within_3")) {
+      row.error_auc = number_or_none(object, "error_auc");
+      row.error_within = number_or_none(object, "error_within_3");
+    }
     row.steps = object.at("steps").get<std::int64_t>();
     row.attended_share = object.at("attended_share").get<double>();
     row.elements_per_token = object.at("elements_per_token").get<double>();

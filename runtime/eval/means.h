@@ -36,7 +36,8 @@ struct Group {
   int block_tokens = 0;  // the largest
   Measure measure = Measure::share;
   Mean score;  // of perplexity, the logarithm
-  Mean top1, kl, recall, mass, error, attended, elements, near, link, ms, prefill, prepare, state;
+  Mean top1, kl, recall, mass, error, error_auc, error_within, attended, elements, near, link, ms, prefill, prepare,
+      state;
 
   void add(const EvalRow& row) {
     score.add(row.measure == Measure::perplexity ? std::log(row.score) : row.score);
@@ -45,6 +46,8 @@ struct Group {
     recall.add(row.recall);
     mass.add(row.mass);
     error.add(row.output_error);
+    error_auc.add(row.error_auc);
+    error_within.add(row.error_within);
     attended.add(row.attended_share);
     elements.add(row.elements_per_token);
     near.add(row.near_bytes_per_token);

@@ -20,6 +20,10 @@ void Meter::see(const Step& step, const Method& by) {
   mass_ += mean(fidelity.mass);
   error_ += mean(fidelity.error);
   ++count_;
+  if (step.estimate == nullptr || step.estimate->error.size() != fidelity.error.size()) return;
+  for (std::size_t h = 0; h < fidelity.error.size(); ++h) {
+    coverage_.add(double{step.estimate->error[h]}, fidelity.error[h]);
+  }
 }
 
 void Meter::enter(EvalRow& row) const {
@@ -27,6 +31,8 @@ void Meter::enter(EvalRow& row) const {
   row.recall = recall_ / count_;
   row.mass = mass_ / count_;
   row.output_error = error_ / count_;
+  row.error_auc = coverage_.auc();
+  row.error_within = coverage_.within();
 }
 
 }  // namespace hayloft::runtime::eval

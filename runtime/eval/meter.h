@@ -6,6 +6,7 @@
 
 #include "offload/clock.h"
 #include "runtime/attention/step_observer.h"
+#include "runtime/eval/coverage.h"
 #include "runtime/eval/eval.h"
 
 // Observes the steps that an evaluation decodes.
@@ -45,6 +46,7 @@ class Meter : public StepObserver {
   std::int64_t end_;
   double recall_ = 0, mass_ = 0, error_ = 0;  // sums
   int count_ = 0;
+  Coverage coverage_;  // of the steps that predict their errors
 };
 
 }  // namespace hayloft::runtime::eval

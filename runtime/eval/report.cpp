@@ -155,10 +155,23 @@ TextTable cost_table(const EvalReport& report) {
   return table;
 }
 
+TextTable coverage_table(const EvalReport& report) {
+  TextTable table{{"attention", "context", "samples", "error", "AUC of error > 0.25", "within 3x"}};
+  for (const Group& group : group_rows(report.rows, false)) {
+    if (!group.error_within.value()) continue;
+    table.push_back({group.label, format_count(group.ctx_size), fmt::format("{}", group.error_within.count),
+                     figure(group.error, "{:.3g}"), figure(group.error_auc, "{:.3f}"),
+                     figure(group.error_within, "{:.3f}")});
+  }
+  return table.size() > 1 ? table : TextTable();
+}
+
 std::string eval_summary(const EvalReport& report, std::string (*format)(const TextTable&)) {
   std::string text;
   for (const std::int64_t length : eval_lengths(report)) text += format(score_table(report, length)) + "\n";
   if (const TextTable lengths = length_table(report); !lengths.empty()) text += format(lengths) + "\n";
+  const TextTable coverage = coverage_table(report);
+  if (!coverage.empty()) text += format(coverage) + "\n";
   return text + format(cost_table(report)) + reach_notes(group_rows(report.rows, false));
 }
 
@@ -180,6 +193,8 @@ std::string eval_json(const EvalReport& report) {
                              {"recall", json_or_null(group.recall.value())},
                              {"mass", json_or_null(group.mass.value())},
                              {"output_error", json_or_null(group.error.value())},
+                             {"error_auc", json_or_null(group.error_auc.value())},
+                             {"error_within_3", json_or_null(group.error_within.value())},
                              {"attended_share", json_or_null(group.attended.value())},
                              {"elements_per_token", json_or_null(group.elements.value())},
                              {"near_bytes_per_token", json_or_null(group.near.value())},
