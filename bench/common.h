@@ -24,6 +24,10 @@ offload::Arena& arena();
 // the next benchmark.
 double read_ceiling();
 
+// The most multiplications with additions of f32 numbers that all threads were seen to do in a second, by the best
+// instruction set that kernels may use; measured like that.
+double multiply_add_peak();
+
 // Sets the counters of a benchmark that read `bytes` in each iteration and took `seconds` in all: bytes, GBps and
 // ceiling_fraction, the share of read_ceiling().
 void report_bytes(benchmark::State& state, double bytes, double seconds);

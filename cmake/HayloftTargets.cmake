@@ -3,7 +3,7 @@
 # scripts/layers.txt has the rooms inside.
 #
 # A first build takes minutes (docs/building.md has the figures of each):
-# - The files of a folder are compiled together (HAYLOFT_UNITY), so names in their anonymous namespaces differ.
+# - Files of a library are compiled together (HAYLOFT_UNITY), so names in their anonymous namespaces differ.
 # - The headers that most files include are compiled once (HAYLOFT_PRECOMPILED); TARGET has them already.
 # - COLD files run once, not per token: they are compiled at -O1.
 option(HAYLOFT_UNITY "Compile the files of a folder together; OFF suits those who edit one file again and again" ON)
@@ -36,8 +36,8 @@ if(HAYLOFT_SANITIZE)
   target_link_options(hayloft_options INTERFACE -fsanitize=${HAYLOFT_SANITIZE})
 endif()
 
-# hayloft_compile_together(TARGET SOURCES...): one unit for each folder, or for each ten files of a large one. Files that
-# are compiled for each instruction set stay alone; those that use Boost's headers are together, whatever their folder.
+# hayloft_compile_together(TARGET SOURCES...): one unit for each fourteen files of a library, or of a folder of tests. Files
+# that are compiled for each instruction set stay alone; those that use Boost's headers have units of their own.
 function(hayloft_compile_together target)
   if(NOT HAYLOFT_UNITY)
     return()
@@ -59,11 +59,13 @@ function(hayloft_compile_together target)
     file(STRINGS ${path} boost REGEX "boost/(asio|beast)" LIMIT_COUNT 1)
     if(boost)
       set(folder boost)
+    elseif(NOT folder MATCHES "^tests")
+      set(folder unit)
     endif()
     if(NOT DEFINED count_${folder})
       set(count_${folder} 0)
     endif()
-    math(EXPR part "${count_${folder}} / 10")
+    math(EXPR part "${count_${folder}} / 14")
     math(EXPR count_${folder} "${count_${folder}} + 1")
     set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${folder}_${part})
   endforeach()

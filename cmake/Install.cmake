@@ -11,10 +11,10 @@ set(public_headers
     offload/store/quantise.h offload/store/rows.h offload/store/shard.h offload/store/store.h
     offload/snapshot/snapshot.h offload/snapshot/writer.h
     index/ann/ann.h index/scan/exact_search.h index/scan/kept_scores.h index/scan/ranking_options.h index/scan/run_cache.h index/scan/search.h index/scan/sparq_query.h
-    gpu/backend.h gpu/packed.h gpu/buffer.h gpu/device_options.h gpu/cuda_memory.h gpu/gated_delta.h gpu/hot_reads.h gpu/link_choice.h gpu/make_backend.h
+    gpu/backend.h gpu/packed.h gpu/products.h gpu/sparse_causal.h gpu/buffer.h gpu/device_options.h gpu/cuda_memory.h gpu/gated_delta.h gpu/hot_reads.h gpu/link_choice.h gpu/make_backend.h gpu/rest_step.h
     runtime/chat/chat_template.h runtime/tokenizer/end_of_turn.h runtime/tokenizer/text_stream.h runtime/tokenizer/tokenizer.h
     runtime/checkpoint/architecture.h runtime/checkpoint/config.h runtime/checkpoint/rope.h runtime/checkpoint/safetensors.h runtime/checkpoint/weights/weights.h
-    runtime/peers/communicator.h runtime/cluster/rank_attender.h
+    runtime/decode/draft_length.h runtime/decode/lookup.h runtime/decode/prefill_read.h runtime/peers/communicator.h runtime/cluster/rank_attender.h
     runtime/cache/cache.h runtime/cache/cache_size.h runtime/cache/spills.h
     runtime/attention/attention_rates.h runtime/attention/budget.h runtime/attention/counters.h runtime/attention/host_tail.h
     runtime/attention/method.h runtime/attention/method_ladder.h runtime/attention/method_options.h runtime/attention/method_state.h runtime/attention/selection_plan.h
@@ -22,7 +22,7 @@ set(public_headers
     runtime/attention/step_observer.h runtime/attention/predicted_error.h
     runtime/decode/attention_policy.h runtime/chat/conversation.h runtime/decode/decode_attention.h runtime/decode/prefill_attention.h
     runtime/decode/hidden_states.h runtime/decode/load_tokenizer.h runtime/decode/model.h runtime/decode/prefill.h
-    runtime/decode/sampler.h runtime/decode/sampler_rules.h runtime/chat/load_chat_template.h runtime/chat/sampling_defaults.h runtime/decode/session.h
+    runtime/decode/sampler.h runtime/decode/sampler_rules.h runtime/decode/token_filter.h runtime/chat/load_chat_template.h runtime/chat/sampling_defaults.h runtime/decode/session.h
     runtime/fidelity/attention_stats.h runtime/fidelity/audit.h runtime/fidelity/audit_report.h
     runtime/fidelity/audit_sample.h runtime/fidelity/fidelity_control.h runtime/fidelity/ranking.h runtime/fidelity/running_stats.h)
 set(eval_headers

@@ -12,6 +12,9 @@
 #include "gpu/gated_delta.h"
 #include "gpu/hot_reads.h"
 #include "gpu/packed.h"
+#include "gpu/products.h"
+#include "gpu/rest_step.h"
+#include "gpu/sparse_causal.h"
 #include "index/scan/search.h"
 #include "index/scan/sparq_query.h"
 #include "offload/host/threads.h"
@@ -127,6 +130,9 @@ struct SparqSelect : index::RankingOptions {
   unsigned long long* held_bytes = nullptr;
   SparqPart part = {};                // for backends that search in parts, over a store that holds something
   index::KeptScores* kept = nullptr;  // taken by backends that score in host memory, left empty by others; may be null
+  // Out, for backends that estimate the rest: f32 [Hq][scores_stride(store.tokens)], the scores of the store's
+  // positions.
+  float* scores = nullptr;
 };
 
 // The positions that one decode query attends to: lists of positions in the store, and ranges of absolute positions
@@ -149,6 +155,8 @@ struct Attended {
   // For backends that attend in parts, and without alpha. Both may be null.
   const std::int32_t* sizes = nullptr;  // [lists]: so many of a list's k are attended, its first ones; null: all k
   SoftmaxPart partial = {};             // [Hq]
+  // Out, for backends that estimate the rest: f32 [Hq][k], the logits of the lists' positions. May be null.
+  float* logits = nullptr;
 };
 
 // The part of attend_together() for one of its sequences.
@@ -263,8 +271,14 @@ class Backend {
   virtual DType convert_weights(void* /* w */, DType type, std::int64_t /* n */, Stream) { return type; }
   // Returns how many tokens matmul() takes at most so that each gets the bits that it gets alone.
   virtual int tokens_multiplied_as_alone() const { return 1; }
+  // Returns how many tokens of one sequence go through a model at once at most so that each gets the bits that it gets
+  // alone, where matrices have up to `widest` inputs: matmul() of them, and attend_together() of as many steps, which
+  // then reads once what they share. 1 where that saves nothing.
+  virtual int tokens_verified_at_once(int /*widest*/) const { return 1; }
   // Returns whether embed and matmul take packed matrices.
   virtual bool multiplies_packed() const { return false; }
+  // Returns how matmul() multiplies packed matrices.
+  virtual Products products() const { return Products::exact; }
   // y [T][w.rows] = x [T][w.cols] W^T + bias [w.rows] (bias may be null)
   virtual void matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream stream) = 0;
   // y = x / sqrt(mean(x^2) + eps) * weight, over each of `rows` rows of n; x and y may be the same. weight f32 [n].
@@ -319,12 +333,23 @@ class Backend {
   // before it: then all queries see all of it. For the merge with other parts, `partial` f32 [T][Hq].
   virtual void attend_causal_part(const CacheView& part, const float* q, int T, int query_heads, std::int64_t first,
                                   const SoftmaxPart& partial, float* out, Stream stream);
+  // Returns whether attend_causal_sparse() is there.
+  virtual bool attends_sparsely() const { return false; }
+  // attend_causal() without a window, in which blocks of queries read chosen blocks of keys; adds to `read` what that
+  // was. A chunk's result depends on how a prompt is cut.
+  virtual void attend_causal_sparse(const CacheView& cache, const float* q, int T, int query_heads,
+                                    const SparseCausal& how, float* out, SparseRead& read, Stream stream);
   // Returns whether select_sparq() looks at SparqSelect::part, with which it gives no alpha.
   virtual bool searches_in_parts() const { return false; }
   // positions i32 [Hkv][k], ascending; alpha f32 [Hq], the softmax mass of everything attended (selected, at or after
   // limit, tail), in the approximate scores. Throws Error where the columns are not what `args` needs.
   virtual void select_sparq(const CacheView& cache, const float* q, int query_heads, const SparqSelect& args,
                             std::int32_t* positions, float* alpha, Stream stream) = 0;
+  // Returns whether select_sparq() keeps scores and attend_with_rest() is there.
+  virtual bool estimates_rest() const { return false; }
+  // Decode, one token: attention with a rest that is estimated by scores. q and out f32 [Hq][d].
+  virtual void attend_with_rest(const CacheView& cache, const float* q, int query_heads, const RestStep& rest,
+                                float* out, Stream stream);
 
  protected:
   friend class Buffer;

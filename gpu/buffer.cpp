@@ -31,9 +31,18 @@ std::shared_ptr<std::byte> Backend::host_memory(std::uint64_t bytes) {
   return {new std::byte[bytes], std::default_delete<std::byte[]>()};
 }
 
+void Backend::attend_causal_sparse(const CacheView&, const float*, int, int, const SparseCausal&, float*, SparseRead&,
+                                   Stream) {
+  throw std::logic_error("attend_causal_sparse: this backend does not read prompts sparsely");
+}
+
 void Backend::attend_causal_part(const CacheView&, const float*, int, int, std::int64_t, const SoftmaxPart&, float*,
                                  Stream) {
   throw std::logic_error("attend_causal_part: this backend does not attend in parts");
+}
+
+void Backend::attend_with_rest(const CacheView&, const float*, int, const RestStep&, float*, Stream) {
+  throw std::logic_error("attend_with_rest: this backend does not estimate the rest");
 }
 
 }  // namespace hayloft::gpu

@@ -10,8 +10,8 @@
 namespace hayloft::gpu {
 
 // The reference and the default. Its device memory is ordinary memory, without a budget of its own. threads must
-// outlive it.
-std::unique_ptr<Backend> make_cpu_backend(const offload::Threads& threads);
+// outlive it. It alone multiplies in another way than exactly.
+std::unique_ptr<Backend> make_cpu_backend(const offload::Threads& threads, Products products = Products::exact);
 
 // Thrown by make_cuda_backend when this build or this machine has no CUDA device at all, as opposed to one that cannot
 // be used as asked: whoever is free to choose takes the CPU backend and need not trouble the user.

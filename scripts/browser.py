@@ -79,6 +79,18 @@ class Browser:
                 raise RuntimeError(f"not in {seconds} s: {expression}")
             time.sleep(0.1)
 
+    def shape(self, width, height, scheme):
+        """The size of the page, and whether it is to be light or dark."""
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+
+    def key(self, name):
+        """A key that is pressed and let go."""
+        code = {"Enter": 13, "Escape": 27, "Tab": 9}[name]
+        text = {"text": "\r"} if name == "Enter" else {}
+        self.call("Input.dispatchKeyEvent", type="keyDown", key=name, code=name, windowsVirtualKeyCode=code, **text)
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=name, code=name, windowsVirtualKeyCode=code)
+
     def screenshot(self, path):
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 

@@ -18,6 +18,10 @@ TOOL = {"type": "function", "function": {"name": "look_up", "description": "Look
     "type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}}}
 
 
+CITY = {"type": "json_schema", "json_schema": {"name": "city", "schema": {
+    "type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"], "additionalProperties": False}}}
+
+
 def table(file, name):
     """The names of the fields of a table."""
     text = (SOURCES / file).read_text()
@@ -111,6 +115,7 @@ def common_checks(ask, chat):
         "suppress_tokens": lambda: first not in chosen(suppress_tokens=[first]),
         "logit_bias": lambda: first not in chosen(logit_bias={str(first): -100}) and
                               set(chosen(logit_bias={str(the): 100}, ignore_eos=True)) == {the},
+        "grammar": lambda: ask.text(chat, grammar='root ::= "Paris" | "Rome"') in ("Paris", "Rome") and ask.refuses(chat, grammar="root ::= other"),
         "use_beam_search": lambda: same(use_beam_search=False) and ask.refuses(chat, use_beam_search=True),
         "stop": lambda: "Paris" not in ask.text(chat, stop=["Paris"]) and
                         ask(chat, stop="<|im_end|>", ignore_eos=True, max_tokens=200).choices[0].finish_reason == "stop",
@@ -165,7 +170,8 @@ def chat_checks(ask):
         "add_generation_prompt": lambda: ask(True, add_generation_prompt=False).usage.prompt_tokens < ask.base[True].usage.prompt_tokens,
         "continue_final_message": lambda: same(continue_final_message=False) and ask.refuses(True, continue_final_message=True),
         "response_format": lambda: same(response_format={"type": "text"}) and
-                                   ask.refuses(True, "response_format.type", response_format={"type": "json_object"}),
+                                   json.loads(ask.text(True, response_format=CITY, max_tokens=100))["city"] in ("Paris", "Rome") and
+                                   ask.refuses(True, "response_format.type", response_format={"type": "json"}),
         "modalities": lambda: same(modalities=["text"]) and ask.refuses(True, modalities=["text", "audio"]),
         "functions": lambda: same(functions=[]) and ask.refuses(True, functions=[TOOL["function"]]),
         "function_call": lambda: same(function_call="auto") and ask.refuses(True, function_call={"name": "f"}),
@@ -177,7 +183,7 @@ MEANINGLESS = {"user": "me", "metadata": {"a": "b"}, "store": True, "safety_iden
                "cache_prompt": False, "id_slot": 0}
 
 # Of other servers, and of nobody: each would change the answer.
-ELSEWHERE = {"structured_outputs": {}, "guided_json": {}, "guided_regex": "a", "grammar": "root ::= a", "json_schema": {},
+ELSEWHERE = {"structured_outputs": {}, "guided_json": {}, "guided_regex": "a", "json_schema": {},
              "allowed_token_ids": [5], "bad_words": ["a"], "truncate_prompt_tokens": 4, "length_penalty": 2, "prompt_logprobs": 1,
              "mirostat": 2, "typical_p": 0.5, "n_predict": 5, "lora": [], "no_such_field": False}
 

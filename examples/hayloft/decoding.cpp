@@ -46,6 +46,14 @@ std::int32_t next_token(runtime::Session& session, std::int32_t token, runtime::
   return drawn;
 }
 
+// What the session drafts is decoded by that method, whose index is built now.
+void draft_by(runtime::Session& session, const runtime::MethodOptions& method) {
+  const runtime::SharedMethod made = runtime::make_method(method, session.config().head_dim);
+  session.set_draft_method(made);
+  prepare_method(session, *made);
+  session.set_draft_method(made);
+}
+
 }  // namespace
 
 void check_drawing(const Environment& environment, const Drawing& drawing) {
@@ -75,13 +83,35 @@ void decode_and_print(const Environment& environment, runtime::Session& session,
     WatchedMethod& method;
     const runtime::Session& session;
   } const keeps{method, session};
-  for (done = {}; done.tokens < drawing.most; ++done.tokens) {
+  done = {};
+  const auto is_end = [&](std::int32_t drawn) { return std::ranges::find(ends, drawn) != ends.end(); };
+  if (drawing.drafts) {
+    runtime::Drafting drafting(*drawing.drafts);
+    if (before.saved) drafting.read(before.saved->tokens());
+    drafting.read(before.prompt);
+    if (drawing.drafts->self) draft_by(session, *drawing.drafts->self);
+    for (bool ended = false; !ended && done.tokens < drawing.most;) {
+      check_interrupted();
+      const Clock::time_point start = Clock::now();
+      drafting.next(session, sampler, drawing.most - done.tokens, [&](std::int32_t drawn) {
+        if (answer) answer->drawn.push_back(drawn);
+        ended = is_end(drawn);
+        if (ended) return false;
+        ++done.tokens;
+        show(stream.push(drawn));
+        return true;
+      });
+      done.seconds += seconds_since(start);
+      done.drafts = drafting.figures();
+    }
+  }
+  for (; !drawing.drafts && done.tokens < drawing.most; ++done.tokens) {
     const Clock::time_point start = Clock::now();
     token = next_token(session, token, sampler);
     if (answer) answer->drawn.push_back(token);
     method.stepped(session);
     done.seconds += seconds_since(start);
-    if (std::find(ends.begin(), ends.end(), token) != ends.end()) break;
+    if (is_end(token)) break;
     show(stream.push(token));
   }
   show(stream.finish());
@@ -103,6 +133,7 @@ std::string decode_summary(const runtime::Session& session, const Decoded& done,
   if (columns + rows > 0) {
     line += fmt::format("; the device had {:.1f}% of the columns and {:.1f}% of the rows", 100 * columns, 100 * rows);
   }
+  if (done.drafts.passes > 0) line += fmt::format("\nexact: {}", runtime::draft_line(done.drafts));
   return line;
 }
 

@@ -10,6 +10,7 @@
 #include "examples/hayloft/process/environment.h"
 #include "offload/progress.h"
 #include "offload/snapshot/snapshot.h"
+#include "runtime/decode/drafting.h"
 #include "runtime/decode/sampler.h"
 #include "runtime/decode/session.h"
 
@@ -25,6 +26,7 @@ struct Answer {
 struct Decoded {
   int tokens = 0;  // generated, the end-of-text token not counted
   double seconds = 0;
+  runtime::DraftFigures drafts = {};  // where tokens were drafted
 };
 
 // Shows how far the building of indices is, one after another.
@@ -36,8 +38,9 @@ void prepare_method(runtime::Session& session, const runtime::Method& method);
 // Says how tokens are drawn, and when that ends.
 struct Drawing {
   runtime::SamplerOptions sampling;
-  int most = 0;                         // tokens
-  std::vector<std::int32_t> ends = {};  // besides the model's end-of-text tokens
+  int most = 0;                                      // tokens
+  std::vector<std::int32_t> ends = {};               // besides the model's end-of-text tokens
+  std::optional<runtime::DraftOptions> drafts = {};  // of which exact attention verifies several a pass
 };
 
 // Throws Error where the drawing names tokens that the model does not have.

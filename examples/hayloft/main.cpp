@@ -20,6 +20,7 @@
 #include "examples/hayloft/version.h"
 #include "gpu/make_backend.h"
 #include "offload/error.h"
+#include "offload/host/instruction_set.h"
 #include "offload/host/mapped_file.h"
 #include "offload/text/visible.h"
 #include "offload/waiting.h"
@@ -215,6 +216,7 @@ int main(int argc, char** argv) {
   hayloft::offload::check_while_waiting(check_interrupted);
   hayloft::offload::survive_truncated_files();
   try {
+    hayloft::offload::limit_instruction_set();
     return run(argc, argv);
   } catch (const hayloft::runtime::cluster::SharedError& error) {
     report(error.what(), error_exit);  // before the others may end, which ends this one

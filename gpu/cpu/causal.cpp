@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <limits>
+#include <mutex>
+#include <optional>
 #include <vector>
 
 #include "gpu/cpu/attention.h"
 #include "gpu/cpu/elementwise.h"
+#include "gpu/cpu/key_blocks.h"
 #include "gpu/cpu/rows.h"
 #include "gpu/cpu/scratch.h"
 #include "index/scan/blas_places.h"
@@ -16,7 +19,6 @@
 namespace hayloft::gpu {
 namespace {
 
-constexpr int kQueryRows = 256;  // rows of a block's matrix: tokens times the group's query heads
 constexpr int kBandTokens = 32;  // a block of a short window: its tile spans window + block keys, mostly masked
 constexpr int kTileKeys = 256;   // keys per tile
 constexpr int kMostDim = 256;    // head dimension
@@ -47,7 +49,7 @@ class CausalAttention {
     oldest_ = first_position(cache);
     sinks_end_ = sinks_end(cache, keep);
     group_ = query_heads / cache.kv_heads;
-    block_tokens_ = std::max(1, kQueryRows / group_);
+    block_tokens_ = query_block_tokens(group_);
     if (window > 0 && window < block_tokens_)
       block_tokens_ = std::min(block_tokens_, std::max(static_cast<int>(window), kBandTokens));
     blocks_ = (T + block_tokens_ - 1) / block_tokens_;
@@ -61,6 +63,24 @@ class CausalAttention {
       max_.resize(states);
       sum_.resize(states);
     }
+  }
+
+  // From now on the blocks of queries read the blocks of keys that this chooses, and what that caught is added to
+  // `read`.
+  void choose(const SparseCausal& how, SparseRead& read, const offload::Threads& threads) {
+    const KeyBlockChoice choice(cache_, q_, query_heads_, first_, how);
+    chosen_.resize(static_cast<std::size_t>(cache_.kv_heads) * static_cast<std::size_t>(blocks_));
+    std::mutex adding;
+    threads.parallel_for(static_cast<std::int64_t>(chosen_.size()), 1, [&](std::int64_t begin, std::int64_t end) {
+      SparseRead own;
+      for (std::int64_t i = begin; i < end; ++i) {
+        const int t0 = static_cast<int>(i % blocks_) * block_tokens_;
+        const QueryBlock queries{static_cast<int>(i / blocks_), t0, std::min(block_tokens_, tokens_ - t0)};
+        chosen_[static_cast<std::size_t>(i)] = choice.choose(queries, own);
+      }
+      const std::lock_guard lock(adding);
+      read.add(own);
+    });
   }
 
   void run(const offload::Threads& threads) {
@@ -98,18 +118,40 @@ class CausalAttention {
 
     const std::int64_t first = first_ + t0;  // the first query's position
     const std::int64_t keys_end = std::min(first + block_tokens, cache_.tokens());
+    // n keys that lie in `keys`, of which the first token of the block sees [visible_from, visible_to).
+    const auto attend_tile = [&](int n, std::int64_t visible_from, std::int64_t visible_to) {
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, n, d, 1, queries, d, keys, 2 * d, 0, s, kTileKeys);
+      softmax_tile({s, rows, n, kTileKeys, group_, visible_from, visible_to, weighted, d, max, sum});
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, d, n, 1, s, kTileKeys, keys + d, 2 * d, 1, weighted,
+                  d);
+    };
+    const auto load_keys = [&](std::int64_t from, int n, float* to) {
+      f16 space[2 * kMostDim];
+      for (int i = 0; i < n; ++i) widen(row_of(cache_, head, from + i, space), DType::f16, 2 * d, to + i * 2 * d);
+    };
     const auto attend_keys = [&](std::int64_t from, std::int64_t to, bool windowed) {
       for (std::int64_t k0 = from; k0 < to; k0 += kTileKeys) {
         const int n = static_cast<int>(std::min<std::int64_t>(kTileKeys, to - k0));
-        f16 space[2 * kMostDim];
-        for (int i = 0; i < n; ++i) widen(row_of(cache_, head, k0 + i, space), DType::f16, 2 * d, keys + i * 2 * d);
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, n, d, 1, queries, d, keys, 2 * d, 0, s, kTileKeys);
-        const std::int64_t visible_from = windowed ? first - window_ + 1 - k0 : -first_ - tokens_;
-        softmax_tile({s, rows, n, kTileKeys, group_, visible_from, first + 1 - k0, weighted, d, max, sum});
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, d, n, 1, s, kTileKeys, keys + d, 2 * d, 1,
-                    weighted, d);
+        load_keys(k0, n, keys);
+        attend_tile(n, windowed ? first - window_ + 1 - k0 : -first_ - tokens_, first + 1 - k0);
       }
     };
+    const std::size_t at = static_cast<std::size_t>(head) * static_cast<std::size_t>(blocks_) + block;
+    if (!chosen_.empty() && chosen_[at]) {
+      const std::vector<std::int32_t>& listed = *chosen_[at];
+      const std::size_t part = (listed.size() + static_cast<std::size_t>(segments_) - 1) / segments_;
+      const std::size_t last = std::min(listed.size(), (static_cast<std::size_t>(segment) + 1) * part);
+      for (std::size_t i = static_cast<std::size_t>(segment) * part; i < last;) {
+        int n = 0;
+        for (; i < last && n < kTileKeys; ++i, n += sparse_key_block) {
+          load_keys(std::int64_t{listed[i]} * sparse_key_block, sparse_key_block, keys + n * 2 * d);
+        }
+        attend_tile(n, -first_ - tokens_, n);  // every query sees them all
+      }
+      if (segment + 1 == segments_) attend_keys(first / sparse_key_block * sparse_key_block, keys_end, false);
+      store_states(head, t0, rows, segment, weighted, max, sum);
+      return;
+    }
     // Sinks are seen whatever the window, so they come apart from the keys behind them; in the first blocks the two
     // touch. A segment is its share of the sinks and the keys behind them, one after the other.
     const std::int64_t sinks_end = std::min(sinks_end_, keys_end);
@@ -190,8 +232,9 @@ class CausalAttention {
   int block_tokens_ = 1;
   int blocks_ = 0;
   std::int64_t segments_ = 1;
-  std::vector<float> weighted_;  // [segments][T][Hq][d], only when keys are split
-  std::vector<float> max_;       // [segments][T][Hq]
+  std::vector<std::optional<std::vector<std::int32_t>>> chosen_;  // [KV heads][blocks]; none: all keys
+  std::vector<float> weighted_;                                   // [segments][T][Hq][d], only when keys are split
+  std::vector<float> max_;                                        // [segments][T][Hq]
   std::vector<float> sum_;
 };
 
@@ -211,6 +254,15 @@ void CpuBackend::attend_causal(const CacheView& cache, const float* q, int T, in
   }
   const Stage stage(stages_, "attend_causal");
   CausalAttention(cache, q, T, query_heads, cache.tokens() - T, window, {}, out).run(threads_);
+}
+
+void CpuBackend::attend_causal_sparse(const CacheView& cache, const float* q, int T, int query_heads,
+                                      const SparseCausal& how, float* out, SparseRead& read, Stream) {
+  if (T <= 0) return;
+  const Stage stage(stages_, "attend_causal");
+  CausalAttention attention(cache, q, T, query_heads, cache.tokens() - T, {}, {}, out);
+  attention.choose(how, read, threads_);
+  attention.run(threads_);
 }
 
 void CpuBackend::attend_causal_part(const CacheView& part, const float* q, int T, int query_heads, std::int64_t first,

@@ -31,7 +31,7 @@ std::int64_t rows_per_piece(std::int64_t row_elements) {
 
 }  // namespace
 
-CpuBackend::CpuBackend(const offload::Threads& threads) : threads_(threads) {
+CpuBackend::CpuBackend(const offload::Threads& threads, Products products) : threads_(threads), products_(products) {
   openblas_set_num_threads(1);  // the threads around it are ours
   take_blas_memory(std::min(threads.count(), index::blas_places()));
 }
@@ -145,8 +145,8 @@ void CpuBackend::release(void* data, std::uint64_t, Stream) noexcept {
   std::free(data);
 }
 
-std::unique_ptr<Backend> make_cpu_backend(const offload::Threads& threads) {
-  return std::make_unique<CpuBackend>(threads);
+std::unique_ptr<Backend> make_cpu_backend(const offload::Threads& threads, Products products) {
+  return std::make_unique<CpuBackend>(threads, products);
 }
 
 }  // namespace hayloft::gpu

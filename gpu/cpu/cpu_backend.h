@@ -15,7 +15,8 @@ namespace hayloft::gpu {
 // into pieces of a fixed size, and partial results are merged in their order.
 class CpuBackend : public Backend {
  public:
-  explicit CpuBackend(const offload::Threads& threads);  // which must outlive it
+  explicit CpuBackend(const offload::Threads& threads,  // which must outlive it
+                      Products products = Products::exact);
 
   std::string name() const override { return "cpu"; }
   std::string description() const override;
@@ -33,7 +34,9 @@ class CpuBackend : public Backend {
   void embed(const Matrix& table, const std::int32_t* tokens, int T, float* out, Stream) override;
   static constexpr int tokens_one_by_one = 8;  // matmul() of so many or fewer sums the products of each by itself
   int tokens_multiplied_as_alone() const override { return tokens_one_by_one; }
+  int tokens_verified_at_once(int widest) const override;
   bool multiplies_packed() const override { return true; }
+  Products products() const override { return products_; }
   // Few tokens stream the weights once in their own dtype; many convert panels of them to f32 for BLAS, which runs on
   // one thread inside each of ours.
   void matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream) override;
@@ -61,6 +64,9 @@ class CpuBackend : public Backend {
   void attend(const CacheView& cache, const float* q, int query_heads, const Attended& what, float* out,
               Stream) override;
   bool attends_in_parts() const override { return true; }
+  bool attends_sparsely() const override { return true; }
+  void attend_causal_sparse(const CacheView& cache, const float* q, int T, int query_heads, const SparseCausal& how,
+                            float* out, SparseRead& read, Stream stream) override;
   void attend_causal_part(const CacheView& part, const float* q, int T, int query_heads, std::int64_t first,
                           const SoftmaxPart& partial, float* out, Stream) override;
   // Reads the rows of a range once for all steps that have them in the same blocks.
@@ -73,6 +79,7 @@ class CpuBackend : public Backend {
   void release(void* data, std::uint64_t bytes, Stream) noexcept override;
 
   const offload::Threads& threads_;
+  Products products_;
   StageClock stages_;
 };
 

@@ -8,6 +8,7 @@
 
 #include "gpu/cpu/elementwise.h"
 #include "gpu/cpu/packed.h"
+#include "gpu/cpu/packed_int8.h"
 #include "gpu/cpu/scratch.h"
 #include "index/scan/blas_places.h"
 
@@ -68,8 +69,11 @@ HWY_EXPORT(stream_matmul_simd);
 
 // Reading the weights as they are beats widening them for BLAS while the tokens' inputs stay in the second-level cache,
 // and always when they are very few.
+constexpr int kStreamedTokens = 64;
+constexpr int kStreamedInputs = 256 << 10;
 bool streams(int T, int cols) {
-  return T <= CpuBackend::tokens_one_by_one || (T <= 64 && static_cast<std::int64_t>(T) * cols <= 256 << 10);
+  return T <= CpuBackend::tokens_one_by_one ||
+         (T <= kStreamedTokens && static_cast<std::int64_t>(T) * cols <= kStreamedInputs);
 }
 
 // BLAS panels: an f32 panel of weights is 1 MiB at most and stays in the second-level cache while the tokens pass.
@@ -107,6 +111,21 @@ void stream_packed(const float* x, int T, const Matrix& w, const float* bias, fl
       std::max<std::int64_t>(1, (64 << 10) / static_cast<std::int64_t>(w.packing.tile_bytes(w.cols)));
   threads.parallel_for(tiles, grain, [&](std::int64_t begin, std::int64_t end) {
     packed_matmul(x, sums.data(), T, w, static_cast<int>(begin), static_cast<int>(end), y);
+    const int first = static_cast<int>(begin) * packed_tile_rows;
+    const int last = std::min(static_cast<int>(end) * packed_tile_rows, w.rows);
+    if (bias) add_bias(bias, T, w.rows, first, last, y);
+  });
+}
+
+// Any number of tokens, in whole numbers.
+void multiply_int8(const float* x, int T, const Matrix& w, const float* bias, float* y,
+                   const offload::Threads& threads) {
+  Int8Inputs inputs;
+  round_inputs(x, T, w.cols, w.packing, inputs);
+  const std::int64_t tiles = (w.rows + packed_tile_rows - 1) / packed_tile_rows;
+  const std::int64_t work = static_cast<std::int64_t>(w.packing.tile_bytes(w.cols)) * std::max(1, T / 4);
+  threads.parallel_for(tiles, std::max<std::int64_t>(1, (64 << 10) / work), [&](std::int64_t begin, std::int64_t end) {
+    packed_matmul_int8(inputs, T, w, static_cast<int>(begin), static_cast<int>(end), y);
     const int first = static_cast<int>(begin) * packed_tile_rows;
     const int last = std::min(static_cast<int>(end) * packed_tile_rows, w.rows);
     if (bias) add_bias(bias, T, w.rows, first, last, y);
@@ -155,9 +174,15 @@ void multiply_panel(const float* x, const Matrix& w, const float* bias, int t0, 
 
 }  // namespace
 
+// What streams sums the products of each token by itself.
+int CpuBackend::tokens_verified_at_once(int widest) const {
+  return std::clamp(kStreamedInputs / std::max(1, widest), tokens_one_by_one, kStreamedTokens);
+}
+
 void CpuBackend::matmul(const float* x, int T, const Matrix& w, const float* bias, float* y, Stream) {
   if (T <= 0 || w.rows <= 0) return;
   const bool packed = w.type == DType::packed;
+  if (packed && products_ == Products::int8) return multiply_int8(x, T, w, bias, y, threads_);
   if (streams(T, w.cols)) {
     return packed ? stream_packed(x, T, w, bias, y, threads_) : stream_matmul(x, T, w, bias, y, threads_);
   }

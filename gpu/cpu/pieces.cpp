@@ -40,27 +40,37 @@ const std::byte* block_at(const offload::LayerView& store, std::int64_t position
   return store.blocks[static_cast<std::size_t>(store.block_of(position))];
 }
 
-// The end of the positions from `begin` on, at most up to `end`, that lie in the same blocks in both.
-std::int64_t end_of_common(const offload::LayerView& a, const offload::LayerView& b, std::int64_t begin,
-                           std::int64_t end) {
-  end = std::min({end, a.tokens, b.tokens});
-  while (begin < end && block_at(a, begin) == block_at(b, begin)) {
-    begin = (begin / a.layout->block_tokens + 1) * a.layout->block_tokens;
+// True where the rows of both tails are the same memory, and begin at the same position behind as many in the store: of
+// queries of one sequence.
+bool same_tail(const CacheView& a, const CacheView& b) {
+  return a.tail.rows == b.tail.rows && a.tail.capacity == b.tail.capacity && a.tail.first == b.tail.first &&
+         a.tail.position == b.tail.position && a.store.tokens == b.store.tokens;
+}
+
+// The end of the positions from `begin` on, at most up to `end`, that lie in the same blocks in both, or in a tail that
+// both have.
+std::int64_t end_of_common(const CacheView& a, const CacheView& b, std::int64_t begin, std::int64_t end) {
+  const std::int64_t stored = std::min({end, a.store.tokens, b.store.tokens});
+  while (begin < stored && block_at(a.store, begin) == block_at(b.store, begin)) {
+    begin = (begin / a.store.layout->block_tokens + 1) * a.store.layout->block_tokens;
   }
-  return std::min(begin, end);
+  return begin >= stored && same_tail(a, b) ? end : std::min(begin, stored);
 }
 
 // Pieces of one KV head that begin at the same position in the same block share what they all have in common; where
 // one of them goes on behind it, whole tiles of that.
 std::vector<SharedRows> find_shared(std::span<const AttendStep> steps, std::span<const Piece> pieces) {
-  const auto store = [&](std::size_t i) -> const offload::LayerView& { return steps[pieces[i].step].cache.store; };
+  const auto cache = [&](std::size_t i) -> const CacheView& { return steps[pieces[i].step].cache; };
   const auto key = [&](std::size_t i) {
+    const CacheView& of = cache(i);
+    const bool stored = pieces[i].begin < of.store.tokens;
     return std::tuple(pieces[i].head, pieces[i].begin,
-                      reinterpret_cast<std::uintptr_t>(block_at(store(i), pieces[i].begin)));
+                      stored ? reinterpret_cast<std::uintptr_t>(block_at(of.store, pieces[i].begin))
+                             : reinterpret_cast<std::uintptr_t>(of.tail.rows));
   };
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
-    if (pieces[i].list == nullptr && pieces[i].begin < store(i).tokens) order.push_back(i);
+    if (pieces[i].list == nullptr) order.push_back(i);
   }
   std::ranges::stable_sort(order, {}, key);
   std::vector<SharedRows> shared;
@@ -70,10 +80,10 @@ std::vector<SharedRows> find_shared(std::span<const AttendStep> steps, std::span
     std::int64_t end = pieces[*from].end;
     std::int64_t longest = end;
     for (auto i = from; i != to; ++i) {
-      end = end_of_common(store(*from), store(*i), begin, std::min(end, pieces[*i].end));
+      end = end_of_common(cache(*from), cache(*i), begin, std::min(end, pieces[*i].end));
       longest = std::max(longest, pieces[*i].end);
     }
-    if (end < longest) end -= (end - begin) % kTileRows;
+    if (end < longest && end > begin) end -= (end - begin) % kTileRows;
     if (to - from > 1 && begin < end) shared.push_back({{from, to}, begin, end});
     from = to;
   }

@@ -54,4 +54,19 @@ struct ScoreTile {
 };
 void softmax_tile(const ScoreTile& tile);
 
+// Scores of keys that are taken together, `block` at a time, a multiple of 16: s f32 [rows][stride], of which `columns`
+// are keys, a multiple of the block. Replaces s by exp(s - max) of each block's own largest, and gives that and the
+// sum, f32 [rows][pitch].
+struct BlockScores {
+  float* s = nullptr;
+  int rows = 0;
+  int columns = 0;
+  int stride = 0;
+  int block = 0;
+  std::int64_t pitch = 0;
+  float* max = nullptr;
+  float* sum = nullptr;
+};
+void softmax_blocks(const BlockScores& scores);
+
 }  // namespace hayloft::gpu

@@ -86,6 +86,9 @@ class CudaBackend final : public Backend {
   bool searches_in_parts() const override { return true; }
   void select_sparq(const CacheView& cache, const float* q, int query_heads, const SparqSelect& args,
                     std::int32_t* positions, float* alpha, Stream queue) override;
+  bool estimates_rest() const override { return true; }
+  void attend_with_rest(const CacheView& cache, const float* q, int query_heads, const RestStep& rest, float* out,
+                        Stream queue) override;
 
  private:
   // CUDA's stream, ready to be used by the calling thread: its device is the backend's from here on.

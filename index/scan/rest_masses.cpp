@@ -99,7 +99,7 @@ class MassScan {
       const float* const x = reader.group(list * heads_, begin);
       alignas(64) std::array<float, draw_group_tokens> p;
       alignas(64) std::array<float, draw_group_tokens> ranks;
-      const Starts starts(begin, draw_group_tokens);
+      const Starts starts(search_, begin, draw_group_tokens);
       draw_ranks({x, stride_, heads_, draw_group_tokens}, {search_.key, starts.data()}, p.data(), ranks.data());
       for (std::size_t t = 0; t < ranks.size(); ++t) {
         if (ranks[t] <= 0 || ranks[t] < least) continue;
@@ -137,13 +137,16 @@ class MassScan {
   // The first position of each 16 masses of a tile.
   class Starts {
    public:
-    Starts(std::int64_t begin, std::int64_t n) {
-      for (std::int64_t t = 0; t < n; t += 16) starts_[static_cast<std::size_t>(t / 16)] = position(begin + t);
+    Starts(const RestSearch& search, std::int64_t begin, std::int64_t n) {
+      for (std::int64_t t = 0; t < n; t += 16) starts_[static_cast<std::size_t>(t / 16)] = position(search, begin + t);
     }
     const std::uint32_t* data() const { return starts_.data(); }
 
    private:
-    static std::uint32_t position(std::int64_t t) { return static_cast<std::uint32_t>(t); }
+    // Blocks hold 16 tokens at least, and whole multiples of them.
+    static std::uint32_t position(const RestSearch& search, std::int64_t t) {
+      return static_cast<std::uint32_t>(search.shard.alone() ? t : search.shard.whole(t, search.block_tokens));
+    }
     std::array<std::uint32_t, 2048 / 16> starts_;  // of the longest tile
   };
 
@@ -204,7 +207,7 @@ class MassScan {
     const std::int64_t end = std::min(begin + tile_, search_.scores.limit);
     float* const x = reader.tile(head, begin, end);
     const int n = static_cast<int>((end - begin + draw_group_tokens - 1) / draw_group_tokens * draw_group_tokens);
-    const Starts starts(begin, n);
+    const Starts starts(search_, begin, n);
     for (int h = 0; h < group_; ++h) make_masses(head * group_ + h, begin, end, x + std::ptrdiff_t{h} * stride_);
     for (int first = 0; first < group_; first += heads_) {
       float* const sums = reader.sums();

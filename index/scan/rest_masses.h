@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "index/scan/search.h"
+#include "offload/store/shard.h"
 
 // The softmax masses of the positions that a step does not attend to, estimated from the approximate scores of all of
 // them, and a draw of positions by these masses whose values stand for all (priority sampling: Duffield, Lund, Thorup
@@ -29,6 +30,9 @@ struct RestSearch {
   // The scores as search_columns() kept them for `scores`; masses take their place. Null or empty: the columns are read
   // once more, with the same result.
   KeptScores* kept = nullptr;
+  // Of whose blocks, of so many tokens, the view has its own alone: random numbers are those of whole positions.
+  offload::Shard shard = {};
+  int block_tokens = 0;
 };
 
 // Masses are exp(slope * s + offset - log_sum), at most e^60.

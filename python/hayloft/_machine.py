@@ -15,6 +15,7 @@ def Machine(
     gpu_memory: int = 0,
     device_columns: int | None = 0,
     device_rows: int | None = 0,
+    products: str = "exact",
 ) -> _core.Machine:
     """Threads, a device, and budgets of memory.
 
@@ -24,6 +25,7 @@ def Machine(
     gpu_memory: bytes of device memory; 0 takes nearly all that is free.
     device_columns: bytes of it for key columns that are read often; None takes what is left.
     device_rows: bytes of it for rows that were attended to not long ago; None takes a 32nd.
+    products: "exact", or "int8": quantised weights meet inputs rounded to 8 bits, on the CPU alone.
     Raises Error when the machine has not got it.
     """
     return _core.Machine(
@@ -33,6 +35,7 @@ def Machine(
         gpu_memory=gpu_memory,
         device_columns=device_columns,
         device_rows=device_rows,
+        products=products,
     )
 
 

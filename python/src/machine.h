@@ -14,8 +14,10 @@ namespace hayloft::python {
 
 // The part of the machine that the package computes with: threads, and the CPU or a CUDA device.
 struct Machine {
-  // threads 0: all processors. device "auto", "cpu" or "cuda". Bytes 0: what is free. Throws Error.
-  Machine(int threads, const std::string& device, std::uint64_t host_memory, const gpu::CudaOptions& options);
+  // threads 0: all processors. device "auto", "cpu" or "cuda". Bytes 0: what is free. Throws Error, also where
+  // the device does not multiply as `products` says.
+  Machine(int threads, const std::string& device, std::uint64_t host_memory, const gpu::CudaOptions& options,
+          gpu::Products products = gpu::Products::exact);
 
   // Memory for K and V, within the budget. The machine must outlive it.
   std::unique_ptr<offload::Arena> make_arena() const;

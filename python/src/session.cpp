@@ -148,9 +148,9 @@ class OpenSession {
   void save(const std::string& path, bool overwrite) {
     const Use use(*this);
     const runtime::Cache& cache = session_.cache();
-    const offload::SnapshotDescription description{model_->source().identity(), cache.store().shape(),
-                                                   model_->model.config().layers,
-                                                   runtime::write_note({reading_.chunk_tokens, reading_.prefill})};
+    const offload::SnapshotDescription description{
+        model_->source().identity(), cache.store().shape(), model_->model.config().layers,
+        runtime::write_note({reading_.chunk_tokens, reading_.prefill, 0, session_.products()})};
     const std::vector<offload::SnapshotTail> tails = cache.tails();
     std::vector<offload::TailImage> images;
     for (const offload::SnapshotTail& tail : tails) images.push_back(tail.image());

@@ -23,6 +23,8 @@ struct Selection {
   const std::int32_t* device_positions = nullptr;
   const float* device_alpha = nullptr;
   index::KeptScores* kept = nullptr;  // the scores that ranked, in the step's scratch; null or empty: not kept
+  // What scored them, on the device, where the ranking asks for it: gpu::SparqSelect::scores.
+  std::shared_ptr<const gpu::Buffer> scores = nullptr;
 };
 
 // A search of a method's own over the keys of a view, by whatever it has for them: positions out i32 [Hq][k], of

@@ -33,11 +33,18 @@ class LocalAttender final : public Attender {
       case Ranking::Source::components: {  // step 1 of SparQ
         const LayerStep& at = step.at;
         index::KeptScores* const kept = kept_scores(at, ranking);
-        const gpu::SparqSelect args{ranking.by, plan.k, plan.limit, step.held_bytes, {}, kept};
+        gpu::SparqSelect args{ranking.by, plan.k, plan.limit, step.held_bytes, {}, kept};
+        std::shared_ptr<const gpu::Buffer> scores;
+        if (ranking.keep && at.backend.estimates_rest()) {
+          const std::int64_t count = at.query_heads * gpu::scores_stride(at.cache.store.tokens);
+          scores = std::make_shared<const gpu::Buffer>(
+              at.backend.allocate(static_cast<std::uint64_t>(count) * sizeof(float), at.stream));
+          args.scores = scores->as<float>();
+        }
         auto* const positions = scratch_for<std::int32_t>(at, at.scratch.positions, plan.positions());
         auto* const alpha = scratch_for<float>(at, at.scratch.alpha, at.query_heads);
         at.backend.select_sparq(at.cache, step.q, at.query_heads, args, positions, alpha, at.stream);
-        return {{}, {}, positions, ranking.with_alpha ? alpha : nullptr, kept};
+        return {{}, {}, positions, ranking.with_alpha ? alpha : nullptr, kept, scores};
       }
       default:
         return select_on_host(step, in_entries(plan, ranking), ranking);
@@ -78,6 +85,7 @@ class LocalAttender final : public Attender {
     if (plan.k == plan.limit) return attend(step, plan, selection, {});
     const LayerStep& at = step.at;
     require_rest(at.backend, rest);
+    if (selection.scores != nullptr) return attend_on_device(step, plan, selection, ranking, rest);
     gpu::Attended what = plan.attended();
     Selection taken = selection;
     if (taken.device_positions != nullptr) {
@@ -107,6 +115,38 @@ class LocalAttender final : public Attender {
     if (taken.device_alpha != nullptr) taken.alpha.assign(taken.device_alpha, taken.device_alpha + at.query_heads);
     what.positions = taken.positions.data();
     predict_error(step, plan, what, taken, ranking, rest);
+  }
+
+  // The same where the device has the scores: all of it there, but for what the step says of itself.
+  static void attend_on_device(const Step& step, const SelectionPlan& plan, const Selection& selection,
+                               const Ranking& ranking, Rest rest) {
+    const LayerStep& at = step.at;
+    const auto heads = static_cast<std::size_t>(at.query_heads);
+    gpu::Attended what = plan.attended();
+    what.positions = selection.device_positions;
+    if (step.held_bytes != nullptr) what.held_bytes = step.held_bytes + 2;
+    const gpu::Buffer said = at.backend.allocate(2 * heads * sizeof(float), at.stream);  // errors, shares
+    const gpu::SparqSelect select{ranking.by, plan.k, plan.limit};
+    gpu::RestStep args{select, what, selection.scores->as<float>()};
+    args.draws = rest.kind == Rest::Kind::draw;
+    args.drawn = plan.drawn;
+    args.key = draw_key(rest.seed, at.cache.layer, plan.tokens);
+    args.error = said.as<float>();
+    args.share = said.as<float>() + heads;
+    at.backend.attend_with_rest(at.cache, step.q, at.query_heads, args, step.out, at.stream);
+    if (step.estimate == nullptr && step.trace == nullptr) return;
+    const std::vector<float> values =
+        copy_to_host(at.backend, said.as<float>(), static_cast<std::int64_t>(2 * heads), at.stream);
+    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(heads);
+    if (step.estimate != nullptr) {
+      step.estimate->error.assign(values.begin(), middle);
+      step.estimate->attended.assign(middle, values.end());
+    }
+    if (step.trace == nullptr) return;
+    Selection weighed = selection;
+    weighed.device_alpha = nullptr;
+    weighed.alpha.assign(middle, values.end());
+    record(step, what, weighed);
   }
 
   void attend_causal(const LayerStep& at, const float* q, int rows, const gpu::CausalWindow& window,
@@ -173,12 +213,13 @@ class LocalAttender final : public Attender {
 }  // namespace
 
 void Attender::attend_with_rest(const Step&, const SelectionPlan&, const Selection&, const Ranking&, Rest rest) const {
-  fail("--attn-rest {}: needs the scores of every position in one process; use --attn-rest none", name(rest.kind));
+  fail("--attn-rest {}: needs an attender that estimates it by the scores of every position; use --attn-rest none",
+       name(rest.kind));
 }
 
 void require_rest(const gpu::Backend& backend, Rest rest) {
-  if (!rest.by_scores() || backend.name() == "cpu") return;
-  fail("--attn-rest {}: is made by the CPU alone, and the device is {}; use --device cpu or --attn-rest none",
+  if (!rest.by_scores() || backend.estimates_rest() || backend.name() == "cpu") return;
+  fail("--attn-rest {}: is made by the CPU and by CUDA, and the device is {}; use --device cpu or --attn-rest none",
        name(rest.kind), backend.name());
 }
 

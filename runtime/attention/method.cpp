@@ -53,7 +53,7 @@ constexpr std::int64_t predicted_every = 8;
 bool predicts(const Step& step, const SelectionPlan& plan, const Ranking& by) {
   const bool by_scores = by.source == Ranking::Source::derived ? by.entry_tokens == 1 && !by.tail_weights.empty()
                                                                : by.source != Ranking::Source::given;
-  return step.estimate != nullptr && by_scores && plan.limit > 0 &&
+  return step.estimate != nullptr && by_scores && plan.k < plan.limit && step.at.backend.name() == "cpu" &&
          (plan.tokens + step.at.cache.layer) % predicted_every == 0;
 }
 
@@ -130,7 +130,7 @@ Counters Method::attend(const Step& step, const SelectionPlan& plan) const {
   Selection selection;
   if (plan.selects() && traits_.rest.by_scores() && plan.limit > 0) {
     Ranking by = ranking(step, plan);
-    by.keep = true;
+    by.keep = plan.k < plan.limit;
     selection = step.attender.select(step, plan, by);
     step.attender.attend_with_rest(step, plan, selection, by, traits_.rest);
     return count_planned(step.at.cache, plan);

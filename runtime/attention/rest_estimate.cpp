@@ -19,17 +19,47 @@ std::uint64_t mixed_key(std::uint64_t x) {  // splitmix64's finaliser
   return x ^ (x >> 31);
 }
 
-// One for each draw of a sequence's layer: by the seed, the layer and the tokens so far.
+}  // namespace
+
 std::uint64_t draw_key(std::uint64_t seed, int layer, std::int64_t tokens) {
   const std::uint64_t of_layer = mixed_key(seed + 0x9e3779b97f4a7c15u) + static_cast<std::uint64_t>(layer);
   return mixed_key(mixed_key(of_layer) + static_cast<std::uint64_t>(tokens));
 }
 
-// Attention to what is attended exactly: its softmax of each query head, and the output.
-struct ExactPart {
-  std::vector<float> out;       // [Hq][d], weighted / sum
-  std::vector<float> log_sums;  // [Hq], max + ln(sum)
-};
+ExactPart exact_part(std::vector<float> state, int query_heads, int head_dim) {
+  ExactPart part;
+  const auto d = static_cast<std::size_t>(head_dim);
+  const auto count = static_cast<std::size_t>(query_heads);
+  const std::size_t n = count * d;
+  for (std::size_t h = 0; h < count; ++h) {
+    const float sum = state[n + count + h];
+    for (std::size_t c = 0; c < d; ++c) state[h * d + c] = sum == 0 ? 0 : state[h * d + c] / sum;
+    part.log_sums.push_back(state[n + h] + std::log(sum));
+  }
+  state.resize(n);
+  part.out = std::move(state);
+  return part;
+}
+
+std::vector<float> draw_references(const std::vector<float>& log_sums) {
+  constexpr float steps = 16;
+  std::vector<float> references;
+  for (const float log_sum : log_sums) references.push_back(std::round(log_sum * steps) / steps);
+  return references;
+}
+
+void refer_to(const std::vector<float>& log_sums, const std::vector<float>& references, int first, int heads,
+              index::RestMasses::Draw& draw) {
+  const std::size_t n = draw.positions.size();
+  for (int h = 0; h < heads; ++h) {
+    const auto head = static_cast<std::size_t>(first + h);
+    const float factor = std::exp(references[head] - log_sums[head]);
+    if (!std::isfinite(factor)) continue;
+    for (std::size_t i = 0; i < n; ++i) draw.masses[static_cast<std::size_t>(h) * n + i] *= factor;
+  }
+}
+
+namespace {
 
 ExactPart attend_exactly(const Step& step, gpu::Attended what) {
   const LayerStep& at = step.at;
@@ -41,18 +71,7 @@ ExactPart attend_exactly(const Step& step, gpu::Attended what) {
   what.partial = {max, max + heads};
   at.backend.attend(at.cache, step.q, at.query_heads, what, values.as<float>(), at.stream);
   std::vector<float> host = copy_to_host(at.backend, values.as<float>(), at.query_elements() + 2 * heads, at.stream);
-  ExactPart part;
-  const auto d = static_cast<std::size_t>(at.head_dim());
-  const auto n = static_cast<std::size_t>(at.query_elements());
-  const auto count = static_cast<std::size_t>(heads);
-  for (std::size_t h = 0; h < count; ++h) {
-    const float sum = host[n + count + h];
-    for (std::size_t c = 0; c < d; ++c) host[h * d + c] = sum == 0 ? 0 : host[h * d + c] / sum;
-    part.log_sums.push_back(host[n + h] + std::log(sum));
-  }
-  host.resize(n);
-  part.out = std::move(host);
-  return part;
+  return exact_part(std::move(host), at.query_heads, at.head_dim());
 }
 
 // The mean of V over every token, [Hq][d].
@@ -186,12 +205,12 @@ double rows_of(const index::RestMasses& rest, std::size_t head) {
   return rest.sum[head] * rest.sum[head] / std::max(rest.squares[head], std::numeric_limits<double>::min());
 }
 
-// The estimate by the mean value, and its error.
-void add_mean(const Step& step, const index::RestMasses& rest, const std::vector<index::LogitLine>& lines, float* out,
-              float* shares, StepEstimate* estimate) {
+}  // namespace
+
+void add_mean(const Step& step, const index::RestMasses& rest, const std::vector<index::LogitLine>& lines,
+              const std::vector<float>& mean, float* out, float* shares, StepEstimate* estimate) {
   const LayerStep& at = step.at;
   const int d = at.head_dim();
-  const std::vector<float> mean = mean_of_values(step);
   const std::vector<double> spread = estimate == nullptr ? std::vector<double>() : spread_of_values(step, mean);
   for (int h = 0; h < at.query_heads; ++h) {
     const auto head = static_cast<std::size_t>(h);
@@ -212,6 +231,17 @@ void add_mean(const Step& step, const index::RestMasses& rest, const std::vector
                                        lines[head].residual, rows_of(rest, head));
     estimate->error[head] = static_cast<float>(error / std::max(norm(y, d), 1e-30));
   }
+}
+
+namespace {
+
+std::vector<index::LogitLine> lines_of(const Step& step, const SelectionPlan& plan, const Ranking& ranking,
+                                       const HostRanking& ready, const Selection& taken) {
+  TakenLogits logits;
+  if (fits_taken(ready, ranking)) {
+    logits = taken_logits(step, step.at.cache.store, plan.lists, plan.k, ready, taken.positions);
+  }
+  return logit_lines(step, ranking, ready, logits);
 }
 
 index::RestMasses masses_of(const Step& step, const SelectionPlan& plan, const Selection& taken, const Ranking& ranking,
@@ -237,23 +267,26 @@ std::vector<float> attend_with_estimate(const Step& step, const SelectionPlan& p
   const LayerStep& at = step.at;
   ExactPart exact = attend_exactly(step, what);
   const HostRanking ready(step, ranking);
-  const std::vector<index::LogitLine> lines = logit_lines(step, plan, ranking, ready, taken.positions);
-  const index::RestMasses masses =
-      masses_of(step, plan, taken, ranking, ready, lines, exact.log_sums,
-                rest.kind == Rest::Kind::draw ? plan.drawn : 0, draw_key(rest.seed, at.cache.layer, plan.tokens));
+  const std::vector<index::LogitLine> lines = lines_of(step, plan, ranking, ready, taken);
+  const bool draws = rest.kind == Rest::Kind::draw;
+  const std::vector<float> references = draws ? draw_references(exact.log_sums) : exact.log_sums;
+  index::RestMasses masses = masses_of(step, plan, taken, ranking, ready, lines, references, draws ? plan.drawn : 0,
+                                       draw_key(rest.seed, at.cache.layer, plan.tokens));
 
   std::vector<float> shares(static_cast<std::size_t>(at.query_heads), 1.0f);
   if (step.estimate != nullptr) step.estimate->error.assign(shares.size(), 0.0f);
-  if (rest.kind == Rest::Kind::draw) {
+  if (draws) {
     const int heads = at.query_heads / plan.lists;
     at.backend.threads().parallel_for(plan.lists, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t list = begin; list < end; ++list) {
-        add_drawn(step, static_cast<int>(list) * heads, heads, masses.draws[static_cast<std::size_t>(list)], lines,
-                  exact.out.data(), shares.data(), step.estimate);
+        index::RestMasses::Draw& draw = masses.draws[static_cast<std::size_t>(list)];
+        const int first = static_cast<int>(list) * heads;
+        refer_to(exact.log_sums, references, first, heads, draw);
+        add_drawn(step, first, heads, draw, lines, exact.out.data(), shares.data(), step.estimate);
       }
     });
   } else {
-    add_mean(step, masses, lines, exact.out.data(), shares.data(), step.estimate);
+    add_mean(step, masses, lines, mean_of_values(step), exact.out.data(), shares.data(), step.estimate);
   }
   if (step.estimate != nullptr) step.estimate->attended = shares;
   at.backend.to_device(step.out, exact.out.data(), exact.out.size() * sizeof(float), at.stream);
@@ -266,7 +299,7 @@ void predict_error(const Step& step, const SelectionPlan& plan, gpu::Attended wh
   const int d = at.head_dim();
   const ExactPart exact = attend_exactly(step, what);
   const HostRanking ready(step, ranking);
-  const std::vector<index::LogitLine> lines = logit_lines(step, plan, ranking, ready, taken.positions);
+  const std::vector<index::LogitLine> lines = lines_of(step, plan, ranking, ready, taken);
   const index::RestMasses masses = masses_of(step, plan, taken, ranking, ready, lines, exact.log_sums, 0, 0);
   const std::vector<float> mean = mean_of_values(step);
   const std::vector<double> spread = spread_of_values(step, mean);

@@ -1,6 +1,7 @@
 #include "runtime/cache/cache.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "offload/error.h"
@@ -106,7 +107,23 @@ void Cache::append(int layer, const float* k, const float* v, int T) {
   make_room(tail, T);
   backend_->append(view(layer), k, v, T, backend_->stream());
   tail.pending = T;
-  if (!tail.kept_on_device) start_spills(layer);
+  if (!tail.kept_on_device && !held_ && !drafting_) start_spills(layer);
+}
+
+void Cache::keep(int kept) {
+  for (Tail& tail : tails_) tail.pending = std::min(tail.pending, kept);
+  for (std::size_t layer = 0; layer < tails_.size(); ++layer) {
+    if (tails_[layer].store_layer >= 0) start_spills(static_cast<int>(layer));
+  }
+  held_ = false;
+}
+
+std::int64_t Cache::tokens_up_to_spill() const {
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  for (const Tail& tail : tails_) {
+    if (tail.store_layer >= 0) least = std::min(least, options_.block_tokens + options_.window - tail.tokens);
+  }
+  return std::max<std::int64_t>(1, least);
 }
 
 gpu::DeltaState Cache::advance(int layer, int T) {
@@ -116,6 +133,12 @@ gpu::DeltaState Cache::advance(int layer, int T) {
     if (!*memory) *memory = backend_->allocate(recurrent_bytes(delta_), backend_->stream());
   }
   tail.pending = T;
+  return {tail.position > 0 ? tail.state.as<float>() : nullptr, tail.next.as<float>()};
+}
+
+gpu::DeltaState Cache::advance_again(int layer, int kept) {
+  Tail& tail = tails_[static_cast<std::size_t>(layer)];
+  tail.pending = kept;
   return {tail.position > 0 ? tail.state.as<float>() : nullptr, tail.next.as<float>()};
 }
 
@@ -166,7 +189,7 @@ void Cache::reserve(std::int64_t tokens) {
 }
 
 void Cache::make_room(Tail& tail, int T) {
-  tail.forget();
+  if (!drafting_) tail.forget();
   if (!tail.has_room(T)) resize(tail, tail.capacity_for(T, options_));
 }
 
@@ -196,6 +219,10 @@ void Cache::commit() {
   for (Tail& tail : tails_) {
     const int appended = std::exchange(tail.pending, 0);
     (tail.recurrent ? tail.position : tail.tokens) += appended;
+    if (drafting_) {
+      if (tail.recurrent && tail.drafted == 0 && appended > 0) std::swap(tail.before_drafts, tail.state);
+      tail.drafted += appended;
+    }
     if (tail.recurrent && appended > 0) std::swap(tail.state, tail.next);
   }
   for (Spill& spill : spilled) {
@@ -206,6 +233,16 @@ void Cache::commit() {
   for (Tail& tail : tails_) {
     take_filled_sums(tail);
     tail.drop(std::exchange(tail.filled, 0) * options_.block_tokens);
+  }
+}
+
+void Cache::end_drafts() noexcept {
+  abandon();
+  drafting_ = false;
+  for (Tail& tail : tails_) {
+    (tail.recurrent ? tail.position : tail.tokens) -= tail.drafted;
+    if (tail.recurrent && tail.drafted > 0) std::swap(tail.state, tail.before_drafts);
+    tail.drafted = 0;
   }
 }
 
@@ -224,6 +261,7 @@ void Cache::shrink() {
 
 void Cache::abandon() noexcept {
   spills_.abandon();
+  held_ = false;
   for (Tail& tail : tails_) {
     tail.pending = 0;
     tail.filled = 0;
@@ -258,7 +296,8 @@ void Cache::replace_by(Cache grown) {
 
 std::uint64_t Cache::device_bytes() const {
   std::uint64_t bytes = 0;
-  for (const Tail& tail : tails_) bytes += tail.rows.bytes() + tail.state.bytes() + tail.next.bytes();
+  for (const Tail& tail : tails_)
+    bytes += tail.rows.bytes() + tail.state.bytes() + tail.next.bytes() + tail.before_drafts.bytes();
   return bytes;
 }
 

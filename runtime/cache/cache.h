@@ -63,6 +63,22 @@ class Cache {
   void shrink();
   void abandon() noexcept;  // waits for the blocks on their way and gives their memory back
 
+  // From now on until commit() or abandon(), what is appended may be taken back before it is committed: no block is
+  // spilled until keep() has said how many tokens stay, of every layer the first ones; there is at least one. Of a
+  // recurrent layer advance_again() is called before, and the state behind so many made anew, where fewer stay.
+  void hold_pending() { held_ = true; }
+  bool holds_pending() const { return held_; }
+  gpu::DeltaState advance_again(int layer, int kept);
+  void keep(int kept);
+  // Counts the tokens that may be appended so that only the last of them can fill a block: what is read of the others'
+  // positions is in the tail until all have been read.
+  std::int64_t tokens_up_to_spill() const;
+
+  // What is committed from now on is drafted: end_drafts() takes all of it back. Nothing is spilled until then, and no
+  // sliding window forgets a token. The cache is not forked in between.
+  void begin_drafts() { drafting_ = true; }
+  void end_drafts() noexcept;
+
   // Sets aside host memory for the blocks that `tokens` more will fill, those of a layer behind one another, where the
   // budget has room for all of them; give_back() returns what has not been used. Layers that take turns would lie mixed
   // with each other otherwise, which costs a device that copies columns a copy for each block.
@@ -115,6 +131,9 @@ class Cache {
     bool recurrent = false;
     gpu::Buffer state;  // of the committed tokens
     gpu::Buffer next;   // behind what is pending
+    // Of what begin_drafts() began: the tokens committed since, and a recurrent layer's state before them.
+    std::int64_t drafted = 0;
+    gpu::Buffer before_drafts;
   };
   Cache(const Cache& other, offload::Store store);
   void restore_state(Tail& tail, const offload::SnapshotTail& saved, const std::string& file, int layer) const;
@@ -133,6 +152,8 @@ class Cache {
   offload::Store store_;
   std::vector<Tail> tails_;  // [layers]
   std::uint64_t spilled_bytes_ = 0;
+  bool held_ = false;      // what is pending may be taken back
+  bool drafting_ = false;  // and what is committed
   Spills spills_;
   std::vector<std::vector<offload::BlockWriter>> reserved_;  // by layer, the next one last
 };

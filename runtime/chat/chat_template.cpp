@@ -45,6 +45,7 @@ ordered_json parse(std::string_view json, const char* what) {
 struct ChatTemplate::Source {
   std::map<std::string, jinja::Template> templates;  // by name, "default" for a single one
   std::vector<std::pair<std::string, std::string>> variables;
+  std::vector<std::string> texts;  // of all of them
 
   const jinja::Template& choose(bool tools) const {
     auto found = tools ? templates.find("tool_use") : templates.end();
@@ -84,6 +85,7 @@ ChatTemplate ChatTemplate::from_sources(const std::vector<NamedTemplate>& source
   auto source = std::make_shared<Source>();
   source->variables = std::move(variables);
   for (const NamedTemplate& each : sources) {
+    source->texts.push_back(each.source);
     source->templates.insert_or_assign(each.name, jinja::Template(each.source, each.where));
   }
   ChatTemplate made;
@@ -153,6 +155,11 @@ std::string ChatTemplate::text(const std::string& prompt) const {
 bool ChatTemplate::names(std::string_view word) const {
   return source_ && std::any_of(source_->templates.begin(), source_->templates.end(),
                                 [&](const auto& each) { return each.second.names(word); });
+}
+
+bool ChatTemplate::mentions(std::string_view text) const {
+  return source_ && std::ranges::any_of(source_->texts,
+                                        [&](const std::string& each) { return each.find(text) != std::string::npos; });
 }
 
 // A template that names tools may still leave them out, so it is tried, with a system message too: some write tools

@@ -74,6 +74,9 @@ class ChatTemplate {
   // knows.
   bool names(std::string_view word) const;
 
+  // Returns whether `text` stands anywhere in the template.
+  bool mentions(std::string_view text) const;
+
  private:
   struct Source;
   std::shared_ptr<const Source> source_;  // null: a single message as it is

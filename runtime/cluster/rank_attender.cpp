@@ -7,6 +7,7 @@
 #include "runtime/attention/method.h"
 #include "runtime/cluster/attend_part.h"
 #include "runtime/cluster/rank_finds.h"
+#include "runtime/cluster/rank_rest.h"
 #include "runtime/cluster/rank_selection.h"
 
 namespace hayloft::runtime::cluster {
@@ -67,19 +68,26 @@ gpu::Buffer mean_of_tail(const LayerStep& at, const float* q) {
   return mean;
 }
 
-// y = alpha * y + (1 - alpha) * mean of V over every token: of the stores the ranks know the sums.
-void blend_mean_value(const LayerStep& at, const gpu::Buffer& tail_mean, const float* alpha, std::vector<float>& y) {
+// The mean of V over every token, [Hq][d]: of the stores the ranks know the sums.
+std::vector<float> mean_of_all(const LayerStep& at, const gpu::Buffer& tail_mean) {
   const gpu::CacheView& cache = at.cache;
   const std::span<const float> sums = cache.shard.alone() ? cache.store.value_sum : cache.value_sum;
-  const std::vector<float> in_tail = copy_to_host(at.backend, tail_mean.as<float>(), at.query_elements(), at.stream);
+  std::vector<float> mean = copy_to_host(at.backend, tail_mean.as<float>(), at.query_elements(), at.stream);
   const auto d = static_cast<std::size_t>(at.head_dim());
   const auto group = static_cast<std::size_t>(at.group());
-  for (std::size_t i = 0; i < y.size(); ++i) {
+  for (std::size_t i = 0; i < mean.size(); ++i) {
     const double in_store = cache.stored_tokens() == 0 ? 0 : double{sums[i / d / group * d + i % d]};
-    const double sum = in_store + double{in_tail[i]} * static_cast<double>(cache.tail.tokens);
-    const auto mean = static_cast<float>(sum / static_cast<double>(cache.tokens()));
-    y[i] = alpha[i / d] * y[i] + (1 - alpha[i / d]) * mean;
+    const double sum = in_store + double{mean[i]} * static_cast<double>(cache.tail.tokens);
+    mean[i] = static_cast<float>(sum / static_cast<double>(cache.tokens()));
   }
+  return mean;
+}
+
+// y = alpha * y + (1 - alpha) * mean of V over every token.
+void blend_mean_value(const LayerStep& at, const gpu::Buffer& tail_mean, const float* alpha, std::vector<float>& y) {
+  const std::vector<float> mean = mean_of_all(at, tail_mean);
+  const auto d = static_cast<std::size_t>(at.head_dim());
+  for (std::size_t i = 0; i < y.size(); ++i) y[i] = alpha[i / d] * y[i] + (1 - alpha[i / d]) * mean[i];
 }
 
 // Counts the tokens of a prompt that are merged at once.
@@ -109,10 +117,7 @@ class RankAttender final : public Attender {
     const bool blends = rest.kind == Rest::Kind::mean && !selection.alpha.empty();
     const Part part(at.cache);
     const OwnLists own(at, part, plan, selection.positions);
-    gpu::Attended what = plan.attended();
-    for (gpu::Attended::Range& range : what.ranges) range = part.own(range);
-    own.give(what);
-    if (step.held_bytes != nullptr) what.held_bytes = step.held_bytes + 2;
+    const gpu::Attended what = own_part(step, plan, part, own);
     const gpu::Buffer tail_mean = blends ? mean_of_tail(at, step.q) : gpu::Buffer();
     const AttentionParts mine = attend_part(at, part, step.q, what);
     std::vector<float> y(static_cast<std::size_t>(at.query_elements()));
@@ -120,6 +125,22 @@ class RankAttender final : public Attender {
     if (blends) blend_mean_value(at, tail_mean, selection.alpha.data(), y);
     at.backend.to_device(step.out, y.data(), y.size() * sizeof(float), at.stream);
     if (step.trace != nullptr) record(*step.trace, plan.attended(), selection);
+  }
+
+  // Three all-gathers at most (RankRest).
+  void attend_with_rest(const Step& step, const SelectionPlan& plan, const Selection& selection, const Ranking& ranking,
+                        Rest rest) const override {
+    if (plan.k == plan.limit) return attend(step, plan, selection, {});
+    const LayerStep& at = step.at;
+    const Part part(at.cache);
+    const OwnLists own(at, part, plan, selection.positions);
+    const gpu::Attended what = own_part(step, plan, part, own);
+    const auto mean = [&] { return mean_of_all(at, mean_of_tail(at, step.q)); };
+    Selection weighed = selection;
+    std::vector<float> y;
+    weighed.alpha = RankRest{ranks_, step, plan, part, ranking, rest}.attend(what, selection.positions, mean, y);
+    at.backend.to_device(step.out, y.data(), y.size() * sizeof(float), at.stream);
+    if (step.trace != nullptr) record(*step.trace, plan.attended(), weighed);
   }
 
   // An all-gather for each 64 MiB that come together, one at least.
@@ -169,15 +190,21 @@ class RankAttender final : public Attender {
     trace.alpha = selection.alpha;
   }
 
+  // What this rank attends to.
+  static gpu::Attended own_part(const Step& step, const SelectionPlan& plan, const Part& part, const OwnLists& own) {
+    gpu::Attended what = plan.attended();
+    for (gpu::Attended::Range& range : what.ranges) range = part.own(range);
+    own.give(what);
+    if (step.held_bytes != nullptr) what.held_bytes = step.held_bytes + 2;
+    return what;
+  }
+
   Communicator& ranks_;
 };
 
 }  // namespace
 
 void require_over_ranks(const MethodOptions& method) {
-  if (const Rest rest = rest_of(method); rest.by_scores()) {
-    fail("--attn {}: its rest is not estimated over ranks yet; use --attn-rest mean or none", method_label(method));
-  }
   if (!is_registered_method(method.name)) return;
   fail("--attn {}: is a method of one's own, which does not attend over ranks; hayloft's do, as topk",
        method_label(method));

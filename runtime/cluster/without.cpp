@@ -1,6 +1,7 @@
 #include "offload/error.h"
 #include "runtime/cluster/mpi/mpi_ranks.h"
 #include "runtime/cluster/rank_attender.h"
+#include "runtime/cluster/rank_rest.h"
 
 // Stands for the ranks in a build without them (HAYLOFT_CLUSTER=OFF): one process alone, and one line for who asks
 // for several.
@@ -28,6 +29,10 @@ void require_over_ranks(const MethodOptions&, const CacheOptions&) {
 }
 
 std::uint64_t prefill_bytes_over_ranks(int, int, int, int) {
+  fail("{}", without);
+}
+
+RestMessages rest_messages(const SelectionPlan&, int, int, bool, Rest) {
   fail("{}", without);
 }
 

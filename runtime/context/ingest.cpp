@@ -83,7 +83,7 @@ offload::ModelIdentity ModelSource::identity() const {
 offload::SnapshotDescription describe_context(const ModelSource& source, const SessionOptions& session,
                                               int checkpoints) {
   return {source.identity(), store_shape(source.model.config(), session.cache), source.model.config().layers,
-          write_note({session.chunk_tokens, session.prefill, checkpoints})};
+          write_note({session.chunk_tokens, session.prefill, checkpoints, source.model.backend().products()})};
 }
 
 int kept_checkpoints(const ModelConfig& config, int wanted) {

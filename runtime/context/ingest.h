@@ -61,6 +61,7 @@ struct IngestResult {
   std::int64_t read = 0;          // tokens read into K and V by this run
   double seconds = 0;             // of reading, the choice of columns counted in
   ColumnChoice columns = {};      // where this run has made one
+  PrefillRead prefill_read = {};  // of the whole context, where it was read sparsely
   std::uint64_t file_bytes = 0;
 };
 
@@ -116,6 +117,9 @@ void add_indices(const ModelSource& source, offload::Arena& arena, const std::fi
 // Takes what the method keeps from the context, where it was saved with it; else it will be built when it is needed.
 // Throws Error naming the file when it is damaged.
 bool restore_index(Session& session, const offload::Snapshot& snapshot, const Method& method);
+
+// Returns what a context that was read sparsely has left out; empty where it has not, or where that is damaged.
+PrefillRead saved_prefill_read(const offload::Snapshot& snapshot);
 
 // `options` with what a saved context was read by so far, and so goes on: block size, columns, chunk and prefill.
 // Throws Error when the file says nothing that this version knows.

@@ -15,7 +15,17 @@ SessionOptions as_read(const offload::Snapshot& snapshot, SessionOptions options
   options.cache.rows = snapshot.description().shape.rows;
   options.chunk_tokens = note.chunk_tokens;
   options.prefill = note.prefill;
+  options.products = note.products;
   return options;
+}
+
+PrefillRead saved_prefill_read(const offload::Snapshot& snapshot) {
+  try {
+    const auto saved = snapshot.attachment(prefill_read_name);
+    return saved ? load_prefill_read(*saved) : PrefillRead{};
+  } catch (const Error&) {
+    return {};  // --verify says what is damaged
+  }
 }
 
 bool restore_index(Session& session, const offload::Snapshot& snapshot, const Method& method) {
@@ -35,6 +45,11 @@ Session open_context(const ModelSource& source, offload::Arena& arena, const off
                      const SessionOptions& options, const Method* method) {
   snapshot.require_model(source.identity());
   Session session(source.model, arena, as_read(snapshot, options), snapshot);
+  const PrefillOptions& read_by = session.prefill_options();
+  if (read_by.kind == PrefillOptions::Kind::window || read_by.kind == PrefillOptions::Kind::topk) {
+    session.set_context_read_by(prefill_label(read_by));
+  }
+  session.set_prefill_read(saved_prefill_read(snapshot));
   if (method != nullptr && !method->state_key().empty()) {
     cluster::together(options.peers(), [&] {
       if (!restore_index(session, snapshot, *method)) session.attach_method(*method);

@@ -46,6 +46,11 @@ struct Run {
   cluster::Communicator& ranks() const { return options.session.peers(); }
 };
 
+std::vector<offload::SnapshotAttachment> attached_prefill_read(const Session& session) {
+  if (session.prefill_read().empty()) return {};
+  return {{std::string(prefill_read_name), save_prefill_read(session.prefill_read())}};
+}
+
 // Finishes the file, which is PATH.part or, when a context is gone on with, has its name already.
 void finish(ContextFile file, Session& session, const Run& run, IngestResult& result) {
   const IngestOptions& options = run.options;
@@ -54,6 +59,8 @@ void finish(ContextFile file, Session& session, const Run& run, IngestResult& re
   std::vector<offload::SnapshotAttachment> beside = read_text_end(session, rest, /*growing=*/!file.anew());
   result.seconds += seconds_since(start);
   if (!beside.empty()) result.read += static_cast<std::int64_t>(rest.size());
+  result.prefill_read = session.prefill_read();
+  for (offload::SnapshotAttachment& loss : attached_prefill_read(session)) beside.push_back(std::move(loss));
   // Ranks leave those areas where they are: a second file of each would be one more thing to agree on.
   if (!run.ranks().several() && file.anew() && worth_compacting(file.writer(), session, run.tokens)) {
     const offload::Snapshot grown = file.snapshot();
@@ -109,7 +116,8 @@ class Turns {
     turn = cluster::told(run_.ranks(), turn, cluster::Traffic::turn);
     const std::int64_t read = session_.tokens();
     if (turn.save != 0 || (turn.stop != 0 && file_.writer().token_count() < read)) {
-      file_.checkpoint(session_, std::span(run_.tokens).first(static_cast<std::size_t>(read)));
+      file_.checkpoint(session_, std::span(run_.tokens).first(static_cast<std::size_t>(read)),
+                       attached_prefill_read(session_));
       saved_ = Clock::now();
     }
     if (turn.stop == 0) return;
@@ -187,8 +195,10 @@ void keep_checkpoints(offload::SnapshotWriter& writer, const ModelSource& source
                       const IngestOptions& options) {
   ReadingNote note = read_note(snapshot.description().note, snapshot.path().string());
   const int wanted = wanted_checkpoints(options, &snapshot);
-  if (note.checkpoints != wanted) {
+  const gpu::Products products = source.model.backend().products();
+  if (note.checkpoints != wanted || (products != gpu::Products::exact && note.products != products)) {
     note.checkpoints = wanted;
+    if (products != gpu::Products::exact) note.products = products;
     writer.set_note(write_note(note));
   }
   writer.keep(kept_checkpoints(source.model.config(), wanted));
@@ -234,6 +244,7 @@ IngestResult go_on_reading(const ModelSource& source, offload::Arena& arena, Con
     reading = as_read(snapshot, options.session);
   });
   Session session(source.model, arena, reading, snapshot);
+  session.set_prefill_read(saved_prefill_read(snapshot));
   begin_indices(session, &snapshot, options);
   const Run run{tokens, options, progress, file.path()};
   if (back && run.ranks().several()) {

@@ -18,7 +18,7 @@ bool read_whole(std::string_view text, T& value) {
 
 bool read_kind(std::string_view text, PrefillOptions::Kind& kind) {
   using Kind = PrefillOptions::Kind;
-  for (const Kind candidate : {Kind::exact, Kind::window, Kind::topk}) {
+  for (const Kind candidate : {Kind::exact, Kind::window, Kind::topk, Kind::sparse}) {
     if (text == name(candidate)) {
       kind = candidate;
       return true;
@@ -31,8 +31,14 @@ bool read_word(std::string_view key, std::string_view value, ReadingNote& note) 
   PrefillOptions& prefill = note.prefill;
   if (key == "chunk_tokens") return read_whole(value, note.chunk_tokens) && note.chunk_tokens >= 1;
   if (key == "checkpoints") return read_whole(value, note.checkpoints) && note.checkpoints >= 1;
+  if (key == "products") {
+    note.products = gpu::Products::int8;
+    return value == gpu::name(note.products);
+  }
   if (key == "prefill") return read_kind(value, prefill.kind);
   if (key == "window") return read_whole(value, prefill.window) && prefill.window >= 1;
+  if (key == "mass") return read_whole(value, prefill.mass) && prefill.mass > 0 && prefill.mass <= 1;
+  if (key == "density") return read_whole(value, prefill.density) && prefill.density >= 0 && prefill.density <= 1;
   if (key == "sinks") return read_whole(value, prefill.sinks) && prefill.sinks >= 0;
   if (key == "k") return read_whole(value, prefill.k.count) && prefill.k.count >= 1;
   if (key == "k_share") {
@@ -48,7 +54,11 @@ std::string write_note(const ReadingNote& note) {
   const PrefillOptions& prefill = note.prefill;
   std::string text = fmt::format("chunk_tokens={}", note.chunk_tokens);
   if (note.checkpoints > 0) text += fmt::format(" checkpoints={}", note.checkpoints);
+  if (note.products != gpu::Products::exact) text += fmt::format(" products={}", gpu::name(note.products));
   if (prefill.kind == PrefillOptions::Kind::exact) return text;
+  if (prefill.kind == PrefillOptions::Kind::sparse) {
+    return text + fmt::format(" prefill=sparse mass={} density={}", prefill.mass, prefill.density);
+  }
   text += fmt::format(" prefill={} window={}", name(prefill.kind), prefill.window);
   if (prefill.kind == PrefillOptions::Kind::window) return text + fmt::format(" sinks={}", prefill.sinks);
   if (prefill.k.count > 0) return text + fmt::format(" k={}", prefill.k.count);
@@ -78,6 +88,7 @@ ReadingNote read_note(std::string_view text, std::string_view file) {
   needs({"chunk_tokens"});
   if (seen.contains("k") && seen.contains("k_share")) fail("{}: says both k and k_share; make it anew", file);
   if (note.prefill.kind == PrefillOptions::Kind::window) needs({"window", "sinks"});
+  if (note.prefill.kind == PrefillOptions::Kind::sparse) needs({"mass", "density"});
   if (note.prefill.kind == PrefillOptions::Kind::topk) needs({"window", seen.contains("k_share") ? "k_share" : "k"});
   return note;
 }

@@ -10,6 +10,7 @@
 //   chunk_tokens=2048                       the chunk size: chunks of another size round differently
 //   prefill=window window=4096 sinks=4      PrefillOptions; without `prefill`: exact
 //   prefill=topk window=4096 k=1024         or, for a share, k_share=0.01
+//   products=int8                           quantised weights met inputs rounded to 8 bits, in all of it or in a part
 //   checkpoints=8                           how many of its last checkpoints it keeps, where that was asked for
 namespace hayloft::runtime {
 
@@ -17,6 +18,7 @@ struct ReadingNote {
   int chunk_tokens = 0;
   PrefillOptions prefill;
   int checkpoints = 0;  // 0: as many as the model's kind needs, see kept_checkpoints()
+  gpu::Products products = gpu::Products::exact;
 };
 
 std::string write_note(const ReadingNote& note);

@@ -20,6 +20,8 @@ class AttentionPolicy {
   // The output of the newest `rows` tokens, 0 to T, where q has the queries of the newest `queries`: at least as many
   // as attend and as are wanted.
   virtual void attend(const LayerStep& at, const float* q, int queries, int rows, float* out) = 0;
+  // True where each of the rows attends as it would alone, to the bit, in every kind of layer.
+  virtual bool each_as_alone() const { return false; }
   // attend() of one row, which may be left to the caller, who does it for several sequences at once
   // (gpu::Backend::attend_together): what q is to attend to; none where `out` is done.
   virtual std::optional<gpu::Attended> attend_or_leave(const LayerStep& at, const float* q, float* out) {

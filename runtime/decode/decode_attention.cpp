@@ -47,6 +47,12 @@ void DecodeAttention::count(const Method& by, const Counters& of_step, const Lay
   positions_attended_ += tail / at.kv_heads() + selected / lists;
 }
 
+void DecodeAttention::count_exact(const Counters& cost, std::int64_t tokens, std::int64_t positions, int layers) {
+  counters += cost;
+  positions_attended_ += static_cast<double>(positions) * layers;
+  if (layers > 0) used_["dense"] += tokens * layers;
+}
+
 void DecodeAttention::attend(const LayerStep& at, const float* q, int /*queries*/, int /*rows*/, float* out) {
   const Observers interested = observers_.empty() ? Observers() : interested_in(at);
   attend_before(interested, plan(at), at, q, out);

@@ -41,12 +41,6 @@ ModelConfig with_rope(ModelConfig config, const RopeOverrides& rope) {
   return config;
 }
 
-// A step that fails leaves nothing behind in the cache.
-struct Uncommitted {
-  Cache& cache;
-  ~Uncommitted() { cache.abandon(); }
-};
-
 }  // namespace
 
 std::uint64_t workspace_bytes(const ModelConfig& config, int T) {
@@ -61,7 +55,11 @@ gpu::ScratchShape scratch_shape(const ModelConfig& config, int T) {
 Model::Model(Checkpoint& checkpoint, gpu::Backend& backend, WeightForm form, const RopeOverrides& rope)
     : config_(with_rope(checkpoint.config(), rope)),
       backend_(&backend),
-      weights_(load_weights(checkpoint, config_, backend, form)) {}
+      weights_(load_weights(checkpoint, config_, backend, form)) {
+  if (backend.products() == gpu::Products::exact || weights_.packed) return;
+  fail("{}: products {}: its weights are not quantised; take exact products, or weights q8 or q4 besides",
+       checkpoint.path(), gpu::name(backend.products()));
+}
 
 Model::Model(const std::filesystem::path& path, gpu::Backend& backend, WeightForm form, const RopeOverrides& rope)
     : Model(*Checkpoint::open(path), backend, form, rope) {}
@@ -186,10 +184,16 @@ void Model::bring_flag(const NanFlag& flag) const {
   backend_->queue_to_host(flag.host.get(), flag.device.as<void>(), sizeof no_layer, backend_->stream());
 }
 
-void Model::require_finite(const NanFlag& flag, std::int64_t last_position) const {
+bool Model::is_finite(const NanFlag& flag) {
   std::int32_t bad_layer = no_layer;
   std::memcpy(&bad_layer, flag.host.get(), sizeof bad_layer);
-  if (bad_layer == no_layer) return;
+  return bad_layer == no_layer;
+}
+
+void Model::require_finite(const NanFlag& flag, std::int64_t last_position) const {
+  if (is_finite(flag)) return;
+  std::int32_t bad_layer = no_layer;
+  std::memcpy(&bad_layer, flag.host.get(), sizeof bad_layer);
   const std::string where = bad_layer == config_.layers ? "the logits" : fmt::format("layer {}", bad_layer);
   fail("NaN or infinity in {} at position {}: the weights are damaged, or overflow 16-bit K/V", where, last_position);
 }

@@ -33,6 +33,7 @@ struct Workspace {
   NanFlag flag;
   MethodScratch scratch;
   int capacity = 0;
+  gpu::Buffer recurrent;  // of Model::verify: what recurrent layers were given of the tokens of a pass
   // For sequences that go through the layers together, one entry each.
   gpu::Buffer hidden;  // f32 [sequences][hidden]
   std::vector<NanFlag> flags;
@@ -46,6 +47,10 @@ gpu::ScratchShape scratch_shape(const ModelConfig& config, int T);
 // Given the logits wanted, f32 [1][vocab] or [T][vocab] in memory of the device. Waits for the backend's stream, as
 // Backend::to_host() and top_values() do.
 using ReadLogits = std::function<void(const float* logits)>;
+
+// Given the logits of the T tokens of a pass, f32 [T][vocab] in memory of the device, which has been waited for.
+// Returns how many of the tokens stay, 1 to T.
+using KeepTokens = std::function<int(const float* logits, int T)>;
 
 // Says what stays in memory of the device while chunks of a prompt go through layer by layer.
 struct OnDevice {
@@ -98,6 +103,15 @@ class Model {
   // common to some is the failure of each of those. Throws nothing.
   void forward_together(std::span<ModelStep> steps, Workspace& workspace) const;
 
+  // forward() of the tokens one by one, Want::last, to the bit, but in one pass in which matrices, and blocks of the
+  // context, are read once for all of them. The tokens that `keep` does not keep leave no trace; if it throws, or
+  // anything else does, none does. At most verified_at_once() tokens, and as many as Cache::tokens_up_to_spill(), by a
+  // policy in which each_as_alone(). Should a NaN or an infinity appear, `keep` is asked about the first token alone.
+  // Returns how many stay.
+  int verify(Cache& cache, Workspace& workspace, std::span<const std::int32_t> tokens, AttentionPolicy& attention,
+             const KeepTokens& keep) const;
+  int verified_at_once() const;  // Backend::tokens_verified_at_once() of this model
+
   // Does what forward(..., Want::none) does with the tokens `chunk` at a time, to the bit, but with the loop over the
   // layers outside: every chunk goes through a layer before the next layer. progress: tokens queued, as the share of
   // the work that is. If it throws, or progress does, the cache is as before.
@@ -106,6 +120,11 @@ class Model {
                         const std::function<void(std::int64_t done)>& progress = {}) const;
 
  private:
+  // A step that fails leaves nothing behind in the cache.
+  struct Uncommitted {
+    Cache& cache;
+    ~Uncommitted() { cache.abandon(); }
+  };
   // Pieces of the workspace, all f32; see the shapes. In a recurrent layer q holds inputs [T][channels], k and v hold
   // a and b [T][Hv], and mixed what comes of them, [T][values].
   struct Activations {
@@ -124,11 +143,22 @@ class Model {
   void clear_flag(NanFlag& flag) const;
   // The flag's copy to the host is queued, and looked at once the stream has been waited for.
   void bring_flag(const NanFlag& flag) const;
+  static bool is_finite(const NanFlag& flag);
   void require_finite(const NanFlag& flag, std::int64_t last_position) const;
   Activations prepare(Workspace& workspace, int T) const;
   void attend(int layer, Cache& cache, Workspace& workspace, const Activations& act, int T, int rows,
               AttentionPolicy& policy) const;
-  void advance(int layer, Cache& cache, const Activations& act, const float* input, int T, int rows) const;
+  void advance(int layer, Cache& cache, Workspace& workspace, const Activations& act, const float* input, int T,
+               int rows) const;
+  // What a recurrent layer is given of T tokens: f32 [T][channels], [T][Hv], [T][Hv].
+  struct RecurrentInputs {
+    float* channels;
+    float* step;
+    float* rate;
+  };
+  RecurrentInputs recurrent_inputs(int layer, Workspace& workspace, int T) const;
+  void keep_inputs(int layer, Workspace& workspace, const Activations& act, int T) const;
+  void advance_again(Cache& cache, Workspace& workspace, const Activations& act, int T, int kept) const;
   void project_delta(int layer, const float* input, int T, const Activations& act) const;
   void project_gate(int layer, const float* input, int rows, const Activations& act) const;
   void project_kv(int layer, const float* input, int T, const Activations& act) const;

@@ -14,7 +14,7 @@ void Model::attend(int layer, Cache& cache, Workspace& workspace, const Activati
   const float* const input =
       normed(act.hidden, weights_.layers[static_cast<std::size_t>(layer)].attention_norm, act, T);
   if (config_.kind(layer) == LayerKind::recurrent) {
-    advance(layer, cache, act, input, T, rows);
+    advance(layer, cache, workspace, act, input, T, rows);
     return;
   }
   project_kv(layer, input, T, act);
@@ -34,9 +34,11 @@ void Model::attend(int layer, Cache& cache, Workspace& workspace, const Activati
 }
 
 // The residual stream of the newest `rows` positions gains what a recurrent layer makes of all T.
-void Model::advance(int layer, Cache& cache, const Activations& act, const float* input, int T, int rows) const {
+void Model::advance(int layer, Cache& cache, Workspace& workspace, const Activations& act, const float* input, int T,
+                    int rows) const {
   const gpu::DeltaLayer& delta = weights_.layers[static_cast<std::size_t>(layer)].delta.layer;
   project_delta(layer, input, T, act);
+  if (cache.holds_pending()) keep_inputs(layer, workspace, act, T);
   backend_->gated_delta(delta, cache.advance(layer, T), act.q, act.k, act.v, act.output_gate, T, act.mixed,
                         backend_->stream());
   if (rows == 0) return;
@@ -107,6 +109,15 @@ void Model::mix(const LayerStep& at, const float* q, int queries, int rows, floa
   if (window > 0) {
     if (rows == 0) return;
     const float* const newest = q + (queries - rows) * at.query_elements();
+    if (policy.each_as_alone()) {
+      for (int row = 0; row < rows; ++row) {
+        gpu::CacheView view = at.cache;
+        view.tail.tokens -= rows - 1 - row;
+        backend_->attend_causal(view, newest + row * at.query_elements(), 1, at.query_heads, window,
+                                out + row * at.query_elements(), at.stream);
+      }
+      return;
+    }
     backend_->attend_causal(at.cache, newest, rows, at.query_heads, window, out, at.stream);
   } else if (left == nullptr) {
     policy.attend(at, q, queries, rows, out);

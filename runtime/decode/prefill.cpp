@@ -78,6 +78,8 @@ const char* name(PrefillOptions::Kind kind) {
       return "window";
     case PrefillOptions::Kind::topk:
       return "topk";
+    case PrefillOptions::Kind::sparse:
+      return "sparse";
     case PrefillOptions::Kind::exact:
       break;
   }
@@ -90,6 +92,9 @@ std::string prefill_label(const PrefillOptions& options) {
       return fmt::format("window w={} s={}", options.window, options.sinks);
     case PrefillOptions::Kind::topk:
       return fmt::format("topk k={} w={}", options.k.text(), options.window);
+    case PrefillOptions::Kind::sparse:
+      return options.density > 0 ? fmt::format("sparse density={:g}%", 100 * options.density)
+                                 : fmt::format("sparse mass={:g}%", 100 * options.mass);
     case PrefillOptions::Kind::exact:
       break;
   }
@@ -97,6 +102,12 @@ std::string prefill_label(const PrefillOptions& options) {
 }
 
 void check_prefill(const PrefillOptions& options) {
+  if (!(options.mass > 0 && options.mass <= 1)) {
+    fail("--prefill sparse:mass={:g}%: a share of the softmax above 0% and up to 100%", 100 * options.mass);
+  }
+  if (!(options.density >= 0 && options.density <= 1)) {
+    fail("--prefill sparse:density={:g}%: a share of the keys above 0% and up to 100%", 100 * options.density);
+  }
   if (options.window < 1)
     fail("--prefill-window {}: a query attends to itself at least; use 1 or more", options.window);
   if (options.sinks < 0) fail("--prefill-sinks {}: cannot be negative", options.sinks);
@@ -105,8 +116,13 @@ void check_prefill(const PrefillOptions& options) {
   }
 }
 
+void require_prefill(const gpu::Backend& backend, const PrefillOptions& options) {
+  if (options.kind != PrefillOptions::Kind::sparse || backend.attends_sparsely()) return;
+  fail("--prefill sparse: is not there on {}; use --prefill exact, window or topk, or --device cpu", backend.name());
+}
+
 void attend_prefill(const LayerStep& at, const float* q, int rows, const PrefillOptions& options,
-                    const Attender& attender, float* out) {
+                    const Attender& attender, float* out, gpu::SparseRead& read) {
   switch (options.kind) {
     case PrefillOptions::Kind::exact:
       return attender.attend_causal(at, q, rows, {}, out);
@@ -114,6 +130,9 @@ void attend_prefill(const LayerStep& at, const float* q, int rows, const Prefill
       return attender.attend_causal(at, q, rows, {options.window, options.sinks}, out);
     case PrefillOptions::Kind::topk:
       return attend_topk(at, q, rows, options, out);
+    case PrefillOptions::Kind::sparse:
+      return at.backend.attend_causal_sparse(at.cache, q, rows, at.query_heads,
+                                             {.mass = options.mass, .density = options.density}, out, read, at.stream);
   }
 }
 

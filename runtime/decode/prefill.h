@@ -19,6 +19,10 @@
 //           N is a matter of how the prompt is cut, so the
 //           chunk size is part of the result, unless w is so long that L = p + 1 - w always: at least the chunk, a
 //           block and the window of the cache together.
+//   sparse  the blocks of keys that hold the wanted share of the softmax, chosen for each block of queries and KV head
+//           by some of its queries, which are scored exactly (gpu::SparseCausal); the first block, and the block of
+//           queries itself, always. The chunk size is part of the result here, too. What was caught is measured by
+//           queries that had no part in the choice (gpu::SparseRead).
 //
 // Sliding-window layers keep to their own window. The answer's tokens are another matter: see Method.
 namespace hayloft::runtime {
@@ -26,27 +30,32 @@ namespace hayloft::runtime {
 // Says which positions a prompt attends to in global layers, and in which order it is computed.
 struct PrefillOptions {
   // The positions that a query keeps, as defined above.
-  enum class Kind : std::uint8_t { exact, window, topk };
+  enum class Kind : std::uint8_t { exact, window, topk, sparse };
   // The loop that is outside; the result is the same bit for bit. automatic: what moves fewer bytes (plan_prefill.h).
   enum class Order : std::uint8_t { automatic, chunk, layer };
   Kind kind = Kind::exact;
   std::int64_t window = 4096;  // w, the query's own position counted in
   std::int64_t sinks = 4;      // s, of `window`
   Budget k{1024, 0};           // k, of `topk`: besides the window; a share is one of p + 1
+  double mass = 0.98;          // of `sparse`, of the softmax, in (0, 1]
+  double density = 0;          // of `sparse`: this share of the blocks instead, where above 0
   Order order = Order::automatic;
 };
 
-const char* name(PrefillOptions::Kind kind);  // "exact", "window", "topk"
+const char* name(PrefillOptions::Kind kind);  // "exact", "window", "topk", "sparse"
 
-// "exact", "window w=4096 s=4", "topk k=1024 w=4096".
+// "exact", "window w=4096 s=4", "topk k=1024 w=4096", "sparse mass=98%".
 std::string prefill_label(const PrefillOptions& options);
 
 // Throws Error naming the option that is out of range.
 void check_prefill(const PrefillOptions& options);
 
+// Throws Error, and says what to use, where the backend does not read prompts so.
+void require_prefill(const gpu::Backend& backend, const PrefillOptions& options);
+
 // The newest `rows` positions of one global layer: q and out are f32 [rows][Hq][d], device. The layer's scratch holds
-// the positions that were searched for.
+// the positions that were searched for. Adds to `read` what `sparse` has read.
 void attend_prefill(const LayerStep& at, const float* q, int rows, const PrefillOptions& options,
-                    const Attender& attender, float* out);
+                    const Attender& attender, float* out, gpu::SparseRead& read);
 
 }  // namespace hayloft::runtime

@@ -16,7 +16,12 @@ void PrefillAttention::attend(const LayerStep& at, const float* q, int queries, 
     if (wanted > 0) state->see_queries(at.cache, q + (queries - wanted) * at.query_elements(), wanted);
   }
   if (rows == 0) return;
-  attend_prefill(at, q + (queries - rows) * at.query_elements(), rows, options_, *attender_, out);
+  gpu::SparseRead read;
+  attend_prefill(at, q + (queries - rows) * at.query_elements(), rows, options_, *attender_, out, read);
+  if (read_ == nullptr || read.visible == 0) return;
+  const auto layer = static_cast<std::size_t>(at.cache.layer);
+  if (read_->size() <= layer) read_->resize(layer + 1);
+  (*read_)[layer].add(read);
 }
 
 }  // namespace hayloft::runtime

@@ -90,19 +90,22 @@ Sampler::Sampler(const SamplerOptions& options)
 }
 
 int Sampler::wanted() const {
-  if (editor_.any()) return 0;
+  if (editor_.any() || filter_) return 0;
   return options_.temperature == 0 ? 1 : options_.top_k;
 }
 
 std::int32_t Sampler::sample(std::span<const float> logits) {
-  if (!editor_.any()) return pick(logits, {});
+  if (!editor_.any() && !filter_) return pick(logits, {});
   std::vector<float> edited(logits.begin(), logits.end());
   editor_.apply(edited);
+  if (filter_) filter_->apply(edited);
   if (std::ranges::all_of(edited, [](float logit) { return logit == -std::numeric_limits<float>::infinity(); })) {
-    fail("no token is left to draw: suppress_tokens, no_repeat_ngram_size, bad_words_ids and logit_bias forbid all");
+    fail("no token is left to draw: suppress_tokens, no_repeat_ngram_size, bad_words_ids, logit_bias{} forbid all",
+         filter_ ? " and the grammar" : "");
   }
   const std::int32_t token = pick(edited, {});
   editor_.drawn(token);
+  if (filter_) filter_->accept(token);
   return token;
 }
 

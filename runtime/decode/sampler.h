@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <random>
 #include <span>
 #include <vector>
 
 #include "runtime/decode/sampler_rules.h"
+#include "runtime/decode/token_filter.h"
 
 namespace hayloft::runtime {
 
@@ -35,6 +37,11 @@ class Sampler {
  public:
   explicit Sampler(const SamplerOptions& options);  // throws Error naming the option out of range
 
+  // From now on tokens are those that the filter lets pass, after the rules.
+  void hold_to(std::shared_ptr<TokenFilter> filter) { filter_ = std::move(filter); }
+  bool has_filter() const { return filter_ != nullptr; }  // which copies of the sampler share
+  bool filter_finished() const { return filter_ && filter_->finished(); }
+
   // Returns how many of the largest logits decide; 0: all of them, as always where there are rules.
   int wanted() const;
 
@@ -56,6 +63,7 @@ class Sampler {
 
   SamplerOptions options_;
   LogitEditor editor_;
+  std::shared_ptr<TokenFilter> filter_;  // null: all pass
   std::mt19937_64 random_;
 };
 

@@ -62,6 +62,7 @@ struct Reserved {
 Session::Session(const Model& model, offload::Arena& arena, const SessionOptions& options)
     : model_(&model), options_(checked(options)), cache_(model.backend(), arena, model.config(), options.cache) {
   options.attender->require(model.backend());
+  require_prefill(model.backend(), options.prefill);
   attention_.attend_by(options.attender);
   set_method(make_method({}, model.config().head_dim));
 }
@@ -72,6 +73,7 @@ Session::Session(const Model& model, offload::Arena& arena, const SessionOptions
       options_(checked(with_shape_of(options, snapshot))),
       cache_(model.backend(), arena, model.config(), options_.cache, snapshot) {
   options.attender->require(model.backend());
+  require_prefill(model.backend(), options.prefill);
   cache_.set_spread(cluster::summed(options.peers(), cache_.own_spread()));
   attention_.attend_by(options.attender);
   set_method(make_method({}, model.config().head_dim));
@@ -81,7 +83,10 @@ Session::Session(const Session& other, Cache cache)
     : model_(other.model_), options_(other.options_), cache_(std::move(cache)) {
   for (const auto& [key, state] : other.states_) states_.emplace(key, state->fork());
   attention_.attend_by(options_.attender);
+  prefill_read_ = other.prefill_read_;
+  context_read_by_ = other.context_read_by_;
   set_method(other.attention_.method());
+  if (other.drafts_.method()) set_draft_method(other.drafts_.method());
 }
 
 Session Session::fork() const {
@@ -116,7 +121,7 @@ OnDevice Session::fits_device(std::int64_t tokens) const {
 void Session::append(std::span<const std::int32_t> tokens, const PrefillProgress& progress, bool more_follows) {
   std::vector<MethodState*> states;
   for (const auto& [key, state] : states_) states.push_back(state.get());
-  PrefillAttention attention(options_.prefill, std::move(states), options_.attender);
+  PrefillAttention attention(options_.prefill, std::move(states), options_.attender, &prefill_read_);
   try {
     read(tokens, attention, progress);
     if (!more_follows) cache_.shrink();
@@ -191,6 +196,7 @@ Session& Session::set_method(SharedMethod method) {
 
 void Session::rebind() {
   set_method(attention_.method());
+  if (drafts_.method()) set_draft_method(drafts_.method());
 }
 
 void Session::attach_method(const Method& method) {
@@ -232,6 +238,7 @@ void Session::set_prefill(const PrefillOptions& prefill) {
   SessionOptions changed = options_;
   changed.prefill = prefill;
   checked(changed);
+  require_prefill(model_->backend(), prefill);
   options_.prefill = prefill;
 }
 

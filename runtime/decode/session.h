@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -16,9 +17,11 @@
 #include "runtime/attention/step_observer.h"
 #include "runtime/cache/cache.h"
 #include "runtime/decode/decode_attention.h"
+#include "runtime/decode/draft_length.h"
 #include "runtime/decode/model.h"
 #include "runtime/decode/prefill.h"
 #include "runtime/decode/prefill_attention.h"
+#include "runtime/decode/prefill_read.h"
 #include "runtime/decode/sampler.h"
 
 namespace hayloft::runtime {
@@ -28,6 +31,7 @@ struct SessionOptions {
   CacheOptions cache;
   int chunk_tokens = 2048;  // prefill this many tokens at a time
   PrefillOptions prefill = {};
+  gpu::Products products = gpu::Products::exact;  // of what a saved context was read by
   // The place where its global layers attend: this process alone, unless said otherwise. Where several hold the context
   // together, each has a session of the same calls, and cache.shard is its own of the attender's peers().
   SharedAttender attender = local_attender();
@@ -71,7 +75,17 @@ class Session {
   // Sets how append() attends from now on: a question may be read in another way than the context it is put to. Throws
   // Error.
   void set_prefill(const PrefillOptions& prefill);
+  // Returns int8 also where only a saved context that it goes on with was read so.
+  gpu::Products products() const { return std::max(options_.products, model_->backend().products()); }
   const PrefillOptions& prefill_options() const { return options_.prefill; }
+
+  // How the saved context was read that it goes on from, as prefill_label(), where that was not exactly or sparsely.
+  const std::string& context_read_by() const { return context_read_by_; }
+  void set_context_read_by(std::string label) { context_read_by_ = std::move(label); }
+
+  // What has been read sparsely so far, in a saved context and since; forks go on from it.
+  const PrefillRead& prefill_read() const { return prefill_read_; }
+  void set_prefill_read(PrefillRead read) { prefill_read_ = std::move(read); }
 
   // Decodes by `method` from now on; exactly (`dense`) until then. What it keeps of the sequence is attached. Returns
   // the session.
@@ -120,6 +134,37 @@ class Session {
     std::exception_ptr failure;  // out
   };
   static void step_together(std::span<Step> steps);
+
+  // Decodes the first of the tokens, as many as one pass takes (at most verified_at_once()), attending exactly,
+  // whatever the method: the logits of each, f32 [T][vocab] in memory of the device, are to the bit those of T single
+  // steps by `dense`. keep(logits, T) returns how many of the T stay, 1 to T; the others leave no trace, and if it
+  // throws, none stays. Steps, counters and attended_share() are those of the tokens that stay, the bytes those of the
+  // pass. Where observers watch, a pass takes one token. Returns how many stay. Throws Error where the backend or the
+  // attender cannot.
+  int verify(std::span<const std::int32_t> tokens, const KeepTokens& keep);
+  int verified_at_once() const;  // 1 over ranks
+  // Draws what follows from a token's logits among those.
+  std::int32_t draw(const float* logits, Sampler& sampler) const;
+
+  // From now on drafts are decoded by `method`, forks' too; check_draft_method() has been asked. Throws Error where the
+  // session could not decode by it.
+  void set_draft_method(SharedMethod method);
+  // While one lives, what is decoded is drafted; nothing of it is left then, but for the bytes it has read.
+  class Drafts {
+   public:
+    explicit Drafts(Session& session) : session_(session) { session_.cache_.begin_drafts(); }
+    ~Drafts() { session_.cache_.end_drafts(); }
+    Drafts(const Drafts&) = delete;
+    Drafts& operator=(const Drafts&) = delete;
+
+   private:
+    Session& session_;
+  };
+  // Decodes one token by the draft method and draws the next.
+  std::int32_t draft(std::int32_t token, Sampler& sampler);
+  Counters draft_counters() const { return drafts_.read_counters(); }  // of all drafts
+  // Says what drafts cost here, by counts of bytes and multiplications; `decoded`: by the draft method.
+  DraftCosts draft_costs(bool decoded) const;
 
   // Adds the tokens and returns all their logits, [T][vocab], attending exactly.
   std::vector<float> score(std::span<const std::int32_t> tokens);
@@ -170,6 +215,9 @@ class Session {
   std::shared_ptr<Workspace> workspace_ = std::make_shared<Workspace>();
   std::map<std::string, std::unique_ptr<MethodState>> states_;  // by Method::state_key
   DecodeAttention attention_;
+  PrefillRead prefill_read_;
+  std::string context_read_by_;
+  DecodeAttention drafts_;  // without a method: nothing is drafted
   std::int64_t steps_ = 0;
   std::int64_t positions_ = 0;  // of the context, summed over the steps
 };

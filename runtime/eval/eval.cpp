@@ -98,6 +98,7 @@ class Run {
       row.depth = sample.depth;
       row.block_tokens = session_.cache.block_tokens;
       row.attn = method->options();
+      row.products = model_.backend().products();
       row.measure = task_.measure();
       row.expected = sample.expected;
       row.prefill_seconds = prefill_seconds;

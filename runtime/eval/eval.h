@@ -48,7 +48,8 @@ struct EvalRow {
   std::optional<double> error_auc;
   std::optional<double> error_within;
 
-  std::int64_t steps = 0;     // decoded; the figures below are per step
+  std::int64_t steps = 0;  // decoded; the figures below are per step
+  gpu::Products products = gpu::Products::exact;
   double attended_share = 0;  // of the positions of the context, over the layers and their lists
   double elements_per_token = 0;
   double positions_scored_per_token = 0;  // keys that were compared, as Counters count them

@@ -132,6 +132,7 @@ std::string recipe_json(const EvalRecipe& recipe) {
   object["text"] = recipe.text;
   object["jsonl"] = recipe.prepared;
   object["prefill"] = recipe.prefill;
+  if (recipe.products != gpu::Products::exact) object["products"] = gpu::name(recipe.products);
   object["chunk_tokens"] = recipe.chunk_tokens;
   object["block_tokens"] = recipe.block_tokens > 0 ? ordered_json(recipe.block_tokens) : ordered_json("by length");
   object["columns"] = recipe.columns;
@@ -193,7 +194,8 @@ std::string eval_row_json(const EvalRow& row, const std::string& recipe) {
   }
   object["steps"] = row.steps;
   object["attended_share"] = row.attended_share;
-  object["attention"] = attention_statement(row.attended_share, method_label(row.attn), row.mass);
+  object["attention"] = attention_statement(row.attended_share, method_label(row.attn), row.mass, row.products);
+  if (row.products != gpu::Products::exact) object["products"] = gpu::name(row.products);
   object["elements_per_token"] = row.elements_per_token;
   object["positions_scored_per_token"] = row.positions_scored_per_token;
   object["near_bytes_per_token"] = row.near_bytes_per_token;
@@ -239,6 +241,7 @@ EvalRow parse_eval_row(const std::string& line, const std::string& where) {
     }
     row.steps = object.at("steps").get<std::int64_t>();
     row.attended_share = object.at("attended_share").get<double>();
+    if (object.value("products", "exact") == "int8") row.products = gpu::Products::int8;
     row.elements_per_token = object.at("elements_per_token").get<double>();
     row.positions_scored_per_token = object.at("positions_scored_per_token").get<double>();
     row.near_bytes_per_token = object.at("near_bytes_per_token").get<double>();

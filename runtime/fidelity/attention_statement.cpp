@@ -11,6 +11,7 @@ namespace hayloft::runtime {
 namespace {
 
 constexpr double every_position = 1 - 1e-9;  // but for rounding
+constexpr const char* int8_inputs = "; inputs to quantised weights rounded to 8 bits";
 
 // "dense in 120 steps x layers, sparq r=16 k=128 in 3480".
 std::string methods_line(const std::map<std::string, std::int64_t>& methods) {
@@ -43,9 +44,14 @@ void AttentionStatement::add(const AttentionStatement& other) {
   samples += other.samples;
   predicted += other.predicted;
   if (prompt.empty()) prompt = other.prompt;
+  int8_products = int8_products || other.int8_products;
 }
 
 bool AttentionStatement::exact() const {
+  return !int8_products && attends_to_all();
+}
+
+bool AttentionStatement::attends_to_all() const {
   if (!prompt.empty()) return false;
   if (over_ranks) return std::ranges::all_of(methods, [](const auto& each) { return each.first == "dense"; });
   return share() > every_position;
@@ -54,7 +60,11 @@ bool AttentionStatement::exact() const {
 std::string AttentionStatement::text(bool named) const {
   const std::string by = methods_line(methods);
   if (exact()) return named && steps > 0 ? fmt::format("exact: {}", by) : "exact";
-  const std::string read = prompt.empty() ? "" : fmt::format("; the prompt was read by {}", prompt);
+  const std::string rounded = int8_products ? int8_inputs : "";
+  if (attends_to_all()) {
+    return fmt::format("approximate: every position attended to{}{}", named && steps > 0 ? ", " + by : "", rounded);
+  }
+  const std::string read = (prompt.empty() ? "" : fmt::format("; the prompt was read by {}", prompt)) + rounded;
   if (over_ranks) return fmt::format("approximate: {}{}", by, read);
   if (predicted.known() && 2 * predicted.steps > approximate_steps(methods)) {
     return fmt::format(
@@ -87,11 +97,12 @@ nlohmann::ordered_json predicted_error_json(const PredictedError& predicted) {
 nlohmann::ordered_json statement_members(const AttentionStatement& statement) {
   nlohmann::ordered_json json{
       {"attention", statement.text()}, {"exact", statement.exact()}, {"methods", statement.methods}};
-  if (statement.exact()) {
+  if (statement.attends_to_all()) {
     json["attended_share"] = 1.0;
   } else if (!statement.over_ranks) {
     json["attended_share"] = statement.share();
   }
+  if (statement.int8_products) json["products"] = gpu::name(gpu::Products::int8);
   if (statement.mass) json["mass"] = *statement.mass;
   if (statement.predicted.known()) json["predicted_error"] = predicted_error_json(statement.predicted);
   return json;
@@ -108,12 +119,16 @@ std::string statement_json(const AttentionStatement& statement) {
   return json_document(json);
 }
 
-std::string attention_statement(double attended_share, const std::string& method, std::optional<double> mass) {
-  if (attended_share > every_position) return "exact";
+std::string attention_statement(double attended_share, const std::string& method, std::optional<double> mass,
+                                gpu::Products products) {
+  const std::string rounded = products == gpu::Products::int8 ? int8_inputs : "";
+  if (attended_share > every_position) {
+    return rounded.empty() ? "exact" : "approximate: every position attended to" + rounded;
+  }
   std::string line =
       fmt::format("approximate: {:.1f}% of the positions attended to, by {}", attended_share * 100, method);
   if (mass) line += fmt::format("; {:.1f}% of the attention mass caught", *mass * 100);
-  return line;
+  return line + rounded;
 }
 
 }  // namespace hayloft::runtime

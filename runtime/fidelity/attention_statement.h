@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "gpu/products.h"
 #include "runtime/attention/predicted_error.h"
 
 namespace hayloft::runtime {
@@ -18,6 +19,7 @@ struct AttentionStatement {
   double attended = 0;                          // shares of the positions, summed over the steps
   std::int64_t steps = 0;
   std::string prompt;          // how a prompt was read that was not read exactly, as prefill_label(); else empty
+  bool int8_products = false;  // quantised weights met inputs rounded to 8 bits, in the prompt or since
   bool over_ranks = false;     // nobody counts the positions of all: `dense` alone is exact
   std::optional<double> mass;  // the share of the attention mass caught, where that was measured
   std::int64_t samples = 0;    // steps of single layers in which it was
@@ -27,7 +29,8 @@ struct AttentionStatement {
   void add(const Session& session);  // the steps of a session, once
   void add(const AttentionStatement& other);
 
-  bool exact() const;  // true also where there were no steps
+  bool exact() const;           // true also where there were no steps
+  bool attends_to_all() const;  // likewise, however inputs were rounded
   double share() const { return steps > 0 ? attended / static_cast<double>(steps) : 1; }
   // "exact", or "approximate: 34.1% of the positions attended to, by dense in 1500 steps x layers, ...; 96.4% of the
   // attention mass caught in 7 sampled steps of single layers", or, where the rest is estimated, "approximate:
@@ -43,6 +46,7 @@ nlohmann::ordered_json statement_members(const AttentionStatement& statement);
 std::string statement_json(const AttentionStatement& statement);  // a document of schema hayloft.attended/1
 
 // The same of an answer that is known by its means alone, as a row of an evaluation.
-std::string attention_statement(double attended_share, const std::string& method, std::optional<double> mass);
+std::string attention_statement(double attended_share, const std::string& method, std::optional<double> mass,
+                                gpu::Products products = gpu::Products::exact);
 
 }  // namespace hayloft::runtime

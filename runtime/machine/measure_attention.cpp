@@ -17,7 +17,7 @@ constexpr int few = 32;            // positions of a list, where reading is to b
 constexpr int many = 512;          // and where selecting is
 constexpr int tail_tokens = 4096;  // what a tail holds on average, at the default block size
 constexpr int turns = 16;          // different queries and places that a measurement cycles through
-constexpr int chunk_tokens = 256;  // of a prompt, behind a slice of the footprint
+constexpr int prompt_chunk = 256;  // of a prompt, behind a slice of the footprint
 
 // The queries and results of one measurement, on the device.
 class Workplace {
@@ -134,15 +134,15 @@ double causal(TurnTimer& timer, const Workplace& work, gpu::CacheView cache, con
   constexpr std::int64_t most_keys = 8192;  // more take longer and teach nothing: a tile of keys is used at once
   cache.store.tokens = std::min(cache.store.tokens, most_keys);
   cache.tail = tail.tail;
-  cache.tail.tokens = chunk_tokens;
+  cache.tail.tokens = prompt_chunk;
   cache.tail.position = cache.store.tokens;
   const int heads = work.query_heads();
-  const gpu::Buffer q = work.floats(static_cast<std::size_t>(chunk_tokens * heads * cache.head_dim));
-  const gpu::Buffer out = work.floats(static_cast<std::size_t>(chunk_tokens * heads * cache.head_dim));
-  const double keys = static_cast<double>(chunk_tokens) * static_cast<double>(cache.store.tokens) +
-                      0.5 * chunk_tokens * (chunk_tokens + 1);
+  const gpu::Buffer q = work.floats(static_cast<std::size_t>(prompt_chunk * heads * cache.head_dim));
+  const gpu::Buffer out = work.floats(static_cast<std::size_t>(prompt_chunk * heads * cache.head_dim));
+  const double keys = static_cast<double>(prompt_chunk) * static_cast<double>(cache.store.tokens) +
+                      0.5 * prompt_chunk * (prompt_chunk + 1);
   return 4.0 * cache.head_dim * heads * keys / 1e9 / timer.median([&](int) {
-    timer.backend().attend_causal(cache, q.as<float>(), chunk_tokens, heads, {}, out.as<float>(), timer.stream());
+    timer.backend().attend_causal(cache, q.as<float>(), prompt_chunk, heads, {}, out.as<float>(), timer.stream());
   });
 }
 

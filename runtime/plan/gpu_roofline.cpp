@@ -159,8 +159,9 @@ bool counted(const DecodeStep& step) {
   const bool sparq = step.method.name == "sparq" && step.method.rank == counted_rank &&
                      !ranking_options(step.method).per_query_head() && scan_cost(step, 0) != nullptr;
   const bool planes = step.method.name == "planes" && plane_cost(step.method.bits) != nullptr;
-  return (sparq || planes || step.method.name == "dense") && config.kv_heads == counted_kv_heads &&
-         config.group_size() == counted_group && config.head_dim == counted_head_dim;
+  return (sparq || planes || step.method.name == "dense") && !rest_of(step.method).by_scores() &&
+         config.kv_heads == counted_kv_heads && config.group_size() == counted_group &&
+         config.head_dim == counted_head_dim;
 }
 
 double rows(const DecodeStep& step, Place place, Kind kind, double row_bytes) {

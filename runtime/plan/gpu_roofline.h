@@ -48,8 +48,8 @@ struct DecodeStep {
 };
 
 // In the order of a step. Empty where the kernels have not been counted: for methods other than `dense`, `sparq` at
-// rank 16 and `planes` at 16, 32 or 64 bits, and for layers other than a Llama-3-8B's (8 KV heads of 4 query heads, 128
-// components).
+// rank 16 and `planes` at 16, 32 or 64 bits, for a rest by scores, and for layers other than a Llama-3-8B's (8 KV heads
+// of 4 query heads, 128 components).
 std::vector<PredictedStage> predict_stages(const DecodeStep& step, const GpuCard& card);
 
 // Likewise of any method and shape, but by its bytes alone, over the link and in device memory; selection and whatever

@@ -68,6 +68,17 @@ std::uint64_t program_bytes(int threads, int chunk, std::uint64_t tokenizer_file
          tokenizer_file_bytes * tokenizer_growth;
 }
 
+// Device memory of the scores that a rest by scores keeps of every position from the selection on, with the keys of
+// what ranks them (gpu/cuda/kernels/rest), of one layer.
+std::uint64_t kept_scores_bytes(const PlanRequest& request) {
+  const auto keeps = [](const MethodOptions& method) {
+    return rest_of(method).by_scores() && (method.name == "sparq" || method.name == "planes");
+  };
+  if (std::ranges::none_of(request.methods, keeps)) return 0;
+  const auto heads = static_cast<std::uint64_t>(request.config.query_heads + request.config.kv_heads);
+  return heads * static_cast<std::uint64_t>(gpu::scores_stride(request.tokens)) * sizeof(float);
+}
+
 PlanMemory plan_memory(const PlanRequest& request) {
   const CacheOptions& options = request.session.cache;
   const offload::BlockLayout layout(store_shape(request.config, options));
@@ -111,8 +122,9 @@ PlanMemory plan_memory(const PlanRequest& request) {
     memory.scratch =
         gpu::cuda_context_bytes + gpu::cuda_workspace_bytes + gpu::cuda_page_table_bytes(pinned) +
         gpu::cuda_range_bytes(store_shape(request.config, options), stored) +
-        std::max(gpu::cuda_step_bytes(request.device_budget - std::min(request.device_budget, gpu::cuda_context_bytes)),
-                 gpu::cuda_scratch_bytes(scratch_shape(request.config, chunk)));
+        std::max(
+            {gpu::cuda_step_bytes(request.device_budget - std::min(request.device_budget, gpu::cuda_context_bytes)),
+             gpu::cuda_scratch_bytes(scratch_shape(request.config, chunk)), kept_scores_bytes(request)});
     if (!options.shard.alone()) {
       memory.scratch += cluster::prefill_bytes_over_ranks(request.config.query_heads, request.config.head_dim, chunk,
                                                           options.shard.ranks);

@@ -6,6 +6,7 @@
 #include "runtime/cluster/candidates.h"
 #include "runtime/cluster/merge.h"
 #include "runtime/cluster/rank_attender.h"
+#include "runtime/cluster/rank_rest.h"
 
 namespace hayloft::runtime::plan {
 namespace {
@@ -18,8 +19,9 @@ bool is_one_of(const std::string& name, std::initializer_list<const char*> names
 constexpr std::uint64_t ann_note_bytes = 3 * sizeof(std::uint64_t);
 
 // Adds what a global layer takes, as cluster::rank_attender() sends it.
-void add_layer(const ModelConfig& config, const Method& method, const gpu::CacheView& cache, int ranks,
+void add_layer(const ModelConfig& config, const StepPlan& planned, const gpu::CacheView& cache, int ranks,
                NetworkStep& step) {
+  const Method& method = *planned.by;
   const MethodOptions& options = method.options();
   if (options.name == "h2o") return;
   step.gathered += 1;
@@ -36,7 +38,16 @@ void add_layer(const ModelConfig& config, const Method& method, const gpu::Cache
   const std::int64_t limit = std::min(cache.stored_tokens(), tokens - window) / entry;
   const std::int64_t wanted = std::max<std::int64_t>(0, options.k.at(cache.layer).of(tokens) - window);
   const std::int64_t entries = wanted == 0 ? 0 : std::max<std::int64_t>(1, wanted / entry);
-  const auto k = static_cast<int>(std::min(entries, limit));
+  const Rest rest = rest_of(options);
+  const SelectionPlan& plan = planned.selection;  // a draw takes some of its rows
+  const auto k = rest.by_scores() ? plan.k : static_cast<int>(std::min(entries, limit));
+  if (rest.by_scores() && limit > 0 && k < limit) {
+    const bool fits_taken = is_one_of(options.name, {"sparq", "lowrank"});
+    const cluster::RestMessages messages =
+        cluster::rest_messages(plan, config.query_heads, config.head_dim, fits_taken, rest);
+    step.gathered += messages.gathered;
+    step.bytes += messages.bytes;
+  }
   if (k == 0 && !with_alpha) return;
   step.gathered += 1;
   step.bytes += cluster::Candidates::bytes(lists, heads, k);
@@ -55,7 +66,7 @@ NetworkStep network_step(const ModelConfig& config, const Method& method, gpu::C
   cluster::require_over_ranks(method.options());
   NetworkStep step;
   for (cache.layer = 0; cache.layer < config.global_layers(); ++cache.layer) {
-    add_layer(config, *method.plan(cache, config.query_heads).by, cache, ranks, step);
+    add_layer(config, method.plan(cache, config.query_heads), cache, ranks, step);
   }
   step.messages = step.gathered + 1;
   return step;

@@ -37,6 +37,8 @@ double product_flops_per_token(const ModelConfig& config) {
 // Keys that the queries of one global layer see, masked parts of a window's tiles included.
 double global_keys(const PrefillOptions& prefill, double S, double tile) {
   if (prefill.kind == Strategy::exact) return keys_seen(S, S);
+  // By a share of the mass it depends on the text how many are read: all at most.
+  if (prefill.kind == Strategy::sparse) return keys_seen(S, S) * (prefill.density > 0 ? prefill.density : 1);
   const auto window = static_cast<double>(prefill.window);
   if (prefill.kind == Strategy::window) return keys_seen(S, window + static_cast<double>(prefill.sinks) + tile);
   return keys_seen(S, window + static_cast<double>(prefill.k.of(static_cast<std::int64_t>(S))));
@@ -95,6 +97,7 @@ std::vector<PlannedPrefill> plan_prefill(const PlanRequest& request, const Machi
   add(Strategy::exact, Order::layer, "exact, layer by layer");
   add(Strategy::window, Order::chunk, "");
   add(Strategy::topk, Order::chunk, "");
+  add(Strategy::sparse, Order::chunk, "");
   return all;
 }
 

@@ -10,6 +10,7 @@ namespace hayloft::runtime::serve {
 namespace {
 
 constexpr std::size_t kWindow = 24;  // tokens of a quote
+constexpr std::size_t kAround = 80;  // tokens before and behind a quote
 constexpr std::size_t kSinks = 4;
 constexpr double kPeak = 0.01;  // of a head: less is what it spreads over everything
 
@@ -60,17 +61,24 @@ std::vector<Quote> heaviest_places(std::span<const double> mass, double total, i
     if (best == mass.size() || held(best) <= 0) break;
     taken.push_back(best);
     quotes.push_back(
-        {static_cast<std::int64_t>(best), static_cast<std::int64_t>(kWindow), held(best) / total, std::string()});
+        {static_cast<std::int64_t>(best), static_cast<std::int64_t>(kWindow), held(best) / total, {}, {}, {}});
   }
   return quotes;
 }
 
-AnswerAuditor::AnswerAuditor(Session& session, const gpu::Backend& backend, int quotes)
-    : quotes_(quotes), places_(std::make_shared<Places>()) {
+std::vector<double> map_of(std::span<const double> mass, double total, int parts) {
+  std::vector<double> map(std::min(mass.size(), static_cast<std::size_t>(std::max(parts, 0))));
+  if (map.empty() || total <= 0) return map;
+  for (std::size_t at = kSinks; at < mass.size(); ++at) map[at * map.size() / mass.size()] += mass[at] / total;
+  return map;
+}
+
+AnswerAuditor::AnswerAuditor(Session& session, const gpu::Backend& backend, int quotes, int map)
+    : quotes_(quotes), map_(map), places_(std::make_shared<Places>()) {
   AuditOptions options;
   options.rate = 0.2;
   options.time_share = 0.3;
-  const bool wanted = quotes > 0;
+  const bool wanted = quotes > 0 || map > 0;
   auditor_ =
       std::make_shared<Auditor>(backend, options, [places = places_, wanted](StepSample& sample, gpu::Backend& host) {
         if (wanted) places->add(sample, host.threads());
@@ -112,7 +120,18 @@ AnswerAudit AnswerAuditor::finish(const Session& session, const Tokenizer& token
     const std::span<const std::int32_t> part =
         text_tokens.subspan(static_cast<std::size_t>(quote.position), static_cast<std::size_t>(quote.tokens));
     quote.text = tokenizer.decode({part.begin(), part.end()}, false, true);
+    if (map_ == 0) continue;
+    const auto text_from = [&](std::size_t begin, std::size_t end) {
+      const std::span<const std::int32_t> around = text_tokens.subspan(begin, end - begin);
+      return tokenizer.decode({around.begin(), around.end()}, false, begin > 0);
+    };
+    const auto begin = static_cast<std::size_t>(quote.position);
+    const std::size_t end = begin + static_cast<std::size_t>(quote.tokens);
+    quote.before = text_from(begin - std::min(begin, kAround), begin);
+    quote.after = text_from(end, std::min(end + kAround, text_tokens.size()));
   }
+  audit.map = map_of(std::span(places_->mass).first(until), places_->total, map_);
+  audit.mapped = static_cast<std::int64_t>(until);
   return audit;
 }
 

@@ -21,6 +21,7 @@ struct Quote {
   std::int64_t tokens = 0;
   double share = 0;  // of the attention of the sampled steps, over all positions
   std::string text;
+  std::string before = {}, after = {};  // what stands around it, where the map is told
 };
 
 // Says what was read for an answer, what was caught by it, and from where.
@@ -34,7 +35,13 @@ struct AnswerAudit {
   double mass = 0;           // of the exact softmax that was attended: mean
   double least_mass = 0;     // and least, of a head's mean
   std::vector<Quote> quotes;
+  std::int64_t mapped = 0;  // tokens that the map is of
+  std::vector<double> map;  // shares of the attention of the sampled steps by equal parts of the text
 };
+
+// The attention on each of `parts` equal parts of a text, as shares of `total`; the first tokens, on which attention
+// rests for want of anything better, left out.
+std::vector<double> map_of(std::span<const double> mass, double total, int parts);
 
 // The places of a text with the most of `mass` [tokens], as windows that do not overlap, the heaviest first: at most
 // `count`, none of the first tokens, on which attention rests for want of anything better. `total` is all attention
@@ -45,7 +52,7 @@ std::vector<Quote> heaviest_places(std::span<const double> mass, double total, i
 // time for it. For one answer; the session must not outlive it as an observed one.
 class AnswerAuditor {
  public:
-  AnswerAuditor(Session& session, const gpu::Backend& backend, int quotes);
+  AnswerAuditor(Session& session, const gpu::Backend& backend, int quotes, int map);
   ~AnswerAuditor();
   AnswerAuditor(const AnswerAuditor&) = delete;
   AnswerAuditor& operator=(const AnswerAuditor&) = delete;
@@ -56,7 +63,7 @@ class AnswerAuditor {
 
  private:
   struct Places;
-  int quotes_;
+  int quotes_, map_;
   std::shared_ptr<Places> places_;
   std::shared_ptr<Auditor> auditor_;
 };

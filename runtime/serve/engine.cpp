@@ -60,7 +60,14 @@ std::shared_ptr<Job> Engine::submit(GenerationRequest request, std::shared_ptr<G
          request.max_tokens, tokens + request.max_tokens, options_.longest);
   }
   if (leader_ && request.audit) fail("an audit holds steps against all keys, and here ranks have a part of them each");
+  const std::shared_ptr<grammar::Constraint> constraint = request.constraint;
+  std::vector<std::int32_t> ends = request.stop_tokens;
+  if (!request.ignore_end) {
+    const std::vector<std::int32_t>& own = source_.model.config().eos_tokens;
+    ends.insert(ends.end(), own.begin(), own.end());
+  }
   auto job = std::make_shared<Job>(std::move(request), std::move(listener), source_.model, source_.tokenizer);
+  if (constraint) job->hold_to(constraint->begin(source_.tokenizer, vocabulary(), std::move(ends)));
   {
     const std::lock_guard lock(mutex_);
     ++figures_.requests;
@@ -72,6 +79,11 @@ std::shared_ptr<Job> Engine::submit(GenerationRequest request, std::shared_ptr<G
   }
   wake_.notify_all();
   return job;
+}
+
+const grammar::Vocabulary& Engine::vocabulary() {
+  std::call_once(vocabulary_made_, [&] { vocabulary_ = std::make_unique<grammar::Vocabulary>(source_.tokenizer); });
+  return *vocabulary_;
 }
 
 void Engine::forget_context(const std::string& name, const std::function<void()>& change) {
@@ -235,8 +247,23 @@ bool Engine::must_wait(const Job& job, std::size_t cached) const {
   if (job.request().echo) return false;
   const auto chunk = static_cast<std::size_t>(options_.session.chunk_tokens);
   return std::ranges::any_of(active_, [&](const SharedJob& other) {
-    return other->reading() && !other->request().echo && other->request().context == job.request().context &&
+    if (!other->reading() || other->request().echo || other->request().context != job.request().context) return false;
+    return other->request().tokens == job.request().tokens ||
            common_prefix(other->request().tokens, job.request().tokens) >= cached + chunk;
+  });
+}
+
+// Other answers to the same prompt go on from all that was read of it. What follows the last whole chunk was read in
+// one piece, as each of them would read it.
+void Engine::fork_for_copies(const Job& job) {
+  if (job.request().echo || job.context_replaced || job.read() == 0) return;
+  if (copies_wait(job)) keep_boundary(job);
+}
+
+bool Engine::copies_wait(const Job& job) const {
+  return std::ranges::any_of(waiting_, [&](const SharedJob& other) {
+    return other.get() != &job && !other->request().echo && other->request().context == job.request().context &&
+           other->request().tokens == job.request().tokens;
   });
 }
 
@@ -324,7 +351,14 @@ void Engine::start(const SharedJob& job) {
       }
     }
     if (kept) {
-      return begin(*job, kept->session.fork(), model_tokens(kept->session, kept->tokens.size()), kept->tokens.size());
+      const std::size_t read = kept->tokens.size();
+      begin(*job, kept->session.fork(), model_tokens(kept->session, read), read);
+      // What was kept for copies alone, inside a chunk, goes with the last of them.
+      const bool inside = read % static_cast<std::size_t>(options_.session.chunk_tokens) != 0;
+      if (inside && read == job->to_read() && !copies_wait(*job)) {
+        pool_.drop(request.context, std::span(request.tokens).first(read));
+      }
+      return;
     }
   }
   if (!request.context.empty()) {
@@ -341,11 +375,22 @@ void Engine::begin(Job& job, LedSession session, std::int64_t context_tokens, st
   session.here().share_workspace(workspace_);
   job.start(std::move(session), context_tokens, read);
   own_.cached_tokens += static_cast<std::uint64_t>(job.usage().cached_tokens);
+  if (!request.echo) count_read_again(request, read);
   if (request.context.empty() && !request.echo) job.saving = saved_.begin(request.tokens, read);
   // Now: it may be replaced or removed while the answer is made.
-  if (!request.context.empty() && ((request.audit && request.quotes > 0) || job.reads_prompt())) {
+  const bool wants_text = request.audit && (request.quotes > 0 || request.map > 0);
+  if (!request.context.empty() && (wants_text || job.reads_prompt() || options_.drafts)) {
     job.text_of_context = offload::Snapshot::open(contexts_.path(request.context)).tokens();
   }
+}
+
+void Engine::count_read_again(const GenerationRequest& request, std::size_t cached) {
+  const auto chunk = static_cast<std::size_t>(options_.session.chunk_tokens);
+  const ReadAgain again = history_.compare(request.context, request.tokens, cached, chunk);
+  own_.read_again.chunk += again.chunk;
+  own_.read_again.let_go += again.let_go;
+  own_.read_again.changed += again.changed;
+  history_.add(request.context, request.tokens);
 }
 
 // On the disk, where that is due: whole chunks.

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -16,13 +17,16 @@
 #include "runtime/serve/contexts.h"
 #include "runtime/serve/generation.h"
 #include "runtime/serve/job.h"
+#include "runtime/serve/read_history.h"
 #include "runtime/serve/session_pool.h"
 
 namespace hayloft::runtime::serve {
 
 struct EngineOptions {
-  SessionOptions session;           // chunk_tokens: how long one prompt may keep the others waiting
-  SharedMethod method;              // that answers are decoded with
+  SessionOptions session;  // chunk_tokens: how long one prompt may keep the others waiting
+  SharedMethod method;     // that answers are decoded with
+  std::optional<DraftOptions> drafts =
+      {};                           // of `dense`: several tokens a pass, in answers that ask for nothing besides
   int parallel = 8;                 // requests read and decoded in turns
   int queue = 64;                   // that wait for a place; more are refused
   std::int64_t longest = 0;         // tokens of prompt and answer together; 0: no limit but memory
@@ -43,8 +47,10 @@ struct EngineFigures {
   std::uint64_t requests = 0, finished = 0, cancelled = 0, failed = 0, refused = 0;
   std::uint64_t prompt_tokens = 0;  // read
   std::uint64_t cached_tokens = 0;  // of prompts, that did not have to be read
+  ReadAgain read_again;             // of the tokens of prompts that were read
   std::uint64_t generated_tokens = 0;
   Counters counters;  // of all steps
+  DraftFigures drafts;
   int waiting = 0, active = 0, kept_sessions = 0;
   std::uint64_t kept_bytes = 0, host_bytes = 0, host_budget = 0;
   SavedPrompts::Figures saved;
@@ -77,6 +83,7 @@ class Engine {
 
  private:
   using SharedJob = std::shared_ptr<Job>;
+  const grammar::Vocabulary& vocabulary();  // made when the first grammar needs it
   void run();
   void admit();
   bool must_wait(const Job& job, std::size_t cached) const;
@@ -98,7 +105,10 @@ class Engine {
   void hand_over_to(const Job& job);  // gives up what has read for nobody the beginning of this one
   bool fails(Job& job, const std::function<void()>& part);  // whose errors end the job
   void save_prompt(Job& job, bool now);
+  void count_read_again(const GenerationRequest& request, std::size_t cached);
   void keep_boundary(const Job& job);
+  void fork_for_copies(const Job& job);
+  bool copies_wait(const Job& job) const;  // other requests with its prompt, for a place
   void keep_session(Job& job);
   std::uint64_t mapped_bytes(const std::string& context) const;
   void keep_hot_contexts() const;  // what was read often of them, for the next server
@@ -116,6 +126,9 @@ class Engine {
   const Contexts& contexts_;
   const EngineOptions options_;
   const std::shared_ptr<Leader> leader_;  // null: alone
+
+  std::once_flag vocabulary_made_;
+  std::unique_ptr<const grammar::Vocabulary> vocabulary_;
 
   mutable std::mutex mutex_;  // of what follows, up to `thread_`
   std::condition_variable wake_;
@@ -135,6 +148,7 @@ class Engine {
   std::string device_lost_;  // how, once it is
   SessionPool pool_;
   SavedPrompts saved_;
+  ReadHistory history_;
   EngineFigures own_;
 
   std::thread thread_;  // the last to be made, the first to end

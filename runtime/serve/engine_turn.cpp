@@ -95,6 +95,7 @@ bool Engine::read_on(Job& job) {
     own_.prompt_tokens += job.read() - before;
     save_prompt(job, false);
     if (!job.request().echo && job.read() == job.to_read() / chunk * chunk) keep_boundary(job);
+    if (!job.reading()) fork_for_copies(job);
   });
   return ended || failed;
 }
@@ -104,6 +105,7 @@ std::vector<Engine::SharedJob> Engine::decode(const std::vector<SharedJob>& answ
     SharedJob job;
     Counters before;
     std::optional<std::size_t> step;  // of `steps`; none: it goes on without one
+    std::optional<bool> passed = {};  // it was decoded by drafts; true: to its end
   };
   std::vector<SharedJob> ended;
   std::vector<Turn> turns;
@@ -115,6 +117,12 @@ std::vector<Engine::SharedJob> Engine::decode(const std::vector<SharedJob>& answ
       gone = left(*job);
       if (gone) return;
       turns.push_back({job, job->session().here().counters(), std::nullopt});
+      if (options_.drafts && job->drafts_alone()) {
+        const DraftFigures before = job->draft_figures();
+        turns.back().passed = job->decode_pass(*options_.method, *options_.drafts);
+        own_.drafts += job->draft_figures() - before;
+        return;
+      }
       if (std::optional<Session::Step> step = job->begin_step(*options_.method)) {
         turns.back().step = steps.size();
         steps.push_back(std::move(*step));
@@ -132,7 +140,8 @@ std::vector<Engine::SharedJob> Engine::decode(const std::vector<SharedJob>& answ
   for (const Turn& turn : turns) {
     Job& job = *turn.job;
     bool finished = false;
-    const bool failed = fails(job, [&] { finished = job.end_step(turn.step ? &steps[*turn.step] : nullptr); });
+    const bool failed = fails(
+        job, [&] { finished = turn.passed ? *turn.passed : job.end_step(turn.step ? &steps[*turn.step] : nullptr); });
     if (failed) {
       ended.push_back(turn.job);
       continue;

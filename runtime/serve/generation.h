@@ -6,8 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "runtime/chat/calls/answer_part.h"
 #include "runtime/decode/sampler.h"
 #include "runtime/fidelity/attention_statement.h"
+#include "runtime/grammar/constraint.h"
 #include "runtime/serve/answer_audit.h"
 
 // Says what a client asks of the engine, and what it is told while its answer is made.
@@ -22,10 +24,13 @@ struct GenerationRequest {
   // written.
   std::vector<std::string> stop;
   std::vector<std::int32_t> stop_tokens;
+  std::shared_ptr<grammar::Constraint> constraint = nullptr;  // the grammar that the answer keeps to; null: none
   bool echo = false;        // log-probabilities of the prompt are wanted: it is read by exact attention
   int logprobs = -1;        // so many of the most likely tokens are told beside each; -1: none, 0: the token alone
   bool ignore_end = false;  // end-of-text tokens do not end the answer
   bool audit = false;       // its steps are held against exact attention
+  bool runs = false;        // special tokens are told as well, in GeneratedToken::runs
+  int map = 0;              // into so many parts the text is cut, of which the audit tells the attention; 0: none
   int quotes = 0;           // so many places of the text that were attended most are told with the audit
 };
 
@@ -41,8 +46,9 @@ struct TokenChoice {
 };
 
 struct GeneratedToken {
-  TokenChoice choice;  // without `logprobs` only the token is set
-  std::string text;    // what can be shown now; text that may become a stop string is held back
+  TokenChoice choice;              // without `logprobs` only the token is set
+  std::string text;                // what can be shown now; text that may become a stop string is held back
+  std::vector<TextRun> runs = {};  // the same with special tokens, where they are wanted
 };
 
 enum class FinishReason : std::uint8_t { stop, length };
@@ -51,6 +57,7 @@ struct Usage {
   std::int64_t prompt_tokens = 0;  // a saved context's included
   std::int64_t cached_tokens = 0;  // of them, not read again
   std::int64_t completion_tokens = 0;
+  std::string stop = {};                               // the stop string that has ended the answer; empty: none has
   std::shared_ptr<const AnswerAudit> audit = nullptr;  // where it was asked for
   AttentionStatement attention = {};                   // of the decoded tokens
 };

@@ -29,7 +29,7 @@ Job::Job(GenerationRequest request, std::shared_ptr<GenerationListener> listener
       tokenizer_(tokenizer),
       sampler_(sampling_with_ends(request_, model)),
       text_(tokenizer, request_.tokens.back()),
-      stop_(request_.stop) {}
+      stop_(request_.stop, request_.runs) {}
 
 std::size_t Job::to_read() const {
   return request_.tokens.size() - (request_.echo ? 0 : 1);
@@ -86,18 +86,49 @@ void Job::score_chunk(std::size_t end) {
   }
 }
 
+void Job::prepare(const Method& method) {
+  if (prepared_) return;
+  session_->prepare(method);
+  if (sampler_.reads_prompt()) {
+    sampler_.read(text_of_context);
+    sampler_.read(request_.tokens);
+  }
+  if (request_.audit) {
+    auditor_ = std::make_unique<AnswerAuditor>(session_->here(), model_.backend(), request_.quotes, request_.map);
+  }
+  prepared_ = true;
+}
+
+bool Job::drafts_alone() const {
+  return !request_.echo && request_.logprobs < 0 && !request_.audit && request_.max_tokens > 0 &&
+         !session_->over_ranks();
+}
+
+bool Job::decode_pass(const Method& method, const DraftOptions& drafts) {
+  prepare(method);
+  Session& session = session_->here();
+  if (!drafting_) {
+    if (drafts.self) {
+      const SharedMethod made = make_method(*drafts.self, model_.config().head_dim);
+      session.prepare(*made);
+      session.set_draft_method(made);
+    }
+    drafting_.emplace(drafts);
+    drafting_->read(text_of_context);
+    drafting_->read(request_.tokens);
+  }
+  std::optional<FinishReason> reason;
+  drafting_->next(session, sampler_, request_.max_tokens - static_cast<int>(answer_.size()), [&](std::int32_t token) {
+    reason = take(token, {});
+    return !reason;
+  });
+  return reason && finish(*reason);
+}
+
 std::optional<Session::Step> Job::begin_step(const Method& method) {
   if (request_.echo && !std::exchange(told_scored_, true)) listener_->scored(std::exchange(scored_, {}));
   if (request_.max_tokens == 0) return std::nullopt;
-  if (!prepared_) {
-    session_->prepare(method);
-    if (sampler_.reads_prompt()) {
-      sampler_.read(text_of_context);
-      sampler_.read(request_.tokens);
-    }
-    if (request_.audit) auditor_ = std::make_unique<AnswerAuditor>(session_->here(), model_.backend(), request_.quotes);
-    prepared_ = true;
-  }
+  prepare(method);
   if (!logits_.empty()) return std::nullopt;  // by reading the prompt: its last token is in the session
   Session::Step step;
   step.session = &session_->here();
@@ -131,21 +162,37 @@ std::string Job::shown(std::int32_t token) {
   return stop_.push_hidden(tokenizer_.decode({token}, true));
 }
 
+// Of the tokens that an answer has at least, none has gone through the stop strings.
+std::vector<TextRun> Job::runs_of(std::int32_t token, const std::string& shown) {
+  if (answer_.size() > static_cast<std::size_t>(request_.sampling.rules.min_new_tokens)) return stop_.runs();
+  if (tokenizer_.is_special(token)) return {{tokenizer_.decode({token}, true), true}};
+  return {{shown, false}};
+}
+
 bool Job::accept(std::int32_t token, TokenChoice choice) {
+  const std::optional<FinishReason> reason = take(token, std::move(choice));
+  return reason && finish(*reason);
+}
+
+// The answer goes on with the token; why it ends with it, if it does.
+std::optional<FinishReason> Job::take(std::int32_t token, TokenChoice choice) {
   ++usage_.completion_tokens;
   answer_.push_back(token);
-  if (ends(token)) return finish(FinishReason::stop);
+  if (ends(token)) return FinishReason::stop;
   choice.chosen.token = token;
-  GeneratedToken generated{std::move(choice), shown(token)};
+  GeneratedToken generated{std::move(choice), shown(token), {}};
+  if (request_.runs) generated.runs = runs_of(token, generated.text);
   listener_->generated(std::move(generated));
-  if (stop_.found()) return finish(FinishReason::stop);
-  return answer_.size() >= static_cast<std::size_t>(request_.max_tokens) && finish(FinishReason::length);
+  if (stop_.found() || sampler_.filter_finished()) return FinishReason::stop;
+  if (answer_.size() >= static_cast<std::size_t>(request_.max_tokens)) return FinishReason::length;
+  return std::nullopt;
 }
 
 bool Job::finish(FinishReason reason) {
   std::string rest = stop_.push(text_.finish());
   if (stop_.found()) {
     reason = FinishReason::stop;
+    usage_.stop = stop_.which();
   } else {
     rest += stop_.rest();
   }

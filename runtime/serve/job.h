@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/decode/drafting.h"
 #include "runtime/decode/sampler.h"
 #include "runtime/decode/session.h"
 #include "runtime/serve/generation.h"
@@ -36,6 +37,9 @@ class Job {
   std::size_t read() const { return read_; }
   std::size_t to_read() const;  // the last token goes through a step, but with echo
 
+  // The answer keeps to a grammar. Before it begins.
+  void hold_to(std::shared_ptr<TokenFilter> filter) { sampler_.hold_to(std::move(filter)); }
+
   // Goes on from what another of the same prompt has scored, whose client has left; that one is then empty.
   void take_over(Job& other);
   // Both want the same of the same prompt, with echo.
@@ -51,6 +55,12 @@ class Job {
   // Goes on from that step; null: from none. True when the answer has ended, of which the listener has been told.
   // Throws what the step has failed with.
   bool end_step(Session::Step* step);
+
+  // By drafts instead, several tokens in one pass of exact attention; where drafts_alone() nothing else is asked of a
+  // step: no log-probabilities, no audit, one process. True when the answer has ended.
+  bool drafts_alone() const;
+  bool decode_pass(const Method& method, const DraftOptions& drafts);
+  DraftFigures draft_figures() const { return drafting_ ? drafting_->figures() : DraftFigures(); }
 
   const LedSession& session() const { return *session_; }
   LedSession take_session() { return std::move(*session_); }
@@ -69,9 +79,12 @@ class Job {
 
  private:
   void score_chunk(std::size_t end);
+  void prepare(const Method& method);                   // before its first step
   bool accept(std::int32_t token, TokenChoice choice);  // true at the end
+  std::optional<FinishReason> take(std::int32_t token, TokenChoice choice);
   bool ends(std::int32_t token) const;
   std::string shown(std::int32_t token);
+  std::vector<TextRun> runs_of(std::int32_t token, const std::string& shown);
   bool finish(FinishReason reason);
   AnswerAudit audit();
 
@@ -89,6 +102,7 @@ class Job {
   std::vector<std::int32_t> answer_;  // generated so far
   bool prepared_ = false;
   Sampler sampler_;
+  std::optional<Drafting> drafting_;
   TextStream text_;
   StopStrings stop_;
   Usage usage_;

@@ -4,7 +4,8 @@
 
 namespace hayloft::runtime::serve {
 
-StopStrings::StopStrings(std::vector<std::string> stops) : stops_(std::move(stops)) {
+StopStrings::StopStrings(std::vector<std::string> stops, bool keeps_runs)
+    : stops_(std::move(stops)), keeps_runs_(keeps_runs) {
   std::erase_if(stops_, [](const std::string& stop) { return stop.empty(); });
 }
 
@@ -13,7 +14,11 @@ std::string StopStrings::push(std::string_view text, bool hidden) {
   held_ += text;
   hidden_.resize(held_.size(), hidden);
   std::size_t end = std::string::npos;
-  for (const std::string& stop : stops_) end = std::min(end, held_.find(stop));
+  for (const std::string& stop : stops_) {
+    const std::size_t at = held_.find(stop);
+    if (at < end) which_ = stop;
+    end = std::min(end, at);
+  }
   if (end != std::string::npos) {
     found_ = true;
     std::string shown = take(end);
@@ -34,6 +39,9 @@ std::string StopStrings::take(std::size_t bytes) {
   std::string shown;
   for (std::size_t i = 0; i < bytes; ++i) {
     if (!hidden_[i]) shown += held_[i];
+    if (!keeps_runs_) continue;
+    if (runs_.empty() || runs_.back().special != hidden_[i]) runs_.push_back({{}, hidden_[i]});
+    runs_.back().text += held_[i];
   }
   held_.erase(0, bytes);
   hidden_.erase(hidden_.begin(), hidden_.begin() + static_cast<std::ptrdiff_t>(bytes));

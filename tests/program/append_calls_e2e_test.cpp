@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class AppendCalls : public testing::TestWithParam<bool> {
+class AppendCalls : public ::testing::TestWithParam<bool> {
  protected:
   AppendCalls() {
     std::string words;
@@ -80,7 +80,7 @@ TEST_P(AppendCalls, LeaveTheOldContextOrTheNewOne) {
   RecordProperty("calls", call - 1);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, AppendCalls, testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(All, AppendCalls, ::testing::Bool(),
                          [](const auto& half) { return half.param ? "WithHalfOfTheCall" : "BeforeTheCall"; });
 
 TEST(AppendTwice, AddsNothingUnlessInsistedUpon) {

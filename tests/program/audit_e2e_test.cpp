@@ -21,7 +21,7 @@ std::string contents(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-class AuditProgram : public testing::Test {
+class AuditProgram : public ::testing::Test {
  protected:
   AuditProgram() {
     std::ofstream text(folder_ / "text.txt");

@@ -21,7 +21,7 @@ using test::Program;
 using test::refused_with;
 using test::run_program;
 
-class ChatTest : public testing::Test {
+class ChatTest : public ::testing::Test {
  protected:
   void SetUp() override {
     const fs::path source = fs::path(HAYLOFT_SOURCE_DIR) / "examples/needle-model/model";

@@ -13,7 +13,7 @@ using test::Outcome;
 using test::refused_with;
 using test::run_program;
 
-class EvalProgram : public testing::Test {
+class EvalProgram : public ::testing::Test {
  protected:
   Outcome eval(std::vector<std::string> more) const {
     more.insert(more.begin(), {"eval", "--digits", "6", "--device", "cpu", "--block-tokens", "256"});

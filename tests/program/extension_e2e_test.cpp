@@ -16,7 +16,7 @@ using test::Program;
 
 const std::filesystem::path source = HAYLOFT_SOURCE_DIR;
 
-class OwnArchitecture : public testing::Test {
+class OwnArchitecture : public ::testing::Test {
  protected:
   const std::filesystem::path folder = source / "tests/golden/models/seed_oss";
   const nlohmann::json golden = nlohmann::json::parse(std::ifstream(folder / "golden.json"));

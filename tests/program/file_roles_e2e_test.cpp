@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 using Arguments = std::vector<std::string>;
 
-class FileRolesTest : public testing::Test {
+class FileRolesTest : public ::testing::Test {
  protected:
   FileRolesTest() {
     folder_.write("hay.txt", "The quiet hay lies in the loft. The grass is green. ");

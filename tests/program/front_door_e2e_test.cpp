@@ -39,7 +39,7 @@ TEST(LlamaHabits, AreNoneWhereTheCommandHasTheOptionOrTheyAreText) {
   EXPECT_TRUE(refused_with(run_program({"generate", "--nonsense"}), 2, {"--nonsense"}));
 }
 
-class IngestFolder : public testing::Test {
+class IngestFolder : public ::testing::Test {
  protected:
   IngestFolder() {
     write("code/main.cpp", "int main() {}\n");

@@ -43,6 +43,28 @@ TEST_F(ProgramTest, GenerateSamplesTheSameTextFromTheSameSeed) {
   EXPECT_NE(sample("1"), sample("2"));
 }
 
+TEST_F(ProgramTest, RoundedInputsAreAskedForAndSaid) {
+  const std::string model = make_model("llama");
+  std::vector<std::string> arguments{"generate", "-m", model, "-p", "the hay", "-n", "4", "--device", "cpu"};
+  const auto with = [&](std::initializer_list<std::string> more) {
+    std::vector<std::string> all = arguments;
+    all.insert(all.end(), more);
+    return run_program(all);
+  };
+  EXPECT_NE(with({"--weights", "q8"}).err.find("attention: exact\n"), std::string::npos);
+  const Outcome rounded = with({"--weights", "q8", "--products", "int8"});
+  EXPECT_EQ(rounded.exit_code, 0) << rounded.err;
+  EXPECT_NE(
+      rounded.err.find("attention: approximate: every position attended to; inputs to quantised weights rounded to "
+                       "8 bits\n"),
+      std::string::npos)
+      << rounded.err;
+  EXPECT_TRUE(refused_with(with({"--products", "int8"}), 1, {model, "products int8", "not quantised"}));
+  EXPECT_TRUE(refused_with(with({"--products", "int4"}), 2, {"--products int4", "exact|int8"}));
+  arguments.back() = "cuda";
+  EXPECT_TRUE(refused_with(with({"--products", "int8"}), 1, {"--products int8", "--device cpu"}));
+}
+
 TEST_F(ProgramTest, GenerateReadsItsPromptFromAFile) {
   const std::string model = make_model();
   write(folder_.path() / "prompt.txt", "the hay");

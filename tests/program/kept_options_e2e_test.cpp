@@ -10,7 +10,7 @@
 namespace hayloft::test {
 namespace {
 
-class KeptOptions : public testing::Test {
+class KeptOptions : public ::testing::Test {
  protected:
   std::string at(const std::string& name) const { return (folder_.path() / name).string(); }
   std::vector<std::string> append(std::vector<std::string> options) const {

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class LimitsTest : public testing::Test {
+class LimitsTest : public ::testing::Test {
  protected:
   std::string at(const std::string& name) const { return (folder_.path() / name).string(); }
 

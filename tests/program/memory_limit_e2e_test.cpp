@@ -28,7 +28,7 @@ constexpr bool sanitized = true;  // their shadow memory is terabytes of address
 constexpr bool sanitized = false;
 #endif
 
-class MemoryLimit : public testing::Test {
+class MemoryLimit : public ::testing::Test {
  protected:
   MemoryLimit() {
     const auto grammar = runtime::eval::make_grammar(4);

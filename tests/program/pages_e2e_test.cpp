@@ -39,9 +39,9 @@ std::set<std::string> words(const std::string& text) {
   return {std::istream_iterator<std::string>(stream), {}};
 }
 
-const std::string completions = HAYLOFT_SOURCE_DIR "/cmake/completions/";
+const std::string completion_files = HAYLOFT_SOURCE_DIR "/cmake/completions/";
 
-class Completion : public testing::Test {
+class Completion : public ::testing::Test {
  protected:
   // Runs in a folder with a file, where `hayloft` is the program.
   std::string in_folder(const std::string& command) const {
@@ -51,7 +51,7 @@ class Completion : public testing::Test {
   }
   // Returns what bash offers behind `typed`, whose last word is being typed, besides files.
   std::set<std::string> bash(const std::string& typed) const {
-    return words(in_folder("bash -c 'source " + completions + "hayloft; COMP_WORDS=(" + typed +
+    return words(in_folder("bash -c 'source " + completion_files + "hayloft; COMP_WORDS=(" + typed +
                            "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _hayloft hayloft; echo \"${COMPREPLY[@]}\"'"));
   }
   test::TemporaryFolder folder_;
@@ -72,7 +72,7 @@ TEST_F(Completion, OfBashKnowsCommandsOptionsAndTheirValues) {
 
 TEST_F(Completion, OfFishKnowsCommandsAndOptions) {
   if (!is_there("fish")) GTEST_SKIP() << "no fish here";
-  const std::string source = "fish -c 'source " + completions + "hayloft.fish; complete -C ";
+  const std::string source = "fish -c 'source " + completion_files + "hayloft.fish; complete -C ";
   EXPECT_EQ(in_folder(source + "\"hayloft gen\"'"), "generate\tContinue a text\n");
   EXPECT_EQ(words(in_folder(source + "\"hayloft generate --attn-r\"'")).count("--attn-r"), 1u);
   EXPECT_EQ(in_folder(source + "\"hayloft ask mod\"'"), "model.gguf\n");
@@ -80,7 +80,7 @@ TEST_F(Completion, OfFishKnowsCommandsAndOptions) {
 
 TEST_F(Completion, OfZshIsWhatZshReads) {
   if (!is_there("zsh")) GTEST_SKIP() << "no zsh here";
-  EXPECT_EQ(shell("zsh -n '" + completions + "_hayloft'"), "");
+  EXPECT_EQ(shell("zsh -n '" + completion_files + "_hayloft'"), "");
 }
 
 TEST(ManualPage, OfEveryCommandHasEveryOption) {

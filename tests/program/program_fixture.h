@@ -48,7 +48,7 @@ inline nlohmann::json small_tokenizer() {
 }
 
 // A folder with what the program is run on.
-class ProgramTest : public testing::Test {
+class ProgramTest : public ::testing::Test {
  protected:
   // A golden model with a tokenizer: random weights, everything else as in a real one.
   fs::path make_model(const std::string& golden = "smollm3") {

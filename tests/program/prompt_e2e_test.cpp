@@ -19,7 +19,7 @@ using nlohmann::json;
 using test::Outcome;
 using test::run_program;
 
-class PromptTest : public testing::Test {
+class PromptTest : public ::testing::Test {
  protected:
   // The bundled model with some file changed.
   std::string model_with(const char* file, const std::function<void(json&)>& change) const {
@@ -39,13 +39,13 @@ class PromptTest : public testing::Test {
   }
 
   // Succeeds when standard error has the line about too long a context, or has none.
-  static testing::AssertionResult notes_length(const Outcome& outcome, bool expected) {
-    if (outcome.exit_code != 0) return testing::AssertionFailure() << outcome.err;
+  static ::testing::AssertionResult notes_length(const Outcome& outcome, bool expected) {
+    if (outcome.exit_code != 0) return ::testing::AssertionFailure() << outcome.err;
     const bool found = outcome.err.find("note: ") != std::string::npos &&
                        outcome.err.find("the 64 positions") != std::string::npos &&
                        outcome.err.find("config.json") != std::string::npos &&
                        outcome.err.find("max_position_embeddings") != std::string::npos;
-    return (found == expected ? testing::AssertionSuccess() : testing::AssertionFailure()) << outcome.err;
+    return (found == expected ? ::testing::AssertionSuccess() : ::testing::AssertionFailure()) << outcome.err;
   }
 
   static std::string words(int n) {

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class StreamsTest : public testing::Test {
+class StreamsTest : public ::testing::Test {
  protected:
   std::string at(const std::string& name) const { return (folder_.path() / name).string(); }
   std::string contents(const std::string& name) const {

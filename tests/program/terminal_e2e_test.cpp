@@ -56,7 +56,7 @@ class Terminal {
 constexpr const char* escape = "\x1b";
 constexpr const char* replacement = "\xef\xbf\xbd";  // U+FFFD
 
-class TerminalTest : public testing::Test {
+class TerminalTest : public ::testing::Test {
  protected:
   // The bundled model, decoding every small letter and full stop as ESC, under a name that sets the title of a window.
   TerminalTest() {

@@ -16,7 +16,7 @@ using Arguments = std::vector<std::string>;
 
 const std::string bundled_path = std::string(HAYLOFT_SOURCE_DIR) + "/examples/needle-model/model";
 
-class TextInputTest : public testing::Test {
+class TextInputTest : public ::testing::Test {
  protected:
   std::string at(const std::string& name) const { return (folder_.path() / name).string(); }
 

@@ -20,6 +20,8 @@
 // A cache of random K and V and plain double-precision attention over it: the oracle of the CPU backend's tests.
 namespace hayloft::testing {
 
+inline constexpr double eps = std::numeric_limits<float>::epsilon();
+
 inline std::vector<float> normal(std::size_t n, std::uint32_t seed, float scale = 1) {
   std::mt19937 random(seed);
   std::normal_distribution<float> distribution(0, scale);

@@ -23,6 +23,7 @@ class MethodTest : public ::testing::Test {
     std::vector<float> y;  // [Hq][d]
     runtime::StepTrace trace;
     runtime::Counters counters;
+    runtime::StepEstimate estimate;
   };
 
   void make(const CacheShape& shape, int group = 2) {
@@ -69,8 +70,8 @@ class MethodTest : public ::testing::Test {
     runtime::MethodScratch scratch;
     const offload::Store none(arena, {1, view.kv_heads, view.head_dim, 64});
     const runtime::LayerStep at{*backend, backend->stream(), 0, view, none, query_heads, 1, scratch};
-    output.counters =
-        method.attend({at, query == nullptr ? q.data() : query, output.y.data(), attender, state, &output.trace});
+    output.counters = method.attend({at, query == nullptr ? q.data() : query, output.y.data(), attender, state,
+                                     &output.trace, nullptr, &output.estimate});
   }
 
   const float* query(int head) const { return q.data() + head * cache->shape().head_dim; }

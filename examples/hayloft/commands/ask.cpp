@@ -5,6 +5,7 @@
 #include "examples/hayloft/decoding.h"
 #include "examples/hayloft/options/attention.h"
 #include "examples/hayloft/options/chat.h"
+#include "examples/hayloft/options/exact.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
@@ -58,8 +59,10 @@ class AskCommand : public Command {
     add_predict_option(app, predict_);
     add_sampling_options(app, sampling_);
     add_attention_options(app, attention_, {"auto"});
+    add_exact_options(app, exact_);
     add_audit_options(app, audit_);
     add_weights_option(app, machine_);
+    add_products_option(app, machine_);
     add_machine_options(app, machine_);
     add_device_cache_options(app, machine_);
     add_profile_option(app, machine_);
@@ -68,6 +71,7 @@ class AskCommand : public Command {
 
   void check() override {
     method_ = attention_.one_method("ask");
+    drafts_ = exact_.drafts(*app_, method_);
     audit_.check();
     runtime::Sampler sampler(sampling_);
     if (template_.empty()) return;
@@ -76,7 +80,7 @@ class AskCommand : public Command {
   }
 
   void check_ranks() const override {
-    refuse_over_ranks(*app_, {"--audit", "--audit-json", "--attention-stats", "--fidelity"});
+    refuse_over_ranks(*app_, {"--exact", "--audit", "--audit-json", "--attention-stats", "--fidelity"});
     require_over_ranks(machine_, {}, {&method_, 1});
   }
 
@@ -125,6 +129,8 @@ class AskCommand : public Command {
     choose_form(directory_);
     environment_.emplace(machine_, directory_, rope_);
     check_drawing(*environment_, drawing_);
+    require_verifying(drafts_, *environment_->backend);
+    drawing_.drafts = drafts_;
     if (chat_) drawing_.ends = runtime::end_of_turn_tokens(*environment_->tokenizer);
     method_ = runtime::with_column_recall(with_rates(method_, *environment_, machine_.profile),
                                           runtime::saved_column_recall(snapshot));
@@ -186,6 +192,8 @@ class AskCommand : public Command {
   int predict_ = 64;
   runtime::SamplerOptions sampling_;
   AttentionOptions attention_;
+  ExactChoices exact_;
+  std::optional<runtime::DraftOptions> drafts_;
   AuditChoices audit_;
   MachineOptions machine_;
   runtime::RopeOverrides rope_;

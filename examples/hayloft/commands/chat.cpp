@@ -9,6 +9,7 @@
 #include "examples/hayloft/decoding.h"
 #include "examples/hayloft/options/attention.h"
 #include "examples/hayloft/options/chat.h"
+#include "examples/hayloft/options/exact.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
@@ -65,10 +66,12 @@ class ChatCommand : public Command {
     common(app, Section::context, {"--n-predict"});
     add_sampling_options(app, sampling_);
     add_attention_options(app, attention_, {"auto"});
+    add_exact_options(app, exact_);
     add_prefill_options(app, session_);
     add_audit_options(app, audit_);
     add_store_options(app, session_.cache.columns, session_.cache.rows);
     add_weights_option(app, machine_);
+    add_products_option(app, machine_);
     add_machine_options(app, machine_);
     add_device_cache_options(app, machine_);
     add_profile_option(app, machine_);
@@ -79,13 +82,14 @@ class ChatCommand : public Command {
     if (model_.empty() && saved_.empty())
       fail("a model is needed: --model MODEL, or --context CTX.hay, which knows its own");
     method_ = attention_.one_method("chat", session_.cache.columns);
+    drafts_ = exact_.drafts(*app_, method_);
     session_.cache.block_tokens = machine_.block_tokens;
     audit_.check();
     runtime::Sampler sampler(sampling_);
   }
 
   void check_ranks() const override {
-    refuse_over_ranks(*app_, {"--audit", "--audit-json", "--attention-stats", "--fidelity"});
+    refuse_over_ranks(*app_, {"--exact", "--audit", "--audit-json", "--attention-stats", "--fidelity"});
     require_over_ranks(machine_, session_, {&method_, 1});
   }
 
@@ -124,6 +128,8 @@ class ChatCommand : public Command {
     drawing_ = {sampling_for(*app_, sampling_, directory_, Recommended::all, machine_.verbose), predict_};
     environment_.emplace(machine_, directory_, rope_);
     check_drawing(*environment_, drawing_);
+    require_verifying(drafts_, *environment_->backend);
+    drawing_.drafts = drafts_;
     drawing_.ends = runtime::end_of_turn_tokens(*environment_->tokenizer);
     method_ = with_rates(method_, *environment_, machine_.profile);
     if (snapshot_) method_ = runtime::with_column_recall(method_, runtime::saved_column_recall(*snapshot_));
@@ -215,6 +221,8 @@ class ChatCommand : public Command {
   int predict_ = std::numeric_limits<int>::max();
   runtime::SamplerOptions sampling_;
   AttentionOptions attention_;
+  ExactChoices exact_;
+  std::optional<runtime::DraftOptions> drafts_;
   AuditChoices audit_;
   MachineOptions machine_;
   runtime::RopeOverrides rope_;

@@ -83,6 +83,7 @@ class EvalCommand : public Command {
     add_store_options(app, options_.session.cache.columns, options_.session.cache.rows);
     machine_.block_tokens = 0;
     add_weights_option(app, machine_);
+    add_products_option(app, machine_);
     add_machine_options(app, machine_);
     add_device_cache_options(app, machine_, DeviceCache::off);
     add_profile_option(app, machine_);
@@ -181,6 +182,7 @@ class EvalCommand : public Command {
     recipe.ranks = rank_count();
     tasks_.enter(recipe, options_.samples);
     recipe.prefill = runtime::prefill_label(options_.session.prefill);
+    recipe.products = environment.backend->products();
     recipe.chunk_tokens = options_.session.chunk_tokens;
     recipe.block_tokens = options_.session.cache.block_tokens;
     recipe.columns = offload::name(options_.session.cache.columns);

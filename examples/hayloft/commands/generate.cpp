@@ -6,6 +6,7 @@
 #include "examples/hayloft/decoding.h"
 #include "examples/hayloft/options/attention.h"
 #include "examples/hayloft/options/chat.h"
+#include "examples/hayloft/options/exact.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
@@ -66,10 +67,12 @@ class GenerateCommand : public Command {
     add_predict_option(app, predict_);
     add_sampling_options(app, sampling_);
     add_attention_options(app, attention_, {"auto"});
+    add_exact_options(app, exact_);
     add_prefill_options(app, session_);
     add_audit_options(app, audit_);
     add_store_options(app, session_.cache.columns, session_.cache.rows);
     add_weights_option(app, machine_);
+    add_products_option(app, machine_);
     add_machine_options(app, machine_);
     add_device_cache_options(app, machine_);
     add_profile_option(app, machine_);
@@ -84,13 +87,14 @@ class GenerateCommand : public Command {
       if (!chat_ && app_->get_option(option)->count() > 0) fail("{} goes with --chat", option);
     }
     method_ = attention_.one_method("generate", session_.cache.columns);
+    drafts_ = exact_.drafts(*app_, method_);
     session_.cache.block_tokens = machine_.block_tokens;
     audit_.check();
     runtime::Sampler sampler(sampling_);  // names the option that is out of range
   }
 
   void check_ranks() const override {
-    refuse_over_ranks(*app_, {"--audit", "--audit-json", "--attention-stats", "--fidelity"});
+    refuse_over_ranks(*app_, {"--exact", "--audit", "--audit-json", "--attention-stats", "--fidelity"});
     require_over_ranks(machine_, session_, {&method_, 1});
   }
 
@@ -137,6 +141,8 @@ class GenerateCommand : public Command {
     drawing_ = {sampling_for(*app_, sampling_, directory_, what, machine_.verbose), predict_};
     environment_.emplace(machine_, directory_, rope_);
     check_drawing(*environment_, drawing_);
+    require_verifying(drafts_, *environment_->backend);
+    drawing_.drafts = drafts_;
     if (chat_) drawing_.ends = runtime::end_of_turn_tokens(*environment_->tokenizer);
     method_ = with_rates(method_, *environment_, machine_.profile);
     if (snapshot_) method_ = runtime::with_column_recall(method_, runtime::saved_column_recall(*snapshot_));
@@ -219,6 +225,8 @@ class GenerateCommand : public Command {
   std::int64_t context_ = 0;  // 0: what prompt and predict_ need
   runtime::SamplerOptions sampling_;
   AttentionOptions attention_;
+  ExactChoices exact_;
+  std::optional<runtime::DraftOptions> drafts_;
   AuditChoices audit_;
   MachineOptions machine_;
   runtime::RopeOverrides rope_;

@@ -14,6 +14,7 @@
 #include "offload/text/json_text.h"
 #include "offload/text/visible.h"
 #include "runtime/context/column_choice.h"
+#include "runtime/context/ingest.h"
 #include "runtime/context/text_end.h"
 
 // hayloft inspect: what a saved context holds, and whether it is sound.
@@ -65,6 +66,8 @@ class InspectCommand : public Command {
     if (const auto recall = runtime::saved_column_recall(snapshot)) {
       report["column_choice"] = runtime::column_recall_json(*recall);
     }
+    const std::string read_so = runtime::prefill_read_line(runtime::saved_prefill_read(snapshot));
+    if (!read_so.empty()) report["read_sparsely"] = read_so;
     if (verify_) {
       snapshot.verify(progress("verify"));
       report["verified"] = true;
@@ -86,6 +89,7 @@ class InspectCommand : public Command {
     std::vector<std::string> names = snapshot.attachments();
     std::erase(names, runtime::text_end_name);
     std::erase(names, runtime::column_recall_name);
+    std::erase(names, runtime::prefill_read_name);
     return names;
   }
 

@@ -10,6 +10,7 @@
 #include "examples/hayloft/command.h"
 #include "examples/hayloft/options/attention.h"
 #include "examples/hayloft/options/chat.h"
+#include "examples/hayloft/options/exact.h"
 #include "examples/hayloft/options/files.h"
 #include "examples/hayloft/options/help.h"
 #include "examples/hayloft/options/machine.h"
@@ -29,6 +30,7 @@
 #include "runtime/chat/load_chat_template.h"
 #include "runtime/serve/http/server.h"
 #include "runtime/serve/ranks/follow.h"
+#include "runtime/serve/responses/response_store.h"
 
 // hayloft serve: a model over HTTP, for clients of OpenAI's API.
 namespace hayloft::cli {
@@ -94,15 +96,20 @@ class ServeCommand : public Command {
     add_text(
         app, "-c,--ctx-size", "TOKENS", [this](const std::string& text) { engine_.longest = context_length(text); },
         "Tokens of prompt and answer that a request may have [what memory holds]");
+    app.add_flag("--keep-billing-header", keeps_billing_header_,
+                 "Read the billing header that coding agents put before their system prompt, which changes each time");
     common(app, Section::model, {"--contexts"});
     common(app, Section::server, {"--host", "--port", "--api-key-file"});
-    advanced(app, Section::server, {"--cors", "--parallel", "--queue", "--save-prompts", "--prompt-checkpoints"});
+    advanced(app, Section::server,
+             {"--cors", "--parallel", "--queue", "--save-prompts", "--prompt-checkpoints", "--keep-billing-header"});
     common(app, Section::context, {"--ctx-size"});
     add_sampling_options(app, sampling_);
     add_attention_options(app, attention_, {"dense"});
+    add_exact_options(app, exact_);
     add_prefill_options(app, engine_.session);
     add_store_options(app, engine_.session.cache.columns, engine_.session.cache.rows);
     add_weights_option(app, machine_);
+    add_products_option(app, machine_);
     add_machine_options(app, machine_);
     add_device_cache_options(app, machine_);
   }
@@ -110,6 +117,7 @@ class ServeCommand : public Command {
   void check() override {
     if (model_.empty()) fail("a model is needed: --model DIR or FILE.gguf");
     method_ = attention_.one_method("serve", engine_.session.cache.columns);
+    engine_.drafts = exact_.drafts(*app_, method_);
     engine_.session.cache.block_tokens = machine_.block_tokens;
     runtime::Sampler sampler(sampling_);  // names the option that is out of range
     std::error_code error;
@@ -119,7 +127,7 @@ class ServeCommand : public Command {
   }
 
   void check_ranks() const override {
-    refuse_over_ranks(*app_, {"--save-prompts", "--prompt-checkpoints"});
+    refuse_over_ranks(*app_, {"--exact", "--save-prompts", "--prompt-checkpoints"});
     require_over_ranks(machine_, engine_.session, {&method_, 1});
   }
 
@@ -136,6 +144,7 @@ class ServeCommand : public Command {
     const Environment& environment = *environment_;
     const runtime::ModelSource source{*environment.model, *environment.tokenizer, model_};
     const runtime::serve::Contexts contexts(contexts_);
+    require_verifying(engine_.drafts, *environment.backend);
     engine_.method = runtime::make_method(method_, environment.model->config().head_dim);
     if (first_rank()) {
       answer_requests(source, contexts);
@@ -189,6 +198,7 @@ class ServeCommand : public Command {
     serve::ContextJobs context_jobs(source, *environment.arena, contexts, engine_.session,
                                     [&](const std::string& name) { engine.forget_context(name); });
     const std::optional<runtime::ChatTemplate> chat = runtime::load_chat_template(model_);
+    serve::responses::ResponseStore responses;
     const serve::openai::Served served{served_name(),
                                        environment.model->config(),
                                        *environment.tokenizer,
@@ -197,7 +207,9 @@ class ServeCommand : public Command {
                                        sampling_,
                                        128,
                                        longest_answer(environment),
-                                       engine_.longest};
+                                       engine_.longest,
+                                       &responses,
+                                       !keeps_billing_header_};
     const serve::http::Routes routes(served, source, engine, context_jobs);
     serve::http::serve(routes, server_, [&](const std::string& host, std::uint16_t port) {
       check_interrupted();  // what came before the server had its own handlers
@@ -249,10 +261,12 @@ class ServeCommand : public Command {
   std::string key_file_;
   runtime::SamplerOptions sampling_;
   AttentionOptions attention_;
+  ExactChoices exact_;
   MachineOptions machine_;
   runtime::RopeOverrides rope_;
   std::uint64_t saved_prompts_ = std::uint64_t{4} << 30;
   int checkpoints_ = 0;
+  bool keeps_billing_header_ = false;
   runtime::MethodOptions method_;
   runtime::serve::EngineOptions engine_;
   runtime::serve::http::ServerOptions server_;

@@ -36,6 +36,10 @@ void check_kept_options(const CLI::App& app, const runtime::SessionOptions& aske
   const runtime::PrefillOptions& now = asked.prefill;
   const runtime::PrefillOptions& then = kept.prefill;
   require_same<std::string>(app, "--prefill", name(now.kind), name(then.kind), file);
+  if (then.kind == Kind::sparse) {
+    require_same<std::string>(app, "--prefill", prefill_label(now), prefill_label(then), file);
+    return check_kept_layout(app, asked, kept, file);
+  }
   if (then.kind != Kind::exact) require_same(app, "--prefill-window", now.window, then.window, file);
   if (then.kind == Kind::window) require_same(app, "--prefill-sinks", now.sinks, then.sinks, file);
   if (then.kind == Kind::topk) require_same(app, "--prefill-k", now.k.text(), then.k.text(), file);

@@ -152,6 +152,15 @@ void add_weights_option(CLI::App& app, MachineOptions& options) {
   advanced(app, Section::model, {"--weights"});
 }
 
+void add_products_option(CLI::App& app, MachineOptions& options) {
+  add_choice<gpu::Products>(
+      app, "--products", {{"exact", gpu::Products::exact}, {"int8", gpu::Products::int8}},
+      "Products with quantised weights: exact in f32, or faster with inputs rounded to 8 bits, cpu alone",
+      [&](gpu::Products products) { options.products = products; })
+      ->default_str("exact");
+  common(app, Section::model, {"--products"});
+}
+
 void add_rows_option(CLI::App& app, offload::RowFormat& rows) {
   add_text(
       app, "--rows", "FORMAT", [&rows](const std::string& text) { rows = row_format(text); },

@@ -1,5 +1,7 @@
 #include "examples/hayloft/options/session.h"
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <string_view>
@@ -101,10 +103,29 @@ void add_sampling_options(CLI::App& app, runtime::SamplerOptions& options) {
 
 void add_prefill_options(CLI::App& app, runtime::SessionOptions& options) {
   using Kind = runtime::PrefillOptions::Kind;
+  static constexpr std::array kinds{Kind::exact, Kind::sparse, Kind::window, Kind::topk};
   using Order = runtime::PrefillOptions::Order;
   runtime::PrefillOptions& prefill = options.prefill;
-  add_choice<Kind>(app, "--prefill", {{"exact", Kind::exact}, {"window", Kind::window}, {"topk", Kind::topk}},
-                   "Attention while the prompt is read: exact, or approximate", [&](Kind kind) { prefill.kind = kind; })
+  add_text(
+      app, "--prefill", "exact|sparse[:mass=P|:density=P]|window|topk",
+      [&](const std::string& text) {
+        const std::size_t colon = std::min(text.find(':'), text.size());
+        const std::string kind = text.substr(0, colon);
+        const auto found = std::ranges::find(kinds, kind, [](Kind each) { return std::string(runtime::name(each)); });
+        if (found == kinds.end()) fail("--prefill {}: must be one of exact, sparse, window, topk", text);
+        prefill.kind = *found;
+        if (colon == text.size()) return;
+        const std::string rest = text.substr(colon + 1);
+        const bool by_mass = rest.starts_with("mass="), by_density = rest.starts_with("density=");
+        if (*found != Kind::sparse || !(by_mass || by_density)) {
+          fail("--prefill {}: behind sparse: may stand mass= or density=, as in sparse:mass=98%; nothing else", text);
+        }
+        const double share = read_share("--prefill", rest.substr(rest.find('=') + 1));
+        if (!(share > 0 && share <= 1)) fail("--prefill {}: a share above 0% and up to 100%", text);
+        (by_mass ? prefill.mass : prefill.density) = share;
+      },
+      "Attention while the prompt is read: exact, or approximate; sparse reads the blocks of keys that hold this share "
+      "of the attention mass (98%), or this share of all blocks")
       ->default_str("exact");
   add_text(
       app, "--prefill-window", "W",

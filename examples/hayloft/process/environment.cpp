@@ -46,7 +46,12 @@ void choose_device(const MachineOptions& options, gpu::CudaOptions& cuda) {
 std::unique_ptr<gpu::Backend> make_backend(const MachineOptions& options, const offload::Threads& threads,
                                            gpu::LinkChoice link,
                                            const std::shared_ptr<std::vector<std::string>>& notes) {
-  if (options.device == "cpu" || (over_ranks() && options.device != "cuda")) return gpu::make_cpu_backend(threads);
+  if (options.device == "cpu" || (over_ranks() && options.device != "cuda")) {
+    return gpu::make_cpu_backend(threads, options.products);
+  }
+  if (options.products != gpu::Products::exact && (options.device == "cuda" || gpu::cuda_devices() > 0)) {
+    fail("--products {}: the CPU alone multiplies so; use --device cpu with it", gpu::name(options.products));
+  }
   gpu::CudaOptions cuda = options.cuda;
   if (over_ranks()) choose_device(options, cuda);
   cuda.link = link;
@@ -65,7 +70,7 @@ std::unique_ptr<gpu::Backend> make_backend(const MachineOptions& options, const 
     if (cuda.memory_bytes != 0) throw;
     note("note: the CUDA device is not used: {}\n", error.what());
   }
-  return gpu::make_cpu_backend(threads);
+  return gpu::make_cpu_backend(threads, options.products);
 }
 
 // Divides what the arena would take of a machine alone, for each of the ranks there.

@@ -228,6 +228,7 @@ gpu::Matrix WeightUpload::packed(const std::string& name, const CheckpointTensor
     fail("{}: tensor {} holds scales or numbers beyond the range of f16; use --weights f16", checkpoint_->path(), name);
   }
   matrix.data = upload(bytes.data(), bytes.size());
+  weights_.packed = true;
   backend_->synchronize(stream_);
   return matrix;
 }

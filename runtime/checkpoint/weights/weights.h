@@ -61,6 +61,7 @@ struct Weights {
 
   std::vector<gpu::Buffer> buffers;  // owns everything the pointers above point to, but for the embedding on a host
   std::uint64_t bytes = 0;
+  bool packed = false;               // whether any matrix is
   std::vector<std::string> notes;    // what the user should know of these weights, one line each
   std::vector<std::string> skipped;  // parts of the checkpoint that are none of the language model's, likewise
 

@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-struct Question {
+struct HopQuestion {
   std::string text;
   std::vector<std::string> answers;
   std::vector<std::int64_t> gold;     // documents that are always there
@@ -25,7 +25,7 @@ struct Question {
 
 struct Questions {
   std::vector<std::string> documents;
-  std::vector<Question> questions;
+  std::vector<HopQuestion> questions;
 };
 
 // Returns what `read` makes of a JSON file; what is missing or mistyped in it is an Error that names the file.
@@ -55,7 +55,7 @@ void read_squad(const json& file, Questions& all) {
       all.documents.push_back(paragraph.at("context").get<std::string>());
       for (const json& asked : paragraph.at("qas")) {
         if (asked.value("is_impossible", false)) continue;
-        Question question{asked.at("question").get<std::string>(), {}, {gold}, {}};
+        HopQuestion question{asked.at("question").get<std::string>(), {}, {gold}, {}};
         for (const json& answer : asked.at("answers")) add_once(question.answers, answer.at("text").get<std::string>());
         if (question.answers.empty()) continue;
         for (std::int64_t other = first; other < first + count; ++other) {
@@ -70,7 +70,7 @@ void read_squad(const json& file, Questions& all) {
 void read_hotpotqa(const json& file, Questions& all) {
   std::map<std::string, std::int64_t> known;
   for (const json& asked : file) {
-    Question question{asked.at("question").get<std::string>(), {asked.at("answer").get<std::string>()}, {}, {}};
+    HopQuestion question{asked.at("question").get<std::string>(), {asked.at("answer").get<std::string>()}, {}, {}};
     for (const json& paragraph : asked.at("context")) {
       std::string document = paragraph.at(0).get<std::string>() + "\n";
       for (const json& sentence : paragraph.at(1)) document += sentence.get<std::string>();
@@ -87,7 +87,7 @@ class QaGenerator : public RulerGenerator {
   explicit QaGenerator(Questions all) : all_(std::move(all)) {}
 
   RulerText write(int sample, std::int64_t units, std::mt19937_64 random) override {
-    const Question& question = all_.questions[static_cast<std::size_t>(sample)];
+    const HopQuestion& question = all_.questions[static_cast<std::size_t>(sample)];
     const std::vector<std::int64_t> documents = pick(question, units, random);
     RulerText text;
     text.input = "Answer the question with the help of the documents. Reply with nothing but the answer itself.\n\n";
@@ -111,7 +111,7 @@ class QaGenerator : public RulerGenerator {
  private:
   // `units` documents, shuffled: those with the answer, related ones, then any others; all of them over again where a
   // file has too few.
-  std::vector<std::int64_t> pick(const Question& question, std::int64_t units, std::mt19937_64& random) const {
+  std::vector<std::int64_t> pick(const HopQuestion& question, std::int64_t units, std::mt19937_64& random) const {
     std::vector<std::int64_t> documents = question.gold;
     std::vector<std::int64_t> related = question.related;
     shuffle(related, random);

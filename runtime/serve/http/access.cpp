@@ -76,7 +76,8 @@ std::optional<Reply> refusal(const beast_http::request_header<>& head, const Ser
   if (options.api_key.empty() || Routes::open_to_all(path) || head.method() == beast_http::verb::options) return {};
   const std::string_view given = view(head[beast_http::field::authorization]);
   if (const auto key = bearer_key(given); key && same_key(*key, options.api_key)) return {};
-  return error_reply(401, "an API key is needed: Authorization: Bearer KEY");
+  if (same_key(view(head["x-api-key"]), options.api_key)) return {};  // as Anthropic's clients send it
+  return error_reply(401, "an API key is needed: Authorization: Bearer KEY, or x-api-key: KEY");
 }
 
 }  // namespace hayloft::runtime::serve::http

@@ -13,7 +13,7 @@
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <ctime>
-#include <random>
+#include <memory>
 #include <vector>
 
 #include "offload/error.h"
@@ -21,7 +21,7 @@
 #include "runtime/serve/http/mailbox.h"
 #include "runtime/serve/http/read_request.h"
 #include "runtime/serve/http/slow_writer.h"
-#include "runtime/serve/openai/answer.h"
+#include "runtime/serve/reply_writer.h"
 
 namespace hayloft::runtime::serve::http {
 namespace {
@@ -38,12 +38,6 @@ constexpr std::chrono::seconds kComment{5};              // between comments in 
 constexpr std::chrono::seconds kPatienceWanted{2};  // with a client that takes nothing, while others wait for a place
 constexpr std::size_t kMostUnsent = 16384;          // tokens that wait for a client which takes them too slowly
 constexpr std::chrono::seconds kDrain{2};           // for a client to notice that it is being refused
-
-// The API's ids: unique, and of no meaning.
-std::string new_id(openai::Style style) {
-  static std::mt19937_64 random{std::random_device{}()};  // of the network's thread
-  return fmt::format("{}-{:016x}{:016x}", style == openai::Style::chat ? "chatcmpl" : "cmpl", random(), random());
-}
 
 // The generations of one request; those that run are cancelled when it goes out of scope.
 struct Running {
@@ -183,7 +177,11 @@ class Connection {
 
   asio::awaitable<bool> generate(const openai::Request& request, bool keep_alive) {
     const auto mailbox = std::make_shared<Mailbox>(co_await asio::this_coro::executor);
-    openai::Answer answer(request, service_.routes.served().tokenizer, new_id(request.style), std::time(nullptr));
+    const std::unique_ptr<ReplyWriter> writer =
+        make_reply_writer(request, service_.routes.served().tokenizer, std::time(nullptr));
+    const auto refusal_of = [&](int status, const std::string& message) {
+      return Reply{status, "application/json", error_text(request.api, status, message)};
+    };
     Running running;
     std::optional<Reply> refused;
     for (std::size_t choice = 0; choice < request.generations.size() && !refused; ++choice) {
@@ -192,31 +190,31 @@ class Connection {
         if (job) {
           running.jobs.push_back(std::move(job));
         } else if (service_.routes.engine().stopping()) {
-          refused = error_reply(503, "the server is stopping");
+          refused = refusal_of(503, "the server is stopping");
         } else {
-          refused = error_reply(429, "too many requests wait; try again in a moment");
+          refused = refusal_of(429, "too many requests wait; try again in a moment");
         }
       } catch (const Error& error) {
-        refused = error_reply(400, error.what());
+        refused = refusal_of(400, error.what());
       }
     }
     if (refused) {
       co_await write(*refused, keep_alive);
       co_return keep_alive;
     }
-    if (request.stream) co_return co_await stream(request, answer, *mailbox, keep_alive);
-    while (!answer.complete()) {
+    if (request.stream) co_return co_await stream(request, *writer, *mailbox, keep_alive);
+    while (!writer->complete()) {
       if (!co_await wait_for(*mailbox, kLookAtClient)) co_return false;
       for (; !mailbox->events.empty(); mailbox->events.pop_front()) {
         if (const Failure* failure = std::get_if<Failure>(&mailbox->events.front().what)) {
-          const Reply said = error_reply(failure->status, failure->message);
+          const Reply said = refusal_of(failure->status, failure->message);
           co_await write(said, keep_alive);
           co_return keep_alive;
         }
-        tell(answer, mailbox->events.front());
+        tell(*writer, mailbox->events.front());
       }
     }
-    const Reply said = Reply{200, "application/json", answer.whole()};
+    const Reply said = Reply{200, "application/json", writer->whole()};
     co_await write(said, keep_alive);
     co_return keep_alive;
   }
@@ -233,8 +231,8 @@ class Connection {
     co_return got > 0 || (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR));
   }
 
-  // The chunk that an event makes of an answer.
-  static std::string tell(openai::Answer& answer, const Event& event) {
+  // The events that an answer's stream has of it.
+  static std::string tell(ReplyWriter& answer, const Event& event) {
     const std::size_t choice = event.choice;
     if (const auto* scored = std::get_if<Event::Scored>(&event.what)) return answer.scored(choice, scored->prompt);
     if (const auto* token = std::get_if<GeneratedToken>(&event.what)) return answer.generated(choice, *token);
@@ -245,13 +243,13 @@ class Connection {
   }
 
   // Server-sent events. A failure before anything was sent is a reply with its status, later an event of its own.
-  asio::awaitable<bool> stream(const openai::Request& request, openai::Answer& answer, Mailbox& mailbox,
-                               bool keep_alive) {
+  asio::awaitable<bool> stream(const openai::Request& request, ReplyWriter& answer, Mailbox& mailbox, bool keep_alive) {
     while (mailbox.events.empty()) {
       if (!co_await wait_for(mailbox, kLookAtClient)) co_return false;
     }
     if (const Failure* failure = std::get_if<Failure>(&mailbox.events.front().what)) {
-      const Reply said = error_reply(failure->status, failure->message);
+      const Reply said =
+          Reply{failure->status, "application/json", error_text(request.api, failure->status, failure->message)};
       co_await write(said, keep_alive);
       co_return keep_alive;
     }
@@ -269,11 +267,7 @@ class Connection {
     stream_.expires_never();
     error_code ignored;
     stream_.socket().set_option(asio::socket_base::send_buffer_size(kStreamBuffer), ignored);
-    std::string text;
-    const auto add = [&](const std::string& data) {
-      if (!data.empty()) text += "data: " + data + "\n\n";
-    };
-    for (std::size_t choice = 0; choice < request.generations.size(); ++choice) add(answer.begin(choice));
+    std::string text = answer.begin();
     auto last_sent = std::chrono::steady_clock::now();
     bool failed = false;
     while (!error && !answer.complete() && !failed) {
@@ -282,10 +276,10 @@ class Connection {
         if (const auto* reading = std::get_if<Event::Reading>(&event.what)) {
           text += fmt::format(": reading the prompt, {} of {} tokens\n\n", reading->done, reading->total);
         } else if (const auto* failure = std::get_if<Failure>(&event.what)) {
-          add(openai::error_body(failure->status, failure->message));
+          text += answer.failed(failure->status, failure->message);
           failed = true;
         } else {
-          add(tell(answer, event));
+          text += tell(answer, event);
         }
       }
       if (text.empty() && std::chrono::steady_clock::now() - last_sent > kComment) text = ": waiting\n\n";
@@ -298,8 +292,7 @@ class Connection {
       }
     }
     if (error) co_return false;
-    if (request.include_usage && !failed) add(answer.usage_chunk());
-    add("[DONE]");
+    text += answer.end(failed);
     error = co_await send(text, mailbox, false);
     if (!error && chunked_) {
       stream_.expires_after(options().write_time);

@@ -21,9 +21,22 @@ std::string metrics_text(const EngineFigures& figures) {
   add(text, "refused_total", "counter", "Generations refused because the queue was full", figures.refused);
   add(text, "prompt_tokens_total", "counter", "Tokens of prompts read", figures.prompt_tokens);
   add(text, "cached_tokens_total", "counter", "Tokens of prompts that did not have to be read", figures.cached_tokens);
+  text +=
+      "# HELP hayloft_reread_tokens_total Tokens of prompts read again, by why: behind the last whole chunk, of a "
+      "session let go, behind something that changed\n# TYPE hayloft_reread_tokens_total counter\n";
+  const ReadAgain& again = figures.read_again;
+  for (const auto& [why, tokens] :
+       {std::pair("chunk", again.chunk), std::pair("let_go", again.let_go), std::pair("changed", again.changed)}) {
+    text += fmt::format("hayloft_reread_tokens_total{{why=\"{}\"}} {}\n", why, tokens);
+  }
   add(text, "generated_tokens_total", "counter", "Tokens generated", figures.generated_tokens);
   add(text, "rows_fetched_total", "counter", "Rows of K and V attended to while decoding",
       figures.counters.rows_fetched);
+  add(text, "exact_passes_total", "counter", "Passes of exact attention that verified drafts", figures.drafts.passes);
+  add(text, "drafted_tokens_total", "counter", "Tokens drafted for them", figures.drafts.drafted);
+  add(text, "accepted_tokens_total", "counter", "Drafted tokens that were the ones drawn", figures.drafts.accepted);
+  add(text, "exact_link_bytes_total", "counter", "Bytes that passes and drafts read over the link",
+      figures.drafts.link_bytes);
   text +=
       "# HELP hayloft_read_bytes_total Bytes read while decoding, by place and kind\n"
       "# TYPE hayloft_read_bytes_total counter\n";

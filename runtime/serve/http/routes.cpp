@@ -8,8 +8,12 @@
 #include "offload/text/visible.h"
 #include "runtime/serve/http/metrics.h"
 #include "runtime/serve/http/page.h"
+#include "runtime/serve/messages/message_request.h"
 #include "runtime/serve/openai/answer.h"
 #include "runtime/serve/openai/fields.h"
+#include "runtime/serve/reply_writer.h"
+#include "runtime/serve/responses/response_request.h"
+#include "runtime/serve/responses/response_store.h"
 
 namespace hayloft::runtime::serve::http {
 namespace {
@@ -28,8 +32,19 @@ const std::string contexts_path = "/v1/contexts";
 const std::string models_path = "/v1/models";
 
 // The paths that there are, for those who ask elsewhere.
-constexpr const char* kPaths[] = {"/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/contexts", "/tokenize",
-                                  "/detokenize",          "/tokenizer_info", "/health",    "/metrics",     "/"};
+constexpr const char* kPaths[] = {"/v1/chat/completions",
+                                  "/v1/completions",
+                                  "/v1/messages",
+                                  "/v1/messages/count_tokens",
+                                  "/v1/responses",
+                                  "/v1/models",
+                                  "/v1/contexts",
+                                  "/tokenize",
+                                  "/detokenize",
+                                  "/tokenizer_info",
+                                  "/health",
+                                  "/metrics",
+                                  "/"};
 
 void require_method(const Call& call, const char* method) {
   if (call.method != method) {
@@ -118,16 +133,20 @@ Reply error_reply(int status, const std::string& message, const std::string& fie
 }
 
 Outcome Routes::outcome(const Call& call) const {
+  const openai::Api api = call.path.starts_with("/v1/messages") ? openai::Api::messages : openai::Api::openai;
+  const auto reply = [&](int status, const char* message, const std::string& field = {}, const std::string& code = {}) {
+    return Reply{status, "application/json", error_text(api, status, message, field, code)};
+  };
   try {
     return dispatch(call);
   } catch (const openai::BadRequest& error) {
-    return error_reply(error.status(), error.what(), error.field(), error.code());
+    return reply(error.status(), error.what(), error.field(), error.code());
   } catch (const Error& error) {
-    return error_reply(400, error.what());
+    return reply(400, error.what());
   } catch (const std::bad_alloc&) {
-    return error_reply(507, "the system has no memory left for this request");
+    return reply(507, "the system has no memory left for this request");
   } catch (const std::exception& error) {
-    return error_reply(500, error.what());
+    return reply(500, error.what());
   }
 }
 
@@ -139,6 +158,25 @@ Outcome Routes::dispatch(const Call& call) const {
   if (call.path == "/v1/chat/completions") {
     require_method(call, "POST");
     return openai::chat_request(call.body, served_);
+  }
+  if (call.path == "/v1/messages") {
+    require_method(call, "POST");
+    return messages::message_request(call.body, served_);
+  }
+  if (call.path == "/v1/messages/count_tokens") {
+    require_method(call, "POST");
+    const openai::Request request = messages::count_request(call.body, served_);
+    return json_reply(json{{"input_tokens", request.generations.front().tokens.size()}});
+  }
+  if (call.path == "/v1/responses") {
+    require_method(call, "POST");
+    return responses::response_request(call.body, served_);
+  }
+  if (call.path.starts_with("/v1/responses/") && served_.responses != nullptr) {
+    require_method(call, "DELETE");
+    const std::string id = call.path.substr(std::string_view("/v1/responses/").size());
+    if (!served_.responses->remove(id)) return error_reply(404, "there is no such response, or not any more");
+    return json_reply(json{{"id", id}, {"object", "response"}, {"deleted", true}});
   }
   if (call.path == "/tokenize") return tokenize(call);
   if (call.path == "/detokenize") return detokenize(call);

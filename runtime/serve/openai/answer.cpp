@@ -1,5 +1,8 @@
 #include "runtime/serve/openai/answer.h"
 
+#include <fmt/format.h>
+
+#include <functional>
 #include <utility>
 
 namespace hayloft::runtime::serve::openai {
@@ -11,6 +14,9 @@ Json json_of(const AnswerAudit& audit) {
   for (const Quote& each : audit.quotes) {
     quotes.push_back(
         {{"position", each.position}, {"tokens", each.tokens}, {"share", each.share}, {"text", each.text}});
+    if (audit.map.empty()) continue;
+    quotes.back()["before"] = each.before;
+    quotes.back()["after"] = each.after;
   }
   Json object{{"attended_share", audit.attended_share},
               {"read_bytes", audit.read_bytes},
@@ -20,6 +26,7 @@ Json json_of(const AnswerAudit& audit) {
               {"mass", nullptr},
               {"least_mass", nullptr},
               {"quotes", std::move(quotes)}};
+  if (!audit.map.empty()) object["map"] = {{"tokens", audit.mapped}, {"shares", audit.map}};
   if (audit.predicted.known()) object["predicted_error"] = predicted_error_json(audit.predicted);
   if (audit.samples > 0) {
     object["recall"] = audit.recall;
@@ -50,10 +57,18 @@ std::string error_body(int status, const std::string& message, const std::string
   return dumped({{"error", error}});
 }
 
+std::string call_id(const std::string& answer, std::size_t choice, std::size_t number) {
+  constexpr std::string_view digits = "0123456789abcdefghijklmnopqrstuvwxyz";
+  std::size_t bits = std::hash<std::string>()(fmt::format("{}/{}/{}", answer, choice, number));
+  std::string id;
+  for (int i = 0; i < 9; ++i, bits /= digits.size()) id += digits[bits % digits.size()];
+  return id;
+}
+
 Answer::Answer(const Request& request, const Tokenizer& tokenizer, std::string id, std::int64_t created)
     : request_(request), id_(std::move(id)), created_(created), unfinished_(request.generations.size()) {
   for (const GenerationRequest& each : request.generations) {
-    choices_.push_back({ToldTokens(request.style, tokenizer, each), {}});
+    choices_.push_back({ToldTokens(request.style, tokenizer, each), {}, make_answer_reader(request.form)});
     if (!request.stream) append(choices_.back().sum, first_piece(choices_.size() - 1));
   }
 }
@@ -110,10 +125,29 @@ std::string Answer::scored(std::size_t index, const std::vector<TokenChoice>& pr
   return add(index, std::move(piece));
 }
 
+// Puts what the reader has found into a piece.
+void Answer::read(std::size_t index, const std::vector<AnswerPart>& parts, Piece& piece) {
+  for (const AnswerPart& part : parts) {
+    if (part.kind == AnswerPart::Kind::text) piece.text += part.text;
+    if (part.kind == AnswerPart::Kind::reasoning) piece.reasoning += part.text;
+    if (part.kind != AnswerPart::Kind::call) continue;
+    const std::size_t number = choices_[index].calls++;
+    piece.calls.push_back({{"index", number},
+                           {"id", call_id(id_, index, number)},
+                           {"type", "function"},
+                           {"function", {{"name", part.call.name}, {"arguments", part.call.arguments}}}});
+  }
+}
+
 std::string Answer::generated(std::size_t index, const GeneratedToken& token) {
-  if (token.text.empty() && !tells_tokens()) return {};
   Piece piece;
-  piece.text = token.text;
+  AnswerReader* const reader = choices_[index].reader.get();
+  if (reader == nullptr) {
+    piece.text = token.text;
+  } else {
+    for (const TextRun& run : token.runs) read(index, reader->push(run), piece);
+  }
+  if (piece.text.empty() && piece.reasoning.empty() && piece.calls.empty() && !tells_tokens()) return {};
   if (tells_tokens()) piece.logprobs = choices_[index].told.next(token.choice);
   return add(index, std::move(piece));
 }
@@ -127,7 +161,13 @@ std::string Answer::finished(std::size_t index, FinishReason reason, const std::
   usage_.completion_tokens += usage.completion_tokens;
   usage_.attention.add(usage.attention);
   Piece piece;
-  piece.text = rest;
+  if (AnswerReader* const reader = choices_[index].reader.get()) {
+    read(index, reader->push({rest, false}), piece);
+    read(index, reader->finish(), piece);
+    piece.called = choices_[index].calls > 0;
+  } else {
+    piece.text = rest;
+  }
   piece.reason = reason;
   piece.hayloft = extension(usage.audit.get(), request_.notes[index]);
   return add(index, std::move(piece));

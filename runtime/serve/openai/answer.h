@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "runtime/chat/calls/answer_form.h"
 #include "runtime/serve/openai/piece.h"
 #include "runtime/serve/openai/request.h"
 #include "runtime/serve/openai/told_tokens.h"
@@ -30,13 +32,16 @@ class Answer {
  private:
   struct Choice {
     ToldTokens told;
-    Piece sum;  // of what has been told, where the request does not stream
+    Piece sum;                                       // of what has been told, where the request does not stream
+    std::unique_ptr<AnswerReader> reader = nullptr;  // null: the text is the answer
+    std::size_t calls = 0;                           // of tools, so far
   };
   Json frame(bool chunk) const;
   Json usage() const;
   bool tells_tokens() const { return request_.logprobs >= 0; }
   Piece first_piece(std::size_t choice) const;
   std::string add(std::size_t choice, Piece piece);
+  void read(std::size_t choice, const std::vector<AnswerPart>& parts, Piece& piece);
 
   const Request& request_;
   const std::string id_;
@@ -45,6 +50,9 @@ class Answer {
   std::size_t unfinished_;
   Usage usage_;
 };
+
+// The id of a call: nine letters and digits, as some templates want them.
+std::string call_id(const std::string& answer, std::size_t choice, std::size_t number);
 
 // {"error": {...}} as the API gives errors.
 std::string error_body(int status, const std::string& message, const std::string& field = {},

@@ -10,9 +10,62 @@ namespace {
 constexpr int kMostTopLogprobs = 20;
 constexpr const char* kMessages = "messages";
 
-constexpr Field<Draft> kFormatFields[] = {
-    {"type", [](const Value& value, Draft&) { value.only({"text"}); }},
+// The schema of an answer, and what it is called, which changes nothing.
+struct SchemaFormat {
+  std::string type;
+  const Json* schema = nullptr;
 };
+
+constexpr Field<SchemaFormat> kSchemaFields[] = {
+    {"name", [](const Value& value, SchemaFormat&) { value.text(); }},
+    {"description", [](const Value& value, SchemaFormat&) { value.text(); }},
+    {"schema", [](const Value& value, SchemaFormat& format) { format.schema = &value.json(); }},
+    {"strict", [](const Value& value, SchemaFormat&) { value.flag(); }},
+};
+
+constexpr Field<SchemaFormat> kFormatFields[] = {
+    {"type", [](const Value& value, SchemaFormat& format) { format.type = value.text(); }},
+    {"json_schema",
+     [](const Value& value, SchemaFormat& format) {
+       read_fields<SchemaFormat>(value.object(), value.name(), value.name() + ".", {kSchemaFields}, {}, format);
+       if (format.schema == nullptr) value.refuse("must have a schema");
+     }},
+};
+
+void read_format(const Value& value, Draft& draft) {
+  SchemaFormat format;
+  read_fields<SchemaFormat>(value.object(), value.name(), value.name() + ".", {kFormatFields}, {}, format);
+  if (format.type == "text" || format.type == "json_object") {
+    if (format.schema) refuse(value.name() + ".json_schema", "comes with the type json_schema");
+    if (format.type == "json_object") take_any_object(value, draft);
+  } else if (format.type == "json_schema") {
+    if (format.schema == nullptr) refuse(value.name() + ".json_schema", "is needed");
+    take_schema(Value(value.name() + ".json_schema.schema", *format.schema), *format.schema, draft);
+  } else {
+    refuse(value.name() + ".type", "must be text, json_object or json_schema");
+  }
+}
+
+// "auto", "none", "required", or {"type": "function", "function": {"name": ...}}.
+void read_tool_choice(const Value& value, Draft& draft) {
+  const Json& choice = value.json();
+  if (choice.is_object()) {
+    const bool named = choice.size() == 2 && choice.contains("type") && choice["type"] == "function" &&
+                       choice.contains("function") && choice["function"].is_object() &&
+                       choice["function"].size() == 1 && choice["function"].contains("name") &&
+                       choice["function"]["name"].is_string();
+    if (!named) value.refuse("an object names a function: {\"type\": \"function\", \"function\": {\"name\": ...}}");
+    draft.call_of = choice["function"]["name"].get<std::string>();
+    draft.call_wanted = true;
+    return;
+  }
+  if (choice == "required") {
+    draft.call_wanted = true;
+    return;
+  }
+  value.only({"auto", "none"});
+  draft.tools_wanted = choice == "auto";
+}
 
 void read_variables(const Value& value, Draft& draft) {
   for (const auto& [name, variable] : value.object().items()) {
@@ -32,11 +85,7 @@ constexpr Field<Draft> kChatFields[] = {
 
     // Fields that the template writes besides the messages.
     {"tools", [](const Value& value, Draft& draft) { draft.tools = &value.list(); }},
-    {"tool_choice",
-     [](const Value& value, Draft& draft) {
-       value.only({"auto", "none"});
-       draft.tools_wanted = value.json() == "auto";
-     }},
+    {"tool_choice", read_tool_choice},
     {"parallel_tool_calls", [](const Value& value, Draft&) { value.only({true}); }},
     {"documents", [](const Value& value, Draft& draft) { draft.variables["documents"] = value.list(); }},
     {"reasoning_effort", [](const Value& value, Draft& draft) { draft.variables["reasoning_effort"] = value.text(); }},
@@ -45,10 +94,7 @@ constexpr Field<Draft> kChatFields[] = {
     {"continue_final_message", [](const Value& value, Draft&) { value.only({false}); }},
 
     // The form of the answer.
-    {"response_format",
-     [](const Value& value, Draft& draft) {
-       read_fields<Draft>(value.object(), value.name(), value.name() + ".", {kFormatFields}, {}, draft);
-     }},
+    {"response_format", read_format},
     {"modalities", [](const Value& value, Draft&) { value.only({Json::array({"text"})}); }},
     {"functions", [](const Value& value, Draft&) { value.only({Json::array()}); }},
     {"function_call",
@@ -59,9 +105,20 @@ constexpr Field<Draft> kChatFields[] = {
 
 }  // namespace
 
+void finish_chat(Draft& draft) {
+  const Conversation written = write_conversation(draft);
+  draft.request.form = written.form;
+  draft.pattern.runs = !written.form.plain();
+  add_constraint(draft);
+  add_generations(draft, prompt_tokens(written.text, draft), {}, kMessages);
+  for (std::vector<std::string>& notes : draft.request.notes) {
+    notes.insert(notes.end(), written.notes.begin(), written.notes.end());
+  }
+}
+
 Request chat_request(std::string_view body, const Served& served) {
   const Json object = parse_object(body);
-  Draft draft{served};
+  Draft draft(served);
   draft.request.style = Style::chat;
   draft.request.model = served.name;
   draft.pattern.sampling = served.sampling;
@@ -71,11 +128,7 @@ Request chat_request(std::string_view body, const Served& served) {
   if (draft.top_logprobs.value_or(0) > 0 && !draft.logprobs) refuse("top_logprobs", "comes with logprobs: true");
   if (draft.logprobs) draft.request.logprobs = static_cast<int>(draft.top_logprobs.value_or(0));
   draft.pattern.logprobs = draft.request.logprobs;
-  const Conversation written = write_conversation(draft);
-  add_generations(draft, prompt_tokens(written.text, draft), {}, kMessages);
-  for (std::vector<std::string>& notes : draft.request.notes) {
-    notes.insert(notes.end(), written.notes.begin(), written.notes.end());
-  }
+  finish_chat(draft);
   return std::move(draft.request);
 }
 

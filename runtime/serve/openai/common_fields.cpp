@@ -13,6 +13,7 @@ constexpr std::int64_t kMostTokens = std::numeric_limits<int>::max();
 constexpr std::int64_t kMostNumber = std::numeric_limits<std::int64_t>::max();
 constexpr std::size_t kMostStops = 16;
 constexpr int kMostQuotes = 20;
+constexpr int kMostMapped = 2048;
 constexpr double kLeastPenalty = 0.01, kMostPenalty = 100;
 constexpr std::int64_t kUsualWindow = 64;  // of repeat_penalty, as llama.cpp has it
 
@@ -60,13 +61,16 @@ constexpr Field<Draft> kStreamFields[] = {
 // Beyond the API.
 constexpr Field<Draft> kExtensionFields[] = {
     {"audit", [](const Value& value, Draft& draft) { draft.audit = value.flag(); }},
+    {"map",
+     [](const Value& value, Draft& draft) { draft.pattern.map = static_cast<int>(value.integer(0, kMostMapped)); }},
     {"quotes",
      [](const Value& value, Draft& draft) { draft.pattern.quotes = static_cast<int>(value.integer(0, kMostQuotes)); }},
 };
 
 void read_extension(const Value& value, Draft& draft) {
   read_fields<Draft>(value.object(), value.name(), value.name() + ".", {kExtensionFields}, {}, draft);
-  draft.pattern.audit = draft.audit.value_or(draft.pattern.quotes > 0);
+  draft.pattern.audit = draft.audit.value_or(draft.pattern.quotes > 0 || draft.pattern.map > 0);
+  if (draft.pattern.map > 0 && !draft.pattern.audit) value.refuse("a map comes with an audit alone");
   if (draft.pattern.quotes > 0 && !draft.pattern.audit) value.refuse("quotes come with an audit alone");
 }
 
@@ -106,6 +110,7 @@ constexpr Field<Draft> kCommonFields[] = {
     {"suppress_tokens",
      [](const Value& value, Draft& draft) { rules(draft).suppress_tokens = token_ids(value, draft); }},
     {"logit_bias", read_bias},
+    {"grammar", [](const Value& value, Draft& draft) { take_grammar(value, value.text(), draft); }},
     {"use_beam_search", [](const Value& value, Draft&) { value.only({false}); }},
 
     // Fields that say when an answer ends.

@@ -59,7 +59,7 @@ void add_prompts(Draft& draft) {
 
 Request completion_request(std::string_view body, const Served& served) {
   const Json object = parse_object(body);
-  Draft draft{served};
+  Draft draft(served);
   draft.request.model = served.name;
   draft.pattern.sampling = served.sampling;
   read_fields<Draft>(object, "/v1/completions", "", {kCompletionFields, common_fields()}, meaningless_fields(), draft);
@@ -68,6 +68,7 @@ Request completion_request(std::string_view body, const Served& served) {
   if (draft.max_tokens == 0 && !draft.request.echo) refuse("max_tokens", "must be an integer above 0 without echo");
   draft.pattern.logprobs = draft.request.logprobs;
   draft.pattern.echo = draft.request.echo && draft.request.logprobs >= 0;
+  add_constraint(draft);
   add_prompts(draft);
   return std::move(draft.request);
 }

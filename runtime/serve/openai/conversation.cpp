@@ -4,10 +4,19 @@
 
 #include <set>
 
+#include "runtime/serve/changing_head.h"
 #include "runtime/serve/openai/messages.h"
 
 namespace hayloft::runtime::serve::openai {
 namespace {
+
+// The first line of a system prompt, where it is known to change each time.
+bool drop_head(Json& messages) {
+  if (messages.empty() || messages.front()["role"] == "user" || messages.front()["role"] == "assistant") return false;
+  Json* content = &messages.front()["content"];
+  if (content->is_array() && !content->empty()) content = &content->front()["text"];
+  return content->is_string() && drop_changing_head(content->get_ref<std::string&>());
+}
 
 // The material that is put to the template, which is asked again without a part of it: what leaves the text as it was
 // has reached nobody.
@@ -122,6 +131,7 @@ Conversation write_conversation(const Draft& draft) {
   const Writer writer(*draft.served.chat_template, draft.generation_prompt);
   require_names(draft.variables, writer.chat_template());
   Material material{checked_messages(*draft.messages, writer.chat_template()), draft.variables};
+  const bool dropped = draft.served.drops_changing_head && drop_head(material.messages);
   const std::vector<std::string> others = draft.tools ? check_tools(*draft.tools) : std::vector<std::string>();
   const bool tools = draft.tools != nullptr && !draft.tools->empty() && draft.tools_wanted;
   if (tools) material.variables["tools"] = *draft.tools;
@@ -133,9 +143,24 @@ Conversation write_conversation(const Draft& draft) {
   }
   if (tools) {
     require_tools(others, material, writer, written.text);
+    std::vector<OfferedTool> offered;
+    for (const Json& tool : *draft.tools) {
+      const Json& function = tool["function"];
+      offered.push_back({function["name"].get<std::string>(), function.value("parameters", Json::object())});
+    }
+    written.form = answer_form(writer.chat_template(), std::move(offered), written.text);
+    if (!written.form.calls()) {
+      written.notes.push_back(
+          "tools: the model has been told of them; how it calls them its chat template does not say in a way that is "
+          "known here, so a call comes back as text in content");
+    }
+  } else {
+    written.form = answer_form(writer.chat_template(), {}, written.text);
+  }
+  if (dropped) {
     written.notes.push_back(
-        "tools: the model has been told of them; a call comes back as text in content, as tool_calls are not made of "
-        "it yet");
+        "messages: the billing header at the head of the system prompt, which changes each time, was left out; see "
+        "--keep-billing-header");
   }
   if (leaves_out("tool_calls", material, writer, written.text)) {
     written.notes.push_back("messages: the model's chat template leaves out tool_calls: the model does not see them");

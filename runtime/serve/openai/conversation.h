@@ -11,6 +11,7 @@ namespace hayloft::runtime::serve::openai {
 struct Conversation {
   std::string text;
   std::vector<std::string> notes;
+  AnswerForm form = {};  // how the answer will be written
 };
 
 // Writes messages, tools and the template's other variables. Throws BadRequest naming what is no message, and what

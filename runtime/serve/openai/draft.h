@@ -13,9 +13,11 @@ namespace hayloft::runtime::serve::openai {
 
 // A request while its fields are read, one by one and in any order.
 struct Draft {
+  explicit Draft(const Served& by) : served(by) {}
+
   const Served& served;
-  Request request = {};
-  GenerationRequest pattern = {};  // what all generations have in common
+  Request request;
+  GenerationRequest pattern;  // what all generations have in common
   std::optional<std::int64_t> max_tokens = {};
   std::int64_t n = 1;
   std::optional<std::uint64_t> seed = {};
@@ -35,7 +37,11 @@ struct Draft {
   bool logprobs = false;
   const Json* messages = nullptr;
   const Json* tools = nullptr;
-  bool tools_wanted = true;  // false: tool_choice is none
+  std::optional<std::string> grammar = {};  // GBNF that the answer keeps to
+  std::string grammar_field = {};           // that has asked for it
+  bool call_wanted = false;                 // tool_choice: required
+  std::string call_of = {};                 // the function that it names; empty: any
+  bool tools_wanted = true;                 // false: tool_choice is none
   bool generation_prompt = true;
   Json variables = Json::object();  // of the chat template, beside messages and tools
 };
@@ -50,12 +56,24 @@ std::span<const char* const> meaningless_fields();
 // Takes over what several of them say together.
 void settle(Draft& draft);
 
+// Writes the messages of a chat, whose fields have been read, and makes its generations. Throws BadRequest.
+void finish_chat(Draft& draft);
+
 // Takes over "MODEL" or "MODEL:CONTEXT". Throws BadRequest 404 where either is not served.
 void read_model(const Value& value, Draft& draft);
 
 // The generations of a prompt: n of them, each with a seed of its own, after another's. `text` is what an echo gives.
 // Throws BadRequest where they are too many, or too long (hold_to_room).
 void add_generations(Draft& draft, std::vector<std::int32_t> tokens, std::string text, const char* field);
+
+// Takes over a grammar, or the schema that an answer of JSON keeps to. Throws BadRequest naming the field and what is
+// wrong with it, or that there are two.
+void take_grammar(const Value& field, std::string grammar, Draft& draft);
+void take_schema(const Value& field, const Json& schema, Draft& draft);
+void take_any_object(const Value& field, Draft& draft);
+
+// The grammar of the answer, where it has one or tools have strict schemas. Throws BadRequest.
+void add_constraint(Draft& draft);
 
 // The tokens of a text that begins a prompt, or goes on behind the saved context that is asked.
 std::vector<std::int32_t> prompt_tokens(const std::string& text, const Draft& draft);

@@ -54,7 +54,7 @@ constexpr Field<Nothing> kFunctionFields[] = {
     {"name", [](const Value& value, Nothing&) { value.text(); }},
     {"description", [](const Value& value, Nothing&) { value.text(); }},
     {"parameters", [](const Value& value, Nothing&) { value.object(); }},
-    {"strict", [](const Value& value, Nothing&) { value.only({false}); }},
+    {"strict", [](const Value& value, Nothing&) { value.flag(); }},
 };
 
 constexpr Field<Nothing> kToolFields[] = {

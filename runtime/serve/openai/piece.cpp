@@ -9,6 +9,7 @@ namespace {
 Json framed(const Piece& piece, std::size_t index, const char* where, Json content) {
   Json choice{{"index", index}, {where, std::move(content)}, {"logprobs", piece.logprobs}, {"finish_reason", nullptr}};
   if (piece.reason) choice["finish_reason"] = *piece.reason == FinishReason::stop ? "stop" : "length";
+  if (piece.called && piece.reason == FinishReason::stop) choice["finish_reason"] = "tool_calls";
   if (!piece.hayloft.is_null()) choice["hayloft"] = piece.hayloft;
   return choice;
 }
@@ -18,6 +19,9 @@ Json framed(const Piece& piece, std::size_t index, const char* where, Json conte
 void append(Piece& sum, Piece next) {
   sum.role = sum.role || next.role;
   sum.text += next.text;
+  sum.reasoning += next.reasoning;
+  for (Json& call : next.calls) sum.calls.push_back(std::move(call));
+  sum.called = sum.called || next.called;
   if (sum.logprobs.is_null()) {
     sum.logprobs = std::move(next.logprobs);
   } else {
@@ -34,12 +38,20 @@ Json chunk_of(const Piece& piece, Style style, std::size_t index) {
   Json delta = Json::object();
   if (piece.role) delta["role"] = "assistant";
   if (piece.role || !piece.text.empty()) delta["content"] = piece.text;
+  if (!piece.reasoning.empty()) delta["reasoning_content"] = piece.reasoning;
+  if (!piece.calls.empty()) delta["tool_calls"] = piece.calls;
   return framed(piece, index, "delta", std::move(delta));
 }
 
 Json choice_of(const Piece& sum, Style style, std::size_t index) {
   if (style == Style::completion) return framed(sum, index, "text", sum.text);
-  return framed(sum, index, "message", {{"role", "assistant"}, {"content", sum.text}, {"refusal", nullptr}});
+  Json message{{"role", "assistant"}, {"content", sum.text}, {"refusal", nullptr}};
+  if (!sum.reasoning.empty()) message["reasoning_content"] = sum.reasoning;
+  if (!sum.calls.empty()) {
+    if (sum.text.empty()) message["content"] = nullptr;
+    for (Json& call : message["tool_calls"] = sum.calls) call.erase("index");
+  }
+  return framed(sum, index, "message", std::move(message));
 }
 
 }  // namespace hayloft::runtime::serve::openai

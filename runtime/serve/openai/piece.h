@@ -13,6 +13,9 @@ namespace hayloft::runtime::serve::openai {
 struct Piece {
   bool role = false;  // of a chat: the assistant begins
   std::string text;
+  std::string reasoning;
+  Json calls = Json::array();          // of tools, as the API has them
+  bool called = false;                 // at the end: the answer has called tools
   Json logprobs;                       // null where none are told
   std::optional<FinishReason> reason;  // at the end
   Json hayloft;                        // beyond the API, at the end; null: nothing to tell

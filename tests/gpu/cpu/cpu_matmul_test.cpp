@@ -16,9 +16,8 @@ namespace hayloft {
 namespace {
 
 using test::for_each_target;
+using testing::eps;
 using testing::normal;
-
-constexpr double eps = std::numeric_limits<float>::epsilon();
 
 bf16 to_bf16(float x) {  // towards zero: any bf16 will do for a weight
   return {static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16)};

@@ -18,10 +18,9 @@ namespace {
 
 using test::for_each_target;
 using testing::CpuOps;
+using testing::eps;
 using testing::normal;
 using testing::RandomCache;
-
-constexpr double eps = std::numeric_limits<float>::epsilon();
 
 TEST(TopValues, AreTheLargestByIdWithTiesToTheSmallerIdAndNaNLast) {
   const offload::Threads threads(1);

@@ -12,10 +12,9 @@ namespace {
 
 using index::GroupRule;
 using testing::CacheShape;
+using testing::eps;
 using testing::normal;
 using testing::RandomCache;
-
-constexpr double eps = std::numeric_limits<float>::epsilon();
 
 class CpuSelect : public ::testing::Test {
  protected:

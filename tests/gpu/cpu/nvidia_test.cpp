@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class NvidiaTest : public testing::Test {
+class NvidiaTest : public ::testing::Test {
  protected:
   void write(const std::string& path, const std::string& text) const {
     fs::create_directories((root_ / path).parent_path());

@@ -46,7 +46,8 @@ class StepsOverRanksOnCuda : public MethodTest {
       if (state) state->sync_with_cache({&shard.view(), 1}, {});
       const runtime::LayerStep at{*cuda, cuda->stream(), 0, shard.view(), none, query_heads, 1, scratch};
       const runtime::SharedAttender attender = runtime::cluster::rank_attender(ranks);
-      output.counters = by->attend({at, queries.as<float>(), out.as<float>(), *attender, state.get(), &output.trace});
+      output.counters = by->attend(
+          {at, queries.as<float>(), out.as<float>(), *attender, state.get(), &output.trace, nullptr, &output.estimate});
       output.y = download<float>(*cuda, out);
     });
     return outputs;
@@ -105,6 +106,29 @@ TEST_F(StepsOverRanksOnCuda, SearchColumnsOnTheDevice) {
     }
   }
   EXPECT_TRUE(std::ranges::any_of(cuda->stage_times(), [](const auto& stage) { return stage.name == "column scan"; }));
+}
+
+// The masses are made near the memory, as on the CPU; what is attended exactly is merged in another order.
+TEST_F(StepsOverRanksOnCuda, EstimateTheRestAsOneMachine) {
+  for (const ColumnFormat columns : {ColumnFormat::f16, ColumnFormat::planes}) {
+    make({.kv_heads = 2, .head_dim = 32, .block_tokens = 64, .stored = 7 * 64, .tail = 100, .columns = columns}, 3,
+         true);
+    const std::string ranking = columns == ColumnFormat::planes ? "planes:bits=40:k=60" : "sparq:r=8:k=60";
+    for (const std::string& text :
+         {ranking + ":rest=draw", ranking + ":rest=calibrated", std::string("topk:k=40:rest=draw")}) {
+      const Output alone = attend(text);
+      for (const int count : {1, 2, 3}) {
+        for (const Output& output : attend_over(count, text)) {
+          SCOPED_TRACE(fmt::format("{} over {} ranks", text, count));
+          EXPECT_EQ(output.trace.positions, alone.trace.positions);
+          for (std::size_t i = 0; i < alone.y.size(); ++i) ASSERT_NEAR(output.y[i], alone.y[i], 1e-4) << i;
+          for (std::size_t h = 0; h < alone.estimate.error.size(); ++h) {
+            EXPECT_NEAR(output.estimate.error[h], alone.estimate.error[h], 1e-3) << h;
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST_F(StepsOverRanksOnCuda, ShortContextsLeaveSomeRanksNothing) {

@@ -17,7 +17,6 @@ namespace hayloft::testing {
 using index::GroupRule;
 using offload::ColumnFormat;
 
-inline constexpr double eps = std::numeric_limits<float>::epsilon();
 inline constexpr auto all_formats = offload::all_column_formats();
 
 struct SelectCase {

@@ -176,8 +176,8 @@ inline std::vector<double> softmax_scores(const std::vector<std::vector<float>>&
 }
 
 // Every position chosen scores at least as much as every one left out, up to the relative error of one score.
-inline void expect_top(const std::vector<std::int32_t>& chosen, const std::vector<double>& scores, std::int64_t limit,
-                       double error) {
+inline void expect_chosen(const std::vector<std::int32_t>& chosen, const std::vector<double>& scores,
+                          std::int64_t limit, double error) {
   ASSERT_TRUE(std::is_sorted(chosen.begin(), chosen.end(), std::less_equal<>())) << "ascending, each once";
   ASSERT_GE(chosen.front(), 0);
   ASSERT_LT(chosen.back(), limit);

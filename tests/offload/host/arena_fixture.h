@@ -16,7 +16,7 @@ namespace hayloft::offload {
 inline constexpr std::uint64_t KiB = std::uint64_t{1} << 10;
 inline constexpr std::uint64_t MiB = std::uint64_t{1} << 20;
 
-class ArenaTest : public testing::Test {
+class ArenaTest : public ::testing::Test {
  protected:
   Topology topology_;
 

@@ -28,7 +28,7 @@ std::unique_ptr<MappedFile> map(const fs::path& path) {
   return file;
 }
 
-class MappedFileTest : public testing::Test {
+class MappedFileTest : public ::testing::Test {
  protected:
   void SetUp() override {
     ::sigaction(SIGBUS, nullptr, &before_);

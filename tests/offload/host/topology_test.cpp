@@ -71,9 +71,9 @@ TEST(Topology, AnAffinityMaskBoundsTheProcessors) {
 }
 
 // A made-up /proc/self and the groups it points to.
-class CgroupTest : public testing::Test {
+class CgroupTest : public ::testing::Test {
  protected:
-  CgroupTest() : root_(fs::path(testing::TempDir()) / fmt::format("hayloft-cgroup-{}", getpid())) {
+  CgroupTest() : root_(fs::path(::testing::TempDir()) / fmt::format("hayloft-cgroup-{}", getpid())) {
     fs::remove_all(root_);
     fs::create_directories(root_ / "proc");
   }

@@ -15,7 +15,7 @@ using test::small_description;
 using test::SmallContext;
 
 // A folder for files of small contexts.
-class SnapshotTest : public testing::Test {
+class SnapshotTest : public ::testing::Test {
  protected:
   const test::TemporaryFolder folder_;
   const Topology topology_;

@@ -21,16 +21,16 @@ using test::refuses;
 using test::small_description;
 using test::SmallContext;
 
-constexpr std::int64_t kTokens = 60;
+constexpr std::int64_t damaged_tokens = 60;
 
-class SnapshotDamageTest : public testing::Test {
+class SnapshotDamageTest : public ::testing::Test {
  protected:
   SnapshotDamageTest() {
     SnapshotWriter writer = SnapshotWriter::create(path_, small_description());
     SmallContext context(arena_);
     context.grow_to(20);
     context.save(writer);
-    context.grow_to(kTokens);
+    context.grow_to(damaged_tokens);
     context.save(writer, std::vector{SnapshotAttachment{"index", std::vector<std::byte>(300, std::byte{7})}});
     writer.finish(path_);
     image_ = bytes_of(path_);
@@ -88,7 +88,7 @@ TEST_F(SnapshotDamageTest, DamageToOneHeaderSlotCostsAFinishedContextNothing) {
     SCOPED_TRACE(byte);
     const Snapshot snapshot = opened(flipped(image_, byte));
     ASSERT_EQ(snapshot.description(), small_description());
-    ASSERT_EQ(snapshot.token_count(), kTokens);
+    ASSERT_EQ(snapshot.token_count(), damaged_tokens);
     ASSERT_TRUE(snapshot.complete());
   }
   EXPECT_EQ(opened(flipped(image_, 100)).content_digest(), digest_);

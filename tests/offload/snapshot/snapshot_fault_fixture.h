@@ -33,7 +33,7 @@ inline SnapshotAttachment index_of(std::int64_t tokens) {
   return {"index", std::vector<std::byte>(5000, static_cast<std::byte>(tokens))};
 }
 
-class SnapshotFaultTest : public testing::Test {
+class SnapshotFaultTest : public ::testing::Test {
  protected:
   const test::TemporaryFolder folder_;
   const std::filesystem::path part_ = folder_ / "ctx.hay.part";

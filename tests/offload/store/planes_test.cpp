@@ -9,13 +9,12 @@
 #include "offload/error.h"
 #include "offload/store/store.h"
 #include "tests/support/each_target.h"
+#include "tests/support/random_half.h"
 
 namespace hayloft::offload {
 namespace {
 
-f16 any_half(std::mt19937& random) {
-  return {static_cast<std::uint16_t>(random())};
-}
+using test::any_half;
 
 // Keys [tokens][d] of every kind that there is: any bits, small ones, all alike, all but one alike, well spread.
 std::vector<f16> some_keys(int tokens, int d) {

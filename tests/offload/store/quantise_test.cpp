@@ -13,9 +13,12 @@
 #include "offload/error.h"
 #include "offload/store/store.h"
 #include "tests/support/each_target.h"
+#include "tests/support/random_half.h"
 
 namespace hayloft::offload {
 namespace {
+
+using test::any_half;
 
 constexpr ColumnFormat integer_formats[] = {ColumnFormat::int8, ColumnFormat::int4};
 
@@ -47,10 +50,6 @@ class FilledBlock {
   BlockLayout layout_;
   std::vector<std::byte> bytes_;
 };
-
-f16 any_half(std::mt19937& random) {
-  return {static_cast<std::uint16_t>(random())};
-}
 
 // Checks every level and scale of the tokens that were written against the scalar definition.
 void expect_as_defined(const FilledBlock& block, ColumnFormat format, int d, int B, int tokens,

@@ -41,7 +41,7 @@ std::vector<f16> random_rows(int tokens, int d, unsigned seed) {
   return rows;
 }
 
-class StoreTest : public testing::Test {
+class StoreTest : public ::testing::Test {
  protected:
   Topology topology_;
   Arena arena_{topology_, ArenaOptions{64 * MiB, "--host-memory", 1 * MiB, nullptr}};

@@ -14,14 +14,14 @@
 #include "runtime/checkpoint/safetensors.h"
 #include "tests/support/temporary_folder.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::recorded {
 namespace {
 
 constexpr int layers = 8, heads = 4, query_heads = 8, d = 32, tokens = 512;
 constexpr int first_query = 504;  // the last eight tokens ask, each as a query of its own over the whole cache
 constexpr int queries = tokens - first_query;
 
-class RecordedAttention : public testing::Test {
+class RecordedAttention : public ::testing::Test {
  protected:
   void SetUp() override {
     const char* data = std::getenv("HAYLOFT_TEST_DATA");
@@ -148,4 +148,4 @@ TEST_F(RecordedAttention, ErrorsAreOrderedAsThePapersSay) {
 }
 
 }  // namespace
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::recorded

@@ -11,7 +11,7 @@
 
 // Tests what every method makes of a store whose rows are integers: the same, to the bit, as of one with the f16 rows
 // that those integers stand for.
-namespace hayloft::runtime {
+namespace hayloft::runtime::integer_rows {
 namespace {
 
 constexpr int kv_heads = 2, group = 2, d = 48, B = 64;
@@ -125,4 +125,4 @@ INSTANTIATE_TEST_SUITE_P(Formats, IntegerRowsTest,
                          [](const auto& format) { return offload::name(format.param); });
 
 }  // namespace
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::integer_rows

@@ -10,7 +10,7 @@
 #include "tests/support/method_fixture.h"
 #include "tests/support/refusal.h"
 
-namespace hayloft::runtime {
+namespace hayloft::runtime::ladder {
 namespace {
 
 using testing::MethodTest;
@@ -278,4 +278,4 @@ TEST(AutoMethod, TakesTheFirstOfItsLevelsThatIsNotBlind) {
 }
 
 }  // namespace
-}  // namespace hayloft::runtime
+}  // namespace hayloft::runtime::ladder

@@ -9,13 +9,12 @@
 #include "offload/error.h"
 #include "runtime/attention/methods/heavy_hitters.h"
 #include "runtime/decode/session.h"
+#include "tests/support/golden_models.h"
 #include "tests/support/parameter_name.h"
 
 // Methods that keep something of a sequence, in whole sessions: what they keep follows prompts, steps and forks.
 namespace hayloft::runtime {
 namespace {
-
-const std::filesystem::path goldens = std::filesystem::path(HAYLOFT_SOURCE_DIR) / "tests/golden/models";
 
 // Logits of the same arithmetic in another order: some thousand f32 roundings of values of the logits' own size.
 void expect_close(const std::vector<float>& a, const std::vector<float>& b) {

@@ -45,6 +45,29 @@ class OverRanksTest : public testing::MethodTest {
     return outputs;
   }
 
+  // The positions, the output, its predicted error and the share attended of one machine, on every rank alike.
+  void expect_estimated_as_alone(const std::string& text) {
+    const Output alone = attend(text);
+    for (const int count : {1, 2, 3, 4}) {
+      const std::vector<RankOutput> outputs = attend_over(count, text);
+      for (const RankOutput& output : outputs) {
+        SCOPED_TRACE(fmt::format("{} over {} ranks", text, count));
+        EXPECT_EQ(output.trace.positions, alone.trace.positions);
+        EXPECT_EQ(output.counters.bytes, alone.counters.bytes);
+        EXPECT_EQ(output.y, outputs.front().y) << "the same to the bit on every rank";
+        EXPECT_EQ(output.estimate.error, outputs.front().estimate.error);
+        for (std::size_t i = 0; i < alone.y.size(); ++i) ASSERT_NEAR(output.y[i], alone.y[i], 2e-5) << i;
+        expect_near(output.estimate.error, alone.estimate.error);
+        expect_near(output.estimate.attended, alone.estimate.attended);
+        expect_near(output.trace.alpha, alone.trace.alpha);
+      }
+    }
+  }
+  static void expect_near(const std::vector<float>& values, const std::vector<float>& expected) {
+    ASSERT_EQ(values.size(), expected.size());
+    for (std::size_t i = 0; i < values.size(); ++i) EXPECT_NEAR(values[i], expected[i], 1e-4 * (1 + expected[i])) << i;
+  }
+
   // Returns what each of so many ranks finds by itself of the store, for k of each query head, is scored by its keys.
   std::uint64_t scored_bytes(int count, std::int64_t k) const {
     const offload::BlockLayout& layout = *cache->stored().layout;

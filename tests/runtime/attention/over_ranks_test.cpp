@@ -182,6 +182,61 @@ TEST_F(OverRanksTest, WhatARankLeavesOutByItsOwnSoftmaxesIsAddedByAnotherMessage
   EXPECT_GT(further, 0);
 }
 
+// A draw that differed in one position would be off by far more than sums of some hundred terms in another order.
+TEST_F(OverRanksTest, TheRestIsEstimatedAndItsErrorPredictedAsOnOneMachine) {
+  for (const bool planes : {true, false}) {
+    for (const int group : {1, 3}) {
+      make({.kv_heads = 2,
+            .head_dim = 32,
+            .block_tokens = 64,
+            .stored = 11 * 64,
+            .tail = 100,
+            .columns = planes ? ColumnFormat::planes : ColumnFormat::f16},
+           group);
+      std::vector<std::string> methods{"topk:k=60", "topk:k=150:window=130:select=kv-head", "oracle:k=60:window=0"};
+      if (planes) {
+        methods.insert(methods.end(), {"planes:bits=40:k=60", "planes:bits=24:k=90:group=logits"});
+      } else {
+        methods.insert(methods.end(), {"sparq:r=8:k=60", "sparq:r=8:k=60:group=logits", "sparq:r=4:k=600:window=300",
+                                       "sparq:r=8:k=1:window=0", "lowrank:r=6:k=60"});
+      }
+      for (const std::string& method : methods) {
+        for (const char* const rest : {"draw:seed=1", "draw:seed=2", "calibrated"}) {
+          expect_estimated_as_alone(method + ":rest=" + rest);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(OverRanksTest, ShortContextsLeaveSomeRanksNothingToDraw) {
+  for (const std::int64_t blocks : {0, 1, 2, 3}) {
+    make({.kv_heads = 1, .head_dim = 16, .block_tokens = 64, .stored = blocks * 64, .tail = 70});
+    for (const char* text : {"topk:k=8:rest=draw", "topk:k=1000:rest=draw", "sparq:r=4:k=40:rest=draw",
+                             "sparq:r=4:k=8:rest=calibrated", "oracle:k=150:window=0:rest=draw"}) {
+      expect_estimated_as_alone(text);
+    }
+  }
+}
+
+TEST_F(OverRanksTest, ARestTakesMessagesOfTheFormula) {
+  make({.kv_heads = 2, .head_dim = 32, .block_tokens = 64, .stored = 11 * 64, .tail = 80}, 2);
+  const auto parts = cluster::AttentionParts::bytes(query_heads, 32);
+  // 25 rows and 50 values of each list: with masses of two query heads and what ranks them, and the sums of values.
+  for (const RankOutput& output : attend_over(3, "sparq:r=8:k=50:window=0:group=logits:rest=draw")) {
+    EXPECT_EQ(output.network.of(Traffic::attention).messages, 2u);
+    EXPECT_EQ(output.network.of(Traffic::attention).sent, parts + 2 * 4 * 4 * 25 + 4 * 4 * (2 * 32 + 1));
+    EXPECT_EQ(output.network.of(Traffic::candidates).messages, 2u);
+    EXPECT_EQ(output.network.of(Traffic::candidates).sent,
+              cluster::Candidates::bytes(2, 2, 25) + 4 * 4 * 4 + cluster::Candidates::bytes(2, 3, 51));
+  }
+  for (const RankOutput& output : attend_over(3, "topk:k=50:window=0:rest=calibrated")) {
+    EXPECT_EQ(output.network.of(Traffic::attention).sent, parts);
+    EXPECT_EQ(output.network.of(Traffic::candidates).messages, 2u);
+    EXPECT_EQ(output.network.of(Traffic::candidates).sent, cluster::Candidates::bytes(4, 1, 50) + 2 * 4 * 8);
+  }
+}
+
 TEST_F(OverRanksTest, APromptAttendsExactly) {
   constexpr int T = 70;
   const testing::CacheShape shape{.kv_heads = 2, .head_dim = 32, .block_tokens = 64, .stored = 9 * 64, .tail = 90};
@@ -214,12 +269,11 @@ TEST_F(OverRanksTest, APromptAttendsExactly) {
 
 TEST_F(OverRanksTest, MethodsThatDoNotAttendOverRanksAreRefusedByName) {
   register_method("over_ranks_test", [](const MethodOptions& options) { return make_topk(options); });
-  EXPECT_TRUE(test::refuses([&] { cluster::require_over_ranks(parse_method("topk:rest=draw", {})); },
-                            {"--attn topk k=128 rest=draw", "not estimated over ranks yet"}));
   EXPECT_TRUE(test::refuses([&] { cluster::require_over_ranks(parse_method("over_ranks_test:k=8", {})); },
                             {"--attn over_ranks_test", "one's own", "over ranks", "topk"}));
-  for (const char* text : {"dense", "window", "topk", "topk:engine=faiss", "sparq", "sparq:by=qk", "planes", "flexgen",
-                           "lowrank", "pages", "oracle", "auto", "h2o", "ann"})
+  for (const char* text :
+       {"dense", "window", "topk", "topk:engine=faiss", "sparq", "sparq:by=qk", "planes", "flexgen", "lowrank", "pages",
+        "oracle", "auto", "h2o", "ann", "planes:rest=draw", "topk:rest=calibrated"})
     EXPECT_NO_THROW(cluster::require_over_ranks(parse_method(text, {})));
 }
 

@@ -41,7 +41,7 @@ class Watched : public gpu::CpuBackend {
   int fails_in_layer = -1;
 };
 
-class SpillTest : public testing::Test {
+class SpillTest : public ::testing::Test {
  protected:
   SpillTest() {
     options.cache.block_tokens = 16;

@@ -18,7 +18,7 @@ namespace {
 using nlohmann::json;
 using test::refuses;
 
-class ChatTemplateTest : public testing::Test {
+class ChatTemplateTest : public ::testing::Test {
  protected:
   void write_config(const json& config) const { folder_.write("tokenizer_config.json", config.dump()); }
   ChatTemplate of_model() const { return load_chat_template(folder_.path()).value(); }

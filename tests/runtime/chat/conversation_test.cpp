@@ -30,7 +30,7 @@ std::string turn(const std::string& role, const std::string& content) {
   return role + end + content + end;
 }
 
-class ConversationTest : public testing::Test {
+class ConversationTest : public ::testing::Test {
  protected:
   Session session() { return Session(model_, arena_, {.cache = {.block_tokens = 16, .window = 8}, .chunk_tokens = 7}); }
   Conversation conversation(const char* source, const std::string& system = "") {

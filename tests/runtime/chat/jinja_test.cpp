@@ -22,7 +22,7 @@ std::string render(const std::string& source, const ordered_json& variables = or
 }
 
 // In a sixty-fourth of the steps, so that endless ones take no time.
-testing::AssertionResult refused(const std::string& source, std::initializer_list<std::string> parts) {
+::testing::AssertionResult refused(const std::string& source, std::initializer_list<std::string> parts) {
   Limits limits;
   limits.steps /= 64;
   return refuses([&] { render(source, {{"list", {1, 2}}, {"word", "hay"}}, limits); }, parts);

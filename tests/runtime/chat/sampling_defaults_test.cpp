@@ -24,7 +24,7 @@ using test::TemporaryFolder;
 
 const std::filesystem::path source_folder = HAYLOFT_SOURCE_DIR;
 
-class GenerationConfig : public testing::Test {
+class GenerationConfig : public ::testing::Test {
  protected:
   SamplingDefaults read(const json& config) {
     folder.write("generation_config.json", config.dump());

@@ -20,7 +20,7 @@ namespace {
 using nlohmann::json;
 using test::refuses;
 
-class RopeTest : public testing::Test {
+class RopeTest : public ::testing::Test {
  protected:
   // The configuration of a small model with some fields changed.
   ModelConfig config(const std::string& golden, const std::function<void(json&)>& change = {}) {

@@ -10,6 +10,7 @@
 #include "runtime/decode/model.h"
 #include "runtime/decode/session.h"
 #include "tests/support/cpu_cache.h"
+#include "tests/support/golden_models.h"
 #include "tests/support/refusal.h"
 #include "tests/support/temporary_folder.h"
 
@@ -19,8 +20,6 @@ namespace {
 
 using hayloft::testing::normal;
 using test::refuses;
-
-const std::filesystem::path goldens = std::filesystem::path(HAYLOFT_SOURCE_DIR) / "tests/golden/models";
 
 // K and V of a model's layers, of S tokens, or of n in sliding-window layers; and N ids.
 struct Tensors {

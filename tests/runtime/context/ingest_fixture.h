@@ -25,7 +25,7 @@ inline const std::filesystem::path needle_model =
 
 struct Stopped : std::exception {};
 
-class IngestTest : public testing::Test {
+class IngestTest : public ::testing::Test {
  protected:
   explicit IngestTest(const std::function<std::filesystem::path(const std::filesystem::path& folder)>& make_model = {})
       : model_path(make_model ? make_model(folder.path() / "model") : needle_model) {

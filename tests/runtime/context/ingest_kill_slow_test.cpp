@@ -84,7 +84,7 @@ class Expected {
 };
 
 // Runs with the bundled model, or with one that has recurrent layers.
-class KilledIngest : public testing::TestWithParam<const char*> {
+class KilledIngest : public ::testing::TestWithParam<const char*> {
  protected:
   KilledIngest()
       : model_path(GetParam() == std::string("hybrid") ? test::write_hybrid_model(folder / "hybrid") : needle_model) {
@@ -265,7 +265,7 @@ TEST_P(KilledIngest, AppendingKeepsTheContextAndWholeChunksToo) {
   report("append");
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, KilledIngest, testing::Values("needle", "hybrid"), test::by_value);
+INSTANTIATE_TEST_SUITE_P(Of, KilledIngest, ::testing::Values("needle", "hybrid"), test::by_value);
 
 }  // namespace
 }  // namespace hayloft

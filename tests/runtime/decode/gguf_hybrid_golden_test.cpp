@@ -13,11 +13,11 @@
 namespace hayloft::runtime {
 namespace {
 
-const std::filesystem::path goldens = std::filesystem::path(HAYLOFT_SOURCE_DIR) / "tests/golden/gguf";
+const std::filesystem::path gguf_goldens = std::filesystem::path(HAYLOFT_SOURCE_DIR) / "tests/golden/gguf";
 
 class GgufHybridGolden : public ::testing::Test {
  protected:
-  GgufHybridGolden() : expected_(goldens / "qwen35-logits.gguf") {
+  GgufHybridGolden() : expected_(gguf_goldens / "qwen35-logits.gguf") {
     for (const std::int64_t token : expected_.metadata().integers("tokens")) {
       tokens_.push_back(static_cast<std::int32_t>(token));
     }
@@ -41,7 +41,7 @@ class GgufHybridGolden : public ::testing::Test {
   offload::Threads threads_{2};
   std::unique_ptr<gpu::Backend> backend_ = gpu::make_cpu_backend(threads_);
   offload::Arena arena_{topology_, {.budget_bytes = 64 << 20}};
-  Model model_{goldens / "qwen35.gguf", *backend_};
+  Model model_{gguf_goldens / "qwen35.gguf", *backend_};
   gguf::File expected_;
   std::vector<std::int32_t> tokens_;
   std::vector<float> expected_values_;
@@ -63,7 +63,7 @@ TEST_F(GgufHybridGolden, LogitsOfSingleStepsAreThoseOfLlamaCpp) {
 }
 
 TEST_F(GgufHybridGolden, TextComesBackFromItsTokens) {
-  const Tokenizer tokenizer = load_tokenizer(goldens / "qwen35.gguf");
+  const Tokenizer tokenizer = load_tokenizer(gguf_goldens / "qwen35.gguf");
   const std::string text = "The license, in 12 lines.\n";
   EXPECT_EQ(tokenizer.decode(tokenizer.encode(text, false), true), text);
 }

@@ -10,6 +10,7 @@
 #include "runtime/checkpoint/weights/weights.h"
 #include "runtime/decode/session.h"
 #include "tests/support/gguf_from_folder.h"
+#include "tests/support/golden_models.h"
 #include "tests/support/parameter_name.h"
 #include "tests/support/real_models.h"
 #include "tests/support/refusal.h"
@@ -17,8 +18,6 @@
 
 namespace hayloft::runtime {
 namespace {
-
-const std::filesystem::path goldens = std::filesystem::path(HAYLOFT_SOURCE_DIR) / "tests/golden/models";
 
 class GgufModel : public ::testing::TestWithParam<const char*> {
  protected:

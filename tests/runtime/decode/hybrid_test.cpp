@@ -13,7 +13,7 @@
 namespace hayloft::runtime {
 namespace {
 
-class HybridTest : public testing::Test {
+class HybridTest : public ::testing::Test {
  protected:
   struct Read {
     std::vector<std::vector<float>> states;  // of the layers that have one

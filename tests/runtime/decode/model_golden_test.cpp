@@ -11,12 +11,11 @@
 #include "gpu/make_backend.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/decode/session.h"
+#include "tests/support/golden_models.h"
 #include "tests/support/parameter_name.h"
 
 namespace hayloft::runtime {
 namespace {
-
-const std::filesystem::path goldens = std::filesystem::path(HAYLOFT_SOURCE_DIR) / "tests/golden/models";
 
 struct Golden {
   explicit Golden(const std::filesystem::path& folder) {
@@ -42,7 +41,7 @@ struct Golden {
   double rms = 0;      // and of all of them in root mean square: a tenth of that, so a small mistake shows here
 };
 
-class ModelGolden : public testing::TestWithParam<const char*> {
+class ModelGolden : public ::testing::TestWithParam<const char*> {
  protected:
   Session session(int chunk_tokens) {
     // Blocks and a window so small that the texts fill several blocks of the store and leave some in the tail.
@@ -105,7 +104,7 @@ TEST_P(ModelGolden, DecodingAfterAPrefillOfAnyLength) {
   const std::span<const std::int32_t> tokens(golden.tokens);
   for (const int prefill : {1, 31, 64, 93}) {
     for (const int chunk : {7, 40}) {
-      SCOPED_TRACE(testing::Message() << prefill << " tokens in chunks of " << chunk);
+      SCOPED_TRACE(::testing::Message() << prefill << " tokens in chunks of " << chunk);
       Session decoding = session(chunk);
       const std::size_t first = static_cast<std::size_t>(prefill);
       decoding.append(tokens.first(first));
@@ -143,10 +142,10 @@ TEST_P(ModelGolden, OfSequencesTogetherEachAsAloneToTheBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, ModelGolden,
-                         testing::Values("llama", "llama-llama3", "llama-linear-sharded", "mistral-sliding", "qwen2",
-                                         "qwen2-sliding", "qwen3", "smollm3", "gemma3", "gemma3-older", "phi3",
-                                         "phi3-short", "ministral3", "ministral3-dynamic", "granite", "olmo2",
-                                         "qwen2-yarn", "llama-yarn", "llama-dynamic", "qwen3_5", "qwen3_5-listed"),
+                         ::testing::Values("llama", "llama-llama3", "llama-linear-sharded", "mistral-sliding", "qwen2",
+                                           "qwen2-sliding", "qwen3", "smollm3", "gemma3", "gemma3-older", "phi3",
+                                           "phi3-short", "ministral3", "ministral3-dynamic", "granite", "olmo2",
+                                           "qwen2-yarn", "llama-yarn", "llama-dynamic", "qwen3_5", "qwen3_5-listed"),
                          test::by_value);
 
 }  // namespace

@@ -24,7 +24,7 @@ std::vector<T> read_array(const std::filesystem::path& path) {
   return values;
 }
 
-class Stories260K : public testing::Test {
+class Stories260K : public ::testing::Test {
  protected:
   void SetUp() override {
     const char* data = std::getenv("HAYLOFT_TEST_DATA");

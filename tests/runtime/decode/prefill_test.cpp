@@ -10,11 +10,11 @@
 #include "runtime/decode/session.h"
 #include "runtime/plan/plan.h"
 #include "tests/support/cpu_cache.h"
+#include "tests/support/golden_models.h"
 
 namespace hayloft::runtime {
 namespace {
 
-using Kind = PrefillOptions::Kind;
 using hayloft::testing::attention;
 using hayloft::testing::dot;
 using hayloft::testing::Expected;
@@ -23,21 +23,21 @@ using hayloft::testing::RandomCache;
 using hayloft::testing::range;
 
 PrefillOptions windowed(std::int64_t window, std::int64_t sinks) {
-  return {.kind = Kind::window, .window = window, .sinks = sinks};
+  return {.kind = PrefillOptions::Kind::window, .window = window, .sinks = sinks};
 }
 PrefillOptions topk(std::int64_t window, Budget k) {
-  return {.kind = Kind::topk, .window = window, .k = k};
+  return {.kind = PrefillOptions::Kind::topk, .window = window, .k = k};
 }
 
 // The sets of runtime/decode/prefill.h, written down once more in the plainest way.
 std::vector<std::int64_t> attended(const RandomCache& cache, int head, const float* q, std::int64_t p,
                                    const PrefillOptions& options) {
   std::vector<std::int64_t> positions;
-  if (options.kind == Kind::window) {
+  if (options.kind == PrefillOptions::Kind::window) {
     for (std::int64_t j = 0; j <= p; ++j) {
       if (j < options.sinks || j > p - options.window) positions.push_back(j);
     }
-  } else if (options.kind == Kind::topk) {
+  } else if (options.kind == PrefillOptions::Kind::topk) {
     const std::int64_t L = std::min(cache.shape().stored, std::max<std::int64_t>(0, p + 1 - options.window));
     positions = range(0, L);
     std::vector<double> score;
@@ -62,7 +62,8 @@ class Prefill : public ::testing::Test {
     offload::Arena arena(topology);
     const offload::Store none(arena, {1, view.kv_heads, view.head_dim, 64});
     const LayerStep at{*backend, {}, 0, view, none, query_heads, T, scratch};
-    attend_prefill(at, q.data(), T, options, *local_attender(), out.data());
+    gpu::SparseRead read;
+    attend_prefill(at, q.data(), T, options, *local_attender(), out.data(), read);
     return out;
   }
 
@@ -124,8 +125,6 @@ TEST_F(Prefill, WhatLeavesNothingOutEqualsExact) {
   EXPECT_NE(attend(cache, q, 40, 4, windowed(200, 4)), exact);
   EXPECT_NE(attend(cache, q, 40, 4, topk(1, {20, 0})), exact);
 }
-
-const std::filesystem::path goldens = std::filesystem::path(HAYLOFT_SOURCE_DIR) / "tests/golden/models";
 
 // A small model all of whose layers are global, so that what the first attends to shows in the keys of the next.
 class PrefillOfAModel : public ::testing::Test {

@@ -6,11 +6,13 @@
 #include <string>
 
 #include "gpu/make_backend.h"
+#include "offload/host/instruction_set.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/decode/load_tokenizer.h"
 #include "runtime/decode/session.h"
 
-// Prints what scripts/compare-logits compares: print_logits MODEL THREADS, and on standard input one JSON object,
+// Prints what scripts/compare-logits compares: print_logits MODEL THREADS [exact|int8], and on standard input one JSON
+// object,
 // {"text", "positions", "prompt", "generate", "out"}. Writes the logits of the text's first `positions` tokens to the
 // file `out`, f32 [positions][vocabulary], and answers with {"ids", "vocabulary", "greedy"}: those tokens, and behind
 // the first `prompt` of them `generate` times the likeliest token, the next likeliest and how much less likely that is,
@@ -34,9 +36,9 @@ Likeliest likeliest(const std::vector<float>& logits) {
   return {ids[0], ids[1], of(ids[0]) - of(ids[1])};
 }
 
-json answer(const std::string& path, int thread_count, const json& request) {
+json answer(const std::string& path, int thread_count, gpu::Products products, const json& request) {
   const offload::Threads threads(thread_count);
-  const auto backend = gpu::make_cpu_backend(threads);
+  const auto backend = gpu::make_cpu_backend(threads, products);
   const offload::Topology topology;
   offload::Arena arena(topology, {.budget_bytes = std::uint64_t{4} << 30});
   const Tokenizer tokenizer = load_tokenizer(path);
@@ -66,8 +68,11 @@ json answer(const std::string& path, int thread_count, const json& request) {
 
 int main(int count, char** arguments) {
   try {
-    if (count != 3) throw std::runtime_error("usage: print_logits MODEL THREADS");
-    std::cout << answer(arguments[1], std::stoi(arguments[2]), json::parse(std::cin)) << std::endl;
+    hayloft::offload::limit_instruction_set();
+    if (count != 3 && count != 4) throw std::runtime_error("usage: print_logits MODEL THREADS [exact|int8]");
+    const bool int8 = count == 4 && std::string(arguments[3]) == "int8";
+    const gpu::Products products = int8 ? gpu::Products::int8 : gpu::Products::exact;
+    std::cout << answer(arguments[1], std::stoi(arguments[2]), products, json::parse(std::cin)) << std::endl;
   } catch (const std::exception& error) {
     std::cerr << "print_logits: " << error.what() << '\n';
     return 1;

@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-const json& goldens() {
+const json& sampling_goldens() {
   static const json all =
       json::parse(std::ifstream(std::filesystem::path(HAYLOFT_SOURCE_DIR) / "tests/golden/sampling.json"));
   return all;
@@ -38,17 +38,17 @@ SamplerOptions options_of(const json& config) {
   rules.suppress_tokens = config.value("suppress_tokens", rules.suppress_tokens);
   rules.begin_suppress_tokens = config.value("begin_suppress_tokens", rules.begin_suppress_tokens);
   rules.bad_words_ids = config.value("bad_words_ids", rules.bad_words_ids);
-  rules.end_tokens = goldens().at("end_tokens").get<std::vector<std::int32_t>>();
+  rules.end_tokens = sampling_goldens().at("end_tokens").get<std::vector<std::int32_t>>();
   return options;
 }
 
 TEST(SamplerGolden, RulesLeaveOfLogitsWhatTransformersLeaves) {
-  for (const json& golden : goldens().at("edited")) {
+  for (const json& golden : sampling_goldens().at("edited")) {
     SCOPED_TRACE(golden.at("config").dump() + golden.at("answer").dump());
     LogitEditor editor(options_of(golden.at("config")).rules);
     editor.read(golden.at("prompt").get<std::vector<std::int32_t>>());
     for (const json& token : golden.at("answer")) editor.drawn(token.get<std::int32_t>());
-    auto logits = goldens().at("logits").get<std::vector<float>>();
+    auto logits = sampling_goldens().at("logits").get<std::vector<float>>();
     editor.apply(logits);
     for (std::size_t token = 0; token < logits.size(); ++token) {
       const json& score = golden.at("scores").at(token);
@@ -73,8 +73,8 @@ Sampler behind(const json& golden, const SamplerOptions& options) {
 
 TEST(SamplerGolden, TokensAreDrawnWithTheProbabilitiesOfTransformers) {
   constexpr int times = 20000;
-  const auto logits = goldens().at("logits").get<std::vector<float>>();
-  for (const json& golden : goldens().at("drawn")) {
+  const auto logits = sampling_goldens().at("logits").get<std::vector<float>>();
+  for (const json& golden : sampling_goldens().at("drawn")) {
     SCOPED_TRACE(golden.at("config").dump());
     std::vector<int> counts(logits.size());
     SamplerOptions options = options_of(golden.at("config"));

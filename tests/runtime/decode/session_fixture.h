@@ -10,11 +10,10 @@
 
 #include "gpu/make_backend.h"
 #include "runtime/decode/session.h"
+#include "tests/support/golden_models.h"
 
 // A small model on the CPU, and sessions of it in small blocks.
 namespace hayloft::runtime {
-
-inline const std::filesystem::path goldens = std::filesystem::path(HAYLOFT_SOURCE_DIR) / "tests/golden/models";
 
 inline std::vector<std::int32_t> random_tokens(int count, int vocab, std::uint32_t seed) {
   std::mt19937 random(seed);
@@ -27,7 +26,7 @@ inline MethodOptions method(std::string_view text) {
   return parse_method(text, {});
 }
 
-class SessionTest : public testing::Test {
+class SessionTest : public ::testing::Test {
  protected:
   SessionTest() {
     options.cache.block_tokens = 16;

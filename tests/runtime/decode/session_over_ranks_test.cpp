@@ -155,9 +155,15 @@ TEST_F(SessionOverRanksTest, MethodsThatKeepOrSpreadThingsSelectAsOneMachine) {
   for (const auto columns : {offload::ColumnFormat::f16, offload::ColumnFormat::planes}) {
     options.cache.columns = columns;
     const bool planes = columns == offload::ColumnFormat::planes;
-    const auto methods = planes ? std::vector<std::string>{"planes:bits=10:k=12", "sparq:r=4:k=12:by=qk"}
-                                : std::vector<std::string>{"oracle:k=12", "flexgen:k=12", "pages:page=16:k=48",
-                                                           "lowrank:r=4:k=12", "auto:k=12"};
+    const auto methods = planes ? std::vector<std::string>{"planes:bits=10:k=12", "sparq:r=4:k=12:by=qk",
+                                                           "planes:bits=10:k=24:rest=draw"}
+                                : std::vector<std::string>{"oracle:k=12",
+                                                           "flexgen:k=12",
+                                                           "pages:page=16:k=48",
+                                                           "lowrank:r=4:k=12",
+                                                           "auto:k=12",
+                                                           "topk:k=12:rest=draw",
+                                                           "sparq:r=4:k=24:rest=calibrated"};
     for (const std::string& by : methods) {
       const Answer alone = answer(model, nullptr, by, prompt, forced);
       for (const int count : {2, 3}) {

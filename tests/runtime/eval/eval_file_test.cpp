@@ -39,7 +39,7 @@ EvalRow make_row(int sample) {
   return row;
 }
 
-class EvalFileTest : public testing::Test {
+class EvalFileTest : public ::testing::Test {
  protected:
   EvalFileTest() {
     recipe.version = "1";

@@ -85,7 +85,7 @@ class RandomTask : public EvalTask {
   int prompt_, forced_, answer_;
 };
 
-class EvalTest : public testing::Test {
+class EvalTest : public ::testing::Test {
  protected:
   EvalTest() {
     options.session.cache.block_tokens = 16;

@@ -75,7 +75,7 @@ TEST(Heatmap, APictureIsNamedAsWhatItIs) {
   }
 }
 
-MethodOptions method(const std::string& name) {
+MethodOptions named(const std::string& name) {
   MethodOptions options;
   options.name = name;
   return options;
@@ -101,12 +101,12 @@ EvalRow row(const MethodOptions& attn, std::int64_t tokens, double depth, bool h
   return row;
 }
 
-NeedleReport small_report() {
+NeedleReport needle_report() {
   NeedleReport report{"needle-model", "cpu", 7, {}};
   for (const char* name : {"dense", "sparq"}) {
     for (const std::int64_t tokens : {1 << 20, 1 << 16}) {
       for (const double depth : {0.0, 100.0}) {
-        report.rows.push_back(row(method(name), tokens, depth, name == std::string("dense") || depth == 0));
+        report.rows.push_back(row(named(name), tokens, depth, name == std::string("dense") || depth == 0));
       }
     }
   }
@@ -114,7 +114,7 @@ NeedleReport small_report() {
 }
 
 TEST(NeedleReport, TheJsonHasTheFieldsOfItsSchemaInOrder) {
-  const auto json = nlohmann::ordered_json::parse(needle_json(small_report()));
+  const auto json = nlohmann::ordered_json::parse(needle_json(needle_report()));
   std::vector<std::string> keys;
   for (const auto& [key, value] : json.items()) keys.push_back(key);
   EXPECT_EQ(keys, (std::vector<std::string>{"schema", "model", "device", "seed", "prefill", "columns", "row_format",
@@ -151,7 +151,7 @@ TEST(NeedleReport, TheJsonHasTheFieldsOfItsSchemaInOrder) {
 }
 
 TEST(NeedleReport, TheJsonIsNullWhereAFieldMakesNoSense) {
-  const auto json = nlohmann::json::parse(needle_json(small_report()));
+  const auto json = nlohmann::json::parse(needle_json(needle_report()));
   const auto& dense = json["rows"][0];
   for (const char* key : {"r", "k", "window", "recall"}) EXPECT_TRUE(dense[key].is_null()) << key;
   const auto& sparq = json["rows"][4];
@@ -159,17 +159,17 @@ TEST(NeedleReport, TheJsonIsNullWhereAFieldMakesNoSense) {
   EXPECT_EQ(sparq["k"], 128);
   EXPECT_EQ(sparq["window"], 32);
   EXPECT_EQ(sparq["recall"], 0.5);
-  const auto topk = nlohmann::json::parse(needle_json({"m", "cpu", 1, {row(method("topk"), 4096, 50, true)}}));
+  const auto topk = nlohmann::json::parse(needle_json({"m", "cpu", 1, {row(named("topk"), 4096, 50, true)}}));
   EXPECT_TRUE(topk["rows"][0]["r"].is_null());
 }
 
 TEST(NeedleReport, AnAnswerThatIsNotWholeUtf8StillMakesValidJson) {
-  const auto json = nlohmann::json::parse(needle_json(small_report()));
+  const auto json = nlohmann::json::parse(needle_json(needle_report()));
   EXPECT_EQ(json["rows"][5]["answer"], "9\xef\xbf\xbd");
 }
 
 TEST(NeedleReport, TheSummaryHasOneLinePerMethodAndContextInTheOrderAsked) {
-  const std::string summary = needle_summary(small_report());
+  const std::string summary = needle_summary(needle_report());
   std::vector<std::string> lines;
   for (std::size_t at = 0, end = 0; (end = summary.find('\n', at)) != std::string::npos; at = end + 1) {
     lines.push_back(std::regex_replace(summary.substr(at, end - at), std::regex(" {2,}"), "|"));
@@ -181,7 +181,7 @@ TEST(NeedleReport, TheSummaryHasOneLinePerMethodAndContextInTheOrderAsked) {
 }
 
 TEST(NeedleReport, AMethodThatAttendedToMostOfTheContextIsMarked) {
-  NeedleReport report = small_report();
+  NeedleReport report = needle_report();
   report.rows[4].attended_share = report.rows[5].attended_share = 0.75;  // sparq at 1M
   const std::string summary = needle_summary(report);
   EXPECT_NE(summary.find("sparq r=16 k=128 *"), std::string::npos) << summary;
@@ -191,8 +191,8 @@ TEST(NeedleReport, AMethodThatAttendedToMostOfTheContextIsMarked) {
 }
 
 TEST(NeedleReport, TheHeatmapSharesOutHitsByMethodDepthAndContext) {
-  NeedleReport report = small_report();
-  report.rows.push_back(row(method("sparq"), 1 << 20, 100.0, true));  // a second needle at this depth
+  NeedleReport report = needle_report();
+  report.rows.push_back(row(named("sparq"), 1 << 20, 100.0, true));  // a second needle at this depth
   const Heatmap heatmap = needle_heatmap(report);
   EXPECT_EQ(heatmap.columns, (std::vector<std::string>{"64k", "1M"}));
   EXPECT_EQ(heatmap.rows, (std::vector<std::string>{"0%", "100%"}));
@@ -203,15 +203,15 @@ TEST(NeedleReport, TheHeatmapSharesOutHitsByMethodDepthAndContext) {
 }
 
 TEST(NeedleReport, MethodsThatDifferHaveDifferentLabels) {
-  MethodOptions sparq = method("sparq");
+  MethodOptions sparq = named("sparq");
   EXPECT_EQ(method_label(sparq), "sparq r=16 k=128");
   sparq.window = 0;
   EXPECT_EQ(method_label(sparq), "sparq r=16 k=128 w=0");
   EXPECT_EQ(method_label(parse_method("sparq:group=logits", {})), "sparq r=16 k=128 group=logits");
-  MethodOptions faiss = method("topk");
+  MethodOptions faiss = named("topk");
   faiss.faiss = true;
   EXPECT_EQ(method_label(faiss), "topk k=128 faiss");
-  MethodOptions window = method("window");
+  MethodOptions window = named("window");
   EXPECT_EQ(method_label(window), "window k=128");
   window.window = 64;
   window.sinks = 0;
@@ -219,7 +219,7 @@ TEST(NeedleReport, MethodsThatDifferHaveDifferentLabels) {
 }
 
 TEST(NeedleReport, AnAnswerOfSeveralLinesTakesOneLineOfTheTerminal) {
-  EvalRow missed = row(method("dense"), 4096, 50, false);
+  EvalRow missed = row(named("dense"), 4096, 50, false);
   missed.prediction = "I do not\nknow \x1b[31m, and never have known";
   const std::string line = needle_line(missed);
   EXPECT_EQ(line.find_first_of("\n\x1b"), std::string::npos);

@@ -33,7 +33,7 @@ TEST(RulerScore, AnAnswerIsStrippedAndItsControlCharactersAreNewlines) {
   EXPECT_EQ(cleaned_answer(" \n "), "");
 }
 
-class PreparedTest : public testing::Test {
+class PreparedTest : public ::testing::Test {
  protected:
   test::TemporaryFolder folder;
   static constexpr const char* sample =

@@ -18,7 +18,7 @@ namespace {
 
 using test::refuses;
 
-std::int64_t count(const std::string& text, const std::string& part) {
+std::int64_t occurrences_of(const std::string& text, const std::string& part) {
   std::int64_t found = 0;
   for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++found;
   return found;
@@ -29,7 +29,7 @@ std::vector<std::string> words_of(const std::string& text) {
   return {std::istream_iterator<std::string>(stream), {}};
 }
 
-class RulerTest : public testing::Test {
+class RulerTest : public ::testing::Test {
  protected:
   RulerSource source(std::string_view task, std::int64_t ctx_size = 4096) const {
     return {task, options, tokenizer, ctx_size};
@@ -125,7 +125,7 @@ TEST_F(RulerTest, EveryAnswerStandsInTheTextAsOftenAsItsTaskSays) {
     const RulerSample sample = source(task).sample(3);
     const auto expected = answers.find(task);
     ASSERT_EQ(sample.outputs.size(), expected == answers.end() ? 1u : expected->second) << task;
-    for (const std::string& output : sample.outputs) EXPECT_EQ(count(sample.input, output), 1) << task;
+    for (const std::string& output : sample.outputs) EXPECT_EQ(occurrences_of(sample.input, output), 1) << task;
     EXPECT_EQ(std::set<std::string>(sample.outputs.begin(), sample.outputs.end()).size(), sample.outputs.size());
   }
 }
@@ -136,15 +136,17 @@ TEST_F(RulerTest, NeedlesAreHiddenAsOftenAsTheirTaskSays) {
                                                     {"niah_multivalue", 4}, {"niah_multiquery", 4}};
   for (const auto& [task, expected] : needles) {
     const RulerSample sample = source(task).sample(0);
-    const std::int64_t hidden =
-        count(sample.input, "The special magic number for ") + count(sample.input, "The special magic uuid for ");
+    const std::int64_t hidden = occurrences_of(sample.input, "The special magic number for ") +
+                                occurrences_of(sample.input, "The special magic uuid for ");
     EXPECT_EQ(hidden, expected) << task;
   }
   for (const char* task : {"niah_multikey_2", "niah_multikey_3"}) {
     const RulerSample sample = source(task).sample(0);
     const std::string kind = task[14] == '2' ? "number" : "uuid";
     // All but the first and the last line is a needle.
-    EXPECT_EQ(count(sample.input, "The special magic " + kind + " for "), count(sample.input, "\n") - 1) << task;
+    EXPECT_EQ(occurrences_of(sample.input, "The special magic " + kind + " for "),
+              occurrences_of(sample.input, "\n") - 1)
+        << task;
   }
 }
 
@@ -188,8 +190,8 @@ TEST_F(RulerTest, AVariablesChainStandsInItsOrder) {
       EXPECT_NE(sample.input.find("VAR " + sample.outputs[i] + " = VAR " + sample.outputs[i - 1]), std::string::npos);
     }
   }
-  EXPECT_EQ(count(sample.input, "VAR "), 2 * (5 + 4));  // the example has a chain of its own
-  EXPECT_EQ(count(sample.input, "Question: "), 2);
+  EXPECT_EQ(occurrences_of(sample.input, "VAR "), 2 * (5 + 4));  // the example has a chain of its own
+  EXPECT_EQ(occurrences_of(sample.input, "Question: "), 2);
 }
 
 // Returns how often each word stands in the numbered list behind the example.
@@ -244,8 +246,8 @@ TEST_F(RulerTest, AQuestionHasItsParagraphAmongOthersOfItsArticleFirst) {
   EXPECT_NE(sample.input.find("Which colour has 0-2?"), std::string::npos);
   EXPECT_LE(sample.length, 2048);
   // Six short paragraphs do not fill 2,048 tokens: they come again.
-  EXPECT_GT(count(sample.input, "Document "), 50);
-  EXPECT_GE(count(sample.input, "Paragraph 0-2 tells"), 1);
+  EXPECT_GT(occurrences_of(sample.input, "Document "), 50);
+  EXPECT_GE(occurrences_of(sample.input, "Paragraph 0-2 tells"), 1);
 }
 
 TEST_F(RulerTest, HotpotQuestionsKeepAllTheirDocuments) {
@@ -269,7 +271,7 @@ TEST_F(RulerTest, RealQuestionsHaveTheirAnswersInTheText) {
   for (int i = 0; i < 20; ++i) {
     const RulerSample sample = samples.sample(i);
     EXPECT_LE(sample.length, 4096);
-    for (const std::string& output : sample.outputs) EXPECT_GE(count(sample.input, output), 1) << output;
+    for (const std::string& output : sample.outputs) EXPECT_GE(occurrences_of(sample.input, output), 1) << output;
   }
 }
 

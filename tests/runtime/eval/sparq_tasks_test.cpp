@@ -17,7 +17,7 @@ namespace {
 using nlohmann::json;
 using test::refuses;
 
-class SparqTasksTest : public testing::Test {
+class SparqTasksTest : public ::testing::Test {
  protected:
   std::unique_ptr<EvalTask> make(const std::string& task, std::int64_t ctx_size = 1 << 16) const {
     return make_sparq_eval(task, files, tokenizer, ctx_size, 7);
@@ -49,7 +49,7 @@ class SparqTasksTest : public testing::Test {
   Tokenizer tokenizer{std::filesystem::path(HAYLOFT_SOURCE_DIR) / "examples/needle-model/model"};
 };
 
-std::size_t count(const std::string& text, const std::string& part) {
+std::size_t occurrences(const std::string& text, const std::string& part) {
   std::size_t found = 0;
   for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
   return found;
@@ -63,9 +63,9 @@ TEST_F(SparqTasksTest, SquadHasTheParagraphAmongSevenOthersAndOneShotAboutIt) {
   for (int i = 0; i < 20; ++i) {
     const EvalSample sample = task->sample(i);
     const std::string text = prompt(sample);
-    EXPECT_EQ(count(text, "Title: Article "), 8u);
-    EXPECT_EQ(count(text, "Background: Paragraph"), 8u);
-    ASSERT_EQ(count(text, "Question: "), 2u);
+    EXPECT_EQ(occurrences(text, "Title: Article "), 8u);
+    EXPECT_EQ(occurrences(text, "Background: Paragraph"), 8u);
+    ASSERT_EQ(occurrences(text, "Question: "), 2u);
     const std::size_t shot = text.find("Question: "), asked = text.rfind("Question: ");
     const std::string own = text.substr(asked + 18, 3);  // "0 1" of What is 0 1 0?
     EXPECT_EQ(text.substr(shot + 18, 3), own) << "about the same paragraph";
@@ -76,7 +76,7 @@ TEST_F(SparqTasksTest, SquadHasTheParagraphAmongSevenOthersAndOneShotAboutIt) {
                                     own[0])),
               std::string::npos);
     EXPECT_TRUE(text.ends_with("?\nAnswer:"));
-    EXPECT_EQ(count(text, "Paragraph " + own), 1u);
+    EXPECT_EQ(occurrences(text, "Paragraph " + own), 1u);
     const std::size_t longest = tokenizer.encode(sample.expected[0], false).size();
     EXPECT_EQ(sample.answer_tokens, std::min(30, static_cast<int>(longest) + 5));
     questions.insert(text.substr(asked));

@@ -15,7 +15,7 @@ namespace {
 using test::refuses;
 
 // Runs on a text whose words are all different.
-class EvalTextTest : public testing::Test {
+class EvalTextTest : public ::testing::Test {
  protected:
   static std::string counted(int words) {
     std::string text;

@@ -57,6 +57,28 @@ TEST(AttentionStatement, NothingIsExactBehindAPromptThatWasNotReadExactly) {
   EXPECT_NE(statement.text().find("; the prompt was read by window w=4096 s=4"), std::string::npos);
 }
 
+TEST(AttentionStatement, NothingIsExactOfInputsRoundedTo8Bits) {
+  AttentionStatement statement, other;
+  statement.attended = statement.steps = 2;
+  other = statement;
+  other.int8_products = true;
+  EXPECT_TRUE(statement.exact());
+  statement.add(other);
+  EXPECT_FALSE(statement.exact());
+  EXPECT_EQ(statement.text(), "approximate: every position attended to; inputs to quantised weights rounded to 8 bits");
+  const auto json = nlohmann::json::parse(statement_json(statement));
+  EXPECT_EQ(json["exact"], false);
+  EXPECT_EQ(json["products"], "int8");
+  EXPECT_EQ(json["attended_share"], 1.0);
+  statement.attended = 3;
+  statement.methods = {{"topk k=16", 4}};
+  EXPECT_EQ(statement.text(),
+            "approximate: 75.0% of the positions attended to, by topk k=16 in 4 steps x layers; inputs "
+            "to quantised weights rounded to 8 bits");
+  EXPECT_EQ(attention_statement(1, "dense", {}), "exact");
+  EXPECT_EQ(attention_statement(1, "dense", {}, gpu::Products::int8), other.text());
+}
+
 TEST(AttentionStatement, WeighsWhatWasMeasuredByItsSamples) {
   AttentionStatement one, other;
   one.mass = 0.9;

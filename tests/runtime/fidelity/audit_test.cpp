@@ -26,7 +26,7 @@ AuditOptions everything() {
 }
 
 // Computes what StepFidelity says, by enumeration in double precision.
-class BruteForce : public StepObserver {
+class AuditByHand : public StepObserver {
  public:
   bool wants(int, std::int64_t) override { return true; }
   void see(const Step& step, const Method& by) override {
@@ -109,7 +109,7 @@ class AuditFigures : public ::testing::TestWithParam<Case> {};
 
 TEST_P(AuditFigures, AreThoseOfABruteForceComputation) {
   TinyRun run(GetParam().model, GetParam().columns, GetParam().method);
-  const auto expected = std::make_shared<BruteForce>();
+  const auto expected = std::make_shared<AuditByHand>();
   const auto auditor = std::make_shared<Auditor>(*run.backend, everything());
   run.session.add_observer(expected);
   run.session.add_observer(auditor);

@@ -13,7 +13,7 @@ namespace hayloft::runtime {
 namespace {
 
 // 200 tokens of random keys, 160 of them in the store, 40 in the tail; two heads with two query heads each.
-class RecallTest : public testing::Test {
+class RecallTest : public ::testing::Test {
  protected:
   static constexpr int heads = 2, g = 2, d = 16, B = 32, stored = 160, tail = 40, total = stored + tail;
 

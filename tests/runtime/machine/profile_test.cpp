@@ -32,7 +32,7 @@ MachineProfile some_profile() {
   return profile;
 }
 
-class ProfileFile : public testing::Test {
+class ProfileFile : public ::testing::Test {
  protected:
   std::string path() const { return folder_ / "profile.json"; }
   void write(const std::string& text) const { std::ofstream(path(), std::ios::binary) << text; }

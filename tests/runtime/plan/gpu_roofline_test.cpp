@@ -13,7 +13,7 @@ namespace {
 constexpr std::int64_t stored = std::int64_t{1} << 20;
 constexpr GpuCard small_card{34, 2.5, 448, 27.2};
 
-class GpuRooflineTest : public testing::Test {
+class GpuRooflineTest : public ::testing::Test {
  protected:
   DecodeStep step(const char* method) {
     DecodeStep step;

@@ -23,10 +23,28 @@ class PlanOfRanksTest : public SessionTest {
     request.session.cache.shard.ranks = ranks;
     request.tokens = tokens;
     request.host_budget = request.available_bytes = std::uint64_t{1} << 40;
-    for (const char* text : {"dense", "window:k=20", "topk:k=20:window=4", "topk:k=20:select=kv-head", "sparq:r=4:k=24",
-                             "sparq:r=4:k=24:group=logits", "sparq:r=4:k=2000", "flexgen:k=24", "pages:k=70:page=16",
-                             "pages:k=4:page=16:group=logits", "oracle:k=24", "oracle:k=24:select=query-head",
-                             "lowrank:r=4:k=24:group=logits", "topk:k=20:engine=faiss", "ann:k=24", "h2o:k=24"}) {
+    for (const char* text : {"dense",
+                             "window:k=20",
+                             "topk:k=20:window=4",
+                             "topk:k=20:select=kv-head",
+                             "sparq:r=4:k=24",
+                             "sparq:r=4:k=24:group=logits",
+                             "sparq:r=4:k=2000",
+                             "flexgen:k=24",
+                             "pages:k=70:page=16",
+                             "pages:k=4:page=16:group=logits",
+                             "oracle:k=24",
+                             "oracle:k=24:select=query-head",
+                             "lowrank:r=4:k=24:group=logits",
+                             "topk:k=20:engine=faiss",
+                             "ann:k=24",
+                             "h2o:k=24",
+                             "topk:k=24:rest=draw",
+                             "topk:k=24:rest=calibrated",
+                             "sparq:r=4:k=40:rest=draw",
+                             "lowrank:r=4:k=24:rest=draw",
+                             "oracle:k=24:rest=draw",
+                             "sparq:r=4:k=2000:rest=draw"}) {
       request.methods.push_back(method(text));
     }
     return request;

@@ -10,6 +10,7 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/context/ingest.h"
 #include "tests/runtime/plan/planned.h"
+#include "tests/support/golden_models.h"
 #include "tests/support/hybrid_model.h"
 #include "tests/support/parameter_name.h"
 #include "tests/support/refusal.h"
@@ -18,8 +19,6 @@
 // The planner against what really happens: each number beside that of a session that was really run.
 namespace hayloft::runtime::plan {
 namespace {
-
-const std::filesystem::path goldens = std::filesystem::path(HAYLOFT_SOURCE_DIR) / "tests/golden/models";
 
 std::vector<std::int32_t> random_tokens(std::int64_t count, int vocab) {
   std::mt19937 random(7);
@@ -45,7 +44,7 @@ std::vector<Formats> in_every_format(std::initializer_list<std::int64_t> lengths
 }
 
 // A model whose layers are all global, and one with sliding windows.
-class PlanTest : public testing::TestWithParam<const char*> {
+class PlanTest : public ::testing::TestWithParam<const char*> {
  protected:
   PlanTest() {
     request.config = model.config();
@@ -105,7 +104,7 @@ TEST_P(PlanTest, BytesAndElementsAreThoseThatARealStepCounts) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, PlanTest, testing::Values("llama", "mistral-sliding", "smollm3"), test::by_value);
+INSTANTIATE_TEST_SUITE_P(Models, PlanTest, ::testing::Values("llama", "mistral-sliding", "smollm3"), test::by_value);
 
 TEST(PlanOfASavedContext, IsNotLessThanItsFileWithEveryCheckpointItKeeps) {
   const test::TemporaryFolder folder;

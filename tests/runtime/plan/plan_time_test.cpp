@@ -121,7 +121,7 @@ TEST(PlanOfPrefill, IsOperationsOverTheirRates) {
   request.session.prefill.sinks = 0;
   const MachineProfile profile = even_profile();
   const Plan plan = make_plan(request, &profile);
-  ASSERT_EQ(plan.prefill.size(), 4u);
+  ASSERT_EQ(plan.prefill.size(), 5u);
   const double S = 1 << 20;
   // The last layer stops at K and V. A query head multiplies and adds d times for a key's score and d for its value.
   const double exact = S * (S + 1) / 2 * 31 * 32 * 4 * 128;

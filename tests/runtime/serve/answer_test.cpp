@@ -10,7 +10,7 @@ namespace {
 
 const std::filesystem::path model_folder = std::filesystem::path(HAYLOFT_SOURCE_DIR) / "examples/needle-model/model";
 
-class AnswerTest : public testing::Test {
+class AnswerTest : public ::testing::Test {
  protected:
   AnswerTest() : tokenizer_(load_tokenizer(model_folder)) {
     request_.model = "needle";
@@ -141,7 +141,7 @@ TEST_F(AnswerTest, ThePiecesOfAStreamAddUpToTheWhole) {
             request_.notes[1] = {"a note"};
           }
           audit_ = more;
-          SCOPED_TRACE(testing::Message() << chat << logprobs << with_echo << more);
+          SCOPED_TRACE(::testing::Message() << chat << logprobs << with_echo << more);
           expect_the_same_both_ways();
         }
       }

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class ContextsTest : public testing::Test {
+class ContextsTest : public ::testing::Test {
  protected:
   static void write(const fs::path& path, std::span<const std::byte> bytes) {
     std::ofstream(path, std::ios::binary)

@@ -13,7 +13,7 @@
 namespace hayloft::runtime::serve {
 namespace {
 
-struct Client : GenerationListener {
+struct RankClient : GenerationListener {
   void reading(std::int64_t, std::int64_t) override {}
   void scored(std::vector<TokenChoice>) override {}
   void generated(GeneratedToken token) override {
@@ -66,10 +66,10 @@ GenerationRequest request(int prompt, int seed, int tokens) {
 }
 
 // Asks all at once.
-std::vector<std::shared_ptr<Client>> answers(Engine& engine, const std::vector<GenerationRequest>& requests) {
-  std::vector<std::shared_ptr<Client>> clients;
+std::vector<std::shared_ptr<RankClient>> answers(Engine& engine, const std::vector<GenerationRequest>& requests) {
+  std::vector<std::shared_ptr<RankClient>> clients;
   for (const GenerationRequest& each : requests) {
-    clients.push_back(std::make_shared<Client>());
+    clients.push_back(std::make_shared<RankClient>());
     engine.submit(each, clients.back());
   }
   for (const auto& client : clients) client->ended.get_future().wait();
@@ -115,7 +115,7 @@ TEST(EngineOverRanks, RequestsAtOnceAreAnsweredAsByOneMachine) {
 
 TEST(EngineOverRanks, WhatAClientLeavesIsLeftByAllRanks) {
   over_ranks(2, [](Engine& engine) {
-    const auto gone = std::make_shared<Client>();
+    const auto gone = std::make_shared<RankClient>();
     std::promise<std::shared_ptr<Job>> submitted;
     gone->at_token = [&] { submitted.get_future().get()->cancel(); };
     submitted.set_value(engine.submit(request(100, 37, 100000), gone));

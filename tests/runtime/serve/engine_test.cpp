@@ -51,7 +51,7 @@ std::vector<float> logprobs(const Client& client) {
   return all;
 }
 
-class EngineTest : public testing::Test {
+class EngineTest : public ::testing::Test {
  protected:
   EngineTest() {
     options_.session.chunk_tokens = 64;
@@ -363,6 +363,39 @@ struct RefusedClient : Client {
   }
   Failure why;
 };
+
+// What follows the last whole chunk of the prompt too, which is read once.
+TEST_F(EngineTest, AnswersToOnePromptAreForksOfOneReading) {
+  request_.echo = false;
+  request_.max_tokens = 6;
+  request_.sampling.temperature = 1;
+  const auto seeded = [&](std::uint64_t seed) {
+    GenerationRequest request = request_;
+    request.sampling.seed = seed;
+    return request;
+  };
+  std::vector<std::vector<std::int32_t>> expected;
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options_);
+    const auto alone = std::make_shared<Client>();
+    ask(engine, seeded(seed), alone);
+    expected.push_back(tokens(*alone));
+  }
+
+  Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options_);
+  std::vector<std::shared_ptr<Client>> clients;
+  for (int i = 0; i < 4; ++i) clients.push_back(std::make_shared<Client>());
+  // The others are there when the first has read a chunk of its prompt.
+  clients[0]->leave = [&] {
+    for (std::uint64_t seed = 1; seed < 4; ++seed) engine.submit(seeded(seed), clients[seed]);
+  };
+  engine.submit(seeded(0), clients[0]);
+  for (const auto& client : clients) client->ended.get_future().wait();
+  for (std::size_t i = 0; i < clients.size(); ++i) EXPECT_EQ(tokens(*clients[i]), expected[i]) << i;
+  for (std::size_t i = 1; i < clients.size(); ++i) {
+    EXPECT_EQ(clients[i]->usage.cached_tokens, static_cast<std::int64_t>(request_.tokens.size()) - 1);
+  }
+}
 
 TEST_F(EngineTest, ADeviceThatIsLostFailsAllThatAskAndIsToldOnce) {
   options_.method = std::make_shared<LosesTheDevice>(MethodOptions{});

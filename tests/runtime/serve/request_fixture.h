@@ -13,7 +13,7 @@
 // Requests to the bundled model, whose template writes every message as "ROLE: CONTENT".
 namespace hayloft::runtime::serve::openai {
 
-class OpenAiRequestTest : public testing::Test {
+class OpenAiRequestTest : public ::testing::Test {
  protected:
   OpenAiRequestTest()
       : tokenizer_(load_tokenizer(std::filesystem::path(HAYLOFT_SOURCE_DIR) / "examples/needle-model/model")),

@@ -127,7 +127,12 @@ TEST_F(OpenAiRequestTest, AChatThatIsWrongIsRefusedWithAReason) {
       R"({"messages": [{"role": "user", "content": 5}]})",
       R"({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]})",
       R"({"messages": [{"role": "user", "content": "a"}], "tools": 5})",
-      R"({"messages": [{"role": "user", "content": "a"}], "response_format": {"type": "json_object"}})",
+      R"({"messages": [{"role": "user", "content": "a"}], "response_format": {"type": "json"}})",
+      R"({"messages": [{"role": "user", "content": "a"}], "response_format": {"type": "json_schema"}})",
+      R"({"messages": [{"role": "user", "content": "a"}], "grammar": "root ::= root"})",
+      R"({"messages": [{"role": "user", "content": "a"}], "grammar": "root ::= \"a\"",
+          "response_format": {"type": "json_object"}})",
+      R"({"messages": [{"role": "user", "content": "a"}], "tool_choice": "required"})",
       R"({"messages": [{"role": "user", "content": "a"}], "top_logprobs": 50, "logprobs": true})",
       R"({"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": []})",
   };
@@ -159,7 +164,7 @@ TEST_F(OpenAiRequestTest, WhatIsNotHonouredIsRefusedByName) {
       {"structured_outputs", "{}"},
       {"guided_json", "{}"},
       {"guided_regex", "\"a\""},
-      {"grammar", "\"root ::= a\""},
+      {"grammar", "\"root ::= a\""},  // which is not defined
       {"json_schema", "{}"},
       {"allowed_token_ids", "[5]"},
       {"bad_words", "[\"a\"]"},
@@ -215,12 +220,15 @@ TEST_F(OpenAiRequestTest, ObjectsWithinARequestAreHeldToTheirFieldsToo) {
       {R"("stream_options": {"include_obfuscation": true})", "stream_options.include_obfuscation"},
       {R"("hayloft": {"quote": 3})", "hayloft.quote"},
       {R"("hayloft": {"quotes": 3, "audit": false})", "hayloft"},
-      {R"("response_format": {"type": "json_schema"})", "response_format.type"},
+      {R"("response_format": {"type": "json"})", "response_format.type"},
+      {R"("response_format": {"type": "json_schema"})", "response_format.json_schema"},
+      {R"("response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "string", "pattern": "a"}}})",
+       "response_format.json_schema.schema"},
       {R"("response_format": {"type": "text", "schema": {}})", "response_format.schema"},
       {R"("chat_template_kwargs": {"enable_thinking": false})", "enable_thinking"},
       {R"("chat_template_kwargs": {"messages": []})", "chat_template_kwargs"},
       {R"("tools": [{"type": "web_search", "function": {"name": "f"}}])", "tools[0].type"},
-      {R"("tools": [{"type": "function", "function": {"name": "f", "strict": true}}])", "tools[0].function.strict"},
+      {R"("tools": [{"type": "function", "function": {"name": "f", "strict": 1}}])", "tools[0].function.strict"},
   };
   for (const auto& [text, field] : inner) {
     EXPECT_EQ(refused_field(chat_request, R"({"messages": [{"role": "user", "content": "a"}], )" + text + "}"), field);

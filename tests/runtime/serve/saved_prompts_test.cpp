@@ -16,7 +16,7 @@ namespace {
 const std::filesystem::path model_folder = std::filesystem::path(HAYLOFT_SOURCE_DIR) / "examples/needle-model/model";
 constexpr int chunk = 64;
 
-class SavedPromptsTest : public testing::Test {
+class SavedPromptsTest : public ::testing::Test {
  protected:
   SavedPrompts saved(std::uint64_t most_bytes = std::uint64_t{1} << 30, const char* method = "dense") {
     MethodOptions options;

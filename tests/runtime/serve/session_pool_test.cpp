@@ -10,7 +10,7 @@
 namespace hayloft::runtime::serve {
 namespace {
 
-class SessionPoolTest : public testing::Test {
+class SessionPoolTest : public ::testing::Test {
  protected:
   Session session() { return Session(model_, arena_); }
   // So many tokens, of which those from `differs` on are others than of any other number.

@@ -17,7 +17,7 @@ namespace {
 using nlohmann::json;
 using Tokens = std::vector<std::int32_t>;
 
-class GoldenTokenizer : public testing::TestWithParam<const char*> {
+class GoldenTokenizer : public ::testing::TestWithParam<const char*> {
  protected:
   GoldenTokenizer()
       : folder_(std::filesystem::path(HAYLOFT_SOURCE_DIR) / "tests/golden/tokenizers" / GetParam()),
@@ -53,9 +53,9 @@ TEST_P(GoldenTokenizer, DecodesAsRecorded) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, GoldenTokenizer,
-                         testing::Values("continuations", "declared_decoder", "declared_named", "declared_older",
-                                         "flags", "gemma", "gpt2", "llama2", "llama3", "metaspace", "o200k", "qwen2",
-                                         "roberta", "split_chain", "word_ends"),
+                         ::testing::Values("continuations", "declared_decoder", "declared_named", "declared_older",
+                                           "flags", "gemma", "gpt2", "llama2", "llama3", "metaspace", "o200k", "qwen2",
+                                           "roberta", "split_chain", "word_ends"),
                          test::by_value);
 
 class StreamedTokenizer : public GoldenTokenizer {};
@@ -73,7 +73,7 @@ TEST_P(StreamedTokenizer, DecodesPieceByPieceToTheSameText) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, StreamedTokenizer, testing::Values("gemma", "gpt2", "llama2", "llama3", "qwen2"),
+INSTANTIATE_TEST_SUITE_P(, StreamedTokenizer, ::testing::Values("gemma", "gpt2", "llama2", "llama3", "qwen2"),
                          test::by_value);
 
 }  // namespace

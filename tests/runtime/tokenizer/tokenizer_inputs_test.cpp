@@ -20,7 +20,7 @@ namespace {
 using nlohmann::json;
 using Tokens = std::vector<std::int32_t>;
 
-class PublishedTokenizer : public testing::Test {
+class PublishedTokenizer : public ::testing::Test {
  protected:
   void SetUp() override {
     const char* folder = std::getenv("HAYLOFT_TEST_DATA");

@@ -81,7 +81,7 @@ class Running {
 };
 
 // A build tree with suites and a program of its own.
-class GpuCheckScript : public testing::Test {
+class GpuCheckScript : public ::testing::Test {
  protected:
   void script(const std::string& path, const std::string& text) const {
     const fs::path file = folder_ / path;

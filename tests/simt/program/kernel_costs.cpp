@@ -14,6 +14,7 @@
 //
 //   select     SparQ's selection behind TOKENS tokens of the store and the newest 256, r = 16, k = 1024; of planes as
 //              many bits as behind the format's name (planes32)
+//   rest       that selection of 512 positions, and attention to them with 1024 values drawn of the rest
 //   rows       attention to 1024 selected rows of TOKENS, and to the newest 256
 //   dense      attention to all rows
 //   token      the rest of a step: norms, rotation, matrix products, the cache, the largest logits; TOKENS is not used
@@ -50,6 +51,40 @@ class Layer {
     args.limit = tokens_;
     cuda_->select_sparq(cache.on_cuda(), q.as<float>(), query_heads, args, positions.as<std::int32_t>(),
                         alpha.as<float>(), cuda_->stream());
+    finish();
+  }
+
+  void rest() {
+    SharedCache cache(*cuda_, shape(tokens_, newest));
+    const gpu::Buffer q = query();
+    constexpr int k = selected / 2;
+    const gpu::Stream stream = cuda_->stream();
+    const gpu::Buffer positions = cuda_->allocate(sizeof(std::int32_t) * kv_heads * k, stream);
+    const gpu::Buffer alpha = cuda_->allocate(sizeof(float) * 2 * query_heads, stream);
+    const gpu::Buffer out = cuda_->allocate(sizeof(float) * hidden, stream);
+    const gpu::Buffer scores =
+        cuda_->allocate(sizeof(float) * query_heads * static_cast<std::size_t>(gpu::scores_stride(tokens_)), stream);
+    gpu::SparqSelect args;
+    args.rank = rank;
+    args.bits = bits_;
+    if (bits_ > 0) args.order = index::ComponentOrder::qk;
+    args.k = k;
+    args.limit = tokens_;
+    args.scores = scores.as<float>();
+    cuda_->select_sparq(cache.on_cuda(), q.as<float>(), query_heads, args, positions.as<std::int32_t>(),
+                        alpha.as<float>(), stream);
+    gpu::Attended what;
+    what.positions = positions.as<std::int32_t>();
+    what.lists = kv_heads;
+    what.k = k;
+    what.ranges[0] = {tokens_, tokens_ + newest};
+    gpu::RestStep step{args, what, scores.as<float>()};
+    step.draws = true;
+    step.drawn = selected;
+    step.key = 1;
+    step.error = alpha.as<float>();
+    step.share = alpha.as<float>() + query_heads;
+    cuda_->attend_with_rest(cache.on_cuda(), q.as<float>(), query_heads, step, out.as<float>(), stream);
     finish();
   }
 
@@ -181,11 +216,9 @@ class Layer {
 };
 
 int run(int count, char** arguments) {
-  const std::map<std::string, void (Layer::*)()> operations{{"select", &Layer::select},
-                                                            {"rows", &Layer::rows},
-                                                            {"dense", &Layer::dense},
-                                                            {"token", &Layer::token},
-                                                            {"prefill", &Layer::prefill}};
+  const std::map<std::string, void (Layer::*)()> operations{{"select", &Layer::select}, {"rest", &Layer::rest},
+                                                            {"rows", &Layer::rows},     {"dense", &Layer::dense},
+                                                            {"token", &Layer::token},   {"prefill", &Layer::prefill}};
   const std::string form = count >= 4 ? arguments[3] : "";
   const std::optional<offload::RowFormat> rows = offload::row_format(count == 5 ? arguments[4] : "f16");
   const std::string name = form.substr(0, form.find_last_not_of("0123456789") + 1);

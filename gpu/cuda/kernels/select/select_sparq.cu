@@ -114,7 +114,7 @@ class SparqSelector {
         heads_at_once_(heads_that_fit()),
         chosen_(context, chosen_count(), stream),
         weights_(context, std::int64_t{query_heads} * count_.columns, stream),
-        logits_(context, heads_at_once_ * group_ * stride(), stream),
+        logits_(context, args.scores ? 1 : heads_at_once_ * group_ * stride(), stream),
         partials_(context, 2 * heads_at_once_ * group_ * partial_stride(), stream),
         softmax_(context, heads_at_once_ * group_, stream),
         keys_(context, heads_at_once_ * stride(), stream),
@@ -128,7 +128,7 @@ class SparqSelector {
     scan_.plane_total = count_.runs;
     scan_.group = group_;
     choose(q);
-    scan_.logits = logits_;
+    scan_.logits = args.scores ? args.scores : logits_.data();
     scan_.stride = stride();
     scan_.partials = {partials_, partials_ + heads_at_once_ * group_ * partial_stride(), partial_stride()};
     stretches_ = stretches_of(context.tables.runs(cache.store), cache.store);
@@ -163,6 +163,7 @@ class SparqSelector {
   void find(std::int32_t* positions, float* alpha, bool scans, bool given) {
     for (int first = 0; first < cache_.kv_heads; first += heads_at_once_) {
       const int heads = std::min(heads_at_once_, cache_.kv_heads - first);
+      if (args_.scores) scan_.logits = args_.scores + std::int64_t{first} * group_ * stride();
       if (scans) scan(first, heads);
       const SparqPart part = part_from(first);
       std::int32_t* const lists = positions + static_cast<std::int64_t>(first) * args_.k;
@@ -233,7 +234,7 @@ class SparqSelector {
     return static_cast<int>(std::clamp<std::uint64_t>(most / each, 1, static_cast<unsigned>(cache_.kv_heads)));
   }
 
-  Logits logits() const { return {logits_, stride(), scan_.partials, store_chunks_, tail_chunks_, group_}; }
+  Logits logits() const { return {scan_.logits, stride(), scan_.partials, store_chunks_, tail_chunks_, group_}; }
 
   // Logits and partial softmaxes of KV heads [first, first + heads).
   void scan(int first, int heads) {
@@ -323,7 +324,7 @@ class SparqSelector {
   Scratch<std::int32_t> chosen_;  // components [Hkv][r], then planes likewise
   Scratch<float> weights_;        // [Hq][r]
   // For the heads of one batch:
-  Scratch<float> logits_;            // [heads g][stride]
+  Scratch<float> logits_;            // [heads g][stride], unless the scores of all are kept
   Scratch<float> partials_;          // [2][heads g][partial_stride]: largest, sum
   Scratch<HeadSoftmax> softmax_;     // [heads g]
   Scratch<unsigned> keys_;           // [heads][stride]

@@ -106,7 +106,7 @@ Tensors small_checkpoint(const std::string& dtype) {
   return tensors;
 }
 
-class WeightsTest : public testing::Test {
+class WeightsTest : public ::testing::Test {
  protected:
   Weights load(const ModelConfig& config) { return load_weights(*Checkpoint::open(folder_.path()), config, *backend_); }
 

@@ -137,6 +137,7 @@ void add_memory_opcodes(std::vector<Opcode>& to) {
   add_atomic<u32>(to, "add.u32", Type::u32, [](u32 a, u32 b) { return a + b; });
   add_atomic<std::uint64_t>(to, "add.u64", Type::u64, [](std::uint64_t a, std::uint64_t b) { return a + b; });
   add_atomic<s32>(to, "min.s32", Type::s32, [](s32 a, s32 b) { return std::min(a, b); });
+  add_atomic<u32>(to, "min.u32", Type::u32, [](u32 a, u32 b) { return std::min(a, b); });
 }
 
 }  // namespace hayloft::simt::ptx

@@ -1,0 +1,54 @@
+#include "examples/hayloft/options/exact.h"
+
+#include "examples/hayloft/options/help.h"
+#include "examples/hayloft/options/values.h"
+#include "offload/error.h"
+
+namespace hayloft::cli {
+
+void add_exact_options(CLI::App& app, ExactChoices& choices) {
+  app.add_flag("--exact", choices.exact,
+               "The answer of exact attention, token for token, several tokens a pass where drafts of them pay");
+  add_text(
+      app, "--draft", "SOURCE,...", [&choices](const std::string& text) { choices.draft = text; },
+      "Drafts of --exact: lookup copies from the text, self decodes by sparq, self:METHOD by another; none")
+      ->default_str("lookup");
+  add_text(
+      app, "--draft-max", "N",
+      [&choices](const std::string& text) { choices.most = read_int("--draft-max", text, 1, 63); },
+      "Tokens drafted for a pass at most")
+      ->default_str(std::to_string(runtime::DraftOptions().most));
+  common(app, Section::attention, {"--exact"});
+  advanced(app, Section::attention, {"--draft", "--draft-max"});
+}
+
+std::optional<runtime::DraftOptions> ExactChoices::drafts(const CLI::App& app, runtime::MethodOptions& method) const {
+  if (!exact) {
+    for (const char* option : {"--draft", "--draft-max"}) {
+      if (app.count(option) > 0) fail("{} goes with --exact", option);
+    }
+    return std::nullopt;
+  }
+  if (app.count("--attn") > 0 && method.name != "dense") {
+    fail("--exact attends to everything, and --attn {} does not; leave --attn out, or draft by it: --draft self:{}",
+         method.name, method.name);
+  }
+  for (const char* option : {"--audit", "--audit-json", "--attention-stats", "--fidelity"}) {
+    if (app.count(option) > 0)
+      fail("{}: answers of --exact are exact, and there is nothing to measure; leave it out", option);
+  }
+  method = runtime::MethodOptions();
+  runtime::DraftOptions options = runtime::parse_draft(draft);
+  if (most) options.most = *most;
+  return options;
+}
+
+void require_verifying(const std::optional<runtime::DraftOptions>& drafts, const gpu::Backend& backend) {
+  if (!drafts || backend.tokens_verified_at_once(1) > 1) return;
+  fail(
+      "--exact: the {} backend verifies one token at a time; use --attn dense, which gives the same text, or --device "
+      "cpu",
+      backend.name());
+}
+
+}  // namespace hayloft::cli

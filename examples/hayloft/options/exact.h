@@ -1,0 +1,27 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+
+#include "gpu/backend.h"
+#include "runtime/decode/drafting.h"
+
+// --exact: answers of exact attention, several tokens a pass.
+namespace hayloft::cli {
+
+struct ExactChoices {
+  bool exact = false;
+  std::string draft = "lookup";
+  std::optional<int> most;  // tokens drafted for a pass
+
+  // Throws Error where something else that was typed contradicts it; `method` is then `dense`, and what is returned
+  // drafts. None without --exact.
+  std::optional<runtime::DraftOptions> drafts(const CLI::App& app, runtime::MethodOptions& method) const;
+};
+void add_exact_options(CLI::App& app, ExactChoices& choices);
+
+// Throws Error where the backend cannot verify more than a token at a time.
+void require_verifying(const std::optional<runtime::DraftOptions>& drafts, const gpu::Backend& backend);
+
+}  // namespace hayloft::cli

@@ -1,0 +1,81 @@
+// Walks tiles of packed weights (gpu/packed.h), for the kernels that multiply them. Included once per SIMD target.
+#if defined(HAYLOFT_GPU_CPU_PACKED_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HAYLOFT_GPU_CPU_PACKED_INL_H_
+#undef HAYLOFT_GPU_CPU_PACKED_INL_H_
+#else
+#define HAYLOFT_GPU_CPU_PACKED_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "gpu/cpu/simd-inl.h"
+#include "gpu/packed.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace hayloft::gpu::HWY_NAMESPACE {
+
+using U32 = hn::RebindToUnsigned<F32>;
+using U32Vec = hn::Vec<U32>;
+constexpr int kRows = packed_tile_rows;
+constexpr int kColumns = packed_chunk_columns;
+
+HWY_INLINE F32Vec load_halves(F32 d, const std::byte* p) {
+  return widen_half(d, load_bits(p));
+}
+HWY_INLINE F32Vec load_integers(F32 d, const std::byte* p) {
+  const hn::Rebind<std::int8_t, F32> d8;
+  return hn::ConvertTo(d, hn::PromoteTo(hn::RebindToSigned<F32>(), hn::LoadU(d8, reinterpret_cast<const int8_t*>(p))));
+}
+
+// The factors of a chunk's scales, where they are products.
+struct Factors {
+  F32Vec scale;
+  F32Vec minimum;
+};
+
+// body(first column, chunk, factors) for each chunk of the columns [begin, end) of a tile.
+template <class Body>
+HWY_INLINE void each_chunk(F32 d, const Packing& packing, const std::byte* tile, int lane, int begin, int end,
+                           const Body& body) {
+  const std::byte* chunk = tile + packing.chunk_offset(begin);
+  Factors factors{hn::Zero(d), hn::Zero(d)};
+  for (int column = begin; column < end; column += kColumns, chunk += packing.chunk_bytes()) {
+    if (packing.products && (column == begin || column % packed_head_columns == 0)) {
+      if (column != begin) chunk += packing.head_bytes();
+      const std::byte* const head = tile + packing.head_offset(column) + 2 * lane;
+      factors.scale = load_halves(d, head);
+      if (packing.minimum) factors.minimum = load_halves(d, head + 2 * kRows);
+    }
+    body(column, chunk, factors);
+  }
+}
+
+// The numbers of group g of a chunk, of those that begin at `first`.
+HWY_INLINE F32Vec load_scales(F32 d, const Packing& packing, const std::byte* first, int g, int lane, F32Vec factor) {
+  const int index = g * kRows + lane;
+  if (packing.products) return hn::Mul(factor, load_integers(d, first + index));
+  return load_halves(d, first + 2 * index);
+}
+
+// step(integral_constant<int, column>) for the columns [kBegin, kEnd).
+template <int kBegin, int kEnd, class Step>
+HWY_INLINE void each_column(const Step& step) {
+  if constexpr (kBegin < kEnd) {
+    step(std::integral_constant<int, kBegin>());
+    each_column<kBegin + 1, kEnd>(step);
+  }
+}
+
+// step(integral_constant<int, group>) for the groups of a chunk.
+template <int kGroups, class Step>
+HWY_INLINE void each_group(const Step& step) {
+  step(std::integral_constant<int, 0>());
+  if constexpr (kGroups == 2) step(std::integral_constant<int, 1>());
+}
+
+}  // namespace hayloft::gpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "gpu/backend.h"
+
+// Products with packed weights (gpu/packed.h) in whole numbers, on one thread each: inputs are rounded to 8 bits.
+namespace hayloft::gpu {
+
+// Inputs x [tokens][cols], 16 columns at a time, as scale * code, |code| <= 127, the scale a 127th of the largest
+// magnitude. Inputs that are all below 1e-36 are zeros; where one is NaN or infinite, the scale is NaN, and so are the
+// products.
+struct Int8Inputs {
+  std::vector<std::int8_t> codes;  // [tokens][cols], in the order in which the weights' codes are unpacked
+  std::vector<float> scales;       // [tokens][cols / 16]
+  std::vector<std::int32_t> sums;  // [tokens][cols / 16] of the codes
+};
+
+// Rounds x for products with weights of that packing.
+void round_inputs(const float* x, int tokens, int cols, const Packing& packing, Int8Inputs& inputs);
+
+// y [tokens][w.rows] = x W^T for the tiles [begin, end) of rows. Products of codes are whole numbers, summed without
+// error over each group of columns; those sums times the scales are added up in f32, in the order of the columns. So a
+// token's outputs are the same whichever tokens come with it.
+void packed_matmul_int8(const Int8Inputs& inputs, int tokens, const Matrix& w, int begin, int end, float* y);
+
+// Looks anew whether VNNI may be used, which is looked up once. For tests, behind every change of Highway's target.
+void choose_int8_instructions();
+
+}  // namespace hayloft::gpu

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/chat/calls/answer_part.h"
+
+namespace hayloft::runtime {
+
+class ChatTemplate;
+
+// A tool that the model has been told of: its name, and the JSON schema of its arguments.
+struct OfferedTool {
+  std::string name;
+  nlohmann::ordered_json parameters = nlohmann::ordered_json::object();
+};
+
+// How a model writes what is not text for the reader, by the template that it was trained with.
+struct AnswerForm {
+  bool tags = false;        // <tool_call>: JSON of Hermes and Qwen, or Qwen's <function=NAME>
+  bool mistral = false;     // [TOOL_CALLS]
+  bool llama = false;       // an object with a name and parameters, or the same behind <|python_tag|>
+  bool channels = false;    // gpt-oss' <|channel|>NAME<|message|>
+  bool thinks = false;      // <think> ... </think> before the answer
+  bool in_thought = false;  // the prompt has ended behind <think>
+  std::vector<OfferedTool> tools = {};
+
+  // Returns whether an answer is its text and nothing else, so that nothing has to be read from it.
+  bool plain() const { return !channels && !thinks && !in_thought && (tools.empty() || !calls()); }
+  bool calls() const { return tags || mistral || llama || channels; }
+};
+
+// The form that a template's own text shows. The tools are those of a request; `prompt` is the conversation as the
+// template has written it.
+AnswerForm answer_form(const ChatTemplate& chat_template, std::vector<OfferedTool> tools, std::string_view prompt);
+
+// Takes an answer apart while it is generated: what the reader is to see, reasoning, and calls of tools, each of them
+// when it is whole. A call that is no JSON, or of a tool that was not offered, stays text. Not thread-safe.
+class AnswerReader {
+ public:
+  virtual ~AnswerReader() = default;
+  virtual std::vector<AnswerPart> push(const TextRun& run) = 0;
+  virtual std::vector<AnswerPart> finish() = 0;  // what was held back; the last call
+};
+
+// The form outlives it. Null where it is plain.
+std::unique_ptr<AnswerReader> make_answer_reader(const AnswerForm& form);
+
+// Adds a part, to the last one where both are text of a kind; nothing of an empty text.
+void add_part(std::vector<AnswerPart>& parts, AnswerPart::Kind kind, std::string_view text);
+void add_calls(std::vector<AnswerPart>& parts, std::vector<ToolCall> calls);
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,78 @@
+#include "runtime/chat/calls/channel_reader.h"
+
+#include <utility>
+
+#include "runtime/chat/calls/parse_calls.h"
+
+namespace hayloft::runtime {
+namespace {
+
+using PartKind = AnswerPart::Kind;
+
+}  // namespace
+
+std::vector<AnswerPart> ChannelReader::push(const TextRun& run) {
+  std::vector<AnswerPart> parts;
+  if (!run.special) {
+    if (in_head_) {
+      head_ += run.text;
+    } else if (!called_.empty()) {
+      arguments_ += run.text;
+    } else {
+      add_part(parts, reasoning_ ? PartKind::reasoning : PartKind::text, run.text);
+    }
+    return parts;
+  }
+  if (run.text == "<|message|>") {
+    if (in_head_) begin_message();
+  } else if (run.text == "<|start|>" || run.text == "<|end|>" || run.text == "<|return|>" || run.text == "<|call|>") {
+    end_message(parts);
+    in_head_ = true;
+    named_ = true;
+  } else if (run.text == "<|channel|>") {
+    if (!in_head_) end_message(parts);
+    in_head_ = true;
+    named_ = true;
+    head_ += " ";
+  } else if (in_head_) {
+    head_ += " ";  // <|constrain|>
+  }
+  return parts;
+}
+
+void ChannelReader::begin_message() {
+  constexpr std::string_view to = "to=functions.";
+  const std::string head = std::exchange(head_, {});
+  in_head_ = false;
+  const std::size_t at = head.find(to);
+  if (at != std::string::npos) {
+    const std::size_t begin = at + to.size();
+    called_ = head.substr(begin, head.find_first_of(" \t\r\n", begin) - begin);
+  }
+  reasoning_ = called_.empty() && head.find("analysis") != std::string::npos;
+}
+
+void ChannelReader::end_message(std::vector<AnswerPart>& parts) {
+  if (!called_.empty()) {
+    const std::string arguments = std::exchange(arguments_, {});
+    const std::optional<ToolCall> call = parse_arguments(called_, arguments, form_.tools);
+    if (call) {
+      add_calls(parts, {*call});
+    } else {
+      add_part(parts, PartKind::text, arguments);
+    }
+  }
+  called_.clear();
+  head_.clear();
+  reasoning_ = false;
+}
+
+std::vector<AnswerPart> ChannelReader::finish() {
+  std::vector<AnswerPart> parts;
+  const std::string text = in_head_ && !named_ ? head_ : "";  // no head at all
+  end_message(parts);
+  add_part(parts, PartKind::text, text);
+  return parts;
+}
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,201 @@
+#include "runtime/chat/calls/parse_calls.h"
+
+#include <algorithm>
+
+#include "offload/error.h"
+#include "offload/text/ordered_json.h"
+
+namespace hayloft::runtime {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::string_view kSpaces = " \t\r\n";
+constexpr int kMostNestedCall = 100;
+
+const OfferedTool* offered(std::string_view name, std::span<const OfferedTool> tools) {
+  const auto found = std::ranges::find(tools, name, &OfferedTool::name);
+  return found == tools.end() ? nullptr : &*found;
+}
+
+std::optional<ordered_json> json_of_call(std::string_view text) {
+  try {
+    return parse_ordered_json(text, LongIntegers::refused, kMostNestedCall);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+std::string text_of_json(const ordered_json& json) {
+  return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+// {"name": ..., "arguments" or "parameters": {...}}; arguments may be the text of an object as well.
+std::optional<ToolCall> call_of(const ordered_json& object, std::span<const OfferedTool> tools) {
+  if (!object.is_object()) return std::nullopt;
+  const ordered_json* function = &object;
+  if (object.contains("function") && object["function"].is_object()) function = &object["function"];
+  const auto name = function->find("name");
+  if (name == function->end() || !name->is_string()) return std::nullopt;
+  auto arguments = function->find("arguments");
+  if (arguments == function->end()) arguments = function->find("parameters");
+  const std::string& called = name->get_ref<const std::string&>();
+  if (offered(called, tools) == nullptr) return std::nullopt;
+  if (arguments == function->end()) return ToolCall{called, "{}"};
+  if (arguments->is_string()) return parse_arguments(called, arguments->get_ref<const std::string&>(), tools);
+  if (!arguments->is_object()) return std::nullopt;
+  return ToolCall{called, text_of_json(*arguments)};
+}
+
+bool takes_text(const ordered_json& schema) {
+  if (!schema.is_object() || !schema.contains("type")) return false;
+  const ordered_json& type = schema["type"];
+  return type == "string" || (type.is_array() && std::ranges::find(type, ordered_json("string")) != type.end());
+}
+
+// A parameter is text where its schema says so, else JSON, and text where it is none.
+ordered_json parameter_value(const OfferedTool& tool, const std::string& key, std::string_view text) {
+  if (text.starts_with('\n')) text.remove_prefix(1);
+  if (text.ends_with('\n')) text.remove_suffix(1);
+  const ordered_json& parameters = tool.parameters;
+  const bool described = parameters.is_object() && parameters.contains("properties") &&
+                         parameters["properties"].is_object() && parameters["properties"].contains(key);
+  if (described && takes_text(parameters["properties"][key])) return std::string(text);
+  return json_of_call(text).value_or(ordered_json(std::string(text)));
+}
+
+// Takes `wanted` from the beginning, behind white space; false: it is not there.
+bool take_text(std::string_view& text, std::string_view wanted) {
+  const std::string_view rest = trimmed(text);
+  if (!rest.starts_with(wanted)) return false;
+  text = rest.substr(wanted.size());
+  return true;
+}
+
+// What is before `end`, which goes as well.
+std::optional<std::string_view> take_until(std::string_view& text, std::string_view end) {
+  const std::size_t at = text.find(end);
+  if (at == std::string_view::npos) return std::nullopt;
+  const std::string_view before = text.substr(0, at);
+  text.remove_prefix(at + end.size());
+  return before;
+}
+
+std::optional<ToolCall> parse_function_tags(std::string_view text, std::span<const OfferedTool> tools) {
+  if (!take_text(text, "<function=")) return std::nullopt;
+  const auto name = take_until(text, ">");
+  const OfferedTool* const tool = name ? offered(trimmed(*name), tools) : nullptr;
+  if (tool == nullptr) return std::nullopt;
+  ordered_json arguments = ordered_json::object();
+  while (take_text(text, "<parameter=")) {
+    const auto key = take_until(text, ">");
+    const auto value = key ? take_until(text, "</parameter>") : std::nullopt;
+    if (!value) return std::nullopt;
+    const std::string named(trimmed(*key));
+    arguments[named] = parameter_value(*tool, named, *value);
+  }
+  if (!take_text(text, "</function>") || !trimmed(text).empty()) return std::nullopt;
+  return ToolCall{tool->name, text_of_json(arguments)};
+}
+
+Calls several(const ordered_json& list, std::span<const OfferedTool> tools) {
+  std::vector<ToolCall> calls;
+  for (const ordered_json& each : list) {
+    std::optional<ToolCall> call = call_of(each, tools);
+    if (!call) return std::nullopt;
+    calls.push_back(std::move(*call));
+  }
+  if (calls.empty()) return std::nullopt;
+  return calls;
+}
+
+}  // namespace
+
+std::string_view trimmed(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(kSpaces);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kSpaces) + 1 - first);
+}
+
+std::size_t end_of_json(std::string_view text) {
+  int depth = 0;
+  bool quoted = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (quoted) {
+      if (c == '\\') ++i;
+      quoted = c != '"';
+      continue;
+    }
+    if (c == '"') quoted = true;
+    if (c == '{' || c == '[') ++depth;
+    if ((c == '}' || c == ']') && --depth <= 0) return depth == 0 ? i + 1 : std::string_view::npos;
+  }
+  return std::string_view::npos;
+}
+
+std::optional<ToolCall> parse_arguments(std::string_view name, std::string_view text,
+                                        std::span<const OfferedTool> tools) {
+  const OfferedTool* const tool = offered(name, tools);
+  if (tool == nullptr) return std::nullopt;
+  if (trimmed(text).empty()) return ToolCall{tool->name, "{}"};
+  const std::optional<ordered_json> arguments = json_of_call(text);
+  if (!arguments || !arguments->is_object()) return std::nullopt;
+  return ToolCall{tool->name, text_of_json(*arguments)};
+}
+
+Calls parse_tagged_call(std::string_view text, std::span<const OfferedTool> tools) {
+  text = trimmed(text);
+  if (text.starts_with('<')) {
+    const std::optional<ToolCall> call = parse_function_tags(text, tools);
+    return call ? Calls({*call}) : std::nullopt;
+  }
+  const std::optional<ordered_json> json = json_of_call(text);
+  if (!json) return std::nullopt;
+  return several(json->is_array() ? *json : ordered_json::array({*json}), tools);
+}
+
+Calls parse_mistral_calls(std::string_view text, std::span<const OfferedTool> tools) {
+  text = trimmed(text);
+  if (text.starts_with('[')) {
+    const std::optional<ordered_json> json = json_of_call(text);
+    return json ? several(*json, tools) : std::nullopt;
+  }
+  std::vector<ToolCall> calls;
+  while (!text.empty()) {
+    take_text(text, "[TOOL_CALLS]");
+    const std::size_t end = text.find_first_of("[{");
+    if (end == std::string_view::npos) return std::nullopt;
+    const std::string_view name = trimmed(text.substr(0, end));
+    text.remove_prefix(end);
+    if (take_text(text, "[CALL_ID]")) text.remove_prefix(std::min(text.size(), text.find_first_of("[{")));
+    take_text(text, "[ARGS]");
+    text = trimmed(text);
+    const std::size_t size = end_of_json(text);
+    if (size == std::string_view::npos) return std::nullopt;
+    std::optional<ToolCall> call = parse_arguments(name, text.substr(0, size), tools);
+    if (!call) return std::nullopt;
+    calls.push_back(std::move(*call));
+    text = trimmed(text.substr(size));
+  }
+  if (calls.empty()) return std::nullopt;
+  return calls;
+}
+
+Calls parse_bare_calls(std::string_view text, std::span<const OfferedTool> tools) {
+  std::vector<ToolCall> calls;
+  for (text = trimmed(text); !text.empty(); text = trimmed(text)) {
+    if (!calls.empty() && text.starts_with(';')) text = trimmed(text.substr(1));
+    const std::size_t size = text.starts_with('{') ? end_of_json(text) : std::string_view::npos;
+    if (size == std::string_view::npos) return std::nullopt;
+    const std::optional<ordered_json> json = json_of_call(text.substr(0, size));
+    std::optional<ToolCall> call = json ? call_of(*json, tools) : std::nullopt;
+    if (!call) return std::nullopt;
+    calls.push_back(std::move(*call));
+    text.remove_prefix(size);
+  }
+  if (calls.empty()) return std::nullopt;
+  return calls;
+}
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,107 @@
+#include <algorithm>
+
+#include "offload/error.h"
+#include "offload/host/mapped_file.h"
+#include "runtime/decode/exact_attention.h"
+#include "runtime/decode/session.h"
+
+// Verifying several tokens in a pass, and drafting them.
+namespace hayloft::runtime {
+namespace {
+
+// A multiplication and addition takes a processor about as long as it takes to read so many bytes: what tokens of a
+// pass besides the first cost, for whom nothing is read. A device has arithmetic to spare.
+constexpr double kBytesPerProduct = 1;
+constexpr double kBytesPerProductOfDevice = 0.02;
+
+// The multiplications of a token with matrices.
+double product_work(const ModelConfig& config) {
+  const double hidden = config.hidden_size, inner = config.intermediate_size;
+  const double query = static_cast<double>(config.query_heads) * config.head_dim;
+  const double kv = static_cast<double>(config.kv_heads) * config.head_dim;
+  return hidden * config.vocab_size + config.layers * hidden * (2 * query + 2 * kv + 3 * inner);
+}
+
+}  // namespace
+
+int Session::verified_at_once() const {
+  return options_.attender->has_whole_layers() ? model_->verified_at_once() : 1;
+}
+
+int Session::verify(std::span<const std::int32_t> tokens, const KeepTokens& keep) {
+  static const SharedMethod dense = make_method({}, model_->config().head_dim);
+  const std::uint64_t spilled = cache_.spilled_bytes();
+  if (!options_.attender->has_whole_layers()) {
+    fail("drafts are verified where one process holds the context: not over ranks");
+  }
+  std::int64_t most = std::min<std::int64_t>(verified_at_once(), cache_.tokens_up_to_spill());
+  if (attention_.observed()) most = 1;
+  tokens = tokens.first(static_cast<std::size_t>(std::min<std::int64_t>(most, std::ssize(tokens))));
+  ExactAttention attention(*dense);
+  const int kept = model_->verify(cache_, *workspace_, tokens, attention, keep);
+  offload::check_mapped_files();
+  std::int64_t positions = 0;
+  for (int i = 0; i < kept; ++i) positions += this->tokens() - i;
+  attention_.count_exact(attention.counters(kept), kept, positions, model_->config().global_layers());
+  attention_.counters.at(Place::link, Kind::spill) += cache_.spilled_bytes() - spilled;
+  steps_ += kept;
+  positions_ += positions;
+  return kept;
+}
+
+std::int32_t Session::draw(const float* logits, Sampler& sampler) const {
+  if (sampler.wanted() == 0) {
+    std::vector<float> all;
+    read_all(all)(logits);
+    return sampler.sample(all);
+  }
+  Candidates candidates;
+  read_candidates(sampler, candidates)(logits);
+  return sampler.sample(candidates);
+}
+
+void Session::set_draft_method(SharedMethod method) {
+  options_.attender->require(method->options(), options_.cache);
+  require_rest(model_->backend(), rest_of(method->options()));
+  method->require_columns(cache_.options().columns);
+  attach_method(*method);
+  MethodState* const kept = state(*method);
+  drafts_.attend_by(options_.attender);
+  drafts_.bind(std::move(method), kept);
+}
+
+std::int32_t Session::draft(std::int32_t token, Sampler& sampler) {
+  drafts_.begin_step(cache_);
+  std::int32_t next = 0;
+  model_->forward(cache_, *workspace_, {&token, 1}, Want::last, drafts_,
+                  [&](const float* logits) { next = draw(logits, sampler); });
+  offload::check_mapped_files();
+  return next;
+}
+
+DraftCosts Session::draft_costs(bool decoded) const {
+  static const SharedMethod dense = make_method({}, model_->config().head_dim);
+  const ModelConfig& config = model_->config();
+  const bool device = model_->backend().memory().budget_bytes > 0;
+  const double rate = device ? kBytesPerProductOfDevice : kBytesPerProduct;
+  const auto bytes_of = [](const Counters& counters) {
+    std::uint64_t bytes = 0;
+    for (int place = 0; place < place_count; ++place) bytes += counters.total(static_cast<Place>(place));
+    return static_cast<double>(bytes);
+  };
+  double read = static_cast<double>(model_->weight_bytes()), drafted = read;
+  double multiplied = product_work(config), drafted_products = multiplied;
+  for (const gpu::CacheView& view : cache_.global_views()) {
+    const Counters all = dense->count(view, config.query_heads);
+    read += bytes_of(all);
+    multiplied += static_cast<double>(all.elements) * config.query_heads / config.kv_heads;
+    if (!decoded) continue;
+    const Counters few = drafts_.method()->count(view, config.query_heads);
+    drafted += bytes_of(few);
+    drafted_products += static_cast<double>(few.elements) * config.query_heads / config.kv_heads;
+  }
+  const double step = read + rate * multiplied;
+  return {rate * multiplied / step, decoded ? (drafted + rate * drafted_products) / step : 0};
+}
+
+}  // namespace hayloft::runtime

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <bitset>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace hayloft::runtime::grammar {
+
+using Bytes = std::bitset<256>;
+
+// One symbol of a rule's right side: a byte out of several, another rule, or the end of the alternative.
+struct Symbol {
+  enum class Kind : std::uint8_t { bytes, rule, end };
+  Kind kind = Kind::end;
+  std::int32_t index = 0;  // of `sets`, or of `rules`
+};
+
+// A context-free grammar over bytes. The alternatives of all rules lie one after another in `symbols`, each with its
+// end; texts and characters of UTF-8 have become bytes.
+struct Grammar {
+  std::vector<Symbol> symbols;
+  std::vector<Bytes> sets;
+  std::vector<std::vector<std::int32_t>> rules;  // where the alternatives of each begin
+  std::int32_t root = 0;
+};
+
+// Reads a grammar as llama.cpp writes it (GBNF): NAME ::= alternatives of "texts", [classes], ., names and groups, with
+// * + ? {n} {n,} {n,m} behind any of them; # begins a comment. Throws Error naming the line, what is not defined, what
+// calls itself before it reads a byte, and what is too large.
+Grammar parse_gbnf(const std::string& text);
+
+}  // namespace hayloft::runtime::grammar

@@ -1,0 +1,226 @@
+#include "runtime/serve/messages/blocks.h"
+
+#include <fmt/format.h>
+
+#include <map>
+
+namespace hayloft::runtime::serve::messages {
+namespace {
+
+using openai::Field;
+using openai::Json;
+using openai::Value;
+
+// A block of a message, of whatever type.
+struct Block {
+  std::string type;
+  std::string text;               // of text and thinking
+  std::string id, name;           // of a call; of a result the id of its call
+  const Json* input = nullptr;    // of a call
+  const Json* content = nullptr;  // of a result
+  bool error = false;             // the result is one
+};
+
+constexpr const char* kMeaninglessOfBlocks[] = {"cache_control", "signature"};
+
+constexpr Field<Block> kTextBlockFields[] = {
+    {"type", [](const Value&, Block&) {}},
+    {"text", [](const Value& value, Block& block) { block.text = value.text(); }},
+    {"citations", [](const Value& value, Block&) { value.only({Json::array()}); }},
+};
+
+constexpr Field<Block> kThinkingFields[] = {
+    {"type", [](const Value&, Block&) {}},
+    {"thinking", [](const Value& value, Block& block) { block.text = value.text(); }},
+};
+
+constexpr Field<Block> kUseFields[] = {
+    {"type", [](const Value&, Block&) {}},
+    {"id", [](const Value& value, Block& block) { block.id = value.text(); }},
+    {"name", [](const Value& value, Block& block) { block.name = value.text(); }},
+    {"input", [](const Value& value, Block& block) { block.input = &value.object(); }},
+    {"caller",
+     [](const Value& value, Block&) {
+       value.only({Json{{"type", "direct"}}});
+     }},
+};
+
+constexpr Field<Block> kResultFields[] = {
+    {"type", [](const Value&, Block&) {}},
+    {"tool_use_id", [](const Value& value, Block& block) { block.id = value.text(); }},
+    {"content", [](const Value& value, Block& block) { block.content = &value.json(); }},
+    {"is_error", [](const Value& value, Block& block) { block.error = value.flag(); }},
+};
+
+Block read_block(const Value& value) {
+  Block block;
+  const Json& object = value.object();
+  if (!object.contains("type") || !object["type"].is_string()) value.refuse("must have a type");
+  block.type = object["type"].get<std::string>();
+  const std::string prefix = value.name() + ".";
+  const auto read = [&](std::span<const Field<Block>> fields) {
+    openai::read_fields<Block>(object, "a block", prefix, {fields}, kMeaninglessOfBlocks, block);
+  };
+  const auto require = [&](const char* field) {
+    if (!object.contains(field) || object[field].is_null()) value.refuse(fmt::format("must have \"{}\"", field));
+  };
+  if (block.type == "text") {
+    read(kTextBlockFields);
+    require("text");
+  } else if (block.type == "thinking") {
+    read(kThinkingFields);
+    require("thinking");
+  } else if (block.type == "tool_use") {
+    read(kUseFields);
+    for (const char* field : {"id", "name", "input"}) require(field);
+  } else if (block.type == "tool_result") {
+    read(kResultFields);
+    require("tool_use_id");
+  } else {
+    openai::refuse(prefix + "type",
+                   fmt::format("\"{}\": blocks of text, thinking, tool_use and tool_result are supported",
+                               openai::shown_name(block.type)));
+  }
+  return block;
+}
+
+std::vector<Block> read_blocks(const Value& value) {
+  std::vector<Block> blocks;
+  if (value.json().is_string()) {
+    blocks.push_back({"text", value.json().get<std::string>(), {}, {}});
+    return blocks;
+  }
+  if (!value.json().is_array()) value.refuse("must be a string or a list of blocks");
+  for (std::size_t i = 0; i < value.json().size(); ++i) {
+    blocks.push_back(read_block(Value(fmt::format("{}[{}]", value.name(), i), value.json()[i])));
+  }
+  return blocks;
+}
+
+// The text of blocks that must be nothing else.
+std::string text_of(const Value& value) {
+  std::string text;
+  bool first = true;
+  const std::vector<Block> blocks = read_blocks(value);
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (blocks[i].type != "text") {
+      openai::refuse(fmt::format("{}[{}].type", value.name(), i), "blocks of text alone are supported here");
+    }
+    text += (std::exchange(first, false) ? "" : "\n") + blocks[i].text;
+  }
+  return text;
+}
+
+void add_text(std::string& text, const std::string& more) {
+  text += (text.empty() || more.empty() ? "" : "\n") + more;
+}
+
+// Turns messages one by one into those of a chat.
+class Translator {
+ public:
+  void add(const Value& message) {
+    const Json& object = message.object();
+    for (const auto& [name, value] : object.items()) {
+      if (name != "role" && name != "content") openai::refuse_unknown("a message", message.name() + "." + name);
+    }
+    if (!object.contains("role") || !object.contains("content")) message.refuse("must have a role and content");
+    const std::string role = Value(message.name() + ".role", object["role"]).text();
+    const Value content(message.name() + ".content", object["content"]);
+    if (role == "assistant") return add_assistant(content);
+    if (role != "user") openai::refuse(message.name() + ".role", "must be user or assistant");
+    add_user(content);
+  }
+  Json messages = Json::array();
+
+ private:
+  void add_assistant(const Value& content) {
+    Json message{{"role", "assistant"}};
+    std::string text, thinking;
+    Json calls = Json::array();
+    for (const Block& block : read_blocks(content)) {
+      if (block.type == "text") add_text(text, block.text);
+      if (block.type == "thinking") add_text(thinking, block.text);
+      if (block.type == "tool_result") content.refuse("a tool_result is the user's");
+      if (block.type != "tool_use") continue;
+      names_[block.id] = block.name;
+      calls.push_back({{"id", block.id},
+                       {"type", "function"},
+                       {"function", {{"name", block.name}, {"arguments", openai::dumped(*block.input)}}}});
+    }
+    message["content"] = text;
+    if (!thinking.empty()) message["reasoning_content"] = thinking;
+    if (!calls.empty()) message["tool_calls"] = std::move(calls);
+    messages.push_back(std::move(message));
+  }
+
+  void add_user(const Value& content) {
+    std::string text;
+    bool said = content.json().is_string();
+    const std::vector<Block> blocks = read_blocks(content);
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      const Block& block = blocks[i];
+      const std::string name = fmt::format("{}[{}]", content.name(), i);
+      if (block.type == "text") {
+        add_text(text, block.text);
+        said = true;
+      } else if (block.type == "tool_result") {
+        std::string result = block.content ? text_of(Value(name + ".content", *block.content)) : std::string();
+        if (block.error) result = "Error: " + result;
+        const auto called = names_.find(block.id);
+        if (called == names_.end()) openai::refuse(name + ".tool_use_id", "no tool_use before it has this id");
+        messages.push_back(
+            {{"role", "tool"}, {"tool_call_id", block.id}, {"name", called->second}, {"content", result}});
+      } else {
+        openai::refuse(name + ".type", "is the assistant's");
+      }
+    }
+    if (said) messages.push_back({{"role", "user"}, {"content", text}});
+    if (blocks.empty()) content.refuse("is empty");
+  }
+
+  std::map<std::string, std::string> names_;  // of tools, by the ids of calls
+};
+
+struct Tool {
+  Json function = Json::object();
+};
+
+constexpr Field<Tool> kMessageToolFields[] = {
+    {"name", [](const Value& value, Tool& tool) { tool.function["name"] = value.text(); }},
+    {"description", [](const Value& value, Tool& tool) { tool.function["description"] = value.text(); }},
+    {"input_schema", [](const Value& value, Tool& tool) { tool.function["parameters"] = value.object(); }},
+    {"type", [](const Value& value, Tool&) { value.only({"custom"}); }},
+    {"strict", [](const Value& value, Tool& tool) { tool.function["strict"] = value.flag(); }},
+    {"defer_loading", [](const Value& value, Tool&) { value.only({false}); }},
+};
+constexpr const char* kMeaninglessOfTools[] = {"cache_control", "eager_input_streaming"};
+
+}  // namespace
+
+Json chat_messages(const Value& list) {
+  Translator translator;
+  for (std::size_t i = 0; i < list.list().size(); ++i) {
+    translator.add(Value(fmt::format("{}[{}]", list.name(), i), list.json()[i]));
+  }
+  return std::move(translator.messages);
+}
+
+std::string system_text(const Value& value) {
+  return text_of(value);
+}
+
+Json chat_tools(const Value& list) {
+  Json tools = Json::array();
+  for (std::size_t i = 0; i < list.list().size(); ++i) {
+    const Value each(fmt::format("{}[{}]", list.name(), i), list.json()[i]);
+    Tool tool;
+    openai::read_fields<Tool>(each.object(), "a tool", each.name() + ".", {kMessageToolFields}, kMeaninglessOfTools,
+                              tool);
+    if (!tool.function.contains("name")) each.refuse("must have a name");
+    if (!tool.function.contains("parameters")) each.refuse("must have an input_schema");
+    tools.push_back({{"type", "function"}, {"function", std::move(tool.function)}});
+  }
+  return tools;
+}
+
+}  // namespace hayloft::runtime::serve::messages

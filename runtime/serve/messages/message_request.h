@@ -1,0 +1,14 @@
+#pragma once
+
+#include <string_view>
+
+#include "runtime/serve/openai/request.h"
+
+namespace hayloft::runtime::serve::messages {
+
+// A request of Anthropic's API, as https://docs.anthropic.com/en/api/messages describes it: of /v1/messages, and of
+// /v1/messages/count_tokens, which asks how long a prompt is and needs no max_tokens. Throws openai::BadRequest.
+openai::Request message_request(std::string_view body, const openai::Served& served);
+openai::Request count_request(std::string_view body, const openai::Served& served);
+
+}  // namespace hayloft::runtime::serve::messages

@@ -1,0 +1,114 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/grammar/json_schema.h"
+#include "runtime/serve/openai/draft.h"
+
+// The grammar that an answer keeps to: one that was sent, that of a schema, or that of calls of tools.
+namespace hayloft::runtime::serve::openai {
+namespace {
+
+constexpr std::size_t kMostGrammar = 1 << 20;  // bytes
+
+// Calls between tags: one or several. JSON as Hermes and Qwen write it.
+std::string grammar_of_calls(const AnswerForm& form, const std::vector<bool>& strict, const std::string& only,
+                             bool behind_tag) {
+  std::string rules, calls;
+  for (std::size_t i = 0; i < form.tools.size(); ++i) {
+    const OfferedTool& tool = form.tools[i];
+    if (!only.empty() && tool.name != only) continue;
+    const std::string prefix = fmt::format("t{}-", i);
+    rules += strict[i] ? grammar::rules_of_schema(tool.parameters, prefix) : prefix + "root ::= object\n";
+    const std::string name = grammar::gbnf_text(Json(tool.name).dump(-1, ' ', false, Json::error_handler_t::replace));
+    calls += calls.empty() ? "" : " | ";
+    calls += R"("{" ws "\"name\":" ws )" + name + R"( "," ws "\"arguments\":" ws )" + prefix + R"(root ws "}")";
+  }
+  const std::string call = "call ::= ws ( " + calls + " ) ws \"</tool_call>\"\n" + rules + grammar::json_rules();
+  if (behind_tag) return "root ::= call\n" + call;
+  const std::string more =
+      only.empty() ? " ( \"\\n<tool_call>\" call )*" : "";  // a function that is named is called once
+  return "root ::= \"<tool_call>\" call" + more + "\n" + call;
+}
+
+grammar::Grammar parsed(const std::string& text, const std::string& field) {
+  try {
+    return grammar::parse_gbnf(text);
+  } catch (const Error& error) {
+    refuse(field, error.what());
+  }
+}
+
+// An answer behind its reasoning, or in its last channel.
+std::string where_answers_begin(const AnswerForm& form) {
+  if (form.channels) return "final<|message|>";
+  return form.in_thought ? "</think>" : "";
+}
+
+void constrain_calls(Draft& draft, const std::vector<bool>& strict) {
+  const AnswerForm& form = draft.request.form;
+  const std::string field = draft.call_wanted ? "tool_choice" : "tools";
+  if (draft.grammar) refuse(draft.grammar_field, "beside strict tools or a tool_choice that is required: ask for one");
+  if (!form.tags || draft.served.chat_template->mentions("<function=")) {
+    refuse(field, draft.call_wanted
+                      ? "calls can be required of models that write them as JSON between <tool_call> and </tool_call>"
+                      : "strict is there for models that write calls as JSON between <tool_call> and </tool_call>");
+  }
+  std::string text;
+  try {
+    text = grammar_of_calls(form, strict, draft.call_of, !draft.call_wanted);
+  } catch (const Error& error) {
+    refuse("tools", error.what());
+  }
+  grammar::Holding holding;
+  holding.behind = draft.call_wanted ? where_answers_begin(form) : "<tool_call>";
+  holding.once = draft.call_wanted;
+  draft.pattern.constraint = std::make_shared<grammar::Constraint>(parsed(text, "tools"), std::move(holding));
+}
+
+}  // namespace
+
+void take_grammar(const Value& field, std::string text, Draft& draft) {
+  if (draft.grammar) field.refuse(draft.grammar_field + " says already what the answer is like");
+  if (text.size() > kMostGrammar) field.refuse(fmt::format("is larger than {} bytes", kMostGrammar));
+  draft.grammar = std::move(text);
+  draft.grammar_field = field.name();
+}
+
+void take_schema(const Value& field, const Json& schema, Draft& draft) {
+  std::string text;
+  try {
+    text = grammar::gbnf_of_schema(schema);
+  } catch (const Error& error) {
+    field.refuse(error.what());
+  }
+  if (draft.grammar) field.refuse(draft.grammar_field + " says already what the answer is like");
+  draft.grammar = std::move(text);
+  draft.grammar_field = field.name();
+}
+
+void take_any_object(const Value& field, Draft& draft) {
+  take_grammar(field, grammar::gbnf_of_object(), draft);
+}
+
+void add_constraint(Draft& draft) {
+  std::vector<bool> strict;
+  if (!draft.request.form.tools.empty()) {
+    for (const Json& tool : *draft.tools) strict.push_back(tool["function"].value("strict", false));
+  }
+  if (draft.call_wanted) {
+    if (strict.empty()) refuse("tool_choice", "asks for a call, but there are no tools");
+    const auto& tools = draft.request.form.tools;
+    if (!draft.call_of.empty() && std::ranges::find(tools, draft.call_of, &OfferedTool::name) == tools.end()) {
+      refuse("tool_choice", "\"" + shown_name(draft.call_of) + "\" is none of the tools");
+    }
+  }
+  if (draft.call_wanted || std::ranges::find(strict, true) != strict.end()) return constrain_calls(draft, strict);
+  if (!draft.grammar) return;
+  grammar::Holding holding;
+  holding.behind = where_answers_begin(draft.request.form);
+  draft.pattern.constraint =
+      std::make_shared<grammar::Constraint>(parsed(*draft.grammar, draft.grammar_field), std::move(holding));
+}
+
+}  // namespace hayloft::runtime::serve::openai

@@ -1,0 +1,196 @@
+#include "runtime/serve/responses/items.h"
+
+#include <fmt/format.h>
+
+namespace hayloft::runtime::serve::responses {
+namespace {
+
+using openai::Field;
+using openai::Json;
+using openai::Value;
+
+struct Item {
+  std::string role, text;
+  std::string call_id, name, arguments;
+  bool content = false;
+};
+
+struct ContentPart {
+  std::string type, text;
+};
+
+constexpr Field<ContentPart> kItemPartFields[] = {
+    {"type",
+     [](const Value& value, ContentPart& part) {
+       part.type = value.text();
+       for (const char* known : {"input_text", "output_text", "text", "reasoning_text", "summary_text"}) {
+         if (part.type == known) return;
+       }
+       value.refuse("parts of text alone are supported");
+     }},
+    {"text", [](const Value& value, ContentPart& part) { part.text = value.text(); }},
+};
+constexpr const char* kMeaninglessOfContent[] = {"annotations", "logprobs"};
+
+// A text, or a list of parts.
+std::string content_text(const Value& value) {
+  if (value.json().is_string()) return value.json().get<std::string>();
+  if (!value.json().is_array()) value.refuse("must be a string or a list of parts");
+  std::string text;
+  for (std::size_t i = 0; i < value.json().size(); ++i) {
+    const Value each(fmt::format("{}[{}]", value.name(), i), value.json()[i]);
+    ContentPart part;
+    openai::read_fields<ContentPart>(each.object(), "a part", each.name() + ".", {kItemPartFields},
+                                     kMeaninglessOfContent, part);
+    if (part.type.empty() || !each.json().contains("text")) each.refuse("must have a type and a text");
+    text += (i > 0 ? "\n" : "") + part.text;
+  }
+  return text;
+}
+
+void pass_over(const Value&, Item&) {}
+
+constexpr Field<Item> kMessageItemFields[] = {
+    {"type", pass_over},
+    {"role", [](const Value& value, Item& item) { item.role = value.text(); }},
+    {"content",
+     [](const Value& value, Item& item) {
+       item.text = content_text(value);
+       item.content = true;
+     }},
+};
+constexpr Field<Item> kCallItemFields[] = {
+    {"type", pass_over},
+    {"call_id", [](const Value& value, Item& item) { item.call_id = value.text(); }},
+    {"name", [](const Value& value, Item& item) { item.name = value.text(); }},
+    {"arguments", [](const Value& value, Item& item) { item.arguments = value.text(); }},
+};
+constexpr Field<Item> kOutputItemFields[] = {
+    {"type", pass_over},
+    {"call_id", [](const Value& value, Item& item) { item.call_id = value.text(); }},
+    {"output",
+     [](const Value& value, Item& item) {
+       item.text = content_text(value);
+       item.content = true;
+     }},
+};
+constexpr Field<Item> kReasoningItemFields[] = {
+    {"type", pass_over},
+    {"content", [](const Value& value, Item& item) { item.text = content_text(value); }},
+    {"summary", [](const Value& value, Item&) { content_text(value); }},
+};
+constexpr const char* kMeaninglessOfItems[] = {"id", "status", "phase"};
+
+// The message of the assistant that calls and reasoning belong to: the last one, or a new one.
+Json& assistant(Json& messages, bool goes_on) {
+  if (!goes_on || messages.empty() || messages.back()["role"] != "assistant") {
+    messages.push_back({{"role", "assistant"}, {"content", ""}});
+  }
+  return messages.back();
+}
+
+// The function of the call that a result is of.
+std::string called_name(const Json& messages, const std::string& id, const Value& item) {
+  for (const Json& message : messages) {
+    if (!message.contains("tool_calls")) continue;
+    for (const Json& call : message["tool_calls"]) {
+      if (call["id"] == id) return call["function"]["name"].get<std::string>();
+    }
+  }
+  openai::refuse(item.name() + ".call_id", "no function_call before it has this id");
+}
+
+void add_item(const Value& value, Json& messages) {
+  const Json& object = value.object();
+  const std::string type = object.contains("type") ? Value(value.name() + ".type", object["type"]).text() : "message";
+  Item item;
+  const auto read = [&](std::span<const Field<Item>> fields) {
+    openai::read_fields<Item>(object, "an item", value.name() + ".", {fields}, kMeaninglessOfItems, item);
+  };
+  if (type == "message") {
+    read(kMessageItemFields);
+    if (item.role.empty() || !item.content) value.refuse("must have a role and content");
+    if (item.role == "assistant") {  // its reasoning, where there is any, stands before it
+      const bool reasoned = !messages.empty() && messages.back()["role"] == "assistant" &&
+                            messages.back()["content"] == "" && !messages.back().contains("tool_calls");
+      assistant(messages, reasoned)["content"] = item.text;
+    } else {
+      messages.push_back({{"role", item.role}, {"content", item.text}});
+    }
+  } else if (type == "function_call") {
+    read(kCallItemFields);
+    if (item.name.empty() || item.call_id.empty()) value.refuse("must have a call_id, a name and arguments");
+    assistant(messages, true)["tool_calls"].push_back(
+        {{"id", item.call_id},
+         {"type", "function"},
+         {"function", {{"name", item.name}, {"arguments", item.arguments.empty() ? "{}" : item.arguments}}}});
+  } else if (type == "function_call_output") {
+    read(kOutputItemFields);
+    if (item.call_id.empty() || !item.content) value.refuse("must have a call_id and an output");
+    messages.push_back({{"role", "tool"},
+                        {"tool_call_id", item.call_id},
+                        {"name", called_name(messages, item.call_id, value)},
+                        {"content", item.text}});
+  } else if (type == "reasoning") {
+    read(kReasoningItemFields);
+    if (!item.text.empty()) assistant(messages, false)["reasoning_content"] = item.text;
+  } else {
+    openai::refuse(value.name() + ".type",
+                   fmt::format("\"{}\": items of message, function_call, function_call_output and reasoning are "
+                               "supported",
+                               openai::shown_name(type)));
+  }
+}
+
+constexpr Field<Json> kResponseToolFields[] = {
+    {"type", [](const Value& value, Json&) { value.only({"function"}); }},
+    {"name", [](const Value& value, Json& function) { function["name"] = value.text(); }},
+    {"description", [](const Value& value, Json& function) { function["description"] = value.text(); }},
+    {"parameters", [](const Value& value, Json& function) { function["parameters"] = value.object(); }},
+    {"strict", [](const Value& value, Json& function) { function["strict"] = value.flag(); }},
+    {"defer_loading", [](const Value& value, Json&) { value.only({false}); }},
+};
+
+}  // namespace
+
+void add_items(const Value& input, Json& messages) {
+  if (input.json().is_string()) {
+    messages.push_back({{"role", "user"}, {"content", input.json()}});
+    return;
+  }
+  if (!input.json().is_array()) input.refuse("must be a string or a list of items");
+  for (std::size_t i = 0; i < input.json().size(); ++i) {
+    add_item(Value(fmt::format("{}[{}]", input.name(), i), input.json()[i]), messages);
+  }
+}
+
+Json chat_message(const Json& output) {
+  Json message{{"role", "assistant"}, {"content", ""}};
+  for (const Json& item : output) {
+    if (item["type"] == "reasoning") message["reasoning_content"] = item["content"][0]["text"];
+    if (item["type"] == "message") {
+      for (const Json& part : item["content"]) {
+        message["content"] = message["content"].get<std::string>() + part["text"].get<std::string>();
+      }
+    }
+    if (item["type"] != "function_call") continue;
+    message["tool_calls"].push_back({{"id", item["call_id"]},
+                                     {"type", "function"},
+                                     {"function", {{"name", item["name"]}, {"arguments", item["arguments"]}}}});
+  }
+  return message;
+}
+
+Json chat_tools(const Value& list) {
+  Json tools = Json::array();
+  for (std::size_t i = 0; i < list.list().size(); ++i) {
+    const Value each(fmt::format("{}[{}]", list.name(), i), list.json()[i]);
+    Json function = Json::object();
+    openai::read_fields<Json>(each.object(), "a tool", each.name() + ".", {kResponseToolFields}, {}, function);
+    if (!function.contains("name") || !each.json().contains("type")) each.refuse("must have a type and a name");
+    tools.push_back({{"type", "function"}, {"function", std::move(function)}});
+  }
+  return tools;
+}
+
+}  // namespace hayloft::runtime::serve::responses

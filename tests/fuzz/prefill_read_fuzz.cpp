@@ -1,0 +1,18 @@
+#include <cstdlib>
+#include <span>
+
+#include "offload/error.h"
+#include "runtime/decode/prefill_read.h"
+
+// Whatever a saved context holds in place of what was read sparsely, it is refused, or saved again the same.
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace hayloft::runtime;
+  try {
+    const PrefillRead read = load_prefill_read(std::as_bytes(std::span(data, size)));
+    const std::vector<std::byte> saved = save_prefill_read(read);
+    if (save_prefill_read(load_prefill_read(saved)) != saved) std::abort();
+    if (left_out(read) && prefill_read_line(read).empty()) std::abort();
+  } catch (const hayloft::Error&) {
+  }
+  return 0;
+}

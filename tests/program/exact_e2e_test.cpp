@@ -1,0 +1,82 @@
+#include "tests/program/program_fixture.h"
+
+// --exact from outside: the text of --attn dense.
+namespace hayloft::test {
+namespace {
+
+class ExactProgramTest : public ProgramTest {
+ protected:
+  ExactProgramTest() {
+    for (int i = 0; i < 12; ++i) text_ += "the hay is in the loft and the horse is at the door, ";
+  }
+  std::vector<std::string> generate(std::vector<std::string> more) const {
+    std::vector<std::string> arguments{"generate", "-m", at("model"), "-p", text_, "-n", "60", "--block-tokens", "64"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+  std::string text_;
+};
+
+TEST_F(ExactProgramTest, TheTextIsThatOfDense) {
+  make_model();
+  for (const std::vector<std::string>& drawing :
+       {std::vector<std::string>{}, {"--temp", "0.9", "--seed", "7"}, {"--repeat-penalty", "1.3"}}) {
+    std::vector<std::string> dense{"--attn", "dense"};
+    dense.insert(dense.end(), drawing.begin(), drawing.end());
+    const Outcome expected = run_program(generate(dense));
+    ASSERT_EQ(expected.exit_code, 0) << expected.err;
+    for (const char* draft : {"lookup", "self:sparq:r=4:k=64", "lookup,self", "none"}) {
+      std::vector<std::string> exact{"--exact", "--draft", draft};
+      exact.insert(exact.end(), drawing.begin(), drawing.end());
+      const Outcome outcome = run_program(generate(exact));
+      ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+      EXPECT_EQ(outcome.out, expected.out) << draft;
+      EXPECT_NE(outcome.err.find("attention: exact"), std::string::npos) << outcome.err;
+      EXPECT_NE(outcome.err.find(" drafted tokens accepted"), std::string::npos) << outcome.err;
+    }
+  }
+}
+
+TEST_F(ExactProgramTest, WhatContradictsItIsRefusedInALine) {
+  make_model();
+  const std::pair<std::vector<std::string>, const char*> refused[] = {
+      {{"--exact", "--attn", "sparq"}, "--draft self:sparq"},
+      {{"--exact", "--audit"}, "nothing to measure"},
+      {{"--draft", "lookup"}, "--draft goes with --exact"},
+      {{"--draft-max", "3"}, "--draft-max goes with --exact"},
+      {{"--exact", "--draft", "mtp"}, "--draft mtp: must be"},
+      {{"--exact", "--draft", "self:h2o"}, "--draft self:h2o"},
+      {{"--exact", "--draft-max", "0"}, "--draft-max"}};
+  for (const auto& [options, message] : refused) {
+    const Outcome outcome = run_program(generate(options));
+    EXPECT_NE(outcome.exit_code, 0);
+    EXPECT_NE(outcome.err.find(message), std::string::npos) << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  }
+}
+
+TEST_F(ExactProgramTest, QuestionsToASavedContextAreAnsweredAsByDense) {
+  make_model();
+  write(folder_ / "text.txt", text_);
+  const Outcome made = run_program({"ingest", "-m", at("model"), "-f", at("text.txt"), "-o", at("text.hay"), "--block-tokens", "64"});
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  for (const char* command : {"ask", "generate"}) {
+    std::vector<std::string> arguments{command};
+    if (std::string(command) == "ask") {
+      arguments.insert(arguments.end(), {at("text.hay"), "-p", "the hay", "-p", "the horse"});
+    } else {
+      arguments.insert(arguments.end(), {"--context", at("text.hay")});
+    }
+    if (std::string(command) == "generate") arguments.insert(arguments.end(), {"-p", "the hay is"});
+    arguments.insert(arguments.end(), {"-n", "30"});
+    std::vector<std::string> exact = arguments, dense = arguments;
+    exact.insert(exact.end(), {"--exact", "--draft", "lookup,self"});
+    dense.insert(dense.end(), {"--attn", "dense"});
+    const Outcome expected = run_program(dense), outcome = run_program(exact);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(outcome.out, expected.out) << command;
+  }
+}
+
+}  // namespace
+}  // namespace hayloft::test

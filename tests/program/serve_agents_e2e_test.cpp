@@ -1,0 +1,223 @@
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <set>
+
+#include "tests/program/served.h"
+#include "tests/support/temporary_folder.h"
+
+// What agents ask of the program as a server: tools, forms of answers, messages, responses. The needle model answers
+// what a grammar makes it answer.
+namespace hayloft {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using test::Served;
+
+class ServeAgents : public testing::Test {
+ protected:
+  // The needle model with a template that takes tools as Hermes does.
+  ServeAgents() {
+    const fs::path model = folder_.path() / "model";
+    fs::copy(test::needle_model, model);
+    folder_.write("model/chat_template.jinja",
+                  "{% if tools %}{% for t in tools %}{{ t | tojson }} call by <tool_call>\n{% endfor %}{% endif %}"
+                  "{% for m in messages %}{{ m.role }}: {{ m.content }}"
+                  "{% if m.tool_calls %}{% for c in m.tool_calls %}<tool_call>{{ c.function | tojson }}</tool_call>"
+                  "{% endfor %}{% endif %}\n"
+                  "{% endfor %}");
+    server_.emplace(std::vector<std::string>{}, model);
+  }
+
+  json ok(const std::string& path, const json& body) const {
+    const test::HttpAnswer answer = server_->post(path, body);
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    return json::parse(answer.body, nullptr, false);
+  }
+
+  // The data of a stream's events, in their order.
+  std::vector<json> streamed(const std::string& path, json body) const {
+    body["stream"] = true;
+    const std::string events = server_->post(path, body).body;
+    std::vector<json> all;
+    for (std::size_t at = 0; (at = events.find("data: {", at)) != std::string::npos;) {
+      const std::size_t end = events.find("\n\n", at);
+      all.push_back(json::parse(events.substr(at + 6, end - at - 6)));
+      at = end;
+    }
+    return all;
+  }
+
+  static json kinds(const std::vector<json>& events) {
+    json all = json::array();
+    for (const json& event : events) all.push_back(event["type"]);
+    return all;
+  }
+
+  test::TemporaryFolder folder_;
+  std::optional<Served> server_;
+  const json parameters_ = {{"type", "object"},
+                            {"properties", {{"bale", {{"enum", {"red", "blue"}}}}}},
+                            {"required", {"bale"}},
+                            {"additionalProperties", false}};
+  const json tools_ = {{{"type", "function"}, {"function", {{"name", "find"}, {"parameters", parameters_}}}}};
+  const json said_ = {{{"role", "user"}, {"content", "the hay"}}};
+};
+
+TEST_F(ServeAgents, AnAnswerKeepsToItsGrammar) {
+  const json body{{"prompt", "the hay"}, {"max_tokens", 40},
+                  {"temperature", 2},    {"n", 6},
+                  {"seed", 1},           {"grammar", "root ::= \"é\" (\"hay\" | [0-9]{2,4}) \"!\"?"}};
+  std::set<std::string> texts;
+  for (const json& choice : ok("/v1/completions", body)["choices"]) {
+    const std::string text = choice["text"];
+    texts.insert(text);
+    EXPECT_EQ(choice["finish_reason"], "stop");
+    EXPECT_EQ(text.rfind("é", 0), 0u) << text;
+    EXPECT_EQ(text.find_first_not_of("hay0123456789!", 2), std::string::npos) << text;
+  }
+  EXPECT_GT(texts.size(), 1u);
+  const json schema{
+      {"type", "object"},
+      {"properties", {{"a", {{"type", "integer"}, {"minimum", 3}, {"maximum", 20}}}, {"b", {{"type", "null"}}}}},
+      {"required", {"a", "b"}}};
+  const json format{{"type", "json_schema"}, {"json_schema", {{"name", "x"}, {"schema", schema}}}};
+  for (int seed = 0; seed < 4; ++seed) {
+    const json answer = ok("/v1/chat/completions",
+                           {{"messages", said_}, {"temperature", 1}, {"seed", seed}, {"response_format", format}});
+    const json value = json::parse(answer["choices"][0]["message"]["content"].get<std::string>());
+    EXPECT_TRUE(value["b"].is_null());
+    EXPECT_TRUE(value["a"] >= 3 && value["a"] <= 20) << value;
+  }
+}
+
+TEST_F(ServeAgents, ACallIsToldAsOne) {
+  json body{{"messages", said_}, {"tools", tools_}, {"temperature", 1}};
+  body["tool_choice"] = {{"type", "function"}, {"function", {{"name", "find"}}}};
+  body["tools"][0]["function"]["strict"] = true;
+  const json choice = ok("/v1/chat/completions", body)["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  EXPECT_TRUE(choice["message"]["content"].is_null());
+  const json call = choice["message"]["tool_calls"][0];
+  EXPECT_EQ(call["function"]["name"], "find");
+  EXPECT_TRUE(json::parse(call["function"]["arguments"].get<std::string>()).contains("bale"));
+
+  json pieces = json::array();
+  for (const json& event : streamed("/v1/chat/completions", body)) {
+    for (const json& each : event["choices"][0]["delta"].value("tool_calls", json::array())) pieces.push_back(each);
+  }
+  ASSERT_GE(pieces.size(), 1u);
+  const json bale = json::parse(pieces[0]["function"]["arguments"].get<std::string>())["bale"];
+  EXPECT_TRUE(bale == "red" || bale == "blue") << pieces;
+
+  // What was called goes back with its result.
+  json more = said_;
+  more.push_back({{"role", "assistant"}, {"tool_calls", choice["message"]["tool_calls"]}});
+  more.push_back({{"role", "tool"}, {"tool_call_id", call["id"]}, {"content", "in the loft"}});
+  EXPECT_EQ(server_->post("/v1/chat/completions", {{"messages", more}, {"tools", tools_}, {"max_tokens", 2}}).status,
+            200);
+
+  // No call of these tools: text, to the letter.
+  const json other = ok(
+      "/v1/chat/completions",
+      {{"messages", said_}, {"tools", tools_}, {"grammar", R"(root ::= "<tool_call>hay</tool_call>")"}})["choices"][0];
+  EXPECT_EQ(other["message"]["content"], "<tool_call>hay</tool_call>");
+  EXPECT_EQ(other["finish_reason"], "stop");
+}
+
+TEST_F(ServeAgents, MessagesHaveTheirBlocksAndEvents) {
+  json body{{"model", "model"},
+            {"max_tokens", 60},
+            {"messages", said_},
+            {"temperature", 1},
+            {"tool_choice", {{"type", "tool"}, {"name", "find"}}}};
+  body["tools"] = {{{"name", "find"}, {"input_schema", parameters_}, {"strict", true}}};
+  const json whole = ok("/v1/messages", body);
+  EXPECT_EQ(whole["type"], "message");
+  EXPECT_EQ(whole["stop_reason"], "tool_use");
+  ASSERT_EQ(whole["content"].back()["type"], "tool_use");
+  EXPECT_TRUE(whole["content"].back()["input"].contains("bale")) << whole;
+  const std::vector<json> events = streamed("/v1/messages", body);
+  const json order = kinds(events);
+  EXPECT_EQ(order.front(), "message_start");
+  EXPECT_EQ(order[1], "content_block_start");
+  EXPECT_EQ(order[2], "content_block_delta");
+  EXPECT_EQ(order[3], "content_block_stop");
+  EXPECT_EQ(order[order.size() - 2], "message_delta");
+  EXPECT_EQ(order.back(), "message_stop");
+
+  json more = said_;
+  more.push_back({{"role", "assistant"}, {"content", whole["content"]}});
+  more.push_back(
+      {{"role", "user"},
+       {"content", {{{"type", "tool_result"}, {"tool_use_id", whole["content"].back()["id"]}, {"content", "loft"}}}}});
+  body["messages"] = more;
+  body["tool_choice"] = {{"type", "none"}};
+  EXPECT_EQ(ok("/v1/messages", body)["type"], "message");
+  body.erase("max_tokens");
+  EXPECT_GT(ok("/v1/messages/count_tokens", body)["input_tokens"], 5);
+
+  const json refused = json::parse(server_->post("/v1/messages", body).body);
+  EXPECT_EQ(refused["type"], "error");
+  EXPECT_EQ(refused["error"]["type"], "invalid_request_error");
+  EXPECT_EQ(refused["error"]["message"].get<std::string>().rfind("max_tokens", 0), 0u);
+  for (const json& wrong : std::vector<json>{{{"type", "image"}},
+                                             {{"type", "text"}},
+                                             {{"type", "tool_result"}, {"tool_use_id", "x"}},
+                                             {{"type", "text"}, {"text", "a"}, {"x", 1}},
+                                             5}) {
+    EXPECT_EQ(
+        server_->post("/v1/messages", {{"max_tokens", 1}, {"messages", {{{"role", "user"}, {"content", {wrong}}}}}})
+            .status,
+        400)
+        << wrong;
+  }
+}
+
+TEST_F(ServeAgents, ABillingHeaderIsLeftOut) {
+  const std::string rules(400, 'a');
+  const auto ask = [&](const std::string& head) {
+    const json system{{{"type", "text"}, {"text", "x-anthropic-billing-header: cch=" + head}},
+                      {{"type", "text"}, {"text", rules}}};
+    return ok("/v1/messages", {{"max_tokens", 1}, {"messages", said_}, {"system", system}, {"temperature", 0}});
+  };
+  const json first = ask("1a2b3"), second = ask("4d5e6f7");
+  EXPECT_NE(first["hayloft"]["notes"][0].get<std::string>().find("billing header"), std::string::npos);
+  EXPECT_EQ(first["usage"]["input_tokens"].get<int>() + first["usage"]["cache_read_input_tokens"].get<int>(),
+            second["usage"]["input_tokens"].get<int>() + second["usage"]["cache_read_input_tokens"].get<int>());
+  EXPECT_EQ(server_->metric("reread_tokens_total{why=\"changed\"}"), 0);
+}
+
+TEST_F(ServeAgents, AResponseIsGoneOnFrom) {
+  json body{{"input", "the hay"}, {"temperature", 0}, {"max_output_tokens", 4}, {"instructions", "brief"}};
+  const json first = ok("/v1/responses", body);
+  EXPECT_EQ(first["object"], "response");
+  EXPECT_EQ(first["instructions"], "brief");
+  body["input"] = "more";
+  body["previous_response_id"] = first["id"];
+  const json second = ok("/v1/responses", body);
+  EXPECT_GT(second["usage"]["input_tokens"], first["usage"]["input_tokens"]);
+  EXPECT_EQ(second["previous_response_id"], first["id"]);
+  const std::vector<json> events = streamed("/v1/responses", body);
+  ASSERT_GE(events.size(), 3u);
+  for (std::size_t i = 0; i < events.size(); ++i) EXPECT_EQ(events[i]["sequence_number"], i);
+  EXPECT_EQ(events.front()["type"], "response.created");
+  EXPECT_EQ(events.back()["response"]["output"].size(), second["output"].size());
+  EXPECT_EQ(test::http(server_->port, "DELETE", "/v1/responses/" + first["id"].get<std::string>()).status, 200);
+  EXPECT_EQ(server_->post("/v1/responses", body).status, 404);
+
+  body = {{"input", said_}, {"temperature", 1}};
+  body["tool_choice"] = {{"type", "function"}, {"name", "find"}};
+  body["tools"] = {{{"type", "function"}, {"name", "find"}, {"parameters", parameters_}, {"strict", true}}};
+  const json called = ok("/v1/responses", body)["output"].back();
+  EXPECT_EQ(called["type"], "function_call");
+  body["input"].push_back(called);
+  body["input"].push_back({{"type", "function_call_output"}, {"call_id", called["call_id"]}, {"output", "loft"}});
+  body["tool_choice"] = "auto";
+  body["max_output_tokens"] = 2;
+  EXPECT_EQ(ok("/v1/responses", body)["object"], "response");
+}
+
+}  // namespace
+}  // namespace hayloft

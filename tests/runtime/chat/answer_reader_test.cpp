@@ -1,0 +1,174 @@
+#include <gtest/gtest.h>
+
+#include "runtime/chat/calls/answer_form.h"
+#include "runtime/chat/chat_template.h"
+
+// Answers as models write them, taken apart. The syntax is that of the models' chat templates.
+namespace hayloft::runtime {
+namespace {
+
+std::vector<OfferedTool> tools() {
+  return {{"look_up",
+           nlohmann::ordered_json::parse(
+               R"({"type": "object", "properties": {"word": {"type": "string"}, "times": {"type": "integer"}}})")},
+          {"list", nlohmann::ordered_json::object()}};
+}
+
+AnswerForm form_of(const std::string& source, bool with_tools = true, const std::string& prompt = "") {
+  return answer_form(ChatTemplate::from_source(source, "test"), with_tools ? tools() : std::vector<OfferedTool>(),
+                     prompt);
+}
+
+const std::string kHermes = "{{ '<tool_call>' }}{{ '</think>' }}";
+const std::string kPlainHermes = "{{ '<tool_call>' }}";
+const std::string kMistralSource = "{{ '[TOOL_CALLS]' }}";
+const std::string kLlamaSource = "{{ '<|python_tag|>' }}";
+const std::string kGptOss = "{{ '<|channel|>' }}{{ '<|message|>' }}";
+
+// "text|", "(reasoning)" and "NAME{arguments}" one after another.
+std::string shown(const std::vector<AnswerPart>& parts) {
+  std::string all;
+  AnswerPart::Kind last = AnswerPart::Kind::call;
+  for (const AnswerPart& part : parts) {
+    if (part.kind == AnswerPart::Kind::call) all += "\n" + part.call.name + part.call.arguments;
+    if (part.kind == AnswerPart::Kind::reasoning) all += (last == part.kind ? "" : "\nthinks: ") + part.text;
+    if (part.kind == AnswerPart::Kind::text) all += (last == part.kind ? "" : "\nsays: ") + part.text;
+    last = part.kind;
+  }
+  return all;
+}
+
+// In runs as they are, and text by text of one byte, which must not matter.
+std::string read(const AnswerForm& form, const std::vector<TextRun>& runs) {
+  std::string told[2];
+  for (const bool bytes : {false, true}) {
+    const std::unique_ptr<AnswerReader> reader = make_answer_reader(form);
+    std::vector<AnswerPart> parts;
+    const auto add = [&](std::vector<AnswerPart> more) {
+      for (AnswerPart& each : more) parts.push_back(std::move(each));
+    };
+    for (const TextRun& run : runs) {
+      if (run.special || !bytes) {
+        add(reader->push(run));
+      } else {
+        for (const char c : run.text) add(reader->push({std::string(1, c), false}));
+      }
+    }
+    add(reader->finish());
+    told[bytes] = shown(parts);
+  }
+  EXPECT_EQ(told[0], told[1]);
+  return told[0];
+}
+
+TEST(AnswerReader, ATemplateSaysHowCallsAreWritten) {
+  EXPECT_TRUE(form_of(kHermes).tags);
+  EXPECT_TRUE(form_of(kHermes).thinks);
+  EXPECT_TRUE(form_of(kMistralSource).mistral);
+  EXPECT_TRUE(form_of(kLlamaSource).llama);
+  EXPECT_TRUE(form_of(kGptOss).channels);
+  EXPECT_TRUE(form_of("{{ messages }}").plain());
+  EXPECT_TRUE(form_of(kPlainHermes, false).plain());
+  EXPECT_TRUE(form_of(kHermes, false, "assistant\n<think>\n").in_thought);
+}
+
+TEST(AnswerReader, HermesAndQwenCallInTags) {
+  const AnswerForm form = form_of(kHermes);
+  const std::string call = R"(<tool_call>
+{"name": "look_up", "arguments": {"word": "hay", "times": 2}}
+</tool_call>)";
+  const std::string called = R"(
+look_up{"word":"hay","times":2})";
+  EXPECT_EQ(read(form, {{call}}), called);
+  EXPECT_EQ(read(form, {{"I look.\n\n" + call + "\n" + call}}), "\nsays: I look." + called + called);
+  EXPECT_EQ(read(form, {{"<think>\nfirst\n</think>\n\n" + call}}), "\nthinks: first" + called);
+  EXPECT_EQ(read(form, {{"<tool_call>", true}, {R"({"name": "list", "arguments": {}})"}, {"</tool_call>", true}}),
+            "\nlist{}");
+  EXPECT_EQ(read(form, {{R"(<tool_call>{"name": "look_up", "arguments": {"word": "</tool_call>"}}</tool_call>)"}}),
+            R"(
+look_up{"word":"</tool_call>"})");
+  // The closing tag is often left out before the end of the turn.
+  EXPECT_EQ(read(form, {{R"(<tool_call>{"name": "list", "arguments": {}})"}}), "\nlist{}");
+}
+
+TEST(AnswerReader, QwenCallsByFunctionAndParameter) {
+  const std::string call =
+      "<tool_call>\n<function=look_up>\n<parameter=word>\n12\n</parameter>\n<parameter=times>\n3\n</parameter>\n"
+      "<parameter=other>\n[1, \"a\"]\n</parameter>\n<parameter=more>\ntwo\nlines\n</parameter>\n</function>\n"
+      "</tool_call>";
+  EXPECT_EQ(read(form_of(kHermes), {{call}}), R"(
+look_up{"word":"12","times":3,"other":[1,"a"],"more":"two\nlines"})");
+}
+
+TEST(AnswerReader, MistralCallsBehindAToken) {
+  const AnswerForm form = form_of(kMistralSource);
+  const std::string list = R"([{"name": "look_up", "arguments": {"word": "hay"}}, {"name": "list", "arguments": {}}])";
+  EXPECT_EQ(read(form, {{"[TOOL_CALLS]", true}, {list}}), R"(
+look_up{"word":"hay"}
+list{})");
+  EXPECT_EQ(read(form, {{"So. [TOOL_CALLS] " + list}}), R"(
+says: So.
+look_up{"word":"hay"}
+list{})");
+  EXPECT_EQ(read(form, {{"[TOOL_CALLS]", true}, {"look_up"}, {"[ARGS]", true}, {R"({"word": "hay"})"}}), R"(
+look_up{"word":"hay"})");
+  EXPECT_EQ(read(form, {{"[TOOL_CALLS]", true}, {"no call"}}), "\nsays: no call");
+}
+
+TEST(AnswerReader, LlamaCallsByAnObject) {
+  const AnswerForm form = form_of(kLlamaSource);
+  const std::string call = R"({"name": "look_up", "parameters": {"word": "hay"}})";
+  const std::string called = R"(
+look_up{"word":"hay"})";
+  EXPECT_EQ(read(form, {{call}}), called);
+  EXPECT_EQ(read(form, {{"<|python_tag|>", true}, {call + "; " + call}}), called + called);
+  EXPECT_EQ(read(form, {{R"({"type": "function", "function": {"name": "list", "parameters": {}}})"}}), "\nlist{}");
+  EXPECT_EQ(read(form, {{R"({"answer": 5})"}}), R"(
+says: {"answer": 5})");
+  EXPECT_EQ(read(form, {{"<|python_tag|>", true}, {"print(5)"}}), "\nsays: print(5)");
+}
+
+TEST(AnswerReader, GptOssHasChannels) {
+  const std::vector<TextRun> runs{{"<|channel|>", true},
+                                  {"analysis"},
+                                  {"<|message|>", true},
+                                  {"I think."},
+                                  {"<|end|>", true},
+                                  {"<|start|>", true},
+                                  {"assistant"},
+                                  {"<|channel|>", true},
+                                  {"commentary to=functions.look_up "},
+                                  {"<|constrain|>", true},
+                                  {"json"},
+                                  {"<|message|>", true},
+                                  {R"({"word": "hay"})"}};
+  EXPECT_EQ(read(form_of(kGptOss), runs), R"(
+thinks: I think.
+look_up{"word":"hay"})");
+  const std::vector<TextRun> final_alone{{"<|channel|>", true}, {"final"}, {"<|message|>", true}, {"Hay."}};
+  EXPECT_EQ(read(form_of(kGptOss, false), final_alone), "\nsays: Hay.");
+  EXPECT_EQ(read(form_of(kGptOss, false), {{"No head."}}), "\nsays: No head.");
+}
+
+TEST(AnswerReader, WhatDoesNotParseStaysText) {
+  const AnswerForm form = form_of(kPlainHermes);
+  for (const std::string text :
+       {"<tool_call>\nhay\n</tool_call> and more", R"(<tool_call>{"name": "unknown", "arguments": {}}</tool_call>)",
+        R"(a <tool_call>{"name": "look_up", "arguments": 5}</tool_call>)", "x < y <tool", "a \n <tool_call>{\"name\"",
+        "<tool_call>{\"name\": \"look_up\", \"arguments\": {\"word\": \"a</tool_call>", "  spaces  ", "{\"a\": 1}"}) {
+    EXPECT_EQ(read(form, {{text}}), "\nsays: " + text);
+  }
+}
+
+TEST(AnswerReader, ReasoningIsApartFromTheAnswer) {
+  const AnswerForm form = form_of(kHermes, false);
+  EXPECT_EQ(read(form, {{"<think>\na\n\nb </think>\n\nHay."}}), "\nthinks: a\n\nb\nsays: Hay.");
+  EXPECT_EQ(read(form, {{"<think>", true}, {"a"}, {"</think>", true}, {"Hay."}}), "\nthinks: a\nsays: Hay.");
+  EXPECT_EQ(read(form, {{"No <think> here</think>"}}), "\nsays: No <think> here</think>");
+  EXPECT_EQ(read(form, {{"<think>never ends"}}), "\nthinks: never ends");
+  EXPECT_EQ(read(form, {{" <thin"}}), "\nsays:  <thin");
+  EXPECT_EQ(read(form_of(kHermes, false, "<think>\n"), {{"a</think>b"}}), "\nthinks: a\nsays: b");
+}
+
+}  // namespace
+}  // namespace hayloft::runtime

@@ -1,0 +1,131 @@
+#include <algorithm>
+#include <cstring>
+#include <random>
+
+#include "gpu/cpu/cpu_backend.h"
+#include "offload/error.h"
+#include "tests/runtime/decode/session_fixture.h"
+#include "tests/support/hybrid_model.h"
+#include "tests/support/temporary_folder.h"
+
+// Several tokens verified in one pass against as many single steps by `dense`, to the bit.
+namespace hayloft::runtime {
+namespace {
+
+// What a session has of a sequence: the rows of every tail, the states, and the rows of the store.
+void expect_same_cache(const Cache& a, const Cache& b) {
+  ASSERT_EQ(a.tokens(), b.tokens());
+  ASSERT_EQ(a.spilled_bytes(), b.spilled_bytes());
+  const auto ours = a.tails(), theirs = b.tails();
+  for (std::size_t layer = 0; layer < ours.size(); ++layer) {
+    ASSERT_EQ(ours[layer].position, theirs[layer].position) << layer;
+    ASSERT_EQ(ours[layer].state, theirs[layer].state) << layer;
+    ASSERT_EQ(ours[layer].rows.size(), theirs[layer].rows.size()) << layer;
+    ASSERT_EQ(0, std::memcmp(ours[layer].rows.data(), theirs[layer].rows.data(), ours[layer].rows.size() * sizeof(f16)))
+        << layer;
+  }
+  for (int layer = 0; layer < a.store().shape().layers; ++layer) {
+    const offload::LayerView mine = a.store().layer(layer), other = b.store().layer(layer);
+    ASSERT_EQ(mine.tokens, other.tokens);
+    for (std::size_t i = 0; i < mine.blocks.size(); ++i) {
+      ASSERT_EQ(0, std::memcmp(mine.blocks[i], other.blocks[i], mine.layout->block_bytes)) << "block " << i;
+    }
+  }
+}
+
+class VerifyTest : public SessionTest {
+ protected:
+  // Walks of passes of random lengths, of each of which a random number of tokens is kept, beside single steps of what
+  // stays. Forks go on where they were made.
+  void expect_as_single_steps(const Model& of, const SessionOptions& with, std::uint32_t seed, int wanted = 160) {
+    std::mt19937 random(seed);
+    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    const int vocab = of.config().vocab_size;
+    const auto prompt = random_tokens(1 + below(140), vocab, seed);
+    Session together(of, arena, with), alone(of, arena, with);
+    together.append(prompt);
+    alone.append(prompt);
+    int passes = 0;
+    for (int done = 0; done < wanted; ++passes) {
+      const auto tokens = random_tokens(1 + below(20), vocab, static_cast<std::uint32_t>(random()));
+      std::vector<float> logits;
+      const int kept = together.verify(tokens, [&](const float* values, int T) {
+        logits.assign(values, values + static_cast<std::int64_t>(T) * vocab);
+        return 1 + below(T);
+      });
+      for (int i = 0; i < kept; ++i) {
+        const auto from = logits.begin() + static_cast<std::ptrdiff_t>(i) * vocab;
+        ASSERT_EQ(std::vector<float>(from, from + vocab), alone.step(tokens[static_cast<std::size_t>(i)]))
+            << "token " << done + i;
+      }
+      done += kept;
+      ASSERT_NO_FATAL_FAILURE(expect_same_cache(together.cache(), alone.cache())) << "after " << done;
+      ASSERT_EQ(together.steps(), alone.steps());
+      ASSERT_EQ(together.counters().elements, alone.counters().elements);
+      ASSERT_EQ(together.counters().rows_fetched, alone.counters().rows_fetched);
+      ASSERT_EQ(together.counters().at(Place::link, Kind::spill), alone.counters().at(Place::link, Kind::spill));
+      ASSERT_LE(together.counters().total(Place::link), alone.counters().total(Place::link) * 20);
+      ASSERT_EQ(together.attended_share(), alone.attended_share());
+      ASSERT_EQ(together.methods_used(), alone.methods_used());
+      if (below(4) == 0) together = together.fork(), alone = alone.fork();
+    }
+    EXPECT_LT(passes, wanted / 2) << "tokens stay in runs";
+  }
+};
+
+TEST_F(VerifyTest, APassIsItsSingleStepsToTheBitInEveryArchitecture) {
+  for (const auto& entry : std::filesystem::directory_iterator(goldens)) {
+    if (!std::filesystem::exists(entry.path() / "config.json")) continue;
+    if (entry.path().filename() == "seed_oss") continue;  // which a program adds
+    const Model of(entry.path(), *backend);
+    SCOPED_TRACE(entry.path().filename().string());
+    ASSERT_NO_FATAL_FAILURE(expect_as_single_steps(of, options, 11));
+  }
+}
+
+TEST_F(VerifyTest, APassIsItsSingleStepsToTheBitWithRecurrentLayers) {
+  test::TemporaryFolder folder;
+  const Model of(test::write_hybrid_model(folder.path() / "model", {.layers = 8}), *backend);
+  for (const std::uint32_t seed : {1u, 2u, 3u}) ASSERT_NO_FATAL_FAILURE(expect_as_single_steps(of, options, seed));
+}
+
+TEST_F(VerifyTest, APassIsItsSingleStepsToTheBitWithRowsOfIntegersAndEveryForm) {
+  for (const offload::RowFormat rows : {offload::RowFormat::int8, offload::RowFormat::int4}) {
+    SessionOptions with = options;
+    with.cache.rows = rows;
+    for (const std::uint32_t seed : {4u, 5u}) ASSERT_NO_FATAL_FAILURE(expect_as_single_steps(model, with, seed));
+  }
+  for (const WeightForm form : {WeightForm::stored, WeightForm::f16, WeightForm::q8, WeightForm::q4}) {
+    const Model of(goldens / "llama", *backend, form);
+    ASSERT_NO_FATAL_FAILURE(expect_as_single_steps(of, options, 6));
+  }
+}
+
+TEST_F(VerifyTest, APassThatFailsLeavesNothing) {
+  const auto prompt = random_tokens(75, model.config().vocab_size, 3);
+  Session session(model, arena, options), alone(model, arena, options);
+  session.append(prompt);
+  alone.append(prompt);
+  const std::vector<std::int32_t> tokens = {1, 2, 3, 4, 5};
+  struct Stop {};
+  EXPECT_THROW(session.verify(tokens, [](const float*, int) -> int { throw Stop(); }), Stop);
+  const std::vector<std::int32_t> unknown = {1, model.config().vocab_size};
+  EXPECT_THROW(session.verify(unknown, [](const float*, int T) { return T; }), Error);
+  EXPECT_EQ(session.steps(), 0);
+  expect_same_cache(session.cache(), alone.cache());
+  EXPECT_EQ(session.step(9), alone.step(9));
+}
+
+TEST_F(VerifyTest, ThePassReadsTheContextOnce) {
+  Session together(model, arena, options), alone(model, arena, options);
+  const auto prompt = random_tokens(200, model.config().vocab_size, 3);
+  together.append(prompt);
+  alone.append(prompt);
+  const std::vector<std::int32_t> tokens = {1, 2, 3, 4};
+  ASSERT_EQ(together.verify(tokens, [](const float*, int T) { return T; }), 4);
+  alone.step(1);
+  EXPECT_EQ(together.counters().at(Place::link, Kind::dense), alone.counters().at(Place::link, Kind::dense));
+}
+
+}  // namespace
+}  // namespace hayloft::runtime
