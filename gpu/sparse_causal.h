@@ -11,19 +11,20 @@ namespace hayloft::gpu {
 
 inline constexpr int sparse_key_block = 16;  // keys that are chosen together, aligned to positions
 
-// How many blocks of keys are read. The first block, and all keys from the block of queries on, always are; so is every
-// key where fewer than `dense_keys` lie before.
+// Says how many blocks of keys are read. The first block, and all keys from the block of queries on, always are; so is
+// every key where fewer than `dense_keys` lie before.
 struct SparseCausal {
   double mass = 0.98;     // of the softmax, that the blocks hold on average over a KV head's query heads; in (0, 1]
   double density = 0;     // instead, where above 0: this share of the blocks before, in (0, 1]
   int dense_keys = 1024;  // shorter contexts cost more to choose from than to read
 };
 
-// What was read, and how much of the softmax mass that caught, by queries that had no part in the choice. Whole
+// Counts what was read, and how much of the softmax mass that caught, by queries that had no part in the choice. Whole
 // numbers, so that sums do not depend on the order of threads.
 struct SparseRead {
   static constexpr double unit = 0x1p-40;  // of `caught`
 
+  // Queries of one query head.
   struct Head {
     std::uint64_t rows = 0;    // queries measured
     std::uint64_t caught = 0;  // their masses, in units

@@ -50,8 +50,7 @@ void add_audit_options(CLI::App& app, AuditChoices& choices) {
         choices.fidelity.reset();
         if (!choices.fastest) choices.fidelity = read_share("--fidelity", text);
       },
-      fmt::format("Share of the attention mass to catch, as in 99%, measured in samples; auto keeps {:g}%, none takes "
-                  "what is fastest",
+      fmt::format("Attention mass to catch, as in 99%; auto keeps {:g}%; none: fastest",
                   runtime::default_fidelity * 100));
   add_text(
       app, "--audit-json", "FILE",

@@ -46,7 +46,7 @@ std::int32_t next_token(runtime::Session& session, std::int32_t token, runtime::
   return drawn;
 }
 
-// What the session drafts is decoded by that method, whose index is built now.
+// Makes that method draft for the session; its index is built now.
 void draft_by(runtime::Session& session, const runtime::MethodOptions& method) {
   const runtime::SharedMethod made = runtime::make_method(method, session.config().head_dim);
   session.set_draft_method(made);

@@ -174,7 +174,7 @@ void multiply_panel(const float* x, const Matrix& w, const float* bias, int t0, 
 
 }  // namespace
 
-// What streams sums the products of each token by itself.
+// Products that stream the weights sum each token by itself.
 int CpuBackend::tokens_verified_at_once(int widest) const {
   return std::clamp(kStreamedInputs / std::max(1, widest), tokens_one_by_one, kStreamedTokens);
 }

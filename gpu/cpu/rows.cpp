@@ -5,8 +5,6 @@
 #include <limits>
 
 #include "gpu/cpu/attention.h"
-#include "gpu/cpu/elementwise.h"
-#include "gpu/cpu/scratch.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "gpu/cpu/rows.cpp"
@@ -50,12 +48,12 @@ class RowPrefetch {
 };
 
 // scores[query][row] of up to kTile rows.
-template <class T, class Prefetch>
-HWY_INLINE void score_tile(F32 d, const T* const* rows, int n, const QueryGroup& group, float* scores,
+template <class Prefetch>
+HWY_INLINE void score_tile(F32 d, const f16* const* rows, int n, const QueryGroup& group, float* scores,
                            Prefetch& prefetch) {
   for (int row = 0; row < n; row += 4) {
     // The last four may be fewer: the last row stands in, and its surplus scores are never read.
-    const T* four[4];
+    const f16* four[4];
     for (int i = 0; i < 4; ++i) four[i] = rows[std::min(row + i, n - 1)];
     dot_four(d, four, group.q, group.queries, static_cast<std::size_t>(group.stride),
              static_cast<std::size_t>(group.head_dim), scores + row, kTile, prefetch);
@@ -96,8 +94,8 @@ HWY_INLINE void shrink(float* values, int n, float factor) {
 
 // weighted[query][component] += sum over rows of p[query][row] * V[row][component], for Q query heads and a strip of
 // up to `Vectors` vectors of components.
-template <int Q, int Vectors, class T, class Prefetch>
-HWY_INLINE void weigh_strip(F32 d, const T* const* rows, int n, const float* p, std::size_t offset, std::size_t part,
+template <int Q, int Vectors, class Prefetch>
+HWY_INLINE void weigh_strip(F32 d, const f16* const* rows, int n, const float* p, std::size_t offset, std::size_t part,
                             float* weighted, std::size_t stride, Prefetch& prefetch) {
   const std::size_t lanes = hn::Lanes(d);
   F32Vec sum[Q][Vectors];
@@ -107,7 +105,7 @@ HWY_INLINE void weigh_strip(F32 d, const T* const* rows, int n, const float* p, 
     if (HWY_MAX_BYTES >= 64) prefetch.lines(1);  // smaller vectors make more steps over K, which then prefetch it all
     F32Vec value[Vectors];
     for (int v = 0; v < Vectors; ++v) {
-      const T* from = rows[row] + offset + v * lanes;
+      const f16* from = rows[row] + offset + v * lanes;
       value[v] = part == lanes ? load(d, from) : load_part(d, from, part);
     }
     for (int q = 0; q < Q; ++q) {
@@ -119,9 +117,9 @@ HWY_INLINE void weigh_strip(F32 d, const T* const* rows, int n, const float* p, 
     for (int v = 0; v < Vectors; ++v) hn::StoreU(sum[q][v], d, weighted + q * stride + v * lanes);
 }
 
-template <int Q, class T, class Prefetch>
-HWY_INLINE void weigh_values(F32 d, const T* const* rows, int n, const float* p, std::size_t head_dim, float* weighted,
-                             std::size_t stride, Prefetch& prefetch) {
+template <int Q, class Prefetch>
+HWY_INLINE void weigh_values(F32 d, const f16* const* rows, int n, const float* p, std::size_t head_dim,
+                             float* weighted, std::size_t stride, Prefetch& prefetch) {
   const std::size_t lanes = hn::Lanes(d);
   std::size_t i = 0;
   for (; i + 2 * lanes <= head_dim; i += 2 * lanes) {
@@ -132,43 +130,24 @@ HWY_INLINE void weigh_values(F32 d, const T* const* rows, int n, const float* p,
   }
 }
 
-// One tile of rows, in whatever type.
-template <class T>
-HWY_INLINE void attend_tile(F32 d, const T* const* rows, int n, const QueryGroup& group, float* scores,
-                            RowPrefetch& next) {
-  const std::size_t stride = static_cast<std::size_t>(group.stride);
-  score_tile(d, rows, n, group, scores, next);
-  for (int q = 0; q < group.queries; ++q) {
-    const float keep = softmax_step(d, scores + q * kTile, 0, n, group.max[q], group.sum[q]);
-    shrink(group.weighted + q * stride, group.stride, keep);
-  }
-  for_each_run(group.queries, [&](auto run, int q) HWY_ATTR {
-    weigh_values<run()>(d, rows, n, scores + q * kTile, static_cast<std::size_t>(group.head_dim),
-                        group.weighted + q * stride, stride, next);
-  });
-}
-
-// A tile that several runs of queries read is widened once for all of them.
-constexpr int kQueriesToWiden = 3 * kQueriesAtOnce;
-
 void attend_slice(const f16* const* rows, std::int64_t n, const QueryGroup& group) {
   const F32 d;
   HWY_ALIGN float scores[kMaxQueries * kTile];
-  const int width = 2 * group.head_dim;
-  float* const wide = group.queries >= kQueriesToWiden ? scratch(static_cast<std::size_t>(kTile * width)) : nullptr;
-  const float* widened[kTile];
-  for (int i = 0; i < kTile; ++i) widened[i] = wide == nullptr ? nullptr : wide + i * width;
+  const std::size_t stride = static_cast<std::size_t>(group.stride);
+  const std::size_t head_dim = static_cast<std::size_t>(group.head_dim);
   for (std::int64_t done = 0; done < n; done += kTile) {
     const int here = static_cast<int>(std::min<std::int64_t>(kTile, n - done));
     const int ahead = static_cast<int>(std::min<std::int64_t>(kTile, n - done - here));
     const f16* const* tile = rows + done;
     RowPrefetch next(tile + here, ahead, group.head_dim);
-    if (wide == nullptr) {
-      attend_tile(d, tile, here, group, scores, next);
-      continue;
+    score_tile(d, tile, here, group, scores, next);
+    for (int q = 0; q < group.queries; ++q) {
+      const float keep = softmax_step(d, scores + q * kTile, 0, here, group.max[q], group.sum[q]);
+      shrink(group.weighted + q * stride, group.stride, keep);
     }
-    for (int i = 0; i < here; ++i) widen(tile[i], DType::f16, width, wide + i * width);
-    attend_tile(d, widened, here, group, scores, next);
+    for_each_run(group.queries, [&](auto run, int q) HWY_ATTR {
+      weigh_values<run()>(d, tile, here, scores + q * kTile, head_dim, group.weighted + q * stride, stride, next);
+    });
   }
 }
 

@@ -30,7 +30,7 @@ struct RestSearch {
   // The scores as search_columns() kept them for `scores`; masses take their place. Null or empty: the columns are read
   // once more, with the same result.
   KeptScores* kept = nullptr;
-  // Of whose blocks, of so many tokens, the view has its own alone: random numbers are those of whole positions.
+  // The view has its own blocks of this shard alone, of so many tokens; random numbers are those of whole positions.
   offload::Shard shard = {};
   int block_tokens = 0;
 };

@@ -23,7 +23,7 @@ struct Selection {
   const std::int32_t* device_positions = nullptr;
   const float* device_alpha = nullptr;
   index::KeptScores* kept = nullptr;  // the scores that ranked, in the step's scratch; null or empty: not kept
-  // What scored them, on the device, where the ranking asks for it: gpu::SparqSelect::scores.
+  // The scores they were chosen by, on the device, where the ranking asks for them: gpu::SparqSelect::scores.
   std::shared_ptr<const gpu::Buffer> scores = nullptr;
 };
 

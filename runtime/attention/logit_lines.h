@@ -17,7 +17,7 @@ inline constexpr std::int64_t line_samples = 256;
 // it is the line of exact scores.
 index::LogitLine fit_line(const float* approximate, const float* exact, std::int64_t n);
 
-// Of the positions that a step has selected, what they score and their exact logits, [Hq][k] each; empty where lines do
+// Scores and exact logits of the positions that a step has selected, [Hq][k] each; empty where lines do
 // not need them.
 struct TakenLogits {
   std::vector<float> approximate;

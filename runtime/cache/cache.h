@@ -74,8 +74,8 @@ class Cache {
   // positions is in the tail until all have been read.
   std::int64_t tokens_up_to_spill() const;
 
-  // What is committed from now on is drafted: end_drafts() takes all of it back. Nothing is spilled until then, and no
-  // sliding window forgets a token. The cache is not forked in between.
+  // Everything that is committed from now on is drafted: end_drafts() takes all of it back. Nothing is spilled until
+  // then, and no sliding window forgets a token. The cache is not forked in between.
   void begin_drafts() { drafting_ = true; }
   void end_drafts() noexcept;
 
@@ -131,7 +131,7 @@ class Cache {
     bool recurrent = false;
     gpu::Buffer state;  // of the committed tokens
     gpu::Buffer next;   // behind what is pending
-    // Of what begin_drafts() began: the tokens committed since, and a recurrent layer's state before them.
+    // Begun by begin_drafts(): the tokens committed since, and a recurrent layer's state before them.
     std::int64_t drafted = 0;
     gpu::Buffer before_drafts;
   };

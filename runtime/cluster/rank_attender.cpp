@@ -190,7 +190,7 @@ class RankAttender final : public Attender {
     trace.alpha = selection.alpha;
   }
 
-  // What this rank attends to.
+  // The positions that this rank attends to.
   static gpu::Attended own_part(const Step& step, const SelectionPlan& plan, const Part& part, const OwnLists& own) {
     gpu::Attended what = plan.attended();
     for (gpu::Attended::Range& range : what.ranges) range = part.own(range);

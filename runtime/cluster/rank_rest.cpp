@@ -17,7 +17,7 @@ namespace {
 
 using Draw = index::RestMasses::Draw;
 
-// What every rank gives, [ranks][n].
+// The values of all ranks, [ranks][n].
 template <class T>
 std::vector<T> gathered_from(Communicator& ranks, Traffic kind, const std::vector<T>& own) {
   std::vector<T> all(own.size() * static_cast<std::size_t>(ranks.ranks()));

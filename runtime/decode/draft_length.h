@@ -7,7 +7,7 @@
 // the same run drafts the same, whatever the clock says.
 namespace hayloft::runtime {
 
-// What a token costs in parts of a step that decodes one token.
+// Costs of a token, in parts of a step that decodes one token.
 struct DraftCosts {
   double verify = 0;  // each token that a pass verifies besides its first
   double draft = 0;   // a token that is drafted
@@ -36,7 +36,7 @@ class Acceptance {
 // costs.
 int tokens_worth_drafting(double share, const DraftCosts& costs, int most);
 
-// Of copies from the text, by how much of it agreed.
+// Keeps how copies from the text were accepted, by how much of it agreed.
 class CopyAcceptance {
  public:
   Acceptance& of(int agreement);

@@ -150,7 +150,7 @@ class Model {
               AttentionPolicy& policy) const;
   void advance(int layer, Cache& cache, Workspace& workspace, const Activations& act, const float* input, int T,
                int rows) const;
-  // What a recurrent layer is given of T tokens: f32 [T][channels], [T][Hv], [T][Hv].
+  // The inputs of a recurrent layer for T tokens: f32 [T][channels], [T][Hv], [T][Hv].
   struct RecurrentInputs {
     float* channels;
     float* step;

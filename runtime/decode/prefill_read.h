@@ -10,7 +10,7 @@
 
 namespace hayloft::runtime {
 
-// What prompts that were read sparsely have read and caught so far, by global layer; empty where all was exact.
+// Counts by global layer what prompts that were read sparsely have read and caught; empty where all was exact.
 using PrefillRead = std::vector<gpu::SparseRead>;
 
 // Returns whether keys were left out.
@@ -22,6 +22,8 @@ std::string prefill_read_line(const PrefillRead& read);
 
 // It lies beside a context that was read sparsely, so that whoever opens it can say so.
 inline constexpr std::string_view prefill_read_name = "prefill read";  // of the attachment
+
+// As bytes that load_prefill_read() takes.
 std::vector<std::byte> save_prefill_read(const PrefillRead& read);
 // The inverse. Throws Error, without the name of the file, on bytes that are no such thing.
 PrefillRead load_prefill_read(std::span<const std::byte> saved);

@@ -79,11 +79,11 @@ class Session {
   gpu::Products products() const { return std::max(options_.products, model_->backend().products()); }
   const PrefillOptions& prefill_options() const { return options_.prefill; }
 
-  // How the saved context was read that it goes on from, as prefill_label(), where that was not exactly or sparsely.
+  // Says how the saved context was read that it goes on from, as prefill_label(), where not exactly or sparsely.
   const std::string& context_read_by() const { return context_read_by_; }
   void set_context_read_by(std::string label) { context_read_by_ = std::move(label); }
 
-  // What has been read sparsely so far, in a saved context and since; forks go on from it.
+  // Counts what has been read sparsely so far, in a saved context and since; forks go on from it.
   const PrefillRead& prefill_read() const { return prefill_read_; }
   void set_prefill_read(PrefillRead read) { prefill_read_ = std::move(read); }
 

@@ -43,8 +43,8 @@ struct EvalRow {
   std::optional<double> recall;
   std::optional<double> mass;
   std::optional<double> output_error;
-  // Of steps that predict their errors, over the same heads: the chance that a larger error was predicted where it is
-  // above 0.25 than where it is not, and the share of the predictions within a factor of 3 (Coverage).
+  // Judges steps that predict their errors, over the same heads: the chance that a larger error was predicted where it
+  // is above 0.25 than where it is not, and the share of the predictions within a factor of 3 (Coverage).
   std::optional<double> error_auc;
   std::optional<double> error_within;
 

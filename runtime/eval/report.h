@@ -33,7 +33,7 @@ TextTable length_table(const EvalReport& report);
 
 // Shows what methods took and how near they came to dense attention, by length.
 TextTable cost_table(const EvalReport& report);
-// How well steps predict their errors; empty where none does.
+// Says how well steps predict their errors; empty where none does.
 TextTable coverage_table(const EvalReport& report);
 
 std::vector<std::int64_t> eval_lengths(const EvalReport& report);  // ascending

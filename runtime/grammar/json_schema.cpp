@@ -37,12 +37,13 @@ array ::= "[" ws ( value ( "," ws value )* ws )? "]"
 struct Format {
   std::string_view name, rule;
 };
+// Times have only offsets that there are, as validators want them.
 constexpr std::array<Format, 8> kFormats{{
     {"date", R"([0-9]{3} [1-9] "-" ( "0" [1-9] | "1" [0-2] ) "-" ( "0" [1-9] | "1" [0-9] | "2" [0-8] ))"},
     {"time",
-     R"(( [01] [0-9] | "2" [0-3] ) ":" [0-5] [0-9] ":" [0-5] [0-9] ( "." [0-9]{1,6} )? ( "Z" | [-+] ( [01] [0-9] | "2" [0-3] ) ":" [0-5] [0-9] ))"},
+     R"(( [01] [0-9] | "2" [0-3] ) ":" [0-5] [0-9] ":" [0-5] [0-9] ( "." [0-9]{1,6} )? ( "Z" | [-+] ( "0" [0-9] | "1" [01] ) ":" [0-5] [0-9] ))"},
     {"date-time",
-     R"([0-9]{3} [1-9] "-" ( "0" [1-9] | "1" [0-2] ) "-" ( "0" [1-9] | "1" [0-9] | "2" [0-8] ) "T" ( [01] [0-9] | "2" [0-3] ) ":" [0-5] [0-9] ":" [0-5] [0-9] ( "." [0-9]{1,6} )? ( "Z" | [-+] ( [01] [0-9] | "2" [0-3] ) ":" [0-5] [0-9] ))"},
+     R"([0-9]{3} [1-9] "-" ( "0" [1-9] | "1" [0-2] ) "-" ( "0" [1-9] | "1" [0-9] | "2" [0-8] ) "T" ( [01] [0-9] | "2" [0-3] ) ":" [0-5] [0-9] ":" [0-5] [0-9] ( "." [0-9]{1,6} )? ( "Z" | [-+] ( "0" [0-9] | "1" [01] ) ":" [0-5] [0-9] ))"},
     {"uuid", R"([0-9a-f]{8} "-" [0-9a-f]{4} "-" [0-9a-f]{4} "-" [0-9a-f]{4} "-" [0-9a-f]{12})"},
     {"email",
      R"([a-zA-Z0-9] [a-zA-Z0-9_+-]{0,30} ( "." [a-zA-Z0-9_+-]{1,30} )? "@" [a-zA-Z0-9] ( [a-zA-Z0-9-]{0,30} [a-zA-Z0-9] )? ( "." [a-zA-Z]{2,12} ){1,2})"},
@@ -140,7 +141,7 @@ class SchemaWriter {
     return name;
   }
 
-  // Whether a keyword says something of values of that type.
+  // Returns whether a keyword says something of values of that type.
   static bool concerns(const std::string& keyword, const std::string& type) {
     const auto among = [&](std::initializer_list<std::string_view> names) {
       return std::ranges::find(names, std::string_view(keyword)) != names.end();
@@ -249,7 +250,7 @@ class SchemaWriter {
       const std::string pair = add_rule("string \":\" ws " + value);
       return add_rule("\"{\" ws ( " + pair + " ( \",\" ws " + pair + " )* ws )? \"}\"");
     }
-    // What follows behind the last property, then before each, with and without a comma.
+    // Rules for the end, then for what begins with each property, with and without a comma.
     std::string first = "ws", more = "ws";
     std::vector<std::pair<std::string, bool>> pairs;
     for (const auto& [name, property] : properties.items()) {

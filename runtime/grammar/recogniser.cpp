@@ -69,8 +69,7 @@ void Recogniser::enter(std::int32_t place, Stack below, Reached& into,
 
 Recogniser::State Recogniser::state_of(Reached reached) {
   std::ranges::sort(reached.ways);
-  const auto repeated = std::ranges::unique(reached.ways);
-  reached.ways.erase(repeated.begin(), repeated.end());
+  reached.ways.erase(std::unique(reached.ways.begin(), reached.ways.end()), reached.ways.end());
   if (reached.ways.empty() && !reached.ends) return dead;
   std::uint64_t hash = reached.ends;
   for (const Stack way : reached.ways)

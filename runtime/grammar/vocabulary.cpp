@@ -7,7 +7,8 @@
 namespace hayloft::runtime::grammar {
 namespace {
 
-// What a token adds to a text, as TextStream has it: behind another token, at whose place it cannot begin the text.
+// Returns what a token adds to a text, as TextStream has it: behind another token, at whose place it cannot begin the
+// text.
 std::string bytes_behind(const Tokenizer& tokenizer, std::int32_t before, const std::string& text_before,
                          std::int32_t token) {
   const std::string both = tokenizer.decode({before, token}, false, true);

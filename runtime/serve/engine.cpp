@@ -14,8 +14,6 @@
 namespace hayloft::runtime::serve {
 namespace {
 
-constexpr std::size_t kWorthKeeping = 32;  // tokens
-
 // Counts the blocks that a session which is opened from it uses where they are mapped.
 std::uint64_t stored_bytes(const offload::Snapshot& snapshot) {
   const offload::StoreShape& shape = snapshot.description().shape;
@@ -221,52 +219,6 @@ void Engine::admit() {
   }
 }
 
-// Takes over the scores of the same prompt for a client that has left: the progress is this one's, read to the end or
-// not.
-bool Engine::take_over(const SharedJob& job) {
-  const auto left = [&](const SharedJob& other) {
-    return other->cancelled() && !other->context_replaced && other->scores_like(*job);
-  };
-  if (const auto found = std::ranges::find_if(active_, left); found != active_.end()) {
-    job->take_over(**found);
-    *found = job;
-    ++own_.cancelled;
-  } else if (const auto kept = std::ranges::find_if(left_, left); kept != left_.end()) {
-    job->take_over(**kept);
-    left_.erase(kept);
-    active_.push_back(job);
-  } else {
-    return false;
-  }
-  own_.cached_tokens += static_cast<std::uint64_t>(job->usage().cached_tokens);
-  return true;
-}
-
-// True where another request is reading what this one begins with: it attaches when that has been read.
-bool Engine::must_wait(const Job& job, std::size_t cached) const {
-  if (job.request().echo) return false;
-  const auto chunk = static_cast<std::size_t>(options_.session.chunk_tokens);
-  return std::ranges::any_of(active_, [&](const SharedJob& other) {
-    if (!other->reading() || other->request().echo || other->request().context != job.request().context) return false;
-    return other->request().tokens == job.request().tokens ||
-           common_prefix(other->request().tokens, job.request().tokens) >= cached + chunk;
-  });
-}
-
-// Other answers to the same prompt go on from all that was read of it. What follows the last whole chunk was read in
-// one piece, as each of them would read it.
-void Engine::fork_for_copies(const Job& job) {
-  if (job.request().echo || job.context_replaced || job.read() == 0) return;
-  if (copies_wait(job)) keep_boundary(job);
-}
-
-bool Engine::copies_wait(const Job& job) const {
-  return std::ranges::any_of(waiting_, [&](const SharedJob& other) {
-    return other.get() != &job && !other->request().echo && other->request().context == job.request().context &&
-           other->request().tokens == job.request().tokens;
-  });
-}
-
 std::uint64_t Engine::demand(const Job& job) const {
   const ModelConfig& config = source_.model.config();
   const std::int64_t tokens = static_cast<std::int64_t>(job.request().tokens.size()) + job.request().max_tokens;
@@ -353,7 +305,7 @@ void Engine::start(const SharedJob& job) {
     if (kept) {
       const std::size_t read = kept->tokens.size();
       begin(*job, kept->session.fork(), model_tokens(kept->session, read), read);
-      // What was kept for copies alone, inside a chunk, goes with the last of them.
+      // A session that was kept for copies alone, inside a chunk, goes with the last of them.
       const bool inside = read % static_cast<std::size_t>(options_.session.chunk_tokens) != 0;
       if (inside && read == job->to_read() && !copies_wait(*job)) {
         pool_.drop(request.context, std::span(request.tokens).first(read));
@@ -381,46 +333,6 @@ void Engine::begin(Job& job, LedSession session, std::int64_t context_tokens, st
   const bool wants_text = request.audit && (request.quotes > 0 || request.map > 0);
   if (!request.context.empty() && (wants_text || job.reads_prompt() || options_.drafts)) {
     job.text_of_context = offload::Snapshot::open(contexts_.path(request.context)).tokens();
-  }
-}
-
-void Engine::count_read_again(const GenerationRequest& request, std::size_t cached) {
-  const auto chunk = static_cast<std::size_t>(options_.session.chunk_tokens);
-  const ReadAgain again = history_.compare(request.context, request.tokens, cached, chunk);
-  own_.read_again.chunk += again.chunk;
-  own_.read_again.let_go += again.let_go;
-  own_.read_again.changed += again.changed;
-  history_.add(request.context, request.tokens);
-}
-
-// On the disk, where that is due: whole chunks.
-void Engine::save_prompt(Job& job, bool now) {
-  if (!job.saving || job.read() % static_cast<std::size_t>(options_.session.chunk_tokens) != 0) return;
-  saved_.advance(job.saving, job.session().here(), std::span(job.request().tokens).first(job.read()), now);
-}
-
-// The last whole chunk of the prompt: what begins like it and ends otherwise goes on from here, to the same bits as if
-// it had read all itself.
-void Engine::keep_boundary(const Job& job) {
-  if (job.read() == 0 || job.context_replaced) return;
-  keep(job.request().context, std::span(job.request().tokens).first(job.read()), [&] { return job.session().fork(); });
-}
-
-void Engine::keep_session(Job& job) {
-  const std::vector<std::int32_t> tokens = job.session_tokens();
-  if (job.request().echo || job.context_replaced || tokens.size() < kWorthKeeping) return;
-  keep(job.request().context, tokens, [&] { return job.take_session(); });
-}
-
-// Where there is no memory for it, nothing is kept: the request that it comes from goes on.
-void Engine::keep(const std::string& context, std::span<const std::int32_t> tokens,
-                  const std::function<LedSession()>& session) {
-  try {
-    pool_.put(context, tokens, session(), mapped_bytes(context));
-  } catch (const gpu::DeviceLost& error) {
-    device_lost_ = error.what();
-  } catch (const Error&) {
-  } catch (const std::bad_alloc&) {
   }
 }
 

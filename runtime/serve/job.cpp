@@ -162,7 +162,7 @@ std::string Job::shown(std::int32_t token) {
   return stop_.push_hidden(tokenizer_.decode({token}, true));
 }
 
-// Of the tokens that an answer has at least, none has gone through the stop strings.
+// The tokens that an answer has at least have not gone through the stop strings.
 std::vector<TextRun> Job::runs_of(std::int32_t token, const std::string& shown) {
   if (answer_.size() > static_cast<std::size_t>(request_.sampling.rules.min_new_tokens)) return stop_.runs();
   if (tokenizer_.is_special(token)) return {{tokenizer_.decode({token}, true), true}};

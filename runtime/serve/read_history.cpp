@@ -14,7 +14,7 @@ std::size_t equal_tokens(std::span<const std::int32_t> a, std::span<const std::i
   return static_cast<std::size_t>(end - a.begin());
 }
 
-// How many tokens of `now` stand behind a change as they do in `before`, both from where they part.
+// Counts tokens of `now` that stand behind a change as they do in `before`, both from where they part.
 std::size_t shifted(std::span<const std::int32_t> before, std::span<const std::int32_t> now) {
   for (std::size_t at = 0; at < kLookFor && at + kSame <= before.size(); ++at) {
     const std::span<const std::int32_t> window = before.subspan(at, kSame);

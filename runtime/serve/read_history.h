@@ -18,8 +18,8 @@ struct ReadAgain {
 // Knows the last prompts, to tell which tokens of a new one were among them. Not thread-safe.
 class ReadHistory {
  public:
-  // Of a prompt behind a saved context, or none, of which the first `cached` tokens need not be read. chunk: how many
-  // are read at a time.
+  // Compares a prompt behind a saved context, or none, of which the first `cached` tokens need not be read. chunk: how
+  // many are read at a time.
   ReadAgain compare(const std::string& context, std::span<const std::int32_t> tokens, std::size_t cached,
                     std::size_t chunk) const;
   void add(const std::string& context, std::span<const std::int32_t> tokens);

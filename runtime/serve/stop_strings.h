@@ -22,7 +22,7 @@ class StopStrings {
   bool found() const { return found_; }                // the text ends before it; push() gives nothing from then on
   const std::string& which() const { return which_; }  // the one that was found
   std::string rest();                                  // at the end: what was held back
-  // What has been let go since the last call, with what is never shown, as special runs.
+  // Returns what has been let go since the last call, with what is never shown, as special runs.
   std::vector<TextRun> runs() { return std::exchange(runs_, {}); }
 
  private:

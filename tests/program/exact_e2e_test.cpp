@@ -25,7 +25,7 @@ TEST_F(ExactProgramTest, TheTextIsThatOfDense) {
     dense.insert(dense.end(), drawing.begin(), drawing.end());
     const Outcome expected = run_program(generate(dense));
     ASSERT_EQ(expected.exit_code, 0) << expected.err;
-    for (const char* draft : {"lookup", "self:sparq:r=4:k=64", "lookup,self", "none"}) {
+    for (const char* draft : {"lookup", "self:sparq:r=4:k=64", "lookup,self:sparq:r=4:k=64", "none"}) {
       std::vector<std::string> exact{"--exact", "--draft", draft};
       exact.insert(exact.end(), drawing.begin(), drawing.end());
       const Outcome outcome = run_program(generate(exact));
@@ -40,12 +40,9 @@ TEST_F(ExactProgramTest, TheTextIsThatOfDense) {
 TEST_F(ExactProgramTest, WhatContradictsItIsRefusedInALine) {
   make_model();
   const std::pair<std::vector<std::string>, const char*> refused[] = {
-      {{"--exact", "--attn", "sparq"}, "--draft self:sparq"},
-      {{"--exact", "--audit"}, "nothing to measure"},
-      {{"--draft", "lookup"}, "--draft goes with --exact"},
-      {{"--draft-max", "3"}, "--draft-max goes with --exact"},
-      {{"--exact", "--draft", "mtp"}, "--draft mtp: must be"},
-      {{"--exact", "--draft", "self:h2o"}, "--draft self:h2o"},
+      {{"--exact", "--attn", "sparq"}, "--draft self:sparq"},  {{"--exact", "--audit"}, "nothing to measure"},
+      {{"--draft", "lookup"}, "--draft goes with --exact"},    {{"--draft-max", "3"}, "--draft-max goes with --exact"},
+      {{"--exact", "--draft", "mtp"}, "--draft mtp: must be"}, {{"--exact", "--draft", "self:h2o"}, "--draft self:h2o"},
       {{"--exact", "--draft-max", "0"}, "--draft-max"}};
   for (const auto& [options, message] : refused) {
     const Outcome outcome = run_program(generate(options));
@@ -58,7 +55,8 @@ TEST_F(ExactProgramTest, WhatContradictsItIsRefusedInALine) {
 TEST_F(ExactProgramTest, QuestionsToASavedContextAreAnsweredAsByDense) {
   make_model();
   write(folder_ / "text.txt", text_);
-  const Outcome made = run_program({"ingest", "-m", at("model"), "-f", at("text.txt"), "-o", at("text.hay"), "--block-tokens", "64"});
+  const Outcome made = run_program(
+      {"ingest", "-m", at("model"), "-f", at("text.txt"), "--save", at("text.hay"), "--block-tokens", "64"});
   ASSERT_EQ(made.exit_code, 0) << made.err;
   for (const char* command : {"ask", "generate"}) {
     std::vector<std::string> arguments{command};
@@ -70,7 +68,7 @@ TEST_F(ExactProgramTest, QuestionsToASavedContextAreAnsweredAsByDense) {
     if (std::string(command) == "generate") arguments.insert(arguments.end(), {"-p", "the hay is"});
     arguments.insert(arguments.end(), {"-n", "30"});
     std::vector<std::string> exact = arguments, dense = arguments;
-    exact.insert(exact.end(), {"--exact", "--draft", "lookup,self"});
+    exact.insert(exact.end(), {"--exact", "--draft", "lookup,self:sparq:r=4:k=64"});
     dense.insert(dense.end(), {"--attn", "dense"});
     const Outcome expected = run_program(dense), outcome = run_program(exact);
     ASSERT_EQ(outcome.exit_code, 0) << outcome.err;

@@ -6,8 +6,8 @@
 #include "tests/program/served.h"
 #include "tests/support/temporary_folder.h"
 
-// What agents ask of the program as a server: tools, forms of answers, messages, responses. The needle model answers
-// what a grammar makes it answer.
+// Asks of the program as a server what agents ask: tools, forms of answers, messages, responses. The needle model
+// answers what a grammar makes it answer.
 namespace hayloft {
 namespace {
 
@@ -70,7 +70,8 @@ TEST_F(ServeAgents, AnAnswerKeepsToItsGrammar) {
                   {"temperature", 2},    {"n", 6},
                   {"seed", 1},           {"grammar", "root ::= \"é\" (\"hay\" | [0-9]{2,4}) \"!\"?"}};
   std::set<std::string> texts;
-  for (const json& choice : ok("/v1/completions", body)["choices"]) {
+  const json answers = ok("/v1/completions", body);
+  for (const json& choice : answers["choices"]) {
     const std::string text = choice["text"];
     texts.insert(text);
     EXPECT_EQ(choice["finish_reason"], "stop");
@@ -128,7 +129,7 @@ TEST_F(ServeAgents, ACallIsToldAsOne) {
 
 TEST_F(ServeAgents, MessagesHaveTheirBlocksAndEvents) {
   json body{{"model", "model"},
-            {"max_tokens", 60},
+            {"max_tokens", 200},
             {"messages", said_},
             {"temperature", 1},
             {"tool_choice", {{"type", "tool"}, {"name", "find"}}}};

@@ -7,8 +7,7 @@
 namespace hayloft::cli {
 
 void add_exact_options(CLI::App& app, ExactChoices& choices) {
-  app.add_flag("--exact", choices.exact,
-               "The answer of exact attention, token for token, several tokens a pass where drafts of them pay");
+  app.add_flag("--exact", choices.exact, "The text of exact attention, several tokens a pass where drafts pay");
   add_text(
       app, "--draft", "SOURCE,...", [&choices](const std::string& text) { choices.draft = text; },
       "Drafts of --exact: lookup copies from the text, self decodes by sparq, self:METHOD by another; none")
@@ -34,8 +33,10 @@ std::optional<runtime::DraftOptions> ExactChoices::drafts(const CLI::App& app, r
          method.name, method.name);
   }
   for (const char* option : {"--audit", "--audit-json", "--attention-stats", "--fidelity"}) {
-    if (app.count(option) > 0)
+    const CLI::Option* const given = app.get_option_no_throw(option);  // not every command has them
+    if (given != nullptr && given->count() > 0) {
       fail("{}: answers of --exact are exact, and there is nothing to measure; leave it out", option);
+    }
   }
   method = runtime::MethodOptions();
   runtime::DraftOptions options = runtime::parse_draft(draft);

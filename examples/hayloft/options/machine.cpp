@@ -158,7 +158,7 @@ void add_products_option(CLI::App& app, MachineOptions& options) {
       "Products with quantised weights: exact in f32, or faster with inputs rounded to 8 bits, cpu alone",
       [&](gpu::Products products) { options.products = products; })
       ->default_str("exact");
-  common(app, Section::model, {"--products"});
+  advanced(app, Section::model, {"--products"});
 }
 
 void add_rows_option(CLI::App& app, offload::RowFormat& rows) {

@@ -107,7 +107,7 @@ void add_prefill_options(CLI::App& app, runtime::SessionOptions& options) {
   using Order = runtime::PrefillOptions::Order;
   runtime::PrefillOptions& prefill = options.prefill;
   add_text(
-      app, "--prefill", "exact|sparse[:mass=P|:density=P]|window|topk",
+      app, "--prefill", "HOW",
       [&](const std::string& text) {
         const std::size_t colon = std::min(text.find(':'), text.size());
         const std::string kind = text.substr(0, colon);
@@ -124,8 +124,7 @@ void add_prefill_options(CLI::App& app, runtime::SessionOptions& options) {
         if (!(share > 0 && share <= 1)) fail("--prefill {}: a share above 0% and up to 100%", text);
         (by_mass ? prefill.mass : prefill.density) = share;
       },
-      "Attention while the prompt is read: exact, or approximate; sparse reads the blocks of keys that hold this share "
-      "of the attention mass (98%), or this share of all blocks")
+      "Attention while the prompt is read: exact, sparse (:mass=98% of it, or :density=5% of the keys), window or topk")
       ->default_str("exact");
   add_text(
       app, "--prefill-window", "W",

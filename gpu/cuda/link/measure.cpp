@@ -19,7 +19,7 @@ namespace hayloft::gpu {
 namespace cuda {
 namespace {
 
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+constexpr std::uint64_t kMeasuredMiB = std::uint64_t{1} << 20;
 constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
 constexpr double kMostSeconds = 20;  // to prepare a footprint that nobody asked for
 
@@ -96,7 +96,7 @@ class LinkBench {
       }
     }
     if (usable.empty()) {
-      usable.push_back(std::max(most / (2 * kMiB), std::uint64_t{1}) * 2 * kMiB);
+      usable.push_back(std::max(most / (2 * kMeasuredMiB), std::uint64_t{1}) * 2 * kMeasuredMiB);
     }
     return usable;
   }
@@ -105,7 +105,7 @@ class LinkBench {
     std::vector<offload::PageKind> kinds{{4096, false}};
     const offload::PageKind ordinary = offload::ordinary_pages();
     if (ordinary.transparent) kinds.push_back(ordinary);
-    for (const std::uint64_t page : {2 * kMiB, kGiB}) {
+    for (const std::uint64_t page : {2 * kMeasuredMiB, kGiB}) {
       const auto& pools = topology_.huge_pages();
       const bool kept =
           std::any_of(pools.begin(), pools.end(), [&](const auto& pool) { return pool.page_bytes == page; });
@@ -158,10 +158,10 @@ class LinkBench {
     run_.begin_region(shared);
     // The region's share of the device's page tables.
     const std::uint64_t free_after = free_bytes();
-    run_.add(
-        "device_memory_of_pinned", "",
-        static_cast<double>(free_before - std::min(free_before, free_after)) * kMiB / static_cast<double>(footprint),
-        "B/MiB");
+    run_.add("device_memory_of_pinned", "",
+             static_cast<double>(free_before - std::min(free_before, free_after)) * kMeasuredMiB /
+                 static_cast<double>(footprint),
+             "B/MiB");
     if (wants("copies")) measure_whole_copies(run_, *region, threads_);
     if (wants("both-ways")) measure_both_ways(run_, *region, threads_);
     if (wants("columns")) measure_columns(run_, *region);

@@ -18,7 +18,7 @@ struct OfferedTool {
   nlohmann::ordered_json parameters = nlohmann::ordered_json::object();
 };
 
-// How a model writes what is not text for the reader, by the template that it was trained with.
+// Says how a model writes what is not text for the reader, by the template that it was trained with.
 struct AnswerForm {
   bool tags = false;        // <tool_call>: JSON of Hermes and Qwen, or Qwen's <function=NAME>
   bool mistral = false;     // [TOOL_CALLS]

@@ -72,7 +72,7 @@ bool take_text(std::string_view& text, std::string_view wanted) {
   return true;
 }
 
-// What is before `end`, which goes as well.
+// Takes what is before `end`, which goes as well.
 std::optional<std::string_view> take_until(std::string_view& text, std::string_view end) {
   const std::size_t at = text.find(end);
   if (at == std::string_view::npos) return std::nullopt;

@@ -28,7 +28,7 @@ std::size_t spaces_at_end(std::string_view text) {
   return last == std::string_view::npos ? text.size() : text.size() - last - 1;
 }
 
-// Whether a JSON text stops inside of a string.
+// Returns whether a JSON text stops inside of a string.
 bool within_string(std::string_view text) {
   bool quoted = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -198,7 +198,7 @@ void TagReader::begin_call(Mode mode, std::string_view opened, std::size_t marke
   mode_ = mode;
 }
 
-// Of what is no call, `text` is told, and read on for others.
+// Where there is no call `text` is told, and read on for others.
 void TagReader::end_call(Parts& parts, const std::optional<std::vector<ToolCall>>& calls, std::string_view text) {
   mode_ = Mode::text;
   called_ = calls.has_value();

@@ -1,5 +1,6 @@
 #include "runtime/serve/messages/message_writer.h"
 
+#include "runtime/serve/answer_parts.h"
 #include "runtime/serve/openai/answer.h"
 
 namespace hayloft::runtime::serve::messages {
@@ -102,20 +103,11 @@ std::string MessageWriter::add(const std::vector<AnswerPart>& parts) {
 }
 
 std::string MessageWriter::generated(std::size_t, const GeneratedToken& token) {
-  if (!reader_) return add({{AnswerPart::Kind::text, token.text}});
-  std::string events;
-  for (const TextRun& run : token.runs) events += add(reader_->push(run));
-  return events;
+  return add(parts_of(reader_.get(), token));
 }
 
 std::string MessageWriter::finished(std::size_t, FinishReason reason, const std::string& rest, const Usage& usage) {
-  std::string events;
-  if (reader_) {
-    events = add(reader_->push({rest, false}));
-    events += add(reader_->finish());
-  } else {
-    events = add({{AnswerPart::Kind::text, rest}});
-  }
+  std::string events = add(last_parts(reader_.get(), rest));
   events += close_block();
   bool called = false;
   for (const Json& block : content_) called = called || block["type"] == "tool_use";

@@ -5,6 +5,8 @@
 #include <functional>
 #include <utility>
 
+#include "runtime/serve/answer_parts.h"
+
 namespace hayloft::runtime::serve::openai {
 namespace {
 
@@ -141,12 +143,7 @@ void Answer::read(std::size_t index, const std::vector<AnswerPart>& parts, Piece
 
 std::string Answer::generated(std::size_t index, const GeneratedToken& token) {
   Piece piece;
-  AnswerReader* const reader = choices_[index].reader.get();
-  if (reader == nullptr) {
-    piece.text = token.text;
-  } else {
-    for (const TextRun& run : token.runs) read(index, reader->push(run), piece);
-  }
+  read(index, parts_of(choices_[index].reader.get(), token), piece);
   if (piece.text.empty() && piece.reasoning.empty() && piece.calls.empty() && !tells_tokens()) return {};
   if (tells_tokens()) piece.logprobs = choices_[index].told.next(token.choice);
   return add(index, std::move(piece));
@@ -161,13 +158,8 @@ std::string Answer::finished(std::size_t index, FinishReason reason, const std::
   usage_.completion_tokens += usage.completion_tokens;
   usage_.attention.add(usage.attention);
   Piece piece;
-  if (AnswerReader* const reader = choices_[index].reader.get()) {
-    read(index, reader->push({rest, false}), piece);
-    read(index, reader->finish(), piece);
-    piece.called = choices_[index].calls > 0;
-  } else {
-    piece.text = rest;
-  }
+  read(index, last_parts(choices_[index].reader.get(), rest), piece);
+  piece.called = choices_[index].calls > 0;
   piece.reason = reason;
   piece.hayloft = extension(usage.audit.get(), request_.notes[index]);
   return add(index, std::move(piece));

@@ -120,8 +120,6 @@ Request chat_request(std::string_view body, const Served& served) {
   const Json object = parse_object(body);
   Draft draft(served);
   draft.request.style = Style::chat;
-  draft.request.model = served.name;
-  draft.pattern.sampling = served.sampling;
   read_fields<Draft>(object, "/v1/chat/completions", "", {kChatFields, common_fields()}, meaningless_fields(), draft);
   settle(draft);
   if (draft.max_tokens == 0) refuse("max_tokens", "must be an integer above 0");

@@ -60,8 +60,6 @@ void add_prompts(Draft& draft) {
 Request completion_request(std::string_view body, const Served& served) {
   const Json object = parse_object(body);
   Draft draft(served);
-  draft.request.model = served.name;
-  draft.pattern.sampling = served.sampling;
   read_fields<Draft>(object, "/v1/completions", "", {kCompletionFields, common_fields()}, meaningless_fields(), draft);
   settle(draft);
   if (draft.best_of && *draft.best_of != draft.n) refuse("best_of", "this server does not support it; it may be n");

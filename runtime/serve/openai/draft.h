@@ -13,7 +13,10 @@ namespace hayloft::runtime::serve::openai {
 
 // A request while its fields are read, one by one and in any order.
 struct Draft {
-  explicit Draft(const Served& by) : served(by) {}
+  explicit Draft(const Served& by) : served(by) {
+    request.model = served.name;
+    pattern.sampling = served.sampling;
+  }
 
   const Served& served;
   Request request;

@@ -4,8 +4,8 @@
 
 namespace hayloft::runtime::serve::responses {
 
-// What a request puts in, a text or a list of items, as messages of a chat: messages, calls of functions and their
-// results, reasoning of earlier turns. `messages` already has those of the response that it goes on from. Throws
+// Reads what a request puts in, a text or a list of items, as messages of a chat: messages, calls of functions and
+// their results, reasoning of earlier turns. `messages` already has those of the response that it goes on from. Throws
 // BadRequest.
 void add_items(const openai::Value& input, openai::Json& messages);
 

@@ -153,8 +153,6 @@ openai::Request response_request(std::string_view body, const openai::Served& se
   Draft& chat = draft.chat;
   chat.request.style = openai::Style::chat;
   chat.request.api = openai::Api::responses;
-  chat.request.model = served.name;
-  chat.pattern.sampling = served.sampling;
   openai::read_fields<ResponseDraft>(object, "/v1/responses", "", {kResponseFields}, kMeaninglessResponseFields, draft);
   openai::settle(chat);
   const Json messages = messages_of(draft);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "runtime/serve/answer_parts.h"
 #include "runtime/serve/openai/answer.h"
 #include "runtime/serve/responses/items.h"
 #include "runtime/serve/responses/response_store.h"
@@ -13,7 +14,7 @@ using openai::Json;
 ResponseWriter::ResponseWriter(const openai::Request& request, std::int64_t created)
     : request_(request), id_(new_id("resp_")), created_(created), reader_(make_answer_reader(request.form)) {}
 
-// What was asked for is told with it, as the API has it.
+// The request is told with it, as the API has it.
 Json ResponseWriter::response() const {
   const Json& asked = request_.turn->asked;
   const auto told = [&](const char* name, Json otherwise) {
@@ -160,20 +161,11 @@ std::string ResponseWriter::add(const std::vector<AnswerPart>& parts) {
 }
 
 std::string ResponseWriter::generated(std::size_t, const GeneratedToken& token) {
-  if (!reader_) return add({{AnswerPart::Kind::text, token.text}});
-  std::string events;
-  for (const TextRun& run : token.runs) events += add(reader_->push(run));
-  return events;
+  return add(parts_of(reader_.get(), token));
 }
 
 std::string ResponseWriter::finished(std::size_t, FinishReason reason, const std::string& rest, const Usage& usage) {
-  std::string events;
-  if (reader_) {
-    events = add(reader_->push({rest, false}));
-    events += add(reader_->finish());
-  } else {
-    events = add({{AnswerPart::Kind::text, rest}});
-  }
+  std::string events = add(last_parts(reader_.get(), rest));
   status_ = reason == FinishReason::length ? "incomplete" : "completed";
   events += close_item(status_.c_str());
   usage_ = {{"input_tokens", usage.prompt_tokens},

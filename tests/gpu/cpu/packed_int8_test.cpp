@@ -9,6 +9,7 @@
 
 #include "gpu/make_backend.h"
 #include "offload/host/threads.h"
+#include "tests/support/cpu_cache.h"
 #include "tests/support/each_target.h"
 #include "tests/support/random_packed.h"
 
@@ -17,14 +18,7 @@ namespace {
 
 using test::all_packings;
 using test::RandomPacked;
-
-std::vector<float> normal_inputs(std::size_t n, std::uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> distribution;
-  std::vector<float> x(n);
-  for (float& value : x) value = distribution(random);
-  return x;
-}
+using testing::normal;
 
 // 16 inputs as the definition has them: a scale, and codes in the order of the columns.
 struct RoundedChunk {
@@ -84,7 +78,7 @@ void expect_int8_products() {
     for (const int tokens : {1, 2, 3, 4, 7, 13}) {
       const int rows = 37, cols = packing.products ? 512 : 160;
       const RandomPacked w(packing, rows, cols, seed);
-      const std::vector<float> x = normal_inputs(static_cast<std::size_t>(tokens * cols), seed++);
+      const std::vector<float> x = normal(static_cast<std::size_t>(tokens * cols), seed++);
       gpu::Int8Inputs inputs;
       gpu::round_inputs(x.data(), tokens, cols, packing, inputs);
       std::vector<float> y(static_cast<std::size_t>(tokens * rows), NAN);
@@ -121,7 +115,7 @@ void expect_int8_products_as_alone() {
   for (const auto& [name, packing] : all_packings()) {
     SCOPED_TRACE(name);
     const RandomPacked w(packing, 48, cols, 5);
-    const std::vector<float> x = normal_inputs(tokens * cols, 6);
+    const std::vector<float> x = normal(tokens * cols, 6);
     gpu::Int8Inputs all;
     gpu::round_inputs(x.data(), tokens, cols, packing, all);
     std::vector<float> y(static_cast<std::size_t>(tokens) * 48);
@@ -155,7 +149,7 @@ TEST_P(PackedInt8, WhatIsNotFiniteStaysSo) {
     const RandomPacked w(packing, 16, cols, 5);
     for (const float bad : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
                             std::numeric_limits<float>::quiet_NaN()}) {
-      std::vector<float> x = normal_inputs(cols, 6), y(16);
+      std::vector<float> x = normal(cols, 6), y(16);
       x[37] = bad;
       gpu::Int8Inputs inputs;
       gpu::round_inputs(x.data(), 1, cols, packing, inputs);
@@ -178,7 +172,7 @@ TEST_P(PackedInt8, WhatIsTooSmallForAScaleIsZero) {
   }
 }
 
-// Of a backend that was asked for them alone, and with packed weights alone.
+// Only a backend that was asked for them multiplies so, and only packed weights.
 TEST(Int8Products, AreTheBackendsOnlyWherePackedAndAskedFor) {
   const offload::Threads threads(2), one(1);
   const auto exact = gpu::make_cpu_backend(threads);
@@ -189,9 +183,9 @@ TEST(Int8Products, AreTheBackendsOnlyWherePackedAndAskedFor) {
   constexpr int rows = 1000, cols = 256;
   const RandomPacked w({.bits = 4, .minimum = true}, rows, cols, 1);
   const gpu::Matrix plain{w.weights.data(), gpu::DType::f32, rows, cols};
-  const std::vector<float> bias = normal_inputs(rows, 2);
+  const std::vector<float> bias = normal(rows, 2);
   for (const int T : {1, 4, 100}) {
-    const std::vector<float> x = normal_inputs(static_cast<std::size_t>(T) * cols, 3);
+    const std::vector<float> x = normal(static_cast<std::size_t>(T) * cols, 3);
     const auto multiply = [&](gpu::Backend& backend, const gpu::Matrix& matrix) {
       std::vector<float> y(static_cast<std::size_t>(T) * rows);
       backend.matmul(x.data(), T, matrix, bias.data(), y.data(), {});

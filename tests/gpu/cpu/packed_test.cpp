@@ -7,6 +7,7 @@
 #include <random>
 
 #include "gpu/table_row.h"
+#include "tests/support/cpu_cache.h"
 #include "tests/support/each_target.h"
 #include "tests/support/random_packed.h"
 
@@ -15,14 +16,7 @@ namespace {
 
 using test::all_packings;
 using test::RandomPacked;
-
-std::vector<float> normal_values(std::size_t n, std::uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> distribution;
-  std::vector<float> x(n);
-  for (float& value : x) value = distribution(random);
-  return x;
-}
+using testing::normal;
 
 class Packed : public test::EachTarget {};
 INSTANTIATE_TEST_SUITE_P(Targets, Packed, test::each_target(), test::target_name);
@@ -62,7 +56,7 @@ TEST_P(Packed, ProductsAreThoseOfTheWeights) {
     for (const int tokens : {1, 2, 3, 4, 7}) {
       const int rows = 37, cols = packing.products ? 512 : 160;
       const RandomPacked w(packing, rows, cols, seed);
-      const std::vector<float> x = normal_values(static_cast<std::size_t>(tokens * cols), seed++);
+      const std::vector<float> x = normal(static_cast<std::size_t>(tokens * cols), seed++);
       std::vector<float> sums(static_cast<std::size_t>(tokens * cols / packing.group()));
       gpu::sum_groups(x.data(), tokens, cols, packing.group(), sums.data());
       std::vector<float> y(static_cast<std::size_t>(tokens * rows), NAN);
@@ -89,7 +83,7 @@ TEST_P(Packed, ATokensProductsDoNotDependOnTheOthers) {
   for (const auto& [name, packing] : all_packings()) {
     SCOPED_TRACE(name);
     const RandomPacked w(packing, 48, cols, 5);
-    const std::vector<float> x = normal_values(7 * cols, 6);
+    const std::vector<float> x = normal(7 * cols, 6);
     const int groups = cols / packing.group();
     std::vector<float> sums(static_cast<std::size_t>(7 * groups));
     gpu::sum_groups(x.data(), 7, cols, packing.group(), sums.data());

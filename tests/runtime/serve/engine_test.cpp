@@ -1,252 +1,44 @@
-#include "runtime/serve/engine.h"
-
-#include <gtest/gtest.h>
-
 #include <atomic>
-#include <future>
 
-#include "gpu/make_backend.h"
-#include "runtime/decode/load_tokenizer.h"
+#include "tests/runtime/serve/engine_fixture.h"
 #include "tests/support/temporary_folder.h"
 
 namespace hayloft::runtime::serve {
 namespace {
 
-// Keeps what a client is told at the end; the client leaves, where it is to, when the first part of its prompt has been
-// read.
-struct Client : GenerationListener {
-  void reading(std::int64_t, std::int64_t) override {
-    if (leave) std::exchange(leave, {})();
+TEST_F(EngineTest, DraftedAnswersOfSeveralClientsAreThoseOfSingleSteps) {
+  request_.echo = false;
+  request_.max_tokens = 40;
+  std::vector<GenerationRequest> requests;
+  for (int i = 0; i < 4; ++i) {
+    requests.push_back(request_);
+    requests.back().tokens.resize(static_cast<std::size_t>(300 + 50 * i));
+    requests.back().logprobs = i == 3 ? 0 : -1;  // which no draft gives
+    if (i == 2) requests.back().sampling.temperature = 0.8f;
   }
-  void scored(std::vector<TokenChoice> prompt) override { choices = std::move(prompt); }
-  void generated(GeneratedToken token) override {
-    choices.push_back(std::move(token.choice));
-    if (at_token) std::exchange(at_token, {})();
-  }
-  void finished(FinishReason, const std::string&, const Usage& told) override {
-    usage = told;
-    ended.set_value();
-  }
-  void failed(const Failure& failure) override {
-    ADD_FAILURE() << failure.message;
-    ended.set_value();
-  }
-
-  std::function<void()> leave;
-  std::function<void()> at_token;  // when the first has come
-  std::vector<TokenChoice> choices;
-  Usage usage;
-  std::promise<void> ended;
-};
-
-std::vector<std::int32_t> tokens(const Client& client) {
-  std::vector<std::int32_t> all;
-  for (const TokenChoice& choice : client.choices) all.push_back(choice.chosen.token);
-  return all;
-}
-
-std::vector<float> logprobs(const Client& client) {
-  std::vector<float> all;
-  for (const TokenChoice& choice : client.choices) all.push_back(choice.chosen.logprob);
-  return all;
-}
-
-class EngineTest : public ::testing::Test {
- protected:
-  EngineTest() {
-    options_.session.chunk_tokens = 64;
-    options_.method = make_method({}, model_.config().head_dim);
-    options_.kept_reading = 256;
-    request_.echo = true;
-    request_.logprobs = 0;
-    request_.max_tokens = 2;
-    request_.ignore_end = true;
-    for (int i = 0; i < 500; ++i) request_.tokens.push_back(5 + i * 37 % 101);
-  }
-
-  // Asks and waits for the answer.
-  static void ask(Engine& engine, const GenerationRequest& request, const std::shared_ptr<Client>& client) {
-    engine.submit(request, client);
-    client->ended.get_future().wait();
-  }
-
-  // A saved context of so many sentences, in place of the one that is there.
-  void save_book(const Contexts& contexts, int sentences) {
-    std::string text;
-    for (int i = 0; i < sentences; ++i) text += "the quiet hay lies in the loft ";
-    IngestOptions reading;
-    reading.session = options_.session;
-    std::filesystem::remove(contexts.path("book"));
-    ingest({model_, tokenizer_, path_}, arena_, text, contexts.path("book"), reading);
-  }
-
-  void ask_the_book() {
-    request_.echo = false;
-    request_.logprobs = -1;
-    request_.context = "book";
-  }
-
-  const std::filesystem::path path_ = std::filesystem::path(HAYLOFT_SOURCE_DIR) / "examples/needle-model/model";
-  offload::Topology topology_;
-  offload::Threads threads_{1};
-  std::unique_ptr<gpu::Backend> backend_ = gpu::make_cpu_backend(threads_);
-  Model model_{path_, *backend_};
-  Tokenizer tokenizer_ = load_tokenizer(path_);
-  offload::Arena arena_{topology_, {.budget_bytes = std::uint64_t{64} << 20}};
-  Contexts contexts_{{}};
-  EngineOptions options_;
-  GenerationRequest request_;
-};
-
-TEST_F(EngineTest, WhatWasScoredForAClientThatLeftIsNotReadAgain) {
-  const auto alone = std::make_shared<Client>();
-  {
-    Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options_);
-    ask(engine, request_, alone);
-  }
-  ASSERT_EQ(alone->choices.size(), request_.tokens.size() - 1 + 2);
-
-  Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options_);
-  const auto gone = std::make_shared<Client>(), again = std::make_shared<Client>();
-  std::shared_ptr<Job> job;
-  std::promise<void> submitted;
-  gone->leave = [&] {
-    submitted.get_future().wait();
-    job->cancel();
-  };
-  job = engine.submit(request_, gone);
-  submitted.set_value();
-  while (engine.figures().cancelled == 0) {  // it is read to its end first
-  }
-  ask(engine, request_, again);
-  EXPECT_EQ(again->usage.cached_tokens, static_cast<std::int64_t>(request_.tokens.size()));
-  EXPECT_EQ(logprobs(*again), logprobs(*alone));
-  EXPECT_EQ(engine.figures().prompt_tokens, request_.tokens.size());
-  EXPECT_TRUE(gone->choices.empty());
-}
-
-TEST_F(EngineTest, AClientThatAsksAgainGoesOnWhereItsPromptIsBeingScored) {
-  const auto alone = std::make_shared<Client>(), gone = std::make_shared<Client>(), again = std::make_shared<Client>();
-  {
-    Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options_);
-    ask(engine, request_, alone);
-  }
-  Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options_);
-  std::shared_ptr<Job> job;
-  std::promise<void> submitted;
-  gone->leave = [&] {
-    submitted.get_future().wait();
-    job->cancel();
-    engine.submit(request_, again);
-  };
-  job = engine.submit(request_, gone);
-  submitted.set_value();
-  again->ended.get_future().wait();
-  EXPECT_EQ(again->usage.cached_tokens, options_.session.chunk_tokens);
-  EXPECT_EQ(logprobs(*again), logprobs(*alone));
-  EXPECT_EQ(engine.figures().cancelled, 1u);
-}
-
-// What has been read of prompts for clients that have left, while one that waits is answered.
-TEST_F(EngineTest, PromptsOfClientsThatHaveLeftWaitForThoseThatHaveNot) {
-  struct Reader : Client {
-    void reading(std::int64_t done, std::int64_t total) override {
-      ++chunks;
-      Client::reading(done, total);
+  std::vector<std::vector<std::int32_t>> answers[2];
+  for (const bool drafted : {false, true}) {
+    EngineOptions options = options_;
+    if (drafted) {
+      options.drafts = parse_draft("lookup,self:sparq:r=8:k=64");
+      options.drafts->costs = DraftCosts{0.05, 0.05};
     }
-    std::atomic<int> chunks = 0;
-  };
-  request_.echo = false;
-  request_.logprobs = -1;
-  options_.parallel = 2;
-  Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options_);
-  constexpr int many = 6;
-  std::vector<std::shared_ptr<Reader>> gone;
-  std::vector<std::shared_ptr<Job>> jobs(many);
-  std::promise<void> submitted;
-  const std::shared_future<void> all = submitted.get_future();
-  for (int i = 0; i < many; ++i) {
-    GenerationRequest request = request_;
-    request.tokens.front() = 7 + i;  // they begin differently
-    gone.push_back(std::make_shared<Reader>());
-    gone.back()->leave = [&, all] {
-      all.wait();
-      for (const auto& job : jobs) job->cancel();
-    };
-    jobs[static_cast<std::size_t>(i)] = engine.submit(request, gone.back());
+    Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options);
+    std::vector<std::shared_ptr<Client>> clients;
+    for (const GenerationRequest& request : requests) {
+      clients.push_back(std::make_shared<Client>());
+      engine.submit(request, clients.back());
+    }
+    for (const auto& client : clients) {
+      client->ended.get_future().wait();
+      EXPECT_TRUE(client->usage.attention.exact());
+      EXPECT_EQ(client->usage.completion_tokens, 40);
+      answers[drafted ? 1 : 0].push_back(tokens(*client));
+    }
+    EXPECT_EQ(engine.figures().drafts.tokens, drafted ? 120 : 0);
+    EXPECT_EQ(engine.figures().drafts.accepted > 0, drafted);
   }
-  const auto chunks = [&] {
-    int sum = 0;
-    for (const auto& reader : gone) sum += reader->chunks;
-    return sum;
-  };
-  const auto stays = std::make_shared<Reader>();
-  int when_it_was_read = -1;
-  stays->leave = [&] { when_it_was_read = chunks(); };
-  int when_it_was_answered = -1;
-  stays->at_token = [&] { when_it_was_answered = chunks(); };
-  GenerationRequest last = request_;
-  last.tokens.front() = 90;
-  const auto job = engine.submit(last, stays);
-  submitted.set_value();
-  stays->ended.get_future().wait();
-  EXPECT_EQ(tokens(*stays).size(), 2u);
-  EXPECT_LE(when_it_was_read, 2);  // its place was not held
-  EXPECT_EQ(when_it_was_answered, when_it_was_read);
-  while (!engine.idle()) {
-  }
-  EXPECT_GE(chunks(), 8);  // then those that had begun are read to the end
-  EXPECT_EQ(engine.figures().cancelled, static_cast<std::uint64_t>(many));
-}
-
-// Of an engine that is busy, whose queue would stay full.
-TEST_F(EngineTest, WhoHasLeftTheQueueMakesRoomInIt) {
-  request_.echo = false;
-  request_.logprobs = -1;
-  request_.max_tokens = 50000;
-  request_.tokens.resize(40);
-  options_.parallel = 1;
-  options_.queue = 2;
-  Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options_);
-  const auto busy = std::make_shared<Client>();
-  std::promise<void> decoding;
-  busy->at_token = [&] { decoding.set_value(); };
-  const auto job = engine.submit(request_, busy);
-  decoding.get_future().wait();
-  for (int i = 0; i < 2; ++i) engine.submit(request_, std::make_shared<Client>())->cancel();
-  std::shared_ptr<Job> next;
-  while (!next)
-    next = engine.submit(request_, std::make_shared<Client>());  // refused until a round has seen them leave
-  EXPECT_EQ(engine.figures().active, 1);
-  next->cancel();
-  job->cancel();
-  while (!engine.idle()) {
-  }
-}
-
-TEST_F(EngineTest, WhoAsksAgainTakesOverWhatHasBeenReadOfThePrompt) {
-  request_.echo = false;
-  request_.logprobs = -1;
-  options_.parallel = 1;
-  const auto alone = std::make_shared<Client>(), gone = std::make_shared<Client>(), again = std::make_shared<Client>();
-  {
-    Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options_);
-    ask(engine, request_, alone);
-  }
-  Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options_);
-  std::shared_ptr<Job> job, second;
-  std::promise<void> submitted;
-  gone->leave = [&] {
-    submitted.get_future().wait();
-    job->cancel();
-    second = engine.submit(request_, again);
-  };
-  job = engine.submit(request_, gone);
-  submitted.set_value();
-  again->ended.get_future().wait();
-  EXPECT_EQ(again->usage.cached_tokens, options_.session.chunk_tokens);
-  EXPECT_EQ(tokens(*again), tokens(*alone));
-  EXPECT_EQ(engine.figures().prompt_tokens, request_.tokens.size() - 1);
+  EXPECT_EQ(answers[0], answers[1]);
 }
 
 TEST_F(EngineTest, ASessionOfAContextThatHasBeenReplacedIsNotKept) {
@@ -363,39 +155,6 @@ struct RefusedClient : Client {
   }
   Failure why;
 };
-
-// What follows the last whole chunk of the prompt too, which is read once.
-TEST_F(EngineTest, AnswersToOnePromptAreForksOfOneReading) {
-  request_.echo = false;
-  request_.max_tokens = 6;
-  request_.sampling.temperature = 1;
-  const auto seeded = [&](std::uint64_t seed) {
-    GenerationRequest request = request_;
-    request.sampling.seed = seed;
-    return request;
-  };
-  std::vector<std::vector<std::int32_t>> expected;
-  for (std::uint64_t seed = 0; seed < 4; ++seed) {
-    Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options_);
-    const auto alone = std::make_shared<Client>();
-    ask(engine, seeded(seed), alone);
-    expected.push_back(tokens(*alone));
-  }
-
-  Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options_);
-  std::vector<std::shared_ptr<Client>> clients;
-  for (int i = 0; i < 4; ++i) clients.push_back(std::make_shared<Client>());
-  // The others are there when the first has read a chunk of its prompt.
-  clients[0]->leave = [&] {
-    for (std::uint64_t seed = 1; seed < 4; ++seed) engine.submit(seeded(seed), clients[seed]);
-  };
-  engine.submit(seeded(0), clients[0]);
-  for (const auto& client : clients) client->ended.get_future().wait();
-  for (std::size_t i = 0; i < clients.size(); ++i) EXPECT_EQ(tokens(*clients[i]), expected[i]) << i;
-  for (std::size_t i = 1; i < clients.size(); ++i) {
-    EXPECT_EQ(clients[i]->usage.cached_tokens, static_cast<std::int64_t>(request_.tokens.size()) - 1);
-  }
-}
 
 TEST_F(EngineTest, ADeviceThatIsLostFailsAllThatAskAndIsToldOnce) {
   options_.method = std::make_shared<LosesTheDevice>(MethodOptions{});

@@ -4,7 +4,7 @@
 
 #include "runtime/serve/changing_head.h"
 
-// What is read again, and the lines that are known to make it so.
+// Tests what is read again, and the lines that are known to make it so.
 namespace hayloft::runtime::serve {
 namespace {
 

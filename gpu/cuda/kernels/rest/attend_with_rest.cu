@@ -123,7 +123,7 @@ class RestEstimator {
            lines_, chances, weights, values, found);
   }
 
-  // Of a store that kernels do not reach all of, by the host.
+  // The host gathers them, where kernels do not reach all of the store.
   void gather_values(const std::int32_t* positions, const float* chances, int found, f16* values) {
     const std::int64_t count = std::int64_t{cache_.kv_heads} * found;
     const std::vector<std::int32_t> at = fetch(positions, count, stream_);

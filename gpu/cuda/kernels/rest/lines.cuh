@@ -20,7 +20,7 @@ struct LineFit {
   int rank = 0;
   int group = 0;
   int head_dim = 0;
-  // Of the positions selected, [Hkv][k], where lines are fitted over them as well: their scores and logits.
+  // The positions selected, [Hkv][k], where lines are fitted over them as well, with their scores and logits.
   const std::int32_t* positions = nullptr;
   int k = 0;
   const float* scores = nullptr;  // [Hq][stride]
@@ -33,8 +33,8 @@ inline unsigned line_shared_bytes(int group, int head_dim, bool planes) {
   return static_cast<unsigned>((2 * group + (planes ? 5 : 0)) * head_dim) * static_cast<unsigned>(sizeof(float));
 }
 
-// What a search reads in place of the tail's keys: of component c its first planes over the range of the samples, as
-// runtime/attention/logit_lines.cpp has them.
+// The keys that a search reads in place of the tail's: the first planes of component c over the range of the samples,
+// as runtime/attention/logit_lines.cpp has them.
 struct ReadKeys {
   float* by;
   float* plus;

@@ -90,9 +90,9 @@ static __global__ __launch_bounds__(kRestThreads) void sum_masses(RestScores in,
   squares[h * kSumBlocks + blockIdx.x] = square;
 }
 
-// Of every position of [0, limit) its mass, of all query heads of the KV head, over its random number, as a key; 0 of
-// what has no mass or none that is a number; with the largest key of each chunk and the histogram of the top bits.
-// Grid: some blocks, KV heads. Dynamic shared memory: f32 [2][group].
+// Makes a key of every position of [0, limit): its mass, of all query heads of the KV head, over its random number; 0
+// where it has no mass or none that is a number. Writes besides the largest key of each chunk and the histogram of the
+// top bits. Grid: some blocks, KV heads. Dynamic shared memory: f32 [2][group].
 static __global__ __launch_bounds__(kRestThreads) void rank_masses(RestScores in, unsigned* keys,
                                                                    unsigned* key_chunk_max, std::int64_t chunk_stride,
                                                                    unsigned* histogram) {

@@ -113,6 +113,9 @@ static __global__ __launch_bounds__(kRestThreads) void spread_values(TailView ta
   double sum = 0;
   if (c < head_dim) {
     const double centre = mean[head * group * head_dim + c];
+#ifdef __CUDACC__
+#pragma unroll 1  // more of them at a time do not fit the registers
+#endif
     for (std::int64_t t = tail.tokens - newest; t < tail.tokens; ++t) {
       const f16* const row = tail.rows + (head * tail.capacity + tail.first + t) * 2 * head_dim;
       const double apart = static_cast<double>(widen(row[head_dim + c])) - centre;

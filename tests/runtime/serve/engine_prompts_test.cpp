@@ -1,0 +1,194 @@
+#include <atomic>
+
+#include "tests/runtime/serve/engine_fixture.h"
+
+// Tests who goes on from what was read or scored of a prompt, and who waits for whom.
+namespace hayloft::runtime::serve {
+namespace {
+
+TEST_F(EngineTest, WhatWasScoredForAClientThatLeftIsNotReadAgain) {
+  const auto alone = std::make_shared<Client>();
+  {
+    Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options_);
+    ask(engine, request_, alone);
+  }
+  ASSERT_EQ(alone->choices.size(), request_.tokens.size() - 1 + 2);
+
+  Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options_);
+  const auto gone = std::make_shared<Client>(), again = std::make_shared<Client>();
+  std::shared_ptr<Job> job;
+  std::promise<void> submitted;
+  gone->leave = [&] {
+    submitted.get_future().wait();
+    job->cancel();
+  };
+  job = engine.submit(request_, gone);
+  submitted.set_value();
+  while (engine.figures().cancelled == 0) {  // it is read to its end first
+  }
+  ask(engine, request_, again);
+  EXPECT_EQ(again->usage.cached_tokens, static_cast<std::int64_t>(request_.tokens.size()));
+  EXPECT_EQ(logprobs(*again), logprobs(*alone));
+  EXPECT_EQ(engine.figures().prompt_tokens, request_.tokens.size());
+  EXPECT_TRUE(gone->choices.empty());
+}
+
+TEST_F(EngineTest, AClientThatAsksAgainGoesOnWhereItsPromptIsBeingScored) {
+  const auto alone = std::make_shared<Client>(), gone = std::make_shared<Client>(), again = std::make_shared<Client>();
+  {
+    Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options_);
+    ask(engine, request_, alone);
+  }
+  Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options_);
+  std::shared_ptr<Job> job;
+  std::promise<void> submitted;
+  gone->leave = [&] {
+    submitted.get_future().wait();
+    job->cancel();
+    engine.submit(request_, again);
+  };
+  job = engine.submit(request_, gone);
+  submitted.set_value();
+  again->ended.get_future().wait();
+  EXPECT_EQ(again->usage.cached_tokens, options_.session.chunk_tokens);
+  EXPECT_EQ(logprobs(*again), logprobs(*alone));
+  EXPECT_EQ(engine.figures().cancelled, 1u);
+}
+
+// What has been read of prompts for clients that have left, while one that waits is answered.
+TEST_F(EngineTest, PromptsOfClientsThatHaveLeftWaitForThoseThatHaveNot) {
+  struct Reader : Client {
+    void reading(std::int64_t done, std::int64_t total) override {
+      ++chunks;
+      Client::reading(done, total);
+    }
+    std::atomic<int> chunks = 0;
+  };
+  request_.echo = false;
+  request_.logprobs = -1;
+  options_.parallel = 2;
+  Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options_);
+  constexpr int many = 6;
+  std::vector<std::shared_ptr<Reader>> gone;
+  std::vector<std::shared_ptr<Job>> jobs(many);
+  std::promise<void> submitted;
+  const std::shared_future<void> all = submitted.get_future();
+  for (int i = 0; i < many; ++i) {
+    GenerationRequest request = request_;
+    request.tokens.front() = 7 + i;  // they begin differently
+    gone.push_back(std::make_shared<Reader>());
+    gone.back()->leave = [&, all] {
+      all.wait();
+      for (const auto& job : jobs) job->cancel();
+    };
+    jobs[static_cast<std::size_t>(i)] = engine.submit(request, gone.back());
+  }
+  const auto chunks = [&] {
+    int sum = 0;
+    for (const auto& reader : gone) sum += reader->chunks;
+    return sum;
+  };
+  const auto stays = std::make_shared<Reader>();
+  int when_it_was_read = -1;
+  stays->leave = [&] { when_it_was_read = chunks(); };
+  int when_it_was_answered = -1;
+  stays->at_token = [&] { when_it_was_answered = chunks(); };
+  GenerationRequest last = request_;
+  last.tokens.front() = 90;
+  const auto job = engine.submit(last, stays);
+  submitted.set_value();
+  stays->ended.get_future().wait();
+  EXPECT_EQ(tokens(*stays).size(), 2u);
+  EXPECT_LE(when_it_was_read, 2);  // its place was not held
+  EXPECT_EQ(when_it_was_answered, when_it_was_read);
+  while (!engine.idle()) {
+  }
+  EXPECT_GE(chunks(), 8);  // then those that had begun are read to the end
+  EXPECT_EQ(engine.figures().cancelled, static_cast<std::uint64_t>(many));
+}
+
+// Of an engine that is busy, whose queue would stay full.
+TEST_F(EngineTest, WhoHasLeftTheQueueMakesRoomInIt) {
+  request_.echo = false;
+  request_.logprobs = -1;
+  request_.max_tokens = 50000;
+  request_.tokens.resize(40);
+  options_.parallel = 1;
+  options_.queue = 2;
+  Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options_);
+  const auto busy = std::make_shared<Client>();
+  std::promise<void> decoding;
+  busy->at_token = [&] { decoding.set_value(); };
+  const auto job = engine.submit(request_, busy);
+  decoding.get_future().wait();
+  for (int i = 0; i < 2; ++i) engine.submit(request_, std::make_shared<Client>())->cancel();
+  std::shared_ptr<Job> next;
+  while (!next)
+    next = engine.submit(request_, std::make_shared<Client>());  // refused until a round has seen them leave
+  EXPECT_EQ(engine.figures().active, 1);
+  next->cancel();
+  job->cancel();
+  while (!engine.idle()) {
+  }
+}
+
+TEST_F(EngineTest, WhoAsksAgainTakesOverWhatHasBeenReadOfThePrompt) {
+  request_.echo = false;
+  request_.logprobs = -1;
+  options_.parallel = 1;
+  const auto alone = std::make_shared<Client>(), gone = std::make_shared<Client>(), again = std::make_shared<Client>();
+  {
+    Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options_);
+    ask(engine, request_, alone);
+  }
+  Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options_);
+  std::shared_ptr<Job> job, second;
+  std::promise<void> submitted;
+  gone->leave = [&] {
+    submitted.get_future().wait();
+    job->cancel();
+    second = engine.submit(request_, again);
+  };
+  job = engine.submit(request_, gone);
+  submitted.set_value();
+  again->ended.get_future().wait();
+  EXPECT_EQ(again->usage.cached_tokens, options_.session.chunk_tokens);
+  EXPECT_EQ(tokens(*again), tokens(*alone));
+  EXPECT_EQ(engine.figures().prompt_tokens, request_.tokens.size() - 1);
+}
+
+// Keeps what follows the last whole chunk of the prompt too, which is read once.
+TEST_F(EngineTest, AnswersToOnePromptAreForksOfOneReading) {
+  request_.echo = false;
+  request_.max_tokens = 6;
+  request_.sampling.temperature = 1;
+  const auto seeded = [&](std::uint64_t seed) {
+    GenerationRequest request = request_;
+    request.sampling.seed = seed;
+    return request;
+  };
+  std::vector<std::vector<std::int32_t>> expected;
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options_);
+    const auto alone = std::make_shared<Client>();
+    ask(engine, seeded(seed), alone);
+    expected.push_back(tokens(*alone));
+  }
+
+  Engine engine({model_, tokenizer_, path_}, arena_, contexts_, options_);
+  std::vector<std::shared_ptr<Client>> clients;
+  for (int i = 0; i < 4; ++i) clients.push_back(std::make_shared<Client>());
+  // The others are there when the first has read a chunk of its prompt.
+  clients[0]->leave = [&] {
+    for (std::uint64_t seed = 1; seed < 4; ++seed) engine.submit(seeded(seed), clients[seed]);
+  };
+  engine.submit(seeded(0), clients[0]);
+  for (const auto& client : clients) client->ended.get_future().wait();
+  for (std::size_t i = 0; i < clients.size(); ++i) EXPECT_EQ(tokens(*clients[i]), expected[i]) << i;
+  for (std::size_t i = 1; i < clients.size(); ++i) {
+    EXPECT_EQ(clients[i]->usage.cached_tokens, static_cast<std::int64_t>(request_.tokens.size()) - 1);
+  }
+}
+
+}  // namespace
+}  // namespace hayloft::runtime::serve
