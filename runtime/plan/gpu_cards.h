@@ -7,10 +7,10 @@
 namespace hayloft::runtime::plan {
 
 struct GpuCard {
-  int multiprocessors = 0;  // each issues four instructions of a warp per cycle; 0: only the rates are known
-  double gigahertz = 0;     // boost clock
-  double memory_rate = 0;   // GB/s of device memory
-  double link_rate = 0;     // GB/s from host memory
+  int multiprocessors = 0;         // each issues four instructions of a warp per cycle; 0: only the rates are known
+  double gigahertz = 0;            // boost clock
+  double memory_rate = 0;          // GB/s of device memory
+  double link_rate = 0;            // GB/s from host memory
   std::uint64_t memory_bytes = 0;  // of device memory; 0: not known
 };
 
