@@ -79,22 +79,34 @@ void note_masses(const MassTile& tile, const DrawNumbers& numbers, float* sums, 
     }
   }
   if (maxima == nullptr) return;
-  for (int t = 0; t < tile.n; t += draw_group_tokens) {
-    Vec most = hn::Zero(d);
-    for (int i = t; i < t + draw_group_tokens; i += lane_count) {
-      most = hn::Max(most, rank_of(numbers, i, added(tile, i)));
+  for (int t = 0; t < tile.n; t += draw_span_tokens, maxima += draw_span_maxima) {
+    const int end = std::min(t + draw_span_tokens, tile.n);
+    for (int lane = 0; lane < draw_span_maxima; lane += lane_count) {
+      Vec most = hn::Zero(d);
+      for (int i = t + lane; i < end; i += draw_span_maxima) {
+        most = hn::Max(most, rank_of(numbers, i, added(tile, i)));
+      }
+      hn::StoreU(most, d, maxima + lane);
     }
-    maxima[t / draw_group_tokens] = hn::GetLane(hn::MaxOfLanes(d, most));
   }
 }
 
-void draw_ranks(const MassTile& tile, const DrawNumbers& numbers, float* p, float* ranks) {
+int draw_candidates(const MassTile& tile, const DrawNumbers& numbers, float least, float* p, float* ranks,
+                    std::int32_t* at) {
   const D d;
+  const hn::RebindToSigned<D> di;
+  const Vec from = hn::Set(d, least);
+  std::size_t count = 0;
   for (int t = 0; t < tile.n; t += lane_count) {
     const Vec all = added(tile, t);
+    const Vec rank = rank_of(numbers, t, all);
     hn::Store(all, d, p + t);
-    hn::Store(rank_of(numbers, t, all), d, ranks + t);
+    hn::Store(rank, d, ranks + t);
+    const auto high = hn::And(hn::Ge(rank, from), hn::Gt(rank, hn::Zero(d)));
+    if (hn::AllFalse(d, high)) continue;
+    count += hn::CompressBlendedStore(hn::Iota(di, t), hn::RebindMask(di, high), di, at + count);
   }
+  return static_cast<int>(count);
 }
 
 HWY_INLINE Vec key_at(const f16* from) {
@@ -213,7 +225,7 @@ namespace hayloft::index {
 
 HWY_EXPORT(scores_to_masses);
 HWY_EXPORT(note_masses);
-HWY_EXPORT(draw_ranks);
+HWY_EXPORT(draw_candidates);
 HWY_EXPORT(line_logits);
 HWY_EXPORT(widen_values);
 HWY_EXPORT(sum_values);
@@ -227,8 +239,9 @@ void note_masses(const MassTile& tile, const DrawNumbers& numbers, float* sums, 
   HWY_DYNAMIC_DISPATCH(note_masses)(tile, numbers, sums, squares, maxima);
 }
 
-void draw_ranks(const MassTile& tile, const DrawNumbers& numbers, float* p, float* ranks) {
-  HWY_DYNAMIC_DISPATCH(draw_ranks)(tile, numbers, p, ranks);
+int draw_candidates(const MassTile& tile, const DrawNumbers& numbers, float least, float* p, float* ranks,
+                    std::int32_t* at) {
+  return HWY_DYNAMIC_DISPATCH(draw_candidates)(tile, numbers, least, p, ranks, at);
 }
 
 void line_logits(const LineKeys& keys, const float* weights, const float* query, int heads, const std::uint8_t* planes,

@@ -9,7 +9,9 @@
 // [heads][stride], aligned to 64 bytes with a stride that is a multiple of 16. Nothing here allocates or throws.
 namespace hayloft::index {
 
-inline constexpr int draw_group_tokens = 64;  // for each of which the largest rank is kept
+// The largest ranks are kept of so many positions from a multiple of it on, of those that are equal modulo 16 together.
+inline constexpr int draw_span_tokens = 256;
+inline constexpr int draw_span_maxima = 16;
 
 // x[t] = exp(slope * x[t] + shift), at most e^60, for n scores, a multiple of 16.
 void scores_to_masses(float* x, int n, float slope, float shift);
@@ -28,12 +30,14 @@ struct MassTile {
   int n = 0;
 };
 
-// Adds the masses and their squares into [heads][16] parts. maxima [n / 64]: the largest rank of each 64, as
-// draw_ranks() has it; null: nothing is drawn.
+// Adds the masses and their squares into [heads][16] parts. maxima [spans][16], as draw_candidates() has ranks; null:
+// nothing is drawn.
 void note_masses(const MassTile& tile, const DrawNumbers& numbers, float* sums, float* squares, float* maxima);
 
-// p[t] = the sum of the heads' masses in their order, and ranks[t] = p[t] / u of its position, 0 where that is NaN.
-void draw_ranks(const MassTile& tile, const DrawNumbers& numbers, float* p, float* ranks);
+// p[t] = the sum of the heads' masses in their order, ranks[t] = p[t] / u of its position, 0 where that is NaN, and
+// at: the t in ascending order whose rank is above 0 and not below `least`. Returns how many these are. All [n].
+int draw_candidates(const MassTile& tile, const DrawNumbers& numbers, float least, float* p, float* ranks,
+                    std::int32_t* at);
 
 // The keys that a line from approximate scores to logits is fitted over, of one KV head: n of them, `stride` elements
 // apart.
